@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A bio: one I/O as its submitter asked for it, and the pool of slots it lives in while the block layer has it.
+//!
+//! Each submitter owns one [`BioPool`], allocated once. A submitted [`Bio`] is copied into a slot; requests link slots
+//! into chains (one chain per request, in sector order); the slot comes back to its submitter when the bio ends. The
+//! data itself is never touched here: [`DataRef`] is an address that only the driver's side can read.
+
+use crate::id::{MAX_SUBMITTERS, Sector, SubmitterId};
+use crate::relaxed::{FieldU8, FieldU16, FieldU32, FieldU64};
+use crate::status::BlkStatus;
+use crate::time::Instant;
+use std::sync::OnceLock;
+
+/// What a bio or request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Op {
+    /// Device to memory.
+    Read = 0,
+    /// Memory to device.
+    Write = 1,
+    /// Make everything completed so far durable; has no sectors.
+    Flush = 2,
+    /// The sectors' content is no longer needed.
+    Discard = 3,
+    /// The sectors read as zeroes afterwards.
+    WriteZeroes = 4,
+}
+
+impl Op {
+    /// Number of operations, for tables indexed by `op as usize`.
+    pub const COUNT: usize = 5;
+
+    /// Whether it changes the medium's content.
+    #[inline]
+    pub const fn is_write(self) -> bool {
+        matches!(self, Op::Write | Op::Discard | Op::WriteZeroes)
+    }
+
+    /// Whether it carries data segments.
+    #[inline]
+    pub const fn has_data(self) -> bool {
+        matches!(self, Op::Read | Op::Write)
+    }
+
+    #[inline]
+    pub(crate) fn from_u8(n: u8) -> Op {
+        match n {
+            0 => Op::Read,
+            1 => Op::Write,
+            2 => Op::Flush,
+            3 => Op::Discard,
+            4 => Op::WriteZeroes,
+            _ => unreachable!("operation {n}"),
+        }
+    }
+}
+
+/// Modifiers of an operation (`REQ_*`), a set of bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpFlags(u16);
+
+impl OpFlags {
+    /// No modifier.
+    pub const NONE: OpFlags = OpFlags(0);
+    /// The write is on stable media when it ends.
+    pub const FUA: OpFlags = OpFlags(1 << 0);
+    /// Flush the volatile cache before the write.
+    pub const PREFLUSH: OpFlags = OpFlags(1 << 1);
+    /// Somebody waits for it (reads always count as such).
+    pub const SYNC: OpFlags = OpFlags(1 << 2);
+    /// Fail with [`BlkStatus::Again`] rather than wait for a tag.
+    pub const NOWAIT: OpFlags = OpFlags(1 << 3);
+    /// Goes to a poll queue.
+    pub const POLLED: OpFlags = OpFlags(1 << 4);
+    /// Never merged with a neighbour.
+    pub const NOMERGE: OpFlags = OpFlags(1 << 5);
+    /// Read-ahead: may be dropped.
+    pub const RAHEAD: OpFlags = OpFlags(1 << 6);
+    /// Metadata, preferred by some elevators.
+    pub const META: OpFlags = OpFlags(1 << 7);
+
+    /// Whether every bit of `other` is set.
+    #[inline]
+    pub const fn contains(self, other: OpFlags) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether any bit of `other` is set.
+    #[inline]
+    pub const fn intersects(self, other: OpFlags) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Both sets together.
+    #[inline]
+    pub const fn union(self, other: OpFlags) -> OpFlags {
+        OpFlags(self.0 | other.0)
+    }
+
+    /// This set without the bits of `other`.
+    #[inline]
+    pub const fn without(self, other: OpFlags) -> OpFlags {
+        OpFlags(self.0 & !other.0)
+    }
+
+    #[inline]
+    pub(crate) const fn bits(self) -> u16 {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) const fn from_bits(bits: u16) -> OpFlags {
+        OpFlags(bits)
+    }
+}
+
+/// Scheduling class (`IOPRIO_CLASS_*`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum IoPrioClass {
+    /// Not set: treated as best effort.
+    #[default]
+    None = 0,
+    /// Real time: served first.
+    Rt = 1,
+    /// Best effort.
+    Be = 2,
+    /// Served when nothing else wants the disk.
+    Idle = 3,
+}
+
+/// I/O priority: class and level 0 (highest) ..= 7.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct IoPrio(u16);
+
+impl IoPrio {
+    /// From class and level; panics when `level` is above 7.
+    #[inline]
+    pub const fn new(class: IoPrioClass, level: u8) -> IoPrio {
+        assert!(level <= 7, "I/O priority level out of range");
+        IoPrio((class as u16) << 13 | level as u16)
+    }
+
+    /// The class.
+    #[inline]
+    pub const fn class(self) -> IoPrioClass {
+        match self.0 >> 13 {
+            1 => IoPrioClass::Rt,
+            2 => IoPrioClass::Be,
+            3 => IoPrioClass::Idle,
+            _ => IoPrioClass::None,
+        }
+    }
+
+    /// The level inside the class, 0..=7.
+    #[inline]
+    pub const fn level(self) -> u8 {
+        (self.0 & 7) as u8
+    }
+
+    #[inline]
+    pub(crate) const fn bits(self) -> u16 {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) const fn from_bits(bits: u16) -> IoPrio {
+        IoPrio(bits)
+    }
+}
+
+/// Where a bio's data lies, in the address space of whoever submits and of the driver: a memory region number and a
+/// byte offset in it. `blk` only adds offsets; who follows the reference checks it against the region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataRef(u64);
+
+impl DataRef {
+    /// No data (flush, discard, write zeroes).
+    pub const NONE: DataRef = DataRef(0);
+    /// Largest offset in a region: 48 bits.
+    pub const MAX_OFFSET: u64 = (1 << 48) - 1;
+
+    /// Data at `offset` of region `region`. Panics when the offset is above [`DataRef::MAX_OFFSET`].
+    #[inline]
+    pub const fn new(region: u16, offset: u64) -> DataRef {
+        assert!(offset <= Self::MAX_OFFSET, "data offset out of range");
+        DataRef((region as u64) << 48 | offset)
+    }
+
+    /// The memory region.
+    #[inline]
+    pub const fn region(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
+
+    /// Byte offset in the region.
+    #[inline]
+    pub const fn offset(self) -> u64 {
+        self.0 & Self::MAX_OFFSET
+    }
+
+    /// The reference `bytes` further on. Panics when it leaves the region's address range.
+    #[inline]
+    pub const fn advance(self, bytes: u64) -> DataRef {
+        DataRef::new(self.region(), self.offset() + bytes)
+    }
+
+    #[inline]
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) const fn from_bits(bits: u64) -> DataRef {
+        DataRef(bits)
+    }
+}
+
+/// One I/O as its submitter asks for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Bio {
+    /// What to do.
+    pub op: Op,
+    /// How.
+    pub flags: OpFlags,
+    /// Priority; the default is "not set".
+    pub prio: IoPrio,
+    /// First sector.
+    pub sector: Sector,
+    /// Length in sectors; 0 only for [`Op::Flush`].
+    pub nr_sectors: u32,
+    /// The data, `nr_sectors` x 512 contiguous bytes, for operations that carry some.
+    pub data: DataRef,
+    /// Comes back unchanged when the bio ends.
+    pub user_data: u64,
+}
+
+impl Bio {
+    /// A read of `nr_sectors` from `sector` into `data`.
+    pub const fn read(sector: Sector, nr_sectors: u32, data: DataRef) -> Bio {
+        Bio { op: Op::Read, flags: OpFlags::NONE, prio: IoPrio(0), sector, nr_sectors, data, user_data: 0 }
+    }
+
+    /// A write of `nr_sectors` to `sector` from `data`.
+    pub const fn write(sector: Sector, nr_sectors: u32, data: DataRef) -> Bio {
+        Bio { op: Op::Write, flags: OpFlags::NONE, prio: IoPrio(0), sector, nr_sectors, data, user_data: 0 }
+    }
+
+    /// A flush of the volatile write cache.
+    pub const fn flush() -> Bio {
+        Bio {
+            op: Op::Flush,
+            flags: OpFlags::PREFLUSH,
+            prio: IoPrio(0),
+            sector: Sector(0),
+            nr_sectors: 0,
+            data: DataRef::NONE,
+            user_data: 0,
+        }
+    }
+
+    /// The same bio with `user_data`.
+    pub const fn with_user_data(mut self, user_data: u64) -> Bio {
+        self.user_data = user_data;
+        self
+    }
+
+    /// The same bio with `flags` added.
+    pub const fn with_flags(mut self, flags: OpFlags) -> Bio {
+        self.flags = self.flags.union(flags);
+        self
+    }
+}
+
+/// Slot of a bio in all pools of a disk: submitter and index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BioId(u32);
+
+const BIO_INDEX_BITS: u32 = 22;
+/// Most bio slots of one submitter.
+pub const MAX_BIOS_PER_SUBMITTER: u32 = (1 << BIO_INDEX_BITS) - 1;
+const _: () = assert!(MAX_SUBMITTERS <= 1 << (32 - BIO_INDEX_BITS));
+
+impl BioId {
+    /// End of a chain.
+    pub(crate) const NONE: BioId = BioId(u32::MAX);
+
+    #[inline]
+    pub(crate) fn new(submitter: SubmitterId, index: u32) -> BioId {
+        debug_assert!(index < MAX_BIOS_PER_SUBMITTER);
+        BioId((submitter.index() as u32) << BIO_INDEX_BITS | index)
+    }
+
+    #[inline]
+    pub(crate) fn submitter(self) -> usize {
+        (self.0 >> BIO_INDEX_BITS) as usize
+    }
+
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        (self.0 & MAX_BIOS_PER_SUBMITTER) as usize
+    }
+
+    #[inline]
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) fn from_bits(bits: u32) -> BioId {
+        BioId(bits)
+    }
+}
+
+/// A bio inside the block layer. One cache line; owned by whoever holds its [`BioId`].
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct BioSlot {
+    pub(crate) sector: FieldU64,
+    pub(crate) data: FieldU64,
+    pub(crate) user_data: FieldU64,
+    pub(crate) submit_ns: FieldU64,
+    pub(crate) nr_sectors: FieldU32,
+    /// Next bio of the same request.
+    pub(crate) next: FieldU32,
+    /// For a piece of a split bio: index of the parent in the same pool; otherwise its own index.
+    pub(crate) parent: FieldU32,
+    /// For a parent: pieces that have not ended; only its submitter writes it.
+    pub(crate) remaining: FieldU32,
+    pub(crate) prio: FieldU16,
+    pub(crate) flags: FieldU16,
+    pub(crate) op: FieldU8,
+    pub(crate) status: FieldU8,
+}
+
+const _: () = assert!(size_of::<BioSlot>() == 64);
+
+impl BioSlot {
+    #[inline]
+    pub(crate) fn fill(&self, bio: &Bio, own_index: u32, now: Instant) {
+        self.sector.set(bio.sector.0);
+        self.data.set(bio.data.bits());
+        self.user_data.set(bio.user_data);
+        self.submit_ns.set(now.as_ns());
+        self.nr_sectors.set(bio.nr_sectors);
+        self.next.set(BioId::NONE.bits());
+        self.parent.set(own_index);
+        self.remaining.set(1);
+        self.prio.set(bio.prio.bits());
+        self.flags.set(bio.flags.bits());
+        self.op.set(bio.op as u8);
+        self.status.set(BlkStatus::Ok.as_u8());
+    }
+
+    #[inline]
+    pub(crate) fn op(&self) -> Op {
+        Op::from_u8(self.op.get())
+    }
+
+    #[inline]
+    pub(crate) fn flags(&self) -> OpFlags {
+        OpFlags::from_bits(self.flags.get())
+    }
+
+    #[inline]
+    pub(crate) fn end_sector(&self) -> u64 {
+        self.sector.get() + u64::from(self.nr_sectors.get())
+    }
+
+    /// Segments the bio's data makes under `max_segment_size`: its data is one contiguous range.
+    #[inline]
+    pub(crate) fn segments(&self, max_segment_size: u32) -> u32 {
+        if !self.op().has_data() {
+            return 0;
+        }
+        let bytes = self.nr_sectors.get() << 9;
+        if bytes <= max_segment_size { 1 } else { bytes.div_ceil(max_segment_size) }
+    }
+}
+
+/// The bio slots of one submitter.
+#[derive(Debug)]
+pub(crate) struct BioPool {
+    slots: Box<[BioSlot]>,
+}
+
+impl BioPool {
+    pub(crate) fn new(nr_bios: u32) -> BioPool {
+        assert!(nr_bios <= MAX_BIOS_PER_SUBMITTER);
+        BioPool { slots: (0..nr_bios).map(|_| BioSlot::default()).collect() }
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self, index: usize) -> &BioSlot {
+        &self.slots[index]
+    }
+}
+
+/// The pools of all submitters of a disk. A pool is made when its submitter number is first used and kept for the next
+/// submitter of that number, so a chain can be followed without a lock.
+#[derive(Debug)]
+pub struct BioPools {
+    pools: Box<[OnceLock<BioPool>]>,
+    bios_per_submitter: u32,
+}
+
+impl BioPools {
+    pub(crate) fn new(bios_per_submitter: u32) -> BioPools {
+        BioPools { pools: (0..MAX_SUBMITTERS).map(|_| OnceLock::new()).collect(), bios_per_submitter }
+    }
+
+    /// The pool of a submitter, made on first use.
+    pub(crate) fn pool_or_init(&self, submitter: SubmitterId) -> &BioPool {
+        self.pools[submitter.index()].get_or_init(|| BioPool::new(self.bios_per_submitter))
+    }
+
+    #[inline]
+    pub(crate) fn bio(&self, id: BioId) -> &BioSlot {
+        let pool = self.pools[id.submitter()].get().expect("a bio's submitter has a pool");
+        pool.slot(id.index())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_and_priorities_keep_their_parts() {
+        let f = OpFlags::FUA.union(OpFlags::SYNC);
+        assert!(f.contains(OpFlags::FUA) && f.intersects(OpFlags::SYNC) && !f.contains(OpFlags::NOWAIT));
+        assert_eq!(f.without(OpFlags::FUA), OpFlags::SYNC);
+        let p = IoPrio::new(IoPrioClass::Idle, 7);
+        assert_eq!((p.class(), p.level()), (IoPrioClass::Idle, 7));
+        assert_eq!(IoPrio::default().class(), IoPrioClass::None);
+    }
+
+    #[test]
+    fn data_refs_advance_inside_their_region() {
+        let d = DataRef::new(7, 4096).advance(512);
+        assert_eq!((d.region(), d.offset()), (7, 4608));
+    }
+
+    #[test]
+    fn segments_follow_the_segment_size() {
+        let s = BioSlot::default();
+        s.fill(&Bio::read(Sector(0), 256, DataRef::NONE), 0, Instant::ZERO);
+        assert_eq!(s.segments(65536), 2);
+        assert_eq!(s.segments(1 << 20), 1);
+        s.fill(&Bio { op: Op::Discard, ..Bio::read(Sector(0), 256, DataRef::NONE) }, 0, Instant::ZERO);
+        assert_eq!(s.segments(65536), 0);
+    }
+}

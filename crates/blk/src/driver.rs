@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The lower edge: what a driver promises the block layer and what it is promised.
+//!
+//! - The core hands a driver a batch ([`RqBatch`]); the driver [`accept`](RqBatch::accept)s requests from its front and
+//!   gets an [`InFlight`] for each: the duty to complete it, once. What it does not accept stays with the core.
+//! - Completions are *pulled*: [`Driver::poll`] moves what has finished into a [`Completions`]. A driver that is told
+//!   of completions by another thread keeps them until it is polled.
+//! - `queue_rqs` and `poll` may be called by several threads at once, also for one hctx; the driver does its locking.
+//!   It never calls back into the core.
+//! - A request's data (its [`Segment`](crate::request::Segment)s) stays valid until it is completed.
+
+use crate::bio::{BioPools, Op, OpFlags};
+use crate::id::{HctxId, Sector, Tag};
+use crate::limits::Limits;
+use crate::request::{Request, RequestId, RequestSlab, RqState, Segments};
+use crate::status::{BlkStatus, QueueRqStatus};
+use crate::time::Instant;
+
+/// The duty to complete one request: given out by [`RqBatch::accept`], paid by [`Completions::push`].
+///
+/// It is neither `Clone` nor `Copy`, so a driver cannot complete a request twice. Dropping it loses the request: a
+/// panic in builds with debug assertions (tests, simulation); in release the request's timeout reports it.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "an accepted request must be completed"]
+pub struct InFlight(Tag);
+
+impl InFlight {
+    /// The tag: unique within the hctx until the request is completed; an index for the driver's own tables.
+    #[inline]
+    pub fn tag(&self) -> Tag {
+        self.0
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "driver dropped request with tag {} without completing it", self.0);
+    }
+}
+
+/// A request as its driver sees it.
+#[derive(Clone, Copy)]
+pub struct RqRef<'a> {
+    rq: &'a Request,
+    bios: &'a BioPools,
+}
+
+impl<'a> RqRef<'a> {
+    /// What to do.
+    #[inline]
+    pub fn op(&self) -> Op {
+        self.rq.op()
+    }
+
+    /// How ([`OpFlags::FUA`] is set only if the driver's limits say it honours it).
+    #[inline]
+    pub fn flags(&self) -> OpFlags {
+        self.rq.flags()
+    }
+
+    /// First sector.
+    #[inline]
+    pub fn sector(&self) -> Sector {
+        self.rq.sector()
+    }
+
+    /// Length in sectors.
+    #[inline]
+    pub fn nr_sectors(&self) -> u32 {
+        self.rq.nr_sectors()
+    }
+
+    /// Number of segments that [`RqRef::segments`] yields at most.
+    #[inline]
+    pub fn nr_segments(&self) -> u16 {
+        self.rq.nr_segments()
+    }
+
+    /// The data, in sector order; empty for operations without data.
+    #[inline]
+    pub fn segments(&self) -> Segments<'a> {
+        let next = if self.rq.op().has_data() { self.rq.bio_head() } else { crate::bio::BioId::NONE };
+        Segments { bios: self.bios, next }
+    }
+}
+
+/// Requests of one hctx on their way to the driver, oldest first.
+pub struct RqBatch<'a> {
+    pub(crate) hctx: HctxId,
+    pub(crate) ids: &'a [RequestId],
+    pub(crate) slab: &'a RequestSlab,
+    pub(crate) bios: &'a BioPools,
+    pub(crate) accepted: usize,
+}
+
+impl<'a> RqBatch<'a> {
+    /// The hardware queue they belong to.
+    #[inline]
+    pub fn hctx(&self) -> HctxId {
+        self.hctx
+    }
+
+    /// Requests not yet accepted.
+    #[inline]
+    pub fn remaining(&self) -> usize {
+        self.ids.len() - self.accepted
+    }
+
+    /// The oldest request not yet accepted.
+    #[inline]
+    pub fn front(&self) -> Option<RqRef<'a>> {
+        let id = self.ids.get(self.accepted)?;
+        Some(RqRef { rq: self.slab.get(*id), bios: self.bios })
+    }
+
+    /// Takes over the front request. Panics when none remains.
+    #[inline]
+    pub fn accept(&mut self) -> InFlight {
+        let id = self.ids[self.accepted];
+        self.accepted += 1;
+        let rq = self.slab.get(id);
+        assert!(rq.state.get() == RqState::Idle as u8, "request {} issued twice", id.index());
+        rq.state.set(RqState::InFlight as u8);
+        InFlight(Tag::new(u32::from(rq.driver_tag.get())))
+    }
+}
+
+/// What a driver's [`poll`](Driver::poll) found finished; a list of bounded length that is emptied by the core.
+#[derive(Debug)]
+pub struct Completions {
+    items: Vec<(Tag, BlkStatus)>,
+}
+
+/// Most completions of one [`Driver::poll`]: what one clock read and one bitmap update are shared by.
+pub const POLL_BATCH: usize = 64;
+
+impl Completions {
+    pub(crate) fn new() -> Completions {
+        Completions { items: Vec::with_capacity(POLL_BATCH) }
+    }
+
+    /// How many more fit.
+    #[inline]
+    pub fn room(&self) -> usize {
+        POLL_BATCH - self.items.len()
+    }
+
+    /// Ends a request. Panics when there is no room: look at [`Completions::room`] first.
+    #[inline]
+    pub fn push(&mut self, rq: InFlight, status: BlkStatus) {
+        assert!(self.items.len() < POLL_BATCH, "driver polled out more completions than there was room for");
+        self.items.push((rq.0, status));
+        core::mem::forget(rq);
+    }
+
+    #[inline]
+    pub(crate) fn items(&self) -> &[(Tag, BlkStatus)] {
+        &self.items
+    }
+
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.items.clear();
+    }
+}
+
+/// A block driver. See the module's text for the rules.
+pub trait Driver: Send + Sync {
+    /// Short name of its kind: "null", "ram", "file".
+    fn name(&self) -> &'static str;
+
+    /// Limits and features; constant while the driver lives.
+    fn limits(&self) -> Limits;
+
+    /// Size of the disk in sectors; constant while the driver lives.
+    fn capacity(&self) -> Sector;
+
+    /// Makes ready `nr_hw_queues` hardware queues of `queue_depth` tags each. Called before the first request and
+    /// again, with nothing in flight, when the number changes. The error text names what could not be had.
+    fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String>;
+
+    /// Starts requests of one hctx, in order, until the batch is empty or the driver can take no more; then makes the
+    /// device see them (the kernel's `commit_rqs` is part of this call). The answer is about the first request not
+    /// accepted; [`QueueRqStatus::Queued`] when there is none.
+    fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus;
+
+    /// Moves finished requests of `hctx` to `done`, as many as there are and fit, without waiting.
+    fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant);
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a disk can take in one request (`struct queue_limits`), with the kernel's defaults.
+//!
+//! Source: block/blk-settings.c, include/linux/blkdev.h (Linux 6.19).
+
+/// Limits and features of a disk. A driver reports them once, before its first request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Smallest unit of address and length, in bytes; a power of two, 512..=65536.
+    pub logical_block_size: u32,
+    /// Unit the medium writes without a read-modify-write, in bytes; at least `logical_block_size`.
+    pub physical_block_size: u32,
+    /// Most sectors of one read or write that the hardware takes.
+    pub max_hw_sectors: u32,
+    /// Most sectors of one read or write the block layer builds (`max_sectors_kb`); at most `max_hw_sectors`.
+    pub max_sectors: u32,
+    /// No request crosses a multiple of this many sectors; 0 = no such boundary. A power of two.
+    pub chunk_sectors: u32,
+    /// Most data segments of one request, at least 1.
+    pub max_segments: u16,
+    /// Most bytes of one segment.
+    pub max_segment_size: u32,
+    /// Most sectors of one discard; 0 = no discard.
+    pub max_discard_sectors: u32,
+    /// Discards start and end on multiples of this many bytes to have an effect; 0 = any.
+    pub discard_granularity: u32,
+    /// Most sectors of one write zeroes; 0 = none.
+    pub max_write_zeroes_sectors: u32,
+    /// The disk has a volatile write cache: flushes mean something.
+    pub write_cache: bool,
+    /// The disk honours FUA writes itself.
+    pub fua: bool,
+    /// Writes fail.
+    pub read_only: bool,
+    /// The medium rotates (chooses wbt's latency target and the advice given, nothing in the data path).
+    pub rotational: bool,
+}
+
+/// `BLK_SAFE_MAX_SECTORS`: taken when a driver says nothing.
+pub const BLK_SAFE_MAX_SECTORS: u32 = 255;
+/// `BLK_DEF_MAX_SECTORS_CAP` (4 MiB): the block layer builds no larger request unless told to.
+pub const BLK_DEF_MAX_SECTORS_CAP: u32 = 4 << 11;
+/// `BLK_MAX_SEGMENTS`.
+pub const BLK_MAX_SEGMENTS: u16 = 128;
+/// `BLK_MAX_SEGMENT_SIZE`.
+pub const BLK_MAX_SEGMENT_SIZE: u32 = 65536;
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            logical_block_size: 512,
+            physical_block_size: 512,
+            max_hw_sectors: BLK_SAFE_MAX_SECTORS,
+            max_sectors: BLK_SAFE_MAX_SECTORS,
+            chunk_sectors: 0,
+            max_segments: BLK_MAX_SEGMENTS,
+            max_segment_size: BLK_MAX_SEGMENT_SIZE,
+            max_discard_sectors: 0,
+            discard_granularity: 0,
+            max_write_zeroes_sectors: 0,
+            write_cache: false,
+            fua: false,
+            read_only: false,
+            rotational: false,
+        }
+    }
+}
+
+impl Limits {
+    /// Limits of a disk whose hardware takes `max_hw_sectors` at once, `max_sectors` following the kernel's rule:
+    /// the smaller of that and 4 MiB.
+    pub fn with_max_hw_sectors(max_hw_sectors: u32) -> Limits {
+        Limits { max_hw_sectors, max_sectors: max_hw_sectors.min(BLK_DEF_MAX_SECTORS_CAP), ..Limits::default() }
+    }
+
+    /// Checks that the fields agree with each other; the message names the field, its value and the rule.
+    pub fn check(&self) -> Result<(), String> {
+        let lbs = self.logical_block_size;
+        if !lbs.is_power_of_two() || !(512..=65536).contains(&lbs) {
+            return Err(format!("logical_block_size={lbs}: must be a power of two, 512..=65536"));
+        }
+        if self.physical_block_size < lbs || !self.physical_block_size.is_power_of_two() {
+            let v = self.physical_block_size;
+            return Err(format!("physical_block_size={v}: must be a power of two, at least logical_block_size={lbs}"));
+        }
+        if self.max_sectors == 0 || self.max_sectors > self.max_hw_sectors || self.max_sectors < lbs >> 9 {
+            let (v, hw) = (self.max_sectors, self.max_hw_sectors);
+            return Err(format!("max_sectors={v}: must be one logical block to max_hw_sectors={hw}"));
+        }
+        if self.chunk_sectors != 0 && !self.chunk_sectors.is_power_of_two() {
+            return Err(format!("chunk_sectors={}: must be 0 or a power of two", self.chunk_sectors));
+        }
+        if self.max_segments == 0 {
+            return Err("max_segments=0: must be at least 1".into());
+        }
+        if self.max_segment_size < lbs {
+            let v = self.max_segment_size;
+            return Err(format!("max_segment_size={v}: must be at least logical_block_size={lbs}"));
+        }
+        Ok(())
+    }
+
+    /// Logical block size in sectors.
+    #[inline]
+    pub const fn logical_block_sectors(&self) -> u32 {
+        self.logical_block_size >> 9
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_consistent_and_broken_ones_are_named() {
+        assert_eq!(Limits::default().check(), Ok(()));
+        assert_eq!(Limits::with_max_hw_sectors(1 << 20).max_sectors, BLK_DEF_MAX_SECTORS_CAP);
+        let bad = Limits { max_sectors: 300, ..Limits::default() };
+        assert!(bad.check().unwrap_err().contains("max_sectors=300"));
+        let bad = Limits { logical_block_size: 1000, ..Limits::default() };
+        assert!(bad.check().unwrap_err().contains("power of two"));
+    }
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A request: the unit of dispatch, one bio or several merged ones, and the slab all requests of a disk live in.
+//!
+//! The slab is allocated when tags are; a request is found by its number ([`RequestId`]). Who may touch it is said by
+//! the handle [`Rq`]: it is neither `Clone` nor `Copy`, so a request is on one list, in one elevator or at the driver,
+//! never in two places.
+
+use crate::bio::{BioId, BioPools, DataRef, IoPrio, Op, OpFlags};
+use crate::id::{CpuId, HctxId, Sector};
+use crate::relaxed::{FieldU8, FieldU16, FieldU32, FieldU64};
+use crate::time::Instant;
+
+/// Number of a request in its disk's slab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(u32);
+
+impl RequestId {
+    /// As an index into tables with one entry per request.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    #[inline]
+    pub(crate) const fn new(n: u32) -> RequestId {
+        RequestId(n)
+    }
+}
+
+/// The right to touch one request. Made only by the tag allocator, given back only to it.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a request that is dropped is never completed and its tag never freed"]
+pub struct Rq(RequestId);
+
+impl Rq {
+    /// Which request.
+    #[inline]
+    pub fn id(&self) -> RequestId {
+        self.0
+    }
+
+    /// Whoever calls this asserts that it holds the only right to `id` (an elevator giving back what it was given, the
+    /// tag allocator).
+    #[inline]
+    pub(crate) fn from_id(id: RequestId) -> Rq {
+        Rq(id)
+    }
+}
+
+/// Where a request is in its life. Asserted at every hand-over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum RqState {
+    Idle = 0,
+    InFlight = 1,
+}
+
+/// Marks on a request (`RQF_*`).
+pub(crate) mod rqf {
+    /// Part of a flush sequence: the flush machine sees its completion first.
+    pub(crate) const FLUSH_SEQ: u16 = 1 << 0;
+    /// May not be merged any more.
+    pub(crate) const NOMERGE: u16 = 1 << 1;
+    /// Went through the elevator (its `completed` is owed a call).
+    pub(crate) const ELV: u16 = 1 << 2;
+    /// Came from the reserved tags.
+    pub(crate) const RESERVED: u16 = 1 << 3;
+    /// The flush machine's own flush command, not a request of the slab's tags.
+    pub(crate) const FLUSH_RQ: u16 = 1 << 4;
+}
+
+/// No driver tag.
+pub(crate) const NO_TAG: u16 = u16::MAX;
+
+/// A request's fields. Two cache lines: the first is all that submission, merging and dispatch touch.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Request {
+    pub(crate) sector: FieldU64,
+    pub(crate) nr_sectors: FieldU32,
+    pub(crate) bio_head: FieldU32,
+    pub(crate) bio_tail: FieldU32,
+    pub(crate) nr_segments: FieldU16,
+    pub(crate) flags: FieldU16,
+    pub(crate) prio: FieldU16,
+    pub(crate) rqf: FieldU16,
+    pub(crate) driver_tag: FieldU16,
+    pub(crate) cpu: FieldU16,
+    pub(crate) hctx: FieldU16,
+    pub(crate) op: FieldU8,
+    pub(crate) state: FieldU8,
+    /// When the first bio was submitted (a merge keeps the earlier time).
+    pub(crate) start_ns: FieldU64,
+    /// When the request was allocated: `alloc - start` is the wait for a tag.
+    pub(crate) alloc_ns: FieldU64,
+    /// When it was handed to the elevator, the ctx list or the driver: `insert - alloc` is the stay in plug and ctx.
+    pub(crate) insert_ns: FieldU64,
+    /// When it left the elevator or list: `dispatch - insert` is the elevator's time.
+    pub(crate) dispatch_ns: FieldU64,
+    /// When the driver accepted it: `issue - dispatch` is the wait for a driver tag, budget and the driver.
+    pub(crate) issue_ns: FieldU64,
+    /// When the driver's answer is overdue.
+    pub(crate) deadline_ns: FieldU64,
+}
+
+const _: () = assert!(size_of::<Request>() == 128);
+
+impl Request {
+    /// What it does.
+    #[inline]
+    pub fn op(&self) -> Op {
+        Op::from_u8(self.op.get())
+    }
+
+    /// Modifiers.
+    #[inline]
+    pub fn flags(&self) -> OpFlags {
+        OpFlags::from_bits(self.flags.get())
+    }
+
+    /// First sector.
+    #[inline]
+    pub fn sector(&self) -> Sector {
+        Sector(self.sector.get())
+    }
+
+    /// Length in sectors.
+    #[inline]
+    pub fn nr_sectors(&self) -> u32 {
+        self.nr_sectors.get()
+    }
+
+    /// First sector behind it.
+    #[inline]
+    pub fn end_sector(&self) -> Sector {
+        Sector(self.sector.get() + u64::from(self.nr_sectors.get()))
+    }
+
+    /// Priority.
+    #[inline]
+    pub fn prio(&self) -> IoPrio {
+        IoPrio::from_bits(self.prio.get())
+    }
+
+    /// The CPU that submitted it.
+    #[inline]
+    pub fn cpu(&self) -> CpuId {
+        CpuId::new(u32::from(self.cpu.get()))
+    }
+
+    /// The hardware queue it belongs to.
+    #[inline]
+    pub fn hctx(&self) -> HctxId {
+        HctxId::new(u32::from(self.hctx.get()))
+    }
+
+    /// Number of data segments.
+    #[inline]
+    pub fn nr_segments(&self) -> u16 {
+        self.nr_segments.get()
+    }
+
+    /// When its first bio was submitted.
+    #[inline]
+    pub fn start_time(&self) -> Instant {
+        Instant::from_ns(self.start_ns.get())
+    }
+
+    /// Whether a neighbour may still be merged into it.
+    #[inline]
+    pub fn is_mergeable(&self) -> bool {
+        self.rqf.get() & rqf::NOMERGE == 0
+    }
+
+    #[inline]
+    pub(crate) fn has_rqf(&self, bit: u16) -> bool {
+        self.rqf.get() & bit != 0
+    }
+
+    #[inline]
+    pub(crate) fn set_rqf(&self, bit: u16) {
+        self.rqf.set(self.rqf.get() | bit);
+    }
+
+    #[inline]
+    pub(crate) fn clear_rqf(&self, bit: u16) {
+        self.rqf.set(self.rqf.get() & !bit);
+    }
+
+    #[inline]
+    pub(crate) fn bio_head(&self) -> BioId {
+        BioId::from_bits(self.bio_head.get())
+    }
+
+    #[inline]
+    pub(crate) fn bio_tail(&self) -> BioId {
+        BioId::from_bits(self.bio_tail.get())
+    }
+}
+
+/// All requests of a disk, allocated once per set of tags.
+#[derive(Debug)]
+pub struct RequestSlab {
+    requests: Box<[Request]>,
+}
+
+impl RequestSlab {
+    pub(crate) fn new(nr_requests: usize) -> RequestSlab {
+        RequestSlab { requests: (0..nr_requests).map(|_| Request::default()).collect() }
+    }
+
+    /// Number of requests: the bound of [`RequestId::index`].
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Whether the slab has no request at all.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// The request behind a handle.
+    #[inline]
+    pub fn get(&self, id: RequestId) -> &Request {
+        &self.requests[id.index()]
+    }
+}
+
+/// One contiguous piece of a request's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it starts.
+    pub data: DataRef,
+    /// Its length in bytes.
+    pub len_bytes: u32,
+}
+
+/// Iterator over a request's data segments in sector order; one per bio of the chain.
+pub struct Segments<'a> {
+    pub(crate) bios: &'a BioPools,
+    pub(crate) next: BioId,
+}
+
+impl Iterator for Segments<'_> {
+    type Item = Segment;
+
+    #[inline]
+    fn next(&mut self) -> Option<Segment> {
+        if self.next == BioId::NONE {
+            return None;
+        }
+        let bio = self.bios.bio(self.next);
+        self.next = BioId::from_bits(bio.next.get());
+        Some(Segment { data: DataRef::from_bits(bio.data.get()), len_bytes: bio.nr_sectors.get() << 9 })
+    }
+}
