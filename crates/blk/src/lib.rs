@@ -13,3 +13,7 @@ pub mod limits;
 pub mod request;
 pub mod elevator;
 pub mod driver;
+pub mod cpumap;
+pub mod sbitmap_queue;
+pub mod sbitmap;
+mod sync;

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One word of a scalable bitmap: up to 64 bits, taken and given back by many threads at once.
+//!
+//! # States of a bit
+//!
+//! | `word` | `cleared` | meaning                                              |
+//! |--------|-----------|------------------------------------------------------|
+//! | 0      | 0         | free                                                 |
+//! | 1      | 0         | taken: exactly one caller owns it                    |
+//! | 1      | 1         | free, given back by a deferred clear                 |
+//! | 0      | 1         | cannot be; found only after a double free (asserted) |
+//!
+//! Takers write `word`, givers write `cleared`; the two are on cache lines of their own, so that a completion on one CPU
+//! does not take the allocation line away from a submitter on another. A taker that finds `word` used up collects a whole
+//! line's worth of frees from `cleared` with one exchange.
+//!
+//! # Why there is no swap lock
+//!
+//! Linux moves `cleared` to `word` under a spin lock (`sbitmap_word::swap_lock`), not for safety but for liveness: between
+//! "exchange `cleared` with 0" and "and-not it out of `word`" the bits are in neither place, and a second allocator which
+//! looks in between sees a full map, goes to sleep, and may never be woken although bits are free. A user-space thread can
+//! lose its CPU for milliseconds inside such a section, so spinning on a lock here is a bad bargain. Instead:
+//!
+//! 1. The exchange *is* an allocation. `claim_cleared` moves bits from state (1, 1) to (1, 0) by one compare-exchange on
+//!    `cleared`, and does so only if at least one of them is a bit it may use; that one it keeps. From this moment it owns
+//!    every bit it took, so no second thread can take, free or move one of them: two movers always hold disjoint sets, and
+//!    the later and-not of `word` touches nobody else's bit. This is the safety argument; it needs no lock.
+//! 2. The surplus is then given back with one and-not of `word`, which is an ordinary free. What a second allocator saw in
+//!    between was the truth: everything was owned. What is owed is the duty of every free, to see to it that a waiter
+//!    which had to go to sleep in between is woken. [`Reclaim::returned`] is that duty; the wait side discharges it.
+//! 3. While waiters exist ([`Reclaim::waiters`]), a taker takes just the bits it wants from `cleared` and leaves the rest
+//!    there, where they stay visible. There is no in-between, and so no duty, in the state where it would be frequent.
+//!
+//! Needs from callers: a bit is given back once, by its owner. Does not do: waiting, hints, choice of word.
+//! Source of the data layout: Linux lib/sbitmap.c, include/linux/sbitmap.h.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Bits in the largest word.
+pub(super) const WORD_BITS: u32 = u64::BITS;
+
+/// What the owner of a map wants to know about bits which are given back without a put.
+pub(crate) trait Reclaim {
+    /// True if somebody may be waiting for a bit. A stale answer costs a duty, never a wake-up.
+    fn waiters(&self) -> bool;
+
+    /// Bits became free in `word` other than by a put, and a sleeper may have missed them. Called by a thread that has
+    /// just taken a bit of its own, after a `SeqCst` read-modify-write that freed the others.
+    fn returned(&self);
+}
+
+/// A map nobody waits on.
+pub(crate) struct NoWaiters;
+
+impl Reclaim for NoWaiters {
+    #[inline]
+    fn waiters(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn returned(&self) {}
+}
+
+/// The line of the takers. `mask` (the bits that exist) never changes and is read with every allocation.
+#[repr(align(64))]
+struct TakeLine {
+    word: AtomicU64,
+    mask: u64,
+}
+
+/// The line of the givers.
+#[repr(align(64))]
+struct GiveLine {
+    cleared: AtomicU64,
+}
+
+/// See the module header. 128 bytes: adjacent-line prefetch then never pulls in a neighbour.
+#[repr(align(128))]
+pub(super) struct Word {
+    take: TakeLine,
+    give: GiveLine,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Word>() == 128);
+
+impl Word {
+    /// A word of `bits` free bits, 1..=64.
+    pub(super) fn new(bits: u32) -> Word {
+        assert!((1..=WORD_BITS).contains(&bits));
+        Word {
+            take: TakeLine {
+                word: AtomicU64::new(0),
+                mask: low_mask(bits),
+            },
+            give: GiveLine {
+                cleared: AtomicU64::new(0),
+            },
+        }
+    }
+
+    /// The bits that exist.
+    #[inline]
+    pub(super) fn mask(&self) -> u64 {
+        self.take.mask
+    }
+
+    /// Takes the lowest free bit of `usable` out of `word`, leaving `cleared` alone.
+    #[inline]
+    pub(super) fn claim_one(&self, usable: u64) -> Option<u32> {
+        loop {
+            let free = !self.take.word.load(Ordering::Relaxed) & usable;
+            if free == 0 {
+                return None;
+            }
+            let bit = free & free.wrapping_neg();
+            // Setting a bit that is set already changes nothing, so a lost race has nothing to undo.
+            // Pairs with: clear, claim_cleared (the last owner's use of the bit happens before ours).
+            if self.take.word.fetch_or(bit, Ordering::Acquire) & bit == 0 {
+                return Some(bit.trailing_zeros());
+            }
+        }
+    }
+
+    /// Takes up to `n` bits: from `word` in one compare-exchange, and what is missing from `cleared` in another.
+    ///
+    /// A whole mask is set or none of it, so a lost race leaves no bit behind.
+    #[inline]
+    pub(super) fn claim_batch(&self, n: u32, reclaim: &impl Reclaim) -> u64 {
+        let mut word = self.take.word.load(Ordering::Relaxed);
+        let taken = loop {
+            let want = lowest_bits(!word & self.take.mask, n);
+            if want == 0 {
+                break 0;
+            }
+            // Pairs with: clear, claim_cleared.
+            match self.take.word.compare_exchange_weak(
+                word,
+                word | want,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => break want,
+                Err(now) => word = now,
+            }
+        };
+        let got = taken.count_ones();
+        if got >= n {
+            return taken;
+        }
+        taken | self.claim_cleared(self.take.mask, n - got, reclaim)
+    }
+
+    /// Takes up to `n` of the `usable` bits that were given back by a deferred clear; 0 if there are none.
+    ///
+    /// Returns the rest of them to `word`, unless somebody waits: see the module header.
+    #[inline(never)]
+    pub(super) fn claim_cleared(&self, usable: u64, n: u32, reclaim: &impl Reclaim) -> u64 {
+        let mut cleared = self.give.cleared.load(Ordering::Relaxed);
+        if cleared & usable == 0 {
+            return 0;
+        }
+        let leave_rest = reclaim.waiters();
+        let (want, surplus) = loop {
+            let want = lowest_bits(cleared & usable, n);
+            if want == 0 {
+                return 0;
+            }
+            let rest = cleared & !want;
+            let left = if leave_rest { rest } else { 0 };
+            // Pairs with: clear_deferred (the last owner's use of the bits happens before ours).
+            match self.give.cleared.compare_exchange_weak(
+                cleared,
+                left,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => break (want, rest & !left),
+                Err(now) => cleared = now,
+            }
+        };
+        if surplus != 0 {
+            // Pairs with: claim_one, claim_batch; SeqCst: add_waiter (see Reclaim::returned).
+            let old = self.take.word.fetch_and(!surplus, Ordering::SeqCst);
+            assert!(
+                old & (surplus | want) == surplus | want,
+                "a bit was freed twice"
+            );
+            reclaim.returned();
+        }
+        want
+    }
+
+    /// Gives bit number `bit` back by way of `cleared`.
+    ///
+    /// Panics if it was given back already and not taken since. Where `word` shows that the bit was never taken, a debug
+    /// build panics here; a release build does not read the takers' line and panics in the `claim_cleared` that finds it.
+    #[inline]
+    pub(super) fn clear_deferred(&self, bit: u32) {
+        let bit = 1u64 << bit;
+        debug_assert!(
+            self.take.word.load(Ordering::Relaxed) & bit != 0,
+            "freed a bit that was free"
+        );
+        // Pairs with: claim_cleared; SeqCst: add_waiter (a put reads the number of waiters after this).
+        let old = self.give.cleared.fetch_or(bit, Ordering::SeqCst);
+        assert!(old & bit == 0, "a bit was freed twice");
+    }
+
+    /// Gives the bits of `mask` back directly. Panics if one of them was not set in `word`.
+    #[inline]
+    pub(super) fn clear(&self, mask: u64) {
+        debug_assert!(
+            self.give.cleared.load(Ordering::Relaxed) & mask == 0,
+            "freed a bit that was free"
+        );
+        // Pairs with: claim_one, claim_batch; SeqCst: add_waiter (a put reads the number of waiters after this).
+        let old = self.take.word.fetch_and(!mask, Ordering::SeqCst);
+        assert!(old & mask == mask, "freed a bit that was free");
+    }
+
+    /// Sets bits of a map used as a set of flags.
+    #[inline]
+    pub(super) fn set_flags(&self, mask: u64) {
+        // Pairs with: flags (what the flag announces is visible to who finds it set).
+        self.take.word.fetch_or(mask, Ordering::Release);
+    }
+
+    /// Clears bits of a map used as a set of flags.
+    #[inline]
+    pub(super) fn clear_flags(&self, mask: u64) {
+        // Pairs with: set_flags. AcqRel, so that a look at what the flag announces stays after the clear.
+        self.take.word.fetch_and(!mask, Ordering::AcqRel);
+    }
+
+    /// The bits which are set and not given back. One moment per line: bits in motion may be counted either way.
+    #[inline]
+    pub(super) fn flags(&self) -> u64 {
+        // Pairs with: set_flags.
+        self.take.word.load(Ordering::Acquire) & !self.give.cleared.load(Ordering::Relaxed)
+    }
+}
+
+/// The `n` lowest bits, `n` in 0..=64.
+#[inline]
+pub(super) fn low_mask(n: u32) -> u64 {
+    debug_assert!(n <= WORD_BITS);
+    if n >= WORD_BITS {
+        u64::MAX
+    } else {
+        (1 << n) - 1
+    }
+}
+
+/// The `n` lowest set bits of `bits`, or all of them if there are fewer; `n` in 1..=64.
+#[inline]
+pub(super) fn lowest_bits(bits: u64, n: u32) -> u64 {
+    if n == 1 {
+        return bits & bits.wrapping_neg();
+    }
+    // Nearly always the free bits lie in one run.
+    let low = bits.trailing_zeros();
+    if low + n <= WORD_BITS {
+        let run = low_mask(n) << low;
+        if bits & run == run {
+            return run;
+        }
+    }
+    select_lowest(bits, n)
+}
+
+/// `lowest_bits` for scattered bits: halves the window, keeping the low half whole or looking only into it.
+fn select_lowest(bits: u64, n: u32) -> u64 {
+    if bits.count_ones() <= n {
+        return bits;
+    }
+    // Holds: more than `left` bits are set in the `2 * width` bits at `pos`, and the answer's bits below `pos` are in `kept`.
+    let (mut kept, mut pos, mut left) = (0u64, 0u32, n);
+    for width in [32, 16, 8, 4, 2, 1] {
+        let half = bits & (low_mask(width) << pos);
+        let set = half.count_ones();
+        if set <= left {
+            kept |= half;
+            left -= set;
+            pos += width;
+        }
+    }
+    kept
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn lowest_by_hand(bits: u64, n: u32) -> u64 {
+        (0..64)
+            .filter(|b| bits >> b & 1 == 1)
+            .take(n as usize)
+            .fold(0, |m, b| m | 1 << b)
+    }
+
+    proptest! {
+        #[test]
+        fn lowest_bits_is_the_n_lowest(bits: u64, sparse: u64, n in 1u32..=64) {
+            for b in [bits, bits & sparse, bits | sparse, u64::MAX, 0] {
+                prop_assert_eq!(lowest_bits(b, n), lowest_by_hand(b, n));
+            }
+        }
+    }
+
+    /// Answers as told and counts the duties.
+    struct Watch(bool, core::cell::Cell<u32>);
+
+    impl Reclaim for Watch {
+        fn waiters(&self) -> bool {
+            self.0
+        }
+        fn returned(&self) {
+            self.1.set(self.1.get() + 1);
+        }
+    }
+
+    #[test]
+    fn without_waiters_the_surplus_goes_back_to_word_and_is_reported() {
+        let w = Word::new(8);
+        while w.claim_one(w.mask()).is_some() {}
+        for bit in [1, 4, 6] {
+            w.clear_deferred(bit);
+        }
+        let watch = Watch(false, Default::default());
+        assert_eq!(w.claim_cleared(0b0011_0000, 1, &watch), 1 << 4);
+        assert_eq!(watch.1.get(), 1);
+        assert_eq!(w.claim_one(w.mask()), Some(1));
+        assert_eq!(w.claim_one(w.mask()), Some(6));
+        assert_eq!(w.claim_one(w.mask()), None);
+    }
+
+    #[test]
+    fn with_waiters_the_surplus_stays_in_cleared() {
+        let w = Word::new(8);
+        while w.claim_one(w.mask()).is_some() {}
+        for bit in [1, 4, 6] {
+            w.clear_deferred(bit);
+        }
+        let watch = Watch(true, Default::default());
+        assert_eq!(w.claim_cleared(w.mask(), 2, &watch), 0b1_0010);
+        assert_eq!(w.claim_one(w.mask()), None);
+        assert_eq!(w.claim_cleared(0b1111, 1, &watch), 0);
+        assert_eq!(w.claim_cleared(w.mask(), 2, &watch), 1 << 6);
+        assert_eq!(watch.1.get(), 0);
+        assert_eq!(w.flags(), 0xff);
+    }
+
+    #[test]
+    fn a_sole_cleared_bit_leaves_no_duty() {
+        let w = Word::new(1);
+        assert_eq!(w.claim_one(1), Some(0));
+        w.clear_deferred(0);
+        let watch = Watch(false, Default::default());
+        assert_eq!(w.claim_cleared(1, 1, &watch), 1);
+        assert_eq!(watch.1.get(), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "freed twice")]
+    fn a_second_deferred_free_panics() {
+        let w = Word::new(4);
+        w.claim_one(0b1);
+        w.clear_deferred(0);
+        w.clear_deferred(0);
+    }
+
+    #[test]
+    #[should_panic(expected = "freed a bit that was free")]
+    fn a_direct_free_of_a_free_bit_panics() {
+        let w = Word::new(4);
+        w.claim_one(0b1);
+        w.clear(0b11);
+    }
+}

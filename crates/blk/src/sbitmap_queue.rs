@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tag allocator: an [`Sbitmap`] on which submitters can wait for a tag.
+//!
+//! # Guarantees
+//! No wake-up is lost under the protocol below; waiters of one wait queue are woken in the order they came, and the wait
+//! queues take turns. A put with no waiter costs one load more than clearing the bit.
+//!
+//! # Needs from callers
+//! A submitter that found no tag and is willing to wait does, in this order:
+//!
+//! 1. [`add_waiter`](SbitmapQueue::add_waiter),
+//! 2. `get` once more: the tag it needs may have been freed before step 1;
+//! 3. on success, [`remove_waiter`](SbitmapQueue::remove_waiter); if that says `false` somebody has already spent a wake-up
+//!    on it, which it must pass on with [`wake_one`](SbitmapQueue::wake_one);
+//! 4. else sleep until the `wake` callback of some put names it. It is then no longer registered: start over.
+//!
+//! Step 3 also holds for a waiter that gives up for another reason. Every tag taken is put some day, and every woken waiter
+//! runs. `wake` is called without a lock held and may call back into the queue.
+//!
+//! # Why no wake-up is lost
+//! *Waiter:* registers under the queue's lock, counts itself in `active`, passes a `SeqCst` fence, then reads the words.
+//! *Put:* frees the bit by a `SeqCst` read-modify-write, then reads `active` with `SeqCst`. Either the put comes first in
+//! the total order of these operations, and the waiter's reads find the bit; or the fence does, and the put finds the
+//! waiter. So the fence stands on the slow side and the put needs no barrier beyond its read-modify-write.
+//!
+//! Wakes come in batches, so one more step is needed. A waiter that sleeps has, after registering, seen each of the `d` bits
+//! it may use owned by somebody. Each of these owners frees it later and counts one completion, so at least `d` are
+//! counted, and the batch is at most `d` (see [`SbitmapQueue::wake_batch`]): a batch of waiters is woken. If the waiter is not among
+//! them, those who are take tags, put them, and count again; or they pass the wake on.
+//!
+//! Owners that free without counting are the threads which return surplus bits to `word` (see `sbitmap::word`). They do so
+//! only if they saw no waiter before; afterwards they look again, in the way of a put, and if there is one they count a
+//! whole batch of completions. They have taken a tag of their own at that point, so a put follows, which does the waking.
+//! The models in `tests/loom_sbitmap.rs` fail if this credit, or the fence, is left out.
+//!
+//! # Does not do
+//! Sleeping: a [`WaiterId`] is a name, and what `wake` does with it is the caller's business. Fair share between users of
+//! shared tags, beyond adapting the batch. Resizing.
+//!
+//! Source: Linux lib/sbitmap.c (sbitmap_queue_*).
+
+use crate::sbitmap::{Reclaim, Sbitmap, TagAllocHint, TagBatch};
+use crate::sync::{AtomicU32, Mutex, Ordering, fence, full_barrier_after_rmw};
+use crossbeam_utils::CachePadded;
+use lock_api::RawMutex;
+use std::collections::VecDeque;
+
+/// Wait queues per map: waiters on different ones do not contend for a lock.
+const WAIT_QUEUES: u32 = 8;
+
+/// Most waiters woken at a time: a wake-up per completion would cost more than it gains.
+const WAKE_BATCH_MAX: u32 = 8;
+
+/// Waiters each wait queue holds without allocating.
+const WAITERS_RESERVED: usize = 64;
+
+/// Name of somebody who waits for a tag; chosen by the caller, registered at most once at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WaiterId(pub u32);
+
+/// What a put reads. Written by waiters as they come and go, and by changes of the configuration.
+struct Waiting {
+    /// Waiters now registered.
+    active: AtomicU32,
+    /// Smallest shallow depth anybody asks for.
+    min_shallow: AtomicU32,
+    /// Users that share the tags.
+    users: AtomicU32,
+}
+
+/// What is written by puts, but only while somebody waits. Counts wrap round.
+struct Accounts {
+    /// Tags freed while somebody was waiting.
+    completions: AtomicU32,
+    /// How many of these have been turned into wake-ups.
+    wakeups: AtomicU32,
+    /// Wait queue the next wake-up starts at.
+    wake_index: AtomicU32,
+    /// Wait queue the next waiter joins.
+    wait_index: AtomicU32,
+}
+
+/// See the module header. `L` is the lock of the wait queues; it is never taken while nobody waits.
+pub struct SbitmapQueue<L> {
+    sb: Sbitmap,
+    waiting: CachePadded<Waiting>,
+    accounts: CachePadded<Accounts>,
+    wait_queues: [CachePadded<Mutex<L, VecDeque<WaiterId>>>; WAIT_QUEUES as usize],
+}
+
+impl<L: RawMutex> SbitmapQueue<L> {
+    /// A queue of `depth` free tags; parameters and panics as for [`Sbitmap::new`].
+    ///
+    /// A wait queue allocates only to hold more waiters at once than ever before, and more than 64.
+    pub fn new(depth: u32, round_robin: bool) -> Self {
+        let wait_queue =
+            |_| CachePadded::new(Mutex::new(VecDeque::with_capacity(WAITERS_RESERVED)));
+        SbitmapQueue {
+            sb: Sbitmap::new(depth, round_robin),
+            waiting: CachePadded::new(Waiting {
+                active: AtomicU32::new(0),
+                min_shallow: AtomicU32::new(depth),
+                users: AtomicU32::new(1),
+            }),
+            accounts: CachePadded::new(Accounts {
+                completions: AtomicU32::new(0),
+                wakeups: AtomicU32::new(0),
+                wake_index: AtomicU32::new(0),
+                wait_index: AtomicU32::new(0),
+            }),
+            wait_queues: std::array::from_fn(wait_queue),
+        }
+    }
+
+    /// The bitmap itself. Freeing a tag there wakes nobody.
+    #[inline]
+    pub fn sb(&self) -> &Sbitmap {
+        &self.sb
+    }
+
+    /// Takes one free tag; `None` if all are taken.
+    #[inline]
+    pub fn get(&self, hint: &mut TagAllocHint) -> Option<u32> {
+        self.sb.get_watched(hint, self)
+    }
+
+    /// As [`Sbitmap::get_shallow`].
+    ///
+    /// # Panics
+    /// If `shallow_depth` is below what [`min_shallow_depth`](Self::min_shallow_depth) was told: a waiter limited to fewer
+    /// tags than the wake batch would never be woken.
+    pub fn get_shallow(&self, hint: &mut TagAllocHint, shallow_depth: u32) -> Option<u32> {
+        let least = self.waiting.min_shallow.load(Ordering::Relaxed);
+        assert!(
+            shallow_depth >= least,
+            "shallow depth {shallow_depth} is below the announced minimum {least}"
+        );
+        self.sb.get_shallow_watched(hint, shallow_depth, self)
+    }
+
+    /// As [`Sbitmap::get_batch`].
+    #[inline]
+    pub fn get_batch(&self, hint: &mut TagAllocHint, n: u32) -> TagBatch {
+        self.sb.get_batch_watched(hint, n, self)
+    }
+
+    /// Announces the smallest depth that will be passed to [`get_shallow`](Self::get_shallow), which bounds the wake batch.
+    /// To be called before it is used; 1 or more.
+    ///
+    /// # Panics
+    /// If `depth` is 0: a waiter that may use no tag waits forever.
+    pub fn min_shallow_depth(&self, depth: u32) {
+        assert!(depth > 0, "a shallow depth is at least 1");
+        self.waiting
+            .min_shallow
+            .store(depth.min(self.sb.depth()), Ordering::Relaxed);
+    }
+
+    /// Announces how many users share the tags (0 counts as 1), each of which can count only on its part of them.
+    pub fn recalculate_wake_batch(&self, users: u32) {
+        self.waiting.users.store(users.max(1), Ordering::Relaxed);
+    }
+
+    /// How many completions it takes to wake this many waiters, 1..=8: an eighth of the tags that the most restricted
+    /// waiter can count on, so that each of the eight wait queues gets its turn within one round of the tags.
+    ///
+    /// (Linux keeps this number instead of its reasons, so that the last of the two calls above wins; here both hold.)
+    pub fn wake_batch(&self) -> u32 {
+        let shallow = self.waiting.min_shallow.load(Ordering::Relaxed);
+        let share = self
+            .sb
+            .depth()
+            .div_ceil(self.waiting.users.load(Ordering::Relaxed));
+        (shallow.min(share) / WAIT_QUEUES).clamp(1, WAKE_BATCH_MAX)
+    }
+
+    /// Gives a tag back and, if enough tags came back for it, wakes waiters. `hint` is that of the submitter which will use
+    /// the tag next, if there is one; a round-robin map leaves it alone.
+    ///
+    /// # Panics
+    /// As [`Sbitmap::clear_deferred`].
+    #[inline]
+    pub fn put(&self, tag: u32, hint: Option<&mut TagAllocHint>, wake: &mut dyn FnMut(WaiterId)) {
+        self.sb.clear_deferred(tag);
+        if let Some(hint) = hint
+            && !self.sb.round_robin()
+        {
+            hint.note_freed(tag);
+        }
+        if self.waiters_after_free() {
+            self.completed(1, wake);
+        }
+    }
+
+    /// Gives the tags of one batch back at once; parameters and panics as for [`Sbitmap::clear_batch`].
+    #[inline]
+    pub fn put_batch(&self, base: u32, mask: u64, wake: &mut dyn FnMut(WaiterId)) {
+        self.sb.clear_batch(base, mask);
+        if self.waiters_after_free() {
+            self.completed(mask.count_ones(), wake);
+        }
+    }
+
+    /// Registers `waiter` in the next wait queue. The caller follows the protocol of the module header.
+    pub fn add_waiter(&self, waiter: WaiterId) {
+        let index = self.accounts.wait_index.fetch_add(1, Ordering::Relaxed) % WAIT_QUEUES;
+        let mut queue = self.wait_queues[index as usize].lock();
+        debug_assert!(!queue.contains(&waiter), "{waiter:?} is registered already");
+        queue.push_back(waiter);
+        // Under the lock, so that `active` is never below the number of waiters somebody can find.
+        self.waiting.active.fetch_add(1, Ordering::Relaxed);
+        drop(queue);
+        // Pairs with: waiters_after_free. The caller's next get reads the words after this.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes `waiter` off its wait queue. False if it was not there because it has been woken: the caller then owes a
+    /// [`wake_one`](Self::wake_one) unless it goes on to use the wake-up by trying `get` again.
+    pub fn remove_waiter(&self, waiter: WaiterId) -> bool {
+        self.wait_queues.iter().any(|queue| {
+            let mut queue = queue.lock();
+            let found = queue.iter().position(|w| *w == waiter);
+            if let Some(at) = found {
+                queue.remove(at);
+                self.waiting.active.fetch_sub(1, Ordering::Relaxed);
+            }
+            found.is_some()
+        })
+    }
+
+    /// Passes on a wake-up that its receiver does not need.
+    pub fn wake_one(&self, wake: &mut dyn FnMut(WaiterId)) {
+        self.wake_waiters(1, wake);
+    }
+
+    /// Wakes everybody, for instance because the queue goes away or a user left and the shares grew.
+    pub fn wake_all(&self, wake: &mut dyn FnMut(WaiterId)) {
+        self.wake_waiters(u32::MAX, wake);
+    }
+
+    /// Number of registered waiters.
+    #[inline]
+    pub fn waiters_active(&self) -> u32 {
+        self.waiting.active.load(Ordering::Relaxed)
+    }
+
+    /// True if somebody may have gone to sleep without seeing what the caller has just freed by a `SeqCst` operation.
+    #[inline]
+    fn waiters_after_free(&self) -> bool {
+        full_barrier_after_rmw();
+        // Pairs with: add_waiter.
+        self.waiting.active.load(Ordering::SeqCst) != 0
+    }
+
+    /// Counts `freed` completions and wakes as many waiters as full batches are due.
+    ///
+    /// Relaxed counting is enough. Of all who add to `completions`, the last one in the order of its values sees them all,
+    /// and leaves less than a batch; who sees `wakeups` ahead of its own sum leaves the rest to a later adder.
+    #[cold]
+    fn completed(&self, freed: u32, wake: &mut dyn FnMut(WaiterId)) {
+        let batch = self.wake_batch();
+        let accounts = &self.accounts;
+        let completions = accounts
+            .completions
+            .fetch_add(freed, Ordering::Relaxed)
+            .wrapping_add(freed);
+        let mut wakeups = accounts.wakeups.load(Ordering::Relaxed);
+        let due = loop {
+            let open = completions.wrapping_sub(wakeups).cast_signed();
+            if open < batch.cast_signed() {
+                return;
+            }
+            let due = open.cast_unsigned() / batch * batch;
+            match accounts.wakeups.compare_exchange_weak(
+                wakeups,
+                wakeups.wrapping_add(due),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => break due,
+                Err(now) => wakeups = now,
+            }
+        };
+        self.wake_waiters(due, wake);
+    }
+
+    /// Wakes up to `n` waiters, oldest first in each wait queue, starting at the queue after the last one served.
+    #[cold]
+    fn wake_waiters(&self, mut n: u32, wake: &mut dyn FnMut(WaiterId)) {
+        let start = self.accounts.wake_index.load(Ordering::Relaxed);
+        for index in (start..start + WAIT_QUEUES).map(|i| i % WAIT_QUEUES) {
+            self.accounts
+                .wake_index
+                .store((index + 1) % WAIT_QUEUES, Ordering::Relaxed);
+            // Bounded by those here now: a waiter which `wake` itself registers again is not woken by the same call.
+            let mut here = self.wait_queues[index as usize].lock().len();
+            while n > 0 && here > 0 {
+                let Some(waiter) = self.pop_waiter(index) else {
+                    break;
+                };
+                wake(waiter);
+                n -= 1;
+                here -= 1;
+            }
+            if n == 0 {
+                return;
+            }
+        }
+    }
+
+    fn pop_waiter(&self, index: u32) -> Option<WaiterId> {
+        let mut queue = self.wait_queues[index as usize].lock();
+        let waiter = queue.pop_front()?;
+        self.waiting.active.fetch_sub(1, Ordering::Relaxed);
+        Some(waiter)
+    }
+}
+
+impl<L: RawMutex> Reclaim for SbitmapQueue<L> {
+    #[inline]
+    fn waiters(&self) -> bool {
+        self.waiters_active() != 0
+    }
+
+    fn returned(&self) {
+        if self.waiters_after_free() {
+            // Who sleeps now may have missed these bits. The caller's own put will find a batch due.
+            self.accounts
+                .completions
+                .fetch_add(self.wake_batch(), Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
