@@ -136,15 +136,8 @@ impl Sbitmap {
         assert!(depth > 0, "a bitmap has at least one bit");
         assert!(shift <= WORD_BITS.ilog2(), "a word has at most 64 bits");
         let bits = 1 << shift;
-        let words = (0..depth.div_ceil(bits))
-            .map(|i| Word::new(bits.min(depth - (i << shift))))
-            .collect();
-        Sbitmap {
-            words,
-            depth,
-            shift,
-            round_robin,
-        }
+        let words = (0..depth.div_ceil(bits)).map(|i| Word::new(bits.min(depth - (i << shift)))).collect();
+        Sbitmap { words, depth, shift, round_robin }
     }
 
     /// Number of bits.
@@ -182,11 +175,7 @@ impl Sbitmap {
     }
 
     #[inline]
-    pub(crate) fn get_watched(
-        &self,
-        hint: &mut TagAllocHint,
-        reclaim: &impl Reclaim,
-    ) -> Option<u32> {
+    pub(crate) fn get_watched(&self, hint: &mut TagAllocHint, reclaim: &impl Reclaim) -> Option<u32> {
         let start = self.start(hint);
         let index = start >> self.shift;
         let word = &self.words[index as usize];
@@ -211,12 +200,7 @@ impl Sbitmap {
     }
 
     #[inline]
-    pub(crate) fn get_batch_watched(
-        &self,
-        hint: &mut TagAllocHint,
-        n: u32,
-        reclaim: &impl Reclaim,
-    ) -> TagBatch {
+    pub(crate) fn get_batch_watched(&self, hint: &mut TagAllocHint, n: u32, reclaim: &impl Reclaim) -> TagBatch {
         if self.round_robin || n == 0 {
             return TagBatch::EMPTY;
         }
@@ -271,40 +255,25 @@ impl Sbitmap {
         }
         let word_depth = u64::from(mask.count_ones());
         let product = word_depth * u64::from(shallow_depth);
-        let (share, lost) = (
-            product / u64::from(self.depth),
-            product % u64::from(self.depth),
-        );
+        let (share, lost) = (product / u64::from(self.depth), product % u64::from(self.depth));
         let extra = u64::from(lost >= (index as u64 + 1) * word_depth);
         low_mask((share + extra) as u32)
     }
 
     #[inline]
     fn next_word(&self, index: usize) -> usize {
-        if index + 1 == self.words.len() {
-            0
-        } else {
-            index + 1
-        }
+        if index + 1 == self.words.len() { 0 } else { index + 1 }
     }
 
     #[inline]
     fn start(&self, hint: &TagAllocHint) -> u32 {
-        if hint.0 < self.depth {
-            hint.0
-        } else {
-            hint.0 % self.depth
-        }
+        if hint.0 < self.depth { hint.0 } else { hint.0 % self.depth }
     }
 
     /// The bits of the first word a search from `start` may take.
     #[inline]
     fn from(&self, start: u32) -> u64 {
-        if self.round_robin {
-            u64::MAX << self.bit_in_word(start)
-        } else {
-            u64::MAX
-        }
+        if self.round_robin { u64::MAX << self.bit_in_word(start) } else { u64::MAX }
     }
 
     #[inline]
@@ -403,10 +372,7 @@ impl Sbitmap {
         let mut window = from;
         loop {
             let base = (index as u32) << self.shift;
-            let mut bits = TagBatch {
-                base,
-                mask: self.words[index].flags() & window,
-            };
+            let mut bits = TagBatch { base, mask: self.words[index].flags() & window };
             if !bits.all(&mut f) {
                 return;
             }

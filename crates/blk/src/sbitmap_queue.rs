@@ -93,8 +93,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
     ///
     /// A wait queue allocates only to hold more waiters at once than ever before, and more than 64.
     pub fn new(depth: u32, round_robin: bool) -> Self {
-        let wait_queue =
-            |_| CachePadded::new(Mutex::new(VecDeque::with_capacity(WAITERS_RESERVED)));
+        let wait_queue = |_| CachePadded::new(Mutex::new(VecDeque::with_capacity(WAITERS_RESERVED)));
         SbitmapQueue {
             sb: Sbitmap::new(depth, round_robin),
             waiting: CachePadded::new(Waiting {
@@ -131,10 +130,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
     /// tags than the wake batch would never be woken.
     pub fn get_shallow(&self, hint: &mut TagAllocHint, shallow_depth: u32) -> Option<u32> {
         let least = self.waiting.min_shallow.load(Ordering::Relaxed);
-        assert!(
-            shallow_depth >= least,
-            "shallow depth {shallow_depth} is below the announced minimum {least}"
-        );
+        assert!(shallow_depth >= least, "shallow depth {shallow_depth} is below the announced minimum {least}");
         self.sb.get_shallow_watched(hint, shallow_depth, self)
     }
 
@@ -151,9 +147,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
     /// If `depth` is 0: a waiter that may use no tag waits forever.
     pub fn min_shallow_depth(&self, depth: u32) {
         assert!(depth > 0, "a shallow depth is at least 1");
-        self.waiting
-            .min_shallow
-            .store(depth.min(self.sb.depth()), Ordering::Relaxed);
+        self.waiting.min_shallow.store(depth.min(self.sb.depth()), Ordering::Relaxed);
     }
 
     /// Announces how many users share the tags (0 counts as 1), each of which can count only on its part of them.
@@ -167,10 +161,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
     /// (Linux keeps this number instead of its reasons, so that the last of the two calls above wins; here both hold.)
     pub fn wake_batch(&self) -> u32 {
         let shallow = self.waiting.min_shallow.load(Ordering::Relaxed);
-        let share = self
-            .sb
-            .depth()
-            .div_ceil(self.waiting.users.load(Ordering::Relaxed));
+        let share = self.sb.depth().div_ceil(self.waiting.users.load(Ordering::Relaxed));
         (shallow.min(share) / WAIT_QUEUES).clamp(1, WAKE_BATCH_MAX)
     }
 
@@ -260,10 +251,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
     fn completed(&self, freed: u32, wake: &mut dyn FnMut(WaiterId)) {
         let batch = self.wake_batch();
         let accounts = &self.accounts;
-        let completions = accounts
-            .completions
-            .fetch_add(freed, Ordering::Relaxed)
-            .wrapping_add(freed);
+        let completions = accounts.completions.fetch_add(freed, Ordering::Relaxed).wrapping_add(freed);
         let mut wakeups = accounts.wakeups.load(Ordering::Relaxed);
         let due = loop {
             let open = completions.wrapping_sub(wakeups).cast_signed();
@@ -289,9 +277,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
     fn wake_waiters(&self, mut n: u32, wake: &mut dyn FnMut(WaiterId)) {
         let start = self.accounts.wake_index.load(Ordering::Relaxed);
         for index in (start..start + WAIT_QUEUES).map(|i| i % WAIT_QUEUES) {
-            self.accounts
-                .wake_index
-                .store((index + 1) % WAIT_QUEUES, Ordering::Relaxed);
+            self.accounts.wake_index.store((index + 1) % WAIT_QUEUES, Ordering::Relaxed);
             // Bounded by those here now: a waiter which `wake` itself registers again is not woken by the same call.
             let mut here = self.wait_queues[index as usize].lock().len();
             while n > 0 && here > 0 {
@@ -325,9 +311,7 @@ impl<L: RawMutex> Reclaim for SbitmapQueue<L> {
     fn returned(&self) {
         if self.waiters_after_free() {
             // Who sleeps now may have missed these bits. The caller's own put will find a batch due.
-            self.accounts
-                .completions
-                .fetch_add(self.wake_batch(), Ordering::Relaxed);
+            self.accounts.completions.fetch_add(self.wake_batch(), Ordering::Relaxed);
         }
     }
 }

@@ -12,19 +12,8 @@ fn take_all(sb: &Sbitmap, hint: &mut TagAllocHint) -> Vec<u32> {
 #[test]
 fn words_halve_until_there_are_four() {
     let bits_per_word = |depth| 1u32 << Sbitmap::new(depth, false).shift;
-    let expected = [
-        (1, 64),
-        (3, 64),
-        (4, 1),
-        (7, 1),
-        (8, 2),
-        (63, 8),
-        (64, 16),
-        (128, 32),
-        (255, 32),
-        (256, 64),
-        (10_240, 64),
-    ];
+    let expected =
+        [(1, 64), (3, 64), (4, 1), (7, 1), (8, 2), (63, 8), (64, 16), (128, 32), (255, 32), (256, 64), (10_240, 64)];
     for (depth, bits) in expected {
         assert_eq!(bits_per_word(depth), bits, "depth {depth}");
     }
@@ -44,11 +33,7 @@ fn a_full_map_was_handed_out_once_each() {
                 let sb = Sbitmap::new(depth, round_robin);
                 let mut got = take_all(&sb, &mut TagAllocHint::new(seed));
                 got.sort_unstable();
-                assert_eq!(
-                    got,
-                    (0..depth).collect::<Vec<_>>(),
-                    "depth {depth} seed {seed}"
-                );
+                assert_eq!(got, (0..depth).collect::<Vec<_>>(), "depth {depth} seed {seed}");
                 assert_eq!(sb.weight(), depth);
             }
         }
@@ -108,13 +93,7 @@ fn a_batch_is_one_word_and_clears_at_once() {
     let sb = Sbitmap::new(64, false);
     let mut hint = TagAllocHint::new(20);
     let batch = sb.get_batch(&mut hint, 4);
-    assert_eq!(
-        batch,
-        TagBatch {
-            base: 16,
-            mask: 0b1111
-        }
-    );
+    assert_eq!(batch, TagBatch { base: 16, mask: 0b1111 });
     let rest = sb.get_batch(&mut hint, 32);
     assert_eq!((rest.base, rest.len()), (16, 12));
     assert_eq!(batch.clone().collect::<Vec<_>>(), [16, 17, 18, 19]);
@@ -123,10 +102,7 @@ fn a_batch_is_one_word_and_clears_at_once() {
     sb.clear_batch(batch.base, 0b0110);
     sb.clear_deferred(19);
     let mut around = sb.get_batch(&mut TagAllocHint::new(16), 15);
-    assert_eq!(
-        around.mask, 0xfffe,
-        "14 bits of the word and one that was given back"
-    );
+    assert_eq!(around.mask, 0xfffe, "14 bits of the word and one that was given back");
     assert_eq!(around.pop(), Some(17));
 }
 
@@ -142,9 +118,7 @@ fn shallow_parts_add_up() {
     for (depth, shift) in [(64, 4), (256, 6), (128, 5), (12, 2)] {
         let sb = Sbitmap::with_shift(depth, shift, false);
         for shallow in 0..=depth + 1 {
-            let sum: u32 = (0..sb.words.len())
-                .map(|i| sb.usable(i, shallow).count_ones())
-                .sum();
+            let sum: u32 = (0..sb.words.len()).map(|i| sb.usable(i, shallow).count_ones()).sum();
             assert_eq!(sum, shallow.min(depth), "depth {depth} shallow {shallow}");
         }
     }
@@ -244,18 +218,11 @@ fn op() -> impl Strategy<Value = Op> {
 /// Bits of `taken` in the word of `bit`.
 fn word_mask(sb: &Sbitmap, taken: &BTreeSet<u32>, bit: u32) -> (u32, u64) {
     let (base, _) = sb.word_of(bit);
-    let mask = taken
-        .range(base..base + (1 << sb.shift))
-        .fold(0, |m, b| m | 1 << (b - base));
+    let mask = taken.range(base..base + (1 << sb.shift)).fold(0, |m, b| m | 1 << (b - base));
     (base, mask)
 }
 
-fn apply(
-    sb: &Sbitmap,
-    hint: &mut TagAllocHint,
-    taken: &mut BTreeSet<u32>,
-    op: Op,
-) -> Result<(), TestCaseError> {
+fn apply(sb: &Sbitmap, hint: &mut TagAllocHint, taken: &mut BTreeSet<u32>, op: Op) -> Result<(), TestCaseError> {
     let pick = |i: prop::sample::Index, taken: &BTreeSet<u32>| {
         (!taken.is_empty()).then(|| *taken.iter().nth(i.index(taken.len())).expect("in range"))
     };
@@ -294,9 +261,7 @@ fn apply(
             if let Some(bit) = pick(i, taken) {
                 let (base, mask) = word_mask(sb, taken, bit);
                 sb.clear_batch(base, mask & keep);
-                taken.retain(|b| {
-                    *b < base || *b >= base + (1 << sb.shift) || keep >> (b - base) & 1 == 0
-                });
+                taken.retain(|b| *b < base || *b >= base + (1 << sb.shift) || keep >> (b - base) & 1 == 0);
             }
         }
         Op::Rehint(seed) => *hint = TagAllocHint::new(seed),

@@ -90,13 +90,8 @@ impl Word {
     pub(super) fn new(bits: u32) -> Word {
         assert!((1..=WORD_BITS).contains(&bits));
         Word {
-            take: TakeLine {
-                word: AtomicU64::new(0),
-                mask: low_mask(bits),
-            },
-            give: GiveLine {
-                cleared: AtomicU64::new(0),
-            },
+            take: TakeLine { word: AtomicU64::new(0), mask: low_mask(bits) },
+            give: GiveLine { cleared: AtomicU64::new(0) },
         }
     }
 
@@ -135,12 +130,7 @@ impl Word {
                 break 0;
             }
             // Pairs with: clear, claim_cleared.
-            match self.take.word.compare_exchange_weak(
-                word,
-                word | want,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
+            match self.take.word.compare_exchange_weak(word, word | want, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => break want,
                 Err(now) => word = now,
             }
@@ -170,12 +160,7 @@ impl Word {
             let rest = cleared & !want;
             let left = if leave_rest { rest } else { 0 };
             // Pairs with: clear_deferred (the last owner's use of the bits happens before ours).
-            match self.give.cleared.compare_exchange_weak(
-                cleared,
-                left,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
+            match self.give.cleared.compare_exchange_weak(cleared, left, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => break (want, rest & !left),
                 Err(now) => cleared = now,
             }
@@ -183,10 +168,7 @@ impl Word {
         if surplus != 0 {
             // Pairs with: claim_one, claim_batch; SeqCst: add_waiter (see Reclaim::returned).
             let old = self.take.word.fetch_and(!surplus, Ordering::SeqCst);
-            assert!(
-                old & (surplus | want) == surplus | want,
-                "a bit was freed twice"
-            );
+            assert!(old & (surplus | want) == surplus | want, "a bit was freed twice");
             reclaim.returned();
         }
         want
@@ -199,10 +181,7 @@ impl Word {
     #[inline]
     pub(super) fn clear_deferred(&self, bit: u32) {
         let bit = 1u64 << bit;
-        debug_assert!(
-            self.take.word.load(Ordering::Relaxed) & bit != 0,
-            "freed a bit that was free"
-        );
+        debug_assert!(self.take.word.load(Ordering::Relaxed) & bit != 0, "freed a bit that was free");
         // Pairs with: claim_cleared; SeqCst: add_waiter (a put reads the number of waiters after this).
         let old = self.give.cleared.fetch_or(bit, Ordering::SeqCst);
         assert!(old & bit == 0, "a bit was freed twice");
@@ -211,10 +190,7 @@ impl Word {
     /// Gives the bits of `mask` back directly. Panics if one of them was not set in `word`.
     #[inline]
     pub(super) fn clear(&self, mask: u64) {
-        debug_assert!(
-            self.give.cleared.load(Ordering::Relaxed) & mask == 0,
-            "freed a bit that was free"
-        );
+        debug_assert!(self.give.cleared.load(Ordering::Relaxed) & mask == 0, "freed a bit that was free");
         // Pairs with: claim_one, claim_batch; SeqCst: add_waiter (a put reads the number of waiters after this).
         let old = self.take.word.fetch_and(!mask, Ordering::SeqCst);
         assert!(old & mask == mask, "freed a bit that was free");
@@ -246,11 +222,7 @@ impl Word {
 #[inline]
 pub(super) fn low_mask(n: u32) -> u64 {
     debug_assert!(n <= WORD_BITS);
-    if n >= WORD_BITS {
-        u64::MAX
-    } else {
-        (1 << n) - 1
-    }
+    if n >= WORD_BITS { u64::MAX } else { (1 << n) - 1 }
 }
 
 /// The `n` lowest set bits of `bits`, or all of them if there are fewer; `n` in 1..=64.
@@ -295,10 +267,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn lowest_by_hand(bits: u64, n: u32) -> u64 {
-        (0..64)
-            .filter(|b| bits >> b & 1 == 1)
-            .take(n as usize)
-            .fold(0, |m, b| m | 1 << b)
+        (0..64).filter(|b| bits >> b & 1 == 1).take(n as usize).fold(0, |m, b| m | 1 << b)
     }
 
     proptest! {
