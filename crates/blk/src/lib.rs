@@ -11,6 +11,8 @@ mod relaxed;
 pub mod bio;
 pub mod limits;
 pub mod request;
+mod split;
+mod merge;
 pub mod elevator;
 pub mod driver;
 pub mod cpumap;

@@ -5,6 +5,10 @@
 //! `insert` and `dispatch`; its own order is its own lock's business (kyber has none device-wide). One hold of that
 //! lock serves a whole batch, so order inside a batch is never inverted.
 
+pub mod testbed;
+#[cfg(test)]
+pub(crate) mod testutil;
+
 use crate::bio::{BioId, BioPools, Op, OpFlags};
 use crate::id::HctxId;
 use crate::limits::Limits;

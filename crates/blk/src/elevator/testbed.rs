@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A place to run an elevator without the rest of the block layer: requests, bios and limits, and nothing else.
+//!
+//! For whoever writes or measures an elevator: unit tests, replays of recorded decisions and benches use it. It makes
+//! requests from bios, gives them out as the [`Rq`]s an elevator takes, and takes them back. It does not split, does not
+//! limit tags and does not time anything. Not for data: a driver is never involved.
+
+use super::{BioRef, ElvCx};
+use crate::bio::{Bio, BioId, BioPools, MAX_BIOS_PER_SUBMITTER};
+use crate::id::SubmitterId;
+use crate::limits::Limits;
+use crate::request::{NO_TAG, Request, RequestId, RequestSlab, Rq, RqState};
+use crate::time::Instant;
+
+/// Requests and bios of one imaginary disk.
+pub struct TestBed {
+    rqs: RequestSlab,
+    bios: BioPools,
+    limits: Limits,
+    nomerges: u8,
+    free_rqs: Vec<RequestId>,
+    free_bios: Vec<u32>,
+}
+
+impl TestBed {
+    /// `nr_requests` requests, `nr_bios` bios, under `limits`. Panics when there are more bios than a submitter may
+    /// have.
+    pub fn new(nr_requests: u32, nr_bios: u32, limits: Limits) -> TestBed {
+        assert!(nr_bios <= MAX_BIOS_PER_SUBMITTER);
+        let bios = BioPools::new(nr_bios);
+        bios.pool_or_init(Self::submitter());
+        TestBed {
+            rqs: RequestSlab::new(nr_requests as usize),
+            bios,
+            limits,
+            nomerges: 0,
+            free_rqs: (0..nr_requests).rev().map(RequestId::new).collect(),
+            free_bios: (0..nr_bios).rev().collect(),
+        }
+    }
+
+    /// The same with `nomerges` as in sysfs: 0, 1 or 2.
+    pub fn with_nomerges(mut self, nomerges: u8) -> TestBed {
+        self.nomerges = nomerges;
+        self
+    }
+
+    const fn submitter() -> SubmitterId {
+        SubmitterId::new(0)
+    }
+
+    /// What an elevator call at `now` is given.
+    #[inline]
+    pub fn cx(&self, now: Instant) -> ElvCx<'_> {
+        ElvCx { rqs: &self.rqs, bios: &self.bios, limits: &self.limits, nomerges: self.nomerges, now }
+    }
+
+    /// The fields of a request.
+    #[inline]
+    pub fn get(&self, rq: &Rq) -> &Request {
+        self.rqs.get(rq.id())
+    }
+
+    /// Puts a bio into a slot. Panics when none is free.
+    pub fn bio(&mut self, bio: Bio, now: Instant) -> BioRef {
+        let index = self.free_bios.pop().expect("the test bed has a free bio");
+        let id = BioId::new(Self::submitter(), index);
+        self.bios.bio(id).fill(&bio, index, now);
+        BioRef(id)
+    }
+
+    /// Makes a request of a bio. Panics when none is free.
+    pub fn request(&mut self, bio: BioRef, now: Instant) -> Rq {
+        let id = self.free_rqs.pop().expect("the test bed has a free request");
+        let (rq, slot) = (self.rqs.get(id), self.bios.bio(bio.0));
+        rq.sector.set(slot.sector.get());
+        rq.nr_sectors.set(slot.nr_sectors.get());
+        rq.bio_head.set(bio.0.bits());
+        rq.bio_tail.set(bio.0.bits());
+        rq.nr_segments.set(slot.segments(self.limits.max_segment_size) as u16);
+        rq.flags.set(slot.flags.get());
+        rq.prio.set(slot.prio.get());
+        rq.rqf.set(0);
+        rq.driver_tag.set(NO_TAG);
+        rq.cpu.set(0);
+        rq.hctx.set(0);
+        rq.op.set(slot.op.get());
+        rq.state.set(RqState::Idle as u8);
+        rq.start_ns.set(slot.submit_ns.get());
+        rq.alloc_ns.set(now.as_ns());
+        rq.insert_ns.set(now.as_ns());
+        Rq::from_id(id)
+    }
+
+    /// Takes a request and its bios back; returns the bios' `user_data` in sector order.
+    pub fn free(&mut self, rq: Rq) -> Vec<u64> {
+        let mut user_data = Vec::new();
+        self.free_with(rq, |u| user_data.push(u));
+        user_data
+    }
+
+    /// As [`TestBed::free`], telling each bio's `user_data` to `each`.
+    pub fn free_with(&mut self, rq: Rq, mut each: impl FnMut(u64)) {
+        let mut next = self.rqs.get(rq.id()).bio_head();
+        while next != BioId::NONE {
+            let slot = self.bios.bio(next);
+            each(slot.user_data.get());
+            self.free_bios.push(next.index() as u32);
+            next = BioId::from_bits(slot.next.get());
+        }
+        self.free_rqs.push(rq.id());
+    }
+
+    /// Takes back a bio that was neither merged nor made a request.
+    pub fn free_bio(&mut self, bio: BioRef) {
+        self.free_bios.push(bio.0.index() as u32);
+    }
+}
