@@ -1,1 +1,8 @@
-//! placeholder
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The real machine: clock, memory, drivers. The only crate with system calls and `unsafe` code; a module that needs
+//! `unsafe` says so here.
+
+pub mod error;
+#[allow(unsafe_code)]
+pub mod clock;
+pub mod driver;

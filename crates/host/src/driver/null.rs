@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `null`: a disk that completes everything and keeps nothing; the template for new drivers.
+//!
+//! Synopsis: `null[:size=250g,blocksize=512,completion_nsec=0]`
+//! Options: `size` of the disk; `blocksize`, its logical block size, 512..=4096; `completion_nsec`, 0 = a request is
+//! complete when it is polled for, otherwise not before this long after its issue (null_blk's timer mode).
+//! Example: `null:size=16g,completion_nsec=10000`
+//! Limits: data is neither read nor written: reads leave the buffer as it is. Completions come in order of issue.
+//! Source: the options of Documentation/block/null_blk.rst; there `completion_nsec` is 10000 unless set.
+//! Since: 0.1.
+
+use crate::clock;
+use crate::driver::{HostDriver, PerHctx, Sleeper};
+use blk::driver::{Completions, Driver, InFlight, RqBatch};
+use blk::id::{HctxId, SECTOR_SHIFT, Sector};
+use blk::limits::Limits;
+use blk::status::{BlkStatus, QueueRqStatus};
+use blk::time::{Duration, Instant};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+
+/// How the disk is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NullOptions {
+    /// Size in bytes; rounded down to whole blocks.
+    pub size_bytes: u64,
+    /// Logical block size in bytes; a power of two, 512..=4096.
+    pub blocksize: u32,
+    /// A request completes not before this long after its issue; zero = when polled for.
+    pub completion: Duration,
+}
+
+impl Default for NullOptions {
+    fn default() -> Self {
+        NullOptions { size_bytes: 250 << 30, blocksize: 512, completion: Duration::ZERO }
+    }
+}
+
+/// The driver.
+pub struct Null {
+    options: NullOptions,
+    hctxs: PerHctx<Hctx>,
+}
+
+#[derive(Default)]
+struct Hctx {
+    ring: Mutex<Ring>,
+    sleeper: Sleeper,
+}
+
+/// Requests in order of issue. Bounded by the number of tags, so nothing here grows after `start`.
+#[derive(Default)]
+struct Ring {
+    rqs: VecDeque<InFlight>,
+    /// Requests at the front of `rqs` that are due.
+    due: usize,
+    /// Behind those: when the next so many become due. One entry per batch; used with a completion time only.
+    timed: VecDeque<(Instant, usize)>,
+}
+
+impl Null {
+    /// A disk as `options` say.
+    pub fn new(options: NullOptions) -> Null {
+        Null { options, hctxs: PerHctx::new() }
+    }
+}
+
+impl Driver for Null {
+    fn name(&self) -> &'static str {
+        "null"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            logical_block_size: self.options.blocksize,
+            physical_block_size: self.options.blocksize,
+            max_segment_size: u32::MAX,
+            max_discard_sectors: u32::MAX >> SECTOR_SHIFT,
+            max_write_zeroes_sectors: u32::MAX >> SECTOR_SHIFT,
+            ..Limits::with_max_hw_sectors(u32::MAX >> SECTOR_SHIFT)
+        }
+    }
+
+    fn capacity(&self) -> Sector {
+        let block = u64::from(self.options.blocksize);
+        Sector((self.options.size_bytes / block * block) >> SECTOR_SHIFT)
+    }
+
+    fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {
+        for i in 0..nr_hw_queues {
+            let mut ring = self.hctxs.get_or_init(i, Hctx::default).ring.lock();
+            assert!(ring.rqs.is_empty(), "hctx {i} restarted with requests in flight");
+            ring.rqs.reserve(queue_depth as usize);
+            ring.timed.reserve(queue_depth as usize);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
+        let mut ring = self.hctxs.get(batch.hctx()).ring.lock();
+        let n = batch.remaining();
+        ring.rqs.extend((0..n).map(|_| batch.accept()));
+        if self.options.completion == Duration::ZERO {
+            ring.due += n;
+        } else {
+            ring.timed.push_back((now + self.options.completion, n));
+        }
+        QueueRqStatus::Queued
+    }
+
+    #[inline]
+    fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
+        let mut ring = self.hctxs.get(hctx).ring.lock();
+        while let Some((_, n)) = ring.timed.pop_front_if(|(due, _)| *due <= now) {
+            ring.due += n;
+        }
+        let n = ring.due.min(done.room());
+        ring.due -= n;
+        ring.rqs.drain(..n).for_each(|rq| done.push(rq, BlkStatus::Ok));
+    }
+}
+
+impl HostDriver for Null {
+    fn wait(&self, hctx: HctxId, timeout: Option<Duration>) {
+        let hctx = self.hctxs.get(hctx);
+        let next = {
+            let ring = hctx.ring.lock();
+            if ring.due > 0 { Some(Instant::ZERO) } else { ring.timed.front().map(|(due, _)| *due) }
+        };
+        let until_next = next.map(|due| due.since(clock::now()));
+        match (until_next, timeout) {
+            (None, None) | (Some(Duration::ZERO), _) => {}
+            (a, b) => hctx.sleeper.sleep(a.into_iter().chain(b).min()),
+        }
+    }
+
+    fn wake(&self, hctx: HctxId) {
+        self.hctxs.get(hctx).sleeper.wake();
+    }
+}
