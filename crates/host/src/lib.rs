@@ -5,4 +5,6 @@
 pub mod error;
 #[allow(unsafe_code)]
 pub mod clock;
+#[allow(unsafe_code)]
+pub mod mem;
 pub mod driver;
