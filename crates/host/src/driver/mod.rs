@@ -4,6 +4,12 @@
 //! A driver is one file; `null` is the template. Its state per hardware queue lives in a [`PerHctx`].
 
 pub mod null;
+pub mod ram;
+pub mod model;
+
+pub use model::Model;
+pub use null::Null;
+pub use ram::Ram;
 
 use blk::driver::{Completions, Driver, RqBatch};
 use blk::id::{HctxId, MAX_CPUS, Sector};
@@ -99,8 +105,17 @@ pub(crate) struct Sleeper {
 }
 
 impl Sleeper {
+    /// Sleeps until a request is due, `due_in` from now if there is one, at most for `timeout` if there is one; not at
+    /// all when there is neither.
+    pub(crate) fn sleep_until_due(&self, due_in: Option<Duration>, timeout: Option<Duration>) {
+        let sleep = due_in.into_iter().chain(timeout).min();
+        if sleep.is_some_and(|sleep| sleep > Duration::ZERO) {
+            self.sleep(sleep);
+        }
+    }
+
     /// Sleeps for `timeout`, or forever without, unless or until woken; a wake-up counts once.
-    pub(crate) fn sleep(&self, timeout: Option<Duration>) {
+    fn sleep(&self, timeout: Option<Duration>) {
         let until =
             timeout.and_then(|t| std::time::Instant::now().checked_add(std::time::Duration::from_nanos(t.as_ns())));
         let mut woken = self.woken.lock();

@@ -128,11 +128,7 @@ impl HostDriver for Null {
             let ring = hctx.ring.lock();
             if ring.due > 0 { Some(Instant::ZERO) } else { ring.timed.front().map(|(due, _)| *due) }
         };
-        let until_next = next.map(|due| due.since(clock::now()));
-        match (until_next, timeout) {
-            (None, None) | (Some(Duration::ZERO), _) => {}
-            (a, b) => hctx.sleeper.sleep(a.into_iter().chain(b).min()),
-        }
+        hctx.sleeper.sleep_until_due(next.map(|due| due.since(clock::now())), timeout);
     }
 
     fn wake(&self, hctx: HctxId) {
