@@ -1,1 +1,118 @@
-//! CPU map.
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which CPU submits to which hardware queue.
+//!
+//! Guarantees: every CPU is in exactly one group of [`group_cpus_evenly`], and so has exactly one hardware queue per type;
+//! no group is empty as long as there are no more groups than CPUs; the same topology gives the same map.
+//!
+//! Needs from callers: a [`CpuTopology`] that was read or invented elsewhere; this module asks no operating system.
+//!
+//! Does not do: interrupt affinity, CPU hotplug (make a new map), CPUs isolated from running queues.
+//!
+//! One thing is settled here that Linux leaves to an unstable sort: of two NUMA nodes with the same number of CPUs the one
+//! with the lower number gets its groups first.
+//!
+//! Source: Linux lib/group_cpus.c, block/blk-mq-cpumap.c, block/blk-mq.c (blk_mq_map_swqueue).
+
+mod queue_map;
+mod topology;
+
+pub use queue_map::{HctxType, MapError, QueueMap};
+pub use topology::{CpuTopology, TopologyError};
+
+use std::collections::BTreeMap;
+
+/// CPUs of one group, in rising order.
+pub type CpuGroup = Vec<u16>;
+
+/// Spreads all CPUs over `numgrps` groups: first those present, then the rest of the possible ones, starting at the group
+/// after the last one used.
+///
+/// CPUs of one NUMA node share groups with another node only if there are more nodes than groups; SMT siblings land in the
+/// same group where its size allows; within a node the sizes differ by at most one per round. Returns fewer groups than
+/// asked for if there are fewer CPUs.
+///
+/// # Panics
+/// If `numgrps` is 0 or `topo` is not consistent (see [`CpuTopology`]).
+pub fn group_cpus_evenly(numgrps: u16, topo: &CpuTopology) -> Vec<CpuGroup> {
+    assert!(numgrps > 0, "CPUs cannot be spread over 0 groups");
+    topo.assert_consistent();
+    let numgrps = usize::from(numgrps);
+    let mut groups = vec![CpuGroup::new(); numgrps];
+    let cpus =
+        |present: bool| (0..topo.nr_cpus).filter(|c| topo.present[usize::from(*c)] == present).collect::<Vec<_>>();
+    let first = spread(&mut groups, 0, topo, &cpus(true));
+    let next = if first >= numgrps { 0 } else { first };
+    let second = spread(&mut groups, next, topo, &cpus(false));
+    groups.truncate(first + second);
+    for group in &mut groups {
+        group.sort_unstable();
+    }
+    groups
+}
+
+/// One round: spreads `cpus` (rising) over the groups from `start` on, wrapping round. Returns the number of groups used.
+fn spread(groups: &mut [CpuGroup], start: usize, topo: &CpuTopology, cpus: &[u16]) -> usize {
+    let numgrps = groups.len();
+    let nodes = by_node(topo, cpus);
+    if nodes.is_empty() {
+        return 0;
+    }
+    if numgrps <= nodes.len() {
+        for (i, node) in nodes.iter().enumerate() {
+            groups[(start + i) % numgrps].extend(node);
+        }
+        return numgrps;
+    }
+    let mut used = 0;
+    for (mut node, node_groups) in deal_groups(nodes, numgrps.min(cpus.len())) {
+        let (size, larger) = (node.len() / node_groups, node.len() % node_groups);
+        for g in 0..node_groups {
+            let size = size + usize::from(g < larger);
+            take_with_siblings(&mut groups[(start + used) % numgrps], &mut node, size, topo);
+            used += 1;
+        }
+    }
+    used
+}
+
+/// `cpus` by NUMA node, in the order of node numbers.
+fn by_node(topo: &CpuTopology, cpus: &[u16]) -> Vec<Vec<u16>> {
+    let mut nodes = BTreeMap::<u16, Vec<u16>>::new();
+    for cpu in cpus {
+        nodes.entry(topo.node_of[usize::from(*cpu)]).or_default().push(*cpu);
+    }
+    nodes.into_values().collect()
+}
+
+/// Deals `groups_left` groups to the nodes in proportion to their CPUs, the smallest node first: what rounding down takes
+/// from a small node goes to a larger one, and no node is left without.
+fn deal_groups(mut nodes: Vec<Vec<u16>>, mut groups_left: usize) -> Vec<(Vec<u16>, usize)> {
+    nodes.sort_by_key(Vec::len);
+    let mut cpus_left: usize = nodes.iter().map(Vec::len).sum();
+    let deal = |node: Vec<u16>| {
+        let groups = (groups_left * node.len() / cpus_left).max(1);
+        groups_left -= groups;
+        cpus_left -= node.len();
+        (node, groups)
+    };
+    nodes.into_iter().map(deal).collect()
+}
+
+/// Moves `size` CPUs from `node` to `group`: the lowest one, then its SMT siblings, then the next lowest.
+fn take_with_siblings(group: &mut CpuGroup, node: &mut Vec<u16>, size: usize, topo: &CpuTopology) {
+    let full = group.len() + size;
+    while group.len() < full {
+        let core = topo.core_of[usize::from(node[0])];
+        let mut i = 0;
+        while i < node.len() && group.len() < full {
+            if topo.core_of[usize::from(node[i])] == core {
+                group.push(node.remove(i));
+            } else {
+                i += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
