@@ -1,1 +1,8 @@
-//! placeholder
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! fio job files, I/O patterns, verification and latency statistics.
+//!
+//! A job means the same on real hardware and in simulation: nothing here reads a clock, starts a thread or touches a
+//! file. Modules in the order an I/O meets them:
+
+pub mod stats;
+pub mod hist;

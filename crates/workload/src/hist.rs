@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A log-linear latency histogram, and running minimum / maximum / mean / deviation.
+//!
+//! [`Histogram`] keeps 64 buckets per octave: a value read back lies within 1/128 (0.8 %) of the recorded one, and values
+//! below 128 ns are exact. The bucket edges are those of fio's `plat` table, so that its json+ bins and ours can be laid
+//! over each other. Memory is fixed (14.5 KiB); values from 17.2 s up share the last bucket, whose percentile is reported
+//! as the recorded maximum. [`Running`] sums in integers, so merging is exact in any order and on any machine.
+//!
+//! Neither type knows what a sample means; [`crate::stats`] says which latency goes where.
+
+/// Sub-buckets per octave are 2 to this power.
+const SUB_BITS: u32 = 6;
+const SUB: usize = 1 << SUB_BITS;
+const GROUPS: usize = 29;
+
+/// Number of buckets of a [`Histogram`].
+pub const BUCKETS: usize = GROUPS * SUB;
+const _: () = assert!(BUCKETS == 1856);
+
+/// Counts of nanosecond values in log-linear buckets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    counts: [u64; BUCKETS],
+    total: u64,
+    max_ns: u64,
+    min_ns: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram::new()
+    }
+}
+
+impl Histogram {
+    /// An empty histogram.
+    pub const fn new() -> Histogram {
+        Histogram { counts: [0; BUCKETS], total: 0, max_ns: 0, min_ns: u64::MAX }
+    }
+
+    /// Bucket of a value.
+    #[inline]
+    pub const fn bucket_of(ns: u64) -> usize {
+        // For ns < 128 the shift is zero and the bucket is the value itself.
+        let shift = 63 - SUB_BITS - (ns | SUB as u64).leading_zeros();
+        let index = ((shift as u64) << SUB_BITS) + (ns >> shift);
+        if index < BUCKETS as u64 { index as usize } else { BUCKETS - 1 }
+    }
+
+    /// The value a bucket stands for: the middle of its range, rounded down (what fio prints for it).
+    ///
+    /// # Panics
+    /// When `bucket` is not below [`BUCKETS`].
+    pub const fn value_of(bucket: usize) -> u64 {
+        assert!(bucket < BUCKETS, "histogram bucket out of range");
+        if bucket < 2 * SUB {
+            return bucket as u64;
+        }
+        let shift = (bucket >> SUB_BITS) - 1;
+        let low = ((bucket % SUB + SUB) as u64) << shift;
+        low + (1 << shift) / 2
+    }
+
+    /// Counts one value.
+    #[inline]
+    pub fn record(&mut self, ns: u64) {
+        self.counts[Self::bucket_of(ns)] += 1;
+        self.total += 1;
+        self.max_ns = self.max_ns.max(ns);
+        self.min_ns = self.min_ns.min(ns);
+    }
+
+    /// Adds all counts of `other`.
+    pub fn merge(&mut self, other: &Histogram) {
+        for (a, b) in self.counts.iter_mut().zip(&other.counts) {
+            *a += b;
+        }
+        self.total += other.total;
+        self.max_ns = self.max_ns.max(other.max_ns);
+        self.min_ns = self.min_ns.min(other.min_ns);
+    }
+
+    /// Forgets everything.
+    pub fn reset(&mut self) {
+        *self = Histogram::new();
+    }
+
+    /// Number of values recorded.
+    pub const fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Smallest value recorded, exactly; 0 when empty.
+    pub const fn min(&self) -> u64 {
+        if self.total == 0 { 0 } else { self.min_ns }
+    }
+
+    /// Largest value recorded, exactly; 0 when empty.
+    pub const fn max(&self) -> u64 {
+        self.max_ns
+    }
+
+    /// The value at `percent`, as fio reports it: the first bucket at which the count so far reaches `percent` % of all.
+    /// 0 when empty. `percent` is taken into 0..=100; at 0 the answer is the first bucket's value, 0.
+    pub fn percentile(&self, percent: f64) -> u64 {
+        self.percentiles(&[percent])[0]
+    }
+
+    /// [`Histogram::percentile`] of each entry of `percents`, in one pass when they ascend.
+    pub fn percentiles(&self, percents: &[f64]) -> Vec<u64> {
+        let mut out = Vec::with_capacity(percents.len());
+        let (mut bucket, mut sum, mut last) = (0, self.counts[0], f64::NEG_INFINITY);
+        for &p in percents {
+            if p < last {
+                (bucket, sum) = (0, self.counts[0]);
+            }
+            last = p;
+            let want = p.clamp(0.0, 100.0) / 100.0 * self.total as f64;
+            while (sum as f64) < want && bucket + 1 < BUCKETS {
+                bucket += 1;
+                sum += self.counts[bucket];
+            }
+            out.push(match self.total {
+                0 => 0,
+                _ if bucket == BUCKETS - 1 => self.max_ns,
+                _ => Self::value_of(bucket),
+            });
+        }
+        out
+    }
+
+    /// The buckets that hold something: (value the bucket stands for, count), ascending. These are fio's json+ bins.
+    pub fn bins(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.counts.iter().enumerate().filter(|&(_, &n)| n != 0).map(|(i, &n)| (Self::value_of(i), n))
+    }
+}
+
+/// Count, minimum, maximum, mean and sample standard deviation of integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Running {
+    n: u64,
+    min: u64,
+    max: u64,
+    sum: u128,
+    sum_sq: u128,
+}
+
+impl Default for Running {
+    fn default() -> Self {
+        Running::new()
+    }
+}
+
+impl Running {
+    /// No samples.
+    pub const fn new() -> Running {
+        Running { n: 0, min: u64::MAX, max: 0, sum: 0, sum_sq: 0 }
+    }
+
+    /// Adds one sample.
+    #[inline]
+    pub fn record(&mut self, x: u64) {
+        self.n += 1;
+        self.min = self.min.min(x);
+        self.max = self.max.max(x);
+        self.sum += u128::from(x);
+        self.sum_sq += u128::from(x) * u128::from(x);
+    }
+
+    /// Adds `times` samples of the same value.
+    #[inline]
+    pub fn record_n(&mut self, x: u64, times: u64) {
+        if times == 0 {
+            return;
+        }
+        self.n += times;
+        self.min = self.min.min(x);
+        self.max = self.max.max(x);
+        self.sum += u128::from(x) * u128::from(times);
+        self.sum_sq += u128::from(x) * u128::from(x) * u128::from(times);
+    }
+
+    /// Adds all samples of `other`; exact.
+    pub fn merge(&mut self, other: &Running) {
+        self.n += other.n;
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
+        self.sum += other.sum;
+        self.sum_sq += other.sum_sq;
+    }
+
+    /// Number of samples.
+    pub const fn count(&self) -> u64 {
+        self.n
+    }
+
+    /// Smallest sample; 0 without samples.
+    pub const fn min(&self) -> u64 {
+        if self.n == 0 { 0 } else { self.min }
+    }
+
+    /// Largest sample; 0 without samples.
+    pub const fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// Sum of all samples.
+    pub const fn sum(&self) -> u128 {
+        self.sum
+    }
+
+    /// Arithmetic mean; 0 without samples.
+    pub fn mean(&self) -> f64 {
+        if self.n == 0 { 0.0 } else { self.sum as f64 / self.n as f64 }
+    }
+
+    /// Sample standard deviation (divisor n - 1, as fio); 0 with fewer than two samples.
+    pub fn stdev(&self) -> f64 {
+        if self.n < 2 {
+            return 0.0;
+        }
+        // Sum of (x - q)^2 with the integer mean q, exactly; the rest r of the mean is taken off afterwards. Squaring
+        // `sum` itself could overflow and would lose the small differences that matter.
+        let n = u128::from(self.n);
+        let (q, r) = (self.sum / n, self.sum % n);
+        let around_q = self.sum_sq - q * (self.sum + r);
+        let squares = around_q as f64 - (r as f64 * r as f64) / self.n as f64;
+        (squares.max(0.0) / (self.n - 1) as f64).sqrt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_contiguous_and_stand_for_themselves() {
+        for b in 0..BUCKETS {
+            assert_eq!(Histogram::bucket_of(Histogram::value_of(b)), b);
+        }
+        for ns in 0..200_000u64 {
+            let step = Histogram::bucket_of(ns + 1) - Histogram::bucket_of(ns);
+            assert!(step <= 1, "bucket skipped after {ns}");
+        }
+        assert_eq!(Histogram::bucket_of(u64::MAX), BUCKETS - 1);
+        // Edges of fio's plat table: 29 groups end at 2^34 ns.
+        assert_eq!(Histogram::bucket_of((1 << 34) - 1), BUCKETS - 1);
+        assert_eq!(Histogram::bucket_of((1 << 34) - (1 << 27) - 1), BUCKETS - 2);
+    }
+
+    #[test]
+    fn a_bucket_s_value_is_within_one_part_in_128() {
+        let mut ns = 1u64;
+        while ns < 1 << 34 {
+            let v = Histogram::value_of(Histogram::bucket_of(ns));
+            assert!(v.abs_diff(ns) * 128 <= ns, "{ns} reads back as {v}");
+            ns += 1 + ns / 97;
+        }
+    }
+
+    #[test]
+    fn percentiles_follow_fio_s_rule() {
+        let mut h = Histogram::new();
+        (1..=100).for_each(|v| h.record(v));
+        assert_eq!(h.percentiles(&[1.0, 50.0, 99.0, 100.0, 50.5]), [1, 50, 99, 100, 51]);
+        assert_eq!(Histogram::new().percentile(50.0), 0);
+        h.record(90_000_000_000);
+        assert_eq!(h.percentile(100.0), 90_000_000_000, "the open bucket reports the maximum");
+        assert_eq!((h.min(), h.max(), h.total()), (1, 90_000_000_000, 101));
+        assert_eq!(h.bins().map(|(_, n)| n).sum::<u64>(), 101);
+    }
+
+    #[test]
+    fn running_statistics_are_exact_and_merge() {
+        let (mut a, mut b, mut all) = (Running::new(), Running::new(), Running::new());
+        for (i, v) in [3_000_000_007u64, 3_000_000_009, 3_000_000_001, 3_000_000_003].into_iter().enumerate() {
+            if i % 2 == 0 {
+                a.record(v)
+            } else {
+                b.record(v)
+            }
+            all.record(v);
+        }
+        a.merge(&b);
+        assert_eq!(a, all);
+        assert_eq!(all.mean(), 3_000_000_005.0);
+        assert!((all.stdev() - (40.0f64 / 3.0).sqrt()).abs() < 1e-9, "{}", all.stdev());
+        let mut n = Running::new();
+        n.record_n(7, 3);
+        n.record_n(9, 0);
+        assert_eq!((n.count(), n.max(), n.stdev()), (3, 7, 0.0));
+    }
+}
