@@ -79,6 +79,8 @@ impl OpFlags {
     pub const RAHEAD: OpFlags = OpFlags(1 << 6);
     /// Metadata, preferred by some elevators.
     pub const META: OpFlags = OpFlags(1 << 7);
+    /// Takes one of the reserved tags and bypasses the elevator; ends with an error on a disk without reserved tags.
+    pub const RESERVED: OpFlags = OpFlags(1 << 8);
 
     /// Whether every bit of `other` is set.
     #[inline]
@@ -351,6 +353,30 @@ impl BioSlot {
         self.flags.set(bio.flags.bits());
         self.op.set(bio.op as u8);
         self.status.set(BlkStatus::Ok.as_u8());
+    }
+
+    /// Becomes the first `nr_sectors` of `parent`; not merged further, as it has the largest size there is.
+    pub(crate) fn copy_front(&self, parent: &BioSlot, nr_sectors: u32, parent_index: u32) {
+        self.sector.set(parent.sector.get());
+        self.data.set(parent.data.get());
+        self.submit_ns.set(parent.submit_ns.get());
+        self.nr_sectors.set(nr_sectors);
+        self.next.set(BioId::NONE.bits());
+        self.parent.set(parent_index);
+        self.prio.set(parent.prio.get());
+        self.flags.set(parent.flags().union(OpFlags::NOMERGE).without(OpFlags::POLLED).bits());
+        self.op.set(parent.op.get());
+        self.status.set(BlkStatus::Ok.as_u8());
+    }
+
+    /// Loses its first `nr_sectors`: a piece carries them.
+    pub(crate) fn drop_front(&self, nr_sectors: u32) {
+        self.sector.set(self.sector.get() + u64::from(nr_sectors));
+        self.nr_sectors.set(self.nr_sectors.get() - nr_sectors);
+        if self.op().has_data() {
+            let data = DataRef::from_bits(self.data.get());
+            self.data.set(data.advance(u64::from(nr_sectors) << 9).bits());
+        }
     }
 
     #[inline]

@@ -1,21 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A multi-queue block layer without a clock, a thread or a system call: the Linux blk-mq design as a library.
 //!
-//! Modules in the order a request meets them.
+//! Time, CPU number and the lock's implementation come from the caller, so the same code runs on real threads and in a
+//! deterministic simulation. Modules in the order a request meets them:
 #![forbid(unsafe_code)]
 
+// Words and units.
 pub mod time;
 pub mod id;
 pub mod status;
-mod relaxed;
-pub mod bio;
 pub mod limits;
+pub mod settings;
+mod relaxed;
+mod sync;
+
+// What travels.
+pub mod bio;
 pub mod request;
+
+// The way down.
+pub mod submitter;
+mod submit;
 mod split;
 mod merge;
-pub mod elevator;
-pub mod driver;
+mod plug;
 pub mod cpumap;
-pub mod sbitmap_queue;
 pub mod sbitmap;
-mod sync;
+pub mod sbitmap_queue;
+mod tags;
+mod hctx;
+pub mod elevator;
+mod dispatch;
+mod flush;
+pub mod driver;
+
+// The way up.
+mod complete;
+pub mod stat;
+
+// The disk that wires it, and its legacy twin.
+pub mod queue;
+mod sq;

@@ -67,6 +67,10 @@ pub(crate) mod rqf {
     pub(crate) const RESERVED: u16 = 1 << 3;
     /// The flush machine's own flush command, not a request of the slab's tags.
     pub(crate) const FLUSH_RQ: u16 = 1 << 4;
+    /// Its driver tag is at the driver for the flush command, until that completes.
+    pub(crate) const TAG_LENT: u16 = 1 << 5;
+    /// Single-queue mode: counted in the list of synchronous requests.
+    pub(crate) const RL_SYNC: u16 = 1 << 6;
 }
 
 /// No driver tag.
@@ -89,6 +93,8 @@ pub struct Request {
     pub(crate) hctx: FieldU16,
     pub(crate) op: FieldU8,
     pub(crate) state: FieldU8,
+    /// Steps of the flush sequence that are done (see the flush module).
+    pub(crate) flush_seq: FieldU8,
     /// When the first bio was submitted (a merge keeps the earlier time).
     pub(crate) start_ns: FieldU64,
     /// When the request was allocated: `alloc - start` is the wait for a tag.

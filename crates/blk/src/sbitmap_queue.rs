@@ -219,6 +219,11 @@ impl<L: RawMutex> SbitmapQueue<L> {
         })
     }
 
+    /// Whether `waiter` is registered now.
+    pub fn is_waiting(&self, waiter: WaiterId) -> bool {
+        self.wait_queues.iter().any(|queue| queue.lock().contains(&waiter))
+    }
+
     /// Passes on a wake-up that its receiver does not need.
     pub fn wake_one(&self, wake: &mut dyn FnMut(WaiterId)) {
         self.wake_waiters(1, wake);

@@ -96,3 +96,26 @@ pub trait Elevator: Send + Sync {
     /// Sets a tunable. The error says the rule and the value, or names the nearest tunable.
     fn set_tunable(&self, name: &str, value: u64) -> Result<(), String>;
 }
+
+/// temporary
+#[derive(Clone, Copy)]
+pub(crate) enum LegacyInsert { Sort, SortMerge, Front }
+/// temporary
+pub(crate) trait LegacyElevator: Send {
+    fn name(&self) -> &'static str;
+    fn bio_merge(&mut self, cx: &ElvCx<'_>, bio: BioRef) -> BioMerge;
+    fn add(&mut self, cx: &ElvCx<'_>, rq: Rq, how: LegacyInsert, freed: &mut Vec<Rq>);
+    fn next(&mut self, cx: &ElvCx<'_>) -> Option<Rq>;
+    fn is_empty(&self) -> bool;
+    fn tunables(&self) -> Vec<Tunable>;
+    fn set_tunable(&mut self, name: &str, value: u64) -> Result<(), String>;
+}
+pub(crate) fn legacy_by_name(name: &str, _slab: usize) -> Result<Box<dyn LegacyElevator>, String> {
+    Err(name.into())
+}
+pub fn default_name(_n: u16, _shared: bool) -> &'static str {
+    "none"
+}
+pub fn by_name<L>(name: &str, _slab: usize, _nr: u16, _rqs: u32) -> Result<Option<Box<dyn Elevator>>, String> {
+    if name == "none" { Ok(None) } else { Err(name.into()) }
+}

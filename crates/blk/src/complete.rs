@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From the driver's completion to the ended bio: steering, flush steps, statistics, freeing of tags, restarts.
+//!
+//! Guarantees that each bio of a completed request ends exactly once, on its submitter's list, before the request's tag
+//! can be taken again, and that freeing a tag runs an hctx that waited for one. Source: block/blk-mq.c, blk-flush.c.
+
+use crate::bio::{BioId, Op};
+use crate::driver::POLL_BATCH;
+use crate::flush;
+use crate::hctx::state;
+use crate::id::{HctxId, SubmitterId};
+use crate::request::{NO_TAG, Request, RequestId, Rq, RqState, rqf};
+use crate::status::BlkStatus;
+use crate::submitter::{Env, Local, Remote};
+use crate::tags::PutBatch;
+use crate::time::Instant;
+use core::sync::atomic::Ordering;
+use lock_api::RawMutex;
+
+impl<L: RawMutex> Env<L> {
+    /// Collects completions of every hctx this submitter's requests go to.
+    #[inline]
+    pub(crate) fn poll_hctxs(&self, local: &mut Local, now: Instant) {
+        let of = self.hctx_of;
+        self.poll_hctx(local, usize::from(of[0]), now);
+        if of[1] != of[0] {
+            self.poll_hctx(local, usize::from(of[1]), now);
+        }
+        if of[2] != of[0] && of[2] != of[1] {
+            self.poll_hctx(local, usize::from(of[2]), now);
+        }
+    }
+
+    #[inline]
+    fn poll_hctx(&self, local: &mut Local, hctx: usize, now: Instant) {
+        loop {
+            self.q.driver.poll(HctxId::new(hctx as u32), &mut local.completions, now);
+            let n = local.completions.items().len();
+            if n == 0 {
+                return;
+            }
+            self.complete_batch(local, hctx, now);
+            local.completions.clear();
+            if n < POLL_BATCH {
+                return;
+            }
+        }
+    }
+
+    fn complete_batch(&self, local: &mut Local, hctx: usize, now: Instant) {
+        let affinity = self.q.live.rq_affinity.load(Ordering::Relaxed);
+        let mut put = PutBatch::default();
+        let n = local.completions.items().len();
+        self.q.update_io_ticks(now, true);
+        for i in 0..n {
+            let (tag, status) = local.completions.items()[i];
+            let id = self.rq_of_driver_tag(hctx, tag.index());
+            let rq = self.st.slab.get(id);
+            assert!(rq.state.get() == RqState::InFlight as u8, "tag {tag} of hctx {hctx} completed twice");
+            rq.state.set(RqState::Idle as u8);
+            if rq.cpu.get() != self.cpu.index() as u16 && affinity != 0 && self.steer(rq, hctx, id, affinity, status) {
+                continue;
+            }
+            self.finish_rq(local, hctx, id, rq, status, now, &mut put);
+        }
+        self.free_batch(local, hctx, &mut put, now);
+    }
+
+    #[inline]
+    fn rq_of_driver_tag(&self, hctx: usize, tag: usize) -> RequestId {
+        if self.st.tags_by_dispatch() {
+            return RequestId::new(self.st.driver_rqs[hctx * self.st.queue_depth as usize + tag].get());
+        }
+        let id = self.st.rq_of_tag(hctx, tag as u32);
+        if self.st.slab.get(id).has_rqf(rqf::TAG_LENT) { self.st.flush_rq(hctx) } else { id }
+    }
+
+    /// Whether the completion was passed on to the CPU that submitted (`rq_affinity` 1: unless this CPU shares its
+    /// cache).
+    #[cold]
+    fn steer(&self, rq: &Request, hctx: usize, id: RequestId, affinity: u8, status: BlkStatus) -> bool {
+        let head = rq.bio_head();
+        if rq.has_rqf(rqf::FLUSH_RQ) || head == BioId::NONE || head.submitter() == self.id.index() {
+            return false;
+        }
+        if affinity == 1 && self.q.shares_cache(self.cpu, rq.cpu()) {
+            return false;
+        }
+        let target = head.submitter();
+        self.q.submitter_shared(target).push_remote(Remote::Complete(HctxId::new(hctx as u32), id, status));
+        self.q.notify.notify(SubmitterId::new(target as u32));
+        true
+    }
+
+    /// A completion another CPU passed on.
+    pub(crate) fn complete_rq(&self, local: &mut Local, hctx: usize, id: RequestId, status: BlkStatus, now: Instant) {
+        let mut put = PutBatch::default();
+        self.finish_rq(local, hctx, id, self.st.slab.get(id), status, now, &mut put);
+        self.free_batch(local, hctx, &mut put, now);
+    }
+
+    /// Ends a request the driver refused with an error.
+    #[cold]
+    pub(crate) fn end_unissued(&self, local: &mut Local, hctx: usize, id: RequestId, status: BlkStatus, now: Instant) {
+        self.complete_rq(local, hctx, id, status, now);
+    }
+
+    #[inline]
+    #[allow(clippy::too_many_arguments)] // The pieces of one completion, all in registers on the hot path.
+    fn finish_rq(
+        &self,
+        local: &mut Local,
+        hctx: usize,
+        id: RequestId,
+        rq: &Request,
+        status: BlkStatus,
+        now: Instant,
+        put: &mut PutBatch,
+    ) {
+        if rq.has_rqf(rqf::FLUSH_SEQ | rqf::FLUSH_RQ) {
+            return self.flush_completed(local, hctx, id, status, now);
+        }
+        self.end_rq(local, rq, status, now);
+        if self.st.sq.is_some() {
+            return local.scratch.ended.push(id);
+        }
+        if let Some(e) = &self.st.elevator {
+            if rq.has_rqf(rqf::ELV) {
+                e.completed(&self.elv_cx(now), &Rq::from_id(id));
+            }
+            self.release_driver_tag(hctx, id);
+        }
+        let tag = self.st.tag_of_rq(id, hctx);
+        self.st.alloc_tags(hctx).put_later(tag, put, &mut |w| self.wake(w));
+    }
+
+    /// Frees what a batch of completions left to be freed, and runs the hctx if somebody found no tag there.
+    #[inline]
+    fn free_batch(&self, local: &mut Local, hctx: usize, put: &mut PutBatch, now: Instant) {
+        if self.st.sq.is_some() {
+            return self.sq_free_batch(local, now);
+        }
+        self.st.alloc_tags(hctx).put_now(put, &mut |w| self.wake(w));
+        self.after_free(local, hctx, now);
+    }
+
+    /// Frees a request outside a batch.
+    fn free_rq(&self, local: &mut Local, hctx: usize, id: RequestId, now: Instant) {
+        if self.st.sq.is_some() {
+            local.scratch.ended.push(id);
+            return self.sq_free_batch(local, now);
+        }
+        let tag = self.st.tag_of_rq(id, hctx);
+        self.st.alloc_tags(hctx).put(tag, None, &mut |w| self.wake(w));
+        self.after_free(local, hctx, now);
+    }
+
+    /// Statistics, then every bio of the chain.
+    #[inline]
+    fn end_rq(&self, local: &mut Local, rq: &Request, status: BlkStatus, now: Instant) {
+        self.shared.counters.account_done(rq, now.as_ns(), status.is_ok());
+        let mut next = rq.bio_head();
+        while next != BioId::NONE {
+            let id = next;
+            next = BioId::from_bits(self.q.bios.bio(id).next.get());
+            self.end_bio(local, id, status);
+        }
+    }
+
+    /// Ends a bio: at its submitter, a piece of a split one into its parent.
+    #[inline]
+    pub(crate) fn end_bio(&self, local: &mut Local, id: BioId, status: BlkStatus) {
+        if id.submitter() != self.id.index() {
+            return self.end_foreign_bio(id, status);
+        }
+        let pool = self.pool();
+        let index = id.index() as u32;
+        let parent_index = pool.slot(id.index()).parent.get();
+        let parent = pool.slot(parent_index as usize);
+        if !status.is_ok() {
+            parent.status.set(status.as_u8());
+        }
+        if parent_index != index {
+            local.free_bios.push(index);
+        }
+        let remaining = parent.remaining.get() - 1;
+        parent.remaining.set(remaining);
+        if remaining == 0 {
+            local.outstanding -= 1;
+            self.shared.counters.account_ended(1);
+            local.done.push(parent_index);
+        }
+    }
+
+    #[cold]
+    fn end_foreign_bio(&self, id: BioId, status: BlkStatus) {
+        self.q.submitter_shared(id.submitter()).push_remote(Remote::BioEnd(id.index() as u32, status));
+        self.q.notify.notify(SubmitterId::new(id.submitter() as u32));
+    }
+
+    /// Runs the hctx if somebody found no tag there.
+    #[inline]
+    pub(crate) fn after_free(&self, local: &mut Local, hctx: usize, now: Instant) {
+        if self.st.hctxs[hctx].take_flag(state::SCHED_RESTART) {
+            self.run_hctx(local, hctx, now);
+        }
+    }
+
+    /// Frees a request whose bios now belong to a neighbour it was merged into.
+    pub(crate) fn free_absorbed(&self, _local: &mut Local, rq: Rq) {
+        let hctx = usize::from(self.st.slab.get(rq.id()).hctx.get());
+        let tag = self.st.tag_of_rq(rq.id(), hctx);
+        self.st.alloc_tags(hctx).put(tag, None, &mut |w| self.wake(w));
+    }
+
+    /// A request of the flush machine completed: the flush command itself, or the data step of a sequence.
+    #[cold]
+    fn flush_completed(&self, local: &mut Local, hctx: usize, id: RequestId, status: BlkStatus, now: Instant) {
+        let h = &self.st.hctxs[hctx];
+        let rq = self.st.slab.get(id);
+        self.release_driver_tag(hctx, id);
+        if rq.has_rqf(rqf::FLUSH_RQ) {
+            self.shared.counters.account_done(rq, now.as_ns(), status.is_ok());
+            let mut waiters = core::mem::take(&mut local.scratch.flushed);
+            debug_assert!(waiters.is_empty());
+            h.flush.lock().flush_done(&mut waiters);
+            if !self.st.tags_by_dispatch() {
+                let lender = waiters.first().expect("a flush has at least one waiter");
+                self.st.slab.get(lender.id()).clear_rqf(rqf::TAG_LENT);
+            }
+            for w in waiters.drain(..) {
+                let step = flush::next_step(self.st.slab.get(w.id()).flush_seq.get());
+                self.flush_step_done(local, hctx, w, step, status, now);
+            }
+            local.scratch.flushed = waiters;
+        } else {
+            h.flush.lock().data_done();
+            self.flush_step_done(local, hctx, Rq::from_id(id), flush::DATA, status, now);
+        }
+        self.kick_flush(local, hctx, now);
+    }
+
+    /// One step of a sequence is done: start the next or end the request.
+    pub(crate) fn flush_step_done(
+        &self,
+        local: &mut Local,
+        hctx: usize,
+        rq: Rq,
+        step: u8,
+        status: BlkStatus,
+        now: Instant,
+    ) {
+        let h = &self.st.hctxs[hctx];
+        let r = self.st.slab.get(rq.id());
+        r.flush_seq.set(r.flush_seq.get() | step);
+        let next = if status.is_ok() { flush::next_step(r.flush_seq.get()) } else { flush::DONE };
+        match next {
+            flush::DATA => {
+                h.flush.lock().data_started();
+                h.dispatch.with(|list| list.push_back(rq));
+                self.owe_run(h);
+            }
+            flush::DONE => {
+                r.clear_rqf(rqf::FLUSH_SEQ);
+                if r.op() == Op::Flush {
+                    self.end_bios_only(local, r, status);
+                } else {
+                    self.end_rq(local, r, status, now);
+                }
+                self.free_rq(local, hctx, rq.id(), now);
+            }
+            _ => h.flush.lock().wait_for_flush(rq, now),
+        }
+    }
+
+    /// An empty flush is counted where its flush command is, not a second time here.
+    fn end_bios_only(&self, local: &mut Local, rq: &Request, status: BlkStatus) {
+        let mut next = rq.bio_head();
+        while next != BioId::NONE {
+            let id = next;
+            next = BioId::from_bits(self.q.bios.bio(id).next.get());
+            self.end_bio(local, id, status);
+        }
+    }
+
+    /// Issues the flush command if it is time.
+    pub(crate) fn kick_flush(&self, local: &mut Local, hctx: usize, now: Instant) {
+        let h = &self.st.hctxs[hctx];
+        let id = self.st.flush_rq(hctx);
+        {
+            let mut fq = h.flush.lock();
+            let Some(first) = fq.kick(now) else {
+                drop(fq);
+                return self.run_hctx(local, hctx, now);
+            };
+            let lender = self.st.slab.get(first.id());
+            let rq = self.st.slab.get(id);
+            rq.op.set(Op::Flush as u8);
+            rq.flags.set(0);
+            rq.prio.set(0);
+            rq.sector.set(0);
+            rq.nr_sectors.set(0);
+            rq.nr_segments.set(0);
+            rq.bio_head.set(BioId::NONE.bits());
+            rq.bio_tail.set(BioId::NONE.bits());
+            rq.rqf.set(rqf::FLUSH_RQ | rqf::NOMERGE);
+            rq.cpu.set(lender.cpu.get());
+            rq.hctx.set(hctx as u16);
+            rq.start_ns.set(now.as_ns());
+            rq.alloc_ns.set(now.as_ns());
+            rq.insert_ns.set(now.as_ns());
+            rq.dispatch_ns.set(now.as_ns());
+            rq.driver_tag.set(if self.st.tags_by_dispatch() {
+                NO_TAG
+            } else {
+                lender.set_rqf(rqf::TAG_LENT);
+                lender.driver_tag.get()
+            });
+        }
+        h.dispatch.with(|list| list.push_front(Rq::from_id(id)));
+        self.run_hctx(local, hctx, now);
+    }
+}

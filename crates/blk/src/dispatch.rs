@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The dispatch loop: from `hctx->dispatch`, the elevator or the ctx lists to the driver.
+//!
+//! Guarantees that a request which cannot be sent now is on `hctx->dispatch` and that somebody owes the hctx a run: the
+//! next freed tag (SCHED_RESTART), the driver's completion (DEV_RESOURCE) or a delayed run (RESOURCE). Several threads
+//! may run one hctx at once; only the lists are locked. Sources: block/blk-mq-sched.c, `blk_mq_dispatch_rq_list`.
+
+use crate::driver::RqBatch;
+use crate::hctx::{Hctx, state};
+use crate::request::{NO_TAG, RequestId, Rq};
+use crate::sbitmap::TagAllocHint;
+use crate::status::QueueRqStatus;
+use crate::submitter::{Env, Local};
+use crate::tags::TagClass;
+use crate::time::{Duration, Instant};
+use core::sync::atomic::Ordering;
+use lock_api::RawMutex;
+
+/// `BLK_MQ_RESOURCE_DELAY`, `BLK_MQ_BUDGET_DELAY`: when to look again without a completion to wait for.
+pub(crate) const BLK_MQ_RESOURCE_DELAY: Duration = Duration::from_ms(3);
+
+/// Most passes of one run before the rest is left to the next poll, so that one submitter's call is bounded (the kernel
+/// yields after a second or when rescheduling is due).
+const MAX_PASSES: u32 = 64;
+
+impl<L: RawMutex> Env<L> {
+    /// Hands requests that hold driver tags to the driver. Returns how many of `ids` are dealt with (accepted or ended)
+    /// and, when not all, why it stopped.
+    #[inline]
+    pub(crate) fn queue_rqs(
+        &self,
+        local: &mut Local,
+        hctx: usize,
+        ids: &[RequestId],
+        now: Instant,
+    ) -> (usize, QueueRqStatus) {
+        let counters = self.hctx_counters(hctx);
+        let mut from = 0;
+        loop {
+            let mut batch = RqBatch {
+                hctx: self.st.hctxs[hctx].id,
+                ids: &ids[from..],
+                slab: &self.st.slab,
+                bios: &self.q.bios,
+                accepted: 0,
+            };
+            let status = self.q.driver.queue_rqs(&mut batch, now);
+            from += batch.accepted;
+            counters.dispatched.add(batch.accepted as u64);
+            counters.batches.add(1);
+            match status {
+                QueueRqStatus::Queued => {
+                    assert!(from == ids.len(), "driver '{}' left requests behind", self.q.driver.name());
+                    return (from, status);
+                }
+                QueueRqStatus::Error(s) => {
+                    self.end_unissued(local, hctx, ids[from], s, now);
+                    from += 1;
+                    if from == ids.len() {
+                        return (from, QueueRqStatus::Queued);
+                    }
+                }
+                busy => {
+                    counters.requeues.add(1);
+                    return (from, busy);
+                }
+            }
+        }
+    }
+
+    /// Runs an hctx once (`blk_mq_sched_dispatch_requests`).
+    pub(crate) fn run_hctx(&self, local: &mut Local, hctx: usize, now: Instant) {
+        if self.st.sq.is_some() {
+            return self.sq_run(local, now);
+        }
+        let h = &self.st.hctxs[hctx];
+        if self.q.is_quiesced() || h.has_flag(state::STOPPED) || !self.has_pending(h) {
+            return;
+        }
+        self.hctx_counters(hctx).run.add(1);
+        let mut rqs = core::mem::take(&mut local.scratch.rqs);
+        let mut one_by_one = h.dispatch_busy() > 0;
+        if !h.dispatch.is_empty() {
+            h.dispatch.with(|list| rqs.extend(list.drain(..)));
+            h.set_flag(state::SCHED_RESTART);
+            if !self.dispatch_list(local, hctx, &mut rqs, now) {
+                local.scratch.rqs = rqs;
+                return;
+            }
+            one_by_one = true;
+        }
+        if self.st.elevator.is_some() {
+            self.dispatch_elevator(local, hctx, &mut rqs, now);
+        } else if one_by_one {
+            self.dispatch_ctx_one_by_one(local, h, &mut rqs, now);
+        } else {
+            self.take_ctx_lists(h, &mut rqs);
+            stamp_dispatch(self, &rqs, now);
+            self.dispatch_list(local, hctx, &mut rqs, now);
+        }
+        local.scratch.rqs = rqs;
+    }
+
+    fn has_pending(&self, h: &Hctx<L>) -> bool {
+        !h.dispatch.is_empty()
+            || h.ctx_map.any_bit_set()
+            || self.st.elevator.as_ref().is_some_and(|e| e.has_work(h.id))
+    }
+
+    /// Passes over the elevator until it gives nothing more or the hctx is out of tags.
+    fn dispatch_elevator(&self, local: &mut Local, hctx: usize, rqs: &mut Vec<Rq>, now: Instant) {
+        let elevator = self.st.elevator.as_ref().expect("caller saw an elevator");
+        let h = &self.st.hctxs[hctx];
+        for pass in 0.. {
+            if !elevator.has_work(h.id) {
+                return;
+            }
+            if !h.dispatch.is_empty() || pass == MAX_PASSES {
+                return self.owe_run(h);
+            }
+            let busy = h.dispatch_busy() > 0;
+            let max = if busy { 1 } else { self.st.nr_requests };
+            // One more than there are tags: the request chosen last waits on hctx->dispatch for the next tag, as in the
+            // kernel, where the choice is made before the tag is asked for.
+            let free = self.st.driver_tags.iter().map(|t| t.free_normal()).min().unwrap_or(0);
+            elevator.dispatch(&self.elv_cx(now), h.id, max.min(free + 1) as usize, rqs);
+            if rqs.is_empty() {
+                h.delay_run(now + BLK_MQ_RESOURCE_DELAY);
+                return self.q.owe_work();
+            }
+            stamp_dispatch(self, rqs, now);
+            if !self.dispatch_by_hctx(local, rqs, now) {
+                return;
+            }
+        }
+    }
+
+    /// Requests of several hctxs, each hctx's in the elevator's order. True when all were sent.
+    fn dispatch_by_hctx(&self, local: &mut Local, rqs: &mut Vec<Rq>, now: Instant) -> bool {
+        let hctx_of = |rq: &Rq| usize::from(self.st.slab.get(rq.id()).hctx.get());
+        let mut all_sent = true;
+        while let Some(first) = rqs.first() {
+            let hctx = hctx_of(first);
+            if rqs.iter().all(|rq| hctx_of(rq) == hctx) {
+                return self.dispatch_list(local, hctx, rqs, now) && all_sent;
+            }
+            let mut group = core::mem::take(&mut local.scratch.flushed);
+            group.extend(rqs.extract_if(.., |rq| hctx_of(rq) == hctx));
+            all_sent &= self.dispatch_list(local, hctx, &mut group, now);
+            local.scratch.flushed = group;
+        }
+        all_sent
+    }
+
+    fn take_ctx_lists(&self, h: &Hctx<L>, rqs: &mut Vec<Rq>) {
+        let ty = self.st.map.hctx_type(h.id.index() as u16);
+        h.ctx_map.for_each_set(0, |bit| {
+            let ctx = self.st.ctx(h.cpus[bit as usize], ty);
+            // The bit is cleared under the list's lock, so an insertion after the drain sets it again.
+            ctx.rqs.with(|list| {
+                h.ctx_map.clear_bit(bit);
+                rqs.extend(list.drain(..));
+            });
+            true
+        });
+    }
+
+    /// One request at a time, round robin over the ctxs: the driver is busy, so the rest had better stay where it can
+    /// be merged.
+    fn dispatch_ctx_one_by_one(&self, local: &mut Local, h: &Hctx<L>, rqs: &mut Vec<Rq>, now: Instant) {
+        let ty = self.st.map.hctx_type(h.id.index() as u16);
+        for _ in 0..self.st.nr_requests {
+            if !h.dispatch.is_empty() {
+                return self.owe_run(h);
+            }
+            let start = h.dispatch_from.load(Ordering::Relaxed);
+            let mut taken = None;
+            h.ctx_map.for_each_set(start, |bit| {
+                let ctx = self.st.ctx(h.cpus[bit as usize], ty);
+                taken = ctx.rqs.with(|list| {
+                    let rq = list.pop_front();
+                    if list.is_empty() {
+                        h.ctx_map.clear_bit(bit);
+                    }
+                    rq.map(|rq| (rq, bit))
+                });
+                taken.is_none()
+            });
+            let Some((rq, bit)) = taken else { return };
+            h.dispatch_from.store((bit + 1) % h.cpus.len() as u32, Ordering::Relaxed);
+            rqs.push(rq);
+            stamp_dispatch(self, rqs, now);
+            if !self.dispatch_list(local, h.id.index(), rqs, now) {
+                return;
+            }
+        }
+        self.owe_run(h);
+    }
+
+    /// Sends a list of one hctx, oldest first; takes driver tags for those that have none. What cannot be sent is put on
+    /// `hctx->dispatch`. True when all were sent. `rqs` is empty afterwards.
+    pub(crate) fn dispatch_list(&self, local: &mut Local, hctx: usize, rqs: &mut Vec<Rq>, now: Instant) -> bool {
+        if rqs.is_empty() {
+            return true;
+        }
+        let h = &self.st.hctxs[hctx];
+        let mut ids = core::mem::take(&mut local.scratch.ids);
+        debug_assert!(ids.is_empty());
+        let (now_ns, deadline) = (now.as_ns(), self.deadline(now));
+        for rq in rqs.iter() {
+            let r = self.st.slab.get(rq.id());
+            if r.driver_tag.get() == NO_TAG && !self.get_driver_tag(h, rq.id()) {
+                break;
+            }
+            r.issue_ns.set(now_ns);
+            r.deadline_ns.set(deadline);
+            ids.push(rq.id());
+        }
+        let no_tag = ids.len() < rqs.len();
+        let (sent, status) = if ids.is_empty() { (0, QueueRqStatus::Queued) } else { self.queue_rqs(local, hctx, &ids, now) };
+        for id in &ids[sent..] {
+            self.release_driver_tag(hctx, *id);
+        }
+        ids.clear();
+        local.scratch.ids = ids;
+        let all = sent == rqs.len();
+        // The right to these passed to the driver, or they were ended.
+        rqs.drain(..sent);
+        if !all {
+            self.leave_over(h, rqs, status, no_tag && status == QueueRqStatus::Queued, now);
+        }
+        h.update_dispatch_busy(!all);
+        all
+    }
+
+    fn leave_over(&self, h: &Hctx<L>, rqs: &mut Vec<Rq>, status: QueueRqStatus, no_tag: bool, now: Instant) {
+        h.dispatch.with(|list| list.extend(rqs.drain(..)));
+        // Whoever freed a tag since the mark was set has taken it and found this list still empty.
+        if !h.has_flag(state::SCHED_RESTART) {
+            self.owe_run(h);
+        } else if !no_tag && status == QueueRqStatus::Resource {
+            h.delay_run(now + BLK_MQ_RESOURCE_DELAY);
+            self.q.owe_work();
+        }
+    }
+
+    pub(crate) fn owe_run(&self, h: &Hctx<L>) {
+        h.set_flag(state::RUN_PENDING);
+        self.q.owe_work();
+    }
+
+    /// A driver tag for a request that has a scheduler tag. On failure SCHED_RESTART is set before the last try, so the
+    /// next free runs this hctx.
+    fn get_driver_tag(&self, h: &Hctx<L>, id: RequestId) -> bool {
+        let rq = self.st.slab.get(id);
+        let class = if rq.has_rqf(crate::request::rqf::RESERVED) { TagClass::Reserved } else { TagClass::Normal };
+        let tags = &self.st.driver_tags[h.id.index()];
+        // The search starts where the scheduler tag points, so two CPUs sharing the hctx seldom meet in one word.
+        let mut hint = TagAllocHint::new(id.index() as u32);
+        let tag = tags.get(class, &mut hint).or_else(|| {
+            h.set_flag(state::SCHED_RESTART);
+            tags.get(class, &mut hint)
+        });
+        let Some(tag) = tag else { return false };
+        rq.driver_tag.set(tag as u16);
+        let slot = h.id.index() * self.st.queue_depth as usize + tag as usize;
+        self.st.driver_rqs[slot].set(id.index() as u32);
+        true
+    }
+
+    /// Gives a driver tag back that was not used. Without an elevator the request keeps it: it is its identity.
+    pub(crate) fn release_driver_tag(&self, hctx: usize, id: RequestId) {
+        if self.st.sq.is_some() {
+            return self.sq_release_driver_tag(id);
+        }
+        if self.st.elevator.is_none() {
+            return;
+        }
+        let rq = self.st.slab.get(id);
+        let tag = u32::from(rq.driver_tag.get());
+        rq.driver_tag.set(NO_TAG);
+        self.st.driver_tags[hctx].put(tag, None, &mut |w| self.wake(w));
+    }
+
+    /// Does what was left to "the next poll": owed runs and delayed runs that are due.
+    #[cold]
+    pub(crate) fn serve_pending(&self, local: &mut Local, now: Instant) {
+        // Pairs with: RequestQueue::owe_work
+        self.q.work_pending.swap(false, Ordering::AcqRel);
+        let mut delayed = false;
+        for (i, h) in self.st.hctxs.iter().enumerate() {
+            if h.take_flag(state::RUN_PENDING) | h.take_due(now) {
+                self.run_hctx(local, i, now);
+            }
+            delayed |= h.run_at().is_some();
+        }
+        if delayed {
+            self.q.owe_work();
+        }
+    }
+}
+
+/// The elevator's (or list's) time ends here.
+fn stamp_dispatch<L: RawMutex>(env: &Env<L>, rqs: &[Rq], now: Instant) {
+    for rq in rqs {
+        let r = env.st.slab.get(rq.id());
+        r.dispatch_ns.set(now.as_ns());
+    }
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Hardware queues (hctx) and software queues (ctx): the lists requests wait on and the marks that say who runs what.
+//!
+//! A ctx belongs to one CPU and one queue type; submitters of other CPUs never touch it. An hctx is shared by the CPUs
+//! mapped to it; with one hctx per CPU nothing here is written by two CPUs. Sources: block/blk-mq.h, blk-mq.c.
+
+use crate::flush::FlushQueue;
+use crate::id::{CpuId, HctxId};
+use crate::request::Rq;
+use crate::sbitmap::Sbitmap;
+use crate::time::Instant;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crossbeam_utils::CachePadded;
+use lock_api::{Mutex, RawMutex};
+use std::collections::VecDeque;
+
+/// `hctx->state` bits.
+pub(crate) mod state {
+    /// The driver asked for no more requests.
+    pub(crate) const STOPPED: u32 = 1 << 0;
+    /// Whoever frees a request of this hctx runs it.
+    pub(crate) const SCHED_RESTART: u32 = 1 << 2;
+    /// A run is owed as soon as somebody serves the disk's pending work.
+    pub(crate) const RUN_PENDING: u32 = 1 << 8;
+}
+
+/// "No delayed run is due."
+const NEVER: u64 = u64::MAX;
+
+/// A list of requests with a length that can be read without its lock.
+pub(crate) struct RqList<L: RawMutex> {
+    list: Mutex<L, VecDeque<Rq>>,
+    len: AtomicU32,
+}
+
+impl<L: RawMutex> RqList<L> {
+    pub(crate) fn new(capacity: usize) -> Self {
+        RqList { list: Mutex::new(VecDeque::with_capacity(capacity)), len: AtomicU32::new(0) }
+    }
+
+    /// Whether it was empty a moment ago. Whoever adds runs the hctx afterwards, so a stale answer delays nothing.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        // Pairs with: RqList::with
+        self.len.load(Ordering::Acquire) == 0
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed) as usize
+    }
+
+    /// Works on the list under its lock.
+    #[inline]
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut VecDeque<Rq>) -> R) -> R {
+        let mut list = self.list.lock();
+        let r = f(&mut list);
+        // Pairs with: RqList::is_empty
+        self.len.store(list.len() as u32, Ordering::Release);
+        r
+    }
+}
+
+/// A software queue: requests of one CPU on their way to one hctx, used when they cannot be issued at once.
+pub(crate) struct Ctx<L: RawMutex> {
+    pub(crate) rqs: RqList<L>,
+    /// Bit of this ctx in its hctx's `ctx_map`.
+    pub(crate) index_in_hctx: u32,
+}
+
+/// A hardware queue.
+pub(crate) struct Hctx<L: RawMutex> {
+    pub(crate) id: HctxId,
+    /// CPUs mapped here, ascending: bit `i` of `ctx_map` is `cpus[i]`.
+    pub(crate) cpus: Vec<CpuId>,
+    /// Requests that were refused by the driver or bypass the elevator; dispatched before everything else.
+    pub(crate) dispatch: RqList<L>,
+    /// Which of `cpus` have requests in their ctx.
+    pub(crate) ctx_map: Sbitmap,
+    pub(crate) flags: CachePadded<AtomicU32>,
+    /// Where the round robin over ctxs goes on.
+    pub(crate) dispatch_from: AtomicU32,
+    /// Moving average of "the driver was busy", 0..=15.
+    dispatch_busy: AtomicU32,
+    /// When a delayed run is due, ns; `NEVER` without one.
+    run_at: AtomicU64,
+    pub(crate) flush: Mutex<L, FlushQueue>,
+}
+
+impl<L: RawMutex> Hctx<L> {
+    pub(crate) fn new(id: HctxId, cpus: Vec<CpuId>, nr_requests: usize) -> Self {
+        let nr_ctx = (cpus.len() as u32).max(1);
+        Hctx {
+            id,
+            cpus,
+            dispatch: RqList::new(nr_requests + 1),
+            ctx_map: Sbitmap::with_shift(nr_ctx, 3, false),
+            flags: CachePadded::new(AtomicU32::new(0)),
+            dispatch_from: AtomicU32::new(0),
+            dispatch_busy: AtomicU32::new(0),
+            run_at: AtomicU64::new(NEVER),
+            flush: Mutex::new(FlushQueue::new(nr_requests)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn has_flag(&self, bit: u32) -> bool {
+        // Pairs with: Hctx::set_flag
+        self.flags.load(Ordering::Acquire) & bit != 0
+    }
+
+    /// Sets a mark. Sequentially consistent, because SCHED_RESTART works by "set the mark, then look again for a tag"
+    /// against "free the tag, then look at the mark".
+    pub(crate) fn set_flag(&self, bit: u32) {
+        // Pairs with: Hctx::take_flag, Hctx::has_flag
+        self.flags.fetch_or(bit, Ordering::SeqCst);
+    }
+
+    /// Clears a mark; true for the one caller that cleared it.
+    #[inline]
+    pub(crate) fn take_flag(&self, bit: u32) -> bool {
+        // Pairs with: Hctx::set_flag
+        self.flags.load(Ordering::SeqCst) & bit != 0 && self.flags.fetch_and(!bit, Ordering::SeqCst) & bit != 0
+    }
+
+    /// new = (old x 7 + (busy ? 16 : 0)) / 8.
+    #[inline]
+    pub(crate) fn update_dispatch_busy(&self, busy: bool) {
+        let old = self.dispatch_busy.load(Ordering::Relaxed);
+        if old == 0 && !busy {
+            return;
+        }
+        self.dispatch_busy.store((old * 7 + if busy { 16 } else { 0 }) / 8, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn dispatch_busy(&self) -> u32 {
+        self.dispatch_busy.load(Ordering::Relaxed)
+    }
+
+    /// Owes a run at `at`, unless an earlier one is owed already.
+    pub(crate) fn delay_run(&self, at: Instant) {
+        self.run_at.fetch_min(at.as_ns(), Ordering::Relaxed);
+    }
+
+    /// When a delayed run is due.
+    pub(crate) fn run_at(&self) -> Option<Instant> {
+        match self.run_at.load(Ordering::Relaxed) {
+            NEVER => None,
+            ns => Some(Instant::from_ns(ns)),
+        }
+    }
+
+    /// Takes the delayed run that is due at `now`; true for one caller.
+    pub(crate) fn take_due(&self, now: Instant) -> bool {
+        let at = self.run_at.load(Ordering::Relaxed);
+        at <= now.as_ns()
+            && self.run_at.compare_exchange(at, NEVER, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}

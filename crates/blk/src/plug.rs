@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The plug: requests a submitter holds back for a moment so that they reach the driver as one batch.
+//!
+//! Order is kept. A plug belongs to one submitter of one disk; the kernel's plug of a task may span disks, here each
+//! disk's submitter has its own. Source: block/blk-core.c, blk-mq.c (`blk_plug`, `blk_add_rq_to_plug`).
+
+use crate::request::Rq;
+use crate::sbitmap::TagBatch;
+
+/// `BLK_MAX_REQUEST_COUNT`: a plug that holds so many is flushed.
+pub(crate) const BLK_MAX_REQUEST_COUNT: usize = 32;
+/// `BLK_PLUG_FLUSH_SIZE` in sectors (128 KiB): a request that large flushes the plug.
+pub(crate) const BLK_PLUG_FLUSH_SECTORS: u32 = 256;
+
+/// Tags taken in one go for requests to come, all of one hctx.
+pub(crate) struct TagCache {
+    pub(crate) hctx: usize,
+    pub(crate) bits: TagBatch,
+}
+
+pub(crate) struct Plug {
+    depth: u32,
+    /// How many more requests are expected: tags are taken in batches of that.
+    pub(crate) nr_ios: u32,
+    pub(crate) rqs: Vec<Rq>,
+    pub(crate) cache: TagCache,
+}
+
+impl Plug {
+    pub(crate) fn new(capacity: usize) -> Plug {
+        Plug {
+            depth: 0,
+            nr_ios: 0,
+            rqs: Vec::with_capacity(capacity.min(2 * BLK_MAX_REQUEST_COUNT)),
+            cache: TagCache { hctx: 0, bits: TagBatch::EMPTY },
+        }
+    }
+
+    #[inline]
+    pub(crate) fn start(&mut self, nr_ios: u32) {
+        if self.depth == 0 {
+            self.nr_ios = nr_ios;
+        }
+        self.depth += 1;
+    }
+
+    /// Closes one level; true when that was the outermost.
+    #[inline]
+    pub(crate) fn finish(&mut self) -> bool {
+        assert!(self.depth > 0, "finish_plug without start_plug");
+        self.depth -= 1;
+        self.depth == 0
+    }
+
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.depth > 0
+    }
+}

@@ -1,0 +1,527 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The request_queue of one disk: driver, settings, tags, hardware queues and elevator, wired together.
+//!
+//! What can be changed while the disk is in use lies in a [`QueueState`] behind an `Arc`; a change freezes the queue
+//! (no submitter inside, no tag in use), builds a new state and swaps it in. Submitters notice by a generation number.
+//! There is no thread here: whoever freezes asks [`RequestQueue::is_drained`] until it is true, and work that the kernel
+//! would give to a worker thread is left as a mark that the next poll of any submitter serves.
+
+use crate::bio::BioPools;
+use crate::cpumap::{HctxType, QueueMap};
+use crate::driver::Driver;
+use crate::elevator::{self, Elevator};
+use crate::hctx::{Ctx, Hctx, RqList};
+use crate::id::{CpuId, HctxId, MAX_SUBMITTERS, Sector, SubmitterId};
+use crate::limits::Limits;
+use crate::relaxed::FieldU32;
+use crate::request::{RequestId, RequestSlab};
+use crate::settings::{BLKDEV_DEFAULT_RQ, MAX_SCHED_RQ, Mode, QueueConfig, SettingError};
+use crate::sq::SqQueue;
+use crate::stat::{DiskStats, HctxStats};
+use crate::submitter::SubmitterShared;
+use crate::tags::HctxTags;
+use crate::time::Instant;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use lock_api::{Mutex, RawMutex};
+use std::sync::{Arc, OnceLock};
+
+/// Tells somebody outside that a submitter has something to do: a bio of it ended elsewhere, or a tag came free.
+pub trait Notify: Send + Sync {
+    /// `submitter` should poll soon. May be called for one that is not waiting.
+    fn notify(&self, submitter: SubmitterId);
+}
+
+/// For stacks whose submitters poll anyway.
+pub struct NoNotify;
+
+impl Notify for NoNotify {
+    fn notify(&self, _submitter: SubmitterId) {}
+}
+
+/// Everything that is replaced as one when the queue is rebuilt.
+pub(crate) struct QueueState<L: RawMutex> {
+    pub(crate) map: QueueMap,
+    pub(crate) hctxs: Box<[Hctx<L>]>,
+    /// Software queues: `cpu * 3 + type`.
+    pub(crate) ctxs: Box<[Ctx<L>]>,
+    pub(crate) driver_tags: Box<[HctxTags<L>]>,
+    /// Scheduler tags, one set per hctx; empty without an elevator.
+    pub(crate) sched_tags: Box<[HctxTags<L>]>,
+    /// With an elevator: which request has driver tag `hctx * queue_depth + tag`.
+    pub(crate) driver_rqs: Box<[FieldU32]>,
+    pub(crate) slab: RequestSlab,
+    /// Requests per hctx in the slab, the flush command's included.
+    pub(crate) stride: u32,
+    pub(crate) queue_depth: u32,
+    pub(crate) nr_requests: u32,
+    pub(crate) elevator: Option<Box<dyn Elevator>>,
+    pub(crate) sq: Option<SqQueue<L>>,
+}
+
+impl<L: RawMutex> QueueState<L> {
+    /// The request of an internal tag (scheduler tag with an elevator, driver tag without).
+    #[inline]
+    pub(crate) fn rq_of_tag(&self, hctx: usize, tag: u32) -> RequestId {
+        RequestId::new(hctx as u32 * self.stride + tag)
+    }
+
+    /// The internal tag of a request.
+    #[inline]
+    pub(crate) fn tag_of_rq(&self, id: RequestId, hctx: usize) -> u32 {
+        id.index() as u32 - hctx as u32 * self.stride
+    }
+
+    /// The flush command's request of an hctx.
+    #[inline]
+    pub(crate) fn flush_rq(&self, hctx: usize) -> RequestId {
+        RequestId::new((hctx as u32 + 1) * self.stride - 1)
+    }
+
+    /// Whether some tags are reserved.
+    pub(crate) fn has_reserved_tags(&self) -> bool {
+        self.driver_tags.first().is_some_and(HctxTags::has_reserved)
+    }
+
+    /// Whether driver tags are given at dispatch (elevator, single-queue) rather than at allocation.
+    #[inline]
+    pub(crate) fn tags_by_dispatch(&self) -> bool {
+        self.elevator.is_some() || self.sq.is_some()
+    }
+
+    /// The tags a request is allocated from.
+    #[inline]
+    pub(crate) fn alloc_tags(&self, hctx: usize) -> &HctxTags<L> {
+        if self.elevator.is_some() { &self.sched_tags[hctx] } else { &self.driver_tags[hctx] }
+    }
+
+    #[inline]
+    pub(crate) fn ctx(&self, cpu: CpuId, ty: HctxType) -> &Ctx<L> {
+        &self.ctxs[cpu.index() * 3 + ty as usize]
+    }
+
+    fn tags_in_use(&self) -> u32 {
+        let sum = |t: &[HctxTags<L>]| t.iter().map(HctxTags::in_use).sum::<u32>();
+        sum(&self.driver_tags) + sum(&self.sched_tags) + self.sq.as_ref().map_or(0, SqQueue::in_use)
+    }
+}
+
+/// Settings that take effect at once, without a freeze.
+pub(crate) struct Live {
+    pub(crate) nomerges: AtomicU8,
+    pub(crate) rq_affinity: AtomicU8,
+    pub(crate) io_timeout_ns: AtomicU64,
+}
+
+/// One disk.
+pub struct RequestQueue<L: RawMutex> {
+    pub(crate) driver: Arc<dyn Driver>,
+    pub(crate) limits: Limits,
+    pub(crate) capacity: Sector,
+    pub(crate) bios: BioPools,
+    pub(crate) live: Live,
+    config: Mutex<L, QueueConfig>,
+    state: Mutex<L, Arc<QueueState<L>>>,
+    generation: AtomicU64,
+    freeze_depth: AtomicU32,
+    quiesce_depth: AtomicU32,
+    submitters: Box<[OnceLock<Arc<SubmitterShared<L>>>]>,
+    pub(crate) notify: Box<dyn Notify>,
+    /// Some hctx has RUN_PENDING set or a delayed run.
+    pub(crate) work_pending: AtomicBool,
+    io_ticks_ns: AtomicU64,
+    io_stamp_ms: AtomicU64,
+    cache_of: Box<[u16]>,
+}
+
+impl<L: RawMutex> RequestQueue<L> {
+    /// A disk on `driver` with these settings. Starts the driver's hardware queues. The error names the setting or what
+    /// the driver lacks.
+    pub fn new(
+        driver: Arc<dyn Driver>,
+        config: QueueConfig,
+        notify: Box<dyn Notify>,
+    ) -> Result<Arc<Self>, SettingError> {
+        let mut limits = driver.limits();
+        limits.check().map_err(|e| SettingError(format!("driver '{}': {e}", driver.name())))?;
+        if let Some(kb) = config.max_sectors_kb {
+            let hw_kb = limits.max_hw_sectors / 2;
+            if kb > hw_kb {
+                return Err(SettingError(format!("max_sectors_kb={kb}: must be 4..={hw_kb} (the driver's limit)")));
+            }
+            limits.max_sectors = kb * 2;
+        }
+        let state = build(driver.as_ref(), &config)?;
+        let cache_of = config.topology.cache_group_of.clone().into();
+        Ok(Arc::new(RequestQueue {
+            capacity: driver.capacity(),
+            limits,
+            bios: BioPools::new(config.bios_per_submitter),
+            live: Live {
+                nomerges: AtomicU8::new(config.nomerges),
+                rq_affinity: AtomicU8::new(config.rq_affinity),
+                io_timeout_ns: AtomicU64::new(config.io_timeout_ms * 1_000_000),
+            },
+            config: Mutex::new(config),
+            state: Mutex::new(Arc::new(state)),
+            generation: AtomicU64::new(0),
+            freeze_depth: AtomicU32::new(0),
+            quiesce_depth: AtomicU32::new(0),
+            submitters: (0..MAX_SUBMITTERS).map(|_| OnceLock::new()).collect(),
+            notify,
+            work_pending: AtomicBool::new(false),
+            io_ticks_ns: AtomicU64::new(0),
+            io_stamp_ms: AtomicU64::new(0),
+            cache_of,
+            driver,
+        }))
+    }
+
+    /// The disk's limits as the block layer applies them.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Size of the disk.
+    pub fn capacity(&self) -> Sector {
+        self.capacity
+    }
+
+    /// The driver underneath.
+    pub fn driver(&self) -> &Arc<dyn Driver> {
+        &self.driver
+    }
+
+    /// A copy of the present settings.
+    pub fn config(&self) -> QueueConfig {
+        self.config.lock().clone()
+    }
+
+    /// The elevator in effect: "none", "mq-deadline", ...
+    pub fn scheduler(&self) -> String {
+        let st = self.state();
+        match (&st.sq, &st.elevator) {
+            (Some(sq), _) => sq.elevator_name().to_string(),
+            (None, Some(e)) => e.name().to_string(),
+            (None, None) => "none".to_string(),
+        }
+    }
+
+    /// The elevator's tunables with their present values.
+    pub fn iosched(&self) -> Vec<elevator::Tunable> {
+        let st = self.state();
+        match (&st.sq, &st.elevator) {
+            (Some(sq), _) => sq.tunables(),
+            (None, Some(e)) => e.tunables(),
+            (None, None) => Vec::new(),
+        }
+    }
+
+    /// `nr_requests` in effect.
+    pub fn nr_requests(&self) -> u32 {
+        self.state().nr_requests
+    }
+
+    /// Hardware queues and which CPUs use them.
+    pub fn map(&self) -> QueueMap {
+        self.state().map.clone()
+    }
+
+    pub(crate) fn state(&self) -> Arc<QueueState<L>> {
+        self.state.lock().clone()
+    }
+
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        // Pairs with: RequestQueue::rebuild
+        self.generation.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn is_frozen(&self) -> bool {
+        // Pairs with: RequestQueue::begin_freeze
+        self.freeze_depth.load(Ordering::SeqCst) != 0
+    }
+
+    #[inline]
+    pub(crate) fn is_quiesced(&self) -> bool {
+        // Pairs with: RequestQueue::quiesce
+        self.quiesce_depth.load(Ordering::Acquire) != 0
+    }
+
+    /// Keeps new requests out; submitted bios wait at their submitters. Nests. The queue is frozen once
+    /// [`RequestQueue::is_drained`] is true.
+    pub fn begin_freeze(&self) {
+        // Pairs with: RequestQueue::is_frozen
+        self.freeze_depth.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether no submitter is inside the block layer and no tag is in use. Submitters have to go on polling for this
+    /// to become true.
+    pub fn is_drained(&self) -> bool {
+        assert!(self.is_frozen(), "is_drained means nothing unless the queue is being frozen");
+        self.each_submitter(|s| !s.is_inside()) && self.state().tags_in_use() == 0
+    }
+
+    /// Lets requests in again (one level of [`RequestQueue::begin_freeze`]).
+    pub fn unfreeze(&self) {
+        // Pairs with: RequestQueue::is_frozen
+        let old = self.freeze_depth.fetch_sub(1, Ordering::SeqCst);
+        assert!(old > 0, "unfreeze without freeze");
+        if old == 1 {
+            self.notify_all();
+        }
+    }
+
+    /// Stops dispatch to the driver: after this returns no further `queue_rqs` starts. Nests. A call that had begun
+    /// may still be running in another thread.
+    pub fn quiesce(&self) {
+        // Pairs with: RequestQueue::is_quiesced
+        self.quiesce_depth.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Starts dispatch again and owes every hctx a run.
+    pub fn unquiesce(&self) {
+        // Pairs with: RequestQueue::is_quiesced
+        let old = self.quiesce_depth.fetch_sub(1, Ordering::SeqCst);
+        assert!(old > 0, "unquiesce without quiesce");
+        if old == 1 {
+            for h in self.state().hctxs.iter() {
+                h.set_flag(crate::hctx::state::RUN_PENDING);
+            }
+            self.owe_work();
+            self.notify_all();
+        }
+    }
+
+    /// Changes settings of a frozen, drained queue: `change` edits a copy, which takes effect as a whole or not at all.
+    /// An elevator or queue-count change resets `nr_requests` to its default, as the kernel does. Panics when the queue
+    /// is not drained.
+    pub fn rebuild(
+        &self,
+        change: impl FnOnce(&mut QueueConfig) -> Result<(), SettingError>,
+    ) -> Result<(), SettingError> {
+        assert!(self.is_drained(), "rebuild needs a drained queue");
+        let mut config = self.config();
+        change(&mut config)?;
+        let mut old = self.config.lock();
+        if config.scheduler != old.scheduler && config.nr_requests == old.nr_requests {
+            config.nr_requests = None;
+        }
+        let state = build(self.driver.as_ref(), &config)?;
+        self.live.nomerges.store(config.nomerges, Ordering::Relaxed);
+        self.live.rq_affinity.store(config.rq_affinity, Ordering::Relaxed);
+        self.live.io_timeout_ns.store(config.io_timeout_ms * 1_000_000, Ordering::Relaxed);
+        *old = config;
+        let previous = core::mem::replace(&mut *self.state.lock(), Arc::new(state));
+        // Pairs with: RequestQueue::generation
+        self.generation.fetch_add(1, Ordering::Release);
+        let waiters = &mut |w: crate::sbitmap_queue::WaiterId| self.notify.notify(SubmitterId::new(w.0));
+        previous.driver_tags.iter().chain(previous.sched_tags.iter()).for_each(|t| t.wake_all(waiters));
+        Ok(())
+    }
+
+    /// Sets an elevator tunable of the running queue.
+    pub fn set_iosched(&self, name: &str, value: u64) -> Result<(), SettingError> {
+        let st = self.state();
+        match (&st.sq, &st.elevator) {
+            (Some(sq), _) => sq.set_tunable(name, value),
+            (None, Some(e)) => e.set_tunable(name, value),
+            (None, None) => Err(format!("iosched.{name}: scheduler 'none' has no tunables; choose another scheduler")),
+        }
+        .map_err(SettingError)
+    }
+
+    /// Sum of all submitters' counters.
+    pub fn stats(&self) -> DiskStats {
+        let mut total = DiskStats { io_ticks_ns: self.io_ticks_ns.load(Ordering::Relaxed), ..DiskStats::default() };
+        self.each_submitter(|s| {
+            s.counters.add_to(&mut total);
+            true
+        });
+        total
+    }
+
+    /// Counters per hardware queue.
+    pub fn hctx_stats(&self) -> Vec<HctxStats> {
+        let mut all = vec![HctxStats::default(); self.state().hctxs.len()];
+        self.each_submitter(|s| {
+            all.iter_mut().zip(s.hctxs.iter()).for_each(|(t, h)| h.add_to(t));
+            true
+        });
+        all
+    }
+
+    /// When delayed work is due, for whoever decides how long to sleep.
+    pub fn next_timer(&self) -> Option<Instant> {
+        self.state().hctxs.iter().filter_map(Hctx::run_at).min()
+    }
+
+    /// A submitter's shared half: a free one is taken, or `None` when all [`MAX_SUBMITTERS`] are in use.
+    pub(crate) fn take_submitter(&self, cpu: CpuId) -> Option<(SubmitterId, Arc<SubmitterShared<L>>)> {
+        let cpus = self.config.lock().topology.nr_cpus;
+        for (i, slot) in self.submitters.iter().enumerate() {
+            let shared = slot.get_or_init(|| Arc::new(SubmitterShared::new(self.bios_capacity(), cpus)));
+            if shared.take(cpu) {
+                return Some((SubmitterId::new(i as u32), shared.clone()));
+            }
+        }
+        None
+    }
+
+    fn bios_capacity(&self) -> u32 {
+        self.config.lock().bios_per_submitter
+    }
+
+    #[inline]
+    pub(crate) fn submitter_shared(&self, index: usize) -> &SubmitterShared<L> {
+        self.submitters[index].get().expect("a bio's submitter exists")
+    }
+
+    /// Whether two CPUs share a cache (`cpus_share_cache`).
+    pub(crate) fn shares_cache(&self, a: CpuId, b: CpuId) -> bool {
+        self.cache_of[a.index()] == self.cache_of[b.index()]
+    }
+
+    /// Visits submitters that ever existed until `f` says false; whether all said true.
+    fn each_submitter(&self, mut f: impl FnMut(&SubmitterShared<L>) -> bool) -> bool {
+        self.submitters.iter().map_while(OnceLock::get).all(|s| f(s))
+    }
+
+    fn notify_all(&self) {
+        for (i, _) in self.submitters.iter().map_while(OnceLock::get).enumerate() {
+            self.notify.notify(SubmitterId::new(i as u32));
+        }
+    }
+
+    pub(crate) fn owe_work(&self) {
+        // Pairs with: Submitter::poll
+        self.work_pending.store(true, Ordering::Release);
+    }
+
+    /// The kernel's io_ticks: when the (millisecond) tick changed and something was in flight, the difference counts.
+    #[inline]
+    pub(crate) fn update_io_ticks(&self, now: Instant, busy: bool) {
+        let ms = now.as_ns() / 1_000_000;
+        let stamp = self.io_stamp_ms.load(Ordering::Relaxed);
+        if ms > stamp
+            && self.io_stamp_ms.compare_exchange(stamp, ms, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && busy
+            && stamp != 0
+        {
+            self.io_ticks_ns.fetch_add((ms - stamp) * 1_000_000, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Makes all that depends on the settings. Nothing is in flight.
+fn build<L: RawMutex>(
+    driver: &dyn Driver,
+    config: &QueueConfig,
+) -> Result<QueueState<L>, SettingError> {
+    config.check()?;
+    let map = QueueMap::new(&config.topology, config.hw_queues(), config.nr_read_queues, config.nr_poll_queues)
+        .map_err(|e| SettingError(e.to_string()))?;
+    let nr_hctx = map.nr_hw_queues();
+    let depth = config.queue_depth;
+    driver
+        .start(nr_hctx, depth)
+        .map_err(|e| SettingError(format!("driver '{}' could not start {nr_hctx} queues: {e}", driver.name())))?;
+    if config.mode == Mode::Sq {
+        return build_sq(config, map);
+    }
+    let name = config.scheduler.as_deref().unwrap_or(elevator::default_name(nr_hctx, false));
+    let with_elevator = name != "none";
+    let nr_requests = match (config.nr_requests, with_elevator) {
+        (Some(n), true) if n > MAX_SCHED_RQ => {
+            return Err(SettingError(format!("nr_requests={n}: must be 4..={MAX_SCHED_RQ} with scheduler '{name}'")));
+        }
+        (Some(n), false) if n > depth => {
+            return Err(SettingError(format!("nr_requests={n}: must be 4..=queue_depth={depth} with scheduler 'none'")));
+        }
+        (Some(n), _) if n <= config.reserved_tags => {
+            let r = config.reserved_tags;
+            return Err(SettingError(format!("nr_requests={n}: must be above reserved_tags={r}")));
+        }
+        (Some(n), _) => n,
+        (None, true) => 2 * depth.min(BLKDEV_DEFAULT_RQ).max(config.reserved_tags + 1),
+        (None, false) => depth,
+    };
+    let stride = 1 + if with_elevator { nr_requests } else { depth };
+    let slab = RequestSlab::new(nr_hctx as usize * stride as usize);
+    let elevator = elevator::by_name::<L>(name, slab.len(), nr_hctx, nr_requests).map_err(|e| SettingError(e.to_string()))?;
+    if let Some(e) = &elevator {
+        for (k, v) in &config.iosched {
+            e.set_tunable(k, *v).map_err(SettingError)?;
+        }
+    } else if let Some((k, _)) = config.iosched.first() {
+        let text = format!("iosched.{k}: scheduler 'none' has no tunables; set scheduler=mq-deadline as well");
+        return Err(SettingError(text));
+    }
+    // Without an elevator nr_requests bounds the driver tags in use.
+    let driver_depth = if with_elevator { depth } else { nr_requests };
+    let tags = |depth: u32| (0..nr_hctx).map(|_| HctxTags::new(depth, config.reserved_tags)).collect::<Box<[_]>>();
+    let (hctxs, ctxs) = wire(&map, &config.topology, stride as usize);
+    Ok(QueueState {
+        driver_tags: tags(driver_depth),
+        sched_tags: if elevator.is_some() { tags(nr_requests) } else { Box::new([]) },
+        driver_rqs: if elevator.is_some() {
+            (0..nr_hctx as usize * depth as usize).map(|_| FieldU32::default()).collect()
+        } else {
+            Box::new([])
+        },
+        hctxs,
+        ctxs,
+        map,
+        slab,
+        stride,
+        queue_depth: depth,
+        nr_requests,
+        elevator,
+        sq: None,
+    })
+}
+
+fn build_sq<L: RawMutex>(
+    config: &QueueConfig,
+    map: QueueMap,
+) -> Result<QueueState<L>, SettingError> {
+    let nr_requests = config.nr_requests.unwrap_or(BLKDEV_DEFAULT_RQ);
+    let sq = SqQueue::new(config, nr_requests).map_err(SettingError)?;
+    let slab = RequestSlab::new(sq.slab_len());
+    let (hctxs, ctxs) = wire(&map, &config.topology, 1);
+    Ok(QueueState {
+        driver_tags: Box::new([]),
+        sched_tags: Box::new([]),
+        driver_rqs: (0..config.queue_depth).map(|_| FieldU32::default()).collect(),
+        hctxs,
+        ctxs,
+        map,
+        stride: slab.len() as u32,
+        slab,
+        queue_depth: config.queue_depth,
+        nr_requests,
+        elevator: None,
+        sq: Some(sq),
+    })
+}
+
+type Wiring<L> = (Box<[Hctx<L>]>, Box<[Ctx<L>]>);
+
+fn wire<L: RawMutex>(map: &QueueMap, topo: &crate::cpumap::CpuTopology, nr_requests: usize) -> Wiring<L> {
+    let hctxs: Box<[Hctx<L>]> = (0..map.nr_hw_queues())
+        .map(|h| {
+            let cpus = map.cpus_of(h).iter().map(|c| CpuId::new(u32::from(*c))).collect();
+            Hctx::new(HctxId::new(u32::from(h)), cpus, nr_requests)
+        })
+        .collect();
+    let types = [HctxType::Default, HctxType::Read, HctxType::Poll];
+    let ctxs = (0..topo.nr_cpus)
+        .flat_map(|cpu| types.map(|ty| (cpu, ty)))
+        .map(|(cpu, ty)| {
+            let cpus = map.cpus_of(map.hctx(cpu, ty));
+            let index = cpus.iter().position(|c| *c == cpu).expect("a CPU is in the mask of its hctx");
+            Ctx { rqs: RqList::new(nr_requests), index_in_hctx: index as u32 }
+        })
+        .collect();
+    (hctxs, ctxs)
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The settings of one disk's stack, under the kernel's names (`/sys/block/X/queue`, module parameters).
+//!
+//! [`QueueConfig::set`] is the one place where a `key=value` becomes a setting: out of range or unknown is refused with
+//! the rule, the value and what to do.
+
+use crate::cpumap::CpuTopology;
+use crate::id::{BLK_MQ_MAX_DEPTH, MAX_CPUS};
+
+/// Single-queue (legacy) or multi-queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// One request queue, one `queue_lock` (Linux up to 4.20).
+    Sq,
+    /// Software queues per CPU, tagged hardware queues.
+    Mq,
+}
+
+impl core::fmt::Display for Mode {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Mode::Sq => "sq",
+            Mode::Mq => "mq",
+        })
+    }
+}
+
+/// Most `nr_requests` with an elevator (16 x 128, `MAX_SCHED_RQ`).
+pub const MAX_SCHED_RQ: u32 = 2048;
+/// `BLKDEV_MIN_RQ`: smaller `nr_requests` are raised to this.
+pub const BLKDEV_MIN_RQ: u32 = 4;
+/// `BLKDEV_DEFAULT_RQ`: legacy default of `nr_requests`, and the per-queue part of the elevator default.
+pub const BLKDEV_DEFAULT_RQ: u32 = 128;
+
+/// All settings of a stack. `None` means "the kernel's default for the rest".
+#[derive(Clone, Debug)]
+pub struct QueueConfig {
+    /// `mode`: mq or sq.
+    pub mode: Mode,
+    /// CPUs, nodes and caches of the (possibly virtual) machine.
+    pub topology: CpuTopology,
+    /// Default-type hardware queues; `None` = one per CPU (mq) or 1 (sq).
+    pub nr_hw_queues: Option<u16>,
+    /// Hardware queues for plain reads; 0 = reads use the default ones.
+    pub nr_read_queues: u16,
+    /// Hardware queues for polled I/O; 0 = none.
+    pub nr_poll_queues: u16,
+    /// Driver tags per hardware queue.
+    pub queue_depth: u32,
+    /// How many of them are reserved.
+    pub reserved_tags: u32,
+    /// Requests per hardware queue (mq with elevator), per direction (sq).
+    pub nr_requests: Option<u32>,
+    /// Elevator; `None` = the kernel's default for this number of queues.
+    pub scheduler: Option<String>,
+    /// Elevator tunables by name, applied when the elevator is made.
+    pub iosched: Vec<(String, u64)>,
+    /// 0 = all merges, 1 = one-hit only, 2 = none.
+    pub nomerges: u8,
+    /// 0 = complete where found, 1 = on a CPU sharing the submitter's cache, 2 = on the submitting CPU.
+    pub rq_affinity: u8,
+    /// Largest request in KiB; `None` = the driver's limit, at most 4 MiB.
+    pub max_sectors_kb: Option<u32>,
+    /// When a request's answer is overdue, in milliseconds.
+    pub io_timeout_ms: u64,
+    /// Whether disk statistics are kept.
+    pub iostats: bool,
+    /// Bios each submitter may have in the block layer, pieces of split ones included.
+    pub bios_per_submitter: u32,
+}
+
+impl Default for QueueConfig {
+    fn default() -> Self {
+        QueueConfig {
+            mode: Mode::Mq,
+            topology: CpuTopology::uniform(1),
+            nr_hw_queues: None,
+            nr_read_queues: 0,
+            nr_poll_queues: 0,
+            queue_depth: 64,
+            reserved_tags: 0,
+            nr_requests: None,
+            scheduler: None,
+            iosched: Vec::new(),
+            nomerges: 0,
+            rq_affinity: 1,
+            max_sectors_kb: None,
+            io_timeout_ms: 30_000,
+            iostats: true,
+            bios_per_submitter: 1024,
+        }
+    }
+}
+
+/// One row of the settings table.
+#[derive(Clone, Copy, Debug)]
+pub struct SettingInfo {
+    /// The kernel's name.
+    pub name: &'static str,
+    /// Accepted values, for people.
+    pub range: &'static str,
+    /// What it does, in one line.
+    pub help: &'static str,
+}
+
+/// Every setting that [`QueueConfig::set`] knows, besides the elevators' tunables (`iosched.NAME`).
+pub const SETTINGS: &[SettingInfo] = &[
+    SettingInfo { name: "mode", range: "mq | sq", help: "multi-queue, or the legacy single-queue path" },
+    SettingInfo { name: "nr_cpus", range: "1..=4096", help: "CPUs of the stack (default: this host's)" },
+    SettingInfo { name: "nr_hw_queues", range: "1..=nr_cpus", help: "hardware queues (default: one per CPU)" },
+    SettingInfo { name: "nr_read_queues", range: "0..=nr_cpus", help: "further hardware queues for plain reads" },
+    SettingInfo { name: "nr_poll_queues", range: "0..=nr_cpus", help: "further hardware queues for polled I/O" },
+    SettingInfo { name: "queue_depth", range: "1..=10240", help: "driver tags per hardware queue" },
+    SettingInfo { name: "reserved_tags", range: "0..queue_depth", help: "tags kept for the driver's own commands" },
+    SettingInfo {
+        name: "nr_requests",
+        range: "4..=2048 with an elevator, 4..=queue_depth without",
+        help: "scheduler tags per hardware queue (sq: requests per direction)",
+    },
+    SettingInfo {
+        name: "scheduler",
+        range: "none | mq-deadline (mq), noop | deadline (sq)",
+        help: "the elevator",
+    },
+    SettingInfo { name: "nomerges", range: "0..=2", help: "0 all merges, 1 simple one-hit merges, 2 none" },
+    SettingInfo { name: "rq_affinity", range: "0..=2", help: "0 complete anywhere, 1 same cache, 2 submitting CPU" },
+    SettingInfo { name: "max_sectors_kb", range: "4..=max_hw_sectors_kb", help: "largest request, KiB" },
+    SettingInfo { name: "io_timeout", range: "1..=3600000", help: "ms until a request counts as timed out" },
+    SettingInfo { name: "iostats", range: "0..=1", help: "keep disk statistics" },
+];
+
+/// A setting that was refused; the text is rule, value, remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SettingError(pub String);
+
+impl QueueConfig {
+    /// Applies one `key=value`. Ranges that depend on other settings are checked by [`QueueConfig::check`].
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
+        if let Some(tunable) = key.strip_prefix("iosched.") {
+            let v = number(key, value, 0, u64::MAX)?;
+            self.iosched.retain(|(k, _)| k != tunable);
+            self.iosched.push((tunable.to_string(), v));
+            return Ok(());
+        }
+        match key {
+            "mode" => {
+                self.mode = match value {
+                    "mq" => Mode::Mq,
+                    "sq" => Mode::Sq,
+                    _ => return Err(SettingError(format!("mode={value}: must be mq or sq"))),
+                }
+            }
+            "nr_cpus" => self.topology = CpuTopology::uniform(number(key, value, 1, MAX_CPUS.into())? as u16),
+            "nr_hw_queues" => self.nr_hw_queues = Some(number(key, value, 1, MAX_CPUS.into())? as u16),
+            "nr_read_queues" => self.nr_read_queues = number(key, value, 0, MAX_CPUS.into())? as u16,
+            "nr_poll_queues" => self.nr_poll_queues = number(key, value, 0, MAX_CPUS.into())? as u16,
+            "queue_depth" => self.queue_depth = number(key, value, 1, BLK_MQ_MAX_DEPTH.into())? as u32,
+            "reserved_tags" => self.reserved_tags = number(key, value, 0, u64::from(BLK_MQ_MAX_DEPTH) - 1)? as u32,
+            "nr_requests" => {
+                let n = number(key, value, 1, BLK_MQ_MAX_DEPTH.into())? as u32;
+                self.nr_requests = Some(n.max(BLKDEV_MIN_RQ));
+            }
+            "scheduler" => self.scheduler = Some(value.to_string()),
+            "nomerges" => self.nomerges = number(key, value, 0, 2)? as u8,
+            "rq_affinity" => self.rq_affinity = number(key, value, 0, 2)? as u8,
+            "max_sectors_kb" => self.max_sectors_kb = Some(number(key, value, 4, 1 << 21)? as u32),
+            "io_timeout" => self.io_timeout_ms = number(key, value, 1, 3_600_000)?,
+            "iostats" => self.iostats = number(key, value, 0, 1)? == 1,
+            _ => {
+                let near = nearest(key, SETTINGS.iter().map(|s| s.name));
+                return Err(SettingError(format!("{key}: no such setting; did you mean '{near}'?")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Default-type hardware queues after defaults.
+    pub fn hw_queues(&self) -> u16 {
+        match (self.mode, self.nr_hw_queues) {
+            (Mode::Sq, _) => 1,
+            (Mode::Mq, Some(n)) => n,
+            (Mode::Mq, None) => self.topology.nr_cpus,
+        }
+    }
+
+    /// Checks the settings against each other; names the first that does not fit.
+    pub fn check(&self) -> Result<(), SettingError> {
+        let err = |text: String| Err(SettingError(text));
+        let cpus = self.topology.nr_cpus;
+        if self.mode == Mode::Sq && self.nr_hw_queues.is_some_and(|n| n != 1) {
+            let n = self.nr_hw_queues.unwrap_or(1);
+            return err(format!("nr_hw_queues={n}: mode=sq has one driver queue; leave it out or use mode=mq"));
+        }
+        if self.mode == Mode::Sq && self.nr_read_queues + self.nr_poll_queues > 0 {
+            return err("nr_read_queues/nr_poll_queues: mode=sq has one driver queue; use mode=mq".into());
+        }
+        for (name, n) in [
+            ("nr_hw_queues", self.hw_queues()),
+            ("nr_read_queues", self.nr_read_queues),
+            ("nr_poll_queues", self.nr_poll_queues),
+        ] {
+            if n > cpus {
+                return err(format!(
+                    "{name}={n}: must be at most the stack's {cpus} CPUs; lower it or set nr_cpus={n} as well"
+                ));
+            }
+        }
+        if self.reserved_tags >= self.queue_depth {
+            let (r, d) = (self.reserved_tags, self.queue_depth);
+            return err(format!("reserved_tags={r}: must be below queue_depth={d}"));
+        }
+        if !(1..=BLK_MQ_MAX_DEPTH).contains(&self.queue_depth) {
+            return err(format!("queue_depth={}: must be 1..={BLK_MQ_MAX_DEPTH}", self.queue_depth));
+        }
+        Ok(())
+    }
+}
+
+fn number(key: &str, value: &str, min: u64, max: u64) -> Result<u64, SettingError> {
+    match value.parse::<u64>() {
+        Ok(n) if (min..=max).contains(&n) => Ok(n),
+        Ok(_) => Err(SettingError(format!("{key}={value}: must be {min}..={max}"))),
+        Err(_) => Err(SettingError(format!("{key}={value}: must be a whole number, {min}..={max}"))),
+    }
+}
+
+/// The candidate with the least edit distance to `word` (insertions, deletions, substitutions).
+pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> &'a str {
+    candidates.min_by_key(|c| edit_distance(word, c)).unwrap_or("")
+}
+
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, cb) in b.iter().enumerate() {
+            let substitute = diagonal + usize::from(ca != *cb);
+            diagonal = row[j + 1];
+            row[j + 1] = substitute.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn out_of_range_and_unknown_are_refused_with_a_remedy() {
+        let mut c = QueueConfig::default();
+        assert_eq!(c.set("nr_hw_queues", "0").unwrap_err().0, "nr_hw_queues=0: must be 1..=4096");
+        assert!(c.set("nr_hw_queue", "1").unwrap_err().0.contains("'nr_hw_queues'"));
+        assert!(c.set("queue_depth", "many").unwrap_err().0.contains("whole number"));
+        c.set("nr_cpus", "2").unwrap();
+        c.set("nr_hw_queues", "3").unwrap();
+        assert!(c.check().unwrap_err().0.contains("at most the stack's 2 CPUs"));
+        c.set("nr_hw_queues", "2").unwrap();
+        assert_eq!(c.check(), Ok(()));
+        c.set("mode", "sq").unwrap();
+        assert!(c.check().unwrap_err().0.contains("mode=sq"));
+    }
+
+    #[test]
+    fn nr_requests_below_four_becomes_four() {
+        let mut c = QueueConfig::default();
+        c.set("nr_requests", "1").unwrap();
+        assert_eq!(c.nr_requests, Some(4));
+    }
+
+    #[test]
+    fn every_listed_setting_is_known() {
+        for s in SETTINGS {
+            let mut c = QueueConfig::default();
+            let e = c.set(s.name, "not-a-value");
+            assert!(s.name == "scheduler" || !e.unwrap_err().0.contains("no such setting"), "{}", s.name);
+        }
+    }
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The legacy single-queue mode (Linux up to 4.20), kept as the baseline multi-queue is compared with.
+//!
+//! One `queue_lock` guards merging, request allocation, the elevator, dispatch and completion; one driver queue. Its
+//! cost is meant to come from that lock and the lines it shares, so where the old code paid more than it had to, this
+//! does not: the lock is dropped around a whole batch to the driver (the SCSI layer dropped it around every command) and
+//! taken once per polled batch of completions (the old code: once per request). Source: block/blk-core.c of 4.19.
+
+mod request_list;
+
+use crate::bio::{BioId, BioSlot, Op, OpFlags};
+use crate::elevator::{self, BioMerge, BioRef, LegacyElevator, LegacyInsert, Tunable};
+use crate::merge;
+use crate::request::{NO_TAG, Request, RequestId, Rq, rqf};
+use crate::settings::QueueConfig;
+use crate::status::QueueRqStatus;
+use crate::submitter::{Env, Local};
+use crate::time::Instant;
+use crossbeam_utils::CachePadded;
+use lock_api::{Mutex, RawMutex};
+pub(crate) use request_list::Batching;
+use request_list::RequestList;
+use std::collections::VecDeque;
+
+/// Most requests handed to the driver in one call, the lock dropped meanwhile.
+const SQ_DISPATCH_BATCH: usize = 32;
+
+/// Everything behind the `queue_lock`.
+pub(crate) struct SqQueue<L: RawMutex> {
+    inner: CachePadded<Mutex<L, SqInner>>,
+    nr_requests: u32,
+}
+
+struct SqInner {
+    elevator: Box<dyn LegacyElevator>,
+    /// Requests nobody uses.
+    free: Vec<RequestId>,
+    /// Requests in use per direction: [async, sync].
+    lists: [RequestList; 2],
+    /// Driver tags nobody uses.
+    tags: Vec<u16>,
+    /// Taken from the elevator but refused by the driver.
+    requeued: VecDeque<Rq>,
+    /// The driver refused with RESOURCE: run again with the next completion or poll.
+    busy: bool,
+}
+
+impl<L: RawMutex> SqQueue<L> {
+    pub(crate) fn new(config: &QueueConfig, nr_requests: u32) -> Result<Self, String> {
+        let nr_rqs = RequestList::most(nr_requests) * 2;
+        let name = config.scheduler.as_deref().unwrap_or("deadline");
+        let mut elevator = elevator::legacy_by_name(name, nr_rqs as usize + 1).map_err(|e| e.to_string())?;
+        for (k, v) in &config.iosched {
+            elevator.set_tunable(k, *v)?;
+        }
+        let inner = SqInner {
+            elevator,
+            free: (0..nr_rqs).rev().map(RequestId::new).collect(),
+            lists: [RequestList::new(nr_requests), RequestList::new(nr_requests)],
+            tags: (0..config.queue_depth).rev().map(|t| t as u16).collect(),
+            requeued: VecDeque::with_capacity(nr_rqs as usize + 1),
+            busy: false,
+        };
+        Ok(SqQueue { inner: CachePadded::new(Mutex::new(inner)), nr_requests })
+    }
+
+    /// Requests of both directions and the flush command's.
+    pub(crate) fn slab_len(&self) -> usize {
+        RequestList::most(self.nr_requests) as usize * 2 + 1
+    }
+
+    pub(crate) fn in_use(&self) -> u32 {
+        self.inner.lock().lists.iter().map(RequestList::count).sum()
+    }
+
+    pub(crate) fn elevator_name(&self) -> &'static str {
+        self.inner.lock().elevator.name()
+    }
+
+    pub(crate) fn tunables(&self) -> Vec<Tunable> {
+        self.inner.lock().elevator.tunables()
+    }
+
+    pub(crate) fn set_tunable(&self, name: &str, value: u64) -> Result<(), String> {
+        self.inner.lock().elevator.set_tunable(name, value)
+    }
+}
+
+impl<L: RawMutex> Env<L> {
+    fn sq(&self) -> &SqQueue<L> {
+        self.st.sq.as_ref().expect("single-queue path in single-queue mode")
+    }
+
+    /// `blk_queue_bio`: plug merge without the lock; then, under it, elevator merge and request allocation.
+    #[inline]
+    pub(crate) fn sq_queue_bio(&self, local: &mut Local, id: BioId, slot: &BioSlot, now: Instant) -> bool {
+        let (op, flags) = (slot.op(), slot.flags());
+        let mergeable = self.nomerges() < 2 && merge::bio_is_mergeable(slot);
+        if mergeable && self.plug_merge(local, id, slot, now) {
+            self.shared.counters.account_merge(op);
+            return true;
+        }
+        let sync = rw_is_sync(op, flags);
+        let mut inner = self.sq().inner.lock();
+        if mergeable {
+            if let BioMerge::Merged { freed } = inner.elevator.bio_merge(&self.elv_cx(now), BioRef(id)) {
+                let woken = freed.and_then(|rq| self.sq_free_locked(&mut inner, rq.id()));
+                drop(inner);
+                woken.into_iter().for_each(|w| self.wake(w));
+                self.shared.counters.account_merge(op);
+                return true;
+            }
+        }
+        if !inner.lists[usize::from(sync)].take(&mut local.sq_batching, now) {
+            drop(inner);
+            return self.sq_wait(local, sync, now) && self.sq_queue_bio(local, id, slot, now);
+        }
+        let rq_id = inner.free.pop().expect("the request lists bound the requests in use");
+        drop(inner);
+        let rq = self.st.slab.get(rq_id);
+        self.init_rq(rq, slot, id, 0, now);
+        rq.driver_tag.set(NO_TAG);
+        if sync {
+            rq.set_rqf(rqf::RL_SYNC);
+        }
+        let needs_flush = op == Op::Flush || flags.intersects(OpFlags::FUA.union(OpFlags::PREFLUSH));
+        if needs_flush && self.insert_flush(local, 0, Rq::from_id(rq_id), now) {
+            return true;
+        }
+        self.plug_rq(local, Rq::from_id(rq_id), rq, now);
+        true
+    }
+
+    /// No request is left in this direction: flush the plug, stand in line, and try once more. False: keep waiting.
+    #[cold]
+    fn sq_wait(&self, local: &mut Local, sync: bool, now: Instant) -> bool {
+        self.flush_plug(local, now);
+        let me = crate::sbitmap_queue::WaiterId(self.id.index() as u32);
+        let mut inner = self.sq().inner.lock();
+        let list = &mut inner.lists[usize::from(sync)];
+        if list.may_take(&local.sq_batching, now) {
+            list.stop_waiting(me);
+            return true;
+        }
+        list.wait(me);
+        // Whoever was made to wait may take a batch when its turn comes.
+        local.sq_batching.start(now);
+        false
+    }
+
+    /// `blk_flush_plug_list`: sorted, inserted under one hold of the lock, then the queue runs.
+    pub(crate) fn sq_flush_plug(&self, local: &mut Local, now: Instant) {
+        let mut rqs = core::mem::take(&mut local.plug.rqs);
+        rqs.sort_unstable_by_key(|rq| self.st.slab.get(rq.id()).sector.get());
+        self.hctx_counters(0).queued.add(rqs.len() as u64);
+        let mut freed = core::mem::take(&mut local.scratch.freed);
+        let how = if local.plug.is_open() { LegacyInsert::SortMerge } else { LegacyInsert::Sort };
+        let mut inner = self.sq().inner.lock();
+        for rq in rqs.drain(..) {
+            self.st.slab.get(rq.id()).insert_ns.set(now.as_ns());
+            inner.elevator.add(&self.elv_cx(now), rq, how, &mut freed);
+        }
+        for rq in freed.drain(..) {
+            self.shared.counters.account_merge(self.st.slab.get(rq.id()).op());
+            if let Some(w) = self.sq_free_locked(&mut inner, rq.id()) {
+                self.wake(w);
+            }
+        }
+        drop(inner);
+        local.scratch.freed = freed;
+        local.plug.rqs = rqs;
+        self.sq_run(local, now);
+        self.q.update_io_ticks(now, true);
+    }
+
+    /// The request function: gives the driver what it can take, in batches, the lock dropped around each.
+    pub(crate) fn sq_run(&self, local: &mut Local, now: Instant) {
+        if self.q.is_quiesced() {
+            return;
+        }
+        self.hctx_counters(0).run.add(1);
+        let mut ids = core::mem::take(&mut local.scratch.ids);
+        loop {
+            ids.clear();
+            let mut inner = self.sq().inner.lock();
+            inner.busy = false;
+            while ids.len() < SQ_DISPATCH_BATCH {
+                let Some(rq) = self.sq_next(&mut inner, now) else { break };
+                ids.push(rq.id());
+            }
+            drop(inner);
+            if ids.is_empty() {
+                break;
+            }
+            let (sent, status) = self.queue_rqs(local, 0, &ids, now);
+            if sent < ids.len() {
+                self.sq_requeue(&ids[sent..], status, now);
+                break;
+            }
+        }
+        ids.clear();
+        local.scratch.ids = ids;
+    }
+
+    /// The next request to send, with a driver tag; `None` when there is no tag or no request.
+    fn sq_next(&self, inner: &mut SqInner, now: Instant) -> Option<Rq> {
+        let tag = *inner.tags.last()?;
+        let bypass = &self.st.hctxs[0].dispatch;
+        let next = if bypass.is_empty() { None } else { bypass.with(VecDeque::pop_front) };
+        let rq = next.or_else(|| inner.requeued.pop_front()).or_else(|| {
+            let rq = inner.elevator.next(&self.elv_cx(now))?;
+            self.st.slab.get(rq.id()).dispatch_ns.set(now.as_ns());
+            Some(rq)
+        })?;
+        inner.tags.pop();
+        let r = self.st.slab.get(rq.id());
+        r.driver_tag.set(tag);
+        r.issue_ns.set(now.as_ns());
+        r.deadline_ns.set(self.deadline(now));
+        self.st.driver_rqs[usize::from(tag)].set(rq.id().index() as u32);
+        Some(rq)
+    }
+
+    #[cold]
+    fn sq_requeue(&self, ids: &[RequestId], status: QueueRqStatus, now: Instant) {
+        let mut inner = self.sq().inner.lock();
+        inner.busy = true;
+        for id in ids.iter().rev() {
+            let r = self.st.slab.get(*id);
+            inner.tags.push(r.driver_tag.get());
+            r.driver_tag.set(NO_TAG);
+            inner.requeued.push_front(Rq::from_id(*id));
+        }
+        drop(inner);
+        if status == QueueRqStatus::Resource {
+            self.st.hctxs[0].delay_run(now + crate::dispatch::BLK_MQ_RESOURCE_DELAY);
+            self.q.owe_work();
+        }
+    }
+
+    /// Frees what a batch of completions ended, then runs the queue: one hold of the lock for the whole batch.
+    pub(crate) fn sq_free_batch(&self, local: &mut Local, now: Instant) {
+        let mut ended = core::mem::take(&mut local.scratch.ended);
+        if ended.is_empty() {
+            local.scratch.ended = ended;
+            return;
+        }
+        let mut inner = self.sq().inner.lock();
+        for id in ended.drain(..) {
+            if let Some(w) = self.sq_free_locked(&mut inner, id) {
+                self.wake(w);
+            }
+        }
+        let run = !inner.elevator.is_empty() || inner.busy || !inner.requeued.is_empty();
+        drop(inner);
+        local.scratch.ended = ended;
+        if run || !self.st.hctxs[0].dispatch.is_empty() {
+            self.sq_run(local, now);
+        }
+    }
+
+    /// Gives request and driver tag back; who may take the request next is returned to be woken.
+    fn sq_free_locked(&self, inner: &mut SqInner, id: RequestId) -> Option<crate::sbitmap_queue::WaiterId> {
+        let r = self.st.slab.get(id);
+        self.sq_put_driver_tag(inner, r);
+        inner.free.push(id);
+        inner.lists[usize::from(r.has_rqf(rqf::RL_SYNC))].put()
+    }
+
+    fn sq_put_driver_tag(&self, inner: &mut SqInner, r: &Request) {
+        if r.driver_tag.get() != NO_TAG {
+            inner.tags.push(r.driver_tag.get());
+            r.driver_tag.set(NO_TAG);
+        }
+    }
+
+    /// Gives back only the driver tag: a step of a flush sequence ended.
+    pub(crate) fn sq_release_driver_tag(&self, id: RequestId) {
+        let mut inner = self.sq().inner.lock();
+        self.sq_put_driver_tag(&mut inner, self.st.slab.get(id));
+    }
+}
+
+/// `rw_is_sync`: whether somebody is taken to wait for it.
+fn rw_is_sync(op: Op, flags: OpFlags) -> bool {
+    op == Op::Read || flags.intersects(OpFlags::SYNC.union(OpFlags::FUA).union(OpFlags::PREFLUSH))
+}

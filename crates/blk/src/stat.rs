@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Counters: diskstats-like totals and the time requests spend per stage.
+//!
+//! Each submitter has counters of its own that only it writes (plain stores); a reader sums over submitters, so a
+//! total read while I/O runs may mix moments a few batches apart. Sources: Documentation/admin-guide/iostats.rst.
+
+use crate::bio::Op;
+use crate::relaxed::FieldU64;
+use crate::request::Request;
+
+/// Totals of one operation (`/proc/diskstats` columns, times in nanoseconds).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpStats {
+    /// Requests completed.
+    pub ios: u64,
+    /// Bios merged into a request that was already there.
+    pub merges: u64,
+    /// Sectors transferred.
+    pub sectors: u64,
+    /// Nanoseconds from submission to completion, summed over requests.
+    pub time_ns: u64,
+}
+
+/// Where completed requests spent their time; every field is a sum over `requests`, in nanoseconds.
+///
+/// The stages follow each other without a gap: their sum is the time from submission to completion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StageStats {
+    /// Requests counted.
+    pub requests: u64,
+    /// Waiting for a tag (with an elevator: a scheduler tag) or, single-queue, for a place in the request list.
+    pub tag_wait_ns: u64,
+    /// In the plug and the software queue.
+    pub ctx_ns: u64,
+    /// In the elevator.
+    pub scheduler_ns: u64,
+    /// Between the elevator and the driver's acceptance: driver tag, dispatch list, busy driver.
+    pub dispatch_ns: u64,
+    /// At the driver, until its completion was polled out.
+    pub device_ns: u64,
+}
+
+/// Sum of all submitters' counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskStats {
+    /// Per operation, indexed by `Op as usize`.
+    pub ops: [OpStats; Op::COUNT],
+    /// Stage times.
+    pub stages: StageStats,
+    /// Bios submitted and not yet ended.
+    pub in_flight: u64,
+    /// Nanoseconds (in steps of one millisecond) during which something was in flight.
+    pub io_ticks_ns: u64,
+    /// Requests that ended with an error.
+    pub errors: u64,
+}
+
+impl DiskStats {
+    /// Totals of one operation.
+    pub fn op(&self, op: Op) -> &OpStats {
+        &self.ops[op as usize]
+    }
+
+    /// Merges over all operations.
+    pub fn merges(&self) -> u64 {
+        self.ops.iter().map(|o| o.merges).sum()
+    }
+
+    /// What was counted since `earlier` (gauges keep their present value).
+    pub fn since(&self, earlier: &DiskStats) -> DiskStats {
+        let mut d = *self;
+        for (o, e) in d.ops.iter_mut().zip(&earlier.ops) {
+            o.ios -= e.ios;
+            o.merges -= e.merges;
+            o.sectors -= e.sectors;
+            o.time_ns -= e.time_ns;
+        }
+        d.stages.requests -= earlier.stages.requests;
+        d.stages.tag_wait_ns -= earlier.stages.tag_wait_ns;
+        d.stages.ctx_ns -= earlier.stages.ctx_ns;
+        d.stages.scheduler_ns -= earlier.stages.scheduler_ns;
+        d.stages.dispatch_ns -= earlier.stages.dispatch_ns;
+        d.stages.device_ns -= earlier.stages.device_ns;
+        d.io_ticks_ns -= earlier.io_ticks_ns;
+        d.errors -= earlier.errors;
+        d
+    }
+}
+
+/// Counters of one hardware queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HctxStats {
+    /// Requests handed to it.
+    pub queued: u64,
+    /// Times its dispatch loop ran.
+    pub run: u64,
+    /// Requests the driver accepted.
+    pub dispatched: u64,
+    /// Calls of the driver: `dispatched / batches` requests shared one doorbell.
+    pub batches: u64,
+    /// Requests the driver gave back because it was busy.
+    pub requeues: u64,
+}
+
+/// One submitter's share of an hctx's counters.
+#[derive(Debug, Default)]
+pub(crate) struct HctxCounters {
+    pub(crate) queued: FieldU64,
+    pub(crate) run: FieldU64,
+    pub(crate) dispatched: FieldU64,
+    pub(crate) batches: FieldU64,
+    pub(crate) requeues: FieldU64,
+}
+
+impl HctxCounters {
+    pub(crate) fn add_to(&self, total: &mut HctxStats) {
+        total.queued += self.queued.get();
+        total.run += self.run.get();
+        total.dispatched += self.dispatched.get();
+        total.batches += self.batches.get();
+        total.requeues += self.requeues.get();
+    }
+}
+
+#[derive(Debug, Default)]
+struct OpCounters {
+    ios: FieldU64,
+    merges: FieldU64,
+    sectors: FieldU64,
+    time_ns: FieldU64,
+}
+
+/// One submitter's counters. Written by it alone.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    ops: [OpCounters; Op::COUNT],
+    tag_wait_ns: FieldU64,
+    ctx_ns: FieldU64,
+    scheduler_ns: FieldU64,
+    dispatch_ns: FieldU64,
+    device_ns: FieldU64,
+    errors: FieldU64,
+    submitted: FieldU64,
+    ended: FieldU64,
+}
+
+impl Counters {
+    #[inline]
+    pub(crate) fn account_done(&self, rq: &Request, now_ns: u64, ok: bool) {
+        let o = &self.ops[rq.op.get() as usize];
+        let start = rq.start_ns.get();
+        let (alloc, insert) = (rq.alloc_ns.get(), rq.insert_ns.get());
+        let (dispatch, issue) = (rq.dispatch_ns.get(), rq.issue_ns.get());
+        o.ios.add(1);
+        o.sectors.add(u64::from(rq.nr_sectors.get()));
+        o.time_ns.add(now_ns.saturating_sub(start));
+        self.tag_wait_ns.add(alloc.saturating_sub(start));
+        self.ctx_ns.add(insert.saturating_sub(alloc));
+        self.scheduler_ns.add(dispatch.saturating_sub(insert));
+        self.dispatch_ns.add(issue.saturating_sub(dispatch));
+        self.device_ns.add(now_ns.saturating_sub(issue));
+        if !ok {
+            self.errors.add(1);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn account_merge(&self, op: Op) {
+        self.ops[op as usize].merges.add(1);
+    }
+
+    #[inline]
+    pub(crate) fn account_submitted(&self, bios: u64) {
+        self.submitted.add(bios);
+    }
+
+    #[inline]
+    pub(crate) fn account_ended(&self, bios: u64) {
+        self.ended.add(bios);
+    }
+
+    pub(crate) fn add_to(&self, total: &mut DiskStats) {
+        for (t, o) in total.ops.iter_mut().zip(&self.ops) {
+            t.ios += o.ios.get();
+            t.merges += o.merges.get();
+            t.sectors += o.sectors.get();
+            t.time_ns += o.time_ns.get();
+            total.stages.requests += o.ios.get();
+        }
+        let s = &mut total.stages;
+        s.tag_wait_ns += self.tag_wait_ns.get();
+        s.ctx_ns += self.ctx_ns.get();
+        s.scheduler_ns += self.scheduler_ns.get();
+        s.dispatch_ns += self.dispatch_ns.get();
+        s.device_ns += self.device_ns.get();
+        total.errors += self.errors.get();
+        total.in_flight += self.submitted.get().saturating_sub(self.ended.get());
+    }
+}

@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From bio to request: check, split, merge, take a tag, fill the request, put it into the plug.
+//!
+//! Guarantees that a bio it answers `true` for is part of exactly one request (or has ended), and that one it answers
+//! `false` for is untouched and registered to be told when a tag comes free. Source: block/blk-mq.c
+//! (`blk_mq_submit_bio`, `blk_mq_get_new_requests`, `blk_mq_try_issue_list_directly`).
+
+use crate::bio::{Bio, BioId, BioSlot, Op, OpFlags};
+use crate::cpumap::HctxType;
+use crate::elevator::{BioMerge, BioRef, ElvCx};
+use crate::flush;
+use crate::hctx::state;
+use crate::merge::{self, MergeKind};
+use crate::plug::{BLK_MAX_REQUEST_COUNT, BLK_PLUG_FLUSH_SECTORS};
+use crate::request::{NO_TAG, Request, RequestId, Rq, RqState, rqf};
+use crate::sbitmap_queue::WaiterId;
+use crate::split::bio_split_sectors;
+use crate::status::{BlkStatus, QueueRqStatus};
+use crate::submitter::{Env, Local};
+use crate::tags::TagClass;
+use crate::time::Instant;
+use core::sync::atomic::Ordering;
+use lock_api::RawMutex;
+
+/// How far back a bio looks for a merge in its ctx list (`BLK_MQ_CTX_MERGE_DEPTH`).
+const CTX_MERGE_DEPTH: usize = 8;
+
+impl<L: RawMutex> Env<L> {
+    /// What is wrong with a bio by itself.
+    #[inline]
+    pub(crate) fn check_bio(&self, bio: &Bio) -> Result<(), BlkStatus> {
+        if bio.op == Op::Flush {
+            return if bio.nr_sectors == 0 { Ok(()) } else { Err(BlkStatus::Inval) };
+        }
+        let lbs = u64::from(self.q.limits.logical_block_sectors());
+        let end = bio.sector.0.checked_add(u64::from(bio.nr_sectors));
+        if bio.nr_sectors == 0
+            || (bio.sector.0 | u64::from(bio.nr_sectors)) & (lbs - 1) != 0
+            || end.is_none_or(|e| e > self.q.capacity.0)
+        {
+            return Err(BlkStatus::IoErr);
+        }
+        if bio.op == Op::Read && bio.flags == OpFlags::NONE { Ok(()) } else { self.check_bio_features(bio) }
+    }
+
+    fn check_bio_features(&self, bio: &Bio) -> Result<(), BlkStatus> {
+        let limits = &self.q.limits;
+        let unsupported = match bio.op {
+            Op::Discard => limits.max_discard_sectors == 0,
+            Op::WriteZeroes => limits.max_write_zeroes_sectors == 0,
+            _ => false,
+        };
+        if bio.flags.contains(OpFlags::RESERVED) && !self.st.has_reserved_tags() {
+            return Err(BlkStatus::Inval);
+        }
+        if unsupported || bio.flags.contains(OpFlags::POLLED) && self.st.map.nr_queues(HctxType::Poll) == 0 {
+            return Err(BlkStatus::NotSupp);
+        }
+        if bio.op.is_write() && limits.read_only {
+            return Err(BlkStatus::IoErr);
+        }
+        Ok(())
+    }
+
+    /// Moves the bio in slot `index` into the block layer. False: no tag (or no slot for a piece of a split) is free;
+    /// nothing happened to what remains of it.
+    #[inline]
+    pub(crate) fn queue_bio(&self, local: &mut Local, index: u32, now: Instant) -> bool {
+        let slot = self.pool().slot(index as usize);
+        let nr = slot.nr_sectors.get();
+        let split = slot.op() != Op::Flush
+            && bio_split_sectors(&self.q.limits, slot.op(), slot.sector.get(), nr).is_some();
+        if split { self.queue_split(local, index, now) } else { self.queue_one(local, index, slot, now) }
+    }
+
+    /// Takes pieces off the front, each with a slot of its own, until the rest fits. The rest stays in the bio's slot,
+    /// so an interrupted split goes on where it stopped.
+    #[cold]
+    fn queue_split(&self, local: &mut Local, index: u32, now: Instant) -> bool {
+        let parent = self.pool().slot(index as usize);
+        let op = parent.op();
+        if parent.flags().contains(OpFlags::NOWAIT) {
+            self.end_bio(local, BioId::new(self.id, index), BlkStatus::Again);
+            return true;
+        }
+        while let Some(front) =
+            bio_split_sectors(&self.q.limits, op, parent.sector.get(), parent.nr_sectors.get())
+        {
+            let Some(piece_index) = local.free_bios.pop() else { return false };
+            let piece = self.pool().slot(piece_index as usize);
+            piece.copy_front(parent, front, index);
+            if !self.queue_one(local, piece_index, piece, now) {
+                local.free_bios.push(piece_index);
+                return false;
+            }
+            parent.drop_front(front);
+            parent.remaining.set(parent.remaining.get() + 1);
+        }
+        self.queue_one(local, index, parent, now)
+    }
+
+    /// A bio that fits into one request.
+    #[inline]
+    fn queue_one(&self, local: &mut Local, index: u32, slot: &BioSlot, now: Instant) -> bool {
+        let id = BioId::new(self.id, index);
+        if self.st.sq.is_some() {
+            return self.sq_queue_bio(local, id, slot, now);
+        }
+        let (op, flags) = (slot.op(), slot.flags());
+        let hctx = self.hctx_index(hctx_type(op, flags));
+        if self.try_merge(local, id, slot, hctx, now) {
+            return true;
+        }
+        let class = self.tag_class(op, flags);
+        let Some(tag) = self.get_tag(local, hctx, class, now) else { return false };
+        let rq_id = self.st.rq_of_tag(hctx, tag);
+        let rq = self.st.slab.get(rq_id);
+        self.init_rq(rq, slot, id, hctx, now);
+        rq.driver_tag.set(if self.st.elevator.is_some() { NO_TAG } else { tag as u16 });
+        if op == Op::Flush || flags.intersects(OpFlags::FUA.union(OpFlags::PREFLUSH)) {
+            if self.insert_flush(local, hctx, Rq::from_id(rq_id), now) {
+                return true;
+            }
+        } else if flags.contains(OpFlags::RESERVED) {
+            rq.set_rqf(rqf::RESERVED);
+            self.insert_bypass(local, hctx, Rq::from_id(rq_id), now);
+            return true;
+        }
+        self.plug_rq(local, Rq::from_id(rq_id), rq, now);
+        true
+    }
+
+    #[inline]
+    pub(crate) fn init_rq(&self, rq: &Request, slot: &BioSlot, id: BioId, hctx: usize, now: Instant) {
+        debug_assert_eq!(rq.state.get(), RqState::Idle as u8);
+        rq.op.set(slot.op.get());
+        rq.flags.set(slot.flags.get());
+        rq.prio.set(slot.prio.get());
+        rq.sector.set(slot.sector.get());
+        rq.nr_sectors.set(slot.nr_sectors.get());
+        rq.bio_head.set(id.bits());
+        rq.bio_tail.set(id.bits());
+        rq.nr_segments.set(slot.segments(self.q.limits.max_segment_size) as u16);
+        rq.rqf.set(0);
+        rq.cpu.set(self.cpu.index() as u16);
+        rq.hctx.set(hctx as u16);
+        rq.start_ns.set(slot.submit_ns.get());
+        rq.alloc_ns.set(now.as_ns());
+    }
+
+    /// Adds to the plug; flushes it first when it is full or its last request is large.
+    #[inline]
+    pub(crate) fn plug_rq(&self, local: &mut Local, rq: Rq, r: &Request, now: Instant) {
+        let plug = &local.plug;
+        if let Some(last) = plug.rqs.last() {
+            let large = self.st.slab.get(last.id()).nr_sectors.get() >= BLK_PLUG_FLUSH_SECTORS;
+            if plug.rqs.len() >= BLK_MAX_REQUEST_COUNT || large && self.nomerges() < 2 {
+                self.flush_plug(local, now);
+            }
+        }
+        if r.flags().contains(OpFlags::NOMERGE) {
+            r.set_rqf(rqf::NOMERGE);
+        }
+        local.plug.nr_ios = local.plug.nr_ios.saturating_sub(1);
+        local.plug.rqs.push(rq);
+    }
+
+    #[inline]
+    pub(crate) fn nomerges(&self) -> u8 {
+        self.q.live.nomerges.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn elv_cx(&self, now: Instant) -> ElvCx<'_> {
+        ElvCx {
+            rqs: &self.st.slab,
+            bios: &self.q.bios,
+            limits: &self.q.limits,
+            nomerges: self.nomerges(),
+            now,
+        }
+    }
+
+    /// Plug first, then the elevator or, without one, the submitting CPU's ctx list.
+    #[inline]
+    fn try_merge(&self, local: &mut Local, id: BioId, slot: &BioSlot, hctx: usize, now: Instant) -> bool {
+        if self.nomerges() == 2 || !merge::bio_is_mergeable(slot) {
+            return false;
+        }
+        let merged = self.plug_merge(local, id, slot, now)
+            || match &self.st.elevator {
+                Some(_) => self.elevator_merge(local, id, now),
+                None => self.ctx_merge(id, slot, hctx, now),
+            };
+        if merged {
+            self.shared.counters.account_merge(slot.op());
+        }
+        merged
+    }
+
+    #[inline]
+    pub(crate) fn plug_merge(&self, local: &mut Local, id: BioId, slot: &BioSlot, now: Instant) -> bool {
+        let Some(last) = local.plug.rqs.last() else { return false };
+        self.merge_into(self.st.slab.get(last.id()), id, slot, now)
+    }
+
+    #[inline]
+    fn merge_into(&self, rq: &Request, id: BioId, slot: &BioSlot, now: Instant) -> bool {
+        match merge::bio_merge_kind(rq, slot) {
+            None => false,
+            Some(MergeKind::Back) => merge::bio_attempt_back_merge(&self.elv_cx(now), rq, id),
+            Some(MergeKind::Front) => merge::bio_attempt_front_merge(&self.elv_cx(now), rq, id),
+        }
+    }
+
+    fn elevator_merge(&self, local: &mut Local, id: BioId, now: Instant) -> bool {
+        let elevator = self.st.elevator.as_ref().expect("caller saw an elevator");
+        match elevator.bio_merge(&self.elv_cx(now), BioRef(id)) {
+            BioMerge::No => false,
+            BioMerge::Merged { freed } => {
+                if let Some(rq) = freed {
+                    self.free_absorbed(local, rq);
+                }
+                true
+            }
+        }
+    }
+
+    fn ctx_merge(&self, id: BioId, slot: &BioSlot, hctx: usize, now: Instant) -> bool {
+        let ctx = self.st.ctx(self.cpu, self.st.map.hctx_type(hctx as u16));
+        if ctx.rqs.is_empty() {
+            return false;
+        }
+        ctx.rqs.with(|list| {
+            let mut candidates = list.iter().rev().take(CTX_MERGE_DEPTH);
+            candidates.any(|rq| self.merge_into(self.st.slab.get(rq.id()), id, slot, now))
+        })
+    }
+
+    #[inline]
+    fn tag_class(&self, op: Op, flags: OpFlags) -> TagClass {
+        if flags.contains(OpFlags::RESERVED) {
+            return TagClass::Reserved;
+        }
+        match self.st.elevator.as_ref().and_then(|e| e.limit_depth(op, flags)) {
+            Some(depth) if depth < self.st.nr_requests => TagClass::Shallow(depth),
+            _ => TagClass::Normal,
+        }
+    }
+
+    /// An internal tag of the hctx: from the plug's cache, else from the bitmap (several at once inside a plug). When
+    /// none is free the plug is flushed, this submitter is registered as a waiter and a last try is made.
+    #[inline]
+    fn get_tag(&self, local: &mut Local, hctx: usize, class: TagClass, now: Instant) -> Option<u32> {
+        let tags = self.st.alloc_tags(hctx);
+        if class == TagClass::Normal {
+            let ty = self.st.map.hctx_type(hctx as u16) as usize;
+            if local.plug.cache.hctx == hctx {
+                if let Some(bit) = local.plug.cache.bits.pop() {
+                    return Some(tags.tag_of(bit));
+                }
+            }
+            if local.plug.nr_ios > 1 {
+                self.return_cached_tags(local);
+                local.plug.cache.hctx = hctx;
+                let n = local.plug.nr_ios.min(BLK_MAX_REQUEST_COUNT as u32);
+                local.plug.cache.bits = tags.get_batch(&mut local.hints[ty], n);
+                if let Some(bit) = local.plug.cache.bits.pop() {
+                    return Some(tags.tag_of(bit));
+                }
+            }
+            if let Some(tag) = tags.get(class, &mut local.hints[ty]) {
+                return Some(tag);
+            }
+        } else if let Some(tag) = tags.get(class, &mut local.hints[0]) {
+            return Some(tag);
+        }
+        self.get_tag_slow(local, hctx, class, now)
+    }
+
+    #[cold]
+    fn get_tag_slow(&self, local: &mut Local, hctx: usize, class: TagClass, now: Instant) -> Option<u32> {
+        self.flush_plug(local, now);
+        self.run_hctx(local, hctx, now);
+        let tags = self.st.alloc_tags(hctx);
+        let me = WaiterId(self.id.index() as u32);
+        if local.tag_wait.is_some_and(|w| w != (hctx, class)) {
+            self.stop_waiting(local);
+        }
+        tags.ensure_waiter(class, me);
+        local.tag_wait = Some((hctx, class));
+        let tag = tags.get(class, &mut local.hints[0]);
+        if tag.is_some() {
+            self.stop_waiting(local);
+        }
+        tag
+    }
+
+    /// Takes this submitter out of the wait queue it is in; a wake-up already spent on it goes to somebody else.
+    fn stop_waiting(&self, local: &mut Local) {
+        if let Some((hctx, class)) = local.tag_wait.take() {
+            let me = WaiterId(self.id.index() as u32);
+            self.st.alloc_tags(hctx).remove_waiter(class, me, &mut |w| self.wake(w));
+        }
+    }
+
+    pub(crate) fn wake(&self, w: WaiterId) {
+        self.q.notify.notify(crate::id::SubmitterId::new(w.0));
+    }
+
+    #[inline]
+    pub(crate) fn return_cached_tags(&self, local: &mut Local) {
+        if !local.plug.cache.bits.is_empty() {
+            let cache = &mut local.plug.cache;
+            self.st.alloc_tags(cache.hctx).put_batch_bits(&mut cache.bits, &mut |w| self.wake(w));
+        }
+    }
+
+    /// Issues what the plug holds: to the driver as one batch per hctx, or to the elevator as one list.
+    #[inline]
+    pub(crate) fn flush_plug(&self, local: &mut Local, now: Instant) {
+        if !local.plug.rqs.is_empty() {
+            if self.st.sq.is_some() {
+                self.sq_flush_plug(local, now);
+            } else if self.st.elevator.is_some() {
+                self.flush_plug_to_elevator(local, now);
+            } else {
+                self.flush_plug_to_driver(local, now);
+            }
+        }
+        if !local.plug.is_open() {
+            self.return_cached_tags(local);
+        }
+    }
+
+    #[inline]
+    fn flush_plug_to_driver(&self, local: &mut Local, now: Instant) {
+        let mut rqs = core::mem::take(&mut local.plug.rqs);
+        let mut ids = core::mem::take(&mut local.scratch.ids);
+        let mut hctx = usize::MAX;
+        let (now_ns, deadline) = (now.as_ns(), self.deadline(now));
+        for rq in rqs.drain(..) {
+            let r = self.st.slab.get(rq.id());
+            let h = usize::from(r.hctx.get());
+            if h != hctx && !ids.is_empty() {
+                self.issue_directly(local, hctx, &ids, now);
+                ids.clear();
+            }
+            hctx = h;
+            r.insert_ns.set(now_ns);
+            r.dispatch_ns.set(now_ns);
+            r.issue_ns.set(now_ns);
+            r.deadline_ns.set(deadline);
+            ids.push(rq.id());
+        }
+        self.issue_directly(local, hctx, &ids, now);
+        ids.clear();
+        local.scratch.ids = ids;
+        local.plug.rqs = rqs;
+        self.q.update_io_ticks(now, true);
+    }
+
+    #[inline]
+    pub(crate) fn deadline(&self, now: Instant) -> u64 {
+        now.as_ns().saturating_add(self.q.live.io_timeout_ns.load(Ordering::Relaxed))
+    }
+
+    /// Requests with driver tags straight to the driver; what it does not take is parked on `hctx->dispatch`. With
+    /// dispatch stopped, or with one busy hctx, they go to the ctx list instead so that they can be merged there.
+    #[inline]
+    fn issue_directly(&self, local: &mut Local, hctx: usize, ids: &[RequestId], now: Instant) {
+        let h = &self.st.hctxs[hctx];
+        self.hctx_counters(hctx).queued.add(ids.len() as u64);
+        let busy = h.dispatch_busy() > 0 && self.st.hctxs.len() == 1;
+        if busy || self.q.is_quiesced() || h.has_flag(state::STOPPED) {
+            self.insert_ctx(hctx, ids);
+            return self.run_hctx(local, hctx, now);
+        }
+        let (accepted, status) = self.queue_rqs(local, hctx, ids, now);
+        if accepted < ids.len() {
+            self.park(local, hctx, &ids[accepted..], status, now);
+        }
+    }
+
+    #[cold]
+    fn park(&self, local: &mut Local, hctx: usize, ids: &[RequestId], status: QueueRqStatus, now: Instant) {
+        debug_assert!(matches!(status, QueueRqStatus::Resource | QueueRqStatus::DevResource));
+        let h = &self.st.hctxs[hctx];
+        h.dispatch.with(|list| list.extend(ids.iter().map(|id| Rq::from_id(*id))));
+        self.run_hctx(local, hctx, now);
+    }
+
+    #[cold]
+    fn insert_ctx(&self, hctx: usize, ids: &[RequestId]) {
+        let ctx = self.st.ctx(self.cpu, self.st.map.hctx_type(hctx as u16));
+        ctx.rqs.with(|list| list.extend(ids.iter().map(|id| Rq::from_id(*id))));
+        self.st.hctxs[hctx].ctx_map.set_bit(ctx.index_in_hctx);
+    }
+
+    /// Tail of `hctx->dispatch`, past the elevator: reserved-tag requests.
+    fn insert_bypass(&self, local: &mut Local, hctx: usize, rq: Rq, now: Instant) {
+        self.st.slab.get(rq.id()).insert_ns.set(now.as_ns());
+        self.st.hctxs[hctx].dispatch.with(|list| list.push_back(rq));
+        self.run_hctx(local, hctx, now);
+    }
+
+    fn flush_plug_to_elevator(&self, local: &mut Local, now: Instant) {
+        let elevator = self.st.elevator.as_ref().expect("caller saw an elevator");
+        let mut rqs = core::mem::take(&mut local.plug.rqs);
+        let mut freed = core::mem::take(&mut local.scratch.freed);
+        let mut run = [false; 3];
+        for rq in &rqs {
+            let r = self.st.slab.get(rq.id());
+            r.insert_ns.set(now.as_ns());
+            r.set_rqf(rqf::ELV);
+            let hctx = usize::from(r.hctx.get());
+            self.hctx_counters(hctx).queued.add(1);
+            run[self.st.map.hctx_type(hctx as u16) as usize] = true;
+        }
+        elevator.insert(&self.elv_cx(now), &mut rqs, false, &mut freed);
+        assert!(rqs.is_empty(), "elevator '{}' left requests behind", elevator.name());
+        for rq in freed.drain(..) {
+            self.shared.counters.account_merge(self.st.slab.get(rq.id()).op());
+            self.free_absorbed(local, rq);
+        }
+        local.scratch.freed = freed;
+        local.plug.rqs = rqs;
+        for (ty, _) in run.iter().enumerate().filter(|(_, r)| **r) {
+            self.run_hctx(local, usize::from(self.hctx_of[ty]), now);
+        }
+        self.q.update_io_ticks(now, true);
+    }
+
+    /// Starts the flush sequence of a request. False: it needs none and goes the normal way.
+    #[cold]
+    pub(crate) fn insert_flush(&self, local: &mut Local, hctx: usize, rq: Rq, now: Instant) -> bool {
+        let r = self.st.slab.get(rq.id());
+        let limits = &self.q.limits;
+        let steps = flush::policy(limits, r.op(), r.flags(), r.nr_sectors());
+        let mut strip = OpFlags::PREFLUSH;
+        if !limits.fua {
+            strip = strip.union(OpFlags::FUA);
+        }
+        r.flags.set(r.flags().without(strip).bits());
+        r.set_rqf(rqf::NOMERGE);
+        if steps == flush::DATA {
+            return false;
+        }
+        r.insert_ns.set(now.as_ns());
+        r.dispatch_ns.set(now.as_ns());
+        r.issue_ns.set(now.as_ns());
+        r.set_rqf(rqf::FLUSH_SEQ);
+        r.flush_seq.set(!steps & (flush::PREFLUSH | flush::DATA | flush::POSTFLUSH));
+        self.flush_step_done(local, hctx, rq, 0, BlkStatus::Ok, now);
+        self.kick_flush(local, hctx, now);
+        true
+    }
+}
+
+/// Polled I/O, plain reads, everything else.
+#[inline]
+fn hctx_type(op: Op, flags: OpFlags) -> HctxType {
+    if flags.contains(OpFlags::POLLED) {
+        HctxType::Poll
+    } else if op == Op::Read {
+        HctxType::Read
+    } else {
+        HctxType::Default
+    }
+}

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A submitter: one thread's way into one disk, and the only type through which I/O goes in and comes out.
+//!
+//! It owns what its thread writes on every I/O: bio slots, plug, tag hints, counters. So two submitters on two CPUs with
+//! their own hctx share no written cache line. Every accepted bio comes back exactly once through [`Submitter::reap`];
+//! one that finds no tag waits in the submitter, in order, and is tried again at each poll.
+
+use crate::bio::{Bio, BioId, BioPool, Op, OpFlags};
+use crate::cpumap::HctxType;
+use crate::driver::Completions;
+use crate::id::{CpuId, HctxId, SubmitterId};
+use crate::plug::Plug;
+use crate::queue::{QueueState, RequestQueue};
+use crate::relaxed::FieldU16;
+use crate::request::{RequestId, Rq};
+use crate::sbitmap::TagAllocHint;
+use crate::sq::Batching;
+use crate::stat::{Counters, HctxCounters};
+use crate::status::BlkStatus;
+use crate::tags::TagClass;
+use crate::time::Instant;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crossbeam_utils::CachePadded;
+use lock_api::{Mutex, RawMutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// An I/O that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// What the bio carried.
+    pub user_data: u64,
+    /// What it did.
+    pub op: Op,
+    /// How it ended.
+    pub status: BlkStatus,
+}
+
+/// Why a bio was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// All `bios_per_submitter` slots are in use: reap first.
+    #[error("all bio slots of this submitter are in use; reap completions first")]
+    NoBio,
+}
+
+/// What other submitters do for this one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Remote {
+    /// A bio ended.
+    BioEnd(u32, BlkStatus),
+    /// A request completed that has to be ended on this submitter's CPU (`rq_affinity`).
+    Complete(HctxId, RequestId, BlkStatus),
+}
+
+/// The half of a submitter that others may reach.
+pub(crate) struct SubmitterShared<L: RawMutex> {
+    /// 1 while it is inside the block layer with requests that a freeze has to wait for.
+    inside: CachePadded<AtomicU32>,
+    in_use: AtomicBool,
+    pub(crate) cpu: FieldU16,
+    remote: CachePadded<Mutex<L, Vec<Remote>>>,
+    has_remote: AtomicBool,
+    pub(crate) counters: CachePadded<Counters>,
+    pub(crate) hctxs: Box<[HctxCounters]>,
+}
+
+impl<L: RawMutex> SubmitterShared<L> {
+    pub(crate) fn new(nr_bios: u32, nr_cpus: u16) -> Self {
+        SubmitterShared {
+            inside: CachePadded::new(AtomicU32::new(0)),
+            in_use: AtomicBool::new(false),
+            cpu: FieldU16::default(),
+            remote: CachePadded::new(Mutex::new(Vec::with_capacity(2 * nr_bios as usize))),
+            has_remote: AtomicBool::new(false),
+            counters: CachePadded::new(Counters::default()),
+            hctxs: (0..3 * usize::from(nr_cpus)).map(|_| HctxCounters::default()).collect(),
+        }
+    }
+
+    pub(crate) fn take(&self, cpu: CpuId) -> bool {
+        // Pairs with: Submitter::drop
+        let free = self.in_use.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if free {
+            self.cpu.set(cpu.index() as u16);
+        }
+        free
+    }
+
+    pub(crate) fn is_inside(&self) -> bool {
+        // Pairs with: Submitter::enter, Submitter::leave
+        self.inside.load(Ordering::SeqCst) != 0
+    }
+
+    pub(crate) fn push_remote(&self, r: Remote) {
+        self.remote.lock().push(r);
+        // Pairs with: Env::take_remote
+        self.has_remote.store(true, Ordering::Release);
+    }
+}
+
+/// What a submitter knows of the disk; shared by all steps of the data path.
+pub(crate) struct Env<L: RawMutex> {
+    pub(crate) q: Arc<RequestQueue<L>>,
+    pub(crate) st: Arc<QueueState<L>>,
+    pub(crate) shared: Arc<SubmitterShared<L>>,
+    pub(crate) id: SubmitterId,
+    pub(crate) cpu: CpuId,
+    /// The hctx of this CPU per queue type.
+    pub(crate) hctx_of: [u16; 3],
+}
+
+impl<L: RawMutex> Env<L> {
+    #[inline]
+    pub(crate) fn pool(&self) -> &BioPool {
+        self.q.bios.pool_or_init(self.id)
+    }
+
+    #[inline]
+    pub(crate) fn hctx_index(&self, ty: HctxType) -> usize {
+        usize::from(self.hctx_of[ty as usize])
+    }
+
+    /// This submitter's counters of an hctx.
+    #[inline]
+    pub(crate) fn hctx_counters(&self, hctx: usize) -> &HctxCounters {
+        &self.shared.hctxs[hctx]
+    }
+}
+
+/// What only the submitter's own thread touches.
+pub(crate) struct Local {
+    pub(crate) free_bios: Vec<u32>,
+    pub(crate) done: Vec<u32>,
+    /// Accepted bios that have no request yet, oldest first.
+    pub(crate) waiting: VecDeque<u32>,
+    /// Where this submitter is registered as waiting for a tag.
+    pub(crate) tag_wait: Option<(usize, TagClass)>,
+    pub(crate) plug: Plug,
+    pub(crate) hints: [TagAllocHint; 3],
+    pub(crate) completions: Completions,
+    /// Single-queue mode: the right to go on when the request list is full.
+    pub(crate) sq_batching: Batching,
+    /// Bios inside the block layer or waiting.
+    pub(crate) outstanding: u32,
+    pub(crate) scratch: Scratch,
+}
+
+/// Lists that are empty between calls, kept for their memory.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    pub(crate) rqs: Vec<Rq>,
+    pub(crate) freed: Vec<Rq>,
+    pub(crate) ids: Vec<RequestId>,
+    pub(crate) flushed: Vec<Rq>,
+    pub(crate) ended: Vec<RequestId>,
+    pub(crate) remote: Vec<Remote>,
+}
+
+/// One thread's way into one disk. See the module's text.
+pub struct Submitter<L: RawMutex> {
+    pub(crate) env: Env<L>,
+    pub(crate) local: Local,
+    generation: u64,
+    inside: bool,
+}
+
+impl<L: RawMutex> RequestQueue<L> {
+    /// A new submitter on `cpu`. `None` when all [`MAX_SUBMITTERS`](crate::id::MAX_SUBMITTERS) are in use. Panics when
+    /// the stack has no such CPU.
+    pub fn submitter(self: &Arc<Self>, cpu: CpuId) -> Option<Submitter<L>> {
+        let (id, shared) = self.take_submitter(cpu)?;
+        let st = self.state();
+        let generation = self.generation();
+        let nr_bios = self.bios.pool_or_init(id).len();
+        let cap = nr_bios as usize;
+        let mut submitter = Submitter {
+            local: Local {
+                free_bios: (0..nr_bios).rev().collect(),
+                done: Vec::with_capacity(cap),
+                waiting: VecDeque::with_capacity(cap),
+                tag_wait: None,
+                plug: Plug::new(cap),
+                hints: [0, 1, 2].map(|t| TagAllocHint::new((id.index() as u32).wrapping_mul(0x9e37_79b9) ^ t)),
+                completions: Completions::new(),
+                sq_batching: Batching::default(),
+                outstanding: 0,
+                scratch: Scratch::default(),
+            },
+            env: Env { q: self.clone(), st, shared, id, cpu, hctx_of: [0; 3] },
+            generation,
+            inside: false,
+        };
+        submitter.remap();
+        Some(submitter)
+    }
+}
+
+impl<L: RawMutex> Submitter<L> {
+    /// Its number: what [`Notify`](crate::queue::Notify) is told.
+    pub fn id(&self) -> SubmitterId {
+        self.env.id
+    }
+
+    /// The CPU it submits from.
+    pub fn cpu(&self) -> CpuId {
+        self.env.cpu
+    }
+
+    /// The disk.
+    pub fn disk(&self) -> &Arc<RequestQueue<L>> {
+        &self.env.q
+    }
+
+    /// Bios accepted and not yet reaped.
+    #[inline]
+    pub fn outstanding(&self) -> u32 {
+        self.local.outstanding + self.local.done.len() as u32
+    }
+
+    /// Bios that wait for a tag.
+    #[inline]
+    pub fn waiting(&self) -> usize {
+        self.local.waiting.len()
+    }
+
+    /// Ended bios that [`Submitter::reap`] would return now.
+    #[inline]
+    pub fn ready(&self) -> usize {
+        self.local.done.len()
+    }
+
+    /// Hardware queues this submitter's requests go to, without repeats: where its completions appear.
+    pub fn hctxs(&self) -> impl Iterator<Item = HctxId> + '_ {
+        let h = self.env.hctx_of;
+        (0..3).filter(move |i| !h[..*i].contains(&h[*i])).map(move |i| HctxId::new(u32::from(h[i])))
+    }
+
+    /// Opens the plug: bios submitted until [`Submitter::finish_plug`] go to the driver in batches. `nr_ios` is how many
+    /// are expected (0 = unknown); that many tags are taken at once. Nests; the outermost counts.
+    #[inline]
+    pub fn start_plug(&mut self, nr_ios: u32) {
+        self.local.plug.start(nr_ios);
+    }
+
+    /// Closes the plug and issues what it holds.
+    #[inline]
+    pub fn finish_plug(&mut self, now: Instant) {
+        if self.local.plug.finish() {
+            self.flush_plug(now);
+            self.leave();
+        }
+    }
+
+    /// Issues what the plug holds, without closing it (the kernel does this when a task sleeps).
+    #[inline]
+    pub fn flush_plug(&mut self, now: Instant) {
+        self.env.flush_plug(&mut self.local, now);
+    }
+
+    /// Hands in a bio. An invalid one (out of range, misaligned, unsupported) is accepted and ends with an error status;
+    /// only a lack of bio slots is an error here.
+    #[inline]
+    pub fn submit(&mut self, bio: &Bio, now: Instant) -> Result<(), SubmitError> {
+        let index = self.local.free_bios.pop().ok_or(SubmitError::NoBio)?;
+        self.env.pool().slot(index as usize).fill(bio, index, now);
+        self.local.outstanding += 1;
+        self.env.shared.counters.account_submitted(1);
+        if let Err(status) = self.env.check_bio(bio) {
+            self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status);
+            return Ok(());
+        }
+        if !self.local.waiting.is_empty() || !self.enter() {
+            self.wait_in_line(bio.flags, index);
+        } else {
+            if !self.env.queue_bio(&mut self.local, index, now) {
+                self.wait_in_line(bio.flags, index);
+            }
+            if !self.local.plug.is_open() {
+                self.flush_plug(now);
+                self.leave();
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn wait_in_line(&mut self, flags: OpFlags, index: u32) {
+        if flags.contains(OpFlags::NOWAIT) {
+            let id = BioId::new(self.env.id, index);
+            self.env.end_bio(&mut self.local, id, BlkStatus::Again);
+        } else {
+            self.local.waiting.push_back(index);
+        }
+    }
+
+    /// Collects completions of this submitter's hardware queues, serves work that is due (restarts, delayed runs,
+    /// requeues) and tries waiting bios again. Never blocks.
+    pub fn poll(&mut self, now: Instant) {
+        self.env.poll_hctxs(&mut self.local, now);
+        // Pairs with: SubmitterShared::push_remote
+        if self.env.shared.has_remote.load(Ordering::Acquire) {
+            self.env.take_remote(&mut self.local, now);
+        }
+        // Pairs with: RequestQueue::owe_work
+        if self.env.q.work_pending.load(Ordering::Acquire) {
+            self.env.serve_pending(&mut self.local, now);
+        }
+        if !self.local.waiting.is_empty() {
+            self.retry_waiting(now);
+        }
+    }
+
+    /// Calls `f` for each bio that ended, oldest first, and frees its slot.
+    #[inline]
+    pub fn reap(&mut self, mut f: impl FnMut(Done)) {
+        let pool = self.env.q.bios.pool_or_init(self.env.id);
+        let local = &mut self.local;
+        for index in local.done.drain(..) {
+            let slot = pool.slot(index as usize);
+            let status = BlkStatus::from_u8(slot.status.get());
+            local.free_bios.push(index);
+            f(Done { user_data: slot.user_data.get(), op: slot.op(), status });
+        }
+    }
+
+    #[cold]
+    fn retry_waiting(&mut self, now: Instant) {
+        if !self.enter() {
+            return;
+        }
+        self.local.plug.start(self.local.waiting.len() as u32);
+        while let Some(index) = self.local.waiting.pop_front() {
+            if !self.env.queue_bio(&mut self.local, index, now) {
+                self.local.waiting.push_front(index);
+                break;
+            }
+        }
+        self.finish_plug(now);
+    }
+
+    /// Enters the block layer: from here to [`Submitter::leave`] a freeze waits for this submitter. False while frozen.
+    #[inline]
+    fn enter(&mut self) -> bool {
+        if self.inside {
+            return true;
+        }
+        // A swap rather than a store: "mark inside, then look whether frozen" against "mark frozen, then look whether
+        // inside" needs both in one order for all threads.
+        // Pairs with: RequestQueue::is_drained
+        self.env.shared.inside.swap(1, Ordering::SeqCst);
+        if self.env.q.is_frozen() {
+            self.env.shared.inside.store(0, Ordering::Release); // Pairs with: SubmitterShared::is_inside
+            return false;
+        }
+        self.inside = true;
+        if self.env.q.generation() != self.generation {
+            self.refresh();
+        }
+        true
+    }
+
+    #[inline]
+    fn leave(&mut self) {
+        if self.inside {
+            self.inside = false;
+            // Pairs with: SubmitterShared::is_inside
+            self.env.shared.inside.store(0, Ordering::Release);
+        }
+    }
+
+    #[cold]
+    fn refresh(&mut self) {
+        self.generation = self.env.q.generation();
+        self.env.st = self.env.q.state();
+        self.local.tag_wait = None;
+        self.remap();
+    }
+
+    fn remap(&mut self) {
+        let cpu = self.env.cpu.index() as u16;
+        self.env.hctx_of = [HctxType::Default, HctxType::Read, HctxType::Poll].map(|t| self.env.st.map.hctx(cpu, t));
+    }
+}
+
+impl<L: RawMutex> Drop for Submitter<L> {
+    /// Gives the submitter's place back. Panics when bios of it are still inside the block layer (their completions
+    /// would reach the next owner); poll and reap until [`Submitter::outstanding`] is 0 first.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        assert!(self.outstanding() == 0, "a submitter was dropped with {} bios outstanding", self.outstanding());
+        self.leave();
+        // Pairs with: SubmitterShared::take
+        self.env.shared.in_use.store(false, Ordering::Release);
+    }
+}
+
+impl<L: RawMutex> Env<L> {
+    /// Ends what other submitters completed for this one.
+    #[cold]
+    fn take_remote(&self, local: &mut Local, now: Instant) {
+        let mut batch = core::mem::take(&mut local.scratch.remote);
+        // Cleared before the list is taken, so that what is pushed meanwhile is seen next time.
+        // Pairs with: SubmitterShared::push_remote
+        self.shared.has_remote.swap(false, Ordering::AcqRel);
+        core::mem::swap(&mut batch, &mut *self.shared.remote.lock());
+        for r in batch.drain(..) {
+            match r {
+                Remote::BioEnd(index, status) => self.end_bio(local, BioId::new(self.id, index), status),
+                Remote::Complete(hctx, rq, status) => self.complete_rq(local, hctx.index(), rq, status, now),
+            }
+        }
+        local.scratch.remote = batch;
+    }
+}

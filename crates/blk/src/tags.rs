@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The tags of one hctx: reserved ones below, normal ones above, each on its own bitmap.
+//!
+//! Used twice: as driver tags (bounded by the device's queue depth) and, with an elevator, as scheduler tags (bounded by
+//! `nr_requests`). A tag number is an index into the hctx's part of the request slab. Source: block/blk-mq-tag.c.
+
+use crate::sbitmap::{Sbitmap, TagAllocHint, TagBatch};
+use crate::sbitmap_queue::{SbitmapQueue, WaiterId};
+use lock_api::RawMutex;
+
+/// Which of an hctx's tags a request may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TagClass {
+    /// Any normal tag.
+    Normal,
+    /// Only this many of the normal tags, spread over the map (how elevators hold back classes).
+    Shallow(u32),
+    /// One of the reserved tags.
+    Reserved,
+}
+
+/// Tags of one hctx.
+pub(crate) struct HctxTags<L: RawMutex> {
+    normal: SbitmapQueue<L>,
+    reserved: Option<SbitmapQueue<L>>,
+    nr_reserved: u32,
+}
+
+impl<L: RawMutex> HctxTags<L> {
+    /// `depth` tags in all, `nr_reserved` of them reserved. Panics unless at least one normal tag remains.
+    pub(crate) fn new(depth: u32, nr_reserved: u32) -> Self {
+        assert!(depth > nr_reserved, "a tag set needs at least one tag beyond the reserved ones");
+        HctxTags {
+            normal: SbitmapQueue::new(depth - nr_reserved, false),
+            reserved: (nr_reserved > 0).then(|| SbitmapQueue::new(nr_reserved, false)),
+            nr_reserved,
+        }
+    }
+
+    /// All tags, reserved ones included.
+    pub(crate) fn depth(&self) -> u32 {
+        self.normal.sb().depth() + self.nr_reserved
+    }
+
+    /// Whether some tags are reserved.
+    pub(crate) fn has_reserved(&self) -> bool {
+        self.nr_reserved > 0
+    }
+
+    /// Tags in use.
+    pub(crate) fn in_use(&self) -> u32 {
+        self.normal.sb().weight() + self.reserved.as_ref().map_or(0, |r| r.sb().weight())
+    }
+
+    /// Normal tags that were free a moment ago.
+    pub(crate) fn free_normal(&self) -> u32 {
+        self.normal.sb().depth() - self.normal.sb().weight()
+    }
+
+    fn map(&self, class: TagClass) -> &SbitmapQueue<L> {
+        match class {
+            TagClass::Reserved => self.reserved.as_ref().expect("submission checked that the disk has reserved tags"),
+            _ => &self.normal,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, class: TagClass, hint: &mut TagAllocHint) -> Option<u32> {
+        match class {
+            TagClass::Normal => self.normal.get(hint).map(|b| b + self.nr_reserved),
+            TagClass::Shallow(depth) => self.normal.get_shallow(hint, depth).map(|b| b + self.nr_reserved),
+            TagClass::Reserved => self.map(class).get(&mut TagAllocHint::new(0)),
+        }
+    }
+
+    /// Up to `n` normal tags at once, as bits of the bitmap: [`HctxTags::tag_of`] turns a bit into a tag.
+    #[inline]
+    pub(crate) fn get_batch(&self, hint: &mut TagAllocHint, n: u32) -> TagBatch {
+        self.normal.get_batch(hint, n)
+    }
+
+    /// The tag behind a bit of a [`TagBatch`].
+    #[inline]
+    pub(crate) fn tag_of(&self, bit: u32) -> u32 {
+        bit + self.nr_reserved
+    }
+
+    /// Frees one tag; `wake` is called for each waiter to be woken.
+    #[inline]
+    pub(crate) fn put(&self, tag: u32, hint: Option<&mut TagAllocHint>, wake: &mut dyn FnMut(WaiterId)) {
+        if tag >= self.nr_reserved {
+            self.normal.put(tag - self.nr_reserved, hint, wake);
+        } else {
+            self.map(TagClass::Reserved).put(tag, None, wake);
+        }
+    }
+
+    /// Adds a tag to a batch of frees that share one word of the bitmap; a full or foreign batch is freed first.
+    #[inline]
+    pub(crate) fn put_later(&self, tag: u32, batch: &mut PutBatch, wake: &mut dyn FnMut(WaiterId)) {
+        if tag < self.nr_reserved {
+            return self.put(tag, None, wake);
+        }
+        let (base, bit) = self.sb().word_of(tag - self.nr_reserved);
+        if base != batch.base {
+            self.put_now(batch, wake);
+            batch.base = base;
+        }
+        batch.mask |= 1 << bit;
+    }
+
+    /// Frees what [`HctxTags::put_later`] has gathered.
+    #[inline]
+    pub(crate) fn put_now(&self, batch: &mut PutBatch, wake: &mut dyn FnMut(WaiterId)) {
+        if batch.mask != 0 {
+            self.normal.put_batch(batch.base, batch.mask, wake);
+            batch.mask = 0;
+        }
+    }
+
+    #[inline]
+    fn sb(&self) -> &Sbitmap {
+        self.normal.sb()
+    }
+
+    /// Takes a registration back; if the wake-up was already spent on `w` it is passed on to the next waiter.
+    pub(crate) fn remove_waiter(&self, class: TagClass, w: WaiterId, wake: &mut dyn FnMut(WaiterId)) {
+        let map = self.map(class);
+        if !map.remove_waiter(w) && map.waiters_active() > 0 {
+            map.wake_one(wake);
+        }
+    }
+
+    /// Registers a submitter that found no tag, unless it is registered already; it must try again afterwards.
+    pub(crate) fn ensure_waiter(&self, class: TagClass, w: WaiterId) {
+        let map = self.map(class);
+        if !map.is_waiting(w) {
+            map.add_waiter(w);
+        }
+    }
+
+    /// Frees what is left of a [`HctxTags::get_batch`].
+    pub(crate) fn put_batch_bits(&self, bits: &mut TagBatch, wake: &mut dyn FnMut(WaiterId)) {
+        while let Some(bit) = bits.pop() {
+            self.normal.put(bit, None, wake);
+        }
+    }
+
+    /// Wakes everybody: the tags are about to be replaced.
+    pub(crate) fn wake_all(&self, wake: &mut dyn FnMut(WaiterId)) {
+        self.normal.wake_all(wake);
+        if let Some(r) = &self.reserved {
+            r.wake_all(wake);
+        }
+    }
+
+    /// An elevator limits some requests to `depth` tags: wake batches must not wait for more frees than that.
+    pub(crate) fn min_shallow_depth(&self, depth: u32) {
+        self.normal.min_shallow_depth(depth);
+    }
+}
+
+/// Tags of one bitmap word that are freed together.
+#[derive(Debug, Default)]
+pub(crate) struct PutBatch {
+    base: u32,
+    mask: u64,
+}
