@@ -93,12 +93,20 @@ impl<L: RawMutex> SbitmapQueue<L> {
     ///
     /// A wait queue allocates only to hold more waiters at once than ever before, and more than 64.
     pub fn new(depth: u32, round_robin: bool) -> Self {
+        Self::on(Sbitmap::new(depth, round_robin))
+    }
+
+    /// As [`SbitmapQueue::new`], with `1 << shift` tags per word; panics as [`Sbitmap::with_shift`].
+    pub fn with_shift(depth: u32, shift: u32, round_robin: bool) -> Self {
+        Self::on(Sbitmap::with_shift(depth, shift, round_robin))
+    }
+
+    fn on(sb: Sbitmap) -> Self {
         let wait_queue = |_| CachePadded::new(Mutex::new(VecDeque::with_capacity(WAITERS_RESERVED)));
         SbitmapQueue {
-            sb: Sbitmap::new(depth, round_robin),
             waiting: CachePadded::new(Waiting {
                 active: AtomicU32::new(0),
-                min_shallow: AtomicU32::new(depth),
+                min_shallow: AtomicU32::new(sb.depth()),
                 users: AtomicU32::new(1),
             }),
             accounts: CachePadded::new(Accounts {
@@ -108,6 +116,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
                 wait_index: AtomicU32::new(0),
             }),
             wait_queues: std::array::from_fn(wait_queue),
+            sb,
         }
     }
 
@@ -283,7 +292,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
         let start = self.accounts.wake_index.load(Ordering::Relaxed);
         for index in (start..start + WAIT_QUEUES).map(|i| i % WAIT_QUEUES) {
             self.accounts.wake_index.store((index + 1) % WAIT_QUEUES, Ordering::Relaxed);
-            // Bounded by those here now: a waiter which `wake` itself registers again is not woken by the same call.
+            // Bounded by those here now: if `wake` registers waiters again, at most eight rounds of them are woken in this call.
             let mut here = self.wait_queues[index as usize].lock().len();
             while n > 0 && here > 0 {
                 let Some(waiter) = self.pop_waiter(index) else {
