@@ -5,6 +5,19 @@
 //! `insert` and `dispatch`; its own order is its own lock's business (kyber has none device-wide). One hold of that
 //! lock serves a whole batch, so order inside a batch is never inverted.
 
+mod bio_merge;
+mod deadline_lists;
+mod fifo;
+mod merge_hash;
+mod rbtree;
+mod tunables;
+
+pub mod mq_deadline;
+
+pub mod deadline;
+pub mod legacy;
+pub mod noop;
+
 pub mod testbed;
 #[cfg(test)]
 pub(crate) mod testutil;
@@ -14,6 +27,8 @@ use crate::id::HctxId;
 use crate::limits::Limits;
 use crate::request::{RequestSlab, Rq};
 use crate::time::Instant;
+use lock_api::RawMutex;
+use mq_deadline::MqDeadline;
 
 /// What an elevator may look at while it works.
 #[derive(Clone, Copy)]
@@ -97,25 +112,96 @@ pub trait Elevator: Send + Sync {
     fn set_tunable(&self, name: &str, value: u64) -> Result<(), String>;
 }
 
-/// temporary
-#[derive(Clone, Copy)]
-pub(crate) enum LegacyInsert { Sort, SortMerge, Front }
-/// temporary
-pub(crate) trait LegacyElevator: Send {
-    fn name(&self) -> &'static str;
-    fn bio_merge(&mut self, cx: &ElvCx<'_>, bio: BioRef) -> BioMerge;
-    fn add(&mut self, cx: &ElvCx<'_>, rq: Rq, how: LegacyInsert, freed: &mut Vec<Rq>);
-    fn next(&mut self, cx: &ElvCx<'_>) -> Option<Rq>;
-    fn is_empty(&self) -> bool;
-    fn tunables(&self) -> Vec<Tunable>;
-    fn set_tunable(&mut self, name: &str, value: u64) -> Result<(), String>;
+/// The name that stands for "no elevator": requests go from the ctx lists to the driver.
+pub const NONE: &str = "none";
+
+/// What can be written to `queue/scheduler` of a multi-queue disk.
+pub const NAMES: [&str; 2] = [NONE, mq_deadline::NAME];
+
+/// Why there is no elevator of that name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ElevatorError {
+    /// The name is none of the elevators'.
+    #[error("scheduler={name}: must be one of {valid}{}", did_you_mean(.nearest))]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// The names there are.
+        valid: String,
+        /// The one that was probably meant.
+        nearest: Option<&'static str>,
+    },
 }
-pub(crate) fn legacy_by_name(name: &str, _slab: usize) -> Result<Box<dyn LegacyElevator>, String> {
-    Err(name.into())
+
+fn did_you_mean(nearest: &Option<&'static str>) -> String {
+    nearest.map_or_else(String::new, |n| format!("; did you mean {n}?"))
 }
-pub fn default_name(_n: u16, _shared: bool) -> &'static str {
-    "none"
+
+fn unknown(name: &str, names: &'static [&'static str]) -> ElevatorError {
+    ElevatorError::Unknown {
+        name: name.to_owned(),
+        valid: names.join(", "),
+        nearest: tunables::nearest(name, names.iter().copied()),
+    }
 }
-pub fn by_name<L>(name: &str, _slab: usize, _nr: u16, _rqs: u32) -> Result<Option<Box<dyn Elevator>>, String> {
-    if name == "none" { Ok(None) } else { Err(name.into()) }
+
+/// The elevator called `name` for a multi-queue disk with `nr_slab_requests` requests in all and `nr_requests` scheduler
+/// tags per hardware queue; `None` for [`NONE`]. `L` is the lock of elevators that have one.
+pub fn by_name<L>(
+    name: &str,
+    nr_slab_requests: usize,
+    nr_hw_queues: u16,
+    nr_requests: u32,
+) -> Result<Option<Box<dyn Elevator>>, ElevatorError>
+where
+    L: RawMutex + Send + Sync + 'static,
+{
+    // mq-deadline's order is the disk's, whatever the number of hardware queues.
+    let _ = nr_hw_queues;
+    match name {
+        NONE => Ok(None),
+        mq_deadline::NAME => Ok(Some(Box::new(MqDeadline::<L>::new(nr_slab_requests, nr_requests)))),
+        _ => Err(unknown(name, &NAMES)),
+    }
+}
+
+/// The elevator a multi-queue disk starts with: mq-deadline where requests meet in one place anyway (one hardware queue,
+/// or tags shared by the whole host), none otherwise.
+pub const fn default_name(nr_hw_queues: u16, host_shared_tags: bool) -> &'static str {
+    if nr_hw_queues == 1 || host_shared_tags { mq_deadline::NAME } else { NONE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Lock = parking_lot::RawMutex;
+
+    #[test]
+    fn every_name_makes_the_elevator_of_that_name() {
+        for name in NAMES {
+            let e = by_name::<Lock>(name, 16, 1, 8).expect("listed");
+            assert_eq!(e.map_or(NONE, |e| e.name()), name);
+        }
+        for name in legacy::LEGACY_NAMES {
+            assert_eq!(legacy::legacy_by_name(name, 16).expect("listed").name(), name);
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_those_there_are() {
+        let e = by_name::<Lock>("mq_deadline", 16, 1, 8).err().expect("underscore");
+        let text = e.to_string();
+        assert!(text.starts_with("scheduler=mq_deadline: must be one of none, mq-deadline"), "{text}");
+        assert!(text.ends_with("did you mean mq-deadline?"), "{text}");
+        let e = legacy::legacy_by_name("cfq", 16).err().expect("not built");
+        assert_eq!(e.to_string(), "scheduler=cfq: must be one of deadline, noop");
+    }
+
+    #[test]
+    fn the_default_follows_the_number_of_queues() {
+        assert_eq!(default_name(1, false), "mq-deadline");
+        assert_eq!(default_name(4, false), "none");
+        assert_eq!(default_name(4, true), "mq-deadline");
+    }
 }

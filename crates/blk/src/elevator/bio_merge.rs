@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How every sorting elevator looks for a request to merge with; the kernel's `elv_merge` and its relatives.
+//!
+//! A bio is tried against the last merged request (the one-hit cache), then against the request that ends where it
+//! starts (hash), then against the one that starts where it ends (the elevator's own search). After a bio was merged the
+//! request is tried against its new neighbour. A request on its way in is tried as a continuation of a queued one.
+//!
+//! Guarantees: a request joined into another is out of all indices before it is reported as freed. Needs: one lock
+//! around each call, and [`MergeCache::forget`] for every request that leaves the elevator. Not here: bios that could
+//! meet in the plug or in a ctx list.
+//!
+//! Source: Linux 6.19 block/elevator.c, block/blk-mq-sched.c, block/blk-merge.c.
+
+use super::merge_hash::MergeHash;
+use super::{BioMerge, BioRef, ElvCx};
+use crate::bio::BioSlot;
+use crate::merge::{
+    MergeKind, attempt_merge_requests, bio_attempt_back_merge, bio_attempt_front_merge, bio_is_mergeable,
+    bio_merge_kind, rq_is_mergeable,
+};
+use crate::request::{Request, RequestId, Rq};
+
+/// The request of a slab number.
+#[inline]
+pub(crate) fn request<'a>(cx: &ElvCx<'a>, rq: u32) -> &'a Request {
+    cx.rqs.get(RequestId::new(rq))
+}
+
+/// The indices that find merge candidates.
+pub(crate) struct MergeCache {
+    hash: MergeHash,
+    last_merge: Option<u32>,
+}
+
+impl MergeCache {
+    /// For requests 0..`nr_requests`.
+    pub(crate) fn new(nr_requests: usize) -> MergeCache {
+        MergeCache { hash: MergeHash::new(nr_requests), last_merge: None }
+    }
+
+    /// A request was queued.
+    #[inline]
+    pub(crate) fn queued(&mut self, rq_fields: &Request, rq: u32) {
+        if rq_is_mergeable(rq_fields) {
+            self.hash.insert(rq, rq_fields.end_sector().0);
+            self.last_merge.get_or_insert(rq);
+        }
+    }
+
+    /// A request leaves the elevator or was joined into another: it is no candidate any more.
+    #[inline]
+    pub(crate) fn forget(&mut self, rq: u32) {
+        self.hash.remove(rq);
+        if self.last_merge == Some(rq) {
+            self.last_merge = None;
+        }
+    }
+
+    /// The newest mergeable request that ends at `sector`. Those found closed to merging are dropped on the way.
+    fn find_end(&mut self, cx: &ElvCx<'_>, sector: u64) -> Option<u32> {
+        loop {
+            let rq = self.hash.find(sector)?;
+            if rq_is_mergeable(request(cx, rq)) {
+                return Some(rq);
+            }
+            self.hash.remove(rq);
+        }
+    }
+}
+
+/// What an elevator adds to the common search: its sorted lists.
+pub(crate) trait MergeQueue {
+    /// Its merge indices.
+    fn cache(&mut self) -> &mut MergeCache;
+
+    /// A queued request that starts where `bio` ends, if the elevator looks for such.
+    fn front_candidate(&self, bio: &BioSlot) -> Option<u32>;
+
+    /// The queued request before `rq` in sector order (or in list order, for an elevator that does not sort).
+    fn former(&self, cx: &ElvCx<'_>, rq: u32) -> Option<u32>;
+
+    /// The queued request after `rq`, as [`MergeQueue::former`].
+    fn latter(&self, cx: &ElvCx<'_>, rq: u32) -> Option<u32>;
+
+    /// `rq` starts at an earlier sector now.
+    fn front_merged(&mut self, cx: &ElvCx<'_>, rq: u32);
+
+    /// `gone` was joined to the end of `kept`: hand over its expiry, take it out of the lists. `gone` may never have
+    /// been in them.
+    fn joined(&mut self, cx: &ElvCx<'_>, kept: u32, gone: u32);
+}
+
+/// Tries to merge a bio into a queued request.
+pub(crate) fn merge_bio<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, bio: BioRef) -> BioMerge {
+    let slot = cx.bios.bio(bio.0);
+    if cx.nomerges >= 2 || !bio_is_mergeable(slot) {
+        return BioMerge::No;
+    }
+    let Some((rq, kind)) = find(q, cx, slot) else {
+        return BioMerge::No;
+    };
+    let fields = request(cx, rq);
+    let freed = match kind {
+        MergeKind::Back => {
+            if !bio_attempt_back_merge(cx, fields, bio.0) {
+                return BioMerge::No;
+            }
+            let next = q.latter(cx, rq).filter(|&next| join(q, cx, rq, next));
+            if next.is_none() {
+                q.cache().hash.reposition(rq, fields.end_sector().0);
+            }
+            next
+        }
+        MergeKind::Front => {
+            if !bio_attempt_front_merge(cx, fields, bio.0) {
+                return BioMerge::No;
+            }
+            let prev = q.former(cx, rq).filter(|&prev| join(q, cx, prev, rq));
+            if prev.is_none() {
+                q.front_merged(cx, rq);
+            }
+            prev.map(|_| rq)
+        }
+    };
+    if freed.is_none() {
+        q.cache().last_merge = Some(rq);
+    }
+    BioMerge::Merged { freed: freed.map(|id| Rq::from_id(RequestId::new(id))) }
+}
+
+/// The request a bio fits to.
+fn find<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, bio: &BioSlot) -> Option<(u32, MergeKind)> {
+    if let Some(last) = q.cache().last_merge
+        && let Some(kind) = bio_merge_kind(request(cx, last), bio)
+    {
+        return Some((last, kind));
+    }
+    if cx.nomerges >= 1 {
+        return None;
+    }
+    if let Some(rq) = q.cache().find_end(cx, bio.sector.get())
+        && bio_merge_kind(request(cx, rq), bio) == Some(MergeKind::Back)
+    {
+        return Some((rq, MergeKind::Back));
+    }
+    let rq = q.front_candidate(bio)?;
+    (bio_merge_kind(request(cx, rq), bio) == Some(MergeKind::Front)).then_some((rq, MergeKind::Front))
+}
+
+/// Joins queued or incoming `next` into queued `rq` if they fit, and updates all indices.
+fn join<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, rq: u32, next: u32) -> bool {
+    let fields = request(cx, rq);
+    if !attempt_merge_requests(cx, fields, request(cx, next)) {
+        return false;
+    }
+    q.joined(cx, rq, next);
+    let cache = q.cache();
+    cache.forget(next);
+    cache.hash.reposition(rq, fields.end_sector().0);
+    cache.last_merge = Some(rq);
+    true
+}
+
+/// Tries to join a request that is about to be queued to a queued one; on success everything that was joined is in
+/// `freed` (the request itself first) and the answer is `None`.
+pub(crate) fn insert_merge<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, rq: Rq, freed: &mut Vec<Rq>) -> Option<Rq> {
+    let mut id = rq.id().index() as u32;
+    if cx.nomerges >= 2 || !rq_is_mergeable(request(cx, id)) {
+        return Some(rq);
+    }
+    if let Some(last) = q.cache().last_merge
+        && join(q, cx, last, id)
+    {
+        freed.push(rq);
+        return None;
+    }
+    if cx.nomerges >= 1 {
+        return Some(rq);
+    }
+    let mut incoming = Some(rq);
+    // The request it was joined to may in turn continue another one.
+    while let Some(before) = q.cache().find_end(cx, request(cx, id).sector().0)
+        && join(q, cx, before, id)
+    {
+        freed.push(incoming.take().unwrap_or_else(|| Rq::from_id(RequestId::new(id))));
+        id = before;
+    }
+    incoming
+}
