@@ -6,28 +6,30 @@
 pub mod null;
 pub mod ram;
 pub mod model;
+pub mod file;
 
+pub use file::File;
 pub use model::Model;
 pub use null::Null;
 pub use ram::Ram;
 
-use blk::driver::{Completions, Driver, RqBatch};
-use blk::id::{HctxId, MAX_CPUS, Sector};
-use blk::limits::Limits;
-use blk::status::QueueRqStatus;
-use blk::time::{Duration, Instant};
+use crate::clock;
+use blk::driver::Driver;
+use blk::id::{HctxId, MAX_CPUS};
+use blk::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
 /// A driver whose completions a thread can wait for without spinning.
 pub trait HostDriver: Driver {
-    /// Blocks until a request of `hctx` that was in flight at the call may have finished, `timeout` has passed, or
-    /// [`HostDriver::wake`] is called; may return early for no reason. Poll afterwards. Other threads may queue, poll
-    /// and wait on the same hctx meanwhile. Returns at once when nothing is in flight and there is no `timeout`.
+    /// Blocks until `min` requests of `hctx` that were in flight at the call may have finished (at least one), `timeout`
+    /// has passed, or [`HostDriver::wake`] is called; may return early for no reason. Poll afterwards. Other threads may
+    /// queue, poll and wait on the same hctx meanwhile. Returns at once when nothing is in flight and there is no
+    /// `timeout`.
     ///
     /// A driver whose requests are finished when they are issued has nothing to wait for: the default returns.
-    fn wait(&self, _hctx: HctxId, _timeout: Option<Duration>) {}
+    fn wait(&self, _hctx: HctxId, _min: u32, _timeout: Option<Duration>) {}
 
     /// Makes a thread that is in [`HostDriver::wait`] for `hctx`, or the next one to call it, return.
     fn wake(&self, _hctx: HctxId) {}
@@ -40,34 +42,6 @@ pub trait HostDriver: Driver {
     /// A descriptor that polls readable when `hctx` has completions, if the driver has such a thing.
     fn ring_fd(&self, _hctx: HctxId) -> Option<RawFd> {
         None
-    }
-}
-
-impl Driver for Box<dyn HostDriver> {
-    fn name(&self) -> &'static str {
-        (**self).name()
-    }
-
-    fn limits(&self) -> Limits {
-        (**self).limits()
-    }
-
-    fn capacity(&self) -> Sector {
-        (**self).capacity()
-    }
-
-    fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {
-        (**self).start(nr_hw_queues, queue_depth)
-    }
-
-    #[inline]
-    fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
-        (**self).queue_rqs(batch, now)
-    }
-
-    #[inline]
-    fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
-        (**self).poll(hctx, done, now);
     }
 }
 
@@ -118,6 +92,7 @@ impl Sleeper {
     fn sleep(&self, timeout: Option<Duration>) {
         let until =
             timeout.and_then(|t| std::time::Instant::now().checked_add(std::time::Duration::from_nanos(t.as_ns())));
+        clock::sleep_precisely();
         let mut woken = self.woken.lock();
         while !*woken {
             match until {

@@ -287,7 +287,7 @@ impl Driver for Model {
 }
 
 impl HostDriver for Model {
-    fn wait(&self, hctx: HctxId, timeout: Option<Duration>) {
+    fn wait(&self, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
         let hctx = self.hctxs.get(hctx);
         let next = hctx.queue.lock().pending.peek().map(|Reverse(p)| p.due);
         hctx.sleeper.sleep_until_due(next.map(|due| due.since(clock::now())), timeout);

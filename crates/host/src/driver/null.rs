@@ -122,7 +122,7 @@ impl Driver for Null {
 }
 
 impl HostDriver for Null {
-    fn wait(&self, hctx: HctxId, timeout: Option<Duration>) {
+    fn wait(&self, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
         let hctx = self.hctxs.get(hctx);
         let next = {
             let ring = hctx.ring.lock();

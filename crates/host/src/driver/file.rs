@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `file`: a regular file or block device, through io_uring.
+//!
+//! Synopsis: `file:PATH`, or just a path
+//! Example: `/var/tmp/disk.img`, `file:/dev/nvme0n1`
+//! What becomes of a request: read and write by the like operations, with registered buffers where the data lies in a
+//! region that could be registered; flush by fdatasync; FUA by `RWF_DSYNC`; discard by punching a hole; write zeroes by
+//! zeroing the range, or by writing zeroes where the file system cannot. All requests of one `queue_rqs` go to the
+//! kernel in one system call; `poll` needs none when completions are there.
+//! Limits: O_DIRECT where the file takes it, else through the page cache, with a [`FileWarning`]. The file's size is
+//! taken once, rounded down to logical blocks; a file that is cut short later gives I/O errors. Nothing is written
+//! that was not asked for; the file is neither created nor extended here (see `crate::create`).
+//! Since: 0.1.
+
+#[allow(unsafe_code)]
+mod open;
+#[allow(unsafe_code)]
+mod ring;
+#[allow(unsafe_code)]
+mod slot;
+
+pub use open::FileWarning;
+
+use crate::driver::{HostDriver, PerHctx};
+use crate::error::Result;
+use crate::mem::Regions;
+use blk::driver::{Completions, Driver, RqBatch};
+use blk::id::{BLK_MQ_MAX_DEPTH, HctxId, Sector};
+use blk::limits::Limits;
+use blk::status::QueueRqStatus;
+use blk::time::{Duration, Instant};
+use open::Opened;
+use ring::Ring;
+use std::os::fd::RawFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// How a file is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileOptions {
+    /// Writes will be asked for: a file that cannot be written is refused. Without, it is opened read-only.
+    pub write: bool,
+    /// Past the page cache (O_DIRECT), if the file takes it.
+    pub direct: bool,
+    /// The file must have at least this many bytes.
+    pub min_bytes: u64,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        FileOptions { write: true, direct: true, min_bytes: 0 }
+    }
+}
+
+/// The driver.
+pub struct File {
+    opened: Arc<Opened>,
+    regions: Arc<Regions>,
+    rings: PerHctx<RingSet>,
+}
+
+/// The rings of one hctx, one per size it was ever started with; found without a lock, one of them in use.
+struct RingSet {
+    /// By binary logarithm of the depth.
+    rings: [OnceLock<Ring>; MAX_DEPTH_LOG2 + 1],
+    current: AtomicUsize,
+}
+
+const MAX_DEPTH_LOG2: usize = BLK_MQ_MAX_DEPTH.next_power_of_two().ilog2() as usize;
+
+impl RingSet {
+    fn new() -> RingSet {
+        RingSet { rings: [const { OnceLock::new() }; MAX_DEPTH_LOG2 + 1], current: AtomicUsize::new(0) }
+    }
+
+    #[inline]
+    fn current(&self) -> &Ring {
+        // Relaxed: OnceLock orders the ring itself, and whoever may use the hctx was told so after `start`.
+        self.rings[self.current.load(Ordering::Relaxed)].get().expect("hctx used before the driver was started for it")
+    }
+}
+
+impl File {
+    /// Opens `path`; data comes from and goes to `regions`. The warnings say what is not as asked or not as fast.
+    pub fn open(path: &Path, options: &FileOptions, regions: Arc<Regions>) -> Result<(File, Vec<FileWarning>)> {
+        let (opened, warnings) = Opened::open(path, options)?;
+        Ok((File { opened: Arc::new(opened), regions, rings: PerHctx::new() }, warnings))
+    }
+
+    /// Whether I/O goes past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.opened.direct
+    }
+
+    #[inline]
+    fn ring(&self, hctx: HctxId) -> &Ring {
+        self.rings.get(hctx).current()
+    }
+}
+
+impl Driver for File {
+    fn name(&self) -> &'static str {
+        "file"
+    }
+
+    fn limits(&self) -> Limits {
+        self.opened.limits
+    }
+
+    fn capacity(&self) -> Sector {
+        self.opened.capacity
+    }
+
+    fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> std::result::Result<(), String> {
+        let log2 = queue_depth.max(1).next_power_of_two().ilog2() as usize;
+        assert!(log2 <= MAX_DEPTH_LOG2, "queue_depth {queue_depth} beyond BLK_MQ_MAX_DEPTH");
+        for i in 0..nr_hw_queues {
+            let set = self.rings.get_or_init(i, RingSet::new);
+            if set.rings[log2].get().is_none() {
+                let ring = Ring::new(1 << log2, Arc::clone(&self.opened), Arc::clone(&self.regions))
+                    .map_err(|e| format!("io_uring for hctx {i} of {nr_hw_queues}, depth {queue_depth}: {e}"))?;
+                assert!(set.rings[log2].set(ring).is_ok(), "hctx {i} started by two threads at once");
+            }
+            set.current.store(log2, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn queue_rqs(&self, batch: &mut RqBatch<'_>, _now: Instant) -> QueueRqStatus {
+        self.ring(batch.hctx()).queue_rqs(batch)
+    }
+
+    fn poll(&self, hctx: HctxId, done: &mut Completions, _now: Instant) {
+        self.ring(hctx).poll(done);
+    }
+}
+
+impl HostDriver for File {
+    fn wait(&self, hctx: HctxId, min: u32, timeout: Option<Duration>) {
+        self.ring(hctx).wait(min, timeout);
+    }
+
+    fn wake(&self, hctx: HctxId) {
+        self.ring(hctx).wake();
+    }
+
+    fn set_lazy_commit(&self, hctx: HctxId, lazy: bool) {
+        self.ring(hctx).set_lazy_commit(lazy);
+    }
+
+    fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
+        Some(self.ring(hctx).fd())
+    }
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Opening the file or device: what it is, how it may be used, its size and limits.
+//!
+//! Nothing is written here, and a device that is in use (mounted, part of an array) is not opened for writing.
+
+use super::FileOptions;
+use super::ring::MAX_PIECES;
+use crate::error::{Error, ErrorKind, Result};
+use blk::id::{SECTOR_SHIFT, Sector};
+use blk::limits::Limits;
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Something that is not as asked, or not as fast as it could be; the run goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FileWarning {
+    /// O_DIRECT was asked for and the file does not take it.
+    BufferedFallback {
+        /// The file.
+        path: PathBuf,
+        /// What refused it.
+        why: String,
+    },
+}
+
+impl fmt::Display for FileWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FileWarning::BufferedFallback { path, why } => write!(
+                f,
+                "'{}' does not take direct I/O ({why}): figures are those of the page cache; put the file on a file \
+                 system with O_DIRECT (ext4, xfs, btrfs) or set direct=0 to ask for this",
+                path.display()
+            ),
+        }
+    }
+}
+
+/// An open file and what is known of it.
+#[derive(Debug)]
+pub(super) struct Opened {
+    fd: OwnedFd,
+    pub(super) direct: bool,
+    pub(super) limits: Limits,
+    pub(super) capacity: Sector,
+}
+
+/// Most sectors of one read or write: 1 GiB, below what one system call moves at most (2 GiB - 4 KiB).
+const MAX_HW_SECTORS: u32 = 1 << (30 - SECTOR_SHIFT);
+/// Most sectors of one discard or write zeroes.
+const MAX_RANGE_SECTORS: u32 = u32::MAX >> SECTOR_SHIFT;
+
+impl Opened {
+    pub(super) fn open(path: &Path, options: &FileOptions) -> Result<(Opened, Vec<FileWarning>)> {
+        let is_device = check_kind(path)?;
+        let mut warnings = Vec::new();
+        let fallback = |why: String| FileWarning::BufferedFallback { path: path.to_owned(), why };
+        let mut direct = options.direct;
+        let file = match open_fd(path, options.write, direct, is_device) {
+            Err(e) if direct && e.raw_os_error() == Some(libc::EINVAL) => {
+                direct = false;
+                warnings.push(fallback("open with O_DIRECT fails".into()));
+                open_fd(path, options.write, false, is_device)
+            }
+            other => other,
+        };
+        let mut file = file.map_err(|e| explain_open(e, path, options.write))?;
+        let mut align = if direct { direct_alignment(&file) } else { 512 };
+        if align == 0 {
+            direct = false;
+            align = 512;
+            warnings.push(fallback("the file system says so".into()));
+            file = open_fd(path, options.write, false, is_device).map_err(|e| explain_open(e, path, options.write))?;
+        }
+        let (size_bytes, mut limits) = if is_device { device_limits(&file, path)? } else { file_limits(&file, path)? };
+        limits.logical_block_size = limits.logical_block_size.max(align);
+        limits.physical_block_size = limits.physical_block_size.max(limits.logical_block_size);
+        limits.read_only |= !options.write;
+        if limits.read_only && options.write {
+            let ctx = format!("'{}' is a read-only device: a job that writes needs another one", path.display());
+            return Err(Error::new(ErrorKind::Denied, ctx));
+        }
+        let block = u64::from(limits.logical_block_size);
+        let usable = size_bytes / block * block;
+        if usable == 0 || usable < options.min_bytes {
+            return Err(too_small(path, size_bytes, options.min_bytes.max(block), is_device));
+        }
+        limits.check().map_err(|e| Error::new(ErrorKind::Io, format!("'{}': {e}", path.display())))?;
+        let opened = Opened { fd: file.into(), direct, limits, capacity: Sector(usable >> SECTOR_SHIFT) };
+        Ok((opened, warnings))
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+/// Refuses what is neither a regular file nor a block device; tells which of the two.
+fn check_kind(path: &Path) -> Result<bool> {
+    let meta = fs::metadata(path).map_err(|e| explain_open(e, path, false))?;
+    let kind = meta.file_type();
+    if kind.is_file() || kind.is_block_device() {
+        return Ok(kind.is_block_device());
+    }
+    let what = if kind.is_dir() { "a directory" } else { "neither a regular file nor a block device" };
+    let ctx = format!("'{}' is {what}: a target must be a regular file or a block device", path.display());
+    Err(Error::new(ErrorKind::Denied, ctx))
+}
+
+fn open_fd(path: &Path, write: bool, direct: bool, is_device: bool) -> io::Result<fs::File> {
+    // For a block device O_EXCL means: not while it is mounted or otherwise claimed.
+    let exclusive = if is_device && write { libc::O_EXCL } else { 0 };
+    let flags = exclusive | if direct { libc::O_DIRECT } else { 0 };
+    OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)
+}
+
+fn explain_open(e: io::Error, path: &Path, write: bool) -> Error {
+    let path = path.display();
+    let ctx = match e.raw_os_error() {
+        Some(libc::ENOENT) => format!("target '{path}' does not exist: create it first, or give the job a size"),
+        Some(libc::EACCES | libc::EPERM | libc::EROFS) if write => {
+            format!("'{path}' cannot be written, and the job writes: change its permissions or run a read-only job")
+        }
+        Some(libc::EBUSY) => {
+            format!("'{path}' is in use (mounted, or part of another device): nothing is written to it")
+        }
+        _ => format!("cannot open '{path}'"),
+    };
+    Error::os(e, ctx)
+}
+
+fn too_small(path: &Path, size_bytes: u64, need: u64, is_device: bool) -> Error {
+    let remedy = if is_device { "use a larger device or a smaller size=" } else { "extend it or use a smaller size=" };
+    let ctx = format!("'{}' has {size_bytes} bytes, {need} are needed: {remedy}", path.display());
+    Error::new(ErrorKind::NoSpace, ctx)
+}
+
+/// The alignment of offsets and lengths that direct I/O needs; 0 = the file takes none.
+fn direct_alignment(file: &fs::File) -> u32 {
+    let mut buf = std::mem::MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the path is an empty C string, the buffer a writable statx.
+    let ret = unsafe {
+        libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, buf.as_mut_ptr())
+    };
+    // SAFETY: zeroed memory is a valid statx, whether or not the kernel filled it.
+    let stat = unsafe { buf.assume_init() };
+    if ret == 0 && stat.stx_mask & libc::STATX_DIOALIGN != 0 {
+        let align = stat.stx_dio_offset_align.max(stat.stx_dio_mem_align);
+        return if align.is_power_of_two() && align <= 65536 { align.max(512) } else { 0 };
+    }
+    // Kernels before 6.1 do not tell. 4096 is a multiple of every block size in use; the open has succeeded.
+    4096
+}
+
+fn file_limits(file: &fs::File, path: &Path) -> Result<(u64, Limits)> {
+    let meta = file.metadata().map_err(|e| Error::os(e, format!("cannot stat '{}'", path.display())))?;
+    let cluster = u32::try_from(meta.blksize()).ok().filter(|b| b.is_power_of_two()).unwrap_or(4096).clamp(512, 65536);
+    let limits = Limits {
+        physical_block_size: cluster,
+        discard_granularity: cluster,
+        max_discard_sectors: MAX_RANGE_SECTORS,
+        ..common_limits()
+    };
+    Ok((meta.len(), limits))
+}
+
+fn common_limits() -> Limits {
+    Limits {
+        max_segments: MAX_PIECES as u16,
+        max_segment_size: u32::MAX,
+        max_write_zeroes_sectors: MAX_RANGE_SECTORS,
+        // Volatile: the device's own cache, the page cache, and the file's metadata.
+        write_cache: true,
+        fua: true,
+        ..Limits::with_max_hw_sectors(MAX_HW_SECTORS)
+    }
+}
+
+const BLKROGET: libc::c_ulong = 0x125e;
+const BLKSSZGET: libc::c_ulong = 0x1268;
+const BLKPBSZGET: libc::c_ulong = 0x127b;
+const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+
+fn device_limits(file: &fs::File, path: &Path) -> Result<(u64, Limits)> {
+    let get = |request: libc::c_ulong, name: &str| {
+        let mut value = 0u64;
+        // SAFETY: each of these requests writes an int or a u64 to the address, which has room for either.
+        let ret = unsafe { libc::ioctl(file.as_raw_fd(), request as _, &raw mut value) };
+        if ret < 0 { Err(Error::last_os(format!("{name} of '{}'", path.display()))) } else { Ok(value) }
+    };
+    // The int requests fill the low half of a little-endian number, the high half of a big-endian one.
+    let int = |value: u64| if cfg!(target_endian = "little") { value as u32 } else { (value >> 32) as u32 };
+    let logical = int(get(BLKSSZGET, "BLKSSZGET")?);
+    let rdev = file.metadata().map_err(|e| Error::os(e, format!("cannot stat '{}'", path.display())))?.rdev();
+    let queue = |name: &str| queue_attribute(rdev, name);
+    let can_discard = queue("discard_max_bytes").unwrap_or(0) > 0;
+    let limits = Limits {
+        logical_block_size: logical,
+        physical_block_size: int(get(BLKPBSZGET, "BLKPBSZGET")?).max(logical),
+        read_only: int(get(BLKROGET, "BLKROGET")?) != 0,
+        rotational: queue("rotational") == Some(1),
+        max_discard_sectors: if can_discard { MAX_RANGE_SECTORS } else { 0 },
+        discard_granularity: queue("discard_granularity").unwrap_or(0) as u32,
+        ..common_limits()
+    };
+    Ok((get(BLKGETSIZE64, "BLKGETSIZE64")?, limits))
+}
+
+/// A number from the device's queue directory in sysfs; a partition has its disk's.
+fn queue_attribute(rdev: u64, name: &str) -> Option<u64> {
+    let dir = format!("/sys/dev/block/{}:{}", libc::major(rdev), libc::minor(rdev));
+    let read = |path: String| fs::read_to_string(path).ok()?.trim().parse().ok();
+    read(format!("{dir}/queue/{name}")).or_else(|| read(format!("{dir}/../queue/{name}")))
+}

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One io_uring for one hctx.
+//!
+//! A lock guards the user side of both rings and the slots; system calls are made without it, so that one thread can
+//! sleep in `wait` (or the kernel can take its time over a submission) while another queues and polls. An entry pushed
+//! by one thread may be submitted by another's call: the kernel takes what is in the ring.
+//!
+//! Flags. COOP_TASKRUN: the kernel does not interrupt a running thread to post its completions; it posts them when the
+//! thread next enters, and TASKRUN_FLAG tells a polling thread that there is something to enter for. SINGLE_ISSUER and
+//! DEFER_TASKRUN are out: several threads use the ring.
+//!
+//! Guarantees to the kernel: everything an entry points to (data spans, iovec lists, the zero buffer) outlives the
+//! request. Data is in regions, kept by `regions`; lists and zeroes are the ring's own; `drop` waits for what is in
+//! flight.
+
+use super::open::Opened;
+use super::slot::{Memory, Outcome, Slot, Step, ZERO_CHUNK};
+use crate::mem::{MAX_REGIONS, Region, Regions};
+use blk::bio::{Op, OpFlags};
+use blk::driver::{Completions, InFlight, RqBatch, RqRef};
+use blk::id::SECTOR_SHIFT;
+use blk::status::{BlkStatus, QueueRqStatus};
+use blk::time::Duration;
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use libc::iovec;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Marks the entry of [`Ring::wake`]; every other entry carries a tag.
+const WAKE: u64 = u64::MAX;
+/// Most entries of the submission ring. It is walked round and round, so a large one costs cache; a larger batch is
+/// submitted in pieces.
+const MAX_SQ_ENTRIES: u32 = 64;
+/// Most pieces of one request: the driver's `max_segments`.
+pub(super) const MAX_PIECES: usize = 128;
+/// The kernel registers no larger buffer.
+const MAX_REGISTERED_BYTES: usize = 1 << 30;
+
+pub(super) struct Ring {
+    ring: IoUring,
+    state: Mutex<State>,
+    /// Threads in [`Ring::wait`].
+    waiting: AtomicU32,
+    zeroes: Box<[u8]>,
+    regions: Arc<Regions>,
+    _file: Arc<Opened>,
+}
+
+struct State {
+    /// By tag.
+    slots: Box<[Slot]>,
+    /// [`MAX_PIECES`] per tag; only the entries of a list in use are ever written.
+    pieces: Box<[MaybeUninit<iovec>]>,
+    /// Requests ended before they reached the kernel.
+    failed: VecDeque<(InFlight, BlkStatus)>,
+    /// Tags of requests that have more to do and found no room in the submission ring.
+    again: VecDeque<usize>,
+    /// Requests that the kernel has, that are in the submission ring or in `again`.
+    in_flight: u32,
+    lazy_commit: bool,
+    /// By region number.
+    registered: Box<[Registered]>,
+}
+
+/// Whether a region is a registered buffer of the ring (under its own number).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Registered {
+    NotTried,
+    Yes,
+    Refused,
+}
+
+// SAFETY: the raw pointers in slots and pieces are addresses for the kernel, of memory that outlives their use
+// (module's text) from whichever thread; they are followed by this process only in `Memory::behind`, under the lock.
+unsafe impl Send for State {}
+
+impl Ring {
+    /// A ring for requests with tags below `depth`, a power of two.
+    pub(super) fn new(depth: u32, file: Arc<Opened>, regions: Arc<Regions>) -> io::Result<Ring> {
+        let ring = build(depth)?;
+        ring.submitter().register_files(&[file.fd()])?;
+        // Kernels before 5.19 have no sparse table: no registered buffers then, only slower.
+        let sparse = ring.submitter().register_buffers_sparse(MAX_REGIONS as u32).is_ok();
+        let initially = if sparse { Registered::NotTried } else { Registered::Refused };
+        let mut state = State {
+            slots: (0..depth).map(|_| Slot::empty()).collect(),
+            pieces: Box::new_uninit_slice(depth as usize * MAX_PIECES),
+            failed: VecDeque::with_capacity(depth as usize),
+            again: VecDeque::with_capacity(depth as usize),
+            in_flight: 0,
+            lazy_commit: false,
+            registered: vec![initially; MAX_REGIONS].into(),
+        };
+        for (number, region) in regions.iter() {
+            state.register(&ring, number, region);
+        }
+        let zeroes = vec![0; ZERO_CHUNK].into();
+        Ok(Ring { ring, state: Mutex::new(state), waiting: AtomicU32::new(0), zeroes, regions, _file: file })
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
+    }
+
+    pub(super) fn set_lazy_commit(&self, lazy: bool) {
+        self.state.lock().lazy_commit = lazy;
+    }
+
+    pub(super) fn queue_rqs(&self, batch: &mut RqBatch<'_>) -> QueueRqStatus {
+        let mut state = self.state.lock();
+        // SAFETY: the state's lock is held, so this is the only user of the submission ring.
+        let mut sq = unsafe { self.ring.submission_shared() };
+        while let Some(rq) = batch.front() {
+            if sq.is_full() {
+                sq.sync();
+                // What the kernel does not take now is taken by a later call; the poller sees to it.
+                let _ = self.ring.submit();
+                sq.sync();
+                if sq.is_full() {
+                    return if state.in_flight > 0 { QueueRqStatus::DevResource } else { QueueRqStatus::Resource };
+                }
+            }
+            let tag = batch.accept();
+            let index = tag.tag().index();
+            match state.begin(&self.ring, &self.regions, &rq, tag) {
+                Ok(()) => {
+                    state.in_flight += 1;
+                    state.push(&mut sq, index, &self.zeroes);
+                }
+                Err((tag, status)) => state.failed.push_back((tag, status)),
+            }
+        }
+        let lazy = state.lazy_commit;
+        drop(sq);
+        drop(state);
+        if !lazy {
+            self.commit();
+        }
+        QueueRqStatus::Queued
+    }
+
+    /// Makes the kernel see what is in the submission ring. A refusal (EAGAIN, EBUSY, EINTR) leaves entries there; the
+    /// next poll or wait tries again.
+    fn commit(&self) {
+        if let Err(e) = self.ring.submit() {
+            self.check(&e);
+        }
+    }
+
+    /// Passes errors that say "later"; all others mean that the ring is used wrongly.
+    fn check(&self, e: &io::Error) {
+        let later = [libc::EAGAIN, libc::EBUSY, libc::EINTR, libc::ETIME, libc::ENOMEM];
+        assert!(e.raw_os_error().is_some_and(|n| later.contains(&n)), "io_uring_enter: {e}");
+    }
+
+    pub(super) fn poll(&self, done: &mut Completions) {
+        let before = done.room();
+        let enter = self.reap(done);
+        if enter {
+            self.commit();
+            if done.room() == before {
+                self.reap(done);
+            }
+        }
+    }
+
+    /// Takes completions while there is room. Whether a system call is needed to get on: entries wait for submission,
+    /// or the kernel has completions that it posts when entered.
+    fn reap(&self, done: &mut Completions) -> bool {
+        let mut state = self.state.lock();
+        // SAFETY: the state's lock is held, so this is the only user of either ring.
+        let (mut sq, mut cq) = unsafe { (self.ring.submission_shared(), self.ring.completion_shared()) };
+        while done.room() > 0
+            && let Some((rq, status)) = state.failed.pop_front()
+        {
+            done.push(rq, status);
+        }
+        for _ in 0..state.again.len().min(sq.capacity() - sq.len()) {
+            let Some(index) = state.again.pop_front() else { break };
+            state.push(&mut sq, index, &self.zeroes);
+        }
+        let mut found = false;
+        while done.room() > 0
+            && let Some(cqe) = cq.next()
+        {
+            found = true;
+            if cqe.user_data() != WAKE {
+                state.complete(&mut sq, &cqe, done, &self.zeroes);
+            }
+        }
+        drop(cq);
+        let unsubmitted = !sq.is_empty();
+        let enter =
+            if found { unsubmitted && !state.lazy_commit } else { unsubmitted || sq.taskrun() || sq.cq_overflow() };
+        let last = found && state.in_flight == 0;
+        drop(sq);
+        drop(state);
+        // A thread on its way into `wait` for what was reaped here would sleep for nothing, and nobody else is left to
+        // complete anything and wake it. If it looked at the rings before this reap, the lock shows its mark here.
+        if last && self.waiting.load(Ordering::Relaxed) > 0 {
+            self.wake();
+        }
+        enter
+    }
+
+    pub(super) fn wait(&self, min: u32, timeout: Option<Duration>) {
+        // Before the look at the rings, see `reap`.
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        if let Some(want) = self.to_wait_for(min, timeout) {
+            let result = match timeout {
+                None => self.ring.submit_and_wait(want),
+                Some(timeout) => {
+                    let (secs, ns) = (timeout.as_ns() / 1_000_000_000, timeout.as_ns() % 1_000_000_000);
+                    let timespec = types::Timespec::new().sec(secs).nsec(ns as u32);
+                    self.ring.submitter().submit_with_args(want, &types::SubmitArgs::new().timespec(&timespec))
+                }
+            };
+            if let Err(e) = result {
+                self.check(&e);
+            }
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How many completions to sleep for; none when there is something to poll or nothing to come.
+    fn to_wait_for(&self, min: u32, timeout: Option<Duration>) -> Option<usize> {
+        let state = self.state.lock();
+        // SAFETY: the state's lock is held, so this is the only user of the completion ring.
+        let ready = unsafe { self.ring.completion_shared() }.len();
+        let want = min.min(state.in_flight).max(1) as usize;
+        let idle = state.in_flight == 0 && timeout.is_none();
+        (state.failed.is_empty() && state.again.is_empty() && ready < want && !idle).then_some(want)
+    }
+
+    pub(super) fn wake(&self) {
+        let state = self.state.lock();
+        // SAFETY: the state's lock is held, so this is the only user of the submission ring.
+        let mut sq = unsafe { self.ring.submission_shared() };
+        if sq.is_full() {
+            let _ = self.ring.submit();
+            sq.sync();
+        }
+        // SAFETY: the entry points to nothing. A ring that is still full is about to be entered by a thread that the
+        // kernel told to come back: nobody sleeps in it.
+        let _ = unsafe { sq.push(&opcode::Nop::new().build().user_data(WAKE)) };
+        drop(sq);
+        drop(state);
+        self.commit();
+    }
+}
+
+impl Drop for Ring {
+    /// Waits for what the kernel still has: it may write to the requests' memory until then.
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        let mut with_kernel = state.in_flight as usize - state.again.len();
+        while with_kernel > 0 {
+            if let Err(e) = self.ring.submit_and_wait(1)
+                && ![libc::EINTR, libc::EAGAIN, libc::EBUSY].contains(&e.raw_os_error().unwrap_or(0))
+            {
+                return;
+            }
+            with_kernel -= self.ring.completion().filter(|cqe| cqe.user_data() != WAKE).count();
+        }
+    }
+}
+
+/// A ring with the flags that help here, as far as the kernel knows them.
+fn build(depth: u32) -> io::Result<IoUring> {
+    let sq_entries = depth.min(MAX_SQ_ENTRIES);
+    let attempt = |coop: bool, no_sqarray: bool| {
+        let mut builder = IoUring::builder();
+        // Twice the tags: wake marks come on top of requests.
+        builder.dontfork().setup_cqsize(2 * depth.max(sq_entries)).setup_submit_all();
+        if coop {
+            builder.setup_coop_taskrun().setup_taskrun_flag();
+        }
+        if no_sqarray {
+            builder.setup_no_sqarray();
+        }
+        builder.build(sq_entries)
+    };
+    // NO_SQARRAY is of Linux 6.6, COOP_TASKRUN of 5.19.
+    attempt(true, true).or_else(|_| attempt(true, false)).or_else(|_| attempt(false, false))
+}
+
+impl State {
+    /// Fills the slot for a request from what it asks for.
+    fn begin(
+        &mut self,
+        ring: &IoUring,
+        regions: &Regions,
+        rq: &RqRef<'_>,
+        tag: InFlight,
+    ) -> Result<(), (InFlight, BlkStatus)> {
+        let index = tag.tag().index();
+        let step = match rq.op() {
+            Op::Read => Step::Read,
+            Op::Write => Step::Write { fua: rq.flags().contains(OpFlags::FUA) },
+            Op::Flush => Step::Flush,
+            Op::Discard => Step::PunchHole,
+            Op::WriteZeroes => Step::ZeroRange,
+        };
+        let memory = match self.gather(ring, regions, rq, index) {
+            Ok(memory) => memory,
+            Err(status) => return Err((tag, status)),
+        };
+        let (offset, len) = (rq.sector().0 << SECTOR_SHIFT, u64::from(rq.nr_sectors()) << SECTOR_SHIFT);
+        self.slots[index].begin(tag, step, offset, len, memory);
+        Ok(())
+    }
+
+    /// Where a request's data is; pieces that adjoin in memory are joined.
+    fn gather(&mut self, ring: &IoUring, regions: &Regions, rq: &RqRef<'_>, index: usize) -> Result<Memory, BlkStatus> {
+        let mut segments = rq.segments();
+        let Some(first) = segments.next() else { return Ok(Memory::None) };
+        let span = regions.resolve(first.data, first.len_bytes as usize)?;
+        let number = first.data.region();
+        let mut piece = iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
+        let list = &mut self.pieces[index * MAX_PIECES..][..MAX_PIECES];
+        let (mut count, mut last) = (0, number);
+        for segment in segments {
+            let span = regions.resolve(segment.data, segment.len_bytes as usize)?;
+            let adjoins = piece.iov_base.wrapping_byte_add(piece.iov_len) == span.as_ptr().cast();
+            if adjoins && segment.data.region() == last {
+                piece.iov_len += span.len();
+                continue;
+            }
+            last = segment.data.region();
+            list[count].write(piece);
+            count += 1;
+            piece = iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
+        }
+        if count > 0 {
+            list[count].write(piece);
+            return Ok(Memory::Vector { list: list.as_mut_ptr().cast(), count: count as u32 + 1 });
+        }
+        if self.registered[usize::from(number)] == Registered::NotTried
+            && let Some(region) = regions.get(number)
+        {
+            self.register(ring, number, region);
+        }
+        let registered = (self.registered[usize::from(number)] == Registered::Yes).then_some(number);
+        Ok(Memory::One { addr: piece.iov_base.cast(), registered })
+    }
+
+    /// Makes a region a registered buffer, or notes that it cannot be one (too large, no memory may be locked).
+    fn register(&mut self, ring: &IoUring, number: u16, region: &Region) {
+        let buffer = iovec { iov_base: region.base().cast(), iov_len: region.len() };
+        let known = &mut self.registered[usize::from(number)];
+        if *known == Registered::NotTried {
+            // SAFETY: the region lives as long as its table, which the ring keeps.
+            let register = || unsafe { ring.submitter().register_buffers_update(u32::from(number), &[buffer], None) };
+            let done = region.len() <= MAX_REGISTERED_BYTES && register().is_ok();
+            *known = if done { Registered::Yes } else { Registered::Refused };
+        }
+    }
+
+    /// Queues the entry of a slot, later if there is no room now.
+    fn push(&mut self, sq: &mut squeue::SubmissionQueue<'_>, index: usize, zeroes: &[u8]) {
+        let entry = self.slots[index].entry(zeroes.as_ptr()).user_data(index as u64);
+        // SAFETY: all that the entry points to outlives the request (module's text).
+        if unsafe { sq.push(&entry) }.is_err() {
+            self.again.push_back(index);
+        }
+    }
+
+    fn complete(
+        &mut self,
+        sq: &mut squeue::SubmissionQueue<'_>,
+        cqe: &cqueue::Entry,
+        done: &mut Completions,
+        zeroes: &[u8],
+    ) {
+        let index = cqe.user_data() as usize;
+        let slot = &mut self.slots[index];
+        assert!(slot.rq.is_some(), "completion for tag {index}, which is not in flight");
+        match slot.answer(cqe.result()) {
+            Outcome::Again => self.push(sq, index, zeroes),
+            Outcome::Done(status) => {
+                let rq = slot.rq.take().expect("checked above");
+                self.in_flight -= 1;
+                done.push(rq, status);
+            }
+        }
+    }
+}

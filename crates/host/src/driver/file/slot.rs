@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One request on its way through a ring: what it still has to do, the submission entry for that, and what the kernel's
+//! answer means. No system call here: this is the part that decides about short transfers, retries and fallbacks.
+
+use blk::driver::InFlight;
+use blk::status::BlkStatus;
+use io_uring::{opcode, squeue, types};
+use libc::iovec;
+
+/// The file, registered as number 0 of every ring.
+const FILE: types::Fixed = types::Fixed(0);
+/// Times an I/O is tried again after EAGAIN or EINTR before the submitter is told.
+const MAX_RETRIES: u8 = 8;
+/// Most bytes of one write of zeroes where the range cannot be zeroed otherwise.
+pub(super) const ZERO_CHUNK: usize = 1 << 20;
+
+/// What a request does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Read,
+    Write {
+        fua: bool,
+    },
+    Flush,
+    PunchHole,
+    ZeroRange,
+    /// Zero range was refused: writes zeroes from a buffer, one chunk at a time.
+    WriteZeroBuffer,
+}
+
+/// Where the data of a read or write is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Memory {
+    None,
+    /// One piece; its registered buffer, if it is in one.
+    One {
+        addr: *mut u8,
+        registered: Option<u16>,
+    },
+    /// Several pieces: a list that stays in place until the request is done.
+    Vector {
+        list: *mut iovec,
+        count: u32,
+    },
+}
+
+/// What follows from an answer of the kernel.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Done(BlkStatus),
+    /// There is more to do: queue the slot's entry again.
+    Again,
+}
+
+/// A request in the ring, or room for one.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) rq: Option<InFlight>,
+    step: Step,
+    /// What is left to do: byte offset and length in the file.
+    offset: u64,
+    left: u64,
+    memory: Memory,
+    retries: u8,
+}
+
+impl Slot {
+    pub(super) fn empty() -> Slot {
+        Slot { rq: None, step: Step::Flush, offset: 0, left: 0, memory: Memory::None, retries: 0 }
+    }
+
+    /// Sets out on a new request.
+    pub(super) fn begin(&mut self, rq: InFlight, step: Step, offset: u64, len: u64, memory: Memory) {
+        *self = Slot { rq: Some(rq), step, offset, left: len, memory, retries: 0 };
+    }
+
+    /// The submission entry for what is left. `zeroes` is a buffer of [`ZERO_CHUNK`] zero bytes.
+    pub(super) fn entry(&self, zeroes: *const u8) -> squeue::Entry {
+        let (offset, len) = (self.offset, self.left as u32);
+        match self.step {
+            Step::Read => match self.memory {
+                Memory::One { addr, registered: Some(buffer) } => {
+                    opcode::ReadFixed::new(FILE, addr, len, buffer).offset(offset).build()
+                }
+                Memory::One { addr, registered: None } => opcode::Read::new(FILE, addr, len).offset(offset).build(),
+                Memory::Vector { list, count } => opcode::Readv::new(FILE, list, count).offset(offset).build(),
+                Memory::None => unreachable!("read without data"),
+            },
+            Step::Write { fua } => {
+                let rw_flags = if fua { libc::RWF_DSYNC } else { 0 };
+                match self.memory {
+                    Memory::One { addr, registered: Some(buffer) } => {
+                        opcode::WriteFixed::new(FILE, addr, len, buffer).offset(offset).rw_flags(rw_flags).build()
+                    }
+                    Memory::One { addr, registered: None } => {
+                        opcode::Write::new(FILE, addr, len).offset(offset).rw_flags(rw_flags).build()
+                    }
+                    Memory::Vector { list, count } => {
+                        opcode::Writev::new(FILE, list, count).offset(offset).rw_flags(rw_flags).build()
+                    }
+                    Memory::None => unreachable!("write without data"),
+                }
+            }
+            Step::Flush => opcode::Fsync::new(FILE).flags(types::FsyncFlags::DATASYNC).build(),
+            Step::PunchHole => {
+                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                opcode::Fallocate::new(FILE, self.left).offset(offset).mode(mode).build()
+            }
+            Step::ZeroRange => {
+                let mode = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+                opcode::Fallocate::new(FILE, self.left).offset(offset).mode(mode).build()
+            }
+            Step::WriteZeroBuffer => {
+                let len = self.left.min(ZERO_CHUNK as u64) as u32;
+                opcode::Write::new(FILE, zeroes, len).offset(offset).build()
+            }
+        }
+    }
+
+    /// Takes the kernel's answer (bytes, or a negative errno) to the last entry.
+    pub(super) fn answer(&mut self, result: i32) -> Outcome {
+        if result < 0 {
+            return self.failed(-result);
+        }
+        match self.step {
+            Step::Flush | Step::PunchHole | Step::ZeroRange => Outcome::Done(BlkStatus::Ok),
+            Step::Read | Step::Write { .. } | Step::WriteZeroBuffer => self.transferred(result as u64),
+        }
+    }
+
+    fn failed(&mut self, errno: i32) -> Outcome {
+        match errno {
+            libc::EAGAIN | libc::EINTR if self.retries < MAX_RETRIES => {
+                self.retries += 1;
+                Outcome::Again
+            }
+            libc::EOPNOTSUPP | libc::EINVAL if self.step == Step::ZeroRange => {
+                self.step = Step::WriteZeroBuffer;
+                Outcome::Again
+            }
+            libc::EDQUOT | libc::EFBIG => Outcome::Done(BlkStatus::NoSpc),
+            _ => Outcome::Done(BlkStatus::from_errno(errno)),
+        }
+    }
+
+    fn transferred(&mut self, bytes: u64) -> Outcome {
+        if bytes == self.left {
+            return Outcome::Done(BlkStatus::Ok);
+        }
+        // No byte moved: the file ends before its capacity, somebody cut it short.
+        if bytes == 0 || bytes > self.left {
+            return Outcome::Done(BlkStatus::IoErr);
+        }
+        self.offset += bytes;
+        self.left -= bytes;
+        self.memory = self.memory.behind(bytes as usize);
+        self.retries = 0;
+        Outcome::Again
+    }
+}
+
+impl Memory {
+    /// What is left of it behind the first `bytes`.
+    fn behind(self, mut bytes: usize) -> Memory {
+        match self {
+            Memory::None => Memory::None,
+            Memory::One { addr, registered } => Memory::One { addr: addr.wrapping_add(bytes), registered },
+            Memory::Vector { mut list, mut count } => {
+                while bytes > 0 {
+                    assert!(count > 0, "more bytes transferred than asked for");
+                    // SAFETY: `list` points to `count` >= 1 entries that the ring keeps until the request is done.
+                    let first = unsafe { &mut *list };
+                    if bytes < first.iov_len {
+                        first.iov_base = first.iov_base.wrapping_byte_add(bytes);
+                        first.iov_len -= bytes;
+                        break;
+                    }
+                    bytes -= first.iov_len;
+                    list = list.wrapping_add(1);
+                    count -= 1;
+                }
+                Memory::Vector { list, count }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(step: Step, len: u64) -> Slot {
+        let memory = Memory::One { addr: std::ptr::without_provenance_mut(4096), registered: None };
+        Slot { step, left: len, memory, ..Slot::empty() }
+    }
+
+    #[test]
+    fn a_short_transfer_goes_on_where_it_stopped() {
+        let mut s = slot(Step::Read, 8192);
+        assert_eq!(s.answer(512), Outcome::Again);
+        assert_eq!((s.offset, s.left), (512, 7680));
+        assert!(matches!(s.memory, Memory::One { addr, .. } if addr.addr() == 4608));
+        assert_eq!(s.answer(7680), Outcome::Done(BlkStatus::Ok));
+    }
+
+    #[test]
+    fn the_end_of_the_file_inside_its_capacity_is_an_io_error() {
+        assert_eq!(slot(Step::Read, 8192).answer(0), Outcome::Done(BlkStatus::IoErr));
+        assert_eq!(slot(Step::Write { fua: false }, 512).answer(0), Outcome::Done(BlkStatus::IoErr));
+    }
+
+    #[test]
+    fn a_short_vector_keeps_its_unread_pieces() {
+        let piece = |addr: usize, iov_len| iovec { iov_base: std::ptr::without_provenance_mut(addr), iov_len };
+        let mut list = [piece(4096, 512), piece(8192, 1024), piece(16384, 512)];
+        let mut s = slot(Step::Read, 2048);
+        s.memory = Memory::Vector { list: list.as_mut_ptr(), count: 3 };
+        assert_eq!(s.answer(512 + 512), Outcome::Again);
+        let Memory::Vector { list: rest, count } = s.memory else { panic!("still a vector") };
+        assert_eq!(count, 2);
+        // SAFETY: `rest` points into `list`, which lives.
+        let first = unsafe { &*rest };
+        assert_eq!((first.iov_base.addr(), first.iov_len), (8192 + 512, 512));
+    }
+
+    #[test]
+    fn zero_range_falls_back_to_writing_zeroes_in_chunks() {
+        let mut s = slot(Step::ZeroRange, ZERO_CHUNK as u64 + 512);
+        assert_eq!(s.answer(-libc::EOPNOTSUPP), Outcome::Again);
+        assert_eq!(s.step, Step::WriteZeroBuffer);
+        assert_eq!(s.answer(ZERO_CHUNK as i32), Outcome::Again);
+        assert_eq!((s.offset, s.left), (ZERO_CHUNK as u64, 512));
+        assert_eq!(s.answer(512), Outcome::Done(BlkStatus::Ok));
+    }
+
+    #[test]
+    fn errors_keep_their_meaning_and_retries_are_bounded() {
+        let of = |errno: i32| slot(Step::Write { fua: true }, 512).answer(-errno);
+        assert_eq!(of(libc::ENOSPC), Outcome::Done(BlkStatus::NoSpc));
+        assert_eq!(of(libc::EDQUOT), Outcome::Done(BlkStatus::NoSpc));
+        assert_eq!(of(libc::EIO), Outcome::Done(BlkStatus::IoErr));
+        assert_eq!(of(libc::EINVAL), Outcome::Done(BlkStatus::Inval));
+        assert_eq!(slot(Step::PunchHole, 512).answer(-libc::EOPNOTSUPP), Outcome::Done(BlkStatus::NotSupp));
+        let mut s = slot(Step::Read, 512);
+        for _ in 0..MAX_RETRIES {
+            assert_eq!(s.answer(-libc::EAGAIN), Outcome::Again);
+        }
+        assert_eq!(s.answer(-libc::EAGAIN), Outcome::Done(BlkStatus::Again));
+    }
+}
