@@ -9,15 +9,15 @@ use crate::driver::POLL_BATCH;
 use crate::flush;
 use crate::hctx::state;
 use crate::id::{HctxId, SubmitterId};
+use crate::lock::Lock;
 use crate::request::{NO_TAG, Request, RequestId, Rq, RqState, rqf};
 use crate::status::BlkStatus;
 use crate::submitter::{Env, Local, Remote};
 use crate::tags::PutBatch;
 use crate::time::Instant;
 use core::sync::atomic::Ordering;
-use lock_api::RawMutex;
 
-impl<L: RawMutex> Env<L> {
+impl<L: Lock> Env<L> {
     /// Collects completions of every hctx this submitter's requests go to.
     #[inline]
     pub(crate) fn poll_hctxs(&self, local: &mut Local, now: Instant) {

@@ -7,6 +7,7 @@
 
 use crate::driver::RqBatch;
 use crate::hctx::{Hctx, state};
+use crate::lock::Lock;
 use crate::request::{NO_TAG, RequestId, Rq};
 use crate::sbitmap::TagAllocHint;
 use crate::status::QueueRqStatus;
@@ -14,7 +15,6 @@ use crate::submitter::{Env, Local};
 use crate::tags::TagClass;
 use crate::time::{Duration, Instant};
 use core::sync::atomic::Ordering;
-use lock_api::RawMutex;
 
 /// `BLK_MQ_RESOURCE_DELAY`, `BLK_MQ_BUDGET_DELAY`: when to look again without a completion to wait for.
 pub(crate) const BLK_MQ_RESOURCE_DELAY: Duration = Duration::from_ms(3);
@@ -23,7 +23,7 @@ pub(crate) const BLK_MQ_RESOURCE_DELAY: Duration = Duration::from_ms(3);
 /// yields after a second or when rescheduling is due).
 const MAX_PASSES: u32 = 64;
 
-impl<L: RawMutex> Env<L> {
+impl<L: Lock> Env<L> {
     /// Hands requests that hold driver tags to the driver. Returns how many of `ids` are dealt with (accepted or ended)
     /// and, when not all, why it stopped.
     #[inline]
@@ -102,9 +102,7 @@ impl<L: RawMutex> Env<L> {
     }
 
     fn has_pending(&self, h: &Hctx<L>) -> bool {
-        !h.dispatch.is_empty()
-            || h.ctx_map.any_bit_set()
-            || self.st.elevator.as_ref().is_some_and(|e| e.has_work(h.id))
+        !h.dispatch.is_empty() || h.ctx_map.any_bit_set() || self.st.elevator.as_ref().is_some_and(|e| e.has_work(h.id))
     }
 
     /// Passes over the elevator until it gives nothing more or the hctx is out of tags.
@@ -217,7 +215,8 @@ impl<L: RawMutex> Env<L> {
             ids.push(rq.id());
         }
         let no_tag = ids.len() < rqs.len();
-        let (sent, status) = if ids.is_empty() { (0, QueueRqStatus::Queued) } else { self.queue_rqs(local, hctx, &ids, now) };
+        let (sent, status) =
+            if ids.is_empty() { (0, QueueRqStatus::Queued) } else { self.queue_rqs(local, hctx, &ids, now) };
         for id in &ids[sent..] {
             self.release_driver_tag(hctx, *id);
         }
@@ -301,7 +300,7 @@ impl<L: RawMutex> Env<L> {
 }
 
 /// The elevator's (or list's) time ends here.
-fn stamp_dispatch<L: RawMutex>(env: &Env<L>, rqs: &[Rq], now: Instant) {
+fn stamp_dispatch<L: Lock>(env: &Env<L>, rqs: &[Rq], now: Instant) {
     for rq in rqs {
         let r = env.st.slab.get(rq.id());
         r.dispatch_ns.set(now.as_ns());

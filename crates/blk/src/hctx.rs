@@ -6,12 +6,13 @@
 
 use crate::flush::FlushQueue;
 use crate::id::{CpuId, HctxId};
+use crate::lock::Lock;
 use crate::request::Rq;
 use crate::sbitmap::Sbitmap;
 use crate::time::Instant;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
-use lock_api::{Mutex, RawMutex};
+use lock_api::Mutex;
 use std::collections::VecDeque;
 
 /// `hctx->state` bits.
@@ -28,12 +29,12 @@ pub(crate) mod state {
 const NEVER: u64 = u64::MAX;
 
 /// A list of requests with a length that can be read without its lock.
-pub(crate) struct RqList<L: RawMutex> {
+pub(crate) struct RqList<L: Lock> {
     list: Mutex<L, VecDeque<Rq>>,
     len: AtomicU32,
 }
 
-impl<L: RawMutex> RqList<L> {
+impl<L: Lock> RqList<L> {
     pub(crate) fn new(capacity: usize) -> Self {
         RqList { list: Mutex::new(VecDeque::with_capacity(capacity)), len: AtomicU32::new(0) }
     }
@@ -62,14 +63,14 @@ impl<L: RawMutex> RqList<L> {
 }
 
 /// A software queue: requests of one CPU on their way to one hctx, used when they cannot be issued at once.
-pub(crate) struct Ctx<L: RawMutex> {
+pub(crate) struct Ctx<L: Lock> {
     pub(crate) rqs: RqList<L>,
     /// Bit of this ctx in its hctx's `ctx_map`.
     pub(crate) index_in_hctx: u32,
 }
 
 /// A hardware queue.
-pub(crate) struct Hctx<L: RawMutex> {
+pub(crate) struct Hctx<L: Lock> {
     pub(crate) id: HctxId,
     /// CPUs mapped here, ascending: bit `i` of `ctx_map` is `cpus[i]`.
     pub(crate) cpus: Vec<CpuId>,
@@ -87,7 +88,7 @@ pub(crate) struct Hctx<L: RawMutex> {
     pub(crate) flush: Mutex<L, FlushQueue>,
 }
 
-impl<L: RawMutex> Hctx<L> {
+impl<L: Lock> Hctx<L> {
     pub(crate) fn new(id: HctxId, cpus: Vec<CpuId>, nr_requests: usize) -> Self {
         let nr_ctx = (cpus.len() as u32).max(1);
         Hctx {
@@ -154,7 +155,6 @@ impl<L: RawMutex> Hctx<L> {
     /// Takes the delayed run that is due at `now`; true for one caller.
     pub(crate) fn take_due(&self, now: Instant) -> bool {
         let at = self.run_at.load(Ordering::Relaxed);
-        at <= now.as_ns()
-            && self.run_at.compare_exchange(at, NEVER, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        at <= now.as_ns() && self.run_at.compare_exchange(at, NEVER, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }

@@ -13,6 +13,7 @@ use crate::elevator::{self, Elevator};
 use crate::hctx::{Ctx, Hctx, RqList};
 use crate::id::{CpuId, HctxId, MAX_SUBMITTERS, Sector, SubmitterId};
 use crate::limits::Limits;
+use crate::lock::Lock;
 use crate::relaxed::FieldU32;
 use crate::request::{RequestId, RequestSlab};
 use crate::settings::{BLKDEV_DEFAULT_RQ, MAX_SCHED_RQ, Mode, QueueConfig, SettingError};
@@ -22,7 +23,7 @@ use crate::submitter::SubmitterShared;
 use crate::tags::HctxTags;
 use crate::time::Instant;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use lock_api::{Mutex, RawMutex};
+use lock_api::Mutex;
 use std::sync::{Arc, OnceLock};
 
 /// Tells somebody outside that a submitter has something to do: a bio of it ended elsewhere, or a tag came free.
@@ -39,7 +40,7 @@ impl Notify for NoNotify {
 }
 
 /// Everything that is replaced as one when the queue is rebuilt.
-pub(crate) struct QueueState<L: RawMutex> {
+pub(crate) struct QueueState<L: Lock> {
     pub(crate) map: QueueMap,
     pub(crate) hctxs: Box<[Hctx<L>]>,
     /// Software queues: `cpu * 3 + type`.
@@ -58,7 +59,7 @@ pub(crate) struct QueueState<L: RawMutex> {
     pub(crate) sq: Option<SqQueue<L>>,
 }
 
-impl<L: RawMutex> QueueState<L> {
+impl<L: Lock> QueueState<L> {
     /// The request of an internal tag (scheduler tag with an elevator, driver tag without).
     #[inline]
     pub(crate) fn rq_of_tag(&self, hctx: usize, tag: u32) -> RequestId {
@@ -113,7 +114,7 @@ pub(crate) struct Live {
 }
 
 /// One disk.
-pub struct RequestQueue<L: RawMutex> {
+pub struct RequestQueue<L: Lock> {
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) limits: Limits,
     pub(crate) capacity: Sector,
@@ -133,7 +134,7 @@ pub struct RequestQueue<L: RawMutex> {
     cache_of: Box<[u16]>,
 }
 
-impl<L: RawMutex> RequestQueue<L> {
+impl<L: Lock> RequestQueue<L> {
     /// A disk on `driver` with these settings. Starts the driver's hardware queues. The error names the setting or what
     /// the driver lacks.
     pub fn new(
@@ -414,10 +415,7 @@ impl<L: RawMutex> RequestQueue<L> {
 }
 
 /// Makes all that depends on the settings. Nothing is in flight.
-fn build<L: RawMutex>(
-    driver: &dyn Driver,
-    config: &QueueConfig,
-) -> Result<QueueState<L>, SettingError> {
+fn build<L: Lock>(driver: &dyn Driver, config: &QueueConfig) -> Result<QueueState<L>, SettingError> {
     config.check()?;
     let map = QueueMap::new(&config.topology, config.hw_queues(), config.nr_read_queues, config.nr_poll_queues)
         .map_err(|e| SettingError(e.to_string()))?;
@@ -436,7 +434,9 @@ fn build<L: RawMutex>(
             return Err(SettingError(format!("nr_requests={n}: must be 4..={MAX_SCHED_RQ} with scheduler '{name}'")));
         }
         (Some(n), false) if n > depth => {
-            return Err(SettingError(format!("nr_requests={n}: must be 4..=queue_depth={depth} with scheduler 'none'")));
+            return Err(SettingError(format!(
+                "nr_requests={n}: must be 4..=queue_depth={depth} with scheduler 'none'"
+            )));
         }
         (Some(n), _) if n <= config.reserved_tags => {
             let r = config.reserved_tags;
@@ -448,7 +448,8 @@ fn build<L: RawMutex>(
     };
     let stride = 1 + if with_elevator { nr_requests } else { depth };
     let slab = RequestSlab::new(nr_hctx as usize * stride as usize);
-    let elevator = elevator::by_name::<L>(name, slab.len(), nr_hctx, nr_requests).map_err(|e| SettingError(e.to_string()))?;
+    let elevator =
+        elevator::by_name::<L>(name, slab.len(), nr_hctx, nr_requests).map_err(|e| SettingError(e.to_string()))?;
     if let Some(e) = &elevator {
         for (k, v) in &config.iosched {
             e.set_tunable(k, *v).map_err(SettingError)?;
@@ -481,10 +482,7 @@ fn build<L: RawMutex>(
     })
 }
 
-fn build_sq<L: RawMutex>(
-    config: &QueueConfig,
-    map: QueueMap,
-) -> Result<QueueState<L>, SettingError> {
+fn build_sq<L: Lock>(config: &QueueConfig, map: QueueMap) -> Result<QueueState<L>, SettingError> {
     let nr_requests = config.nr_requests.unwrap_or(BLKDEV_DEFAULT_RQ);
     let sq = SqQueue::new(config, nr_requests).map_err(SettingError)?;
     let slab = RequestSlab::new(sq.slab_len());
@@ -507,7 +505,7 @@ fn build_sq<L: RawMutex>(
 
 type Wiring<L> = (Box<[Hctx<L>]>, Box<[Ctx<L>]>);
 
-fn wire<L: RawMutex>(map: &QueueMap, topo: &crate::cpumap::CpuTopology, nr_requests: usize) -> Wiring<L> {
+fn wire<L: Lock>(map: &QueueMap, topo: &crate::cpumap::CpuTopology, nr_requests: usize) -> Wiring<L> {
     let hctxs: Box<[Hctx<L>]> = (0..map.nr_hw_queues())
         .map(|h| {
             let cpus = map.cpus_of(h).iter().map(|c| CpuId::new(u32::from(*c))).collect();

@@ -10,6 +10,7 @@ use crate::cpumap::HctxType;
 use crate::elevator::{BioMerge, BioRef, ElvCx};
 use crate::flush;
 use crate::hctx::state;
+use crate::lock::Lock;
 use crate::merge::{self, MergeKind};
 use crate::plug::{BLK_MAX_REQUEST_COUNT, BLK_PLUG_FLUSH_SECTORS};
 use crate::request::{NO_TAG, Request, RequestId, Rq, RqState, rqf};
@@ -20,12 +21,11 @@ use crate::submitter::{Env, Local};
 use crate::tags::TagClass;
 use crate::time::Instant;
 use core::sync::atomic::Ordering;
-use lock_api::RawMutex;
 
 /// How far back a bio looks for a merge in its ctx list (`BLK_MQ_CTX_MERGE_DEPTH`).
 const CTX_MERGE_DEPTH: usize = 8;
 
-impl<L: RawMutex> Env<L> {
+impl<L: Lock> Env<L> {
     /// What is wrong with a bio by itself.
     #[inline]
     pub(crate) fn check_bio(&self, bio: &Bio) -> Result<(), BlkStatus> {
@@ -68,8 +68,8 @@ impl<L: RawMutex> Env<L> {
     pub(crate) fn queue_bio(&self, local: &mut Local, index: u32, now: Instant) -> bool {
         let slot = self.pool().slot(index as usize);
         let nr = slot.nr_sectors.get();
-        let split = slot.op() != Op::Flush
-            && bio_split_sectors(&self.q.limits, slot.op(), slot.sector.get(), nr).is_some();
+        let split =
+            slot.op() != Op::Flush && bio_split_sectors(&self.q.limits, slot.op(), slot.sector.get(), nr).is_some();
         if split { self.queue_split(local, index, now) } else { self.queue_one(local, index, slot, now) }
     }
 
@@ -83,9 +83,7 @@ impl<L: RawMutex> Env<L> {
             self.end_bio(local, BioId::new(self.id, index), BlkStatus::Again);
             return true;
         }
-        while let Some(front) =
-            bio_split_sectors(&self.q.limits, op, parent.sector.get(), parent.nr_sectors.get())
-        {
+        while let Some(front) = bio_split_sectors(&self.q.limits, op, parent.sector.get(), parent.nr_sectors.get()) {
             let Some(piece_index) = local.free_bios.pop() else { return false };
             let piece = self.pool().slot(piece_index as usize);
             piece.copy_front(parent, front, index);
@@ -171,13 +169,7 @@ impl<L: RawMutex> Env<L> {
     }
 
     pub(crate) fn elv_cx(&self, now: Instant) -> ElvCx<'_> {
-        ElvCx {
-            rqs: &self.st.slab,
-            bios: &self.q.bios,
-            limits: &self.q.limits,
-            nomerges: self.nomerges(),
-            now,
-        }
+        ElvCx { rqs: &self.st.slab, bios: &self.q.bios, limits: &self.q.limits, nomerges: self.nomerges(), now }
     }
 
     /// Plug first, then the elevator or, without one, the submitting CPU's ctx list.

@@ -9,6 +9,7 @@ use crate::bio::{Bio, BioId, BioPool, Op, OpFlags};
 use crate::cpumap::HctxType;
 use crate::driver::Completions;
 use crate::id::{CpuId, HctxId, SubmitterId};
+use crate::lock::Lock;
 use crate::plug::Plug;
 use crate::queue::{QueueState, RequestQueue};
 use crate::relaxed::FieldU16;
@@ -21,7 +22,7 @@ use crate::tags::TagClass;
 use crate::time::Instant;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crossbeam_utils::CachePadded;
-use lock_api::{Mutex, RawMutex};
+use lock_api::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ pub(crate) enum Remote {
 }
 
 /// The half of a submitter that others may reach.
-pub(crate) struct SubmitterShared<L: RawMutex> {
+pub(crate) struct SubmitterShared<L: Lock> {
     /// 1 while it is inside the block layer with requests that a freeze has to wait for.
     inside: CachePadded<AtomicU32>,
     in_use: AtomicBool,
@@ -65,7 +66,7 @@ pub(crate) struct SubmitterShared<L: RawMutex> {
     pub(crate) hctxs: Box<[HctxCounters]>,
 }
 
-impl<L: RawMutex> SubmitterShared<L> {
+impl<L: Lock> SubmitterShared<L> {
     pub(crate) fn new(nr_bios: u32, nr_cpus: u16) -> Self {
         SubmitterShared {
             inside: CachePadded::new(AtomicU32::new(0)),
@@ -100,7 +101,7 @@ impl<L: RawMutex> SubmitterShared<L> {
 }
 
 /// What a submitter knows of the disk; shared by all steps of the data path.
-pub(crate) struct Env<L: RawMutex> {
+pub(crate) struct Env<L: Lock> {
     pub(crate) q: Arc<RequestQueue<L>>,
     pub(crate) st: Arc<QueueState<L>>,
     pub(crate) shared: Arc<SubmitterShared<L>>,
@@ -110,7 +111,7 @@ pub(crate) struct Env<L: RawMutex> {
     pub(crate) hctx_of: [u16; 3],
 }
 
-impl<L: RawMutex> Env<L> {
+impl<L: Lock> Env<L> {
     #[inline]
     pub(crate) fn pool(&self) -> &BioPool {
         self.q.bios.pool_or_init(self.id)
@@ -158,14 +159,14 @@ pub(crate) struct Scratch {
 }
 
 /// One thread's way into one disk. See the module's text.
-pub struct Submitter<L: RawMutex> {
+pub struct Submitter<L: Lock> {
     pub(crate) env: Env<L>,
     pub(crate) local: Local,
     generation: u64,
     inside: bool,
 }
 
-impl<L: RawMutex> RequestQueue<L> {
+impl<L: Lock> RequestQueue<L> {
     /// A new submitter on `cpu`. `None` when all [`MAX_SUBMITTERS`](crate::id::MAX_SUBMITTERS) are in use. Panics when
     /// the stack has no such CPU.
     pub fn submitter(self: &Arc<Self>, cpu: CpuId) -> Option<Submitter<L>> {
@@ -196,7 +197,7 @@ impl<L: RawMutex> RequestQueue<L> {
     }
 }
 
-impl<L: RawMutex> Submitter<L> {
+impl<L: Lock> Submitter<L> {
     /// Its number: what [`Notify`](crate::queue::Notify) is told.
     pub fn id(&self) -> SubmitterId {
         self.env.id
@@ -383,7 +384,7 @@ impl<L: RawMutex> Submitter<L> {
     }
 }
 
-impl<L: RawMutex> Drop for Submitter<L> {
+impl<L: Lock> Drop for Submitter<L> {
     /// Gives the submitter's place back. Panics when bios of it are still inside the block layer (their completions
     /// would reach the next owner); poll and reap until [`Submitter::outstanding`] is 0 first.
     fn drop(&mut self) {
@@ -397,7 +398,7 @@ impl<L: RawMutex> Drop for Submitter<L> {
     }
 }
 
-impl<L: RawMutex> Env<L> {
+impl<L: Lock> Env<L> {
     /// Ends what other submitters completed for this one.
     #[cold]
     fn take_remote(&self, local: &mut Local, now: Instant) {

@@ -4,9 +4,9 @@
 //! Used twice: as driver tags (bounded by the device's queue depth) and, with an elevator, as scheduler tags (bounded by
 //! `nr_requests`). A tag number is an index into the hctx's part of the request slab. Source: block/blk-mq-tag.c.
 
+use crate::lock::Lock;
 use crate::sbitmap::{Sbitmap, TagAllocHint, TagBatch};
 use crate::sbitmap_queue::{SbitmapQueue, WaiterId};
-use lock_api::RawMutex;
 
 /// Which of an hctx's tags a request may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,13 +20,13 @@ pub(crate) enum TagClass {
 }
 
 /// Tags of one hctx.
-pub(crate) struct HctxTags<L: RawMutex> {
+pub(crate) struct HctxTags<L: Lock> {
     normal: SbitmapQueue<L>,
     reserved: Option<SbitmapQueue<L>>,
     nr_reserved: u32,
 }
 
-impl<L: RawMutex> HctxTags<L> {
+impl<L: Lock> HctxTags<L> {
     /// `depth` tags in all, `nr_reserved` of them reserved. Panics unless at least one normal tag remains.
     pub(crate) fn new(depth: u32, nr_reserved: u32) -> Self {
         assert!(depth > nr_reserved, "a tag set needs at least one tag beyond the reserved ones");

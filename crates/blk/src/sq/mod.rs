@@ -9,7 +9,9 @@
 mod request_list;
 
 use crate::bio::{BioId, BioSlot, Op, OpFlags};
-use crate::elevator::{self, BioMerge, BioRef, LegacyElevator, LegacyInsert, Tunable};
+use crate::elevator::legacy::{self, LegacyElevator, LegacyInsert};
+use crate::elevator::{BioMerge, BioRef, Tunable};
+use crate::lock::Lock;
 use crate::merge;
 use crate::request::{NO_TAG, Request, RequestId, Rq, rqf};
 use crate::settings::QueueConfig;
@@ -17,7 +19,7 @@ use crate::status::QueueRqStatus;
 use crate::submitter::{Env, Local};
 use crate::time::Instant;
 use crossbeam_utils::CachePadded;
-use lock_api::{Mutex, RawMutex};
+use lock_api::Mutex;
 pub(crate) use request_list::Batching;
 use request_list::RequestList;
 use std::collections::VecDeque;
@@ -26,7 +28,7 @@ use std::collections::VecDeque;
 const SQ_DISPATCH_BATCH: usize = 32;
 
 /// Everything behind the `queue_lock`.
-pub(crate) struct SqQueue<L: RawMutex> {
+pub(crate) struct SqQueue<L: Lock> {
     inner: CachePadded<Mutex<L, SqInner>>,
     nr_requests: u32,
 }
@@ -45,11 +47,11 @@ struct SqInner {
     busy: bool,
 }
 
-impl<L: RawMutex> SqQueue<L> {
+impl<L: Lock> SqQueue<L> {
     pub(crate) fn new(config: &QueueConfig, nr_requests: u32) -> Result<Self, String> {
         let nr_rqs = RequestList::most(nr_requests) * 2;
         let name = config.scheduler.as_deref().unwrap_or("deadline");
-        let mut elevator = elevator::legacy_by_name(name, nr_rqs as usize + 1).map_err(|e| e.to_string())?;
+        let mut elevator = legacy::legacy_by_name(name, nr_rqs as usize + 1).map_err(|e| e.to_string())?;
         for (k, v) in &config.iosched {
             elevator.set_tunable(k, *v)?;
         }
@@ -86,7 +88,7 @@ impl<L: RawMutex> SqQueue<L> {
     }
 }
 
-impl<L: RawMutex> Env<L> {
+impl<L: Lock> Env<L> {
     fn sq(&self) -> &SqQueue<L> {
         self.st.sq.as_ref().expect("single-queue path in single-queue mode")
     }
