@@ -4,5 +4,6 @@
 //! A job means the same on real hardware and in simulation: nothing here reads a clock, starts a thread or touches a
 //! file. Modules in the order an I/O meets them:
 
+pub mod job;
 pub mod stats;
 pub mod hist;

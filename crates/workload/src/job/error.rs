@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is wrong with a job file, said so that a person can act on it.
+//!
+//! Guarantees: every error and warning carries place, option, value, rule and remedy and prints as one line. Does not do:
+//! decide anything; `parse` and `resolve` make these values.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Where an option was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A line (1-based) of a job file or an included file; line 0 = the file as a whole.
+    Line {
+        /// Name as the caller or `include` gave it.
+        file: Arc<str>,
+        /// Line number.
+        line: u32,
+    },
+    /// A command-line override.
+    Override,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Line { file, line: 0 } => write!(f, "{file}"),
+            Origin::Line { file, line } => write!(f, "{file}:{line}"),
+            Origin::Override => f.write_str("--set"),
+        }
+    }
+}
+
+/// What kind of rule was broken; for callers that treat kinds apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The file's form: text outside a section, a bad header, an include that fails.
+    Syntax,
+    /// No such option in fio.
+    UnknownOption,
+    /// fio has it, mqblk does not.
+    Unsupported,
+    /// The value does not parse or is out of range.
+    BadValue,
+    /// Options that contradict each other, or one that needs another.
+    Conflict,
+}
+
+/// One thing wrong with a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobError {
+    /// Where.
+    pub origin: Origin,
+    /// The section it concerns (`global` for a global section); `None` outside of sections.
+    pub job: Option<String>,
+    /// What was typed: `iodepth=0`, or a piece of the line.
+    pub typed: String,
+    /// Kind of rule.
+    pub kind: ErrorKind,
+    /// The rule: `must be 1..=65536`.
+    pub rule: String,
+    /// What to do; may be empty where the rule says it.
+    pub remedy: String,
+}
+
+impl fmt::Display for JobError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.origin, self.typed, self.rule)?;
+        if let Some(job) = &self.job {
+            write!(f, " (job '{job}')")?;
+        }
+        if !self.remedy.is_empty() {
+            write!(f, "; {}", self.remedy)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for JobError {}
+
+/// Everything wrong with a job file: the first error of each line, in file order. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobErrors {
+    /// The errors.
+    pub errors: Vec<JobError>,
+}
+
+impl fmt::Display for JobErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, error) in self.errors.iter().enumerate() {
+            if i > 0 {
+                f.write_str("\n")?;
+            }
+            error.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for JobErrors {}
+
+/// Something accepted that has no effect here, or not the one typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// Where.
+    pub origin: Origin,
+    /// The section it concerns.
+    pub job: Option<String>,
+    /// What was typed.
+    pub typed: String,
+    /// What mqblk does instead, and why that is harmless or what to do.
+    pub advice: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.origin, self.typed, self.advice)?;
+        if let Some(job) = &self.job {
+            write!(f, " (job '{job}')")?;
+        }
+        Ok(())
+    }
+}
