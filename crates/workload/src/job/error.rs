@@ -121,3 +121,26 @@ impl fmt::Display for Warning {
         Ok(())
     }
 }
+
+/// Why a value is refused; the caller knows where and what was typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reject {
+    /// As [`JobError::kind`].
+    pub kind: ErrorKind,
+    /// As [`JobError::rule`].
+    pub rule: String,
+    /// As [`JobError::remedy`].
+    pub remedy: String,
+}
+
+impl Reject {
+    /// A value that does not parse or is out of range.
+    pub(super) fn new(rule: &str, remedy: &str) -> Self {
+        Reject { kind: ErrorKind::BadValue, rule: rule.to_owned(), remedy: remedy.to_owned() }
+    }
+
+    /// Something fio has and mqblk does not.
+    pub(super) fn unsupported(rule: &str, remedy: &str) -> Self {
+        Reject { kind: ErrorKind::Unsupported, ..Reject::new(rule, remedy) }
+    }
+}

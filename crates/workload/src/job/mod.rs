@@ -3,12 +3,43 @@
 //!
 //! Two steps: what was typed (`parse`: sections, keys, values, lines), then what it means (`options`: one table of every
 //! option fio has; `resolve`: checks between options). An option fio has and mqblk does not is refused by name, or ignored
-//! with a [`Warning`] where it cannot change the result.
+//! with a [`Warning`] where it cannot change the result; an unknown option is refused with the nearest name.
+//!
+//! ```
+//! use workload::job::{JobFile, ParseContext};
+//!
+//! let text = "[global]\nbs=4k\n[reader]\nrw=randread\nioengine=libaio\niodepth=32\nsize=1g\n";
+//! let file = JobFile::parse_str(text, &ParseContext::bare("oltp.fio"), &[]).expect("a valid job");
+//! assert_eq!(file.jobs[0].iodepth, 32);
+//!
+//! let wrong = JobFile::parse_str("[a]\niodepth=0\n", &ParseContext::bare("a.fio"), &[]).expect_err("0 is no depth");
+//! assert_eq!(wrong.to_string(), "a.fio:2: iodepth=0: must be 1..=65536 (job 'a')");
+//! ```
 
 mod error;
-mod spec;
 mod values;
+mod spec;
+
+mod parse;
+mod interpret;
+mod expand;
+mod arith;
+mod units;
+mod draft;
+mod options;
+mod table_engine;
+mod table_io;
+mod table_report;
+mod table_target;
+mod setters;
+mod lists;
+mod pattern;
+mod suggest;
+mod resolve;
 
 pub use error::{ErrorKind, JobError, JobErrors, Origin, Warning};
-pub use spec::{DEFAULT_PERCENTILES, DEFAULT_RANDSEED, IODEPTH_MAX, Job, JobFile, NUMJOBS_MAX};
+pub use interpret::ParseContext;
+pub use options::{OptionInfo, Support, find_option, nearest_option, options};
+pub use parse::{IncludeReader, NoIncludes};
+pub use spec::{BLOCK_BYTES_MAX, DEFAULT_PERCENTILES, DEFAULT_RANDSEED, IODEPTH_MAX, Job, JobFile, NUMJOBS_MAX};
 pub use values::*;

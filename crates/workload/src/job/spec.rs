@@ -13,14 +13,14 @@ use super::values::*;
 /// fio's default `randseed`.
 pub const DEFAULT_RANDSEED: u64 = 0xb189_9bed;
 /// fio's default `percentile_list`.
-pub const DEFAULT_PERCENTILES: [f64; 17] = [
-    1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95,
-    99.99,
-];
+pub const DEFAULT_PERCENTILES: [f64; 17] =
+    [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
 /// Largest `iodepth` accepted. Requests are allocated at start, so an absurd depth is a typing error, not a workload.
 pub const IODEPTH_MAX: u32 = 65_536;
-/// Largest `numjobs` accepted; as fio's limit on threads.
+/// Largest `numjobs` accepted, and most instances in one file; as fio's limit on threads.
 pub const NUMJOBS_MAX: u32 = 4_096;
+/// Largest block size accepted, 1 GiB: buffers for the whole queue depth are allocated at start.
+pub const BLOCK_BYTES_MAX: u64 = 1 << 30;
 
 /// A whole job file, resolved.
 #[derive(Clone, Debug, PartialEq)]
@@ -228,10 +228,7 @@ impl Job {
             overwrite: false,
             allow_file_create: true,
             allow_mounted_write: false,
-            rw: Rw {
-                mode: RwMode::Read,
-                random: false,
-            },
+            rw: Rw { mode: RwMode::Read, random: false },
             seq_offset_add_bytes: 0,
             rand_offset_every: 1,
             rw_sequencer: RwSequencer::Sequential,
@@ -295,8 +292,8 @@ impl Job {
     }
 
     /// The file that instance `jobnum` (0-based, counted over `numjobs`) works on, by fio's rules: `filename` is shared by
-    /// all instances; otherwise `filename_format` names one file per instance. `directory` is put in front of a relative
-    /// name. A name for which `is_target` holds (such as `null:`) is returned as typed; any other has `\:` unescaped.
+    /// all instances (in the first `directory`); otherwise `filename_format` names one file per instance, dealt over the
+    /// directories. A name for which `is_target` holds (such as `null:`) is returned as typed; any other has `\:` unescaped.
     pub fn file_name(&self, jobnum: u32, is_target: &dyn Fn(&str) -> bool) -> String {
         let name = match &self.filename {
             Some(typed) if is_target(typed) => return typed.clone(),
@@ -310,23 +307,20 @@ impl Job {
         if self.directory.is_empty() || name.starts_with('/') {
             return name;
         }
-        let dir = &self.directory[jobnum as usize % self.directory.len()];
+        let nth = if self.filename.is_some() { 0 } else { jobnum as usize % self.directory.len() };
+        let dir = &self.directory[nth];
         format!("{}/{}", dir.trim_end_matches('/'), name)
     }
 
     /// Smallest block over the directions this job issues.
     pub fn min_block_bytes(&self) -> u64 {
         let used = Dir::ALL.iter().filter(|d| self.rw.has(**d));
-        used.map(|d| self.block_sizes[*d].min_bytes())
-            .min()
-            .unwrap_or(0)
+        used.map(|d| self.block_sizes[*d].min_bytes()).min().unwrap_or(0)
     }
 
     /// Largest block over the directions this job issues.
     pub fn max_block_bytes(&self) -> u64 {
         let used = Dir::ALL.iter().filter(|d| self.rw.has(**d));
-        used.map(|d| self.block_sizes[*d].max_bytes())
-            .max()
-            .unwrap_or(0)
+        used.map(|d| self.block_sizes[*d].max_bytes()).max().unwrap_or(0)
     }
 }

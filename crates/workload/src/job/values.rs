@@ -48,11 +48,7 @@ pub struct PerDir<T> {
 impl<T: Clone> PerDir<T> {
     /// The same value for every direction.
     pub fn all(value: T) -> Self {
-        PerDir {
-            read: value.clone(),
-            write: value.clone(),
-            trim: value,
-        }
+        PerDir { read: value.clone(), write: value.clone(), trim: value }
     }
 }
 
@@ -254,11 +250,7 @@ impl IoEngine {
     pub fn submit(self) -> Submit {
         match self {
             IoEngine::Libaio | IoEngine::IoUring | IoEngine::PosixAio => Submit::Async,
-            IoEngine::Sync
-            | IoEngine::Psync
-            | IoEngine::Vsync
-            | IoEngine::Pvsync
-            | IoEngine::Pvsync2 => Submit::Sync,
+            IoEngine::Sync | IoEngine::Psync | IoEngine::Vsync | IoEngine::Pvsync | IoEngine::Pvsync2 => Submit::Sync,
             IoEngine::Null => Submit::Null,
         }
     }

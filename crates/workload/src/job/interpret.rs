@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From raw sections to jobs: applies the option table in fio's order and collects what is wrong.
+//!
+//! Guarantees: `[global]` sections accumulate and reach the jobs below them only; overrides come last; one error per line,
+//! in reading order; an unsupported option counts only for jobs it is in force for. Needs from callers: a
+//! [`ParseContext`]. Does not do: I/O, environment access.
+
+use super::draft::{Draft, Given};
+use super::error::{ErrorKind, JobError, JobErrors, Origin, Reject, Warning};
+use super::expand::{self, Lookup};
+use super::options::{self, OptionInfo, Support};
+use super::parse::{self, IncludeReader, NoIncludes, Raw, RawOption, RawSection};
+use super::resolve::{self, Surroundings};
+use super::spec::{Job, JobFile};
+use super::units;
+
+/// What a job file may refer to. The parser itself reads no file and no environment.
+#[derive(Clone, Copy)]
+pub struct ParseContext<'a> {
+    /// Name of the job file: for messages, and its directory is where includes are looked up.
+    pub file: &'a str,
+    /// `${NAME}`; `None` = not set.
+    pub env: &'a dyn Fn(&str) -> Option<String>,
+    /// Reads included files.
+    pub include: &'a dyn IncludeReader,
+    /// CPUs of the machine: `$ncpus`, and the bound of `cpus_allowed`. At least 1.
+    pub ncpus: u32,
+    /// `$pagesize` in bytes.
+    pub pagesize_bytes: u64,
+    /// `$mb_memory`: main memory in MiB.
+    pub memory_mib: u64,
+    /// Does this `filename` name one of mqblk's targets (such as `null:`), so that its `:` do not separate files?
+    pub is_target: &'a dyn Fn(&str) -> bool,
+}
+
+impl<'a> ParseContext<'a> {
+    /// A context without environment, includes or targets, on a machine of one CPU; for tests and as a base to change.
+    pub fn bare(file: &'a str) -> Self {
+        ParseContext {
+            file,
+            env: &|_| None,
+            include: &NoIncludes,
+            ncpus: 1,
+            pagesize_bytes: 4096,
+            memory_mib: 1024,
+            is_target: &|_| false,
+        }
+    }
+}
+
+impl JobFile {
+    /// Parses and checks a job file; `overrides` (`key`, `value`; an empty value sets a flag) act on every job, last.
+    ///
+    /// # Errors
+    /// The first error of each line, in reading order.
+    pub fn parse_str(
+        text: &str,
+        context: &ParseContext<'_>,
+        overrides: &[(String, String)],
+    ) -> Result<JobFile, JobErrors> {
+        let raw = parse::parse(context.file, text, context.include);
+        Interpreter::new(context, &raw, overrides).run(raw)
+    }
+}
+
+struct Interpreter<'a> {
+    context: &'a ParseContext<'a>,
+    lookup: Lookup<'a>,
+    overrides: Vec<RawOption>,
+    errors: Vec<(u32, JobError)>,
+    warnings: Vec<Warning>,
+}
+
+impl<'a> Interpreter<'a> {
+    fn new(context: &'a ParseContext<'a>, raw: &Raw, overrides: &[(String, String)]) -> Self {
+        let option = |((key, value), seq): (&(String, String), u32)| RawOption {
+            origin: Origin::Override,
+            seq,
+            key: key.trim().to_owned(),
+            value: Some(value.trim().to_owned()).filter(|v| !v.is_empty()),
+        };
+        let keywords = [
+            ("pagesize", context.pagesize_bytes),
+            ("mb_memory", context.memory_mib),
+            ("ncpus", u64::from(context.ncpus)),
+        ];
+        Interpreter {
+            context,
+            lookup: Lookup { env: context.env, keywords },
+            overrides: overrides.iter().zip(raw.next_seq + 1..).map(option).collect(),
+            errors: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    fn run(mut self, mut raw: Raw) -> Result<JobFile, JobErrors> {
+        self.errors.append(&mut raw.errors);
+        self.warnings.append(&mut raw.warnings);
+        let mut global = Draft::new();
+        let mut jobs: Vec<Job> = Vec::new();
+        for section in &raw.sections {
+            if section.global {
+                self.apply_all(&mut global, &section.options, section);
+            } else {
+                let job = self.job(global.clone(), section, &jobs);
+                jobs.push(job);
+            }
+        }
+        if jobs.is_empty() && self.errors.is_empty() {
+            self.no_job();
+        }
+        self.finish(jobs)
+    }
+
+    /// One job section: globals so far, its own options, the overrides.
+    fn job(&mut self, mut draft: Draft, section: &RawSection, above: &[Job]) -> Job {
+        draft.job.name.clone_from(&section.name);
+        draft.job.line = section.line;
+        self.apply_all(&mut draft, &section.options, section);
+        let overrides = std::mem::take(&mut self.overrides);
+        self.apply_all(&mut draft, &overrides, section);
+        self.overrides = overrides;
+        let around = Surroundings {
+            above,
+            header: Origin::Line { file: self.context.file.into(), line: section.line },
+            header_seq: section.seq,
+            ncpus: self.context.ncpus,
+            is_target: self.context.is_target,
+        };
+        let mut resolved = resolve::resolve(draft, &around);
+        self.errors.append(&mut resolved.errors);
+        self.warnings.append(&mut resolved.warnings);
+        resolved.job
+    }
+
+    /// `kb_base` decides how the others read, so it goes first wherever it stands (as in fio).
+    fn apply_all(&mut self, draft: &mut Draft, options: &[RawOption], section: &RawSection) {
+        let (bases, others): (Vec<_>, Vec<_>) = options.iter().partition(|o| o.key == "kb_base");
+        for option in bases.into_iter().chain(others) {
+            self.apply(draft, option, section);
+        }
+    }
+
+    fn apply(&mut self, draft: &mut Draft, raw: &RawOption, section: &RawSection) {
+        let Some(option) = options::find_option(&raw.key) else {
+            return self.unknown(raw, section);
+        };
+        if option.name == "name" && section.global {
+            return; // fio names jobs by their sections, whatever a global section says.
+        }
+        draft.refused.remove(option.name);
+        let (value, unset) = match self.expanded(option, raw) {
+            Ok(expanded) => expanded,
+            Err(reject) => return self.reject(draft, option, raw, section, reject),
+        };
+        if value.as_deref().is_some_and(|v| option.off.contains(&v)) {
+            return;
+        }
+        let units = draft.units;
+        if let Err(mut reject) = option.parser.apply(draft, value.as_deref(), units) {
+            if let Some(name) = unset.first() {
+                reject.remedy = format!("the environment variable '{}' is not set", parse::quote(name));
+            }
+            return self.reject(draft, option, raw, section, reject);
+        }
+        if let Some(name) = unset.first() {
+            let advice =
+                format!("the environment variable '{}' is not set; nothing is put in its place", parse::quote(name));
+            self.warn(raw, section, &advice);
+        }
+        let quirk = value.filter(|_| option.parser.counts_data()).and_then(|v| units::unit_quirk(&v, units));
+        if let Some(quirk) = quirk {
+            self.warn(raw, section, &quirk);
+        }
+        match option.support {
+            Support::Supported => {
+                let given = Given { origin: raw.origin.clone(), seq: raw.seq, typed: raw.typed() };
+                draft.given.insert(option.name, given);
+            }
+            Support::Accepted => {}
+            Support::Ignored(advice) => self.warn(raw, section, &format!("ignored: {advice}")),
+            Support::Refused(advice) => {
+                let reject = Reject::unsupported("is not supported by mqblk", advice);
+                self.reject(draft, option, raw, section, reject);
+            }
+        }
+    }
+
+    /// The value with variables and keywords replaced, and the variables that are not set.
+    fn expanded(&self, option: &OptionInfo, raw: &RawOption) -> Result<(Option<String>, Vec<String>), Reject> {
+        let Some(value) = &raw.value else { return Ok((None, Vec::new())) };
+        let expanded = expand::expand(value, &self.lookup).map_err(|rule| Reject::new(&rule, ""))?;
+        if let Some(name) = expanded.unset.first().filter(|_| names_a_file(option)) {
+            // `${DIR}/data` must not become `/data`: mqblk writes to no file the user did not name.
+            let rule = format!("uses the environment variable '{}', which is not set", parse::quote(name));
+            return Err(Reject::new(&rule, "set it, or write the path out"));
+        }
+        Ok((Some(expanded.text), expanded.unset))
+    }
+
+    fn unknown(&mut self, raw: &RawOption, section: &RawSection) {
+        let remedy = match options::nearest_option(&raw.key) {
+            Some(near) => format!("did you mean '{near}'?"),
+            None => "see mqblk run --list-options".to_owned(),
+        };
+        let error = error(raw, section, ErrorKind::UnknownOption, "is no option of fio", &remedy);
+        self.errors.push((raw.seq, error));
+    }
+
+    /// An unsupported option waits in the draft: a job may override what its global section says.
+    fn reject(&mut self, draft: &mut Draft, option: &OptionInfo, raw: &RawOption, section: &RawSection, why: Reject) {
+        let error = error(raw, section, why.kind, &why.rule, &why.remedy);
+        if why.kind == ErrorKind::Unsupported {
+            draft.refused.insert(option.name, (raw.seq, error));
+        } else {
+            self.errors.push((raw.seq, error));
+        }
+    }
+
+    fn warn(&mut self, raw: &RawOption, section: &RawSection, advice: &str) {
+        self.warnings.push(Warning {
+            origin: raw.origin.clone(),
+            job: job_name(raw, section),
+            typed: raw.typed(),
+            advice: advice.to_owned(),
+        });
+    }
+
+    fn no_job(&mut self) {
+        let origin = Origin::Line { file: self.context.file.into(), line: 0 };
+        let error = JobError {
+            origin,
+            job: None,
+            typed: "the file".to_owned(),
+            kind: ErrorKind::Syntax,
+            rule: "has no job section".to_owned(),
+            remedy: "add a section such as [job1]".to_owned(),
+        };
+        self.errors.push((0, error));
+    }
+
+    fn finish(mut self, jobs: Vec<Job>) -> Result<JobFile, JobErrors> {
+        if self.errors.is_empty() {
+            let mut warnings: Vec<Warning> = Vec::new();
+            let mut seen = std::collections::BTreeSet::new();
+            for warning in self.warnings {
+                // A global option or an override meets every job; it is told once.
+                if seen.insert((warning.origin.to_string(), warning.typed.clone(), warning.advice.clone())) {
+                    warnings.push(warning);
+                }
+            }
+            return Ok(JobFile { jobs, warnings });
+        }
+        self.errors.sort_by_key(|(seq, _)| *seq);
+        self.errors.dedup_by_key(|(seq, _)| *seq);
+        Err(JobErrors { errors: self.errors.into_iter().map(|(_, e)| e).collect() })
+    }
+}
+
+/// An override concerns all jobs, so it is told without one.
+fn job_name(raw: &RawOption, section: &RawSection) -> Option<String> {
+    (raw.origin != Origin::Override).then(|| section.name.clone())
+}
+
+fn error(raw: &RawOption, section: &RawSection, kind: ErrorKind, rule: &str, remedy: &str) -> JobError {
+    JobError {
+        origin: raw.origin.clone(),
+        job: job_name(raw, section),
+        typed: raw.typed(),
+        kind,
+        rule: rule.to_owned(),
+        remedy: remedy.to_owned(),
+    }
+}
+
+fn names_a_file(option: &OptionInfo) -> bool {
+    matches!(option.name, "filename" | "directory" | "filename_format")
+}

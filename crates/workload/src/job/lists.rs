@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Options whose value has a grammar of its own: `rw`, `bssplit`, `random_distribution`, `cpus_allowed`, `percentile_list`.
+//!
+//! Guarantees: the results satisfy the docs of their types in `values` (shares sum to 100, lists ascend, ...). Where fio
+//! accepts a list that cannot mean what it says (shares over 100), this refuses. Source: fio HOWTO.
+
+use super::error::Reject;
+use super::units::{self, Units};
+use super::values::*;
+
+/// Longest `bssplit` per direction; fio's bound.
+const BSSPLIT_MAX: usize = 64;
+/// Most zones per direction; fio's bound.
+const ZONES_MAX: usize = 256;
+/// Longest `percentile_list`; fio's bound.
+const PERCENTILES_MAX: usize = 20;
+/// Highest CPU number a list may name, so that `0-4000000000` is not expanded.
+const CPU_MAX: u64 = 65_535;
+/// fio's default exponents.
+const ZIPF_DEFAULT_THETA: f64 = 1.1;
+const PARETO_DEFAULT_H: f64 = 0.2;
+
+/// The words `rw=` knows, in fio's order.
+pub(super) const RW_WORDS: [&str; 11] = [
+    "read",
+    "write",
+    "trim",
+    "randread",
+    "randwrite",
+    "randtrim",
+    "rw",
+    "readwrite",
+    "randrw",
+    "trimwrite",
+    "randtrimwrite",
+];
+
+/// `rw=WORD[:N]`: the mode, and N as typed.
+pub(super) fn rw<'a>(text: &'a str) -> Result<(Rw, Option<&'a str>), Reject> {
+    let (word, modifier) = text.split_once(':').map_or((text, None), |(w, m)| (w, Some(m)));
+    let (base, random) = word.strip_prefix("rand").map_or((word, false), |base| (base, true));
+    let mode = match (base, random) {
+        ("read", _) => RwMode::Read,
+        ("write", _) => RwMode::Write,
+        ("trim", _) => RwMode::Trim,
+        ("rw", _) | ("readwrite", false) => RwMode::ReadWrite,
+        ("trimwrite", _) => RwMode::TrimWrite,
+        _ => {
+            let near = super::suggest::nearest(word, RW_WORDS.iter().copied());
+            let hint = near.map_or(String::new(), |near| format!("did you mean '{near}'? "));
+            return Err(Reject::new("is no I/O pattern", &format!("{hint}use one of {}", RW_WORDS.join(", "))));
+        }
+    };
+    Ok((Rw { mode, random }, modifier))
+}
+
+/// One direction of `bssplit=`: `size/percent:size/:...`; blank percentages share what is left.
+pub(super) fn bssplit(text: &str, units: Units, max_bytes: u64) -> Result<Vec<SizeWeight>, Reject> {
+    let entry = |item: &str| {
+        let (size, pct) = item.split_once('/').unwrap_or((item, ""));
+        Ok((units::int_in(size, units, 1, max_bytes)?, share(pct)?))
+    };
+    let entries = text.split(':').map(entry).collect::<Result<Vec<_>, Reject>>()?;
+    if entries.len() > BSSPLIT_MAX {
+        let rule = format!("has {} sizes for one direction", entries.len());
+        return Err(Reject::new(&rule, &format!("give at most {BSSPLIT_MAX}")));
+    }
+    let shares = fill_shares(entries.iter().map(|e| e.1).collect())?;
+    Ok(entries.iter().zip(shares).map(|(e, pct)| SizeWeight { bytes: e.0, pct }).collect())
+}
+
+/// A percentage, or `None` for a blank.
+fn share(text: &str) -> Result<Option<u32>, Reject> {
+    let text = text.trim();
+    let text = text.strip_suffix('%').unwrap_or(text);
+    match (text.is_empty(), text.parse::<u32>()) {
+        (true, _) => Ok(None),
+        (false, Ok(pct)) if pct <= 100 => Ok(Some(pct)),
+        _ => Err(Reject::new(&format!("has '{text}' for a percentage"), "percentages are whole numbers 0..=100")),
+    }
+}
+
+/// Gives blanks an equal part of what the others leave; the last blank takes the remainder, so the sum is 100.
+fn fill_shares(shares: Vec<Option<u32>>) -> Result<Vec<u32>, Reject> {
+    let given: u32 = shares.iter().flatten().sum();
+    let blanks = shares.iter().filter(|s| s.is_none()).count() as u32;
+    if given > 100 || (blanks == 0 && given != 100) {
+        let rule = format!("has percentages that sum to {given}");
+        return Err(Reject::new(&rule, "they must sum to 100; a blank one takes what is left"));
+    }
+    let mut left = 100 - given;
+    let mut blanks_left = blanks;
+    let fill = |share: Option<u32>| {
+        share.unwrap_or_else(|| {
+            let part = if blanks_left == 1 { left } else { (100 - given) / blanks };
+            blanks_left -= 1;
+            left -= part;
+            part
+        })
+    };
+    Ok(shares.into_iter().map(fill).collect())
+}
+
+/// `random_distribution=`. Only zoned forms take one value per direction, as in fio.
+pub(super) fn distribution(text: &str, units: Units) -> Result<PerDir<Option<Distribution>>, Reject> {
+    let (word, arguments) = text.split_once([':', '=']).map_or((text, None), |(w, a)| (w, Some(a)));
+    if let "zoned" | "zoned_abs" = word {
+        let zones = arguments
+            .ok_or_else(|| Reject::new("has no zones", "write access%/size%:..., such as zoned:60/10:40/90"))?;
+        let absolute = word == "zoned_abs";
+        return units::per_dir(zones, &[','], |part| zoned(part, absolute, units).map(Distribution::Zoned));
+    }
+    let arguments = arguments.map(floats).transpose()?.unwrap_or_default();
+    let (first, center) = match arguments[..] {
+        [] => (None, None),
+        [a] => (Some(a), None),
+        [a, c] => (Some(a), Some(c)),
+        _ => return Err(Reject::new("has too many numbers", "write NAME:value[:center]")),
+    };
+    if let Some(center) = center.filter(|c| !(0.0..=1.0).contains(c)) {
+        return Err(Reject::new(&format!("has center {center}"), "the center must be 0..=1"));
+    }
+    one_distribution(word, first, center).map(|d| PerDir::all(Some(d)))
+}
+
+fn one_distribution(word: &str, value: Option<f64>, center: Option<f64>) -> Result<Distribution, Reject> {
+    match word {
+        "random" if value.is_none() => Ok(Distribution::Random),
+        "zipf" => match value.unwrap_or(ZIPF_DEFAULT_THETA) {
+            theta if theta > 0.0 && theta != 1.0 => Ok(Distribution::Zipf { theta, center }),
+            _ => {
+                Err(Reject::new("has a theta out of range", "zipf's theta must be above 0 and not 1, such as zipf:1.2"))
+            }
+        },
+        "pareto" => match value.unwrap_or(PARETO_DEFAULT_H) {
+            h if h > 0.0 && h < 1.0 => Ok(Distribution::Pareto { h, center }),
+            _ => Err(Reject::new(
+                "has a power out of range",
+                "pareto's power must be between 0 and 1, such as pareto:0.2",
+            )),
+        },
+        "normal" => match value {
+            Some(dev_pct) if dev_pct > 0.0 && dev_pct <= 100.0 => Ok(Distribution::Normal { dev_pct, center }),
+            _ => Err(Reject::new("needs a deviation", "write normal:DEVIATION with 0 < deviation <= 100 (percent)")),
+        },
+        _ => {
+            let known = ["random", "zipf", "pareto", "normal", "zoned", "zoned_abs"];
+            let near = super::suggest::nearest(word, known.into_iter());
+            let hint = near.map_or(String::new(), |near| format!("did you mean '{near}'? "));
+            Err(Reject::new(
+                "is no distribution",
+                &format!("{hint}use random, zipf:T, pareto:H, normal:D, zoned:..., zoned_abs:..."),
+            ))
+        }
+    }
+}
+
+fn zoned(text: &str, absolute: bool, units: Units) -> Result<Vec<Zone>, Reject> {
+    let mut accesses = Vec::new();
+    let mut spans = Vec::new();
+    for item in text.split(':') {
+        let (access, span) = item
+            .split_once('/')
+            .ok_or_else(|| Reject::new(&format!("has a zone '{item}' without '/'"), "write access%/size"))?;
+        accesses.push(share(access)?);
+        spans.push(span);
+    }
+    if accesses.len() > ZONES_MAX {
+        return Err(Reject::new(&format!("has {} zones", accesses.len()), &format!("give at most {ZONES_MAX}")));
+    }
+    let accesses = fill_shares(accesses)?;
+    let spans = if absolute {
+        let bytes = |span: &&str| units::int_in(span, units, 1, u64::MAX).map(Extent::Bytes);
+        spans.iter().map(bytes).collect::<Result<Vec<_>, _>>()?
+    } else {
+        let shares = fill_shares(spans.iter().map(|s| share(s)).collect::<Result<Vec<_>, _>>()?)?;
+        shares.into_iter().map(Extent::Percent).collect()
+    };
+    Ok(accesses.into_iter().zip(spans).map(|(access_pct, span)| Zone { access_pct, span }).collect())
+}
+
+/// Floats separated by `:`; each finite.
+pub(super) fn floats(text: &str) -> Result<Vec<f64>, Reject> {
+    let one = |item: &str| match item.trim().parse::<f64>() {
+        Ok(value) if value.is_finite() => Ok(value),
+        _ => Err(Reject::new(&format!("has '{item}', which is no number"), "write numbers separated by ':'")),
+    };
+    text.split(':').map(one).collect()
+}
+
+/// `percentile_list=`: sorted, without repeats.
+pub(super) fn percentiles(list: Vec<f64>) -> Result<Vec<f64>, Reject> {
+    if let Some(bad) = list.iter().find(|p| !(**p > 0.0 && **p <= 100.0)) {
+        return Err(Reject::new(&format!("has percentile {bad}"), "each must be above 0 and at most 100"));
+    }
+    if list.len() > PERCENTILES_MAX {
+        let rule = format!("has {} percentiles", list.len());
+        return Err(Reject::new(&rule, &format!("give at most {PERCENTILES_MAX}")));
+    }
+    let mut list = list;
+    list.sort_by(f64::total_cmp);
+    list.dedup();
+    Ok(list)
+}
+
+/// `cpus_allowed=0,5,8-15` (fio also takes `:` between the parts): ascending, without repeats.
+pub(super) fn cpus(text: &str) -> Result<Vec<u32>, Reject> {
+    let number = |item: &str| match item.trim().parse::<u64>() {
+        Ok(cpu) if cpu <= CPU_MAX => Ok(cpu as u32),
+        _ => Err(Reject::new(&format!("has '{item}' for a CPU number"), "write CPU numbers and ranges: 0,5,8-15")),
+    };
+    let mut cpus = Vec::new();
+    for item in text.split([',', ':']) {
+        let (first, last) = item.split_once('-').unwrap_or((item, item));
+        let (first, last) = (number(first)?, number(last)?);
+        if first > last {
+            return Err(Reject::new(&format!("has the range '{item}'"), "write the smaller number first"));
+        }
+        cpus.extend(first..=last);
+        // Repeated wide ranges may not grow the list without bound.
+        cpus.sort_unstable();
+        cpus.dedup();
+    }
+    Ok(cpus)
+}
+
+/// `cpumask=`: bit n is CPU n.
+pub(super) fn cpu_mask(mask: u64) -> Result<Vec<u32>, Reject> {
+    let cpus: Vec<u32> = (0..u64::BITS).filter(|n| mask >> n & 1 == 1).collect();
+    if cpus.is_empty() { Err(Reject::new("names no CPU", "set at least one bit")) } else { Ok(cpus) }
+}

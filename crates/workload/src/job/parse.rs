@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What was typed: lines into sections of raw options, includes followed.
+//!
+//! Guarantees: every option keeps the file and line it came from; includes are bounded in depth and number and cannot form
+//! a cycle; an error on one line does not hide those on others. Needs from callers: an [`IncludeReader`] (this crate opens
+//! no file). Does not do: know any option. Where fio guesses (`[name` without `]`), this refuses.
+//! Source: fio HOWTO, "Job file format", and fio 3.33's handling of `;` and `#` behind a value.
+
+use std::sync::Arc;
+
+use super::error::{ErrorKind, JobError, Origin, Warning};
+
+/// Reads included files.
+pub trait IncludeReader {
+    /// The text of the file `path`: as typed if absolute, else joined to the directory of the including file's name.
+    ///
+    /// # Errors
+    /// Why it cannot be read; becomes part of the message.
+    fn read(&self, path: &str) -> Result<String, String>;
+}
+
+/// An [`IncludeReader`] that has no files.
+#[derive(Clone, Copy, Debug)]
+pub struct NoIncludes;
+
+impl IncludeReader for NoIncludes {
+    fn read(&self, _: &str) -> Result<String, String> {
+        Err("no files can be included here".to_owned())
+    }
+}
+
+/// Deepest nesting of includes.
+const INCLUDE_DEPTH_MAX: usize = 16;
+/// Most includes in all, so that files that include each other twice do not explode.
+const INCLUDES_MAX: u32 = 1_024;
+/// Most sections; as fio's limit on jobs.
+const SECTIONS_MAX: usize = 4_096;
+/// Longest piece of a line that a message repeats.
+const QUOTE_CHARS_MAX: usize = 80;
+
+/// One `key[=value]` line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RawOption {
+    pub origin: Origin,
+    /// Position in reading order.
+    pub seq: u32,
+    pub key: String,
+    pub value: Option<String>,
+}
+
+impl RawOption {
+    /// `key=value` for messages, shortened.
+    pub(super) fn typed(&self) -> String {
+        match &self.value {
+            Some(value) => quote(&format!("{}={value}", self.key)),
+            None => quote(&self.key),
+        }
+    }
+}
+
+/// One `[section]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RawSection {
+    pub name: String,
+    pub global: bool,
+    pub line: u32,
+    /// Position of the header in reading order.
+    pub seq: u32,
+    pub options: Vec<RawOption>,
+}
+
+/// Everything in the file, and what was wrong with its form.
+#[derive(Debug, Default)]
+pub(super) struct Raw {
+    pub sections: Vec<RawSection>,
+    pub errors: Vec<(u32, JobError)>,
+    pub warnings: Vec<Warning>,
+    /// The next free position in reading order.
+    pub next_seq: u32,
+}
+
+/// Shortens a piece of the file for a message and makes control characters visible.
+pub(super) fn quote(text: &str) -> String {
+    let mut shown: String = text.chars().take(QUOTE_CHARS_MAX).flat_map(visible).collect();
+    if text.chars().count() > QUOTE_CHARS_MAX {
+        shown.push_str("...");
+    }
+    shown
+}
+
+/// The character, escaped if it would disturb a terminal.
+fn visible(c: char) -> Vec<char> {
+    if c.is_control() { c.escape_default().collect() } else { vec![c] }
+}
+
+/// Splits the text of `file` into sections.
+pub(super) fn parse(file: &str, text: &str, includes: &dyn IncludeReader) -> Raw {
+    let mut reader = Reader { raw: Raw::default(), includes, stack: Vec::new(), included: 0 };
+    reader.file(file, text);
+    reader.raw
+}
+
+struct Reader<'a> {
+    raw: Raw,
+    includes: &'a dyn IncludeReader,
+    /// Files being read, outermost first.
+    stack: Vec<String>,
+    included: u32,
+}
+
+impl Reader<'_> {
+    fn file(&mut self, file: &str, text: &str) {
+        self.stack.push(file.to_owned());
+        let name: Arc<str> = file.into();
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        for (line, content) in (1..).zip(text.split('\n')) {
+            let origin = Origin::Line { file: Arc::clone(&name), line };
+            self.line(&origin, line, content);
+        }
+        self.stack.pop();
+    }
+
+    fn line(&mut self, origin: &Origin, line: u32, content: &str) {
+        let body = content.trim();
+        if body.is_empty() || body.starts_with([';', '#']) {
+            return;
+        }
+        let code = self.cut_comment(origin, body);
+        if code.starts_with('[') {
+            self.header(origin, line, code);
+        } else if self.raw.sections.is_empty() {
+            self.error(origin, code, "stands outside of a [section]", "start the file with [global] or [job-name]");
+        } else if let Some(path) = include_path(code) {
+            self.include(origin, code, path);
+        } else {
+            self.option(origin, code);
+        }
+    }
+
+    /// Cuts a comment behind a value. fio cuts at any `;` or `#`, even inside a word; then a word of warning is due.
+    fn cut_comment<'t>(&mut self, origin: &Origin, body: &'t str) -> &'t str {
+        let Some(at) = body.find([';', '#']) else { return body };
+        let code = &body[..at];
+        if !code.ends_with(char::is_whitespace) && !code.ends_with('=') {
+            self.raw.warnings.push(Warning {
+                origin: origin.clone(),
+                job: self.section_name(),
+                typed: quote(body),
+                advice: format!("'{}' begins a comment (fio's rule); the value ends before it", &body[at..=at]),
+            });
+        }
+        code.trim_end()
+    }
+
+    fn header(&mut self, origin: &Origin, line: u32, code: &str) {
+        if self.stack.len() > 1 {
+            self.error(origin, code, "an included file may not have sections", "give options only (fio's rule)");
+            return;
+        }
+        let Some(name) = code.strip_prefix('[').and_then(|c| c.strip_suffix(']')).filter(|n| !n.trim().is_empty())
+        else {
+            self.error(origin, code, "is not a section header", "write [name] on a line of its own");
+            // Options that follow belong to the section that was meant, not to the one before.
+            self.push_section("?", false, line);
+            return;
+        };
+        if self.raw.sections.len() >= SECTIONS_MAX {
+            if self.raw.sections.len() == SECTIONS_MAX {
+                let rule = format!("is section {}", SECTIONS_MAX + 1);
+                self.error(origin, code, &rule, &format!("use at most {SECTIONS_MAX}; numjobs repeats a job"));
+                self.push_section(name, false, line);
+            }
+            return;
+        }
+        // fio compares six letters only: [globals] is global too.
+        let global = name.starts_with("global");
+        if global && name != "global" {
+            self.raw.warnings.push(Warning {
+                origin: origin.clone(),
+                job: None,
+                typed: quote(code),
+                advice: "is a global section, as every name that begins with 'global' (fio's rule)".to_owned(),
+            });
+        }
+        self.push_section(name, global, line);
+    }
+
+    fn push_section(&mut self, name: &str, global: bool, line: u32) {
+        let seq = self.take_seq();
+        self.raw.sections.push(RawSection { name: name.to_owned(), global, line, seq, options: Vec::new() });
+    }
+
+    fn option(&mut self, origin: &Origin, code: &str) {
+        let (key, value) = code.split_once('=').map_or((code, None), |(k, v)| (k, Some(v)));
+        let seq = self.take_seq();
+        let option = RawOption {
+            origin: origin.clone(),
+            seq,
+            key: key.trim().to_owned(),
+            value: value.map(|v| v.trim().to_owned()),
+        };
+        if let Some(section) = self.raw.sections.last_mut() {
+            section.options.push(option);
+        }
+    }
+
+    fn include(&mut self, origin: &Origin, code: &str, path: &str) {
+        let Some(including) = self.stack.last() else { return };
+        let path = match including.rsplit_once('/') {
+            Some((dir, _)) if !path.starts_with('/') => format!("{dir}/{path}"),
+            _ => path.to_owned(),
+        };
+        self.included += 1;
+        if self.stack.contains(&path) {
+            let chain = format!("{} -> {path}", self.stack.join(" -> "));
+            self.error(origin, code, "includes itself", &format!("break the circle {}", quote(&chain)));
+        } else if self.stack.len() > INCLUDE_DEPTH_MAX {
+            self.error(
+                origin,
+                code,
+                &format!("is nested deeper than {INCLUDE_DEPTH_MAX} includes"),
+                "flatten the files",
+            );
+        } else if self.included > INCLUDES_MAX {
+            self.error(origin, code, &format!("is include number {}", self.included), "use fewer includes");
+        } else {
+            match self.includes.read(&path) {
+                Ok(text) => self.file(&path, &text),
+                Err(reason) => {
+                    let rule = format!("cannot read '{}': {reason}", quote(&path));
+                    self.error(origin, code, &rule, "the path is relative to the including file");
+                }
+            }
+        }
+    }
+
+    fn section_name(&self) -> Option<String> {
+        self.raw.sections.last().map(|s| s.name.clone())
+    }
+
+    fn take_seq(&mut self) -> u32 {
+        self.raw.next_seq += 1;
+        self.raw.next_seq
+    }
+
+    fn error(&mut self, origin: &Origin, typed: &str, rule: &str, remedy: &str) {
+        let seq = self.take_seq();
+        let error = JobError {
+            origin: origin.clone(),
+            job: self.section_name(),
+            typed: quote(typed),
+            kind: ErrorKind::Syntax,
+            rule: rule.to_owned(),
+            remedy: remedy.to_owned(),
+        };
+        self.raw.errors.push((seq, error));
+    }
+}
+
+/// The path of `include PATH` or `include=PATH`.
+fn include_path(code: &str) -> Option<&str> {
+    let rest = code.strip_prefix("include")?;
+    let path = rest.strip_prefix(|c: char| c == '=' || c.is_whitespace())?;
+    Some(path.trim()).filter(|p| !p.is_empty())
+}

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Checks between options, and the values that follow from several: a draft becomes a [`Job`].
+//!
+//! Guarantees: what the docs of [`Job`]'s fields promise. Clamps as fio does, but says so; refuses what fio would start and
+//! then do differently from what was typed. Needs from callers: options already applied. Does not do: anything that needs
+//! the target's size.
+
+use super::draft::{Draft, Given};
+use super::error::{ErrorKind, JobError, Origin, Warning};
+use super::spec::{Job, NUMJOBS_MAX};
+use super::values::*;
+
+/// Bytes of a sector; the block layer counts in sectors.
+const SECTOR_BYTES: u64 = blk::id::SECTOR_SIZE as u64;
+
+/// What the checks need from outside of the draft.
+pub(super) struct Surroundings<'a> {
+    /// Jobs above, resolved.
+    pub above: &'a [Job],
+    /// Where the section header stands.
+    pub header: Origin,
+    /// Reading order of the section header.
+    pub header_seq: u32,
+    /// CPUs of the machine.
+    pub ncpus: u32,
+    /// Is this file name one of mqblk's targets?
+    pub is_target: &'a dyn Fn(&str) -> bool,
+}
+
+/// The job, with everything wrong or noteworthy about it.
+pub(super) struct Resolved {
+    pub job: Job,
+    pub errors: Vec<(u32, JobError)>,
+    pub warnings: Vec<Warning>,
+}
+
+/// Resolves a draft.
+pub(super) fn resolve(draft: Draft, around: &Surroundings<'_>) -> Resolved {
+    let mut check = Check { draft, around, errors: Vec::new(), warnings: Vec::new() };
+    check.block_sizes();
+    check.region();
+    check.pattern_of_offsets();
+    check.sectors();
+    check.depth();
+    check.time();
+    check.data();
+    check.verify_repeats();
+    check.place();
+    check.groups();
+    let mut errors = check.errors;
+    errors.extend(check.draft.refused.into_values());
+    Resolved { job: check.draft.job, errors, warnings: check.warnings }
+}
+
+struct Check<'a> {
+    draft: Draft,
+    around: &'a Surroundings<'a>,
+    errors: Vec<(u32, JobError)>,
+    warnings: Vec<Warning>,
+}
+
+impl Check<'_> {
+    /// The given option among `names` that was typed last; the section header if none was given.
+    fn blame(&self, names: &[&str]) -> Given {
+        let given = names.iter().filter_map(|name| self.draft.given.get(name));
+        given.max_by_key(|g| g.seq).cloned().unwrap_or_else(|| Given {
+            origin: self.around.header.clone(),
+            seq: self.around.header_seq,
+            typed: format!("[{}]", self.draft.job.name),
+        })
+    }
+
+    fn error(&mut self, names: &[&str], kind: ErrorKind, rule: &str, remedy: &str) {
+        let Given { origin, seq, typed } = self.blame(names);
+        let (job, rule, remedy) = (Some(self.draft.job.name.clone()), rule.to_owned(), remedy.to_owned());
+        self.errors.push((seq, JobError { origin, job, typed, kind, rule, remedy }));
+    }
+
+    fn conflict(&mut self, names: &[&str], rule: &str, remedy: &str) {
+        self.error(names, ErrorKind::Conflict, rule, remedy);
+    }
+
+    /// Warns if one of `names` was given; a default is nobody's mistake.
+    fn warn(&mut self, names: &[&str], advice: &str) {
+        if names.iter().any(|name| self.given(name)) {
+            let Given { origin, typed, .. } = self.blame(names);
+            let job = Some(self.draft.job.name.clone());
+            self.warnings.push(Warning { origin, job, typed, advice: advice.to_owned() });
+        }
+    }
+
+    fn given(&self, name: &str) -> bool {
+        self.draft.given.contains_key(name)
+    }
+
+    fn dirs(&self) -> impl Iterator<Item = Dir> + use<> {
+        let rw = self.draft.job.rw;
+        Dir::ALL.into_iter().filter(move |d| rw.has(*d))
+    }
+
+    /// fio's precedence per direction, whatever the order in the file: bssplit, then bsrange, then bs.
+    fn block_sizes(&mut self) {
+        let draft = &mut self.draft;
+        for dir in Dir::ALL {
+            let fixed = draft.bs[dir].map(BlockSizes::Fixed);
+            let range = draft.bsrange[dir].map(|(min_bytes, max_bytes)| BlockSizes::Range { min_bytes, max_bytes });
+            let split = draft.bssplit[dir].take().map(BlockSizes::Split);
+            if let Some(sizes) = split.or(range).or(fixed) {
+                draft.job.block_sizes[dir] = sizes;
+            }
+        }
+        let seq = |name: &str| draft.given.get(name).map_or(0, |g| g.seq);
+        if seq("bs") > 0
+            && seq("bs") > seq("bsrange").max(seq("bssplit"))
+            && (self.given("bsrange") || self.given("bssplit"))
+        {
+            self.warn(&["bs"], "has no effect where bsrange or bssplit is given (fio's rule); remove one of them");
+        }
+        if self.given("bsrange") && self.given("bssplit") {
+            self.warn(&["bsrange"], "has no effect where bssplit is given (fio's rule); remove one of them");
+        }
+    }
+
+    fn region(&mut self) {
+        let smallest = self.draft.job.min_block_bytes();
+        if let Some(Extent::Bytes(size)) = self.draft.job.size
+            && size < smallest
+        {
+            let rule = format!("is smaller than the smallest block, {smallest} bytes");
+            self.conflict(&["size"], &rule, "give a larger size or a smaller bs");
+        }
+        let job = &self.draft.job;
+        let bytes = |extent: Extent| match extent {
+            Extent::Bytes(bytes) => bytes,
+            Extent::Percent(_) => 0,
+        };
+        let last_shift = bytes(job.offset_increment).checked_mul(u64::from(job.numjobs) - 1);
+        let end = last_shift
+            .and_then(|shift| shift.checked_add(bytes(job.offset)))
+            .and_then(|start| start.checked_add(job.size.map_or(0, bytes)));
+        let past_file = job.filesize_bytes.is_some_and(|filesize| bytes(job.offset) >= filesize);
+        if end.is_none_or(|end| end > i64::MAX as u64) {
+            let rule = "ends beyond the largest file offset (8 EiB)";
+            self.conflict(&["size", "offset", "offset_increment"], rule, "give smaller values");
+        }
+        if past_file {
+            self.conflict(
+                &["offset", "filesize"],
+                "starts behind the end of the file",
+                "give a smaller offset or a larger filesize",
+            );
+        }
+    }
+
+    /// `rw=...:N`, and options that switch the random map off, as in fio.
+    fn pattern_of_offsets(&mut self) {
+        let job = &mut self.draft.job;
+        match (self.draft.rw_modifier, job.rw.random) {
+            (None, _) => {}
+            (Some(every), true) => job.rand_offset_every = u32::try_from(every).unwrap_or(u32::MAX).max(1),
+            (Some(add), false) => job.seq_offset_add_bytes = add,
+        }
+        let skewed = Dir::ALL.iter().any(|d| job.random_distribution[*d] != Distribution::Random);
+        let aligned = Dir::ALL.iter().any(|d| job.blockalign_bytes[*d].is_some());
+        job.norandommap |= skewed || aligned;
+        let over_100 = |d: &Distribution| match d {
+            Distribution::Zoned(zones) => zones.iter().any(|z| z.span == Extent::Bytes(0)),
+            _ => false,
+        };
+        if Dir::ALL.iter().any(|d| over_100(&job.random_distribution[*d])) {
+            self.conflict(&["random_distribution"], "has an empty zone", "give each zone a size");
+        }
+        if self.draft.job.rw_sequencer == RwSequencer::Identical && self.draft.rw_modifier.is_none() {
+            self.warn(&["rw_sequencer"], "acts only with a modifier, such as rw=randread:8");
+        }
+    }
+
+    /// The block layer's unit is the sector: anything finer would be refused by every device later, one I/O at a time.
+    fn sectors(&mut self) {
+        let odd = |bytes: u64| !bytes.is_multiple_of(SECTOR_BYTES);
+        let job = &self.draft.job;
+        let odd_size = |sizes: &BlockSizes| match sizes {
+            BlockSizes::Fixed(bytes) => odd(*bytes),
+            BlockSizes::Range { min_bytes, max_bytes } => odd(*min_bytes) || odd(*max_bytes),
+            BlockSizes::Split(split) => split.iter().any(|s| odd(s.bytes)),
+        };
+        let odd_extent = |extent: Extent| matches!(extent, Extent::Bytes(bytes) if odd(bytes));
+        let checks: [(bool, &[&str]); 6] = [
+            (self.dirs().any(|d| odd_size(&job.block_sizes[d])), &["bs", "bsrange", "bssplit"]),
+            (self.dirs().any(|d| job.blockalign_bytes[d].is_some_and(odd)), &["ba"]),
+            (odd_extent(job.offset), &["offset"]),
+            (odd_extent(job.offset_increment), &["offset_increment"]),
+            (odd(job.offset_align_bytes), &["offset_align"]),
+            (odd(job.seq_offset_add_bytes.unsigned_abs()), &["rw"]),
+        ];
+        for (bad, names) in checks {
+            if bad {
+                let rule = format!("must be whole sectors of {SECTOR_BYTES} bytes");
+                self.error(names, ErrorKind::BadValue, &rule, "mqblk is a block layer: round the value");
+            }
+        }
+    }
+
+    fn depth(&mut self) {
+        if self.draft.job.ioengine.submit() == Submit::Sync && self.draft.job.iodepth > 1 {
+            let engine = self.draft.job.ioengine.name();
+            let advice =
+                format!("{engine} has one I/O in flight: iodepth is 1; use ioengine=libaio or io_uring for more");
+            self.warn(&["iodepth"], &advice);
+            self.draft.job.iodepth = 1;
+        }
+        let depth = u64::from(self.draft.job.iodepth);
+        let draft = &self.draft;
+        let above = [
+            ("iodepth_low", draft.iodepth_low),
+            ("iodepth_batch", draft.batch_submit),
+            ("iodepth_batch_complete_min", draft.batch_complete_min),
+            ("iodepth_batch_complete_max", draft.batch_complete_max),
+        ];
+        // A clamped depth was told already; its companions then follow without a word.
+        let follows = draft.job.ioengine.submit() == Submit::Sync;
+        for (name, _) in above.into_iter().filter(|(_, v)| !follows && v.is_some_and(|v| v > depth)) {
+            self.warn(&[name], &format!("is limited to iodepth={depth}"));
+        }
+        let draft = &mut self.draft;
+        let clamp = |value: u64| value.min(depth) as u32;
+        let or_depth = |value: Option<u64>| clamp(value.filter(|v| *v > 0).unwrap_or(depth));
+        draft.job.iodepth_low = or_depth(draft.iodepth_low);
+        draft.job.iodepth_batch_submit = draft.batch_submit.map_or(1, |v| or_depth(Some(v)));
+        let min = clamp(draft.batch_complete_min.unwrap_or(1));
+        let max = draft.batch_complete_max.filter(|v| *v > 0).map_or(min, clamp).max(min).max(1);
+        draft.job.iodepth_batch_complete_min = min;
+        draft.job.iodepth_batch_complete_max = max;
+        let typed_max = draft.batch_complete_max.unwrap_or(0);
+        if typed_max > 0 && draft.batch_complete_min.is_some_and(|min| min > typed_max) {
+            let names = ["iodepth_batch_complete_max", "iodepth_batch_complete_min"];
+            self.conflict(&names, "has a maximum below the minimum", "give iodepth_batch_complete_max >= ..._min");
+        }
+    }
+
+    fn time(&mut self) {
+        let job = &self.draft.job;
+        let rated = |limit: &PerDir<Option<u64>>| Dir::ALL.iter().any(|d| limit[*d].is_some());
+        let (by_bytes, by_ios) = (rated(&job.rate_bytes_per_s), rated(&job.rate_iops));
+        let (think, spin) = (job.thinktime_ns, job.thinktime_spin_ns);
+        if job.time_based && job.runtime_ns.is_none() {
+            self.conflict(&["time_based"], "needs a runtime", "add runtime=SECONDS, or remove time_based");
+        }
+        if by_bytes && by_ios {
+            self.conflict(
+                &["rate", "rate_iops"],
+                "cannot be used together with the other rate",
+                "keep rate or rate_iops",
+            );
+        }
+        if !by_bytes && !by_ios {
+            self.warn(&["rate_process"], "has no effect without rate or rate_iops");
+        }
+        if think == 0 {
+            self.warn(
+                &["thinktime_spin", "thinktime_blocks", "thinktime_blocks_type"],
+                "has no effect without thinktime",
+            );
+        } else if spin > think {
+            self.warn(&["thinktime_spin"], "is limited to thinktime");
+        }
+        self.draft.job.thinktime_spin_ns = spin.min(think);
+    }
+
+    /// What buffers hold and what verification expects.
+    fn data(&mut self) {
+        let draft = &mut self.draft;
+        draft.job.buffer_fill = match (draft.buffer_pattern.take(), draft.zero_buffers) {
+            (Some(pattern), _) => BufferFill::Pattern(pattern),
+            (None, true) => BufferFill::Zero,
+            (None, false) => BufferFill::Random,
+        };
+        if draft.zero_buffers && matches!(draft.job.buffer_fill, BufferFill::Pattern(_)) {
+            self.warn(&["zero_buffers"], "has no effect where buffer_pattern is given (fio's rule)");
+        }
+        let job = &mut self.draft.job;
+        job.verify_backlog_batch = self.draft.verify_backlog_batch.filter(|v| *v > 0).unwrap_or(job.verify_backlog);
+        if job.rw.mode == RwMode::Trim {
+            // Trimmed blocks carry no data to check; fio ignores verify here too.
+            job.verify = None;
+        }
+        // Equal blocks would hide a misplaced one, so a checked write never reuses a buffer (fio's rule).
+        job.refill_buffers |= job.verify.is_some_and(|kind| kind != VerifyKind::Pattern);
+        let (verify, pattern) = (job.verify, job.verify_pattern.is_some());
+        let trims_only = job.rw.mode == RwMode::Trim;
+        if verify == Some(VerifyKind::Pattern) && !pattern {
+            let remedy = "add verify_pattern=0xdeadbeef, or use verify=crc32c";
+            self.conflict(&["verify"], "needs a pattern", remedy);
+        }
+        if pattern && !trims_only && !self.given("verify") {
+            let remedy = "add verify=pattern (fio would add a header of its own kind, which mqblk does not have)";
+            let rule = "without verify= is not supported";
+            self.error(&["verify_pattern"], ErrorKind::Unsupported, rule, remedy);
+        }
+    }
+
+    /// Writing a block twice while verifying: what is on disk must be predictable.
+    fn verify_repeats(&mut self) {
+        let job = &self.draft.job;
+        let random_writes = job.rw.random && job.rw.has(Dir::Write);
+        if job.verify.is_none() || !job.do_verify || !random_writes || !job.norandommap {
+            return;
+        }
+        let sizes = &job.block_sizes.write;
+        let block = sizes.max_bytes();
+        let overlapping =
+            sizes.min_bytes() != block || job.blockalign_bytes.write.is_some_and(|align| !align.is_multiple_of(block));
+        let names = ["norandommap", "random_distribution", "ba", "verify"];
+        if overlapping {
+            let rule = "lets written blocks overlap in part, which verify cannot check";
+            self.conflict(&names, rule, "use one block size, aligned to itself, or remove norandommap");
+        } else if job.iodepth > 1 {
+            let advice = "with verify and iodepth above 1 a block may be written twice at once; \
+                          remove norandommap if a verify error must be the device's";
+            self.warn(&names[..3], advice);
+        }
+    }
+
+    fn place(&mut self) {
+        let ncpus = self.around.ncpus;
+        let highest = self.draft.job.cpus_allowed.as_ref().and_then(|cpus| cpus.last().copied());
+        if let Some(highest) = highest.filter(|cpu| *cpu >= ncpus) {
+            let rule = format!("names CPU {highest}, but this machine has CPUs 0..={}", ncpus.saturating_sub(1));
+            self.error(&["cpus_allowed", "cpumask"], ErrorKind::BadValue, &rule, "name existing CPUs");
+        }
+        let Some(name) = self.draft.job.filename.clone() else { return };
+        if (self.around.is_target)(&name) {
+            return;
+        }
+        if name == "-" {
+            let remedy = "name a file, a block device or a target such as null:";
+            self.error(&["filename"], ErrorKind::Unsupported, "is standard input or output", remedy);
+        } else if name.replace("\\:", "").contains(':') {
+            let remedy = "an instance works on one file: write one job section per file; a ':' in a name is '\\:'";
+            self.error(&["filename"], ErrorKind::Unsupported, "names several files", remedy);
+        }
+    }
+
+    fn groups(&mut self) {
+        let above = self.around.above;
+        if let Some(name) = self.draft.job.wait_for.clone() {
+            match above.iter().filter(|job| job.name == name).count() {
+                1 => {}
+                0 => self.conflict(&["wait_for"], "names no job above this one", "put the awaited job first"),
+                n => {
+                    let rule = format!("names {n} jobs");
+                    self.conflict(&["wait_for"], &rule, "give the awaited job a name of its own");
+                }
+            }
+        }
+        let instances: u64 = above.iter().map(|job| u64::from(job.numjobs)).sum();
+        if instances + u64::from(self.draft.job.numjobs) > u64::from(NUMJOBS_MAX) {
+            let rule = format!("brings the file above {NUMJOBS_MAX} instances");
+            self.conflict(&["numjobs"], &rule, "use fewer jobs or a larger iodepth");
+        }
+    }
+}

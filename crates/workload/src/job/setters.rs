@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Setters of options whose value is more than one number or word. See `options` for the table that names them.
+
+use super::draft::{Draft, merge, merge_some};
+use super::error::Reject;
+use super::lists;
+use super::spec::BLOCK_BYTES_MAX;
+use super::units::{self, SEC_NS, Units};
+use super::values::*;
+
+/// Engines fio has (3.33, any build) and mqblk does not.
+const OTHER_ENGINES: [&str; 48] = [
+    "mmap",
+    "splice",
+    "netsplice",
+    "sg",
+    "net",
+    "cpuio",
+    "rdma",
+    "e4defrag",
+    "falloc",
+    "ftruncate",
+    "filecreate",
+    "filestat",
+    "filedelete",
+    "exec",
+    "gfapi",
+    "gfapi_async",
+    "mtd",
+    "pmemblk",
+    "dev-dax",
+    "external",
+    "libpmem",
+    "nbd",
+    "rados",
+    "rbd",
+    "io_uring_cmd",
+    "http",
+    "dfs",
+    "ime_psync",
+    "ime_psyncv",
+    "ime_aio",
+    "libcufile",
+    "libhdfs",
+    "libiscsi",
+    "libzbc",
+    "librpma_apm_client",
+    "librpma_apm_server",
+    "librpma_gpspm_client",
+    "librpma_gpspm_server",
+    "nfs",
+    "xnvme",
+    "cpp_null",
+    "solarisaio",
+    "windowsaio",
+    "guasi",
+    "binject",
+    "fusion-aw-sync",
+    "syslet-rw",
+    "libblkio",
+];
+
+const ENGINES: [IoEngine; 9] = [
+    IoEngine::Libaio,
+    IoEngine::IoUring,
+    IoEngine::PosixAio,
+    IoEngine::Sync,
+    IoEngine::Psync,
+    IoEngine::Vsync,
+    IoEngine::Pvsync,
+    IoEngine::Pvsync2,
+    IoEngine::Null,
+];
+
+const ENGINE_REMEDY: &str =
+    "use libaio, io_uring or posixaio (many in flight), psync, sync, vsync, pvsync or pvsync2 (one at a time), or null";
+
+/// `ioengine=`: an engine mqblk maps to a way of submitting; others are refused by name.
+pub(super) fn set_ioengine(draft: &mut Draft, text: &str, _: Units) -> Result<(), Reject> {
+    if let Some(engine) = ENGINES.into_iter().find(|e| e.name() == text) {
+        draft.job.ioengine = engine;
+        return Ok(());
+    }
+    let base = text.split([':', ',']).next().unwrap_or(text);
+    if OTHER_ENGINES.contains(&base) {
+        let rule = "is an engine that mqblk does not have, as it drives its own targets";
+        return Err(Reject::unsupported(rule, ENGINE_REMEDY));
+    }
+    let known = ENGINES.iter().map(|e| e.name()).chain(OTHER_ENGINES);
+    let near = super::suggest::nearest(text, known);
+    let hint = near.map_or(String::new(), |near| format!("did you mean '{near}'? "));
+    Err(Reject::new("is no I/O engine", &format!("{hint}{ENGINE_REMEDY}")))
+}
+
+/// `verify=`.
+pub(super) fn set_verify(draft: &mut Draft, text: &str, _: Units) -> Result<(), Reject> {
+    draft.job.verify = match text {
+        "0" => None,
+        "crc32c" | "crc32c-intel" => Some(VerifyKind::Crc32c),
+        "md5" => Some(VerifyKind::Md5),
+        "sha256" => Some(VerifyKind::Sha256),
+        "xxhash" => Some(VerifyKind::Xxhash),
+        "pattern" => Some(VerifyKind::Pattern),
+        "crc64" | "crc32" | "crc16" | "crc7" | "sha1" | "sha512" | "sha3-224" | "sha3-256" | "sha3-384"
+        | "sha3-512" | "meta" | "null" => {
+            return Err(Reject::unsupported(
+                "is a check that mqblk does not have",
+                "use crc32c, md5, sha256, xxhash or pattern",
+            ));
+        }
+        _ => return Err(Reject::new("is no check", "use crc32c, md5, sha256, xxhash, pattern or 0")),
+    };
+    Ok(())
+}
+
+/// `rw=PATTERN[:N]`: N adds to sequential offsets, or counts I/Os per random offset.
+pub(super) fn set_rw(draft: &mut Draft, text: &str, units: Units) -> Result<(), Reject> {
+    let (rw, modifier) = lists::rw(text)?;
+    let modifier = match modifier {
+        None => None,
+        Some(text) => {
+            let value = units::int(text, units)?;
+            let lowest = if rw.random { 0 } else { i128::from(i64::MIN) };
+            let highest = if rw.random { i128::from(u32::MAX) } else { i128::from(i64::MAX) };
+            let value = i64::try_from(value).ok().filter(|v| (lowest..=highest).contains(&i128::from(*v)));
+            Some(value.ok_or_else(|| Reject::new(&format!("has a modifier outside {lowest}..={highest}"), ""))?)
+        }
+    };
+    draft.job.rw = rw;
+    draft.rw_modifier = modifier;
+    Ok(())
+}
+
+/// `bsrange=`.
+pub(super) fn set_bsrange(draft: &mut Draft, text: &str, units: Units) -> Result<(), Reject> {
+    let ranges = units::per_dir(text, &[',', '/'], |part| units::range(part, units, 1, BLOCK_BYTES_MAX))?;
+    merge_some(&mut draft.bsrange, ranges);
+    Ok(())
+}
+
+/// `bssplit=`.
+pub(super) fn set_bssplit(draft: &mut Draft, text: &str, units: Units) -> Result<(), Reject> {
+    let split = units::per_dir(text, &[','], |part| lists::bssplit(part, units, BLOCK_BYTES_MAX))?;
+    merge_some(&mut draft.bssplit, split);
+    Ok(())
+}
+
+/// `filesize=`; fio's range form needs several files.
+pub(super) fn filesize(draft: &mut Draft, text: &str, units: Units) -> Result<(), Reject> {
+    if text.trim_end().ends_with('%') {
+        return Err(Reject::new("must be bytes", "use size= for a percentage"));
+    }
+    if text.contains(['-', ':']) {
+        let (low, high) = units::range(text, units, 1, u64::MAX)?;
+        if low != high {
+            let remedy = "an instance of a job works on one file; give one size";
+            return Err(Reject::unsupported("is a range of file sizes", remedy));
+        }
+        draft.job.filesize_bytes = Some(low);
+    } else {
+        draft.job.filesize_bytes = Some(units::int_in(text, units, 1, u64::MAX)?);
+    }
+    Ok(())
+}
+
+/// `startdelay=`, one time or a range.
+pub(super) fn set_startdelay(draft: &mut Draft, text: &str, _: Units) -> Result<(), Reject> {
+    (draft.job.startdelay_min_ns, draft.job.startdelay_max_ns) = units::time_range_ns(text, SEC_NS)?;
+    Ok(())
+}
+
+/// `rate=` and `rate_iops=`: 0 lifts a limit.
+pub(super) fn set_rate(into: &mut PerDir<Option<u64>>, from: PerDir<Option<u64>>) {
+    let limit = |value: Option<u64>| value.map(|v| Some(v).filter(|v| *v > 0));
+    merge(into, PerDir { read: limit(from.read), write: limit(from.write), trim: limit(from.trim) });
+}
+
+/// `percentage_random=`; the table bounds the values.
+pub(super) fn set_percent(into: &mut PerDir<u32>, from: PerDir<Option<u64>>) {
+    let pct = |value: Option<u64>| value.map(|v| v as u32);
+    merge(into, PerDir { read: pct(from.read), write: pct(from.write), trim: pct(from.trim) });
+}
+
+/// `cpumask=`.
+pub(super) fn set_cpumask(draft: &mut Draft, text: &str, units: Units) -> Result<(), Reject> {
+    draft.job.cpus_allowed = Some(lists::cpu_mask(units::int_in(text, units, 0, u64::MAX)?)?);
+    Ok(())
+}
+
+/// `directory=`: split at `:`, with `\:` for a colon in a name.
+pub(super) fn split_paths(text: &str) -> Result<Vec<String>, Reject> {
+    let mut paths = vec![String::new()];
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' if chars.peek() == Some(&':') => paths.last_mut().expect("starts with one").extend(chars.next()),
+            ':' => paths.push(String::new()),
+            _ => paths.last_mut().expect("starts with one").push(c),
+        }
+    }
+    if paths.iter().any(String::is_empty) {
+        return Err(Reject::new("has an empty directory name", "write DIR or DIR:DIR; a ':' in a name is '\\:'"));
+    }
+    Ok(paths)
+}
+
+/// `mem=`: the form only; mqblk has its own buffers.
+pub(super) fn check_mem(_: &mut Draft, text: &str, _: Units) -> Result<(), Reject> {
+    match text.split(':').next().unwrap_or(text) {
+        "malloc" | "shm" | "shmhuge" | "mmap" | "mmapshared" | "mmaphuge" => Ok(()),
+        "cudamalloc" => Err(Reject::unsupported("is memory of a GPU", "remove the line; mqblk has main memory only")),
+        _ => Err(Reject::new("is no kind of memory", "use malloc, shm, shmhuge, mmap, mmapshared or mmaphuge")),
+    }
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Numbers with units: bytes, times, percentages, ranges and `read,write,trim` triples.
+//!
+//! Guarantees: a value is taken whole or refused; fio reads a prefix of `1.5k` (1) or `1x` (1) and drops the rest, which
+//! starts a run that nobody asked for. What each accepted form means is fio 3.33's meaning, measured against the program
+//! where it and its manual differ (see [`unit_quirk`]). Needs from callers: the `kb_base` in force. Does not do:
+//! ranges of single options (the table has them). Source: fio HOWTO, "Parameter types".
+
+use super::arith;
+use super::error::Reject;
+use super::values::{Extent, PerDir};
+
+/// Nanoseconds of the units a time can be given in.
+pub(super) const USEC_NS: u64 = 1_000;
+/// One millisecond.
+pub(super) const MSEC_NS: u64 = 1_000_000;
+/// One second.
+pub(super) const SEC_NS: u64 = 1_000_000_000;
+
+/// How unit prefixes count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Units {
+    /// 1024 (fio's default: `k` = 1024, `kib` = 1000) or 1000 (`k` = 1000, `kib` = 1024).
+    pub kb_base: u64,
+}
+
+impl Units {
+    /// Factor of a data suffix (lower case, without digits); `None` = no such unit.
+    fn data_factor(self, suffix: &str) -> Option<i128> {
+        let inverted = if self.kb_base == 1000 { 1024 } else { 1000 };
+        let power = match suffix.bytes().next() {
+            None | Some(b'b') => 0,
+            Some(b'k') => 1,
+            Some(b'm') => 2,
+            Some(b'g') => 3,
+            Some(b't') => 4,
+            Some(b'p') => 5,
+            Some(_) => return None,
+        };
+        let base = match (power, suffix.get(1..).unwrap_or("")) {
+            (0, "") | (1.., "" | "b" | "i") => i128::from(self.kb_base),
+            (1.., "ib") => inverted,
+            _ => return None,
+        };
+        base.checked_pow(power)
+    }
+}
+
+/// Splits `text` into digits and suffix; understands `0x`. The value is not negative.
+fn digits(text: &str) -> Result<(i128, &str), Reject> {
+    let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let (body, radix) = hex.map_or((text, 10), |body| (body, 16));
+    let end = body.find(|c: char| !c.is_digit(radix)).unwrap_or(body.len());
+    if end == 0 {
+        return Err(Reject::new("is not a whole number", ""));
+    }
+    let (number, suffix) = body.split_at(end);
+    let value = i128::from_str_radix(number, radix).map_err(|_| Reject::new("is too large", ""))?;
+    Ok((value, suffix))
+}
+
+/// A number with an optional data unit, sign included; without the parenthesised form.
+fn plain_int(text: &str, units: Units) -> Result<i128, Reject> {
+    let unsigned = text.strip_prefix('-');
+    let body = unsigned.or_else(|| text.strip_prefix('+')).unwrap_or(text);
+    let (value, suffix) = digits(body)?;
+    if suffix.starts_with('.') {
+        return Err(Reject::new("must be a whole number", "use a smaller unit, such as 1536 for 1.5k"));
+    }
+    let factor = units.data_factor(&suffix.to_ascii_lowercase()).ok_or_else(|| {
+        Reject::new(&format!("has no unit '{suffix}'"), "units of data are k, m, g, t, p (also kb, kib, b)")
+    })?;
+    let value = value.checked_mul(factor).ok_or_else(|| Reject::new("is too large", ""))?;
+    Ok(if unsigned.is_some() { -value } else { value })
+}
+
+/// `int`: a number with an optional data unit (`4k`, `0x10`, `1mib`), or an expression in parentheses.
+pub(super) fn int(text: &str, units: Units) -> Result<i128, Reject> {
+    let text = text.trim();
+    if text.starts_with('(') {
+        let number = |word: &str| plain_int(word, units).map_err(|r| format!("'{word}' {}", r.rule));
+        return arith::eval(text, &number).map_err(|e| Reject::new(&format!("cannot be computed: {e}"), ""));
+    }
+    plain_int(text, units)
+}
+
+/// [`int`] within `min..=max`.
+pub(super) fn int_in(text: &str, units: Units, min: u64, max: u64) -> Result<u64, Reject> {
+    let value = int(text, units)?;
+    match u64::try_from(value) {
+        Ok(value) if (min..=max).contains(&value) => Ok(value),
+        _ => Err(Reject::new(&range_rule(min, max), "")),
+    }
+}
+
+fn range_rule(min: u64, max: u64) -> String {
+    if max == u64::MAX { format!("must be at least {min}") } else { format!("must be {min}..={max}") }
+}
+
+/// A time in ns: `10`, `500ms`, `1h`; `unit_ns` is what a bare number counts, and a number in parentheses counts us.
+pub(super) fn time_ns(text: &str, unit_ns: u64) -> Result<u64, Reject> {
+    let text = text.trim();
+    let value = if text.starts_with('(') {
+        let number = |word: &str| plain_time(word, USEC_NS).map_err(|r| format!("'{word}' {}", r.rule));
+        arith::eval(text, &number).map_err(|e| Reject::new(&format!("cannot be computed: {e}"), ""))?
+    } else {
+        plain_time(text, unit_ns)?
+    };
+    u64::try_from(value).map_err(|_| Reject::new("is not a time from 0 to 584 years", ""))
+}
+
+fn plain_time(text: &str, unit_ns: u64) -> Result<i128, Reject> {
+    let (value, suffix) = digits(text)?;
+    if suffix.starts_with('.') {
+        return Err(Reject::new("must be a whole number", "use a smaller unit, such as 1500ms for 1.5s"));
+    }
+    let unit_ns = match suffix.to_ascii_lowercase().as_str() {
+        "" => unit_ns,
+        "us" | "usec" => USEC_NS,
+        "ms" | "msec" => MSEC_NS,
+        "s" | "sec" => SEC_NS,
+        "m" => 60 * SEC_NS,
+        "h" => 3_600 * SEC_NS,
+        "d" => 86_400 * SEC_NS,
+        _ => {
+            let rule = format!("has no time unit '{suffix}'");
+            return Err(Reject::new(&rule, "units of time are us, ms, s, m, h, d"));
+        }
+    };
+    value.checked_mul(i128::from(unit_ns)).ok_or_else(|| Reject::new("is too large", ""))
+}
+
+/// `a-b` or `a:b` of times, or one time for both; the smaller first.
+pub(super) fn time_range_ns(text: &str, unit_ns: u64) -> Result<(u64, u64), Reject> {
+    match text.split_once(['-', ':']) {
+        None => time_ns(text, unit_ns).map(|t| (t, t)),
+        Some((a, b)) => {
+            let (a, b) = (time_ns(a, unit_ns)?, time_ns(b, unit_ns)?);
+            Ok((a.min(b), a.max(b)))
+        }
+    }
+}
+
+/// Bytes or `n%` with n in 0..=100.
+pub(super) fn extent(text: &str, units: Units) -> Result<Extent, Reject> {
+    match text.trim().strip_suffix('%') {
+        Some(pct) => match pct.parse::<u32>() {
+            Ok(pct) if pct <= 100 => Ok(Extent::Percent(pct)),
+            _ => Err(Reject::new("a percentage must be a whole number 0..=100", "")),
+        },
+        None => int_in(text, units, 0, u64::MAX).map(Extent::Bytes),
+    }
+}
+
+/// `a-b` or `a:b` within `min..=max`, the smaller first (fio swaps them too).
+pub(super) fn range(text: &str, units: Units, min: u64, max: u64) -> Result<(u64, u64), Reject> {
+    let (a, b) = text
+        .split_once(['-', ':'])
+        .ok_or_else(|| Reject::new("is not a range", "write smallest-largest, such as 4k-16k"))?;
+    let (a, b) = (int_in(a, units, min, max)?, int_in(b, units, min, max)?);
+    Ok((a.min(b), a.max(b)))
+}
+
+/// `read[,write[,trim]]`: a part left empty keeps what was there (`None`), and the last part, unless a comma ends the
+/// value, also holds for the directions after it.
+pub(super) fn per_dir<T: Clone>(
+    text: &str,
+    separators: &[char],
+    part: impl Fn(&str) -> Result<T, Reject>,
+) -> Result<PerDir<Option<T>>, Reject> {
+    let parts: Vec<&str> = text.split(separators).map(str::trim).collect();
+    if parts.len() > 3 {
+        let rule = format!("has {} values", parts.len());
+        return Err(Reject::new(&rule, "give at most three: read,write,trim"));
+    }
+    if parts.iter().all(|p| p.is_empty()) {
+        return Err(Reject::new("is empty", "give a value"));
+    }
+    let value = |p: &&str| if p.is_empty() { Ok(None) } else { part(p).map(Some) };
+    let values = parts.iter().map(value).collect::<Result<Vec<_>, _>>()?;
+    let last = values.len() - 1;
+    Ok(PerDir { read: values[0].clone(), write: values[1.min(last)].clone(), trim: values[2.min(last)].clone() })
+}
+
+/// What to tell about a binary-looking suffix, because fio's rule surprises: with `kb_base=1024` it reads `4kib` as 4000,
+/// and `4ki` as `4k` although its manual says otherwise.
+pub(super) fn unit_quirk(text: &str, units: Units) -> Option<String> {
+    let lower = text.to_ascii_lowercase();
+    let bytes = lower.as_bytes();
+    let at = (1..bytes.len().saturating_sub(1))
+        .find(|&i| bytes[i - 1].is_ascii_digit() && b"kmgtp".contains(&bytes[i]) && bytes[i + 1] == b'i')?;
+    let prefix = char::from(bytes[at]);
+    let with_b = bytes.get(at + 2) == Some(&b'b');
+    match (units.kb_base, with_b) {
+        (1024, true) => Some(format!(
+            "'{prefix}ib' counts in powers of 1000 under kb_base=1024 (fio's rule); write '{prefix}' for powers of 1024"
+        )),
+        (1000, true) => None,
+        (base, _) => Some(format!(
+            "'{prefix}i' counts in powers of {base} here, as fio 3.33 does, though its manual says otherwise; \
+             write '{prefix}' or '{prefix}ib'"
+        )),
+    }
+}
