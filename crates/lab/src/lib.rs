@@ -1,1 +1,26 @@
-//! placeholder
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Runs, comparisons and their statistics as data: results are values, this crate has no flags and no terminal.
+//!
+//! Modules in the order a comparison meets them:
+//! - [`setup`]: the machine, read once at the start.
+//! - [`plan`]: how many pairs, in which order.
+//! - [`metric`]: what each run is reduced to.
+//! - [`stage`], [`little`]: where the time went, and whether the figures agree with each other.
+//! - [`results`]: every pair on disk as soon as it is done.
+//! - [`stats`]: intervals, p-values, corrections.
+//! - [`steady`], [`warning`]: what may make a result mean less than it seems.
+//! - [`verdict`], [`compare`]: the word at the end and the table behind it.
+//! - [`report`]: fio's text and JSON layouts, stage tables, comparison tables.
+
+pub mod setup;
+pub mod plan;
+pub mod metric;
+pub mod stage;
+pub mod little;
+pub mod results;
+pub mod stats;
+pub mod steady;
+pub mod warning;
+pub mod verdict;
+pub mod compare;
+pub mod report;

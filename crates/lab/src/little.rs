@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Little's law as a check of a report on itself: in flight = rate x latency.
+//!
+//! Guarantees: both sides of the law from independent measurements, and whether they agree within 10 %. A report whose figures disagree has
+//! a latency that omits part of an I/O's life, a rate over the wrong time, or a queue that was not full as assumed.
+//! Needs from callers: mean in flight that was *not* derived from rate and latency (sampled, integrated over time, or the depth of a
+//! closed loop that was always full). Does not: say which of the three is wrong.
+
+use serde::{Deserialize, Serialize};
+
+/// Largest relative disagreement that passes.
+pub const TOLERANCE: f64 = 0.10;
+
+/// The law's two sides.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Little {
+    /// Mean number of I/Os in flight, measured.
+    pub in_flight: f64,
+    /// I/Os completed per second.
+    pub iops: f64,
+    /// Mean latency in nanoseconds, from when an I/O counts as in flight to its completion.
+    pub latency_ns: f64,
+}
+
+impl Little {
+    /// The check, or `None` when a figure is not positive and finite (nothing ran).
+    pub fn new(in_flight: f64, iops: f64, latency_ns: f64) -> Option<Little> {
+        let usable = |x: f64| x.is_finite() && x > 0.0;
+        (usable(in_flight) && usable(iops) && usable(latency_ns)).then_some(Little { in_flight, iops, latency_ns })
+    }
+
+    /// Rate x latency: the number in flight that the law asks for.
+    pub fn expected(&self) -> f64 {
+        self.iops * self.latency_ns / 1e9
+    }
+
+    /// Measured over expected, minus 1: 0.02 is "2 % more in flight than rate x latency explains".
+    pub fn error(&self) -> f64 {
+        self.in_flight / self.expected() - 1.0
+    }
+
+    /// Whether the two agree within [`TOLERANCE`].
+    pub fn holds(&self) -> bool {
+        self.error().abs() <= TOLERANCE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_law_holds_or_not() {
+        let exact = Little::new(32.0, 1_000_000.0, 32_000.0).unwrap();
+        assert!((exact.expected() - 32.0).abs() < 1e-9 && exact.holds() && exact.error().abs() < 1e-12);
+        assert!(Little::new(35.0, 1e6, 32_000.0).unwrap().holds());
+        let off = Little::new(36.0, 1e6, 32_000.0).unwrap();
+        assert!(!off.holds() && (off.error() - 0.125).abs() < 1e-9);
+        assert!(!Little::new(28.0, 1e6, 32_000.0).unwrap().holds());
+    }
+
+    #[test]
+    fn nothing_ran() {
+        assert_eq!(Little::new(0.0, 1e6, 1.0), None);
+        assert_eq!(Little::new(1.0, f64::NAN, 1.0), None);
+        assert_eq!(Little::new(1.0, 1.0, f64::INFINITY), None);
+    }
+}
