@@ -1,2 +1,73 @@
-//! placeholder
-fn main() {}
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask`: the developer's one entry point. CI calls nothing else.
+//!
+//! In the order a change meets them: [`tidy`] (rules a compiler does not check), [`ci`] (every
+//! check, with one closing count), [`packages`] (what Debian must provide for `cargo xtask test`).
+//!
+//! Exit codes are those of `mqblk`: 0 ok, 1 a check failed or a goal was missed, 2 usage or
+//! operating error.
+
+mod ci;
+mod packages;
+mod project;
+mod step;
+mod tidy;
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+/// The developer's entry point of mqblk.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run every check: format, tidy, clippy, tests, loom models, documentation links.
+    Ci(CiArgs),
+    /// Make sure of the Debian packages the tests need, then do what `ci` does.
+    Test(CiArgs),
+    /// Check the rules of this tree that no compiler knows.
+    Tidy,
+}
+
+#[derive(Args)]
+struct CiArgs {
+    /// Leave out the loom models and the documentation.
+    #[arg(long)]
+    fast: bool,
+}
+
+/// How a subcommand ended when it could do its work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outcome {
+    Passed,
+    Failed,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(Outcome::Passed) => ExitCode::SUCCESS,
+        Ok(Outcome::Failed) => ExitCode::from(1),
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<Outcome, String> {
+    let project = project::Project::load()?;
+    match command {
+        Command::Ci(args) => ci::run(&project, args.fast),
+        Command::Test(args) => {
+            packages::ensure(&project)?;
+            ci::run(&project, args.fast)
+        }
+        Command::Tidy => tidy::run(&project),
+    }
+}

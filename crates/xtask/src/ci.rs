@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask ci`: every check of this tree, one after the other, cheapest first.
+//!
+//! Guarantees: all checks run even when an early one fails; the closing line is
+//! `N passed, N failed, N skipped`, alone on its line, over all test programs; the exit code is 0
+//! only when every check passed. With `CI=true` a skipped test is a failure: a machine that
+//! cannot run a test must say so loudly, or the test is dead.
+
+use std::process::Command;
+
+use crate::Outcome;
+use crate::project::{Project, cargo};
+use crate::step::{Counts, Report, run_counted, step};
+use crate::tidy;
+
+/// Bounds loom's search; three preemptions find the classic lost-update and lost-wake bugs.
+const LOOM_MAX_PREEMPTIONS: &str = "3";
+
+/// Runs the checks; `fast` leaves out the loom models and the documentation.
+///
+/// # Errors
+/// When a check could not be started at all.
+pub fn run(project: &Project, fast: bool) -> Result<Outcome, String> {
+    let mut reports = vec![
+        step("format", || run_counted(&mut format(project)))?,
+        step("tidy", || {
+            Ok((tidy::run(project)? == Outcome::Passed, Counts::default()))
+        })?,
+        step("clippy", || run_counted(&mut clippy(project)))?,
+        step("tests", || run_counted(&mut tests(project)))?,
+    ];
+    if !fast {
+        reports.push(step("loom", || loom(project))?);
+        reports.push(step("documentation", || run_counted(&mut doc(project)))?);
+    }
+    let ci = std::env::var("CI").is_ok_and(|v| v == "true");
+    Ok(close(&reports, ci))
+}
+
+/// Prints the times and the closing line, and judges.
+fn close(reports: &[Report], ci: bool) -> Outcome {
+    let mut counts = Counts::default();
+    println!();
+    for report in reports {
+        counts += report.counts;
+        let word = if report.ok { "ok" } else { "FAILED" };
+        let seconds = report.time.as_secs_f64();
+        println!("{:<14} {word:<7} {seconds:>8.1} s", report.name);
+    }
+    println!();
+    println!("{}", closing_line(counts));
+    let skipped = ci && counts.skipped > 0;
+    if skipped {
+        eprintln!(
+            "xtask: {} tests skipped: with CI=true every test must run; \
+             mend or delete the ignored ones",
+            counts.skipped
+        );
+    }
+    if skipped || counts.failed > 0 || reports.iter().any(|r| !r.ok) {
+        return Outcome::Failed;
+    }
+    Outcome::Passed
+}
+
+fn closing_line(counts: Counts) -> String {
+    let Counts {
+        passed,
+        failed,
+        skipped,
+    } = counts;
+    format!("{passed} passed, {failed} failed, {skipped} skipped")
+}
+
+fn in_root(project: &Project) -> Command {
+    let mut command = cargo();
+    command.current_dir(&project.root);
+    command
+}
+
+fn format(project: &Project) -> Command {
+    let mut command = in_root(project);
+    command.args(["fmt", "--all", "--check"]);
+    command
+}
+
+fn clippy(project: &Project) -> Command {
+    let mut command = in_root(project);
+    command.args(["clippy", "--workspace", "--all-targets"]);
+    command.args(["--", "-D", "warnings"]);
+    command
+}
+
+fn tests(project: &Project) -> Command {
+    let mut command = in_root(project);
+    command.args(["test", "--workspace", "--no-fail-fast"]);
+    command
+}
+
+/// Loom replaces the atomics of the whole build, hence the flag, the directory of its own (the
+/// usual one would be rebuilt twice a day) and the filter: other tests make no sense under it.
+fn loom(project: &Project) -> Result<(bool, Counts), String> {
+    let mut command = in_root(project);
+    command
+        .args([
+            "test",
+            "--package",
+            "blk",
+            "--no-fail-fast",
+            "--lib",
+            "--tests",
+        ])
+        .arg("loom")
+        .env("RUSTFLAGS", appended("RUSTFLAGS", "--cfg loom"))
+        .env("LOOM_MAX_PREEMPTIONS", LOOM_MAX_PREEMPTIONS)
+        .env("CARGO_TARGET_DIR", project.root.join("target/loom"));
+    let (ok, counts) = run_counted(&mut command)?;
+    if counts.passed + counts.failed == 0 {
+        eprintln!("xtask: no loom model ran: their test names must contain `loom`");
+        return Ok((false, counts));
+    }
+    Ok((ok, counts))
+}
+
+fn doc(project: &Project) -> Command {
+    let mut command = in_root(project);
+    command
+        .args(["doc", "--workspace", "--no-deps"])
+        .env("RUSTDOCFLAGS", appended("RUSTDOCFLAGS", "-D warnings"));
+    command
+}
+
+/// The flags a developer has set already, and ours after them.
+fn appended(variable: &str, flags: &str) -> String {
+    match std::env::var(variable) {
+        Ok(set) if !set.is_empty() => format!("{set} {flags}"),
+        _ => flags.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn report(ok: bool, passed: u64, failed: u64, skipped: u64) -> Report {
+        Report {
+            name: "sample",
+            ok,
+            time: Duration::from_millis(1200),
+            counts: Counts {
+                passed,
+                failed,
+                skipped,
+            },
+        }
+    }
+
+    #[test]
+    fn the_closing_line_has_the_agreed_form() {
+        let counts = report(true, 7, 0, 2).counts;
+        assert_eq!(closing_line(counts), "7 passed, 0 failed, 2 skipped");
+    }
+
+    #[test]
+    fn one_failed_check_fails_the_run() {
+        assert_eq!(close(&[report(true, 3, 0, 0)], true), Outcome::Passed);
+        let mixed = [report(true, 3, 0, 0), report(false, 0, 0, 0)];
+        assert_eq!(close(&mixed, false), Outcome::Failed);
+        assert_eq!(close(&[report(true, 3, 1, 0)], false), Outcome::Failed);
+    }
+
+    #[test]
+    fn a_skipped_test_fails_only_in_ci() {
+        assert_eq!(close(&[report(true, 3, 0, 1)], false), Outcome::Passed);
+        assert_eq!(close(&[report(true, 3, 0, 1)], true), Outcome::Failed);
+    }
+
+    #[test]
+    fn flags_already_set_are_kept() {
+        assert_eq!(
+            appended("NO_SUCH_FLAGS_OF_MQBLK", "--cfg loom"),
+            "--cfg loom"
+        );
+        let path = std::env::var("PATH").unwrap();
+        assert_eq!(appended("PATH", "x"), format!("{path} x"));
+    }
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The Debian packages that building and testing need, and how a new user gets them.
+//!
+//! Guarantees: [`PACKAGES`] is the only such list of this tree. As root the missing ones are
+//! installed; anyone else is told the one line to type, and nothing is changed. A program that is
+//! there without its package (another distribution, an own build) is good enough.
+//! Does not install Rust, and cannot install the C linker that building xtask itself took:
+//! `.ci/run` does that.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::project::Project;
+
+/// One Debian package and the reason it is asked for.
+struct Package {
+    name: &'static str,
+    /// Something on the machine that makes the package unnecessary.
+    stand_in: StandIn,
+    why: &'static str,
+}
+
+/// What may be there instead of a package.
+enum StandIn {
+    Program(&'static str),
+    File(&'static str),
+    Directory(&'static str),
+}
+
+/// Where Debian's fio-examples puts its job files.
+const EXAMPLES: &str = "/usr/share/doc/fio/examples";
+
+/// Where they are unpacked, below the workspace, on images that drop `/usr/share/doc`.
+const UNPACKED: &str = "target/fio-examples";
+
+const PACKAGES: &[Package] = &[
+    Package {
+        name: "gcc",
+        stand_in: StandIn::Program("cc"),
+        why: "the linker rustc calls",
+    },
+    Package {
+        name: "libc6-dev",
+        stand_in: StandIn::File("/usr/include/features.h"),
+        why: "the C start files rustc links",
+    },
+    Package {
+        name: "fio",
+        stand_in: StandIn::Program("fio"),
+        why: "tests and benches run the same jobs by fio",
+    },
+    Package {
+        name: "fio-examples",
+        stand_in: StandIn::Directory(EXAMPLES),
+        why: "a test parses every example job of fio",
+    },
+];
+
+impl StandIn {
+    fn is_there(&self) -> bool {
+        match self {
+            StandIn::Program(name) => on_path(name),
+            StandIn::File(path) => Path::new(path).is_file(),
+            StandIn::Directory(path) => Path::new(path).is_dir(),
+        }
+    }
+}
+
+/// Makes sure of every package, and of fio's example jobs where dpkg left them out.
+///
+/// # Errors
+/// When something is missing and we are not root (the message is the line to type), or when
+/// apt-get fails.
+pub fn ensure(project: &Project) -> Result<(), String> {
+    let missing = missing(|package| package.stand_in.is_there() || is_installed(package.name));
+    if !missing.is_empty() {
+        if !is_root()? {
+            return Err(explain(&missing));
+        }
+        install(&missing)?;
+    }
+    if Path::new(EXAMPLES).is_dir() {
+        return Ok(());
+    }
+    unpack_examples(&project.root.join(UNPACKED))
+}
+
+fn missing(is_there: impl Fn(&Package) -> bool) -> Vec<&'static Package> {
+    PACKAGES.iter().filter(|p| !is_there(p)).collect()
+}
+
+fn explain(missing: &[&Package]) -> String {
+    let mut text = String::from("these Debian packages are missing:\n");
+    for package in missing {
+        text += &format!("  {:<14} {}\n", package.name, package.why);
+    }
+    let names: Vec<&str> = missing.iter().map(|p| p.name).collect();
+    text + &format!("run:\nsudo apt-get install -y {}", names.join(" "))
+}
+
+fn install(missing: &[&Package]) -> Result<(), String> {
+    if !has_package_lists(Path::new("/var/lib/apt/lists")) {
+        apt_get(&["update"])?;
+    }
+    let mut arguments = vec!["install", "-y", "--no-install-recommends"];
+    arguments.extend(missing.iter().map(|p| p.name));
+    // Lists that are there but old name files the mirror has dropped: refresh and try once more.
+    if apt_get(&arguments).is_err() {
+        apt_get(&["update"])?;
+        apt_get(&arguments)?;
+    }
+    Ok(())
+}
+
+fn has_package_lists(directory: &Path) -> bool {
+    let Ok(entries) = directory.read_dir() else {
+        return false;
+    };
+    entries
+        .filter_map(Result::ok)
+        .any(|entry| entry.file_name().to_string_lossy().contains("_Packages"))
+}
+
+fn apt_get(arguments: &[&str]) -> Result<(), String> {
+    let mut command = Command::new("apt-get");
+    command.args(arguments);
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    succeed(&mut command)
+}
+
+/// Slim images tell dpkg to leave out documentation, and fio's examples count as such; the
+/// package's content is then taken past dpkg, into the build directory.
+fn unpack_examples(into: &Path) -> Result<(), String> {
+    if into.join(&EXAMPLES[1..]).is_dir() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(into).map_err(|e| format!("cannot create {}: {e}", into.display()))?;
+    let mut download = Command::new("apt-get");
+    download
+        .args(["download", "fio-examples"])
+        .current_dir(into);
+    succeed(&mut download)?;
+    let archive = downloaded(into)?;
+    succeed(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(into))
+}
+
+fn downloaded(directory: &Path) -> Result<PathBuf, String> {
+    let entries = directory
+        .read_dir()
+        .map_err(|e| format!("cannot read {}: {e}", directory.display()))?;
+    let mut files = entries.filter_map(Result::ok).map(|entry| entry.path());
+    files
+        .find(|path| path.extension().is_some_and(|e| e == "deb"))
+        .ok_or_else(|| "apt-get download fio-examples left no .deb file".to_owned())
+}
+
+fn succeed(command: &mut Command) -> Result<(), String> {
+    let shown = format!("{command:?}");
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{shown} failed: {status}")),
+        Err(e) => Err(format!("cannot run {shown}: {e}")),
+    }
+}
+
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+fn is_installed(package: &str) -> bool {
+    let output = Command::new("dpkg-query")
+        .args(["-W", "-f=${db:Status-Status}", package])
+        .output();
+    output.is_ok_and(|o| o.status.success() && o.stdout == b"installed")
+}
+
+/// The effective user, read where the kernel shows it: xtask has no system calls of its own.
+fn is_root() -> Result<bool, String> {
+    let status = std::fs::read_to_string("/proc/self/status")
+        .map_err(|e| format!("cannot read /proc/self/status: {e}"))?;
+    Ok(effective_uid(&status) == Some(0))
+}
+
+fn effective_uid(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_absent_is_asked_for_in_one_line() {
+        let missing = missing(|p| p.name != "fio" && p.name != "fio-examples");
+        let text = explain(&missing);
+        let last = text.lines().last().unwrap();
+        assert_eq!(last, "sudo apt-get install -y fio fio-examples");
+        assert!(!text.contains("gcc"), "{text}");
+    }
+
+    #[test]
+    fn the_effective_user_decides() {
+        let status = "Name:\tx\nUid:\t1000\t0\t0\t0\nGid:\t1\t1\t1\t1\n";
+        assert_eq!(effective_uid(status), Some(0));
+        let status = "Uid:\t0\t1000\t0\t0\n";
+        assert_eq!(effective_uid(status), Some(1000));
+        assert_eq!(effective_uid("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn a_directory_without_lists_asks_for_an_update() {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        assert!(!has_package_lists(&source));
+        assert!(!has_package_lists(&source.join("no-such-directory")));
+    }
+
+    #[test]
+    fn stand_ins_see_this_machine() {
+        assert!(StandIn::Program("cargo").is_there() || StandIn::Program("sh").is_there());
+        assert!(!StandIn::Program("no-such-program-of-mqblk").is_there());
+        assert!(!StandIn::File("/proc").is_there());
+        assert!(StandIn::Directory("/proc").is_there());
+    }
+}

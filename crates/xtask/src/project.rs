@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What this workspace consists of, asked of Cargo itself.
+//!
+//! Guarantees: targets and direct dependencies are those Cargo sees (auto-discovered targets,
+//! renamed and target-specific dependencies included), so no rule guesses from file names.
+//! Needs: the tree it was built from, at the same place. Does not resolve dependencies, so it
+//! works without a network.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Deserialize;
+
+/// The workspace: its root and its packages.
+#[derive(Debug)]
+pub struct Project {
+    /// The directory that holds the workspace's `Cargo.toml`.
+    pub root: PathBuf,
+    /// Where Cargo puts what it builds.
+    pub target_directory: PathBuf,
+    /// The members, in Cargo's order.
+    pub packages: Vec<Package>,
+}
+
+/// One workspace member.
+#[derive(Debug, Deserialize)]
+pub struct Package {
+    /// Its name in Cargo.toml.
+    pub name: String,
+    /// Its libraries, programs, tests, benches, examples and build script.
+    pub targets: Vec<Target>,
+    /// Its direct dependencies of every kind and platform.
+    pub dependencies: Vec<Dependency>,
+}
+
+/// One crate Cargo compiles.
+#[derive(Debug, Deserialize)]
+pub struct Target {
+    /// `lib`, `bin`, `test`, `bench`, `example` or `custom-build`.
+    pub kind: Vec<String>,
+    /// Its root file, absolute.
+    pub src_path: PathBuf,
+}
+
+/// One line of a dependency table.
+#[derive(Debug, Deserialize)]
+pub struct Dependency {
+    /// The package's name in the registry, whatever it is renamed to.
+    pub name: String,
+    /// Where it is when it is a member of this workspace.
+    pub path: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+    workspace_root: PathBuf,
+    target_directory: PathBuf,
+}
+
+impl Project {
+    /// Asks `cargo metadata` for the workspace that this program belongs to.
+    ///
+    /// # Errors
+    /// When Cargo cannot be run or refuses a manifest; the message carries Cargo's own words.
+    pub fn load() -> Result<Project, String> {
+        let output = cargo()
+            .args(["metadata", "--no-deps", "--format-version=1"])
+            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
+            .output()
+            .map_err(|e| format!("cannot run cargo metadata: {e}"))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("cargo metadata failed:\n{said}"));
+        }
+        let metadata: Metadata = serde_json::from_slice(&output.stdout)
+            .map_err(|e| format!("cargo metadata printed what xtask cannot read: {e}"))?;
+        Ok(Project {
+            root: metadata.workspace_root,
+            target_directory: metadata.target_directory,
+            packages: metadata.packages,
+        })
+    }
+
+    /// `path` as it is written in messages: relative to the root, with `/`.
+    pub fn relative(&self, path: &Path) -> String {
+        let short = path.strip_prefix(&self.root).unwrap_or(path);
+        short.to_string_lossy().into_owned()
+    }
+}
+
+/// The cargo that started us, so that a pinned or overridden toolchain stays the same.
+pub fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_tells_our_own_package_and_its_dependencies() {
+        let project = Project::load().unwrap();
+        let own = project.packages.iter().find(|p| p.name == "xtask").unwrap();
+        assert!(own.dependencies.iter().any(|d| d.name == "serde_json"));
+        let main = own.targets.iter().find(|t| t.kind == ["bin"]).unwrap();
+        assert_eq!(project.relative(&main.src_path), "crates/xtask/src/main.rs");
+    }
+}

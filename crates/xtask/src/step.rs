@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Running one check and counting the tests it reports.
+//!
+//! Guarantees: a child's output is passed on line by line as it comes, and every libtest summary
+//! in it is counted. A child that ends by a signal counts as failed. Does not time out: CI does.
+
+use std::io::{BufRead, BufReader, Write};
+use std::ops::AddAssign;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Tests as libtest counts them.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Counts {
+    /// Tests that passed.
+    pub passed: u64,
+    /// Tests that failed.
+    pub failed: u64,
+    /// Tests that were ignored.
+    pub skipped: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+impl Counts {
+    /// Reads one line of a test program; `None` when it is no summary.
+    pub fn from_summary(line: &str) -> Option<Counts> {
+        let fields = line.strip_prefix("test result: ")?;
+        let fields = fields.split_once(". ")?.1;
+        let mut counts = Counts::default();
+        for field in fields.split("; ") {
+            let (number, what) = field.split_once(' ')?;
+            let slot = match what {
+                "passed" => &mut counts.passed,
+                "failed" => &mut counts.failed,
+                "ignored" => &mut counts.skipped,
+                _ => continue,
+            };
+            *slot = number.parse().ok()?;
+        }
+        Some(counts)
+    }
+}
+
+/// What became of one check.
+pub struct Report {
+    /// The check's name in the closing table.
+    pub name: &'static str,
+    /// Whether it succeeded.
+    pub ok: bool,
+    /// Its wall-clock time.
+    pub time: Duration,
+    /// The tests it ran; zeros when it is no test run.
+    pub counts: Counts,
+}
+
+/// Runs `body` under a heading and times it.
+///
+/// # Errors
+/// What `body` returns: a check that could not be started is an operating error.
+pub fn step(
+    name: &'static str,
+    body: impl FnOnce() -> Result<(bool, Counts), String>,
+) -> Result<Report, String> {
+    println!("==> {name}");
+    let start = Instant::now();
+    let (ok, counts) = body()?;
+    let time = start.elapsed();
+    let word = if ok { "ok" } else { "FAILED" };
+    println!("<== {name}: {word} in {:.1} s", time.as_secs_f64());
+    Ok(Report {
+        name,
+        ok,
+        time,
+        counts,
+    })
+}
+
+/// Runs a command to its end, showing its standard output and counting test summaries in it.
+///
+/// # Errors
+/// When the command cannot be started or its output cannot be read.
+pub fn run_counted(command: &mut Command) -> Result<(bool, Counts), String> {
+    run_shown(command, &mut std::io::stdout().lock())
+}
+
+fn run_shown(command: &mut Command, shown: &mut impl Write) -> Result<(bool, Counts), String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| format!("cannot run {program}: {e}"))?;
+    let stdout = child.stdout.take().ok_or("child without standard output")?;
+    let mut counts = Counts::default();
+    for line in BufReader::new(stdout).split(b'\n') {
+        let line = line.map_err(|e| format!("cannot read what {program} prints: {e}"))?;
+        // A closed terminal must not end the check before its verdict.
+        let _ = shown.write_all(&line).and_then(|()| shown.write_all(b"\n"));
+        if let Some(more) = Counts::from_summary(&String::from_utf8_lossy(&line)) {
+            counts += more;
+        }
+    }
+    let status = child
+        .wait()
+        .map_err(|e| format!("cannot wait for {program}: {e}"))?;
+    Ok((status.success(), counts))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_is_counted_and_other_lines_are_not() {
+        let line = "test result: FAILED. 12 passed; 3 failed; 4 ignored; 5 measured; \
+                    6 filtered out; finished in 0.01s";
+        let want = Counts {
+            passed: 12,
+            failed: 3,
+            skipped: 4,
+        };
+        assert_eq!(Counts::from_summary(line), Some(want));
+        assert_eq!(Counts::from_summary("test a ... ok"), None);
+        assert_eq!(Counts::from_summary("test result: odd"), None);
+    }
+
+    #[test]
+    fn counts_of_several_test_programs_add_up() {
+        let mut command = Command::new("printf");
+        command.arg(
+            "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured\\n\
+             test result: ok. 40 passed; 0 failed; 0 ignored; 0 measured\\n",
+        );
+        // Not to standard output: the check around this test would count them.
+        let mut shown = Vec::new();
+        let (ok, counts) = run_shown(&mut command, &mut shown).unwrap();
+        assert_eq!(shown.iter().filter(|b| **b == b'\n').count(), 2);
+        let want = Counts {
+            passed: 42,
+            failed: 0,
+            skipped: 1,
+        };
+        assert_eq!((ok, counts), (true, want));
+    }
+
+    #[test]
+    fn a_failing_child_fails_and_a_missing_program_is_named() {
+        let (ok, _) = run_counted(&mut Command::new("false")).unwrap();
+        assert!(!ok);
+        let error = run_counted(&mut Command::new("no-such-program-of-mqblk")).unwrap_err();
+        assert!(error.contains("no-such-program-of-mqblk"), "{error}");
+    }
+}

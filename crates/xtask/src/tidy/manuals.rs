@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! README, CONTRIBUTING and `.ci/run` must agree with the tree.
+//!
+//! Guarantees: the README tells [`TEST_COMMAND`] and `.ci/run` ends with the same; every fenced
+//! block of the README says what it holds, so that a test can run the shell ones; every direct
+//! dependency has a row with a reason in CONTRIBUTING's table.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Finding;
+use crate::project::Project;
+
+/// How a new user passes all tests.
+const TEST_COMMAND: &str = "cargo xtask test";
+
+/// The findings over the manuals among `texts`.
+pub fn check(project: &Project, texts: &BTreeMap<String, String>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let text_of = |path: &str| texts.get(path).map_or("", String::as_str);
+    found.extend(readme(text_of("README.md")));
+    found.extend(ci_run(text_of(".ci/run")));
+    let mut users = BTreeMap::new();
+    for package in &project.packages {
+        let foreign = package.dependencies.iter().filter(|d| d.path.is_none());
+        users.extend(foreign.map(|d| (d.name.as_str(), package.name.as_str())));
+    }
+    found.extend(reasons(&users, text_of("CONTRIBUTING.md")));
+    found
+}
+
+fn readme(text: &str) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut block: Option<&str> = None;
+    let mut told = false;
+    for (index, line) in text.lines().enumerate() {
+        let Some(tag) = line.trim_start().strip_prefix("```") else {
+            told |= block == Some("sh") && line.trim() == TEST_COMMAND;
+            continue;
+        };
+        if block.take().is_some() {
+            continue;
+        }
+        if tag.is_empty() {
+            let message = "a fenced block must say what it holds: ```sh, ```text, ...";
+            found.push(Finding::new("README.md", index + 1, message));
+        }
+        block = Some(tag);
+    }
+    if !told {
+        let message = format!("must tell `{TEST_COMMAND}` on a line of an ```sh block");
+        found.push(Finding::new("README.md", 1, message));
+    }
+    found
+}
+
+fn ci_run(text: &str) -> Option<Finding> {
+    let line = text.lines().rfind(|line| !line.trim().is_empty());
+    let line = line.unwrap_or_default();
+    if line.trim_start_matches("exec ") == TEST_COMMAND {
+        return None;
+    }
+    let message = format!("must end with the README's test command, `{TEST_COMMAND}`");
+    Some(Finding::new(
+        ".ci/run",
+        text.lines().count().max(1),
+        message,
+    ))
+}
+
+/// Looks for a row `| `name` | .. | reason |` for each dependency; `users` maps it to a member
+/// that names it.
+fn reasons(users: &BTreeMap<&str, &str>, contributing: &str) -> Vec<Finding> {
+    let explained: BTreeSet<&str> = contributing.lines().filter_map(explained).collect();
+    let missing = users.iter().filter(|(name, _)| !explained.contains(**name));
+    missing
+        .map(|(name, user)| {
+            let message = format!("`{name}`, used by {user}, has no row with its reason");
+            Finding::new("CONTRIBUTING.md", 1, message)
+        })
+        .collect()
+}
+
+/// The crate a table row is about, when its last cell says something.
+fn explained(line: &str) -> Option<&str> {
+    let row = line.trim().strip_prefix("| `")?.strip_suffix('|')?;
+    let (name, rest) = row.split_once("` |")?;
+    let reason = rest.rsplit('|').next()?.trim();
+    (!reason.is_empty()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_tells_the_test_command() {
+        let good = "# x\n\n```sh\ncargo xtask test\n```\n\n```text\nout\n```\n";
+        assert_eq!(readme(good), []);
+        let found = readme("run `cargo xtask test`\n```text\ncargo xtask test\n```\n");
+        assert!(found[0].message.contains("must tell"), "{found:?}");
+        let found = readme(&format!("{good}\n```\nuntagged\n```\n"));
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].line, 11);
+    }
+
+    #[test]
+    fn ci_calls_what_the_readme_tells() {
+        assert_eq!(ci_run("set -e\nexec cargo xtask test\n\n"), None);
+        assert_eq!(ci_run("cargo xtask test"), None);
+        assert!(ci_run("cargo xtask test --fast\n").is_some());
+        assert!(ci_run("").is_some());
+    }
+
+    #[test]
+    fn every_dependency_has_a_reason() {
+        let names = BTreeMap::from([("serde", "lab"), ("loom", "blk")]);
+        let row = "| crate | used in | reason |\n| `serde` | lab | results as JSON |\n";
+        let found = reasons(&names, row);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].message.contains("`loom`, used by blk"));
+        let empty = format!("{row}| `loom` | blk |  |\n");
+        assert_eq!(reasons(&names, &empty).len(), 1);
+        let both = format!("{row}| `loom` | blk | models |\n");
+        assert_eq!(reasons(&names, &both), []);
+    }
+}

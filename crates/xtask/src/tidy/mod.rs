@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask tidy`: the rules of this tree that no compiler and no lint knows.
+//!
+//! Each rule names the file, the line, what is wrong and what to do. The rules:
+//!
+//! | module | rule |
+//! |---|---|
+//! | [`text`] | SPDX line and `//!` header first, ASCII, no work marks without an issue, no machine paths |
+//! | [`size`] | files of at most 800 lines, functions of at most 70; exceptions only in `tidy.toml` |
+//! | [`modules`] | no dead file: every `.rs` is reached by a `mod` line |
+//! | [`atomics`] | an ordering above Relaxed names the place it pairs with |
+//! | [`confine`] | `unsafe` only in `host`; no machine in `blk`, `workload`, `sim`; no sleeping in tests |
+//! | [`manuals`] | README, CONTRIBUTING and `.ci/run` say what the tree does |
+//!
+//! A `// SAFETY:` comment at each `unsafe` block is clippy's to check
+//! (`undocumented_unsafe_blocks` in the workspace lints), which sees more than a text scan.
+
+mod atomics;
+mod confine;
+mod manuals;
+mod modules;
+mod size;
+mod source;
+mod text;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use crate::Outcome;
+use crate::project::Project;
+use modules::Reach;
+use source::Source;
+
+/// One breach of a rule.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Finding {
+    path: String,
+    line: usize,
+    message: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Finding {
+            path,
+            line,
+            message,
+        } = self;
+        write!(f, "{path}:{line}: {message}")
+    }
+}
+
+impl Finding {
+    fn new(path: &str, line: usize, message: impl Into<String>) -> Finding {
+        Finding {
+            path: path.to_owned(),
+            line,
+            message: message.into(),
+        }
+    }
+}
+
+/// Checks the whole tree and prints what it found.
+///
+/// # Errors
+/// When a file of the tree cannot be read.
+pub fn run(project: &Project) -> Result<Outcome, String> {
+    let findings = check(project)?;
+    for finding in &findings {
+        println!("{finding}");
+    }
+    if findings.is_empty() {
+        return Ok(Outcome::Passed);
+    }
+    println!("tidy: {} to mend", findings.len());
+    Ok(Outcome::Failed)
+}
+
+fn check(project: &Project) -> Result<Vec<Finding>, String> {
+    let texts = read_tree(&project.root)?;
+    let is_rust = |path: &&String| path.ends_with(".rs");
+    let reach = Reach::from(&roots(project), &texts);
+    let mut findings = dead_files(texts.keys().filter(is_rust), &reach);
+    for (path, text) in &texts {
+        findings.extend(text::check(path, text));
+    }
+    let is_test = |path: &String| reach.files.get(path).copied().unwrap_or(false);
+    let sources: Vec<Source> = texts
+        .iter()
+        .filter(|(path, _)| is_rust(path))
+        .map(|(path, text)| Source::new(path, text, is_test(path)))
+        .collect();
+    for source in &sources {
+        findings.extend(text::check_marks(source));
+        findings.extend(atomics::check(source));
+        findings.extend(confine::check(source));
+    }
+    let ratchet = texts.get(size::RATCHET).map_or("", String::as_str);
+    findings.extend(size::check(&sources, ratchet));
+    findings.extend(manuals::check(project, &texts));
+    findings.sort();
+    findings.dedup();
+    Ok(findings)
+}
+
+fn dead_files<'a>(files: impl Iterator<Item = &'a String>, reach: &Reach) -> Vec<Finding> {
+    let dead = files.filter(|path| !reach.files.contains_key(*path));
+    dead.map(|path| {
+        let message = "no `mod` line reaches this file: declare it or delete it";
+        Finding::new(path, 1, message)
+    })
+    .collect()
+}
+
+/// The crate roots, and whether each is built for tests or benches only.
+fn roots(project: &Project) -> Vec<(String, bool)> {
+    let targets = project.packages.iter().flat_map(|p| &p.targets);
+    targets
+        .map(|target| {
+            let test = target.kind.iter().any(|k| k == "test" || k == "bench");
+            (project.relative(&target.src_path), test)
+        })
+        .collect()
+}
+
+/// Every text file of the tree by its relative path; build products and results left out.
+fn read_tree(root: &Path) -> Result<BTreeMap<String, String>, String> {
+    let mut texts = BTreeMap::new();
+    let mut directories = vec![root.to_path_buf()];
+    while let Some(directory) = directories.pop() {
+        let failed = |e| format!("cannot read {}: {e}", directory.display());
+        for entry in directory.read_dir().map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let relative = path.strip_prefix(root).unwrap_or(&path);
+            let relative = relative.to_string_lossy().into_owned();
+            if path.is_dir() {
+                if !matches!(relative.as_str(), "target" | ".git" | "results") {
+                    directories.push(path);
+                }
+            } else if text::is_ours(&relative) {
+                let bytes = std::fs::read(&path)
+                    .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+                texts.insert(relative, String::from_utf8_lossy(&bytes).into_owned());
+            }
+        }
+    }
+    Ok(texts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_is_read_and_this_file_is_reached() {
+        let project = Project::load().unwrap();
+        let texts = read_tree(&project.root).unwrap();
+        let own = "crates/xtask/src/tidy/mod.rs";
+        assert!(texts[own].contains("the_tree_is_read_and_this_file_is_reached"));
+        assert!(texts.contains_key("Cargo.toml"));
+        assert!(!texts.keys().any(|path| path.starts_with("target/")));
+        let reach = Reach::from(&roots(&project), &texts);
+        assert_eq!(reach.files.get(own), Some(&false));
+    }
+
+    #[test]
+    fn a_file_nobody_declares_is_dead() {
+        let mut reach = Reach::default();
+        reach.files.insert("a.rs".to_owned(), false);
+        let files = ["a.rs".to_owned(), "b.rs".to_owned()];
+        let found = dead_files(files.iter(), &reach);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].to_string().starts_with("b.rs:1: no `mod` line"));
+    }
+}
