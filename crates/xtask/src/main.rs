@@ -2,11 +2,13 @@
 //! `cargo xtask`: the developer's one entry point. CI calls nothing else.
 //!
 //! In the order a change meets them: [`tidy`] (rules a compiler does not check), [`ci`] (every
-//! check, with one closing count), [`packages`] (what Debian must provide for `cargo xtask test`).
+//! check, with one closing count), [`packages`] (what Debian must provide for `cargo xtask test`),
+//! [`bench`] (our figures beside fio's, in the same run).
 //!
 //! Exit codes are those of `mqblk`: 0 ok, 1 a check failed or a goal was missed, 2 usage or
 //! operating error.
 
+mod bench;
 mod ci;
 mod packages;
 mod project;
@@ -33,6 +35,8 @@ enum Command {
     Test(CiArgs),
     /// Check the rules of this tree that no compiler knows.
     Tidy,
+    /// Measure mqblk and fio side by side and keep the raw figures under results/.
+    Bench(bench::Options),
 }
 
 #[derive(Args)]
@@ -69,5 +73,6 @@ fn run(command: Command) -> Result<Outcome, String> {
             ci::run(&project, args.fast)
         }
         Command::Tidy => tidy::run(&project),
+        Command::Bench(options) => bench::run(&project, &options),
     }
 }

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Filling the blanks of a job text, and reading the result fio's JSON gives.
+//!
+//! Guarantees: no blank is left over (an unknown one panics: rows are ours, not input); a result
+//! without the figures asked for is an error that names the missing field.
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// What the blanks of a job or an argument stand for.
+pub struct Blanks {
+    /// `{limit}`: what ends the job.
+    pub limit: String,
+    /// `{cpu0}` and `{cpu1}`.
+    pub cpus: Vec<usize>,
+    /// `{file}`.
+    pub file: String,
+    /// `{size}` of the file in bytes.
+    pub size: u64,
+}
+
+impl Blanks {
+    /// `text` with every blank filled; `extra` is what `{extra}` stands for.
+    ///
+    /// # Panics
+    /// When a blank is left: a row names one that does not exist, or more CPUs than it asked for.
+    pub fn fill(&self, text: &str, extra: &str) -> String {
+        let mut filled = text
+            .replace("{limit}", &self.limit)
+            .replace("{extra}", extra)
+            .replace("{file}", &self.file)
+            .replace("{size}", &self.size.to_string());
+        for (index, cpu) in self.cpus.iter().enumerate() {
+            filled = filled.replace(&format!("{{cpu{index}}}"), &cpu.to_string());
+        }
+        assert!(!filled.contains('{'), "a blank is left in {filled:?}");
+        filled
+    }
+}
+
+/// The figures of one run.
+#[derive(Debug, Clone, Serialize, PartialEq)]
+pub struct Figures {
+    /// I/Os per second, all jobs and directions.
+    pub iops: f64,
+    /// I/Os done.
+    pub total_ios: u64,
+    /// User and system time per I/O in microseconds, from the program's own report.
+    pub cpu_us_per_io: f64,
+}
+
+/// Reads the figures from fio's JSON layout.
+///
+/// # Errors
+/// When a job reports an error, did nothing, or lacks a field.
+pub fn figures(result: &Value) -> Result<Figures, String> {
+    let jobs = result["jobs"].as_array().ok_or("no `jobs` in the result")?;
+    let (mut iops, mut total_ios, mut cpu_us) = (0.0, 0, 0.0);
+    for job in jobs {
+        let name = job["jobname"].as_str().unwrap_or("?");
+        let missing = |field: &str| format!("no `{field}` in job '{name}' of the result");
+        if job["error"].as_i64() != Some(0) {
+            return Err(format!("job '{name}' reports error {}", job["error"]));
+        }
+        for direction in ["read", "write", "trim"] {
+            let direction = &job[direction];
+            iops += direction["iops"].as_f64().unwrap_or(0.0);
+            total_ios += direction["total_ios"].as_u64().unwrap_or(0);
+        }
+        // Both are percentages of the time this job ran, which is in milliseconds.
+        let percent = |field| job[field].as_f64().ok_or_else(|| missing(field));
+        let share = (percent("usr_cpu")? + percent("sys_cpu")?) / 100.0;
+        cpu_us += share * percent("job_runtime")? * 1000.0;
+    }
+    if total_ios == 0 {
+        return Err("the run did no I/O".to_owned());
+    }
+    Ok(Figures {
+        iops,
+        total_ios,
+        cpu_us_per_io: cpu_us / total_ios as f64,
+    })
+}
+
+/// The JSON in what a program printed: fio may say a note before it.
+///
+/// # Errors
+/// When there is none.
+pub fn parse(stdout: &str) -> Result<Value, String> {
+    let start = stdout.find('{').ok_or("no JSON on standard output")?;
+    serde_json::from_str(&stdout[start..]).map_err(|e| format!("JSON cannot be read: {e}"))
+}
+
+/// The jobs of a result without what is zero throughout: what is worth keeping of one run.
+pub fn kept(mut result: Value) -> Value {
+    let mut jobs = result["jobs"].take();
+    prune(&mut jobs);
+    jobs
+}
+
+/// Removes zeros; says whether anything is left.
+fn prune(value: &mut Value) -> bool {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, inner| prune(inner));
+            !map.is_empty()
+        }
+        Value::Array(items) => {
+            items.retain_mut(prune);
+            !items.is_empty()
+        }
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::Null => false,
+        Value::Bool(_) | Value::String(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn blanks() -> Blanks {
+        Blanks {
+            limit: "number_ios=10".into(),
+            cpus: vec![3],
+            file: "x.dat".into(),
+            size: 4096,
+        }
+    }
+
+    #[test]
+    fn blanks_are_filled() {
+        let text = "{limit}\n{extra}\nfilename={file}\nsize={size}\ncpus_allowed={cpu0}";
+        let want = "number_ios=10\na=1\nfilename=x.dat\nsize=4096\ncpus_allowed=3";
+        assert_eq!(blanks().fill(text, "a=1"), want);
+    }
+
+    #[test]
+    #[should_panic(expected = "a blank is left")]
+    fn a_blank_nobody_fills_is_a_mistake_in_the_row() {
+        blanks().fill("cpus_allowed={cpu1}", "");
+    }
+
+    #[test]
+    fn figures_add_up_over_jobs_and_directions() {
+        let job = |iops: f64, ios: u64| {
+            json!({"jobname": "a", "error": 0, "job_runtime": 2000, "usr_cpu": 30.0,
+                   "sys_cpu": 20.0, "read": {"iops": iops, "total_ios": ios},
+                   "write": {"iops": 1.0, "total_ios": 2}})
+        };
+        let result = json!({"jobs": [job(100.0, 998), job(50.0, 998)]});
+        let want = Figures {
+            iops: 152.0,
+            total_ios: 2000,
+            cpu_us_per_io: 1000.0,
+        };
+        assert_eq!(figures(&result), Ok(want));
+    }
+
+    #[test]
+    fn a_result_that_shows_nothing_is_refused() {
+        let idle = json!({"jobname": "a", "error": 0, "job_runtime": 1, "usr_cpu": 0.0,
+                          "sys_cpu": 0.0});
+        for (jobs, why) in [
+            (json!([idle]), "no I/O"),
+            (json!([{"jobname": "a", "error": 5}]), "error 5"),
+            (json!([{"jobname": "a", "error": 0}]), "usr_cpu"),
+        ] {
+            let error = figures(&json!({ "jobs": jobs })).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+        assert!(figures(&json!({})).is_err());
+    }
+
+    #[test]
+    fn a_note_before_the_json_is_passed_over() {
+        assert_eq!(parse("note: x\n{\"a\": 1}").unwrap()["a"], 1);
+        assert!(parse("nothing").is_err());
+        assert!(parse("{\"a\":").is_err());
+    }
+
+    #[test]
+    fn zeros_are_not_kept() {
+        let job = json!({"a": 0, "b": {"c": 0.0}, "d": [0, 2], "e": "x", "f": {"g": 1}});
+        let want = json!([{"d": [2], "e": "x", "f": {"g": 1}}]);
+        assert_eq!(kept(json!({"jobs": [job], "other": 1})), want);
+    }
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask bench`: our figures beside fio's, measured in one run.
+//!
+//! Goals of this harness: ratios that hold on a busy or drifting machine (every round runs all
+//! sides of a row, in alternating order), losses shown as plainly as wins, raw figures and the
+//! machine's set-up kept under `results/`. Non-goals: absolute records, statistics beyond median
+//! and range (`mqblk compare` has those), anything in-process.
+//!
+//! [`rows`] says what is measured, [`job`] and [`side`] run one side once, [`judge`] compares,
+//! [`setup`] describes the machine, [`report`] prints and keeps.
+
+mod job;
+mod judge;
+mod report;
+mod rows;
+mod setup;
+mod side;
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::Outcome;
+use crate::project::Project;
+use judge::Measured;
+use report::Results;
+use rows::{ROWS, Row};
+use side::Bench;
+
+/// The command line of `cargo xtask bench`.
+#[derive(Args)]
+pub struct Options {
+    /// Only these rows, separated by commas; `--list` names them.
+    #[arg(long, value_delimiter = ',')]
+    rows: Vec<String>,
+    /// Name the rows with what they show, and stop.
+    #[arg(long)]
+    list: bool,
+    /// How often each side runs.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Seconds of I/O of each run.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    seconds: u32,
+    /// A thousand I/Os a run, one round, debug build, no verdict: shows that the rows work.
+    #[arg(long)]
+    smoke: bool,
+    /// fio in the place of mqblk: every ratio should then be near 1, which shows the noise.
+    #[arg(long)]
+    control: bool,
+    /// The file of the file rows; made when missing, never changed when there.
+    #[arg(long)]
+    file: Option<PathBuf>,
+    /// Where the results go.
+    #[arg(long)]
+    results: Option<PathBuf>,
+}
+
+/// Measures the chosen rows, prints them and keeps the raw figures.
+///
+/// # Errors
+/// On an unknown row, a side that cannot be run, or results that cannot be written.
+pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
+    if options.list {
+        for row in ROWS {
+            println!("{:<16} {}", row.name, row.title);
+        }
+        return Ok(Outcome::Passed);
+    }
+    let rows = chosen(&options.rows)?;
+    let bench = Bench::prepare(project, options)?;
+    let rounds = if options.smoke { 1 } else { options.rounds };
+    let setup = setup::Setup::read(project, &bench.time);
+    let mut results = Results::create(&bench.results, setup)?;
+    for row in rows {
+        if row.cpus > bench.cpus.len() {
+            println!("{}: left out, it needs {} CPUs", row.name, row.cpus);
+            continue;
+        }
+        let mut measured = Measured::new(row);
+        for round in 0..rounds {
+            measured.rounds.push(one_round(&bench, row, round)?);
+            results.keep(&measured)?;
+        }
+        report::print(&measured);
+    }
+    println!("raw figures: {}", results.path().display());
+    if results.missed() > 0 && !options.smoke && !options.control {
+        println!("{} goals missed", results.missed());
+        return Ok(Outcome::Failed);
+    }
+    Ok(Outcome::Passed)
+}
+
+fn chosen(names: &[String]) -> Result<Vec<&'static Row>, String> {
+    if names.is_empty() {
+        return Ok(ROWS.iter().collect());
+    }
+    let find = |name: &String| {
+        let row = ROWS.iter().find(|row| row.name == name);
+        row.ok_or_else(|| {
+            let known: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+            format!("--rows {name}: must be one of {}", known.join(", "))
+        })
+    };
+    names.iter().map(find).collect()
+}
+
+/// Every side once; the order turns round with each round, so that a drift favours nobody.
+fn one_round(bench: &Bench, row: &Row, round: u32) -> Result<Vec<side::Sample>, String> {
+    let mut order: Vec<usize> = (0..row.sides.len()).collect();
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    let mut samples: Vec<Option<side::Sample>> = row.sides.iter().map(|_| None).collect();
+    for index in order {
+        samples[index] = Some(bench.sample(row, &row.sides[index])?);
+    }
+    Ok(samples.into_iter().flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_chosen_by_name_and_an_unknown_one_is_refused() {
+        assert_eq!(chosen(&[]).unwrap().len(), ROWS.len());
+        let one = chosen(&[ROWS[0].name.to_owned()]).unwrap();
+        assert_eq!(one[0].name, ROWS[0].name);
+        let error = chosen(&["nul-qd1".to_owned()]).err().unwrap();
+        assert!(error.contains("must be one of null-qd32"), "{error}");
+    }
+}

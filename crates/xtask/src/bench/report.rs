@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The table a person reads and the file a later person checks it by.
+//!
+//! Guarantees: the file is written anew after every round, under its final name only when whole,
+//! so an interrupted run keeps what it measured; an earlier file is never overwritten.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::judge::{Judgement, Measured, Verdict, shown};
+use super::rows::{Metric, Program};
+use super::setup::Setup;
+use super::side::Sample;
+
+/// The results of one call, in memory and on disk.
+pub struct Results {
+    path: PathBuf,
+    content: Content,
+}
+
+#[derive(Serialize)]
+struct Content {
+    setup: Setup,
+    rows: BTreeMap<&'static str, RowContent>,
+}
+
+#[derive(Serialize)]
+struct RowContent {
+    title: &'static str,
+    judgements: Vec<Judgement>,
+    rounds: Vec<Vec<Sample>>,
+}
+
+impl Results {
+    /// Chooses a name below `directory` that no file has yet.
+    ///
+    /// # Errors
+    /// When a thousand names of this day and commit are taken.
+    pub fn create(directory: &Path, setup: Setup) -> Result<Results, String> {
+        let name = format!("bench-{}-{}", setup.date, setup.commit);
+        let numbered = (2..1000).map(|n| format!("{name}-{n}.json"));
+        let path = std::iter::once(format!("{name}.json"))
+            .chain(numbered)
+            .map(|name| directory.join(name))
+            .find(|path| !path.exists())
+            .ok_or_else(|| format!("too many results of one commit in {}", directory.display()))?;
+        let rows = BTreeMap::new();
+        let content = Content { setup, rows };
+        Ok(Results { path, content })
+    }
+
+    /// Where the results are.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes in what is measured of a row so far, and writes.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn keep(&mut self, measured: &Measured) -> Result<(), String> {
+        let row = RowContent {
+            title: measured.row.title,
+            judgements: measured.judgements(),
+            rounds: measured.rounds.clone(),
+        };
+        self.content.rows.insert(measured.row.name, row);
+        let text = serde_json::to_string(&self.content)
+            .map_err(|e| format!("results cannot be written as JSON: {e}"))?;
+        let part = self.path.with_extension("part");
+        let failed = |e| format!("cannot write {}: {e}", self.path.display());
+        fs::write(&part, text + "\n").map_err(failed)?;
+        fs::rename(&part, &self.path).map_err(failed)
+    }
+
+    /// How many goals are missed so far.
+    pub fn missed(&self) -> usize {
+        let rows = self.content.rows.values();
+        let judgements = rows.flat_map(|row| &row.judgements);
+        judgements.filter(|j| j.verdict == Verdict::Missed).count()
+    }
+}
+
+/// Prints one row.
+pub fn print(measured: &Measured) {
+    let row = measured.row;
+    println!(
+        "\n{}: {} (n = {})",
+        row.name,
+        row.title,
+        measured.rounds.len()
+    );
+    println!("  {:<26} {:>10} {:>10} {:>10}", "", "median", "min", "max");
+    for side in row.sides {
+        for metric in [Metric::Iops, Metric::CpuPerIo] {
+            let name = format!("{}, {}", side.name, metric.name());
+            line(&name, measured, side.name, metric);
+        }
+    }
+    for judgement in measured.judgements() {
+        let spread = judgement.spread;
+        let verdict = match judgement.verdict {
+            Verdict::Met => format!("   {}: met", judgement.goal),
+            Verdict::Missed => format!("   {}: MISSED", judgement.goal),
+            Verdict::Shown => String::new(),
+        };
+        let [median, min, max] = [spread.median, spread.min, spread.max].map(shown);
+        let figure = judgement.figure;
+        println!("  {figure:<26} {median:>10} {min:>10} {max:>10}{verdict}");
+    }
+    for doubt in doubts(measured) {
+        println!("  warning: {doubt}");
+    }
+}
+
+fn line(name: &str, measured: &Measured, side: &str, metric: Metric) {
+    let spread = measured.spread(side, metric);
+    let [median, min, max] = [spread.median, spread.min, spread.max].map(shown);
+    println!("  {name:<26} {median:>10} {min:>10} {max:>10}");
+}
+
+/// A program that reports less CPU than the kernel charged it; start-up is allowed for.
+fn doubts(measured: &Measured) -> Vec<String> {
+    const START_UP_S: f64 = 0.3;
+    const SHARE: f64 = 1.10;
+    let ours = |side: &str| {
+        let side = measured.row.sides.iter().find(|s| s.name == side);
+        side.is_some_and(|s| s.program == Program::Mqblk)
+    };
+    let samples = measured.rounds.iter().flatten();
+    samples
+        .filter(|sample| ours(sample.side))
+        .filter_map(|sample| {
+            let reported = sample.figures.cpu_us_per_io * sample.figures.total_ios as f64 / 1e6;
+            let charged = sample.process_cpu_s;
+            (charged > reported * SHARE + START_UP_S).then(|| {
+                let side = sample.side;
+                format!("{side} reports {reported:.2} s of CPU, the kernel says {charged:.2} s")
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::job::Figures;
+    use super::super::rows::ROWS;
+    use super::*;
+
+    fn measured(process_cpu_s: f64) -> Measured {
+        let sample = |side, iops| Sample {
+            side,
+            figures: Figures {
+                iops,
+                total_ios: 1_000_000,
+                cpu_us_per_io: 1.0,
+            },
+            process_cpu_s,
+            jobs: serde_json::json!([{"jobname": "j0"}]),
+        };
+        Measured {
+            row: &ROWS[0],
+            rounds: vec![vec![sample("mqblk", 3.0e6), sample("fio", 1.0e6)]],
+        }
+    }
+
+    #[test]
+    fn cpu_time_that_was_not_reported_is_doubted() {
+        assert_eq!(doubts(&measured(1.3)), Vec::<String>::new());
+        let found = doubts(&measured(1.5));
+        assert_eq!(
+            found,
+            ["mqblk reports 1.00 s of CPU, the kernel says 1.50 s"]
+        );
+    }
+
+    #[test]
+    fn results_are_kept_with_their_setup_and_never_overwritten() {
+        let directory = std::env::temp_dir();
+        let directory = directory.join(format!("mqblk-xtask-results-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let setup = Setup::sample();
+        let mut first = Results::create(&directory, setup.clone()).unwrap();
+        first.keep(&measured(0.0)).unwrap();
+        assert_eq!(first.missed(), 1, "3.0 is below the goal of 3.4");
+        let text = fs::read_to_string(first.path()).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["setup"]["commit"], setup.commit);
+        let row = &value["rows"]["null-qd32"];
+        assert_eq!(row["rounds"][0][0]["iops"], 3.0e6);
+        assert_eq!(row["judgements"][0]["verdict"], "missed");
+        let second = Results::create(&directory, setup).unwrap();
+        assert_ne!(second.path(), first.path());
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}

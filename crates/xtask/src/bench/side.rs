@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Running one side of a row once.
+//!
+//! Guarantees: both programs run the job from a file that stays in the scratch directory, and a
+//! failure prints the command that repeats it. Beside the program's own report of its CPU time
+//! the kernel's account of the whole process is taken, so that the report can be doubted.
+//! Needs: nothing else reaped by this process meanwhile (the account is that of all children).
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Options;
+use super::job::{self, Blanks, Figures};
+use super::rows::{Program, Row, Side};
+use super::setup;
+use crate::project::{Project, cargo};
+
+/// Enough for random reads never to meet a device's cache of recent blocks.
+const FILE_SIZE: u64 = 1 << 30;
+const SMOKE_FILE_SIZE: u64 = 4 << 20;
+
+/// Kernel clock ticks per second as user space sees them, the same on all Linux architectures
+/// that Rust's standard library supports on Debian.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// What every run needs.
+pub struct Bench {
+    /// Where the results are kept.
+    pub results: PathBuf,
+    /// The CPUs this process may use, the one to measure on first.
+    pub cpus: Vec<usize>,
+    /// How each run is limited, for the record.
+    pub time: String,
+    scratch: PathBuf,
+    blanks: Blanks,
+    mqblk: Option<PathBuf>,
+}
+
+/// One run.
+#[derive(Clone, Serialize)]
+pub struct Sample {
+    /// The side's name.
+    pub side: &'static str,
+    /// What it reached.
+    #[serde(flatten)]
+    pub figures: Figures,
+    /// User and system seconds of the whole process, start-up included, as the kernel counts.
+    pub process_cpu_s: f64,
+    /// The `jobs` of its JSON, zeros left out.
+    pub jobs: Value,
+}
+
+impl Bench {
+    /// Builds mqblk and makes the scratch files.
+    ///
+    /// # Errors
+    /// When the build fails or the files cannot be written.
+    pub fn prepare(project: &Project, options: &Options) -> Result<Bench, String> {
+        let results = options.results.clone();
+        let results = results.unwrap_or_else(|| project.root.join("results"));
+        let scratch = results.join("tmp");
+        let failed = |e| format!("cannot create {}: {e}", scratch.display());
+        fs::create_dir_all(&scratch).map_err(failed)?;
+        let (limit, size, name) = if options.smoke {
+            ("number_ios=1000".to_owned(), SMOKE_FILE_SIZE, "smoke.dat")
+        } else {
+            let limit = format!("time_based\nruntime={}", options.seconds);
+            (limit, FILE_SIZE, "bench.dat")
+        };
+        let file = options.file.clone().unwrap_or_else(|| scratch.join(name));
+        let size = fill(&file, size)?;
+        let mqblk = if options.control {
+            None
+        } else {
+            Some(build(project, options.smoke)?)
+        };
+        let mut cpus = setup::allowed_cpus()?;
+        // The last CPU first: interrupts and daemons favour the first one.
+        cpus.reverse();
+        Ok(Bench {
+            results,
+            cpus: cpus.clone(),
+            time: limit.replace('\n', " "),
+            scratch,
+            blanks: Blanks {
+                limit,
+                cpus,
+                file: file.display().to_string(),
+                size,
+            },
+            mqblk,
+        })
+    }
+
+    /// Runs `side` once.
+    ///
+    /// # Errors
+    /// When it cannot be run, fails, or prints no figures; the message has the command.
+    pub fn sample(&self, row: &Row, side: &Side) -> Result<Sample, String> {
+        let path = self.scratch.join(format!("{}-{}.fio", row.name, side.name));
+        let text = self.blanks.fill(side.job, side.extra);
+        fs::write(&path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        let mut command = self.command(side, &path);
+        let shown = format!("{command:?}");
+        let failed =
+            |why: String| format!("{} {}: {why}\nrepeat it by: {shown}", row.name, side.name);
+        let before = children_cpu()?;
+        let output = command.output();
+        let output = output.map_err(|e| failed(format!("cannot run it: {e}")))?;
+        let process_cpu_s = children_cpu()? - before;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(failed(format!("{}\n{}", output.status, said.trim())));
+        }
+        let result = job::parse(&String::from_utf8_lossy(&output.stdout)).map_err(failed)?;
+        let figures = job::figures(&result).map_err(failed)?;
+        Ok(Sample {
+            side: side.name,
+            figures,
+            process_cpu_s,
+            jobs: job::kept(result),
+        })
+    }
+
+    fn command(&self, side: &Side, job: &Path) -> Command {
+        let mqblk = match side.program {
+            Program::Mqblk => self.mqblk.as_ref(),
+            Program::Fio => None,
+        };
+        let Some(mqblk) = mqblk else {
+            let mut command = Command::new("fio");
+            command.arg("--output-format=json").arg(job);
+            return command;
+        };
+        let mut command = Command::new(mqblk);
+        command.arg("run").arg(job).arg("--json");
+        command.args(side.args.iter().map(|arg| self.blanks.fill(arg, "")));
+        command
+    }
+}
+
+/// Builds the program and says where it is.
+fn build(project: &Project, debug: bool) -> Result<PathBuf, String> {
+    let mut command = cargo();
+    command.args(["build", "--quiet", "--package", "mqblk"]);
+    if !debug {
+        command.arg("--release");
+    }
+    let status = command.current_dir(&project.root).status();
+    let status = status.map_err(|e| format!("cannot run cargo build: {e}"))?;
+    if !status.success() {
+        return Err("mqblk does not build".to_owned());
+    }
+    let profile = if debug { "debug" } else { "release" };
+    Ok(project.target_directory.join(profile).join("mqblk"))
+}
+
+/// Makes `path` with `size` bytes unless it is there; says how large it is.
+///
+/// The bytes are written, not just allocated: blocks that never held data are answered by the
+/// file system without the device. They are random, for devices that compress.
+fn fill(path: &Path, size: u64) -> Result<u64, String> {
+    let failed = |e: std::io::Error| format!("cannot write {}: {e}", path.display());
+    if let Ok(metadata) = fs::metadata(path) {
+        if metadata.len() >= 4096 {
+            return Ok(metadata.len() / 4096 * 4096);
+        }
+        let len = metadata.len();
+        return Err(format!(
+            "{}: {len} bytes, must be at least 4096: name another --file",
+            path.display()
+        ));
+    }
+    // Under its final name only when whole, so that an interrupted run leaves no short file.
+    let part = path.with_extension("part");
+    println!("writing {} ({} MiB)", path.display(), size >> 20);
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(&part).map_err(failed)?);
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for _ in 0..size / 8 {
+        // xorshift64
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        file.write_all(&state.to_le_bytes()).map_err(failed)?;
+    }
+    let file = file.into_inner().map_err(|e| failed(e.into_error()))?;
+    file.sync_all().map_err(failed)?;
+    fs::rename(&part, path).map_err(failed)?;
+    Ok(size)
+}
+
+/// Seconds of CPU of all children waited for so far.
+fn children_cpu() -> Result<f64, String> {
+    let stat = fs::read_to_string("/proc/self/stat")
+        .map_err(|e| format!("cannot read /proc/self/stat: {e}"))?;
+    children_ticks(&stat)
+        .map(|ticks| ticks as f64 / TICKS_PER_SECOND)
+        .ok_or_else(|| "cannot understand /proc/self/stat".to_owned())
+}
+
+/// Fields 16 and 17, cutime and cstime, of proc_pid_stat(5).
+fn children_ticks(stat: &str) -> Option<u64> {
+    // The second field is the program's name in parentheses and may hold anything.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    Some(field(16)? + field(17)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_of_children_are_fields_16_and_17() {
+        let stat = "12 (odd ) name) S 1 2 3 4 5 6 7 8 9 10 11 12 130 14 15";
+        assert_eq!(children_ticks(stat), Some(130 + 14));
+        assert_eq!(children_ticks("12 (x) S 1"), None);
+        assert!(children_cpu().is_ok());
+    }
+
+    #[test]
+    fn a_file_is_made_once_and_never_changed() {
+        let directory = std::env::temp_dir();
+        let path = directory.join(format!("mqblk-xtask-{}.dat", std::process::id()));
+        assert_eq!(fill(&path, 8192), Ok(8192));
+        let first = fs::read(&path).unwrap();
+        assert_eq!(first.len(), 8192);
+        assert!(first.chunks(8).all(|word| word != [0; 8]));
+        assert_eq!(fill(&path, 4 << 20), Ok(8192));
+        assert_eq!(fs::read(&path).unwrap(), first);
+        fs::write(&path, b"short").unwrap();
+        let error = fill(&path, 8192).unwrap_err();
+        assert!(error.contains("5 bytes, must be at least 4096"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"short");
+        fs::remove_file(&path).unwrap();
+    }
+}
