@@ -34,21 +34,13 @@ const EXAMPLES: &str = "/usr/share/doc/fio/examples";
 const UNPACKED: &str = "target/fio-examples";
 
 const PACKAGES: &[Package] = &[
-    Package {
-        name: "gcc",
-        stand_in: StandIn::Program("cc"),
-        why: "the linker rustc calls",
-    },
+    Package { name: "gcc", stand_in: StandIn::Program("cc"), why: "the linker rustc calls" },
     Package {
         name: "libc6-dev",
         stand_in: StandIn::File("/usr/include/features.h"),
         why: "the C start files rustc links",
     },
-    Package {
-        name: "fio",
-        stand_in: StandIn::Program("fio"),
-        why: "tests and benches run the same jobs by fio",
-    },
+    Package { name: "fio", stand_in: StandIn::Program("fio"), why: "tests and benches run the same jobs by fio" },
     Package {
         name: "fio-examples",
         stand_in: StandIn::Directory(EXAMPLES),
@@ -116,9 +108,7 @@ fn has_package_lists(directory: &Path) -> bool {
     let Ok(entries) = directory.read_dir() else {
         return false;
     };
-    entries
-        .filter_map(Result::ok)
-        .any(|entry| entry.file_name().to_string_lossy().contains("_Packages"))
+    entries.filter_map(Result::ok).any(|entry| entry.file_name().to_string_lossy().contains("_Packages"))
 }
 
 fn apt_get(arguments: &[&str]) -> Result<(), String> {
@@ -136,18 +126,14 @@ fn unpack_examples(into: &Path) -> Result<(), String> {
     }
     std::fs::create_dir_all(into).map_err(|e| format!("cannot create {}: {e}", into.display()))?;
     let mut download = Command::new("apt-get");
-    download
-        .args(["download", "fio-examples"])
-        .current_dir(into);
+    download.args(["download", "fio-examples"]).current_dir(into);
     succeed(&mut download)?;
     let archive = downloaded(into)?;
     succeed(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(into))
 }
 
 fn downloaded(directory: &Path) -> Result<PathBuf, String> {
-    let entries = directory
-        .read_dir()
-        .map_err(|e| format!("cannot read {}: {e}", directory.display()))?;
+    let entries = directory.read_dir().map_err(|e| format!("cannot read {}: {e}", directory.display()))?;
     let mut files = entries.filter_map(Result::ok).map(|entry| entry.path());
     files
         .find(|path| path.extension().is_some_and(|e| e == "deb"))
@@ -169,16 +155,14 @@ fn on_path(program: &str) -> bool {
 }
 
 fn is_installed(package: &str) -> bool {
-    let output = Command::new("dpkg-query")
-        .args(["-W", "-f=${db:Status-Status}", package])
-        .output();
+    let output = Command::new("dpkg-query").args(["-W", "-f=${db:Status-Status}", package]).output();
     output.is_ok_and(|o| o.status.success() && o.stdout == b"installed")
 }
 
 /// The effective user, read where the kernel shows it: xtask has no system calls of its own.
 fn is_root() -> Result<bool, String> {
-    let status = std::fs::read_to_string("/proc/self/status")
-        .map_err(|e| format!("cannot read /proc/self/status: {e}"))?;
+    let status =
+        std::fs::read_to_string("/proc/self/status").map_err(|e| format!("cannot read /proc/self/status: {e}"))?;
     Ok(effective_uid(&status) == Some(0))
 }
 

@@ -64,22 +64,14 @@ pub struct Report {
 ///
 /// # Errors
 /// What `body` returns: a check that could not be started is an operating error.
-pub fn step(
-    name: &'static str,
-    body: impl FnOnce() -> Result<(bool, Counts), String>,
-) -> Result<Report, String> {
+pub fn step(name: &'static str, body: impl FnOnce() -> Result<(bool, Counts), String>) -> Result<Report, String> {
     println!("==> {name}");
     let start = Instant::now();
     let (ok, counts) = body()?;
     let time = start.elapsed();
     let word = if ok { "ok" } else { "FAILED" };
     println!("<== {name}: {word} in {:.1} s", time.as_secs_f64());
-    Ok(Report {
-        name,
-        ok,
-        time,
-        counts,
-    })
+    Ok(Report { name, ok, time, counts })
 }
 
 /// Runs a command to its end, showing its standard output and counting test summaries in it.
@@ -92,10 +84,7 @@ pub fn run_counted(command: &mut Command) -> Result<(bool, Counts), String> {
 
 fn run_shown(command: &mut Command, shown: &mut impl Write) -> Result<(bool, Counts), String> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let mut child = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|e| format!("cannot run {program}: {e}"))?;
+    let mut child = command.stdout(Stdio::piped()).spawn().map_err(|e| format!("cannot run {program}: {e}"))?;
     let stdout = child.stdout.take().ok_or("child without standard output")?;
     let mut counts = Counts::default();
     for line in BufReader::new(stdout).split(b'\n') {
@@ -106,9 +95,7 @@ fn run_shown(command: &mut Command, shown: &mut impl Write) -> Result<(bool, Cou
             counts += more;
         }
     }
-    let status = child
-        .wait()
-        .map_err(|e| format!("cannot wait for {program}: {e}"))?;
+    let status = child.wait().map_err(|e| format!("cannot wait for {program}: {e}"))?;
     Ok((status.success(), counts))
 }
 
@@ -120,11 +107,7 @@ mod tests {
     fn a_summary_is_counted_and_other_lines_are_not() {
         let line = "test result: FAILED. 12 passed; 3 failed; 4 ignored; 5 measured; \
                     6 filtered out; finished in 0.01s";
-        let want = Counts {
-            passed: 12,
-            failed: 3,
-            skipped: 4,
-        };
+        let want = Counts { passed: 12, failed: 3, skipped: 4 };
         assert_eq!(Counts::from_summary(line), Some(want));
         assert_eq!(Counts::from_summary("test a ... ok"), None);
         assert_eq!(Counts::from_summary("test result: odd"), None);
@@ -141,11 +124,7 @@ mod tests {
         let mut shown = Vec::new();
         let (ok, counts) = run_shown(&mut command, &mut shown).unwrap();
         assert_eq!(shown.iter().filter(|b| **b == b'\n').count(), 2);
-        let want = Counts {
-            passed: 42,
-            failed: 0,
-            skipped: 1,
-        };
+        let want = Counts { passed: 42, failed: 0, skipped: 1 };
         assert_eq!((ok, counts), (true, want));
     }
 

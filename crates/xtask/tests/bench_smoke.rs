@@ -23,19 +23,11 @@ fn every_row_runs_and_is_kept() {
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stdout}\n{stderr}");
-    let path = stdout
-        .lines()
-        .find_map(|line| line.strip_prefix("raw figures: "))
-        .expect("the place of the results is told");
+    let path =
+        stdout.lines().find_map(|line| line.strip_prefix("raw figures: ")).expect("the place of the results is told");
     let text = std::fs::read_to_string(path).expect("the results are there");
     let value: serde_json::Value = serde_json::from_str(&text).expect("they are JSON");
-    for row in [
-        "null-qd32",
-        "null-qd1",
-        "mq-deadline",
-        "file-qd32",
-        "file-qd1",
-    ] {
+    for row in ["null-qd32", "null-qd1", "mq-deadline", "file-qd32", "file-qd1"] {
         let ios = &value["rows"][row]["rounds"][0][0]["total_ios"];
         assert_eq!(ios.as_u64(), Some(1000), "{row}: {stdout}");
     }

@@ -75,11 +75,7 @@ pub fn figures(result: &Value) -> Result<Figures, String> {
     if total_ios == 0 {
         return Err("the run did no I/O".to_owned());
     }
-    Ok(Figures {
-        iops,
-        total_ios,
-        cpu_us_per_io: cpu_us / total_ios as f64,
-    })
+    Ok(Figures { iops, total_ios, cpu_us_per_io: cpu_us / total_ios as f64 })
 }
 
 /// The JSON in what a program printed: fio may say a note before it.
@@ -121,12 +117,7 @@ mod tests {
     use serde_json::json;
 
     fn blanks() -> Blanks {
-        Blanks {
-            limit: "number_ios=10".into(),
-            cpus: vec![3],
-            file: "x.dat".into(),
-            size: 4096,
-        }
+        Blanks { limit: "number_ios=10".into(), cpus: vec![3], file: "x.dat".into(), size: 4096 }
     }
 
     #[test]
@@ -150,11 +141,7 @@ mod tests {
                    "write": {"iops": 1.0, "total_ios": 2}})
         };
         let result = json!({"jobs": [job(100.0, 998), job(50.0, 998)]});
-        let want = Figures {
-            iops: 152.0,
-            total_ios: 2000,
-            cpu_us_per_io: 1000.0,
-        };
+        let want = Figures { iops: 152.0, total_ios: 2000, cpu_us_per_io: 1000.0 };
         assert_eq!(figures(&result), Ok(want));
     }
 

@@ -73,26 +73,16 @@ impl Spread {
         assert!(!values.is_empty(), "a spread needs a value");
         values.sort_by(f64::total_cmp);
         let middle = values.len() / 2;
-        let median = if values.len() % 2 == 1 {
-            values[middle]
-        } else {
-            f64::midpoint(values[middle - 1], values[middle])
-        };
-        Spread {
-            median,
-            min: values[0],
-            max: values[values.len() - 1],
-        }
+        let median =
+            if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) };
+        Spread { median, min: values[0], max: values[values.len() - 1] }
     }
 }
 
 impl Measured {
     /// Nothing measured yet.
     pub fn new(row: &'static Row) -> Measured {
-        Measured {
-            row,
-            rounds: Vec::new(),
-        }
+        Measured { row, rounds: Vec::new() }
     }
 
     /// One side's metric over the rounds.
@@ -113,12 +103,7 @@ impl Measured {
         let spread = Spread::of(values);
         let (verdict, words) = self.verdict(goal, spread.median);
         let over = goal.to.map_or(String::new(), |to| format!(" / {to}"));
-        Judgement {
-            figure: format!("{}{over}, {}", goal.of, goal.metric.name()),
-            goal: words,
-            spread,
-            verdict,
-        }
+        Judgement { figure: format!("{}{over}, {}", goal.of, goal.metric.name()), goal: words, spread, verdict }
     }
 
     fn verdict(&self, goal: &Goal, value: f64) -> (Verdict, String) {
@@ -166,11 +151,7 @@ mod tests {
     fn sample(side: &'static str, iops: f64, cpu: f64) -> Sample {
         Sample {
             side,
-            figures: Figures {
-                iops,
-                total_ios: 1,
-                cpu_us_per_io: cpu,
-            },
+            figures: Figures { iops, total_ios: 1, cpu_us_per_io: cpu },
             process_cpu_s: 0.0,
             jobs: serde_json::Value::Null,
         }
@@ -181,10 +162,7 @@ mod tests {
     }
 
     fn verdicts(name: &str, rounds: Vec<Vec<Sample>>) -> Vec<Verdict> {
-        let measured = Measured {
-            row: row(name),
-            rounds,
-        };
+        let measured = Measured { row: row(name), rounds };
         measured.judgements().iter().map(|j| j.verdict).collect()
     }
 
@@ -200,10 +178,7 @@ mod tests {
         // The machine halves its speed in round two: the medians of the sides would say 2.
         let round = |ours, fio| vec![sample("mqblk", ours, 1.0), sample("fio", fio, 1.0)];
         let rounds = vec![round(8e6, 2e6), round(4e6, 1e6), round(8e6, 2e6)];
-        let measured = Measured {
-            row: row("null-qd32"),
-            rounds,
-        };
+        let measured = Measured { row: row("null-qd32"), rounds };
         let judgement = &measured.judgements()[0];
         let want = Spread::of(vec![4.0]);
         assert_eq!((judgement.spread, judgement.verdict), (want, Verdict::Met));

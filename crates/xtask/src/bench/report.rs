@@ -68,8 +68,8 @@ impl Results {
             rounds: measured.rounds.clone(),
         };
         self.content.rows.insert(measured.row.name, row);
-        let text = serde_json::to_string(&self.content)
-            .map_err(|e| format!("results cannot be written as JSON: {e}"))?;
+        let text =
+            serde_json::to_string(&self.content).map_err(|e| format!("results cannot be written as JSON: {e}"))?;
         let part = self.path.with_extension("part");
         let failed = |e| format!("cannot write {}: {e}", self.path.display());
         fs::write(&part, text + "\n").map_err(failed)?;
@@ -87,12 +87,7 @@ impl Results {
 /// Prints one row.
 pub fn print(measured: &Measured) {
     let row = measured.row;
-    println!(
-        "\n{}: {} (n = {})",
-        row.name,
-        row.title,
-        measured.rounds.len()
-    );
+    println!("\n{}: {} (n = {})", row.name, row.title, measured.rounds.len());
     println!("  {:<26} {:>10} {:>10} {:>10}", "", "median", "min", "max");
     for side in row.sides {
         for metric in [Metric::Iops, Metric::CpuPerIo] {
@@ -153,28 +148,18 @@ mod tests {
     fn measured(process_cpu_s: f64) -> Measured {
         let sample = |side, iops| Sample {
             side,
-            figures: Figures {
-                iops,
-                total_ios: 1_000_000,
-                cpu_us_per_io: 1.0,
-            },
+            figures: Figures { iops, total_ios: 1_000_000, cpu_us_per_io: 1.0 },
             process_cpu_s,
             jobs: serde_json::json!([{"jobname": "j0"}]),
         };
-        Measured {
-            row: &ROWS[0],
-            rounds: vec![vec![sample("mqblk", 3.0e6), sample("fio", 1.0e6)]],
-        }
+        Measured { row: &ROWS[0], rounds: vec![vec![sample("mqblk", 3.0e6), sample("fio", 1.0e6)]] }
     }
 
     #[test]
     fn cpu_time_that_was_not_reported_is_doubted() {
         assert_eq!(doubts(&measured(1.3)), Vec::<String>::new());
         let found = doubts(&measured(1.5));
-        assert_eq!(
-            found,
-            ["mqblk reports 1.00 s of CPU, the kernel says 1.50 s"]
-        );
+        assert_eq!(found, ["mqblk reports 1.00 s of CPU, the kernel says 1.50 s"]);
     }
 
     #[test]

@@ -181,30 +181,21 @@ pub const ROWS: &[Row] = &[
         name: "null-qd32",
         title: "null driver, one CPU, depth 32, fio's default batching",
         cpus: 1,
-        sides: &[
-            mqblk("mqblk", NULL_QD32, NULL_TARGET),
-            fio("fio", NULL_QD32, ""),
-        ],
+        sides: &[mqblk("mqblk", NULL_QD32, NULL_TARGET), fio("fio", NULL_QD32, "")],
         goals: &[ratio(Metric::Iops, Need::AtLeast(3.4))],
     },
     Row {
         name: "null-qd32-batch",
         title: "the same with batches of 32 in both, fio's best case",
         cpus: 1,
-        sides: &[
-            mqblk("mqblk", NULL_QD32_BATCHED, NULL_TARGET),
-            fio("fio", NULL_QD32_BATCHED, ""),
-        ],
+        sides: &[mqblk("mqblk", NULL_QD32_BATCHED, NULL_TARGET), fio("fio", NULL_QD32_BATCHED, "")],
         goals: &[ratio(Metric::Iops, Need::Shown)],
     },
     Row {
         name: "null-qd1",
         title: "null driver, one CPU, depth 1",
         cpus: 1,
-        sides: &[
-            mqblk("mqblk", NULL_QD1, NULL_TARGET),
-            fio("fio", NULL_QD1, ""),
-        ],
+        sides: &[mqblk("mqblk", NULL_QD1, NULL_TARGET), fio("fio", NULL_QD1, "")],
         goals: &[ratio(Metric::Iops, Need::AtLeast(2.0))],
     },
     Row {
@@ -235,17 +226,9 @@ pub const ROWS: &[Row] = &[
         name: "mq-deadline",
         title: "null driver behind mq-deadline, one CPU, depth 32",
         cpus: 1,
-        sides: &[
-            mqblk("mqblk", NULL_QD32, NULL_DEADLINE),
-            fio("fio", NULL_QD32, ""),
-        ],
+        sides: &[mqblk("mqblk", NULL_QD32, NULL_DEADLINE), fio("fio", NULL_QD32, "")],
         goals: &[
-            Goal {
-                metric: Metric::Iops,
-                of: "mqblk",
-                to: None,
-                need: Need::AtLeast(2.5e6),
-            },
+            Goal { metric: Metric::Iops, of: "mqblk", to: None, need: Need::AtLeast(2.5e6) },
             ratio(Metric::Iops, Need::Shown),
         ],
     },
@@ -253,76 +236,37 @@ pub const ROWS: &[Row] = &[
         name: "file-qd32",
         title: "a file through io_uring, O_DIRECT, depth 32, batches of 8",
         cpus: 1,
-        sides: &[
-            mqblk("mqblk", FILE_QD32, FILE_TARGET),
-            fio("fio", FILE_QD32, REGISTERED),
-        ],
-        goals: &[
-            ratio(Metric::Iops, Need::AtLeast(0.97)),
-            ratio(Metric::CpuPerIo, Need::AtMost(1.0)),
-        ],
+        sides: &[mqblk("mqblk", FILE_QD32, FILE_TARGET), fio("fio", FILE_QD32, REGISTERED)],
+        goals: &[ratio(Metric::Iops, Need::AtLeast(0.97)), ratio(Metric::CpuPerIo, Need::AtMost(1.0))],
     },
     Row {
         name: "file-qd1",
         title: "a file through io_uring, O_DIRECT, depth 1",
         cpus: 1,
-        sides: &[
-            mqblk("mqblk", FILE_QD1, FILE_TARGET),
-            fio("fio", FILE_QD1, REGISTERED),
-        ],
-        goals: &[
-            ratio(Metric::Iops, Need::AtLeast(0.97)),
-            ratio(Metric::CpuPerIo, Need::AtMost(1.0)),
-        ],
+        sides: &[mqblk("mqblk", FILE_QD1, FILE_TARGET), fio("fio", FILE_QD1, REGISTERED)],
+        goals: &[ratio(Metric::Iops, Need::AtLeast(0.97)), ratio(Metric::CpuPerIo, Need::AtMost(1.0))],
     },
 ];
 
 const NULL_MQ: &[&str] = &["--target", "null:size=64g", "--set", "nr_hw_queues=2"];
 const NULL_SQ: &[&str] = &["--target", "null:size=64g", "--set", "mode=sq"];
-const NULL_DEADLINE: &[&str] = &[
-    "--target",
-    "null:size=64g",
-    "--set",
-    "scheduler=mq-deadline",
-];
+const NULL_DEADLINE: &[&str] = &["--target", "null:size=64g", "--set", "scheduler=mq-deadline"];
 
 const fn mqblk(name: &'static str, job: &'static str, args: &'static [&'static str]) -> Side {
-    Side {
-        name,
-        program: Program::Mqblk,
-        job,
-        extra: "",
-        args,
-    }
+    Side { name, program: Program::Mqblk, job, extra: "", args }
 }
 
 const fn fio(name: &'static str, job: &'static str, extra: &'static str) -> Side {
-    Side {
-        name,
-        program: Program::Fio,
-        job,
-        extra,
-        args: &[],
-    }
+    Side { name, program: Program::Fio, job, extra, args: &[] }
 }
 
 /// The usual question: our figure divided by fio's.
 const fn ratio(metric: Metric, need: Need) -> Goal {
-    Goal {
-        metric,
-        of: "mqblk",
-        to: Some("fio"),
-        need,
-    }
+    Goal { metric, of: "mqblk", to: Some("fio"), need }
 }
 
 const fn shown(of: &'static str, to: &'static str) -> Goal {
-    Goal {
-        metric: Metric::Iops,
-        of,
-        to: Some(to),
-        need: Need::Shown,
-    }
+    Goal { metric: Metric::Iops, of, to: Some(to), need: Need::Shown }
 }
 
 #[cfg(test)]

@@ -47,15 +47,9 @@ impl Setup {
             modified: changes.is_some_and(|line| !line.is_empty()),
             limit: limit.to_owned(),
             kernel: known(file("/proc/sys/kernel/osrelease")),
-            cpu: known(
-                fs::read_to_string("/proc/cpuinfo")
-                    .ok()
-                    .and_then(|t| model(&t)),
-            ),
+            cpu: known(fs::read_to_string("/proc/cpuinfo").ok().and_then(|t| model(&t))),
             cpus: allowed_cpus().map_or(0, |cpus| cpus.len()),
-            governor: known(file(
-                "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
-            )),
+            governor: known(file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
             load_average: known(file("/proc/loadavg")),
             rustc: known(first_line("rustc", &["--version"])),
             fio: known(first_line("fio", &["--version"])),
@@ -87,8 +81,7 @@ impl Setup {
 /// # Errors
 /// When the kernel does not say.
 pub fn allowed_cpus() -> Result<Vec<usize>, String> {
-    let status = fs::read_to_string("/proc/self/status")
-        .map_err(|e| format!("cannot read /proc/self/status: {e}"))?;
+    let status = fs::read_to_string("/proc/self/status").map_err(|e| format!("cannot read /proc/self/status: {e}"))?;
     status
         .lines()
         .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
@@ -146,10 +139,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_unknown() {
-        assert_eq!(
-            known(first_line("no-such-program-of-mqblk", &[])),
-            "unknown"
-        );
+        assert_eq!(known(first_line("no-such-program-of-mqblk", &[])), "unknown");
         assert_eq!(known(first_line("false", &[])), "unknown");
         assert_eq!(known(file("/proc/no-such-file")), "unknown");
         assert_eq!(known(first_line("echo", &["a"])), "a");

@@ -74,11 +74,7 @@ impl Bench {
         };
         let file = options.file.clone().unwrap_or_else(|| scratch.join(name));
         let size = fill(&file, size)?;
-        let mqblk = if options.control {
-            None
-        } else {
-            Some(build(project, options.smoke)?)
-        };
+        let mqblk = if options.control { None } else { Some(build(project, options.smoke)?) };
         let mut cpus = setup::allowed_cpus()?;
         // The last CPU first: interrupts and daemons favour the first one.
         cpus.reverse();
@@ -87,12 +83,7 @@ impl Bench {
             cpus: cpus.clone(),
             time: limit.replace('\n', " "),
             scratch,
-            blanks: Blanks {
-                limit,
-                cpus,
-                file: file.display().to_string(),
-                size,
-            },
+            blanks: Blanks { limit, cpus, file: file.display().to_string(), size },
             mqblk,
         })
     }
@@ -107,8 +98,7 @@ impl Bench {
         fs::write(&path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
         let mut command = self.command(side, &path);
         let shown = format!("{command:?}");
-        let failed =
-            |why: String| format!("{} {}: {why}\nrepeat it by: {shown}", row.name, side.name);
+        let failed = |why: String| format!("{} {}: {why}\nrepeat it by: {shown}", row.name, side.name);
         let before = children_cpu()?;
         let output = command.output();
         let output = output.map_err(|e| failed(format!("cannot run it: {e}")))?;
@@ -119,12 +109,7 @@ impl Bench {
         }
         let result = job::parse(&String::from_utf8_lossy(&output.stdout)).map_err(failed)?;
         let figures = job::figures(&result).map_err(failed)?;
-        Ok(Sample {
-            side: side.name,
-            figures,
-            process_cpu_s,
-            jobs: job::kept(result),
-        })
+        Ok(Sample { side: side.name, figures, process_cpu_s, jobs: job::kept(result) })
     }
 
     fn command(&self, side: &Side, job: &Path) -> Command {
@@ -171,10 +156,7 @@ fn fill(path: &Path, size: u64) -> Result<u64, String> {
             return Ok(metadata.len() / 4096 * 4096);
         }
         let len = metadata.len();
-        return Err(format!(
-            "{}: {len} bytes, must be at least 4096: name another --file",
-            path.display()
-        ));
+        return Err(format!("{}: {len} bytes, must be at least 4096: name another --file", path.display()));
     }
     // Under its final name only when whole, so that an interrupted run leaves no short file.
     let part = path.with_extension("part");
@@ -196,8 +178,7 @@ fn fill(path: &Path, size: u64) -> Result<u64, String> {
 
 /// Seconds of CPU of all children waited for so far.
 fn children_cpu() -> Result<f64, String> {
-    let stat = fs::read_to_string("/proc/self/stat")
-        .map_err(|e| format!("cannot read /proc/self/stat: {e}"))?;
+    let stat = fs::read_to_string("/proc/self/stat").map_err(|e| format!("cannot read /proc/self/stat: {e}"))?;
     children_ticks(&stat)
         .map(|ticks| ticks as f64 / TICKS_PER_SECOND)
         .ok_or_else(|| "cannot understand /proc/self/stat".to_owned())

@@ -31,16 +31,11 @@ pub fn check(source: &Source) -> Vec<Finding> {
             found.push(Finding::new(&source.path, line, message));
             continue;
         }
-        let strong = STRONG
-            .iter()
-            .find(|name| words(rest, name).next() == Some(0));
+        let strong = STRONG.iter().find(|name| words(rest, name).next() == Some(0));
         let Some(name) = strong else { continue };
-        let first = source
-            .statement_line(at)
-            .max(line.saturating_sub(STATEMENT));
+        let first = source.statement_line(at).max(line.saturating_sub(STATEMENT));
         if !says_pair(&comments, first, line) {
-            let message =
-                format!("Ordering::{name} must say `// Pairs with: FUNCTION` beside or above it");
+            let message = format!("Ordering::{name} must say `// Pairs with: FUNCTION` beside or above it");
             found.push(Finding::new(&source.path, line, message));
         }
     }
@@ -54,9 +49,7 @@ fn says_pair(comments: &[&str], first: usize, last: usize) -> bool {
     while top > 1 && is_comment(top) && is_comment(top - 1) {
         top -= 1;
     }
-    comments[top - 1..last]
-        .iter()
-        .any(|line| line.contains("Pairs with:"))
+    comments[top - 1..last].iter().any(|line| line.contains("Pairs with:"))
 }
 
 #[cfg(test)]
@@ -96,10 +89,7 @@ mod tests {
 
     #[test]
     fn orderings_may_not_be_imported_by_variant() {
-        assert_eq!(
-            lines("use std::sync::atomic::Ordering::{Acquire, Release};"),
-            [1]
-        );
+        assert_eq!(lines("use std::sync::atomic::Ordering::{Acquire, Release};"), [1]);
         assert_eq!(lines("use std::sync::atomic::Ordering::*;"), [1]);
         assert!(lines("use std::sync::atomic::Ordering;").is_empty());
     }

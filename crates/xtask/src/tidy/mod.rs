@@ -42,22 +42,14 @@ struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Finding {
-            path,
-            line,
-            message,
-        } = self;
+        let Finding { path, line, message } = self;
         write!(f, "{path}:{line}: {message}")
     }
 }
 
 impl Finding {
     fn new(path: &str, line: usize, message: impl Into<String>) -> Finding {
-        Finding {
-            path: path.to_owned(),
-            line,
-            message: message.into(),
-        }
+        Finding { path: path.to_owned(), line, message: message.into() }
     }
 }
 
@@ -139,8 +131,7 @@ fn read_tree(root: &Path) -> Result<BTreeMap<String, String>, String> {
                     directories.push(path);
                 }
             } else if text::is_ours(&relative) {
-                let bytes = std::fs::read(&path)
-                    .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+                let bytes = std::fs::read(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
                 texts.insert(relative, String::from_utf8_lossy(&bytes).into_owned());
             }
         }

@@ -62,18 +62,13 @@ fn references(source: &Source, root: bool) -> Vec<Reference> {
         if name.is_empty() || !after[name.len()..].trim_start().starts_with(';') {
             continue;
         }
-        found.push(Reference {
-            candidates: candidates(source, root, at, name),
-            in_test: source.in_test(at),
-        });
+        found.push(Reference { candidates: candidates(source, root, at, name), in_test: source.in_test(at) });
     }
     for at in words(&source.code, "include") {
         let rest = &source.text[at..];
         if let Some(path) = rest.strip_prefix("include!(").and_then(literal) {
-            found.push(Reference {
-                candidates: vec![join(directory(&source.path), path)],
-                in_test: source.in_test(at),
-            });
+            found
+                .push(Reference { candidates: vec![join(directory(&source.path), path)], in_test: source.in_test(at) });
         }
     }
     found
@@ -83,10 +78,7 @@ fn candidates(source: &Source, root: bool, at: usize, name: &str) -> Vec<String>
     let mut base = directory(&source.path).to_owned();
     let start = statement_start(&source.code, at);
     let attributes = &source.text[start..at];
-    if let Some(path) = attributes
-        .split_once("#[path = ")
-        .and_then(|(_, rest)| literal(rest))
-    {
+    if let Some(path) = attributes.split_once("#[path = ").and_then(|(_, rest)| literal(rest)) {
         return vec![join(&base, path)];
     }
     let stem = source.path.rsplit('/').next().unwrap_or_default();
@@ -96,10 +88,7 @@ fn candidates(source: &Source, root: bool, at: usize, name: &str) -> Vec<String>
     for outer in enclosing_modules(&source.code, at) {
         base = join(&base, &outer);
     }
-    vec![
-        join(&base, &format!("{name}.rs")),
-        join(&base, &format!("{name}/mod.rs")),
-    ]
+    vec![join(&base, &format!("{name}.rs")), join(&base, &format!("{name}/mod.rs"))]
 }
 
 /// The inline modules around `at`, outermost first.
@@ -156,10 +145,7 @@ mod tests {
     #[test]
     fn modules_are_found_where_rustc_finds_them() {
         let files = [
-            (
-                "s/lib.rs",
-                "mod a;\npub mod b { mod c; }\n#[path = \"odd.rs\"]\nmod d;",
-            ),
+            ("s/lib.rs", "mod a;\npub mod b { mod c; }\n#[path = \"odd.rs\"]\nmod d;"),
             ("s/a.rs", "pub(crate) mod x;"),
             ("s/a/x.rs", ""),
             ("s/b/c/mod.rs", "mod y; include!(\"../z.rs\");"),
@@ -169,11 +155,7 @@ mod tests {
             ("s/x.rs", "not reached"),
         ];
         let found = reach(&[("s/lib.rs", false)], &files);
-        let dead: Vec<&str> = files
-            .iter()
-            .map(|f| f.0)
-            .filter(|p| !found.contains_key(*p))
-            .collect();
+        let dead: Vec<&str> = files.iter().map(|f| f.0).filter(|p| !found.contains_key(*p)).collect();
         assert_eq!(dead, ["s/x.rs"]);
     }
 
@@ -195,10 +177,7 @@ mod tests {
 
     #[test]
     fn mod_in_a_comment_or_string_reaches_nothing() {
-        let files = [
-            ("lib.rs", "// mod a;\nconst S: &str = \"mod a;\";"),
-            ("a.rs", ""),
-        ];
+        let files = [("lib.rs", "// mod a;\nconst S: &str = \"mod a;\";"), ("a.rs", "")];
         assert!(!reach(&[("lib.rs", false)], &files).contains_key("a.rs"));
     }
 }

@@ -37,12 +37,7 @@ pub fn check(sources: &[Source], ratchet: &str) -> Vec<Finding> {
         }
     }
     let mut found = judge(&files, &exceptions.files, FILE_LINES, "file");
-    found.extend(judge(
-        &functions,
-        &exceptions.functions,
-        FUNCTION_LINES,
-        "function",
-    ));
+    found.extend(judge(&functions, &exceptions.functions, FUNCTION_LINES, "function"));
     found
 }
 
@@ -145,10 +140,7 @@ fn parse(text: &str) -> Result<Exceptions, Finding> {
             "[function-lines]" => &mut exceptions.functions,
             _ => return Err(wrong("must stand under [file-lines] or [function-lines]")),
         };
-        let exception = Exception {
-            lines,
-            at: index + 1,
-        };
+        let exception = Exception { lines, at: index + 1 };
         if table.insert(key.to_owned(), exception).is_some() {
             return Err(wrong("stands here twice: keep one"));
         }
@@ -174,10 +166,7 @@ mod tests {
     fn the_limits_themselves_pass_and_one_line_more_fails() {
         assert!(messages(function_of(70), "").is_empty());
         let found = messages(function_of(71), "");
-        assert_eq!(
-            found,
-            ["a.rs:2: function f has 71 lines, at most 70: split it"]
-        );
+        assert_eq!(found, ["a.rs:2: function f has 71 lines, at most 70: split it"]);
         let file = |lines| Source::new("b.rs", &"//\n".repeat(lines), false);
         assert!(messages(file(800), "").is_empty());
         assert!(messages(file(801), "")[0].contains("801 lines, at most 800"));
@@ -198,10 +187,7 @@ mod tests {
         assert!(messages(function_of(90), &list(90)).is_empty());
         assert!(messages(function_of(91), &list(90))[0].contains("91 lines, at most 90"));
         let found = messages(function_of(89), &list(90));
-        assert!(
-            found[0].starts_with("crates/xtask/tidy.toml:3:"),
-            "{found:?}"
-        );
+        assert!(found[0].starts_with("crates/xtask/tidy.toml:3:"), "{found:?}");
         assert!(found[0].contains("lower the entry to 89"), "{found:?}");
         assert!(messages(function_of(70), &list(90))[0].contains("delete the entry"));
         let gone = list(90).replace("::f", "::gone");
@@ -210,11 +196,7 @@ mod tests {
 
     #[test]
     fn a_list_that_cannot_be_read_is_a_finding() {
-        for bad in [
-            "\"a.rs\" = 900",
-            "[file-lines]\na.rs = 900",
-            "[other]\n\"a\" = 1",
-        ] {
+        for bad in ["\"a.rs\" = 900", "[file-lines]\na.rs = 900", "[other]\n\"a\" = 1"] {
             assert_eq!(messages(function_of(5), bad).len(), 1, "{bad}");
         }
         let twice = "[file-lines]\n\"a\" = 900\n\"a\" = 901\n";

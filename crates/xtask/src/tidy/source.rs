@@ -28,11 +28,7 @@ impl Source {
         let (code, comments) = split(text);
         let breaks = text.bytes().enumerate().filter(|(_, b)| *b == b'\n');
         let line_starts = std::iter::once(0).chain(breaks.map(|(i, _)| i + 1));
-        let test_items = if is_test {
-            std::iter::once(0..text.len()).collect()
-        } else {
-            test_items(&code)
-        };
+        let test_items = if is_test { std::iter::once(0..text.len()).collect() } else { test_items(&code) };
         Source {
             path: path.to_owned(),
             text: text.to_owned(),
@@ -111,13 +107,13 @@ pub fn after_closing(code: &str, open: usize) -> usize {
 /// The items under a `cfg` that asks for `test`, attribute included.
 fn test_items(code: &str) -> Vec<Range<usize>> {
     let mut items = Vec::new();
-    for (at, found) in code
-        .match_indices("#[cfg(")
-        .chain(code.match_indices("#![cfg("))
-    {
+    for (at, found) in code.match_indices("#[cfg(").chain(code.match_indices("#![cfg(")) {
         let end = after_closing(code, at + found.len() - 1);
         let condition = &code[at..end];
-        if words(condition, "test").next().is_none() || condition.contains("not(") {
+        let refused = words(condition, "not").map(|not| not..after_closing(condition, not));
+        let refused: Vec<Range<usize>> = refused.collect();
+        let asks = words(condition, "test").any(|test| !refused.iter().any(|not| not.contains(&test)));
+        if !asks {
             continue;
         }
         if found.starts_with("#!") {
@@ -193,11 +189,7 @@ fn next_part(bytes: &[u8], at: usize) -> (Part, usize) {
     }
     if rest[0] == b'\'' {
         let length = character(rest);
-        let part = if length == 1 {
-            Part::Code
-        } else {
-            Part::Literal
-        };
+        let part = if length == 1 { Part::Code } else { Part::Literal };
         return (part, length);
     }
     let starts_name = at == 0 || !is_name(bytes[at - 1]);
@@ -290,8 +282,7 @@ mod tests {
 
     #[test]
     fn raw_strings_lifetimes_and_escapes_are_told_apart() {
-        let s =
-            source(r##"fn f<'a>(x: &'a str) { g(r#"q " unsafe"#, '\'', b"\"", '\u{7f}', h) }"##);
+        let s = source(r##"fn f<'a>(x: &'a str) { g(r#"q " unsafe"#, '\'', b"\"", '\u{7f}', h) }"##);
         assert!(s.code.contains("fn f<'a>(x: &'a str)"), "{}", s.code);
         assert!(s.code.contains(", h) }"), "{}", s.code);
         assert!(!s.code.contains("unsafe"));
@@ -309,10 +300,10 @@ mod tests {
     #[test]
     fn items_under_cfg_test_are_test_code() {
         let text = "fn a() {}\n#[cfg(test)]\n#[allow(x)]\nmod t { fn b() { } }\nfn c() {}\n\
-                    #[cfg(all(test, loom))]\nmod out;\n#[cfg(not(test))]\nfn d() {}";
+                    #[cfg(all(test, loom))]\nmod out;\n#[cfg(all(test, not(loom)))]\nmod also;\n#[cfg(not(test))]\nfn d() {}";
         let s = source(text);
         let at = |what: &str| s.in_test(text.find(what).unwrap());
-        assert!(at("fn b") && at("mod out"));
+        assert!(at("fn b") && at("mod out") && at("mod also"));
         assert!(!at("fn a") && !at("fn c") && !at("fn d"));
         let whole = "#![cfg(test)]\nfn a() {}";
         assert!(source(whole).in_test(whole.len() - 1));

@@ -11,26 +11,16 @@ use super::source::Source;
 const SPDX: &str = "SPDX-License-Identifier: Apache-2.0 OR MIT";
 
 /// Marks of unfinished work; written apart, because this file is checked too.
-const MARKS: [&str; 3] = [
-    concat!("TO", "DO"),
-    concat!("FIX", "ME"),
-    concat!("XX", "X"),
-];
+const MARKS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
 /// Where one machine or one person keeps things.
-const MACHINE: [&str; 3] = [
-    concat!("/ro", "ot"),
-    concat!("/ho", "me"),
-    concat!("/wo", "rk"),
-];
+const MACHINE: [&str; 3] = [concat!("/ro", "ot"), concat!("/ho", "me"), concat!("/wo", "rk")];
 
 /// Whether a file, named relative to the root, is a text of ours.
 pub fn is_ours(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let extension = name.rsplit_once('.').map_or("", |(_, e)| e);
-    matches!(extension, "rs" | "md" | "toml" | "sh" | "fio" | "yml")
-        || name.starts_with("LICENSE")
-        || path == ".ci/run"
+    matches!(extension, "rs" | "md" | "toml" | "sh" | "fio" | "yml") || name.starts_with("LICENSE") || path == ".ci/run"
 }
 
 fn is_script(path: &str) -> bool {
@@ -100,15 +90,8 @@ fn machine_path(line: &str) -> Option<&'static str> {
 }
 
 fn first_lines(path: &str, text: &str) -> Option<Finding> {
-    let (comment, header) = if path.ends_with(".rs") {
-        ("// ", Some("//!"))
-    } else {
-        ("# ", None)
-    };
-    let mut lines = text
-        .lines()
-        .enumerate()
-        .map(|(index, line)| (index + 1, line));
+    let (comment, header) = if path.ends_with(".rs") { ("// ", Some("//!")) } else { ("# ", None) };
+    let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
     let mut line = lines.next()?;
     if line.1.starts_with("#!/") {
         line = lines.next()?;
@@ -155,20 +138,10 @@ mod tests {
 
     #[test]
     fn machine_paths_are_found_and_others_are_not() {
-        for bad in [
-            "ls /ro\u{6f}t/x",
-            "a=\"/ho\u{6d}e/a/b\"",
-            "see /wo\u{72}k/main",
-        ] {
+        for bad in ["ls /ro\u{6f}t/x", "a=\"/ho\u{6d}e/a/b\"", "see /wo\u{72}k/main"] {
             assert_eq!(messages("a.md", bad).len(), 1, "{bad}");
         }
-        for good in [
-            "a /work",
-            "sys/devices/root/a",
-            "$PWD/work/x",
-            "net/work/y",
-            "/homes/x",
-        ] {
+        for good in ["a /work", "sys/devices/root/a", "$PWD/work/x", "net/work/y", "/homes/x"] {
             assert!(messages("a.md", good).is_empty(), "{good}");
         }
     }
