@@ -138,6 +138,7 @@ pub fn shown(value: f64) -> String {
     match value.abs() {
         v if v >= 1e6 => format!("{:.2} M", value / 1e6),
         v if v >= 1e4 => format!("{:.1} k", value / 1e3),
+        v if v >= 100.0 => format!("{value:.0}"),
         _ => format!("{value:.2}"),
     }
 }
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     fn figures_are_shown_in_units() {
-        let all = [3.4, 97_000.0, 2.5e6].map(shown);
-        assert_eq!(all, ["3.40", "97.0 k", "2.50 M"]);
+        let all = [3.4, 8947.05, 97_000.0, 2.5e6].map(shown);
+        assert_eq!(all, ["3.40", "8947", "97.0 k", "2.50 M"]);
     }
 }

@@ -45,7 +45,7 @@ pub struct Options {
     /// A thousand I/Os a run, one round, debug build, no verdict: shows that the rows work.
     #[arg(long)]
     smoke: bool,
-    /// fio in the place of mqblk: every ratio should then be near 1, which shows the noise.
+    /// fio in the place of mqblk: every ratio to fio should then be near 1, which shows the noise.
     #[arg(long)]
     control: bool,
     /// The file of the file rows; made when missing, never changed when there.
@@ -71,7 +71,12 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     let bench = Bench::prepare(project, options)?;
     let rounds = if options.smoke { 1 } else { options.rounds };
     let setup = setup::Setup::read(project, &bench.time);
-    let mut results = Results::create(&bench.results, setup)?;
+    if let Some(warning) = setup.warning() {
+        println!("warning: {warning}");
+    }
+    let judged = !options.smoke && !options.control;
+    let kind = if judged { "bench" } else { "check" };
+    let mut results = Results::create(&bench.results, kind, setup)?;
     for row in rows {
         if row.cpus > bench.cpus.len() {
             println!("{}: left out, it needs {} CPUs", row.name, row.cpus);
@@ -82,10 +87,10 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
             measured.rounds.push(one_round(&bench, row, round)?);
             results.keep(&measured)?;
         }
-        report::print(&measured);
+        report::print(&measured, judged);
     }
     println!("raw figures: {}", results.path().display());
-    if results.missed() > 0 && !options.smoke && !options.control {
+    if results.missed() > 0 && judged {
         println!("{} goals missed", results.missed());
         return Ok(Outcome::Failed);
     }

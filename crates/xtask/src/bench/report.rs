@@ -35,12 +35,12 @@ struct RowContent {
 }
 
 impl Results {
-    /// Chooses a name below `directory` that no file has yet.
+    /// Chooses a name below `directory` that no file has yet; `kind` says what the figures are good for.
     ///
     /// # Errors
     /// When a thousand names of this day and commit are taken.
-    pub fn create(directory: &Path, setup: Setup) -> Result<Results, String> {
-        let name = format!("bench-{}-{}", setup.date, setup.commit);
+    pub fn create(directory: &Path, kind: &str, setup: Setup) -> Result<Results, String> {
+        let name = format!("{kind}-{}-{}", setup.date, setup.commit);
         let numbered = (2..1000).map(|n| format!("{name}-{n}.json"));
         let path = std::iter::once(format!("{name}.json"))
             .chain(numbered)
@@ -84,11 +84,11 @@ impl Results {
     }
 }
 
-/// Prints one row.
-pub fn print(measured: &Measured) {
+/// Prints one row; the verdicts only where the figures are worth one.
+pub fn print(measured: &Measured, judged: bool) {
     let row = measured.row;
     println!("\n{}: {} (n = {})", row.name, row.title, measured.rounds.len());
-    println!("  {:<26} {:>10} {:>10} {:>10}", "", "median", "min", "max");
+    println!("  {:<28} {:>10} {:>10} {:>10}", "", "median", "min", "max");
     for side in row.sides {
         for metric in [Metric::Iops, Metric::CpuPerIo] {
             let name = format!("{}, {}", side.name, metric.name());
@@ -98,13 +98,13 @@ pub fn print(measured: &Measured) {
     for judgement in measured.judgements() {
         let spread = judgement.spread;
         let verdict = match judgement.verdict {
-            Verdict::Met => format!("   {}: met", judgement.goal),
-            Verdict::Missed => format!("   {}: MISSED", judgement.goal),
-            Verdict::Shown => String::new(),
+            Verdict::Met if judged => format!("   {}: met", judgement.goal),
+            Verdict::Missed if judged => format!("   {}: MISSED", judgement.goal),
+            _ => String::new(),
         };
         let [median, min, max] = [spread.median, spread.min, spread.max].map(shown);
         let figure = judgement.figure;
-        println!("  {figure:<26} {median:>10} {min:>10} {max:>10}{verdict}");
+        println!("  {figure:<28} {median:>10} {min:>10} {max:>10}{verdict}");
     }
     for doubt in doubts(measured) {
         println!("  warning: {doubt}");
@@ -114,7 +114,7 @@ pub fn print(measured: &Measured) {
 fn line(name: &str, measured: &Measured, side: &str, metric: Metric) {
     let spread = measured.spread(side, metric);
     let [median, min, max] = [spread.median, spread.min, spread.max].map(shown);
-    println!("  {name:<26} {median:>10} {min:>10} {max:>10}");
+    println!("  {name:<28} {median:>10} {min:>10} {max:>10}");
 }
 
 /// A program that reports less CPU than the kernel charged it; start-up is allowed for.
@@ -168,7 +168,7 @@ mod tests {
         let directory = directory.join(format!("mqblk-xtask-results-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let setup = Setup::sample();
-        let mut first = Results::create(&directory, setup.clone()).unwrap();
+        let mut first = Results::create(&directory, "bench", setup.clone()).unwrap();
         first.keep(&measured(0.0)).unwrap();
         assert_eq!(first.missed(), 1, "3.0 is below the goal of 3.4");
         let text = fs::read_to_string(first.path()).unwrap();
@@ -177,7 +177,7 @@ mod tests {
         let row = &value["rows"]["null-qd32"];
         assert_eq!(row["rounds"][0][0]["iops"], 3.0e6);
         assert_eq!(row["judgements"][0]["verdict"], "missed");
-        let second = Results::create(&directory, setup).unwrap();
+        let second = Results::create(&directory, "bench", setup).unwrap();
         assert_ne!(second.path(), first.path());
         fs::remove_dir_all(&directory).unwrap();
     }

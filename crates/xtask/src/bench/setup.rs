@@ -11,6 +11,9 @@ use serde::Serialize;
 
 use crate::project::Project;
 
+/// A load average that one finished build still explains.
+const BUSY_LOAD: f64 = 0.5;
+
 /// What a result has to say about where it comes from.
 #[derive(Clone, Serialize)]
 pub struct Setup {
@@ -54,6 +57,13 @@ impl Setup {
             rustc: known(first_line("rustc", &["--version"])),
             fio: known(first_line("fio", &["--version"])),
         }
+    }
+
+    /// What makes absolute figures of this run doubtful.
+    pub fn warning(&self) -> Option<String> {
+        let load: f64 = self.load_average.split(' ').next()?.parse().ok()?;
+        let busy = load > BUSY_LOAD;
+        busy.then(|| format!("load average {load}: other work shares these CPUs; trust ratios, not absolute figures"))
     }
 
     /// One for tests.
@@ -143,6 +153,14 @@ mod tests {
         assert_eq!(known(first_line("false", &[])), "unknown");
         assert_eq!(known(file("/proc/no-such-file")), "unknown");
         assert_eq!(known(first_line("echo", &["a"])), "a");
+    }
+
+    #[test]
+    fn a_busy_machine_is_warned_of() {
+        let with = |load: &str| Setup { load_average: load.to_owned(), ..Setup::sample() };
+        assert!(with("4.65 2.13 1.13 3/200 99").warning().unwrap().contains("load average 4.65"));
+        assert_eq!(with("0.50 0.90 1.00 1/200 99").warning(), None);
+        assert_eq!(with("unknown").warning(), None);
     }
 
     #[test]

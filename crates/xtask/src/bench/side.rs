@@ -94,7 +94,7 @@ impl Bench {
     /// When it cannot be run, fails, or prints no figures; the message has the command.
     pub fn sample(&self, row: &Row, side: &Side) -> Result<Sample, String> {
         let path = self.scratch.join(format!("{}-{}.fio", row.name, side.name));
-        let text = self.blanks.fill(side.job, side.extra);
+        let text = self.blanks.fill(side.job, self.extra(row, side));
         fs::write(&path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
         let mut command = self.command(side, &path);
         let shown = format!("{command:?}");
@@ -110,6 +110,15 @@ impl Bench {
         let result = job::parse(&String::from_utf8_lossy(&output.stdout)).map_err(failed)?;
         let figures = job::figures(&result).map_err(failed)?;
         Ok(Sample { side: side.name, figures, process_cpu_s, jobs: job::kept(result) })
+    }
+
+    /// The lines of `side`, or, where fio stands in for us, those fio gets for the same job.
+    fn extra(&self, row: &Row, side: &Side) -> &'static str {
+        let mut peers = row.sides.iter().filter(|other| other.program == Program::Fio && other.job == side.job);
+        match (&self.mqblk, peers.next()) {
+            (None, Some(peer)) => peer.extra,
+            _ => side.extra,
+        }
     }
 
     fn command(&self, side: &Side, job: &Path) -> Command {
