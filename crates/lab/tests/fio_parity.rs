@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Compares our layouts with the installed fio's, from the same figures: fio's json+ of a run is read into our model, and text and JSON made
+//! from it must be what fio itself printed for that run.
+//!
+//! Needs fio 3.33 (Debian 12: apt-get install fio); without it the tests say so and pass.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use lab::report::fio_model::{DirReport, FioReport, JobReport, LatReport, RateReport};
+use lab::report::{fio_json, fio_text};
+use serde_json::Value;
+
+/// One run of fio: its json+ and its text, both of the same run.
+struct FioRun {
+    json_text: String,
+    json: Value,
+    text: String,
+}
+
+/// Runs a job file on the fio installed, or says why not.
+fn run_fio(test: &str, job: &str) -> Option<FioRun> {
+    let version = Command::new("fio")
+        .arg("--version")
+        .output()
+        .ok()
+        .map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned());
+    if version.as_deref() != Some("fio-3.33") {
+        println!("skipped: needs fio-3.33, found {version:?}");
+        return None;
+    }
+    let dir = std::env::temp_dir().join(format!("mqblk-parity-{test}-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("job.fio");
+    std::fs::write(&path, job).unwrap();
+    let out = Command::new("fio").arg("--output-format=normal,json+").arg(&path).current_dir(&dir).output().unwrap();
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let all = String::from_utf8(out.stdout).unwrap();
+    let start = all.find("\n{\n").map_or(0, |i| i + 1);
+    let end = start + all[start..].find("\n}\n").unwrap() + 3;
+    let json_text = all[start..end].to_owned();
+    let json = serde_json::from_str(&json_text).unwrap();
+    // Beside the JSON, fio prints a list of jobs before and the report after it; the report starts at the first groupid.
+    let rest = if all[end..].contains(": (groupid=") { &all[end..] } else { &all[..start] };
+    let report = rest.lines().skip_while(|l| !l.contains(": (groupid=")).collect::<Vec<_>>().join("\n") + "\n";
+    Some(FioRun { json_text, json, text: report })
+}
+
+fn uint(v: &Value, key: &str) -> u64 {
+    v[key].as_u64().unwrap_or_else(|| panic!("{key} in {v}"))
+}
+
+fn float(v: &Value, key: &str) -> f64 {
+    v[key].as_f64().unwrap_or_else(|| panic!("{key} in {v}"))
+}
+
+fn floats<const N: usize>(v: &Value) -> [f64; N] {
+    let by_bound = |k: &String| k.trim_start_matches(">=").parse::<u64>().unwrap() + u64::from(k.starts_with('>'));
+    let mut entries: Vec<(u64, f64)> =
+        v.as_object().unwrap().iter().map(|(k, v)| (by_bound(k), v.as_f64().unwrap())).collect();
+    entries.sort_by_key(|e| e.0);
+    entries.iter().map(|e| e.1).collect::<Vec<_>>().try_into().unwrap()
+}
+
+fn strings(v: &Value) -> Vec<(String, String)> {
+    let Some(map) = v.as_object() else { return Vec::new() };
+    map.iter().map(|(k, v)| (k.clone(), v.as_str().unwrap_or_default().to_owned())).collect()
+}
+
+fn lat(v: &Value) -> LatReport {
+    let list = |key: &str| -> Vec<(f64, u64)> {
+        let Some(map) = v[key].as_object() else { return Vec::new() };
+        let mut list: Vec<(f64, u64)> = map.iter().map(|(k, v)| (k.parse().unwrap(), v.as_u64().unwrap())).collect();
+        list.sort_by(|a, b| a.0.total_cmp(&b.0));
+        list
+    };
+    LatReport {
+        min: uint(v, "min"),
+        max: uint(v, "max"),
+        mean: float(v, "mean"),
+        stddev: float(v, "stddev"),
+        n: uint(v, "N"),
+        percentiles: list("percentile"),
+        bins: list("bins").into_iter().map(|(ns, n)| (ns as u64, n)).collect(),
+    }
+}
+
+fn rate(v: &Value, name: &str, dev: &str) -> RateReport {
+    RateReport {
+        min: uint(v, &format!("{name}_min")),
+        max: uint(v, &format!("{name}_max")),
+        mean: float(v, &format!("{name}_mean")),
+        stddev: float(v, &format!("{name}_{dev}")),
+        samples: uint(v, &format!("{name}_samples")),
+    }
+}
+
+fn dir(v: &Value) -> DirReport {
+    DirReport {
+        io_bytes: uint(v, "io_bytes"),
+        runtime_ms: uint(v, "runtime"),
+        total_ios: uint(v, "total_ios"),
+        short_ios: uint(v, "short_ios"),
+        drop_ios: uint(v, "drop_ios"),
+        slat: lat(&v["slat_ns"]),
+        clat: lat(&v["clat_ns"]),
+        lat: lat(&v["lat_ns"]),
+        bw: rate(v, "bw", "dev"),
+        bw_agg: float(v, "bw_agg"),
+        iops: rate(v, "iops", "stddev"),
+    }
+}
+
+/// fio's JSON as our model; `pid` and the number of members are only in its text.
+fn model(run: &FioRun) -> FioReport {
+    let heads: Vec<&str> = run.text.lines().filter(|l| l.contains(": (groupid=")).collect();
+    let number_after = |line: &str, key: &str| -> u32 {
+        let tail = &line[line.find(key).unwrap() + key.len()..];
+        tail[..tail.find(|c: char| !c.is_ascii_digit()).unwrap()].parse().unwrap()
+    };
+    let job = |(v, head): (&Value, &&str)| JobReport {
+        name: v["jobname"].as_str().unwrap().to_owned(),
+        description: v["desc"].as_str().unwrap_or_default().to_owned(),
+        group_id: uint(v, "groupid") as u32,
+        members: number_after(head, "jobs="),
+        error: v["error"].as_i64().unwrap() as i32,
+        error_text: String::new(),
+        pid: number_after(head, "pid="),
+        options: strings(&v["job options"]),
+        dirs: ["read", "write", "trim"].map(|d| dir(&v[d])),
+        sync_ios: uint(&v["sync"], "total_ios"),
+        sync_lat: lat(&v["sync"]["lat_ns"]),
+        job_runtime_ms: uint(v, "job_runtime"),
+        elapsed_s: uint(v, "elapsed"),
+        usr_cpu: float(v, "usr_cpu"),
+        sys_cpu: float(v, "sys_cpu"),
+        ctx: uint(v, "ctx"),
+        majf: uint(v, "majf"),
+        minf: uint(v, "minf"),
+        iodepth_level: floats(&v["iodepth_level"]),
+        iodepth_submit: floats(&v["iodepth_submit"]),
+        iodepth_complete: floats(&v["iodepth_complete"]),
+        latency_ns: floats(&v["latency_ns"]),
+        latency_us: floats(&v["latency_us"]),
+        latency_ms: floats(&v["latency_ms"]),
+        latency_depth: uint(v, "latency_depth") as u32,
+        errors: v.get("total_err").map(|e| (e.as_u64().unwrap(), 0, "Success".to_owned())),
+    };
+    FioReport {
+        version: run.json["fio version"].as_str().unwrap().to_owned(),
+        unix_ms: uint(&run.json, "timestamp_ms"),
+        global_options: strings(&run.json["global options"]),
+        jobs: run.json["jobs"].as_array().unwrap().iter().zip(&heads).map(job).collect(),
+        disk_util: Vec::new(),
+    }
+}
+
+/// A line cut into numbers and what lies between them.
+fn tokens(line: &str) -> Vec<&str> {
+    let mut cuts = vec![0];
+    let numeric = |c: u8| c.is_ascii_digit() || c == b'.';
+    cuts.extend((1..line.len()).filter(|&i| numeric(line.as_bytes()[i - 1]) != numeric(line.as_bytes()[i])));
+    cuts.push(line.len());
+    cuts.windows(2).map(|w| &line[w[0]..w[1]]).collect()
+}
+
+/// Whether the lines are equal, but for one unit in the last place of averages and percentages: their source is fio's JSON with six
+/// decimals, so a figure may be rounded twice.
+fn same(ours: &str, fios: &str) -> bool {
+    let (a, b) = (tokens(ours), tokens(fios));
+    a.len() == b.len()
+        && a.iter().zip(&b).enumerate().all(|(i, (x, y))| {
+            let has_unit = a.get(i + 1).is_some_and(|next| next.starts_with(|c: char| c.is_alphabetic()));
+            match (x.parse::<f64>(), y.parse::<f64>()) {
+                (Ok(p), Ok(q)) if x.contains('.') && !has_unit => {
+                    let place = 10f64.powi(-((x.len() - 1 - x.find('.').unwrap_or(0)) as i32));
+                    (p - q).abs() < 1.01 * place
+                }
+                _ => x == y,
+            }
+        })
+}
+
+/// The report without the date, which text and JSON may take in different seconds, and without disk statistics.
+fn without_date(text: &str) -> Vec<String> {
+    let text = text.split("\nDisk stats").next().unwrap_or_default();
+    let cut = |l: &str| match (l.contains(": (groupid="), l.find("pid=")) {
+        (true, Some(i)) => l[..i + l[i..].find(':').unwrap_or(0)].to_owned(),
+        _ => l.to_owned(),
+    };
+    text.trim_end().lines().map(cut).collect()
+}
+
+fn assert_parity(run: &FioRun) {
+    let report = model(run);
+    let (ours, fios) = (without_date(&fio_text::report(&report)), without_date(&run.text));
+    for (i, (a, b)) in ours.iter().zip(&fios).enumerate() {
+        assert!(same(a, b), "line {i} of the text differs\nours: {a:?}\n fio: {b:?}\n{}", run.text);
+    }
+    assert_eq!(ours.len(), fios.len(), "ours:\n{}\nfio:\n{}", ours.join("\n"), fios.join("\n"));
+    let mut expected = run.json.clone();
+    expected.as_object_mut().unwrap().remove("disk_util");
+    let json_text = fio_json::render(&report, true, None);
+    let json: Value = serde_json::from_str(&json_text).unwrap();
+    assert_same_json("", &json, &expected);
+    assert_same_shape(&json_text, &run.json_text);
+}
+
+/// Same keys, same values (fio's own bandwidths and rates included), at every depth.
+fn assert_same_json(path: &str, ours: &Value, fios: &Value) {
+    match (ours, fios) {
+        (Value::Object(a), Value::Object(b)) => {
+            let keys = |m: &serde_json::Map<String, Value>| m.keys().cloned().collect::<BTreeSet<_>>();
+            assert_eq!(keys(a), keys(b), "keys at {path}");
+            // fio's estimate of the time left is 0 or "unknown" for a job that is done.
+            let compared = a.iter().filter(|(k, _)| *k != "eta");
+            compared.for_each(|(k, v)| assert_same_json(&format!("{path}/{k}"), v, &b[k]));
+        }
+        (Value::Array(a), Value::Array(b)) => {
+            assert_eq!(a.len(), b.len(), "length at {path}");
+            a.iter().zip(b).enumerate().for_each(|(i, (a, b))| assert_same_json(&format!("{path}/{i}"), a, b));
+        }
+        (Value::Number(a), Value::Number(b)) => {
+            let (x, y) = (a.as_f64().unwrap(), b.as_f64().unwrap());
+            assert!((x - y).abs() <= 2e-6 + 1e-12 * y.abs(), "{path}: ours {a}, fio {b}");
+            assert_eq!(a.is_f64(), b.is_f64(), "{path}: ours {a}, fio {b}");
+        }
+        _ => assert_eq!(ours, fios, "{path}"),
+    }
+}
+
+/// The same lines in the same order with the same white space, digits aside; option lists aside (a parsed object has lost their order).
+fn assert_same_shape(ours: &str, fios: &str) {
+    let mask = |text: &str| -> Vec<String> {
+        let body = text.split("\"disk_util\"").next().unwrap_or_default().trim_end_matches([' ', ',', '\n', '}']);
+        let line = |l: &str| l.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect::<String>();
+        let number = |l: String| if l.contains(" : 0") { l.trim_end_matches(['0', '.', ',']).to_owned() } else { l };
+        body.lines()
+            .filter(|l| !l.contains("\" : \"") && !l.contains("\"eta\""))
+            .map(line)
+            .map(number)
+            .filter(|l| !l.trim_start().starts_with("\"0"))
+            .collect()
+    };
+    let (a, b) = (mask(ours), mask(fios));
+    for (x, y) in a.iter().zip(&b) {
+        assert_eq!(x, y);
+    }
+    assert_eq!(a.len(), b.len());
+}
+
+#[test]
+fn one_job_of_each_direction() {
+    let job = "[global]\nioengine=null\nsize=1g\nruntime=100ms\ntime_based\n\
+        [mixed]\nrw=randrw\nbs=4k\niodepth=32\n\
+        [trim]\nstonewall\nrw=randtrim\nbs=64k\niodepth=4\ndescription=with a description\n\
+        [batched]\nstonewall\nrw=write\niodepth=128\niodepth_batch_submit=17\niodepth_batch_complete_min=3\n";
+    if let Some(run) = run_fio("directions", job) {
+        assert_parity(&run);
+    }
+}
+
+#[test]
+fn group_reporting_and_percentile_options() {
+    let job = "[global]\nioengine=null\nsize=1g\nruntime=600ms\ntime_based\n\
+        [group]\nrw=randread\nnumjobs=2\ngroup_reporting\nslat_percentiles=1\nlat_percentiles=1\niodepth=8\n\
+        [next]\nnew_group\nrw=randwrite\nclat_percentiles=0\niodepth=2\n\
+        [list]\nrw=randwrite\npercentile_list=50:90:99.999\ncontinue_on_error=all\n\
+        [whole]\nrw=randwrite\npercentile_list=10:50:90\n";
+    if let Some(run) = run_fio("groups", job) {
+        assert_parity(&run);
+    }
+}
+
+#[test]
+fn slow_ios_on_a_file_with_fsync() {
+    // Sleeps make latencies and bandwidths of all units; rates from KiB/s up.
+    let job = "[global]\nioengine=psync\nsize=1m\nfilename=parity.dat\n\
+        [sync]\nrw=write\nbs=4k\nfsync=16\n\
+        [slow]\nstonewall\nrw=randread\nbs=512\nsize=8k\nthinktime=5ms\n";
+    if let Some(run) = run_fio("file", job) {
+        assert_parity(&run);
+    }
+}
+
+/// Sizes on both sides of every rounding of the short number form.
+#[test]
+fn short_numbers_of_many_sizes() {
+    let mut job = "[global]\nioengine=null\nthread\nnew_group\nrw=write\n".to_owned();
+    for (i, size) in SIZES.iter().enumerate() {
+        job += &format!("[s{i}]\nsize={size}\nbs={}\n", size / 2);
+    }
+    if let Some(run) = run_fio("sizes", &job) {
+        assert_parity(&run);
+    }
+}
+
+const SIZES: [u64; 28] = [
+    1_024,
+    9_998,
+    10_000,
+    10_188,
+    10_190,
+    10_238,
+    10_240,
+    10_242,
+    15_308,
+    15_310,
+    101_990,
+    102_348,
+    102_400,
+    999_500,
+    1_023_488,
+    1_048_064,
+    1_048_576,
+    9_999_998,
+    10_485_758,
+    10_485_760,
+    10_690_000,
+    15_676_210,
+    104_857_598,
+    105_381_888,
+    1_073_741_822,
+    1_073_741_824,
+    10_737_418_238,
+    10_790_000_000,
+];
