@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A driver under a real request queue with one submitter and a pool of buffers, for tests.
+// Each test crate uses its part of this.
+#![allow(dead_code)]
+
+use blk::bio::{Bio, DataRef, Op, OpFlags};
+use blk::id::{CpuId, Sector};
+use blk::queue::{NoNotify, RequestQueue};
+use blk::settings::QueueConfig;
+use blk::status::BlkStatus;
+use blk::submitter::Submitter;
+use blk::time::Duration;
+use host::clock::now;
+use host::driver::HostDriver;
+use host::driver::file::{File, FileOptions};
+use host::driver::model::{Model, ModelOptions, ModelOver};
+use host::driver::null::{Null, NullOptions};
+use host::driver::ram::{Ram, RamOptions};
+use host::mem::{BufferPool, Regions};
+use parking_lot::RawMutex;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub const SLOT_BYTES: usize = 32 << 10;
+pub const SLOT_SECTORS: u32 = (SLOT_BYTES >> 9) as u32;
+const SLOTS: u32 = 96;
+const DISK_BYTES: u64 = 8 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Null,
+    NullTimer,
+    Ram,
+    FileDirect,
+    FileBuffered,
+    ModelOverRam,
+    ModelOverNull,
+}
+
+impl Kind {
+    pub fn keeps_data(self) -> bool {
+        !matches!(self, Kind::Null | Kind::NullTimer | Kind::ModelOverNull)
+    }
+
+    /// Whether a bad data reference is noticed.
+    pub fn touches_data(self) -> bool {
+        self.keeps_data()
+    }
+
+    pub fn discard_zeroes(self) -> bool {
+        self.keeps_data()
+    }
+
+    fn driver(self, regions: &Arc<Regions>, path: &Option<TempFile>) -> Arc<dyn HostDriver> {
+        let null = NullOptions { size_bytes: DISK_BYTES, ..NullOptions::default() };
+        let model = |over| {
+            let lat = Duration::from_us(20);
+            let o =
+                ModelOptions { size_bytes: DISK_BYTES, over, lat_read: lat, lat_write: lat, ..ModelOptions::default() };
+            Model::new(ModelOptions { jitter_pct: 50, iops: 500_000, parallel: 3, ..o }, regions.clone()).unwrap()
+        };
+        let file = |direct| {
+            let options = FileOptions { direct, ..FileOptions::default() };
+            let path = &path.as_ref().expect("a file driver has a file").0;
+            let (file, warnings) = File::open(path, &options, regions.clone()).unwrap();
+            assert!(warnings.is_empty() && file.is_direct() == direct, "{warnings:?}");
+            file
+        };
+        match self {
+            Kind::Null => Arc::new(Null::new(null)),
+            Kind::NullTimer => Arc::new(Null::new(NullOptions { completion: Duration::from_us(10), ..null })),
+            Kind::Ram => Arc::new(
+                Ram::new(RamOptions { size_bytes: DISK_BYTES, ..RamOptions::default() }, regions.clone()).unwrap(),
+            ),
+            Kind::FileDirect => Arc::new(file(true)),
+            Kind::FileBuffered => Arc::new(file(false)),
+            Kind::ModelOverRam => Arc::new(model(ModelOver::Ram)),
+            Kind::ModelOverNull => Arc::new(model(ModelOver::Null)),
+        }
+    }
+}
+
+/// A file of [`DISK_BYTES`] in the build's scratch directory (a real file system, unlike /tmp on some machines).
+pub struct TempFile(pub PathBuf);
+
+impl TempFile {
+    pub fn new() -> TempFile {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("conformance-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::File::create(&path).unwrap().set_len(DISK_BYTES).unwrap();
+        TempFile(path)
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+pub struct Rig {
+    pub driver: Arc<dyn HostDriver>,
+    pub disk: Arc<RequestQueue<RawMutex>>,
+    submitter: Submitter<RawMutex>,
+    pub pool: BufferPool,
+    regions: Arc<Regions>,
+    /// Sleep in the driver for completions, rather than spin.
+    pub may_wait: bool,
+    file: Option<TempFile>,
+}
+
+impl Rig {
+    pub fn new(kind: Kind) -> Rig {
+        Rig::with(kind, |_| ())
+    }
+
+    pub fn with(kind: Kind, settings: impl FnOnce(&mut QueueConfig)) -> Rig {
+        let regions = Arc::new(Regions::new());
+        let file = matches!(kind, Kind::FileDirect | Kind::FileBuffered).then(TempFile::new);
+        let driver = kind.driver(&regions, &file);
+        let mut config = QueueConfig::default();
+        settings(&mut config);
+        let disk = RequestQueue::new(driver.clone(), config, Box::new(NoNotify)).unwrap();
+        let submitter = disk.submitter(CpuId::new(0)).unwrap();
+        let pool = BufferPool::new(&regions, SLOTS, SLOT_BYTES, false).unwrap();
+        Rig { driver, disk, submitter, pool, regions, may_wait: true, file: file }
+    }
+
+    /// This rig, and one with a submitter on CPU 1 and a pool of its own.
+    pub fn split_in_two(self) -> (Rig, Rig) {
+        self.split_in_two_on_cpu(1)
+    }
+
+    /// This rig, and one with a submitter on `cpu` and a pool of its own.
+    pub fn split_in_two_on_cpu(self, cpu: u32) -> (Rig, Rig) {
+        let other = Rig {
+            driver: self.driver.clone(),
+            disk: self.disk.clone(),
+            submitter: self.disk.submitter(CpuId::new(cpu)).unwrap(),
+            pool: BufferPool::new(&self.regions, SLOTS, SLOT_BYTES, false).unwrap(),
+            regions: self.regions.clone(),
+            may_wait: true,
+            file: None,
+        };
+        (self, other)
+    }
+
+    /// The file underneath.
+    pub fn path(&self) -> &Path {
+        &self.file.as_ref().expect("a file driver has a file").0
+    }
+
+    pub fn block_sectors(&self) -> u32 {
+        self.disk.limits().logical_block_sectors()
+    }
+
+    pub fn pool_region(&mut self) -> u16 {
+        let data = self.pool.lend(0);
+        // SAFETY: no I/O was submitted with it.
+        unsafe { self.pool.give_back(0) };
+        data.region()
+    }
+
+    /// Submits the bios as one plugged batch, each with its slot lent; their statuses in that order.
+    pub fn io_batch(&mut self, bios: Vec<(u32, Bio)>) -> Vec<BlkStatus> {
+        let mut statuses = vec![None; bios.len()];
+        self.submitter.start_plug(bios.len() as u32);
+        for (i, (slot, bio)) in bios.iter().enumerate() {
+            let bio = Bio { data: self.pool.lend(*slot), ..*bio };
+            self.submitter.submit(&bio.with_user_data(i as u64), now()).unwrap();
+        }
+        self.submitter.finish_plug(now());
+        self.collect(&mut statuses);
+        for (slot, _) in &bios {
+            // SAFETY: every bio has ended.
+            unsafe { self.pool.give_back(*slot) };
+        }
+        statuses.into_iter().map(|s| s.expect("collected")).collect()
+    }
+
+    fn collect(&mut self, statuses: &mut [Option<BlkStatus>]) {
+        while statuses.iter().any(Option::is_none) {
+            self.submitter.poll(now());
+            let before = self.submitter.ready();
+            self.submitter.reap(|done| {
+                let status = &mut statuses[done.user_data as usize];
+                assert_eq!(*status, None, "bio {} ended twice", done.user_data);
+                *status = Some(done.status);
+            });
+            if before == 0 && self.may_wait {
+                let hctxs: Vec<_> = self.submitter.hctxs().collect();
+                hctxs.into_iter().for_each(|h| self.driver.wait(h, 1, None));
+            }
+        }
+        assert_eq!(self.submitter.outstanding(), 0);
+    }
+
+    /// One bio as it is.
+    pub fn io(&mut self, bio: Bio) -> BlkStatus {
+        let mut status = [None];
+        self.submitter.submit(&bio.with_user_data(0), now()).unwrap();
+        self.collect(&mut status);
+        status[0].expect("collected")
+    }
+
+    pub fn io_with_slot(&mut self, slot: u32, bio: Bio) -> BlkStatus {
+        self.io_batch(vec![(slot, bio)])[0]
+    }
+
+    pub fn write(&mut self, sector: u64, fill: &[u8], flags: OpFlags) -> BlkStatus {
+        self.pool.with_slot(0, |b| b[..fill.len()].copy_from_slice(fill));
+        let bio = Bio::write(Sector(sector), (fill.len() >> 9) as u32, DataRef::NONE).with_flags(flags);
+        self.io_with_slot(0, bio)
+    }
+
+    pub fn read(&mut self, sector: u64, len: usize) -> (BlkStatus, Vec<u8>) {
+        self.pool.with_slot(1, |b| b.fill(0xee));
+        let status = self.io_with_slot(1, Bio::read(Sector(sector), (len >> 9) as u32, DataRef::NONE));
+        (status, self.pool.with_slot(1, |b| b[..len].to_vec()))
+    }
+
+    pub fn write_zeroes_all(&mut self, sectors: u32) {
+        let bio = Bio { op: Op::WriteZeroes, ..Bio::read(Sector(0), sectors, DataRef::NONE) };
+        assert_eq!(self.io(bio), BlkStatus::Ok);
+    }
+}
+
+/// SplitMix64; prints as its present state.
+#[derive(Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    pub fn bytes(&mut self, n: usize) -> Vec<u8> {
+        (0..n.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).take(n).collect()
+    }
+}
