@@ -15,7 +15,7 @@ use host::driver::HostDriver;
 use host::driver::file::{File, FileOptions};
 use host::mem::{BufferPool, Regions};
 use parking_lot::RawMutex;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const BLOCK: u64 = 4096;
@@ -37,7 +37,7 @@ fn usage() -> Usage {
 }
 
 /// Keeps `depth` reads in flight for `seconds`, submitting as many as completed, as fio does by default.
-fn run(path: &PathBuf, depth: u32, lazy: bool, seconds: f64) {
+fn run(path: &Path, depth: u32, lazy: bool, seconds: f64) {
     let regions = Arc::new(Regions::new());
     let mut pool = BufferPool::new(&regions, depth, BLOCK as usize, false).expect("buffers");
     let options = FileOptions { write: false, ..FileOptions::default() };

@@ -20,6 +20,8 @@ pub enum ErrorKind {
     NoSpace,
     /// The host lacks memory, descriptors or a kernel feature.
     Resource,
+    /// The user broke it off.
+    Interrupted,
     /// Any other failure of a system call.
     Io,
 }

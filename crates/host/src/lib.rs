@@ -8,3 +8,6 @@ pub mod clock;
 #[allow(unsafe_code)]
 pub mod mem;
 pub mod driver;
+#[allow(unsafe_code)]
+pub mod create;
+pub mod target;

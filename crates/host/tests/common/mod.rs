@@ -125,7 +125,7 @@ impl Rig {
         let disk = RequestQueue::new(driver.clone(), config, Box::new(NoNotify)).unwrap();
         let submitter = disk.submitter(CpuId::new(0)).unwrap();
         let pool = BufferPool::new(&regions, SLOTS, SLOT_BYTES, false).unwrap();
-        Rig { driver, disk, submitter, pool, regions, may_wait: true, file: file }
+        Rig { driver, disk, submitter, pool, regions, may_wait: true, file }
     }
 
     /// This rig, and one with a submitter on CPU 1 and a pool of its own.

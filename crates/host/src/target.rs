@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What `--target` names: `null[:options]`, `ram[:options]`, `model[:options]`, `file:PATH`, or a plain path.
+//!
+//! Two steps. [`TargetSpec::parse`] only reads the text: everything that can be refused without opening anything is
+//! refused there. [`TargetSpec::open`] makes the driver. Options are `name=value`, separated by commas; sizes and rates
+//! take k, m, g, t, p (powers of 1024), times are numbers in the unit of their name.
+
+use crate::driver::HostDriver;
+use crate::driver::file::{File, FileOptions, FileWarning};
+use crate::driver::model::{Model, ModelOptions, ModelOver};
+use crate::driver::null::{Null, NullOptions};
+use crate::driver::ram::{Ram, RamOptions};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mem::Regions;
+use blk::settings::nearest;
+use blk::time::Duration;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// A target as it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TargetSpec {
+    /// See [`crate::driver::null`].
+    Null(NullOptions),
+    /// See [`crate::driver::ram`].
+    Ram(RamOptions),
+    /// See [`crate::driver::model`].
+    Model(ModelOptions),
+    /// See [`crate::driver::file`].
+    File(PathBuf),
+}
+
+/// The kinds that take options; besides them a target is a file.
+const KINDS: [&str; 4] = ["null", "ram", "model", "file"];
+
+/// One option of a kind: its name, the values it takes (for people), and how it is set.
+struct OptionDef<T> {
+    name: &'static str,
+    range: &'static str,
+    set: fn(&mut T, &str) -> Option<()>,
+}
+
+const SIZE_RANGE: &str = "4096..=8e, such as 16g";
+const BLOCKSIZE_RANGE: &str = "512, 1024, 2048 or 4096";
+
+const NULL_OPTIONS: &[OptionDef<NullOptions>] = &[
+    OptionDef { name: "size", range: SIZE_RANGE, set: |o, v| set(&mut o.size_bytes, disk_size(v)) },
+    OptionDef { name: "blocksize", range: BLOCKSIZE_RANGE, set: |o, v| set(&mut o.blocksize, blocksize(v)) },
+    OptionDef {
+        name: "completion_nsec",
+        range: "0..=60000000000",
+        set: |o, v| set(&mut o.completion, within(v, 0, 60_000_000_000).map(Duration::from_ns)),
+    },
+];
+
+const RAM_OPTIONS: &[OptionDef<RamOptions>] = &[
+    OptionDef { name: "size", range: SIZE_RANGE, set: |o, v| set(&mut o.size_bytes, disk_size(v)) },
+    OptionDef { name: "blocksize", range: BLOCKSIZE_RANGE, set: |o, v| set(&mut o.blocksize, blocksize(v)) },
+];
+
+const US_RANGE: &str = "0..=60000000 microseconds";
+
+const MODEL_OPTIONS: &[OptionDef<ModelOptions>] = &[
+    OptionDef { name: "size", range: SIZE_RANGE, set: |o, v| set(&mut o.size_bytes, disk_size(v)) },
+    OptionDef {
+        name: "over",
+        range: "null or ram",
+        set: |o, v| {
+            let over = match v {
+                "null" => Some(ModelOver::Null),
+                "ram" => Some(ModelOver::Ram),
+                _ => None,
+            };
+            set(&mut o.over, over)
+        },
+    },
+    OptionDef {
+        name: "lat_us",
+        range: US_RANGE,
+        set: |o, v| {
+            o.lat_write = micros(v)?;
+            set(&mut o.lat_read, micros(v))
+        },
+    },
+    OptionDef { name: "lat_read_us", range: US_RANGE, set: |o, v| set(&mut o.lat_read, micros(v)) },
+    OptionDef { name: "lat_write_us", range: US_RANGE, set: |o, v| set(&mut o.lat_write, micros(v)) },
+    OptionDef {
+        name: "jitter_pct",
+        range: "0..=100",
+        set: |o, v| set(&mut o.jitter_pct, within(v, 0, 100).map(|n| n as u32)),
+    },
+    OptionDef { name: "seed", range: "a whole number", set: |o, v| set(&mut o.seed, v.parse().ok()) },
+    OptionDef { name: "iops", range: "1..=1000000000", set: |o, v| set(&mut o.iops, within(v, 1, 1_000_000_000)) },
+    OptionDef {
+        name: "bw",
+        range: "4096..=1p bytes per second, such as 750m",
+        set: |o, v| set(&mut o.bytes_per_sec, bytes(v).filter(|n| (4096..=1 << 50).contains(n))),
+    },
+    OptionDef {
+        name: "burst_ms",
+        range: "0..=60000",
+        set: |o, v| set(&mut o.burst, within(v, 0, 60_000).map(Duration::from_ms)),
+    },
+    OptionDef {
+        name: "parallel",
+        range: "1..=65536",
+        set: |o, v| set(&mut o.parallel, within(v, 1, 65536).map(|n| n as u32)),
+    },
+];
+
+fn set<T>(field: &mut T, value: Option<T>) -> Option<()> {
+    *field = value?;
+    Some(())
+}
+
+fn within(v: &str, min: u64, max: u64) -> Option<u64> {
+    u64::from_str(v).ok().filter(|n| (min..=max).contains(n))
+}
+
+fn micros(v: &str) -> Option<Duration> {
+    within(v, 0, 60_000_000).map(Duration::from_us)
+}
+
+fn blocksize(v: &str) -> Option<u32> {
+    bytes(v).filter(|n| [512, 1024, 2048, 4096].contains(n)).map(|n| n as u32)
+}
+
+fn disk_size(v: &str) -> Option<u64> {
+    bytes(v).filter(|n| (4096..=8 << 60).contains(n))
+}
+
+/// Bytes with an optional unit: k, m, g, t, p, e, each times 1024, also as kb or kib.
+fn bytes(v: &str) -> Option<u64> {
+    let digits = v.len() - v.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = v.split_at(digits);
+    let unit = unit.to_ascii_lowercase();
+    let shift = match unit.strip_suffix("ib").or(unit.strip_suffix('b')).unwrap_or(&unit) {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        "p" => 50,
+        "e" => 60,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// Reads `name=value,...` into the defaults of a kind.
+fn options<T: Default>(kind: &str, text: &str, defs: &[OptionDef<T>]) -> Result<T> {
+    let mut options = T::default();
+    for item in text.split(',').filter(|item| !item.is_empty()) {
+        let (name, value) = item.split_once('=').unwrap_or((item, ""));
+        let Some(def) = defs.iter().find(|d| d.name == name) else {
+            let near = nearest(name, defs.iter().map(|d| d.name));
+            let all: Vec<_> = defs.iter().map(|d| d.name).collect();
+            let all = all.join(", ");
+            return Err(Error::usage(format!(
+                "target '{kind}' has no option '{name}'; did you mean '{near}'? Options: {all}"
+            )));
+        };
+        if (def.set)(&mut options, value).is_none() {
+            return Err(Error::usage(format!("target '{kind}': {name}={value}: must be {}", def.range)));
+        }
+    }
+    Ok(options)
+}
+
+/// What the user of a target will do with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// Writes, discards or write zeroes will be asked for.
+    pub write: bool,
+    /// Past the page cache, for files (`direct=1`).
+    pub direct: bool,
+    /// At least this many bytes.
+    pub min_bytes: u64,
+}
+
+/// A driver ready to be started, and what the user should know of it.
+pub struct OpenTarget {
+    /// The driver.
+    pub driver: Arc<dyn HostDriver>,
+    /// What is not as asked.
+    pub warnings: Vec<FileWarning>,
+}
+
+impl TargetSpec {
+    /// Reads a target. Nothing is opened.
+    pub fn parse(text: &str) -> Result<TargetSpec> {
+        let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+        match kind {
+            "null" => options(kind, rest, NULL_OPTIONS).map(TargetSpec::Null),
+            "ram" => options(kind, rest, RAM_OPTIONS).map(TargetSpec::Ram),
+            "model" => options(kind, rest, MODEL_OPTIONS).map(TargetSpec::Model),
+            "file" if rest.is_empty() => {
+                Err(Error::usage("target 'file:' needs a path, such as file:/var/tmp/disk.img"))
+            }
+            "file" => Ok(TargetSpec::File(rest.into())),
+            "" => Err(Error::usage(format!("target '{text}': must be a path or one of {}", KINDS.join(", ")))),
+            // A colon is rare in a path, an unknown kind more likely, unless it comes after a slash or looks like one.
+            _ if text.contains(':') && !kind.contains(['/', '.']) => {
+                let near = nearest(kind, KINDS.into_iter());
+                Err(Error::usage(format!(
+                    "there is no target '{kind}:'; did you mean '{near}:'? For a file of that name write './{text}'"
+                )))
+            }
+            _ => Ok(TargetSpec::File(text.into())),
+        }
+    }
+
+    /// The size the specification gives the disk; `None` for a file, which has its own.
+    pub fn size_bytes(&self) -> Option<u64> {
+        match self {
+            TargetSpec::Null(o) => Some(o.size_bytes),
+            TargetSpec::Ram(o) => Some(o.size_bytes),
+            TargetSpec::Model(o) => Some(o.size_bytes),
+            TargetSpec::File(_) => None,
+        }
+    }
+
+    /// Makes the driver. Data comes from and goes to `regions`.
+    pub fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
+        if let Some(size) = self.size_bytes().filter(|size| *size < needs.min_bytes) {
+            let need = needs.min_bytes;
+            return Err(Error::usage(format!(
+                "the target has {size} bytes, the job needs {need}: give the target size={need} or the job a smaller size"
+            )));
+        }
+        let plain = |driver: Arc<dyn HostDriver>| OpenTarget { driver, warnings: Vec::new() };
+        Ok(match self {
+            TargetSpec::Null(o) => plain(Arc::new(Null::new(*o))),
+            TargetSpec::Ram(o) => plain(Arc::new(Ram::new(*o, regions)?)),
+            TargetSpec::Model(o) => plain(Arc::new(Model::new(*o, regions)?)),
+            TargetSpec::File(path) => {
+                let Needs { write, direct, min_bytes } = *needs;
+                let (file, warnings) =
+                    File::open(path, &FileOptions { write, direct, min_bytes }, regions).map_err(|e| {
+                        let name = path.to_string_lossy();
+                        let near = nearest(&name, KINDS.into_iter());
+                        match e.kind() {
+                            ErrorKind::NotFound if !name.contains(['/', '.']) => e.within(&format!(
+                                "there is no target '{name}' (did you mean '{near}'?) and no such file"
+                            )),
+                            _ => e,
+                        }
+                    })?;
+                OpenTarget { driver: Arc::new(file), warnings }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        TargetSpec::parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn kinds_and_options_are_read() {
+        assert_eq!(TargetSpec::parse("null").unwrap(), TargetSpec::Null(NullOptions::default()));
+        assert_eq!(
+            TargetSpec::parse("null:size=16g,completion_nsec=10000,blocksize=4k").unwrap(),
+            TargetSpec::Null(NullOptions { size_bytes: 16 << 30, blocksize: 4096, completion: Duration::from_us(10) })
+        );
+        assert_eq!(TargetSpec::parse("ram:size=64MiB").unwrap().size_bytes(), Some(64 << 20));
+        let model = TargetSpec::parse("model:iops=18000,bw=750m,lat_us=2000,parallel=64,size=16t,over=null").unwrap();
+        let lat = Duration::from_ms(2);
+        let expected = ModelOptions {
+            iops: 18_000,
+            bytes_per_sec: 750 << 20,
+            lat_read: lat,
+            lat_write: lat,
+            parallel: 64,
+            size_bytes: 16 << 40,
+            ..ModelOptions::default()
+        };
+        assert_eq!(model, TargetSpec::Model(expected));
+    }
+
+    #[test]
+    fn everything_else_is_a_path() {
+        for (text, path) in [
+            ("file:/var/a", "/var/a"),
+            ("file:a:b", "a:b"),
+            ("/dev/disk/by-path/pci-0000:00:1f.2", "/dev/disk/by-path/pci-0000:00:1f.2"),
+            ("./null:1", "./null:1"),
+            ("disk.img", "disk.img"),
+        ] {
+            assert_eq!(TargetSpec::parse(text).unwrap(), TargetSpec::File(path.into()), "{text}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_refused_with_the_nearest_name_or_the_range() {
+        assert!(refused("nul:size=1g").contains("did you mean 'null:'"));
+        assert!(refused("null:sise=1g").contains("did you mean 'size'"));
+        assert!(refused("null:blocksize=513").contains("blocksize=513: must be 512, 1024"));
+        assert!(refused("null:size=1x").contains("size=1x: must be 4096..="));
+        assert!(refused("ram:size=99999999999e").contains("must be"));
+        assert!(refused("model:parallel=0").contains("parallel=0: must be 1..=65536"));
+        assert!(refused("model:over=file").contains("null or ram"));
+        assert!(refused("model:iops").contains("iops=: must be"));
+        assert!(refused("file:").contains("needs a path"));
+        assert!(refused("").contains("must be a path"));
+    }
+
+    #[test]
+    fn a_target_that_is_too_small_or_missing_is_said_so() {
+        let needs = Needs { write: true, direct: true, min_bytes: 1 << 40 };
+        let open = |text: &str| TargetSpec::parse(text).unwrap().open(&needs, Arc::new(Regions::new())).err().unwrap();
+        assert!(open("null:size=1g").to_string().contains("has 1073741824 bytes, the job needs 1099511627776"));
+        assert!(open("nula").to_string().contains("did you mean 'null'"));
+        assert!(open("/nonexistent/disk").to_string().contains("does not exist"));
+    }
+
+    #[test]
+    fn every_option_has_a_range_and_refuses_nonsense() {
+        fn check<T: Default>(defs: &[OptionDef<T>]) {
+            for d in defs {
+                assert!((d.set)(&mut T::default(), "nonsense").is_none() && !d.range.is_empty(), "{}", d.name);
+            }
+        }
+        check(NULL_OPTIONS);
+        check(RAM_OPTIONS);
+        check(MODEL_OPTIONS);
+    }
+}
