@@ -7,3 +7,4 @@
 pub mod job;
 pub mod stats;
 pub mod hist;
+pub mod error;

@@ -13,29 +13,19 @@
 //! which the host fills. Nothing here allocates after [`JobStats::new`].
 
 use crate::hist::{Histogram, Running};
+pub use crate::job::Dir;
 use blk::bio::Op;
 use blk::time::Duration;
 
 /// Length of one bandwidth and IOPS sample (fio's `bwavgtime` and `iopsavgtime` default).
 pub const RATE_INTERVAL: Duration = Duration::from_ms(500);
 
-/// Direction of an I/O, fio's `ddir`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Dir {
-    /// Device to memory.
-    Read = 0,
-    /// Memory to device.
-    Write = 1,
-    /// Discard.
-    Trim = 2,
-}
+/// Number of directions: the length of tables indexed by `dir as usize`.
+pub const DIRS: usize = Dir::ALL.len();
 
 impl Dir {
-    /// Number of directions, for tables indexed by `dir as usize`.
-    pub const COUNT: usize = 3;
-    /// All directions in fio's order.
-    pub const ALL: [Dir; Dir::COUNT] = [Dir::Read, Dir::Write, Dir::Trim];
+    /// Number of directions.
+    pub const COUNT: usize = DIRS;
 
     /// fio's name of the direction.
     pub const fn name(self) -> &'static str {
@@ -46,7 +36,7 @@ impl Dir {
         }
     }
 
-    /// The operation that this direction issues.
+    /// The operation that the direction issues.
     #[inline]
     pub const fn op(self) -> Op {
         match self {
@@ -145,9 +135,9 @@ impl RateSamples {
 /// What was measured in one direction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DirStats {
-    /// I/Os completed, with or without error (fio's `total_ios`).
+    /// I/Os completed without error (fio's `total_ios`).
     pub ios: u64,
-    /// Bytes of I/Os completed without error.
+    /// Bytes they moved.
     pub bytes: u64,
     /// I/Os that moved fewer bytes than asked for.
     pub short_ios: u64,
@@ -278,7 +268,7 @@ pub const fn batch_class(n: u32) -> usize {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobStats {
     /// Read, write and trim, indexed by [`Dir`].
-    pub dirs: [DirStats; Dir::COUNT],
+    pub dirs: [DirStats; DIRS],
     /// fsync and fdatasync.
     pub sync: SyncStats,
     /// I/Os issued at each depth class ([`DEPTH_NAMES`]); the I/O itself counts.

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Time and measurements: submissions, completions, rate samples, the end of `ramp_time`, run times.
+
+use super::issue::NOT_RATED;
+use super::{Completed, JobThread, Kind, SlotState, StopReason};
+use crate::job::Dir;
+use crate::stats::{DIRS, RATE_INTERVAL, batch_class, depth_class};
+use blk::status::BlkStatus;
+use blk::time::Instant;
+
+/// The job's times, in nanoseconds of the driver's clock.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Clock {
+    started: bool,
+    /// Start of the job; rates count from here.
+    pub epoch: u64,
+    /// Start of what is measured: the end of `ramp_time`.
+    measured_from: u64,
+    ramping: bool,
+    /// When `runtime` is over.
+    pub end_at: u64,
+    /// `runtime` is over.
+    pub expired: bool,
+    /// Start of the current part of a pass.
+    pub phase_start: u64,
+    pub last_completed_read: bool,
+}
+
+/// Bandwidth and IOPS samples.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sampling {
+    since: u64,
+    next: u64,
+    ios: [u64; DIRS],
+    bytes: [u64; DIRS],
+    /// Run time of finished parts, per direction.
+    ran: [u64; DIRS],
+}
+
+impl JobThread {
+    /// Follows the time: start, end of the ramp, end of the run.
+    pub(super) fn tick(&mut self, now: Instant) {
+        let now = now.as_ns();
+        if !self.clock.started {
+            let ramp_ends = now.saturating_add(self.plan.ramp_ns);
+            self.clock = Clock {
+                started: true,
+                epoch: now,
+                measured_from: now,
+                ramping: self.plan.ramp_ns > 0,
+                end_at: self.plan.runtime_ns.map_or(u64::MAX, |r| ramp_ends.saturating_add(r)),
+                phase_start: now,
+                ..Clock::default()
+            };
+            self.start_sampling(now);
+        }
+        if self.clock.ramping && now >= self.clock.epoch.saturating_add(self.plan.ramp_ns) {
+            self.end_ramp(now);
+        }
+        if now >= self.clock.end_at {
+            self.clock.expired = true;
+            self.leave_fast_path();
+        }
+        let ramp_ends = self.clock.epoch.saturating_add(self.plan.ramp_ns);
+        self.check_at = if self.clock.ramping { ramp_ends.min(self.clock.end_at) } else { self.clock.end_at };
+    }
+
+    /// Everything measured so far was warm-up.
+    fn end_ramp(&mut self, now: u64) {
+        self.clock.ramping = false;
+        self.clock.measured_from = now;
+        self.clock.phase_start = now;
+        self.stats.reset();
+        self.issued_ios = [0; DIRS];
+        self.issued_bytes = [0; DIRS];
+        self.sampling = Sampling::default();
+        self.start_sampling(now);
+        self.leave_fast_path();
+        if let Some(think) = &mut self.think {
+            think.restart_counts();
+        }
+    }
+
+    fn start_sampling(&mut self, now: u64) {
+        self.sampling.since = now;
+        self.sampling.next = now.saturating_add(RATE_INTERVAL.as_ns());
+    }
+
+    /// Everything handed out since the last call is submitted at `now`.
+    #[inline]
+    pub fn submitted(&mut self, now: Instant) {
+        let n = self.queued.len() as u32;
+        if n == 0 {
+            return;
+        }
+        let now = now.as_ns();
+        let measured = !self.clock.ramping;
+        for i in 0..self.queued.len() {
+            let slot = &mut self.slots[self.queued[i] as usize];
+            slot.issue_ns = now;
+            slot.state = SlotState::Submitted;
+            if measured && slot.kind != Kind::Flush {
+                let dir = dir_of(slot.kind);
+                self.stats.dirs[dir as usize].slat.record(now.saturating_sub(slot.start_ns));
+            }
+        }
+        self.queued.clear();
+        if measured {
+            self.stats.depth[depth_class(self.in_flight)] += u64::from(n);
+            self.stats.submit[batch_class(n)] += 1;
+        }
+    }
+
+    /// The I/O in `slot` ended at `now`. With `needs_verify` the caller passes the data to [`JobThread::verify`]; otherwise
+    /// the slot is free again.
+    ///
+    /// # Panics
+    /// When the slot's I/O was not submitted, or completed before.
+    #[inline]
+    pub fn complete(&mut self, slot: u32, status: BlkStatus, now: Instant) -> Completed {
+        let s = self.slots[slot as usize];
+        assert!(s.state == SlotState::Submitted, "completion for slot {slot}, which is {:?}", s.state);
+        let ns = now.as_ns();
+        if self.clock.ramping {
+            self.tick(now);
+        }
+        if !status.is_ok() {
+            return self.failed(slot, status);
+        }
+        if s.kind == Kind::Flush {
+            self.flushed(slot, ns);
+            return Completed { needs_verify: false };
+        }
+        let dir = dir_of(s.kind);
+        if !self.clock.ramping {
+            let clat = ns.saturating_sub(s.issue_ns);
+            let d = &mut self.stats.dirs[dir as usize];
+            d.ios += 1;
+            d.bytes += u64::from(s.len);
+            d.clat.record(clat);
+            d.lat.record(ns.saturating_sub(s.start_ns));
+            if s.due_ns != NOT_RATED {
+                d.intended.record(ns.saturating_sub(s.due_ns));
+            }
+            self.stats.count_latency_class(clat);
+            if ns >= self.sampling.next {
+                self.sample(ns);
+            }
+        }
+        if self.plan.verify {
+            return self.complete_verified(slot, s.kind);
+        }
+        self.release(slot);
+        Completed { needs_verify: false }
+    }
+
+    #[inline(never)]
+    fn complete_verified(&mut self, slot: u32, kind: Kind) -> Completed {
+        self.clock.last_completed_read = matches!(kind, Kind::Read | Kind::ReadBack);
+        if kind == Kind::Write
+            && let Some(piece) = self.verify_slots[slot as usize].piece.take()
+        {
+            self.log.finish(piece, true);
+        }
+        // Reads of a job that also writes are not known to hit written blocks; reading back does that.
+        let needs_verify = kind == Kind::ReadBack || (kind == Kind::Read && !self.plan.writes);
+        if needs_verify {
+            self.slots[slot as usize].state = SlotState::Verifying;
+        } else {
+            self.release(slot);
+        }
+        Completed { needs_verify }
+    }
+
+    #[inline(never)]
+    fn flushed(&mut self, slot: u32, ns: u64) {
+        if !self.clock.ramping {
+            self.stats.sync.ios += 1;
+            self.stats.sync.lat.record(ns.saturating_sub(self.slots[slot as usize].issue_ns));
+        }
+        self.release(slot);
+    }
+
+    #[inline(never)]
+    fn failed(&mut self, slot: u32, status: BlkStatus) -> Completed {
+        let kind = self.slots[slot as usize].kind;
+        if kind == Kind::Flush {
+            self.stats.sync.errors += 1;
+        } else {
+            self.stats.dirs[dir_of(kind) as usize].errors += 1;
+        }
+        if self.plan.verify
+            && let Some(piece) = self.verify_slots[slot as usize].piece.take()
+        {
+            self.log.finish(piece, false);
+        }
+        self.stats.count_error(status.errno());
+        self.stop(StopReason::Failed(status.errno()));
+        self.release(slot);
+        Completed { needs_verify: false }
+    }
+
+    /// `n` completions were found at once.
+    #[inline]
+    pub fn reaped(&mut self, n: u32) {
+        if !self.clock.ramping {
+            self.stats.complete[batch_class(n)] += 1;
+        }
+    }
+
+    #[inline]
+    pub(super) fn release(&mut self, slot: u32) {
+        self.slots[slot as usize].state = SlotState::Free;
+        self.free.push(slot);
+        self.in_flight -= 1;
+    }
+
+    #[inline(never)]
+    fn sample(&mut self, now: u64) {
+        let spent = u128::from(now - self.sampling.since);
+        let per_second = |n: u64| (u128::from(n) * 1_000_000_000 / spent) as u64;
+        for d in 0..DIRS {
+            let dir = &mut self.stats.dirs[d];
+            let (ios, bytes) = (dir.ios - self.sampling.ios[d], dir.bytes - self.sampling.bytes[d]);
+            self.sampling.ios[d] = dir.ios;
+            self.sampling.bytes[d] = dir.bytes;
+            if ios > 0 {
+                dir.iops.record(per_second(ios));
+                dir.bw_kib.record(per_second(bytes) / 1024);
+            }
+        }
+        self.start_sampling(now);
+        self.update_run_times(now, None);
+    }
+
+    /// Run times as of `now`, the current part of the pass included.
+    fn update_run_times(&mut self, now: u64, only: Option<Dir>) {
+        self.stats.runtime_ns = now.saturating_sub(self.clock.measured_from);
+        let part = now.saturating_sub(self.clock.phase_start);
+        for dir in Dir::ALL {
+            let d = dir as usize;
+            let counts = only.is_none_or(|o| o == dir) && self.stats.dirs[d].ios > 0;
+            self.stats.dirs[d].runtime_ns = self.sampling.ran[d] + if counts { part } else { 0 };
+        }
+    }
+
+    /// A part of a pass is over; `only` names the direction it ran in, `None` stands for all that moved data.
+    pub(super) fn end_timed_phase(&mut self, now: Instant, only: Option<Dir>) {
+        if self.clock.ramping {
+            return;
+        }
+        self.update_run_times(now.as_ns(), only);
+        self.sampling.ran = self.stats.dirs.each_ref().map(|d| d.runtime_ns);
+        self.clock.phase_start = now.as_ns();
+    }
+
+    /// The job is over.
+    pub(super) fn finish(&mut self, now: Instant) {
+        if !self.clock.ramping {
+            self.stats.runtime_ns = now.as_ns().saturating_sub(self.clock.measured_from);
+        }
+    }
+}
+
+#[inline]
+fn dir_of(kind: Kind) -> Dir {
+    match kind {
+        Kind::Read | Kind::ReadBack | Kind::Flush => Dir::Read,
+        Kind::Write => Dir::Write,
+        Kind::Trim => Dir::Trim,
+    }
+}

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Choosing the next I/O of a pass.
+//!
+//! Order of concerns, as in fio's main loop: reap, pause, limits, read back a backlog, flush, direction, rate, offset, size.
+//! A job whose I/Os all follow one rule takes the short way in [`JobThread::next`] for as many I/Os as can go by without
+//! any of these coming up.
+
+use super::plan::Fast;
+use super::think::Pause;
+use super::{IoReq, JobThread, Kind, Next, Phase, Slot, SlotState};
+use crate::job::{Dir, RwMode};
+use crate::offsets::Pick;
+use crate::rate::Verdict;
+use crate::verify::Stamp;
+use crate::verify::log::{NextPiece, Piece};
+use blk::bio::{IoPrio, Op, OpFlags};
+use blk::time::Instant;
+
+/// Decisions that were made and could not be acted on yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Issuing {
+    /// The direction of the next I/O, waiting for its rate.
+    dir: Option<Dir>,
+    /// An I/O that waits for an overlapping verified write.
+    held: Option<Chosen>,
+    /// A flush is due before the next I/O.
+    flush_due: bool,
+    /// Blocks of the backlog still to be read back in this round.
+    backlog_left: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Chosen {
+    dir: Dir,
+    offset: u64,
+    len: u32,
+    due_ns: u64,
+}
+
+/// No rate wanted the I/O at any time.
+pub(super) const NOT_RATED: u64 = u64::MAX;
+
+impl JobThread {
+    /// What to do at `now`.
+    #[inline]
+    pub fn next(&mut self, now: Instant) -> Next {
+        if self.fast_left > 0
+            && now.as_ns() < self.check_at
+            && self.reap.idle()
+            && let Some(fast) = self.plan.fast
+            && let Some(slot) = self.free.pop()
+        {
+            self.fast_left -= 1;
+            let offset = self.offsets.plain_uniform(fast.dir);
+            return self.hand_out(slot, fast.dir, offset, fast.len, NOT_RATED, now);
+        }
+        self.next_slow(now)
+    }
+
+    #[inline(never)]
+    fn next_slow(&mut self, now: Instant) -> Next {
+        self.tick(now);
+        loop {
+            let next = match self.phase {
+                Phase::Io => self.next_of_pass(now),
+                other => self.next_between(other, now),
+            };
+            if let Some(next) = next {
+                return next;
+            }
+        }
+    }
+
+    /// The next step inside a pass; `None` when the pass has issued everything.
+    fn next_of_pass(&mut self, now: Instant) -> Option<Next> {
+        let ending = self.stop.is_some() || self.clock.expired;
+        if !ending {
+            if let Some((min, max)) = self.reap.ask(&self.plan, self.in_flight, self.free.is_empty()) {
+                return Some(Next::Reap { min, max });
+            }
+            if let Some(next) = self.pause(now) {
+                return Some(next);
+            }
+        }
+        if ending || self.pass_is_over() {
+            self.phase = Phase::EndOfIo;
+            return None;
+        }
+        if let Some(next) = self.next_of_backlog(now) {
+            return Some(next);
+        }
+        if std::mem::take(&mut self.issuing.flush_due) {
+            return Some(self.hand_out_flush(now));
+        }
+        let chosen = match self.issuing.held.take() {
+            Some(held) => held,
+            None => match self.choose(now)? {
+                Ok(chosen) => chosen,
+                Err(wait) => return Some(wait),
+            },
+        };
+        Some(self.issue(chosen, now))
+    }
+
+    fn pause(&mut self, now: Instant) -> Option<Next> {
+        let think = self.think.as_mut()?;
+        let count = if think.count_issued { self.issued_ios.iter().sum() } else { self.stats.total_ios() };
+        let until = |ns: u64| Instant::from_ns(ns.min(self.clock.end_at));
+        match think.ask(count, self.in_flight, now.as_ns()) {
+            Pause::No => None,
+            Pause::Drain => Some(Next::Reap { min: self.in_flight, max: self.in_flight }),
+            Pause::Spin(ns) => Some(Next::Spin(until(ns))),
+            Pause::Sleep(ns) => Some(Next::Wait(until(ns))),
+        }
+    }
+
+    /// A block to read back while the pass goes on (`verify_backlog`).
+    fn next_of_backlog(&mut self, now: Instant) -> Option<Next> {
+        let backlog = self.plan.backlog;
+        if backlog == 0 || self.log.is_empty() {
+            return None;
+        }
+        if self.issuing.backlog_left == 0 {
+            if !(self.log.len() as u64).is_multiple_of(backlog) || self.clock.last_completed_read {
+                return None;
+            }
+            self.issuing.backlog_left = self.plan.backlog_batch;
+        }
+        match self.log.take_next() {
+            NextPiece::Read(piece) => {
+                self.issuing.backlog_left -= 1;
+                Some(self.hand_out_read_back(piece, now))
+            }
+            NextPiece::InFlight | NextPiece::None => None,
+        }
+    }
+
+    /// Direction, offset and size of the next I/O. `None`: the pass is over. `Err`: not yet.
+    fn choose(&mut self, now: Instant) -> Option<Result<Chosen, Next>> {
+        let (dir, due_ns) = match self.choose_dir(now) {
+            Ok(chosen) => chosen,
+            Err(wait) => return Some(Err(wait)),
+        };
+        let Some((pick, len)) = self.choose_place(dir) else {
+            self.phase = Phase::EndOfIo;
+            return None;
+        };
+        let len = self.offsets.issued(dir, pick, len) as u32;
+        Some(Ok(Chosen { dir, offset: pick.offset, len, due_ns }))
+    }
+
+    fn choose_dir(&mut self, now: Instant) -> Result<(Dir, u64), Next> {
+        let dir = self.issuing.dir.take().unwrap_or_else(|| match self.plan.mode {
+            RwMode::Read => Dir::Read,
+            RwMode::Write => Dir::Write,
+            RwMode::Trim => Dir::Trim,
+            RwMode::TrimWrite if self.offsets.trim_is_next() => Dir::Trim,
+            RwMode::TrimWrite => Dir::Write,
+            RwMode::ReadWrite => self.mix.as_mut().map_or(Dir::Read, |m| m.next_dir(&self.issued_ios)),
+        });
+        let Some(rates) = &self.rates else { return Ok((dir, NOT_RATED)) };
+        let other = self.mix.as_ref().and_then(|m| m.other(dir));
+        match rates.ask(dir, other, now.as_ns() - self.clock.epoch) {
+            Verdict::Go(dir, due) => {
+                if let Some(mix) = &mut self.mix {
+                    mix.turned_to(dir);
+                }
+                Ok((dir, due.map_or(NOT_RATED, |ns| self.clock.epoch + ns)))
+            }
+            Verdict::NotBefore(ns) => {
+                self.issuing.dir = Some(dir);
+                let at = self.clock.epoch.saturating_add(ns).min(self.check_at);
+                Err(Next::Wait(Instant::from_ns(at)))
+            }
+        }
+    }
+
+    fn choose_place(&mut self, dir: Dir) -> Option<(Pick, u64)> {
+        let pick = self.offsets.next(dir)?;
+        let room = self.offsets.region().end() - pick.offset;
+        let len = match self.offsets.last_trim_len() {
+            Some(len) if dir == Dir::Write => len,
+            _ => self.sizes[dir as usize].next(room)?,
+        };
+        self.offsets.fits(pick.offset, len).then_some((pick, len))
+    }
+
+    fn issue(&mut self, c: Chosen, now: Instant) -> Next {
+        if c.dir == Dir::Write && self.plan.read_back && self.log.must_wait(c.offset, u64::from(c.len)) {
+            self.issuing.held = Some(c);
+            return Next::Reap { min: 1, max: self.in_flight };
+        }
+        let slot = self.free.pop().expect("a full queue reaps before it issues");
+        if c.dir == Dir::Write {
+            self.note_write(slot, c);
+        }
+        if let Some(rates) = &mut self.rates {
+            rates.issued(c.dir, u64::from(c.len));
+        }
+        let next = self.hand_out(slot, c.dir, c.offset, c.len, c.due_ns, now);
+        self.enter_fast_path();
+        next
+    }
+
+    /// What a write means for verification and flushes.
+    fn note_write(&mut self, slot: u32, c: Chosen) {
+        let number = self.issued_ios[Dir::Write as usize];
+        if self.plan.verify {
+            let stamp = Stamp { seed: self.verify_seeds.block_seed(), number: number as u16 };
+            let v = &mut self.verify_slots[slot as usize];
+            v.stamp = stamp;
+            v.piece = self.plan.read_back.then(|| self.log.begin(c.offset, c.len, stamp));
+        }
+        let due = |every: u64| every > 0 && (number + 1).is_multiple_of(every);
+        self.issuing.flush_due = due(self.plan.fsync_every) || due(self.plan.fdatasync_every);
+    }
+
+    /// Gives a slot its I/O.
+    #[inline]
+    fn hand_out(&mut self, slot: u32, dir: Dir, offset: u64, len: u32, due_ns: u64, now: Instant) -> Next {
+        let d = dir as usize;
+        let kind = match dir {
+            Dir::Read => Kind::Read,
+            Dir::Write => Kind::Write,
+            Dir::Trim => Kind::Trim,
+        };
+        self.issued_ios[d] += 1;
+        self.issued_bytes[d] += u64::from(len);
+        let state = SlotState::Queued;
+        let commit = self.queue(slot, Slot { start_ns: now.as_ns(), issue_ns: 0, due_ns, offset, len, kind, state });
+        Next::Io(IoReq {
+            slot,
+            len_bytes: len,
+            offset_bytes: offset,
+            op: dir.op(),
+            fill: kind == Kind::Write && self.plan.fill_writes,
+            commit,
+            flags: self.plan.flags[d],
+            prio: self.plan.prio,
+        })
+    }
+
+    /// Puts an I/O into its slot. Returns whether the batch is complete.
+    #[inline]
+    fn queue(&mut self, slot: u32, io: Slot) -> bool {
+        debug_assert!(self.slots[slot as usize].state == SlotState::Free);
+        self.passes.issued(io.len);
+        self.slots[slot as usize] = io;
+        self.queued.push(slot);
+        self.in_flight += 1;
+        let commit = self.queued.len() >= self.plan.batch as usize || self.free.is_empty();
+        if commit {
+            self.reap.committed(&self.plan);
+        }
+        commit
+    }
+
+    /// Issues a flush; there is a free slot.
+    pub(super) fn hand_out_flush(&mut self, now: Instant) -> Next {
+        let slot = self.free.pop().expect("a flush needs a free slot");
+        let state = SlotState::Queued;
+        let start_ns = now.as_ns();
+        let kind = Kind::Flush;
+        let io = Slot { start_ns, issue_ns: 0, due_ns: NOT_RATED, offset: 0, len: 0, kind, state };
+        let commit = self.queue(slot, io);
+        Next::Io(IoReq {
+            slot,
+            len_bytes: 0,
+            offset_bytes: 0,
+            op: Op::Flush,
+            fill: false,
+            commit,
+            flags: OpFlags::PREFLUSH,
+            prio: IoPrio::default(),
+        })
+    }
+
+    /// Reads a written block back; there is a free slot.
+    pub(super) fn hand_out_read_back(&mut self, piece: Piece, now: Instant) -> Next {
+        let slot = self.free.pop().expect("a full queue reaps before it issues");
+        self.verify_slots[slot as usize] = super::VerifySlot { stamp: piece.stamp, piece: None };
+        let Piece { offset, len, .. } = piece;
+        let (start_ns, kind, state) = (now.as_ns(), Kind::ReadBack, SlotState::Queued);
+        let commit = self.queue(slot, Slot { start_ns, issue_ns: 0, due_ns: NOT_RATED, offset, len, kind, state });
+        Next::Io(IoReq {
+            slot,
+            len_bytes: len,
+            offset_bytes: offset,
+            op: Op::Read,
+            fill: false,
+            commit,
+            flags: self.plan.flags[Dir::Read as usize],
+            prio: self.plan.prio,
+        })
+    }
+
+    /// Grants the short way as many I/Os as no limit can stop.
+    fn enter_fast_path(&mut self) {
+        if let Some(Fast { len, .. }) = self.plan.fast
+            && self.stop.is_none()
+            && !self.clock.expired
+        {
+            self.fast_left = self.ios_left(u64::from(len));
+        }
+    }
+
+    pub(super) fn leave_fast_path(&mut self) {
+        self.fast_left = 0;
+    }
+}

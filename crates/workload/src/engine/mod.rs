@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One job thread as a state machine: what to issue next, and what to make of completions.
+//!
+//! The same machine is driven by real threads and by a simulator. It has no clock and does no I/O; the driver's loop is
+//!
+//! ```text
+//! loop {
+//!     match thread.next(now) {
+//!         Next::Io(io)          => { if io.fill { thread.fill(io.slot, buffer) }  queue the I/O
+//!                                    if io.commit { submit what is queued; thread.submitted(now) } }
+//!         everything else first submits what is queued and calls submitted(now), then:
+//!         Next::Reap{min, max}  => complete() each of min..=max I/Os; reaped(how many)
+//!         Next::Wait(t)         => complete() what ends before t; call next() at t, or earlier after a completion
+//!         Next::Spin(t)         => burn processor time until t
+//!         Next::Done            => the job is over
+//!     }
+//! }
+//! ```
+//!
+//! # Guarantees
+//! - At most `iodepth` I/Os are out at a time; each slot has one owner; every I/O is completed once (asserted).
+//! - The semantics of every option are fio's, and so are, with default seeds, the offsets, sizes and directions
+//!   (`tests/fio_parity.rs`). Random numbers come from the job's seeds only.
+//! - Nothing is allocated per I/O, except by verification of jobs that may write a block twice ([`crate::verify::log`]).
+//!
+//! # Needs from callers
+//! - `now` never goes back. One `now` may serve a whole batch.
+//! - [`JobThread::submitted`] before the first [`JobThread::complete`] of an I/O; [`JobThread::fill`] before its submission.
+//! - Each slot has its own buffer of at least [`JobThread::max_io_bytes`], filled once by [`JobThread::fill_first`].
+//!
+//! # Differs from fio
+//! - A job ahead of its rate does not wait for its I/Os in flight before it sleeps; they are reaped meanwhile.
+//! - Two overlapping verified writes are never in flight together (as with fio's `serialize_overlap`).
+//! - A verification read compares the whole body, not only the checksum.
+
+mod account;
+mod issue;
+mod mix;
+mod passes;
+mod plan;
+mod reap;
+mod think;
+#[cfg(test)]
+mod tests;
+
+use crate::buffer::Buffers;
+use crate::error::SetupError;
+use crate::job::{Dir, Job};
+use crate::offsets::{Offsets, Region};
+use crate::rate::Rates;
+use crate::rng::{FioRng, Purpose, Seeds};
+use crate::sizes::Sizes;
+use crate::stats::{DIRS, JobStats, Percentiles};
+use crate::verify::log::{PieceId, WriteLog};
+use crate::verify::{Expect, Stamp, Verifier, VerifyError};
+use blk::bio::{IoPrio, Op, OpFlags};
+use blk::time::Instant;
+use mix::Mix;
+use plan::Plan;
+use think::Think;
+
+/// Which thread of the job file this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadId {
+    /// Instance of its job, 0-based, below `numjobs`.
+    pub instance: u32,
+    /// Number over all instances of all jobs of the file, 1-based: fio's thread number, which takes part in the seeds.
+    pub number: u32,
+    /// Fresh random number of the host, used where the job says `randrepeat=0` and gives no seed.
+    pub entropy: u64,
+}
+
+/// One I/O to issue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoReq {
+    /// Slot and buffer number, below `iodepth`.
+    pub slot: u32,
+    /// Length in bytes; 0 for a flush.
+    pub len_bytes: u32,
+    /// Byte offset in the target; 0 for a flush.
+    pub offset_bytes: u64,
+    /// What to do.
+    pub op: Op,
+    /// [`JobThread::fill`] must prepare the buffer first.
+    pub fill: bool,
+    /// The batch is complete: submit now what was handed out.
+    pub commit: bool,
+    /// How.
+    pub flags: OpFlags,
+    /// Priority.
+    pub prio: IoPrio,
+}
+
+/// What the driver of a job thread has to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Issue this I/O.
+    Io(IoReq),
+    /// Complete at least `min` and at most `max` I/Os; with `min` 0, whatever is there.
+    Reap {
+        /// At least this many, never more than are out.
+        min: u32,
+        /// At most this many.
+        max: u32,
+    },
+    /// Issue nothing before this time.
+    Wait(Instant),
+    /// Keep the processor busy until this time (`thinktime_spin`).
+    Spin(Instant),
+    /// Everything is issued, completed and verified.
+    Done,
+}
+
+/// What [`JobThread::complete`] asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Completed {
+    /// The slot stays out until [`JobThread::verify`] got the data.
+    pub needs_verify: bool,
+}
+
+/// Why a job is stopped from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// The user, or the end of the run.
+    Asked,
+    /// Something failed; the errno becomes the job's error.
+    Failed(i32),
+}
+
+/// What an I/O in a slot is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kind {
+    #[default]
+    Read,
+    Write,
+    Trim,
+    Flush,
+    /// Reads a block back that this job wrote.
+    ReadBack,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum SlotState {
+    #[default]
+    Free,
+    Queued,
+    Submitted,
+    Verifying,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    start_ns: u64,
+    issue_ns: u64,
+    /// When the rate wanted it; `u64::MAX` without a rate.
+    due_ns: u64,
+    offset: u64,
+    len: u32,
+    kind: Kind,
+    state: SlotState,
+}
+
+/// What only verified I/Os need to remember.
+#[derive(Clone, Copy, Debug, Default)]
+struct VerifySlot {
+    stamp: Stamp,
+    piece: Option<PieceId>,
+}
+
+/// Where the job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Issuing the I/Os of a pass.
+    Io,
+    /// All of a pass is issued; `end_fsync` follows when nothing is out.
+    EndOfIo,
+    /// The flush of `end_fsync` is out or done.
+    EndSync,
+    /// The flush before reading back is out or done.
+    VerifySync,
+    /// Reading back.
+    Verify,
+    /// Reading back is all issued.
+    EndOfVerify,
+    /// Nothing more.
+    Finished,
+}
+
+/// The state machine of one thread of a job.
+#[derive(Clone, Debug)]
+pub struct JobThread {
+    // What the shortest path touches comes first.
+    fast_left: u64,
+    check_at: u64,
+    free: Vec<u32>,
+    queued: Vec<u32>,
+    slots: Vec<Slot>,
+    in_flight: u32,
+    reap: reap::Reap,
+    issued_ios: [u64; DIRS],
+    issued_bytes: [u64; DIRS],
+    offsets: Offsets,
+    stats: JobStats,
+    sampling: account::Sampling,
+    plan: Plan,
+
+    phase: Phase,
+    sizes: [Sizes; DIRS],
+    mix: Option<Mix>,
+    rates: Option<Rates>,
+    think: Option<Think>,
+    buffers: Buffers,
+    verifier: Option<Verifier>,
+    verify_seeds: FioRng,
+    first_verify_seeds: FioRng,
+    verify_slots: Vec<VerifySlot>,
+    log: WriteLog,
+    passes: passes::Passes,
+    issuing: issue::Issuing,
+    clock: account::Clock,
+    stop: Option<StopReason>,
+}
+
+impl JobThread {
+    /// The thread `id` of `job` on a target of `target_bytes`.
+    pub fn new(job: &Job, id: ThreadId, target_bytes: u64) -> Result<JobThread, SetupError> {
+        let region = Region::resolve(job, id.instance, target_bytes)?;
+        let seeds = Seeds::new(job.randseed, (!job.randrepeat).then_some(id.entropy), id.number);
+        let offsets = Offsets::new(job, region, seeds)?;
+        let sizes = Sizes::for_job(job, seeds);
+        let verifier = Verifier::new(job, id.number)?;
+        let mut plan = Plan::new(job, region, &offsets, &sizes)?;
+        let buffers = Buffers::new(job, seeds);
+        plan.fill_writes = plan.verify || buffers.each_write_fills();
+        let verify_seeds = FioRng::new(seeds.of(Purpose::Verify), false);
+        let rates = Rates::new(job, seeds);
+        let dirs: Vec<Dir> = Dir::ALL.into_iter().filter(|d| job.rw.has(*d) || plan.reads_back(*d)).collect();
+        let percentiles =
+            Percentiles { slat: job.slat_percentiles, clat: job.clat_percentiles, lat: job.lat_percentiles };
+        let depth = plan.depth;
+        let unique = !job.rw.random || offsets.has_map();
+        let blocks = if plan.logs_writes() { region.len / job.min_block_bytes().max(1) } else { 0 };
+        Ok(JobThread {
+            fast_left: 0,
+            check_at: 0,
+            free: (0..depth).rev().collect(),
+            queued: Vec::with_capacity(depth as usize),
+            slots: vec![Slot::default(); depth as usize],
+            in_flight: 0,
+            reap: reap::Reap::default(),
+            issued_ios: [0; DIRS],
+            issued_bytes: [0; DIRS],
+            stats: JobStats::new(&dirs, percentiles, rates.is_some()),
+            sampling: account::Sampling::default(),
+            phase: Phase::Io,
+            mix: Mix::new(job, seeds),
+            rates,
+            think: Think::new(job),
+            buffers,
+            first_verify_seeds: verify_seeds.clone(),
+            verify_seeds,
+            verify_slots: if verifier.is_some() { vec![VerifySlot::default(); depth as usize] } else { Vec::new() },
+            verifier,
+            log: WriteLog::new(unique && plan.unique_sequential(), blocks),
+            passes: passes::Passes::new(&plan),
+            issuing: issue::Issuing::default(),
+            clock: account::Clock::default(),
+            stop: None,
+            offsets,
+            sizes,
+            plan,
+        })
+    }
+
+    /// Largest I/O in bytes: what each slot's buffer must hold.
+    pub fn max_io_bytes(&self) -> u32 {
+        self.plan.max_io_bytes
+    }
+
+    /// Number of slots (`iodepth`).
+    pub fn depth(&self) -> u32 {
+        self.plan.depth
+    }
+
+    /// I/Os that were handed out and did not complete.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// The part of the target this thread works in.
+    pub fn region(&self) -> Region {
+        self.offsets.region()
+    }
+
+    /// Puts the first content into a slot's buffer; once for each slot, before the first I/O.
+    pub fn fill_first(&mut self, buf: &mut [u8]) {
+        self.buffers.fill_first(buf);
+    }
+
+    /// Prepares the data of a write that has [`IoReq::fill`] set. `buf` is exactly as long as the I/O.
+    ///
+    /// # Panics
+    /// When the slot holds no such write or `buf` has another length.
+    pub fn fill(&mut self, slot: u32, buf: &mut [u8]) {
+        let s = &self.slots[slot as usize];
+        assert!(s.state == SlotState::Queued && s.kind == Kind::Write, "fill of slot {slot}, which is {s:?}");
+        assert_eq!(buf.len(), s.len as usize, "buffer of slot {slot} is not as long as its I/O");
+        let now = Instant::from_ns(s.start_ns);
+        match &self.verifier {
+            Some(v) => v.prepare(buf, s.offset, self.verify_slots[slot as usize].stamp, now),
+            None => self.buffers.fill_write(buf, s.offset, now),
+        }
+    }
+
+    /// Checks the data of a read whose completion had [`Completed::needs_verify`] set, and frees its slot. A mismatch is
+    /// counted; with `verify_fatal` it ends the job.
+    ///
+    /// # Panics
+    /// When the slot does not wait for this.
+    pub fn verify(&mut self, slot: u32, buf: &[u8]) -> Result<(), VerifyError> {
+        let s = self.slots[slot as usize];
+        assert!(s.state == SlotState::Verifying, "verify of slot {slot}, which is {s:?}");
+        let verifier = self.verifier.as_mut().expect("a verified job has a verifier");
+        let expect = match s.kind {
+            Kind::ReadBack => Expect::Exactly(self.verify_slots[slot as usize].stamp),
+            _ => Expect::Valid,
+        };
+        let checked = verifier.check(&buf[..s.len as usize], s.offset, expect);
+        match &checked {
+            Ok(()) => self.stats.verified += 1,
+            Err(_) => {
+                self.stats.verify_errors += 1;
+                self.stats.count_error(EILSEQ);
+                if self.plan.verify_fatal {
+                    self.stop(StopReason::Failed(EILSEQ));
+                }
+            }
+        }
+        self.release(slot);
+        checked
+    }
+
+    /// Ends the job: nothing new is issued, except `end_fsync` of a job that did not fail; what is out is waited for.
+    pub fn stop(&mut self, why: StopReason) {
+        if self.stop.is_none() {
+            if let StopReason::Failed(errno) = why
+                && self.stats.first_error == 0
+            {
+                self.stats.first_error = errno;
+            }
+            self.stop = Some(why);
+            self.leave_fast_path();
+        }
+    }
+
+    /// Measurements so far. Run times and rate samples are brought up to date twice a second and at the end.
+    pub fn stats(&self) -> &JobStats {
+        &self.stats
+    }
+
+    /// The measurements, for the host to add what it knows (processor time).
+    pub fn stats_mut(&mut self) -> &mut JobStats {
+        &mut self.stats
+    }
+
+    /// Whether [`Next::Done`] was reached.
+    pub fn is_done(&self) -> bool {
+        self.phase == Phase::Finished
+    }
+}
+
+/// What fio reports for a verification failure.
+const EILSEQ: i32 = 84;

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Passes over the region: their limits, what follows each one (flush, reading back), and when the job is over.
+//!
+//! A pass ends when it has issued the region's bytes (or `io_size`), when `number_ios` is reached, or when the offsets are
+//! used up. `loops` passes are made, more when `io_size` asks for more than one region holds, and as many as fit the time
+//! with `time_based`.
+
+use super::plan::Plan;
+use super::{JobThread, Next, Phase, StopReason};
+use crate::job::{Dir, RwMode};
+use crate::verify::log::NextPiece;
+use blk::time::Instant;
+
+#[derive(Clone, Debug)]
+pub(super) struct Passes {
+    /// Further passes `loops` asks for.
+    left: u64,
+    /// Bytes and I/Os issued in this pass, reading back included.
+    bytes: u64,
+    ios: u64,
+}
+
+impl Passes {
+    pub fn new(plan: &Plan) -> Passes {
+        Passes { left: plan.loops - 1, bytes: 0, ios: 0 }
+    }
+
+    #[inline]
+    pub fn issued(&mut self, len: u32) {
+        self.bytes += u64::from(len);
+        self.ios += 1;
+    }
+}
+
+impl JobThread {
+    /// Bytes that count against `size` and `io_size`.
+    fn limited_bytes(&self) -> u64 {
+        let [read, write, trim] = self.issued_bytes;
+        match self.plan.mode {
+            RwMode::Read => read,
+            RwMode::Write | RwMode::TrimWrite => write,
+            RwMode::Trim => trim,
+            RwMode::ReadWrite => read + write,
+        }
+    }
+
+    /// Whether a pass ends only with the time.
+    fn endless(&self) -> bool {
+        self.plan.time_based && !self.plan.verify
+    }
+
+    /// Whether the pass has issued what it should.
+    pub(super) fn pass_is_over(&self) -> bool {
+        if self.endless() {
+            return false;
+        }
+        if self.passes.bytes >= self.plan.pass_bytes {
+            return true;
+        }
+        if self.plan.time_based {
+            return false;
+        }
+        let limit = self.plan.loop_bytes.saturating_mul(self.plan.loops);
+        self.limited_bytes() >= limit || self.ios_used_up()
+    }
+
+    fn ios_used_up(&self) -> bool {
+        self.plan.number_ios.is_some_and(|n| self.issued_ios.iter().sum::<u64>() >= n)
+    }
+
+    /// How many I/Os of `len` bytes can be issued before a limit has to be looked at.
+    pub(super) fn ios_left(&self, len: u64) -> u64 {
+        if self.endless() {
+            return u64::MAX;
+        }
+        let limit = self.plan.loop_bytes.saturating_mul(self.plan.loops);
+        let bytes =
+            self.plan.pass_bytes.saturating_sub(self.passes.bytes).min(limit.saturating_sub(self.limited_bytes()));
+        let ios = self.plan.number_ios.map_or(u64::MAX, |n| n.saturating_sub(self.issued_ios.iter().sum()));
+        bytes.div_ceil(len).min(ios)
+    }
+
+    /// Steps between passes. `None`: the phase changed, look again.
+    pub(super) fn next_between(&mut self, phase: Phase, now: Instant) -> Option<Next> {
+        match phase {
+            Phase::Io => unreachable!("a pass is not between passes"),
+            Phase::Verify => return self.next_read_back(now),
+            Phase::Finished => return Some(Next::Done),
+            Phase::EndOfIo | Phase::EndSync | Phase::VerifySync | Phase::EndOfVerify => {}
+        }
+        if self.in_flight > 0 {
+            self.reap.cancel();
+            return Some(Next::Reap { min: self.in_flight, max: self.in_flight });
+        }
+        match phase {
+            Phase::EndOfIo => {
+                self.phase = Phase::EndSync;
+                let failed = matches!(self.stop, Some(StopReason::Failed(_)));
+                (self.plan.end_fsync && !failed).then(|| self.hand_out_flush(now))
+            }
+            Phase::EndSync => {
+                self.end_timed_phase(now, None);
+                let go_on = self.stop.is_none() && !self.clock.expired;
+                if self.plan.read_back && go_on && !self.log.is_empty() {
+                    self.phase = Phase::VerifySync;
+                    return Some(self.hand_out_flush(now));
+                }
+                self.end_pass(now);
+                None
+            }
+            Phase::VerifySync => {
+                self.clock.phase_start = now.as_ns();
+                self.phase = Phase::Verify;
+                None
+            }
+            _ => {
+                self.end_timed_phase(now, Some(Dir::Read));
+                self.end_pass(now);
+                None
+            }
+        }
+    }
+
+    fn next_read_back(&mut self, now: Instant) -> Option<Next> {
+        if self.stop.is_some() || self.clock.expired {
+            self.phase = Phase::EndOfVerify;
+            return None;
+        }
+        if let Some((min, max)) = self.reap.ask(&self.plan, self.in_flight, self.free.is_empty()) {
+            return Some(Next::Reap { min, max });
+        }
+        match self.log.take_next() {
+            NextPiece::Read(piece) => Some(self.hand_out_read_back(piece, now)),
+            NextPiece::InFlight => unreachable!("all writes completed before reading back"),
+            NextPiece::None => {
+                self.phase = Phase::EndOfVerify;
+                None
+            }
+        }
+    }
+
+    fn end_pass(&mut self, now: Instant) {
+        if !self.another_pass() {
+            self.phase = Phase::Finished;
+            self.finish(now);
+            return;
+        }
+        self.passes.bytes = 0;
+        self.passes.ios = 0;
+        let reseed = self.plan.reseed_each_pass;
+        self.offsets.start_pass();
+        if let Some(mix) = &mut self.mix {
+            mix.start_pass(reseed);
+        }
+        if reseed {
+            self.offsets.reseed();
+            self.sizes.iter_mut().for_each(|s| s.reseed());
+            self.verify_seeds = self.first_verify_seeds.clone();
+        }
+        self.log.clear();
+        self.clock.phase_start = now.as_ns();
+        self.phase = Phase::Io;
+    }
+
+    fn another_pass(&mut self) -> bool {
+        // A pass without any I/O would be followed by others like it, for ever.
+        if self.stop.is_some() || self.clock.expired || self.passes.ios == 0 {
+            return false;
+        }
+        if self.plan.time_based {
+            return true;
+        }
+        if self.passes.left > 0 {
+            self.passes.left -= 1;
+            return true;
+        }
+        let done: u64 = self.limited_bytes();
+        let limit = self.plan.loop_bytes.saturating_mul(self.plan.loops);
+        self.plan.has_io_size && !self.ios_used_up() && limit.saturating_sub(done) >= self.plan.max_block
+    }
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Everything of a job that can be decided before its first I/O.
+
+use crate::error::SetupError;
+use crate::job::{Dir, IODEPTH_MAX, Job, PrioClass, RwMode, SyncMode};
+use crate::offsets::{Offsets, Region};
+use crate::sizes::Sizes;
+use crate::stats::DIRS;
+use blk::bio::{IoPrio, IoPrioClass, OpFlags};
+
+/// Largest I/O: what a slot's length field and a buffer can hold.
+const MAX_IO_BYTES: u64 = 1 << 30;
+
+/// A direction whose I/Os all follow one short rule: uniform offset, fixed size, nothing to look after.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fast {
+    pub dir: Dir,
+    pub len: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub mode: RwMode,
+    pub fast: Option<Fast>,
+    pub depth: u32,
+    pub low: u32,
+    pub batch: u32,
+    pub reap_min: u32,
+    pub reap_max: u32,
+    pub max_io_bytes: u32,
+    pub flags: [OpFlags; DIRS],
+    pub prio: IoPrio,
+    pub fill_writes: bool,
+    /// Flush after every n writes, the smaller of fsync and fdatasync; both are one flush to a block device.
+    pub fsync_every: u64,
+    pub fdatasync_every: u64,
+    pub end_fsync: bool,
+    pub writes: bool,
+
+    /// A pass ends when this much was issued in it, over all directions.
+    pub pass_bytes: u64,
+    /// `io_size`, or the region: what one loop moves.
+    pub loop_bytes: u64,
+    pub has_io_size: bool,
+    pub loops: u64,
+    pub number_ios: Option<u64>,
+    pub time_based: bool,
+    pub runtime_ns: Option<u64>,
+    pub ramp_ns: u64,
+    pub max_block: u64,
+    pub reseed_each_pass: bool,
+
+    pub verify: bool,
+    pub read_back: bool,
+    pub verify_fatal: bool,
+    pub backlog: u64,
+    pub backlog_batch: u64,
+    holes_or_steps: bool,
+}
+
+impl Plan {
+    pub fn new(job: &Job, region: Region, offsets: &Offsets, sizes: &[Sizes; DIRS]) -> Result<Plan, SetupError> {
+        let refuse = |option, value: u64, rule: &str, remedy: &str| {
+            Err(SetupError::new(&job.name, option, value, rule, remedy))
+        };
+        let max_block = job.max_block_bytes();
+        if max_block > MAX_IO_BYTES {
+            return refuse("bs", max_block, "at most 1 GiB", "lower bs");
+        }
+        if job.min_block_bytes() == 0 {
+            return refuse("bs", 0, "must be at least 1", "raise bs");
+        }
+        if !(1..=IODEPTH_MAX).contains(&job.iodepth) {
+            return refuse("iodepth", u64::from(job.iodepth), "must be 1..=65536", "change iodepth");
+        }
+        let writes = job.rw.has(Dir::Write);
+        let verify = job.verify.is_some();
+        let loop_bytes = job.io_size.map_or(region.len, |s| s.of(region.len));
+        let mut plan = Plan {
+            mode: job.rw.mode,
+            fast: None,
+            depth: job.iodepth,
+            low: job.iodepth_low.clamp(1, job.iodepth),
+            batch: job.iodepth_batch_submit.clamp(1, job.iodepth),
+            reap_min: job.iodepth_batch_complete_min.min(job.iodepth),
+            reap_max: job.iodepth_batch_complete_max.clamp(1, job.iodepth),
+            max_io_bytes: max_block as u32,
+            flags: flags(job),
+            prio: prio(job),
+            fill_writes: false,
+            fsync_every: u64::from(job.fsync_every),
+            fdatasync_every: u64::from(job.fdatasync_every),
+            end_fsync: job.end_fsync && writes,
+            writes,
+            pass_bytes: pass_bytes(job, region, loop_bytes),
+            loop_bytes,
+            has_io_size: job.io_size.is_some(),
+            loops: job.loops.max(1),
+            number_ios: number_ios(job),
+            time_based: job.time_based,
+            runtime_ns: job.runtime_ns,
+            ramp_ns: job.ramp_time_ns,
+            max_block,
+            reseed_each_pass: job.randrepeat,
+            verify,
+            read_back: verify && job.do_verify && writes,
+            verify_fatal: job.verify_fatal,
+            backlog: if writes && verify && job.do_verify { job.verify_backlog } else { 0 },
+            backlog_batch: if job.verify_backlog_batch > 0 { job.verify_backlog_batch } else { job.verify_backlog },
+            holes_or_steps: job.seq_offset_add_bytes != 0 || job.rand_offset_every > 1,
+        };
+        plan.fast = plan.find_fast(job, offsets, sizes);
+        Ok(plan)
+    }
+
+    /// The direction that can take the shortest path, if the job has one.
+    fn find_fast(&self, job: &Job, offsets: &Offsets, sizes: &[Sizes; DIRS]) -> Option<Fast> {
+        let dir = match job.rw.mode {
+            RwMode::Read => Dir::Read,
+            RwMode::Write => Dir::Write,
+            RwMode::Trim => Dir::Trim,
+            RwMode::ReadWrite | RwMode::TrimWrite => return None,
+        };
+        let limited = Dir::ALL.iter().any(|&d| job.rate_bytes_per_s[d].is_some() || job.rate_iops[d].is_some());
+        let len = sizes[dir as usize].fixed()?;
+        let fits = offsets.fits(offsets.region().start + (offsets.region().len / len).saturating_sub(1) * len, len);
+        let aligned = job.blockalign_bytes[dir].is_none_or(|a| a == len);
+        let plain = offsets.is_plain_uniform(dir) && fits && aligned;
+        let quiet = self.fsync_every == 0 && self.fdatasync_every == 0 && !self.verify;
+        (plain && quiet && !limited && job.thinktime_ns == 0 && self.reap_min > 0)
+            .then_some(Fast { dir, len: len as u32 })
+    }
+
+    /// Whether the job reads back what it wrote, so that `dir` has measurements beyond the job's own directions.
+    pub fn reads_back(&self, dir: Dir) -> bool {
+        self.logs_writes() && dir == Dir::Read
+    }
+
+    /// Whether writes are remembered for reading back.
+    pub fn logs_writes(&self) -> bool {
+        self.read_back
+    }
+
+    /// Whether a sequential stream touches each block once.
+    pub fn unique_sequential(&self) -> bool {
+        !self.holes_or_steps
+    }
+}
+
+fn flags(job: &Job) -> [OpFlags; DIRS] {
+    let all = if job.hipri { OpFlags::POLLED } else { OpFlags::NONE };
+    let durable = if job.sync == SyncMode::None { OpFlags::NONE } else { OpFlags::FUA };
+    [all, all.union(durable), all]
+}
+
+fn prio(job: &Job) -> IoPrio {
+    let class = match job.prioclass {
+        PrioClass::None if job.prio.is_none() => return IoPrio::default(),
+        // A level without a class means best effort, as in fio.
+        PrioClass::None | PrioClass::BestEffort => IoPrioClass::Be,
+        PrioClass::RealTime => IoPrioClass::Rt,
+        PrioClass::Idle => IoPrioClass::Idle,
+    };
+    IoPrio::new(class, job.prio.unwrap_or(0).min(7))
+}
+
+/// fio's rules for how much one pass issues before it ends.
+fn pass_bytes(job: &Job, region: Region, loop_bytes: u64) -> u64 {
+    let mut bytes = region.len;
+    let mixed_stream = job.rw.mode == RwMode::ReadWrite && !job.rw.random && job.verify.is_none();
+    let overwriting = job.rw.has(Dir::Write) && job.rw.random && job.norandommap;
+    if mixed_stream || overwriting {
+        bytes = bytes.max(loop_bytes);
+    }
+    if job.verify.is_some() && job.rw.has(Dir::Write) && job.verify_backlog > 0 {
+        bytes = bytes.saturating_add(region.len);
+    }
+    if job.rw.mode == RwMode::TrimWrite {
+        bytes = bytes.saturating_add(loop_bytes);
+    }
+    bytes
+}
+
+fn number_ios(job: &Job) -> Option<u64> {
+    let per_block = if job.rw.mode == RwMode::TrimWrite { 2 } else { 1 };
+    job.number_ios.filter(|&n| n > 0).map(|n| n.saturating_mul(per_block).saturating_mul(job.loops.max(1)))
+}

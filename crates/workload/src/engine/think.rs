@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Pauses: `thinktime`, `thinktime_spin`, `thinktime_blocks`, `thinktime_blocks_type`.
+//!
+//! After every so many blocks the job waits for what is out, spins for a while if asked to, and sleeps for the rest.
+
+use crate::job::{Job, ThinktimeBlocks};
+
+/// What a pausing job does now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pause {
+    /// Not pausing.
+    No,
+    /// Waits until nothing is out.
+    Drain,
+    /// Burns processor time until then (nanoseconds).
+    Spin(u64),
+    /// Sleeps until then.
+    Sleep(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Working,
+    Draining,
+    Pausing { spin_until: u64, until: u64 },
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Think {
+    pause_ns: u64,
+    spin_ns: u64,
+    blocks: u64,
+    pub count_issued: bool,
+    last: u64,
+    state: State,
+}
+
+impl Think {
+    pub fn new(job: &Job) -> Option<Think> {
+        (job.thinktime_ns > 0).then(|| Think {
+            pause_ns: job.thinktime_ns,
+            spin_ns: job.thinktime_spin_ns.min(job.thinktime_ns),
+            blocks: job.thinktime_blocks.max(1),
+            count_issued: job.thinktime_blocks_type == ThinktimeBlocks::Issue,
+            last: 0,
+            state: State::Working,
+        })
+    }
+
+    /// What to do at `now_ns`, with `count` blocks done so far and `out` I/Os in flight.
+    pub fn ask(&mut self, count: u64, out: u32, now_ns: u64) -> Pause {
+        if self.state == State::Working && count >= self.last + self.blocks {
+            self.last = count;
+            self.state = State::Draining;
+        }
+        if self.state == State::Draining {
+            if out > 0 {
+                return Pause::Drain;
+            }
+            self.state = State::Pausing { spin_until: now_ns + self.spin_ns, until: now_ns + self.pause_ns };
+        }
+        match self.state {
+            State::Pausing { spin_until, .. } if now_ns < spin_until => Pause::Spin(spin_until),
+            State::Pausing { until, .. } if now_ns < until => Pause::Sleep(until),
+            _ => {
+                self.state = State::Working;
+                Pause::No
+            }
+        }
+    }
+
+    /// The measured part begins: counts start at zero.
+    pub fn restart_counts(&mut self) {
+        self.last = 0;
+    }
+}

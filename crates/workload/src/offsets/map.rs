@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which blocks a random job has touched in this pass: fio's random map.
+//!
+//! A bitmap with summary levels above it (a summary bit is set when the whole word below is), so that finding the next
+//! untouched block costs a handful of words even when the map is nearly full. Memory is one bit per block and 1/63 more,
+//! allocated once; [`MAX_BLOCKS`] bounds it to about 1 GiB. Blocks are found in the order of fio's `axmap`: the block
+//! itself, else the next free one above, else the first one from the start.
+
+/// Largest map, in blocks.
+pub const MAX_BLOCKS: u64 = 1 << 33;
+
+/// The touched blocks of `0..len`.
+#[derive(Clone, Debug)]
+pub struct BlockMap {
+    /// `levels[0]` has one bit per block; bits past the end are set, so that they are never found.
+    levels: Vec<Vec<u64>>,
+    len: u64,
+    touched: u64,
+}
+
+impl BlockMap {
+    /// An empty map of `len` blocks.
+    ///
+    /// # Panics
+    /// When `len` is 0 or above [`MAX_BLOCKS`].
+    pub fn new(len: u64) -> BlockMap {
+        assert!((1..=MAX_BLOCKS).contains(&len), "random map of {len} blocks");
+        let mut levels = Vec::new();
+        let mut bits = len;
+        loop {
+            let words = bits.div_ceil(64);
+            levels.push(vec![0u64; words as usize]);
+            if words == 1 {
+                break;
+            }
+            bits = words;
+        }
+        let mut map = BlockMap { levels, len, touched: 0 };
+        map.clear();
+        map
+    }
+
+    /// Number of blocks.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the map has no blocks: never.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Whether every block was touched.
+    pub fn is_full(&self) -> bool {
+        self.touched == self.len
+    }
+
+    /// Forgets all touches.
+    pub fn clear(&mut self) {
+        let mut bits = self.len;
+        for level in &mut self.levels {
+            level.fill(0);
+            let rest = bits % 64;
+            if rest != 0 {
+                *level.last_mut().expect("a level has a word") = !0 << rest;
+            }
+            bits = bits.div_ceil(64);
+        }
+        self.touched = 0;
+    }
+
+    /// Whether `block` was touched; blocks past the end count as touched.
+    #[inline]
+    pub fn contains(&self, block: u64) -> bool {
+        block >= self.len || self.levels[0][(block / 64) as usize] >> (block % 64) & 1 != 0
+    }
+
+    /// The untouched block to use when a random draw gave `block`: itself, else the next one above, else the first one.
+    /// `None` when all are touched.
+    #[inline]
+    pub fn pick(&self, block: u64) -> Option<u64> {
+        if !self.contains(block) {
+            return Some(block);
+        }
+        self.first_from(block + 1).or_else(|| self.first_from(0))
+    }
+
+    /// First untouched block at or above `block`.
+    fn first_from(&self, block: u64) -> Option<u64> {
+        let mut at = block;
+        for (up, level) in self.levels.iter().enumerate() {
+            let word = (at / 64) as usize;
+            if word >= level.len() {
+                return None;
+            }
+            let free = !level[word] & (!0 << (at % 64));
+            if free != 0 {
+                return Some(self.descend(up, word as u64 * 64 + u64::from(free.trailing_zeros())));
+            }
+            at = word as u64 + 1;
+        }
+        None
+    }
+
+    /// First untouched block below the clear bit `index` of level `level`.
+    fn descend(&self, level: usize, mut index: u64) -> u64 {
+        for lower in self.levels[..level].iter().rev() {
+            let free = !lower[index as usize];
+            debug_assert!(free != 0, "summary bit clear over a full word");
+            index = index * 64 + u64::from(free.trailing_zeros());
+        }
+        index
+    }
+
+    /// Touches up to `count` blocks from the untouched `block` on, stopping before the first one that is already touched.
+    /// Returns how many it touched, at least 1.
+    ///
+    /// # Panics
+    /// When `block` was touched before or `count` is 0.
+    #[inline]
+    pub fn touch(&mut self, block: u64, count: u64) -> u64 {
+        assert!(count > 0 && !self.contains(block), "block {block} touched twice in a pass");
+        let mut done = 0;
+        while done < count && !self.contains(block + done) {
+            self.set(block + done);
+            done += 1;
+        }
+        done
+    }
+
+    #[inline]
+    fn set(&mut self, block: u64) {
+        self.touched += 1;
+        let mut index = block;
+        for level in &mut self.levels {
+            let word = &mut level[(index / 64) as usize];
+            *word |= 1 << (index % 64);
+            if *word != !0 {
+                break;
+            }
+            index /= 64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Taus88;
+
+    #[test]
+    fn every_block_is_found_exactly_once() {
+        for len in [1, 2, 63, 64, 65, 4096, 4097, 300_001] {
+            let mut map = BlockMap::new(len);
+            let mut seen = vec![false; len as usize];
+            let mut rng = Taus88::new(len as u32);
+            for _ in 0..len {
+                let b = map.pick(u64::from(rng.next_u32()) % len).expect("blocks are left");
+                assert_eq!(map.touch(b, 1), 1);
+                assert!(!std::mem::replace(&mut seen[b as usize], true), "block {b} of {len} twice");
+            }
+            assert!(map.is_full() && map.pick(0).is_none());
+            map.clear();
+            assert_eq!(map.pick(len - 1), Some(len - 1));
+        }
+    }
+
+    #[test]
+    fn picks_the_same_block_as_a_linear_search() {
+        let len = 1000u64;
+        let mut map = BlockMap::new(len);
+        let mut rng = Taus88::new(7);
+        for _ in 0..len {
+            let draw = u64::from(rng.next_u32()) % len;
+            let plain = (0..len).map(|i| (draw + i) % len).find(|&b| !map.contains(b));
+            assert_eq!(map.pick(draw), plain);
+            map.touch(plain.unwrap(), 1);
+        }
+    }
+
+    #[test]
+    fn a_long_touch_stops_at_a_touched_block() {
+        let mut map = BlockMap::new(130);
+        map.touch(70, 1);
+        assert_eq!(map.touch(64, 32), 6);
+        assert_eq!(map.touch(128, 32), 2, "the end of the map");
+        assert_eq!(map.pick(64), Some(71));
+    }
+}

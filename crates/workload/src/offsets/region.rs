@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The part of a target that one job instance works in: `offset`, `offset_increment`, `offset_align` and `size`.
+
+use crate::error::SetupError;
+use crate::job::{Extent, Job};
+
+/// A byte range of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// First byte.
+    pub start: u64,
+    /// Length in bytes, at least one block of the job.
+    pub len: u64,
+}
+
+impl Region {
+    /// One past the last byte.
+    #[inline]
+    pub const fn end(&self) -> u64 {
+        self.start + self.len
+    }
+
+    /// The region of instance `instance` (0-based, counted over `numjobs`) of `job` in a target of `target_bytes`.
+    ///
+    /// A percentage `offset` is rounded up to a multiple of `offset_align` (or the smallest block); a percentage `size` is
+    /// of the whole target, is cut at its end and rounded down to the smallest block, as fio does.
+    pub fn resolve(job: &Job, instance: u32, target_bytes: u64) -> Result<Region, SetupError> {
+        let block = job.min_block_bytes().max(1);
+        let start = start_offset(job, instance, target_bytes, block);
+        let Some(start) = start.filter(|&s| s < target_bytes) else {
+            let value = start.map_or("beyond 2^64".into(), |s| s.to_string());
+            let rule = format!("instance {instance} must start inside the target of {target_bytes} bytes");
+            let remedy = "lower offset, offset_increment or numjobs, or use a larger target";
+            return Err(SetupError::new(&job.name, "offset", value, rule, remedy));
+        };
+        let rest = target_bytes - start;
+        let len = match job.size {
+            None => rest,
+            Some(Extent::Percent(100)) => rest,
+            Some(percent @ Extent::Percent(_)) => {
+                let len = percent.of(target_bytes).min(rest);
+                len - len % block
+            }
+            Some(Extent::Bytes(bytes)) if bytes > rest => {
+                let rule = format!("the target has {target_bytes} bytes, of which {rest} lie behind offset {start}");
+                let remedy = "lower size or offset, or use a larger target";
+                return Err(SetupError::new(&job.name, "size", bytes, rule, remedy));
+            }
+            Some(Extent::Bytes(bytes)) => bytes,
+        };
+        if len < block {
+            let rule = format!("the region must hold at least one block of {block} bytes");
+            return Err(SetupError::new(&job.name, "size", len, rule, "raise size or lower bs"));
+        }
+        Ok(Region { start, len })
+    }
+}
+
+fn start_offset(job: &Job, instance: u32, target_bytes: u64, block: u64) -> Option<u64> {
+    let increment = job.offset_increment.of(target_bytes).checked_mul(u64::from(instance))?;
+    let raw = job.offset.of(target_bytes).checked_add(increment)?;
+    match job.offset {
+        Extent::Bytes(_) => Some(raw),
+        Extent::Percent(_) => {
+            let align = if job.offset_align_bytes > 0 { job.offset_align_bytes } else { block };
+            raw.checked_next_multiple_of(align)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn instances_follow_each_other_by_the_increment() {
+        let mut job = Job::new("a");
+        job.offset = Extent::Bytes(MIB);
+        job.offset_increment = Extent::Percent(10);
+        job.size = Some(Extent::Bytes(2 * MIB));
+        let regions: Vec<u64> = (0..3).map(|i| Region::resolve(&job, i, 20 * MIB).unwrap().start).collect();
+        assert_eq!(regions, [MIB, 3 * MIB, 5 * MIB]);
+        let e = Region::resolve(&job, 10, 20 * MIB).unwrap_err();
+        assert_eq!(e.option, "offset");
+    }
+
+    #[test]
+    fn percentages_are_cut_and_aligned() {
+        let mut job = Job::new("a");
+        job.offset = Extent::Percent(33);
+        job.size = Some(Extent::Percent(90));
+        let r = Region::resolve(&job, 0, 100_000).unwrap();
+        assert_eq!(r.start % 4096, 0);
+        assert!(r.start >= 33_000 && r.len % 4096 == 0 && r.end() <= 100_000, "{r:?}");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said_with_a_remedy() {
+        let mut job = Job::new("a");
+        job.size = Some(Extent::Bytes(8 * MIB));
+        let e = Region::resolve(&job, 0, MIB).unwrap_err().to_string();
+        assert_eq!(
+            e,
+            "size=8388608: the target has 1048576 bytes, of which 1048576 lie behind offset 0; \
+             lower size or offset, or use a larger target (job 'a')"
+        );
+        job.size = Some(Extent::Bytes(100));
+        assert_eq!(Region::resolve(&job, 0, MIB).unwrap_err().option, "size");
+    }
+}

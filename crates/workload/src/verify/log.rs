@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which blocks were written and are still to be read back.
+//!
+//! Two forms. Where no block is written twice in a pass (sequential, or a random map) writes are kept in order of issue:
+//! one deque, reserved at the start, no allocation per I/O up to [`RESERVED`] blocks. Otherwise blocks are kept by
+//! offset, a later write replacing what it overlaps; that allocates, as verification is not a measurement.
+//!
+//! Guarantees: a block is read back only after its write completed; a write that failed is forgotten. Needs from callers:
+//! before a write, ask [`WriteLog::must_wait`]: two overlapping writes in flight would leave undefined data.
+
+use super::Stamp;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Entries reserved at the start (40 MiB).
+pub const RESERVED: u64 = 1 << 20;
+
+/// One written block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Byte offset.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u32,
+    /// What was written there.
+    pub stamp: Stamp,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    InFlight,
+    Written,
+    Failed,
+}
+
+/// Names a piece while its write is in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PieceId(u64);
+
+/// What is next to be read back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextPiece {
+    /// This one; it is taken out of the log.
+    Read(Piece),
+    /// Its write has not completed.
+    InFlight,
+    /// Nothing is left.
+    None,
+}
+
+/// The log of one job thread.
+#[derive(Clone, Debug)]
+pub enum WriteLog {
+    /// In order of issue; `first` is the id of the front entry.
+    Ordered {
+        /// The pieces.
+        pieces: VecDeque<Piece>,
+        /// Id of the front entry.
+        first: u64,
+    },
+    /// By offset.
+    Keyed(BTreeMap<u64, Piece>),
+}
+
+impl WriteLog {
+    /// An empty log. `unique` says that no block is written twice before it is read back; `blocks` is how many there are.
+    pub fn new(unique: bool, blocks: u64) -> WriteLog {
+        if unique {
+            let pieces = VecDeque::with_capacity(blocks.min(RESERVED) as usize);
+            WriteLog::Ordered { pieces, first: 0 }
+        } else {
+            WriteLog::Keyed(BTreeMap::new())
+        }
+    }
+
+    /// Number of pieces not read back yet.
+    pub fn len(&self) -> usize {
+        match self {
+            WriteLog::Ordered { pieces, .. } => pieces.len(),
+            WriteLog::Keyed(map) => map.len(),
+        }
+    }
+
+    /// Whether nothing is left to read back.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether a write of these bytes must wait for an overlapping one in flight.
+    pub fn must_wait(&self, offset: u64, len: u64) -> bool {
+        match self {
+            WriteLog::Ordered { .. } => false,
+            WriteLog::Keyed(map) => overlapping(map, offset, len).any(|p| p.state == State::InFlight),
+        }
+    }
+
+    /// A write is issued.
+    ///
+    /// # Panics
+    /// When [`WriteLog::must_wait`] holds for it.
+    pub fn begin(&mut self, offset: u64, len: u32, stamp: Stamp) -> PieceId {
+        assert!(!self.must_wait(offset, u64::from(len)), "overlapping verified writes in flight");
+        let piece = Piece { offset, len, stamp, state: State::InFlight };
+        match self {
+            WriteLog::Ordered { pieces, first } => {
+                pieces.push_back(piece);
+                PieceId(*first + pieces.len() as u64 - 1)
+            }
+            WriteLog::Keyed(map) => {
+                loop {
+                    let old = overlapping(map, offset, u64::from(len)).next().map(|p| p.offset);
+                    let Some(old) = old else { break };
+                    map.remove(&old);
+                }
+                map.insert(offset, piece);
+                PieceId(offset)
+            }
+        }
+    }
+
+    /// The write of `id` completed.
+    pub fn finish(&mut self, id: PieceId, ok: bool) {
+        match self {
+            WriteLog::Ordered { pieces, first } => {
+                let piece = &mut pieces[(id.0 - *first) as usize];
+                piece.state = if ok { State::Written } else { State::Failed };
+            }
+            WriteLog::Keyed(map) if ok => {
+                map.get_mut(&id.0).expect("a piece in flight stays in the log").state = State::Written;
+            }
+            WriteLog::Keyed(map) => {
+                map.remove(&id.0);
+            }
+        }
+    }
+
+    /// Takes the next piece to read back: the oldest, or the one with the lowest offset.
+    pub fn take_next(&mut self) -> NextPiece {
+        match self {
+            WriteLog::Ordered { pieces, first } => {
+                while let Some(front) = pieces.front().copied() {
+                    if front.state == State::InFlight {
+                        return NextPiece::InFlight;
+                    }
+                    pieces.pop_front();
+                    *first += 1;
+                    if front.state == State::Written {
+                        return NextPiece::Read(front);
+                    }
+                }
+                NextPiece::None
+            }
+            WriteLog::Keyed(map) => match map.first_entry() {
+                None => NextPiece::None,
+                Some(e) if e.get().state == State::InFlight => NextPiece::InFlight,
+                Some(e) => NextPiece::Read(e.remove()),
+            },
+        }
+    }
+
+    /// Forgets all pieces. Only with nothing in flight.
+    pub fn clear(&mut self) {
+        match self {
+            WriteLog::Ordered { pieces, first } => {
+                *first += pieces.len() as u64;
+                pieces.clear();
+            }
+            WriteLog::Keyed(map) => map.clear(),
+        }
+    }
+}
+
+fn overlapping(map: &BTreeMap<u64, Piece>, offset: u64, len: u64) -> impl Iterator<Item = &Piece> {
+    // Entries never overlap each other, so at most one begins before `offset` and reaches into it.
+    let before = map.range(..offset).next_back().map(|(_, p)| p).filter(move |p| p.offset + u64::from(p.len) > offset);
+    before.into_iter().chain(map.range(offset..offset + len).map(|(_, p)| p))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAMP: Stamp = Stamp { seed: 1, number: 1 };
+
+    fn read(log: &mut WriteLog) -> Option<u64> {
+        match log.take_next() {
+            NextPiece::Read(p) => Some(p.offset),
+            NextPiece::InFlight => panic!("in flight"),
+            NextPiece::None => None,
+        }
+    }
+
+    #[test]
+    fn ordered_pieces_come_back_in_order_without_failures() {
+        let mut log = WriteLog::new(true, 4);
+        let ids: Vec<PieceId> = [30, 10, 20].map(|o| log.begin(o, 10, STAMP)).to_vec();
+        assert_eq!(log.take_next(), NextPiece::InFlight);
+        log.finish(ids[2], true);
+        assert_eq!(log.take_next(), NextPiece::InFlight);
+        log.finish(ids[0], true);
+        log.finish(ids[1], false);
+        assert_eq!([read(&mut log), read(&mut log), read(&mut log)], [Some(30), Some(20), None]);
+        let id = log.begin(40, 10, STAMP);
+        log.finish(id, true);
+        log.clear();
+        let id = log.begin(50, 10, STAMP);
+        log.finish(id, true);
+        assert_eq!(read(&mut log), Some(50), "ids stay right after a clear");
+    }
+
+    #[test]
+    fn keyed_pieces_replace_what_they_overlap() {
+        let mut log = WriteLog::new(false, 4);
+        for (offset, len) in [(0, 100), (100, 100), (50, 100)] {
+            assert!(!log.must_wait(offset, u64::from(len)));
+            let id = log.begin(offset, len, STAMP);
+            assert!(log.must_wait(offset + 10, 1) && !log.must_wait(offset + 500, 1));
+            log.finish(id, true);
+        }
+        assert_eq!([read(&mut log), read(&mut log)], [Some(50), None]);
+    }
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The same job, run by fio (null engine, I/O log) and by [`JobThread`]: the sequence of operations, offsets and lengths
+//! must be equal, I/O for I/O. Needs fio 3.33; elsewhere the sequence may differ, and the test says that it skipped.
+
+use blk::bio::Op;
+use blk::status::BlkStatus;
+use blk::time::{Duration, Instant};
+use std::process::Command;
+use workload::engine::{JobThread, Next, ThreadId};
+use workload::job::*;
+use workload::rng::FIO_RANDSEED;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// (operation, offset, length), a flush being ("sync", 0, 0).
+type Step = (&'static str, u64, u64);
+
+fn fio_is_3_33() -> bool {
+    let version = Command::new("fio").arg("--version").output();
+    let found = version.is_ok_and(|o| o.stdout.starts_with(b"fio-3.33"));
+    if !found {
+        eprintln!("skipped: needs fio 3.33 in PATH (Debian 12: apt-get install fio)");
+    }
+    found
+}
+
+/// What fio issues. `args` is the job.
+fn fio_steps(name: &str, args: &str) -> Vec<Step> {
+    let dir = std::env::temp_dir().join(format!("mqblk-parity-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let run = Command::new("fio")
+        .current_dir(&dir)
+        // The null engine logs an I/O twice when its queue is full, so deep queues go to a real file.
+        .args(["--name=a", "--filename=f", "--write_iolog=log", "--output=out"])
+        .arg(if args.contains("iodepth") { "--ioengine=libaio" } else { "--ioengine=null" })
+        .args(args.split_whitespace())
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "fio {args}: {}", String::from_utf8_lossy(&run.stderr));
+    let log = std::fs::read_to_string(dir.join("log")).unwrap();
+    std::fs::remove_dir_all(&dir).unwrap();
+    log.lines().filter_map(step_of_line).collect()
+}
+
+fn step_of_line(line: &str) -> Option<Step> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let number = |i: usize| words.get(i).and_then(|w| w.parse().ok()).unwrap_or(0);
+    match words.get(2)? {
+        &"read" => Some(("read", number(3), number(4))),
+        &"write" => Some(("write", number(3), number(4))),
+        &"trim" => Some(("trim", number(3), number(4))),
+        &"sync" | &"datasync" => Some(("sync", 0, 0)),
+        _ => None,
+    }
+}
+
+/// What the engine issues, against a device that takes no time.
+fn our_steps(job: &Job, target_bytes: u64) -> Vec<Step> {
+    let id = ThreadId { instance: 0, number: 1, entropy: 0 };
+    let mut thread = JobThread::new(job, id, target_bytes).unwrap();
+    let mut buf = vec![0; thread.max_io_bytes() as usize];
+    let (mut now, mut out, mut steps) = (Instant::ZERO, Vec::new(), Vec::new());
+    loop {
+        now = now + Duration::from_ns(100);
+        match thread.next(now) {
+            Next::Io(io) => {
+                let op = match io.op {
+                    Op::Read => "read",
+                    Op::Write => "write",
+                    Op::Discard => "trim",
+                    _ => "sync",
+                };
+                if io.fill {
+                    thread.fill(io.slot, &mut buf[..io.len_bytes as usize]);
+                }
+                steps.push((op, io.offset_bytes, u64::from(io.len_bytes)));
+                out.push(io.slot);
+            }
+            other => {
+                thread.submitted(now);
+                match other {
+                    Next::Reap { min, .. } => {
+                        for slot in out.drain(..(min as usize).max(1).min(out.len())) {
+                            assert!(!thread.complete(slot, BlkStatus::Ok, now).needs_verify);
+                        }
+                    }
+                    Next::Wait(t) | Next::Spin(t) => now = t,
+                    _ => return steps,
+                }
+            }
+        }
+    }
+}
+
+fn same(name: &str, args: &str, set: impl FnOnce(&mut Job)) {
+    let mut job = Job::new("a");
+    job.size = Some(Extent::Bytes(MIB));
+    job.randseed = FIO_RANDSEED;
+    set(&mut job);
+    let ours = our_steps(&job, if job.size.is_some() { 4 * MIB } else { 64 << 30 });
+    let theirs = fio_steps(name, args);
+    assert!(theirs.len() > 2, "{name}: fio did {} I/Os", theirs.len());
+    if let Some(i) = (0..ours.len().max(theirs.len())).find(|&i| ours.get(i) != theirs.get(i)) {
+        panic!(
+            "{name}: I/O {i} of {} (fio: {}): {:?}, fio {:?}",
+            ours.len(),
+            theirs.len(),
+            ours.get(i..ours.len().min(i + 4)),
+            theirs.get(i..theirs.len().min(i + 4))
+        );
+    }
+}
+
+fn rw(mode: RwMode, random: bool) -> Rw {
+    Rw { mode, random }
+}
+
+fn depth(job: &mut Job, n: u32) {
+    job.iodepth = n;
+    job.iodepth_low = n;
+}
+
+#[test]
+fn uniform_offsets_are_fio_s() {
+    if !fio_is_3_33() {
+        return;
+    }
+    same("map", "--rw=randread --size=1m --bs=4k", |j| j.rw = rw(RwMode::Read, true));
+    same("map-odd", "--rw=randwrite --size=1m --bs=12k", |j| {
+        j.rw = rw(RwMode::Write, true);
+        j.block_sizes = PerDir::all(BlockSizes::Fixed(12 * KIB));
+    });
+    same("nomap", "--rw=randread --size=1m --bs=4k --norandommap=1", |j| {
+        j.rw = rw(RwMode::Read, true);
+        j.norandommap = true;
+    });
+    same("align", "--rw=randread --size=1m --bs=8k --blockalign=4k --number_ios=100", |j| {
+        j.rw = rw(RwMode::Read, true);
+        j.block_sizes = PerDir::all(BlockSizes::Fixed(8 * KIB));
+        j.blockalign_bytes = PerDir::all(Some(4 * KIB));
+        j.number_ios = Some(100);
+    });
+    same("offset", "--rw=randread --size=1m --offset=512k --bs=4k", |j| {
+        j.rw = rw(RwMode::Read, true);
+        j.offset = Extent::Bytes(512 * KIB);
+    });
+    same("seed", "--rw=randread --size=1m --bs=4k --randrepeat=0 --randseed=77", |j| {
+        j.rw = rw(RwMode::Read, true);
+        (j.randrepeat, j.randseed) = (true, 77);
+    });
+    same("large", "--rw=randread --size=64g --bs=4k --norandommap=1 --number_ios=3000", |j| {
+        j.rw = rw(RwMode::Read, true);
+        j.size = None;
+        j.norandommap = true;
+        j.number_ios = Some(3000);
+        j.offset = Extent::Bytes(0);
+    });
+}
+
+#[test]
+fn mixes_and_sequencers_are_fio_s() {
+    if !fio_is_3_33() {
+        return;
+    }
+    for (i, pct) in [50, 70, 5].into_iter().enumerate() {
+        same(&format!("mix{i}"), &format!("--rw=randrw --size=1m --bs=4k --rwmixread={pct}"), |j| {
+            j.rw = rw(RwMode::ReadWrite, true);
+            j.rwmixread_pct = pct;
+        });
+    }
+    same("seqmix", "--rw=rw --size=1m --bs=4k --iodepth=8", |j| {
+        j.rw = rw(RwMode::ReadWrite, false);
+        depth(j, 8);
+    });
+    same("every", "--rw=randread:8 --size=1m --bs=4k --number_ios=200", |j| {
+        j.rw = rw(RwMode::Read, true);
+        j.rand_offset_every = 8;
+        j.number_ios = Some(200);
+    });
+    same("ident", "--rw=randread:4 --rw_sequencer=identical --size=1m --bs=4k --number_ios=200", |j| {
+        j.rw = rw(RwMode::Read, true);
+        j.rand_offset_every = 4;
+        j.rw_sequencer = RwSequencer::Identical;
+        j.number_ios = Some(200);
+    });
+    same("percent", "--rw=randread --percentage_random=30 --size=1m --bs=4k --norandommap=1", |j| {
+        j.rw = rw(RwMode::Read, true);
+        j.percentage_random = PerDir::all(30);
+        j.norandommap = true;
+    });
+}
+
+#[test]
+fn sequential_streams_are_fio_s() {
+    if !fio_is_3_33() {
+        return;
+    }
+    same("seq", "--rw=read --size=1m --bs=64k", |j| j.block_sizes = PerDir::all(BlockSizes::Fixed(64 * KIB)));
+    same("hole", "--rw=read:4k --size=1m --bs=4k --io_size=256k", |j| {
+        j.seq_offset_add_bytes = 4096;
+        j.io_size = Some(Extent::Bytes(256 * KIB));
+    });
+    same("back", "--rw=read:-8k --size=1m --bs=4k --io_size=256k", |j| {
+        j.seq_offset_add_bytes = -8192;
+        j.io_size = Some(Extent::Bytes(256 * KIB));
+    });
+    same("tail", "--rw=write --size=1000k --bs=64k", |j| {
+        j.rw = rw(RwMode::Write, false);
+        j.size = Some(Extent::Bytes(1000 * KIB));
+        j.block_sizes = PerDir::all(BlockSizes::Fixed(64 * KIB));
+    });
+    same("fsync", "--rw=write --size=128k --bs=4k --fsync=4", |j| {
+        j.rw = rw(RwMode::Write, false);
+        j.size = Some(Extent::Bytes(128 * KIB));
+        j.fsync_every = 4;
+    });
+}
+
+#[test]
+fn sizes_are_fio_s() {
+    if !fio_is_3_33() {
+        return;
+    }
+    let range = BlockSizes::Range { min_bytes: 4 * KIB, max_bytes: 32 * KIB };
+    same("range", "--rw=read --size=1m --bsrange=4k-32k", |j| j.block_sizes = PerDir::all(range.clone()));
+    same("range-rand", "--rw=randread --size=1m --bsrange=4k-32k", |j| {
+        j.rw = rw(RwMode::Read, true);
+        j.block_sizes = PerDir::all(range.clone());
+    });
+    same("unaligned", "--rw=read --size=1m --bsrange=4k-32k --bs_unaligned=1", |j| {
+        j.block_sizes = PerDir::all(range.clone());
+        j.bs_unaligned = true;
+    });
+    let weights = [(4 * KIB, 20), (8 * KIB, 50), (64 * KIB, 30)];
+    let split = BlockSizes::Split(weights.map(|(bytes, pct)| SizeWeight { bytes, pct }).to_vec());
+    same("split", "--rw=randread --size=1m --bssplit=4k/20:8k/50:64k/30 --norandommap=1", |j| {
+        j.rw = rw(RwMode::Read, true);
+        j.block_sizes = PerDir::all(split);
+        j.norandommap = true;
+    });
+    same("per-dir", "--rw=randrw --size=1m --bs=4k,16k --norandommap=1", |j| {
+        j.rw = rw(RwMode::ReadWrite, true);
+        j.block_sizes.write = BlockSizes::Fixed(16 * KIB);
+        j.norandommap = true;
+    });
+}
+
+#[test]
+fn limits_and_loops_are_fio_s() {
+    if !fio_is_3_33() {
+        return;
+    }
+    same("loops", "--rw=randread --size=128k --bs=4k --loops=3", |j| {
+        j.rw = rw(RwMode::Read, true);
+        j.size = Some(Extent::Bytes(128 * KIB));
+        j.loops = 3;
+    });
+    same("io_size-short", "--rw=randread --size=1m --io_size=100k --bs=4k", |j| {
+        j.rw = rw(RwMode::Read, true);
+        j.io_size = Some(Extent::Bytes(100 * KIB));
+    });
+    same("io_size-long", "--rw=randread --size=128k --io_size=300k --bs=4k", |j| {
+        j.rw = rw(RwMode::Read, true);
+        j.size = Some(Extent::Bytes(128 * KIB));
+        j.io_size = Some(Extent::Bytes(300 * KIB));
+    });
+    same("io_size-seq", "--rw=write --size=128k --io_size=300k --bs=4k", |j| {
+        j.rw = rw(RwMode::Write, false);
+        j.size = Some(Extent::Bytes(128 * KIB));
+        j.io_size = Some(Extent::Bytes(300 * KIB));
+    });
+    same("number_ios", "--rw=randwrite --size=1m --bs=4k --number_ios=77 --iodepth=16", |j| {
+        j.rw = rw(RwMode::Write, true);
+        j.number_ios = Some(77);
+        depth(j, 16);
+    });
+}
