@@ -354,6 +354,10 @@ impl<L: Lock> RequestQueue<L> {
 
     /// When delayed work is due, for whoever decides how long to sleep.
     pub fn next_timer(&self) -> Option<Instant> {
+        // Pairs with: RequestQueue::owe_work. A delayed run is owed as long as it is not served.
+        if !self.work_pending.load(Ordering::Acquire) {
+            return None;
+        }
         self.state().hctxs.iter().filter_map(Hctx::run_at).min()
     }
 

@@ -314,10 +314,17 @@ impl<L: Lock> Submitter<L> {
 
     /// Calls `f` for each bio that ended, oldest first, and frees its slot.
     #[inline]
-    pub fn reap(&mut self, mut f: impl FnMut(Done)) {
+    pub fn reap(&mut self, f: impl FnMut(Done)) {
+        self.reap_up_to(usize::MAX, f);
+    }
+
+    /// As [`Submitter::reap`], for at most `max` bios; the rest stays.
+    #[inline]
+    pub fn reap_up_to(&mut self, max: usize, mut f: impl FnMut(Done)) {
         let pool = self.env.q.bios.pool_or_init(self.env.id);
         let local = &mut self.local;
-        for index in local.done.drain(..) {
+        let n = max.min(local.done.len());
+        for index in local.done.drain(..n) {
             let slot = pool.slot(index as usize);
             let status = BlkStatus::from_u8(slot.status.get());
             local.free_bios.push(index);

@@ -11,3 +11,5 @@ pub mod driver;
 #[allow(unsafe_code)]
 pub mod create;
 pub mod target;
+#[allow(unsafe_code)]
+pub mod run;

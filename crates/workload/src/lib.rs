@@ -5,6 +5,14 @@
 //! file. Modules in the order an I/O meets them:
 
 pub mod job;
+pub mod schedule;
+pub mod rng;
+pub mod offsets;
+pub mod sizes;
+pub mod rate;
+pub mod buffer;
+pub mod verify;
+pub mod engine;
 pub mod stats;
 pub mod hist;
 pub mod error;

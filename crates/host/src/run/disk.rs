@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A disk of this machine: a driver with the block layer on top and a way to wait for it.
+
+use super::wake::{WakeTable, Waker};
+use crate::driver::HostDriver;
+use crate::error::{Error, Result};
+use blk::driver::Driver;
+use blk::queue::RequestQueue;
+use blk::settings::QueueConfig;
+use parking_lot::RawMutex;
+use std::sync::Arc;
+
+/// The block layer with this machine's lock.
+pub type Queue = RequestQueue<RawMutex>;
+/// A submitter of a [`Queue`].
+pub type Submitter = blk::submitter::Submitter<RawMutex>;
+
+/// One disk, ready for submitters.
+pub struct Disk {
+    /// The block layer.
+    pub queue: Arc<Queue>,
+    /// Its driver, for waiting.
+    pub driver: Arc<dyn HostDriver>,
+    /// Who waits for it.
+    pub waker: Arc<WakeTable>,
+}
+
+impl Disk {
+    /// Starts the block layer on an open driver. The error is the setting that does not fit.
+    pub fn new(driver: Arc<dyn HostDriver>, config: QueueConfig) -> Result<Disk> {
+        let waker = Arc::new(WakeTable::new(Arc::clone(&driver)));
+        let core: Arc<dyn Driver> = driver.clone();
+        let queue = RequestQueue::new(core, config, Box::new(Waker(Arc::clone(&waker))))
+            .map_err(|e| Error::usage(e.to_string()))?;
+        Ok(Disk { queue, driver, waker })
+    }
+}

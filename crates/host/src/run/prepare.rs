@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From a job file to disks and job threads that are ready to run.
+//!
+//! Everything that can be refused is refused here, before the first I/O. A file is created or made longer only if the
+//! user named it (as `filename`, by fio's naming rule, or as target), and nothing else is written.
+
+use super::disk::Disk;
+use super::usage::nr_cpus;
+use super::worker::{Live, Worker, slot_bytes};
+use crate::create::{self, Layout};
+use crate::driver::HostDriver;
+use crate::driver::file::FileWarning;
+use crate::error::{Error, Result};
+use crate::mem::{BufferPool, Regions};
+use crate::target::{Needs, TargetSpec};
+use blk::bio::MAX_BIOS_PER_SUBMITTER;
+use blk::cpumap::{CpuTopology, HctxType};
+use blk::id::CpuId;
+use blk::settings::QueueConfig;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use workload::engine::{JobThread, ThreadId};
+use workload::job::{CpusPolicy, Dir, Extent, Job};
+use workload::schedule::{self, Instance};
+
+/// What a run is to be made of, besides the jobs.
+pub struct RunPlan<'a> {
+    /// Put under every job instead of its `filename`.
+    pub target: Option<&'a str>,
+    /// Settings of every disk; an unset CPU count is this host's.
+    pub settings: &'a [(String, String)],
+    /// Told of file creation: path, bytes done, bytes in all. May break off.
+    pub laying_out: &'a mut dyn FnMut(&Path, u64, u64) -> ControlFlow<()>,
+    /// Ends the run early when set.
+    pub stop: Arc<AtomicBool>,
+    /// Fresh random number for jobs that want one (`randrepeat=0`).
+    pub entropy: u64,
+}
+
+/// Disks and threads, ready.
+pub struct Prepared {
+    pub(super) workers: Vec<Worker>,
+    pub(super) instances: Vec<Instance>,
+    /// One per distinct target, with its name.
+    pub disks: Vec<(String, Arc<Disk>)>,
+    /// What is not as asked, to be said aloud.
+    pub warnings: Vec<FileWarning>,
+    pub(super) stop: Arc<AtomicBool>,
+}
+
+/// One target and the threads that use it.
+struct Target {
+    text: String,
+    spec: TargetSpec,
+    users: Vec<Instance>,
+}
+
+/// The settings as a configuration for `nr_cpus` CPUs.
+pub fn configure(settings: &[(String, String)]) -> Result<QueueConfig> {
+    let mut config = QueueConfig { topology: CpuTopology::uniform(nr_cpus()), ..QueueConfig::default() };
+    for (key, value) in settings {
+        config.set(key, value).map_err(|e| Error::usage(e.to_string()))?;
+    }
+    config.check().map_err(|e| Error::usage(e.to_string()))?;
+    Ok(config)
+}
+
+/// Checks the plan, creates missing files, opens and starts the disks and makes the threads.
+pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
+    let config = configure(plan.settings)?;
+    let instances = schedule::plan(jobs, plan.entropy).map_err(|e| Error::usage(e.to_string()))?;
+    let targets = targets(jobs, &instances, plan.target)?;
+    let regions = Arc::new(Regions::new());
+    let mut prepared =
+        Prepared { workers: Vec::new(), instances, disks: Vec::new(), warnings: Vec::new(), stop: Arc::clone(&plan.stop) };
+    let mut numbered: Vec<(u32, Worker)> = Vec::new();
+    for target in targets {
+        let needs = needs(jobs, &target);
+        make_file(jobs, &target, &needs, plan.laying_out)?;
+        let open = target.spec.open(&needs, Arc::clone(&regions))?;
+        prepared.warnings.extend(open.warnings);
+        let made = threads(jobs, &target, &open.driver, &regions, plan.entropy)?;
+        let mut config = config.clone();
+        config.bios_per_submitter = bios_needed(made.iter().map(|(_, job, _)| job), open.driver.as_ref(), &config);
+        let disk = Arc::new(Disk::new(open.driver, config)?);
+        check_polling(jobs, &target, &disk)?;
+        for (user, job, buffers) in made {
+            let number = user.number;
+            numbered.push((number, worker(&jobs[user.job], &user, job, buffers, &disk, &plan.stop)));
+        }
+        prepared.disks.push((target.text, disk));
+    }
+    numbered.sort_by_key(|(number, _)| *number);
+    prepared.workers = numbered.into_iter().map(|(_, w)| w).collect();
+    mark_lazy(&mut prepared.workers);
+    Ok(prepared)
+}
+
+/// Distinct targets in order of first use.
+fn targets(jobs: &[Job], instances: &[Instance], over: Option<&str>) -> Result<Vec<Target>> {
+    let mut targets: Vec<Target> = Vec::new();
+    for i in instances {
+        let text = over.map_or_else(|| jobs[i.job].file_name(i.instance, &is_target), str::to_owned);
+        match targets.iter_mut().find(|t| t.text == text) {
+            Some(t) => t.users.push(i.clone()),
+            None => {
+                let spec = TargetSpec::parse(&text)?;
+                targets.push(Target { text, spec, users: vec![i.clone()] });
+            }
+        }
+    }
+    Ok(targets)
+}
+
+fn is_target(name: &str) -> bool {
+    ["null", "ram", "model", "file"].iter().any(|k| name.strip_prefix(k).is_some_and(|r| r.starts_with(':')))
+}
+
+fn needs(jobs: &[Job], target: &Target) -> Needs {
+    let used = || target.users.iter().map(|u| &jobs[u.job]);
+    Needs {
+        write: used().any(|j| j.rw.has(Dir::Write) || j.rw.has(Dir::Trim)),
+        direct: used().any(|j| j.direct),
+        min_bytes: target.users.iter().filter_map(|u| reach(&jobs[u.job], u.instance)).max().unwrap_or(0),
+    }
+}
+
+/// One past the last byte an instance touches, as far as the job says it in bytes.
+fn reach(job: &Job, instance: u32) -> Option<u64> {
+    let bytes = |e: &Extent| if let Extent::Bytes(b) = e { Some(*b) } else { None };
+    let start = bytes(&job.offset)? + bytes(&job.offset_increment)? * u64::from(instance);
+    let end = start + bytes(job.size.as_ref()?)?;
+    Some(job.filesize_bytes.map_or(end, |f| end.min(f).max(start + 1)))
+}
+
+/// Creates or extends the target's file where it is one and is too small.
+fn make_file(
+    jobs: &[Job],
+    target: &Target,
+    needs: &Needs,
+    laying_out: &mut dyn FnMut(&Path, u64, u64) -> ControlFlow<()>,
+) -> Result<()> {
+    let TargetSpec::File(path) = &target.spec else { return Ok(()) };
+    let filesize = target.users.iter().filter_map(|u| jobs[u.job].filesize_bytes).max().unwrap_or(0);
+    let size = needs.min_bytes.max(filesize);
+    let users = || target.users.iter().map(|u| &jobs[u.job]);
+    if !path.exists() {
+        if let Some(job) = users().find(|j| !j.allow_file_create) {
+            let text = format!("'{}' does not exist and job '{}' says allow_file_create=0", path.display(), job.name);
+            return Err(Error::usage(text));
+        }
+        if size == 0 {
+            let (name, line) = users().map(|j| (&j.name, j.line)).next().expect("a target has a user");
+            let text = format!(
+                "job '{name}' (line {line}): '{}' does not exist and the job gives no size; add e.g. size=1g",
+                path.display()
+            );
+            return Err(Error::usage(text));
+        }
+    }
+    if size == 0 {
+        return Ok(());
+    }
+    let written = users().any(|j| j.rw.has(Dir::Read) || j.overwrite);
+    let layout = if written { Layout::WriteOut } else { Layout::Allocate };
+    create::create(path, size, layout, &mut |done, all| laying_out(path, done, all))?;
+    Ok(())
+}
+
+type Made = (Instance, JobThread, BufferPool);
+
+fn threads(
+    jobs: &[Job],
+    target: &Target,
+    driver: &Arc<dyn HostDriver>,
+    regions: &Regions,
+    entropy: u64,
+) -> Result<Vec<Made>> {
+    let bytes = driver.capacity().0 << 9;
+    let limits = driver.limits();
+    let block = u64::from(limits.logical_block_size);
+    target
+        .users
+        .iter()
+        .map(|user| {
+            let job = &jobs[user.job];
+            let min = job.min_block_bytes();
+            if min % block != 0 {
+                return Err(Error::usage(format!(
+                    "bs={min} (job '{}', line {}): must be a multiple of the target's logical block size {block}",
+                    job.name, job.line
+                )));
+            }
+            let id = ThreadId { instance: user.instance, number: user.number, entropy };
+            let thread = JobThread::new(job, id, bytes).map_err(|e| Error::usage(e.to_string()))?;
+            let buffers = BufferPool::new(regions, thread.depth(), slot_bytes(&thread), true)?;
+            Ok((user.clone(), thread, buffers))
+        })
+        .collect()
+}
+
+/// Bio slots per submitter: the depth, and for each I/O the pieces it may be split into.
+fn bios_needed<'a>(
+    threads: impl Iterator<Item = &'a JobThread>,
+    driver: &dyn HostDriver,
+    config: &QueueConfig,
+) -> u32 {
+    let limit = driver.limits();
+    let max_sectors = config.max_sectors_kb.map_or(limit.max_sectors, |kb| kb.saturating_mul(2)).max(1);
+    let need = threads
+        .map(|t| {
+            let pieces = u64::from(t.max_io_bytes() >> 9).div_ceil(u64::from(max_sectors)) + 1;
+            u64::from(t.depth() + 1) * pieces
+        })
+        .max()
+        .unwrap_or(1);
+    // With fewer slots than pieces a large I/O is split step by step as slots come free.
+    need.clamp(64, u64::from(MAX_BIOS_PER_SUBMITTER).min(1 << 20)) as u32
+}
+
+fn check_polling(jobs: &[Job], target: &Target, disk: &Disk) -> Result<()> {
+    let polled = target.users.iter().map(|u| &jobs[u.job]).find(|j| j.hipri);
+    match polled {
+        Some(job) if disk.queue.map().nr_queues(HctxType::Poll) == 0 => Err(Error::usage(format!(
+            "hipri (job '{}', line {}): the disk has no poll queue; set nr_poll_queues=1 or leave hipri out",
+            job.name, job.line
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn worker(
+    job: &Job,
+    user: &Instance,
+    thread: JobThread,
+    buffers: BufferPool,
+    disk: &Arc<Disk>,
+    stop: &Arc<AtomicBool>,
+) -> Worker {
+    let nr_cpus = u32::from(disk.queue.config().topology.nr_cpus);
+    let pin = job.cpus_allowed.as_ref().map(|cpus| match job.cpus_allowed_policy {
+        CpusPolicy::Shared => cpus.clone(),
+        CpusPolicy::Split => vec![cpus[user.instance as usize % cpus.len()]],
+    });
+    // A thread pinned to one CPU submits from that CPU's software queue; others are dealt out in turn.
+    let cpu = match pin.as_deref() {
+        Some([one]) => *one % nr_cpus,
+        _ => (user.number - 1) % nr_cpus,
+    };
+    Worker {
+        job: thread,
+        disk: Arc::clone(disk),
+        buffers,
+        cpu: CpuId::new(cpu),
+        pin,
+        live: Arc::new(Live::default()),
+        stop: Arc::clone(stop),
+        lazy: false,
+        batch: job.iodepth_batch_submit,
+    }
+}
+
+/// Threads that are alone on their one hardware queue may leave submission to the wait that follows.
+fn mark_lazy(workers: &mut [Worker]) {
+    let homes: Vec<(*const Disk, [u16; 3])> = workers
+        .iter()
+        .map(|w| {
+            let map = w.disk.queue.map();
+            let cpu = w.cpu.index() as u16;
+            let types = [HctxType::Default, HctxType::Read, HctxType::Poll];
+            (Arc::as_ptr(&w.disk), types.map(|t| map.hctx(cpu, t)))
+        })
+        .collect();
+    for (i, w) in workers.iter_mut().enumerate() {
+        let (disk, of) = homes[i];
+        let one = of[0] == of[1] && of[0] == of[2];
+        let shared = homes.iter().enumerate().any(|(j, (d, h))| j != i && *d == disk && h.contains(&of[0]));
+        w.lazy = one && !shared;
+    }
+}

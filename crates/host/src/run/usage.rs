@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the kernel counts for a thread or the process: processor time, context switches, page faults; and pinning.
+
+use crate::error::{Error, Result};
+use std::mem::MaybeUninit;
+use workload::stats::CpuUse;
+
+/// Whose resources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// The calling thread.
+    Thread,
+    /// All threads of the process, ended ones included.
+    Process,
+}
+
+/// Resources used so far.
+pub fn usage(who: Who) -> CpuUse {
+    let which = match who {
+        Who::Thread => libc::RUSAGE_THREAD,
+        Who::Process => libc::RUSAGE_SELF,
+    };
+    let mut ru = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: `ru` is a live, writable rusage; all bit patterns of it are valid, so it is initialised either way.
+    let ru = unsafe {
+        libc::getrusage(which, ru.as_mut_ptr());
+        ru.assume_init()
+    };
+    let ns = |t: libc::timeval| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1_000;
+    CpuUse {
+        usr_ns: ns(ru.ru_utime),
+        sys_ns: ns(ru.ru_stime),
+        ctx: (ru.ru_nvcsw + ru.ru_nivcsw) as u64,
+        majf: ru.ru_majflt as u64,
+        minf: ru.ru_minflt as u64,
+    }
+}
+
+/// `now - before`, field by field.
+pub fn since(now: CpuUse, before: CpuUse) -> CpuUse {
+    CpuUse {
+        usr_ns: now.usr_ns - before.usr_ns,
+        sys_ns: now.sys_ns - before.sys_ns,
+        ctx: now.ctx - before.ctx,
+        majf: now.majf - before.majf,
+        minf: now.minf - before.minf,
+    }
+}
+
+/// Lets the calling thread run on `cpus` only.
+pub fn pin_thread(cpus: &[u32]) -> Result<()> {
+    let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
+    // SAFETY: an all-zero cpu_set_t is the empty set; CPU_SET is given numbers below its capacity only, and the call
+    // reads exactly the size passed.
+    let failed = unsafe {
+        let set = set.assume_init_mut();
+        for cpu in cpus.iter().filter(|c| **c < libc::CPU_SETSIZE as u32) {
+            libc::CPU_SET(*cpu as usize, set);
+        }
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set) != 0
+    };
+    if failed {
+        let text = format!("cpus_allowed={cpus:?}: must name CPUs of this host that this process may use");
+        return Err(Error::os(std::io::Error::last_os_error(), text));
+    }
+    Ok(())
+}
+
+/// CPUs this process may use.
+pub fn nr_cpus() -> u16 {
+    std::thread::available_parallelism().map_or(1, |n| n.get().min(blk::id::MAX_CPUS as usize) as u16)
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Waking a thread that waits in a driver because the block layer has something for its submitter.
+//!
+//! Guarantees that a notification is never lost: one that comes before the thread waits keeps it from waiting, one that
+//! comes while it waits makes the driver's wait return. A notification for a thread that is awake costs one load.
+
+use crate::driver::HostDriver;
+use blk::id::{HctxId, MAX_SUBMITTERS, SubmitterId};
+use blk::queue::Notify;
+use blk::time::Duration;
+use crossbeam_utils::CachePadded;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The thread runs and will poll before it waits.
+const AWAKE: u32 = 0;
+/// Somebody had something for it since it last looked.
+const NOTIFIED: u32 = 1;
+/// It waits in the driver for hctx `state - WAITING`.
+const WAITING: u32 = 2;
+
+/// Who waits where, for all submitters of one disk.
+pub struct WakeTable {
+    driver: Arc<dyn HostDriver>,
+    states: Box<[CachePadded<AtomicU32>]>,
+}
+
+impl WakeTable {
+    /// Nobody waits.
+    pub fn new(driver: Arc<dyn HostDriver>) -> WakeTable {
+        let states = (0..MAX_SUBMITTERS).map(|_| CachePadded::new(AtomicU32::new(AWAKE))).collect();
+        WakeTable { driver, states }
+    }
+
+    /// Waits in the driver for completions of `hctx` on behalf of `who`, unless something came for it meanwhile.
+    pub fn wait(&self, who: SubmitterId, hctx: HctxId, min: u32, timeout: Option<Duration>) {
+        let state = &self.states[who.index()];
+        let waiting = WAITING + hctx.index() as u32;
+        // Pairs with: WakeTable::notify
+        if state.compare_exchange(AWAKE, waiting, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            self.driver.wait(hctx, min, timeout);
+        }
+        // Pairs with: WakeTable::notify. What was notified is seen by the poll that follows every wait.
+        state.swap(AWAKE, Ordering::AcqRel);
+    }
+}
+
+/// The table as the block layer's way to reach it.
+pub struct Waker(pub Arc<WakeTable>);
+
+impl Notify for Waker {
+    fn notify(&self, submitter: SubmitterId) {
+        let state = &self.0.states[submitter.index()];
+        // Pairs with: WakeTable::wait
+        if state.load(Ordering::Acquire) == NOTIFIED {
+            return;
+        }
+        // Pairs with: WakeTable::wait
+        let before = state.swap(NOTIFIED, Ordering::AcqRel);
+        if before >= WAITING {
+            self.0.driver.wake(HctxId::new(before - WAITING));
+        }
+    }
+}

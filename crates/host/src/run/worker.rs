@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One job thread: carries what the job engine asks for to a submitter and completions back.
+//!
+//! Guarantees that every I/O the engine handed out is completed before the thread ends, also when it is stopped. One
+//! clock reading serves everything between two system calls or polls.
+
+use super::disk::{Disk, Submitter};
+use super::usage::{self, Who};
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::mem::BufferPool;
+use blk::bio::{Bio, DataRef};
+use blk::id::{CpuId, HctxId, Sector};
+use blk::submitter::Done;
+use blk::time::{Duration, Instant};
+use crossbeam_utils::CachePadded;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use workload::engine::{IoReq, JobThread, Next, StopReason};
+use workload::stats::JobStats;
+use workload::verify::VerifyError;
+
+/// How often a sleeping thread looks whether it is to stop.
+const STOP_CHECK: Duration = Duration::from_ms(50);
+/// Bad blocks described per thread; further ones are only counted.
+const VERIFY_REPORTS: usize = 8;
+
+/// What others see of a running thread.
+#[derive(Debug, Default)]
+pub struct Live {
+    /// I/Os completed so far.
+    pub ios: CachePadded<AtomicU64>,
+    /// Bytes completed so far.
+    pub bytes: AtomicU64,
+    /// The thread has ended.
+    pub done: AtomicBool,
+}
+
+/// A job thread that is ready to run.
+pub(super) struct Worker {
+    pub(super) job: JobThread,
+    pub(super) disk: Arc<Disk>,
+    pub(super) buffers: BufferPool,
+    pub(super) cpu: CpuId,
+    pub(super) pin: Option<Vec<u32>>,
+    pub(super) live: Arc<Live>,
+    pub(super) stop: Arc<AtomicBool>,
+    /// Alone on its hardware queues: submission may be left to the wait that follows it.
+    pub(super) lazy: bool,
+    /// I/Os the job submits at once (`iodepth_batch_submit`).
+    pub(super) batch: u32,
+}
+
+/// What a thread leaves behind.
+pub struct ThreadEnd {
+    /// The measurements.
+    pub stats: JobStats,
+    /// Descriptions of the first blocks that failed verification.
+    pub verify_errors: Vec<VerifyError>,
+}
+
+struct Loop {
+    job: JobThread,
+    sub: Submitter,
+    buffers: BufferPool,
+    /// I/Os handed to the plug since the last commit.
+    queued: u32,
+    batch: u32,
+    disk: Arc<Disk>,
+    hctx: HctxId,
+    verify_errors: Vec<VerifyError>,
+    done: Vec<Done>,
+    /// The driver can be waited for in a system call that also submits: wait first, then poll.
+    wait_first: bool,
+    now: Instant,
+}
+
+impl Worker {
+    /// Runs the job to its end.
+    pub(super) fn run(mut self) -> Result<ThreadEnd> {
+        if let Some(cpus) = &self.pin {
+            usage::pin_thread(cpus)?;
+        }
+        let sub = self.disk.queue.submitter(self.cpu).ok_or_else(|| {
+            Error::usage(format!("numjobs: at most {} job threads per disk", blk::id::MAX_SUBMITTERS))
+        })?;
+        for slot in 0..self.buffers.slots() {
+            self.buffers.with_slot(slot, |buf| self.job.fill_first(buf));
+        }
+        let hctx = sub.hctxs().next().expect("a submitter has an hctx");
+        let wait_first = self.disk.driver.ring_fd(hctx).is_some();
+        self.disk.driver.set_lazy_commit(hctx, self.lazy && wait_first);
+        let before = usage::usage(Who::Thread);
+        let mut l = Loop {
+            done: Vec::with_capacity(self.job.depth() as usize),
+            job: self.job,
+            sub,
+            buffers: self.buffers,
+            queued: 0,
+            batch: self.batch,
+            disk: Arc::clone(&self.disk),
+            hctx,
+            verify_errors: Vec::new(),
+            wait_first,
+            now: clock::now(),
+        };
+        l.run(&self.stop, &self.live);
+        self.disk.driver.set_lazy_commit(hctx, false);
+        l.job.stats_mut().cpu = usage::since(usage::usage(Who::Thread), before);
+        // Pairs with: run::progress
+        self.live.done.store(true, Ordering::Release);
+        Ok(ThreadEnd { stats: l.job.stats().clone(), verify_errors: l.verify_errors })
+    }
+}
+
+impl Loop {
+    fn run(&mut self, stop: &AtomicBool, live: &Live) {
+        loop {
+            match self.job.next(self.now) {
+                Next::Io(io) => {
+                    self.queue(&io);
+                    if io.commit {
+                        self.commit();
+                    }
+                    continue;
+                }
+                Next::Reap { min, max } => {
+                    self.commit();
+                    self.reap(min, max);
+                }
+                Next::Wait(until) => {
+                    self.commit();
+                    self.wait_until(until);
+                }
+                Next::Spin(until) => {
+                    self.commit();
+                    while self.now < until {
+                        self.now = clock::now();
+                        self.sub.poll(self.now);
+                    }
+                }
+                Next::Done => break,
+            }
+            if stop.load(Ordering::Relaxed) {
+                self.job.stop(StopReason::Asked);
+            }
+            let stats = self.job.stats();
+            live.ios.store(stats.total_ios(), Ordering::Relaxed);
+            live.bytes.store(stats.total_bytes(), Ordering::Relaxed);
+        }
+        assert!(self.sub.outstanding() == 0, "the engine ended with I/O outstanding");
+    }
+
+    #[inline]
+    fn queue(&mut self, io: &IoReq) {
+        if io.fill {
+            let job = &mut self.job;
+            self.buffers.with_slot(io.slot, |buf| job.fill(io.slot, &mut buf[..io.len_bytes as usize]));
+        }
+        let data = if io.op.has_data() { self.buffers.lend(io.slot) } else { DataRef::NONE };
+        let bio = Bio {
+            op: io.op,
+            flags: io.flags,
+            prio: io.prio,
+            sector: Sector(io.offset_bytes >> 9),
+            nr_sectors: io.len_bytes >> 9,
+            data,
+            user_data: u64::from(io.slot),
+        };
+        if self.queued == 0 && !io.commit {
+            self.sub.start_plug(self.batch);
+        }
+        if self.queued > 0 || !io.commit {
+            self.queued += 1;
+        }
+        self.sub.submit(&bio, self.now).expect("the stack has a bio slot for every I/O of the depth");
+        if self.queued == 0 {
+            self.job.submitted(self.now);
+        }
+    }
+
+    /// Ends a batch: its I/Os count as submitted from here.
+    #[inline]
+    fn commit(&mut self) {
+        if self.queued > 0 {
+            self.queued = 0;
+            self.sub.finish_plug(self.now);
+            self.job.submitted(self.now);
+        }
+    }
+
+    fn reap(&mut self, min: u32, max: u32) {
+        let mut got = 0;
+        loop {
+            if self.wait_first && min > got && self.sub.ready() == 0 {
+                self.wait(min - got, None);
+            }
+            self.now = clock::now();
+            self.sub.poll(self.now);
+            got += self.complete(max - got);
+            if got >= min || got >= max {
+                return;
+            }
+            if !self.wait_first {
+                self.wait(min - got, None);
+            }
+        }
+    }
+
+    /// Hands up to `max` ended I/Os to the engine; how many there were.
+    #[inline]
+    fn complete(&mut self, max: u32) -> u32 {
+        let mut done = std::mem::take(&mut self.done);
+        self.sub.reap_up_to(max as usize, |d| done.push(d));
+        let n = done.len() as u32;
+        for d in done.drain(..) {
+            let slot = d.user_data as u32;
+            if d.op.has_data() {
+                // SAFETY: the bio with this buffer's DataRef has ended: the block layer returns each bio once.
+                unsafe { self.buffers.give_back(slot) };
+            }
+            if self.job.complete(slot, d.status, self.now).needs_verify {
+                self.verify(slot);
+            }
+        }
+        self.done = done;
+        if n > 0 {
+            self.job.reaped(n);
+        }
+        n
+    }
+
+    #[cold]
+    fn verify(&mut self, slot: u32) {
+        let job = &mut self.job;
+        if let Err(e) = self.buffers.with_slot(slot, |buf| job.verify(slot, buf)) {
+            if self.verify_errors.len() < VERIFY_REPORTS {
+                self.verify_errors.push(e);
+            }
+        }
+    }
+
+    /// Nothing may be issued before `until`; what ends meanwhile is completed.
+    fn wait_until(&mut self, until: Instant) {
+        let left = until.since(clock::now()).min(STOP_CHECK);
+        if self.sub.outstanding() > 0 {
+            self.wait(1, Some(left));
+            self.now = clock::now();
+            self.sub.poll(self.now);
+            self.complete(u32::MAX);
+        } else {
+            std::thread::sleep(std::time::Duration::from_nanos(left.as_ns()));
+            self.now = clock::now();
+        }
+    }
+
+    /// Waits for completions in the driver, at most until `timeout` or delayed work of the disk is due.
+    fn wait(&self, min: u32, timeout: Option<Duration>) {
+        let timer = self.disk.queue.next_timer().map(|t| t.since(clock::now()));
+        let hctxs = self.sub.hctxs().count();
+        // With several hardware queues, or a bio that waits for a tag somebody else holds, the wait is cut short so that
+        // nothing is missed that another queue or submitter brings.
+        let short = (hctxs > 1 || self.sub.waiting() > 0).then_some(Duration::from_us(100));
+        let timeout = timeout.into_iter().chain(timer).chain(short).chain([STOP_CHECK]).min();
+        self.disk.waker.wait(self.sub.id(), self.hctx, min, timeout);
+    }
+}
+
+/// Bytes of buffer an operation of a job needs per slot.
+pub(super) fn slot_bytes(job: &JobThread) -> usize {
+    (job.max_io_bytes() as usize).max(512)
+}
+
