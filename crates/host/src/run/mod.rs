@@ -25,7 +25,6 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use worker::Live;
-use workload::job::Job;
 use workload::schedule::{Instance, Schedule};
 use workload::stats::CpuUse;
 
@@ -86,7 +85,7 @@ struct Running {
 impl Prepared {
     /// Runs all threads. `observe` is called every few milliseconds. The error is that of the first thread which could
     /// not run at all; I/O errors are part of the measurements.
-    pub fn run(self, jobs: &[Job], observe: &mut dyn FnMut(&Progress)) -> Result<RunOutcome> {
+    pub fn run(self, observe: &mut dyn FnMut(&Progress)) -> Result<RunOutcome> {
         let mut schedule = Schedule::new(self.instances.clone());
         let mut workers: Vec<_> = self.workers.into_iter().map(Some).collect();
         assert_eq!(workers.len(), self.instances.len(), "one worker per scheduled thread");
