@@ -71,7 +71,7 @@ impl Plan {
 
     /// A plan of `pairs` pairs after `warmups` thrown-away runs of each side.
     pub fn new(pairs: u32, warmups: u32, seed: u64) -> Result<Plan, PlanError> {
-        if pairs % 2 == 1 || !(Self::MIN_PAIRS..=Self::MAX_PAIRS).contains(&pairs) {
+        if !pairs.is_multiple_of(2) || !(Self::MIN_PAIRS..=Self::MAX_PAIRS).contains(&pairs) {
             return Err(PlanError::Pairs(pairs));
         }
         if warmups > Self::MAX_WARMUPS {
@@ -104,7 +104,7 @@ impl Plan {
     pub fn first_of_pair(&self, pair: u32) -> Side {
         let block = u64::from(pair / 2);
         let first = if splitmix64(self.seed, block) >> 63 == 0 { Side::A } else { Side::B };
-        if pair % 2 == 0 { first } else { first.other() }
+        if pair.is_multiple_of(2) { first } else { first.other() }
     }
 
     /// All runs in order.

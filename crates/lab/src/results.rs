@@ -87,7 +87,7 @@ enum LineRef<'a> {
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Line {
-    Setup(Header),
+    Setup(Box<Header>),
     Run(Box<RunRecord>),
     Comparison(Box<Comparison>),
 }
@@ -236,7 +236,7 @@ pub fn read(input: impl BufRead, path: &str) -> Result<Results, ResultsError> {
     let (mut header, mut runs, mut comparison, mut cut_off) = (None, Vec::new(), None, false);
     for (i, text) in lines.iter().enumerate() {
         match serde_json::from_str::<Line>(text) {
-            Ok(Line::Setup(h)) if i == 0 && h.format == FORMAT => header = Some(h),
+            Ok(Line::Setup(h)) if i == 0 && h.format == FORMAT => header = Some(*h),
             Ok(Line::Setup(h)) => return Err(bad(i + 1, format!("unexpected setup line of format {}", h.format))),
             Ok(_) if header.is_none() => return Err(bad(1, "the first line is not a setup line".to_owned())),
             Ok(Line::Run(r)) => runs.push(*r),

@@ -5,106 +5,119 @@
 //! the end. Needs from callers: stages that do not overlap, so that their means add up to the request's total time.
 //! Does not: measure; the block layer counts and converts into these structs.
 
+use blk::stat::{DiskStats, HctxStats, StageStats};
 use serde::{Deserialize, Serialize};
 
 use crate::little::Little;
 
-/// Nanoseconds spent in each stage, summed over `n` requests.
+/// Nanoseconds spent in each stage, summed over `n` requests. The stages are those of [`StageStats`], and completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageTimes {
-    /// From submit until the request left plug and ctx.
+    /// Waiting for a tag (with an elevator: a scheduler tag) or a place in the request list.
+    pub tag_wait_ns: u64,
+    /// In the plug and the software queue.
     pub ctx_ns: u64,
     /// In the elevator.
     pub scheduler_ns: u64,
-    /// Waiting for a driver tag.
-    pub tag_wait_ns: u64,
-    /// From tag to the driver having taken it.
+    /// From there until the driver accepted it: driver tag, dispatch list, busy driver.
     pub dispatch_ns: u64,
     /// With the driver and the device.
     pub device_ns: u64,
-    /// From the device's completion to the end of the bios.
-    pub completion_ns: u64,
+    /// From there until the submitter had it back; `None` when not measured.
+    pub completion_ns: Option<u64>,
     /// Requests measured.
     pub n: u64,
 }
 
+impl From<&StageStats> for StageTimes {
+    fn from(s: &StageStats) -> StageTimes {
+        StageTimes {
+            tag_wait_ns: s.tag_wait_ns,
+            ctx_ns: s.ctx_ns,
+            scheduler_ns: s.scheduler_ns,
+            dispatch_ns: s.dispatch_ns,
+            device_ns: s.device_ns,
+            completion_ns: None,
+            n: s.requests,
+        }
+    }
+}
+
 impl StageTimes {
     /// Names of the stages in the order a request meets them.
-    pub const NAMES: [&str; 6] = ["ctx", "scheduler", "tag wait", "dispatch", "device", "completion"];
-    /// Index of the device stage in [`StageTimes::sums`].
+    pub const NAMES: [&str; 6] = ["tag wait", "ctx", "scheduler", "dispatch", "device", "completion"];
+    /// Index of the device stage in [`StageTimes::NAMES`].
     pub const DEVICE: usize = 4;
 
+    /// Fills in completion as what the other stages leave of `clat_ns`, the submitters' completion latency summed over `ios` I/Os. Only when
+    /// every I/O was one request: a merged or split I/O has no such remainder.
+    pub fn with_completion(mut self, clat_ns: u64, ios: u64) -> StageTimes {
+        let measured: u64 = self.sums().iter().flatten().sum();
+        self.completion_ns = (ios == self.n && ios > 0).then(|| clat_ns.saturating_sub(measured));
+        self
+    }
+
     /// The sums in the order of [`StageTimes::NAMES`].
-    pub const fn sums(&self) -> [u64; 6] {
-        [self.ctx_ns, self.scheduler_ns, self.tag_wait_ns, self.dispatch_ns, self.device_ns, self.completion_ns]
+    const fn sums(&self) -> [Option<u64>; 6] {
+        let some = [self.tag_wait_ns, self.ctx_ns, self.scheduler_ns, self.dispatch_ns, self.device_ns];
+        [Some(some[0]), Some(some[1]), Some(some[2]), Some(some[3]), Some(some[4]), self.completion_ns]
     }
 
-    /// Mean nanoseconds per request of each stage; all zero when nothing was measured.
-    pub fn means(&self) -> [f64; 6] {
-        self.sums().map(|s| if self.n == 0 { 0.0 } else { s as f64 / self.n as f64 })
+    /// Mean nanoseconds per request of each stage; `None` where nothing was measured.
+    pub fn means(&self) -> [Option<f64>; 6] {
+        self.sums().map(|s| s.filter(|_| self.n > 0).map(|s| s as f64 / self.n as f64))
     }
 
-    /// Share of each stage in the total, 0 to 1; all zero when the total is zero.
-    pub fn shares(&self) -> [f64; 6] {
-        let total: f64 = self.sums().iter().map(|&s| s as f64).sum();
-        self.sums().map(|s| if total == 0.0 { 0.0 } else { s as f64 / total })
+    /// Share of each stage in the measured total, 0 to 1; `None` where nothing was measured.
+    pub fn shares(&self) -> [Option<f64>; 6] {
+        let total: f64 = self.sums().iter().flatten().map(|&s| s as f64).sum();
+        self.sums().map(|s| s.filter(|_| total > 0.0).map(|s| s as f64 / total))
     }
 
-    /// Adds the sums of `other`.
+    /// Adds the sums of `other`. Completion stays known only where both know it (or one is empty).
     pub fn merge(&mut self, other: &StageTimes) {
+        self.completion_ns = match (self.n, other.n) {
+            (_, 0) => self.completion_ns,
+            (0, _) => other.completion_ns,
+            _ => self.completion_ns.zip(other.completion_ns).map(|(a, b)| a + b),
+        };
+        self.tag_wait_ns += other.tag_wait_ns;
         self.ctx_ns += other.ctx_ns;
         self.scheduler_ns += other.scheduler_ns;
-        self.tag_wait_ns += other.tag_wait_ns;
         self.dispatch_ns += other.dispatch_ns;
         self.device_ns += other.device_ns;
-        self.completion_ns += other.completion_ns;
         self.n += other.n;
     }
 }
 
-/// Bios that joined another request, by where they met it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Merges {
-    /// In the submitter's plug.
-    pub plug: u64,
-    /// At the end of a queued request.
-    pub back: u64,
-    /// At the start of a queued request.
-    pub front: u64,
-}
-
-impl Merges {
-    /// All merges.
-    pub const fn total(&self) -> u64 {
-        self.plug + self.back + self.front
-    }
-
-    fn merge(&mut self, other: &Merges) {
-        self.plug += other.plug;
-        self.back += other.back;
-        self.front += other.front;
-    }
-}
-
-/// Counts of one hardware queue.
+/// Counts of one hardware queue, as [`HctxStats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HctxCounts {
-    /// Requests handed to the driver.
-    pub requests: u64,
-    /// Times the queue was run.
-    pub runs: u64,
-    /// Requests that had to wait for a driver tag.
-    pub tag_waits: u64,
-    /// Times the driver refused for want of a resource.
-    pub busy: u64,
+    /// Requests handed to it.
+    pub queued: u64,
+    /// Times its dispatch loop ran.
+    pub run: u64,
+    /// Requests the driver accepted.
+    pub dispatched: u64,
+    /// Calls of the driver.
+    pub batches: u64,
+    /// Requests the driver gave back because it was busy.
+    pub requeues: u64,
+}
+
+impl From<&HctxStats> for HctxCounts {
+    fn from(s: &HctxStats) -> HctxCounts {
+        HctxCounts { queued: s.queued, run: s.run, dispatched: s.dispatched, batches: s.batches, requeues: s.requeues }
+    }
 }
 
 impl HctxCounts {
     fn merge(&mut self, other: &HctxCounts) {
-        self.requests += other.requests;
-        self.runs += other.runs;
-        self.tag_waits += other.tag_waits;
-        self.busy += other.busy;
+        self.queued += other.queued;
+        self.run += other.run;
+        self.dispatched += other.dispatched;
+        self.batches += other.batches;
+        self.requeues += other.requeues;
     }
 }
 
@@ -113,8 +126,8 @@ impl HctxCounts {
 pub struct StageFacts {
     /// Time per stage.
     pub times: StageTimes,
-    /// Merged bios.
-    pub merges: Merges,
+    /// Bios that joined a request that was already there.
+    pub merges: u64,
     /// One entry per hardware queue, by its index; empty in single-queue mode without hctxs.
     pub hctx: Vec<HctxCounts>,
     /// I/Os completed.
@@ -128,6 +141,18 @@ pub struct StageFacts {
 }
 
 impl StageFacts {
+    /// From the block layer's counters over the measured part of a run ([`DiskStats::since`]); `ios` are the submitters'. Costs and Little's law
+    /// are the caller's to fill in.
+    pub fn of(disk: &DiskStats, hctx: &[HctxStats], ios: u64) -> StageFacts {
+        StageFacts {
+            times: StageTimes::from(&disk.stages),
+            merges: disk.merges(),
+            hctx: hctx.iter().map(HctxCounts::from).collect(),
+            ios,
+            ..StageFacts::default()
+        }
+    }
+
     /// CPU nanoseconds per I/O; `None` without I/O.
     pub fn cpu_per_io_ns(&self) -> Option<f64> {
         (self.ios > 0).then(|| self.cpu_ns as f64 / self.ios as f64)
@@ -141,7 +166,7 @@ impl StageFacts {
     /// Adds another run or another queue's share. `little` is that of one run and does not add up: it is kept when equal, else dropped.
     pub fn merge(&mut self, other: &StageFacts) {
         self.times.merge(&other.times);
-        self.merges.merge(&other.merges);
+        self.merges += other.merges;
         if self.hctx.len() < other.hctx.len() {
             self.hctx.resize(other.hctx.len(), HctxCounts::default());
         }
@@ -164,8 +189,8 @@ mod tests {
     fn facts(k: u64, hctxs: usize) -> StageFacts {
         StageFacts {
             times: StageTimes { ctx_ns: k, scheduler_ns: 2 * k, device_ns: 7 * k, n: 10, ..StageTimes::default() },
-            merges: Merges { plug: k, back: 1, front: 2 },
-            hctx: vec![HctxCounts { requests: k, runs: 1, tag_waits: 2, busy: 3 }; hctxs],
+            merges: k,
+            hctx: vec![HctxCounts { queued: k, run: 1, dispatched: k, batches: 2, requeues: 3 }; hctxs],
             ios: 100,
             cpu_ns: 5_000,
             context_switches: 25,
@@ -176,20 +201,50 @@ mod tests {
     #[test]
     fn means_and_shares() {
         let t = facts(100, 1).times;
-        assert_eq!(t.means(), [10.0, 20.0, 0.0, 0.0, 70.0, 0.0]);
-        assert_eq!(t.shares()[StageTimes::DEVICE], 0.7);
+        assert_eq!(t.means(), [Some(0.0), Some(10.0), Some(20.0), Some(0.0), Some(70.0), None]);
+        assert_eq!(t.shares()[StageTimes::DEVICE], Some(0.7));
         assert_eq!(StageTimes::NAMES[StageTimes::DEVICE], "device");
-        assert!((t.shares().iter().sum::<f64>() - 1.0).abs() < 1e-12);
-        assert_eq!((StageTimes::default().means(), StageTimes::default().shares()), ([0.0; 6], [0.0; 6]));
+        assert_eq!((StageTimes::default().means(), StageTimes::default().shares()), ([None; 6], [None; 6]));
+    }
+
+    #[test]
+    fn completion_is_the_rest_of_clat_when_ios_are_requests() {
+        let t = facts(100, 1).times;
+        assert_eq!(t.with_completion(1_500, 10).completion_ns, Some(500));
+        assert_eq!(t.with_completion(1_500, 12).completion_ns, None, "merged");
+        assert_eq!(t.with_completion(900, 10).completion_ns, Some(0), "clock noise does not wrap");
+        let (mut known, unknown) = (t.with_completion(1_500, 10), t);
+        known.merge(&StageTimes::default());
+        assert_eq!(known.completion_ns, Some(500));
+        let mut sum = StageTimes::default();
+        sum.merge(&known);
+        sum.merge(&known);
+        assert_eq!(sum.completion_ns, Some(1_000));
+        sum.merge(&unknown);
+        assert_eq!((sum.completion_ns, sum.n), (None, 30));
     }
 
     #[test]
     fn merging_adds_and_grows_the_hctx_table() {
         let mut a = facts(1, 1);
         a.merge(&facts(10, 3));
-        assert_eq!(a.hctx.iter().map(|h| h.requests).collect::<Vec<_>>(), [11, 10, 10]);
-        assert_eq!((a.times.n, a.merges.total(), a.ios), (20, 11 + 2 + 4, 200));
+        assert_eq!(a.hctx.iter().map(|h| h.queued).collect::<Vec<_>>(), [11, 10, 10]);
+        assert_eq!((a.times.n, a.merges, a.ios), (20, 11, 200));
         assert_eq!((a.cpu_per_io_ns(), a.context_switches_per_io()), (Some(50.0), Some(0.25)));
         assert_eq!(StageFacts::default().cpu_per_io_ns(), None);
+    }
+
+    #[test]
+    fn converts_the_block_layer_s_counters() {
+        let stages =
+            StageStats { requests: 1, tag_wait_ns: 2, ctx_ns: 3, scheduler_ns: 4, dispatch_ns: 5, device_ns: 6 };
+        let mut disk = DiskStats { stages, ..DiskStats::default() };
+        disk.ops[0].merges = 7;
+        disk.ops[1].merges = 1;
+        let hctx = HctxStats { queued: 1, run: 2, dispatched: 3, batches: 4, requeues: 5 };
+        let f = StageFacts::of(&disk, &[hctx], 9);
+        assert_eq!(f.times.sums(), [Some(2), Some(3), Some(4), Some(5), Some(6), None]);
+        assert_eq!((f.times.n, f.merges, f.ios), (1, 8, 9));
+        assert_eq!(f.hctx, [HctxCounts { queued: 1, run: 2, dispatched: 3, batches: 4, requeues: 5 }]);
     }
 }

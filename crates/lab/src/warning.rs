@@ -107,10 +107,8 @@ impl Warning {
             found.push(Warning::Errors { side, errors });
         }
         let Some(facts) = facts else { return found };
-        let device = facts.times.shares()[StageTimes::DEVICE];
         if let Some(cpu_percent) = cpu_percent.filter(|c| *c >= SATURATED_CPU_PERCENT)
-            && facts.times.n > 0
-            && device < SMALL_DEVICE_SHARE
+            && let Some(device) = facts.times.shares()[StageTimes::DEVICE].filter(|d| *d < SMALL_DEVICE_SHARE)
         {
             found.push(Warning::LoadGenerator { side, cpu_percent, device_percent: device * 100.0 });
         }

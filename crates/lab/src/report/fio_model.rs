@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn groups_sum_bytes_and_take_the_longest_run() {
         let mut r = FioReport {
-            jobs: vec![job(0, 4096_000, 1000), job(0, 8192_000, 2000), job(2, 0, 0)],
+            jobs: vec![job(0, 4_096_000, 1000), job(0, 8_192_000, 2000), job(2, 0, 0)],
             ..FioReport::default()
         };
         assert_eq!(r.groups(), [0, 2]);

@@ -13,3 +13,6 @@ pub mod fio_model;
 pub mod from_stats;
 pub mod fio_text;
 pub mod fio_json;
+pub mod stages;
+pub mod compare_text;
+pub mod compare_json;

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The comparison for scripts: one JSON object with the words of the text report and all figures behind them.
+//!
+//! Guarantees: `verdict` is a word from a fixed list, `difference` a boolean, ratios are of B over A, latencies in nanoseconds. Keys are only
+//! added, never renamed, while `format` stays the same. Does not: contain raw results; they are in the results file.
+
+use serde::Serialize;
+
+use super::compare_text;
+use crate::compare::{Comparison, Mark, SideTotals};
+use crate::metric::Metric;
+use crate::plan::Plan;
+use crate::setup::Setup;
+use crate::stats::ratio::Ratio;
+use crate::verdict::{COVERAGE, LEVEL, Verdict};
+use crate::warning::Warning;
+
+/// Version of the layout.
+pub const FORMAT: u32 = 1;
+
+#[derive(Serialize)]
+struct Top<'a> {
+    format: u32,
+    headline: String,
+    #[serde(flatten)]
+    verdict: Word<'a>,
+    difference: bool,
+    primary: Metric,
+    level: f64,
+    interval_coverage: f64,
+    pairs_done: u32,
+    plan: &'a Plan,
+    metrics: Vec<MetricRow>,
+    a: &'a SideTotals,
+    b: &'a SideTotals,
+    warnings: Vec<WarningText<'a>>,
+    setup: &'a Setup,
+    command: &'a str,
+}
+
+/// A verdict as a plain word, so that scripts need not know which verdicts carry numbers.
+struct Word<'a>(&'a Verdict);
+
+impl Serialize for Word<'_> {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let word = match self.0 {
+            Verdict::BIsFaster => "b_is_faster",
+            Verdict::BIsSlower => "b_is_slower",
+            Verdict::NoDifferenceShown => "no_difference_shown",
+            Verdict::NotSteady => "not_steady",
+            Verdict::Stopped { .. } => "stopped",
+            Verdict::NotMeasured => "not_measured",
+        };
+        s.collect_map([("verdict", word)])
+    }
+}
+
+#[derive(Serialize)]
+struct MetricRow {
+    metric: Metric,
+    name: &'static str,
+    higher_is_better: bool,
+    a_median: Option<f64>,
+    b_median: Option<f64>,
+    #[serde(flatten)]
+    ratio: Option<Ratio>,
+    adjusted_p: Option<f64>,
+    mark: Mark,
+}
+
+#[derive(Serialize)]
+struct WarningText<'a> {
+    #[serde(flatten)]
+    warning: &'a Warning,
+    text: String,
+    advice: &'static str,
+}
+
+/// The JSON text, with a newline at its end.
+pub fn render(c: &Comparison, setup: &Setup, command: &str) -> String {
+    let metrics = c.rows.iter().map(|r| MetricRow {
+        metric: r.metric,
+        name: r.metric.name(),
+        higher_is_better: r.metric.higher_is_better(),
+        a_median: r.a_median,
+        b_median: r.b_median,
+        ratio: r.ratio,
+        adjusted_p: r.adjusted_p,
+        mark: r.mark,
+    });
+    let warnings = c.warnings.iter().map(|w| WarningText { warning: w, text: w.to_string(), advice: w.advice() });
+    let top = Top {
+        format: FORMAT,
+        headline: compare_text::headline(c),
+        verdict: Word(&c.verdict),
+        difference: c.verdict.is_difference(),
+        primary: c.primary,
+        level: LEVEL,
+        interval_coverage: COVERAGE,
+        pairs_done: c.pairs_done,
+        plan: &c.plan,
+        metrics: metrics.collect(),
+        a: &c.a,
+        b: &c.b,
+        warnings: warnings.collect(),
+        setup,
+        command,
+    };
+    serde_json::to_string_pretty(&top).expect("plain data serialises") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::PairResult;
+    use crate::metric::RunMetrics;
+    use serde_json::{Value, json};
+
+    fn comparison(done: usize) -> Comparison {
+        let run = |iops: f64| RunMetrics { iops: Some(iops), cpu_per_io_ns: Some(100.0), ..RunMetrics::default() };
+        let mut pairs = vec![PairResult { a: run(1000.0), b: run(800.0) }; done];
+        if let Some(p) = pairs.first_mut() {
+            p.a.cpu_per_io_ns = None;
+        }
+        let side = |label: &str| SideTotals { label: label.into(), ..SideTotals::default() };
+        Comparison::evaluate(Plan::new(10, 1, 5).unwrap(), Metric::Iops, &pairs, side("x=1"), side("x=2"))
+    }
+
+    #[test]
+    fn a_script_reads_verdict_ratio_and_warnings() {
+        let text = render(&comparison(10), &Setup::default(), "mqblk compare j.fio");
+        let v: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&v["verdict"], &v["difference"], &v["format"]), (&json!("b_is_slower"), &json!(true), &json!(1)));
+        let iops = &v["metrics"][0];
+        assert_eq!((&iops["metric"], &iops["mark"], &iops["name"]), (&json!("iops"), &json!("worse"), &json!("IOPS")));
+        assert!((iops["ratio"].as_f64().unwrap() - 0.8).abs() < 1e-9 && iops["low"].as_f64().unwrap() <= 0.8 + 1e-9);
+        assert_eq!((&v["metrics"][1]["metric"], v["metrics"][1].get("ratio")), (&json!("cpu_per_io"), None));
+        assert_eq!(v["warnings"][0]["warning"], "few_pairs");
+        assert!(v["warnings"][0]["advice"].as_str().unwrap().contains("12 pairs"));
+        assert_eq!(
+            (&v["a"]["label"], &v["plan"]["seed"], &v["command"]),
+            (&json!("x=1"), &json!(5), &json!("mqblk compare j.fio"))
+        );
+    }
+
+    #[test]
+    fn a_stopped_comparison_is_no_difference() {
+        let v: Value = serde_json::from_str(&render(&comparison(4), &Setup::default(), "")).unwrap();
+        assert_eq!((&v["verdict"], &v["difference"], &v["pairs_done"]), (&json!("stopped"), &json!(false), &json!(4)));
+    }
+}

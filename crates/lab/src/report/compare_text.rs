@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The comparison for people: verdict, table, where the time went, warnings, how to repeat it.
+//!
+//! Guarantees: the first line is the verdict with its figure; every ratio carries its interval and the number of pairs; a verdict of "no
+//! difference shown" says how large a difference would have been seen. Does not: colour or wrap.
+
+use std::fmt::Write;
+
+use super::num;
+use super::stages;
+use crate::compare::{Comparison, Mark, Row, SideTotals};
+use crate::metric::Metric;
+use crate::stage::StageTimes;
+use crate::verdict::{LEVEL, Verdict};
+
+/// The whole report. `replay` is the command that repeats the comparison.
+pub fn report(c: &Comparison, replay: &str) -> String {
+    // Writing to a String cannot fail, so the results of write! are dropped throughout.
+    let mut out = format!("{}\n\n", headline(c));
+    let _ = writeln!(out, "  A: {}\n  B: {}\n", c.a.label, c.b.label);
+    table(&mut out, c);
+    stage_table(&mut out, &c.a, &c.b);
+    if !c.warnings.is_empty() {
+        out.push('\n');
+    }
+    for w in &c.warnings {
+        let _ = writeln!(out, "warning: {w}\n         {}", w.advice());
+    }
+    let _ = writeln!(out, "\nrepeat: {replay}");
+    out
+}
+
+/// `B is faster: IOPS +4.1% [+1.2%, +7.0%], 12 pairs, p = 0.004`.
+pub fn headline(c: &Comparison) -> String {
+    let Some(r) = c.row(c.primary).and_then(|row| row.ratio) else { return c.verdict.to_string() };
+    let (low, high) = r.percent_interval();
+    let figure = format!("{} {:+.1}% [{low:+.1}%, {high:+.1}%]", c.primary.name(), r.percent());
+    let basis = format!("{} pairs, p {}", c.pairs_done, p_value(r.p));
+    match c.verdict {
+        Verdict::NoDifferenceShown if r.p < 1.0 - crate::verdict::COVERAGE => {
+            format!("{}: {figure}, {basis}; a verdict needs p < {LEVEL}: run more pairs to decide", c.verdict)
+        }
+        Verdict::NoDifferenceShown => {
+            format!(
+                "{}: {figure}, {basis}; a difference of {:.1}% would have been seen",
+                c.verdict,
+                100.0 * r.resolution
+            )
+        }
+        _ => format!("{}: {figure}, {basis}", c.verdict),
+    }
+}
+
+fn p_value(p: f64) -> String {
+    match p {
+        p if p < 0.0001 => "< 0.0001".to_owned(),
+        p if p < 0.01 => format!("= {p:.4}"),
+        p => format!("= {p:.2}"),
+    }
+}
+
+fn table(out: &mut String, c: &Comparison) {
+    let _ =
+        writeln!(out, "  {:<15}{:>12}{:>12}   {:<30}verdict", "metric", "A median", "B median", "B/A [95% interval]");
+    for row in &c.rows {
+        let value = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| metric_value(row.metric, v));
+        let (a, b) = (value(row.a_median), value(row.b_median));
+        let ratio = row.ratio.map_or_else(String::new, |r| format!("{:.3} [{:.3}, {:.3}]", r.ratio, r.low, r.high));
+        let _ = writeln!(out, "  {:<15}{a:>12}{b:>12}   {ratio:<30}{}", row.metric.name(), word(c, row));
+    }
+    if c.rows.iter().any(|r| r.metric != c.primary && r.mark != Mark::None) {
+        let _ = writeln!(
+            out,
+            "  (the verdict rests on {}; the other metrics are marked after Holm's correction)",
+            c.primary.name()
+        );
+    }
+}
+
+fn word(c: &Comparison, row: &Row) -> &'static str {
+    match (row.mark, row.ratio, c.verdict) {
+        (_, None, _) => "not measured in every run",
+        (_, _, Verdict::Stopped { .. }) => "",
+        (Mark::Better, ..) => "B is better",
+        (Mark::Worse, ..) => "B is worse",
+        (Mark::None, ..) => "no difference shown",
+    }
+}
+
+fn metric_value(metric: Metric, value: f64) -> String {
+    match metric {
+        Metric::Iops if value < 100.0 => format!("{value:.1}"),
+        Metric::Iops => num::short(value.round() as u64, num::RATE_DIGITS, num::Scale::Decimal, ""),
+        Metric::BytesPerSecond => num::bytes_per_second(value.round() as u64, num::Scale::Binary),
+        _ => num::latency(value),
+    }
+}
+
+/// Mean time per request in each stage, side by side, and costs.
+fn stage_table(out: &mut String, a: &SideTotals, b: &SideTotals) {
+    let (Some(a), Some(b)) = (&a.stages, &b.stages) else { return };
+    if a.times.n == 0 || b.times.n == 0 {
+        return;
+    }
+    let _ = writeln!(out, "\n  {:<15}{:>12}{:>12}   difference (mean per request)", "where time went", "A", "B");
+    for (i, name) in StageTimes::NAMES.iter().enumerate() {
+        if let (Some(x), Some(y)) = (a.times.means()[i], b.times.means()[i]) {
+            let (sign, gap) = if y < x { ('-', x - y) } else { ('+', y - x) };
+            let (shown_a, shown_b) = (num::latency(x), num::latency(y));
+            let _ = writeln!(out, "  {name:<15}{shown_a:>12}{shown_b:>12}   {sign}{}", num::latency(gap));
+        }
+    }
+    let percent = |merges: u64, n: u64| format!("{:.1}%", 100.0 * merges as f64 / (merges + n) as f64);
+    let (ma, mb) = (percent(a.merges, a.times.n), percent(b.merges, b.times.n));
+    let _ = writeln!(out, "  {:<15}{ma:>12}{mb:>12}", "merged bios");
+    if let (Some(x), Some(y)) = (a.context_switches_per_io(), b.context_switches_per_io()) {
+        let _ = writeln!(out, "  {:<15}{x:>12.4}{y:>12.4}", "switches per IO");
+    }
+    for (side, facts) in [("A", a), ("B", b)] {
+        if let Some(l) = &facts.little {
+            let _ = writeln!(out, "  Little's law, {side}: {}", stages::little(l));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::PairResult;
+    use crate::metric::RunMetrics;
+    use crate::plan::Plan;
+    use crate::stage::StageFacts;
+
+    fn pairs(n: u32, ratio: f64, noise: f64) -> Vec<PairResult> {
+        let run = |iops: f64| RunMetrics {
+            iops: Some(iops),
+            bytes_per_second: Some(iops * 4096.0),
+            latency_mean_ns: Some(32e9 / iops),
+            ..RunMetrics::default()
+        };
+        let wobble = |i: u32, k: u32| 1.0 + noise * (f64::from((i * 7 + k * 3) % 11) / 10.0 - 0.5);
+        (0..n)
+            .map(|i| PairResult { a: run(200_000.0 * wobble(i, 1)), b: run(200_000.0 * ratio * wobble(i, 2)) })
+            .collect()
+    }
+
+    fn side(label: &str, scheduler_ns: u64) -> SideTotals {
+        let times = StageTimes { ctx_ns: 4_000, scheduler_ns, device_ns: 90_000, n: 100, ..StageTimes::default() };
+        let stages = StageFacts { times, ios: 100, merges: 0, ..StageFacts::default() };
+        SideTotals { label: label.into(), stages: Some(stages), job_cpu_percent: Some(40.0), errors: 0 }
+    }
+
+    fn compare(pairs: &[PairResult]) -> Comparison {
+        let plan = Plan::new(12, 1, 3).unwrap();
+        Comparison::evaluate(
+            plan,
+            Metric::Iops,
+            pairs,
+            side("scheduler=mq-deadline", 60_000),
+            side("scheduler=none", 0),
+        )
+    }
+
+    #[test]
+    fn a_difference() {
+        let text = report(&compare(&pairs(12, 1.2, 0.01)), "mqblk compare x.fio");
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("B is faster: IOPS +20."), "{text}");
+        assert!(lines[0].ends_with("%], 12 pairs, p < 0.0001"), "{text}");
+        assert_eq!(&lines[2..4], ["  A: scheduler=mq-deadline", "  B: scheduler=none"]);
+        for needle in [
+            "  IOPS                   200k        240k   1.20",
+            "B is better\n",
+            "  scheduler             600ns         0ns   -600ns\n",
+            "  device                900ns       900ns   +0ns\n",
+            "marked after Holm's correction",
+            "\nrepeat: mqblk compare x.fio\n",
+        ] {
+            assert!(text.contains(needle), "{needle:?} in\n{text}");
+        }
+        assert!(!text.contains("completion") && !text.contains("warning"), "{text}");
+    }
+
+    #[test]
+    fn no_difference_says_what_would_have_been_seen() {
+        let text = headline(&compare(&pairs(12, 1.0, 0.05)));
+        assert!(text.starts_with("no difference shown: IOPS ") && text.ends_with("% would have been seen"), "{text}");
+    }
+
+    #[test]
+    fn a_near_miss_says_what_is_needed() {
+        // Block values with mean 0.01 and a standard error that gives p between 2 and 5 %.
+        let values = [0.013, 0.023, 0.003, 0.018, 0.002, 0.002];
+        let run = |iops: f64| RunMetrics { iops: Some(iops), ..RunMetrics::default() };
+        let pairs: Vec<PairResult> =
+            values.iter().flat_map(|v: &f64| [PairResult { a: run(1000.0), b: run(1000.0 * v.exp()) }; 2]).collect();
+        let c = compare(&pairs);
+        let p = c.row(Metric::Iops).unwrap().ratio.unwrap().p;
+        assert!((0.02..0.05).contains(&p), "{p}");
+        assert!(headline(&c).ends_with("a verdict needs p < 0.02: run more pairs to decide"), "{}", headline(&c));
+        assert!(!c.verdict.is_difference());
+    }
+
+    #[test]
+    fn a_stopped_comparison_shows_figures_and_warnings_with_advice() {
+        let text = report(&compare(&pairs(4, 1.2, 0.01)), "x");
+        assert!(text.starts_with("stopped after 4 of 12 pairs: no verdict: IOPS +"), "{text}");
+        assert!(!text.contains("B is better"), "{text}");
+        assert!(text.contains("warning: only 4 pairs\n         run 12 pairs or more"), "{text}");
+        assert_eq!(headline(&compare(&[])), "stopped after 0 of 12 pairs: no verdict");
+    }
+
+    #[test]
+    fn small_and_missing_values() {
+        assert_eq!(metric_value(Metric::Iops, 17.3), "17.3");
+        assert_eq!(metric_value(Metric::BytesPerSecond, 10_485_760.0), "10.0MiB/s");
+        let mut p = pairs(12, 1.0, 0.0);
+        p[5].a.latency_mean_ns = None;
+        assert!(report(&compare(&p), "x").contains("  mean latency              -           -"));
+        assert!(report(&compare(&p), "x").contains("not measured in every run"));
+    }
+}
