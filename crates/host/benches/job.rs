@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The whole path of `mqblk run` on the null driver: job engine, block layer, latencies recorded.
 //!
-//! Prints I/Os per second of one job thread (and of two) for a few settings. Smoke-sized under `cargo test`.
+//! Prints I/Os per second of one job thread (and of two) for a few settings; an argument picks one by name. Smoke-sized under `cargo test`.
 
 use host::run::{RunPlan, prepare};
 use std::ops::ControlFlow;
@@ -26,6 +26,7 @@ fn iops(job: &str, settings: &[(&str, &str)]) -> f64 {
 
 fn main() {
     let smoke = !std::env::args().any(|a| a == "--bench");
+    let only = std::env::args().skip(1).find(|a| !a.starts_with('-'));
     host::clock::start();
     let ms = if smoke { 20 } else { 1500 };
     let job = |more: &str| {
@@ -42,6 +43,9 @@ fn main() {
         ("sq deadline qd32 batch 32", job(batch), &[("mode", "sq")][..]),
         ("sq deadline qd32 batch 32 x2", job(&format!("{batch}numjobs=2\n")), &[("mode", "sq")][..]),
     ] {
+        if only.as_ref().is_some_and(|o| o != name) {
+            continue;
+        }
         println!("{name}: {:.2} M IOPS", iops(&text, settings) / 1e6);
     }
 }
