@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What mq-deadline costs per request: merge attempt + insert + dispatch + completed, single-threaded, uncontended lock.
+//!
+//! Goal: the elevator's share of a random 4 KiB request at depth 32 stays below 150 ns. Non-goals: lock contention, the
+//! cost of tags and drivers. `cargo bench -p blk --bench mq_deadline` measures; under `cargo test` the same code runs
+//! once at size "smoke". The digest covers the order of dispatch, so that work cannot be optimised away or change
+//! unnoticed between two measurements.
+
+use blk::bio::{Bio, DataRef};
+use blk::elevator::testbed::TestBed;
+use blk::elevator::{BioMerge, Elevator, by_name};
+use blk::id::{HctxId, Sector};
+use blk::limits::Limits;
+use blk::request::Rq;
+use std::hint::black_box;
+use std::time::Instant as Clock;
+
+const HCTX: HctxId = HctxId::new(0);
+
+/// How requests come and go.
+#[derive(Clone, Copy)]
+struct Load {
+    name: &'static str,
+    /// Requests in the elevator or at the driver.
+    depth: usize,
+    /// Requests per insert and per dispatch.
+    batch: usize,
+    /// Of 100 requests so many are reads.
+    read_percent: u64,
+    /// With an elevator, or only the test bed's own work, to be subtracted.
+    elevator: bool,
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
+/// Runs `nr` requests; nanoseconds per request and the digest.
+fn run(load: Load, nr: u64) -> (f64, u64) {
+    let elevator: Box<dyn Elevator> =
+        by_name::<parking_lot::RawMutex>("mq-deadline", 256, 1, 256).expect("a known name").expect("not none");
+    let mut bed = TestBed::new(256, 512, Limits::default());
+    let mut rng = Rng(0x5eed_5eed);
+    let (mut plug, mut out) = (Vec::with_capacity(256), Vec::with_capacity(256));
+    let (mut freed, mut queue) = (Vec::<Rq>::with_capacity(256), Vec::<Rq>::with_capacity(256));
+    let (mut done, mut digest, mut queued) = (0, 0u64, 0);
+    let start = Clock::now();
+    while done < nr {
+        // One clock reading per batch, as the block layer does it; the value is made up.
+        let now = blk::time::Instant::from_ns(1_000_000_000 + done * 400);
+        while queued < load.depth {
+            for _ in 0..load.batch {
+                let sector = Sector((rng.next() % (1 << 28)) * 8);
+                let bio = match rng.next() % 100 < load.read_percent {
+                    true => Bio::read(sector, 8, DataRef::NONE),
+                    false => Bio::write(sector, 8, DataRef::NONE),
+                };
+                let bio = bed.bio(bio.with_user_data(sector.0), now);
+                if load.elevator && !matches!(elevator.bio_merge(&bed.cx(now), bio), BioMerge::No) {
+                    panic!("random sectors of a large disk adjoined");
+                }
+                plug.push(bed.request(bio, now));
+            }
+            queued += plug.len();
+            match load.elevator {
+                true => elevator.insert(&bed.cx(now), &mut plug, false, &mut freed),
+                false => queue.append(&mut plug),
+            }
+        }
+        match load.elevator {
+            true => elevator.dispatch(&bed.cx(now), HCTX, load.batch, &mut out),
+            false => out.extend(queue.drain(..load.batch.min(queue.len()))),
+        }
+        queued -= out.len();
+        done += out.len() as u64;
+        for rq in out.drain(..) {
+            if load.elevator {
+                elevator.completed(&bed.cx(now), &rq);
+            }
+            bed.free_with(rq, |sector| digest = digest.rotate_left(5) ^ sector);
+        }
+    }
+    (start.elapsed().as_nanos() as f64 / done as f64, black_box(digest))
+}
+
+fn main() {
+    // Cargo passes --bench to a bench run and nothing of the kind to a test run.
+    let smoke = !std::env::args().any(|a| a == "--bench");
+    let (nr, rounds) = if smoke { (2_000, 1) } else { (2_000_000, 5) };
+    let load = |name, depth, batch, read_percent| Load { name, depth, batch, read_percent, elevator: true };
+    let loads = [
+        load("random reads, depth 32, batch 1", 32, 1, 100),
+        load("random reads, depth 32, batch 16", 32, 16, 100),
+        load("random 70/30, depth 32, batch 16", 32, 16, 70),
+        load("random 70/30, depth 192, batch 32", 192, 32, 70),
+    ];
+    for load in loads {
+        let best = |load| {
+            let runs = (0..rounds).map(|_| run(load, nr));
+            runs.min_by(|a, b| a.0.total_cmp(&b.0)).expect("at least one round")
+        };
+        let (with, digest) = best(load);
+        let (without, _) = best(Load { elevator: false, ..load });
+        println!(
+            "{:36} {:6.1} ns/request ({with:.1} with, {without:.1} without elevator), digest {digest:016x}",
+            load.name,
+            with - without
+        );
+    }
+}
