@@ -11,6 +11,7 @@
 //!
 //! Source: Linux 6.19 block/elevator.c, block/blk-mq-sched.c, block/blk-merge.c.
 
+use super::merge_filter::MergeFilter;
 use super::merge_hash::MergeHash;
 use super::{BioMerge, BioRef, ElvCx};
 use crate::bio::BioSlot;
@@ -19,6 +20,7 @@ use crate::merge::{
     bio_merge_kind, rq_is_mergeable,
 };
 use crate::request::{Request, RequestId, Rq};
+use std::sync::Arc;
 
 /// The request of a slab number.
 #[inline]
@@ -30,19 +32,33 @@ pub(crate) fn request<'a>(cx: &ElvCx<'a>, rq: u32) -> &'a Request {
 pub(crate) struct MergeCache {
     hash: MergeHash,
     last_merge: Option<u32>,
+    /// What the requests in `hash` start and end at; for a look before the lock is taken.
+    filter: Arc<MergeFilter>,
+    /// Per request in `hash`: the start sector the filter knows.
+    starts: Box<[u64]>,
 }
 
 impl MergeCache {
     /// For requests 0..`nr_requests`.
     pub(crate) fn new(nr_requests: usize) -> MergeCache {
-        MergeCache { hash: MergeHash::new(nr_requests), last_merge: None }
+        MergeCache {
+            hash: MergeHash::new(nr_requests),
+            last_merge: None,
+            filter: Arc::new(MergeFilter::new(nr_requests)),
+            starts: vec![0; nr_requests].into_boxed_slice(),
+        }
+    }
+
+    /// The filter: a bio of which it says that nothing adjoins it need not be offered.
+    pub(crate) fn filter(&self) -> &Arc<MergeFilter> {
+        &self.filter
     }
 
     /// A request was queued.
     #[inline]
-    pub(crate) fn queued(&mut self, rq_fields: &Request, rq: u32) {
-        if rq_is_mergeable(rq_fields) {
-            self.hash.insert(rq, rq_fields.end_sector().0);
+    pub(crate) fn queued(&mut self, fields: &Request, rq: u32) {
+        if rq_is_mergeable(fields) {
+            self.link(fields, rq);
             self.last_merge.get_or_insert(rq);
         }
     }
@@ -50,9 +66,42 @@ impl MergeCache {
     /// A request leaves the elevator or was joined into another: it is no candidate any more.
     #[inline]
     pub(crate) fn forget(&mut self, rq: u32) {
-        self.hash.remove(rq);
+        self.unlink(rq);
         if self.last_merge == Some(rq) {
             self.last_merge = None;
+        }
+    }
+
+    #[inline]
+    fn link(&mut self, fields: &Request, rq: u32) {
+        let (start, end) = (fields.sector().0, fields.end_sector().0);
+        self.hash.insert(rq, end);
+        self.starts[rq as usize] = start;
+        self.filter.add(start, end);
+    }
+
+    #[inline]
+    fn unlink(&mut self, rq: u32) {
+        if let Some(end) = self.hash.remove(rq) {
+            self.filter.remove(self.starts[rq as usize], end);
+        }
+    }
+
+    /// A request has grown; if it is in the hash, it is found at its new end.
+    fn resized(&mut self, fields: &Request, rq: u32) {
+        if self.hash.is_linked(rq) {
+            self.unlink(rq);
+            self.link(fields, rq);
+        }
+    }
+
+    /// A request starts earlier; its place among those with the same end stays.
+    fn moved_front(&mut self, fields: &Request, rq: u32) {
+        if self.hash.is_linked(rq) {
+            let (start, end) = (fields.sector().0, fields.end_sector().0);
+            self.filter.remove(self.starts[rq as usize], end);
+            self.filter.add(start, end);
+            self.starts[rq as usize] = start;
         }
     }
 
@@ -63,7 +112,7 @@ impl MergeCache {
             if rq_is_mergeable(request(cx, rq)) {
                 return Some(rq);
             }
-            self.hash.remove(rq);
+            self.unlink(rq);
         }
     }
 }
@@ -107,7 +156,7 @@ pub(crate) fn merge_bio<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, bio: BioRef) -
             }
             let next = q.latter(cx, rq).filter(|&next| join(q, cx, rq, next));
             if next.is_none() {
-                q.cache().hash.reposition(rq, fields.end_sector().0);
+                q.cache().resized(fields, rq);
             }
             next
         }
@@ -118,6 +167,7 @@ pub(crate) fn merge_bio<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, bio: BioRef) -
             let prev = q.former(cx, rq).filter(|&prev| join(q, cx, prev, rq));
             if prev.is_none() {
                 q.front_merged(cx, rq);
+                q.cache().moved_front(fields, rq);
             }
             prev.map(|_| rq)
         }
@@ -156,7 +206,7 @@ fn join<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, rq: u32, next: u32) -> bool {
     q.joined(cx, rq, next);
     let cache = q.cache();
     cache.forget(next);
-    cache.hash.reposition(rq, fields.end_sector().0);
+    cache.resized(fields, rq);
     cache.last_merge = Some(rq);
     true
 }

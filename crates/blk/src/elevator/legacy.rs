@@ -132,6 +132,9 @@ impl<P: Policy> LegacyElevator for Legacy<P> {
     }
 
     fn bio_merge(&mut self, cx: &ElvCx<'_>, bio: BioRef) -> BioMerge {
+        if !self.cache.filter().may_adjoin(cx.bios.bio(bio.0)) {
+            return BioMerge::No;
+        }
         merge_bio(self, cx, bio)
     }
 

@@ -4,7 +4,7 @@
 //! Guarantees: no allocation after construction; insertion and removal O(1), a search O(1) on average. Of several
 //! requests that end at the same sector the newest is found, as in the kernel's `elv_rqhash_find`. The table says
 //! nothing about operation, direction or class: whoever finds a request checks that it fits. Needs: all calls under one
-//! lock, and [`MergeHash::reposition`] after a request's end moved.
+//! lock; a request whose end moves is taken out before and put in again after.
 
 #[derive(Clone, Copy)]
 struct Node {
@@ -65,12 +65,12 @@ impl MergeHash {
         self.buckets[bucket] = rq;
     }
 
-    /// Takes a request out; nothing happens when it is not in the table.
+    /// Takes a request out; the end it was found under, or `None` when it is not in the table.
     #[inline]
-    pub(crate) fn remove(&mut self, rq: u32) {
+    pub(crate) fn remove(&mut self, rq: u32) -> Option<u64> {
         let Node { end_sector, prev, next } = self.nodes[rq as usize];
         match prev {
-            UNLINKED => return,
+            UNLINKED => return None,
             NIL => {
                 let bucket = self.bucket(end_sector);
                 self.buckets[bucket] = next;
@@ -81,15 +81,7 @@ impl MergeHash {
             self.nodes[next as usize].prev = prev;
         }
         self.nodes[rq as usize].prev = UNLINKED;
-    }
-
-    /// Tells the table that a request's end moved to `end_sector`; it becomes the newest. A request that is not in the
-    /// table stays out.
-    pub(crate) fn reposition(&mut self, rq: u32, end_sector: u64) {
-        if self.is_linked(rq) {
-            self.remove(rq);
-            self.insert(rq, end_sector);
-        }
+        Some(end_sector)
     }
 
     /// The newest request that ends where `sector` starts.
@@ -128,20 +120,10 @@ mod tests {
                 if let Some(old) = old {
                     model.get_mut(&old).expect("known").retain(|&x| x != rq);
                 }
-                match (old, rng.below(2)) {
-                    (Some(_), 0) => hash.remove(rq),
-                    (Some(_), _) => {
-                        hash.reposition(rq, end);
-                        end_of[rq as usize] = Some(end);
-                    }
-                    (None, 0) => {
-                        hash.remove(rq);
-                        hash.reposition(rq, end);
-                    }
-                    (None, _) => {
-                        hash.insert(rq, end);
-                        end_of[rq as usize] = Some(end);
-                    }
+                assert_eq!(hash.remove(rq), old);
+                if rng.below(3) != 0 {
+                    hash.insert(rq, end);
+                    end_of[rq as usize] = Some(end);
                 }
                 if let Some(end) = end_of[rq as usize] {
                     model.entry(end).or_default().push(rq);
@@ -159,7 +141,7 @@ mod tests {
         let mut hash = MergeHash::new(1);
         hash.insert(0, u64::MAX);
         assert_eq!(hash.find(u64::MAX), Some(0));
-        hash.remove(0);
+        assert_eq!(hash.remove(0), Some(u64::MAX));
         assert_eq!(hash.find(u64::MAX), None);
     }
 }

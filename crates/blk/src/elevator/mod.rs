@@ -8,6 +8,7 @@
 mod bio_merge;
 mod deadline_lists;
 mod fifo;
+mod merge_filter;
 mod merge_hash;
 mod rbtree;
 mod tunables;

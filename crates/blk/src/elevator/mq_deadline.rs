@@ -13,7 +13,7 @@
 //! (0 or 1, 1), `prio_aging_expire` (ms, 10000), `async_depth` (scheduler tags that writes may use, `nr_requests`).
 //!
 //! # Limits
-//! One lock for the whole disk, taken once per inserted or dispatched batch and once per offered bio. The position,
+//! One lock for the whole disk, taken once per inserted or dispatched batch and once per bio that may adjoin a request. The position,
 //! `starved` and the batch count are the disk's, not the hardware queue's: `dispatch` for one hctx may give out requests
 //! of another. An ageing probe that finds a request too young has still chosen a direction and ended the batch: that is
 //! what the kernel does, and recorded traces show it. No zoned disks.
@@ -28,6 +28,7 @@
 use super::bio_merge::{MergeCache, MergeQueue, insert_merge, merge_bio, request};
 use super::deadline_lists::{Dir, DirLists, SortNodes, choose_direction};
 use super::fifo::Fifo;
+use super::merge_filter::MergeFilter;
 use super::tunables::{INT_MAX, TunableDef, TunableSet};
 use super::{BioMerge, BioRef, Elevator, ElvCx, Tunable};
 use crate::bio::{BioSlot, IoPrio, IoPrioClass, Op, OpFlags};
@@ -38,6 +39,7 @@ use crate::time::{Duration, Instant};
 use core::sync::atomic::{AtomicU32, Ordering};
 use crossbeam_utils::CachePadded;
 use lock_api::{Mutex, RawMutex};
+use std::sync::Arc;
 
 #[cfg(test)]
 mod tests;
@@ -90,6 +92,7 @@ pub struct MqDeadline<L: RawMutex> {
     /// Per request: the class it is counted in, from its first insertion to its completion. A field belongs to the
     /// owner of the request, so completion needs no lock.
     class: Box<[FieldU8]>,
+    merge_filter: Arc<MergeFilter>,
     state: CachePadded<Mutex<L, State>>,
 }
 
@@ -159,6 +162,7 @@ impl<L: RawMutex> MqDeadline<L> {
             nr_queued: CachePadded::new(AtomicU32::new(0)),
             completed: CachePadded::new([const { AtomicU32::new(0) }; NR_CLASSES]),
             class: (0..nr_slab_requests).map(|_| not_counted()).collect(),
+            merge_filter: state.cache.filter().clone(),
             state: CachePadded::new(Mutex::new(state)),
         };
         elevator.set_depth(nr_requests);
@@ -215,7 +219,7 @@ impl<L: RawMutex + Send + Sync> Elevator for MqDeadline<L> {
     }
 
     fn bio_merge(&self, cx: &ElvCx<'_>, bio: BioRef) -> BioMerge {
-        if self.nr_queued.load(Ordering::Relaxed) == 0 {
+        if !self.merge_filter.may_adjoin(cx.bios.bio(bio.0)) {
             return BioMerge::No;
         }
         let front_merges = self.tunables.get(FRONT_MERGES) != 0;
