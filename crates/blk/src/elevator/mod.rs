@@ -11,6 +11,7 @@ mod fifo;
 mod merge_filter;
 mod merge_hash;
 mod rbtree;
+mod sweep;
 mod tunables;
 
 pub mod mq_deadline;

@@ -26,9 +26,10 @@
 //! Behaviour of Linux 6.19 block/mq-deadline.c; the search for the next request by position is that of 6.4 and later.
 
 use super::bio_merge::{MergeCache, MergeQueue, insert_merge, merge_bio, request};
-use super::deadline_lists::{Dir, DirLists, SortNodes, choose_direction};
+use super::deadline_lists::{Dir, SortNodes, choose_direction};
 use super::fifo::Fifo;
 use super::merge_filter::MergeFilter;
+use super::sweep::Sweep;
 use super::tunables::{INT_MAX, TunableDef, TunableSet};
 use super::{BioMerge, BioRef, Elevator, ElvCx, Tunable};
 use crate::bio::{BioSlot, IoPrio, IoPrioClass, Op, OpFlags};
@@ -119,9 +120,7 @@ struct Merging<'a> {
 
 /// Queued requests of one priority class.
 struct Class {
-    dirs: [DirLists; 2],
-    /// First sector of the last dispatched request, per direction.
-    latest_pos: [u64; 2],
+    dirs: [Sweep; 2],
     /// Requests ever inserted.
     inserted: u32,
 }
@@ -140,7 +139,7 @@ impl<L: RawMutex> MqDeadline<L> {
     /// For a disk with `nr_slab_requests` requests in all and `nr_requests` scheduler tags per hardware queue.
     pub fn new(nr_slab_requests: usize, nr_requests: u32) -> MqDeadline<L> {
         let nodes = SortNodes::new(nr_slab_requests);
-        let class = || Class { dirs: [DirLists::new(&nodes), DirLists::new(&nodes)], latest_pos: [0; 2], inserted: 0 };
+        let class = || Class { dirs: [Sweep::new(&nodes), Sweep::new(&nodes)], inserted: 0 };
         let state = State {
             classes: [class(), class(), class()],
             nodes,
@@ -333,19 +332,23 @@ impl State {
     }
 
     /// The next request for the disk, taken out of all lists.
+    #[inline]
     fn dispatch(&mut self, cx: &ElvCx<'_>, rules: &Rules, pending: [bool; NR_CLASSES]) -> Option<u32> {
-        let rq = self.choose(rules, pending)?;
-        let fields = request(cx, rq);
-        let dir = Dir::of(fields.op()) as usize;
-        self.classes[class_of(fields.prio())].latest_pos[dir] = fields.sector().0;
+        let rq = match self.at_head.pop_front(&mut self.nodes.fifo) {
+            Some(rq) => {
+                let fields = request(cx, rq);
+                let class = &mut self.classes[class_of(fields.prio())];
+                class.dirs[Dir::of(fields.op()) as usize].move_to(&self.nodes, fields.sector().0);
+                rq
+            }
+            None => self.choose(rules, pending)?,
+        };
         self.nr_queued -= 1;
         Some(rq)
     }
 
+    /// The next of the sorted requests.
     fn choose(&mut self, rules: &Rules, pending: [bool; NR_CLASSES]) -> Option<u32> {
-        if let Some(rq) = self.at_head.pop_front(&mut self.nodes.fifo) {
-            return Some(rq);
-        }
         if pending.iter().filter(|p| **p).count() >= 2 {
             let born_before = rules.now - rules.prio_aging_expire;
             if let Some(rq) = [BE, IDLE].into_iter().find_map(|class| self.choose_in(class, rules, Some(born_before))) {
@@ -365,24 +368,18 @@ impl State {
     /// direction and the end of the batch stand.
     fn choose_in(&mut self, class: usize, rules: &Rules, born_before: Option<Instant>) -> Option<u32> {
         let (n, c) = (&mut self.nodes, &mut self.classes[class]);
-        let last = self.last_dir as usize;
-        let mut next = None;
-        if self.batching < rules.fifo_batch {
-            next = c.dirs[last].first_at_or_after(n, c.latest_pos[last]);
-        }
-        let rq = match next {
-            Some(rq) => rq,
-            None => {
-                let [reads, writes] = [&c.dirs[0], &c.dirs[1]].map(|d| !d.is_empty());
+        let rq = match c.dirs[self.last_dir as usize].ahead() {
+            Some(next) if self.batching < rules.fifo_batch => next,
+            _ => {
+                let [reads, writes] = [&c.dirs[0], &c.dirs[1]].map(|d| !d.lists().is_empty());
                 let dir = choose_direction(reads, writes, &mut self.starved, rules.writes_starved)?;
-                let lists = &c.dirs[dir as usize];
-                let ahead = match lists.has_expired(n, rules.now) {
-                    true => None,
-                    false => lists.first_at_or_after(n, c.latest_pos[dir as usize]),
-                };
                 self.last_dir = dir;
                 self.batching = 0;
-                ahead.or_else(|| lists.oldest()).expect("the direction has requests")
+                let sweep = &c.dirs[dir as usize];
+                match sweep.ahead() {
+                    Some(next) if !sweep.lists().has_expired(n, rules.now) => next,
+                    _ => sweep.lists().oldest().expect("the direction has requests"),
+                }
             }
         };
         let dir = self.last_dir as usize;
@@ -390,7 +387,7 @@ impl State {
             return None;
         }
         self.batching += 1;
-        c.dirs[dir].remove(n, rq);
+        c.dirs[dir].take(n, rq);
         self.cache.forget(rq);
         Some(rq)
     }
@@ -406,7 +403,7 @@ impl MergeQueue for Merging<'_> {
             return None;
         }
         let class = class_of(IoPrio::from_bits(bio.prio.get()));
-        self.st.classes[class].dirs[Dir::of(bio.op()) as usize].starting_at(&self.st.nodes, bio.end_sector())
+        self.st.classes[class].dirs[Dir::of(bio.op()) as usize].lists().starting_at(&self.st.nodes, bio.end_sector())
     }
 
     fn former(&self, _cx: &ElvCx<'_>, rq: u32) -> Option<u32> {

@@ -74,6 +74,13 @@ impl RbNodes {
         rq
     }
 
+    /// The sector `rq` is sorted by.
+    #[inline]
+    pub(crate) fn sector(&self, rq: u32) -> u64 {
+        debug_assert!(self.at(rq).parent != UNLINKED);
+        self.at(rq).sector
+    }
+
     /// The request after `rq` in its tree.
     pub(crate) fn latter(&self, rq: u32) -> Option<u32> {
         debug_assert!(self.at(rq).parent != UNLINKED);
