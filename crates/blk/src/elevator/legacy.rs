@@ -269,3 +269,6 @@ impl QueueHead {
         Some(rq)
     }
 }
+
+#[cfg(test)]
+mod tests;
