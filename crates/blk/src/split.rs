@@ -122,8 +122,8 @@ mod tests {
             && sector / u64::from(limits.chunk_sectors)
                 != (sector + u64::from(n) - 1) / u64::from(limits.chunk_sectors);
         let segments = (u64::from(n) << 9).div_ceil(u64::from(limits.max_segment_size));
-        let ends_physical = (sector + u64::from(n)) % u64::from(limits.physical_block_size >> 9) == 0;
-        if n % lb != 0 {
+        let ends_physical = (sector + u64::from(n)).is_multiple_of(u64::from(limits.physical_block_size >> 9));
+        if !n.is_multiple_of(lb) {
             return Err("not whole logical blocks".into());
         }
         if n > max_sectors_of(limits, op) {

@@ -66,7 +66,6 @@ impl Deadline {
 
 impl Policy for Deadline {
     const NAME: &'static str = NAME;
-    const DISPATCH_SORTS: bool = false;
 
     fn new(nodes: &SortNodes) -> Deadline {
         Deadline {

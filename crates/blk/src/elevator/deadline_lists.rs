@@ -146,7 +146,7 @@ mod tests {
                 .map(|_| choose_direction(true, true, &mut starved, limit).expect("queued"))
                 .collect();
             for (i, dir) in turns.iter().enumerate() {
-                let expected = if (i as u64 + 1) % (limit + 1) == 0 { Dir::Write } else { Dir::Read };
+                let expected = if (i as u64 + 1).is_multiple_of(limit + 1) { Dir::Write } else { Dir::Read };
                 assert_eq!(*dir, expected, "writes_starved={limit} turn {i}");
             }
         }

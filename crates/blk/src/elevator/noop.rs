@@ -3,7 +3,6 @@
 //!
 //! # Synopsis
 //! First come, first served. A bio is merged with the request that ends where it starts, or with the last merged one.
-//! Requests that are let go in one go (a drain) are sorted one way, upwards from the disk's position.
 //!
 //! # Options
 //! None.
@@ -32,7 +31,6 @@ pub(crate) struct Noop {
 
 impl Policy for Noop {
     const NAME: &'static str = NAME;
-    const DISPATCH_SORTS: bool = true;
 
     fn new(_nodes: &SortNodes) -> Noop {
         Noop { list: Fifo::new() }

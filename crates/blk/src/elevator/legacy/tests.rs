@@ -107,34 +107,6 @@ fn noop_merges_behind_and_joins_only_what_came_together() {
 }
 
 #[test]
-fn a_drain_sorts_upwards_from_the_position_and_keeps_operations_apart() {
-    let mut f = Fixture::new("noop");
-    f.queue(&[read(300)]);
-    assert_eq!(f.take(1), [300]);
-    f.queue(&[read(500), read(100), read(400), read(200), write(50), write(350), read(10)]);
-    f.e.drain(&f.bed.cx(f.now));
-    assert_eq!(f.drain(), [400, 500, 100, 200, 350, 50, 10]);
-}
-
-#[test]
-fn what_the_driver_gave_back_is_next_and_never_overtaken() {
-    for name in LEGACY_NAMES {
-        let mut f = Fixture::new(name);
-        f.queue(&[read(500), read(600), read(700)]);
-        let (a, b) = (f.next().expect("queued"), f.next().expect("queued"));
-        for rq in [b, a] {
-            f.e.add(&f.bed.cx(f.now), rq, LegacyInsert::Front, &mut Vec::new());
-        }
-        assert!(matches!(f.offer(read(508)), BioMerge::No), "{name}: let go, so not merged with");
-        f.queue(&[read(550)]);
-        f.e.drain(&f.bed.cx(f.now));
-        let order = f.drain();
-        assert_eq!(order[..2], [500, 600], "{name}");
-        assert_eq!(order.len(), 4, "{name}");
-    }
-}
-
-#[test]
 fn deadline_goes_on_from_the_request_that_followed() {
     let mut f = Fixture::new("deadline");
     f.queue(&[read(100), read(300), read(500)]);
@@ -244,13 +216,8 @@ fn nothing_is_lost_or_given_out_twice() {
                         assert_eq!(f.bed.free(gone), [0u64; 0], "a joined request has no bios left");
                     }
                 }
-                3 if rng.below(20) == 0 => f.e.drain(&f.bed.cx(f.now)),
                 _ => {
                     let Some(rq) = f.next() else { continue };
-                    if rng.below(4) == 0 {
-                        f.e.add(&f.bed.cx(f.now), rq, LegacyInsert::Front, &mut Vec::new());
-                        continue;
-                    }
                     for user_data in f.bed.free(rq) {
                         assert!(owed.remove(&user_data), "seed {seed}: bio {user_data} ended twice");
                     }
