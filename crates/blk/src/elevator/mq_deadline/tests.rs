@@ -283,6 +283,21 @@ fn nomerges_switches_off_the_search_and_then_everything() {
 }
 
 #[test]
+fn the_request_that_absorbed_another_is_the_last_merged() {
+    let mut f = Fixture::new(16);
+    f.bed = TestBed::new(16, 16, Limits::default()).with_nomerges(1);
+    f.insert(&[write(116), write(100)]);
+    // In front of 116, the first queued; then 100 absorbs it. Only the one-hit cache can find 100 for the last bio.
+    for sector in [108, 124] {
+        match f.offer(write(sector)) {
+            BioMerge::Merged { freed } => drop(freed.map(|gone| f.bed.free(gone))),
+            BioMerge::No => panic!("{sector} found nothing"),
+        }
+    }
+    assert_eq!(f.drain(), [(100, 32)]);
+}
+
+#[test]
 fn a_joined_request_keeps_the_earlier_expiry() {
     let mut f = Fixture::new(16).with(&[("fifo_batch", 1), ("read_expire", 100)]);
     f.insert(&[read(908)]);
