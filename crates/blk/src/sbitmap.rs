@@ -179,9 +179,9 @@ impl Sbitmap {
         let start = self.start(hint);
         let index = start >> self.shift;
         let word = &self.words[index as usize];
-        let bit = match word.claim_one(word.mask() & self.from(start)) {
+        let bit = match word.claim_anywhere(word.mask() & self.from(start), reclaim) {
             Some(bit) => Some((index << self.shift) + bit),
-            None => self.search(start, u32::MAX, reclaim),
+            None => self.search_on(start, u32::MAX, reclaim),
         };
         self.update_hint(hint, start, bit);
         bit
@@ -194,7 +194,12 @@ impl Sbitmap {
         reclaim: &impl Reclaim,
     ) -> Option<u32> {
         let start = self.start(hint);
-        let bit = self.search(start, shallow_depth, reclaim);
+        let index = start >> self.shift;
+        let usable = self.usable(index as usize, shallow_depth) & self.from(start);
+        let bit = match self.words[index as usize].claim_anywhere(usable, reclaim) {
+            Some(bit) => Some((index << self.shift) + bit),
+            None => self.search_on(start, shallow_depth, reclaim),
+        };
         self.update_hint(hint, start, bit);
         bit
     }
@@ -223,25 +228,18 @@ impl Sbitmap {
         }
     }
 
-    /// Looks through all words once, the one of `start` first, in `word` and then in `cleared`.
+    /// Looks through the words after that of `start`. A round-robin search that started inside a word comes back to it for
+    /// the bits below its start.
     #[inline(never)]
-    fn search(&self, start: u32, shallow_depth: u32, reclaim: &impl Reclaim) -> Option<u32> {
+    fn search_on(&self, start: u32, shallow_depth: u32, reclaim: &impl Reclaim) -> Option<u32> {
         let mut index = (start >> self.shift) as usize;
-        let mut from = self.from(start);
-        // A round-robin search that started inside a word comes back for the bits below its start.
-        let visits = self.words.len() + usize::from(from != u64::MAX);
+        let visits = self.words.len() - usize::from(self.from(start) == u64::MAX);
         for _ in 0..visits {
-            let word = &self.words[index];
-            let usable = self.usable(index, shallow_depth) & from;
-            let bit = word.claim_one(usable).or_else(|| {
-                let bits = word.claim_cleared(usable, 1, reclaim);
-                (bits != 0).then(|| bits.trailing_zeros())
-            });
-            if let Some(bit) = bit {
+            index = self.next_word(index);
+            let usable = self.usable(index, shallow_depth);
+            if let Some(bit) = self.words[index].claim_anywhere(usable, reclaim) {
                 return Some(((index as u32) << self.shift) + bit);
             }
-            from = u64::MAX;
-            index = self.next_word(index);
         }
         None
     }

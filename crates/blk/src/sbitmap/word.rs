@@ -21,7 +21,7 @@
 //! looks in between sees a full map, goes to sleep, and may never be woken although bits are free. A user-space thread can
 //! lose its CPU for milliseconds inside such a section, so spinning on a lock here is a bad bargain. Instead:
 //!
-//! 1. The exchange *is* an allocation. `claim_cleared` moves bits from state (1, 1) to (1, 0) by one compare-exchange on
+//! 1. The exchange *is* an allocation. `claim_cleared` moves bits from state (1, 1) to (1, 0) by one read-modify-write of
 //!    `cleared`, and does so only if at least one of them is a bit it may use; that one it keeps. From this moment it owns
 //!    every bit it took, so no second thread can take, free or move one of them: two movers always hold disjoint sets, and
 //!    the later and-not of `word` touches nobody else's bit. This is the safety argument; it needs no lock.
@@ -109,9 +109,9 @@ impl Word {
             if free == 0 {
                 return None;
             }
-            let bit = free & free.wrapping_neg();
+            let bit = lowest_bit(free);
             // Setting a bit that is set already changes nothing, so a lost race has nothing to undo.
-            // Pairs with: clear, claim_cleared (the last owner's use of the bit happens before ours).
+            // Pairs with: clear, return_surplus (the last owner's use of the bit happens before ours).
             if self.take.word.fetch_or(bit, Ordering::Acquire) & bit == 0 {
                 return Some(bit.trailing_zeros());
             }
@@ -124,54 +124,89 @@ impl Word {
     #[inline]
     pub(super) fn claim_batch(&self, n: u32, reclaim: &impl Reclaim) -> u64 {
         let mut word = self.take.word.load(Ordering::Relaxed);
-        let taken = loop {
-            let want = lowest_bits(!word & self.take.mask, n);
+        loop {
+            let free = !word & self.take.mask;
+            let want = lowest_bits(free, n);
             if want == 0 {
-                break 0;
+                return self.claim_cleared(self.take.mask, n, reclaim);
             }
-            // Pairs with: clear, claim_cleared.
+            // Pairs with: clear, return_surplus.
             match self.take.word.compare_exchange_weak(word, word | want, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => break want,
+                Ok(_) if want != free => return want,
+                Ok(_) => return self.fill_up(want, n, reclaim),
                 Err(now) => word = now,
             }
-        };
-        let got = taken.count_ones();
-        if got >= n {
-            return taken;
         }
-        taken | self.claim_cleared(self.take.mask, n - got, reclaim)
+    }
+
+    /// The rest of `claim_batch` if it has emptied `word`.
+    #[inline(never)]
+    fn fill_up(&self, taken: u64, n: u32, reclaim: &impl Reclaim) -> u64 {
+        match taken.count_ones() {
+            got if got < n => taken | self.claim_cleared(self.take.mask, n - got, reclaim),
+            _ => taken,
+        }
+    }
+
+    /// Takes the lowest free bit of `usable`, out of `word` if it has one, else out of `cleared`.
+    #[inline]
+    pub(super) fn claim_anywhere(&self, usable: u64, reclaim: &impl Reclaim) -> Option<u32> {
+        self.claim_one(usable).or_else(|| {
+            let bits = self.claim_cleared(usable, 1, reclaim);
+            (bits != 0).then(|| bits.trailing_zeros())
+        })
     }
 
     /// Takes up to `n` of the `usable` bits that were given back by a deferred clear; 0 if there are none.
     ///
     /// Returns the rest of them to `word`, unless somebody waits: see the module header.
-    #[inline(never)]
+    #[inline]
     pub(super) fn claim_cleared(&self, usable: u64, n: u32, reclaim: &impl Reclaim) -> u64 {
         let mut cleared = self.give.cleared.load(Ordering::Relaxed);
-        if cleared & usable == 0 {
-            return 0;
-        }
-        let leave_rest = reclaim.waiters();
-        let (want, surplus) = loop {
-            let want = lowest_bits(cleared & usable, n);
+        loop {
+            let want = if n == 1 { lowest_bit(cleared & usable) } else { lowest_bits(cleared & usable, n) };
             if want == 0 {
                 return 0;
             }
-            let rest = cleared & !want;
-            let left = if leave_rest { rest } else { 0 };
-            // Pairs with: clear_deferred (the last owner's use of the bits happens before ours).
-            match self.give.cleared.compare_exchange_weak(cleared, left, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => break (want, rest & !left),
-                Err(now) => cleared = now,
+            if want != cleared && !reclaim.waiters() {
+                // Pairs with: clear_deferred (the last owner's use of the bits happens before ours).
+                match self.give.cleared.compare_exchange_weak(cleared, 0, Ordering::Acquire, Ordering::Relaxed) {
+                    Ok(_) => {
+                        self.return_surplus(cleared & !want, reclaim);
+                        return want;
+                    }
+                    Err(now) => cleared = now,
+                }
+            } else if want.is_power_of_two() {
+                // As below, but cheaper. Pairs with: clear_deferred.
+                cleared = self.give.cleared.fetch_and(!want, Ordering::Acquire);
+                if cleared & want != 0 {
+                    return want;
+                }
+            } else {
+                // Pairs with: clear_deferred.
+                let left = cleared & !want;
+                match self.give.cleared.compare_exchange_weak(cleared, left, Ordering::Acquire, Ordering::Relaxed) {
+                    Ok(_) => return want,
+                    Err(now) => cleared = now,
+                }
             }
-        };
-        if surplus != 0 {
-            // Pairs with: claim_one, claim_batch; SeqCst: add_waiter (see Reclaim::returned).
-            let old = self.take.word.fetch_and(!surplus, Ordering::SeqCst);
-            assert!(old & (surplus | want) == surplus | want, "a bit was freed twice");
-            reclaim.returned();
         }
-        want
+    }
+
+    /// Gives back to `word` what the caller took out of `cleared` and does not want.
+    fn return_surplus(&self, surplus: u64, reclaim: &impl Reclaim) {
+        self.assert_taken(surplus);
+        // Pairs with: claim_one, claim_batch; SeqCst: add_waiter (see Reclaim::returned).
+        self.take.word.fetch_and(!surplus, Ordering::SeqCst);
+        reclaim.returned();
+    }
+
+    /// Panics if a bit the caller is about to free is free. The owner of a bit cannot read a `word` from before it got the
+    /// bit, so a plain load is enough; asking the read-modify-write for the old value would make it a loop on x86-64.
+    #[inline]
+    fn assert_taken(&self, mask: u64) {
+        assert!(self.take.word.load(Ordering::Relaxed) & mask == mask, "freed a bit that was free");
     }
 
     /// Gives bit number `bit` back by way of `cleared`.
@@ -191,9 +226,9 @@ impl Word {
     #[inline]
     pub(super) fn clear(&self, mask: u64) {
         debug_assert!(self.give.cleared.load(Ordering::Relaxed) & mask == 0, "freed a bit that was free");
+        self.assert_taken(mask);
         // Pairs with: claim_one, claim_batch; SeqCst: add_waiter (a put reads the number of waiters after this).
-        let old = self.take.word.fetch_and(!mask, Ordering::SeqCst);
-        assert!(old & mask == mask, "freed a bit that was free");
+        self.take.word.fetch_and(!mask, Ordering::SeqCst);
     }
 
     /// Sets bits of a map used as a set of flags.
@@ -225,12 +260,15 @@ pub(super) fn low_mask(n: u32) -> u64 {
     if n >= WORD_BITS { u64::MAX } else { (1 << n) - 1 }
 }
 
+/// The lowest set bit of `bits`, or 0.
+#[inline]
+fn lowest_bit(bits: u64) -> u64 {
+    bits & bits.wrapping_neg()
+}
+
 /// The `n` lowest set bits of `bits`, or all of them if there are fewer; `n` in 1..=64.
 #[inline]
 pub(super) fn lowest_bits(bits: u64, n: u32) -> u64 {
-    if n == 1 {
-        return bits & bits.wrapping_neg();
-    }
     // Nearly always the free bits lie in one run.
     let low = bits.trailing_zeros();
     if low + n <= WORD_BITS {
