@@ -10,12 +10,15 @@
 //!
 //! 1. [`add_waiter`](SbitmapQueue::add_waiter),
 //! 2. `get` once more: the tag it needs may have been freed before step 1;
-//! 3. on success, [`remove_waiter`](SbitmapQueue::remove_waiter); if that says `false` somebody has already spent a wake-up
-//!    on it, which it must pass on with [`wake_one`](SbitmapQueue::wake_one);
+//! 3. on success, [`remove_waiter`](SbitmapQueue::remove_waiter), whatever it answers;
 //! 4. else sleep until the `wake` callback of some put names it. It is then no longer registered: start over.
 //!
-//! Step 3 also holds for a waiter that gives up for another reason. Every tag taken is put some day, and every woken waiter
-//! runs. `wake` is called without a lock held and may call back into the queue.
+//! A waiter that leaves without a tag (it turns to another map, or gives up) calls `remove_waiter` too; `false` then means
+//! that a wake-up was spent on it, which it must pass on with [`wake_one`](SbitmapQueue::wake_one). One that leaves with a
+//! tag owes nothing, woken or not: the put of that tag counts like any other.
+//!
+//! Every tag taken is put some day, and every woken waiter runs. `wake` is called without a lock held and may call back
+//! into the queue.
 //!
 //! # Why no wake-up is lost
 //! *Waiter:* registers under the queue's lock, counts itself in `active`, passes a `SeqCst` fence, then reads the words.
@@ -214,8 +217,8 @@ impl<L: RawMutex> SbitmapQueue<L> {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes `waiter` off its wait queue. False if it was not there because it has been woken: the caller then owes a
-    /// [`wake_one`](Self::wake_one) unless it goes on to use the wake-up by trying `get` again.
+    /// Takes `waiter` off its wait queue. False if it was not there because it has been woken: if it leaves without a tag,
+    /// the caller then owes a [`wake_one`](Self::wake_one).
     pub fn remove_waiter(&self, waiter: WaiterId) -> bool {
         self.wait_queues.iter().any(|queue| {
             let mut queue = queue.lock();
@@ -233,7 +236,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
         self.wait_queues.iter().any(|queue| queue.lock().contains(&waiter))
     }
 
-    /// Passes on a wake-up that its receiver does not need.
+    /// Passes on a wake-up whose receiver has turned away.
     pub fn wake_one(&self, wake: &mut dyn FnMut(WaiterId)) {
         self.wake_waiters(1, wake);
     }

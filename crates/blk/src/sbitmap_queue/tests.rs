@@ -242,7 +242,7 @@ fn threads_own_tags_alone_and_none_sleeps_for_ever() {
                 // Every other thread takes up to four tags at a time, so that the 16 tags run out as well.
                 let mut tags = vec![];
                 while tags.len() < (1 + round as usize % 4).min(depth as usize / THREADS).max(1) {
-                    tags.push(wait_for_tag(&queue, &mut hint, id, &woken[me], &mut wake));
+                    tags.push(wait_for_tag(&queue, &mut hint, id, &woken[me]));
                 }
                 for tag in &tags {
                     assert!(!owned[*tag as usize].swap(true, Ordering::Relaxed), "tag {tag} has two owners");
@@ -263,13 +263,7 @@ fn threads_own_tags_alone_and_none_sleeps_for_ever() {
     }
 }
 
-fn wait_for_tag(
-    queue: &Queue,
-    hint: &mut TagAllocHint,
-    id: WaiterId,
-    woken: &AtomicBool,
-    wake: &mut dyn FnMut(WaiterId),
-) -> u32 {
+fn wait_for_tag(queue: &Queue, hint: &mut TagAllocHint, id: WaiterId, woken: &AtomicBool) -> u32 {
     loop {
         if let Some(tag) = queue.get(hint) {
             return tag;
@@ -277,9 +271,7 @@ fn wait_for_tag(
         woken.store(false, Ordering::Relaxed);
         queue.add_waiter(id);
         if let Some(tag) = queue.get(hint) {
-            if !queue.remove_waiter(id) {
-                queue.wake_one(wake);
-            }
+            queue.remove_waiter(id);
             return tag;
         }
         while !woken.load(Ordering::Acquire) {
