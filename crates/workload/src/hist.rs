@@ -70,6 +70,18 @@ impl Histogram {
         self.min_ns = self.min_ns.min(ns);
     }
 
+    /// Counts one value `times` times.
+    #[inline]
+    pub fn record_n(&mut self, ns: u64, times: u64) {
+        if times == 0 {
+            return;
+        }
+        self.counts[Self::bucket_of(ns)] += times;
+        self.total += times;
+        self.max_ns = self.max_ns.max(ns);
+        self.min_ns = self.min_ns.min(ns);
+    }
+
     /// Adds all counts of `other`.
     pub fn merge(&mut self, other: &Histogram) {
         for (a, b) in self.counts.iter_mut().zip(&other.counts) {

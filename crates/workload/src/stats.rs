@@ -71,6 +71,15 @@ impl LatencyStats {
         }
     }
 
+    /// Records the same latency `times` times.
+    #[inline]
+    pub fn record_n(&mut self, ns: u64, times: u64) {
+        self.run.record_n(ns, times);
+        if let Some(hist) = &mut self.hist {
+            hist.record_n(ns, times);
+        }
+    }
+
     /// Adds the samples of `other`. A histogram survives only when both sides have one, for percentiles over a part of
     /// the samples would be wrong; an empty side does not count.
     pub fn merge(&mut self, other: &LatencyStats) {
@@ -356,17 +365,17 @@ impl JobStats {
         self.dirs.iter().map(|d| d.bytes).sum()
     }
 
-    /// Counts a completion latency in fio's latency tables.
+    /// Counts `times` equal completion latencies in fio's latency tables.
     #[inline]
-    pub fn count_latency_class(&mut self, ns: u64) {
+    pub fn count_latency_class(&mut self, ns: u64, times: u64) {
         // Linear search from below: ten compares at worst, the low classes first.
         let class = |v: u64| LAT_BOUNDS.iter().position(|&b| v < b).unwrap_or(LAT_BOUNDS.len());
         if ns < 1_000 {
-            self.lat_ns[class(ns)] += 1;
+            self.lat_ns[class(ns)] += times;
         } else if ns < 1_000_000 {
-            self.lat_us[class(ns / 1_000)] += 1;
+            self.lat_us[class(ns / 1_000)] += times;
         } else {
-            self.lat_ms[class(ns / 1_000_000)] += 1;
+            self.lat_ms[class(ns / 1_000_000)] += times;
         }
     }
 
@@ -421,7 +430,7 @@ mod tests {
     fn latencies_fall_into_the_tables_at_their_edges() {
         let mut s = JobStats::default();
         for ns in [0, 1, 2, 999, 1_000, 1_999, 2_000, 999_999, 1_000_000, 1_999_999_999, 2_000_000_000] {
-            s.count_latency_class(ns);
+            s.count_latency_class(ns, 1);
         }
         assert_eq!(s.lat_ns, [2, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
         assert_eq!(s.lat_us, [2, 1, 0, 0, 0, 0, 0, 0, 0, 1]);

@@ -11,7 +11,6 @@ use crate::error::{Error, Result};
 use crate::mem::BufferPool;
 use blk::bio::{Bio, DataRef};
 use blk::id::{CpuId, HctxId, Sector};
-use blk::submitter::Done;
 use blk::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
@@ -69,7 +68,6 @@ struct Loop {
     disk: Arc<Disk>,
     hctx: HctxId,
     verify_errors: Vec<VerifyError>,
-    done: Vec<Done>,
     /// The driver can be waited for in a system call that also submits: wait first, then poll.
     wait_first: bool,
     now: Instant,
@@ -92,7 +90,6 @@ impl Worker {
         self.disk.driver.set_lazy_commit(hctx, self.lazy && wait_first);
         let before = usage::usage(Who::Thread);
         let mut l = Loop {
-            done: Vec::with_capacity(self.job.depth() as usize),
             job: self.job,
             sub,
             buffers: self.buffers,
@@ -210,34 +207,23 @@ impl Loop {
     /// Hands up to `max` ended I/Os to the engine; how many there were.
     #[inline]
     fn complete(&mut self, max: u32) -> u32 {
-        let mut done = std::mem::take(&mut self.done);
-        self.sub.reap_up_to(max as usize, |d| done.push(d));
-        let n = done.len() as u32;
-        for d in done.drain(..) {
+        let Loop { sub, job, buffers, verify_errors, now, .. } = self;
+        let mut n = 0;
+        sub.reap_up_to(max as usize, |d| {
+            n += 1;
             let slot = d.user_data as u32;
             if d.op.has_data() {
                 // SAFETY: the bio with this buffer's DataRef has ended: the block layer returns each bio once.
-                unsafe { self.buffers.give_back(slot) };
+                unsafe { buffers.give_back(slot) };
             }
-            if self.job.complete(slot, d.status, self.now).needs_verify {
-                self.verify(slot);
+            if job.complete(slot, d.status, *now).needs_verify {
+                verify(job, buffers, slot, verify_errors);
             }
-        }
-        self.done = done;
+        });
         if n > 0 {
-            self.job.reaped(n);
+            job.reaped(n);
         }
         n
-    }
-
-    #[cold]
-    fn verify(&mut self, slot: u32) {
-        let job = &mut self.job;
-        if let Err(e) = self.buffers.with_slot(slot, |buf| job.verify(slot, buf)) {
-            if self.verify_errors.len() < VERIFY_REPORTS {
-                self.verify_errors.push(e);
-            }
-        }
     }
 
     /// Nothing may be issued before `until`; what ends meanwhile is completed.
@@ -263,6 +249,15 @@ impl Loop {
         let short = (hctxs > 1 || self.sub.waiting() > 0).then_some(Duration::from_us(100));
         let timeout = timeout.into_iter().chain(timer).chain(short).chain([STOP_CHECK]).min();
         self.disk.waker.wait(self.sub.id(), self.hctx, min, timeout);
+    }
+}
+
+#[cold]
+fn verify(job: &mut JobThread, buffers: &mut BufferPool, slot: u32, errors: &mut Vec<VerifyError>) {
+    if let Err(e) = buffers.with_slot(slot, |buf| job.verify(slot, buf)) {
+        if errors.len() < VERIFY_REPORTS {
+            errors.push(e);
+        }
     }
 }
 

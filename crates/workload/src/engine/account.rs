@@ -37,6 +37,21 @@ pub(super) struct Sampling {
     ran: [u64; DIRS],
 }
 
+/// Completions in a row with the same latencies: those of one batch, which share their times. Recorded at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LatencyRun {
+    dir: Dir,
+    clat: u64,
+    lat: u64,
+    times: u64,
+}
+
+impl Default for LatencyRun {
+    fn default() -> Self {
+        LatencyRun { dir: Dir::Read, clat: 0, lat: 0, times: 0 }
+    }
+}
+
 impl JobThread {
     /// Follows the time: start, end of the ramp, end of the run.
     pub(super) fn tick(&mut self, now: Instant) {
@@ -67,6 +82,7 @@ impl JobThread {
 
     /// Everything measured so far was warm-up.
     fn end_ramp(&mut self, now: u64) {
+        self.run = LatencyRun::default();
         self.clock.ramping = false;
         self.clock.measured_from = now;
         self.clock.phase_start = now;
@@ -95,15 +111,22 @@ impl JobThread {
         }
         let now = now.as_ns();
         let measured = !self.clock.ramping;
+        // I/Os of a batch share their times, so equal latencies in a row are recorded once.
+        let mut run = (Dir::Read, 0, 0);
         for i in 0..self.queued.len() {
             let slot = &mut self.slots[self.queued[i] as usize];
             slot.issue_ns = now;
             slot.state = SlotState::Submitted;
             if measured && slot.kind != Kind::Flush {
-                let dir = dir_of(slot.kind);
-                self.stats.dirs[dir as usize].slat.record(now.saturating_sub(slot.start_ns));
+                let (dir, slat) = (dir_of(slot.kind), now.saturating_sub(slot.start_ns));
+                if (run.0, run.1) != (dir, slat) {
+                    self.stats.dirs[run.0 as usize].slat.record_n(run.1, run.2);
+                    run = (dir, slat, 0);
+                }
+                run.2 += 1;
             }
         }
+        self.stats.dirs[run.0 as usize].slat.record_n(run.1, run.2);
         self.queued.clear();
         if measured {
             self.stats.depth[depth_class(self.in_flight)] += u64::from(n);
@@ -137,12 +160,16 @@ impl JobThread {
             let d = &mut self.stats.dirs[dir as usize];
             d.ios += 1;
             d.bytes += u64::from(s.len);
-            d.clat.record(clat);
-            d.lat.record(ns.saturating_sub(s.start_ns));
+            let lat = ns.saturating_sub(s.start_ns);
+            if (self.run.dir, self.run.clat, self.run.lat) != (dir, clat, lat) {
+                self.settle_latencies();
+                self.run = LatencyRun { dir, clat, lat, times: 0 };
+            }
+            self.run.times += 1;
+            let d = &mut self.stats.dirs[dir as usize];
             if s.due_ns != NOT_RATED {
                 d.intended.record(ns.saturating_sub(s.due_ns));
             }
-            self.stats.count_latency_class(clat);
             if ns >= self.sampling.next {
                 self.sample(ns);
             }
@@ -203,8 +230,22 @@ impl JobThread {
     /// `n` completions were found at once.
     #[inline]
     pub fn reaped(&mut self, n: u32) {
+        self.settle_latencies();
+        self.reap.reaped(&self.plan, self.in_flight);
         if !self.clock.ramping {
             self.stats.complete[batch_class(n)] += 1;
+        }
+    }
+
+    /// Records the latencies that were held back because the next one might be equal.
+    #[inline]
+    pub(super) fn settle_latencies(&mut self) {
+        let LatencyRun { dir, clat, lat, times } = std::mem::take(&mut self.run);
+        if times > 0 {
+            let d = &mut self.stats.dirs[dir as usize];
+            d.clat.record_n(clat, times);
+            d.lat.record_n(lat, times);
+            self.stats.count_latency_class(clat, times);
         }
     }
 

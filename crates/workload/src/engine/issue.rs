@@ -48,8 +48,11 @@ impl JobThread {
             && now.as_ns() < self.check_at
             && self.reap.idle()
             && let Some(fast) = self.plan.fast
-            && let Some(slot) = self.free.pop()
         {
+            let Some(slot) = self.free.pop() else {
+                let (min, max) = self.reap.full(&self.plan, self.in_flight);
+                return Next::Reap { min, max };
+            };
             self.fast_left -= 1;
             let offset = self.offsets.plain_uniform(fast.dir);
             return self.hand_out(slot, fast.dir, offset, fast.len, NOT_RATED, now);

@@ -198,6 +198,7 @@ pub struct JobThread {
     slots: Vec<Slot>,
     in_flight: u32,
     reap: reap::Reap,
+    run: account::LatencyRun,
     issued_ios: [u64; DIRS],
     issued_bytes: [u64; DIRS],
     offsets: Offsets,
@@ -249,6 +250,7 @@ impl JobThread {
             slots: vec![Slot::default(); depth as usize],
             in_flight: 0,
             reap: reap::Reap::default(),
+            run: account::LatencyRun::default(),
             issued_ios: [0; DIRS],
             issued_bytes: [0; DIRS],
             stats: JobStats::new(&dirs, percentiles, rates.is_some()),
@@ -354,7 +356,8 @@ impl JobThread {
         }
     }
 
-    /// Measurements so far. Run times and rate samples are brought up to date twice a second and at the end.
+    /// Measurements so far, up to the last [`JobThread::reaped`]. Run times and rate samples are brought up to date twice
+    /// a second and at the end.
     pub fn stats(&self) -> &JobStats {
         &self.stats
     }

@@ -30,7 +30,7 @@ impl Reap {
     /// What to reap before the next I/O: (min, max); `None` = issue.
     pub fn ask(&mut self, plan: &Plan, in_flight: u32, full: bool) -> Option<(u32, u32)> {
         if full && self.target.is_none() {
-            self.target = Some(in_flight - plan.reap_min.clamp(1, in_flight));
+            return Some(self.full(plan, in_flight));
         }
         while let Some(target) = self.target {
             if in_flight > target {
@@ -45,6 +45,23 @@ impl Reap {
             return Some((0, plan.reap_max));
         }
         None
+    }
+
+    /// Every slot is out: what to reap.
+    #[inline]
+    pub fn full(&mut self, plan: &Plan, in_flight: u32) -> (u32, u32) {
+        let min = plan.reap_min.clamp(1, in_flight);
+        self.target = Some(in_flight - min);
+        self.poll = false;
+        (min, plan.reap_max.max(min))
+    }
+
+    /// Some I/Os were reaped; ends the round when nothing more has to be.
+    #[inline]
+    pub fn reaped(&mut self, plan: &Plan, in_flight: u32) {
+        if self.target.is_some_and(|target| in_flight <= target) && in_flight <= plan.low {
+            self.target = None;
+        }
     }
 
     /// Forgets what was due: the queue is drained for another reason.
