@@ -280,8 +280,12 @@ impl Bio {
 pub(crate) struct BioId(u32);
 
 const BIO_INDEX_BITS: u32 = 22;
+const BIO_INDEX_MASK: u32 = (1 << BIO_INDEX_BITS) - 1;
 /// Most bio slots of one submitter.
-pub const MAX_BIOS_PER_SUBMITTER: u32 = (1 << BIO_INDEX_BITS) - 1;
+pub const MAX_BIOS_PER_SUBMITTER: u32 = (1 << BIO_INDEX_BITS) - 1 - PIECE_SLOTS;
+/// Further slots of each submitter that only pieces of split bios use: however many bios wait to be split, the pieces
+/// of the first find room, so it ends.
+pub(crate) const PIECE_SLOTS: u32 = 8;
 const _: () = assert!(MAX_SUBMITTERS <= 1 << (32 - BIO_INDEX_BITS));
 
 impl BioId {
@@ -290,7 +294,7 @@ impl BioId {
 
     #[inline]
     pub(crate) fn new(submitter: SubmitterId, index: u32) -> BioId {
-        debug_assert!(index < MAX_BIOS_PER_SUBMITTER);
+        debug_assert!(index < BIO_INDEX_MASK);
         BioId((submitter.index() as u32) << BIO_INDEX_BITS | index)
     }
 
@@ -301,7 +305,7 @@ impl BioId {
 
     #[inline]
     pub(crate) fn index(self) -> usize {
-        (self.0 & MAX_BIOS_PER_SUBMITTER) as usize
+        (self.0 & BIO_INDEX_MASK) as usize
     }
 
     #[inline]
@@ -369,8 +373,9 @@ impl BioSlot {
         self.status.set(BlkStatus::Ok.as_u8());
     }
 
-    /// Loses its first `nr_sectors`: a piece carries them.
+    /// Loses its first `nr_sectors`: a piece carries them. What was split is not polled for.
     pub(crate) fn drop_front(&self, nr_sectors: u32) {
+        self.flags.set(self.flags().without(OpFlags::POLLED).bits());
         self.sector.set(self.sector.get() + u64::from(nr_sectors));
         self.nr_sectors.set(self.nr_sectors.get() - nr_sectors);
         if self.op().has_data() {
@@ -412,13 +417,15 @@ pub(crate) struct BioPool {
 }
 
 impl BioPool {
+    /// `nr_bios` slots for bios, and behind them those for pieces only.
     pub(crate) fn new(nr_bios: u32) -> BioPool {
         assert!(nr_bios <= MAX_BIOS_PER_SUBMITTER);
-        BioPool { slots: (0..nr_bios).map(|_| BioSlot::default()).collect() }
+        BioPool { slots: (0..nr_bios + PIECE_SLOTS).map(|_| BioSlot::default()).collect() }
     }
 
-    pub(crate) fn len(&self) -> u32 {
-        self.slots.len() as u32
+    /// Slots for bios.
+    pub(crate) fn nr_bios(&self) -> u32 {
+        self.slots.len() as u32 - PIECE_SLOTS
     }
 
     #[inline]

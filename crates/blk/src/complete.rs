@@ -15,7 +15,7 @@ use crate::status::BlkStatus;
 use crate::submitter::{Env, Local, Remote};
 use crate::tags::PutBatch;
 use crate::time::Instant;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 
 impl<L: Lock> Env<L> {
     /// Collects completions of every hctx this submitter's requests go to.
@@ -181,7 +181,7 @@ impl<L: Lock> Env<L> {
             parent.status.set(status.as_u8());
         }
         if parent_index != index {
-            local.free_bios.push(index);
+            local.free_piece(index, pool.nr_bios());
         }
         let remaining = parent.remaining.get() - 1;
         parent.remaining.set(remaining);
@@ -202,7 +202,11 @@ impl<L: Lock> Env<L> {
     #[inline]
     pub(crate) fn after_free(&self, local: &mut Local, hctx: usize, now: Instant) {
         if self.st.hctxs[hctx].take_flag(state::SCHED_RESTART) {
+            fence(Ordering::SeqCst); // Pairs with: Env::leave_over
             self.run_hctx(local, hctx, now);
+        }
+        if self.q.take_device_busy() {
+            self.device_not_busy();
         }
     }
 

@@ -14,7 +14,7 @@ use crate::status::QueueRqStatus;
 use crate::submitter::{Env, Local};
 use crate::tags::TagClass;
 use crate::time::{Duration, Instant};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 
 /// `BLK_MQ_RESOURCE_DELAY`, `BLK_MQ_BUDGET_DELAY`: when to look again without a completion to wait for.
 pub(crate) const BLK_MQ_RESOURCE_DELAY: Duration = Duration::from_ms(3);
@@ -54,7 +54,11 @@ impl<L: Lock> Env<L> {
                     return (from, status);
                 }
                 QueueRqStatus::Error(s) => {
+                    // What ends here may free a tag somebody waits for; that run is owed, not made from inside this one,
+                    // or a driver that fails everything would be answered by recursion.
+                    let nested = core::mem::replace(&mut local.in_driver, true);
                     self.end_unissued(local, hctx, ids[from], s, now);
+                    local.in_driver = nested;
                     from += 1;
                     if from == ids.len() {
                         return (from, QueueRqStatus::Queued);
@@ -74,6 +78,9 @@ impl<L: Lock> Env<L> {
             return self.sq_run(local, now);
         }
         let h = &self.st.hctxs[hctx];
+        if local.in_driver {
+            return self.owe_run(h);
+        }
         if self.q.is_quiesced() || h.has_flag(state::STOPPED) || !self.has_pending(h) {
             return;
         }
@@ -110,7 +117,7 @@ impl<L: Lock> Env<L> {
         let elevator = self.st.elevator.as_ref().expect("caller saw an elevator");
         let h = &self.st.hctxs[hctx];
         for pass in 0.. {
-            if !elevator.has_work(h.id) {
+            if self.q.is_quiesced() || !elevator.has_work(h.id) {
                 return;
             }
             if !h.dispatch.is_empty() || pass == MAX_PASSES {
@@ -168,6 +175,9 @@ impl<L: Lock> Env<L> {
     fn dispatch_ctx_one_by_one(&self, local: &mut Local, h: &Hctx<L>, rqs: &mut Vec<Rq>, now: Instant) {
         let ty = self.st.map.hctx_type(h.id.index() as u16);
         for _ in 0..self.st.nr_requests {
+            if self.q.is_quiesced() {
+                return;
+            }
             if !h.dispatch.is_empty() {
                 return self.owe_run(h);
             }
@@ -232,15 +242,34 @@ impl<L: Lock> Env<L> {
         all
     }
 
+    /// Puts what could not be sent back on `hctx->dispatch` and makes sure that somebody runs the hctx again.
     fn leave_over(&self, h: &Hctx<L>, rqs: &mut Vec<Rq>, status: QueueRqStatus, no_tag: bool, now: Instant) {
         h.dispatch.with(|list| list.extend(rqs.drain(..)));
-        // Whoever freed a tag since the mark was set has taken it and found this list still empty.
+        // The list is filled, then the mark is looked at; whoever frees takes the mark, then looks at the list.
+        // Pairs with: Env::after_free
+        fence(Ordering::SeqCst);
         if !h.has_flag(state::SCHED_RESTART) {
+            // Whoever freed a tag since the mark was set has taken it and found this list still empty.
             self.owe_run(h);
-        } else if !no_tag && status == QueueRqStatus::Resource {
+        } else if no_tag {
+            // The next tag of this hctx that is freed runs it.
+        } else if status == QueueRqStatus::Resource {
             h.delay_run(now + BLK_MQ_RESOURCE_DELAY);
             self.q.owe_work();
+        } else if !self.q.mark_device_busy() {
+            // The request in flight that the driver counts on may be another hctx's, and may have completed before the
+            // mark was there to be seen: once more, with the mark set.
+            self.owe_run(h);
         }
+    }
+
+    /// A request of the device ended: the hctxs it was busy for are owed a run.
+    #[cold]
+    pub(crate) fn device_not_busy(&self) {
+        for h in self.st.hctxs.iter().filter(|h| !h.dispatch.is_empty()) {
+            h.set_flag(state::RUN_PENDING);
+        }
+        self.q.owe_work();
     }
 
     pub(crate) fn owe_run(&self, h: &Hctx<L>) {
@@ -258,6 +287,9 @@ impl<L: Lock> Env<L> {
         let mut hint = TagAllocHint::new(id.index() as u32);
         let tag = tags.get(class, &mut hint).or_else(|| {
             h.set_flag(state::SCHED_RESTART);
+            // The mark is set, then the words are read again; whoever frees writes the word, then reads the mark.
+            // Pairs with: Env::after_free
+            fence(Ordering::SeqCst);
             tags.get(class, &mut hint)
         });
         let Some(tag) = tag else { return false };

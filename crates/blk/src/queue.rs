@@ -10,7 +10,7 @@ use crate::bio::BioPools;
 use crate::cpumap::{HctxType, QueueMap};
 use crate::driver::Driver;
 use crate::elevator::{self, Elevator};
-use crate::hctx::{Ctx, Hctx, RqList};
+use crate::hctx::{Ctx, Hctx, RqList, state};
 use crate::id::{CpuId, HctxId, MAX_SUBMITTERS, Sector, SubmitterId};
 use crate::limits::Limits;
 use crate::lock::Lock;
@@ -26,9 +26,14 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use lock_api::Mutex;
 use std::sync::{Arc, OnceLock};
 
-/// Tells somebody outside that a submitter has something to do: a bio of it ended elsewhere, or a tag came free.
+/// The frozen queue is drained: nobody may go in until it is unfrozen.
+const SEALED: u32 = 1 << 31;
+
+/// Tells somebody outside that a submitter has something to do: a bio of it ended elsewhere, a tag came free, or the
+/// queue is being frozen or was unfrozen.
 pub trait Notify: Send + Sync {
-    /// `submitter` should poll soon. May be called for one that is not waiting.
+    /// `submitter` has to poll soon: others may wait for what it then does. May be called for one that is not waiting,
+    /// from any thread, and with a lock of the core held (it must not call back).
     fn notify(&self, submitter: SubmitterId);
 }
 
@@ -100,6 +105,11 @@ impl<L: Lock> QueueState<L> {
         &self.ctxs[cpu.index() * 3 + ty as usize]
     }
 
+    /// What the driver was started with: hardware queues and their depth.
+    fn driver_shape(&self) -> (u16, u32) {
+        (self.hctxs.len() as u16, self.queue_depth)
+    }
+
     fn tags_in_use(&self) -> u32 {
         let sum = |t: &[HctxTags<L>]| t.iter().map(HctxTags::in_use).sum::<u32>();
         sum(&self.driver_tags) + sum(&self.sched_tags) + self.sq.as_ref().map_or(0, SqQueue::in_use)
@@ -123,12 +133,17 @@ pub struct RequestQueue<L: Lock> {
     config: Mutex<L, QueueConfig>,
     state: Mutex<L, Arc<QueueState<L>>>,
     generation: AtomicU64,
-    freeze_depth: AtomicU32,
+    /// How many have it frozen, and [`SEALED`].
+    freeze: AtomicU32,
+    /// One at a time finds out whether the queue is drained.
+    sealing: Mutex<L, ()>,
     quiesce_depth: AtomicU32,
     submitters: Box<[OnceLock<Arc<SubmitterShared<L>>>]>,
     pub(crate) notify: Box<dyn Notify>,
     /// Some hctx has RUN_PENDING set or a delayed run.
     pub(crate) work_pending: AtomicBool,
+    /// An hctx has requests that the driver refused with DEV_RESOURCE: the next completion of any hctx runs it.
+    device_busy: AtomicBool,
     io_ticks_ns: AtomicU64,
     io_stamp_ms: AtomicU64,
     cache_of: Box<[u16]>,
@@ -151,7 +166,8 @@ impl<L: Lock> RequestQueue<L> {
             }
             limits.max_sectors = kb * 2;
         }
-        let state = build(driver.as_ref(), &config)?;
+        let state = build(&config)?;
+        start(driver.as_ref(), state.driver_shape())?;
         let cache_of = config.topology.cache_group_of.clone().into();
         Ok(Arc::new(RequestQueue {
             capacity: driver.capacity(),
@@ -165,11 +181,13 @@ impl<L: Lock> RequestQueue<L> {
             config: Mutex::new(config),
             state: Mutex::new(Arc::new(state)),
             generation: AtomicU64::new(0),
-            freeze_depth: AtomicU32::new(0),
+            freeze: AtomicU32::new(0),
+            sealing: Mutex::new(()),
             quiesce_depth: AtomicU32::new(0),
             submitters: (0..MAX_SUBMITTERS).map(|_| OnceLock::new()).collect(),
             notify,
             work_pending: AtomicBool::new(false),
+            device_busy: AtomicBool::new(false),
             io_ticks_ns: AtomicU64::new(0),
             io_stamp_ms: AtomicU64::new(0),
             cache_of,
@@ -240,7 +258,14 @@ impl<L: Lock> RequestQueue<L> {
     #[inline]
     pub(crate) fn is_frozen(&self) -> bool {
         // Pairs with: RequestQueue::begin_freeze
-        self.freeze_depth.load(Ordering::SeqCst) != 0
+        self.freeze.load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether the queue is known to be drained: then nobody goes in, not even to poll.
+    #[inline]
+    pub(crate) fn is_sealed(&self) -> bool {
+        // Pairs with: RequestQueue::is_drained
+        self.freeze.load(Ordering::SeqCst) & SEALED != 0
     }
 
     #[inline]
@@ -250,25 +275,47 @@ impl<L: Lock> RequestQueue<L> {
     }
 
     /// Keeps new requests out; submitted bios wait at their submitters. Nests. The queue is frozen once
-    /// [`RequestQueue::is_drained`] is true.
+    /// [`RequestQueue::is_drained`] is true. Every submitter is notified: it has to poll to leave the block layer.
     pub fn begin_freeze(&self) {
         // Pairs with: RequestQueue::is_frozen
-        self.freeze_depth.fetch_add(1, Ordering::SeqCst);
+        self.freeze.fetch_add(1, Ordering::SeqCst);
+        self.notify_all();
     }
 
     /// Whether no submitter is inside the block layer and no tag is in use. Submitters have to go on polling for this
-    /// to become true.
+    /// to become true; once it is, it stays so until the last [`RequestQueue::unfreeze`], and polls touch nothing.
     pub fn is_drained(&self) -> bool {
         assert!(self.is_frozen(), "is_drained means nothing unless the queue is being frozen");
+        let _one = self.sealing.lock();
+        if self.is_sealed() {
+            return true;
+        }
+        if !self.is_quiet() {
+            return false;
+        }
+        // Somebody may have come in to poll since; whoever comes after this sees the seal and turns back.
+        // Pairs with: RequestQueue::is_sealed
+        self.freeze.fetch_or(SEALED, Ordering::SeqCst);
+        let quiet = self.is_quiet();
+        if !quiet {
+            self.freeze.fetch_and(!SEALED, Ordering::SeqCst); // Pairs with: RequestQueue::is_sealed
+        }
+        quiet
+    }
+
+    fn is_quiet(&self) -> bool {
         self.each_submitter(|s| !s.is_inside()) && self.state().tags_in_use() == 0
     }
 
     /// Lets requests in again (one level of [`RequestQueue::begin_freeze`]).
     pub fn unfreeze(&self) {
+        let one = self.sealing.lock();
         // Pairs with: RequestQueue::is_frozen
-        let old = self.freeze_depth.fetch_sub(1, Ordering::SeqCst);
+        let old = self.freeze.fetch_sub(1, Ordering::SeqCst) & !SEALED;
         assert!(old > 0, "unfreeze without freeze");
         if old == 1 {
+            self.freeze.fetch_and(!SEALED, Ordering::SeqCst); // Pairs with: RequestQueue::is_sealed
+            drop(one);
             self.notify_all();
         }
     }
@@ -287,7 +334,7 @@ impl<L: Lock> RequestQueue<L> {
         assert!(old > 0, "unquiesce without quiesce");
         if old == 1 {
             for h in self.state().hctxs.iter() {
-                h.set_flag(crate::hctx::state::RUN_PENDING);
+                h.set_flag(state::RUN_PENDING);
             }
             self.owe_work();
             self.notify_all();
@@ -295,8 +342,11 @@ impl<L: Lock> RequestQueue<L> {
     }
 
     /// Changes settings of a frozen, drained queue: `change` edits a copy, which takes effect as a whole or not at all.
-    /// An elevator or queue-count change resets `nr_requests` to its default, as the kernel does. Panics when the queue
-    /// is not drained.
+    /// An elevator or queue-count change resets `nr_requests` to its default, as the kernel does. CPUs, bio slots and
+    /// `max_sectors_kb` are fixed when the disk is made. Panics when the queue is not drained.
+    ///
+    /// When the driver cannot start the new hardware queues it is given back the old ones; if it refuses even those
+    /// (the error says so) the queue must stay frozen.
     pub fn rebuild(
         &self,
         change: impl FnOnce(&mut QueueConfig) -> Result<(), SettingError>,
@@ -305,10 +355,13 @@ impl<L: Lock> RequestQueue<L> {
         let mut config = self.config();
         change(&mut config)?;
         let mut old = self.config.lock();
-        if config.scheduler != old.scheduler && config.nr_requests == old.nr_requests {
+        check_fixed(&old, &config)?;
+        let other_queues = (config.mode, config.hw_queues()) != (old.mode, old.hw_queues());
+        if (config.scheduler != old.scheduler || other_queues) && config.nr_requests == old.nr_requests {
             config.nr_requests = None;
         }
-        let state = build(self.driver.as_ref(), &config)?;
+        let state = build(&config)?;
+        self.restart_driver(&state)?;
         self.live.nomerges.store(config.nomerges, Ordering::Relaxed);
         self.live.rq_affinity.store(config.rq_affinity, Ordering::Relaxed);
         self.live.io_timeout_ns.store(config.io_timeout_ms * 1_000_000, Ordering::Relaxed);
@@ -319,6 +372,18 @@ impl<L: Lock> RequestQueue<L> {
         let waiters = &mut |w: crate::sbitmap_queue::WaiterId| self.notify.notify(SubmitterId::new(w.0));
         previous.driver_tags.iter().chain(previous.sched_tags.iter()).for_each(|t| t.wake_all(waiters));
         Ok(())
+    }
+
+    /// Starts the driver's hardware queues anew if their number or depth changes.
+    fn restart_driver(&self, new: &QueueState<L>) -> Result<(), SettingError> {
+        let old = self.state();
+        if old.driver_shape() == new.driver_shape() {
+            return Ok(());
+        }
+        let Err(e) = start(self.driver.as_ref(), new.driver_shape()) else { return Ok(()) };
+        start(self.driver.as_ref(), old.driver_shape())
+            .map_err(|back| SettingError(format!("{e}; and then, going back: {back}")))?;
+        Err(e)
     }
 
     /// Sets an elevator tunable of the running queue.
@@ -353,12 +418,16 @@ impl<L: Lock> RequestQueue<L> {
     }
 
     /// When delayed work is due, for whoever decides how long to sleep.
+    ///
+    /// [`Instant::ZERO`] when a run is owed already. Whoever is the last to go to sleep has to ask, for work left to "the
+    /// next poll of any submitter" is announced nowhere else.
     pub fn next_timer(&self) -> Option<Instant> {
-        // Pairs with: RequestQueue::owe_work. A delayed run is owed as long as it is not served.
-        if !self.work_pending.load(Ordering::Acquire) {
+        // Pairs with: RequestQueue::owe_work. What is owed is announced there as long as it is not served.
+        if !self.work_pending.load(Ordering::Acquire) || self.is_sealed() {
             return None;
         }
-        self.state().hctxs.iter().filter_map(Hctx::run_at).min()
+        let owed = |h: &Hctx<L>| if h.has_flag(state::RUN_PENDING) { Some(Instant::ZERO) } else { h.run_at() };
+        self.state().hctxs.iter().filter_map(owed).min()
     }
 
     /// A submitter's shared half: a free one is taken, or `None` when all [`MAX_SUBMITTERS`] are in use.
@@ -403,6 +472,19 @@ impl<L: Lock> RequestQueue<L> {
         self.work_pending.store(true, Ordering::Release);
     }
 
+    /// Marks that requests wait for something of the device to complete. Whether the mark was there already: then whoever
+    /// set it has asked the driver once more since, and something will complete and take it.
+    pub(crate) fn mark_device_busy(&self) -> bool {
+        self.device_busy.swap(true, Ordering::SeqCst) // Pairs with: RequestQueue::take_device_busy
+    }
+
+    /// Takes the mark; true for the one caller that took it.
+    #[inline]
+    pub(crate) fn take_device_busy(&self) -> bool {
+        // Pairs with: RequestQueue::mark_device_busy
+        self.device_busy.load(Ordering::SeqCst) && self.device_busy.swap(false, Ordering::SeqCst)
+    }
+
     /// The kernel's io_ticks: when the (millisecond) tick changed and something was in flight, the difference counts.
     #[inline]
     pub(crate) fn update_io_ticks(&self, now: Instant, busy: bool) {
@@ -418,16 +500,31 @@ impl<L: Lock> RequestQueue<L> {
     }
 }
 
-/// Makes all that depends on the settings. Nothing is in flight.
-fn build<L: Lock>(driver: &dyn Driver, config: &QueueConfig) -> Result<QueueState<L>, SettingError> {
+fn start(driver: &dyn Driver, (nr, depth): (u16, u32)) -> Result<(), SettingError> {
+    let text = |e| format!("driver '{}' could not start {nr} queues of depth {depth}: {e}", driver.name());
+    driver.start(nr, depth).map_err(|e| SettingError(text(e)))
+}
+
+/// What submitters have built upon cannot be changed under them.
+fn check_fixed(old: &QueueConfig, new: &QueueConfig) -> Result<(), SettingError> {
+    let fixed = [
+        ("nr_cpus", new.topology == old.topology),
+        ("max_sectors_kb", new.max_sectors_kb == old.max_sectors_kb),
+        ("bios_per_submitter", new.bios_per_submitter == old.bios_per_submitter),
+    ];
+    match fixed.iter().find(|(_, same)| !same) {
+        Some((name, _)) => Err(SettingError(format!("{name}: cannot be changed on a disk in use; make the disk anew"))),
+        None => Ok(()),
+    }
+}
+
+/// Makes all that depends on the settings, the driver apart.
+fn build<L: Lock>(config: &QueueConfig) -> Result<QueueState<L>, SettingError> {
     config.check()?;
     let map = QueueMap::new(&config.topology, config.hw_queues(), config.nr_read_queues, config.nr_poll_queues)
         .map_err(|e| SettingError(e.to_string()))?;
     let nr_hctx = map.nr_hw_queues();
     let depth = config.queue_depth;
-    driver
-        .start(nr_hctx, depth)
-        .map_err(|e| SettingError(format!("driver '{}' could not start {nr_hctx} queues: {e}", driver.name())))?;
     if config.mode == Mode::Sq {
         return build_sq(config, map);
     }

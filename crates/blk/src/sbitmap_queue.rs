@@ -162,6 +162,15 @@ impl<L: RawMutex> SbitmapQueue<L> {
         self.waiting.min_shallow.store(depth.min(self.sb.depth()), Ordering::Relaxed);
     }
 
+    /// Announces `depth` if it is smaller than what was announced so far: for callers whose depths are not known before.
+    #[inline]
+    pub fn min_shallow_depth_at_most(&self, depth: u32) {
+        if self.waiting.min_shallow.load(Ordering::Relaxed) > depth {
+            assert!(depth > 0, "a shallow depth is at least 1");
+            self.waiting.min_shallow.fetch_min(depth, Ordering::Relaxed);
+        }
+    }
+
     /// Announces how many users share the tags (0 counts as 1), each of which can count only on its part of them.
     pub fn recalculate_wake_batch(&self, users: u32) {
         self.waiting.users.store(users.max(1), Ordering::Relaxed);

@@ -4,6 +4,7 @@
 //! [`QueueConfig::set`] is the one place where a `key=value` becomes a setting: out of range or unknown is refused with
 //! the rule, the value and what to do.
 
+use crate::bio::MAX_BIOS_PER_SUBMITTER;
 use crate::cpumap::CpuTopology;
 use crate::id::{BLK_MQ_MAX_DEPTH, MAX_CPUS};
 
@@ -201,6 +202,18 @@ impl QueueConfig {
                     "{name}={n}: must be at most the stack's {cpus} CPUs; lower it or set nr_cpus={n} as well"
                 ));
             }
+        }
+        let queues = u32::from(self.hw_queues()) + u32::from(self.nr_read_queues) + u32::from(self.nr_poll_queues);
+        if queues > MAX_CPUS {
+            return err(format!("nr_hw_queues + nr_read_queues + nr_poll_queues={queues}: must be at most {MAX_CPUS}"));
+        }
+        if !(1..=MAX_BIOS_PER_SUBMITTER).contains(&self.bios_per_submitter) {
+            let n = self.bios_per_submitter;
+            return err(format!("bios_per_submitter={n}: must be 1..={MAX_BIOS_PER_SUBMITTER}"));
+        }
+        if self.mode == Mode::Sq && self.reserved_tags > 0 {
+            let r = self.reserved_tags;
+            return err(format!("reserved_tags={r}: mode=sq has none; leave it out or use mode=mq"));
         }
         if self.reserved_tags >= self.queue_depth {
             let (r, d) = (self.reserved_tags, self.queue_depth);

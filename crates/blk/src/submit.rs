@@ -30,7 +30,7 @@ impl<L: Lock> Env<L> {
     #[inline]
     pub(crate) fn check_bio(&self, bio: &Bio) -> Result<(), BlkStatus> {
         if bio.op == Op::Flush {
-            return if bio.nr_sectors == 0 { Ok(()) } else { Err(BlkStatus::Inval) };
+            return if bio.nr_sectors == 0 { self.check_features(bio.op, bio.flags) } else { Err(BlkStatus::Inval) };
         }
         let lbs = u64::from(self.q.limits.logical_block_sectors());
         let end = bio.sector.0.checked_add(u64::from(bio.nr_sectors));
@@ -40,23 +40,24 @@ impl<L: Lock> Env<L> {
         {
             return Err(BlkStatus::IoErr);
         }
-        if bio.op == Op::Read && bio.flags == OpFlags::NONE { Ok(()) } else { self.check_bio_features(bio) }
+        if bio.op == Op::Read && bio.flags == OpFlags::NONE { Ok(()) } else { self.check_features(bio.op, bio.flags) }
     }
 
-    fn check_bio_features(&self, bio: &Bio) -> Result<(), BlkStatus> {
+    /// Whether the disk, as it is set up now, can do this.
+    pub(crate) fn check_features(&self, op: Op, flags: OpFlags) -> Result<(), BlkStatus> {
         let limits = &self.q.limits;
-        let unsupported = match bio.op {
+        let unsupported = match op {
             Op::Discard => limits.max_discard_sectors == 0,
             Op::WriteZeroes => limits.max_write_zeroes_sectors == 0,
             _ => false,
         };
-        if bio.flags.contains(OpFlags::RESERVED) && !self.st.has_reserved_tags() {
+        if flags.contains(OpFlags::RESERVED) && !self.st.has_reserved_tags() {
             return Err(BlkStatus::Inval);
         }
-        if unsupported || bio.flags.contains(OpFlags::POLLED) && self.st.map.nr_queues(HctxType::Poll) == 0 {
+        if unsupported || flags.contains(OpFlags::POLLED) && self.st.map.nr_queues(HctxType::Poll) == 0 {
             return Err(BlkStatus::NotSupp);
         }
-        if bio.op.is_write() && limits.read_only {
+        if op.is_write() && limits.read_only {
             return Err(BlkStatus::IoErr);
         }
         Ok(())
@@ -84,15 +85,21 @@ impl<L: Lock> Env<L> {
             return true;
         }
         while let Some(front) = bio_split_sectors(&self.q.limits, op, parent.sector.get(), parent.nr_sectors.get()) {
-            let Some(piece_index) = local.free_bios.pop() else { return false };
+            let Some(piece_index) = local.free_pieces.pop().or_else(|| local.free_bios.pop()) else {
+                // The pieces before this one hold the slots: send them on their way.
+                self.flush_plug(local, now);
+                return false;
+            };
             let piece = self.pool().slot(piece_index as usize);
             piece.copy_front(parent, front, index);
+            // Counted before it goes: it may have ended when `queue_one` returns.
+            parent.remaining.set(parent.remaining.get() + 1);
             if !self.queue_one(local, piece_index, piece, now) {
-                local.free_bios.push(piece_index);
+                parent.remaining.set(parent.remaining.get() - 1);
+                local.free_piece(piece_index, self.nr_bios());
                 return false;
             }
             parent.drop_front(front);
-            parent.remaining.set(parent.remaining.get() + 1);
         }
         self.queue_one(local, index, parent, now)
     }
@@ -210,6 +217,7 @@ impl<L: Lock> Env<L> {
             BioMerge::No => false,
             BioMerge::Merged { freed } => {
                 if let Some(rq) = freed {
+                    self.shared.counters.account_merge(self.st.slab.get(rq.id()).op());
                     self.free_absorbed(local, rq);
                 }
                 true
@@ -272,27 +280,45 @@ impl<L: Lock> Env<L> {
     #[cold]
     fn get_tag_slow(&self, local: &mut Local, hctx: usize, class: TagClass, now: Instant) -> Option<u32> {
         self.flush_plug(local, now);
+        // Whoever waits keeps nothing that others may wait for.
+        self.return_cached_tags(local);
         self.run_hctx(local, hctx, now);
         let tags = self.st.alloc_tags(hctx);
-        let me = WaiterId(self.id.index() as u32);
         if local.tag_wait.is_some_and(|w| w != (hctx, class)) {
             self.stop_waiting(local);
         }
-        tags.ensure_waiter(class, me);
+        tags.ensure_waiter(class, self.waiter());
         local.tag_wait = Some((hctx, class));
         let tag = tags.get(class, &mut local.hints[0]);
+        local.blocked_on_tag = tag.is_none();
         if tag.is_some() {
             self.stop_waiting(local);
         }
         tag
     }
 
+    /// Gives up a place in a wait queue that is not needed any more: nobody waits here, or not for a tag. Left there, it
+    /// would swallow a wake-up meant for somebody else.
+    pub(crate) fn settle_tag_wait(&self, local: &mut Local) {
+        if local.waiting.is_empty() || !local.blocked_on_tag {
+            self.stop_waiting(local);
+            if self.st.sq.is_some() {
+                self.sq_stop_waiting(local);
+            }
+        }
+    }
+
     /// Takes this submitter out of the wait queue it is in; a wake-up already spent on it goes to somebody else.
     fn stop_waiting(&self, local: &mut Local) {
         if let Some((hctx, class)) = local.tag_wait.take() {
-            let me = WaiterId(self.id.index() as u32);
-            self.st.alloc_tags(hctx).remove_waiter(class, me, &mut |w| self.wake(w));
+            self.st.alloc_tags(hctx).remove_waiter(class, self.waiter(), &mut |w| self.wake(w));
         }
+    }
+
+    /// This submitter as a waiter for tags or requests.
+    #[inline]
+    pub(crate) fn waiter(&self) -> WaiterId {
+        WaiterId(self.id.index() as u32)
     }
 
     pub(crate) fn wake(&self, w: WaiterId) {

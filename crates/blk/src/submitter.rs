@@ -5,7 +5,7 @@
 //! their own hctx share no written cache line. Every accepted bio comes back exactly once through [`Submitter::reap`];
 //! one that finds no tag waits in the submitter, in order, and is tried again at each poll.
 
-use crate::bio::{Bio, BioId, BioPool, Op, OpFlags};
+use crate::bio::{Bio, BioId, BioPool, Op, OpFlags, PIECE_SLOTS};
 use crate::cpumap::HctxType;
 use crate::driver::Completions;
 use crate::id::{CpuId, HctxId, SubmitterId};
@@ -54,6 +54,11 @@ pub(crate) enum Remote {
     Complete(HctxId, RequestId, BlkStatus),
 }
 
+/// Each bio, or the request it is the first of, is in the list once at most.
+fn remote_capacity(nr_bios: u32) -> usize {
+    (nr_bios + PIECE_SLOTS) as usize
+}
+
 /// The half of a submitter that others may reach.
 pub(crate) struct SubmitterShared<L: Lock> {
     /// 1 while it is inside the block layer with requests that a freeze has to wait for.
@@ -72,7 +77,7 @@ impl<L: Lock> SubmitterShared<L> {
             inside: CachePadded::new(AtomicU32::new(0)),
             in_use: AtomicBool::new(false),
             cpu: FieldU16::default(),
-            remote: CachePadded::new(Mutex::new(Vec::with_capacity(2 * nr_bios as usize))),
+            remote: CachePadded::new(Mutex::new(Vec::with_capacity(remote_capacity(nr_bios)))),
             has_remote: AtomicBool::new(false),
             counters: CachePadded::new(Counters::default()),
             hctxs: (0..3 * usize::from(nr_cpus)).map(|_| HctxCounters::default()).collect(),
@@ -89,7 +94,7 @@ impl<L: Lock> SubmitterShared<L> {
     }
 
     pub(crate) fn is_inside(&self) -> bool {
-        // Pairs with: Submitter::enter, Submitter::leave
+        // Pairs with: Submitter::mark_inside, Submitter::leave
         self.inside.load(Ordering::SeqCst) != 0
     }
 
@@ -122,6 +127,10 @@ impl<L: Lock> Env<L> {
         usize::from(self.hctx_of[ty as usize])
     }
 
+    pub(crate) fn nr_bios(&self) -> u32 {
+        self.pool().nr_bios()
+    }
+
     /// This submitter's counters of an hctx.
     #[inline]
     pub(crate) fn hctx_counters(&self, hctx: usize) -> &HctxCounters {
@@ -132,19 +141,34 @@ impl<L: Lock> Env<L> {
 /// What only the submitter's own thread touches.
 pub(crate) struct Local {
     pub(crate) free_bios: Vec<u32>,
+    /// Slots for pieces of split bios only.
+    pub(crate) free_pieces: Vec<u32>,
     pub(crate) done: Vec<u32>,
     /// Accepted bios that have no request yet, oldest first.
     pub(crate) waiting: VecDeque<u32>,
     /// Where this submitter is registered as waiting for a tag.
     pub(crate) tag_wait: Option<(usize, TagClass)>,
+    /// The oldest waiting bio waits for a tag, not for a bio slot.
+    pub(crate) blocked_on_tag: bool,
     pub(crate) plug: Plug,
     pub(crate) hints: [TagAllocHint; 3],
     pub(crate) completions: Completions,
     /// Single-queue mode: the right to go on when the request list is full.
     pub(crate) sq_batching: Batching,
+    /// Single-queue mode: in which request list (synchronous?) this submitter stands in line.
+    pub(crate) sq_wait: Option<bool>,
+    /// A batch is being handed to the driver: what ends meanwhile must not start another from inside.
+    pub(crate) in_driver: bool,
     /// Bios inside the block layer or waiting.
     pub(crate) outstanding: u32,
     pub(crate) scratch: Scratch,
+}
+
+impl Local {
+    /// Gives back the slot of a piece, to whom it was borrowed from.
+    pub(crate) fn free_piece(&mut self, index: u32, nr_bios: u32) {
+        if index < nr_bios { self.free_bios.push(index) } else { self.free_pieces.push(index) }
+    }
 }
 
 /// Lists that are empty between calls, kept for their memory.
@@ -171,22 +195,28 @@ impl<L: Lock> RequestQueue<L> {
     /// the stack has no such CPU.
     pub fn submitter(self: &Arc<Self>, cpu: CpuId) -> Option<Submitter<L>> {
         let (id, shared) = self.take_submitter(cpu)?;
-        let st = self.state();
+        // In this order: a rebuild in between leaves an old generation behind, which the first entry notices.
         let generation = self.generation();
-        let nr_bios = self.bios.pool_or_init(id).len();
+        let st = self.state();
+        let nr_bios = self.bios.pool_or_init(id).nr_bios();
         let cap = nr_bios as usize;
         let mut submitter = Submitter {
             local: Local {
                 free_bios: (0..nr_bios).rev().collect(),
+                free_pieces: (nr_bios..nr_bios + PIECE_SLOTS).rev().collect(),
                 done: Vec::with_capacity(cap),
                 waiting: VecDeque::with_capacity(cap),
                 tag_wait: None,
+                blocked_on_tag: false,
                 plug: Plug::new(cap),
                 hints: [0, 1, 2].map(|t| TagAllocHint::new((id.index() as u32).wrapping_mul(0x9e37_79b9) ^ t)),
                 completions: Completions::new(),
                 sq_batching: Batching::default(),
                 outstanding: 0,
-                scratch: Scratch::default(),
+                sq_wait: None,
+                in_driver: false,
+                // The two lists are swapped, so both are as large as they can get.
+                scratch: Scratch { remote: Vec::with_capacity(remote_capacity(nr_bios)), ..Scratch::default() },
             },
             env: Env { q: self.clone(), st, shared, id, cpu, hctx_of: [0; 3] },
             generation,
@@ -249,7 +279,7 @@ impl<L: Lock> Submitter<L> {
     pub fn finish_plug(&mut self, now: Instant) {
         if self.local.plug.finish() {
             self.flush_plug(now);
-            self.leave();
+            self.leave_if_idle();
         }
     }
 
@@ -267,20 +297,16 @@ impl<L: Lock> Submitter<L> {
         self.env.pool().slot(index as usize).fill(bio, index, now);
         self.local.outstanding += 1;
         self.env.shared.counters.account_submitted(1);
+        // Entered first: what the disk supports is asked of the state the bio will meet.
+        let entered = self.local.waiting.is_empty() && self.enter();
         if let Err(status) = self.env.check_bio(bio) {
             self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status);
-            return Ok(());
-        }
-        if !self.local.waiting.is_empty() || !self.enter() {
+            self.leave_if_idle();
+        } else if !entered || !self.env.queue_bio(&mut self.local, index, now) {
             self.wait_in_line(bio.flags, index);
-        } else {
-            if !self.env.queue_bio(&mut self.local, index, now) {
-                self.wait_in_line(bio.flags, index);
-            }
-            if !self.local.plug.is_open() {
-                self.flush_plug(now);
-                self.leave();
-            }
+        }
+        if entered && !self.local.plug.is_open() {
+            self.flush_plug(now);
         }
         Ok(())
     }
@@ -290,6 +316,8 @@ impl<L: Lock> Submitter<L> {
         if flags.contains(OpFlags::NOWAIT) {
             let id = BioId::new(self.env.id, index);
             self.env.end_bio(&mut self.local, id, BlkStatus::Again);
+            self.env.settle_tag_wait(&mut self.local);
+            self.leave_if_idle();
         } else {
             self.local.waiting.push_back(index);
         }
@@ -298,10 +326,16 @@ impl<L: Lock> Submitter<L> {
     /// Collects completions of this submitter's hardware queues, serves work that is due (restarts, delayed runs,
     /// requeues) and tries waiting bios again. Never blocks.
     pub fn poll(&mut self, now: Instant) {
-        self.env.poll_hctxs(&mut self.local, now);
+        let inside = self.enter_to_poll();
+        if inside {
+            self.env.poll_hctxs(&mut self.local, now);
+        }
         // Pairs with: SubmitterShared::push_remote
         if self.env.shared.has_remote.load(Ordering::Acquire) {
             self.env.take_remote(&mut self.local, now);
+        }
+        if !inside {
+            return;
         }
         // Pairs with: RequestQueue::owe_work
         if self.env.q.work_pending.load(Ordering::Acquire) {
@@ -310,6 +344,7 @@ impl<L: Lock> Submitter<L> {
         if !self.local.waiting.is_empty() {
             self.retry_waiting(now);
         }
+        self.leave_if_idle();
     }
 
     /// Calls `f` for each bio that ended, oldest first, and frees its slot.
@@ -334,9 +369,10 @@ impl<L: Lock> Submitter<L> {
 
     #[cold]
     fn retry_waiting(&mut self, now: Instant) {
-        if !self.enter() {
+        if self.env.q.is_frozen() {
             return;
         }
+        self.local.blocked_on_tag = false;
         self.local.plug.start(self.local.waiting.len() as u32);
         while let Some(index) = self.local.waiting.pop_front() {
             if !self.env.queue_bio(&mut self.local, index, now) {
@@ -344,20 +380,39 @@ impl<L: Lock> Submitter<L> {
                 break;
             }
         }
-        self.finish_plug(now);
+        if self.local.plug.finish() {
+            self.flush_plug(now);
+        }
+        self.env.settle_tag_wait(&mut self.local);
     }
 
-    /// Enters the block layer: from here to [`Submitter::leave`] a freeze waits for this submitter. False while frozen.
+    /// Enters the block layer to make requests: from here to [`Submitter::leave`] a freeze waits for this submitter.
+    /// False while frozen.
+    ///
+    /// A submitter stays inside between calls for as long as it has bios there, so this costs its locked instruction
+    /// once per busy period, not once per call.
     #[inline]
     fn enter(&mut self) -> bool {
         if self.inside {
-            return true;
+            return !self.env.q.is_frozen();
         }
-        // A swap rather than a store: "mark inside, then look whether frozen" against "mark frozen, then look whether
+        self.mark_inside(RequestQueue::is_frozen)
+    }
+
+    /// Enters to look after requests that exist. False when the queue is drained and about to be rebuilt: there are
+    /// none, and the hardware queues must not be touched.
+    #[inline]
+    fn enter_to_poll(&mut self) -> bool {
+        self.inside || self.mark_inside(RequestQueue::is_sealed)
+    }
+
+    #[inline]
+    fn mark_inside(&mut self, is_shut: impl Fn(&RequestQueue<L>) -> bool) -> bool {
+        // A swap rather than a store: "mark inside, then look whether shut" against "shut, then look whether anybody is
         // inside" needs both in one order for all threads.
-        // Pairs with: RequestQueue::is_drained
+        // Pairs with: SubmitterShared::is_inside
         self.env.shared.inside.swap(1, Ordering::SeqCst);
-        if self.env.q.is_frozen() {
+        if is_shut(&self.env.q) {
             self.env.shared.inside.store(0, Ordering::Release); // Pairs with: SubmitterShared::is_inside
             return false;
         }
@@ -366,6 +421,16 @@ impl<L: Lock> Submitter<L> {
             self.refresh();
         }
         true
+    }
+
+    /// Leaves when nothing of this submitter is left inside, or when somebody waits for that (its requests are then
+    /// known by their tags).
+    #[inline]
+    fn leave_if_idle(&mut self) {
+        let idle = self.local.outstanding as usize == self.local.waiting.len();
+        if self.inside && !self.local.plug.is_open() && (idle || self.env.q.is_frozen()) {
+            self.leave();
+        }
     }
 
     #[inline]
@@ -377,12 +442,23 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
+    /// Takes the rebuilt queue's state. Bios that waited meanwhile may ask for what it has no more.
     #[cold]
     fn refresh(&mut self) {
+        // In this order, for the reason given where a submitter is made.
         self.generation = self.env.q.generation();
         self.env.st = self.env.q.state();
         self.local.tag_wait = None;
+        self.local.sq_wait = None;
         self.remap();
+        for _ in 0..self.local.waiting.len() {
+            let index = self.local.waiting.pop_front().expect("counted");
+            let slot = self.env.pool().slot(index as usize);
+            match self.env.check_features(slot.op(), slot.flags()) {
+                Ok(()) => self.local.waiting.push_back(index),
+                Err(status) => self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status),
+            }
+        }
     }
 
     fn remap(&mut self) {
@@ -399,6 +475,8 @@ impl<L: Lock> Drop for Submitter<L> {
             return;
         }
         assert!(self.outstanding() == 0, "a submitter was dropped with {} bios outstanding", self.outstanding());
+        // An open plug may hold tags for bios that never came.
+        self.env.return_cached_tags(&mut self.local);
         self.leave();
         // Pairs with: SubmitterShared::take
         self.env.shared.in_use.store(false, Ordering::Release);

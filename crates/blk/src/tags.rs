@@ -68,7 +68,10 @@ impl<L: Lock> HctxTags<L> {
     pub(crate) fn get(&self, class: TagClass, hint: &mut TagAllocHint) -> Option<u32> {
         match class {
             TagClass::Normal => self.normal.get(hint).map(|b| b + self.nr_reserved),
-            TagClass::Shallow(depth) => self.normal.get_shallow(hint, depth).map(|b| b + self.nr_reserved),
+            TagClass::Shallow(depth) => {
+                self.normal.min_shallow_depth_at_most(depth);
+                self.normal.get_shallow(hint, depth).map(|b| b + self.nr_reserved)
+            }
             TagClass::Reserved => self.map(class).get(&mut TagAllocHint::new(0)),
         }
     }
@@ -152,11 +155,6 @@ impl<L: Lock> HctxTags<L> {
         if let Some(r) = &self.reserved {
             r.wake_all(wake);
         }
-    }
-
-    /// An elevator limits some requests to `depth` tags: wake batches must not wait for more frees than that.
-    pub(crate) fn min_shallow_depth(&self, depth: u32) {
-        self.normal.min_shallow_depth(depth);
     }
 }
 

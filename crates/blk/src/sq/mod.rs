@@ -14,6 +14,7 @@ use crate::elevator::{BioMerge, BioRef, Tunable};
 use crate::lock::Lock;
 use crate::merge;
 use crate::request::{NO_TAG, Request, RequestId, Rq, rqf};
+use crate::sbitmap_queue::WaiterId;
 use crate::settings::QueueConfig;
 use crate::status::QueueRqStatus;
 use crate::submitter::{Env, Local};
@@ -106,12 +107,20 @@ impl<L: Lock> Env<L> {
         let mut inner = self.sq().inner.lock();
         if mergeable {
             if let BioMerge::Merged { freed } = inner.elevator.bio_merge(&self.elv_cx(now), BioRef(id)) {
+                if freed.is_some() {
+                    self.shared.counters.account_merge(op);
+                }
                 let woken = freed.and_then(|rq| self.sq_free_locked(&mut inner, rq.id()));
                 drop(inner);
                 woken.into_iter().for_each(|w| self.wake(w));
                 self.shared.counters.account_merge(op);
                 return true;
             }
+        }
+        if local.sq_wait == Some(sync) && !inner.lists[usize::from(sync)].is_waiting(self.waiter()) {
+            // Woken: the turn it waited for is worth a batch.
+            local.sq_wait = None;
+            local.sq_batching.start(now);
         }
         if !inner.lists[usize::from(sync)].take(&mut local.sq_batching, now) {
             drop(inner);
@@ -137,17 +146,26 @@ impl<L: Lock> Env<L> {
     #[cold]
     fn sq_wait(&self, local: &mut Local, sync: bool, now: Instant) -> bool {
         self.flush_plug(local, now);
-        let me = crate::sbitmap_queue::WaiterId(self.id.index() as u32);
+        if local.sq_wait.is_some_and(|other| other != sync) {
+            self.sq_stop_waiting(local);
+        }
         let mut inner = self.sq().inner.lock();
         let list = &mut inner.lists[usize::from(sync)];
         if list.may_take(&local.sq_batching, now) {
-            list.stop_waiting(me);
             return true;
         }
-        list.wait(me);
-        // Whoever was made to wait may take a batch when its turn comes.
-        local.sq_batching.start(now);
+        list.wait(self.waiter());
+        local.sq_wait = Some(sync);
+        local.blocked_on_tag = true;
         false
+    }
+
+    /// Leaves the line, for there is nothing to wait for any more.
+    pub(crate) fn sq_stop_waiting(&self, local: &mut Local) {
+        if let Some(sync) = local.sq_wait.take() {
+            let next = self.sq().inner.lock().lists[usize::from(sync)].stop_waiting(self.waiter());
+            next.into_iter().for_each(|w| self.wake(w));
+        }
     }
 
     /// `blk_flush_plug_list`: sorted, inserted under one hold of the lock, then the queue runs.
@@ -177,12 +195,15 @@ impl<L: Lock> Env<L> {
 
     /// The request function: gives the driver what it can take, in batches, the lock dropped around each.
     pub(crate) fn sq_run(&self, local: &mut Local, now: Instant) {
+        if local.in_driver {
+            return self.owe_run(&self.st.hctxs[0]);
+        }
         if self.q.is_quiesced() {
             return;
         }
         self.hctx_counters(0).run.add(1);
         let mut ids = core::mem::take(&mut local.scratch.ids);
-        loop {
+        while !self.q.is_quiesced() {
             ids.clear();
             let mut inner = self.sq().inner.lock();
             inner.busy = false;
@@ -233,10 +254,15 @@ impl<L: Lock> Env<L> {
             r.driver_tag.set(NO_TAG);
             inner.requeued.push_front(Rq::from_id(*id));
         }
+        // Every request in flight holds a driver tag, so with all tags here nothing will complete: what the driver was
+        // busy with when it answered has ended since.
+        let nothing_in_flight = inner.tags.len() == self.st.queue_depth as usize;
         drop(inner);
         if status == QueueRqStatus::Resource {
             self.st.hctxs[0].delay_run(now + crate::dispatch::BLK_MQ_RESOURCE_DELAY);
             self.q.owe_work();
+        } else if nothing_in_flight {
+            self.owe_run(&self.st.hctxs[0]);
         }
     }
 
@@ -262,7 +288,7 @@ impl<L: Lock> Env<L> {
     }
 
     /// Gives request and driver tag back; who may take the request next is returned to be woken.
-    fn sq_free_locked(&self, inner: &mut SqInner, id: RequestId) -> Option<crate::sbitmap_queue::WaiterId> {
+    fn sq_free_locked(&self, inner: &mut SqInner, id: RequestId) -> Option<WaiterId> {
         let r = self.st.slab.get(id);
         self.sq_put_driver_tag(inner, r);
         inner.free.push(id);

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a disk may contain, told only by what was submitted and how it ended.
+//!
+//! Needs: no two bios in flight overlap unless both read ([`Model::lock`]). A write that failed may or may not have
+//! happened. What must survive a crash: everything acknowledged before the submission of a flush that succeeded, and
+//! every FUA write that succeeded; anything written later may or may not.
+
+use blk::bio::Op;
+
+/// Sequence number of what never was acknowledged.
+const UNACKED: u64 = u64::MAX;
+
+#[derive(Clone, Default)]
+struct Cell {
+    /// Contents a read may return.
+    possible: Vec<u64>,
+    /// Contents since the last that is known to be durable, with their acknowledgement, in order of time.
+    history: Vec<(u64, u64)>,
+    readers: u16,
+    writer: bool,
+}
+
+pub struct Model {
+    cells: Vec<Cell>,
+    acks: u64,
+    volatile: bool,
+}
+
+/// A range held while a bio on it is in flight.
+#[derive(Debug)]
+#[must_use]
+pub struct Held {
+    sector: u64,
+    nr: u32,
+    write: bool,
+    /// Acknowledgements at submission: what a flush has to cover.
+    since: u64,
+}
+
+impl Model {
+    /// A zeroed disk; `volatile`: it has a write cache.
+    pub fn new(capacity: u64, volatile: bool) -> Model {
+        let cell = Cell { possible: vec![0], history: vec![(0, 0)], ..Cell::default() };
+        Model { cells: vec![cell; capacity as usize], acks: 0, volatile }
+    }
+
+    fn range(&mut self, sector: u64, nr: u32) -> &mut [Cell] {
+        &mut self.cells[sector as usize..sector as usize + nr as usize]
+    }
+
+    /// Reserves a range for a bio; `None` when it conflicts with one in flight.
+    pub fn lock(&mut self, op: Op, sector: u64, nr: u32) -> Option<Held> {
+        let (write, since) = (op.is_write(), self.acks);
+        let cells = self.range(sector, nr);
+        if cells.iter().any(|c| c.writer || write && c.readers > 0) {
+            return None;
+        }
+        for c in cells {
+            if write { c.writer = true } else { c.readers += 1 }
+        }
+        Some(Held { sector, nr, write, since })
+    }
+
+    fn unlock(&mut self, held: &Held) {
+        for c in self.range(held.sector, held.nr) {
+            if held.write { c.writer = false } else { c.readers -= 1 }
+        }
+    }
+
+    /// A bio that changed nothing ended (refused).
+    pub fn nothing_happened(&mut self, held: Held) {
+        self.unlock(&held);
+    }
+
+    /// A read ended well with these contents.
+    pub fn was_read(&mut self, held: Held, content: impl Fn(u64) -> u64) {
+        self.unlock(&held);
+        let sector = held.sector;
+        for (i, c) in self.range(sector, held.nr).iter().enumerate() {
+            let got = content(i as u64);
+            assert!(
+                c.possible.contains(&got),
+                "sector {}: read {got:#x}, not one of {:x?}",
+                sector + i as u64,
+                c.possible
+            );
+        }
+    }
+
+    /// A write ended well.
+    pub fn was_written(&mut self, held: Held, durable: bool, content: impl Fn(u64) -> u64) {
+        self.unlock(&held);
+        self.acks += 1;
+        let (ack, durable) = (self.acks, durable || !self.volatile);
+        for (i, c) in self.range(held.sector, held.nr).iter_mut().enumerate() {
+            let v = content(i as u64);
+            c.possible = vec![v];
+            if durable {
+                c.history.clear();
+            }
+            c.history.push((v, ack));
+        }
+    }
+
+    /// A write failed: each of its sectors may be old or new.
+    pub fn write_failed(&mut self, held: Held, content: impl Fn(u64) -> u64) {
+        self.unlock(&held);
+        for (i, c) in self.range(held.sector, held.nr).iter_mut().enumerate() {
+            let v = content(i as u64);
+            c.possible.push(v);
+            c.history.push((v, UNACKED));
+        }
+    }
+
+    /// A flush that was submitted when `since` was taken has succeeded.
+    pub fn was_flushed(&mut self, since: u64) {
+        for c in &mut self.cells {
+            if let Some(floor) = c.history.iter().rposition(|(_, ack)| *ack <= since) {
+                c.history.drain(..floor);
+            }
+        }
+    }
+
+    /// To be taken at submission of a flush.
+    pub fn flush_point(&self) -> u64 {
+        self.acks
+    }
+
+    /// The flush point of a held range.
+    pub fn point_of(held: &Held) -> u64 {
+        held.since
+    }
+
+    /// Whether nothing is held.
+    pub fn is_idle(&self) -> bool {
+        self.cells.iter().all(|c| !c.writer && c.readers == 0)
+    }
+
+    /// Checks present contents.
+    pub fn check_contents(&self, content: impl Fn(u64) -> u64) {
+        for (s, c) in self.cells.iter().enumerate() {
+            let got = content(s as u64);
+            assert!(c.possible.contains(&got), "sector {s} holds {got:#x}, not one of {:x?}", c.possible);
+        }
+    }
+
+    /// Checks contents after a crash.
+    pub fn check_survivors(&self, content: impl Fn(u64) -> u64) {
+        for (s, c) in self.cells.iter().enumerate() {
+            let got = content(s as u64);
+            let ok = c.history.iter().any(|(v, _)| *v == got);
+            assert!(ok, "sector {s} holds {got:#x} after the crash; durable and later were {:x?}", c.history);
+        }
+    }
+}

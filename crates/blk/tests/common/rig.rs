@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Submitters on virtual CPUs, polled only when somebody has a reason to.
+//!
+//! A submitter is polled when it was notified, when one of its hardware queues has a completion to give, or when
+//! [`RequestQueue::next_timer`] is due (then any one is). Nobody spins. So a wake-up the core forgets is a rig that
+//! stands still with bios outstanding, and a test sees it at once instead of by luck.
+
+use super::memdisk::{Behaviour, MemDisk};
+use super::{Lock, Mem, Rng};
+use blk::bio::Bio;
+use blk::id::{CpuId, SubmitterId};
+use blk::queue::{Notify, RequestQueue};
+use blk::settings::{QueueConfig, SettingError};
+use blk::submitter::{Done, SubmitError, Submitter};
+use blk::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Remembers who was notified.
+pub struct Bell {
+    rung: Vec<AtomicU64>,
+    order: Mutex<Vec<usize>>,
+}
+
+impl Bell {
+    pub fn new() -> Arc<Bell> {
+        Arc::new(Bell { rung: (0..1024).map(|_| AtomicU64::new(0)).collect(), order: Mutex::default() })
+    }
+
+    /// Times `id` was notified since the last call.
+    pub fn take(&self, id: SubmitterId) -> u64 {
+        self.rung[id.index()].swap(0, Ordering::AcqRel)
+    }
+
+    pub fn is_rung(&self, id: SubmitterId) -> bool {
+        self.rung[id.index()].load(Ordering::Acquire) > 0
+    }
+
+    /// All notifications so far, in order.
+    pub fn order(&self) -> Vec<usize> {
+        self.order.lock().expect("no test panics here").clone()
+    }
+}
+
+struct Ringer(Arc<Bell>);
+
+impl Notify for Ringer {
+    fn notify(&self, submitter: SubmitterId) {
+        self.0.rung[submitter.index()].fetch_add(1, Ordering::AcqRel);
+        self.0.order.lock().expect("no test panics here").push(submitter.index());
+    }
+}
+
+pub struct Rig {
+    pub q: Arc<RequestQueue<Lock>>,
+    pub disk: Arc<MemDisk>,
+    pub mem: Arc<Mem>,
+    pub bell: Arc<Bell>,
+    pub subs: Vec<Submitter<Lock>>,
+    /// What each submitter has reaped, in order.
+    pub done: Vec<Vec<Done>>,
+    pub now: u64,
+    rng: Rng,
+}
+
+/// Sectors of test memory.
+pub const MEM_SECTORS: usize = 1 << 17;
+
+impl Rig {
+    /// A disk with submitters on `cpus`.
+    pub fn try_new(seed: u64, behaviour: Behaviour, config: QueueConfig, cpus: &[u16]) -> Result<Rig, SettingError> {
+        let mem = Arc::new(Mem::new(MEM_SECTORS));
+        let disk = MemDisk::new(behaviour, mem.clone(), seed);
+        let bell = Bell::new();
+        let q = RequestQueue::<Lock>::new(disk.clone(), config, Box::new(Ringer(bell.clone())))?;
+        let subs = cpus.iter().map(|c| q.submitter(CpuId::new(u32::from(*c))).expect("a free submitter")).collect();
+        let done = cpus.iter().map(|_| Vec::new()).collect();
+        Ok(Rig { q, disk, mem, bell, subs, done, now: 1_000_000, rng: Rng::new(seed ^ 0x816) })
+    }
+
+    /// As [`Rig::try_new`], of settings that are right.
+    pub fn new(seed: u64, behaviour: Behaviour, config: QueueConfig, cpus: &[u16]) -> Rig {
+        Rig::try_new(seed, behaviour, config, cpus).unwrap_or_else(|e| panic!("seed {seed}: {e}"))
+    }
+
+    pub fn t(&self) -> Instant {
+        Instant::from_ns(self.now)
+    }
+
+    pub fn submit(&mut self, s: usize, bio: Bio) {
+        self.try_submit(s, bio).expect("a free bio slot");
+    }
+
+    pub fn try_submit(&mut self, s: usize, bio: Bio) -> Result<(), SubmitError> {
+        let t = self.t();
+        self.subs[s].submit(&bio, t)
+    }
+
+    pub fn plug(&mut self, s: usize, nr_ios: u32) {
+        self.subs[s].start_plug(nr_ios);
+    }
+
+    pub fn unplug(&mut self, s: usize) {
+        let t = self.t();
+        self.subs[s].finish_plug(t);
+    }
+
+    /// Polls and reaps one submitter, for whatever reason the test has.
+    pub fn poll(&mut self, s: usize) {
+        let t = self.t();
+        self.bell.take(self.subs[s].id());
+        self.subs[s].poll(t);
+        let done = &mut self.done[s];
+        self.subs[s].reap(|d| done.push(d));
+    }
+
+    /// Takes what submitter `s` has reaped so far.
+    pub fn take_done(&mut self, s: usize) -> Vec<Done> {
+        let done = &mut self.done[s];
+        self.subs[s].reap(|d| done.push(d));
+        std::mem::take(done)
+    }
+
+    fn has_completion(&self, s: usize) -> bool {
+        self.subs[s].hctxs().any(|h| self.disk.is_ready(h.index(), self.now))
+    }
+
+    /// Polls one submitter that has a reason to be. False: nobody has one, at this time.
+    pub fn step_now(&mut self) -> bool {
+        let timer = self.q.next_timer().is_some_and(|t| t.as_ns() <= self.now);
+        let n = self.subs.len();
+        let first = self.rng.below(n as u64) as usize;
+        let reason = |s: &usize| timer || self.bell.is_rung(self.subs[*s].id()) || self.has_completion(*s);
+        let Some(s) = (0..n).map(|i| (first + i) % n).find(reason) else { return false };
+        self.poll(s);
+        true
+    }
+
+    /// As [`Rig::step_now`]; with no reason now, time goes on to the next one. False: there is none at all.
+    pub fn step(&mut self) -> bool {
+        if self.step_now() {
+            return true;
+        }
+        let timer = self.q.next_timer().map(Instant::as_ns);
+        match timer.into_iter().chain(self.disk.next_due()).min() {
+            // A completion on an hctx that no submitter of the rig polls would never be found.
+            Some(t) if t > self.now => {
+                self.now = t;
+                self.step_now()
+            }
+            _ => false,
+        }
+    }
+
+    /// Steps until nobody has a reason left. Panics after `limit` steps: the core goes round in circles.
+    pub fn run(&mut self, limit: usize) {
+        for _ in 0..limit {
+            if !self.step() {
+                return;
+            }
+        }
+        panic!("no rest after {limit} steps\n{}", self.describe());
+    }
+
+    /// As [`Rig::run`], then everything must have ended.
+    pub fn run_dry(&mut self, limit: usize) {
+        self.run(limit);
+        let left: u32 = self.subs.iter().map(|s| s.outstanding()).sum();
+        assert_eq!(left, 0, "bios are stuck\n{}", self.describe());
+    }
+
+    /// Freezes and drains, changes the settings, unfreezes.
+    pub fn rebuild(
+        &mut self,
+        change: impl FnOnce(&mut QueueConfig) -> Result<(), SettingError>,
+    ) -> Result<(), SettingError> {
+        self.q.begin_freeze();
+        self.drain();
+        let r = self.q.rebuild(change);
+        self.q.unfreeze();
+        r
+    }
+
+    /// Steps until the frozen queue is drained.
+    pub fn drain(&mut self) {
+        for _ in 0..1_000_000 {
+            if self.q.is_drained() {
+                return;
+            }
+            assert!(self.step() || self.q.is_drained(), "the frozen queue does not drain\n{}", self.describe());
+        }
+        panic!("the frozen queue does not drain in a million steps\n{}", self.describe());
+    }
+
+    /// Nothing is left anywhere: no tag in use, nothing in flight, gauges at zero.
+    pub fn check_idle(&mut self) {
+        self.q.begin_freeze();
+        // Leaving is part of a poll.
+        (0..self.subs.len()).for_each(|s| self.poll(s));
+        assert!(self.q.is_drained(), "idle but not drained\n{}", self.describe());
+        self.q.unfreeze();
+        assert_eq!(self.q.stats().in_flight, 0, "in_flight of an idle disk\n{}", self.describe());
+        assert_eq!(self.disk.in_flight(), 0);
+    }
+
+    pub fn describe(&self) -> String {
+        let mut text = format!("now {}, next_timer {:?}\n", self.now, self.q.next_timer());
+        for s in &self.subs {
+            let (o, w, r) = (s.outstanding(), s.waiting(), s.ready());
+            text += &format!("  submitter {} cpu {}: outstanding {o}, waiting {w}, ready {r}\n", s.id(), s.cpu());
+        }
+        text + &format!("{:?}\n{:?}\n{}", self.q.config(), self.q.hctx_stats(), self.disk.describe())
+    }
+}
