@@ -9,7 +9,7 @@ use crate::id::{MAX_SUBMITTERS, Sector, SubmitterId};
 use crate::relaxed::{FieldU8, FieldU16, FieldU32, FieldU64};
 use crate::status::BlkStatus;
 use crate::time::Instant;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// What a bio or request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -438,7 +438,7 @@ impl BioPool {
 /// submitter of that number, so a chain can be followed without a lock.
 #[derive(Debug)]
 pub struct BioPools {
-    pools: Box<[OnceLock<BioPool>]>,
+    pools: Box<[OnceLock<Arc<BioPool>>]>,
     bios_per_submitter: u32,
 }
 
@@ -448,8 +448,8 @@ impl BioPools {
     }
 
     /// The pool of a submitter, made on first use.
-    pub(crate) fn pool_or_init(&self, submitter: SubmitterId) -> &BioPool {
-        self.pools[submitter.index()].get_or_init(|| BioPool::new(self.bios_per_submitter))
+    pub(crate) fn pool_or_init(&self, submitter: SubmitterId) -> &Arc<BioPool> {
+        self.pools[submitter.index()].get_or_init(|| Arc::new(BioPool::new(self.bios_per_submitter)))
     }
 
     #[inline]

@@ -51,7 +51,7 @@ impl<L: Lock> Env<L> {
         let affinity = self.q.live.rq_affinity.load(Ordering::Relaxed);
         let mut put = PutBatch::default();
         let n = local.completions.items().len();
-        self.q.update_io_ticks(now, true);
+        self.update_io_ticks(local, now, 0);
         for i in 0..n {
             let (tag, status) = local.completions.items()[i];
             let id = self.rq_of_driver_tag(hctx, tag.index());
@@ -196,6 +196,14 @@ impl<L: Lock> Env<L> {
     fn end_foreign_bio(&self, id: BioId, status: BlkStatus) {
         self.q.submitter_shared(id.submitter()).push_remote(Remote::BioEnd(id.index() as u32, status));
         self.q.notify.notify(SubmitterId::new(id.submitter() as u32));
+    }
+
+    /// At most once a millisecond, however many I/Os start and end in it.
+    #[inline]
+    pub(crate) fn update_io_ticks(&self, local: &mut Local, now: Instant, starting: usize) {
+        if now >= local.next_tick {
+            local.next_tick = self.q.update_io_ticks(now, starting as u64);
+        }
     }
 
     /// Runs the hctx if somebody found no tag there.

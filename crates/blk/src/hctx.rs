@@ -46,11 +46,6 @@ impl<L: Lock> RqList<L> {
         self.len.load(Ordering::Acquire) == 0
     }
 
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.len.load(Ordering::Relaxed) as usize
-    }
-
     /// Works on the list under its lock.
     #[inline]
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut VecDeque<Rq>) -> R) -> R {

@@ -485,20 +485,25 @@ impl<L: Lock> RequestQueue<L> {
         self.device_busy.load(Ordering::SeqCst) && self.device_busy.swap(false, Ordering::SeqCst)
     }
 
-    /// The kernel's io_ticks: when the (millisecond) tick changed and something was in flight, the difference counts.
-    #[inline]
-    pub(crate) fn update_io_ticks(&self, now: Instant, busy: bool) {
-        let ms = now.as_ns() / 1_000_000;
+    /// The kernel's io_ticks: when the millisecond changed since anybody looked, the difference counts if something was
+    /// in flight, which at a start (`starting` bios) is asked of the others. Returns when to look next.
+    #[cold]
+    pub(crate) fn update_io_ticks(&self, now: Instant, starting: u64) -> Instant {
+        let ms = now.as_ns() / TICK_NS;
         let stamp = self.io_stamp_ms.load(Ordering::Relaxed);
         if ms > stamp
             && self.io_stamp_ms.compare_exchange(stamp, ms, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-            && busy
             && stamp != 0
+            && (starting == 0 || self.stats().in_flight > starting)
         {
-            self.io_ticks_ns.fetch_add((ms - stamp) * 1_000_000, Ordering::Relaxed);
+            self.io_ticks_ns.fetch_add((ms - stamp) * TICK_NS, Ordering::Relaxed);
         }
+        Instant::from_ns((ms + 1) * TICK_NS)
     }
 }
+
+/// Resolution of io_ticks.
+const TICK_NS: u64 = 1_000_000;
 
 fn start(driver: &dyn Driver, (nr, depth): (u16, u32)) -> Result<(), SettingError> {
     let text = |e| format!("driver '{}' could not start {nr} queues of depth {depth}: {e}", driver.name());

@@ -352,6 +352,7 @@ impl<L: Lock> Env<L> {
 
     #[inline]
     fn flush_plug_to_driver(&self, local: &mut Local, now: Instant) {
+        self.update_io_ticks(local, now, local.plug.rqs.len());
         let mut rqs = core::mem::take(&mut local.plug.rqs);
         let mut ids = core::mem::take(&mut local.scratch.ids);
         let mut hctx = usize::MAX;
@@ -374,7 +375,6 @@ impl<L: Lock> Env<L> {
         ids.clear();
         local.scratch.ids = ids;
         local.plug.rqs = rqs;
-        self.q.update_io_ticks(now, true);
     }
 
     #[inline]
@@ -423,6 +423,7 @@ impl<L: Lock> Env<L> {
 
     fn flush_plug_to_elevator(&self, local: &mut Local, now: Instant) {
         let elevator = self.st.elevator.as_ref().expect("caller saw an elevator");
+        self.update_io_ticks(local, now, local.plug.rqs.len());
         let mut rqs = core::mem::take(&mut local.plug.rqs);
         let mut freed = core::mem::take(&mut local.scratch.freed);
         let mut run = [false; 3];
@@ -445,7 +446,6 @@ impl<L: Lock> Env<L> {
         for (ty, _) in run.iter().enumerate().filter(|(_, r)| **r) {
             self.run_hctx(local, usize::from(self.hctx_of[ty]), now);
         }
-        self.q.update_io_ticks(now, true);
     }
 
     /// Starts the flush sequence of a request. False: it needs none and goes the normal way.

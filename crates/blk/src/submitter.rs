@@ -110,6 +110,7 @@ pub(crate) struct Env<L: Lock> {
     pub(crate) q: Arc<RequestQueue<L>>,
     pub(crate) st: Arc<QueueState<L>>,
     pub(crate) shared: Arc<SubmitterShared<L>>,
+    pool: Arc<BioPool>,
     pub(crate) id: SubmitterId,
     pub(crate) cpu: CpuId,
     /// The hctx of this CPU per queue type.
@@ -119,7 +120,7 @@ pub(crate) struct Env<L: Lock> {
 impl<L: Lock> Env<L> {
     #[inline]
     pub(crate) fn pool(&self) -> &BioPool {
-        self.q.bios.pool_or_init(self.id)
+        &self.pool
     }
 
     #[inline]
@@ -157,6 +158,8 @@ pub(crate) struct Local {
     pub(crate) sq_batching: Batching,
     /// Single-queue mode: in which request list (synchronous?) this submitter stands in line.
     pub(crate) sq_wait: Option<bool>,
+    /// io_ticks need no look before this time.
+    pub(crate) next_tick: Instant,
     /// A batch is being handed to the driver: what ends meanwhile must not start another from inside.
     pub(crate) in_driver: bool,
     /// Bios inside the block layer or waiting.
@@ -214,11 +217,20 @@ impl<L: Lock> RequestQueue<L> {
                 sq_batching: Batching::default(),
                 outstanding: 0,
                 sq_wait: None,
+                next_tick: Instant::ZERO,
                 in_driver: false,
                 // The two lists are swapped, so both are as large as they can get.
                 scratch: Scratch { remote: Vec::with_capacity(remote_capacity(nr_bios)), ..Scratch::default() },
             },
-            env: Env { q: self.clone(), st, shared, id, cpu, hctx_of: [0; 3] },
+            env: Env {
+                q: self.clone(),
+                st,
+                shared,
+                pool: Arc::clone(self.bios.pool_or_init(id)),
+                id,
+                cpu,
+                hctx_of: [0; 3],
+            },
             generation,
             inside: false,
         };
@@ -325,7 +337,12 @@ impl<L: Lock> Submitter<L> {
 
     /// Collects completions of this submitter's hardware queues, serves work that is due (restarts, delayed runs,
     /// requeues) and tries waiting bios again. Never blocks.
+    ///
+    /// A submitter that had bios in the disk stays inside the disk until the first poll that finds it without any, so a
+    /// depth of one does not pay for leaving and entering with each I/O. Whoever stops calling says so with
+    /// [`Submitter::rest`], or a freeze waits for it.
     pub fn poll(&mut self, now: Instant) {
+        let was_idle = self.local.outstanding == 0;
         let inside = self.enter_to_poll();
         if inside {
             self.env.poll_hctxs(&mut self.local, now);
@@ -344,6 +361,13 @@ impl<L: Lock> Submitter<L> {
         if !self.local.waiting.is_empty() {
             self.retry_waiting(now);
         }
+        if was_idle || self.env.q.is_frozen() {
+            self.leave_if_idle();
+        }
+    }
+
+    /// Says that this submitter may not call again for a while: a freeze need not wait for it unless bios of it are out.
+    pub fn rest(&mut self) {
         self.leave_if_idle();
     }
 
@@ -356,7 +380,7 @@ impl<L: Lock> Submitter<L> {
     /// As [`Submitter::reap`], for at most `max` bios; the rest stays.
     #[inline]
     pub fn reap_up_to(&mut self, max: usize, mut f: impl FnMut(Done)) {
-        let pool = self.env.q.bios.pool_or_init(self.env.id);
+        let pool = self.env.pool();
         let local = &mut self.local;
         let n = max.min(local.done.len());
         for index in local.done.drain(..n) {

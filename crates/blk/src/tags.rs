@@ -37,11 +37,6 @@ impl<L: Lock> HctxTags<L> {
         }
     }
 
-    /// All tags, reserved ones included.
-    pub(crate) fn depth(&self) -> u32 {
-        self.normal.sb().depth() + self.nr_reserved
-    }
-
     /// Whether some tags are reserved.
     pub(crate) fn has_reserved(&self) -> bool {
         self.nr_reserved > 0

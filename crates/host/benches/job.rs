@@ -30,7 +30,9 @@ fn main() {
     host::clock::start();
     let ms = if smoke { 20 } else { 1500 };
     let job = |more: &str| {
-        format!("[j]\nioengine=io_uring\nrw=randread\nbs=4k\nsize=1g\nnorandommap=1\ntime_based\nruntime={ms}ms\n{more}")
+        format!(
+            "[j]\nioengine=io_uring\nrw=randread\nbs=4k\nsize=1g\nnorandommap=1\ntime_based\nruntime={ms}ms\n{more}"
+        )
     };
     let batch = "iodepth=32\niodepth_batch_submit=32\niodepth_batch_complete_min=1\niodepth_batch_complete_max=32\n";
     let none = [("scheduler", "none")];

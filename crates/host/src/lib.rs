@@ -7,6 +7,8 @@ pub mod error;
 pub mod clock;
 #[allow(unsafe_code)]
 pub mod mem;
+#[allow(unsafe_code, reason = "a raw lock is an unsafe promise")]
+mod spin;
 pub mod driver;
 #[allow(unsafe_code)]
 pub mod create;

@@ -26,12 +26,6 @@ impl SetupError {
         rule: impl Into<String>,
         remedy: impl Into<String>,
     ) -> SetupError {
-        SetupError {
-            option,
-            value: value.to_string(),
-            rule: rule.into(),
-            remedy: remedy.into(),
-            job: job.to_owned(),
-        }
+        SetupError { option, value: value.to_string(), rule: rule.into(), remedy: remedy.into(), job: job.to_owned() }
     }
 }

@@ -48,10 +48,12 @@ pub fn plan(jobs: &[Job], entropy: u64) -> Result<Vec<Instance>, WaitForError> {
         group += u32::from((job.stonewall || job.new_group) && index > 0);
         let after_job = match &job.wait_for {
             None => None,
-            Some(name) => Some(jobs[..index].iter().position(|j| j.name == *name).ok_or_else(|| WaitForError {
-                name: name.clone(),
-                job: job.name.clone(),
-            })?),
+            Some(name) => Some(
+                jobs[..index]
+                    .iter()
+                    .position(|j| j.name == *name)
+                    .ok_or_else(|| WaitForError { name: name.clone(), job: job.name.clone() })?,
+            ),
         };
         for instance in 0..job.numjobs {
             let number = out.len() as u32 + 1;
@@ -188,8 +190,7 @@ mod tests {
 
     #[test]
     fn groups_and_numbers_run_over_the_file() {
-        let jobs =
-            [job("a", |j| j.numjobs = 2), job("b", |j| j.new_group = true), job("c", |j| j.stonewall = true)];
+        let jobs = [job("a", |j| j.numjobs = 2), job("b", |j| j.new_group = true), job("c", |j| j.stonewall = true)];
         let all = plan(&jobs, 0).unwrap();
         let ids: Vec<(u32, u32, u32)> = all.iter().map(|i| (i.number, i.group, i.wave)).collect();
         assert_eq!(ids, [(1, 0, 0), (2, 0, 0), (3, 1, 0), (4, 2, 1)]);

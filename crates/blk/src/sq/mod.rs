@@ -170,6 +170,7 @@ impl<L: Lock> Env<L> {
 
     /// `blk_flush_plug_list`: sorted, inserted under one hold of the lock, then the queue runs.
     pub(crate) fn sq_flush_plug(&self, local: &mut Local, now: Instant) {
+        self.update_io_ticks(local, now, local.plug.rqs.len());
         let mut rqs = core::mem::take(&mut local.plug.rqs);
         rqs.sort_unstable_by_key(|rq| self.st.slab.get(rq.id()).sector.get());
         self.hctx_counters(0).queued.add(rqs.len() as u64);
@@ -190,7 +191,6 @@ impl<L: Lock> Env<L> {
         local.scratch.freed = freed;
         local.plug.rqs = rqs;
         self.sq_run(local, now);
-        self.q.update_io_ticks(now, true);
     }
 
     /// The request function: gives the driver what it can take, in batches, the lock dropped around each.

@@ -11,12 +11,12 @@
 
 use crate::clock;
 use crate::driver::{HostDriver, PerHctx, Sleeper};
+use crate::spin::SpinMutex;
 use blk::driver::{Completions, Driver, InFlight, RqBatch};
 use blk::id::{HctxId, SECTOR_SHIFT, Sector};
 use blk::limits::Limits;
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::{Duration, Instant};
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 
 /// How the disk is made.
@@ -44,7 +44,7 @@ pub struct Null {
 
 #[derive(Default)]
 struct Hctx {
-    ring: Mutex<Ring>,
+    ring: SpinMutex<Ring>,
     sleeper: Sleeper,
 }
 

@@ -73,8 +73,13 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
     let instances = schedule::plan(jobs, plan.entropy).map_err(|e| Error::usage(e.to_string()))?;
     let targets = targets(jobs, &instances, plan.target)?;
     let regions = Arc::new(Regions::new());
-    let mut prepared =
-        Prepared { workers: Vec::new(), instances, disks: Vec::new(), warnings: Vec::new(), stop: Arc::clone(&plan.stop) };
+    let mut prepared = Prepared {
+        workers: Vec::new(),
+        instances,
+        disks: Vec::new(),
+        warnings: Vec::new(),
+        stop: Arc::clone(&plan.stop),
+    };
     let mut numbered: Vec<(u32, Worker)> = Vec::new();
     for target in targets {
         let needs = needs(jobs, &target);
@@ -202,11 +207,7 @@ fn threads(
 }
 
 /// Bio slots per submitter: the depth, and for each I/O the pieces it may be split into.
-fn bios_needed<'a>(
-    threads: impl Iterator<Item = &'a JobThread>,
-    driver: &dyn HostDriver,
-    config: &QueueConfig,
-) -> u32 {
+fn bios_needed<'a>(threads: impl Iterator<Item = &'a JobThread>, driver: &dyn HostDriver, config: &QueueConfig) -> u32 {
     let limit = driver.limits();
     let max_sectors = config.max_sectors_kb.map_or(limit.max_sectors, |kb| kb.saturating_mul(2)).max(1);
     let need = threads

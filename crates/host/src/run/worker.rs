@@ -21,6 +21,8 @@ use workload::verify::VerifyError;
 
 /// How often a sleeping thread looks whether it is to stop.
 const STOP_CHECK: Duration = Duration::from_ms(50);
+/// How often a busy thread tells how far it is and looks whether it is to stop.
+const LOOK_AROUND: Duration = Duration::from_ms(5);
 /// Bad blocks described per thread; further ones are only counted.
 const VERIFY_REPORTS: usize = 8;
 
@@ -112,6 +114,7 @@ impl Worker {
 
 impl Loop {
     fn run(&mut self, stop: &AtomicBool, live: &Live) {
+        let mut look_again = Instant::ZERO;
         loop {
             match self.job.next(self.now) {
                 Next::Io(io) => {
@@ -138,12 +141,15 @@ impl Loop {
                 }
                 Next::Done => break,
             }
-            if stop.load(Ordering::Relaxed) {
-                self.job.stop(StopReason::Asked);
+            if self.now >= look_again {
+                look_again = self.now + LOOK_AROUND;
+                if stop.load(Ordering::Relaxed) {
+                    self.job.stop(StopReason::Asked);
+                }
+                let stats = self.job.stats();
+                live.ios.store(stats.total_ios(), Ordering::Relaxed);
+                live.bytes.store(stats.total_bytes(), Ordering::Relaxed);
             }
-            let stats = self.job.stats();
-            live.ios.store(stats.total_ios(), Ordering::Relaxed);
-            live.bytes.store(stats.total_bytes(), Ordering::Relaxed);
         }
         assert!(self.sub.outstanding() == 0, "the engine ended with I/O outstanding");
     }
@@ -235,6 +241,7 @@ impl Loop {
             self.sub.poll(self.now);
             self.complete(u32::MAX);
         } else {
+            self.sub.rest();
             std::thread::sleep(std::time::Duration::from_nanos(left.as_ns()));
             self.now = clock::now();
         }
@@ -265,4 +272,3 @@ fn verify(job: &mut JobThread, buffers: &mut BufferPool, slot: u32, errors: &mut
 pub(super) fn slot_bytes(job: &JobThread) -> usize {
     (job.max_io_bytes() as usize).max(512)
 }
-

@@ -60,9 +60,8 @@ pub(super) struct Plan {
 
 impl Plan {
     pub fn new(job: &Job, region: Region, offsets: &Offsets, sizes: &[Sizes; DIRS]) -> Result<Plan, SetupError> {
-        let refuse = |option, value: u64, rule: &str, remedy: &str| {
-            Err(SetupError::new(&job.name, option, value, rule, remedy))
-        };
+        let refuse =
+            |option, value: u64, rule: &str, remedy: &str| Err(SetupError::new(&job.name, option, value, rule, remedy));
         let max_block = job.max_block_bytes();
         if max_block > MAX_IO_BYTES {
             return refuse("bs", max_block, "at most 1 GiB", "lower bs");

@@ -153,7 +153,11 @@ mod tests {
             let zetan: f64 = (1..=blocks).map(|i| (1.0 / i as f64).powf(theta)).sum();
             for rank in [0usize, 1] {
                 let want = draws as f64 * (1.0 / (rank + 1) as f64).powf(theta) / zetan;
-                assert!((count[rank] as f64 / want - 1.0).abs() < 0.03, "theta {theta} rank {rank}: {} want {want:.0}", count[rank]);
+                assert!(
+                    (count[rank] as f64 / want - 1.0).abs() < 0.03,
+                    "theta {theta} rank {rank}: {} want {want:.0}",
+                    count[rank]
+                );
             }
             // The tail is a continuous approximation in this method: compare whole decades of ranks.
             for (lo, hi) in [(9usize, 100), (100, 1000)] {

@@ -129,7 +129,13 @@ impl Verifier {
             return Err(SetupError::new(&job.name, "bs", min, rule, "raise bs to 512 or more"));
         }
         let interval = (min != max).then_some(min as u32);
-        Ok(Some(Verifier { kind, pattern: job.verify_pattern.clone(), interval, thread: thread as u16, want: Vec::new() }))
+        Ok(Some(Verifier {
+            kind,
+            pattern: job.verify_pattern.clone(),
+            interval,
+            thread: thread as u16,
+            want: Vec::new(),
+        }))
     }
 
     /// Makes `buf` the block of a write at `offset`, created at `now`.
