@@ -4,7 +4,7 @@
 //! I/O and the system calls' share is for strace to tell.
 //!
 //! `cargo bench -p host --bench file -- --bench FILE [SECONDS]`; without FILE a small scratch file is read briefly.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "getrusage")]
 
 use blk::bio::{Bio, DataRef};
 use blk::id::{CpuId, Sector};

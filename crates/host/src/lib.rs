@@ -3,14 +3,14 @@
 //! `unsafe` says so here.
 
 pub mod error;
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "system calls, rdtsc")]
 pub mod clock;
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "mappings, raw copies")]
 pub mod mem;
 #[allow(unsafe_code, reason = "a raw lock is an unsafe promise")]
 mod spin;
 pub mod driver;
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "system calls")]
 pub mod create;
 pub mod target;
 #[allow(unsafe_code)]

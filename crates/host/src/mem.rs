@@ -15,10 +15,11 @@
 use crate::error::{Error, ErrorKind, Result};
 use blk::bio::DataRef;
 use blk::status::BlkStatus;
+use parking_lot::Mutex;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 /// Most regions of one table.
 pub const MAX_REGIONS: usize = 1024;
@@ -257,7 +258,7 @@ impl Regions {
 
     /// Adds a region and tells its number. Fails when there are [`MAX_REGIONS`].
     pub fn add(&self, region: Arc<Region>) -> Result<u16> {
-        let mut count = self.count.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut count = self.count.lock();
         let number = *count;
         let Some(slot) = self.table.get(usize::from(number)) else {
             let ctx = format!("at most {MAX_REGIONS} memory regions per stack; use fewer, larger ones");

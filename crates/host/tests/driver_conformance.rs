@@ -2,7 +2,7 @@
 //! One body of tests for every driver, driven through the real core: what goes in comes out, once, with the right data
 //! and status, from one thread and from two.
 
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "buffers are given back")]
 mod common;
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
@@ -222,6 +222,24 @@ fn limits_hold_together(kind: Kind) {
     assert_eq!(limits.check(), Ok(()));
     assert!(capacity.0 > 0 && capacity.0 % u64::from(limits.logical_block_sectors()) == 0);
     assert!(SLOT_BYTES as u32 <= limits.max_segment_size);
+}
+
+/// All of the above on a real block device, where there is one to spare. One after the other: it is one device.
+#[test]
+fn file_on_a_block_device() {
+    if common::device().is_none() {
+        return;
+    }
+    let kind = Kind::Device;
+    data_matches_a_model(kind);
+    merged_requests_scatter_and_gather(kind);
+    what_is_out_of_range_fails_and_changes_nothing(kind);
+    flush_and_fua_succeed(kind);
+    many_ios_end_exactly_once(kind);
+    two_threads_share_one_hctx(kind);
+    a_waiting_thread_blocks_nobody(kind);
+    data_survives_a_change_of_hardware_queues(kind);
+    limits_hold_together(kind);
 }
 
 macro_rules! conformance {

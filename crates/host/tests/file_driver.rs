@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What only the file driver can do: refuse files, keep a file's bytes, meet its end.
 
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "buffers are given back")]
 mod common;
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};

@@ -5,18 +5,18 @@
 //! Example: `/var/tmp/disk.img`, `file:/dev/nvme0n1`
 //! What becomes of a request: read and write by the like operations, with registered buffers where the data lies in a
 //! region that could be registered; flush by fdatasync; FUA by `RWF_DSYNC`; discard by punching a hole; write zeroes by
-//! zeroing the range, or by writing zeroes where the file system cannot. All requests of one `queue_rqs` go to the
-//! kernel in one system call; `poll` needs none when completions are there.
+//! zeroing the range, or by writing zeroes where the file system cannot. Requests go to the kernel several to a
+//! system call; `poll` needs none when completions are there.
 //! Limits: O_DIRECT where the file takes it, else through the page cache, with a [`FileWarning`]. The file's size is
 //! taken once, rounded down to logical blocks; a file that is cut short later gives I/O errors. Nothing is written
 //! that was not asked for; the file is neither created nor extended here (see `crate::create`).
 //! Since: 0.1.
 
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "system calls")]
 mod open;
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "io_uring")]
 mod ring;
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "iovec lists")]
 mod slot;
 
 pub use open::FileWarning;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A driver under a real request queue with one submitter and a pool of buffers, for tests.
-// Each test crate uses its part of this.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test crate uses its part")]
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::{CpuId, Sector};
@@ -34,6 +33,8 @@ pub enum Kind {
     Ram,
     FileDirect,
     FileBuffered,
+    /// The block device that the environment names.
+    Device,
     ModelOverRam,
     ModelOverNull,
 }
@@ -75,10 +76,23 @@ impl Kind {
             ),
             Kind::FileDirect => Arc::new(file(true)),
             Kind::FileBuffered => Arc::new(file(false)),
+            Kind::Device => {
+                let path = device().expect("asked for before");
+                Arc::new(File::open(&path, &FileOptions::default(), regions.clone()).unwrap().0)
+            }
             Kind::ModelOverRam => Arc::new(model(ModelOver::Ram)),
             Kind::ModelOverNull => Arc::new(model(ModelOver::Null)),
         }
     }
+}
+
+/// A block device whose content may be lost, if `MQBLK_TEST_DEVICE` names one; says why not.
+pub fn device() -> Option<PathBuf> {
+    let device = std::env::var_os("MQBLK_TEST_DEVICE").map(PathBuf::from);
+    if device.is_none() {
+        eprintln!("skipped: MQBLK_TEST_DEVICE names no block device that may be overwritten");
+    }
+    device
 }
 
 /// A file of [`DISK_BYTES`] in the build's scratch directory (a real file system, unlike /tmp on some machines).

@@ -36,6 +36,10 @@ const WAKE: u64 = u64::MAX;
 /// Most entries of the submission ring. It is walked round and round, so a large one costs cache; a larger batch is
 /// submitted in pieces.
 const MAX_SQ_ENTRIES: u32 = 64;
+/// Most requests that one system call hands to the kernel. It plugs what it is handed, so a device that is idle stays so
+/// until the whole call is through: at depth 32, 32 per call made 10-13 % fewer IOPS than 8 or 16 (fio loses the same
+/// with iodepth_batch_submit=32), and 8 cost no more CPU time per I/O than 32.
+const COMMIT_CHUNK: usize = 8;
 /// Most pieces of one request: the driver's `max_segments`.
 pub(super) const MAX_PIECES: usize = 128;
 /// The kernel registers no larger buffer.
@@ -112,17 +116,33 @@ impl Ring {
     }
 
     pub(super) fn queue_rqs(&self, batch: &mut RqBatch<'_>) -> QueueRqStatus {
+        loop {
+            let (answer, lazy) = self.push_chunk(batch);
+            if !lazy {
+                self.commit();
+            }
+            if answer != QueueRqStatus::Queued || batch.remaining() == 0 {
+                return answer;
+            }
+        }
+    }
+
+    /// Puts the next requests, up to a chunk, into the submission ring. The answer as of `Driver::queue_rqs`, and whether
+    /// the system call may be left to `wait`.
+    fn push_chunk(&self, batch: &mut RqBatch<'_>) -> (QueueRqStatus, bool) {
         let mut state = self.state.lock();
         // SAFETY: the state's lock is held, so this is the only user of the submission ring.
         let mut sq = unsafe { self.ring.submission_shared() };
-        while let Some(rq) = batch.front() {
+        for _ in 0..COMMIT_CHUNK {
+            let Some(rq) = batch.front() else { break };
             if sq.is_full() {
-                sq.sync();
                 // What the kernel does not take now is taken by a later call; the poller sees to it.
+                sq.sync();
                 let _ = self.ring.submit();
                 sq.sync();
                 if sq.is_full() {
-                    return if state.in_flight > 0 { QueueRqStatus::DevResource } else { QueueRqStatus::Resource };
+                    let busy = state.in_flight > 0;
+                    return (if busy { QueueRqStatus::DevResource } else { QueueRqStatus::Resource }, false);
                 }
             }
             let tag = batch.accept();
@@ -135,13 +155,7 @@ impl Ring {
                 Err((tag, status)) => state.failed.push_back((tag, status)),
             }
         }
-        let lazy = state.lazy_commit;
-        drop(sq);
-        drop(state);
-        if !lazy {
-            self.commit();
-        }
-        QueueRqStatus::Queued
+        (QueueRqStatus::Queued, state.lazy_commit && batch.remaining() == 0)
     }
 
     /// Makes the kernel see what is in the submission ring. A refusal (EAGAIN, EBUSY, EINTR) leaves entries there; the
@@ -255,7 +269,9 @@ impl Ring {
 }
 
 impl Drop for Ring {
-    /// Waits for what the kernel still has: it may write to the requests' memory until then.
+    /// Waits for what the kernel still has: it may write to the requests' memory until then. Then takes file and buffers
+    /// back: the kernel tears a ring down some time after it is closed, and a device that is opened exclusively cannot
+    /// be opened again before.
     fn drop(&mut self) {
         let state = self.state.get_mut();
         let mut with_kernel = state.in_flight as usize - state.again.len();
@@ -263,10 +279,13 @@ impl Drop for Ring {
             if let Err(e) = self.ring.submit_and_wait(1)
                 && ![libc::EINTR, libc::EAGAIN, libc::EBUSY].contains(&e.raw_os_error().unwrap_or(0))
             {
-                return;
+                break;
             }
             with_kernel -= self.ring.completion().filter(|cqe| cqe.user_data() != WAKE).count();
         }
+        // Nothing to do about a failure here: closing the ring has the same effect, later.
+        let _ = self.ring.submitter().unregister_files();
+        let _ = self.ring.submitter().unregister_buffers();
     }
 }
 
