@@ -118,6 +118,7 @@ impl<L: Lock> Env<L> {
         }
         let class = self.tag_class(op, flags);
         let Some(tag) = self.get_tag(local, hctx, class, now) else { return false };
+        local.woken = None;
         let rq_id = self.st.rq_of_tag(hctx, tag);
         let rq = self.st.slab.get(rq_id);
         self.init_rq(rq, slot, id, hctx, now);
@@ -297,14 +298,28 @@ impl<L: Lock> Env<L> {
         tag
     }
 
-    /// Gives up a place in a wait queue that is not needed any more: nobody waits here, or not for a tag. Left there, it
-    /// would swallow a wake-up meant for somebody else.
+    /// Finds out, before waiting bios are tried again, whether a wake-up was spent on this submitter.
+    pub(crate) fn note_wake_up(&self, local: &mut Local) {
+        if let Some((hctx, class)) = local.tag_wait
+            && !self.st.alloc_tags(hctx).is_waiting(class, self.waiter())
+        {
+            local.woken = local.tag_wait.take();
+        }
+    }
+
+    /// After waiting bios were tried: gives up a place in a wait queue that is not needed any more, and passes on a
+    /// wake-up that was not used, because nobody waits here now, or not for a tag. Kept, they would be somebody's loss.
     pub(crate) fn settle_tag_wait(&self, local: &mut Local) {
-        if local.waiting.is_empty() || !local.blocked_on_tag {
-            self.stop_waiting(local);
-            if self.st.sq.is_some() {
-                self.sq_stop_waiting(local);
-            }
+        let woken = local.woken.take();
+        if local.blocked_on_tag && !local.waiting.is_empty() {
+            return;
+        }
+        if let Some((hctx, class)) = woken {
+            self.st.alloc_tags(hctx).wake_one(class, &mut |w| self.wake(w));
+        }
+        self.stop_waiting(local);
+        if self.st.sq.is_some() {
+            self.sq_stop_waiting(local);
         }
     }
 

@@ -151,6 +151,8 @@ pub(crate) struct Local {
     pub(crate) tag_wait: Option<(usize, TagClass)>,
     /// The oldest waiting bio waits for a tag, not for a bio slot.
     pub(crate) blocked_on_tag: bool,
+    /// Where a wake-up was spent on this submitter, until it takes a tag.
+    pub(crate) woken: Option<(usize, TagClass)>,
     pub(crate) plug: Plug,
     pub(crate) hints: [TagAllocHint; 3],
     pub(crate) completions: Completions,
@@ -211,6 +213,7 @@ impl<L: Lock> RequestQueue<L> {
                 waiting: VecDeque::with_capacity(cap),
                 tag_wait: None,
                 blocked_on_tag: false,
+                woken: None,
                 plug: Plug::new(cap),
                 hints: [0, 1, 2].map(|t| TagAllocHint::new((id.index() as u32).wrapping_mul(0x9e37_79b9) ^ t)),
                 completions: Completions::new(),
@@ -397,6 +400,7 @@ impl<L: Lock> Submitter<L> {
             return;
         }
         self.local.blocked_on_tag = false;
+        self.env.note_wake_up(&mut self.local);
         self.local.plug.start(self.local.waiting.len() as u32);
         while let Some(index) = self.local.waiting.pop_front() {
             if !self.env.queue_bio(&mut self.local, index, now) {
@@ -472,7 +476,9 @@ impl<L: Lock> Submitter<L> {
         // In this order, for the reason given where a submitter is made.
         self.generation = self.env.q.generation();
         self.env.st = self.env.q.state();
+        // Places in wait queues of the state that is gone; all wake-ups there were sent.
         self.local.tag_wait = None;
+        self.local.woken = None;
         self.local.sq_wait = None;
         self.remap();
         for _ in 0..self.local.waiting.len() {

@@ -123,10 +123,21 @@ impl<L: Lock> HctxTags<L> {
 
     /// Takes a registration back; if the wake-up was already spent on `w` it is passed on to the next waiter.
     pub(crate) fn remove_waiter(&self, class: TagClass, w: WaiterId, wake: &mut dyn FnMut(WaiterId)) {
+        if !self.map(class).remove_waiter(w) {
+            self.wake_one(class, wake);
+        }
+    }
+
+    /// Passes on a wake-up.
+    pub(crate) fn wake_one(&self, class: TagClass, wake: &mut dyn FnMut(WaiterId)) {
         let map = self.map(class);
-        if !map.remove_waiter(w) && map.waiters_active() > 0 {
+        if map.waiters_active() > 0 {
             map.wake_one(wake);
         }
+    }
+
+    pub(crate) fn is_waiting(&self, class: TagClass, w: WaiterId) -> bool {
+        self.map(class).is_waiting(w)
     }
 
     /// Registers a submitter that found no tag, unless it is registered already; it must try again afterwards.
