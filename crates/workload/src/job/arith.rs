@@ -5,6 +5,8 @@
 //! `+ - * / % ^` with the usual precedence (`^` binds tightest and to the right), parentheses, unary minus; division
 //! truncates. Does not do: names (keywords are replaced before) or fractions. Source: fio HOWTO, "Job file parameters".
 
+use super::error::quote;
+
 /// Deepest nesting of parentheses and signs; far beyond what a person writes.
 const DEPTH_MAX: u32 = 32;
 
@@ -12,7 +14,7 @@ const DEPTH_MAX: u32 = 32;
 pub(super) fn eval(text: &str, number: &dyn Fn(&str) -> Result<i128, String>) -> Result<i128, String> {
     let mut p = Parser { rest: text.trim(), depth: 0, number };
     let value = p.sum()?;
-    if p.rest.is_empty() { Ok(value) } else { Err(format!("unexpected '{}'", p.rest)) }
+    if p.rest.is_empty() { Ok(value) } else { Err(format!("unexpected '{}'", quote(p.rest))) }
 }
 
 /// Could `text` be an expression made of plain numbers? What decides whether a value with a keyword is computed.

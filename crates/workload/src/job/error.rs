@@ -7,6 +7,21 @@
 use std::fmt;
 use std::sync::Arc;
 
+/// Longest piece of a file that a message repeats.
+const QUOTE_CHARS_MAX: usize = 80;
+
+/// A piece of a file for a message: shortened, and without control characters that would disturb a terminal.
+pub(super) fn quote(text: &str) -> String {
+    let mut shown = String::new();
+    for c in text.chars().take(QUOTE_CHARS_MAX) {
+        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    if text.chars().nth(QUOTE_CHARS_MAX).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
 /// Where an option was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -67,7 +82,7 @@ impl fmt::Display for JobError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}: {}", self.origin, self.typed, self.rule)?;
         if let Some(job) = &self.job {
-            write!(f, " (job '{job}')")?;
+            write!(f, " (job '{}')", quote(job))?;
         }
         if !self.remedy.is_empty() {
             write!(f, "; {}", self.remedy)?;
@@ -116,7 +131,7 @@ impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}: {}", self.origin, self.typed, self.advice)?;
         if let Some(job) = &self.job {
-            write!(f, " (job '{job}')")?;
+            write!(f, " (job '{}')", quote(job))?;
         }
         Ok(())
     }

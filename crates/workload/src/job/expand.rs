@@ -7,6 +7,7 @@
 //! variables" and "Reserved keywords".
 
 use super::arith;
+use super::error::quote;
 
 /// What a value may refer to.
 pub(super) struct Lookup<'a> {
@@ -52,7 +53,7 @@ pub(super) fn expand(value: &str, lookup: &Lookup<'_>) -> Result<Expanded, Strin
     }
     out.text.push_str(rest);
     if keyword_seen && arith::looks_like_expr(&out.text) {
-        let number = |word: &str| word.parse::<i128>().map_err(|_| format!("'{word}' is too large"));
+        let number = |word: &str| word.parse::<i128>().map_err(|_| format!("'{}' is too large", quote(word)));
         out.text = arith::eval(&out.text, &number)?.to_string();
     }
     Ok(out)

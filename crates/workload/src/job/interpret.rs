@@ -6,7 +6,7 @@
 //! [`ParseContext`]. Does not do: I/O, environment access.
 
 use super::draft::{Draft, Given};
-use super::error::{ErrorKind, JobError, JobErrors, Origin, Reject, Warning};
+use super::error::{ErrorKind, JobError, JobErrors, Origin, Reject, Warning, quote};
 use super::expand::{self, Lookup};
 use super::options::{self, OptionInfo, Support};
 use super::parse::{self, IncludeReader, NoIncludes, Raw, RawOption, RawSection};
@@ -153,19 +153,19 @@ impl<'a> Interpreter<'a> {
             Ok(expanded) => expanded,
             Err(reject) => return self.reject(draft, option, raw, section, reject),
         };
-        if value.as_deref().is_some_and(|v| option.off.contains(&v)) {
-            return;
+        let idle = |v: &str| option.off.contains(&v) || (!v.is_empty() && option.default == v);
+        if option.support != Support::Supported && value.as_deref().is_some_and(idle) {
+            return; // Asks for what happens anyway.
         }
         let units = draft.units;
         if let Err(mut reject) = option.parser.apply(draft, value.as_deref(), units) {
             if let Some(name) = unset.first() {
-                reject.remedy = format!("the environment variable '{}' is not set", parse::quote(name));
+                reject.remedy = format!("the environment variable '{}' is not set", quote(name));
             }
             return self.reject(draft, option, raw, section, reject);
         }
         if let Some(name) = unset.first() {
-            let advice =
-                format!("the environment variable '{}' is not set; nothing is put in its place", parse::quote(name));
+            let advice = format!("the environment variable '{}' is not set; nothing is put in its place", quote(name));
             self.warn(raw, section, &advice);
         }
         let quirk = value.filter(|_| option.parser.counts_data()).and_then(|v| units::unit_quirk(&v, units));
@@ -180,7 +180,7 @@ impl<'a> Interpreter<'a> {
             Support::Accepted => {}
             Support::Ignored(advice) => self.warn(raw, section, &format!("ignored: {advice}")),
             Support::Refused(advice) => {
-                let reject = Reject::unsupported("is not supported by mqblk", advice);
+                let reject = Reject::unsupported("not supported by mqblk", advice);
                 self.reject(draft, option, raw, section, reject);
             }
         }
@@ -192,7 +192,7 @@ impl<'a> Interpreter<'a> {
         let expanded = expand::expand(value, &self.lookup).map_err(|rule| Reject::new(&rule, ""))?;
         if let Some(name) = expanded.unset.first().filter(|_| names_a_file(option)) {
             // `${DIR}/data` must not become `/data`: mqblk writes to no file the user did not name.
-            let rule = format!("uses the environment variable '{}', which is not set", parse::quote(name));
+            let rule = format!("uses the environment variable '{}', which is not set", quote(name));
             return Err(Reject::new(&rule, "set it, or write the path out"));
         }
         Ok((Some(expanded.text), expanded.unset))

@@ -4,7 +4,7 @@
 //! Guarantees: the results satisfy the docs of their types in `values` (shares sum to 100, lists ascend, ...). Where fio
 //! accepts a list that cannot mean what it says (shares over 100), this refuses. Source: fio HOWTO.
 
-use super::error::Reject;
+use super::error::{Reject, quote};
 use super::units::{self, Units};
 use super::values::*;
 
@@ -76,7 +76,10 @@ fn share(text: &str) -> Result<Option<u32>, Reject> {
     match (text.is_empty(), text.parse::<u32>()) {
         (true, _) => Ok(None),
         (false, Ok(pct)) if pct <= 100 => Ok(Some(pct)),
-        _ => Err(Reject::new(&format!("has '{text}' for a percentage"), "percentages are whole numbers 0..=100")),
+        _ => Err(Reject::new(
+            &format!("has '{}' for a percentage", quote(text)),
+            "percentages are whole numbers 0..=100",
+        )),
     }
 }
 
@@ -161,7 +164,7 @@ fn zoned(text: &str, absolute: bool, units: Units) -> Result<Vec<Zone>, Reject> 
     for item in text.split(':') {
         let (access, span) = item
             .split_once('/')
-            .ok_or_else(|| Reject::new(&format!("has a zone '{item}' without '/'"), "write access%/size"))?;
+            .ok_or_else(|| Reject::new(&format!("has a zone '{}' without '/'", quote(item)), "write access%/size"))?;
         accesses.push(share(access)?);
         spans.push(span);
     }
@@ -176,6 +179,10 @@ fn zoned(text: &str, absolute: bool, units: Units) -> Result<Vec<Zone>, Reject> 
         let shares = fill_shares(spans.iter().map(|s| share(s)).collect::<Result<Vec<_>, _>>()?)?;
         shares.into_iter().map(Extent::Percent).collect()
     };
+    let unreachable = |(access, span): (&u32, &Extent)| *access > 0 && *span == Extent::Percent(0);
+    if accesses.iter().zip(&spans).any(unreachable) {
+        return Err(Reject::new("has accesses to an empty zone", "give the zone a size, or no accesses"));
+    }
     Ok(accesses.into_iter().zip(spans).map(|(access_pct, span)| Zone { access_pct, span }).collect())
 }
 
@@ -183,7 +190,7 @@ fn zoned(text: &str, absolute: bool, units: Units) -> Result<Vec<Zone>, Reject> 
 pub(super) fn floats(text: &str) -> Result<Vec<f64>, Reject> {
     let one = |item: &str| match item.trim().parse::<f64>() {
         Ok(value) if value.is_finite() => Ok(value),
-        _ => Err(Reject::new(&format!("has '{item}', which is no number"), "write numbers separated by ':'")),
+        _ => Err(Reject::new(&format!("has '{}', which is no number", quote(item)), "write numbers separated by ':'")),
     };
     text.split(':').map(one).collect()
 }
@@ -207,14 +214,17 @@ pub(super) fn percentiles(list: Vec<f64>) -> Result<Vec<f64>, Reject> {
 pub(super) fn cpus(text: &str) -> Result<Vec<u32>, Reject> {
     let number = |item: &str| match item.trim().parse::<u64>() {
         Ok(cpu) if cpu <= CPU_MAX => Ok(cpu as u32),
-        _ => Err(Reject::new(&format!("has '{item}' for a CPU number"), "write CPU numbers and ranges: 0,5,8-15")),
+        _ => Err(Reject::new(
+            &format!("has '{}' for a CPU number", quote(item)),
+            "write CPU numbers and ranges: 0,5,8-15",
+        )),
     };
     let mut cpus = Vec::new();
     for item in text.split([',', ':']) {
         let (first, last) = item.split_once('-').unwrap_or((item, item));
         let (first, last) = (number(first)?, number(last)?);
         if first > last {
-            return Err(Reject::new(&format!("has the range '{item}'"), "write the smaller number first"));
+            return Err(Reject::new(&format!("has the range '{}'", quote(item)), "write the smaller number first"));
         }
         cpus.extend(first..=last);
         // Repeated wide ranges may not grow the list without bound.

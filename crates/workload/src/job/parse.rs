@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::error::{ErrorKind, JobError, Origin, Warning};
+use super::error::{ErrorKind, JobError, Origin, Warning, quote};
 
 /// Reads included files.
 pub trait IncludeReader {
@@ -35,8 +35,6 @@ const INCLUDE_DEPTH_MAX: usize = 16;
 const INCLUDES_MAX: u32 = 1_024;
 /// Most sections; as fio's limit on jobs.
 const SECTIONS_MAX: usize = 4_096;
-/// Longest piece of a line that a message repeats.
-const QUOTE_CHARS_MAX: usize = 80;
 
 /// One `key[=value]` line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,20 +75,6 @@ pub(super) struct Raw {
     pub warnings: Vec<Warning>,
     /// The next free position in reading order.
     pub next_seq: u32,
-}
-
-/// Shortens a piece of the file for a message and makes control characters visible.
-pub(super) fn quote(text: &str) -> String {
-    let mut shown: String = text.chars().take(QUOTE_CHARS_MAX).flat_map(visible).collect();
-    if text.chars().count() > QUOTE_CHARS_MAX {
-        shown.push_str("...");
-    }
-    shown
-}
-
-/// The character, escaped if it would disturb a terminal.
-fn visible(c: char) -> Vec<char> {
-    if c.is_control() { c.escape_default().collect() } else { vec![c] }
 }
 
 /// Splits the text of `file` into sections.

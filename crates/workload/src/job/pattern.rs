@@ -5,7 +5,7 @@
 //! front; a decimal in as few little-endian bytes as it needs, four if negative; text in double quotes as it stands.
 //! Does not do: `'file'` parts, which would make the parser read files; they are refused by name.
 
-use super::error::Reject;
+use super::error::{Reject, quote};
 use super::values::Pattern;
 
 /// Longest pattern; fio's bound.
@@ -69,7 +69,7 @@ fn push_decimal<'a>(text: &'a str, out: &mut Vec<u8>) -> Result<&'a str, Reject>
     let sign = usize::from(text.starts_with(['-', '+']));
     let digits_end = text[sign..].find(|c: char| !c.is_ascii_digit()).map_or(text.len(), |n| n + sign);
     let value: i32 = text[..digits_end].parse().map_err(|_| {
-        let rule = format!("has a part that is no number of 32 bits: '{text}'");
+        let rule = format!("has a part that is no number of 32 bits: '{}'", quote(text));
         Reject::new(&rule, REMEDY)
     })?;
     let bytes = value.to_le_bytes();

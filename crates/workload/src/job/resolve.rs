@@ -8,6 +8,7 @@
 use super::draft::{Draft, Given};
 use super::error::{ErrorKind, JobError, Origin, Warning};
 use super::spec::{Job, NUMJOBS_MAX};
+use super::table_engine;
 use super::values::*;
 
 /// Bytes of a sector; the block layer counts in sectors.
@@ -36,17 +37,14 @@ pub(super) struct Resolved {
 
 /// Resolves a draft.
 pub(super) fn resolve(draft: Draft, around: &Surroundings<'_>) -> Resolved {
+    let foreign_engine = draft.refused.contains_key("ioengine");
     let mut check = Check { draft, around, errors: Vec::new(), warnings: Vec::new() };
-    check.block_sizes();
-    check.region();
-    check.pattern_of_offsets();
-    check.sectors();
-    check.depth();
-    check.time();
-    check.data();
-    check.verify_repeats();
-    check.place();
-    check.groups();
+    if foreign_engine {
+        // The job was written for another kind of target: its engine is what to tell, not what follows from it.
+        check.draft.refused.retain(|name, _| !table_engine::is_foreign(name));
+    } else {
+        check.all();
+    }
     let mut errors = check.errors;
     errors.extend(check.draft.refused.into_values());
     Resolved { job: check.draft.job, errors, warnings: check.warnings }
@@ -60,6 +58,19 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
+    fn all(&mut self) {
+        self.block_sizes();
+        self.region();
+        self.pattern_of_offsets();
+        self.sectors();
+        self.depth();
+        self.time();
+        self.data();
+        self.verify_repeats();
+        self.place();
+        self.groups();
+    }
+
     /// The given option among `names` that was typed last; the section header if none was given.
     fn blame(&self, names: &[&str]) -> Given {
         let given = names.iter().filter_map(|name| self.draft.given.get(name));
@@ -163,13 +174,6 @@ impl Check<'_> {
         let skewed = Dir::ALL.iter().any(|d| job.random_distribution[*d] != Distribution::Random);
         let aligned = Dir::ALL.iter().any(|d| job.blockalign_bytes[*d].is_some());
         job.norandommap |= skewed || aligned;
-        let over_100 = |d: &Distribution| match d {
-            Distribution::Zoned(zones) => zones.iter().any(|z| z.span == Extent::Bytes(0)),
-            _ => false,
-        };
-        if Dir::ALL.iter().any(|d| over_100(&job.random_distribution[*d])) {
-            self.conflict(&["random_distribution"], "has an empty zone", "give each zone a size");
-        }
         if self.draft.job.rw_sequencer == RwSequencer::Identical && self.draft.rw_modifier.is_none() {
             self.warn(&["rw_sequencer"], "acts only with a modifier, such as rw=randread:8");
         }
@@ -253,14 +257,12 @@ impl Check<'_> {
                 "keep rate or rate_iops",
             );
         }
-        if !by_bytes && !by_ios {
+        if !by_bytes && !by_ios && self.draft.job.rate_process == RateProcess::Poisson {
             self.warn(&["rate_process"], "has no effect without rate or rate_iops");
         }
-        if think == 0 {
-            self.warn(
-                &["thinktime_spin", "thinktime_blocks", "thinktime_blocks_type"],
-                "has no effect without thinktime",
-            );
+        let blocks_set = self.draft.job.thinktime_blocks != 1;
+        if think == 0 && (spin > 0 || blocks_set) {
+            self.warn(&["thinktime_spin", "thinktime_blocks"], "has no effect without thinktime");
         } else if spin > think {
             self.warn(&["thinktime_spin"], "is limited to thinktime");
         }
@@ -292,7 +294,8 @@ impl Check<'_> {
             let remedy = "add verify_pattern=0xdeadbeef, or use verify=crc32c";
             self.conflict(&["verify"], "needs a pattern", remedy);
         }
-        if pattern && !trims_only && !self.given("verify") {
+        let verify_typed = self.given("verify") || self.draft.refused.contains_key("verify");
+        if pattern && !trims_only && !verify_typed {
             let remedy = "add verify=pattern (fio would add a header of its own kind, which mqblk does not have)";
             let rule = "without verify= is not supported";
             self.error(&["verify_pattern"], ErrorKind::Unsupported, rule, remedy);

@@ -15,22 +15,26 @@ pub(super) fn nearest<'a>(typed: &str, known: impl Iterator<Item = &'a str>) -> 
     }
     let mut best: Option<(usize, &str)> = None;
     for name in known {
-        let distance = distance(typed.as_bytes(), name.as_bytes());
         let contained = typed.len() >= 4 && (name.contains(&typed) || (name.len() >= 4 && typed.contains(name)));
-        let near = distance * 3 <= typed.len().max(3) || contained;
-        if near && best.is_none_or(|(d, _)| distance < d) {
+        let limit = if contained { LENGTH_MAX } else { typed.len().max(3) / 3 };
+        if name.len() > LENGTH_MAX || name.len().abs_diff(typed.len()) > limit {
+            continue;
+        }
+        let distance = distance(typed.as_bytes(), name.as_bytes());
+        if distance <= limit && best.is_none_or(|(d, _)| distance < d) {
             best = Some((distance, name));
         }
     }
     best.map(|(_, name)| name)
 }
 
-/// Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`.
+/// Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`; both at most [`LENGTH_MAX`] bytes.
 fn distance(a: &[u8], b: &[u8]) -> usize {
-    let mut before = vec![0; b.len() + 1];
-    let mut above: Vec<usize> = (0..=b.len()).collect();
+    assert!(a.len() <= LENGTH_MAX && b.len() <= LENGTH_MAX);
+    let mut before = [0; LENGTH_MAX + 1];
+    let mut above: [usize; LENGTH_MAX + 1] = std::array::from_fn(|j| j);
     for i in 1..=a.len() {
-        let mut row = vec![i; b.len() + 1];
+        let mut row = [i; LENGTH_MAX + 1];
         for j in 1..=b.len() {
             let replace = above[j - 1] + usize::from(a[i - 1] != b[j - 1]);
             row[j] = replace.min(above[j] + 1).min(row[j - 1] + 1);
@@ -38,7 +42,8 @@ fn distance(a: &[u8], b: &[u8]) -> usize {
                 row[j] = row[j].min(before[j - 2] + 1);
             }
         }
-        before = std::mem::replace(&mut above, row);
+        before = above;
+        above = row;
     }
     above[b.len()]
 }

@@ -7,6 +7,11 @@ const NOT_THIS: &str = "belongs to a fio engine that mqblk does not have; mqblk 
 const CMDPRIO: &str = "mqblk gives all I/Os of a job one priority; use prio and prioclass in two jobs";
 const URING: &str = "mqblk's file target chooses this itself";
 
+/// Does the option belong to an engine mqblk has no counterpart for? Then the engine's own refusal says it all.
+pub(super) fn is_foreign(name: &str) -> bool {
+    ROWS.iter().any(|row| row.name == name && row.support == Support::Refused(NOT_THIS))
+}
+
 /// An option of an engine mqblk has no counterpart for.
 const fn other(name: &'static str) -> OptionInfo {
     no(name, Parser::OptionalText, "", "Option of an I/O engine that mqblk does not have", NOT_THIS)
@@ -14,13 +19,13 @@ const fn other(name: &'static str) -> OptionInfo {
 
 #[rustfmt::skip] // A table: one row per line.
 pub(super) static ROWS: &[OptionInfo] = &[
-    no("hipri_percentage", PCT, "100", "Percent of I/Os that are polled", "use hipri alone").off(&["100"]),
-    no("uncached", INT, "0", "Uncached buffered I/O", "use direct=1").off(&["0"]),
-    no("nowait", BOOL, "0", "Fail instead of blocking", "remove the line").off(&["0"]),
-    no("force_async", INT, "0", "Punt every n-th I/O to a thread", "remove the line").off(&["0"]),
+    no("hipri_percentage", PCT, "100", "Percent of I/Os that are polled", "use hipri alone"),
+    no("uncached", INT, "0", "Uncached buffered I/O", "use direct=1"),
+    no("nowait", BOOL, "0", "Fail instead of blocking", "remove the line"),
+    no("force_async", INT, "0", "Punt every n-th I/O to a thread", "remove the line"),
     no("sqthread_poll", FLAG, "", "A kernel thread submits", "remove the line; it would hide CPU time that mqblk reports").off(&["0"]),
     quiet("sqthread_poll_cpu", INT, "0", "CPU of the kernel thread"),
-    no("cmdprio_percentage", INTS, "0", "Percent of I/Os with another priority", CMDPRIO).off(&["0"]),
+    no("cmdprio_percentage", INTS, "0", "Percent of I/Os with another priority", CMDPRIO),
     no("cmdprio_bssplit", TEXT, "", "Priorities by block size", CMDPRIO),
     quiet("cmdprio_class", INTS, "", "Class of the other priority"),
     quiet("cmdprio", INTS, "", "The other priority"),
