@@ -36,7 +36,7 @@ pub(super) const RW_WORDS: [&str; 11] = [
 ];
 
 /// `rw=WORD[:N]`: the mode, and N as typed.
-pub(super) fn rw<'a>(text: &'a str) -> Result<(Rw, Option<&'a str>), Reject> {
+pub(super) fn rw(text: &str) -> Result<(Rw, Option<&str>), Reject> {
     let (word, modifier) = text.split_once(':').map_or((text, None), |(w, m)| (w, Some(m)));
     let (base, random) = word.strip_prefix("rand").map_or((word, false), |base| (base, true));
     let mode = match (base, random) {
