@@ -70,7 +70,6 @@ const GOOD: &[&str] = &[
     "bssplit=4k",
     "ba=512",
     "blockalign=4k,8k",
-    "bs_unaligned",
     "blocksize_unaligned=0",
     "rw=read",
     "rw=write",
@@ -371,6 +370,7 @@ const STRICTER: &[(&str, &str)] = &[
     ("filename=/dev/sda:/dev/sdb", "one file per instance"),
     ("buffer_pattern='/etc/hostname'", "the parser reads no files"),
     ("nrfiles=4", "unsupported"),
+    ("bs_unaligned", "a block layer has sectors"),
     ("zonemode=strided|zonesize=1m", "unsupported"),
     ("flow=2", "unsupported"),
 ];

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::error::{JobError, Origin};
 use super::spec::Job;
 use super::units::Units;
-use super::values::*;
+use super::values::{Dir, Pattern, PerDir, SizeWeight};
 
 /// Where an option that is in force was given.
 #[derive(Clone, Debug)]

@@ -4,22 +4,30 @@
 //! Guarantees: every error and warning carries place, option, value, rule and remedy and prints as one line. Does not do:
 //! decide anything; `parse` and `resolve` make these values.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 /// Longest piece of a file that a message repeats.
 const QUOTE_CHARS_MAX: usize = 80;
 
-/// A piece of a file for a message: shortened, and without control characters that would disturb a terminal.
+/// A piece of a file for a message: shortened, and safe to print.
 pub(super) fn quote(text: &str) -> String {
-    let mut shown = String::new();
-    for c in text.chars().take(QUOTE_CHARS_MAX) {
-        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
+    match text.char_indices().nth(QUOTE_CHARS_MAX) {
+        Some((end, _)) => format!("{}...", Printable(&text[..end])),
+        None => Printable(text).to_string(),
     }
-    if text.chars().nth(QUOTE_CHARS_MAX).is_some() {
-        shown.push_str("...");
+}
+
+/// Text without control characters, which a job file could use to disturb a terminal.
+struct Printable<'a>(&'a str);
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            if c.is_control() { write!(f, "{}", c.escape_default())? } else { f.write_char(c)? }
+        }
+        Ok(())
     }
-    shown
 }
 
 /// Where an option was given.
@@ -39,8 +47,8 @@ pub enum Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::Line { file, line: 0 } => write!(f, "{file}"),
-            Origin::Line { file, line } => write!(f, "{file}:{line}"),
+            Origin::Line { file, line: 0 } => write!(f, "{}", Printable(file)),
+            Origin::Line { file, line } => write!(f, "{}:{line}", Printable(file)),
             Origin::Override => f.write_str("--set"),
         }
     }
@@ -80,12 +88,12 @@ pub struct JobError {
 
 impl fmt::Display for JobError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}: {}", self.origin, self.typed, self.rule)?;
+        write!(f, "{}: {}: {}", self.origin, Printable(&self.typed), Printable(&self.rule))?;
         if let Some(job) = &self.job {
             write!(f, " (job '{}')", quote(job))?;
         }
         if !self.remedy.is_empty() {
-            write!(f, "; {}", self.remedy)?;
+            write!(f, "; {}", Printable(&self.remedy))?;
         }
         Ok(())
     }
@@ -129,7 +137,7 @@ pub struct Warning {
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}: {}", self.origin, self.typed, self.advice)?;
+        write!(f, "{}: {}: {}", self.origin, Printable(&self.typed), Printable(&self.advice))?;
         if let Some(job) = &self.job {
             write!(f, " (job '{}')", quote(job))?;
         }
@@ -157,5 +165,36 @@ impl Reject {
     /// Something fio has and mqblk does not.
     pub(super) fn unsupported(rule: &str, remedy: &str) -> Self {
         Reject { kind: ErrorKind::Unsupported, ..Reject::new(rule, remedy) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Found by fuzzing: an included file's name reached the terminal as typed.
+    #[test]
+    fn no_part_of_a_message_carries_control_characters() {
+        let bad = "\u{1b}[31m\u{9b}x\n";
+        let error = JobError {
+            origin: Origin::Line { file: bad.into(), line: 1 },
+            job: Some(bad.to_owned()),
+            typed: bad.to_owned(),
+            kind: ErrorKind::Syntax,
+            rule: bad.to_owned(),
+            remedy: bad.to_owned(),
+        };
+        let JobError { origin, job, typed, .. } = error.clone();
+        let warning = Warning { origin, job, typed, advice: bad.to_owned() };
+        for message in [error.to_string(), warning.to_string()] {
+            assert!(!message.chars().any(char::is_control), "{message:?}");
+            assert!(message.contains("\\u{1b}[31m"), "shown, not dropped: {message}");
+        }
+    }
+
+    #[test]
+    fn quotes_are_short() {
+        assert_eq!(quote("a=b"), "a=b");
+        assert_eq!(quote(&"\u{e9}".repeat(100)).chars().count(), QUOTE_CHARS_MAX + 3);
     }
 }

@@ -6,7 +6,7 @@
 
 use super::error::{Reject, quote};
 use super::units::{self, Units};
-use super::values::*;
+use super::values::{Distribution, Extent, PerDir, Rw, RwMode, SizeWeight, Zone};
 
 /// Longest `bssplit` per direction; fio's bound.
 const BSSPLIT_MAX: usize = 64;

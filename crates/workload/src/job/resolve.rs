@@ -9,7 +9,9 @@ use super::draft::{Draft, Given};
 use super::error::{ErrorKind, JobError, Origin, Warning};
 use super::spec::{Job, NUMJOBS_MAX};
 use super::table_engine;
-use super::values::*;
+use super::values::{
+    BlockSizes, BufferFill, Dir, Distribution, Extent, PerDir, RateProcess, RwMode, RwSequencer, Submit, VerifyKind,
+};
 
 /// Bytes of a sector; the block layer counts in sectors.
 const SECTOR_BYTES: u64 = blk::id::SECTOR_SIZE as u64;

@@ -6,7 +6,7 @@ use super::error::Reject;
 use super::lists;
 use super::spec::BLOCK_BYTES_MAX;
 use super::units::{self, SEC_NS, Units};
-use super::values::*;
+use super::values::{IoEngine, PerDir, VerifyKind};
 
 /// Engines fio has (3.33, any build) and mqblk does not.
 const OTHER_ENGINES: [&str; 48] = [

@@ -8,7 +8,10 @@
 //! (`filename` is kept as typed). Source: fio HOWTO 3.33.
 
 use super::error::Warning;
-use super::values::*;
+use super::values::{
+    BlockSizes, BufferFill, CpusPolicy, Dir, Distribution, Extent, IoEngine, Pattern, PerDir, PrioClass, RateProcess,
+    Rw, RwMode, RwSequencer, SyncMode, ThinktimeBlocks, VerifyKind,
+};
 
 /// fio's default `randseed`.
 pub const DEFAULT_RANDSEED: u64 = 0xb189_9bed;
@@ -85,7 +88,8 @@ pub struct Job {
     pub rwmixread_pct: u32,
     /// `bs=`, `bsrange=`, `bssplit=`.
     pub block_sizes: PerDir<BlockSizes>,
-    /// `bs_unaligned`: sizes of a `bsrange` need not be multiples of its minimum.
+    /// `bs_unaligned`: sizes of a `bsrange` need not be multiples of its minimum. No job file sets it, as the block layer
+    /// moves whole sectors; a runner of bytes may.
     pub bs_unaligned: bool,
     /// `blockalign=`: grid of random offsets; `None` = smallest block size of the direction.
     pub blockalign_bytes: PerDir<Option<u64>>,

@@ -2,12 +2,14 @@
 //! Option rows: what I/O is issued, how and when; randomness, rates, verification and data. See `options`.
 
 use super::draft::{merge, merge_some};
-use super::options::Parser::*;
-use super::options::*;
+use super::options::Parser::{Bool, Flag, Int, Ints, Text, Time, Words};
+use super::options::{
+    BOOL, FLAG, FLOATS, INT, INTS, OptionInfo, PCT, Parser, TEXT, TIME, TIME_US, no, quiet, warn, words, yes,
+};
 use super::pattern;
 use super::spec::{BLOCK_BYTES_MAX, IODEPTH_MAX, NUMJOBS_MAX};
 use super::units::{SEC_NS, USEC_NS};
-use super::values::*;
+use super::values::{CpusPolicy, PrioClass, RateProcess, RwSequencer, SyncMode, ThinktimeBlocks};
 use super::{lists, setters};
 
 const DEPTH: u64 = IODEPTH_MAX as u64;
@@ -26,7 +28,6 @@ pub(super) static ROWS: &[OptionInfo] = &[
     yes("bs", Ints { min: 1, max: BLOCK_BYTES_MAX, set: |d, v| merge_some(&mut d.bs, v) }, "4096", "Block size").alias(&["blocksize"]),
     yes("bsrange", Text { syntax: "SIZE-SIZE[,WRITE[,TRIM]]", set: setters::set_bsrange }, "", "Uniform range of block sizes").alias(&["blocksize_range"]),
     yes("bssplit", Text { syntax: "SIZE/PERCENT:...[,WRITE[,TRIM]]", set: setters::set_bssplit }, "", "Block sizes with weights"),
-    yes("bs_unaligned", Flag(|d, v| d.job.bs_unaligned = v), "", "bsrange: any size, not only multiples of the smallest").alias(&["blocksize_unaligned"]),
     yes("ba", Ints { min: 1, max: u64::MAX, set: |d, v| merge_some(&mut d.job.blockalign_bytes, v) }, "", "Grid of random offsets; default: smallest block size").alias(&["blockalign"]),
     yes("number_ios", Int { min: 0, max: u64::MAX, set: |d, v| d.job.number_ios = Some(v).filter(|v| *v > 0) }, "0", "End after this many I/Os; 0 = no limit"),
     yes("loops", Int { min: 1, max: u64::MAX, set: |d, v| d.job.loops = v }, "1", "Repeat the job"),
@@ -85,6 +86,7 @@ pub(super) static ROWS: &[OptionInfo] = &[
     yes("cpumask", Text { syntax: "INT", set: setters::set_cpumask }, "", "As cpus_allowed, as a bit mask"),
     yes("cpus_allowed_policy", Words { words: &["shared", "split"], set: |d, v| d.job.cpus_allowed_policy = if v == "split" { CpusPolicy::Split } else { CpusPolicy::Shared } }, "shared", "Share the CPUs, or one per instance"),
 
+    no("bs_unaligned", FLAG, "", "bsrange: any size, not only multiples of the smallest", "a block layer moves whole sectors; remove the line, and sizes are multiples of the smallest").alias(&["blocksize_unaligned"]).off(&["0"]),
     no("bs_is_seq_rand", BOOL, "0", "Block sizes by order, not direction", "give bs=READ,WRITE, or two jobs"),
     no("serialize_overlap", BOOL, "0", "Wait for I/Os that collide", "use iodepth=1, or leave norandommap out, so that blocks do not collide"),
     no("io_submit_mode", words(&["inline", "offload"]), "inline", "Which thread submits", "mqblk submits inline and measures rated I/Os from when they were due; remove the line"),
