@@ -106,7 +106,7 @@ impl<L: Lock> Env<L> {
     }
 
     #[inline]
-    #[allow(clippy::too_many_arguments)] // The pieces of one completion, all in registers on the hot path.
+    #[allow(clippy::too_many_arguments, reason = "the pieces of one completion, all in registers on the hot path")]
     fn finish_rq(
         &self,
         local: &mut Local,

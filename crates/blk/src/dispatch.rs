@@ -12,7 +12,7 @@ use crate::request::{NO_TAG, RequestId, Rq};
 use crate::sbitmap::TagAllocHint;
 use crate::status::QueueRqStatus;
 use crate::submitter::{Env, Local};
-use crate::tags::TagClass;
+use crate::tags::{HctxTags, TagClass};
 use crate::time::{Duration, Instant};
 use core::sync::atomic::{Ordering, fence};
 
@@ -127,7 +127,7 @@ impl<L: Lock> Env<L> {
             let max = if busy { 1 } else { self.st.nr_requests };
             // One more than there are tags: the request chosen last waits on hctx->dispatch for the next tag, as in the
             // kernel, where the choice is made before the tag is asked for.
-            let free = self.st.driver_tags.iter().map(|t| t.free_normal()).min().unwrap_or(0);
+            let free = self.st.driver_tags.iter().map(HctxTags::free_normal).min().unwrap_or(0);
             elevator.dispatch(&self.elv_cx(now), h.id, max.min(free + 1) as usize, rqs);
             if rqs.is_empty() {
                 h.delay_run(now + BLK_MQ_RESOURCE_DELAY);

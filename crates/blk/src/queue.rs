@@ -333,7 +333,7 @@ impl<L: Lock> RequestQueue<L> {
         let old = self.quiesce_depth.fetch_sub(1, Ordering::SeqCst);
         assert!(old > 0, "unquiesce without quiesce");
         if old == 1 {
-            for h in self.state().hctxs.iter() {
+            for h in &self.state().hctxs {
                 h.set_flag(state::RUN_PENDING);
             }
             self.owe_work();

@@ -255,10 +255,10 @@ impl<L: Lock> Env<L> {
         let tags = self.st.alloc_tags(hctx);
         if class == TagClass::Normal {
             let ty = self.st.map.hctx_type(hctx as u16) as usize;
-            if local.plug.cache.hctx == hctx {
-                if let Some(bit) = local.plug.cache.bits.pop() {
-                    return Some(tags.tag_of(bit));
-                }
+            if local.plug.cache.hctx == hctx
+                && let Some(bit) = local.plug.cache.bits.pop()
+            {
+                return Some(tags.tag_of(bit));
             }
             if local.plug.nr_ios > 1 {
                 self.return_cached_tags(local);

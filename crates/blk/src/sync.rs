@@ -84,7 +84,7 @@ competing_atomic!(AtomicU64, u64);
 #[inline(always)]
 pub(crate) fn full_barrier_after_rmw() {
     #[cfg(loom)]
-    fence(Ordering::SeqCst);
+    fence(Ordering::SeqCst); // Pairs with: SbitmapQueue::add_waiter
 }
 
 /// The lock the caller chose, or loom's under loom (whose objects cannot be built in a `const`, as `RawMutex` demands).

@@ -105,17 +105,17 @@ impl<L: Lock> Env<L> {
         }
         let sync = rw_is_sync(op, flags);
         let mut inner = self.sq().inner.lock();
-        if mergeable {
-            if let BioMerge::Merged { freed } = inner.elevator.bio_merge(&self.elv_cx(now), BioRef(id)) {
-                if freed.is_some() {
-                    self.shared.counters.account_merge(op);
-                }
-                let woken = freed.and_then(|rq| self.sq_free_locked(&mut inner, rq.id()));
-                drop(inner);
-                woken.into_iter().for_each(|w| self.wake(w));
+        if mergeable
+            && let BioMerge::Merged { freed } = inner.elevator.bio_merge(&self.elv_cx(now), BioRef(id))
+        {
+            if freed.is_some() {
                 self.shared.counters.account_merge(op);
-                return true;
             }
+            let woken = freed.and_then(|rq| self.sq_free_locked(&mut inner, rq.id()));
+            drop(inner);
+            woken.into_iter().for_each(|w| self.wake(w));
+            self.shared.counters.account_merge(op);
+            return true;
         }
         if local.sq_wait == Some(sync) && !inner.lists[usize::from(sync)].is_waiting(self.waiter()) {
             // Woken: the turn it waited for is worth a batch.
