@@ -188,7 +188,7 @@ impl Worker {
             busy: vec![None; BLOCKS_PER_THREAD as usize],
             stamp: (t as u64 + 1) << 48,
             // At least one of each kind.
-            sleeps: t % 2 == 0,
+            sleeps: t.is_multiple_of(2),
             submitted: 0,
             done: 0,
             flushes: 0,
@@ -294,7 +294,7 @@ impl Worker {
     }
 
     fn rest(&mut self) {
-        *self.w.hctxs[self.t].lock().expect("not poisoned") = self.sub.hctxs().map(|h| h.index()).collect();
+        *self.w.hctxs[self.t].lock().expect("not poisoned") = self.sub.hctxs().map(blk::id::HctxId::index).collect();
         // Once more, now that the device knows where to look for this thread.
         if self.poll() {
             return;
@@ -421,7 +421,7 @@ fn stress(
         if let Some(change) = change {
             disturb(&w, change);
         }
-        while w.running.load(Ordering::Acquire) > 0 && !workers.iter().any(|h| h.is_finished()) {
+        while w.running.load(Ordering::Acquire) > 0 && !workers.iter().any(std::thread::ScopedJoinHandle::is_finished) {
             std::thread::yield_now();
         }
         w.stop.store(true, Ordering::Release);

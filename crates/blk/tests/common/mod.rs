@@ -2,7 +2,7 @@
 //! What the core's tests share: a disk that forgets nothing and forgives nothing, and a rig that runs submitters on it.
 //!
 //! Everything here is deterministic: time is a counter, choices come from a seed that a failing test prints.
-#![allow(dead_code)] // Each test binary uses its part.
+#![allow(dead_code, reason = "each test binary uses a part of the common code")]
 
 pub mod memdisk;
 pub mod model;

@@ -165,7 +165,7 @@ impl Rig {
     /// As [`Rig::run`], then everything must have ended.
     pub fn run_dry(&mut self, limit: usize) {
         self.run(limit);
-        let left: u32 = self.subs.iter().map(|s| s.outstanding()).sum();
+        let left: u32 = self.subs.iter().map(blk::submitter::Submitter::outstanding).sum();
         assert_eq!(left, 0, "bios are stuck\n{}", self.describe());
     }
 

@@ -192,7 +192,7 @@ fn threads(
         .map(|user| {
             let job = &jobs[user.job];
             let min = job.min_block_bytes();
-            if min % block != 0 {
+            if !min.is_multiple_of(block) {
                 return Err(Error::usage(format!(
                     "bs={min} (job '{}', line {}): must be a multiple of the target's logical block size {block}",
                     job.name, job.line
