@@ -14,8 +14,9 @@ use workload::hist::{Histogram, Running};
 use workload::job::{Extent, Job, Rw, RwMode};
 
 const SMOKE_IOS: u64 = 20_000;
-const FULL_IOS: u64 = 30_000_000;
-const ROUNDS: u32 = 5;
+/// Short rounds, many of them: on a shared machine some rounds run undisturbed, and those tell the cost.
+const FULL_IOS: u64 = 200_000;
+const ROUNDS: u32 = 100;
 
 fn job(depth: u32, set: impl FnOnce(&mut Job)) -> Job {
     let mut job = Job::new("bench");
@@ -64,10 +65,25 @@ fn drive(job: &Job, ios: u64) -> (f64, u64) {
 }
 
 fn best(name: &str, rounds: u32, mut run: impl FnMut() -> (f64, u64)) {
-    let all: Vec<(f64, u64)> = (0..rounds).map(|_| run()).collect();
-    let best = all.iter().map(|r| r.0).fold(f64::INFINITY, f64::min);
-    let worst = all.iter().map(|r| r.0).fold(0.0, f64::max);
-    println!("{name:<34} {best:7.2} ns (worst of {rounds}: {worst:.2})  digest {:016x}", all[0].1);
+    let mut filters = std::env::args().skip(1).filter(|a| !a.starts_with('-')).peekable();
+    if filters.peek().is_some() && !filters.any(|f| name.contains(&f)) {
+        return;
+    }
+    let (mut all, mut digest) = (Vec::new(), 0);
+    for _ in 0..rounds {
+        let (ns, d) = run();
+        all.push(ns);
+        digest = d;
+    }
+    all.sort_by(f64::total_cmp);
+    let at = |part: usize| all[(all.len() - 1) * part / 100];
+    println!(
+        "{name:<34} best {:7.2} ns, quartiles {:.2} {:.2} {:.2}  digest {digest:016x}",
+        at(0),
+        at(25),
+        at(50),
+        at(75)
+    );
 }
 
 fn main() {

@@ -21,9 +21,8 @@ const _: () = assert!(BUCKETS == 1856);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; BUCKETS],
-    total: u64,
-    max_ns: u64,
-    min_ns: u64,
+    /// Largest value of the last bucket, which is open at its end.
+    open_max_ns: u64,
 }
 
 impl Default for Histogram {
@@ -35,7 +34,7 @@ impl Default for Histogram {
 impl Histogram {
     /// An empty histogram.
     pub const fn new() -> Histogram {
-        Histogram { counts: [0; BUCKETS], total: 0, max_ns: 0, min_ns: u64::MAX }
+        Histogram { counts: [0; BUCKETS], open_max_ns: 0 }
     }
 
     /// Bucket of a value.
@@ -47,39 +46,43 @@ impl Histogram {
         if index < BUCKETS as u64 { index as usize } else { BUCKETS - 1 }
     }
 
+    /// Smallest and largest value of a bucket; the last one is open and ends at `u64::MAX`.
+    ///
+    /// # Panics
+    /// When `bucket` is not below [`BUCKETS`].
+    pub const fn range_of(bucket: usize) -> (u64, u64) {
+        assert!(bucket < BUCKETS, "histogram bucket out of range");
+        if bucket < 2 * SUB {
+            return (bucket as u64, bucket as u64);
+        }
+        let shift = (bucket >> SUB_BITS) - 1;
+        let low = ((bucket % SUB + SUB) as u64) << shift;
+        (low, if bucket == BUCKETS - 1 { u64::MAX } else { low + (1 << shift) - 1 })
+    }
+
     /// The value a bucket stands for: the middle of its range, rounded down (what fio prints for it).
     ///
     /// # Panics
     /// When `bucket` is not below [`BUCKETS`].
     pub const fn value_of(bucket: usize) -> u64 {
-        assert!(bucket < BUCKETS, "histogram bucket out of range");
-        if bucket < 2 * SUB {
-            return bucket as u64;
-        }
-        let shift = (bucket >> SUB_BITS) - 1;
-        let low = ((bucket % SUB + SUB) as u64) << shift;
-        low + (1 << shift) / 2
+        let (low, _) = Self::range_of(bucket);
+        if bucket < 2 * SUB { low } else { low + (1 << ((bucket >> SUB_BITS) - 1)) / 2 }
     }
 
     /// Counts one value.
     #[inline]
     pub fn record(&mut self, ns: u64) {
-        self.counts[Self::bucket_of(ns)] += 1;
-        self.total += 1;
-        self.max_ns = self.max_ns.max(ns);
-        self.min_ns = self.min_ns.min(ns);
+        self.record_n(ns, 1);
     }
 
     /// Counts one value `times` times.
     #[inline]
     pub fn record_n(&mut self, ns: u64, times: u64) {
-        if times == 0 {
-            return;
+        let bucket = Self::bucket_of(ns);
+        self.counts[bucket] += times;
+        if bucket == BUCKETS - 1 && times > 0 {
+            self.open_max_ns = self.open_max_ns.max(ns);
         }
-        self.counts[Self::bucket_of(ns)] += times;
-        self.total += times;
-        self.max_ns = self.max_ns.max(ns);
-        self.min_ns = self.min_ns.min(ns);
     }
 
     /// Adds all counts of `other`.
@@ -87,9 +90,7 @@ impl Histogram {
         for (a, b) in self.counts.iter_mut().zip(&other.counts) {
             *a += b;
         }
-        self.total += other.total;
-        self.max_ns = self.max_ns.max(other.max_ns);
-        self.min_ns = self.min_ns.min(other.min_ns);
+        self.open_max_ns = self.open_max_ns.max(other.open_max_ns);
     }
 
     /// Forgets everything.
@@ -97,19 +98,23 @@ impl Histogram {
         *self = Histogram::new();
     }
 
-    /// Number of values recorded.
-    pub const fn total(&self) -> u64 {
-        self.total
+    /// Number of values recorded; a walk over all buckets.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
     }
 
-    /// Smallest value recorded, exactly; 0 when empty.
-    pub const fn min(&self) -> u64 {
-        if self.total == 0 { 0 } else { self.min_ns }
+    /// Smallest value recorded, to the resolution of a bucket; 0 when empty. [`Running`] has the exact one.
+    pub fn min(&self) -> u64 {
+        self.counts.iter().position(|&n| n != 0).map_or(0, Self::value_of)
     }
 
-    /// Largest value recorded, exactly; 0 when empty.
-    pub const fn max(&self) -> u64 {
-        self.max_ns
+    /// Largest value recorded, to the resolution of a bucket (exact in the last one); 0 when empty.
+    pub fn max(&self) -> u64 {
+        self.counts.iter().rposition(|&n| n != 0).map_or(0, |b| self.bucket_value(b))
+    }
+
+    fn bucket_value(&self, bucket: usize) -> u64 {
+        if bucket == BUCKETS - 1 { self.open_max_ns } else { Self::value_of(bucket) }
     }
 
     /// The value at `percent`, as fio reports it: the first bucket at which the count so far reaches `percent` % of all.
@@ -121,22 +126,19 @@ impl Histogram {
     /// [`Histogram::percentile`] of each entry of `percents`, in one pass when they ascend.
     pub fn percentiles(&self, percents: &[f64]) -> Vec<u64> {
         let mut out = Vec::with_capacity(percents.len());
+        let total = self.total();
         let (mut bucket, mut sum, mut last) = (0, self.counts[0], f64::NEG_INFINITY);
         for &p in percents {
             if p < last {
                 (bucket, sum) = (0, self.counts[0]);
             }
             last = p;
-            let want = p.clamp(0.0, 100.0) / 100.0 * self.total as f64;
+            let want = p.clamp(0.0, 100.0) / 100.0 * total as f64;
             while (sum as f64) < want && bucket + 1 < BUCKETS {
                 bucket += 1;
                 sum += self.counts[bucket];
             }
-            out.push(match self.total {
-                0 => 0,
-                _ if bucket == BUCKETS - 1 => self.max_ns,
-                _ => Self::value_of(bucket),
-            });
+            out.push(if total == 0 { 0 } else { self.bucket_value(bucket) });
         }
         out
     }

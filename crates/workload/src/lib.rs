@@ -3,16 +3,27 @@
 //!
 //! A job means the same on real hardware and in simulation: nothing here reads a clock, starts a thread or touches a
 //! file. Modules in the order an I/O meets them:
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`job`] | job files: from text to typed jobs |
+//! | [`schedule`] | which instances start when |
+//! | [`engine`] | one job thread: what to issue next, what to make of completions |
+//! | [`rng`] | fio's random numbers and seeds |
+//! | [`offsets`], [`sizes`], [`rate`] | where, how long and when the next I/O is |
+//! | [`buffer`], [`verify`] | what a write carries, and whether a read got it back |
+//! | [`stats`], [`hist`] | what was measured |
+//! | [`error`] | why a job does not fit its target |
 
 pub mod job;
 pub mod schedule;
+pub mod engine;
 pub mod rng;
 pub mod offsets;
 pub mod sizes;
 pub mod rate;
 pub mod buffer;
 pub mod verify;
-pub mod engine;
 pub mod stats;
 pub mod hist;
 pub mod error;

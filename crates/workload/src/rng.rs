@@ -120,10 +120,20 @@ impl FioRng {
         if wide { FioRng::Wide(Taus258::new(seed)) } else { FioRng::Narrow(Taus88::new(seed as u32)) }
     }
 
-    /// Uniform in `0..n`; 0 when `n` is 0. Computed in floating point exactly as fio does, which for `n` above 2^21 is
-    /// not the same as a 64-bit multiply and shift.
+    /// Uniform in `0..n`; 0 when `n` is 0. As fio computes it, in floating point: up to 2^21 the product is exact there and
+    /// a multiply and shift gives the same; above, its rounding matters.
     #[inline]
     pub fn below(&mut self, n: u64) -> u64 {
+        if let FioRng::Narrow(r) = self
+            && n <= 1 << 21
+        {
+            return (n * u64::from(r.next_u32())) >> 32;
+        }
+        self.below_large(n)
+    }
+
+    #[inline]
+    fn below_large(&mut self, n: u64) -> u64 {
         // The product is below 2^63 for every n a disk can have, so the signed conversion is the cheap and exact one.
         let n = n as i64 as f64;
         match self {
@@ -245,6 +255,15 @@ mod tests {
             first(base, Purpose::Mix),
         ];
         assert!(others.iter().all(|&n| n != first(base, Purpose::Offset)), "{others:?}");
+    }
+
+    #[test]
+    fn small_and_large_ranges_agree() {
+        let (mut a, mut b) = (FioRng::new(9, false), FioRng::new(9, false));
+        for i in 0..100_000u64 {
+            let n = 1 + i * 20;
+            assert_eq!(a.below(n), b.below_large(n));
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! longest, and rate samples add up as of jobs running beside each other. Filled by [`crate::engine`], except [`CpuUse`],
 //! which the host fills. Nothing here allocates after [`JobStats::new`].
 
-use crate::hist::{Histogram, Running};
+use crate::hist::{BUCKETS, Histogram, Running};
 pub use crate::job::Dir;
 use blk::bio::Op;
 use blk::time::Duration;
@@ -250,7 +250,69 @@ pub const LAT_US_NAMES: [&str; 10] = LAT_NS_NAMES;
 /// fio's names of the classes of [`JobStats::lat_ms`] (upper bound, milliseconds).
 pub const LAT_MS_NAMES: [&str; 12] = ["2", "4", "10", "20", "50", "100", "250", "500", "750", "1000", "2000", ">=2000"];
 
-const LAT_BOUNDS: [u64; 11] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000, 2000];
+const LAT_BOUNDS: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
+
+const CLASSES: usize = 10 + 10 + 12;
+
+/// Class of a latency over all three tables: 0..10 ns, 10..20 us, 20..32 ms.
+const fn latency_class(ns: u64) -> u8 {
+    let (value, first) = match ns {
+        0..1_000 => (ns, 0),
+        1_000..1_000_000 => (ns / 1_000, 10),
+        _ => (ns / 1_000_000, 20),
+    };
+    if value >= 1_000 {
+        return if value < 2_000 { first + 10 } else { first + 11 };
+    }
+    let mut class = 0;
+    while value >= LAT_BOUNDS[class as usize] {
+        class += 1;
+    }
+    first + class
+}
+
+/// A bucket whose values belong to two classes.
+const SPLIT: u8 = u8::MAX;
+
+/// Class of each histogram bucket: one load per I/O instead of divisions and compares.
+static CLASS_OF_BUCKET: [u8; BUCKETS] = {
+    let mut table = [SPLIT; BUCKETS];
+    let mut bucket = 0;
+    while bucket < BUCKETS {
+        let (low, high) = Histogram::range_of(bucket);
+        let class = latency_class(low);
+        if class == latency_class(high) {
+            table[bucket] = class;
+        }
+        bucket += 1;
+    }
+    table
+};
+
+/// fio's latency tables while a job runs: counts per class, exact, at the cost of one table look-up per I/O.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LatencyClasses {
+    counts: [u64; CLASSES],
+}
+
+impl LatencyClasses {
+    /// Counts `times` equal latencies.
+    #[inline]
+    pub fn count(&mut self, ns: u64, times: u64) {
+        let mut class = CLASS_OF_BUCKET[Histogram::bucket_of(ns)];
+        if class == SPLIT {
+            class = latency_class(ns);
+        }
+        self.counts[usize::from(class)] += times;
+    }
+
+    /// Puts the counts into a job's tables.
+    pub fn publish(&self, stats: &mut JobStats) {
+        stats.lat_ns.copy_from_slice(&self.counts[..10]);
+        stats.lat_us.copy_from_slice(&self.counts[10..20]);
+        stats.lat_ms.copy_from_slice(&self.counts[20..]);
+    }
+}
 
 /// Class of a queue depth: 1, 2-3, 4-7, ..., 64 and more.
 #[inline]
@@ -365,20 +427,6 @@ impl JobStats {
         self.dirs.iter().map(|d| d.bytes).sum()
     }
 
-    /// Counts `times` equal completion latencies in fio's latency tables.
-    #[inline]
-    pub fn count_latency_class(&mut self, ns: u64, times: u64) {
-        // Linear search from below: ten compares at worst, the low classes first.
-        let class = |v: u64| LAT_BOUNDS.iter().position(|&b| v < b).unwrap_or(LAT_BOUNDS.len());
-        if ns < 1_000 {
-            self.lat_ns[class(ns)] += times;
-        } else if ns < 1_000_000 {
-            self.lat_us[class(ns / 1_000)] += times;
-        } else {
-            self.lat_ms[class(ns / 1_000_000)] += times;
-        }
-    }
-
     /// Counts a failure and remembers the first one.
     pub fn count_error(&mut self, errno: i32) {
         self.total_errors += 1;
@@ -429,12 +477,25 @@ mod tests {
     #[test]
     fn latencies_fall_into_the_tables_at_their_edges() {
         let mut s = JobStats::default();
+        let mut classes = LatencyClasses::default();
         for ns in [0, 1, 2, 999, 1_000, 1_999, 2_000, 999_999, 1_000_000, 1_999_999_999, 2_000_000_000] {
-            s.count_latency_class(ns, 1);
+            classes.count(ns, 1);
         }
+        classes.publish(&mut s);
         assert_eq!(s.lat_ns, [2, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
         assert_eq!(s.lat_us, [2, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
         assert_eq!(s.lat_ms, [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1]);
+    }
+
+    #[test]
+    fn the_bucket_table_agrees_with_the_definition() {
+        let mut ns = 0;
+        while ns < 1 << 36 {
+            let mut classes = LatencyClasses::default();
+            classes.count(ns, 1);
+            assert_eq!(classes.counts[usize::from(latency_class(ns))], 1, "{ns} ns");
+            ns += 1 + ns / 509;
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use super::issue::NOT_RATED;
 use super::{Completed, JobThread, Kind, SlotState, StopReason};
 use crate::job::Dir;
-use crate::stats::{DIRS, RATE_INTERVAL, batch_class, depth_class};
+use crate::stats::{DIRS, LatencyClasses, RATE_INTERVAL, batch_class, depth_class};
 use blk::status::BlkStatus;
 use blk::time::Instant;
 
@@ -38,18 +38,12 @@ pub(super) struct Sampling {
 }
 
 /// Completions in a row with the same latencies: those of one batch, which share their times. Recorded at once.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LatencyRun {
-    dir: Dir,
     clat: u64,
     lat: u64,
     times: u64,
-}
-
-impl Default for LatencyRun {
-    fn default() -> Self {
-        LatencyRun { dir: Dir::Read, clat: 0, lat: 0, times: 0 }
-    }
+    dir: u8,
 }
 
 impl JobThread {
@@ -82,11 +76,12 @@ impl JobThread {
 
     /// Everything measured so far was warm-up.
     fn end_ramp(&mut self, now: u64) {
-        self.run = LatencyRun::default();
         self.clock.ramping = false;
         self.clock.measured_from = now;
         self.clock.phase_start = now;
+        self.run = LatencyRun::default();
         self.stats.reset();
+        self.classes = LatencyClasses::default();
         self.issued_ios = [0; DIRS];
         self.issued_bytes = [0; DIRS];
         self.sampling = Sampling::default();
@@ -111,22 +106,27 @@ impl JobThread {
         }
         let now = now.as_ns();
         let measured = !self.clock.ramping;
-        // I/Os of a batch share their times, so equal latencies in a row are recorded once.
-        let mut run = (Dir::Read, 0, 0);
-        for i in 0..self.queued.len() {
-            let slot = &mut self.slots[self.queued[i] as usize];
+        // A batch is usually created under one clock reading: record runs of equal latencies at once.
+        let (mut run_dir, mut run_ns, mut run) = (0u8, 0, 0);
+        for &i in &self.queued {
+            let slot = &mut self.slots[i as usize];
             slot.issue_ns = now;
             slot.state = SlotState::Submitted;
-            if measured && slot.kind != Kind::Flush {
-                let (dir, slat) = (dir_of(slot.kind), now.saturating_sub(slot.start_ns));
-                if (run.0, run.1) != (dir, slat) {
-                    self.stats.dirs[run.0 as usize].slat.record_n(run.1, run.2);
-                    run = (dir, slat, 0);
-                }
-                run.2 += 1;
+            if slot.kind == Kind::Flush {
+                continue;
             }
+            let (dir, ns) = (slot.dir, now.saturating_sub(slot.start_ns));
+            if (dir, ns) != (run_dir, run_ns) {
+                if measured {
+                    self.stats.dirs[usize::from(run_dir)].slat.record_n(run_ns, run);
+                }
+                (run_dir, run_ns, run) = (dir, ns, 0);
+            }
+            run += 1;
         }
-        self.stats.dirs[run.0 as usize].slat.record_n(run.1, run.2);
+        if measured {
+            self.stats.dirs[usize::from(run_dir)].slat.record_n(run_ns, run);
+        }
         self.queued.clear();
         if measured {
             self.stats.depth[depth_class(self.in_flight)] += u64::from(n);
@@ -141,44 +141,56 @@ impl JobThread {
     /// When the slot's I/O was not submitted, or completed before.
     #[inline]
     pub fn complete(&mut self, slot: u32, status: BlkStatus, now: Instant) -> Completed {
-        let s = self.slots[slot as usize];
+        let s = &self.slots[slot as usize];
         assert!(s.state == SlotState::Submitted, "completion for slot {slot}, which is {:?}", s.state);
-        let ns = now.as_ns();
-        if self.clock.ramping {
-            self.tick(now);
+        let (kind, ns) = (s.kind, now.as_ns());
+        if !status.is_ok() || kind == Kind::Flush || self.clock.ramping {
+            return self.complete_rare(slot, status, now);
         }
-        if !status.is_ok() {
-            return self.failed(slot, status);
+        let clat = ns.saturating_sub(s.issue_ns);
+        let d = &mut self.stats.dirs[usize::from(s.dir)];
+        d.ios += 1;
+        d.bytes += u64::from(s.len);
+        if s.due_ns != NOT_RATED {
+            d.intended.record(ns.saturating_sub(s.due_ns));
         }
-        if s.kind == Kind::Flush {
-            self.flushed(slot, ns);
-            return Completed { needs_verify: false };
+        let (dir, lat) = (s.dir, ns.saturating_sub(s.start_ns));
+        if (self.run.clat, self.run.lat, self.run.dir) != (clat, lat, dir) {
+            self.settle_latencies();
+            self.run = LatencyRun { clat, lat, times: 0, dir };
         }
-        let dir = dir_of(s.kind);
-        if !self.clock.ramping {
-            let clat = ns.saturating_sub(s.issue_ns);
-            let d = &mut self.stats.dirs[dir as usize];
-            d.ios += 1;
-            d.bytes += u64::from(s.len);
-            let lat = ns.saturating_sub(s.start_ns);
-            if (self.run.dir, self.run.clat, self.run.lat) != (dir, clat, lat) {
-                self.settle_latencies();
-                self.run = LatencyRun { dir, clat, lat, times: 0 };
-            }
-            self.run.times += 1;
-            let d = &mut self.stats.dirs[dir as usize];
-            if s.due_ns != NOT_RATED {
-                d.intended.record(ns.saturating_sub(s.due_ns));
-            }
-            if ns >= self.sampling.next {
-                self.sample(ns);
-            }
+        self.run.times += 1;
+        if ns >= self.sampling.next {
+            self.sample(ns);
         }
+        self.completed(slot, kind)
+    }
+
+    #[inline]
+    fn completed(&mut self, slot: u32, kind: Kind) -> Completed {
         if self.plan.verify {
-            return self.complete_verified(slot, s.kind);
+            return self.complete_verified(slot, kind);
         }
         self.release(slot);
         Completed { needs_verify: false }
+    }
+
+    #[inline(never)]
+    fn complete_rare(&mut self, slot: u32, status: BlkStatus, now: Instant) -> Completed {
+        if self.clock.ramping {
+            self.tick(now);
+        }
+        let kind = self.slots[slot as usize].kind;
+        if !status.is_ok() {
+            self.failed(slot, status)
+        } else if kind == Kind::Flush {
+            self.flushed(slot, now.as_ns());
+            Completed { needs_verify: false }
+        } else if self.clock.ramping {
+            self.completed(slot, kind)
+        } else {
+            self.complete(slot, status, now)
+        }
     }
 
     #[inline(never)]
@@ -214,7 +226,7 @@ impl JobThread {
         if kind == Kind::Flush {
             self.stats.sync.errors += 1;
         } else {
-            self.stats.dirs[dir_of(kind) as usize].errors += 1;
+            self.stats.dirs[usize::from(self.slots[slot as usize].dir)].errors += 1;
         }
         if self.plan.verify
             && let Some(piece) = self.verify_slots[slot as usize].piece.take()
@@ -227,7 +239,7 @@ impl JobThread {
         Completed { needs_verify: false }
     }
 
-    /// `n` completions were found at once.
+    /// `n` completions were found at once: the end of a reap. Latencies are in [`JobThread::stats`] from here on.
     #[inline]
     pub fn reaped(&mut self, n: u32) {
         self.settle_latencies();
@@ -237,15 +249,15 @@ impl JobThread {
         }
     }
 
-    /// Records the latencies that were held back because the next one might be equal.
+    /// Records the latencies that were held back because the next ones might be equal.
     #[inline]
-    pub(super) fn settle_latencies(&mut self) {
-        let LatencyRun { dir, clat, lat, times } = std::mem::take(&mut self.run);
+    fn settle_latencies(&mut self) {
+        let LatencyRun { clat, lat, times, dir } = std::mem::take(&mut self.run);
         if times > 0 {
-            let d = &mut self.stats.dirs[dir as usize];
+            let d = &mut self.stats.dirs[usize::from(dir)];
             d.clat.record_n(clat, times);
             d.lat.record_n(lat, times);
-            self.stats.count_latency_class(clat, times);
+            self.classes.count(clat, times);
         }
     }
 
@@ -258,6 +270,7 @@ impl JobThread {
 
     #[inline(never)]
     fn sample(&mut self, now: u64) {
+        self.settle_latencies();
         let spent = u128::from(now - self.sampling.since);
         let per_second = |n: u64| (u128::from(n) * 1_000_000_000 / spent) as u64;
         for d in 0..DIRS {
@@ -277,6 +290,7 @@ impl JobThread {
     /// Run times as of `now`, the current part of the pass included.
     fn update_run_times(&mut self, now: u64, only: Option<Dir>) {
         self.stats.runtime_ns = now.saturating_sub(self.clock.measured_from);
+        self.classes.publish(&mut self.stats);
         let part = now.saturating_sub(self.clock.phase_start);
         for dir in Dir::ALL {
             let d = dir as usize;
@@ -297,17 +311,10 @@ impl JobThread {
 
     /// The job is over.
     pub(super) fn finish(&mut self, now: Instant) {
+        self.settle_latencies();
         if !self.clock.ramping {
             self.stats.runtime_ns = now.as_ns().saturating_sub(self.clock.measured_from);
+            self.classes.publish(&mut self.stats);
         }
-    }
-}
-
-#[inline]
-fn dir_of(kind: Kind) -> Dir {
-    match kind {
-        Kind::Read | Kind::ReadBack | Kind::Flush => Dir::Read,
-        Kind::Write => Dir::Write,
-        Kind::Trim => Dir::Trim,
     }
 }

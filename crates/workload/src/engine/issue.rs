@@ -44,25 +44,51 @@ impl JobThread {
     /// What to do at `now`.
     #[inline]
     pub fn next(&mut self, now: Instant) -> Next {
-        if self.fast_left > 0
-            && now.as_ns() < self.check_at
-            && self.reap.idle()
-            && let Some(fast) = self.plan.fast
-        {
-            let Some(slot) = self.free.pop() else {
-                let (min, max) = self.reap.full(&self.plan, self.in_flight);
-                return Next::Reap { min, max };
-            };
-            self.fast_left -= 1;
-            let offset = self.offsets.plain_uniform(fast.dir);
-            return self.hand_out(slot, fast.dir, offset, fast.len, NOT_RATED, now);
+        if self.fast_left == 0 || now.as_ns() >= self.check_at {
+            return self.next_slow(now);
         }
-        self.next_slow(now)
+        let full = self.free.is_empty();
+        if (full || !self.reap.idle())
+            && let Some((min, max)) = self.reap.ask(&self.plan, self.in_flight, full)
+        {
+            return Next::Reap { min, max };
+        }
+        match self.plan.fast {
+            Some(Fast::Uniform { dir, len }) => {
+                let slot = self.free.pop().expect("a full queue reaps before it issues");
+                self.fast_left -= 1;
+                let offset = self.offsets.plain_uniform(dir);
+                self.hand_out(slot, dir, offset, len, NOT_RATED, now)
+            }
+            Some(Fast::Plain { .. }) => self.next_plain(now),
+            None => self.next_slow(now),
+        }
+    }
+
+    /// The next I/O of a job that needs no more than a direction and an offset.
+    fn next_plain(&mut self, now: Instant) -> Next {
+        let dir = match self.plan.mode {
+            RwMode::Write => Dir::Write,
+            RwMode::Trim => Dir::Trim,
+            _ => self.mix.as_mut().map_or(Dir::Read, |m| m.next_dir(&self.issued_ios)),
+        };
+        let Some((pick, len)) = self.choose_place(dir) else {
+            // Nothing was drawn that a second look would not draw again: the pass is over.
+            self.phase = Phase::EndOfIo;
+            self.leave_fast_path();
+            return self.next_slow(now);
+        };
+        let len = self.offsets.issued(dir, pick, len) as u32;
+        let slot = self.free.pop().expect("a full queue reaps before it issues");
+        self.fast_left -= 1;
+        self.hand_out(slot, dir, pick.offset, len, NOT_RATED, now)
     }
 
     #[inline(never)]
     fn next_slow(&mut self, now: Instant) -> Next {
-        self.tick(now);
+        if now.as_ns() >= self.check_at {
+            self.tick(now);
+        }
         loop {
             let next = match self.phase {
                 Phase::Io => self.next_of_pass(now),
@@ -230,7 +256,8 @@ impl JobThread {
         self.issued_ios[d] += 1;
         self.issued_bytes[d] += u64::from(len);
         let state = SlotState::Queued;
-        let commit = self.queue(slot, Slot { start_ns: now.as_ns(), issue_ns: 0, due_ns, offset, len, kind, state });
+        let start_ns = now.as_ns();
+        let commit = self.queue(slot, Slot { start_ns, issue_ns: 0, due_ns, offset, len, kind, dir: d as u8, state });
         Next::Io(IoReq {
             slot,
             len_bytes: len,
@@ -264,7 +291,7 @@ impl JobThread {
         let state = SlotState::Queued;
         let start_ns = now.as_ns();
         let kind = Kind::Flush;
-        let io = Slot { start_ns, issue_ns: 0, due_ns: NOT_RATED, offset: 0, len: 0, kind, state };
+        let io = Slot { start_ns, issue_ns: 0, due_ns: NOT_RATED, offset: 0, len: 0, kind, dir: 0, state };
         let commit = self.queue(slot, io);
         Next::Io(IoReq {
             slot,
@@ -284,7 +311,9 @@ impl JobThread {
         self.verify_slots[slot as usize] = super::VerifySlot { stamp: piece.stamp, piece: None };
         let Piece { offset, len, .. } = piece;
         let (start_ns, kind, state) = (now.as_ns(), Kind::ReadBack, SlotState::Queued);
-        let commit = self.queue(slot, Slot { start_ns, issue_ns: 0, due_ns: NOT_RATED, offset, len, kind, state });
+        let dir = Dir::Read as u8;
+        let io = Slot { start_ns, issue_ns: 0, due_ns: NOT_RATED, offset, len, kind, dir, state };
+        let commit = self.queue(slot, io);
         Next::Io(IoReq {
             slot,
             len_bytes: len,
@@ -299,10 +328,11 @@ impl JobThread {
 
     /// Grants the short way as many I/Os as no limit can stop.
     fn enter_fast_path(&mut self) {
-        if let Some(Fast { len, .. }) = self.plan.fast
+        if let Some(Fast::Uniform { len, .. } | Fast::Plain { max_len: len }) = self.plan.fast
             && self.stop.is_none()
             && !self.clock.expired
         {
+            // The grant counts I/Os of the largest size: smaller ones only bring the next look at the limits forward.
             self.fast_left = self.ios_left(u64::from(len));
         }
     }

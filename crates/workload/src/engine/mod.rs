@@ -50,7 +50,7 @@ use crate::offsets::{Offsets, Region};
 use crate::rate::Rates;
 use crate::rng::{FioRng, Purpose, Seeds};
 use crate::sizes::Sizes;
-use crate::stats::{DIRS, JobStats, Percentiles};
+use crate::stats::{DIRS, JobStats, LatencyClasses, Percentiles};
 use crate::verify::log::{PieceId, WriteLog};
 use crate::verify::{Expect, Stamp, Verifier, VerifyError};
 use blk::bio::{IoPrio, Op, OpFlags};
@@ -158,6 +158,8 @@ struct Slot {
     offset: u64,
     len: u32,
     kind: Kind,
+    /// Direction it is accounted in; a flush has none.
+    dir: u8,
     state: SlotState,
 }
 
@@ -203,6 +205,7 @@ pub struct JobThread {
     issued_bytes: [u64; DIRS],
     offsets: Offsets,
     stats: JobStats,
+    classes: LatencyClasses,
     sampling: account::Sampling,
     plan: Plan,
 
@@ -254,6 +257,7 @@ impl JobThread {
             issued_ios: [0; DIRS],
             issued_bytes: [0; DIRS],
             stats: JobStats::new(&dirs, percentiles, rates.is_some()),
+            classes: LatencyClasses::default(),
             sampling: account::Sampling::default(),
             phase: Phase::Io,
             mix: Mix::new(job, seeds),
@@ -356,8 +360,8 @@ impl JobThread {
         }
     }
 
-    /// Measurements so far, up to the last [`JobThread::reaped`]. Run times and rate samples are brought up to date twice
-    /// a second and at the end.
+    /// Measurements so far: counts at once, latencies as of the last [`JobThread::reaped`], run times, latency classes and
+    /// rate samples as of the last half second, everything once the job is done.
     pub fn stats(&self) -> &JobStats {
         &self.stats
     }

@@ -15,20 +15,18 @@ use blk::time::Instant;
 pub(super) struct Passes {
     /// Further passes `loops` asks for.
     left: u64,
-    /// Bytes and I/Os issued in this pass, reading back included.
+    /// Bytes issued in this pass, reading back included.
     bytes: u64,
-    ios: u64,
 }
 
 impl Passes {
     pub fn new(plan: &Plan) -> Passes {
-        Passes { left: plan.loops - 1, bytes: 0, ios: 0 }
+        Passes { left: plan.loops - 1, bytes: 0 }
     }
 
     #[inline]
     pub fn issued(&mut self, len: u32) {
         self.bytes += u64::from(len);
-        self.ios += 1;
     }
 }
 
@@ -146,7 +144,6 @@ impl JobThread {
             return;
         }
         self.passes.bytes = 0;
-        self.passes.ios = 0;
         let reseed = self.plan.reseed_each_pass;
         self.offsets.start_pass();
         if let Some(mix) = &mut self.mix {
@@ -164,7 +161,7 @@ impl JobThread {
 
     fn another_pass(&mut self) -> bool {
         // A pass without any I/O would be followed by others like it, for ever.
-        if self.stop.is_some() || self.clock.expired || self.passes.ios == 0 {
+        if self.stop.is_some() || self.clock.expired || self.passes.bytes == 0 {
             return false;
         }
         if self.plan.time_based {

@@ -11,11 +11,14 @@ use blk::bio::{IoPrio, IoPrioClass, OpFlags};
 /// Largest I/O: what a slot's length field and a buffer can hold.
 const MAX_IO_BYTES: u64 = 1 << 30;
 
-/// A direction whose I/Os all follow one short rule: uniform offset, fixed size, nothing to look after.
+/// The short way to the next I/O, for jobs that have nothing to look after between two I/Os: fixed sizes, no rate, no
+/// pauses, no flushes, no verification.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fast {
-    pub dir: Dir,
-    pub len: u32,
+pub(super) enum Fast {
+    /// Nothing to decide but a uniform offset.
+    Uniform { dir: Dir, len: u32 },
+    /// Direction and offset are decided as usual; no I/O is longer than this.
+    Plain { max_len: u32 },
 }
 
 #[derive(Clone, Debug)]
@@ -112,22 +115,25 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The direction that can take the shortest path, if the job has one.
     fn find_fast(&self, job: &Job, offsets: &Offsets, sizes: &[Sizes; DIRS]) -> Option<Fast> {
+        let limited = Dir::ALL.iter().any(|&d| job.rate_bytes_per_s[d].is_some() || job.rate_iops[d].is_some());
+        let quiet = self.fsync_every == 0 && self.fdatasync_every == 0 && !self.verify && self.reap_min > 0;
+        let fixed = Dir::ALL.iter().all(|&d| !job.rw.has(d) || sizes[d as usize].fixed().is_some());
+        if limited || !quiet || !fixed || job.thinktime_ns > 0 {
+            return None;
+        }
+        let plain = Fast::Plain { max_len: self.max_io_bytes };
         let dir = match job.rw.mode {
             RwMode::Read => Dir::Read,
             RwMode::Write => Dir::Write,
             RwMode::Trim => Dir::Trim,
-            RwMode::ReadWrite | RwMode::TrimWrite => return None,
+            RwMode::ReadWrite => return Some(plain),
+            RwMode::TrimWrite => return None,
         };
-        let limited = Dir::ALL.iter().any(|&d| job.rate_bytes_per_s[d].is_some() || job.rate_iops[d].is_some());
-        let len = sizes[dir as usize].fixed()?;
-        let fits = offsets.fits(offsets.region().start + (offsets.region().len / len).saturating_sub(1) * len, len);
-        let aligned = job.blockalign_bytes[dir].is_none_or(|a| a == len);
-        let plain = offsets.is_plain_uniform(dir) && fits && aligned;
-        let quiet = self.fsync_every == 0 && self.fdatasync_every == 0 && !self.verify;
-        (plain && quiet && !limited && job.thinktime_ns == 0 && self.reap_min > 0)
-            .then_some(Fast { dir, len: len as u32 })
+        let len = self.max_io_bytes;
+        let on_grid = job.blockalign_bytes[dir].is_none_or(|a| a == u64::from(len));
+        let uniform = offsets.is_plain_uniform(dir) && on_grid;
+        Some(if uniform { Fast::Uniform { dir, len } } else { plain })
     }
 
     /// Whether the job reads back what it wrote, so that `dir` has measurements beyond the job's own directions.

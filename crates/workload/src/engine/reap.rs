@@ -28,9 +28,10 @@ impl Reap {
     }
 
     /// What to reap before the next I/O: (min, max); `None` = issue.
+    #[inline]
     pub fn ask(&mut self, plan: &Plan, in_flight: u32, full: bool) -> Option<(u32, u32)> {
         if full && self.target.is_none() {
-            return Some(self.full(plan, in_flight));
+            self.target = Some(in_flight - plan.reap_min.clamp(1, in_flight));
         }
         while let Some(target) = self.target {
             if in_flight > target {
@@ -47,16 +48,7 @@ impl Reap {
         None
     }
 
-    /// Every slot is out: what to reap.
-    #[inline]
-    pub fn full(&mut self, plan: &Plan, in_flight: u32) -> (u32, u32) {
-        let min = plan.reap_min.clamp(1, in_flight);
-        self.target = Some(in_flight - min);
-        self.poll = false;
-        (min, plan.reap_max.max(min))
-    }
-
-    /// Some I/Os were reaped; ends the round when nothing more has to be.
+    /// Some I/Os were reaped: ends the round when nothing more has to be.
     #[inline]
     pub fn reaped(&mut self, plan: &Plan, in_flight: u32) {
         if self.target.is_some_and(|target| in_flight <= target) && in_flight <= plan.low {

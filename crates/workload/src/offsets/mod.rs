@@ -44,8 +44,8 @@ pub struct Pick {
     pub offset: u64,
     /// Drawn at random, rather than continued from the last one.
     pub random: bool,
-    /// The blocks are taken from the random map.
-    pub mapped: bool,
+    /// First block in the random map, which this I/O takes; `None` when it takes none.
+    pub mapped: Option<u64>,
 }
 
 /// Offsets of one job thread.
@@ -70,6 +70,8 @@ pub struct Offsets {
     last_start: [u64; DIRS],
     map: Option<BlockMap>,
     map_unit: u64,
+    /// Map blocks per grid point.
+    map_blocks: [u64; DIRS],
     rng: FioRng,
     seq_or_random: [Taus88; DIRS],
     seeds: Seeds,
@@ -83,6 +85,7 @@ impl Offsets {
             let short = job.block_sizes[d].min_bytes().saturating_sub(align[d as usize]);
             region.len.saturating_sub(short) / align[d as usize]
         });
+        let map_unit = job.min_block_bytes().max(1);
         let wide = blocks.iter().any(|&b| b > u64::from(u32::MAX));
         let mut offsets = Offsets {
             region,
@@ -103,7 +106,8 @@ impl Offsets {
             last_pos: [region.start; DIRS],
             last_start: [NOWHERE; DIRS],
             map: None,
-            map_unit: job.min_block_bytes().max(1),
+            map_unit,
+            map_blocks: align.map(|a| (a / map_unit).max(1)),
             rng: FioRng::new(seeds.of(Purpose::Offset), wide),
             seq_or_random: std::array::from_fn(|_| Taus88::new(seeds.of(Purpose::SequentialOrRandom) as u32)),
             seeds,
@@ -207,7 +211,7 @@ impl Offsets {
         let d = dir as usize;
         if self.trim_then_write && dir == Dir::Write {
             let offset = self.last_start[Dir::Trim as usize];
-            return (offset != NOWHERE).then_some(Pick { offset, random: true, mapped: false });
+            return (offset != NOWHERE).then_some(Pick { offset, random: true, mapped: None });
         }
         self.until_fresh -= 1;
         if self.until_fresh > 0 {
@@ -232,7 +236,7 @@ impl Offsets {
         }
         let last = self.last_start[dir as usize];
         let offset = if last == NOWHERE { self.region.start } else { last };
-        Some(Pick { offset, random: false, mapped: false })
+        Some(Pick { offset, random: false, mapped: None })
     }
 
     fn sequential(&mut self, dir: Dir) -> Option<Pick> {
@@ -255,7 +259,7 @@ impl Offsets {
                 };
             }
         }
-        (at < len).then_some(Pick { offset: start + at, random: false, mapped: false })
+        (at < len).then_some(Pick { offset: start + at, random: false, mapped: None })
     }
 
     fn fresh(&mut self, dir: Dir) -> Option<Pick> {
@@ -279,19 +283,18 @@ impl Offsets {
             Draw::Skewed(n) => self.skewed[usize::from(*n)].next_block(),
             Draw::Zoned(zones) => zones.next_block(&mut self.rng),
         };
-        if let Some(map) = &self.map {
-            // The grid of a direction is its smallest block, a multiple of the map's unit or close to it.
-            let per_block = (self.align[d] / self.map_unit).max(1);
-            let picked = map.pick(block * per_block)?;
-            block = picked / per_block;
-            if block * per_block != picked {
-                // The rest of a larger block: hand out the piece that is left.
-                let offset = self.region.start + picked * self.map_unit;
-                return Some(Pick { offset, random: true, mapped: true });
-            }
+        let Some(map) = &self.map else {
+            return Some(Pick { offset: self.region.start + block * self.align[d], random: true, mapped: None });
+        };
+        let per_point = self.map_blocks[d];
+        if per_point == 1 {
+            block = map.pick(block)?;
+            let offset = self.region.start + block * self.align[d];
+            return Some(Pick { offset, random: true, mapped: Some(block) });
         }
-        let offset = self.region.start + block * self.align[d];
-        Some(Pick { offset, random: true, mapped: self.map.is_some() })
+        // The grid of this direction is coarser than the map: what is left of a larger block is handed out as it is.
+        let block = map.pick(block * per_point)?;
+        Some(Pick { offset: self.region.start + block * self.map_unit, random: true, mapped: Some(block) })
     }
 
     /// Tells that an I/O of `len` bytes is issued at `pick`. Returns its length, which is shorter when the random map has a
@@ -300,12 +303,14 @@ impl Offsets {
     pub fn issued(&mut self, dir: Dir, pick: Pick, len: u64) -> u64 {
         let d = dir as usize;
         let mut len = len;
-        if pick.mapped
+        if let Some(first) = pick.mapped
             && let Some(map) = &mut self.map
         {
-            let first = (pick.offset - self.region.start) / self.map_unit;
-            let touched = map.touch(first, len.div_ceil(self.map_unit));
-            len = len.min(touched * self.map_unit);
+            if len == self.map_unit {
+                map.touch(first, 1);
+            } else {
+                len = len.min(map.touch(first, len.div_ceil(self.map_unit)) * self.map_unit);
+            }
         }
         if self.trim_then_write && dir == Dir::Trim && self.last_start[d] == pick.offset {
             // The same block drawn twice in a row must still alternate between trim and write.
