@@ -8,7 +8,6 @@ use blk::time::{Duration, Instant};
 use std::process::Command;
 use workload::engine::{JobThread, Next, ThreadId};
 use workload::job::*;
-use workload::rng::FIO_RANDSEED;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -96,7 +95,6 @@ fn our_steps(job: &Job, target_bytes: u64) -> Vec<Step> {
 fn same(name: &str, args: &str, set: impl FnOnce(&mut Job)) {
     let mut job = Job::new("a");
     job.size = Some(Extent::Bytes(MIB));
-    job.randseed = FIO_RANDSEED;
     set(&mut job);
     let ours = our_steps(&job, if job.size.is_some() { 4 * MIB } else { 64 << 30 });
     let theirs = fio_steps(name, args);

@@ -14,7 +14,7 @@ use super::values::{
 };
 
 /// fio's default `randseed`.
-pub const DEFAULT_RANDSEED: u64 = 0xb189_9bed;
+pub const DEFAULT_RANDSEED: u64 = crate::rng::FIO_RANDSEED;
 /// fio's default `percentile_list`.
 pub const DEFAULT_PERCENTILES: [f64; 17] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];

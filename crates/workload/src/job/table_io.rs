@@ -62,7 +62,7 @@ pub(super) static ROWS: &[OptionInfo] = &[
     yes("random_distribution", Text { syntax: "random|zipf:T|pareto:H|normal:D|zoned:A/SIZE:...", set: |d, v, u| { merge(&mut d.job.random_distribution, lists::distribution(v, u)?); Ok(()) } }, "random", "Where random offsets fall"),
     yes("percentage_random", Ints { min: 0, max: 100, set: |d, v| setters::set_percent(&mut d.job.percentage_random, v) }, "100,100,100", "Percent of a random job that is random"),
     yes("norandommap", Flag(|d, v| d.job.norandommap = v), "", "Blocks may repeat before all were touched"),
-    yes("randseed", Int { min: 0, max: u64::MAX, set: |d, v| d.job.randseed = v }, "0xb1899bed", "Seed"),
+    yes("randseed", Int { min: 0, max: u64::MAX, set: |d, v| d.job.randseed = v }, "0x89", "Seed"),
     yes("randrepeat", Bool(|d, v| d.job.randrepeat = v), "1", "The same sequence in every run"),
     quiet("allrandrepeat", BOOL, "0", "As randrepeat, for every generator"),
     quiet("softrandommap", BOOL, "0", "Go on without a random map if memory is short"),
