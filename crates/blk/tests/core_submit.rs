@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Submission step by step: what is refused and how, splitting, the plug, merging.
+
+mod common;
+
+use blk::bio::{Bio, DataRef, IoPrio, IoPrioClass, Op, OpFlags};
+use blk::cpumap::CpuTopology;
+use blk::id::Sector;
+use blk::limits::Limits;
+use blk::settings::{Mode, QueueConfig};
+use blk::status::BlkStatus;
+use blk::submitter::SubmitError;
+use common::memdisk::{Behaviour, Issue};
+use common::rig::Rig;
+
+fn manual() -> Behaviour {
+    Behaviour { manual: true, ..Behaviour::default() }
+}
+
+fn with_limits(f: impl FnOnce(&mut Limits)) -> Behaviour {
+    let mut b = manual();
+    f(&mut b.limits);
+    b
+}
+
+fn config(scheduler: &str) -> QueueConfig {
+    QueueConfig {
+        topology: CpuTopology::uniform(2),
+        nr_hw_queues: Some(1),
+        queue_depth: 128,
+        scheduler: Some(scheduler.into()),
+        ..QueueConfig::default()
+    }
+}
+
+fn write(sector: u64, nr: u32) -> Bio {
+    Bio::write(Sector(sector), nr, DataRef::new(0, (sector % (1 << 16)) << 9)).with_user_data(sector)
+}
+
+fn read(sector: u64, nr: u32) -> Bio {
+    Bio { op: Op::Read, ..write(sector, nr) }
+}
+
+fn discard(sector: u64, nr: u32) -> Bio {
+    Bio { op: Op::Discard, data: DataRef::NONE, ..write(sector, nr) }
+}
+
+fn zeroes(sector: u64, nr: u32) -> Bio {
+    Bio { op: Op::WriteZeroes, data: DataRef::NONE, ..write(sector, nr) }
+}
+
+/// How a bio ends that never reaches the driver.
+fn refusal(rig: &mut Rig, bio: Bio) -> BlkStatus {
+    rig.submit(0, bio);
+    let done = rig.take_done(0);
+    assert_eq!((done.len(), rig.disk.issues().len()), (1, 0), "{bio:?} was not refused at once");
+    assert_eq!((done[0].user_data, rig.subs[0].outstanding()), (bio.user_data, 0));
+    done[0].status
+}
+
+fn ranges(issues: &[Issue]) -> Vec<(u64, u32)> {
+    issues.iter().map(|i| (i.sector, i.nr_sectors)).collect()
+}
+
+fn finish(rig: &mut Rig) {
+    rig.disk.behave(|b| b.manual = false);
+    rig.disk.release_all();
+    rig.now += 1_000_000;
+    rig.run_dry(10_000);
+    rig.check_idle();
+}
+
+#[test]
+fn what_the_disk_cannot_do_is_refused_with_the_kernels_status() {
+    let mut rig = Rig::new(
+        1,
+        with_limits(|l| (l.logical_block_size, l.physical_block_size) = (4096, 4096)),
+        config("none"),
+        &[0],
+    );
+    let end = rig.q.capacity().0;
+    assert_eq!(refusal(&mut rig, read(4, 8)), BlkStatus::IoErr, "address inside a block");
+    assert_eq!(refusal(&mut rig, read(8, 12)), BlkStatus::IoErr, "length inside a block");
+    assert_eq!(refusal(&mut rig, read(0, 0)), BlkStatus::IoErr, "nothing");
+    assert_eq!(refusal(&mut rig, read(end - 8, 16)), BlkStatus::IoErr, "past the end");
+    assert_eq!(refusal(&mut rig, read(end, 8)), BlkStatus::IoErr, "behind the end");
+    let wraps = Bio::read(Sector(u64::MAX - 7), 8, DataRef::new(0, 0));
+    assert_eq!(refusal(&mut rig, wraps), BlkStatus::IoErr, "the end wraps to 0");
+    let wraps = Bio::read(Sector(u64::MAX - 7), 16, DataRef::new(0, 0));
+    assert_eq!(refusal(&mut rig, wraps), BlkStatus::IoErr, "the end wraps past 0");
+    assert_eq!(refusal(&mut rig, Bio { nr_sectors: 8, ..Bio::flush() }), BlkStatus::Inval);
+    assert_eq!(refusal(&mut rig, read(0, 8).with_flags(OpFlags::POLLED)), BlkStatus::NotSupp, "no poll queue");
+    assert_eq!(refusal(&mut rig, read(0, 8).with_flags(OpFlags::RESERVED)), BlkStatus::Inval, "no reserved tags");
+    assert_eq!(refusal(&mut rig, Bio::flush().with_flags(OpFlags::RESERVED)), BlkStatus::Inval);
+    let s = rig.q.stats();
+    assert_eq!((s.in_flight, s.op(Op::Read).ios, s.op(Op::Read).sectors), (0, 0, 0));
+    rig.submit(0, read(end - 8, 8));
+    assert_eq!(ranges(&rig.disk.issues()), [(end - 8, 8)], "the last block is there");
+    finish(&mut rig);
+}
+
+#[test]
+fn operations_without_support_and_writes_to_a_read_only_disk_are_refused() {
+    let mut rig = Rig::new(
+        2,
+        with_limits(|l| {
+            (l.max_discard_sectors, l.max_write_zeroes_sectors, l.read_only) = (0, 0, true);
+        }),
+        config("none"),
+        &[0],
+    );
+    assert_eq!(refusal(&mut rig, discard(0, 8)), BlkStatus::NotSupp);
+    assert_eq!(refusal(&mut rig, zeroes(0, 8)), BlkStatus::NotSupp);
+    assert_eq!(refusal(&mut rig, write(0, 8)), BlkStatus::IoErr);
+    rig.submit(0, read(0, 8));
+    finish(&mut rig);
+}
+
+#[test]
+fn polled_reads_go_to_a_poll_queue_and_plain_ones_to_a_read_queue() {
+    let c = QueueConfig { nr_read_queues: 1, nr_poll_queues: 1, ..config("none") };
+    let mut rig = Rig::new(3, manual(), c, &[1]);
+    rig.submit(0, write(0, 8));
+    rig.submit(0, read(100, 8));
+    rig.submit(0, read(200, 8).with_flags(OpFlags::POLLED));
+    rig.submit(0, write(300, 8).with_flags(OpFlags::POLLED));
+    assert_eq!(rig.disk.issues().iter().map(|i| i.hctx).collect::<Vec<_>>(), [0, 1, 2, 2]);
+    assert_eq!(rig.subs[0].hctxs().count(), 3);
+    finish(&mut rig);
+}
+
+#[test]
+fn a_large_bio_is_cut_and_ends_once_when_its_last_piece_does() {
+    let mut rig = Rig::new(4, with_limits(|l| (l.max_hw_sectors, l.max_sectors) = (64, 64)), config("none"), &[0]);
+    rig.submit(0, read(32, 200));
+    let pieces = rig.disk.issues();
+    assert_eq!(ranges(&pieces), [(32, 64), (96, 64), (160, 64), (224, 8)]);
+    for keep in [96, 224, 32, 160] {
+        assert_eq!(rig.take_done(0).len(), 0);
+        rig.disk.release(|i| i.sector == keep);
+        rig.poll(0);
+    }
+    let done = rig.take_done(0);
+    assert_eq!((done.len(), done[0].user_data, done[0].status), (1, 32, BlkStatus::Ok));
+    assert_eq!((rig.q.stats().op(Op::Read).ios, rig.q.stats().op(Op::Read).sectors), (4, 200));
+    finish(&mut rig);
+}
+
+#[test]
+fn a_failed_piece_fails_the_bio_and_only_at_the_end() {
+    use blk::status::QueueRqStatus;
+    use common::memdisk::Answer;
+    for flags in [OpFlags::NONE, OpFlags::FUA] {
+        let b = with_limits(|l| {
+            (l.max_hw_sectors, l.max_sectors, l.write_cache) = (64, 64, true);
+        });
+        let mut rig = Rig::new(5, b, config("none"), &[0]);
+        rig.disk.script([Answer::Refuse(QueueRqStatus::Error(BlkStatus::Medium))]);
+        rig.submit(0, write(0, 150).with_flags(flags));
+        assert_eq!(rig.take_done(0).len(), 0, "{flags:?}: the first piece failed, two are under way");
+        finish(&mut rig);
+        assert_eq!(rig.done[0].iter().map(|d| (d.user_data, d.status)).collect::<Vec<_>>(), [(0, BlkStatus::Medium)]);
+    }
+}
+
+#[test]
+fn nowait_is_refused_where_a_split_would_be_needed() {
+    let mut rig = Rig::new(6, with_limits(|l| l.chunk_sectors = 64), config("none"), &[0]);
+    assert_eq!(refusal(&mut rig, read(60, 8).with_flags(OpFlags::NOWAIT)), BlkStatus::Again);
+    rig.submit(0, read(56, 8).with_flags(OpFlags::NOWAIT));
+    assert_eq!(ranges(&rig.disk.issues()), [(56, 8)]);
+    finish(&mut rig);
+}
+
+#[test]
+fn bios_that_fill_all_slots_and_want_to_be_split_still_end() {
+    for nr_bios in [1, 2, 5] {
+        let c = QueueConfig { bios_per_submitter: nr_bios, ..config("none") };
+        let mut rig = Rig::new(7, with_limits(|l| (l.max_hw_sectors, l.max_sectors) = (8, 8)), c, &[0]);
+        rig.disk.behave(|b| b.manual = false);
+        // Frozen, so that all slots are taken before the first piece is made.
+        rig.q.begin_freeze();
+        for n in 0..u64::from(nr_bios) {
+            rig.submit(0, read(n * 1000, 400));
+        }
+        assert_eq!(rig.try_submit(0, read(0, 8)), Err(SubmitError::NoBio));
+        rig.q.unfreeze();
+        rig.run_dry(10_000);
+        assert_eq!(rig.done[0].len(), nr_bios as usize);
+        assert_eq!(rig.disk.issues().len(), 50 * nr_bios as usize);
+        rig.check_idle();
+    }
+}
+
+#[test]
+fn split_pieces_in_an_open_plug_are_sent_when_slots_run_out() {
+    let c = QueueConfig { bios_per_submitter: 1, ..config("none") };
+    let mut rig = Rig::new(8, with_limits(|l| (l.max_hw_sectors, l.max_sectors) = (8, 8)), c, &[0]);
+    rig.plug(0, 0);
+    rig.submit(0, read(0, 400));
+    rig.disk.behave(|b| b.manual = false);
+    // The plug stays open; nothing but the pieces' completions can make room. The last few stay in the plug.
+    rig.run(10_000);
+    assert!(rig.disk.issues().len() > 40 && rig.subs[0].waiting() == 0, "{}", rig.describe());
+    rig.unplug(0);
+    rig.run_dry(100);
+    rig.check_idle();
+}
+
+#[test]
+fn a_plug_keeps_order_and_goes_out_as_one_batch() {
+    let mut rig = Rig::new(9, manual(), config("none"), &[0]);
+    rig.plug(0, 16);
+    let order = [700, 100, 900, 300, 500];
+    order.iter().for_each(|s| rig.submit(0, read(*s, 8)));
+    assert_eq!(rig.disk.issues().len(), 0, "held back");
+    rig.unplug(0);
+    let issues = rig.disk.issues();
+    assert_eq!(issues.iter().map(|i| i.sector).collect::<Vec<_>>(), order);
+    assert!(issues.iter().all(|i| i.batch == issues[0].batch), "one call of the driver");
+    finish(&mut rig);
+}
+
+#[test]
+fn nested_plugs_open_and_close_once() {
+    let mut rig = Rig::new(10, manual(), config("none"), &[0]);
+    rig.plug(0, 0);
+    rig.plug(0, 0);
+    rig.submit(0, read(0, 8));
+    rig.unplug(0);
+    assert_eq!(rig.disk.issues().len(), 0);
+    rig.unplug(0);
+    assert_eq!(rig.disk.issues().len(), 1);
+    finish(&mut rig);
+}
+
+#[test]
+fn a_plug_is_flushed_at_32_requests_and_after_128_kib() {
+    let mut rig = Rig::new(11, manual(), config("none"), &[0]);
+    rig.plug(0, 40);
+    for n in 0..32 {
+        rig.submit(0, read(n * 100, 8));
+        assert_eq!(rig.disk.issues().len(), 0);
+    }
+    rig.submit(0, read(3200, 8));
+    assert_eq!(rig.disk.issues().len(), 32);
+    rig.submit(0, read(4000, 256));
+    assert_eq!(rig.disk.issues().len(), 32, "a large request is still held");
+    rig.submit(0, read(8000, 8));
+    assert_eq!(rig.disk.issues().len(), 34, "but the next one sends it on its way");
+    rig.unplug(0);
+    assert_eq!(rig.disk.issues().len(), 35);
+    finish(&mut rig);
+    // Unless nothing is merged anyway.
+    let mut rig = Rig::new(12, manual(), QueueConfig { nomerges: 2, ..config("none") }, &[0]);
+    rig.plug(0, 4);
+    (0..3).for_each(|n| rig.submit(0, read(n * 1000, 256)));
+    assert_eq!(rig.disk.issues().len(), 0);
+    rig.unplug(0);
+    finish(&mut rig);
+}
+
+#[test]
+fn tags_an_abandoned_plug_had_in_store_come_back() {
+    let mut rig = Rig::new(13, manual(), config("none"), &[0, 1]);
+    rig.plug(0, 32);
+    rig.submit(0, read(0, 8));
+    let t = rig.t();
+    rig.subs[0].flush_plug(t);
+    rig.disk.release_all();
+    rig.poll(0);
+    // Dropped with the plug open.
+    drop(rig.subs.remove(0));
+    rig.check_idle();
+}
+
+#[test]
+fn neighbours_merge_in_the_plug_up_to_the_limits() {
+    let mut rig = Rig::new(14, with_limits(|l| (l.max_hw_sectors, l.max_sectors) = (32, 32)), config("none"), &[0]);
+    rig.plug(0, 0);
+    // Back, front, and one that would be too long.
+    [100, 108, 92, 116, 124].iter().for_each(|s| rig.submit(0, write(*s, 8)));
+    rig.unplug(0);
+    assert_eq!(ranges(&rig.disk.issues()), [(92, 32), (124, 8)]);
+    assert_eq!(rig.q.stats().op(Op::Write).merges, 3);
+    finish(&mut rig);
+    assert_eq!(rig.done[0].len(), 5, "each bio ends by itself");
+}
+
+#[test]
+fn what_must_not_merge_does_not() {
+    let rt = IoPrio::new(IoPrioClass::Rt, 0);
+    let b = with_limits(|l| (l.write_cache, l.fua) = (true, true));
+    let other = [
+        read(108, 8),
+        write(108, 8).with_flags(OpFlags::NOMERGE),
+        write(108, 8).with_flags(OpFlags::FUA),
+        write(108, 8).with_flags(OpFlags::PREFLUSH),
+        Bio { prio: rt, ..write(108, 8) },
+        write(109, 8),
+        zeroes(108, 8),
+        discard(108, 8),
+    ];
+    for bio in other {
+        let mut rig = Rig::new(15, b.clone(), config("none"), &[0]);
+        rig.plug(0, 0);
+        rig.submit(0, write(100, 8));
+        rig.submit(0, bio);
+        rig.unplug(0);
+        finish(&mut rig);
+        let data: Vec<_> = rig.disk.issues().into_iter().filter(|i| i.op != Op::Flush).collect();
+        assert_eq!(data.len(), 2, "{bio:?}");
+    }
+    // Only the last request of the plug is looked at, and nothing with nomerges=2.
+    for (nomerges, middle, expect) in [(0, 500, 3), (2, 108, 3), (1, 108, 1)] {
+        let mut rig = Rig::new(16, manual(), QueueConfig { nomerges, ..config("none") }, &[0]);
+        rig.plug(0, 0);
+        rig.submit(0, write(100, 8));
+        rig.submit(0, write(middle, 8));
+        rig.submit(0, write(if middle == 108 { 116 } else { 108 }, 8));
+        rig.unplug(0);
+        assert_eq!(rig.disk.issues().len(), expect, "nomerges={nomerges}");
+        finish(&mut rig);
+    }
+}
+
+#[test]
+fn pieces_of_a_split_bio_are_not_merged_but_its_rest_is() {
+    let mut rig = Rig::new(17, with_limits(|l| (l.max_hw_sectors, l.max_sectors) = (64, 64)), config("none"), &[0]);
+    rig.plug(0, 0);
+    rig.submit(0, write(0, 100));
+    rig.submit(0, write(100, 8));
+    rig.unplug(0);
+    assert_eq!(ranges(&rig.disk.issues()), [(0, 64), (64, 44)]);
+    finish(&mut rig);
+}
+
+#[test]
+fn a_bio_looks_eight_requests_back_in_its_ctx_list() {
+    // Quiesced, requests collect in the submitting CPU's list.
+    for (between, merged) in [(7, true), (8, false)] {
+        let mut rig = Rig::new(18, manual(), config("none"), &[0, 1]);
+        rig.q.quiesce();
+        rig.submit(0, write(100, 8));
+        (0..between).for_each(|n| rig.submit(0, write(1000 + n * 100, 8)));
+        rig.submit(0, write(108, 8));
+        // Another CPU's list is not looked at.
+        rig.submit(1, write(116, 8));
+        let merges = rig.q.stats().op(Op::Write).merges;
+        assert_eq!(merges, u64::from(merged), "{between} between");
+        rig.q.unquiesce();
+        rig.run(10);
+        finish(&mut rig);
+    }
+}
+
+#[test]
+fn elevators_merge_bios_of_different_submitters_and_close_gaps() {
+    for (scheduler, mode) in [("mq-deadline", Mode::Mq), ("deadline", Mode::Sq)] {
+        let mut rig = Rig::new(19, manual(), QueueConfig { mode, ..config(scheduler) }, &[0, 1]);
+        rig.q.quiesce();
+        rig.submit(0, write(100, 8));
+        rig.submit(1, write(116, 8));
+        // Fills the gap: the bio joins one neighbour, and that the other.
+        rig.submit(0, write(108, 8));
+        assert_eq!(rig.q.stats().op(Op::Write).merges, 2, "{scheduler}: of the bio, and of the request");
+        rig.q.unquiesce();
+        rig.run(10);
+        assert_eq!(ranges(&rig.disk.issues()), [(100, 24)], "{scheduler}");
+        finish(&mut rig);
+        assert_eq!((rig.done[0].len(), rig.done[1].len()), (2, 1), "{scheduler}: each to its submitter");
+    }
+}
+
+#[test]
+fn stage_times_add_up_to_the_total() {
+    for scheduler in ["none", "mq-deadline"] {
+        let mut rig = Rig::new(20, manual(), QueueConfig { queue_depth: 1, nomerges: 2, ..config(scheduler) }, &[0]);
+        for n in 0..6 {
+            rig.plug(0, 0);
+            rig.submit(0, read(n * 100, 8));
+            rig.now += 10;
+            rig.unplug(0);
+            rig.now += 7;
+        }
+        for _ in 0..6 {
+            rig.now += 1000;
+            rig.disk.release_all();
+            rig.run(20);
+        }
+        let s = rig.q.stats();
+        let st = s.stages;
+        let sum = st.tag_wait_ns + st.ctx_ns + st.scheduler_ns + st.dispatch_ns + st.device_ns;
+        assert_eq!((sum, st.requests), (s.op(Op::Read).time_ns, 6), "{scheduler}: {st:?}");
+        assert!(st.device_ns >= 6000, "{scheduler}: {st:?}");
+        finish(&mut rig);
+    }
+}
