@@ -156,6 +156,10 @@ impl Rig {
     pub fn run(&mut self, limit: usize) {
         for _ in 0..limit {
             if !self.step() {
+                // What ended at its own submission has rung no bell.
+                for (s, done) in self.subs.iter_mut().zip(&mut self.done) {
+                    s.reap(|d| done.push(d));
+                }
                 return;
             }
         }

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Flush and FUA as the driver sees them: PREFLUSH, then DATA, then POSTFLUSH, each after the one before has completed.
+
+mod common;
+
+use blk::bio::{Bio, DataRef, Op, OpFlags};
+use blk::cpumap::CpuTopology;
+use blk::id::Sector;
+use blk::settings::{Mode, QueueConfig};
+use blk::status::{BlkStatus, QueueRqStatus};
+use common::memdisk::{Answer, Behaviour};
+use common::rig::Rig;
+
+/// Every path a flush can take: tags at allocation, tags at dispatch, single-queue.
+const STACKS: [(&str, Mode); 3] = [("none", Mode::Mq), ("mq-deadline", Mode::Mq), ("deadline", Mode::Sq)];
+
+fn rig(seed: u64, (scheduler, mode): (&str, Mode), depth: u32, (cache, fua): (bool, bool)) -> Rig {
+    let mut b = Behaviour { manual: true, ..Behaviour::default() };
+    (b.limits.write_cache, b.limits.fua) = (cache, fua);
+    let config = QueueConfig {
+        mode,
+        topology: CpuTopology::uniform(2),
+        nr_hw_queues: Some(1),
+        queue_depth: depth,
+        scheduler: Some(scheduler.into()),
+        ..QueueConfig::default()
+    };
+    Rig::new(seed, b, config, &[0, 1])
+}
+
+fn write(sector: u64) -> Bio {
+    Bio::write(Sector(sector), 8, DataRef::new(0, sector << 9)).with_user_data(sector)
+}
+
+/// Operations and flags the disk was given since the last call of this.
+fn seen(rig: &Rig, from: &mut usize) -> Vec<(Op, bool)> {
+    let all = rig.disk.issues();
+    let new = all[*from..].iter().map(|i| (i.op, i.flags.contains(OpFlags::FUA))).collect();
+    *from = all.len();
+    new
+}
+
+fn complete_one(rig: &mut Rig) {
+    assert_eq!(rig.disk.release_all(), 1, "one step at a time\n{}", rig.describe());
+    rig.run(20);
+}
+
+const FLUSH: (Op, bool) = (Op::Flush, false);
+const WRITE: (Op, bool) = (Op::Write, false);
+const WRITE_FUA: (Op, bool) = (Op::Write, true);
+
+#[test]
+fn steps_reach_the_driver_one_after_the_other_and_no_more_than_needed() {
+    let both = OpFlags::PREFLUSH.union(OpFlags::FUA);
+    let cases: [(_, _, &[(Op, bool)]); 8] = [
+        (both, (true, false), &[FLUSH, WRITE, FLUSH]),
+        (both, (true, true), &[FLUSH, WRITE_FUA]),
+        (OpFlags::PREFLUSH, (true, false), &[FLUSH, WRITE]),
+        (OpFlags::PREFLUSH, (true, true), &[FLUSH, WRITE]),
+        (OpFlags::FUA, (true, false), &[WRITE, FLUSH]),
+        (OpFlags::FUA, (true, true), &[WRITE_FUA]),
+        (both, (false, false), &[WRITE]),
+        (OpFlags::NONE, (true, true), &[WRITE]),
+    ];
+    for stack in STACKS {
+        for depth in [1, 4] {
+            for (flags, features, expect) in cases {
+                let mut rig = rig(1, stack, depth, features);
+                let mut from = 0;
+                rig.submit(0, write(80).with_flags(flags));
+                rig.run(20);
+                for (n, step) in expect.iter().enumerate() {
+                    assert_eq!(seen(&rig, &mut from), [*step], "{stack:?} {flags:?} {features:?} step {n}");
+                    assert_eq!(rig.take_done(0).len(), 0);
+                    complete_one(&mut rig);
+                }
+                assert_eq!(rig.take_done(0)[0].status, BlkStatus::Ok);
+                assert_eq!(rig.disk.issues().len(), expect.len());
+                let s = rig.q.stats();
+                let flushes = expect.iter().filter(|s| **s == FLUSH).count() as u64;
+                assert_eq!((s.op(Op::Write).ios, s.op(Op::Flush).ios), (1, flushes), "{stack:?} {flags:?}");
+                rig.check_idle();
+            }
+        }
+    }
+}
+
+#[test]
+fn an_empty_flush_needs_a_cache() {
+    for stack in STACKS {
+        let mut without = rig(2, stack, 4, (false, false));
+        without.submit(0, Bio::flush().with_user_data(7));
+        without.run_dry(10);
+        assert_eq!((without.take_done(0)[0].status, without.disk.issues().len()), (BlkStatus::Ok, 0));
+        without.check_idle();
+        let mut with = rig(2, stack, 4, (true, false));
+        with.submit(0, Bio::flush().with_user_data(7));
+        with.run(10);
+        assert_eq!(with.disk.issues().len(), 1);
+        complete_one(&mut with);
+        assert_eq!(with.take_done(0)[0].status, BlkStatus::Ok);
+        assert_eq!(with.q.stats().op(Op::Flush).ios, 1, "counted once");
+        with.check_idle();
+    }
+}
+
+#[test]
+fn flushes_that_wait_together_share_one_command() {
+    for stack in STACKS {
+        let mut rig = rig(3, stack, 16, (true, false));
+        rig.submit(0, Bio::flush().with_user_data(0));
+        rig.run(10);
+        // The first is at the driver. These came too late for it, and wait for the next one, all for the same.
+        (1..4).for_each(|n| rig.submit(0, Bio::flush().with_user_data(n)));
+        rig.submit(1, Bio::flush().with_user_data(4));
+        rig.submit(1, write(80).with_flags(OpFlags::PREFLUSH).with_user_data(5));
+        rig.run(10);
+        assert_eq!(rig.disk.issues().len(), 1, "{stack:?}");
+        complete_one(&mut rig);
+        assert_eq!(rig.take_done(0).len(), 1, "{stack:?}: only who was there when it was issued");
+        assert_eq!(rig.disk.issues().len(), 2, "{stack:?}");
+        complete_one(&mut rig);
+        assert_eq!((rig.take_done(0).len(), rig.take_done(1).len()), (3, 1), "{stack:?}");
+        assert_eq!(rig.disk.issues().last().expect("the data step").op, Op::Write, "{stack:?}");
+        complete_one(&mut rig);
+        assert_eq!(rig.take_done(1)[0].user_data, 5);
+        assert_eq!(rig.q.stats().op(Op::Flush).ios, 2, "{stack:?}");
+        rig.check_idle();
+    }
+}
+
+#[test]
+fn an_error_before_the_data_ends_the_request_without_it() {
+    for stack in STACKS {
+        for answer in [Answer::Fail(BlkStatus::Target), Answer::Refuse(QueueRqStatus::Error(BlkStatus::Target))] {
+            let mut rig = rig(4, stack, 4, (true, false));
+            rig.disk.script([answer]);
+            rig.submit(0, write(80).with_flags(OpFlags::PREFLUSH.union(OpFlags::FUA)));
+            rig.run(10);
+            rig.disk.release_all();
+            rig.run_dry(20);
+            assert_eq!(rig.take_done(0)[0].status, BlkStatus::Target, "{stack:?} {answer:?}");
+            assert!(rig.disk.issues().iter().all(|i| i.op == Op::Flush), "{stack:?} {answer:?}");
+            rig.check_idle();
+        }
+    }
+}
+
+#[test]
+fn an_error_in_the_data_or_after_it_is_reported() {
+    for stack in STACKS {
+        for bad_step in 0..2 {
+            let mut rig = rig(5, stack, 4, (true, false));
+            let good = [Answer::Accept; 1];
+            rig.disk.script(good.into_iter().take(bad_step).chain([Answer::Fail(BlkStatus::Medium)]));
+            rig.submit(0, write(80).with_flags(OpFlags::FUA));
+            rig.run(10);
+            for _ in 0..=bad_step {
+                complete_one(&mut rig);
+            }
+            assert_eq!(rig.take_done(0)[0].status, BlkStatus::Medium, "{stack:?} step {bad_step}");
+            assert_eq!(rig.disk.issues().len(), bad_step + 1, "{stack:?}: nothing after the error");
+            rig.check_idle();
+        }
+    }
+}
+
+#[test]
+fn a_busy_driver_does_not_break_the_sequence() {
+    let flags = OpFlags::PREFLUSH.union(OpFlags::FUA);
+    for stack in STACKS {
+        let mut rig = rig(6, stack, 2, (true, false));
+        rig.disk.behave(|b| (b.manual, b.resource, b.device_cap) = (false, 500, 1));
+        for n in 0..10 {
+            rig.submit((n % 2) as usize, write(n * 80).with_flags(flags));
+            rig.submit((n % 2) as usize, Bio::flush().with_user_data(1000 + n));
+        }
+        rig.run_dry(10_000);
+        assert_eq!(rig.done.iter().map(Vec::len).sum::<usize>(), 20);
+        let ops: Vec<Op> = rig.disk.issues().iter().map(|i| i.op).collect();
+        assert_eq!((ops[0], *ops.last().expect("some")), (Op::Flush, Op::Flush), "{stack:?} {ops:?}");
+        rig.check_idle();
+        rig.disk.crash();
+        for n in 0..10u64 {
+            let kept = (0..8).all(|i| rig.disk.content(n * 80 + i) == rig.mem.get(n * 80 + i));
+            assert!(kept, "{stack:?}: acknowledged data is gone");
+        }
+    }
+}
+
+#[test]
+fn hardware_queues_flush_independently() {
+    let mut b = Behaviour { manual: true, ..Behaviour::default() };
+    b.limits.write_cache = true;
+    let config =
+        QueueConfig { topology: CpuTopology::uniform(2), scheduler: Some("none".into()), ..QueueConfig::default() };
+    let mut rig = Rig::new(7, b, config, &[0, 1]);
+    rig.submit(0, Bio::flush());
+    rig.submit(1, Bio::flush());
+    let hctxs: Vec<usize> = rig.disk.issues().iter().map(|i| i.hctx).collect();
+    assert_eq!(hctxs, [0, 1], "two flush commands at once, one per hctx");
+    rig.disk.release_all();
+    rig.run_dry(20);
+    rig.check_idle();
+}
