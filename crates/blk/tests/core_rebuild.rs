@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Freeze, rebuild and unfreeze: what a change of settings does to a disk in use, and what a failed one must not do.
+
+mod common;
+
+use blk::bio::{Bio, DataRef, Op, OpFlags};
+use blk::cpumap::CpuTopology;
+use blk::id::{CpuId, Sector};
+use blk::settings::{Mode, QueueConfig};
+use blk::status::BlkStatus;
+use common::memdisk::Behaviour;
+use common::rig::Rig;
+
+fn manual() -> Behaviour {
+    Behaviour { manual: true, ..Behaviour::default() }
+}
+
+fn config(cpus: u16, hw: u16) -> QueueConfig {
+    QueueConfig {
+        topology: CpuTopology::uniform(cpus),
+        nr_hw_queues: Some(hw),
+        queue_depth: 8,
+        scheduler: Some("none".into()),
+        nomerges: 2,
+        ..QueueConfig::default()
+    }
+}
+
+fn read(n: u64) -> Bio {
+    Bio::read(Sector(n * 100), 8, DataRef::new(0, n << 12)).with_user_data(n)
+}
+
+#[test]
+fn a_freeze_waits_for_what_is_in_flight_and_holds_back_what_comes() {
+    let mut rig = Rig::new(1, manual(), config(2, 2), &[0, 1]);
+    rig.submit(0, read(0));
+    rig.q.begin_freeze();
+    rig.submit(0, read(1));
+    rig.submit(1, read(2));
+    rig.run(20);
+    assert!(!rig.q.is_drained(), "one is at the driver");
+    assert_eq!((rig.disk.issues().len(), rig.subs[0].waiting(), rig.subs[1].waiting()), (1, 1, 1));
+    rig.disk.release_all();
+    rig.run(20);
+    assert!(rig.q.is_drained());
+    // Drained stays drained, whoever polls.
+    (0..2).for_each(|s| rig.poll(s));
+    assert!(rig.q.is_drained());
+    rig.q.unfreeze();
+    rig.run(20);
+    assert_eq!(rig.disk.issues().len(), 3);
+    rig.disk.release_all();
+    rig.run_dry(20);
+    rig.check_idle();
+}
+
+#[test]
+fn freezes_nest() {
+    let mut rig = Rig::new(2, manual(), config(1, 1), &[0]);
+    rig.q.begin_freeze();
+    rig.q.begin_freeze();
+    assert!(rig.q.is_drained());
+    rig.q.unfreeze();
+    rig.submit(0, read(0));
+    rig.run(20);
+    assert_eq!((rig.disk.issues().len(), rig.q.is_drained()), (0, true));
+    rig.q.unfreeze();
+    rig.run(20);
+    rig.disk.release_all();
+    rig.run_dry(20);
+}
+
+#[test]
+fn an_open_plug_keeps_a_freeze_waiting_until_it_is_finished() {
+    let mut rig = Rig::new(3, manual(), config(1, 1), &[0]);
+    rig.plug(0, 4);
+    rig.submit(0, read(0));
+    rig.q.begin_freeze();
+    rig.poll(0);
+    assert!(!rig.q.is_drained());
+    rig.unplug(0);
+    rig.disk.release_all();
+    rig.run(20);
+    assert!(rig.q.is_drained(), "{}", rig.describe());
+    rig.q.unfreeze();
+    rig.run_dry(20);
+}
+
+#[test]
+fn submitters_follow_a_changed_map_even_if_they_only_poll() {
+    let mut rig = Rig::new(4, manual(), config(4, 4), &[0, 1, 2, 3]);
+    (0..4).for_each(|s| rig.submit(s, read(s as u64)));
+    rig.disk.release_all();
+    rig.run_dry(20);
+    rig.rebuild(|c| {
+        c.nr_hw_queues = Some(1);
+        Ok(())
+    })
+    .expect("fewer queues");
+    // Only 0 submits; 3, whose hardware queue is gone, polls it out.
+    rig.submit(0, read(9));
+    assert_eq!(rig.disk.issues().last().expect("issued").hctx, 0);
+    rig.disk.release_all();
+    rig.poll(3);
+    rig.run_dry(20);
+    assert_eq!((rig.done[0].len(), rig.q.map().nr_hw_queues(), rig.disk.starts()), (2, 1, (2, 1, 8)));
+    rig.check_idle();
+}
+
+#[test]
+fn elevator_and_mode_change_with_bios_waiting() {
+    let mut rig = Rig::new(5, Behaviour::default(), QueueConfig { queue_depth: 1, ..config(2, 1) }, &[0, 1]);
+    let steps: [(Mode, &str); 6] = [
+        (Mode::Mq, "mq-deadline"),
+        (Mode::Sq, "deadline"),
+        (Mode::Sq, "noop"),
+        (Mode::Mq, "none"),
+        (Mode::Sq, "deadline"),
+        (Mode::Mq, "mq-deadline"),
+    ];
+    let mut n = 0;
+    for (mode, scheduler) in steps {
+        for s in [0, 1, 0, 1, 0, 1] {
+            rig.submit(s, read(n));
+            n += 1;
+        }
+        rig.rebuild(|c| {
+            (c.mode, c.scheduler) = (mode, Some(scheduler.into()));
+            Ok(())
+        })
+        .expect("good settings");
+        assert_eq!(rig.q.scheduler(), scheduler);
+    }
+    rig.run_dry(1000);
+    assert_eq!(rig.done.iter().map(Vec::len).sum::<usize>(), n as usize);
+    assert_eq!(rig.q.stats().op(Op::Read).ios, n);
+    rig.check_idle();
+}
+
+#[test]
+fn bios_that_wait_for_something_the_new_stack_lacks_are_refused() {
+    let c = QueueConfig { reserved_tags: 1, nr_poll_queues: 1, ..config(1, 1) };
+    let mut rig = Rig::new(6, manual(), c, &[0]);
+    rig.q.begin_freeze();
+    rig.submit(0, read(1).with_flags(OpFlags::RESERVED));
+    rig.submit(0, read(2).with_flags(OpFlags::POLLED));
+    rig.submit(0, read(3));
+    rig.drain();
+    rig.q
+        .rebuild(|c| {
+            (c.reserved_tags, c.nr_poll_queues) = (0, 0);
+            Ok(())
+        })
+        .expect("good settings");
+    rig.q.unfreeze();
+    rig.run(20);
+    let ended: Vec<_> = rig.take_done(0).iter().map(|d| (d.user_data, d.status)).collect();
+    assert_eq!(ended, [(1, BlkStatus::Inval), (2, BlkStatus::NotSupp)]);
+    rig.disk.release_all();
+    rig.run_dry(20);
+    rig.check_idle();
+}
+
+#[test]
+fn a_refused_change_changes_nothing() {
+    let mut rig = Rig::new(7, manual(), config(2, 2), &[0, 1]);
+    let starts = rig.disk.starts();
+    type Change = fn(&mut QueueConfig);
+    let bad: [(Change, &str); 9] = [
+        (|c| c.scheduler = Some("cfq".into()), "cfq"),
+        (|c| c.nr_hw_queues = Some(3), "nr_hw_queues=3"),
+        (|c| (c.nr_hw_queues, c.nr_requests) = (Some(1), Some(9)), "nr_requests=9"),
+        (|c| (c.nr_hw_queues, c.reserved_tags) = (Some(1), 8), "reserved_tags=8"),
+        (|c| c.iosched = vec![("fifo_batch".into(), 1)], "iosched.fifo_batch"),
+        (|c| c.topology = CpuTopology::uniform(4), "nr_cpus"),
+        (|c| c.max_sectors_kb = Some(64), "max_sectors_kb"),
+        (|c| c.bios_per_submitter = 7, "bios_per_submitter"),
+        (|c| (c.nr_hw_queues, c.queue_depth) = (Some(1), 0), "queue_depth"),
+    ];
+    for (change, names) in bad {
+        let e = rig.rebuild(|c| {
+            change(c);
+            Ok(())
+        });
+        let text = e.expect_err(names).to_string();
+        assert!(text.contains(names), "{text}");
+    }
+    assert_eq!(rig.disk.starts(), starts, "the driver was not touched");
+    assert_eq!((rig.q.map().nr_hw_queues(), rig.q.config().nr_hw_queues), (2, Some(2)));
+    (0..2).for_each(|s| rig.submit(s, read(s as u64)));
+    rig.disk.release_all();
+    rig.run_dry(20);
+    rig.check_idle();
+}
+
+#[test]
+fn a_driver_that_cannot_start_the_new_queues_is_given_the_old_ones_back() {
+    let mut rig = Rig::new(8, manual(), config(2, 1), &[0, 1]);
+    rig.disk.refuse_starts(1);
+    let to_two = |c: &mut QueueConfig| {
+        c.nr_hw_queues = Some(2);
+        Ok(())
+    };
+    let text = rig.rebuild(to_two).expect_err("refused").to_string();
+    assert_eq!(text, "driver 'memdisk' could not start 2 queues of depth 8: no vectors left");
+    assert_eq!((rig.disk.starts(), rig.q.map().nr_hw_queues()), ((2, 1, 8), 1));
+    rig.submit(1, read(1));
+    rig.disk.release_all();
+    rig.run_dry(20);
+    // Both refused: said, and nothing else is wrong.
+    rig.q.begin_freeze();
+    rig.drain();
+    rig.disk.refuse_starts(2);
+    let text = rig.q.rebuild(to_two).expect_err("refused").to_string();
+    assert!(text.contains("2 queues") && text.contains("going back") && text.contains("1 queues"), "{text}");
+    rig.q.rebuild(to_two).expect("it recovers");
+    rig.q.unfreeze();
+    rig.check_idle();
+}
+
+#[test]
+fn the_driver_is_started_anew_only_when_its_queues_change() {
+    let mut rig = Rig::new(9, manual(), config(2, 2), &[0]);
+    let mut change = |f: fn(&mut QueueConfig)| {
+        rig.rebuild(|c| {
+            f(c);
+            Ok(())
+        })
+        .expect("good settings");
+        rig.disk.starts().0
+    };
+    assert_eq!(change(|c| c.scheduler = Some("mq-deadline".into())), 1);
+    assert_eq!(change(|c| c.nr_requests = Some(64)), 1);
+    assert_eq!(change(|c| c.nr_hw_queues = Some(1)), 2);
+    assert_eq!(change(|c| c.queue_depth = 16), 3);
+}
+
+#[test]
+fn nr_requests_follows_the_kernels_rules() {
+    let mut rig = Rig::new(10, manual(), QueueConfig { queue_depth: 200, ..config(2, 2) }, &[0]);
+    let mut set = |f: fn(&mut QueueConfig)| {
+        rig.rebuild(|c| {
+            f(c);
+            Ok(())
+        })
+        .map(|()| rig.q.nr_requests())
+        .map_err(|e| e.to_string())
+    };
+    assert_eq!(set(|_| ()), Ok(200), "none: the depth");
+    assert_eq!(set(|c| c.nr_requests = Some(20)), Ok(20));
+    assert_eq!(set(|c| c.scheduler = Some("mq-deadline".into())), Ok(256), "twice the depth, counted to 128");
+    assert_eq!(set(|c| c.nr_requests = Some(2048)), Ok(2048));
+    assert!(set(|c| c.nr_requests = Some(2049)).expect_err("too many").contains("4..=2048"));
+    assert_eq!(set(|c| c.nr_hw_queues = Some(1)), Ok(256), "a new number of queues: back to the default");
+    assert_eq!(set(|c| c.scheduler = Some("none".into())), Ok(200));
+    assert!(set(|c| c.nr_requests = Some(201)).expect_err("too many").contains("queue_depth=200"));
+    assert_eq!(set(|c| (c.mode, c.scheduler) = (Mode::Sq, None)), Ok(128));
+}
+
+#[test]
+fn a_limit_on_requests_without_an_elevator_bounds_the_driver_tags() {
+    let mut rig = Rig::new(11, manual(), QueueConfig { nr_requests: Some(4), ..config(1, 1) }, &[0]);
+    (0..8).for_each(|n| rig.submit(0, read(n)));
+    assert_eq!((rig.disk.issues().len(), rig.subs[0].waiting()), (4, 4));
+    rig.disk.behave(|b| b.manual = false);
+    rig.disk.release_all();
+    rig.now += 1_000_000;
+    rig.run_dry(100);
+    rig.check_idle();
+}
+
+#[test]
+fn an_elevator_limit_on_asynchronous_requests_is_kept_and_never_hangs() {
+    let mut rig = Rig::new(12, manual(), QueueConfig { scheduler: Some("mq-deadline".into()), ..config(1, 1) }, &[0]);
+    assert_eq!(rig.q.nr_requests(), 16);
+    rig.q.set_iosched("async_depth", 4).expect("a tunable of mq-deadline");
+    let write = |n: u64| Bio { op: Op::Write, ..read(n) };
+    (0..10).for_each(|n| rig.submit(0, write(n)));
+    assert!(rig.subs[0].waiting() >= 6, "{}", rig.describe());
+    let mut reader = rig.q.submitter(CpuId::new(0)).expect("a free place");
+    (20..30).for_each(|n| reader.submit(&read(n), rig.t()).expect("a slot"));
+    assert_eq!(reader.waiting(), 0, "reads may use all");
+    rig.subs.push(reader);
+    rig.done.push(Vec::new());
+    rig.disk.behave(|b| b.manual = false);
+    rig.disk.release_all();
+    rig.now += 1_000_000;
+    rig.run_dry(1000);
+    rig.check_idle();
+}
+
+#[test]
+fn a_submitter_made_between_two_rebuilds_knows_the_last_state() {
+    let mut rig = Rig::new(13, manual(), config(2, 2), &[0]);
+    rig.rebuild(|c| {
+        c.nr_hw_queues = Some(1);
+        Ok(())
+    })
+    .expect("good settings");
+    rig.subs.push(rig.q.submitter(CpuId::new(1)).expect("a free place"));
+    rig.done.push(Vec::new());
+    rig.submit(1, read(1));
+    assert_eq!(rig.disk.issues()[0].hctx, 0);
+    rig.disk.release_all();
+    rig.run_dry(10);
+    rig.check_idle();
+}
