@@ -161,7 +161,10 @@ fn includes_that_multiply_end() {
     let context = ParseContext { include: &Endless, ..ParseContext::bare("m") };
     let message = JobFile::parse_str("[a]\ninclude a\n", &context, &[]).expect_err("endless").to_string();
     assert!(message.contains("nested deeper than 16 includes"), "{message}");
-    assert!(message.contains("is include number 1025"), "{message}");
+    assert!(message.lines().count() <= 101, "{message}");
+    let many = format!("[a]\n{}", "include e\n".repeat(257));
+    let message = with_files(&many, &[("jobs/e", "")]).expect_err("too many");
+    assert!(message.starts_with("jobs/main.fio:258: include e: is include number 257"), "{message}");
 }
 
 #[test]
@@ -501,4 +504,16 @@ fn flags_and_booleans() {
 fn messages_quote_safely() {
     let message = refusal(&format!("\u{1b}[31m{}=1", "x".repeat(10_000)));
     assert!(!message.contains('\u{1b}') && message.len() < 300, "{message}");
+}
+
+/// A disk image given by mistake: every line is wrong, and the answer is still short.
+#[test]
+fn a_file_that_is_no_job_is_told_briefly() {
+    for text in ["garbage\n".repeat(100_000), format!("[a]\n{}", "garbage\n".repeat(100_000)), "[\n".repeat(100_000)] {
+        let errors = try_parse(&text).expect_err("garbage").errors;
+        assert_eq!(errors.len(), 101);
+        assert!(
+            errors[100].to_string().starts_with("t.fio: the file: has more errors than these 100; mend these first")
+        );
+    }
 }

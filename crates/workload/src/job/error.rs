@@ -101,7 +101,11 @@ impl fmt::Display for JobError {
 
 impl std::error::Error for JobError {}
 
-/// Everything wrong with a job file: the first error of each line, in file order. Never empty.
+/// Most errors reported of one file. A wrong file (a disk image, say) has one on every line.
+pub(super) const ERRORS_MAX: usize = 100;
+
+/// Everything wrong with a job file: the first error of each line, in file order. Never empty, and at most 101: after a
+/// hundred one more says that others follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobErrors {
     /// The errors.

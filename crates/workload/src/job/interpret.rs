@@ -6,7 +6,7 @@
 //! [`ParseContext`]. Does not do: I/O, environment access.
 
 use super::draft::{Draft, Given};
-use super::error::{ErrorKind, JobError, JobErrors, Origin, Reject, Warning, quote};
+use super::error::{ERRORS_MAX, ErrorKind, JobError, JobErrors, Origin, Reject, Warning, quote};
 use super::expand::{self, Lookup};
 use super::options::{self, OptionInfo, Support};
 use super::parse::{self, IncludeReader, NoIncludes, Raw, RawOption, RawSection};
@@ -137,6 +137,9 @@ impl<'a> Interpreter<'a> {
     fn apply_all(&mut self, draft: &mut Draft, options: &[RawOption], section: &RawSection) {
         let (bases, others): (Vec<_>, Vec<_>) = options.iter().partition(|o| o.key == "kb_base");
         for option in bases.into_iter().chain(others) {
+            if self.errors.len() > ERRORS_MAX {
+                return;
+            }
             self.apply(draft, option, section);
         }
     }
@@ -227,15 +230,7 @@ impl<'a> Interpreter<'a> {
     }
 
     fn no_job(&mut self) {
-        let origin = Origin::Line { file: self.context.file.into(), line: 0 };
-        let error = JobError {
-            origin,
-            job: None,
-            typed: "the file".to_owned(),
-            kind: ErrorKind::Syntax,
-            rule: "has no job section".to_owned(),
-            remedy: "add a section such as [job1]".to_owned(),
-        };
+        let error = about_the_file(self.context.file, "has no job section", "add a section such as [job1]");
         self.errors.push((0, error));
     }
 
@@ -253,7 +248,25 @@ impl<'a> Interpreter<'a> {
         }
         self.errors.sort_by_key(|(seq, _)| *seq);
         self.errors.dedup_by_key(|(seq, _)| *seq);
-        Err(JobErrors { errors: self.errors.into_iter().map(|(_, e)| e).collect() })
+        let mut errors: Vec<JobError> = self.errors.into_iter().map(|(_, e)| e).collect();
+        if errors.len() > ERRORS_MAX {
+            errors.truncate(ERRORS_MAX);
+            let rule = format!("has more errors than these {ERRORS_MAX}");
+            errors.push(about_the_file(self.context.file, &rule, "mend these first; is it a job file?"));
+        }
+        Err(JobErrors { errors })
+    }
+}
+
+/// An error that no line has.
+fn about_the_file(file: &str, rule: &str, remedy: &str) -> JobError {
+    JobError {
+        origin: Origin::Line { file: file.into(), line: 0 },
+        job: None,
+        typed: "the file".to_owned(),
+        kind: ErrorKind::Syntax,
+        rule: rule.to_owned(),
+        remedy: remedy.to_owned(),
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::error::{ErrorKind, JobError, Origin, Warning, quote};
+use super::error::{ERRORS_MAX, ErrorKind, JobError, Origin, Warning, quote};
 
 /// Reads included files.
 pub trait IncludeReader {
@@ -32,7 +32,7 @@ impl IncludeReader for NoIncludes {
 /// Deepest nesting of includes.
 const INCLUDE_DEPTH_MAX: usize = 16;
 /// Most includes in all, so that files that include each other twice do not explode.
-const INCLUDES_MAX: u32 = 1_024;
+const INCLUDES_MAX: u32 = 256;
 /// Most sections; as fio's limit on jobs.
 const SECTIONS_MAX: usize = 4_096;
 
@@ -98,6 +98,9 @@ impl Reader<'_> {
         let name: Arc<str> = file.into();
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         for (line, content) in (1..).zip(text.split('\n')) {
+            if self.raw.errors.len() > ERRORS_MAX {
+                break;
+            }
             let origin = Origin::Line { file: Arc::clone(&name), line };
             self.line(&origin, line, content);
         }
