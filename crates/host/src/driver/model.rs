@@ -9,7 +9,7 @@
 //! Limits: an I/O is admitted by the caps in order of issue, waits for a free unit, is served for its latency; it
 //! becomes visible to the first poll after that. Data moves at issue. An I/O counts as one against `iops` whatever its
 //! size; flush, discard and write zeroes move no bytes against `bw`. The state is one device's, so all hctxs share a
-//! lock, once per batch: right up to some million I/Os per second.
+//! lock, once per request: right up to some million I/Os per second.
 //! Since: 0.1.
 
 use crate::clock;
