@@ -178,16 +178,18 @@ impl Loop {
         }
         self.sub.submit(&bio, self.now).expect("the stack has a bio slot for every I/O of the depth");
         if self.queued == 0 {
+            self.now = clock::now();
             self.job.submitted(self.now);
         }
     }
 
-    /// Ends a batch: its I/Os count as submitted from here.
+    /// Ends a batch: its I/Os count as submitted from here. The clock is read again, for the submission took its time.
     #[inline]
     fn commit(&mut self) {
         if self.queued > 0 {
             self.queued = 0;
             self.sub.finish_plug(self.now);
+            self.now = clock::now();
             self.job.submitted(self.now);
         }
     }
