@@ -149,7 +149,8 @@ impl Histogram {
     }
 }
 
-/// Count, minimum, maximum, mean and sample standard deviation of integers.
+/// Count, minimum, maximum, mean and sample standard deviation of integers. Exact and free of overflow for 2^48 samples
+/// below 2^40 (18 minutes in nanoseconds).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Running {
     n: u64,
