@@ -16,7 +16,7 @@ pub(super) struct Clock {
     pub epoch: u64,
     /// Start of what is measured: the end of `ramp_time`.
     measured_from: u64,
-    ramping: bool,
+    pub(super) ramping: bool,
     /// When `runtime` is over.
     pub end_at: u64,
     /// `runtime` is over.

@@ -360,6 +360,16 @@ impl JobThread {
         }
     }
 
+    /// Whether the job is in its `ramp_time`, which ends with measurements that start from nothing.
+    pub fn is_ramping(&self) -> bool {
+        self.clock.ramping
+    }
+
+    /// Bytes the job moves in its own directions if nothing ends it earlier; `None` when only time ends it.
+    pub fn planned_bytes(&self) -> Option<u64> {
+        (!self.plan.time_based).then(|| self.plan.loop_bytes.saturating_mul(self.plan.loops))
+    }
+
     /// Measurements so far: counts at once, latencies as of the last [`JobThread::reaped`], run times, latency classes and
     /// rate samples as of the last half second, everything once the job is done.
     pub fn stats(&self) -> &JobStats {

@@ -49,7 +49,7 @@ impl fmt::Display for Origin {
         match self {
             Origin::Line { file, line: 0 } => write!(f, "{}", Printable(file)),
             Origin::Line { file, line } => write!(f, "{}:{line}", Printable(file)),
-            Origin::Override => f.write_str("--set"),
+            Origin::Override => f.write_str("--job-set"),
         }
     }
 }

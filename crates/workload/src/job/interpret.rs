@@ -97,19 +97,33 @@ impl<'a> Interpreter<'a> {
         self.errors.append(&mut raw.errors);
         self.warnings.append(&mut raw.warnings);
         let mut global = Draft::new();
+        let mut global_options = Vec::new();
         let mut jobs: Vec<Job> = Vec::new();
         for section in &raw.sections {
             if section.global {
                 self.apply_all(&mut global, &section.options, section);
+                self.repeat(&section.options, &mut global_options);
             } else {
-                let job = self.job(global.clone(), section, &jobs);
+                let mut job = self.job(global.clone(), section, &jobs);
+                self.repeat(&section.options, &mut job.options);
                 jobs.push(job);
             }
         }
+        self.repeat(&self.overrides, &mut global_options);
         if jobs.is_empty() && self.errors.is_empty() {
             self.no_job();
         }
-        self.finish(jobs)
+        self.finish(jobs, global_options)
+    }
+
+    /// Adds the options that have a value to a list for reports; a later one of the same name replaces an earlier one.
+    fn repeat(&self, options: &[RawOption], list: &mut Vec<(String, String)>) {
+        for raw in options {
+            let Some(option) = options::find_option(&raw.key) else { continue };
+            let Ok((Some(value), _)) = self.expanded(option, raw) else { continue };
+            list.retain(|(name, _)| name != option.name);
+            list.push((option.name.to_owned(), value));
+        }
     }
 
     /// One job section: globals so far, its own options, the overrides.
@@ -204,7 +218,7 @@ impl<'a> Interpreter<'a> {
     fn unknown(&mut self, raw: &RawOption, section: &RawSection) {
         let remedy = match options::nearest_option(&raw.key) {
             Some(near) => format!("did you mean '{near}'?"),
-            None => "see mqblk run --list-options".to_owned(),
+            None => "see mqblk cmdhelp".to_owned(),
         };
         let error = error(raw, section, ErrorKind::UnknownOption, "is no option of fio", &remedy);
         self.errors.push((raw.seq, error));
@@ -234,7 +248,7 @@ impl<'a> Interpreter<'a> {
         self.errors.push((0, error));
     }
 
-    fn finish(mut self, jobs: Vec<Job>) -> Result<JobFile, JobErrors> {
+    fn finish(mut self, jobs: Vec<Job>, global_options: Vec<(String, String)>) -> Result<JobFile, JobErrors> {
         if self.errors.is_empty() {
             let mut warnings: Vec<Warning> = Vec::new();
             let mut seen = std::collections::BTreeSet::new();
@@ -244,7 +258,7 @@ impl<'a> Interpreter<'a> {
                     warnings.push(warning);
                 }
             }
-            return Ok(JobFile { jobs, warnings });
+            return Ok(JobFile { jobs, global_options, warnings });
         }
         self.errors.sort_by_key(|(seq, _)| *seq);
         self.errors.dedup_by_key(|(seq, _)| *seq);

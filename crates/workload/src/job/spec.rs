@@ -30,6 +30,8 @@ pub const BLOCK_BYTES_MAX: u64 = 1 << 30;
 pub struct JobFile {
     /// The jobs in file order; `[global]` sections are already folded in. Never empty.
     pub jobs: Vec<Job>,
+    /// Options of the `[global]` sections and the overrides, as [`Job::options`].
+    pub global_options: Vec<(String, String)>,
     /// What was accepted but does nothing here, in file order.
     pub warnings: Vec<Warning>,
 }
@@ -44,6 +46,9 @@ pub struct Job {
     pub line: u32,
     /// `description=`, printed with the results.
     pub description: Option<String>,
+    /// The section's own options that have a value, by canonical name, variables replaced, in the order of the file:
+    /// what fio's JSON repeats as `job options`.
+    pub options: Vec<(String, String)>,
 
     // ---- where
     /// `filename=` as typed (`\:` still escaped); `None` = made from `filename_format`. See [`Job::file_name`].
@@ -216,7 +221,7 @@ impl Job {
     #[rustfmt::skip] // Seventy lines of defaults are easier to compare when they stand together.
     pub fn new(name: &str) -> Self {
         Job {
-            name: name.to_owned(), line: 0, description: None, filename: None,
+            name: name.to_owned(), line: 0, description: None, options: Vec::new(), filename: None,
             directory: Vec::new(), filename_format: "$jobname.$jobnum.$filenum".to_owned(),
             size: None, io_size: None, filesize_bytes: None, offset: Extent::Bytes(0),
             offset_align_bytes: 0, offset_increment: Extent::Bytes(0), direct: false,
