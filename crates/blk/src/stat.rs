@@ -102,6 +102,19 @@ pub struct HctxStats {
     pub requeues: u64,
 }
 
+impl HctxStats {
+    /// What was counted since `earlier`.
+    pub fn since(&self, earlier: &HctxStats) -> HctxStats {
+        HctxStats {
+            queued: self.queued - earlier.queued,
+            run: self.run - earlier.run,
+            dispatched: self.dispatched - earlier.dispatched,
+            batches: self.batches - earlier.batches,
+            requeues: self.requeues - earlier.requeues,
+        }
+    }
+}
+
 /// One submitter's share of an hctx's counters.
 #[derive(Debug, Default)]
 pub(crate) struct HctxCounters {

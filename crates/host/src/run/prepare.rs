@@ -47,7 +47,16 @@ pub struct Prepared {
     pub disks: Vec<(String, Arc<Disk>)>,
     /// What is not as asked, to be said aloud.
     pub warnings: Vec<FileWarning>,
+    /// Some job has a `ramp_time`.
+    pub(super) ramps: bool,
     pub(super) stop: Arc<AtomicBool>,
+}
+
+impl Prepared {
+    /// The job threads, in the order of the file.
+    pub fn instances(&self) -> &[Instance] {
+        &self.instances
+    }
 }
 
 /// One target and the threads that use it.
@@ -78,6 +87,7 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
         instances,
         disks: Vec::new(),
         warnings: Vec::new(),
+        ramps: jobs.iter().any(|j| j.ramp_time_ns > 0),
         stop: Arc::clone(&plan.stop),
     };
     let mut numbered: Vec<(u32, Worker)> = Vec::new();
@@ -119,7 +129,8 @@ fn targets(jobs: &[Job], instances: &[Instance], over: Option<&str>) -> Result<V
     Ok(targets)
 }
 
-fn is_target(name: &str) -> bool {
+/// Whether a job's `filename` names a target with a kind (`null:`, `file:PATH`, ...), so that its `:` does not separate files.
+pub fn is_target(name: &str) -> bool {
     ["null", "ram", "model", "file"].iter().any(|k| name.strip_prefix(k).is_some_and(|r| r.starts_with(':')))
 }
 

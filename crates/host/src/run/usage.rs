@@ -70,3 +70,10 @@ pub fn pin_thread(cpus: &[u32]) -> Result<()> {
 pub fn nr_cpus() -> u16 {
     std::thread::available_parallelism().map_or(1, |n| n.get().min(blk::id::MAX_CPUS as usize) as u16)
 }
+
+/// Bytes of a memory page of this machine.
+pub fn page_bytes() -> u64 {
+    // SAFETY: no pointers; a name the system does not know gives -1.
+    let n = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(n).unwrap_or(4096)
+}

@@ -16,7 +16,7 @@ use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use workload::engine::{IoReq, JobThread, Next, StopReason};
-use workload::stats::JobStats;
+use workload::stats::{CpuUse, DIRS, JobStats};
 use workload::verify::VerifyError;
 
 /// How often a sleeping thread looks whether it is to stop.
@@ -26,15 +26,26 @@ const LOOK_AROUND: Duration = Duration::from_ms(5);
 /// Bad blocks described per thread; further ones are only counted.
 const VERIFY_REPORTS: usize = 8;
 
-/// What others see of a running thread.
+/// What others see of a running thread, a few milliseconds late.
 #[derive(Debug, Default)]
-pub struct Live {
-    /// I/Os completed so far.
-    pub ios: CachePadded<AtomicU64>,
-    /// Bytes completed so far.
-    pub bytes: AtomicU64,
+pub(super) struct Live {
+    /// I/Os completed so far per direction, since the end of the ramp.
+    pub(super) ios: CachePadded<[AtomicU64; DIRS]>,
+    /// Bytes completed so far per direction, since the end of the ramp.
+    pub(super) bytes: [AtomicU64; DIRS],
+    /// `ramp_time` is over, or there is none.
+    pub(super) measuring: AtomicBool,
     /// The thread has ended.
-    pub done: AtomicBool,
+    pub(super) done: AtomicBool,
+}
+
+impl Live {
+    fn publish(&self, stats: &JobStats) {
+        for (dir, (ios, bytes)) in stats.dirs.iter().zip(self.ios.iter().zip(&self.bytes)) {
+            ios.store(dir.ios, Ordering::Relaxed);
+            bytes.store(dir.bytes, Ordering::Relaxed);
+        }
+    }
 }
 
 /// A job thread that is ready to run.
@@ -73,6 +84,8 @@ struct Loop {
     /// The driver can be waited for in a system call that also submits: wait first, then poll.
     wait_first: bool,
     now: Instant,
+    /// Resources of the thread when its measured part began.
+    before: CpuUse,
 }
 
 impl Worker {
@@ -90,7 +103,6 @@ impl Worker {
         let hctx = sub.hctxs().next().expect("a submitter has an hctx");
         let wait_first = self.disk.driver.ring_fd(hctx).is_some();
         self.disk.driver.set_lazy_commit(hctx, self.lazy && wait_first);
-        let before = usage::usage(Who::Thread);
         let mut l = Loop {
             job: self.job,
             sub,
@@ -102,11 +114,12 @@ impl Worker {
             verify_errors: Vec::new(),
             wait_first,
             now: clock::now(),
+            before: usage::usage(Who::Thread),
         };
         l.run(&self.stop, &self.live);
         self.disk.driver.set_lazy_commit(hctx, false);
-        l.job.stats_mut().cpu = usage::since(usage::usage(Who::Thread), before);
-        // Pairs with: run::progress
+        l.job.stats_mut().cpu = usage::since(usage::usage(Who::Thread), l.before);
+        // Pairs with: run::thread_progress
         self.live.done.store(true, Ordering::Release);
         Ok(ThreadEnd { stats: l.job.stats().clone(), verify_errors: l.verify_errors })
     }
@@ -146,12 +159,20 @@ impl Loop {
                 if stop.load(Ordering::Relaxed) {
                     self.job.stop(StopReason::Asked);
                 }
-                let stats = self.job.stats();
-                live.ios.store(stats.total_ios(), Ordering::Relaxed);
-                live.bytes.store(stats.total_bytes(), Ordering::Relaxed);
+                self.publish(live);
             }
         }
+        live.publish(self.job.stats());
         assert!(self.sub.outstanding() == 0, "the engine ended with I/O outstanding");
+    }
+
+    fn publish(&mut self, live: &Live) {
+        live.publish(self.job.stats());
+        if !self.job.is_ramping() && !live.measuring.load(Ordering::Relaxed) {
+            self.before = usage::usage(Who::Thread);
+            // Pairs with: run::Watch::tick
+            live.measuring.store(true, Ordering::Release);
+        }
     }
 
     #[inline]

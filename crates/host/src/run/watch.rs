@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is seen of a run from outside while it goes: progress, bios in flight, and the counters at the start of what is
+//! measured.
+//!
+//! Guarantees: resources, disk counters and I/Os of an outcome cover the same time, from the moment when the last of the
+//! threads that started first left its `ramp_time` (the start, without one) to the end; a later stonewall group's ramp is
+//! part of it. Needs from callers: [`Watch::tick`] every few milliseconds.
+
+use super::disk::Disk;
+use super::usage::{Who, usage};
+use super::worker::Live;
+use crate::clock;
+use blk::stat::{DiskStats, HctxStats};
+use blk::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use workload::stats::{CpuUse, DIRS};
+
+/// What a thread is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThreadState {
+    /// Its turn has not come.
+    Waiting,
+    /// It runs, and what it does is thrown away (`ramp_time`).
+    Ramping,
+    /// It runs.
+    Running,
+    /// It has ended.
+    Ended,
+}
+
+/// How one thread is getting on.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadProgress {
+    /// What it is doing.
+    pub state: ThreadState,
+    /// How long it has run, its ramp included.
+    pub ran: Duration,
+    /// I/Os completed per direction, since the end of the ramp.
+    pub ios: [u64; DIRS],
+    /// Bytes completed per direction, since the end of the ramp.
+    pub bytes: [u64; DIRS],
+    /// Bytes it moves if nothing ends it earlier; `None` when only time ends it.
+    pub planned_bytes: Option<u64>,
+}
+
+/// How a run is getting on.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    /// Time since the run began.
+    pub elapsed: Duration,
+    /// In the order of the job file.
+    pub threads: Vec<ThreadProgress>,
+}
+
+/// A sampled number of bios in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct InFlight {
+    /// Mean over the samples.
+    pub mean: f64,
+    /// Standard error of the mean.
+    pub std_error: f64,
+    /// Number of samples.
+    pub samples: u64,
+}
+
+/// One thread as seen from outside.
+pub(super) struct Watched {
+    pub(super) live: Arc<Live>,
+    pub(super) planned_bytes: Option<u64>,
+    pub(super) started: Option<Instant>,
+}
+
+/// Counters at the start of what is measured.
+pub(super) struct Baseline {
+    pub(super) at: Instant,
+    pub(super) process: CpuUse,
+    pub(super) disks: Vec<(DiskStats, Vec<HctxStats>)>,
+    pub(super) ios: u64,
+}
+
+/// The watcher of one run.
+pub(super) struct Watch<'a> {
+    disks: &'a [(String, Arc<Disk>)],
+    pub(super) threads: Vec<Watched>,
+    pub(super) baseline: Baseline,
+    /// The baseline is the right one.
+    settled: bool,
+    began: Instant,
+    samples: u64,
+    mean: f64,
+    squares: f64,
+}
+
+impl<'a> Watch<'a> {
+    pub(super) fn new(disks: &'a [(String, Arc<Disk>)], threads: Vec<Watched>, ramps: bool) -> Watch<'a> {
+        let began = clock::now();
+        let baseline = Baseline::take(disks, &threads);
+        Watch { disks, threads, baseline, settled: !ramps, began, samples: 0, mean: 0.0, squares: 0.0 }
+    }
+
+    /// Samples and says how it goes.
+    pub(super) fn tick(&mut self, now: Instant) -> Progress {
+        let threads: Vec<ThreadProgress> = self.threads.iter().map(|t| thread_progress(t, now)).collect();
+        let running = threads.iter().any(|t| t.state == ThreadState::Running);
+        let ramping = threads.iter().any(|t| t.state == ThreadState::Ramping);
+        if !self.settled && running && !ramping {
+            self.baseline = Baseline::take(self.disks, &self.threads);
+            self.settled = true;
+        }
+        if self.settled && (running || ramping) {
+            self.sample();
+        }
+        Progress { elapsed: now.since(self.began), threads }
+    }
+
+    /// Adds the bios in flight now (Welford's update).
+    fn sample(&mut self) {
+        let in_flight = self.disks.iter().map(|(_, d)| d.queue.stats().in_flight).sum::<u64>() as f64;
+        self.samples += 1;
+        let delta = in_flight - self.mean;
+        self.mean += delta / self.samples as f64;
+        self.squares += delta * (in_flight - self.mean);
+    }
+
+    pub(super) fn in_flight(&self) -> InFlight {
+        let n = self.samples as f64;
+        let std_error = if self.samples > 1 { (self.squares / (n - 1.0) / n).sqrt() } else { 0.0 };
+        InFlight { mean: self.mean, std_error, samples: self.samples }
+    }
+}
+
+impl Baseline {
+    fn take(disks: &[(String, Arc<Disk>)], threads: &[Watched]) -> Baseline {
+        let of_thread = |t: &Watched| t.live.ios.iter().map(|n| n.load(Ordering::Relaxed)).sum::<u64>();
+        Baseline {
+            at: clock::now(),
+            process: usage(Who::Process),
+            disks: disks.iter().map(|(_, d)| (d.queue.stats(), d.queue.hctx_stats())).collect(),
+            ios: threads.iter().map(of_thread).sum(),
+        }
+    }
+}
+
+fn thread_progress(t: &Watched, now: Instant) -> ThreadProgress {
+    // Pairs with: Worker::run
+    let done = t.live.done.load(Ordering::Acquire);
+    // Pairs with: Loop::publish
+    let measuring = t.live.measuring.load(Ordering::Acquire);
+    let state = match (t.started, done, measuring) {
+        (None, ..) => ThreadState::Waiting,
+        (_, true, _) => ThreadState::Ended,
+        (_, _, false) => ThreadState::Ramping,
+        _ => ThreadState::Running,
+    };
+    ThreadProgress {
+        state,
+        ran: t.started.map_or(Duration::ZERO, |at| now.since(at)),
+        ios: std::array::from_fn(|d| t.live.ios[d].load(Ordering::Relaxed)),
+        bytes: std::array::from_fn(|d| t.live.bytes[d].load(Ordering::Relaxed)),
+        planned_bytes: t.planned_bytes,
+    }
+}
