@@ -5,6 +5,7 @@
 //! - [`setup`]: the machine, read once at the start.
 //! - [`plan`]: how many pairs, in which order.
 //! - [`metric`]: what each run is reduced to.
+//! - [`run`], [`stack`]: runs and pairs of runs executed through `host`, and the settings they ran with.
 //! - [`stage`], [`little`]: where the time went, and whether the figures agree with each other.
 //! - [`results`]: every pair on disk as soon as it is done.
 //! - [`stats`]: intervals, p-values, corrections.
@@ -15,6 +16,8 @@
 pub mod setup;
 pub mod plan;
 pub mod metric;
+pub mod run;
+pub mod stack;
 pub mod stage;
 pub mod little;
 pub mod results;

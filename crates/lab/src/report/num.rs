@@ -97,6 +97,14 @@ pub fn ctime(unix_seconds: u64) -> String {
     format!("{weekday} {month} {day:2} {:02}:{:02}:{:02} {year}", second / 3600, second / 60 % 60, second % 60)
 }
 
+/// Seconds since 1970 in UTC for a file name: `20261121T003101Z`.
+pub fn compact_utc(unix_seconds: u64) -> String {
+    let (days, second) = (unix_seconds / 86_400, unix_seconds % 86_400);
+    let (year, month, day) = civil(days);
+    let (h, m, s) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}{month:02}{day:02}T{h:02}{m:02}{s:02}Z")
+}
+
 /// Year, month and day of a number of days since 1970-01-01 in the Gregorian calendar. Years are counted from March, so that the leap day is
 /// the last of its year (the method of H. Hinnant's "chrono-compatible low-level date algorithms").
 fn civil(days: u64) -> (u64, u64, u64) {
@@ -158,6 +166,7 @@ mod tests {
         assert_eq!(ctime(951_782_400), "Tue Feb 29 00:00:00 2000");
         assert_eq!(ctime(1_795_221_061), "Sat Nov 21 00:31:01 2026");
         assert_eq!(ctime(4_107_542_399), "Sun Feb 28 23:59:59 2100");
+        assert_eq!(compact_utc(1_795_221_061), "20261121T003101Z");
     }
 
     proptest! {

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Runs the pairs of a comparison in the order of its plan.
+//!
+//! Guarantees: both sides are checked before the first run; each run starts from a fresh stack on the same files; both runs
+//! of a pair get the same random numbers; a pair is on disk before the next one begins; when stopped, a pair without its
+//! second run is left out. Does not: retry, or drop a run that looks odd.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use host::target::TargetSpec;
+use workload::job::JobFile;
+
+use super::{Observer, Run, RunSpec, execute};
+use crate::compare::Comparison;
+use crate::metric::Metric;
+use crate::plan::{Plan, Side, Step};
+use crate::results::{self, ResultsError, ResultsWriter, RunRecord};
+
+/// One of the two things compared.
+#[derive(Clone, Debug)]
+pub struct SideSpec {
+    /// As the user wrote it.
+    pub label: String,
+    /// Put under every job instead of its `filename`.
+    pub target: Option<String>,
+    /// Settings of every disk.
+    pub settings: Vec<(String, String)>,
+}
+
+/// What to compare.
+pub struct CompareSpec<'a> {
+    /// The jobs of both sides.
+    pub file: &'a JobFile,
+    /// A and B.
+    pub sides: [SideSpec; 2],
+    /// How many runs, in which order.
+    pub plan: Plan,
+    /// Fresh random number for jobs that want one (`randrepeat=0`).
+    pub entropy: u64,
+    /// Ends the comparison early when set.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// A comparison that could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    /// A side cannot run.
+    #[error("{side:?} ({label}): {source}")]
+    Side {
+        /// Which.
+        side: Side,
+        /// Its settings as written.
+        label: String,
+        /// Why.
+        source: host::error::Error,
+    },
+    /// The results cannot be written.
+    #[error(transparent)]
+    Results(#[from] ResultsError),
+}
+
+impl CompareSpec<'_> {
+    /// The metric the verdict rests on.
+    pub fn primary(&self) -> Metric {
+        let rated = |limits: [Option<u64>; 3]| limits.iter().any(Option::is_some);
+        let any = self.file.jobs.iter().any(|j| {
+            let dirs = workload::job::Dir::ALL;
+            rated(dirs.map(|d| j.rate_bytes_per_s[d])) || rated(dirs.map(|d| j.rate_iops[d]))
+        });
+        Metric::primary(any)
+    }
+
+    fn side(&self, side: Side) -> &SideSpec {
+        &self.sides[usize::from(side == Side::B)]
+    }
+
+    /// Refuses settings and targets that cannot be, before anything runs or is written.
+    pub fn check(&self) -> Result<(), CompareError> {
+        for side in [Side::A, Side::B] {
+            let spec = self.side(side);
+            let target = spec.target.as_deref().map_or(Ok(()), |t| TargetSpec::parse(t).map(drop));
+            host::run::configure(&spec.settings).map(drop).and(target).map_err(|e| self.failed(side, e))?;
+        }
+        Ok(())
+    }
+
+    fn failed(&self, side: Side, source: host::error::Error) -> CompareError {
+        CompareError::Side { side, label: self.side(side).label.clone(), source }
+    }
+
+    fn run(&self, step: Step, observer: &mut dyn Observer) -> Result<Run<'_>, CompareError> {
+        let side = self.side(step.side);
+        let spec = RunSpec {
+            file: self.file,
+            target: side.target.as_deref(),
+            settings: &side.settings,
+            entropy: self.entropy.wrapping_add(step.pair.map_or(0, |p| u64::from(p) + 1)),
+            stop: Arc::clone(&self.stop),
+        };
+        execute(&spec, observer).map_err(|e| self.failed(step.side, e))
+    }
+}
+
+/// Runs the plan and evaluates what came of it. `open` makes the results file; it is called once the first run has shown
+/// that the jobs can run, and the file is given the comparison at the end.
+pub fn compare<W: Write>(
+    spec: &CompareSpec<'_>,
+    open: impl FnOnce() -> Result<ResultsWriter<W>, ResultsError>,
+    observer: &mut dyn Observer,
+) -> Result<Comparison, CompareError> {
+    spec.check()?;
+    let runs = spec.plan.runs();
+    let (mut open, mut out) = (Some(open), None);
+    let mut records: Vec<RunRecord> = Vec::new();
+    let mut first: Option<RunRecord> = None;
+    for (index, step) in (0..).zip(spec.plan.steps()) {
+        observer.step(index, runs, step);
+        let run = match spec.run(step, observer) {
+            // Broken off while a file was being made.
+            Err(_) if spec.stop.load(Ordering::Relaxed) => break,
+            run => run?,
+        };
+        if run.outcome.stopped {
+            break;
+        }
+        if let Some(open) = open.take() {
+            out = Some(open()?);
+        }
+        let Some(pair) = step.pair else { continue };
+        let record = run.record(pair, step.side, first.is_none());
+        match first.take() {
+            None => first = Some(record),
+            Some(before) => {
+                let both = [before, record];
+                out.as_mut().expect("opened after the first run").pair(&both)?;
+                records.extend(both);
+            }
+        }
+    }
+    let [a, b] = [Side::A, Side::B].map(|s| results::totals(&records, s, spec.side(s).label.clone()));
+    let comparison = Comparison::evaluate(spec.plan, spec.primary(), &results::pairs(&records), a, b);
+    if let Some(out) = out {
+        out.finish(&comparison)?;
+    }
+    Ok(comparison)
+}

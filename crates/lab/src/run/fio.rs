@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A run as fio would report it.
+//!
+//! Guarantees: one block per job thread, or per reporting group where the job says `group_reporting`, in fio's order. The
+//! disk statistics are those of the run's own disks, which is where its I/O went; fio's are the kernel's.
+
+use host::run::DiskOutcome;
+use workload::stats::JobStats;
+use blk::bio::Op;
+
+use super::Run;
+use crate::report::fio_model::{DiskUtil, FioReport, JobReport, version};
+use crate::report::from_stats::{JobMeta, job_report};
+
+impl Run<'_> {
+    /// fio's report. `unix_ms`: wall clock at the end, milliseconds since 1970.
+    pub fn fio_report(&self, unix_ms: u64) -> FioReport {
+        let mut report = FioReport {
+            version: version(),
+            unix_ms,
+            global_options: self.file.global_options.clone(),
+            jobs: self.members().into_iter().filter_map(|members| self.block(&members)).collect(),
+            disk_util: self.outcome.disks.iter().map(|d| self.disk_util(d)).collect(),
+        };
+        report.fill_bw_agg();
+        report
+    }
+
+    /// Threads that share a block, by index.
+    fn members(&self) -> Vec<Vec<usize>> {
+        let mut blocks: Vec<Vec<usize>> = Vec::new();
+        // The group the last block stands for; threads without group_reporting stand alone and end it.
+        let mut open = None;
+        for (i, instance) in self.outcome.instances.iter().enumerate() {
+            let grouped = self.file.jobs[instance.job].group_reporting;
+            match blocks.last_mut() {
+                Some(block) if grouped && open == Some(instance.group) => block.push(i),
+                _ => blocks.push(vec![i]),
+            }
+            open = grouped.then_some(instance.group);
+        }
+        blocks
+    }
+
+    /// The report of one block; `None` when none of its threads ran.
+    fn block(&self, members: &[usize]) -> Option<JobReport> {
+        let stats: Vec<JobStats> =
+            members.iter().filter_map(|&i| Some(self.outcome.threads[i].as_ref()?.stats.clone())).collect();
+        let first = &self.outcome.instances[*members.first()?];
+        let job = &self.file.jobs[first.job];
+        let meta = JobMeta {
+            name: &job.name,
+            description: job.description.as_deref().unwrap_or_default(),
+            group_id: first.group,
+            pid: std::process::id(),
+            options: &job.options,
+            percentile_list: &job.percentile_list,
+            iodepth: job.iodepth,
+            continue_on_error: false,
+            elapsed_s: self.outcome.elapsed.as_ns().div_ceil(1_000_000_000),
+        };
+        (!stats.is_empty()).then(|| job_report(&meta, &stats))
+    }
+
+    fn disk_util(&self, disk: &DiskOutcome) -> DiskUtil {
+        let [read, write] = [Op::Read, Op::Write].map(|op| *disk.stats.op(op));
+        let ms = |ns: u64| ns / 1_000_000;
+        let measured = self.outcome.measured.as_ns().max(1);
+        DiskUtil {
+            name: disk.name.clone(),
+            ios: [read.ios, write.ios],
+            merges: [read.merges, write.merges],
+            ticks: [ms(read.time_ns), ms(write.time_ns)],
+            in_queue: ms(disk.stats.ops.iter().map(|o| o.time_ns).sum()),
+            util: (100.0 * disk.stats.io_ticks_ns as f64 / measured as f64).min(100.0),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Executes a job file through `host` and turns what was measured into reports, metrics and records.
+//!
+//! Guarantees: reports follow fio's rules for groups (`group_reporting`, `new_group`, `stonewall`); stage times, costs and
+//! Little's law cover the same part of the run, and what could not be measured well enough is `None`.
+//! Needs from callers: a parsed job file, a stop flag and an [`Observer`]. Does not: print, or decide what an error means for
+//! an exit code. [`compare`] runs pairs of these.
+
+mod compare;
+mod fio;
+
+pub use compare::{CompareError, CompareSpec, SideSpec, compare};
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use host::error::Result;
+use host::run::{DiskOutcome, Prepared, Progress, RunOutcome, RunPlan};
+use workload::job::JobFile;
+use workload::stats::{DirStats, JobStats, LatencyStats};
+use workload::verify::VerifyError;
+
+use crate::little::Little;
+use crate::metric::RunMetrics;
+use crate::plan::{Side, Step};
+use crate::results::{RawHistogram, RunRecord};
+use crate::stack::{self, Setting};
+use crate::stage::StageFacts;
+
+/// Samples of the number in flight below which no law is checked.
+const IN_FLIGHT_SAMPLES_MIN: u64 = 30;
+/// Largest standard error of the number in flight, relative to its mean, with which the law is checked: a third of the
+/// tolerance, so that a disagreement is not the sampling's.
+const IN_FLIGHT_ERROR_MAX: f64 = crate::little::TOLERANCE / 3.0;
+
+/// What to run.
+#[derive(Clone)]
+pub struct RunSpec<'f, 's> {
+    /// The jobs.
+    pub file: &'f JobFile,
+    /// Put under every job instead of its `filename`.
+    pub target: Option<&'s str>,
+    /// Settings of every disk.
+    pub settings: &'s [(String, String)],
+    /// Fresh random number for jobs that want one (`randrepeat=0`).
+    pub entropy: u64,
+    /// Ends the run early when set; what was measured until then is the result.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Is told how things go.
+pub trait Observer {
+    /// A file is being created: bytes done of bytes in all. May break off.
+    fn laying_out(&mut self, _path: &Path, _done: u64, _all: u64) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    /// Everything is checked and open; the run begins.
+    fn prepared(&mut self, _run: &Prepared) {}
+
+    /// The run goes on; called every few milliseconds.
+    fn progress(&mut self, _progress: &Progress) {}
+
+    /// A comparison begins its run number `index` (from 0) of `runs`.
+    fn step(&mut self, _index: u32, _runs: u32, _step: Step) {}
+}
+
+/// An observer that looks away.
+#[derive(Clone, Copy, Debug)]
+pub struct Unobserved;
+
+impl Observer for Unobserved {}
+
+/// A run that came to its end or was stopped.
+pub struct Run<'a> {
+    /// What was run.
+    pub file: &'a JobFile,
+    /// What was measured.
+    pub outcome: RunOutcome,
+    /// Settings in effect, per disk in the order of [`RunOutcome::disks`].
+    pub settings: Vec<Vec<Setting>>,
+    /// What was not as asked.
+    pub warnings: Vec<String>,
+}
+
+/// Checks, opens and runs. An error means that nothing was measured; failed I/Os are part of the measurements.
+pub fn execute<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {
+    let prepared = host::run::prepare(
+        &spec.file.jobs,
+        RunPlan {
+            target: spec.target,
+            settings: spec.settings,
+            laying_out: &mut |path, done, all| observer.laying_out(path, done, all),
+            stop: Arc::clone(&spec.stop),
+            entropy: spec.entropy,
+        },
+    )?;
+    let settings = prepared.disks.iter().map(|(_, disk)| stack::in_effect(&disk.queue, spec.settings)).collect();
+    let warnings = prepared.warnings.iter().map(ToString::to_string).collect();
+    observer.prepared(&prepared);
+    let outcome = prepared.run(&mut |p| observer.progress(p))?;
+    Ok(Run { file: spec.file, outcome, settings, warnings })
+}
+
+impl Run<'_> {
+    /// Measurements of the threads that ran.
+    pub fn stats(&self) -> impl Iterator<Item = &JobStats> {
+        self.outcome.threads.iter().flatten().map(|t| &t.stats)
+    }
+
+    /// I/Os that failed and blocks that did not verify.
+    pub fn errors(&self) -> u64 {
+        self.stats().map(|s| s.total_errors.max(u64::from(s.first_error != 0))).sum()
+    }
+
+    /// The first bad blocks of each thread, with the job's name.
+    pub fn verify_errors(&self) -> impl Iterator<Item = (&str, &VerifyError)> {
+        let threads = self.outcome.threads.iter().zip(&self.outcome.instances);
+        threads.flat_map(|(end, i)| {
+            let name = self.file.jobs[i.job].name.as_str();
+            end.iter().flat_map(|e| &e.verify_errors).map(move |e| (name, e))
+        })
+    }
+
+    /// Blocks that did not verify.
+    pub fn verify_error_count(&self) -> u64 {
+        self.stats().map(|s| s.verify_errors).sum()
+    }
+
+    /// Stages, merges and hctx counts of one disk; no costs, for they cannot be told apart between disks.
+    pub fn disk_facts(&self, disk: &DiskOutcome) -> StageFacts {
+        StageFacts::of(&disk.stats, &disk.hctxs, 0)
+    }
+
+    /// Stages, merges, hctx counts, costs and Little's law of the run, over all disks.
+    pub fn facts(&self) -> StageFacts {
+        let mut facts = StageFacts::default();
+        for disk in &self.outcome.disks {
+            facts.merge(&self.disk_facts(disk));
+        }
+        facts.ios = self.outcome.ios;
+        facts.cpu_ns = self.outcome.process.usr_ns + self.outcome.process.sys_ns;
+        facts.context_switches = self.outcome.process.ctx;
+        let (count, lat_ns) = self.latency_sum();
+        // Completion is the rest of what the submitters saw.
+        facts.times = facts.times.with_completion(lat_ns as u64, count);
+        facts.little = self.little(count, lat_ns);
+        facts
+    }
+
+    /// I/Os and flushes the threads completed, and the sum of their latencies from creation to completion.
+    fn latency_sum(&self) -> (u64, f64) {
+        let latencies = |s: &JobStats| -> Vec<(u64, f64)> {
+            let all = s.dirs.iter().map(|d| &d.lat).chain([&s.sync.lat]);
+            all.map(|l: &LatencyStats| (l.run.count(), l.run.mean())).collect()
+        };
+        self.stats().flat_map(latencies).fold((0, 0.0), |(n, sum), (count, mean)| {
+            (n + count, if count > 0 { sum + count as f64 * mean } else { sum })
+        })
+    }
+
+    fn little(&self, count: u64, lat_ns: f64) -> Option<Little> {
+        let seen = self.outcome.in_flight;
+        let precise = seen.samples >= IN_FLIGHT_SAMPLES_MIN && seen.std_error <= IN_FLIGHT_ERROR_MAX * seen.mean;
+        let seconds = self.outcome.measured.as_ns() as f64 / 1e9;
+        Little::new(seen.mean, count as f64 / seconds, lat_ns / count as f64).filter(|_| precise)
+    }
+
+    /// What a comparison compares.
+    pub fn metrics(&self) -> RunMetrics {
+        let stats: Vec<JobStats> = self.stats().cloned().collect();
+        let cpu = self.outcome.process.usr_ns + self.outcome.process.sys_ns;
+        let mut metrics = RunMetrics::of(&stats, None);
+        // Costs are over the measured part of the run, whose I/Os the outcome counts.
+        metrics.cpu_per_io_ns =
+            (cpu > 0 && self.outcome.ios > 0).then(|| cpu as f64 / self.outcome.ios as f64);
+        metrics
+    }
+
+    /// CPU time of the job threads in percent of one CPU each.
+    pub fn job_cpu_percent(&self) -> Option<f64> {
+        let (cpu, ran) = self.stats().fold((0, 0), |(cpu, ran), s| {
+            (cpu + s.cpu.usr_ns + s.cpu.sys_ns, ran + s.runtime_ns)
+        });
+        (ran > 0).then(|| 100.0 * cpu as f64 / ran as f64)
+    }
+
+    /// The run as one of a comparison's.
+    pub fn record(&self, pair: u32, side: Side, first: bool) -> RunRecord {
+        RunRecord {
+            pair,
+            side,
+            first,
+            metrics: self.metrics(),
+            stages: Some(self.facts()),
+            job_cpu_percent: self.job_cpu_percent(),
+            errors: self.errors(),
+            histograms: self.histograms(),
+        }
+    }
+
+    /// Raw latencies per job, over its instances.
+    fn histograms(&self) -> Vec<RawHistogram> {
+        let mut found = Vec::new();
+        for (index, job) in self.file.jobs.iter().enumerate() {
+            let mut sum = JobStats::default();
+            let threads = self.outcome.threads.iter().zip(&self.outcome.instances);
+            threads.filter(|(_, i)| i.job == index).filter_map(|(t, _)| t.as_ref()).for_each(|t| sum.merge(&t.stats));
+            for dir in workload::job::Dir::ALL {
+                found.extend(of_direction(&job.name, dir.name(), sum.dir(dir)));
+            }
+            found.extend(raw(&job.name, "sync", "lat", &sum.sync.lat));
+        }
+        found
+    }
+}
+
+fn of_direction<'a>(job: &'a str, dir: &'a str, d: &'a DirStats) -> impl Iterator<Item = RawHistogram> + use<'a> {
+    let kinds = [("slat", &d.slat), ("clat", &d.clat), ("lat", &d.lat), ("intended", &d.intended)];
+    kinds.into_iter().filter_map(move |(kind, l)| raw(job, dir, kind, l))
+}
+
+fn raw(job: &str, dir: &str, kind: &str, l: &LatencyStats) -> Option<RawHistogram> {
+    let hist = l.hist.as_deref().filter(|h| h.total() > 0)?;
+    Some(RawHistogram { job: job.into(), dir: dir.into(), kind: kind.into(), bins: hist.bins().collect() })
+}
+
+#[cfg(test)]
+mod tests;

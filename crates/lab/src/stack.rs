@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The settings of a stack as they are in effect, its CPU -> hctx map, and what bounds the I/Os in flight.
+//!
+//! Guarantees: every row of `blk`'s settings table is there with the value that acts, defaults resolved; values are in the
+//! form `--set` takes. Does not: read the host (see `inspect --host`).
+
+use blk::cpumap::HctxType;
+use blk::settings::{Mode, QueueConfig, SETTINGS};
+use host::run::Queue;
+use serde::Serialize;
+
+/// One setting in effect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Setting {
+    /// The kernel's name; a tunable of the elevator starts with `iosched.`.
+    pub name: String,
+    /// Value as `--set` takes it.
+    pub value: String,
+    /// Nobody asked for it.
+    pub default: bool,
+    /// What it does, or the range of a tunable.
+    pub help: String,
+}
+
+impl Setting {
+    /// `name=value`.
+    pub fn assignment(&self) -> String {
+        format!("{}={}", self.name, self.value)
+    }
+}
+
+/// All settings of a disk; `asked` are those the user gave.
+pub fn in_effect(queue: &Queue, asked: &[(String, String)]) -> Vec<Setting> {
+    let config = queue.config();
+    let is_default = |name: &str| !asked.iter().any(|(key, _)| key == name);
+    let mut all: Vec<Setting> = SETTINGS
+        .iter()
+        .filter_map(|s| {
+            let value = value(queue, &config, s.name)?;
+            Some(Setting { name: s.name.into(), value, default: is_default(s.name), help: s.help.into() })
+        })
+        .collect();
+    all.extend(queue.iosched().iter().map(|t| {
+        let name = format!("iosched.{}", t.name);
+        let range = format!("{}..={} {}", t.min, t.max, t.unit);
+        Setting { value: t.value.to_string(), default: is_default(&name), help: range.trim_end().into(), name }
+    }));
+    all
+}
+
+fn value(queue: &Queue, c: &QueueConfig, name: &str) -> Option<String> {
+    let map = queue.map();
+    let types = |ty| map.nr_queues(ty).to_string();
+    Some(match name {
+        "mode" => c.mode.to_string(),
+        "nr_cpus" => c.topology.nr_cpus.to_string(),
+        "nr_hw_queues" => types(HctxType::Default),
+        "nr_read_queues" => types(HctxType::Read),
+        "nr_poll_queues" => types(HctxType::Poll),
+        "queue_depth" => c.queue_depth.to_string(),
+        "reserved_tags" => c.reserved_tags.to_string(),
+        "nr_requests" => queue.nr_requests().to_string(),
+        "scheduler" => queue.scheduler(),
+        "nomerges" => c.nomerges.to_string(),
+        "rq_affinity" => c.rq_affinity.to_string(),
+        "max_sectors_kb" => (queue.limits().max_sectors / 2).to_string(),
+        "io_timeout" => c.io_timeout_ms.to_string(),
+        "iostats" => u8::from(c.iostats).to_string(),
+        _ => return None,
+    })
+}
+
+/// One hardware queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HctxFacts {
+    /// Its number.
+    pub hctx: u16,
+    /// `default`, `read` or `poll`.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// CPUs that use it.
+    pub cpus: Vec<u16>,
+    /// NUMA nodes of those CPUs.
+    pub nodes: Vec<u16>,
+}
+
+/// A bound on what is in flight.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Bound {
+    /// What is bounded.
+    pub what: &'static str,
+    /// How many.
+    pub limit: u64,
+    /// From which settings.
+    pub because: String,
+}
+
+/// A stack, described.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StackFacts {
+    /// The target as the user named it.
+    pub target: String,
+    /// Size of the disk.
+    pub size_bytes: u64,
+    /// Logical block size.
+    pub logical_block_bytes: u32,
+    /// Settings and tunables.
+    pub settings: Vec<Setting>,
+    /// Hardware queues.
+    pub hctxs: Vec<HctxFacts>,
+    /// What limits the requests in flight, tightest first.
+    pub in_flight: Vec<Bound>,
+}
+
+impl StackFacts {
+    /// Describes a disk.
+    pub fn of(target: &str, queue: &Queue, asked: &[(String, String)]) -> StackFacts {
+        StackFacts {
+            target: target.to_owned(),
+            size_bytes: queue.capacity().0 << 9,
+            logical_block_bytes: queue.limits().logical_block_size,
+            settings: in_effect(queue, asked),
+            hctxs: hctxs(queue),
+            in_flight: bounds(queue),
+        }
+    }
+}
+
+fn hctxs(queue: &Queue) -> Vec<HctxFacts> {
+    let (map, topology) = (queue.map(), queue.config().topology);
+    (0..map.nr_hw_queues())
+        .map(|hctx| {
+            let cpus = map.cpus_of(hctx).to_vec();
+            let mut nodes: Vec<u16> = cpus.iter().map(|c| topology.node_of[usize::from(*c)]).collect();
+            nodes.sort_unstable();
+            nodes.dedup();
+            HctxFacts { hctx, kind: map.hctx_type(hctx).name(), cpus, nodes }
+        })
+        .collect()
+}
+
+fn bounds(queue: &Queue) -> Vec<Bound> {
+    let c = queue.config();
+    let hctxs = u64::from(queue.map().nr_hw_queues());
+    let requests = u64::from(queue.nr_requests());
+    let tags = u64::from(c.queue_depth - c.reserved_tags);
+    let mut bounds = vec![Bound {
+        what: "requests at the driver",
+        limit: tags * hctxs,
+        because: format!("(queue_depth={} - reserved_tags={}) x {hctxs} hardware queues", c.queue_depth, c.reserved_tags),
+    }];
+    match (c.mode, queue.scheduler().as_str()) {
+        (Mode::Sq, _) => bounds.push(Bound {
+            what: "requests in the block layer, per direction",
+            limit: requests,
+            because: format!("nr_requests={requests}; from 7/8 of it on submitters are congested"),
+        }),
+        (Mode::Mq, "none") => {
+            let per_queue = requests.min(tags);
+            bounds[0].limit = per_queue * hctxs;
+            bounds[0].because =
+                format!("min(nr_requests={requests}, queue_depth={}) x {hctxs} hardware queues", c.queue_depth);
+        }
+        (Mode::Mq, name) => bounds.push(Bound {
+            what: "requests in the block layer, scheduler included",
+            limit: requests * hctxs,
+            because: format!("nr_requests={requests} scheduler tags x {hctxs} hardware queues ({name})"),
+        }),
+    }
+    bounds.sort_by_key(|b| b.limit);
+    bounds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use host::run::Disk;
+    use host::target::{Needs, TargetSpec};
+    use std::sync::Arc;
+
+    fn disk(settings: &[(&str, &str)]) -> (Disk, Vec<(String, String)>) {
+        let settings: Vec<(String, String)> =
+            settings.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let needs = Needs { write: true, direct: false, min_bytes: 0 };
+        let open = TargetSpec::parse("null").unwrap().open(&needs, Arc::new(host::mem::Regions::new())).unwrap();
+        (Disk::new(open.driver, host::run::configure(&settings).unwrap()).unwrap(), settings)
+    }
+
+    #[test]
+    fn every_setting_of_the_table_has_a_value_that_set_takes_back() {
+        for mode in ["mq", "sq"] {
+            let (d, asked) = disk(&[("nr_cpus", "4"), ("mode", mode)]);
+            let all = in_effect(&d.queue, &asked);
+            for s in SETTINGS {
+                let got = all.iter().find(|x| x.name == s.name).unwrap_or_else(|| panic!("{} has no value", s.name));
+                QueueConfig::default().set(&got.name, &got.value).unwrap();
+                assert_eq!(got.default, s.name != "nr_cpus" && s.name != "mode");
+            }
+        }
+    }
+
+    #[test]
+    fn the_map_and_the_bounds_follow_the_settings() {
+        let (d, asked) = disk(&[
+            ("nr_cpus", "4"),
+            ("nr_hw_queues", "2"),
+            ("nr_poll_queues", "1"),
+            ("queue_depth", "32"),
+            ("scheduler", "mq-deadline"),
+        ]);
+        let f = StackFacts::of("null", &d.queue, &asked);
+        let kinds: Vec<_> = f.hctxs.iter().map(|h| (h.hctx, h.kind, h.cpus.len())).collect();
+        assert_eq!(kinds, [(0, "default", 2), (1, "default", 2), (2, "poll", 4)]);
+        assert_eq!(f.in_flight[0].limit, 96);
+        assert!(f.in_flight[1].because.contains("scheduler tags"), "{:?}", f.in_flight);
+        assert!(f.settings.iter().any(|s| s.name == "iosched.read_expire" && s.default));
+    }
+}
