@@ -1,2 +1,31 @@
-//! placeholder
-fn main() {}
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The `mqblk` program: what was typed becomes a request, the request a result, the result text or JSON and an exit status.
+//!
+//! Every subcommand goes the same way: parse (`args`), resolve (job file, settings, sides: everything that can be refused
+//! without opening a device), build and run (`lab`, `host`), report. Exit status: 0 done, 1 a difference, an I/O error or
+//! bad data was found, 2 usage or operating error, 130 broken off by a signal.
+
+mod args;
+mod status;
+mod job;
+mod interrupt;
+mod progress;
+mod output;
+mod run;
+mod compare;
+mod inspect;
+mod cmdhelp;
+
+use args::{Cli, Command};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let typed = Cli::from_command_line();
+    let done = match &typed.command {
+        Command::Run(typed) => run::Request::resolve(typed).and_then(run::Request::execute),
+        Command::Compare(typed) => compare::Request::resolve(typed).and_then(compare::Request::execute),
+        Command::Inspect(typed) => inspect::main(typed),
+        Command::Cmdhelp(typed) => cmdhelp::main(typed),
+    };
+    status::exit_code(done)
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What can be typed: subcommands and flags, their help, and the form (not the meaning) of their values.
+
+use blk::settings::SETTINGS;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use std::fmt::Write;
+use std::path::PathBuf;
+
+const EXIT_STATUS: &str = "\
+Exit status:
+  0    done
+  1    found: a difference (compare), I/O errors or data that do not verify (run)
+  2    usage or operating error; one message says rule, value and remedy
+  130  broken off by Ctrl-C or SIGTERM; what was measured until then is printed";
+
+const EXAMPLES: &str = "\
+Examples:
+  mqblk run job.fio                                    run fio jobs, results as fio prints them
+  mqblk run job.fio --target null:size=16g --json      the same I/O without a disk
+  mqblk compare job.fio --a mode=sq --b mode=mq        single-queue against multi-queue
+  mqblk compare job.fio --a scheduler=none --b scheduler=mq-deadline --target /dev/nvme0n1
+  mqblk inspect --set nr_hw_queues=2                   settings and CPU -> hctx map of a stack
+  mqblk inspect --host sda                             what this host's kernel has set for sda
+  mqblk cmdhelp iodepth                                what an option of a job file does here";
+
+const TARGETS: &str = "\
+Targets (in a job file also as filename=):
+  PATH, file:PATH      a regular file (created if the job gives a size) or a block device
+  null[:OPTIONS]       completes at once; size, blocksize, completion_nsec
+  ram[:OPTIONS]        keeps data in memory; size, blocksize
+  model[:OPTIONS]      a device with latency and caps: size, lat_us, lat_read_us, lat_write_us, jitter_pct,
+                       iops, bw, burst_ms, parallel, seed, over=null|ram
+  OPTIONS are name=value, separated by commas: model:size=16t,iops=18000,bw=750m,lat_us=2000";
+
+/// A multi-queue block layer in user space: runs fio job files through it, compares its settings, shows them.
+#[derive(Debug, Parser)]
+#[command(name = "mqblk", version, max_term_width = 120, subcommand_required = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a fio job file and report as fio does, and where the time went
+    Run(RunArgs),
+    /// Compare two settings by interleaved runs of a job file: ratios with intervals, and a verdict
+    Compare(CompareArgs),
+    /// Show the settings of a stack and its CPU -> hctx map, or those of this host's disks
+    Inspect(InspectArgs),
+    /// List the options of job files, or explain one
+    Cmdhelp(CmdhelpArgs),
+}
+
+/// What names the jobs.
+#[derive(Args, Clone, Debug)]
+pub struct JobArgs {
+    /// fio job file; - reads standard input
+    #[arg(value_name = "JOB")]
+    pub job: PathBuf,
+    /// Put this under every job instead of its filename: null, ram, model, file:PATH or a path
+    #[arg(long, value_name = "TARGET")]
+    pub target: Option<String>,
+    /// Set an option of every job, after those of the file; OPTION alone sets a flag
+    #[arg(long = "job-set", value_name = "OPTION[=VALUE]", value_parser = option_value)]
+    pub job_set: Vec<(String, String)>,
+    /// Run only this section; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub section: Vec<String>,
+    /// Setting of the block layer, under its kernel name; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub settings: Vec<(String, String)>,
+    /// Progress on standard error: auto = after two seconds, if it is a terminal
+    #[arg(long, value_enum, default_value_t = Eta::Auto, value_name = "WHEN")]
+    pub eta: Eta,
+}
+
+/// `mqblk run`.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// The jobs.
+    #[command(flatten)]
+    pub job: JobArgs,
+    /// Same as --output-format=json
+    #[arg(long, conflicts_with_all = ["output_format", "json_plus"])]
+    pub json: bool,
+    /// Same as --output-format=json+
+    #[arg(long = "json+", conflicts_with = "output_format")]
+    pub json_plus: bool,
+    /// What to print, in this order
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "normal", value_name = "FORMAT[,FORMAT]")]
+    pub output_format: Vec<Format>,
+    /// Write the results to this file instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// `mqblk compare`.
+#[derive(Args, Debug)]
+pub struct CompareArgs {
+    /// The jobs.
+    #[command(flatten)]
+    pub job: JobArgs,
+    /// Side A: KEY=VALUE[,KEY=VALUE...] over --set, `default` for none; target=TARGET takes the rest of its argument
+    #[arg(long, required = true, value_name = "SETTINGS")]
+    pub a: Vec<String>,
+    /// Side B, as --a
+    #[arg(long, required = true, value_name = "SETTINGS")]
+    pub b: Vec<String>,
+    /// Pairs of runs; they go ABBA or BAAB, so an even number
+    #[arg(long, default_value_t = lab::plan::Plan::DEFAULT_PAIRS, value_name = "N")]
+    pub pairs: u32,
+    /// Runs of each side before the first pair, thrown away
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub warmup: u32,
+    /// Length of each run, in place of the job file's: seconds, or with a unit (1500ms)
+    #[arg(long, value_name = "TIME")]
+    pub runtime: Option<String>,
+    /// Seed of the order of the runs [default: drawn, and printed]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// File for the raw results, written after every pair [default: mqblk-compare-TIME.jsonl here]
+    #[arg(long, value_name = "FILE")]
+    pub results: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `mqblk inspect`.
+#[derive(Args, Debug)]
+pub struct InspectArgs {
+    /// The target the stack is put on; a file must exist and is only read
+    #[arg(long, default_value = "null", value_name = "TARGET", conflicts_with = "host")]
+    pub target: String,
+    /// Setting of the block layer, under its kernel name; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value, conflicts_with = "host")]
+    pub settings: Vec<(String, String)>,
+    /// Show the kernel's settings of this host's block device DEV, or of all
+    #[arg(long, num_args = 0..=1, default_missing_value = "", value_name = "DEV")]
+    pub host: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `mqblk cmdhelp`.
+#[derive(Args, Debug)]
+pub struct CmdhelpArgs {
+    /// Option of a job file; all of them when left out
+    #[arg(value_name = "OPTION")]
+    pub option: Option<String>,
+}
+
+/// When progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Eta {
+    /// After two seconds, if standard error is a terminal.
+    Auto,
+    /// Always, once a second.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+/// A layout of results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// fio's text, and where the time went
+    Normal,
+    /// fio's JSON, with one more key, `mqblk`
+    Json,
+    /// JSON with the histograms
+    #[value(name = "json+")]
+    JsonPlus,
+}
+
+impl Cli {
+    /// Parses the command line; a usage error ends the program with status 2, help with 0.
+    pub fn from_command_line() -> Cli {
+        let matches = Cli::full_command().get_matches();
+        Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit())
+    }
+
+    /// The command with its tables of examples, targets and settings.
+    fn full_command() -> clap::Command {
+        let with = |parts: &[&str]| parts.join("\n\n");
+        let settings = settings_help();
+        let run = with(&[TARGETS, &settings, EXIT_STATUS]);
+        let compare = run.clone();
+        let inspect = with(&[TARGETS, &settings]);
+        Cli::command()
+            .after_help(with(&[EXAMPLES, EXIT_STATUS]))
+            .mut_subcommand("run", |c| c.after_help(run))
+            .mut_subcommand("compare", |c| c.after_help(compare))
+            .mut_subcommand("inspect", |c| c.after_help(inspect))
+    }
+}
+
+/// The settings, from the table that also parses them.
+fn settings_help() -> String {
+    let mut text = String::from("Settings (--set KEY=VALUE):");
+    let width = SETTINGS.iter().map(|s| s.name.len()).max().unwrap_or(0);
+    for s in SETTINGS {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "\n  {:<width$}  {} [{}]", s.name, s.help, s.range);
+    }
+    let _ = write!(text, "\n  {:<width$}  a tunable of the elevator, e.g. iosched.read_expire=250", "iosched.NAME");
+    text
+}
+
+/// `KEY=VALUE`.
+pub fn key_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() && !value.trim().is_empty() => {
+            Ok((key.trim().to_owned(), value.trim().to_owned()))
+        }
+        _ => Err("must be KEY=VALUE, such as mode=sq".to_owned()),
+    }
+}
+
+/// `OPTION=VALUE` or `OPTION`.
+fn option_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').unwrap_or((text, ""));
+    if key.trim().is_empty() {
+        return Err("must be OPTION=VALUE, such as iodepth=32, or OPTION for a flag".to_owned());
+    }
+    Ok((key.trim().to_owned(), value.trim().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_is_consistent_and_lists_every_setting() {
+        Cli::full_command().debug_assert();
+        let help = Cli::full_command().find_subcommand_mut("run").unwrap().render_long_help().to_string();
+        for s in SETTINGS {
+            assert!(help.contains(s.name), "{}", s.name);
+        }
+    }
+
+    #[test]
+    fn keys_have_values() {
+        assert_eq!(key_value("mode= sq"), Ok(("mode".into(), "sq".into())));
+        assert!(key_value("mode").is_err() && key_value("=sq").is_err() && key_value("mode=").is_err());
+        assert_eq!(option_value("time_based"), Ok(("time_based".into(), String::new())));
+        assert!(option_value("=4k").is_err());
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mqblk cmdhelp`: the options of job files, from the table that parses them.
+
+use crate::args::CmdhelpArgs;
+use crate::output;
+use crate::status::{Failure, Outcome, Status};
+use std::fmt::Write;
+use workload::job::{OptionInfo, Support, find_option, nearest_option, options};
+
+/// Prints one option or the whole table.
+pub fn main(args: &CmdhelpArgs) -> Outcome {
+    let text = match args.option.as_deref() {
+        None | Some("all") => table(),
+        Some(name) => one(find_option(name).ok_or_else(|| unknown(name))?),
+    };
+    output::print(&text)?;
+    Ok(Status::Done)
+}
+
+fn unknown(name: &str) -> Failure {
+    let near = nearest_option(name).map_or_else(String::new, |near| format!("; did you mean '{near}'?"));
+    Failure::new(format!("cmdhelp {name}: is no option of fio{near} 'mqblk cmdhelp' lists all"))
+}
+
+fn word(support: Support) -> &'static str {
+    match support {
+        Support::Supported => "yes",
+        Support::Accepted => "accepted",
+        Support::Ignored(_) => "ignored",
+        Support::Refused(_) => "refused",
+    }
+}
+
+fn table() -> String {
+    let mut out = format!("{:<28} {:<9} {:<28} {:<14} does\n", "option", "status", "value", "default");
+    for o in options() {
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            out,
+            "{:<28} {:<9} {:<28} {:<14} {}",
+            o.name,
+            word(o.support),
+            short(&o.syntax()),
+            short_default(o.default),
+            o.help
+        );
+    }
+    out.push_str(
+        "\nstatus: yes = as in fio; accepted = changes nothing here; ignored = no effect, with a warning; \
+         refused = mqblk cmdhelp OPTION says why\n",
+    );
+    out
+}
+
+fn one(o: &OptionInfo) -> String {
+    let mut out = format!("{}: {}\n", o.name, o.help);
+    if !o.aliases.is_empty() {
+        let _ = writeln!(out, "  alias  : {}", o.aliases.join(", "));
+    }
+    let _ = writeln!(out, "  type   : {}", o.syntax());
+    let _ = writeln!(out, "  default: {}", if o.default.is_empty() { "none" } else { o.default });
+    let status = match o.support {
+        Support::Supported => "as in fio".to_owned(),
+        Support::Accepted => "accepted; it changes nothing here".to_owned(),
+        Support::Ignored(advice) => format!("ignored with a warning: {advice}"),
+        Support::Refused(advice) => format!("refused: {advice}"),
+    };
+    let _ = writeln!(out, "  status : {status}");
+    out
+}
+
+/// A syntax that fits its column.
+fn short(syntax: &str) -> String {
+    if syntax.len() <= 28 { syntax.to_owned() } else { format!("{}...", &syntax[..25]) }
+}
+
+fn short_default(default: &str) -> &str {
+    if default.is_empty() { "-" } else { default }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_is_listed_and_explained() {
+        let all = table();
+        for o in options() {
+            assert!(all.lines().any(|l| l.split_whitespace().next() == Some(o.name)), "{}", o.name);
+            assert!(one(o).contains("  status : "), "{}", o.name);
+        }
+    }
+
+    #[test]
+    fn a_mistyped_option_is_answered_with_the_nearest() {
+        let e = main(&CmdhelpArgs { option: Some("iodept".into()) }).unwrap_err();
+        assert!(format!("{e:?}").contains("did you mean 'iodepth'?"), "{e:?}");
+    }
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mqblk compare`: two settings, interleaved runs, a verdict with its uncertainty.
+
+use crate::args::{CompareArgs, Eta, key_value};
+use crate::interrupt;
+use crate::job::{self, Loaded};
+use crate::output;
+use crate::progress::{self, Line};
+use crate::run::{command, laying_out};
+use crate::status::{Failure, Outcome, Status};
+use host::run::Progress;
+use host::target::TargetSpec;
+use lab::plan::{Plan, Step};
+use lab::report::{compare_json, compare_text};
+use lab::results::{self, Header, ResultsWriter};
+use lab::run::{CompareError, CompareSpec, Observer, SideSpec};
+use lab::setup::Setup;
+use lab::warning::Warning;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use workload::job::Job;
+
+/// A comparison that was asked for, checked as far as it can be without opening a device.
+pub struct Request {
+    jobs: Loaded,
+    sides: [SideSpec; 2],
+    plan: Plan,
+    results: PathBuf,
+    started_unix_ms: u64,
+    seed_given: bool,
+    eta: Eta,
+    json: bool,
+}
+
+impl Request {
+    /// Reads the job file and checks sides, plan and the name of the results file.
+    pub fn resolve(args: &CompareArgs) -> Result<Request, Failure> {
+        let jobs = job::load(&args.job, &runtime(args.runtime.as_deref()))?;
+        let sides = [side("--a", &args.a, args)?, side("--b", &args.b, args)?];
+        let seed = args.seed.unwrap_or_else(|| job::entropy() >> 32);
+        let plan = Plan::new(args.pairs, args.warmup, seed).map_err(|e| Failure::new(format!("--{e}")))?;
+        let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
+        let results = args.results.clone().unwrap_or_else(|| results_name(started_unix_ms));
+        if results.exists() {
+            let name = results.display();
+            return Err(Failure::new(format!(
+                "--results {name}: exists, and results are never overwritten: choose another name or move it away"
+            )));
+        }
+        let (eta, json, seed_given) = (args.job.eta, args.json, args.seed.is_some());
+        Ok(Request { jobs, sides, plan, results, started_unix_ms, seed_given, eta, json })
+    }
+
+    /// Runs the pairs and reports.
+    pub fn execute(self) -> Outcome {
+        host::clock::start();
+        let stop = interrupt::stop_flag()?;
+        let command = self.replay();
+        let spec = CompareSpec {
+            file: &self.jobs.file,
+            sides: self.sides.clone(),
+            plan: self.plan,
+            entropy: self.plan.seed(),
+            stop: Arc::clone(&stop),
+        };
+        spec.check().map_err(Failure::new)?;
+        let mut screen = Screen::new(&self, Arc::clone(&stop));
+        let mut setup = Setup::default();
+        let open = || {
+            // Read now, when the files are there.
+            setup = Setup::read(&self.files().iter().map(PathBuf::as_path).collect::<Vec<_>>());
+            let header = Header {
+                format: results::FORMAT,
+                setup: setup.clone(),
+                command: command.clone(),
+                plan: self.plan,
+                primary: spec.primary(),
+                labels: self.sides.clone().map(|s| s.label),
+                job: self.jobs.text.clone(),
+                started_unix_ms: self.started_unix_ms,
+            };
+            ResultsWriter::create(&self.results, &header)
+        };
+        let mut comparison = match lab::run::compare(&spec, open, &mut screen) {
+            Err(CompareError::Side { side, label, source }) => return Err(Failure::from(source.within(&format!("{side:?} ({label})")))),
+            done => done.map_err(Failure::new)?,
+        };
+        drop(screen);
+        comparison.warnings.extend(Warning::of_setup(&setup, busiest(&self.jobs.file.jobs)));
+        let text = match self.json {
+            true => compare_json::render(&comparison, &setup, &command),
+            false => format!("{}results: {}\n", compare_text::report(&comparison, &command), self.results.display()),
+        };
+        output::print(&text)?;
+        Ok(match stop.load(Ordering::Relaxed) {
+            true => Status::Interrupted,
+            false if comparison.verdict.is_difference() => Status::Found,
+            false => Status::Done,
+        })
+    }
+
+    /// The command that repeats the comparison with the same order of runs.
+    fn replay(&self) -> String {
+        let seed = if self.seed_given { String::new() } else { format!(" --seed={}", self.plan.seed()) };
+        format!("{}{seed}", command())
+    }
+
+    /// Files and devices below the jobs.
+    fn files(&self) -> Vec<PathBuf> {
+        let named = self.sides.iter().filter_map(|s| s.target.clone());
+        let own = self.jobs.file.jobs.iter().map(|j| j.file_name(0, &host::run::is_target));
+        let paths = named.chain(own).filter_map(|t| match TargetSpec::parse(&t) {
+            Ok(TargetSpec::File(path)) => Some(path),
+            _ => None,
+        });
+        paths.collect()
+    }
+}
+
+/// `--runtime` as overrides of the jobs.
+fn runtime(time: Option<&str>) -> Vec<(String, String)> {
+    let Some(time) = time else { return Vec::new() };
+    vec![("runtime".to_owned(), time.to_owned()), ("time_based".to_owned(), String::new())]
+}
+
+/// Most threads that run at the same time.
+fn busiest(jobs: &[Job]) -> u32 {
+    let instances = workload::schedule::plan(jobs, 0).unwrap_or_default();
+    let waves = instances.iter().map(|i| i.wave).max().unwrap_or(0);
+    (0..=waves).map(|w| instances.iter().filter(|i| i.wave == w).count() as u32).max().unwrap_or(0)
+}
+
+/// One side from its arguments: `--set` first, then its own settings.
+fn side(flag: &str, given: &[String], args: &CompareArgs) -> Result<SideSpec, Failure> {
+    let mut spec =
+        SideSpec { label: given.join(","), target: args.job.target.clone(), settings: args.job.settings.clone() };
+    for argument in given.iter().filter(|a| a.trim() != "default") {
+        let mut rest = argument.as_str();
+        while !rest.is_empty() {
+            if let Some(target) = rest.strip_prefix("target=") {
+                TargetSpec::parse(target).map_err(|e| Failure::new(format!("{flag}: {e}")))?;
+                spec.target = Some(target.to_owned());
+                break;
+            }
+            let (item, next) = rest.split_once(',').unwrap_or((rest, ""));
+            let (key, value) = key_value(item).map_err(|e| Failure::new(format!("{flag} '{item}': {e}")))?;
+            spec.settings.retain(|(k, _)| *k != key);
+            spec.settings.push((key, value));
+            rest = next;
+        }
+    }
+    host::run::configure(&spec.settings).map_err(|e| Failure::new(format!("{flag}: {e}")))?;
+    Ok(spec)
+}
+
+/// `mqblk-compare-20261121T013015Z.jsonl`: the time in the name, in UTC, so that names sort by time.
+fn results_name(unix_ms: u64) -> PathBuf {
+    let stamp = lab::report::num::compact_utc(unix_ms / 1000);
+    PathBuf::from(format!("mqblk-compare-{stamp}.jsonl"))
+}
+
+/// Shows which run of which pair is on, and how long it will take.
+struct Screen {
+    line: Line,
+    stop: Arc<AtomicBool>,
+    pairs: u32,
+    began: Instant,
+    index: u32,
+    runs: u32,
+    step: Option<Step>,
+    /// Length of a run by the job file, where it says one.
+    run_seconds: Option<f64>,
+}
+
+impl Screen {
+    fn new(request: &Request, stop: Arc<AtomicBool>) -> Screen {
+        let lengths = request.jobs.file.jobs.iter().map(|j| j.runtime_ns.map(|r| (r + j.ramp_time_ns) as f64 / 1e9));
+        Screen {
+            line: Line::new(request.eta),
+            stop,
+            pairs: request.plan.pairs(),
+            began: Instant::now(),
+            index: 0,
+            runs: request.plan.runs(),
+            step: None,
+            run_seconds: lengths.collect::<Option<Vec<f64>>>().and_then(|l| l.into_iter().reduce(f64::max)),
+        }
+    }
+
+    /// `Pair 3 of 12, A: [41.2%][r=.. IOPS][eta 00m:29s]`.
+    fn text(&self, progress: &Progress) -> String {
+        let elapsed = self.began.elapsed().as_secs_f64();
+        let in_run = progress.elapsed.as_ns() as f64 / 1e9;
+        let mean = if self.index > 0 { Some((elapsed - in_run) / f64::from(self.index)) } else { self.run_seconds };
+        let left = mean.map(|run| (run * f64::from(self.runs - self.index) - in_run).max(0.0));
+        let part = left.map_or_else(|| "-.-".to_owned(), |l| format!("{:.1}", 100.0 * elapsed / (elapsed + l).max(1e-9)));
+        let what = match self.step {
+            Some(Step { side, pair: Some(pair) }) => format!("Pair {} of {}, {side:?}", pair + 1, self.pairs),
+            Some(Step { side, pair: None }) => format!("Warm-up, {side:?}"),
+            None => "Starting".to_owned(),
+        };
+        format!("{what}: [{part}%][eta {}]", progress::eta(left))
+    }
+}
+
+impl Observer for Screen {
+    fn laying_out(&mut self, path: &Path, done: u64, all: u64) -> ControlFlow<()> {
+        self.line.show(|| laying_out(path, done, all));
+        // The time it takes is not a run's.
+        self.began = Instant::now();
+        if self.stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn step(&mut self, index: u32, _: u32, step: Step) {
+        self.index = index;
+        self.step = Some(step);
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        let text = self.text(progress);
+        self.line.show(|| text);
+    }
+}

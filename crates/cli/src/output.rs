@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where results go: standard output, or the file the user named.
+//!
+//! Guarantees: a file that cannot be written is found out before the run; a file made here is removed again when nothing
+//! came of the run; an existing file keeps its content until there is something to put in its place. A reader that closes
+//! the pipe early is no error.
+
+use crate::status::Failure;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// The place for results.
+pub enum Output {
+    /// Standard output.
+    Stdout,
+    /// A file.
+    File(OutputFile),
+}
+
+/// An open file for results.
+pub struct OutputFile {
+    path: PathBuf,
+    file: File,
+    /// Made here, and nothing is in it.
+    remove: bool,
+}
+
+impl Output {
+    /// Standard output, or `path` opened.
+    pub fn open(path: Option<&Path>) -> Result<Output, Failure> {
+        let Some(path) = path else { return Ok(Output::Stdout) };
+        let failed = |e: io::Error| Failure::new(format!("--output {}: cannot be written: {e}", path.display()));
+        let (file, remove) = match OpenOptions::new().write(true).create_new(true).open(path) {
+            Ok(file) => (file, true),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                (OpenOptions::new().write(true).open(path).map_err(failed)?, false)
+            }
+            Err(e) => return Err(failed(e)),
+        };
+        Ok(Output::File(OutputFile { path: path.to_owned(), file, remove }))
+    }
+
+    /// Writes all of the results.
+    pub fn write(&mut self, text: &str) -> Result<(), Failure> {
+        match self {
+            Output::Stdout => print(text),
+            Output::File(out) => {
+                let written = truncate(&out.file).and_then(|()| out.file.write_all(text.as_bytes()));
+                out.remove = false;
+                written.map_err(|e| Failure::new(format!("--output {}: {e}", out.path.display())))
+            }
+        }
+    }
+}
+
+/// Empties a regular file; a pipe or terminal has no length.
+fn truncate(file: &File) -> io::Result<()> {
+    if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
+}
+
+impl Drop for OutputFile {
+    fn drop(&mut self) {
+        if self.remove {
+            // Best effort: the failure that is reported is the one that brought us here.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Writes to standard output.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(format!("standard output: {e}"))),
+        _ => Ok(()),
+    }
+}

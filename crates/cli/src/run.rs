@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mqblk run`: runs a job file and reports as fio does, then where the time went.
+
+use crate::args::{Eta, Format, RunArgs};
+use crate::interrupt;
+use crate::job::{self, Loaded};
+use crate::output::Output;
+use crate::progress::{JobsLine, Line};
+use crate::status::{Failure, Outcome, Status};
+use host::run::{Prepared, Progress};
+use lab::report::{fio_json, fio_text, stages};
+use lab::results::replay_command;
+use lab::run::{Observer, Run, RunSpec, execute};
+use lab::stage::StageFacts;
+use std::fmt::Write;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+use workload::job::{Dir, Job};
+
+/// A run that was asked for, checked as far as it can be without opening a device.
+pub struct Request {
+    jobs: Loaded,
+    target: Option<String>,
+    settings: Vec<(String, String)>,
+    formats: Vec<Format>,
+    output: Output,
+    eta: Eta,
+}
+
+impl Request {
+    /// Reads the job file and checks settings, target and output.
+    pub fn resolve(args: &RunArgs) -> Result<Request, Failure> {
+        let jobs = job::load(&args.job, &[])?;
+        host::run::configure(&args.job.settings)?;
+        if let Some(target) = &args.job.target {
+            host::target::TargetSpec::parse(target)?;
+        }
+        let formats = match (args.json, args.json_plus) {
+            (true, _) => vec![Format::Json],
+            (_, true) => vec![Format::JsonPlus],
+            _ => args.output_format.clone(),
+        };
+        Ok(Request {
+            jobs,
+            target: args.job.target.clone(),
+            settings: args.job.settings.clone(),
+            formats,
+            output: Output::open(args.output.as_deref())?,
+            eta: args.job.eta,
+        })
+    }
+
+    /// Runs and reports.
+    pub fn execute(mut self) -> Outcome {
+        host::clock::start();
+        let stop = interrupt::stop_flag()?;
+        let spec = RunSpec {
+            file: &self.jobs.file,
+            target: self.target.as_deref(),
+            settings: &self.settings,
+            entropy: job::entropy(),
+            stop: Arc::clone(&stop),
+        };
+        let mut screen = Screen::new(&self.jobs.file.jobs, self.eta, Arc::clone(&stop));
+        let run = execute(&spec, &mut screen)?;
+        drop(screen);
+        for warning in &run.warnings {
+            eprintln!("warning: {warning}");
+        }
+        let text = report(&run, &self.formats);
+        self.output.write(&text)?;
+        Ok(conclude(&run))
+    }
+}
+
+/// Tells of problems on standard error, and what the run comes to.
+fn conclude(run: &Run<'_>) -> Status {
+    for (job, e) in run.verify_errors() {
+        eprintln!("mqblk: job '{job}': {e}");
+    }
+    let errors = run.errors();
+    if errors > 0 {
+        let bad = run.verify_error_count();
+        let what = match bad {
+            0 => format!("{errors} I/Os failed"),
+            _ => format!("{bad} blocks do not hold what was written, {} I/Os failed", errors.saturating_sub(bad)),
+        };
+        eprintln!("mqblk: {what}; to repeat: {}", command());
+        return Status::Found;
+    }
+    if run.outcome.stopped {
+        eprintln!("mqblk: broken off; results are those until then");
+        return Status::Interrupted;
+    }
+    Status::Done
+}
+
+/// All the layouts that were asked for.
+fn report(run: &Run<'_>, formats: &[Format]) -> String {
+    let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
+    let fio = run.fio_report(unix_ms);
+    let key = fio_json::MqblkKey {
+        version: format!("mqblk-{}", env!("CARGO_PKG_VERSION")),
+        settings: settings(run),
+        stages: Some(run.facts()),
+        command: command(),
+    };
+    let mut out = String::new();
+    for format in formats {
+        match format {
+            Format::Normal => {
+                out.push_str(&job_lines(&run.file.jobs));
+                out.push_str(&fio_text::report(&fio));
+                out.push_str(&inside(run));
+            }
+            Format::Json => out.push_str(&fio_json::render(&fio, false, Some(&key))),
+            Format::JsonPlus => out.push_str(&fio_json::render(&fio, true, Some(&key))),
+        }
+    }
+    out
+}
+
+/// The lines that fio prints at its start.
+fn job_lines(jobs: &[Job]) -> String {
+    let mut out = String::new();
+    let instances = workload::schedule::plan(jobs, 0).unwrap_or_default();
+    for (index, job) in jobs.iter().enumerate() {
+        let group = instances.iter().find(|i| i.job == index).map_or(0, |i| i.group);
+        let sizes = Dir::ALL.map(|d| {
+            let sizes = &job.block_sizes[d];
+            let letter = d.name()[..1].to_ascii_uppercase();
+            format!("({letter}) {}B-{}B", sizes.min_bytes(), sizes.max_bytes())
+        });
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            out,
+            "{}: (g={group}): rw={}, bs={}, ioengine={}, iodepth={}",
+            job.name,
+            rw_name(job),
+            sizes.join(", "),
+            job.ioengine.name(),
+            job.iodepth
+        );
+        if job.numjobs > 1 {
+            out.push_str("...\n");
+        }
+    }
+    let threads = instances.len();
+    let plural = if threads == 1 { "" } else { "s" };
+    let _ = writeln!(out, "mqblk-{}\nStarting {threads} thread{plural}\n", env!("CARGO_PKG_VERSION"));
+    out
+}
+
+/// fio's name of a `rw` value.
+fn rw_name(job: &Job) -> &'static str {
+    use workload::job::RwMode;
+    match (job.rw.mode, job.rw.random) {
+        (RwMode::Read, false) => "read",
+        (RwMode::Write, false) => "write",
+        (RwMode::Trim, false) => "trim",
+        (RwMode::ReadWrite, false) => "rw",
+        (RwMode::TrimWrite, false) => "trimwrite",
+        (RwMode::Read, true) => "randread",
+        (RwMode::Write, true) => "randwrite",
+        (RwMode::Trim, true) => "randtrim",
+        (RwMode::ReadWrite, true) => "randrw",
+        (RwMode::TrimWrite, true) => "randtrimwrite",
+    }
+}
+
+/// What fio cannot tell: one block per disk, and the costs of the run.
+fn inside(run: &Run<'_>) -> String {
+    let mut out = String::from("\nInside the block layer:\n");
+    let total = run.facts();
+    let disks = &run.outcome.disks;
+    for (disk, settings) in disks.iter().zip(&run.settings) {
+        let value = |name: &str| settings.iter().find(|s| s.name == name).map_or("", |s| s.value.as_str());
+        let shown = ["mode", "nr_hw_queues", "scheduler", "nr_requests", "queue_depth"];
+        let shown: Vec<String> = shown.iter().map(|name| format!("{name}={}", value(name))).collect();
+        let _ = writeln!(out, "{}: {}", disk.name, shown.join(", "));
+        if disks.len() > 1 {
+            out.push_str(&stages::text(&run.disk_facts(disk)));
+        }
+    }
+    if disks.len() > 1 {
+        out.push_str("all disks:\n");
+        let costs = StageFacts { times: Default::default(), merges: 0, hctx: Vec::new(), ..total };
+        out.push_str(&stages::text(&costs));
+    } else {
+        out.push_str(&stages::text(&total));
+    }
+    out
+}
+
+/// Targets and their settings in effect.
+fn settings(run: &Run<'_>) -> Vec<String> {
+    let mut all = Vec::new();
+    for (disk, settings) in run.outcome.disks.iter().zip(&run.settings) {
+        all.push(format!("target={}", disk.name));
+        all.extend(settings.iter().map(lab::stack::Setting::assignment));
+    }
+    all
+}
+
+/// The command line, to be repeated.
+pub fn command() -> String {
+    let mut args: Vec<String> = std::env::args().collect();
+    if let Some(program) = args.first_mut() {
+        *program = "mqblk".to_owned();
+    }
+    replay_command(&args)
+}
+
+/// Shows progress and watches for Ctrl-C while files are made.
+pub struct Screen<'a> {
+    jobs: &'a [Job],
+    line: Line,
+    render: Option<JobsLine<'a>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl<'a> Screen<'a> {
+    /// Nothing shown yet.
+    pub fn new(jobs: &'a [Job], when: Eta, stop: Arc<AtomicBool>) -> Screen<'a> {
+        Screen { jobs, line: Line::new(when), render: None, stop }
+    }
+}
+
+impl Observer for Screen<'_> {
+    fn laying_out(&mut self, path: &Path, done: u64, all: u64) -> ControlFlow<()> {
+        self.line.show(|| laying_out(path, done, all));
+        if self.stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn prepared(&mut self, run: &Prepared) {
+        self.render = Some(JobsLine::new(self.jobs, run.instances()));
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        if let Some(render) = &mut self.render {
+            self.line.show(|| render.render(progress));
+        }
+    }
+}
+
+/// `Laying out IO file 'x' (1024MiB): [45.0%]`.
+pub fn laying_out(path: &Path, done: u64, all: u64) -> String {
+    let percent = 100.0 * done as f64 / all.max(1) as f64;
+    format!("Laying out IO file '{}' ({}MiB): [{percent:.1}%]", path.display(), all >> 20)
+}
