@@ -225,6 +225,31 @@ fn fill_incompressible(bytes: &mut [u8], offset: u64) {
     }
 }
 
+/// Drops the clean cached pages of a file, so that a buffered run starts cold (fio's `invalidate`).
+pub fn drop_cached_pages(path: &Path) -> Result<()> {
+    let file = File::open(path).map_err(|e| Error::os(e, format!("cannot open '{}'", path.display())))?;
+    // SAFETY: the descriptor is open for the call; the advice changes no memory of this process. A file system that does
+    // not take it keeps its pages, which the kernel documents as allowed.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    Ok(())
+}
+
+/// Where a block device is mounted; `None` for regular files and devices that are not.
+pub fn mounted_at(path: &Path) -> Result<Option<String>> {
+    let failed = |e| Error::os(e, format!("cannot look at '{}'", path.display()));
+    if !fs::metadata(path).map_err(failed)?.file_type().is_block_device() {
+        return Ok(None);
+    }
+    let device = path.canonicalize().map_err(failed)?;
+    let mounts = fs::read_to_string("/proc/self/mounts")
+        .map_err(|e| Error::os(e, "cannot read /proc/self/mounts, so whether the device is mounted is not known"))?;
+    Ok(mounts.lines().find_map(|line| {
+        let mut words = line.split(' ');
+        let source = Path::new(words.next()?).canonicalize().ok()?;
+        (source == device).then(|| words.next().unwrap_or("?").to_owned())
+    }))
+}
+
 /// Whether blocks of the file were never given space: reads of them would not reach the device.
 pub fn has_holes(path: &Path) -> Result<bool> {
     let meta = fs::metadata(path).map_err(|e| Error::os(e, format!("cannot stat '{}'", path.display())))?;

@@ -10,6 +10,7 @@ use super::worker::{Live, Worker, slot_bytes};
 use crate::create::{self, Layout};
 use crate::driver::HostDriver;
 use crate::driver::file::FileWarning;
+use crate::driver::null::NullOptions;
 use crate::error::{Error, Result};
 use crate::mem::{BufferPool, Regions};
 use crate::target::{Needs, TargetSpec};
@@ -22,7 +23,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use workload::engine::{JobThread, ThreadId};
-use workload::job::{CpusPolicy, Dir, Extent, Job};
+use workload::job::{CpusPolicy, Dir, Extent, Job, Submit};
 use workload::schedule::{self, Instance};
 
 /// What a run is to be made of, besides the jobs.
@@ -94,6 +95,7 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
     for target in targets {
         let needs = needs(jobs, &target);
         make_file(jobs, &target, &needs, plan.laying_out)?;
+        guard_file(jobs, &target, &needs)?;
         let open = target.spec.open(&needs, Arc::clone(&regions))?;
         prepared.warnings.extend(open.warnings);
         let made = threads(jobs, &target, &open.driver, &regions, plan.entropy)?;
@@ -117,7 +119,12 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
 fn targets(jobs: &[Job], instances: &[Instance], over: Option<&str>) -> Result<Vec<Target>> {
     let mut targets: Vec<Target> = Vec::new();
     for i in instances {
-        let text = over.map_or_else(|| jobs[i.job].file_name(i.instance, &is_target), str::to_owned);
+        let job = &jobs[i.job];
+        let text = match over {
+            Some(over) => over.to_owned(),
+            None if job.ioengine.submit() == Submit::Null => null_target(job, i.instance),
+            None => job.file_name(i.instance, &is_target),
+        };
         match targets.iter_mut().find(|t| t.text == text) {
             Some(t) => t.users.push(i.clone()),
             None => {
@@ -127,6 +134,12 @@ fn targets(jobs: &[Job], instances: &[Instance], over: Option<&str>) -> Result<V
         }
     }
     Ok(targets)
+}
+
+/// What `ioengine=null` asks for: a null disk large enough for the job, whatever `filename` says.
+fn null_target(job: &Job, instance: u32) -> String {
+    let size = reach(job, instance).unwrap_or(0).max(NullOptions::default().size_bytes);
+    format!("null:size={size}")
 }
 
 /// Whether a job's `filename` names a target with a kind (`null:`, `file:PATH`, ...), so that its `:` does not separate files.
@@ -146,8 +159,8 @@ fn needs(jobs: &[Job], target: &Target) -> Needs {
 /// One past the last byte an instance touches, as far as the job says it in bytes.
 fn reach(job: &Job, instance: u32) -> Option<u64> {
     let bytes = |e: &Extent| if let Extent::Bytes(b) = e { Some(*b) } else { None };
-    let start = bytes(&job.offset)? + bytes(&job.offset_increment)? * u64::from(instance);
-    let end = start + bytes(job.size.as_ref()?)?;
+    let start = bytes(&job.offset)?.saturating_add(bytes(&job.offset_increment)?.saturating_mul(u64::from(instance)));
+    let end = start.saturating_add(bytes(job.size.as_ref()?)?);
     Some(job.filesize_bytes.map_or(end, |f| end.min(f).max(start + 1)))
 }
 
@@ -182,6 +195,27 @@ fn make_file(
     let written = users().any(|j| j.rw.has(Dir::Read) || j.overwrite);
     let layout = if written { Layout::WriteOut } else { Layout::Allocate };
     create::create(path, size, layout, &mut |done, all| laying_out(path, done, all))?;
+    Ok(())
+}
+
+/// Refuses to write to a mounted block device unless the job allows it; drops cached pages of buffered files.
+fn guard_file(jobs: &[Job], target: &Target, needs: &Needs) -> Result<()> {
+    let TargetSpec::File(path) = &target.spec else { return Ok(()) };
+    let used = || target.users.iter().map(|u| &jobs[u.job]);
+    if needs.write
+        && let Some(job) = used().find(|j| !j.allow_mounted_write)
+        && let Some(at) = create::mounted_at(path)?
+    {
+        return Err(Error::usage(format!(
+            "'{}' is mounted at '{at}' and job '{}' would write to it: unmount it, or set allow_mounted_write=1 if its \
+             content may be destroyed",
+            path.display(),
+            job.name
+        )));
+    }
+    if !needs.direct && used().any(|j| j.invalidate) {
+        create::drop_cached_pages(path)?;
+    }
     Ok(())
 }
 

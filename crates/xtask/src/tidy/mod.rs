@@ -108,13 +108,20 @@ fn dead_files<'a>(files: impl Iterator<Item = &'a String>, reach: &Reach) -> Vec
 /// The crate roots, and whether each is built for tests or benches only.
 fn roots(project: &Project) -> Vec<(String, bool)> {
     let targets = project.packages.iter().flat_map(|p| &p.targets);
+    // The fuzz crate stands outside of the workspace, so Cargo does not list its targets.
+    let fuzz = project.root.join(FUZZ_TARGETS).read_dir().into_iter().flatten().flatten();
+    let fuzz = fuzz.map(|entry| (project.relative(&entry.path()), true));
     targets
         .map(|target| {
             let test = target.kind.iter().any(|k| k == "test" || k == "bench");
             (project.relative(&target.src_path), test)
         })
+        .chain(fuzz)
         .collect()
 }
+
+/// Where the targets of coverage-guided fuzzing lie.
+const FUZZ_TARGETS: &str = "fuzz/fuzz_targets";
 
 /// Every text file of the tree by its relative path; build products and results left out.
 fn read_tree(root: &Path) -> Result<BTreeMap<String, String>, String> {
