@@ -97,6 +97,14 @@ impl JobThread {
         self.sampling.next = now.saturating_add(RATE_INTERVAL.as_ns());
     }
 
+    /// The end of the next interval: intervals follow each other from the start, however late a sample is taken.
+    fn next_sampling(&mut self, now: u64) {
+        let interval = RATE_INTERVAL.as_ns();
+        let late = now - self.sampling.next;
+        self.sampling.since = now;
+        self.sampling.next = self.sampling.next.saturating_add(interval * (late / interval + 1));
+    }
+
     /// Everything handed out since the last call is submitted at `now`.
     #[inline]
     pub fn submitted(&mut self, now: Instant) {
@@ -231,7 +239,10 @@ impl JobThread {
         if self.plan.verify
             && let Some(piece) = self.verify_slots[slot as usize].piece.take()
         {
-            self.log.finish(piece, false);
+            match kind {
+                Kind::ReadBack => self.log.finish_read(piece),
+                _ => self.log.finish(piece, false),
+            }
         }
         self.stats.count_error(status.errno());
         self.stop(StopReason::Failed(status.errno()));
@@ -283,7 +294,7 @@ impl JobThread {
                 dir.bw_kib.record(per_second(bytes) / 1024);
             }
         }
-        self.start_sampling(now);
+        self.next_sampling(now);
         self.update_run_times(now, None);
     }
 

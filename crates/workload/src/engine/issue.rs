@@ -7,12 +7,12 @@
 
 use super::plan::Fast;
 use super::think::Pause;
-use super::{IoReq, JobThread, Kind, Next, Phase, Slot, SlotState};
+use super::{IoReq, JobThread, Kind, Next, Phase, Slot, SlotState, VerifySlot};
 use crate::job::{Dir, RwMode};
 use crate::offsets::Pick;
 use crate::rate::Verdict;
 use crate::verify::Stamp;
-use crate::verify::log::{NextPiece, Piece};
+use crate::verify::log::{NextPiece, Piece, PieceId};
 use blk::bio::{IoPrio, Op, OpFlags};
 use blk::time::Instant;
 
@@ -156,9 +156,9 @@ impl JobThread {
             self.issuing.backlog_left = self.plan.backlog_batch;
         }
         match self.log.take_next() {
-            NextPiece::Read(piece) => {
+            NextPiece::Read(piece, id) => {
                 self.issuing.backlog_left -= 1;
-                Some(self.hand_out_read_back(piece, now))
+                Some(self.hand_out_read_back(piece, id, now))
             }
             NextPiece::InFlight | NextPiece::None => None,
         }
@@ -306,9 +306,9 @@ impl JobThread {
     }
 
     /// Reads a written block back; there is a free slot.
-    pub(super) fn hand_out_read_back(&mut self, piece: Piece, now: Instant) -> Next {
+    pub(super) fn hand_out_read_back(&mut self, piece: Piece, id: PieceId, now: Instant) -> Next {
         let slot = self.free.pop().expect("a full queue reaps before it issues");
-        self.verify_slots[slot as usize] = super::VerifySlot { stamp: piece.stamp, piece: None };
+        self.verify_slots[slot as usize] = VerifySlot { stamp: piece.stamp, piece: Some(id) };
         let Piece { offset, len, .. } = piece;
         let (start_ns, kind, state) = (now.as_ns(), Kind::ReadBack, SlotState::Queued);
         let dir = Dir::Read as u8;

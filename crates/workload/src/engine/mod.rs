@@ -40,8 +40,6 @@ mod passes;
 mod plan;
 mod reap;
 mod think;
-#[cfg(test)]
-mod tests;
 
 use crate::buffer::Buffers;
 use crate::error::SetupError;
@@ -342,6 +340,9 @@ impl JobThread {
                     self.stop(StopReason::Failed(EILSEQ));
                 }
             }
+        }
+        if let Some(piece) = self.verify_slots[slot as usize].piece.take() {
+            self.log.finish_read(piece);
         }
         self.release(slot);
         checked

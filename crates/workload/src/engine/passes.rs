@@ -128,7 +128,7 @@ impl JobThread {
             return Some(Next::Reap { min, max });
         }
         match self.log.take_next() {
-            NextPiece::Read(piece) => Some(self.hand_out_read_back(piece, now)),
+            NextPiece::Read(piece, id) => Some(self.hand_out_read_back(piece, id, now)),
             NextPiece::InFlight => unreachable!("all writes completed before reading back"),
             NextPiece::None => {
                 self.phase = Phase::EndOfVerify;

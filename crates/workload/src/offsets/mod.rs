@@ -12,8 +12,6 @@ pub mod map;
 pub mod skewed;
 pub mod zoned;
 mod region;
-#[cfg(test)]
-mod tests;
 
 pub use region::Region;
 

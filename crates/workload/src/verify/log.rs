@@ -6,7 +6,8 @@
 //! offset, a later write replacing what it overlaps; that allocates, as verification is not a measurement.
 //!
 //! Guarantees: a block is read back only after its write completed; a write that failed is forgotten. Needs from callers:
-//! before a write, ask [`WriteLog::must_wait`]: two overlapping writes in flight would leave undefined data.
+//! before a write, ask [`WriteLog::must_wait`]: two overlapping writes in flight would leave undefined data, and a write
+//! that overlaps a block being read back would make that look damaged.
 
 use super::Stamp;
 use std::collections::{BTreeMap, VecDeque};
@@ -30,6 +31,8 @@ pub struct Piece {
 enum State {
     InFlight,
     Written,
+    /// Taken to be read back.
+    Reading,
     Failed,
 }
 
@@ -40,8 +43,8 @@ pub struct PieceId(u64);
 /// What is next to be read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextPiece {
-    /// This one; it is taken out of the log.
-    Read(Piece),
+    /// This one; [`WriteLog::finish_read`] must follow.
+    Read(Piece, PieceId),
     /// Its write has not completed.
     InFlight,
     /// Nothing is left.
@@ -58,8 +61,13 @@ pub enum WriteLog {
         /// Id of the front entry.
         first: u64,
     },
-    /// By offset.
-    Keyed(BTreeMap<u64, Piece>),
+    /// By offset; pieces being read back stay in until they were.
+    Keyed {
+        /// The pieces.
+        map: BTreeMap<u64, Piece>,
+        /// How many of them are being read back.
+        reading: usize,
+    },
 }
 
 impl WriteLog {
@@ -69,7 +77,7 @@ impl WriteLog {
             let pieces = VecDeque::with_capacity(blocks.min(RESERVED) as usize);
             WriteLog::Ordered { pieces, first: 0 }
         } else {
-            WriteLog::Keyed(BTreeMap::new())
+            WriteLog::Keyed { map: BTreeMap::new(), reading: 0 }
         }
     }
 
@@ -77,7 +85,7 @@ impl WriteLog {
     pub fn len(&self) -> usize {
         match self {
             WriteLog::Ordered { pieces, .. } => pieces.len(),
-            WriteLog::Keyed(map) => map.len(),
+            WriteLog::Keyed { map, reading } => map.len() - reading,
         }
     }
 
@@ -86,11 +94,11 @@ impl WriteLog {
         self.len() == 0
     }
 
-    /// Whether a write of these bytes must wait for an overlapping one in flight.
+    /// Whether a write of these bytes must wait for an overlapping write or read in flight.
     pub fn must_wait(&self, offset: u64, len: u64) -> bool {
         match self {
             WriteLog::Ordered { .. } => false,
-            WriteLog::Keyed(map) => overlapping(map, offset, len).any(|p| p.state == State::InFlight),
+            WriteLog::Keyed { map, .. } => overlapping(map, offset, len).any(|p| p.state != State::Written),
         }
     }
 
@@ -106,7 +114,7 @@ impl WriteLog {
                 pieces.push_back(piece);
                 PieceId(*first + pieces.len() as u64 - 1)
             }
-            WriteLog::Keyed(map) => {
+            WriteLog::Keyed { map, .. } => {
                 loop {
                     let old = overlapping(map, offset, u64::from(len)).next().map(|p| p.offset);
                     let Some(old) = old else { break };
@@ -125,12 +133,21 @@ impl WriteLog {
                 let piece = &mut pieces[(id.0 - *first) as usize];
                 piece.state = if ok { State::Written } else { State::Failed };
             }
-            WriteLog::Keyed(map) if ok => {
+            WriteLog::Keyed { map, .. } if ok => {
                 map.get_mut(&id.0).expect("a piece in flight stays in the log").state = State::Written;
             }
-            WriteLog::Keyed(map) => {
+            WriteLog::Keyed { map, .. } => {
                 map.remove(&id.0);
             }
+        }
+    }
+
+    /// The read of piece `id` is over.
+    pub fn finish_read(&mut self, id: PieceId) {
+        if let WriteLog::Keyed { map, reading } = self {
+            let piece = map.remove(&id.0);
+            assert!(piece.is_some_and(|p| p.state == State::Reading), "piece {id:?} was not being read");
+            *reading -= 1;
         }
     }
 
@@ -145,15 +162,19 @@ impl WriteLog {
                     pieces.pop_front();
                     *first += 1;
                     if front.state == State::Written {
-                        return NextPiece::Read(front);
+                        return NextPiece::Read(front, PieceId(*first - 1));
                     }
                 }
                 NextPiece::None
             }
-            WriteLog::Keyed(map) => match map.first_entry() {
+            WriteLog::Keyed { map, reading } => match map.values_mut().find(|p| p.state != State::Reading) {
                 None => NextPiece::None,
-                Some(e) if e.get().state == State::InFlight => NextPiece::InFlight,
-                Some(e) => NextPiece::Read(e.remove()),
+                Some(p) if p.state == State::InFlight => NextPiece::InFlight,
+                Some(p) => {
+                    p.state = State::Reading;
+                    *reading += 1;
+                    NextPiece::Read(*p, PieceId(p.offset))
+                }
             },
         }
     }
@@ -165,7 +186,10 @@ impl WriteLog {
                 *first += pieces.len() as u64;
                 pieces.clear();
             }
-            WriteLog::Keyed(map) => map.clear(),
+            WriteLog::Keyed { map, reading } => {
+                map.clear();
+                *reading = 0;
+            }
         }
     }
 }
@@ -184,7 +208,10 @@ mod tests {
 
     fn read(log: &mut WriteLog) -> Option<u64> {
         match log.take_next() {
-            NextPiece::Read(p) => Some(p.offset),
+            NextPiece::Read(p, id) => {
+                log.finish_read(id);
+                Some(p.offset)
+            }
             NextPiece::InFlight => panic!("in flight"),
             NextPiece::None => None,
         }
@@ -217,6 +244,11 @@ mod tests {
             assert!(log.must_wait(offset + 10, 1) && !log.must_wait(offset + 500, 1));
             log.finish(id, true);
         }
-        assert_eq!([read(&mut log), read(&mut log)], [Some(50), None]);
+        assert_eq!(log.len(), 1);
+        let NextPiece::Read(piece, id) = log.take_next() else { panic!("a piece is left") };
+        assert_eq!((piece.offset, log.len(), log.take_next()), (50, 0, NextPiece::None));
+        assert!(log.must_wait(149, 1), "a block being read back is not overwritten");
+        log.finish_read(id);
+        assert!(!log.must_wait(149, 1));
     }
 }

@@ -1,1 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every fault a block can have is found, and named.
 
+use super::*;
+use crate::job::{BlockSizes, PerDir, Rw};
+
+const KINDS: [VerifyKind; 4] = [VerifyKind::Crc32c, VerifyKind::Md5, VerifyKind::Sha256, VerifyKind::Xxhash];
+const STAMP: Stamp = Stamp { seed: 0x1234_5678_9abc_def1, number: 7 };
+const OFFSET: u64 = 1 << 33;
+
+fn verifier(kind: VerifyKind, set: impl FnOnce(&mut Job)) -> Verifier {
+    let mut job = Job::new("v");
+    job.rw = Rw { mode: RwMode::Write, random: false };
+    job.verify = Some(kind);
+    set(&mut job);
+    Verifier::new(&job, 3).unwrap().expect("the job verifies")
+}
+
+fn block(v: &Verifier, len: usize) -> Vec<u8> {
+    let mut buf = vec![0; len];
+    v.prepare(&mut buf, OFFSET, STAMP, Instant::from_ns(5_000_000_009));
+    buf
+}
+
+fn fault(v: &mut Verifier, buf: &[u8], offset: u64, expect: Expect) -> Option<Fault> {
+    v.check(buf, offset, expect).err().map(|e| e.fault)
+}
+
+#[test]
+fn each_fault_is_found_and_named() {
+    for kind in KINDS {
+        let mut v = verifier(kind, |_| ());
+        let good = block(&v, 4096);
+        let exactly = Expect::Exactly(STAMP);
+        assert_eq!(fault(&mut v, &good, OFFSET, exactly), None);
+        assert_eq!(fault(&mut v, &good, OFFSET, Expect::Valid), None);
+        let mut bad = |at: usize, expect| {
+            let mut buf = good.clone();
+            buf[at] ^= 0x40;
+            fault(&mut v, &buf, OFFSET, expect)
+        };
+        assert!(matches!(bad(0, exactly), Some(Fault::Magic(_))));
+        assert!(matches!(bad(4, exactly), Some(Fault::Length(_))));
+        assert!(matches!(bad(8, exactly), Some(Fault::Seed { .. })));
+        assert!(matches!(bad(17, exactly), Some(Fault::Misplaced(_))));
+        assert!(matches!(bad(34, exactly), Some(Fault::Stale { want: 7, .. })));
+        assert_eq!(bad(25, Expect::Valid), Some(Fault::HeaderChecksum), "the time is covered by the header's checksum");
+        for at in [header::LEN, header_len(kind), 2000, 4095] {
+            assert_eq!(bad(at, Expect::Valid), Some(Fault::Checksum), "{kind:?} byte {at}");
+        }
+    }
+}
+
+#[test]
+fn older_and_misplaced_blocks_are_not_accepted() {
+    let mut v = verifier(VerifyKind::Crc32c, |_| ());
+    let good = block(&v, 4096);
+    let newer = Expect::Exactly(Stamp { seed: 99, number: 8 });
+    assert_eq!(fault(&mut v, &good, OFFSET, newer), Some(Fault::Stale { got: 7, want: 8 }));
+    assert_eq!(fault(&mut v, &good, OFFSET + 4096, Expect::Valid), Some(Fault::Misplaced(OFFSET)));
+    let e = v.check(&good, OFFSET + 4096, Expect::Valid).unwrap_err().to_string();
+    assert_eq!(e, "verify crc32c: block belongs to offset 8589934592 at offset 8589938688, length 4096");
+}
+
+#[test]
+fn varying_sizes_carry_a_header_every_smallest_block() {
+    let sizes = BlockSizes::Range { min_bytes: 1024, max_bytes: 8192 };
+    let mut v = verifier(VerifyKind::Md5, |j| j.block_sizes = PerDir::all(sizes));
+    let buf = block(&v, 4096);
+    let mut reader = verifier(VerifyKind::Md5, |j| j.block_sizes = PerDir::all(BlockSizes::Fixed(1024)));
+    for i in 0..4u64 {
+        let part = &buf[i as usize * 1024..][..1024];
+        assert_eq!(fault(&mut reader, part, OFFSET + i * 1024, Expect::Valid), None);
+    }
+    let mut bad = buf.clone();
+    bad[2048 + 500] ^= 1;
+    let e = v.check(&bad, OFFSET, Expect::Exactly(STAMP)).unwrap_err();
+    assert_eq!((e.offset, e.len, e.fault), (OFFSET + 2048, 1024, Fault::Checksum));
+}
+
+#[test]
+fn a_pattern_has_no_header_and_names_the_wrong_byte() {
+    let pattern = Pattern { bytes: vec![0xaa, 0, 0, 0, 0, 0, 0, 0, 0, 0xbb], offset_at: vec![1] };
+    let mut v = verifier(VerifyKind::Pattern, |j| j.verify_pattern = Some(pattern));
+    let buf = block(&v, 1000);
+    assert_eq!(buf[..10], [0xaa, 0, 0, 0, 0, 2, 0, 0, 0, 0xbb], "the offset stands where %o is");
+    assert_eq!(fault(&mut v, &buf, OFFSET, Expect::Valid), None);
+    let mut bad = buf.clone();
+    bad[999] = 0;
+    assert_eq!(fault(&mut v, &bad, OFFSET, Expect::Valid), Some(Fault::Content { at: 999, got: 0, want: 0xbb }));
+    assert!(fault(&mut v, &buf, OFFSET + 512, Expect::Valid).is_some(), "another offset is another pattern");
+}
+
+#[test]
+fn a_right_checksum_over_a_wrong_body_is_found() {
+    // A block of the same write, place and number, but with another body: nothing but the comparison can tell.
+    let mut v = verifier(VerifyKind::Xxhash, |_| ());
+    let mut buf = block(&v, 4096);
+    buf[3000] ^= 1;
+    let (head, body) = buf.split_at_mut(header_len(VerifyKind::Xxhash));
+    digest::store(VerifyKind::Xxhash, body, &mut head[header::LEN..]);
+    assert_eq!(fault(&mut v, &buf, OFFSET, Expect::Valid), None);
+    assert!(matches!(fault(&mut v, &buf, OFFSET, Expect::Exactly(STAMP)), Some(Fault::Content { at: 3000, .. })));
+}
+
+#[test]
+fn blocks_too_small_for_their_header_are_refused() {
+    let mut job = Job::new("v");
+    job.rw = Rw { mode: RwMode::Write, random: false };
+    job.verify = Some(VerifyKind::Sha256);
+    job.block_sizes = PerDir::all(BlockSizes::Fixed(104));
+    let e = Verifier::new(&job, 1).unwrap_err().to_string();
+    assert_eq!(e, "bs=104: verify=sha256 puts 104 bytes in front of every block; raise bs to 512 or more (job 'v')");
+}

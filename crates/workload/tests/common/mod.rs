@@ -90,7 +90,8 @@ impl Rig {
 
     /// One call of `next`; false when done.
     pub fn step(&mut self) -> bool {
-        let next = self.thread.next(self.now);
+        let asked = self.now;
+        let next = self.thread.next(asked);
         if let Next::Io(io) = next {
             self.take(io);
             return true;
@@ -106,7 +107,7 @@ impl Rig {
                 self.complete(n);
             }
             Next::Wait(t) => {
-                assert!(t > self.now, "waits for the past");
+                assert!(t > asked, "waits for the past");
                 if !self.out.is_empty() && self.rng.between(0, 1) == 0 {
                     self.complete(1);
                 } else {
@@ -114,8 +115,8 @@ impl Rig {
                 }
             }
             Next::Spin(t) => {
-                assert!(t > self.now && self.out.is_empty(), "spins with I/Os out");
-                self.now = t;
+                assert!(t > asked && self.out.is_empty(), "spins with I/Os out");
+                self.now = self.now.max(t);
             }
             Next::Done => return false,
         }
