@@ -567,7 +567,7 @@ fn build<L: Lock>(config: &QueueConfig) -> Result<QueueState<L>, SettingError> {
     // Without an elevator nr_requests bounds the driver tags in use.
     let driver_depth = if with_elevator { depth } else { nr_requests };
     let tags = |depth: u32| (0..nr_hctx).map(|_| HctxTags::new(depth, config.reserved_tags)).collect::<Box<[_]>>();
-    let (hctxs, ctxs) = wire(&map, &config.topology, stride as usize);
+    let (hctxs, ctxs) = wire(&map, &config.topology, stride as usize, stride as usize);
     Ok(QueueState {
         driver_tags: tags(driver_depth),
         sched_tags: if elevator.is_some() { tags(nr_requests) } else { Box::new([]) },
@@ -592,7 +592,7 @@ fn build_sq<L: Lock>(config: &QueueConfig, map: QueueMap) -> Result<QueueState<L
     let nr_requests = config.nr_requests.unwrap_or(BLKDEV_DEFAULT_RQ);
     let sq = SqQueue::new(config, nr_requests).map_err(SettingError)?;
     let slab = RequestSlab::new(sq.slab_len());
-    let (hctxs, ctxs) = wire(&map, &config.topology, 1);
+    let (hctxs, ctxs) = wire(&map, &config.topology, slab.len(), 0);
     Ok(QueueState {
         driver_tags: Box::new([]),
         sched_tags: Box::new([]),
@@ -611,11 +611,12 @@ fn build_sq<L: Lock>(config: &QueueConfig, map: QueueMap) -> Result<QueueState<L
 
 type Wiring<L> = (Box<[Hctx<L>]>, Box<[Ctx<L>]>);
 
-fn wire<L: Lock>(map: &QueueMap, topo: &crate::cpumap::CpuTopology, nr_requests: usize) -> Wiring<L> {
+/// Hardware queues with room for `hctx_rqs` requests each, software queues for `ctx_rqs`.
+fn wire<L: Lock>(map: &QueueMap, topo: &crate::cpumap::CpuTopology, hctx_rqs: usize, ctx_rqs: usize) -> Wiring<L> {
     let hctxs: Box<[Hctx<L>]> = (0..map.nr_hw_queues())
         .map(|h| {
             let cpus = map.cpus_of(h).iter().map(|c| CpuId::new(u32::from(*c))).collect();
-            Hctx::new(HctxId::new(u32::from(h)), cpus, nr_requests)
+            Hctx::new(HctxId::new(u32::from(h)), cpus, hctx_rqs)
         })
         .collect();
     let types = [HctxType::Default, HctxType::Read, HctxType::Poll];
@@ -624,7 +625,7 @@ fn wire<L: Lock>(map: &QueueMap, topo: &crate::cpumap::CpuTopology, nr_requests:
         .map(|(cpu, ty)| {
             let cpus = map.cpus_of(map.hctx(cpu, ty));
             let index = cpus.iter().position(|c| *c == cpu).expect("a CPU is in the mask of its hctx");
-            Ctx { rqs: RqList::new(nr_requests), index_in_hctx: index as u32 }
+            Ctx { rqs: RqList::new(ctx_rqs), index_in_hctx: index as u32 }
         })
         .collect();
     (hctxs, ctxs)

@@ -7,10 +7,10 @@
 
 use crate::bio::{Bio, BioId, BioPool, Op, OpFlags, PIECE_SLOTS};
 use crate::cpumap::HctxType;
-use crate::driver::Completions;
+use crate::driver::{Completions, POLL_BATCH};
 use crate::id::{CpuId, HctxId, SubmitterId};
 use crate::lock::Lock;
-use crate::plug::Plug;
+use crate::plug::{BLK_MAX_REQUEST_COUNT, Plug};
 use crate::queue::{QueueState, RequestQueue};
 use crate::relaxed::FieldU16;
 use crate::request::{RequestId, Rq};
@@ -177,7 +177,6 @@ impl Local {
 }
 
 /// Lists that are empty between calls, kept for their memory.
-#[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) rqs: Vec<Rq>,
     pub(crate) freed: Vec<Rq>,
@@ -185,6 +184,27 @@ pub(crate) struct Scratch {
     pub(crate) flushed: Vec<Rq>,
     pub(crate) ended: Vec<RequestId>,
     pub(crate) remote: Vec<Remote>,
+}
+
+impl Scratch {
+    fn new(nr_bios: u32) -> Scratch {
+        Scratch {
+            rqs: Vec::new(),
+            freed: Vec::with_capacity(2 * BLK_MAX_REQUEST_COUNT),
+            ids: Vec::new(),
+            flushed: Vec::new(),
+            ended: Vec::with_capacity(POLL_BATCH),
+            // Swapped with the shared list, so both are as large as they can get.
+            remote: Vec::with_capacity(remote_capacity(nr_bios)),
+        }
+    }
+
+    /// Makes room for all requests of one hctx, so that the data path need not.
+    fn reserve(&mut self, rqs_per_hctx: usize) {
+        self.rqs.reserve(rqs_per_hctx);
+        self.ids.reserve(rqs_per_hctx);
+        self.flushed.reserve(rqs_per_hctx);
+    }
 }
 
 /// One thread's way into one disk. See the module's text.
@@ -222,8 +242,7 @@ impl<L: Lock> RequestQueue<L> {
                 sq_wait: None,
                 next_tick: Instant::ZERO,
                 in_driver: false,
-                // The two lists are swapped, so both are as large as they can get.
-                scratch: Scratch { remote: Vec::with_capacity(remote_capacity(nr_bios)), ..Scratch::default() },
+                scratch: Scratch::new(nr_bios),
             },
             env: Env {
                 q: self.clone(),
@@ -491,9 +510,11 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
+    /// Where this CPU's requests go now, and how many there may be.
     fn remap(&mut self) {
         let cpu = self.env.cpu.index() as u16;
         self.env.hctx_of = [HctxType::Default, HctxType::Read, HctxType::Poll].map(|t| self.env.st.map.hctx(cpu, t));
+        self.local.scratch.reserve(self.env.st.stride as usize);
     }
 }
 

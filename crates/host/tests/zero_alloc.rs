@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The data path allocates nothing: counted from the first I/O on, not after a warm-up, because "allocated at start" is
+//! a promise about bounds and not about averages.
+//!
+//! Every stack runs the same traffic: batches of 32 through a plug, reads and writes that merge with their neighbours,
+//! more bios than there are tags, bios that have to be split, and a second submitter of the same hardware queue whose
+//! completions are passed on to it.
+#![allow(unsafe_code)] // An allocator cannot be written without; nothing else here needs it.
+
+use blk::bio::{Bio, DataRef, OpFlags};
+use blk::cpumap::CpuTopology;
+use blk::id::{CpuId, Sector};
+use blk::queue::{NoNotify, RequestQueue};
+use blk::settings::QueueConfig;
+use blk::submitter::Submitter;
+use blk::time::{Duration, Instant};
+use host::driver::null::{Null, NullOptions};
+use parking_lot::RawMutex;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// Counts allocations of the thread that asked for it.
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+fn count() {
+    COUNT.with(|c| c.set(c.get().map(|n| n + 1)));
+}
+
+// SAFETY: all work is the system allocator's; counting touches a constant-initialised thread local without a destructor,
+// which itself does not allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises are passed on as they are.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as above.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of this thread in `f`.
+fn allocations(f: impl FnOnce()) -> u64 {
+    COUNT.set(Some(0));
+    f();
+    COUNT.take().expect("counting since the start")
+}
+
+const IOS: u64 = 100_000;
+const DEPTH: u32 = 32;
+
+struct Traffic {
+    subs: [Submitter<RawMutex>; 2],
+    x: u64,
+    blocks: u64,
+    now: Instant,
+    submitted: u64,
+    ended: u64,
+}
+
+impl Traffic {
+    fn next(&mut self, n: u64) -> u64 {
+        self.x ^= self.x << 13;
+        self.x ^= self.x >> 7;
+        self.x ^= self.x << 17;
+        self.x % n
+    }
+
+    fn batch(&mut self) {
+        let s = self.next(2) as usize;
+        let mut block = self.next(self.blocks);
+        self.subs[s].start_plug(DEPTH);
+        for _ in 0..DEPTH {
+            // Mostly next to the one before, now and then large enough to be cut.
+            block = if self.next(3) == 0 { self.next(self.blocks) } else { block + 1 };
+            let nr = if self.next(64) == 0 { 4096 } else { 8 };
+            let sector = Sector(block % self.blocks << 3);
+            let mut bio = Bio::read(sector, nr, DataRef::NONE);
+            if self.next(3) == 0 {
+                bio = Bio::write(sector, nr, DataRef::NONE);
+            }
+            if self.next(32) == 0 {
+                bio = Bio::write(sector, nr, DataRef::NONE).with_flags(OpFlags::FUA);
+            }
+            if self.subs[s].submit(&bio, self.now).is_ok() {
+                self.submitted += 1;
+            }
+        }
+        self.subs[s].finish_plug(self.now);
+    }
+
+    fn poll(&mut self) {
+        self.now = self.now + Duration::from_us(10);
+        for sub in &mut self.subs {
+            sub.poll(self.now);
+            let ended = &mut self.ended;
+            sub.reap(|d| {
+                assert!(d.status.is_ok());
+                *ended += 1;
+            });
+        }
+    }
+
+    fn run(&mut self) {
+        while self.submitted < IOS {
+            self.batch();
+            if self.next(2) == 0 {
+                self.poll();
+            }
+        }
+        while self.ended < self.submitted {
+            self.poll();
+        }
+    }
+}
+
+fn allocations_of(settings: &[(&str, &str)]) -> u64 {
+    let mut config =
+        QueueConfig { topology: CpuTopology::uniform(2), bios_per_submitter: 256, ..QueueConfig::default() };
+    for (key, value) in settings {
+        config.set(key, value).expect("a good setting");
+    }
+    let driver = Arc::new(Null::new(NullOptions { size_bytes: 1 << 24, ..NullOptions::default() }));
+    let disk = RequestQueue::<RawMutex>::new(driver, config, Box::new(NoNotify)).expect("good settings");
+    let subs = [0, 1].map(|cpu| disk.submitter(CpuId::new(cpu)).expect("a free place"));
+    let blocks = (disk.capacity().0 >> 3) - 1024;
+    let now = Instant::from_ns(1_000_000);
+    let mut traffic = Traffic { subs, x: 0x9e37_79b9_7f4a_7c15, blocks, now, submitted: 0, ended: 0 };
+    let n = allocations(|| traffic.run());
+    assert!(traffic.submitted >= IOS);
+    assert!(disk.stats().merges() > IOS / 10, "the traffic is meant to merge: {:?}", disk.stats());
+    n
+}
+
+#[test]
+fn a_hundred_thousand_ios_allocate_nothing() {
+    let stacks: [&[(&str, &str)]; 7] = [
+        &[("scheduler", "none"), ("nr_hw_queues", "1")],
+        &[("scheduler", "none"), ("nr_hw_queues", "2"), ("max_sectors_kb", "1280")],
+        &[("scheduler", "none"), ("nr_hw_queues", "1"), ("queue_depth", "3"), ("rq_affinity", "2")],
+        &[("scheduler", "mq-deadline"), ("nr_hw_queues", "1")],
+        &[("scheduler", "mq-deadline"), ("nr_hw_queues", "2"), ("queue_depth", "2"), ("max_sectors_kb", "256")],
+        &[("mode", "sq"), ("scheduler", "noop"), ("queue_depth", "4"), ("nr_requests", "16")],
+        &[("mode", "sq"), ("scheduler", "deadline"), ("max_sectors_kb", "64")],
+    ];
+    let found: Vec<_> = stacks.iter().map(|s| (s, allocations_of(s))).filter(|(_, n)| *n > 0).collect();
+    assert!(found.is_empty(), "allocations in {IOS} I/Os: {found:?}");
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(allocations(|| drop(std::hint::black_box(vec![1u8]))), 1);
+    assert_eq!(allocations(|| ()), 0);
+}
