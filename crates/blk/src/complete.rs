@@ -4,7 +4,7 @@
 //! Guarantees that each bio of a completed request ends exactly once, on its submitter's list, before the request's tag
 //! can be taken again, and that freeing a tag runs an hctx that waited for one. Source: block/blk-mq.c, blk-flush.c.
 
-use crate::bio::{BioId, Op};
+use crate::bio::{BioId, BioSlot, Op};
 use crate::driver::POLL_BATCH;
 use crate::flush;
 use crate::hctx::state;
@@ -21,13 +21,8 @@ impl<L: Lock> Env<L> {
     /// Collects completions of every hctx this submitter's requests go to.
     #[inline]
     pub(crate) fn poll_hctxs(&self, local: &mut Local, now: Instant) {
-        let of = self.hctx_of;
-        self.poll_hctx(local, usize::from(of[0]), now);
-        if of[1] != of[0] {
-            self.poll_hctx(local, usize::from(of[1]), now);
-        }
-        if of[2] != of[0] && of[2] != of[1] {
-            self.poll_hctx(local, usize::from(of[2]), now);
+        for hctx in self.polled() {
+            self.poll_hctx(local, usize::from(*hctx), now);
         }
     }
 
@@ -48,7 +43,6 @@ impl<L: Lock> Env<L> {
     }
 
     fn complete_batch(&self, local: &mut Local, hctx: usize, now: Instant) {
-        let affinity = self.q.live.rq_affinity.load(Ordering::Relaxed);
         let mut put = PutBatch::default();
         let n = local.completions.items().len();
         self.update_io_ticks(local, now, 0);
@@ -58,7 +52,7 @@ impl<L: Lock> Env<L> {
             let rq = self.st.slab.get(id);
             assert!(rq.state.get() == RqState::InFlight as u8, "tag {tag} of hctx {hctx} completed twice");
             rq.state.set(RqState::Idle as u8);
-            if rq.cpu.get() != self.cpu.index() as u16 && affinity != 0 && self.steer(rq, hctx, id, affinity, status) {
+            if rq.cpu.get() != self.cpu.index() as u16 && self.steer(rq, hctx, id, status) {
                 continue;
             }
             self.finish_rq(local, hctx, id, rq, status, now, &mut put);
@@ -78,7 +72,11 @@ impl<L: Lock> Env<L> {
     /// Whether the completion was passed on to the CPU that submitted (`rq_affinity` 1: unless this CPU shares its
     /// cache).
     #[cold]
-    fn steer(&self, rq: &Request, hctx: usize, id: RequestId, affinity: u8, status: BlkStatus) -> bool {
+    fn steer(&self, rq: &Request, hctx: usize, id: RequestId, status: BlkStatus) -> bool {
+        let affinity = self.q.live.rq_affinity.load(Ordering::Relaxed);
+        if affinity == 0 {
+            return false;
+        }
         let head = rq.bio_head();
         if rq.has_rqf(rqf::FLUSH_RQ) || head == BioId::NONE || head.submitter() == self.id.index() {
             return false;
@@ -159,12 +157,7 @@ impl<L: Lock> Env<L> {
     #[inline]
     fn end_rq(&self, local: &mut Local, rq: &Request, status: BlkStatus, now: Instant) {
         self.shared.counters.account_done(rq, now.as_ns(), status.is_ok());
-        let mut next = rq.bio_head();
-        while next != BioId::NONE {
-            let id = next;
-            next = BioId::from_bits(self.q.bios.bio(id).next.get());
-            self.end_bio(local, id, status);
-        }
+        self.end_bios_only(local, rq, status);
     }
 
     /// Ends a bio: at its submitter, a piece of a split one into its parent.
@@ -173,15 +166,18 @@ impl<L: Lock> Env<L> {
         if id.submitter() != self.id.index() {
             return self.end_foreign_bio(id, status);
         }
-        let pool = self.pool();
-        let index = id.index() as u32;
-        let parent_index = pool.slot(id.index()).parent.get();
-        let parent = pool.slot(parent_index as usize);
+        self.end_own_bio(local, id.index() as u32, self.pool().slot(id.index()), status);
+    }
+
+    #[inline]
+    fn end_own_bio(&self, local: &mut Local, index: u32, slot: &BioSlot, status: BlkStatus) {
+        let parent_index = slot.parent.get();
+        let parent = if parent_index == index { slot } else { self.pool().slot(parent_index as usize) };
         if !status.is_ok() {
             parent.status.set(status.as_u8());
         }
         if parent_index != index {
-            local.free_piece(index, pool.nr_bios());
+            local.free_piece(index, self.nr_bios());
         }
         let remaining = parent.remaining.get() - 1;
         parent.remaining.set(remaining);
@@ -285,13 +281,21 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// An empty flush is counted where its flush command is, not a second time here.
+    /// Every bio of the chain. For an empty flush this is all: it is counted where its flush command is.
+    #[inline]
     fn end_bios_only(&self, local: &mut Local, rq: &Request, status: BlkStatus) {
         let mut next = rq.bio_head();
         while next != BioId::NONE {
             let id = next;
-            next = BioId::from_bits(self.q.bios.bio(id).next.get());
-            self.end_bio(local, id, status);
+            // A slot is not looked at after its bio has ended.
+            if id.submitter() == self.id.index() {
+                let slot = self.pool().slot(id.index());
+                next = BioId::from_bits(slot.next.get());
+                self.end_own_bio(local, id.index() as u32, slot, status);
+            } else {
+                next = BioId::from_bits(self.q.bios.bio(id).next.get());
+                self.end_foreign_bio(id, status);
+            }
         }
     }
 

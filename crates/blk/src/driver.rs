@@ -129,7 +129,8 @@ impl<'a> RqBatch<'a> {
 /// What a driver's [`poll`](Driver::poll) found finished; a list of bounded length that is emptied by the core.
 #[derive(Debug)]
 pub struct Completions {
-    items: Vec<(Tag, BlkStatus)>,
+    items: [(Tag, BlkStatus); POLL_BATCH],
+    len: usize,
 }
 
 /// Most completions of one [`Driver::poll`]: what one clock read and one bitmap update are shared by.
@@ -137,31 +138,32 @@ pub const POLL_BATCH: usize = 64;
 
 impl Completions {
     pub(crate) fn new() -> Completions {
-        Completions { items: Vec::with_capacity(POLL_BATCH) }
+        Completions { items: [(Tag::new(0), BlkStatus::Ok); POLL_BATCH], len: 0 }
     }
 
     /// How many more fit.
     #[inline]
     pub fn room(&self) -> usize {
-        POLL_BATCH - self.items.len()
+        POLL_BATCH - self.len
     }
 
     /// Ends a request. Panics when there is no room: look at [`Completions::room`] first.
     #[inline]
     pub fn push(&mut self, rq: InFlight, status: BlkStatus) {
-        assert!(self.items.len() < POLL_BATCH, "driver polled out more completions than there was room for");
-        self.items.push((rq.0, status));
+        assert!(self.len < POLL_BATCH, "driver polled out more completions than there was room for");
+        self.items[self.len] = (rq.0, status);
+        self.len += 1;
         core::mem::forget(rq);
     }
 
     #[inline]
     pub(crate) fn items(&self) -> &[(Tag, BlkStatus)] {
-        &self.items
+        &self.items[..self.len]
     }
 
     #[inline]
     pub(crate) fn clear(&mut self) {
-        self.items.clear();
+        self.len = 0;
     }
 }
 

@@ -56,4 +56,10 @@ impl Plug {
     pub(crate) fn is_open(&self) -> bool {
         self.depth > 0
     }
+
+    /// Whether it is closed and holds something: requests, or tags for requests that did not come.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.depth == 0 && !(self.rqs.is_empty() && self.cache.bits.is_empty())
+    }
 }

@@ -101,8 +101,13 @@ impl<L: Lock> QueueState<L> {
     }
 
     #[inline]
+    pub(crate) fn ctx_index(&self, cpu: CpuId, ty: HctxType) -> usize {
+        cpu.index() * 3 + ty as usize
+    }
+
+    #[inline]
     pub(crate) fn ctx(&self, cpu: CpuId, ty: HctxType) -> &Ctx<L> {
-        &self.ctxs[cpu.index() * 3 + ty as usize]
+        &self.ctxs[self.ctx_index(cpu, ty)]
     }
 
     /// What the driver was started with: hardware queues and their depth.

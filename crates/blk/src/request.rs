@@ -178,6 +178,15 @@ impl Request {
         self.rqf.get() & rqf::NOMERGE == 0
     }
 
+    /// Goes from the submitter to the driver at once, without a stay in a list or elevator.
+    #[inline]
+    pub(crate) fn stamp_issue(&self, now: Instant, deadline_ns: u64) {
+        self.insert_ns.set(now.as_ns());
+        self.dispatch_ns.set(now.as_ns());
+        self.issue_ns.set(now.as_ns());
+        self.deadline_ns.set(deadline_ns);
+    }
+
     #[inline]
     pub(crate) fn has_rqf(&self, bit: u16) -> bool {
         self.rqf.get() & bit != 0

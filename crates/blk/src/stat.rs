@@ -161,20 +161,28 @@ impl Counters {
     #[inline]
     pub(crate) fn account_done(&self, rq: &Request, now_ns: u64, ok: bool) {
         let o = &self.ops[rq.op.get() as usize];
-        let start = rq.start_ns.get();
-        let (alloc, insert) = (rq.alloc_ns.get(), rq.insert_ns.get());
-        let (dispatch, issue) = (rq.dispatch_ns.get(), rq.issue_ns.get());
+        let (start, issue) = (rq.start_ns.get(), rq.issue_ns.get());
         o.ios.add(1);
         o.sectors.add(u64::from(rq.nr_sectors.get()));
         o.time_ns.add(now_ns.saturating_sub(start));
+        self.device_ns.add(now_ns.saturating_sub(issue));
+        if issue != start {
+            self.account_stages(rq, start, issue);
+        }
+        if !ok {
+            self.errors.add(1);
+        }
+    }
+
+    /// The stages before the driver; all of them are zero for a request that reached it with the clock reading it was
+    /// submitted with.
+    #[inline]
+    fn account_stages(&self, rq: &Request, start: u64, issue: u64) {
+        let (alloc, insert, dispatch) = (rq.alloc_ns.get(), rq.insert_ns.get(), rq.dispatch_ns.get());
         self.tag_wait_ns.add(alloc.saturating_sub(start));
         self.ctx_ns.add(insert.saturating_sub(alloc));
         self.scheduler_ns.add(dispatch.saturating_sub(insert));
         self.dispatch_ns.add(issue.saturating_sub(dispatch));
-        self.device_ns.add(now_ns.saturating_sub(issue));
-        if !ok {
-            self.errors.add(1);
-        }
     }
 
     #[inline]

@@ -115,6 +115,23 @@ pub(crate) struct Env<L: Lock> {
     pub(crate) cpu: CpuId,
     /// The hctx of this CPU per queue type.
     pub(crate) hctx_of: [u16; 3],
+    /// The hctxs of `hctx_of` without repeats: the first `nr_polled` entries.
+    polled: [u16; 3],
+    nr_polled: usize,
+    /// What requests of each queue type use, looked up once per state of the queue.
+    pub(crate) ways: [Way; 3],
+    /// No elevator, no single-queue mode: a request that is not held back by a plug goes straight to the driver.
+    pub(crate) direct: bool,
+}
+
+/// Where requests of one queue type go.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Way {
+    pub(crate) hctx: usize,
+    /// Index of this CPU's software queue of the hctx.
+    pub(crate) ctx: usize,
+    /// Index of the allocation hint: the queue type the hctx was made for.
+    pub(crate) hint: usize,
 }
 
 impl<L: Lock> Env<L> {
@@ -123,9 +140,28 @@ impl<L: Lock> Env<L> {
         &self.pool
     }
 
+    /// The hctxs this submitter's requests go to.
     #[inline]
-    pub(crate) fn hctx_index(&self, ty: HctxType) -> usize {
-        usize::from(self.hctx_of[ty as usize])
+    pub(crate) fn polled(&self) -> &[u16] {
+        &self.polled[..self.nr_polled]
+    }
+
+    /// Looks up what the data path needs of a new state.
+    fn remap(&mut self) {
+        let map = &self.st.map;
+        self.hctx_of = HctxType::ALL.map(|t| map.hctx(self.cpu.index() as u16, t));
+        self.nr_polled = 0;
+        for hctx in self.hctx_of {
+            if !self.polled[..self.nr_polled].contains(&hctx) {
+                self.polled[self.nr_polled] = hctx;
+                self.nr_polled += 1;
+            }
+        }
+        self.ways = self.hctx_of.map(|hctx| {
+            let ty = map.hctx_type(hctx);
+            Way { hctx: usize::from(hctx), ctx: self.st.ctx_index(self.cpu, ty), hint: ty as usize }
+        });
+        self.direct = self.st.elevator.is_none() && self.st.sq.is_none();
     }
 
     pub(crate) fn nr_bios(&self) -> u32 {
@@ -252,11 +288,16 @@ impl<L: Lock> RequestQueue<L> {
                 id,
                 cpu,
                 hctx_of: [0; 3],
+                polled: [0; 3],
+                nr_polled: 0,
+                ways: [Way::default(); 3],
+                direct: false,
             },
             generation,
             inside: false,
         };
-        submitter.remap();
+        submitter.env.remap();
+        submitter.local.scratch.reserve(submitter.env.st.stride as usize);
         Some(submitter)
     }
 }
@@ -297,8 +338,7 @@ impl<L: Lock> Submitter<L> {
 
     /// Hardware queues this submitter's requests go to, without repeats: where its completions appear.
     pub fn hctxs(&self) -> impl Iterator<Item = HctxId> + '_ {
-        let h = self.env.hctx_of;
-        (0..3).filter(move |i| !h[..*i].contains(&h[*i])).map(move |i| HctxId::new(u32::from(h[i])))
+        self.env.polled().iter().map(|h| HctxId::new(u32::from(*h)))
     }
 
     /// Opens the plug: bios submitted until [`Submitter::finish_plug`] go to the driver in batches. `nr_ios` is how many
@@ -339,7 +379,7 @@ impl<L: Lock> Submitter<L> {
         } else if !entered || !self.env.queue_bio(&mut self.local, index, now) {
             self.wait_in_line(bio.flags, index);
         }
-        if entered && !self.local.plug.is_open() {
+        if entered && self.local.plug.is_due() {
             self.flush_plug(now);
         }
         Ok(())
@@ -405,11 +445,17 @@ impl<L: Lock> Submitter<L> {
         let pool = self.env.pool();
         let local = &mut self.local;
         let n = max.min(local.done.len());
-        for index in local.done.drain(..n) {
+        for &index in &local.done[..n] {
             let slot = pool.slot(index as usize);
             let status = BlkStatus::from_u8(slot.status.get());
             local.free_bios.push(index);
             f(Done { user_data: slot.user_data.get(), op: slot.op(), status });
+        }
+        // Nearly always all of them.
+        if n == local.done.len() {
+            local.done.clear();
+        } else {
+            local.done.drain(..n);
         }
     }
 
@@ -499,7 +545,8 @@ impl<L: Lock> Submitter<L> {
         self.local.tag_wait = None;
         self.local.woken = None;
         self.local.sq_wait = None;
-        self.remap();
+        self.env.remap();
+        self.local.scratch.reserve(self.env.st.stride as usize);
         for _ in 0..self.local.waiting.len() {
             let index = self.local.waiting.pop_front().expect("counted");
             let slot = self.env.pool().slot(index as usize);
@@ -508,13 +555,6 @@ impl<L: Lock> Submitter<L> {
                 Err(status) => self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status),
             }
         }
-    }
-
-    /// Where this CPU's requests go now, and how many there may be.
-    fn remap(&mut self) {
-        let cpu = self.env.cpu.index() as u16;
-        self.env.hctx_of = [HctxType::Default, HctxType::Read, HctxType::Poll].map(|t| self.env.st.map.hctx(cpu, t));
-        self.local.scratch.reserve(self.env.st.stride as usize);
     }
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The whole path of `mqblk run` on the null driver: job engine, block layer, latencies recorded.
 //!
-//! Prints I/Os per second of one job thread (and of two) for a few settings; an argument picks one by name. Smoke-sized under `cargo test`.
+//! Prints I/Os per second of one job thread (and of two) for a few settings; an argument picks one by name. Smoke-sized
+//! under `cargo test`. `ios=N` makes each job end after N I/Os instead of a time: two such runs under an instruction
+//! counter give the instructions of one I/O, as (I(2N) - I(N)) / N.
 
 use host::run::{RunPlan, prepare};
 use std::ops::ControlFlow;
@@ -26,14 +28,16 @@ fn iops(job: &str, settings: &[(&str, &str)]) -> f64 {
 
 fn main() {
     let smoke = !std::env::args().any(|a| a == "--bench");
-    let only = std::env::args().skip(1).find(|a| !a.starts_with('-'));
+    let args: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let ios = args.iter().find_map(|a| a.strip_prefix("ios="));
+    let only = args.iter().find(|a| !a.starts_with("ios="));
     host::clock::start();
-    let ms = if smoke { 20 } else { 1500 };
-    let job = |more: &str| {
-        format!(
-            "[j]\nioengine=io_uring\nrw=randread\nbs=4k\nsize=1g\nnorandommap=1\ntime_based\nruntime={ms}ms\n{more}"
-        )
+    let until = match ios {
+        Some(n) => format!("number_ios={n}\nio_size=1p"),
+        None => format!("time_based\nruntime={}ms", if smoke { 20 } else { 1500 }),
     };
+    let job =
+        |more: &str| format!("[j]\nioengine=io_uring\nrw=randread\nbs=4k\nsize=1g\nnorandommap=1\n{until}\n{more}");
     let batch = "iodepth=32\niodepth_batch_submit=32\niodepth_batch_complete_min=1\niodepth_batch_complete_max=32\n";
     let none = [("scheduler", "none")];
     for (name, text, settings) in [
@@ -45,7 +49,7 @@ fn main() {
         ("sq deadline qd32 batch 32", job(batch), &[("mode", "sq")][..]),
         ("sq deadline qd32 batch 32 x2", job(&format!("{batch}numjobs=2\n")), &[("mode", "sq")][..]),
     ] {
-        if only.as_ref().is_some_and(|o| o != name) {
+        if only.is_some_and(|o| o != name) {
             continue;
         }
         println!("{name}: {:.2} M IOPS", iops(&text, settings) / 1e6);

@@ -105,9 +105,7 @@ impl<L: Lock> Env<L> {
         }
         let sync = rw_is_sync(op, flags);
         let mut inner = self.sq().inner.lock();
-        if mergeable
-            && let BioMerge::Merged { freed } = inner.elevator.bio_merge(&self.elv_cx(now), BioRef(id))
-        {
+        if mergeable && let BioMerge::Merged { freed } = inner.elevator.bio_merge(&self.elv_cx(now), BioRef(id)) {
             if freed.is_some() {
                 self.shared.counters.account_merge(op);
             }

@@ -58,6 +58,15 @@ struct Ring {
     timed: VecDeque<(Instant, usize)>,
 }
 
+impl Ring {
+    /// Counts what has become due.
+    fn count_due(&mut self, now: Instant) {
+        while let Some((_, n)) = self.timed.pop_front_if(|(due, _)| *due <= now) {
+            self.due += n;
+        }
+    }
+}
+
 impl Null {
     /// A disk as `options` say.
     pub fn new(options: NullOptions) -> Null {
@@ -100,7 +109,9 @@ impl Driver for Null {
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
         let mut ring = self.hctxs.get(batch.hctx()).ring.lock();
         let n = batch.remaining();
-        ring.rqs.extend((0..n).map(|_| batch.accept()));
+        for _ in 0..n {
+            ring.rqs.push_back(batch.accept());
+        }
         if self.options.completion == Duration::ZERO {
             ring.due += n;
         } else {
@@ -112,12 +123,15 @@ impl Driver for Null {
     #[inline]
     fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
         let mut ring = self.hctxs.get(hctx).ring.lock();
-        while let Some((_, n)) = ring.timed.pop_front_if(|(due, _)| *due <= now) {
-            ring.due += n;
+        if self.options.completion != Duration::ZERO {
+            ring.count_due(now);
         }
         let n = ring.due.min(done.room());
         ring.due -= n;
-        ring.rqs.drain(..n).for_each(|rq| done.push(rq, BlkStatus::Ok));
+        for _ in 0..n {
+            let rq = ring.rqs.pop_front().expect("due requests are in the ring");
+            done.push(rq, BlkStatus::Ok);
+        }
     }
 }
 
