@@ -202,10 +202,10 @@ fn overrides_come_last_and_meet_every_job() {
     };
     let file = set(&[("iodepth", "7"), ("norandommap", "")]).expect("valid");
     assert!(file.jobs.iter().all(|j| j.iodepth == 7 && j.norandommap));
-    assert_eq!(set(&[("iodepth", "0")]).expect_err("0"), "--set: iodepth=0: must be 1..=65536");
+    assert_eq!(set(&[("iodepth", "0")]).expect_err("0"), "--job-set: iodepth=0: must be 1..=65536");
     assert_eq!(
         set(&[("iodept", "1")]).expect_err("typo"),
-        "--set: iodept=1: is no option of fio; did you mean 'iodepth'?"
+        "--job-set: iodept=1: is no option of fio; did you mean 'iodepth'?"
     );
 }
 
