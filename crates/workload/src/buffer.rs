@@ -124,7 +124,7 @@ impl Buffers {
 
 /// Puts the offset into one of the eight cache lines of each 512 bytes, and the time behind it.
 fn scramble(buf: &mut [u8], offset: u64, now: Instant) {
-    let line = ((now.as_ns() ^ offset / SCRAMBLE_STEP as u64) & 7) as usize * 64;
+    let line = ((now.as_ns() ^ (offset / SCRAMBLE_STEP as u64)) & 7) as usize * 64;
     let time = now.as_ns().to_le_bytes();
     for (i, sector) in buf.chunks_exact_mut(SCRAMBLE_STEP).enumerate() {
         let at = offset + (i * SCRAMBLE_STEP) as u64;

@@ -289,11 +289,8 @@ mod tests {
     fn running_statistics_are_exact_and_merge() {
         let (mut a, mut b, mut all) = (Running::new(), Running::new(), Running::new());
         for (i, v) in [3_000_000_007u64, 3_000_000_009, 3_000_000_001, 3_000_000_003].into_iter().enumerate() {
-            if i % 2 == 0 {
-                a.record(v)
-            } else {
-                b.record(v)
-            }
+            let half = if i % 2 == 0 { &mut a } else { &mut b };
+            half.record(v);
             all.record(v);
         }
         a.merge(&b);

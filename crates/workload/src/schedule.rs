@@ -202,7 +202,7 @@ mod tests {
             j.numjobs = 50;
             (j.startdelay_min_ns, j.startdelay_max_ns) = (1_000, 9_000);
         });
-        let delays: Vec<u64> = plan(&[j.clone()], 0).unwrap().iter().map(|i| i.delay.as_ns()).collect();
+        let delays: Vec<u64> = plan(std::slice::from_ref(&j), 0).unwrap().iter().map(|i| i.delay.as_ns()).collect();
         assert!(delays.iter().all(|d| (1_000..=9_000).contains(d)));
         assert!(delays.iter().any(|d| *d < 4_000) && delays.iter().any(|d| *d > 6_000), "{delays:?}");
         assert_eq!(delays, plan(&[j], 7).unwrap().iter().map(|i| i.delay.as_ns()).collect::<Vec<_>>());

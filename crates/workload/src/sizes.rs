@@ -173,7 +173,7 @@ mod tests {
             largest = largest.max(a);
             let u = unaligned.next(u64::MAX).unwrap();
             assert!((3000..=10_000).contains(&u), "{u}");
-            off_grid += u32::from(u % 3000 != 0);
+            off_grid += u32::from(!u.is_multiple_of(3000));
         }
         assert!(off_grid > 5_000 && largest == 10_000);
     }

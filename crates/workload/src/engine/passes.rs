@@ -8,6 +8,7 @@
 use super::plan::Plan;
 use super::{JobThread, Next, Phase, StopReason};
 use crate::job::{Dir, RwMode};
+use crate::sizes::Sizes;
 use crate::verify::log::NextPiece;
 use blk::time::Instant;
 
@@ -151,7 +152,7 @@ impl JobThread {
         }
         if reseed {
             self.offsets.reseed();
-            self.sizes.iter_mut().for_each(|s| s.reseed());
+            self.sizes.iter_mut().for_each(Sizes::reseed);
             self.verify_seeds = self.first_verify_seeds.clone();
         }
         self.log.clear();

@@ -93,7 +93,7 @@ mod tests {
         job.size = Some(Extent::Percent(90));
         let r = Region::resolve(&job, 0, 100_000).unwrap();
         assert_eq!(r.start % 4096, 0);
-        assert!(r.start >= 33_000 && r.len % 4096 == 0 && r.end() <= 100_000, "{r:?}");
+        assert!(r.start >= 33_000 && r.len.is_multiple_of(4096) && r.end() <= 100_000, "{r:?}");
     }
 
     #[test]
