@@ -190,6 +190,40 @@ fn mixes_and_sequencers_are_fio_s() {
 }
 
 #[test]
+fn zones_are_fio_s() {
+    if !fio_is_3_33() {
+        return;
+    }
+    let zones = |list: &[(u32, Extent)]| {
+        let zones: Vec<Zone> = list.iter().map(|&(access_pct, span)| Zone { access_pct, span }).collect();
+        let d = Distribution::Zoned(zones);
+        PerDir { read: d.clone(), write: d.clone(), trim: d }
+    };
+    let percent = [(60, 10), (30, 20), (8, 30), (2, 40)].map(|(a, p)| (a, Extent::Percent(p)));
+    same("zoned", "--rw=randread --random_distribution=zoned:60/10:30/20:8/30:2/40 --size=1m --norandommap=1", |j| {
+        (j.rw, j.norandommap) = (rw(RwMode::Read, true), true);
+        j.random_distribution = zones(&percent);
+    });
+    let bytes = [(60, 100 * KIB), (40, 500 * KIB)].map(|(a, b)| (a, Extent::Bytes(b)));
+    same("zoned_abs", "--rw=randread --random_distribution=zoned_abs:60/100k:40/500k --size=1m --norandommap=1", |j| {
+        (j.rw, j.norandommap) = (rw(RwMode::Read, true), true);
+        j.random_distribution = zones(&bytes);
+    });
+}
+
+#[test]
+fn trims_are_fio_s() {
+    if !fio_is_3_33() {
+        return;
+    }
+    same("trim", "--rw=randtrim --size=1m --bs=4k", |j| j.rw = rw(RwMode::Trim, true));
+    same("trimwrite", "--rw=trimwrite --size=1m --bsrange=4k-16k", |j| {
+        j.rw = rw(RwMode::TrimWrite, false);
+        j.block_sizes = PerDir::all(BlockSizes::Range { min_bytes: 4 * KIB, max_bytes: 16 * KIB });
+    });
+}
+
+#[test]
 fn sequential_streams_are_fio_s() {
     if !fio_is_3_33() {
         return;

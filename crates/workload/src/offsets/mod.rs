@@ -2,7 +2,8 @@
 //! Where the next I/O of a job goes: sequential, uniform with or without a random map, skewed or zoned.
 //!
 //! Guarantees: offsets lie inside the job's [`Region`]; with the random map every block is handed out once per pass; with
-//! fio's seeds and a fixed block size the sequence is fio's. Needs from callers: [`Offsets::issued`] after the size of the
+//! fio's seeds sequential, uniform and zoned offsets are fio's. Zipf, pareto and normal have fio's definition with seeds of
+//! their own (fio mixes the file's name into theirs). Needs from callers: [`Offsets::issued`] after the size of the
 //! I/O is known, before the next [`Offsets::next`]. Does not know rates, mixes or limits in bytes.
 //!
 //! Memory: one bit per block for the random map ([`map`]), nothing otherwise. Source: the behaviour of fio 3.33, as its

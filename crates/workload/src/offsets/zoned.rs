@@ -44,7 +44,9 @@ impl Zones {
                 Extent::Percent(p) => {
                     percent += u64::from(p);
                     let at = |pct: u64| (u128::from(blocks) * u128::from(pct) / 100) as u64;
-                    (at(percent - u64::from(p)), at(percent))
+                    // fio rounds the start and the length down, each by itself.
+                    let first = at(percent - u64::from(p));
+                    (first, first + at(u64::from(p)))
                 }
                 Extent::Bytes(b) => {
                     bytes = bytes.saturating_add(b);
