@@ -3,6 +3,8 @@
 //!
 //! Source: block/blk-settings.c, include/linux/blkdev.h (Linux 6.19).
 
+use crate::id::SECTOR_SHIFT;
+
 /// Limits and features of a disk. A driver reports them once, before its first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -87,6 +89,11 @@ impl Limits {
             let (v, hw) = (self.max_sectors, self.max_hw_sectors);
             return Err(format!("max_sectors={v}: must be one logical block to max_hw_sectors={hw}"));
         }
+        // Lengths in bytes are 32-bit numbers, as in a bio of the kernel.
+        let most = u32::MAX >> SECTOR_SHIFT;
+        if self.max_hw_sectors > most {
+            return Err(format!("max_hw_sectors={}: must be at most {most} (4 GiB)", self.max_hw_sectors));
+        }
         if self.chunk_sectors != 0 && !self.chunk_sectors.is_power_of_two() {
             return Err(format!("chunk_sectors={}: must be 0 or a power of two", self.chunk_sectors));
         }
@@ -117,6 +124,8 @@ mod tests {
         assert_eq!(Limits::with_max_hw_sectors(1 << 20).max_sectors, BLK_DEF_MAX_SECTORS_CAP);
         let bad = Limits { max_sectors: 300, ..Limits::default() };
         assert!(bad.check().unwrap_err().contains("max_sectors=300"));
+        let bad = Limits::with_max_hw_sectors(u32::MAX);
+        assert!(bad.check().unwrap_err().contains("max_hw_sectors=4294967295"));
         let bad = Limits { logical_block_size: 1000, ..Limits::default() };
         assert!(bad.check().unwrap_err().contains("power of two"));
     }

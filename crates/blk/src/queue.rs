@@ -166,8 +166,10 @@ impl<L: Lock> RequestQueue<L> {
         limits.check().map_err(|e| SettingError(format!("driver '{}': {e}", driver.name())))?;
         if let Some(kb) = config.max_sectors_kb {
             let hw_kb = limits.max_hw_sectors / 2;
-            if kb > hw_kb {
-                return Err(SettingError(format!("max_sectors_kb={kb}: must be 4..={hw_kb} (the driver's limit)")));
+            let least_kb = (limits.logical_block_size / 1024).max(4);
+            if !(least_kb..=hw_kb).contains(&kb) {
+                let text = format!("max_sectors_kb={kb}: must be {least_kb}..={hw_kb} (the driver's limits)");
+                return Err(SettingError(text));
             }
             limits.max_sectors = kb * 2;
         }

@@ -457,6 +457,7 @@ impl<L: Lock> Env<L> {
 
     /// Tail of `hctx->dispatch`, past the elevator: reserved-tag requests.
     fn insert_bypass(&self, local: &mut Local, hctx: usize, rq: Rq, now: Instant) {
+        self.hctx_counters(hctx).queued.add(1);
         self.st.slab.get(rq.id()).insert_ns.set(now.as_ns());
         self.st.hctxs[hctx].dispatch.with(|list| list.push_back(rq));
         self.run_hctx(local, hctx, now);
@@ -507,6 +508,7 @@ impl<L: Lock> Env<L> {
         r.insert_ns.set(now.as_ns());
         r.dispatch_ns.set(now.as_ns());
         r.issue_ns.set(now.as_ns());
+        self.hctx_counters(hctx).queued.add(1);
         r.set_rqf(rqf::FLUSH_SEQ);
         r.flush_seq.set(!steps & (flush::PREFLUSH | flush::DATA | flush::POSTFLUSH));
         self.flush_step_done(local, hctx, rq, 0, BlkStatus::Ok, now);

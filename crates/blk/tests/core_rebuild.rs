@@ -43,10 +43,13 @@ fn a_freeze_waits_for_what_is_in_flight_and_holds_back_what_comes() {
     rig.disk.release_all();
     rig.run(20);
     assert!(rig.q.is_drained());
-    // Drained stays drained, whoever polls.
+    // Drained stays drained, whoever polls; the driver is left alone, for it may just be started anew.
+    let polls = rig.disk.polls();
     (0..2).for_each(|s| rig.poll(s));
-    assert!(rig.q.is_drained());
+    assert_eq!((rig.q.is_drained(), rig.disk.polls()), (true, polls));
     rig.q.unfreeze();
+    rig.poll(0);
+    assert!(rig.disk.polls() > polls);
     rig.run(20);
     assert_eq!(rig.disk.issues().len(), 3);
     rig.disk.release_all();

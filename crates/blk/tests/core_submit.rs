@@ -100,6 +100,17 @@ fn what_the_disk_cannot_do_is_refused_with_the_kernels_status() {
 }
 
 #[test]
+fn a_largest_request_the_disk_cannot_have_is_refused() {
+    for (kb, text) in [(3, "4..=512"), (513, "4..=512"), (8, "16..=512")] {
+        let lbs = if kb == 8 { 16384 } else { 512 };
+        let b = with_limits(|l| (l.logical_block_size, l.physical_block_size) = (lbs, lbs));
+        let c = QueueConfig { max_sectors_kb: Some(kb), ..config("none") };
+        let e = Rig::try_new(1, b, c, &[0]).err().expect("refused").to_string();
+        assert!(e.contains(&format!("max_sectors_kb={kb}")) && e.contains(text), "{e}");
+    }
+}
+
+#[test]
 fn operations_without_support_and_writes_to_a_read_only_disk_are_refused() {
     let mut rig = Rig::new(
         2,

@@ -127,6 +127,7 @@ struct Inner {
     events: Vec<Event>,
     issued: usize,
     batches: usize,
+    polls: usize,
     calls: Vec<QueueRqStatus>,
 }
 
@@ -159,6 +160,7 @@ impl MemDisk {
                 events: Vec::new(),
                 issued: 0,
                 batches: 0,
+                polls: 0,
                 calls: Vec::new(),
             }),
         })
@@ -224,6 +226,11 @@ impl MemDisk {
     /// Answers of all calls of `queue_rqs` so far.
     pub fn calls(&self) -> Vec<QueueRqStatus> {
         self.inner().calls.clone()
+    }
+
+    /// How often `poll` was called so far.
+    pub fn polls(&self) -> usize {
+        self.inner().polls
     }
 
     /// Whether polling this hctx at `now` would find something.
@@ -500,6 +507,7 @@ impl Driver for MemDisk {
         let i = &mut *guard;
         let (h, manual) = (hctx.index(), i.behaviour.manual);
         assert!(h < i.pending.len(), "hctx {h} of {} polled", i.pending.len());
+        i.polls += 1;
         while done.room() > 0 {
             let due = i.pending[h].iter().filter(|p| p.is_due(manual, now.as_ns())).count();
             if due == 0 {
