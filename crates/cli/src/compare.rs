@@ -66,7 +66,6 @@ impl Request {
             entropy: self.plan.seed(),
             stop: Arc::clone(&stop),
         };
-        spec.check().map_err(Failure::new)?;
         let mut screen = Screen::new(&self, Arc::clone(&stop));
         let mut setup = Setup::default();
         let open = || {
@@ -85,7 +84,9 @@ impl Request {
             ResultsWriter::create(&self.results, &header)
         };
         let mut comparison = match lab::run::compare(&spec, open, &mut screen) {
-            Err(CompareError::Side { side, label, source }) => return Err(Failure::from(source.within(&format!("{side:?} ({label})")))),
+            Err(CompareError::Side { side, label, source }) => {
+                return Err(Failure::from(source.within(&format!("{side:?} ({label})"))));
+            }
             done => done.map_err(Failure::new)?,
         };
         drop(screen);
@@ -152,7 +153,7 @@ fn side(flag: &str, given: &[String], args: &CompareArgs) -> Result<SideSpec, Fa
             rest = next;
         }
     }
-    host::run::configure(&spec.settings).map_err(|e| Failure::new(format!("{flag}: {e}")))?;
+    host::run::check_settings(&spec.settings).map_err(|e| Failure::new(format!("{flag}: {e}")))?;
     Ok(spec)
 }
 
@@ -196,7 +197,8 @@ impl Screen {
         let in_run = progress.elapsed.as_ns() as f64 / 1e9;
         let mean = if self.index > 0 { Some((elapsed - in_run) / f64::from(self.index)) } else { self.run_seconds };
         let left = mean.map(|run| (run * f64::from(self.runs - self.index) - in_run).max(0.0));
-        let part = left.map_or_else(|| "-.-".to_owned(), |l| format!("{:.1}", 100.0 * elapsed / (elapsed + l).max(1e-9)));
+        let part =
+            left.map_or_else(|| "-.-".to_owned(), |l| format!("{:.1}", 100.0 * elapsed / (elapsed + l).max(1e-9)));
         let what = match self.step {
             Some(Step { side, pair: Some(pair) }) => format!("Pair {} of {}, {side:?}", pair + 1, self.pairs),
             Some(Step { side, pair: None }) => format!("Warm-up, {side:?}"),

@@ -69,9 +69,8 @@ impl IncludeReader for Includes {
 
 fn read_file(path: &Path) -> Result<String, Failure> {
     let name = path.display();
-    let file = std::fs::File::open(path).map_err(|e| {
-        Failure::new(format!("job file '{name}': {e}; name a fio job file, or - for standard input"))
-    })?;
+    let file = std::fs::File::open(path)
+        .map_err(|e| Failure::new(format!("job file '{name}': {e}; name a fio job file, or - for standard input")))?;
     read(file, &format!("job file '{name}'"))
 }
 

@@ -232,10 +232,7 @@ mod tests {
     fn a_timed_run_has_fio_s_line() {
         let jobs = [job(|j| (j.runtime_ns, j.time_based, j.numjobs) = (Some(20_000_000_000), true, 2))];
         let t = thread(ThreadState::Running, 9, 100);
-        assert_eq!(
-            line(&jobs, vec![t, t], 9),
-            "Jobs: 2 (f=2): [r(2)][45.0%][r=22.2MiB/s][r=5688 IOPS][eta 00m:11s]"
-        );
+        assert_eq!(line(&jobs, vec![t, t], 9), "Jobs: 2 (f=2): [r(2)][45.0%][r=22.2MiB/s][r=5688 IOPS][eta 00m:11s]");
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl Request {
     /// Reads the job file and checks settings, target and output.
     pub fn resolve(args: &RunArgs) -> Result<Request, Failure> {
         let jobs = job::load(&args.job, &[])?;
-        host::run::configure(&args.job.settings)?;
+        host::run::check_settings(&args.job.settings)?;
         if let Some(target) = &args.job.target {
             host::target::TargetSpec::parse(target)?;
         }

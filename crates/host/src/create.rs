@@ -138,7 +138,8 @@ fn check_free(path: &Path, need: u64) -> Result<()> {
     // SAFETY: `name` is a C string, `stat` a writable statvfs.
     let ret = unsafe { libc::statvfs(name.as_ptr(), stat.as_mut_ptr()) };
     if ret != 0 {
-        return Err(Error::last_os(format!("directory '{}' for '{}'", dir.display(), path.display())));
+        let (dir, path) = (dir.display(), path.display());
+        return Err(Error::last_os(format!("'{path}' needs a directory '{dir}': make it first, or fix the path")));
     }
     // SAFETY: the kernel filled it, and zeroed memory is a valid one anyway.
     let stat = unsafe { stat.assume_init() };

@@ -147,7 +147,10 @@ fn bounds(queue: &Queue) -> Vec<Bound> {
     let mut bounds = vec![Bound {
         what: "requests at the driver",
         limit: tags * hctxs,
-        because: format!("(queue_depth={} - reserved_tags={}) x {hctxs} hardware queues", c.queue_depth, c.reserved_tags),
+        because: format!(
+            "(queue_depth={} - reserved_tags={}) x {hctxs} hardware queues",
+            c.queue_depth, c.reserved_tags
+        ),
     }];
     match (c.mode, queue.scheduler().as_str()) {
         (Mode::Sq, _) => bounds.push(Bound {

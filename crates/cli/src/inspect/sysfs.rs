@@ -219,7 +219,9 @@ fn notes(d: &Device, scsi_use_blk_mq: Option<&str>) -> Vec<String> {
     } else if d.nr_hw_queues.is_none() && is_legacy {
         notes.push("single-queue: its elevators are those of the legacy block layer".to_owned());
     } else if d.nr_hw_queues.is_none() {
-        notes.push("no mq directory: it takes bios as they come (no request queue of its own), or is not shown".to_owned());
+        notes.push(
+            "no mq directory: it takes bios as they come (no request queue of its own), or is not shown".to_owned(),
+        );
     }
     if let (Some(value), Some(kind)) = (scsi_use_blk_mq, d.kind.as_deref())
         && kind != "scsi"
@@ -242,7 +244,8 @@ fn selected(list: &str) -> String {
 }
 
 fn parameters(root: &Path) -> Vec<Parameter> {
-    let at = |module: &str, name: &str| -> PathBuf { root.join("sys/module").join(module).join("parameters").join(name) };
+    let at =
+        |module: &str, name: &str| -> PathBuf { root.join("sys/module").join(module).join("parameters").join(name) };
     let all = PARAMETERS.iter().map(|(module, name, help)| Parameter {
         name: format!("{module}.{name}"),
         value: line(&at(module, name)),

@@ -12,7 +12,7 @@ mod prepare;
 mod watch;
 
 pub use disk::{Disk, Queue, Submitter};
-pub use prepare::{Prepared, RunPlan, configure, is_target, prepare};
+pub use prepare::{Prepared, RunPlan, check_settings, configure, is_target, prepare};
 pub use usage::{Who, nr_cpus, page_bytes, since, usage};
 pub use wake::{WakeTable, Waker};
 pub use watch::{InFlight, Progress, ThreadProgress, ThreadState};

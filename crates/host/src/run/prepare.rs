@@ -10,7 +10,7 @@ use super::worker::{Live, Worker, slot_bytes};
 use crate::create::{self, Layout};
 use crate::driver::HostDriver;
 use crate::driver::file::FileWarning;
-use crate::driver::null::NullOptions;
+use crate::driver::null::{Null, NullOptions};
 use crate::error::{Error, Result};
 use crate::mem::{BufferPool, Regions};
 use crate::target::{Needs, TargetSpec};
@@ -80,6 +80,7 @@ pub fn configure(settings: &[(String, String)]) -> Result<QueueConfig> {
 /// Checks the plan, creates missing files, opens and starts the disks and makes the threads.
 pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
     let config = configure(plan.settings)?;
+    probe(&config)?;
     let instances = schedule::plan(jobs, plan.entropy).map_err(|e| Error::usage(e.to_string()))?;
     let targets = targets(jobs, &instances, plan.target)?;
     let regions = Arc::new(Regions::new());
@@ -113,6 +114,18 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
     prepared.workers = numbered.into_iter().map(|(_, w)| w).collect();
     mark_lazy(&mut prepared.workers);
     Ok(prepared)
+}
+
+/// Refuses settings that no disk can have, without opening one.
+pub fn check_settings(settings: &[(String, String)]) -> Result<()> {
+    probe(&configure(settings)?)
+}
+
+/// Refuses settings that no disk can have (an unknown elevator, its tunables) before a file is made for one.
+fn probe(config: &QueueConfig) -> Result<()> {
+    // The limit of a request's size is the driver's own.
+    let config = QueueConfig { max_sectors_kb: None, ..config.clone() };
+    Disk::new(Arc::new(Null::new(NullOptions::default())), config).map(drop)
 }
 
 /// Distinct targets in order of first use.

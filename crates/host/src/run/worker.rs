@@ -285,9 +285,10 @@ impl Loop {
 #[cold]
 fn verify(job: &mut JobThread, buffers: &mut BufferPool, slot: u32, errors: &mut Vec<VerifyError>) {
     if let Err(e) = buffers.with_slot(slot, |buf| job.verify(slot, buf))
-        && errors.len() < VERIFY_REPORTS {
-            errors.push(e);
-        }
+        && errors.len() < VERIFY_REPORTS
+    {
+        errors.push(e);
+    }
 }
 
 /// Bytes of buffer an operation of a job needs per slot.

@@ -9,7 +9,7 @@ use super::num;
 use crate::little::Little;
 use crate::stage::{HctxCounts, StageFacts, StageTimes};
 
-/// Hardware queues listed one by one; with more of them the rest is summed in one line.
+/// Hardware queues listed one by one; with more busy ones the rest is summed in one line, and idle ones are counted.
 const HCTX_LINES: usize = 16;
 
 /// The block of lines; empty when nothing was measured.
@@ -63,14 +63,19 @@ fn hctx_lines(out: &mut String, hctx: &[HctxCounts]) {
             "  {name:<13}: queued={queued}, run={run}, per driver call={per_call:.1}, requeues={requeues}"
         );
     };
-    let shown = if hctx.len() > HCTX_LINES { HCTX_LINES - 1 } else { hctx.len() };
-    for (i, h) in hctx[..shown].iter().enumerate() {
+    let busy: Vec<(usize, &HctxCounts)> =
+        hctx.iter().enumerate().filter(|(_, h)| **h != HctxCounts::default()).collect();
+    let shown = if busy.len() > HCTX_LINES { HCTX_LINES - 1 } else { busy.len() };
+    for (i, h) in &busy[..shown] {
         line(out, &format!("hctx {i}"), h);
     }
-    if let Some((first, rest)) = hctx[shown..].split_first() {
-        let mut sum = StageFacts { hctx: vec![*first], ..StageFacts::default() };
-        rest.iter().for_each(|h| sum.merge(&StageFacts { hctx: vec![*h], ..StageFacts::default() }));
-        line(out, &format!("hctx {shown}-{}", hctx.len() - 1), &sum.hctx[0]);
+    if let Some(((_, first), rest)) = busy[shown..].split_first() {
+        let mut sum = StageFacts { hctx: vec![**first], ..StageFacts::default() };
+        rest.iter().for_each(|(_, h)| sum.merge(&StageFacts { hctx: vec![**h], ..StageFacts::default() }));
+        line(out, &format!("{} other hctx", rest.len() + 1), &sum.hctx[0]);
+    }
+    if busy.len() < hctx.len() {
+        let _ = writeln!(out, "  idle         : {} hctx without I/O", hctx.len() - busy.len());
     }
 }
 
@@ -119,8 +124,11 @@ mod tests {
         f.hctx = vec![f.hctx[0]; 40];
         let out = text(&f);
         assert_eq!(out.matches("hctx ").count(), HCTX_LINES);
-        assert!(out.contains("  hctx 15-39   : queued=2500, run=1250, per driver call=4.0, requeues=25\n"), "{out}");
+        assert!(out.contains("  25 other hctx: queued=2500, run=1250, per driver call=4.0, requeues=25\n"), "{out}");
         f.hctx.truncate(16);
-        assert!(text(&f).contains("  hctx 15      : queued=100"), "sixteen still fit");
+        f.hctx.resize(40, HctxCounts::default());
+        let out = text(&f);
+        assert!(out.contains("  hctx 15      : queued=100"), "sixteen still fit: {out}");
+        assert!(out.contains("  idle         : 24 hctx without I/O\n"), "{out}");
     }
 }

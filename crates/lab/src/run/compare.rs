@@ -81,7 +81,7 @@ impl CompareSpec<'_> {
         for side in [Side::A, Side::B] {
             let spec = self.side(side);
             let target = spec.target.as_deref().map_or(Ok(()), |t| TargetSpec::parse(t).map(drop));
-            host::run::configure(&spec.settings).map(drop).and(target).map_err(|e| self.failed(side, e))?;
+            host::run::check_settings(&spec.settings).and(target).map_err(|e| self.failed(side, e))?;
         }
         Ok(())
     }

@@ -4,9 +4,9 @@
 //! Guarantees: one block per job thread, or per reporting group where the job says `group_reporting`, in fio's order. The
 //! disk statistics are those of the run's own disks, which is where its I/O went; fio's are the kernel's.
 
+use blk::bio::Op;
 use host::run::DiskOutcome;
 use workload::stats::JobStats;
-use blk::bio::Op;
 
 use super::Run;
 use crate::report::fio_model::{DiskUtil, FioReport, JobReport, version};

@@ -174,16 +174,14 @@ impl Run<'_> {
         let cpu = self.outcome.process.usr_ns + self.outcome.process.sys_ns;
         let mut metrics = RunMetrics::of(&stats, None);
         // Costs are over the measured part of the run, whose I/Os the outcome counts.
-        metrics.cpu_per_io_ns =
-            (cpu > 0 && self.outcome.ios > 0).then(|| cpu as f64 / self.outcome.ios as f64);
+        metrics.cpu_per_io_ns = (cpu > 0 && self.outcome.ios > 0).then(|| cpu as f64 / self.outcome.ios as f64);
         metrics
     }
 
     /// CPU time of the job threads in percent of one CPU each.
     pub fn job_cpu_percent(&self) -> Option<f64> {
-        let (cpu, ran) = self.stats().fold((0, 0), |(cpu, ran), s| {
-            (cpu + s.cpu.usr_ns + s.cpu.sys_ns, ran + s.runtime_ns)
-        });
+        let (cpu, ran) =
+            self.stats().fold((0, 0), |(cpu, ran), s| (cpu + s.cpu.usr_ns + s.cpu.sys_ns, ran + s.runtime_ns));
         (ran > 0).then(|| 100.0 * cpu as f64 / ran as f64)
     }
 

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A directory of its own for each test, and mqblk run in it under a time limit.
+
+// Each test file uses a part of this.
+#![allow(dead_code, reason = "shared by several test programs")]
+
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Seconds after which coreutils' `timeout` ends a program that hangs; no test comes near it.
+const LIMIT_S: &str = "120";
+
+/// A directory that is removed with the test.
+pub struct Dir(PathBuf);
+
+impl Dir {
+    /// A new directory under the build directory, which is on a real disk where /tmp may be memory.
+    pub fn new(test: &str) -> Dir {
+        Dir::below(Path::new(env!("CARGO_TARGET_TMPDIR")), test)
+    }
+
+    /// A new directory under the system's one for temporary files, which every user can reach.
+    pub fn public(test: &str) -> Dir {
+        Dir::below(&std::env::temp_dir(), test)
+    }
+
+    fn below(base: &Path, test: &str) -> Dir {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = base.join(format!("{test}-{}-{n}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        Dir(dir)
+    }
+
+    /// A path in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes a file in it.
+    pub fn file(&self, name: &str, text: &str) -> &Dir {
+        fs::write(self.path(name), text).unwrap();
+        self
+    }
+
+    /// What is in it, sorted.
+    pub fn list(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// mqblk with these arguments in this directory, not yet started.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mqblk"));
+        command.args(args).current_dir(&self.0).stdin(Stdio::null());
+        command
+    }
+
+    /// Any program in this directory, under the time limit.
+    pub fn program(&self, program: &str, args: &[&str]) -> Done {
+        let mut command = Command::new("timeout");
+        command.args(["-k", "5", LIMIT_S, program]).args(args).current_dir(&self.0).stdin(Stdio::null());
+        Done::of(command.output().unwrap(), args)
+    }
+
+    /// Runs mqblk to its end.
+    pub fn mqblk(&self, args: &[&str]) -> Done {
+        self.program(env!("CARGO_BIN_EXE_mqblk"), args)
+    }
+
+    /// Runs mqblk as an ordinary user: as uid 65534 where the test runs as root, from a copy that this user can reach.
+    pub fn as_nobody(&self, args: &[&str]) -> Done {
+        let home = std::env::temp_dir().join(format!("mqblk-nobody-{}", std::process::id()));
+        fs::create_dir_all(&home).unwrap();
+        let program = home.join("mqblk");
+        if !program.exists() {
+            fs::copy(env!("CARGO_BIN_EXE_mqblk"), &program).unwrap();
+        }
+        let mut command = Command::new(&program);
+        command.args(args).current_dir(&self.0).stdin(Stdio::null());
+        if fs::metadata("/proc/self").unwrap().uid() == 0 {
+            command.uid(65534);
+        }
+        let done = Done::of(command.output().unwrap(), args);
+        fs::remove_dir_all(&home).unwrap();
+        done
+    }
+
+    /// Runs mqblk to its end with `input` on its standard input.
+    pub fn mqblk_with_input(&self, args: &[&str], input: &str) -> Done {
+        let mut command = Command::new("timeout");
+        command.args(["-k", "5", LIMIT_S, env!("CARGO_BIN_EXE_mqblk")]).args(args).current_dir(&self.0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        Done::of(child.wait_with_output().unwrap(), args)
+    }
+
+    /// The directory.
+    pub fn as_path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A program that has ended.
+#[derive(Debug)]
+pub struct Done {
+    pub status: i32,
+    pub out: String,
+    pub err: String,
+    args: Vec<String>,
+}
+
+impl Done {
+    /// From what `Command` gives.
+    pub fn of(output: Output, args: &[&str]) -> Done {
+        Done {
+            status: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+            args: args.iter().map(|a| (*a).to_owned()).collect(),
+        }
+    }
+
+    /// Asserts the exit status.
+    #[track_caller]
+    pub fn exits(self, status: i32) -> Done {
+        assert_eq!(self.status, status, "{:?}\n{}\n{}", self.args, self.out, self.err);
+        self
+    }
+
+    /// Standard output as JSON.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {:?}\n{}\n{}", self.args, self.out, self.err))
+    }
+
+    /// Asserts that each of these stands on standard error.
+    #[track_caller]
+    pub fn says(&self, needles: &[&str]) {
+        for needle in needles {
+            assert!(self.err.contains(needle), "{needle:?} is not in\n{}\nof {:?}", self.err, self.args);
+        }
+        assert!(!self.err.contains("panicked"), "{}", self.err);
+    }
+
+    /// Asserts that each of these stands on standard output.
+    #[track_caller]
+    pub fn prints(&self, needles: &[&str]) {
+        for needle in needles {
+            assert!(self.out.contains(needle), "{needle:?} is not in\n{}\nof {:?}", self.out, self.args);
+        }
+    }
+}
+
+/// A number in a JSON value, by path.
+#[track_caller]
+pub fn number(v: &Value, pointer: &str) -> f64 {
+    v.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number at {pointer} in {v:#}"))
+}

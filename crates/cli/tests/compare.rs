@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mqblk compare` from the outside. No verdict of a comparison of like with like is asserted: two in a hundred may differ.
+
+mod common;
+
+use common::{Dir, number};
+use std::fs;
+
+const JOB: &str = "[a]\nrw=randread\nsize=1m\nbs=4k\nioengine=libaio\niodepth=4\nnorandommap\n";
+const SHORT: [&str; 4] = ["--pairs", "10", "--runtime", "20ms"];
+
+#[test]
+fn a_slower_device_is_called_slower_and_the_pairs_are_on_disk() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", JOB);
+    let sides =
+        ["--a", "target=model:size=1g,lat_us=100,iops=100000", "--b", "mode=sq,target=model:size=1g,lat_us=4000"];
+    let args = [&["compare", "j.fio", "--seed", "1", "--results", "r.jsonl"], &sides[..], &SHORT[..]].concat();
+    let done = dir.mqblk(&args).exits(1);
+    done.prints(&[
+        "B is slower: IOPS -",
+        "  A: target=model:size=1g,lat_us=100,iops=100000\n  B: mode=sq,target=model:size=1g,lat_us=4000\n",
+        "B/A [95% interval]",
+        "B is worse\n",
+        "where time went",
+        "warning: only 10 pairs",
+        "repeat: mqblk compare j.fio --seed 1",
+        "results: r.jsonl\n",
+    ]);
+    let raw = fs::read(dir.path("r.jsonl")).unwrap();
+    let results = lab::results::read(raw.as_slice(), "r.jsonl").unwrap();
+    assert_eq!((results.runs.len(), results.header.plan.seed(), results.cut_off), (20, 1, false));
+    assert_eq!(results.header.job, JOB);
+    let again = results.evaluate();
+    assert_eq!(again.verdict, results.comparison.unwrap().verdict);
+}
+
+#[test]
+fn json_and_exit_status_agree() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", JOB);
+    let args = ["compare", "j.fio", "--a", "default", "--b", "default", "--target", "null", "--json"];
+    let done = dir.mqblk(&[&args[..], &SHORT].concat());
+    let v = done.json();
+    assert_eq!(done.status, i32::from(v["difference"].as_bool().unwrap()), "{v:#}");
+    assert_eq!(number(&v, "/pairs_done"), 10.0);
+    assert!(v["command"].as_str().unwrap().contains(" --seed="), "the seed that was drawn is in the command");
+    let made: Vec<String> = dir.list().into_iter().filter(|n| n != "j.fio").collect();
+    assert!(made.len() == 1 && made[0].starts_with("mqblk-compare-2") && made[0].ends_with("Z.jsonl"), "{made:?}");
+}
+
+#[test]
+fn settings_of_a_side_go_over_those_of_both() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", JOB);
+    let args = ["compare", "j.fio", "--set", "nr_cpus=4", "--set", "nr_hw_queues=4", "--target", "null", "--json"];
+    let sides = ["--a", "nr_hw_queues=1", "--b", "scheduler=mq-deadline", "--b", "iosched.read_expire=9"];
+    let v = dir.mqblk(&[&args[..], &sides, &SHORT].concat()).json();
+    let hctxs = |side: &str| v[side]["stages"]["hctx"].as_array().unwrap().len();
+    assert_eq!((hctxs("a"), hctxs("b")), (1, 4), "{v:#}");
+    assert_eq!(v["b"]["label"], "scheduler=mq-deadline,iosched.read_expire=9");
+}
+
+#[test]
+fn a_file_is_made_once_and_used_by_both_sides() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", &format!("{JOB}filename=data\n"));
+    let args = ["compare", "j.fio", "--a", "mode=sq", "--b", "mode=mq", "--results", "r"];
+    let done = dir.mqblk(&[&args[..], &SHORT].concat());
+    assert!((0..=1).contains(&done.status), "{done:?}");
+    assert_eq!(dir.list(), ["data", "j.fio", "r"]);
+    assert_eq!(fs::metadata(dir.path("data")).unwrap().len(), 1 << 20);
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mqblk run` from the outside: targets, layouts, exit status, verification, interruption.
+
+mod common;
+
+use common::{Dir, number};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Stdio};
+
+const JOB: &str = "[a]\nrw=randrw\nsize=1m\nbs=4k\nioengine=libaio\niodepth=8\n";
+
+fn keys(v: &Value) -> Vec<&str> {
+    v.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[test]
+fn every_target_moves_the_bytes_of_the_job() {
+    let dir = Dir::new("run");
+    dir.file("j.fio", JOB);
+    for target in ["null:size=1g", "ram:size=2m", "model:size=2m,over=ram,lat_us=10", "file:data", "data"] {
+        for mode in ["mode=mq", "mode=sq"] {
+            let v = dir.mqblk(&["run", "j.fio", "--target", target, "--set", mode, "--json"]).exits(0).json();
+            let moved = |d: &str| number(&v, &format!("/jobs/0/{d}/io_bytes"));
+            assert_eq!(moved("read") + moved("write"), 1048576.0, "{target} {mode}");
+            assert_eq!(number(&v, "/jobs/0/error"), 0.0);
+        }
+    }
+    assert_eq!(dir.list(), ["data", "j.fio"], "only the file that was named");
+    assert_eq!(fs::metadata(dir.path("data")).unwrap().len(), 1 << 20);
+}
+
+#[test]
+fn the_text_has_fio_s_lines_and_then_ours() {
+    let dir = Dir::new("run");
+    dir.file("j.fio", JOB);
+    let done = dir.mqblk(&["run", "j.fio", "--target", "ram:size=2m", "--set", "scheduler=mq-deadline"]).exits(0);
+    done.prints(&[
+        "a: (g=0): rw=randrw, bs=(R) 4096B-4096B, (W) 4096B-4096B, (T) 4096B-4096B, ioengine=libaio, iodepth=8\n",
+        "Starting 1 thread\n",
+        "a: (groupid=0, jobs=1): err= 0: pid=",
+        "    clat percentiles (nsec):\n",
+        "     issued rwts: total=",
+        "Run status group 0 (all jobs):\n",
+        "Disk stats (read/write):\n  ram:size=2m: ios=",
+        "\nInside the block layer:\nram:size=2m: mode=mq, nr_hw_queues=",
+        "     scheduler : ",
+        "  merges       : ",
+        "  hctx 0       : queued=256, ",
+        "  cost         : cpu=",
+    ]);
+    assert_eq!(done.err, "");
+}
+
+#[test]
+fn json_has_fio_s_keys_and_one_of_ours() {
+    let dir = Dir::new("run");
+    dir.file("j.fio", &format!("[global]\nrandseed=7\n{JOB}[b]\nrw=write\nsize=64k\n"));
+    let args = ["run", "j.fio", "--target", "null:size=1g", "--job-set", "norandommap", "--job-set", "bs=8k"];
+    let v = dir.mqblk(&[&args[..], &["--json"]].concat()).exits(0).json();
+    assert_eq!(
+        keys(&v),
+        ["disk_util", "fio version", "global options", "jobs", "mqblk", "time", "timestamp", "timestamp_ms"]
+    );
+    assert_eq!(v["jobs"].as_array().unwrap().len(), 2);
+    assert_eq!(v["global options"]["bs"], "8k");
+    assert_eq!(v["jobs"][0]["job options"]["iodepth"], "8");
+    assert_eq!(number(&v, "/jobs/1/write/total_ios"), 8.0, "--job-set acts on every job");
+    let settings: Vec<&str> = v["mqblk"]["settings"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(settings.contains(&"target=null:size=1g") && settings.contains(&"mode=mq"), "{settings:?}");
+    assert_eq!(number(&v, "/mqblk/stages/ios"), 136.0);
+    assert!(v["mqblk"]["command"].as_str().unwrap().starts_with("mqblk run j.fio --target null:size=1g"));
+    assert!(v["jobs"][1]["write"]["clat_ns"].get("bins").is_none());
+
+    let plus = dir.mqblk(&[&args[..], &["--json+"]].concat()).exits(0).json();
+    let bins = plus["jobs"][1]["write"]["clat_ns"]["bins"].as_object().unwrap();
+    assert_eq!(bins.values().filter_map(Value::as_u64).sum::<u64>(), 8);
+
+    let both = dir.mqblk(&[&args[..], &["--output-format", "normal,json"]].concat()).exits(0);
+    let at = both.out.find("\n{\n").expect("JSON after the text");
+    assert!(both.out[..at].contains("Run status group 0"));
+    assert!(serde_json::from_str::<Value>(&both.out[at..]).is_ok());
+}
+
+#[test]
+fn results_go_to_a_file_when_one_is_named() {
+    let dir = Dir::new("run");
+    dir.file("j.fio", JOB).file("out", &"old ".repeat(100_000));
+    let done = dir.mqblk(&["run", "j.fio", "--target", "null", "--json", "--output", "out"]).exits(0);
+    assert_eq!(done.out, "");
+    let v: Value =
+        serde_json::from_str(&fs::read_to_string(dir.path("out")).unwrap()).expect("nothing of the old file");
+    assert_eq!(v["jobs"][0]["jobname"], "a");
+}
+
+#[test]
+fn jobs_come_from_standard_input_and_sections_are_chosen() {
+    let dir = Dir::new("run");
+    let job = "[a]\nsize=64k\nrw=write\n[b]\nsize=8k\n[c]\nsize=4k\n";
+    let args = ["run", "-", "--target", "null", "--json", "--section", "c", "--section", "a"];
+    let v = dir.mqblk_with_input(&args, job).exits(0).json();
+    let names: Vec<_> = v["jobs"].as_array().unwrap().iter().map(|j| j["jobname"].as_str().unwrap()).collect();
+    assert_eq!(names, ["a", "c"]);
+    dir.mqblk_with_input(&["run", "-"], "[a]\nbs=7\n").exits(2).says(&["stdin:2: bs=7"]);
+}
+
+#[test]
+fn warnings_are_said_and_change_nothing() {
+    let dir = Dir::new("run");
+    dir.file("j.fio", "[a]\nsize=64k\niodepth=4\n");
+    let done = dir.mqblk(&["run", "j.fio", "--target", "null"]).exits(0);
+    done.says(&["warning: j.fio:3: iodepth=4:", "use ioengine=libaio"]);
+    done.prints(&["total=16,0,0,0"]);
+}
+
+#[test]
+fn verified_data_is_found_and_a_changed_block_is_a_violation() {
+    let dir = Dir::new("run");
+    dir.file("w.fio", "[a]\nfilename=data\nrw=randwrite\nsize=1m\nbs=4k\nioengine=libaio\niodepth=16\nverify=crc32c\n");
+    for set in ["mode=sq", "scheduler=mq-deadline", "max_sectors_kb=4"] {
+        let v = dir.mqblk(&["run", "w.fio", "--set", set, "--json"]).exits(0).json();
+        assert_eq!((number(&v, "/jobs/0/write/total_ios"), number(&v, "/jobs/0/read/total_ios")), (256.0, 256.0));
+    }
+    let read = "[check]\nfilename=data\nrw=read\nsize=1m\nbs=4k\nverify=crc32c\n";
+    dir.file("r.fio", read);
+    dir.mqblk(&["run", "r.fio"]).exits(0);
+    let mut bytes = fs::read(dir.path("data")).unwrap();
+    bytes[40960 + 1000] ^= 1;
+    fs::write(dir.path("data"), bytes).unwrap();
+    let done = dir.mqblk(&["run", "r.fio"]).exits(1);
+    done.says(&["job 'check': ", "40960", "1 blocks do not hold what was written", "to repeat: mqblk run r.fio"]);
+    done.prints(&["err=84"]);
+}
+
+/// Starts a run that tells its progress, and waits until it has told some.
+fn started(dir: &Dir, args: &[&str]) -> (Child, BufReader<std::process::ChildStderr>) {
+    let mut child = dir.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut err = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    // The first line may come before the first I/O.
+    for _ in 0..2 {
+        line.clear();
+        err.read_line(&mut line).unwrap();
+    }
+    (child, err)
+}
+
+fn signal(child: &Child, name: &str) {
+    let status = std::process::Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+fn ended(child: Child, mut err: BufReader<std::process::ChildStderr>, args: &[&str]) -> common::Done {
+    let mut rest = Vec::new();
+    err.read_to_end(&mut rest).unwrap();
+    let mut output = child.wait_with_output().unwrap();
+    output.stderr = rest;
+    common::Done::of(output, args)
+}
+
+#[test]
+fn ctrl_c_ends_a_run_with_what_it_has() {
+    let dir = Dir::new("run");
+    let target = "filename=model:size=1g,iops=1000";
+    dir.file(
+        "j.fio",
+        &format!("[a]\n{target}\nrw=randread\nruntime=600\ntime_based\nnorandommap\n[b]\n{target}\nstonewall\n"),
+    );
+    for name in ["INT", "TERM"] {
+        let args = ["run", "j.fio", "--eta=always", "--json"];
+        let (child, err) = started(&dir, &args);
+        signal(&child, name);
+        let done = ended(child, err, &args).exits(130);
+        done.says(&["broken off; results are those until then"]);
+        let v = done.json();
+        assert_eq!(v["jobs"].as_array().unwrap().len(), 1, "the job that never started has no block");
+        assert!(number(&v, "/jobs/0/read/total_ios") > 0.0 && number(&v, "/jobs/0/error") == 0.0);
+    }
+    assert_eq!(dir.list(), ["j.fio"]);
+}
+
+#[test]
+fn i_o_errors_are_a_violation_with_the_results_so_far() {
+    let dir = Dir::new("run");
+    dir.file("j.fio", "[a]\nfilename=data\nrw=randread\nsize=1m\nruntime=600\ntime_based\nrate_iops=500\n");
+    let args = ["run", "j.fio", "--eta=always", "--set", "queue_depth=8"];
+    let (child, err) = started(&dir, &args);
+    // Behind the end of a file there is nothing to read.
+    fs::File::options().write(true).open(dir.path("data")).unwrap().set_len(0).unwrap();
+    let done = ended(child, err, &args).exits(1);
+    done.says(&["1 I/Os failed; to repeat: mqblk run j.fio --eta=always --set queue_depth=8"]);
+    done.prints(&["err= 5 (Input/output error)", "Inside the block layer:"]);
+}
+
+#[test]
+fn progress_is_fio_s_line() {
+    let dir = Dir::new("run");
+    dir.file("j.fio", "[a]\nrw=randread\nruntime=1500ms\ntime_based\nnorandommap\nnumjobs=2\nsize=1m\n");
+    let done = dir.mqblk(&["run", "j.fio", "--target", "null", "--eta=always"]).exits(0);
+    let line = done.err.lines().nth(1).unwrap_or_else(|| panic!("{done:?}"));
+    assert!(
+        line.starts_with("Jobs: 2 (f=2): [r(2)][") && line.contains("%][r=") && line.contains("[eta 00m:0"),
+        "{line}"
+    );
+    let done = dir.mqblk(&["run", "j.fio", "--target", "null"]).exits(0);
+    assert_eq!(done.err, "", "a pipe is no terminal");
+}
