@@ -131,7 +131,11 @@ struct Inner {
     calls: Vec<QueueRqStatus>,
 }
 
+type Hook = Box<dyn FnOnce() + Send>;
+
 pub struct MemDisk {
+    /// Run at the end of coming `queue_rqs` calls: what "another thread" does before the answer is seen.
+    hooks: Mutex<VecDeque<Option<Hook>>>,
     limits: Limits,
     capacity: u64,
     mem: Arc<Mem>,
@@ -143,6 +147,7 @@ const NEVER_SAFE: u64 = u64::MAX;
 impl MemDisk {
     pub fn new(behaviour: Behaviour, mem: Arc<Mem>, seed: u64) -> Arc<MemDisk> {
         Arc::new(MemDisk {
+            hooks: Mutex::default(),
             limits: behaviour.limits,
             capacity: behaviour.capacity,
             mem,
@@ -178,6 +183,13 @@ impl MemDisk {
     /// The next requests are answered so, one entry each; afterwards as the behaviour says.
     pub fn script(&self, answers: impl IntoIterator<Item = Answer>) {
         self.inner().script.extend(answers);
+    }
+
+    /// Lets `skip` calls of `queue_rqs` pass and runs `hook` at the end of the next, after its answer is settled.
+    pub fn interleave(&self, skip: usize, hook: impl FnOnce() + Send + 'static) {
+        let mut hooks = self.hooks.lock().expect("no test panics here");
+        hooks.extend((0..skip).map(|_| None));
+        hooks.push_back(Some(Box::new(hook)));
     }
 
     /// The next `n` calls of `start` fail.
@@ -498,6 +510,11 @@ impl Driver for MemDisk {
         };
         if i.behaviour.record {
             i.calls.push(status);
+        }
+        drop(guard);
+        let hook = self.hooks.lock().expect("no test panics here").pop_front().flatten();
+        if let Some(hook) = hook {
+            hook();
         }
         status
     }
