@@ -187,6 +187,8 @@ impl Rig {
         }
         self.submitter.finish_plug(now());
         self.collect(&mut statuses);
+        // A test may not call again for a while, and a freeze is not to wait for that.
+        self.submitter.rest();
         for (slot, _) in &bios {
             // SAFETY: every bio has ended.
             unsafe { self.pool.give_back(*slot) };
