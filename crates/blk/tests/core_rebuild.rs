@@ -58,6 +58,27 @@ fn a_freeze_waits_for_what_is_in_flight_and_holds_back_what_comes() {
 }
 
 #[test]
+fn a_freeze_rings_every_submitter_and_an_idle_one_leaves_when_it_polls_or_rests() {
+    for rests in [false, true] {
+        let mut rig = Rig::new(14, manual(), config(1, 1), &[0]);
+        rig.submit(0, read(0));
+        rig.disk.release_all();
+        rig.poll(0);
+        assert_eq!(rig.take_done(0).len(), 1);
+        if rests {
+            rig.subs[0].rest();
+        }
+        rig.q.begin_freeze();
+        assert!(rig.bell.is_rung(rig.subs[0].id()), "it may be asleep");
+        assert_eq!(rig.q.is_drained(), rests, "inside until it says otherwise");
+        rig.poll(0);
+        assert!(rig.q.is_drained());
+        rig.q.unfreeze();
+        rig.check_idle();
+    }
+}
+
+#[test]
 fn freezes_nest() {
     let mut rig = Rig::new(2, manual(), config(1, 1), &[0]);
     rig.q.begin_freeze();
