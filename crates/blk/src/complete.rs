@@ -42,8 +42,11 @@ impl<L: Lock> Env<L> {
         }
     }
 
+    #[inline(never)] // Inlined, it makes every poll save and load the variables of the loops around it.
     fn complete_batch(&self, local: &mut Local, hctx: usize, now: Instant) {
         let mut put = PutBatch::default();
+        // Single-queue mode has no tags of its own to free here.
+        let tags = self.st.sq.is_none().then(|| self.st.alloc_tags(hctx));
         let n = local.completions.items().len();
         self.update_io_ticks(local, now, 0);
         for i in 0..n {
@@ -55,9 +58,16 @@ impl<L: Lock> Env<L> {
             if rq.cpu.get() != self.cpu.index() as u16 && self.steer(rq, hctx, id, status) {
                 continue;
             }
-            self.finish_rq(local, hctx, id, rq, status, now, &mut put);
+            if self.finish_rq(local, hctx, id, rq, status, now)
+                && let Some(tags) = tags
+            {
+                tags.put_later(self.st.tag_of_rq(id, hctx), &mut put, &mut |w| self.wake(w));
+            }
         }
-        self.free_batch(local, hctx, &mut put, now);
+        if let Some(tags) = tags {
+            tags.put_now(&mut put, &mut |w| self.wake(w));
+        }
+        self.after_finish(local, hctx, now);
     }
 
     #[inline]
@@ -90,11 +100,13 @@ impl<L: Lock> Env<L> {
         true
     }
 
-    /// A completion another CPU passed on.
+    /// A completion outside a batch: one that another CPU passed on, or of a request that never started.
+    #[cold]
     pub(crate) fn complete_rq(&self, local: &mut Local, hctx: usize, id: RequestId, status: BlkStatus, now: Instant) {
-        let mut put = PutBatch::default();
-        self.finish_rq(local, hctx, id, self.st.slab.get(id), status, now, &mut put);
-        self.free_batch(local, hctx, &mut put, now);
+        if self.finish_rq(local, hctx, id, self.st.slab.get(id), status, now) {
+            self.st.alloc_tags(hctx).put(self.st.tag_of_rq(id, hctx), None, &mut |w| self.wake(w));
+        }
+        self.after_finish(local, hctx, now);
     }
 
     /// Ends a request the driver refused with an error.
@@ -103,8 +115,8 @@ impl<L: Lock> Env<L> {
         self.complete_rq(local, hctx, id, status, now);
     }
 
-    #[inline]
-    #[allow(clippy::too_many_arguments, reason = "the pieces of one completion, all in registers on the hot path")]
+    /// Ends a completed request. True: its internal tag is the caller's to free; otherwise that happens later.
+    #[inline(always)] // Into the loop over a batch.
     fn finish_rq(
         &self,
         local: &mut Local,
@@ -113,14 +125,18 @@ impl<L: Lock> Env<L> {
         rq: &Request,
         status: BlkStatus,
         now: Instant,
-        put: &mut PutBatch,
-    ) {
+    ) -> bool {
         if rq.has_rqf(rqf::FLUSH_SEQ | rqf::FLUSH_RQ) {
-            return self.flush_completed(local, hctx, id, status, now);
+            self.flush_completed(local, hctx, id, status, now);
+            return false;
         }
         self.end_rq(local, rq, status, now);
+        if self.direct {
+            return true;
+        }
         if self.st.sq.is_some() {
-            return local.scratch.ended.push(id);
+            local.scratch.ended.push(id);
+            return false;
         }
         if let Some(e) = &self.st.elevator {
             if rq.has_rqf(rqf::ELV) {
@@ -128,18 +144,14 @@ impl<L: Lock> Env<L> {
             }
             self.release_driver_tag(hctx, id);
         }
-        let tag = self.st.tag_of_rq(id, hctx);
-        self.st.alloc_tags(hctx).put_later(tag, put, &mut |w| self.wake(w));
+        true
     }
 
-    /// Frees what a batch of completions left to be freed, and runs the hctx if somebody found no tag there.
+    /// What follows the tags of completed requests: in single-queue mode they are freed here, otherwise the hctx is run if
+    /// somebody found no tag there.
     #[inline]
-    fn free_batch(&self, local: &mut Local, hctx: usize, put: &mut PutBatch, now: Instant) {
-        if self.st.sq.is_some() {
-            return self.sq_free_batch(local, now);
-        }
-        self.st.alloc_tags(hctx).put_now(put, &mut |w| self.wake(w));
-        self.after_free(local, hctx, now);
+    fn after_finish(&self, local: &mut Local, hctx: usize, now: Instant) {
+        if self.st.sq.is_some() { self.sq_free_batch(local, now) } else { self.after_free(local, hctx, now) }
     }
 
     /// Frees a request outside a batch.
@@ -154,7 +166,7 @@ impl<L: Lock> Env<L> {
     }
 
     /// Statistics, then every bio of the chain.
-    #[inline]
+    #[inline(always)] // As `finish_rq`.
     fn end_rq(&self, local: &mut Local, rq: &Request, status: BlkStatus, now: Instant) {
         self.shared.counters.account_done(rq, now.as_ns(), status.is_ok());
         self.end_bios_only(local, rq, status);
@@ -169,7 +181,7 @@ impl<L: Lock> Env<L> {
         self.end_own_bio(local, id.index() as u32, self.pool().slot(id.index()), status);
     }
 
-    #[inline]
+    #[inline(always)] // As `finish_rq`.
     fn end_own_bio(&self, local: &mut Local, index: u32, slot: &BioSlot, status: BlkStatus) {
         let parent_index = slot.parent.get();
         let parent = if parent_index == index { slot } else { self.pool().slot(parent_index as usize) };
@@ -282,7 +294,7 @@ impl<L: Lock> Env<L> {
     }
 
     /// Every bio of the chain. For an empty flush this is all: it is counted where its flush command is.
-    #[inline]
+    #[inline(always)] // As `finish_rq`.
     fn end_bios_only(&self, local: &mut Local, rq: &Request, status: BlkStatus) {
         let mut next = rq.bio_head();
         while next != BioId::NONE {

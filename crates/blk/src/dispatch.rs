@@ -26,7 +26,7 @@ const MAX_PASSES: u32 = 64;
 impl<L: Lock> Env<L> {
     /// Hands requests that hold driver tags to the driver. Returns how many of `ids` are dealt with (accepted or ended)
     /// and, when not all, why it stopped.
-    #[inline]
+    #[inline(always)] // Nearly always one call of the driver and nothing else.
     pub(crate) fn queue_rqs(
         &self,
         local: &mut Local,
@@ -34,25 +34,42 @@ impl<L: Lock> Env<L> {
         ids: &[RequestId],
         now: Instant,
     ) -> (usize, QueueRqStatus) {
+        let (accepted, status) = self.call_driver(hctx, ids, now);
+        match status {
+            QueueRqStatus::Queued => (accepted, status),
+            refused => self.queue_refused(local, hctx, ids, accepted, refused, now),
+        }
+    }
+
+    /// One batch for the driver. Returns how many it accepted, which is all of them if it says `Queued`.
+    #[inline(always)] // As its caller.
+    fn call_driver(&self, hctx: usize, ids: &[RequestId], now: Instant) -> (usize, QueueRqStatus) {
+        let (slab, bios) = (&self.st.slab, &self.q.bios);
+        let mut batch = RqBatch { hctx: self.st.hctxs[hctx].id, ids, slab, bios, accepted: 0 };
+        let status = self.q.driver.queue_rqs(&mut batch, now);
         let counters = self.hctx_counters(hctx);
-        let mut from = 0;
+        counters.dispatched.add(batch.accepted as u64);
+        counters.batches.add(1);
+        let all = batch.accepted == ids.len();
+        assert!(all || status != QueueRqStatus::Queued, "driver '{}' left requests behind", self.q.driver.name());
+        (batch.accepted, status)
+    }
+
+    /// Goes on after the driver refused the request at `from` with `status`: one that failed is ended, and the rest is
+    /// offered again until the driver is busy.
+    #[cold]
+    fn queue_refused(
+        &self,
+        local: &mut Local,
+        hctx: usize,
+        ids: &[RequestId],
+        mut from: usize,
+        mut status: QueueRqStatus,
+        now: Instant,
+    ) -> (usize, QueueRqStatus) {
         loop {
-            let mut batch = RqBatch {
-                hctx: self.st.hctxs[hctx].id,
-                ids: &ids[from..],
-                slab: &self.st.slab,
-                bios: &self.q.bios,
-                accepted: 0,
-            };
-            let status = self.q.driver.queue_rqs(&mut batch, now);
-            from += batch.accepted;
-            counters.dispatched.add(batch.accepted as u64);
-            counters.batches.add(1);
             match status {
-                QueueRqStatus::Queued => {
-                    assert!(from == ids.len(), "driver '{}' left requests behind", self.q.driver.name());
-                    return (from, status);
-                }
+                QueueRqStatus::Queued => return (from, status),
                 QueueRqStatus::Error(s) => {
                     // What ends here may free a tag somebody waits for; that run is owed, not made from inside this one,
                     // or a driver that fails everything would be answered by recursion.
@@ -65,10 +82,13 @@ impl<L: Lock> Env<L> {
                     }
                 }
                 busy => {
-                    counters.requeues.add(1);
+                    self.hctx_counters(hctx).requeues.add(1);
                     return (from, busy);
                 }
             }
+            let (accepted, next) = self.call_driver(hctx, &ids[from..], now);
+            from += accepted;
+            status = next;
         }
     }
 

@@ -174,17 +174,28 @@ impl Sbitmap {
         self.get_batch_watched(hint, n, &NoWaiters)
     }
 
-    #[inline]
+    #[inline(always)] // Once per request: the first word, which nearly always has a bit.
     pub(crate) fn get_watched(&self, hint: &mut TagAllocHint, reclaim: &impl Reclaim) -> Option<u32> {
         let start = self.start(hint);
         let index = start >> self.shift;
         let word = &self.words[index as usize];
-        let bit = match word.claim_anywhere(word.mask() & self.from(start), reclaim) {
+        let bit = match word.claim_one(word.mask() & self.from(start)) {
             Some(bit) => Some((index << self.shift) + bit),
-            None => self.search_on(start, u32::MAX, reclaim),
+            None => self.search_from(start, u32::MAX, reclaim),
         };
         self.update_hint(hint, start, bit);
         bit
+    }
+
+    /// A search whose first word has nothing in `word`: its deferred clears, then the other words.
+    #[inline(never)]
+    fn search_from(&self, start: u32, shallow_depth: u32, reclaim: &impl Reclaim) -> Option<u32> {
+        let index = start >> self.shift;
+        let usable = self.usable(index as usize, shallow_depth) & self.from(start);
+        match self.words[index as usize].claim_cleared(usable, 1, reclaim) {
+            0 => self.search_on(start, shallow_depth, reclaim),
+            bits => Some((index << self.shift) + bits.trailing_zeros()),
+        }
     }
 
     pub(crate) fn get_shallow_watched(

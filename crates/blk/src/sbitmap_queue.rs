@@ -130,7 +130,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
     }
 
     /// Takes one free tag; `None` if all are taken.
-    #[inline]
+    #[inline(always)] // A forward.
     pub fn get(&self, hint: &mut TagAllocHint) -> Option<u32> {
         self.sb.get_watched(hint, self)
     }

@@ -151,7 +151,7 @@ impl<L: Lock> Env<L> {
     }
 
     /// A request that no plug holds back and no elevator wants, straight to the driver.
-    #[inline]
+    #[inline(always)] // Part of `queue_one`.
     fn issue_one(&self, local: &mut Local, hctx: usize, id: RequestId, rq: &Request, now: Instant) {
         self.update_io_ticks(local, now, 1);
         self.note_nomerge(rq);
@@ -298,7 +298,7 @@ impl<L: Lock> Env<L> {
                     return Some(tags.tag_of(bit));
                 }
             }
-            if let Some(tag) = tags.get(class, &mut local.hints[way.hint]) {
+            if let Some(tag) = tags.get_normal(&mut local.hints[way.hint]) {
                 return Some(tag);
             }
         } else if let Some(tag) = tags.get(class, &mut local.hints[0]) {
@@ -425,14 +425,13 @@ impl<L: Lock> Env<L> {
 
     /// Requests with driver tags straight to the driver; what it does not take is parked on `hctx->dispatch`. With
     /// dispatch stopped, or with one busy hctx, they go to the ctx list instead so that they can be merged there.
-    #[inline]
+    #[inline(always)] // Per batch, or per request at a depth of one.
     fn issue_directly(&self, local: &mut Local, hctx: usize, ids: &[RequestId], now: Instant) {
         let h = &self.st.hctxs[hctx];
         self.hctx_counters(hctx).queued.add(ids.len() as u64);
         let busy = h.dispatch_busy() > 0 && self.st.hctxs.len() == 1;
         if busy || self.q.is_quiesced() || h.has_flag(state::STOPPED) {
-            self.insert_ctx(hctx, ids);
-            return self.run_hctx(local, hctx, now);
+            return self.insert_ctx(local, hctx, ids, now);
         }
         let (accepted, status) = self.queue_rqs(local, hctx, ids, now);
         if accepted < ids.len() {
@@ -449,10 +448,11 @@ impl<L: Lock> Env<L> {
     }
 
     #[cold]
-    fn insert_ctx(&self, hctx: usize, ids: &[RequestId]) {
+    fn insert_ctx(&self, local: &mut Local, hctx: usize, ids: &[RequestId], now: Instant) {
         let ctx = self.st.ctx(self.cpu, self.st.map.hctx_type(hctx as u16));
         ctx.rqs.with(|list| list.extend(ids.iter().map(|id| Rq::from_id(*id))));
         self.st.hctxs[hctx].ctx_map.set_bit(ctx.index_in_hctx);
+        self.run_hctx(local, hctx, now);
     }
 
     /// Tail of `hctx->dispatch`, past the elevator: reserved-tag requests.

@@ -59,10 +59,16 @@ impl<L: Lock> HctxTags<L> {
         }
     }
 
+    /// [`HctxTags::get`] of a normal tag.
+    #[inline(always)] // Once per request; the search beyond the first word is not inlined.
+    pub(crate) fn get_normal(&self, hint: &mut TagAllocHint) -> Option<u32> {
+        self.normal.get(hint).map(|b| b + self.nr_reserved)
+    }
+
     #[inline]
     pub(crate) fn get(&self, class: TagClass, hint: &mut TagAllocHint) -> Option<u32> {
         match class {
-            TagClass::Normal => self.normal.get(hint).map(|b| b + self.nr_reserved),
+            TagClass::Normal => self.get_normal(hint),
             TagClass::Shallow(depth) => {
                 self.normal.min_shallow_depth_at_most(depth);
                 self.normal.get_shallow(hint, depth).map(|b| b + self.nr_reserved)
@@ -108,7 +114,7 @@ impl<L: Lock> HctxTags<L> {
     }
 
     /// Frees what [`HctxTags::put_later`] has gathered.
-    #[inline]
+    #[inline(always)] // Once per batch of completions, which is one request at a depth of one.
     pub(crate) fn put_now(&self, batch: &mut PutBatch, wake: &mut dyn FnMut(WaiterId)) {
         if batch.mask != 0 {
             self.normal.put_batch(batch.base, batch.mask, wake);
