@@ -211,6 +211,8 @@ impl Rig {
             }
         }
         assert_eq!(self.submitter.outstanding(), 0);
+        // Nobody polls until the next I/O: a freeze in between has nothing to wait for here.
+        self.submitter.rest();
     }
 
     /// One bio as it is.
