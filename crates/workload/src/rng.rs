@@ -123,7 +123,7 @@ impl FioRng {
 
     /// Uniform in `0..n`; 0 when `n` is 0. As fio computes it, in floating point: up to 2^21 the product is exact there and
     /// a multiply and shift gives the same; above, its rounding matters.
-    #[inline]
+    #[inline(always)] // Once per I/O of a random job.
     pub fn below(&mut self, n: u64) -> u64 {
         if let FioRng::Narrow(r) = self
             && n <= 1 << 21

@@ -129,12 +129,13 @@ impl Loop {
     fn run(&mut self, stop: &AtomicBool, live: &Live) {
         let mut look_again = Instant::ZERO;
         loop {
-            match self.job.next(self.now) {
+            if let Some(io) = self.job.next_uniform(self.now) {
+                self.queue(io);
+                continue;
+            }
+            match self.job.next_other(self.now) {
                 Next::Io(io) => {
-                    self.queue(&io);
-                    if io.commit {
-                        self.commit();
-                    }
+                    self.queue(io);
                     continue;
                 }
                 Next::Reap { min, max } => {
@@ -175,8 +176,9 @@ impl Loop {
         }
     }
 
+    /// Hands an I/O to the disk, alone or through the plug with others of its batch.
     #[inline]
-    fn queue(&mut self, io: &IoReq) {
+    fn queue(&mut self, io: IoReq) {
         if io.fill {
             let job = &mut self.job;
             self.buffers.with_slot(io.slot, |buf| job.fill(io.slot, &mut buf[..io.len_bytes as usize]));
@@ -191,16 +193,19 @@ impl Loop {
             data,
             user_data: u64::from(io.slot),
         };
-        if self.queued == 0 && !io.commit {
-            self.sub.start_plug(self.batch);
-        }
-        if self.queued > 0 || !io.commit {
+        let alone = self.queued == 0 && io.commit;
+        if !alone {
+            if self.queued == 0 {
+                self.sub.start_plug(self.batch);
+            }
             self.queued += 1;
         }
         self.sub.submit(&bio, self.now).expect("the stack has a bio slot for every I/O of the depth");
-        if self.queued == 0 {
+        if alone {
             self.now = clock::now();
             self.job.submitted(self.now);
+        } else if io.commit {
+            self.commit();
         }
     }
 

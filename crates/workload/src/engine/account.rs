@@ -108,6 +108,32 @@ impl JobThread {
     /// Everything handed out since the last call is submitted at `now`.
     #[inline]
     pub fn submitted(&mut self, now: Instant) {
+        if let [slot] = self.queued[..] {
+            self.submitted_one(slot, now.as_ns());
+        } else {
+            self.submitted_batch(now);
+        }
+    }
+
+    /// A batch of one: what a queue depth of one makes of each I/O.
+    #[inline(always)] // The loop of a job thread, for each I/O.
+    fn submitted_one(&mut self, slot: u32, now_ns: u64) {
+        self.queued.clear();
+        let slot = &mut self.slots[slot as usize];
+        slot.issue_ns = now_ns;
+        slot.state = SlotState::Submitted;
+        if self.clock.ramping {
+            return;
+        }
+        if slot.kind != Kind::Flush {
+            self.stats.dirs[usize::from(slot.dir)].slat.record(now_ns.saturating_sub(slot.start_ns));
+        }
+        self.stats.depth[depth_class(self.in_flight)] += 1;
+        self.stats.submit[batch_class(1)] += 1;
+    }
+
+    #[inline(never)]
+    fn submitted_batch(&mut self, now: Instant) {
         let n = self.queued.len() as u32;
         if n == 0 {
             return;
@@ -164,7 +190,9 @@ impl JobThread {
         }
         let (dir, lat) = (s.dir, ns.saturating_sub(s.start_ns));
         if (self.run.clat, self.run.lat, self.run.dir) != (clat, lat, dir) {
-            self.settle_latencies();
+            if self.run.times > 0 {
+                self.settle_latencies();
+            }
             self.run = LatencyRun { clat, lat, times: 0, dir };
         }
         self.run.times += 1;
@@ -263,13 +291,21 @@ impl JobThread {
     /// Records the latencies that were held back because the next ones might be equal.
     #[inline]
     fn settle_latencies(&mut self) {
-        let LatencyRun { clat, lat, times, dir } = std::mem::take(&mut self.run);
-        if times > 0 {
-            let d = &mut self.stats.dirs[usize::from(dir)];
-            d.clat.record_n(clat, times);
-            d.lat.record_n(lat, times);
-            self.classes.count(clat, times);
+        let LatencyRun { clat, lat, times, dir } = self.run;
+        self.run.times = 0;
+        let d = &mut self.stats.dirs[usize::from(dir)];
+        match times {
+            0 => return,
+            1 => {
+                d.clat.record(clat);
+                d.lat.record(lat);
+            }
+            n => {
+                d.clat.record_n(clat, n);
+                d.lat.record_n(lat, n);
+            }
         }
+        self.classes.count(clat, times);
     }
 
     #[inline]

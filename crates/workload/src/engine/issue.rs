@@ -41,9 +41,30 @@ struct Chosen {
 pub(super) const NOT_RATED: u64 = u64::MAX;
 
 impl JobThread {
+    /// First half of [`JobThread::next`]: the I/O to issue at `now`, where nothing but a uniform offset has to be chosen for
+    /// it. `None` = ask [`JobThread::next_other`]. A driver that asks here first gets the I/Os of the simplest jobs in
+    /// registers.
+    #[inline(always)] // The loop of a job thread, for each I/O.
+    pub fn next_uniform(&mut self, now: Instant) -> Option<IoReq> {
+        let Some(Fast::Uniform { dir, len }) = self.plan.fast else { return None };
+        if self.fast_left == 0 || now.as_ns() >= self.check_at || !self.reap.idle() {
+            return None;
+        }
+        let slot = self.free.pop()?;
+        self.fast_left -= 1;
+        let offset = self.offsets.plain_uniform(dir);
+        Some(self.hand_out(slot, dir, offset, len, NOT_RATED, now))
+    }
+
     /// What to do at `now`.
     #[inline]
     pub fn next(&mut self, now: Instant) -> Next {
+        self.next_uniform(now).map_or_else(|| self.next_other(now), Next::Io)
+    }
+
+    /// Second half of [`JobThread::next`]: right at any time, by a longer way.
+    #[inline]
+    pub fn next_other(&mut self, now: Instant) -> Next {
         if self.fast_left == 0 || now.as_ns() >= self.check_at {
             return self.next_slow(now);
         }
@@ -54,11 +75,8 @@ impl JobThread {
             return Next::Reap { min, max };
         }
         match self.plan.fast {
-            Some(Fast::Uniform { dir, len }) => {
-                let slot = self.free.pop().expect("a full queue reaps before it issues");
-                self.fast_left -= 1;
-                let offset = self.offsets.plain_uniform(dir);
-                self.hand_out(slot, dir, offset, len, NOT_RATED, now)
+            Some(Fast::Uniform { .. }) => {
+                Next::Io(self.next_uniform(now).expect("nothing stands in the way of this I/O"))
             }
             Some(Fast::Plain { .. }) => self.next_plain(now),
             None => self.next_slow(now),
@@ -81,7 +99,7 @@ impl JobThread {
         let len = self.offsets.issued(dir, pick, len) as u32;
         let slot = self.free.pop().expect("a full queue reaps before it issues");
         self.fast_left -= 1;
-        self.hand_out(slot, dir, pick.offset, len, NOT_RATED, now)
+        Next::Io(self.hand_out(slot, dir, pick.offset, len, NOT_RATED, now))
     }
 
     #[inline(never)]
@@ -226,7 +244,7 @@ impl JobThread {
         if let Some(rates) = &mut self.rates {
             rates.issued(c.dir, u64::from(c.len));
         }
-        let next = self.hand_out(slot, c.dir, c.offset, c.len, c.due_ns, now);
+        let next = Next::Io(self.hand_out(slot, c.dir, c.offset, c.len, c.due_ns, now));
         self.enter_fast_path();
         next
     }
@@ -246,7 +264,7 @@ impl JobThread {
 
     /// Gives a slot its I/O.
     #[inline]
-    fn hand_out(&mut self, slot: u32, dir: Dir, offset: u64, len: u32, due_ns: u64, now: Instant) -> Next {
+    fn hand_out(&mut self, slot: u32, dir: Dir, offset: u64, len: u32, due_ns: u64, now: Instant) -> IoReq {
         let d = dir as usize;
         let kind = match dir {
             Dir::Read => Kind::Read,
@@ -258,7 +276,7 @@ impl JobThread {
         let state = SlotState::Queued;
         let start_ns = now.as_ns();
         let commit = self.queue(slot, Slot { start_ns, issue_ns: 0, due_ns, offset, len, kind, dir: d as u8, state });
-        Next::Io(IoReq {
+        IoReq {
             slot,
             len_bytes: len,
             offset_bytes: offset,
@@ -267,7 +285,7 @@ impl JobThread {
             commit,
             flags: self.plan.flags[d],
             prio: self.plan.prio,
-        })
+        }
     }
 
     /// Puts an I/O into its slot. Returns whether the batch is complete.
