@@ -173,8 +173,8 @@ fn needs(jobs: &[Job], target: &Target) -> Needs {
 fn reach(job: &Job, instance: u32) -> Option<u64> {
     let bytes = |e: &Extent| if let Extent::Bytes(b) = e { Some(*b) } else { None };
     let start = bytes(&job.offset)?.saturating_add(bytes(&job.offset_increment)?.saturating_mul(u64::from(instance)));
-    let end = start.saturating_add(bytes(job.size.as_ref()?)?);
-    Some(job.filesize_bytes.map_or(end, |f| end.min(f).max(start + 1)))
+    // With `filesize` random offsets reach to the end of the file, whatever `size` says.
+    job.filesize_bytes.or_else(|| Some(start.saturating_add(bytes(job.size.as_ref()?)?)))
 }
 
 /// Creates or extends the target's file where it is one and is too small.

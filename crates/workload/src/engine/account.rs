@@ -2,7 +2,7 @@
 //! Time and measurements: submissions, completions, rate samples, the end of `ramp_time`, run times.
 
 use super::issue::NOT_RATED;
-use super::{Completed, JobThread, Kind, SlotState, StopReason};
+use super::{Completed, JobThread, Kind, Phase, SlotState, StopReason};
 use crate::job::Dir;
 use crate::stats::{DIRS, LatencyClasses, RATE_INTERVAL, batch_class, depth_class};
 use blk::status::BlkStatus;
@@ -249,7 +249,9 @@ impl JobThread {
 
     #[inline(never)]
     fn flushed(&mut self, slot: u32, ns: u64) {
-        if !self.clock.ramping {
+        // fio counts the flushes of fsync and fdatasync, not those between the parts of a job.
+        let counts = !matches!(self.phase, Phase::EndSync | Phase::VerifySync);
+        if counts && !self.clock.ramping {
             self.stats.sync.ios += 1;
             self.stats.sync.lat.record(ns.saturating_sub(self.slots[slot as usize].issue_ns));
         }

@@ -77,7 +77,7 @@ impl Plan {
         }
         let writes = job.rw.has(Dir::Write);
         let verify = job.verify.is_some();
-        let loop_bytes = job.io_size.map_or(region.len, |s| s.of(region.len));
+        let loop_bytes = job.io_size.map_or(region.size(job), |s| s.of(region.len));
         let mut plan = Plan {
             mode: job.rw.mode,
             fast: None,
@@ -171,14 +171,15 @@ fn prio(job: &Job) -> IoPrio {
 
 /// fio's rules for how much one pass issues before it ends.
 fn pass_bytes(job: &Job, region: Region, loop_bytes: u64) -> u64 {
-    let mut bytes = region.len;
+    let size = region.size(job);
+    let mut bytes = size;
     let mixed_stream = job.rw.mode == RwMode::ReadWrite && !job.rw.random && job.verify.is_none();
     let overwriting = job.rw.has(Dir::Write) && job.rw.random && job.norandommap;
     if mixed_stream || overwriting {
         bytes = bytes.max(loop_bytes);
     }
     if job.verify.is_some() && job.rw.has(Dir::Write) && job.verify_backlog > 0 {
-        bytes = bytes.saturating_add(region.len);
+        bytes = bytes.saturating_add(size);
     }
     if job.rw.mode == RwMode::TrimWrite {
         bytes = bytes.saturating_add(loop_bytes);

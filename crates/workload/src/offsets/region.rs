@@ -23,8 +23,18 @@ impl Region {
     /// The region of instance `instance` (0-based, counted over `numjobs`) of `job` in a target of `target_bytes`.
     ///
     /// A percentage `offset` is rounded up to a multiple of `offset_align` (or the smallest block); a percentage `size` is
-    /// of the whole target, is cut at its end and rounded down to the smallest block, as fio does.
+    /// of the whole target, is cut at its end and rounded down to the smallest block, as fio does. With `filesize` the
+    /// region reaches to the end of a file of that size, and `size` only says how much is moved ([`Region::size`]).
     pub fn resolve(job: &Job, instance: u32, target_bytes: u64) -> Result<Region, SetupError> {
+        let target_bytes = match job.filesize_bytes {
+            Some(filesize) if filesize > target_bytes => {
+                let rule = format!("the target has {target_bytes} bytes");
+                let remedy = "lower filesize, or use a larger target";
+                return Err(SetupError::new(&job.name, "filesize", filesize, rule, remedy));
+            }
+            Some(filesize) => filesize,
+            None => target_bytes,
+        };
         let block = job.min_block_bytes().max(1);
         let start = start_offset(job, instance, target_bytes, block);
         let Some(start) = start.filter(|&s| s < target_bytes) else {
@@ -35,6 +45,7 @@ impl Region {
         };
         let rest = target_bytes - start;
         let len = match job.size {
+            _ if job.filesize_bytes.is_some() => rest,
             None => rest,
             Some(Extent::Percent(100)) => rest,
             Some(percent @ Extent::Percent(_)) => {
@@ -53,6 +64,14 @@ impl Region {
             return Err(SetupError::new(&job.name, "size", len, rule, "raise size or lower bs"));
         }
         Ok(Region { start, len })
+    }
+
+    /// Bytes that one pass over the region moves where `io_size` does not say otherwise.
+    pub fn size(&self, job: &Job) -> u64 {
+        match (job.filesize_bytes, job.size) {
+            (Some(filesize), Some(size)) => size.of(filesize).min(self.len),
+            _ => self.len,
+        }
     }
 }
 
@@ -94,6 +113,20 @@ mod tests {
         let r = Region::resolve(&job, 0, 100_000).unwrap();
         assert_eq!(r.start % 4096, 0);
         assert!(r.start >= 33_000 && r.len.is_multiple_of(4096) && r.end() <= 100_000, "{r:?}");
+    }
+
+    /// As measured on fio 3.33: random offsets reach over the whole file, the amount is `size`.
+    #[test]
+    fn filesize_makes_the_region_and_size_the_amount() {
+        let mut job = Job::new("a");
+        (job.filesize_bytes, job.size) = (Some(8 * MIB), Some(Extent::Bytes(2 * MIB)));
+        job.offset = Extent::Bytes(4 * MIB);
+        let r = Region::resolve(&job, 0, 100 * MIB).unwrap();
+        assert_eq!((r.start, r.end(), r.size(&job)), (4 * MIB, 8 * MIB, 2 * MIB));
+        job.filesize_bytes = Some(5 * MIB);
+        assert_eq!(Region::resolve(&job, 0, 100 * MIB).unwrap().size(&job), MIB);
+        let e = Region::resolve(&job, 0, MIB).unwrap_err().to_string();
+        assert!(e.starts_with("filesize=5242880: the target has 1048576 bytes; lower filesize"), "{e}");
     }
 
     #[test]
