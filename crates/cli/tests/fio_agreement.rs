@@ -50,6 +50,7 @@ fn the_same_job_does_the_same_i_o() {
         "[zipf]\nrw=randread\nbs=4k\nrandom_distribution=zipf:1.1\nio_size=2m\n",
         "[backwards]\nrw=read:-8k\nbs=4k\noffset=4m\nsize=4m\nnumber_ios=20\n",
         "[holes]\nrw=write:4k\nbs=4k\n",
+        "[spread]\nrw=randwrite\nbs=4k\nsize=2m\nloops=2\n",
         "[parts]\nrw=randwrite\nbs=4k\nnumjobs=3\nsize=1m\noffset_increment=2m\n",
         "[one]\nrw=read\nbs=64k\ngroup_reporting\n[two]\nrw=randwrite\nbs=8k\nsize=1m\ngroup_reporting\n\
          [three]\nstonewall\nrw=read\nsize=1m\nnumjobs=2\ngroup_reporting\n",
@@ -90,8 +91,8 @@ fn by(dir: &Dir, who: &str) -> Done {
 fn data_passes(writer: &str, reader: &str) {
     for verify in VERIFIES {
         let dir = Dir::new("agree");
-        let job =
-            |rw: &str| format!("{HEAD}[a]\nrw={rw}\nsize=2m\nbs=4k\niodepth=8\nrandseed=99\ndo_verify=0\n{verify}\n");
+        let head = "[a]\nfilename=data\nsize=2m\nioengine=libaio\nthread\nbs=4k\niodepth=8\nrandseed=99\ndo_verify=0";
+        let job = |rw: &str| format!("{head}\nrw={rw}\n{verify}\n");
         dir.file("job.fio", &job("randwrite"));
         by(&dir, writer).exits(0);
         dir.file("job.fio", &job("read"));
