@@ -19,8 +19,11 @@ fn both(dir: &Dir) -> [Value; 2] {
     [serde_json::from_str(&fio.out[from..]).unwrap_or_else(|e| panic!("{e}: {}", fio.out)), ours.json()]
 }
 
-/// (I/Os, bytes) of read, write and trim, and flushes, for each block of a report.
-fn counts(v: &Value) -> Vec<(String, [(f64, f64); 3], f64)> {
+/// (I/Os, bytes) of read, write and trim, and flushes, of one block of a report.
+type Counts = (String, [(f64, f64); 3], f64);
+
+/// The counts of each block.
+fn counts(v: &Value) -> Vec<Counts> {
     let jobs = v["jobs"].as_array().unwrap();
     let of = |job: &Value| {
         let dirs = ["read", "write", "trim"]
