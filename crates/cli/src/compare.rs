@@ -8,7 +8,7 @@ use crate::output;
 use crate::progress::{self, Line};
 use crate::run::{command, laying_out};
 use crate::status::{Failure, Outcome, Status};
-use host::run::Progress;
+use host::run::{Prepared, Progress};
 use host::target::TargetSpec;
 use lab::plan::{Plan, Step};
 use lab::report::{compare_json, compare_text};
@@ -93,14 +93,22 @@ impl Request {
         comparison.warnings.extend(Warning::of_setup(&setup, busiest(&self.jobs.file.jobs)));
         let text = match self.json {
             true => compare_json::render(&comparison, &setup, &command),
-            false => format!("{}results: {}\n", compare_text::report(&comparison, &command), self.results.display()),
+            false => compare_text::report(&comparison, &command),
         };
         output::print(&text)?;
+        self.tell_results();
         Ok(match stop.load(Ordering::Relaxed) {
             true => Status::Interrupted,
             false if comparison.verdict.is_difference() => Status::Found,
             false => Status::Done,
         })
+    }
+
+    /// Says where the raw results are; there are none when it was broken off early.
+    fn tell_results(&self) {
+        if self.results.exists() {
+            eprintln!("results: {}", self.results.display());
+        }
     }
 
     /// The command that repeats the comparison with the same order of runs.
@@ -172,6 +180,8 @@ struct Screen {
     index: u32,
     runs: u32,
     step: Option<Step>,
+    /// Warnings told so far; every run would repeat them.
+    told: Vec<String>,
     /// Length of a run by the job file, where it says one.
     run_seconds: Option<f64>,
 }
@@ -187,6 +197,7 @@ impl Screen {
             index: 0,
             runs: request.plan.runs(),
             step: None,
+            told: Vec::new(),
             run_seconds: lengths.collect::<Option<Vec<f64>>>().and_then(|l| l.into_iter().reduce(f64::max)),
         }
     }
@@ -219,6 +230,16 @@ impl Observer for Screen {
     fn step(&mut self, index: u32, _: u32, step: Step) {
         self.index = index;
         self.step = Some(step);
+    }
+
+    fn prepared(&mut self, run: &Prepared) {
+        for warning in run.warnings.iter().map(ToString::to_string) {
+            if !self.told.contains(&warning) {
+                self.line.clear();
+                eprintln!("warning: {warning}");
+                self.told.push(warning);
+            }
+        }
     }
 
     fn progress(&mut self, progress: &Progress) {

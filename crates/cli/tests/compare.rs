@@ -25,14 +25,29 @@ fn a_slower_device_is_called_slower_and_the_pairs_are_on_disk() {
         "where time went",
         "warning: only 10 pairs",
         "repeat: mqblk compare j.fio --seed 1",
-        "results: r.jsonl\n",
     ]);
+    done.says(&["results: r.jsonl\n"]);
     let raw = fs::read(dir.path("r.jsonl")).unwrap();
     let results = lab::results::read(raw.as_slice(), "r.jsonl").unwrap();
     assert_eq!((results.runs.len(), results.header.plan.seed(), results.cut_off), (20, 1, false));
     assert_eq!(results.header.job, JOB);
     let again = results.evaluate();
     assert_eq!(again.verdict, results.comparison.unwrap().verdict);
+}
+
+#[test]
+fn ctrl_c_ends_a_comparison_with_the_whole_pairs() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", JOB);
+    let args = ["compare", "j.fio", "--a", "mode=sq", "--b", "mode=mq", "--target", "null", "--eta=always"];
+    let args = [&args[..], &["--runtime", "5ms", "--pairs", "10000", "--results", "r", "--warmup", "0"]].concat();
+    let started = dir.start(&args, "Pair 2");
+    started.signal("INT");
+    let done = started.ends().exits(130);
+    done.prints(&["stopped after ", " of 10000 pairs: no verdict"]);
+    let raw = fs::read(dir.path("r")).unwrap();
+    let results = lab::results::read(raw.as_slice(), "r").unwrap();
+    assert!(results.runs.len() >= 2 && results.runs.len() % 2 == 0 && results.comparison.is_some());
 }
 
 #[test]

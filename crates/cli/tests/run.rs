@@ -6,8 +6,6 @@ mod common;
 use common::{Dir, number};
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Stdio};
 
 const JOB: &str = "[a]\nrw=randrw\nsize=1m\nbs=4k\nioengine=libaio\niodepth=8\n";
 
@@ -133,32 +131,6 @@ fn verified_data_is_found_and_a_changed_block_is_a_violation() {
     done.prints(&["err=84"]);
 }
 
-/// Starts a run that tells its progress, and waits until it has told some.
-fn started(dir: &Dir, args: &[&str]) -> (Child, BufReader<std::process::ChildStderr>) {
-    let mut child = dir.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut err = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    // The first line may come before the first I/O.
-    for _ in 0..2 {
-        line.clear();
-        err.read_line(&mut line).unwrap();
-    }
-    (child, err)
-}
-
-fn signal(child: &Child, name: &str) {
-    let status = std::process::Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap();
-    assert!(status.success());
-}
-
-fn ended(child: Child, mut err: BufReader<std::process::ChildStderr>, args: &[&str]) -> common::Done {
-    let mut rest = Vec::new();
-    err.read_to_end(&mut rest).unwrap();
-    let mut output = child.wait_with_output().unwrap();
-    output.stderr = rest;
-    common::Done::of(output, args)
-}
-
 #[test]
 fn ctrl_c_ends_a_run_with_what_it_has() {
     let dir = Dir::new("run");
@@ -169,9 +141,10 @@ fn ctrl_c_ends_a_run_with_what_it_has() {
     );
     for name in ["INT", "TERM"] {
         let args = ["run", "j.fio", "--eta=always", "--json"];
-        let (child, err) = started(&dir, &args);
-        signal(&child, name);
-        let done = ended(child, err, &args).exits(130);
+        // The first line may come before the first I/O.
+        let run = dir.start(&args, "IOPS]");
+        run.signal(name);
+        let done = run.ends().exits(130);
         done.says(&["broken off; results are those until then"]);
         let v = done.json();
         assert_eq!(v["jobs"].as_array().unwrap().len(), 1, "the job that never started has no block");
@@ -181,14 +154,24 @@ fn ctrl_c_ends_a_run_with_what_it_has() {
 }
 
 #[test]
+fn ctrl_c_while_a_file_is_made_takes_it_away_again() {
+    let dir = Dir::new("run");
+    dir.file("j.fio", "[a]\nfilename=data\nrw=read\nsize=2g\n");
+    let run = dir.start(&["run", "j.fio", "--eta=always"], "Laying out IO file 'data' (2048MiB): [");
+    run.signal("INT");
+    run.ends().exits(130).says(&["creation of 'data' was broken off; it is as it was before"]);
+    assert_eq!(dir.list(), ["j.fio"]);
+}
+
+#[test]
 fn i_o_errors_are_a_violation_with_the_results_so_far() {
     let dir = Dir::new("run");
     dir.file("j.fio", "[a]\nfilename=data\nrw=randread\nsize=1m\nruntime=600\ntime_based\nrate_iops=500\n");
     let args = ["run", "j.fio", "--eta=always", "--set", "queue_depth=8"];
-    let (child, err) = started(&dir, &args);
+    let run = dir.start(&args, "IOPS]");
     // Behind the end of a file there is nothing to read.
     fs::File::options().write(true).open(dir.path("data")).unwrap().set_len(0).unwrap();
-    let done = ended(child, err, &args).exits(1);
+    let done = run.ends().exits(1);
     done.says(&["1 I/Os failed; to repeat: mqblk run j.fio --eta=always --set queue_depth=8"]);
     done.prints(&["err= 5 (Input/output error)", "Inside the block layer:"]);
 }

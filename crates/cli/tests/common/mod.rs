@@ -6,11 +6,11 @@
 
 use serde_json::Value;
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Seconds after which coreutils' `timeout` ends a program that hangs; no test comes near it.
@@ -64,6 +64,18 @@ impl Dir {
         command
     }
 
+    /// Starts mqblk and waits until a line on its standard error contains `sign`.
+    pub fn start(&self, args: &[&str], sign: &str) -> Started {
+        let mut child = self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut err = BufReader::new(child.stderr.take().unwrap());
+        let mut seen = String::new();
+        while !seen.lines().last().is_some_and(|l| l.contains(sign)) {
+            let n = err.read_line(&mut seen).unwrap();
+            assert!(n > 0, "{args:?} ended before it said '{sign}':\n{seen}");
+        }
+        Started { child, err, args: args.iter().map(|a| (*a).to_owned()).collect() }
+    }
+
     /// Any program in this directory, under the time limit.
     pub fn program(&self, program: &str, args: &[&str]) -> Done {
         let mut command = Command::new("timeout");
@@ -113,6 +125,30 @@ impl Dir {
 impl Drop for Dir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running mqblk.
+pub struct Started {
+    child: Child,
+    err: BufReader<ChildStderr>,
+    args: Vec<String>,
+}
+
+impl Started {
+    /// Sends it a signal.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// Waits for its end.
+    pub fn ends(mut self) -> Done {
+        let mut rest = Vec::new();
+        self.err.read_to_end(&mut rest).unwrap();
+        let mut output = self.child.wait_with_output().unwrap();
+        output.stderr = rest;
+        Done::of(output, &self.args.iter().map(String::as_str).collect::<Vec<_>>())
     }
 }
 

@@ -7,8 +7,9 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
+use host::error::ErrorKind;
 use host::target::TargetSpec;
 use workload::job::JobFile;
 
@@ -118,8 +119,8 @@ pub fn compare<W: Write>(
     for (index, step) in (0..).zip(spec.plan.steps()) {
         observer.step(index, runs, step);
         let run = match spec.run(step, observer) {
-            // Broken off while a file was being made.
-            Err(_) if spec.stop.load(Ordering::Relaxed) => break,
+            // While a file was being made.
+            Err(CompareError::Side { source, .. }) if source.kind() == ErrorKind::Interrupted => break,
             run => run?,
         };
         if run.outcome.stopped {
