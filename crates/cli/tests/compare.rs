@@ -47,7 +47,7 @@ fn ctrl_c_ends_a_comparison_with_the_whole_pairs() {
     done.prints(&["stopped after ", " of 10000 pairs: no verdict"]);
     let raw = fs::read(dir.path("r")).unwrap();
     let results = lab::results::read(raw.as_slice(), "r").unwrap();
-    assert!(results.runs.len() >= 2 && results.runs.len() % 2 == 0 && results.comparison.is_some());
+    assert!(results.runs.len() >= 2 && results.runs.len().is_multiple_of(2) && results.comparison.is_some());
 }
 
 #[test]
