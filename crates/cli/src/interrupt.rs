@@ -1,22 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ctrl-C and SIGTERM: the first one asks the run to end and report, the second one ends the program. SIGXFSZ, which would
+//! Ctrl-C and SIGTERM: the first one asks the run to end and report, a later one ends the program. SIGXFSZ, which would
 //! kill it, is only caught: a file that grows beyond `ulimit -f` is then an error like any other, with a message.
+//!
+//! A signal within [`ONE_WISH`] of the first is the same wish: `timeout` signals the program and then its whole group.
 
 use crate::status::{EXIT_INTERRUPTED, Failure};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
+use signal_hook::low_level::{self, pipe};
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// How long after the first signal further ones are taken for its echo.
+const ONE_WISH: Duration = Duration::from_secs(1);
 
 /// A flag that the first signal sets.
 pub fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
+    let (heard, told) = UnixStream::pair().map_err(|e| Failure::new(format!("cannot watch for signals: {e}")))?;
     for signal in [SIGINT, SIGTERM] {
-        // In this order: the shutdown looks at the flag before the same signal sets it.
-        flag::register_conditional_shutdown(signal, i32::from(EXIT_INTERRUPTED), Arc::clone(&stop))
+        told.try_clone()
+            .and_then(|told| pipe::register(signal, told))
             .and_then(|_| flag::register(signal, Arc::clone(&stop)))
             .map_err(|e| Failure::new(format!("cannot catch signal {signal}: {e}")))?;
     }
     flag::register(SIGXFSZ, Arc::default()).map_err(|e| Failure::new(format!("cannot catch signal {SIGXFSZ}: {e}")))?;
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || end_when_asked_again(heard))
+        .map_err(|e| Failure::new(format!("cannot watch for signals: {e}")))?;
     Ok(stop)
+}
+
+/// Sleeps in `read` until signals come, one byte each; ends the program at the one that means it.
+fn end_when_asked_again(mut heard: UnixStream) {
+    let mut first = None;
+    loop {
+        match heard.read(&mut [0]) {
+            Ok(1) if means_it(&mut first, Instant::now()) => low_level::exit(i32::from(EXIT_INTERRUPTED)),
+            Ok(1) => {}
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            // Cannot be: the writing ends live as long as the program.
+            _ => return,
+        }
+    }
+}
+
+/// Whether a signal at `now` is another wish than the first one, whose time is kept in `first`.
+fn means_it(first: &mut Option<Instant>, now: Instant) -> bool {
+    now.duration_since(*first.get_or_insert(now)) >= ONE_WISH
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_echo_of_the_first_signal_does_not_end_the_program() {
+        let (mut first, start) = (None, Instant::now());
+        let at = |ms| start + Duration::from_millis(ms);
+        let ends = [0, 1, 999, 1000, 5000].map(|ms| means_it(&mut first, at(ms)));
+        assert_eq!(ends, [false, false, false, true, true]);
+    }
 }
