@@ -89,13 +89,13 @@ fn conclude(run: &Run<'_>) -> Status {
             _ => format!("{bad} blocks do not hold what was written, {} I/Os failed", errors.saturating_sub(bad)),
         };
         eprintln!("mqblk: {what}; to repeat: {}", command());
-        return Status::Found;
     }
+    // That it is incomplete matters more than what was found until then.
     if run.outcome.stopped {
         eprintln!("mqblk: broken off; results are those until then");
         return Status::Interrupted;
     }
-    Status::Done
+    if errors > 0 { Status::Found } else { Status::Done }
 }
 
 /// All the layouts that were asked for.
@@ -205,9 +205,9 @@ fn settings(run: &Run<'_>) -> Vec<String> {
     all
 }
 
-/// The command line, to be repeated.
+/// The command line, to be repeated; a name that is not text (UTF-8) is shown as well as text can.
 pub fn command() -> String {
-    let mut args: Vec<String> = std::env::args().collect();
+    let mut args: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
     if let Some(program) = args.first_mut() {
         *program = "mqblk".to_owned();
     }
