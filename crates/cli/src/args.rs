@@ -9,7 +9,7 @@ use std::path::PathBuf;
 const EXIT_STATUS: &str = "\
 Exit status:
   0    done
-  1    found: a difference (compare), I/O errors or data that do not verify (run)
+  1    found: a difference (compare), I/O errors or data that do not verify (run; compare then gives no verdict)
   2    usage or operating error; one message says rule, value and remedy
   130  broken off by Ctrl-C or SIGTERM; what was measured until then is printed";
 

@@ -10,12 +10,15 @@ use crate::run::{command, laying_out};
 use crate::status::{Failure, Outcome, Status};
 use host::run::{Prepared, Progress};
 use host::target::TargetSpec;
+use lab::compare::Comparison;
 use lab::plan::{Plan, Step};
 use lab::report::{compare_json, compare_text};
-use lab::results::{self, Header, ResultsWriter};
+use lab::results::{self, Header, ResultsError, ResultsWriter};
 use lab::run::{CompareError, CompareSpec, Observer, SideSpec};
 use lab::setup::Setup;
 use lab::warning::Warning;
+use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +31,7 @@ pub struct Request {
     jobs: Loaded,
     sides: [SideSpec; 2],
     plan: Plan,
-    results: PathBuf,
+    results: ResultsFile,
     started_unix_ms: u64,
     seed_given: bool,
     eta: Eta,
@@ -44,18 +47,14 @@ impl Request {
         let plan = Plan::new(args.pairs, args.warmup, seed).map_err(|e| Failure::new(format!("--{e}")))?;
         let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
         let results = args.results.clone().unwrap_or_else(|| results_name(started_unix_ms));
-        if results.exists() {
-            let name = results.display();
-            return Err(Failure::new(format!(
-                "--results {name}: exists, and results are never overwritten: choose another name or move it away"
-            )));
-        }
+        // Before the first I/O: a comparison whose results cannot be kept must not touch the target.
+        let results = ResultsFile::create(results)?;
         let (eta, json, seed_given) = (args.job.eta, args.json, args.seed.is_some());
         Ok(Request { jobs, sides, plan, results, started_unix_ms, seed_given, eta, json })
     }
 
     /// Runs the pairs and reports.
-    pub fn execute(self) -> Outcome {
+    pub fn execute(mut self) -> Outcome {
         host::clock::start();
         let stop = interrupt::stop_flag()?;
         let command = self.replay();
@@ -67,10 +66,13 @@ impl Request {
             stop: Arc::clone(&stop),
         };
         let mut screen = Screen::new(&self, Arc::clone(&stop));
-        let mut setup = Setup::default();
+        let mut setup = None;
+        let files = self.files();
+        let read_setup = || Setup::read(&files.iter().map(PathBuf::as_path).collect::<Vec<_>>());
+        let out = &mut self.results;
         let open = || {
             // Read now, when the files are there.
-            setup = Setup::read(&self.files().iter().map(PathBuf::as_path).collect::<Vec<_>>());
+            let setup = setup.insert(read_setup());
             let header = Header {
                 format: results::FORMAT,
                 setup: setup.clone(),
@@ -81,7 +83,7 @@ impl Request {
                 job: self.jobs.text.clone(),
                 started_unix_ms: self.started_unix_ms,
             };
-            ResultsWriter::create(&self.results, &header)
+            out.writer(&header)
         };
         let mut comparison = match lab::run::compare(&spec, open, &mut screen) {
             Err(CompareError::Side { side, label, source }) => {
@@ -90,25 +92,19 @@ impl Request {
             done => done.map_err(Failure::new)?,
         };
         drop(screen);
+        // Broken off before the first run ended, it was not read yet.
+        let setup = setup.unwrap_or_else(read_setup);
         comparison.warnings.extend(Warning::of_setup(&setup, busiest(&self.jobs.file.jobs)));
         let text = match self.json {
-            true => compare_json::render(&comparison, &setup, &command),
+            true => compare_json::render(&comparison, &setup, self.results.written().as_deref(), &command),
             false => compare_text::report(&comparison, &command),
         };
         output::print(&text)?;
-        self.tell_results();
-        Ok(match stop.load(Ordering::Relaxed) {
-            true => Status::Interrupted,
-            false if comparison.verdict.is_difference() => Status::Found,
-            false => Status::Done,
-        })
-    }
-
-    /// Says where the raw results are; there are none when it was broken off early.
-    fn tell_results(&self) {
-        if self.results.exists() {
-            eprintln!("results: {}", self.results.display());
+        // There are none when it was broken off early.
+        if let Some(name) = self.results.written() {
+            eprintln!("results: {name}");
         }
+        Ok(conclude(&comparison, stop.load(Ordering::Relaxed)))
     }
 
     /// The command that repeats the comparison with the same order of runs.
@@ -129,6 +125,67 @@ impl Request {
     }
 }
 
+/// What a comparison comes to; errors are told on standard error.
+fn conclude(c: &Comparison, stopped: bool) -> Status {
+    let errors = c.a.errors + c.b.errors;
+    if errors > 0 {
+        let bad = c.a.verify_errors + c.b.verify_errors;
+        let failed = errors.saturating_sub(bad);
+        eprintln!(
+            "mqblk: {failed} I/Os failed, {bad} blocks do not hold what was written: no verdict; mqblk run with the \
+             settings of one side tells more"
+        );
+    }
+    match stopped {
+        true => Status::Interrupted,
+        false if errors > 0 || c.verdict.is_difference() => Status::Found,
+        false => Status::Done,
+    }
+}
+
+/// The file for raw results: made before the first run, and taken away again if no run came to its end.
+struct ResultsFile {
+    path: PathBuf,
+    /// Made, and nothing is in it yet.
+    empty: Option<File>,
+}
+
+impl ResultsFile {
+    /// Makes the file, which must not exist.
+    fn create(path: PathBuf) -> Result<ResultsFile, Failure> {
+        let name = path.display();
+        match OpenOptions::new().append(true).create_new(true).open(&path) {
+            Ok(file) => Ok(ResultsFile { path, empty: Some(file) }),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(Failure::new(format!(
+                "--results {name}: exists, and results are never overwritten: choose another name or move it away"
+            ))),
+            Err(e) => Err(Failure::new(format!(
+                "--results {name}: cannot be made: {e}; name a file in a directory you may write to"
+            ))),
+        }
+    }
+
+    /// The writer of the file, with its header; once.
+    fn writer(&mut self, header: &Header) -> Result<ResultsWriter<File>, ResultsError> {
+        let file = self.empty.take().expect("opened once");
+        ResultsWriter::new(file, self.path.display().to_string(), header)
+    }
+
+    /// Its name, when there is something in it.
+    fn written(&self) -> Option<String> {
+        self.empty.is_none().then(|| self.path.display().to_string())
+    }
+}
+
+impl Drop for ResultsFile {
+    fn drop(&mut self) {
+        if self.empty.is_some() {
+            // Best effort: whatever ended the comparison has been reported.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
 /// `--runtime` as overrides of the jobs.
 fn runtime(time: Option<&str>) -> Vec<(String, String)> {
     let Some(time) = time else { return Vec::new() };
@@ -146,6 +203,9 @@ fn busiest(jobs: &[Job]) -> u32 {
 fn side(flag: &str, given: &[String], args: &CompareArgs) -> Result<SideSpec, Failure> {
     let mut spec =
         SideSpec { label: given.join(","), target: args.job.target.clone(), settings: args.job.settings.clone() };
+    if given.iter().any(|a| a.trim().is_empty()) {
+        return Err(Failure::new(format!("{flag} '': must be KEY=VALUE[,KEY=VALUE...], or default for no settings")));
+    }
     for argument in given.iter().filter(|a| a.trim() != "default") {
         let mut rest = argument.as_str();
         while !rest.is_empty() {
@@ -188,7 +248,8 @@ struct Screen {
 
 impl Screen {
     fn new(request: &Request, stop: Arc<AtomicBool>) -> Screen {
-        let lengths = request.jobs.file.jobs.iter().map(|j| j.runtime_ns.map(|r| (r + j.ramp_time_ns) as f64 / 1e9));
+        let lengths =
+            request.jobs.file.jobs.iter().map(|j| j.runtime_ns.map(|r| r.saturating_add(j.ramp_time_ns) as f64 / 1e9));
         Screen {
             line: Line::new(request.eta),
             stop,

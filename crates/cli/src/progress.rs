@@ -188,7 +188,7 @@ fn letter(t: &ThreadProgress, job: &Job) -> char {
 /// `None` when it cannot be told: nothing moved yet and no runtime is given.
 fn thread_seconds_left(t: &ThreadProgress, job: &Job) -> Option<f64> {
     let ran = t.ran.as_ns() as f64 / 1e9;
-    let by_time = job.runtime_ns.map(|r| ((r + job.ramp_time_ns) as f64 / 1e9 - ran).max(0.0));
+    let by_time = job.runtime_ns.map(|r| (r.saturating_add(job.ramp_time_ns) as f64 / 1e9 - ran).max(0.0));
     match t.state {
         ThreadState::Ended => Some(0.0),
         ThreadState::Waiting => by_time.map(|s| s + job.startdelay_max_ns as f64 / 1e9),

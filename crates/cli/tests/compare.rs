@@ -59,6 +59,7 @@ fn json_and_exit_status_agree() {
     let v = done.json();
     assert_eq!(done.status, i32::from(v["difference"].as_bool().unwrap()), "{v:#}");
     assert_eq!(number(&v, "/pairs_done"), 10.0);
+    assert_eq!(v["results"].as_str().map(|n| dir.path(n).exists()), Some(true));
     assert!(v["command"].as_str().unwrap().contains(" --seed="), "the seed that was drawn is in the command");
     let made: Vec<String> = dir.list().into_iter().filter(|n| n != "j.fio").collect();
     assert!(made.len() == 1 && made[0].starts_with("mqblk-compare-2") && made[0].ends_with("Z.jsonl"), "{made:?}");

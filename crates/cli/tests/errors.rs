@@ -89,7 +89,7 @@ fn bad_flags() {
     dir.mqblk(&[]).exits(2).says(&["Usage: mqblk"]);
     dir.mqblk(&["inspect", "--target", "no-such-file"]).exits(2).says(&["no-such-file"]);
     dir.mqblk(&["inspect", "--host", "no-such-disk"]).exits(2).says(&["no-such-disk: is no block device"]);
-    dir.mqblk(&["cmdhelp", "iodept"]).exits(2).says(&["did you mean 'iodepth'?"]);
+    dir.mqblk(&["cmdhelp", "iodept"]).exits(2).says(&["did you mean 'iodepth'?; 'mqblk cmdhelp' lists all"]);
 }
 
 #[test]
@@ -111,6 +111,8 @@ fn bad_comparisons() {
     refused(&with(&["--pairs", "3"]), &["--pairs=3: must be even and in 10..=10000"]);
     refused(&with(&["--warmup", "999"]), &["--warmup=999: must be in 0..=100"]);
     refused(&with(&["--runtime", "soon"]), &["--job-set: runtime=soon"]);
+    refused(&["--a", "", "--b", "mode=mq"], &["--a '': must be KEY=VALUE", "default"]);
+    refused(&with(&["--target", "new", "--results", "no/dir/r"]), &["--results no/dir/r: cannot be made", "directory"]);
     refused(&with(&["--results", "old.jsonl"]), &["old.jsonl: exists", "choose another name"]);
     refused(&with(&["--target", "no/such/dir"]), &["A (mode=sq)", "make it first"]);
     assert_eq!(fs::read_to_string(dir.path("old.jsonl")).unwrap(), "x\n");

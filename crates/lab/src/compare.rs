@@ -39,8 +39,11 @@ pub struct SideTotals {
     pub stages: Option<StageFacts>,
     /// CPU time of the job threads in percent of one CPU each, mean over the runs.
     pub job_cpu_percent: Option<f64>,
-    /// Failed I/Os.
+    /// I/Os that failed and blocks that did not verify.
     pub errors: u64,
+    /// Those of `errors` that are blocks that did not verify.
+    #[serde(default)]
+    pub verify_errors: u64,
 }
 
 /// A change that stands after the correction for testing several metrics.
@@ -104,13 +107,15 @@ impl Comparison {
         let mut rows: Vec<Row> = Metric::ALL.iter().filter_map(|&m| row(m, pairs)).collect();
         let (steady, mut warnings) = steadiness(primary, pairs);
         let ratio = rows.iter().find(|r| r.metric == primary).and_then(|r| r.ratio);
-        let verdict = verdict::decide(&Evidence { primary, ratio, done, planned: plan.pairs(), steady });
+        let errors = a.errors + b.errors;
+        let verdict = verdict::decide(&Evidence { primary, ratio, done, planned: plan.pairs(), steady, errors });
         mark_rows(&mut rows, primary, verdict);
         if done < FEW_PAIRS {
             warnings.push(Warning::FewPairs { pairs: done });
         }
         for (side, t) in [(Side::A, &a), (Side::B, &b)] {
-            warnings.extend(Warning::of_side(side, t.stages.as_ref(), t.job_cpu_percent, t.errors));
+            warnings.extend(Warning::of_side(side, t.stages.as_ref(), t.job_cpu_percent));
+            warnings.extend(Warning::of_errors(side, t.errors, t.verify_errors));
         }
         Comparison { plan, pairs_done: done, primary, verdict, rows, a, b, warnings }
     }
@@ -151,7 +156,7 @@ fn mark_rows(rows: &mut [Row], primary: Metric, verdict: Verdict) {
     for (&i, adjusted) in secondary.iter().zip(holm::adjust(&p)) {
         rows[i].adjusted_p = Some(adjusted);
     }
-    if matches!(verdict, Verdict::Stopped { .. }) {
+    if matches!(verdict, Verdict::Stopped { .. } | Verdict::Errors) {
         return;
     }
     for row in rows {

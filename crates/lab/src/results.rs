@@ -70,8 +70,11 @@ pub struct RunRecord {
     pub stages: Option<StageFacts>,
     /// CPU time of the job threads in percent of one CPU each.
     pub job_cpu_percent: Option<f64>,
-    /// Failed I/Os.
+    /// I/Os that failed and blocks that did not verify.
     pub errors: u64,
+    /// Those of `errors` that are blocks that did not verify.
+    #[serde(default)]
+    pub verify_errors: u64,
     /// Raw latencies.
     pub histograms: Vec<RawHistogram>,
 }
@@ -213,6 +216,7 @@ pub fn totals(runs: &[RunRecord], side: Side, label: String) -> SideTotals {
     let (mut cpu_sum, mut cpu_n) = (0.0, 0.0);
     for run in runs.iter().filter(|r| r.side == side) {
         t.errors += run.errors;
+        t.verify_errors += run.verify_errors;
         if let Some(cpu) = run.job_cpu_percent {
             (cpu_sum, cpu_n) = (cpu_sum + cpu, cpu_n + 1.0);
         }

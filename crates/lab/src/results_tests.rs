@@ -30,6 +30,7 @@ fn run(plan: &Plan, pair: u32, first: bool) -> RunRecord {
         stages: Some(StageFacts { times, ios: 1, ..StageFacts::default() }),
         job_cpu_percent: Some(50.0),
         errors: 0,
+        verify_errors: 0,
         histograms: vec![RawHistogram {
             job: "oltp".into(),
             dir: "read".into(),

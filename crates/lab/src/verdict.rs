@@ -44,6 +44,8 @@ pub enum Verdict {
         /// Pairs planned.
         planned: u32,
     },
+    /// I/Os failed or blocks did not verify on a side; what was measured is not the work that was asked for.
+    Errors,
     /// The primary metric is missing in at least one run (no I/O completed, or not measured).
     NotMeasured,
 }
@@ -63,6 +65,7 @@ impl std::fmt::Display for Verdict {
             Verdict::NoDifferenceShown => f.write_str("no difference shown"),
             Verdict::NotSteady => f.write_str("not steady: no conclusion"),
             Verdict::Stopped { done, planned } => write!(f, "stopped after {done} of {planned} pairs: no verdict"),
+            Verdict::Errors => f.write_str("errors in the runs: no verdict"),
             Verdict::NotMeasured => f.write_str("not measured: no conclusion"),
         }
     }
@@ -81,12 +84,17 @@ pub struct Evidence {
     pub planned: u32,
     /// Whether both sides' series are steady.
     pub steady: bool,
+    /// I/Os that failed and blocks that did not verify, over all runs.
+    pub errors: u64,
 }
 
 /// The rule.
 pub fn decide(e: &Evidence) -> Verdict {
     if e.done < e.planned {
         return Verdict::Stopped { done: e.done, planned: e.planned };
+    }
+    if e.errors > 0 {
+        return Verdict::Errors;
     }
     let Some(r) = e.ratio else { return Verdict::NotMeasured };
     if r.p < LEVEL && (r.ratio - 1.0).abs() > NEGLIGIBLE {
@@ -102,7 +110,7 @@ mod tests {
 
     fn evidence(ratio: f64, p: f64) -> Evidence {
         let r = Ratio { ratio, low: ratio * 0.99, high: ratio * 1.01, p, resolution: 0.01 };
-        Evidence { primary: Metric::Iops, ratio: Some(r), done: 12, planned: 12, steady: true }
+        Evidence { primary: Metric::Iops, ratio: Some(r), done: 12, planned: 12, steady: true, errors: 0 }
     }
 
     #[test]
@@ -124,6 +132,13 @@ mod tests {
     fn an_early_stop_gives_no_verdict_however_clear_it_looks() {
         let e = Evidence { done: 10, ..evidence(2.0, 1e-9) };
         assert_eq!(decide(&e).to_string(), "stopped after 10 of 12 pairs: no verdict");
+        assert!(!decide(&e).is_difference());
+    }
+
+    #[test]
+    fn errors_give_no_verdict_however_clear_it_looks() {
+        let e = Evidence { errors: 1, ..evidence(2.0, 1e-9) };
+        assert_eq!(decide(&e).to_string(), "errors in the runs: no verdict");
         assert!(!decide(&e).is_difference());
     }
 

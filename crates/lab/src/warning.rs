@@ -73,6 +73,13 @@ pub enum Warning {
         /// Failed I/Os over all runs.
         errors: u64,
     },
+    /// Blocks read back did not hold what was written.
+    BadData {
+        /// Side it was seen on.
+        side: Side,
+        /// Bad blocks over all runs.
+        blocks: u64,
+    },
 }
 
 impl Warning {
@@ -97,15 +104,13 @@ impl Warning {
             Warning::Governor { .. } => "set the governor to performance for the time of the test",
             Warning::Oversubscribed { .. } => "results measure the CPU scheduler too: use fewer jobs or more CPUs",
             Warning::Errors { .. } => "fix the cause first; a side that fails quickly is not fast",
+            Warning::BadData { .. } => "find the cause first; mqblk run with the side's settings tells the blocks",
         }
     }
 
     /// Warnings from one side's totals. `cpu_percent`: CPU time of the job threads in percent of one CPU each, mean over the runs.
-    pub fn of_side(side: Side, facts: Option<&StageFacts>, cpu_percent: Option<f64>, errors: u64) -> Vec<Warning> {
+    pub fn of_side(side: Side, facts: Option<&StageFacts>, cpu_percent: Option<f64>) -> Vec<Warning> {
         let mut found = Vec::new();
-        if errors > 0 {
-            found.push(Warning::Errors { side, errors });
-        }
         let Some(facts) = facts else { return found };
         if let Some(cpu_percent) = cpu_percent.filter(|c| *c >= SATURATED_CPU_PERCENT)
             && let Some(device) = facts.times.shares()[StageTimes::DEVICE].filter(|d| *d < SMALL_DEVICE_SHARE)
@@ -116,6 +121,14 @@ impl Warning {
             found.push(Warning::Little { side, error: little.error() });
         }
         found
+    }
+
+    /// Warnings from one side's errors: I/Os that failed and blocks that did not verify (`verify_errors` of `errors`).
+    pub fn of_errors(side: Side, errors: u64, verify_errors: u64) -> Vec<Warning> {
+        let failed = errors.saturating_sub(verify_errors);
+        let failed = (failed > 0).then_some(Warning::Errors { side, errors: failed });
+        let bad = (verify_errors > 0).then_some(Warning::BadData { side, blocks: verify_errors });
+        failed.into_iter().chain(bad).collect()
     }
 
     /// Warnings from the machine. `threads`: busy threads of a run (jobs and reactors).
@@ -159,6 +172,9 @@ impl std::fmt::Display for Warning {
             Warning::Governor { governor } => write!(f, "the CPU frequency governor is {governor}"),
             Warning::Oversubscribed { threads, cpus } => write!(f, "{threads} busy threads on {cpus} CPUs"),
             Warning::Errors { side, errors } => write!(f, "{side:?}: {errors} I/Os failed"),
+            Warning::BadData { side, blocks } => {
+                write!(f, "{side:?}: {blocks} blocks do not hold what was written")
+            }
         }
     }
 }
@@ -175,7 +191,7 @@ mod tests {
 
     #[test]
     fn load_generator_needs_full_cpu_and_a_small_device_share() {
-        let of = |f: &StageFacts, cpu| Warning::of_side(Side::B, Some(f), cpu, 0);
+        let of = |f: &StageFacts, cpu| Warning::of_side(Side::B, Some(f), cpu);
         let hot = of(&facts(20, None), Some(99.4));
         assert_eq!(hot.len(), 1);
         let text = hot[0].to_string();
@@ -189,10 +205,18 @@ mod tests {
     #[test]
     fn little_and_errors() {
         let off = facts(9_000, Little::new(20.0, 1e6, 32_000.0));
-        let found = Warning::of_side(Side::A, Some(&off), None, 3);
+        let mut found = Warning::of_errors(Side::A, 3, 0);
+        found.extend(Warning::of_side(Side::A, Some(&off), None));
         let text: Vec<String> = found.iter().map(Warning::to_string).collect();
         assert_eq!(text, ["A: 3 I/Os failed", "A: Little's law is off: -37.5% in flight against rate x latency"]);
-        assert!(Warning::of_side(Side::A, Some(&facts(9_000, Little::new(32.0, 1e6, 32_000.0))), None, 0).is_empty());
+        assert!(Warning::of_side(Side::A, Some(&facts(9_000, Little::new(32.0, 1e6, 32_000.0))), None).is_empty());
+        let told = |errors, bad| {
+            let found = Warning::of_errors(Side::B, errors, bad);
+            found.iter().map(Warning::to_string).collect::<Vec<_>>().join(", ")
+        };
+        assert_eq!(told(5, 5), "B: 5 blocks do not hold what was written");
+        assert_eq!(told(5, 3), "B: 2 I/Os failed, B: 3 blocks do not hold what was written");
+        assert_eq!(told(0, 0), "");
     }
 
     #[test]

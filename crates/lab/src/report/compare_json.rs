@@ -35,6 +35,8 @@ struct Top<'a> {
     b: &'a SideTotals,
     warnings: Vec<WarningText<'a>>,
     setup: &'a Setup,
+    /// Name of the file with the raw results; `null` when none was written.
+    results: Option<&'a str>,
     command: &'a str,
 }
 
@@ -49,6 +51,7 @@ impl Serialize for Word<'_> {
             Verdict::NoDifferenceShown => "no_difference_shown",
             Verdict::NotSteady => "not_steady",
             Verdict::Stopped { .. } => "stopped",
+            Verdict::Errors => "errors",
             Verdict::NotMeasured => "not_measured",
         };
         s.collect_map([("verdict", word)])
@@ -76,8 +79,8 @@ struct WarningText<'a> {
     advice: &'static str,
 }
 
-/// The JSON text, with a newline at its end.
-pub fn render(c: &Comparison, setup: &Setup, command: &str) -> String {
+/// The JSON text, with a newline at its end. `results` names the file with the raw results, if there is one.
+pub fn render(c: &Comparison, setup: &Setup, results: Option<&str>, command: &str) -> String {
     let metrics = c.rows.iter().map(|r| MetricRow {
         metric: r.metric,
         name: r.metric.name(),
@@ -104,6 +107,7 @@ pub fn render(c: &Comparison, setup: &Setup, command: &str) -> String {
         b: &c.b,
         warnings: warnings.collect(),
         setup,
+        results,
         command,
     };
     serde_json::to_string_pretty(&top).expect("plain data serialises") + "\n"
@@ -128,8 +132,9 @@ mod tests {
 
     #[test]
     fn a_script_reads_verdict_ratio_and_warnings() {
-        let text = render(&comparison(10), &Setup::default(), "mqblk compare j.fio");
+        let text = render(&comparison(10), &Setup::default(), Some("r.jsonl"), "mqblk compare j.fio");
         let v: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(v["results"], "r.jsonl");
         assert_eq!((&v["verdict"], &v["difference"], &v["format"]), (&json!("b_is_slower"), &json!(true), &json!(1)));
         let iops = &v["metrics"][0];
         assert_eq!((&iops["metric"], &iops["mark"], &iops["name"]), (&json!("iops"), &json!("worse"), &json!("IOPS")));
@@ -145,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_stopped_comparison_is_no_difference() {
-        let v: Value = serde_json::from_str(&render(&comparison(4), &Setup::default(), "")).unwrap();
+        let v: Value = serde_json::from_str(&render(&comparison(4), &Setup::default(), None, "")).unwrap();
         assert_eq!((&v["verdict"], &v["difference"], &v["pairs_done"]), (&json!("stopped"), &json!(false), &json!(4)));
     }
 }

@@ -37,6 +37,7 @@ pub fn headline(c: &Comparison) -> String {
     let figure = format!("{} {:+.1}% [{low:+.1}%, {high:+.1}%]", c.primary.name(), r.percent());
     let basis = format!("{} pairs, p {}", c.pairs_done, p_value(r.p));
     match c.verdict {
+        Verdict::Errors => c.verdict.to_string(),
         Verdict::NoDifferenceShown if r.p < 1.0 - crate::verdict::COVERAGE => {
             format!("{}: {figure}, {basis}; a verdict needs p < {LEVEL}: run more pairs to decide", c.verdict)
         }
@@ -80,7 +81,7 @@ fn table(out: &mut String, c: &Comparison) {
 fn word(c: &Comparison, row: &Row) -> &'static str {
     match (row.mark, row.ratio, c.verdict) {
         (_, None, _) => "not measured in every run",
-        (_, _, Verdict::Stopped { .. }) => "",
+        (_, _, Verdict::Stopped { .. } | Verdict::Errors) => "",
         (Mark::Better, ..) => "B is better",
         (Mark::Worse, ..) => "B is worse",
         (Mark::None, ..) => "no difference shown",
@@ -147,7 +148,7 @@ mod tests {
     fn side(label: &str, scheduler_ns: u64) -> SideTotals {
         let times = StageTimes { ctx_ns: 4_000, scheduler_ns, device_ns: 90_000, n: 100, ..StageTimes::default() };
         let stages = StageFacts { times, ios: 100, merges: 0, ..StageFacts::default() };
-        SideTotals { label: label.into(), stages: Some(stages), job_cpu_percent: Some(40.0), errors: 0 }
+        SideTotals { label: label.into(), stages: Some(stages), job_cpu_percent: Some(40.0), ..SideTotals::default() }
     }
 
     fn compare(pairs: &[PairResult]) -> Comparison {

@@ -195,6 +195,7 @@ impl Run<'_> {
             stages: Some(self.facts()),
             job_cpu_percent: self.job_cpu_percent(),
             errors: self.errors(),
+            verify_errors: self.verify_error_count(),
             histograms: self.histograms(),
         }
     }
