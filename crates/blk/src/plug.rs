@@ -44,6 +44,12 @@ impl Plug {
         self.depth += 1;
     }
 
+    /// Whether the next [`Plug::finish`] closes it.
+    #[inline]
+    pub(crate) fn is_outermost(&self) -> bool {
+        self.depth == 1
+    }
+
     /// Closes one level; true when that was the outermost.
     #[inline]
     pub(crate) fn finish(&mut self) -> bool {

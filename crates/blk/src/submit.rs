@@ -77,9 +77,7 @@ impl<L: Lock> Env<L> {
         // The pieces go to the driver together.
         local.plug.start(0);
         let queued = self.queue_split(local, index, now);
-        if local.plug.finish() {
-            self.flush_plug(local, now);
-        }
+        self.close_plug(local, now);
         queued
     }
 
@@ -226,13 +224,13 @@ impl<L: Lock> Env<L> {
     }
 
     #[inline]
-    pub(crate) fn plug_merge(&self, local: &mut Local, id: BioId, slot: &BioSlot, now: Instant) -> bool {
+    fn plug_merge(&self, local: &mut Local, id: BioId, slot: &BioSlot, now: Instant) -> bool {
         let Some(last) = local.plug.rqs.last() else { return false };
         self.merge_into(self.st.slab.get(last.id()), id, slot, now)
     }
 
     #[inline]
-    fn merge_into(&self, rq: &Request, id: BioId, slot: &BioSlot, now: Instant) -> bool {
+    pub(crate) fn merge_into(&self, rq: &Request, id: BioId, slot: &BioSlot, now: Instant) -> bool {
         match merge::bio_merge_kind(rq, slot) {
             None => false,
             Some(MergeKind::Back) => merge::bio_attempt_back_merge(&self.elv_cx(now), rq, id),
@@ -375,6 +373,20 @@ impl<L: Lock> Env<L> {
             let cache = &mut local.plug.cache;
             self.st.alloc_tags(cache.hctx).put_batch_bits(&mut cache.bits, &mut |w| self.wake(w));
         }
+    }
+
+    /// Closes one level of the plug; true when that was the outermost. What it holds is issued while it is still open:
+    /// single-queue mode inserts a plug's requests otherwise than one that had no plug.
+    #[inline]
+    pub(crate) fn close_plug(&self, local: &mut Local, now: Instant) -> bool {
+        if local.plug.is_outermost() {
+            self.flush_plug(local, now);
+        }
+        let closed = local.plug.finish();
+        if closed {
+            self.return_cached_tags(local);
+        }
+        closed
     }
 
     /// Issues what the plug holds: to the driver as one batch per hctx, or to the elevator as one list.

@@ -351,8 +351,7 @@ impl<L: Lock> Submitter<L> {
     /// Closes the plug and issues what it holds.
     #[inline]
     pub fn finish_plug(&mut self, now: Instant) {
-        if self.local.plug.finish() {
-            self.flush_plug(now);
+        if self.env.close_plug(&mut self.local, now) {
             self.leave_if_idle();
         }
     }
@@ -473,9 +472,7 @@ impl<L: Lock> Submitter<L> {
                 break;
             }
         }
-        if self.local.plug.finish() {
-            self.flush_plug(now);
-        }
+        self.env.close_plug(&mut self.local, now);
         self.env.settle_tag_wait(&mut self.local);
     }
 

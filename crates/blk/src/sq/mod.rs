@@ -99,7 +99,7 @@ impl<L: Lock> Env<L> {
     pub(crate) fn sq_queue_bio(&self, local: &mut Local, id: BioId, slot: &BioSlot, now: Instant) -> bool {
         let (op, flags) = (slot.op(), slot.flags());
         let mergeable = self.nomerges() < 2 && merge::bio_is_mergeable(slot);
-        if mergeable && self.plug_merge(local, id, slot, now) {
+        if mergeable && self.sq_plug_merge(local, id, slot, now) {
             self.shared.counters.account_merge(op);
             return true;
         }
@@ -138,6 +138,11 @@ impl<L: Lock> Env<L> {
         }
         self.plug_rq(local, Rq::from_id(rq_id), rq, now);
         true
+    }
+
+    /// `blk_attempt_plug_merge`: every request of the plug is looked at, the latest first.
+    fn sq_plug_merge(&self, local: &Local, id: BioId, slot: &BioSlot, now: Instant) -> bool {
+        local.plug.rqs.iter().rev().any(|rq| self.merge_into(self.st.slab.get(rq.id()), id, slot, now))
     }
 
     /// No request is left in this direction: flush the plug, stand in line, and try once more. False: keep waiting.
