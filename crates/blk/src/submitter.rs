@@ -15,6 +15,7 @@ use crate::queue::{QueueState, RequestQueue};
 use crate::relaxed::FieldU16;
 use crate::request::{RequestId, Rq};
 use crate::sbitmap::TagAllocHint;
+use crate::sbitmap_queue::WaiterId;
 use crate::sq::Batching;
 use crate::stat::{Counters, HctxCounters};
 use crate::status::BlkStatus;
@@ -219,6 +220,8 @@ pub(crate) struct Scratch {
     pub(crate) ids: Vec<RequestId>,
     pub(crate) flushed: Vec<Rq>,
     pub(crate) ended: Vec<RequestId>,
+    /// Single-queue mode: whom to wake once the lock is dropped.
+    pub(crate) woken: Vec<WaiterId>,
     pub(crate) remote: Vec<Remote>,
 }
 
@@ -230,6 +233,7 @@ impl Scratch {
             ids: Vec::new(),
             flushed: Vec::new(),
             ended: Vec::with_capacity(POLL_BATCH),
+            woken: Vec::with_capacity(2 * POLL_BATCH),
             // Swapped with the shared list, so both are as large as they can get.
             remote: Vec::with_capacity(remote_capacity(nr_bios)),
         }

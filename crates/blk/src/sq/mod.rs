@@ -186,11 +186,10 @@ impl<L: Lock> Env<L> {
         }
         for rq in freed.drain(..) {
             self.shared.counters.account_merge(self.st.slab.get(rq.id()).op());
-            if let Some(w) = self.sq_free_locked(&mut inner, rq.id()) {
-                self.wake(w);
-            }
+            local.scratch.woken.extend(self.sq_free_locked(&mut inner, rq.id()));
         }
         drop(inner);
+        self.sq_wake(local);
         local.scratch.freed = freed;
         local.plug.rqs = rqs;
         self.sq_run(local, now);
@@ -278,16 +277,20 @@ impl<L: Lock> Env<L> {
         }
         let mut inner = self.sq().inner.lock();
         for id in ended.drain(..) {
-            if let Some(w) = self.sq_free_locked(&mut inner, id) {
-                self.wake(w);
-            }
+            local.scratch.woken.extend(self.sq_free_locked(&mut inner, id));
         }
         let run = !inner.elevator.is_empty() || inner.busy || !inner.requeued.is_empty();
         drop(inner);
+        self.sq_wake(local);
         local.scratch.ended = ended;
         if run || !self.st.hctxs[0].dispatch.is_empty() {
             self.sq_run(local, now);
         }
+    }
+
+    /// Wakes who was found under the lock: a wake-up may be a system call, which nobody should wait for.
+    fn sq_wake(&self, local: &mut Local) {
+        local.scratch.woken.drain(..).for_each(|w| self.wake(w));
     }
 
     /// Gives request and driver tag back; who may take the request next is returned to be woken.
