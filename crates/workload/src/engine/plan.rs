@@ -152,10 +152,18 @@ impl Plan {
     }
 }
 
+/// Per direction. Somebody waits for a direct or synchronous write, as the kernel says with REQ_SYNC; what goes through
+/// the page cache is written back for nobody in particular. Reads count as waited for anyway.
 fn flags(job: &Job) -> [OpFlags; DIRS] {
     let all = if job.hipri { OpFlags::POLLED } else { OpFlags::NONE };
-    let durable = if job.sync == SyncMode::None { OpFlags::NONE } else { OpFlags::FUA };
-    [all, all.union(durable), all]
+    let mut write = all;
+    if job.sync != SyncMode::None {
+        write = write.union(OpFlags::FUA);
+    }
+    if job.direct || job.sync != SyncMode::None {
+        write = write.union(OpFlags::SYNC);
+    }
+    [all, write, all]
 }
 
 fn prio(job: &Job) -> IoPrio {
