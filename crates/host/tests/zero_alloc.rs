@@ -5,7 +5,7 @@
 //! Every stack runs the same traffic: batches of 32 through a plug, reads and writes that merge with their neighbours,
 //! more bios than there are tags, bios that have to be split, and a second submitter of the same hardware queue whose
 //! completions are passed on to it.
-#![allow(unsafe_code)] // An allocator cannot be written without; nothing else here needs it.
+#![allow(unsafe_code, reason = "a counting global allocator is an unsafe promise")]
 
 use blk::bio::{Bio, DataRef, OpFlags};
 use blk::cpumap::CpuTopology;
@@ -90,7 +90,7 @@ impl Traffic {
             // Mostly next to the one before, now and then large enough to be cut.
             block = if self.next(3) == 0 { self.next(self.blocks) } else { block + 1 };
             let nr = if self.next(64) == 0 { 4096 } else { 8 };
-            let sector = Sector(block % self.blocks << 3);
+            let sector = Sector((block % self.blocks) << 3);
             let mut bio = Bio::read(sector, nr, DataRef::NONE);
             if self.next(3) == 0 {
                 bio = Bio::write(sector, nr, DataRef::NONE);
