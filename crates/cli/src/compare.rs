@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use workload::job::Job;
+use workload::job::{Job, Override};
 
 /// A comparison that was asked for, checked as far as it can be without opening a device.
 pub struct Request {
@@ -187,9 +187,10 @@ impl Drop for ResultsFile {
 }
 
 /// `--runtime` as overrides of the jobs.
-fn runtime(time: Option<&str>) -> Vec<(String, String)> {
+fn runtime(time: Option<&str>) -> Vec<Override> {
     let Some(time) = time else { return Vec::new() };
-    vec![("runtime".to_owned(), time.to_owned()), ("time_based".to_owned(), String::new())]
+    let given = [("runtime", time), ("time_based", "")];
+    given.map(|(key, value)| Override { flag: "--runtime", key: key.to_owned(), value: value.to_owned() }).into()
 }
 
 /// Most threads that run at the same time.

@@ -8,7 +8,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io::Read;
 use std::path::Path;
-use workload::job::{IncludeReader, JobFile, ParseContext};
+use workload::job::{IncludeReader, JobFile, Override, ParseContext};
 
 /// Largest job file that is read: a mistyped name may be a disk image.
 const JOB_BYTES_MAX: u64 = 16 << 20;
@@ -22,7 +22,7 @@ pub struct Loaded {
 }
 
 /// Reads, parses and checks; warnings go to standard error.
-pub fn load(args: &JobArgs, overrides: &[(String, String)]) -> Result<Loaded, Failure> {
+pub fn load(args: &JobArgs, overrides: &[Override]) -> Result<Loaded, Failure> {
     let name = args.job.to_string_lossy();
     let text = if name == "-" { read(std::io::stdin(), "standard input")? } else { read_file(&args.job)? };
     let context = ParseContext {
@@ -33,30 +33,16 @@ pub fn load(args: &JobArgs, overrides: &[(String, String)]) -> Result<Loaded, Fa
         pagesize_bytes: host::run::page_bytes(),
         memory_mib: Setup::read(&[]).memory_bytes.unwrap_or(0) >> 20,
         is_target: &host::run::is_target,
+        sections: &args.section,
     };
-    let mut all = args.job_set.clone();
-    all.extend_from_slice(overrides);
-    let mut file = JobFile::parse_str(&text, &context, &all).map_err(Failure::new)?;
-    select(&mut file, &args.section, &name)?;
+    let set =
+        args.job_set.iter().map(|(key, value)| Override { flag: "--job-set", key: key.clone(), value: value.clone() });
+    let all: Vec<Override> = set.chain(overrides.iter().cloned()).collect();
+    let file = JobFile::parse_str(&text, &context, &all).map_err(Failure::new)?;
     for warning in &file.warnings {
         eprintln!("warning: {warning}");
     }
     Ok(Loaded { file, text })
-}
-
-/// Keeps the sections that were asked for.
-fn select(file: &mut JobFile, sections: &[String], name: &str) -> Result<(), Failure> {
-    if sections.is_empty() {
-        return Ok(());
-    }
-    let known: Vec<&str> = file.jobs.iter().map(|j| j.name.as_str()).collect();
-    if let Some(unknown) = sections.iter().find(|s| !known.contains(&s.as_str())) {
-        let list = known.join(", ");
-        return Err(Failure::new(format!("--section {unknown}: {name} has no such job; it has {list}")));
-    }
-    file.jobs.retain(|j| sections.contains(&j.name));
-    file.warnings.retain(|w| w.job.as_ref().is_none_or(|job| job == "global" || sections.contains(job)));
-    Ok(())
 }
 
 struct Includes;

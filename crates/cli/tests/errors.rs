@@ -79,7 +79,7 @@ fn bad_targets() {
 
 #[test]
 fn bad_flags() {
-    refused(GOOD, &["--section", "b"], &["--section b: j.fio has no such job; it has a"]);
+    refused(GOOD, &["--section", "b"], &["--section: b: j.fio has no such job; it has a"]);
     refused(GOOD, &["--job-set", "iodepth=0"], &["--job-set: iodepth=0: must be 1..=65536"]);
     refused(GOOD, &["--output-format", "xml"], &["'xml'", "normal", "json+"]);
     refused(GOOD, &["--output", "no/such/dir/x"], &["--output no/such/dir/x: cannot be written"]);
@@ -110,7 +110,7 @@ fn bad_comparisons() {
     refused(&["--a", "mode=sq", "--b", "target=nul:"], &["--b", "did you mean 'null:'?"]);
     refused(&with(&["--pairs", "3"]), &["--pairs=3: must be even and in 10..=10000"]);
     refused(&with(&["--warmup", "999"]), &["--warmup=999: must be in 0..=100"]);
-    refused(&with(&["--runtime", "soon"]), &["--job-set: runtime=soon"]);
+    refused(&with(&["--runtime", "soon"]), &["--runtime: runtime=soon"]);
     refused(&["--a", "", "--b", "mode=mq"], &["--a '': must be KEY=VALUE", "default"]);
     refused(&with(&["--target", "new", "--results", "no/dir/r"]), &["--results no/dir/r: cannot be made", "directory"]);
     refused(&with(&["--results", "old.jsonl"]), &["old.jsonl: exists", "choose another name"]);

@@ -196,7 +196,12 @@ fn arithmetic_needs_parentheses() {
 #[test]
 fn overrides_come_last_and_meet_every_job() {
     let set = |pairs: &[(&str, &str)]| {
-        let pairs: Vec<_> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let given = |(key, value): &(&str, &str)| Override {
+            flag: "--job-set",
+            key: (*key).to_owned(),
+            value: (*value).to_owned(),
+        };
+        let pairs: Vec<Override> = pairs.iter().map(given).collect();
         let text = "[global]\nioengine=libaio\n[a]\niodepth=4\n[b]\n";
         JobFile::parse_str(text, &ParseContext::bare("t.fio"), &pairs).map_err(|e| e.to_string())
     };
@@ -407,7 +412,7 @@ fn regions_are_checked_without_a_device() {
     assert!(refusal("size=50.5%").contains("a percentage must be a whole number"));
     assert!(refusal("size=2k").contains("is smaller than the smallest block, 4096 bytes"));
     assert!(refusal("size=8191p\noffset=8191p").contains("beyond the largest file offset"));
-    assert!(refusal("size=1m\noffset_increment=2p\nnumjobs=4096\noffset=4096p").contains("beyond the largest file"));
+    assert!(refusal("size=1m\noffset_increment=8p\nnumjobs=1024\noffset=4096p").contains("beyond the largest file"));
     assert!(refusal("offset=1m\nfilesize=1m").contains("starts behind the end of the file"));
     assert!(refusal("filesize=1m-2m").contains("is a range of file sizes"));
     assert!(refusal("bs=1000").contains("must be whole sectors of 512 bytes"));
@@ -440,7 +445,7 @@ fn names_of_files() {
     assert_eq!(name("directory=/x:/y/\nnumjobs=2", 1), "/y/a.1.0");
     assert_eq!(name("directory=/x:/y\nfilename=f", 1), "/x/f", "a given name is shared, in the first directory");
     assert_eq!(name("directory=d\\:1\nfilename=f\\:1", 1), "d:1/f:1");
-    assert_eq!(name("directory=/x\nfilename=/dev/sdb", 1), "/dev/sdb");
+    assert_eq!(name("directory=/x/d\nfilename=/x/absx", 1), "/x/d/x/absx", "as fio does");
     assert_eq!(name("directory=/x\nfilename=null:size=1g", 1), "null:size=1g");
     assert!(refusal("filename=/dev/sda:/dev/sdb").contains("names several files"));
     assert!(refusal("filename=-").contains("is standard input or output"));
@@ -457,8 +462,8 @@ fn waiting_and_groups() {
     assert!(!job("stonewall=0").stonewall);
     assert!(try_parse("[a]\nwait_for=b\n[b]\n").expect_err("forward").to_string().contains("names no job above"));
     assert!(try_parse("[a]\n[a]\n[b]\nwait_for=a\n").expect_err("two").to_string().contains("names 2 jobs"));
-    let message = try_parse("[a]\nnumjobs=4096\n[b]\n").expect_err("too many").to_string();
-    assert!(message.starts_with("t.fio:3: [b]: brings the file above 4096 instances"), "{message}");
+    let message = try_parse("[a]\nnumjobs=1024\n[b]\n").expect_err("too many").to_string();
+    assert!(message.starts_with("t.fio:3: [b]: brings the file above 1024 instances"), "{message}");
 }
 
 #[test]
@@ -516,4 +521,25 @@ fn a_file_that_is_no_job_is_told_briefly() {
             errors[100].to_string().starts_with("t.fio: the file: has more errors than these 100; mend these first")
         );
     }
+}
+
+#[test]
+fn sections_that_are_not_asked_for_are_not_checked() {
+    let text = "[global]\nsize=1m\n[good]\nbs=8k\n[bad]\nioengine=rbd\niodepth=0\n[last]\nstonewall\n";
+    let only = |names: &[&str]| {
+        let sections: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+        let file = JobFile::parse_str(text, &ParseContext { sections: &sections, ..ParseContext::bare("t.fio") }, &[]);
+        file.map(|f| f.jobs.into_iter().map(|j| j.name).collect::<Vec<_>>()).map_err(|e| e.to_string())
+    };
+    assert_eq!(only(&["last", "good"]), Ok(vec!["good".to_owned(), "last".to_owned()]), "in the order of the file");
+    assert!(only(&[]).expect_err("all").contains("iodepth=0"));
+    assert!(only(&["bad"]).expect_err("bad").contains("iodepth=0"));
+    assert_eq!(only(&["x"]), Err("--section: x: t.fio has no such job; it has good, bad, last".to_owned()));
+}
+
+#[test]
+fn either_of_two_flags_makes_a_job_repeat() {
+    let repeats = |lines: &str| job(lines).randrepeat;
+    assert!(repeats("") && repeats("randrepeat=0\nallrandrepeat=1") && repeats("allrandrepeat=0"));
+    assert!(!repeats("randrepeat=0") && !repeats("randrepeat=0\nallrandrepeat=0"));
 }

@@ -135,7 +135,7 @@ fn promised_options_are_supported() {
     let promised = "name filename directory size filesize offset rw rwmixread bs bsrange bssplit blockalign iodepth \
         iodepth_low iodepth_batch_submit iodepth_batch_complete_min iodepth_batch_complete_max numjobs runtime time_based \
         ramp_time loops number_ios direct buffered sync fsync fdatasync end_fsync overwrite rate rate_iops rate_process \
-        thinktime thinktime_blocks random_distribution percentage_random norandommap randseed randrepeat verify do_verify \
+        thinktime thinktime_blocks random_distribution percentage_random norandommap randseed randrepeat allrandrepeat verify do_verify \
         verify_fatal verify_backlog buffer_pattern zero_buffers refill_buffers group_reporting new_group stonewall \
         startdelay wait_for cpus_allowed prio prioclass hipri ioengine clat_percentiles percentile_list";
     for name in promised.split_whitespace() {

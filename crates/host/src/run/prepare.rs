@@ -258,10 +258,24 @@ fn threads(
             }
             let id = ThreadId { instance: user.instance, number: user.number, entropy };
             let thread = JobThread::new(job, id, bytes).map_err(|e| Error::usage(e.to_string()))?;
-            let buffers = BufferPool::new(regions, thread.depth(), slot_bytes(&thread), true)?;
+            let buffers = BufferPool::new(regions, thread.depth(), slot_bytes(&thread), true)
+                .map_err(|e| e.within(&buffers_asked(job, &thread)))?;
             Ok((user.clone(), thread, buffers))
         })
         .collect()
+}
+
+/// What the buffers of a job come to, and what makes them less, for the message when they cannot be had.
+fn buffers_asked(job: &Job, thread: &JobThread) -> String {
+    let (depth, slot) = (u64::from(thread.depth()), slot_bytes(thread) as u64);
+    let all = depth.saturating_mul(slot).saturating_mul(u64::from(job.numjobs));
+    format!(
+        "job '{}' (line {}): buffers of iodepth={depth} x bs={slot} x numjobs={} are {} MiB; lower one of the three",
+        job.name,
+        job.line,
+        job.numjobs,
+        all.div_ceil(1 << 20)
+    )
 }
 
 /// Bio slots per submitter: the depth, and for each I/O the pieces it may be split into.

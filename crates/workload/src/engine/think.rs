@@ -57,7 +57,10 @@ impl Think {
             if out > 0 {
                 return Pause::Drain;
             }
-            self.state = State::Pausing { spin_until: now_ns + self.spin_ns, until: now_ns + self.pause_ns };
+            self.state = State::Pausing {
+                spin_until: now_ns.saturating_add(self.spin_ns),
+                until: now_ns.saturating_add(self.pause_ns),
+            };
         }
         match self.state {
             State::Pausing { spin_until, .. } if now_ns < spin_until => Pause::Spin(spin_until),

@@ -37,6 +37,7 @@ pub(super) struct Draft {
     pub batch_complete_max: Option<u64>,
     pub verify_backlog_batch: Option<u64>,
     pub zero_buffers: bool,
+    pub allrandrepeat: bool,
     pub buffer_pattern: Option<Pattern>,
     /// Options in force, by canonical name.
     pub given: BTreeMap<&'static str, Given>,
@@ -59,6 +60,7 @@ impl Draft {
             batch_complete_max: None,
             verify_backlog_batch: None,
             zero_buffers: false,
+            allrandrepeat: false,
             buffer_pattern: None,
             given: BTreeMap::new(),
             refused: BTreeMap::new(),

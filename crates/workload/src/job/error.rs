@@ -40,8 +40,8 @@ pub enum Origin {
         /// Line number.
         line: u32,
     },
-    /// A command-line override.
-    Override,
+    /// A flag of the command line.
+    Flag(&'static str),
 }
 
 impl fmt::Display for Origin {
@@ -49,7 +49,7 @@ impl fmt::Display for Origin {
         match self {
             Origin::Line { file, line: 0 } => write!(f, "{}", Printable(file)),
             Origin::Line { file, line } => write!(f, "{}:{line}", Printable(file)),
-            Origin::Override => f.write_str("--job-set"),
+            Origin::Flag(flag) => f.write_str(flag),
         }
     }
 }

@@ -31,6 +31,19 @@ pub struct ParseContext<'a> {
     pub memory_mib: u64,
     /// Does this `filename` name one of mqblk's targets (such as `null:`), so that its `:` do not separate files?
     pub is_target: &'a dyn Fn(&str) -> bool,
+    /// Only these sections become jobs, and only they are checked; empty = all.
+    pub sections: &'a [String],
+}
+
+/// An option from the command line that acts on every job, after those of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// The flag it came from, for messages: `--job-set`.
+    pub flag: &'static str,
+    /// The option.
+    pub key: String,
+    /// Its value; empty sets a flag.
+    pub value: String,
 }
 
 impl<'a> ParseContext<'a> {
@@ -44,20 +57,17 @@ impl<'a> ParseContext<'a> {
             pagesize_bytes: 4096,
             memory_mib: 1024,
             is_target: &|_| false,
+            sections: &[],
         }
     }
 }
 
 impl JobFile {
-    /// Parses and checks a job file; `overrides` (`key`, `value`; an empty value sets a flag) act on every job, last.
+    /// Parses and checks a job file; `overrides` act on every job, last.
     ///
     /// # Errors
     /// The first error of each line, in reading order.
-    pub fn parse_str(
-        text: &str,
-        context: &ParseContext<'_>,
-        overrides: &[(String, String)],
-    ) -> Result<JobFile, JobErrors> {
+    pub fn parse_str(text: &str, context: &ParseContext<'_>, overrides: &[Override]) -> Result<JobFile, JobErrors> {
         let raw = parse::parse(context.file, text, context.include);
         Interpreter::new(context, &raw, overrides).run(raw)
     }
@@ -72,12 +82,12 @@ struct Interpreter<'a> {
 }
 
 impl<'a> Interpreter<'a> {
-    fn new(context: &'a ParseContext<'a>, raw: &Raw, overrides: &[(String, String)]) -> Self {
-        let option = |((key, value), seq): (&(String, String), u32)| RawOption {
-            origin: Origin::Override,
+    fn new(context: &'a ParseContext<'a>, raw: &Raw, overrides: &[Override]) -> Self {
+        let option = |(given, seq): (&Override, u32)| RawOption {
+            origin: Origin::Flag(given.flag),
             seq,
-            key: key.trim().to_owned(),
-            value: Some(value.trim().to_owned()).filter(|v| !v.is_empty()),
+            key: given.key.trim().to_owned(),
+            value: Some(given.value.trim().to_owned()).filter(|v| !v.is_empty()),
         };
         let keywords = [
             ("pagesize", context.pagesize_bytes),
@@ -96,6 +106,7 @@ impl<'a> Interpreter<'a> {
     fn run(mut self, mut raw: Raw) -> Result<JobFile, JobErrors> {
         self.errors.append(&mut raw.errors);
         self.warnings.append(&mut raw.warnings);
+        self.select(&mut raw);
         let mut global = Draft::new();
         let mut global_options = Vec::new();
         let mut jobs: Vec<Job> = Vec::new();
@@ -114,6 +125,32 @@ impl<'a> Interpreter<'a> {
             self.no_job();
         }
         self.finish(jobs, global_options)
+    }
+
+    /// Leaves out the sections that were not asked for, and what was noted about them.
+    fn select(&mut self, raw: &mut Raw) {
+        let wanted = self.context.sections;
+        if wanted.is_empty() {
+            return;
+        }
+        let known: Vec<&str> = raw.sections.iter().filter(|s| !s.global).map(|s| s.name.as_str()).collect();
+        let unknown = wanted.iter().find(|s| !known.contains(&s.as_str()));
+        // Without any job that is the error to tell.
+        if let Some(unknown) = unknown.filter(|_| !known.is_empty()) {
+            let error = JobError {
+                origin: Origin::Flag("--section"),
+                job: None,
+                typed: quote(unknown),
+                kind: ErrorKind::BadValue,
+                rule: format!("{} has no such job", self.context.file),
+                remedy: format!("it has {}", known.join(", ")),
+            };
+            self.errors.push((u32::MAX, error));
+        }
+        let left_out: Vec<String> =
+            raw.sections.iter().filter(|s| !s.global && !wanted.contains(&s.name)).map(|s| s.name.clone()).collect();
+        raw.sections.retain(|s| !left_out.contains(&s.name));
+        self.warnings.retain(|w| w.job.as_ref().is_none_or(|job| !left_out.contains(job)));
     }
 
     /// Adds the options that have a value to a list for reports; a later one of the same name replaces an earlier one.
@@ -286,7 +323,7 @@ fn about_the_file(file: &str, rule: &str, remedy: &str) -> JobError {
 
 /// An override concerns all jobs, so it is told without one.
 fn job_name(raw: &RawOption, section: &RawSection) -> Option<String> {
-    (raw.origin != Origin::Override).then(|| section.name.clone())
+    (!matches!(raw.origin, Origin::Flag(_))).then(|| section.name.clone())
 }
 
 fn error(raw: &RawOption, section: &RawSection, kind: ErrorKind, rule: &str, remedy: &str) -> JobError {

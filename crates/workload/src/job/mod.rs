@@ -38,7 +38,7 @@ mod suggest;
 mod resolve;
 
 pub use error::{ErrorKind, JobError, JobErrors, Origin, Warning};
-pub use interpret::ParseContext;
+pub use interpret::{Override, ParseContext};
 pub use options::{OptionInfo, Support, find_option, nearest_option, options};
 pub use parse::{IncludeReader, NoIncludes};
 pub use spec::{BLOCK_BYTES_MAX, DEFAULT_PERCENTILES, DEFAULT_RANDSEED, IODEPTH_MAX, Job, JobFile, NUMJOBS_MAX};

@@ -176,6 +176,7 @@ impl Check<'_> {
         let skewed = Dir::ALL.iter().any(|d| job.random_distribution[*d] != Distribution::Random);
         let aligned = Dir::ALL.iter().any(|d| job.blockalign_bytes[*d].is_some());
         job.norandommap |= skewed || aligned;
+        job.randrepeat |= self.draft.allrandrepeat;
         if self.draft.job.rw_sequencer == RwSequencer::Identical && self.draft.rw_modifier.is_none() {
             self.warn(&["rw_sequencer"], "acts only with a modifier, such as rw=randread:8");
         }

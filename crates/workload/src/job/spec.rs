@@ -20,8 +20,8 @@ pub const DEFAULT_PERCENTILES: [f64; 17] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
 /// Largest `iodepth` accepted. Requests are allocated at start, so an absurd depth is a typing error, not a workload.
 pub const IODEPTH_MAX: u32 = 65_536;
-/// Largest `numjobs` accepted, and most instances in one file; as fio's limit on threads.
-pub const NUMJOBS_MAX: u32 = 4_096;
+/// Largest `numjobs` accepted, and most instances in one file: each submits to the block layer for itself.
+pub const NUMJOBS_MAX: u32 = blk::id::MAX_SUBMITTERS;
 /// Largest block size accepted, 1 GiB: buffers for the whole queue depth are allocated at start.
 pub const BLOCK_BYTES_MAX: u64 = 1 << 30;
 
@@ -251,7 +251,7 @@ impl Job {
 
     /// The file that instance `jobnum` (0-based, counted over `numjobs`) works on, by fio's rules: `filename` is shared by
     /// all instances (in the first `directory`); otherwise `filename_format` names one file per instance, dealt over the
-    /// directories. A name for which `is_target` holds (such as `null:`) is returned as typed; any other has `\:` unescaped.
+    /// directories. A directory goes before absolute names too. A name for which `is_target` holds (such as `null:`) is returned as typed; any other has `\:` unescaped.
     pub fn file_name(&self, jobnum: u32, is_target: &dyn Fn(&str) -> bool) -> String {
         let name = match &self.filename {
             Some(typed) if is_target(typed) => return typed.clone(),
@@ -262,12 +262,12 @@ impl Job {
                 .replace("$jobnum", &jobnum.to_string())
                 .replace("$filenum", "0"),
         };
-        if self.directory.is_empty() || name.starts_with('/') {
+        if self.directory.is_empty() {
             return name;
         }
         let nth = if self.filename.is_some() { 0 } else { jobnum as usize % self.directory.len() };
         let dir = &self.directory[nth];
-        format!("{}/{}", dir.trim_end_matches('/'), name)
+        format!("{}/{}", dir.trim_end_matches('/'), name.trim_start_matches('/'))
     }
 
     /// Smallest block over the directions this job issues.

@@ -64,7 +64,7 @@ pub(super) static ROWS: &[OptionInfo] = &[
     yes("norandommap", Flag(|d, v| d.job.norandommap = v), "", "Blocks may repeat before all were touched"),
     yes("randseed", Int { min: 0, max: u64::MAX, set: |d, v| d.job.randseed = v }, "0x89", "Seed"),
     yes("randrepeat", Bool(|d, v| d.job.randrepeat = v), "1", "The same sequence in every run"),
-    quiet("allrandrepeat", BOOL, "0", "As randrepeat, for every generator"),
+    yes("allrandrepeat", Bool(|d, v| d.allrandrepeat = v), "0", "As randrepeat, for every generator; on, it wins over randrepeat=0"),
     quiet("softrandommap", BOOL, "0", "Go on without a random map if memory is short"),
     warn("random_generator", words(&["tausworthe", "lfsr", "tausworthe64"]), "tausworthe", "Generator of random offsets", "mqblk has one generator; coverage and distribution are as asked").off(&["tausworthe", "tausworthe64"]),
 

@@ -6,6 +6,8 @@
 //! allocated once; [`MAX_BLOCKS`] bounds it to about 1 GiB. Blocks are found in the order of fio's `axmap`: the block
 //! itself, else the next free one above, else the first one from the start.
 
+use std::collections::TryReserveError;
+
 /// Largest map, in blocks.
 pub const MAX_BLOCKS: u64 = 1 << 33;
 
@@ -21,15 +23,21 @@ pub struct BlockMap {
 impl BlockMap {
     /// An empty map of `len` blocks.
     ///
+    /// # Errors
+    /// The memory cannot be had.
+    ///
     /// # Panics
     /// When `len` is 0 or above [`MAX_BLOCKS`].
-    pub fn new(len: u64) -> BlockMap {
+    pub fn new(len: u64) -> Result<BlockMap, TryReserveError> {
         assert!((1..=MAX_BLOCKS).contains(&len), "random map of {len} blocks");
         let mut levels = Vec::new();
         let mut bits = len;
         loop {
             let words = bits.div_ceil(64);
-            levels.push(vec![0u64; words as usize]);
+            let mut level = Vec::new();
+            level.try_reserve_exact(words as usize)?;
+            level.resize(words as usize, 0u64);
+            levels.push(level);
             if words == 1 {
                 break;
             }
@@ -37,7 +45,7 @@ impl BlockMap {
         }
         let mut map = BlockMap { levels, len, touched: 0 };
         map.clear();
-        map
+        Ok(map)
     }
 
     /// Number of blocks.
@@ -151,7 +159,7 @@ mod tests {
     #[test]
     fn every_block_is_found_exactly_once() {
         for len in [1, 2, 63, 64, 65, 4096, 4097, 300_001] {
-            let mut map = BlockMap::new(len);
+            let mut map = BlockMap::new(len).unwrap();
             let mut seen = vec![false; len as usize];
             let mut rng = Taus88::new(len as u32);
             for _ in 0..len {
@@ -168,7 +176,7 @@ mod tests {
     #[test]
     fn picks_the_same_block_as_a_linear_search() {
         let len = 1000u64;
-        let mut map = BlockMap::new(len);
+        let mut map = BlockMap::new(len).unwrap();
         let mut rng = Taus88::new(7);
         for _ in 0..len {
             let draw = u64::from(rng.next_u32()) % len;
@@ -180,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_long_touch_stops_at_a_touched_block() {
-        let mut map = BlockMap::new(130);
+        let mut map = BlockMap::new(130).unwrap();
         map.touch(70, 1);
         assert_eq!(map.touch(64, 32), 6);
         assert_eq!(map.touch(128, 32), 2, "the end of the map");

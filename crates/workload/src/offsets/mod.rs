@@ -159,7 +159,12 @@ impl Offsets {
             let remedy = "set norandommap=1, a larger bs or a smaller size";
             return Err(SetupError::new(&job.name, "norandommap", 0, rule, remedy));
         }
-        self.map = (blocks > 0).then(|| BlockMap::new(blocks));
+        let made = (blocks > 0).then(|| BlockMap::new(blocks)).transpose();
+        self.map = made.map_err(|_| {
+            let rule = format!("there is no memory for a random map of {} MiB", (blocks >> 23).max(1));
+            let remedy = "set norandommap=1, a larger bs, a smaller size or fewer numjobs (each has a map)";
+            SetupError::new(&job.name, "norandommap", 0, rule, remedy)
+        })?;
         Ok(())
     }
 
