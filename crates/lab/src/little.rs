@@ -20,13 +20,40 @@ pub struct Little {
     pub iops: f64,
     /// Mean latency in nanoseconds, from when an I/O counts as in flight to its completion.
     pub latency_ns: f64,
+    /// How long was measured; 1 where it is not known, so that all count alike.
+    #[serde(default = "one")]
+    pub seconds: f64,
+}
+
+fn one() -> f64 {
+    1.0
 }
 
 impl Little {
     /// The check, or `None` when a figure is not positive and finite (nothing ran).
     pub fn new(in_flight: f64, iops: f64, latency_ns: f64) -> Option<Little> {
         let usable = |x: f64| x.is_finite() && x > 0.0;
-        (usable(in_flight) && usable(iops) && usable(latency_ns)).then_some(Little { in_flight, iops, latency_ns })
+        (usable(in_flight) && usable(iops) && usable(latency_ns)).then_some(Little {
+            in_flight,
+            iops,
+            latency_ns,
+            seconds: 1.0,
+        })
+    }
+
+    /// The same, measured over `seconds` (above 0).
+    pub fn over(self, seconds: f64) -> Little {
+        Little { seconds, ..self }
+    }
+
+    /// Both measurements as one: I/Os, latencies and in flight x time add up.
+    pub fn and(&self, other: &Little) -> Little {
+        let seconds = self.seconds + other.seconds;
+        let ios = self.iops * self.seconds + other.iops * other.seconds;
+        let latencies = self.expected() * self.seconds + other.expected() * other.seconds;
+        let in_flight = self.in_flight * self.seconds + other.in_flight * other.seconds;
+        let (in_flight, iops) = (in_flight / seconds, ios / seconds);
+        Little { in_flight, iops, latency_ns: 1e9 * latencies / ios, seconds }
     }
 
     /// Rate x latency: the number in flight that the law asks for.
@@ -57,6 +84,16 @@ mod tests {
         let off = Little::new(36.0, 1e6, 32_000.0).unwrap();
         assert!(!off.holds() && (off.error() - 0.125).abs() < 1e-9);
         assert!(!Little::new(28.0, 1e6, 32_000.0).unwrap().holds());
+    }
+
+    #[test]
+    fn runs_add_up() {
+        let (short, long) =
+            (Little::new(8.0, 2e6, 4_000.0).unwrap(), Little::new(2.0, 1e6, 1_000.0).unwrap().over(3.0));
+        let both = short.and(&long);
+        assert_eq!((both.in_flight, both.iops, both.seconds), (3.5, 1.25e6, 4.0));
+        assert!((both.latency_ns - 2_200.0).abs() < 1e-9, "mean over the I/Os: {both:?}");
+        assert!((both.expected() - 2.75).abs() < 1e-12 && !both.holds());
     }
 
     #[test]

@@ -137,6 +137,18 @@ impl RunMetrics {
     }
 }
 
+impl RunMetrics {
+    /// Replaces the rates by what all of `jobs` did in `measured_ns`, the whole run: for threads that did not run together.
+    pub fn rates_over(&mut self, jobs: &[JobStats], measured_ns: u64) {
+        let per_second = |count: fn(&DirStats) -> u64| {
+            let sum: u64 = jobs.iter().flat_map(|j| &j.dirs).map(count).sum();
+            (sum > 0 && measured_ns > 0).then(|| sum as f64 * 1e9 / measured_ns as f64)
+        };
+        self.iops = per_second(|d| d.ios);
+        self.bytes_per_second = per_second(|d| d.bytes);
+    }
+}
+
 /// The latency that is compared: from the intended start where the job has a rate, else clat.
 fn latency_of(d: &DirStats) -> &LatencyStats {
     if d.intended.run.count() > 0 { &d.intended } else { &d.clat }
@@ -167,6 +179,16 @@ mod tests {
         assert_eq!(m.latency_mean_ns, Some(115.0));
         assert_eq!(m.latency_p50_ns, Some(120.0));
         assert_eq!(m.cpu_per_io_ns, Some(2000.0));
+    }
+
+    #[test]
+    fn threads_one_after_the_other_have_one_rate() {
+        let jobs = [1, 2].map(|_| job(Dir::Read, false, &[100; 1000], 500_000_000));
+        let mut m = RunMetrics::of(&jobs, None);
+        m.rates_over(&jobs, 1_000_000_000);
+        assert_eq!((m.iops, m.bytes_per_second), (Some(2000.0), Some(2000.0 * 4096.0)));
+        m.rates_over(&[], 0);
+        assert_eq!((m.iops, m.bytes_per_second), (None, None));
     }
 
     #[test]

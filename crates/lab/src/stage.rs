@@ -163,7 +163,7 @@ impl StageFacts {
         (self.ios > 0).then(|| self.context_switches as f64 / self.ios as f64)
     }
 
-    /// Adds another run or another queue's share. `little` is that of one run and does not add up: it is kept when equal, else dropped.
+    /// Adds another run or another queue's share. `little` becomes that of all runs that have it.
     pub fn merge(&mut self, other: &StageFacts) {
         self.times.merge(&other.times);
         self.merges += other.merges;
@@ -173,9 +173,10 @@ impl StageFacts {
         for (mine, theirs) in self.hctx.iter_mut().zip(&other.hctx) {
             mine.merge(theirs);
         }
-        if self.little != other.little {
-            self.little = None;
-        }
+        self.little = match (&self.little, &other.little) {
+            (Some(mine), Some(theirs)) => Some(mine.and(theirs)),
+            (mine, theirs) => mine.or(*theirs),
+        };
         self.ios += other.ios;
         self.cpu_ns += other.cpu_ns;
         self.context_switches += other.context_switches;
@@ -232,6 +233,15 @@ mod tests {
         assert_eq!((a.times.n, a.merges, a.ios), (20, 11, 200));
         assert_eq!((a.cpu_per_io_ns(), a.context_switches_per_io()), (Some(50.0), Some(0.25)));
         assert_eq!(StageFacts::default().cpu_per_io_ns(), None);
+    }
+
+    #[test]
+    fn little_survives_runs_that_are_not_alike() {
+        let of = |in_flight| StageFacts { little: Little::new(in_flight, 1e6, 32_000.0), ..StageFacts::default() };
+        let mut sum = of(60.0);
+        sum.merge(&of(62.0));
+        sum.merge(&StageFacts::default());
+        assert!(sum.little.is_some_and(|l| l.in_flight == 61.0 && !l.holds()), "{:?}", sum.little);
     }
 
     #[test]

@@ -165,7 +165,9 @@ impl Run<'_> {
         let seen = self.outcome.in_flight;
         let precise = seen.samples >= IN_FLIGHT_SAMPLES_MIN && seen.std_error <= IN_FLIGHT_ERROR_MAX * seen.mean;
         let seconds = self.outcome.measured.as_ns() as f64 / 1e9;
-        Little::new(seen.mean, count as f64 / seconds, lat_ns / count as f64).filter(|_| precise)
+        Little::new(seen.mean, count as f64 / seconds, lat_ns / count as f64)
+            .filter(|_| precise)
+            .map(|l| l.over(seconds))
     }
 
     /// What a comparison compares.
@@ -173,9 +175,22 @@ impl Run<'_> {
         let stats: Vec<JobStats> = self.stats().cloned().collect();
         let cpu = self.outcome.process.usr_ns + self.outcome.process.sys_ns;
         let mut metrics = RunMetrics::of(&stats, None);
+        if !self.all_at_once() {
+            // Rates of threads that ran one after the other do not add up.
+            metrics.rates_over(&stats, self.outcome.measured.as_ns());
+        }
         // Costs are over the measured part of the run, whose I/Os the outcome counts.
         metrics.cpu_per_io_ns = (cpu > 0 && self.outcome.ios > 0).then(|| cpu as f64 / self.outcome.ios as f64);
         metrics
+    }
+
+    /// Whether all threads began together: no `stonewall`, `wait_for` or `startdelay`.
+    fn all_at_once(&self) -> bool {
+        let first = self.outcome.instances.first();
+        self.outcome
+            .instances
+            .iter()
+            .all(|i| i.after_job.is_none() && first.is_none_or(|first| i.wave == first.wave && i.delay == first.delay))
     }
 
     /// CPU time of the job threads in percent of one CPU each.
