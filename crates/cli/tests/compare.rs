@@ -87,3 +87,28 @@ fn a_file_is_made_once_and_used_by_both_sides() {
     assert_eq!(dir.list(), ["data", "j.fio", "r"]);
     assert_eq!(fs::metadata(dir.path("data")).unwrap().len(), 1 << 20);
 }
+
+#[test]
+fn ctrl_c_in_the_first_run_leaves_no_file_and_still_describes_the_machine() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", JOB);
+    let args = ["compare", "j.fio", "--a", "mode=sq", "--b", "mode=mq", "--target", "null", "--eta=always", "--json"];
+    let started = dir.start(&[&args[..], &["--runtime", "100"]].concat(), "Warm-up");
+    started.signal("INT");
+    let done = started.ends().exits(130);
+    let v = done.json();
+    assert!(number(&v, "/setup/cpus") >= 1.0 && v["results"].is_null() && v["verdict"] == "stopped", "{v:#}");
+    assert_eq!(dir.list(), ["j.fio"]);
+}
+
+#[test]
+fn bad_data_gives_no_verdict_and_status_1() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", "[a]\nrw=read\nbs=4k\nsize=64k\nverify=crc32c\nfilename=data\n");
+    fs::write(dir.path("data"), vec![0; 64 << 10]).unwrap();
+    let args = ["compare", "j.fio", "--a", "mode=sq", "--b", "mode=mq", "--pairs", "10", "--results", "r"];
+    let done = dir.mqblk(&args).exits(1);
+    done.prints(&["errors in the runs: no verdict\n", "blocks do not hold what was written"]);
+    assert!(!done.out.contains("I/Os failed"), "{}", done.out);
+    done.says(&["no verdict", "results: r"]);
+}

@@ -31,6 +31,7 @@ fn bad_job_files() {
     refused("", &[], &["has no job section", "add a section"]);
     refused("[a]\nsize=1m\nfilename=${MQBLK_NO_SUCH_VARIABLE}/x\n", &[], &["MQBLK_NO_SUCH_VARIABLE", "set it"]);
     refused("[a]\ninclude other.fio\nsize=1m\n", &[], &["other.fio", "No such file"]);
+    refused("[a]\nnumjobs=1025\nsize=1m\n", &[], &["j.fio:2: numjobs=1025: must be 1..=1024 (job 'a')"]);
     // Several mistakes are told at once, one line each.
     refused("[a]\niodepth=0\nnumjobs=0\n", &[], &["j.fio:2: iodepth=0", "j.fio:3: numjobs=0"]);
 }

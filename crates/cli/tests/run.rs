@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Dir, number};
+use common::{Dir, Done, number};
 use serde_json::Value;
 use std::fs;
 
@@ -188,4 +188,14 @@ fn progress_is_fio_s_line() {
     );
     let done = dir.mqblk(&["run", "j.fio", "--target", "null"]).exits(0);
     assert_eq!(done.err, "", "a pipe is no terminal");
+}
+
+#[test]
+fn an_argument_that_is_not_text_does_not_lose_the_results() {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = Dir::new("run");
+    let name = std::ffi::OsStr::from_bytes(b"j\xff.fio");
+    fs::write(dir.as_path().join(name), "[a]\nsize=64k\n").unwrap();
+    let output = dir.command(&["run", "--target", "null"]).arg(name).output().unwrap();
+    Done::of(output, &["run"]).exits(0).prints(&["Inside the block layer"]);
 }
