@@ -63,7 +63,8 @@ pub struct OpFlags(u16);
 impl OpFlags {
     /// No modifier.
     pub const NONE: OpFlags = OpFlags(0);
-    /// The write is on stable media when it ends.
+    /// The write is on stable media when it ends. Any operation but a write or flush ends with an error, as with
+    /// [`OpFlags::PREFLUSH`].
     pub const FUA: OpFlags = OpFlags(1 << 0);
     /// Flush the volatile cache before the write.
     pub const PREFLUSH: OpFlags = OpFlags(1 << 1);
@@ -79,7 +80,8 @@ impl OpFlags {
     pub const RAHEAD: OpFlags = OpFlags(1 << 6);
     /// Metadata, preferred by some elevators.
     pub const META: OpFlags = OpFlags(1 << 7);
-    /// Takes one of the reserved tags and bypasses the elevator; ends with an error on a disk without reserved tags.
+    /// Takes one of the reserved tags, bypasses the elevator and is never merged; ends with an error on a disk without
+    /// reserved tags, and together with [`OpFlags::FUA`] or a flush (a flush sequence waits for normal tags).
     pub const RESERVED: OpFlags = OpFlags(1 << 8);
 
     /// Whether every bit of `other` is set.

@@ -26,8 +26,9 @@ pub(crate) enum MergeKind {
     Front,
 }
 
-/// Flags whose bearer is never merged (`REQ_NOMERGE_FLAGS`).
-const NOMERGE_FLAGS: OpFlags = OpFlags::NOMERGE.union(OpFlags::PREFLUSH).union(OpFlags::FUA);
+/// Flags whose bearer is never merged (`REQ_NOMERGE_FLAGS`). Reserved I/O has a tag of its own so that it gets through
+/// when nothing else does: part of somebody's request it would wait with that.
+const NOMERGE_FLAGS: OpFlags = OpFlags::NOMERGE.union(OpFlags::PREFLUSH).union(OpFlags::FUA).union(OpFlags::RESERVED);
 /// Marks of a request that is never merged (`RQF_NOMERGE_FLAGS`).
 const NOMERGE_RQF: u16 = rqf::NOMERGE | rqf::FLUSH_SEQ | rqf::FLUSH_RQ;
 

@@ -5,7 +5,7 @@
 //! `false` for is untouched and registered to be told when a tag comes free. Source: block/blk-mq.c
 //! (`blk_mq_submit_bio`, `blk_mq_get_new_requests`, `blk_mq_try_issue_list_directly`).
 
-use crate::bio::{Bio, BioId, BioSlot, Op, OpFlags};
+use crate::bio::{Bio, BioId, BioSlot, DataRef, Op, OpFlags};
 use crate::cpumap::HctxType;
 use crate::elevator::{BioMerge, BioRef, ElvCx};
 use crate::flush;
@@ -40,6 +40,10 @@ impl<L: Lock> Env<L> {
         {
             return Err(BlkStatus::IoErr);
         }
+        // A split advances the reference, which must then still name the same region.
+        if bio.op.has_data() && u64::from(bio.nr_sectors) << 9 > DataRef::MAX_OFFSET + 1 - bio.data.offset() {
+            return Err(BlkStatus::Inval);
+        }
         if bio.op == Op::Read && bio.flags == OpFlags::NONE { Ok(()) } else { self.check_features(bio.op, bio.flags) }
     }
 
@@ -51,8 +55,12 @@ impl<L: Lock> Env<L> {
             Op::WriteZeroes => limits.max_write_zeroes_sectors == 0,
             _ => false,
         };
-        if flags.contains(OpFlags::RESERVED) && !self.st.has_reserved_tags() {
+        let durable = flags.intersects(OpFlags::FUA.union(OpFlags::PREFLUSH));
+        if flags.contains(OpFlags::RESERVED) && (!self.st.has_reserved_tags() || durable || op == Op::Flush) {
             return Err(BlkStatus::Inval);
+        }
+        if durable && !matches!(op, Op::Write | Op::Flush) {
+            return Err(BlkStatus::IoErr);
         }
         if unsupported || flags.contains(OpFlags::POLLED) && self.st.map.nr_queues(HctxType::Poll) == 0 {
             return Err(BlkStatus::NotSupp);

@@ -92,6 +92,12 @@ fn what_the_disk_cannot_do_is_refused_with_the_kernels_status() {
     assert_eq!(refusal(&mut rig, read(0, 8).with_flags(OpFlags::POLLED)), BlkStatus::NotSupp, "no poll queue");
     assert_eq!(refusal(&mut rig, read(0, 8).with_flags(OpFlags::RESERVED)), BlkStatus::Inval, "no reserved tags");
     assert_eq!(refusal(&mut rig, Bio::flush().with_flags(OpFlags::RESERVED)), BlkStatus::Inval);
+    for flag in [OpFlags::FUA, OpFlags::PREFLUSH] {
+        assert_eq!(refusal(&mut rig, read(0, 8).with_flags(flag)), BlkStatus::IoErr, "only writes are made durable");
+        assert_eq!(refusal(&mut rig, discard(0, 8).with_flags(flag)), BlkStatus::IoErr);
+    }
+    let past = Bio::read(Sector(0), 16, DataRef::new(0, DataRef::MAX_OFFSET - 4095));
+    assert_eq!(refusal(&mut rig, past), BlkStatus::Inval, "the data runs out of its region");
     let s = rig.q.stats();
     assert_eq!((s.in_flight, s.op(Op::Read).ios, s.op(Op::Read).sectors), (0, 0, 0));
     rig.submit(0, read(end - 8, 8));
@@ -333,6 +339,56 @@ fn what_must_not_merge_does_not() {
         assert_eq!(rig.disk.issues().len(), expect, "nomerges={nomerges}");
         finish(&mut rig);
     }
+}
+
+#[test]
+fn reserved_io_shares_no_request_and_asks_for_no_flush() {
+    for scheduler in ["none", "mq-deadline"] {
+        let config = QueueConfig { reserved_tags: 2, ..config(scheduler) };
+        let mut rig = Rig::new(17, with_limits(|l| (l.write_cache, l.fua) = (true, true)), config, &[0]);
+        for flag in [OpFlags::FUA, OpFlags::PREFLUSH] {
+            let both = flag.union(OpFlags::RESERVED);
+            assert_eq!(refusal(&mut rig, write(0, 8).with_flags(both)), BlkStatus::Inval);
+        }
+        rig.plug(0, 0);
+        rig.submit(0, write(100, 8));
+        rig.submit(0, write(108, 8).with_flags(OpFlags::RESERVED));
+        rig.submit(0, write(108, 8));
+        rig.unplug(0);
+        let mut seen = ranges(&rig.disk.issues());
+        seen.sort_unstable();
+        assert_eq!(seen, [(100, 16), (108, 8)], "{scheduler}");
+        finish(&mut rig);
+    }
+}
+
+#[test]
+fn single_queue_mode_looks_through_the_whole_plug() {
+    let config = QueueConfig { mode: Mode::Sq, nr_hw_queues: None, ..config("noop") };
+    let mut rig = Rig::new(18, manual(), config, &[0]);
+    rig.plug(0, 0);
+    for sector in [100, 500, 900, 108, 492] {
+        rig.submit(0, write(sector, 8));
+    }
+    rig.unplug(0);
+    assert_eq!(ranges(&rig.disk.issues()), [(100, 16), (492, 16), (900, 8)]);
+    finish(&mut rig);
+}
+
+#[test]
+fn a_single_queue_plug_is_merged_with_what_the_elevator_holds_meanwhile() {
+    // Two plugs hold neighbours that could not see each other; the driver takes nothing, so the first stays queued.
+    let config = QueueConfig { mode: Mode::Sq, nr_hw_queues: None, queue_depth: 1, ..config("deadline") };
+    let mut rig = Rig::new(19, manual(), config, &[0, 1]);
+    rig.submit(0, write(900, 8));
+    (0..2).for_each(|s| rig.plug(s, 0));
+    rig.submit(0, write(100, 8));
+    rig.submit(1, write(108, 8));
+    (0..2).for_each(|s| rig.unplug(s));
+    rig.disk.release_all();
+    rig.poll(0);
+    assert_eq!(ranges(&rig.disk.issues()), [(900, 8), (100, 16)]);
+    finish(&mut rig);
 }
 
 #[test]
