@@ -376,7 +376,7 @@ impl<L: Lock> RequestQueue<L> {
         let previous = core::mem::replace(&mut *self.state.lock(), Arc::new(state));
         // Pairs with: RequestQueue::generation
         self.generation.fetch_add(1, Ordering::Release);
-        let waiters = &mut |w: crate::sbitmap_queue::WaiterId| self.notify.notify(SubmitterId::new(w.0));
+        let waiters = &mut |w: crate::sbitmap_queue::WaiterId| self.notify.notify(crate::tags::submitter_of(w));
         previous.driver_tags.iter().chain(previous.sched_tags.iter()).for_each(|t| t.wake_all(waiters));
         Ok(())
     }

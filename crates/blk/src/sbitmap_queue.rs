@@ -250,6 +250,21 @@ impl<L: RawMutex> SbitmapQueue<L> {
         self.wake_waiters(1, wake);
     }
 
+    /// As [`wake_one`](Self::wake_one), for the first waiter that `may` agrees to; nobody if there is none.
+    pub fn wake_one_of(&self, may: &dyn Fn(WaiterId) -> bool, wake: &mut dyn FnMut(WaiterId)) {
+        let take = |queue: &Mutex<L, VecDeque<WaiterId>>| {
+            let mut queue = queue.lock();
+            let at = queue.iter().position(|w| may(*w))?;
+            self.waiting.active.fetch_sub(1, Ordering::Relaxed);
+            queue.remove(at)
+        };
+        let start = self.accounts.wake_index.load(Ordering::Relaxed);
+        let mut order = (start..start + WAIT_QUEUES).map(|i| &self.wait_queues[(i % WAIT_QUEUES) as usize]);
+        if let Some(waiter) = order.find_map(|queue| take(queue)) {
+            wake(waiter);
+        }
+    }
+
     /// Wakes everybody, for instance because the queue goes away or a user left and the shares grew.
     pub fn wake_all(&self, wake: &mut dyn FnMut(WaiterId)) {
         self.wake_waiters(u32::MAX, wake);

@@ -347,6 +347,10 @@ impl<L: Lock> Env<L> {
     pub(crate) fn settle_tag_wait(&self, local: &mut Local) {
         let woken = local.woken.take();
         if local.blocked_on_tag && !local.waiting.is_empty() {
+            // One with a depth limit has only seen its own part of the map to be full: the tag may be another's.
+            if let Some((hctx, TagClass::Shallow(_))) = woken {
+                self.st.alloc_tags(hctx).wake_one_unlimited(&mut |w| self.wake(w));
+            }
             return;
         }
         if let Some((hctx, class)) = woken {
@@ -372,7 +376,7 @@ impl<L: Lock> Env<L> {
     }
 
     pub(crate) fn wake(&self, w: WaiterId) {
-        self.q.notify.notify(crate::id::SubmitterId::new(w.0));
+        self.q.notify.notify(crate::tags::submitter_of(w));
     }
 
     #[inline]

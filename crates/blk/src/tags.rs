@@ -4,6 +4,7 @@
 //! Used twice: as driver tags (bounded by the device's queue depth) and, with an elevator, as scheduler tags (bounded by
 //! `nr_requests`). A tag number is an index into the hctx's part of the request slab. Source: block/blk-mq-tag.c.
 
+use crate::id::{MAX_SUBMITTERS, SubmitterId};
 use crate::lock::Lock;
 use crate::sbitmap::{Sbitmap, TagAllocHint, TagBatch};
 use crate::sbitmap_queue::{SbitmapQueue, WaiterId};
@@ -17,6 +18,20 @@ pub(crate) enum TagClass {
     Shallow(u32),
     /// One of the reserved tags.
     Reserved,
+}
+
+/// Mark on a waiter that may use only part of the tags, see [`HctxTags::wake_one_unlimited`].
+const LIMITED: u32 = 1 << 31;
+const _: () = assert!(MAX_SUBMITTERS < LIMITED);
+
+/// Who is to be notified when `w` is woken.
+pub(crate) fn submitter_of(w: WaiterId) -> SubmitterId {
+    SubmitterId::new(w.0 & !LIMITED)
+}
+
+/// How `w` is registered when it waits for a tag of this class.
+fn registered(class: TagClass, w: WaiterId) -> WaiterId {
+    if matches!(class, TagClass::Shallow(_)) { WaiterId(w.0 | LIMITED) } else { w }
 }
 
 /// Tags of one hctx.
@@ -129,7 +144,7 @@ impl<L: Lock> HctxTags<L> {
 
     /// Takes a registration back; if the wake-up was already spent on `w` it is passed on to the next waiter.
     pub(crate) fn remove_waiter(&self, class: TagClass, w: WaiterId, wake: &mut dyn FnMut(WaiterId)) {
-        if !self.map(class).remove_waiter(w) {
+        if !self.map(class).remove_waiter(registered(class, w)) {
             self.wake_one(class, wake);
         }
     }
@@ -142,13 +157,21 @@ impl<L: Lock> HctxTags<L> {
         }
     }
 
+    /// Passes on a wake-up that a waiter with a depth limit could not use, to one without: another one with that limit could
+    /// not use it either, and they would wake each other for ever.
+    pub(crate) fn wake_one_unlimited(&self, wake: &mut dyn FnMut(WaiterId)) {
+        if self.normal.waiters_active() > 0 {
+            self.normal.wake_one_of(&|w| w.0 & LIMITED == 0, wake);
+        }
+    }
+
     pub(crate) fn is_waiting(&self, class: TagClass, w: WaiterId) -> bool {
-        self.map(class).is_waiting(w)
+        self.map(class).is_waiting(registered(class, w))
     }
 
     /// Registers a submitter that found no tag, unless it is registered already; it must try again afterwards.
     pub(crate) fn ensure_waiter(&self, class: TagClass, w: WaiterId) {
-        let map = self.map(class);
+        let (map, w) = (self.map(class), registered(class, w));
         if !map.is_waiting(w) {
             map.add_waiter(w);
         }
