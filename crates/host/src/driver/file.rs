@@ -137,8 +137,12 @@ impl Driver for File {
 }
 
 impl HostDriver for File {
-    fn wait(&self, hctx: HctxId, min: u32, timeout: Option<Duration>) {
-        self.ring(hctx).wait(min, timeout);
+    fn wait_since(&self, seen: u64, hctx: HctxId, min: u32, timeout: Option<Duration>) {
+        self.ring(hctx).wait(seen, min, timeout);
+    }
+
+    fn wakes(&self, hctx: HctxId) -> u64 {
+        self.ring(hctx).wakes()
     }
 
     fn wake(&self, hctx: HctxId) {

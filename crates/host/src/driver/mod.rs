@@ -16,22 +16,35 @@ pub use ram::Ram;
 use crate::clock;
 use blk::driver::Driver;
 use blk::id::{HctxId, MAX_CPUS};
-use blk::time::Duration;
+use blk::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A driver whose completions a thread can wait for without spinning.
 pub trait HostDriver: Driver {
     /// Blocks until `min` requests of `hctx` that were in flight at the call may have finished (at least one), `timeout`
-    /// has passed, or [`HostDriver::wake`] is called; may return early for no reason. Poll afterwards. Other threads may
-    /// queue, poll and wait on the same hctx meanwhile. Returns at once when nothing is in flight and there is no
-    /// `timeout`.
+    /// has passed, or [`HostDriver::wake`] was called since the moment `seen` was read from [`HostDriver::wakes`]; may
+    /// return early for no reason. Poll afterwards. Other threads may queue, poll and wait on the same hctx meanwhile,
+    /// and what they queue counts; then `min` must be 1, for a wake-up may count as one completion only. Returns at once
+    /// when nothing is in flight and there is no `timeout`.
     ///
     /// A driver whose requests are finished when they are issued has nothing to wait for: the default returns.
-    fn wait(&self, _hctx: HctxId, _min: u32, _timeout: Option<Duration>) {}
+    fn wait_since(&self, _seen: u64, _hctx: HctxId, _min: u32, _timeout: Option<Duration>) {}
 
-    /// Makes a thread that is in [`HostDriver::wait`] for `hctx`, or the next one to call it, return.
+    /// [`HostDriver::wait_since`] now: wake-ups before the call do not count.
+    fn wait(&self, hctx: HctxId, min: u32, timeout: Option<Duration>) {
+        self.wait_since(self.wakes(hctx), hctx, min, timeout);
+    }
+
+    /// How often [`HostDriver::wake`] was called for `hctx`, or more. Whoever reads it, then makes known that it is going
+    /// to wait, then waits since this number, misses no wake-up by those who know.
+    fn wakes(&self, _hctx: HctxId) -> u64 {
+        0
+    }
+
+    /// Makes all threads return that are in a wait for `hctx`, or come to it with an older [`HostDriver::wakes`].
     fn wake(&self, _hctx: HctxId) {}
 
     /// Whether `queue_rqs` for `hctx` may leave it to the next [`HostDriver::wait`] or `poll` to make the device see
@@ -71,42 +84,122 @@ impl<T> PerHctx<T> {
     }
 }
 
-/// Where a thread sleeps until a moment or a wake-up: [`HostDriver::wait`] of drivers that complete by time.
+/// Where threads sleep until a moment or a wake-up: [`HostDriver::wait_since`] of drivers that complete by time.
 #[derive(Default)]
 pub(crate) struct Sleeper {
-    woken: Mutex<bool>,
+    /// Wake-ups so far; changed under the lock, so that no sleeper misses one between its look and its sleep.
+    wakes: AtomicU64,
+    /// Threads in [`Sleeper::sleep_until_due`].
+    sleepers: AtomicU32,
+    lock: Mutex<()>,
     condvar: Condvar,
 }
 
 impl Sleeper {
-    /// Sleeps until a request is due, `due_in` from now if there is one, at most for `timeout` if there is one; not at
-    /// all when there is neither.
-    pub(crate) fn sleep_until_due(&self, due_in: Option<Duration>, timeout: Option<Duration>) {
-        let sleep = due_in.into_iter().chain(timeout).min();
-        if sleep.is_some_and(|sleep| sleep > Duration::ZERO) {
-            self.sleep(sleep);
+    /// Sleeps until a request is due (`next_due` tells the first one), at most for `timeout` if there is one; not at all
+    /// when there is neither, or when there were wake-ups after `seen`.
+    pub(crate) fn sleep_until_due(
+        &self,
+        seen: u64,
+        timeout: Option<Duration>,
+        next_due: impl FnOnce() -> Option<Instant>,
+    ) {
+        // Counted before the look at the requests: see `wake_sleepers`.
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        let due_in = next_due().map(|due| due.since(clock::now()));
+        if let Some(sleep) = due_in.into_iter().chain(timeout).min()
+            && sleep > Duration::ZERO
+        {
+            self.sleep(seen, sleep);
         }
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Sleeps for `timeout`, or forever without, unless or until woken; a wake-up counts once.
-    fn sleep(&self, timeout: Option<Duration>) {
-        let until =
-            timeout.and_then(|t| std::time::Instant::now().checked_add(std::time::Duration::from_nanos(t.as_ns())));
+    fn sleep(&self, seen: u64, at_most: Duration) {
+        let until = std::time::Instant::now().checked_add(std::time::Duration::from_nanos(at_most.as_ns()));
         clock::sleep_precisely();
-        let mut woken = self.woken.lock();
-        while !*woken {
+        let mut lock = self.lock.lock();
+        // Relaxed: the lock orders it.
+        while self.wakes.load(Ordering::Relaxed) == seen {
             match until {
-                None => self.condvar.wait(&mut woken),
-                Some(until) if self.condvar.wait_until(&mut woken, until).timed_out() => break,
+                None => self.condvar.wait(&mut lock),
+                Some(until) if self.condvar.wait_until(&mut lock, until).timed_out() => break,
                 Some(_) => {}
             }
         }
-        *woken = false;
     }
 
-    /// Ends the sleep of one thread, or the next one before it begins.
+    /// Wake-ups so far.
+    pub(crate) fn wakes(&self) -> u64 {
+        // Acquire: not read after the caller has said that it is going to wait. Pairs with: Sleeper::wake
+        self.wakes.load(Ordering::Acquire)
+    }
+
+    /// Ends the sleep of all threads, and of those on their way to it.
     pub(crate) fn wake(&self) {
-        *self.woken.lock() = true;
-        self.condvar.notify_one();
+        let lock = self.lock.lock();
+        // Pairs with: Sleeper::wakes
+        self.wakes.fetch_add(1, Ordering::Release);
+        drop(lock);
+        self.condvar.notify_all();
+    }
+
+    /// Wakes who sleeps, for the first due time has moved ahead: sleepers look again. Call after the request was added
+    /// under the lock that `next_due` of a sleeper takes: who looked before that is counted here, who looks later sees it.
+    #[inline]
+    pub(crate) fn wake_sleepers(&self) {
+        if self.sleepers.load(Ordering::Relaxed) > 0 {
+            self.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Option<Duration> = Some(Duration::from_secs(3600));
+
+    #[test]
+    fn a_wake_up_before_the_sleep_is_not_lost_to_another_sleeper() {
+        let sleeper = Sleeper::default();
+        let seen = sleeper.wakes();
+        sleeper.wake();
+        // Two threads were on their way: both return, whichever comes first.
+        sleeper.sleep_until_due(seen, LONG, || None);
+        sleeper.sleep_until_due(seen, LONG, || None);
+    }
+
+    #[test]
+    fn one_wake_up_ends_all_sleeps() {
+        let sleeper = Sleeper::default();
+        let seen = sleeper.wakes();
+        std::thread::scope(|s| {
+            for _ in 0..3 {
+                s.spawn(|| sleeper.sleep_until_due(seen, LONG, || None));
+            }
+            sleeper.wake();
+        });
+        assert_eq!(sleeper.sleepers.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_request_added_by_another_thread_ends_the_sleep() {
+        let (sleeper, first_due) = (Sleeper::default(), Mutex::new(None));
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                while first_due.lock().is_none() {
+                    sleeper.sleep_until_due(sleeper.wakes(), LONG, || *first_due.lock());
+                }
+            });
+            *first_due.lock() = Some(Instant::ZERO);
+            sleeper.wake_sleepers();
+        });
+    }
+
+    #[test]
+    fn nothing_due_and_no_timeout_is_no_sleep() {
+        let sleeper = Sleeper::default();
+        sleeper.sleep_until_due(sleeper.wakes(), None, || None);
     }
 }

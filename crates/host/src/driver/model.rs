@@ -12,7 +12,6 @@
 //! lock, once per request: right up to some million I/Os per second.
 //! Since: 0.1.
 
-use crate::clock;
 use crate::driver::null::NullOptions;
 use crate::driver::ram::{RamDisk, RamOptions};
 use crate::driver::{HostDriver, Null, PerHctx, Sleeper};
@@ -263,6 +262,7 @@ impl Driver for Model {
 
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
         let hctx = self.hctxs.get(batch.hctx());
+        let mut ahead = false;
         while let Some(rq) = batch.front() {
             let status = match &self.medium {
                 Medium::Null(_) => BlkStatus::Ok,
@@ -272,7 +272,12 @@ impl Driver for Model {
             let mut queue = hctx.queue.lock();
             queue.issued += 1;
             let seq = queue.issued;
+            ahead |= queue.pending.peek().is_none_or(|Reverse(first)| due < first.due);
             queue.pending.push(Reverse(Pending { due, seq, rq: batch.accept(), status }));
+        }
+        // Another thread's requests may be issued here while it sleeps.
+        if ahead {
+            hctx.sleeper.wake_sleepers();
         }
         QueueRqStatus::Queued
     }
@@ -287,10 +292,14 @@ impl Driver for Model {
 }
 
 impl HostDriver for Model {
-    fn wait(&self, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
+    fn wait_since(&self, seen: u64, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
         let hctx = self.hctxs.get(hctx);
-        let next = hctx.queue.lock().pending.peek().map(|Reverse(p)| p.due);
-        hctx.sleeper.sleep_until_due(next.map(|due| due.since(clock::now())), timeout);
+        let next_due = || hctx.queue.lock().pending.peek().map(|Reverse(p)| p.due);
+        hctx.sleeper.sleep_until_due(seen, timeout, next_due);
+    }
+
+    fn wakes(&self, hctx: HctxId) -> u64 {
+        self.hctxs.get(hctx).sleeper.wakes()
     }
 
     fn wake(&self, hctx: HctxId) {

@@ -9,7 +9,6 @@
 //! Source: the options of Documentation/block/null_blk.rst; there `completion_nsec` is 10000 unless set.
 //! Since: 0.1.
 
-use crate::clock;
 use crate::driver::{HostDriver, PerHctx, Sleeper};
 use crate::spin::SpinMutex;
 use blk::driver::{Completions, Driver, InFlight, RqBatch};
@@ -107,7 +106,9 @@ impl Driver for Null {
 
     #[inline]
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
-        let mut ring = self.hctxs.get(batch.hctx()).ring.lock();
+        let hctx = self.hctxs.get(batch.hctx());
+        let mut ring = hctx.ring.lock();
+        let first = ring.rqs.is_empty();
         let n = batch.remaining();
         for _ in 0..n {
             ring.rqs.push_back(batch.accept());
@@ -116,6 +117,11 @@ impl Driver for Null {
             ring.due += n;
         } else {
             ring.timed.push_back((now + self.options.completion, n));
+        }
+        drop(ring);
+        // Another thread's requests may be issued here while it sleeps. What comes behind others is due after them.
+        if first {
+            hctx.sleeper.wake_sleepers();
         }
         QueueRqStatus::Queued
     }
@@ -136,13 +142,16 @@ impl Driver for Null {
 }
 
 impl HostDriver for Null {
-    fn wait(&self, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
+    fn wait_since(&self, seen: u64, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
         let hctx = self.hctxs.get(hctx);
-        let next = {
+        hctx.sleeper.sleep_until_due(seen, timeout, || {
             let ring = hctx.ring.lock();
             if ring.due > 0 { Some(Instant::ZERO) } else { ring.timed.front().map(|(due, _)| *due) }
-        };
-        hctx.sleeper.sleep_until_due(next.map(|due| due.since(clock::now())), timeout);
+        });
+    }
+
+    fn wakes(&self, hctx: HctxId) -> u64 {
+        self.hctxs.get(hctx).sleeper.wakes()
     }
 
     fn wake(&self, hctx: HctxId) {

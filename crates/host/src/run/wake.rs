@@ -36,9 +36,11 @@ impl WakeTable {
     pub fn wait(&self, who: SubmitterId, hctx: HctxId, min: u32, timeout: Option<Duration>) {
         let state = &self.states[who.index()];
         let waiting = WAITING + hctx.index() as u32;
+        // Before others can see that this thread waits: a wake-up from then on is newer.
+        let seen = self.driver.wakes(hctx);
         // Pairs with: WakeTable::notify
         if state.compare_exchange(AWAKE, waiting, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            self.driver.wait(hctx, min, timeout);
+            self.driver.wait_since(seen, hctx, min, timeout);
         }
         // Pairs with: WakeTable::notify. What was notified is seen by the poll that follows every wait.
         state.swap(AWAKE, Ordering::AcqRel);

@@ -29,7 +29,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Marks the entry of [`Ring::wake`]; every other entry carries a tag.
 const WAKE: u64 = u64::MAX;
@@ -50,6 +50,8 @@ pub(super) struct Ring {
     state: Mutex<State>,
     /// Threads in [`Ring::wait`].
     waiting: AtomicU32,
+    /// Calls of [`Ring::wake`]; changed under the lock.
+    wakes: AtomicU64,
     zeroes: Box<[u8]>,
     regions: Arc<Regions>,
     _file: Arc<Opened>,
@@ -104,7 +106,7 @@ impl Ring {
             state.register(&ring, number, region);
         }
         let zeroes = vec![0; ZERO_CHUNK].into();
-        Ok(Ring { ring, state: Mutex::new(state), waiting: AtomicU32::new(0), zeroes, regions, _file: file })
+        Ok(Ring { ring, state: Mutex::new(state), waiting: AtomicU32::new(0), wakes: AtomicU64::new(0), zeroes, regions, _file: file })
     }
 
     pub(super) fn fd(&self) -> RawFd {
@@ -222,10 +224,10 @@ impl Ring {
         enter
     }
 
-    pub(super) fn wait(&self, min: u32, timeout: Option<Duration>) {
+    pub(super) fn wait(&self, seen: u64, min: u32, timeout: Option<Duration>) {
         // Before the look at the rings, see `reap`.
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        if let Some(want) = self.to_wait_for(min, timeout) {
+        if let Some(want) = self.to_wait_for(seen, min, timeout) {
             let result = match timeout {
                 None => self.ring.submit_and_wait(want),
                 Some(timeout) => {
@@ -242,8 +244,12 @@ impl Ring {
     }
 
     /// How many completions to sleep for; none when there is something to poll or nothing to come.
-    fn to_wait_for(&self, min: u32, timeout: Option<Duration>) -> Option<usize> {
+    fn to_wait_for(&self, seen: u64, min: u32, timeout: Option<Duration>) -> Option<usize> {
         let state = self.state.lock();
+        // The mark of a wake-up may have been taken by another thread's poll already. Relaxed: the lock orders it.
+        if self.wakes.load(Ordering::Relaxed) != seen {
+            return None;
+        }
         // SAFETY: the state's lock is held, so this is the only user of the completion ring.
         let ready = unsafe { self.ring.completion_shared() }.len();
         let want = min.min(state.in_flight).max(1) as usize;
@@ -251,8 +257,15 @@ impl Ring {
         (state.failed.is_empty() && state.again.is_empty() && ready < want && !idle).then_some(want)
     }
 
+    pub(super) fn wakes(&self) -> u64 {
+        // Acquire: not read after the caller has said that it is going to wait. Pairs with: Ring::wake
+        self.wakes.load(Ordering::Acquire)
+    }
+
     pub(super) fn wake(&self) {
         let state = self.state.lock();
+        // Pairs with: Ring::wakes
+        self.wakes.fetch_add(1, Ordering::Release);
         // SAFETY: the state's lock is held, so this is the only user of the submission ring.
         let mut sq = unsafe { self.ring.submission_shared() };
         if sq.is_full() {
