@@ -17,7 +17,7 @@ use crate::target::{Needs, TargetSpec};
 use blk::bio::MAX_BIOS_PER_SUBMITTER;
 use blk::cpumap::{CpuTopology, HctxType};
 use blk::id::CpuId;
-use blk::settings::QueueConfig;
+use blk::settings::{Mode, QueueConfig};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
     }
     numbered.sort_by_key(|(number, _)| *number);
     prepared.workers = numbered.into_iter().map(|(_, w)| w).collect();
-    mark_lazy(&mut prepared.workers);
+    mark_alone(&mut prepared.workers);
     Ok(prepared)
 }
 
@@ -330,13 +330,14 @@ fn worker(
         pin,
         live: Arc::new(Live::default()),
         stop: Arc::clone(stop),
-        lazy: false,
+        alone: false,
         batch: job.iodepth_batch_submit,
     }
 }
 
-/// Threads that are alone on their one hardware queue may leave submission to the wait that follows.
-fn mark_lazy(workers: &mut [Worker]) {
+/// Marks threads that are alone on their one hardware queue, and whose requests nobody else issues: with an elevator a
+/// thread that runs a hardware queue may find another one's requests there, so then only the one thread of a disk is.
+fn mark_alone(workers: &mut [Worker]) {
     let homes: Vec<(*const Disk, [u16; 3])> = workers
         .iter()
         .map(|w| {
@@ -349,7 +350,9 @@ fn mark_lazy(workers: &mut [Worker]) {
     for (i, w) in workers.iter_mut().enumerate() {
         let (disk, of) = homes[i];
         let one = of[0] == of[1] && of[0] == of[2];
-        let shared = homes.iter().enumerate().any(|(j, (d, h))| j != i && *d == disk && h.contains(&of[0]));
-        w.lazy = one && !shared;
+        let elevator = w.disk.queue.scheduler() != "none" || w.disk.queue.config().mode != Mode::Mq;
+        let mut others = homes.iter().enumerate().filter(|(j, (d, _))| *j != i && *d == disk);
+        let shared = others.any(|(_, (_, h))| elevator || h.contains(&of[0]));
+        w.alone = one && !shared;
     }
 }

@@ -57,8 +57,9 @@ pub(super) struct Worker {
     pub(super) pin: Option<Vec<u32>>,
     pub(super) live: Arc<Live>,
     pub(super) stop: Arc<AtomicBool>,
-    /// Alone on its hardware queues: submission may be left to the wait that follows it.
-    pub(super) lazy: bool,
+    /// No other thread issues its requests or takes its completions: submission may be left to the wait that follows
+    /// it, and it may sleep for several completions at once.
+    pub(super) alone: bool,
     /// I/Os the job submits at once (`iodepth_batch_submit`).
     pub(super) batch: u32,
 }
@@ -83,6 +84,8 @@ struct Loop {
     verify_errors: Vec<VerifyError>,
     /// The driver can be waited for in a system call that also submits: wait first, then poll.
     wait_first: bool,
+    /// As in [`Worker`].
+    alone: bool,
     now: Instant,
     /// Resources of the thread when its measured part began.
     before: CpuUse,
@@ -102,7 +105,7 @@ impl Worker {
         }
         let hctx = sub.hctxs().next().expect("a submitter has an hctx");
         let wait_first = self.disk.driver.ring_fd(hctx).is_some();
-        self.disk.driver.set_lazy_commit(hctx, self.lazy && wait_first);
+        self.disk.driver.set_lazy_commit(hctx, self.alone && wait_first);
         let mut l = Loop {
             job: self.job,
             sub,
@@ -113,6 +116,7 @@ impl Worker {
             hctx,
             verify_errors: Vec::new(),
             wait_first,
+            alone: self.alone,
             now: clock::now(),
             before: usage::usage(Who::Thread),
         };
@@ -283,6 +287,8 @@ impl Loop {
         // nothing is missed that another queue or submitter brings.
         let short = (hctxs > 1 || self.sub.waiting() > 0).then_some(Duration::from_us(100));
         let timeout = timeout.into_iter().chain(timer).chain(short).chain([STOP_CHECK]).min();
+        // A wake-up on behalf of another thread's work looks to a file's ring like one completion.
+        let min = if self.alone { min } else { 1 };
         self.disk.waker.wait(self.sub.id(), self.hctx, min, timeout);
     }
 }
