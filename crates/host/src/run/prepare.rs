@@ -17,6 +17,7 @@ use crate::target::{Needs, TargetSpec};
 use blk::bio::MAX_BIOS_PER_SUBMITTER;
 use blk::cpumap::{CpuTopology, HctxType};
 use blk::id::CpuId;
+use blk::limits::Limits;
 use blk::settings::{Mode, QueueConfig};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -280,17 +281,25 @@ fn buffers_asked(job: &Job, thread: &JobThread) -> String {
 
 /// Bio slots per submitter: the depth, and for each I/O the pieces it may be split into.
 fn bios_needed<'a>(threads: impl Iterator<Item = &'a JobThread>, driver: &dyn HostDriver, config: &QueueConfig) -> u32 {
-    let limit = driver.limits();
-    let max_sectors = config.max_sectors_kb.map_or(limit.max_sectors, |kb| kb.saturating_mul(2)).max(1);
+    let piece = piece_sectors(&driver.limits(), config.max_sectors_kb);
     let need = threads
         .map(|t| {
-            let pieces = u64::from(t.max_io_bytes() >> 9).div_ceil(u64::from(max_sectors)) + 1;
+            let pieces = u64::from(t.max_io_bytes() >> 9).div_ceil(u64::from(piece)) + 1;
             u64::from(t.depth() + 1) * pieces
         })
         .max()
         .unwrap_or(1);
     // With fewer slots than pieces a large I/O is split step by step as slots come free.
     need.clamp(64, u64::from(MAX_BIOS_PER_SUBMITTER).min(1 << 20)) as u32
+}
+
+/// Sectors of the pieces that a large I/O is split into; the first one, up to a physical block, may be shorter.
+fn piece_sectors(limits: &Limits, max_sectors_kb: Option<u32>) -> u32 {
+    let max_sectors = max_sectors_kb.map_or(limits.max_sectors, |kb| kb.saturating_mul(2).min(limits.max_hw_sectors));
+    let physical = limits.physical_block_size >> 9;
+    // Cuts fall on physical blocks; where a piece cannot hold one, on logical blocks.
+    let whole = max_sectors / physical * physical;
+    if whole > 0 { whole } else { limits.logical_block_sectors() }
 }
 
 fn check_polling(jobs: &[Job], target: &Target, disk: &Disk) -> Result<()> {
@@ -354,5 +363,21 @@ fn mark_alone(workers: &mut [Worker]) {
         let mut others = homes.iter().enumerate().filter(|(j, (d, _))| *j != i && *d == disk);
         let shared = others.any(|(_, (_, h))| elevator || h.contains(&of[0]));
         w.alone = one && !shared;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_whole_physical_blocks_where_one_fits() {
+        let limits = Limits { physical_block_size: 4096, max_sectors: 2048, max_hw_sectors: 2048, ..Limits::default() };
+        let cases = [(None, 2048), (Some(6), 8), (Some(4), 8), (Some(1 << 20), 2048)];
+        for (kb, sectors) in cases {
+            assert_eq!(piece_sectors(&limits, kb), sectors, "max_sectors_kb={kb:?}");
+        }
+        let coarse = Limits { physical_block_size: 16384, logical_block_size: 4096, ..limits };
+        assert_eq!(piece_sectors(&coarse, Some(12)), 8, "less than a physical block: logical blocks");
     }
 }

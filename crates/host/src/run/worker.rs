@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::mem::BufferPool;
 use blk::bio::{Bio, DataRef};
 use blk::id::{CpuId, HctxId, Sector};
+use blk::submitter::SubmitError;
 use blk::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
@@ -204,13 +205,25 @@ impl Loop {
             }
             self.queued += 1;
         }
-        self.sub.submit(&bio, self.now).expect("the stack has a bio slot for every I/O of the depth");
+        while let Err(SubmitError::NoBio) = self.sub.submit(&bio, self.now) {
+            self.wait_for_bio();
+        }
         if alone {
             self.now = clock::now();
             self.job.submitted(self.now);
         } else if io.commit {
             self.commit();
         }
+    }
+
+    /// Waits for pieces of large I/Os to end: they share the bio slots, of which there are more than I/Os of the depth,
+    /// so some come free without an I/O being handed to the engine.
+    #[cold]
+    fn wait_for_bio(&mut self) {
+        self.sub.flush_plug(self.now);
+        self.wait(1, None);
+        self.now = clock::now();
+        self.sub.poll(self.now);
     }
 
     /// Ends a batch: its I/Os count as submitted from here. The clock is read again, for the submission took its time.
