@@ -52,7 +52,8 @@ pub(super) struct Ring {
     waiting: AtomicU32,
     /// Calls of [`Ring::wake`]; changed under the lock.
     wakes: AtomicU64,
-    zeroes: Box<[u8]>,
+    /// [`ZERO_CHUNK`] bytes that nobody writes, aligned as O_DIRECT needs it.
+    zeroes: Region,
     regions: Arc<Regions>,
     _file: Arc<Opened>,
 }
@@ -105,7 +106,7 @@ impl Ring {
         for (number, region) in regions.iter() {
             state.register(&ring, number, region);
         }
-        let zeroes = vec![0; ZERO_CHUNK].into();
+        let zeroes = Region::new(ZERO_CHUNK, false).map_err(|e| io::Error::other(e.to_string()))?;
         Ok(Ring { ring, state: Mutex::new(state), waiting: AtomicU32::new(0), wakes: AtomicU64::new(0), zeroes, regions, _file: file })
     }
 
@@ -152,7 +153,7 @@ impl Ring {
             match state.begin(&self.ring, &self.regions, &rq, tag) {
                 Ok(()) => {
                     state.in_flight += 1;
-                    state.push(&mut sq, index, &self.zeroes);
+                    state.push(&mut sq, index, self.zeroes.base());
                 }
                 Err((tag, status)) => state.failed.push_back((tag, status)),
             }
@@ -198,7 +199,7 @@ impl Ring {
         }
         for _ in 0..state.again.len().min(sq.capacity() - sq.len()) {
             let Some(index) = state.again.pop_front() else { break };
-            state.push(&mut sq, index, &self.zeroes);
+            state.push(&mut sq, index, self.zeroes.base());
         }
         let mut found = false;
         while done.room() > 0
@@ -206,7 +207,7 @@ impl Ring {
         {
             found = true;
             if cqe.user_data() != WAKE {
-                state.complete(&mut sq, &cqe, done, &self.zeroes);
+                state.complete(&mut sq, &cqe, done, self.zeroes.base());
             }
         }
         drop(cq);
@@ -394,8 +395,8 @@ impl State {
     }
 
     /// Queues the entry of a slot, later if there is no room now.
-    fn push(&mut self, sq: &mut squeue::SubmissionQueue<'_>, index: usize, zeroes: &[u8]) {
-        let entry = self.slots[index].entry(zeroes.as_ptr()).user_data(index as u64);
+    fn push(&mut self, sq: &mut squeue::SubmissionQueue<'_>, index: usize, zeroes: *const u8) {
+        let entry = self.slots[index].entry(zeroes).user_data(index as u64);
         // SAFETY: all that the entry points to outlives the request (module's text).
         if unsafe { sq.push(&entry) }.is_err() {
             self.again.push_back(index);
@@ -407,7 +408,7 @@ impl State {
         sq: &mut squeue::SubmissionQueue<'_>,
         cqe: &cqueue::Entry,
         done: &mut Completions,
-        zeroes: &[u8],
+        zeroes: *const u8,
     ) {
         let index = cqe.user_data() as usize;
         let slot = &mut self.slots[index];
