@@ -163,3 +163,18 @@ fn a_results_file_is_not_left_behind_when_nothing_ran() {
     assert_eq!(dir.list(), ["j.fio", "kept"]);
     assert_eq!(fs::read_to_string(dir.path("kept")).unwrap(), "old\n");
 }
+
+#[test]
+fn memory_that_cannot_be_had_is_refused_with_what_to_lower() {
+    let dir = Dir::new("errors");
+    let limited = |job: &str, kib: u32| {
+        dir.file("j.fio", job);
+        let bin = env!("CARGO_BIN_EXE_mqblk");
+        let script = format!("ulimit -v {kib}; exec {bin} run j.fio --target null:size=4t");
+        dir.program("sh", &["-c", &script]).exits(2)
+    };
+    let deep = "[a]\nrw=randread\nnorandommap\nbs=1m\nioengine=libaio\niodepth=8192\nnumjobs=2\nsize=64g\n";
+    limited(deep, 4 << 20).says(&["job 'a' (line 1): buffers of iodepth=8192 x bs=1048576 x numjobs=2 are 16384 MiB"]);
+    let mapped = "[a]\nrw=randread\nbs=512\nsize=4t\n";
+    limited(mapped, 900 << 10).says(&["no memory for a random map of 1024 MiB", "norandommap=1", "numjobs", "job 'a'"]);
+}
