@@ -234,14 +234,13 @@ impl<L: Lock> Env<L> {
         let h = &self.st.hctxs[hctx];
         let mut ids = core::mem::take(&mut local.scratch.ids);
         debug_assert!(ids.is_empty());
-        let (now_ns, deadline) = (now.as_ns(), self.deadline(now));
+        let now_ns = now.as_ns();
         for rq in rqs.iter() {
             let r = self.st.slab.get(rq.id());
             if r.driver_tag.get() == NO_TAG && !self.get_driver_tag(h, rq.id()) {
                 break;
             }
             r.issue_ns.set(now_ns);
-            r.deadline_ns.set(deadline);
             ids.push(rq.id());
         }
         let no_tag = ids.len() < rqs.len();

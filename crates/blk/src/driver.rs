@@ -19,7 +19,8 @@ use crate::time::Instant;
 /// The duty to complete one request: given out by [`RqBatch::accept`], paid by [`Completions::push`].
 ///
 /// It is neither `Clone` nor `Copy`, so a driver cannot complete a request twice. Dropping it loses the request: a
-/// panic in builds with debug assertions (tests, simulation); in release the request's timeout reports it.
+/// panic in builds with debug assertions (tests, simulation). In release nobody notices: there are no request timeouts
+/// yet, so its bios never end and a freeze waits for ever.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "an accepted request must be completed"]
 pub struct InFlight(Tag);

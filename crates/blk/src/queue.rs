@@ -125,7 +125,6 @@ impl<L: Lock> QueueState<L> {
 pub(crate) struct Live {
     pub(crate) nomerges: AtomicU8,
     pub(crate) rq_affinity: AtomicU8,
-    pub(crate) io_timeout_ns: AtomicU64,
 }
 
 /// One disk.
@@ -183,7 +182,6 @@ impl<L: Lock> RequestQueue<L> {
             live: Live {
                 nomerges: AtomicU8::new(config.nomerges),
                 rq_affinity: AtomicU8::new(config.rq_affinity),
-                io_timeout_ns: AtomicU64::new(config.io_timeout_ms * 1_000_000),
             },
             config: Mutex::new(config),
             state: Mutex::new(Arc::new(state)),
@@ -371,7 +369,6 @@ impl<L: Lock> RequestQueue<L> {
         self.restart_driver(&state)?;
         self.live.nomerges.store(config.nomerges, Ordering::Relaxed);
         self.live.rq_affinity.store(config.rq_affinity, Ordering::Relaxed);
-        self.live.io_timeout_ns.store(config.io_timeout_ms * 1_000_000, Ordering::Relaxed);
         *old = config;
         let previous = core::mem::replace(&mut *self.state.lock(), Arc::new(state));
         // Pairs with: RequestQueue::generation

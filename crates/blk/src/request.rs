@@ -105,8 +105,6 @@ pub struct Request {
     pub(crate) dispatch_ns: FieldU64,
     /// When the driver accepted it: `issue - dispatch` is the wait for a driver tag, budget and the driver.
     pub(crate) issue_ns: FieldU64,
-    /// When the driver's answer is overdue.
-    pub(crate) deadline_ns: FieldU64,
 }
 
 const _: () = assert!(size_of::<Request>() == 128);
@@ -180,11 +178,10 @@ impl Request {
 
     /// Goes from the submitter to the driver at once, without a stay in a list or elevator.
     #[inline]
-    pub(crate) fn stamp_issue(&self, now: Instant, deadline_ns: u64) {
+    pub(crate) fn stamp_issue(&self, now: Instant) {
         self.insert_ns.set(now.as_ns());
         self.dispatch_ns.set(now.as_ns());
         self.issue_ns.set(now.as_ns());
-        self.deadline_ns.set(deadline_ns);
     }
 
     #[inline]

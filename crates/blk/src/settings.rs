@@ -62,10 +62,6 @@ pub struct QueueConfig {
     pub rq_affinity: u8,
     /// Largest request in KiB; `None` = the driver's limit, at most 4 MiB.
     pub max_sectors_kb: Option<u32>,
-    /// When a request's answer is overdue, in milliseconds.
-    pub io_timeout_ms: u64,
-    /// Whether disk statistics are kept.
-    pub iostats: bool,
     /// Bios each submitter may have in the block layer, pieces of split ones included.
     pub bios_per_submitter: u32,
 }
@@ -86,8 +82,6 @@ impl Default for QueueConfig {
             nomerges: 0,
             rq_affinity: 1,
             max_sectors_kb: None,
-            io_timeout_ms: 30_000,
-            iostats: true,
             bios_per_submitter: 1024,
         }
     }
@@ -122,8 +116,6 @@ pub const SETTINGS: &[SettingInfo] = &[
     SettingInfo { name: "nomerges", range: "0..=2", help: "0 all merges, 1 simple one-hit merges, 2 none" },
     SettingInfo { name: "rq_affinity", range: "0..=2", help: "0 complete anywhere, 1 same cache, 2 submitting CPU" },
     SettingInfo { name: "max_sectors_kb", range: "4..=max_hw_sectors_kb", help: "largest request, KiB" },
-    SettingInfo { name: "io_timeout", range: "1..=3600000", help: "ms until a request counts as timed out" },
-    SettingInfo { name: "iostats", range: "0..=1", help: "keep disk statistics" },
 ];
 
 /// A setting that was refused; the text is rule, value, remedy.
@@ -162,8 +154,6 @@ impl QueueConfig {
             "nomerges" => self.nomerges = number(key, value, 0, 2)? as u8,
             "rq_affinity" => self.rq_affinity = number(key, value, 0, 2)? as u8,
             "max_sectors_kb" => self.max_sectors_kb = Some(number(key, value, 4, 1 << 21)? as u32),
-            "io_timeout" => self.io_timeout_ms = number(key, value, 1, 3_600_000)?,
-            "iostats" => self.iostats = number(key, value, 0, 1)? == 1,
             _ => {
                 let near = nearest(key, SETTINGS.iter().map(|s| s.name));
                 return Err(SettingError(format!("{key}: no such setting; did you mean '{near}'?")));

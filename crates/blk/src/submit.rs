@@ -161,7 +161,7 @@ impl<L: Lock> Env<L> {
     fn issue_one(&self, local: &mut Local, hctx: usize, id: RequestId, rq: &Request, now: Instant) {
         self.update_io_ticks(local, now, 1);
         self.note_nomerge(rq);
-        rq.stamp_issue(now, self.deadline(now));
+        rq.stamp_issue(now);
         self.issue_directly(local, hctx, &[id], now);
     }
 
@@ -424,7 +424,6 @@ impl<L: Lock> Env<L> {
         let mut rqs = core::mem::take(&mut local.plug.rqs);
         let mut ids = core::mem::take(&mut local.scratch.ids);
         let mut hctx = usize::MAX;
-        let deadline = self.deadline(now);
         for rq in rqs.drain(..) {
             let r = self.st.slab.get(rq.id());
             let h = usize::from(r.hctx.get());
@@ -433,18 +432,13 @@ impl<L: Lock> Env<L> {
                 ids.clear();
             }
             hctx = h;
-            r.stamp_issue(now, deadline);
+            r.stamp_issue(now);
             ids.push(rq.id());
         }
         self.issue_directly(local, hctx, &ids, now);
         ids.clear();
         local.scratch.ids = ids;
         local.plug.rqs = rqs;
-    }
-
-    #[inline]
-    pub(crate) fn deadline(&self, now: Instant) -> u64 {
-        now.as_ns().saturating_add(self.q.live.io_timeout_ns.load(Ordering::Relaxed))
     }
 
     /// Requests with driver tags straight to the driver; what it does not take is parked on `hctx->dispatch`. With

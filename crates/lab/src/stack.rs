@@ -64,8 +64,6 @@ fn value(queue: &Queue, c: &QueueConfig, name: &str) -> Option<String> {
         "nomerges" => c.nomerges.to_string(),
         "rq_affinity" => c.rq_affinity.to_string(),
         "max_sectors_kb" => (queue.limits().max_sectors / 2).to_string(),
-        "io_timeout" => c.io_timeout_ms.to_string(),
-        "iostats" => u8::from(c.iostats).to_string(),
         _ => return None,
     })
 }

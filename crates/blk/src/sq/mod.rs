@@ -241,7 +241,6 @@ impl<L: Lock> Env<L> {
         let r = self.st.slab.get(rq.id());
         r.driver_tag.set(tag);
         r.issue_ns.set(now.as_ns());
-        r.deadline_ns.set(self.deadline(now));
         self.st.driver_rqs[usize::from(tag)].set(rq.id().index() as u32);
         Some(rq)
     }
