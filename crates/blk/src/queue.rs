@@ -325,8 +325,10 @@ impl<L: Lock> RequestQueue<L> {
         }
     }
 
-    /// Stops dispatch to the driver: after this returns no further `queue_rqs` starts. Nests. A call that had begun
-    /// may still be running in another thread.
+    /// Stops dispatch to the driver. Nests. This only sets a mark: a thread that had looked at it before may still start
+    /// one more `queue_rqs` after this returns, and one that had begun may still be running. A driver that must not be
+    /// called any more needs a freeze. (The kernel waits here until every dispatcher has left its RCU read section; the
+    /// like of it would be a count per submitter of being inside a driver call, waited for as freezing waits.)
     pub fn quiesce(&self) {
         // Pairs with: RequestQueue::is_quiesced
         self.quiesce_depth.fetch_add(1, Ordering::SeqCst);
