@@ -182,7 +182,7 @@ mod tests {
     fn disk(settings: &[(&str, &str)]) -> (Disk, Vec<(String, String)>) {
         let settings: Vec<(String, String)> =
             settings.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        let needs = Needs { write: true, direct: false, min_bytes: 0 };
+        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false };
         let open = TargetSpec::parse("null").unwrap().open(&needs, Arc::new(host::mem::Regions::new())).unwrap();
         (Disk::new(open.driver, host::run::configure(&settings).unwrap()).unwrap(), settings)
     }

@@ -45,11 +45,13 @@ pub struct FileOptions {
     pub direct: bool,
     /// The file must have at least this many bytes.
     pub min_bytes: u64,
+    /// With `write`: also a block device that is mounted or part of another one, whose content may then be destroyed.
+    pub in_use: bool,
 }
 
 impl Default for FileOptions {
     fn default() -> Self {
-        FileOptions { write: true, direct: true, min_bytes: 0 }
+        FileOptions { write: true, direct: true, min_bytes: 0, in_use: false }
     }
 }
 

@@ -167,6 +167,7 @@ fn needs(jobs: &[Job], target: &Target) -> Needs {
         write: used().any(|j| j.rw.has(Dir::Write) || j.rw.has(Dir::Trim)),
         direct: used().any(|j| j.direct),
         min_bytes: target.users.iter().filter_map(|u| reach(&jobs[u.job], u.instance)).max().unwrap_or(0),
+        in_use: used().all(|j| j.allow_mounted_write),
     }
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Opening the file or device: what it is, how it may be used, its size and limits.
 //!
-//! Nothing is written here, and a device that is in use (mounted, part of an array) is not opened for writing.
+//! Nothing is written here, and a device that is in use (mounted, part of an array) is not opened for writing
+//! unless [`FileOptions::in_use`] says so.
 
 use super::FileOptions;
 use super::ring::MAX_PIECES;
@@ -58,14 +59,16 @@ const MAX_RANGE_SECTORS: u32 = u32::MAX >> SECTOR_SHIFT;
 impl Opened {
     pub(super) fn open(path: &Path, options: &FileOptions) -> Result<(Opened, Vec<FileWarning>)> {
         let is_device = check_kind(path)?;
+        // For a block device O_EXCL means: not while it is mounted or otherwise claimed.
+        let exclusive = is_device && options.write && !options.in_use;
         let mut warnings = Vec::new();
         let fallback = |why: String| FileWarning::BufferedFallback { path: path.to_owned(), why };
         let mut direct = options.direct;
-        let file = match open_fd(path, options.write, direct, is_device) {
+        let file = match open_fd(path, options.write, direct, exclusive) {
             Err(e) if direct && e.raw_os_error() == Some(libc::EINVAL) => {
                 direct = false;
                 warnings.push(fallback("open with O_DIRECT fails".into()));
-                open_fd(path, options.write, false, is_device)
+                open_fd(path, options.write, false, exclusive)
             }
             other => other,
         };
@@ -75,7 +78,7 @@ impl Opened {
             direct = false;
             align = 512;
             warnings.push(fallback("the file system says so".into()));
-            file = open_fd(path, options.write, false, is_device).map_err(|e| explain_open(e, path, options.write))?;
+            file = open_fd(path, options.write, false, exclusive).map_err(|e| explain_open(e, path, options.write))?;
         }
         let (size_bytes, mut limits) = if is_device { device_limits(&file, path)? } else { file_limits(&file, path)? };
         limits.logical_block_size = limits.logical_block_size.max(align);
@@ -112,9 +115,8 @@ fn check_kind(path: &Path) -> Result<bool> {
     Err(Error::new(ErrorKind::Denied, ctx))
 }
 
-fn open_fd(path: &Path, write: bool, direct: bool, is_device: bool) -> io::Result<fs::File> {
-    // For a block device O_EXCL means: not while it is mounted or otherwise claimed.
-    let exclusive = if is_device && write { libc::O_EXCL } else { 0 };
+fn open_fd(path: &Path, write: bool, direct: bool, exclusive: bool) -> io::Result<fs::File> {
+    let exclusive = if exclusive { libc::O_EXCL } else { 0 };
     let flags = exclusive | if direct { libc::O_DIRECT } else { 0 };
     OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)
 }
@@ -127,7 +129,10 @@ fn explain_open(e: io::Error, path: &Path, write: bool) -> Error {
             format!("'{path}' cannot be written, and the job writes: change its permissions or run a read-only job")
         }
         Some(libc::EBUSY) => {
-            format!("'{path}' is in use (mounted, or part of another device): nothing is written to it")
+            format!(
+                "'{path}' is in use (mounted, or part of another device): nothing is written to it unless \
+                 allow_mounted_write=1"
+            )
         }
         _ => format!("cannot open '{path}'"),
     };

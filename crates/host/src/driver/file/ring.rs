@@ -107,7 +107,15 @@ impl Ring {
             state.register(&ring, number, region);
         }
         let zeroes = Region::new(ZERO_CHUNK, false).map_err(|e| io::Error::other(e.to_string()))?;
-        Ok(Ring { ring, state: Mutex::new(state), waiting: AtomicU32::new(0), wakes: AtomicU64::new(0), zeroes, regions, _file: file })
+        Ok(Ring {
+            ring,
+            state: Mutex::new(state),
+            waiting: AtomicU32::new(0),
+            wakes: AtomicU64::new(0),
+            zeroes,
+            regions,
+            _file: file,
+        })
     }
 
     pub(super) fn fd(&self) -> RawFd {
