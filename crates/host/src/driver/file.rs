@@ -7,9 +7,11 @@
 //! region that could be registered; flush by fdatasync; FUA by `RWF_DSYNC`; discard by punching a hole; write zeroes by
 //! zeroing the range, or by writing zeroes where the file system cannot. Requests go to the kernel several to a
 //! system call; `poll` needs none when completions are there.
-//! Limits: O_DIRECT where the file takes it, else through the page cache, with a [`FileWarning`]. The file's size is
-//! taken once, rounded down to logical blocks; a file that is cut short later gives I/O errors. Nothing is written
-//! that was not asked for; the file is neither created nor extended here (see `crate::create`).
+//! Limits: on a block device a discard is the kernel's unmapping write-zeroes (the range reads as zeroes after it, and
+//! need not be freed); a device without that command has no discard here. O_DIRECT where the file takes it, else
+//! through the page cache, with a [`FileWarning`]. The file's size is taken once, rounded down to logical blocks; a file
+//! that is cut short later gives I/O errors. Nothing is written that was not asked for; the file is neither created nor
+//! extended here (see `crate::create`).
 //! Since: 0.1.
 
 #[allow(unsafe_code, reason = "system calls")]

@@ -203,7 +203,10 @@ fn device_limits(file: &fs::File, path: &Path) -> Result<(u64, Limits)> {
     let logical = int(get(BLKSSZGET, "BLKSSZGET")?);
     let rdev = file.metadata().map_err(|e| Error::os(e, format!("cannot stat '{}'", path.display())))?.rdev();
     let queue = |name: &str| queue_attribute(rdev, name);
-    let can_discard = queue("discard_max_bytes").unwrap_or(0) > 0;
+    // The kernel punches a hole into a device by its write-zeroes command alone, and refuses without one, also where the
+    // device knows discard. BLKDISCARD would block the submitting thread, and a ring has it from Linux 6.12 on only.
+    let takes = |name: &str| queue(name).unwrap_or(0) > 0;
+    let can_discard = takes("discard_max_bytes") && takes("write_zeroes_max_bytes");
     let limits = Limits {
         logical_block_size: logical,
         physical_block_size: int(get(BLKPBSZGET, "BLKPBSZGET")?).max(logical),
