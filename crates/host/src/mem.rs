@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory that I/O goes to and comes from: regions, the table that numbers them, and pools of buffers in them.
 //!
-//! Guarantees. A [`DataRef`] may come from anywhere (a job, a guest, a bug): [`Regions::resolve`] makes a pointer of it
+//! Guarantees. A [`DataRef`] may come from anywhere (a job, a guest, a bug): `Regions::resolve` makes a pointer of it
 //! only after checking region number, range, and - for a region that belongs to a [`BufferPool`] - that every slot it
 //! touches is lent out for I/O. So safe code can neither leave a region nor get a slice of memory that I/O may change:
-//! slices exist only of slots that are not lent ([`BufferPool::with_slot`]), I/O goes only to slots that are.
+//! slices exist only of slots that are not lent ([`BufferPool::with_slot`]), I/O goes only to slots that are. Spans do not
+//! leave this crate, whose drivers use them only until they complete the request.
 //! Regions are only ever added; a region lives as long as its table, so a resolved pointer stays valid with it.
 //!
-//! Concurrent I/O to the same bytes is allowed, as on real hardware: copies ([`Span::copy_to`], [`Span::zero`]) are
+//! Concurrent I/O to the same bytes is allowed, as on real hardware: copies (`Span::copy_to`, `Span::zero`) are
 //! done by machine code the compiler cannot see into, so a race shows old or new bytes and is not undefined behaviour.
 //!
 //! Not done here: growing, freeing or sharing a region with another process.
@@ -79,7 +80,7 @@ impl Region {
 
     /// The `len` bytes at `offset`, or `Inval` if they are not all inside, or not all lent.
     #[inline]
-    pub fn span(&self, offset: u64, len: usize) -> std::result::Result<Span<'_>, BlkStatus> {
+    pub(crate) fn span(&self, offset: u64, len: usize) -> std::result::Result<Span<'_>, BlkStatus> {
         let Some(end) = offset.checked_add(len as u64).filter(|end| *end <= self.len as u64) else {
             return Err(BlkStatus::Inval);
         };
@@ -127,7 +128,7 @@ impl Drop for Region {
 
 /// A checked range of a region. Bytes may change under it at any time; it is copied from and to, never sliced.
 #[derive(Clone, Copy, Debug)]
-pub struct Span<'a> {
+pub(crate) struct Span<'a> {
     ptr: NonNull<u8>,
     len: usize,
     _region: PhantomData<&'a Region>,
@@ -136,25 +137,25 @@ pub struct Span<'a> {
 impl<'a> Span<'a> {
     /// Length in bytes.
     #[inline]
-    pub fn len(self) -> usize {
+    pub(crate) fn len(self) -> usize {
         self.len
     }
 
     /// Whether it has no bytes.
     #[inline]
-    pub fn is_empty(self) -> bool {
+    pub(crate) fn is_empty(self) -> bool {
         self.len == 0
     }
 
     /// Its address, for the kernel.
     #[inline]
-    pub fn as_ptr(self) -> *mut u8 {
+    pub(crate) fn as_ptr(self) -> *mut u8 {
         self.ptr.as_ptr()
     }
 
     /// The part from byte `from` on, `len` bytes long. Panics when it is not inside.
     #[inline]
-    pub fn part(self, from: usize, len: usize) -> Span<'a> {
+    pub(crate) fn part(self, from: usize, len: usize) -> Span<'a> {
         assert!(from <= self.len && len <= self.len - from, "part {from}+{len} of a span of {} bytes", self.len);
         // SAFETY: `from` is inside the span.
         Span { ptr: unsafe { self.ptr.add(from) }, len, _region: PhantomData }
@@ -162,7 +163,7 @@ impl<'a> Span<'a> {
 
     /// Copies all bytes to `to`. Panics when the lengths differ.
     #[inline]
-    pub fn copy_to(self, to: Span<'_>) {
+    pub(crate) fn copy_to(self, to: Span<'_>) {
         assert_eq!(self.len, to.len, "copy between spans of different length");
         // SAFETY: both ranges are inside live regions (a span borrows its region) and of this length.
         unsafe { racy::copy(self.ptr.as_ptr(), to.ptr.as_ptr(), self.len) };
@@ -170,7 +171,7 @@ impl<'a> Span<'a> {
 
     /// Sets all bytes to zero.
     #[inline]
-    pub fn zero(self) {
+    pub(crate) fn zero(self) {
         // SAFETY: the range is inside a live region.
         unsafe { racy::zero(self.ptr.as_ptr(), self.len) };
     }
@@ -282,7 +283,7 @@ impl Regions {
 
     /// The bytes that `data` names, or `Inval` if they are not all in one region, or not all lent to I/O.
     #[inline]
-    pub fn resolve(&self, data: DataRef, len: usize) -> std::result::Result<Span<'_>, BlkStatus> {
+    pub(crate) fn resolve(&self, data: DataRef, len: usize) -> std::result::Result<Span<'_>, BlkStatus> {
         self.get(data.region()).ok_or(BlkStatus::Inval)?.span(data.offset(), len)
     }
 }
@@ -343,7 +344,8 @@ impl BufferPool {
     /// Takes a buffer back when its bio has ended. Panics when it was not lent.
     ///
     /// # Safety
-    /// No I/O to or from the buffer is in flight: every bio submitted with its [`DataRef`] since it was lent has ended.
+    /// No I/O to or from the buffer is in flight: every bio submitted with its [`DataRef`] since it was lent has ended,
+    /// and no `Span` of it is used any more (a driver drops a request's when it completes the request).
     #[inline]
     pub unsafe fn give_back(&mut self, slot: u32) {
         let lent = self.lent(slot);
