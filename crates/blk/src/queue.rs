@@ -115,6 +115,14 @@ impl<L: Lock> QueueState<L> {
         (self.hctxs.len() as u16, self.queue_depth)
     }
 
+    fn scheduler(&self) -> &'static str {
+        match (&self.sq, &self.elevator) {
+            (Some(sq), _) => sq.elevator_name(),
+            (None, Some(e)) => e.name(),
+            (None, None) => elevator::NONE,
+        }
+    }
+
     fn tags_in_use(&self) -> u32 {
         let sum = |t: &[HctxTags<L>]| t.iter().map(HctxTags::in_use).sum::<u32>();
         sum(&self.driver_tags) + sum(&self.sched_tags) + self.sq.as_ref().map_or(0, SqQueue::in_use)
@@ -158,7 +166,7 @@ impl<L: Lock> RequestQueue<L> {
     /// the driver lacks.
     pub fn new(
         driver: Arc<dyn Driver>,
-        config: QueueConfig,
+        mut config: QueueConfig,
         notify: Box<dyn Notify>,
     ) -> Result<Arc<Self>, SettingError> {
         let mut limits = driver.limits();
@@ -173,16 +181,15 @@ impl<L: Lock> RequestQueue<L> {
             limits.max_sectors = kb * 2;
         }
         let state = build(&config)?;
+        // A default is chosen once: more hardware queues later do not take the elevator away.
+        config.scheduler = Some(state.scheduler().to_string());
         start(driver.as_ref(), state.driver_shape())?;
         let cache_of = config.topology.cache_group_of.clone().into();
         Ok(Arc::new(RequestQueue {
             capacity: driver.capacity(),
             limits,
             bios: BioPools::new(config.bios_per_submitter),
-            live: Live {
-                nomerges: AtomicU8::new(config.nomerges),
-                rq_affinity: AtomicU8::new(config.rq_affinity),
-            },
+            live: Live { nomerges: AtomicU8::new(config.nomerges), rq_affinity: AtomicU8::new(config.rq_affinity) },
             config: Mutex::new(config),
             state: Mutex::new(Arc::new(state)),
             generation: AtomicU64::new(0),
@@ -222,12 +229,7 @@ impl<L: Lock> RequestQueue<L> {
 
     /// The elevator in effect: "none", "mq-deadline", ...
     pub fn scheduler(&self) -> String {
-        let st = self.state();
-        match (&st.sq, &st.elevator) {
-            (Some(sq), _) => sq.elevator_name().to_string(),
-            (None, Some(e)) => e.name().to_string(),
-            (None, None) => "none".to_string(),
-        }
+        self.state().scheduler().to_string()
     }
 
     /// The elevator's tunables with their present values.
@@ -349,8 +351,10 @@ impl<L: Lock> RequestQueue<L> {
     }
 
     /// Changes settings of a frozen, drained queue: `change` edits a copy, which takes effect as a whole or not at all.
-    /// An elevator or queue-count change resets `nr_requests` to its default, as the kernel does. CPUs, bio slots and
-    /// `max_sectors_kb` are fixed when the disk is made. Panics when the queue is not drained.
+    /// An elevator or queue-count change resets `nr_requests` to its default, as the kernel does; the elevator itself stays
+    /// unless it or the mode is changed. Tunables stay with the elevator: when it changes, those that `change` left as
+    /// they were are dropped. CPUs, bio slots and `max_sectors_kb` are fixed when the disk is made. Panics when the queue
+    /// is not drained.
     ///
     /// When the driver cannot start the new hardware queues it is given back the old ones; if it refuses even those
     /// (the error says so) the queue must stay frozen.
@@ -363,11 +367,18 @@ impl<L: Lock> RequestQueue<L> {
         change(&mut config)?;
         let mut old = self.config.lock();
         check_fixed(&old, &config)?;
+        if config.mode != old.mode && config.scheduler == old.scheduler {
+            config.scheduler = None;
+        }
+        if config.scheduler != old.scheduler {
+            config.iosched.retain(|tunable| !old.iosched.contains(tunable));
+        }
         let other_queues = (config.mode, config.hw_queues()) != (old.mode, old.hw_queues());
         if (config.scheduler != old.scheduler || other_queues) && config.nr_requests == old.nr_requests {
             config.nr_requests = None;
         }
         let state = build(&config)?;
+        config.scheduler = Some(state.scheduler().to_string());
         self.restart_driver(&state)?;
         self.live.nomerges.store(config.nomerges, Ordering::Relaxed);
         self.live.rq_affinity.store(config.rq_affinity, Ordering::Relaxed);
@@ -392,15 +403,20 @@ impl<L: Lock> RequestQueue<L> {
         Err(e)
     }
 
-    /// Sets an elevator tunable of the running queue.
+    /// Sets an elevator tunable of the running queue. It is part of [`RequestQueue::config`] from then on.
     pub fn set_iosched(&self, name: &str, value: u64) -> Result<(), SettingError> {
+        // Held throughout, so that a rebuild comes before or after as a whole.
+        let mut config = self.config.lock();
         let st = self.state();
         match (&st.sq, &st.elevator) {
             (Some(sq), _) => sq.set_tunable(name, value),
             (None, Some(e)) => e.set_tunable(name, value),
             (None, None) => Err(format!("iosched.{name}: scheduler 'none' has no tunables; choose another scheduler")),
         }
-        .map_err(SettingError)
+        .map_err(SettingError)?;
+        config.iosched.retain(|(k, _)| k != name);
+        config.iosched.push((name.to_string(), value));
+        Ok(())
     }
 
     /// Sum of all submitters' counters.
@@ -559,6 +575,7 @@ fn build<L: Lock>(config: &QueueConfig) -> Result<QueueState<L>, SettingError> {
         (None, false) => depth,
     };
     let stride = 1 + if with_elevator { nr_requests } else { depth };
+    check_memory(config, nr_hctx, stride)?;
     let slab = RequestSlab::new(nr_hctx as usize * stride as usize);
     let elevator =
         elevator::by_name::<L>(name, slab.len(), nr_hctx, nr_requests).map_err(|e| SettingError(e.to_string()))?;
@@ -594,8 +611,30 @@ fn build<L: Lock>(config: &QueueConfig) -> Result<QueueState<L>, SettingError> {
     })
 }
 
+/// Most memory for requests and the lists they wait on.
+const MAX_REQUEST_BYTES: u64 = 1 << 30;
+
+/// Requests and lists are allocated before the first I/O: settings that are right one by one may ask for gigabytes.
+fn check_memory(config: &QueueConfig, nr_hctx: u16, stride: u32) -> Result<(), SettingError> {
+    let lists = u64::from(nr_hctx) * 3 + u64::from(config.topology.nr_cpus) * 3;
+    let bytes = u64::from(stride)
+        * (u64::from(nr_hctx) * size_of::<crate::request::Request>() as u64 + lists * size_of::<RequestId>() as u64);
+    if bytes <= MAX_REQUEST_BYTES {
+        return Ok(());
+    }
+    let (name, value) = config.nr_requests.map_or(("queue_depth", config.queue_depth), |n| ("nr_requests", n));
+    Err(SettingError(format!(
+        "{name}={value}: requests of {nr_hctx} hardware queues for {} CPUs take {} MiB, must be at most {} MiB; lower {name} \
+         or nr_hw_queues",
+        config.topology.nr_cpus,
+        bytes >> 20,
+        MAX_REQUEST_BYTES >> 20
+    )))
+}
+
 fn build_sq<L: Lock>(config: &QueueConfig, map: QueueMap) -> Result<QueueState<L>, SettingError> {
     let nr_requests = config.nr_requests.unwrap_or(BLKDEV_DEFAULT_RQ);
+    check_memory(config, 1, nr_requests.saturating_mul(3))?;
     let sq = SqQueue::new(config, nr_requests).map_err(SettingError)?;
     let slab = RequestSlab::new(sq.slab_len());
     let (hctxs, ctxs) = wire(&map, &config.topology, slab.len(), 0);

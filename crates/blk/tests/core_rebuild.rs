@@ -314,6 +314,38 @@ fn an_elevator_limit_on_asynchronous_requests_is_kept_and_never_hangs() {
 }
 
 #[test]
+fn the_elevator_and_its_tunables_survive_other_changes_and_leave_together() {
+    let value = |rig: &Rig| rig.q.iosched().iter().find(|t| t.name == "fifo_batch").map(|t| t.value);
+    let mut rig = Rig::new(14, Behaviour::default(), QueueConfig { scheduler: None, ..config(2, 1) }, &[0]);
+    assert_eq!(rig.q.scheduler(), "mq-deadline", "the default for one hardware queue");
+    rig.q.set_iosched("fifo_batch", 3).expect("a tunable of mq-deadline");
+    let mut change = |rig: &mut Rig, f: fn(&mut QueueConfig)| {
+        rig.rebuild(|c| {
+            f(c);
+            Ok(())
+        })
+        .expect("good settings")
+    };
+    change(&mut rig, |c| c.nr_hw_queues = Some(2));
+    assert_eq!((rig.q.scheduler().as_str(), value(&rig)), ("mq-deadline", Some(3)));
+    change(&mut rig, |c| c.scheduler = Some("none".into()));
+    assert!(rig.q.config().iosched.is_empty());
+    change(&mut rig, |c| c.scheduler = Some("mq-deadline".into()));
+    assert_eq!(value(&rig), Some(16), "the default again");
+    change(&mut rig, |c| (c.mode, c.nr_hw_queues) = (Mode::Sq, None));
+    assert_eq!(rig.q.scheduler(), "deadline", "the default of the other mode");
+    rig.check_idle();
+}
+
+#[test]
+fn more_memory_than_anybody_means_is_refused() {
+    let settings =
+        QueueConfig { topology: CpuTopology::uniform(4096), nr_hw_queues: None, queue_depth: 10240, ..config(1, 1) };
+    let e = Rig::try_new(15, Behaviour::default(), settings, &[0]).err().expect("gigabytes").0;
+    assert!(e.starts_with("queue_depth=10240") && e.contains("at most 1024 MiB") && e.contains("lower"), "{e}");
+}
+
+#[test]
 fn a_submitter_made_between_two_rebuilds_knows_the_last_state() {
     let mut rig = Rig::new(13, manual(), config(2, 2), &[0]);
     rig.rebuild(|c| {
