@@ -30,6 +30,9 @@ impl<L: Lock> Env<L> {
     fn poll_hctx(&self, local: &mut Local, hctx: usize, now: Instant) {
         loop {
             self.q.driver.poll(HctxId::new(hctx as u32), &mut local.completions, now);
+            if !local.completions.requeues.is_empty() {
+                self.take_requeues(local, hctx, now);
+            }
             let n = local.completions.items().len();
             if n == 0 {
                 return;
@@ -71,7 +74,7 @@ impl<L: Lock> Env<L> {
     }
 
     #[inline]
-    fn rq_of_driver_tag(&self, hctx: usize, tag: usize) -> RequestId {
+    pub(crate) fn rq_of_driver_tag(&self, hctx: usize, tag: usize) -> RequestId {
         if self.st.tags_by_dispatch() {
             return RequestId::new(self.st.driver_rqs[hctx * self.st.queue_depth as usize + tag].get());
         }

@@ -339,7 +339,11 @@ impl<L: Lock> Env<L> {
         self.q.work_pending.swap(false, Ordering::AcqRel);
         let mut delayed = false;
         for (i, h) in self.st.hctxs.iter().enumerate() {
-            if h.take_flag(state::RUN_PENDING) | h.take_due(now) {
+            let due = h.take_due(now);
+            if due {
+                self.insert_requeued(local, i, now);
+            }
+            if h.take_flag(state::RUN_PENDING) | due {
                 self.run_hctx(local, i, now);
             }
             delayed |= h.run_at().is_some();

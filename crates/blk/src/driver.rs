@@ -14,9 +14,10 @@ use crate::id::{HctxId, Sector, Tag};
 use crate::limits::Limits;
 use crate::request::{Request, RequestId, RequestSlab, RqState, Segments};
 use crate::status::{BlkStatus, QueueRqStatus};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
-/// The duty to complete one request: given out by [`RqBatch::accept`], paid by [`Completions::push`].
+/// The duty to complete one request: given out by [`RqBatch::accept`], paid by [`Completions::push`] or
+/// returned by [`Completions::requeue`].
 ///
 /// It is neither `Clone` nor `Copy`, so a driver cannot complete a request twice. Dropping it loses the request: a
 /// panic in builds with debug assertions (tests, simulation). In release nobody notices: there are no request timeouts
@@ -132,6 +133,7 @@ impl<'a> RqBatch<'a> {
 pub struct Completions {
     items: [(Tag, BlkStatus); POLL_BATCH],
     len: usize,
+    pub(crate) requeues: Vec<(Tag, Option<Duration>)>,
 }
 
 /// Most completions of one [`Driver::poll`]: what one clock read and one bitmap update are shared by.
@@ -139,7 +141,7 @@ pub const POLL_BATCH: usize = 64;
 
 impl Completions {
     pub(crate) fn new() -> Completions {
-        Completions { items: [(Tag::new(0), BlkStatus::Ok); POLL_BATCH], len: 0 }
+        Completions { items: [(Tag::new(0), BlkStatus::Ok); POLL_BATCH], len: 0, requeues: Vec::new() }
     }
 
     /// How many more fit.
@@ -154,6 +156,13 @@ impl Completions {
         assert!(self.len < POLL_BATCH, "driver polled out more completions than there was room for");
         self.items[self.len] = (rq.0, status);
         self.len += 1;
+        core::mem::forget(rq);
+    }
+
+    /// Gives a request back unfinished, to be issued again before what is queued behind it: at once, or when `delay` has
+    /// passed. Its tag may be another's from now on. Takes no room, but each requeue costs as much as an insertion.
+    pub fn requeue(&mut self, rq: InFlight, delay: Option<Duration>) {
+        self.requeues.push((rq.0, delay));
         core::mem::forget(rq);
     }
 

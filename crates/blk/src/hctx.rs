@@ -81,6 +81,14 @@ pub(crate) struct Hctx<L: Lock> {
     /// When a delayed run is due, ns; `NEVER` without one.
     run_at: AtomicU64,
     pub(crate) flush: Mutex<L, FlushQueue>,
+    /// Given back by the driver, not yet inserted again.
+    pub(crate) requeue: Mutex<L, Vec<RequeueAt>>,
+}
+
+/// A request that the driver gave back, and when it may be issued again.
+pub(crate) struct RequeueAt {
+    pub(crate) at: Instant,
+    pub(crate) rq: Rq,
 }
 
 impl<L: Lock> Hctx<L> {
@@ -96,6 +104,7 @@ impl<L: Lock> Hctx<L> {
             dispatch_busy: AtomicU32::new(0),
             run_at: AtomicU64::new(NEVER),
             flush: Mutex::new(FlushQueue::new(nr_requests)),
+            requeue: Mutex::new(Vec::new()),
         }
     }
 

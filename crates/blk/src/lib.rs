@@ -37,6 +37,7 @@ pub mod driver;
 
 // The way up.
 mod complete;
+mod requeue;
 pub mod stat;
 
 // The disk that wires it, and its legacy twin.

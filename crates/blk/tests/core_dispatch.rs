@@ -7,7 +7,7 @@ mod common;
 use blk::bio::{Bio, DataRef, OpFlags};
 use blk::cpumap::CpuTopology;
 use blk::id::Sector;
-use blk::settings::QueueConfig;
+use blk::settings::{Mode, QueueConfig};
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::Instant;
 use common::memdisk::{Answer, Behaviour};
@@ -328,6 +328,87 @@ fn reserved_requests_find_a_tag_when_normal_ones_do_not() {
         rig.run(20);
         rig.disk.release_all();
         rig.run_dry(20);
+        rig.check_idle();
+    }
+}
+
+fn requeue_configs() -> [QueueConfig; 3] {
+    let sq = QueueConfig { mode: Mode::Sq, nr_hw_queues: None, ..config(1, 1, 2, "noop") };
+    [config(1, 1, 2, "none"), config(1, 1, 2, "mq-deadline"), sq]
+}
+
+#[test]
+fn a_request_given_back_is_issued_again_before_what_is_queued() {
+    for c in requeue_configs() {
+        let name = format!("{} {:?}", c.mode, c.scheduler);
+        let mut rig = Rig::new(31, manual(), c, &[0]);
+        rig.disk.script([Answer::GiveBack(None)]);
+        (0..4).for_each(|n| rig.submit(0, read(n)));
+        assert_eq!(sectors(&rig), [0, 1], "{name}");
+        rig.disk.release(|i| i.sector == 0);
+        rig.poll(0);
+        // mq-deadline had given out 2 already, which waits on hctx->dispatch: only 3 is overtaken.
+        let order = if name.contains("mq-deadline") { [0, 1, 2, 0, 3] } else { [0, 1, 0, 2, 3] };
+        assert_eq!(sectors(&rig), order[..3], "{name}");
+        assert_eq!((rig.take_done(0).len(), rig.q.hctx_stats()[0].requeues), (0, 1), "{name}");
+        rig.disk.behave(|b| b.manual = false);
+        rig.now += MS;
+        rig.run_dry(1000);
+        assert_eq!(sectors(&rig), order, "{name}");
+        assert_eq!(rig.done[0].len(), 4);
+        rig.check_idle();
+    }
+}
+
+#[test]
+fn a_delayed_requeue_is_issued_when_it_is_due_and_a_freeze_waits_for_it() {
+    for c in requeue_configs() {
+        let name = format!("{} {:?}", c.mode, c.scheduler);
+        let mut rig = Rig::new(32, manual(), c, &[0]);
+        rig.disk.script([Answer::GiveBack(Some(5 * MS)), Answer::GiveBack(Some(2 * MS))]);
+        (0..2).for_each(|n| rig.submit(0, read(n)));
+        rig.disk.release_all();
+        rig.poll(0);
+        let start = rig.now;
+        assert_eq!((rig.disk.in_flight(), sectors(&rig)), (0, vec![0, 1]), "{name}");
+        assert_eq!(rig.q.next_timer(), Some(Instant::from_ns(start + 2 * MS)), "{name}");
+        rig.now = start + 2 * MS - 1;
+        rig.poll(0);
+        assert_eq!(sectors(&rig), [0, 1], "{name}: too early");
+        rig.now += 1;
+        rig.poll(0);
+        assert_eq!(sectors(&rig), [0, 1, 1], "{name}");
+        assert_eq!(rig.q.next_timer(), Some(Instant::from_ns(start + 5 * MS)), "{name}");
+        rig.q.begin_freeze();
+        rig.disk.release_all();
+        rig.poll(0);
+        assert!(!rig.q.is_drained(), "{name}: one is still waiting");
+        rig.disk.behave(|b| b.manual = false);
+        rig.drain();
+        assert!(rig.now >= start + 5 * MS, "{name}");
+        rig.q.unfreeze();
+        assert_eq!(sectors(&rig), [0, 1, 1, 0], "{name}");
+        rig.run_dry(100);
+        rig.check_idle();
+    }
+}
+
+#[test]
+fn steps_of_a_flush_and_reserved_requests_may_be_given_back() {
+    for scheduler in ["none", "mq-deadline"] {
+        let mut behaviour = Behaviour::default();
+        behaviour.limits.write_cache = true;
+        let mut rig = Rig::new(33, behaviour, QueueConfig { reserved_tags: 1, ..config(1, 1, 4, scheduler) }, &[0]);
+        rig.disk.script([Answer::GiveBack(None), Answer::Accept, Answer::GiveBack(Some(MS)), Answer::Accept]);
+        let both = OpFlags::PREFLUSH.union(OpFlags::FUA);
+        rig.submit(0, Bio { op: blk::bio::Op::Write, ..read(7) }.with_flags(both));
+        rig.run_dry(1000);
+        assert_eq!(rig.disk.issues().len(), 5, "flush twice, data twice, flush: {scheduler}");
+        rig.disk.script([Answer::GiveBack(None)]);
+        rig.submit(0, read(9).with_flags(OpFlags::RESERVED));
+        rig.run_dry(1000);
+        assert_eq!(sectors(&rig)[5..], [9, 9], "{scheduler}");
+        assert!(rig.done[0].iter().all(|d| d.status.is_ok()));
         rig.check_idle();
     }
 }

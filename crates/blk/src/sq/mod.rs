@@ -267,6 +267,12 @@ impl<L: Lock> Env<L> {
         }
     }
 
+    /// What the driver gave back after accepting it goes first.
+    pub(crate) fn sq_insert_requeued(&self, rqs: &mut Vec<Rq>) {
+        let mut inner = self.sq().inner.lock();
+        rqs.drain(..).rev().for_each(|rq| inner.requeued.push_front(rq));
+    }
+
     /// Frees what a batch of completions ended, then runs the queue: one hold of the lock for the whole batch.
     pub(crate) fn sq_free_batch(&self, local: &mut Local, now: Instant) {
         let mut ended = core::mem::take(&mut local.scratch.ended);

@@ -12,7 +12,7 @@ use blk::driver::{Completions, Driver, InFlight, RqBatch, RqRef};
 use blk::id::{HctxId, Sector};
 use blk::limits::Limits;
 use blk::status::{BlkStatus, QueueRqStatus};
-use blk::time::Instant;
+use blk::time::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -91,6 +91,8 @@ pub enum Answer {
     Refuse(QueueRqStatus),
     /// Accept, and complete with this status.
     Fail(BlkStatus),
+    /// Accept, and give it back unfinished after so many nanoseconds' delay; `None` = at once.
+    GiveBack(Option<u64>),
 }
 
 struct Pending {
@@ -103,6 +105,7 @@ struct Pending {
     due: u64,
     released: bool,
     status: BlkStatus,
+    back: Option<Option<Duration>>,
     completed_before: u64,
 }
 
@@ -466,8 +469,13 @@ impl Driver for MemDisk {
             let Some(rq) = batch.front() else { break QueueRqStatus::Queued };
             let segs: Vec<(u64, u32)> = rq.segments().map(|s| (s.data.offset() >> 9, s.len_bytes >> 9)).collect();
             check_limits(&self.limits, self.capacity, &rq, &segs);
+            let mut back = None;
             let status = match i.answer() {
                 Answer::Accept => BlkStatus::Ok,
+                Answer::GiveBack(delay) => {
+                    back = Some(delay.map(Duration::from_ns));
+                    BlkStatus::Ok
+                }
                 Answer::Fail(s) => s,
                 Answer::Refuse(s) => break s,
             };
@@ -500,9 +508,10 @@ impl Driver for MemDisk {
                 due: now.as_ns() + i.delay(),
                 released: false,
                 status,
+                back,
                 completed_before: i.completed,
             };
-            if status.is_ok() && p.issue.op.is_write() && i.rng.below(2) == 0 {
+            if status.is_ok() && back.is_none() && p.issue.op.is_write() && i.rng.below(2) == 0 {
                 i.execute(&self.mem, &p, &self.limits, NEVER_SAFE);
                 p.landed = true;
             }
@@ -536,6 +545,11 @@ impl Driver for MemDisk {
                 .nth(chosen)
                 .expect("counted");
             let p = i.pending[h].remove(at);
+            if let Some(delay) = p.back {
+                i.in_flight -= 1;
+                done.requeue(p.rq, delay);
+                continue;
+            }
             i.complete(&self.mem, &self.limits, &p);
             done.push(p.rq, p.status);
         }

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Requests that a driver gives back after it had accepted them, to be issued again at once or after a delay.
+//!
+//! Guarantees that such a request overtakes what is queued: it is put at the head of the elevator it came from (what had
+//! left the elevator before and waits on `hctx->dispatch` still precedes it), of `hctx->dispatch` when it had bypassed the
+//! elevator or there is none, of the requeued list in single-queue mode. Meanwhile it holds no driver tag if tags are given at dispatch (without an elevator the tag is its identity), so a
+//! freeze waits for it like for any request. Delayed ones wait on a list of their hctx; the delayed run that is due for the
+//! earliest moves them on, and [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer) tells of it.
+//!
+//! Not here: a limit on how often; that is the driver's business. Source: block/blk-mq.c (`blk_mq_requeue_request`,
+//! `blk_mq_requeue_work`).
+
+use crate::hctx::{Hctx, RequeueAt};
+use crate::lock::Lock;
+use crate::request::{Rq, RqState, rqf};
+use crate::submitter::{Env, Local};
+use crate::time::Instant;
+
+impl<L: Lock> Env<L> {
+    /// Takes back what the last poll of an hctx found to be requeued, and runs the hctx.
+    #[cold]
+    pub(crate) fn take_requeues(&self, local: &mut Local, hctx: usize, now: Instant) {
+        let mut requeues = core::mem::take(&mut local.completions.requeues);
+        let h = &self.st.hctxs[hctx];
+        for (tag, delay) in requeues.drain(..) {
+            let id = self.rq_of_driver_tag(hctx, tag.index());
+            let rq = self.st.slab.get(id);
+            assert!(rq.state.get() == RqState::InFlight as u8, "tag {tag} of hctx {hctx} given back twice");
+            rq.state.set(RqState::Idle as u8);
+            self.hctx_counters(hctx).requeues.add(1);
+            self.release_driver_tag(hctx, id);
+            let at = delay.map_or(now, |d| now + d);
+            h.requeue.lock().push(RequeueAt { at, rq: Rq::from_id(id) });
+        }
+        local.completions.requeues = requeues;
+        self.insert_requeued(local, hctx, now);
+        if self.st.sq.is_none() {
+            // A driver tag came free, and something of the device ended.
+            self.after_free(local, hctx, now);
+        }
+        self.run_hctx(local, hctx, now);
+    }
+
+    /// Puts requeued requests that are due where the next run finds them, and arms the delayed run for the others.
+    pub(crate) fn insert_requeued(&self, local: &mut Local, hctx: usize, now: Instant) {
+        let h = &self.st.hctxs[hctx];
+        let mut rqs = core::mem::take(&mut local.scratch.rqs);
+        {
+            let mut list = h.requeue.lock();
+            rqs.extend(list.extract_if(.., |r| r.at <= now).map(|r| r.rq));
+            if let Some(next) = list.iter().map(|r| r.at).min() {
+                h.delay_run(next);
+                self.q.owe_work();
+            }
+        }
+        if !rqs.is_empty() {
+            self.insert_at_head(local, h, &mut rqs, now);
+        }
+        local.scratch.rqs = rqs;
+    }
+
+    /// Oldest first; `rqs` is empty afterwards.
+    fn insert_at_head(&self, local: &mut Local, h: &Hctx<L>, rqs: &mut Vec<Rq>, now: Instant) {
+        if self.st.sq.is_some() {
+            return self.sq_insert_requeued(rqs);
+        }
+        let from_elevator = |rq: &mut Rq| self.st.slab.get(rq.id()).has_rqf(rqf::ELV);
+        if let Some(elevator) = &self.st.elevator {
+            let mut theirs: Vec<Rq> = rqs.extract_if(.., from_elevator).collect();
+            let mut freed = core::mem::take(&mut local.scratch.freed);
+            elevator.insert(&self.elv_cx(now), &mut theirs, true, &mut freed);
+            assert!(theirs.is_empty() && freed.is_empty(), "elevator '{}' merged at its head", elevator.name());
+            local.scratch.freed = freed;
+        }
+        h.dispatch.with(|list| rqs.drain(..).rev().for_each(|rq| list.push_front(rq)));
+    }
+}
