@@ -230,7 +230,7 @@ impl<L: Lock> Env<L> {
     }
 
     /// Frees a request whose bios now belong to a neighbour it was merged into.
-    pub(crate) fn free_absorbed(&self, _local: &mut Local, rq: Rq) {
+    pub(crate) fn free_absorbed(&self, rq: Rq) {
         let hctx = usize::from(self.st.slab.get(rq.id()).hctx.get());
         let tag = self.st.tag_of_rq(rq.id(), hctx);
         self.st.alloc_tags(hctx).put(tag, None, &mut |w| self.wake(w));

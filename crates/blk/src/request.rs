@@ -27,7 +27,8 @@ impl RequestId {
     }
 }
 
-/// The right to touch one request. Made only by the tag allocator, given back only to it.
+/// The right to touch one request. Made when its tag is allocated and wherever a list
+/// that keeps numbers gives it out again; it ends where the driver takes over or the tag is freed.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a request that is dropped is never completed and its tag never freed"]
 pub struct Rq(RequestId);
@@ -47,7 +48,7 @@ impl Rq {
     }
 }
 
-/// Where a request is in its life. Asserted at every hand-over.
+/// Who has it. Asserted when it is filled (with debug assertions), handed to the driver, and when it comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum RqState {

@@ -38,7 +38,7 @@
 //!
 //! # Does not do
 //! Sleeping: a [`WaiterId`] is a name, and what `wake` does with it is the caller's business. Fair share between users of
-//! shared tags, beyond adapting the batch. Resizing.
+//! shared tags. Resizing.
 //!
 //! Source: Linux lib/sbitmap.c (sbitmap_queue_*).
 
@@ -67,8 +67,6 @@ struct Waiting {
     active: AtomicU32,
     /// Smallest shallow depth anybody asks for.
     min_shallow: AtomicU32,
-    /// Users that share the tags.
-    users: AtomicU32,
 }
 
 /// What is written by puts, but only while somebody waits. Counts wrap round.
@@ -107,11 +105,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
     fn on(sb: Sbitmap) -> Self {
         let wait_queue = |_| CachePadded::new(Mutex::new(VecDeque::with_capacity(WAITERS_RESERVED)));
         SbitmapQueue {
-            waiting: CachePadded::new(Waiting {
-                active: AtomicU32::new(0),
-                min_shallow: AtomicU32::new(sb.depth()),
-                users: AtomicU32::new(1),
-            }),
+            waiting: CachePadded::new(Waiting { active: AtomicU32::new(0), min_shallow: AtomicU32::new(sb.depth()) }),
             accounts: CachePadded::new(Accounts {
                 completions: AtomicU32::new(0),
                 wakeups: AtomicU32::new(0),
@@ -138,7 +132,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
     /// As [`Sbitmap::get_shallow`].
     ///
     /// # Panics
-    /// If `shallow_depth` is below what [`min_shallow_depth`](Self::min_shallow_depth) was told: a waiter limited to fewer
+    /// If `shallow_depth` is below what [`min_shallow_depth_at_most`](Self::min_shallow_depth_at_most) was told: a waiter limited to fewer
     /// tags than the wake batch would never be woken.
     pub fn get_shallow(&self, hint: &mut TagAllocHint, shallow_depth: u32) -> Option<u32> {
         let least = self.waiting.min_shallow.load(Ordering::Relaxed);
@@ -152,17 +146,11 @@ impl<L: RawMutex> SbitmapQueue<L> {
         self.sb.get_batch_watched(hint, n, self)
     }
 
-    /// Announces the smallest depth that will be passed to [`get_shallow`](Self::get_shallow), which bounds the wake batch.
-    /// To be called before it is used; 1 or more.
+    /// Announces a depth that will be passed to [`get_shallow`](Self::get_shallow): the smallest bounds the wake batch. To be
+    /// called before it is used; 1 or more.
     ///
     /// # Panics
     /// If `depth` is 0: a waiter that may use no tag waits forever.
-    pub fn min_shallow_depth(&self, depth: u32) {
-        assert!(depth > 0, "a shallow depth is at least 1");
-        self.waiting.min_shallow.store(depth.min(self.sb.depth()), Ordering::Relaxed);
-    }
-
-    /// Announces `depth` if it is smaller than what was announced so far: for callers whose depths are not known before.
     #[inline]
     pub fn min_shallow_depth_at_most(&self, depth: u32) {
         if self.waiting.min_shallow.load(Ordering::Relaxed) > depth {
@@ -171,19 +159,11 @@ impl<L: RawMutex> SbitmapQueue<L> {
         }
     }
 
-    /// Announces how many users share the tags (0 counts as 1), each of which can count only on its part of them.
-    pub fn recalculate_wake_batch(&self, users: u32) {
-        self.waiting.users.store(users.max(1), Ordering::Relaxed);
-    }
-
     /// How many completions it takes to wake this many waiters, 1..=8: an eighth of the tags that the most restricted
     /// waiter can count on, so that each of the eight wait queues gets its turn within one round of the tags.
-    ///
-    /// (Linux keeps this number instead of its reasons, so that the last of the two calls above wins; here both hold.)
     pub fn wake_batch(&self) -> u32 {
         let shallow = self.waiting.min_shallow.load(Ordering::Relaxed);
-        let share = self.sb.depth().div_ceil(self.waiting.users.load(Ordering::Relaxed));
-        (shallow.min(share) / WAIT_QUEUES).clamp(1, WAKE_BATCH_MAX)
+        (shallow / WAIT_QUEUES).clamp(1, WAKE_BATCH_MAX)
     }
 
     /// Gives a tag back and, if enough tags came back for it, wakes waiters. `hint` is that of the submitter which will use
@@ -265,7 +245,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
         }
     }
 
-    /// Wakes everybody, for instance because the queue goes away or a user left and the shares grew.
+    /// Wakes everybody, for instance because the queue goes away.
     pub fn wake_all(&self, wake: &mut dyn FnMut(WaiterId)) {
         self.wake_waiters(u32::MAX, wake);
     }

@@ -222,7 +222,7 @@ impl<L: Lock> Env<L> {
         }
         let merged = self.plug_merge(local, id, slot, now)
             || match &self.st.elevator {
-                Some(_) => self.elevator_merge(local, id, now),
+                Some(_) => self.elevator_merge(id, now),
                 None => self.ctx_merge(id, slot, way, now),
             };
         if merged {
@@ -246,14 +246,14 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    fn elevator_merge(&self, local: &mut Local, id: BioId, now: Instant) -> bool {
+    fn elevator_merge(&self, id: BioId, now: Instant) -> bool {
         let elevator = self.st.elevator.as_ref().expect("caller saw an elevator");
         match elevator.bio_merge(&self.elv_cx(now), BioRef(id)) {
             BioMerge::No => false,
             BioMerge::Merged { freed } => {
                 if let Some(rq) = freed {
                     self.shared.counters.account_merge(self.st.slab.get(rq.id()).op());
-                    self.free_absorbed(local, rq);
+                    self.free_absorbed(rq);
                 }
                 true
             }
@@ -499,7 +499,7 @@ impl<L: Lock> Env<L> {
         assert!(rqs.is_empty(), "elevator '{}' left requests behind", elevator.name());
         for rq in freed.drain(..) {
             self.shared.counters.account_merge(self.st.slab.get(rq.id()).op());
-            self.free_absorbed(local, rq);
+            self.free_absorbed(rq);
         }
         local.scratch.freed = freed;
         local.plug.rqs = rqs;

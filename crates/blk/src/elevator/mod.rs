@@ -104,9 +104,6 @@ pub trait Elevator: Send + Sync {
     /// How many of an hctx's scheduler tags a new request of this kind may use; `None` = all.
     fn limit_depth(&self, op: Op, flags: OpFlags) -> Option<u32>;
 
-    /// `nr_requests` was changed; called with nothing in flight.
-    fn depth_updated(&self, nr_requests: u32);
-
     /// All tunables with their present values.
     fn tunables(&self) -> Vec<Tunable>;
 
@@ -148,7 +145,8 @@ fn unknown(name: &str, names: &'static [&'static str]) -> ElevatorError {
 }
 
 /// The elevator called `name` for a multi-queue disk with `nr_slab_requests` requests in all and `nr_requests` scheduler
-/// tags per hardware queue; `None` for [`NONE`]. `L` is the lock of elevators that have one.
+/// tags per hardware queue; `None` for [`NONE`]. `L` is the lock of elevators that have one. `nr_hw_queues` is for elevators
+/// that keep something per hardware queue; those here do not.
 pub fn by_name<L>(
     name: &str,
     nr_slab_requests: usize,
@@ -168,7 +166,7 @@ where
 }
 
 /// The elevator a multi-queue disk starts with: mq-deadline where requests meet in one place anyway (one hardware queue,
-/// or tags shared by the whole host), none otherwise.
+/// or tags shared by the whole host), none otherwise. Disks of this crate have no shared tags: they pass `false`.
 pub const fn default_name(nr_hw_queues: u16, host_shared_tags: bool) -> &'static str {
     if nr_hw_queues == 1 || host_shared_tags { mq_deadline::NAME } else { NONE }
 }

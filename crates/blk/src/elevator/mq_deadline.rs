@@ -34,7 +34,7 @@ use super::tunables::{INT_MAX, TunableDef, TunableSet};
 use super::{BioMerge, BioRef, Elevator, ElvCx, Tunable};
 use crate::bio::{BioSlot, IoPrio, IoPrioClass, Op, OpFlags};
 use crate::id::HctxId;
-use crate::relaxed::{FieldU8, FieldU32};
+use crate::relaxed::FieldU8;
 use crate::request::{RequestId, Rq};
 use crate::time::{Duration, Instant};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -85,7 +85,7 @@ fn class_of(prio: IoPrio) -> usize {
 /// The elevator of one disk; `L` is the lock around its state.
 pub struct MqDeadline<L: RawMutex> {
     tunables: TunableSet<7>,
-    nr_requests: FieldU32,
+    nr_requests: u32,
     /// Requests that `dispatch` could give out.
     nr_queued: CachePadded<AtomicU32>,
     /// Per class: requests that have left, by completion or by being joined to another.
@@ -157,20 +157,15 @@ impl<L: RawMutex> MqDeadline<L> {
         };
         let elevator = MqDeadline {
             tunables: TunableSet::new(&TUNABLES),
-            nr_requests: FieldU32::default(),
+            nr_requests,
             nr_queued: CachePadded::new(AtomicU32::new(0)),
             completed: CachePadded::new([const { AtomicU32::new(0) }; NR_CLASSES]),
             class: (0..nr_slab_requests).map(|_| not_counted()).collect(),
             merge_filter: state.cache.filter().clone(),
             state: CachePadded::new(Mutex::new(state)),
         };
-        elevator.set_depth(nr_requests);
+        elevator.tunables.put(ASYNC_DEPTH, u64::from(nr_requests.max(1)));
         elevator
-    }
-
-    fn set_depth(&self, nr_requests: u32) {
-        self.nr_requests.set(nr_requests);
-        self.tunables.put(ASYNC_DEPTH, u64::from(nr_requests.max(1)));
     }
 
     fn rules(&self, now: Instant) -> Rules {
@@ -286,11 +281,7 @@ impl<L: RawMutex + Send + Sync> Elevator for MqDeadline<L> {
             return None;
         }
         let async_depth = self.tunables.get(ASYNC_DEPTH) as u32;
-        (async_depth < self.nr_requests.get()).then_some(async_depth)
-    }
-
-    fn depth_updated(&self, nr_requests: u32) {
-        self.set_depth(nr_requests);
+        (async_depth < self.nr_requests).then_some(async_depth)
     }
 
     fn tunables(&self) -> Vec<Tunable> {

@@ -27,14 +27,10 @@ fn the_wake_batch_is_an_eighth_of_what_a_waiter_can_count_on() {
         assert_eq!(Queue::new(depth, false).wake_batch(), batch, "depth {depth}");
     }
     let queue = Queue::new(64, false);
-    for (users, batch) in [(2, 4), (3, 2), (8, 1), (100, 1), (0, 8)] {
-        queue.recalculate_wake_batch(users);
-        assert_eq!(queue.wake_batch(), batch, "{users} users");
+    for (shallow, batch) in [(100, 8), (32, 4), (24, 3), (40, 3), (1, 1)] {
+        queue.min_shallow_depth_at_most(shallow);
+        assert_eq!(queue.wake_batch(), batch, "{shallow}: the smallest holds");
     }
-    queue.min_shallow_depth(24);
-    assert_eq!(queue.wake_batch(), 3);
-    queue.recalculate_wake_batch(4);
-    assert_eq!(queue.wake_batch(), 2, "the tighter of the two bounds holds");
 }
 
 #[test]
@@ -132,7 +128,7 @@ fn the_freed_tag_becomes_the_hint_unless_round_robin() {
 #[should_panic(expected = "below the announced minimum")]
 fn a_shallow_get_must_be_announced() {
     let queue = Queue::new(64, false);
-    queue.min_shallow_depth(16);
+    queue.min_shallow_depth_at_most(16);
     queue.get_shallow(&mut TagAllocHint::new(0), 15);
 }
 
@@ -194,7 +190,7 @@ proptest! {
         let n = limits.len();
         let queue = Queue::new(depth, round_robin);
         if let Some(least) = limits.iter().flatten().min() {
-            queue.min_shallow_depth(*least);
+            queue.min_shallow_depth_at_most(*least);
         }
         let hints = (0..n as u32).map(TagAllocHint::new).collect();
         let mut clients =

@@ -42,9 +42,9 @@ struct SqInner {
     lists: [RequestList; 2],
     /// Driver tags nobody uses.
     tags: Vec<u16>,
-    /// Taken from the elevator but refused by the driver.
+    /// Taken from the elevator but refused or given back by the driver.
     requeued: VecDeque<Rq>,
-    /// The driver refused with RESOURCE: run again with the next completion or poll.
+    /// The driver refused a request: the next completion runs the queue.
     busy: bool,
 }
 

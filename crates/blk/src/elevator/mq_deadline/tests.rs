@@ -338,9 +338,8 @@ fn writes_have_async_depth_and_reads_all_tags() {
         assert_eq!(f.e.limit_depth(op, OpFlags::SYNC), Some(48));
     }
     assert_eq!(f.e.limit_depth(Op::Read, OpFlags::RAHEAD), None);
-    f.e.depth_updated(32);
+    f.e.set_tunable("async_depth", 64).expect("valid");
     assert_eq!(f.e.limit_depth(Op::Write, OpFlags::NONE), None);
-    assert_eq!(f.e.tunables()[ASYNC_DEPTH].value, 32);
     assert!(f.e.set_tunable("async_depth", 0).unwrap_err().contains("must be 1..="));
 }
 
