@@ -124,6 +124,7 @@ fn draw_behaviour(rng: &mut Rng, faults: bool) -> Behaviour {
         dev_resource: if busy { rng.pick(&[0, 50, 500]) } else { 0 },
         issue_error: if faults { 60 } else { 0 },
         complete_error: if faults { 60 } else { 0 },
+        give_back: if faults { 100 } else { 0 },
         device_cap: rng.pick(&[usize::MAX, usize::MAX, 1, 3]),
         max_delay_ns: rng.pick(&[1, 1000, 1_000_000]),
         manual: false,

@@ -319,7 +319,7 @@ fn the_elevator_and_its_tunables_survive_other_changes_and_leave_together() {
     let mut rig = Rig::new(14, Behaviour::default(), QueueConfig { scheduler: None, ..config(2, 1) }, &[0]);
     assert_eq!(rig.q.scheduler(), "mq-deadline", "the default for one hardware queue");
     rig.q.set_iosched("fifo_batch", 3).expect("a tunable of mq-deadline");
-    let mut change = |rig: &mut Rig, f: fn(&mut QueueConfig)| {
+    let change = |rig: &mut Rig, f: fn(&mut QueueConfig)| {
         rig.rebuild(|c| {
             f(c);
             Ok(())

@@ -27,6 +27,8 @@ pub struct Behaviour {
     pub issue_error: u32,
     /// Of a thousand accepted requests, how many complete with an error.
     pub complete_error: u32,
+    /// Of a thousand accepted requests, how many are given back unfinished, half of them with a delay.
+    pub give_back: u32,
     /// Most requests in flight device-wide; one more is answered DEV_RESOURCE.
     pub device_cap: usize,
     /// A request completes 1..=`max_delay_ns` after its issue, one in sixteen up to 50 times later.
@@ -50,6 +52,7 @@ impl Default for Behaviour {
             dev_resource: 0,
             issue_error: 0,
             complete_error: 0,
+            give_back: 0,
             device_cap: usize::MAX,
             max_delay_ns: 1000,
             manual: false,
@@ -331,6 +334,7 @@ impl Inner {
         }
         let b = &self.behaviour;
         let (resource, dev, error, late) = (b.resource, b.dev_resource, b.issue_error, b.complete_error);
+        let give_back = b.give_back;
         if self.in_flight >= b.device_cap || self.in_flight > 0 && self.rng.per_mille(dev) {
             Answer::Refuse(QueueRqStatus::DevResource)
         } else if self.rng.per_mille(resource) {
@@ -339,6 +343,9 @@ impl Inner {
             Answer::Refuse(QueueRqStatus::Error(BlkStatus::Medium))
         } else if self.rng.per_mille(late) {
             Answer::Fail(BlkStatus::Target)
+        } else if give_back > 0 && self.rng.per_mille(give_back) {
+            let delay = 1 + self.rng.below(1_000_000);
+            Answer::GiveBack((self.rng.below(2) == 0).then_some(delay))
         } else {
             Answer::Accept
         }
