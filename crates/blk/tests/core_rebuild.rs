@@ -324,7 +324,7 @@ fn the_elevator_and_its_tunables_survive_other_changes_and_leave_together() {
             f(c);
             Ok(())
         })
-        .expect("good settings")
+        .expect("good settings");
     };
     change(&mut rig, |c| c.nr_hw_queues = Some(2));
     assert_eq!((rig.q.scheduler().as_str(), value(&rig)), ("mq-deadline", Some(3)));
