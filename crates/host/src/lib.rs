@@ -13,5 +13,5 @@ pub mod driver;
 #[allow(unsafe_code, reason = "system calls")]
 pub mod create;
 pub mod target;
-#[allow(unsafe_code, reason = "getrusage, affinity, and giving buffers back when their bio has ended")]
+#[allow(unsafe_code, reason = "getrusage, affinity, ppoll, and giving buffers back when their bio has ended")]
 pub mod run;

@@ -47,6 +47,11 @@ pub trait HostDriver: Driver {
     /// Makes all threads return that are in a wait for `hctx`, or come to it with an older [`HostDriver::wakes`].
     fn wake(&self, _hctx: HctxId) {}
 
+    /// When the first request of `hctx` will be finished, for a driver that completes by time.
+    fn next_due(&self, _hctx: HctxId) -> Option<Instant> {
+        None
+    }
+
     /// Whether `queue_rqs` for `hctx` may leave it to the next [`HostDriver::wait`] or `poll` to make the device see
     /// its requests: one system call instead of two for a thread that waits right after it has submitted. Whoever
     /// turns it on must call one of the two soon after every submission.

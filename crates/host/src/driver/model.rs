@@ -293,9 +293,11 @@ impl Driver for Model {
 
 impl HostDriver for Model {
     fn wait_since(&self, seen: u64, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
-        let hctx = self.hctxs.get(hctx);
-        let next_due = || hctx.queue.lock().pending.peek().map(|Reverse(p)| p.due);
-        hctx.sleeper.sleep_until_due(seen, timeout, next_due);
+        self.hctxs.get(hctx).sleeper.sleep_until_due(seen, timeout, || self.next_due(hctx));
+    }
+
+    fn next_due(&self, hctx: HctxId) -> Option<Instant> {
+        self.hctxs.get(hctx).queue.lock().pending.peek().map(|Reverse(p)| p.due)
     }
 
     fn wakes(&self, hctx: HctxId) -> u64 {

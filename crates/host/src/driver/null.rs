@@ -143,11 +143,12 @@ impl Driver for Null {
 
 impl HostDriver for Null {
     fn wait_since(&self, seen: u64, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
-        let hctx = self.hctxs.get(hctx);
-        hctx.sleeper.sleep_until_due(seen, timeout, || {
-            let ring = hctx.ring.lock();
-            if ring.due > 0 { Some(Instant::ZERO) } else { ring.timed.front().map(|(due, _)| *due) }
-        });
+        self.hctxs.get(hctx).sleeper.sleep_until_due(seen, timeout, || self.next_due(hctx));
+    }
+
+    fn next_due(&self, hctx: HctxId) -> Option<Instant> {
+        let ring = self.hctxs.get(hctx).ring.lock();
+        if ring.due > 0 { Some(Instant::ZERO) } else { ring.timed.front().map(|(due, _)| *due) }
     }
 
     fn wakes(&self, hctx: HctxId) -> u64 {

@@ -341,6 +341,7 @@ fn worker(
         live: Arc::new(Live::default()),
         stop: Arc::clone(stop),
         alone: false,
+        polled: job.hipri,
         batch: job.iodepth_batch_submit,
     }
 }

@@ -34,17 +34,39 @@ impl WakeTable {
 
     /// Waits in the driver for completions of `hctx` on behalf of `who`, unless something came for it meanwhile.
     pub fn wait(&self, who: SubmitterId, hctx: HctxId, min: u32, timeout: Option<Duration>) {
+        self.wait_by(who, hctx, |seen| self.driver.wait_since(seen, hctx, min, timeout));
+    }
+
+    /// Waits until one of `fds`, the drivers' descriptors of a thread's hctxs with `hctx` the first, has completions.
+    pub fn wait_any(&self, who: SubmitterId, hctx: HctxId, fds: &mut [libc::pollfd], timeout: Duration) {
+        self.wait_by(who, hctx, |seen| {
+            // A wake-up is a mark in the first ring, which another thread may have taken out already.
+            if self.driver.wakes(hctx) == seen {
+                poll_fds(fds, timeout);
+            }
+        });
+    }
+
+    fn wait_by(&self, who: SubmitterId, hctx: HctxId, wait: impl FnOnce(u64)) {
         let state = &self.states[who.index()];
         let waiting = WAITING + hctx.index() as u32;
         // Before others can see that this thread waits: a wake-up from then on is newer.
         let seen = self.driver.wakes(hctx);
         // Pairs with: WakeTable::notify
         if state.compare_exchange(AWAKE, waiting, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            self.driver.wait_since(seen, hctx, min, timeout);
+            wait(seen);
         }
         // Pairs with: WakeTable::notify. What was notified is seen by the poll that follows every wait.
         state.swap(AWAKE, Ordering::AcqRel);
     }
+}
+
+/// ppoll(2). Its errors (EINTR, ENOMEM) are early returns, as any wait may have.
+fn poll_fds(fds: &mut [libc::pollfd], timeout: Duration) {
+    let (secs, ns) = (timeout.as_ns() / 1_000_000_000, timeout.as_ns() % 1_000_000_000);
+    let timeout = libc::timespec { tv_sec: secs as libc::time_t, tv_nsec: ns as libc::c_long };
+    // SAFETY: the list has the length that is told, the timeout lives as long as the call, no signal mask is given.
+    unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, &raw const timeout, std::ptr::null()) };
 }
 
 /// The table as the block layer's way to reach it.

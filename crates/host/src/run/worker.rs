@@ -61,6 +61,8 @@ pub(super) struct Worker {
     /// No other thread issues its requests or takes its completions: submission may be left to the wait that follows
     /// it, and it may sleep for several completions at once.
     pub(super) alone: bool,
+    /// `hipri`: the thread polls while I/O is out, and does not sleep.
+    pub(super) polled: bool,
     /// I/Os the job submits at once (`iodepth_batch_submit`).
     pub(super) batch: u32,
 }
@@ -81,12 +83,20 @@ struct Loop {
     queued: u32,
     batch: u32,
     disk: Arc<Disk>,
-    hctx: HctxId,
+    /// Where completions appear.
+    hctxs: Vec<HctxId>,
+    /// The descriptors of several hctxs, if the driver has them: what a wait for any of them polls.
+    fds: Vec<libc::pollfd>,
     verify_errors: Vec<VerifyError>,
     /// The driver can be waited for in a system call that also submits: wait first, then poll.
     wait_first: bool,
     /// As in [`Worker`].
     alone: bool,
+    /// As in [`Worker`].
+    polled: bool,
+    stop: Arc<AtomicBool>,
+    live: Arc<Live>,
+    look_again: Instant,
     now: Instant,
     /// Resources of the thread when its measured part began.
     before: CpuUse,
@@ -104,8 +114,10 @@ impl Worker {
         for slot in 0..self.buffers.slots() {
             self.buffers.with_slot(slot, |buf| self.job.fill_first(buf));
         }
-        let hctx = sub.hctxs().next().expect("a submitter has an hctx");
-        let wait_first = self.disk.driver.ring_fd(hctx).is_some();
+        let hctxs: Vec<HctxId> = sub.hctxs().collect();
+        let hctx = *hctxs.first().expect("a submitter has an hctx");
+        let fds = fds_of(&self.disk, &hctxs);
+        let wait_first = hctxs.len() == 1 && !self.polled && fds.len() == 1;
         self.disk.driver.set_lazy_commit(hctx, self.alone && wait_first);
         let mut l = Loop {
             job: self.job,
@@ -114,14 +126,19 @@ impl Worker {
             queued: 0,
             batch: self.batch,
             disk: Arc::clone(&self.disk),
-            hctx,
+            hctxs,
+            fds,
             verify_errors: Vec::new(),
             wait_first,
             alone: self.alone,
+            polled: self.polled,
+            stop: self.stop,
+            live: Arc::clone(&self.live),
+            look_again: Instant::ZERO,
             now: clock::now(),
             before: usage::usage(Who::Thread),
         };
-        l.run(&self.stop, &self.live);
+        l.run();
         self.disk.driver.set_lazy_commit(hctx, false);
         l.job.stats_mut().cpu = usage::since(usage::usage(Who::Thread), l.before);
         // Pairs with: run::thread_progress
@@ -131,8 +148,7 @@ impl Worker {
 }
 
 impl Loop {
-    fn run(&mut self, stop: &AtomicBool, live: &Live) {
-        let mut look_again = Instant::ZERO;
+    fn run(&mut self) {
         loop {
             if let Some(io) = self.job.next_uniform(self.now) {
                 self.queue(io);
@@ -160,24 +176,30 @@ impl Loop {
                 }
                 Next::Done => break,
             }
-            if self.now >= look_again {
-                look_again = self.now + LOOK_AROUND;
-                if stop.load(Ordering::Relaxed) {
-                    self.job.stop(StopReason::Asked);
-                }
-                self.publish(live);
-            }
+            self.look_around();
         }
-        live.publish(self.job.stats());
+        self.live.publish(self.job.stats());
         assert!(self.sub.outstanding() == 0, "the engine ended with I/O outstanding");
     }
 
-    fn publish(&mut self, live: &Live) {
-        live.publish(self.job.stats());
-        if !self.job.is_ramping() && !live.measuring.load(Ordering::Relaxed) {
+    /// Now and then: tells how far the job is and looks whether it is to stop.
+    #[inline]
+    fn look_around(&mut self) {
+        if self.now >= self.look_again {
+            self.look_around_now();
+        }
+    }
+
+    fn look_around_now(&mut self) {
+        self.look_again = self.now + LOOK_AROUND;
+        if self.stop.load(Ordering::Relaxed) {
+            self.job.stop(StopReason::Asked);
+        }
+        self.live.publish(self.job.stats());
+        if !self.job.is_ramping() && !self.live.measuring.load(Ordering::Relaxed) {
             self.before = usage::usage(Who::Thread);
             // Pairs with: run::Watch::tick
-            live.measuring.store(true, Ordering::Release);
+            self.live.measuring.store(true, Ordering::Release);
         }
     }
 
@@ -237,6 +259,8 @@ impl Loop {
         }
     }
 
+    /// Completes `min` to `max` I/Os, waiting for them. A job that is told to stop meanwhile issues nothing after that;
+    /// what is in flight is waited for, all of it and however slow the disk: a request cannot be called back.
     fn reap(&mut self, min: u32, max: u32) {
         let mut got = 0;
         loop {
@@ -249,6 +273,7 @@ impl Loop {
             if got >= min || got >= max {
                 return;
             }
+            self.look_around();
             if !self.wait_first {
                 self.wait(min - got, None);
             }
@@ -293,17 +318,34 @@ impl Loop {
     }
 
     /// Waits for completions in the driver, at most until `timeout` or delayed work of the disk is due.
-    fn wait(&self, min: u32, timeout: Option<Duration>) {
-        let timer = self.disk.queue.next_timer().map(|t| t.since(clock::now()));
-        let hctxs = self.sub.hctxs().count();
-        // With several hardware queues, or a bio that waits for a tag somebody else holds, the wait is cut short so that
-        // nothing is missed that another queue or submitter brings.
-        let short = (hctxs > 1 || self.sub.waiting() > 0).then_some(Duration::from_us(100));
-        let timeout = timeout.into_iter().chain(timer).chain(short).chain([STOP_CHECK]).min();
+    /// Polled I/O is not waited for.
+    fn wait(&mut self, min: u32, timeout: Option<Duration>) {
+        if self.polled {
+            return core::hint::spin_loop();
+        }
+        let now = clock::now();
+        let several = self.hctxs.len() > 1;
+        let timer = self.disk.queue.next_timer().map(|t| t.since(now));
+        let due = self.hctxs.iter().skip(1).filter_map(|h| self.disk.driver.next_due(*h)).min().map(|t| t.since(now));
+        // With several hardware queues of which only the first can be waited in, or a bio that waits for a tag somebody
+        // else holds, the wait is cut short so that nothing is missed that another queue or submitter brings.
+        let blind = several && self.fds.is_empty() || self.sub.waiting() > 0;
+        let short = blind.then_some(Duration::from_us(100));
+        let timeout = timeout.into_iter().chain(timer).chain(due).chain(short).fold(STOP_CHECK, Duration::min);
+        let (who, first) = (self.sub.id(), self.hctxs[0]);
+        if several && !self.fds.is_empty() {
+            return self.disk.waker.wait_any(who, first, &mut self.fds, timeout);
+        }
         // A wake-up on behalf of another thread's work looks to a file's ring like one completion.
         let min = if self.alone { min } else { 1 };
-        self.disk.waker.wait(self.sub.id(), self.hctx, min, timeout);
+        self.disk.waker.wait(who, first, min, Some(timeout));
     }
+}
+
+/// What to poll for completions of `hctxs`; nothing when one of them has no descriptor.
+fn fds_of(disk: &Disk, hctxs: &[HctxId]) -> Vec<libc::pollfd> {
+    let of = |h: &HctxId| Some(libc::pollfd { fd: disk.driver.ring_fd(*h)?, events: libc::POLLIN, revents: 0 });
+    hctxs.iter().map(of).collect::<Option<_>>().unwrap_or_default()
 }
 
 #[cold]

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whole runs on shapes of queues where a thread's completions appear in several places, or its requests are issued by
+//! others. They end with all I/Os done and no errors; a lost wake-up would show as a run that takes for ever or panics.
+
+use host::run::{RunOutcome, RunPlan, prepare};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use workload::job::{JobFile, ParseContext};
+
+struct TempFile(PathBuf);
+
+impl TempFile {
+    fn new(name: &str) -> TempFile {
+        TempFile(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("run-{}-{name}", std::process::id())))
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn run(job: &str, target: &str, settings: &[(&str, &str)], stop: bool) -> RunOutcome {
+    let text = format!("[j]\nioengine=io_uring\n{job}");
+    let jobs = JobFile::parse_str(&text, &ParseContext::bare("test"), &[]).expect("the test's job is right").jobs;
+    let settings: Vec<_> = settings.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+    let plan = RunPlan {
+        target: Some(target),
+        settings: &settings,
+        laying_out: &mut |_, _, _| ControlFlow::Continue(()),
+        stop: Arc::new(AtomicBool::new(false)),
+        entropy: 1,
+    };
+    let stop_flag = Arc::clone(&plan.stop);
+    let prepared = prepare(&jobs, plan).expect("can be prepared");
+    let outcome = prepared.run(&mut |progress| {
+        // Once the thread is known to run.
+        if stop && progress.elapsed > blk::time::Duration::from_ms(1) {
+            stop_flag.store(true, Ordering::Relaxed);
+        }
+    });
+    outcome.expect("runs")
+}
+
+fn check(outcome: &RunOutcome, threads: usize, ios: u64) {
+    assert_eq!(outcome.threads.len(), threads);
+    for t in &outcome.threads {
+        let stats = &t.as_ref().expect("it ran").stats;
+        assert_eq!((stats.total_ios(), stats.first_error), (ios, 0));
+    }
+}
+
+const MIXED: &str = "rw=randrw\nbs=4k\nsize=2m\niodepth=8\n";
+
+#[test]
+fn reads_and_writes_of_a_file_complete_on_rings_of_their_own() {
+    let file = TempFile::new("read-queues");
+    let path = file.0.to_str().unwrap();
+    let set = [("nr_cpus", "2"), ("nr_hw_queues", "1"), ("nr_read_queues", "1")];
+    check(&run(&format!("{MIXED}numjobs=2"), path, &set, false), 2, 512);
+}
+
+#[test]
+fn polled_io_of_a_file_is_polled_for() {
+    let file = TempFile::new("poll-queues");
+    let set = [("nr_cpus", "1"), ("nr_poll_queues", "1")];
+    check(&run(&format!("{MIXED}hipri=1"), file.0.to_str().unwrap(), &set, false), 1, 512);
+}
+
+#[test]
+fn drivers_that_complete_by_time_have_read_queues_too() {
+    let set = [("nr_cpus", "2"), ("nr_hw_queues", "1"), ("nr_read_queues", "1")];
+    for target in ["null:size=1g,completion_nsec=20000", "model:size=1g,lat_us=20"] {
+        check(&run(&format!("{MIXED}numjobs=2"), target, &set, false), 2, 512);
+    }
+}
+
+#[test]
+fn threads_of_an_elevator_issue_for_each_other() {
+    let file = TempFile::new("elevator");
+    let set = [("nr_cpus", "2"), ("nr_hw_queues", "2"), ("scheduler", "mq-deadline"), ("queue_depth", "4")];
+    for target in [file.0.to_str().unwrap(), "null:size=1g,completion_nsec=20000", "model:size=1g,lat_us=20"] {
+        check(&run(&format!("{MIXED}numjobs=2"), target, &set, false), 2, 512);
+    }
+}
+
+#[test]
+fn large_ios_that_need_all_bio_slots_are_split_in_turn() {
+    let job = "rw=read\nbs=1m\nsize=64m\niodepth=40";
+    let set = [("scheduler", "none"), ("queue_depth", "10240"), ("max_sectors_kb", "6")];
+    check(&run(job, "ram:size=1g", &set, false), 1, 64);
+}
+
+/// A thread that is told to stop issues nothing more, and waits for and counts what the disk, serving one I/O at a time,
+/// still has of the 64 that were issued last.
+#[test]
+fn a_stopped_run_ends_with_what_is_in_flight() {
+    let job = "rw=randread\nbs=4k\nsize=1g\niodepth=64\niodepth_batch_complete_min=64\ntime_based\nruntime=1h";
+    let outcome = run(job, "model:size=1g,lat_us=1000,parallel=1", &[], true);
+    assert!(outcome.stopped);
+    let stats = &outcome.threads[0].as_ref().expect("it ran").stats;
+    assert!(stats.first_error == 0 && stats.total_ios().is_multiple_of(64) && stats.total_ios() > 0);
+}
