@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One io_uring for one hctx.
 //!
-//! A lock guards the user side of both rings and the slots; system calls are made without it, so that one thread can
-//! sleep in `wait` (or the kernel can take its time over a submission) while another queues and polls. An entry pushed
+//! A lock guards the user side of both rings and the slots; system calls that may sleep or that submit a batch are made
+//! without it, so that one thread can sleep in `wait` (or the kernel can take its time over a submission) while another
+//! queues and polls. Under it are only submissions that make room in a full ring, and registrations. An entry pushed
 //! by one thread may be submitted by another's call: the kernel takes what is in the ring.
 //!
 //! Flags. COOP_TASKRUN: the kernel does not interrupt a running thread to post its completions; it posts them when the
@@ -281,8 +282,9 @@ impl Ring {
             let _ = self.ring.submit();
             sq.sync();
         }
-        // SAFETY: the entry points to nothing. A ring that is still full is about to be entered by a thread that the
-        // kernel told to come back: nobody sleeps in it.
+        // A ring that the kernel takes nothing from (EBUSY) has completions to be taken first: no wait for one sleeps. Short
+        // of memory (EAGAIN) the mark is lost, and the waiter's timeout ends its sleep.
+        // SAFETY: the entry points to nothing.
         let _ = unsafe { sq.push(&opcode::Nop::new().build().user_data(WAKE)) };
         drop(sq);
         drop(state);
