@@ -13,5 +13,6 @@ pub mod driver;
 #[allow(unsafe_code, reason = "system calls")]
 pub mod create;
 pub mod target;
+pub mod topology;
 #[allow(unsafe_code, reason = "getrusage, affinity, ppoll, and giving buffers back when their bio has ended")]
 pub mod run;

@@ -14,6 +14,7 @@ use crate::driver::null::{Null, NullOptions};
 use crate::error::{Error, Result};
 use crate::mem::{BufferPool, Regions};
 use crate::target::{Needs, TargetSpec};
+use crate::topology;
 use blk::bio::MAX_BIOS_PER_SUBMITTER;
 use blk::cpumap::{CpuTopology, HctxType};
 use blk::id::CpuId;
@@ -68,9 +69,13 @@ struct Target {
     users: Vec<Instance>,
 }
 
-/// The settings as a configuration for `nr_cpus` CPUs.
+/// The settings as a configuration. Without `nr_cpus` it has this machine's CPUs as they are related, or, where this
+/// process may not use them all, as many as it may use, all alike.
 pub fn configure(settings: &[(String, String)]) -> Result<QueueConfig> {
-    let mut config = QueueConfig { topology: CpuTopology::uniform(nr_cpus()), ..QueueConfig::default() };
+    let nr_cpus = nr_cpus();
+    let machine = topology::read(Path::new(topology::SYSTEM), nr_cpus);
+    let topology = machine.unwrap_or_else(|| CpuTopology::uniform(nr_cpus));
+    let mut config = QueueConfig { topology, ..QueueConfig::default() };
     for (key, value) in settings {
         config.set(key, value).map_err(|e| Error::usage(e.to_string()))?;
     }
