@@ -104,3 +104,23 @@ fn a_stopped_run_ends_with_what_is_in_flight() {
     let stats = &outcome.threads[0].as_ref().expect("it ran").stats;
     assert!(stats.first_error == 0 && stats.total_ios().is_multiple_of(64) && stats.total_ios() > 0);
 }
+
+#[test]
+fn holes_in_a_file_that_is_read_are_told() {
+    let file = TempFile::new("holes");
+    std::fs::File::create(&file.0).unwrap().set_len(4 << 20).unwrap();
+    let warnings = |rw: &str| {
+        let job = format!("[j]\nioengine=io_uring\nrw={rw}\nbs=4k\nsize=4m\n");
+        let jobs = JobFile::parse_str(&job, &ParseContext::bare("test"), &[]).expect("the test's job is right").jobs;
+        let plan = RunPlan {
+            target: file.0.to_str(),
+            settings: &[],
+            laying_out: &mut |_, _, _| ControlFlow::Continue(()),
+            stop: Arc::new(AtomicBool::new(false)),
+            entropy: 1,
+        };
+        prepare(&jobs, plan).expect("can be prepared").warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert!(warnings("write").is_empty());
+    assert!(warnings("randread").iter().any(|w| w.contains("has holes")));
+}

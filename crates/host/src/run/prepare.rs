@@ -103,6 +103,7 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
         let needs = needs(jobs, &target);
         make_file(jobs, &target, &needs, plan.laying_out)?;
         guard_file(jobs, &target, &needs)?;
+        prepared.warnings.extend(holes(jobs, &target)?);
         let open = target.spec.open(&needs, Arc::clone(&regions))?;
         prepared.warnings.extend(open.warnings);
         let made = threads(jobs, &target, &open.driver, &regions, plan.entropy)?;
@@ -237,6 +238,13 @@ fn guard_file(jobs: &[Job], target: &Target, needs: &Needs) -> Result<()> {
         create::drop_cached_pages(path)?;
     }
     Ok(())
+}
+
+/// The warning that reads may not reach the device.
+fn holes(jobs: &[Job], target: &Target) -> Result<Option<FileWarning>> {
+    let TargetSpec::File(path) = &target.spec else { return Ok(None) };
+    let reads = target.users.iter().any(|u| jobs[u.job].rw.has(Dir::Read));
+    Ok((reads && create::has_holes(path)?).then(|| FileWarning::Holes { path: path.clone() }))
 }
 
 type Made = (Instance, JobThread, BufferPool);

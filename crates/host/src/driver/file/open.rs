@@ -27,6 +27,11 @@ pub enum FileWarning {
         /// What refused it.
         why: String,
     },
+    /// A file that is read has blocks that were never given space.
+    Holes {
+        /// The file.
+        path: PathBuf,
+    },
 }
 
 impl fmt::Display for FileWarning {
@@ -36,6 +41,12 @@ impl fmt::Display for FileWarning {
                 f,
                 "'{}' does not take direct I/O ({why}): figures are those of the page cache; put the file on a file \
                  system with O_DIRECT (ext4, xfs, btrfs) or set direct=0 to ask for this",
+                path.display()
+            ),
+            FileWarning::Holes { path } => write!(
+                f,
+                "'{}' has holes: reads of them are answered by the file system without asking the device; write the \
+                 file once from end to end, or remove it so that it is laid out anew",
                 path.display()
             ),
         }
