@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A bio: one I/O as its submitter asked for it, and the pool of slots it lives in while the block layer has it.
 //!
-//! Each submitter owns one [`BioPool`], allocated once. A submitted [`Bio`] is copied into a slot; requests link slots
+//! Each submitter owns one `BioPool`, allocated once. A submitted [`Bio`] is copied into a slot; requests link slots
 //! into chains (one chain per request, in sector order); the slot comes back to its submitter when the bio ends. The
 //! data itself is never touched here: [`DataRef`] is an address that only the driver's side can read.
 

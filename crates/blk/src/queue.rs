@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The request_queue of one disk: driver, settings, tags, hardware queues and elevator, wired together.
 //!
-//! What can be changed while the disk is in use lies in a [`QueueState`] behind an `Arc`; a change freezes the queue
+//! What can be changed while the disk is in use lies in a `QueueState` behind an `Arc`; a change freezes the queue
 //! (no submitter inside, no tag in use), builds a new state and swaps it in. Submitters notice by a generation number.
 //! There is no thread here: whoever freezes asks [`RequestQueue::is_drained`] until it is true, and work that the kernel
 //! would give to a worker thread is left as a mark that the next poll of any submitter serves.

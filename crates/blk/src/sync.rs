@@ -58,6 +58,10 @@ macro_rules! competing_atomic {
                 self.value().fetch_and(value, order)
             }
 
+            pub(crate) fn fetch_min(&self, value: $int, order: Ordering) -> $int {
+                self.value().fetch_min(value, order)
+            }
+
             pub(crate) fn compare_exchange_weak(
                 &self,
                 current: $int,

@@ -3,7 +3,7 @@
 //!
 //! In the order a change meets them: [`tidy`] (rules a compiler does not check), [`ci`] (every
 //! check, with one closing count), [`packages`] (what Debian must provide for `cargo xtask test`),
-//! [`bench`] (our figures beside fio's, in the same run).
+//! [`mod@bench`] (our figures beside fio's, in the same run).
 //!
 //! Exit codes are those of `mqblk`: 0 ok, 1 a check failed or a goal was missed, 2 usage or
 //! operating error.
