@@ -118,7 +118,8 @@ impl Worker {
         let hctx = *hctxs.first().expect("a submitter has an hctx");
         let fds = fds_of(&self.disk, &hctxs);
         let wait_first = hctxs.len() == 1 && !self.polled && fds.len() == 1;
-        self.disk.driver.set_lazy_commit(hctx, self.alone && wait_first);
+        // With more than one I/O out the device should start on this one while others are reaped.
+        self.disk.driver.set_lazy_commit(hctx, self.alone && wait_first && self.job.depth() == 1);
         let mut l = Loop {
             job: self.job,
             sub,
@@ -322,6 +323,10 @@ impl Loop {
     fn wait(&mut self, min: u32, timeout: Option<Duration>) {
         if self.polled {
             return core::hint::spin_loop();
+        }
+        if self.alone && self.wait_first && timeout.is_none() && self.sub.waiting() == 0 {
+            // Its own I/O at a real device is all this thread can wait for, and that ends: no timer has to be armed.
+            return self.disk.waker.wait(self.sub.id(), self.hctxs[0], min, None);
         }
         let now = clock::now();
         let several = self.hctxs.len() > 1;
