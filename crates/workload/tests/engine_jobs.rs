@@ -9,6 +9,7 @@ use blk::time::Instant;
 use common::{KIB, MIB, Rig};
 use workload::engine::{JobThread, Next, StopReason, ThreadId};
 use workload::job::*;
+use workload::stats::{JobStats, LatencyStats};
 
 const MS: u64 = 1_000_000;
 const SEC: u64 = 1_000 * MS;
@@ -47,6 +48,63 @@ fn counts_add_up_and_every_block_comes_once() {
         assert_eq!(s.depth.iter().sum::<u64>(), 256);
         assert_eq!(s.lat_ns.iter().chain(&s.lat_us).chain(&s.lat_ms).sum::<u64>(), 256);
         assert_eq!(rig.max_out, 32);
+    }
+}
+
+/// Runs a job of a queue depth of one; `end` tells the engine of the rest of each I/O that is handed out at the time it is
+/// given, of which the ninth fails when told so.
+fn one_by_one(job: &Job, fails: bool, end: impl Fn(&mut JobThread, u32, BlkStatus, u64)) -> JobStats {
+    let mut t = JobThread::new(job, ThreadId { instance: 0, number: 1, entropy: 0 }, MIB).unwrap();
+    let (mut now, mut issued) = (1_000, 0);
+    loop {
+        now += 370;
+        match t.next(Instant::from_ns(now)) {
+            Next::Io(io) => {
+                issued += 1;
+                let status = if fails && issued == 9 { BlkStatus::Medium } else { BlkStatus::Ok };
+                end(&mut t, io.slot, status, now);
+            }
+            Next::Done => return t.stats().clone(),
+            Next::Wait(until) => now = until.as_ns(),
+            other => panic!("{other:?} with nothing out"),
+        }
+    }
+}
+
+/// Every way to tell the engine of a lone completion leaves the same measurements behind.
+#[test]
+fn the_short_ways_to_complete_count_as_the_long_one() {
+    let ramp = |j: &mut Job| (j.ramp_time_ns, j.time_based, j.runtime_ns) = (20_000, true, Some(50_000));
+    let kinds = [
+        ("plain", job(RwMode::Read, true, |_| ())),
+        ("flushes", job(RwMode::Write, false, |j| j.fsync_every = 3)),
+        ("rated", job(RwMode::Read, true, |j| j.rate_iops[Dir::Read] = Some(100_000))),
+        ("ramp", job(RwMode::Read, true, ramp)),
+        ("looks", job(RwMode::Read, true, |j| j.iodepth_batch_complete_min = 0)),
+    ];
+    let at = Instant::from_ns;
+    for (name, job, fails) in kinds.iter().flat_map(|(name, job)| [(name, job, false), (name, job, true)]) {
+        let long = |submitting: u64| {
+            one_by_one(job, fails, |t, slot, status, now| {
+                t.submitted(at(now + submitting));
+                assert!(!t.complete(slot, status, at(now + 370)).needs_verify);
+                t.reaped(1);
+            })
+        };
+        let short = one_by_one(job, fails, |t, slot, status, now| {
+            t.submitted(at(now + 70));
+            assert!(!t.complete_one(slot, status, at(now + 370)).needs_verify);
+        });
+        assert!(long(70) == short, "{name}, fails: {fails}");
+        assert!(fails || short.dirs.iter().any(|d| d.slat.run.count() > 0 && d.slat.run.max() == 70), "{name}");
+
+        let at_once = one_by_one(job, fails, |t, slot, status, now| {
+            assert!(!t.ended_at_once(slot, status, at(now + 370)).needs_verify);
+        });
+        // As if the submission took no time, which is then not told, as fio does.
+        let mut want = long(0);
+        want.dirs.iter_mut().for_each(|d| d.slat = LatencyStats::new(d.slat.hist.is_some()));
+        assert!(want == at_once, "{name}, fails: {fails}");
     }
 }
 

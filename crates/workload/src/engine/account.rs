@@ -202,6 +202,57 @@ impl JobThread {
         self.completed(slot, kind)
     }
 
+    /// [`JobThread::complete`] and [`JobThread::reaped`] of a reap that found one I/O.
+    ///
+    /// # Panics
+    /// As [`JobThread::complete`].
+    #[inline]
+    pub fn complete_one(&mut self, slot: u32, status: BlkStatus, now: Instant) -> Completed {
+        let s = &self.slots[slot as usize];
+        let plain = status.is_ok() && !self.clock.ramping && s.kind != Kind::Flush && s.due_ns == NOT_RATED;
+        if !plain || self.plan.verify {
+            let completed = self.complete(slot, status, now);
+            self.reaped(1);
+            return completed;
+        }
+        assert!(s.state == SlotState::Submitted, "completion for slot {slot}, which is {:?}", s.state);
+        let ns = now.as_ns();
+        let (dir, len, clat, lat) = (s.dir, s.len, ns.saturating_sub(s.issue_ns), ns.saturating_sub(s.start_ns));
+        let d = &mut self.stats.dirs[usize::from(dir)];
+        d.ios += 1;
+        d.bytes += u64::from(len);
+        d.clat.record(clat);
+        d.lat.record(lat);
+        self.classes.count(clat, 1);
+        self.stats.complete[batch_class(1)] += 1;
+        if ns >= self.sampling.next {
+            self.sample(ns);
+        }
+        self.release(slot);
+        self.reap.reaped(&self.plan, self.in_flight);
+        Completed { needs_verify: false }
+    }
+
+    /// The one I/O that is out was submitted and had ended by the time that was done: stands for [`JobThread::submitted`],
+    /// [`JobThread::complete`] and [`JobThread::reaped`], all at `now`. As with fio's engines that complete in their queue
+    /// function, its latency is all completion latency and it has no submission latency.
+    ///
+    /// # Panics
+    /// When another I/O is out, or as [`JobThread::complete`].
+    #[inline]
+    pub fn ended_at_once(&mut self, slot: u32, status: BlkStatus, now: Instant) -> Completed {
+        assert!(self.in_flight == 1 && self.queued == [slot], "slot {slot} is not the only one out");
+        self.queued.clear();
+        let s = &mut self.slots[slot as usize];
+        s.issue_ns = s.start_ns;
+        s.state = SlotState::Submitted;
+        if !self.clock.ramping {
+            self.stats.depth[depth_class(1)] += 1;
+            self.stats.submit[batch_class(1)] += 1;
+        }
+        self.complete_one(slot, status, now)
+    }
+
     #[inline]
     fn completed(&mut self, slot: u32, kind: Kind) -> Completed {
         if self.plan.verify {

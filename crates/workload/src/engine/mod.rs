@@ -9,7 +9,7 @@
 //!         Next::Io(io)          => { if io.fill { thread.fill(io.slot, buffer) }  queue the I/O
 //!                                    if io.commit { submit what is queued; thread.submitted(now) } }
 //!         everything else first submits what is queued and calls submitted(now), then:
-//!         Next::Reap{min, max}  => complete() each of min..=max I/Os; reaped(how many)
+//!         Next::Reap{min, max}  => complete() each of min..=max I/Os; reaped(how many). Of one: complete_one()
 //!         Next::Wait(t)         => complete() what ends before t; call next() at t, or earlier after a completion
 //!         Next::Spin(t)         => burn processor time until t
 //!         Next::Done            => the job is over
