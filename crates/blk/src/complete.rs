@@ -5,7 +5,7 @@
 //! can be taken again, and that freeing a tag runs an hctx that waited for one. Source: block/blk-mq.c, blk-flush.c.
 
 use crate::bio::{BioId, BioSlot, Op};
-use crate::driver::POLL_BATCH;
+use crate::driver::{Ended, POLL_BATCH};
 use crate::flush;
 use crate::hctx::state;
 use crate::id::{HctxId, SubmitterId};
@@ -33,35 +33,64 @@ impl<L: Lock> Env<L> {
             if !local.completions.requeues.is_empty() {
                 self.take_requeues(local, hctx, now);
             }
-            let n = local.completions.items().len();
+            let n = local.completions.items.len();
             if n == 0 {
                 return;
             }
-            self.complete_batch(local, hctx, now);
-            local.completions.clear();
+            if let [ended] = local.completions.items[..] {
+                local.completions.items.clear();
+                return self.complete_one(local, hctx, ended, now);
+            }
+            let mut items = core::mem::take(&mut local.completions.items);
+            self.complete_batch(local, hctx, &items, now);
+            items.clear();
+            local.completions.items = items;
             if n < POLL_BATCH {
                 return;
             }
         }
     }
 
+    /// Completes what the driver ended while it was being issued. Runs of hctxs that this makes necessary are owed: they
+    /// would call the driver from inside a call of the driver.
+    #[inline(always)] // Part of a call of the driver.
+    pub(crate) fn complete_ended(&self, local: &mut Local, hctx: usize, now: Instant) {
+        let nested = core::mem::replace(&mut local.in_driver, true);
+        if let [ended] = local.scratch.ended_inline[..] {
+            local.scratch.ended_inline.clear();
+            self.complete_one(local, hctx, ended, now);
+        } else {
+            let mut items = core::mem::take(&mut local.scratch.ended_inline);
+            self.complete_batch(local, hctx, &items, now);
+            items.clear();
+            local.scratch.ended_inline = items;
+        }
+        local.in_driver = nested;
+        local.owes |= !local.waiting.is_empty();
+    }
+
+    /// A batch of one: what a queue depth of one makes of each I/O.
+    fn complete_one(&self, local: &mut Local, hctx: usize, ended: Ended, now: Instant) {
+        self.update_io_ticks(local, now, 0);
+        if let Some(id) = self.take_back(local, hctx, ended, now)
+            && self.st.sq.is_none()
+        {
+            let (tags, tag) = (self.st.alloc_tags(hctx), self.st.tag_of_rq(id, hctx));
+            if !(self.direct && local.plug.keep_tag(hctx, tag, tags)) {
+                tags.put(tag, None, &mut |w| self.wake(w));
+            }
+        }
+        self.after_finish(local, hctx, now);
+    }
+
     #[inline(never)] // Inlined, it makes every poll save and load the variables of the loops around it.
-    fn complete_batch(&self, local: &mut Local, hctx: usize, now: Instant) {
+    fn complete_batch(&self, local: &mut Local, hctx: usize, items: &[Ended], now: Instant) {
         let mut put = PutBatch::default();
         // Single-queue mode has no tags of its own to free here.
         let tags = self.st.sq.is_none().then(|| self.st.alloc_tags(hctx));
-        let n = local.completions.items().len();
         self.update_io_ticks(local, now, 0);
-        for i in 0..n {
-            let (tag, status) = local.completions.items()[i];
-            let id = self.rq_of_driver_tag(hctx, tag.index());
-            let rq = self.st.slab.get(id);
-            assert!(rq.state.get() == RqState::InFlight as u8, "tag {tag} of hctx {hctx} completed twice");
-            rq.state.set(RqState::Idle as u8);
-            if rq.cpu.get() != self.cpu.index() as u16 && self.steer(rq, hctx, id, status) {
-                continue;
-            }
-            if self.finish_rq(local, hctx, id, rq, status, now)
+        for &ended in items {
+            if let Some(id) = self.take_back(local, hctx, ended, now)
                 && let Some(tags) = tags
             {
                 tags.put_later(self.st.tag_of_rq(id, hctx), &mut put, &mut |w| self.wake(w));
@@ -71,6 +100,19 @@ impl<L: Lock> Env<L> {
             tags.put_now(&mut put, &mut |w| self.wake(w));
         }
         self.after_finish(local, hctx, now);
+    }
+
+    /// Ends the request behind a driver tag. The request when its internal tag is the caller's to free.
+    #[inline(always)] // Into the loop over a batch.
+    fn take_back(&self, local: &mut Local, hctx: usize, (tag, status): Ended, now: Instant) -> Option<RequestId> {
+        let id = self.rq_of_driver_tag(hctx, tag.index());
+        let rq = self.st.slab.get(id);
+        assert!(rq.state.get() == RqState::InFlight as u8, "tag {tag} of hctx {hctx} completed twice");
+        rq.state.set(RqState::Idle as u8);
+        if rq.cpu.get() != self.cpu.index() as u16 && self.steer(rq, hctx, id, status) {
+            return None;
+        }
+        self.finish_rq(local, hctx, id, rq, status, now).then_some(id)
     }
 
     #[inline]
@@ -197,9 +239,8 @@ impl<L: Lock> Env<L> {
         let remaining = parent.remaining.get() - 1;
         parent.remaining.set(remaining);
         if remaining == 0 {
-            local.outstanding -= 1;
-            self.shared.counters.account_ended(1);
-            local.done.push(parent_index);
+            self.shared.counters.in_flight.sub(1);
+            local.done.push_back(parent_index);
         }
     }
 

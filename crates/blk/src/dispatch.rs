@@ -34,7 +34,7 @@ impl<L: Lock> Env<L> {
         ids: &[RequestId],
         now: Instant,
     ) -> (usize, QueueRqStatus) {
-        let (accepted, status) = self.call_driver(hctx, ids, now);
+        let (accepted, status) = self.call_driver(local, hctx, ids, now);
         match status {
             QueueRqStatus::Queued => (accepted, status),
             refused => self.queue_refused(local, hctx, ids, accepted, refused, now),
@@ -43,16 +43,21 @@ impl<L: Lock> Env<L> {
 
     /// One batch for the driver. Returns how many it accepted, which is all of them if it says `Queued`.
     #[inline(always)] // As its caller.
-    fn call_driver(&self, hctx: usize, ids: &[RequestId], now: Instant) -> (usize, QueueRqStatus) {
+    fn call_driver(&self, local: &mut Local, hctx: usize, ids: &[RequestId], now: Instant) -> (usize, QueueRqStatus) {
         let (slab, bios) = (&self.st.slab, &self.q.bios);
-        let mut batch = RqBatch { hctx: self.st.hctxs[hctx].id, ids, slab, bios, accepted: 0 };
+        let ended = &mut local.scratch.ended_inline;
+        let mut batch = RqBatch { hctx: self.st.hctxs[hctx].id, ids, slab, bios, accepted: 0, ended };
         let status = self.q.driver.queue_rqs(&mut batch, now);
+        let accepted = batch.accepted;
         let counters = self.hctx_counters(hctx);
-        counters.dispatched.add(batch.accepted as u64);
+        counters.dispatched.add(accepted as u64);
         counters.batches.add(1);
-        let all = batch.accepted == ids.len();
+        let all = accepted == ids.len();
         assert!(all || status != QueueRqStatus::Queued, "driver '{}' left requests behind", self.q.driver.name());
-        (batch.accepted, status)
+        if !local.scratch.ended_inline.is_empty() {
+            self.complete_ended(local, hctx, now);
+        }
+        (accepted, status)
     }
 
     /// Goes on after the driver refused the request at `from` with `status`: one that failed is ended, and the rest is
@@ -86,7 +91,7 @@ impl<L: Lock> Env<L> {
                     return (from, busy);
                 }
             }
-            let (accepted, next) = self.call_driver(hctx, &ids[from..], now);
+            let (accepted, next) = self.call_driver(local, hctx, &ids[from..], now);
             from += accepted;
             status = next;
         }
@@ -99,6 +104,7 @@ impl<L: Lock> Env<L> {
         }
         let h = &self.st.hctxs[hctx];
         if local.in_driver {
+            local.owes = true;
             return self.owe_run(h);
         }
         if self.q.is_quiesced() || h.has_flag(state::STOPPED) || !self.has_pending(h) {

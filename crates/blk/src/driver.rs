@@ -4,7 +4,8 @@
 //! - The core hands a driver a batch ([`RqBatch`]); the driver [`accept`](RqBatch::accept)s requests from its front and
 //!   gets an [`InFlight`] for each: the duty to complete it, once. What it does not accept stays with the core.
 //! - Completions are *pulled*: [`Driver::poll`] moves what has finished into a [`Completions`]. A driver that is told
-//!   of completions by another thread keeps them until it is polled.
+//!   of completions by another thread keeps them until it is polled. Only what is finished while it is being issued may
+//!   be [`end`](RqBatch::end)ed on the spot.
 //! - `queue_rqs` and `poll` may be called by several threads at once, also for one hctx; the driver does its locking.
 //!   It never calls back into the core.
 //! - A request's data (its [`Segment`](crate::request::Segment)s) stays valid until it is completed.
@@ -61,6 +62,12 @@ impl<'a> RqRef<'a> {
         self.rq.flags()
     }
 
+    /// Its tag: what [`InFlight::tag`] will say.
+    #[inline]
+    pub fn tag(&self) -> Tag {
+        Tag::new(u32::from(self.rq.driver_tag.get()))
+    }
+
     /// First sector.
     #[inline]
     pub fn sector(&self) -> Sector {
@@ -94,7 +101,11 @@ pub struct RqBatch<'a> {
     pub(crate) slab: &'a RequestSlab,
     pub(crate) bios: &'a BioPools,
     pub(crate) accepted: usize,
+    pub(crate) ended: &'a mut Vec<Ended>,
 }
+
+/// A request, by its tag, that the device is done with.
+pub(crate) type Ended = (Tag, BlkStatus);
 
 impl<'a> RqBatch<'a> {
     /// The hardware queue they belong to.
@@ -126,13 +137,21 @@ impl<'a> RqBatch<'a> {
         rq.state.set(RqState::InFlight as u8);
         InFlight(Tag::new(u32::from(rq.driver_tag.get())))
     }
+
+    /// Ends the front request here and now: it took the device no time. The core completes it under the clock reading of
+    /// this call, so work that takes time (copying data) does not belong here. Panics when none remains.
+    #[inline]
+    pub fn end(&mut self, status: BlkStatus) {
+        let rq = self.accept();
+        self.ended.push((rq.0, status));
+        core::mem::forget(rq);
+    }
 }
 
 /// What a driver's [`poll`](Driver::poll) found finished; a list of bounded length that is emptied by the core.
 #[derive(Debug)]
 pub struct Completions {
-    items: [(Tag, BlkStatus); POLL_BATCH],
-    len: usize,
+    pub(crate) items: Vec<Ended>,
     pub(crate) requeues: Vec<(Tag, Option<Duration>)>,
 }
 
@@ -141,21 +160,20 @@ pub const POLL_BATCH: usize = 64;
 
 impl Completions {
     pub(crate) fn new() -> Completions {
-        Completions { items: [(Tag::new(0), BlkStatus::Ok); POLL_BATCH], len: 0, requeues: Vec::new() }
+        Completions { items: Vec::with_capacity(POLL_BATCH), requeues: Vec::new() }
     }
 
     /// How many more fit.
     #[inline]
     pub fn room(&self) -> usize {
-        POLL_BATCH - self.len
+        POLL_BATCH - self.items.len()
     }
 
     /// Ends a request. Panics when there is no room: look at [`Completions::room`] first.
     #[inline]
     pub fn push(&mut self, rq: InFlight, status: BlkStatus) {
-        assert!(self.len < POLL_BATCH, "driver polled out more completions than there was room for");
-        self.items[self.len] = (rq.0, status);
-        self.len += 1;
+        assert!(self.room() > 0, "driver polled out more completions than there was room for");
+        self.items.push((rq.0, status));
         core::mem::forget(rq);
     }
 
@@ -164,16 +182,6 @@ impl Completions {
     pub fn requeue(&mut self, rq: InFlight, delay: Option<Duration>) {
         self.requeues.push((rq.0, delay));
         core::mem::forget(rq);
-    }
-
-    #[inline]
-    pub(crate) fn items(&self) -> &[(Tag, BlkStatus)] {
-        &self.items[..self.len]
-    }
-
-    #[inline]
-    pub(crate) fn clear(&mut self) {
-        self.len = 0;
     }
 }
 

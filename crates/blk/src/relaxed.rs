@@ -39,4 +39,10 @@ impl FieldU64 {
     pub(crate) fn add(&self, n: u64) {
         self.set(self.get().wrapping_add(n));
     }
+
+    /// Takes from a gauge that only its owner writes.
+    #[inline(always)]
+    pub(crate) fn sub(&self, n: u64) {
+        self.set(self.get().wrapping_sub(n));
+    }
 }

@@ -153,8 +153,8 @@ pub(crate) struct Counters {
     dispatch_ns: FieldU64,
     device_ns: FieldU64,
     errors: FieldU64,
-    submitted: FieldU64,
-    ended: FieldU64,
+    /// Bios submitted and not yet ended.
+    pub(crate) in_flight: FieldU64,
 }
 
 impl Counters {
@@ -190,16 +190,6 @@ impl Counters {
         self.ops[op as usize].merges.add(1);
     }
 
-    #[inline]
-    pub(crate) fn account_submitted(&self, bios: u64) {
-        self.submitted.add(bios);
-    }
-
-    #[inline]
-    pub(crate) fn account_ended(&self, bios: u64) {
-        self.ended.add(bios);
-    }
-
     pub(crate) fn add_to(&self, total: &mut DiskStats) {
         for (t, o) in total.ops.iter_mut().zip(&self.ops) {
             t.ios += o.ios.get();
@@ -215,6 +205,6 @@ impl Counters {
         s.dispatch_ns += self.dispatch_ns.get();
         s.device_ns += self.device_ns.get();
         total.errors += self.errors.get();
-        total.in_flight += self.submitted.get().saturating_sub(self.ended.get());
+        total.in_flight += self.in_flight.get();
     }
 }

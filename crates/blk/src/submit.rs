@@ -100,9 +100,11 @@ impl<L: Lock> Env<L> {
             return true;
         }
         while let Some(front) = bio_split_sectors(&self.q.limits, op, parent.sector.get(), parent.nr_sectors.get()) {
-            let Some(piece_index) = local.free_pieces.pop().or_else(|| local.free_bios.pop()) else {
-                // The pieces before this one hold the slots: send them on their way.
+            let Some(piece_index) = self.take_piece(local).or_else(|| {
+                // The pieces before this one hold the slots: send them on their way, on which they may end at once.
                 self.flush_plug(local, now);
+                self.take_piece(local)
+            }) else {
                 return false;
             };
             let piece = self.pool().slot(piece_index as usize);
@@ -117,6 +119,10 @@ impl<L: Lock> Env<L> {
             parent.drop_front(front);
         }
         self.queue_one(local, index, parent, now)
+    }
+
+    fn take_piece(&self, local: &mut Local) -> Option<u32> {
+        local.free_pieces.pop().or_else(|| local.free_bios.pop())
     }
 
     /// A bio that fits into one request.

@@ -7,7 +7,7 @@
 
 use crate::bio::{Bio, BioId, BioPool, Op, OpFlags, PIECE_SLOTS};
 use crate::cpumap::HctxType;
-use crate::driver::{Completions, POLL_BATCH};
+use crate::driver::{Completions, Ended, POLL_BATCH};
 use crate::id::{CpuId, HctxId, SubmitterId};
 use crate::lock::Lock;
 use crate::plug::{BLK_MAX_REQUEST_COUNT, Plug};
@@ -169,6 +169,12 @@ impl<L: Lock> Env<L> {
         self.pool().nr_bios()
     }
 
+    /// Bios inside the block layer or waiting.
+    #[inline]
+    fn in_flight(&self) -> u32 {
+        self.shared.counters.in_flight.get() as u32
+    }
+
     /// This submitter's counters of an hctx.
     #[inline]
     pub(crate) fn hctx_counters(&self, hctx: usize) -> &HctxCounters {
@@ -181,7 +187,7 @@ pub(crate) struct Local {
     pub(crate) free_bios: Vec<u32>,
     /// Slots for pieces of split bios only.
     pub(crate) free_pieces: Vec<u32>,
-    pub(crate) done: Vec<u32>,
+    pub(crate) done: VecDeque<u32>,
     /// Accepted bios that have no request yet, oldest first.
     pub(crate) waiting: VecDeque<u32>,
     /// Where this submitter is registered as waiting for a tag.
@@ -201,8 +207,8 @@ pub(crate) struct Local {
     pub(crate) next_tick: Instant,
     /// A batch is being handed to the driver: what ends meanwhile must not start another from inside.
     pub(crate) in_driver: bool,
-    /// Bios inside the block layer or waiting.
-    pub(crate) outstanding: u32,
+    /// A run was owed for that reason, or a waiting bio can go on: seen to before the call into the block layer returns.
+    pub(crate) owes: bool,
     pub(crate) scratch: Scratch,
 }
 
@@ -220,6 +226,8 @@ pub(crate) struct Scratch {
     pub(crate) ids: Vec<RequestId>,
     pub(crate) flushed: Vec<Rq>,
     pub(crate) ended: Vec<RequestId>,
+    /// What the driver ended while it was being issued, until the call of the driver returns.
+    pub(crate) ended_inline: Vec<Ended>,
     /// Single-queue mode: whom to wake once the lock is dropped.
     pub(crate) woken: Vec<WaiterId>,
     pub(crate) remote: Vec<Remote>,
@@ -233,6 +241,7 @@ impl Scratch {
             ids: Vec::new(),
             flushed: Vec::new(),
             ended: Vec::with_capacity(POLL_BATCH),
+            ended_inline: Vec::new(),
             woken: Vec::with_capacity(2 * POLL_BATCH),
             // Swapped with the shared list, so both are as large as they can get.
             remote: Vec::with_capacity(remote_capacity(nr_bios)),
@@ -244,6 +253,8 @@ impl Scratch {
         self.rqs.reserve(rqs_per_hctx);
         self.ids.reserve(rqs_per_hctx);
         self.flushed.reserve(rqs_per_hctx);
+        self.ended.reserve(rqs_per_hctx);
+        self.ended_inline.reserve(rqs_per_hctx);
     }
 }
 
@@ -269,7 +280,7 @@ impl<L: Lock> RequestQueue<L> {
             local: Local {
                 free_bios: (0..nr_bios).rev().collect(),
                 free_pieces: (nr_bios..nr_bios + PIECE_SLOTS).rev().collect(),
-                done: Vec::with_capacity(cap),
+                done: VecDeque::with_capacity(cap),
                 waiting: VecDeque::with_capacity(cap),
                 tag_wait: None,
                 blocked_on_tag: false,
@@ -278,10 +289,10 @@ impl<L: Lock> RequestQueue<L> {
                 hints: [0, 1, 2].map(|t| TagAllocHint::new((id.index() as u32).wrapping_mul(0x9e37_79b9) ^ t)),
                 completions: Completions::new(),
                 sq_batching: Batching::default(),
-                outstanding: 0,
                 sq_wait: None,
                 next_tick: Instant::ZERO,
                 in_driver: false,
+                owes: false,
                 scratch: Scratch::new(nr_bios),
             },
             env: Env {
@@ -325,7 +336,7 @@ impl<L: Lock> Submitter<L> {
     /// Bios accepted and not yet reaped.
     #[inline]
     pub fn outstanding(&self) -> u32 {
-        self.local.outstanding + self.local.done.len() as u32
+        self.env.in_flight() + self.local.done.len() as u32
     }
 
     /// Bios that wait for a tag.
@@ -355,7 +366,9 @@ impl<L: Lock> Submitter<L> {
     /// Closes the plug and issues what it holds.
     #[inline]
     pub fn finish_plug(&mut self, now: Instant) {
-        if self.env.close_plug(&mut self.local, now) {
+        let closed = self.env.close_plug(&mut self.local, now);
+        self.serve_owed(now);
+        if closed {
             self.leave_if_idle();
         }
     }
@@ -364,6 +377,29 @@ impl<L: Lock> Submitter<L> {
     #[inline]
     pub fn flush_plug(&mut self, now: Instant) {
         self.env.flush_plug(&mut self.local, now);
+        self.serve_owed(now);
+    }
+
+    /// Does what requests that ended inside the driver's call have made possible: no completion will come to do it.
+    #[inline]
+    fn serve_owed(&mut self, now: Instant) {
+        if self.local.owes {
+            self.serve_owed_now(now);
+        }
+    }
+
+    #[cold]
+    fn serve_owed_now(&mut self, now: Instant) {
+        assert!(self.inside, "what is owed comes of being inside, and nobody leaves before it is done");
+        self.local.owes = false;
+        self.env.serve_pending(&mut self.local, now);
+        if !self.local.waiting.is_empty() {
+            self.retry_waiting(now);
+        }
+        if core::mem::take(&mut self.local.owes) {
+            // Not for ever inside one call: the rest is for the next poll.
+            self.env.wake(self.env.waiter());
+        }
     }
 
     /// Hands in a bio. An invalid one (out of range, misaligned, unsupported) is accepted and ends with an error status;
@@ -372,28 +408,29 @@ impl<L: Lock> Submitter<L> {
     pub fn submit(&mut self, bio: &Bio, now: Instant) -> Result<(), SubmitError> {
         let index = self.local.free_bios.pop().ok_or(SubmitError::NoBio)?;
         self.env.pool().slot(index as usize).fill(bio, index, now);
-        self.local.outstanding += 1;
-        self.env.shared.counters.account_submitted(1);
+        self.env.shared.counters.in_flight.add(1);
         // Entered first: what the disk supports is asked of the state the bio will meet.
         let entered = self.local.waiting.is_empty() && self.enter();
         if let Err(status) = self.env.check_bio(bio) {
             self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status);
             self.leave_if_idle();
         } else if !entered || !self.env.queue_bio(&mut self.local, index, now) {
-            self.wait_in_line(bio.flags, index);
+            self.wait_in_line(bio.flags, index, now);
         }
         if entered && self.local.plug.is_due() {
-            self.flush_plug(now);
+            self.env.flush_plug(&mut self.local, now);
         }
+        self.serve_owed(now);
         Ok(())
     }
 
     #[cold]
-    fn wait_in_line(&mut self, flags: OpFlags, index: u32) {
+    fn wait_in_line(&mut self, flags: OpFlags, index: u32, now: Instant) {
         if flags.contains(OpFlags::NOWAIT) {
             let id = BioId::new(self.env.id, index);
             self.env.end_bio(&mut self.local, id, BlkStatus::Again);
             self.env.settle_tag_wait(&mut self.local);
+            self.serve_owed(now);
             self.leave_if_idle();
         } else {
             self.local.waiting.push_back(index);
@@ -407,7 +444,8 @@ impl<L: Lock> Submitter<L> {
     /// depth of one does not pay for leaving and entering with each I/O. Whoever stops calling says so with
     /// [`Submitter::rest`], or a freeze waits for it.
     pub fn poll(&mut self, now: Instant) {
-        let was_idle = self.local.outstanding == 0;
+        let was_idle = self.env.in_flight() == 0;
+        self.return_kept_tag();
         let inside = self.enter_to_poll();
         if inside {
             self.env.poll_hctxs(&mut self.local, now);
@@ -426,14 +464,25 @@ impl<L: Lock> Submitter<L> {
         if !self.local.waiting.is_empty() {
             self.retry_waiting(now);
         }
+        self.serve_owed(now);
         if was_idle || self.env.q.is_frozen() {
             self.leave_if_idle();
         }
     }
 
-    /// Says that this submitter may not call again for a while: a freeze need not wait for it unless bios of it are out.
+    /// Says that this submitter may not call again for a while, as everybody does before going to sleep: a freeze need not
+    /// wait for it unless bios of it are out, and a tag it kept for its next I/O is there for others.
     pub fn rest(&mut self) {
+        self.return_kept_tag();
         self.leave_if_idle();
+    }
+
+    /// Gives back what [`Plug::keep_tag`] kept.
+    #[inline]
+    fn return_kept_tag(&mut self) {
+        if !self.local.plug.is_open() {
+            self.env.return_cached_tags(&mut self.local);
+        }
     }
 
     /// Calls `f` for each bio that ended, oldest first, and frees its slot.
@@ -445,21 +494,19 @@ impl<L: Lock> Submitter<L> {
     /// As [`Submitter::reap`], for at most `max` bios; the rest stays.
     #[inline]
     pub fn reap_up_to(&mut self, max: usize, mut f: impl FnMut(Done)) {
-        let pool = self.env.pool();
-        let local = &mut self.local;
-        let n = max.min(local.done.len());
-        for &index in &local.done[..n] {
-            let slot = pool.slot(index as usize);
-            let status = BlkStatus::from_u8(slot.status.get());
-            local.free_bios.push(index);
-            f(Done { user_data: slot.user_data.get(), op: slot.op(), status });
+        for _ in 0..max {
+            let Some(done) = self.reap_one() else { return };
+            f(done);
         }
-        // Nearly always all of them.
-        if n == local.done.len() {
-            local.done.clear();
-        } else {
-            local.done.drain(..n);
-        }
+    }
+
+    /// The bio that ended first; its slot is free again.
+    #[inline(always)] // Its answer belongs in registers.
+    pub fn reap_one(&mut self) -> Option<Done> {
+        let index = self.local.done.pop_front()?;
+        self.local.free_bios.push(index);
+        let slot = self.env.pool().slot(index as usize);
+        Some(Done { user_data: slot.user_data.get(), op: slot.op(), status: BlkStatus::from_u8(slot.status.get()) })
     }
 
     #[cold]
@@ -521,7 +568,7 @@ impl<L: Lock> Submitter<L> {
     /// known by their tags).
     #[inline]
     fn leave_if_idle(&mut self) {
-        let idle = self.local.outstanding as usize == self.local.waiting.len();
+        let idle = self.env.in_flight() as usize == self.local.waiting.len();
         if self.inside && !self.local.plug.is_open() && (idle || self.env.q.is_frozen()) {
             self.leave();
         }
@@ -530,6 +577,7 @@ impl<L: Lock> Submitter<L> {
     #[inline]
     fn leave(&mut self) {
         if self.inside {
+            self.env.return_cached_tags(&mut self.local);
             self.inside = false;
             // Pairs with: SubmitterShared::is_inside
             self.env.shared.inside.store(0, Ordering::Release);

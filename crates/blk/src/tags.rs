@@ -67,6 +67,12 @@ impl<L: Lock> HctxTags<L> {
         self.normal.sb().depth() - self.normal.sb().weight()
     }
 
+    /// Whether somebody waits for a normal tag.
+    #[inline]
+    pub(crate) fn has_waiters(&self) -> bool {
+        self.normal.waiters_active() > 0
+    }
+
     fn map(&self, class: TagClass) -> &SbitmapQueue<L> {
         match class {
             TagClass::Reserved => self.reserved.as_ref().expect("submission checked that the disk has reserved tags"),
@@ -175,6 +181,13 @@ impl<L: Lock> HctxTags<L> {
         if !map.is_waiting(w) {
             map.add_waiter(w);
         }
+    }
+
+    /// A normal tag that is in use, as a batch of one; `None` for a reserved one.
+    #[inline]
+    pub(crate) fn batch_of(&self, tag: u32) -> Option<TagBatch> {
+        let (base, bit) = self.sb().word_of(tag.checked_sub(self.nr_reserved)?);
+        Some(TagBatch { base, mask: 1 << bit })
     }
 
     /// Frees what is left of a [`HctxTags::get_batch`].

@@ -79,6 +79,58 @@ fn a_freed_tag_wakes_the_submitter_that_waited_longest() {
 }
 
 #[test]
+fn a_request_that_ends_while_it_is_issued_needs_no_poll() {
+    let at_once = Behaviour { at_once: 1000, ..Behaviour::default() };
+    for scheduler in ["none", "mq-deadline"] {
+        let mut rig = Rig::new(5, at_once.clone(), config(4, 1, 1, scheduler), &[0, 1]);
+        (0..3).for_each(|n| rig.submit(0, read(n)));
+        assert_eq!(sectors(&rig), [0, 1, 2], "{scheduler}: one tag serves them all");
+        let ended: Vec<u64> = rig.take_done(0).iter().map(|d| d.user_data).collect();
+        assert_eq!(ended, [0, 1, 2], "{scheduler}");
+        // In a plug they end when it is closed.
+        rig.plug(0, 0);
+        rig.submit(0, read(3));
+        assert_eq!(rig.take_done(0).len(), 0);
+        rig.unplug(0);
+        assert_eq!(rig.take_done(0).len(), 1);
+        assert_eq!((rig.disk.polls(), rig.bell.order()), (0, vec![]), "{scheduler}");
+        rig.check_idle();
+    }
+}
+
+#[test]
+fn a_kept_tag_is_given_up_by_who_rests_or_polls() {
+    for rests in [true, false] {
+        let mut rig = Rig::new(6, manual(), config(4, 1, 1, "none"), &[0, 1]);
+        rig.submit(0, read(0));
+        rig.disk.release_all();
+        rig.poll(0);
+        // 0 keeps the only tag for its next request; 1 finds none.
+        rig.submit(1, read(1));
+        assert_eq!((sectors(&rig), rig.subs[1].waiting()), (vec![0], 1), "the tag is kept");
+        if rests {
+            rig.subs[0].rest();
+        } else {
+            rig.poll(0);
+        }
+        assert_eq!(rig.bell.order(), [1], "and given up, with a wake-up");
+        rig.poll(1);
+        assert_eq!(sectors(&rig), [0, 1]);
+        // With somebody waiting it is not kept at all.
+        rig.submit(0, read(2));
+        assert_eq!(rig.subs[0].waiting(), 1);
+        rig.disk.release_all();
+        rig.poll(1);
+        assert_eq!(rig.bell.order(), [1, 0]);
+        rig.disk.release_all();
+        rig.poll(0);
+        rig.disk.release_all();
+        rig.run_dry(10);
+        rig.check_idle();
+    }
+}
+
+#[test]
 fn who_stops_waiting_passes_the_wake_up_on() {
     // 1 tries without waiting and 3 waits behind it: the tag that comes free must not be announced to 1.
     let mut rig = Rig::new(3, manual(), config(4, 1, 1, "none"), &[0, 1, 3]);

@@ -125,6 +125,7 @@ fn draw_behaviour(rng: &mut Rng, faults: bool) -> Behaviour {
         issue_error: if faults { 60 } else { 0 },
         complete_error: if faults { 60 } else { 0 },
         give_back: if faults { 100 } else { 0 },
+        at_once: rng.pick(&[0, 0, 300, 1000]),
         device_cap: rng.pick(&[usize::MAX, usize::MAX, 1, 3]),
         max_delay_ns: rng.pick(&[1, 1000, 1_000_000]),
         manual: false,

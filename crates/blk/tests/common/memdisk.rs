@@ -29,6 +29,8 @@ pub struct Behaviour {
     pub complete_error: u32,
     /// Of a thousand accepted requests, how many are given back unfinished, half of them with a delay.
     pub give_back: u32,
+    /// Of a thousand accepted requests, how many end while they are being issued.
+    pub at_once: u32,
     /// Most requests in flight device-wide; one more is answered DEV_RESOURCE.
     pub device_cap: usize,
     /// A request completes 1..=`max_delay_ns` after its issue, one in sixteen up to 50 times later.
@@ -53,6 +55,7 @@ impl Default for Behaviour {
             issue_error: 0,
             complete_error: 0,
             give_back: 0,
+            at_once: 0,
             device_cap: usize::MAX,
             max_delay_ns: 1000,
             manual: false,
@@ -99,7 +102,8 @@ pub enum Answer {
 }
 
 struct Pending {
-    rq: InFlight,
+    /// `None` for one that ends at once.
+    rq: Option<InFlight>,
     issue: Issue,
     /// Memory sectors of the data, run by run.
     segs: Vec<(u64, u32)>,
@@ -351,6 +355,22 @@ impl Inner {
         }
     }
 
+    /// The record of a request that this call accepts.
+    fn issue_of(&self, rq: &RqRef<'_>, hctx: usize, now: Instant) -> Issue {
+        Issue {
+            n: self.issued,
+            hctx,
+            tag: rq.tag().index(),
+            op: rq.op(),
+            flags: rq.flags(),
+            sector: rq.sector().0,
+            nr_sectors: rq.nr_sectors(),
+            nr_bios: rq.segments().count(),
+            batch: self.batches - 1,
+            now: now.as_ns(),
+        }
+    }
+
     fn delay(&mut self) -> u64 {
         let d = 1 + self.rng.below(self.behaviour.max_delay_ns);
         if self.rng.below(16) == 0 { d * (1 + self.rng.below(50)) } else { d }
@@ -470,7 +490,6 @@ impl Driver for MemDisk {
         let hctx = batch.hctx().index();
         assert!(hctx < usize::from(i.started.0), "hctx {hctx} of {} used", i.started.0);
         assert!(batch.remaining() > 0, "empty batch");
-        let call = i.batches;
         i.batches += 1;
         let status = loop {
             let Some(rq) = batch.front() else { break QueueRqStatus::Queued };
@@ -486,29 +505,18 @@ impl Driver for MemDisk {
                 Answer::Fail(s) => s,
                 Answer::Refuse(s) => break s,
             };
-            let inflight = batch.accept();
-            let tag = inflight.tag().index();
+            let tag = rq.tag().index();
             assert!(tag < i.started.1 as usize, "tag {tag} with a depth of {}", i.started.1);
-            assert!(i.pending[hctx].iter().all(|p| p.rq.tag().index() != tag), "tag {tag} of hctx {hctx} in use");
-            let issue = Issue {
-                n: i.issued,
-                hctx,
-                tag,
-                op: rq.op(),
-                flags: rq.flags(),
-                sector: rq.sector().0,
-                nr_sectors: rq.nr_sectors(),
-                nr_bios: segs.len(),
-                batch: call,
-                now: now.as_ns(),
-            };
+            assert!(i.pending[hctx].iter().all(|p| p.issue.tag != tag), "tag {tag} of hctx {hctx} in use");
+            let issue = i.issue_of(&rq, hctx, now);
             i.issued += 1;
             i.in_flight += 1;
             if i.behaviour.record {
                 i.events.push(Event::Issue(issue.clone()));
             }
+            let at_once = back.is_none() && i.behaviour.at_once > 0 && i.rng.per_mille(i.behaviour.at_once);
             let mut p = Pending {
-                rq: inflight,
+                rq: None,
                 issue,
                 segs,
                 landed: false,
@@ -522,7 +530,15 @@ impl Driver for MemDisk {
                 i.execute(&self.mem, &p, &self.limits, NEVER_SAFE);
                 p.landed = true;
             }
-            i.pending[hctx].push(p);
+            if at_once {
+                i.complete(&self.mem, &self.limits, &p);
+                batch.end(status);
+            } else {
+                let rq = batch.accept();
+                assert_eq!(rq.tag().index(), tag);
+                p.rq = Some(rq);
+                i.pending[hctx].push(p);
+            }
         };
         if i.behaviour.record {
             i.calls.push(status);
@@ -551,14 +567,15 @@ impl Driver for MemDisk {
                 .filter(|k| i.pending[h][*k].is_due(manual, now.as_ns()))
                 .nth(chosen)
                 .expect("counted");
-            let p = i.pending[h].remove(at);
+            let mut p = i.pending[h].remove(at);
+            let rq = p.rq.take().expect("pending requests are in flight");
             if let Some(delay) = p.back {
                 i.in_flight -= 1;
-                done.requeue(p.rq, delay);
+                done.requeue(rq, delay);
                 continue;
             }
             i.complete(&self.mem, &self.limits, &p);
-            done.push(p.rq, p.status);
+            done.push(rq, p.status);
         }
     }
 }

@@ -2,8 +2,9 @@
 //! Submitters on virtual CPUs, polled only when somebody has a reason to.
 //!
 //! A submitter is polled when it was notified, when one of its hardware queues has a completion to give, or when
-//! [`RequestQueue::next_timer`] is due (then any one is). Nobody spins. So a wake-up the core forgets is a rig that
-//! stands still with bios outstanding, and a test sees it at once instead of by luck.
+//! [`RequestQueue::next_timer`] is due (then any one is). Nobody spins, and whoever goes to sleep rests first, as the core
+//! asks for. So a wake-up the core forgets is a rig that stands still with bios outstanding, and a test sees it at once
+//! instead of by luck.
 
 use super::memdisk::{Behaviour, MemDisk};
 use super::{Lock, Mem, Rng};
@@ -127,6 +128,7 @@ impl Rig {
 
     /// Polls one submitter that has a reason to be. False: nobody has one, at this time.
     pub fn step_now(&mut self) -> bool {
+        self.subs.iter_mut().for_each(Submitter::rest);
         let timer = self.q.next_timer().is_some_and(|t| t.as_ns() <= self.now);
         let n = self.subs.len();
         let first = self.rng.below(n as u64) as usize;

@@ -3,7 +3,7 @@
 //!
 //! Synopsis: `null[:size=250g,blocksize=512,completion_nsec=0]`
 //! Options: `size` of the disk; `blocksize`, its logical block size, 512..=4096; `completion_nsec`, 0 = a request is
-//! complete when it is polled for, otherwise not before this long after its issue (null_blk's timer mode).
+//! complete when it is issued (null_blk's `irqmode=0`), otherwise not before this long after its issue (`irqmode=2`).
 //! Example: `null:size=16g,completion_nsec=10000`
 //! Limits: data is neither read nor written: reads leave the buffer as it is. Completions come in order of issue.
 //! Source: the options of Documentation/block/null_blk.rst; there `completion_nsec` is 10000 unless set.
@@ -25,7 +25,7 @@ pub struct NullOptions {
     pub size_bytes: u64,
     /// Logical block size in bytes; a power of two, 512..=4096.
     pub blocksize: u32,
-    /// A request completes not before this long after its issue; zero = when polled for.
+    /// A request completes not before this long after its issue; zero = when it is issued.
     pub completion: Duration,
 }
 
@@ -53,7 +53,7 @@ struct Ring {
     rqs: VecDeque<InFlight>,
     /// Requests at the front of `rqs` that are due.
     due: usize,
-    /// Behind those: when the next so many become due. One entry per batch; used with a completion time only.
+    /// Behind those: when the next so many become due. One entry per batch.
     timed: VecDeque<(Instant, usize)>,
 }
 
@@ -106,6 +106,10 @@ impl Driver for Null {
 
     #[inline]
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
+        if self.options.completion == Duration::ZERO {
+            (0..batch.remaining()).for_each(|_| batch.end(BlkStatus::Ok));
+            return QueueRqStatus::Queued;
+        }
         let hctx = self.hctxs.get(batch.hctx());
         let mut ring = hctx.ring.lock();
         let first = ring.rqs.is_empty();
@@ -113,11 +117,7 @@ impl Driver for Null {
         for _ in 0..n {
             ring.rqs.push_back(batch.accept());
         }
-        if self.options.completion == Duration::ZERO {
-            ring.due += n;
-        } else {
-            ring.timed.push_back((now + self.options.completion, n));
-        }
+        ring.timed.push_back((now + self.options.completion, n));
         drop(ring);
         // Another thread's requests may be issued here while it sleeps. What comes behind others is due after them.
         if first {
@@ -128,10 +128,11 @@ impl Driver for Null {
 
     #[inline]
     fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
-        let mut ring = self.hctxs.get(hctx).ring.lock();
-        if self.options.completion != Duration::ZERO {
-            ring.count_due(now);
+        if self.options.completion == Duration::ZERO {
+            return;
         }
+        let mut ring = self.hctxs.get(hctx).ring.lock();
+        ring.count_due(now);
         let n = ring.due.min(done.room());
         ring.due -= n;
         for _ in 0..n {

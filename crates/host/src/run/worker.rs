@@ -11,12 +11,13 @@ use crate::error::{Error, Result};
 use crate::mem::BufferPool;
 use blk::bio::{Bio, DataRef};
 use blk::id::{CpuId, HctxId, Sector};
-use blk::submitter::SubmitError;
+use blk::status::BlkStatus;
+use blk::submitter::{Done, SubmitError};
 use blk::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use workload::engine::{IoReq, JobThread, Next, StopReason};
+use workload::engine::{Completed, IoReq, JobThread, Next, StopReason};
 use workload::stats::{CpuUse, DIRS, JobStats};
 use workload::verify::VerifyError;
 
@@ -233,7 +234,15 @@ impl Loop {
         }
         if alone {
             self.now = clock::now();
-            self.job.submitted(self.now);
+            // The only I/O that can be out ended while it was submitted: one clock reading serves both ends.
+            if self.job.depth() == 1
+                && let Some(done) = self.sub.reap_one()
+            {
+                self.hand_back(done, JobThread::ended_at_once);
+                self.look_around();
+            } else {
+                self.job.submitted(self.now);
+            }
         } else if io.commit {
             self.commit();
         }
@@ -263,7 +272,16 @@ impl Loop {
     /// Completes `min` to `max` I/Os, waiting for them. A job that is told to stop meanwhile issues nothing after that;
     /// what is in flight is waited for, all of it and however slow the disk: a request cannot be called back.
     fn reap(&mut self, min: u32, max: u32) {
-        let mut got = 0;
+        // What ended while it was submitted is there already, and was seen under the clock reading that followed.
+        if max == 1
+            && let Some(done) = self.sub.reap_one()
+        {
+            return self.hand_back(done, JobThread::complete_one);
+        }
+        let mut got = if self.sub.ready() > 0 { self.complete(max) } else { 0 };
+        if got >= min && got > 0 {
+            return;
+        }
         loop {
             if self.wait_first && min > got && self.sub.ready() == 0 {
                 self.wait(min - got, None);
@@ -282,25 +300,31 @@ impl Loop {
     }
 
     /// Hands up to `max` ended I/Os to the engine; how many there were.
-    #[inline]
     fn complete(&mut self, max: u32) -> u32 {
-        let Loop { sub, job, buffers, verify_errors, now, .. } = self;
         let mut n = 0;
-        sub.reap_up_to(max as usize, |d| {
+        while n < max
+            && let Some(done) = self.sub.reap_one()
+        {
+            self.hand_back(done, JobThread::complete);
             n += 1;
-            let slot = d.user_data as u32;
-            if d.op.has_data() {
-                // SAFETY: the bio with this buffer's DataRef has ended: the block layer returns each bio once.
-                unsafe { buffers.give_back(slot) };
-            }
-            if job.complete(slot, d.status, *now).needs_verify {
-                verify(job, buffers, slot, verify_errors);
-            }
-        });
+        }
         if n > 0 {
-            job.reaped(n);
+            self.job.reaped(n);
         }
         n
+    }
+
+    /// The buffer of an ended I/O is the job's again; `complete` is how the engine is told.
+    #[inline]
+    fn hand_back(&mut self, done: Done, complete: impl FnOnce(&mut JobThread, u32, BlkStatus, Instant) -> Completed) {
+        let slot = done.user_data as u32;
+        if done.op.has_data() {
+            // SAFETY: the bio with this buffer's DataRef has ended: the block layer returns each bio once.
+            unsafe { self.buffers.give_back(slot) };
+        }
+        if complete(&mut self.job, slot, done.status, self.now).needs_verify {
+            verify(&mut self.job, &mut self.buffers, slot, &mut self.verify_errors);
+        }
     }
 
     /// Nothing may be issued before `until`; what ends meanwhile is completed.
@@ -324,6 +348,7 @@ impl Loop {
         if self.polled {
             return core::hint::spin_loop();
         }
+        self.sub.rest();
         if self.alone && self.wait_first && timeout.is_none() && self.sub.waiting() == 0 {
             // Its own I/O at a real device is all this thread can wait for, and that ends: no timer has to be armed.
             return self.disk.waker.wait(self.sub.id(), self.hctxs[0], min, None);
