@@ -11,6 +11,7 @@ pub mod id;
 pub mod status;
 pub mod limits;
 pub mod settings;
+pub mod suggest;
 pub mod lock;
 mod relaxed;
 mod sync;

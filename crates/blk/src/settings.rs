@@ -7,6 +7,7 @@
 use crate::bio::MAX_BIOS_PER_SUBMITTER;
 use crate::cpumap::CpuTopology;
 use crate::id::{BLK_MQ_MAX_DEPTH, MAX_CPUS};
+use crate::suggest::nearest;
 
 /// Single-queue (legacy) or multi-queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,8 +156,12 @@ impl QueueConfig {
             "rq_affinity" => self.rq_affinity = number(key, value, 0, 2)? as u8,
             "max_sectors_kb" => self.max_sectors_kb = Some(number(key, value, 4, 1 << 21)? as u32),
             _ => {
-                let near = nearest(key, SETTINGS.iter().map(|s| s.name));
-                return Err(SettingError(format!("{key}: no such setting; did you mean '{near}'?")));
+                let names = || SETTINGS.iter().map(|s| s.name);
+                let remedy = match nearest(key, names()) {
+                    Some(near) => format!("did you mean '{near}'?"),
+                    None => format!("must be one of {}", names().collect::<Vec<_>>().join(", ")),
+                };
+                return Err(SettingError(format!("{key}: no such setting; {remedy}")));
             }
         }
         Ok(())
@@ -222,26 +227,6 @@ fn number(key: &str, value: &str, min: u64, max: u64) -> Result<u64, SettingErro
         Ok(_) => Err(SettingError(format!("{key}={value}: must be {min}..={max}"))),
         Err(_) => Err(SettingError(format!("{key}={value}: must be a whole number, {min}..={max}"))),
     }
-}
-
-/// The candidate with the least edit distance to `word` (insertions, deletions, substitutions).
-pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> &'a str {
-    candidates.min_by_key(|c| edit_distance(word, c)).unwrap_or("")
-}
-
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, cb) in b.iter().enumerate() {
-            let substitute = diagonal + usize::from(ca != *cb);
-            diagonal = row[j + 1];
-            row[j + 1] = substitute.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

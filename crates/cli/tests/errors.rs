@@ -58,7 +58,7 @@ fn bad_settings() {
     refused(GOOD, &["--set", "scheduler=bfqq"], &["scheduler=bfqq: must be one of none, mq-deadline"]);
     refused(GOOD, &["--set", "mode=sq", "--set", "nr_hw_queues=2"], &["mode=sq has one driver queue"]);
     let tunable = ["--set", "scheduler=mq-deadline", "--set", "iosched.read_expir=1"];
-    refused(GOOD, &tunable, &["read_expir", "did you mean read_expire?"]);
+    refused(GOOD, &tunable, &["read_expir", "did you mean 'read_expire'?"]);
     refused(GOOD, &["--set", "mode"], &["'mode'", "must be KEY=VALUE, such as mode=sq"]);
     refused(GOOD, &["--set", "max_sectors_kb=1"], &["max_sectors_kb=1: must be"]);
 }

@@ -12,7 +12,7 @@ use crate::driver::null::{Null, NullOptions};
 use crate::driver::ram::{Ram, RamOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
-use blk::settings::nearest;
+use blk::suggest::{did_you_mean, nearest};
 use blk::time::Duration;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -154,12 +154,10 @@ fn options<T: Default>(kind: &str, text: &str, defs: &[OptionDef<T>]) -> Result<
     for item in text.split(',').filter(|item| !item.is_empty()) {
         let (name, value) = item.split_once('=').unwrap_or((item, ""));
         let Some(def) = defs.iter().find(|d| d.name == name) else {
-            let near = nearest(name, defs.iter().map(|d| d.name));
+            let hint = did_you_mean(name, defs.iter().map(|d| d.name));
             let all: Vec<_> = defs.iter().map(|d| d.name).collect();
             let all = all.join(", ");
-            return Err(Error::usage(format!(
-                "target '{kind}' has no option '{name}'; did you mean '{near}'? Options: {all}"
-            )));
+            return Err(Error::usage(format!("target '{kind}' has no option '{name}'; {hint}Options: {all}")));
         };
         if (def.set)(&mut options, value).is_none() {
             return Err(Error::usage(format!("target '{kind}': {name}={value}: must be {}", def.range)));
@@ -204,9 +202,11 @@ impl TargetSpec {
             "" => Err(Error::usage(format!("target '{text}': must be a path or one of {}", KINDS.join(", ")))),
             // A colon is rare in a path, an unknown kind more likely, unless it comes after a slash or looks like one.
             _ if text.contains(':') && !kind.contains(['/', '.']) => {
-                let near = nearest(kind, KINDS.into_iter());
+                let hint = nearest(kind, KINDS.into_iter())
+                    .map(|near| format!("did you mean '{near}:'? "))
+                    .unwrap_or_default();
                 Err(Error::usage(format!(
-                    "there is no target '{kind}:'; did you mean '{near}:'? For a file of that name write './{text}'"
+                    "there is no target '{kind}:'; {hint}For a file of that name write './{text}'"
                 )))
             }
             _ => Ok(TargetSpec::File(text.into())),
@@ -241,11 +241,11 @@ impl TargetSpec {
                 let (file, warnings) = File::open(path, &FileOptions { write, direct, min_bytes, in_use }, regions)
                     .map_err(|e| {
                         let name = path.to_string_lossy();
-                        let near = nearest(&name, KINDS.into_iter());
+                        let hint = did_you_mean(&name, KINDS.into_iter());
                         match e.kind() {
-                            ErrorKind::NotFound if !name.contains(['/', '.']) => e.within(&format!(
-                                "there is no target '{name}' (did you mean '{near}'?) and no such file"
-                            )),
+                            ErrorKind::NotFound if !name.contains(['/', '.']) => {
+                                e.within(&format!("{hint}there is no target '{name}' and no such file"))
+                            }
                             _ => e,
                         }
                     })?;

@@ -28,6 +28,7 @@ use crate::bio::{BioId, BioPools, Op, OpFlags};
 use crate::id::HctxId;
 use crate::limits::Limits;
 use crate::request::{RequestSlab, Rq};
+use crate::suggest::nearest;
 use crate::time::Instant;
 use lock_api::RawMutex;
 use mq_deadline::MqDeadline;
@@ -121,27 +122,21 @@ pub const NAMES: [&str; 2] = [NONE, mq_deadline::NAME];
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ElevatorError {
     /// The name is none of the elevators'.
-    #[error("scheduler={name}: must be one of {valid}{}", did_you_mean(.nearest))]
+    #[error("scheduler={name}: must be one of {valid}{remedy}")]
     Unknown {
         /// What was asked for.
         name: String,
         /// The names there are.
         valid: String,
-        /// The one that was probably meant.
-        nearest: Option<&'static str>,
+        /// `; did you mean 'x'?` when a name is near.
+        remedy: String,
     },
 }
 
-fn did_you_mean(nearest: &Option<&'static str>) -> String {
-    nearest.map_or_else(String::new, |n| format!("; did you mean {n}?"))
-}
-
 fn unknown(name: &str, names: &'static [&'static str]) -> ElevatorError {
-    ElevatorError::Unknown {
-        name: name.to_owned(),
-        valid: names.join(", "),
-        nearest: tunables::nearest(name, names.iter().copied()),
-    }
+    let remedy =
+        nearest(name, names.iter().copied()).map_or_else(String::new, |near| format!("; did you mean '{near}'?"));
+    ElevatorError::Unknown { name: name.to_owned(), valid: names.join(", "), remedy }
 }
 
 /// The elevator called `name` for a multi-queue disk with `nr_slab_requests` requests in all and `nr_requests` scheduler
@@ -193,7 +188,7 @@ mod tests {
         let e = by_name::<Lock>("mq_deadline", 16, 1, 8).err().expect("underscore");
         let text = e.to_string();
         assert!(text.starts_with("scheduler=mq_deadline: must be one of none, mq-deadline"), "{text}");
-        assert!(text.ends_with("did you mean mq-deadline?"), "{text}");
+        assert!(text.contains("did you mean 'mq-deadline'?"), "{text}");
         let e = legacy::legacy_by_name("cfq", 16).err().expect("not built");
         assert_eq!(e.to_string(), "scheduler=cfq: must be one of deadline, noop");
     }

@@ -7,6 +7,7 @@
 
 use super::Tunable;
 use crate::relaxed::FieldU64;
+use crate::suggest::did_you_mean;
 
 /// One row of an elevator's table.
 pub(crate) struct TunableDef {
@@ -89,32 +90,7 @@ pub(crate) fn unknown_tunable(elevator: &str, name: &str, names: impl Iterator<I
         return format!("{name}: {elevator} has no tunables");
     }
     let all = list.collect::<Vec<_>>().join(", ");
-    match nearest(name, names) {
-        Some(near) => format!("{name}: no tunable of {elevator}; did you mean {near}? It has {all}"),
-        None => format!("{name}: no tunable of {elevator}; it has {all}"),
-    }
-}
-
-/// The name most like `name`, if any is like it at all.
-pub(crate) fn nearest(name: &str, names: impl Iterator<Item = &'static str>) -> Option<&'static str> {
-    let close_enough = |n: &&'static str| 2 * edit_distance(name, n) <= n.len().max(name.len());
-    names.filter(close_enough).min_by_key(|n| edit_distance(name, n))
-}
-
-/// Letters to insert, delete or change to get from one word to the other (Levenshtein). `-` and `_` count as equal.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let same = |x: u8, y: u8| x == y || (matches!(x, b'-' | b'_') && matches!(y, b'-' | b'_'));
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let change = diagonal + usize::from(!same(x, y));
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
+    format!("{name}: no tunable of {elevator}; {}It has {all}", did_you_mean(name, names))
 }
 
 #[cfg(test)]
@@ -144,16 +120,9 @@ mod tests {
     fn unknown_names_are_answered_with_the_nearest() {
         let t = TunableSet::new(&DEFS);
         let e = t.set("x", "read-expires", 1).unwrap_err();
-        assert!(e.contains("did you mean read_expire?"), "{e}");
+        assert!(e.contains("did you mean 'read_expire'?"), "{e}");
         let e = t.set("x", "quantum", 1).unwrap_err();
         assert!(!e.contains("did you mean") && e.contains("read_expire, front_merges"), "{e}");
         assert_eq!(unknown_tunable("noop", "quantum", [].into_iter()), "quantum: noop has no tunables");
-    }
-
-    #[test]
-    fn distance_is_levenshtein() {
-        assert_eq!(edit_distance("kitten", "sitting"), 3);
-        assert_eq!(edit_distance("", "abc"), 3);
-        assert_eq!(edit_distance("mq_deadline", "mq-deadline"), 0);
     }
 }

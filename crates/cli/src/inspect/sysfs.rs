@@ -5,7 +5,7 @@
 //! Each device comes with notes on what is missing and which parameters cannot concern it. Sources: the kernel's
 //! Documentation/ABI/stable/sysfs-block and block/blk-mq-sysfs.c (`mq/N/{cpu_list,nr_tags,nr_reserved_tags}`).
 
-use blk::settings::nearest;
+use blk::suggest::did_you_mean;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -137,8 +137,8 @@ fn resolve(root: &Path, asked: &str, names: &[String]) -> Result<String, String>
     let remedy = match names.is_empty() {
         true => "this host shows no block devices under /sys/block".to_owned(),
         false => {
-            let near = nearest(&name, names.iter().map(String::as_str));
-            format!("did you mean '{near}'? There are {}", names.join(", "))
+            let hint = did_you_mean(&name, names.iter().map(String::as_str));
+            format!("{hint}There are {}", names.join(", "))
         }
     };
     Err(format!("--host {asked}: is no block device of this host; {remedy}"))

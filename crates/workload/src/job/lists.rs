@@ -7,6 +7,7 @@
 use super::error::{Reject, quote};
 use super::units::{self, Units};
 use super::values::{Distribution, Extent, PerDir, Rw, RwMode, SizeWeight, Zone};
+use blk::suggest::did_you_mean;
 
 /// Longest `bssplit` per direction; fio's bound.
 const BSSPLIT_MAX: usize = 64;
@@ -46,8 +47,7 @@ pub(super) fn rw(text: &str) -> Result<(Rw, Option<&str>), Reject> {
         ("rw", _) | ("readwrite", false) => RwMode::ReadWrite,
         ("trimwrite", _) => RwMode::TrimWrite,
         _ => {
-            let near = super::suggest::nearest(word, RW_WORDS.iter().copied());
-            let hint = near.map_or(String::new(), |near| format!("did you mean '{near}'? "));
+            let hint = did_you_mean(word, RW_WORDS.iter().copied());
             return Err(Reject::new("is no I/O pattern", &format!("{hint}use one of {}", RW_WORDS.join(", "))));
         }
     };
@@ -148,8 +148,7 @@ fn one_distribution(word: &str, value: Option<f64>, center: Option<f64>) -> Resu
         },
         _ => {
             let known = ["random", "zipf", "pareto", "normal", "zoned", "zoned_abs"];
-            let near = super::suggest::nearest(word, known.into_iter());
-            let hint = near.map_or(String::new(), |near| format!("did you mean '{near}'? "));
+            let hint = did_you_mean(word, known.into_iter());
             Err(Reject::new(
                 "is no distribution",
                 &format!("{hint}use random, zipf:T, pareto:H, normal:D, zoned:..., zoned_abs:..."),

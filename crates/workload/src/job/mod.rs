@@ -34,7 +34,6 @@ mod table_target;
 mod setters;
 mod lists;
 mod pattern;
-mod suggest;
 mod resolve;
 
 pub use error::{ErrorKind, JobError, JobErrors, Origin, Warning};

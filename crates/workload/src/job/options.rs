@@ -219,5 +219,5 @@ pub fn find_option(name: &str) -> Option<&'static OptionInfo> {
 
 /// The known name nearest to a mistyped one.
 pub fn nearest_option(name: &str) -> Option<&'static str> {
-    super::suggest::nearest(name, options().flat_map(|o| std::iter::once(o.name).chain(o.aliases.iter().copied())))
+    blk::suggest::nearest(name, options().flat_map(|o| std::iter::once(o.name).chain(o.aliases.iter().copied())))
 }

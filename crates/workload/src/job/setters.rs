@@ -7,6 +7,7 @@ use super::lists;
 use super::spec::BLOCK_BYTES_MAX;
 use super::units::{self, SEC_NS, Units};
 use super::values::{IoEngine, PerDir, VerifyKind};
+use blk::suggest::did_you_mean;
 
 /// Engines fio has (3.33, any build) and mqblk does not.
 const OTHER_ENGINES: [&str; 48] = [
@@ -87,8 +88,7 @@ pub(super) fn set_ioengine(draft: &mut Draft, text: &str, _: Units) -> Result<()
         return Err(Reject::unsupported(rule, ENGINE_REMEDY));
     }
     let known = ENGINES.iter().map(|e| e.name()).chain(OTHER_ENGINES);
-    let near = super::suggest::nearest(text, known);
-    let hint = near.map_or(String::new(), |near| format!("did you mean '{near}'? "));
+    let hint = did_you_mean(text, known);
     Err(Reject::new("is no I/O engine", &format!("{hint}{ENGINE_REMEDY}")))
 }
 
