@@ -9,10 +9,12 @@ pub mod clock;
 pub mod mem;
 #[allow(unsafe_code, reason = "a raw lock is an unsafe promise")]
 mod spin;
+#[allow(unsafe_code, reason = "ppoll")]
+mod readable;
 pub mod driver;
 #[allow(unsafe_code, reason = "system calls")]
 pub mod create;
 pub mod target;
 pub mod topology;
-#[allow(unsafe_code, reason = "getrusage, affinity, ppoll, and giving buffers back when their bio has ended")]
+#[allow(unsafe_code, reason = "getrusage, affinity, and giving buffers back when their bio has ended")]
 pub mod run;

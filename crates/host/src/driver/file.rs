@@ -17,6 +17,8 @@
 #[allow(unsafe_code, reason = "system calls")]
 mod open;
 #[allow(unsafe_code, reason = "io_uring")]
+mod owner;
+#[allow(unsafe_code, reason = "io_uring")]
 mod ring;
 #[allow(unsafe_code, reason = "iovec lists")]
 mod slot;
@@ -64,18 +66,26 @@ pub struct File {
     rings: PerHctx<RingSet>,
 }
 
-/// The rings of one hctx, one per size it was ever started with; found without a lock, one of them in use.
+/// The rings of one hctx, one per size it was ever started with and one of the thread that claimed it; found without a
+/// lock, one of them in use.
 struct RingSet {
-    /// By binary logarithm of the depth.
-    rings: [OnceLock<Ring>; MAX_DEPTH_LOG2 + 1],
+    /// By binary logarithm of the depth, then the claimed one.
+    rings: [OnceLock<Ring>; CLAIMED + 1],
     current: AtomicUsize,
+    /// Of the ring that is in use when nobody claims the hctx.
+    depth_log2: AtomicUsize,
 }
 
 const MAX_DEPTH_LOG2: usize = BLK_MQ_MAX_DEPTH.next_power_of_two().ilog2() as usize;
+const CLAIMED: usize = MAX_DEPTH_LOG2 + 1;
 
 impl RingSet {
     fn new() -> RingSet {
-        RingSet { rings: [const { OnceLock::new() }; MAX_DEPTH_LOG2 + 1], current: AtomicUsize::new(0) }
+        RingSet {
+            rings: [const { OnceLock::new() }; CLAIMED + 1],
+            current: AtomicUsize::new(0),
+            depth_log2: AtomicUsize::new(0),
+        }
     }
 
     #[inline]
@@ -122,10 +132,11 @@ impl Driver for File {
         for i in 0..nr_hw_queues {
             let set = self.rings.get_or_init(i, RingSet::new);
             if set.rings[log2].get().is_none() {
-                let ring = Ring::new(1 << log2, Arc::clone(&self.opened), Arc::clone(&self.regions))
+                let ring = Ring::shared(1 << log2, Arc::clone(&self.opened), Arc::clone(&self.regions))
                     .map_err(|e| format!("io_uring for hctx {i} of {nr_hw_queues}, depth {queue_depth}: {e}"))?;
                 assert!(set.rings[log2].set(ring).is_ok(), "hctx {i} started by two threads at once");
             }
+            set.depth_log2.store(log2, Ordering::Relaxed);
             set.current.store(log2, Ordering::Relaxed);
         }
         Ok(())
@@ -155,6 +166,36 @@ impl HostDriver for File {
 
     fn set_lazy_commit(&self, hctx: HctxId, lazy: bool) {
         self.ring(hctx).set_lazy_commit(lazy);
+    }
+
+    fn claim(&self, hctx: HctxId) -> bool {
+        let set = self.rings.get(hctx);
+        let (current, depth_log2) = (set.current(), set.depth_log2.load(Ordering::Relaxed));
+        // A claim is for a thread, and the ring of an earlier one cannot change hands.
+        if set.rings[CLAIMED].get().is_some() || !current.is_idle() {
+            return false;
+        }
+        let Ok(ring) = Ring::owned(1 << depth_log2, Arc::clone(&self.opened), Arc::clone(&self.regions)) else {
+            // Linux before 6.1.
+            return false;
+        };
+        let claimed = set.rings[CLAIMED].set(ring).is_ok();
+        if claimed {
+            set.current.store(CLAIMED, Ordering::Relaxed);
+        }
+        claimed
+    }
+
+    fn release(&self, hctx: HctxId) {
+        let set = self.rings.get(hctx);
+        if let Some(ring) = set.rings[CLAIMED].get()
+            && ring.is_idle()
+        {
+            ring.retire();
+            if set.current.load(Ordering::Relaxed) == CLAIMED {
+                set.current.store(set.depth_log2.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
     }
 
     fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {

@@ -57,6 +57,16 @@ pub trait HostDriver: Driver {
     /// turns it on must call one of the two soon after every submission.
     fn set_lazy_commit(&self, _hctx: HctxId, _lazy: bool) {}
 
+    /// The calling thread is from now on the one that submits to `hctx`, polls it and waits for it, until it calls
+    /// [`HostDriver::release`]; a driver may be faster for it. Others still may do all of that, slower. Nothing may be in
+    /// flight. Says whether it makes a difference.
+    fn claim(&self, _hctx: HctxId) -> bool {
+        false
+    }
+
+    /// Ends a [`HostDriver::claim`]; by the thread that made it, with nothing in flight.
+    fn release(&self, _hctx: HctxId) {}
+
     /// A descriptor that polls readable when `hctx` has completions, if the driver has such a thing.
     fn ring_fd(&self, _hctx: HctxId) -> Option<RawFd> {
         None

@@ -5,6 +5,7 @@
 //! comes while it waits makes the driver's wait return. A notification for a thread that is awake costs one load.
 
 use crate::driver::HostDriver;
+use crate::readable::poll_fds;
 use blk::id::{HctxId, MAX_SUBMITTERS, SubmitterId};
 use blk::queue::Notify;
 use blk::time::Duration;
@@ -59,14 +60,6 @@ impl WakeTable {
         // Pairs with: WakeTable::notify. What was notified is seen by the poll that follows every wait.
         state.swap(AWAKE, Ordering::AcqRel);
     }
-}
-
-/// ppoll(2). Its errors (EINTR, ENOMEM) are early returns, as any wait may have.
-fn poll_fds(fds: &mut [libc::pollfd], timeout: Duration) {
-    let (secs, ns) = (timeout.as_ns() / 1_000_000_000, timeout.as_ns() % 1_000_000_000);
-    let timeout = libc::timespec { tv_sec: secs as libc::time_t, tv_nsec: ns as libc::c_long };
-    // SAFETY: the list has the length that is told, the timeout lives as long as the call, no signal mask is given.
-    unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, &raw const timeout, std::ptr::null()) };
 }
 
 /// The table as the block layer's way to reach it.

@@ -119,6 +119,7 @@ impl Worker {
         let hctx = *hctxs.first().expect("a submitter has an hctx");
         let fds = fds_of(&self.disk, &hctxs);
         let wait_first = hctxs.len() == 1 && !self.polled && fds.len() == 1;
+        let claimed = self.alone && wait_first && self.disk.driver.claim(hctx);
         // With more than one I/O out the device should start on this one while others are reaped.
         self.disk.driver.set_lazy_commit(hctx, self.alone && wait_first && self.job.depth() == 1);
         let mut l = Loop {
@@ -142,6 +143,9 @@ impl Worker {
         };
         l.run();
         self.disk.driver.set_lazy_commit(hctx, false);
+        if claimed {
+            self.disk.driver.release(hctx);
+        }
         l.job.stats_mut().cpu = usage::since(usage::usage(Who::Thread), l.before);
         // Pairs with: run::thread_progress
         self.live.done.store(true, Ordering::Release);

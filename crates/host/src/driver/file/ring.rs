@@ -15,8 +15,10 @@
 //! flight.
 
 use super::open::Opened;
+use super::owner::Owner;
 use super::slot::{Memory, Outcome, Slot, Step, ZERO_CHUNK};
 use crate::mem::{MAX_REGIONS, Region, Regions};
+use crate::readable::poll_fds;
 use blk::bio::{Op, OpFlags};
 use blk::driver::{Completions, InFlight, RqBatch, RqRef};
 use blk::id::SECTOR_SHIFT;
@@ -43,6 +45,8 @@ const MAX_SQ_ENTRIES: u32 = 64;
 const COMMIT_CHUNK: usize = 8;
 /// Most pieces of one request: the driver's `max_segments`.
 pub(super) const MAX_PIECES: usize = 128;
+/// Longest sleep of a thread at another one's ring, which it cannot enter.
+const OUTSIDE_WAIT: Duration = Duration::from_ms(1);
 /// The kernel registers no larger buffer.
 const MAX_REGISTERED_BYTES: usize = 1 << 30;
 
@@ -53,6 +57,8 @@ pub(super) struct Ring {
     waiting: AtomicU32,
     /// Calls of [`Ring::wake`]; changed under the lock.
     wakes: AtomicU64,
+    /// The one thread that may enter the ring; all threads may if there is none.
+    owner: Option<Owner>,
     /// [`ZERO_CHUNK`] bytes that nobody writes, aligned as O_DIRECT needs it.
     zeroes: Region,
     regions: Arc<Regions>,
@@ -88,9 +94,23 @@ enum Registered {
 unsafe impl Send for State {}
 
 impl Ring {
-    /// A ring for requests with tags below `depth`, a power of two.
-    pub(super) fn new(depth: u32, file: Arc<Opened>, regions: Arc<Regions>) -> io::Result<Ring> {
-        let ring = build(depth)?;
+    /// A ring for requests with tags below `depth`, a power of two, that any thread may use.
+    pub(super) fn shared(depth: u32, file: Arc<Opened>, regions: Arc<Regions>) -> io::Result<Ring> {
+        Ring::new(build(depth)?, None, depth, file, regions)
+    }
+
+    /// A ring that the calling thread alone submits to and waits in.
+    pub(super) fn owned(depth: u32, file: Arc<Opened>, regions: Arc<Regions>) -> io::Result<Ring> {
+        Ring::new(build_owned(depth)?, Some(Owner::this_thread()?), depth, file, regions)
+    }
+
+    fn new(
+        ring: IoUring,
+        owner: Option<Owner>,
+        depth: u32,
+        file: Arc<Opened>,
+        regions: Arc<Regions>,
+    ) -> io::Result<Ring> {
         ring.submitter().register_files(&[file.fd()])?;
         // Kernels before 5.19 have no sparse table: no registered buffers then, only slower.
         let sparse = ring.submitter().register_buffers_sparse(MAX_REGIONS as u32).is_ok();
@@ -113,6 +133,7 @@ impl Ring {
             state: Mutex::new(state),
             waiting: AtomicU32::new(0),
             wakes: AtomicU64::new(0),
+            owner,
             zeroes,
             regions,
             _file: file,
@@ -142,6 +163,7 @@ impl Ring {
     /// Puts the next requests, up to a chunk, into the submission ring. The answer as of `Driver::queue_rqs`, and whether
     /// the system call may be left to `wait`.
     fn push_chunk(&self, batch: &mut RqBatch<'_>) -> (QueueRqStatus, bool) {
+        let may_enter = self.may_enter();
         let mut state = self.state.lock();
         // SAFETY: the state's lock is held, so this is the only user of the submission ring.
         let mut sq = unsafe { self.ring.submission_shared() };
@@ -150,7 +172,9 @@ impl Ring {
             if sq.is_full() {
                 // What the kernel does not take now is taken by a later call; the poller sees to it.
                 sq.sync();
-                let _ = self.ring.submit();
+                if may_enter {
+                    let _ = self.ring.submit();
+                }
                 sq.sync();
                 if sq.is_full() {
                     let busy = state.in_flight > 0;
@@ -159,7 +183,7 @@ impl Ring {
             }
             let tag = batch.accept();
             let index = tag.tag().index();
-            match state.begin(&self.ring, &self.regions, &rq, tag) {
+            match state.begin(&self.ring, &self.regions, &rq, tag, may_enter) {
                 Ok(()) => {
                     state.in_flight += 1;
                     state.push(&mut sq, index, self.zeroes.base());
@@ -173,9 +197,20 @@ impl Ring {
     /// Makes the kernel see what is in the submission ring. A refusal (EAGAIN, EBUSY, EINTR) leaves entries there; the
     /// next poll or wait tries again.
     fn commit(&self) {
+        if let Some(owner) = &self.owner
+            && !owner.is_here()
+        {
+            return owner.ring(self.fd(), WAKE);
+        }
         if let Err(e) = self.ring.submit() {
             self.check(&e);
         }
+    }
+
+    /// Whether the calling thread may make system calls on the ring.
+    #[inline]
+    fn may_enter(&self) -> bool {
+        self.owner.as_ref().is_none_or(Owner::is_here)
     }
 
     /// Passes errors that say "later"; all others mean that the ring is used wrongly.
@@ -238,19 +273,27 @@ impl Ring {
         // Before the look at the rings, see `reap`.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         if let Some(want) = self.to_wait_for(seen, min, timeout) {
-            let result = match timeout {
-                None => self.ring.submit_and_wait(want),
-                Some(timeout) => {
-                    let (secs, ns) = (timeout.as_ns() / 1_000_000_000, timeout.as_ns() % 1_000_000_000);
-                    let timespec = types::Timespec::new().sec(secs).nsec(ns as u32);
-                    self.ring.submitter().submit_with_args(want, &types::SubmitArgs::new().timespec(&timespec))
-                }
-            };
-            if let Err(e) = result {
-                self.check(&e);
-            }
+            self.sleep(want, timeout);
         }
         self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn sleep(&self, want: usize, timeout: Option<Duration>) {
+        if !self.may_enter() {
+            let at_most = timeout.map_or(OUTSIDE_WAIT, |t| t.min(OUTSIDE_WAIT));
+            return poll_fds(&mut [libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 }], at_most);
+        }
+        let result = match timeout {
+            None => self.ring.submit_and_wait(want),
+            Some(timeout) => {
+                let (secs, ns) = (timeout.as_ns() / 1_000_000_000, timeout.as_ns() % 1_000_000_000);
+                let timespec = types::Timespec::new().sec(secs).nsec(ns as u32);
+                self.ring.submitter().submit_with_args(want, &types::SubmitArgs::new().timespec(&timespec))
+            }
+        };
+        if let Err(e) = result {
+            self.check(&e);
+        }
     }
 
     /// How many completions to sleep for; none when there is something to poll or nothing to come.
@@ -264,7 +307,14 @@ impl Ring {
         let ready = unsafe { self.ring.completion_shared() }.len();
         let want = min.min(state.in_flight).max(1) as usize;
         let idle = state.in_flight == 0 && timeout.is_none();
-        (state.failed.is_empty() && state.again.is_empty() && ready < want && !idle).then_some(want)
+        let sleep = state.failed.is_empty() && state.again.is_empty() && ready < want && !idle;
+        if let Some(owner) = &self.owner
+            && sleep
+            && owner.is_here()
+        {
+            owner.sleeps_for(want as u32);
+        }
+        sleep.then_some(want)
     }
 
     pub(super) fn wakes(&self) -> u64 {
@@ -276,6 +326,10 @@ impl Ring {
         let state = self.state.lock();
         // Pairs with: Ring::wakes
         self.wakes.fetch_add(1, Ordering::Release);
+        if let Some(owner) = &self.owner {
+            drop(state);
+            return owner.ring(self.fd(), WAKE);
+        }
         // SAFETY: the state's lock is held, so this is the only user of the submission ring.
         let mut sq = unsafe { self.ring.submission_shared() };
         if sq.is_full() {
@@ -289,6 +343,18 @@ impl Ring {
         drop(sq);
         drop(state);
         self.commit();
+    }
+
+    /// Whether nothing is in it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.state.lock().in_flight == 0
+    }
+
+    /// Gives file and buffers back before the ring is dropped: in a ring of its own only its thread can.
+    pub(super) fn retire(&self) {
+        // Nothing to do about a failure: closing the ring has the same effect, later.
+        let _ = self.ring.submitter().unregister_files();
+        let _ = self.ring.submitter().unregister_buffers();
     }
 }
 
@@ -307,10 +373,23 @@ impl Drop for Ring {
             }
             with_kernel -= self.ring.completion().filter(|cqe| cqe.user_data() != WAKE).count();
         }
-        // Nothing to do about a failure here: closing the ring has the same effect, later.
-        let _ = self.ring.submitter().unregister_files();
-        let _ = self.ring.submitter().unregister_buffers();
+        self.retire();
     }
+}
+
+/// A ring of which this thread is the owner.
+fn build_owned(depth: u32) -> io::Result<IoUring> {
+    let sq_entries = depth.min(MAX_SQ_ENTRIES);
+    let attempt = |no_sqarray: bool| {
+        let mut builder = IoUring::builder();
+        builder.dontfork().setup_cqsize(2 * depth.max(sq_entries)).setup_submit_all();
+        builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+        if no_sqarray {
+            builder.setup_no_sqarray();
+        }
+        builder.build(sq_entries)
+    };
+    attempt(true).or_else(|_| attempt(false))
 }
 
 /// A ring with the flags that help here, as far as the kernel knows them.
@@ -340,6 +419,7 @@ impl State {
         regions: &Regions,
         rq: &RqRef<'_>,
         tag: InFlight,
+        may_register: bool,
     ) -> Result<(), (InFlight, BlkStatus)> {
         let index = tag.tag().index();
         let step = match rq.op() {
@@ -349,7 +429,7 @@ impl State {
             Op::Discard => Step::PunchHole,
             Op::WriteZeroes => Step::ZeroRange,
         };
-        let memory = match self.gather(ring, regions, rq, index) {
+        let memory = match self.gather(ring, regions, rq, index, may_register) {
             Ok(memory) => memory,
             Err(status) => return Err((tag, status)),
         };
@@ -359,7 +439,14 @@ impl State {
     }
 
     /// Where a request's data is; pieces that adjoin in memory are joined.
-    fn gather(&mut self, ring: &IoUring, regions: &Regions, rq: &RqRef<'_>, index: usize) -> Result<Memory, BlkStatus> {
+    fn gather(
+        &mut self,
+        ring: &IoUring,
+        regions: &Regions,
+        rq: &RqRef<'_>,
+        index: usize,
+        may_register: bool,
+    ) -> Result<Memory, BlkStatus> {
         let mut segments = rq.segments();
         let Some(first) = segments.next() else { return Ok(Memory::None) };
         let span = regions.resolve(first.data, first.len_bytes as usize)?;
@@ -383,7 +470,8 @@ impl State {
             list[count].write(piece);
             return Ok(Memory::Vector { list: list.as_mut_ptr().cast(), count: count as u32 + 1 });
         }
-        if self.registered[usize::from(number)] == Registered::NotTried
+        if may_register
+            && self.registered[usize::from(number)] == Registered::NotTried
             && let Some(region) = regions.get(number)
         {
             self.register(ring, number, region);
