@@ -160,6 +160,50 @@ fn two_threads_share_one_hctx(kind: Kind) {
     });
 }
 
+/// A thread that claims the hctx is not alone after all: another one's I/O passes, with the owner asleep or not, and
+/// after the release every thread is as good as another.
+fn a_claimed_hctx_serves_others_too(kind: Kind) {
+    let rig = Rig::with(kind, |c| {
+        c.set("nr_cpus", "2").unwrap();
+        c.set("nr_hw_queues", "1").unwrap();
+        c.set("queue_depth", "8").unwrap();
+    });
+    let (mut owner, mut other) = rig.split_in_two();
+    let hctx = HctxId::new(0);
+    let turn = |rig: &mut Rig, base: u64| {
+        for i in 0..100 {
+            let fill = Rng::new(base + i).bytes(4096);
+            assert_eq!(rig.write(base + i * 8, &fill, OpFlags::NONE), BlkStatus::Ok);
+            let (status, read) = rig.read(base + i * 8, 4096);
+            assert_eq!(status, BlkStatus::Ok);
+            assert!(!kind.keeps_data() || read == fill, "I/O {i} at {base}");
+        }
+        let slots = rig.pool.slots();
+        let bios = (0..slots).map(|slot| (slot, Bio::read(Sector(u64::from(slot) * 16), 8, DataRef::NONE)));
+        assert!(rig.io_batch(bios.collect()).iter().all(|s| s.is_ok()));
+    };
+    let claimed = owner.driver.claim(hctx);
+    assert!(!owner.driver.claim(hctx), "one claim at a time");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            turn(&mut other, 4096);
+            done.store(true, Ordering::Release);
+            other.driver.wake(hctx);
+        });
+        turn(&mut owner, 0);
+        while !done.load(Ordering::Acquire) {
+            owner.driver.wait(hctx, 4, Some(Duration::from_ms(50)));
+            owner.poll();
+        }
+    });
+    turn(&mut owner, 0);
+    if claimed {
+        owner.driver.release(hctx);
+    }
+    turn(&mut other, 0);
+}
+
 /// While one thread sleeps in `wait`, another submits to and polls the same hctx; a wake-up ends the sleep.
 fn a_waiting_thread_blocks_nobody(kind: Kind) {
     let mut rig = Rig::new(kind);
@@ -187,7 +231,7 @@ fn a_waiting_thread_blocks_nobody(kind: Kind) {
 
 fn lazy_commit_reaches_the_device_by_wait_or_poll(kind: Kind) {
     let mut rig = Rig::new(kind);
-    rig.driver.set_lazy_commit(HctxId::new(0), true);
+    rig.driver.set_lazy_commit(HctxId::new(0), 8);
     let slots = rig.pool.slots();
     for wait in [true, false] {
         rig.may_wait = wait;
@@ -237,6 +281,7 @@ fn file_on_a_block_device() {
     flush_and_fua_succeed(kind);
     many_ios_end_exactly_once(kind);
     two_threads_share_one_hctx(kind);
+    a_claimed_hctx_serves_others_too(kind);
     a_waiting_thread_blocks_nobody(kind);
     data_survives_a_change_of_hardware_queues(kind);
     limits_hold_together(kind);
@@ -248,7 +293,7 @@ macro_rules! conformance {
             use super::*;
             conformance!(@each $kind; data_matches_a_model, merged_requests_scatter_and_gather,
                 what_is_out_of_range_fails_and_changes_nothing, flush_and_fua_succeed, many_ios_end_exactly_once,
-                two_threads_share_one_hctx, a_waiting_thread_blocks_nobody,
+                two_threads_share_one_hctx, a_claimed_hctx_serves_others_too, a_waiting_thread_blocks_nobody,
                 lazy_commit_reaches_the_device_by_wait_or_poll, data_survives_a_change_of_hardware_queues,
                 limits_hold_together);
         })*

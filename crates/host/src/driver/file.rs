@@ -164,8 +164,8 @@ impl HostDriver for File {
         self.ring(hctx).wake();
     }
 
-    fn set_lazy_commit(&self, hctx: HctxId, lazy: bool) {
-        self.ring(hctx).set_lazy_commit(lazy);
+    fn set_lazy_commit(&self, hctx: HctxId, fewer_than: u32) {
+        self.ring(hctx).set_lazy_commit(fewer_than);
     }
 
     fn claim(&self, hctx: HctxId) -> bool {

@@ -52,14 +52,16 @@ pub trait HostDriver: Driver {
         None
     }
 
-    /// Whether `queue_rqs` for `hctx` may leave it to the next [`HostDriver::wait`] or `poll` to make the device see
-    /// its requests: one system call instead of two for a thread that waits right after it has submitted. Whoever
-    /// turns it on must call one of the two soon after every submission.
-    fn set_lazy_commit(&self, _hctx: HctxId, _lazy: bool) {}
+    /// `queue_rqs` for `hctx` may leave it to the next [`HostDriver::wait`] or `poll` to make the device see its requests
+    /// as long as there are fewer than `fewer_than`: one system call instead of two for a thread that waits right after
+    /// it has submitted what is left of a batch. 0 and 1 leave nothing. Whoever sets more must call one of the two
+    /// soon after every submission.
+    fn set_lazy_commit(&self, _hctx: HctxId, _fewer_than: u32) {}
 
     /// The calling thread is from now on the one that submits to `hctx`, polls it and waits for it, until it calls
-    /// [`HostDriver::release`]; a driver may be faster for it. Others still may do all of that, slower. Nothing may be in
-    /// flight. Says whether it makes a difference.
+    /// [`HostDriver::release`]; a driver may be faster for it. Others still may do all of that, slower: what they queue
+    /// may have to wait until this thread submits, polls or waits, so it goes on doing so while they have anything in
+    /// flight. Refused when something is in flight already. Says whether it makes a difference.
     fn claim(&self, _hctx: HctxId) -> bool {
         false
     }

@@ -120,8 +120,9 @@ impl Worker {
         let fds = fds_of(&self.disk, &hctxs);
         let wait_first = hctxs.len() == 1 && !self.polled && fds.len() == 1;
         let claimed = self.alone && wait_first && self.disk.driver.claim(hctx);
-        // With more than one I/O out the device should start on this one while others are reaped.
-        self.disk.driver.set_lazy_commit(hctx, self.alone && wait_first && self.job.depth() == 1);
+        // Only what is left of a batch before a wait: the device should start on a whole one while others are prepared.
+        let batch = if self.job.depth() == 1 { 2 } else { self.batch };
+        self.disk.driver.set_lazy_commit(hctx, if self.alone && wait_first { batch } else { 0 });
         let mut l = Loop {
             job: self.job,
             sub,
@@ -142,7 +143,7 @@ impl Worker {
             before: usage::usage(Who::Thread),
         };
         l.run();
-        self.disk.driver.set_lazy_commit(hctx, false);
+        self.disk.driver.set_lazy_commit(hctx, 0);
         if claimed {
             self.disk.driver.release(hctx);
         }

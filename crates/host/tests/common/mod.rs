@@ -161,6 +161,11 @@ impl Rig {
         (self, other)
     }
 
+    /// Takes what is finished, this submitter's or another's.
+    pub fn poll(&mut self) {
+        self.submitter.poll(now());
+    }
+
     /// The file underneath.
     pub fn path(&self) -> &Path {
         &self.file.as_ref().expect("a file driver has a file").0

@@ -7,8 +7,8 @@
 //! ring a bell.
 //!
 //! Guarantees: a bell rung after the owner's [`Owner::sleeps_for`] ends that sleep, whatever number of completions it is
-//! for. Needs from callers: `sleeps_for` under the lock that also guards what the bell is rung for. The ring may belong
-//! to a thread that has ended: then the bell reaches nobody, and nobody sleeps.
+//! for, and a sleep is ended by a bell once. Needs from callers: `sleeps_for` under the lock that also guards what the
+//! bell is rung for, and that the owner submits what is queued before it sleeps.
 
 use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ fn this_thread() -> usize {
 
 pub(super) struct Owner {
     thread: usize,
-    /// Completions that the owner sleeps for, or slept for last.
+    /// Completions that the owner sleeps for, or slept for last; 0 once it was woken from that.
     sleeps_for: AtomicU32,
     /// A ring through which any thread posts into the owner's.
     bell: Mutex<IoUring>,
@@ -52,14 +52,14 @@ impl Owner {
         self.sleeps_for.store(want, Ordering::Relaxed);
     }
 
-    /// Ends the owner's sleep in `ring`: a completion with `mark` for each that it sleeps for. Not called under the
+    /// Ends the owner's sleep in `ring`, if it sleeps: a completion with `mark` for each that it sleeps for. Not called under the
     /// ring's lock. A failure (Linux before 5.18 has no such message, but such rings neither) is left to the timeout of
     /// the sleep.
     pub(super) fn ring(&self, ring: RawFd, mark: u64) {
         let message = opcode::MsgRingData::new(types::Fd(ring), 0, mark, None).build();
         let message = message.flags(squeue::Flags::SKIP_SUCCESS);
         let mut bell = self.bell.lock();
-        for _ in 0..self.sleeps_for.load(Ordering::Relaxed) {
+        for _ in 0..self.sleeps_for.swap(0, Ordering::Relaxed) {
             // SAFETY: the entry points to nothing.
             if unsafe { bell.submission().push(&message) }.is_ok() {
                 let _ = bell.submit();

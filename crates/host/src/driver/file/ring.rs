@@ -6,7 +6,10 @@
 //! queues and polls. Under it are only submissions that make room in a full ring, and registrations. An entry pushed
 //! by one thread may be submitted by another's call: the kernel takes what is in the ring.
 //!
-//! Flags. COOP_TASKRUN: the kernel does not interrupt a running thread to post its completions; it posts them when the
+//! A ring may have an owner (see `owner`): then that thread alone makes system calls on it, and others only queue and
+//! take completions.
+//!
+//! Flags of a ring without: COOP_TASKRUN: the kernel does not interrupt a running thread to post its completions; it posts them when the
 //! thread next enters, and TASKRUN_FLAG tells a polling thread that there is something to enter for. SINGLE_ISSUER and
 //! DEFER_TASKRUN are out: several threads use the ring.
 //!
@@ -76,7 +79,8 @@ struct State {
     again: VecDeque<usize>,
     /// Requests that the kernel has, that are in the submission ring or in `again`.
     in_flight: u32,
-    lazy_commit: bool,
+    /// Fewer entries than this are left to `wait` or `poll` to submit.
+    lazy_below: usize,
     /// By region number.
     registered: Box<[Registered]>,
 }
@@ -121,7 +125,7 @@ impl Ring {
             failed: VecDeque::with_capacity(depth as usize),
             again: VecDeque::with_capacity(depth as usize),
             in_flight: 0,
-            lazy_commit: false,
+            lazy_below: 0,
             registered: vec![initially; MAX_REGIONS].into(),
         };
         for (number, region) in regions.iter() {
@@ -144,8 +148,8 @@ impl Ring {
         self.ring.as_raw_fd()
     }
 
-    pub(super) fn set_lazy_commit(&self, lazy: bool) {
-        self.state.lock().lazy_commit = lazy;
+    pub(super) fn set_lazy_commit(&self, fewer_than: u32) {
+        self.state.lock().lazy_below = fewer_than as usize;
     }
 
     pub(super) fn queue_rqs(&self, batch: &mut RqBatch<'_>) -> QueueRqStatus {
@@ -191,10 +195,10 @@ impl Ring {
                 Err((tag, status)) => state.failed.push_back((tag, status)),
             }
         }
-        (QueueRqStatus::Queued, state.lazy_commit && batch.remaining() == 0)
+        (QueueRqStatus::Queued, batch.remaining() == 0 && sq.len() < state.lazy_below)
     }
 
-    /// Makes the kernel see what is in the submission ring. A refusal (EAGAIN, EBUSY, EINTR) leaves entries there; the
+    /// Makes the kernel see what is in the submission ring, or its owner if that is another thread. A refusal (EAGAIN, EBUSY, EINTR) leaves entries there; the
     /// next poll or wait tries again.
     fn commit(&self) {
         if let Some(owner) = &self.owner
@@ -256,8 +260,8 @@ impl Ring {
         }
         drop(cq);
         let unsubmitted = !sq.is_empty();
-        let enter =
-            if found { unsubmitted && !state.lazy_commit } else { unsubmitted || sq.taskrun() || sq.cq_overflow() };
+        // What the kernel has to post in another thread's ring wakes that thread by itself.
+        let enter = unsubmitted || !found && (sq.taskrun() || sq.cq_overflow()) && self.may_enter();
         let last = found && state.in_flight == 0;
         drop(sq);
         drop(state);
