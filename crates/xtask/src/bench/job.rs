@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 /// What the blanks of a job or an argument stand for.
+#[derive(Clone)]
 pub struct Blanks {
     /// `{limit}`: what ends the job.
     pub limit: String,

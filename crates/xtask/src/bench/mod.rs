@@ -6,7 +6,7 @@
 //! machine's set-up kept under `results/`. Non-goals: absolute records, statistics beyond median
 //! and range (`mqblk compare` has those), anything in-process.
 //!
-//! [`rows`] says what is measured, [`job`] and [`side`] run one side once, [`judge`] compares,
+//! [`rows`] says what is measured, [`job`] and [`side`] run one side once, [`turns`] runs two by turns, [`judge`] compares,
 //! [`setup`] describes the machine, [`report`] prints and keeps.
 
 mod job;
@@ -15,6 +15,7 @@ mod report;
 mod rows;
 mod setup;
 mod side;
+mod turns;
 
 use std::path::PathBuf;
 
@@ -116,6 +117,9 @@ fn one_round(bench: &Bench, row: &Row, round: u32) -> Result<Vec<side::Sample>, 
     let mut order: Vec<usize> = (0..row.sides.len()).collect();
     if round % 2 == 1 {
         order.reverse();
+    }
+    if row.turns && !bench.is_smoke() {
+        return bench.by_turns(row, &order);
     }
     let mut samples: Vec<Option<side::Sample>> = row.sides.iter().map(|_| None).collect();
     for index in order {

@@ -15,6 +15,8 @@ pub struct Row {
     pub cpus: usize,
     /// What runs, interleaved.
     pub sides: &'static [Side],
+    /// The sides run by turns of a few hundredths of a second instead of one after the other: for a device that drifts.
+    pub turns: bool,
     /// What is asked of the figures.
     pub goals: &'static [Goal],
 }
@@ -182,6 +184,7 @@ pub const ROWS: &[Row] = &[
         title: "null driver, one CPU, depth 32, fio's default batching",
         cpus: 1,
         sides: &[mqblk("mqblk", NULL_QD32, NULL_TARGET), fio("fio", NULL_QD32, "")],
+        turns: false,
         goals: &[ratio(Metric::Iops, Need::AtLeast(3.4))],
     },
     Row {
@@ -189,6 +192,7 @@ pub const ROWS: &[Row] = &[
         title: "the same with batches of 32 in both, fio's best case",
         cpus: 1,
         sides: &[mqblk("mqblk", NULL_QD32_BATCHED, NULL_TARGET), fio("fio", NULL_QD32_BATCHED, "")],
+        turns: false,
         goals: &[ratio(Metric::Iops, Need::Shown)],
     },
     Row {
@@ -196,6 +200,7 @@ pub const ROWS: &[Row] = &[
         title: "null driver, one CPU, depth 1",
         cpus: 1,
         sides: &[mqblk("mqblk", NULL_QD1, NULL_TARGET), fio("fio", NULL_QD1, "")],
+        turns: false,
         goals: &[ratio(Metric::Iops, Need::AtLeast(2.0))],
     },
     Row {
@@ -210,6 +215,7 @@ pub const ROWS: &[Row] = &[
             fio("fio-1", NULL_QD32, ""),
             fio("fio-2", NULL_TWO_JOBS, ""),
         ],
+        turns: false,
         goals: &[
             Goal {
                 metric: Metric::Iops,
@@ -227,6 +233,7 @@ pub const ROWS: &[Row] = &[
         title: "null driver behind mq-deadline, one CPU, depth 32",
         cpus: 1,
         sides: &[mqblk("mqblk", NULL_QD32, NULL_DEADLINE), fio("fio", NULL_QD32, "")],
+        turns: false,
         goals: &[
             Goal { metric: Metric::Iops, of: "mqblk", to: None, need: Need::AtLeast(2.5e6) },
             ratio(Metric::Iops, Need::Shown),
@@ -237,6 +244,7 @@ pub const ROWS: &[Row] = &[
         title: "a file through io_uring, O_DIRECT, depth 32, batches of 8",
         cpus: 1,
         sides: &[mqblk("mqblk", FILE_QD32, FILE_TARGET), fio("fio", FILE_QD32, REGISTERED)],
+        turns: true,
         goals: &[ratio(Metric::Iops, Need::AtLeast(0.97)), ratio(Metric::CpuPerIo, Need::AtMost(1.0))],
     },
     Row {
@@ -244,6 +252,7 @@ pub const ROWS: &[Row] = &[
         title: "a file through io_uring, O_DIRECT, depth 1",
         cpus: 1,
         sides: &[mqblk("mqblk", FILE_QD1, FILE_TARGET), fio("fio", FILE_QD1, REGISTERED)],
+        turns: true,
         goals: &[ratio(Metric::Iops, Need::AtLeast(0.97)), ratio(Metric::CpuPerIo, Need::AtMost(1.0))],
     },
 ];

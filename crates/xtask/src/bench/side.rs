@@ -18,6 +18,7 @@ use super::Options;
 use super::job::{self, Blanks, Figures};
 use super::rows::{Program, Row, Side};
 use super::setup;
+use super::turns;
 use crate::project::{Project, cargo};
 
 /// Enough for random reads never to meet a device's cache of recent blocks.
@@ -36,6 +37,7 @@ pub struct Bench {
     pub cpus: Vec<usize>,
     /// How each run is limited, for the record.
     pub time: String,
+    seconds: Option<u32>,
     scratch: PathBuf,
     blanks: Blanks,
     mqblk: Option<PathBuf>,
@@ -82,6 +84,7 @@ impl Bench {
             results,
             cpus: cpus.clone(),
             time: limit.replace('\n', " "),
+            seconds: (!options.smoke).then_some(options.seconds),
             scratch,
             blanks: Blanks { limit, cpus, file: file.display().to_string(), size },
             mqblk,
@@ -93,10 +96,7 @@ impl Bench {
     /// # Errors
     /// When it cannot be run, fails, or prints no figures; the message has the command.
     pub fn sample(&self, row: &Row, side: &Side) -> Result<Sample, String> {
-        let path = self.scratch.join(format!("{}-{}.fio", row.name, side.name));
-        let text = self.blanks.fill(side.job, self.extra(row, side));
-        fs::write(&path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-        let mut command = self.command(side, &path);
+        let mut command = self.prepare_side(row, side, &self.blanks)?;
         let shown = format!("{command:?}");
         let failed = |why: String| format!("{} {}: {why}\nrepeat it by: {shown}", row.name, side.name);
         let before = children_cpu()?;
@@ -110,6 +110,37 @@ impl Bench {
         let result = job::parse(&String::from_utf8_lossy(&output.stdout)).map_err(failed)?;
         let figures = job::figures(&result).map_err(failed)?;
         Ok(Sample { side: side.name, figures, process_cpu_s, jobs: job::kept(result) })
+    }
+
+    /// A run is limited by I/Os, not by time.
+    pub fn is_smoke(&self) -> bool {
+        self.seconds.is_none()
+    }
+
+    /// Runs the sides of `row` by turns, `order` says whose is the first; samples in the row's order.
+    ///
+    /// # Errors
+    /// As of [`turns::round`].
+    pub fn by_turns(&self, row: &Row, order: &[usize]) -> Result<Vec<Sample>, String> {
+        let seconds = self.seconds.expect("a timed run");
+        let limit = format!("time_based\nruntime={}", turns::lasts(seconds, row.sides.len()));
+        let blanks = Blanks { limit, cpus: self.cpus.clone(), ..self.blanks.clone() };
+        let command = |index: &usize| {
+            let side = &row.sides[*index];
+            Ok((side.name, self.prepare_side(row, side, &blanks)?))
+        };
+        let commands = order.iter().map(command).collect::<Result<_, String>>()?;
+        let mut samples = turns::round(commands, seconds).map_err(|why| format!("{}: {why}", row.name))?;
+        samples.sort_by_key(|sample| row.sides.iter().position(|side| side.name == sample.side));
+        Ok(samples)
+    }
+
+    /// Writes the job of `side` and says how to run it.
+    fn prepare_side(&self, row: &Row, side: &Side, blanks: &Blanks) -> Result<Command, String> {
+        let path = self.scratch.join(format!("{}-{}.fio", row.name, side.name));
+        let text = blanks.fill(side.job, self.extra(row, side));
+        fs::write(&path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        Ok(self.command(side, &path))
     }
 
     /// The lines of `side`, or, where fio stands in for us, those fio gets for the same job.
