@@ -264,6 +264,16 @@ impl Bio {
         }
     }
 
+    /// Segments its data makes under `max_segment_size`: the data is one contiguous range.
+    #[inline]
+    pub(crate) fn segments(&self, max_segment_size: u32) -> u32 {
+        if !self.op.has_data() {
+            return 0;
+        }
+        let bytes = self.nr_sectors << 9;
+        if bytes <= max_segment_size { 1 } else { bytes.div_ceil(max_segment_size) }
+    }
+
     /// The same bio with `user_data`.
     pub const fn with_user_data(mut self, user_data: u64) -> Bio {
         self.user_data = user_data;
@@ -401,14 +411,24 @@ impl BioSlot {
         self.sector.get() + u64::from(self.nr_sectors.get())
     }
 
-    /// Segments the bio's data makes under `max_segment_size`: its data is one contiguous range.
+    /// Segments the bio's data makes under `max_segment_size`.
     #[inline]
     pub(crate) fn segments(&self, max_segment_size: u32) -> u32 {
-        if !self.op().has_data() {
-            return 0;
+        self.bio().segments(max_segment_size)
+    }
+
+    /// What is left of the bio as it was asked for.
+    #[inline]
+    pub(crate) fn bio(&self) -> Bio {
+        Bio {
+            op: self.op(),
+            flags: self.flags(),
+            prio: IoPrio::from_bits(self.prio.get()),
+            sector: Sector(self.sector.get()),
+            nr_sectors: self.nr_sectors.get(),
+            data: DataRef::from_bits(self.data.get()),
+            user_data: self.user_data.get(),
         }
-        let bytes = self.nr_sectors.get() << 9;
-        if bytes <= max_segment_size { 1 } else { bytes.div_ceil(max_segment_size) }
     }
 }
 

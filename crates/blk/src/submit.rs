@@ -74,13 +74,11 @@ impl<L: Lock> Env<L> {
     /// Moves the bio in slot `index` into the block layer. False: no tag (or no slot for a piece of a split) is free;
     /// nothing happened to what remains of it.
     #[inline(always)] // One call less per bio; the work is in `queue_one`.
-    pub(crate) fn queue_bio(&self, local: &mut Local, index: u32, now: Instant) -> bool {
-        let slot = self.pool().slot(index as usize);
-        let nr = slot.nr_sectors.get();
+    pub(crate) fn queue_bio(&self, local: &mut Local, index: u32, bio: &Bio, now: Instant) -> bool {
         let split =
-            slot.op() != Op::Flush && bio_split_sectors(&self.q.limits, slot.op(), slot.sector.get(), nr).is_some();
+            bio.op != Op::Flush && bio_split_sectors(&self.q.limits, bio.op, bio.sector.0, bio.nr_sectors).is_some();
         if !split {
-            return self.queue_one(local, index, slot, now);
+            return self.queue_one(local, index, self.pool().slot(index as usize), bio, now);
         }
         // The pieces go to the driver together.
         local.plug.start(0);
@@ -111,28 +109,28 @@ impl<L: Lock> Env<L> {
             piece.copy_front(parent, front, index);
             // Counted before it goes: it may have ended when `queue_one` returns.
             parent.remaining.set(parent.remaining.get() + 1);
-            if !self.queue_one(local, piece_index, piece, now) {
+            if !self.queue_one(local, piece_index, piece, &piece.bio(), now) {
                 parent.remaining.set(parent.remaining.get() - 1);
                 local.free_piece(piece_index, self.nr_bios());
                 return false;
             }
             parent.drop_front(front);
         }
-        self.queue_one(local, index, parent, now)
+        self.queue_one(local, index, parent, &parent.bio(), now)
     }
 
     fn take_piece(&self, local: &mut Local) -> Option<u32> {
         local.free_pieces.pop().or_else(|| local.free_bios.pop())
     }
 
-    /// A bio that fits into one request.
-    #[inline]
-    fn queue_one(&self, local: &mut Local, index: u32, slot: &BioSlot, now: Instant) -> bool {
+    /// A bio that fits into one request. `bio` is what its slot holds, which the fast path has in registers.
+    #[inline(always)] // Its common caller is `queue_bio`.
+    fn queue_one(&self, local: &mut Local, index: u32, slot: &BioSlot, bio: &Bio, now: Instant) -> bool {
         let id = BioId::new(self.id, index);
         if self.st.sq.is_some() {
             return self.sq_queue_bio(local, id, slot, now);
         }
-        let (op, flags) = (slot.op(), slot.flags());
+        let (op, flags) = (bio.op, bio.flags);
         let way = &self.ways[hctx_type(op, flags) as usize];
         if self.try_merge(local, id, slot, way, now) {
             return true;
@@ -143,7 +141,7 @@ impl<L: Lock> Env<L> {
         local.woken = None;
         let rq_id = self.st.rq_of_tag(hctx, tag);
         let rq = self.st.slab.get(rq_id);
-        self.init_rq(rq, slot, id, hctx, now);
+        self.init_rq(rq, slot, bio, id, hctx, now);
         rq.driver_tag.set(if self.st.elevator.is_some() { NO_TAG } else { tag as u16 });
         if op == Op::Flush || flags.intersects(OpFlags::FUA.union(OpFlags::PREFLUSH)) {
             if self.insert_flush(local, hctx, Rq::from_id(rq_id), now) {
@@ -179,16 +177,16 @@ impl<L: Lock> Env<L> {
     }
 
     #[inline]
-    pub(crate) fn init_rq(&self, rq: &Request, slot: &BioSlot, id: BioId, hctx: usize, now: Instant) {
+    pub(crate) fn init_rq(&self, rq: &Request, slot: &BioSlot, bio: &Bio, id: BioId, hctx: usize, now: Instant) {
         debug_assert_eq!(rq.state.get(), RqState::Idle as u8);
-        rq.op.set(slot.op.get());
-        rq.flags.set(slot.flags.get());
-        rq.prio.set(slot.prio.get());
-        rq.sector.set(slot.sector.get());
-        rq.nr_sectors.set(slot.nr_sectors.get());
+        rq.op.set(bio.op as u8);
+        rq.flags.set(bio.flags.bits());
+        rq.prio.set(bio.prio.bits());
+        rq.sector.set(bio.sector.0);
+        rq.nr_sectors.set(bio.nr_sectors);
         rq.bio_head.set(id.bits());
         rq.bio_tail.set(id.bits());
-        rq.nr_segments.set(slot.segments(self.q.limits.max_segment_size) as u16);
+        rq.nr_segments.set(bio.segments(self.q.limits.max_segment_size) as u16);
         rq.rqf.set(0);
         rq.cpu.set(self.cpu.index() as u16);
         rq.hctx.set(hctx as u16);

@@ -414,7 +414,7 @@ impl<L: Lock> Submitter<L> {
         if let Err(status) = self.env.check_bio(bio) {
             self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status);
             self.leave_if_idle();
-        } else if !entered || !self.env.queue_bio(&mut self.local, index, now) {
+        } else if !entered || !self.env.queue_bio(&mut self.local, index, bio, now) {
             self.wait_in_line(bio.flags, index, now);
         }
         if entered && self.local.plug.is_due() {
@@ -518,7 +518,8 @@ impl<L: Lock> Submitter<L> {
         self.env.note_wake_up(&mut self.local);
         self.local.plug.start(self.local.waiting.len() as u32);
         while let Some(index) = self.local.waiting.pop_front() {
-            if !self.env.queue_bio(&mut self.local, index, now) {
+            let bio = self.env.pool().slot(index as usize).bio();
+            if !self.env.queue_bio(&mut self.local, index, &bio, now) {
                 self.local.waiting.push_front(index);
                 break;
             }

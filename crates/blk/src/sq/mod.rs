@@ -127,7 +127,7 @@ impl<L: Lock> Env<L> {
         let rq_id = inner.free.pop().expect("the request lists bound the requests in use");
         drop(inner);
         let rq = self.st.slab.get(rq_id);
-        self.init_rq(rq, slot, id, 0, now);
+        self.init_rq(rq, slot, &slot.bio(), id, 0, now);
         rq.driver_tag.set(NO_TAG);
         if sync {
             rq.set_rqf(rqf::RL_SYNC);
