@@ -78,6 +78,10 @@ impl<L: Lock> Env<L> {
             let (tags, tag) = (self.st.alloc_tags(hctx), self.st.tag_of_rq(id, hctx));
             if !(self.direct && local.plug.keep_tag(hctx, tag, tags)) {
                 tags.put(tag, None, &mut |w| self.wake(w));
+                if !local.plug.is_open() {
+                    // Kept for an hctx that is not the one in use now, or wanted by others since.
+                    self.return_cached_tags(local);
+                }
             }
         }
         self.after_finish(local, hctx, now);

@@ -65,8 +65,9 @@ impl Plug {
     }
 
     /// Keeps a tag that came free for the submitter's next request, if nobody waits for one: at a depth of one that spares
-    /// each I/O the two locked instructions of a put and a get. The submitter gives it back before it polls again, rests
-    /// or leaves, so a waiter that comes later waits no longer than for a request. False: the tag is to be put.
+    /// each I/O the two locked instructions of a put and a get. The submitter gives it back when it polls again, rests or
+    /// leaves, or at its next completion that keeps none, so a waiter that comes later waits no longer than for a request
+    /// or two. False: the tag is to be put.
     #[inline]
     pub(crate) fn keep_tag<L: Lock>(&mut self, hctx: usize, tag: u32, tags: &HctxTags<L>) -> bool {
         if self.is_open() || !self.cache.bits.is_empty() || tags.has_waiters() {

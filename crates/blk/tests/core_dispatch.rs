@@ -4,7 +4,7 @@
 
 mod common;
 
-use blk::bio::{Bio, DataRef, OpFlags};
+use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
 use blk::id::Sector;
 use blk::settings::{Mode, QueueConfig};
@@ -128,6 +128,20 @@ fn a_kept_tag_is_given_up_by_who_rests_or_polls() {
         rig.run_dry(10);
         rig.check_idle();
     }
+}
+
+#[test]
+fn a_kept_tag_of_another_hctx_is_given_up_too() {
+    let c = QueueConfig { nr_read_queues: 1, ..config(2, 1, 1, "none") };
+    let mut rig = Rig::new(7, Behaviour { at_once: 1000, ..Behaviour::default() }, c, &[0, 1]);
+    rig.submit(0, read(0));
+    rig.submit(1, read(1));
+    assert_eq!(rig.subs[1].waiting(), 1, "0 keeps the tag of the read queue");
+    rig.submit(0, Bio { op: Op::Write, ..read(2) });
+    assert_eq!(rig.bell.order(), [1]);
+    rig.poll(1);
+    assert_eq!(rig.take_done(1).len(), 1);
+    rig.check_idle();
 }
 
 #[test]

@@ -241,10 +241,11 @@ impl TargetSpec {
                 let (file, warnings) = File::open(path, &FileOptions { write, direct, min_bytes, in_use }, regions)
                     .map_err(|e| {
                         let name = path.to_string_lossy();
-                        let hint = did_you_mean(&name, KINDS.into_iter());
+                        let hint = nearest(&name, KINDS.into_iter())
+                            .map_or_else(String::new, |near| format!(" (did you mean '{near}'?)"));
                         match e.kind() {
                             ErrorKind::NotFound if !name.contains(['/', '.']) => {
-                                e.within(&format!("{hint}there is no target '{name}' and no such file"))
+                                e.within(&format!("there is no target '{name}'{hint} and no such file"))
                             }
                             _ => e,
                         }

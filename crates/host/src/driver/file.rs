@@ -175,6 +175,7 @@ impl HostDriver for File {
         if set.rings[CLAIMED].get().is_some() || !current.is_idle() {
             return false;
         }
+        current.unregister_buffers();
         let Ok(ring) = Ring::owned(1 << depth_log2, Arc::clone(&self.opened), Arc::clone(&self.regions)) else {
             // Linux before 6.1.
             return false;

@@ -199,6 +199,8 @@ impl Loop {
 
     fn look_around_now(&mut self) {
         self.look_again = self.now + LOOK_AROUND;
+        // I/O that ends while it is submitted needs no poll, but others may wait for what one does.
+        self.sub.poll(self.now);
         if self.stop.load(Ordering::Relaxed) {
             self.job.stop(StopReason::Asked);
         }
@@ -283,9 +285,14 @@ impl Loop {
         {
             return self.hand_back(done, JobThread::complete_one);
         }
-        let mut got = if self.sub.ready() > 0 { self.complete(max) } else { 0 };
-        if got >= min && got > 0 {
-            return;
+        let mut got = 0;
+        if self.sub.ready() > 0 {
+            // Read again for a batch, or every completion latency would be 0.
+            self.now = clock::now();
+            got = self.complete(max);
+            if got >= min {
+                return;
+            }
         }
         loop {
             if self.wait_first && min > got && self.sub.ready() == 0 {

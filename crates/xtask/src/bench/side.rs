@@ -130,7 +130,7 @@ impl Bench {
             Ok((side.name, self.prepare_side(row, side, &blanks)?))
         };
         let commands = order.iter().map(command).collect::<Result<_, String>>()?;
-        let mut samples = turns::round(commands, seconds).map_err(|why| format!("{}: {why}", row.name))?;
+        let mut samples = turns::round(commands, seconds, turns::PACE).map_err(|why| format!("{}: {why}", row.name))?;
         samples.sort_by_key(|sample| row.sides.iter().position(|side| side.name == sample.side));
         Ok(samples)
     }

@@ -6,7 +6,8 @@
 //!
 //! Guarantees: at no time do both run; what is counted is counted by the kernel for either in the same way (bytes that
 //! the process read from the device, time on a CPU of the thread that does the I/O), without start-up. The processes
-//! are gone when a round returns, also by an error. Needs from callers: jobs of one thread each that read blocks of
+//! are gone when a round returns, also by an error. Bytes count when they are asked for, not when they arrive, and of the
+//! CPU time only that of the one thread. Needs from callers: jobs of one thread each that read blocks of
 //! [`BLOCK`] bytes past the page cache, and that last longer than the round.
 
 use std::fs;
@@ -21,14 +22,26 @@ use super::side::Sample;
 
 /// Bytes of each I/O.
 const BLOCK: u64 = 4096;
-/// From the start of a program to its first turn.
-const START_UP: Duration = Duration::from_millis(1000);
-/// A turn's beginning, which is not counted.
-const SETTLE: Duration = Duration::from_millis(8);
-/// What is counted of a turn.
-const TURN: Duration = Duration::from_millis(50);
-/// After a turn, for the I/O that is still out.
-const DRAIN: Duration = Duration::from_millis(3);
+/// How long everything takes.
+#[derive(Clone, Copy)]
+pub struct Pace {
+    /// From the start of a program to its first turn.
+    start_up: Duration,
+    /// A turn's beginning, which is not counted.
+    settle: Duration,
+    /// What is counted of a turn.
+    turn: Duration,
+    /// After a turn, for the I/O that is still out.
+    drain: Duration,
+}
+
+/// What the bench uses.
+pub const PACE: Pace = Pace {
+    start_up: Duration::from_millis(1000),
+    settle: Duration::from_millis(8),
+    turn: Duration::from_millis(50),
+    drain: Duration::from_millis(3),
+};
 
 /// One program that is stopped but for its turns.
 struct Player {
@@ -69,29 +82,29 @@ pub fn lasts(seconds: u32, sides: usize) -> u32 {
 ///
 /// # Errors
 /// When a program cannot be run, ends early, or does no I/O in its turns.
-pub fn round(commands: Vec<(&'static str, Command)>, seconds: u32) -> Result<Vec<Sample>, String> {
+pub fn round(commands: Vec<(&'static str, Command)>, seconds: u32, pace: Pace) -> Result<Vec<Sample>, String> {
     let mut players = Vec::new();
     for (side, command) in commands {
-        players.push(Player::start(side, command)?);
+        players.push(Player::start(side, command, pace)?);
     }
-    let turns = (f64::from(seconds) / TURN.as_secs_f64()).ceil() as u32;
+    let turns = (f64::from(seconds) / pace.turn.as_secs_f64()).ceil() as u32;
     for turn in 0..turns {
         let order: Vec<usize> =
             if turn % 2 == 0 { (0..players.len()).collect() } else { (0..players.len()).rev().collect() };
         for index in order {
-            players[index].take_turn()?;
+            players[index].take_turn(pace)?;
         }
     }
     players.iter().map(Player::sample).collect()
 }
 
 impl Player {
-    fn start(side: &'static str, mut command: Command) -> Result<Player, String> {
+    fn start(side: &'static str, mut command: Command, pace: Pace) -> Result<Player, String> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let child = child.map_err(|e| format!("{side}: cannot run {command:?}: {e}"))?;
         let pid = child.id();
         let mut player = Player { side, child, pids: vec![pid], worker: (pid, pid), total: Count::default() };
-        sleep(START_UP);
+        sleep(pace.start_up);
         player.pids = family(pid);
         let threads = player.pids.iter().flat_map(|pid| threads(*pid).into_iter().map(|tid| (*pid, tid)));
         let busiest = threads.max_by_key(|(pid, tid)| cpu_ns(*pid, *tid).unwrap_or(0));
@@ -100,16 +113,19 @@ impl Player {
         Ok(player)
     }
 
-    fn take_turn(&mut self) -> Result<(), String> {
+    fn take_turn(&mut self, pace: Pace) -> Result<(), String> {
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return Err(self.gone());
+        }
         let (pid, tid) = self.worker;
         let count = || Some((Instant::now(), read_bytes(pid)?, cpu_ns(pid, tid)?));
         signal("-CONT", pid)?;
-        sleep(SETTLE);
+        sleep(pace.settle);
         let before = count().ok_or_else(|| self.gone())?;
-        sleep(TURN);
+        sleep(pace.turn);
         let after = count().ok_or_else(|| self.gone())?;
         signal("-STOP", pid)?;
-        sleep(DRAIN);
+        sleep(pace.drain);
         self.total.seconds += (after.0 - before.0).as_secs_f64();
         self.total.ios += (after.1 - before.1) / BLOCK;
         self.total.cpu_ns += after.2 - before.2;
@@ -182,10 +198,13 @@ mod tests {
 
     #[test]
     fn a_program_that_ends_early_or_does_nothing_is_an_error() {
-        let ended = round(vec![("a", Command::new("true"))], 1).err().unwrap();
-        assert!(ended.starts_with("a: ") || ended.starts_with("kill"), "{ended}");
+        let ms = Duration::from_millis;
+        let quick = Pace { start_up: ms(20), settle: ms(1), turn: ms(500), drain: ms(1) };
         let mut idle = Command::new("sleep");
         idle.arg("60");
-        assert_eq!(round(vec![("b", idle)], 1).err().unwrap(), "b: no I/O in its turns");
+        assert_eq!(round(vec![("b", idle)], 1, quick).err().unwrap(), "b: no I/O in its turns");
+        let mut brief = Command::new("sleep");
+        brief.arg("0.1");
+        assert_eq!(round(vec![("a", brief)], 1, quick).err().unwrap(), "a: it ended before its turns were over");
     }
 }

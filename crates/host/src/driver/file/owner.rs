@@ -16,6 +16,11 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// Messages of one system call: most sleeps are for fewer completions.
+const BELL_ENTRIES: u32 = 32;
+/// Refusals (EAGAIN, ENOMEM, EINTR) of one bell that are tried again.
+const SUBMIT_TRIES: u32 = 1000;
+
 thread_local! {
     /// Its address tells living threads apart, and reading it costs nothing.
     static MARK: u8 = const { 0 };
@@ -36,7 +41,7 @@ pub(super) struct Owner {
 impl Owner {
     /// The calling thread.
     pub(super) fn this_thread() -> io::Result<Owner> {
-        let bell = Mutex::new(IoUring::builder().dontfork().build(1)?);
+        let bell = Mutex::new(IoUring::builder().dontfork().build(BELL_ENTRIES)?);
         Ok(Owner { thread: this_thread(), sleeps_for: AtomicU32::new(0), bell })
     }
 
@@ -52,17 +57,23 @@ impl Owner {
         self.sleeps_for.store(want, Ordering::Relaxed);
     }
 
-    /// Ends the owner's sleep in `ring`, if it sleeps: a completion with `mark` for each that it sleeps for. Not called under the
-    /// ring's lock. A failure (Linux before 5.18 has no such message, but such rings neither) is left to the timeout of
-    /// the sleep.
+    /// Ends the owner's sleep in `ring`, if it sleeps: a completion with `mark` for each that it sleeps for. Not called
+    /// under the ring's lock. A kernel that is short of memory is asked again a thousand times; what it has not taken
+    /// then goes out with the next bell.
     pub(super) fn ring(&self, ring: RawFd, mark: u64) {
         let message = opcode::MsgRingData::new(types::Fd(ring), 0, mark, None).build();
         let message = message.flags(squeue::Flags::SKIP_SUCCESS);
         let mut bell = self.bell.lock();
-        for _ in 0..self.sleeps_for.swap(0, Ordering::Relaxed) {
+        let mut left = self.sleeps_for.swap(0, Ordering::Relaxed);
+        let mut tries = SUBMIT_TRIES;
+        while left > 0 && tries > 0 {
             // SAFETY: the entry points to nothing.
-            if unsafe { bell.submission().push(&message) }.is_ok() {
-                let _ = bell.submit();
+            while left > 0 && unsafe { bell.submission().push(&message) }.is_ok() {
+                left -= 1;
+            }
+            while tries > 0 && bell.submit().is_err() {
+                tries -= 1;
+                std::thread::yield_now();
             }
             bell.completion().for_each(drop);
         }

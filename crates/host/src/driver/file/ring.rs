@@ -9,13 +9,14 @@
 //! A ring may have an owner (see `owner`): then that thread alone makes system calls on it, and others only queue and
 //! take completions.
 //!
-//! Flags of a ring without: COOP_TASKRUN: the kernel does not interrupt a running thread to post its completions; it posts them when the
-//! thread next enters, and TASKRUN_FLAG tells a polling thread that there is something to enter for. SINGLE_ISSUER and
-//! DEFER_TASKRUN are out: several threads use the ring.
+//! Flags of a ring without an owner. COOP_TASKRUN: the kernel does not interrupt a running thread to post its completions;
+//! it posts them when the thread next enters, and TASKRUN_FLAG tells a polling thread that there is something to enter
+//! for. SINGLE_ISSUER and DEFER_TASKRUN are for owners: several threads use the ring. (An owner that polls gets its
+//! deferred completions because io-uring's `submit` sets GETEVENTS where TASKRUN is set, since 0.7.15.)
 //!
 //! Guarantees to the kernel: everything an entry points to (data spans, iovec lists, the zero buffer) outlives the
 //! request. Data is in regions, kept by `regions`; lists and zeroes are the ring's own; `drop` waits for what is in
-//! flight.
+//! flight, or where it cannot, because the owner is another thread, leaves all of that allocated for ever.
 
 use super::open::Opened;
 use super::owner::Owner;
@@ -63,7 +64,7 @@ pub(super) struct Ring {
     /// The one thread that may enter the ring; all threads may if there is none.
     owner: Option<Owner>,
     /// [`ZERO_CHUNK`] bytes that nobody writes, aligned as O_DIRECT needs it.
-    zeroes: Region,
+    zeroes: Arc<Region>,
     regions: Arc<Regions>,
     _file: Arc<Opened>,
 }
@@ -131,7 +132,7 @@ impl Ring {
         for (number, region) in regions.iter() {
             state.register(&ring, number, region);
         }
-        let zeroes = Region::new(ZERO_CHUNK, false).map_err(|e| io::Error::other(e.to_string()))?;
+        let zeroes = Arc::new(Region::new(ZERO_CHUNK, false).map_err(|e| io::Error::other(e.to_string()))?);
         Ok(Ring {
             ring,
             state: Mutex::new(state),
@@ -198,8 +199,8 @@ impl Ring {
         (QueueRqStatus::Queued, batch.remaining() == 0 && sq.len() < state.lazy_below)
     }
 
-    /// Makes the kernel see what is in the submission ring, or its owner if that is another thread. A refusal (EAGAIN, EBUSY, EINTR) leaves entries there; the
-    /// next poll or wait tries again.
+    /// Makes the kernel see what is in the submission ring, or its owner if that is another thread. A refusal (EAGAIN,
+    /// EBUSY, EINTR) leaves entries there; the next poll or wait tries again.
     fn commit(&self) {
         if let Some(owner) = &self.owner
             && !owner.is_here()
@@ -249,12 +250,14 @@ impl Ring {
             let Some(index) = state.again.pop_front() else { break };
             state.push(&mut sq, index, self.zeroes.base());
         }
-        let mut found = false;
+        let (mut found, mut woke) = (false, false);
         while done.room() > 0
             && let Some(cqe) = cq.next()
         {
             found = true;
-            if cqe.user_data() != WAKE {
+            if cqe.user_data() == WAKE {
+                woke = true;
+            } else {
                 state.complete(&mut sq, &cqe, done, self.zeroes.base());
             }
         }
@@ -266,8 +269,9 @@ impl Ring {
         drop(sq);
         drop(state);
         // A thread on its way into `wait` for what was reaped here would sleep for nothing, and nobody else is left to
-        // complete anything and wake it. If it looked at the rings before this reap, the lock shows its mark here.
-        if last && self.waiting.load(Ordering::Relaxed) > 0 {
+        // complete anything and wake it. If it looked at the rings before this reap, the lock shows its mark here. The same
+        // goes for a thread that was to be woken by the mark taken here.
+        if (last || woke && self.owner.is_none()) && self.waiting.load(Ordering::Relaxed) > 0 {
             self.wake();
         }
         enter
@@ -354,6 +358,17 @@ impl Ring {
         self.state.lock().in_flight == 0
     }
 
+    /// Takes back the registration of buffers, which counts against the memory a process may lock, until requests come
+    /// again. Nothing is in flight.
+    pub(super) fn unregister_buffers(&self) {
+        let mut state = self.state.lock();
+        assert!(state.in_flight == 0, "buffers are taken back with requests in flight");
+        if state.registered.contains(&Registered::Yes) && self.ring.submitter().unregister_buffers().is_ok() {
+            let sparse = self.ring.submitter().register_buffers_sparse(MAX_REGIONS as u32).is_ok();
+            state.registered.fill(if sparse { Registered::NotTried } else { Registered::Refused });
+        }
+    }
+
     /// Gives file and buffers back before the ring is dropped: in a ring of its own only its thread can.
     pub(super) fn retire(&self) {
         // Nothing to do about a failure: closing the ring has the same effect, later.
@@ -367,8 +382,13 @@ impl Drop for Ring {
     /// back: the kernel tears a ring down some time after it is closed, and a device that is opened exclusively cannot
     /// be opened again before.
     fn drop(&mut self) {
+        let may_enter = self.may_enter();
         let state = self.state.get_mut();
         let mut with_kernel = state.in_flight as usize - state.again.len();
+        if with_kernel > 0 && !may_enter {
+            std::mem::forget((Arc::clone(&self.regions), Arc::clone(&self.zeroes), std::mem::take(&mut state.pieces)));
+            return;
+        }
         while with_kernel > 0 {
             if let Err(e) = self.ring.submit_and_wait(1)
                 && ![libc::EINTR, libc::EAGAIN, libc::EBUSY].contains(&e.raw_os_error().unwrap_or(0))
