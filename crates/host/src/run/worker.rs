@@ -362,8 +362,9 @@ impl Loop {
         }
         self.sub.rest();
         if self.alone && self.wait_first && timeout.is_none() && self.sub.waiting() == 0 {
-            // Its own I/O at a real device is all this thread can wait for, and that ends: no timer has to be armed.
-            return self.disk.waker.wait(self.sub.id(), self.hctxs[0], min, None);
+            // Its own I/O at a real device is all this thread can wait for, and that ends: no timer has to be armed, and
+            // whoever has something for it (a freeze) can wait for that end.
+            return self.disk.driver.wait(self.hctxs[0], min, None);
         }
         let now = clock::now();
         let several = self.hctxs.len() > 1;
