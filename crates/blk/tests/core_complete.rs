@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Completion: who runs it (`rq_affinity`), order of what is reaped, and the legacy mode's request batching.
 
-mod common;
-
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
 use blk::id::Sector;
 use blk::settings::{Mode, QueueConfig};
-use common::memdisk::Behaviour;
-use common::rig::Rig;
+use sim::disk::Behaviour;
+use sim::rig::Rig;
 
 fn manual() -> Behaviour {
     Behaviour { manual: true, ..Behaviour::default() }

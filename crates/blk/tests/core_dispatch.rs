@@ -2,16 +2,14 @@
 //! Dispatch step by step, on a disk that does what the test says: who waits for a tag and who is woken, restart marks,
 //! one-by-one dispatch while the driver is busy, RESOURCE and DEV_RESOURCE.
 
-mod common;
-
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
 use blk::id::Sector;
 use blk::settings::{Mode, QueueConfig};
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::Instant;
-use common::memdisk::{Answer, Behaviour};
-use common::rig::Rig;
+use sim::disk::{Answer, Behaviour};
+use sim::rig::Rig;
 
 const MS: u64 = 1_000_000;
 

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Flush and FUA as the driver sees them: PREFLUSH, then DATA, then POSTFLUSH, each after the one before has completed.
 
-mod common;
-
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
 use blk::id::Sector;
 use blk::settings::{Mode, QueueConfig};
 use blk::status::{BlkStatus, QueueRqStatus};
-use common::memdisk::{Answer, Behaviour};
-use common::rig::Rig;
+use sim::disk::{Answer, Behaviour};
+use sim::rig::Rig;
 
 /// Every path a flush can take: tags at allocation, tags at dispatch, single-queue.
 const STACKS: [(&str, Mode); 3] = [("none", Mode::Mq), ("mq-deadline", Mode::Mq), ("deadline", Mode::Sq)];

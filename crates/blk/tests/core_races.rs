@@ -2,16 +2,14 @@
 //! Interleavings of two threads that real threads seldom meet, made by hand: one submitter is in the driver's
 //! `queue_rqs`, and before it sees the answer another submitter does something that the answer depended on.
 
-mod common;
-
 use blk::bio::{Bio, DataRef};
 use blk::cpumap::CpuTopology;
 use blk::id::Sector;
 use blk::settings::{Mode, QueueConfig};
 use blk::status::QueueRqStatus;
 use blk::time::Instant;
-use common::memdisk::{Answer, Behaviour};
-use common::rig::Rig;
+use sim::disk::{Answer, Behaviour};
+use sim::rig::Rig;
 use std::sync::{Arc, Mutex};
 
 fn rig(mode: Mode, scheduler: &str, hw: u16, depth: u32) -> Rig {

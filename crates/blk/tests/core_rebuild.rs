@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Freeze, rebuild and unfreeze: what a change of settings does to a disk in use, and what a failed one must not do.
 
-mod common;
-
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
 use blk::id::{CpuId, Sector};
 use blk::settings::{Mode, QueueConfig};
 use blk::status::BlkStatus;
-use common::memdisk::Behaviour;
-use common::rig::Rig;
+use sim::disk::Behaviour;
+use sim::rig::Rig;
 
 fn manual() -> Behaviour {
     Behaviour { manual: true, ..Behaviour::default() }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Submission step by step: what is refused and how, splitting, the plug, merging.
 
-mod common;
-
 use blk::bio::{Bio, DataRef, IoPrio, IoPrioClass, Op, OpFlags};
 use blk::cpumap::CpuTopology;
 use blk::id::Sector;
@@ -10,8 +8,8 @@ use blk::limits::Limits;
 use blk::settings::{Mode, QueueConfig};
 use blk::status::BlkStatus;
 use blk::submitter::SubmitError;
-use common::memdisk::{Behaviour, Issue};
-use common::rig::Rig;
+use sim::disk::{Behaviour, Issue};
+use sim::rig::Rig;
 
 fn manual() -> Behaviour {
     Behaviour { manual: true, ..Behaviour::default() }
@@ -166,7 +164,7 @@ fn a_large_bio_is_cut_and_ends_once_when_its_last_piece_does() {
 #[test]
 fn a_failed_piece_fails_the_bio_and_only_at_the_end() {
     use blk::status::QueueRqStatus;
-    use common::memdisk::Answer;
+    use sim::disk::Answer;
     for flags in [OpFlags::NONE, OpFlags::FUA] {
         let b = with_limits(|l| {
             (l.max_hw_sectors, l.max_sectors, l.write_cache) = (64, 64, true);

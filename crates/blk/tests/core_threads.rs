@@ -7,8 +7,6 @@
 //! next timer. A wake-up that is lost stops everything; the watchdog then prints the state and aborts. Threads make no
 //! run like another, but `MQBLK_SEED=n` draws other I/O.
 
-mod common;
-
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
 use blk::id::{CpuId, Sector, SubmitterId};
@@ -18,8 +16,10 @@ use blk::settings::{Mode, QueueConfig};
 use blk::status::BlkStatus;
 use blk::submitter::{Done, Submitter};
 use blk::time::Instant;
-use common::memdisk::{Behaviour, MemDisk};
-use common::{Lock, Mem, Rng};
+use sim::Lock;
+use sim::disk::{Behaviour, SimDisk};
+use sim::mem::Mem;
+use sim::rng::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
@@ -55,7 +55,7 @@ impl Parker {
 /// What the threads of one test share.
 struct World {
     q: Arc<RequestQueue<Lock>>,
-    disk: Arc<MemDisk>,
+    disk: Arc<SimDisk>,
     mem: Arc<Mem>,
     clock: AtomicU64,
     parkers: Arc<Vec<Parker>>,
@@ -82,7 +82,7 @@ impl Notify for Waker {
 impl World {
     fn new(seed: u64, behaviour: Behaviour, config: QueueConfig, threads: usize) -> Arc<World> {
         let mem = Arc::new(Mem::new(threads * (BLOCKS_PER_THREAD * BLOCK) as usize));
-        let disk = MemDisk::new(Behaviour { manual: true, record: false, ..behaviour }, mem.clone(), seed);
+        let disk = SimDisk::new(Behaviour { manual: true, record: false, ..behaviour }, mem.clone(), seed);
         let parkers: Arc<Vec<Parker>> = Arc::new((0..threads).map(|_| Parker::default()).collect());
         let q = RequestQueue::new(disk.clone(), config, Box::new(Waker(parkers.clone()))).expect("good settings");
         Arc::new(World {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a disk may contain, told only by what was submitted and how it ended.
 //!
-//! Needs: no two bios in flight overlap unless both read ([`Model::lock`]). A write that failed may or may not have
+//! Needs: no two bios in flight overlap unless both read ([`Contents::lock`]). A write that failed may or may not have
 //! happened. What must survive a crash: everything acknowledged before the submission of a flush that succeeded, and
 //! every FUA write that succeeded; anything written later may or may not.
 
@@ -20,7 +20,8 @@ struct Cell {
     writer: bool,
 }
 
-pub struct Model {
+/// The checker.
+pub struct Contents {
     cells: Vec<Cell>,
     acks: u64,
     volatile: bool,
@@ -37,11 +38,11 @@ pub struct Held {
     since: u64,
 }
 
-impl Model {
+impl Contents {
     /// A zeroed disk; `volatile`: it has a write cache.
-    pub fn new(capacity: u64, volatile: bool) -> Model {
+    pub fn new(capacity: u64, volatile: bool) -> Contents {
         let cell = Cell { possible: vec![0], history: vec![(0, 0)], ..Cell::default() };
-        Model { cells: vec![cell; capacity as usize], acks: 0, volatile }
+        Contents { cells: vec![cell; capacity as usize], acks: 0, volatile }
     }
 
     fn range(&mut self, sector: u64, nr: u32) -> &mut [Cell] {

@@ -1,27 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Random I/O from several submitters on random stacks, checked against a model of the disk.
+//! One case: bios of all kinds from several submitters on a stack drawn from the seed, with settings changing on the way.
 //!
-//! Each case is one seed: it draws a stack (CPUs, queues, depths, elevator, limits, faults), runs bios of all kinds
-//! through it with settings changing on the way, and checks that everything accepted ends exactly once, that data and
-//! counters are right, that what was acknowledged as durable survives a crash, and that nobody waits for ever.
-//! A failure prints its seed; `MQBLK_SEED=n cargo test -p blk --test core_random` runs that one alone, `MQBLK_CASES=n`
-//! more of them.
+//! Checked: everything accepted ends exactly once, at the submitter it came from; data and counters are right; what was
+//! acknowledged as durable survives a crash; nobody waits for ever. A violation is a panic that says which; whoever runs
+//! the case turns it into a failure with its seed (see `swarm`).
 
-mod common;
-
+use super::{CAPACITY, Report, stack};
+use crate::contents::{Contents, Held};
+use crate::disk::{Behaviour, Plant};
+use crate::rig::{MEM_SECTORS, Rig};
+use crate::rng::Rng;
+use crate::trace::Trace;
 use blk::bio::{Bio, DataRef, IoPrio, IoPrioClass, Op, OpFlags};
-use blk::cpumap::CpuTopology;
 use blk::id::Sector;
-use blk::limits::Limits;
-use blk::settings::{Mode, QueueConfig};
 use blk::status::BlkStatus;
 use blk::submitter::{Done, SubmitError};
-use common::Rng;
-use common::memdisk::Behaviour;
-use common::model::{Held, Model};
-use common::rig::{MEM_SECTORS, Rig};
 
-const CAPACITY: u64 = 4096;
 /// Sectors of the largest bio.
 const MAX_BIO: u64 = 512;
 /// Bios in flight per case: each has its own piece of memory.
@@ -35,11 +29,12 @@ struct Op1 {
     submitter: usize,
 }
 
-struct Case {
+/// See the module's text.
+pub(super) struct Case {
     seed: u64,
     rng: Rng,
     rig: Rig,
-    model: Model,
+    model: Contents,
     ops: Vec<Option<Op1>>,
     free: Vec<usize>,
     next_sector: u64,
@@ -52,100 +47,32 @@ struct Case {
     sectors: [u64; Op::COUNT],
     ended: u64,
     accepted: u64,
-}
-
-fn draw_limits(rng: &mut Rng) -> Limits {
-    let lbs = rng.pick(&[512, 512, 512, 1024, 4096]);
-    let lb = lbs >> 9;
-    let max = lb * rng.pick(&[1, 2, 4, 7, 16, 33, 128]);
-    let cache = rng.below(3) > 0;
-    Limits {
-        logical_block_size: lbs,
-        physical_block_size: lbs * rng.pick(&[1, 1, 2, 8]),
-        max_hw_sectors: max,
-        max_sectors: max,
-        chunk_sectors: lb * rng.pick(&[0, 0, 4, 16, 64]),
-        max_segments: rng.pick(&[1, 2, 5, 128]),
-        max_segment_size: rng.pick(&[lbs, 2 * lbs + 512, 65536]).max(lbs),
-        max_discard_sectors: lb * rng.pick(&[0, 1, 8, 100]),
-        discard_granularity: rng.pick(&[0, lbs, 4 * lbs]),
-        max_write_zeroes_sectors: lb * rng.pick(&[0, 1, 8, 100]),
-        write_cache: cache,
-        fua: cache && rng.below(2) == 0,
-        read_only: false,
-        rotational: false,
-    }
-}
-
-fn draw_config(rng: &mut Rng) -> QueueConfig {
-    let cpus = rng.pick(&[1u16, 2, 3, 4, 8, 16, 64]);
-    let topology = match rng.below(3) {
-        0 if cpus >= 4 => CpuTopology::symmetric(2, cpus / 4, 2),
-        _ => CpuTopology::uniform(cpus),
-    };
-    let cpus = topology.nr_cpus;
-    let mut c = QueueConfig { topology, ..QueueConfig::default() };
-    if rng.below(4) == 0 {
-        c.mode = Mode::Sq;
-        c.scheduler = rng.pick(&[None, Some("noop"), Some("deadline")]).map(String::from);
-        c.nr_requests = rng.pick(&[None, Some(4), Some(9), Some(32)]);
-    } else {
-        c.nr_hw_queues = Some(1 + rng.below(u64::from(cpus)) as u16);
-        c.nr_read_queues = if rng.below(3) == 0 { 1 + rng.below(u64::from(cpus)) as u16 } else { 0 };
-        c.nr_poll_queues = if rng.below(3) == 0 { 1 + rng.below(u64::from(cpus)) as u16 } else { 0 };
-        c.scheduler = rng.pick(&[None, Some("none"), Some("mq-deadline")]).map(String::from);
-    }
-    c.queue_depth = rng.pick(&[1, 1, 2, 3, 4, 8, 31, 64, 256, 1024]);
-    c.reserved_tags = if rng.below(3) == 0 { rng.below(u64::from(c.queue_depth.min(4))) as u32 } else { 0 };
-    if c.mode == Mode::Sq {
-        c.reserved_tags = 0;
-    }
-    if c.mode == Mode::Mq && rng.below(3) == 0 {
-        // Above the depth only an elevator may go; 2..4 are raised by `set`, so drawn here from 4 on.
-        let n = if c.scheduler.as_deref() == Some("mq-deadline") { 4 + rng.below(60) as u32 } else { c.queue_depth };
-        c.nr_requests = Some(n).filter(|n| *n > c.reserved_tags && *n >= 4);
-        // Without an explicit scheduler the rule depends on the default; leave that to the directed tests.
-        if c.scheduler.is_none() {
-            c.nr_requests = None;
-        }
-    }
-    c.nomerges = rng.below(3) as u8;
-    c.rq_affinity = rng.below(3) as u8;
-    c.bios_per_submitter = rng.pick(&[1, 2, 3, 8, 32, 128]);
-    c
-}
-
-fn draw_behaviour(rng: &mut Rng, faults: bool) -> Behaviour {
-    let busy = rng.below(2) == 0;
-    Behaviour {
-        limits: draw_limits(rng),
-        capacity: CAPACITY,
-        resource: if busy { rng.pick(&[0, 50, 300]) } else { 0 },
-        dev_resource: if busy { rng.pick(&[0, 50, 500]) } else { 0 },
-        issue_error: if faults { 60 } else { 0 },
-        complete_error: if faults { 60 } else { 0 },
-        give_back: if faults { 100 } else { 0 },
-        at_once: rng.pick(&[0, 0, 300, 1000]),
-        device_cap: rng.pick(&[usize::MAX, usize::MAX, 1, 3]),
-        max_delay_ns: rng.pick(&[1, 1000, 1_000_000]),
-        manual: false,
-        record: true,
-    }
+    errors: u64,
+    trace: Trace,
 }
 
 impl Case {
-    fn new(seed: u64) -> Case {
+    /// Draws the case of a seed.
+    pub(super) fn new(seed: u64, plant: Option<Plant>, trace: Trace) -> Case {
         let mut rng = Rng::new(seed);
         let faults = rng.below(4) == 0;
-        let behaviour = draw_behaviour(&mut rng, faults);
-        let config = draw_config(&mut rng);
+        let behaviour = Behaviour { plant, ..stack::draw_behaviour(&mut rng, faults) };
+        let config = stack::draw_config(&mut rng);
         let nr = config.topology.nr_cpus;
         let cpus: Vec<u16> = (0..1 + rng.below(6)).map(|_| rng.below(u64::from(nr)) as u16).collect();
         let volatile = behaviour.limits.write_cache;
+        trace.event(0, 'X', format_args!("{config:?} {behaviour:?} submitters on {cpus:?}"));
+        let rig = Rig::new(seed, behaviour, config, &cpus);
+        rig.disk.trace_to(trace.clone());
+        if plant == Some(Plant::LostWakeUp) {
+            rig.bell.lose_every(10);
+        }
         Case {
             seed,
-            rig: Rig::new(seed, behaviour, config, &cpus),
-            model: Model::new(CAPACITY, volatile),
+            rig,
+            trace,
+            errors: 0,
+            model: Contents::new(CAPACITY, volatile),
             ops: (0..AREAS).map(|_| None).collect(),
             free: (0..AREAS).rev().collect(),
             next_sector: 0,
@@ -248,6 +175,9 @@ impl Case {
         match self.rig.try_submit(s, bio) {
             Ok(()) => {
                 self.accepted += 1;
+                let Bio { op, sector, nr_sectors, flags, .. } = bio;
+                let what = format_args!("submitter {s} #{area} {op:?} {}+{nr_sectors} {flags:?}", sector.0);
+                self.trace.event(self.rig.now, 'Q', what);
                 self.next_sector = bio.sector.0 + u64::from(bio.nr_sectors);
                 let since = self.model.flush_point();
                 self.ops[area] = Some(Op1 { bio, held, since, submitter: s });
@@ -275,6 +205,8 @@ impl Case {
         let op = self.ops[area].take().unwrap_or_else(|| panic!("{d:?} ended twice"));
         assert_eq!((op.submitter, op.bio.op), (s, d.op), "{d:?} came back to the wrong submitter");
         self.ended += 1;
+        self.errors += u64::from(!d.status.is_ok());
+        self.trace.event(self.rig.now, 'E', format_args!("submitter {s} #{area} {:?}", d.status));
         self.free.push(area);
         let (seed, bio) = (self.seed, op.bio);
         let base = area as u64 * MAX_BIO;
@@ -351,7 +283,8 @@ impl Case {
         self.submit_one(s);
         self.rig.drain();
         self.submit_one(s);
-        let new = draw_config(&mut self.rng);
+        let new = stack::draw_config(&mut self.rng);
+        self.trace.event(self.rig.now, 'X', format_args!("{new:?}"));
         let mut rng = self.rng.clone();
         let r = self.rig.q.rebuild(|c| {
             let cpus = c.topology.nr_cpus;
@@ -387,7 +320,8 @@ impl Case {
         self.rig.q.unquiesce();
     }
 
-    fn run(mut self) {
+    /// Safety first, with faults; then liveness: with no new fault everything that waits has to end.
+    pub(super) fn run(mut self) -> Report {
         let rounds = 30 + self.rng.below(60);
         for _ in 0..rounds {
             match self.rng.below(40) {
@@ -396,6 +330,9 @@ impl Case {
                 _ => self.some_io(),
             }
         }
+        self.rig.disk.behave(|b| {
+            (b.resource, b.dev_resource, b.issue_error, b.complete_error, b.give_back) = (0, 0, 0, 0, 0);
+        });
         self.rig.run(400_000);
         self.collect();
         assert_eq!(self.ended, self.accepted, "bios are stuck\n{}", self.rig.describe());
@@ -406,6 +343,15 @@ impl Case {
         self.check_counters();
         disk.crash();
         self.model.check_survivors(|s| disk.content(s));
+        Report {
+            seed: self.seed,
+            bios: self.accepted,
+            requests: disk.issues().len() as u64,
+            errors: self.errors,
+            virtual_ns: self.rig.now - crate::rig::START_NS,
+            events: self.trace.events(),
+            hash: self.trace.hash(),
+        }
     }
 
     fn check_counters(&self) {
@@ -431,27 +377,5 @@ impl Case {
         }
         assert_eq!(stats.op(Op::Flush).ios, issues.iter().filter(|i| i.op == Op::Flush).count() as u64);
         assert_eq!(stats.errors, 0);
-    }
-}
-
-/// Runs a case; a panic in it is passed on with the seed.
-fn run_seed(seed: u64) {
-    let r = std::panic::catch_unwind(|| Case::new(seed).run());
-    if let Err(e) = r {
-        eprintln!("case failed; MQBLK_SEED={seed} cargo test -p blk --test core_random runs it alone");
-        std::panic::resume_unwind(e);
-    }
-}
-
-/// The number in an environment variable.
-fn env(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|v| v.parse().unwrap_or_else(|_| panic!("{name}={v}: must be a number")))
-}
-
-#[test]
-fn random_stacks_keep_data_order_and_counts() {
-    match env("MQBLK_SEED") {
-        Some(seed) => run_seed(seed),
-        None => (0..env("MQBLK_CASES").unwrap_or(800)).for_each(run_seed),
     }
 }

@@ -6,8 +6,10 @@
 //! asks for. So a wake-up the core forgets is a rig that stands still with bios outstanding, and a test sees it at once
 //! instead of by luck.
 
-use super::memdisk::{Behaviour, MemDisk};
-use super::{Lock, Mem, Rng};
+use crate::Lock;
+use crate::disk::{Behaviour, SimDisk};
+use crate::mem::Mem;
+use crate::rng::Rng;
 use blk::bio::Bio;
 use blk::id::{CpuId, SubmitterId};
 use blk::queue::{Notify, RequestQueue};
@@ -21,11 +23,18 @@ use std::sync::{Arc, Mutex};
 pub struct Bell {
     rung: Vec<AtomicU64>,
     order: Mutex<Vec<usize>>,
+    /// Every so many-th notification is lost; 0 = none.
+    loses: AtomicU64,
 }
 
 impl Bell {
+    /// Nobody was notified.
     pub fn new() -> Arc<Bell> {
-        Arc::new(Bell { rung: (0..1024).map(|_| AtomicU64::new(0)).collect(), order: Mutex::default() })
+        Arc::new(Bell {
+            rung: (0..1024).map(|_| AtomicU64::new(0)).collect(),
+            order: Mutex::default(),
+            loses: AtomicU64::new(0),
+        })
     }
 
     /// Times `id` was notified since the last call.
@@ -33,6 +42,12 @@ impl Bell {
         self.rung[id.index()].swap(0, Ordering::AcqRel)
     }
 
+    /// Loses every `nth` notification from now on: a bug planted to see whether it is found.
+    pub fn lose_every(&self, nth: u64) {
+        self.loses.store(nth, Ordering::Release);
+    }
+
+    /// Whether `id` was notified since [`Bell::take`].
     pub fn is_rung(&self, id: SubmitterId) -> bool {
         self.rung[id.index()].load(Ordering::Acquire) > 0
     }
@@ -47,22 +62,36 @@ struct Ringer(Arc<Bell>);
 
 impl Notify for Ringer {
     fn notify(&self, submitter: SubmitterId) {
-        self.0.rung[submitter.index()].fetch_add(1, Ordering::AcqRel);
-        self.0.order.lock().expect("no test panics here").push(submitter.index());
+        let mut order = self.0.order.lock().expect("no test panics here");
+        order.push(submitter.index());
+        let loses = self.0.loses.load(Ordering::Acquire);
+        if loses == 0 || !(order.len() as u64).is_multiple_of(loses) {
+            self.0.rung[submitter.index()].fetch_add(1, Ordering::AcqRel);
+        }
     }
 }
 
+/// See the module's text.
 pub struct Rig {
+    /// The disk under test.
     pub q: Arc<RequestQueue<Lock>>,
-    pub disk: Arc<MemDisk>,
+    /// What is below it.
+    pub disk: Arc<SimDisk>,
+    /// Where data comes from and goes to.
     pub mem: Arc<Mem>,
+    /// Who was notified.
     pub bell: Arc<Bell>,
+    /// The submitters.
     pub subs: Vec<Submitter<Lock>>,
     /// What each submitter has reaped, in order.
     pub done: Vec<Vec<Done>>,
+    /// Virtual time in nanoseconds.
     pub now: u64,
     rng: Rng,
 }
+
+/// The time at which a rig starts.
+pub const START_NS: u64 = 1_000_000;
 
 /// Sectors of test memory.
 pub const MEM_SECTORS: usize = 1 << 17;
@@ -71,12 +100,12 @@ impl Rig {
     /// A disk with submitters on `cpus`.
     pub fn try_new(seed: u64, behaviour: Behaviour, config: QueueConfig, cpus: &[u16]) -> Result<Rig, SettingError> {
         let mem = Arc::new(Mem::new(MEM_SECTORS));
-        let disk = MemDisk::new(behaviour, mem.clone(), seed);
+        let disk = SimDisk::new(behaviour, mem.clone(), seed);
         let bell = Bell::new();
         let q = RequestQueue::<Lock>::new(disk.clone(), config, Box::new(Ringer(bell.clone())))?;
         let subs = cpus.iter().map(|c| q.submitter(CpuId::new(u32::from(*c))).expect("a free submitter")).collect();
         let done = cpus.iter().map(|_| Vec::new()).collect();
-        Ok(Rig { q, disk, mem, bell, subs, done, now: 1_000_000, rng: Rng::new(seed ^ 0x816) })
+        Ok(Rig { q, disk, mem, bell, subs, done, now: START_NS, rng: Rng::new(seed ^ 0x816) })
     }
 
     /// As [`Rig::try_new`], of settings that are right.
@@ -84,23 +113,28 @@ impl Rig {
         Rig::try_new(seed, behaviour, config, cpus).unwrap_or_else(|e| panic!("seed {seed}: {e}"))
     }
 
+    /// Virtual time as the core takes it.
     pub fn t(&self) -> Instant {
         Instant::from_ns(self.now)
     }
 
+    /// Submits through submitter `s`. Panics when it has no free bio slot.
     pub fn submit(&mut self, s: usize, bio: Bio) {
         self.try_submit(s, bio).expect("a free bio slot");
     }
 
+    /// As [`Rig::submit`], with its error.
     pub fn try_submit(&mut self, s: usize, bio: Bio) -> Result<(), SubmitError> {
         let t = self.t();
         self.subs[s].submit(&bio, t)
     }
 
+    /// Opens the plug of a submitter.
     pub fn plug(&mut self, s: usize, nr_ios: u32) {
         self.subs[s].start_plug(nr_ios);
     }
 
+    /// Closes it.
     pub fn unplug(&mut self, s: usize) {
         let t = self.t();
         self.subs[s].finish_plug(t);
@@ -209,6 +243,7 @@ impl Rig {
         assert_eq!(self.disk.in_flight(), 0);
     }
 
+    /// The state of everything, for a failure.
     pub fn describe(&self) -> String {
         let mut text = format!("now {}, next_timer {:?}\n", self.now, self.q.next_timer());
         for s in &self.subs {

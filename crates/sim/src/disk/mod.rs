@@ -1,29 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A disk for tests: keeps one word per sector, has a volatile cache, answers and completes as a seed or the test says.
+//! The simulated disk: keeps one word per sector, has a volatile cache, answers and completes as a seed or the test says.
+//!
+//! # Faults
+//! Each is drawn per request from the seed, or scripted by a test. What the layer above may make of it stands behind it.
+//!
+//! | fault | what happens | what must hold |
+//! |---|---|---|
+//! | RESOURCE, DEV_RESOURCE | the device takes no more for now | nobody waits for ever; order of dispatch is kept |
+//! | issue error | refused with a status | the bio ends with it, its pieces' data is old or new |
+//! | transient or medium error | accepted, completes with a status | as above; a failed write may have happened |
+//! | given back | accepted, returned unfinished, at once or later | it is issued again, once |
+//! | ended at once | done before the issuing call returns | as any completion |
+//! | latency spike | a completion comes up to 50 times later | other requests pass |
+//! | power loss | of what the volatile cache holds each sector is kept or lost by itself, in any version since the last flush | what was acknowledged as durable survives |
 //!
 //! Guarantees: every rule of the driver contract that the core could break is asserted here (tags in range and used
 //! once, limits, FUA only where supported, segments that add up). It keeps the promises it makes: DEV_RESOURCE only
 //! with a request of the device in flight. A write lands in the cache when it is issued or when it completes; a flush
 //! makes durable what had *completed* when the flush was issued, nothing more; FUA is durable at once.
 
-use super::{Mem, Rng};
+mod driver;
+mod media;
+pub mod service;
+
+use crate::mem::Mem;
+use crate::rng::Rng;
+use crate::trace::Trace;
 use blk::bio::{Op, OpFlags};
-use blk::driver::{Completions, Driver, InFlight, RqBatch, RqRef};
-use blk::id::{HctxId, Sector};
+use blk::driver::{InFlight, RqRef};
 use blk::limits::Limits;
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::{Duration, Instant};
-use std::collections::{BTreeMap, VecDeque};
+use media::Media;
+use service::{Device, Service};
+use std::collections::VecDeque;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
+
+/// A bug planted to see whether the checks find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plant {
+    /// One request in fifty is never completed.
+    LostCompletion,
+    /// A flush is acknowledged and does nothing.
+    LyingFlush,
+    /// A write with FUA is acknowledged from the cache.
+    LyingFua,
+    /// One write in fifty changes another sector than it should.
+    Misplaced,
+    /// One notification in ten is lost on its way.
+    LostWakeUp,
+}
 
 /// How the disk behaves.
 #[derive(Clone, Debug)]
 pub struct Behaviour {
+    /// What the disk says it can take.
     pub limits: Limits,
+    /// Sectors.
     pub capacity: u64,
     /// Of a thousand requests, how many are answered so at issue.
     pub resource: u32,
+    /// As `resource`, with DEV_RESOURCE, while something is in flight.
     pub dev_resource: u32,
+    /// As `resource`, with an error.
     pub issue_error: u32,
     /// Of a thousand accepted requests, how many complete with an error.
     pub complete_error: u32,
@@ -33,12 +73,14 @@ pub struct Behaviour {
     pub at_once: u32,
     /// Most requests in flight device-wide; one more is answered DEV_RESOURCE.
     pub device_cap: usize,
-    /// A request completes 1..=`max_delay_ns` after its issue, one in sixteen up to 50 times later.
-    pub max_delay_ns: u64,
-    /// Requests complete only when the test calls [`MemDisk::release`].
+    /// How long requests take.
+    pub service: Service,
+    /// Requests complete only when the test calls [`SimDisk::release`].
     pub manual: bool,
     /// Keep a record of every accepted request.
     pub record: bool,
+    /// A bug of the disk; none in earnest.
+    pub plant: Option<Plant>,
 }
 
 impl Default for Behaviour {
@@ -57,9 +99,10 @@ impl Default for Behaviour {
             give_back: 0,
             at_once: 0,
             device_cap: usize::MAX,
-            max_delay_ns: 1000,
+            service: Service::Any { max_ns: 1000 },
             manual: false,
             record: true,
+            plant: None,
         }
     }
 }
@@ -76,29 +119,45 @@ pub enum Event {
 /// A request the disk accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issue {
+    /// Number of the request on this disk, from 0.
     pub n: usize,
+    /// Hardware queue.
     pub hctx: usize,
+    /// Its tag.
     pub tag: usize,
+    /// Operation.
     pub op: Op,
+    /// Modifiers.
     pub flags: OpFlags,
+    /// First sector.
     pub sector: u64,
+    /// Length in sectors.
     pub nr_sectors: u32,
     /// Bios in the chain, for operations with data.
     pub nr_bios: usize,
     /// Number of the `queue_rqs` call.
     pub batch: usize,
+    /// Virtual time of the call, nanoseconds.
     pub now: u64,
 }
 
 /// What a scripted disk answers about one request.
 #[derive(Clone, Copy, Debug)]
 pub enum Answer {
+    /// Accept.
     Accept,
+    /// Refuse with this status.
     Refuse(QueueRqStatus),
     /// Accept, and complete with this status.
     Fail(BlkStatus),
     /// Accept, and give it back unfinished after so many nanoseconds' delay; `None` = at once.
     GiveBack(Option<u64>),
+}
+
+impl fmt::Display for Issue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}+{}", self.op, self.sector, self.nr_sectors)
+    }
 }
 
 struct Pending {
@@ -116,13 +175,6 @@ struct Pending {
     completed_before: u64,
 }
 
-/// Contents: `cache` over `durable`. The cache has all contents of a sector since the last flush of it, oldest first,
-/// each with the number of completions after which a flush has to take it along.
-struct Media {
-    durable: BTreeMap<u64, u64>,
-    cache: BTreeMap<u64, Vec<(u64, u64)>>,
-}
-
 struct Inner {
     rng: Rng,
     behaviour: Behaviour,
@@ -133,6 +185,8 @@ struct Inner {
     in_flight: usize,
     completed: u64,
     media: Media,
+    device: Device,
+    trace: Trace,
     script: VecDeque<Answer>,
     events: Vec<Event>,
     issued: usize,
@@ -143,7 +197,8 @@ struct Inner {
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-pub struct MemDisk {
+/// The disk. Shared by the core and the test that made it.
+pub struct SimDisk {
     /// Run at the end of coming `queue_rqs` calls: what "another thread" does before the answer is seen.
     hooks: Mutex<VecDeque<Option<Hook>>>,
     limits: Limits,
@@ -154,9 +209,11 @@ pub struct MemDisk {
 
 const NEVER_SAFE: u64 = u64::MAX;
 
-impl MemDisk {
-    pub fn new(behaviour: Behaviour, mem: Arc<Mem>, seed: u64) -> Arc<MemDisk> {
-        Arc::new(MemDisk {
+impl SimDisk {
+    /// A disk of zeroes; data comes from and goes to `mem`.
+    pub fn new(behaviour: Behaviour, mem: Arc<Mem>, seed: u64) -> Arc<SimDisk> {
+        let device = Device::new(behaviour.service.clone());
+        Arc::new(SimDisk {
             hooks: Mutex::default(),
             limits: behaviour.limits,
             capacity: behaviour.capacity,
@@ -170,7 +227,9 @@ impl MemDisk {
                 pending: Vec::new(),
                 in_flight: 0,
                 completed: 0,
-                media: Media { durable: BTreeMap::new(), cache: BTreeMap::new() },
+                media: Media::default(),
+                device,
+                trace: Trace::default(),
                 script: VecDeque::new(),
                 events: Vec::new(),
                 issued: 0,
@@ -185,9 +244,14 @@ impl MemDisk {
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Changes the behaviour from now on (not the limits).
+    /// Changes the behaviour from now on (neither the limits nor the service times).
     pub fn behave(&self, f: impl FnOnce(&mut Behaviour)) {
         f(&mut self.inner().behaviour);
+    }
+
+    /// Tells of everything from now on.
+    pub fn trace_to(&self, trace: Trace) {
+        self.inner().trace = trace;
     }
 
     /// The next requests are answered so, one entry each; afterwards as the behaviour says.
@@ -220,6 +284,7 @@ impl MemDisk {
         chosen.map(|p| p.released = true).count()
     }
 
+    /// Lets all pending requests complete; how many those were.
     pub fn release_all(&self) -> usize {
         self.release(|_| true)
     }
@@ -231,10 +296,12 @@ impl MemDisk {
         all
     }
 
+    /// Requests accepted and not polled out.
     pub fn in_flight(&self) -> usize {
         self.inner().in_flight
     }
 
+    /// Everything that happened, if it is recorded.
     pub fn events(&self) -> Vec<Event> {
         self.inner().events.clone()
     }
@@ -267,7 +334,7 @@ impl MemDisk {
         if i.behaviour.manual {
             return None;
         }
-        i.pending.iter().flatten().map(|p| p.due).min()
+        i.pending.iter().flatten().map(|p| p.due).filter(|due| *due != u64::MAX).min()
     }
 
     /// Present content of a sector.
@@ -279,7 +346,8 @@ impl MemDisk {
     pub fn crash(&self) {
         let mut i = self.inner();
         assert_eq!(i.in_flight, 0, "crash is modelled with nothing in flight");
-        i.media.cache.clear();
+        let i = &mut *i;
+        i.media.crash(&mut i.rng);
     }
 
     /// What is in flight, for a dump.
@@ -296,34 +364,6 @@ impl MemDisk {
 impl Pending {
     fn is_due(&self, manual: bool, now: u64) -> bool {
         if manual { self.released } else { self.due <= now }
-    }
-}
-
-impl Media {
-    fn read(&self, sector: u64) -> u64 {
-        let cached = self.cache.get(&sector).and_then(|list| list.last()).map(|(v, _)| *v);
-        cached.or_else(|| self.durable.get(&sector).copied()).unwrap_or(0)
-    }
-
-    fn write(&mut self, sector: u64, v: u64, durable: bool, safe_after: u64) {
-        if durable {
-            self.cache.remove(&sector);
-            self.durable.insert(sector, v);
-        } else {
-            self.cache.entry(sector).or_default().push((v, safe_after));
-        }
-    }
-
-    /// Everything that had completed by `completed` becomes durable.
-    fn flush(&mut self, completed: u64) {
-        let durable = &mut self.durable;
-        self.cache.retain(|sector, list| {
-            if let Some(last) = list.iter().rposition(|(_, safe_after)| *safe_after <= completed) {
-                durable.insert(*sector, list[last].0);
-                list.drain(..=last);
-            }
-            !list.is_empty()
-        });
     }
 }
 
@@ -371,15 +411,19 @@ impl Inner {
         }
     }
 
-    fn delay(&mut self) -> u64 {
-        let d = 1 + self.rng.below(self.behaviour.max_delay_ns);
-        if self.rng.below(16) == 0 { d * (1 + self.rng.below(50)) } else { d }
+    /// When a request will be done.
+    fn due(&mut self, issue: &Issue, capacity: u64) -> u64 {
+        self.device.done_at(&mut self.rng, capacity, issue.now, issue.op, issue.sector, issue.nr_sectors)
     }
 
     /// The effect of a request on contents and memory.
     fn execute(&mut self, mem: &Mem, p: &Pending, limits: &Limits, safe_after: u64) {
-        let durable = !limits.write_cache || p.issue.flags.contains(OpFlags::FUA);
+        let plant = self.behaviour.plant;
+        let durable = !limits.write_cache || p.issue.flags.contains(OpFlags::FUA) && plant != Some(Plant::LyingFua);
         let mut sector = p.issue.sector;
+        if plant == Some(Plant::Misplaced) && p.issue.op == Op::Write && p.issue.n % 50 == 49 {
+            sector = sector.saturating_sub(1);
+        }
         match p.issue.op {
             Op::Read => {
                 for at in p.segs.iter().flat_map(|(at, n)| *at..*at + u64::from(*n)) {
@@ -398,6 +442,7 @@ impl Inner {
                     self.media.write(s, 0, durable, safe_after);
                 }
             }
+            Op::Flush if plant == Some(Plant::LyingFlush) => {}
             Op::Flush => self.media.flush(p.completed_before),
         }
     }
@@ -412,9 +457,7 @@ impl Inner {
             } else if p.issue.op.is_write() {
                 // It is in the cache already; from now on a flush takes it along.
                 let end = p.issue.sector + u64::from(p.issue.nr_sectors);
-                for (_, list) in self.media.cache.range_mut(p.issue.sector..end) {
-                    list.last_mut().expect("a list in the cache has entries").1 = safe_after;
-                }
+                self.media.acknowledge(p.issue.sector..end, safe_after);
             }
         } else if !p.landed && self.rng.below(2) == 0 && p.issue.op != Op::Flush {
             // A failed write may have changed the medium all the same.
@@ -422,160 +465,6 @@ impl Inner {
         }
         if self.behaviour.record {
             self.events.push(Event::Done(p.issue.n));
-        }
-    }
-}
-
-fn check_limits(l: &Limits, capacity: u64, rq: &RqRef<'_>, segs: &[(u64, u32)]) {
-    let (op, sector, nr) = (rq.op(), rq.sector().0, rq.nr_sectors());
-    let text = || format!("{op:?} {sector}+{nr}, {} segments", rq.nr_segments());
-    let max = match op {
-        Op::Read | Op::Write => l.max_sectors,
-        Op::Discard => l.max_discard_sectors,
-        Op::WriteZeroes => l.max_write_zeroes_sectors,
-        Op::Flush => 0,
-    };
-    assert!(nr <= max, "{}: above the limit {max}", text());
-    assert!((nr == 0) == (op == Op::Flush), "{}: length", text());
-    let lbs = u64::from(l.logical_block_sectors());
-    assert!(sector % lbs == 0 && u64::from(nr) % lbs == 0, "{}: not aligned", text());
-    assert!(sector + u64::from(nr) <= capacity, "{}: past the end", text());
-    if l.chunk_sectors > 0 && matches!(op, Op::Read | Op::Write | Op::WriteZeroes) {
-        let chunk = u64::from(l.chunk_sectors);
-        assert_eq!(sector / chunk, (sector + u64::from(nr) - 1) / chunk, "{}: crosses a chunk", text());
-    }
-    assert!(!rq.flags().contains(OpFlags::PREFLUSH), "{}: PREFLUSH reached the driver", text());
-    assert!(!rq.flags().contains(OpFlags::FUA) || l.fua, "{}: FUA reached a driver without it", text());
-    assert!(op != Op::Flush || l.write_cache, "flush reached a driver without a cache");
-    if op.has_data() {
-        let sum: u32 = segs.iter().map(|(_, n)| *n).sum();
-        assert_eq!(sum, nr, "{}: segments do not add up", text());
-        let phys: u32 = segs.iter().map(|(_, n)| (*n << 9).div_ceil(l.max_segment_size)).sum();
-        assert_eq!(phys, u32::from(rq.nr_segments()), "{}: nr_segments is wrong", text());
-        assert!(rq.nr_segments() <= l.max_segments, "{}: too many segments", text());
-    } else {
-        assert!(segs.is_empty(), "{}: data where none belongs", text());
-    }
-}
-
-impl Driver for MemDisk {
-    fn name(&self) -> &'static str {
-        "memdisk"
-    }
-
-    fn limits(&self) -> Limits {
-        self.limits
-    }
-
-    fn capacity(&self) -> Sector {
-        Sector(self.capacity)
-    }
-
-    fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {
-        let mut i = self.inner();
-        assert_eq!(i.in_flight, 0, "started with requests in flight");
-        if i.refuse_starts > 0 {
-            i.refuse_starts -= 1;
-            return Err("no vectors left".into());
-        }
-        i.starts += 1;
-        i.started = (nr_hw_queues, queue_depth);
-        i.pending = (0..nr_hw_queues).map(|_| Vec::with_capacity(queue_depth as usize)).collect();
-        Ok(())
-    }
-
-    fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
-        let mut guard = self.inner();
-        let i = &mut *guard;
-        let hctx = batch.hctx().index();
-        assert!(hctx < usize::from(i.started.0), "hctx {hctx} of {} used", i.started.0);
-        assert!(batch.remaining() > 0, "empty batch");
-        i.batches += 1;
-        let status = loop {
-            let Some(rq) = batch.front() else { break QueueRqStatus::Queued };
-            let segs: Vec<(u64, u32)> = rq.segments().map(|s| (s.data.offset() >> 9, s.len_bytes >> 9)).collect();
-            check_limits(&self.limits, self.capacity, &rq, &segs);
-            let mut back = None;
-            let status = match i.answer() {
-                Answer::Accept => BlkStatus::Ok,
-                Answer::GiveBack(delay) => {
-                    back = Some(delay.map(Duration::from_ns));
-                    BlkStatus::Ok
-                }
-                Answer::Fail(s) => s,
-                Answer::Refuse(s) => break s,
-            };
-            let tag = rq.tag().index();
-            assert!(tag < i.started.1 as usize, "tag {tag} with a depth of {}", i.started.1);
-            assert!(i.pending[hctx].iter().all(|p| p.issue.tag != tag), "tag {tag} of hctx {hctx} in use");
-            let issue = i.issue_of(&rq, hctx, now);
-            i.issued += 1;
-            i.in_flight += 1;
-            if i.behaviour.record {
-                i.events.push(Event::Issue(issue.clone()));
-            }
-            let at_once = back.is_none() && i.behaviour.at_once > 0 && i.rng.per_mille(i.behaviour.at_once);
-            let mut p = Pending {
-                rq: None,
-                issue,
-                segs,
-                landed: false,
-                due: now.as_ns() + i.delay(),
-                released: false,
-                status,
-                back,
-                completed_before: i.completed,
-            };
-            if status.is_ok() && back.is_none() && p.issue.op.is_write() && i.rng.below(2) == 0 {
-                i.execute(&self.mem, &p, &self.limits, NEVER_SAFE);
-                p.landed = true;
-            }
-            if at_once {
-                i.complete(&self.mem, &self.limits, &p);
-                batch.end(status);
-            } else {
-                let rq = batch.accept();
-                assert_eq!(rq.tag().index(), tag);
-                p.rq = Some(rq);
-                i.pending[hctx].push(p);
-            }
-        };
-        if i.behaviour.record {
-            i.calls.push(status);
-        }
-        drop(guard);
-        let hook = self.hooks.lock().expect("no test panics here").pop_front().flatten();
-        if let Some(hook) = hook {
-            hook();
-        }
-        status
-    }
-
-    fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
-        let mut guard = self.inner();
-        let i = &mut *guard;
-        let (h, manual) = (hctx.index(), i.behaviour.manual);
-        assert!(h < i.pending.len(), "hctx {h} of {} polled", i.pending.len());
-        i.polls += 1;
-        while done.room() > 0 {
-            let due = i.pending[h].iter().filter(|p| p.is_due(manual, now.as_ns())).count();
-            if due == 0 {
-                return;
-            }
-            let chosen = i.rng.below(due as u64) as usize;
-            let at = (0..i.pending[h].len())
-                .filter(|k| i.pending[h][*k].is_due(manual, now.as_ns()))
-                .nth(chosen)
-                .expect("counted");
-            let mut p = i.pending[h].remove(at);
-            let rq = p.rq.take().expect("pending requests are in flight");
-            if let Some(delay) = p.back {
-                i.in_flight -= 1;
-                done.requeue(rq, delay);
-                continue;
-            }
-            i.complete(&self.mem, &self.limits, &p);
-            done.push(rq, p.status);
         }
     }
 }

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The simulated disk as a driver: takes requests, checks that the core keeps every rule it owes a driver, and completes
+//! them when their time has come, in an order the seed chooses among those that are due.
+
+use super::{Answer, Event, NEVER_SAFE, Pending, Plant, SimDisk};
+use blk::bio::{Op, OpFlags};
+use blk::driver::{Completions, Driver, RqBatch, RqRef};
+use blk::id::{HctxId, Sector};
+use blk::limits::Limits;
+use blk::status::{BlkStatus, QueueRqStatus};
+use blk::time::{Duration, Instant};
+
+impl Driver for SimDisk {
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn capacity(&self) -> Sector {
+        Sector(self.capacity)
+    }
+
+    fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {
+        let mut i = self.inner();
+        assert_eq!(i.in_flight, 0, "started with requests in flight");
+        if i.refuse_starts > 0 {
+            i.refuse_starts -= 1;
+            return Err("no vectors left".into());
+        }
+        i.starts += 1;
+        i.started = (nr_hw_queues, queue_depth);
+        i.pending = (0..nr_hw_queues).map(|_| Vec::with_capacity(queue_depth as usize)).collect();
+        Ok(())
+    }
+
+    fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
+        let mut guard = self.inner();
+        let i = &mut *guard;
+        let hctx = batch.hctx().index();
+        assert!(hctx < usize::from(i.started.0), "hctx {hctx} of {} used", i.started.0);
+        assert!(batch.remaining() > 0, "empty batch");
+        i.batches += 1;
+        let status = loop {
+            let Some(rq) = batch.front() else { break QueueRqStatus::Queued };
+            let segs: Vec<(u64, u32)> = rq.segments().map(|s| (s.data.offset() >> 9, s.len_bytes >> 9)).collect();
+            check_limits(&self.limits, self.capacity, &rq, &segs);
+            let mut back = None;
+            let status = match i.answer() {
+                Answer::Accept => BlkStatus::Ok,
+                Answer::GiveBack(delay) => {
+                    back = Some(delay.map(Duration::from_ns));
+                    BlkStatus::Ok
+                }
+                Answer::Fail(s) => s,
+                Answer::Refuse(s) => {
+                    i.trace.event(now.as_ns(), 'B', format_args!("hctx {hctx} {s:?}"));
+                    break s;
+                }
+            };
+            let tag = rq.tag().index();
+            assert!(tag < i.started.1 as usize, "tag {tag} with a depth of {}", i.started.1);
+            assert!(i.pending[hctx].iter().all(|p| p.issue.tag != tag), "tag {tag} of hctx {hctx} in use");
+            let issue = i.issue_of(&rq, hctx, now);
+            let due = i.due(&issue, self.capacity);
+            i.trace.event(now.as_ns(), 'D', format_args!("hctx {hctx} tag {tag} {issue}"));
+            i.issued += 1;
+            i.in_flight += 1;
+            if i.behaviour.record {
+                i.events.push(Event::Issue(issue.clone()));
+            }
+            let lost = i.behaviour.plant == Some(Plant::LostCompletion) && issue.n % 50 == 49;
+            let due = if lost { u64::MAX } else { due };
+            let at_once = !lost && back.is_none() && i.behaviour.at_once > 0 && i.rng.per_mille(i.behaviour.at_once);
+            let mut p = Pending {
+                rq: None,
+                issue,
+                segs,
+                landed: false,
+                due,
+                released: false,
+                status,
+                back,
+                completed_before: i.completed,
+            };
+            if status.is_ok() && back.is_none() && p.issue.op.is_write() && i.rng.below(2) == 0 {
+                i.execute(&self.mem, &p, &self.limits, NEVER_SAFE);
+                p.landed = true;
+            }
+            if at_once {
+                i.complete(&self.mem, &self.limits, &p);
+                i.trace.event(now.as_ns(), 'C', format_args!("hctx {hctx} tag {tag} {status:?} at once"));
+                batch.end(status);
+            } else {
+                let rq = batch.accept();
+                assert_eq!(rq.tag().index(), tag);
+                p.rq = Some(rq);
+                i.pending[hctx].push(p);
+            }
+        };
+        if i.behaviour.record {
+            i.calls.push(status);
+        }
+        drop(guard);
+        let hook = self.hooks.lock().expect("no test panics here").pop_front().flatten();
+        if let Some(hook) = hook {
+            hook();
+        }
+        status
+    }
+
+    fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
+        let mut guard = self.inner();
+        let i = &mut *guard;
+        let (h, manual) = (hctx.index(), i.behaviour.manual);
+        assert!(h < i.pending.len(), "hctx {h} of {} polled", i.pending.len());
+        i.polls += 1;
+        while done.room() > 0 {
+            let due = i.pending[h].iter().filter(|p| p.is_due(manual, now.as_ns())).count();
+            if due == 0 {
+                return;
+            }
+            let chosen = i.rng.below(due as u64) as usize;
+            let at = (0..i.pending[h].len())
+                .filter(|k| i.pending[h][*k].is_due(manual, now.as_ns()))
+                .nth(chosen)
+                .expect("counted");
+            let mut p = i.pending[h].remove(at);
+            let rq = p.rq.take().expect("pending requests are in flight");
+            if let Some(delay) = p.back {
+                i.in_flight -= 1;
+                i.trace.event(now.as_ns(), 'R', format_args!("hctx {h} tag {} {}", p.issue.tag, p.issue));
+                done.requeue(rq, delay);
+                continue;
+            }
+            i.complete(&self.mem, &self.limits, &p);
+            i.trace.event(now.as_ns(), 'C', format_args!("hctx {h} tag {} {:?}", p.issue.tag, p.status));
+            done.push(rq, p.status);
+        }
+    }
+}
+
+fn check_limits(l: &Limits, capacity: u64, rq: &RqRef<'_>, segs: &[(u64, u32)]) {
+    let (op, sector, nr) = (rq.op(), rq.sector().0, rq.nr_sectors());
+    let text = || format!("{op:?} {sector}+{nr}, {} segments", rq.nr_segments());
+    let max = match op {
+        Op::Read | Op::Write => l.max_sectors,
+        Op::Discard => l.max_discard_sectors,
+        Op::WriteZeroes => l.max_write_zeroes_sectors,
+        Op::Flush => 0,
+    };
+    assert!(nr <= max, "{}: above the limit {max}", text());
+    assert!((nr == 0) == (op == Op::Flush), "{}: length", text());
+    let lbs = u64::from(l.logical_block_sectors());
+    assert!(sector % lbs == 0 && u64::from(nr) % lbs == 0, "{}: not aligned", text());
+    assert!(sector + u64::from(nr) <= capacity, "{}: past the end", text());
+    if l.chunk_sectors > 0 && matches!(op, Op::Read | Op::Write | Op::WriteZeroes) {
+        let chunk = u64::from(l.chunk_sectors);
+        assert_eq!(sector / chunk, (sector + u64::from(nr) - 1) / chunk, "{}: crosses a chunk", text());
+    }
+    assert!(!rq.flags().contains(OpFlags::PREFLUSH), "{}: PREFLUSH reached the driver", text());
+    assert!(!rq.flags().contains(OpFlags::FUA) || l.fua, "{}: FUA reached a driver without it", text());
+    assert!(op != Op::Flush || l.write_cache, "flush reached a driver without a cache");
+    if op.has_data() {
+        let sum: u32 = segs.iter().map(|(_, n)| *n).sum();
+        assert_eq!(sum, nr, "{}: segments do not add up", text());
+        let phys: u32 = segs.iter().map(|(_, n)| (*n << 9).div_ceil(l.max_segment_size)).sum();
+        assert_eq!(phys, u32::from(rq.nr_segments()), "{}: nr_segments is wrong", text());
+        assert!(rq.nr_segments() <= l.max_segments, "{}: too many segments", text());
+    } else {
+        assert!(segs.is_empty(), "{}: data where none belongs", text());
+    }
+}

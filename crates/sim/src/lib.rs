@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The world in which the same block layer runs in virtual time, under faults that a seed chooses.
+//!
+//! Nothing here reads a clock, starts a thread or asks the host for anything: time is a number that jumps from event to
+//! event, and every choice comes from [`rng`]. So the same seed is the same run, byte for byte of its trace, and a
+//! failure is replayed by its number.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`rng`], [`mem`] | random numbers; memory that bios point into |
+//! | [`disk`] | the simulated disk: service times, volatile cache, crash, faults |
+//! | [`rig`] | submitters on virtual CPUs that run only when somebody has a reason to wake them |
+//! | [`contents`] | the checker of data: what a disk may contain, told only by what was submitted and how it ended |
+//! | [`trace`] | what happened, one line per event |
+//! | [`swarm`] | a whole case drawn from a seed, run and checked |
+
+pub mod rng;
+pub mod mem;
+pub mod disk;
+pub mod rig;
+pub mod contents;
+pub mod trace;
+pub mod swarm;
+
+/// The lock the block layer is run with. One thread runs a simulation, so it is never contended there.
+pub type Lock = parking_lot::RawMutex;

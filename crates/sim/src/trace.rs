@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What happened in a run, one line per event, in order of virtual time.
+//!
+//! Off it keeps only a count and a hash of what it would have said, so that two runs can be compared without keeping
+//! either. Letters are blktrace's where it has one: Q a bio was submitted, D a request was issued to the device, C the
+//! device completed it, E a bio ended; R a request was given back, B the device was busy, X a setting changed.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+#[derive(Default)]
+struct Log {
+    keep: bool,
+    lines: Vec<String>,
+    events: u64,
+    /// FNV-1a over all lines.
+    hash: u64,
+}
+
+/// A handle to the trace of a run; clones share it.
+#[derive(Clone, Default)]
+pub struct Trace(Arc<Mutex<Log>>);
+
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0100_0000_01b3;
+
+impl Trace {
+    /// An empty trace that keeps its lines if told so.
+    pub fn new(keep: bool) -> Trace {
+        Trace(Arc::new(Mutex::new(Log { keep, hash: FNV_OFFSET, ..Log::default() })))
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an event of virtual time `now` (nanoseconds).
+    pub fn event(&self, now: u64, letter: char, what: fmt::Arguments<'_>) {
+        let line = format!("{:>12}.{:03} {letter} {what}", now / 1000, now % 1000);
+        let mut log = self.log();
+        log.events += 1;
+        for byte in line.bytes().chain([b'\n']) {
+            log.hash = (log.hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
+        }
+        if log.keep {
+            log.lines.push(line);
+        }
+    }
+
+    /// Events so far.
+    pub fn events(&self) -> u64 {
+        self.log().events
+    }
+
+    /// A number that stands for everything in it.
+    pub fn hash(&self) -> u64 {
+        self.log().hash
+    }
+
+    /// The lines, if they were kept.
+    pub fn lines(&self) -> Vec<String> {
+        self.log().lines.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_stands_for_the_lines_whether_they_are_kept_or_not() {
+        let (kept, counted) = (Trace::new(true), Trace::new(false));
+        for t in [&kept, &counted] {
+            t.event(1_234_567, 'Q', format_args!("read {}+8", 16));
+        }
+        assert_eq!(kept.lines(), ["        1234.567 Q read 16+8"]);
+        assert!(counted.lines().is_empty());
+        assert_eq!((kept.hash(), kept.events()), (counted.hash(), 1));
+        counted.event(1_234_567, 'Q', format_args!("read 24+8"));
+        assert_ne!(kept.hash(), counted.hash());
+    }
+}
