@@ -224,7 +224,7 @@ fn a_driver_that_cannot_start_the_new_queues_is_given_the_old_ones_back() {
         Ok(())
     };
     let text = rig.rebuild(to_two).expect_err("refused").to_string();
-    assert_eq!(text, "driver 'memdisk' could not start 2 queues of depth 8: no vectors left");
+    assert_eq!(text, "driver 'sim' could not start 2 queues of depth 8: no vectors left");
     assert_eq!((rig.disk.starts(), rig.q.map().nr_hw_queues()), ((2, 1, 8), 1));
     rig.submit(1, read(1));
     rig.disk.release_all();

@@ -21,6 +21,7 @@ Examples:
   mqblk compare job.fio --a scheduler=none --b scheduler=mq-deadline --target /dev/nvme0n1
   mqblk inspect --set nr_hw_queues=2                   settings and CPU -> hctx map of a stack
   mqblk inspect --host sda                             what this host's kernel has set for sda
+  mqblk sim --seed 7                                   a simulated case, event by event
   mqblk cmdhelp iodepth                                what an option of a job file does here";
 
 const TARGETS: &str = "\
@@ -50,6 +51,8 @@ pub enum Command {
     Compare(CompareArgs),
     /// Show the settings of a stack and its CPU -> hctx map, or those of this host's disks
     Inspect(InspectArgs),
+    /// Run the block layer in simulation: random stacks, devices and faults from a seed, everything checked
+    Sim(SimArgs),
     /// List the options of job files, or explain one
     Cmdhelp(CmdhelpArgs),
 }
@@ -144,6 +147,20 @@ pub struct InspectArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `mqblk sim`.
+#[derive(Args, Debug)]
+pub struct SimArgs {
+    /// The case, or the first of several
+    #[arg(long, default_value_t = 0, value_name = "SEED")]
+    pub seed: u64,
+    /// How many cases, each with the next seed; one is shown event by event
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: u64,
+    /// Progress on standard error: auto = after two seconds, if it is a terminal
+    #[arg(long, value_enum, default_value_t = Eta::Auto, value_name = "WHEN")]
+    pub eta: Eta,
 }
 
 /// `mqblk cmdhelp`.

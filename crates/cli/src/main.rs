@@ -14,6 +14,7 @@ mod output;
 mod run;
 mod compare;
 mod inspect;
+mod sim;
 mod cmdhelp;
 
 use args::{Cli, Command};
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         Command::Run(typed) => run::Request::resolve(typed).and_then(run::Request::execute),
         Command::Compare(typed) => compare::Request::resolve(typed).and_then(compare::Request::execute),
         Command::Inspect(typed) => inspect::main(typed),
+        Command::Sim(typed) => sim::main(typed),
         Command::Cmdhelp(typed) => cmdhelp::main(typed),
     };
     status::exit_code(done)

@@ -3,7 +3,7 @@
 //!
 //! In the order a change meets them: [`tidy`] (rules a compiler does not check), [`ci`] (every
 //! check, with one closing count), [`packages`] (what Debian must provide for `cargo xtask test`),
-//! [`mod@bench`] (our figures beside fio's, in the same run).
+//! [`mod@bench`] (our figures beside fio's, in the same run), [`swarm`] (simulated cases by the million).
 //!
 //! Exit codes are those of `mqblk`: 0 ok, 1 a check failed or a goal was missed, 2 usage or
 //! operating error.
@@ -13,6 +13,7 @@ mod ci;
 mod packages;
 mod project;
 mod step;
+mod swarm;
 mod tidy;
 
 use std::process::ExitCode;
@@ -37,6 +38,8 @@ enum Command {
     Tidy,
     /// Measure mqblk and fio side by side and keep the raw figures under results/.
     Bench(bench::Options),
+    /// Run new cases of the simulation for some minutes.
+    Swarm(swarm::Options),
 }
 
 #[derive(Args)]
@@ -74,5 +77,6 @@ fn run(command: Command) -> Result<Outcome, String> {
         }
         Command::Tidy => tidy::run(&project),
         Command::Bench(options) => bench::run(&project, &options),
+        Command::Swarm(options) => swarm::run(&project, &options),
     }
 }

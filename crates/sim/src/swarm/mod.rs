@@ -21,7 +21,7 @@ const CAPACITY: u64 = 4096;
 /// What a case that held everything counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Its seed; of a sum, the last one.
+    /// Its seed; of a sum, the greatest.
     pub seed: u64,
     /// Bios accepted; each ended once.
     pub bios: u64,
@@ -40,14 +40,14 @@ pub struct Report {
 impl Report {
     /// Adds what another case counted.
     pub fn add(&mut self, other: &Report) {
-        self.seed = other.seed;
+        self.seed = self.seed.max(other.seed);
         self.bios += other.bios;
         self.requests += other.requests;
         self.errors += other.errors;
         self.virtual_ns += other.virtual_ns;
         self.events += other.events;
-        // Order matters, as it does in a trace.
-        self.hash = self.hash.rotate_left(5) ^ other.hash;
+        // The same whatever order cases ran in.
+        self.hash = self.hash.wrapping_add(other.hash);
     }
 }
 
