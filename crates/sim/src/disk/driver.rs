@@ -2,7 +2,7 @@
 //! The simulated disk as a driver: takes requests, checks that the core keeps every rule it owes a driver, and completes
 //! them when their time has come, in an order the seed chooses among those that are due.
 
-use super::{Answer, Event, NEVER_SAFE, Pending, Plant, SimDisk};
+use super::{Answer, Event, Inner, NEVER_SAFE, Pending, Plant, SimDisk};
 use blk::bio::{Op, OpFlags};
 use blk::driver::{Completions, Driver, RqBatch, RqRef};
 use blk::id::{HctxId, Sector};
@@ -60,45 +60,7 @@ impl Driver for SimDisk {
                     break s;
                 }
             };
-            let tag = rq.tag().index();
-            assert!(tag < i.started.1 as usize, "tag {tag} with a depth of {}", i.started.1);
-            assert!(i.pending[hctx].iter().all(|p| p.issue.tag != tag), "tag {tag} of hctx {hctx} in use");
-            let issue = i.issue_of(&rq, hctx, now);
-            let due = i.due(&issue, self.capacity);
-            i.trace.event(now.as_ns(), 'D', format_args!("hctx {hctx} tag {tag} {issue}"));
-            i.issued += 1;
-            i.in_flight += 1;
-            if i.behaviour.record {
-                i.events.push(Event::Issue(issue.clone()));
-            }
-            let lost = i.behaviour.plant == Some(Plant::LostCompletion) && issue.n % 50 == 49;
-            let due = if lost { u64::MAX } else { due };
-            let at_once = !lost && back.is_none() && i.behaviour.at_once > 0 && i.rng.per_mille(i.behaviour.at_once);
-            let mut p = Pending {
-                rq: None,
-                issue,
-                segs,
-                landed: false,
-                due,
-                released: false,
-                status,
-                back,
-                completed_before: i.completed,
-            };
-            if status.is_ok() && back.is_none() && p.issue.op.is_write() && i.rng.below(2) == 0 {
-                i.execute(&self.mem, &p, &self.limits, NEVER_SAFE);
-                p.landed = true;
-            }
-            if at_once {
-                i.complete(&self.mem, &self.limits, &p);
-                i.trace.event(now.as_ns(), 'C', format_args!("hctx {hctx} tag {tag} {status:?} at once"));
-                batch.end(status);
-            } else {
-                let rq = batch.accept();
-                assert_eq!(rq.tag().index(), tag);
-                p.rq = Some(rq);
-                i.pending[hctx].push(p);
-            }
+            i.accept(self, batch, segs, status, back, now);
         };
         if i.behaviour.record {
             i.calls.push(status);
@@ -138,6 +100,61 @@ impl Driver for SimDisk {
             i.complete(&self.mem, &self.limits, &p);
             i.trace.event(now.as_ns(), 'C', format_args!("hctx {h} tag {} {:?}", p.issue.tag, p.status));
             done.push(rq, p.status);
+        }
+    }
+}
+
+impl Inner {
+    /// Takes over the front request: it will be given back if `back` says so, else completed with `status`.
+    fn accept(
+        &mut self,
+        disk: &SimDisk,
+        batch: &mut RqBatch<'_>,
+        segs: Vec<(u64, u32)>,
+        status: BlkStatus,
+        back: Option<Option<Duration>>,
+        now: Instant,
+    ) {
+        let (hctx, rq) = (batch.hctx().index(), batch.front().expect("the caller looked at it"));
+        let tag = rq.tag().index();
+        assert!(tag < self.started.1 as usize, "tag {tag} with a depth of {}", self.started.1);
+        assert!(self.pending[hctx].iter().all(|p| p.issue.tag != tag), "tag {tag} of hctx {hctx} in use");
+        let issue = self.issue_of(&rq, hctx, now);
+        let due = self.due(&issue, disk.capacity);
+        self.trace.event(now.as_ns(), 'D', format_args!("hctx {hctx} tag {tag} {issue}"));
+        self.issued += 1;
+        self.in_flight += 1;
+        if self.behaviour.record {
+            self.events.push(Event::Issue(issue.clone()));
+        }
+        let lost = self.behaviour.plant == Some(Plant::LostCompletion) && issue.n % 50 == 49;
+        let due = if lost { u64::MAX } else { due };
+        let at_once =
+            !lost && back.is_none() && self.behaviour.at_once > 0 && self.rng.per_mille(self.behaviour.at_once);
+        let mut p = Pending {
+            rq: None,
+            issue,
+            segs,
+            landed: false,
+            due,
+            released: false,
+            status,
+            back,
+            completed_before: self.completed,
+        };
+        if status.is_ok() && back.is_none() && p.issue.op.is_write() && self.rng.below(2) == 0 {
+            self.execute(&disk.mem, &p, &disk.limits, NEVER_SAFE);
+            p.landed = true;
+        }
+        if at_once {
+            self.complete(&disk.mem, &disk.limits, &p);
+            self.trace.event(now.as_ns(), 'C', format_args!("hctx {hctx} tag {tag} {status:?} at once"));
+            batch.end(status);
+        } else {
+            let rq = batch.accept();
+            assert_eq!(rq.tag().index(), tag);
+            p.rq = Some(rq);
+            self.pending[hctx].push(p);
         }
     }
 }
