@@ -30,25 +30,32 @@ impl<L: Lock> Env<L> {
     fn poll_hctx(&self, local: &mut Local, hctx: usize, now: Instant) {
         loop {
             self.q.driver.poll(HctxId::new(hctx as u32), &mut local.completions, now);
-            if !local.completions.requeues.is_empty() {
-                self.take_requeues(local, hctx, now);
-            }
-            let n = local.completions.items.len();
-            if n == 0 {
-                return;
-            }
-            if let [ended] = local.completions.items[..] {
-                local.completions.items.clear();
-                return self.complete_one(local, hctx, ended, now);
-            }
-            let mut items = core::mem::take(&mut local.completions.items);
-            self.complete_batch(local, hctx, &items, now);
-            items.clear();
-            local.completions.items = items;
-            if n < POLL_BATCH {
+            if self.take_polled(local, hctx, now) < POLL_BATCH {
                 return;
             }
         }
+    }
+
+    /// Completes what the driver put into the completions; how many those were.
+    #[inline(always)] // Once per poll, which is one request at a depth of one.
+    pub(crate) fn take_polled(&self, local: &mut Local, hctx: usize, now: Instant) -> usize {
+        if !local.completions.requeues.is_empty() {
+            self.take_requeues(local, hctx, now);
+        }
+        let n = local.completions.items.len();
+        if n == 0 {
+            return 0;
+        }
+        if let [ended] = local.completions.items[..] {
+            local.completions.items.clear();
+            self.complete_one(local, hctx, ended, now);
+            return 1;
+        }
+        let mut items = core::mem::take(&mut local.completions.items);
+        self.complete_batch(local, hctx, &items, now);
+        items.clear();
+        local.completions.items = items;
+        n
     }
 
     /// Completes what the driver ended while it was being issued. Runs of hctxs that this makes necessary are owed: they

@@ -44,6 +44,10 @@ impl<L: Lock> Env<L> {
     /// One batch for the driver. Returns how many it accepted, which is all of them if it says `Queued`.
     #[inline(always)] // As its caller.
     fn call_driver(&self, local: &mut Local, hctx: usize, ids: &[RequestId], now: Instant) -> (usize, QueueRqStatus) {
+        local.issued = true;
+        if !self.q.timer.is_armed() {
+            self.q.arm_timeout(now);
+        }
         let (slab, bios) = (&self.st.slab, &self.q.bios);
         let ended = &mut local.scratch.ended_inline;
         let mut batch = RqBatch { hctx: self.st.hctxs[hctx].id, ids, slab, bios, accepted: 0, ended };

@@ -21,8 +21,8 @@ use crate::time::{Duration, Instant};
 /// returned by [`Completions::requeue`].
 ///
 /// It is neither `Clone` nor `Copy`, so a driver cannot complete a request twice. Dropping it loses the request: a
-/// panic in builds with debug assertions (tests, simulation). In release nobody notices: there are no request timeouts
-/// yet, so its bios never end and a freeze waits for ever.
+/// panic in builds with debug assertions (tests, simulation). In release nobody notices but the driver itself, when it is
+/// asked about it after `io_timeout`.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "an accepted request must be completed"]
 pub struct InFlight(Tag);
@@ -185,6 +185,26 @@ impl Completions {
     }
 }
 
+/// A request that has been at the driver for longer than `io_timeout`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimedOut {
+    /// Its tag.
+    pub tag: Tag,
+    /// The time it was issued at: that of its [`Driver::queue_rqs`]. The tag may belong to a request that was issued later;
+    /// about that one nothing is asked.
+    pub issued: Instant,
+}
+
+/// What a driver says of a request that is late (`BLK_EH_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeoutAnswer {
+    /// It has ended, or will without being asked again: it was put into the completions of this call, or a coming poll
+    /// finds it.
+    Done,
+    /// It is still being worked on: ask again when as much time has passed once more.
+    ResetTimer,
+}
+
 /// A block driver. See the module's text for the rules.
 pub trait Driver: Send + Sync {
     /// Short name of its kind: "null", "ram", "file".
@@ -204,6 +224,12 @@ pub trait Driver: Send + Sync {
     /// device see them (the kernel's `commit_rqs` is part of this call). The answer is about the first request not
     /// accepted; [`QueueRqStatus::Queued`] when there is none.
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus;
+
+    /// A request is late. The driver may end it now, through `done`, which has room for it; or give it more time, as the
+    /// default does. It may also have been polled out meanwhile by another thread: then `Done`.
+    fn timeout(&self, _hctx: HctxId, _late: TimedOut, _done: &mut Completions, _now: Instant) -> TimeoutAnswer {
+        TimeoutAnswer::ResetTimer
+    }
 
     /// Moves finished requests of `hctx` to `done`, as many as there are and fit, without waiting.
     fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant);

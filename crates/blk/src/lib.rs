@@ -39,6 +39,7 @@ pub mod driver;
 // The way up.
 mod complete;
 mod requeue;
+mod timeout;
 pub mod stat;
 
 // The disk that wires it, and its legacy twin.

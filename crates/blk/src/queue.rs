@@ -22,6 +22,7 @@ use crate::stat::{DiskStats, HctxStats};
 use crate::submitter::SubmitterShared;
 use crate::tags::HctxTags;
 use crate::time::Instant;
+use crate::timeout::Timer;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use lock_api::Mutex;
 use std::sync::{Arc, OnceLock};
@@ -133,6 +134,7 @@ impl<L: Lock> QueueState<L> {
 pub(crate) struct Live {
     pub(crate) nomerges: AtomicU8,
     pub(crate) rq_affinity: AtomicU8,
+    pub(crate) io_timeout_ms: AtomicU32,
 }
 
 /// One disk.
@@ -142,6 +144,7 @@ pub struct RequestQueue<L: Lock> {
     pub(crate) capacity: Sector,
     pub(crate) bios: BioPools,
     pub(crate) live: Live,
+    pub(crate) timer: Timer,
     config: Mutex<L, QueueConfig>,
     state: Mutex<L, Arc<QueueState<L>>>,
     generation: AtomicU64,
@@ -189,7 +192,12 @@ impl<L: Lock> RequestQueue<L> {
             capacity: driver.capacity(),
             limits,
             bios: BioPools::new(config.bios_per_submitter),
-            live: Live { nomerges: AtomicU8::new(config.nomerges), rq_affinity: AtomicU8::new(config.rq_affinity) },
+            live: Live {
+                nomerges: AtomicU8::new(config.nomerges),
+                rq_affinity: AtomicU8::new(config.rq_affinity),
+                io_timeout_ms: AtomicU32::new(config.io_timeout_ms),
+            },
+            timer: Timer::new(),
             config: Mutex::new(config),
             state: Mutex::new(Arc::new(state)),
             generation: AtomicU64::new(0),
@@ -381,6 +389,7 @@ impl<L: Lock> RequestQueue<L> {
         config.scheduler = Some(state.scheduler().to_string());
         self.restart_driver(&state)?;
         self.live.nomerges.store(config.nomerges, Ordering::Relaxed);
+        self.live.io_timeout_ms.store(config.io_timeout_ms, Ordering::Relaxed);
         self.live.rq_affinity.store(config.rq_affinity, Ordering::Relaxed);
         *old = config;
         let previous = core::mem::replace(&mut *self.state.lock(), Arc::new(state));
@@ -444,12 +453,16 @@ impl<L: Lock> RequestQueue<L> {
     /// [`Instant::ZERO`] when a run is owed already. Whoever is the last to go to sleep has to ask, for work left to "the
     /// next poll of any submitter" is announced nowhere else.
     pub fn next_timer(&self) -> Option<Instant> {
-        // Pairs with: RequestQueue::owe_work. What is owed is announced there as long as it is not served.
-        if !self.work_pending.load(Ordering::Acquire) || self.is_sealed() {
+        if self.is_sealed() {
             return None;
         }
+        let timeout = self.timer.due();
+        // Pairs with: RequestQueue::owe_work. What is owed is announced there as long as it is not served.
+        if !self.work_pending.load(Ordering::Acquire) {
+            return timeout;
+        }
         let owed = |h: &Hctx<L>| if h.has_flag(state::RUN_PENDING) { Some(Instant::ZERO) } else { h.run_at() };
-        self.state().hctxs.iter().filter_map(owed).min()
+        self.state().hctxs.iter().filter_map(owed).chain(timeout).min()
     }
 
     /// A submitter's shared half: a free one is taken, or `None` when all [`MAX_SUBMITTERS`] are in use.

@@ -106,6 +106,10 @@ pub struct Request {
     pub(crate) dispatch_ns: FieldU64,
     /// When the driver accepted it: `issue - dispatch` is the wait for a driver tag, budget and the driver.
     pub(crate) issue_ns: FieldU64,
+    /// Not late before this, if the driver asked for more time. This and the next are the timeout module's.
+    pub(crate) deadline_ns: FieldU64,
+    /// `issue_ns` of the request that the driver said it has ended, when it was asked.
+    pub(crate) ended_by_timeout_ns: FieldU64,
 }
 
 const _: () = assert!(size_of::<Request>() == 128);

@@ -34,6 +34,9 @@ pub const BLKDEV_MIN_RQ: u32 = 4;
 /// `BLKDEV_DEFAULT_RQ`: legacy default of `nr_requests`, and the per-queue part of the elevator default.
 pub const BLKDEV_DEFAULT_RQ: u32 = 128;
 
+/// Default `io_timeout` (`BLK_DEFAULT_TIMEOUT`, 30 s), milliseconds.
+pub const BLK_DEFAULT_TIMEOUT_MS: u32 = 30_000;
+
 /// All settings of a stack. `None` means "the kernel's default for the rest".
 #[derive(Clone, Debug)]
 pub struct QueueConfig {
@@ -61,6 +64,8 @@ pub struct QueueConfig {
     pub nomerges: u8,
     /// 0 = complete where found, 1 = on a CPU sharing the submitter's cache, 2 = on the submitting CPU.
     pub rq_affinity: u8,
+    /// How long a request may be at the driver before the driver is asked about it, milliseconds.
+    pub io_timeout_ms: u32,
     /// Largest request in KiB; `None` = the driver's limit, at most 4 MiB.
     pub max_sectors_kb: Option<u32>,
     /// Bios each submitter may have in the block layer, pieces of split ones included.
@@ -81,6 +86,7 @@ impl Default for QueueConfig {
             scheduler: None,
             iosched: Vec::new(),
             nomerges: 0,
+            io_timeout_ms: BLK_DEFAULT_TIMEOUT_MS,
             rq_affinity: 1,
             max_sectors_kb: None,
             bios_per_submitter: 1024,
@@ -114,6 +120,7 @@ pub const SETTINGS: &[SettingInfo] = &[
         help: "scheduler tags per hardware queue (sq: requests per direction)",
     },
     SettingInfo { name: "scheduler", range: "none | mq-deadline (mq), noop | deadline (sq)", help: "the elevator" },
+    SettingInfo { name: "io_timeout", range: "1..=4294967295", help: "milliseconds at the driver until it is asked" },
     SettingInfo { name: "nomerges", range: "0..=2", help: "0 all merges, 1 simple one-hit merges, 2 none" },
     SettingInfo { name: "rq_affinity", range: "0..=2", help: "0 complete anywhere, 1 same cache, 2 submitting CPU" },
     SettingInfo { name: "max_sectors_kb", range: "4..=max_hw_sectors_kb", help: "largest request, KiB" },
@@ -152,6 +159,7 @@ impl QueueConfig {
                 self.nr_requests = Some(n.max(BLKDEV_MIN_RQ));
             }
             "scheduler" => self.scheduler = Some(value.to_string()),
+            "io_timeout" => self.io_timeout_ms = number(key, value, 1, u64::from(u32::MAX))? as u32,
             "nomerges" => self.nomerges = number(key, value, 0, 2)? as u8,
             "rq_affinity" => self.rq_affinity = number(key, value, 0, 2)? as u8,
             "max_sectors_kb" => self.max_sectors_kb = Some(number(key, value, 4, 1 << 21)? as u32),

@@ -100,6 +100,8 @@ pub struct HctxStats {
     pub batches: u64,
     /// Requests the driver gave back because it was busy.
     pub requeues: u64,
+    /// Requests the driver was asked about because they were late.
+    pub timeouts: u64,
 }
 
 impl HctxStats {
@@ -111,6 +113,7 @@ impl HctxStats {
             dispatched: self.dispatched - earlier.dispatched,
             batches: self.batches - earlier.batches,
             requeues: self.requeues - earlier.requeues,
+            timeouts: self.timeouts - earlier.timeouts,
         }
     }
 }
@@ -123,6 +126,7 @@ pub(crate) struct HctxCounters {
     pub(crate) dispatched: FieldU64,
     pub(crate) batches: FieldU64,
     pub(crate) requeues: FieldU64,
+    pub(crate) timeouts: FieldU64,
 }
 
 impl HctxCounters {
@@ -132,6 +136,7 @@ impl HctxCounters {
         total.dispatched += self.dispatched.get();
         total.batches += self.batches.get();
         total.requeues += self.requeues.get();
+        total.timeouts += self.timeouts.get();
     }
 }
 

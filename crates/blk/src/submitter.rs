@@ -205,6 +205,8 @@ pub(crate) struct Local {
     pub(crate) sq_wait: Option<bool>,
     /// io_ticks need no look before this time.
     pub(crate) next_tick: Instant,
+    /// Requests were issued since the last rest: somebody has to watch over their time (see the timeout module).
+    pub(crate) issued: bool,
     /// A batch is being handed to the driver: what ends meanwhile must not start another from inside.
     pub(crate) in_driver: bool,
     /// A run was owed for that reason, or a waiting bio can go on: seen to before the call into the block layer returns.
@@ -291,6 +293,7 @@ impl<L: Lock> RequestQueue<L> {
                 sq_batching: Batching::default(),
                 sq_wait: None,
                 next_tick: Instant::ZERO,
+                issued: false,
                 in_driver: false,
                 owes: false,
                 scratch: Scratch::new(nr_bios),
@@ -449,6 +452,11 @@ impl<L: Lock> Submitter<L> {
         let inside = self.enter_to_poll();
         if inside {
             self.env.poll_hctxs(&mut self.local, now);
+            if self.env.q.timer.is_due(now) {
+                self.env.check_timeouts(&mut self.local, now);
+            } else if self.local.issued && !self.env.q.timer.is_armed() {
+                self.env.q.arm_timeout(now);
+            }
         }
         // Pairs with: SubmitterShared::push_remote
         if self.env.shared.has_remote.load(Ordering::Acquire) {
@@ -474,6 +482,9 @@ impl<L: Lock> Submitter<L> {
     /// wait for it unless bios of it are out, and a tag it kept for its next I/O is there for others.
     pub fn rest(&mut self) {
         self.return_kept_tag();
+        if core::mem::take(&mut self.local.issued) {
+            self.env.q.timer.rearm_at_once();
+        }
         self.leave_if_idle();
     }
 

@@ -62,6 +62,20 @@ impl<L: Lock> HctxTags<L> {
         self.normal.sb().weight() + self.reserved.as_ref().map_or(0, |r| r.sb().weight())
     }
 
+    /// Calls `f` for each tag in use.
+    pub(crate) fn for_each_in_use(&self, f: &mut dyn FnMut(u32)) {
+        if let Some(r) = &self.reserved {
+            r.sb().for_each_set(0, |bit| {
+                f(bit);
+                true
+            });
+        }
+        self.normal.sb().for_each_set(0, |bit| {
+            f(bit + self.nr_reserved);
+            true
+        });
+    }
+
     /// Normal tags that were free a moment ago.
     pub(crate) fn free_normal(&self) -> u32 {
         self.normal.sb().depth() - self.normal.sb().weight()

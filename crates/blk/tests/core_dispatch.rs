@@ -205,12 +205,12 @@ fn resource_is_tried_again_after_three_milliseconds() {
     rig.disk.script([Answer::Refuse(QueueRqStatus::Resource), Answer::Refuse(QueueRqStatus::Resource)]);
     rig.submit(0, read(0));
     assert_eq!(rig.disk.calls().len(), 2);
-    while rig.q.next_timer().is_some_and(|t| t.as_ns() <= rig.now) {
+    while rig.next_timer().is_some_and(|t| t.as_ns() <= rig.now) {
         rig.disk.script([Answer::Refuse(QueueRqStatus::Resource)]);
         rig.poll(0);
         assert!(rig.disk.calls().len() < 5, "the core does not wait");
     }
-    assert_eq!(rig.q.next_timer(), Some(Instant::from_ns(rig.now + 3 * MS)));
+    assert_eq!(rig.next_timer(), Some(Instant::from_ns(rig.now + 3 * MS)));
     let calls = rig.disk.calls().len();
     rig.now += 3 * MS - 1;
     rig.poll(0);
@@ -221,7 +221,7 @@ fn resource_is_tried_again_after_three_milliseconds() {
     rig.disk.release_all();
     rig.poll(0);
     rig.check_idle();
-    assert_eq!(rig.q.next_timer(), None);
+    assert_eq!(rig.next_timer(), None);
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn dev_resource_is_tried_again_at_the_next_completion_and_not_before() {
     assert_eq!(sectors(&rig), [0]);
     rig.now += 100 * MS;
     rig.poll(0);
-    assert_eq!((rig.disk.calls().len(), rig.q.next_timer()), (calls, None), "nothing to try before a completion");
+    assert_eq!((rig.disk.calls().len(), rig.next_timer()), (calls, None), "nothing to try before a completion");
     rig.disk.release_all();
     rig.poll(0);
     assert_eq!(sectors(&rig), [0, 1]);
@@ -435,14 +435,14 @@ fn a_delayed_requeue_is_issued_when_it_is_due_and_a_freeze_waits_for_it() {
         rig.poll(0);
         let start = rig.now;
         assert_eq!((rig.disk.in_flight(), sectors(&rig)), (0, vec![0, 1]), "{name}");
-        assert_eq!(rig.q.next_timer(), Some(Instant::from_ns(start + 2 * MS)), "{name}");
+        assert_eq!(rig.next_timer(), Some(Instant::from_ns(start + 2 * MS)), "{name}");
         rig.now = start + 2 * MS - 1;
         rig.poll(0);
         assert_eq!(sectors(&rig), [0, 1], "{name}: too early");
         rig.now += 1;
         rig.poll(0);
         assert_eq!(sectors(&rig), [0, 1, 1], "{name}");
-        assert_eq!(rig.q.next_timer(), Some(Instant::from_ns(start + 5 * MS)), "{name}");
+        assert_eq!(rig.next_timer(), Some(Instant::from_ns(start + 5 * MS)), "{name}");
         rig.q.begin_freeze();
         rig.disk.release_all();
         rig.poll(0);

@@ -344,6 +344,7 @@ fn behaviour(faults: bool, cap: usize) -> Behaviour {
         dev_resource: 50,
         issue_error: if faults { 20 } else { 0 },
         complete_error: if faults { 20 } else { 0 },
+        lost: if faults { 5 } else { 0 },
         give_back: if faults { 50 } else { 0 },
         at_once: 200,
         device_cap: cap,

@@ -30,7 +30,7 @@ pub fn main(args: &SimArgs) -> Outcome {
 fn show(seed: u64) -> Outcome {
     let (result, lines) = swarm::replay(seed);
     let mut out = String::from(
-        "  microseconds event (Q submitted, D issued, C completed, E ended, B busy, R given back, X settings)\n",
+        "  microseconds event (Q submitted, D issued, C completed, E ended, B busy, R given back, T late, X settings)\n",
     );
     lines.iter().for_each(|line| {
         out += line;

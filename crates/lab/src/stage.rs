@@ -251,7 +251,7 @@ mod tests {
         let mut disk = DiskStats { stages, ..DiskStats::default() };
         disk.ops[0].merges = 7;
         disk.ops[1].merges = 1;
-        let hctx = HctxStats { queued: 1, run: 2, dispatched: 3, batches: 4, requeues: 5 };
+        let hctx = HctxStats { queued: 1, run: 2, dispatched: 3, batches: 4, requeues: 5, timeouts: 0 };
         let f = StageFacts::of(&disk, &[hctx], 9);
         assert_eq!(f.times.sums(), [Some(2), Some(3), Some(4), Some(5), Some(6), None]);
         assert_eq!((f.times.n, f.merges, f.ios), (1, 8, 9));

@@ -41,18 +41,13 @@ fn the_same_seed_is_the_same_run() {
 #[test]
 fn planted_bugs_are_found() {
     for (plant, sign) in [
-        (Plant::LostCompletion, "bios are stuck"),
+        (Plant::LostCompletion, "no rest after"),
         (Plant::LostWakeUp, "bios are stuck"),
         (Plant::LyingFlush, "after the crash"),
         (Plant::LyingFua, "after the crash"),
         (Plant::Misplaced, "not one of"),
     ] {
-        let found: Vec<String> = (0..300).filter_map(|seed| run_planted(seed, plant).err()).collect();
-        assert!(
-            found.iter().any(|text| text.contains(sign)),
-            "{plant:?}: {} found, first {:?}",
-            found.len(),
-            found.first()
-        );
+        let mut found = (0..300).filter_map(|seed| run_planted(seed, plant).err());
+        assert!(found.any(|text| text.contains(sign)), "{plant:?} was not found");
     }
 }

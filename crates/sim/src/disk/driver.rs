@@ -4,7 +4,7 @@
 
 use super::{Answer, Event, Inner, NEVER_SAFE, Pending, Plant, SimDisk};
 use blk::bio::{Op, OpFlags};
-use blk::driver::{Completions, Driver, RqBatch, RqRef};
+use blk::driver::{Completions, Driver, RqBatch, RqRef, TimedOut, TimeoutAnswer};
 use blk::id::{HctxId, Sector};
 use blk::limits::Limits;
 use blk::status::{BlkStatus, QueueRqStatus};
@@ -73,6 +73,35 @@ impl Driver for SimDisk {
         status
     }
 
+    fn timeout(&self, hctx: HctxId, late: TimedOut, done: &mut Completions, now: Instant) -> TimeoutAnswer {
+        let mut guard = self.inner();
+        let i = &mut *guard;
+        let list = &mut i.pending[hctx.index()];
+        let asked = |p: &Pending| p.issue.tag == late.tag.index() && p.issue.now == late.issued.as_ns();
+        let Some(at) = list.iter().position(asked) else { return TimeoutAnswer::Done };
+        let planted = i.behaviour.plant == Some(Plant::LostCompletion);
+        let answer = if !list[at].lost || planted { 0 } else { 1 + i.rng.below(3) };
+        i.trace.event(now.as_ns(), 'T', format_args!("hctx {} tag {} answer {answer}", hctx.index(), late.tag.index()));
+        match answer {
+            // Slow, or so it believes.
+            0 | 1 => TimeoutAnswer::ResetTimer,
+            2 => {
+                // The completion is found after all, by a poll to come.
+                list[at].lost = false;
+                list[at].due = now.as_ns() + 1;
+                TimeoutAnswer::Done
+            }
+            _ => {
+                let mut p = list.remove(at);
+                let rq = p.rq.take().expect("pending requests are in flight");
+                p.status = BlkStatus::Timeout;
+                i.complete(&self.mem, &self.limits, &p);
+                done.push(rq, p.status);
+                TimeoutAnswer::Done
+            }
+        }
+    }
+
     fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
         let mut guard = self.inner();
         let i = &mut *guard;
@@ -127,7 +156,8 @@ impl Inner {
         if self.behaviour.record {
             self.events.push(Event::Issue(issue.clone()));
         }
-        let lost = self.behaviour.plant == Some(Plant::LostCompletion) && issue.n % 50 == 49;
+        let planted = self.behaviour.plant == Some(Plant::LostCompletion) && issue.n % 50 == 49;
+        let lost = planted || back.is_none() && self.behaviour.lost > 0 && self.rng.per_mille(self.behaviour.lost);
         let due = if lost { u64::MAX } else { due };
         let at_once =
             !lost && back.is_none() && self.behaviour.at_once > 0 && self.rng.per_mille(self.behaviour.at_once);
@@ -139,6 +169,7 @@ impl Inner {
             due,
             released: false,
             status,
+            lost,
             back,
             completed_before: self.completed,
         };

@@ -11,6 +11,7 @@
 //! | transient or medium error | accepted, completes with a status | as above; a failed write may have happened |
 //! | given back | accepted, returned unfinished, at once or later | it is issued again, once |
 //! | ended at once | done before the issuing call returns | as any completion |
+//! | lost completion | never completes by itself; asked after `io_timeout`, the disk aborts it, finds its completion or asks for more time | it ends once, late |
 //! | latency spike | a completion comes up to 50 times later | other requests pass |
 //! | power loss | of what the volatile cache holds each sector is kept or lost by itself, in any version since the last flush | what was acknowledged as durable survives |
 //!
@@ -71,6 +72,8 @@ pub struct Behaviour {
     pub give_back: u32,
     /// Of a thousand accepted requests, how many end while they are being issued.
     pub at_once: u32,
+    /// Of a thousand accepted requests, how many are forgotten until the core asks about them.
+    pub lost: u32,
     /// Most requests in flight device-wide; one more is answered DEV_RESOURCE.
     pub device_cap: usize,
     /// How long requests take.
@@ -98,6 +101,7 @@ impl Default for Behaviour {
             complete_error: 0,
             give_back: 0,
             at_once: 0,
+            lost: 0,
             device_cap: usize::MAX,
             service: Service::Any { max_ns: 1000 },
             manual: false,
@@ -171,6 +175,8 @@ struct Pending {
     due: u64,
     released: bool,
     status: BlkStatus,
+    /// Forgotten until somebody asks.
+    lost: bool,
     back: Option<Option<Duration>>,
     completed_before: u64,
 }

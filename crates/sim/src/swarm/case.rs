@@ -21,6 +21,9 @@ const MAX_BIO: u64 = 512;
 /// Bios in flight per case: each has its own piece of memory.
 const AREAS: usize = MEM_SECTORS / MAX_BIO as usize;
 
+/// Wake-ups in which a case must come to its end once there are no new faults.
+const MOST_STEPS: usize = 100_000;
+
 struct Op1 {
     bio: Bio,
     held: Option<Held>,
@@ -62,7 +65,8 @@ impl Case {
         let cpus: Vec<u16> = (0..1 + rng.below(6)).map(|_| rng.below(u64::from(nr)) as u16).collect();
         let volatile = behaviour.limits.write_cache;
         trace.event(0, 'X', format_args!("{config:?} {behaviour:?} submitters on {cpus:?}"));
-        let rig = Rig::new(seed, behaviour, config, &cpus);
+        let mut rig = Rig::new(seed, behaviour, config, &cpus);
+        rig.patience_ns = u64::MAX;
         rig.disk.trace_to(trace.clone());
         if plant == Some(Plant::LostWakeUp) {
             rig.bell.lose_every(10);
@@ -247,7 +251,7 @@ impl Case {
                     || bio.op == Op::WriteZeroes && limits.max_write_zeroes_sectors == 0
             }
             BlkStatus::Inval => bio.flags.contains(OpFlags::RESERVED),
-            BlkStatus::Medium | BlkStatus::Target => self.faults,
+            BlkStatus::Medium | BlkStatus::Target | BlkStatus::Timeout => self.faults,
             _ => false,
         }
     }
@@ -331,9 +335,9 @@ impl Case {
             }
         }
         self.rig.disk.behave(|b| {
-            (b.resource, b.dev_resource, b.issue_error, b.complete_error, b.give_back) = (0, 0, 0, 0, 0);
+            (b.resource, b.dev_resource, b.issue_error, b.complete_error, b.give_back, b.lost) = (0, 0, 0, 0, 0, 0);
         });
-        self.rig.run(400_000);
+        self.rig.run(MOST_STEPS);
         self.collect();
         assert_eq!(self.ended, self.accepted, "bios are stuck\n{}", self.rig.describe());
         self.rig.check_idle();

@@ -66,6 +66,7 @@ pub(super) fn draw_config(rng: &mut Rng) -> QueueConfig {
             c.nr_requests = None;
         }
     }
+    c.io_timeout_ms = rng.pick(&[1, 20, 30_000]);
     c.nomerges = rng.below(3) as u8;
     c.rq_affinity = rng.below(3) as u8;
     c.bios_per_submitter = rng.pick(&[1, 2, 3, 8, 32, 128]);
@@ -83,6 +84,7 @@ pub(super) fn draw_behaviour(rng: &mut Rng, faults: bool) -> Behaviour {
         issue_error: if faults { 60 } else { 0 },
         complete_error: if faults { 60 } else { 0 },
         give_back: if faults { 100 } else { 0 },
+        lost: if faults { rng.pick(&[0, 20, 200]) } else { 0 },
         at_once: rng.pick(&[0, 0, 300, 1000]),
         device_cap: rng.pick(&[usize::MAX, usize::MAX, 1, 3]),
         service: draw_service(rng),

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Requests that are at the driver for longer than `io_timeout`: the driver is asked what became of each.
+//!
+//! One timer per disk, armed by whoever issues a request while it is not, never more than five seconds ahead, so that a
+//! request costs one load. The poll that finds it due (any submitter's; [`RequestQueue::next_timer`] tells sleepers of it)
+//! looks at all requests and asks [`Driver::timeout`](crate::driver::Driver::timeout) once for each that is late; the
+//! answer says whether the driver has ended it, or whether it gets its time once more. So a request is found late not
+//! before its deadline and at most five seconds after it.
+//!
+//! Whoever looks disarms the timer first, so a request may be issued by one who saw it armed and become visible after the
+//! look. Its submitter finds the timer unarmed when it polls, and at the latest when it rests before it sleeps, and arms
+//! it.
+//!
+//! A request may end on another CPU while it is looked at. The driver decides: it is told when the request it is asked
+//! about was issued, and answers for no other. What is written here is read here only. Source: block/blk-mq.c
+//! (`blk_mq_timeout_work`), blk-timeout.c; the kernel first waits for running `queue_rq` calls, this does not.
+
+use crate::driver::{TimedOut, TimeoutAnswer};
+use crate::id::{HctxId, Tag};
+use crate::lock::Lock;
+use crate::queue::RequestQueue;
+use crate::request::{NO_TAG, Request, RequestId, RqState};
+use crate::submitter::{Env, Local};
+use crate::time::{Duration, Instant};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// `BLK_MAX_TIMEOUT`: the timer is never further ahead.
+const BLK_MAX_TIMEOUT: Duration = Duration::from_secs(5);
+/// Looks are at least half of `io_timeout` apart, or this.
+const MAX_GRAIN: Duration = Duration::from_secs(1);
+const NOT_ARMED: u64 = u64::MAX;
+
+/// When somebody has to look, in nanoseconds.
+pub(crate) struct Timer(AtomicU64);
+
+impl Timer {
+    pub(crate) fn new() -> Timer {
+        Timer(AtomicU64::new(NOT_ARMED))
+    }
+
+    #[inline]
+    pub(crate) fn is_armed(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != NOT_ARMED
+    }
+
+    /// When it is due; `None` while it is not armed.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let at = self.0.load(Ordering::Relaxed);
+        (at != NOT_ARMED).then(|| Instant::from_ns(at))
+    }
+
+    #[inline]
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        now.as_ns() >= self.0.load(Ordering::Relaxed)
+    }
+
+    /// Disarms it if it is due; one caller at a time gets true, and looks at the requests then.
+    fn take(&self, now: Instant) -> bool {
+        let at = self.0.load(Ordering::Relaxed);
+        let taken =
+            now.as_ns() >= at && self.0.compare_exchange(at, NOT_ARMED, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        // Disarmed, then looked at the requests; whoever rests has issued, then looks at the timer.
+        // Pairs with: Timer::rearm_at_once
+        fence(Ordering::SeqCst);
+        taken
+    }
+
+    /// The caller goes to sleep with requests out: if it issued them unseen by a look that disarmed the timer, the next
+    /// poll has to look again.
+    pub(crate) fn rearm_at_once(&self) {
+        fence(Ordering::SeqCst); // Pairs with: Timer::take
+        if !self.is_armed() {
+            self.arm(Instant::ZERO);
+        }
+    }
+
+    fn arm(&self, at: Instant) {
+        self.0.fetch_min(at.as_ns(), Ordering::Relaxed);
+    }
+}
+
+impl<L: Lock> RequestQueue<L> {
+    /// How long a request may be at the driver.
+    fn io_timeout(&self) -> Duration {
+        Duration::from_ms(u64::from(self.live.io_timeout_ms.load(Ordering::Relaxed)))
+    }
+
+    /// A request is about to be issued and the timer is not armed.
+    #[cold]
+    pub(crate) fn arm_timeout(&self, now: Instant) {
+        self.timer.arm(now + self.io_timeout().min(BLK_MAX_TIMEOUT));
+    }
+}
+
+impl<L: Lock> Env<L> {
+    /// Asks the driver about every request that is late.
+    #[cold]
+    pub(crate) fn check_timeouts(&self, local: &mut Local, now: Instant) {
+        if !self.q.timer.take(now) {
+            return;
+        }
+        let timeout = self.q.io_timeout();
+        let mut next: Option<Instant> = None;
+        let mut ids = core::mem::take(&mut local.scratch.ids);
+        for hctx in 0..self.st.hctxs.len() {
+            self.ids_at_driver(hctx, &mut ids);
+            for id in ids.drain(..) {
+                let rq = self.st.slab.get(id);
+                let Some(mut deadline) = deadline_of(rq, timeout) else { continue };
+                if deadline <= now {
+                    self.ask_about(local, hctx, rq, now);
+                    // Its time once more; for one that has ended this is soon found out.
+                    deadline = now + timeout;
+                }
+                next = Some(next.map_or(deadline, |n| n.min(deadline)));
+            }
+            self.take_polled(local, hctx, now);
+        }
+        local.scratch.ids = ids;
+        if let Some(next) = next {
+            // Not for each late request a look of its own.
+            let grain = Duration::from_ns((timeout.as_ns() / 2).min(MAX_GRAIN.as_ns()));
+            self.q.timer.arm(next.max(now + grain).min(now + BLK_MAX_TIMEOUT));
+        }
+    }
+
+    /// Requests that hold a driver tag of an hctx, or held one a moment ago.
+    fn ids_at_driver(&self, hctx: usize, ids: &mut Vec<RequestId>) {
+        let mut add = |tag: u32| ids.push(self.rq_of_driver_tag(hctx, tag as usize));
+        if self.st.sq.is_none() {
+            return self.st.driver_tags[hctx].for_each_in_use(&mut add);
+        }
+        (0..self.st.queue_depth).for_each(&mut add);
+        // Its free tags still name the last request that had them.
+        let mut tag = 0;
+        ids.retain(|id| {
+            tag += 1;
+            u32::from(self.st.slab.get(*id).driver_tag.get()) == tag - 1
+        });
+    }
+
+    fn ask_about(&self, local: &mut Local, hctx: usize, rq: &Request, now: Instant) {
+        let tag = rq.driver_tag.get();
+        let issued_ns = rq.issue_ns.get();
+        if tag == NO_TAG || rq.ended_by_timeout_ns.get() == issued_ns {
+            return;
+        }
+        let late = TimedOut { tag: Tag::new(u32::from(tag)), issued: Instant::from_ns(issued_ns) };
+        if local.completions.room() == 0 {
+            self.take_polled(local, hctx, now);
+        }
+        self.hctx_counters(hctx).timeouts.add(1);
+        match self.q.driver.timeout(HctxId::new(hctx as u32), late, &mut local.completions, now) {
+            TimeoutAnswer::Done => rq.ended_by_timeout_ns.set(issued_ns),
+            TimeoutAnswer::ResetTimer => rq.deadline_ns.set((now + self.q.io_timeout()).as_ns()),
+        }
+    }
+}
+
+/// When a request is late; `None` when it is not at the driver.
+fn deadline_of(rq: &Request, timeout: Duration) -> Option<Instant> {
+    if rq.state.get() != RqState::InFlight as u8 {
+        return None;
+    }
+    let by_issue = Instant::from_ns(rq.issue_ns.get()) + timeout;
+    // A time that was reset once belongs to an issue before, or to this one: the later counts.
+    Some(by_issue.max(Instant::from_ns(rq.deadline_ns.get())))
+}
