@@ -66,7 +66,9 @@ impl<L: Lock> Env<L> {
             local.scratch.ended_inline = items;
         }
         local.in_driver = nested;
-        local.owes |= !local.waiting.is_empty();
+        // Some other hctx may have been given what it waited for by the elevator.
+        let marked = self.st.elevator.is_some() && self.q.work_pending.load(Ordering::Relaxed);
+        local.owes |= marked || !local.waiting.is_empty();
     }
 
     /// A batch of one: what a queue depth of one makes of each I/O.

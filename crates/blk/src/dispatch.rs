@@ -6,7 +6,9 @@
 //! may run one hctx at once; only the lists are locked. Sources: block/blk-mq-sched.c, `blk_mq_dispatch_rq_list`.
 
 use crate::driver::RqBatch;
+use crate::elevator::HctxRunner;
 use crate::hctx::{Hctx, state};
+use crate::id::HctxId;
 use crate::lock::Lock;
 use crate::request::{NO_TAG, RequestId, Rq};
 use crate::sbitmap::TagAllocHint;
@@ -357,6 +359,12 @@ impl<L: Lock> Env<L> {
         if delayed {
             self.q.owe_work();
         }
+    }
+}
+
+impl<L: Lock> HctxRunner for Env<L> {
+    fn run_soon(&self, hctx: HctxId) {
+        self.owe_run(&self.st.hctxs[hctx.index()]);
     }
 }
 

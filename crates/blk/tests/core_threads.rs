@@ -481,6 +481,12 @@ fn mq_deadline_on_one_and_on_four_hardware_queues() {
 }
 
 #[test]
+fn kyber_on_one_and_on_four_hardware_queues() {
+    stress("kyber, 1 hctx", 10, LOAD, config(4, 1, 1, "kyber"), behaviour(true, usize::MAX), None);
+    stress("kyber, 4 hctx", 11, LOAD, config(4, 4, 2, "kyber"), behaviour(true, 3), None);
+}
+
+#[test]
 fn single_queue_with_hardly_any_requests() {
     stress("sq noop", 6, LOAD, sq(1, 4, "noop"), behaviour(true, usize::MAX), None);
     stress("sq deadline", 7, LOAD, sq(3, 4, "deadline"), behaviour(false, 2), None);
@@ -497,7 +503,8 @@ fn everything_changes_under_load() {
         c.mode = if round % 5 == 4 { Mode::Sq } else { Mode::Mq };
         let sq = c.mode == Mode::Sq;
         c.nr_hw_queues = if sq { None } else { Some(1 + (round % 4) as u16) };
-        c.scheduler = Some(if sq { "deadline" } else { ["none", "mq-deadline"][(round / 2 % 2) as usize] }.into());
+        c.scheduler =
+            Some(if sq { "deadline" } else { ["none", "mq-deadline", "kyber"][(round / 2 % 3) as usize] }.into());
         c.nr_requests = if sq { Some(4) } else { None };
         c.queue_depth = 1 + (round % 3) as u32;
         c.rq_affinity = (round % 3) as u8;

@@ -5,12 +5,13 @@
 //! requests from bios, gives them out as the [`Rq`]s an elevator takes, and takes them back. It does not split, does not
 //! limit tags and does not time anything. Not for data: a driver is never involved.
 
-use super::{BioRef, ElvCx};
+use super::{BioRef, ElvCx, HctxRunner};
 use crate::bio::{Bio, BioId, BioPools, MAX_BIOS_PER_SUBMITTER};
-use crate::id::SubmitterId;
+use crate::id::{CpuId, HctxId, SubmitterId};
 use crate::limits::Limits;
 use crate::request::{NO_TAG, Request, RequestId, RequestSlab, Rq, RqState};
 use crate::time::Instant;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Requests and bios of one imaginary disk.
 pub struct TestBed {
@@ -20,6 +21,18 @@ pub struct TestBed {
     nomerges: u8,
     free_rqs: Vec<RequestId>,
     free_bios: Vec<u32>,
+    runs: Runs,
+}
+
+/// Hardware queues that the elevator asked to have run: one bit each.
+#[derive(Default)]
+struct Runs(AtomicU64);
+
+impl HctxRunner for Runs {
+    fn run_soon(&self, hctx: HctxId) {
+        assert!(hctx.index() < 64, "a test bed has 64 hardware queues at most");
+        self.0.fetch_or(1 << hctx.index(), Ordering::Relaxed);
+    }
 }
 
 impl TestBed {
@@ -36,6 +49,7 @@ impl TestBed {
             nomerges: 0,
             free_rqs: (0..nr_requests).rev().map(RequestId::new).collect(),
             free_bios: (0..nr_bios).rev().collect(),
+            runs: Runs::default(),
         }
     }
 
@@ -49,10 +63,25 @@ impl TestBed {
         SubmitterId::new(0)
     }
 
-    /// What an elevator call at `now` is given.
+    /// What an elevator call at `now` on CPU 0 is given.
     #[inline]
     pub fn cx(&self, now: Instant) -> ElvCx<'_> {
-        ElvCx { rqs: &self.rqs, bios: &self.bios, limits: &self.limits, nomerges: self.nomerges, now }
+        self.cx_on(CpuId::new(0), now)
+    }
+
+    /// What an elevator call at `now` on `cpu` is given.
+    #[inline]
+    pub fn cx_on(&self, cpu: CpuId, now: Instant) -> ElvCx<'_> {
+        let TestBed { rqs, bios, limits, nomerges, runs, .. } = self;
+        ElvCx { rqs, bios, limits, nomerges: *nomerges, now, cpu, core: runs }
+    }
+
+    /// A hardware queue that the elevator asked to have run since it was last taken; lowest number first.
+    pub fn take_run(&self) -> Option<HctxId> {
+        let runs = self.runs.0.load(Ordering::Relaxed);
+        let first = (runs != 0).then(|| runs.trailing_zeros())?;
+        self.runs.0.fetch_and(!(1 << first), Ordering::Relaxed);
+        Some(HctxId::new(first))
     }
 
     /// The fields of a request.
@@ -69,8 +98,19 @@ impl TestBed {
         BioRef(id)
     }
 
-    /// Makes a request of a bio. Panics when none is free.
+    /// Makes a request of a bio, of CPU 0 for hardware queue 0. Panics when none is free.
     pub fn request(&mut self, bio: BioRef, now: Instant) -> Rq {
+        self.request_on(CpuId::new(0), HctxId::new(0), bio, now)
+    }
+
+    /// Says that a request goes to the driver at `now`, for elevators that time the device.
+    #[inline]
+    pub fn issue(&self, rq: &Rq, now: Instant) {
+        self.get(rq).issue_ns.set(now.as_ns());
+    }
+
+    /// Makes a request of a bio, submitted on `cpu` for `hctx`. Panics when none is free.
+    pub fn request_on(&mut self, cpu: CpuId, hctx: HctxId, bio: BioRef, now: Instant) -> Rq {
         let id = self.free_rqs.pop().expect("the test bed has a free request");
         let (rq, slot) = (self.rqs.get(id), self.bios.bio(bio.0));
         rq.sector.set(slot.sector.get());
@@ -82,8 +122,8 @@ impl TestBed {
         rq.prio.set(slot.prio.get());
         rq.rqf.set(0);
         rq.driver_tag.set(NO_TAG);
-        rq.cpu.set(0);
-        rq.hctx.set(0);
+        rq.cpu.set(cpu.index() as u16);
+        rq.hctx.set(hctx.index() as u16);
         rq.op.set(slot.op.get());
         rq.state.set(RqState::Idle as u8);
         rq.start_ns.set(slot.submit_ns.get());
