@@ -128,22 +128,20 @@ struct Shared {
     now: Instant,
 }
 
-/// One thread: inserts its requests one by one, runs its hardware queue after that and when marked, completes what anybody
-/// sent.
+/// One thread: inserts its requests, runs its hardware queue, and from then on only when it is marked; completes what
+/// anybody sent.
 fn worker(s: &Shared, hctx: HctxId, mut mine: Vec<Rq>) {
     let cpu = CpuId::new(2 * hctx.index() as u32);
     let cx = ElvCx { core: &s.marks, ..s.bed.cx_on(cpu, s.now) };
+    s.e.insert(&cx, &mut mine, false, &mut Vec::new());
+    let mut run = true;
     let mut rounds_in_vain = 0u32;
     // Pairs with: worker
     while s.left.load(Ordering::Acquire) > 0 {
-        let next: Vec<Rq> = mine.pop().into_iter().collect();
-        let mut run = !next.is_empty();
-        let mut list = next;
-        s.e.insert(&cx, &mut list, false, &mut Vec::new());
         // Pairs with: Marks::run_soon
         run |= s.marks.0[hctx.index()].swap(false, Ordering::AcqRel);
         let mut out = Vec::new();
-        if run {
+        if core::mem::take(&mut run) {
             s.e.dispatch(&cx, hctx, 64, &mut out);
         }
         let done = {
