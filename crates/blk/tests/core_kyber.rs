@@ -65,6 +65,25 @@ fn a_token_put_by_one_hardware_queue_runs_another_at_once() {
 }
 
 #[test]
+fn a_token_put_while_requests_are_issued_is_used_before_the_call_returns() {
+    let behaviour = Behaviour { manual: true, ..Behaviour::default() };
+    let mut rig = Rig::new(2, behaviour, config(2, 2), &[0, 1]);
+    (0..TOKENS as u64).for_each(|n| rig.submit(0, write_zeroes(n)));
+    // Both hardware queues wait, the second one in front.
+    rig.submit(1, write_zeroes(100));
+    rig.submit(0, write_zeroes(200));
+    rig.disk.behave(|b| b.at_once = 1000);
+    rig.disk.release(|i| i.n == 0);
+    // The token goes to the second queue, whose request ends while it is issued, and from there to the first.
+    rig.poll(0);
+    let last: Vec<usize> = rig.disk.issues()[TOKENS..].iter().map(|i| i.hctx).collect();
+    assert_eq!(last, [1, 0]);
+    rig.disk.release_all();
+    rig.run_dry(100);
+    rig.check_idle();
+}
+
+#[test]
 fn nobody_ever_needs_the_look_after_three_milliseconds() {
     for seed in 0..200 {
         let mut rng = Rng::new(seed);
