@@ -94,7 +94,7 @@ impl Judge {
             if let Some(b) = p99
                 && (congested || b >= GOOD_BUCKETS)
             {
-                tokens.resize(u64::from(tokens.depth()) * (b as u64 + 1) >> LATENCY_SHIFT);
+                tokens.resize((u64::from(tokens.depth()) * (b as u64 + 1)) >> LATENCY_SHIFT);
             }
         }
     }

@@ -70,9 +70,9 @@ impl RqChain {
         link.prev.set(prev);
         link.next.set(next);
         if prev == NIL {
-            self.head = rq
+            self.head = rq;
         } else {
-            links.at(prev).next.set(rq)
+            links.at(prev).next.set(rq);
         }
         if next == NIL { self.tail = rq } else { links.at(next).prev.set(rq) }
     }
@@ -98,9 +98,9 @@ impl RqChain {
         let link = links.at(rq);
         self.head = link.next.get();
         if self.head == NIL {
-            self.tail = NIL
+            self.tail = NIL;
         } else {
-            links.at(self.head).prev.set(NIL)
+            links.at(self.head).prev.set(NIL);
         }
         link.prev.set(UNLINKED);
         Some(rq)

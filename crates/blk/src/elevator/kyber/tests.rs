@@ -334,13 +334,13 @@ fn slow_writes_make_room_for_reads() {
         ms(&mut f, 20);
         f.complete(writes);
     }
-    assert_eq!(f.e.tokens.each_ref().map(|t| t.depth()), DEPTH, "150 ms: one look, and not 500 samples by then");
+    assert_eq!(f.e.tokens.each_ref().map(Tokens::depth), DEPTH, "150 ms: one look, and not 500 samples by then");
     ms(&mut f, 100);
     let none = f.dispatch(0, 1);
     assert!(none.is_empty());
     // Congested: I/O p90 of writes is in bucket 7. Reads: total p99 of 10 ms is in bucket 7, so x 2, but they have all
     // their depth; writes: 20 ms are in bucket 7 as well.
-    assert_eq!(f.e.tokens.each_ref().map(|t| t.depth()), DEPTH);
+    assert_eq!(f.e.tokens.each_ref().map(Tokens::depth), DEPTH);
     // The same with writes that are well within a target of 100 ms: they get a quarter (bucket 0).
     f.e.set_tunable("write_lat_nsec", 100_000_000).expect("in range");
     f.e.set_tunable("read_lat_nsec", 400_000).expect("in range");
@@ -353,7 +353,7 @@ fn slow_writes_make_room_for_reads() {
     }
     ms(&mut f, 100);
     assert!(f.dispatch(0, 1).is_empty());
-    assert_eq!(f.e.tokens.each_ref().map(|t| t.depth()), [256, 32, 64, 16]);
+    assert_eq!(f.e.tokens.each_ref().map(Tokens::depth), [256, 32, 64, 16]);
 }
 
 #[test]
