@@ -89,7 +89,11 @@ fn nobody_ever_needs_the_look_after_three_milliseconds() {
         let mut rng = Rng::new(seed);
         let hw = 2 + rng.below(6) as u16;
         let cpus: Vec<u16> = (0..2 + rng.below(5)).map(|_| rng.below(8) as u16).collect();
-        let behaviour = Behaviour { at_once: rng.pick(&[0, 0, 200, 800]), service: Service::Any { max_ns: 1000 }, ..Behaviour::default() };
+        let behaviour = Behaviour {
+            at_once: rng.pick(&[0, 0, 200, 800]),
+            service: Service::Any { max_ns: 1000 },
+            ..Behaviour::default()
+        };
         let mut rig = Rig::new(seed, behaviour, QueueConfig { rq_affinity: (seed % 3) as u8, ..config(8, hw) }, &cpus);
         let start = rig.now;
         let (mut submitted, mut most) = (0, 0);
@@ -114,4 +118,49 @@ fn nobody_ever_needs_the_look_after_three_milliseconds() {
         rig.run_dry(10_000);
         rig.check_idle();
     }
+}
+
+/// Keeps each submitter at 12 bios of its kind until the clock says `until`; most reads and most writes that were at the
+/// disk at once.
+fn load(rig: &mut Rig, rng: &mut Rng, until: u64) -> [usize; 2] {
+    let mut most = [0; 2];
+    while rig.now < until {
+        for (s, op) in [Op::Read, Op::Write, Op::Read, Op::Write].into_iter().enumerate() {
+            rig.take_done(s);
+            while rig.subs[s].outstanding() < 12 {
+                let sector = Sector(rng.below(1 << 16) * 16);
+                rig.submit(s, Bio { op, ..Bio::read(sector, 8, DataRef::new(0, (s as u64) << 12)) });
+            }
+        }
+        assert!(rig.step(), "bios are stuck\n{}", rig.describe());
+        let at_disk = rig.disk.pending();
+        for (most, op) in most.iter_mut().zip([Op::Read, Op::Write]) {
+            *most = at_disk.iter().filter(|i| i.op == op).count().max(*most);
+        }
+    }
+    most
+}
+
+#[test]
+fn whoever_meets_its_target_makes_room_for_who_does_not() {
+    let mut rng = Rng::new(4);
+    let behaviour = Behaviour { service: Service::Any { max_ns: MS }, record: false, ..Behaviour::default() };
+    let mut rig = Rig::new(4, behaviour, config(2, 2), &[0, 0, 1, 1]);
+    let targets = |rig: &Rig, read: u64, write: u64| {
+        for (name, ns) in [("read_lat_nsec", read), ("write_lat_nsec", write)] {
+            rig.q.set_iosched(name, ns).expect("a tunable of kyber");
+        }
+    };
+    let (hopeless, easy, start) = (1, 1_000_000 * MS, rig.now);
+    targets(&rig, easy, easy);
+    assert_eq!(load(&mut rig, &mut rng, start + 1000 * MS), [24, 24], "all that there is");
+    targets(&rig, easy, hopeless);
+    // Four looks divide 256 by 4 each time. A look needs 500 reads, and one at a time they take a while.
+    load(&mut rig, &mut rng, start + 3000 * MS);
+    assert_eq!(load(&mut rig, &mut rng, start + 3200 * MS), [1, 24]);
+    targets(&rig, hopeless, easy);
+    load(&mut rig, &mut rng, start + 8000 * MS);
+    assert_eq!(load(&mut rig, &mut rng, start + 8200 * MS), [24, 1]);
+    rig.run_dry(10_000);
+    rig.check_idle();
 }
