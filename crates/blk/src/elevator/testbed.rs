@@ -20,7 +20,8 @@ pub struct TestBed {
     limits: Limits,
     nomerges: u8,
     free_rqs: Vec<RequestId>,
-    free_bios: Vec<u32>,
+    /// Per submitter.
+    free_bios: Vec<Vec<u32>>,
     runs: Runs,
 }
 
@@ -39,16 +40,24 @@ impl TestBed {
     /// `nr_requests` requests, `nr_bios` bios, under `limits`. Panics when there are more bios than a submitter may
     /// have.
     pub fn new(nr_requests: u32, nr_bios: u32, limits: Limits) -> TestBed {
+        TestBed::with_submitters(1, nr_requests, nr_bios, limits)
+    }
+
+    /// The same with several submitters of `nr_bios` bios each. Panics also when there are more of them than a disk may
+    /// have.
+    pub fn with_submitters(nr_submitters: u32, nr_requests: u32, nr_bios: u32, limits: Limits) -> TestBed {
         assert!(nr_bios <= MAX_BIOS_PER_SUBMITTER);
         let bios = BioPools::new(nr_bios);
-        bios.pool_or_init(Self::submitter());
+        for i in 0..nr_submitters {
+            bios.pool_or_init(SubmitterId::new(i));
+        }
         TestBed {
             rqs: RequestSlab::new(nr_requests as usize),
             bios,
             limits,
             nomerges: 0,
             free_rqs: (0..nr_requests).rev().map(RequestId::new).collect(),
-            free_bios: (0..nr_bios).rev().collect(),
+            free_bios: (0..nr_submitters).map(|_| (0..nr_bios).rev().collect()).collect(),
             runs: Runs::default(),
         }
     }
@@ -59,8 +68,9 @@ impl TestBed {
         self
     }
 
-    const fn submitter() -> SubmitterId {
-        SubmitterId::new(0)
+    /// Sets a submitter's weight as [`Submitter::set_weight`](crate::submitter::Submitter::set_weight) does; 0 = none.
+    pub fn set_weight(&mut self, submitter: u32, weight: u16) {
+        self.bios.set_weight(SubmitterId::new(submitter), weight);
     }
 
     /// What an elevator call at `now` on CPU 0 is given.
@@ -92,8 +102,13 @@ impl TestBed {
 
     /// Puts a bio into a slot. Panics when none is free.
     pub fn bio(&mut self, bio: Bio, now: Instant) -> BioRef {
-        let index = self.free_bios.pop().expect("the test bed has a free bio");
-        let id = BioId::new(Self::submitter(), index);
+        self.bio_of(0, bio, now)
+    }
+
+    /// Puts a bio into a slot of a submitter. Panics when none is free.
+    pub fn bio_of(&mut self, submitter: u32, bio: Bio, now: Instant) -> BioRef {
+        let index = self.free_bios[submitter as usize].pop().expect("the test bed has a free bio");
+        let id = BioId::new(SubmitterId::new(submitter), index);
         self.bios.bio(id).fill(&bio, index, now);
         BioRef(id)
     }
@@ -145,7 +160,7 @@ impl TestBed {
         while next != BioId::NONE {
             let slot = self.bios.bio(next);
             each(slot.user_data.get());
-            self.free_bios.push(next.index() as u32);
+            self.free_bios[next.submitter()].push(next.index() as u32);
             next = BioId::from_bits(slot.next.get());
         }
         self.free_rqs.push(rq.id());
@@ -153,6 +168,6 @@ impl TestBed {
 
     /// Takes back a bio that was neither merged nor made a request.
     pub fn free_bio(&mut self, bio: BioRef) {
-        self.free_bios.push(bio.0.index() as u32);
+        self.free_bios[bio.0.submitter()].push(bio.0.index() as u32);
     }
 }
