@@ -202,7 +202,13 @@ impl<L: Lock> Env<L> {
     /// somebody found no tag there.
     #[inline]
     fn after_finish(&self, local: &mut Local, hctx: usize, now: Instant) {
-        if self.st.sq.is_some() { self.sq_free_batch(local, now) } else { self.after_free(local, hctx, now) }
+        if self.st.sq.is_some() {
+            return self.sq_free_batch(local, now);
+        }
+        self.after_free(local, hctx, now);
+        if !self.direct {
+            self.after_hold(local, hctx, now);
+        }
     }
 
     /// Frees a request outside a batch.

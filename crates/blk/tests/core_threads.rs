@@ -499,6 +499,12 @@ fn kyber_with_more_write_zeroes_than_it_has_tokens_for() {
 }
 
 #[test]
+fn bfq_on_one_and_on_four_hardware_queues() {
+    stress("bfq, 1 hctx", 13, LOAD, config(4, 1, 1, "bfq"), behaviour(true, usize::MAX), None);
+    stress("bfq, 4 hctx", 14, LOAD, config(4, 4, 2, "bfq"), behaviour(true, 3), None);
+}
+
+#[test]
 fn single_queue_with_hardly_any_requests() {
     stress("sq noop", 6, LOAD, sq(1, 4, "noop"), behaviour(true, usize::MAX), None);
     stress("sq deadline", 7, LOAD, sq(3, 4, "deadline"), behaviour(false, 2), None);
@@ -515,8 +521,9 @@ fn everything_changes_under_load() {
         c.mode = if round % 5 == 4 { Mode::Sq } else { Mode::Mq };
         let sq = c.mode == Mode::Sq;
         c.nr_hw_queues = if sq { None } else { Some(1 + (round % 4) as u16) };
-        c.scheduler =
-            Some(if sq { "deadline" } else { ["none", "mq-deadline", "kyber"][(round / 2 % 3) as usize] }.into());
+        c.scheduler = Some(
+            if sq { "deadline" } else { ["none", "mq-deadline", "kyber", "bfq"][(round / 2 % 4) as usize] }.into(),
+        );
         c.nr_requests = if sq { Some(4) } else { None };
         c.queue_depth = 1 + (round % 3) as u32;
         c.rq_affinity = (round % 3) as u8;

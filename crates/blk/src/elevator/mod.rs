@@ -14,6 +14,7 @@ mod rbtree;
 mod sweep;
 mod tunables;
 
+pub mod bfq;
 pub mod kyber;
 pub mod mq_deadline;
 
@@ -32,6 +33,7 @@ use crate::limits::Limits;
 use crate::request::{RequestSlab, Rq};
 use crate::suggest::nearest;
 use crate::time::Instant;
+use bfq::Bfq;
 use kyber::Kyber;
 use lock_api::RawMutex;
 use mq_deadline::MqDeadline;
@@ -118,6 +120,18 @@ pub trait Elevator: Send + Sync {
     /// Whether `dispatch(hctx)` could give out something. May be a little out of date.
     fn has_work(&self, hctx: HctxId) -> bool;
 
+    /// When `dispatch`, which last gave nothing out although there is work, is worth another try.
+    ///
+    /// `None`: it does not hold anything back, or cannot tell when that ends. An instant that has passed: now.
+    /// [`Instant::MAX`]: not before a request that was given out completes. The elevator promises that the instant is
+    /// right from the moment that dispatch returned until the next `insert`, `completed` or `dispatch`, of which each may
+    /// bring it forward. The core promises to ask after each dispatch that gave nothing (without an answer it looks again
+    /// in 3 ms) and after each batch of completions, and to dispatch at that time or earlier; inserting it follows with
+    /// a dispatch anyway. So nothing that is held back is forgotten.
+    fn next_run(&self) -> Option<Instant> {
+        None
+    }
+
     /// A request that this elevator gave out has completed, or has ended with an error without being issued. Requests
     /// that the driver gave back instead come again through [`Elevator::insert`], at the head.
     fn completed(&self, cx: &ElvCx<'_>, rq: &Rq);
@@ -136,7 +150,7 @@ pub trait Elevator: Send + Sync {
 pub const NONE: &str = "none";
 
 /// What can be written to `queue/scheduler` of a multi-queue disk.
-pub const NAMES: [&str; 3] = [NONE, mq_deadline::NAME, kyber::NAME];
+pub const NAMES: [&str; 4] = [NONE, mq_deadline::NAME, kyber::NAME, bfq::NAME];
 
 /// Why there is no elevator of that name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -175,6 +189,7 @@ where
         NONE => Ok(None),
         mq_deadline::NAME => Ok(Some(Box::new(MqDeadline::<L>::new(nr_slab_requests, nr_requests)))),
         kyber::NAME => Ok(Some(Box::new(Kyber::<L>::new(nr_slab_requests, map, nr_requests)))),
+        bfq::NAME => Ok(Some(Box::new(Bfq::<L>::new(nr_slab_requests, nr_requests)))),
         _ => Err(unknown(name, &NAMES)),
     }
 }
@@ -224,7 +239,7 @@ mod tests {
     fn an_unknown_name_is_answered_with_those_there_are() {
         let e = by_name::<Lock>("mq_deadline", 16, 1, 8).err().expect("underscore");
         let text = e.to_string();
-        assert!(text.starts_with("scheduler=mq_deadline: must be one of none, mq-deadline, kyber"), "{text}");
+        assert!(text.starts_with("scheduler=mq_deadline: must be one of none, mq-deadline, kyber, bfq"), "{text}");
         assert!(text.contains("did you mean 'mq-deadline'?"), "{text}");
         let e = legacy::legacy_by_name("cfq", 16).err().expect("not built");
         assert_eq!(e.to_string(), "scheduler=cfq: must be one of deadline, noop");
