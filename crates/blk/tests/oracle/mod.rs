@@ -6,7 +6,7 @@
 //! issued next. All of them must be the kernel's. The surroundings are modelled as little as needed: a number of driver
 //! tags, and one request that a queue run took from the elevator without finding a driver tag (hctx->dispatch).
 
-use blk::bio::{Bio, DataRef, IoPrio, IoPrioClass};
+use blk::bio::{Bio, DataRef, IoPrio, IoPrioClass, OpFlags};
 use blk::elevator::testbed::TestBed;
 use blk::elevator::{BioMerge, BioRef, Elevator, by_name};
 use blk::id::{HctxId, Sector};
@@ -166,11 +166,14 @@ impl Replay {
 
     fn bio_queue(&mut self, e: Extent, now: Instant) {
         assert!(self.bio.is_none(), "the bio before was neither merged nor made a request");
-        // All writes of the scripts are direct, that is synchronous; it makes no difference to merging.
         let mut bio = match e.write {
             true => Bio::write(Sector(e.sector), e.nr_sectors, DataRef::new(0, e.sector << 9)),
             false => Bio::read(Sector(e.sector), e.nr_sectors, DataRef::new(0, e.sector << 9)),
         };
+        // All writes of the scripts are direct, that is synchronous.
+        if e.write {
+            bio = bio.with_flags(OpFlags::SYNC);
+        }
         bio.prio = self.prio_of.get(&e).copied().unwrap_or(IoPrio::new(IoPrioClass::Be, 4));
         let bio = self.bed.bio(bio, now);
         self.merge = Some(self.elevator.bio_merge(&self.bed.cx(now), bio));
