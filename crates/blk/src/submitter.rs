@@ -354,6 +354,11 @@ impl<L: Lock> Submitter<L> {
         Ok(())
     }
 
+    /// The weight that [`Submitter::set_weight`] has set.
+    pub fn weight(&self) -> Option<u16> {
+        Some(self.env.q.bios.weight(self.env.id.index())).filter(|w| *w != 0)
+    }
+
     /// Bios accepted and not yet reaped.
     #[inline]
     pub fn outstanding(&self) -> u32 {

@@ -21,7 +21,7 @@
 //! One lock for the whole disk, taken once per inserted or dispatched batch, once per completion and once per bio that may
 //! adjoin a request. Shares hold while queues are backlogged: between two turns of a queue every other may use up one budget
 //! (at most `timeout_sync`). RT can starve BE for as long as it has requests; IDLE gets a turn every 200 ms. Memory is
-//! allocated when a submitter first uses the disk, never per request.
+//! allocated at the start for 256 queues; a disk that gets more allocates when it does, never per request.
 //!
 //! # Differences from the kernel
 //! See docs/kernel-differences.md: no cgroups, no merging of cooperating queues, no injection, no actuators;

@@ -2,7 +2,8 @@
 //! A binary heap of queue numbers by virtual time, from the middle of which a queue can be taken.
 //!
 //! Guarantees: [`Heap::first`] is the earliest, of equal times the one that came first; insertion and removal
-//! O(log n). Allocates only when more queues exist than ever before ([`Heap::make_room`]). A queue is in a heap once.
+//! O(log n). Allocates only when there are more queues than it was made for ([`Heap::make_room`]). A queue is in a heap
+//! once.
 
 use super::vtime::VTime;
 
@@ -18,7 +19,6 @@ struct Entry {
 const ABSENT: u32 = u32::MAX;
 
 /// The heap. Numbers given to it are below what [`Heap::make_room`] was last told.
-#[derive(Default)]
 pub(crate) struct Heap {
     entries: Vec<Entry>,
     /// Per queue: its index in `entries`.
@@ -34,6 +34,11 @@ impl Entry {
 }
 
 impl Heap {
+    /// Empty, with memory for `nr` queues.
+    pub(crate) fn with_capacity(nr: usize) -> Heap {
+        Heap { entries: Vec::with_capacity(nr), position: Vec::with_capacity(nr), next_seq: 0 }
+    }
+
     /// Queues 0..`nr` may come.
     pub(crate) fn make_room(&mut self, nr: usize) {
         self.position.resize(nr, ABSENT);
@@ -128,7 +133,7 @@ mod tests {
         for seed in 0..40 {
             let mut rng = Rng::new(seed);
             let nr = 1 + rng.below(40);
-            let mut heap = Heap::default();
+            let mut heap = Heap::with_capacity(1);
             heap.make_room(nr as usize);
             // Key and order of arrival of each queue that is in.
             let mut model: Vec<Option<(u64, u64)>> = vec![None; nr as usize];
@@ -151,7 +156,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "in the heap already")]
     fn a_queue_is_in_a_heap_once() {
-        let mut heap = Heap::default();
+        let mut heap = Heap::with_capacity(1);
         heap.make_room(1);
         heap.insert(0, VTime::ZERO);
         heap.insert(0, VTime::ZERO);

@@ -13,6 +13,8 @@ pub(crate) struct Population {
     sum: u128,
     squares: u128,
     of_class: [u32; NR_CLASSES],
+    /// Asked with each request, so worked out with each change.
+    asymmetric: bool,
 }
 
 impl Population {
@@ -22,6 +24,7 @@ impl Population {
         self.sum += w;
         self.squares += w * w;
         self.of_class[usize::from(class)] += 1;
+        self.compare();
     }
 
     pub(crate) fn remove(&mut self, weight: u32, class: u8) {
@@ -30,12 +33,18 @@ impl Population {
         self.sum -= w;
         self.squares -= w * w;
         self.of_class[usize::from(class)] -= 1;
+        self.compare();
+    }
+
+    fn compare(&mut self) {
+        let classes = self.of_class.iter().filter(|n| **n > 0).count();
+        self.asymmetric = classes > 1 || self.nr * self.squares != self.sum * self.sum;
     }
 
     /// Weights or classes differ.
+    #[inline]
     pub(crate) fn is_asymmetric(&self) -> bool {
-        let classes = self.of_class.iter().filter(|n| **n > 0).count();
-        classes > 1 || self.nr * self.squares != self.sum * self.sum
+        self.asymmetric
     }
 }
 

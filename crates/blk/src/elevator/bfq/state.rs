@@ -28,6 +28,9 @@ use crate::time::{Duration, Instant};
 pub(crate) const NONE: u32 = u32::MAX;
 /// Queues a submitter may have: sync and async of each class.
 const KINDS: usize = 2 * NR_CLASSES;
+/// Queues there is memory for from the start: those of 64 submitters with reads and writes of two classes. More make it
+/// grow, each time to the double.
+const ROOM: usize = 256;
 /// Idle slices within which a queue that ran empty is back in time.
 const IN_TIME_SLICES: u64 = 3;
 
@@ -83,8 +86,8 @@ impl State {
         State {
             nodes: SortNodes::new(nr_requests),
             cache: MergeCache::new(nr_requests),
-            queues: Vec::new(),
-            wf2q: Wf2q::default(),
+            queues: Vec::with_capacity(ROOM),
+            wf2q: Wf2q::with_capacity(ROOM),
             device: Device::new(),
             burst: Burst::new(),
             by_source: vec![NONE; MAX_SUBMITTERS as usize * KINDS].into_boxed_slice(),
@@ -273,8 +276,7 @@ impl State {
             self.held_until = Some(Instant::MAX);
             return None;
         }
-        let id = self.choose_queue(cx, rules)?;
-        let cost = self.next_cost(cx, id).expect("the chosen queue has a request");
+        let (id, cost) = self.choose_queue(cx, rules)?;
         let q = &mut self.queues[id as usize];
         let rq = q.take_next(&mut self.nodes, cx, rules)?;
         let fields = request(cx, rq);

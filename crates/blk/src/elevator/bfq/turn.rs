@@ -15,10 +15,10 @@ use crate::elevator::ElvCx;
 use crate::time::Instant;
 
 impl State {
-    /// The queue whose next request goes to the disk now. `None`: nothing is queued, or one is being waited for, and
+    /// The queue whose next request goes to the disk now, and what that costs. `None`: nothing is queued, or one is being waited for, and
     /// `held_until` says until when.
     #[inline]
-    pub(crate) fn choose_queue(&mut self, cx: &ElvCx<'_>, rules: &Rules) -> Option<u32> {
+    pub(crate) fn choose_queue(&mut self, cx: &ElvCx<'_>, rules: &Rules) -> Option<(u32, u32)> {
         self.held_until = None;
         if self.nr_queued == 0 {
             return None;
@@ -45,7 +45,7 @@ impl State {
                 self.expire(cx, id, Expiry::BudgetExhausted, rules);
             } else {
                 self.waiting_until = None;
-                return Some(id);
+                return Some((id, cost));
             }
         }
     }

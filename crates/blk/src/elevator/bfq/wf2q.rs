@@ -55,7 +55,6 @@ pub(crate) struct Entity {
 }
 
 /// The queues of one class.
-#[derive(Default)]
 struct ServiceTree {
     /// Backlogged with S > V, by S.
     waiting: Heap,
@@ -71,7 +70,6 @@ struct ServiceTree {
 }
 
 /// The scheduler of one disk.
-#[derive(Default)]
 pub(crate) struct Wf2q {
     entities: Vec<Entity>,
     trees: [ServiceTree; NR_CLASSES],
@@ -107,6 +105,12 @@ impl Entity {
 }
 
 impl ServiceTree {
+    fn with_capacity(nr: usize) -> ServiceTree {
+        let heap = || Heap::with_capacity(nr);
+        let (waiting, eligible, remembered) = (heap(), heap(), heap());
+        ServiceTree { waiting, eligible, remembered, vtime: VTime::ZERO, weights: 0, nr_active: 0 }
+    }
+
     fn insert(&mut self, id: u32, e: &Entity) {
         if e.start.is_after(self.vtime) {
             self.waiting.insert(id, e.start);
@@ -166,6 +170,16 @@ impl ServiceTree {
 }
 
 impl Wf2q {
+    /// Without queues, with memory for `nr` of them.
+    pub(crate) fn with_capacity(nr: usize) -> Wf2q {
+        Wf2q {
+            entities: Vec::with_capacity(nr),
+            trees: [(); NR_CLASSES].map(|()| ServiceTree::with_capacity(nr)),
+            in_service: None,
+            idle_class_served: Instant::ZERO,
+        }
+    }
+
     /// A new queue of a class; queues are numbered from 0.
     pub(crate) fn add(&mut self, class: u8) -> u32 {
         let id = self.entities.len() as u32;

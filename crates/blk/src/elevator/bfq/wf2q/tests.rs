@@ -8,7 +8,7 @@ const T0: Instant = Instant::ZERO;
 
 /// Queues of class BE with these weights, all backlogged with `budget`.
 fn backlogged(weights: &[u32], budget: u32) -> Wf2q {
-    let mut s = Wf2q::default();
+    let mut s = Wf2q::with_capacity(1);
     for w in weights {
         let id = s.add(BE);
         s.activate(id, *w, budget, false, T0);
@@ -144,7 +144,7 @@ fn a_new_weight_counts_from_the_next_turn_on() {
 
 #[test]
 fn classes_go_by_rank_but_idle_is_not_forgotten() {
-    let mut s = Wf2q::default();
+    let mut s = Wf2q::with_capacity(1);
     let ids = [IDLE, BE, RT].map(|class| s.add(class));
     for id in ids {
         s.activate(id, 40, 10, false, T0);
