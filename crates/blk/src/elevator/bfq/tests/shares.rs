@@ -245,9 +245,9 @@ fn synchronous_io_gets_more_than_asynchronous() {
     for _ in 0..40 {
         let rq = f.dispatch(1).pop().expect("backlogged");
         if f.sector(&rq) >= 1_000_000 {
-            writes_served += 1
+            writes_served += 1;
         } else {
-            reads_served += 1
+            reads_served += 1;
         }
         f.complete(rq);
     }
