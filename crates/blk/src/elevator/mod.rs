@@ -114,7 +114,8 @@ pub trait Elevator: Send + Sync {
 
     /// Gives out up to `max` requests in the order they should reach the disk, appended to `out`. They may belong to
     /// other hctxs than `hctx` when the elevator's order is device-wide. An elevator that gives out nothing though it has
-    /// work owes the hctx a [`HctxRunner::run_soon`]; the core looks again by itself only after 3 ms.
+    /// work owes the hctx a [`HctxRunner::run_soon`], or says with [`Elevator::next_run`] when to come again; without
+    /// either the core looks again after 3 ms.
     fn dispatch(&self, cx: &ElvCx<'_>, hctx: HctxId, max: usize, out: &mut Vec<Rq>);
 
     /// Whether `dispatch(hctx)` could give out something. May be a little out of date.

@@ -282,8 +282,9 @@ impl State {
         let fields = request(cx, rq);
         q.nr_out += 1;
         q.raising.served(fields.nr_sectors(), rules.now, rules.low_latency);
+        let seeky = q.habits.is_seeky();
         self.wf2q.serve(id, cost);
-        self.device.given_out(fields, rules.now);
+        self.device.given_out(fields, seeky, rules.now);
         self.cache.forget(rq);
         self.home[rq as usize].1 = Stage::Out;
         self.nr_queued -= 1;

@@ -102,7 +102,7 @@ impl State {
             self.wf2q.expire(id, Some((q.effective_weight(), q.max_budget.max(cost))));
             return self.reweighed(id, old_weight);
         }
-        self.queues[id as usize].may_resume = matches!(reason, Expiry::NoMoreRequests | Expiry::TooIdle);
+        self.queues[id as usize].may_resume = !matches!(reason, Expiry::BudgetTimeout | Expiry::BudgetExhausted);
         self.wf2q.expire(id, None);
         self.became_idle(id, rules);
     }
