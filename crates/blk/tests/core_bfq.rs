@@ -2,16 +2,14 @@
 //! bfq in the core: what it holds back is dispatched at the time it said, or when what it waited for has come, on whatever
 //! hardware queue; and submitters get shares of the disk by their weights.
 
-mod common;
-
 use blk::bio::{Bio, DataRef};
 use blk::cpumap::CpuTopology;
 use blk::id::{CpuId, Sector};
 use blk::limits::Limits;
 use blk::settings::QueueConfig;
 use blk::time::Instant;
-use common::memdisk::Behaviour;
-use common::rig::Rig;
+use sim::disk::Behaviour;
+use sim::rig::Rig;
 
 const MS: u64 = 1_000_000;
 
@@ -110,7 +108,7 @@ fn a_completion_lets_go_what_waited_for_it_on_another_hardware_queue() {
 
 #[test]
 fn weights_are_set_on_the_submitter_and_end_with_it() {
-    let behaviour = Behaviour { capacity: 1 << 20, max_delay_ns: 100_000, ..Behaviour::default() };
+    let behaviour = Behaviour { capacity: 1 << 20, ..Behaviour::default() };
     // More scheduler tags than requests: shares of tags are not the elevator's.
     let config = QueueConfig { nr_requests: Some(128), ..config(1, 1, &[("max_budget", 64)]) };
     let mut rig = Rig::new(3, behaviour, config, &[0, 1]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! bfq against what the Linux kernel's bfq did, see `common/replay.rs`.
+//! bfq against what the Linux kernel's bfq did, see `oracle/mod.rs`.
 //!
 //! The case is one process with reads and synchronous writes at random sectors. That is one bfq queue, so all of this
 //! follows from bfq's definition and is compared, request by request: what merges (nothing here), that reads and
@@ -12,9 +12,9 @@
 //! emulated CPU at HZ=250, and with one queue nobody else could have been served meanwhile); shares, budgets and raising of
 //! several processes, which no recorded case has. Those rules are tested against hand-computed numbers in the elevator.
 
-mod common;
+mod oracle;
 
-use common::replay::replay;
+use oracle::replay;
 
 #[test]
 fn several_driver_tags() {
