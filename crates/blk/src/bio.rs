@@ -436,13 +436,16 @@ impl BioSlot {
 #[derive(Debug)]
 pub(crate) struct BioPool {
     slots: Box<[BioSlot]>,
+    /// The submitter's weight for elevators that share by weight; 0 = by priority.
+    weight: FieldU16,
 }
 
 impl BioPool {
     /// `nr_bios` slots for bios, and behind them those for pieces only.
     pub(crate) fn new(nr_bios: u32) -> BioPool {
         assert!(nr_bios <= MAX_BIOS_PER_SUBMITTER);
-        BioPool { slots: (0..nr_bios + PIECE_SLOTS).map(|_| BioSlot::default()).collect() }
+        let slots = (0..nr_bios + PIECE_SLOTS).map(|_| BioSlot::default()).collect();
+        BioPool { slots, weight: FieldU16::default() }
     }
 
     /// Slots for bios.
@@ -472,6 +475,17 @@ impl BioPools {
     /// The pool of a submitter, made on first use.
     pub(crate) fn pool_or_init(&self, submitter: SubmitterId) -> &Arc<BioPool> {
         self.pools[submitter.index()].get_or_init(|| Arc::new(BioPool::new(self.bios_per_submitter)))
+    }
+
+    /// The weight set for a submitter; 0 when none is.
+    #[inline]
+    pub(crate) fn weight(&self, submitter: usize) -> u16 {
+        self.pools[submitter].get().map_or(0, |pool| pool.weight.get())
+    }
+
+    /// Sets a submitter's weight; 0 takes it back.
+    pub(crate) fn set_weight(&self, submitter: SubmitterId, weight: u16) {
+        self.pool_or_init(submitter).weight.set(weight);
     }
 
     #[inline]

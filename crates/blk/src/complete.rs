@@ -73,7 +73,9 @@ impl<L: Lock> Env<L> {
             local.scratch.ended_inline = items;
         }
         local.in_driver = nested;
-        local.owes |= !local.waiting.is_empty();
+        // Some other hctx may have been given what it waited for by the elevator.
+        let marked = self.st.elevator.is_some() && self.q.work_pending.load(Ordering::Relaxed);
+        local.owes |= marked || !local.waiting.is_empty();
     }
 
     /// A batch of one: what a queue depth of one makes of each I/O.
@@ -207,7 +209,13 @@ impl<L: Lock> Env<L> {
     /// somebody found no tag there.
     #[inline]
     fn after_finish(&self, local: &mut Local, hctx: usize, now: Instant) {
-        if self.st.sq.is_some() { self.sq_free_batch(local, now) } else { self.after_free(local, hctx, now) }
+        if self.st.sq.is_some() {
+            return self.sq_free_batch(local, now);
+        }
+        self.after_free(local, hctx, now);
+        if !self.direct {
+            self.after_hold(local, hctx, now);
+        }
     }
 
     /// Frees a request outside a batch.

@@ -6,7 +6,9 @@
 //! may run one hctx at once; only the lists are locked. Sources: block/blk-mq-sched.c, `blk_mq_dispatch_rq_list`.
 
 use crate::driver::RqBatch;
+use crate::elevator::HctxRunner;
 use crate::hctx::{Hctx, state};
+use crate::id::HctxId;
 use crate::lock::Lock;
 use crate::request::{NO_TAG, RequestId, Rq};
 use crate::sbitmap::TagAllocHint;
@@ -160,13 +162,29 @@ impl<L: Lock> Env<L> {
             let free = self.st.driver_tags.iter().map(HctxTags::free_normal).min().unwrap_or(0);
             elevator.dispatch(&self.elv_cx(now), h.id, max.min(free + 1) as usize, rqs);
             if rqs.is_empty() {
-                h.delay_run(now + BLK_MQ_RESOURCE_DELAY);
-                return self.q.owe_work();
+                return self.look_again(h, elevator.next_run().unwrap_or(now + BLK_MQ_RESOURCE_DELAY));
             }
             stamp_dispatch(self, rqs, now);
             if !self.dispatch_by_hctx(local, rqs, now) {
                 return;
             }
+        }
+    }
+
+    /// The elevator holds back what it has until `at`.
+    fn look_again(&self, h: &Hctx<L>, at: Instant) {
+        h.delay_run(at);
+        self.q.owe_work();
+    }
+
+    /// After completions: what the elevator held back for them, it may give out now, or at a time known only now.
+    #[inline]
+    pub(crate) fn after_hold(&self, local: &mut Local, hctx: usize, now: Instant) {
+        let Some(at) = self.st.elevator.as_ref().and_then(|e| e.next_run()) else { return };
+        if at <= now {
+            self.run_hctx(local, hctx, now);
+        } else {
+            self.look_again(&self.st.hctxs[hctx], at);
         }
     }
 
@@ -361,6 +379,12 @@ impl<L: Lock> Env<L> {
         if delayed {
             self.q.owe_work();
         }
+    }
+}
+
+impl<L: Lock> HctxRunner for Env<L> {
+    fn run_soon(&self, hctx: HctxId) {
+        self.owe_run(&self.st.hctxs[hctx.index()]);
     }
 }
 

@@ -591,7 +591,7 @@ fn build<L: Lock>(config: &QueueConfig) -> Result<QueueState<L>, SettingError> {
     check_memory(config, nr_hctx, stride)?;
     let slab = RequestSlab::new(nr_hctx as usize * stride as usize);
     let elevator =
-        elevator::by_name::<L>(name, slab.len(), nr_hctx, nr_requests).map_err(|e| SettingError(e.to_string()))?;
+        elevator::for_map::<L>(name, slab.len(), &map, nr_requests).map_err(|e| SettingError(e.to_string()))?;
     if let Some(e) = &elevator {
         for (k, v) in &config.iosched {
             e.set_tunable(k, *v).map_err(SettingError)?;

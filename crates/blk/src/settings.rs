@@ -119,7 +119,11 @@ pub const SETTINGS: &[SettingInfo] = &[
         range: "4..=2048 with an elevator, 4..=queue_depth without",
         help: "scheduler tags per hardware queue (sq: requests per direction)",
     },
-    SettingInfo { name: "scheduler", range: "none | mq-deadline (mq), noop | deadline (sq)", help: "the elevator" },
+    SettingInfo {
+        name: "scheduler",
+        range: "none | mq-deadline | kyber | bfq (mq), noop | deadline (sq)",
+        help: "the elevator",
+    },
     SettingInfo { name: "io_timeout", range: "1..=4294967295", help: "milliseconds at the driver until it is asked" },
     SettingInfo { name: "nomerges", range: "0..=2", help: "0 all merges, 1 simple one-hit merges, 2 none" },
     SettingInfo { name: "rq_affinity", range: "0..=2", help: "0 complete anywhere, 1 same cache, 2 submitting CPU" },

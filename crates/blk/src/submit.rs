@@ -215,7 +215,15 @@ impl<L: Lock> Env<L> {
     }
 
     pub(crate) fn elv_cx(&self, now: Instant) -> ElvCx<'_> {
-        ElvCx { rqs: &self.st.slab, bios: &self.q.bios, limits: &self.q.limits, nomerges: self.nomerges(), now }
+        ElvCx {
+            rqs: &self.st.slab,
+            bios: &self.q.bios,
+            limits: &self.q.limits,
+            nomerges: self.nomerges(),
+            now,
+            cpu: self.cpu,
+            core: self,
+        }
     }
 
     /// Plug first, then the elevator or, without one, the submitting CPU's ctx list.
@@ -541,7 +549,7 @@ impl<L: Lock> Env<L> {
 
 /// Polled I/O, plain reads, everything else.
 #[inline]
-fn hctx_type(op: Op, flags: OpFlags) -> HctxType {
+pub(crate) fn hctx_type(op: Op, flags: OpFlags) -> HctxType {
     if flags.contains(OpFlags::POLLED) {
         HctxType::Poll
     } else if op == Op::Read {

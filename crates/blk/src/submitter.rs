@@ -16,6 +16,7 @@ use crate::relaxed::FieldU16;
 use crate::request::{RequestId, Rq};
 use crate::sbitmap::TagAllocHint;
 use crate::sbitmap_queue::WaiterId;
+use crate::settings::SettingError;
 use crate::sq::Batching;
 use crate::stat::{Counters, HctxCounters};
 use crate::status::BlkStatus;
@@ -54,6 +55,9 @@ pub(crate) enum Remote {
     /// A request completed that has to be ended on this submitter's CPU (`rq_affinity`).
     Complete(HctxId, RequestId, BlkStatus),
 }
+
+/// Greatest weight of a submitter.
+pub const MAX_WEIGHT: u16 = 1000;
 
 /// Each bio, or the request it is the first of, is in the list once at most.
 fn remote_capacity(nr_bios: u32) -> usize {
@@ -277,6 +281,8 @@ impl<L: Lock> RequestQueue<L> {
         let generation = self.generation();
         let st = self.state();
         let nr_bios = self.bios.pool_or_init(id).nr_bios();
+        // The one who had this number before may have set one.
+        self.bios.set_weight(id, 0);
         let cap = nr_bios as usize;
         let mut submitter = Submitter {
             local: Local {
@@ -334,6 +340,26 @@ impl<L: Lock> Submitter<L> {
     /// The disk.
     pub fn disk(&self) -> &Arc<RequestQueue<L>> {
         &self.env.q
+    }
+
+    /// Sets this submitter's share among those that want the disk, for elevators that share by weight (bfq): 1..=1000.
+    /// `None`, as at the start: (8 - level of the I/O priority) x 10, which is 40 without a priority. It counts from the
+    /// submitter's next turn on. Other elevators do without.
+    pub fn set_weight(&mut self, weight: Option<u16>) -> Result<(), SettingError> {
+        if let Some(w) = weight
+            && !(1..=MAX_WEIGHT).contains(&w)
+        {
+            return Err(SettingError(format!(
+                "weight={w}: must be 1..={MAX_WEIGHT}; without one the I/O priority counts"
+            )));
+        }
+        self.env.q.bios.set_weight(self.env.id, weight.unwrap_or(0));
+        Ok(())
+    }
+
+    /// The weight that [`Submitter::set_weight`] has set.
+    pub fn weight(&self) -> Option<u16> {
+        Some(self.env.q.bios.weight(self.env.id.index())).filter(|w| *w != 0)
     }
 
     /// Bios accepted and not yet reaped.

@@ -79,7 +79,7 @@ fn a_freed_tag_wakes_the_submitter_that_waited_longest() {
 #[test]
 fn a_request_that_ends_while_it_is_issued_needs_no_poll() {
     let at_once = Behaviour { at_once: 1000, ..Behaviour::default() };
-    for scheduler in ["none", "mq-deadline"] {
+    for scheduler in ["none", "mq-deadline", "kyber"] {
         let mut rig = Rig::new(5, at_once.clone(), config(4, 1, 1, scheduler), &[0, 1]);
         (0..3).for_each(|n| rig.submit(0, read(n)));
         assert_eq!(sectors(&rig), [0, 1, 2], "{scheduler}: one tag serves them all");
@@ -263,7 +263,7 @@ fn dev_resource_on_one_hctx_is_tried_again_when_another_hctx_completes() {
 
 #[test]
 fn an_error_answer_ends_one_request_and_the_rest_goes_on() {
-    for scheduler in ["none", "mq-deadline"] {
+    for scheduler in ["none", "mq-deadline", "kyber"] {
         let mut rig = Rig::new(9, manual(), config(1, 1, 8, scheduler), &[0]);
         let error = Answer::Refuse(QueueRqStatus::Error(BlkStatus::NoSpc));
         rig.disk.script([Answer::Accept, error, Answer::Accept]);
@@ -285,7 +285,7 @@ fn a_driver_that_fails_everything_is_not_answered_by_recursion() {
     // On a small stack, several hundred nested runs would not fit.
     let small = std::thread::Builder::new().stack_size(256 << 10);
     let run = || {
-        for (scheduler, sq) in [("mq-deadline", false), ("deadline", true)] {
+        for (scheduler, sq) in [("mq-deadline", false), ("kyber", false), ("deadline", true)] {
             let mut c = config(1, 1, 1, scheduler);
             c.nr_requests = Some(1024);
             c.bios_per_submitter = 2048;
@@ -352,7 +352,7 @@ fn a_busy_driver_is_given_one_request_at_a_time() {
 
 #[test]
 fn quiesced_means_no_call_of_the_driver_and_unquiesce_owes_the_run() {
-    for scheduler in ["none", "mq-deadline"] {
+    for scheduler in ["none", "mq-deadline", "kyber"] {
         let mut rig = Rig::new(13, manual(), config(2, 2, 8, scheduler), &[0, 1]);
         rig.q.quiesce();
         rig.q.quiesce();
@@ -372,7 +372,7 @@ fn quiesced_means_no_call_of_the_driver_and_unquiesce_owes_the_run() {
 
 #[test]
 fn reserved_requests_find_a_tag_when_normal_ones_do_not() {
-    for scheduler in ["none", "mq-deadline"] {
+    for scheduler in ["none", "mq-deadline", "kyber"] {
         let c = QueueConfig { reserved_tags: 1, ..config(1, 1, 2, scheduler) };
         let mut rig = Rig::new(14, manual(), c, &[0, 0]);
         (0..2).for_each(|n| rig.submit(0, read(n)));
@@ -381,7 +381,7 @@ fn reserved_requests_find_a_tag_when_normal_ones_do_not() {
         rig.submit(1, read(7).with_flags(OpFlags::RESERVED));
         rig.run(20);
         assert_eq!((rig.subs[0].outstanding(), rig.subs[1].waiting()), (2, 0), "it got its tag at once");
-        if scheduler == "mq-deadline" {
+        if scheduler != "none" {
             // The elevator has handed out request 1, which holds the place in front until there is a driver tag.
             rig.disk.release_all();
             rig.run(20);
@@ -396,9 +396,9 @@ fn reserved_requests_find_a_tag_when_normal_ones_do_not() {
     }
 }
 
-fn requeue_configs() -> [QueueConfig; 3] {
+fn requeue_configs() -> [QueueConfig; 4] {
     let sq = QueueConfig { mode: Mode::Sq, nr_hw_queues: None, ..config(1, 1, 2, "noop") };
-    [config(1, 1, 2, "none"), config(1, 1, 2, "mq-deadline"), sq]
+    [config(1, 1, 2, "none"), config(1, 1, 2, "mq-deadline"), config(1, 1, 2, "kyber"), sq]
 }
 
 #[test]
@@ -411,8 +411,9 @@ fn a_request_given_back_is_issued_again_before_what_is_queued() {
         assert_eq!(sectors(&rig), [0, 1], "{name}");
         rig.disk.release(|i| i.sector == 0);
         rig.poll(0);
-        // mq-deadline had given out 2 already, which waits on hctx->dispatch: only 3 is overtaken.
-        let order = if name.contains("mq-deadline") { [0, 1, 2, 0, 3] } else { [0, 1, 0, 2, 3] };
+        // An elevator had given out 2 already, which waits on hctx->dispatch: only 3 is overtaken.
+        let order =
+            if name.contains("mq-deadline") || name.contains("kyber") { [0, 1, 2, 0, 3] } else { [0, 1, 0, 2, 3] };
         assert_eq!(sectors(&rig), order[..3], "{name}");
         assert_eq!((rig.take_done(0).len(), rig.q.hctx_stats()[0].requeues), (0, 1), "{name}");
         rig.disk.behave(|b| b.manual = false);
@@ -459,7 +460,7 @@ fn a_delayed_requeue_is_issued_when_it_is_due_and_a_freeze_waits_for_it() {
 
 #[test]
 fn steps_of_a_flush_and_reserved_requests_may_be_given_back() {
-    for scheduler in ["none", "mq-deadline"] {
+    for scheduler in ["none", "mq-deadline", "kyber"] {
         let mut behaviour = Behaviour::default();
         behaviour.limits.write_cache = true;
         let mut rig = Rig::new(33, behaviour, QueueConfig { reserved_tags: 1, ..config(1, 1, 4, scheduler) }, &[0]);

@@ -10,7 +10,8 @@ use sim::disk::{Answer, Behaviour};
 use sim::rig::Rig;
 
 /// Every path a flush can take: tags at allocation, tags at dispatch, single-queue.
-const STACKS: [(&str, Mode); 3] = [("none", Mode::Mq), ("mq-deadline", Mode::Mq), ("deadline", Mode::Sq)];
+const STACKS: [(&str, Mode); 4] =
+    [("none", Mode::Mq), ("mq-deadline", Mode::Mq), ("kyber", Mode::Mq), ("deadline", Mode::Sq)];
 
 fn rig(seed: u64, (scheduler, mode): (&str, Mode), depth: u32, (cache, fua): (bool, bool)) -> Rig {
     let mut b = Behaviour { manual: true, ..Behaviour::default() };

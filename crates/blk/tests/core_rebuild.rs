@@ -132,7 +132,9 @@ fn submitters_follow_a_changed_map_even_if_they_only_poll() {
 #[test]
 fn elevator_and_mode_change_with_bios_waiting() {
     let mut rig = Rig::new(5, Behaviour::default(), QueueConfig { queue_depth: 1, ..config(2, 1) }, &[0, 1]);
-    let steps: [(Mode, &str); 6] = [
+    let steps: [(Mode, &str); 8] = [
+        (Mode::Mq, "mq-deadline"),
+        (Mode::Mq, "kyber"),
         (Mode::Mq, "mq-deadline"),
         (Mode::Sq, "deadline"),
         (Mode::Sq, "noop"),

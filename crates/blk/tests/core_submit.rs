@@ -341,7 +341,7 @@ fn what_must_not_merge_does_not() {
 
 #[test]
 fn reserved_io_shares_no_request_and_asks_for_no_flush() {
-    for scheduler in ["none", "mq-deadline"] {
+    for scheduler in ["none", "mq-deadline", "kyber"] {
         let config = QueueConfig { reserved_tags: 2, ..config(scheduler) };
         let mut rig = Rig::new(17, with_limits(|l| (l.write_cache, l.fua) = (true, true)), config, &[0]);
         for flag in [OpFlags::FUA, OpFlags::PREFLUSH] {
@@ -439,7 +439,7 @@ fn elevators_merge_bios_of_different_submitters_and_close_gaps() {
 
 #[test]
 fn stage_times_add_up_to_the_total() {
-    for scheduler in ["none", "mq-deadline"] {
+    for scheduler in ["none", "mq-deadline", "kyber"] {
         let mut rig = Rig::new(20, manual(), QueueConfig { queue_depth: 1, nomerges: 2, ..config(scheduler) }, &[0]);
         for n in 0..6 {
             rig.plug(0, 0);

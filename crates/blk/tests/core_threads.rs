@@ -231,7 +231,12 @@ impl Worker {
         let data = DataRef::new(0, self.mem_base(block) << 9);
         let sector = Sector((block * self.threads + self.t as u64) * BLOCK);
         let mut bio = Bio::write(sector, BLOCK as u32, data).with_user_data(block);
-        bio.op = self.rng.pick(&[Op::Read, Op::Read, Op::Write, Op::Write, Op::Write, Op::Discard]);
+        // A disk that can write zeroes is there to be given many.
+        bio.op = if self.sub.disk().limits().max_write_zeroes_sectors > 0 && self.rng.below(8) > 0 {
+            Op::WriteZeroes
+        } else {
+            self.rng.pick(&[Op::Read, Op::Read, Op::Write, Op::Write, Op::Write, Op::Discard])
+        };
         match bio.op {
             Op::Write => {
                 self.stamp += 1;
@@ -239,7 +244,7 @@ impl Worker {
                 bio.flags =
                     self.rng.pick(&[OpFlags::NONE, OpFlags::NONE, OpFlags::NONE, OpFlags::FUA, OpFlags::PREFLUSH]);
             }
-            Op::Discard => bio.data = DataRef::NONE,
+            Op::Discard | Op::WriteZeroes => bio.data = DataRef::NONE,
             _ => {}
         }
         if self.rng.below(16) == 0 {
@@ -482,6 +487,25 @@ fn mq_deadline_on_one_and_on_four_hardware_queues() {
 }
 
 #[test]
+fn kyber_on_one_and_on_four_hardware_queues() {
+    stress("kyber, 1 hctx", 10, LOAD, config(4, 1, 1, "kyber"), behaviour(true, usize::MAX), None);
+    stress("kyber, 4 hctx", 11, LOAD, config(4, 4, 2, "kyber"), behaviour(true, 3), None);
+}
+
+#[test]
+fn kyber_with_more_write_zeroes_than_it_has_tokens_for() {
+    let mut zeroes = behaviour(true, usize::MAX);
+    zeroes.limits.max_write_zeroes_sectors = 64;
+    stress("kyber, 4 hctx, write zeroes", 12, (6, 1500), config(4, 4, 32, "kyber"), zeroes, None);
+}
+
+#[test]
+fn bfq_on_one_and_on_four_hardware_queues() {
+    stress("bfq, 1 hctx", 13, LOAD, config(4, 1, 1, "bfq"), behaviour(true, usize::MAX), None);
+    stress("bfq, 4 hctx", 14, LOAD, config(4, 4, 2, "bfq"), behaviour(true, 3), None);
+}
+
+#[test]
 fn single_queue_with_hardly_any_requests() {
     stress("sq noop", 6, LOAD, sq(1, 4, "noop"), behaviour(true, usize::MAX), None);
     stress("sq deadline", 7, LOAD, sq(3, 4, "deadline"), behaviour(false, 2), None);
@@ -498,7 +522,9 @@ fn everything_changes_under_load() {
         c.mode = if round % 5 == 4 { Mode::Sq } else { Mode::Mq };
         let sq = c.mode == Mode::Sq;
         c.nr_hw_queues = if sq { None } else { Some(1 + (round % 4) as u16) };
-        c.scheduler = Some(if sq { "deadline" } else { ["none", "mq-deadline"][(round / 2 % 2) as usize] }.into());
+        c.scheduler = Some(
+            if sq { "deadline" } else { ["none", "mq-deadline", "kyber", "bfq"][(round / 2 % 4) as usize] }.into(),
+        );
         c.nr_requests = if sq { Some(4) } else { None };
         c.queue_depth = 1 + (round % 3) as u32;
         c.rq_affinity = (round % 3) as u8;

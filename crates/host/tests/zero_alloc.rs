@@ -150,12 +150,16 @@ fn allocations_of(settings: &[(&str, &str)]) -> u64 {
 
 #[test]
 fn a_hundred_thousand_ios_allocate_nothing() {
-    let stacks: [&[(&str, &str)]; 7] = [
+    let stacks: [&[(&str, &str)]; 11] = [
         &[("scheduler", "none"), ("nr_hw_queues", "1")],
         &[("scheduler", "none"), ("nr_hw_queues", "2"), ("max_sectors_kb", "1280")],
         &[("scheduler", "none"), ("nr_hw_queues", "1"), ("queue_depth", "3"), ("rq_affinity", "2")],
         &[("scheduler", "mq-deadline"), ("nr_hw_queues", "1")],
         &[("scheduler", "mq-deadline"), ("nr_hw_queues", "2"), ("queue_depth", "2"), ("max_sectors_kb", "256")],
+        &[("scheduler", "kyber"), ("nr_hw_queues", "1")],
+        &[("scheduler", "kyber"), ("nr_hw_queues", "2"), ("queue_depth", "2"), ("max_sectors_kb", "256")],
+        &[("scheduler", "bfq"), ("nr_hw_queues", "1")],
+        &[("scheduler", "bfq"), ("nr_hw_queues", "2"), ("queue_depth", "2"), ("max_sectors_kb", "256")],
         &[("mode", "sq"), ("scheduler", "noop"), ("queue_depth", "4"), ("nr_requests", "16")],
         &[("mode", "sq"), ("scheduler", "deadline"), ("max_sectors_kb", "64")],
     ];

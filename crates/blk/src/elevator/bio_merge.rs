@@ -122,6 +122,12 @@ pub(crate) trait MergeQueue {
     /// Its merge indices.
     fn cache(&mut self) -> &mut MergeCache;
 
+    /// Whether queued request `rq` may grow by what is being merged now. An elevator that keeps submitters apart says no to
+    /// the requests of others.
+    fn admits(&self, _rq: u32) -> bool {
+        true
+    }
+
     /// A queued request that starts where `bio` ends, if the elevator looks for such.
     fn front_candidate(&self, bio: &BioSlot) -> Option<u32>;
 
@@ -182,6 +188,7 @@ pub(crate) fn merge_bio<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, bio: BioRef) -
 fn find<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, bio: &BioSlot) -> Option<(u32, MergeKind)> {
     if let Some(last) = q.cache().last_merge
         && let Some(kind) = bio_merge_kind(request(cx, last), bio)
+        && q.admits(last)
     {
         return Some((last, kind));
     }
@@ -190,6 +197,7 @@ fn find<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, bio: &BioSlot) -> Option<(u32,
     }
     if let Some(rq) = q.cache().find_end(cx, bio.sector.get())
         && bio_merge_kind(request(cx, rq), bio) == Some(MergeKind::Back)
+        && q.admits(rq)
     {
         return Some((rq, MergeKind::Back));
     }
@@ -219,6 +227,7 @@ pub(crate) fn insert_merge<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, rq: Rq, fre
         return Some(rq);
     }
     if let Some(last) = q.cache().last_merge
+        && q.admits(last)
         && join(q, cx, last, id)
     {
         freed.push(rq);
@@ -230,6 +239,7 @@ pub(crate) fn insert_merge<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, rq: Rq, fre
     let mut incoming = Some(rq);
     // The request it was joined to may in turn continue another one.
     while let Some(before) = q.cache().find_end(cx, request(cx, id).sector().0)
+        && q.admits(before)
         && join(q, cx, before, id)
     {
         freed.push(incoming.take().unwrap_or_else(|| Rq::from_id(RequestId::new(id))));

@@ -14,6 +14,8 @@ mod rbtree;
 mod sweep;
 mod tunables;
 
+pub mod bfq;
+pub mod kyber;
 pub mod mq_deadline;
 
 pub mod deadline;
@@ -25,11 +27,14 @@ pub mod testbed;
 pub(crate) mod testutil;
 
 use crate::bio::{BioId, BioPools, Op, OpFlags};
-use crate::id::HctxId;
+use crate::cpumap::{CpuTopology, QueueMap};
+use crate::id::{CpuId, HctxId};
 use crate::limits::Limits;
 use crate::request::{RequestSlab, Rq};
 use crate::suggest::nearest;
 use crate::time::Instant;
+use bfq::Bfq;
+use kyber::Kyber;
 use lock_api::RawMutex;
 use mq_deadline::MqDeadline;
 
@@ -46,6 +51,21 @@ pub struct ElvCx<'a> {
     pub nomerges: u8,
     /// The time of this call.
     pub now: Instant,
+    /// The CPU this call is made on: of the submitter that brings a bio or request, or that found a completion.
+    pub cpu: CpuId,
+    /// Whom to tell that a hardware queue can go on.
+    pub core: &'a dyn HctxRunner,
+}
+
+/// What an elevator may ask of the core.
+pub trait HctxRunner {
+    /// Has `hctx` run soon: [`Elevator::dispatch`] will be called for it after this call, as long as
+    /// [`Elevator::has_work`] says so, however busy, quiesced or out of tags it is meanwhile.
+    ///
+    /// For an elevator that gave out nothing though it has requests, because it waited for something that has come now
+    /// (a token that another hardware queue put back). It may be told at any time, in any call, with locks of the
+    /// elevator held: nothing is run from inside, a mark is left.
+    fn run_soon(&self, hctx: HctxId);
 }
 
 /// A bio on its way in, offered for merging.
@@ -93,13 +113,28 @@ pub trait Elevator: Send + Sync {
     fn insert(&self, cx: &ElvCx<'_>, rqs: &mut Vec<Rq>, at_head: bool, freed: &mut Vec<Rq>);
 
     /// Gives out up to `max` requests in the order they should reach the disk, appended to `out`. They may belong to
-    /// other hctxs than `hctx` when the elevator's order is device-wide.
+    /// other hctxs than `hctx` when the elevator's order is device-wide. An elevator that gives out nothing though it has
+    /// work owes the hctx a [`HctxRunner::run_soon`], or says with [`Elevator::next_run`] when to come again; without
+    /// either the core looks again after 3 ms.
     fn dispatch(&self, cx: &ElvCx<'_>, hctx: HctxId, max: usize, out: &mut Vec<Rq>);
 
     /// Whether `dispatch(hctx)` could give out something. May be a little out of date.
     fn has_work(&self, hctx: HctxId) -> bool;
 
-    /// A request that this elevator gave out has completed.
+    /// When `dispatch`, which last gave nothing out although there is work, is worth another try.
+    ///
+    /// `None`: it does not hold anything back, or cannot tell when that ends. An instant that has passed: now.
+    /// [`Instant::MAX`]: not before a request that was given out completes. The elevator promises that the instant is
+    /// right from the moment that dispatch returned until the next `insert`, `completed` or `dispatch`, of which each may
+    /// bring it forward. The core promises to ask after each dispatch that gave nothing (without an answer it looks again
+    /// in 3 ms) and after each batch of completions, and to dispatch at that time or earlier; inserting it follows with
+    /// a dispatch anyway. So nothing that is held back is forgotten.
+    fn next_run(&self) -> Option<Instant> {
+        None
+    }
+
+    /// A request that this elevator gave out has completed, or has ended with an error without being issued. Requests
+    /// that the driver gave back instead come again through [`Elevator::insert`], at the head.
     fn completed(&self, cx: &ElvCx<'_>, rq: &Rq);
 
     /// How many of an hctx's scheduler tags a new request of this kind may use; `None` = all.
@@ -116,7 +151,7 @@ pub trait Elevator: Send + Sync {
 pub const NONE: &str = "none";
 
 /// What can be written to `queue/scheduler` of a multi-queue disk.
-pub const NAMES: [&str; 2] = [NONE, mq_deadline::NAME];
+pub const NAMES: [&str; 4] = [NONE, mq_deadline::NAME, kyber::NAME, bfq::NAME];
 
 /// Why there is no elevator of that name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -139,9 +174,32 @@ fn unknown(name: &str, names: &'static [&'static str]) -> ElevatorError {
     ElevatorError::Unknown { name: name.to_owned(), valid: names.join(", "), remedy }
 }
 
-/// The elevator called `name` for a multi-queue disk with `nr_slab_requests` requests in all and `nr_requests` scheduler
-/// tags per hardware queue; `None` for [`NONE`]. `L` is the lock of elevators that have one. `nr_hw_queues` is for elevators
-/// that keep something per hardware queue; those here do not.
+/// The elevator called `name` for a multi-queue disk with the hardware queues of `map`, `nr_slab_requests` requests in
+/// all and `nr_requests` scheduler tags per hardware queue; `None` for [`NONE`]. `L` is the lock of elevators that have
+/// one.
+pub fn for_map<L>(
+    name: &str,
+    nr_slab_requests: usize,
+    map: &QueueMap,
+    nr_requests: u32,
+) -> Result<Option<Box<dyn Elevator>>, ElevatorError>
+where
+    L: RawMutex + Send + Sync + 'static,
+{
+    match name {
+        NONE => Ok(None),
+        mq_deadline::NAME => Ok(Some(Box::new(MqDeadline::<L>::new(nr_slab_requests, nr_requests)))),
+        kyber::NAME => Ok(Some(Box::new(Kyber::<L>::new(nr_slab_requests, map, nr_requests)))),
+        bfq::NAME => Ok(Some(Box::new(Bfq::<L>::new(nr_slab_requests, nr_requests)))),
+        _ => Err(unknown(name, &NAMES)),
+    }
+}
+
+/// As [`for_map`], for a disk with `nr_hw_queues` hardware queues of one CPU each: what tests and benches of elevators
+/// have, see [`testbed`].
+///
+/// # Panics
+/// If `nr_hw_queues` is 0 or above [`MAX_CPUS`](crate::id::MAX_CPUS).
 pub fn by_name<L>(
     name: &str,
     nr_slab_requests: usize,
@@ -151,13 +209,8 @@ pub fn by_name<L>(
 where
     L: RawMutex + Send + Sync + 'static,
 {
-    // mq-deadline's order is the disk's, whatever the number of hardware queues.
-    let _ = nr_hw_queues;
-    match name {
-        NONE => Ok(None),
-        mq_deadline::NAME => Ok(Some(Box::new(MqDeadline::<L>::new(nr_slab_requests, nr_requests)))),
-        _ => Err(unknown(name, &NAMES)),
-    }
+    let map = QueueMap::new(&CpuTopology::uniform(nr_hw_queues), nr_hw_queues, 0, 0).expect("a CPU for each queue");
+    for_map::<L>(name, nr_slab_requests, &map, nr_requests)
 }
 
 /// The elevator a multi-queue disk starts with: mq-deadline where requests meet in one place anyway (one hardware queue,
@@ -187,7 +240,7 @@ mod tests {
     fn an_unknown_name_is_answered_with_those_there_are() {
         let e = by_name::<Lock>("mq_deadline", 16, 1, 8).err().expect("underscore");
         let text = e.to_string();
-        assert!(text.starts_with("scheduler=mq_deadline: must be one of none, mq-deadline"), "{text}");
+        assert!(text.starts_with("scheduler=mq_deadline: must be one of none, mq-deadline, kyber, bfq"), "{text}");
         assert!(text.contains("did you mean 'mq-deadline'?"), "{text}");
         let e = legacy::legacy_by_name("cfq", 16).err().expect("not built");
         assert_eq!(e.to_string(), "scheduler=cfq: must be one of deadline, noop");

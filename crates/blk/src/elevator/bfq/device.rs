@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What bfq finds out about the disk: where its head is, whether it queues, how fast it is at its best.
+//!
+//! The rate is sectors given out over the time that took, through a low-pass filter. Requests of queues known to be seeky
+//! and of others are measured apart, each only from one of its kind to the next and not over pauses of the disk: so a
+//! sequential queue's rate is the same whether or not others have turns in between. Mostly sequential service counts as it
+//! is, other only when it is faster than what is known. The rate decides the largest budget (what `timeout_sync` can serve
+//! at that rate) and how long an interactive start is helped. Guarantees: nothing below [`MIN_INTERVAL`] of service or
+//! [`MIN_SAMPLES`] requests changes the rate. Source: `bfq_update_peak_rate`, `bfq_update_hw_tag`.
+
+use super::budget::DEFAULT_MAX_BUDGET;
+use super::tunables::Rules;
+use crate::request::Request;
+use crate::time::{Duration, Instant};
+
+/// Rates are sectors per microsecond in units of 1 / 65536.
+const RATE_SHIFT: u32 = 16;
+/// Rates of typical disks: without head 258 MB/s, with head 109 MB/s.
+const REFERENCE_RATE: [u64; 2] = [33_000, 14_000];
+/// What an interactive start takes on these.
+const REFERENCE_START: [Duration; 2] = [Duration::from_ms(2500), Duration::from_ms(7000)];
+const START_BOUNDS: [Duration; 2] = [Duration::from_ms(3000), Duration::from_ms(25_000)];
+const MIN_SAMPLES: u64 = 32;
+const MIN_INTERVAL: Duration = Duration::from_ms(300);
+/// An interval of this length counts in full.
+const FULL_INTERVAL: Duration = Duration::from_ms(1000);
+/// A pause of the disk longer than this ends an interval.
+const PAUSE: Duration = Duration::from_ms(100);
+/// Farther than this is no continuation, in sectors.
+const NEAR: u64 = 8 * 1024;
+/// A disk that had more than this at once queues.
+const QUEUES_ABOVE: u32 = 3;
+/// Looks at the depth before it is judged.
+const DEPTH_SAMPLES: u32 = 32;
+
+/// The disk as bfq sees it.
+pub(crate) struct Device {
+    /// Requests given out and not completed.
+    pub(crate) nr_out: u32,
+    /// Behind the last request given out.
+    pub(crate) head: u64,
+    queues: bool,
+    deepest: u32,
+    nr_depths: u32,
+    rate: Option<u64>,
+    /// Of queues that are not seeky, and that are.
+    intervals: [Interval; 2],
+    /// When a request was last given out, and of which kind.
+    last: Option<(Instant, bool)>,
+    last_completion: Instant,
+}
+
+/// Service of one kind, without the time of the other kind's.
+#[derive(Clone, Copy, Default)]
+struct Interval {
+    took: Duration,
+    samples: u64,
+    sequential: u64,
+    sectors: u64,
+}
+
+impl Device {
+    pub(crate) fn new() -> Device {
+        Device {
+            nr_out: 0,
+            head: 0,
+            // Until it is seen not to.
+            queues: true,
+            deepest: 0,
+            nr_depths: 0,
+            rate: None,
+            intervals: [Interval::default(); 2],
+            last: None,
+            last_completion: Instant::ZERO,
+        }
+    }
+
+    /// The disk works on several requests at once.
+    #[inline]
+    pub(crate) fn queues(&self) -> bool {
+        self.queues
+    }
+
+    /// A request goes to the disk, of a queue that is seeky or not.
+    #[inline]
+    pub(crate) fn given_out(&mut self, rq: &Request, seeky: bool, now: Instant) {
+        let paused = self.nr_out == 0 && now.since(self.last_completion) >= PAUSE;
+        if let Some((last, kind)) = self.last.replace((now, seeky))
+            && kind == seeky
+            && !paused
+        {
+            let i = &mut self.intervals[usize::from(seeky)];
+            i.took = i.took + now.since(last);
+            i.samples += 1;
+            i.sequential += u64::from(rq.sector().0.abs_diff(self.head) <= NEAR);
+            i.sectors += u64::from(rq.nr_sectors());
+            if i.samples.is_multiple_of(MIN_SAMPLES) && i.took >= MIN_INTERVAL {
+                let interval = core::mem::take(i);
+                self.learn(&interval);
+            }
+        }
+        self.nr_out += 1;
+        self.head = rq.end_sector().0;
+    }
+
+    /// A request of the disk ended. `nr_queued`: requests that wait.
+    #[inline]
+    pub(crate) fn completed(&mut self, now: Instant, nr_queued: u32) {
+        self.last_completion = now;
+        self.deepest = self.deepest.max(self.nr_out);
+        if self.nr_out + nr_queued > QUEUES_ABOVE {
+            self.nr_depths += 1;
+            if self.nr_depths == DEPTH_SAMPLES {
+                self.queues = self.deepest > QUEUES_ABOVE;
+                self.nr_depths = 0;
+                self.deepest = 0;
+            }
+        }
+        self.nr_out -= 1;
+    }
+
+    fn learn(&mut self, i: &Interval) {
+        let rate = (i.sectors << RATE_SHIFT) / (i.took.as_ns() / 1000);
+        let mostly_sequential = i.sequential * 4 >= i.samples * 3;
+        if rate > 0 && (mostly_sequential || self.rate.is_some_and(|known| rate > known)) {
+            // Tenths that the new value counts: more, the more sequential and the longer the interval was.
+            let part = 9 * i.sequential / i.samples * i.took.as_ns().min(FULL_INTERVAL.as_ns()) / FULL_INTERVAL.as_ns();
+            let part = part.clamp(1, 9);
+            self.rate = Some(self.rate.map_or(rate, |old| (old * (10 - part) + rate * part) / 10));
+        }
+    }
+
+    /// The largest budget worth giving.
+    pub(crate) fn max_budget(&self, rules: &Rules) -> u32 {
+        match self.rate {
+            None => DEFAULT_MAX_BUDGET,
+            Some(rate) => {
+                let us = rules.timeout.as_ns() / 1000;
+                u32::try_from((rate.saturating_mul(us)) >> RATE_SHIFT).unwrap_or(u32::MAX).max(1)
+            }
+        }
+    }
+
+    /// How long an interactive start takes on this disk.
+    pub(crate) fn start_duration(&self, rules: &Rules) -> Duration {
+        let kind = usize::from(rules.rotational);
+        let rate = self.rate.unwrap_or(REFERENCE_RATE[kind]).max(1);
+        let ns = REFERENCE_START[kind].as_ns() * REFERENCE_RATE[kind] / rate;
+        Duration::from_ns(ns).clamp(START_BOUNDS[0], START_BOUNDS[1])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bio::{Bio, DataRef};
+    use crate::elevator::bfq::tunables::BfqTunables;
+    use crate::elevator::testbed::TestBed;
+    use crate::id::Sector;
+    use crate::limits::Limits;
+
+    /// Gives out and completes `nr` requests of 256 sectors, `us` apart, `stride` sectors from start to start.
+    fn run(nr: u64, us: u64, stride: u64) -> (Device, Rules) {
+        let mut bed = TestBed::new(1, 1, Limits::default());
+        let mut d = Device::new();
+        for i in 0..nr {
+            let now = Instant::from_ns((1 + i) * us * 1000);
+            let bio = bed.bio(Bio::read(Sector(i * stride), 256, DataRef::NONE), now);
+            let rq = bed.request(bio, now);
+            d.given_out(bed.get(&rq), false, now);
+            d.completed(now, 0);
+            bed.free(rq);
+        }
+        let rules = BfqTunables::new().rules(&bed.cx(Instant::ZERO));
+        (d, rules)
+    }
+
+    #[test]
+    fn the_largest_budget_is_what_the_disk_can_serve_in_a_turn() {
+        let (d, rules) = run(20, 1000, 256);
+        assert_eq!(d.max_budget(&rules), DEFAULT_MAX_BUDGET, "nothing known yet");
+        // 256 sectors a millisecond: 32000 in 125 ms.
+        let (d, rules) = run(2000, 1000, 256);
+        let budget = d.max_budget(&rules);
+        assert!((31_990..=32_000).contains(&budget), "{budget}");
+        // 0.256 sectors/us are 16777 / 65536: a little slower than the reference of 33000, which takes 2.5 s.
+        let start = d.start_duration(&rules);
+        assert!((4915..=4920).contains(&start.as_ms()), "{start:?}");
+    }
+
+    #[test]
+    fn random_io_does_not_lower_the_known_rate() {
+        let (sequential, rules) = run(2000, 1000, 256);
+        let mut bed = TestBed::new(1, 1, Limits::default());
+        let mut d = sequential;
+        let before = d.max_budget(&rules);
+        for i in 0..2000u64 {
+            let now = Instant::from_ns(3_000_000_000 + i * 10_000_000);
+            let bio = bed.bio(Bio::read(Sector(i * 1_000_000), 8, DataRef::NONE), now);
+            let rq = bed.request(bio, now);
+            d.given_out(bed.get(&rq), i > 40, now);
+            d.completed(now, 0);
+            bed.free(rq);
+        }
+        assert_eq!(d.max_budget(&rules), before);
+    }
+
+    #[test]
+    fn a_disk_given_one_at_a_time_is_judged_by_what_it_was_given() {
+        let mut bed = TestBed::new(8, 8, Limits::default());
+        let mut d = Device::new();
+        let now = Instant::ZERO;
+        let bio = bed.bio(Bio::read(Sector(0), 8, DataRef::NONE), now);
+        let rq = bed.request(bio, now);
+        let round = |d: &mut Device, depth: u32, times: u32| {
+            for _ in 0..times {
+                (0..depth).for_each(|_| d.given_out(bed.get(&rq), false, now));
+                (0..depth).for_each(|_| d.completed(now, 8));
+            }
+        };
+        round(&mut d, 1, 31);
+        assert!(d.queues());
+        round(&mut d, 1, 1);
+        assert!(!d.queues(), "never more than one of many");
+        round(&mut d, 4, 8);
+        assert!(d.queues());
+    }
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A bfq queue: the requests of one submitter that are synchronous (or not) and of one class, and what is known of their
+//! source.
+//!
+//! Guarantees: a request is in the sector tree and in the FIFO of its queue, or in neither; [`Queue::next`] is the one
+//! to serve next: nearest to the head when it was chosen, unless the oldest has waited past its time, which is looked at
+//! once in a turn. Needs: one lock around all calls; [`Queue::insert`] and [`Queue::remove`] for every change. Not here:
+//! when a queue is served (wf2q), what it may use up (budget), whether it is waited for (idling).
+
+use super::choose::is_better;
+use super::idling::Habits;
+use super::raising::Raising;
+use super::tunables::Rules;
+use crate::bio::{IoPrio, IoPrioClass};
+use crate::elevator::ElvCx;
+use crate::elevator::bio_merge::request;
+use crate::elevator::deadline_lists::SortNodes;
+use crate::elevator::fifo::Fifo;
+use crate::elevator::rbtree::RbTree;
+use crate::time::Instant;
+
+use super::wf2q::{BE, IDLE, RT};
+
+/// Level of requests that have no priority of their own.
+const DEFAULT_LEVEL: u8 = 4;
+/// Weight per priority level.
+const WEIGHT_PER_LEVEL: u32 = 10;
+
+/// One queue.
+pub(crate) struct Queue {
+    pub(crate) sync: bool,
+    /// From the submitter's setting or the level of its requests; 1..=1000.
+    pub(crate) weight: u32,
+    sort: RbTree,
+    fifo: Fifo,
+    next: Option<u32>,
+    /// Requests in the tree.
+    pub(crate) nr_queued: u32,
+    /// Requests given out and not completed.
+    pub(crate) nr_out: u32,
+    /// Budget of its next turn, in sectors; moved by feedback.
+    pub(crate) max_budget: u32,
+    /// Its oldest request was looked at in this turn.
+    fifo_checked: bool,
+    /// It is counted as raised: it was when its turn began or it became busy.
+    pub(crate) counted_raised: bool,
+    /// Its last turn ended because it had no request then, and not for having taken long: coming back soon it goes on
+    /// where it stopped.
+    pub(crate) may_resume: bool,
+    /// When a request of it last completed.
+    pub(crate) last_completion: Instant,
+    pub(crate) habits: Habits,
+    pub(crate) raising: Raising,
+}
+
+/// The class of a priority, as a tree's number.
+pub(crate) fn class_of(prio: IoPrio) -> u8 {
+    match prio.class() {
+        IoPrioClass::Rt => RT,
+        IoPrioClass::None | IoPrioClass::Be => BE,
+        IoPrioClass::Idle => IDLE,
+    }
+}
+
+/// The weight a priority stands for: (8 - level) x 10.
+pub(crate) fn weight_of(prio: IoPrio) -> u32 {
+    let level = if prio.class() == IoPrioClass::None { DEFAULT_LEVEL } else { prio.level() };
+    (8 - u32::from(level)) * WEIGHT_PER_LEVEL
+}
+
+impl Queue {
+    /// Empty, over `nodes`.
+    pub(crate) fn new(nodes: &SortNodes, sync: bool, max_budget: u32, now: Instant) -> Queue {
+        Queue {
+            sync,
+            weight: weight_of(IoPrio::default()),
+            sort: RbTree::new(&nodes.rb),
+            fifo: Fifo::new(),
+            next: None,
+            nr_queued: 0,
+            nr_out: 0,
+            max_budget,
+            fifo_checked: false,
+            counted_raised: false,
+            may_resume: false,
+            last_completion: now,
+            habits: Habits::new(now),
+            raising: Raising::new(now),
+        }
+    }
+
+    /// The request to serve next.
+    #[inline]
+    pub(crate) fn next(&self) -> Option<u32> {
+        self.next
+    }
+
+    /// The weight to be scheduled with from the next turn on.
+    #[inline]
+    pub(crate) fn effective_weight(&self) -> u32 {
+        self.weight * self.raising.coefficient()
+    }
+
+    /// Queues a request. `head` is where the disk's head is thought to be.
+    #[inline]
+    pub(crate) fn insert(&mut self, n: &mut SortNodes, cx: &ElvCx<'_>, rq: u32, head: u64, rules: &Rules) {
+        let fields = request(cx, rq);
+        self.sort.insert(&mut n.rb, rq, fields.sector().0);
+        n.fifo.set_expires(rq, rules.now + rules.fifo_expire[usize::from(self.sync)]);
+        self.fifo.push_back(&mut n.fifo, rq);
+        self.nr_queued += 1;
+        self.prefer(cx, rq, head, rules);
+    }
+
+    /// Makes `rq` the next one if it is better than the one so far.
+    fn prefer(&mut self, cx: &ElvCx<'_>, rq: u32, head: u64, rules: &Rules) {
+        match self.next {
+            Some(next) if !is_better(request(cx, rq), request(cx, next), head, rules) => {}
+            _ => self.next = Some(rq),
+        }
+    }
+
+    /// Takes a request out for the disk, and chooses the one that follows it.
+    #[inline]
+    pub(crate) fn take_next(&mut self, n: &mut SortNodes, cx: &ElvCx<'_>, rules: &Rules) -> Option<u32> {
+        let rq = self.next?;
+        let follower = self.follower(n, cx, rq, rules);
+        self.unlink(n, rq);
+        self.next = follower;
+        Some(rq)
+    }
+
+    fn unlink(&mut self, n: &mut SortNodes, rq: u32) {
+        self.sort.remove(&mut n.rb, rq);
+        self.fifo.remove(&mut n.fifo, rq);
+        self.nr_queued -= 1;
+    }
+
+    /// The best choice after `rq`, which is still queued: the oldest if its time is up and this was not yet asked in this
+    /// turn, else a neighbour of `rq`.
+    fn follower(&mut self, n: &SortNodes, cx: &ElvCx<'_>, rq: u32, rules: &Rules) -> Option<u32> {
+        if let Some(oldest) = self.expired(n, rules)
+            && oldest != rq
+        {
+            return Some(oldest);
+        }
+        let former = n.rb.former(rq);
+        let latter = n.rb.latter(rq).or_else(|| self.sort.first_at_or_after(&n.rb, 0).filter(|first| *first != rq));
+        let head = request(cx, rq).sector().0;
+        match (former, latter) {
+            (Some(f), Some(l)) if is_better(request(cx, f), request(cx, l), head, rules) => Some(f),
+            (former, None) => former,
+            (_, latter) => latter,
+        }
+    }
+
+    fn expired(&mut self, n: &SortNodes, rules: &Rules) -> Option<u32> {
+        if core::mem::replace(&mut self.fifo_checked, true) {
+            return None;
+        }
+        self.fifo.front().filter(|rq| n.fifo.expires(*rq) <= rules.now)
+    }
+
+    /// A turn begins: the oldest request may be looked at once more.
+    pub(crate) fn begin_turn(&mut self) {
+        self.fifo_checked = false;
+    }
+
+    /// A request whose first sector changed.
+    pub(crate) fn reposition(&mut self, n: &mut SortNodes, cx: &ElvCx<'_>, rq: u32, head: u64, rules: &Rules) {
+        self.sort.remove(&mut n.rb, rq);
+        self.sort.insert(&mut n.rb, rq, request(cx, rq).sector().0);
+        self.prefer(cx, rq, head, rules);
+    }
+
+    /// `gone` was joined to the end of `kept`, which is queued here too: its place in the FIFO and its being next go to
+    /// `kept`.
+    pub(crate) fn absorb(&mut self, n: &mut SortNodes, kept: u32, gone: u32) {
+        let expires = n.fifo.expires(gone);
+        if expires < n.fifo.expires(kept) {
+            self.fifo.remove(&mut n.fifo, kept);
+            n.fifo.set_expires(kept, expires);
+            self.fifo.insert_after(&mut n.fifo, kept, gone);
+        }
+        if self.next == Some(gone) {
+            self.next = Some(kept);
+        }
+        self.unlink(n, gone);
+    }
+
+    /// A request that starts at `sector`.
+    pub(crate) fn starting_at(&self, n: &SortNodes, sector: u64) -> Option<u32> {
+        self.sort.find(&n.rb, sector)
+    }
+}

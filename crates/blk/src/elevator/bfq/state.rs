@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What bfq's lock protects: the queues, the one in service, and the requests' way through them.
+//!
+//! Guarantees: a request belongs to one queue from its insertion to its completion; a queue is backlogged in the service
+//! tree, or in service, just when it has requests or is being waited for. Turns begin and end in `turn`; this file is
+//! about requests. Needs: one lock around all calls, with times that do not go backwards by more than CPUs' clocks differ.
+
+use super::budget::{self, DEFAULT_MAX_BUDGET, Expiry, MIN_TURNS};
+use super::burst::Burst;
+use super::choose::is_sync;
+use super::device::Device;
+use super::idling::{self, Scene};
+use super::population::Population;
+use super::queue::{Queue, class_of, weight_of};
+use super::raising::Arrival;
+use super::tunables::Rules;
+use super::wf2q::{IDLE, NR_CLASSES, Wf2q};
+use crate::bio::{BioSlot, IoPrio};
+use crate::elevator::ElvCx;
+use crate::elevator::bio_merge::{MergeCache, MergeQueue, request};
+use crate::elevator::deadline_lists::SortNodes;
+use crate::elevator::fifo::Fifo;
+use crate::id::MAX_SUBMITTERS;
+use crate::request::Rq;
+use crate::time::{Duration, Instant};
+
+/// No queue.
+pub(crate) const NONE: u32 = u32::MAX;
+/// Queues a submitter may have: sync and async of each class.
+const KINDS: usize = 2 * NR_CLASSES;
+/// Queues there is memory for from the start: those of 64 submitters with reads and writes of two classes. More make it
+/// grow, each time to the double.
+const ROOM: usize = 256;
+/// Idle slices within which a queue that ran empty is back in time.
+const IN_TIME_SLICES: u64 = 3;
+
+/// How far a request has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Not here.
+    Away,
+    /// In its queue, or on its way into it.
+    Queued,
+    /// Given out.
+    Out,
+}
+
+/// The state of one disk.
+pub(crate) struct State {
+    pub(crate) nodes: SortNodes,
+    pub(crate) cache: MergeCache,
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) wf2q: Wf2q,
+    pub(crate) device: Device,
+    pub(crate) burst: Burst,
+    /// Per submitter and kind: the queue's number.
+    by_source: Box<[u32]>,
+    /// Per request: its queue and stage.
+    home: Box<[(u32, Stage)]>,
+    /// Requests put back by the driver, which go before all others.
+    at_head: Fifo,
+    pub(crate) nr_queued: u32,
+    /// Queues with requests or in service, and how many of them are raised.
+    pub(crate) nr_busy: u32,
+    pub(crate) nr_raised: u32,
+    population: Population,
+    /// Turns begun.
+    pub(crate) nr_turns: u64,
+    pub(crate) turn_began: Instant,
+    /// The queue in service has no request and is waited for until then.
+    pub(crate) waiting_until: Option<Instant>,
+    /// The last `dispatch` gave nothing although requests are queued: when it is worth another try.
+    pub(crate) held_until: Option<Instant>,
+}
+
+/// The state as the search for merge candidates sees it: a bio may join requests of `queue` only.
+pub(crate) struct Merging<'a> {
+    pub(crate) st: &'a mut State,
+    pub(crate) queue: u32,
+    pub(crate) rules: Rules,
+}
+
+impl State {
+    /// For requests 0..`nr_requests`.
+    pub(crate) fn new(nr_requests: usize) -> State {
+        State {
+            nodes: SortNodes::new(nr_requests),
+            cache: MergeCache::new(nr_requests),
+            queues: Vec::with_capacity(ROOM),
+            wf2q: Wf2q::with_capacity(ROOM),
+            device: Device::new(),
+            burst: Burst::new(),
+            by_source: vec![NONE; MAX_SUBMITTERS as usize * KINDS].into_boxed_slice(),
+            home: vec![(NONE, Stage::Away); nr_requests].into_boxed_slice(),
+            at_head: Fifo::new(),
+            nr_queued: 0,
+            nr_busy: 0,
+            nr_raised: 0,
+            population: Population::default(),
+            nr_turns: 0,
+            turn_began: Instant::ZERO,
+            waiting_until: None,
+            held_until: None,
+        }
+    }
+
+    /// What an idling decision goes by.
+    pub(crate) fn scene(&self) -> Scene {
+        Scene {
+            device_queues: self.device.queues(),
+            nr_busy: self.nr_busy,
+            nr_raised: self.nr_raised,
+            asymmetric: self.population.is_asymmetric(),
+            nr_out: self.device.nr_out,
+        }
+    }
+
+    pub(crate) fn max_budget(&self, rules: &Rules) -> u32 {
+        match rules.max_budget {
+            0 if self.nr_turns < MIN_TURNS => DEFAULT_MAX_BUDGET,
+            0 => self.device.max_budget(rules),
+            fixed => fixed,
+        }
+    }
+
+    pub(crate) fn worth_waiting(&self, id: u32, rules: &Rules) -> bool {
+        idling::worth_waiting(&self.queues[id as usize], self.wf2q.get(id).class(), &self.scene(), rules)
+    }
+
+    /// What the next request of a queue costs; `None` without one.
+    #[inline]
+    pub(crate) fn next_cost(&self, cx: &ElvCx<'_>, id: u32) -> Option<u32> {
+        let q = &self.queues[id as usize];
+        let rq = q.next()?;
+        Some(budget::cost(q, request(cx, rq).nr_sectors(), !self.population.is_asymmetric()))
+    }
+
+    /// The queue of a submitter's requests of a kind, made on first use.
+    fn queue_of(&mut self, submitter: usize, sync: bool, prio: IoPrio, rules: &Rules) -> u32 {
+        let class = class_of(prio);
+        let slot = submitter * KINDS + usize::from(sync) * NR_CLASSES + usize::from(class);
+        if self.by_source[slot] == NONE {
+            self.by_source[slot] = self.wf2q.add(class);
+            // Neither large nor small before it has shown what it does with it.
+            let first_budget = self.max_budget(rules) / 3 * 2;
+            self.queues.push(Queue::new(&self.nodes, sync, first_budget.max(1), rules.now));
+        }
+        self.by_source[slot]
+    }
+
+    /// The queue a bio would come to; `NONE` when there is none yet, so nothing to merge with either.
+    pub(crate) fn queue_of_bio(&self, submitter: usize, bio: &BioSlot) -> u32 {
+        let sync = !bio.op().is_write() || bio.flags().contains(crate::bio::OpFlags::SYNC);
+        let class = class_of(IoPrio::from_bits(bio.prio.get()));
+        self.by_source[submitter * KINDS + usize::from(sync) * NR_CLASSES + usize::from(class)]
+    }
+
+    /// The queue of a request that is here.
+    #[inline]
+    pub(crate) fn queue_of_rq(&self, rq: u32) -> u32 {
+        self.home[rq as usize].0
+    }
+
+    /// Finds the queue an arriving request belongs to.
+    pub(crate) fn admit(&mut self, cx: &ElvCx<'_>, rq: u32, rules: &Rules) -> u32 {
+        let fields = request(cx, rq);
+        let submitter = fields.bio_head().submitter();
+        let id = self.queue_of(submitter, is_sync(fields), fields.prio(), rules);
+        let weight = cx.bios.weight(submitter);
+        self.queues[id as usize].weight = if weight == 0 { weight_of(fields.prio()) } else { u32::from(weight) };
+        debug_assert_eq!(self.home[rq as usize].1, Stage::Away);
+        self.home[rq as usize] = (id, Stage::Queued);
+        id
+    }
+
+    /// Queues an admitted request.
+    pub(crate) fn insert(&mut self, cx: &ElvCx<'_>, rq: &Rq, rules: &Rules) {
+        let (rq, fields) = (rq.id().index() as u32, cx.rqs.get(rq.id()));
+        let id = self.queue_of_rq(rq);
+        self.end_overdue_wait(cx, rules);
+        let q = &mut self.queues[id as usize];
+        q.habits.note_request(fields, rules);
+        let was_empty = q.nr_queued == 0;
+        if was_empty && q.nr_out == 0 {
+            let idle = rules.now.since(q.last_completion);
+            q.habits.note_return(idle, rules);
+        }
+        q.insert(&mut self.nodes, cx, rq, self.device.head, rules);
+        self.nr_queued += 1;
+        self.cache.queued(fields, rq);
+        if !self.wf2q.get(id).is_active() {
+            self.became_busy(cx, id, rules);
+        } else if was_empty && self.wf2q.in_service() == Some(id) {
+            self.waiting_until = None;
+        }
+    }
+
+    /// A queue without requests that is not in service has got one.
+    fn became_busy(&mut self, cx: &ElvCx<'_>, id: u32, rules: &Rules) {
+        let class = self.wf2q.get(id).class();
+        if self.queues[id as usize].sync && self.queues[id as usize].raising.is_new() {
+            let (burst, queues) = (&mut self.burst, &mut self.queues);
+            burst.started(id, self.nr_busy, rules.now, |q| queues[q as usize].raising.in_large_burst = true);
+        }
+        let smallest = budget::min_budget(self.max_budget(rules));
+        let q = &mut self.queues[id as usize];
+        if q.nr_out > 0 {
+            // Counted since its requests went out, with the weight of then.
+            self.population.remove(self.wf2q.get(id).weight(), class);
+        }
+        if q.raising.was_idle_for_long(rules.now) && !q.raising.is_new() {
+            q.raising.in_large_burst = false;
+        }
+        q.raising.arrived(&Arrival {
+            now: rules.now,
+            low_latency: rules.low_latency,
+            may_be_raised: q.sync && q.weight == weight_of(IoPrio::default()) && class != IDLE,
+            has_out: q.nr_out > 0,
+            start_duration: self.device.start_duration(rules),
+        });
+        let (weight, raised) = (q.effective_weight(), q.raising.is_raised());
+        let in_time_until = q.last_completion + Duration::from_ns(IN_TIME_SLICES * rules.slice_idle.as_ns());
+        let left = self.wf2q.get(id).budget_left();
+        let in_time = core::mem::take(&mut q.may_resume) && rules.now <= in_time_until && left > 0;
+        let mut budget = if in_time { left.min(q.max_budget) } else { q.max_budget };
+        if raised {
+            budget = budget.min(2 * smallest);
+        }
+        q.counted_raised = raised;
+        self.nr_busy += 1;
+        self.nr_raised += u32::from(raised);
+        self.population.add(weight, class);
+        let budget = budget.max(self.next_cost(cx, id).expect("it has a request"));
+        self.wf2q.activate(id, weight, budget, in_time, rules.now);
+        self.consider_preemption(cx, id, in_time || raised, rules);
+    }
+
+    /// A queue is neither backlogged nor in service any more.
+    pub(crate) fn became_idle(&mut self, id: u32, rules: &Rules) {
+        let e = self.wf2q.get(id);
+        let q = &mut self.queues[id as usize];
+        self.nr_busy -= 1;
+        self.nr_raised -= u32::from(core::mem::take(&mut q.counted_raised));
+        if q.nr_out == 0 {
+            self.population.remove(e.weight(), e.class());
+        }
+        q.raising.ran_empty(rules.now, q.nr_out > 0, rules.slice_idle);
+    }
+
+    /// A busy queue lines up again, perhaps with another weight than the `old` one.
+    pub(crate) fn reweighed(&mut self, id: u32, old: u32) {
+        let e = self.wf2q.get(id);
+        self.population.remove(old, e.class());
+        self.population.add(e.weight(), e.class());
+        let q = &mut self.queues[id as usize];
+        let was = core::mem::replace(&mut q.counted_raised, q.raising.is_raised());
+        self.nr_raised = self.nr_raised - u32::from(was) + u32::from(q.counted_raised);
+    }
+
+    /// Requests that have been at the driver go before all others, and are not merged any more. They still count as
+    /// being at the disk: their service has been charged.
+    pub(crate) fn insert_at_head(&mut self, rq: &Rq) {
+        self.at_head.push_front(&mut self.nodes.fifo, rq.id().index() as u32);
+        self.nr_queued += 1;
+    }
+
+    /// The next request for the disk, taken out of all lists.
+    #[inline]
+    pub(crate) fn dispatch(&mut self, cx: &ElvCx<'_>, rules: &Rules) -> Option<u32> {
+        if let Some(rq) = self.at_head.pop_front(&mut self.nodes.fifo) {
+            self.nr_queued -= 1;
+            return Some(rq);
+        }
+        if rules.strict_guarantees && self.device.nr_out > 0 {
+            // Its completion is the only thing to wait for.
+            self.held_until = Some(Instant::MAX);
+            return None;
+        }
+        let (id, cost) = self.choose_queue(cx, rules)?;
+        let q = &mut self.queues[id as usize];
+        let rq = q.take_next(&mut self.nodes, cx, rules)?;
+        let fields = request(cx, rq);
+        q.nr_out += 1;
+        q.raising.served(fields.nr_sectors(), rules.now, rules.low_latency);
+        let seeky = q.habits.is_seeky();
+        self.wf2q.serve(id, cost);
+        self.device.given_out(fields, seeky, rules.now);
+        self.cache.forget(rq);
+        self.home[rq as usize].1 = Stage::Out;
+        self.nr_queued -= 1;
+        Some(rq)
+    }
+
+    /// A request has ended, or was joined to another before it was given out.
+    pub(crate) fn gone(&mut self, cx: &ElvCx<'_>, rq: u32, rules: &Rules) {
+        let (id, stage) = core::mem::replace(&mut self.home[rq as usize], (NONE, Stage::Away));
+        if stage != Stage::Out {
+            return;
+        }
+        self.device.completed(rules.now, self.nr_queued);
+        let q = &mut self.queues[id as usize];
+        q.nr_out -= 1;
+        q.last_completion = rules.now;
+        if q.nr_out == 0 && q.nr_queued == 0 {
+            q.raising.all_done(rules.now, rules.slice_idle);
+            if !self.wf2q.get(id).is_active() {
+                let e = self.wf2q.get(id);
+                self.population.remove(e.weight(), e.class());
+            }
+        }
+        if self.wf2q.in_service() == Some(id) {
+            self.out_of_work(cx, id, rules);
+        }
+        if self.held_until.is_some() {
+            let turn_ends = self.turn_began + rules.timeout;
+            self.held_until = Some(self.waiting_until.map_or(Instant::ZERO, |until| until.min(turn_ends)));
+        }
+    }
+
+    /// A request of the queue in service ended: when that was its last, the wait for another begins, or its turn is over.
+    fn out_of_work(&mut self, cx: &ElvCx<'_>, id: u32, rules: &Rules) {
+        let q = &self.queues[id as usize];
+        if q.nr_queued > 0 || self.waiting_until.is_some() {
+            return;
+        }
+        let worth = self.worth_waiting(id, rules);
+        if worth && q.nr_out == 0 {
+            self.waiting_until = Some(rules.now + idling::slice(q, &self.scene(), rules));
+        } else if !worth {
+            self.expire(cx, id, Expiry::NoMoreRequests, rules);
+        }
+    }
+}
+
+impl MergeQueue for Merging<'_> {
+    fn cache(&mut self) -> &mut MergeCache {
+        &mut self.st.cache
+    }
+
+    fn admits(&self, rq: u32) -> bool {
+        self.st.queue_of_rq(rq) == self.queue
+    }
+
+    fn front_candidate(&self, bio: &BioSlot) -> Option<u32> {
+        self.st.queues[self.queue as usize].starting_at(&self.st.nodes, bio.end_sector())
+    }
+
+    fn former(&self, _cx: &ElvCx<'_>, rq: u32) -> Option<u32> {
+        self.st.nodes.rb.former(rq)
+    }
+
+    fn latter(&self, _cx: &ElvCx<'_>, rq: u32) -> Option<u32> {
+        self.st.nodes.rb.latter(rq)
+    }
+
+    fn front_merged(&mut self, cx: &ElvCx<'_>, rq: u32) {
+        let head = self.st.device.head;
+        self.st.queues[self.queue as usize].reposition(&mut self.st.nodes, cx, rq, head, &self.rules);
+    }
+
+    fn joined(&mut self, _cx: &ElvCx<'_>, kept: u32, gone: u32) {
+        if self.st.nodes.fifo.is_linked(gone) {
+            self.st.queues[self.queue as usize].absorb(&mut self.st.nodes, kept, gone);
+            self.st.nr_queued -= 1;
+        }
+    }
+}

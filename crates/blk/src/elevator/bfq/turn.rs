@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The queue in service: how it is chosen, how long it stays, and what its turn costs it.
+//!
+//! Guarantees: no turn goes on after `timeout_sync` once somebody else has requests and the disk is asked for more; a
+//! wait ends at its time even if nobody looked then (it is charged as if somebody had). [`State::choose_queue`] ends: a
+//! turn that cannot serve its next request lines up again with a budget that can.
+//!
+//! Source: `bfq_select_queue`, `bfq_bfqq_expire`, `bfq_bfqq_handle_idle_busy_switch`.
+
+use super::budget::{Expiry, Turn};
+use super::state::State;
+use super::tunables::Rules;
+use super::wf2q::IDLE;
+use crate::elevator::ElvCx;
+use crate::time::Instant;
+
+impl State {
+    /// The queue whose next request goes to the disk now, and what that costs. `None`: nothing is queued, or one is being waited for, and
+    /// `held_until` says until when.
+    #[inline]
+    pub(crate) fn choose_queue(&mut self, cx: &ElvCx<'_>, rules: &Rules) -> Option<(u32, u32)> {
+        self.held_until = None;
+        if self.nr_queued == 0 {
+            return None;
+        }
+        loop {
+            let id = match self.wf2q.in_service() {
+                Some(id) => id,
+                None => self.begin_turn(rules)?,
+            };
+            let ends = self.turn_began + rules.timeout;
+            let Some(cost) = self.next_cost(cx, id) else {
+                match self.wait_for(id, ends, rules) {
+                    Ok(until) => {
+                        self.held_until = Some(until);
+                        return None;
+                    }
+                    Err(reason) => self.expire(cx, id, reason, rules),
+                }
+                continue;
+            };
+            if rules.now >= ends {
+                self.expire(cx, id, Expiry::BudgetTimeout, rules);
+            } else if cost > self.wf2q.get(id).budget_left() {
+                self.expire(cx, id, Expiry::BudgetExhausted, rules);
+            } else {
+                self.waiting_until = None;
+                return Some((id, cost));
+            }
+        }
+    }
+
+    /// Until when the queue in service, which has no request, keeps the disk from others; or why it does not.
+    fn wait_for(&self, id: u32, turn_ends: Instant, rules: &Rules) -> Result<Instant, Expiry> {
+        let now = rules.now;
+        match self.waiting_until {
+            Some(until) if until <= now => Err(Expiry::TooIdle),
+            _ if turn_ends <= now => Err(Expiry::BudgetTimeout),
+            Some(until) => Ok(until.min(turn_ends)),
+            // Its requests are still at the disk: the wait begins with their completion.
+            None if self.queues[id as usize].nr_out > 0 && self.worth_waiting(id, rules) => Ok(turn_ends),
+            None => Err(Expiry::NoMoreRequests),
+        }
+    }
+
+    fn begin_turn(&mut self, rules: &Rules) -> Option<u32> {
+        let id = self.wf2q.select(rules.now)?;
+        self.queues[id as usize].begin_turn();
+        self.nr_turns += 1;
+        self.turn_began = rules.now;
+        self.waiting_until = None;
+        Some(id)
+    }
+
+    /// A wait that is over ends before anything else happens, as a timer would have ended it.
+    pub(crate) fn end_overdue_wait(&mut self, cx: &ElvCx<'_>, rules: &Rules) {
+        if let Some(until) = self.waiting_until
+            && until <= rules.now
+            && let Some(id) = self.wf2q.in_service()
+        {
+            self.expire(cx, id, Expiry::TooIdle, rules);
+        }
+    }
+
+    /// Ends the turn of the queue in service.
+    pub(crate) fn expire(&mut self, cx: &ElvCx<'_>, id: u32, reason: Expiry, rules: &Rules) {
+        let max_budget = self.max_budget(rules);
+        let ended = self.waiting_until.take().map_or(rules.now, |until| until.min(rules.now));
+        let (service, budget) = (self.wf2q.get(id).service, self.wf2q.get(id).budget);
+        let lasted = ended.since(self.turn_began);
+        let turn = Turn { reason, service, budget, lasted, max_budget };
+        let q = &mut self.queues[id as usize];
+        let charge = turn.charge(q, rules);
+        if charge > service {
+            self.wf2q.serve(id, charge - service);
+        }
+        let q = &mut self.queues[id as usize];
+        q.max_budget = turn.next_budget(q);
+        if let Some(cost) = self.next_cost(cx, id) {
+            let q = &self.queues[id as usize];
+            let old_weight = self.wf2q.get(id).weight();
+            self.wf2q.expire(id, Some((q.effective_weight(), q.max_budget.max(cost))));
+            return self.reweighed(id, old_weight);
+        }
+        self.queues[id as usize].may_resume = !matches!(reason, Expiry::BudgetTimeout | Expiry::BudgetExhausted);
+        self.wf2q.expire(id, None);
+        self.became_idle(id, rules);
+    }
+
+    /// A queue has become backlogged while another is in service: should that one's turn end? Yes when the new one goes
+    /// first by class, when its weight is raised and the other's is not more so or it is back in time for the rest of its
+    /// own turn, or when the other one is only waited for without need; but only if the new one would be served next.
+    pub(crate) fn consider_preemption(&mut self, cx: &ElvCx<'_>, id: u32, wants: bool, rules: &Rules) {
+        let Some(served) = self.wf2q.in_service() else { return };
+        let (new, old) = (&self.queues[id as usize], &self.queues[served as usize]);
+        let by_class = self.wf2q.get(id).class() < self.wf2q.get(served).class();
+        let by_raising = wants && new.raising.coefficient() >= old.raising.coefficient();
+        let by_weight = self.wf2q.get(id).class() == self.wf2q.get(served).class()
+            && self.wf2q.get(id).class() != IDLE
+            && self.wf2q.get(id).weight() > self.wf2q.get(served).weight();
+        let idles_in_vain = old.nr_queued == 0 && !self.worth_waiting(served, rules);
+        if (by_class || by_raising || by_weight || idles_in_vain) && self.wf2q.peek(rules.now) == Some(id) {
+            self.expire(cx, served, Expiry::Preempted, rules);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Scheduling domains, and the tokens that bound how many requests of one are at the disk.
+//!
+//! Guarantees: at most as many tokens are given out as the domain is deep at that moment, plus those given out while it
+//! was deeper; and a hardware queue that found none is told to run when one comes back, in the order the queues came.
+//! Needs from callers: each hardware queue asks under its own lock, and goes on asking after it was told to run for as long
+//! as it has requests of the domain (the protocol of [`SbitmapQueue`], with the hctx as the waiter).
+//!
+//! Depth changes only narrow or widen which bits may be taken (a shallow depth); the map itself keeps its size. So a token
+//! beyond a new, smaller depth stays good until it is put, as in the kernel.
+//!
+//! Source: Linux 6.19 block/kyber-iosched.c (domains, `kyber_get_domain_token`).
+
+use crate::bio::Op;
+use crate::elevator::ElvCx;
+use crate::id::HctxId;
+use crate::sbitmap::TagAllocHint;
+use crate::sbitmap_queue::{SbitmapQueue, WaiterId};
+use core::sync::atomic::{AtomicU32, Ordering};
+use crossbeam_utils::CachePadded;
+use lock_api::RawMutex;
+
+/// Which requests are held back together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Domain {
+    Read = 0,
+    Write = 1,
+    Discard = 2,
+    /// Whatever else reaches an elevator: write zeroes. Its depth never changes.
+    Other = 3,
+}
+
+/// Number of domains.
+pub(super) const NR_DOMAINS: usize = 4;
+/// Domains with a latency target: all but `Other`.
+pub(super) const NR_TIMED: usize = 3;
+
+/// Most requests of a domain at the disk.
+pub(super) const DEPTH: [u32; NR_DOMAINS] = [256, 128, 64, 16];
+/// Requests of a domain that one hardware queue gives out in a row before it is another domain's turn.
+pub(super) const BATCH: [u32; NR_DOMAINS] = [16, 8, 1, 1];
+
+impl Domain {
+    pub(super) const ALL: [Domain; NR_DOMAINS] = [Domain::Read, Domain::Write, Domain::Discard, Domain::Other];
+
+    /// The domain of an operation.
+    #[inline]
+    pub(super) const fn of(op: Op) -> Domain {
+        match op {
+            Op::Read => Domain::Read,
+            Op::Write => Domain::Write,
+            Op::Discard => Domain::Discard,
+            Op::Flush | Op::WriteZeroes => Domain::Other,
+        }
+    }
+
+    /// The domain whose turn is after this one's.
+    #[inline]
+    pub(super) const fn next(self) -> Domain {
+        Domain::ALL[(self as usize + 1) % NR_DOMAINS]
+    }
+}
+
+/// The tokens of one domain.
+pub(super) struct Tokens<L> {
+    map: SbitmapQueue<L>,
+    max_depth: u32,
+    depth: CachePadded<AtomicU32>,
+}
+
+/// What one hardware queue remembers of a domain's tokens; under that queue's lock.
+pub(super) struct TokenUser {
+    hint: TagAllocHint,
+    /// Set from the registration as a waiter to the next token. Whoever put a token may have taken the registration back.
+    may_be_waiting: bool,
+}
+
+impl TokenUser {
+    /// For hardware queue `hctx`: queues start to look in different places.
+    pub(super) fn new(hctx: usize) -> TokenUser {
+        TokenUser { hint: TagAllocHint::new((hctx as u32).wrapping_mul(0x9e37_79b9)), may_be_waiting: false }
+    }
+}
+
+impl<L: RawMutex> Tokens<L> {
+    /// `max_depth` tokens, all usable.
+    pub(super) fn new(max_depth: u32) -> Tokens<L> {
+        let map = SbitmapQueue::new(max_depth, false);
+        // The depth may fall to 1, so each token put wakes one hardware queue.
+        map.min_shallow_depth_at_most(1);
+        Tokens { map, max_depth, depth: CachePadded::new(AtomicU32::new(max_depth)) }
+    }
+
+    /// How many may be out.
+    #[inline]
+    pub(super) fn depth(&self) -> u32 {
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    /// Changes the depth; kept within 1 and the greatest one.
+    ///
+    /// Nobody needs to be woken: who waits has seen all tokens it may take to be out, at least one, and is told when that
+    /// is put.
+    pub(super) fn resize(&self, depth: u64) {
+        self.depth.store(depth.clamp(1, u64::from(self.max_depth)) as u32, Ordering::Relaxed);
+    }
+
+    /// Tokens that are out.
+    #[cfg(test)]
+    pub(super) fn in_use(&self) -> u32 {
+        self.map.sb().weight()
+    }
+
+    #[inline]
+    fn try_get(&self, hint: &mut TagAllocHint) -> Option<u32> {
+        let depth = self.depth();
+        if depth == self.max_depth { self.map.get(hint) } else { self.map.get_shallow(hint, depth) }
+    }
+
+    /// A token for hardware queue `hctx`. `None`: the queue is told to run when one comes back.
+    #[inline]
+    pub(super) fn get(&self, hctx: HctxId, user: &mut TokenUser) -> Option<u16> {
+        let waiter = WaiterId(hctx.index() as u32);
+        let token = self.try_get(&mut user.hint).or_else(|| self.get_or_wait(waiter, user))?;
+        if user.may_be_waiting {
+            // With a token in hand nothing is owed, whether the wake-up was spent on this queue or not.
+            let _ = self.map.remove_waiter(waiter);
+            user.may_be_waiting = false;
+        }
+        Some(token as u16)
+    }
+
+    #[cold]
+    fn get_or_wait(&self, waiter: WaiterId, user: &mut TokenUser) -> Option<u32> {
+        let waits = user.may_be_waiting && self.map.waiters_active() > 0 && self.map.is_waiting(waiter);
+        if waits {
+            return None;
+        }
+        self.map.add_waiter(waiter);
+        user.may_be_waiting = true;
+        // Once more: the token may have been put before anybody could see that this queue waits.
+        self.try_get(&mut user.hint)
+    }
+
+    /// Puts a token back and has the hardware queue that waited longest run.
+    #[inline]
+    pub(super) fn put(&self, cx: &ElvCx<'_>, token: u16) {
+        self.map.put(u32::from(token), None, &mut |w| cx.core.run_soon(HctxId::new(w.0)));
+    }
+}
