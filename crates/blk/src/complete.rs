@@ -15,6 +15,7 @@ use crate::status::BlkStatus;
 use crate::submitter::{Env, Local, Remote};
 use crate::tags::PutBatch;
 use crate::time::Instant;
+use crate::trace::EventKind;
 use core::sync::atomic::{Ordering, fence};
 
 impl<L: Lock> Env<L> {
@@ -184,6 +185,7 @@ impl<L: Lock> Env<L> {
         status: BlkStatus,
         now: Instant,
     ) -> bool {
+        local.trace.rq(EventKind::Complete, rq, status, now);
         if rq.has_rqf(rqf::FLUSH_SEQ | rqf::FLUSH_RQ) {
             self.flush_completed(local, hctx, id, status, now);
             return false;
@@ -345,6 +347,7 @@ impl<L: Lock> Env<L> {
             }
             flush::DONE => {
                 r.clear_rqf(rqf::FLUSH_SEQ);
+                self.trace_sequence_end(local, r, status, now);
                 if r.op() == Op::Flush {
                     self.end_bios_only(local, r, status);
                 } else {
