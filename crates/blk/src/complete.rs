@@ -15,7 +15,6 @@ use crate::status::BlkStatus;
 use crate::submitter::{Env, Local, Remote};
 use crate::tags::PutBatch;
 use crate::time::Instant;
-use crate::trace::EventKind;
 use core::sync::atomic::{Ordering, fence};
 
 impl<L: Lock> Env<L> {
@@ -81,6 +80,7 @@ impl<L: Lock> Env<L> {
 
     /// A batch of one: what a queue depth of one makes of each I/O.
     fn complete_one(&self, local: &mut Local, hctx: usize, ended: Ended, now: Instant) {
+        self.trace_ended(local, hctx, &[ended], now);
         self.update_io_ticks(local, now, 0);
         if let Some(id) = self.take_back(local, hctx, ended, now)
             && self.st.sq.is_none()
@@ -99,6 +99,7 @@ impl<L: Lock> Env<L> {
 
     #[inline(never)] // Inlined, it makes every poll save and load the variables of the loops around it.
     fn complete_batch(&self, local: &mut Local, hctx: usize, items: &[Ended], now: Instant) {
+        self.trace_ended(local, hctx, items, now);
         let mut put = PutBatch::default();
         // Single-queue mode has no tags of its own to free here.
         let tags = self.st.sq.is_none().then(|| self.st.alloc_tags(hctx));
@@ -171,6 +172,7 @@ impl<L: Lock> Env<L> {
     /// Ends a request the driver refused with an error.
     #[cold]
     pub(crate) fn end_unissued(&self, local: &mut Local, hctx: usize, id: RequestId, status: BlkStatus, now: Instant) {
+        self.trace_unissued(local, id, status, now);
         self.complete_rq(local, hctx, id, status, now);
     }
 
@@ -185,7 +187,6 @@ impl<L: Lock> Env<L> {
         status: BlkStatus,
         now: Instant,
     ) -> bool {
-        local.trace.rq(EventKind::Complete, rq, status, now);
         if rq.has_rqf(rqf::FLUSH_SEQ | rqf::FLUSH_RQ) {
             self.flush_completed(local, hctx, id, status, now);
             return false;

@@ -13,7 +13,6 @@
 use crate::hctx::{Hctx, RequeueAt};
 use crate::lock::Lock;
 use crate::request::{Rq, RqState, rqf};
-use crate::status::BlkStatus;
 use crate::submitter::{Env, Local};
 use crate::time::Instant;
 use crate::trace::EventKind;
@@ -30,7 +29,7 @@ impl<L: Lock> Env<L> {
             assert!(rq.state.get() == RqState::InFlight as u8, "tag {tag} of hctx {hctx} given back twice");
             rq.state.set(RqState::Idle as u8);
             self.hctx_counters(hctx).requeues.add(1);
-            local.trace.rq(EventKind::Requeue, rq, BlkStatus::Ok, now);
+            local.trace.rq(EventKind::Requeue, rq, now);
             self.release_driver_tag(hctx, id);
             let at = delay.map_or(now, |d| now + d);
             h.requeue.lock().push(RequeueAt { at, rq: Rq::from_id(id) });

@@ -146,7 +146,7 @@ impl<L: Lock> Env<L> {
         let rq = self.st.slab.get(rq_id);
         self.init_rq(rq, slot, bio, id, hctx, now);
         rq.driver_tag.set(if self.st.elevator.is_some() { NO_TAG } else { tag as u16 });
-        local.trace.rq(EventKind::GetRq, rq, BlkStatus::Ok, now);
+        local.trace.rq(EventKind::GetRq, rq, now);
         if op == Op::Flush || flags.intersects(OpFlags::FUA.union(OpFlags::PREFLUSH)) {
             if self.insert_flush(local, hctx, Rq::from_id(rq_id), now) {
                 return true;

@@ -14,6 +14,7 @@
 //! Source: include/trace/events/block.h and kernel/trace/blktrace.c of Linux 6.19 (which event at which step).
 
 use crate::bio::{Bio, BioSlot, Op, OpFlags};
+use crate::driver::Ended;
 use crate::flush;
 use crate::id::{CpuId, HctxId, Sector, Tag};
 use crate::lock::Lock;
@@ -162,28 +163,33 @@ pub struct TraceLog {
     pub dropped: u64,
 }
 
-/// The tracing half of a submitter. Its length is that of the allocation, so that a push never allocates.
+/// The tracing half of a submitter: one word, so that the data path's fields stay together.
 #[derive(Debug, Default)]
 pub(crate) struct Tracer {
-    /// The only field looked at while off.
-    pub(crate) on: bool,
+    /// `None` while off: the only thing looked at then.
+    log: Option<Box<Log>>,
+}
+
+/// Where events go. Its length is that of the allocation, so that a push never allocates.
+#[derive(Debug)]
+struct Log {
     cpu: u16,
     len: usize,
     dropped: u64,
-    log: Box<[Event]>,
+    events: Box<[Event]>,
 }
 
-impl Tracer {
-    fn start(&mut self, cpu: CpuId, capacity: usize) {
+impl Log {
+    fn new(cpu: CpuId, capacity: usize) -> Box<Log> {
         let cpu = cpu.index() as u16;
         // No event is all zero bytes, so this writes the memory and no page of it is new to the data path.
-        let log = vec![Event::plain(EventKind::Split, cpu, Instant::ZERO); capacity].into_boxed_slice();
-        *self = Tracer { on: true, cpu, len: 0, dropped: 0, log };
+        let events = vec![Event::plain(EventKind::Split, cpu, Instant::ZERO); capacity].into_boxed_slice();
+        Box::new(Log { cpu, len: 0, dropped: 0, events })
     }
 
     #[inline]
     fn push(&mut self, event: Event) {
-        match self.log.get_mut(self.len) {
+        match self.events.get_mut(self.len) {
             Some(place) => {
                 *place = event;
                 self.len += 1;
@@ -199,57 +205,23 @@ impl Tracer {
         self.len -= n - lost as usize;
     }
 
-    /// An event of a bio by itself.
-    #[inline(always)] // The branch; the rest is out of line.
-    pub(crate) fn bio(&mut self, kind: EventKind, bio: &Bio, now: Instant) {
-        if self.on {
-            self.push_bio(kind, bio, now);
-        }
-    }
-
     #[inline(never)]
-    fn push_bio(&mut self, kind: EventKind, bio: &Bio, now: Instant) {
+    fn bio(&mut self, kind: EventKind, bio: &Bio, status: BlkStatus, now: Instant) {
         let (sector, nr_sectors, flags, op) = (bio.sector.0, bio.nr_sectors, bio.flags, bio.op);
-        self.push(Event { sector, nr_sectors, flags, op, ..Event::plain(kind, self.cpu, now) });
-    }
-
-    /// A bio became part of a request that was there.
-    #[inline(always)] // As `bio`.
-    pub(crate) fn merged(&mut self, slot: &BioSlot, now: Instant) {
-        if self.on {
-            self.push_bio(slot.merged_as(), &slot.bio(), now);
-        }
-    }
-
-    /// A bio that was not to wait ends without a request.
-    #[cold]
-    pub(crate) fn ended_bio(&mut self, slot: &BioSlot, status: BlkStatus, now: Instant) {
-        if self.on {
-            let b = slot.bio();
-            let (sector, nr_sectors, flags, op) = (b.sector.0, b.nr_sectors, b.flags, b.op);
-            let plain = Event::plain(EventKind::Complete, self.cpu, now);
-            self.push(Event { sector, nr_sectors, flags, op, status, ..plain });
-        }
-    }
-
-    /// The plug was opened by its first request, or emptied of `count`.
-    #[inline(always)] // As `bio`.
-    pub(crate) fn plug(&mut self, kind: EventKind, count: usize, now: Instant) {
-        if self.on {
-            self.push(Event { nr_sectors: count as u32, ..Event::plain(kind, self.cpu, now) });
-        }
-    }
-
-    /// An event of a request.
-    #[inline(always)] // As `bio`.
-    pub(crate) fn rq(&mut self, kind: EventKind, rq: &Request, status: BlkStatus, now: Instant) {
-        if self.on {
-            self.push_rq(kind, rq, rq.nr_sectors(), status, now);
-        }
+        self.push(Event { sector, nr_sectors, flags, op, status, ..Event::plain(kind, self.cpu, now) });
     }
 
     #[inline(never)]
-    fn push_rq(&mut self, kind: EventKind, rq: &Request, nr_sectors: u32, status: BlkStatus, now: Instant) {
+    fn plug(&mut self, kind: EventKind, count: usize, now: Instant) {
+        self.push(Event { nr_sectors: count as u32, ..Event::plain(kind, self.cpu, now) });
+    }
+
+    fn rq(&mut self, kind: EventKind, rq: &Request, status: BlkStatus, now: Instant) {
+        self.rq_of_length(kind, rq, rq.nr_sectors(), status, now);
+    }
+
+    #[inline]
+    fn rq_of_length(&mut self, kind: EventKind, rq: &Request, nr_sectors: u32, status: BlkStatus, now: Instant) {
         self.push(Event {
             time: now,
             sector: rq.sector.get(),
@@ -265,26 +237,69 @@ impl Tracer {
     }
 }
 
+impl Tracer {
+    /// An event of a bio by itself.
+    #[inline(always)] // The branch; the rest is out of line.
+    pub(crate) fn bio(&mut self, kind: EventKind, bio: &Bio, now: Instant) {
+        if let Some(log) = &mut self.log {
+            log.bio(kind, bio, BlkStatus::Ok, now);
+        }
+    }
+
+    /// A bio became part of a request that was there.
+    #[inline(always)] // As `bio`.
+    pub(crate) fn merged(&mut self, slot: &BioSlot, now: Instant) {
+        if let Some(log) = &mut self.log {
+            log.bio(slot.merged_as(), &slot.bio(), BlkStatus::Ok, now);
+        }
+    }
+
+    /// A bio that was not to wait ends without a request.
+    #[cold]
+    pub(crate) fn ended_bio(&mut self, slot: &BioSlot, status: BlkStatus, now: Instant) {
+        if let Some(log) = &mut self.log {
+            log.bio(EventKind::Complete, &slot.bio(), status, now);
+        }
+    }
+
+    /// The plug was opened by its first request, or emptied of `count`.
+    #[inline(always)] // As `bio`.
+    pub(crate) fn plug(&mut self, kind: EventKind, count: usize, now: Instant) {
+        if let Some(log) = &mut self.log {
+            log.plug(kind, count, now);
+        }
+    }
+
+    /// An event of a request.
+    #[inline(always)] // As `bio`.
+    pub(crate) fn rq(&mut self, kind: EventKind, rq: &Request, now: Instant) {
+        if let Some(log) = &mut self.log {
+            log.rq(kind, rq, BlkStatus::Ok, now);
+        }
+    }
+}
+
 /// The submitter's side: turning it on, and getting at what it recorded.
 impl<L: Lock> Submitter<L> {
     /// Traces from here on, up to `capacity` events (32 bytes each, allocated now) between two calls of
     /// [`Submitter::drain_trace`]. What an earlier trace holds is thrown away.
     pub fn start_trace(&mut self, capacity: usize) {
-        self.local.trace.start(self.env.cpu, capacity);
+        self.local.trace.log = Some(Log::new(self.env.cpu, capacity));
     }
 
     /// Gives out all events so far, oldest first, and makes room for others. Returns how many were dropped since the last
     /// call for lack of room: those that came last.
     pub fn drain_trace(&mut self, f: impl FnMut(&Event)) -> u64 {
-        let trace = &mut self.local.trace;
-        trace.log[..core::mem::take(&mut trace.len)].iter().for_each(f);
-        core::mem::take(&mut trace.dropped)
+        let Some(log) = &mut self.local.trace.log else { return 0 };
+        log.events[..core::mem::take(&mut log.len)].iter().for_each(f);
+        core::mem::take(&mut log.dropped)
     }
 
     /// Ends tracing. What was not drained is in the answer.
     pub fn stop_trace(&mut self) -> TraceLog {
-        let Tracer { len, dropped, log, .. } = core::mem::take(&mut self.local.trace);
-        let mut events = log.into_vec();
+        let Some(log) = self.local.trace.log.take() else { return TraceLog::default() };
+        let Log { len, dropped, events, .. } = *log;
+        let mut events = events.into_vec();
         events.truncate(len);
         TraceLog { events, dropped }
     }
@@ -294,24 +309,49 @@ impl<L: Lock> Env<L> {
     /// The same event of several requests.
     #[inline(always)] // As `Tracer::bio`.
     pub(crate) fn trace_ids(&self, local: &mut Local, kind: EventKind, ids: &[RequestId], now: Instant) {
-        if local.trace.on {
-            self.push_ids(local, kind, ids, now);
+        if let Some(log) = &mut local.trace.log {
+            self.push_ids(log, kind, ids, now);
         }
     }
 
     #[inline(never)]
-    fn push_ids(&self, local: &mut Local, kind: EventKind, ids: &[RequestId], now: Instant) {
+    fn push_ids(&self, log: &mut Log, kind: EventKind, ids: &[RequestId], now: Instant) {
         for id in ids {
-            local.trace.rq(kind, self.st.slab.get(*id), BlkStatus::Ok, now);
+            log.rq(kind, self.st.slab.get(*id), BlkStatus::Ok, now);
+        }
+    }
+
+    /// What a driver ended. Asked before any of it is looked at further, so a request whose completion is passed on to
+    /// another CPU is in the trace of the one that found it.
+    #[inline(always)] // As `Tracer::bio`.
+    pub(crate) fn trace_ended(&self, local: &mut Local, hctx: usize, items: &[Ended], now: Instant) {
+        if let Some(log) = &mut local.trace.log {
+            self.push_ended(log, hctx, items, now);
+        }
+    }
+
+    #[inline(never)]
+    fn push_ended(&self, log: &mut Log, hctx: usize, items: &[Ended], now: Instant) {
+        for (tag, status) in items {
+            let id = self.rq_of_driver_tag(hctx, tag.index());
+            log.rq(EventKind::Complete, self.st.slab.get(id), *status, now);
+        }
+    }
+
+    /// A request that the driver answered with an error at once.
+    #[cold]
+    pub(crate) fn trace_unissued(&self, local: &mut Local, id: RequestId, status: BlkStatus, now: Instant) {
+        if let Some(log) = &mut local.trace.log {
+            log.rq(EventKind::Complete, self.st.slab.get(id), status, now);
         }
     }
 
     /// Requests on their way into an elevator. Asked before they are there: afterwards they are anybody's.
     #[inline]
     pub(crate) fn trace_insert(&self, local: &mut Local, rqs: &[Rq], now: Instant) {
-        if local.trace.on {
+        if let Some(log) = &mut local.trace.log {
             for rq in rqs {
-                local.trace.rq(EventKind::Insert, self.st.slab.get(rq.id()), BlkStatus::Ok, now);
+                log.rq(EventKind::Insert, self.st.slab.get(rq.id()), BlkStatus::Ok, now);
             }
         }
     }
@@ -319,14 +359,16 @@ impl<L: Lock> Env<L> {
     /// A request was joined to the one before it. If that was on its way in, it has not been inserted after all.
     #[inline]
     pub(crate) fn trace_absorbed(&self, local: &mut Local, rq: &Rq, now: Instant) {
-        if local.trace.on {
-            let (r, t) = (self.st.slab.get(rq.id()), &mut local.trace);
-            let newest = t.log[..t.len].iter_mut().rev().take_while(|e| e.kind != EventKind::Unplug && e.time == now);
-            let same = |e: &&mut Event| e.sector == r.sector.get() && e.op == r.op() && e.kind == EventKind::Insert;
-            match newest.into_iter().find(same) {
-                Some(event) => event.kind = EventKind::BackMerge,
-                None => t.rq(EventKind::BackMerge, r, BlkStatus::Ok, now),
-            }
+        let Some(log) = &mut local.trace.log else { return };
+        let r = self.st.slab.get(rq.id());
+        let newest = log.events[..log.len].iter_mut().rev().take_while(|e| {
+            e.time == now && matches!(e.kind, EventKind::Insert | EventKind::BackMerge)
+        });
+        match newest.into_iter().find(|e| {
+            e.kind == EventKind::Insert && e.sector == r.sector.get() && e.op == r.op()
+        }) {
+            Some(event) => event.kind = EventKind::BackMerge,
+            None => log.rq(EventKind::BackMerge, r, BlkStatus::Ok, now),
         }
     }
 
@@ -334,10 +376,10 @@ impl<L: Lock> Env<L> {
     /// the others not offered.
     #[cold]
     pub(crate) fn trace_refused(&self, local: &mut Local, rest: &[RequestId], status: QueueRqStatus, now: Instant) {
-        if let (true, [first, others @ ..]) = (local.trace.on, rest) {
-            local.trace.take_back(others.len());
+        if let (Some(log), [first, others @ ..]) = (&mut local.trace.log, rest) {
+            log.take_back(others.len());
             if matches!(status, QueueRqStatus::Resource | QueueRqStatus::DevResource) {
-                local.trace.rq(EventKind::Requeue, self.st.slab.get(*first), BlkStatus::Ok, now);
+                log.rq(EventKind::Requeue, self.st.slab.get(*first), BlkStatus::Ok, now);
             }
         }
     }
@@ -345,9 +387,9 @@ impl<L: Lock> Env<L> {
     /// The last step of a flush sequence: the request ends. Its data, if it had any, has ended before.
     #[cold]
     pub(crate) fn trace_sequence_end(&self, local: &mut Local, rq: &Request, status: BlkStatus, now: Instant) {
-        if local.trace.on {
+        if let Some(log) = &mut local.trace.log {
             let nr_sectors = if rq.flush_seq.get() & flush::DATA != 0 { 0 } else { rq.nr_sectors() };
-            local.trace.push_rq(EventKind::Complete, rq, nr_sectors, status, now);
+            log.rq_of_length(EventKind::Complete, rq, nr_sectors, status, now);
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::merge;
 use crate::request::{NO_TAG, Request, RequestId, Rq, rqf};
 use crate::sbitmap_queue::WaiterId;
 use crate::settings::QueueConfig;
-use crate::status::{BlkStatus, QueueRqStatus};
+use crate::status::QueueRqStatus;
 use crate::submitter::{Env, Local};
 use crate::time::Instant;
 use crate::trace::EventKind;
@@ -133,7 +133,7 @@ impl<L: Lock> Env<L> {
         let rq = self.st.slab.get(rq_id);
         self.init_rq(rq, slot, &slot.bio(), id, 0, now);
         rq.driver_tag.set(NO_TAG);
-        local.trace.rq(EventKind::GetRq, rq, BlkStatus::Ok, now);
+        local.trace.rq(EventKind::GetRq, rq, now);
         if sync {
             rq.set_rqf(rqf::RL_SYNC);
         }
