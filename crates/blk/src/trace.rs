@@ -361,12 +361,11 @@ impl<L: Lock> Env<L> {
     pub(crate) fn trace_absorbed(&self, local: &mut Local, rq: &Rq, now: Instant) {
         let Some(log) = &mut local.trace.log else { return };
         let r = self.st.slab.get(rq.id());
-        let newest = log.events[..log.len].iter_mut().rev().take_while(|e| {
-            e.time == now && matches!(e.kind, EventKind::Insert | EventKind::BackMerge)
-        });
-        match newest.into_iter().find(|e| {
-            e.kind == EventKind::Insert && e.sector == r.sector.get() && e.op == r.op()
-        }) {
+        let newest = log.events[..log.len]
+            .iter_mut()
+            .rev()
+            .take_while(|e| e.time == now && matches!(e.kind, EventKind::Insert | EventKind::BackMerge));
+        match newest.into_iter().find(|e| e.kind == EventKind::Insert && e.sector == r.sector.get() && e.op == r.op()) {
             Some(event) => event.kind = EventKind::BackMerge,
             None => log.rq(EventKind::BackMerge, r, BlkStatus::Ok, now),
         }

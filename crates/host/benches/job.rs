@@ -36,7 +36,8 @@ fn main() {
     let smoke = !std::env::args().any(|a| a == "--bench");
     let args: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let ios = args.iter().find_map(|a| a.strip_prefix("ios="));
-    let trace = args.iter().find_map(|a| a.strip_prefix("trace=")).map_or(0, |n| n.parse().expect("a number of events"));
+    let trace =
+        args.iter().find_map(|a| a.strip_prefix("trace=")).map_or(0, |n| n.parse().expect("a number of events"));
     let only = args.iter().find(|a| !a.contains('='));
     host::clock::start();
     let until = match ios {
