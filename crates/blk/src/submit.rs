@@ -199,7 +199,7 @@ impl<L: Lock> Env<L> {
     }
 
     /// Adds to the plug; flushes it first when it is full or its last request is large.
-    #[inline]
+    #[inline(always)] // As `issue_one`.
     pub(crate) fn plug_rq(&self, local: &mut Local, rq: Rq, r: &Request, now: Instant) {
         let plug = &local.plug;
         if let Some(last) = plug.rqs.last() {
@@ -208,9 +208,7 @@ impl<L: Lock> Env<L> {
                 self.flush_plug(local, now);
             }
         }
-        if local.plug.rqs.is_empty() && local.plug.is_open() {
-            local.trace.plug(EventKind::Plug, 0, now);
-        }
+        local.trace_plug(now);
         self.note_nomerge(r);
         local.plug.nr_ios = local.plug.nr_ios.saturating_sub(1);
         local.plug.rqs.push(rq);
@@ -424,9 +422,7 @@ impl<L: Lock> Env<L> {
     #[inline]
     pub(crate) fn flush_plug(&self, local: &mut Local, now: Instant) {
         if !local.plug.rqs.is_empty() {
-            if local.plug.is_open() {
-                local.trace.plug(EventKind::Unplug, local.plug.rqs.len(), now);
-            }
+            local.trace_unplug(now);
             if self.st.sq.is_some() {
                 self.sq_flush_plug(local, now);
             } else if self.st.elevator.is_some() {

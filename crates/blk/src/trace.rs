@@ -18,6 +18,7 @@ use crate::driver::Ended;
 use crate::flush;
 use crate::id::{CpuId, HctxId, Sector, Tag};
 use crate::lock::Lock;
+use crate::plug::Plug;
 use crate::request::{NO_TAG, Request, RequestId, Rq};
 use crate::status::{BlkStatus, QueueRqStatus};
 use crate::submitter::{Env, Local, Submitter};
@@ -211,9 +212,20 @@ impl Log {
         self.push(Event { sector, nr_sectors, flags, op, status, ..Event::plain(kind, self.cpu, now) });
     }
 
+    /// The first request opens it. A request that no plug holds back passes through as well, without an event.
     #[inline(never)]
-    fn plug(&mut self, kind: EventKind, count: usize, now: Instant) {
-        self.push(Event { nr_sectors: count as u32, ..Event::plain(kind, self.cpu, now) });
+    fn plugged(&mut self, plug: &Plug, now: Instant) {
+        if plug.is_open() && plug.rqs.is_empty() {
+            self.push(Event::plain(EventKind::Plug, self.cpu, now));
+        }
+    }
+
+    #[inline(never)]
+    fn unplugged(&mut self, plug: &Plug, now: Instant) {
+        if plug.is_open() {
+            let nr_sectors = plug.rqs.len() as u32;
+            self.push(Event { nr_sectors, ..Event::plain(EventKind::Unplug, self.cpu, now) });
+        }
     }
 
     fn rq(&mut self, kind: EventKind, rq: &Request, status: BlkStatus, now: Instant) {
@@ -262,19 +274,29 @@ impl Tracer {
         }
     }
 
-    /// The plug was opened by its first request, or emptied of `count`.
-    #[inline(always)] // As `bio`.
-    pub(crate) fn plug(&mut self, kind: EventKind, count: usize, now: Instant) {
-        if let Some(log) = &mut self.log {
-            log.plug(kind, count, now);
-        }
-    }
-
     /// An event of a request.
     #[inline(always)] // As `bio`.
     pub(crate) fn rq(&mut self, kind: EventKind, rq: &Request, now: Instant) {
         if let Some(log) = &mut self.log {
             log.rq(kind, rq, BlkStatus::Ok, now);
+        }
+    }
+}
+
+impl Local {
+    /// A request goes into the plug.
+    #[inline(always)] // As `Tracer::bio`.
+    pub(crate) fn trace_plug(&mut self, now: Instant) {
+        if let Some(log) = &mut self.trace.log {
+            log.plugged(&self.plug, now);
+        }
+    }
+
+    /// The plug is about to be emptied.
+    #[inline(always)] // As `Tracer::bio`.
+    pub(crate) fn trace_unplug(&mut self, now: Instant) {
+        if let Some(log) = &mut self.trace.log {
+            log.unplugged(&self.plug, now);
         }
     }
 }

@@ -68,7 +68,7 @@ fn a_request_without_elevator_goes_from_allocation_to_the_driver() {
     assert_eq!(text(&events), "Q100+8 G100+8 D100+8 C100+8");
     let [q, _, d, c] = events[..] else { unreachable!("four events") };
     assert_eq!((q.cpu().index(), q.hctx(), q.tag(), q.op(), q.flags()), (0, None, None, Op::Write, OpFlags::SYNC));
-    assert_eq!((d.hctx().map(|h| h.index()), d.tag(), c.tag()), (Some(0), c.tag(), d.tag()));
+    assert_eq!((d.hctx().map(blk::id::HctxId::index), d.tag(), c.tag()), (Some(0), c.tag(), d.tag()));
     assert!(d.tag().is_some() && q.time == d.time && d.time < c.time && c.status() == BlkStatus::Ok);
 }
 
@@ -224,7 +224,8 @@ fn over_all_submitters_the_books_balance() {
         let note = format!("seed {seed} {scheduler}");
         assert_eq!((n(EventKind::Queue), issued + merged), (400, 400), "{note}: a bio is issued or merged");
         assert_eq!(n(EventKind::Complete), issued, "{note}: what is issued completes");
-        let s = rig.q.stats().op(Op::Write).clone();
+        let stats = rig.q.stats();
+        let s = stats.op(Op::Write);
         assert_eq!((s.ios, s.merges), (issued as u64, merged as u64), "{note}: as in the statistics");
     }
 }

@@ -109,7 +109,7 @@ pub fn write_cpu(threads: &[ThreadEvents<'_>], cpu: u32, disk: u32, out: &mut dy
             time_ns: e.time.as_ns(),
             sector: e.sector().0,
             // Discards may be longer than the field holds.
-            bytes: e.nr_sectors().checked_mul(512).unwrap_or(u32::MAX & !511),
+            bytes: e.nr_sectors().checked_mul(512).unwrap_or(!511),
             action: action(e),
             pid: threads[thread].pid,
             device,
