@@ -9,6 +9,7 @@ use crate::id::{MAX_SUBMITTERS, Sector, SubmitterId};
 use crate::relaxed::{FieldU8, FieldU16, FieldU32, FieldU64};
 use crate::status::BlkStatus;
 use crate::time::Instant;
+use crate::trace::EventKind;
 use std::sync::{Arc, OnceLock};
 
 /// What a bio or request does.
@@ -350,6 +351,8 @@ pub(crate) struct BioSlot {
     pub(crate) flags: FieldU16,
     pub(crate) op: FieldU8,
     pub(crate) status: FieldU8,
+    /// How it was merged, if it was: 1 = in front. Says nothing of others.
+    pub(crate) front_merged: FieldU8,
 }
 
 const _: () = assert!(size_of::<BioSlot>() == 64);
@@ -369,6 +372,11 @@ impl BioSlot {
         self.flags.set(bio.flags.bits());
         self.op.set(bio.op as u8);
         self.status.set(BlkStatus::Ok.as_u8());
+    }
+
+    /// On which side it was merged; only of a bio that was.
+    pub(crate) fn merged_as(&self) -> EventKind {
+        if self.front_merged.get() != 0 { EventKind::FrontMerge } else { EventKind::BackMerge }
     }
 
     /// Becomes the first `nr_sectors` of `parent`; not merged further, as it has the largest size there is.

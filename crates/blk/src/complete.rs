@@ -80,6 +80,7 @@ impl<L: Lock> Env<L> {
 
     /// A batch of one: what a queue depth of one makes of each I/O.
     fn complete_one(&self, local: &mut Local, hctx: usize, ended: Ended, now: Instant) {
+        self.trace_ended(local, hctx, &[ended], now);
         self.update_io_ticks(local, now, 0);
         if let Some(id) = self.take_back(local, hctx, ended, now)
             && self.st.sq.is_none()
@@ -98,6 +99,7 @@ impl<L: Lock> Env<L> {
 
     #[inline(never)] // Inlined, it makes every poll save and load the variables of the loops around it.
     fn complete_batch(&self, local: &mut Local, hctx: usize, items: &[Ended], now: Instant) {
+        self.trace_ended(local, hctx, items, now);
         let mut put = PutBatch::default();
         // Single-queue mode has no tags of its own to free here.
         let tags = self.st.sq.is_none().then(|| self.st.alloc_tags(hctx));
@@ -170,6 +172,7 @@ impl<L: Lock> Env<L> {
     /// Ends a request the driver refused with an error.
     #[cold]
     pub(crate) fn end_unissued(&self, local: &mut Local, hctx: usize, id: RequestId, status: BlkStatus, now: Instant) {
+        self.trace_unissued(local, id, status, now);
         self.complete_rq(local, hctx, id, status, now);
     }
 
@@ -345,6 +348,7 @@ impl<L: Lock> Env<L> {
             }
             flush::DONE => {
                 r.clear_rqf(rqf::FLUSH_SEQ);
+                self.trace_sequence_end(local, r, status, now);
                 if r.op() == Op::Flush {
                     self.end_bios_only(local, r, status);
                 } else {

@@ -16,6 +16,7 @@ use crate::status::QueueRqStatus;
 use crate::submitter::{Env, Local};
 use crate::tags::{HctxTags, TagClass};
 use crate::time::{Duration, Instant};
+use crate::trace::EventKind;
 use core::sync::atomic::{Ordering, fence};
 
 /// `BLK_MQ_RESOURCE_DELAY`, `BLK_MQ_BUDGET_DELAY`: when to look again without a completion to wait for.
@@ -50,6 +51,7 @@ impl<L: Lock> Env<L> {
         if !self.q.timer.is_armed() {
             self.q.arm_timeout(now);
         }
+        self.trace_ids(local, EventKind::Issue, ids, now);
         let (slab, bios) = (&self.st.slab, &self.q.bios);
         let ended = &mut local.scratch.ended_inline;
         let mut batch = RqBatch { hctx: self.st.hctxs[hctx].id, ids, slab, bios, accepted: 0, ended };
@@ -60,6 +62,9 @@ impl<L: Lock> Env<L> {
         counters.batches.add(1);
         let all = accepted == ids.len();
         assert!(all || status != QueueRqStatus::Queued, "driver '{}' left requests behind", self.q.driver.name());
+        if !all {
+            self.trace_refused(local, &ids[accepted..], status, now);
+        }
         if !local.scratch.ended_inline.is_empty() {
             self.complete_ended(local, hctx, now);
         }

@@ -41,6 +41,7 @@ mod complete;
 mod requeue;
 mod timeout;
 pub mod stat;
+pub mod trace;
 
 // The disk that wires it, and its legacy twin.
 pub mod queue;

@@ -121,6 +121,7 @@ pub(crate) fn bio_attempt_back_merge(cx: &ElvCx<'_>, rq: &Request, bio_id: BioId
         return false;
     }
     bio.next.set(BioId::NONE.bits());
+    bio.front_merged.set(0);
     cx.bios.bio(rq.bio_tail()).next.set(bio_id.bits());
     rq.bio_tail.set(bio_id.bits());
     grow(rq, bio, segments);
@@ -137,6 +138,7 @@ pub(crate) fn bio_attempt_front_merge(cx: &ElvCx<'_>, rq: &Request, bio_id: BioI
         return false;
     }
     bio.next.set(rq.bio_head.get());
+    bio.front_merged.set(1);
     rq.bio_head.set(bio_id.bits());
     rq.sector.set(bio.sector.get());
     grow(rq, bio, segments);
@@ -178,7 +180,6 @@ pub(crate) fn attempt_merge_requests(cx: &ElvCx<'_>, rq: &Request, next: &Reques
     }
     next.bio_head.set(BioId::NONE.bits());
     next.bio_tail.set(BioId::NONE.bits());
-    next.nr_sectors.set(0);
     next.nr_segments.set(0);
     true
 }

@@ -15,6 +15,7 @@ use crate::lock::Lock;
 use crate::request::{Rq, RqState, rqf};
 use crate::submitter::{Env, Local};
 use crate::time::Instant;
+use crate::trace::EventKind;
 
 impl<L: Lock> Env<L> {
     /// Takes back what the last poll of an hctx found to be requeued, and runs the hctx.
@@ -28,6 +29,7 @@ impl<L: Lock> Env<L> {
             assert!(rq.state.get() == RqState::InFlight as u8, "tag {tag} of hctx {hctx} given back twice");
             rq.state.set(RqState::Idle as u8);
             self.hctx_counters(hctx).requeues.add(1);
+            local.trace.rq(EventKind::Requeue, rq, now);
             self.release_driver_tag(hctx, id);
             let at = delay.map_or(now, |d| now + d);
             h.requeue.lock().push(RequeueAt { at, rq: Rq::from_id(id) });
@@ -68,6 +70,7 @@ impl<L: Lock> Env<L> {
         if let Some(elevator) = &self.st.elevator {
             let mut theirs: Vec<Rq> = rqs.extract_if(.., from_elevator).collect();
             let mut freed = core::mem::take(&mut local.scratch.freed);
+            self.trace_insert(local, &theirs, now);
             elevator.insert(&self.elv_cx(now), &mut theirs, true, &mut freed);
             assert!(theirs.is_empty() && freed.is_empty(), "elevator '{}' merged at its head", elevator.name());
             local.scratch.freed = freed;

@@ -20,6 +20,7 @@ use crate::status::{BlkStatus, QueueRqStatus};
 use crate::submitter::{Env, Local, Way};
 use crate::tags::TagClass;
 use crate::time::Instant;
+use crate::trace::EventKind;
 use core::sync::atomic::Ordering;
 
 /// How far back a bio looks for a merge in its ctx list (`BLK_MQ_CTX_MERGE_DEPTH`).
@@ -94,6 +95,7 @@ impl<L: Lock> Env<L> {
         let parent = self.pool().slot(index as usize);
         let op = parent.op();
         if parent.flags().contains(OpFlags::NOWAIT) {
+            local.trace.ended_bio(parent, BlkStatus::Again, now);
             self.end_bio(local, BioId::new(self.id, index), BlkStatus::Again);
             return true;
         }
@@ -109,6 +111,7 @@ impl<L: Lock> Env<L> {
             piece.copy_front(parent, front, index);
             // Counted before it goes: it may have ended when `queue_one` returns.
             parent.remaining.set(parent.remaining.get() + 1);
+            local.trace.bio(EventKind::Split, &piece.bio(), now);
             if !self.queue_one(local, piece_index, piece, &piece.bio(), now) {
                 parent.remaining.set(parent.remaining.get() - 1);
                 local.free_piece(piece_index, self.nr_bios());
@@ -143,6 +146,7 @@ impl<L: Lock> Env<L> {
         let rq = self.st.slab.get(rq_id);
         self.init_rq(rq, slot, bio, id, hctx, now);
         rq.driver_tag.set(if self.st.elevator.is_some() { NO_TAG } else { tag as u16 });
+        local.trace.rq(EventKind::GetRq, rq, now);
         if op == Op::Flush || flags.intersects(OpFlags::FUA.union(OpFlags::PREFLUSH)) {
             if self.insert_flush(local, hctx, Rq::from_id(rq_id), now) {
                 return true;
@@ -195,7 +199,7 @@ impl<L: Lock> Env<L> {
     }
 
     /// Adds to the plug; flushes it first when it is full or its last request is large.
-    #[inline]
+    #[inline(always)] // As `issue_one`.
     pub(crate) fn plug_rq(&self, local: &mut Local, rq: Rq, r: &Request, now: Instant) {
         let plug = &local.plug;
         if let Some(last) = plug.rqs.last() {
@@ -204,6 +208,7 @@ impl<L: Lock> Env<L> {
                 self.flush_plug(local, now);
             }
         }
+        local.trace_plug(now);
         self.note_nomerge(r);
         local.plug.nr_ios = local.plug.nr_ios.saturating_sub(1);
         local.plug.rqs.push(rq);
@@ -232,15 +237,16 @@ impl<L: Lock> Env<L> {
         if self.nomerges() == 2 || !merge::bio_is_mergeable(slot) {
             return false;
         }
-        let merged = self.plug_merge(local, id, slot, now)
-            || match &self.st.elevator {
-                Some(_) => self.elevator_merge(id, now),
-                None => self.ctx_merge(id, slot, way, now),
-            };
-        if merged {
-            self.shared.counters.account_merge(slot.op());
+        if !self.plug_merge(local, id, slot, now) {
+            match &self.st.elevator {
+                Some(_) => return self.elevator_merge(local, id, slot, now),
+                None if !self.ctx_merge(id, slot, way, now) => return false,
+                None => {}
+            }
         }
-        merged
+        self.shared.counters.account_merge(slot.op());
+        local.trace.merged(slot, now);
+        true
     }
 
     #[inline]
@@ -258,18 +264,17 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    fn elevator_merge(&self, id: BioId, now: Instant) -> bool {
+    fn elevator_merge(&self, local: &mut Local, id: BioId, slot: &BioSlot, now: Instant) -> bool {
         let elevator = self.st.elevator.as_ref().expect("caller saw an elevator");
-        match elevator.bio_merge(&self.elv_cx(now), BioRef(id)) {
-            BioMerge::No => false,
-            BioMerge::Merged { freed } => {
-                if let Some(rq) = freed {
-                    self.shared.counters.account_merge(self.st.slab.get(rq.id()).op());
-                    self.free_absorbed(rq);
-                }
-                true
-            }
+        let BioMerge::Merged { freed } = elevator.bio_merge(&self.elv_cx(now), BioRef(id)) else { return false };
+        self.shared.counters.account_merge(slot.op());
+        local.trace.merged(slot, now);
+        if let Some(rq) = freed {
+            self.shared.counters.account_merge(self.st.slab.get(rq.id()).op());
+            self.trace_absorbed(local, &rq, now);
+            self.free_absorbed(rq);
         }
+        true
     }
 
     #[inline]
@@ -417,6 +422,7 @@ impl<L: Lock> Env<L> {
     #[inline]
     pub(crate) fn flush_plug(&self, local: &mut Local, now: Instant) {
         if !local.plug.rqs.is_empty() {
+            local.trace_unplug(now);
             if self.st.sq.is_some() {
                 self.sq_flush_plug(local, now);
             } else if self.st.elevator.is_some() {
@@ -480,6 +486,7 @@ impl<L: Lock> Env<L> {
     #[cold]
     fn insert_ctx(&self, local: &mut Local, hctx: usize, ids: &[RequestId], now: Instant) {
         let ctx = self.st.ctx(self.cpu, self.st.map.hctx_type(hctx as u16));
+        self.trace_ids(local, EventKind::Insert, ids, now);
         ctx.rqs.with(|list| list.extend(ids.iter().map(|id| Rq::from_id(*id))));
         self.st.hctxs[hctx].ctx_map.set_bit(ctx.index_in_hctx);
         self.run_hctx(local, hctx, now);
@@ -507,10 +514,12 @@ impl<L: Lock> Env<L> {
             self.hctx_counters(hctx).queued.add(1);
             run[self.st.map.hctx_type(hctx as u16) as usize] = true;
         }
+        self.trace_insert(local, &rqs, now);
         elevator.insert(&self.elv_cx(now), &mut rqs, false, &mut freed);
         assert!(rqs.is_empty(), "elevator '{}' left requests behind", elevator.name());
         for rq in freed.drain(..) {
             self.shared.counters.account_merge(self.st.slab.get(rq.id()).op());
+            self.trace_absorbed(local, &rq, now);
             self.free_absorbed(rq);
         }
         local.scratch.freed = freed;

@@ -22,6 +22,7 @@ use crate::stat::{Counters, HctxCounters};
 use crate::status::BlkStatus;
 use crate::tags::TagClass;
 use crate::time::Instant;
+use crate::trace::{EventKind, Tracer};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crossbeam_utils::CachePadded;
 use lock_api::Mutex;
@@ -215,6 +216,7 @@ pub(crate) struct Local {
     pub(crate) in_driver: bool,
     /// A run was owed for that reason, or a waiting bio can go on: seen to before the call into the block layer returns.
     pub(crate) owes: bool,
+    pub(crate) trace: Tracer,
     pub(crate) scratch: Scratch,
 }
 
@@ -302,6 +304,7 @@ impl<L: Lock> RequestQueue<L> {
                 issued: false,
                 in_driver: false,
                 owes: false,
+                trace: Tracer::default(),
                 scratch: Scratch::new(nr_bios),
             },
             env: Env {
@@ -443,8 +446,11 @@ impl<L: Lock> Submitter<L> {
         if let Err(status) = self.env.check_bio(bio) {
             self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status);
             self.leave_if_idle();
-        } else if !entered || !self.env.queue_bio(&mut self.local, index, bio, now) {
-            self.wait_in_line(bio.flags, index, now);
+        } else {
+            self.local.trace.bio(EventKind::Queue, bio, now);
+            if !entered || !self.env.queue_bio(&mut self.local, index, bio, now) {
+                self.wait_in_line(bio.flags, index, now);
+            }
         }
         if entered && self.local.plug.is_due() {
             self.env.flush_plug(&mut self.local, now);
@@ -457,6 +463,7 @@ impl<L: Lock> Submitter<L> {
     fn wait_in_line(&mut self, flags: OpFlags, index: u32, now: Instant) {
         if flags.contains(OpFlags::NOWAIT) {
             let id = BioId::new(self.env.id, index);
+            self.local.trace.ended_bio(self.env.pool().slot(index as usize), BlkStatus::Again, now);
             self.env.end_bio(&mut self.local, id, BlkStatus::Again);
             self.env.settle_tag_wait(&mut self.local);
             self.serve_owed(now);

@@ -17,6 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   mqblk run job.fio                                    run fio jobs, results as fio prints them
   mqblk run job.fio --target null:size=16g --json      the same I/O without a disk
+  mqblk run job.fio --trace t && blkparse -i t         every request's life, as blktrace shows it
   mqblk compare job.fio --a mode=sq --b mode=mq        single-queue against multi-queue
   mqblk compare job.fio --a scheduler=none --b scheduler=mq-deadline --target /dev/nvme0n1
   mqblk inspect --set nr_hw_queues=2                   settings and CPU -> hctx map of a stack
@@ -98,6 +99,29 @@ pub struct RunArgs {
     /// Write the results to this file instead of standard output
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Trace every request's life (queued, merged, issued, completed, ...) into PREFIX.blktrace.CPU; read it with
+    /// 'blkparse -i PREFIX'
+    #[arg(long, value_name = "PREFIX")]
+    pub trace: Option<PathBuf>,
+    /// Layout of the trace
+    #[arg(long, value_enum, default_value_t = TraceLayout::Blktrace, value_name = "FORMAT", requires = "trace")]
+    pub trace_format: TraceLayout,
+    /// Most events traced per job thread, of 32 bytes each; the first ones are kept
+    #[arg(long, default_value_t = 1 << 20, value_name = "N", requires = "trace",
+          value_parser = clap::value_parser!(u64).range(1..=TRACE_EVENTS_MAX))]
+    pub trace_events: u64,
+}
+
+/// Most events a thread may be asked to trace: 4 GiB.
+const TRACE_EVENTS_MAX: u64 = 1 << 27;
+
+/// A layout of traces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TraceLayout {
+    /// blktrace's binary files, one per CPU, for blkparse and btt
+    Blktrace,
+    /// PREFIX.json in Chrome's trace event format, for Perfetto
+    Chrome,
 }
 
 /// `mqblk compare`.

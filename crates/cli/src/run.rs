@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mqblk run`: runs a job file and reports as fio does, then where the time went.
 
-use crate::args::{Eta, Format, RunArgs};
+use crate::args::{Eta, Format, RunArgs, TraceLayout};
 use crate::interrupt;
 use crate::job::{self, Loaded};
 use crate::output::Output;
@@ -12,9 +12,10 @@ use lab::report::{fio_json, fio_text, stages};
 use lab::results::replay_command;
 use lab::run::{Observer, Run, RunSpec, execute};
 use lab::stage::StageFacts;
+use lab::trace::{self, TraceFormat};
 use std::fmt::Write;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -28,6 +29,14 @@ pub struct Request {
     formats: Vec<Format>,
     output: Output,
     eta: Eta,
+    trace: Option<Trace>,
+}
+
+/// A trace that was asked for.
+struct Trace {
+    prefix: PathBuf,
+    format: TraceFormat,
+    events: usize,
 }
 
 impl Request {
@@ -50,6 +59,7 @@ impl Request {
             formats,
             output: Output::open(args.output.as_deref())?,
             eta: args.job.eta,
+            trace: trace_of(args)?,
         })
     }
 
@@ -63,6 +73,7 @@ impl Request {
             settings: &self.settings,
             entropy: job::entropy(),
             stop: Arc::clone(&stop),
+            trace_events: self.trace.as_ref().map_or(0, |t| t.events),
         };
         let mut screen = Screen::new(&self.jobs.file.jobs, self.eta, Arc::clone(&stop));
         let run = execute(&spec, &mut screen)?;
@@ -72,8 +83,35 @@ impl Request {
         }
         let text = report(&run, &self.formats);
         self.output.write(&text)?;
+        if let Some(trace) = &self.trace {
+            write_trace(&run, trace)?;
+        }
         Ok(conclude(&run))
     }
+}
+
+/// What the flags say of a trace; a place that cannot be written to is found out before the run.
+fn trace_of(args: &RunArgs) -> Result<Option<Trace>, Failure> {
+    let Some(prefix) = args.trace.clone() else { return Ok(None) };
+    let format = match args.trace_format {
+        TraceLayout::Blktrace => TraceFormat::Blktrace,
+        TraceLayout::Chrome => TraceFormat::Chrome,
+    };
+    trace::probe(&prefix, format)?;
+    Ok(Some(Trace { prefix, format, events: args.trace_events as usize }))
+}
+
+/// Writes the trace, and says what is in it and what is not.
+fn write_trace(run: &Run<'_>, trace: &Trace) -> Result<(), Failure> {
+    let written = trace::write(run, &trace.prefix, trace.format)?;
+    if written.dropped > 0 {
+        eprintln!(
+            "warning: the trace has {} events; {} later ones are not in it: --trace-events={} is the most per thread; \
+             raise it or make the run shorter",
+            written.events, written.dropped, trace.events
+        );
+    }
+    Ok(())
 }
 
 /// Tells of problems on standard error, and what the run comes to.

@@ -3,7 +3,7 @@
 //!
 //! Prints I/Os per second of one job thread (and of two) for a few settings; an argument picks one by name. Smoke-sized
 //! under `cargo test`. `ios=N` makes each job end after N I/Os instead of a time: two such runs under an instruction
-//! counter give the instructions of one I/O, as (I(2N) - I(N)) / N.
+//! counter give the instructions of one I/O, as (I(2N) - I(N)) / N. `trace=N` has each thread trace up to N events.
 
 use host::run::{RunPlan, prepare};
 use std::ops::ControlFlow;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use workload::job::{JobFile, ParseContext};
 
-fn iops(job: &str, settings: &[(&str, &str)]) -> f64 {
+fn iops(job: &str, settings: &[(&str, &str)], trace: usize) -> f64 {
     let jobs = JobFile::parse_str(job, &ParseContext::bare("bench"), &[]).expect("the bench's job is right").jobs;
     let settings: Vec<_> = settings.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
     let plan = RunPlan {
@@ -21,7 +21,13 @@ fn iops(job: &str, settings: &[(&str, &str)]) -> f64 {
         stop: Arc::new(AtomicBool::new(false)),
         entropy: 1,
     };
-    let outcome = prepare(&jobs, plan).expect("null target").run(&mut |_| {}).expect("runs");
+    let mut prepared = prepare(&jobs, plan).expect("null target");
+    prepared.trace(trace);
+    let outcome = prepared.run(&mut |_| {}).expect("runs");
+    let dropped: u64 = outcome.threads.iter().flatten().filter_map(|t| t.trace.as_ref()).map(|t| t.log.dropped).sum();
+    if dropped > 0 {
+        println!("  the trace was full: {dropped} events dropped");
+    }
     let rate = |s: &workload::stats::JobStats| s.total_ios() as f64 * 1e9 / s.runtime_ns.max(1) as f64;
     outcome.threads.iter().flatten().map(|t| rate(&t.stats)).sum()
 }
@@ -30,7 +36,9 @@ fn main() {
     let smoke = !std::env::args().any(|a| a == "--bench");
     let args: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let ios = args.iter().find_map(|a| a.strip_prefix("ios="));
-    let only = args.iter().find(|a| !a.starts_with("ios="));
+    let trace =
+        args.iter().find_map(|a| a.strip_prefix("trace=")).map_or(0, |n| n.parse().expect("a number of events"));
+    let only = args.iter().find(|a| !a.contains('='));
     host::clock::start();
     let until = match ios {
         Some(n) => format!("number_ios={n}\nio_size=1p"),
@@ -52,6 +60,6 @@ fn main() {
         if only.is_some_and(|o| o != name) {
             continue;
         }
-        println!("{name}: {:.2} M IOPS", iops(&text, settings) / 1e6);
+        println!("{name}: {:.2} M IOPS", iops(&text, settings, trace) / 1e6);
     }
 }

@@ -12,6 +12,7 @@
 //! - [`steady`], [`warning`]: what may make a result mean less than it seems.
 //! - [`verdict`], [`compare`]: the word at the end and the table behind it.
 //! - [`report`]: fio's text and JSON layouts, stage tables, comparison tables.
+//! - [`trace`]: every request's life as blktrace's or Chrome's files.
 
 pub mod setup;
 pub mod plan;
@@ -27,3 +28,4 @@ pub mod warning;
 pub mod verdict;
 pub mod compare;
 pub mod report;
+pub mod trace;

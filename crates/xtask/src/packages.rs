@@ -46,6 +46,11 @@ const PACKAGES: &[Package] = &[
         stand_in: StandIn::Directory(EXAMPLES),
         why: "a test parses every example job of fio",
     },
+    Package {
+        name: "blktrace",
+        stand_in: StandIn::Program("blkparse"),
+        why: "tests have blkparse and btt read our traces",
+    },
 ];
 
 impl StandIn {

@@ -19,6 +19,7 @@ use crate::settings::QueueConfig;
 use crate::status::QueueRqStatus;
 use crate::submitter::{Env, Local};
 use crate::time::Instant;
+use crate::trace::EventKind;
 use crossbeam_utils::CachePadded;
 use lock_api::Mutex;
 pub(crate) use request_list::Batching;
@@ -101,13 +102,16 @@ impl<L: Lock> Env<L> {
         let mergeable = self.nomerges() < 2 && merge::bio_is_mergeable(slot);
         if mergeable && self.sq_plug_merge(local, id, slot, now) {
             self.shared.counters.account_merge(op);
+            local.trace.merged(slot, now);
             return true;
         }
         let sync = rw_is_sync(op, flags);
         let mut inner = self.sq().inner.lock();
         if mergeable && let BioMerge::Merged { freed } = inner.elevator.bio_merge(&self.elv_cx(now), BioRef(id)) {
-            if freed.is_some() {
+            local.trace.merged(slot, now);
+            if let Some(rq) = &freed {
                 self.shared.counters.account_merge(op);
+                self.trace_absorbed(local, rq, now);
             }
             let woken = freed.and_then(|rq| self.sq_free_locked(&mut inner, rq.id()));
             drop(inner);
@@ -129,6 +133,7 @@ impl<L: Lock> Env<L> {
         let rq = self.st.slab.get(rq_id);
         self.init_rq(rq, slot, &slot.bio(), id, 0, now);
         rq.driver_tag.set(NO_TAG);
+        local.trace.rq(EventKind::GetRq, rq, now);
         if sync {
             rq.set_rqf(rqf::RL_SYNC);
         }
@@ -179,6 +184,7 @@ impl<L: Lock> Env<L> {
         self.hctx_counters(0).queued.add(rqs.len() as u64);
         let mut freed = core::mem::take(&mut local.scratch.freed);
         let how = if local.plug.is_open() { LegacyInsert::SortMerge } else { LegacyInsert::Sort };
+        self.trace_insert(local, &rqs, now);
         let mut inner = self.sq().inner.lock();
         for rq in rqs.drain(..) {
             self.st.slab.get(rq.id()).insert_ns.set(now.as_ns());
@@ -186,6 +192,7 @@ impl<L: Lock> Env<L> {
         }
         for rq in freed.drain(..) {
             self.shared.counters.account_merge(self.st.slab.get(rq.id()).op());
+            self.trace_absorbed(local, &rq, now);
             local.scratch.woken.extend(self.sq_free_locked(&mut inner, rq.id()));
         }
         drop(inner);

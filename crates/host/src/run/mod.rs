@@ -16,7 +16,7 @@ pub use prepare::{Prepared, RunPlan, check_settings, configure, is_target, prepa
 pub use usage::{Who, nr_cpus, page_bytes, since, usage};
 pub use wake::{WakeTable, Waker};
 pub use watch::{InFlight, Progress, ThreadProgress, ThreadState};
-pub use worker::ThreadEnd;
+pub use worker::{ThreadEnd, ThreadTrace};
 
 use crate::clock;
 use crate::error::{Error, Result};

@@ -60,6 +60,12 @@ impl Prepared {
     pub fn instances(&self) -> &[Instance] {
         &self.instances
     }
+
+    /// Has every thread trace the life of its requests, up to `events` events of 32 bytes each; those that come later
+    /// are counted ([`ThreadEnd::trace`](super::ThreadEnd::trace)). 0 = no trace.
+    pub fn trace(&mut self, events: usize) {
+        self.workers.iter_mut().for_each(|w| w.trace_events = events);
+    }
 }
 
 /// One target and the threads that use it.
@@ -114,6 +120,7 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
         for (user, job, buffers) in made {
             let number = user.number;
             numbered.push((number, worker(&jobs[user.job], &user, job, buffers, &disk, &plan.stop)));
+            numbered.last_mut().expect("pushed").1.disk_index = prepared.disks.len();
         }
         prepared.disks.push((target.text, disk));
     }
@@ -348,6 +355,7 @@ fn worker(
     Worker {
         job: thread,
         disk: Arc::clone(disk),
+        disk_index: 0,
         buffers,
         cpu: CpuId::new(cpu),
         pin,
@@ -356,6 +364,7 @@ fn worker(
         alone: false,
         polled: job.hipri,
         batch: job.iodepth_batch_submit,
+        trace_events: 0,
     }
 }
 

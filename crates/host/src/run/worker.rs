@@ -14,6 +14,7 @@ use blk::id::{CpuId, HctxId, Sector};
 use blk::status::BlkStatus;
 use blk::submitter::{Done, SubmitError};
 use blk::time::{Duration, Instant};
+use blk::trace::TraceLog;
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,6 +55,8 @@ impl Live {
 pub(super) struct Worker {
     pub(super) job: JobThread,
     pub(super) disk: Arc<Disk>,
+    /// Index of the disk in the run.
+    pub(super) disk_index: usize,
     pub(super) buffers: BufferPool,
     pub(super) cpu: CpuId,
     pub(super) pin: Option<Vec<u32>>,
@@ -66,6 +69,8 @@ pub(super) struct Worker {
     pub(super) polled: bool,
     /// I/Os the job submits at once (`iodepth_batch_submit`).
     pub(super) batch: u32,
+    /// Events to trace at most; 0 = no trace.
+    pub(super) trace_events: usize,
 }
 
 /// What a thread leaves behind.
@@ -74,6 +79,17 @@ pub struct ThreadEnd {
     pub stats: JobStats,
     /// Descriptions of the first blocks that failed verification.
     pub verify_errors: Vec<VerifyError>,
+    /// What was traced, if that was asked for.
+    pub trace: Option<ThreadTrace>,
+}
+
+/// The trace of one thread.
+#[derive(Clone, Debug)]
+pub struct ThreadTrace {
+    /// Index of its disk in [`DiskOutcome`](super::DiskOutcome)s.
+    pub disk: usize,
+    /// Its events.
+    pub log: TraceLog,
 }
 
 struct Loop {
@@ -109,9 +125,12 @@ impl Worker {
         if let Some(cpus) = &self.pin {
             usage::pin_thread(cpus)?;
         }
-        let sub = self.disk.queue.submitter(self.cpu).ok_or_else(|| {
+        let mut sub = self.disk.queue.submitter(self.cpu).ok_or_else(|| {
             Error::usage(format!("numjobs: at most {} job threads per disk", blk::id::MAX_SUBMITTERS))
         })?;
+        if self.trace_events > 0 {
+            sub.start_trace(self.trace_events);
+        }
         for slot in 0..self.buffers.slots() {
             self.buffers.with_slot(slot, |buf| self.job.fill_first(buf));
         }
@@ -150,7 +169,8 @@ impl Worker {
         l.job.stats_mut().cpu = usage::since(usage::usage(Who::Thread), l.before);
         // Pairs with: run::thread_progress
         self.live.done.store(true, Ordering::Release);
-        Ok(ThreadEnd { stats: l.job.stats().clone(), verify_errors: l.verify_errors })
+        let trace = (self.trace_events > 0).then(|| ThreadTrace { disk: self.disk_index, log: l.sub.stop_trace() });
+        Ok(ThreadEnd { stats: l.job.stats().clone(), verify_errors: l.verify_errors, trace })
     }
 }
 

@@ -99,6 +99,7 @@ impl CompareSpec<'_> {
             settings: &side.settings,
             entropy: self.entropy.wrapping_add(step.pair.map_or(0, |p| u64::from(p) + 1)),
             stop: Arc::clone(&self.stop),
+            trace_events: 0,
         };
         execute(&spec, observer).map_err(|e| self.failed(step.side, e))
     }

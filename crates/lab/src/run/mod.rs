@@ -48,6 +48,8 @@ pub struct RunSpec<'f, 's> {
     pub entropy: u64,
     /// Ends the run early when set; what was measured until then is the result.
     pub stop: Arc<AtomicBool>,
+    /// Most events each thread traces; 0 = no trace.
+    pub trace_events: usize,
 }
 
 /// Is told how things go.
@@ -87,7 +89,7 @@ pub struct Run<'a> {
 
 /// Checks, opens and runs. An error means that nothing was measured; failed I/Os are part of the measurements.
 pub fn execute<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {
-    let prepared = host::run::prepare(
+    let mut prepared = host::run::prepare(
         &spec.file.jobs,
         RunPlan {
             target: spec.target,
@@ -99,6 +101,7 @@ pub fn execute<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Resul
     )?;
     let settings = prepared.disks.iter().map(|(_, disk)| stack::in_effect(&disk.queue, spec.settings)).collect();
     let warnings = prepared.warnings.iter().map(ToString::to_string).collect();
+    prepared.trace(spec.trace_events);
     observer.prepared(&prepared);
     let outcome = prepared.run(&mut |p| observer.progress(p))?;
     Ok(Run { file: spec.file, outcome, settings, warnings })

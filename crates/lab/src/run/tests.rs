@@ -13,7 +13,8 @@ fn parse(text: &str) -> JobFile {
 }
 
 fn run<'a>(file: &'a JobFile, settings: &[(String, String)]) -> Run<'a> {
-    let spec = RunSpec { file, target: Some("null:size=1g"), settings, entropy: 1, stop: Arc::default() };
+    let spec =
+        RunSpec { file, target: Some("null:size=1g"), settings, entropy: 1, stop: Arc::default(), trace_events: 0 };
     execute(&spec, &mut Unobserved).unwrap()
 }
 

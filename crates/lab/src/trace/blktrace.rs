@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! blktrace's binary format, version 7, little endian, as blkparse 1.2 and btt read it.
+//!
+//! Guarantees: per CPU a file of records with ascending times and sequence numbers without gaps; in front a note with the
+//! name of each process. Actions, categories and payloads are what the kernel's tracer writes at the same tracepoint: an
+//! unplug carries the number of requests, a split the sector it was cut at, both big endian; an error is its negative
+//! number in 16 bits. Not here: cgroups, driver data, message notes, the wall clock (blkparse then counts from 0).
+//!
+//! Source: include/uapi/linux/blktrace_api.h, kernel/trace/blktrace.c of Linux 6.19.
+
+use super::{ThreadEvents, in_order};
+use blk::bio::{Op, OpFlags};
+use blk::trace::{Event, EventKind};
+use std::io::{self, Write};
+
+/// `BLK_IO_TRACE_MAGIC | BLK_IO_TRACE_VERSION`.
+const MAGIC: u32 = 0x6561_7407;
+/// Bytes of a record without its payload.
+pub const RECORD_BYTES: usize = 48;
+/// `TASK_COMM_LEN`: bytes of a process name, the last one 0.
+const COMM_BYTES: usize = 16;
+/// Major number of the disks (`BLOCK_EXT_MAJOR`, which the kernel gives to no driver of its own).
+const MAJOR: u32 = 259;
+
+/// `BLK_TC_*`: categories, in the upper half of an action.
+mod category {
+    pub(super) const READ: u32 = 1 << 0;
+    pub(super) const WRITE: u32 = 1 << 1;
+    pub(super) const FLUSH: u32 = 1 << 2;
+    pub(super) const SYNC: u32 = 1 << 3;
+    pub(super) const QUEUE: u32 = 1 << 4;
+    pub(super) const REQUEUE: u32 = 1 << 5;
+    pub(super) const ISSUE: u32 = 1 << 6;
+    pub(super) const COMPLETE: u32 = 1 << 7;
+    pub(super) const FS: u32 = 1 << 8;
+    pub(super) const NOTIFY: u32 = 1 << 10;
+    pub(super) const AHEAD: u32 = 1 << 11;
+    pub(super) const META: u32 = 1 << 12;
+    pub(super) const DISCARD: u32 = 1 << 13;
+    pub(super) const FUA: u32 = 1 << 15;
+}
+
+/// `BLK_TN_PROCESS`: a note of a process's name.
+const NOTE_PROCESS: u32 = category::NOTIFY << 16;
+
+/// One record, in the order of its fields.
+#[derive(Clone, Copy, Debug, Default)]
+struct Record {
+    sequence: u32,
+    time_ns: u64,
+    sector: u64,
+    bytes: u32,
+    action: u32,
+    pid: u32,
+    device: u32,
+    cpu: u32,
+    error: u16,
+}
+
+impl Record {
+    fn write(&self, payload: &[u8], out: &mut dyn Write) -> io::Result<()> {
+        let mut b = [0u8; RECORD_BYTES];
+        let mut at = 0;
+        let mut put = |bytes: &[u8]| {
+            b[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        put(&MAGIC.to_le_bytes());
+        put(&self.sequence.to_le_bytes());
+        put(&self.time_ns.to_le_bytes());
+        put(&self.sector.to_le_bytes());
+        put(&self.bytes.to_le_bytes());
+        put(&self.action.to_le_bytes());
+        put(&self.pid.to_le_bytes());
+        put(&self.device.to_le_bytes());
+        put(&self.cpu.to_le_bytes());
+        put(&self.error.to_le_bytes());
+        put(&(payload.len() as u16).to_le_bytes());
+        assert!(at == RECORD_BYTES, "the record's fields fill it");
+        out.write_all(&b)?;
+        out.write_all(payload)
+    }
+}
+
+/// How many files there are: blkparse looks for numbers from 0 on without gaps, so CPUs without events have empty ones.
+pub fn nr_cpus(threads: &[ThreadEvents<'_>]) -> u32 {
+    let cpus = threads.iter().flat_map(|t| &t.log.events).map(|e| e.cpu().index() as u32 + 1);
+    cpus.max().unwrap_or(1)
+}
+
+/// Writes the events of one CPU; `disk` is the minor number of the device.
+pub fn write_cpu(threads: &[ThreadEvents<'_>], cpu: u32, disk: u32, out: &mut dyn Write) -> io::Result<()> {
+    let events = in_order(threads, |e| e.cpu().index() as u32 == cpu);
+    let Some((_, first)) = events.first() else { return Ok(()) };
+    let mut sequence = 0;
+    let mut next = || {
+        sequence += 1;
+        sequence
+    };
+    let device = MAJOR << 20 | disk;
+    for t in threads {
+        let note =
+            Record { time_ns: first.time.as_ns(), action: NOTE_PROCESS, pid: t.pid, device, cpu, ..Record::default() };
+        Record { sequence: next(), ..note }.write(&comm(t.name), out)?;
+    }
+    for (thread, e) in events {
+        let record = Record {
+            sequence: next(),
+            time_ns: e.time.as_ns(),
+            sector: e.sector().0,
+            // Discards may be longer than the field holds.
+            bytes: e.nr_sectors().checked_mul(512).unwrap_or(!511),
+            action: action(e),
+            pid: threads[thread].pid,
+            device,
+            cpu,
+            error: (e.status().errno() as u16).wrapping_neg(),
+        };
+        match e.kind {
+            EventKind::Unplug => record.write(&u64::from(e.count()).to_be_bytes(), out)?,
+            EventKind::Split => record.write(&(e.sector().0 + u64::from(e.nr_sectors())).to_be_bytes(), out)?,
+            _ => record.write(&[], out)?,
+        }
+    }
+    Ok(())
+}
+
+/// A name as the kernel keeps it: cut, and 0 behind it.
+fn comm(name: &str) -> [u8; COMM_BYTES] {
+    let mut comm = [0; COMM_BYTES];
+    let len = name.len().min(COMM_BYTES - 1);
+    comm[..len].copy_from_slice(&name.as_bytes()[..len]);
+    comm
+}
+
+/// `__BLK_TA_*` and its category, with those of the operation.
+fn action(e: &Event) -> u32 {
+    let (act, of_act) = match e.kind {
+        EventKind::Queue => (1, category::QUEUE),
+        EventKind::BackMerge => (2, category::QUEUE),
+        EventKind::FrontMerge => (3, category::QUEUE),
+        EventKind::GetRq => (4, category::QUEUE),
+        EventKind::Requeue => (6, category::REQUEUE),
+        EventKind::Issue => (7, category::ISSUE),
+        EventKind::Complete => (8, category::COMPLETE),
+        EventKind::Plug => return 9 | category::QUEUE << 16,
+        EventKind::Unplug => return 10 | category::QUEUE << 16,
+        EventKind::Insert => (12, category::QUEUE),
+        EventKind::Split => (13, 0),
+    };
+    // A request's events are marked as a file system's (others would be commands past the block layer), a bio's are not.
+    let fs = if e.hctx().is_some() { category::FS } else { 0 };
+    act | (of_act | fs | operation(e.op(), e.flags())) << 16
+}
+
+fn operation(op: Op, flags: OpFlags) -> u32 {
+    let direction = match op {
+        Op::Read => category::READ,
+        Op::Flush => category::READ | category::FLUSH,
+        Op::Write | Op::WriteZeroes => category::WRITE,
+        Op::Discard => category::WRITE | category::DISCARD,
+    };
+    let modifiers = [
+        (OpFlags::SYNC, category::SYNC),
+        (OpFlags::PREFLUSH, category::FLUSH),
+        (OpFlags::FUA, category::FUA),
+        (OpFlags::RAHEAD, category::AHEAD),
+        (OpFlags::META, category::META),
+    ];
+    modifiers.into_iter().filter(|(f, _)| flags.contains(*f)).fold(direction, |all, (_, c)| all | c)
+}
