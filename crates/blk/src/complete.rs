@@ -82,9 +82,7 @@ impl<L: Lock> Env<L> {
     fn complete_one(&self, local: &mut Local, hctx: usize, ended: Ended, now: Instant) {
         self.trace_ended(local, hctx, &[ended], now);
         self.update_io_ticks(local, now, 0);
-        if let Some(id) = self.take_back(local, hctx, ended, now)
-            && self.st.sq.is_none()
-        {
+        if let Some(id) = self.take_back(local, hctx, ended, now) {
             let (tags, tag) = (self.st.alloc_tags(hctx), self.st.tag_of_rq(id, hctx));
             if !(self.direct && local.plug.keep_tag(hctx, tag, tags)) {
                 tags.put(tag, None, &mut |w| self.wake(w));
@@ -176,7 +174,8 @@ impl<L: Lock> Env<L> {
         self.complete_rq(local, hctx, id, status, now);
     }
 
-    /// Ends a completed request. True: its internal tag is the caller's to free; otherwise that happens later.
+    /// Ends a completed request. True: its internal tag is the caller's to free; otherwise, as always in single-queue mode,
+    /// that happens later.
     #[inline(always)] // Into the loop over a batch.
     fn finish_rq(
         &self,

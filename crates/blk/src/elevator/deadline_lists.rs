@@ -80,12 +80,7 @@ impl DirLists {
 
     /// `gone` (queued) was joined into `kept` (queued): the earlier expiry and its place in the FIFO are kept.
     pub(crate) fn absorb(&mut self, n: &mut SortNodes, kept: u32, gone: u32) {
-        let expires = n.fifo.expires(gone);
-        if expires < n.fifo.expires(kept) {
-            self.fifo.remove(&mut n.fifo, kept);
-            n.fifo.set_expires(kept, expires);
-            self.fifo.insert_after(&mut n.fifo, kept, gone);
-        }
+        self.fifo.keep_earlier(&mut n.fifo, kept, gone);
         self.remove(n, gone);
     }
 

@@ -137,6 +137,17 @@ impl Fifo {
         self.link(n, rq, prev, next);
     }
 
+    /// `kept` takes over what `gone`, in this list too, was joined into it with: the earlier of the two times, and the place
+    /// that goes with it. `gone` stays in the list.
+    pub(crate) fn keep_earlier(&mut self, n: &mut FifoNodes, kept: u32, gone: u32) {
+        let expires = n.expires(gone);
+        if expires < n.expires(kept) {
+            self.remove(n, kept);
+            n.set_expires(kept, expires);
+            self.insert_after(n, kept, gone);
+        }
+    }
+
     /// Takes a request out.
     #[inline]
     pub(crate) fn remove(&mut self, n: &mut FifoNodes, rq: u32) {

@@ -176,12 +176,7 @@ impl Queue {
     /// `gone` was joined to the end of `kept`, which is queued here too: its place in the FIFO and its being next go to
     /// `kept`.
     pub(crate) fn absorb(&mut self, n: &mut SortNodes, kept: u32, gone: u32) {
-        let expires = n.fifo.expires(gone);
-        if expires < n.fifo.expires(kept) {
-            self.fifo.remove(&mut n.fifo, kept);
-            n.fifo.set_expires(kept, expires);
-            self.fifo.insert_after(&mut n.fifo, kept, gone);
-        }
+        self.fifo.keep_earlier(&mut n.fifo, kept, gone);
         if self.next == Some(gone) {
             self.next = Some(kept);
         }
