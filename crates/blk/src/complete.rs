@@ -27,7 +27,7 @@ impl<L: Lock> Env<L> {
     }
 
     #[inline]
-    fn poll_hctx(&self, local: &mut Local, hctx: usize, now: Instant) {
+    pub(crate) fn poll_hctx(&self, local: &mut Local, hctx: usize, now: Instant) {
         loop {
             self.q.driver.poll(HctxId::new(hctx as u32), &mut local.completions, now);
             if self.take_polled(local, hctx, now) < POLL_BATCH {
@@ -149,7 +149,7 @@ impl<L: Lock> Env<L> {
         if rq.has_rqf(rqf::FLUSH_RQ) || head == BioId::NONE || head.submitter() == self.id.index() {
             return false;
         }
-        if affinity == 1 && self.q.shares_cache(self.cpu, rq.cpu()) {
+        if affinity == 1 && self.q.online.shares_cache(self.cpu, rq.cpu()) {
             return false;
         }
         let target = head.submitter();

@@ -43,6 +43,7 @@ mod timeout;
 pub mod stat;
 pub mod trace;
 
-// The disk that wires it, and its legacy twin.
+// The disk that wires it, CPUs that leave it, and its legacy twin.
 pub mod queue;
+pub mod hotplug;
 mod sq;

@@ -11,7 +11,8 @@ use crate::cpumap::{HctxType, QueueMap};
 use crate::driver::Driver;
 use crate::elevator::{self, Elevator};
 use crate::hctx::{Ctx, Hctx, RqList, state};
-use crate::id::{CpuId, HctxId, MAX_SUBMITTERS, Sector, SubmitterId};
+use crate::hotplug::OnlineMask;
+use crate::id::{CpuId, HctxId, MAX_CPUS, MAX_SUBMITTERS, Sector, SubmitterId};
 use crate::limits::Limits;
 use crate::lock::Lock;
 use crate::relaxed::FieldU32;
@@ -29,6 +30,35 @@ use std::sync::{Arc, OnceLock};
 
 /// The frozen queue is drained: nobody may go in until it is unfrozen.
 const SEALED: u32 = 1 << 31;
+/// One CPU that is leaving; the bits from here up to [`SEALED`] count them.
+const ONE_LEAVING: u32 = 1 << 16;
+const LEAVING: u32 = SEALED - ONE_LEAVING;
+/// How many have the queue frozen.
+const FREEZES: u32 = ONE_LEAVING - 1;
+const _: () = assert!(LEAVING / ONE_LEAVING >= MAX_CPUS);
+
+/// What a submitter finds where it goes in and out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gate(u32);
+
+impl Gate {
+    /// Nothing is the matter.
+    #[inline]
+    pub(crate) fn is_open(self) -> bool {
+        self.0 == 0
+    }
+
+    /// No new requests.
+    #[inline]
+    pub(crate) fn is_frozen(self) -> bool {
+        self.0 & FREEZES != 0
+    }
+
+    /// Some CPU is leaving.
+    pub(crate) fn is_leaving(self) -> bool {
+        self.0 & LEAVING != 0
+    }
+}
 
 /// Tells somebody outside that a submitter has something to do: a bio of it ended elsewhere, a tag came free, or the
 /// queue is being frozen or was unfrozen.
@@ -124,6 +154,12 @@ impl<L: Lock> QueueState<L> {
         }
     }
 
+    /// Tags of one hctx in use.
+    pub(crate) fn hctx_tags_in_use(&self, hctx: usize) -> u32 {
+        let one = |t: &[HctxTags<L>]| t.get(hctx).map_or(0, HctxTags::in_use);
+        one(&self.driver_tags) + one(&self.sched_tags)
+    }
+
     fn tags_in_use(&self) -> u32 {
         let sum = |t: &[HctxTags<L>]| t.iter().map(HctxTags::in_use).sum::<u32>();
         sum(&self.driver_tags) + sum(&self.sched_tags) + self.sq.as_ref().map_or(0, SqQueue::in_use)
@@ -148,10 +184,11 @@ pub struct RequestQueue<L: Lock> {
     config: Mutex<L, QueueConfig>,
     state: Mutex<L, Arc<QueueState<L>>>,
     generation: AtomicU64,
-    /// How many have it frozen, and [`SEALED`].
-    freeze: AtomicU32,
-    /// One at a time finds out whether the queue is drained.
-    sealing: Mutex<L, ()>,
+    /// How many have it frozen, how many CPUs are leaving, and [`SEALED`].
+    gate: AtomicU32,
+    /// One at a time finds out whether the queue is drained, or a CPU gone.
+    pub(crate) sealing: Mutex<L, ()>,
+    pub(crate) online: OnlineMask,
     quiesce_depth: AtomicU32,
     submitters: Box<[OnceLock<Arc<SubmitterShared<L>>>]>,
     pub(crate) notify: Box<dyn Notify>,
@@ -161,7 +198,6 @@ pub struct RequestQueue<L: Lock> {
     device_busy: AtomicBool,
     io_ticks_ns: AtomicU64,
     io_stamp_ms: AtomicU64,
-    cache_of: Box<[u16]>,
 }
 
 impl<L: Lock> RequestQueue<L> {
@@ -187,7 +223,7 @@ impl<L: Lock> RequestQueue<L> {
         // A default is chosen once: more hardware queues later do not take the elevator away.
         config.scheduler = Some(state.scheduler().to_string());
         start(driver.as_ref(), state.driver_shape())?;
-        let cache_of = config.topology.cache_group_of.clone().into();
+        let online = OnlineMask::new(&config.topology);
         Ok(Arc::new(RequestQueue {
             capacity: driver.capacity(),
             limits,
@@ -201,8 +237,9 @@ impl<L: Lock> RequestQueue<L> {
             config: Mutex::new(config),
             state: Mutex::new(Arc::new(state)),
             generation: AtomicU64::new(0),
-            freeze: AtomicU32::new(0),
+            gate: AtomicU32::new(0),
             sealing: Mutex::new(()),
+            online,
             quiesce_depth: AtomicU32::new(0),
             submitters: (0..MAX_SUBMITTERS).map(|_| OnceLock::new()).collect(),
             notify,
@@ -210,7 +247,6 @@ impl<L: Lock> RequestQueue<L> {
             device_busy: AtomicBool::new(false),
             io_ticks_ns: AtomicU64::new(0),
             io_stamp_ms: AtomicU64::new(0),
-            cache_of,
             driver,
         }))
     }
@@ -270,17 +306,39 @@ impl<L: Lock> RequestQueue<L> {
         self.generation.load(Ordering::Acquire)
     }
 
+    /// Has every submitter that comes in look up what it knows of the queue.
+    pub(crate) fn renew_generation(&self) {
+        // Pairs with: RequestQueue::generation
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn gate(&self) -> Gate {
+        // Pairs with: RequestQueue::begin_freeze, RequestQueue::begin_leaving
+        Gate(self.gate.load(Ordering::SeqCst))
+    }
+
     #[inline]
     pub(crate) fn is_frozen(&self) -> bool {
-        // Pairs with: RequestQueue::begin_freeze
-        self.freeze.load(Ordering::SeqCst) != 0
+        self.gate().is_frozen()
+    }
+
+    /// Has submitters inside look which CPU they are on, until [`RequestQueue::end_leaving`].
+    pub(crate) fn begin_leaving(&self) {
+        // Pairs with: RequestQueue::gate
+        self.gate.fetch_add(ONE_LEAVING, Ordering::SeqCst);
+    }
+
+    pub(crate) fn end_leaving(&self) {
+        // Pairs with: RequestQueue::gate
+        self.gate.fetch_sub(ONE_LEAVING, Ordering::SeqCst);
     }
 
     /// Whether the queue is known to be drained: then nobody goes in, not even to poll.
     #[inline]
     pub(crate) fn is_sealed(&self) -> bool {
         // Pairs with: RequestQueue::is_drained
-        self.freeze.load(Ordering::SeqCst) & SEALED != 0
+        self.gate.load(Ordering::SeqCst) & SEALED != 0
     }
 
     #[inline]
@@ -292,8 +350,8 @@ impl<L: Lock> RequestQueue<L> {
     /// Keeps new requests out; submitted bios wait at their submitters. Nests. The queue is frozen once
     /// [`RequestQueue::is_drained`] is true. Every submitter is notified: it has to poll to leave the block layer.
     pub fn begin_freeze(&self) {
-        // Pairs with: RequestQueue::is_frozen
-        self.freeze.fetch_add(1, Ordering::SeqCst);
+        // Pairs with: RequestQueue::gate
+        self.gate.fetch_add(1, Ordering::SeqCst);
         self.notify_all();
     }
 
@@ -310,10 +368,10 @@ impl<L: Lock> RequestQueue<L> {
         }
         // Somebody may have come in to poll since; whoever comes after this sees the seal and turns back.
         // Pairs with: RequestQueue::is_sealed
-        self.freeze.fetch_or(SEALED, Ordering::SeqCst);
+        self.gate.fetch_or(SEALED, Ordering::SeqCst);
         let quiet = self.is_quiet();
         if !quiet {
-            self.freeze.fetch_and(!SEALED, Ordering::SeqCst); // Pairs with: RequestQueue::is_sealed
+            self.gate.fetch_and(!SEALED, Ordering::SeqCst); // Pairs with: RequestQueue::is_sealed
         }
         quiet
     }
@@ -325,11 +383,11 @@ impl<L: Lock> RequestQueue<L> {
     /// Lets requests in again (one level of [`RequestQueue::begin_freeze`]).
     pub fn unfreeze(&self) {
         let one = self.sealing.lock();
-        // Pairs with: RequestQueue::is_frozen
-        let old = self.freeze.fetch_sub(1, Ordering::SeqCst) & !SEALED;
+        // Pairs with: RequestQueue::gate
+        let old = self.gate.fetch_sub(1, Ordering::SeqCst) & FREEZES;
         assert!(old > 0, "unfreeze without freeze");
         if old == 1 {
-            self.freeze.fetch_and(!SEALED, Ordering::SeqCst); // Pairs with: RequestQueue::is_sealed
+            self.gate.fetch_and(!SEALED, Ordering::SeqCst); // Pairs with: RequestQueue::is_sealed
             drop(one);
             self.notify_all();
         }
@@ -486,17 +544,12 @@ impl<L: Lock> RequestQueue<L> {
         self.submitters[index].get().expect("a bio's submitter exists")
     }
 
-    /// Whether two CPUs share a cache (`cpus_share_cache`).
-    pub(crate) fn shares_cache(&self, a: CpuId, b: CpuId) -> bool {
-        self.cache_of[a.index()] == self.cache_of[b.index()]
-    }
-
     /// Visits submitters that ever existed until `f` says false; whether all said true.
-    fn each_submitter(&self, mut f: impl FnMut(&SubmitterShared<L>) -> bool) -> bool {
+    pub(crate) fn each_submitter(&self, mut f: impl FnMut(&SubmitterShared<L>) -> bool) -> bool {
         self.submitters.iter().map_while(OnceLock::get).all(|s| f(s))
     }
 
-    fn notify_all(&self) {
+    pub(crate) fn notify_all(&self) {
         for (i, _) in self.submitters.iter().map_while(OnceLock::get).enumerate() {
             self.notify.notify(SubmitterId::new(i as u32));
         }

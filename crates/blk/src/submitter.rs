@@ -11,8 +11,7 @@ use crate::driver::{Completions, Ended, POLL_BATCH};
 use crate::id::{CpuId, HctxId, SubmitterId};
 use crate::lock::Lock;
 use crate::plug::{BLK_MAX_REQUEST_COUNT, Plug};
-use crate::queue::{QueueState, RequestQueue};
-use crate::relaxed::FieldU16;
+use crate::queue::{Gate, QueueState, RequestQueue};
 use crate::request::{RequestId, Rq};
 use crate::sbitmap::TagAllocHint;
 use crate::sbitmap_queue::WaiterId;
@@ -23,7 +22,7 @@ use crate::status::BlkStatus;
 use crate::tags::TagClass;
 use crate::time::Instant;
 use crate::trace::{EventKind, Tracer};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 use crossbeam_utils::CachePadded;
 use lock_api::Mutex;
 use std::collections::VecDeque;
@@ -70,7 +69,7 @@ pub(crate) struct SubmitterShared<L: Lock> {
     /// 1 while it is inside the block layer with requests that a freeze has to wait for.
     inside: CachePadded<AtomicU32>,
     in_use: AtomicBool,
-    pub(crate) cpu: FieldU16,
+    cpu: AtomicU16,
     remote: CachePadded<Mutex<L, Vec<Remote>>>,
     has_remote: AtomicBool,
     pub(crate) counters: CachePadded<Counters>,
@@ -82,7 +81,7 @@ impl<L: Lock> SubmitterShared<L> {
         SubmitterShared {
             inside: CachePadded::new(AtomicU32::new(0)),
             in_use: AtomicBool::new(false),
-            cpu: FieldU16::default(),
+            cpu: AtomicU16::new(0),
             remote: CachePadded::new(Mutex::new(Vec::with_capacity(remote_capacity(nr_bios)))),
             has_remote: AtomicBool::new(false),
             counters: CachePadded::new(Counters::default()),
@@ -94,9 +93,21 @@ impl<L: Lock> SubmitterShared<L> {
         // Pairs with: Submitter::drop
         let free = self.in_use.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if free {
-            self.cpu.set(cpu.index() as u16);
+            self.set_cpu(cpu);
         }
         free
+    }
+
+    /// The CPU it submits from.
+    pub(crate) fn cpu(&self) -> CpuId {
+        // Pairs with: SubmitterShared::set_cpu
+        CpuId::new(u32::from(self.cpu.load(Ordering::SeqCst)))
+    }
+
+    /// Whoever reads the new CPU sees what was submitted from the old one.
+    fn set_cpu(&self, cpu: CpuId) {
+        // Pairs with: SubmitterShared::cpu
+        self.cpu.store(cpu.index() as u16, Ordering::SeqCst);
     }
 
     pub(crate) fn is_inside(&self) -> bool {
@@ -152,6 +163,13 @@ impl<L: Lock> Env<L> {
         &self.polled[..self.nr_polled]
     }
 
+    /// Submits from another CPU from now on.
+    pub(crate) fn go_to(&mut self, cpu: CpuId) {
+        self.cpu = cpu;
+        self.remap();
+        self.shared.set_cpu(cpu);
+    }
+
     /// Looks up what the data path needs of a new state.
     fn remap(&mut self) {
         let map = &self.st.map;
@@ -176,7 +194,7 @@ impl<L: Lock> Env<L> {
 
     /// Bios inside the block layer or waiting.
     #[inline]
-    fn in_flight(&self) -> u32 {
+    pub(crate) fn in_flight(&self) -> u32 {
         self.shared.counters.in_flight.get() as u32
     }
 
@@ -201,6 +219,8 @@ pub(crate) struct Local {
     pub(crate) blocked_on_tag: bool,
     /// Where a wake-up was spent on this submitter, until it takes a tag.
     pub(crate) woken: Option<(usize, TagClass)>,
+    /// Hctxs of CPUs this submitter had to leave, which may still have requests of it.
+    pub(crate) left_behind: Vec<u16>,
     pub(crate) plug: Plug,
     pub(crate) hints: [TagAllocHint; 3],
     pub(crate) completions: Completions,
@@ -272,6 +292,10 @@ pub struct Submitter<L: Lock> {
     pub(crate) local: Local,
     generation: u64,
     inside: bool,
+    /// The CPU it was made for.
+    pub(crate) home: CpuId,
+    /// It is not at home, or not yet done with hardware queues it came from.
+    pub(crate) displaced: bool,
 }
 
 impl<L: Lock> RequestQueue<L> {
@@ -295,6 +319,7 @@ impl<L: Lock> RequestQueue<L> {
                 tag_wait: None,
                 blocked_on_tag: false,
                 woken: None,
+                left_behind: Vec::new(),
                 plug: Plug::new(cap),
                 hints: [0, 1, 2].map(|t| TagAllocHint::new((id.index() as u32).wrapping_mul(0x9e37_79b9) ^ t)),
                 completions: Completions::new(),
@@ -322,8 +347,11 @@ impl<L: Lock> RequestQueue<L> {
             },
             generation,
             inside: false,
+            home: cpu,
+            displaced: false,
         };
-        submitter.env.remap();
+        submitter.env.go_to(cpu);
+        submitter.follow_cpu(Instant::ZERO);
         submitter.local.scratch.reserve(submitter.env.st.stride as usize);
         Some(submitter)
     }
@@ -383,11 +411,6 @@ impl<L: Lock> Submitter<L> {
         self.local.done.len()
     }
 
-    /// Hardware queues this submitter's requests go to, without repeats: where its completions appear.
-    pub fn hctxs(&self) -> impl Iterator<Item = HctxId> + '_ {
-        self.env.polled().iter().map(|h| HctxId::new(u32::from(*h)))
-    }
-
     /// Opens the plug: bios submitted until [`Submitter::finish_plug`] go to the driver in batches. `nr_ios` is how many
     /// are expected (0 = unknown); that many tags are taken at once. Nests; the outermost counts.
     #[inline]
@@ -442,7 +465,7 @@ impl<L: Lock> Submitter<L> {
         self.env.pool().slot(index as usize).fill(bio, index, now);
         self.env.shared.counters.in_flight.add(1);
         // Entered first: what the disk supports is asked of the state the bio will meet.
-        let entered = self.local.waiting.is_empty() && self.enter();
+        let entered = self.local.waiting.is_empty() && self.enter(now);
         if let Err(status) = self.env.check_bio(bio) {
             self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status);
             self.leave_if_idle();
@@ -482,9 +505,12 @@ impl<L: Lock> Submitter<L> {
     pub fn poll(&mut self, now: Instant) {
         let was_idle = self.env.in_flight() == 0;
         self.return_kept_tag();
-        let inside = self.enter_to_poll();
+        let inside = self.enter_to_poll(now);
         if inside {
             self.env.poll_hctxs(&mut self.local, now);
+            if self.displaced {
+                self.poll_displaced(now);
+            }
             if self.env.q.timer.is_due(now) {
                 self.env.check_timeouts(&mut self.local, now);
             } else if self.local.issued && !self.env.q.timer.is_armed() {
@@ -498,6 +524,10 @@ impl<L: Lock> Submitter<L> {
         if !inside {
             return;
         }
+        let gate = self.env.q.gate();
+        if gate.is_leaving() {
+            self.follow_cpu(now);
+        }
         // Pairs with: RequestQueue::owe_work
         if self.env.q.work_pending.load(Ordering::Acquire) {
             self.env.serve_pending(&mut self.local, now);
@@ -506,7 +536,7 @@ impl<L: Lock> Submitter<L> {
             self.retry_waiting(now);
         }
         self.serve_owed(now);
-        if was_idle || self.env.q.is_frozen() {
+        if was_idle || gate.is_frozen() {
             self.leave_if_idle();
         }
     }
@@ -578,22 +608,31 @@ impl<L: Lock> Submitter<L> {
     /// A submitter stays inside between calls for as long as it has bios there, so this costs its locked instruction
     /// once per busy period, not once per call.
     #[inline]
-    fn enter(&mut self) -> bool {
+    fn enter(&mut self, now: Instant) -> bool {
         if self.inside {
-            return !self.env.q.is_frozen();
+            let gate = self.env.q.gate();
+            return gate.is_open() || self.enter_at(gate, now);
         }
-        self.mark_inside(RequestQueue::is_frozen)
+        self.mark_inside(RequestQueue::is_frozen, now)
+    }
+
+    #[cold]
+    fn enter_at(&mut self, gate: Gate, now: Instant) -> bool {
+        if gate.is_leaving() {
+            self.follow_cpu(now);
+        }
+        !gate.is_frozen()
     }
 
     /// Enters to look after requests that exist. False when the queue is drained and about to be rebuilt: there are
     /// none, and the hardware queues must not be touched.
     #[inline]
-    fn enter_to_poll(&mut self) -> bool {
-        self.inside || self.mark_inside(RequestQueue::is_sealed)
+    fn enter_to_poll(&mut self, now: Instant) -> bool {
+        self.inside || self.mark_inside(RequestQueue::is_sealed, now)
     }
 
     #[inline]
-    fn mark_inside(&mut self, is_shut: impl Fn(&RequestQueue<L>) -> bool) -> bool {
+    fn mark_inside(&mut self, is_shut: impl Fn(&RequestQueue<L>) -> bool, now: Instant) -> bool {
         // A swap rather than a store: "mark inside, then look whether shut" against "shut, then look whether anybody is
         // inside" needs both in one order for all threads.
         // Pairs with: SubmitterShared::is_inside
@@ -604,7 +643,7 @@ impl<L: Lock> Submitter<L> {
         }
         self.inside = true;
         if self.env.q.generation() != self.generation {
-            self.refresh();
+            self.refresh(now);
         }
         true
     }
@@ -629,17 +668,25 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
-    /// Takes the rebuilt queue's state. Bios that waited meanwhile may ask for what it has no more.
+    /// Takes the rebuilt queue's state, and the CPU that is there. Bios that waited meanwhile may ask for what the queue
+    /// has no more.
     #[cold]
-    fn refresh(&mut self) {
+    fn refresh(&mut self, now: Instant) {
         // In this order, for the reason given where a submitter is made.
         self.generation = self.env.q.generation();
-        self.env.st = self.env.q.state();
+        let st = self.env.q.state();
+        if Arc::ptr_eq(&st, &self.env.st) {
+            return self.follow_cpu(now);
+        }
+        self.env.st = st;
         // Places in wait queues of the state that is gone; all wake-ups there were sent.
         self.local.tag_wait = None;
         self.local.woken = None;
         self.local.sq_wait = None;
+        // Nobody has a request left where it came from: the queue was drained.
+        self.local.left_behind.clear();
         self.env.remap();
+        self.follow_cpu(now);
         self.local.scratch.reserve(self.env.st.stride as usize);
         for _ in 0..self.local.waiting.len() {
             let index = self.local.waiting.pop_front().expect("counted");

@@ -250,6 +250,13 @@ impl Log {
 }
 
 impl Tracer {
+    /// Events from now on are of this CPU.
+    pub(crate) fn set_cpu(&mut self, cpu: CpuId) {
+        if let Some(log) = &mut self.log {
+            log.cpu = cpu.index() as u16;
+        }
+    }
+
     /// An event of a bio by itself.
     #[inline(always)] // The branch; the rest is out of line.
     pub(crate) fn bio(&mut self, kind: EventKind, bio: &Bio, now: Instant) {

@@ -370,6 +370,7 @@ fn disturb(w: &World, mut change: impl FnMut(u64, &mut QueueConfig)) {
             std::thread::yield_now();
             w.q.unquiesce();
         }
+        take_cpus_away(w, round);
         w.q.begin_freeze();
         while !w.q.is_drained() {
             std::thread::yield_now();
@@ -383,6 +384,17 @@ fn disturb(w: &World, mut change: impl FnMut(u64, &mut QueueConfig)) {
         for _ in 0..200 {
             std::thread::yield_now();
         }
+    }
+}
+
+/// One or two CPUs go, those of the round before come back.
+fn take_cpus_away(w: &World, round: u64) {
+    let cpus = u64::from(w.q.config().topology.nr_cpus);
+    let gone: Vec<_> = (0..1 + round % 2).map(|i| CpuId::new(((round + i) % cpus) as u32)).collect();
+    (0..cpus).map(|c| CpuId::new(c as u32)).filter(|c| !gone.contains(c)).for_each(|c| w.q.online(c));
+    let gone: Vec<_> = gone.into_iter().filter(|c| w.q.begin_offline(*c).is_ok()).collect();
+    while !gone.iter().all(|c| w.q.is_offline(*c)) {
+        std::thread::yield_now();
     }
 }
 

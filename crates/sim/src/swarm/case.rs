@@ -12,7 +12,8 @@ use crate::rig::{MEM_SECTORS, Rig};
 use crate::rng::Rng;
 use crate::trace::Trace;
 use blk::bio::{Bio, DataRef, IoPrio, IoPrioClass, Op, OpFlags};
-use blk::id::Sector;
+use blk::hotplug::HotplugError;
+use blk::id::{CpuId, Sector};
 use blk::status::BlkStatus;
 use blk::submitter::{Done, SubmitError};
 
@@ -21,8 +22,9 @@ const MAX_BIO: u64 = 512;
 /// Bios in flight per case: each has its own piece of memory.
 const AREAS: usize = MEM_SECTORS / MAX_BIO as usize;
 
-/// Wake-ups in which a case must come to its end once there are no new faults.
-const MOST_STEPS: usize = 100_000;
+/// Wake-ups in which a case must come to its end once there are no new faults. A lost request of a high class takes up to
+/// a minute to be noticed, in which mq-deadline has each hctx with work look every 3 ms.
+const MOST_STEPS: usize = 1_000_000;
 
 struct Op1 {
     bio: Bio,
@@ -46,6 +48,8 @@ pub(super) struct Case {
     rebuilt: bool,
     /// Bios were refused that the stack before a rebuild may have begun with.
     refused: bool,
+    /// Requests of the disk that were looked at by `check_dead_hctxs`.
+    issues_seen: usize,
     /// Sectors of bios that ended well, per operation; only meaningful without faults.
     sectors: [u64; Op::COUNT],
     ended: u64,
@@ -84,6 +88,7 @@ impl Case {
             faults,
             rebuilt: false,
             refused: false,
+            issues_seen: 0,
             sectors: [0; Op::COUNT],
             ended: 0,
             accepted: 0,
@@ -281,6 +286,7 @@ impl Case {
 
     /// Settings change while bios wait.
     fn change(&mut self) {
+        self.check_dead_hctxs();
         self.rebuilt = true;
         self.rig.q.begin_freeze();
         let s = self.rng.below(self.rig.subs.len() as u64) as usize;
@@ -311,7 +317,44 @@ impl Case {
         if let Err(e) = r {
             assert!(e.to_string().contains("cfq"), "seed {}: {e}", self.seed);
         }
+        self.issues_seen = self.rig.disk.issues().len();
         self.rig.q.unfreeze();
+    }
+
+    /// A CPU goes away under load, or comes back.
+    fn hotplug(&mut self) {
+        self.check_dead_hctxs();
+        let cpus = u64::from(self.rig.q.config().topology.nr_cpus);
+        let cpu = CpuId::new(self.rng.below(cpus) as u32);
+        self.trace.event(self.rig.now, 'H', format_args!("{cpu} online {}", self.rig.q.is_online(cpu)));
+        if !self.rig.q.is_online(cpu) {
+            return self.rig.q.online(cpu);
+        }
+        if let Err(e) = self.rig.q.begin_offline(cpu) {
+            return assert_eq!(e, HotplugError::LastOne(cpu.index()), "seed {}", self.seed);
+        }
+        if self.rng.below(3) > 0 {
+            self.some_io();
+        }
+        for _ in 0..MOST_STEPS {
+            if self.rig.q.is_offline(cpu) {
+                break;
+            }
+            assert!(self.rig.step(), "seed {}: {cpu} is not drained\n{}", self.seed, self.rig.describe());
+        }
+        assert!(self.rig.q.is_offline(cpu), "seed {}: {cpu} is not drained\n{}", self.seed, self.rig.describe());
+        self.collect();
+        self.issues_seen = self.rig.disk.issues().len();
+    }
+
+    /// Since CPUs or the map last changed, no hardware queue without an online CPU was given a request.
+    fn check_dead_hctxs(&mut self) {
+        let (q, issues) = (&self.rig.q, self.rig.disk.issues());
+        let map = q.map();
+        let dead = |h: usize| !map.cpus_of(h as u16).iter().any(|c| q.is_online(CpuId::new(u32::from(*c))));
+        let wrong = issues[self.issues_seen..].iter().find(|i| dead(i.hctx));
+        assert!(wrong.is_none(), "seed {}: {wrong:?} on a hardware queue whose CPUs are gone", self.seed);
+        self.issues_seen = issues.len();
     }
 
     fn pause(&mut self) {
@@ -331,6 +374,7 @@ impl Case {
             match self.rng.below(40) {
                 0 => self.change(),
                 1 => self.pause(),
+                2 => self.hotplug(),
                 _ => self.some_io(),
             }
         }
@@ -338,6 +382,7 @@ impl Case {
             (b.resource, b.dev_resource, b.issue_error, b.complete_error, b.give_back, b.lost) = (0, 0, 0, 0, 0, 0);
         });
         self.rig.run(MOST_STEPS);
+        self.check_dead_hctxs();
         self.collect();
         assert_eq!(self.ended, self.accepted, "bios are stuck\n{}", self.rig.describe());
         self.rig.check_idle();
