@@ -234,8 +234,23 @@ impl<L: Lock> Env<L> {
     /// Statistics, then every bio of the chain.
     #[inline(always)] // As `finish_rq`.
     fn end_rq(&self, local: &mut Local, rq: &Request, status: BlkStatus, now: Instant) {
-        self.shared.counters.account_done(rq, now.as_ns(), status.is_ok());
+        self.account_done(rq, status, now);
         self.end_bios_only(local, rq, status);
+    }
+
+    /// A bio or request of this kind became part of another request.
+    #[inline]
+    pub(crate) fn account_merge(&self, op: Op) {
+        if self.q.live.iostats.load(Ordering::Relaxed) {
+            self.shared.counters.account_merge(op);
+        }
+    }
+
+    #[inline(always)] // As `finish_rq`.
+    fn account_done(&self, rq: &Request, status: BlkStatus, now: Instant) {
+        if self.q.live.iostats.load(Ordering::Relaxed) {
+            self.shared.counters.account_done(rq, now.as_ns(), status.is_ok());
+        }
     }
 
     /// Ends a bio: at its submitter, a piece of a split one into its parent.
@@ -305,7 +320,7 @@ impl<L: Lock> Env<L> {
         let rq = self.st.slab.get(id);
         self.release_driver_tag(hctx, id);
         if rq.has_rqf(rqf::FLUSH_RQ) {
-            self.shared.counters.account_done(rq, now.as_ns(), status.is_ok());
+            self.account_done(rq, status, now);
             let mut waiters = core::mem::take(&mut local.scratch.flushed);
             debug_assert!(waiters.is_empty());
             h.flush.lock().flush_done(&mut waiters);

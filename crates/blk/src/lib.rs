@@ -42,6 +42,7 @@ mod requeue;
 mod timeout;
 pub mod stat;
 pub mod trace;
+pub mod debugfs;
 
 // The disk that wires it, CPUs that leave it, and its legacy twin.
 pub mod queue;

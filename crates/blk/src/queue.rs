@@ -160,6 +160,14 @@ impl<L: Lock> QueueState<L> {
         one(&self.driver_tags) + one(&self.sched_tags)
     }
 
+    /// Requests that are allocated.
+    pub(crate) fn requests_in_use(&self) -> u32 {
+        if let Some(sq) = &self.sq {
+            return sq.in_use();
+        }
+        (0..self.hctxs.len()).map(|h| self.alloc_tags(h).in_use()).sum()
+    }
+
     fn tags_in_use(&self) -> u32 {
         let sum = |t: &[HctxTags<L>]| t.iter().map(HctxTags::in_use).sum::<u32>();
         sum(&self.driver_tags) + sum(&self.sched_tags) + self.sq.as_ref().map_or(0, SqQueue::in_use)
@@ -171,6 +179,7 @@ pub(crate) struct Live {
     pub(crate) nomerges: AtomicU8,
     pub(crate) rq_affinity: AtomicU8,
     pub(crate) io_timeout_ms: AtomicU32,
+    pub(crate) iostats: AtomicBool,
 }
 
 /// One disk.
@@ -232,6 +241,7 @@ impl<L: Lock> RequestQueue<L> {
                 nomerges: AtomicU8::new(config.nomerges),
                 rq_affinity: AtomicU8::new(config.rq_affinity),
                 io_timeout_ms: AtomicU32::new(config.io_timeout_ms),
+                iostats: AtomicBool::new(config.iostats),
             },
             timer: Timer::new(),
             config: Mutex::new(config),
@@ -446,6 +456,7 @@ impl<L: Lock> RequestQueue<L> {
         let state = build(&config)?;
         config.scheduler = Some(state.scheduler().to_string());
         self.restart_driver(&state)?;
+        self.live.iostats.store(config.iostats, Ordering::Relaxed);
         self.live.nomerges.store(config.nomerges, Ordering::Relaxed);
         self.live.io_timeout_ms.store(config.io_timeout_ms, Ordering::Relaxed);
         self.live.rq_affinity.store(config.rq_affinity, Ordering::Relaxed);
@@ -583,6 +594,7 @@ impl<L: Lock> RequestQueue<L> {
             && self.io_stamp_ms.compare_exchange(stamp, ms, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             && stamp != 0
             && (starting == 0 || self.stats().in_flight > starting)
+            && self.live.iostats.load(Ordering::Relaxed)
         {
             self.io_ticks_ns.fetch_add((ms - stamp) * TICK_NS, Ordering::Relaxed);
         }

@@ -399,6 +399,21 @@ impl Sbitmap {
         self.words.iter().map(|w| w.flags().count_ones()).sum()
     }
 
+    /// Bits that were given back and are not yet collected: free, but not for the next look at `word`.
+    pub fn cleared(&self) -> u32 {
+        self.words.iter().map(|w| w.cleared().count_ones()).sum()
+    }
+
+    /// Bits of each word but the last.
+    pub fn bits_per_word(&self) -> u32 {
+        1 << self.shift
+    }
+
+    /// Number of words.
+    pub fn words(&self) -> usize {
+        self.words.len()
+    }
+
     #[inline]
     fn bit_in_word(&self, bit: u32) -> u32 {
         bit & ((1 << self.shift) - 1)

@@ -64,6 +64,8 @@ pub struct QueueConfig {
     pub nomerges: u8,
     /// 0 = complete where found, 1 = on a CPU sharing the submitter's cache, 2 = on the submitting CPU.
     pub rq_affinity: u8,
+    /// Whether I/O is counted in the disk's statistics.
+    pub iostats: bool,
     /// How long a request may be at the driver before the driver is asked about it, milliseconds.
     pub io_timeout_ms: u32,
     /// Largest request in KiB; `None` = the driver's limit, at most 4 MiB.
@@ -86,6 +88,7 @@ impl Default for QueueConfig {
             scheduler: None,
             iosched: Vec::new(),
             nomerges: 0,
+            iostats: true,
             io_timeout_ms: BLK_DEFAULT_TIMEOUT_MS,
             rq_affinity: 1,
             max_sectors_kb: None,
@@ -127,6 +130,7 @@ pub const SETTINGS: &[SettingInfo] = &[
     SettingInfo { name: "io_timeout", range: "1..=4294967295", help: "milliseconds at the driver until it is asked" },
     SettingInfo { name: "nomerges", range: "0..=2", help: "0 all merges, 1 simple one-hit merges, 2 none" },
     SettingInfo { name: "rq_affinity", range: "0..=2", help: "0 complete anywhere, 1 same cache, 2 submitting CPU" },
+    SettingInfo { name: "iostats", range: "0..=1", help: "count I/O in the disk's statistics" },
     SettingInfo { name: "max_sectors_kb", range: "4..=max_hw_sectors_kb", help: "largest request, KiB" },
 ];
 
@@ -165,6 +169,7 @@ impl QueueConfig {
             "scheduler" => self.scheduler = Some(value.to_string()),
             "io_timeout" => self.io_timeout_ms = number(key, value, 1, u64::from(u32::MAX))? as u32,
             "nomerges" => self.nomerges = number(key, value, 0, 2)? as u8,
+            "iostats" => self.iostats = number(key, value, 0, 1)? == 1,
             "rq_affinity" => self.rq_affinity = number(key, value, 0, 2)? as u8,
             "max_sectors_kb" => self.max_sectors_kb = Some(number(key, value, 4, 1 << 21)? as u32),
             _ => {

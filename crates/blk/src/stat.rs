@@ -8,6 +8,8 @@ use crate::bio::Op;
 use crate::relaxed::FieldU64;
 use crate::request::Request;
 
+const NS_PER_MS: u64 = 1_000_000;
+
 /// Totals of one operation (`/proc/diskstats` columns, times in nanoseconds).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpStats {
@@ -56,6 +58,29 @@ pub struct DiskStats {
 }
 
 impl DiskStats {
+    /// The 17 fields of `/sys/block/DISK/stat`, in its units: milliseconds, sectors of 512 bytes. `in_progress` is its
+    /// ninth. Write zeroes count as writes there.
+    pub fn fields(&self, in_progress: u64) -> [u64; 17] {
+        let mut write = *self.op(Op::Write);
+        let zeroes = self.op(Op::WriteZeroes);
+        write.ios += zeroes.ios;
+        write.merges += zeroes.merges;
+        write.sectors += zeroes.sectors;
+        write.time_ns += zeroes.time_ns;
+        let four = |o: &OpStats| [o.ios, o.merges, o.sectors, o.time_ns / NS_PER_MS];
+        let [read, write, discard] = [self.op(Op::Read), &write, self.op(Op::Discard)].map(four);
+        let flush = self.op(Op::Flush);
+        let flush = [flush.ios, flush.time_ns / NS_PER_MS];
+        let queued = read[3] + write[3] + discard[3] + flush[1];
+        let mut fields = [0; 17];
+        fields[..4].copy_from_slice(&read);
+        fields[4..8].copy_from_slice(&write);
+        fields[8..11].copy_from_slice(&[in_progress, self.io_ticks_ns / NS_PER_MS, queued]);
+        fields[11..15].copy_from_slice(&discard);
+        fields[15..].copy_from_slice(&flush);
+        fields
+    }
+
     /// Totals of one operation.
     pub fn op(&self, op: Op) -> &OpStats {
         &self.ops[op as usize]

@@ -244,7 +244,7 @@ impl<L: Lock> Env<L> {
                 None => {}
             }
         }
-        self.shared.counters.account_merge(slot.op());
+        self.account_merge(slot.op());
         local.trace.merged(slot, now);
         true
     }
@@ -267,10 +267,10 @@ impl<L: Lock> Env<L> {
     fn elevator_merge(&self, local: &mut Local, id: BioId, slot: &BioSlot, now: Instant) -> bool {
         let elevator = self.st.elevator.as_ref().expect("caller saw an elevator");
         let BioMerge::Merged { freed } = elevator.bio_merge(&self.elv_cx(now), BioRef(id)) else { return false };
-        self.shared.counters.account_merge(slot.op());
+        self.account_merge(slot.op());
         local.trace.merged(slot, now);
         if let Some(rq) = freed {
-            self.shared.counters.account_merge(self.st.slab.get(rq.id()).op());
+            self.account_merge(self.st.slab.get(rq.id()).op());
             self.trace_absorbed(local, &rq, now);
             self.free_absorbed(rq);
         }
@@ -518,7 +518,7 @@ impl<L: Lock> Env<L> {
         elevator.insert(&self.elv_cx(now), &mut rqs, false, &mut freed);
         assert!(rqs.is_empty(), "elevator '{}' left requests behind", elevator.name());
         for rq in freed.drain(..) {
-            self.shared.counters.account_merge(self.st.slab.get(rq.id()).op());
+            self.account_merge(self.st.slab.get(rq.id()).op());
             self.trace_absorbed(local, &rq, now);
             self.free_absorbed(rq);
         }

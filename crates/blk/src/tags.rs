@@ -57,6 +57,21 @@ impl<L: Lock> HctxTags<L> {
         self.nr_reserved > 0
     }
 
+    /// The bitmap of the normal tags, to look at.
+    pub(crate) fn bitmap(&self) -> &Sbitmap {
+        self.normal.sb()
+    }
+
+    /// The normal tags and who waits for one, to look at.
+    pub(crate) fn queue(&self) -> &SbitmapQueue<L> {
+        &self.normal
+    }
+
+    /// Tags that only reserved requests get.
+    pub(crate) fn nr_reserved(&self) -> u32 {
+        self.nr_reserved
+    }
+
     /// Tags in use.
     pub(crate) fn in_use(&self) -> u32 {
         self.normal.sb().weight() + self.reserved.as_ref().map_or(0, |r| r.sb().weight())

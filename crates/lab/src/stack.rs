@@ -62,6 +62,7 @@ fn value(queue: &Queue, c: &QueueConfig, name: &str) -> Option<String> {
         "nr_requests" => queue.nr_requests().to_string(),
         "scheduler" => queue.scheduler(),
         "nomerges" => c.nomerges.to_string(),
+        "iostats" => u8::from(c.iostats).to_string(),
         "io_timeout" => c.io_timeout_ms.to_string(),
         "rq_affinity" => c.rq_affinity.to_string(),
         "max_sectors_kb" => (queue.limits().max_sectors / 2).to_string(),

@@ -90,6 +90,11 @@ impl DirLists {
         self.fifo.front()
     }
 
+    /// All requests, the one that expires first foremost.
+    pub(crate) fn by_age<'a>(&self, n: &'a SortNodes) -> impl Iterator<Item = u32> + 'a {
+        self.fifo.iter(&n.fifo)
+    }
+
     /// Whether the oldest request's time is up.
     #[inline]
     pub(crate) fn has_expired(&self, n: &SortNodes, now: Instant) -> bool {

@@ -102,6 +102,11 @@ impl Fifo {
         some(self.head)
     }
 
+    /// The requests, oldest first.
+    pub(crate) fn iter<'a>(&self, n: &'a FifoNodes) -> impl Iterator<Item = u32> + 'a {
+        core::iter::successors(self.front(), |rq| n.latter(*rq))
+    }
+
     /// Links `rq` between two neighbours, either of which may be the end.
     #[inline]
     fn link(&mut self, n: &mut FifoNodes, rq: u32, prev: u32, next: u32) {
@@ -180,7 +185,7 @@ mod tests {
     use std::collections::VecDeque;
 
     fn contents(n: &FifoNodes, f: &Fifo) -> Vec<u32> {
-        std::iter::successors(f.front(), |rq| n.latter(*rq)).collect()
+        f.iter(n).collect()
     }
 
     #[test]

@@ -42,6 +42,7 @@ use super::tunables::{TunableDef, TunableSet};
 use super::{BioMerge, BioRef, Elevator, ElvCx, Tunable};
 use crate::bio::{Op, OpFlags};
 use crate::cpumap::QueueMap;
+use crate::debugfs::DebugAttr;
 use crate::id::HctxId;
 use crate::merge::{self, MergeKind};
 use crate::relaxed::FieldU16;
@@ -255,6 +256,25 @@ impl<L: RawMutex + Send + Sync> Elevator for Kyber<L> {
     fn limit_depth(&self, op: Op, flags: OpFlags) -> Option<u32> {
         let sync = op == Op::Read || flags.intersects(OpFlags::SYNC.union(OpFlags::FUA).union(OpFlags::PREFLUSH));
         (!sync).then_some(self.async_depth)
+    }
+
+    fn debug(&self) -> Vec<DebugAttr> {
+        let mut files = vec![DebugAttr::value("async_depth", self.async_depth)];
+        for domain in Domain::ALL {
+            let tokens = &self.tokens[domain as usize];
+            let text = format!("depth={}\nbusy={}", tokens.depth(), tokens.in_use());
+            files.push(DebugAttr::value(format!("{}_tokens", domain.name()), text));
+        }
+        for (i, h) in self.queues.hctxs().enumerate() {
+            let st = h.lock();
+            files.push(DebugAttr::value("batching", st.batching).of_hctx(i));
+            files.push(DebugAttr::value("cur_domain", st.turn.name()).of_hctx(i));
+            for domain in Domain::ALL {
+                let rqs = st.listed(domain, self.queues.links());
+                files.push(DebugAttr::list(format!("{}_rqs", domain.name()), rqs.into_iter()).of_hctx(i));
+            }
+        }
+        files
     }
 
     fn tunables(&self) -> Vec<Tunable> {

@@ -28,6 +28,7 @@ pub(crate) mod testutil;
 
 use crate::bio::{BioId, BioPools, Op, OpFlags};
 use crate::cpumap::{CpuTopology, QueueMap};
+use crate::debugfs::DebugAttr;
 use crate::id::{CpuId, HctxId};
 use crate::limits::Limits;
 use crate::request::{RequestSlab, Rq};
@@ -139,6 +140,11 @@ pub trait Elevator: Send + Sync {
 
     /// How many of an hctx's scheduler tags a new request of this kind may use; `None` = all.
     fn limit_depth(&self, op: Op, flags: OpFlags) -> Option<u32>;
+
+    /// What debugfs shows of it under `sched/`.
+    fn debug(&self) -> Vec<DebugAttr> {
+        Vec::new()
+    }
 
     /// All tunables with their present values.
     fn tunables(&self) -> Vec<Tunable>;

@@ -33,6 +33,7 @@ use super::sweep::Sweep;
 use super::tunables::{INT_MAX, TunableDef, TunableSet};
 use super::{BioMerge, BioRef, Elevator, ElvCx, Tunable};
 use crate::bio::{BioSlot, IoPrio, IoPrioClass, Op, OpFlags};
+use crate::debugfs::DebugAttr;
 use crate::id::HctxId;
 use crate::relaxed::FieldU8;
 use crate::request::{RequestId, Rq};
@@ -282,6 +283,32 @@ impl<L: RawMutex + Send + Sync> Elevator for MqDeadline<L> {
         }
         let async_depth = self.tunables.get(ASYNC_DEPTH) as u32;
         (async_depth < self.nr_requests).then_some(async_depth)
+    }
+
+    fn debug(&self) -> Vec<DebugAttr> {
+        let st = self.state.lock();
+        let per_class = |f: &dyn Fn(usize) -> u32| format!("{} {} {}", f(RT), f(BE), f(IDLE));
+        let gone = |class: usize| self.completed[class].load(Ordering::Relaxed);
+        let queued = |class: usize| st.classes[class].inserted.wrapping_sub(gone(class));
+        let in_lists = |class: usize| {
+            st.classes[class].dirs.iter().map(|d| d.lists().by_age(&st.nodes).count() as u32).sum::<u32>()
+        };
+        let mut files = vec![
+            DebugAttr::value("async_depth", self.tunables.get(ASYNC_DEPTH)),
+            DebugAttr::value("batching", st.batching),
+            DebugAttr::list("dispatch", st.at_head.iter(&st.nodes.fifo)),
+            DebugAttr::value("owned_by_driver", per_class(&|c| queued(c).saturating_sub(in_lists(c)))),
+            DebugAttr::value("queued", per_class(&queued)),
+        ];
+        for (dir, name) in ["read", "write"].into_iter().enumerate() {
+            for (class, c) in st.classes.iter().enumerate() {
+                let sweep = &c.dirs[dir];
+                files.push(DebugAttr::list(format!("{name}{class}_fifo_list"), sweep.lists().by_age(&st.nodes)));
+                files.push(DebugAttr::list(format!("{name}{class}_next_rq"), sweep.ahead().into_iter()));
+            }
+        }
+        files.push(DebugAttr::value("starved", st.starved));
+        files
     }
 
     fn tunables(&self) -> Vec<Tunable> {

@@ -245,6 +245,11 @@ impl Word {
         self.take.word.fetch_and(!mask, Ordering::AcqRel);
     }
 
+    /// Bits that were given back and not collected yet, to look at.
+    pub(super) fn cleared(&self) -> u64 {
+        self.give.cleared.load(Ordering::Relaxed)
+    }
+
     /// The bits which are set and not given back. One moment per line: bits in motion may be counted either way.
     #[inline]
     pub(super) fn flags(&self) -> u64 {

@@ -101,7 +101,7 @@ impl<L: Lock> Env<L> {
         let (op, flags) = (slot.op(), slot.flags());
         let mergeable = self.nomerges() < 2 && merge::bio_is_mergeable(slot);
         if mergeable && self.sq_plug_merge(local, id, slot, now) {
-            self.shared.counters.account_merge(op);
+            self.account_merge(op);
             local.trace.merged(slot, now);
             return true;
         }
@@ -110,13 +110,13 @@ impl<L: Lock> Env<L> {
         if mergeable && let BioMerge::Merged { freed } = inner.elevator.bio_merge(&self.elv_cx(now), BioRef(id)) {
             local.trace.merged(slot, now);
             if let Some(rq) = &freed {
-                self.shared.counters.account_merge(op);
+                self.account_merge(op);
                 self.trace_absorbed(local, rq, now);
             }
             let woken = freed.and_then(|rq| self.sq_free_locked(&mut inner, rq.id()));
             drop(inner);
             woken.into_iter().for_each(|w| self.wake(w));
-            self.shared.counters.account_merge(op);
+            self.account_merge(op);
             return true;
         }
         if local.sq_wait == Some(sync) && !inner.lists[usize::from(sync)].is_waiting(self.waiter()) {
@@ -191,7 +191,7 @@ impl<L: Lock> Env<L> {
             inner.elevator.add(&self.elv_cx(now), rq, how, &mut freed);
         }
         for rq in freed.drain(..) {
-            self.shared.counters.account_merge(self.st.slab.get(rq.id()).op());
+            self.account_merge(self.st.slab.get(rq.id()).op());
             self.trace_absorbed(local, &rq, now);
             local.scratch.woken.extend(self.sq_free_locked(&mut inner, rq.id()));
         }

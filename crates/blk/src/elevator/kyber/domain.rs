@@ -55,6 +55,16 @@ impl Domain {
         }
     }
 
+    /// The kernel's name of it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Domain::Read => "read",
+            Domain::Write => "write",
+            Domain::Discard => "discard",
+            Domain::Other => "other",
+        }
+    }
+
     /// The domain whose turn is after this one's.
     #[inline]
     pub(super) const fn next(self) -> Domain {
@@ -107,7 +117,6 @@ impl<L: RawMutex> Tokens<L> {
     }
 
     /// Tokens that are out.
-    #[cfg(test)]
     pub(super) fn in_use(&self) -> u32 {
         self.map.sb().weight()
     }

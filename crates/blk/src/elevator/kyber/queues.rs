@@ -160,6 +160,15 @@ pub(super) struct HctxState {
     pub(super) users: [TokenUser; NR_DOMAINS],
 }
 
+impl HctxState {
+    /// Requests of a domain that left their software queues and have no token yet, the oldest first.
+    pub(super) fn listed(&self, domain: Domain, links: &Links) -> Vec<u32> {
+        let mut rqs: Vec<_> = self.flushed[domain as usize].newest_first(links).collect();
+        rqs.reverse();
+        rqs
+    }
+}
+
 /// All queues of a disk.
 pub(super) struct Queues<L: RawMutex> {
     links: Links,
@@ -200,6 +209,11 @@ impl<L: RawMutex> Queues<L> {
             hctxs: (0..map.nr_hw_queues()).map(hctx).collect(),
             map: map.clone(),
         }
+    }
+
+    /// All hardware queues.
+    pub(super) fn hctxs(&self) -> impl Iterator<Item = &HctxQueue<L>> {
+        self.hctxs.iter().map(|h| &**h)
     }
 
     #[inline]

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The state of a disk in use, file by file as the kernel shows it under `/sys/kernel/debug/block/DISK`.
+//!
+//! Guarantees: names, order of lines and field names are the kernel's, so that whoever reads one can read the other.
+//! It may be asked for while I/O runs, from any thread: locks of lists are held one at a time and briefly, nothing is
+//! stopped. So files are of moments a little apart, and a request that changes hands meanwhile may be shown half changed.
+//!
+//! Different from the kernel: a request is named by its number in the disk's slab, with its place on the disk behind the
+//! kernel's fields; allocation hints belong to submitters and are not shown; counters of a hardware queue (`queued`,
+//! `run`, `dispatched`), which the kernel dropped in 5.18, are here. Source: block/blk-mq-debugfs.c, lib/sbitmap.c.
+
+use crate::bio::{Op, OpFlags};
+use crate::cpumap::HctxType;
+use crate::hctx::{Hctx, RqList, state};
+use crate::lock::Lock;
+use crate::queue::{QueueState, RequestQueue};
+use crate::request::{NO_TAG, Request, RequestId, RqState, rqf};
+use crate::sbitmap::Sbitmap;
+use crate::tags::HctxTags;
+use core::fmt::Write;
+use core::sync::atomic::Ordering;
+
+/// One file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DebugFile {
+    /// Its path below the disk's directory: `hctx0/tags`.
+    pub path: String,
+    /// What it holds.
+    pub text: String,
+}
+
+/// What an elevator shows of itself under `sched/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DebugAttr {
+    /// The hardware queue it is about: then it is under `hctxN/sched/`.
+    pub hctx: Option<usize>,
+    /// The file's name, the kernel's where it has one.
+    pub name: String,
+    /// What it holds, or what stands before the requests.
+    pub text: String,
+    /// Requests, one per line.
+    pub rqs: Vec<RequestId>,
+}
+
+impl DebugAttr {
+    /// A value.
+    pub(crate) fn value(name: impl Into<String>, value: impl core::fmt::Display) -> DebugAttr {
+        DebugAttr { hctx: None, name: name.into(), text: format!("{value}\n"), rqs: Vec::new() }
+    }
+
+    /// A list of requests.
+    pub(crate) fn list(name: impl Into<String>, rqs: impl Iterator<Item = u32>) -> DebugAttr {
+        DebugAttr { hctx: None, name: name.into(), text: String::new(), rqs: rqs.map(RequestId::new).collect() }
+    }
+}
+
+impl DebugAttr {
+    /// Of one hardware queue.
+    pub(crate) fn of_hctx(mut self, hctx: usize) -> DebugAttr {
+        self.hctx = Some(hctx);
+        self
+    }
+
+    fn path(&self) -> String {
+        match self.hctx {
+            None => format!("sched/{}", self.name),
+            Some(hctx) => format!("hctx{hctx}/sched/{}", self.name),
+        }
+    }
+}
+
+impl<L: Lock> RequestQueue<L> {
+    /// All files, in the order `find | sort` gives within a directory: the disk's own, its elevator's, each hardware
+    /// queue's. Nothing is shown of a queue that is drained and about to be rebuilt but `state`.
+    pub fn debugfs(&self) -> Vec<DebugFile> {
+        let st = self.state();
+        let mut files = Files(Vec::new());
+        files.add("state", format!("{}\n", self.state_flags(&st)));
+        if self.is_sealed() {
+            return files.0;
+        }
+        let [reads, others] = self.inflight();
+        files.add("inflight", format!("{reads:8} {others:8}\n"));
+        let fields = self.stats().fields(self.in_progress());
+        files.add("stat", fields.map(|f| format!("{f:8}")).join(" ") + "\n");
+        let requeued: Vec<_> = st.hctxs.iter().flat_map(|h| requeue_list(h)).collect();
+        files.add("requeue_list", lines(&st, requeued));
+        if let Some(elevator) = &st.elevator {
+            for attr in elevator.debug() {
+                files.add(&attr.path(), attr.text + &lines(&st, attr.rqs));
+            }
+        }
+        for h in &st.hctxs {
+            self.hctx_files(&st, h, &mut files);
+        }
+        files.0
+    }
+
+    /// Requests that the driver has: reads, and all else (`/sys/block/DISK/inflight`).
+    pub fn inflight(&self) -> [u64; 2] {
+        let st = self.state();
+        let mut n = [0, 0];
+        for hctx in 0..st.hctxs.len() {
+            let at_driver = ids_at_driver(&st, hctx);
+            at_driver.iter().for_each(|id| n[usize::from(st.slab.get(*id).op() != Op::Read)] += 1);
+        }
+        n
+    }
+
+    /// Requests that exist: the ninth field of `/sys/block/DISK/stat`. A tag that a submitter keeps for its next I/O
+    /// counts until it rests.
+    pub fn in_progress(&self) -> u64 {
+        u64::from(self.state().requests_in_use())
+    }
+
+    fn state_flags(&self, st: &QueueState<L>) -> String {
+        let affinity = self.live.rq_affinity.load(Ordering::Relaxed);
+        let nomerges = self.live.nomerges.load(Ordering::Relaxed);
+        let single = matches!(self.scheduler().as_str(), "mq-deadline" | "bfq");
+        names(&[
+            ("NOMERGES", nomerges == 2),
+            ("SAME_COMP", affinity >= 1),
+            ("INIT_DONE", true),
+            ("REGISTERED", true),
+            ("QUIESCED", self.is_quiesced()),
+            ("FROZEN", self.is_frozen()),
+            ("NOXMERGES", nomerges == 1),
+            ("SAME_FORCE", affinity == 2),
+            ("SQ_SCHED", single),
+            ("SINGLE_QUEUE", st.sq.is_some()),
+        ])
+    }
+
+    fn hctx_files(&self, st: &QueueState<L>, h: &Hctx<L>, files: &mut Files) {
+        let i = h.id.index();
+        let busy = ids_at_driver(st, i);
+        let mut add = |name: &str, text: String| files.add(&format!("hctx{i}/{name}"), text);
+        add("active", format!("{}\n", busy.len()));
+        add("busy", lines(st, busy));
+        add("ctx_map", hexdump(&h.ctx_map));
+        let ty = st.map.hctx_type(i as u16);
+        for cpu in &h.cpus {
+            let rqs = queued(&st.ctx(*cpu, ty).rqs);
+            add(&format!("cpu{cpu}/{}_rq_list", ty.name()), lines(st, rqs));
+        }
+        add("dispatch", lines(st, queued(&h.dispatch)));
+        add("dispatch_busy", format!("{}\n", h.dispatch_busy()));
+        let stats = self.hctx_stats().get(i).copied().unwrap_or_default();
+        add("dispatched", format!("{}\n", stats.dispatched));
+        add(
+            "flags",
+            format!("alloc_policy=FIFO {}\n", if st.hctxs.len() == 1 { "SINGLE_HCTX" } else { "SHOULD_MERGE" }),
+        );
+        add("queued", format!("{}\n", stats.queued));
+        add("run", format!("{}\n", stats.run));
+        if let Some(tags) = st.sched_tags.get(i) {
+            add("sched_tags", tags_text(tags));
+            add("sched_tags_bitmap", hexdump(tags.bitmap()));
+        }
+        add("state", format!("{}\n", self.hctx_state(st, h)));
+        if let Some(tags) = st.driver_tags.get(i) {
+            add("tags", tags_text(tags));
+            add("tags_bitmap", hexdump(tags.bitmap()));
+        }
+        add("type", format!("{}\n", HctxType::name(ty)));
+    }
+
+    fn hctx_state(&self, st: &QueueState<L>, h: &Hctx<L>) -> String {
+        names(&[
+            ("STOPPED", h.has_flag(state::STOPPED)),
+            ("SCHED_RESTART", h.has_flag(state::SCHED_RESTART)),
+            ("INACTIVE", !self.hctx_has_cpu(st, h.id.index())),
+            ("RUN_PENDING", h.has_flag(state::RUN_PENDING)),
+        ])
+    }
+}
+
+struct Files(Vec<DebugFile>);
+
+impl Files {
+    fn add(&mut self, path: &str, text: String) {
+        self.0.push(DebugFile { path: path.to_owned(), text });
+    }
+}
+
+fn names(flags: &[(&str, bool)]) -> String {
+    flags.iter().filter(|(_, set)| *set).map(|(name, _)| *name).collect::<Vec<_>>().join("|")
+}
+
+fn queued<L: Lock>(list: &RqList<L>) -> Vec<RequestId> {
+    list.with(|rqs| rqs.iter().map(crate::request::Rq::id).collect())
+}
+
+fn requeue_list<L: Lock>(h: &Hctx<L>) -> Vec<RequestId> {
+    h.requeue.lock().iter().map(|r| r.rq.id()).collect()
+}
+
+/// Requests of an hctx that were given to the driver and have not come back.
+fn ids_at_driver<L: Lock>(st: &QueueState<L>, hctx: usize) -> Vec<RequestId> {
+    let first = hctx * st.stride as usize;
+    let all = (first..(first + st.stride as usize).min(st.slab.len())).map(|i| RequestId::new(i as u32));
+    all.filter(|id| st.slab.get(*id).state.get() == RqState::InFlight as u8).collect()
+}
+
+fn lines<L: Lock>(st: &QueueState<L>, ids: Vec<RequestId>) -> String {
+    let mut text = String::new();
+    for id in ids {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}", line(st, id));
+    }
+    text
+}
+
+fn line<L: Lock>(st: &QueueState<L>, id: RequestId) -> String {
+    let rq = st.slab.get(id);
+    let tag = |t: u16| if t == NO_TAG { -1 } else { i32::from(t) };
+    let (driver_tag, internal) = (tag(rq.driver_tag.get()), st.tag_of_rq(id, usize::from(rq.hctx.get())));
+    let (tag, internal) = match (&st.sq, &st.elevator) {
+        (None, Some(_)) => (driver_tag, internal as i32),
+        _ => (driver_tag, -1),
+    };
+    format!(
+        "rq{} {{.op={}, .cmd_flags={}, .rq_flags={}, .state={}, .tag={tag}, .internal_tag={internal}, .sector={}, \
+         .nr_sectors={}}}",
+        id.index(),
+        op_name(rq.op()),
+        cmd_flags(rq.flags()),
+        rq_flags(rq, st.elevator.is_some()),
+        if rq.state.get() == RqState::InFlight as u8 { "in_flight" } else { "idle" },
+        rq.sector(),
+        rq.nr_sectors(),
+    )
+}
+
+fn op_name(op: Op) -> &'static str {
+    match op {
+        Op::Read => "READ",
+        Op::Write => "WRITE",
+        Op::Flush => "FLUSH",
+        Op::Discard => "DISCARD",
+        Op::WriteZeroes => "WRITE_ZEROES",
+    }
+}
+
+fn cmd_flags(f: OpFlags) -> String {
+    names(&[
+        ("SYNC", f.contains(OpFlags::SYNC)),
+        ("META", f.contains(OpFlags::META)),
+        ("NOMERGE", f.contains(OpFlags::NOMERGE)),
+        ("FUA", f.contains(OpFlags::FUA)),
+        ("PREFLUSH", f.contains(OpFlags::PREFLUSH)),
+        ("RAHEAD", f.contains(OpFlags::RAHEAD)),
+        ("NOWAIT", f.contains(OpFlags::NOWAIT)),
+        ("POLLED", f.contains(OpFlags::POLLED)),
+    ])
+}
+
+fn rq_flags(rq: &Request, elevator: bool) -> String {
+    names(&[
+        ("SCHED_TAGS", elevator),
+        ("USE_SCHED", rq.has_rqf(rqf::ELV)),
+        ("FLUSH_SEQ", rq.has_rqf(rqf::FLUSH_SEQ | rqf::FLUSH_RQ)),
+        ("RESV", rq.has_rqf(rqf::RESERVED)),
+        ("NOMERGE", rq.has_rqf(rqf::NOMERGE)),
+        ("IO_STAT", true),
+    ])
+}
+
+fn tags_text<L: Lock>(tags: &HctxTags<L>) -> String {
+    let q = tags.queue();
+    let sb = q.sb();
+    format!(
+        "nr_tags={}\nnr_reserved_tags={}\n\nbitmap_tags:\ndepth={}\nbusy={}\ncleared={}\nbits_per_word={}\nmap_nr={}\n\
+         wake_batch={}\nws_active={}\n",
+        sb.depth() + tags.nr_reserved(),
+        tags.nr_reserved(),
+        sb.depth(),
+        sb.weight(),
+        sb.cleared(),
+        sb.bits_per_word(),
+        sb.words(),
+        q.wake_batch(),
+        q.waiters_active(),
+    )
+}
+
+/// As `sbitmap_bitmap_show`: bytes of the map from bit 0 on, 16 in a line.
+fn hexdump(map: &Sbitmap) -> String {
+    let mut bytes = vec![0u8; map.depth().div_ceil(8) as usize];
+    map.for_each_set(0, |bit| {
+        bytes[bit as usize / 8] |= 1 << (bit % 8);
+        true
+    });
+    let mut text = String::new();
+    for (i, row) in bytes.chunks(16).enumerate() {
+        let _ = write!(text, "{:08x}:", i * 16);
+        for pair in row.chunks(2) {
+            text.push(' ');
+            pair.iter().for_each(|b| {
+                let _ = write!(text, "{b:02x}");
+            });
+        }
+        text.push('\n');
+    }
+    text
+}
