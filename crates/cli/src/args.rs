@@ -22,6 +22,7 @@ Examples:
   mqblk compare job.fio --a scheduler=none --b scheduler=mq-deadline --target /dev/nvme0n1
   mqblk inspect --set nr_hw_queues=2                   settings and CPU -> hctx map of a stack
   mqblk inspect --host sda                             what this host's kernel has set for sda
+  mqblk inspect --live --path hctx0/busy               requests at the device, of a run that is going on
   mqblk sim --seed 7                                   a simulated case, event by event
   mqblk cmdhelp iodepth                                what an option of a job file does here";
 
@@ -50,7 +51,7 @@ pub enum Command {
     Run(RunArgs),
     /// Compare two settings by interleaved runs of a job file: ratios with intervals, and a verdict
     Compare(CompareArgs),
-    /// Show the settings of a stack and its CPU -> hctx map, or those of this host's disks
+    /// Show the settings of a stack and its CPU -> hctx map, those of this host's disks, or the state of a run
     Inspect(InspectArgs),
     /// Run the block layer in simulation: random stacks, devices and faults from a seed, everything checked
     Sim(SimArgs),
@@ -168,6 +169,12 @@ pub struct InspectArgs {
     /// Show the kernel's settings of this host's block device DEV, or of all
     #[arg(long, num_args = 0..=1, default_missing_value = "", value_name = "DEV")]
     pub host: Option<String>,
+    /// Show the state of a run that is going on, file by file as debugfs shows it; PID says which if there are several
+    #[arg(long, num_args = 0..=1, default_missing_value = "0", value_name = "PID", conflicts_with_all = ["host", "target", "settings"])]
+    pub live: Option<u32>,
+    /// Only this file or directory of it (hctx0, sched/queued); may be repeated
+    #[arg(long, value_name = "PATH", requires = "live")]
+    pub path: Vec<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

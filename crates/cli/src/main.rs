@@ -14,6 +14,7 @@ mod output;
 mod run;
 mod compare;
 mod inspect;
+mod live;
 mod sim;
 mod cmdhelp;
 

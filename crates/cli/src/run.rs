@@ -4,6 +4,7 @@
 use crate::args::{Eta, Format, RunArgs, TraceLayout};
 use crate::interrupt;
 use crate::job::{self, Loaded};
+use crate::live;
 use crate::output::Output;
 use crate::progress::{JobsLine, Line};
 use crate::status::{Failure, Outcome, Status};
@@ -252,8 +253,9 @@ pub fn command() -> String {
     replay_command(&args)
 }
 
-/// Shows progress and watches for Ctrl-C while files are made.
+/// Shows progress, answers `inspect --live`, and watches for Ctrl-C while files are made.
 pub struct Screen<'a> {
+    live: Option<live::Server>,
     jobs: &'a [Job],
     line: Line,
     render: Option<JobsLine<'a>>,
@@ -263,7 +265,7 @@ pub struct Screen<'a> {
 impl<'a> Screen<'a> {
     /// Nothing shown yet.
     pub fn new(jobs: &'a [Job], when: Eta, stop: Arc<AtomicBool>) -> Screen<'a> {
-        Screen { jobs, line: Line::new(when), render: None, stop }
+        Screen { live: None, jobs, line: Line::new(when), render: None, stop }
     }
 }
 
@@ -274,6 +276,7 @@ impl Observer for Screen<'_> {
     }
 
     fn prepared(&mut self, run: &Prepared) {
+        self.live = live::Server::start(run);
         self.render = Some(JobsLine::new(self.jobs, run.instances()));
     }
 

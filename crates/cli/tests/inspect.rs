@@ -60,3 +60,83 @@ fn help_names_every_command_setting_and_target() {
     dir.mqblk(&["cmdhelp", "iodepth"]).exits(0).prints(&["iodepth: ", "status : as in fio"]);
     dir.mqblk(&["cmdhelp"]).exits(0).prints(&["\nrw ", "\niodepth ", "refused"]);
 }
+
+/// mqblk whose runs are found in this directory only, whatever other tests run meanwhile.
+fn alone(dir: &Dir, args: &[&str]) -> std::process::Command {
+    let mut command = dir.command(args);
+    command.env("XDG_RUNTIME_DIR", dir.as_path());
+    command
+}
+
+fn said(done: &std::process::Output) -> (i32, String, String) {
+    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    (done.status.code().unwrap_or(-1), text(&done.stdout), text(&done.stderr))
+}
+
+/// A run that is ended with the test, by its own process id.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start_slow_run(dir: &Dir) -> Running {
+    let set =
+        ["--set", "nr_cpus=2", "--set", "nr_hw_queues=1", "--set", "queue_depth=4", "--set", "scheduler=mq-deadline"];
+    let target = ["--target", "model:size=1g,lat_us=200000,parallel=1"];
+    let mut command = alone(dir, &[&["run", "job.fio"], &set[..], &target[..]].concat());
+    let child = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    Running(child)
+}
+
+/// Asks until the run has got as far as `want`; the test's time limit is the run's length.
+fn ask_until(dir: &Dir, args: &[&str], want: impl Fn(&str) -> bool) -> String {
+    let began = std::time::Instant::now();
+    loop {
+        let (status, out, err) = said(&alone(dir, args).output().unwrap());
+        if status == 0 && want(&out) {
+            return out;
+        }
+        assert!(began.elapsed().as_secs() < 60, "{args:?}: {status}\n{out}\n{err}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_run_that_goes_on_shows_its_queues_and_requests() {
+    let dir = Dir::new("live");
+    dir.file("job.fio", "[a]\nioengine=libaio\nrw=randread\nbs=4k\niodepth=16\nsize=64m\nruntime=120\ntime_based=1\n");
+    let (status, _, err) = said(&alone(&dir, &["inspect", "--live"]).output().unwrap());
+    assert!(status == 2 && err.contains("no run of mqblk by this user is going on; start one"), "{err}");
+    let run = start_slow_run(&dir);
+    let text = ask_until(&dir, &["inspect", "--live"], |t| t.contains("-- hctx0/active\n4\n"));
+    for needle in [
+        &format!("process {}: mqblk run job.fio", run.0.id()),
+        "\nmodel:size=1g,lat_us=200000,parallel=1\n-- state\nSAME_COMP|INIT_DONE|REGISTERED|SQ_SCHED\n",
+        "-- hctx0/busy\nrq",
+        "{.op=READ, .cmd_flags=, .rq_flags=SCHED_TAGS|USE_SCHED|IO_STAT, .state=in_flight, .tag=",
+        "-- hctx0/tags_bitmap\n00000000: 0f\n",
+        "-- sched/read1_fifo_list\n",
+    ] {
+        assert!(text.contains(needle), "{needle:?} in\n{text}");
+    }
+    let pid = run.0.id().to_string();
+    let one = ask_until(&dir, &["inspect", "--live", &pid, "--path", "hctx0/type", "--json"], |_| true);
+    let v: serde_json::Value = serde_json::from_str(&one).unwrap();
+    assert_eq!(v["disks"][0]["files"], serde_json::json!([{ "path": "hctx0/type", "text": "default\n" }]));
+    let (status, _, err) = said(&alone(&dir, &["inspect", "--live", "--path", "hctx7"]).output().unwrap());
+    assert!(status == 2 && err.contains("--path hctx7: no such file or directory"), "{err}");
+    // A second one: then it has to be said which.
+    let other = start_slow_run(&dir);
+    ask_until(&dir, &["inspect", "--live", &other.0.id().to_string()], |_| true);
+    let (status, _, err) = said(&alone(&dir, &["inspect", "--live"]).output().unwrap());
+    assert!(status == 2 && err.contains("several runs") && err.contains(&pid), "{err}");
+    // Killed, it leaves its socket behind, which nobody takes for a run.
+    drop(other);
+    ask_until(&dir, &["inspect", "--live"], |t| t.contains(&format!("process {pid}:")));
+    let (status, _, err) = said(&alone(&dir, &["inspect", "--live", "1"]).output().unwrap());
+    assert!(status == 2 && err.contains("process 1 is not a run of mqblk by this user; there are"), "{err}");
+}

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk inspect`: the settings of a stack and its CPU -> hctx map, or what this host's kernel has set for its disks.
+//! `mqblk inspect`: the settings of a stack and its CPU -> hctx map, what this host's kernel has set
+//! for its disks, or the state of a run that is going on.
 
 mod stack;
 mod sysfs;
 mod host_text;
 
 use crate::args::InspectArgs;
+use crate::live;
 use crate::output;
 use crate::status::{Failure, Outcome, Status};
 use serde::Serialize;
@@ -13,6 +15,9 @@ use std::path::Path;
 
 /// Prints what was asked for.
 pub fn main(args: &InspectArgs) -> Outcome {
+    if let Some(pid) = args.live {
+        return live::inspect(Some(pid).filter(|p| *p != 0), &args.path, args.json);
+    }
     let text = match &args.host {
         Some(device) => {
             let device = Some(device.as_str()).filter(|d| !d.is_empty());
@@ -28,7 +33,7 @@ pub fn main(args: &InspectArgs) -> Outcome {
     Ok(Status::Done)
 }
 
-fn json(facts: &impl Serialize) -> String {
+pub fn json(facts: &impl Serialize) -> String {
     let text = serde_json::to_string_pretty(facts).expect("plain data serialises");
     format!("{text}\n")
 }
