@@ -363,6 +363,7 @@ fn worker(
         stop: Arc::clone(stop),
         alone: false,
         polled: job.hipri,
+        weight: job.weight,
         batch: job.iodepth_batch_submit,
         trace_events: 0,
     }

@@ -67,6 +67,8 @@ pub(super) struct Worker {
     pub(super) alone: bool,
     /// `hipri`: the thread polls while I/O is out, and does not sleep.
     pub(super) polled: bool,
+    /// Share of the disk, for elevators that go by it.
+    pub(super) weight: Option<u16>,
     /// I/Os the job submits at once (`iodepth_batch_submit`).
     pub(super) batch: u32,
     /// Events to trace at most; 0 = no trace.
@@ -128,6 +130,7 @@ impl Worker {
         let mut sub = self.disk.queue.submitter(self.cpu).ok_or_else(|| {
             Error::usage(format!("numjobs: at most {} job threads per disk", blk::id::MAX_SUBMITTERS))
         })?;
+        sub.set_weight(self.weight).map_err(|e| Error::usage(e.to_string()))?;
         if self.trace_events > 0 {
             sub.start_trace(self.trace_events);
         }

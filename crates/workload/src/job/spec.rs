@@ -130,6 +130,9 @@ pub struct Job {
     pub prio: Option<u8>,
     /// `prioclass=`.
     pub prioclass: PrioClass,
+    /// `cgroup_weight=`: share of the disk against other jobs, 1..=1000, for schedulers that share by weight; `None` = by
+    /// priority.
+    pub weight: Option<u16>,
 
     // ---- when
     /// `runtime=`; `None` = until the bytes are done.
@@ -233,7 +236,7 @@ impl Job {
             ioengine: IoEngine::Psync, iodepth: 1, iodepth_low: 1, iodepth_batch_submit: 1,
             iodepth_batch_complete_min: 1, iodepth_batch_complete_max: 1, hipri: false,
             sync: SyncMode::None, fsync_every: 0, fdatasync_every: 0, end_fsync: false, prio: None,
-            prioclass: PrioClass::None, runtime_ns: None, time_based: false, ramp_time_ns: 0,
+            prioclass: PrioClass::None, weight: None, runtime_ns: None, time_based: false, ramp_time_ns: 0,
             startdelay_min_ns: 0, startdelay_max_ns: 0, rate_bytes_per_s: PerDir::all(None),
             rate_iops: PerDir::all(None), rate_process: RateProcess::Linear, thinktime_ns: 0,
             thinktime_spin_ns: 0, thinktime_blocks: 1,

@@ -46,6 +46,7 @@ pub(super) static ROWS: &[OptionInfo] = &[
     yes("end_fsync", Bool(|d, v| d.job.end_fsync = v), "0", "Flush when the job ends"),
     yes("prio", Int { min: 0, max: 7, set: |d, v| d.job.prio = Some(v as u8) }, "", "I/O priority, 0 highest"),
     yes("prioclass", Int { min: 0, max: 3, set: |d, v| d.job.prioclass = match v { 1 => PrioClass::RealTime, 2 => PrioClass::BestEffort, 3 => PrioClass::Idle, _ => PrioClass::None } }, "", "I/O priority class: 1 real time, 2 best effort, 3 idle"),
+    yes("cgroup_weight", Int { min: 1, max: 1000, set: |d, v| d.job.weight = Some(v as u16) }, "", "Share of the disk under scheduler=bfq, without a cgroup").alias(&["weight"]),
 
     yes("runtime", Time { unit_ns: SEC_NS, set: |d, v| d.job.runtime_ns = Some(v).filter(|v| *v > 0) }, "0", "End after this time; 0 = no limit").alias(&["timeout"]),
     yes("time_based", Flag(|d, v| d.job.time_based = v), "", "Start over until runtime has passed"),

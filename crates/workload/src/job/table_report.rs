@@ -62,7 +62,6 @@ pub(super) static ROWS: &[OptionInfo] = &[
     no("profile", TEXT, "", "A built-in benchmark", "write the load as job sections"),
     no("cgroup", TEXT, "", "Put the job into a cgroup", "start mqblk itself in the cgroup (systemd-run --scope)"),
     quiet("cgroup_nodelete", BOOL, "0", "Keep the cgroup"),
-    no("cgroup_weight", Int { min: 100, max: 1000, set: |_, _| () }, "", "Weight of the cgroup", "set the weight on the cgroup mqblk runs in"),
     no("uid", INT, "", "Run as this user", "start mqblk as that user"),
     no("gid", INT, "", "Run as this group", "start mqblk as that group"),
 ];
