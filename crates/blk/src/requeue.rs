@@ -31,6 +31,11 @@ impl<L: Lock> Env<L> {
             self.hctx_counters(hctx).requeues.add(1);
             local.trace.rq(EventKind::Requeue, rq, now);
             self.release_driver_tag(hctx, id);
+            if let Some(elevator) = &self.st.elevator
+                && rq.has_rqf(rqf::ELV)
+            {
+                elevator.requeued(&self.elv_cx(now), &Rq::from_id(id));
+            }
             let at = delay.map_or(now, |d| now + d);
             h.requeue.lock().push(RequeueAt { at, rq: Rq::from_id(id) });
         }

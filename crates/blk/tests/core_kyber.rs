@@ -6,7 +6,7 @@ use blk::bio::{Bio, DataRef, Op};
 use blk::cpumap::CpuTopology;
 use blk::id::Sector;
 use blk::settings::QueueConfig;
-use sim::disk::Behaviour;
+use sim::disk::{Answer, Behaviour};
 use sim::disk::service::Service;
 use sim::rig::Rig;
 use sim::rng::Rng;
@@ -78,6 +78,28 @@ fn a_token_put_while_requests_are_issued_is_used_before_the_call_returns() {
     rig.poll(0);
     let last: Vec<usize> = rig.disk.issues()[TOKENS..].iter().map(|i| i.hctx).collect();
     assert_eq!(last, [1, 0]);
+    rig.disk.release_all();
+    rig.run_dry(100);
+    rig.check_idle();
+}
+
+#[test]
+fn the_token_of_a_request_that_is_given_back_is_free_while_it_waits() {
+    let behaviour = Behaviour { manual: true, ..Behaviour::default() };
+    let mut rig = Rig::new(3, behaviour, config(1, 1), &[0]);
+    rig.disk.script([Answer::GiveBack(Some(5 * MS))]);
+    (0..=TOKENS as u64).for_each(|n| rig.submit(0, write_zeroes(n)));
+    assert_eq!(rig.disk.in_flight(), TOKENS);
+    rig.disk.release(|i| i.n == 0);
+    rig.poll(0);
+    assert_eq!(rig.disk.in_flight(), TOKENS, "the last one has its token\n{}", rig.describe());
+    rig.now += 5 * MS;
+    rig.poll(0);
+    assert_eq!(rig.disk.in_flight(), TOKENS, "none is free for it now");
+    rig.disk.release(|i| i.n == 1);
+    rig.poll(0);
+    assert_eq!(rig.disk.issues().iter().filter(|i| i.sector == 0).count(), 2, "{}", rig.describe());
+    rig.disk.behave(|b| b.manual = false);
     rig.disk.release_all();
     rig.run_dry(100);
     rig.check_idle();

@@ -195,10 +195,6 @@ impl<L: RawMutex + Send + Sync> Elevator for Kyber<L> {
     fn insert(&self, cx: &ElvCx<'_>, rqs: &mut Vec<Rq>, at_head: bool, _freed: &mut Vec<Rq>) {
         self.catch_up(cx.now);
         if at_head {
-            // They come back from the driver: what they were given to go there is free for others.
-            for rq in rqs.iter() {
-                self.put_token(cx, rq.id());
-            }
             rqs.reverse();
         }
         let place_of = |rq: &Rq| {
@@ -256,6 +252,10 @@ impl<L: RawMutex + Send + Sync> Elevator for Kyber<L> {
     fn limit_depth(&self, op: Op, flags: OpFlags) -> Option<u32> {
         let sync = op == Op::Read || flags.intersects(OpFlags::SYNC.union(OpFlags::FUA).union(OpFlags::PREFLUSH));
         (!sync).then_some(self.async_depth)
+    }
+
+    fn requeued(&self, cx: &ElvCx<'_>, rq: &Rq) {
+        self.put_token(cx, rq.id());
     }
 
     fn debug(&self) -> Vec<DebugAttr> {

@@ -138,6 +138,10 @@ pub trait Elevator: Send + Sync {
     /// that the driver gave back instead come again through [`Elevator::insert`], at the head.
     fn completed(&self, cx: &ElvCx<'_>, rq: &Rq);
 
+    /// The driver has given back a request that this elevator gave out. It comes again through [`Elevator::insert`], at
+    /// the head, perhaps after a delay; until then what it went to the disk with may go to others.
+    fn requeued(&self, _cx: &ElvCx<'_>, _rq: &Rq) {}
+
     /// How many of an hctx's scheduler tags a new request of this kind may use; `None` = all.
     fn limit_depth(&self, op: Op, flags: OpFlags) -> Option<u32>;
 

@@ -81,6 +81,9 @@ impl Fixture {
     }
 
     fn put_in(&mut self, mut rqs: Vec<Rq>, at_head: bool) {
+        if at_head {
+            rqs.iter().for_each(|rq| self.e.requeued(&self.bed.cx(self.now), rq));
+        }
         let mut freed = Vec::new();
         self.e.insert(&self.bed.cx(self.now), &mut rqs, at_head, &mut freed);
         assert!(rqs.is_empty() && freed.is_empty());
