@@ -35,6 +35,7 @@ pub mod elevator;
 mod dispatch;
 mod flush;
 pub mod driver;
+pub mod readahead;
 
 // The way up.
 mod complete;

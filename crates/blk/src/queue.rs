@@ -615,6 +615,7 @@ fn check_fixed(old: &QueueConfig, new: &QueueConfig) -> Result<(), SettingError>
     let fixed = [
         ("nr_cpus", new.topology == old.topology),
         ("max_sectors_kb", new.max_sectors_kb == old.max_sectors_kb),
+        ("read_ahead_kb", new.read_ahead_kb == old.read_ahead_kb),
         ("bios_per_submitter", new.bios_per_submitter == old.bios_per_submitter),
     ];
     match fixed.iter().find(|(_, same)| !same) {

@@ -70,6 +70,8 @@ pub struct QueueConfig {
     pub io_timeout_ms: u32,
     /// Largest request in KiB; `None` = the driver's limit, at most 4 MiB.
     pub max_sectors_kb: Option<u32>,
+    /// `read_ahead_kb`: what a buffered file is read ahead by at most; `None` = as the system does by itself.
+    pub read_ahead_kb: Option<u32>,
     /// Bios each submitter may have in the block layer, pieces of split ones included.
     pub bios_per_submitter: u32,
 }
@@ -92,6 +94,7 @@ impl Default for QueueConfig {
             io_timeout_ms: BLK_DEFAULT_TIMEOUT_MS,
             rq_affinity: 1,
             max_sectors_kb: None,
+            read_ahead_kb: None,
             bios_per_submitter: 1024,
         }
     }
@@ -132,6 +135,11 @@ pub const SETTINGS: &[SettingInfo] = &[
     SettingInfo { name: "rq_affinity", range: "0..=2", help: "0 complete anywhere, 1 same cache, 2 submitting CPU" },
     SettingInfo { name: "iostats", range: "0..=1", help: "count I/O in the disk's statistics" },
     SettingInfo { name: "max_sectors_kb", range: "4..=max_hw_sectors_kb", help: "largest request, KiB" },
+    SettingInfo {
+        name: "read_ahead_kb",
+        range: "0..=1048576",
+        help: "most a file is read ahead by when it is buffered (direct=0), KiB (default: the system's own way)",
+    },
 ];
 
 /// A setting that was refused; the text is rule, value, remedy.
@@ -171,6 +179,7 @@ impl QueueConfig {
             "nomerges" => self.nomerges = number(key, value, 0, 2)? as u8,
             "iostats" => self.iostats = number(key, value, 0, 1)? == 1,
             "rq_affinity" => self.rq_affinity = number(key, value, 0, 2)? as u8,
+            "read_ahead_kb" => self.read_ahead_kb = Some(number(key, value, 0, 1 << 20)? as u32),
             "max_sectors_kb" => self.max_sectors_kb = Some(number(key, value, 4, 1 << 21)? as u32),
             _ => {
                 let names = || SETTINGS.iter().map(|s| s.name);

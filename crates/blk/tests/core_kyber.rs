@@ -6,8 +6,8 @@ use blk::bio::{Bio, DataRef, Op};
 use blk::cpumap::CpuTopology;
 use blk::id::Sector;
 use blk::settings::QueueConfig;
-use sim::disk::{Answer, Behaviour};
 use sim::disk::service::Service;
+use sim::disk::{Answer, Behaviour};
 use sim::rig::Rig;
 use sim::rng::Rng;
 

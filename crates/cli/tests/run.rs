@@ -199,3 +199,38 @@ fn an_argument_that_is_not_text_does_not_lose_the_results() {
     let output = dir.command(&["run", "--target", "null"]).arg(name).output().unwrap();
     Done::of(output, &["run"]).exits(0).prints(&["Inside the block layer"]);
 }
+
+/// KiB of a file in the page cache, as util-linux's fincore counts them.
+fn cached_kib(dir: &Dir, file: &str) -> u64 {
+    let done = dir.program("fincore", &["--bytes", "--noheadings", "--output", "RES", file]).exits(0);
+    done.out.trim().parse::<u64>().unwrap_or_else(|e| panic!("{e}: {}", done.out)) / 1024
+}
+
+#[test]
+fn a_buffered_file_is_read_ahead_as_far_as_asked() {
+    let dir = Dir::new("readahead");
+    // The first 64 KiB of 32 MiB, in order; the page cache is emptied of the file first (invalidate=1).
+    let job = "[a]\nfilename=disk\nfilesize=32m\nrw=read\nbs=4k\ndirect=0\nio_size=64k\nioengine=io_uring\n";
+    dir.file("job.fio", job);
+    let run = |kb: &str| {
+        dir.mqblk(&["run", "job.fio", "--set", &format!("read_ahead_kb={kb}")]).exits(0);
+        // What was asked for ahead may still be on its way when the run has its own data.
+        let began = std::time::Instant::now();
+        loop {
+            let cached = cached_kib(&dir, "disk");
+            if kb == "0" || cached >= 208 || began.elapsed().as_secs() > 30 {
+                return cached;
+            }
+            std::thread::yield_now();
+        }
+    };
+    run("0"); // Lays the file out.
+    assert_eq!(run("0"), 64, "what was read, and nothing else");
+    // Windows of 16 KiB (4 of them the first read), 64 and 128; the one after that is asked for by the read behind 80 KiB.
+    assert_eq!(run("512"), 16 + 64 + 128);
+    assert_eq!(run("0"), 64);
+    let job = job.replace("rw=read", "rw=randread\nrandseed=3");
+    dir.file("job.fio", &job);
+    dir.mqblk(&["run", "job.fio", "--set", "read_ahead_kb=512"]).exits(0);
+    assert_eq!(cached_kib(&dir, "disk"), 64, "random reads cause none");
+}

@@ -177,6 +177,8 @@ pub struct Needs {
     pub min_bytes: u64,
     /// With `write`: also a block device that is mounted or part of another one (`allow_mounted_write=1`).
     pub in_use: bool,
+    /// How far a buffered file is read ahead at most, KiB (`read_ahead_kb`); `None` = as the system does by itself.
+    pub read_ahead_kb: Option<u32>,
 }
 
 /// A driver ready to be started, and what the user should know of it.
@@ -237,19 +239,19 @@ impl TargetSpec {
             TargetSpec::Ram(o) => plain(Arc::new(Ram::new(*o, regions)?)),
             TargetSpec::Model(o) => plain(Arc::new(Model::new(*o, regions)?)),
             TargetSpec::File(path) => {
-                let Needs { write, direct, min_bytes, in_use } = *needs;
-                let (file, warnings) = File::open(path, &FileOptions { write, direct, min_bytes, in_use }, regions)
-                    .map_err(|e| {
-                        let name = path.to_string_lossy();
-                        let hint = nearest(&name, KINDS.into_iter())
-                            .map_or_else(String::new, |near| format!(" (did you mean '{near}'?)"));
-                        match e.kind() {
-                            ErrorKind::NotFound if !name.contains(['/', '.']) => {
-                                e.within(&format!("there is no target '{name}'{hint} and no such file"))
-                            }
-                            _ => e,
+                let Needs { write, direct, min_bytes, in_use, read_ahead_kb } = *needs;
+                let options = FileOptions { write, direct, min_bytes, in_use, read_ahead_kb };
+                let (file, warnings) = File::open(path, &options, regions).map_err(|e| {
+                    let name = path.to_string_lossy();
+                    let hint = nearest(&name, KINDS.into_iter())
+                        .map_or_else(String::new, |near| format!(" (did you mean '{near}'?)"));
+                    match e.kind() {
+                        ErrorKind::NotFound if !name.contains(['/', '.']) => {
+                            e.within(&format!("there is no target '{name}'{hint} and no such file"))
                         }
-                    })?;
+                        _ => e,
+                    }
+                })?;
                 OpenTarget { driver: Arc::new(file), warnings }
             }
         })
@@ -315,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_target_that_is_too_small_or_missing_is_said_so() {
-        let needs = Needs { write: true, direct: true, min_bytes: 1 << 40, in_use: false };
+        let needs = Needs { write: true, direct: true, min_bytes: 1 << 40, in_use: false, read_ahead_kb: None };
         let open = |text: &str| TargetSpec::parse(text).unwrap().open(&needs, Arc::new(Regions::new())).err().unwrap();
         assert!(open("null:size=1g").to_string().contains("has 1073741824 bytes, the job needs 1099511627776"));
         assert!(open("nula").to_string().contains("did you mean 'null'"));

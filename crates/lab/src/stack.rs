@@ -65,6 +65,7 @@ fn value(queue: &Queue, c: &QueueConfig, name: &str) -> Option<String> {
         "iostats" => u8::from(c.iostats).to_string(),
         "io_timeout" => c.io_timeout_ms.to_string(),
         "rq_affinity" => c.rq_affinity.to_string(),
+        "read_ahead_kb" => c.read_ahead_kb.map_or_else(|| "system".to_owned(), |kb| kb.to_string()),
         "max_sectors_kb" => (queue.limits().max_sectors / 2).to_string(),
         _ => return None,
     })
@@ -184,7 +185,7 @@ mod tests {
     fn disk(settings: &[(&str, &str)]) -> (Disk, Vec<(String, String)>) {
         let settings: Vec<(String, String)> =
             settings.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false };
+        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
         let open = TargetSpec::parse("null").unwrap().open(&needs, Arc::new(host::mem::Regions::new())).unwrap();
         (Disk::new(open.driver, host::run::configure(&settings).unwrap()).unwrap(), settings)
     }

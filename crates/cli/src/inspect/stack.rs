@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Opens the target for reading and describes the stack on it.
 pub fn describe(target: &str, settings: &[(String, String)]) -> Result<StackFacts> {
     let config = configure(settings)?;
-    let needs = Needs { write: false, direct: false, min_bytes: 0, in_use: false };
+    let needs = Needs { write: false, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
     let open = TargetSpec::parse(target)?.open(&needs, Arc::new(Regions::new()))?;
     let disk = Disk::new(open.driver, config)?;
     Ok(StackFacts::of(target, &disk.queue, settings))

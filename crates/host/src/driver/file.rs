@@ -51,11 +51,14 @@ pub struct FileOptions {
     pub min_bytes: u64,
     /// With `write`: also a block device that is mounted or part of another one, whose content may then be destroyed.
     pub in_use: bool,
+    /// Buffered: how far ahead of sequential readers the page cache is filled at most, KiB, by what this driver sees of
+    /// them; 0 = not at all, `None` = as the system does by itself. Without effect on direct I/O.
+    pub read_ahead_kb: Option<u32>,
 }
 
 impl Default for FileOptions {
     fn default() -> Self {
-        FileOptions { write: true, direct: true, min_bytes: 0, in_use: false }
+        FileOptions { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None }
     }
 }
 

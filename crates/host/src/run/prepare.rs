@@ -106,7 +106,7 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
     };
     let mut numbered: Vec<(u32, Worker)> = Vec::new();
     for target in targets {
-        let needs = needs(jobs, &target);
+        let needs = Needs { read_ahead_kb: config.read_ahead_kb, ..needs(jobs, &target) };
         make_file(jobs, &target, &needs, plan.laying_out)?;
         guard_file(jobs, &target, &needs)?;
         prepared.warnings.extend(holes(jobs, &target)?);
@@ -181,6 +181,7 @@ fn needs(jobs: &[Job], target: &Target) -> Needs {
         direct: used().any(|j| j.direct),
         min_bytes: target.users.iter().filter_map(|u| reach(&jobs[u.job], u.instance)).max().unwrap_or(0),
         in_use: used().all(|j| j.allow_mounted_write),
+        read_ahead_kb: None,
     }
 }
 

@@ -58,6 +58,8 @@ impl fmt::Display for FileWarning {
 pub(super) struct Opened {
     fd: OwnedFd,
     pub(super) direct: bool,
+    /// 0 = none by this driver.
+    pub(super) read_ahead_kb: u32,
     pub(super) limits: Limits,
     pub(super) capacity: Sector,
 }
@@ -105,13 +107,25 @@ impl Opened {
             return Err(too_small(path, size_bytes, options.min_bytes.max(block), is_device));
         }
         limits.check().map_err(|e| Error::new(ErrorKind::Io, format!("'{}': {e}", path.display())))?;
-        let opened = Opened { fd: file.into(), direct, limits, capacity: Sector(usable >> SECTOR_SHIFT) };
+        let read_ahead_kb = options.read_ahead_kb.filter(|_| !direct);
+        if read_ahead_kb.is_some() {
+            no_read_ahead_by_the_system(&file);
+        }
+        let read_ahead_kb = read_ahead_kb.unwrap_or(0);
+        let opened =
+            Opened { fd: file.into(), direct, read_ahead_kb, limits, capacity: Sector(usable >> SECTOR_SHIFT) };
         Ok((opened, warnings))
     }
 
     pub(super) fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
+}
+
+/// The kernel would guess from all clients' reads together; who refuses this advice reads ahead twice at worst.
+fn no_read_ahead_by_the_system(file: &fs::File) {
+    // SAFETY: no memory is involved.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
 }
 
 /// Refuses what is neither a regular file nor a block device; tells which of the two.

@@ -20,12 +20,13 @@
 
 use super::open::Opened;
 use super::owner::Owner;
-use super::slot::{Memory, Outcome, Slot, Step, ZERO_CHUNK};
+use super::slot::{self, Memory, Outcome, Slot, Step, ZERO_CHUNK};
 use crate::mem::{MAX_REGIONS, Region, Regions};
 use crate::readable::poll_fds;
 use blk::bio::{Op, OpFlags};
 use blk::driver::{Completions, InFlight, RqBatch, RqRef};
 use blk::id::SECTOR_SHIFT;
+use blk::readahead::ReadAhead;
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::Duration;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -38,8 +39,10 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Marks the entry of [`Ring::wake`]; every other entry carries a tag.
+/// Marks the entry of [`Ring::wake`].
 const WAKE: u64 = u64::MAX;
+/// Marks advice to read ahead, whose failure is nobody's concern. Every other entry carries a tag.
+const READ_AHEAD: u64 = u64::MAX - 1;
 /// Most entries of the submission ring. It is walked round and round, so a large one costs cache; a larger batch is
 /// submitted in pieces.
 const MAX_SQ_ENTRIES: u32 = 64;
@@ -84,6 +87,7 @@ struct State {
     lazy_below: usize,
     /// By region number.
     registered: Box<[Registered]>,
+    read_ahead: ReadAhead,
 }
 
 /// Whether a region is a registered buffer of the ring (under its own number).
@@ -128,6 +132,7 @@ impl Ring {
             in_flight: 0,
             lazy_below: 0,
             registered: vec![initially; MAX_REGIONS].into(),
+            read_ahead: ReadAhead::new(file.read_ahead_kb, file.capacity),
         };
         for (number, region) in regions.iter() {
             state.register(&ring, number, region);
@@ -192,6 +197,7 @@ impl Ring {
                 Ok(()) => {
                     state.in_flight += 1;
                     state.push(&mut sq, index, self.zeroes.base());
+                    state.push_read_ahead(&mut sq, index);
                 }
                 Err((tag, status)) => state.failed.push_back((tag, status)),
             }
@@ -257,7 +263,7 @@ impl Ring {
             found = true;
             if cqe.user_data() == WAKE {
                 woke = true;
-            } else {
+            } else if cqe.user_data() != READ_AHEAD {
                 state.complete(&mut sq, &cqe, done, self.zeroes.base());
             }
         }
@@ -395,7 +401,7 @@ impl Drop for Ring {
             {
                 break;
             }
-            with_kernel -= self.ring.completion().filter(|cqe| cqe.user_data() != WAKE).count();
+            with_kernel -= self.ring.completion().filter(|cqe| cqe.user_data() < READ_AHEAD).count();
         }
         self.retire();
     }
@@ -522,6 +528,18 @@ impl State {
         // SAFETY: all that the entry points to outlives the request (module's text).
         if unsafe { sq.push(&entry) }.is_err() {
             self.again.push_back(index);
+        }
+    }
+
+    /// After a read: advice to fetch what its stream will want next. Without room for it in the ring there is none.
+    #[inline]
+    fn push_read_ahead(&mut self, sq: &mut squeue::SubmissionQueue<'_>, index: usize) {
+        if let Some((sector, nr_sectors)) = self.slots[index].read_range()
+            && let Some(range) = self.read_ahead.read(sector, nr_sectors)
+        {
+            let entry = slot::read_ahead_entry(range).user_data(READ_AHEAD);
+            // SAFETY: the entry points to nothing.
+            let _ = unsafe { sq.push(&entry) };
         }
     }
 

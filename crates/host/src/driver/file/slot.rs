@@ -3,6 +3,8 @@
 //! answer means. No system call here: this is the part that decides about short transfers, retries and fallbacks.
 
 use blk::driver::InFlight;
+use blk::id::{SECTOR_SHIFT, Sector};
+use blk::readahead::Range;
 use blk::status::BlkStatus;
 use io_uring::{opcode, squeue, types};
 use libc::iovec;
@@ -13,6 +15,16 @@ const FILE: types::Fixed = types::Fixed(0);
 const MAX_RETRIES: u8 = 8;
 /// Most bytes of one write of zeroes where the range cannot be zeroed otherwise.
 pub(super) const ZERO_CHUNK: usize = 1 << 20;
+
+/// Has the kernel read a range of a buffered file into its page cache, and say nothing when it is done (Linux 5.17;
+/// before, the entry is refused and nothing is read ahead).
+pub(super) fn read_ahead_entry(range: Range) -> squeue::Entry {
+    let len = i64::from(range.nr_sectors) << SECTOR_SHIFT;
+    opcode::Fadvise::new(FILE, len, libc::POSIX_FADV_WILLNEED)
+        .offset(range.sector.0 << SECTOR_SHIFT)
+        .build()
+        .flags(squeue::Flags::SKIP_SUCCESS)
+}
 
 /// What a request does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +84,12 @@ impl Slot {
     /// Sets out on a new request.
     pub(super) fn begin(&mut self, rq: InFlight, step: Step, offset: u64, len: u64, memory: Memory) {
         *self = Slot { rq: Some(rq), step, offset, left: len, memory, retries: 0 };
+    }
+
+    /// First sector and number of sectors of a read that has just begun.
+    #[inline]
+    pub(super) fn read_range(&self) -> Option<(Sector, u32)> {
+        (self.step == Step::Read).then_some((Sector(self.offset >> SECTOR_SHIFT), (self.left >> SECTOR_SHIFT) as u32))
     }
 
     /// The submission entry for what is left. `zeroes` is a buffer of [`ZERO_CHUNK`] zero bytes.
