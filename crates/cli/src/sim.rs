@@ -30,7 +30,7 @@ pub fn main(args: &SimArgs) -> Outcome {
 fn show(seed: u64) -> Outcome {
     let (result, lines) = swarm::replay(seed);
     let mut out = String::from(
-        "  microseconds event (Q submitted, D issued, C completed, E ended, B busy, R given back, T late, X settings)\n",
+        "  microseconds event (Q submitted, D issued, C completed, E ended, B busy, R given back, T late, F fault, H CPU, X settings, S phase)\n",
     );
     lines.iter().for_each(|line| {
         out += line;
@@ -103,12 +103,17 @@ fn count(first: u64, end: u64, eta: Eta) -> Outcome {
 
 fn summary(r: &Report, cases: u64) -> String {
     format!(
-        "{cases} case{}: {} bios in {} requests, {} ended with an error, {:.3} s of virtual time, {} events, trace {:016x}\n",
+        "{cases} case{}: {} bios in {} requests, {} ended with an error\n\
+         safety phase: {:.3} s of virtual time under faults; {} bios had not ended\n\
+         liveness phase: all ended without further faults in {:.3} s of virtual time\n\
+         {} events, trace {:016x}\n",
         if cases == 1 { "" } else { "s" },
         r.bios,
         r.requests,
         r.errors,
-        r.virtual_ns as f64 / 1e9,
+        r.safety_ns as f64 / 1e9,
+        r.outstanding,
+        r.liveness_ns as f64 / 1e9,
         r.events,
         r.hash
     )

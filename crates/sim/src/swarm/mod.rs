@@ -8,7 +8,7 @@
 mod case;
 mod stack;
 
-use crate::disk::Plant;
+use crate::fault::Plant;
 use crate::trace::Trace;
 use case::Case;
 use std::any::Any;
@@ -29,8 +29,12 @@ pub struct Report {
     pub requests: u64,
     /// Bios that ended with an error, as they may with faults.
     pub errors: u64,
-    /// Nanoseconds of virtual time.
-    pub virtual_ns: u64,
+    /// Nanoseconds of virtual time in the safety phase.
+    pub safety_ns: u64,
+    /// Bios that had not ended when it did.
+    pub outstanding: u64,
+    /// Nanoseconds of virtual time in the liveness phase: until everything had ended.
+    pub liveness_ns: u64,
     /// Events of the trace.
     pub events: u64,
     /// What stands for the whole trace.
@@ -44,7 +48,9 @@ impl Report {
         self.bios += other.bios;
         self.requests += other.requests;
         self.errors += other.errors;
-        self.virtual_ns += other.virtual_ns;
+        self.safety_ns += other.safety_ns;
+        self.outstanding += other.outstanding;
+        self.liveness_ns += other.liveness_ns;
         self.events += other.events;
         // The same whatever order cases ran in.
         self.hash = self.hash.wrapping_add(other.hash);

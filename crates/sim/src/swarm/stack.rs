@@ -87,6 +87,8 @@ pub(super) fn draw_behaviour(rng: &mut Rng, faults: bool) -> Behaviour {
         complete_error: if faults { 60 } else { 0 },
         give_back: if faults { 100 } else { 0 },
         lost: if faults { rng.pick(&[0, 20, 200]) } else { 0 },
+        duplicate: 0,
+        path_loss: 0,
         at_once: rng.pick(&[0, 0, 300, 1000]),
         device_cap: rng.pick(&[usize::MAX, usize::MAX, 1, 3]),
         service: draw_service(rng),
@@ -94,6 +96,12 @@ pub(super) fn draw_behaviour(rng: &mut Rng, faults: bool) -> Behaviour {
         record: true,
         plant: None,
     }
+}
+
+/// Faults that were added later. They come from a stream of their own, so that what a kept seed drew before stays.
+pub(super) fn add_faults(rng: &mut Rng, b: &mut Behaviour, faults: bool) {
+    b.duplicate = rng.pick(&[0, 0, 0, 20, 200]);
+    b.path_loss = if faults { rng.pick(&[0, 0, 1, 10]) } else { 0 };
 }
 
 fn draw_service(rng: &mut Rng) -> Service {
