@@ -106,6 +106,7 @@ fn summary(r: &Report, cases: u64) -> String {
         "{cases} case{}: {} bios in {} requests, {} ended with an error\n\
          safety phase: {:.3} s of virtual time under faults; {} bios had not ended\n\
          liveness phase: all ended without further faults in {:.3} s of virtual time\n\
+         {} requests through elevators under pressure: nobody starved, shares as the weights\n\
          {} events, trace {:016x}\n",
         if cases == 1 { "" } else { "s" },
         r.bios,
@@ -114,6 +115,7 @@ fn summary(r: &Report, cases: u64) -> String {
         r.safety_ns as f64 / 1e9,
         r.outstanding,
         r.liveness_ns as f64 / 1e9,
+        r.pressed,
         r.events,
         r.hash
     )

@@ -23,6 +23,7 @@ pub mod disk;
 pub mod rig;
 pub mod contents;
 pub mod trace;
+pub mod pressure;
 pub mod swarm;
 
 /// The lock the block layer is run with. One thread runs a simulation, so it is never contended there.

@@ -303,6 +303,15 @@ impl SimDisk {
         i.events.iter().filter_map(|e| if let Event::Issue(i) = e { Some(i.clone()) } else { None }).collect()
     }
 
+    /// Accepted requests from number `n` on.
+    pub fn issues_from(&self, n: usize) -> Vec<Issue> {
+        let i = self.inner();
+        let issue = |e: &Event| if let Event::Issue(i) = e { Some(i.clone()) } else { None };
+        let mut last: Vec<Issue> = i.events.iter().rev().filter_map(issue).take_while(|i| i.n >= n).collect();
+        last.reverse();
+        last
+    }
+
     /// Answers of all calls of `queue_rqs` so far.
     pub fn calls(&self) -> Vec<QueueRqStatus> {
         self.inner().calls.clone()

@@ -462,6 +462,7 @@ impl Case {
             safety_ns: switched - crate::rig::START_NS,
             outstanding,
             liveness_ns: self.rig.now - switched,
+            pressed: 0,
             events: self.trace.events(),
             hash: self.trace.hash(),
         }
