@@ -89,7 +89,7 @@ impl Driver for SimDisk {
             0 | 1 => TimeoutAnswer::ResetTimer,
             2 => {
                 // The completion is found after all, by a poll to come.
-                list[at].lost = false;
+                (list[at].lost, list[at].found) = (false, true);
                 list[at].due = now.as_ns() + 1;
                 TimeoutAnswer::Done
             }
@@ -178,6 +178,7 @@ impl Inner {
             released: false,
             status,
             lost,
+            found: false,
             back,
             completed_before: self.completed,
         };

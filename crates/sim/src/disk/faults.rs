@@ -66,7 +66,7 @@ impl Inner {
         self.trace.event(now, 'F', format_args!("path down until {} us", self.faults.path_down_until / 1000));
         let Inner { pending, rng, .. } = self;
         for p in pending.iter_mut().flatten().filter(|p| p.back.is_none() && !p.lost) {
-            if rng.below(2) == 0 {
+            if !p.found && rng.below(2) == 0 {
                 (p.lost, p.due) = (true, u64::MAX);
             } else {
                 (p.status, p.due) = (BlkStatus::Transport, now + 1);

@@ -160,6 +160,8 @@ struct Pending {
     status: BlkStatus,
     /// Forgotten until somebody asks.
     lost: bool,
+    /// Somebody asked and was told that it will end: it may not be forgotten again.
+    found: bool,
     back: Option<Option<Duration>>,
     completed_before: u64,
 }
