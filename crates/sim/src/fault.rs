@@ -41,7 +41,7 @@
 //! | no bio is lost | all end in the liveness phase | [`Plant::LostCompletion`], [`Plant::LostWakeUp`] |
 //! | no bio ends twice | [`swarm`](crate::swarm), per bio | [`Plant::EndedTwice`] |
 //! | a tag has one owner | the disk, at each request it is given | [`Plant::SameTagTwice`] |
-//! | no tag is left in use | a freeze at the end drains | [`Plant::TagLeak`] |
+//! | no tag is left in use | the queue is drained and looked at when all have ended | [`Plant::TagLeak`] |
 //! | data is right | [`contents`](crate::contents) | [`Plant::LostWrite`], [`Plant::Misplaced`], [`Plant::Corrupt`], [`Plant::DuplicateBelieved`] |
 //! | nothing is written after it failed | [`contents`](crate::contents): what a read saw stays | [`Plant::LateWrite`] |
 //! | flush and FUA are durable, in order | a power cut at random moments and at the end | [`Plant::LyingFlush`], [`Plant::LyingFua`], [`Plant::ReorderedFlush`] |
@@ -108,7 +108,7 @@ impl Plant {
             Plant::LostWakeUp => "bios are stuck",
             Plant::EndedTwice => "ended twice",
             Plant::SameTagTwice => "given to the driver twice",
-            Plant::TagLeak => "not drain",
+            Plant::TagLeak => "in use by nobody",
             Plant::LostWrite | Plant::Misplaced | Plant::Corrupt | Plant::DuplicateBelieved | Plant::LateWrite => {
                 "not one of"
             }

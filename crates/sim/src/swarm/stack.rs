@@ -120,3 +120,35 @@ fn draw_service(rng: &mut Rng) -> Service {
         _ => Service::Any { max_ns: rng.pick(&[1, 1000, 1_000_000]) },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A fault that is nearly always on hides what only shows without it; one that is nearly always off finds nothing.
+    #[test]
+    fn each_fault_is_off_in_most_cases_and_on_in_many() {
+        const SEEDS: u64 = 4000;
+        let mut on = [0u64; 10];
+        for seed in 0..SEEDS {
+            let mut rng = Rng::new(seed);
+            let faults = rng.below(4) == 0;
+            let mut b = draw_behaviour(&mut rng, faults);
+            add_faults(&mut rng, &mut b, faults);
+            let faults = [
+                b.resource > 0,
+                b.dev_resource > 0,
+                b.issue_error > 0,
+                b.complete_error > 0,
+                b.give_back > 0,
+                b.lost > 0,
+                b.duplicate > 0,
+                b.path_loss > 0,
+                b.at_once > 0,
+                b.device_cap < usize::MAX,
+            ];
+            on.iter_mut().zip(faults).for_each(|(n, f)| *n += u64::from(f));
+        }
+        assert!(on.iter().all(|n| (SEEDS / 20..=SEEDS * 11 / 20).contains(n)), "of {SEEDS}: {on:?}");
+    }
+}
