@@ -8,7 +8,7 @@ use crate::bio::{BioId, BioSlot, Op};
 use crate::driver::{Ended, POLL_BATCH};
 use crate::flush;
 use crate::hctx::state;
-use crate::id::{HctxId, SubmitterId};
+use crate::id::{HctxId, SubmitterId, Tag};
 use crate::lock::Lock;
 use crate::request::{NO_TAG, Request, RequestId, Rq, RqState, rqf};
 use crate::status::BlkStatus;
@@ -28,6 +28,7 @@ impl<L: Lock> Env<L> {
 
     #[inline]
     pub(crate) fn poll_hctx(&self, local: &mut Local, hctx: usize, now: Instant) {
+        local.completions.place.hctx = HctxId::new(hctx as u32);
         loop {
             self.q.driver.poll(HctxId::new(hctx as u32), &mut local.completions, now);
             if self.take_polled(local, hctx, now) < POLL_BATCH {
@@ -120,12 +121,21 @@ impl<L: Lock> Env<L> {
     fn take_back(&self, local: &mut Local, hctx: usize, (tag, status): Ended, now: Instant) -> Option<RequestId> {
         let id = self.rq_of_driver_tag(hctx, tag.index());
         let rq = self.st.slab.get(id);
-        assert!(rq.state.get() == RqState::InFlight as u8, "tag {tag} of hctx {hctx} completed twice");
+        if rq.state.get() != RqState::InFlight as u8 {
+            self.not_in_flight(hctx, tag, "completed");
+        }
         rq.state.set(RqState::Idle as u8);
         if rq.cpu.get() != self.cpu.index() as u16 && self.steer(rq, hctx, id, status) {
             return None;
         }
         self.finish_rq(local, hctx, id, rq, status, now).then_some(id)
+    }
+
+    /// Names what a driver did that the types do not forbid to `unsafe` code.
+    #[cold]
+    pub(crate) fn not_in_flight(&self, hctx: usize, tag: Tag, what: &str) -> ! {
+        let name = self.q.driver.name();
+        panic!("driver '{name}', hctx {hctx}, tag {tag}: {what}, but no request of that tag is in flight")
     }
 
     #[inline]

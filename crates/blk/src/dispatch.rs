@@ -5,7 +5,7 @@
 //! next freed tag (SCHED_RESTART), the driver's completion (DEV_RESOURCE) or a delayed run (RESOURCE). Several threads
 //! may run one hctx at once; only the lists are locked. Sources: block/blk-mq-sched.c, `blk_mq_dispatch_rq_list`.
 
-use crate::driver::RqBatch;
+use crate::driver::{Place, RqBatch};
 use crate::elevator::HctxRunner;
 use crate::hctx::{Hctx, state};
 use crate::id::HctxId;
@@ -54,14 +54,18 @@ impl<L: Lock> Env<L> {
         self.trace_ids(local, EventKind::Issue, ids, now);
         let (slab, bios) = (&self.st.slab, &self.q.bios);
         let ended = &mut local.scratch.ended_inline;
-        let mut batch = RqBatch { hctx: self.st.hctxs[hctx].id, ids, slab, bios, accepted: 0, ended };
-        let status = self.q.driver.queue_rqs(&mut batch, now);
+        let place = Place { disk: self.q.serial, hctx: self.st.hctxs[hctx].id };
+        let driver = self.q.driver.as_ref();
+        let mut batch = RqBatch { driver, place, ids, slab, bios, accepted: 0, ended };
+        let status = driver.queue_rqs(&mut batch, now);
         let accepted = batch.accepted;
         let counters = self.hctx_counters(hctx);
         counters.dispatched.add(accepted as u64);
         counters.batches.add(1);
         let all = accepted == ids.len();
-        assert!(all || status != QueueRqStatus::Queued, "driver '{}' left requests behind", self.q.driver.name());
+        if all != (status == QueueRqStatus::Queued) {
+            self.answered_wrongly(hctx, ids, accepted, status);
+        }
         if !all {
             self.trace_refused(local, &ids[accepted..], status, now);
         }
@@ -69,6 +73,16 @@ impl<L: Lock> Env<L> {
             self.complete_ended(local, hctx, now);
         }
         (accepted, status)
+    }
+
+    #[cold]
+    fn answered_wrongly(&self, hctx: usize, ids: &[RequestId], accepted: usize, status: QueueRqStatus) -> ! {
+        let (name, n) = (self.q.driver.name(), ids.len());
+        let Some(id) = ids.get(accepted) else {
+            panic!("driver '{name}', hctx {hctx}: took all {n} requests and answered {status:?}; only Queued is true");
+        };
+        let tag = self.st.slab.get(*id).driver_tag.get();
+        panic!("driver '{name}', hctx {hctx}, tag {tag}: left behind as number {accepted} of {n}, and answered Queued")
     }
 
     /// Goes on after the driver refused the request at `from` with `status`: one that failed is ended, and the rest is

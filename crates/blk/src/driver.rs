@@ -22,23 +22,66 @@ use crate::time::{Duration, Instant};
 ///
 /// It is neither `Clone` nor `Copy`, so a driver cannot complete a request twice. Dropping it loses the request: a
 /// panic in builds with debug assertions (tests, simulation). In release nobody notices but the driver itself, when it is
-/// asked about it after `io_timeout`.
+/// asked about it after `io_timeout`. It remembers whose it is: completing it at another disk or hardware queue is a
+/// panic that names the driver, not the end of somebody else's request.
+///
+/// A request that was completed is gone:
+///
+/// ```compile_fail,E0382
+/// # use blk::{driver::{Completions, InFlight}, status::BlkStatus};
+/// fn twice(rq: InFlight, done: &mut Completions) {
+///     done.push(rq, BlkStatus::Ok);
+///     done.push(rq, BlkStatus::Ok);
+/// }
+/// ```
+///
+/// It cannot be kept for later as a copy:
+///
+/// ```compile_fail,E0599
+/// # use blk::{driver::{Completions, InFlight}, status::BlkStatus};
+/// fn copied(rq: InFlight, done: &mut Completions) {
+///     done.push(rq.clone(), BlkStatus::Ok);
+///     done.push(rq, BlkStatus::Ok);
+/// }
+/// ```
+///
+/// Nor can one be made of a tag that was never given, in range or not:
+///
+/// ```compile_fail,E0451
+/// # use blk::{driver::InFlight, id::Tag};
+/// let forged = InFlight { tag: Tag::new(7), place: Default::default() };
+/// ```
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "an accepted request must be completed"]
-pub struct InFlight(Tag);
+pub struct InFlight {
+    tag: Tag,
+    place: Place,
+}
+
+/// Where a tag means a request: a disk and one of its hardware queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// [`RequestQueue::serial`](crate::queue::RequestQueue).
+    pub(crate) disk: u16,
+    pub(crate) hctx: HctxId,
+}
 
 impl InFlight {
     /// The tag: unique within the hctx until the request is completed; an index for the driver's own tables.
     #[inline]
     pub fn tag(&self) -> Tag {
-        self.0
+        self.tag
     }
 }
 
 #[cfg(debug_assertions)]
 impl Drop for InFlight {
     fn drop(&mut self) {
-        assert!(std::thread::panicking(), "driver dropped request with tag {} without completing it", self.0);
+        let (tag, hctx) = (self.tag, self.place.hctx);
+        assert!(
+            std::thread::panicking(),
+            "a driver dropped the request with tag {tag} of hctx {hctx} without completing it"
+        );
     }
 }
 
@@ -96,7 +139,9 @@ impl<'a> RqRef<'a> {
 
 /// Requests of one hctx on their way to the driver, oldest first.
 pub struct RqBatch<'a> {
-    pub(crate) hctx: HctxId,
+    /// Who gets it: named when it breaks a rule.
+    pub(crate) driver: &'a dyn Driver,
+    pub(crate) place: Place,
     pub(crate) ids: &'a [RequestId],
     pub(crate) slab: &'a RequestSlab,
     pub(crate) bios: &'a BioPools,
@@ -111,7 +156,7 @@ impl<'a> RqBatch<'a> {
     /// The hardware queue they belong to.
     #[inline]
     pub fn hctx(&self) -> HctxId {
-        self.hctx
+        self.place.hctx
     }
 
     /// Requests not yet accepted.
@@ -130,12 +175,18 @@ impl<'a> RqBatch<'a> {
     /// Takes over the front request. Panics when none remains.
     #[inline]
     pub fn accept(&mut self) -> InFlight {
-        let id = self.ids[self.accepted];
+        let Some(id) = self.ids.get(self.accepted) else { self.has_no_more() };
         self.accepted += 1;
-        let rq = self.slab.get(id);
+        let rq = self.slab.get(*id);
         assert!(rq.state.get() == RqState::Idle as u8, "request {} issued twice", id.index());
         rq.state.set(RqState::InFlight as u8);
-        InFlight(Tag::new(u32::from(rq.driver_tag.get())))
+        InFlight { tag: Tag::new(u32::from(rq.driver_tag.get())), place: self.place }
+    }
+
+    #[cold]
+    fn has_no_more(&self) -> ! {
+        let (name, hctx, n) = (self.driver.name(), self.place.hctx, self.ids.len());
+        panic!("driver '{name}', hctx {hctx}: took one request more than the {n} of its batch")
     }
 
     /// Ends the front request here and now: it took the device no time. The core completes it under the clock reading of
@@ -143,7 +194,7 @@ impl<'a> RqBatch<'a> {
     #[inline]
     pub fn end(&mut self, status: BlkStatus) {
         let rq = self.accept();
-        self.ended.push((rq.0, status));
+        self.ended.push((rq.tag, status));
         core::mem::forget(rq);
     }
 }
@@ -151,6 +202,10 @@ impl<'a> RqBatch<'a> {
 /// What a driver's [`poll`](Driver::poll) found finished; a list of bounded length that is emptied by the core.
 #[derive(Debug)]
 pub struct Completions {
+    /// Whose they are; named when it breaks a rule.
+    driver: &'static str,
+    /// What the driver is asked about.
+    pub(crate) place: Place,
     pub(crate) items: Vec<Ended>,
     pub(crate) requeues: Vec<(Tag, Option<Duration>)>,
 }
@@ -159,8 +214,9 @@ pub struct Completions {
 pub const POLL_BATCH: usize = 64;
 
 impl Completions {
-    pub(crate) fn new() -> Completions {
-        Completions { items: Vec::with_capacity(POLL_BATCH), requeues: Vec::new() }
+    pub(crate) fn new(driver: &'static str, disk: u16) -> Completions {
+        let place = Place { disk, hctx: HctxId::new(0) };
+        Completions { driver, place, items: Vec::with_capacity(POLL_BATCH), requeues: Vec::new() }
     }
 
     /// How many more fit.
@@ -169,18 +225,42 @@ impl Completions {
         POLL_BATCH - self.items.len()
     }
 
-    /// Ends a request. Panics when there is no room: look at [`Completions::room`] first.
+    /// Ends a request. Panics when there is no room (look at [`Completions::room`] first), and when it is not a request
+    /// of the hardware queue that was polled.
     #[inline]
     pub fn push(&mut self, rq: InFlight, status: BlkStatus) {
-        assert!(self.room() > 0, "driver polled out more completions than there was room for");
-        self.items.push((rq.0, status));
+        if rq.place != self.place || self.room() == 0 {
+            self.refuse(&rq);
+        }
+        self.items.push((rq.tag, status));
         core::mem::forget(rq);
     }
 
+    /// Names the rule that a driver broke.
+    #[cold]
+    fn refuse(&self, rq: &InFlight) -> ! {
+        let (name, Place { disk, hctx }, tag) = (self.driver, self.place, rq.tag);
+        if rq.place == self.place {
+            panic!(
+                "driver '{name}', hctx {hctx}, tag {tag}: completed without room for it; room() tells how much there is"
+            );
+        } else if rq.place.disk == disk {
+            panic!(
+                "driver '{name}', hctx {hctx}, tag {tag}: completed here, but it was given to hctx {}",
+                rq.place.hctx
+            );
+        }
+        panic!("driver '{name}', hctx {hctx}, tag {tag}: completed here, but it was given to another disk")
+    }
+
     /// Gives a request back unfinished, to be issued again before what is queued behind it: at once, or when `delay` has
-    /// passed. Its tag may be another's from now on. Takes no room, but each requeue costs as much as an insertion.
+    /// passed. Its tag may be another's from now on. Takes no room, but each requeue costs as much as an insertion. Panics
+    /// when it is not a request of the hardware queue that was polled.
     pub fn requeue(&mut self, rq: InFlight, delay: Option<Duration>) {
-        self.requeues.push((rq.0, delay));
+        if rq.place != self.place {
+            self.refuse(&rq);
+        }
+        self.requeues.push((rq.tag, delay));
         core::mem::forget(rq);
     }
 }
@@ -222,7 +302,8 @@ pub trait Driver: Send + Sync {
 
     /// Starts requests of one hctx, in order, until the batch is empty or the driver can take no more; then makes the
     /// device see them (the kernel's `commit_rqs` is part of this call). The answer is about the first request not
-    /// accepted; [`QueueRqStatus::Queued`] when there is none.
+    /// accepted; [`QueueRqStatus::Queued`] when there is none, and only then: anything else is a panic that names the
+    /// driver.
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus;
 
     /// A request is late. The driver may end it now, through `done`, which has room for it; or give it more time, as the

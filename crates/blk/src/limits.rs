@@ -97,6 +97,21 @@ impl Limits {
         if self.chunk_sectors != 0 && !self.chunk_sectors.is_power_of_two() {
             return Err(format!("chunk_sectors={}: must be 0 or a power of two", self.chunk_sectors));
         }
+        let block = lbs >> SECTOR_SHIFT;
+        // Pieces are whole blocks: a limit below one could not be kept.
+        for (name, v) in [
+            ("chunk_sectors", self.chunk_sectors),
+            ("max_discard_sectors", self.max_discard_sectors),
+            ("max_write_zeroes_sectors", self.max_write_zeroes_sectors),
+        ] {
+            if v != 0 && v < block {
+                return Err(format!("{name}={v}: must be 0 or at least {block} (logical_block_size={lbs})"));
+            }
+        }
+        if self.discard_granularity > lbs && !self.discard_granularity.is_multiple_of(lbs) {
+            let v = self.discard_granularity;
+            return Err(format!("discard_granularity={v}: must be a multiple of logical_block_size={lbs}, or less"));
+        }
         if self.max_segments == 0 {
             return Err("max_segments=0: must be at least 1".into());
         }
@@ -128,5 +143,15 @@ mod tests {
         assert!(bad.check().unwrap_err().contains("max_hw_sectors=4294967295"));
         let bad = Limits { logical_block_size: 1000, ..Limits::default() };
         assert!(bad.check().unwrap_err().contains("power of two"));
+        let blocks = Limits { logical_block_size: 4096, physical_block_size: 4096, ..Limits::default() };
+        for (name, bad) in [
+            ("chunk_sectors=4", Limits { chunk_sectors: 4, ..blocks }),
+            ("max_discard_sectors=7", Limits { max_discard_sectors: 7, ..blocks }),
+            ("max_write_zeroes_sectors=1", Limits { max_write_zeroes_sectors: 1, ..blocks }),
+            ("discard_granularity=6144", Limits { discard_granularity: 6144, ..blocks }),
+        ] {
+            assert!(bad.check().unwrap_err().starts_with(name), "{name}");
+        }
+        assert_eq!(Limits { discard_granularity: 512, ..blocks }.check(), Ok(()));
     }
 }

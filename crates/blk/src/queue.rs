@@ -24,7 +24,7 @@ use crate::submitter::SubmitterShared;
 use crate::tags::HctxTags;
 use crate::time::Instant;
 use crate::timeout::Timer;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use lock_api::Mutex;
 use std::sync::{Arc, OnceLock};
 
@@ -182,8 +182,13 @@ pub(crate) struct Live {
     pub(crate) iostats: AtomicBool,
 }
 
+/// Disks made so far, in 16 bits: two that share a number share it with 65 535 between them.
+static NEXT_SERIAL: AtomicU16 = AtomicU16::new(0);
+
 /// One disk.
 pub struct RequestQueue<L: Lock> {
+    /// Tells this disk's requests from those of another one that its driver may also serve. Only compared.
+    pub(crate) serial: u16,
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) limits: Limits,
     pub(crate) capacity: Sector,
@@ -234,6 +239,7 @@ impl<L: Lock> RequestQueue<L> {
         start(driver.as_ref(), state.driver_shape())?;
         let online = OnlineMask::new(&config.topology);
         Ok(Arc::new(RequestQueue {
+            serial: NEXT_SERIAL.fetch_add(1, Ordering::Relaxed),
             capacity: driver.capacity(),
             limits,
             bios: BioPools::new(config.bios_per_submitter),

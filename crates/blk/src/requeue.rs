@@ -26,7 +26,9 @@ impl<L: Lock> Env<L> {
         for (tag, delay) in requeues.drain(..) {
             let id = self.rq_of_driver_tag(hctx, tag.index());
             let rq = self.st.slab.get(id);
-            assert!(rq.state.get() == RqState::InFlight as u8, "tag {tag} of hctx {hctx} given back twice");
+            if rq.state.get() != RqState::InFlight as u8 {
+                self.not_in_flight(hctx, tag, "given back");
+            }
             rq.state.set(RqState::Idle as u8);
             self.hctx_counters(hctx).requeues.add(1);
             local.trace.rq(EventKind::Requeue, rq, now);

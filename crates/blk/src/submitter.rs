@@ -322,7 +322,7 @@ impl<L: Lock> RequestQueue<L> {
                 left_behind: Vec::new(),
                 plug: Plug::new(cap),
                 hints: [0, 1, 2].map(|t| TagAllocHint::new((id.index() as u32).wrapping_mul(0x9e37_79b9) ^ t)),
-                completions: Completions::new(),
+                completions: Completions::new(self.driver.name(), self.serial),
                 sq_batching: Batching::default(),
                 sq_wait: None,
                 next_tick: Instant::ZERO,

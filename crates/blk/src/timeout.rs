@@ -103,6 +103,7 @@ impl<L: Lock> Env<L> {
         let mut next: Option<Instant> = None;
         let mut ids = core::mem::take(&mut local.scratch.ids);
         for hctx in 0..self.st.hctxs.len() {
+            local.completions.place.hctx = HctxId::new(hctx as u32);
             self.ids_at_driver(hctx, &mut ids);
             for id in ids.drain(..) {
                 let rq = self.st.slab.get(id);

@@ -30,7 +30,8 @@ pub fn main(args: &SimArgs) -> Outcome {
 fn show(seed: u64) -> Outcome {
     let (result, lines) = swarm::replay(seed);
     let mut out = String::from(
-        "  microseconds event (Q submitted, D issued, C completed, E ended, B busy, R given back, T late, X settings)\n",
+        "  microseconds event (Q submitted, I inserted, D issued, C completed, E ended, B busy, R given back, T late, F fault, \
+         H CPU, X settings, S phase)\n",
     );
     lines.iter().for_each(|line| {
         out += line;
@@ -102,14 +103,21 @@ fn count(first: u64, end: u64, eta: Eta) -> Outcome {
 }
 
 fn summary(r: &Report, cases: u64) -> String {
-    format!(
-        "{cases} case{}: {} bios in {} requests, {} ended with an error, {:.3} s of virtual time, {} events, trace {:016x}\n",
-        if cases == 1 { "" } else { "s" },
-        r.bios,
-        r.requests,
-        r.errors,
-        r.virtual_ns as f64 / 1e9,
-        r.events,
-        r.hash
-    )
+    let s = if cases == 1 { "" } else { "s" };
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let mut out =
+        format!("{cases} case{s}: {} bios in {} requests, {} ended with an error\n", r.bios, r.requests, r.errors);
+    let _ = writeln!(out, "safety phase: {:.3} s of virtual time, nothing forbidden happened", seconds(r.safety_ns));
+    let _ = writeln!(
+        out,
+        "liveness phase: without new faults the last {} bios ended in {:.3} s of virtual time",
+        r.outstanding,
+        seconds(r.liveness_ns)
+    );
+    if r.pressed > 0 {
+        let _ =
+            writeln!(out, "pressure: {} requests through elevators, none starved, shares as the weights", r.pressed);
+    }
+    let _ = writeln!(out, "{} events, trace {:016x}", r.events, r.hash);
+    out
 }

@@ -10,6 +10,12 @@ fn one_case_is_shown_event_by_event_and_the_same_every_time() {
     let dir = Dir::new("sim");
     let first = dir.mqblk(&["sim", "--seed", "3"]).exits(0);
     first.prints(&[" Q submitter ", " D hctx ", " C hctx ", " E submitter ", "\n1 case: "]);
+    first.prints(&[
+        " S safety phase: ",
+        " S liveness phase: no more faults, ",
+        "\nsafety phase: ",
+        "\nliveness phase: ",
+    ]);
     assert_eq!(first.out, dir.mqblk(&["sim", "--seed", "3"]).exits(0).out);
     assert_ne!(first.out, dir.mqblk(&["sim", "--seed", "4"]).exits(0).out);
     assert!(dir.list().is_empty(), "nothing is written");

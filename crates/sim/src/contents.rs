@@ -2,7 +2,7 @@
 //! What a disk may contain, told only by what was submitted and how it ended.
 //!
 //! Needs: no two bios in flight overlap unless both read ([`Contents::lock`]). A write that failed may or may not have
-//! happened. What must survive a crash: everything acknowledged before the submission of a flush that succeeded, and
+//! happened, but not later: once a read has seen one of them, that is what it is. What must survive a crash: everything acknowledged before the submission of a flush that succeeded, and
 //! every FUA write that succeeded; anything written later may or may not.
 
 use blk::bio::Op;
@@ -77,7 +77,7 @@ impl Contents {
     pub fn was_read(&mut self, held: Held, content: impl Fn(u64) -> u64) {
         self.unlock(&held);
         let sector = held.sector;
-        for (i, c) in self.range(sector, held.nr).iter().enumerate() {
+        for (i, c) in self.range(sector, held.nr).iter_mut().enumerate() {
             let got = content(i as u64);
             assert!(
                 c.possible.contains(&got),
@@ -85,6 +85,8 @@ impl Contents {
                 sector + i as u64,
                 c.possible
             );
+            c.possible.clear();
+            c.possible.push(got);
         }
     }
 
@@ -145,11 +147,12 @@ impl Contents {
         }
     }
 
-    /// Checks contents after a crash.
-    pub fn check_survivors(&self, content: impl Fn(u64) -> u64) {
+    /// Checks contents after a crash. `in_flight`: what an unfinished write would have put there; each sector by itself
+    /// may have it.
+    pub fn check_survivors(&self, content: impl Fn(u64) -> u64, in_flight: impl Fn(u64) -> Option<u64>) {
         for (s, c) in self.cells.iter().enumerate() {
             let got = content(s as u64);
-            let ok = c.history.iter().any(|(v, _)| *v == got);
+            let ok = c.history.iter().any(|(v, _)| *v == got) || in_flight(s as u64) == Some(got);
             assert!(ok, "sector {s} holds {got:#x} after the crash; durable and later were {:x?}", c.history);
         }
     }

@@ -8,18 +8,22 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`rng`], [`mem`] | random numbers; memory that bios point into |
+//! | [`fault`] | the fault model in prose, and the bugs that are planted |
 //! | [`disk`] | the simulated disk: service times, volatile cache, crash, faults |
 //! | [`rig`] | submitters on virtual CPUs that run only when somebody has a reason to wake them |
 //! | [`contents`] | the checker of data: what a disk may contain, told only by what was submitted and how it ended |
 //! | [`trace`] | what happened, one line per event |
 //! | [`swarm`] | a whole case drawn from a seed, run and checked |
+//! | [`pressure`] | elevators under load: nobody starves, shares are as the weights |
 
 pub mod rng;
 pub mod mem;
+pub mod fault;
 pub mod disk;
 pub mod rig;
 pub mod contents;
 pub mod trace;
+pub mod pressure;
 pub mod swarm;
 
 /// The lock the block layer is run with. One thread runs a simulation, so it is never contended there.

@@ -2,7 +2,8 @@
 //! The simulated disk as a driver: takes requests, checks that the core keeps every rule it owes a driver, and completes
 //! them when their time has come, in an order the seed chooses among those that are due.
 
-use super::{Answer, Event, Inner, NEVER_SAFE, Pending, Plant, SimDisk};
+use super::{Answer, Event, Inner, NEVER_SAFE, Pending, SimDisk};
+use crate::fault::Plant;
 use blk::bio::{Op, OpFlags};
 use blk::driver::{Completions, Driver, RqBatch, RqRef, TimedOut, TimeoutAnswer};
 use blk::id::{HctxId, Sector};
@@ -31,6 +32,7 @@ impl Driver for SimDisk {
             return Err("no vectors left".into());
         }
         i.starts += 1;
+        i.faults.restart();
         i.started = (nr_hw_queues, queue_depth);
         i.pending = (0..nr_hw_queues).map(|_| Vec::with_capacity(queue_depth as usize)).collect();
         Ok(())
@@ -48,7 +50,7 @@ impl Driver for SimDisk {
             let segs: Vec<(u64, u32)> = rq.segments().map(|s| (s.data.offset() >> 9, s.len_bytes >> 9)).collect();
             check_limits(&self.limits, self.capacity, &rq, &segs);
             let mut back = None;
-            let status = match i.answer() {
+            let status = match i.answer(now) {
                 Answer::Accept => BlkStatus::Ok,
                 Answer::GiveBack(delay) => {
                     back = Some(delay.map(Duration::from_ns));
@@ -87,7 +89,7 @@ impl Driver for SimDisk {
             0 | 1 => TimeoutAnswer::ResetTimer,
             2 => {
                 // The completion is found after all, by a poll to come.
-                list[at].lost = false;
+                (list[at].lost, list[at].found) = (false, true);
                 list[at].due = now.as_ns() + 1;
                 TimeoutAnswer::Done
             }
@@ -108,6 +110,10 @@ impl Driver for SimDisk {
         let (h, manual) = (hctx.index(), i.behaviour.manual);
         assert!(h < i.pending.len(), "hctx {h} of {} polled", i.pending.len());
         i.polls += 1;
+        for mut p in i.take_repeats(h, now.as_ns()) {
+            i.complete(&self.mem, &self.limits, &p);
+            done.push(p.rq.take().expect("pending requests are in flight"), BlkStatus::Ok);
+        }
         while done.room() > 0 {
             let due = i.pending[h].iter().filter(|p| p.is_due(manual, now.as_ns())).count();
             if due == 0 {
@@ -128,6 +134,7 @@ impl Driver for SimDisk {
             }
             i.complete(&self.mem, &self.limits, &p);
             i.trace.event(now.as_ns(), 'C', format_args!("hctx {h} tag {} {:?}", p.issue.tag, p.status));
+            i.plan_repeat(&p, now.as_ns());
             done.push(rq, p.status);
         }
     }
@@ -147,7 +154,8 @@ impl Inner {
         let (hctx, rq) = (batch.hctx().index(), batch.front().expect("the caller looked at it"));
         let tag = rq.tag().index();
         assert!(tag < self.started.1 as usize, "tag {tag} with a depth of {}", self.started.1);
-        assert!(self.pending[hctx].iter().all(|p| p.issue.tag != tag), "tag {tag} of hctx {hctx} in use");
+        let is_free = self.pending[hctx].iter().all(|p| p.issue.tag != tag) && !self.faults.has_zombie(hctx, tag);
+        assert!(is_free, "tag {tag} of hctx {hctx} given to the driver twice: the first request is in flight");
         let issue = self.issue_of(&rq, hctx, now);
         let due = self.due(&issue, disk.capacity);
         self.trace.event(now.as_ns(), 'D', format_args!("hctx {hctx} tag {tag} {issue}"));
@@ -170,6 +178,7 @@ impl Inner {
             released: false,
             status,
             lost,
+            found: false,
             back,
             completed_before: self.completed,
         };

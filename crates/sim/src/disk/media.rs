@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// Contents: `cache` over `durable`. The cache has all contents of a sector since the last flush of it, oldest first,
 /// each with the number of completions after which a flush has to take it along.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Media {
     durable: BTreeMap<u64, u64>,
     cache: BTreeMap<u64, Vec<(u64, u64)>>,

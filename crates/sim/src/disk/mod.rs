@@ -1,19 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The simulated disk: keeps one word per sector, has a volatile cache, answers and completes as a seed or the test says.
 //!
-//! # Faults
-//! Each is drawn per request from the seed, or scripted by a test. What the layer above may make of it stands behind it.
-//!
-//! | fault | what happens | what must hold |
-//! |---|---|---|
-//! | RESOURCE, DEV_RESOURCE | the device takes no more for now | nobody waits for ever; order of dispatch is kept |
-//! | issue error | refused with a status | the bio ends with it, its pieces' data is old or new |
-//! | transient or medium error | accepted, completes with a status | as above; a failed write may have happened |
-//! | given back | accepted, returned unfinished, at once or later | it is issued again, once |
-//! | ended at once | done before the issuing call returns | as any completion |
-//! | lost completion | never completes by itself; asked after `io_timeout`, the disk aborts it, finds its completion or asks for more time | it ends once, late |
-//! | latency spike | a completion comes up to 50 times later | other requests pass |
-//! | power loss | of what the volatile cache holds each sector is kept or lost by itself, in any version since the last flush | what was acknowledged as durable survives |
+//! Its faults are drawn per request from the seed, or scripted by a test; what each does, and what the layer above must make
+//! of it, is in [`fault`](crate::fault).
 //!
 //! Guarantees: every rule of the driver contract that the core could break is asserted here (tags in range and used
 //! once, limits, FUA only where supported, segments that add up). It keeps the promises it makes: DEV_RESOURCE only
@@ -21,9 +10,11 @@
 //! makes durable what had *completed* when the flush was issued, nothing more; FUA is durable at once.
 
 mod driver;
+pub mod faults;
 mod media;
 pub mod service;
 
+use crate::fault::Plant;
 use crate::mem::Mem;
 use crate::rng::Rng;
 use crate::trace::Trace;
@@ -32,26 +23,12 @@ use blk::driver::{InFlight, RqRef};
 use blk::limits::Limits;
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::{Duration, Instant};
+use faults::Faults;
 use media::Media;
 use service::{Device, Service};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
-
-/// A bug planted to see whether the checks find it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plant {
-    /// One request in fifty is never completed.
-    LostCompletion,
-    /// A flush is acknowledged and does nothing.
-    LyingFlush,
-    /// A write with FUA is acknowledged from the cache.
-    LyingFua,
-    /// One write in fifty changes another sector than it should.
-    Misplaced,
-    /// One notification in ten is lost on its way.
-    LostWakeUp,
-}
 
 /// How the disk behaves.
 #[derive(Clone, Debug)]
@@ -74,6 +51,10 @@ pub struct Behaviour {
     pub at_once: u32,
     /// Of a thousand accepted requests, how many are forgotten until the core asks about them.
     pub lost: u32,
+    /// Of a thousand completions, how many the device reports a second time, later.
+    pub duplicate: u32,
+    /// Of a thousand issued requests, how many find that the path to the device has just failed, for up to 50 ms.
+    pub path_loss: u32,
     /// Most requests in flight device-wide; one more is answered DEV_RESOURCE.
     pub device_cap: usize,
     /// How long requests take.
@@ -102,6 +83,8 @@ impl Default for Behaviour {
             give_back: 0,
             at_once: 0,
             lost: 0,
+            duplicate: 0,
+            path_loss: 0,
             device_cap: usize::MAX,
             service: Service::Any { max_ns: 1000 },
             manual: false,
@@ -177,6 +160,8 @@ struct Pending {
     status: BlkStatus,
     /// Forgotten until somebody asks.
     lost: bool,
+    /// Somebody asked and was told that it will end: it may not be forgotten again.
+    found: bool,
     back: Option<Option<Duration>>,
     completed_before: u64,
 }
@@ -199,6 +184,7 @@ struct Inner {
     batches: usize,
     polls: usize,
     calls: Vec<QueueRqStatus>,
+    faults: Faults,
 }
 
 type Hook = Box<dyn FnOnce() + Send>;
@@ -242,6 +228,7 @@ impl SimDisk {
                 batches: 0,
                 polls: 0,
                 calls: Vec::new(),
+                faults: Faults::default(),
             }),
         })
     }
@@ -318,6 +305,15 @@ impl SimDisk {
         i.events.iter().filter_map(|e| if let Event::Issue(i) = e { Some(i.clone()) } else { None }).collect()
     }
 
+    /// Accepted requests from number `n` on.
+    pub fn issues_from(&self, n: usize) -> Vec<Issue> {
+        let i = self.inner();
+        let issue = |e: &Event| if let Event::Issue(i) = e { Some(i.clone()) } else { None };
+        let mut last: Vec<Issue> = i.events.iter().rev().filter_map(issue).take_while(|i| i.n >= n).collect();
+        last.reverse();
+        last
+    }
+
     /// Answers of all calls of `queue_rqs` so far.
     pub fn calls(&self) -> Vec<QueueRqStatus> {
         self.inner().calls.clone()
@@ -332,6 +328,7 @@ impl SimDisk {
     pub fn is_ready(&self, hctx: usize, now: u64) -> bool {
         let i = self.inner();
         i.pending.get(hctx).is_some_and(|list| list.iter().any(|p| p.is_due(i.behaviour.manual, now)))
+            || i.faults.is_repeat_due(hctx, now)
     }
 
     /// When the next request completes; `None` when nothing will by itself.
@@ -340,7 +337,8 @@ impl SimDisk {
         if i.behaviour.manual {
             return None;
         }
-        i.pending.iter().flatten().map(|p| p.due).filter(|due| *due != u64::MAX).min()
+        let ends = i.pending.iter().flatten().map(|p| p.due).filter(|due| *due != u64::MAX);
+        ends.min()
     }
 
     /// Present content of a sector.
@@ -375,12 +373,17 @@ impl Pending {
 
 impl Inner {
     /// What to say about the next request.
-    fn answer(&mut self) -> Answer {
+    fn answer(&mut self, now: Instant) -> Answer {
         if let Some(a) = self.script.pop_front() {
             if matches!(a, Answer::Refuse(QueueRqStatus::DevResource)) {
                 assert!(self.in_flight > 0, "the script breaks the DEV_RESOURCE promise");
             }
             return a;
+        }
+        if self.path_is_down(now.as_ns()) {
+            let transport = BlkStatus::Transport;
+            let early = self.rng.below(2) == 0;
+            return if early { Answer::Refuse(QueueRqStatus::Error(transport)) } else { Answer::Fail(transport) };
         }
         let b = &self.behaviour;
         let (resource, dev, error, late) = (b.resource, b.dev_resource, b.issue_error, b.complete_error);
@@ -427,14 +430,20 @@ impl Inner {
         let plant = self.behaviour.plant;
         let durable = !limits.write_cache || p.issue.flags.contains(OpFlags::FUA) && plant != Some(Plant::LyingFua);
         let mut sector = p.issue.sector;
-        if plant == Some(Plant::Misplaced) && p.issue.op == Op::Write && p.issue.n % 50 == 49 {
+        let chosen = p.issue.n % 50 == 49;
+        if plant == Some(Plant::Misplaced) && p.issue.op == Op::Write && chosen {
             sector = sector.saturating_sub(1);
         }
         match p.issue.op {
+            Op::Write if plant == Some(Plant::LostWrite) && chosen => {}
             Op::Read => {
                 for at in p.segs.iter().flat_map(|(at, n)| *at..*at + u64::from(*n)) {
                     mem.set(at, self.media.read(sector));
                     sector += 1;
+                }
+                if plant == Some(Plant::Corrupt) && chosen {
+                    let at = p.segs[0].0;
+                    mem.set(at, mem.get(at) ^ 1 << 33);
                 }
             }
             Op::Write => {
@@ -449,6 +458,9 @@ impl Inner {
                 }
             }
             Op::Flush if plant == Some(Plant::LyingFlush) => {}
+            Op::Flush if plant == Some(Plant::ReorderedFlush) => {
+                self.media.flush(p.completed_before.saturating_sub(2));
+            }
             Op::Flush => self.media.flush(p.completed_before),
         }
     }
@@ -465,10 +477,13 @@ impl Inner {
                 let end = p.issue.sector + u64::from(p.issue.nr_sectors);
                 self.media.acknowledge(p.issue.sector..end, safe_after);
             }
+        } else if self.behaviour.plant == Some(Plant::LateWrite) && !p.landed {
+            self.write_late(mem, p);
         } else if !p.landed && self.rng.below(2) == 0 && p.issue.op != Op::Flush {
             // A failed write may have changed the medium all the same.
             self.execute(mem, p, limits, NEVER_SAFE);
         }
+        self.late_writes();
         if self.behaviour.record {
             self.events.push(Event::Done(p.issue.n));
         }

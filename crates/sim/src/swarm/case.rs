@@ -7,7 +7,7 @@
 
 use super::{CAPACITY, Report, stack};
 use crate::contents::{Contents, Held};
-use crate::disk::{Behaviour, Plant};
+use crate::fault::Plant;
 use crate::rig::{MEM_SECTORS, Rig};
 use crate::rng::Rng;
 use crate::trace::Trace;
@@ -38,6 +38,9 @@ struct Op1 {
 pub(super) struct Case {
     seed: u64,
     rng: Rng,
+    /// Choices that were added later: what `rng` draws for a kept seed stays the same.
+    more: Rng,
+    plant: Option<Plant>,
     rig: Rig,
     model: Contents,
     ops: Vec<Option<Op1>>,
@@ -63,7 +66,13 @@ impl Case {
     pub(super) fn new(seed: u64, plant: Option<Plant>, trace: Trace) -> Case {
         let mut rng = Rng::new(seed);
         let faults = rng.below(4) == 0;
-        let behaviour = Behaviour { plant, ..stack::draw_behaviour(&mut rng, faults) };
+        let mut more = Rng::new(seed ^ 0xfa17);
+        let mut behaviour = stack::draw_behaviour(&mut rng, faults);
+        stack::add_faults(&mut more, &mut behaviour, faults);
+        behaviour.plant = plant;
+        if plant == Some(Plant::DuplicateBelieved) {
+            behaviour.duplicate = 200;
+        }
         let config = stack::draw_config(&mut rng);
         let nr = config.topology.nr_cpus;
         let cpus: Vec<u16> = (0..1 + rng.below(6)).map(|_| rng.below(u64::from(nr)) as u16).collect();
@@ -77,6 +86,8 @@ impl Case {
         }
         Case {
             seed,
+            more,
+            plant,
             rig,
             trace,
             errors: 0,
@@ -205,6 +216,9 @@ impl Case {
         for s in 0..self.rig.subs.len() {
             for d in self.rig.take_done(s) {
                 self.check_done(s, d);
+                if self.plant == Some(Plant::EndedTwice) && self.ended % 50 == 49 {
+                    self.check_done(s, d);
+                }
             }
         }
     }
@@ -256,7 +270,7 @@ impl Case {
                     || bio.op == Op::WriteZeroes && limits.max_write_zeroes_sectors == 0
             }
             BlkStatus::Inval => bio.flags.contains(OpFlags::RESERVED),
-            BlkStatus::Medium | BlkStatus::Target | BlkStatus::Timeout => self.faults,
+            BlkStatus::Medium | BlkStatus::Target | BlkStatus::Timeout | BlkStatus::Transport => self.faults,
             _ => false,
         }
     }
@@ -369,8 +383,36 @@ impl Case {
         self.rig.q.unquiesce();
     }
 
-    /// Safety first, with faults; then liveness: with no new fault everything that waits has to end.
-    pub(super) fn run(mut self) -> Report {
+    /// What if power were cut now, with all that is in flight?
+    fn power_cut(&mut self) {
+        let mut in_flight = vec![None; CAPACITY as usize];
+        for (area, op) in self.ops.iter().enumerate() {
+            let Some(bio) = op.as_ref().map(|o| o.bio).filter(|b| b.op.is_write()) else { continue };
+            let mem = |i: u64| self.rig.mem.get(area as u64 * MAX_BIO + i);
+            for i in 0..u64::from(bio.nr_sectors) {
+                in_flight[(bio.sector.0 + i) as usize] = Some(if bio.op == Op::Write { mem(i) } else { 0 });
+            }
+        }
+        let left = self.rig.disk.if_power_were_cut(self.more.next());
+        self.model.check_survivors(|s| left.content(s), |s| in_flight[s as usize]);
+    }
+
+    /// Planted: a submitter dies just when it has kept the tag that came free.
+    fn leak_tag(&mut self) {
+        if self.rig.subs.len() > 1 && self.rig.subs.last().is_some_and(|s| s.outstanding() == 0) {
+            let s = self.rig.subs.len() - 1;
+            self.submit_one(s);
+            while self.rig.subs[s].outstanding() > 0 && self.rig.step() {}
+            self.submit_one(s);
+            self.collect();
+            if self.rig.subs[s].outstanding() == 0 && self.rig.subs[s].ready() == 0 {
+                std::mem::forget(self.rig.subs.pop());
+            }
+        }
+    }
+
+    /// Work, under all faults of the case: nothing forbidden may happen.
+    fn safety_phase(&mut self) {
         let rounds = 30 + self.rng.below(60);
         for _ in 0..rounds {
             match self.rng.below(40) {
@@ -379,10 +421,18 @@ impl Case {
                 2 => self.hotplug(),
                 _ => self.some_io(),
             }
+            if self.more.below(40) == 0 {
+                self.power_cut();
+            }
+            if self.plant == Some(Plant::TagLeak) && self.ended > 100 {
+                self.leak_tag();
+            }
         }
-        self.rig.disk.behave(|b| {
-            (b.resource, b.dev_resource, b.issue_error, b.complete_error, b.give_back, b.lost) = (0, 0, 0, 0, 0, 0);
-        });
+    }
+
+    /// No new fault and no new work: everything that waits has to end, and nothing may be left.
+    fn liveness_phase(&mut self) {
+        self.rig.disk.heal();
         self.rig.run(MOST_STEPS);
         self.check_dead_hctxs();
         self.collect();
@@ -393,13 +443,26 @@ impl Case {
         self.model.check_contents(|s| disk.content(s));
         self.check_counters();
         disk.crash();
-        self.model.check_survivors(|s| disk.content(s));
+        self.model.check_survivors(|s| disk.content(s), |_| None);
+    }
+
+    /// Both phases.
+    pub(super) fn run(mut self) -> Report {
+        self.trace.event(self.rig.now, 'S', format_args!("safety phase: work under faults"));
+        self.safety_phase();
+        let (switched, outstanding) = (self.rig.now, self.accepted - self.ended);
+        self.trace.event(switched, 'S', format_args!("liveness phase: no more faults, {outstanding} bios to end"));
+        self.liveness_phase();
+        self.trace.event(self.rig.now, 'S', format_args!("all ended, no tag in use, contents right"));
         Report {
             seed: self.seed,
             bios: self.accepted,
-            requests: disk.issues().len() as u64,
+            requests: self.rig.disk.issues().len() as u64,
             errors: self.errors,
-            virtual_ns: self.rig.now - crate::rig::START_NS,
+            safety_ns: switched - crate::rig::START_NS,
+            outstanding,
+            liveness_ns: self.rig.now - switched,
+            pressed: 0,
             events: self.trace.events(),
             hash: self.trace.hash(),
         }

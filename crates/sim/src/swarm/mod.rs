@@ -8,7 +8,9 @@
 mod case;
 mod stack;
 
-use crate::disk::Plant;
+use crate::fault::Plant;
+use crate::pressure::{self, Pressed, Unfair};
+use crate::rng::Rng;
 use crate::trace::Trace;
 use case::Case;
 use std::any::Any;
@@ -29,8 +31,14 @@ pub struct Report {
     pub requests: u64,
     /// Bios that ended with an error, as they may with faults.
     pub errors: u64,
-    /// Nanoseconds of virtual time.
-    pub virtual_ns: u64,
+    /// Nanoseconds of virtual time in the safety phase.
+    pub safety_ns: u64,
+    /// Bios that had not ended when it did.
+    pub outstanding: u64,
+    /// Nanoseconds of virtual time in the liveness phase: until everything had ended.
+    pub liveness_ns: u64,
+    /// Requests that went through an elevator under pressure.
+    pub pressed: u64,
     /// Events of the trace.
     pub events: u64,
     /// What stands for the whole trace.
@@ -44,7 +52,10 @@ impl Report {
         self.bios += other.bios;
         self.requests += other.requests;
         self.errors += other.errors;
-        self.virtual_ns += other.virtual_ns;
+        self.safety_ns += other.safety_ns;
+        self.outstanding += other.outstanding;
+        self.liveness_ns += other.liveness_ns;
+        self.pressed += other.pressed;
         self.events += other.events;
         // The same whatever order cases ran in.
         self.hash = self.hash.wrapping_add(other.hash);
@@ -93,10 +104,37 @@ pub fn replay(seed: u64) -> (Result<Report, Box<Failure>>, Vec<String>) {
     (result.map_err(|message| Box::new(Failure { seed, message, trace: lines.clone() })), lines)
 }
 
+/// Runs only the pressure case of a seed: every seed has one.
+pub fn press(seed: u64) -> Result<Pressed, Box<Failure>> {
+    press_with(seed, None, &Trace::new(false)).map_err(|message| {
+        let trace = Trace::new(true);
+        let again = press_with(seed, None, &trace).err();
+        assert_eq!(again.as_ref(), Some(&message), "the run is not deterministic");
+        Box::new(Failure { seed, message, trace: trace.lines() })
+    })
+}
+
+/// As [`press`], with unfairness planted; what did not hold, if that was noticed.
+pub fn press_unfairly(seed: u64, unfair: Unfair) -> Result<Pressed, String> {
+    press_with(seed, Some(unfair), &Trace::new(false))
+}
+
+fn press_with(seed: u64, unfair: Option<Unfair>, trace: &Trace) -> Result<Pressed, String> {
+    catch_unwind(AssertUnwindSafe(|| pressure::run(seed, unfair, trace))).map_err(|panic| text_of(panic.as_ref()))
+}
+
+/// One seed in so many has its pressure case run after its main case.
+const PRESSED: u64 = 4;
+
 fn run(seed: u64, plant: Option<Plant>, trace: &Trace) -> Result<Report, String> {
     // What a case owns is dropped with it, so nothing is left in a broken state for others to see.
-    catch_unwind(AssertUnwindSafe(|| Case::new(seed, plant, trace.clone()).run()))
-        .map_err(|panic| text_of(panic.as_ref()))
+    let case = AssertUnwindSafe(|| Case::new(seed, plant, trace.clone()).run());
+    let mut report = catch_unwind(case).map_err(|panic| text_of(panic.as_ref()))?;
+    if plant.is_none() && Rng::new(seed ^ 0x9e).below(PRESSED) == 0 {
+        report.pressed = press_with(seed, None, trace)?.requests;
+        (report.events, report.hash) = (trace.events(), trace.hash());
+    }
+    Ok(report)
 }
 
 fn text_of(panic: &(dyn Any + Send)) -> String {

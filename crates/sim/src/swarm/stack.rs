@@ -87,6 +87,8 @@ pub(super) fn draw_behaviour(rng: &mut Rng, faults: bool) -> Behaviour {
         complete_error: if faults { 60 } else { 0 },
         give_back: if faults { 100 } else { 0 },
         lost: if faults { rng.pick(&[0, 20, 200]) } else { 0 },
+        duplicate: 0,
+        path_loss: 0,
         at_once: rng.pick(&[0, 0, 300, 1000]),
         device_cap: rng.pick(&[usize::MAX, usize::MAX, 1, 3]),
         service: draw_service(rng),
@@ -94,6 +96,12 @@ pub(super) fn draw_behaviour(rng: &mut Rng, faults: bool) -> Behaviour {
         record: true,
         plant: None,
     }
+}
+
+/// Faults that were added later. They come from a stream of their own, so that what a kept seed drew before stays.
+pub(super) fn add_faults(rng: &mut Rng, b: &mut Behaviour, faults: bool) {
+    b.duplicate = rng.pick(&[0, 0, 0, 20, 200]);
+    b.path_loss = if faults { rng.pick(&[0, 0, 1, 10]) } else { 0 };
 }
 
 fn draw_service(rng: &mut Rng) -> Service {
@@ -110,5 +118,37 @@ fn draw_service(rng: &mut Rng) -> Service {
             miss_ns: 6_000 * US,
         },
         _ => Service::Any { max_ns: rng.pick(&[1, 1000, 1_000_000]) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A fault that is nearly always on hides what only shows without it; one that is nearly always off finds nothing.
+    #[test]
+    fn each_fault_is_off_in_most_cases_and_on_in_many() {
+        const SEEDS: u64 = 4000;
+        let mut on = [0u64; 10];
+        for seed in 0..SEEDS {
+            let mut rng = Rng::new(seed);
+            let faults = rng.below(4) == 0;
+            let mut b = draw_behaviour(&mut rng, faults);
+            add_faults(&mut rng, &mut b, faults);
+            let faults = [
+                b.resource > 0,
+                b.dev_resource > 0,
+                b.issue_error > 0,
+                b.complete_error > 0,
+                b.give_back > 0,
+                b.lost > 0,
+                b.duplicate > 0,
+                b.path_loss > 0,
+                b.at_once > 0,
+                b.device_cap < usize::MAX,
+            ];
+            on.iter_mut().zip(faults).for_each(|(n, f)| *n += u64::from(f));
+        }
+        assert!(on.iter().all(|n| (SEEDS / 20..=SEEDS * 11 / 20).contains(n)), "of {SEEDS}: {on:?}");
     }
 }

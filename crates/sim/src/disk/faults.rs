@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Faults of the simulated disk that last longer than one request: a path that is down, completions that are told again,
+//! and what would be left if power were cut now. The model they follow is in [`fault`](crate::fault).
+//!
+//! Guarantees: without these faults nothing here draws a random number, so a case without them is the same case.
+
+use super::media::Media;
+use super::{Inner, NEVER_SAFE, Pending, SimDisk};
+use crate::fault::Plant;
+use crate::mem::Mem;
+use crate::rng::Rng;
+use blk::bio::Op;
+use blk::status::BlkStatus;
+
+/// Longest time that a path is down, ns.
+const MAX_OUTAGE_NS: u64 = 50_000_000;
+
+/// A completion that the device will tell again.
+struct Repeat {
+    due: u64,
+    hctx: usize,
+    tag: usize,
+    /// The request it was of.
+    n: usize,
+}
+
+#[derive(Default)]
+pub(super) struct Faults {
+    repeats: Vec<Repeat>,
+    path_down_until: u64,
+    /// Planted: hctx and tag of requests that were completed although the device has them.
+    zombies: Vec<(usize, usize)>,
+    /// Planted: failed writes to be done when so many requests have completed.
+    late: Vec<(u64, u64, u64)>,
+}
+
+impl Faults {
+    /// Hardware queues are new: no device remembers a tag.
+    pub(super) fn restart(&mut self) {
+        self.repeats.clear();
+        self.zombies.clear();
+    }
+
+    /// Whether polling this hctx finds a completion that was told before. Nobody waits for one, so it is no reason for time
+    /// to go on.
+    pub(super) fn is_repeat_due(&self, hctx: usize, now: u64) -> bool {
+        self.repeats.iter().any(|r| r.hctx == hctx && r.due <= now)
+    }
+
+    /// Whether the device still has this tag.
+    pub(super) fn has_zombie(&self, hctx: usize, tag: usize) -> bool {
+        self.zombies.contains(&(hctx, tag))
+    }
+}
+
+impl Inner {
+    /// Whether requests cannot reach the device now.
+    pub(super) fn path_is_down(&mut self, now: u64) -> bool {
+        if now < self.faults.path_down_until {
+            return true;
+        }
+        if !self.rng.per_mille(self.behaviour.path_loss) {
+            return false;
+        }
+        self.faults.path_down_until = now + 1 + self.rng.below(MAX_OUTAGE_NS);
+        self.trace.event(now, 'F', format_args!("path down until {} us", self.faults.path_down_until / 1000));
+        let Inner { pending, rng, .. } = self;
+        for p in pending.iter_mut().flatten().filter(|p| p.back.is_none() && !p.lost) {
+            if !p.found && rng.below(2) == 0 {
+                (p.lost, p.due) = (true, u64::MAX);
+            } else {
+                (p.status, p.due) = (BlkStatus::Transport, now + 1);
+            }
+        }
+        true
+    }
+
+    /// A request has completed; the device may say so again.
+    pub(super) fn plan_repeat(&mut self, p: &Pending, now: u64) {
+        if self.rng.per_mille(self.behaviour.duplicate) {
+            let due = now + 1 + self.rng.below(1_000_000);
+            self.faults.repeats.push(Repeat { due, hctx: p.issue.hctx, tag: p.issue.tag, n: p.issue.n });
+        }
+        if self.behaviour.plant == Some(Plant::SameTagTwice) && p.issue.n % 50 == 49 {
+            self.faults.zombies.push((p.issue.hctx, p.issue.tag));
+        }
+    }
+
+    /// Completions of an hctx that were told before. The driver looks for the request they are of, finds that it has ended
+    /// and drops them. One that looks for the tag only (planted) takes the request that has it now for done: returned.
+    pub(super) fn take_repeats(&mut self, hctx: usize, now: u64) -> Vec<Pending> {
+        let mut wronged = Vec::new();
+        for r in self.faults.repeats.extract_if(.., |r| r.hctx == hctx && r.due <= now) {
+            let list = &mut self.pending[hctx];
+            let holder = list.iter().position(|p| p.issue.tag == r.tag && p.back.is_none());
+            if self.behaviour.plant == Some(Plant::DuplicateBelieved)
+                && let Some(at) = holder
+            {
+                let mut p = list.remove(at);
+                // Nothing has been done for it.
+                p.landed = true;
+                wronged.push(p);
+            }
+            self.trace.event(now, 'F', format_args!("hctx {hctx} tag {} completed again, as request {}", r.tag, r.n));
+        }
+        wronged
+    }
+
+    /// Planted: a failed write happens when some more requests have completed.
+    pub(super) fn write_late(&mut self, mem: &Mem, p: &Pending) {
+        if p.issue.op != Op::Write {
+            return;
+        }
+        let sectors = p.segs.iter().flat_map(|(at, n)| *at..*at + u64::from(*n));
+        let when = self.completed + 5;
+        self.faults.late.extend(sectors.enumerate().map(|(i, at)| (when, p.issue.sector + i as u64, mem.get(at))));
+    }
+
+    pub(super) fn late_writes(&mut self) {
+        for (_, sector, v) in self.faults.late.extract_if(.., |(when, ..)| *when <= self.completed) {
+            self.media.write(sector, v, false, NEVER_SAFE);
+        }
+    }
+}
+
+/// What a disk would contain after a power cut.
+pub struct Survivors(Media);
+
+impl Survivors {
+    /// Content of a sector.
+    pub fn content(&self, sector: u64) -> u64 {
+        self.0.read(sector)
+    }
+}
+
+impl SimDisk {
+    /// All faults stop, and the path is there again. What was lost before stays so until somebody asks.
+    pub fn heal(&self) {
+        let i = &mut *self.inner();
+        let b = &mut i.behaviour;
+        (b.resource, b.dev_resource, b.issue_error, b.complete_error, b.give_back, b.lost) = (0, 0, 0, 0, 0, 0);
+        (b.duplicate, b.path_loss) = (0, 0);
+        i.faults.path_down_until = 0;
+    }
+
+    /// What would be left if power were cut now: each sector of the cache in any version, and each sector of a write at the
+    /// device there or not. The disk itself goes on.
+    pub fn if_power_were_cut(&self, seed: u64) -> Survivors {
+        let (i, mut rng) = (self.inner(), Rng::new(seed));
+        let mut media = i.media.clone();
+        for p in i.pending.iter().flatten().filter(|p| !p.landed && p.back.is_none()) {
+            let first = p.issue.sector;
+            let mut torn = |i: u64, v: u64| {
+                if rng.below(2) == 0 {
+                    media.write(first + i, v, true, 0);
+                }
+            };
+            match p.issue.op {
+                Op::Write => {
+                    let sectors = p.segs.iter().flat_map(|(at, n)| *at..*at + u64::from(*n));
+                    sectors.enumerate().for_each(|(i, at)| torn(i as u64, self.mem.get(at)));
+                }
+                Op::Discard | Op::WriteZeroes => (0..u64::from(p.issue.nr_sectors)).for_each(|i| torn(i, 0)),
+                Op::Read | Op::Flush => {}
+            }
+        }
+        media.crash(&mut rng);
+        Survivors(media)
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The fault model: what goes wrong in the simulated world, what the block layer promises while it does, and where it is
+//! put in. The code is in the places named; this is the contract they are tested against.
+//!
+//! # Faults
+//!
+//! | fault | what it does | what holds all the same | where |
+//! |---|---|---|---|
+//! | latency spike | one completion in sixteen takes up to 50 times as long | others overtake it; nothing else changes | [`Service::Any`](crate::disk::service::Service) |
+//! | RESOURCE | the driver takes no more for a reason of the host's | the core asks again by itself, after 3 ms at most; the order of dispatch is kept | `resource` |
+//! | DEV_RESOURCE | the driver takes no more until something of the device ends | the core asks again at that completion; order as above | `dev_resource`, `device_cap` |
+//! | given back | accepted, returned unfinished, at once or later | issued again before what queued behind it, and counted once | `give_back` |
+//! | transient error | refused at issue, or accepted and failed; the next one succeeds | the bio ends with that status; its sectors are old or new, each by itself | `issue_error`, `complete_error` |
+//! | medium error | as above with `Medium`, which no other path would cure | as above | `issue_error` |
+//! | lost completion | never completes by itself | the driver is asked after `io_timeout` (at most 5 s late), again as often as it wants more time; the bio ends once | `lost` |
+//! | timeout | asked about a lost request, the driver aborts it, finds its completion or asks for more time | after an abort nothing of the request happens any more | `SimDisk::timeout` |
+//! | duplicate completion | the device reports a tag a second time, perhaps when it is in use again | the driver finds no duty to complete it and drops it: the request that has the tag now is not ended | `duplicate` |
+//! | path loss | for up to 50 ms every request fails with `Transport`, at issue or later; of those in flight each is lost or fails | every bio ends, with `Transport` or after its timeout; I/O goes on when the path is back | `path_loss` |
+//! | torn write at power loss | of an unfinished write each sector lands or not; of the volatile cache each sector survives in any version since the last flush | what was acknowledged as durable is there | [`SimDisk::crash`], [`SimDisk::if_power_were_cut`] |
+//! | ended at once | done before the issuing call returns | as any completion; the driver is not called from inside itself | `at_once` |
+//! | CPU going away | its submitters move, its hardware queues drain | no request is lost or issued on a queue without a CPU | `Case::hotplug` |
+//! | settings change under load | mode, queues, depth, elevator are replaced | waiting bios go the new way; a refused change changes nothing | `Case::change` |
+//!
+//! The names in the last column are fields of [`Behaviour`](crate::disk::Behaviour), per thousand requests, or functions of
+//! this crate. Which of them are on, a seed decides one by one, so that each is off in most cases; three cases of four have
+//! none that ends I/O with an error, and there all counters must be exact.
+//!
+//! Left out, because the block layer promises nothing about it: a medium that changes by itself (it carries no checksums), and
+//! a disk that says a flush is done when it is not. Both are planted as bugs to see that they would be noticed.
+//!
+//! # Phases
+//! A case begins with the *safety phase*: work under all its faults; nothing forbidden may happen. Then all faults stop
+//! ([`SimDisk::heal`]) and no new work comes: the *liveness phase*, in which everything that was accepted has to end, no tag
+//! may be left in use and the contents are compared sector by sector. A property of the device is no fault: a small
+//! `device_cap` or a slow head stays.
+//!
+//! # What is checked, and what was planted to show it
+//!
+//! | check | by | planted |
+//! |---|---|---|
+//! | no bio is lost | all end in the liveness phase | [`Plant::LostCompletion`], [`Plant::LostWakeUp`] |
+//! | no bio ends twice | [`swarm`](crate::swarm), per bio | [`Plant::EndedTwice`] |
+//! | a tag has one owner | the disk, at each request it is given | [`Plant::SameTagTwice`] |
+//! | no tag is left in use | the queue is drained and looked at when all have ended | [`Plant::TagLeak`] |
+//! | data is right | [`contents`](crate::contents) | [`Plant::LostWrite`], [`Plant::Misplaced`], [`Plant::Corrupt`], [`Plant::DuplicateBelieved`] |
+//! | nothing is written after it failed | [`contents`](crate::contents): what a read saw stays | [`Plant::LateWrite`] |
+//! | flush and FUA are durable, in order | a power cut at random moments and at the end | [`Plant::LyingFlush`], [`Plant::LyingFua`], [`Plant::ReorderedFlush`] |
+//! | no request starves; shares are as the weights | [`pressure`](crate::pressure) | its own |
+//! | the driver contract, both sides | assertions of [`disk`](crate::disk) and of the core | `tests/broken_drivers.rs` |
+//!
+//! [`SimDisk::crash`]: crate::disk::SimDisk::crash
+//! [`SimDisk::if_power_were_cut`]: crate::disk::SimDisk::if_power_were_cut
+//! [`SimDisk::heal`]: crate::disk::SimDisk::heal
+
+/// A bug planted to see whether the checks find it. Each is in the simulated world: none needs a switch in the block layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plant {
+    /// One request in fifty is never completed, and the driver says that it is still at it.
+    LostCompletion,
+    /// One notification in ten is lost on its way.
+    LostWakeUp,
+    /// A client is told of one bio in fifty twice.
+    EndedTwice,
+    /// The driver completes one request in fifty although the device still has its tag.
+    SameTagTwice,
+    /// A submitter dies with a tag that it kept.
+    TagLeak,
+    /// One write in fifty is acknowledged and not done.
+    LostWrite,
+    /// One write in fifty changes another sector than it should.
+    Misplaced,
+    /// One read in fifty returns a sector with a bit flipped.
+    Corrupt,
+    /// The driver believes the second completion of a tag, whoever has it now.
+    DuplicateBelieved,
+    /// A write that was reported failed happens later.
+    LateWrite,
+    /// A flush is acknowledged and does nothing.
+    LyingFlush,
+    /// A flush passes the writes that were completed just before it.
+    ReorderedFlush,
+    /// A write with FUA is acknowledged from the cache.
+    LyingFua,
+}
+
+impl Plant {
+    /// Every one.
+    pub const ALL: [Plant; 13] = [
+        Plant::LostCompletion,
+        Plant::LostWakeUp,
+        Plant::EndedTwice,
+        Plant::SameTagTwice,
+        Plant::TagLeak,
+        Plant::LostWrite,
+        Plant::Misplaced,
+        Plant::Corrupt,
+        Plant::DuplicateBelieved,
+        Plant::LateWrite,
+        Plant::LyingFlush,
+        Plant::ReorderedFlush,
+        Plant::LyingFua,
+    ];
+
+    /// What the violation it leads to says.
+    pub const fn sign(self) -> &'static str {
+        match self {
+            Plant::LostCompletion => "no rest after",
+            Plant::LostWakeUp => "bios are stuck",
+            Plant::EndedTwice => "ended twice",
+            Plant::SameTagTwice => "given to the driver twice",
+            Plant::TagLeak => "in use by nobody",
+            Plant::LostWrite | Plant::Misplaced | Plant::Corrupt | Plant::DuplicateBelieved | Plant::LateWrite => {
+                "not one of"
+            }
+            Plant::LyingFlush | Plant::ReorderedFlush | Plant::LyingFua => "after the crash",
+        }
+    }
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What kyber owes a request, from its rules (block/kyber-iosched.c; blk's `elevator/kyber.rs`).
+//!
+//! **Between domains.** A hardware queue serves the domains in turn: reads up to 16, writes 8, discards 1, others 1 requests,
+//! and passes over one that has no requests or finds no token. A domain that waits with none of its requests at the device
+//! finds a token, since at least one may be out. So until it gets its turn the others get at most one batch each: the sum of
+//! their batches. With requests of the domain at the device all its tokens may be out; then it waits for one of them, and it
+//! is the device's time and no other domain's turn that holds it up: those dispatches do not count.
+//!
+//! **Within a domain.** The requests of one CPU leave in the order they came. Requests of other CPUs may go first only if
+//! they are in their CPU's list when all lists of the domain are taken over together, which happens at most once while a
+//! request waits behind: so at most as many as the others ever have in flight.
+
+use super::turns::Turns;
+use super::unfair::{Starver, Unfair};
+use super::world::{Client, Speed, World};
+use super::{Bound, Pressed, Seen};
+use crate::rng::Rng;
+use crate::trace::Trace;
+use blk::bio::{IoPrioClass, Op};
+use blk::limits::Limits;
+
+const BATCH: [u64; 4] = [16, 8, 1, 1];
+
+fn domain(op: Op) -> usize {
+    match op {
+        Op::Read => 0,
+        Op::Write => 1,
+        Op::Discard => 2,
+        Op::Flush | Op::WriteZeroes => 3,
+    }
+}
+
+struct Domains {
+    turns: Turns,
+    /// Per domain: the last ones given, as many as may still be at the device.
+    recent: [u64; 4],
+    given: u64,
+    cap: u64,
+    /// Waiting, in order of insertion, with how often each was overtaken.
+    waiting: Vec<(Seen, u64)>,
+    /// Per CPU and domain: requests that its clients have in flight at most.
+    depth: Vec<[u64; 4]>,
+}
+
+impl Domains {
+    fn new(clients: &[Client], speed: Speed) -> Domains {
+        let sum: u64 = BATCH.iter().sum();
+        let mut depth = vec![[0; 4]; 4];
+        for c in clients {
+            depth[usize::from(c.cpu)][domain(c.op)] += u64::from(c.depth);
+        }
+        Domains {
+            turns: Turns::new("kyber: domain", BATCH.map(|b| sum - b)),
+            recent: [0; 4],
+            given: 0,
+            cap: speed.cap as u64,
+            waiting: Vec::new(),
+            depth,
+        }
+    }
+
+    /// Whether a request of the domain may be at the device: it serves in order, so those are among the last given.
+    fn may_be_at_device(&self, domain: usize) -> bool {
+        self.recent[domain] > 0 && self.given - self.recent[domain] < self.cap
+    }
+}
+
+impl Bound for Domains {
+    fn queued(&mut self, r: &Seen) {
+        self.turns.queued(domain(r.op));
+        self.waiting.push((*r, 0));
+    }
+
+    fn asked(&mut self, _now: u64) {
+        for d in 0..BATCH.len() {
+            if self.may_be_at_device(d) {
+                self.turns.excuse(d);
+            }
+        }
+    }
+
+    fn given(&mut self, r: &Seen) {
+        let d = domain(r.op);
+        self.turns.given(d, 1, r);
+        self.given += 1;
+        self.recent[d] = self.given;
+        let at = self.waiting.iter().position(|(w, _)| w.id == r.id).expect("it was queued");
+        self.waiting.remove(at);
+        let others: u64 = self.depth.iter().map(|cpu| cpu[d]).sum();
+        for (w, overtaken) in self.waiting[..at].iter_mut().filter(|(w, _)| domain(w.op) == d) {
+            assert_ne!(w.cpu, r.cpu, "kyber: {r:?} overtook {w:?} of its CPU and domain");
+            *overtaken += 1;
+            let most = others - self.depth[w.cpu][d];
+            assert!(*overtaken <= most, "kyber: {w:?} starves, overtaken {overtaken} times of at most {most}");
+        }
+    }
+
+    fn closest(&self) -> u64 {
+        self.turns.closest()
+    }
+}
+
+pub(super) fn run(rng: &mut Rng, unfair: Option<Unfair>, trace: &Trace) -> Pressed {
+    let n = 2 + rng.below(5);
+    let client = |_| Client {
+        cpu: rng.below(4) as u16,
+        op: rng.pick(&[Op::Read, Op::Read, Op::Write, Op::Write, Op::Discard, Op::WriteZeroes]),
+        class: IoPrioClass::Be,
+        nr_sectors: rng.pick(&[8, 8, 64]),
+        depth: rng.pick(&[1, 4, 32, 64]),
+        weight: 0,
+        sequential: rng.below(2) == 0,
+    };
+    let clients: Vec<Client> = (0..n).map(client).collect();
+    let cap = rng.pick(&[1, 4, 32]);
+    let speed = Speed { cap, request_ns: rng.pick(&[10_000, 300_000, 3_000_000]), sector_ns: 1000 };
+    let (read_lat, write_lat) = (rng.pick(&[1000, 2_000_000]), rng.pick(&[1000, 10_000_000]));
+    let requests = 500 + rng.below(1500);
+    let mut bound = Domains::new(&clients, speed);
+    let mut world = World::new("kyber", clients, speed, Limits::default(), rng, trace);
+    world.set(&[("read_lat_nsec", read_lat), ("write_lat_nsec", write_lat)]);
+    if unfair == Some(Unfair::Starves) {
+        world.wrap(|e| Box::new(Starver::new(e)));
+    }
+    world.run(requests, &mut bound)
+}

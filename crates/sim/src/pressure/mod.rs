@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Elevators under load: no request starves, and shares are as the weights.
+//!
+//! A pressure case is drawn from a seed: an elevator with its tunables, and clients that keep it backlogged before a device
+//! whose speed is known (one request after the other, a fixed time each and per sector). What leaves in which order is held
+//! against a bound of that elevator. Bounds are in requests or sectors that may go first, not in time, so they say nothing
+//! about the device; each is derived in its module from the elevator's rules, as a worst case, and asserted for every
+//! request of every case.
+//!
+//! | elevator | who takes turns | bound | derived in |
+//! |---|---|---|---|
+//! | none | CPUs of the hardware queue | order of each CPU's requests kept; between two of one CPU at most one of each other, and one that was refused | `none` |
+//! | mq-deadline | reads and writes; classes | `fifo_batch` and `writes_starved` between directions; after its expiry, those before it in the FIFO times `fifo_batch`; a lower class after `prio_aging_expire` | `deadline` |
+//! | kyber | domains | one batch of each other domain; order of each CPU's requests kept | `kyber` |
+//! | bfq | submitters | service within two budgets of the share by weight, at any time; after its expiry, one turn per request before it | `bfq` |
+//!
+//! Guarantees: the same seed gives the same trace; a violation is a panic that says which request, which bound and what it
+//! was held against. Not here: requeues (they go first by contract, so they have no bound), merges (a request that grows is
+//! another one), and the legacy elevators, which have no test bed; they run in the main cases.
+
+mod bfq;
+mod deadline;
+mod kyber;
+mod none;
+mod turns;
+mod unfair;
+mod world;
+
+use crate::rng::Rng;
+use crate::trace::Trace;
+pub use unfair::Unfair;
+
+/// Elevators in the order a seed chooses from.
+const ELEVATORS: [&str; 4] = [blk::elevator::NONE, "mq-deadline", "kyber", "bfq"];
+
+/// A request as bounds know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    /// Its number in the case, by insertion.
+    id: u64,
+    client: usize,
+    cpu: usize,
+    op: blk::bio::Op,
+    /// Best effort, real time or idle.
+    class: blk::bio::IoPrioClass,
+    nr_sectors: u32,
+    /// When it was inserted, ns.
+    at: u64,
+}
+
+/// What an elevator owes its requests.
+trait Bound {
+    /// A request was queued.
+    fn queued(&mut self, r: &Seen);
+    /// The elevator was asked for requests at this time.
+    fn asked(&mut self, now: u64);
+    /// It gave this one. Panics when that breaks the bound for any request.
+    fn given(&mut self, r: &Seen);
+    /// The most of a bound that was reached, of a thousand: bounds that nothing comes near prove nothing.
+    fn closest(&self) -> u64;
+}
+
+/// What a pressure case counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressed {
+    /// Requests that went through the elevator.
+    pub requests: u64,
+    /// Virtual time, ns.
+    pub virtual_ns: u64,
+    /// The elevator.
+    pub elevator: &'static str,
+    /// The most of a bound that was reached, of a thousand.
+    pub closest: u64,
+}
+
+/// Runs the pressure case of a seed. Panics on a violation: see [`swarm::press`](crate::swarm::press).
+pub fn run(seed: u64, unfair: Option<Unfair>, trace: &Trace) -> Pressed {
+    // A stream of its own: the main case of the seed draws what it always drew.
+    let mut rng = Rng::new(seed ^ 0x9e55);
+    let elevator = match unfair {
+        Some(u) => u.elevator(&mut rng),
+        None => rng.pick(&ELEVATORS),
+    };
+    trace.event(0, 'S', format_args!("pressure on {elevator}"));
+    let pressed = match elevator {
+        "mq-deadline" => deadline::run(&mut rng, unfair, trace),
+        "kyber" => kyber::run(&mut rng, unfair, trace),
+        "bfq" => bfq::run(&mut rng, unfair, trace),
+        _ => none::run(seed, &mut rng, trace),
+    };
+    Pressed { elevator, ..pressed }
+}

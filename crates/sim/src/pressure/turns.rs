@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Two counters that most bounds are made of: how much others may get between two turns of a group that waits, and how many
+//! of its own group may go before a request whose time is up.
+
+use super::Seen;
+use std::collections::VecDeque;
+
+/// Groups take turns: while one has requests waiting, all others together get at most so much between two of it.
+pub(super) struct Turns {
+    what: &'static str,
+    /// The most of a bound that was reached, of a thousand.
+    closest: u64,
+    groups: Vec<Group>,
+}
+
+struct Group {
+    waiting: u32,
+    /// What others got since it waits, or was last served.
+    passed: u64,
+    most: u64,
+}
+
+impl Turns {
+    /// `most`: per group, what all others may get in between.
+    pub(super) fn new(what: &'static str, most: impl IntoIterator<Item = u64>) -> Turns {
+        let groups = most.into_iter().map(|most| Group { waiting: 0, passed: 0, most }).collect();
+        Turns { what, closest: 0, groups }
+    }
+
+    pub(super) fn queued(&mut self, group: usize) {
+        let g = &mut self.groups[group];
+        if g.waiting == 0 {
+            g.passed = 0;
+        }
+        g.waiting += 1;
+    }
+
+    /// The most of a bound that was reached, of a thousand.
+    pub(super) fn closest(&self) -> u64 {
+        self.closest
+    }
+
+    /// Others do not count as passing this group at the moment.
+    pub(super) fn excuse(&mut self, group: usize) {
+        self.groups[group].passed = 0;
+    }
+
+    /// `amount` was given to a group.
+    pub(super) fn given(&mut self, group: usize, amount: u64, r: &Seen) {
+        for (i, g) in self.groups.iter_mut().enumerate().filter(|(_, g)| g.waiting > 0) {
+            if i == group {
+                g.passed = 0;
+                g.waiting -= 1;
+                continue;
+            }
+            g.passed += amount;
+            let (what, passed, most, n) = (self.what, g.passed, g.most, g.waiting);
+            assert!(
+                passed <= most,
+                "{what} {i} starves: {n} waiting, others got {passed} of at most {most}, last {r:?}"
+            );
+            self.closest = self.closest.max(passed * 1000 / most.max(1));
+        }
+    }
+}
+
+/// Requests of one group have a time after which only a bounded number of their own group may go first.
+pub(super) struct Expiry {
+    what: &'static str,
+    after_ns: u64,
+    /// Waiting, oldest first.
+    waiting: VecDeque<Late>,
+    /// Amount given to the group so far.
+    given: u64,
+    /// What may go first for each request that was before it, and once more for what is being served.
+    per_turn: u64,
+    extra_turns: u64,
+    closest: u64,
+}
+
+struct Late {
+    r: Seen,
+    /// At its expiry: the amount given so far, and how many were before it.
+    expired: Option<(u64, u64)>,
+}
+
+impl Expiry {
+    /// A request inserted `after_ns` ago or more is served after at most `(before it + extra_turns) * per_turn` more.
+    pub(super) fn new(what: &'static str, after_ns: u64, per_turn: u64, extra_turns: u64) -> Expiry {
+        Expiry { what, after_ns, waiting: VecDeque::new(), given: 0, per_turn, extra_turns, closest: 0 }
+    }
+
+    /// As [`Turns::closest`].
+    pub(super) fn closest(&self) -> u64 {
+        self.closest
+    }
+
+    pub(super) fn queued(&mut self, r: &Seen) {
+        self.waiting.push_back(Late { r: *r, expired: None });
+    }
+
+    pub(super) fn asked(&mut self, now: u64) {
+        let given = self.given;
+        for (before, late) in self.waiting.iter_mut().enumerate() {
+            if late.r.at + self.after_ns > now {
+                return;
+            }
+            late.expired.get_or_insert((given, before as u64));
+        }
+    }
+
+    /// `amount` was given to the group for this request.
+    pub(super) fn given(&mut self, r: &Seen, amount: u64) {
+        let at = self.waiting.iter().position(|l| l.r.id == r.id).expect("it was queued");
+        self.waiting.remove(at);
+        self.given += amount;
+        self.check();
+    }
+
+    /// `amount` was given to others, where they count.
+    pub(super) fn given_to_others(&mut self, amount: u64) {
+        self.given += amount;
+        self.check();
+    }
+
+    fn check(&mut self) {
+        for late in &self.waiting {
+            let Some((then, before)) = late.expired else { return };
+            let (what, passed, most) = (self.what, self.given - then, (before + self.extra_turns) * self.per_turn);
+            let r = &late.r;
+            assert!(
+                passed <= most,
+                "{what} starves: {r:?} is late, {before} were before it, and {passed} of at most {most} went first"
+            );
+            self.closest = self.closest.max(passed * 1000 / most.max(1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blk::bio::{IoPrioClass, Op};
+
+    fn seen(id: u64, at: u64) -> Seen {
+        Seen { id, client: 0, cpu: 0, op: Op::Read, class: IoPrioClass::Be, nr_sectors: 8, at }
+    }
+
+    #[test]
+    fn others_count_only_while_a_group_waits() {
+        let mut t = Turns::new("group", [3, 3]);
+        t.queued(0);
+        (0..10).for_each(|_| t.queued(1));
+        t.given(0, 1, &seen(0, 0));
+        (0..9).for_each(|_| t.given(1, 1, &seen(0, 0)));
+        t.queued(0);
+        let last = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| t.given(1, 4, &seen(0, 0))));
+        assert!(last.is_err(), "4 of at most 3");
+    }
+
+    #[test]
+    #[should_panic(expected = "1 were before it, and 5 of at most 4 went first")]
+    fn a_late_request_may_be_passed_by_so_many() {
+        let mut e = Expiry::new("group", 100, 2, 1);
+        (0..9).for_each(|id| e.queued(&seen(id, 10 * id)));
+        e.asked(105);
+        // 0 is late; 1 becomes so now, with one before it.
+        e.asked(110);
+        for id in [8, 0, 7, 6, 5] {
+            e.given(&seen(id, 0), 1);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Planted unfairness: a wrapper around an elevator that does what the bounds forbid.
+
+use crate::rng::Rng;
+use blk::bio::{Op, OpFlags};
+use blk::elevator::{BioMerge, BioRef, Elevator, ElvCx, Tunable};
+use blk::id::HctxId;
+use blk::request::Rq;
+use blk::time::Instant;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What is planted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfair {
+    /// One request in forty waits until nothing else is left.
+    Starves,
+    /// The submitters' weights are exchanged.
+    WrongWeights,
+}
+
+impl Unfair {
+    /// An elevator it can be planted in.
+    pub(super) fn elevator(self, rng: &mut Rng) -> &'static str {
+        match self {
+            Unfair::Starves => rng.pick(&["mq-deadline", "kyber", "bfq"]),
+            Unfair::WrongWeights => "bfq",
+        }
+    }
+}
+
+/// Keeps one request in forty until the elevator behind it has none.
+pub(super) struct Starver {
+    inner: Box<dyn Elevator>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    seen: u64,
+    rqs: Vec<Rq>,
+    /// Requests the elevator has.
+    others: u64,
+}
+
+impl Starver {
+    pub(super) fn new(inner: Box<dyn Elevator>) -> Starver {
+        Starver { inner, kept: Mutex::default() }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Elevator for Starver {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn bio_merge(&self, cx: &ElvCx<'_>, bio: BioRef) -> BioMerge {
+        self.inner.bio_merge(cx, bio)
+    }
+
+    fn insert(&self, cx: &ElvCx<'_>, rqs: &mut Vec<Rq>, at_head: bool, freed: &mut Vec<Rq>) {
+        let mut kept = self.kept();
+        kept.seen += rqs.len() as u64;
+        if kept.seen.is_multiple_of(40) {
+            kept.rqs.extend(rqs.pop());
+        }
+        kept.others += rqs.len() as u64;
+        self.inner.insert(cx, rqs, at_head, freed);
+    }
+
+    fn dispatch(&self, cx: &ElvCx<'_>, hctx: HctxId, max: usize, out: &mut Vec<Rq>) {
+        self.inner.dispatch(cx, hctx, max, out);
+        let mut kept = self.kept();
+        kept.others -= out.len() as u64;
+        if kept.others == 0 && out.is_empty() {
+            out.extend(kept.rqs.pop());
+        }
+    }
+
+    fn has_work(&self, hctx: HctxId) -> bool {
+        self.inner.has_work(hctx) || !self.kept().rqs.is_empty()
+    }
+
+    fn next_run(&self) -> Option<Instant> {
+        self.inner.next_run()
+    }
+
+    fn completed(&self, cx: &ElvCx<'_>, rq: &Rq) {
+        self.inner.completed(cx, rq);
+    }
+
+    fn limit_depth(&self, op: Op, flags: OpFlags) -> Option<u32> {
+        self.inner.limit_depth(op, flags)
+    }
+
+    fn tunables(&self) -> Vec<Tunable> {
+        self.inner.tunables()
+    }
+
+    fn set_tunable(&self, name: &str, value: u64) -> Result<(), String> {
+        self.inner.set_tunable(name, value)
+    }
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Clients, an elevator and a device of known speed, without the rest of the block layer.
+//!
+//! Guarantees: the elevator is called as the core calls it (insertions, dispatches of up to so many, completions; again when
+//! it asked to be run, when it said so, or after 3 ms). Each client keeps a number of requests in flight. Nothing merges.
+
+use super::{Bound, Pressed, Seen};
+use crate::rng::Rng;
+use crate::trace::Trace;
+use blk::bio::{Bio, DataRef, IoPrio, IoPrioClass, Op, OpFlags};
+use blk::cpumap::{CpuTopology, QueueMap};
+use blk::elevator::testbed::TestBed;
+use blk::elevator::{Elevator, for_map};
+use blk::id::{CpuId, HctxId, Sector};
+use blk::limits::Limits;
+use blk::request::Rq;
+use blk::time::Instant;
+use std::collections::{BTreeMap, VecDeque};
+
+const HCTX: HctxId = HctxId::new(0);
+/// Bios of a client: more than it has in flight.
+const BIOS: u32 = 256;
+/// When the core looks again after an elevator that gave nothing and said nothing, ns.
+const LOOK_AGAIN_NS: u64 = 3_000_000;
+const START_NS: u64 = 1_000_000_000;
+
+/// Somebody who keeps requests in flight.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Client {
+    pub(super) cpu: u16,
+    pub(super) op: Op,
+    pub(super) class: IoPrioClass,
+    pub(super) nr_sectors: u32,
+    /// Requests in flight.
+    pub(super) depth: u32,
+    /// For bfq; 0 = none.
+    pub(super) weight: u16,
+    /// One address after the other, with gaps, or any.
+    pub(super) sequential: bool,
+}
+
+/// The device: one request after the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Speed {
+    /// Requests it holds.
+    pub(super) cap: usize,
+    pub(super) request_ns: u64,
+    pub(super) sector_ns: u64,
+}
+
+pub(super) struct World<'a> {
+    bed: TestBed,
+    elevator: Option<Box<dyn Elevator>>,
+    clients: Vec<Client>,
+    speed: Speed,
+    rng: &'a mut Rng,
+    trace: &'a Trace,
+    now: u64,
+    next_id: u64,
+    next_sector: Vec<u64>,
+    /// Requests the elevator has, by address: no two have the same.
+    queued: BTreeMap<u64, Seen>,
+    at_disk: VecDeque<(Rq, Seen, u64)>,
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(
+        name: &str,
+        clients: Vec<Client>,
+        speed: Speed,
+        limits: Limits,
+        rng: &'a mut Rng,
+        trace: &'a Trace,
+    ) -> World<'a> {
+        let requests: u32 = clients.iter().map(|c| c.depth).sum();
+        let cpus = clients.iter().map(|c| c.cpu).max().unwrap_or(0) + 1;
+        let map = QueueMap::new(&CpuTopology::uniform(cpus), 1, 0, 0).expect("one hardware queue");
+        let elevator = for_map::<crate::Lock>(name, requests as usize, &map, requests);
+        let mut bed = TestBed::with_submitters(clients.len() as u32, requests, BIOS, limits).with_nomerges(2);
+        for (i, c) in clients.iter().enumerate() {
+            bed.set_weight(i as u32, c.weight);
+        }
+        trace.event(0, 'X', format_args!("{speed:?} {clients:?}"));
+        World {
+            bed,
+            elevator: elevator.expect("a name that exists"),
+            next_sector: (0..clients.len() as u64).map(|i| i << 32).collect(),
+            clients,
+            speed,
+            rng,
+            trace,
+            now: START_NS,
+            next_id: 0,
+            queued: BTreeMap::new(),
+            at_disk: VecDeque::new(),
+        }
+    }
+
+    /// Puts something in front of the elevator: planted.
+    pub(super) fn wrap(&mut self, wrap: impl FnOnce(Box<dyn Elevator>) -> Box<dyn Elevator>) {
+        self.elevator = self.elevator.take().map(wrap);
+    }
+
+    /// Sets tunables; the trace has them.
+    pub(super) fn set(&mut self, tunables: &[(&str, u64)]) {
+        for (name, value) in tunables {
+            self.trace.event(0, 'X', format_args!("{name}={value}"));
+            self.elevator().set_tunable(name, *value).expect("drawn in range");
+        }
+    }
+
+    /// Tells the elevator other weights than the bound goes by: planted.
+    pub(super) fn lie_about_weights(&mut self) {
+        for (i, c) in self.clients.iter().rev().enumerate() {
+            self.bed.set_weight(i as u32, c.weight);
+        }
+    }
+
+    fn elevator(&self) -> &dyn Elevator {
+        self.elevator.as_deref().expect("none is no elevator")
+    }
+
+    fn t(&self) -> Instant {
+        Instant::from_ns(self.now)
+    }
+
+    fn draw_sector(&mut self, client: usize) -> u64 {
+        let c = self.clients[client];
+        if c.sequential {
+            let at = self.next_sector[client];
+            self.next_sector[client] += u64::from(c.nr_sectors) + 8;
+            return at;
+        }
+        loop {
+            let at = (1 << 50) + self.rng.below(1 << 12) * 1024;
+            if !self.queued.contains_key(&at) {
+                return at;
+            }
+        }
+    }
+
+    fn insert(&mut self, client: usize, bound: &mut dyn Bound) {
+        let (c, sector, now) = (self.clients[client], self.draw_sector(client), self.t());
+        let mut bio = Bio::read(Sector(sector), c.nr_sectors, DataRef::NONE);
+        (bio.op, bio.prio) = (c.op, IoPrio::new(c.class, 4));
+        bio.flags = OpFlags::SYNC;
+        let r = Seen {
+            id: self.next_id,
+            client,
+            cpu: usize::from(c.cpu),
+            op: c.op,
+            class: c.class,
+            nr_sectors: c.nr_sectors,
+            at: self.now,
+        };
+        self.next_id += 1;
+        self.trace.event(self.now, 'I', format_args!("client {client} #{} {:?} {sector}+{}", r.id, c.op, c.nr_sectors));
+        let cpu = CpuId::new(u32::from(c.cpu));
+        let bio = self.bed.bio_of(client as u32, bio, now);
+        let (mut rqs, mut freed) = (vec![self.bed.request_on(cpu, HCTX, bio, now)], Vec::new());
+        bound.queued(&r);
+        self.elevator().insert(&self.bed.cx_on(cpu, now), &mut rqs, false, &mut freed);
+        assert!(rqs.is_empty() && freed.is_empty(), "nothing merges here");
+        let other = self.queued.insert(sector, r);
+        assert!(other.is_none(), "two requests at sector {sector}");
+    }
+
+    /// Fills the device as far as the elevator gives.
+    fn dispatch(&mut self, bound: &mut dyn Bound) {
+        while self.at_disk.len() < self.speed.cap {
+            let room = self.speed.cap - self.at_disk.len();
+            let max = 1 + self.rng.below(room as u64) as usize;
+            let (now, mut out) = (self.t(), Vec::new());
+            bound.asked(self.now);
+            self.elevator().dispatch(&self.bed.cx(now), HCTX, max, &mut out);
+            if out.is_empty() {
+                return;
+            }
+            for rq in out {
+                let sector = self.bed.get(&rq).sector().0;
+                let r = self.queued.remove(&sector).unwrap_or_else(|| panic!("sector {sector} was given twice"));
+                self.trace.event(self.now, 'D', format_args!("client {} #{}", r.client, r.id));
+                bound.given(&r);
+                let began = self.at_disk.back().map_or(self.now, |(_, _, done)| *done);
+                let takes = self.speed.request_ns + u64::from(r.nr_sectors) * self.speed.sector_ns;
+                self.bed.issue(&rq, now);
+                self.at_disk.push_back((rq, r, began + takes));
+            }
+        }
+    }
+
+    /// Runs until so many requests have completed, then lets everything end.
+    pub(super) fn run(mut self, requests: u64, bound: &mut dyn Bound) -> Pressed {
+        for i in 0..self.clients.len() {
+            (0..self.clients[i].depth).for_each(|_| self.insert(i, bound));
+        }
+        let mut completed = 0;
+        loop {
+            self.dispatch(bound);
+            // Whoever waits for something of the elevator's is told by a mark; it was asked just now.
+            while self.bed.take_run().is_some() {
+                self.dispatch(bound);
+            }
+            if self.queued.is_empty() && self.at_disk.is_empty() {
+                break;
+            }
+            let held = (self.at_disk.len() < self.speed.cap && !self.queued.is_empty()).then(|| {
+                let again = self.elevator().next_run().map(Instant::as_ns);
+                again.unwrap_or(self.now + LOOK_AGAIN_NS).max(self.now + 1)
+            });
+            let done = self.at_disk.front().map(|(_, _, done)| *done);
+            self.now = held.into_iter().chain(done).min().expect("something is queued or at the device");
+            assert!(self.now < START_NS << 20, "the elevator gives nothing any more, {} queued", self.queued.len());
+            while self.at_disk.front().is_some_and(|(_, _, done)| *done <= self.now) {
+                let (rq, r, _) = self.at_disk.pop_front().expect("looked at");
+                self.trace.event(self.now, 'C', format_args!("client {} #{}", r.client, r.id));
+                let cpu = CpuId::new(r.cpu as u32);
+                self.elevator().completed(&self.bed.cx_on(cpu, self.t()), &rq);
+                self.bed.free(rq);
+                completed += 1;
+                if completed + self.at_disk.len() as u64 <= requests {
+                    self.insert(r.client, bound);
+                }
+            }
+        }
+        assert_eq!(completed, self.next_id, "requests were lost");
+        Pressed { requests: completed, virtual_ns: self.now - START_NS, closest: bound.closest(), elevator: "" }
+    }
+}
