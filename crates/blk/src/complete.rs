@@ -86,7 +86,7 @@ impl<L: Lock> Env<L> {
         if let Some(id) = self.take_back(local, hctx, ended, now) {
             let (tags, tag) = (self.st.alloc_tags(hctx), self.st.tag_of_rq(id, hctx));
             if !(self.direct && local.plug.keep_tag(hctx, tag, tags)) {
-                tags.put(tag, None, &mut |w| self.wake(w));
+                self.put_alloc_tag(hctx, tag);
                 if !local.plug.is_open() {
                     // Kept for an hctx that is not the one in use now, or wanted by others since.
                     self.return_cached_tags(local);
@@ -107,7 +107,13 @@ impl<L: Lock> Env<L> {
             if let Some(id) = self.take_back(local, hctx, ended, now)
                 && let Some(tags) = tags
             {
-                tags.put_later(self.st.tag_of_rq(id, hctx), &mut put, &mut |w| self.wake(w));
+                let tag = self.st.tag_of_rq(id, hctx);
+                if self.st.alloc_share().is_some() {
+                    self.put_alloc_tag(hctx, tag);
+                } else {
+                    self.st.note_ended(hctx, tag);
+                    tags.put_later(tag, &mut put, &mut |w| self.wake(w));
+                }
             }
         }
         if let Some(tags) = tags {
@@ -172,7 +178,7 @@ impl<L: Lock> Env<L> {
     #[cold]
     pub(crate) fn complete_rq(&self, local: &mut Local, hctx: usize, id: RequestId, status: BlkStatus, now: Instant) {
         if self.finish_rq(local, hctx, id, self.st.slab.get(id), status, now) {
-            self.st.alloc_tags(hctx).put(self.st.tag_of_rq(id, hctx), None, &mut |w| self.wake(w));
+            self.put_alloc_tag(hctx, self.st.tag_of_rq(id, hctx));
         }
         self.after_finish(local, hctx, now);
     }
@@ -236,8 +242,7 @@ impl<L: Lock> Env<L> {
             local.scratch.ended.push(id);
             return self.sq_free_batch(local, now);
         }
-        let tag = self.st.tag_of_rq(id, hctx);
-        self.st.alloc_tags(hctx).put(tag, None, &mut |w| self.wake(w));
+        self.put_alloc_tag(hctx, self.st.tag_of_rq(id, hctx));
         self.after_free(local, hctx, now);
     }
 
@@ -319,8 +324,7 @@ impl<L: Lock> Env<L> {
     /// Frees a request whose bios now belong to a neighbour it was merged into.
     pub(crate) fn free_absorbed(&self, rq: Rq) {
         let hctx = usize::from(self.st.slab.get(rq.id()).hctx.get());
-        let tag = self.st.tag_of_rq(rq.id(), hctx);
-        self.st.alloc_tags(hctx).put(tag, None, &mut |w| self.wake(w));
+        self.put_alloc_tag(hctx, self.st.tag_of_rq(rq.id(), hctx));
     }
 
     /// A request of the flush machine completed: the flush command itself, or the data step of a sequence.

@@ -126,6 +126,7 @@ impl<L: Lock> RequestQueue<L> {
             ("FROZEN", self.is_frozen()),
             ("NOXMERGES", nomerges == 1),
             ("SAME_FORCE", affinity == 2),
+            ("HCTX_ACTIVE", st.host_tagset && st.share.as_ref().is_some_and(|s| s.counts(0))),
             ("SQ_SCHED", single),
             ("SINGLE_QUEUE", st.sq.is_some()),
         ])
@@ -147,18 +148,21 @@ impl<L: Lock> RequestQueue<L> {
         add("dispatch_busy", format!("{}\n", h.dispatch_busy()));
         let stats = self.hctx_stats().get(i).copied().unwrap_or_default();
         add("dispatched", format!("{}\n", stats.dispatched));
-        add(
-            "flags",
-            format!("alloc_policy=FIFO {}\n", if st.hctxs.len() == 1 { "SINGLE_HCTX" } else { "SHOULD_MERGE" }),
-        );
+        let flags = names(&[
+            ("SINGLE_HCTX", st.hctxs.len() == 1),
+            ("SHOULD_MERGE", st.hctxs.len() > 1),
+            ("TAG_QUEUE_SHARED", st.share.is_some()),
+            ("TAG_HCTX_SHARED", st.host_tagset),
+        ]);
+        add("flags", format!("alloc_policy=FIFO {flags}\n"));
         add("queued", format!("{}\n", stats.queued));
         add("run", format!("{}\n", stats.run));
-        if let Some(tags) = st.sched_tags.get(i) {
+        if let Some(tags) = st.sched_tags.get(st.map_of(i)) {
             add("sched_tags", tags_text(tags));
             add("sched_tags_bitmap", hexdump(tags.bitmap()));
         }
         add("state", format!("{}\n", self.hctx_state(st, h)));
-        if let Some(tags) = st.driver_tags.get(i) {
+        if let Some(tags) = st.driver_tags.get(st.map_of(i)) {
             add("tags", tags_text(tags));
             add("tags_bitmap", hexdump(tags.bitmap()));
         }
@@ -168,6 +172,7 @@ impl<L: Lock> RequestQueue<L> {
     fn hctx_state(&self, st: &QueueState<L>, h: &Hctx<L>) -> String {
         names(&[
             ("STOPPED", h.has_flag(state::STOPPED)),
+            ("TAG_ACTIVE", !st.host_tagset && st.share.as_ref().is_some_and(|s| s.counts(h.id.index()))),
             ("SCHED_RESTART", h.has_flag(state::SCHED_RESTART)),
             ("INACTIVE", !self.hctx_has_cpu(st, h.id.index())),
             ("RUN_PENDING", h.has_flag(state::RUN_PENDING)),

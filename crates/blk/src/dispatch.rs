@@ -10,11 +10,11 @@ use crate::elevator::HctxRunner;
 use crate::hctx::{Hctx, state};
 use crate::id::HctxId;
 use crate::lock::Lock;
-use crate::request::{NO_TAG, RequestId, Rq};
+use crate::request::{NO_TAG, RequestId, Rq, rqf};
 use crate::sbitmap::TagAllocHint;
 use crate::status::QueueRqStatus;
 use crate::submitter::{Env, Local};
-use crate::tags::{HctxTags, TagClass};
+use crate::tags::TagClass;
 use crate::time::{Duration, Instant};
 use crate::trace::EventKind;
 use core::sync::atomic::{Ordering, fence};
@@ -178,7 +178,7 @@ impl<L: Lock> Env<L> {
             let max = if busy { 1 } else { self.st.nr_requests };
             // One more than there are tags: the request chosen last waits on hctx->dispatch for the next tag, as in the
             // kernel, where the choice is made before the tag is asked for.
-            let free = self.st.driver_tags.iter().map(HctxTags::free_normal).min().unwrap_or(0);
+            let free = self.free_driver_tags();
             elevator.dispatch(&self.elv_cx(now), h.id, max.min(free + 1) as usize, rqs);
             if rqs.is_empty() {
                 return self.look_again(h, elevator.next_run().unwrap_or(now + BLK_MQ_RESOURCE_DELAY));
@@ -284,7 +284,7 @@ impl<L: Lock> Env<L> {
         let now_ns = now.as_ns();
         for rq in rqs.iter() {
             let r = self.st.slab.get(rq.id());
-            if r.driver_tag.get() == NO_TAG && !self.get_driver_tag(h, rq.id()) {
+            if r.driver_tag.get() == NO_TAG && !self.get_driver_tag(h, rq.id(), now) {
                 break;
             }
             r.issue_ns.set(now_ns);
@@ -293,6 +293,9 @@ impl<L: Lock> Env<L> {
         let no_tag = ids.len() < rqs.len();
         let (sent, status) =
             if ids.is_empty() { (0, QueueRqStatus::Queued) } else { self.queue_rqs(local, hctx, &ids, now) };
+        if sent < ids.len() && self.st.tags_are_shared {
+            self.leave_line(h);
+        }
         for id in &ids[sent..] {
             self.release_driver_tag(hctx, *id);
         }
@@ -310,11 +313,16 @@ impl<L: Lock> Env<L> {
 
     /// Puts what could not be sent back on `hctx->dispatch` and makes sure that somebody runs the hctx again.
     fn leave_over(&self, h: &Hctx<L>, rqs: &mut Vec<Rq>, status: QueueRqStatus, no_tag: bool, now: Instant) {
+        let unseen = no_tag && self.st.tags_are_shared;
+        let class = rqs.first().map(|rq| self.driver_tag_class(rq.id()));
         h.dispatch.with(|list| list.extend(rqs.drain(..)));
         // The list is filled, then the mark is looked at; whoever frees takes the mark, then looks at the list.
-        // Pairs with: Env::after_free
+        // Pairs with: Env::after_free, QueueState::mark_woken
         fence(Ordering::SeqCst);
-        if !h.has_flag(state::SCHED_RESTART) {
+        if unseen && class.is_some_and(|class| !self.waits_for_driver_tag(h, class)) {
+            // A wake-up for the tag has come since, and found this list still empty.
+            self.owe_run(h);
+        } else if !h.has_flag(state::SCHED_RESTART) {
             // Whoever freed a tag since the mark was set has taken it and found this list still empty.
             self.owe_run(h);
         } else if no_tag {
@@ -345,24 +353,37 @@ impl<L: Lock> Env<L> {
 
     /// A driver tag for a request that has a scheduler tag. On failure SCHED_RESTART is set before the last try, so the
     /// next free runs this hctx.
-    fn get_driver_tag(&self, h: &Hctx<L>, id: RequestId) -> bool {
-        let rq = self.st.slab.get(id);
-        let class = if rq.has_rqf(crate::request::rqf::RESERVED) { TagClass::Reserved } else { TagClass::Normal };
-        let tags = &self.st.driver_tags[h.id.index()];
+    ///
+    /// Where the next free may be another hctx's or another disk's, this one is registered to be told of it as well.
+    fn get_driver_tag(&self, h: &Hctx<L>, id: RequestId, now: Instant) -> bool {
+        let (rq, class, hctx) = (self.st.slab.get(id), self.driver_tag_class(id), h.id.index());
         // The search starts where the scheduler tag points, so two CPUs sharing the hctx seldom meet in one word.
         let mut hint = TagAllocHint::new(id.index() as u32);
-        let tag = tags.get(class, &mut hint).or_else(|| {
+        if self.st.share.is_some() && self.waits_for_driver_tag(h, class) {
+            return false; // Others are before it in the line.
+        }
+        let tag = self.get_driver_tag_of(hctx, class, &mut hint, now).or_else(|| {
             h.set_flag(state::SCHED_RESTART);
+            if self.st.tags_are_shared {
+                self.wait_for_driver_tag(h, class);
+            }
             // The mark is set, then the words are read again; whoever frees writes the word, then reads the mark.
             // Pairs with: Env::after_free
             fence(Ordering::SeqCst);
-            tags.get(class, &mut hint)
+            self.get_driver_tag_of(hctx, class, &mut hint, now)
         });
         let Some(tag) = tag else { return false };
+        if self.st.tags_are_shared {
+            self.settle_tag_taken(h, class);
+        }
         rq.driver_tag.set(tag as u16);
-        let slot = h.id.index() * self.st.queue_depth as usize + tag as usize;
+        let slot = hctx * self.st.queue_depth as usize + tag as usize;
         self.st.driver_rqs[slot].set(id.index() as u32);
         true
+    }
+
+    fn driver_tag_class(&self, id: RequestId) -> TagClass {
+        if self.st.slab.get(id).has_rqf(rqf::RESERVED) { TagClass::Reserved } else { TagClass::Normal }
     }
 
     /// Gives a driver tag back that was not used. Without an elevator the request keeps it: it is its identity.
@@ -376,7 +397,7 @@ impl<L: Lock> Env<L> {
         let rq = self.st.slab.get(id);
         let tag = u32::from(rq.driver_tag.get());
         rq.driver_tag.set(NO_TAG);
-        self.st.driver_tags[hctx].put(tag, None, &mut |w| self.wake(w));
+        self.put_driver_tag(hctx, tag);
     }
 
     /// Does what was left to "the next poll": owed runs and delayed runs that are due.
@@ -392,6 +413,9 @@ impl<L: Lock> Env<L> {
             }
             if h.take_flag(state::RUN_PENDING) | due {
                 self.run_hctx(local, i, now);
+                if self.st.tags_are_shared {
+                    self.settle_woken(h);
+                }
             }
             delayed |= h.run_at().is_some();
         }

@@ -21,6 +21,10 @@ pub(crate) mod state {
     pub(crate) const STOPPED: u32 = 1 << 0;
     /// Whoever frees a request of this hctx runs it.
     pub(crate) const SCHED_RESTART: u32 = 1 << 2;
+    /// It is in a wait queue of its driver tags: of the normal ones, of the reserved ones.
+    pub(crate) const TAG_WAIT: [u32; 2] = [1 << 3, 1 << 4];
+    /// A wake-up for such a tag was spent on it and no tag taken since.
+    pub(crate) const TAG_WOKEN: [u32; 2] = [1 << 5, 1 << 6];
     /// A run is owed as soon as somebody serves the disk's pending work.
     pub(crate) const RUN_PENDING: u32 = 1 << 8;
 }
@@ -119,6 +123,12 @@ impl<L: Lock> Hctx<L> {
     pub(crate) fn set_flag(&self, bit: u32) {
         // Pairs with: Hctx::take_flag, Hctx::has_flag
         self.flags.fetch_or(bit, Ordering::SeqCst);
+    }
+
+    /// Sets a mark; true for the one caller that set it.
+    pub(crate) fn set_flag_once(&self, bit: u32) -> bool {
+        // Pairs with: Hctx::take_flag, Hctx::has_flag
+        self.flags.fetch_or(bit, Ordering::SeqCst) & bit == 0
     }
 
     /// Clears a mark; true for the one caller that cleared it.

@@ -30,6 +30,8 @@ pub mod cpumap;
 pub mod sbitmap;
 pub mod sbitmap_queue;
 mod tags;
+pub mod tag_set;
+mod share;
 mod hctx;
 pub mod elevator;
 mod dispatch;
@@ -47,5 +49,6 @@ pub mod debugfs;
 
 // The disk that wires it, CPUs that leave it, and its legacy twin.
 pub mod queue;
+mod build;
 pub mod hotplug;
 mod sq;

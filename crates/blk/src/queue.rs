@@ -7,21 +7,25 @@
 //! would give to a worker thread is left as a mark that the next poll of any submitter serves.
 
 use crate::bio::BioPools;
+use crate::build::build;
 use crate::cpumap::{HctxType, QueueMap};
 use crate::driver::Driver;
 use crate::elevator::{self, Elevator};
-use crate::hctx::{Ctx, Hctx, RqList, state};
+use crate::hctx::{Ctx, Hctx, state};
 use crate::hotplug::OnlineMask;
-use crate::id::{CpuId, HctxId, MAX_CPUS, MAX_SUBMITTERS, Sector, SubmitterId};
+use crate::id::{CpuId, MAX_CPUS, MAX_SUBMITTERS, Sector, SubmitterId};
 use crate::limits::Limits;
 use crate::lock::Lock;
 use crate::relaxed::FieldU32;
 use crate::request::{RequestId, RequestSlab};
-use crate::settings::{BLKDEV_DEFAULT_RQ, MAX_SCHED_RQ, Mode, QueueConfig, SettingError};
+use crate::sbitmap_queue::WaiterId;
+use crate::settings::{QueueConfig, SettingError};
+use crate::share::Share;
 use crate::sq::SqQueue;
 use crate::stat::{DiskStats, HctxStats};
 use crate::submitter::SubmitterShared;
-use crate::tags::HctxTags;
+use crate::tag_set::Member;
+use crate::tags::{HctxTags, Waiter, disk_of};
 use crate::time::Instant;
 use crate::timeout::Timer;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -81,8 +85,18 @@ pub(crate) struct QueueState<L: Lock> {
     pub(crate) hctxs: Box<[Hctx<L>]>,
     /// Software queues: `cpu * 3 + type`.
     pub(crate) ctxs: Box<[Ctx<L>]>,
-    pub(crate) driver_tags: Box<[HctxTags<L>]>,
-    /// Scheduler tags, one set per hctx; empty without an elevator.
+    /// One map per hctx, or one for all (`host_tagset`); a tag set's if the disk has joined one.
+    pub(crate) driver_tags: Arc<[HctxTags<L>]>,
+    /// What turns the number of an hctx into that of its map of tags.
+    pub(crate) map_mask: usize,
+    /// One map serves all hctxs.
+    pub(crate) host_tagset: bool,
+    /// The disk's part of tags that other disks use, too.
+    pub(crate) share: Option<Share<L>>,
+    /// Other hctxs or disks use an hctx's driver tags, too: without one it waits in the map's wait queue, for the next one
+    /// freed may be theirs; and which requests are its own, the map does not say.
+    pub(crate) tags_are_shared: bool,
+    /// Scheduler tags, as many maps as there are of driver tags; empty without an elevator.
     pub(crate) sched_tags: Box<[HctxTags<L>]>,
     /// With an elevator: which request has driver tag `hctx * queue_depth + tag`.
     pub(crate) driver_rqs: Box<[FieldU32]>,
@@ -125,10 +139,34 @@ impl<L: Lock> QueueState<L> {
         self.elevator.is_some() || self.sq.is_some()
     }
 
+    /// Which map of tags an hctx uses.
+    #[inline]
+    pub(crate) fn map_of(&self, hctx: usize) -> usize {
+        hctx & self.map_mask
+    }
+
+    /// The driver tags of an hctx.
+    #[inline]
+    pub(crate) fn driver_tags(&self, hctx: usize) -> &HctxTags<L> {
+        &self.driver_tags[self.map_of(hctx)]
+    }
+
     /// The tags a request is allocated from.
     #[inline]
     pub(crate) fn alloc_tags(&self, hctx: usize) -> &HctxTags<L> {
-        if self.elevator.is_some() { &self.sched_tags[hctx] } else { &self.driver_tags[hctx] }
+        self.alloc_tags_of(self.map_of(hctx))
+    }
+
+    /// The same by number of the map.
+    #[inline(always)] // One load.
+    pub(crate) fn alloc_tags_of(&self, map: usize) -> &HctxTags<L> {
+        if self.elevator.is_some() { &self.sched_tags[map] } else { &self.driver_tags[map] }
+    }
+
+    /// The share of the disk, if internal tags come out of it: without an elevator.
+    #[inline]
+    pub(crate) fn alloc_share(&self) -> Option<&Share<L>> {
+        if self.elevator.is_some() { None } else { self.share.as_ref() }
     }
 
     #[inline]
@@ -154,8 +192,11 @@ impl<L: Lock> QueueState<L> {
         }
     }
 
-    /// Tags of one hctx in use.
+    /// Tags of one hctx in use; where others use them, too, its requests.
     pub(crate) fn hctx_tags_in_use(&self, hctx: usize) -> u32 {
+        if self.tags_are_shared {
+            return self.hctx_requests(hctx);
+        }
         let one = |t: &[HctxTags<L>]| t.get(hctx).map_or(0, HctxTags::in_use);
         one(&self.driver_tags) + one(&self.sched_tags)
     }
@@ -165,12 +206,13 @@ impl<L: Lock> QueueState<L> {
         if let Some(sq) = &self.sq {
             return sq.in_use();
         }
-        (0..self.hctxs.len()).map(|h| self.alloc_tags(h).in_use()).sum()
+        (0..self.hctxs.len()).map(|h| self.hctx_requests(h)).sum()
     }
 
     fn tags_in_use(&self) -> u32 {
         let sum = |t: &[HctxTags<L>]| t.iter().map(HctxTags::in_use).sum::<u32>();
-        sum(&self.driver_tags) + sum(&self.sched_tags) + self.sq.as_ref().map_or(0, SqQueue::in_use)
+        let driver = self.share.as_ref().map_or_else(|| sum(&self.driver_tags), Share::in_use);
+        driver + sum(&self.sched_tags) + self.sq.as_ref().map_or(0, SqQueue::in_use)
     }
 }
 
@@ -212,6 +254,8 @@ pub struct RequestQueue<L: Lock> {
     device_busy: AtomicBool,
     io_ticks_ns: AtomicU64,
     io_stamp_ms: AtomicU64,
+    /// The tag set it has joined.
+    pub(crate) member: Option<Member<L>>,
 }
 
 impl<L: Lock> RequestQueue<L> {
@@ -219,8 +263,17 @@ impl<L: Lock> RequestQueue<L> {
     /// the driver lacks.
     pub fn new(
         driver: Arc<dyn Driver>,
+        config: QueueConfig,
+        notify: Box<dyn Notify>,
+    ) -> Result<Arc<Self>, SettingError> {
+        Self::make(driver, config, notify, None)
+    }
+
+    pub(crate) fn make(
+        driver: Arc<dyn Driver>,
         mut config: QueueConfig,
         notify: Box<dyn Notify>,
+        member: Option<Member<L>>,
     ) -> Result<Arc<Self>, SettingError> {
         let mut limits = driver.limits();
         limits.check().map_err(|e| SettingError(format!("driver '{}': {e}", driver.name())))?;
@@ -233,7 +286,7 @@ impl<L: Lock> RequestQueue<L> {
             }
             limits.max_sectors = kb * 2;
         }
-        let state = build(&config)?;
+        let state = build(&config, member.as_ref())?;
         // A default is chosen once: more hardware queues later do not take the elevator away.
         config.scheduler = Some(state.scheduler().to_string());
         start(driver.as_ref(), state.driver_shape())?;
@@ -263,6 +316,7 @@ impl<L: Lock> RequestQueue<L> {
             device_busy: AtomicBool::new(false),
             io_ticks_ns: AtomicU64::new(0),
             io_stamp_ms: AtomicU64::new(0),
+            member,
             driver,
         }))
     }
@@ -459,7 +513,10 @@ impl<L: Lock> RequestQueue<L> {
         if (config.scheduler != old.scheduler || other_queues) && config.nr_requests == old.nr_requests {
             config.nr_requests = None;
         }
-        let state = build(&config)?;
+        if let Some(member) = &self.member {
+            member.set.check_member(&config)?;
+        }
+        let state = build(&config, self.member.as_ref())?;
         config.scheduler = Some(state.scheduler().to_string());
         self.restart_driver(&state)?;
         self.live.iostats.store(config.iostats, Ordering::Relaxed);
@@ -470,7 +527,13 @@ impl<L: Lock> RequestQueue<L> {
         let previous = core::mem::replace(&mut *self.state.lock(), Arc::new(state));
         // Pairs with: RequestQueue::generation
         self.generation.fetch_add(1, Ordering::Release);
-        let waiters = &mut |w: crate::sbitmap_queue::WaiterId| self.notify.notify(crate::tags::submitter_of(w));
+        let waiters = &mut |w: WaiterId| match (&previous.share, Waiter::of(w)) {
+            // Of all disks: those of this one are woken for the new state, the others try again.
+            (Some(share), _) if disk_of(w) != share.slot => drop(share.set.wake(w)),
+            (_, Waiter::Submitter(id)) => self.notify.notify(id),
+            // The queue is drained: no hctx has anything to send.
+            (_, Waiter::Hctx(..)) => {}
+        };
         previous.driver_tags.iter().chain(previous.sched_tags.iter()).for_each(|t| t.wake_all(waiters));
         Ok(())
     }
@@ -628,135 +691,4 @@ fn check_fixed(old: &QueueConfig, new: &QueueConfig) -> Result<(), SettingError>
         Some((name, _)) => Err(SettingError(format!("{name}: cannot be changed on a disk in use; make the disk anew"))),
         None => Ok(()),
     }
-}
-
-/// Makes all that depends on the settings, the driver apart.
-fn build<L: Lock>(config: &QueueConfig) -> Result<QueueState<L>, SettingError> {
-    config.check()?;
-    let map = QueueMap::new(&config.topology, config.hw_queues(), config.nr_read_queues, config.nr_poll_queues)
-        .map_err(|e| SettingError(e.to_string()))?;
-    let nr_hctx = map.nr_hw_queues();
-    let depth = config.queue_depth;
-    if config.mode == Mode::Sq {
-        return build_sq(config, map);
-    }
-    let name = config.scheduler.as_deref().unwrap_or(elevator::default_name(nr_hctx, false));
-    let with_elevator = name != "none";
-    let nr_requests = match (config.nr_requests, with_elevator) {
-        (Some(n), true) if n > MAX_SCHED_RQ => {
-            return Err(SettingError(format!("nr_requests={n}: must be 4..={MAX_SCHED_RQ} with scheduler '{name}'")));
-        }
-        (Some(n), false) if n > depth => {
-            return Err(SettingError(format!(
-                "nr_requests={n}: must be 4..=queue_depth={depth} with scheduler 'none'"
-            )));
-        }
-        (Some(n), _) if n <= config.reserved_tags => {
-            let r = config.reserved_tags;
-            return Err(SettingError(format!("nr_requests={n}: must be above reserved_tags={r}")));
-        }
-        (Some(n), _) => n,
-        (None, true) => 2 * depth.min(BLKDEV_DEFAULT_RQ).max(config.reserved_tags + 1),
-        (None, false) => depth,
-    };
-    let stride = 1 + if with_elevator { nr_requests } else { depth };
-    check_memory(config, nr_hctx, stride)?;
-    let slab = RequestSlab::new(nr_hctx as usize * stride as usize);
-    let elevator =
-        elevator::for_map::<L>(name, slab.len(), &map, nr_requests).map_err(|e| SettingError(e.to_string()))?;
-    if let Some(e) = &elevator {
-        for (k, v) in &config.iosched {
-            e.set_tunable(k, *v).map_err(SettingError)?;
-        }
-    } else if let Some((k, _)) = config.iosched.first() {
-        let text = format!("iosched.{k}: scheduler 'none' has no tunables; set scheduler=mq-deadline as well");
-        return Err(SettingError(text));
-    }
-    // Without an elevator nr_requests bounds the driver tags in use.
-    let driver_depth = if with_elevator { depth } else { nr_requests };
-    let tags = |depth: u32| (0..nr_hctx).map(|_| HctxTags::new(depth, config.reserved_tags)).collect::<Box<[_]>>();
-    let (hctxs, ctxs) = wire(&map, &config.topology, stride as usize, stride as usize);
-    Ok(QueueState {
-        driver_tags: tags(driver_depth),
-        sched_tags: if elevator.is_some() { tags(nr_requests) } else { Box::new([]) },
-        driver_rqs: if elevator.is_some() {
-            (0..nr_hctx as usize * depth as usize).map(|_| FieldU32::default()).collect()
-        } else {
-            Box::new([])
-        },
-        hctxs,
-        ctxs,
-        map,
-        slab,
-        stride,
-        queue_depth: depth,
-        nr_requests,
-        elevator,
-        sq: None,
-    })
-}
-
-/// Most memory for requests and the lists they wait on.
-const MAX_REQUEST_BYTES: u64 = 1 << 30;
-
-/// Requests and lists are allocated before the first I/O: settings that are right one by one may ask for gigabytes.
-fn check_memory(config: &QueueConfig, nr_hctx: u16, stride: u32) -> Result<(), SettingError> {
-    let lists = u64::from(nr_hctx) * 3 + u64::from(config.topology.nr_cpus) * 3;
-    let bytes = u64::from(stride)
-        * (u64::from(nr_hctx) * size_of::<crate::request::Request>() as u64 + lists * size_of::<RequestId>() as u64);
-    if bytes <= MAX_REQUEST_BYTES {
-        return Ok(());
-    }
-    let (name, value) = config.nr_requests.map_or(("queue_depth", config.queue_depth), |n| ("nr_requests", n));
-    Err(SettingError(format!(
-        "{name}={value}: requests of {nr_hctx} hardware queues for {} CPUs take {} MiB, must be at most {} MiB; lower {name} \
-         or nr_hw_queues",
-        config.topology.nr_cpus,
-        bytes >> 20,
-        MAX_REQUEST_BYTES >> 20
-    )))
-}
-
-fn build_sq<L: Lock>(config: &QueueConfig, map: QueueMap) -> Result<QueueState<L>, SettingError> {
-    let nr_requests = config.nr_requests.unwrap_or(BLKDEV_DEFAULT_RQ);
-    check_memory(config, 1, nr_requests.saturating_mul(3))?;
-    let sq = SqQueue::new(config, nr_requests).map_err(SettingError)?;
-    let slab = RequestSlab::new(sq.slab_len());
-    let (hctxs, ctxs) = wire(&map, &config.topology, slab.len(), 0);
-    Ok(QueueState {
-        driver_tags: Box::new([]),
-        sched_tags: Box::new([]),
-        driver_rqs: (0..config.queue_depth).map(|_| FieldU32::default()).collect(),
-        hctxs,
-        ctxs,
-        map,
-        stride: slab.len() as u32,
-        slab,
-        queue_depth: config.queue_depth,
-        nr_requests,
-        elevator: None,
-        sq: Some(sq),
-    })
-}
-
-type Wiring<L> = (Box<[Hctx<L>]>, Box<[Ctx<L>]>);
-
-/// Hardware queues with room for `hctx_rqs` requests each, software queues for `ctx_rqs`.
-fn wire<L: Lock>(map: &QueueMap, topo: &crate::cpumap::CpuTopology, hctx_rqs: usize, ctx_rqs: usize) -> Wiring<L> {
-    let hctxs: Box<[Hctx<L>]> = (0..map.nr_hw_queues())
-        .map(|h| {
-            let cpus = map.cpus_of(h).iter().map(|c| CpuId::new(u32::from(*c))).collect();
-            Hctx::new(HctxId::new(u32::from(h)), cpus, hctx_rqs)
-        })
-        .collect();
-    let types = [HctxType::Default, HctxType::Read, HctxType::Poll];
-    let ctxs = (0..topo.nr_cpus)
-        .flat_map(|cpu| types.map(|ty| (cpu, ty)))
-        .map(|(cpu, ty)| {
-            let cpus = map.cpus_of(map.hctx(cpu, ty));
-            let index = cpus.iter().position(|c| *c == cpu).expect("a CPU is in the mask of its hctx");
-            Ctx { rqs: RqList::new(ctx_rqs), index_in_hctx: index as u32 }
-        })
-        .collect();
-    (hctxs, ctxs)
 }

@@ -72,6 +72,8 @@ pub(crate) mod rqf {
     pub(crate) const TAG_LENT: u16 = 1 << 5;
     /// Single-queue mode: counted in the list of synchronous requests.
     pub(crate) const RL_SYNC: u16 = 1 << 6;
+    /// It has been allocated, and has not ended if its tag is one that several hctxs or disks use (nobody asks otherwise).
+    pub(crate) const LIVE: u16 = 1 << 7;
 }
 
 /// No driver tag.

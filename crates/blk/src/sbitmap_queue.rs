@@ -38,7 +38,7 @@
 //!
 //! # Does not do
 //! Sleeping: a [`WaiterId`] is a name, and what `wake` does with it is the caller's business. Fair share between users of
-//! shared tags. Resizing.
+//! shared tags, which is `share`'s business, through `put_unannounced` and `take_waiter`. Resizing.
 //!
 //! Source: Linux lib/sbitmap.c (sbitmap_queue_*).
 
@@ -232,17 +232,34 @@ impl<L: RawMutex> SbitmapQueue<L> {
 
     /// As [`wake_one`](Self::wake_one), for the first waiter that `may` agrees to; nobody if there is none.
     pub fn wake_one_of(&self, may: &dyn Fn(WaiterId) -> bool, wake: &mut dyn FnMut(WaiterId)) {
-        let take = |queue: &Mutex<L, VecDeque<WaiterId>>| {
-            let mut queue = queue.lock();
-            let at = queue.iter().position(|w| may(*w))?;
-            self.waiting.active.fetch_sub(1, Ordering::Relaxed);
-            queue.remove(at)
-        };
-        let start = self.accounts.wake_index.load(Ordering::Relaxed);
-        let mut order = (start..start + WAIT_QUEUES).map(|i| &self.wait_queues[(i % WAIT_QUEUES) as usize]);
-        if let Some(waiter) = order.find_map(|queue| take(queue)) {
+        if let Some(waiter) = self.take_waiter(may) {
             wake(waiter);
         }
+    }
+
+    /// Takes the first waiter that `may` agrees to off its wait queue: the caller wakes it. `may` is called with the lock
+    /// of a wait queue held.
+    pub fn take_waiter(&self, may: &dyn Fn(WaiterId) -> bool) -> Option<WaiterId> {
+        let start = self.accounts.wake_index.load(Ordering::Relaxed);
+        (start..start + WAIT_QUEUES).map(|i| i % WAIT_QUEUES).find_map(|index| {
+            let mut queue = self.wait_queues[index as usize].lock();
+            let at = queue.iter().position(|w| may(*w))?;
+            self.waiting.active.fetch_sub(1, Ordering::Relaxed);
+            // The next one is looked for behind this queue, or its waiters would be served before all others for ever.
+            self.accounts.wake_index.store((index + 1) % WAIT_QUEUES, Ordering::Relaxed);
+            queue.remove(at)
+        })
+    }
+
+    /// Gives a tag back and says for how many waiters [`take_waiter`](Self::take_waiter) is due: one for the tag, and those
+    /// that a reclaim owes. For callers who know that not every waiter may use every tag, so that a wake-up per batch
+    /// would be spent on the wrong ones.
+    ///
+    /// # Panics
+    /// As [`Sbitmap::clear_deferred`].
+    pub fn put_unannounced(&self, tag: u32) -> u32 {
+        self.sb.clear_deferred(tag);
+        if self.waiters_after_free() { self.wakeups_due(1, 1) } else { 0 }
     }
 
     /// Wakes everybody, for instance because the queue goes away.
@@ -265,19 +282,27 @@ impl<L: RawMutex> SbitmapQueue<L> {
     }
 
     /// Counts `freed` completions and wakes as many waiters as full batches are due.
+    #[cold]
+    fn completed(&self, freed: u32, wake: &mut dyn FnMut(WaiterId)) {
+        let due = self.wakeups_due(freed, self.wake_batch());
+        if due > 0 {
+            self.wake_waiters(due, wake);
+        }
+    }
+
+    /// Counts `freed` completions; how many waiters full batches of `batch` are due for.
     ///
     /// Relaxed counting is enough. Of all who add to `completions`, the last one in the order of its values sees them all,
     /// and leaves less than a batch; who sees `wakeups` ahead of its own sum leaves the rest to a later adder.
     #[cold]
-    fn completed(&self, freed: u32, wake: &mut dyn FnMut(WaiterId)) {
-        let batch = self.wake_batch();
+    fn wakeups_due(&self, freed: u32, batch: u32) -> u32 {
         let accounts = &self.accounts;
         let completions = accounts.completions.fetch_add(freed, Ordering::Relaxed).wrapping_add(freed);
         let mut wakeups = accounts.wakeups.load(Ordering::Relaxed);
-        let due = loop {
+        loop {
             let open = completions.wrapping_sub(wakeups).cast_signed();
             if open < batch.cast_signed() {
-                return;
+                return 0;
             }
             let due = open.cast_unsigned() / batch * batch;
             match accounts.wakeups.compare_exchange_weak(
@@ -286,11 +311,10 @@ impl<L: RawMutex> SbitmapQueue<L> {
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => break due,
+                Ok(_) => return due,
                 Err(now) => wakeups = now,
             }
-        };
-        self.wake_waiters(due, wake);
+        }
     }
 
     /// Wakes up to `n` waiters, oldest first in each wait queue, starting at the queue after the last one served.

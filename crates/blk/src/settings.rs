@@ -54,6 +54,8 @@ pub struct QueueConfig {
     pub queue_depth: u32,
     /// How many of them are reserved.
     pub reserved_tags: u32,
+    /// `queue_depth` is that of all hardware queues together (`BLK_MQ_F_TAG_HCTX_SHARED`), and so is `nr_requests`.
+    pub host_tagset: bool,
     /// Requests per hardware queue (mq with elevator), per direction (sq).
     pub nr_requests: Option<u32>,
     /// Elevator; `None` = the kernel's default for this number of queues.
@@ -86,6 +88,7 @@ impl Default for QueueConfig {
             nr_poll_queues: 0,
             queue_depth: 64,
             reserved_tags: 0,
+            host_tagset: false,
             nr_requests: None,
             scheduler: None,
             iosched: Vec::new(),
@@ -120,6 +123,11 @@ pub const SETTINGS: &[SettingInfo] = &[
     SettingInfo { name: "nr_poll_queues", range: "0..=nr_cpus", help: "further hardware queues for polled I/O" },
     SettingInfo { name: "queue_depth", range: "1..=10240", help: "driver tags per hardware queue" },
     SettingInfo { name: "reserved_tags", range: "0..queue_depth", help: "tags kept for the driver's own commands" },
+    SettingInfo {
+        name: "host_tagset",
+        range: "0 | 1",
+        help: "1: tags are shared by all hardware queues, not per queue",
+    },
     SettingInfo {
         name: "nr_requests",
         range: "4..=2048 with an elevator, 4..=queue_depth without",
@@ -170,6 +178,7 @@ impl QueueConfig {
             "nr_poll_queues" => self.nr_poll_queues = number(key, value, 0, MAX_CPUS.into())? as u16,
             "queue_depth" => self.queue_depth = number(key, value, 1, BLK_MQ_MAX_DEPTH.into())? as u32,
             "reserved_tags" => self.reserved_tags = number(key, value, 0, u64::from(BLK_MQ_MAX_DEPTH) - 1)? as u32,
+            "host_tagset" => self.host_tagset = number(key, value, 0, 1)? == 1,
             "nr_requests" => {
                 let n = number(key, value, 1, BLK_MQ_MAX_DEPTH.into())? as u32;
                 self.nr_requests = Some(n.max(BLKDEV_MIN_RQ));
@@ -235,6 +244,9 @@ impl QueueConfig {
         if self.mode == Mode::Sq && self.reserved_tags > 0 {
             let r = self.reserved_tags;
             return err(format!("reserved_tags={r}: mode=sq has none; leave it out or use mode=mq"));
+        }
+        if self.mode == Mode::Sq && self.host_tagset {
+            return err("host_tagset=1: mode=sq has one driver queue; leave it out or use mode=mq".into());
         }
         if self.reserved_tags >= self.queue_depth {
             let (r, d) = (self.reserved_tags, self.queue_depth);

@@ -12,13 +12,13 @@ use crate::flush;
 use crate::hctx::state;
 use crate::lock::Lock;
 use crate::merge::{self, MergeKind};
-use crate::plug::{BLK_MAX_REQUEST_COUNT, BLK_PLUG_FLUSH_SECTORS};
+use crate::plug::{BLK_MAX_REQUEST_COUNT, BLK_PLUG_FLUSH_SECTORS, TagCache};
 use crate::request::{NO_TAG, Request, RequestId, Rq, RqState, rqf};
 use crate::sbitmap_queue::WaiterId;
 use crate::split::bio_split_sectors;
 use crate::status::{BlkStatus, QueueRqStatus};
 use crate::submitter::{Env, Local, Way};
-use crate::tags::TagClass;
+use crate::tags::{TagClass, Waiter};
 use crate::time::Instant;
 use crate::trace::EventKind;
 use core::sync::atomic::Ordering;
@@ -191,7 +191,7 @@ impl<L: Lock> Env<L> {
         rq.bio_head.set(id.bits());
         rq.bio_tail.set(id.bits());
         rq.nr_segments.set(bio.segments(self.q.limits.max_segment_size) as u16);
-        rq.rqf.set(0);
+        rq.rqf.set(rqf::LIVE);
         rq.cpu.set(self.cpu.index() as u16);
         rq.hctx.set(hctx as u16);
         rq.start_ns.set(slot.submit_ns.get());
@@ -302,15 +302,26 @@ impl<L: Lock> Env<L> {
 
     /// An internal tag of the hctx: from the plug's cache, else from the bitmap (several at once inside a plug). When
     /// none is free the plug is flushed, this submitter is registered as a waiter and a last try is made.
-    #[inline]
+    #[inline(always)] // What a submitter at a depth of one kept for itself.
     fn get_tag(&self, local: &mut Local, way: &Way, class: TagClass, now: Instant) -> Option<u32> {
+        if class == TagClass::Normal
+            && local.plug.cache.hctx == way.hctx
+            && let Some(bit) = local.plug.cache.bits.pop()
+        {
+            return Some(self.st.alloc_tags_of(way.map).tag_of(bit));
+        }
+        self.get_tag_of_map(local, way, class, now)
+    }
+
+    #[inline(never)]
+    fn get_tag_of_map(&self, local: &mut Local, way: &Way, class: TagClass, now: Instant) -> Option<u32> {
         let hctx = way.hctx;
-        let tags = self.st.alloc_tags(hctx);
+        let tags = self.st.alloc_tags_of(way.map);
         if class == TagClass::Normal {
-            if local.plug.cache.hctx == hctx
-                && let Some(bit) = local.plug.cache.bits.pop()
-            {
-                return Some(tags.tag_of(bit));
+            if self.st.alloc_share().is_some() {
+                // None is taken in advance: that would be out of the share before there is a request for it.
+                let tag = self.try_tag(local, hctx, class, way.hint, now);
+                return tag.or_else(|| self.get_tag_slow(local, hctx, class, now));
             }
             if local.plug.nr_ios > 1 {
                 self.return_cached_tags(local);
@@ -324,10 +335,20 @@ impl<L: Lock> Env<L> {
             if let Some(tag) = tags.get_normal(&mut local.hints[way.hint]) {
                 return Some(tag);
             }
-        } else if let Some(tag) = tags.get(class, &mut local.hints[0]) {
+        } else if let Some(tag) = self.try_tag(local, hctx, class, 0, now) {
             return Some(tag);
         }
         self.get_tag_slow(local, hctx, class, now)
+    }
+
+    /// One internal tag, if one is free and this disk may have it.
+    #[inline(never)]
+    fn try_tag(&self, local: &mut Local, hctx: usize, class: TagClass, hint: usize, now: Instant) -> Option<u32> {
+        let hint = &mut local.hints[hint];
+        match self.st.alloc_share() {
+            Some(share) => self.get_shared_tag(share, hctx, class, hint, now),
+            None => self.st.alloc_tags(hctx).get(class, hint),
+        }
     }
 
     #[cold]
@@ -342,7 +363,7 @@ impl<L: Lock> Env<L> {
         }
         tags.ensure_waiter(class, self.waiter());
         local.tag_wait = Some((hctx, class));
-        let tag = tags.get(class, &mut local.hints[0]);
+        let tag = self.try_tag(local, hctx, class, 0, now);
         local.blocked_on_tag = tag.is_none();
         if tag.is_some() {
             self.stop_waiting(local);
@@ -368,10 +389,17 @@ impl<L: Lock> Env<L> {
             if let Some((hctx, TagClass::Shallow(_))) = woken {
                 self.st.alloc_tags(hctx).wake_one_unlimited(&mut |w| self.wake(w));
             }
+            // One that was refused for its disk's share leaves a tag to another disk.
+            if let Some((hctx, class)) = woken
+                && self.st.alloc_share().is_some()
+                && self.st.alloc_tags(hctx).free(class) > 0
+            {
+                self.pass_on(hctx, class);
+            }
             return;
         }
         if let Some((hctx, class)) = woken {
-            self.st.alloc_tags(hctx).wake_one(class, &mut |w| self.wake(w));
+            self.pass_on(hctx, class);
         }
         self.stop_waiting(local);
         if self.st.sq.is_some() {
@@ -380,28 +408,30 @@ impl<L: Lock> Env<L> {
     }
 
     /// Takes this submitter out of the wait queue it is in; a wake-up already spent on it goes to somebody else.
-    fn stop_waiting(&self, local: &mut Local) {
-        if let Some((hctx, class)) = local.tag_wait.take() {
-            self.st.alloc_tags(hctx).remove_waiter(class, self.waiter(), &mut |w| self.wake(w));
+    pub(crate) fn stop_waiting(&self, local: &mut Local) {
+        if let Some((hctx, class)) = local.tag_wait.take()
+            && !self.st.alloc_tags(hctx).remove_waiter(class, self.waiter())
+        {
+            self.pass_on(hctx, class);
         }
     }
 
     /// This submitter as a waiter for tags or requests.
     #[inline]
     pub(crate) fn waiter(&self) -> WaiterId {
-        WaiterId(self.id.index() as u32)
-    }
-
-    pub(crate) fn wake(&self, w: WaiterId) {
-        self.q.notify.notify(crate::tags::submitter_of(w));
+        Waiter::Submitter(self.id).of_disk(self.st.share.as_ref().map_or(0, |s| s.slot))
     }
 
     #[inline]
     pub(crate) fn return_cached_tags(&self, local: &mut Local) {
         if !local.plug.cache.bits.is_empty() {
-            let cache = &mut local.plug.cache;
-            self.st.alloc_tags(cache.hctx).put_batch_bits(&mut cache.bits, &mut |w| self.wake(w));
+            self.return_cached_tags_now(&mut local.plug.cache);
         }
+    }
+
+    #[inline(never)]
+    fn return_cached_tags_now(&self, cache: &mut TagCache) {
+        self.st.alloc_tags(cache.hctx).put_batch_bits(&mut cache.bits, &mut |w| self.wake(w));
     }
 
     /// Closes one level of the plug; true when that was the outermost. What it holds is issued while it is still open:

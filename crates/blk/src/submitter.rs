@@ -137,7 +137,8 @@ pub(crate) struct Env<L: Lock> {
     nr_polled: usize,
     /// What requests of each queue type use, looked up once per state of the queue.
     pub(crate) ways: [Way; 3],
-    /// No elevator, no single-queue mode: a request that is not held back by a plug goes straight to the driver.
+    /// No elevator, no single-queue mode, no shared tags: a request that is not held back by a plug goes straight to the
+    /// driver, and its tag may be kept for the next.
     pub(crate) direct: bool,
 }
 
@@ -145,6 +146,8 @@ pub(crate) struct Env<L: Lock> {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Way {
     pub(crate) hctx: usize,
+    /// Index of the hctx's map of tags.
+    pub(crate) map: usize,
     /// Index of this CPU's software queue of the hctx.
     pub(crate) ctx: usize,
     /// Index of the allocation hint: the queue type the hctx was made for.
@@ -183,9 +186,10 @@ impl<L: Lock> Env<L> {
         }
         self.ways = self.hctx_of.map(|hctx| {
             let ty = map.hctx_type(hctx);
-            Way { hctx: usize::from(hctx), ctx: self.st.ctx_index(self.cpu, ty), hint: ty as usize }
+            let map = self.st.map_of(usize::from(hctx));
+            Way { hctx: usize::from(hctx), map, ctx: self.st.ctx_index(self.cpu, ty), hint: ty as usize }
         });
-        self.direct = self.st.elevator.is_none() && self.st.sq.is_none();
+        self.direct = self.st.elevator.is_none() && self.st.sq.is_none() && !self.st.tags_are_shared;
     }
 
     pub(crate) fn nr_bios(&self) -> u32 {
@@ -522,6 +526,10 @@ impl<L: Lock> Submitter<L> {
             self.env.take_remote(&mut self.local, now);
         }
         if !inside {
+            // A wake-up for a tag that others share is not kept for the time after the freeze.
+            if self.local.tag_wait.is_some() {
+                self.env.stop_waiting(&mut self.local);
+            }
             return;
         }
         let gate = self.env.q.gate();
@@ -586,10 +594,13 @@ impl<L: Lock> Submitter<L> {
     #[cold]
     fn retry_waiting(&mut self, now: Instant) {
         if self.env.q.is_frozen() {
-            return;
+            return self.env.stop_waiting(&mut self.local);
+        }
+        self.env.note_wake_up(&mut self.local);
+        if self.local.tag_wait.is_some() && self.local.blocked_on_tag && self.env.st.alloc_share().is_some() {
+            return; // Others are before it in the line for a tag.
         }
         self.local.blocked_on_tag = false;
-        self.env.note_wake_up(&mut self.local);
         self.local.plug.start(self.local.waiting.len() as u32);
         while let Some(index) = self.local.waiting.pop_front() {
             let bio = self.env.pool().slot(index as usize).bio();

@@ -4,7 +4,7 @@
 //! Used twice: as driver tags (bounded by the device's queue depth) and, with an elevator, as scheduler tags (bounded by
 //! `nr_requests`). A tag number is an index into the hctx's part of the request slab. Source: block/blk-mq-tag.c.
 
-use crate::id::{MAX_SUBMITTERS, SubmitterId};
+use crate::id::{HctxId, MAX_CPUS, MAX_SUBMITTERS, SubmitterId};
 use crate::lock::Lock;
 use crate::sbitmap::{Sbitmap, TagAllocHint, TagBatch};
 use crate::sbitmap_queue::{SbitmapQueue, WaiterId};
@@ -20,13 +20,55 @@ pub(crate) enum TagClass {
     Reserved,
 }
 
+/// Who waits for a tag: the name in a wait queue, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiter {
+    /// One that waits for a tag to make a request with.
+    Submitter(SubmitterId),
+    /// A hardware queue whose next request waits for a driver tag of this class (never `Shallow`).
+    Hctx(HctxId, TagClass),
+}
+
+/// Bits for the number of a submitter or hardware queue.
+const NUMBER_BITS: u32 = 12;
+/// The number is a hardware queue's.
+const IS_HCTX: u32 = 1 << NUMBER_BITS;
+/// It waits for a reserved tag.
+const RESERVED: u32 = 1 << (NUMBER_BITS + 1);
+const DISK_SHIFT: u32 = NUMBER_BITS + 2;
 /// Mark on a waiter that may use only part of the tags, see [`HctxTags::wake_one_unlimited`].
 const LIMITED: u32 = 1 << 31;
-const _: () = assert!(MAX_SUBMITTERS < LIMITED);
+/// Disks of one tag set: what the bits between allow.
+pub(crate) const MAX_DISKS: u32 = 1 << (31 - DISK_SHIFT);
+const _: () = assert!(MAX_SUBMITTERS <= 1 << NUMBER_BITS && MAX_CPUS <= 1 << NUMBER_BITS);
 
-/// Who is to be notified when `w` is woken.
-pub(crate) fn submitter_of(w: WaiterId) -> SubmitterId {
-    SubmitterId::new(w.0 & !LIMITED)
+impl Waiter {
+    /// The name under which it waits, if its disk has this number in the tag set (0: the disk has tags of its own).
+    #[inline]
+    pub(crate) fn of_disk(self, disk: u32) -> WaiterId {
+        debug_assert!(disk < MAX_DISKS);
+        let who = match self {
+            Waiter::Submitter(id) => id.index() as u32,
+            Waiter::Hctx(id, TagClass::Reserved) => id.index() as u32 | IS_HCTX | RESERVED,
+            Waiter::Hctx(id, _) => id.index() as u32 | IS_HCTX,
+        };
+        WaiterId(who | disk << DISK_SHIFT)
+    }
+
+    /// Who `w` is.
+    pub(crate) fn of(w: WaiterId) -> Waiter {
+        let number = w.0 & (IS_HCTX - 1);
+        if w.0 & IS_HCTX == 0 {
+            return Waiter::Submitter(SubmitterId::new(number));
+        }
+        let class = if w.0 & RESERVED == 0 { TagClass::Normal } else { TagClass::Reserved };
+        Waiter::Hctx(HctxId::new(number), class)
+    }
+}
+
+/// The number of `w`'s disk in the tag set.
+pub(crate) fn disk_of(w: WaiterId) -> u32 {
+    (w.0 & !LIMITED) >> DISK_SHIFT
 }
 
 /// How `w` is registered when it waits for a tag of this class.
@@ -93,7 +135,25 @@ impl<L: Lock> HctxTags<L> {
 
     /// Normal tags that were free a moment ago.
     pub(crate) fn free_normal(&self) -> u32 {
-        self.normal.sb().depth() - self.normal.sb().weight()
+        self.free(TagClass::Normal)
+    }
+
+    /// Tags of a class (as if not `Shallow`) that were free a moment ago.
+    pub(crate) fn free(&self, class: TagClass) -> u32 {
+        let sb = self.map(class).sb();
+        sb.depth() - sb.weight()
+    }
+
+    /// Normal tags in all.
+    #[inline]
+    pub(crate) fn normal_depth(&self) -> u32 {
+        self.normal.sb().depth()
+    }
+
+    /// What class a tag is of.
+    #[inline]
+    pub(crate) fn class_of(&self, tag: u32) -> TagClass {
+        if tag < self.nr_reserved { TagClass::Reserved } else { TagClass::Normal }
     }
 
     /// Whether somebody waits for a normal tag.
@@ -177,11 +237,24 @@ impl<L: Lock> HctxTags<L> {
         self.normal.sb()
     }
 
-    /// Takes a registration back; if the wake-up was already spent on `w` it is passed on to the next waiter.
-    pub(crate) fn remove_waiter(&self, class: TagClass, w: WaiterId, wake: &mut dyn FnMut(WaiterId)) {
-        if !self.map(class).remove_waiter(registered(class, w)) {
-            self.wake_one(class, wake);
+    /// Takes a registration back. False: a wake-up was already spent on `w`, which is owed to the next waiter.
+    #[must_use = "a wake-up that was spent on `w` is to be passed on"]
+    pub(crate) fn remove_waiter(&self, class: TagClass, w: WaiterId) -> bool {
+        self.map(class).remove_waiter(registered(class, w))
+    }
+
+    /// Frees a tag of a map that several disks use; for how many waiters [`HctxTags::take_waiter`] is due.
+    pub(crate) fn put_unannounced(&self, tag: u32) -> u32 {
+        match self.class_of(tag) {
+            TagClass::Reserved => self.map(TagClass::Reserved).put_unannounced(tag),
+            _ => self.normal.put_unannounced(tag - self.nr_reserved),
         }
+    }
+
+    /// Takes the next waiter that `may` agrees to out of the wait queues of a class.
+    pub(crate) fn take_waiter(&self, class: TagClass, may: &dyn Fn(WaiterId) -> bool) -> Option<WaiterId> {
+        let map = self.map(class);
+        if map.waiters_active() == 0 { None } else { map.take_waiter(may) }
     }
 
     /// Passes on a wake-up.
@@ -204,7 +277,7 @@ impl<L: Lock> HctxTags<L> {
         self.map(class).is_waiting(registered(class, w))
     }
 
-    /// Registers a submitter that found no tag, unless it is registered already; it must try again afterwards.
+    /// Registers who found no tag, unless it is registered already; it must try again afterwards.
     pub(crate) fn ensure_waiter(&self, class: TagClass, w: WaiterId) {
         let (map, w) = (self.map(class), registered(class, w));
         if !map.is_waiting(w) {

@@ -122,22 +122,26 @@ impl<L: Lock> Env<L> {
             // Not for each late request a look of its own.
             let grain = Duration::from_ns((timeout.as_ns() / 2).min(MAX_GRAIN.as_ns()));
             self.q.timer.arm(next.max(now + grain).min(now + BLK_MAX_TIMEOUT));
+        } else {
+            // None for as long as the timer ran: other disks may have this one's share of the tags.
+            self.q.retire_tags();
         }
     }
 
     /// Requests that hold a driver tag of an hctx, or held one a moment ago.
     fn ids_at_driver(&self, hctx: usize, ids: &mut Vec<RequestId>) {
-        let mut add = |tag: u32| ids.push(self.rq_of_driver_tag(hctx, tag as usize));
+        let mut add = |tag: u32| {
+            let id = self.rq_of_driver_tag(hctx, tag as usize);
+            // Of a tag that is free, or another hctx's or disk's now, this is the last request that had it.
+            if u32::from(self.st.slab.get(id).driver_tag.get()) == tag {
+                ids.push(id);
+            }
+        };
         if self.st.sq.is_none() {
-            return self.st.driver_tags[hctx].for_each_in_use(&mut add);
+            self.st.driver_tags(hctx).for_each_in_use(&mut add);
+        } else {
+            (0..self.st.queue_depth).for_each(&mut add);
         }
-        (0..self.st.queue_depth).for_each(&mut add);
-        // Its free tags still name the last request that had them.
-        let mut tag = 0;
-        ids.retain(|id| {
-            tag += 1;
-            u32::from(self.st.slab.get(*id).driver_tag.get()) == tag - 1
-        });
     }
 
     fn ask_about(&self, local: &mut Local, hctx: usize, rq: &Request, now: Instant) {

@@ -59,6 +59,7 @@ fn value(queue: &Queue, c: &QueueConfig, name: &str) -> Option<String> {
         "nr_poll_queues" => types(HctxType::Poll),
         "queue_depth" => c.queue_depth.to_string(),
         "reserved_tags" => c.reserved_tags.to_string(),
+        "host_tagset" => u8::from(c.host_tagset).to_string(),
         "nr_requests" => queue.nr_requests().to_string(),
         "scheduler" => queue.scheduler(),
         "nomerges" => c.nomerges.to_string(),
@@ -145,13 +146,16 @@ fn bounds(queue: &Queue) -> Vec<Bound> {
     let hctxs = u64::from(queue.map().nr_hw_queues());
     let requests = u64::from(queue.nr_requests());
     let tags = u64::from(c.queue_depth - c.reserved_tags);
+    // How many maps of tags there are.
+    let (maps, of) = if c.host_tagset {
+        (1, " for all hardware queues (host_tagset=1)".to_owned())
+    } else {
+        (hctxs, format!(" x {hctxs} hardware queues"))
+    };
     let mut bounds = vec![Bound {
         what: "requests at the driver",
-        limit: tags * hctxs,
-        because: format!(
-            "(queue_depth={} - reserved_tags={}) x {hctxs} hardware queues",
-            c.queue_depth, c.reserved_tags
-        ),
+        limit: tags * maps,
+        because: format!("(queue_depth={} - reserved_tags={}){of}", c.queue_depth, c.reserved_tags),
     }];
     match (c.mode, queue.scheduler().as_str()) {
         (Mode::Sq, _) => bounds.push(Bound {
@@ -161,14 +165,13 @@ fn bounds(queue: &Queue) -> Vec<Bound> {
         }),
         (Mode::Mq, "none") => {
             let per_queue = requests.min(tags);
-            bounds[0].limit = per_queue * hctxs;
-            bounds[0].because =
-                format!("min(nr_requests={requests}, queue_depth={}) x {hctxs} hardware queues", c.queue_depth);
+            bounds[0].limit = per_queue * maps;
+            bounds[0].because = format!("min(nr_requests={requests}, queue_depth={}){of}", c.queue_depth);
         }
         (Mode::Mq, name) => bounds.push(Bound {
             what: "requests in the block layer, scheduler included",
-            limit: requests * hctxs,
-            because: format!("nr_requests={requests} scheduler tags x {hctxs} hardware queues ({name})"),
+            limit: requests * maps,
+            because: format!("nr_requests={requests} scheduler tags{of} ({name})"),
         }),
     }
     bounds.sort_by_key(|b| b.limit);

@@ -224,7 +224,7 @@ where
 }
 
 /// The elevator a multi-queue disk starts with: mq-deadline where requests meet in one place anyway (one hardware queue,
-/// or tags shared by the whole host), none otherwise. Disks of this crate have no shared tags: they pass `false`.
+/// or tags shared by the whole host), none otherwise.
 pub const fn default_name(nr_hw_queues: u16, host_shared_tags: bool) -> &'static str {
     if nr_hw_queues == 1 || host_shared_tags { mq_deadline::NAME } else { NONE }
 }

@@ -320,6 +320,7 @@ impl Case {
             c.nr_requests = new.nr_requests;
             c.queue_depth = new.queue_depth;
             c.reserved_tags = new.reserved_tags;
+            c.host_tagset = new.host_tagset;
             c.nomerges = new.nomerges;
             c.rq_affinity = new.rq_affinity;
             // Sometimes wrong: then nothing may have changed.

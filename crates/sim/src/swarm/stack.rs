@@ -55,6 +55,7 @@ pub(super) fn draw_config(rng: &mut Rng) -> QueueConfig {
     }
     c.queue_depth = rng.pick(&[1, 1, 2, 3, 4, 8, 31, 64, 256, 1024]);
     c.reserved_tags = if rng.below(3) == 0 { rng.below(u64::from(c.queue_depth.min(4))) as u32 } else { 0 };
+    c.host_tagset = c.mode == Mode::Mq && rng.below(4) == 0;
     if c.mode == Mode::Sq {
         c.reserved_tags = 0;
     }

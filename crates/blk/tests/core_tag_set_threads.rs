@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Real threads on several disks of one tag set. Every thread sleeps when it has nothing to do and is woken only by
+//! [`Notify`], by a completion on its disk, or by its disk's timer as that was when it went to sleep; so a tag that one
+//! disk frees and another is not told of stops everything, and the watchdog prints the state. A further thread turns fair
+//! sharing on and off and freezes disks. Threads make no run like another; `MQBLK_SEED=n` draws other I/O.
+
+use blk::bio::{Bio, DataRef};
+use blk::cpumap::CpuTopology;
+use blk::id::{CpuId, Sector, SubmitterId};
+use blk::queue::{Notify, RequestQueue};
+use blk::settings::QueueConfig;
+use blk::submitter::Submitter;
+use blk::tag_set::{TagSet, TagSetConfig};
+use blk::time::Instant;
+use sim::Lock;
+use sim::disk::{Behaviour, SimDisk};
+use sim::mem::Mem;
+use sim::rng::Rng;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::time::Duration;
+
+/// Longest time a test may take before it counts as hung; normal is about a second.
+const HUNG_AFTER: Duration = Duration::from_secs(100);
+const THREADS_PER_DISK: usize = 2;
+const BIOS_PER_THREAD: u64 = 4000;
+
+/// A sleeping place with a token, as thread parking has it.
+#[derive(Default)]
+struct Parker {
+    token: Mutex<bool>,
+    bell: Condvar,
+}
+
+impl Parker {
+    fn unpark(&self) {
+        *self.token.lock().expect("not poisoned") = true;
+        self.bell.notify_one();
+    }
+
+    fn park(&self) {
+        let mut token = self.token.lock().expect("not poisoned");
+        while !*token {
+            token = self.bell.wait(token).expect("not poisoned");
+        }
+        *token = false;
+    }
+}
+
+struct Waker(Arc<[Parker; THREADS_PER_DISK]>);
+
+impl Notify for Waker {
+    fn notify(&self, submitter: SubmitterId) {
+        if let Some(p) = self.0.get(submitter.index()) {
+            p.unpark();
+        }
+    }
+}
+
+struct Disk {
+    q: Arc<RequestQueue<Lock>>,
+    sim: Arc<SimDisk>,
+    parkers: Arc<[Parker; THREADS_PER_DISK]>,
+    /// What its last thread to go to sleep was told by `next_timer`, ns.
+    timer: AtomicU64,
+}
+
+struct World {
+    set: Arc<TagSet<Lock>>,
+    disks: Vec<Disk>,
+    clock: AtomicU64,
+    running: AtomicUsize,
+    stop: AtomicBool,
+}
+
+impl World {
+    fn new(config: &QueueConfig, schedulers: &[&str]) -> Arc<World> {
+        let set = TagSet::new(TagSetConfig::of(config)).expect("good settings");
+        let mem = Arc::new(Mem::new(64));
+        let disk = |scheduler: &&str| {
+            let behaviour = Behaviour { manual: true, record: false, ..Behaviour::default() };
+            let sim = SimDisk::new(behaviour, mem.clone(), 1);
+            let parkers: Arc<[Parker; THREADS_PER_DISK]> = Arc::default();
+            let config = QueueConfig { scheduler: Some((*scheduler).into()), ..config.clone() };
+            let q = RequestQueue::with_tag_set(&set, sim.clone(), config, Box::new(Waker(parkers.clone())));
+            Disk { q: q.expect("good settings"), sim, parkers, timer: AtomicU64::new(u64::MAX) }
+        };
+        let disks: Vec<Disk> = schedulers.iter().map(disk).collect();
+        let running = AtomicUsize::new(disks.len() * THREADS_PER_DISK);
+        Arc::new(World { set, disks, clock: AtomicU64::new(1), running, stop: AtomicBool::new(false) })
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_ns(self.clock.load(Ordering::Relaxed))
+    }
+
+    /// The devices: complete, interrupt, keep time.
+    fn devices(&self, seed: u64) {
+        let mut rng = Rng::new(seed ^ 0xde);
+        while !self.stop.load(Ordering::Acquire) {
+            let mut busy = false;
+            for d in &self.disks {
+                let keep = rng.below(4);
+                let hit = d.sim.release(|_| rng.below(4) >= keep);
+                busy |= hit > 0 || d.sim.in_flight() > 0;
+                if hit > 0 {
+                    d.parkers.iter().for_each(Parker::unpark);
+                }
+            }
+            self.clock.fetch_add(1000, Ordering::Relaxed);
+            if !busy {
+                self.idle();
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Nothing in flight: time goes on to the next timer that a sleeper was told of.
+    fn idle(&self) {
+        let timer = |d: &Disk| d.timer.load(Ordering::SeqCst);
+        let Some(d) = self.disks.iter().min_by_key(|d| timer(d)) else { return };
+        if timer(d) != u64::MAX {
+            self.clock.fetch_max(timer(d), Ordering::Relaxed);
+            d.timer.store(u64::MAX, Ordering::SeqCst);
+            d.parkers.iter().for_each(Parker::unpark);
+        }
+    }
+
+    /// Turns fair sharing on and off and freezes one disk or another.
+    fn disturb(&self, seed: u64) {
+        let mut rng = Rng::new(seed ^ 0xd1);
+        while !self.stop.load(Ordering::Acquire) {
+            self.set.set_fair_sharing(rng.below(3) > 0);
+            let q = &self.disks[rng.below(self.disks.len() as u64) as usize].q;
+            q.begin_freeze();
+            for _ in 0..rng.below(200) {
+                q.is_drained();
+                std::thread::yield_now();
+            }
+            q.unfreeze();
+            (0..rng.below(500)).for_each(|_| std::thread::yield_now());
+        }
+    }
+
+    fn worker(&self, d: usize, t: usize, mut sub: Submitter<Lock>, seed: u64) {
+        let mut rng = Rng::new(seed ^ ((d * 16 + t) as u64) << 20);
+        let disk = &self.disks[d];
+        let (mut submitted, mut done) = (0, 0);
+        while done < BIOS_PER_THREAD {
+            let now = self.now();
+            let n = rng.below(12);
+            let plug = rng.below(3) == 0;
+            if plug {
+                sub.start_plug(n as u32);
+            }
+            for _ in 0..n {
+                if submitted < BIOS_PER_THREAD && sub.outstanding() < 24 {
+                    let sector = Sector(rng.below(10_000) * 8);
+                    sub.submit(&Bio::read(sector, 8, DataRef::new(0, 0)), now).expect("a free bio slot");
+                    submitted += 1;
+                }
+            }
+            if plug {
+                sub.finish_plug(now);
+            }
+            sub.poll(self.now());
+            let before = done;
+            sub.reap(|r| {
+                assert!(r.status.is_ok(), "{:?}", r.status);
+                done += 1;
+            });
+            if done == before && (submitted == BIOS_PER_THREAD || sub.outstanding() >= 24) {
+                self.sleep(disk, t, &mut sub);
+            }
+        }
+        drop(sub);
+        self.running.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn sleep(&self, disk: &Disk, t: usize, sub: &mut Submitter<Lock>) {
+        sub.rest();
+        let timer = disk.q.next_timer();
+        if timer.is_some_and(|t| t <= self.now()) {
+            return;
+        }
+        disk.timer.fetch_min(timer.map_or(u64::MAX, Instant::as_ns), Ordering::SeqCst);
+        disk.parkers[t].park();
+    }
+
+    fn dump(&self) -> String {
+        let mut text = format!("clock {:?}, {:?}\n", self.now(), self.set.config());
+        for d in &self.disks {
+            let (scheduler, in_flight, timer) = (d.q.scheduler(), d.q.stats().in_flight, d.q.next_timer());
+            text += &format!("'{scheduler}': {in_flight} bios, next timer {timer:?}, tags of queue 0: ");
+            text += &format!("{}\n{:?}\n", d.q.active_tags(blk::id::HctxId::new(0)), d.q.hctx_stats());
+        }
+        text
+    }
+}
+
+fn run(name: &str, config: &QueueConfig, schedulers: &[&str]) {
+    let seed = std::env::var("MQBLK_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    let w = World::new(config, schedulers);
+    let (ended, end) = mpsc::channel();
+    let all = w.clone();
+    let all = std::thread::spawn(move || {
+        std::thread::scope(|s| {
+            for d in 0..all.disks.len() {
+                for t in 0..THREADS_PER_DISK {
+                    let cpu = CpuId::new((t as u32) % u32::from(all.disks[d].q.config().topology.nr_cpus));
+                    let sub = all.disks[d].q.submitter(cpu).expect("a free submitter");
+                    let w = &all;
+                    s.spawn(move || w.worker(d, t, sub, seed));
+                }
+            }
+            s.spawn(|| all.devices(seed));
+            s.spawn(|| all.disturb(seed));
+            while all.running.load(Ordering::Acquire) > 0 {
+                std::thread::yield_now();
+            }
+            all.stop.store(true, Ordering::Release);
+        });
+        ended.send(()).expect("somebody waits");
+    });
+    if end.recv_timeout(HUNG_AFTER).is_err() {
+        eprintln!("{name}: seed {seed}: no end\n{}", w.dump());
+        std::process::abort();
+    }
+    all.join().expect("no thread panicked");
+    w.set.begin_freeze();
+    assert!(w.set.is_drained(), "{name}: seed {seed}\n{}", w.dump());
+}
+
+fn config(hw: u16, depth: u32, host_tagset: bool) -> QueueConfig {
+    QueueConfig {
+        topology: CpuTopology::uniform(2),
+        nr_hw_queues: Some(hw),
+        queue_depth: depth,
+        host_tagset,
+        ..QueueConfig::default()
+    }
+}
+
+#[test]
+fn submitters_wait_for_each_others_tags() {
+    run("none", &config(1, 8, false), &["none", "none", "none"]);
+}
+
+#[test]
+fn hardware_queues_wait_for_each_others_tags() {
+    run("mq-deadline", &config(2, 5, false), &["mq-deadline", "mq-deadline", "kyber"]);
+}
+
+#[test]
+fn submitters_and_hardware_queues_in_one_line_for_host_wide_tags() {
+    run("mixed", &config(2, 6, true), &["none", "mq-deadline", "kyber", "none"]);
+}
+
+#[test]
+fn one_tag_for_three_disks() {
+    run("one tag", &config(1, 1, false), &["none", "mq-deadline", "none"]);
+}
