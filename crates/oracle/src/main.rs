@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `oracle`: replays recorded cases and prints what is equal; `cargo xtask oracle` is its way in.
+//!
+//! Exit codes: 0 everything is equal, 1 something differs, 2 a file or setting is broken.
+
+use clap::Parser;
+use oracle::CaseError;
+use oracle::case::{self, Case, Verdict};
+use oracle::world::Clock;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Replays the kernel's recorded decisions through the whole stack.
+#[derive(Parser)]
+#[command(name = "oracle", bin_name = "cargo xtask oracle")]
+struct Options {
+    /// Only this case: FOLDER/NAME of NAME.io, NAME.env and NAME.trace (repeatable).
+    #[arg(long, value_name = "FOLDER/NAME")]
+    case: Vec<PathBuf>,
+    /// All cases of this folder instead of the project's own.
+    #[arg(long, value_name = "FOLDER")]
+    cases: Option<PathBuf>,
+    /// Print the events of both sides, side by side with where they differ.
+    #[arg(long)]
+    events: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(e) => {
+            eprintln!("oracle: {e}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<bool, CaseError> {
+    let stems = stems(options)?;
+    let width = stems.iter().filter_map(|s| s.file_name()).map(std::ffi::OsStr::len).max().unwrap_or(0).max(4);
+    println!(
+        "{:<width$}  {:>8}  {:>11}  {:>9}  {:>9}  {:>9}  {:>11}  first difference",
+        "case", "requests", "bios", "inserts", "merges", "issues", "completions"
+    );
+    let (mut equal, mut broken) = (0, 0);
+    for stem in &stems {
+        let name = stem.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match Case::load(stem).and_then(|c| Ok((c.judge()?, c))) {
+            Ok((verdict, case)) => {
+                println!("{}", row(&name, width, &verdict));
+                equal += usize::from(verdict.is_equal());
+                if options.events {
+                    print_events(&case, &verdict);
+                }
+            }
+            Err(e) => {
+                println!("{name:<width$}  {e}");
+                broken += 1;
+            }
+        }
+    }
+    println!("\n{equal} of {} cases equal", stems.len());
+    if broken > 0 {
+        return Err(CaseError(format!("{broken} cases could not be judged")));
+    }
+    Ok(equal == stems.len())
+}
+
+fn stems(options: &Options) -> Result<Vec<PathBuf>, CaseError> {
+    if !options.case.is_empty() {
+        return Ok(options.case.clone());
+    }
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("cases");
+    let folder = options.cases.clone().unwrap_or(own);
+    let names = case::names(&folder)?;
+    if names.is_empty() {
+        return Err(CaseError(format!("no case in {}: needs NAME.io, NAME.env, NAME.trace", folder.display())));
+    }
+    Ok(names.into_iter().map(|n| folder.join(n)).collect())
+}
+
+fn row(name: &str, width: usize, v: &Verdict) -> String {
+    let cell = |name: &str| {
+        let c = v.columns.iter().find(|c| c.name == name).expect("a column of the table");
+        if c.free { "-".to_owned() } else { format!("{}/{}", c.equal, c.theirs) }
+    };
+    let mut text = format!(
+        "{name:<width$}  {:>8}  {:>11}  {:>9}  {:>9}  {:>9}  {:>11}  ",
+        v.requests,
+        cell("bios"),
+        cell("inserts"),
+        cell("merges"),
+        cell("issues"),
+        cell("completions")
+    );
+    text += v.first.as_deref().unwrap_or("none");
+    if let Clock::Ticks { phase_us, .. } = v.clock {
+        text += &format!(" (ticks from {phase_us} us)");
+    }
+    if let Some(because) = v.rules.because {
+        text += &format!(" (not compared: {because})");
+    }
+    text
+}
+
+fn print_events(case: &Case, v: &Verdict) {
+    let start = case.theirs.first().map_or(0, |e| e.us);
+    let n = case.theirs.len().max(v.ours.len());
+    let text = |e: Option<&oracle::event::Event>| e.map_or(String::new(), |e| format!("{:>9} {e}", e.us - start));
+    for i in 0..n {
+        println!("  {:<40} {}", text(case.theirs.get(i)), text(v.ours.get(i)));
+    }
+}

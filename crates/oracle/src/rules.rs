@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the definition of an elevator fixes, so what must be equal, event by event.
+//!
+//! Everything is fixed for a single CPU unless a line here says why not. That one number is not: on which CPU an event was.
+
+use crate::event::{Event, Kind};
+
+/// How the events of a kind are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// One by one, in order.
+    Order,
+    /// The same events, in any order.
+    Set,
+    /// Not at all.
+    Free,
+}
+
+/// The rules of one case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// For requests put into the elevator or a software queue.
+    pub insert: Rule,
+    /// For requests handed to the driver.
+    pub issue: Rule,
+    /// For requests ended: as many and the same as were issued.
+    pub complete: Rule,
+    /// Whether the issue of a request may come later than the kernel's.
+    pub may_be_late: bool,
+    /// Why something is not compared, for people.
+    pub because: Option<&'static str>,
+}
+
+const ALL: Rules =
+    Rules { insert: Rule::Order, issue: Rule::Order, complete: Rule::Order, may_be_late: false, because: None };
+
+/// What is compared of a case with this elevator.
+pub fn rules(scheduler: &str, theirs: &[Event]) -> Rules {
+    let one_cpu = theirs.iter().all(|e| e.cpu == 0);
+    match scheduler {
+        // A process that runs out of tags inside a plug sleeps, and the kernel flushes the plug of who sleeps by way of the
+        // software queue; without sleep it goes to the driver directly. Here nobody sleeps.
+        "none" => Rules { insert: Rule::Free, because: Some("which requests pass through a software queue"), ..ALL },
+        _ if !one_cpu => Rules {
+            insert: Rule::Order,
+            issue: Rule::Set,
+            complete: Rule::Set,
+            may_be_late: true,
+            because: Some("order of issue: several CPUs ran the queue at once"),
+        },
+        _ => ALL,
+    }
+}
+
+impl Rules {
+    /// How events of this kind are compared.
+    pub fn of(&self, kind: Kind) -> Rule {
+        match kind {
+            Kind::Insert => self.insert,
+            Kind::Issue => self.issue,
+            Kind::Complete => self.complete,
+            // A single bio has a plug of its own in the kernel (for its cached time) and none here.
+            Kind::Unplug(n) if n < 2 => Rule::Free,
+            _ => Rule::Order,
+        }
+    }
+}

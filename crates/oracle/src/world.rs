@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The process that runs a script, on the whole stack over [`NullDisk`], and the events it leaves.
+//!
+//! Guarantees: the process does what `guest/ioscript.c` does under the kernel: it submits in order, and while a bio of it
+//! waits for a tag it does nothing (the kernel sleeps in `io_submit()`). Time is whatever the caller says it is.
+//! Needs from callers: times that do not go back. Who decides when to call is [`replay`](crate::replay) or
+//! [`free`](crate::free).
+
+use crate::Lock;
+use crate::disk::NullDisk;
+use crate::event::{Event, Extent, Kind};
+use crate::script::{Action, Io, Script};
+use crate::settings::Settings;
+use blk::bio::{Bio, DataRef, Op, OpFlags};
+use blk::id::{CpuId, Sector};
+use blk::queue::{NoNotify, RequestQueue};
+use blk::submitter::Submitter;
+use blk::time::Instant;
+use blk::trace::EventKind;
+use std::sync::Arc;
+
+/// The CPU the script is bound to.
+const SCRIPT_CPU: u32 = 0;
+
+/// Events kept between two looks at them; far more than one call makes.
+const TRACE_CAPACITY: usize = 1 << 16;
+
+/// How the stack's clock is made from the time of the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// As it is.
+    Exact,
+    /// In ticks of so many microseconds, the first of which ended at `phase_us`: the kernel's jiffies.
+    Ticks {
+        /// Length of a tick.
+        tick_us: u64,
+        /// Where in the trace's time ticks begin, below `tick_us`.
+        phase_us: u64,
+    },
+}
+
+impl Clock {
+    fn read(self, us: u64) -> Instant {
+        let us = match self {
+            Clock::Exact => us,
+            Clock::Ticks { tick_us, phase_us } => (us + tick_us - phase_us) / tick_us * tick_us,
+        };
+        Instant::from_ns(us * 1000)
+    }
+}
+
+/// What the process is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Submit this.
+    Io(Io),
+    /// Sleep for so many microseconds.
+    Sleep(u64),
+    /// Wait until nothing is outstanding.
+    Wait,
+    /// Nothing: the script is over.
+    End,
+}
+
+/// See the module's text.
+pub struct World {
+    /// What is below.
+    pub disk: Arc<NullDisk>,
+    /// The queue, for its timers and statistics.
+    pub queue: Arc<RequestQueue<Lock>>,
+    submitter: Submitter<Lock>,
+    script: Script,
+    at: usize,
+    clock: Clock,
+    last: u64,
+    events: Vec<Event>,
+}
+
+impl World {
+    /// A fresh disk with these settings and a process before its first action.
+    ///
+    /// # Errors
+    /// Settings that the stack refuses; the text is the stack's.
+    pub fn new(
+        script: &Script,
+        settings: &Settings,
+        cpus: u16,
+        service_ns: Option<u64>,
+        clock: Clock,
+    ) -> Result<World, String> {
+        let disk = NullDisk::new(settings, service_ns);
+        let config = settings.config(cpus, script.ios.len());
+        let queue = RequestQueue::<Lock>::new(disk.clone(), config, Box::new(NoNotify)).map_err(|e| e.to_string())?;
+        let mut submitter = queue.submitter(CpuId::new(SCRIPT_CPU)).ok_or("no free submitter")?;
+        submitter.start_trace(TRACE_CAPACITY);
+        Ok(World { disk, queue, submitter, script: script.clone(), at: 0, clock, last: 0, events: Vec::new() })
+    }
+
+    /// All events so far.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// What the process does next, once it can; opens a plug that comes before it.
+    pub fn next(&mut self) -> Next {
+        loop {
+            match self.script.actions.get(self.at) {
+                Some(Action::Plug(n)) => self.submitter.start_plug(*n),
+                Some(Action::Submit(i)) => return Next::Io(self.script.ios[*i]),
+                Some(Action::Sleep(us)) => return Next::Sleep(*us),
+                Some(Action::Wait) => return Next::Wait,
+                Some(Action::Unplug) => unreachable!("closed with the last I/O of its batch"),
+                None => return Next::End,
+            }
+            self.at += 1;
+        }
+    }
+
+    /// Does (or leaves behind) a sleep or a wait.
+    pub fn pass(&mut self) {
+        assert!(!matches!(self.next(), Next::Io(_)), "an I/O is submitted, not passed");
+        self.at += 1;
+    }
+
+    /// Submits the next I/O at `us`.
+    pub fn submit(&mut self, us: u64) {
+        let Next::Io(io) = self.next() else { panic!("the script has no I/O here") };
+        let now = self.now(us);
+        let Extent { write, sector, len } = io.extent;
+        let data = DataRef::new(0, sector << 9);
+        let mut bio = match write {
+            // Direct writes are synchronous ones.
+            true => Bio::write(Sector(sector), len, data).with_flags(OpFlags::SYNC),
+            false => Bio::read(Sector(sector), len, data),
+        };
+        bio.prio = io.prio;
+        self.submitter.submit(&bio, now).expect("there are as many bio slots as I/Os");
+        self.at += 1;
+        self.collect(us);
+        self.finish_batch(us);
+    }
+
+    /// The plug is closed in the same system call, unless the process sleeps in it.
+    fn finish_batch(&mut self, us: u64) {
+        if !self.is_blocked() && self.script.actions.get(self.at) == Some(&Action::Unplug) {
+            self.at += 1;
+            let now = self.now(us);
+            self.submitter.finish_plug(now);
+            self.collect(us);
+        }
+    }
+
+    /// Completions are collected, and what can go on goes on.
+    pub fn poll(&mut self, us: u64) {
+        let now = self.now(us);
+        self.submitter.poll(now);
+        self.submitter.reap(|d| assert!(d.status.is_ok(), "{d:?}"));
+        self.collect(us);
+        self.finish_batch(us);
+    }
+
+    /// The process sleeps in the middle of a submission, because there is no tag.
+    pub fn is_blocked(&self) -> bool {
+        self.submitter.waiting() > 0
+    }
+
+    /// I/Os submitted and not ended.
+    pub fn outstanding(&self) -> u32 {
+        self.submitter.outstanding()
+    }
+
+    fn now(&mut self, us: u64) -> Instant {
+        self.last = self.last.max(us);
+        self.clock.read(self.last)
+    }
+
+    fn collect(&mut self, us: u64) {
+        let cpu = SCRIPT_CPU as u16;
+        let events = &mut self.events;
+        let lost = self.submitter.drain_trace(|e| {
+            let kind = match e.kind {
+                EventKind::Queue => Kind::Queue,
+                EventKind::GetRq => Kind::GetRq,
+                EventKind::Insert => Kind::Insert,
+                EventKind::Issue => Kind::Issue,
+                EventKind::Complete => Kind::Complete,
+                EventKind::BackMerge => Kind::BackMerge,
+                EventKind::FrontMerge => Kind::FrontMerge,
+                EventKind::Requeue => Kind::Requeue,
+                EventKind::Split => Kind::Split,
+                EventKind::Unplug => Kind::Unplug(e.count()),
+                EventKind::Plug => return,
+            };
+            let extent = Extent { write: e.op() == Op::Write, sector: e.sector().0, len: e.nr_sectors() };
+            events.push(Event { us, kind, extent, cpu });
+        });
+        assert_eq!(lost, 0, "more events in one call than are kept");
+    }
+
+    /// Lets everything end, at whatever time, so that the world can be dropped; its events are of no interest.
+    pub fn drain(mut self) -> Vec<Event> {
+        let events = std::mem::take(&mut self.events);
+        self.at = self.script.actions.len();
+        let us = self.last;
+        for step in 0..1_000_000u64 {
+            if self.outstanding() == 0 {
+                break;
+            }
+            self.disk.finish_all();
+            self.poll(us + 1000 * step);
+            // The replay may have ended inside a batch.
+            let now = self.now(us + 1000 * step);
+            self.submitter.flush_plug(now);
+        }
+        assert_eq!(self.outstanding(), 0, "requests are stuck in the stack");
+        events
+    }
+}
