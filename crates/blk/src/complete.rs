@@ -11,6 +11,7 @@ use crate::hctx::state;
 use crate::id::{HctxId, SubmitterId};
 use crate::lock::Lock;
 use crate::request::{NO_TAG, Request, RequestId, Rq, RqState, rqf};
+use crate::sbitmap::TagAllocHint;
 use crate::status::BlkStatus;
 use crate::submitter::{Env, Local, Remote};
 use crate::tags::PutBatch;
@@ -85,7 +86,7 @@ impl<L: Lock> Env<L> {
         if let Some(id) = self.take_back(local, hctx, ended, now) {
             let (tags, tag) = (self.st.alloc_tags(hctx), self.st.tag_of_rq(id, hctx));
             if !(self.direct && local.plug.keep_tag(hctx, tag, tags)) {
-                tags.put(tag, None, &mut |w| self.wake(w));
+                tags.put(tag, self.hint_after_free(local, hctx), &mut |w| self.wake(w));
                 if !local.plug.is_open() {
                     // Kept for an hctx that is not the one in use now, or wanted by others since.
                     self.return_cached_tags(local);
@@ -102,15 +103,21 @@ impl<L: Lock> Env<L> {
         // Single-queue mode has no tags of its own to free here.
         let tags = self.st.sq.is_none().then(|| self.st.alloc_tags(hctx));
         self.update_io_ticks(local, now, 0);
+        let mut last = None;
         for &ended in items {
             if let Some(id) = self.take_back(local, hctx, ended, now)
                 && let Some(tags) = tags
             {
-                tags.put_later(self.st.tag_of_rq(id, hctx), &mut put, &mut |w| self.wake(w));
+                let tag = self.st.tag_of_rq(id, hctx);
+                last = Some(tag);
+                tags.put_later(tag, &mut put, &mut |w| self.wake(w));
             }
         }
         if let Some(tags) = tags {
             tags.put_now(&mut put, &mut |w| self.wake(w));
+            if let (Some(tag), Some(hint)) = (last, self.hint_after_free(local, hctx)) {
+                tags.note_freed(tag, hint);
+            }
         }
         self.after_finish(local, hctx, now);
     }
@@ -162,7 +169,8 @@ impl<L: Lock> Env<L> {
     #[cold]
     pub(crate) fn complete_rq(&self, local: &mut Local, hctx: usize, id: RequestId, status: BlkStatus, now: Instant) {
         if self.finish_rq(local, hctx, id, self.st.slab.get(id), status, now) {
-            self.st.alloc_tags(hctx).put(self.st.tag_of_rq(id, hctx), None, &mut |w| self.wake(w));
+            let hint = self.hint_after_free(local, hctx);
+            self.st.alloc_tags(hctx).put(self.st.tag_of_rq(id, hctx), hint, &mut |w| self.wake(w));
         }
         self.after_finish(local, hctx, now);
     }
@@ -220,6 +228,14 @@ impl<L: Lock> Env<L> {
         }
     }
 
+    /// The hint that a freed tag of this hctx moves: with an elevator, as in the kernel, because where a search starts
+    /// decides what a limited depth leaves free. Without one every tag is as good as another.
+    #[inline]
+    fn hint_after_free<'a>(&self, local: &'a mut Local, hctx: usize) -> Option<&'a mut TagAllocHint> {
+        self.st.elevator.as_ref()?;
+        Some(&mut local.hints[self.st.map.hctx_type(hctx as u16) as usize])
+    }
+
     /// Frees a request outside a batch.
     fn free_rq(&self, local: &mut Local, hctx: usize, id: RequestId, now: Instant) {
         if self.st.sq.is_some() {
@@ -227,7 +243,7 @@ impl<L: Lock> Env<L> {
             return self.sq_free_batch(local, now);
         }
         let tag = self.st.tag_of_rq(id, hctx);
-        self.st.alloc_tags(hctx).put(tag, None, &mut |w| self.wake(w));
+        self.st.alloc_tags(hctx).put(tag, self.hint_after_free(local, hctx), &mut |w| self.wake(w));
         self.after_free(local, hctx, now);
     }
 
@@ -307,10 +323,10 @@ impl<L: Lock> Env<L> {
     }
 
     /// Frees a request whose bios now belong to a neighbour it was merged into.
-    pub(crate) fn free_absorbed(&self, rq: Rq) {
+    pub(crate) fn free_absorbed(&self, local: &mut Local, rq: Rq) {
         let hctx = usize::from(self.st.slab.get(rq.id()).hctx.get());
         let tag = self.st.tag_of_rq(rq.id(), hctx);
-        self.st.alloc_tags(hctx).put(tag, None, &mut |w| self.wake(w));
+        self.st.alloc_tags(hctx).put(tag, self.hint_after_free(local, hctx), &mut |w| self.wake(w));
     }
 
     /// A request of the flush machine completed: the flush command itself, or the data step of a sequence.

@@ -272,7 +272,7 @@ impl<L: Lock> Env<L> {
         if let Some(rq) = freed {
             self.account_merge(self.st.slab.get(rq.id()).op());
             self.trace_absorbed(local, &rq, now);
-            self.free_absorbed(rq);
+            self.free_absorbed(local, rq);
         }
         true
     }
@@ -324,14 +324,15 @@ impl<L: Lock> Env<L> {
             if let Some(tag) = tags.get_normal(&mut local.hints[way.hint]) {
                 return Some(tag);
             }
-        } else if let Some(tag) = tags.get(class, &mut local.hints[0]) {
+        } else if let Some(tag) = tags.get(class, &mut local.hints[way.hint]) {
             return Some(tag);
         }
-        self.get_tag_slow(local, hctx, class, now)
+        self.get_tag_slow(local, way, class, now)
     }
 
     #[cold]
-    fn get_tag_slow(&self, local: &mut Local, hctx: usize, class: TagClass, now: Instant) -> Option<u32> {
+    fn get_tag_slow(&self, local: &mut Local, way: &Way, class: TagClass, now: Instant) -> Option<u32> {
+        let hctx = way.hctx;
         self.flush_plug(local, now);
         // Whoever waits keeps nothing that others may wait for.
         self.return_cached_tags(local);
@@ -342,7 +343,7 @@ impl<L: Lock> Env<L> {
         }
         tags.ensure_waiter(class, self.waiter());
         local.tag_wait = Some((hctx, class));
-        let tag = tags.get(class, &mut local.hints[0]);
+        let tag = tags.get(class, &mut local.hints[way.hint]);
         local.blocked_on_tag = tag.is_none();
         if tag.is_some() {
             self.stop_waiting(local);
@@ -520,7 +521,7 @@ impl<L: Lock> Env<L> {
         for rq in freed.drain(..) {
             self.account_merge(self.st.slab.get(rq.id()).op());
             self.trace_absorbed(local, &rq, now);
-            self.free_absorbed(rq);
+            self.free_absorbed(local, rq);
         }
         local.scratch.freed = freed;
         local.plug.rqs = rqs;

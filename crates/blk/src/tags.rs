@@ -163,6 +163,14 @@ impl<L: Lock> HctxTags<L> {
         batch.mask |= 1 << bit;
     }
 
+    /// Moves the hint of who freed `tag` by [`HctxTags::put_later`] to it.
+    #[inline]
+    pub(crate) fn note_freed(&self, tag: u32, hint: &mut TagAllocHint) {
+        if let Some(bit) = tag.checked_sub(self.nr_reserved) {
+            hint.note_freed(bit);
+        }
+    }
+
     /// Frees what [`HctxTags::put_later`] has gathered.
     #[inline(always)] // Once per batch of completions, which is one request at a depth of one.
     pub(crate) fn put_now(&self, batch: &mut PutBatch, wake: &mut dyn FnMut(WaiterId)) {

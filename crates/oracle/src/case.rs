@@ -9,7 +9,7 @@ use crate::rules::{Rules, rules};
 use crate::script::Script;
 use crate::settings::Settings;
 use crate::trace;
-use crate::world::Clock;
+use crate::world::{Clock, Unknown};
 use std::path::{Path, PathBuf};
 
 /// Length of the recorded kernels' tick (HZ=250).
@@ -17,6 +17,9 @@ const TICK_US: u64 = 4000;
 
 /// How finely the unknown phase of the tick is searched.
 const PHASE_STEP_US: u64 = 500;
+
+/// Most first hints that are tried.
+const MAX_HINTS: u32 = 16;
 
 /// A case.
 #[derive(Clone, Debug)]
@@ -40,8 +43,8 @@ pub struct Verdict {
     pub requests: usize,
     /// The rules that were applied.
     pub rules: Rules,
-    /// The clock under which this came out; [`Clock::Exact`] unless only a phase of the tick made it equal.
-    pub clock: Clock,
+    /// Under which of the kernel's choices this came out; [`Unknown::NONE`] unless only another made it equal.
+    pub unknown: Unknown,
     /// What differs first, with its time in the kernel's trace.
     pub first: Option<String>,
     /// Our events.
@@ -117,28 +120,38 @@ impl Case {
     /// # Errors
     /// Settings that the stack refuses.
     pub fn judge(&self) -> Result<Verdict, CaseError> {
-        let exact = self.judge_at(Clock::Exact)?;
-        if exact.is_equal() {
-            return Ok(exact);
+        let plain = self.judge_at(Unknown::NONE)?;
+        if plain.is_equal() {
+            return Ok(plain);
         }
-        for phase_us in (0..TICK_US).step_by(PHASE_STEP_US as usize) {
-            let v = self.judge_at(Clock::Ticks { tick_us: TICK_US, phase_us })?;
+        for unknown in self.unknowns() {
+            let v = self.judge_at(unknown)?;
             if v.is_equal() {
                 return Ok(v);
             }
         }
-        Ok(exact)
+        Ok(plain)
     }
 
-    fn judge_at(&self, clock: Clock) -> Result<Verdict, CaseError> {
+    /// What the kernel may have chosen, each by itself first.
+    fn unknowns(&self) -> Vec<Unknown> {
+        let tags = self.settings.nr_requests.unwrap_or(0).min(MAX_HINTS) as u16;
+        let phases = (0..TICK_US).step_by(PHASE_STEP_US as usize);
+        let clocks: Vec<Clock> =
+            std::iter::once(Clock::Exact).chain(phases.map(|phase_us| Clock::Ticks { tick_us: TICK_US, phase_us })).collect();
+        let hints = || 0..tags.max(1);
+        clocks.iter().flat_map(|clock| hints().map(|hint| Unknown { clock: *clock, hint })).collect()
+    }
+
+    fn judge_at(&self, unknown: Unknown) -> Result<Verdict, CaseError> {
         let cpus = self.settings.cpus_seen(self.theirs.iter().map(|e| e.cpu).max().unwrap_or(0));
-        let replayed = replay(&self.script, &self.settings, cpus, &self.theirs, clock)
+        let replayed = replay(&self.script, &self.settings, cpus, &self.theirs, unknown)
             .map_err(|e| CaseError(format!("{}: {e}", self.name)))?;
         let rules = rules(&self.settings.scheduler, &self.theirs);
         let columns = compare(&self.theirs, &replayed.events, &rules);
         let first = self.first(&columns, &replayed, &rules);
         let requests = self.theirs.iter().filter(|e| e.kind == Kind::Issue).count();
-        Ok(Verdict { columns, requests, rules, clock, first, ours: replayed.events })
+        Ok(Verdict { columns, requests, rules, unknown, first, ours: replayed.events })
     }
 
     fn first(&self, columns: &[Column], replayed: &Replayed, rules: &Rules) -> Option<String> {

@@ -95,7 +95,10 @@ fn row(name: &str, width: usize, v: &Verdict) -> String {
         cell("completions")
     );
     text += v.first.as_deref().unwrap_or("none");
-    if let Clock::Ticks { phase_us, .. } = v.clock {
+    if v.unknown.hint != 0 {
+        text += &format!(" (first tag hint {})", v.unknown.hint);
+    }
+    if let Clock::Ticks { phase_us, .. } = v.unknown.clock {
         text += &format!(" (ticks from {phase_us} us)");
     }
     if let Some(because) = v.rules.because {

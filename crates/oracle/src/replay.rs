@@ -7,12 +7,12 @@
 //! replay: the next ones tell whether it was one or many.
 //!
 //! The clock: the kernel's elevators count in jiffies, and where these began the trace does not say. So a case that
-//! is equal under some phase of the tick is equal; see [`Clock::Ticks`].
+//! is equal under some phase of the tick is equal; see [`Unknown`].
 
 use crate::event::{Event, Extent, Kind};
 use crate::script::Script;
 use crate::settings::Settings;
-use crate::world::{Clock, Next, World};
+use crate::world::{Next, Unknown, World};
 use std::collections::BTreeMap;
 
 /// What a replay gave.
@@ -65,9 +65,9 @@ pub fn replay(
     settings: &Settings,
     cpus: u16,
     theirs: &[Event],
-    clock: Clock,
+    unknown: Unknown,
 ) -> Result<Replayed, String> {
-    let world = World::new(script, settings, cpus, None, clock)?;
+    let world = World::new(script, settings, cpus, None, unknown)?;
     let mut r = Replay {
         world,
         theirs,

@@ -267,36 +267,18 @@ impl Settings {
 
     /// The stack of `cpus` CPUs with room for `ios` bios.
     pub fn config(&self, cpus: u16, ios: usize) -> QueueConfig {
-        let mut iosched = self.iosched.clone();
-        for (name, value) in &mut iosched {
-            if self.scheduler == "mq-deadline" && name == "async_depth" {
-                *value = self.async_tags(*value);
-            }
-        }
         QueueConfig {
             topology: CpuTopology::uniform(cpus),
             nr_hw_queues: Some(self.disk.submit_queues.min(cpus)),
             queue_depth: self.disk.hw_queue_depth,
             nr_requests: if self.scheduler == "none" { None } else { self.nr_requests },
             scheduler: Some(self.scheduler.clone()),
-            iosched,
+            iosched: self.iosched.clone(),
             nomerges: self.nomerges,
             max_sectors_kb: self.max_sectors_kb,
             bios_per_submitter: (2 * ios as u32 + 64).min(MAX_BIOS_PER_SUBMITTER),
             ..QueueConfig::default()
         }
-    }
-
-    /// How many tags 6.12's mq-deadline leaves to writes: it takes `async_depth` as a part of each word of the bitmap,
-    /// rounded up, so that a small one is worth at least one tag per word. Here it is the number itself.
-    fn async_tags(&self, async_depth: u64) -> u64 {
-        let nr = u64::from(self.nr_requests.unwrap_or_else(|| self.default_nr_requests()));
-        let mut shift = 6;
-        while shift > 0 && nr >= 4 && (4 << shift) > nr {
-            shift -= 1;
-        }
-        let word = ((async_depth << shift) + nr - 1) / nr;
-        (0..nr.div_ceil(1 << shift)).map(|w| word.min((nr - (w << shift)).min(1 << shift))).sum::<u64>().max(1)
     }
 }
 
@@ -322,15 +304,6 @@ mod tests {
         let (told, reported) = (Settings::parse("a", TOLD).unwrap(), Settings::parse("b", REPORTED).unwrap());
         assert_eq!(told, reported);
         assert_eq!((told.nr_requests, told.disk.completion_ns, told.disk.sectors), (Some(8), 40_000_000, 1 << 21));
-    }
-
-    #[test]
-    fn a_small_async_depth_is_one_tag_per_word() {
-        let s = Settings::parse("a", TOLD).unwrap();
-        assert_eq!(s.async_tags(2), 4);
-        assert_eq!(s.async_tags(8), 8);
-        let s = Settings::parse("a", &TOLD.replace("NR=8", "NR=256")).unwrap();
-        assert_eq!((s.async_tags(256), s.async_tags(2), s.async_tags(64)), (256, 4, 64));
     }
 
     #[test]

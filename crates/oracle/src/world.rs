@@ -39,6 +39,20 @@ pub enum Clock {
     },
 }
 
+/// What the kernel chooses once per boot or disk and no trace tells; a case that is equal under one choice is equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// Where its ticks began.
+    pub clock: Clock,
+    /// Where its first search for a free tag began: a random number there (`sbitmap_init_node`), here the number of a submitter.
+    pub hint: u16,
+}
+
+impl Unknown {
+    /// No ticks, and the first submitter.
+    pub const NONE: Unknown = Unknown { clock: Clock::Exact, hint: 0 };
+}
+
 impl Clock {
     fn read(self, us: u64) -> Instant {
         let us = match self {
@@ -86,14 +100,17 @@ impl World {
         settings: &Settings,
         cpus: u16,
         service_ns: Option<u64>,
-        clock: Clock,
+        unknown: Unknown,
     ) -> Result<World, String> {
         let disk = NullDisk::new(settings, service_ns);
         let config = settings.config(cpus, script.ios.len());
         let queue = RequestQueue::<Lock>::new(disk.clone(), config, Box::new(NoNotify)).map_err(|e| e.to_string())?;
+        // The first hint of a submitter follows from its number.
+        let others: Vec<_> = (0..unknown.hint).map_while(|_| queue.submitter(CpuId::new(SCRIPT_CPU))).collect();
         let mut submitter = queue.submitter(CpuId::new(SCRIPT_CPU)).ok_or("no free submitter")?;
+        drop(others);
         submitter.start_trace(TRACE_CAPACITY);
-        Ok(World { disk, queue, submitter, script: script.clone(), at: 0, clock, last: 0, events: Vec::new() })
+        Ok(World { disk, queue, submitter, script: script.clone(), at: 0, clock: unknown.clock, last: 0, events: Vec::new() })
     }
 
     /// All events so far.
