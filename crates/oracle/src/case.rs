@@ -2,7 +2,7 @@
 //! A case from its files, and its verdict.
 
 use crate::CaseError;
-use crate::compare::{Column, compare};
+use crate::compare::{Column, Difference, compare};
 use crate::event::{Event, Kind};
 use crate::replay::{Replayed, replay};
 use crate::rules::{Rules, rules};
@@ -45,8 +45,8 @@ pub struct Verdict {
     pub rules: Rules,
     /// Under which of the kernel's choices this came out; [`Unknown::NONE`] unless only another made it equal.
     pub unknown: Unknown,
-    /// What differs first, with its time in the kernel's trace.
-    pub first: Option<String>,
+    /// What differs first, its time counted from the kernel's first event.
+    pub first: Option<Difference>,
     /// Our events.
     pub ours: Vec<Event>,
 }
@@ -115,22 +115,24 @@ impl Case {
         Ok((script, settings))
     }
 
-    /// Replays and compares.
+    /// Replays and compares, under each choice the kernel may have made until one makes all equal; if none does, the verdict
+    /// is that under which the first difference comes last.
     ///
     /// # Errors
     /// Settings that the stack refuses.
     pub fn judge(&self) -> Result<Verdict, CaseError> {
-        let plain = self.judge_at(Unknown::NONE)?;
-        if plain.is_equal() {
-            return Ok(plain);
-        }
+        let mut best = self.judge_at(Unknown::NONE)?;
         for unknown in self.unknowns() {
+            if best.is_equal() {
+                break;
+            }
             let v = self.judge_at(unknown)?;
-            if v.is_equal() {
-                return Ok(v);
+            let later = |v: &Verdict| v.first.as_ref().map_or(u64::MAX, |d| d.us);
+            if later(&v) > later(&best) {
+                best = v;
             }
         }
-        Ok(plain)
+        Ok(best)
     }
 
     /// What the kernel may have chosen, each by itself first.
@@ -154,7 +156,7 @@ impl Case {
         Ok(Verdict { columns, requests, rules, unknown, first, ours: replayed.events })
     }
 
-    fn first(&self, columns: &[Column], replayed: &Replayed, rules: &Rules) -> Option<String> {
+    fn first(&self, columns: &[Column], replayed: &Replayed, rules: &Rules) -> Option<Difference> {
         let start = self.theirs.first().map_or(0, |e| e.us);
         let differing = columns.iter().filter(|c| !c.is_equal()).filter_map(|c| c.first.clone());
         let mut all: Vec<(u64, String)> = differing.map(|d| (d.us, d.text)).collect();
@@ -170,7 +172,7 @@ impl Case {
             all.push((e.us, format!("{n} requests are issued later than the kernel's, seen before {e}")));
         }
         let (us, text) = all.into_iter().min()?;
-        Some(format!("at {} us: {text}", us.saturating_sub(start)))
+        Some(Difference { us: us.saturating_sub(start), text })
     }
 }
 

@@ -39,6 +39,12 @@ pub struct Difference {
     pub text: String,
 }
 
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "at {} us: {}", self.us, self.text)
+    }
+}
+
 impl Column {
     /// Whether nothing differs.
     pub fn is_equal(&self) -> bool {

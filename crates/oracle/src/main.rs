@@ -94,7 +94,7 @@ fn row(name: &str, width: usize, v: &Verdict) -> String {
         cell("issues"),
         cell("completions")
     );
-    text += v.first.as_deref().unwrap_or("none");
+    text += &v.first.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string);
     if v.unknown.hint != 0 {
         text += &format!(" (first tag hint {})", v.unknown.hint);
     }

@@ -85,6 +85,8 @@ pub struct World {
     submitter: Submitter<Lock>,
     script: Script,
     at: usize,
+    /// Whether the script has a plug open; what the stack plugs for itself is no event of the process.
+    plugged: bool,
     clock: Clock,
     last: u64,
     events: Vec<Event>,
@@ -110,7 +112,7 @@ impl World {
         let mut submitter = queue.submitter(CpuId::new(SCRIPT_CPU)).ok_or("no free submitter")?;
         drop(others);
         submitter.start_trace(TRACE_CAPACITY);
-        Ok(World { disk, queue, submitter, script: script.clone(), at: 0, clock: unknown.clock, last: 0, events: Vec::new() })
+        Ok(World { disk, queue, submitter, script: script.clone(), at: 0, plugged: false, clock: unknown.clock, last: 0, events: Vec::new() })
     }
 
     /// All events so far.
@@ -122,7 +124,10 @@ impl World {
     pub fn next(&mut self) -> Next {
         loop {
             match self.script.actions.get(self.at) {
-                Some(Action::Plug(n)) => self.submitter.start_plug(*n),
+                Some(Action::Plug(n)) => {
+                    self.plugged = true;
+                    self.submitter.start_plug(*n);
+                }
                 Some(Action::Submit(i)) => return Next::Io(self.script.ios[*i]),
                 Some(Action::Sleep(us)) => return Next::Sleep(*us),
                 Some(Action::Wait) => return Next::Wait,
@@ -164,6 +169,7 @@ impl World {
             let now = self.now(us);
             self.submitter.finish_plug(now);
             self.collect(us);
+            self.plugged = false;
         }
     }
 
@@ -193,7 +199,7 @@ impl World {
 
     fn collect(&mut self, us: u64) {
         let cpu = SCRIPT_CPU as u16;
-        let events = &mut self.events;
+        let (events, plugged) = (&mut self.events, self.plugged);
         let lost = self.submitter.drain_trace(|e| {
             let kind = match e.kind {
                 EventKind::Queue => Kind::Queue,
@@ -205,8 +211,8 @@ impl World {
                 EventKind::FrontMerge => Kind::FrontMerge,
                 EventKind::Requeue => Kind::Requeue,
                 EventKind::Split => Kind::Split,
-                EventKind::Unplug => Kind::Unplug(e.count()),
-                EventKind::Plug => return,
+                EventKind::Unplug if plugged => Kind::Unplug(e.count()),
+                EventKind::Unplug | EventKind::Plug => return,
             };
             let extent = Extent { write: e.op() == Op::Write, sector: e.sector().0, len: e.nr_sectors() };
             events.push(Event { us, kind, extent, cpu });
