@@ -103,21 +103,20 @@ impl<L: Lock> Env<L> {
         // Single-queue mode has no tags of its own to free here.
         let tags = self.st.sq.is_none().then(|| self.st.alloc_tags(hctx));
         self.update_io_ticks(local, now, 0);
-        let mut last = None;
         for &ended in items {
-            if let Some(id) = self.take_back(local, hctx, ended, now)
-                && let Some(tags) = tags
-            {
-                let tag = self.st.tag_of_rq(id, hctx);
-                last = Some(tag);
-                tags.put_later(tag, &mut put, &mut |w| self.wake(w));
+            let Some(id) = self.take_back(local, hctx, ended, now) else { continue };
+            let tag = self.st.tag_of_rq(id, hctx);
+            match tags {
+                None => {}
+                // One by one, as the kernel frees scheduler tags: what a limited depth finds free depends on it.
+                Some(tags) if self.st.elevator.is_some() => {
+                    tags.put(tag, self.hint_after_free(local, hctx), &mut |w| self.wake(w));
+                }
+                Some(tags) => tags.put_later(tag, &mut put, &mut |w| self.wake(w)),
             }
         }
         if let Some(tags) = tags {
             tags.put_now(&mut put, &mut |w| self.wake(w));
-            if let (Some(tag), Some(hint)) = (last, self.hint_after_free(local, hctx)) {
-                tags.note_freed(tag, hint);
-            }
         }
         self.after_finish(local, hctx, now);
     }

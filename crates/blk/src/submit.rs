@@ -312,10 +312,11 @@ impl<L: Lock> Env<L> {
             {
                 return Some(tags.tag_of(bit));
             }
-            if local.plug.nr_ios > 1 {
+            let n = local.plug.nr_ios.min(BLK_MAX_REQUEST_COUNT as u32);
+            // Of scheduler tags all or none, as in the kernel: it decides what a limited depth leaves free.
+            if n > 1 && (self.st.elevator.is_none() || tags.fits_word(n)) {
                 self.return_cached_tags(local);
                 local.plug.cache.hctx = hctx;
-                let n = local.plug.nr_ios.min(BLK_MAX_REQUEST_COUNT as u32);
                 local.plug.cache.bits = tags.get_batch(&mut local.hints[way.hint], n);
                 if let Some(bit) = local.plug.cache.bits.pop() {
                     return Some(tags.tag_of(bit));

@@ -133,6 +133,12 @@ impl<L: Lock> HctxTags<L> {
         self.normal.get_batch(hint, n)
     }
 
+    /// Whether a batch of `n` may fit into one word of the bitmap.
+    #[inline]
+    pub(crate) fn fits_word(&self, n: u32) -> bool {
+        n <= self.sb().bits_per_word()
+    }
+
     /// The tag behind a bit of a [`TagBatch`].
     #[inline]
     pub(crate) fn tag_of(&self, bit: u32) -> u32 {
@@ -161,14 +167,6 @@ impl<L: Lock> HctxTags<L> {
             batch.base = base;
         }
         batch.mask |= 1 << bit;
-    }
-
-    /// Moves the hint of who freed `tag` by [`HctxTags::put_later`] to it.
-    #[inline]
-    pub(crate) fn note_freed(&self, tag: u32, hint: &mut TagAllocHint) {
-        if let Some(bit) = tag.checked_sub(self.nr_reserved) {
-            hint.note_freed(bit);
-        }
     }
 
     /// Frees what [`HctxTags::put_later`] has gathered.

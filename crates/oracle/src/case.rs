@@ -139,17 +139,18 @@ impl Case {
     fn unknowns(&self) -> Vec<Unknown> {
         let tags = self.settings.nr_requests.unwrap_or(0).min(MAX_HINTS) as u16;
         let phases = (0..TICK_US).step_by(PHASE_STEP_US as usize);
-        let clocks: Vec<Clock> =
-            std::iter::once(Clock::Exact).chain(phases.map(|phase_us| Clock::Ticks { tick_us: TICK_US, phase_us })).collect();
+        let clocks: Vec<Clock> = std::iter::once(Clock::Exact)
+            .chain(phases.map(|phase_us| Clock::Ticks { tick_us: TICK_US, phase_us }))
+            .collect();
         let hints = || 0..tags.max(1);
         clocks.iter().flat_map(|clock| hints().map(|hint| Unknown { clock: *clock, hint })).collect()
     }
 
     fn judge_at(&self, unknown: Unknown) -> Result<Verdict, CaseError> {
         let cpus = self.settings.cpus_seen(self.theirs.iter().map(|e| e.cpu).max().unwrap_or(0));
-        let replayed = replay(&self.script, &self.settings, cpus, &self.theirs, unknown)
-            .map_err(|e| CaseError(format!("{}: {e}", self.name)))?;
         let rules = rules(&self.settings.scheduler, &self.theirs);
+        let replayed = replay(&self.script, &self.settings, cpus, &self.theirs, unknown, &rules)
+            .map_err(|e| CaseError(format!("{}: {e}", self.name)))?;
         let columns = compare(&self.theirs, &replayed.events, &rules);
         let first = self.first(&columns, &replayed, &rules);
         let requests = self.theirs.iter().filter(|e| e.kind == Kind::Issue).count();

@@ -10,6 +10,7 @@
 //! is equal under some phase of the tick is equal; see [`Unknown`].
 
 use crate::event::{Event, Extent, Kind};
+use crate::rules::Rules;
 use crate::script::Script;
 use crate::settings::Settings;
 use crate::world::{Next, Unknown, World};
@@ -54,6 +55,10 @@ struct Replay<'a> {
     astray: Option<usize>,
     /// What is left of an I/O that the kernel submitted as several bios.
     rest: Option<Extent>,
+    /// Submit when the kernel's process got its tag, not when it asked.
+    tags_told: bool,
+    /// The kernel's process sleeps for a tag.
+    held: bool,
 }
 
 /// Runs `script` under `settings` as the trace `theirs` says the outside went.
@@ -66,6 +71,7 @@ pub fn replay(
     cpus: u16,
     theirs: &[Event],
     unknown: Unknown,
+    rules: &Rules,
 ) -> Result<Replayed, String> {
     let world = World::new(script, settings, cpus, None, unknown)?;
     let mut r = Replay {
@@ -77,6 +83,8 @@ pub fn replay(
         late: None,
         astray: None,
         rest: None,
+        tags_told: rules.tags_told,
+        held: false,
     };
     for at in 0..theirs.len() {
         r.step(at);
@@ -109,7 +117,12 @@ impl Replay<'_> {
         let e = self.theirs[at];
         let nth = self.seen.add(e.kind);
         match e.kind {
+            Kind::Queue if self.tags_told && self.sleeps(at) => self.held = true,
             Kind::Queue => self.queue(at, e),
+            Kind::GetRq if std::mem::take(&mut self.held) => {
+                self.poll(e.us);
+                self.queue(at, e);
+            }
             Kind::Complete => {
                 self.check_late(at);
                 self.world.disk.finish(e.extent);
@@ -118,6 +131,13 @@ impl Replay<'_> {
             Kind::GetRq | Kind::Issue | Kind::Insert if self.ours.of(e.kind) < nth => self.poll(e.us),
             _ => {}
         }
+    }
+
+    /// Whether the bio that the kernel queued here had to wait: the device did something before it was a request.
+    fn sleeps(&self, at: usize) -> bool {
+        let next =
+            self.theirs[at + 1..].iter().find(|e| !matches!(e.kind, Kind::Insert | Kind::Issue | Kind::Unplug(_)));
+        next.is_some_and(|e| e.kind == Kind::Complete)
     }
 
     /// Everything the kernel had issued by now, ours must have issued too: it had the same reasons.

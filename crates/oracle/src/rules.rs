@@ -27,12 +27,20 @@ pub struct Rules {
     pub complete: Rule,
     /// Whether the issue of a request may come later than the kernel's.
     pub may_be_late: bool,
+    /// Whether it is the trace that says how long a process sleeps for a tag.
+    pub tags_told: bool,
     /// Why something is not compared, for people.
     pub because: Option<&'static str>,
 }
 
-const ALL: Rules =
-    Rules { insert: Rule::Order, issue: Rule::Order, complete: Rule::Order, may_be_late: false, because: None };
+const ALL: Rules = Rules {
+    insert: Rule::Order,
+    issue: Rule::Order,
+    complete: Rule::Order,
+    may_be_late: false,
+    tags_told: false,
+    because: None,
+};
 
 /// What is compared of a case with this elevator.
 pub fn rules(scheduler: &str, theirs: &[Event]) -> Rules {
@@ -46,8 +54,11 @@ pub fn rules(scheduler: &str, theirs: &[Event]) -> Rules {
             issue: Rule::Set,
             complete: Rule::Set,
             may_be_late: true,
+            tags_told: true,
             because: Some("order of issue: several CPUs ran the queue at once"),
         },
+        // bfq holds a process back by what its group's queues have allocated; there are no groups here.
+        "bfq" => Rules { tags_told: true, because: Some("how long a process waits for a tag"), ..ALL },
         _ => ALL,
     }
 }

@@ -112,7 +112,17 @@ impl World {
         let mut submitter = queue.submitter(CpuId::new(SCRIPT_CPU)).ok_or("no free submitter")?;
         drop(others);
         submitter.start_trace(TRACE_CAPACITY);
-        Ok(World { disk, queue, submitter, script: script.clone(), at: 0, plugged: false, clock: unknown.clock, last: 0, events: Vec::new() })
+        Ok(World {
+            disk,
+            queue,
+            submitter,
+            script: script.clone(),
+            at: 0,
+            plugged: false,
+            clock: unknown.clock,
+            last: 0,
+            events: Vec::new(),
+        })
     }
 
     /// All events so far.
