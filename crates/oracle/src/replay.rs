@@ -117,7 +117,11 @@ impl Replay<'_> {
         let e = self.theirs[at];
         let nth = self.seen.add(e.kind);
         match e.kind {
-            Kind::Queue if self.tags_told && self.sleeps(at) => self.held = true,
+            Kind::Queue if self.tags_told && self.sleeps(at) => {
+                self.held = true;
+                self.world.sleep(e.us);
+                self.count();
+            }
             Kind::Queue => self.queue(at, e),
             Kind::GetRq if std::mem::take(&mut self.held) => {
                 self.poll(e.us);

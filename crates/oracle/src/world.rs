@@ -183,6 +183,13 @@ impl World {
         }
     }
 
+    /// The process sleeps in the middle of a submission: what its plug holds goes on its way.
+    pub fn sleep(&mut self, us: u64) {
+        let now = self.now(us);
+        self.submitter.flush_plug(now);
+        self.collect(us);
+    }
+
     /// Completions are collected, and what can go on goes on.
     pub fn poll(&mut self, us: u64) {
         let now = self.now(us);
