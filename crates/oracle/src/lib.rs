@@ -13,9 +13,11 @@
 //! | [`disk`] | null_blk with its timer completion |
 //! | [`world`] | the process that runs the script, on the whole stack |
 //! | [`replay`] | the world driven by a recorded trace |
+//! | [`free`] | the world driven by nominal times: what we would do, without a trace |
 //! | [`rules`] | what an elevator's definition fixes, so what must be equal |
 //! | [`compare`] | both lists of events against those rules |
 //! | [`case`] | a case from its files, and its verdict |
+//! | [`random`] | cases from seeds, to be recorded |
 
 pub mod event;
 pub mod script;
@@ -24,9 +26,11 @@ pub mod trace;
 pub mod disk;
 pub mod world;
 pub mod replay;
+pub mod free;
 pub mod rules;
 pub mod compare;
 pub mod case;
+pub mod random;
 
 /// The lock the block layer is run with. One thread runs a replay, so it is never contended.
 pub type Lock = parking_lot::RawMutex;

@@ -7,6 +7,7 @@ use clap::Parser;
 use oracle::CaseError;
 use oracle::case::{self, Case, Verdict};
 use oracle::world::Clock;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -20,13 +21,26 @@ struct Options {
     /// All cases of this folder instead of the project's own.
     #[arg(long, value_name = "FOLDER")]
     cases: Option<PathBuf>,
-    /// Print the events of both sides, side by side with where they differ.
+    /// Print the events of both sides as well.
     #[arg(long)]
     events: bool,
+    /// Print what we would do with this script, at nominal times, without a trace.
+    #[arg(long, value_name = "FOLDER/NAME")]
+    simulate: Option<PathBuf>,
+    /// Write a random case with this seed.
+    #[arg(long, value_name = "SEED", requires = "into")]
+    generate: Option<u64>,
+    /// Where to.
+    #[arg(long, value_name = "FOLDER/NAME")]
+    into: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
+    let mut out = String::new();
+    let result = run(&Options::parse(), &mut out);
+    // A reader that has seen enough and left is no error.
+    let _ = std::io::stdout().write_all(out.as_bytes());
+    match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(e) => {
@@ -36,11 +50,41 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(options: &Options) -> Result<bool, CaseError> {
+fn run(options: &Options, out: &mut String) -> Result<bool, CaseError> {
+    if let (Some(seed), Some(into)) = (options.generate, &options.into) {
+        return generate(seed, into, out);
+    }
+    match &options.simulate {
+        Some(stem) => simulate(stem, out),
+        None => judge(options, out),
+    }
+}
+
+fn generate(seed: u64, into: &Path, out: &mut String) -> Result<bool, CaseError> {
+    let (io, env) = oracle::random::case(seed);
+    for (extension, text) in [("io", io), ("env", env)] {
+        let path = into.with_extension(extension);
+        std::fs::write(&path, text).map_err(|e| CaseError(format!("cannot write {}: {e}", path.display())))?;
+        *out += &format!("{}\n", path.display());
+    }
+    Ok(true)
+}
+
+fn simulate(stem: &Path, out: &mut String) -> Result<bool, CaseError> {
+    let (script, settings) = Case::load_script(stem)?;
+    let cpus = settings.cpus_seen(0);
+    let events = oracle::free::simulate(&script, &settings, cpus).map_err(CaseError)?;
+    for e in events {
+        *out += &format!("{:>10} {e}\n", e.us);
+    }
+    Ok(true)
+}
+
+fn judge(options: &Options, out: &mut String) -> Result<bool, CaseError> {
     let stems = stems(options)?;
     let width = stems.iter().filter_map(|s| s.file_name()).map(std::ffi::OsStr::len).max().unwrap_or(0).max(4);
-    println!(
-        "{:<width$}  {:>8}  {:>11}  {:>9}  {:>9}  {:>9}  {:>11}  first difference",
+    *out += &format!(
+        "{:<width$}  {:>8}  {:>11}  {:>9}  {:>9}  {:>9}  {:>11}  first difference\n",
         "case", "requests", "bios", "inserts", "merges", "issues", "completions"
     );
     let (mut equal, mut broken) = (0, 0);
@@ -48,21 +92,21 @@ fn run(options: &Options) -> Result<bool, CaseError> {
         let name = stem.file_name().unwrap_or_default().to_string_lossy().into_owned();
         match Case::load(stem).and_then(|c| Ok((c.judge()?, c))) {
             Ok((verdict, case)) => {
-                println!("{}", row(&name, width, &verdict));
+                *out += &format!("{}\n", row(&name, width, &verdict));
                 equal += usize::from(verdict.is_equal());
                 if options.events {
-                    print_events(&case, &verdict);
+                    print_events(&case, &verdict, out);
                 }
             }
             Err(e) => {
-                println!("{name:<width$}  {e}");
+                *out += &format!("{name:<width$}  {e}\n");
                 broken += 1;
             }
         }
     }
-    println!("\n{equal} of {} cases equal", stems.len());
+    *out += &format!("\n{equal} of {} cases equal\n", stems.len());
     if broken > 0 {
-        return Err(CaseError(format!("{broken} cases could not be judged")));
+        return Err(CaseError(format!("{broken} of {} cases could not be judged", stems.len())));
     }
     Ok(equal == stems.len())
 }
@@ -107,11 +151,11 @@ fn row(name: &str, width: usize, v: &Verdict) -> String {
     text
 }
 
-fn print_events(case: &Case, v: &Verdict) {
+fn print_events(case: &Case, v: &Verdict, out: &mut String) {
     let start = case.theirs.first().map_or(0, |e| e.us);
     let n = case.theirs.len().max(v.ours.len());
     let text = |e: Option<&oracle::event::Event>| e.map_or(String::new(), |e| format!("{:>9} {e}", e.us - start));
     for i in 0..n {
-        println!("  {:<40} {}", text(case.theirs.get(i)), text(v.ours.get(i)));
+        *out += &format!("  {:<40} {}\n", text(case.theirs.get(i)), text(v.ours.get(i)));
     }
 }

@@ -72,6 +72,8 @@ pub enum Next {
     Sleep(u64),
     /// Wait until nothing is outstanding.
     Wait,
+    /// Wake up in the last submission of a batch, whose plug is still open.
+    Asleep,
     /// Nothing: the script is over.
     End,
 }
@@ -141,7 +143,7 @@ impl World {
                 Some(Action::Submit(i)) => return Next::Io(self.script.ios[*i]),
                 Some(Action::Sleep(us)) => return Next::Sleep(*us),
                 Some(Action::Wait) => return Next::Wait,
-                Some(Action::Unplug) => unreachable!("closed with the last I/O of its batch"),
+                Some(Action::Unplug) => return Next::Asleep,
                 None => return Next::End,
             }
             self.at += 1;
