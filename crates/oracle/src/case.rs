@@ -121,18 +121,21 @@ impl Case {
     /// # Errors
     /// Settings that the stack refuses.
     pub fn judge(&self) -> Result<Verdict, CaseError> {
-        let mut best = self.judge_at(Unknown::NONE)?;
-        for unknown in self.unknowns() {
-            if best.is_equal() {
-                break;
-            }
-            let v = self.judge_at(unknown)?;
-            let later = |v: &Verdict| v.first.as_ref().map_or(u64::MAX, |d| d.us);
-            if later(&v) > later(&best) {
-                best = v;
+        let later = |v: &Verdict| v.first.as_ref().map_or(u64::MAX, |d| d.us);
+        let mut best: Option<Verdict> = None;
+        for rules in rules(&self.settings.scheduler, &self.script, &self.theirs) {
+            for unknown in self.unknowns() {
+                let v = self.judge_at(unknown, rules)?;
+                let equal = v.is_equal();
+                if best.as_ref().is_none_or(|best| later(&v) > later(best)) {
+                    best = Some(v);
+                }
+                if equal {
+                    return Ok(best.expect("nothing is later than never"));
+                }
             }
         }
-        Ok(best)
+        Ok(best.expect("there is always a first rule and a first choice"))
     }
 
     /// What the kernel may have chosen, each by itself first.
@@ -146,9 +149,8 @@ impl Case {
         clocks.iter().flat_map(|clock| hints().map(|hint| Unknown { clock: *clock, hint })).collect()
     }
 
-    fn judge_at(&self, unknown: Unknown) -> Result<Verdict, CaseError> {
+    fn judge_at(&self, unknown: Unknown, rules: Rules) -> Result<Verdict, CaseError> {
         let cpus = self.settings.cpus_seen(self.theirs.iter().map(|e| e.cpu).max().unwrap_or(0));
-        let rules = rules(&self.settings.scheduler, &self.theirs);
         let replayed = replay(&self.script, &self.settings, cpus, &self.theirs, unknown, &rules)
             .map_err(|e| CaseError(format!("{}: {e}", self.name)))?;
         let columns = compare(&self.theirs, &replayed.events, &rules);

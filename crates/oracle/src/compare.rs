@@ -100,33 +100,35 @@ fn compare_kind(column: &mut Column, letter: char, theirs: &[Event], ours: &[Eve
 mod tests {
     use super::*;
     use crate::event::Extent;
+    use crate::script::Script;
 
     fn issue(sector: u64) -> Event {
         Event { us: 7, kind: Kind::Issue, extent: Extent { write: false, sector, len: 8 }, cpu: 0 }
     }
 
-    fn issues(theirs: &[u64], ours: &[u64], scheduler: &str, cpu: u16) -> Column {
+    /// Under the mildest rules that apply.
+    fn issues(theirs: &[u64], ours: &[u64], cpu: u16) -> Column {
         let mut theirs: Vec<Event> = theirs.iter().map(|s| issue(*s)).collect();
         let ours: Vec<Event> = ours.iter().map(|s| issue(*s)).collect();
         theirs.iter_mut().for_each(|e| e.cpu = cpu);
-        let rules = crate::rules::rules(scheduler, &theirs);
-        compare(&theirs, &ours, &rules).into_iter().find(|c| c.name == "issues").unwrap()
+        let rules = crate::rules::rules("mq-deadline", &Script::default(), &theirs);
+        compare(&theirs, &ours, rules.last().unwrap()).into_iter().find(|c| c.name == "issues").unwrap()
     }
 
     #[test]
     fn order_counts_on_one_cpu_and_not_on_several() {
-        let c = issues(&[0, 8, 16], &[0, 16, 8], "mq-deadline", 0);
+        let c = issues(&[0, 8, 16], &[0, 16, 8], 0);
         assert_eq!((c.equal, c.theirs, c.is_equal()), (1, 3, false));
         assert_eq!(c.first.unwrap().text, "D number 1: kernel D R 8+8, here D R 16+8");
-        assert!(issues(&[0, 8, 16], &[0, 16, 8], "mq-deadline", 1).is_equal());
-        assert!(!issues(&[0, 8, 16], &[0, 16, 24], "mq-deadline", 1).is_equal());
+        assert!(issues(&[0, 8, 16], &[0, 16, 8], 1).is_equal());
+        assert!(!issues(&[0, 8, 16], &[0, 16, 24], 1).is_equal());
     }
 
     #[test]
     fn what_is_missing_or_too_much_is_a_difference() {
-        let c = issues(&[0, 8], &[0], "mq-deadline", 0);
+        let c = issues(&[0, 8], &[0], 0);
         assert_eq!(c.first.unwrap().text, "D number 1: kernel D R 8+8, here nothing");
-        assert!(!issues(&[0], &[0, 8], "mq-deadline", 0).is_equal());
-        assert!(issues(&[], &[], "mq-deadline", 0).is_equal());
+        assert!(!issues(&[0], &[0, 8], 0).is_equal());
+        assert!(issues(&[], &[], 0).is_equal());
     }
 }

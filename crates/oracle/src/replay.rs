@@ -59,7 +59,12 @@ struct Replay<'a> {
     tags_told: bool,
     /// The kernel's process sleeps for a tag.
     held: bool,
+    /// Microseconds of the last completion that ours has not been polled for.
+    done: Option<u64>,
 }
+
+/// After so many microseconds a completion's queue run has been, whether it found something to issue or not.
+const RUN_IS_OVER_US: u64 = 1000;
 
 /// Runs `script` under `settings` as the trace `theirs` says the outside went.
 ///
@@ -85,6 +90,7 @@ pub fn replay(
         rest: None,
         tags_told: rules.tags_told,
         held: false,
+        done: None,
     };
     for at in 0..theirs.len() {
         r.step(at);
@@ -109,6 +115,7 @@ impl Replay<'_> {
     }
 
     fn poll(&mut self, us: u64) {
+        self.done = None;
         self.world.poll(us);
         self.count();
     }
@@ -130,6 +137,7 @@ impl Replay<'_> {
             Kind::Complete => {
                 self.check_late(at);
                 self.world.disk.finish(e.extent);
+                self.done = Some(e.us);
             }
             // What the kernel did here ours does when it is called; whether it has been, the numbers tell.
             Kind::GetRq | Kind::Issue | Kind::Insert if self.ours.of(e.kind) < nth => self.poll(e.us),
@@ -142,6 +150,13 @@ impl Replay<'_> {
         let next =
             self.theirs[at + 1..].iter().find(|e| !matches!(e.kind, Kind::Insert | Kind::Issue | Kind::Unplug(_)));
         next.is_some_and(|e| e.kind == Kind::Complete)
+    }
+
+    /// Whether the kernel's queue run after the last completions is over and had no say in what follows: long ago, or with
+    /// nothing to issue. Otherwise it may come only after what the process does now, which the next issue will tell.
+    fn run_is_over(&self, us: u64) -> bool {
+        let nothing_waits = self.seen.of(Kind::GetRq) == self.seen.of(Kind::Issue);
+        self.done.is_some_and(|done| nothing_waits || us > done + RUN_IS_OVER_US)
     }
 
     /// Everything the kernel had issued by now, ours must have issued too: it had the same reasons.
@@ -158,7 +173,7 @@ impl Replay<'_> {
             return;
         }
         self.check_late(at);
-        if self.world.is_blocked() || self.world.next() == Next::Wait {
+        if self.world.is_blocked() || self.world.next() == Next::Wait || self.run_is_over(e.us) {
             self.poll(e.us);
         }
         while matches!(self.world.next(), Next::Sleep(_) | Next::Wait) {

@@ -4,6 +4,8 @@
 //! Everything is fixed for a single CPU unless a line here says why not. That one number is not: on which CPU an event was.
 
 use crate::event::{Event, Kind};
+use crate::script::Script;
+use std::collections::BTreeSet;
 
 /// How the events of a kind are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,25 +44,28 @@ const ALL: Rules = Rules {
     because: None,
 };
 
-/// What is compared of a case with this elevator.
-pub fn rules(scheduler: &str, theirs: &[Event]) -> Rules {
-    let one_cpu = theirs.iter().all(|e| e.cpu == 0);
-    match scheduler {
+const SET: Rules = Rules { issue: Rule::Set, complete: Rule::Set, may_be_late: true, tags_told: true, ..ALL };
+
+/// What is compared of a case with this elevator and script: the first rules under which all is equal count.
+pub fn rules(scheduler: &str, script: &Script, theirs: &[Event]) -> Vec<Rules> {
+    let priorities: BTreeSet<(u8, u8)> = script.ios.iter().map(|io| (io.prio.class() as u8, io.prio.level())).collect();
+    let several_cpus = theirs.iter().any(|e| e.cpu != 0);
+    let mut rules = vec![match scheduler {
         // A process that runs out of tags inside a plug sleeps, and the kernel flushes the plug of who sleeps by way of the
         // software queue; without sleep it goes to the driver directly. Here nobody sleeps.
         "none" => Rules { insert: Rule::Free, because: Some("which requests pass through a software queue"), ..ALL },
-        _ if !one_cpu => Rules {
-            insert: Rule::Order,
-            issue: Rule::Set,
-            complete: Rule::Set,
-            may_be_late: true,
-            tags_told: true,
-            because: Some("order of issue: several CPUs ran the queue at once"),
-        },
+        "bfq" if priorities.len() > 1 => {
+            Rules { because: Some("order of issue: one queue per priority here, per process there"), ..SET }
+        }
         // bfq holds a process back by what its group's queues have allocated; there are no groups here.
         "bfq" => Rules { tags_told: true, because: Some("how long a process waits for a tag"), ..ALL },
         _ => ALL,
+    }];
+    if several_cpus {
+        let insert = rules[0].insert;
+        rules.push(Rules { insert, because: Some("order of issue: several CPUs ran the queue at once"), ..SET });
     }
+    rules
 }
 
 impl Rules {
