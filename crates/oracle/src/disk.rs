@@ -57,6 +57,12 @@ impl NullDisk {
         true
     }
 
+    /// Lets the request that is in flight for the longest time be done. False: none is.
+    pub fn finish_oldest(&self) -> bool {
+        let oldest = self.inner.lock().pending.iter().flatten().find(|p| p.told.is_none()).map(|p| p.extent);
+        oldest.is_some_and(|extent| self.finish(extent))
+    }
+
     /// Lets everything in flight be done; how many those were.
     pub fn finish_all(&self) -> usize {
         let extents: Vec<Extent> = self.inner.lock().pending.iter().flatten().map(|p| p.extent).collect();

@@ -55,8 +55,7 @@ struct Replay<'a> {
     astray: Option<usize>,
     /// What is left of an I/O that the kernel submitted as several bios.
     rest: Option<Extent>,
-    /// Submit when the kernel's process got its tag, not when it asked.
-    tags_told: bool,
+    rules: Rules,
     /// The kernel's process sleeps for a tag.
     held: bool,
     /// Microseconds of the last completion that ours has not been polled for.
@@ -78,7 +77,12 @@ pub fn replay(
     unknown: Unknown,
     rules: &Rules,
 ) -> Result<Replayed, String> {
-    let world = World::new(script, settings, cpus, None, unknown)?;
+    let mut script = script.clone();
+    if rules.one_priority {
+        let first = script.ios[0].prio;
+        script.ios.iter_mut().for_each(|io| io.prio = first);
+    }
+    let world = World::new(&script, settings, cpus, None, unknown)?;
     let mut r = Replay {
         world,
         theirs,
@@ -88,7 +92,7 @@ pub fn replay(
         late: None,
         astray: None,
         rest: None,
-        tags_told: rules.tags_told,
+        rules: *rules,
         held: false,
         done: None,
     };
@@ -103,7 +107,13 @@ pub fn replay(
         r.poll(last.us);
     }
     let (late, astray) = (r.late, r.astray);
-    Ok(Replayed { events: r.world.drain(), late, astray })
+    let told = r.world.events().len();
+    let mut events = r.world.drain();
+    if !rules.may_be_late {
+        // What comes after the trace has nothing to be compared with.
+        events.truncate(told);
+    }
+    Ok(Replayed { events, late, astray })
 }
 
 impl Replay<'_> {
@@ -124,7 +134,7 @@ impl Replay<'_> {
         let e = self.theirs[at];
         let nth = self.seen.add(e.kind);
         match e.kind {
-            Kind::Queue if self.tags_told && self.sleeps(at) => {
+            Kind::Queue if self.rules.tags_told && self.sleeps(at) => {
                 self.held = true;
                 self.world.sleep(e.us);
                 self.count();
@@ -136,7 +146,10 @@ impl Replay<'_> {
             }
             Kind::Complete => {
                 self.check_late(at);
-                self.world.disk.finish(e.extent);
+                if !self.world.disk.finish(e.extent) && self.rules.may_be_late {
+                    // With an order of its own ours has others in flight: one of them.
+                    self.world.disk.finish_oldest();
+                }
                 self.done = Some(e.us);
             }
             // What the kernel did here ours does when it is called; whether it has been, the numbers tell.

@@ -31,6 +31,8 @@ pub struct Rules {
     pub may_be_late: bool,
     /// Whether it is the trace that says how long a process sleeps for a tag.
     pub tags_told: bool,
+    /// Whether all I/Os are given one priority.
+    pub one_priority: bool,
     /// Why something is not compared, for people.
     pub because: Option<&'static str>,
 }
@@ -41,6 +43,7 @@ const ALL: Rules = Rules {
     complete: Rule::Order,
     may_be_late: false,
     tags_told: false,
+    one_priority: false,
     because: None,
 };
 
@@ -50,17 +53,21 @@ const SET: Rules = Rules { issue: Rule::Set, complete: Rule::Set, may_be_late: t
 pub fn rules(scheduler: &str, script: &Script, theirs: &[Event]) -> Vec<Rules> {
     let priorities: BTreeSet<(u8, u8)> = script.ios.iter().map(|io| (io.prio.class() as u8, io.prio.level())).collect();
     let several_cpus = theirs.iter().any(|e| e.cpu != 0);
-    let mut rules = vec![match scheduler {
+    // bfq holds a process back by what its group's queues have allocated; there are no groups here.
+    let bfq = Rules { tags_told: true, because: Some("how long a process waits for a tag"), ..ALL };
+    let mut rules = match scheduler {
         // A process that runs out of tags inside a plug sleeps, and the kernel flushes the plug of who sleeps by way of the
         // software queue; without sleep it goes to the driver directly. Here nobody sleeps.
-        "none" => Rules { insert: Rule::Free, because: Some("which requests pass through a software queue"), ..ALL },
-        "bfq" if priorities.len() > 1 => {
-            Rules { because: Some("order of issue: one queue per priority here, per process there"), ..SET }
-        }
-        // bfq holds a process back by what its group's queues have allocated; there are no groups here.
-        "bfq" => Rules { tags_told: true, because: Some("how long a process waits for a tag"), ..ALL },
-        _ => ALL,
-    }];
+        "none" => vec![Rules { insert: Rule::Free, because: Some("which requests pass through a software queue"), ..ALL }],
+        // The kernel's bfq goes by the priority of the process, ours by each bio's. With one for all the order is the
+        // same, unless two that adjoin were kept apart by theirs.
+        "bfq" if priorities.len() > 1 => vec![
+            Rules { one_priority: true, ..bfq },
+            Rules { because: Some("order of issue: by each bio's priority here, by the process's there"), ..SET },
+        ],
+        "bfq" => vec![bfq],
+        _ => vec![ALL],
+    };
     if several_cpus {
         let insert = rules[0].insert;
         rules.push(Rules { insert, because: Some("order of issue: several CPUs ran the queue at once"), ..SET });

@@ -239,9 +239,8 @@ impl World {
         assert_eq!(lost, 0, "more events in one call than are kept");
     }
 
-    /// Lets everything end, at whatever time, so that the world can be dropped; its events are of no interest.
+    /// Lets everything end, at whatever time, so that the world can be dropped; all events of it.
     pub fn drain(mut self) -> Vec<Event> {
-        let events = std::mem::take(&mut self.events);
         self.at = self.script.actions.len();
         let us = self.last;
         for step in 0..1_000_000u64 {
@@ -255,6 +254,6 @@ impl World {
             self.submitter.flush_plug(now);
         }
         assert_eq!(self.outstanding(), 0, "requests are stuck in the stack");
-        events
+        self.events
     }
 }
