@@ -31,8 +31,7 @@ pub fn simulate(script: &Script, settings: &Settings, cpus: u16) -> Result<Vec<E
     let mut process = 0u64;
     loop {
         let done = world.disk.next_due().map(|ns| ns.div_ceil(1000) + RUN_US);
-        let timer = world.queue.next_timer().map(|t| t.as_ns().div_ceil(1000));
-        let wake = done.into_iter().chain(timer).min();
+        let wake = done.into_iter().chain(world.next_timer()).min();
         let next = world.next();
         let sleeps = world.is_blocked() || matches!(next, Next::Wait) && world.outstanding() > 0;
         match wake {

@@ -130,8 +130,22 @@ impl Replay<'_> {
         self.count();
     }
 
+    /// Delayed runs that the stack asked for and that come before the next event. Each asks the elevator again, which may
+    /// change what it answers later. With completions to be looked at first, their run does it.
+    fn serve_timers(&mut self, us: u64) {
+        while self.done.is_none()
+            && let Some(at) = self.world.next_timer().filter(|at| *at < us)
+        {
+            self.poll(at);
+            if self.world.next_timer().is_none_or(|next| next <= at) {
+                break;
+            }
+        }
+    }
+
     fn step(&mut self, at: usize) {
         let e = self.theirs[at];
+        self.serve_timers(e.us);
         let nth = self.seen.add(e.kind);
         match e.kind {
             Kind::Queue if self.rules.tags_told && self.sleeps(at) => {

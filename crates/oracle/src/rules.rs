@@ -58,7 +58,9 @@ pub fn rules(scheduler: &str, script: &Script, theirs: &[Event]) -> Vec<Rules> {
     let mut rules = match scheduler {
         // A process that runs out of tags inside a plug sleeps, and the kernel flushes the plug of who sleeps by way of the
         // software queue; without sleep it goes to the driver directly. Here nobody sleeps.
-        "none" => vec![Rules { insert: Rule::Free, because: Some("which requests pass through a software queue"), ..ALL }],
+        "none" => {
+            vec![Rules { insert: Rule::Free, because: Some("which requests pass through a software queue"), ..ALL }]
+        }
         // The kernel's bfq goes by the priority of the process, ours by each bio's. With one for all the order is the
         // same, unless two that adjoin were kept apart by theirs.
         "bfq" if priorities.len() > 1 => vec![

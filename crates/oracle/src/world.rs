@@ -61,6 +61,15 @@ impl Clock {
         };
         Instant::from_ns(us * 1000)
     }
+
+    /// When this clock shows `at`, or more for the first time.
+    fn shows(self, at: Instant) -> u64 {
+        let us = at.as_ns().div_ceil(1000);
+        match self {
+            Clock::Exact => us,
+            Clock::Ticks { tick_us, phase_us } => (us.div_ceil(tick_us) * tick_us + phase_us).saturating_sub(tick_us),
+        }
+    }
 }
 
 /// What the process is about to do.
@@ -82,8 +91,7 @@ pub enum Next {
 pub struct World {
     /// What is below.
     pub disk: Arc<NullDisk>,
-    /// The queue, for its timers and statistics.
-    pub queue: Arc<RequestQueue<Lock>>,
+    queue: Arc<RequestQueue<Lock>>,
     submitter: Submitter<Lock>,
     script: Script,
     at: usize,
@@ -201,6 +209,11 @@ impl World {
         self.finish_batch(us);
     }
 
+    /// When the stack next wants to be polled for a reason of its own: a delayed run of the queue.
+    pub fn next_timer(&self) -> Option<u64> {
+        Some(self.clock.shows(self.queue.next_timer()?).max(self.last))
+    }
+
     /// The process sleeps in the middle of a submission, because there is no tag.
     pub fn is_blocked(&self) -> bool {
         self.submitter.waiting() > 0
@@ -255,5 +268,23 @@ impl World {
         }
         assert_eq!(self.outstanding(), 0, "requests are stuck in the stack");
         self.events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_in_ticks_shows_a_time_at_the_tick_that_reaches_it() {
+        let clock = Clock::Ticks { tick_us: 4000, phase_us: 500 };
+        let us = |us: u64| clock.read(us).as_ns() / 1000;
+        assert_eq!((us(499), us(500), us(4499), us(4500)), (0, 4000, 4000, 8000));
+        for at in [4000, 5000, 8000, 8001] {
+            let at = Instant::from_ns(at * 1000);
+            let first = clock.shows(at);
+            assert!(clock.read(first) >= at && clock.read(first - 1) < at, "{at:?}");
+        }
+        assert_eq!(Clock::Exact.shows(Instant::from_ns(1001)), 2);
     }
 }
