@@ -337,7 +337,10 @@ impl<L: Lock> Env<L> {
         self.flush_plug(local, now);
         // Whoever waits keeps nothing that others may wait for.
         self.return_cached_tags(local);
-        self.run_hctx(local, hctx, now);
+        // Once before it waits, and once when it is woken (see `retry_waiting`): asking an elevator changes its answers.
+        if local.woken.is_none() && local.tag_wait != Some((hctx, class)) {
+            self.run_hctx(local, hctx, now);
+        }
         let tags = self.st.alloc_tags(hctx);
         if local.tag_wait.is_some_and(|w| w != (hctx, class)) {
             self.stop_waiting(local);
