@@ -131,11 +131,9 @@ impl Replay<'_> {
     }
 
     /// Delayed runs that the stack asked for and that come before the next event. Each asks the elevator again, which may
-    /// change what it answers later. With completions to be looked at first, their run does it.
+    /// change what it answers later.
     fn serve_timers(&mut self, us: u64) {
-        while self.done.is_none()
-            && let Some(at) = self.world.next_timer().filter(|at| *at < us)
-        {
+        while let Some(at) = self.world.next_timer().filter(|at| *at < us) {
             self.poll(at);
             if self.world.next_timer().is_none_or(|next| next <= at) {
                 break;

@@ -186,8 +186,11 @@ fn is_installed(package: &str) -> bool {
     output.is_ok_and(|o| o.status.success() && o.stdout == b"installed")
 }
 
-/// The effective user, read where the kernel shows it: xtask has no system calls of its own.
-fn is_root() -> Result<bool, String> {
+/// Whether the effective user is root, read where the kernel shows it: xtask has no system calls of its own.
+///
+/// # Errors
+/// Without /proc.
+pub fn is_root() -> Result<bool, String> {
     let status =
         std::fs::read_to_string("/proc/self/status").map_err(|e| format!("cannot read /proc/self/status: {e}"))?;
     Ok(effective_uid(&status) == Some(0))

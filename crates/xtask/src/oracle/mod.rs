@@ -8,10 +8,12 @@
 //! | `--record FOLDER/NAME [--smp N]` | records NAME.io under NAME.env in a guest, then judges it |
 //! | `--generate SEED` | writes a random case, to be recorded |
 //! | `--simulate FOLDER/NAME` | prints what we would do, without a trace |
+//! | `--loop` | the same I/O through a loop device of this host and through our stack: requests, merges, sectors |
 //!
 //! Guarantees: the replays are those of crate `oracle`, which is built and run here as a program of its own, so that
 //! xtask works in a tree whose core does not compile.
 
+mod loop_device;
 mod record;
 
 use std::path::PathBuf;
@@ -45,6 +47,9 @@ pub struct Options {
     /// Debian package of the recording guest's kernel.
     #[arg(long, default_value = record::KERNEL, requires = "record")]
     kernel: String,
+    /// Compare with a loop device of this host's kernel (root).
+    #[arg(long = "loop")]
+    loop_device: bool,
     /// Write a random case with this seed to the folder of --into.
     #[arg(long, value_name = "SEED", requires = "into")]
     generate: Option<u64>,
@@ -58,6 +63,9 @@ pub struct Options {
 /// # Errors
 /// When the replay cannot be built or started, a case is broken, or a recording fails.
 pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
+    if options.loop_device {
+        return loop_device::run(project);
+    }
     let mut command = program(project);
     if let (Some(seed), Some(into)) = (options.generate, &options.into) {
         return judged(command.args(["--generate", &seed.to_string(), "--into"]).arg(into));
