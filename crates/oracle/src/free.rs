@@ -32,7 +32,7 @@ pub fn simulate(script: &Script, settings: &Settings, cpus: u16) -> Result<Vec<E
     loop {
         let done = world.disk.next_due().map(|ns| ns.div_ceil(1000) + RUN_US);
         let wake = done.into_iter().chain(world.next_timer()).min();
-        let next = world.next();
+        let next = world.upcoming();
         let sleeps = world.is_blocked() || matches!(next, Next::Wait) && world.outstanding() > 0;
         match wake {
             Some(us) if sleeps || us <= process => {

@@ -198,13 +198,13 @@ impl Replay<'_> {
             return;
         }
         self.check_late(at);
-        if self.world.is_blocked() || self.world.next() == Next::Wait || self.run_is_over(e.us) {
+        if self.world.is_blocked() || self.world.upcoming() == Next::Wait || self.run_is_over(e.us) {
             self.poll(e.us);
         }
-        while matches!(self.world.next(), Next::Sleep(_) | Next::Wait) {
+        while matches!(self.world.upcoming(), Next::Sleep(_) | Next::Wait) {
             self.world.pass();
         }
-        match self.world.next() {
+        match self.world.upcoming() {
             // Ours sleeps for a tag where the kernel's process went on: said by what is missing from then on.
             _ if self.world.is_blocked() => self.astray = Some(at),
             Next::Io(io) if io.extent == e.extent => {}

@@ -72,11 +72,8 @@ impl Script {
                 ["one"] => script.batch(&mut first, false),
                 ["wait"] => script.actions.push(Action::Wait),
                 ["sleep", us] => {
-                    script
-                        .actions
-                        .push(Action::Sleep(us.parse().map_err(|_| {
-                            fail(format!("sleep {us}: must be whole microseconds, as in 'sleep 3000'"))
-                        })?))
+                    let wrong = |_| fail(format!("sleep {us}: must be whole microseconds, as in 'sleep 3000'"));
+                    script.actions.push(Action::Sleep(us.parse().map_err(wrong)?));
                 }
                 ["R" | "W", ..] => {
                     let io = parse_io(&words).map_err(fail)?;

@@ -271,7 +271,8 @@ impl Settings {
             topology: CpuTopology::uniform(cpus),
             nr_hw_queues: Some(self.disk.submit_queues.min(cpus)),
             queue_depth: self.disk.hw_queue_depth,
-            nr_requests: if self.scheduler == "none" { None } else { self.nr_requests },
+            // Without an elevator it can only be lower than the depth.
+            nr_requests: self.nr_requests.filter(|nr| self.scheduler != "none" || *nr < self.disk.hw_queue_depth),
             scheduler: Some(self.scheduler.clone()),
             iosched: self.iosched.clone(),
             nomerges: self.nomerges,

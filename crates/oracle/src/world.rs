@@ -141,7 +141,7 @@ impl World {
     }
 
     /// What the process does next, once it can; opens a plug that comes before it.
-    pub fn next(&mut self) -> Next {
+    pub fn upcoming(&mut self) -> Next {
         loop {
             match self.script.actions.get(self.at) {
                 Some(Action::Plug(n)) => {
@@ -160,13 +160,13 @@ impl World {
 
     /// Does (or leaves behind) a sleep or a wait.
     pub fn pass(&mut self) {
-        assert!(!matches!(self.next(), Next::Io(_)), "an I/O is submitted, not passed");
+        assert!(!matches!(self.upcoming(), Next::Io(_)), "an I/O is submitted, not passed");
         self.at += 1;
     }
 
     /// Submits the next I/O at `us`.
     pub fn submit(&mut self, us: u64) {
-        let Next::Io(io) = self.next() else { panic!("the script has no I/O here") };
+        let Next::Io(io) = self.upcoming() else { panic!("the script has no I/O here") };
         let now = self.now(us);
         let Extent { write, sector, len } = io.extent;
         let data = DataRef::new(0, sector << 9);
