@@ -14,6 +14,7 @@ use crate::rules::Rules;
 use crate::script::Script;
 use crate::settings::Settings;
 use crate::world::{Next, Unknown, World};
+use blk::settings::MAX_SCHED_RQ;
 use std::collections::BTreeMap;
 
 /// What a replay gave.
@@ -82,7 +83,12 @@ pub fn replay(
         let first = script.ios[0].prio;
         script.ios.iter_mut().for_each(|io| io.prio = first);
     }
-    let world = World::new(&script, settings, cpus, None, unknown)?;
+    let mut settings = settings.clone();
+    if rules.tags_told && settings.scheduler != "none" {
+        // Then ours never waits for one.
+        settings.nr_requests = settings.nr_requests.map(|nr| (4 * nr).min(MAX_SCHED_RQ));
+    }
+    let world = World::new(&script, &settings, cpus, None, unknown)?;
     let mut r = Replay {
         world,
         theirs,
