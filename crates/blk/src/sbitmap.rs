@@ -146,12 +146,6 @@ impl Sbitmap {
         self.depth
     }
 
-    /// Bits of each word but the last, which may have fewer.
-    #[inline]
-    pub fn bits_per_word(&self) -> u32 {
-        1 << self.shift
-    }
-
     /// True if bits are handed out in rising order.
     #[inline]
     pub fn round_robin(&self) -> bool {
