@@ -11,6 +11,7 @@ use crate::hctx::state;
 use crate::id::{HctxId, SubmitterId, Tag};
 use crate::lock::Lock;
 use crate::request::{NO_TAG, Request, RequestId, Rq, RqState, rqf};
+use crate::sbitmap::TagAllocHint;
 use crate::status::BlkStatus;
 use crate::submitter::{Env, Local, Remote};
 use crate::tags::PutBatch;
@@ -86,7 +87,7 @@ impl<L: Lock> Env<L> {
         if let Some(id) = self.take_back(local, hctx, ended, now) {
             let (tags, tag) = (self.st.alloc_tags(hctx), self.st.tag_of_rq(id, hctx));
             if !(self.direct && local.plug.keep_tag(hctx, tag, tags)) {
-                self.put_alloc_tag(hctx, tag);
+                self.put_alloc_tag(local, hctx, tag);
                 if !local.plug.is_open() {
                     // Kept for an hctx that is not the one in use now, or wanted by others since.
                     self.return_cached_tags(local);
@@ -104,16 +105,15 @@ impl<L: Lock> Env<L> {
         let tags = self.st.sq.is_none().then(|| self.st.alloc_tags(hctx));
         self.update_io_ticks(local, now, 0);
         for &ended in items {
-            if let Some(id) = self.take_back(local, hctx, ended, now)
-                && let Some(tags) = tags
-            {
-                let tag = self.st.tag_of_rq(id, hctx);
-                if self.st.alloc_share().is_some() {
-                    self.put_alloc_tag(hctx, tag);
-                } else {
-                    self.st.note_ended(hctx, tag);
-                    tags.put_later(tag, &mut put, &mut |w| self.wake(w));
-                }
+            let Some(id) = self.take_back(local, hctx, ended, now) else { continue };
+            let Some(tags) = tags else { continue };
+            let tag = self.st.tag_of_rq(id, hctx);
+            if self.st.elevator.is_some() || self.st.alloc_share().is_some() {
+                // One by one, as the kernel frees scheduler tags: what a limited depth finds free depends on it.
+                self.put_alloc_tag(local, hctx, tag);
+            } else {
+                self.st.note_ended(hctx, tag);
+                tags.put_later(tag, &mut put, &mut |w| self.wake(w));
             }
         }
         if let Some(tags) = tags {
@@ -178,7 +178,7 @@ impl<L: Lock> Env<L> {
     #[cold]
     pub(crate) fn complete_rq(&self, local: &mut Local, hctx: usize, id: RequestId, status: BlkStatus, now: Instant) {
         if self.finish_rq(local, hctx, id, self.st.slab.get(id), status, now) {
-            self.put_alloc_tag(hctx, self.st.tag_of_rq(id, hctx));
+            self.put_alloc_tag(local, hctx, self.st.tag_of_rq(id, hctx));
         }
         self.after_finish(local, hctx, now);
     }
@@ -236,13 +236,21 @@ impl<L: Lock> Env<L> {
         }
     }
 
+    /// The hint that a freed tag of this hctx moves: with an elevator, as in the kernel, because where a search starts
+    /// decides what a limited depth leaves free. Without one every tag is as good as another.
+    #[inline]
+    pub(crate) fn hint_after_free<'a>(&self, local: &'a mut Local, hctx: usize) -> Option<&'a mut TagAllocHint> {
+        self.st.elevator.as_ref()?;
+        Some(&mut local.hints[self.st.map.hctx_type(hctx as u16) as usize])
+    }
+
     /// Frees a request outside a batch.
     fn free_rq(&self, local: &mut Local, hctx: usize, id: RequestId, now: Instant) {
         if self.st.sq.is_some() {
             local.scratch.ended.push(id);
             return self.sq_free_batch(local, now);
         }
-        self.put_alloc_tag(hctx, self.st.tag_of_rq(id, hctx));
+        self.put_alloc_tag(local, hctx, self.st.tag_of_rq(id, hctx));
         self.after_free(local, hctx, now);
     }
 
@@ -322,9 +330,9 @@ impl<L: Lock> Env<L> {
     }
 
     /// Frees a request whose bios now belong to a neighbour it was merged into.
-    pub(crate) fn free_absorbed(&self, rq: Rq) {
+    pub(crate) fn free_absorbed(&self, local: &mut Local, rq: Rq) {
         let hctx = usize::from(self.st.slab.get(rq.id()).hctx.get());
-        self.put_alloc_tag(hctx, self.st.tag_of_rq(rq.id(), hctx));
+        self.put_alloc_tag(local, hctx, self.st.tag_of_rq(rq.id(), hctx));
     }
 
     /// A request of the flush machine completed: the flush command itself, or the data step of a sequence.

@@ -45,7 +45,7 @@ use crate::queue::{QueueState, RequestQueue};
 use crate::request::rqf;
 use crate::sbitmap::TagAllocHint;
 use crate::sbitmap_queue::WaiterId;
-use crate::submitter::Env;
+use crate::submitter::{Env, Local};
 use crate::tag_set::TagSet;
 use crate::tags::{HctxTags, TagClass, Waiter, disk_of};
 use crate::time::Instant;
@@ -312,10 +312,10 @@ impl<L: Lock> Env<L> {
 
     /// Frees the internal tag of a request: a scheduler tag with an elevator, a driver tag without.
     #[inline]
-    pub(crate) fn put_alloc_tag(&self, hctx: usize, tag: u32) {
+    pub(crate) fn put_alloc_tag(&self, local: &mut Local, hctx: usize, tag: u32) {
         self.st.note_ended(hctx, tag);
         match self.st.alloc_share() {
-            None => self.st.alloc_tags(hctx).put(tag, None, &mut |w| self.wake(w)),
+            None => self.st.alloc_tags(hctx).put(tag, self.hint_after_free(local, hctx), &mut |w| self.wake(w)),
             Some(share) => self.put_shared_tag(share, hctx, self.st.driver_tags(hctx), tag),
         }
     }

@@ -272,7 +272,7 @@ impl<L: Lock> Env<L> {
         if let Some(rq) = freed {
             self.account_merge(self.st.slab.get(rq.id()).op());
             self.trace_absorbed(local, &rq, now);
-            self.free_absorbed(rq);
+            self.free_absorbed(local, rq);
         }
         true
     }
@@ -321,12 +321,13 @@ impl<L: Lock> Env<L> {
             if self.st.alloc_share().is_some() {
                 // None is taken in advance: that would be out of the share before there is a request for it.
                 let tag = self.try_tag(local, hctx, class, way.hint, now);
-                return tag.or_else(|| self.get_tag_slow(local, hctx, class, now));
+                return tag.or_else(|| self.get_tag_slow(local, way, class, now));
             }
-            if local.plug.nr_ios > 1 {
+            let n = local.plug.nr_ios.min(BLK_MAX_REQUEST_COUNT as u32);
+            // Of scheduler tags all or none, as in the kernel: it decides what a limited depth leaves free.
+            if n > 1 && (self.st.elevator.is_none() || tags.fits_word(n)) {
                 self.return_cached_tags(local);
                 local.plug.cache.hctx = hctx;
-                let n = local.plug.nr_ios.min(BLK_MAX_REQUEST_COUNT as u32);
                 local.plug.cache.bits = tags.get_batch(&mut local.hints[way.hint], n);
                 if let Some(bit) = local.plug.cache.bits.pop() {
                     return Some(tags.tag_of(bit));
@@ -335,10 +336,10 @@ impl<L: Lock> Env<L> {
             if let Some(tag) = tags.get_normal(&mut local.hints[way.hint]) {
                 return Some(tag);
             }
-        } else if let Some(tag) = self.try_tag(local, hctx, class, 0, now) {
+        } else if let Some(tag) = self.try_tag(local, hctx, class, way.hint, now) {
             return Some(tag);
         }
-        self.get_tag_slow(local, hctx, class, now)
+        self.get_tag_slow(local, way, class, now)
     }
 
     /// One internal tag, if one is free and this disk may have it.
@@ -352,18 +353,22 @@ impl<L: Lock> Env<L> {
     }
 
     #[cold]
-    fn get_tag_slow(&self, local: &mut Local, hctx: usize, class: TagClass, now: Instant) -> Option<u32> {
+    fn get_tag_slow(&self, local: &mut Local, way: &Way, class: TagClass, now: Instant) -> Option<u32> {
+        let hctx = way.hctx;
         self.flush_plug(local, now);
         // Whoever waits keeps nothing that others may wait for.
         self.return_cached_tags(local);
-        self.run_hctx(local, hctx, now);
+        // Once before it waits, and once when it is woken (see `retry_waiting`): asking an elevator changes its answers.
+        if local.woken.is_none() && local.tag_wait != Some((hctx, class)) {
+            self.run_hctx(local, hctx, now);
+        }
         let tags = self.st.alloc_tags(hctx);
         if local.tag_wait.is_some_and(|w| w != (hctx, class)) {
             self.stop_waiting(local);
         }
         tags.ensure_waiter(class, self.waiter());
         local.tag_wait = Some((hctx, class));
-        let tag = self.try_tag(local, hctx, class, 0, now);
+        let tag = self.try_tag(local, hctx, class, way.hint, now);
         local.blocked_on_tag = tag.is_none();
         if tag.is_some() {
             self.stop_waiting(local);
@@ -550,7 +555,7 @@ impl<L: Lock> Env<L> {
         for rq in freed.drain(..) {
             self.account_merge(self.st.slab.get(rq.id()).op());
             self.trace_absorbed(local, &rq, now);
-            self.free_absorbed(rq);
+            self.free_absorbed(local, rq);
         }
         local.scratch.freed = freed;
         local.plug.rqs = rqs;

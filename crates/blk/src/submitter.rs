@@ -601,6 +601,10 @@ impl<L: Lock> Submitter<L> {
             return; // Others are before it in the line for a tag.
         }
         self.local.blocked_on_tag = false;
+        if let Some((hctx, _)) = self.local.woken {
+            // Who was woken runs the queue before it asks for a tag: what waits there is older.
+            self.env.run_hctx(&mut self.local, hctx, now);
+        }
         self.local.plug.start(self.local.waiting.len() as u32);
         while let Some(index) = self.local.waiting.pop_front() {
             let bio = self.env.pool().slot(index as usize).bio();

@@ -193,6 +193,12 @@ impl<L: Lock> HctxTags<L> {
         self.normal.get_batch(hint, n)
     }
 
+    /// Whether a batch of `n` may fit into one word of the bitmap.
+    #[inline]
+    pub(crate) fn fits_word(&self, n: u32) -> bool {
+        n <= self.sb().bits_per_word()
+    }
+
     /// The tag behind a bit of a [`TagBatch`].
     #[inline]
     pub(crate) fn tag_of(&self, bit: u32) -> u32 {

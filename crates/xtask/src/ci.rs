@@ -26,6 +26,7 @@ pub fn run(project: &Project, fast: bool) -> Result<Outcome, String> {
         step("tidy", || Ok((tidy::run(project)? == Outcome::Passed, Counts::default())))?,
         step("clippy", || run_counted(&mut clippy(project)))?,
         step("tests", || run_counted(&mut tests(project)))?,
+        step("oracle", || crate::oracle::check(project))?,
     ];
     if !fast {
         reports.push(step("loom", || loom(project))?);

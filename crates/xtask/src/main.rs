@@ -3,13 +3,15 @@
 //!
 //! In the order a change meets them: [`tidy`] (rules a compiler does not check), [`ci`] (every
 //! check, with one closing count), [`packages`] (what Debian must provide for `cargo xtask test`),
-//! [`mod@bench`] (our figures beside fio's, in the same run), [`swarm`] (simulated cases by the million).
+//! [`mod@bench`] (our figures beside fio's, in the same run), [`swarm`] (simulated cases by the million),
+//! [`oracle`] (the real kernel's decisions beside ours).
 //!
 //! Exit codes are those of `mqblk`: 0 ok, 1 a check failed or a goal was missed, 2 usage or
 //! operating error.
 
 mod bench;
 mod ci;
+mod oracle;
 mod packages;
 mod project;
 mod step;
@@ -40,6 +42,8 @@ enum Command {
     Bench(bench::Options),
     /// Run new cases of the simulation for some minutes.
     Swarm(swarm::Options),
+    /// Compare recorded decisions of the real kernel with ours.
+    Oracle(oracle::Options),
 }
 
 #[derive(Args)]
@@ -78,5 +82,6 @@ fn run(command: Command) -> Result<Outcome, String> {
         Command::Tidy => tidy::run(&project),
         Command::Bench(options) => bench::run(&project, &options),
         Command::Swarm(options) => swarm::run(&project, &options),
+        Command::Oracle(options) => oracle::run(&project, &options),
     }
 }

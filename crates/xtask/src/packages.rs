@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The Debian packages that building and testing need, and how a new user gets them.
 //!
-//! Guarantees: [`PACKAGES`] is the only such list of this tree. As root the missing ones are
+//! Guarantees: [`PACKAGES`] (and, for recording only, [`GUEST`]) are the only such lists of this tree. As root the missing ones are
 //! installed; anyone else is told the one line to type, and nothing is changed. A program that is
 //! there without its package (another distribution, an own build) is good enough.
 //! Does not install Rust, and cannot install the C linker that building xtask itself took:
@@ -53,6 +53,15 @@ const PACKAGES: &[Package] = &[
     },
 ];
 
+/// What recording the kernel's decisions in a guest needs beyond [`PACKAGES`].
+const GUEST: &[Package] = &[
+    Package { name: "qemu-system-x86", stand_in: StandIn::Program("qemu-system-x86_64"), why: "the guest" },
+    Package { name: "busybox-static", stand_in: StandIn::File("/bin/busybox"), why: "the guest's programs" },
+    Package { name: "cpio", stand_in: StandIn::Program("cpio"), why: "packs the guest's root" },
+    Package { name: "kmod", stand_in: StandIn::Program("depmod"), why: "finds the modules the guest loads" },
+    Package { name: "xz-utils", stand_in: StandIn::Program("xz"), why: "unpacks the modules" },
+];
+
 impl StandIn {
     fn is_there(&self) -> bool {
         match self {
@@ -69,21 +78,34 @@ impl StandIn {
 /// When something is missing and we are not root (the message is the line to type), or when
 /// apt-get fails.
 pub fn ensure(project: &Project) -> Result<(), String> {
-    let missing = missing(|package| package.stand_in.is_there() || is_installed(package.name));
-    if !missing.is_empty() {
-        if !is_root()? {
-            return Err(explain(&missing));
-        }
-        install(&missing)?;
-    }
+    ensure_these(PACKAGES)?;
     if Path::new(EXAMPLES).is_dir() {
         return Ok(());
     }
     unpack_examples(&project.root.join(UNPACKED))
 }
 
-fn missing(is_there: impl Fn(&Package) -> bool) -> Vec<&'static Package> {
-    PACKAGES.iter().filter(|p| !is_there(p)).collect()
+/// Makes sure of what recording in a guest needs.
+///
+/// # Errors
+/// As [`ensure`].
+pub fn ensure_guest() -> Result<(), String> {
+    ensure_these(GUEST)
+}
+
+fn ensure_these(packages: &'static [Package]) -> Result<(), String> {
+    let missing = missing(packages, |package| package.stand_in.is_there() || is_installed(package.name));
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !is_root()? {
+        return Err(explain(&missing));
+    }
+    install(&missing)
+}
+
+fn missing(packages: &'static [Package], is_there: impl Fn(&Package) -> bool) -> Vec<&'static Package> {
+    packages.iter().filter(|p| !is_there(p)).collect()
 }
 
 fn explain(missing: &[&Package]) -> String {
@@ -164,8 +186,11 @@ fn is_installed(package: &str) -> bool {
     output.is_ok_and(|o| o.status.success() && o.stdout == b"installed")
 }
 
-/// The effective user, read where the kernel shows it: xtask has no system calls of its own.
-fn is_root() -> Result<bool, String> {
+/// Whether the effective user is root, read where the kernel shows it: xtask has no system calls of its own.
+///
+/// # Errors
+/// Without /proc.
+pub fn is_root() -> Result<bool, String> {
     let status =
         std::fs::read_to_string("/proc/self/status").map_err(|e| format!("cannot read /proc/self/status: {e}"))?;
     Ok(effective_uid(&status) == Some(0))
@@ -182,7 +207,7 @@ mod tests {
 
     #[test]
     fn only_what_is_absent_is_asked_for_in_one_line() {
-        let missing = missing(|p| p.name != "fio" && p.name != "fio-examples");
+        let missing = missing(PACKAGES, |p| p.name != "fio" && p.name != "fio-examples");
         let text = explain(&missing);
         let last = text.lines().last().unwrap();
         assert_eq!(last, "sudo apt-get install -y fio fio-examples");

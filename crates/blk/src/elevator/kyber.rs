@@ -224,6 +224,10 @@ impl<L: RawMutex + Send + Sync> Elevator for Kyber<L> {
         let h = self.queues.hctx(hctx.index());
         let mut st = h.lock();
         for _ in 0..max {
+            // An empty elevator is not asked: that would end the batch, and in the kernel one lasts over a pause.
+            if !h.has_work() {
+                break;
+            }
             let Some(rq) = self.next(hctx, h, &mut st) else { break };
             out.push(Rq::from_id(RequestId::new(rq)));
         }

@@ -22,12 +22,14 @@
 //! lose its CPU for milliseconds inside such a section, so spinning on a lock here is a bad bargain. Instead:
 //!
 //! 1. The exchange *is* an allocation. `claim_cleared` moves bits from state (1, 1) to (1, 0) by one read-modify-write of
-//!    `cleared`, and does so only if at least one of them is a bit it may use; that one it keeps. From this moment it owns
-//!    every bit it took, so no second thread can take, free or move one of them: two movers always hold disjoint sets, and
+//!    `cleared`; if one of them is a bit it may use, it keeps that one. From this moment it owns every bit it took, so no second thread can take, free or move one of them: two movers always hold disjoint sets, and
 //!    the later and-not of `word` touches nobody else's bit. This is the safety argument; it needs no lock.
 //! 2. The surplus is then given back with one and-not of `word`, which is an ordinary free. What a second allocator saw in
 //!    between was the truth: everything was owned. What is owed is the duty of every free, to see to it that a waiter
 //!    which had to go to sleep in between is woken. [`Reclaim::returned`] is that duty; the wait side discharges it.
+//!    A limited search (`shallow_depth`) that finds only bits it may not use returns them all, as the kernel does, because it
+//!    decides which bits the next search sees first. It then owns nothing whose put would discharge the duty; that it asks
+//!    again, registered, before it gives up is what makes this right: see [`Reclaim::returned`].
 //! 3. While waiters exist ([`Reclaim::waiters`]), a taker takes just the bits it wants from `cleared` and leaves the rest
 //!    there, where they stay visible. There is no in-between, and so no duty, in the state where it would be frequent.
 //!
@@ -44,8 +46,10 @@ pub(crate) trait Reclaim {
     /// True if somebody may be waiting for a bit. A stale answer costs a duty, never a wake-up.
     fn waiters(&self) -> bool;
 
-    /// Bits became free in `word` other than by a put, and a sleeper may have missed them. Called by a thread that has
-    /// just taken a bit of its own, after a `SeqCst` read-modify-write that freed the others.
+    /// Bits became free in `word` other than by a put, and a sleeper may have missed them. Called after a `SeqCst`
+    /// read-modify-write that freed them, by a thread that has just taken a bit of its own, whose put is to come; or by one
+    /// whose limited search may fail. If that one ends without a bit, it has asked once more as a registered waiter, when
+    /// nothing is returned any more: each bit it may use was then owned, and the put of one is to come as well.
     fn returned(&self);
 }
 
@@ -159,13 +163,13 @@ impl Word {
 
     /// Takes up to `n` of the `usable` bits that were given back by a deferred clear; 0 if there are none.
     ///
-    /// Returns the rest of them to `word`, unless somebody waits: see the module header.
+    /// Returns the rest of them to `word`, also if that is all there are, unless somebody waits: see the module header.
     #[inline]
     pub(super) fn claim_cleared(&self, usable: u64, n: u32, reclaim: &impl Reclaim) -> u64 {
         let mut cleared = self.give.cleared.load(Ordering::Relaxed);
         loop {
             let want = if n == 1 { lowest_bit(cleared & usable) } else { lowest_bits(cleared & usable, n) };
-            if want == 0 {
+            if want == 0 && (cleared == 0 || reclaim.waiters()) {
                 return 0;
             }
             if want != cleared && !reclaim.waiters() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Recorded decisions of the Linux kernel's elevators, replayed against ours (traces of null_blk in this directory).
+//! Recorded decisions of the Linux kernel's elevators, replayed against ours (traces of null_blk in crates/oracle/cases).
 //!
 //! Each trace is replayed event by event. Bios are offered, requests inserted and completions reported when the trace
 //! says so; what is ours is every decision: whether a bio merges, whether neighbours are joined, and which request is
@@ -243,7 +243,7 @@ impl Replay {
 
 /// Replays a case of `elevator`; the numbers of requests issued and of merges (together: the lines of I/O in the script).
 pub fn replay(elevator: &str, name: &str) -> (usize, usize) {
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracle");
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../oracle/cases/6.12");
     let read = |ext: &str| std::fs::read_to_string(format!("{dir}/{name}.{ext}")).expect("recorded case");
     let events: Vec<_> = read("trace").lines().filter_map(parse_line).collect();
     let mut r = Replay::new(elevator, &parse_env(&read("env")), &events);

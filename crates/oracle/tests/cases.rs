@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every recorded case is equal to what the whole stack does, and the comparison would see if it were not.
+
+use oracle::case::{Case, names};
+use oracle::event::Kind;
+use std::path::{Path, PathBuf};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("cases")
+}
+
+#[test]
+fn every_case_is_the_kernels() {
+    let names = names(&folder()).unwrap();
+    assert!(names.len() >= 12, "{names:?}");
+    let mut differing = Vec::new();
+    for name in names {
+        let case = Case::load(&folder().join(&name)).unwrap();
+        let verdict = case.judge().unwrap();
+        assert!(verdict.requests > 0, "{name}");
+        differing.extend(verdict.first.map(|first| format!("{name}: {first}")));
+    }
+    assert!(differing.is_empty(), "{differing:#?}");
+}
+
+/// A recording in which something else happened than what the settings or the script make happen is not equal.
+#[test]
+fn what_differs_is_seen() {
+    let load = || Case::load(&folder().join("dl-mixed")).unwrap();
+    let differs = |case: &Case| case.judge().unwrap().first.expect("a difference").text;
+    let mut case = load();
+    case.settings.iosched.iter_mut().find(|(n, _)| n == "fifo_batch").unwrap().1 = 3;
+    assert!(differs(&case).contains("D number"), "{}", differs(&case));
+    let mut case = load();
+    let issues: Vec<usize> = (0..case.theirs.len()).filter(|i| case.theirs[*i].kind == Kind::Issue).collect();
+    let (a, b) = (issues[20], issues[21]);
+    let extent = case.theirs[a].extent;
+    case.theirs[a].extent = case.theirs[b].extent;
+    case.theirs[b].extent = extent;
+    assert!(differs(&case).contains("D number 20"), "{}", differs(&case));
+    let mut case = load();
+    case.script.ios.swap(30, 31);
+    assert!(differs(&case).contains("script and trace differ"), "{}", differs(&case));
+    let mut case = Case::load(&folder().join("dl-merge")).unwrap();
+    case.settings.nomerges = 2;
+    assert!(!case.judge().unwrap().is_equal());
+}

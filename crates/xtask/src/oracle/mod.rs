@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask oracle`: the real kernel's decisions against ours.
+//!
+//! | command | what it does |
+//! |---|---|
+//! | `cargo xtask oracle` | replays all recorded cases and prints the table; 1 if any differs |
+//! | `--case FOLDER/NAME` | judges that case (NAME.io, NAME.env, NAME.trace), wherever it comes from |
+//! | `--record FOLDER/NAME [--smp N]` | records NAME.io under NAME.env in a guest, then judges it |
+//! | `--generate SEED` | writes a random case, to be recorded |
+//! | `--simulate FOLDER/NAME` | prints what we would do, without a trace |
+//! | `--loop` | the same I/O through a loop device of this host and through our stack: requests, merges, sectors |
+//!
+//! Guarantees: the replays are those of crate `oracle`, which is built and run here as a program of its own, so that
+//! xtask works in a tree whose core does not compile.
+
+mod loop_device;
+mod record;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::Outcome;
+use crate::project::{Project, cargo};
+use crate::step::Counts;
+
+/// What to compare.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Judge only this case (repeatable).
+    #[arg(long, value_name = "FOLDER/NAME")]
+    case: Vec<PathBuf>,
+    /// Judge all cases of this folder instead of the project's own.
+    #[arg(long, value_name = "FOLDER")]
+    cases: Option<PathBuf>,
+    /// Print both sides' events as well.
+    #[arg(long)]
+    events: bool,
+    /// Print what we would do with this script, at nominal times, without a trace.
+    #[arg(long, value_name = "FOLDER/NAME")]
+    simulate: Option<PathBuf>,
+    /// Record this case in a guest, then judge it (repeatable). A bare NAME is one of the project's own.
+    #[arg(long, value_name = "FOLDER/NAME")]
+    record: Vec<PathBuf>,
+    /// CPUs of the recording guest; orders repeat only with one.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16), requires = "record")]
+    smp: u8,
+    /// Debian package of the recording guest's kernel.
+    #[arg(long, default_value = record::KERNEL, requires = "record")]
+    kernel: String,
+    /// Compare with a loop device of this host's kernel (root).
+    #[arg(long = "loop")]
+    loop_device: bool,
+    /// Write a random case with this seed to the folder of --into.
+    #[arg(long, value_name = "SEED", requires = "into")]
+    generate: Option<u64>,
+    /// Where --generate writes: FOLDER/NAME.
+    #[arg(long, value_name = "FOLDER/NAME")]
+    into: Option<PathBuf>,
+}
+
+/// Does what the options say.
+///
+/// # Errors
+/// When the replay cannot be built or started, a case is broken, or a recording fails.
+pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
+    if options.loop_device {
+        return loop_device::run(project);
+    }
+    let mut command = program(project);
+    if let (Some(seed), Some(into)) = (options.generate, &options.into) {
+        return judged(command.args(["--generate", &seed.to_string(), "--into"]).arg(into));
+    }
+    if let Some(stem) = &options.simulate {
+        return judged(command.arg("--simulate").arg(stem));
+    }
+    let mut cases = options.case.clone();
+    if !options.record.is_empty() {
+        cases.extend(record::run(project, &options.record, &options.kernel, options.smp)?);
+    }
+    if let Some(folder) = &options.cases {
+        command.arg("--cases").arg(folder);
+    }
+    if options.events {
+        command.arg("--events");
+    }
+    for case in &cases {
+        command.arg("--case").arg(case);
+    }
+    judged(&mut command)
+}
+
+/// All cases of the project, as a step of `ci`.
+///
+/// # Errors
+/// As [`run`].
+pub fn check(project: &Project) -> Result<(bool, Counts), String> {
+    Ok((judged(&mut program(project))? == Outcome::Passed, Counts::default()))
+}
+
+fn program(project: &Project) -> Command {
+    let mut command = cargo();
+    command.args(["run", "--quiet", "--package", "oracle", "--manifest-path"]);
+    command.arg(project.root.join("Cargo.toml")).arg("--");
+    command
+}
+
+fn judged(command: &mut Command) -> Result<Outcome, String> {
+    let status = command.status().map_err(|e| format!("cannot run cargo: {e}"))?;
+    match status.code() {
+        Some(0) => Ok(Outcome::Passed),
+        Some(1) => Ok(Outcome::Failed),
+        _ => Err("the replay did not come to a verdict; its message is above".into()),
+    }
+}
