@@ -231,7 +231,7 @@ impl<L: Lock> Env<L> {
             return self.sq_free_batch(local, now);
         }
         self.after_free(local, hctx, now);
-        if !self.direct {
+        if self.may_hold {
             self.after_hold(local, hctx, now);
         }
     }

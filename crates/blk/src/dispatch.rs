@@ -197,7 +197,7 @@ impl<L: Lock> Env<L> {
     }
 
     /// After completions: what the elevator held back for them, it may give out now, or at a time known only now.
-    #[inline]
+    #[cold]
     pub(crate) fn after_hold(&self, local: &mut Local, hctx: usize, now: Instant) {
         let Some(at) = self.st.elevator.as_ref().and_then(|e| e.next_run()) else { return };
         if at <= now {

@@ -140,6 +140,8 @@ pub(crate) struct Env<L: Lock> {
     /// No elevator, no single-queue mode, no shared tags: a request that is not held back by a plug goes straight to the
     /// driver, and its tag may be kept for the next.
     pub(crate) direct: bool,
+    /// The elevator holds back at times: it is asked after completions.
+    pub(crate) may_hold: bool,
 }
 
 /// Where requests of one queue type go.
@@ -190,6 +192,7 @@ impl<L: Lock> Env<L> {
             Way { hctx: usize::from(hctx), map, ctx: self.st.ctx_index(self.cpu, ty), hint: ty as usize }
         });
         self.direct = self.st.elevator.is_none() && self.st.sq.is_none() && !self.st.tags_are_shared;
+        self.may_hold = self.st.elevator.as_ref().is_some_and(|e| e.may_hold());
     }
 
     pub(crate) fn nr_bios(&self) -> u32 {
@@ -348,6 +351,7 @@ impl<L: Lock> RequestQueue<L> {
                 nr_polled: 0,
                 ways: [Way::default(); 3],
                 direct: false,
+                may_hold: false,
             },
             generation,
             inside: false,
