@@ -111,7 +111,7 @@ impl<L: Lock> Env<L> {
             piece.copy_front(parent, front, index);
             // Counted before it goes: it may have ended when `queue_one` returns.
             parent.remaining.set(parent.remaining.get() + 1);
-            local.trace.bio(EventKind::Split, &piece.bio(), now);
+            local.trace.bio(EventKind::Split, piece, now);
             if !self.queue_one(local, piece_index, piece, &piece.bio(), now) {
                 parent.remaining.set(parent.remaining.get() - 1);
                 local.free_piece(piece_index, self.nr_bios());
@@ -202,13 +202,16 @@ impl<L: Lock> Env<L> {
     #[inline(always)] // As `issue_one`.
     pub(crate) fn plug_rq(&self, local: &mut Local, rq: Rq, r: &Request, now: Instant) {
         let plug = &local.plug;
-        if let Some(last) = plug.rqs.last() {
-            let large = self.st.slab.get(last.id()).nr_sectors.get() >= BLK_PLUG_FLUSH_SECTORS;
-            if plug.rqs.len() >= BLK_MAX_REQUEST_COUNT || large && self.nomerges() < 2 {
-                self.flush_plug(local, now);
+        match plug.rqs.last() {
+            None => local.trace_plug(now),
+            Some(last) => {
+                let large = self.st.slab.get(last.id()).nr_sectors.get() >= BLK_PLUG_FLUSH_SECTORS;
+                if plug.rqs.len() >= BLK_MAX_REQUEST_COUNT || large && self.nomerges() < 2 {
+                    self.flush_plug(local, now);
+                    local.trace_plug(now);
+                }
             }
         }
-        local.trace_plug(now);
         self.note_nomerge(r);
         local.plug.nr_ios = local.plug.nr_ios.saturating_sub(1);
         local.plug.rqs.push(rq);

@@ -478,7 +478,7 @@ impl<L: Lock> Submitter<L> {
             self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status);
             self.leave_if_idle();
         } else {
-            self.local.trace.bio(EventKind::Queue, bio, now);
+            self.local.trace.bio(EventKind::Queue, self.env.pool().slot(index as usize), now);
             if !entered || !self.env.queue_bio(&mut self.local, index, bio, now) {
                 self.wait_in_line(bio.flags, index, now);
             }

@@ -3,8 +3,9 @@
 //!
 //! Guarantees: events are in the order in which the submitter made them, and their times are those the core was called
 //! with. The log belongs to the submitter and is allocated and touched when tracing is turned on, so nothing is shared and
-//! nothing is allocated per event; when it is full further events are counted, not stored. Off, each place costs one branch
-//! on a plain field of the submitter. Needs from callers: to drain it ([`Submitter::drain_trace`]) before it is full.
+//! nothing is allocated per event (how few bytes an event takes is told there); when it is full further events are
+//! counted, not stored. Off, each place costs one branch on a plain field of the submitter; all that is behind the branch
+//! is out of line and marked as rare, so that the compiler lays out the data path as if it were not there. Needs from callers: to drain it ([`Submitter::drain_trace`]) before it is full.
 //!
 //! What one submitter completes or dispatches for another is in its own log, so a request's life may be in several; sorted
 //! by time they are the disk's trace. A bio that is refused before it reaches a queue has no events, as in the kernel.
@@ -13,7 +14,7 @@
 //!
 //! Source: include/trace/events/block.h and kernel/trace/blktrace.c of Linux 6.19 (which event at which step).
 
-use crate::bio::{Bio, BioSlot, Op, OpFlags};
+use crate::bio::{BioSlot, Op, OpFlags};
 use crate::driver::Ended;
 use crate::flush;
 use crate::id::{CpuId, HctxId, Sector, Tag};
@@ -23,6 +24,9 @@ use crate::request::{NO_TAG, Request, RequestId, Rq};
 use crate::status::{BlkStatus, QueueRqStatus};
 use crate::submitter::{Env, Local, Submitter};
 use crate::time::Instant;
+use log::{Log, Record, step};
+
+mod log;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,6 +50,8 @@ pub enum EventKind {
     Plug,
     /// U: the plug was emptied; [`Event::count`] says of how many requests.
     Unplug,
+    /// m: the driver was asked about a request that is late. blktrace has no letter for it, so this is a message there.
+    Timeout,
     /// R: a driver gave a request back.
     Requeue,
     /// X: a bio was cut; the event has the extent of the piece in front.
@@ -65,8 +71,26 @@ impl EventKind {
             EventKind::FrontMerge => 'F',
             EventKind::Plug => 'P',
             EventKind::Unplug => 'U',
+            EventKind::Timeout => 'm',
             EventKind::Requeue => 'R',
             EventKind::Split => 'X',
+        }
+    }
+
+    const fn step(self) -> u16 {
+        match self {
+            EventKind::Queue => step::QUEUE,
+            EventKind::GetRq => step::GET_RQ,
+            EventKind::Insert => step::INSERT,
+            EventKind::Issue => step::ISSUE,
+            EventKind::Complete => step::COMPLETE,
+            EventKind::BackMerge => step::BACK_MERGE,
+            EventKind::FrontMerge => step::FRONT_MERGE,
+            EventKind::Plug => step::PLUG,
+            EventKind::Unplug => step::UNPLUG,
+            EventKind::Timeout => step::TIMEOUT,
+            EventKind::Requeue => step::REQUEUE,
+            EventKind::Split => step::SPLIT,
         }
     }
 }
@@ -171,81 +195,53 @@ pub(crate) struct Tracer {
     log: Option<Box<Log>>,
 }
 
-/// Where events go. Its length is that of the allocation, so that a push never allocates.
-#[derive(Debug)]
-struct Log {
-    cpu: u16,
-    len: usize,
-    dropped: u64,
-    events: Box<[Event]>,
-}
-
 impl Log {
-    fn new(cpu: CpuId, capacity: usize) -> Box<Log> {
-        let cpu = cpu.index() as u16;
-        // No event is all zero bytes, so this writes the memory and no page of it is new to the data path.
-        let events = vec![Event::plain(EventKind::Split, cpu, Instant::ZERO); capacity].into_boxed_slice();
-        Box::new(Log { cpu, len: 0, dropped: 0, events })
-    }
-
-    #[inline]
-    fn push(&mut self, event: Event) {
-        match self.events.get_mut(self.len) {
-            Some(place) => {
-                *place = event;
-                self.len += 1;
-            }
-            None => self.dropped += 1,
-        }
-    }
-
-    /// Takes back the newest `n` events.
-    fn take_back(&mut self, n: usize) {
-        let lost = self.dropped.min(n as u64);
-        self.dropped -= lost;
-        self.len -= n - lost as usize;
-    }
-
+    #[cold]
     #[inline(never)]
-    fn bio(&mut self, kind: EventKind, bio: &Bio, status: BlkStatus, now: Instant) {
-        let (sector, nr_sectors, flags, op) = (bio.sector.0, bio.nr_sectors, bio.flags, bio.op);
-        self.push(Event { sector, nr_sectors, flags, op, status, ..Event::plain(kind, self.cpu, now) });
+    fn bio(&mut self, steps: u16, slot: &BioSlot, status: BlkStatus, now: Instant) {
+        self.add(Record::of_bio(steps, &slot.bio(), status, now));
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn merged(&mut self, slot: &BioSlot, now: Instant) {
+        self.add(Record::of_bio(slot.merged_as().step(), &slot.bio(), BlkStatus::Ok, now));
     }
 
     /// The first request opens it. A request that no plug holds back passes through as well, without an event.
+    #[cold]
     #[inline(never)]
     fn plugged(&mut self, plug: &Plug, now: Instant) {
-        if plug.is_open() && plug.rqs.is_empty() {
-            self.push(Event::plain(EventKind::Plug, self.cpu, now));
+        if plug.is_open() {
+            self.add(Record::of_plug(step::PLUG, 0, now));
         }
     }
 
+    #[cold]
     #[inline(never)]
     fn unplugged(&mut self, plug: &Plug, now: Instant) {
         if plug.is_open() {
-            let nr_sectors = plug.rqs.len() as u32;
-            self.push(Event { nr_sectors, ..Event::plain(EventKind::Unplug, self.cpu, now) });
+            self.add(Record::of_plug(step::UNPLUG, plug.rqs.len() as u32, now));
         }
     }
 
-    fn rq(&mut self, kind: EventKind, rq: &Request, status: BlkStatus, now: Instant) {
-        self.rq_of_length(kind, rq, rq.nr_sectors(), status, now);
+    #[cold]
+    #[inline(never)]
+    fn absorbed(&mut self, rq: &Request, now: Instant) {
+        if !self.join(rq, now) {
+            self.add_rq(step::JOIN, rq, BlkStatus::Ok, now);
+        }
     }
 
-    #[inline]
-    fn rq_of_length(&mut self, kind: EventKind, rq: &Request, nr_sectors: u32, status: BlkStatus, now: Instant) {
-        self.push(Event {
-            time: now,
-            sector: rq.sector.get(),
-            nr_sectors,
-            flags: rq.flags(),
-            cpu: self.cpu,
-            hctx: rq.hctx.get(),
-            tag: rq.driver_tag.get(),
-            op: rq.op(),
-            kind,
-            status,
-        });
+    #[cold]
+    #[inline(never)]
+    fn rq(&mut self, steps: u16, rq: &Request, status: BlkStatus, now: Instant) {
+        self.add_rq(steps, rq, status, now);
+    }
+
+    #[inline(always)] // Into loops.
+    fn add_rq(&mut self, steps: u16, rq: &Request, status: BlkStatus, now: Instant) {
+        self.add(Record::of_rq(steps, rq, rq.nr_sectors(), status, now));
     }
 }
 
@@ -253,15 +249,15 @@ impl Tracer {
     /// Events from now on are of this CPU.
     pub(crate) fn set_cpu(&mut self, cpu: CpuId) {
         if let Some(log) = &mut self.log {
-            log.cpu = cpu.index() as u16;
+            log.set_cpu(cpu);
         }
     }
 
-    /// An event of a bio by itself.
+    /// An event of a bio by itself: of what its slot holds.
     #[inline(always)] // The branch; the rest is out of line.
-    pub(crate) fn bio(&mut self, kind: EventKind, bio: &Bio, now: Instant) {
+    pub(crate) fn bio(&mut self, kind: EventKind, slot: &BioSlot, now: Instant) {
         if let Some(log) = &mut self.log {
-            log.bio(kind, bio, BlkStatus::Ok, now);
+            log.bio(kind.step(), slot, BlkStatus::Ok, now);
         }
     }
 
@@ -269,7 +265,7 @@ impl Tracer {
     #[inline(always)] // As `bio`.
     pub(crate) fn merged(&mut self, slot: &BioSlot, now: Instant) {
         if let Some(log) = &mut self.log {
-            log.bio(slot.merged_as(), &slot.bio(), BlkStatus::Ok, now);
+            log.merged(slot, now);
         }
     }
 
@@ -277,7 +273,7 @@ impl Tracer {
     #[cold]
     pub(crate) fn ended_bio(&mut self, slot: &BioSlot, status: BlkStatus, now: Instant) {
         if let Some(log) = &mut self.log {
-            log.bio(EventKind::Complete, &slot.bio(), status, now);
+            log.bio(step::COMPLETE, slot, status, now);
         }
     }
 
@@ -285,13 +281,13 @@ impl Tracer {
     #[inline(always)] // As `bio`.
     pub(crate) fn rq(&mut self, kind: EventKind, rq: &Request, now: Instant) {
         if let Some(log) = &mut self.log {
-            log.rq(kind, rq, BlkStatus::Ok, now);
+            log.rq(kind.step(), rq, BlkStatus::Ok, now);
         }
     }
 }
 
 impl Local {
-    /// A request goes into the plug.
+    /// A request goes into the plug, which is empty.
     #[inline(always)] // As `Tracer::bio`.
     pub(crate) fn trace_plug(&mut self, now: Instant) {
         if let Some(log) = &mut self.trace.log {
@@ -320,17 +316,16 @@ impl<L: Lock> Submitter<L> {
     /// call for lack of room: those that came last.
     pub fn drain_trace(&mut self, f: impl FnMut(&Event)) -> u64 {
         let Some(log) = &mut self.local.trace.log else { return 0 };
-        log.events[..core::mem::take(&mut log.len)].iter().for_each(f);
-        core::mem::take(&mut log.dropped)
+        log.for_each(f);
+        log.clear()
     }
 
     /// Ends tracing. What was not drained is in the answer.
     pub fn stop_trace(&mut self) -> TraceLog {
-        let Some(log) = self.local.trace.log.take() else { return TraceLog::default() };
-        let Log { len, dropped, events, .. } = *log;
-        let mut events = events.into_vec();
-        events.truncate(len);
-        TraceLog { events, dropped }
+        let Some(mut log) = self.local.trace.log.take() else { return TraceLog::default() };
+        let mut events = Vec::with_capacity(log.nr_events());
+        log.for_each(|e| events.push(*e));
+        TraceLog { events, dropped: log.clear() }
     }
 }
 
@@ -339,15 +334,18 @@ impl<L: Lock> Env<L> {
     #[inline(always)] // As `Tracer::bio`.
     pub(crate) fn trace_ids(&self, local: &mut Local, kind: EventKind, ids: &[RequestId], now: Instant) {
         if let Some(log) = &mut local.trace.log {
-            self.push_ids(log, kind, ids, now);
+            self.push_ids(log, kind.step(), ids, now);
         }
     }
 
+    #[cold]
     #[inline(never)]
-    fn push_ids(&self, log: &mut Log, kind: EventKind, ids: &[RequestId], now: Instant) {
-        for id in ids {
-            log.rq(kind, self.st.slab.get(*id), BlkStatus::Ok, now);
+    fn push_ids(&self, log: &mut Log, steps: u16, ids: &[RequestId], now: Instant) {
+        let rqs = ids.iter().map(|id| self.st.slab.get(*id));
+        if steps == step::ISSUE && ids.len() > 1 && log.add_issue_run(rqs.clone(), now) {
+            return;
         }
+        rqs.for_each(|rq| log.add_rq(steps, rq, BlkStatus::Ok, now));
     }
 
     /// What a driver ended. Asked before any of it is looked at further, so a request whose completion is passed on to
@@ -359,11 +357,13 @@ impl<L: Lock> Env<L> {
         }
     }
 
+    #[cold]
     #[inline(never)]
     fn push_ended(&self, log: &mut Log, hctx: usize, items: &[Ended], now: Instant) {
-        for (tag, status) in items {
-            let id = self.rq_of_driver_tag(hctx, tag.index());
-            log.rq(EventKind::Complete, self.st.slab.get(id), *status, now);
+        let rq = |tag: Tag| self.st.slab.get(self.rq_of_driver_tag(hctx, tag.index()));
+        let ok = items.len() > 1 && items.iter().all(|(_, status)| status.is_ok());
+        if !(ok && log.add_complete_run(items.iter().map(|(tag, _)| rq(*tag)), now)) {
+            items.iter().for_each(|(tag, status)| log.add_rq(step::COMPLETE, rq(*tag), *status, now));
         }
     }
 
@@ -371,32 +371,29 @@ impl<L: Lock> Env<L> {
     #[cold]
     pub(crate) fn trace_unissued(&self, local: &mut Local, id: RequestId, status: BlkStatus, now: Instant) {
         if let Some(log) = &mut local.trace.log {
-            log.rq(EventKind::Complete, self.st.slab.get(id), status, now);
+            log.rq(step::COMPLETE, self.st.slab.get(id), status, now);
         }
     }
 
     /// Requests on their way into an elevator. Asked before they are there: afterwards they are anybody's.
-    #[inline]
+    #[inline(always)] // As `Tracer::bio`.
     pub(crate) fn trace_insert(&self, local: &mut Local, rqs: &[Rq], now: Instant) {
         if let Some(log) = &mut local.trace.log {
-            for rq in rqs {
-                log.rq(EventKind::Insert, self.st.slab.get(rq.id()), BlkStatus::Ok, now);
-            }
+            self.push_inserted(log, rqs, now);
         }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn push_inserted(&self, log: &mut Log, rqs: &[Rq], now: Instant) {
+        rqs.iter().for_each(|rq| log.add_rq(step::INSERT, self.st.slab.get(rq.id()), BlkStatus::Ok, now));
+    }
+
     /// A request was joined to the one before it. If that was on its way in, it has not been inserted after all.
-    #[inline]
+    #[inline(always)] // As `Tracer::bio`.
     pub(crate) fn trace_absorbed(&self, local: &mut Local, rq: &Rq, now: Instant) {
-        let Some(log) = &mut local.trace.log else { return };
-        let r = self.st.slab.get(rq.id());
-        let newest = log.events[..log.len]
-            .iter_mut()
-            .rev()
-            .take_while(|e| e.time == now && matches!(e.kind, EventKind::Insert | EventKind::BackMerge));
-        match newest.into_iter().find(|e| e.kind == EventKind::Insert && e.sector == r.sector.get() && e.op == r.op()) {
-            Some(event) => event.kind = EventKind::BackMerge,
-            None => log.rq(EventKind::BackMerge, r, BlkStatus::Ok, now),
+        if let Some(log) = &mut local.trace.log {
+            log.absorbed(self.st.slab.get(rq.id()), now);
         }
     }
 
@@ -405,9 +402,9 @@ impl<L: Lock> Env<L> {
     #[cold]
     pub(crate) fn trace_refused(&self, local: &mut Local, rest: &[RequestId], status: QueueRqStatus, now: Instant) {
         if let (Some(log), [first, others @ ..]) = (&mut local.trace.log, rest) {
-            log.take_back(others.len());
+            log.take_back_issues(others.len());
             if matches!(status, QueueRqStatus::Resource | QueueRqStatus::DevResource) {
-                log.rq(EventKind::Requeue, self.st.slab.get(*first), BlkStatus::Ok, now);
+                log.rq(step::REQUEUE, self.st.slab.get(*first), BlkStatus::Ok, now);
             }
         }
     }
@@ -417,7 +414,7 @@ impl<L: Lock> Env<L> {
     pub(crate) fn trace_sequence_end(&self, local: &mut Local, rq: &Request, status: BlkStatus, now: Instant) {
         if let Some(log) = &mut local.trace.log {
             let nr_sectors = if rq.flush_seq.get() & flush::DATA != 0 { 0 } else { rq.nr_sectors() };
-            log.rq_of_length(EventKind::Complete, rq, nr_sectors, status, now);
+            log.add(Record::of_rq(step::COMPLETE, rq, nr_sectors, status, now));
         }
     }
 }
