@@ -477,11 +477,11 @@ impl<L: Lock> Submitter<L> {
         if let Err(status) = self.env.check_bio(bio) {
             self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status);
             self.leave_if_idle();
-        } else {
-            self.local.trace.bio(EventKind::Queue, self.env.pool().slot(index as usize), now);
-            if !entered || !self.env.queue_bio(&mut self.local, index, bio, now) {
-                self.wait_in_line(bio.flags, index, now);
-            }
+        } else if !entered {
+            self.env.trace_bio(&mut self.local, EventKind::Queue, self.env.pool().slot(index as usize), now);
+            self.wait_in_line(bio.flags, index, now);
+        } else if !self.env.queue_bio(&mut self.local, index, bio, true, now) {
+            self.wait_in_line(bio.flags, index, now);
         }
         if entered && self.local.plug.is_due() {
             self.env.flush_plug(&mut self.local, now);
@@ -494,7 +494,8 @@ impl<L: Lock> Submitter<L> {
     fn wait_in_line(&mut self, flags: OpFlags, index: u32, now: Instant) {
         if flags.contains(OpFlags::NOWAIT) {
             let id = BioId::new(self.env.id, index);
-            self.local.trace.ended_bio(self.env.pool().slot(index as usize), BlkStatus::Again, now);
+            let slot = self.env.pool().slot(index as usize);
+            self.env.trace_ended_bio(&mut self.local, slot, BlkStatus::Again, now);
             self.env.end_bio(&mut self.local, id, BlkStatus::Again);
             self.env.settle_tag_wait(&mut self.local);
             self.serve_owed(now);
@@ -608,7 +609,7 @@ impl<L: Lock> Submitter<L> {
         self.local.plug.start(self.local.waiting.len() as u32);
         while let Some(index) = self.local.waiting.pop_front() {
             let bio = self.env.pool().slot(index as usize).bio();
-            if !self.env.queue_bio(&mut self.local, index, &bio, now) {
+            if !self.env.queue_bio(&mut self.local, index, &bio, false, now) {
                 self.local.waiting.push_front(index);
                 break;
             }

@@ -157,7 +157,7 @@ impl<L: Lock> Env<L> {
         }
         self.hctx_counters(hctx).timeouts.add(1);
         // Before the answer, after which it may be anybody's.
-        local.trace.rq(EventKind::Timeout, rq, now);
+        self.trace_rq(local, EventKind::Timeout, rq, now);
         match self.q.driver.timeout(HctxId::new(hctx as u32), late, &mut local.completions, now) {
             TimeoutAnswer::Done => rq.ended_by_timeout_ns.set(issued_ns),
             TimeoutAnswer::ResetTimer => rq.deadline_ns.set((now + self.q.io_timeout()).as_ns()),

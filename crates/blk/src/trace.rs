@@ -19,8 +19,7 @@ use crate::driver::Ended;
 use crate::flush;
 use crate::id::{CpuId, HctxId, Sector, Tag};
 use crate::lock::Lock;
-use crate::plug::Plug;
-use crate::request::{NO_TAG, Request, RequestId, Rq};
+use crate::request::{NO_TAG, Request, RequestId, Rq, rqf};
 use crate::status::{BlkStatus, QueueRqStatus};
 use crate::submitter::{Env, Local, Submitter};
 use crate::time::Instant;
@@ -195,126 +194,18 @@ pub(crate) struct Tracer {
     log: Option<Box<Log>>,
 }
 
-impl Log {
-    #[cold]
-    #[inline(never)]
-    fn bio(&mut self, steps: u16, slot: &BioSlot, status: BlkStatus, now: Instant) {
-        self.add(Record::of_bio(steps, &slot.bio(), status, now));
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn merged(&mut self, slot: &BioSlot, now: Instant) {
-        self.add(Record::of_bio(slot.merged_as().step(), &slot.bio(), BlkStatus::Ok, now));
-    }
-
-    /// The first request opens it. A request that no plug holds back passes through as well, without an event.
-    #[cold]
-    #[inline(never)]
-    fn plugged(&mut self, plug: &Plug, now: Instant) {
-        if plug.is_open() {
-            self.add(Record::of_plug(step::PLUG, 0, now));
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn unplugged(&mut self, plug: &Plug, now: Instant) {
-        if plug.is_open() {
-            self.add(Record::of_plug(step::UNPLUG, plug.rqs.len() as u32, now));
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn absorbed(&mut self, rq: &Request, now: Instant) {
-        if !self.join(rq, now) {
-            self.add_rq(step::JOIN, rq, BlkStatus::Ok, now);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn rq(&mut self, steps: u16, rq: &Request, status: BlkStatus, now: Instant) {
-        self.add_rq(steps, rq, status, now);
-    }
-
-    #[inline(always)] // Into loops.
-    fn add_rq(&mut self, steps: u16, rq: &Request, status: BlkStatus, now: Instant) {
-        self.add(Record::of_rq(steps, rq, rq.nr_sectors(), status, now));
-    }
-}
-
-impl Tracer {
-    /// Events from now on are of this CPU.
-    pub(crate) fn set_cpu(&mut self, cpu: CpuId) {
-        if let Some(log) = &mut self.log {
-            log.set_cpu(cpu);
-        }
-    }
-
-    /// An event of a bio by itself: of what its slot holds.
-    #[inline(always)] // The branch; the rest is out of line.
-    pub(crate) fn bio(&mut self, kind: EventKind, slot: &BioSlot, now: Instant) {
-        if let Some(log) = &mut self.log {
-            log.bio(kind.step(), slot, BlkStatus::Ok, now);
-        }
-    }
-
-    /// A bio became part of a request that was there.
-    #[inline(always)] // As `bio`.
-    pub(crate) fn merged(&mut self, slot: &BioSlot, now: Instant) {
-        if let Some(log) = &mut self.log {
-            log.merged(slot, now);
-        }
-    }
-
-    /// A bio that was not to wait ends without a request.
-    #[cold]
-    pub(crate) fn ended_bio(&mut self, slot: &BioSlot, status: BlkStatus, now: Instant) {
-        if let Some(log) = &mut self.log {
-            log.bio(step::COMPLETE, slot, status, now);
-        }
-    }
-
-    /// An event of a request.
-    #[inline(always)] // As `bio`.
-    pub(crate) fn rq(&mut self, kind: EventKind, rq: &Request, now: Instant) {
-        if let Some(log) = &mut self.log {
-            log.rq(kind.step(), rq, BlkStatus::Ok, now);
-        }
-    }
-}
-
-impl Local {
-    /// A request goes into the plug, which is empty.
-    #[inline(always)] // As `Tracer::bio`.
-    pub(crate) fn trace_plug(&mut self, now: Instant) {
-        if let Some(log) = &mut self.trace.log {
-            log.plugged(&self.plug, now);
-        }
-    }
-
-    /// The plug is about to be emptied.
-    #[inline(always)] // As `Tracer::bio`.
-    pub(crate) fn trace_unplug(&mut self, now: Instant) {
-        if let Some(log) = &mut self.trace.log {
-            log.unplugged(&self.plug, now);
-        }
-    }
-}
-
 /// The submitter's side: turning it on, and getting at what it recorded.
 impl<L: Lock> Submitter<L> {
     /// Traces from here on, up to `capacity` events (32 bytes each, allocated now) between two calls of
     /// [`Submitter::drain_trace`]. What an earlier trace holds is thrown away.
     pub fn start_trace(&mut self, capacity: usize) {
-        self.local.trace.log = Some(Log::new(self.env.cpu, capacity));
+        self.local.trace.log = Some(Log::new(self.env.cpu, capacity, self.local.plug.rqs.len()));
     }
 
     /// Gives out all events so far, oldest first, and makes room for others. Returns how many were dropped since the last
     /// call for lack of room: those that came last.
     pub fn drain_trace(&mut self, f: impl FnMut(&Event)) -> u64 {
+        self.env.trace_plugged(&mut self.local);
         let Some(log) = &mut self.local.trace.log else { return 0 };
         log.for_each(f);
         log.clear()
@@ -322,6 +213,7 @@ impl<L: Lock> Submitter<L> {
 
     /// Ends tracing. What was not drained is in the answer.
     pub fn stop_trace(&mut self) -> TraceLog {
+        self.env.trace_plugged(&mut self.local);
         let Some(mut log) = self.local.trace.log.take() else { return TraceLog::default() };
         let mut events = Vec::with_capacity(log.nr_events());
         log.for_each(|e| events.push(*e));
@@ -329,92 +221,235 @@ impl<L: Lock> Submitter<L> {
     }
 }
 
+/// Tells the log something, if there is one; what went into the plug comes first.
+macro_rules! traced {
+    ($env:expr, $local:expr, |$log:ident| $tell:expr) => {
+        if let Some($log) = &mut $local.trace.log {
+            $log.catch_up(&$local.plug, &$env.st.slab);
+            $tell
+        }
+    };
+}
+
+/// The places of the kernel's tracepoints. Off, each is a branch (`is_on`); what is behind it is out of line and marked as
+/// rare.
 impl<L: Lock> Env<L> {
-    /// The same event of several requests.
-    #[inline(always)] // As `Tracer::bio`.
-    pub(crate) fn trace_ids(&self, local: &mut Local, kind: EventKind, ids: &[RequestId], now: Instant) {
-        if let Some(log) = &mut local.trace.log {
-            self.push_ids(log, kind.step(), ids, now);
+    /// An event of a bio by itself: of what its slot holds.
+    #[inline(always)] // The branch.
+    pub(crate) fn trace_bio(&self, local: &mut Local, kind: EventKind, slot: &BioSlot, now: Instant) {
+        if local.trace.is_on() {
+            self.tell_bio(local, kind.step(), slot, BlkStatus::Ok, now);
         }
     }
 
     #[cold]
-    #[inline(never)]
-    fn push_ids(&self, log: &mut Log, steps: u16, ids: &[RequestId], now: Instant) {
-        let rqs = ids.iter().map(|id| self.st.slab.get(*id));
-        if steps == step::ISSUE && ids.len() > 1 && log.add_issue_run(rqs.clone(), now) {
-            return;
+    fn tell_bio(&self, local: &mut Local, steps: u16, slot: &BioSlot, status: BlkStatus, now: Instant) {
+        traced!(self, local, |log| log.add(|| Record::of_bio(steps, &slot.bio(), status, now)));
+    }
+
+    /// A bio is queued, and has to look for a tag before it is a request, which then has its other events.
+    #[cold]
+    pub(crate) fn trace_bio_waits(&self, local: &mut Local, slot: &BioSlot, now: Instant) {
+        self.trace_bio(local, EventKind::Queue, slot, now);
+        traced!(self, local, |log| log.queue_is_told(true));
+    }
+
+    /// It found none: the next request is another's.
+    #[cold]
+    pub(crate) fn trace_bio_found_no_tag(&self, local: &mut Local) {
+        traced!(self, local, |log| log.queue_is_told(false));
+    }
+
+    /// A bio became part of a request that was there; `is_new`: it was queued for that just now.
+    #[inline(always)] // As `trace_bio`.
+    pub(crate) fn trace_merged(&self, local: &mut Local, slot: &BioSlot, is_new: bool, now: Instant) {
+        if local.trace.is_on() {
+            self.tell_merged(local, slot, is_new, now);
         }
-        rqs.for_each(|rq| log.add_rq(steps, rq, BlkStatus::Ok, now));
+    }
+
+    #[cold]
+    fn tell_merged(&self, local: &mut Local, slot: &BioSlot, is_new: bool, now: Instant) {
+        if is_new {
+            self.tell_bio(local, step::QUEUE, slot, BlkStatus::Ok, now);
+        }
+        self.tell_bio(local, slot.merged_as().step(), slot, BlkStatus::Ok, now);
+    }
+
+    /// A bio that was not to wait ends without a request.
+    #[cold]
+    pub(crate) fn trace_ended_bio(&self, local: &mut Local, slot: &BioSlot, status: BlkStatus, now: Instant) {
+        self.tell_bio(local, step::COMPLETE, slot, status, now);
+    }
+
+    /// What is in the plug is told of, because it is about to change.
+    #[inline(always)] // As `trace_bio`.
+    pub(crate) fn trace_plugged(&self, local: &mut Local) {
+        if local.trace.is_on() {
+            self.tell_plugged(local);
+        }
+    }
+
+    #[cold]
+    fn tell_plugged(&self, local: &mut Local) {
+        traced!(self, local, |_log| ());
+    }
+
+    /// The plug is about to be emptied.
+    #[inline(always)] // As `trace_bio`.
+    pub(crate) fn trace_unplug(&self, local: &mut Local, now: Instant) {
+        if local.trace.is_on() {
+            self.tell_unplugged(local, now);
+        }
+    }
+
+    #[cold]
+    fn tell_unplugged(&self, local: &mut Local, now: Instant) {
+        traced!(self, local, |log| log.unplug(&local.plug, now));
+    }
+
+    /// An event of a request.
+    #[inline(always)] // As `trace_bio`.
+    pub(crate) fn trace_rq(&self, local: &mut Local, kind: EventKind, rq: &Request, now: Instant) {
+        if local.trace.is_on() {
+            self.tell_rq(local, kind.step(), rq, BlkStatus::Ok, now);
+        }
+    }
+
+    #[cold]
+    fn tell_rq(&self, local: &mut Local, steps: u16, rq: &Request, status: BlkStatus, now: Instant) {
+        traced!(self, local, |log| log.add(|| Record::of_rq(steps, rq, rq.nr_sectors(), status, now)));
+    }
+
+    /// A request that does not go into the plug, or changes before it does, was made from a bio that was queued just now.
+    #[cold]
+    pub(crate) fn trace_new_rq(&self, local: &mut Local, rq: &Request) {
+        traced!(self, local, |log| {
+            log.tell(rq, 0);
+            rq.set_rqf(rqf::TOLD);
+        });
+    }
+
+    /// The same event of several requests. `is_new`: they were made just now, and not put into the plug.
+    #[inline(always)] // As `trace_bio`.
+    pub(crate) fn trace_ids(&self, local: &mut Local, kind: EventKind, ids: &[RequestId], is_new: bool, now: Instant) {
+        if !local.trace.is_on() {
+        } else if is_new {
+            self.tell_new(local, kind.step(), ids);
+        } else {
+            self.tell_ids(local, kind.step(), ids, now);
+        }
+    }
+
+    #[cold]
+    fn tell_new(&self, local: &mut Local, steps: u16, ids: &[RequestId]) {
+        traced!(self, local, |log| ids.iter().for_each(|id| log.tell(self.st.slab.get(*id), steps)));
+    }
+
+    #[cold]
+    fn tell_ids(&self, local: &mut Local, steps: u16, ids: &[RequestId], now: Instant) {
+        traced!(self, local, |log| {
+            if steps != step::ISSUE {
+                log.forget_unplugged();
+            } else if log.add_issue_run(ids.len(), now) {
+                return;
+            }
+            for rq in ids.iter().map(|id| self.st.slab.get(*id)) {
+                log.add(|| Record::of_rq(steps, rq, rq.nr_sectors(), BlkStatus::Ok, now));
+            }
+        });
     }
 
     /// What a driver ended. Asked before any of it is looked at further, so a request whose completion is passed on to
     /// another CPU is in the trace of the one that found it.
-    #[inline(always)] // As `Tracer::bio`.
+    #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_ended(&self, local: &mut Local, hctx: usize, items: &[Ended], now: Instant) {
-        if let Some(log) = &mut local.trace.log {
-            self.push_ended(log, hctx, items, now);
+        if local.trace.is_on() {
+            self.tell_ended(local, hctx, items, now);
         }
     }
 
     #[cold]
-    #[inline(never)]
-    fn push_ended(&self, log: &mut Log, hctx: usize, items: &[Ended], now: Instant) {
+    fn tell_ended(&self, local: &mut Local, hctx: usize, items: &[Ended], now: Instant) {
         let rq = |tag: Tag| self.st.slab.get(self.rq_of_driver_tag(hctx, tag.index()));
-        let ok = items.len() > 1 && items.iter().all(|(_, status)| status.is_ok());
-        if !(ok && log.add_complete_run(items.iter().map(|(tag, _)| rq(*tag)), now)) {
-            items.iter().for_each(|(tag, status)| log.add_rq(step::COMPLETE, rq(*tag), *status, now));
-        }
+        traced!(self, local, |log| {
+            let ok = items.len() > 1 && items.iter().all(|(_, status)| status.is_ok());
+            if ok && log.add_complete_run(items.iter().map(|(tag, _)| rq(*tag)), now) {
+                return;
+            }
+            for (rq, status) in items.iter().map(|(tag, status)| (rq(*tag), *status)) {
+                log.add(|| Record::of_rq(step::COMPLETE, rq, rq.nr_sectors(), status, now));
+            }
+        });
     }
 
     /// A request that the driver answered with an error at once.
     #[cold]
     pub(crate) fn trace_unissued(&self, local: &mut Local, id: RequestId, status: BlkStatus, now: Instant) {
-        if let Some(log) = &mut local.trace.log {
-            log.rq(step::COMPLETE, self.st.slab.get(id), status, now);
-        }
+        self.tell_rq(local, step::COMPLETE, self.st.slab.get(id), status, now);
     }
 
     /// Requests on their way into an elevator. Asked before they are there: afterwards they are anybody's.
-    #[inline(always)] // As `Tracer::bio`.
+    #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_insert(&self, local: &mut Local, rqs: &[Rq], now: Instant) {
-        if let Some(log) = &mut local.trace.log {
-            self.push_inserted(log, rqs, now);
+        if local.trace.is_on() {
+            self.tell_inserted(local, rqs, now);
         }
     }
 
     #[cold]
-    #[inline(never)]
-    fn push_inserted(&self, log: &mut Log, rqs: &[Rq], now: Instant) {
-        rqs.iter().for_each(|rq| log.add_rq(step::INSERT, self.st.slab.get(rq.id()), BlkStatus::Ok, now));
+    fn tell_inserted(&self, local: &mut Local, rqs: &[Rq], now: Instant) {
+        traced!(self, local, |log| {
+            log.forget_unplugged();
+            for rq in rqs.iter().map(|rq| self.st.slab.get(rq.id())) {
+                log.add(|| Record::of_rq(step::INSERT, rq, rq.nr_sectors(), BlkStatus::Ok, now));
+            }
+        });
     }
 
     /// A request was joined to the one before it. If that was on its way in, it has not been inserted after all.
-    #[inline(always)] // As `Tracer::bio`.
+    #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_absorbed(&self, local: &mut Local, rq: &Rq, now: Instant) {
-        if let Some(log) = &mut local.trace.log {
-            log.absorbed(self.st.slab.get(rq.id()), now);
+        if local.trace.is_on() {
+            self.tell_absorbed(local, self.st.slab.get(rq.id()), now);
         }
+    }
+
+    #[cold]
+    fn tell_absorbed(&self, local: &mut Local, rq: &Request, now: Instant) {
+        traced!(self, local, |log| if !log.join(rq, now) {
+            log.add(|| Record::of_rq(step::JOIN, rq, rq.nr_sectors(), BlkStatus::Ok, now));
+        });
     }
 
     /// The driver did not take all of the requests that were said to be issued: the first of the rest was turned down,
     /// the others not offered.
     #[cold]
     pub(crate) fn trace_refused(&self, local: &mut Local, rest: &[RequestId], status: QueueRqStatus, now: Instant) {
-        if let (Some(log), [first, others @ ..]) = (&mut local.trace.log, rest) {
-            log.take_back_issues(others.len());
-            if matches!(status, QueueRqStatus::Resource | QueueRqStatus::DevResource) {
-                log.rq(step::REQUEUE, self.st.slab.get(*first), BlkStatus::Ok, now);
-            }
+        let [first, others @ ..] = rest else { return };
+        traced!(self, local, |log| log.take_back_issues(others.len()));
+        if matches!(status, QueueRqStatus::Resource | QueueRqStatus::DevResource) {
+            self.tell_rq(local, step::REQUEUE, self.st.slab.get(*first), BlkStatus::Ok, now);
         }
     }
 
     /// The last step of a flush sequence: the request ends. Its data, if it had any, has ended before.
     #[cold]
     pub(crate) fn trace_sequence_end(&self, local: &mut Local, rq: &Request, status: BlkStatus, now: Instant) {
-        if let Some(log) = &mut local.trace.log {
-            let nr_sectors = if rq.flush_seq.get() & flush::DATA != 0 { 0 } else { rq.nr_sectors() };
-            log.add(Record::of_rq(step::COMPLETE, rq, nr_sectors, status, now));
-        }
+        let nr_sectors = if rq.flush_seq.get() & flush::DATA != 0 { 0 } else { rq.nr_sectors() };
+        traced!(self, local, |log| log.add(|| Record::of_rq(step::COMPLETE, rq, nr_sectors, status, now)));
+    }
+
+    /// Events from now on are of another CPU.
+    #[cold]
+    pub(crate) fn trace_cpu(&self, local: &mut Local, cpu: CpuId) {
+        traced!(self, local, |log| log.set_cpu(cpu));
+    }
+}
+
+impl Tracer {
+    #[inline(always)] // The branch of each place.
+    fn is_on(&self) -> bool {
+        self.log.is_some()
     }
 }

@@ -4,16 +4,19 @@
 //! Guarantees: what [`Log::for_each`] gives out is exactly what was added, in that order, whichever way it was stored.
 //! Needs from callers: nothing. Does not: allocate after it was made.
 //!
-//! Memory that is written once and not read soon is what a trace costs, more than the instructions that fill it. So
-//! the steps of one bio or request that have one time share a record ([`Log::add`]): they come in a fixed order and
-//! differ in nothing but the step. And a batch that is issued or completed in the order of the records its requests
-//! have already is one record that names those ([`Log::add_run`]). Both compare everything that an event tells, so it
-//! does not matter whose event it was.
+//! A trace costs instructions per event and memory that is written once and not read soon. So:
+//! - The steps of one bio or request that have one time share a record ([`Log::add`]). They come in a fixed order and differ
+//!   in nothing but the step. All that an event tells is compared, so it does not matter whose event it was.
+//! - Nothing happens when a bio becomes a request: it is told of with the next event ([`Log::catch_up`]), from the times
+//!   in the request; one that goes straight to the driver with its issue ([`Log::tell`]).
+//! - A batch that is issued as it left the plug, or completed in that order, is one record that names the records of its
+//!   requests ([`Log::add_run`]).
 
 use super::{Event, EventKind, NO_HCTX};
 use crate::bio::{Bio, Op, OpFlags};
 use crate::id::CpuId;
-use crate::request::{NO_TAG, Request};
+use crate::plug::Plug;
+use crate::request::{NO_TAG, Request, RequestSlab, rqf};
 use crate::status::BlkStatus;
 use crate::time::Instant;
 use core::ops::Range;
@@ -42,6 +45,7 @@ pub(super) mod step {
     pub(super) const OF_RUN: u16 = 1 << 15;
     /// Those that a plug makes, not a bio or request.
     pub(super) const OF_PLUG: u16 = PLUG | UNPLUG;
+    pub(super) const ALL: u16 = (1 << 13) - 1;
     /// Those of a bio by itself: no hctx, no tag.
     pub(super) const OF_BIO: u16 = QUEUE | SPLIT | BACK_MERGE | FRONT_MERGE;
 }
@@ -76,8 +80,7 @@ pub(super) struct Record {
     op: Op,
     /// Of the completion.
     status: BlkStatus,
-    /// The tag was taken for the issue: steps before it have none.
-    late_tag: bool,
+    cpu: u16,
 }
 
 const _: () = assert!(size_of::<Record>() == 32);
@@ -96,7 +99,7 @@ impl Record {
             steps,
             op: Op::Read,
             status: BlkStatus::Ok,
-            late_tag: false,
+            cpu: 0,
         }
     }
 
@@ -118,7 +121,7 @@ impl Record {
             steps,
             op: rq.op(),
             status,
-            late_tag: false,
+            cpu: 0,
         }
     }
 
@@ -134,7 +137,7 @@ impl Record {
     /// Takes over the only step of `next`, if that is later in the order and otherwise tells what this record does.
     #[inline]
     fn take_over(&mut self, next: &Record) -> bool {
-        if self.steps >= next.steps || self.time != next.time {
+        if self.steps & !step::LATE_TAG >= next.steps || self.time != next.time {
             return false;
         }
         if next.steps & step::OF_PLUG != 0 {
@@ -152,31 +155,31 @@ impl Record {
             if self.tag != NO_TAG || next.steps != step::ISSUE {
                 return false;
             }
-            (self.tag, self.late_tag) = (next.tag, true);
+            self.tag = next.tag;
+            self.steps |= step::LATE_TAG;
         }
         self.steps |= next.steps;
         self.status = next.status;
         true
     }
 
-    /// Whether an event of this request now would tell what this record tells of its last step.
+    /// Whether an event of this request now would tell what this record does.
     #[inline]
     fn tells_of(&self, rq: &Request) -> bool {
-        self.steps & step::OF_RUN == 0
-            && self.hctx == rq.hctx.get()
-            && self.tag == rq.driver_tag.get()
-            && self.is_alike(&Record::of_rq(0, rq, rq.nr_sectors(), BlkStatus::Ok, self.time))
+        let other = Record::of_rq(0, rq, rq.nr_sectors(), BlkStatus::Ok, self.time);
+        self.is_alike(&other) && self.hctx == other.hctx && self.tag == other.tag && self.steps & step::OF_RUN == 0
     }
 
     /// Whether the newest step is a request's on its way into an elevator, at this time.
     fn is_inserted(&self, now: Instant) -> bool {
-        let newest = 1 << self.steps.checked_ilog2().expect("a record has a step");
-        self.time == now && matches!(newest, step::INSERT | step::JOIN)
+        let inserted = step::INSERT | step::JOIN;
+        let later = step::ALL & !(step::INSERT | (step::INSERT - 1) | step::JOIN);
+        self.time == now && self.steps & inserted != 0 && self.steps & (later | step::OF_RUN) == 0
     }
 
     /// The event of one step of this record.
-    fn event(&self, bit: u16, kind: EventKind, cpu: u16) -> Event {
-        let plain = Event::plain(kind, cpu, self.time);
+    fn event(&self, bit: u16, kind: EventKind) -> Event {
+        let plain = Event::plain(kind, self.cpu, self.time);
         if bit & step::OF_PLUG != 0 {
             // That of a record that is nothing else.
             let nr_sectors = if self.steps == step::UNPLUG { self.nr_sectors } else { u32::from(bit == step::UNPLUG) };
@@ -190,7 +193,7 @@ impl Record {
             flags: self.flags,
             op: self.op,
             hctx: if of_bio { NO_HCTX } else { self.hctx },
-            tag: if of_bio || self.late_tag && bit < step::ISSUE { NO_TAG } else { self.tag },
+            tag: if of_bio || self.steps & step::LATE_TAG != 0 && bit < step::ISSUE { NO_TAG } else { self.tag },
             status,
             ..plain
         }
@@ -201,11 +204,18 @@ impl Record {
 #[derive(Debug)]
 pub(super) struct Log {
     cpu: u16,
+    /// The bio of the next request that is told of has been told of: it had to look for a tag.
+    queue_told: bool,
     /// Records in use.
     len: usize,
     /// Events there is room for.
     room: usize,
     dropped: u64,
+    /// How many of the plug's requests have been told of, and in which record that began.
+    plugged: usize,
+    plugged_at: usize,
+    /// Records of what left the plug, until any of it goes on.
+    unplugged: Range<usize>,
     /// Records of the newest batch that was issued as a run, as far as it has not completed.
     issued: Range<usize>,
     /// As many as there may be events: then every record fits. The length is that of the allocation.
@@ -213,67 +223,168 @@ pub(super) struct Log {
 }
 
 impl Log {
-    pub(super) fn new(cpu: CpuId, capacity: usize) -> Box<Log> {
+    /// `plugged` requests are in the plug already.
+    pub(super) fn new(cpu: CpuId, capacity: usize, plugged: usize) -> Box<Log> {
         // No record is all zero bytes, so this writes the memory and no page of it is new to the data path.
         let records = vec![Record::of_plug(step::PLUG, 0, Instant::ZERO); capacity].into_boxed_slice();
-        Box::new(Log { cpu: cpu.index() as u16, len: 0, room: capacity, dropped: 0, issued: 0..0, records })
+        Box::new(Log {
+            cpu: cpu.index() as u16,
+            queue_told: false,
+            len: 0,
+            room: capacity,
+            dropped: 0,
+            plugged,
+            plugged_at: 0,
+            unplugged: 0..0,
+            issued: 0..0,
+            records,
+        })
     }
 
-    /// Adds the one step of `next`.
+    /// What comes is of this CPU.
+    pub(super) fn set_cpu(&mut self, cpu: CpuId) {
+        self.cpu = cpu.index() as u16;
+        if let Some(newest) = self.records[..self.len].last_mut() {
+            newest.steps |= step::SEALED;
+        }
+    }
+
+    /// Adds the one step of a record.
     #[inline(always)] // Into each hook, where the step and so much of this is constant.
-    pub(super) fn add(&mut self, next: Record) {
+    pub(super) fn add(&mut self, next: impl FnOnce() -> Record) {
         if self.room == 0 {
             self.dropped += 1;
             return;
         }
+        let next = next();
         self.room -= 1;
         if let Some(newest) = self.len.checked_sub(1).and_then(|i| self.records.get_mut(i))
             && newest.take_over(&next)
         {
             return;
         }
-        self.records[self.len] = next;
+        self.push(next);
+    }
+
+    #[inline(always)] // As `add`.
+    fn push(&mut self, record: Record) {
+        self.records[self.len] = Record { cpu: self.cpu, ..record };
         self.len += 1;
     }
 
-    /// Adds a step of all of `rqs` as one record, if the newest records tell of them in this order, but for that of the
-    /// plug that held them. False: they do not, or there is no room; nothing was added.
-    #[inline]
-    pub(super) fn add_issue_run<'a>(&mut self, rqs: impl ExactSizeIterator<Item = &'a Request>, now: Instant) -> bool {
-        let unplugged = self.records[..self.len].last().is_some_and(|r| r.steps == step::UNPLUG);
-        let end = self.len - usize::from(unplugged);
-        let n = rqs.len();
-        let Some(first) = end.checked_sub(n) else { return false };
-        self.issued = first..end;
-        self.add_run(step::ISSUE, rqs, now)
+    /// Tells of a request that was just made from a bio, and of that bio unless it has been told of; `more` are further
+    /// steps of the same time.
+    #[inline(always)] // As `add`.
+    pub(super) fn tell(&mut self, rq: &Request, more: u16) {
+        let is_usual = !self.queue_told && !rq.has_rqf(rqf::LATE | rqf::TOLD) && rq.start_ns.get() == rq.alloc_ns.get();
+        let n = 2 + usize::from(more != 0);
+        if !is_usual || self.room < n {
+            return self.tell_one_by_one(rq, more);
+        }
+        self.room -= n;
+        let (steps, time) = (step::QUEUE | step::GET_RQ | more, Instant::from_ns(rq.alloc_ns.get()));
+        self.push(Record::of_rq(steps, rq, rq.nr_sectors(), BlkStatus::Ok, time));
     }
 
-    /// The same of the first of those that were issued last.
-    #[inline]
+    #[cold]
+    fn tell_one_by_one(&mut self, rq: &Request, more: u16) {
+        let queue_told = core::mem::take(&mut self.queue_told) || rq.has_rqf(rqf::LATE);
+        let begin = match (rq.has_rqf(rqf::TOLD), queue_told) {
+            (true, _) => 0,
+            (false, true) => step::GET_RQ,
+            (false, false) => step::QUEUE | step::GET_RQ,
+        };
+        let mut steps = begin | more;
+        while steps != 0 {
+            let bit = 1 << steps.trailing_zeros();
+            steps &= steps - 1;
+            let time = if bit == step::QUEUE { rq.start_ns.get() } else { rq.alloc_ns.get() };
+            let whole = Record::of_rq(bit, rq, rq.nr_sectors(), BlkStatus::Ok, Instant::from_ns(time));
+            self.add(|| match bit {
+                step::QUEUE => Record { hctx: NO_HCTX, tag: NO_TAG, ..whole },
+                step::PLUG => Record::of_plug(bit, 0, whole.time),
+                _ => whole,
+            });
+        }
+        // Not one record: what leaves the plug with it is no run.
+        self.plugged_at = usize::MAX;
+    }
+
+    /// Says whether the bio of the next request has been told of.
+    pub(super) fn queue_is_told(&mut self, told: bool) {
+        self.queue_told = told;
+    }
+
+    /// Tells of the requests that went into the plug since the last event. Before any other event, and before they change.
+    #[inline(always)] // As `add`.
+    pub(super) fn catch_up(&mut self, plug: &Plug, slab: &RequestSlab) {
+        if self.plugged < plug.rqs.len() {
+            self.tell_plugged(plug, slab);
+        }
+    }
+
+    #[inline(never)]
+    fn tell_plugged(&mut self, plug: &Plug, slab: &RequestSlab) {
+        for rq in &plug.rqs[self.plugged..] {
+            // The first opens it. A request that no plug holds back passes through as well, without an event.
+            let more = if self.plugged == 0 && plug.is_open() { step::PLUG } else { 0 };
+            if self.plugged == 0 {
+                self.plugged_at = self.len;
+            }
+            self.plugged += 1;
+            self.tell(slab.get(rq.id()), more);
+        }
+    }
+
+    /// The plug is emptied at `now`.
+    pub(super) fn unplug(&mut self, plug: &Plug, now: Instant) {
+        let n = core::mem::take(&mut self.plugged);
+        self.unplugged = if self.len.checked_sub(self.plugged_at) == Some(n) { self.plugged_at..self.len } else { 0..0 };
+        if plug.is_open() {
+            self.add(|| Record::of_plug(step::UNPLUG, n as u32, now));
+        }
+    }
+
+    /// What left the plug last does not go to the driver as it is.
+    pub(super) fn forget_unplugged(&mut self) {
+        self.unplugged = 0..0;
+    }
+
+    /// `n` requests are issued. True: they are all that left the plug last, in that order, as that is what comes next for
+    /// them; so they are told of. False: nothing was added.
+    pub(super) fn add_issue_run(&mut self, n: usize, now: Instant) -> bool {
+        let unplugged = core::mem::replace(&mut self.unplugged, 0..0);
+        if n < 2 || n != unplugged.len() || self.room < n {
+            return false;
+        }
+        self.issued = unplugged;
+        self.add_run(step::ISSUE, n, now);
+        true
+    }
+
+    /// Several requests completed. True: they are the first of those that were issued last, so they are told of.
+    #[inline(always)] // As `add`.
     pub(super) fn add_complete_run<'a>(
         &mut self,
-        rqs: impl ExactSizeIterator<Item = &'a Request>,
+        mut rqs: impl ExactSizeIterator<Item = &'a Request>,
         now: Instant,
     ) -> bool {
-        let n = rqs.len();
-        let added = n <= self.issued.len() && self.add_run(step::COMPLETE, rqs, now);
-        self.issued.start += if added { n } else { 0 };
-        added
-    }
-
-    #[inline]
-    fn add_run<'a>(&mut self, bit: u16, rqs: impl ExactSizeIterator<Item = &'a Request>, now: Instant) -> bool {
         let (first, n) = (self.issued.start, rqs.len());
-        let records = &self.records[first..first + n];
-        if self.room < n || !records.iter().zip(rqs).all(|(record, rq)| record.tells_of(rq)) {
+        let records = &self.records[first..first + n.min(self.issued.len())];
+        if records.len() < n || self.room < n || !records.iter().all(|r| rqs.next().is_some_and(|rq| r.tells_of(rq))) {
             self.issued = 0..0;
             return false;
         }
+        self.add_run(step::COMPLETE, n, now);
+        self.issued.start += n;
+        true
+    }
+
+    /// A step of the `n` requests that were issued last.
+    fn add_run(&mut self, bit: u16, n: usize, now: Instant) {
         self.room -= n;
         let run = Record::of_plug(step::OF_RUN | bit, n as u32, now);
-        self.records[self.len] = Record { sector: first as u64, ..run };
-        self.len += 1;
-        true
+        self.push(Record { sector: self.issued.start as u64, ..run });
     }
 
     /// Takes back the newest `n` events, which are issues.
@@ -288,10 +399,10 @@ impl Log {
             if newest.steps & step::OF_RUN != 0 {
                 newest.nr_sectors -= 1;
             } else {
-                newest.steps &= !step::ISSUE;
-                newest.tag = if core::mem::take(&mut newest.late_tag) { NO_TAG } else { newest.tag };
+                newest.tag = if newest.steps & step::LATE_TAG == 0 { newest.tag } else { NO_TAG };
+                newest.steps &= !(step::ISSUE | step::LATE_TAG);
             }
-            if newest.steps == 0 || newest.steps & step::OF_RUN != 0 && newest.nr_sectors == 0 {
+            if newest.steps & step::ALL == 0 || newest.steps & step::OF_RUN != 0 && newest.nr_sectors == 0 {
                 self.len -= 1;
             }
         }
@@ -304,7 +415,7 @@ impl Log {
                 r.steps = r.steps & !step::INSERT | step::JOIN;
                 return true;
             }
-            if r.steps & !(step::INSERT | step::JOIN) != 0 {
+            if r.steps & step::ALL & !(step::INSERT | step::JOIN) != 0 {
                 // It came alone.
                 break;
             }
@@ -316,9 +427,10 @@ impl Log {
     pub(super) fn for_each(&self, mut f: impl FnMut(&Event)) {
         let records = &self.records[..self.len];
         let mut each = |r: &Record, mut steps: u16| {
+            steps &= step::ALL;
             while steps != 0 {
                 let i = steps.trailing_zeros();
-                f(&r.event(1 << i, KINDS[i as usize], self.cpu));
+                f(&r.event(1 << i, KINDS[i as usize]));
                 steps &= steps - 1;
             }
         };
@@ -329,7 +441,7 @@ impl Log {
             }
             let first = r.sector as usize;
             for of in &records[first..first + r.nr_sectors as usize] {
-                each(&Record { time: r.time, status: r.status, ..*of }, r.steps & !step::OF_RUN);
+                each(&Record { time: r.time, status: r.status, cpu: r.cpu, ..*of }, r.steps);
             }
         }
     }
@@ -341,7 +453,10 @@ impl Log {
 
     /// Empties it. How many events were dropped since it was empty last.
     pub(super) fn clear(&mut self) -> u64 {
-        (self.len, self.room, self.issued) = (0, self.records.len(), 0..0);
+        (self.len, self.room) = (0, self.records.len());
+        (self.unplugged, self.issued) = (0..0, 0..0);
+        // What is in the plug now and later has no record to begin at.
+        self.plugged_at = usize::MAX;
         core::mem::take(&mut self.dropped)
     }
 }
