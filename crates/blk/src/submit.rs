@@ -114,9 +114,10 @@ impl<L: Lock> Env<L> {
             piece.copy_front(parent, front, index);
             // Counted before it goes: it may have ended when `queue_one` returns.
             parent.remaining.set(parent.remaining.get() + 1);
-            self.trace_bio(local, EventKind::Split, piece, now);
+            self.trace_split(local, index, piece, now);
             if !self.queue_one(local, piece_index, piece, &piece.bio(), false, now) {
                 parent.remaining.set(parent.remaining.get() - 1);
+                self.trace_split_waits(local, index);
                 local.free_piece(piece_index, self.nr_bios());
                 return false;
             }

@@ -5,7 +5,7 @@
 //! with. The log belongs to the submitter and is allocated and touched when tracing is turned on, so nothing is shared and
 //! nothing is allocated per event (how few bytes an event takes is told there); when it is full further events are
 //! counted, not stored. Off, each place costs one branch on a plain field of the submitter; all that is behind the branch
-//! is out of line and marked as rare, so that the compiler lays out the data path as if it were not there. Needs from callers: to drain it ([`Submitter::drain_trace`]) before it is full.
+//! is out of line and said to be rare, so that the compiler lays out the data path as if it were not there. Needs from callers: to drain it ([`Submitter::drain_trace`]) before it is full.
 //!
 //! What one submitter completes or dispatches for another is in its own log, so a request's life may be in several; sorted
 //! by time they are the disk's trace. A bio that is refused before it reaches a queue has no events, as in the kernel.
@@ -23,6 +23,7 @@ use crate::request::{NO_TAG, Request, RequestId, Rq, rqf};
 use crate::status::{BlkStatus, QueueRqStatus};
 use crate::submitter::{Env, Local, Submitter};
 use crate::time::Instant;
+use core::hint::cold_path;
 use log::{Log, Record, step};
 
 mod log;
@@ -242,7 +243,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn tell_bio(&self, local: &mut Local, steps: u16, slot: &BioSlot, status: BlkStatus, now: Instant) {
         traced!(self, local, |log| log.add(|| Record::of_bio(steps, &slot.bio(), status, now)));
     }
@@ -260,6 +261,20 @@ impl<L: Lock> Env<L> {
         traced!(self, local, |log| log.queue_is_told(false));
     }
 
+    /// A piece was cut off the bio in slot `index`.
+    #[cold]
+    pub(crate) fn trace_split(&self, local: &mut Local, index: u32, piece: &BioSlot, now: Instant) {
+        traced!(self, local, |log| if log.split_waits.take() != Some(index) {
+            log.add(|| Record::of_bio(step::SPLIT, &piece.bio(), BlkStatus::Ok, now));
+        });
+    }
+
+    /// It found no tag: it will be cut off again.
+    #[cold]
+    pub(crate) fn trace_split_waits(&self, local: &mut Local, index: u32) {
+        traced!(self, local, |log| log.split_waits = Some(index));
+    }
+
     /// A bio became part of a request that was there; `is_new`: it was queued for that just now.
     #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_merged(&self, local: &mut Local, slot: &BioSlot, is_new: bool, now: Instant) {
@@ -268,7 +283,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn tell_merged(&self, local: &mut Local, slot: &BioSlot, is_new: bool, now: Instant) {
         if is_new {
             self.tell_bio(local, step::QUEUE, slot, BlkStatus::Ok, now);
@@ -290,7 +305,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn tell_plugged(&self, local: &mut Local) {
         traced!(self, local, |_log| ());
     }
@@ -303,7 +318,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn tell_unplugged(&self, local: &mut Local, now: Instant) {
         traced!(self, local, |log| log.unplug(&local.plug, now));
     }
@@ -316,7 +331,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn tell_rq(&self, local: &mut Local, steps: u16, rq: &Request, status: BlkStatus, now: Instant) {
         traced!(self, local, |log| log.add(|| Record::of_rq(steps, rq, rq.nr_sectors(), status, now)));
     }
@@ -333,20 +348,21 @@ impl<L: Lock> Env<L> {
     /// The same event of several requests. `is_new`: they were made just now, and not put into the plug.
     #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_ids(&self, local: &mut Local, kind: EventKind, ids: &[RequestId], is_new: bool, now: Instant) {
-        if !local.trace.is_on() {
-        } else if is_new {
-            self.tell_new(local, kind.step(), ids);
-        } else {
-            self.tell_ids(local, kind.step(), ids, now);
+        if local.trace.is_on() {
+            if is_new {
+                ids.iter().for_each(|id| self.tell_new(local, kind.step(), *id));
+            } else {
+                self.tell_ids(local, kind.step(), ids, now);
+            }
         }
     }
 
-    #[cold]
-    fn tell_new(&self, local: &mut Local, steps: u16, ids: &[RequestId]) {
-        traced!(self, local, |log| ids.iter().for_each(|id| log.tell(self.st.slab.get(*id), steps)));
+    #[inline(never)]
+    fn tell_new(&self, local: &mut Local, steps: u16, id: RequestId) {
+        traced!(self, local, |log| log.tell(self.st.slab.get(id), steps));
     }
 
-    #[cold]
+    #[inline(never)]
     fn tell_ids(&self, local: &mut Local, steps: u16, ids: &[RequestId], now: Instant) {
         traced!(self, local, |log| {
             if steps != step::ISSUE {
@@ -369,11 +385,11 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn tell_ended(&self, local: &mut Local, hctx: usize, items: &[Ended], now: Instant) {
         let rq = |tag: Tag| self.st.slab.get(self.rq_of_driver_tag(hctx, tag.index()));
         traced!(self, local, |log| {
-            let ok = items.len() > 1 && items.iter().all(|(_, status)| status.is_ok());
+            let ok = items.iter().all(|(_, status)| status.is_ok());
             if ok && log.add_complete_run(items.iter().map(|(tag, _)| rq(*tag)), now) {
                 return;
             }
@@ -381,6 +397,19 @@ impl<L: Lock> Env<L> {
                 log.add(|| Record::of_rq(step::COMPLETE, rq, rq.nr_sectors(), status, now));
             }
         });
+    }
+
+    /// The same of a single request.
+    #[inline(always)] // As `trace_bio`.
+    pub(crate) fn trace_ended_one(&self, local: &mut Local, rq: &Request, status: BlkStatus, now: Instant) {
+        if local.trace.is_on() {
+            self.tell_rq_ended(local, rq, status, now);
+        }
+    }
+
+    #[inline(never)]
+    fn tell_rq_ended(&self, local: &mut Local, rq: &Request, status: BlkStatus, now: Instant) {
+        traced!(self, local, |log| log.add(|| Record::of_rq(step::COMPLETE, rq, rq.nr_sectors(), status, now)));
     }
 
     /// A request that the driver answered with an error at once.
@@ -397,7 +426,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn tell_inserted(&self, local: &mut Local, rqs: &[Rq], now: Instant) {
         traced!(self, local, |log| {
             log.forget_unplugged();
@@ -415,7 +444,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn tell_absorbed(&self, local: &mut Local, rq: &Request, now: Instant) {
         traced!(self, local, |log| if !log.join(rq, now) {
             log.add(|| Record::of_rq(step::JOIN, rq, rq.nr_sectors(), BlkStatus::Ok, now));
@@ -450,6 +479,10 @@ impl<L: Lock> Env<L> {
 impl Tracer {
     #[inline(always)] // The branch of each place.
     fn is_on(&self) -> bool {
-        self.log.is_some()
+        if self.log.is_some() {
+            cold_path();
+            return true;
+        }
+        false
     }
 }

@@ -77,7 +77,8 @@ pub(super) struct Record {
     hctx: u16,
     tag: u16,
     steps: u16,
-    op: Op,
+    /// An [`Op`].
+    op: u8,
     /// Of the completion.
     status: BlkStatus,
     cpu: u16,
@@ -97,7 +98,7 @@ impl Record {
             hctx: NO_HCTX,
             tag: NO_TAG,
             steps,
-            op: Op::Read,
+            op: Op::Read as u8,
             status: BlkStatus::Ok,
             cpu: 0,
         }
@@ -105,7 +106,7 @@ impl Record {
 
     #[inline]
     pub(super) fn of_bio(steps: u16, bio: &Bio, status: BlkStatus, time: Instant) -> Record {
-        let (sector, nr_sectors, flags, op) = (bio.sector.0, bio.nr_sectors, bio.flags, bio.op);
+        let (sector, nr_sectors, flags, op) = (bio.sector.0, bio.nr_sectors, bio.flags, bio.op as u8);
         Record { sector, flags, op, status, ..Record::of_plug(steps, nr_sectors, time) }
     }
 
@@ -119,10 +120,16 @@ impl Record {
             hctx: rq.hctx.get(),
             tag: rq.driver_tag.get(),
             steps,
-            op: rq.op(),
+            op: rq.op.get(),
             status,
             cpu: 0,
         }
+    }
+
+    /// A request that was just made from a bio that was just queued.
+    #[inline(always)] // Into loops.
+    fn of_new(steps: u16, rq: &Request) -> Record {
+        Record::of_rq(steps, rq, rq.nr_sectors(), BlkStatus::Ok, Instant::from_ns(rq.alloc_ns.get()))
     }
 
     /// Whether both tell of the same extent and operation.
@@ -191,7 +198,7 @@ impl Record {
             sector: self.sector,
             nr_sectors: self.nr_sectors,
             flags: self.flags,
-            op: self.op,
+            op: Op::from_u8(self.op),
             hctx: if of_bio { NO_HCTX } else { self.hctx },
             tag: if of_bio || self.steps & step::LATE_TAG != 0 && bit < step::ISSUE { NO_TAG } else { self.tag },
             status,
@@ -200,12 +207,20 @@ impl Record {
     }
 }
 
+/// Whether a new request's bio was queued at the same time and neither has been told of.
+#[inline(always)] // Into loops.
+fn is_usual(rq: &Request) -> bool {
+    !rq.has_rqf(rqf::LATE | rqf::TOLD) && rq.start_ns.get() == rq.alloc_ns.get()
+}
+
 /// The events of one submitter, up to a number that is set when it is made.
 #[derive(Debug)]
 pub(super) struct Log {
     cpu: u16,
     /// The bio of the next request that is told of has been told of: it had to look for a tag.
     queue_told: bool,
+    /// The bio of which the next piece has been told of, but is not a request yet.
+    pub(super) split_waits: Option<u32>,
     /// Records in use.
     len: usize,
     /// Events there is room for.
@@ -230,6 +245,7 @@ impl Log {
         Box::new(Log {
             cpu: cpu.index() as u16,
             queue_told: false,
+            split_waits: None,
             len: 0,
             room: capacity,
             dropped: 0,
@@ -276,14 +292,12 @@ impl Log {
     /// steps of the same time.
     #[inline(always)] // As `add`.
     pub(super) fn tell(&mut self, rq: &Request, more: u16) {
-        let is_usual = !self.queue_told && !rq.has_rqf(rqf::LATE | rqf::TOLD) && rq.start_ns.get() == rq.alloc_ns.get();
         let n = 2 + usize::from(more != 0);
-        if !is_usual || self.room < n {
+        if self.queue_told || self.room < n || !is_usual(rq) {
             return self.tell_one_by_one(rq, more);
         }
         self.room -= n;
-        let (steps, time) = (step::QUEUE | step::GET_RQ | more, Instant::from_ns(rq.alloc_ns.get()));
-        self.push(Record::of_rq(steps, rq, rq.nr_sectors(), BlkStatus::Ok, time));
+        self.push(Record::of_new(step::QUEUE | step::GET_RQ | more, rq));
     }
 
     #[cold]
@@ -325,15 +339,26 @@ impl Log {
 
     #[inline(never)]
     fn tell_plugged(&mut self, plug: &Plug, slab: &RequestSlab) {
-        for rq in &plug.rqs[self.plugged..] {
-            // The first opens it. A request that no plug holds back passes through as well, without an event.
-            let more = if self.plugged == 0 && plug.is_open() { step::PLUG } else { 0 };
-            if self.plugged == 0 {
-                self.plugged_at = self.len;
-            }
-            self.plugged += 1;
-            self.tell(slab.get(rq.id()), more);
+        // The first opens it. A request that no plug holds back passes through as well, without an event.
+        let opens = self.plugged == 0 && plug.is_open();
+        if self.plugged == 0 {
+            self.plugged_at = self.len;
         }
+        let more = |i: usize| if opens && i == 0 { step::PLUG } else { 0 };
+        let untold = &plug.rqs[self.plugged..];
+        let rqs = untold.iter().map(|rq| slab.get(rq.id()));
+        self.plugged = plug.rqs.len();
+        if self.queue_told || self.room < 2 * untold.len() + 1 || !rqs.clone().all(is_usual) {
+            return rqs.enumerate().for_each(|(i, rq)| self.tell(rq, more(i)));
+        }
+        let cpu = self.cpu;
+        let records = &mut self.records[self.len..][..untold.len()];
+        for (record, rq) in records.iter_mut().zip(rqs) {
+            *record = Record { cpu, ..Record::of_new(step::QUEUE | step::GET_RQ, rq) };
+        }
+        records[0].steps |= more(0);
+        self.len += untold.len();
+        self.room -= 2 * untold.len() + usize::from(opens);
     }
 
     /// The plug is emptied at `now`.
@@ -411,7 +436,7 @@ impl Log {
     /// A request that is on its way in was joined to another instead, if it is found.
     pub(super) fn join(&mut self, rq: &Request, now: Instant) -> bool {
         for r in self.records[..self.len].iter_mut().rev().take_while(|r| r.is_inserted(now)) {
-            if r.steps & step::INSERT != 0 && r.sector == rq.sector.get() && r.op == rq.op() {
+            if r.steps & step::INSERT != 0 && r.sector == rq.sector.get() && r.op == rq.op.get() {
                 r.steps = r.steps & !step::INSERT | step::JOIN;
                 return true;
             }
