@@ -189,7 +189,8 @@ impl Record {
         let plain = Event::plain(kind, self.cpu, self.time);
         if bit & step::OF_PLUG != 0 {
             // That of a record that is nothing else.
-            let nr_sectors = if self.steps == step::UNPLUG { self.nr_sectors } else { u32::from(bit == step::UNPLUG) };
+            let alone = self.steps & step::ALL == step::UNPLUG;
+            let nr_sectors = if alone { self.nr_sectors } else { u32::from(bit == step::UNPLUG) };
             return Event { nr_sectors, ..plain };
         }
         let of_bio = bit & step::OF_BIO != 0;
