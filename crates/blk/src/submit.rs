@@ -132,15 +132,7 @@ impl<L: Lock> Env<L> {
 
     /// A bio that fits into one request. `bio` is what its slot holds, which the fast path has in registers.
     #[inline(always)] // Its common caller is `queue_bio`.
-    fn queue_one(
-        &self,
-        local: &mut Local,
-        index: u32,
-        slot: &BioSlot,
-        bio: &Bio,
-        is_new: bool,
-        now: Instant,
-    ) -> bool {
+    fn queue_one(&self, local: &mut Local, index: u32, slot: &BioSlot, bio: &Bio, is_new: bool, now: Instant) -> bool {
         let id = BioId::new(self.id, index);
         if self.st.sq.is_some() {
             if is_new {
@@ -252,15 +244,7 @@ impl<L: Lock> Env<L> {
 
     /// Plug first, then the elevator or, without one, the submitting CPU's ctx list.
     #[inline]
-    fn try_merge(
-        &self,
-        local: &mut Local,
-        id: BioId,
-        slot: &BioSlot,
-        way: &Way,
-        is_new: bool,
-        now: Instant,
-    ) -> bool {
+    fn try_merge(&self, local: &mut Local, id: BioId, slot: &BioSlot, way: &Way, is_new: bool, now: Instant) -> bool {
         if self.nomerges() == 2 || !merge::bio_is_mergeable(slot) {
             return false;
         }

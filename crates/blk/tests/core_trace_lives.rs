@@ -150,11 +150,8 @@ fn submit_some(rig: &mut Rig, seed: u64) -> usize {
             let sector = begin + i * u64::from(nr);
             let flags = if draw(2) == 0 { OpFlags::SYNC } else { OpFlags::NONE };
             let data = DataRef::new(0, sector << 9);
-            let bio = if run % 3 == 0 {
-                Bio::read(Sector(sector), nr, data)
-            } else {
-                Bio::write(Sector(sector), nr, data)
-            };
+            let bio =
+                if run % 3 == 0 { Bio::read(Sector(sector), nr, data) } else { Bio::write(Sector(sector), nr, data) };
             if rig.try_submit(0, bio.with_flags(flags)).is_err() {
                 rig.run(100_000);
                 rig.submit(0, bio.with_flags(flags));

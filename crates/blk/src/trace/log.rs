@@ -365,7 +365,8 @@ impl Log {
     /// The plug is emptied at `now`.
     pub(super) fn unplug(&mut self, plug: &Plug, now: Instant) {
         let n = core::mem::take(&mut self.plugged);
-        self.unplugged = if self.len.checked_sub(self.plugged_at) == Some(n) { self.plugged_at..self.len } else { 0..0 };
+        self.unplugged =
+            if self.len.checked_sub(self.plugged_at) == Some(n) { self.plugged_at..self.len } else { 0..0 };
         if plug.is_open() {
             self.add(|| Record::of_plug(step::UNPLUG, n as u32, now));
         }
