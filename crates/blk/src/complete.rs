@@ -82,9 +82,10 @@ impl<L: Lock> Env<L> {
 
     /// A batch of one: what a queue depth of one makes of each I/O.
     fn complete_one(&self, local: &mut Local, hctx: usize, ended: Ended, now: Instant) {
-        self.trace_ended(local, hctx, &[ended], now);
+        let (id, rq) = self.ended_rq(hctx, ended);
+        self.trace_ended_one(local, rq, ended.1, now);
         self.update_io_ticks(local, now, 0);
-        if let Some(id) = self.take_back(local, hctx, ended, now) {
+        if self.take_back(local, hctx, id, rq, ended, now) {
             let (tags, tag) = (self.st.alloc_tags(hctx), self.st.tag_of_rq(id, hctx));
             if !(self.direct && local.plug.keep_tag(hctx, tag, tags)) {
                 self.put_alloc_tag(local, hctx, tag);
@@ -105,7 +106,10 @@ impl<L: Lock> Env<L> {
         let tags = self.st.sq.is_none().then(|| self.st.alloc_tags(hctx));
         self.update_io_ticks(local, now, 0);
         for &ended in items {
-            let Some(id) = self.take_back(local, hctx, ended, now) else { continue };
+            let (id, rq) = self.ended_rq(hctx, ended);
+            if !self.take_back(local, hctx, id, rq, ended, now) {
+                continue;
+            }
             let Some(tags) = tags else { continue };
             let tag = self.st.tag_of_rq(id, hctx);
             if self.st.elevator.is_some() || self.st.alloc_share().is_some() {
@@ -122,19 +126,32 @@ impl<L: Lock> Env<L> {
         self.after_finish(local, hctx, now);
     }
 
-    /// Ends the request behind a driver tag. The request when its internal tag is the caller's to free.
+    /// The request behind a driver tag.
     #[inline(always)] // Into the loop over a batch.
-    fn take_back(&self, local: &mut Local, hctx: usize, (tag, status): Ended, now: Instant) -> Option<RequestId> {
+    fn ended_rq(&self, hctx: usize, (tag, _): Ended) -> (RequestId, &Request) {
         let id = self.rq_of_driver_tag(hctx, tag.index());
-        let rq = self.st.slab.get(id);
+        (id, self.st.slab.get(id))
+    }
+
+    /// Ends a request. True: its internal tag is the caller's to free.
+    #[inline(always)] // As `ended_rq`.
+    fn take_back(
+        &self,
+        local: &mut Local,
+        hctx: usize,
+        id: RequestId,
+        rq: &Request,
+        (tag, status): Ended,
+        now: Instant,
+    ) -> bool {
         if rq.state.get() != RqState::InFlight as u8 {
             self.not_in_flight(hctx, tag, "completed");
         }
         rq.state.set(RqState::Idle as u8);
         if rq.cpu.get() != self.cpu.index() as u16 && self.steer(rq, hctx, id, status) {
-            return None;
+            return false;
         }
-        self.finish_rq(local, hctx, id, rq, status, now).then_some(id)
+        self.finish_rq(local, hctx, id, rq, status, now)
     }
 
     /// Names what a driver did that the types do not forbid to `unsafe` code.
@@ -231,7 +248,7 @@ impl<L: Lock> Env<L> {
             return self.sq_free_batch(local, now);
         }
         self.after_free(local, hctx, now);
-        if !self.direct {
+        if self.may_hold {
             self.after_hold(local, hctx, now);
         }
     }

@@ -28,16 +28,17 @@ const MAX_PASSES: u32 = 64;
 
 impl<L: Lock> Env<L> {
     /// Hands requests that hold driver tags to the driver. Returns how many of `ids` are dealt with (accepted or ended)
-    /// and, when not all, why it stopped.
+    /// and, when not all, why it stopped. `is_new`: they were made just now and not put into the plug.
     #[inline(always)] // Nearly always one call of the driver and nothing else.
     pub(crate) fn queue_rqs(
         &self,
         local: &mut Local,
         hctx: usize,
         ids: &[RequestId],
+        is_new: bool,
         now: Instant,
     ) -> (usize, QueueRqStatus) {
-        let (accepted, status) = self.call_driver(local, hctx, ids, now);
+        let (accepted, status) = self.call_driver(local, hctx, ids, is_new, now);
         match status {
             QueueRqStatus::Queued => (accepted, status),
             refused => self.queue_refused(local, hctx, ids, accepted, refused, now),
@@ -46,12 +47,19 @@ impl<L: Lock> Env<L> {
 
     /// One batch for the driver. Returns how many it accepted, which is all of them if it says `Queued`.
     #[inline(always)] // As its caller.
-    fn call_driver(&self, local: &mut Local, hctx: usize, ids: &[RequestId], now: Instant) -> (usize, QueueRqStatus) {
+    fn call_driver(
+        &self,
+        local: &mut Local,
+        hctx: usize,
+        ids: &[RequestId],
+        is_new: bool,
+        now: Instant,
+    ) -> (usize, QueueRqStatus) {
         local.issued = true;
         if !self.q.timer.is_armed() {
             self.q.arm_timeout(now);
         }
-        self.trace_ids(local, EventKind::Issue, ids, now);
+        self.trace_ids(local, EventKind::Issue, ids, is_new, now);
         let (slab, bios) = (&self.st.slab, &self.q.bios);
         let ended = &mut local.scratch.ended_inline;
         let place = Place { disk: self.q.serial, hctx: self.st.hctxs[hctx].id };
@@ -116,7 +124,7 @@ impl<L: Lock> Env<L> {
                     return (from, busy);
                 }
             }
-            let (accepted, next) = self.call_driver(local, hctx, &ids[from..], now);
+            let (accepted, next) = self.call_driver(local, hctx, &ids[from..], false, now);
             from += accepted;
             status = next;
         }
@@ -197,7 +205,7 @@ impl<L: Lock> Env<L> {
     }
 
     /// After completions: what the elevator held back for them, it may give out now, or at a time known only now.
-    #[inline]
+    #[cold]
     pub(crate) fn after_hold(&self, local: &mut Local, hctx: usize, now: Instant) {
         let Some(at) = self.st.elevator.as_ref().and_then(|e| e.next_run()) else { return };
         if at <= now {
@@ -292,7 +300,7 @@ impl<L: Lock> Env<L> {
         }
         let no_tag = ids.len() < rqs.len();
         let (sent, status) =
-            if ids.is_empty() { (0, QueueRqStatus::Queued) } else { self.queue_rqs(local, hctx, &ids, now) };
+            if ids.is_empty() { (0, QueueRqStatus::Queued) } else { self.queue_rqs(local, hctx, &ids, false, now) };
         if sent < ids.len() && self.st.tags_are_shared {
             self.leave_line(h);
         }

@@ -206,7 +206,7 @@ impl<L: Lock> Submitter<L> {
         env.forget_tag_wait(local);
         local.left_behind.extend_from_slice(env.polled());
         env.go_to(to);
-        local.trace.set_cpu(to);
+        env.trace_cpu(local, to);
         let polled = env.polled();
         local.left_behind.retain(|h| !polled.contains(h));
         local.left_behind.sort_unstable();

@@ -74,6 +74,10 @@ pub(crate) mod rqf {
     pub(crate) const RL_SYNC: u16 = 1 << 6;
     /// It has been allocated, and has not ended if its tag is one that several hctxs or disks use (nobody asks otherwise).
     pub(crate) const LIVE: u16 = 1 << 7;
+    /// Its bio was queued before: it is a piece of one, or had to wait.
+    pub(crate) const LATE: u16 = 1 << 8;
+    /// The trace has its beginning.
+    pub(crate) const TOLD: u16 = 1 << 9;
 }
 
 /// No driver tag.

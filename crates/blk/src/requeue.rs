@@ -31,7 +31,7 @@ impl<L: Lock> Env<L> {
             }
             rq.state.set(RqState::Idle as u8);
             self.hctx_counters(hctx).requeues.add(1);
-            local.trace.rq(EventKind::Requeue, rq, now);
+            self.trace_rq(local, EventKind::Requeue, rq, now);
             self.release_driver_tag(hctx, id);
             if let Some(elevator) = &self.st.elevator
                 && rq.has_rqf(rqf::ELV)

@@ -399,7 +399,9 @@ impl Sbitmap {
 
     /// Number of taken bits (or set flags). Exact only while nobody else works on the map.
     pub fn weight(&self) -> u32 {
-        self.words.iter().map(|w| w.flags().count_ones()).sum()
+        // Counting the bits of a word is a dozen instructions where the processor need not have one for it.
+        let taken = self.words.iter().map(Word::flags).filter(|flags| *flags != 0);
+        taken.map(u64::count_ones).sum()
     }
 
     /// Bits that were given back and are not yet collected: free, but not for the next look at `word`.

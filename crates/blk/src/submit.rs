@@ -73,17 +73,17 @@ impl<L: Lock> Env<L> {
     }
 
     /// Moves the bio in slot `index` into the block layer. False: no tag (or no slot for a piece of a split) is free;
-    /// nothing happened to what remains of it.
+    /// nothing happened to what remains of it. `is_new`: it has not been tried before.
     #[inline(always)] // One call less per bio; the work is in `queue_one`.
-    pub(crate) fn queue_bio(&self, local: &mut Local, index: u32, bio: &Bio, now: Instant) -> bool {
+    pub(crate) fn queue_bio(&self, local: &mut Local, index: u32, bio: &Bio, is_new: bool, now: Instant) -> bool {
         let split =
             bio.op != Op::Flush && bio_split_sectors(&self.q.limits, bio.op, bio.sector.0, bio.nr_sectors).is_some();
         if !split {
-            return self.queue_one(local, index, self.pool().slot(index as usize), bio, now);
+            return self.queue_one(local, index, self.pool().slot(index as usize), bio, is_new, now);
         }
         // The pieces go to the driver together.
         local.plug.start(0);
-        let queued = self.queue_split(local, index, now);
+        let queued = self.queue_split(local, index, is_new, now);
         self.close_plug(local, now);
         queued
     }
@@ -91,11 +91,14 @@ impl<L: Lock> Env<L> {
     /// Takes pieces off the front, each with a slot of its own, until the rest fits. The rest stays in the bio's slot,
     /// so an interrupted split goes on where it stopped.
     #[cold]
-    fn queue_split(&self, local: &mut Local, index: u32, now: Instant) -> bool {
+    fn queue_split(&self, local: &mut Local, index: u32, is_new: bool, now: Instant) -> bool {
         let parent = self.pool().slot(index as usize);
         let op = parent.op();
+        if is_new {
+            self.trace_bio(local, EventKind::Queue, parent, now);
+        }
         if parent.flags().contains(OpFlags::NOWAIT) {
-            local.trace.ended_bio(parent, BlkStatus::Again, now);
+            self.trace_ended_bio(local, parent, BlkStatus::Again, now);
             self.end_bio(local, BioId::new(self.id, index), BlkStatus::Again);
             return true;
         }
@@ -111,15 +114,16 @@ impl<L: Lock> Env<L> {
             piece.copy_front(parent, front, index);
             // Counted before it goes: it may have ended when `queue_one` returns.
             parent.remaining.set(parent.remaining.get() + 1);
-            local.trace.bio(EventKind::Split, &piece.bio(), now);
-            if !self.queue_one(local, piece_index, piece, &piece.bio(), now) {
+            self.trace_split(local, index, piece, now);
+            if !self.queue_one(local, piece_index, piece, &piece.bio(), false, now) {
                 parent.remaining.set(parent.remaining.get() - 1);
+                self.trace_split_waits(local, index);
                 local.free_piece(piece_index, self.nr_bios());
                 return false;
             }
             parent.drop_front(front);
         }
-        self.queue_one(local, index, parent, &parent.bio(), now)
+        self.queue_one(local, index, parent, &parent.bio(), false, now)
     }
 
     fn take_piece(&self, local: &mut Local) -> Option<u32> {
@@ -128,30 +132,38 @@ impl<L: Lock> Env<L> {
 
     /// A bio that fits into one request. `bio` is what its slot holds, which the fast path has in registers.
     #[inline(always)] // Its common caller is `queue_bio`.
-    fn queue_one(&self, local: &mut Local, index: u32, slot: &BioSlot, bio: &Bio, now: Instant) -> bool {
+    fn queue_one(&self, local: &mut Local, index: u32, slot: &BioSlot, bio: &Bio, is_new: bool, now: Instant) -> bool {
         let id = BioId::new(self.id, index);
         if self.st.sq.is_some() {
+            if is_new {
+                self.trace_bio(local, EventKind::Queue, slot, now);
+            }
             return self.sq_queue_bio(local, id, slot, now);
         }
         let (op, flags) = (bio.op, bio.flags);
         let way = &self.ways[hctx_type(op, flags) as usize];
-        if self.try_merge(local, id, slot, way, now) {
+        if self.try_merge(local, id, slot, way, is_new, now) {
             return true;
         }
         let hctx = way.hctx;
         let class = self.tag_class(op, flags);
-        let Some(tag) = self.get_tag(local, way, class, now) else { return false };
+        let new = is_new.then_some(slot);
+        let Some(tag) = self.get_tag(local, way, class, new, now) else { return false };
         local.woken = None;
         let rq_id = self.st.rq_of_tag(hctx, tag);
         let rq = self.st.slab.get(rq_id);
         self.init_rq(rq, slot, bio, id, hctx, now);
         rq.driver_tag.set(if self.st.elevator.is_some() { NO_TAG } else { tag as u16 });
-        local.trace.rq(EventKind::GetRq, rq, now);
+        if !is_new {
+            rq.set_rqf(rqf::LATE);
+        }
         if op == Op::Flush || flags.intersects(OpFlags::FUA.union(OpFlags::PREFLUSH)) {
+            self.trace_new_rq(local, rq);
             if self.insert_flush(local, hctx, Rq::from_id(rq_id), now) {
                 return true;
             }
         } else if flags.contains(OpFlags::RESERVED) {
+            self.trace_new_rq(local, rq);
             rq.set_rqf(rqf::RESERVED);
             self.insert_bypass(local, hctx, Rq::from_id(rq_id), now);
             return true;
@@ -170,7 +182,7 @@ impl<L: Lock> Env<L> {
         self.update_io_ticks(local, now, 1);
         self.note_nomerge(rq);
         rq.stamp_issue(now);
-        self.issue_directly(local, hctx, &[id], now);
+        self.issue_directly(local, hctx, &[id], true, now);
     }
 
     #[inline]
@@ -208,7 +220,6 @@ impl<L: Lock> Env<L> {
                 self.flush_plug(local, now);
             }
         }
-        local.trace_plug(now);
         self.note_nomerge(r);
         local.plug.nr_ios = local.plug.nr_ios.saturating_sub(1);
         local.plug.rqs.push(rq);
@@ -233,26 +244,31 @@ impl<L: Lock> Env<L> {
 
     /// Plug first, then the elevator or, without one, the submitting CPU's ctx list.
     #[inline]
-    fn try_merge(&self, local: &mut Local, id: BioId, slot: &BioSlot, way: &Way, now: Instant) -> bool {
+    fn try_merge(&self, local: &mut Local, id: BioId, slot: &BioSlot, way: &Way, is_new: bool, now: Instant) -> bool {
         if self.nomerges() == 2 || !merge::bio_is_mergeable(slot) {
             return false;
         }
         if !self.plug_merge(local, id, slot, now) {
             match &self.st.elevator {
-                Some(_) => return self.elevator_merge(local, id, slot, now),
+                Some(_) => return self.elevator_merge(local, id, slot, is_new, now),
                 None if !self.ctx_merge(id, slot, way, now) => return false,
                 None => {}
             }
         }
         self.account_merge(slot.op());
-        local.trace.merged(slot, now);
+        self.trace_merged(local, slot, is_new, now);
         true
     }
 
     #[inline]
     fn plug_merge(&self, local: &mut Local, id: BioId, slot: &BioSlot, now: Instant) -> bool {
         let Some(last) = local.plug.rqs.last() else { return false };
-        self.merge_into(self.st.slab.get(last.id()), id, slot, now)
+        let rq = self.st.slab.get(last.id());
+        if merge::bio_merge_kind(rq, slot).is_none() {
+            return false;
+        }
+        self.trace_plugged(local);
+        self.merge_into(rq, id, slot, now)
     }
 
     #[inline]
@@ -264,11 +280,11 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    fn elevator_merge(&self, local: &mut Local, id: BioId, slot: &BioSlot, now: Instant) -> bool {
+    fn elevator_merge(&self, local: &mut Local, id: BioId, slot: &BioSlot, is_new: bool, now: Instant) -> bool {
         let elevator = self.st.elevator.as_ref().expect("caller saw an elevator");
         let BioMerge::Merged { freed } = elevator.bio_merge(&self.elv_cx(now), BioRef(id)) else { return false };
         self.account_merge(slot.op());
-        local.trace.merged(slot, now);
+        self.trace_merged(local, slot, is_new, now);
         if let Some(rq) = freed {
             self.account_merge(self.st.slab.get(rq.id()).op());
             self.trace_absorbed(local, &rq, now);
@@ -303,25 +319,39 @@ impl<L: Lock> Env<L> {
     /// An internal tag of the hctx: from the plug's cache, else from the bitmap (several at once inside a plug). When
     /// none is free the plug is flushed, this submitter is registered as a waiter and a last try is made.
     #[inline(always)] // What a submitter at a depth of one kept for itself.
-    fn get_tag(&self, local: &mut Local, way: &Way, class: TagClass, now: Instant) -> Option<u32> {
+    fn get_tag(
+        &self,
+        local: &mut Local,
+        way: &Way,
+        class: TagClass,
+        new: Option<&BioSlot>,
+        now: Instant,
+    ) -> Option<u32> {
         if class == TagClass::Normal
             && local.plug.cache.hctx == way.hctx
             && let Some(bit) = local.plug.cache.bits.pop()
         {
             return Some(self.st.alloc_tags_of(way.map).tag_of(bit));
         }
-        self.get_tag_of_map(local, way, class, now)
+        self.get_tag_of_map(local, way, class, new, now)
     }
 
     #[inline(never)]
-    fn get_tag_of_map(&self, local: &mut Local, way: &Way, class: TagClass, now: Instant) -> Option<u32> {
+    fn get_tag_of_map(
+        &self,
+        local: &mut Local,
+        way: &Way,
+        class: TagClass,
+        new: Option<&BioSlot>,
+        now: Instant,
+    ) -> Option<u32> {
         let hctx = way.hctx;
         let tags = self.st.alloc_tags_of(way.map);
         if class == TagClass::Normal {
             if self.st.alloc_share().is_some() {
                 // None is taken in advance: that would be out of the share before there is a request for it.
                 let tag = self.try_tag(local, hctx, class, way.hint, now);
-                return tag.or_else(|| self.get_tag_slow(local, way, class, now));
+                return tag.or_else(|| self.get_tag_slow(local, way, class, new, now));
             }
             let n = local.plug.nr_ios.min(BLK_MAX_REQUEST_COUNT as u32);
             // Of scheduler tags all or none, as in the kernel: it decides what a limited depth leaves free.
@@ -339,7 +369,7 @@ impl<L: Lock> Env<L> {
         } else if let Some(tag) = self.try_tag(local, hctx, class, way.hint, now) {
             return Some(tag);
         }
-        self.get_tag_slow(local, way, class, now)
+        self.get_tag_slow(local, way, class, new, now)
     }
 
     /// One internal tag, if one is free and this disk may have it.
@@ -353,8 +383,18 @@ impl<L: Lock> Env<L> {
     }
 
     #[cold]
-    fn get_tag_slow(&self, local: &mut Local, way: &Way, class: TagClass, now: Instant) -> Option<u32> {
+    fn get_tag_slow(
+        &self,
+        local: &mut Local,
+        way: &Way,
+        class: TagClass,
+        new: Option<&BioSlot>,
+        now: Instant,
+    ) -> Option<u32> {
         let hctx = way.hctx;
+        if let Some(bio) = new {
+            self.trace_bio_waits(local, bio, now);
+        }
         self.flush_plug(local, now);
         // Whoever waits keeps nothing that others may wait for.
         self.return_cached_tags(local);
@@ -370,8 +410,9 @@ impl<L: Lock> Env<L> {
         local.tag_wait = Some((hctx, class));
         let tag = self.try_tag(local, hctx, class, way.hint, now);
         local.blocked_on_tag = tag.is_none();
-        if tag.is_some() {
-            self.stop_waiting(local);
+        match tag {
+            Some(_) => self.stop_waiting(local),
+            None => self.trace_bio_found_no_tag(local),
         }
         tag
     }
@@ -457,7 +498,7 @@ impl<L: Lock> Env<L> {
     #[inline]
     pub(crate) fn flush_plug(&self, local: &mut Local, now: Instant) {
         if !local.plug.rqs.is_empty() {
-            local.trace_unplug(now);
+            self.trace_unplug(local, now);
             if self.st.sq.is_some() {
                 self.sq_flush_plug(local, now);
             } else if self.st.elevator.is_some() {
@@ -481,14 +522,14 @@ impl<L: Lock> Env<L> {
             let r = self.st.slab.get(rq.id());
             let h = usize::from(r.hctx.get());
             if h != hctx && !ids.is_empty() {
-                self.issue_directly(local, hctx, &ids, now);
+                self.issue_directly(local, hctx, &ids, false, now);
                 ids.clear();
             }
             hctx = h;
             r.stamp_issue(now);
             ids.push(rq.id());
         }
-        self.issue_directly(local, hctx, &ids, now);
+        self.issue_directly(local, hctx, &ids, false, now);
         ids.clear();
         local.scratch.ids = ids;
         local.plug.rqs = rqs;
@@ -497,14 +538,14 @@ impl<L: Lock> Env<L> {
     /// Requests with driver tags straight to the driver; what it does not take is parked on `hctx->dispatch`. With
     /// dispatch stopped, or with one busy hctx, they go to the ctx list instead so that they can be merged there.
     #[inline(always)] // Per batch, or per request at a depth of one.
-    fn issue_directly(&self, local: &mut Local, hctx: usize, ids: &[RequestId], now: Instant) {
+    fn issue_directly(&self, local: &mut Local, hctx: usize, ids: &[RequestId], is_new: bool, now: Instant) {
         let h = &self.st.hctxs[hctx];
         self.hctx_counters(hctx).queued.add(ids.len() as u64);
         let busy = h.dispatch_busy() > 0 && self.st.hctxs.len() == 1;
         if busy || self.q.is_quiesced() || h.has_flag(state::STOPPED) {
-            return self.insert_ctx(local, hctx, ids, now);
+            return self.insert_ctx(local, hctx, ids, is_new, now);
         }
-        let (accepted, status) = self.queue_rqs(local, hctx, ids, now);
+        let (accepted, status) = self.queue_rqs(local, hctx, ids, is_new, now);
         if accepted < ids.len() {
             self.park(local, hctx, &ids[accepted..], status, now);
         }
@@ -519,9 +560,9 @@ impl<L: Lock> Env<L> {
     }
 
     #[cold]
-    fn insert_ctx(&self, local: &mut Local, hctx: usize, ids: &[RequestId], now: Instant) {
+    fn insert_ctx(&self, local: &mut Local, hctx: usize, ids: &[RequestId], is_new: bool, now: Instant) {
         let ctx = self.st.ctx(self.cpu, self.st.map.hctx_type(hctx as u16));
-        self.trace_ids(local, EventKind::Insert, ids, now);
+        self.trace_ids(local, EventKind::Insert, ids, is_new, now);
         ctx.rqs.with(|list| list.extend(ids.iter().map(|id| Rq::from_id(*id))));
         self.st.hctxs[hctx].ctx_map.set_bit(ctx.index_in_hctx);
         self.run_hctx(local, hctx, now);

@@ -140,6 +140,8 @@ pub(crate) struct Env<L: Lock> {
     /// No elevator, no single-queue mode, no shared tags: a request that is not held back by a plug goes straight to the
     /// driver, and its tag may be kept for the next.
     pub(crate) direct: bool,
+    /// The elevator holds back at times: it is asked after completions.
+    pub(crate) may_hold: bool,
 }
 
 /// Where requests of one queue type go.
@@ -190,6 +192,7 @@ impl<L: Lock> Env<L> {
             Way { hctx: usize::from(hctx), map, ctx: self.st.ctx_index(self.cpu, ty), hint: ty as usize }
         });
         self.direct = self.st.elevator.is_none() && self.st.sq.is_none() && !self.st.tags_are_shared;
+        self.may_hold = self.st.elevator.as_ref().is_some_and(|e| e.may_hold());
     }
 
     pub(crate) fn nr_bios(&self) -> u32 {
@@ -348,6 +351,7 @@ impl<L: Lock> RequestQueue<L> {
                 nr_polled: 0,
                 ways: [Way::default(); 3],
                 direct: false,
+                may_hold: false,
             },
             generation,
             inside: false,
@@ -473,11 +477,11 @@ impl<L: Lock> Submitter<L> {
         if let Err(status) = self.env.check_bio(bio) {
             self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status);
             self.leave_if_idle();
-        } else {
-            self.local.trace.bio(EventKind::Queue, bio, now);
-            if !entered || !self.env.queue_bio(&mut self.local, index, bio, now) {
-                self.wait_in_line(bio.flags, index, now);
-            }
+        } else if !entered {
+            self.env.trace_bio(&mut self.local, EventKind::Queue, self.env.pool().slot(index as usize), now);
+            self.wait_in_line(bio.flags, index, now);
+        } else if !self.env.queue_bio(&mut self.local, index, bio, true, now) {
+            self.wait_in_line(bio.flags, index, now);
         }
         if entered && self.local.plug.is_due() {
             self.env.flush_plug(&mut self.local, now);
@@ -490,7 +494,8 @@ impl<L: Lock> Submitter<L> {
     fn wait_in_line(&mut self, flags: OpFlags, index: u32, now: Instant) {
         if flags.contains(OpFlags::NOWAIT) {
             let id = BioId::new(self.env.id, index);
-            self.local.trace.ended_bio(self.env.pool().slot(index as usize), BlkStatus::Again, now);
+            let slot = self.env.pool().slot(index as usize);
+            self.env.trace_ended_bio(&mut self.local, slot, BlkStatus::Again, now);
             self.env.end_bio(&mut self.local, id, BlkStatus::Again);
             self.env.settle_tag_wait(&mut self.local);
             self.serve_owed(now);
@@ -608,7 +613,7 @@ impl<L: Lock> Submitter<L> {
         self.local.plug.start(self.local.waiting.len() as u32);
         while let Some(index) = self.local.waiting.pop_front() {
             let bio = self.env.pool().slot(index as usize).bio();
-            if !self.env.queue_bio(&mut self.local, index, &bio, now) {
+            if !self.env.queue_bio(&mut self.local, index, &bio, false, now) {
                 self.local.waiting.push_front(index);
                 break;
             }

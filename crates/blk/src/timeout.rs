@@ -22,6 +22,7 @@ use crate::queue::RequestQueue;
 use crate::request::{NO_TAG, Request, RequestId, RqState};
 use crate::submitter::{Env, Local};
 use crate::time::{Duration, Instant};
+use crate::trace::EventKind;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// `BLK_MAX_TIMEOUT`: the timer is never further ahead.
@@ -155,6 +156,8 @@ impl<L: Lock> Env<L> {
             self.take_polled(local, hctx, now);
         }
         self.hctx_counters(hctx).timeouts.add(1);
+        // Before the answer, after which it may be anybody's.
+        self.trace_rq(local, EventKind::Timeout, rq, now);
         match self.q.driver.timeout(HctxId::new(hctx as u32), late, &mut local.completions, now) {
             TimeoutAnswer::Done => rq.ended_by_timeout_ns.set(issued_ns),
             TimeoutAnswer::ResetTimer => rq.deadline_ns.set((now + self.q.io_timeout()).as_ns()),

@@ -3,8 +3,9 @@
 //!
 //! Guarantees: events are in the order in which the submitter made them, and their times are those the core was called
 //! with. The log belongs to the submitter and is allocated and touched when tracing is turned on, so nothing is shared and
-//! nothing is allocated per event; when it is full further events are counted, not stored. Off, each place costs one branch
-//! on a plain field of the submitter. Needs from callers: to drain it ([`Submitter::drain_trace`]) before it is full.
+//! nothing is allocated per event (how few bytes an event takes is told there); when it is full further events are
+//! counted, not stored. Off, each place costs one branch on a plain field of the submitter; all that is behind the branch
+//! is out of line and said to be rare, so that the compiler lays out the data path as if it were not there. Needs from callers: to drain it ([`Submitter::drain_trace`]) before it is full.
 //!
 //! What one submitter completes or dispatches for another is in its own log, so a request's life may be in several; sorted
 //! by time they are the disk's trace. A bio that is refused before it reaches a queue has no events, as in the kernel.
@@ -13,16 +14,19 @@
 //!
 //! Source: include/trace/events/block.h and kernel/trace/blktrace.c of Linux 6.19 (which event at which step).
 
-use crate::bio::{Bio, BioSlot, Op, OpFlags};
+use crate::bio::{BioSlot, Op, OpFlags};
 use crate::driver::Ended;
 use crate::flush;
 use crate::id::{CpuId, HctxId, Sector, Tag};
 use crate::lock::Lock;
-use crate::plug::Plug;
-use crate::request::{NO_TAG, Request, RequestId, Rq};
+use crate::request::{NO_TAG, Request, RequestId, Rq, rqf};
 use crate::status::{BlkStatus, QueueRqStatus};
 use crate::submitter::{Env, Local, Submitter};
 use crate::time::Instant;
+use core::hint::cold_path;
+use log::{Log, Record, step};
+
+mod log;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,6 +50,8 @@ pub enum EventKind {
     Plug,
     /// U: the plug was emptied; [`Event::count`] says of how many requests.
     Unplug,
+    /// m: the driver was asked about a request that is late. blktrace has no letter for it, so this is a message there.
+    Timeout,
     /// R: a driver gave a request back.
     Requeue,
     /// X: a bio was cut; the event has the extent of the piece in front.
@@ -65,8 +71,26 @@ impl EventKind {
             EventKind::FrontMerge => 'F',
             EventKind::Plug => 'P',
             EventKind::Unplug => 'U',
+            EventKind::Timeout => 'm',
             EventKind::Requeue => 'R',
             EventKind::Split => 'X',
+        }
+    }
+
+    const fn step(self) -> u16 {
+        match self {
+            EventKind::Queue => step::QUEUE,
+            EventKind::GetRq => step::GET_RQ,
+            EventKind::Insert => step::INSERT,
+            EventKind::Issue => step::ISSUE,
+            EventKind::Complete => step::COMPLETE,
+            EventKind::BackMerge => step::BACK_MERGE,
+            EventKind::FrontMerge => step::FRONT_MERGE,
+            EventKind::Plug => step::PLUG,
+            EventKind::Unplug => step::UNPLUG,
+            EventKind::Timeout => step::TIMEOUT,
+            EventKind::Requeue => step::REQUEUE,
+            EventKind::Split => step::SPLIT,
         }
     }
 }
@@ -171,253 +195,294 @@ pub(crate) struct Tracer {
     log: Option<Box<Log>>,
 }
 
-/// Where events go. Its length is that of the allocation, so that a push never allocates.
-#[derive(Debug)]
-struct Log {
-    cpu: u16,
-    len: usize,
-    dropped: u64,
-    events: Box<[Event]>,
-}
-
-impl Log {
-    fn new(cpu: CpuId, capacity: usize) -> Box<Log> {
-        let cpu = cpu.index() as u16;
-        // No event is all zero bytes, so this writes the memory and no page of it is new to the data path.
-        let events = vec![Event::plain(EventKind::Split, cpu, Instant::ZERO); capacity].into_boxed_slice();
-        Box::new(Log { cpu, len: 0, dropped: 0, events })
-    }
-
-    #[inline]
-    fn push(&mut self, event: Event) {
-        match self.events.get_mut(self.len) {
-            Some(place) => {
-                *place = event;
-                self.len += 1;
-            }
-            None => self.dropped += 1,
-        }
-    }
-
-    /// Takes back the newest `n` events.
-    fn take_back(&mut self, n: usize) {
-        let lost = self.dropped.min(n as u64);
-        self.dropped -= lost;
-        self.len -= n - lost as usize;
-    }
-
-    #[inline(never)]
-    fn bio(&mut self, kind: EventKind, bio: &Bio, status: BlkStatus, now: Instant) {
-        let (sector, nr_sectors, flags, op) = (bio.sector.0, bio.nr_sectors, bio.flags, bio.op);
-        self.push(Event { sector, nr_sectors, flags, op, status, ..Event::plain(kind, self.cpu, now) });
-    }
-
-    /// The first request opens it. A request that no plug holds back passes through as well, without an event.
-    #[inline(never)]
-    fn plugged(&mut self, plug: &Plug, now: Instant) {
-        if plug.is_open() && plug.rqs.is_empty() {
-            self.push(Event::plain(EventKind::Plug, self.cpu, now));
-        }
-    }
-
-    #[inline(never)]
-    fn unplugged(&mut self, plug: &Plug, now: Instant) {
-        if plug.is_open() {
-            let nr_sectors = plug.rqs.len() as u32;
-            self.push(Event { nr_sectors, ..Event::plain(EventKind::Unplug, self.cpu, now) });
-        }
-    }
-
-    fn rq(&mut self, kind: EventKind, rq: &Request, status: BlkStatus, now: Instant) {
-        self.rq_of_length(kind, rq, rq.nr_sectors(), status, now);
-    }
-
-    #[inline]
-    fn rq_of_length(&mut self, kind: EventKind, rq: &Request, nr_sectors: u32, status: BlkStatus, now: Instant) {
-        self.push(Event {
-            time: now,
-            sector: rq.sector.get(),
-            nr_sectors,
-            flags: rq.flags(),
-            cpu: self.cpu,
-            hctx: rq.hctx.get(),
-            tag: rq.driver_tag.get(),
-            op: rq.op(),
-            kind,
-            status,
-        });
-    }
-}
-
-impl Tracer {
-    /// Events from now on are of this CPU.
-    pub(crate) fn set_cpu(&mut self, cpu: CpuId) {
-        if let Some(log) = &mut self.log {
-            log.cpu = cpu.index() as u16;
-        }
-    }
-
-    /// An event of a bio by itself.
-    #[inline(always)] // The branch; the rest is out of line.
-    pub(crate) fn bio(&mut self, kind: EventKind, bio: &Bio, now: Instant) {
-        if let Some(log) = &mut self.log {
-            log.bio(kind, bio, BlkStatus::Ok, now);
-        }
-    }
-
-    /// A bio became part of a request that was there.
-    #[inline(always)] // As `bio`.
-    pub(crate) fn merged(&mut self, slot: &BioSlot, now: Instant) {
-        if let Some(log) = &mut self.log {
-            log.bio(slot.merged_as(), &slot.bio(), BlkStatus::Ok, now);
-        }
-    }
-
-    /// A bio that was not to wait ends without a request.
-    #[cold]
-    pub(crate) fn ended_bio(&mut self, slot: &BioSlot, status: BlkStatus, now: Instant) {
-        if let Some(log) = &mut self.log {
-            log.bio(EventKind::Complete, &slot.bio(), status, now);
-        }
-    }
-
-    /// An event of a request.
-    #[inline(always)] // As `bio`.
-    pub(crate) fn rq(&mut self, kind: EventKind, rq: &Request, now: Instant) {
-        if let Some(log) = &mut self.log {
-            log.rq(kind, rq, BlkStatus::Ok, now);
-        }
-    }
-}
-
-impl Local {
-    /// A request goes into the plug.
-    #[inline(always)] // As `Tracer::bio`.
-    pub(crate) fn trace_plug(&mut self, now: Instant) {
-        if let Some(log) = &mut self.trace.log {
-            log.plugged(&self.plug, now);
-        }
-    }
-
-    /// The plug is about to be emptied.
-    #[inline(always)] // As `Tracer::bio`.
-    pub(crate) fn trace_unplug(&mut self, now: Instant) {
-        if let Some(log) = &mut self.trace.log {
-            log.unplugged(&self.plug, now);
-        }
-    }
-}
-
 /// The submitter's side: turning it on, and getting at what it recorded.
 impl<L: Lock> Submitter<L> {
     /// Traces from here on, up to `capacity` events (32 bytes each, allocated now) between two calls of
     /// [`Submitter::drain_trace`]. What an earlier trace holds is thrown away.
     pub fn start_trace(&mut self, capacity: usize) {
-        self.local.trace.log = Some(Log::new(self.env.cpu, capacity));
+        self.local.trace.log = Some(Log::new(self.env.cpu, capacity, self.local.plug.rqs.len()));
     }
 
     /// Gives out all events so far, oldest first, and makes room for others. Returns how many were dropped since the last
     /// call for lack of room: those that came last.
     pub fn drain_trace(&mut self, f: impl FnMut(&Event)) -> u64 {
+        self.env.trace_plugged(&mut self.local);
         let Some(log) = &mut self.local.trace.log else { return 0 };
-        log.events[..core::mem::take(&mut log.len)].iter().for_each(f);
-        core::mem::take(&mut log.dropped)
+        log.for_each(f);
+        log.clear()
     }
 
     /// Ends tracing. What was not drained is in the answer.
     pub fn stop_trace(&mut self) -> TraceLog {
-        let Some(log) = self.local.trace.log.take() else { return TraceLog::default() };
-        let Log { len, dropped, events, .. } = *log;
-        let mut events = events.into_vec();
-        events.truncate(len);
-        TraceLog { events, dropped }
+        self.env.trace_plugged(&mut self.local);
+        let Some(mut log) = self.local.trace.log.take() else { return TraceLog::default() };
+        let mut events = Vec::with_capacity(log.nr_events());
+        log.for_each(|e| events.push(*e));
+        TraceLog { events, dropped: log.clear() }
     }
 }
 
+/// Tells the log something, if there is one; what went into the plug comes first.
+macro_rules! traced {
+    ($env:expr, $local:expr, |$log:ident| $tell:expr) => {
+        if let Some($log) = &mut $local.trace.log {
+            $log.catch_up(&$local.plug, &$env.st.slab);
+            $tell
+        }
+    };
+}
+
+/// The places of the kernel's tracepoints. Off, each is a branch (`is_on`); what is behind it is out of line and marked as
+/// rare.
 impl<L: Lock> Env<L> {
-    /// The same event of several requests.
-    #[inline(always)] // As `Tracer::bio`.
-    pub(crate) fn trace_ids(&self, local: &mut Local, kind: EventKind, ids: &[RequestId], now: Instant) {
-        if let Some(log) = &mut local.trace.log {
-            self.push_ids(log, kind, ids, now);
+    /// An event of a bio by itself: of what its slot holds.
+    #[inline(always)] // The branch.
+    pub(crate) fn trace_bio(&self, local: &mut Local, kind: EventKind, slot: &BioSlot, now: Instant) {
+        if local.trace.is_on() {
+            self.tell_bio(local, kind.step(), slot, BlkStatus::Ok, now);
         }
     }
 
     #[inline(never)]
-    fn push_ids(&self, log: &mut Log, kind: EventKind, ids: &[RequestId], now: Instant) {
-        for id in ids {
-            log.rq(kind, self.st.slab.get(*id), BlkStatus::Ok, now);
+    fn tell_bio(&self, local: &mut Local, steps: u16, slot: &BioSlot, status: BlkStatus, now: Instant) {
+        traced!(self, local, |log| log.add(|| Record::of_bio(steps, &slot.bio(), status, now)));
+    }
+
+    /// A bio is queued, and has to look for a tag before it is a request, which then has its other events.
+    #[cold]
+    pub(crate) fn trace_bio_waits(&self, local: &mut Local, slot: &BioSlot, now: Instant) {
+        self.trace_bio(local, EventKind::Queue, slot, now);
+        traced!(self, local, |log| log.queue_is_told(true));
+    }
+
+    /// It found none: the next request is another's.
+    #[cold]
+    pub(crate) fn trace_bio_found_no_tag(&self, local: &mut Local) {
+        traced!(self, local, |log| log.queue_is_told(false));
+    }
+
+    /// A piece was cut off the bio in slot `index`.
+    #[cold]
+    pub(crate) fn trace_split(&self, local: &mut Local, index: u32, piece: &BioSlot, now: Instant) {
+        traced!(self, local, |log| if log.split_waits.take() != Some(index) {
+            log.add(|| Record::of_bio(step::SPLIT, &piece.bio(), BlkStatus::Ok, now));
+        });
+    }
+
+    /// It found no tag: it will be cut off again.
+    #[cold]
+    pub(crate) fn trace_split_waits(&self, local: &mut Local, index: u32) {
+        traced!(self, local, |log| log.split_waits = Some(index));
+    }
+
+    /// A bio became part of a request that was there; `is_new`: it was queued for that just now.
+    #[inline(always)] // As `trace_bio`.
+    pub(crate) fn trace_merged(&self, local: &mut Local, slot: &BioSlot, is_new: bool, now: Instant) {
+        if local.trace.is_on() {
+            self.tell_merged(local, slot, is_new, now);
         }
+    }
+
+    #[inline(never)]
+    fn tell_merged(&self, local: &mut Local, slot: &BioSlot, is_new: bool, now: Instant) {
+        if is_new {
+            self.tell_bio(local, step::QUEUE, slot, BlkStatus::Ok, now);
+        }
+        self.tell_bio(local, slot.merged_as().step(), slot, BlkStatus::Ok, now);
+    }
+
+    /// A bio that was not to wait ends without a request.
+    #[cold]
+    pub(crate) fn trace_ended_bio(&self, local: &mut Local, slot: &BioSlot, status: BlkStatus, now: Instant) {
+        self.tell_bio(local, step::COMPLETE, slot, status, now);
+    }
+
+    /// What is in the plug is told of, because it is about to change.
+    #[inline(always)] // As `trace_bio`.
+    pub(crate) fn trace_plugged(&self, local: &mut Local) {
+        if local.trace.is_on() {
+            self.tell_plugged(local);
+        }
+    }
+
+    #[inline(never)]
+    fn tell_plugged(&self, local: &mut Local) {
+        traced!(self, local, |_log| ());
+    }
+
+    /// The plug is about to be emptied.
+    #[inline(always)] // As `trace_bio`.
+    pub(crate) fn trace_unplug(&self, local: &mut Local, now: Instant) {
+        if local.trace.is_on() {
+            self.tell_unplugged(local, now);
+        }
+    }
+
+    #[inline(never)]
+    fn tell_unplugged(&self, local: &mut Local, now: Instant) {
+        traced!(self, local, |log| log.unplug(&local.plug, now));
+    }
+
+    /// An event of a request.
+    #[inline(always)] // As `trace_bio`.
+    pub(crate) fn trace_rq(&self, local: &mut Local, kind: EventKind, rq: &Request, now: Instant) {
+        if local.trace.is_on() {
+            self.tell_rq(local, kind.step(), rq, BlkStatus::Ok, now);
+        }
+    }
+
+    #[inline(never)]
+    fn tell_rq(&self, local: &mut Local, steps: u16, rq: &Request, status: BlkStatus, now: Instant) {
+        traced!(self, local, |log| log.add(|| Record::of_rq(steps, rq, rq.nr_sectors(), status, now)));
+    }
+
+    /// A request that does not go into the plug, or changes before it does, was made from a bio that was queued just now.
+    #[cold]
+    pub(crate) fn trace_new_rq(&self, local: &mut Local, rq: &Request) {
+        traced!(self, local, |log| {
+            log.tell(rq, 0);
+            rq.set_rqf(rqf::TOLD);
+        });
+    }
+
+    /// The same event of several requests. `is_new`: they were made just now, and not put into the plug.
+    #[inline(always)] // As `trace_bio`.
+    pub(crate) fn trace_ids(&self, local: &mut Local, kind: EventKind, ids: &[RequestId], is_new: bool, now: Instant) {
+        if local.trace.is_on() {
+            if is_new {
+                ids.iter().for_each(|id| self.tell_new(local, kind.step(), *id));
+            } else {
+                self.tell_ids(local, kind.step(), ids, now);
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn tell_new(&self, local: &mut Local, steps: u16, id: RequestId) {
+        traced!(self, local, |log| log.tell(self.st.slab.get(id), steps));
+    }
+
+    #[inline(never)]
+    fn tell_ids(&self, local: &mut Local, steps: u16, ids: &[RequestId], now: Instant) {
+        traced!(self, local, |log| {
+            if steps != step::ISSUE {
+                log.forget_unplugged();
+            } else if log.add_issue_run(ids.len(), now) {
+                return;
+            }
+            for rq in ids.iter().map(|id| self.st.slab.get(*id)) {
+                log.add(|| Record::of_rq(steps, rq, rq.nr_sectors(), BlkStatus::Ok, now));
+            }
+        });
     }
 
     /// What a driver ended. Asked before any of it is looked at further, so a request whose completion is passed on to
     /// another CPU is in the trace of the one that found it.
-    #[inline(always)] // As `Tracer::bio`.
+    #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_ended(&self, local: &mut Local, hctx: usize, items: &[Ended], now: Instant) {
-        if let Some(log) = &mut local.trace.log {
-            self.push_ended(log, hctx, items, now);
+        if local.trace.is_on() {
+            self.tell_ended(local, hctx, items, now);
         }
     }
 
     #[inline(never)]
-    fn push_ended(&self, log: &mut Log, hctx: usize, items: &[Ended], now: Instant) {
-        for (tag, status) in items {
-            let id = self.rq_of_driver_tag(hctx, tag.index());
-            log.rq(EventKind::Complete, self.st.slab.get(id), *status, now);
+    fn tell_ended(&self, local: &mut Local, hctx: usize, items: &[Ended], now: Instant) {
+        let rq = |tag: Tag| self.st.slab.get(self.rq_of_driver_tag(hctx, tag.index()));
+        traced!(self, local, |log| {
+            let ok = items.iter().all(|(_, status)| status.is_ok());
+            if ok && log.add_complete_run(items.iter().map(|(tag, _)| rq(*tag)), now) {
+                return;
+            }
+            for (rq, status) in items.iter().map(|(tag, status)| (rq(*tag), *status)) {
+                log.add(|| Record::of_rq(step::COMPLETE, rq, rq.nr_sectors(), status, now));
+            }
+        });
+    }
+
+    /// The same of a single request.
+    #[inline(always)] // As `trace_bio`.
+    pub(crate) fn trace_ended_one(&self, local: &mut Local, rq: &Request, status: BlkStatus, now: Instant) {
+        if local.trace.is_on() {
+            self.tell_rq_ended(local, rq, status, now);
         }
+    }
+
+    #[inline(never)]
+    fn tell_rq_ended(&self, local: &mut Local, rq: &Request, status: BlkStatus, now: Instant) {
+        traced!(self, local, |log| log.add(|| Record::of_rq(step::COMPLETE, rq, rq.nr_sectors(), status, now)));
     }
 
     /// A request that the driver answered with an error at once.
     #[cold]
     pub(crate) fn trace_unissued(&self, local: &mut Local, id: RequestId, status: BlkStatus, now: Instant) {
-        if let Some(log) = &mut local.trace.log {
-            log.rq(EventKind::Complete, self.st.slab.get(id), status, now);
-        }
+        self.tell_rq(local, step::COMPLETE, self.st.slab.get(id), status, now);
     }
 
     /// Requests on their way into an elevator. Asked before they are there: afterwards they are anybody's.
-    #[inline]
+    #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_insert(&self, local: &mut Local, rqs: &[Rq], now: Instant) {
-        if let Some(log) = &mut local.trace.log {
-            for rq in rqs {
-                log.rq(EventKind::Insert, self.st.slab.get(rq.id()), BlkStatus::Ok, now);
-            }
+        if local.trace.is_on() {
+            self.tell_inserted(local, rqs, now);
         }
     }
 
+    #[inline(never)]
+    fn tell_inserted(&self, local: &mut Local, rqs: &[Rq], now: Instant) {
+        traced!(self, local, |log| {
+            log.forget_unplugged();
+            for rq in rqs.iter().map(|rq| self.st.slab.get(rq.id())) {
+                log.add(|| Record::of_rq(step::INSERT, rq, rq.nr_sectors(), BlkStatus::Ok, now));
+            }
+        });
+    }
+
     /// A request was joined to the one before it. If that was on its way in, it has not been inserted after all.
-    #[inline]
+    #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_absorbed(&self, local: &mut Local, rq: &Rq, now: Instant) {
-        let Some(log) = &mut local.trace.log else { return };
-        let r = self.st.slab.get(rq.id());
-        let newest = log.events[..log.len]
-            .iter_mut()
-            .rev()
-            .take_while(|e| e.time == now && matches!(e.kind, EventKind::Insert | EventKind::BackMerge));
-        match newest.into_iter().find(|e| e.kind == EventKind::Insert && e.sector == r.sector.get() && e.op == r.op()) {
-            Some(event) => event.kind = EventKind::BackMerge,
-            None => log.rq(EventKind::BackMerge, r, BlkStatus::Ok, now),
+        if local.trace.is_on() {
+            self.tell_absorbed(local, self.st.slab.get(rq.id()), now);
         }
+    }
+
+    #[inline(never)]
+    fn tell_absorbed(&self, local: &mut Local, rq: &Request, now: Instant) {
+        traced!(self, local, |log| if !log.join(rq, now) {
+            log.add(|| Record::of_rq(step::JOIN, rq, rq.nr_sectors(), BlkStatus::Ok, now));
+        });
     }
 
     /// The driver did not take all of the requests that were said to be issued: the first of the rest was turned down,
     /// the others not offered.
     #[cold]
     pub(crate) fn trace_refused(&self, local: &mut Local, rest: &[RequestId], status: QueueRqStatus, now: Instant) {
-        if let (Some(log), [first, others @ ..]) = (&mut local.trace.log, rest) {
-            log.take_back(others.len());
-            if matches!(status, QueueRqStatus::Resource | QueueRqStatus::DevResource) {
-                log.rq(EventKind::Requeue, self.st.slab.get(*first), BlkStatus::Ok, now);
-            }
+        let [first, others @ ..] = rest else { return };
+        traced!(self, local, |log| log.take_back_issues(others.len()));
+        if matches!(status, QueueRqStatus::Resource | QueueRqStatus::DevResource) {
+            self.tell_rq(local, step::REQUEUE, self.st.slab.get(*first), BlkStatus::Ok, now);
         }
     }
 
     /// The last step of a flush sequence: the request ends. Its data, if it had any, has ended before.
     #[cold]
     pub(crate) fn trace_sequence_end(&self, local: &mut Local, rq: &Request, status: BlkStatus, now: Instant) {
-        if let Some(log) = &mut local.trace.log {
-            let nr_sectors = if rq.flush_seq.get() & flush::DATA != 0 { 0 } else { rq.nr_sectors() };
-            log.rq_of_length(EventKind::Complete, rq, nr_sectors, status, now);
+        let nr_sectors = if rq.flush_seq.get() & flush::DATA != 0 { 0 } else { rq.nr_sectors() };
+        traced!(self, local, |log| log.add(|| Record::of_rq(step::COMPLETE, rq, nr_sectors, status, now)));
+    }
+
+    /// Events from now on are of another CPU.
+    #[cold]
+    pub(crate) fn trace_cpu(&self, local: &mut Local, cpu: CpuId) {
+        traced!(self, local, |log| log.set_cpu(cpu));
+    }
+}
+
+impl Tracer {
+    #[inline(always)] // The branch of each place.
+    fn is_on(&self) -> bool {
+        if self.log.is_some() {
+            cold_path();
+            return true;
         }
+        false
     }
 }

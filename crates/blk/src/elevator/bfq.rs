@@ -186,6 +186,10 @@ impl<L: RawMutex + Send + Sync> Elevator for Bfq<L> {
         (at != NOT_HELD).then(|| Instant::from_ns(at))
     }
 
+    fn may_hold(&self) -> bool {
+        true
+    }
+
     fn completed(&self, cx: &ElvCx<'_>, rq: &Rq) {
         let rules = self.tunables.rules(cx);
         let mut st = self.state.lock();

@@ -134,6 +134,12 @@ pub trait Elevator: Send + Sync {
         None
     }
 
+    /// Whether [`Elevator::next_run`] ever has an answer. It never changes, so that the core need not ask after each
+    /// completion of an elevator that holds nothing back.
+    fn may_hold(&self) -> bool {
+        false
+    }
+
     /// A request that this elevator gave out has completed, or has ended with an error without being issued. Requests
     /// that the driver gave back instead come again through [`Elevator::insert`], at the head.
     fn completed(&self, cx: &ElvCx<'_>, rq: &Rq);

@@ -366,6 +366,7 @@ impl State {
     }
 
     /// The next of the sorted requests.
+    #[inline]
     fn choose(&mut self, rules: &Rules, pending: [bool; NR_CLASSES]) -> Option<u32> {
         if pending.iter().filter(|p| **p).count() >= 2 {
             let born_before = rules.now - rules.prio_aging_expire;

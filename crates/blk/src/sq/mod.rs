@@ -19,7 +19,6 @@ use crate::settings::QueueConfig;
 use crate::status::QueueRqStatus;
 use crate::submitter::{Env, Local};
 use crate::time::Instant;
-use crate::trace::EventKind;
 use crossbeam_utils::CachePadded;
 use lock_api::Mutex;
 pub(crate) use request_list::Batching;
@@ -100,15 +99,16 @@ impl<L: Lock> Env<L> {
     pub(crate) fn sq_queue_bio(&self, local: &mut Local, id: BioId, slot: &BioSlot, now: Instant) -> bool {
         let (op, flags) = (slot.op(), slot.flags());
         let mergeable = self.nomerges() < 2 && merge::bio_is_mergeable(slot);
+        self.trace_plugged(local);
         if mergeable && self.sq_plug_merge(local, id, slot, now) {
             self.account_merge(op);
-            local.trace.merged(slot, now);
+            self.trace_merged(local, slot, false, now);
             return true;
         }
         let sync = rw_is_sync(op, flags);
         let mut inner = self.sq().inner.lock();
         if mergeable && let BioMerge::Merged { freed } = inner.elevator.bio_merge(&self.elv_cx(now), BioRef(id)) {
-            local.trace.merged(slot, now);
+            self.trace_merged(local, slot, false, now);
             if let Some(rq) = &freed {
                 self.account_merge(op);
                 self.trace_absorbed(local, rq, now);
@@ -133,11 +133,15 @@ impl<L: Lock> Env<L> {
         let rq = self.st.slab.get(rq_id);
         self.init_rq(rq, slot, &slot.bio(), id, 0, now);
         rq.driver_tag.set(NO_TAG);
-        local.trace.rq(EventKind::GetRq, rq, now);
+        // Told of by the caller.
+        rq.set_rqf(rqf::LATE);
         if sync {
             rq.set_rqf(rqf::RL_SYNC);
         }
         let needs_flush = op == Op::Flush || flags.intersects(OpFlags::FUA.union(OpFlags::PREFLUSH));
+        if needs_flush {
+            self.trace_new_rq(local, rq);
+        }
         if needs_flush && self.insert_flush(local, 0, Rq::from_id(rq_id), now) {
             return true;
         }
@@ -225,7 +229,7 @@ impl<L: Lock> Env<L> {
             if ids.is_empty() {
                 break;
             }
-            let (sent, status) = self.queue_rqs(local, 0, &ids, now);
+            let (sent, status) = self.queue_rqs(local, 0, &ids, false, now);
             if sent < ids.len() {
                 self.sq_requeue(&ids[sent..], status, now);
                 break;

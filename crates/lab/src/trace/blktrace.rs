@@ -4,7 +4,8 @@
 //! Guarantees: per CPU a file of records with ascending times and sequence numbers without gaps; in front a note with the
 //! name of each process. Actions, categories and payloads are what the kernel's tracer writes at the same tracepoint: an
 //! unplug carries the number of requests, a split the sector it was cut at, both big endian; an error is its negative
-//! number in 16 bits. Not here: cgroups, driver data, message notes, the wall clock (blkparse then counts from 0).
+//! number in 16 bits. A timeout, which the kernel does not trace, is a message. Not here: cgroups, driver data, the wall clock
+//! (blkparse then counts from 0).
 //!
 //! Source: include/uapi/linux/blktrace_api.h, kernel/trace/blktrace.c of Linux 6.19.
 
@@ -42,6 +43,8 @@ mod category {
 
 /// `BLK_TN_PROCESS`: a note of a process's name.
 const NOTE_PROCESS: u32 = category::NOTIFY << 16;
+/// `BLK_TN_MESSAGE`: a note of any text.
+const NOTE_MESSAGE: u32 = category::NOTIFY << 16 | 2;
 
 /// One record, in the order of its fields.
 #[derive(Clone, Copy, Debug, Default)]
@@ -119,10 +122,17 @@ pub fn write_cpu(threads: &[ThreadEvents<'_>], cpu: u32, disk: u32, out: &mut dy
         match e.kind {
             EventKind::Unplug => record.write(&u64::from(e.count()).to_be_bytes(), out)?,
             EventKind::Split => record.write(&(e.sector().0 + u64::from(e.nr_sectors())).to_be_bytes(), out)?,
+            EventKind::Timeout => record.write(timeout_message(e).as_bytes(), out)?,
             _ => record.write(&[], out)?,
         }
     }
     Ok(())
+}
+
+/// What has no action of its own: a line of text that says which request it is about.
+fn timeout_message(e: &Event) -> String {
+    let place = e.hctx().zip(e.tag()).map(|(h, t)| format!(" hctx {} tag {}", h.index(), t.index()));
+    format!("timeout {} + {}{}", e.sector().0, e.nr_sectors(), place.unwrap_or_default())
 }
 
 /// A name as the kernel keeps it: cut, and 0 behind it.
@@ -147,6 +157,7 @@ fn action(e: &Event) -> u32 {
         EventKind::Unplug => return 10 | category::QUEUE << 16,
         EventKind::Insert => (12, category::QUEUE),
         EventKind::Split => (13, 0),
+        EventKind::Timeout => return NOTE_MESSAGE,
     };
     // A request's events are marked as a file system's (others would be commands past the block layer), a bio's are not.
     let fs = if e.hctx().is_some() { category::FS } else { 0 };

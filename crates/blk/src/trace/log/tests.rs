@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! However steps share records, the events that come out are those that went in.
+
+use super::*;
+use crate::bio::DataRef;
+use crate::id::Sector;
+
+/// Numbers below a bound, the same in every run.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// One step of few extents, tags and times, so that many could share a record and many must not.
+fn any(draw: &mut Draw, time: Instant) -> Record {
+    let bit = 1u16 << draw.below(13);
+    if bit & step::OF_PLUG != 0 {
+        let count = if bit == step::UNPLUG { 1 + draw.below(3) as u32 } else { 0 };
+        return Record::of_plug(bit, count, time);
+    }
+    let (sector, nr) = (8 * draw.below(2), 8 + 8 * draw.below(2) as u32);
+    let flags = if draw.below(4) == 0 { OpFlags::SYNC } else { OpFlags::NONE };
+    let bio = Bio::write(Sector(sector), nr, DataRef::new(0, 0)).with_flags(flags);
+    let of_bio = Record::of_bio(bit, &bio, BlkStatus::Ok, time);
+    if bit & step::OF_BIO != 0 {
+        return of_bio;
+    }
+    let tag = if draw.below(3) == 0 { NO_TAG } else { draw.below(2) as u16 };
+    let status = if bit == step::COMPLETE && draw.below(2) == 0 { BlkStatus::IoErr } else { BlkStatus::Ok };
+    Record { hctx: draw.below(2) as u16, tag, status, ..of_bio }
+}
+
+fn alone(r: &Record, cpu: u16) -> Event {
+    Record { cpu, ..*r }.event(r.steps, KINDS[r.steps.trailing_zeros() as usize])
+}
+
+fn events(log: &Log) -> Vec<Event> {
+    let mut events = Vec::new();
+    log.for_each(|e| events.push(*e));
+    events
+}
+
+#[test]
+fn shared_records_give_out_the_events_that_were_added() {
+    let mut shared = 0;
+    for seed in 0..200 {
+        let mut draw = Draw(seed);
+        let mut log = Log::new(CpuId::new(3), 1000, 0);
+        let (mut now, mut cpu, mut added) = (0, 3, Vec::new());
+        for _ in 0..1000 {
+            now += if draw.below(8) == 0 { 1 } else { 0 };
+            if draw.below(50) == 0 {
+                cpu = draw.below(4) as u16;
+                log.set_cpu(CpuId::new(u32::from(cpu)));
+            }
+            let r = any(&mut draw, Instant::from_ns(now));
+            added.push(alone(&r, cpu));
+            log.add(|| r);
+        }
+        for (i, (out, added)) in events(&log).iter().zip(&added).enumerate() {
+            assert_eq!(out, added, "seed {seed}, event {i}");
+        }
+        assert_eq!(events(&log).len(), added.len());
+        assert_eq!((log.nr_events(), log.dropped), (1000, 0));
+        shared += 1000 - log.len;
+    }
+    assert!(shared > 10_000, "{shared} of 200000 steps shared a record");
+}
+
+#[test]
+fn the_order_of_the_steps_is_that_of_a_request_s_life() {
+    let mut log = Log::new(CpuId::new(0), 100, 0);
+    let bio = Bio::write(Sector(8), 8, DataRef::new(0, 0));
+    for bit in [step::QUEUE, step::GET_RQ, step::PLUG, step::UNPLUG, step::INSERT, step::ISSUE, step::COMPLETE] {
+        let of_bio = Record::of_bio(bit, &bio, BlkStatus::Ok, Instant::ZERO);
+        let tag = if bit < step::ISSUE { NO_TAG } else { 5 };
+        log.add(|| match bit {
+            step::QUEUE => of_bio,
+            step::PLUG | step::UNPLUG => Record::of_plug(bit, u32::from(bit == step::UNPLUG), Instant::ZERO),
+            _ => Record { hctx: 0, tag, ..of_bio },
+        });
+    }
+    assert_eq!(log.len, 1, "one record");
+    let letters: String = events(&log).iter().map(|e| e.kind.letter()).collect();
+    assert_eq!(letters, "QGPUIDC");
+    assert!(events(&log).iter().all(|e| e.tag().is_some() == matches!(e.kind.letter(), 'D' | 'C')));
+    // A second time none of them is later than what the record has.
+    log.add(|| Record { hctx: 0, tag: 5, ..Record::of_bio(step::ISSUE, &bio, BlkStatus::Ok, Instant::ZERO) });
+    assert_eq!(log.len, 2);
+    log.take_back_issues(1);
+    assert_eq!((log.len, log.nr_events()), (1, 7));
+}
+
+#[test]
+fn a_full_log_counts_what_comes_and_is_empty_after_it_was_drained() {
+    let mut log = Log::new(CpuId::new(0), 2, 0);
+    let bio = Bio::write(Sector(8), 8, DataRef::new(0, 0));
+    let one = Record::of_bio(step::QUEUE, &bio, BlkStatus::Ok, Instant::ZERO);
+    (0..5).for_each(|_| log.add(|| one));
+    assert_eq!((events(&log).len(), log.clear()), (2, 3));
+    assert_eq!((events(&log).len(), log.clear()), (0, 0));
+}
