@@ -26,6 +26,7 @@ mod submit;
 mod split;
 mod merge;
 mod plug;
+pub mod qos;
 pub mod cpumap;
 pub mod sbitmap;
 pub mod sbitmap_queue;
@@ -48,4 +49,5 @@ pub mod debugfs;
 // The disk that wires it, CPUs that leave it, and its legacy twin.
 pub mod queue;
 pub mod hotplug;
+pub mod live;
 mod sq;

@@ -15,6 +15,7 @@ use crate::hotplug::OnlineMask;
 use crate::id::{CpuId, HctxId, MAX_CPUS, MAX_SUBMITTERS, Sector, SubmitterId};
 use crate::limits::Limits;
 use crate::lock::Lock;
+use crate::qos::Qos;
 use crate::relaxed::FieldU32;
 use crate::request::{RequestId, RequestSlab};
 use crate::settings::{BLKDEV_DEFAULT_RQ, MAX_SCHED_RQ, Mode, QueueConfig, SettingError};
@@ -190,7 +191,8 @@ pub struct RequestQueue<L: Lock> {
     pub(crate) bios: BioPools,
     pub(crate) live: Live,
     pub(crate) timer: Timer,
-    config: Mutex<L, QueueConfig>,
+    pub(crate) qos: Qos<L>,
+    pub(crate) config: Mutex<L, QueueConfig>,
     state: Mutex<L, Arc<QueueState<L>>>,
     generation: AtomicU64,
     /// How many have it frozen, how many CPUs are leaving, and [`SEALED`].
@@ -244,6 +246,7 @@ impl<L: Lock> RequestQueue<L> {
                 iostats: AtomicBool::new(config.iostats),
             },
             timer: Timer::new(),
+            qos: Qos::new(&config),
             config: Mutex::new(config),
             state: Mutex::new(Arc::new(state)),
             generation: AtomicU64::new(0),
@@ -456,10 +459,7 @@ impl<L: Lock> RequestQueue<L> {
         let state = build(&config)?;
         config.scheduler = Some(state.scheduler().to_string());
         self.restart_driver(&state)?;
-        self.live.iostats.store(config.iostats, Ordering::Relaxed);
-        self.live.nomerges.store(config.nomerges, Ordering::Relaxed);
-        self.live.io_timeout_ms.store(config.io_timeout_ms, Ordering::Relaxed);
-        self.live.rq_affinity.store(config.rq_affinity, Ordering::Relaxed);
+        self.apply_live(&config);
         *old = config;
         let previous = core::mem::replace(&mut *self.state.lock(), Arc::new(state));
         // Pairs with: RequestQueue::generation
@@ -525,13 +525,13 @@ impl<L: Lock> RequestQueue<L> {
         if self.is_sealed() {
             return None;
         }
-        let timeout = self.timer.due();
+        let timer = self.timer.due().into_iter().chain(self.qos.next_due()).min();
         // Pairs with: RequestQueue::owe_work. What is owed is announced there as long as it is not served.
         if !self.work_pending.load(Ordering::Acquire) {
-            return timeout;
+            return timer;
         }
         let owed = |h: &Hctx<L>| if h.has_flag(state::RUN_PENDING) { Some(Instant::ZERO) } else { h.run_at() };
-        self.state().hctxs.iter().filter_map(owed).chain(timeout).min()
+        self.state().hctxs.iter().filter_map(owed).chain(timer).min()
     }
 
     /// A submitter's shared half: a free one is taken, or `None` when all [`MAX_SUBMITTERS`] are in use.

@@ -11,6 +11,7 @@ use crate::driver::{Completions, Ended, POLL_BATCH};
 use crate::id::{CpuId, HctxId, SubmitterId};
 use crate::lock::Lock;
 use crate::plug::{BLK_MAX_REQUEST_COUNT, Plug};
+use crate::qos::{Granted, Held};
 use crate::queue::{Gate, QueueState, RequestQueue};
 use crate::request::{RequestId, Rq};
 use crate::sbitmap::TagAllocHint;
@@ -72,6 +73,8 @@ pub(crate) struct SubmitterShared<L: Lock> {
     cpu: AtomicU16,
     remote: CachePadded<Mutex<L, Vec<Remote>>>,
     has_remote: AtomicBool,
+    /// Turns of bios that were held back.
+    pub(crate) granted: Granted,
     pub(crate) counters: CachePadded<Counters>,
     pub(crate) hctxs: Box<[HctxCounters]>,
 }
@@ -84,6 +87,7 @@ impl<L: Lock> SubmitterShared<L> {
             cpu: AtomicU16::new(0),
             remote: CachePadded::new(Mutex::new(Vec::with_capacity(remote_capacity(nr_bios)))),
             has_remote: AtomicBool::new(false),
+            granted: Granted::default(),
             counters: CachePadded::new(Counters::default()),
             hctxs: (0..3 * usize::from(nr_cpus)).map(|_| HctxCounters::default()).collect(),
         }
@@ -213,6 +217,8 @@ pub(crate) struct Local {
     pub(crate) done: VecDeque<u32>,
     /// Accepted bios that have no request yet, oldest first.
     pub(crate) waiting: VecDeque<u32>,
+    /// Accepted bios that may not go yet.
+    pub(crate) held: Held,
     /// Where this submitter is registered as waiting for a tag.
     pub(crate) tag_wait: Option<(usize, TagClass)>,
     /// The oldest waiting bio waits for a tag, not for a bio slot.
@@ -316,6 +322,7 @@ impl<L: Lock> RequestQueue<L> {
                 free_pieces: (nr_bios..nr_bios + PIECE_SLOTS).rev().collect(),
                 done: VecDeque::with_capacity(cap),
                 waiting: VecDeque::with_capacity(cap),
+                held: Held::default(),
                 tag_wait: None,
                 blocked_on_tag: false,
                 woken: None,
@@ -405,6 +412,13 @@ impl<L: Lock> Submitter<L> {
         self.local.waiting.len()
     }
 
+    /// Bios held back by the disk's limits: they go on at [`RequestQueue::next_timer`], or when this submitter is
+    /// notified.
+    #[inline]
+    pub fn held(&self) -> usize {
+        self.local.held.len()
+    }
+
     /// Ended bios that [`Submitter::reap`] would return now.
     #[inline]
     pub fn ready(&self) -> usize {
@@ -471,7 +485,9 @@ impl<L: Lock> Submitter<L> {
             self.leave_if_idle();
         } else {
             self.local.trace.bio(EventKind::Queue, bio, now);
-            if !entered || !self.env.queue_bio(&mut self.local, index, bio, now) {
+            if self.is_limited() {
+                self.submit_limited(index, bio, now);
+            } else if !entered || !self.env.queue_bio(&mut self.local, index, bio, now) {
                 self.wait_in_line(bio.flags, index, now);
             }
         }
@@ -483,7 +499,7 @@ impl<L: Lock> Submitter<L> {
     }
 
     #[cold]
-    fn wait_in_line(&mut self, flags: OpFlags, index: u32, now: Instant) {
+    pub(crate) fn wait_in_line(&mut self, flags: OpFlags, index: u32, now: Instant) {
         if flags.contains(OpFlags::NOWAIT) {
             let id = BioId::new(self.env.id, index);
             self.local.trace.ended_bio(self.env.pool().slot(index as usize), BlkStatus::Again, now);
@@ -534,6 +550,9 @@ impl<L: Lock> Submitter<L> {
         }
         if !self.local.waiting.is_empty() {
             self.retry_waiting(now);
+        }
+        if self.local.held.len() > 0 || self.env.q.qos.is_due(now) {
+            self.serve_qos(now);
         }
         self.serve_owed(now);
         if was_idle || gate.is_frozen() {
@@ -608,7 +627,7 @@ impl<L: Lock> Submitter<L> {
     /// A submitter stays inside between calls for as long as it has bios there, so this costs its locked instruction
     /// once per busy period, not once per call.
     #[inline]
-    fn enter(&mut self, now: Instant) -> bool {
+    pub(crate) fn enter(&mut self, now: Instant) -> bool {
         if self.inside {
             let gate = self.env.q.gate();
             return gate.is_open() || self.enter_at(gate, now);
@@ -652,7 +671,7 @@ impl<L: Lock> Submitter<L> {
     /// known by their tags).
     #[inline]
     fn leave_if_idle(&mut self) {
-        let idle = self.env.in_flight() as usize == self.local.waiting.len();
+        let idle = self.env.in_flight() as usize == self.local.waiting.len() + self.local.held.len();
         if self.inside && !self.local.plug.is_open() && (idle || self.env.q.is_frozen()) {
             self.leave();
         }
