@@ -52,6 +52,9 @@ impl<L: Lock> Env<L> {
             self.q.arm_timeout(now);
         }
         self.trace_ids(local, EventKind::Issue, ids, now);
+        if self.wbt_is_on() {
+            self.wbt_issue(ids);
+        }
         let (slab, bios) = (&self.st.slab, &self.q.bios);
         let ended = &mut local.scratch.ended_inline;
         let mut batch = RqBatch { hctx: self.st.hctxs[hctx].id, ids, slab, bios, accepted: 0, ended };

@@ -6,13 +6,15 @@
 
 use crate::lock::Lock;
 use crate::qos::rates::LIMIT_NAMES;
+use crate::qos::wbt::{DEFAULT_TARGET_US, Params};
 use crate::queue::RequestQueue;
-use crate::settings::{QueueConfig, SettingError};
+use crate::settings::{Mode, QueueConfig, SettingError};
+use crate::time::Duration;
 use core::sync::atomic::Ordering;
 
 /// Live settings besides the limits ([`LIMIT_NAMES`]) and the elevator's tunables
 /// ([`RequestQueue::set_iosched`]).
-pub const LIVE_SETTINGS: [&str; 3] = ["nomerges", "rq_affinity", "io_timeout"];
+pub const LIVE_SETTINGS: [&str; 4] = ["nomerges", "rq_affinity", "io_timeout", "wbt_lat_usec"];
 
 impl<L: Lock> RequestQueue<L> {
     /// Changes live settings, `(name, value)` each. The first that is unknown, out of range, or not to be changed without a
@@ -43,6 +45,23 @@ impl<L: Lock> RequestQueue<L> {
         self.live.nomerges.store(config.nomerges, Ordering::Relaxed);
         self.live.io_timeout_ms.store(config.io_timeout_ms, Ordering::Relaxed);
         self.live.rq_affinity.store(config.rq_affinity, Ordering::Relaxed);
-        self.qos.apply(config);
+        self.qos.set_limits(config);
+        self.set_wbt(self.wbt_params(config));
+    }
+
+    /// What write-back throttling goes by. The kernel's default target is off with bfq, which gives reads their share by
+    /// other means; one that was asked for stays.
+    fn wbt_params(&self, config: &QueueConfig) -> Params {
+        let state = self.state();
+        let default = match state.scheduler() {
+            "bfq" => 0,
+            _ => DEFAULT_TARGET_US[usize::from(self.limits.rotational)],
+        };
+        let target_us = if config.mode == Mode::Sq { 0 } else { config.wbt_lat_usec.unwrap_or(default) };
+        Params {
+            target: Duration::from_us(target_us),
+            device_depth: state.nr_requests,
+            write_cache: self.limits.write_cache,
+        }
     }
 }

@@ -147,7 +147,7 @@ impl<L: Lock> QueueState<L> {
         (self.hctxs.len() as u16, self.queue_depth)
     }
 
-    fn scheduler(&self) -> &'static str {
+    pub(crate) fn scheduler(&self) -> &'static str {
         match (&self.sq, &self.elevator) {
             (Some(sq), _) => sq.elevator_name(),
             (None, Some(e)) => e.name(),
@@ -235,7 +235,8 @@ impl<L: Lock> RequestQueue<L> {
         config.scheduler = Some(state.scheduler().to_string());
         start(driver.as_ref(), state.driver_shape())?;
         let online = OnlineMask::new(&config.topology);
-        Ok(Arc::new(RequestQueue {
+        let settings = config.clone();
+        let queue = Arc::new(RequestQueue {
             capacity: driver.capacity(),
             limits,
             bios: BioPools::new(config.bios_per_submitter),
@@ -246,7 +247,7 @@ impl<L: Lock> RequestQueue<L> {
                 iostats: AtomicBool::new(config.iostats),
             },
             timer: Timer::new(),
-            qos: Qos::new(&config),
+            qos: Qos::new(),
             config: Mutex::new(config),
             state: Mutex::new(Arc::new(state)),
             generation: AtomicU64::new(0),
@@ -261,7 +262,9 @@ impl<L: Lock> RequestQueue<L> {
             io_ticks_ns: AtomicU64::new(0),
             io_stamp_ms: AtomicU64::new(0),
             driver,
-        }))
+        });
+        queue.apply_live(&settings);
+        Ok(queue)
     }
 
     /// The disk's limits as the block layer applies them.
@@ -459,11 +462,11 @@ impl<L: Lock> RequestQueue<L> {
         let state = build(&config)?;
         config.scheduler = Some(state.scheduler().to_string());
         self.restart_driver(&state)?;
-        self.apply_live(&config);
         *old = config;
         let previous = core::mem::replace(&mut *self.state.lock(), Arc::new(state));
         // Pairs with: RequestQueue::generation
         self.generation.fetch_add(1, Ordering::Release);
+        self.apply_live(&old);
         let waiters = &mut |w: crate::sbitmap_queue::WaiterId| self.notify.notify(crate::tags::submitter_of(w));
         previous.driver_tags.iter().chain(previous.sched_tags.iter()).for_each(|t| t.wake_all(waiters));
         Ok(())

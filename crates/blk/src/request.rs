@@ -72,6 +72,10 @@ pub(crate) mod rqf {
     pub(crate) const TAG_LENT: u16 = 1 << 5;
     /// Single-queue mode: counted in the list of synchronous requests.
     pub(crate) const RL_SYNC: u16 = 1 << 6;
+    /// Has a token of write-back throttling, for writes.
+    pub(crate) const WBT_WRITE: u16 = 1 << 7;
+    /// As `WBT_WRITE`, for discards.
+    pub(crate) const WBT_DISCARD: u16 = 1 << 8;
 }
 
 /// No driver tag.

@@ -28,6 +28,7 @@ impl<L: Lock> Env<L> {
             let rq = self.st.slab.get(id);
             assert!(rq.state.get() == RqState::InFlight as u8, "tag {tag} of hctx {hctx} given back twice");
             rq.state.set(RqState::Idle as u8);
+            self.wbt_requeue(id);
             self.hctx_counters(hctx).requeues.add(1);
             local.trace.rq(EventKind::Requeue, rq, now);
             self.release_driver_tag(hctx, id);

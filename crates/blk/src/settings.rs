@@ -73,6 +73,9 @@ pub struct QueueConfig {
     pub max_sectors_kb: Option<u32>,
     /// `read_ahead_kb`: what a buffered file is read ahead by at most; `None` = as the system does by itself.
     pub read_ahead_kb: Option<u32>,
+    /// `wbt_lat_usec`: read latency that write-back makes way for, microseconds; 0 = off, `None` (-1) = the kernel's
+    /// default for the disk.
+    pub wbt_lat_usec: Option<u64>,
     /// `iops_*`, `bps_*`: how much of the disk may be used.
     pub io_limits: IoLimits,
     /// Bios each submitter may have in the block layer, pieces of split ones included.
@@ -98,6 +101,7 @@ impl Default for QueueConfig {
             rq_affinity: 1,
             max_sectors_kb: None,
             read_ahead_kb: None,
+            wbt_lat_usec: Some(0),
             io_limits: IoLimits::default(),
             bios_per_submitter: 1024,
         }
@@ -147,6 +151,11 @@ pub const SETTINGS: &[SettingInfo] = &[
         range: "0..=1048576",
         help: "most a file is read ahead by when it is buffered (direct=0), KiB (default: the system's own way)",
     },
+    SettingInfo {
+        name: "wbt_lat_usec",
+        range: "-1 | 0..=1000000000",
+        help: "read latency that write-back makes way for, microseconds; 0 off, -1 the kernel's default",
+    },
     SettingInfo { name: "iops_total", range: IOPS, help: "I/Os per second, reads and writes together; 0 no limit" },
     SettingInfo { name: "iops_read", range: IOPS, help: "reads per second" },
     SettingInfo { name: "iops_write", range: IOPS, help: "writes and discards per second" },
@@ -193,6 +202,8 @@ impl QueueConfig {
                 let n = number(key, value, 1, BLK_MQ_MAX_DEPTH.into())? as u32;
                 self.nr_requests = Some(n.max(BLKDEV_MIN_RQ));
             }
+            "wbt_lat_usec" if value == "-1" => self.wbt_lat_usec = None,
+            "wbt_lat_usec" => self.wbt_lat_usec = Some(number(key, value, 0, 1_000_000_000)?),
             "scheduler" => self.scheduler = Some(value.to_string()),
             "io_timeout" => self.io_timeout_ms = number(key, value, 1, u64::from(u32::MAX))? as u32,
             "nomerges" => self.nomerges = number(key, value, 0, 2)? as u8,
@@ -262,6 +273,12 @@ impl QueueConfig {
         if self.reserved_tags >= self.queue_depth {
             let (r, d) = (self.reserved_tags, self.queue_depth);
             return err(format!("reserved_tags={r}: must be below queue_depth={d}"));
+        }
+        if self.mode == Mode::Sq && self.wbt_lat_usec.is_some_and(|us| us > 0) {
+            let us = self.wbt_lat_usec.unwrap_or(0);
+            return err(format!(
+                "wbt_lat_usec={us}: mode=sq has no write-back throttling; leave it out or use mode=mq"
+            ));
         }
         if let Some((name, burst)) = self.io_limits.burst_without_rate() {
             let rate = name.trim_end_matches("_burst");

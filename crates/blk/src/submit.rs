@@ -109,11 +109,15 @@ impl<L: Lock> Env<L> {
             };
             let piece = self.pool().slot(piece_index as usize);
             piece.copy_front(parent, front, index);
+            // The token is for the next request.
+            piece.wbt.set(parent.wbt.get());
+            parent.wbt.set(0);
             // Counted before it goes: it may have ended when `queue_one` returns.
             parent.remaining.set(parent.remaining.get() + 1);
             local.trace.bio(EventKind::Split, &piece.bio(), now);
             if !self.queue_one(local, piece_index, piece, &piece.bio(), now) {
                 parent.remaining.set(parent.remaining.get() - 1);
+                parent.wbt.set(piece.wbt.get());
                 local.free_piece(piece_index, self.nr_bios());
                 return false;
             }
@@ -136,7 +140,11 @@ impl<L: Lock> Env<L> {
         let (op, flags) = (bio.op, bio.flags);
         let way = &self.ways[hctx_type(op, flags) as usize];
         if self.try_merge(local, id, slot, way, now) {
+            self.wbt_cleanup(slot, now);
             return true;
+        }
+        if self.wbt_is_on() && !self.wbt_wait(local, slot, op, flags, now) {
+            return false;
         }
         let hctx = way.hctx;
         let class = self.tag_class(op, flags);
@@ -146,6 +154,7 @@ impl<L: Lock> Env<L> {
         let rq = self.st.slab.get(rq_id);
         self.init_rq(rq, slot, bio, id, hctx, now);
         rq.driver_tag.set(if self.st.elevator.is_some() { NO_TAG } else { tag as u16 });
+        self.wbt_track(slot, rq);
         local.trace.rq(EventKind::GetRq, rq, now);
         if op == Op::Flush || flags.intersects(OpFlags::FUA.union(OpFlags::PREFLUSH)) {
             if self.insert_flush(local, hctx, Rq::from_id(rq_id), now) {
@@ -272,7 +281,7 @@ impl<L: Lock> Env<L> {
         if let Some(rq) = freed {
             self.account_merge(self.st.slab.get(rq.id()).op());
             self.trace_absorbed(local, &rq, now);
-            self.free_absorbed(rq);
+            self.free_absorbed(rq, now);
         }
         true
     }
@@ -520,7 +529,7 @@ impl<L: Lock> Env<L> {
         for rq in freed.drain(..) {
             self.account_merge(self.st.slab.get(rq.id()).op());
             self.trace_absorbed(local, &rq, now);
-            self.free_absorbed(rq);
+            self.free_absorbed(rq, now);
         }
         local.scratch.freed = freed;
         local.plug.rqs = rqs;

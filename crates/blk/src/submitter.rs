@@ -11,7 +11,7 @@ use crate::driver::{Completions, Ended, POLL_BATCH};
 use crate::id::{CpuId, HctxId, SubmitterId};
 use crate::lock::Lock;
 use crate::plug::{BLK_MAX_REQUEST_COUNT, Plug};
-use crate::qos::{Granted, Held};
+use crate::qos::{Granted, Held, Samples};
 use crate::queue::{Gate, QueueState, RequestQueue};
 use crate::request::{RequestId, Rq};
 use crate::sbitmap::TagAllocHint;
@@ -73,9 +73,11 @@ pub(crate) struct SubmitterShared<L: Lock> {
     cpu: AtomicU16,
     remote: CachePadded<Mutex<L, Vec<Remote>>>,
     has_remote: AtomicBool,
-    /// Turns of bios that were held back.
+    /// For bios that were held back.
     pub(crate) granted: Granted,
     pub(crate) counters: CachePadded<Counters>,
+    /// For write-back throttling.
+    pub(crate) samples: CachePadded<Samples>,
     pub(crate) hctxs: Box<[HctxCounters]>,
 }
 
@@ -89,6 +91,7 @@ impl<L: Lock> SubmitterShared<L> {
             has_remote: AtomicBool::new(false),
             granted: Granted::default(),
             counters: CachePadded::new(Counters::default()),
+            samples: CachePadded::new(Samples::default()),
             hctxs: (0..3 * usize::from(nr_cpus)).map(|_| HctxCounters::default()).collect(),
         }
     }
@@ -503,11 +506,13 @@ impl<L: Lock> Submitter<L> {
         if flags.contains(OpFlags::NOWAIT) {
             let id = BioId::new(self.env.id, index);
             self.local.trace.ended_bio(self.env.pool().slot(index as usize), BlkStatus::Again, now);
+            self.local.held.refuse_throttled();
+            self.env.wbt_cleanup(self.env.pool().slot(index as usize), now);
             self.env.end_bio(&mut self.local, id, BlkStatus::Again);
             self.env.settle_tag_wait(&mut self.local);
             self.serve_owed(now);
             self.leave_if_idle();
-        } else {
+        } else if !self.local.held.hold_throttled(self.env.pool(), index) {
             self.local.waiting.push_back(index);
         }
     }
@@ -612,7 +617,9 @@ impl<L: Lock> Submitter<L> {
         self.local.plug.start(self.local.waiting.len() as u32);
         while let Some(index) = self.local.waiting.pop_front() {
             let bio = self.env.pool().slot(index as usize).bio();
-            if !self.env.queue_bio(&mut self.local, index, &bio, now) {
+            if !self.env.queue_bio(&mut self.local, index, &bio, now)
+                && !self.local.held.hold_throttled(self.env.pool(), index)
+            {
                 self.local.waiting.push_front(index);
                 break;
             }
@@ -710,7 +717,11 @@ impl<L: Lock> Submitter<L> {
         for _ in 0..self.local.waiting.len() {
             let index = self.local.waiting.pop_front().expect("counted");
             let slot = self.env.pool().slot(index as usize);
-            match self.env.check_features(slot.op(), slot.flags()) {
+            let refused = self.env.check_features(slot.op(), slot.flags());
+            if refused.is_err() || !self.env.wbt_is_on() {
+                self.env.wbt_cleanup(slot, Instant::ZERO);
+            }
+            match refused {
                 Ok(()) => self.local.waiting.push_back(index),
                 Err(status) => self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status),
             }

@@ -7,13 +7,18 @@
 //! submitter: a submitter here is a queue with a depth, not a task that sleeps in one I/O, as it is in the kernel. After a
 //! change from one to the other the lines that are there empty themselves.
 //!
+//! A write that wants a token of write-back throttling gets there later, after it found nothing to merge with, so it waits
+//! in a line of its own: one for writes, one for discards, each first in first out. It keeps the token while it waits for
+//! a tag.
+//!
 //! What is held is outside of the block layer as a freeze sees it. Settings may have changed when it goes on, so what the
 //! disk supports is asked again then.
 
 use super::limits::{Dir, Turn};
 use super::line::BioLine;
+use super::wbt::{Class, KINDS};
 use super::{LANES, active};
-use crate::bio::{Bio, BioId, Op, OpFlags};
+use crate::bio::{Bio, BioId, BioPool, Op, OpFlags};
 use crate::lock::Lock;
 use crate::submitter::Submitter;
 use crate::time::Instant;
@@ -24,13 +29,39 @@ pub(crate) struct Held {
     lanes: [BioLine; LANES],
     /// The first of the line has a place among the turns.
     in_line: [bool; LANES],
+    /// Waiting for a token; the first has asked.
+    tokens: [BioLine; KINDS],
+    /// Why the bio that did not become a request just now has to be held: it needs a token of this kind.
+    pub(super) throttled: Option<usize>,
 }
 
 impl Held {
     /// Bios held.
     #[inline]
     pub(crate) fn len(&self) -> usize {
+        self.limited() + self.tokens[0].len() + self.tokens[1].len()
+    }
+
+    #[inline]
+    fn limited(&self) -> usize {
         self.lanes[0].len() + self.lanes[1].len()
+    }
+
+    /// Whether bios wait for tokens of a kind.
+    pub(super) fn is_throttled(&self, kind: usize) -> bool {
+        !self.tokens[kind].is_empty()
+    }
+
+    /// Holds a bio that just did not become a request, if that was for want of a token.
+    pub(crate) fn hold_throttled(&mut self, pool: &BioPool, index: u32) -> bool {
+        let Some(kind) = self.throttled.take() else { return false };
+        self.tokens[kind].push_back(pool, index);
+        true
+    }
+
+    /// Forgets why the bio was refused: it ends instead of waiting.
+    pub(crate) fn refuse_throttled(&mut self) {
+        self.throttled = None;
     }
 }
 
@@ -38,7 +69,7 @@ impl<L: Lock> Submitter<L> {
     /// Whether a bio has to ask before it goes on.
     #[inline]
     pub(crate) fn is_limited(&self) -> bool {
-        self.env.q.qos.active() & active::LIMITS != 0 || self.local.held.len() > 0
+        self.env.q.qos.active() & active::LIMITS != 0 || self.local.held.limited() > 0
     }
 
     /// A bio on a disk with limits.
@@ -68,12 +99,14 @@ impl<L: Lock> Submitter<L> {
     pub(crate) fn serve_qos(&mut self, now: Instant) {
         if self.env.q.qos.is_due(now) {
             self.env.q.serve_turns(now);
+            self.env.wbt_tick(now);
         }
         if self.local.held.len() == 0 || self.env.q.is_frozen() {
             return;
         }
         self.local.plug.start(0);
         (0..LANES).for_each(|lane| self.run_lane(lane, now));
+        (0..KINDS).for_each(|kind| self.run_throttled(kind, now));
         self.env.close_plug(&mut self.local, now);
     }
 
@@ -94,6 +127,23 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
+    /// Lets bios of a line go, as many as get a token.
+    fn run_throttled(&mut self, kind: usize, now: Instant) {
+        let mut go = self.local.held.is_throttled(kind) && self.env.shared.granted.take(LANES + kind);
+        while go {
+            let pool = self.env.pool();
+            let index = self.local.held.tokens[kind].pop_front(pool).expect("the first has asked");
+            pool.slot(index as usize).wbt.set(kind as u8 + 1);
+            // The next one asks before this one goes, so that nobody comes in between.
+            go = self.local.held.tokens[kind].front().is_some_and(|next| {
+                let slot = pool.slot(next as usize);
+                let class = Class::of(slot.op(), slot.flags()).expect("only what is throttled waits here");
+                self.env.q.take_token(class, Some(self.env.id), now)
+            });
+            self.go_on(index, now);
+        }
+    }
+
     fn turn(&self, lane: usize, index: u32) -> Turn {
         let slot = self.env.pool().slot(index as usize);
         let op = slot.op();
@@ -106,11 +156,16 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
-    /// Past the limits: into the block layer, or to those that wait for a tag.
+    /// Past what held it: into the block layer, or to those that wait for a tag.
     fn go_on(&mut self, index: u32, now: Instant) {
-        let bio = self.env.pool().slot(index as usize).bio();
+        let slot = self.env.pool().slot(index as usize);
+        let bio = slot.bio();
+        if !self.env.wbt_is_on() {
+            self.env.wbt_cleanup(slot, now);
+        }
         if self.local.waiting.is_empty() && self.enter(now) {
             if let Err(status) = self.env.check_features(bio.op, bio.flags) {
+                self.env.wbt_cleanup(self.env.pool().slot(index as usize), now);
                 return self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status);
             }
             if self.env.queue_bio(&mut self.local, index, &bio, now) {

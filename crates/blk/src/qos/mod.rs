@@ -6,14 +6,17 @@
 //! queue freezes or is rebuilt meanwhile (held bios wait outside, so a freeze does not wait for them).
 //!
 //! Needs from callers: polls at [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer), as for all delayed
-//! work. Any submitter's poll gives turns to all. Policies, which know no bio: [`limits`]. Source: block/blk-rq-qos.c.
+//! work. Any submitter's poll gives turns to all. Policies, which know no bio: [`limits`], [`wbt`]. Source: block/blk-rq-qos.c.
 
 mod held;
 pub(crate) mod limits;
 pub(crate) mod line;
 pub mod rates;
+pub mod wbt;
+mod wbt_hooks;
 
 pub(crate) use held::Held;
+pub(crate) use wbt_hooks::Samples;
 
 use crate::id::MAX_SUBMITTERS;
 use crate::lock::Lock;
@@ -24,6 +27,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use limits::{Limiter, Turn};
 use lock_api::Mutex;
+use wbt_hooks::Wbt;
 
 /// Bits of [`Qos::active`].
 pub(crate) mod active {
@@ -33,6 +37,8 @@ pub(crate) mod active {
     pub(crate) const DIRECTIONS: u8 = 1 << 1;
     /// Turns are owed still, of limits that are gone.
     pub(crate) const LEAVING: u8 = 1 << 2;
+    /// Write-back is throttled.
+    pub(crate) const WBT: u8 = 1 << 3;
 }
 
 const NEVER: u64 = u64::MAX;
@@ -45,18 +51,18 @@ pub(crate) struct Qos<L: Lock> {
     /// When a turn comes, ns. Written under the limiter's lock only, so it is never later than it ought to be.
     turn_due: AtomicU64,
     limiter: CachePadded<Mutex<L, Limiter>>,
+    pub(crate) wbt: CachePadded<Wbt<L>>,
 }
 
 impl<L: Lock> Qos<L> {
-    /// As `config` says.
-    pub(crate) fn new(config: &QueueConfig) -> Qos<L> {
-        let qos = Qos {
+    /// Nothing is held back.
+    pub(crate) fn new() -> Qos<L> {
+        Qos {
             active: AtomicU8::new(0),
             turn_due: AtomicU64::new(NEVER),
             limiter: CachePadded::new(Mutex::new(Limiter::default())),
-        };
-        qos.apply(config);
-        qos
+            wbt: CachePadded::new(Wbt::new()),
+        }
     }
 
     /// What holds bios back now: bits of [`active`].
@@ -68,40 +74,47 @@ impl<L: Lock> Qos<L> {
     /// Whether something here has to be done at `now`.
     #[inline]
     pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.active() != 0 && now.as_ns() >= self.turn_due.load(Ordering::Relaxed)
+        self.active() != 0 && now.as_ns() >= self.due_ns()
+    }
+
+    #[inline]
+    fn due_ns(&self) -> u64 {
+        self.turn_due.load(Ordering::Relaxed).min(self.wbt.due_ns())
     }
 
     /// When somebody has to poll.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        match self.turn_due.load(Ordering::Relaxed) {
+        match self.due_ns() {
             NEVER => None,
             ns => Some(Instant::from_ns(ns)),
         }
     }
 
-    /// Takes over new settings. Whoever waits is looked at again by the next poll, which somebody has to be told of.
-    pub(crate) fn apply(&self, config: &QueueConfig) {
+    /// Takes over new limits. Whoever waits is looked at again by the next poll, which somebody has to be told of.
+    pub(crate) fn set_limits(&self, config: &QueueConfig) {
         let mut limiter = self.limiter.lock();
         limiter.set(&config.io_limits, LANES * MAX_SUBMITTERS as usize);
-        let mut bits = 0;
-        if config.io_limits.is_set() {
-            bits |= active::LIMITS;
-        }
-        if config.io_limits.has_directions() {
-            bits |= active::DIRECTIONS;
-        }
+        self.mark(active::LIMITS, config.io_limits.is_set());
+        self.mark(active::DIRECTIONS, config.io_limits.has_directions());
         if !limiter.is_empty() {
-            bits |= active::LEAVING;
+            self.mark(active::LEAVING, true);
             self.turn_due.store(0, Ordering::Relaxed);
         }
-        self.active.store(bits, Ordering::Relaxed);
+    }
+
+    fn mark(&self, bit: u8, on: bool) {
+        if on {
+            self.active.fetch_or(bit, Ordering::Relaxed);
+        } else if self.active() & bit != 0 {
+            self.active.fetch_and(!bit, Ordering::Relaxed);
+        }
     }
 
     fn turns_changed(&self, limiter: &Limiter) {
         let due = limiter.next_due().map_or(NEVER, Instant::as_ns);
         self.turn_due.store(due, Ordering::Relaxed);
         if due == NEVER {
-            self.active.fetch_and(!active::LEAVING, Ordering::Relaxed);
+            self.mark(active::LEAVING, false);
         }
     }
 }
@@ -109,6 +122,9 @@ impl<L: Lock> Qos<L> {
 impl<L: Lock> RequestQueue<L> {
     /// Gives every turn whose time has come to its submitter.
     pub(crate) fn serve_turns(&self, now: Instant) {
+        if now.as_ns() < self.qos.turn_due.load(Ordering::Relaxed) {
+            return;
+        }
         let mut limiter = self.qos.limiter.lock();
         limiter.serve(now, &mut |turn| self.grant(turn));
         self.qos.turns_changed(&limiter);
@@ -129,7 +145,7 @@ impl<L: Lock> RequestQueue<L> {
     }
 }
 
-/// Turns a submitter was given and has not taken, one bit per line.
+/// Turns and tokens a submitter was given and has not taken, one bit per line that waits.
 #[derive(Debug, Default)]
 pub(crate) struct Granted(AtomicU8);
 
