@@ -42,8 +42,9 @@ fn depths(t: &Throttle) -> (i32, u32, u32, u32) {
 
 #[test]
 fn depths_of_each_step() {
-    // device, [(step, max, normal, background)]
-    let table: [(u32, &[(i32, u32, u32, u32)]); 7] = [
+    /// Step, max, normal, background.
+    type Row = (i32, u32, u32, u32);
+    let table: [(u32, &[Row]); 7] = [
         (1, &[(-1, 2, 2, 1), (0, 2, 2, 1), (1, 1, 1, 1)]),
         (2, &[(-1, 1, 1, 1), (0, 2, 2, 1), (1, 1, 1, 1)]),
         (3, &[(-1, 2, 2, 1), (0, 3, 2, 1), (1, 2, 2, 1), (2, 1, 1, 1)]),
