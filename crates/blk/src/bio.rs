@@ -379,7 +379,7 @@ impl BioSlot {
         self.flags.set(bio.flags.bits());
         self.op.set(bio.op as u8);
         self.status.set(BlkStatus::Ok.as_u8());
-        self.wbt.set(0);
+        debug_assert_eq!(self.wbt.get(), 0, "a token was left in the slot");
     }
 
     /// On which side it was merged; only of a bio that was.
@@ -399,6 +399,12 @@ impl BioSlot {
         self.flags.set(parent.flags().union(OpFlags::NOMERGE).without(OpFlags::POLLED).bits());
         self.op.set(parent.op.get());
         self.status.set(BlkStatus::Ok.as_u8());
+    }
+
+    /// Its token of write-back throttling, if it has one, is `other`'s.
+    pub(crate) fn move_token_to(&self, other: &BioSlot) {
+        other.wbt.set(self.wbt.get());
+        self.wbt.set(0);
     }
 
     /// Loses its first `nr_sectors`: a piece carries them. What was split is not polled for.

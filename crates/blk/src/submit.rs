@@ -110,14 +110,13 @@ impl<L: Lock> Env<L> {
             let piece = self.pool().slot(piece_index as usize);
             piece.copy_front(parent, front, index);
             // The token is for the next request.
-            piece.wbt.set(parent.wbt.get());
-            parent.wbt.set(0);
+            parent.move_token_to(piece);
             // Counted before it goes: it may have ended when `queue_one` returns.
             parent.remaining.set(parent.remaining.get() + 1);
             local.trace.bio(EventKind::Split, &piece.bio(), now);
             if !self.queue_one(local, piece_index, piece, &piece.bio(), now) {
                 parent.remaining.set(parent.remaining.get() - 1);
-                parent.wbt.set(piece.wbt.get());
+                piece.move_token_to(parent);
                 local.free_piece(piece_index, self.nr_bios());
                 return false;
             }

@@ -415,7 +415,7 @@ impl<L: Lock> Submitter<L> {
         self.local.waiting.len()
     }
 
-    /// Bios held back by the disk's limits: they go on at [`RequestQueue::next_timer`], or when this submitter is
+    /// Bios held back by the disk's limits or by write-back throttling: they go on at [`RequestQueue::next_timer`], or when this submitter is
     /// notified.
     #[inline]
     pub fn held(&self) -> usize {
@@ -488,7 +488,7 @@ impl<L: Lock> Submitter<L> {
             self.leave_if_idle();
         } else {
             self.local.trace.bio(EventKind::Queue, bio, now);
-            if self.is_limited() {
+            if self.may_be_held() {
                 self.submit_limited(index, bio, now);
             } else if !entered || !self.env.queue_bio(&mut self.local, index, bio, now) {
                 self.wait_in_line(bio.flags, index, now);

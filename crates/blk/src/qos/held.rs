@@ -26,6 +26,7 @@ use crate::time::Instant;
 /// A submitter's held bios.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
+    nr: usize,
     lanes: [BioLine; LANES],
     /// The first of the line has a place among the turns.
     in_line: [bool; LANES],
@@ -39,12 +40,7 @@ impl Held {
     /// Bios held.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.limited() + self.tokens[0].len() + self.tokens[1].len()
-    }
-
-    #[inline]
-    fn limited(&self) -> usize {
-        self.lanes[0].len() + self.lanes[1].len()
+        self.nr
     }
 
     /// Whether bios wait for tokens of a kind.
@@ -56,6 +52,7 @@ impl Held {
     pub(crate) fn hold_throttled(&mut self, pool: &BioPool, index: u32) -> bool {
         let Some(kind) = self.throttled.take() else { return false };
         self.tokens[kind].push_back(pool, index);
+        self.nr += 1;
         true
     }
 
@@ -66,16 +63,18 @@ impl Held {
 }
 
 impl<L: Lock> Submitter<L> {
-    /// Whether a bio has to ask before it goes on.
+    /// Whether a bio may have to ask before it goes on.
     #[inline]
-    pub(crate) fn is_limited(&self) -> bool {
-        self.env.q.qos.active() & active::LIMITS != 0 || self.local.held.limited() > 0
+    pub(crate) fn may_be_held(&self) -> bool {
+        self.env.q.qos.active() & active::LIMITS != 0 || self.local.held.len() > 0
     }
 
-    /// A bio on a disk with limits.
+    /// A bio on a disk with limits, or behind others that are held.
     #[cold]
     pub(crate) fn submit_limited(&mut self, index: u32, bio: &Bio, now: Instant) {
-        if bio.op == Op::Flush {
+        let limited =
+            self.env.q.qos.active() & active::LIMITS != 0 || self.local.held.lanes.iter().any(|l| !l.is_empty());
+        if bio.op == Op::Flush || !limited {
             return self.go_on(index, now);
         }
         let dir = dir_of(bio.op);
@@ -89,6 +88,7 @@ impl<L: Lock> Submitter<L> {
             return self.wait_in_line(bio.flags, index, now);
         }
         self.local.held.lanes[lane].push_back(self.env.pool(), index);
+        self.local.held.nr += 1;
         if self.local.held.lanes[lane].len() == 1 {
             self.run_lane(lane, now);
         }
@@ -123,6 +123,7 @@ impl<L: Lock> Submitter<L> {
                 return;
             }
             self.local.held.lanes[lane].pop_front(self.env.pool());
+            self.local.held.nr -= 1;
             self.go_on(index, now);
         }
     }
@@ -133,6 +134,7 @@ impl<L: Lock> Submitter<L> {
         while go {
             let pool = self.env.pool();
             let index = self.local.held.tokens[kind].pop_front(pool).expect("the first has asked");
+            self.local.held.nr -= 1;
             pool.slot(index as usize).wbt.set(kind as u8 + 1);
             // The next one asks before this one goes, so that nobody comes in between.
             go = self.local.held.tokens[kind].front().is_some_and(|next| {

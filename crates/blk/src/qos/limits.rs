@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Per-disk limits on I/Os and bytes per second: who may go when.
 //!
-//! Guarantees: over any span of time no more goes than rate x span + burst (without a burst: + one I/O), to the nanosecond;
-//! while somebody waits nothing of the rate is lost, provided somebody calls within [`MAX_LATENESS`]; each I/O goes at a time
-//! of its own, however small or great the rate (no period, no slice, no floor). Those who wait have one turn each, in the
-//! order they came, and stand in line again for the next I/O, so no one starves and a deep queue gets no more than a
-//! shallow one that always has something to send.
+//! Guarantees: over any span of time no more goes than rate x span + burst (without a burst: + one I/O), to the nanosecond,
+//! if turns are served when they are due; who calls late makes up for what should have gone, up to [`MAX_LATENESS`], so
+//! that nothing of the rate is lost while somebody waits. Each I/O goes at a time of its own, however small or great the
+//! rate (no period, no slice, no floor). Those who wait have one turn each, in the order they came, and stand in line again
+//! for the next I/O, so no one starves and a deep queue gets no more than a shallow one that always has something to send.
 //!
 //! How: each rate has a theoretical arrival time (GCRA, the virtual scheduling algorithm of ITU-T I.371): the time at which
 //! all that went so far is paid for. It is kept to the fraction of a nanosecond, so rates that do not divide a second are
