@@ -8,6 +8,7 @@ use blk::id::Sector;
 use blk::qos::rates::{IoLimits, LIMIT_NAMES, Rate};
 use blk::settings::{Mode, QueueConfig};
 use blk::status::BlkStatus;
+use blk::time::Instant;
 use sim::disk::Behaviour;
 use sim::disk::service::Service;
 use sim::rig::{Rig, START_NS};
@@ -235,6 +236,9 @@ fn limits_change_live_and_who_waits_goes_by_the_new_ones() {
     (0..100).for_each(|n| rig.submit((n % 2) as usize, read(n, 8)));
     assert_eq!(rig.subs[0].held() + rig.subs[1].held(), 99);
     rig.q.set_live(&[("iops_total", "1000")]).expect("live");
+    // Whoever sleeps until the second that was its turn before.
+    assert!(rig.subs.iter().all(|s| rig.bell.is_rung(s.id())));
+    assert_eq!(rig.next_timer(), Some(Instant::ZERO));
     rig.run_dry(1000);
     let t = issue_times(&rig, Op::Read);
     assert_eq!(t[99] - t[1], 98 * MS);

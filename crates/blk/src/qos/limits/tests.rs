@@ -130,6 +130,8 @@ fn a_direction_that_is_held_back_lets_the_other_pass_a_common_limit_nobody() {
     assert!(l.ask(turn(0, Dir::Write, 800, 0), Instant::ZERO, &mut nobody));
     assert!(!l.ask(turn(0, Dir::Write, 1000, 0), Instant::ZERO, &mut nobody));
     assert!(!l.ask(turn(1, Dir::Read, 100, 0), Instant::ZERO, &mut nobody));
+    l.serve(Instant::from_ns(8 * SEC / 10 - 1), &mut nobody);
+    assert_eq!(l.next_due(), Some(Instant::from_ns(8 * SEC / 10)));
     let mut order = Vec::new();
     l.serve(Instant::from_ns(8 * SEC / 10), &mut |t| order.push(t.who.index()));
     assert_eq!(order, [0], "first come, first served");
