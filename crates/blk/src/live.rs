@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering;
 
 /// Live settings besides the limits ([`LIMIT_NAMES`]) and the elevator's tunables
 /// ([`RequestQueue::set_iosched`]).
-pub const LIVE_SETTINGS: [&str; 4] = ["nomerges", "rq_affinity", "io_timeout", "wbt_lat_usec"];
+pub const LIVE_SETTINGS: [&str; 5] = ["nomerges", "rq_affinity", "io_timeout", "iostats", "wbt_lat_usec"];
 
 impl<L: Lock> RequestQueue<L> {
     /// Changes live settings, `(name, value)` each. The first that is unknown, out of range, or not to be changed without a

@@ -3,7 +3,7 @@
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
-use blk::id::Sector;
+use blk::id::{CpuId, Sector};
 use blk::settings::{Mode, QueueConfig};
 use blk::status::BlkStatus;
 use sim::disk::Behaviour;
@@ -135,6 +135,19 @@ fn write_back_is_kept_to_its_depth_and_nothing_else_is() {
     assert_eq!(ended, [(0, BlkStatus::Ok), (400, BlkStatus::Again)], "and the flush, for there is no cache");
     let wbt = rig.q.wbt();
     assert_eq!((wbt.inflight, wbt.wb_normal, wbt.wb_background, wbt.max_depth), ([8, 4], 8, 4, 16));
+    let files = rig.q.debugfs();
+    let of_wbt = files.iter().filter_map(|f| Some((f.path.strip_prefix("rqos/wbt/")?, f.text.as_str())));
+    let expected = [
+        ("curr_win_nsec", "100000000\n"),
+        ("enabled", "2\n"),
+        ("id", "0\n"),
+        ("inflight", "0: inflight 8\n1: inflight 0\n2: inflight 4\n"),
+        ("min_lat_nsec", "1000000\n"),
+        ("unknown_cnt", "0\n"),
+        ("wb_background", "4\n"),
+        ("wb_normal", "8\n"),
+    ];
+    assert_eq!(of_wbt.collect::<Vec<_>>(), expected);
     rig.disk.behave(|b| b.manual = false);
     rig.disk.release_all();
     rig.now += MS;
@@ -299,11 +312,23 @@ fn random_stacks_lose_no_bio_and_no_token() {
                     let name = rng.pick(&["none", "kyber", "bfq"]);
                     rig.rebuild(|c| c.set("scheduler", name)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
                 }
+                3 => {
+                    let cpu = CpuId::new(rng.below(4) as u32);
+                    if rig.q.begin_offline(cpu).is_ok() {
+                        while !rig.q.is_offline(cpu) {
+                            let goes_on = rig.step() || rig.q.is_offline(cpu);
+                            assert!(goes_on, "seed {seed}: {cpu} does not leave\n{}", rig.describe());
+                        }
+                    }
+                }
+                4 => (0..4).for_each(|cpu| rig.q.online(CpuId::new(cpu))),
                 _ => {}
             }
         }
+        // Windows go on as long as a token is out, so a lost one would keep the rig busy for ever.
+        let hung = rig.now + 10 * SEC;
         while rig.subs.iter().any(|s| s.outstanding() > 0) {
-            assert!(rig.step(), "seed {seed}: bios are stuck, {:?}\n{}", rig.q.wbt(), rig.describe());
+            assert!(rig.step() && rig.now < hung, "seed {seed}: bios are stuck, {:?}\n{}", rig.q.wbt(), rig.describe());
             ended += (0..cpus.len()).map(|s| rig.take_done(s).len() as u64).sum::<u64>();
         }
         assert_eq!(submitted, ended, "seed {seed}");

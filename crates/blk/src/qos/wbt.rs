@@ -402,5 +402,24 @@ pub struct WbtState {
     pub scale_step: i32,
 }
 
+impl WbtState {
+    /// The files of debugfs, by name. `by_default`: nobody has set the target.
+    pub(crate) fn files(&self, by_default: bool) -> [(&'static str, String); 8] {
+        let [writes, discards] = self.inflight;
+        [
+            ("curr_win_nsec", format!("{}\n", self.curr_win_ns)),
+            // WBT_STATE_ON_DEFAULT, WBT_STATE_ON_MANUAL.
+            ("enabled", format!("{}\n", if by_default { 1 } else { 2 })),
+            ("id", "0\n".to_owned()),
+            // The middle one is for swap, which is not here.
+            ("inflight", format!("0: inflight {writes}\n1: inflight 0\n2: inflight {discards}\n")),
+            ("min_lat_nsec", format!("{}\n", self.min_lat_ns)),
+            ("unknown_cnt", format!("{}\n", self.unknown_cnt)),
+            ("wb_background", format!("{}\n", self.wb_background)),
+            ("wb_normal", format!("{}\n", self.wb_normal)),
+        ]
+    }
+}
+
 #[cfg(test)]
 mod tests;
