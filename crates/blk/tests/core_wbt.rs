@@ -240,6 +240,25 @@ fn who_is_throttled_goes_on_when_it_is_turned_off_and_survives_a_freeze() {
 }
 
 #[test]
+fn a_token_that_waits_for_a_tag_is_not_lost_with_the_mode() {
+    let mut rig = Rig::new(1, manual(), QueueConfig { queue_depth: 8, ..config("1000") }, &[0]);
+    (0..8).for_each(|n| rig.submit(0, read(n)));
+    (0..4).for_each(|n| rig.submit(0, write(100 + n)));
+    assert_eq!((rig.subs[0].waiting(), rig.q.wbt().inflight), (4, [1, 0]));
+    rig.disk.release_all();
+    let to_sq = |c: &mut QueueConfig| {
+        c.set("wbt_lat_usec", "0")?;
+        (c.mode, c.nr_hw_queues) = (Mode::Sq, None);
+        Ok(())
+    };
+    rig.rebuild(to_sq).expect("a rebuild");
+    rig.disk.behave(|b| b.manual = false);
+    rig.run_dry(1000);
+    rig.check_idle();
+    assert_eq!(rig.q.wbt().inflight, [0, 0]);
+}
+
+#[test]
 fn a_large_write_is_cut_and_each_piece_needs_a_token() {
     let mut b = manual();
     (b.limits.max_hw_sectors, b.limits.max_sectors) = (8, 8);
