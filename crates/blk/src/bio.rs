@@ -84,6 +84,11 @@ impl OpFlags {
     /// Takes one of the reserved tags, bypasses the elevator and is never merged; ends with an error on a disk without
     /// reserved tags, and together with [`OpFlags::FUA`] or a flush (a flush sequence waits for normal tags).
     pub const RESERVED: OpFlags = OpFlags(1 << 8);
+    /// No more is to be expected of this kind from its submitter. A write with this and [`OpFlags::SYNC`] is a direct one,
+    /// which write-back throttling leaves alone.
+    pub const IDLE: OpFlags = OpFlags(1 << 9);
+    /// Write-back that is in no hurry.
+    pub const BACKGROUND: OpFlags = OpFlags(1 << 10);
 
     /// Whether every bit of `other` is set.
     #[inline]
@@ -353,6 +358,8 @@ pub(crate) struct BioSlot {
     pub(crate) status: FieldU8,
     /// How it was merged, if it was: 1 = in front. Says nothing of others.
     pub(crate) front_merged: FieldU8,
+    /// The token of write-back throttling it has: kind + 1, 0 = none.
+    pub(crate) wbt: FieldU8,
 }
 
 const _: () = assert!(size_of::<BioSlot>() == 64);
@@ -372,6 +379,7 @@ impl BioSlot {
         self.flags.set(bio.flags.bits());
         self.op.set(bio.op as u8);
         self.status.set(BlkStatus::Ok.as_u8());
+        debug_assert_eq!(self.wbt.get(), 0, "a token was left in the slot");
     }
 
     /// On which side it was merged; only of a bio that was.
@@ -391,6 +399,12 @@ impl BioSlot {
         self.flags.set(parent.flags().union(OpFlags::NOMERGE).without(OpFlags::POLLED).bits());
         self.op.set(parent.op.get());
         self.status.set(BlkStatus::Ok.as_u8());
+    }
+
+    /// Its token of write-back throttling, if it has one, is `other`'s.
+    pub(crate) fn move_token_to(&self, other: &BioSlot) {
+        other.wbt.set(self.wbt.get());
+        self.wbt.set(0);
     }
 
     /// Loses its first `nr_sectors`: a piece carries them. What was split is not polled for.

@@ -223,7 +223,7 @@ impl<L: Lock> Env<L> {
             self.flush_completed(local, hctx, id, status, now);
             return false;
         }
-        self.end_rq(local, rq, status, now);
+        self.end_rq(local, id, rq, status, now);
         if self.direct {
             return true;
         }
@@ -273,7 +273,10 @@ impl<L: Lock> Env<L> {
 
     /// Statistics, then every bio of the chain.
     #[inline(always)] // As `finish_rq`.
-    fn end_rq(&self, local: &mut Local, rq: &Request, status: BlkStatus, now: Instant) {
+    fn end_rq(&self, local: &mut Local, id: RequestId, rq: &Request, status: BlkStatus, now: Instant) {
+        if self.wbt_is_on() || rq.has_rqf(rqf::WBT_WRITE | rqf::WBT_DISCARD) {
+            self.wbt_done(id, rq, now);
+        }
         self.account_done(rq, status, now);
         self.end_bios_only(local, rq, status);
     }
@@ -347,7 +350,8 @@ impl<L: Lock> Env<L> {
     }
 
     /// Frees a request whose bios now belong to a neighbour it was merged into.
-    pub(crate) fn free_absorbed(&self, local: &mut Local, rq: Rq) {
+    pub(crate) fn free_absorbed(&self, local: &mut Local, rq: Rq, now: Instant) {
+        self.wbt_drop(self.st.slab.get(rq.id()), now);
         let hctx = usize::from(self.st.slab.get(rq.id()).hctx.get());
         self.put_alloc_tag(local, hctx, self.st.tag_of_rq(rq.id(), hctx));
     }
@@ -405,7 +409,7 @@ impl<L: Lock> Env<L> {
                 if r.op() == Op::Flush {
                     self.end_bios_only(local, r, status);
                 } else {
-                    self.end_rq(local, r, status, now);
+                    self.end_rq(local, rq.id(), r, status, now);
                 }
                 self.free_rq(local, hctx, rq.id(), now);
             }

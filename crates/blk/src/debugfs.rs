@@ -90,6 +90,11 @@ impl<L: Lock> RequestQueue<L> {
                 files.add(&attr.path(), attr.text + &lines(&st, attr.rqs));
             }
         }
+        let wbt = self.wbt();
+        if wbt.enabled {
+            let by_default = self.config().wbt_lat_usec.is_none();
+            wbt.files(by_default).into_iter().for_each(|(name, text)| files.add(&format!("rqos/wbt/{name}"), text));
+        }
         for h in &st.hctxs {
             self.hctx_files(&st, h, &mut files);
         }
@@ -252,9 +257,11 @@ fn cmd_flags(f: OpFlags) -> String {
         ("SYNC", f.contains(OpFlags::SYNC)),
         ("META", f.contains(OpFlags::META)),
         ("NOMERGE", f.contains(OpFlags::NOMERGE)),
+        ("IDLE", f.contains(OpFlags::IDLE)),
         ("FUA", f.contains(OpFlags::FUA)),
         ("PREFLUSH", f.contains(OpFlags::PREFLUSH)),
         ("RAHEAD", f.contains(OpFlags::RAHEAD)),
+        ("BACKGROUND", f.contains(OpFlags::BACKGROUND)),
         ("NOWAIT", f.contains(OpFlags::NOWAIT)),
         ("POLLED", f.contains(OpFlags::POLLED)),
     ])

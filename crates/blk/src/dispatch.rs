@@ -60,6 +60,9 @@ impl<L: Lock> Env<L> {
             self.q.arm_timeout(now);
         }
         self.trace_ids(local, EventKind::Issue, ids, is_new, now);
+        if self.wbt_is_on() {
+            self.wbt_issue(ids);
+        }
         let (slab, bios) = (&self.st.slab, &self.q.bios);
         let ended = &mut local.scratch.ended_inline;
         let place = Place { disk: self.q.serial, hctx: self.st.hctxs[hctx].id };

@@ -16,6 +16,7 @@ use crate::hotplug::OnlineMask;
 use crate::id::{CpuId, MAX_CPUS, MAX_SUBMITTERS, Sector, SubmitterId};
 use crate::limits::Limits;
 use crate::lock::Lock;
+use crate::qos::Qos;
 use crate::relaxed::FieldU32;
 use crate::request::{RequestId, RequestSlab};
 use crate::sbitmap_queue::WaiterId;
@@ -184,7 +185,7 @@ impl<L: Lock> QueueState<L> {
         (self.hctxs.len() as u16, self.queue_depth)
     }
 
-    fn scheduler(&self) -> &'static str {
+    pub(crate) fn scheduler(&self) -> &'static str {
         match (&self.sq, &self.elevator) {
             (Some(sq), _) => sq.elevator_name(),
             (None, Some(e)) => e.name(),
@@ -237,7 +238,8 @@ pub struct RequestQueue<L: Lock> {
     pub(crate) bios: BioPools,
     pub(crate) live: Live,
     pub(crate) timer: Timer,
-    config: Mutex<L, QueueConfig>,
+    pub(crate) qos: Qos<L>,
+    pub(crate) config: Mutex<L, QueueConfig>,
     state: Mutex<L, Arc<QueueState<L>>>,
     generation: AtomicU64,
     /// How many have it frozen, how many CPUs are leaving, and [`SEALED`].
@@ -291,7 +293,8 @@ impl<L: Lock> RequestQueue<L> {
         config.scheduler = Some(state.scheduler().to_string());
         start(driver.as_ref(), state.driver_shape())?;
         let online = OnlineMask::new(&config.topology);
-        Ok(Arc::new(RequestQueue {
+        let settings = config.clone();
+        let queue = Arc::new(RequestQueue {
             serial: NEXT_SERIAL.fetch_add(1, Ordering::Relaxed),
             capacity: driver.capacity(),
             limits,
@@ -303,6 +306,7 @@ impl<L: Lock> RequestQueue<L> {
                 iostats: AtomicBool::new(config.iostats),
             },
             timer: Timer::new(),
+            qos: Qos::new(),
             config: Mutex::new(config),
             state: Mutex::new(Arc::new(state)),
             generation: AtomicU64::new(0),
@@ -318,7 +322,9 @@ impl<L: Lock> RequestQueue<L> {
             io_stamp_ms: AtomicU64::new(0),
             member,
             driver,
-        }))
+        });
+        queue.apply_live(&settings);
+        Ok(queue)
     }
 
     /// The disk's limits as the block layer applies them.
@@ -519,14 +525,11 @@ impl<L: Lock> RequestQueue<L> {
         let state = build(&config, self.member.as_ref())?;
         config.scheduler = Some(state.scheduler().to_string());
         self.restart_driver(&state)?;
-        self.live.iostats.store(config.iostats, Ordering::Relaxed);
-        self.live.nomerges.store(config.nomerges, Ordering::Relaxed);
-        self.live.io_timeout_ms.store(config.io_timeout_ms, Ordering::Relaxed);
-        self.live.rq_affinity.store(config.rq_affinity, Ordering::Relaxed);
         *old = config;
         let previous = core::mem::replace(&mut *self.state.lock(), Arc::new(state));
         // Pairs with: RequestQueue::generation
         self.generation.fetch_add(1, Ordering::Release);
+        self.apply_live(&old);
         let waiters = &mut |w: WaiterId| match (&previous.share, Waiter::of(w)) {
             // Of all disks: those of this one are woken for the new state, the others try again.
             (Some(share), _) if disk_of(w) != share.slot => drop(share.set.wake(w)),
@@ -594,13 +597,13 @@ impl<L: Lock> RequestQueue<L> {
         if self.is_sealed() {
             return None;
         }
-        let timeout = self.timer.due();
+        let timer = self.timer.due().into_iter().chain(self.qos.next_due()).min();
         // Pairs with: RequestQueue::owe_work. What is owed is announced there as long as it is not served.
         if !self.work_pending.load(Ordering::Acquire) {
-            return timeout;
+            return timer;
         }
         let owed = |h: &Hctx<L>| if h.has_flag(state::RUN_PENDING) { Some(Instant::ZERO) } else { h.run_at() };
-        self.state().hctxs.iter().filter_map(owed).chain(timeout).min()
+        self.state().hctxs.iter().filter_map(owed).chain(timer).min()
     }
 
     /// A submitter's shared half: a free one is taken, or `None` when all [`MAX_SUBMITTERS`] are in use.

@@ -78,6 +78,10 @@ pub(crate) mod rqf {
     pub(crate) const LATE: u16 = 1 << 8;
     /// The trace has its beginning.
     pub(crate) const TOLD: u16 = 1 << 9;
+    /// Has a token of write-back throttling, for writes.
+    pub(crate) const WBT_WRITE: u16 = 1 << 10;
+    /// As `WBT_WRITE`, for discards.
+    pub(crate) const WBT_DISCARD: u16 = 1 << 11;
 }
 
 /// No driver tag.

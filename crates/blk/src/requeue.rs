@@ -30,6 +30,7 @@ impl<L: Lock> Env<L> {
                 self.not_in_flight(hctx, tag, "given back");
             }
             rq.state.set(RqState::Idle as u8);
+            self.wbt_requeue(id);
             self.hctx_counters(hctx).requeues.add(1);
             self.trace_rq(local, EventKind::Requeue, rq, now);
             self.release_driver_tag(hctx, id);

@@ -7,6 +7,7 @@
 use crate::bio::MAX_BIOS_PER_SUBMITTER;
 use crate::cpumap::CpuTopology;
 use crate::id::{BLK_MQ_MAX_DEPTH, MAX_CPUS};
+use crate::qos::rates::IoLimits;
 use crate::suggest::nearest;
 
 /// Single-queue (legacy) or multi-queue.
@@ -74,6 +75,11 @@ pub struct QueueConfig {
     pub max_sectors_kb: Option<u32>,
     /// `read_ahead_kb`: what a buffered file is read ahead by at most; `None` = as the system does by itself.
     pub read_ahead_kb: Option<u32>,
+    /// `wbt_lat_usec`: read latency that write-back makes way for, microseconds; 0 = off, `None` (-1) = the kernel's
+    /// default for the disk.
+    pub wbt_lat_usec: Option<u64>,
+    /// `iops_*`, `bps_*`: how much of the disk may be used.
+    pub io_limits: IoLimits,
     /// Bios each submitter may have in the block layer, pieces of split ones included.
     pub bios_per_submitter: u32,
 }
@@ -98,6 +104,8 @@ impl Default for QueueConfig {
             rq_affinity: 1,
             max_sectors_kb: None,
             read_ahead_kb: None,
+            wbt_lat_usec: Some(0),
+            io_limits: IoLimits::default(),
             bios_per_submitter: 1024,
         }
     }
@@ -113,6 +121,9 @@ pub struct SettingInfo {
     /// What it does, in one line.
     pub help: &'static str,
 }
+
+const IOPS: &str = "0..=1000000000";
+const BPS: &str = "0..=1000000000000";
 
 /// Every setting that [`QueueConfig::set`] knows, besides the elevators' tunables (`iosched.NAME`).
 pub const SETTINGS: &[SettingInfo] = &[
@@ -148,6 +159,23 @@ pub const SETTINGS: &[SettingInfo] = &[
         range: "0..=1048576",
         help: "most a file is read ahead by when it is buffered (direct=0), KiB (default: the system's own way)",
     },
+    SettingInfo {
+        name: "wbt_lat_usec",
+        range: "-1 | 0..=1000000000",
+        help: "read latency that write-back makes way for, microseconds; 0 off, -1 the kernel's default",
+    },
+    SettingInfo { name: "iops_total", range: IOPS, help: "I/Os per second, reads and writes together; 0 no limit" },
+    SettingInfo { name: "iops_read", range: IOPS, help: "reads per second" },
+    SettingInfo { name: "iops_write", range: IOPS, help: "writes and discards per second" },
+    SettingInfo { name: "iops_total_burst", range: IOPS, help: "I/Os that may go at once after an idle time" },
+    SettingInfo { name: "iops_read_burst", range: IOPS, help: "reads that may go at once after an idle time" },
+    SettingInfo { name: "iops_write_burst", range: IOPS, help: "writes that may go at once after an idle time" },
+    SettingInfo { name: "bps_total", range: BPS, help: "bytes per second, reads and writes together; 0 no limit" },
+    SettingInfo { name: "bps_read", range: BPS, help: "bytes read per second" },
+    SettingInfo { name: "bps_write", range: BPS, help: "bytes written per second" },
+    SettingInfo { name: "bps_total_burst", range: BPS, help: "bytes that may go at once after an idle time" },
+    SettingInfo { name: "bps_read_burst", range: BPS, help: "bytes that may be read at once after an idle time" },
+    SettingInfo { name: "bps_write_burst", range: BPS, help: "bytes that may be written at once after an idle time" },
 ];
 
 /// A setting that was refused; the text is rule, value, remedy.
@@ -183,6 +211,8 @@ impl QueueConfig {
                 let n = number(key, value, 1, BLK_MQ_MAX_DEPTH.into())? as u32;
                 self.nr_requests = Some(n.max(BLKDEV_MIN_RQ));
             }
+            "wbt_lat_usec" if value == "-1" => self.wbt_lat_usec = None,
+            "wbt_lat_usec" => self.wbt_lat_usec = Some(number(key, value, 0, 1_000_000_000)?),
             "scheduler" => self.scheduler = Some(value.to_string()),
             "io_timeout" => self.io_timeout_ms = number(key, value, 1, u64::from(u32::MAX))? as u32,
             "nomerges" => self.nomerges = number(key, value, 0, 2)? as u8,
@@ -190,6 +220,10 @@ impl QueueConfig {
             "rq_affinity" => self.rq_affinity = number(key, value, 0, 2)? as u8,
             "read_ahead_kb" => self.read_ahead_kb = Some(number(key, value, 0, 1 << 20)? as u32),
             "max_sectors_kb" => self.max_sectors_kb = Some(number(key, value, 4, 1 << 21)? as u32),
+            _ if self.io_limits.get(key).is_some() => {
+                let (field, max) = self.io_limits.field(key).expect("just looked at");
+                *field = number(key, value, 0, max)?;
+            }
             _ => {
                 let names = || SETTINGS.iter().map(|s| s.name);
                 let remedy = match nearest(key, names()) {
@@ -251,6 +285,16 @@ impl QueueConfig {
         if self.reserved_tags >= self.queue_depth {
             let (r, d) = (self.reserved_tags, self.queue_depth);
             return err(format!("reserved_tags={r}: must be below queue_depth={d}"));
+        }
+        if self.mode == Mode::Sq && self.wbt_lat_usec.is_some_and(|us| us > 0) {
+            let us = self.wbt_lat_usec.unwrap_or(0);
+            return err(format!(
+                "wbt_lat_usec={us}: mode=sq has no write-back throttling; leave it out or use mode=mq"
+            ));
+        }
+        if let Some((name, burst)) = self.io_limits.burst_without_rate() {
+            let rate = name.trim_end_matches("_burst");
+            return err(format!("{name}={burst}: a burst needs its rate; set {rate} as well, or {name}=0"));
         }
         if !(1..=BLK_MQ_MAX_DEPTH).contains(&self.queue_depth) {
             return err(format!("queue_depth={}: must be 1..={BLK_MQ_MAX_DEPTH}", self.queue_depth));

@@ -30,7 +30,8 @@ pub struct OpStats {
 pub struct StageStats {
     /// Requests counted.
     pub requests: u64,
-    /// Waiting for a tag (with an elevator: a scheduler tag) or, single-queue, for a place in the request list.
+    /// Held back by a limit or by write-back throttling; waiting for a tag (with an elevator: a scheduler tag) or,
+    /// single-queue, for a place in the request list.
     pub tag_wait_ns: u64,
     /// In the plug and the software queue.
     pub ctx_ns: u64,

@@ -112,11 +112,14 @@ impl<L: Lock> Env<L> {
             };
             let piece = self.pool().slot(piece_index as usize);
             piece.copy_front(parent, front, index);
+            // The token is for the next request.
+            parent.move_token_to(piece);
             // Counted before it goes: it may have ended when `queue_one` returns.
             parent.remaining.set(parent.remaining.get() + 1);
             self.trace_split(local, index, piece, now);
             if !self.queue_one(local, piece_index, piece, &piece.bio(), false, now) {
                 parent.remaining.set(parent.remaining.get() - 1);
+                piece.move_token_to(parent);
                 self.trace_split_waits(local, index);
                 local.free_piece(piece_index, self.nr_bios());
                 return false;
@@ -143,7 +146,14 @@ impl<L: Lock> Env<L> {
         let (op, flags) = (bio.op, bio.flags);
         let way = &self.ways[hctx_type(op, flags) as usize];
         if self.try_merge(local, id, slot, way, is_new, now) {
+            self.wbt_cleanup(slot, now);
             return true;
+        }
+        if self.wbt_is_on() && !self.wbt_wait(local, slot, op, flags, now) {
+            if is_new {
+                self.trace_bio(local, EventKind::Queue, slot, now);
+            }
+            return false;
         }
         let hctx = way.hctx;
         let class = self.tag_class(op, flags);
@@ -154,6 +164,7 @@ impl<L: Lock> Env<L> {
         let rq = self.st.slab.get(rq_id);
         self.init_rq(rq, slot, bio, id, hctx, now);
         rq.driver_tag.set(if self.st.elevator.is_some() { NO_TAG } else { tag as u16 });
+        self.wbt_track(slot, rq);
         if !is_new {
             rq.set_rqf(rqf::LATE);
         }
@@ -288,7 +299,7 @@ impl<L: Lock> Env<L> {
         if let Some(rq) = freed {
             self.account_merge(self.st.slab.get(rq.id()).op());
             self.trace_absorbed(local, &rq, now);
-            self.free_absorbed(local, rq);
+            self.free_absorbed(local, rq, now);
         }
         true
     }
@@ -596,7 +607,7 @@ impl<L: Lock> Env<L> {
         for rq in freed.drain(..) {
             self.account_merge(self.st.slab.get(rq.id()).op());
             self.trace_absorbed(local, &rq, now);
-            self.free_absorbed(local, rq);
+            self.free_absorbed(local, rq, now);
         }
         local.scratch.freed = freed;
         local.plug.rqs = rqs;

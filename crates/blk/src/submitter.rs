@@ -11,6 +11,7 @@ use crate::driver::{Completions, Ended, POLL_BATCH};
 use crate::id::{CpuId, HctxId, SubmitterId};
 use crate::lock::Lock;
 use crate::plug::{BLK_MAX_REQUEST_COUNT, Plug};
+use crate::qos::{Granted, Held, Samples};
 use crate::queue::{Gate, QueueState, RequestQueue};
 use crate::request::{RequestId, Rq};
 use crate::sbitmap::TagAllocHint;
@@ -72,7 +73,11 @@ pub(crate) struct SubmitterShared<L: Lock> {
     cpu: AtomicU16,
     remote: CachePadded<Mutex<L, Vec<Remote>>>,
     has_remote: AtomicBool,
+    /// For bios that were held back.
+    pub(crate) granted: Granted,
     pub(crate) counters: CachePadded<Counters>,
+    /// For write-back throttling.
+    pub(crate) samples: CachePadded<Samples>,
     pub(crate) hctxs: Box<[HctxCounters]>,
 }
 
@@ -84,7 +89,9 @@ impl<L: Lock> SubmitterShared<L> {
             cpu: AtomicU16::new(0),
             remote: CachePadded::new(Mutex::new(Vec::with_capacity(remote_capacity(nr_bios)))),
             has_remote: AtomicBool::new(false),
+            granted: Granted::default(),
             counters: CachePadded::new(Counters::default()),
+            samples: CachePadded::new(Samples::default()),
             hctxs: (0..3 * usize::from(nr_cpus)).map(|_| HctxCounters::default()).collect(),
         }
     }
@@ -220,6 +227,8 @@ pub(crate) struct Local {
     pub(crate) done: VecDeque<u32>,
     /// Accepted bios that have no request yet, oldest first.
     pub(crate) waiting: VecDeque<u32>,
+    /// Accepted bios that may not go yet.
+    pub(crate) held: Held,
     /// Where this submitter is registered as waiting for a tag.
     pub(crate) tag_wait: Option<(usize, TagClass)>,
     /// The oldest waiting bio waits for a tag, not for a bio slot.
@@ -323,6 +332,7 @@ impl<L: Lock> RequestQueue<L> {
                 free_pieces: (nr_bios..nr_bios + PIECE_SLOTS).rev().collect(),
                 done: VecDeque::with_capacity(cap),
                 waiting: VecDeque::with_capacity(cap),
+                held: Held::default(),
                 tag_wait: None,
                 blocked_on_tag: false,
                 woken: None,
@@ -413,6 +423,13 @@ impl<L: Lock> Submitter<L> {
         self.local.waiting.len()
     }
 
+    /// Bios held back by the disk's limits or by write-back throttling: they go on at [`RequestQueue::next_timer`], or when this submitter is
+    /// notified.
+    #[inline]
+    pub fn held(&self) -> usize {
+        self.local.held.len()
+    }
+
     /// Ended bios that [`Submitter::reap`] would return now.
     #[inline]
     pub fn ready(&self) -> usize {
@@ -477,9 +494,13 @@ impl<L: Lock> Submitter<L> {
         if let Err(status) = self.env.check_bio(bio) {
             self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status);
             self.leave_if_idle();
-        } else if !entered {
+        } else if !entered || self.may_be_held() {
             self.env.trace_bio(&mut self.local, EventKind::Queue, self.env.pool().slot(index as usize), now);
-            self.wait_in_line(bio.flags, index, now);
+            if self.may_be_held() {
+                self.submit_limited(index, bio, now);
+            } else {
+                self.wait_in_line(bio.flags, index, now);
+            }
         } else if !self.env.queue_bio(&mut self.local, index, bio, true, now) {
             self.wait_in_line(bio.flags, index, now);
         }
@@ -491,16 +512,18 @@ impl<L: Lock> Submitter<L> {
     }
 
     #[cold]
-    fn wait_in_line(&mut self, flags: OpFlags, index: u32, now: Instant) {
+    pub(crate) fn wait_in_line(&mut self, flags: OpFlags, index: u32, now: Instant) {
         if flags.contains(OpFlags::NOWAIT) {
             let id = BioId::new(self.env.id, index);
             let slot = self.env.pool().slot(index as usize);
             self.env.trace_ended_bio(&mut self.local, slot, BlkStatus::Again, now);
+            self.local.held.refuse_throttled();
+            self.env.wbt_cleanup(slot, now);
             self.env.end_bio(&mut self.local, id, BlkStatus::Again);
             self.env.settle_tag_wait(&mut self.local);
             self.serve_owed(now);
             self.leave_if_idle();
-        } else {
+        } else if !self.local.held.hold_throttled(self.env.pool(), index) {
             self.local.waiting.push_back(index);
         }
     }
@@ -547,6 +570,9 @@ impl<L: Lock> Submitter<L> {
         }
         if !self.local.waiting.is_empty() {
             self.retry_waiting(now);
+        }
+        if self.local.held.len() > 0 || self.env.q.qos.is_due(now) {
+            self.serve_qos(now);
         }
         self.serve_owed(now);
         if was_idle || gate.is_frozen() {
@@ -613,7 +639,9 @@ impl<L: Lock> Submitter<L> {
         self.local.plug.start(self.local.waiting.len() as u32);
         while let Some(index) = self.local.waiting.pop_front() {
             let bio = self.env.pool().slot(index as usize).bio();
-            if !self.env.queue_bio(&mut self.local, index, &bio, false, now) {
+            if !self.env.queue_bio(&mut self.local, index, &bio, false, now)
+                && !self.local.held.hold_throttled(self.env.pool(), index)
+            {
                 self.local.waiting.push_front(index);
                 break;
             }
@@ -628,7 +656,7 @@ impl<L: Lock> Submitter<L> {
     /// A submitter stays inside between calls for as long as it has bios there, so this costs its locked instruction
     /// once per busy period, not once per call.
     #[inline]
-    fn enter(&mut self, now: Instant) -> bool {
+    pub(crate) fn enter(&mut self, now: Instant) -> bool {
         if self.inside {
             let gate = self.env.q.gate();
             return gate.is_open() || self.enter_at(gate, now);
@@ -672,7 +700,7 @@ impl<L: Lock> Submitter<L> {
     /// known by their tags).
     #[inline]
     fn leave_if_idle(&mut self) {
-        let idle = self.env.in_flight() as usize == self.local.waiting.len();
+        let idle = self.env.in_flight() as usize == self.local.waiting.len() + self.local.held.len();
         if self.inside && !self.local.plug.is_open() && (idle || self.env.q.is_frozen()) {
             self.leave();
         }
@@ -711,7 +739,11 @@ impl<L: Lock> Submitter<L> {
         for _ in 0..self.local.waiting.len() {
             let index = self.local.waiting.pop_front().expect("counted");
             let slot = self.env.pool().slot(index as usize);
-            match self.env.check_features(slot.op(), slot.flags()) {
+            let refused = self.env.check_features(slot.op(), slot.flags());
+            if refused.is_err() || !self.env.wbt_is_on() {
+                self.env.wbt_cleanup(slot, Instant::ZERO);
+            }
+            match refused {
                 Ok(()) => self.local.waiting.push_back(index),
                 Err(status) => self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status),
             }

@@ -371,6 +371,11 @@ fn disturb(w: &World, mut change: impl FnMut(u64, &mut QueueConfig)) {
             w.q.unquiesce();
         }
         take_cpus_away(w, round);
+        if w.q.config().io_limits.get("iops_read") > Some(0) {
+            let limit = ["0", "30000", "3000000"][round as usize % 3];
+            w.q.set_live(&[("iops_total", limit)]).expect("live");
+            std::thread::yield_now();
+        }
         w.q.begin_freeze();
         while !w.q.is_drained() {
             std::thread::yield_now();
@@ -515,6 +520,27 @@ fn kyber_with_more_write_zeroes_than_it_has_tokens_for() {
 fn bfq_on_one_and_on_four_hardware_queues() {
     stress("bfq, 1 hctx", 13, LOAD, config(4, 1, 1, "bfq"), behaviour(true, usize::MAX), None);
     stress("bfq, 4 hctx", 14, LOAD, config(4, 4, 2, "bfq"), behaviour(true, 3), None);
+}
+
+/// Held back by limits and throttled at once. `round` chooses the target.
+fn held(mut c: QueueConfig, round: u64) -> QueueConfig {
+    c.wbt_lat_usec = [Some(1), None, Some(0), Some(1_000_000)][(round % 4) as usize];
+    for (name, value) in [("iops_read", "700000"), ("iops_total", "400000"), ("bps_write", "900000000")] {
+        c.set(name, value).expect("in range");
+    }
+    c
+}
+
+#[test]
+fn limits_and_write_back_throttling() {
+    stress("held, none", 15, LOAD, held(config(4, 4, 4, "none"), 0), behaviour(true, 3), None);
+    stress("held, kyber", 16, (6, 1000), held(config(4, 1, 16, "kyber"), 3), behaviour(true, usize::MAX), None);
+    let change = |round: u64, c: &mut QueueConfig| {
+        *c = held(c.clone(), round);
+        c.queue_depth = 1 + (round % 5) as u32;
+        c.scheduler = Some(["none", "mq-deadline", "bfq"][(round / 2 % 3) as usize].into());
+    };
+    stress("held, changes", 17, (4, 4000), held(config(4, 2, 2, "none"), 0), behaviour(true, 3), Some(change));
 }
 
 #[test]

@@ -68,7 +68,8 @@ fn value(queue: &Queue, c: &QueueConfig, name: &str) -> Option<String> {
         "rq_affinity" => c.rq_affinity.to_string(),
         "read_ahead_kb" => c.read_ahead_kb.map_or_else(|| "system".to_owned(), |kb| kb.to_string()),
         "max_sectors_kb" => (queue.limits().max_sectors / 2).to_string(),
-        _ => return None,
+        "wbt_lat_usec" => queue.wbt_lat_usec().to_string(),
+        limit => c.io_limits.get(limit)?.to_string(),
     })
 }
 

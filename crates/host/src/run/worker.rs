@@ -384,7 +384,7 @@ impl Loop {
             return core::hint::spin_loop();
         }
         self.sub.rest();
-        if self.alone && self.wait_first && timeout.is_none() && self.sub.waiting() == 0 {
+        if self.alone && self.wait_first && timeout.is_none() && self.sub.waiting() + self.sub.held() == 0 {
             // Its own I/O at a real device is all this thread can wait for, and that ends: no timer has to be armed, and
             // whoever has something for it (a freeze) can wait for that end.
             return self.disk.driver.wait(self.hctxs[0], min, None);

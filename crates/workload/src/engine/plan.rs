@@ -152,8 +152,9 @@ impl Plan {
     }
 }
 
-/// Per direction. Somebody waits for a direct or synchronous write, as the kernel says with REQ_SYNC; what goes through
-/// the page cache is written back for nobody in particular. Reads count as waited for anyway.
+/// Per direction. Somebody waits for a direct or synchronous write, as the kernel says with REQ_SYNC, and REQ_IDLE tells
+/// the direct one (write-back throttling leaves it alone); what goes through the page cache is written back for nobody in
+/// particular. Reads count as waited for anyway.
 fn flags(job: &Job) -> [OpFlags; DIRS] {
     let all = if job.hipri { OpFlags::POLLED } else { OpFlags::NONE };
     let mut write = all;
@@ -162,6 +163,9 @@ fn flags(job: &Job) -> [OpFlags; DIRS] {
     }
     if job.direct || job.sync != SyncMode::None {
         write = write.union(OpFlags::SYNC);
+    }
+    if job.direct {
+        write = write.union(OpFlags::IDLE);
     }
     [all, write, all]
 }

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Settings that take effect at once, on a disk in use and without a freeze.
+//!
+//! Guarantees: several given together take effect as a whole or not at all; who waits because of an old value is looked at
+//! again. Everything else needs a freeze and [`RequestQueue::rebuild`], which changes these as well.
+
+use crate::lock::Lock;
+use crate::qos::rates::LIMIT_NAMES;
+use crate::qos::wbt::{DEFAULT_TARGET_US, Params};
+use crate::queue::RequestQueue;
+use crate::settings::{Mode, QueueConfig, SettingError};
+use crate::time::Duration;
+use core::sync::atomic::Ordering;
+
+/// Live settings besides the limits ([`LIMIT_NAMES`]) and the elevator's tunables
+/// ([`RequestQueue::set_iosched`]).
+pub const LIVE_SETTINGS: [&str; 5] = ["nomerges", "rq_affinity", "io_timeout", "iostats", "wbt_lat_usec"];
+
+impl<L: Lock> RequestQueue<L> {
+    /// Changes live settings, `(name, value)` each. The first that is unknown, out of range, or not to be changed without a
+    /// freeze is named in the error, and nothing is changed then. Any thread may call this at any time.
+    pub fn set_live(&self, settings: &[(&str, &str)]) -> Result<(), SettingError> {
+        // Held throughout, so that a rebuild comes before or after as a whole.
+        let mut config = self.config.lock();
+        let mut new = config.clone();
+        for (name, value) in settings {
+            new.set(name, value)?;
+            if !LIVE_SETTINGS.contains(name) && !LIMIT_NAMES.contains(name) {
+                let text =
+                    format!("{name}={value}: needs a freeze; live are {} and the limits", LIVE_SETTINGS.join(", "));
+                return Err(SettingError(text));
+            }
+        }
+        new.check()?;
+        *config = new;
+        self.apply_live(&config);
+        drop(config);
+        self.notify_all();
+        Ok(())
+    }
+
+    /// Makes the live part of the settings act.
+    pub(crate) fn apply_live(&self, config: &QueueConfig) {
+        self.live.iostats.store(config.iostats, Ordering::Relaxed);
+        self.live.nomerges.store(config.nomerges, Ordering::Relaxed);
+        self.live.io_timeout_ms.store(config.io_timeout_ms, Ordering::Relaxed);
+        self.live.rq_affinity.store(config.rq_affinity, Ordering::Relaxed);
+        self.qos.set_limits(config);
+        self.set_wbt(self.wbt_params(config));
+    }
+
+    /// What write-back throttling goes by. The kernel's default target is off with bfq, which gives reads their share by
+    /// other means; one that was asked for stays.
+    fn wbt_params(&self, config: &QueueConfig) -> Params {
+        let state = self.state();
+        let default = match state.scheduler() {
+            "bfq" => 0,
+            _ => DEFAULT_TARGET_US[usize::from(self.limits.rotational)],
+        };
+        let target_us = if config.mode == Mode::Sq { 0 } else { config.wbt_lat_usec.unwrap_or(default) };
+        Params {
+            target: Duration::from_us(target_us),
+            device_depth: state.nr_requests,
+            write_cache: self.limits.write_cache,
+        }
+    }
+}

@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Write-back throttling: writes nobody waits for are kept to few in flight while reads miss their latency target.
+//!
+//! Guarantees: the kernel's windows, steps, depths and limits (see each function); a throttled write gets a token in the
+//! order of asking, within its kind; every token is given back once. Reads and direct writes (SYNC with IDLE) are never
+//! throttled.
+//!
+//! Needs from callers: [`Throttle::end_window`] at the end of each window, [`Throttle::release`] for each token. Time is an
+//! argument; the one who calls first after a window's end ends it, as of that end. Does not do: hold bios, measure (both
+//! `wbt_hooks`), take locks. Dirty-page throttling, which raises the kernel's limits for a second, is not here, as there
+//! is no page cache. Source: block/blk-wbt.c, blk-rq-qos.c of Linux 6.19.
+
+use crate::bio::{Op, OpFlags};
+use crate::id::SubmitterId;
+use crate::time::{Duration, Instant};
+use std::collections::VecDeque;
+
+/// Most background writes in flight at step 0 (`RWB_DEF_DEPTH`).
+const DEFAULT_DEPTH: u32 = 16;
+/// Length of a window that is not shortened (`RWB_WINDOW_NSEC`).
+pub(crate) const WINDOW: Duration = Duration::from_ms(100);
+/// Writes a window needs for its reads to say anything (`RWB_MIN_WRITE_SAMPLES`).
+const MIN_WRITES: u64 = 3;
+/// So many windows without knowledge take the step one towards 0 (`RWB_UNKNOWN_BUMP`).
+const UNKNOWN_BUMP: u32 = 5;
+/// I/O that is not throttled makes writes background for so long (`HZ / 10`).
+pub(crate) const CLOSE_IO: Duration = Duration::from_ms(100);
+/// `wbt_lat_usec` of a disk that does not rotate, and of one that does.
+pub(crate) const DEFAULT_TARGET_US: [u64; 2] = [2_000, 75_000];
+
+/// Tokens are counted apart for writes and discards (`WBT_RWQ_BG`, `WBT_RWQ_DISCARD`).
+pub(crate) const KINDS: usize = 2;
+
+/// Which limit a write falls under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Somebody waits for it, or metadata.
+    HiPrio,
+    /// Write-back.
+    Normal,
+    /// Write-back that is in no hurry.
+    Background,
+    /// Discard.
+    Discard,
+}
+
+impl Class {
+    /// `None`: it is not throttled.
+    pub(crate) fn of(op: Op, flags: OpFlags) -> Option<Class> {
+        match op {
+            Op::Discard => Some(Class::Discard),
+            Op::Write if flags.contains(OpFlags::SYNC.union(OpFlags::IDLE)) => None,
+            Op::Write if flags.intersects(OpFlags::SYNC.union(OpFlags::META)) => Some(Class::HiPrio),
+            Op::Write if flags.contains(OpFlags::BACKGROUND) => Some(Class::Background),
+            Op::Write => Some(Class::Normal),
+            Op::Read | Op::Flush | Op::WriteZeroes => None,
+        }
+    }
+
+    /// Which tokens it uses.
+    pub(crate) fn kind(self) -> usize {
+        usize::from(self == Class::Discard)
+    }
+}
+
+/// How many writes may be in flight, scaled in steps (`struct rq_depth`).
+#[derive(Clone, Copy, Debug)]
+struct Depth {
+    device: u32,
+    /// Above 0: so many times halved. Below: doubled.
+    step: i32,
+    /// No use in doubling any more.
+    scaled_max: bool,
+    max: u32,
+}
+
+impl Depth {
+    fn new(device: u32) -> Depth {
+        let mut depth = Depth { device, step: 0, scaled_max: false, max: 0 };
+        depth.calc();
+        depth
+    }
+
+    /// `rq_depth_calc_max_depth`: whether that is all there is.
+    fn calc(&mut self) -> bool {
+        if self.device == 1 {
+            // Two, so that there is always one to come; one if even that is too much.
+            self.max = if self.step > 0 { 1 } else { 2 };
+            return self.step <= 0;
+        }
+        let d = DEFAULT_DEPTH.min(self.device);
+        if self.step > 0 {
+            self.max = 1 + ((d - 1) >> self.step.min(31));
+            return false;
+        }
+        let wanted = 1 + (u64::from(d - 1) << (-self.step).min(31));
+        // Less than at step 0 if the device takes 2 or 3: the kernel's rule for devices with a real queue.
+        let most = u64::from(3 * self.device / 4);
+        let capped = self.step < 0 && wanted > most;
+        self.max = if capped { most } else { wanted } as u32;
+        capped
+    }
+
+    /// `rq_depth_scale_up`.
+    fn scale_up(&mut self) -> bool {
+        if self.scaled_max {
+            return false;
+        }
+        self.step -= 1;
+        self.scaled_max = self.calc();
+        true
+    }
+
+    /// `rq_depth_scale_down`: `hard` goes from a doubled depth straight back to 0.
+    fn scale_down(&mut self, hard: bool) -> bool {
+        if self.max == 1 {
+            return false;
+        }
+        self.step = if self.step < 0 && hard { 0 } else { self.step + 1 };
+        self.scaled_max = false;
+        self.calc();
+        true
+    }
+
+    /// `calc_wb_limits`: normal and background.
+    fn limits(&self) -> (u32, u32) {
+        if self.max <= 2 { (self.max, 1) } else { (self.max.div_ceil(2), self.max.div_ceil(4)) }
+    }
+}
+
+/// What completed in a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sample {
+    pub(crate) reads: u64,
+    /// Of any kind, throttled or not.
+    pub(crate) writes: u64,
+    /// Shortest time a read was at the driver; of no meaning without reads.
+    pub(crate) min_read_ns: u64,
+}
+
+/// What a window tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Reads meet the target.
+    Ok,
+    /// They do not.
+    Exceeded,
+    /// There are writes and too few reads to judge.
+    UnknownWrites,
+    /// There is too little of both.
+    Unknown,
+}
+
+/// What the disk and its settings say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Params {
+    /// Zero = off.
+    pub(crate) target: Duration,
+    /// Requests the disk takes.
+    pub(crate) device_depth: u32,
+    /// The disk has a volatile write cache.
+    pub(crate) write_cache: bool,
+}
+
+/// A submitter that waits for a token.
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    who: SubmitterId,
+    class: Class,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Throttle {
+    params: Params,
+    depth: Depth,
+    normal: u32,
+    background: u32,
+    unknown: u32,
+    window: Duration,
+    window_end: Option<Instant>,
+    in_flight: [u32; KINDS],
+    waiters: [VecDeque<Waiter>; KINDS],
+}
+
+/// Called with whoever is given a token, and its kind.
+pub(crate) type Grant<'a> = &'a mut dyn FnMut(SubmitterId, usize);
+
+impl Throttle {
+    pub(crate) fn new() -> Throttle {
+        let params = Params { target: Duration::ZERO, device_depth: 1, write_cache: false };
+        Throttle {
+            params,
+            depth: Depth::new(1),
+            normal: 0,
+            background: 0,
+            unknown: 0,
+            window: WINDOW,
+            window_end: None,
+            in_flight: [0; KINDS],
+            waiters: [VecDeque::new(), VecDeque::new()],
+        }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.params.target > Duration::ZERO
+    }
+
+    pub(crate) fn params(&self) -> Params {
+        self.params
+    }
+
+    /// New parameters: the step is 0 again. The same ones change nothing. `room`: most waiters there can be.
+    pub(crate) fn set(&mut self, params: Params, room: usize, grant: Grant<'_>) {
+        if params == self.params {
+            return;
+        }
+        self.params = params;
+        self.depth = Depth::new(params.device_depth);
+        self.unknown = 0;
+        self.window_end = None;
+        self.set_limits();
+        if self.is_on() {
+            self.waiters.iter_mut().for_each(|w| w.reserve(room.saturating_sub(w.len())));
+        }
+        self.wake_all(false, grant);
+    }
+
+    fn set_limits(&mut self) {
+        (self.normal, self.background) = if self.is_on() { self.depth.limits() } else { (0, 0) };
+    }
+
+    /// A write that is about to become a request. False: there is no token; `who`, if given, will get one, in the order of
+    /// asking. `close_io`: other I/O was there a moment ago.
+    pub(crate) fn start(&mut self, class: Class, who: Option<SubmitterId>, close_io: bool, now: Instant) -> bool {
+        let kind = class.kind();
+        if self.waiters[kind].is_empty() && self.in_flight[kind] < self.limit(class, close_io) {
+            self.in_flight[kind] += 1;
+            if self.window_end.is_none() && self.is_on() {
+                self.arm(now);
+            }
+            return true;
+        }
+        self.waiters[kind].extend(who.map(|who| Waiter { who, class }));
+        false
+    }
+
+    /// A token comes back. Who waits is not woken for each: with a volatile write cache when none is in flight any more,
+    /// else when there is room for half the background limit.
+    pub(crate) fn release(&mut self, kind: usize, close_io: bool, grant: Grant<'_>) {
+        assert!(self.in_flight[kind] > 0, "a token of write-back throttling came back twice");
+        self.in_flight[kind] -= 1;
+        let left = self.in_flight[kind];
+        let limit = match kind {
+            _ if !self.is_on() => u32::MAX,
+            1 => self.background,
+            _ if self.params.write_cache => 0,
+            _ => self.normal,
+        };
+        if left == 0 || left < limit && limit - left >= self.background / 2 {
+            self.wake(kind, close_io, grant);
+        }
+    }
+
+    /// Most in flight for a write of this class.
+    fn limit(&self, class: Class, close_io: bool) -> u32 {
+        match class {
+            _ if !self.is_on() => u32::MAX,
+            Class::HiPrio => self.depth.max,
+            Class::Normal if !close_io => self.normal,
+            Class::Normal | Class::Background | Class::Discard => self.background,
+        }
+    }
+
+    fn wake(&mut self, kind: usize, close_io: bool, grant: Grant<'_>) {
+        while let Some(w) = self.waiters[kind].front().copied() {
+            if self.in_flight[kind] >= self.limit(w.class, close_io) {
+                return;
+            }
+            self.waiters[kind].pop_front();
+            self.in_flight[kind] += 1;
+            grant(w.who, kind);
+        }
+    }
+
+    fn wake_all(&mut self, close_io: bool, grant: Grant<'_>) {
+        (0..KINDS).for_each(|kind| self.wake(kind, close_io, grant));
+    }
+
+    /// When the window ends; `None` while none is open.
+    pub(crate) fn window_end(&self) -> Option<Instant> {
+        self.window_end
+    }
+
+    /// `rwb_arm_timer`: the more writes are throttled, the shorter the windows.
+    pub(crate) fn arm(&mut self, now: Instant) {
+        self.window = match self.depth.step {
+            step @ 1.. => Duration::from_ns(WINDOW.as_ns() * 16 / ((step as u64 + 1) << 8).isqrt()),
+            _ => WINDOW,
+        };
+        self.window_end = Some(now + self.window);
+    }
+
+    /// `latency_exceeded`. `oldest`: how long the oldest read that is known to be at the driver has been there.
+    fn verdict(&self, sample: &Sample, oldest: Duration) -> Verdict {
+        let target = self.params.target;
+        if oldest > self.window || oldest > target && sample.reads == 0 {
+            return Verdict::Exceeded;
+        }
+        if sample.reads < 1 || sample.writes < MIN_WRITES {
+            let writes = sample.writes > 0 || self.nr_in_flight() > 0;
+            return if writes { Verdict::UnknownWrites } else { Verdict::Unknown };
+        }
+        if sample.min_read_ns > target.as_ns() { Verdict::Exceeded } else { Verdict::Ok }
+    }
+
+    /// `wb_timer_fn`: judges the window that ends at `at` and opens the next one, if there is something to watch.
+    pub(crate) fn end_window(
+        &mut self,
+        sample: &Sample,
+        oldest: Duration,
+        at: Instant,
+        close_io: bool,
+        grant: Grant<'_>,
+    ) -> Verdict {
+        let verdict = self.verdict(sample, oldest);
+        match verdict {
+            Verdict::Exceeded => self.scale_down(true),
+            Verdict::Ok | Verdict::UnknownWrites => self.scale_up(close_io, grant),
+            Verdict::Unknown => {
+                self.unknown += 1;
+                match self.depth.step {
+                    _ if self.unknown < UNKNOWN_BUMP => {}
+                    1.. => self.scale_up(close_io, grant),
+                    0 => {}
+                    _ => self.scale_down(false),
+                }
+            }
+        }
+        self.window_end = None;
+        if self.depth.step != 0 || self.nr_in_flight() > 0 {
+            self.arm(at);
+        }
+        verdict
+    }
+
+    fn scale_up(&mut self, close_io: bool, grant: Grant<'_>) {
+        if self.depth.scale_up() {
+            self.unknown = 0;
+            self.set_limits();
+            self.wake_all(close_io, grant);
+        }
+    }
+
+    fn scale_down(&mut self, hard: bool) {
+        if self.depth.scale_down(hard) {
+            self.unknown = 0;
+            self.set_limits();
+        }
+    }
+
+    fn nr_in_flight(&self) -> u32 {
+        self.in_flight.iter().sum()
+    }
+
+    /// What debugfs shows.
+    pub(crate) fn state(&self) -> WbtState {
+        WbtState {
+            enabled: self.is_on(),
+            min_lat_ns: self.params.target.as_ns(),
+            curr_win_ns: self.window.as_ns(),
+            inflight: self.in_flight,
+            unknown_cnt: self.unknown,
+            wb_normal: self.normal,
+            wb_background: self.background,
+            max_depth: self.depth.max,
+            scale_step: self.depth.step,
+        }
+    }
+}
+
+/// Write-back throttling as the kernel's debugfs shows it (`rqos/wbt`), and the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WbtState {
+    /// Whether writes are throttled at all.
+    pub enabled: bool,
+    /// The target for reads, ns; 0 = off.
+    pub min_lat_ns: u64,
+    /// Length of the present window, ns.
+    pub curr_win_ns: u64,
+    /// Throttled writes and discards in flight.
+    pub inflight: [u32; KINDS],
+    /// Windows in a row that told nothing.
+    pub unknown_cnt: u32,
+    /// Most write-back in flight.
+    pub wb_normal: u32,
+    /// Most background write-back in flight, and most discards.
+    pub wb_background: u32,
+    /// Most writes in flight that somebody waits for.
+    pub max_depth: u32,
+    /// Above 0: so many times halved. Below: doubled.
+    pub scale_step: i32,
+}
+
+impl WbtState {
+    /// The files of debugfs, by name. `by_default`: nobody has set the target.
+    pub(crate) fn files(&self, by_default: bool) -> [(&'static str, String); 8] {
+        let [writes, discards] = self.inflight;
+        [
+            ("curr_win_nsec", format!("{}\n", self.curr_win_ns)),
+            // WBT_STATE_ON_DEFAULT, WBT_STATE_ON_MANUAL.
+            ("enabled", format!("{}\n", if by_default { 1 } else { 2 })),
+            ("id", "0\n".to_owned()),
+            // The middle one is for swap, which is not here.
+            ("inflight", format!("0: inflight {writes}\n1: inflight 0\n2: inflight {discards}\n")),
+            ("min_lat_nsec", format!("{}\n", self.min_lat_ns)),
+            ("unknown_cnt", format!("{}\n", self.unknown_cnt)),
+            ("wb_background", format!("{}\n", self.wb_background)),
+            ("wb_normal", format!("{}\n", self.wb_normal)),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests;

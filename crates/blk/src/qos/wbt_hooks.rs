@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where a request meets write-back throttling: before it takes a tag, when it is issued, when it ends.
+//!
+//! Guarantees: a token travels with the bio (in its slot) until there is a request, then with the request (a mark), and
+//! comes back when either ends or is merged away; each submitter counts on lines of its own, so reads pay no shared write.
+//! With throttling off: one relaxed load per request and per completion. Source: block/blk-wbt.c (`wbt_wait`, `wbt_track`,
+//! `wbt_issue`, `wbt_done`, `wbt_cleanup`).
+
+use super::wbt::{CLOSE_IO, Class, Params, Sample, Throttle, WbtState};
+use super::{NEVER, active};
+use crate::bio::{BioSlot, Op, OpFlags};
+use crate::id::{MAX_SUBMITTERS, SubmitterId};
+use crate::lock::Lock;
+use crate::queue::RequestQueue;
+use crate::relaxed::FieldU64;
+use crate::request::{Request, RequestId, rqf};
+use crate::submitter::{Env, Local};
+use crate::time::{Duration, Instant};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use lock_api::Mutex;
+
+/// Times of other I/O are kept to this, so that a stream of reads does not write a shared line for each.
+const OTHER_GRAIN_NS: u64 = 1_000_000;
+/// Windows that nobody ended in time: after so many the rest are passed over.
+const MAX_MISSED: u32 = 64;
+
+/// The shared state of write-back throttling of a disk.
+pub(crate) struct Wbt<L: Lock> {
+    throttle: Mutex<L, Throttle>,
+    /// End of the window, ns. Written under the lock only.
+    due: AtomicU64,
+    /// Number of the window samples are for.
+    window: AtomicU64,
+    /// When I/O that is not throttled was last submitted or completed.
+    last_other: AtomicU64,
+    /// A read that is at the driver, the first that was seen when none was watched; its number + 1.
+    watched: AtomicU32,
+}
+
+impl<L: Lock> Wbt<L> {
+    pub(crate) fn new() -> Wbt<L> {
+        Wbt {
+            throttle: Mutex::new(Throttle::new()),
+            due: AtomicU64::new(NEVER),
+            window: AtomicU64::new(1),
+            last_other: AtomicU64::new(0),
+            watched: AtomicU32::new(0),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn due_ns(&self) -> u64 {
+        self.due.load(Ordering::Relaxed)
+    }
+
+    fn window_changed(&self, t: &Throttle) {
+        self.due.store(t.window_end().map_or(NEVER, Instant::as_ns), Ordering::Relaxed);
+    }
+
+    fn close_io(&self, now: Instant) -> bool {
+        let last = self.last_other.load(Ordering::Relaxed);
+        last != 0 && now < Instant::from_ns(last) + CLOSE_IO
+    }
+
+    #[inline]
+    fn note_other(&self, now: Instant) {
+        if now.as_ns() >= self.last_other.load(Ordering::Relaxed).saturating_add(OTHER_GRAIN_NS) {
+            self.last_other.store(now.as_ns(), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether `id` was the read that is watched; it is not any more.
+    #[inline]
+    fn unwatch(&self, id: RequestId) {
+        let id = id.index() as u32 + 1;
+        if self.watched.load(Ordering::Relaxed) == id {
+            let _ = self.watched.compare_exchange(id, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What one submitter has seen complete in a window. Written by it alone.
+#[derive(Debug, Default)]
+pub(crate) struct Samples {
+    window: FieldU64,
+    reads: FieldU64,
+    writes: FieldU64,
+    min_read_ns: FieldU64,
+}
+
+impl Samples {
+    #[inline]
+    fn add(&self, window: u64, read: bool, ns: u64) {
+        if self.window.get() != window {
+            self.reads.set(0);
+            self.writes.set(0);
+            self.min_read_ns.set(u64::MAX);
+            self.window.set(window);
+        }
+        if read {
+            self.reads.add(1);
+            self.min_read_ns.set(self.min_read_ns.get().min(ns));
+        } else {
+            self.writes.add(1);
+        }
+    }
+
+    fn add_to(&self, window: u64, sum: &mut Sample) {
+        if self.window.get() == window {
+            sum.reads += self.reads.get();
+            sum.writes += self.writes.get();
+            sum.min_read_ns = sum.min_read_ns.min(self.min_read_ns.get());
+        }
+    }
+}
+
+impl<L: Lock> RequestQueue<L> {
+    /// Takes over new parameters; whoever may go on is notified.
+    pub(crate) fn set_wbt(&self, params: Params) {
+        let wbt = &self.qos.wbt;
+        let mut t = wbt.throttle.lock();
+        if params != t.params() {
+            // It may have completed unseen while throttling was off.
+            wbt.watched.store(0, Ordering::Relaxed);
+        }
+        t.set(params, MAX_SUBMITTERS as usize, &mut |who, kind| self.grant_token(who, kind));
+        self.qos.mark(active::WBT, t.is_on());
+        wbt.window_changed(&t);
+    }
+
+    /// The state of write-back throttling.
+    pub fn wbt(&self) -> WbtState {
+        self.qos.wbt.throttle.lock().state()
+    }
+
+    /// The read latency that write-back throttling aims at, microseconds; 0 while it is off.
+    pub fn wbt_lat_usec(&self) -> u64 {
+        self.qos.wbt.throttle.lock().params().target.as_ns() / 1000
+    }
+
+    /// Whether a write may become a request: then it has a token. If not, `who` gets one later.
+    pub(crate) fn take_token(&self, class: Class, who: Option<SubmitterId>, now: Instant) -> bool {
+        let wbt = &self.qos.wbt;
+        let close_io = wbt.close_io(now);
+        let mut t = wbt.throttle.lock();
+        let go = t.start(class, who, close_io, now);
+        wbt.window_changed(&t);
+        go
+    }
+
+    #[cold]
+    pub(crate) fn put_token(&self, kind: usize, now: Instant) {
+        let close_io = self.qos.wbt.close_io(now);
+        let grant = &mut |who, kind| self.grant_token(who, kind);
+        self.qos.wbt.throttle.lock().release(kind, close_io, grant);
+    }
+
+    fn grant_token(&self, who: SubmitterId, kind: usize) {
+        self.submitter_shared(who.index()).granted.give(super::LANES + kind);
+        self.notify.notify(who);
+    }
+}
+
+impl<L: Lock> Env<L> {
+    #[inline]
+    pub(crate) fn wbt_is_on(&self) -> bool {
+        self.q.qos.active() & active::WBT != 0
+    }
+
+    /// Before a bio becomes a request. False: it has to wait for a token; the caller holds it
+    /// ([`Held::throttled`](super::Held) says of which kind).
+    #[cold]
+    pub(crate) fn wbt_wait(&self, local: &mut Local, slot: &BioSlot, op: Op, flags: OpFlags, now: Instant) -> bool {
+        self.wbt_tick(now);
+        let Some(class) = Class::of(op, flags) else {
+            if op == Op::Read {
+                self.q.qos.wbt.note_other(now);
+            }
+            return true;
+        };
+        if slot.wbt.get() != 0 {
+            return true;
+        }
+        let kind = class.kind();
+        let who = (!flags.contains(OpFlags::NOWAIT)).then_some(self.id);
+        // Behind those of this submitter that wait already; the first of them has asked.
+        if local.held.is_throttled(kind) || !self.q.take_token(class, who, now) {
+            local.held.throttled = Some(kind);
+            // Whoever waits keeps nothing back that others, or it itself, may wait for.
+            self.flush_plug(local, now);
+            return false;
+        }
+        slot.wbt.set(kind as u8 + 1);
+        true
+    }
+
+    /// The bio's token is the request's.
+    #[inline]
+    pub(crate) fn wbt_track(&self, slot: &BioSlot, rq: &Request) {
+        let kind = slot.wbt.get();
+        if kind != 0 {
+            slot.wbt.set(0);
+            rq.set_rqf(if kind == 1 { rqf::WBT_WRITE } else { rqf::WBT_DISCARD });
+        }
+    }
+
+    /// The bio needs its token no more.
+    #[inline]
+    pub(crate) fn wbt_cleanup(&self, slot: &BioSlot, now: Instant) {
+        let kind = slot.wbt.get();
+        if kind != 0 {
+            slot.wbt.set(0);
+            self.q.put_token(usize::from(kind) - 1, now);
+        }
+    }
+
+    /// Requests are about to be issued.
+    #[cold]
+    pub(crate) fn wbt_issue(&self, ids: &[RequestId]) {
+        let watched = &self.q.qos.wbt.watched;
+        if watched.load(Ordering::Relaxed) == 0
+            && let Some(id) = ids.iter().find(|id| self.st.slab.get(**id).op() == Op::Read)
+        {
+            let _ = watched.compare_exchange(0, id.index() as u32 + 1, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// A request came back from the driver unfinished.
+    #[inline]
+    pub(crate) fn wbt_requeue(&self, id: RequestId) {
+        self.q.qos.wbt.unwatch(id);
+    }
+
+    /// A request ended while throttling is on, or one that has a token.
+    #[cold]
+    pub(crate) fn wbt_done(&self, id: RequestId, rq: &Request, now: Instant) {
+        if self.wbt_is_on() {
+            self.wbt_tick(now);
+            let (wbt, op) = (&self.q.qos.wbt, rq.op());
+            wbt.unwatch(id);
+            if op == Op::Read {
+                wbt.note_other(now);
+            }
+            if wbt.due_ns() != NEVER && op != Op::Flush {
+                let ns = now.as_ns().saturating_sub(rq.issue_ns.get());
+                self.shared.samples.add(wbt.window.load(Ordering::Relaxed), op == Op::Read, ns);
+            }
+        }
+        self.wbt_drop(rq, now);
+    }
+
+    /// A request ends or is merged away: its token comes back.
+    #[inline]
+    pub(crate) fn wbt_drop(&self, rq: &Request, now: Instant) {
+        if rq.has_rqf(rqf::WBT_WRITE | rqf::WBT_DISCARD) {
+            let kind = usize::from(rq.has_rqf(rqf::WBT_DISCARD));
+            rq.clear_rqf(rqf::WBT_WRITE | rqf::WBT_DISCARD);
+            self.q.put_token(kind, now);
+        }
+    }
+
+    /// Ends windows whose time has come, before anything later is counted.
+    #[inline]
+    pub(crate) fn wbt_tick(&self, now: Instant) {
+        if now.as_ns() >= self.q.qos.wbt.due_ns() {
+            self.end_windows(now);
+        }
+    }
+
+    #[cold]
+    fn end_windows(&self, now: Instant) {
+        let wbt = &self.q.qos.wbt;
+        let mut t = wbt.throttle.lock();
+        for missed in 0.. {
+            let Some(end) = t.window_end().filter(|end| *end <= now) else { break };
+            if missed == MAX_MISSED {
+                t.arm(now);
+                break;
+            }
+            let mut sample = Sample { min_read_ns: u64::MAX, ..Sample::default() };
+            let window = wbt.window.fetch_add(1, Ordering::Relaxed);
+            self.q.each_submitter(|s| {
+                s.samples.add_to(window, &mut sample);
+                true
+            });
+            let grant = &mut |who, kind| self.q.grant_token(who, kind);
+            t.end_window(&sample, self.oldest_read(end), end, wbt.close_io(end), grant);
+        }
+        wbt.window_changed(&t);
+    }
+
+    /// How long the watched read has been at the driver.
+    fn oldest_read(&self, at: Instant) -> Duration {
+        match self.q.qos.wbt.watched.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            // Another state's number, for a moment at a rebuild: nothing is at the driver then.
+            id if id as usize > self.st.slab.len() => Duration::ZERO,
+            id => at.since(Instant::from_ns(self.st.slab.get(RequestId::new(id - 1)).issue_ns.get())),
+        }
+    }
+}
