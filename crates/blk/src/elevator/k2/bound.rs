@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How many bulk requests may be at the disk: as few as still get nearly what a deep queue gets.
+//!
+//! While nobody is there to be protected there is no bound. When a latency request comes, the rate of the disk with a
+//! deep queue is known or measured, and then the least depth is searched that delivers `throughput_pct` of it: halving
+//! until that is too little, then between the two. The depth found is held. From time to time, and when the rate at
+//! it changes (the load has another shape now), it is tried whether a quarter more gives more, and whether a fifth less
+//! is enough; then the search goes on from there. Trials that change nothing get rarer, up to one in [`MAX_HOLD`].
+//!
+//! That makes no assumption about the disk but that more depth does not make it slower: a capped disk has a sharp
+//! knee at rate x latency, an SSD a soft one, a hard disk gains a little by every doubling and keeps its depth.
+//!
+//! Not a control of latency: if the disk needs its depth, latency requests find it deep. `max_inflight` is for that.
+//! There is no timer, time passes with completions.
+//!
+//! Source of the bound itself: K2 (Miemietz et al., RTSS 2019), where it is fixed by hand. Relatives: BBR's operating
+//! point (rate x least latency; a disk's least latency, a cache hit, would mislead) and PCC's trials.
+
+use super::window::{Done, Rate, Window};
+use crate::time::{Duration, Instant};
+
+/// No bound.
+pub(super) const NO_LIMIT: u32 = u32::MAX;
+
+/// How long a depth found is kept before it is tried again, the first time and at most.
+const FIRST_HOLD: Duration = Duration::from_ms(1000);
+const MAX_HOLD: Duration = Duration::from_ms(8000);
+/// The search ends when the two depths are this close (high / low).
+const CLOSE: f64 = 1.06;
+/// The load has changed when its rate differs by this factor twice in a row.
+const CHANGED: f64 = 1.12;
+/// Trials whose outcome is this near the threshold are measured again, up to [`MAX_WINDOWS`] in all.
+const UNSURE: f64 = 0.02;
+const MAX_WINDOWS: u32 = 3;
+
+/// What the controller goes by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Goal {
+    /// Share of the deep queue's rate that bulk keeps, 0..=1.
+    pub(super) keep: f64,
+    /// After this long without a latency request there is nobody to protect.
+    pub(super) guard: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Step {
+    /// Nobody to protect.
+    Lifted,
+    /// A deep queue, to know what it delivers.
+    Deep,
+    /// `limit` is between a depth that is too little (0: none known) and one that is enough.
+    Search { low: u32, high: u32 },
+    /// `limit` is what was found. `base` is its rate once measured, `odd` counts windows that differ from it.
+    Hold { until: Instant, base: Option<Rate>, odd: u32 },
+    /// `limit` is more than `high`, which delivered `before`.
+    Up { high: u32, before: f64 },
+    /// `limit` is a little less than `high`.
+    Down { high: u32 },
+}
+
+/// The controller.
+#[derive(Debug)]
+pub(super) struct Bound {
+    limit: u32,
+    step: Step,
+    window: Window,
+    /// Work per second of the deepest queue measured in this search.
+    reference: f64,
+    /// Windows of this trial and the sum of their rates.
+    trial: (u32, f64),
+    hold: Duration,
+    /// What was found last, for when somebody is to be protected again.
+    found: Option<u32>,
+    /// The last window without a bound.
+    deep: Option<(Instant, Rate)>,
+    last_latency: Option<Instant>,
+}
+
+impl Bound {
+    pub(super) fn new() -> Bound {
+        Bound {
+            limit: NO_LIMIT,
+            step: Step::Lifted,
+            window: Window::after(0),
+            reference: 0.0,
+            trial: (0, 0.0),
+            hold: FIRST_HOLD,
+            found: None,
+            deep: None,
+            last_latency: None,
+        }
+    }
+
+    /// Bulk requests that may be at the disk at once.
+    #[inline]
+    pub(super) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// A latency request was queued.
+    #[inline]
+    pub(super) fn protect(&mut self, now: Instant) {
+        self.last_latency = Some(now);
+        if self.step == Step::Lifted {
+            self.begin(now);
+        }
+    }
+
+    #[cold]
+    fn begin(&mut self, now: Instant) {
+        match (self.found, self.deep) {
+            (Some(found), _) => self.hold_at(found, now),
+            (None, Some((at, rate))) if now.since(at) < FIRST_HOLD => self.search_below(rate),
+            _ => self.go(Step::Deep, NO_LIMIT),
+        }
+    }
+
+    /// A bulk request goes to the disk, which had none.
+    #[inline]
+    pub(super) fn resume(&mut self, now: Instant) {
+        self.window.resume(now);
+    }
+
+    /// A bulk request completed.
+    #[inline]
+    pub(super) fn completed(&mut self, done: &Done, goal: &Goal) {
+        if let Some(rate) = self.window.add(done, self.limit) {
+            self.judge(rate, done.now, goal);
+        }
+        if self.step != Step::Lifted && self.last_latency.is_none_or(|at| done.now.since(at) > goal.guard) {
+            self.deep = None;
+            self.go(Step::Lifted, NO_LIMIT);
+        }
+    }
+
+    /// Another step with another limit: measuring starts afresh.
+    fn go(&mut self, step: Step, limit: u32) {
+        let turnover = if limit == NO_LIMIT { 64 } else { limit };
+        (self.step, self.limit, self.trial, self.window) = (step, limit, (0, 0.0), Window::after(turnover));
+    }
+
+    fn hold_at(&mut self, depth: u32, now: Instant) {
+        self.found = Some(depth);
+        self.go(Step::Hold { until: now + self.hold, base: None, odd: 0 }, depth);
+    }
+
+    /// Whether the depth on trial delivers the share `goal.keep` of `of`; `None`: not sure yet.
+    fn is_enough(&mut self, rate: &Rate, of: f64, goal: &Goal) -> Option<bool> {
+        if !rate.was_bound {
+            // Bulk does not fill this depth, so it cannot be what holds it back.
+            return Some(true);
+        }
+        self.trial.0 += 1;
+        self.trial.1 += rate.work;
+        let share = self.trial.1 / f64::from(self.trial.0) / of;
+        let unsure = (share - goal.keep).abs() < UNSURE && self.trial.0 < MAX_WINDOWS;
+        (!unsure).then_some(share >= goal.keep)
+    }
+
+    fn judge(&mut self, rate: Rate, now: Instant, goal: &Goal) {
+        match self.step {
+            Step::Lifted => self.deep = Some((now, rate)),
+            Step::Deep => self.search_below(rate),
+            Step::Search { low, high } => {
+                let Some(enough) = self.is_enough(&rate, self.reference, goal) else { return };
+                let (low, high) = if enough { (low, self.limit) } else { (self.limit, high) };
+                self.search(low, high, now);
+            }
+            Step::Hold { .. } => self.watch(rate, now),
+            Step::Up { high, before } => {
+                // Is what it delivered before enough of what it delivers now?
+                if before < goal.keep * rate.work && rate.peak == self.limit {
+                    self.hold = FIRST_HOLD;
+                    return self.climb(rate.work);
+                }
+                self.reference = before.max(rate.work);
+                self.go(Step::Down { high }, (high * 4 / 5).max(1));
+            }
+            Step::Down { high } => {
+                let Some(enough) = self.is_enough(&rate, self.reference, goal) else { return };
+                if enough && self.limit < high {
+                    self.hold = FIRST_HOLD;
+                    self.search(0, self.limit, now);
+                } else {
+                    self.hold = Duration::from_ns((2 * self.hold.as_ns()).min(MAX_HOLD.as_ns()));
+                    self.hold_at(high, now);
+                }
+            }
+        }
+    }
+
+    /// Deeper, as long as that gives more.
+    fn climb(&mut self, work: f64) {
+        let high = self.limit;
+        self.go(Step::Up { high, before: work }, high.saturating_add(high / 2 + 1).min(NO_LIMIT - 1));
+    }
+
+    fn search_below(&mut self, deep: Rate) {
+        self.reference = deep.work;
+        let high = deep.peak.max(1);
+        self.go(Step::Search { low: 0, high }, (high / 2).max(1));
+    }
+
+    /// The next depth to try, or the end.
+    fn search(&mut self, low: u32, high: u32, now: Instant) {
+        if high <= low + 1 || low > 0 && f64::from(high) <= CLOSE * f64::from(low) {
+            return self.hold_at(high, now);
+        }
+        let next = if low == 0 { high / 2 } else { (f64::from(low) * f64::from(high)).sqrt().round() as u32 };
+        self.go(Step::Search { low, high }, next.clamp(low + 1, high - 1));
+    }
+
+    /// A window at the depth that was found.
+    fn watch(&mut self, rate: Rate, now: Instant) {
+        let Step::Hold { until, base, odd } = self.step else { return };
+        if !rate.was_bound {
+            return;
+        }
+        let Some(base) = base else {
+            self.step = Step::Hold { until, base: Some(rate), odd };
+            return;
+        };
+        let changed = differs(base.work, rate.work) || differs(base.requests, rate.requests);
+        let odd = if changed { odd + 1 } else { 0 };
+        if odd >= 2 {
+            self.hold = FIRST_HOLD;
+        } else if now < until {
+            self.step = Step::Hold { until, base: Some(base), odd };
+            return;
+        }
+        let high = self.limit;
+        self.go(Step::Up { high, before: rate.work }, high + (high / 4).max(1));
+    }
+}
+
+fn differs(a: f64, b: f64) -> bool {
+    a > CHANGED * b || b > CHANGED * a
+}

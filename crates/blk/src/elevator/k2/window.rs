@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the disk delivers while a certain number of bulk requests is with it: a rate, over a stretch that is long enough.
+//!
+//! A window opens after the queue at the disk has been turned over once since the bound changed (what was queued deeper
+//! or shallower before has left), and ends after [`MIN_TIME`] with at least [`MIN_REQUESTS`] completions, or after
+//! [`MAX_TIME`] on a slow disk. Time in which the disk has no bulk request at all is taken out.
+//!
+//! Work is counted as sectors plus a constant per request, so that neither a mix of sizes nor a cap on requests or on
+//! bytes alone hides a change.
+
+use crate::time::{Duration, Instant};
+
+/// A shorter window would measure how completions bunch.
+const MIN_TIME: Duration = Duration::from_ms(20);
+/// Fewer would measure chance.
+const MIN_REQUESTS: u64 = 192;
+/// On a slow disk the window ends all the same, if it has [`FEW_REQUESTS`].
+const MAX_TIME: Duration = Duration::from_ms(1000);
+const FEW_REQUESTS: u64 = 24;
+/// What a request costs beside its sectors, in sectors: cloud disks give 32 to 48 KiB per I/O of their two caps.
+const SECTORS_PER_REQUEST: u64 = 64;
+
+/// What a window found.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Rate {
+    /// Work per second.
+    pub(super) work: f64,
+    /// Requests per second.
+    pub(super) requests: f64,
+    /// Most bulk requests at the disk at once.
+    pub(super) peak: u32,
+    /// Bulk waited for the bound at least now and then: without, the rate is the submitters', not the disk's at this depth.
+    pub(super) was_bound: bool,
+}
+
+/// A completion, as the controller is told of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Done {
+    pub(super) now: Instant,
+    pub(super) nr_sectors: u32,
+    /// Bulk requests still at the disk.
+    pub(super) in_flight: u32,
+    /// Bulk requests wait in the elevator.
+    pub(super) backlog: bool,
+}
+
+/// The measurement that goes on.
+#[derive(Debug)]
+pub(super) struct Window {
+    /// Completions to come before it opens.
+    settling: u32,
+    /// When it opened; `None` while it settles.
+    since: Option<Instant>,
+    requests: u64,
+    sectors: u64,
+    unbound: u64,
+    peak: u32,
+    /// The disk has no bulk request, since then.
+    empty: Option<Instant>,
+}
+
+impl Window {
+    /// Opens when `turnover` requests have completed and no more than that many are at the disk.
+    pub(super) fn after(turnover: u32) -> Window {
+        Window { settling: turnover, since: None, requests: 0, sectors: 0, unbound: 0, peak: 0, empty: None }
+    }
+
+    /// The disk was without bulk requests and gets one.
+    #[inline]
+    pub(super) fn resume(&mut self, now: Instant) {
+        if let (Some(since), Some(empty)) = (self.since.as_mut(), self.empty.take()) {
+            *since = *since + now.since(empty);
+        }
+    }
+
+    /// Counts a completion; the rate when that ended the window. `limit` is the bound in force.
+    pub(super) fn add(&mut self, done: &Done, limit: u32) -> Option<Rate> {
+        self.empty = (done.in_flight == 0).then_some(done.now);
+        let Some(since) = self.since else {
+            self.settling = self.settling.saturating_sub(1);
+            if self.settling == 0 && done.in_flight < limit {
+                self.since = Some(done.now);
+            }
+            return None;
+        };
+        self.requests += 1;
+        self.sectors += u64::from(done.nr_sectors);
+        self.unbound += u64::from(!done.backlog);
+        self.peak = self.peak.max(done.in_flight + 1);
+        let time = done.now.since(since);
+        let enough = time >= MIN_TIME && self.requests >= MIN_REQUESTS.max(4 * u64::from(self.peak));
+        if !enough && (time < MAX_TIME || self.requests < FEW_REQUESTS) {
+            return None;
+        }
+        let seconds = time.as_secs_f64();
+        let rate = Rate {
+            work: (self.sectors + self.requests * SECTORS_PER_REQUEST) as f64 / seconds,
+            requests: self.requests as f64 / seconds,
+            peak: self.peak,
+            was_bound: 4 * self.unbound <= 3 * self.requests,
+        };
+        *self = Window { since: Some(done.now), empty: self.empty, ..Window::after(0) };
+        Some(rate)
+    }
+}
