@@ -6,8 +6,8 @@
 //! submitter that has no more than `latency_depth` going (a journal, a page fault, a database's commit). *Bulk*: all
 //! else. Latency requests go to the disk at once. Of bulk no more are at the disk than `max_inflight`, so that a latency
 //! request finds a short queue there, which no scheduler in front of the disk could let it overtake. With
-//! `max_inflight=0` the bound is found: the least depth with which bulk gets `throughput_pct` of what a deep queue gives
-//! it. Bulk is first come, first served, with merging, and uses three quarters of the scheduler tags at most.
+//! `max_inflight=0` the bound is found: the least depth with which the disk delivers `throughput_pct` of what it does with
+//! a deep queue. Bulk is first come, first served, with merging, and uses three quarters of the scheduler tags at most.
 //!
 //! Without latency requests for `guard_ms` there is no bound. Bulk gets at least one of `latency_batch` + 1 dispatches
 //! that it could use.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How many bulk requests may be at the disk: as few as still get nearly what a deep queue gets.
+//! How many bulk requests may be at the disk: as few as still get out of it nearly what a deep queue does.
 //!
 //! While nobody is there to be protected there is no bound. When a latency request comes, the rate of the disk with a
 //! deep queue is known or measured, and then the least depth is searched that delivers `throughput_pct` of it: halving
 //! until that is too little, then between the two. The depth found is held. From time to time, and when the rate at
-//! it changes (the load has another shape now), it is tried whether a quarter more gives more, and whether a fifth less
-//! is enough; then the search goes on from there. Trials that change nothing get rarer, up to one in [`MAX_HOLD`].
+//! it changes (the load has another shape now), it is tried whether a quarter more gives more. If it does, still more is
+//! tried until it does not, and the search begins anew below that; if not, it is tried whether a fifth less is enough.
+//! Trials that change nothing get rarer, up to one in [`MAX_HOLD`].
 //!
 //! That makes no assumption about the disk but that more depth does not make it slower: a capped disk has a sharp
 //! knee at rate x latency, an SSD a soft one, a hard disk gains a little by every doubling and keeps its depth.
@@ -25,10 +26,14 @@ pub(super) const NO_LIMIT: u32 = u32::MAX;
 /// How long a depth found is kept before it is tried again, the first time and at most.
 const FIRST_HOLD: Duration = Duration::from_ms(1000);
 const MAX_HOLD: Duration = Duration::from_ms(8000);
+/// And at least this many times as long as it took to find.
+const REST: u64 = 8;
 /// The search ends when the two depths are this close (high / low).
 const CLOSE: f64 = 1.06;
 /// The load has changed when its rate differs by this factor twice in a row.
 const CHANGED: f64 = 1.12;
+/// The disk gets no more out of a deeper queue when what it got before is this share of what it gets now.
+const FLAT: f64 = 0.95;
 /// Trials whose outcome is this near the threshold are measured again, up to [`MAX_WINDOWS`] in all.
 const UNSURE: f64 = 0.02;
 const MAX_WINDOWS: u32 = 3;
@@ -36,7 +41,7 @@ const MAX_WINDOWS: u32 = 3;
 /// What the controller goes by.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Goal {
-    /// Share of the deep queue's rate that bulk keeps, 0..=1.
+    /// Share of the deep queue's rate that the disk keeps, 0..=1.
     pub(super) keep: f64,
     /// After this long without a latency request there is nobody to protect.
     pub(super) guard: Duration,
@@ -52,10 +57,17 @@ enum Step {
     Search { low: u32, high: u32 },
     /// `limit` is what was found. `base` is its rate once measured, `odd` counts windows that differ from it.
     Hold { until: Instant, base: Option<Rate>, odd: u32 },
-    /// `limit` is more than `high`, which delivered `before`.
-    Up { high: u32, before: f64 },
+    /// `limit` is more than `high`; what is known of that and of the depth before (0: nothing).
+    Up { low: Known, high: Known },
     /// `limit` is a little less than `high`.
     Down { high: u32 },
+}
+
+/// A depth and the work per second it delivers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Known {
+    depth: u32,
+    work: f64,
 }
 
 /// The controller.
@@ -69,6 +81,8 @@ pub(super) struct Bound {
     /// Windows of this trial and the sum of their rates.
     trial: (u32, f64),
     hold: Duration,
+    /// When the present or last search began.
+    began: Instant,
     /// What was found last, for when somebody is to be protected again.
     found: Option<u32>,
     /// The last window without a bound.
@@ -85,6 +99,7 @@ impl Bound {
             reference: 0.0,
             trial: (0, 0.0),
             hold: FIRST_HOLD,
+            began: Instant::ZERO,
             found: None,
             deep: None,
             last_latency: None,
@@ -108,8 +123,12 @@ impl Bound {
 
     #[cold]
     fn begin(&mut self, now: Instant) {
+        self.began = now;
         match (self.found, self.deep) {
-            (Some(found), _) => self.hold_at(found, now),
+            (Some(found), _) => {
+                self.hold = FIRST_HOLD;
+                self.go(Step::Hold { until: now + self.hold, base: None, odd: 0 }, found);
+            }
             (None, Some((at, rate))) if now.since(at) < FIRST_HOLD => self.search_below(rate),
             _ => self.go(Step::Deep, NO_LIMIT),
         }
@@ -119,6 +138,18 @@ impl Bound {
     #[inline]
     pub(super) fn resume(&mut self, now: Instant) {
         self.window.resume(now);
+    }
+
+    /// What the last search found.
+    #[cfg(test)]
+    pub(super) fn found(&self) -> Option<u32> {
+        self.found
+    }
+
+    /// A latency request completed.
+    #[inline]
+    pub(super) fn completed_latency(&mut self, nr_sectors: u32) {
+        self.window.add_latency(nr_sectors);
     }
 
     /// A bulk request completed.
@@ -139,9 +170,15 @@ impl Bound {
         (self.step, self.limit, self.trial, self.window) = (step, limit, (0, 0.0), Window::after(turnover));
     }
 
+    /// The search has ended. If it found what it found before, the next one can wait longer.
     fn hold_at(&mut self, depth: u32, now: Instant) {
-        self.found = Some(depth);
-        self.go(Step::Hold { until: now + self.hold, base: None, odd: 0 }, depth);
+        let same = self.found.is_some_and(|before| before.abs_diff(depth) <= before / 8);
+        let hold = if same { (2 * self.hold.as_ns()).min(MAX_HOLD.as_ns()) } else { FIRST_HOLD.as_ns() };
+        (self.hold, self.found) = (Duration::from_ns(hold), Some(depth));
+        // On a slow disk a search takes long, and is a disturbance all that time.
+        let rest = now.since(self.began).as_ns().saturating_mul(REST);
+        let until = now + Duration::from_ns(hold.max(rest));
+        self.go(Step::Hold { until, base: None, odd: 0 }, depth);
     }
 
     /// Whether the depth on trial delivers the share `goal.keep` of `of`; `None`: not sure yet.
@@ -167,22 +204,23 @@ impl Bound {
                 self.search(low, high, now);
             }
             Step::Hold { .. } => self.watch(rate, now),
-            Step::Up { high, before } => {
-                // Is what it delivered before enough of what it delivers now?
-                if before < goal.keep * rate.work && rate.peak == self.limit {
-                    self.hold = FIRST_HOLD;
-                    return self.climb(rate.work);
+            Step::Up { low, high } => {
+                let now_known = Known { depth: self.limit, work: rate.work };
+                if high.work < FLAT * rate.work && rate.peak == self.limit {
+                    return self.climb(high, now_known);
                 }
-                self.reference = before.max(rate.work);
-                self.go(Step::Down { high }, (high * 4 / 5).max(1));
+                self.reference = high.work.max(rate.work);
+                match low.depth {
+                    0 => self.go(Step::Down { high: high.depth }, (high.depth * 4 / 5).max(1)),
+                    _ if low.work < goal.keep * self.reference => self.search(low.depth, high.depth, now),
+                    _ => self.search(0, high.depth, now),
+                }
             }
             Step::Down { high } => {
                 let Some(enough) = self.is_enough(&rate, self.reference, goal) else { return };
                 if enough && self.limit < high {
-                    self.hold = FIRST_HOLD;
                     self.search(0, self.limit, now);
                 } else {
-                    self.hold = Duration::from_ns((2 * self.hold.as_ns()).min(MAX_HOLD.as_ns()));
                     self.hold_at(high, now);
                 }
             }
@@ -190,9 +228,8 @@ impl Bound {
     }
 
     /// Deeper, as long as that gives more.
-    fn climb(&mut self, work: f64) {
-        let high = self.limit;
-        self.go(Step::Up { high, before: work }, high.saturating_add(high / 2 + 1).min(NO_LIMIT - 1));
+    fn climb(&mut self, low: Known, high: Known) {
+        self.go(Step::Up { low, high }, high.depth.saturating_add(high.depth / 2 + 1).min(NO_LIMIT - 1));
     }
 
     fn search_below(&mut self, deep: Rate) {
@@ -228,8 +265,9 @@ impl Bound {
             self.step = Step::Hold { until, base: Some(base), odd };
             return;
         }
-        let high = self.limit;
-        self.go(Step::Up { high, before: rate.work }, high + (high / 4).max(1));
+        let high = Known { depth: self.limit, work: rate.work };
+        self.began = now;
+        self.go(Step::Up { low: Known::default(), high }, high.depth + (high.depth / 4).max(1));
     }
 }
 

@@ -94,6 +94,12 @@ impl State {
         if rules.max_inflight > 0 { rules.max_inflight } else { self.bound.limit() }
     }
 
+    /// What the controller found last.
+    #[cfg(test)]
+    pub(super) fn found(&self) -> Option<u32> {
+        self.bound.found()
+    }
+
     /// Bulk requests at the disk.
     #[cfg(test)]
     pub(super) fn in_flight(&self) -> u32 {
@@ -154,14 +160,13 @@ impl State {
         self.nr_queued += 1;
     }
 
-    /// True if it was a bulk request at the disk.
-    fn left_disk(&mut self, rq: u32) -> bool {
+    /// It is not at the disk any more; its class, if it was.
+    fn left_disk(&mut self, rq: u32) -> Option<Class> {
         let info = &mut self.info[rq as usize];
-        let was_at_disk = info.place == Place::AtDisk;
+        let class = (info.place == Place::AtDisk).then_some(info.class);
         info.place = Place::Queued;
-        let bulk = was_at_disk && info.class == Class::Bulk;
-        self.in_flight -= u32::from(bulk);
-        bulk
+        self.in_flight -= u32::from(class == Some(Class::Bulk));
+        class
     }
 
     /// A request completed, ended with an error, or was joined to another.
@@ -169,10 +174,14 @@ impl State {
         if self.info[rq as usize].place == Place::Away {
             return;
         }
-        if self.left_disk(rq) {
-            let backlog = !self.lists[Class::Bulk as usize].is_empty();
-            let done = Done { now: rules.now, nr_sectors, in_flight: self.in_flight, backlog };
-            self.bound.completed(&done, &rules.goal);
+        match self.left_disk(rq) {
+            Some(Class::Bulk) => {
+                let backlog = !self.lists[Class::Bulk as usize].is_empty();
+                let done = Done { now: rules.now, nr_sectors, in_flight: self.in_flight, backlog };
+                self.bound.completed(&done, &rules.goal);
+            }
+            Some(Class::Latency) => self.bound.completed_latency(nr_sectors),
+            None => {}
         }
         let info = &mut self.info[rq as usize];
         info.place = Place::Away;

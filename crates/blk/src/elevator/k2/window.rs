@@ -5,6 +5,8 @@
 //! or shallower before has left), and ends after [`MIN_TIME`] with at least [`MIN_REQUESTS`] completions, or after
 //! [`MAX_TIME`] on a slow disk. Time in which the disk has no bulk request at all is taken out.
 //!
+//! Latency requests count as work, too: what they take from bulk is what the bound is for, not a loss.
+//!
 //! Work is counted as sectors plus a constant per request, so that neither a mix of sizes nor a cap on requests or on
 //! bytes alone hides a change.
 
@@ -23,9 +25,9 @@ const SECTORS_PER_REQUEST: u64 = 64;
 /// What a window found.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Rate {
-    /// Work per second.
+    /// Work per second, of both classes.
     pub(super) work: f64,
-    /// Requests per second.
+    /// Bulk requests per second.
     pub(super) requests: f64,
     /// Most bulk requests at the disk at once.
     pub(super) peak: u32,
@@ -54,6 +56,7 @@ pub(super) struct Window {
     requests: u64,
     sectors: u64,
     unbound: u64,
+    latency_work: u64,
     peak: u32,
     /// The disk has no bulk request, since then.
     empty: Option<Instant>,
@@ -62,7 +65,22 @@ pub(super) struct Window {
 impl Window {
     /// Opens when `turnover` requests have completed and no more than that many are at the disk.
     pub(super) fn after(turnover: u32) -> Window {
-        Window { settling: turnover, since: None, requests: 0, sectors: 0, unbound: 0, peak: 0, empty: None }
+        Window {
+            settling: turnover,
+            since: None,
+            requests: 0,
+            sectors: 0,
+            unbound: 0,
+            latency_work: 0,
+            peak: 0,
+            empty: None,
+        }
+    }
+
+    /// Counts a completion of the other class.
+    #[inline]
+    pub(super) fn add_latency(&mut self, nr_sectors: u32) {
+        self.latency_work += u64::from(nr_sectors) + SECTORS_PER_REQUEST;
     }
 
     /// The disk was without bulk requests and gets one.
@@ -79,7 +97,7 @@ impl Window {
         let Some(since) = self.since else {
             self.settling = self.settling.saturating_sub(1);
             if self.settling == 0 && done.in_flight < limit {
-                self.since = Some(done.now);
+                (self.since, self.latency_work) = (Some(done.now), 0);
             }
             return None;
         };
@@ -94,7 +112,7 @@ impl Window {
         }
         let seconds = time.as_secs_f64();
         let rate = Rate {
-            work: (self.sectors + self.requests * SECTORS_PER_REQUEST) as f64 / seconds,
+            work: (self.sectors + self.requests * SECTORS_PER_REQUEST + self.latency_work) as f64 / seconds,
             requests: self.requests as f64 / seconds,
             peak: self.peak,
             was_bound: 4 * self.unbound <= 3 * self.requests,
