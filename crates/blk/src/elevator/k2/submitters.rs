@@ -65,6 +65,12 @@ impl Submitters {
         self.outstanding[submitter] -= 1;
     }
 
+    /// Requests of `submitter` in the elevator or at the disk.
+    #[cfg(test)]
+    pub(super) fn outstanding(&self, submitter: usize) -> u32 {
+        self.outstanding[submitter]
+    }
+
     #[inline]
     fn look(&mut self, submitter: usize, latency_depth: u32, now: Instant) {
         let until_ns = &self.deep.until_ns[submitter];
