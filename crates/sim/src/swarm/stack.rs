@@ -51,7 +51,7 @@ pub(super) fn draw_config(rng: &mut Rng) -> QueueConfig {
         c.nr_read_queues = if rng.below(3) == 0 { 1 + rng.below(u64::from(cpus)) as u16 } else { 0 };
         c.nr_poll_queues = if rng.below(3) == 0 { 1 + rng.below(u64::from(cpus)) as u16 } else { 0 };
         c.scheduler =
-            rng.pick(&[None, Some("none"), Some("mq-deadline"), Some("kyber"), Some("bfq")]).map(String::from);
+            rng.pick(&[None, Some("none"), Some("mq-deadline"), Some("kyber"), Some("bfq"), Some("k2")]).map(String::from);
     }
     c.queue_depth = rng.pick(&[1, 1, 2, 3, 4, 8, 31, 64, 256, 1024]);
     c.reserved_tags = if rng.below(3) == 0 { rng.below(u64::from(c.queue_depth.min(4))) as u32 } else { 0 };
@@ -61,7 +61,7 @@ pub(super) fn draw_config(rng: &mut Rng) -> QueueConfig {
     }
     if c.mode == Mode::Mq && rng.below(3) == 0 {
         // Above the depth only an elevator may go; 2..4 are raised by `set`, so drawn here from 4 on.
-        let elevator = matches!(c.scheduler.as_deref(), Some("mq-deadline" | "kyber" | "bfq"));
+        let elevator = matches!(c.scheduler.as_deref(), Some("mq-deadline" | "kyber" | "bfq" | "k2"));
         let n = if elevator { 4 + rng.below(60) as u32 } else { c.queue_depth };
         c.nr_requests = Some(n).filter(|n| *n > c.reserved_tags && *n >= 4);
         // Without an explicit scheduler the rule depends on the default; leave that to the directed tests.

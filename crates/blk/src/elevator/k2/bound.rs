@@ -17,7 +17,7 @@
 //! Source of the bound itself: K2 (Miemietz et al., RTSS 2019), where it is fixed by hand. Relatives: BBR's operating
 //! point (rate x least latency; a disk's least latency, a cache hit, would mislead) and PCC's trials.
 
-use super::window::{Done, Rate, Window};
+use super::window::{Done, Rate, Recent, Window};
 use crate::time::{Duration, Instant};
 
 /// No bound.
@@ -30,13 +30,13 @@ const MAX_HOLD: Duration = Duration::from_ms(8000);
 const REST: u64 = 8;
 /// The search ends when the two depths are this close (high / low).
 const CLOSE: f64 = 1.06;
-/// The load has changed when its rate differs by this factor twice in a row.
+/// The load has changed when its rate differs by this factor in so many windows in a row.
 const CHANGED: f64 = 1.12;
+const CHANGED_WINDOWS: u32 = 3;
 /// The disk gets no more out of a deeper queue when what it got before is this share of what it gets now.
 const FLAT: f64 = 0.95;
-/// Trials whose outcome is this near the threshold are measured again, up to [`MAX_WINDOWS`] in all.
-const UNSURE: f64 = 0.02;
-const MAX_WINDOWS: u32 = 3;
+/// A depth is enough, or is not, when so many windows say so.
+const VOTES: u32 = 2;
 
 /// What the controller goes by.
 #[derive(Clone, Copy, Debug)]
@@ -78,14 +78,16 @@ pub(super) struct Bound {
     window: Window,
     /// Work per second of the deepest queue measured in this search.
     reference: f64,
-    /// Windows of this trial and the sum of their rates.
-    trial: (u32, f64),
+    /// Windows of this step.
+    recent: Recent,
+    /// Of those, how many found that the depth is enough, and how many not.
+    votes: [u32; 2],
     hold: Duration,
     /// When the present or last search began.
     began: Instant,
     /// What was found last, for when somebody is to be protected again.
     found: Option<u32>,
-    /// The last window without a bound.
+    /// The last measurement without a bound.
     deep: Option<(Instant, Rate)>,
     last_latency: Option<Instant>,
 }
@@ -97,7 +99,8 @@ impl Bound {
             step: Step::Lifted,
             window: Window::after(0),
             reference: 0.0,
-            trial: (0, 0.0),
+            recent: Recent::default(),
+            votes: [0; 2],
             hold: FIRST_HOLD,
             began: Instant::ZERO,
             found: None,
@@ -167,7 +170,8 @@ impl Bound {
     /// Another step with another limit: measuring starts afresh.
     fn go(&mut self, step: Step, limit: u32) {
         let turnover = if limit == NO_LIMIT { 64 } else { limit };
-        (self.step, self.limit, self.trial, self.window) = (step, limit, (0, 0.0), Window::after(turnover));
+        (self.step, self.limit, self.votes) = (step, limit, [0; 2]);
+        (self.recent, self.window) = (Recent::default(), Window::after(turnover));
     }
 
     /// The search has ended. If it found what it found before, the next one can wait longer.
@@ -181,49 +185,50 @@ impl Bound {
         self.go(Step::Hold { until, base: None, odd: 0 }, depth);
     }
 
-    /// Whether the depth on trial delivers the share `goal.keep` of `of`; `None`: not sure yet.
-    fn is_enough(&mut self, rate: &Rate, of: f64, goal: &Goal) -> Option<bool> {
-        if !rate.was_bound {
-            // Bulk does not fill this depth, so it cannot be what holds it back.
-            return Some(true);
-        }
-        self.trial.0 += 1;
-        self.trial.1 += rate.work;
-        let share = self.trial.1 / f64::from(self.trial.0) / of;
-        let unsure = (share - goal.keep).abs() < UNSURE && self.trial.0 < MAX_WINDOWS;
-        (!unsure).then_some(share >= goal.keep)
+    /// Whether the depth on trial delivers the share `goal.keep` of the reference; `None`: not sure yet.
+    fn is_enough(&mut self, rate: &Rate, goal: &Goal) -> Option<bool> {
+        // What bulk does not fill cannot be what holds it back.
+        let enough = !rate.was_bound || rate.work >= goal.keep * self.reference;
+        let votes = &mut self.votes[usize::from(enough)];
+        *votes += 1;
+        (*votes == VOTES).then_some(enough)
     }
 
     fn judge(&mut self, rate: Rate, now: Instant, goal: &Goal) {
+        self.recent.push(rate);
         match self.step {
-            Step::Lifted => self.deep = Some((now, rate)),
-            Step::Deep => self.search_below(rate),
-            Step::Search { low, high } => {
-                let Some(enough) = self.is_enough(&rate, self.reference, goal) else { return };
-                let (low, high) = if enough { (low, self.limit) } else { (self.limit, high) };
-                self.search(low, high, now);
+            Step::Lifted => self.deep = self.recent.median().map(|rate| (now, rate)),
+            Step::Deep => {
+                if let Some(deep) = self.recent.median() {
+                    self.search_below(deep);
+                }
             }
+            Step::Search { low, high } => match self.is_enough(&rate, goal) {
+                Some(true) => self.search(low, self.limit, now),
+                Some(false) => self.search(self.limit, high, now),
+                None => {}
+            },
             Step::Hold { .. } => self.watch(rate, now),
-            Step::Up { low, high } => {
-                let now_known = Known { depth: self.limit, work: rate.work };
-                if high.work < FLAT * rate.work && rate.peak == self.limit {
-                    return self.climb(high, now_known);
-                }
-                self.reference = high.work.max(rate.work);
-                match low.depth {
-                    0 => self.go(Step::Down { high: high.depth }, (high.depth * 4 / 5).max(1)),
-                    _ if low.work < goal.keep * self.reference => self.search(low.depth, high.depth, now),
-                    _ => self.search(0, high.depth, now),
-                }
-            }
-            Step::Down { high } => {
-                let Some(enough) = self.is_enough(&rate, self.reference, goal) else { return };
-                if enough && self.limit < high {
-                    self.search(0, self.limit, now);
-                } else {
-                    self.hold_at(high, now);
-                }
-            }
+            Step::Up { low, high } => self.judge_deeper(low, high, now, goal),
+            Step::Down { high } => match self.is_enough(&rate, goal) {
+                Some(true) if self.limit < high => self.search(0, self.limit, now),
+                Some(_) => self.hold_at(high, now),
+                None => {}
+            },
+        }
+    }
+
+    /// Is what `high` delivered enough of what the present limit, which is deeper, delivers?
+    fn judge_deeper(&mut self, low: Known, high: Known, now: Instant, goal: &Goal) {
+        let Some(rate) = self.recent.median() else { return };
+        if high.work < FLAT * rate.work && rate.peak == self.limit {
+            return self.climb(high, Known { depth: self.limit, work: rate.work });
+        }
+        self.reference = high.work.max(rate.work);
+        match low.depth {
+            0 => self.go(Step::Down { high: high.depth }, (high.depth * 4 / 5).max(1)),
+            _ if low.work < goal.keep * self.reference => self.search(low.depth, high.depth, now),
+            _ => self.search(0, high.depth, now),
         }
     }
 
@@ -250,22 +255,20 @@ impl Bound {
     /// A window at the depth that was found.
     fn watch(&mut self, rate: Rate, now: Instant) {
         let Step::Hold { until, base, odd } = self.step else { return };
-        if !rate.was_bound {
+        let Some(median) = self.recent.median() else { return };
+        if !median.was_bound {
             return;
         }
-        let Some(base) = base else {
-            self.step = Step::Hold { until, base: Some(rate), odd };
-            return;
-        };
+        let base = base.unwrap_or(median);
         let changed = differs(base.work, rate.work) || differs(base.requests, rate.requests);
         let odd = if changed { odd + 1 } else { 0 };
-        if odd >= 2 {
+        if odd >= CHANGED_WINDOWS {
             self.hold = FIRST_HOLD;
         } else if now < until {
             self.step = Step::Hold { until, base: Some(base), odd };
             return;
         }
-        let high = Known { depth: self.limit, work: rate.work };
+        let high = Known { depth: self.limit, work: median.work };
         self.began = now;
         self.go(Step::Up { low: Known::default(), high }, high.depth + (high.depth / 4).max(1));
     }

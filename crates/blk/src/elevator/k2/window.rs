@@ -8,7 +8,8 @@
 //! Latency requests count as work, too: what they take from bulk is what the bound is for, not a loss.
 //!
 //! Work is counted as sectors plus a constant per request, so that neither a mix of sizes nor a cap on requests or on
-//! bytes alone hides a change.
+//! bytes alone hides a change. A window ends between two readings of the clock, never inside a batch of completions: who
+//! was kept from looking for a while finds many at once.
 
 use crate::time::{Duration, Instant};
 
@@ -58,6 +59,8 @@ pub(super) struct Window {
     unbound: u64,
     latency_work: u64,
     peak: u32,
+    /// When the last completion was found.
+    last: Instant,
     /// The disk has no bulk request, since then.
     empty: Option<Instant>,
 }
@@ -73,6 +76,7 @@ impl Window {
             unbound: 0,
             latency_work: 0,
             peak: 0,
+            last: Instant::ZERO,
             empty: None,
         }
     }
@@ -88,24 +92,33 @@ impl Window {
     pub(super) fn resume(&mut self, now: Instant) {
         if let (Some(since), Some(empty)) = (self.since.as_mut(), self.empty.take()) {
             *since = *since + now.since(empty);
+            self.last = now;
         }
     }
 
-    /// Counts a completion; the rate when that ended the window. `limit` is the bound in force.
+    /// Counts a completion; the rate up to the completions before, when those ended the window. `limit` is the bound in
+    /// force.
     pub(super) fn add(&mut self, done: &Done, limit: u32) -> Option<Rate> {
+        let rate = if done.now > self.last { self.end() } else { None };
+        self.last = self.last.max(done.now);
         self.empty = (done.in_flight == 0).then_some(done.now);
-        let Some(since) = self.since else {
+        if self.since.is_none() {
             self.settling = self.settling.saturating_sub(1);
             if self.settling == 0 && done.in_flight < limit {
                 (self.since, self.latency_work) = (Some(done.now), 0);
             }
-            return None;
-        };
-        self.requests += 1;
-        self.sectors += u64::from(done.nr_sectors);
-        self.unbound += u64::from(!done.backlog);
-        self.peak = self.peak.max(done.in_flight + 1);
-        let time = done.now.since(since);
+        } else {
+            self.requests += 1;
+            self.sectors += u64::from(done.nr_sectors);
+            self.unbound += u64::from(!done.backlog);
+            self.peak = self.peak.max(done.in_flight + 1);
+        }
+        rate
+    }
+
+    /// The rate, if the window is long enough; then the next one begins.
+    fn end(&mut self) -> Option<Rate> {
+        let time = self.last.since(self.since?);
         let enough = time >= MIN_TIME && self.requests >= MIN_REQUESTS.max(4 * u64::from(self.peak));
         if !enough && (time < MAX_TIME || self.requests < FEW_REQUESTS) {
             return None;
@@ -117,7 +130,35 @@ impl Window {
             peak: self.peak,
             was_bound: 4 * self.unbound <= 3 * self.requests,
         };
-        *self = Window { since: Some(done.now), empty: self.empty, ..Window::after(0) };
+        *self = Window { since: Some(self.last), last: self.last, empty: self.empty, ..Window::after(0) };
         Some(rate)
+    }
+}
+
+/// The last few windows of one step. Their median is not moved by one in which the host was busy elsewhere, nor by the
+/// next one, which catches up.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    rates: [Rate; Recent::LEN],
+    nr: usize,
+}
+
+impl Recent {
+    const LEN: usize = 3;
+
+    pub(super) fn push(&mut self, rate: Rate) {
+        self.rates[self.nr % Recent::LEN] = rate;
+        self.nr += 1;
+    }
+
+    /// The one in the middle by work, with the greatest peak of all; `None` while there are too few.
+    pub(super) fn median(&self) -> Option<Rate> {
+        if self.nr < Recent::LEN {
+            return None;
+        }
+        let mut rates = self.rates;
+        rates.sort_by(|a, b| a.work.total_cmp(&b.work));
+        let peak = rates.iter().map(|r| r.peak).max()?;
+        Some(Rate { peak, ..rates[Recent::LEN / 2] })
     }
 }
