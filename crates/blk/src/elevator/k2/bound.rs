@@ -263,8 +263,11 @@ impl Bound {
         let changed = differs(base.work, rate.work) || differs(base.requests, rate.requests);
         let odd = if changed { odd + 1 } else { 0 };
         if odd >= CHANGED_WINDOWS {
-            self.hold = FIRST_HOLD;
-        } else if now < until {
+            // These windows have something of both loads: the depth is measured afresh, then tried.
+            self.hold = Duration::from_ns(FIRST_HOLD.as_ns() / 2);
+            return self.go(Step::Hold { until: now, base: None, odd: 0 }, self.limit);
+        }
+        if now < until {
             self.step = Step::Hold { until, base: Some(base), odd };
             return;
         }
