@@ -99,7 +99,7 @@ fn without_sides(args: &str) -> String {
     while let Some(word) = words.next() {
         match word {
             "--a" => out.extend(["--set", words.next().unwrap()]),
-            "--b" => drop(words.next()),
+            "--b" | "--judge" => drop(words.next()),
             "--runtime" => {
                 words.next();
                 out.extend(["--job-set", "runtime=30ms"]);

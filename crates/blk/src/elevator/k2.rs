@@ -42,10 +42,11 @@ use super::merge_filter::MergeFilter;
 use super::tunables::{INT_MAX, TunableDef, TunableSet};
 use super::{BioMerge, BioRef, Elevator, ElvCx, Tunable};
 use crate::bio::{Op, OpFlags};
+use crate::debugfs::DebugAttr;
 use crate::id::{HctxId, SubmitterId};
 use crate::request::{RequestId, Rq};
 use crate::time::{Duration, Instant};
-use bound::Goal;
+use bound::{Goal, NO_LIMIT};
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use crossbeam_utils::CachePadded;
 use lock_api::{Mutex, RawMutex};
@@ -227,6 +228,21 @@ impl<L: RawMutex + Send + Sync> Elevator for K2<L> {
     /// So does who has many going: else the one request of somebody else waits for a tag.
     fn limit_depth_of(&self, submitter: SubmitterId, op: Op, flags: OpFlags) -> Option<u32> {
         if self.deep.was_deep(submitter.index()) { Some(self.bulk_tags) } else { self.limit_depth(op, flags) }
+    }
+
+    fn debug(&self) -> Vec<DebugAttr> {
+        let st = self.state.lock();
+        let rules = self.rules(Instant::ZERO);
+        let limit = match st.limit(&rules) {
+            NO_LIMIT => "none".to_owned(),
+            limit => limit.to_string(),
+        };
+        vec![
+            DebugAttr::value("bulk_limit", limit),
+            DebugAttr::value("bulk_inflight", st.in_flight()),
+            DebugAttr::value("bulk_limit_found", st.found().unwrap_or(0)),
+            DebugAttr::value("queued", st.nr_queued),
+        ]
     }
 
     fn tunables(&self) -> Vec<Tunable> {

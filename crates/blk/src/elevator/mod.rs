@@ -147,14 +147,14 @@ pub trait Elevator: Send + Sync {
     /// How many of an hctx's scheduler tags a new request of this kind may use; `None` = all.
     fn limit_depth(&self, op: Op, flags: OpFlags) -> Option<u32>;
 
-    /// What debugfs shows of it under `sched/`.
-    fn debug(&self) -> Vec<DebugAttr> {
-        Vec::new()
-    }
-
     /// The same for a request of one submitter, where an elevator tells them apart.
     fn limit_depth_of(&self, _submitter: SubmitterId, op: Op, flags: OpFlags) -> Option<u32> {
         self.limit_depth(op, flags)
+    }
+
+    /// What debugfs shows of it under `sched/`.
+    fn debug(&self) -> Vec<DebugAttr> {
+        Vec::new()
     }
 
     /// All tunables with their present values.

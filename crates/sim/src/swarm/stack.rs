@@ -50,8 +50,9 @@ pub(super) fn draw_config(rng: &mut Rng) -> QueueConfig {
         c.nr_hw_queues = Some(1 + rng.below(u64::from(cpus)) as u16);
         c.nr_read_queues = if rng.below(3) == 0 { 1 + rng.below(u64::from(cpus)) as u16 } else { 0 };
         c.nr_poll_queues = if rng.below(3) == 0 { 1 + rng.below(u64::from(cpus)) as u16 } else { 0 };
-        c.scheduler =
-            rng.pick(&[None, Some("none"), Some("mq-deadline"), Some("kyber"), Some("bfq"), Some("k2")]).map(String::from);
+        c.scheduler = rng
+            .pick(&[None, Some("none"), Some("mq-deadline"), Some("kyber"), Some("bfq"), Some("k2")])
+            .map(String::from);
     }
     c.queue_depth = rng.pick(&[1, 1, 2, 3, 4, 8, 31, 64, 256, 1024]);
     c.reserved_tags = if rng.below(3) == 0 { rng.below(u64::from(c.queue_depth.min(4))) as u32 } else { 0 };

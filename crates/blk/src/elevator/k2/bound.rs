@@ -144,7 +144,6 @@ impl Bound {
     }
 
     /// What the last search found.
-    #[cfg(test)]
     pub(super) fn found(&self) -> Option<u32> {
         self.found
     }

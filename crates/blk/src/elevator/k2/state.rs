@@ -95,13 +95,11 @@ impl State {
     }
 
     /// What the controller found last.
-    #[cfg(test)]
     pub(super) fn found(&self) -> Option<u32> {
         self.bound.found()
     }
 
     /// Bulk requests at the disk.
-    #[cfg(test)]
     pub(super) fn in_flight(&self) -> u32 {
         self.in_flight
     }

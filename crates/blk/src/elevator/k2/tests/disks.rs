@@ -300,7 +300,7 @@ fn the_bound_is_lifted_when_nobody_is_left_to_protect_and_comes_back_at_once() {
     w.pass_ms(900);
     assert!(limit(&w) < 2 * found, "guard_ms is not over");
     w.pass_ms(200);
-    assert_eq!(limit(&w), super::super::bound::NO_LIMIT);
+    assert_eq!(limit(&w), super::NO_LIMIT);
     assert_eq!(w.at_disk.len(), 220);
     w.subs[0].load = JOURNAL;
     w.start(0);
