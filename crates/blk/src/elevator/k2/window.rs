@@ -119,7 +119,7 @@ impl Window {
     /// The rate, if the window is long enough; then the next one begins.
     fn end(&mut self) -> Option<Rate> {
         let time = self.last.since(self.since?);
-        let enough = time >= MIN_TIME && self.requests >= MIN_REQUESTS.max(4 * u64::from(self.peak));
+        let enough = time >= MIN_TIME && self.requests >= MIN_REQUESTS.max(2 * u64::from(self.peak));
         if !enough && (time < MAX_TIME || self.requests < FEW_REQUESTS) {
             return None;
         }
