@@ -56,7 +56,7 @@ impl Disk {
                 *unit
             }
             Disk::Hdd { seek_ns, free_at } => {
-                let shorter = (1.0 + (depth as f64).ln() / 2.0) as f64;
+                let shorter = 1.0 + (depth as f64).ln() / 2.0;
                 *free_at = (*free_at).max(now) + spread((*seek_ns as f64 / shorter) as u64);
                 *free_at
             }
