@@ -219,6 +219,14 @@ impl<L: RawMutex + Send + Sync> Elevator for K2<L> {
         self.publish(&st, &rules);
     }
 
+    /// While it waits to come back, its place at the disk is somebody else's.
+    fn requeued(&self, cx: &ElvCx<'_>, rq: &Rq) {
+        let rules = self.rules(cx.now);
+        let mut st = self.state.lock();
+        st.left_disk(rq.id().index() as u32);
+        self.publish(&st, &rules);
+    }
+
     /// What nobody waits for leaves tags to the rest.
     fn limit_depth(&self, op: Op, flags: OpFlags) -> Option<u32> {
         let sync = op == Op::Read || flags.intersects(OpFlags::SYNC.union(OpFlags::FUA).union(OpFlags::PREFLUSH));

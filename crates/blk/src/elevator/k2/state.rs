@@ -159,7 +159,7 @@ impl State {
     }
 
     /// It is not at the disk any more; its class, if it was.
-    fn left_disk(&mut self, rq: u32) -> Option<Class> {
+    pub(super) fn left_disk(&mut self, rq: u32) -> Option<Class> {
         let info = &mut self.info[rq as usize];
         let class = (info.place == Place::AtDisk).then_some(info.class);
         info.place = Place::Queued;

@@ -59,6 +59,7 @@ impl Fixture {
     }
 
     fn put_back(&mut self, mut rqs: Vec<Rq>) {
+        rqs.iter().for_each(|rq| self.e.requeued(&self.bed.cx(self.now), rq));
         self.e.insert(&self.bed.cx(self.now), &mut rqs, true, &mut Vec::new());
     }
 
