@@ -116,7 +116,7 @@ fn bad_data_gives_no_verdict_and_status_1() {
 #[test]
 fn a_verdict_about_one_job_shows_the_others_and_a_wrong_name_the_right_ones() {
     let dir = Dir::new("compare");
-    dir.file("j.fio", "[global]\nrw=randread\nsize=1m\nioengine=libaio\ntime_based\n[log]\n[scan]\niodepth=8\n");
+    dir.file("j.fio", "[global]\nrw=randread\nsize=1m\nioengine=libaio\n[log]\n[scan]\niodepth=8\n");
     let args = ["compare", "j.fio", "--a", "default", "--b", "default", "--target", "model:size=1g", "--judge"];
     let done = dir.mqblk(&[&args[..], &["log"], &SHORT].concat());
     assert!(done.status <= 1, "{done:?}");
