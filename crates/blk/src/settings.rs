@@ -146,7 +146,7 @@ pub const SETTINGS: &[SettingInfo] = &[
     },
     SettingInfo {
         name: "scheduler",
-        range: "none | mq-deadline | kyber | bfq (mq), noop | deadline (sq)",
+        range: "none | mq-deadline | kyber | bfq | k2 (mq), noop | deadline (sq)",
         help: "the elevator",
     },
     SettingInfo { name: "io_timeout", range: "1..=4294967295", help: "milliseconds at the driver until it is asked" },

@@ -321,7 +321,7 @@ impl<L: Lock> Env<L> {
         if flags.contains(OpFlags::RESERVED) {
             return TagClass::Reserved;
         }
-        match self.st.elevator.as_ref().and_then(|e| e.limit_depth(op, flags)) {
+        match self.st.elevator.as_ref().and_then(|e| e.limit_depth_of(self.id, op, flags)) {
             Some(depth) if depth < self.st.nr_requests => TagClass::Shallow(depth),
             _ => TagClass::Normal,
         }

@@ -544,6 +544,18 @@ fn limits_and_write_back_throttling() {
 }
 
 #[test]
+fn k2_on_one_and_on_four_hardware_queues() {
+    let bound = |queues, depth| {
+        let mut c = config(4, queues, depth, "k2");
+        c.iosched.push(("max_inflight".into(), 2));
+        c
+    };
+    stress("k2, 1 hctx", 15, LOAD, bound(1, 1), behaviour(true, usize::MAX), None);
+    stress("k2, 4 hctx", 16, LOAD, bound(4, 2), behaviour(true, 3), None);
+    stress("k2, 4 hctx, bound found", 17, LOAD, config(4, 4, 16, "k2"), behaviour(true, usize::MAX), None);
+}
+
+#[test]
 fn single_queue_with_hardly_any_requests() {
     stress("sq noop", 6, LOAD, sq(1, 4, "noop"), behaviour(true, usize::MAX), None);
     stress("sq deadline", 7, LOAD, sq(3, 4, "deadline"), behaviour(false, 2), None);
@@ -561,7 +573,8 @@ fn everything_changes_under_load() {
         let sq = c.mode == Mode::Sq;
         c.nr_hw_queues = if sq { None } else { Some(1 + (round % 4) as u16) };
         c.scheduler = Some(
-            if sq { "deadline" } else { ["none", "mq-deadline", "kyber", "bfq"][(round / 2 % 4) as usize] }.into(),
+            if sq { "deadline" } else { ["none", "mq-deadline", "kyber", "bfq", "k2"][(round / 2 % 5) as usize] }
+                .into(),
         );
         c.nr_requests = if sq { Some(4) } else { None };
         c.queue_depth = 1 + (round % 3) as u32;

@@ -137,6 +137,9 @@ pub struct CompareArgs {
     /// Side B, as --a
     #[arg(long, required = true, value_name = "SETTINGS")]
     pub b: Vec<String>,
+    /// The verdict is about the jobs of this name; what becomes of the others is shown beside it
+    #[arg(long, value_name = "JOB")]
+    pub judge: Option<String>,
     /// Pairs of runs; they go ABBA or BAAB, so an even number
     #[arg(long, default_value_t = lab::plan::Plan::DEFAULT_PAIRS, value_name = "N")]
     pub pairs: u32,

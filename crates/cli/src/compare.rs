@@ -30,6 +30,7 @@ use workload::job::{Job, Override};
 pub struct Request {
     jobs: Loaded,
     sides: [SideSpec; 2],
+    judge: Option<String>,
     plan: Plan,
     results: ResultsFile,
     started_unix_ms: u64,
@@ -43,6 +44,10 @@ impl Request {
     pub fn resolve(args: &CompareArgs) -> Result<Request, Failure> {
         let jobs = job::load(&args.job, &runtime(args.runtime.as_deref()))?;
         let sides = [side("--a", &args.a, args)?, side("--b", &args.b, args)?];
+        let names: Vec<&str> = jobs.file.jobs.iter().map(|j| j.name.as_str()).collect();
+        if let Some(judge) = args.judge.as_deref().filter(|judge| !names.contains(judge)) {
+            return Err(Failure::new(format!("--judge {judge}: must be one of the jobs: {}", names.join(", "))));
+        }
         let seed = args.seed.unwrap_or_else(|| job::entropy() >> 32);
         let plan = Plan::new(args.pairs, args.warmup, seed).map_err(|e| Failure::new(format!("--{e}")))?;
         let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
@@ -50,7 +55,7 @@ impl Request {
         // Before the first I/O: a comparison whose results cannot be kept must not touch the target.
         let results = ResultsFile::create(results)?;
         let (eta, json, seed_given) = (args.job.eta, args.json, args.seed.is_some());
-        Ok(Request { jobs, sides, plan, results, started_unix_ms, seed_given, eta, json })
+        Ok(Request { jobs, sides, judge: args.judge.clone(), plan, results, started_unix_ms, seed_given, eta, json })
     }
 
     /// Runs the pairs and reports.
@@ -61,6 +66,7 @@ impl Request {
         let spec = CompareSpec {
             file: &self.jobs.file,
             sides: self.sides.clone(),
+            judge: self.judge.as_deref(),
             plan: self.plan,
             entropy: self.plan.seed(),
             stop: Arc::clone(&stop),

@@ -112,3 +112,14 @@ fn bad_data_gives_no_verdict_and_status_1() {
     assert!(!done.out.contains("I/Os failed"), "{}", done.out);
     done.says(&["no verdict", "results: r"]);
 }
+
+#[test]
+fn a_verdict_about_one_job_shows_the_others_and_a_wrong_name_the_right_ones() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", "[global]\nrw=randread\nsize=1m\nioengine=libaio\n[log]\n[scan]\niodepth=8\n");
+    let args = ["compare", "j.fio", "--a", "default", "--b", "default", "--target", "model:size=1g", "--judge"];
+    let done = dir.mqblk(&[&args[..], &["log"], &SHORT].concat());
+    assert!(done.status <= 1, "{done:?}");
+    done.prints(&["\n  beside it: scan\n  IOPS  ", " --judge log "]);
+    dir.mqblk(&[&args[..], &["logs"]].concat()).exits(2).says(&["--judge logs: must be one of the jobs: log, scan"]);
+}

@@ -98,8 +98,8 @@ fn without_sides(args: &str) -> String {
     let mut words = args.split_whitespace();
     while let Some(word) = words.next() {
         match word {
-            "--a" => out.extend(["--set", words.next().unwrap()]),
-            "--b" => drop(words.next()),
+            "--a" => words.next().unwrap().split(',').for_each(|setting| out.extend(["--set", setting])),
+            "--b" | "--judge" => drop(words.next()),
             "--runtime" => {
                 words.next();
                 out.extend(["--job-set", "runtime=30ms"]);

@@ -150,7 +150,7 @@ fn allocations_of(settings: &[(&str, &str)]) -> u64 {
 
 #[test]
 fn a_hundred_thousand_ios_allocate_nothing() {
-    let stacks: [&[(&str, &str)]; 11] = [
+    let stacks: [&[(&str, &str)]; 13] = [
         &[("scheduler", "none"), ("nr_hw_queues", "1")],
         &[("scheduler", "none"), ("nr_hw_queues", "2"), ("max_sectors_kb", "1280")],
         &[("scheduler", "none"), ("nr_hw_queues", "1"), ("queue_depth", "3"), ("rq_affinity", "2")],
@@ -160,6 +160,8 @@ fn a_hundred_thousand_ios_allocate_nothing() {
         &[("scheduler", "kyber"), ("nr_hw_queues", "2"), ("queue_depth", "2"), ("max_sectors_kb", "256")],
         &[("scheduler", "bfq"), ("nr_hw_queues", "1")],
         &[("scheduler", "bfq"), ("nr_hw_queues", "2"), ("queue_depth", "2"), ("max_sectors_kb", "256")],
+        &[("scheduler", "k2"), ("nr_hw_queues", "1")],
+        &[("scheduler", "k2"), ("nr_hw_queues", "2"), ("queue_depth", "2"), ("max_sectors_kb", "256")],
         &[("mode", "sq"), ("scheduler", "noop"), ("queue_depth", "4"), ("nr_requests", "16")],
         &[("mode", "sq"), ("scheduler", "deadline"), ("max_sectors_kb", "64")],
     ];

@@ -75,6 +75,15 @@ pub struct Row {
     pub mark: Mark,
 }
 
+/// A job that the comparison is not about.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OtherJob {
+    /// Its name.
+    pub job: String,
+    /// As [`Comparison::rows`], unmarked.
+    pub rows: Vec<Row>,
+}
+
 /// A finished (or stopped) comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
@@ -88,6 +97,9 @@ pub struct Comparison {
     pub verdict: Verdict,
     /// One row per metric, [`Metric::ALL`] order, those without any value left out.
     pub rows: Vec<Row>,
+    /// The jobs the comparison is not about, if it is about one: what the verdict says of that one may be at their expense.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<OtherJob>,
     /// Side A.
     pub a: SideTotals,
     /// Side B.
@@ -117,7 +129,21 @@ impl Comparison {
             warnings.extend(Warning::of_side(side, t.stages.as_ref(), t.job_cpu_percent));
             warnings.extend(Warning::of_errors(side, t.errors, t.verify_errors));
         }
-        Comparison { plan, pairs_done: done, primary, verdict, rows, a, b, warnings }
+        Comparison { plan, pairs_done: done, primary, verdict, rows, others: Vec::new(), a, b, warnings }
+    }
+
+    /// The same with what became of the jobs it is not about. Their rows have intervals and no marks: nothing was asked of
+    /// them beforehand.
+    #[must_use]
+    pub fn with_others(mut self, others: &[(String, Vec<PairResult>)]) -> Comparison {
+        self.others = others
+            .iter()
+            .map(|(job, pairs)| OtherJob {
+                job: job.clone(),
+                rows: Metric::ALL.iter().filter_map(|&m| row(m, pairs)).collect(),
+            })
+            .collect();
+        self
     }
 
     /// The row of a metric, if any run had it.

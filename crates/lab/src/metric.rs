@@ -86,6 +86,15 @@ pub struct RunMetrics {
     pub cpu_per_io_ns: Option<f64>,
 }
 
+/// The metrics of one job of a run, over all its threads.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobMetrics {
+    /// Its name in the job file.
+    pub job: String,
+    /// What it did.
+    pub metrics: RunMetrics,
+}
+
 impl RunMetrics {
     /// One metric.
     pub fn get(&self, metric: Metric) -> Option<f64> {

@@ -13,7 +13,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::compare::{Comparison, PairResult, SideTotals};
-use crate::metric::{Metric, RunMetrics};
+use crate::metric::{JobMetrics, Metric, RunMetrics};
 use crate::plan::{Plan, Side};
 use crate::setup::Setup;
 use crate::stage::StageFacts;
@@ -66,6 +66,9 @@ pub struct RunRecord {
     pub first: bool,
     /// The metrics compared.
     pub metrics: RunMetrics,
+    /// Where the comparison is about one job: those of the others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<JobMetrics>,
     /// Where the time went, where measured.
     pub stages: Option<StageFacts>,
     /// CPU time of the job threads in percent of one CPU each.
@@ -198,6 +201,7 @@ impl Results {
         let h = &self.header;
         let totals = |side, i: usize| totals(&self.runs, side, h.labels[i].clone());
         Comparison::evaluate(h.plan, h.primary, &pairs(&self.runs), totals(Side::A, 0), totals(Side::B, 1))
+            .with_others(&others(&self.runs))
     }
 }
 
@@ -208,6 +212,18 @@ pub fn pairs(runs: &[RunRecord]) -> Vec<PairResult> {
         Side::B => PairResult { a: two[1].metrics, b: two[0].metrics },
     };
     runs.chunks_exact(2).map(of).collect()
+}
+
+/// As [`pairs`], for each job that the comparison is not about.
+pub fn others(runs: &[RunRecord]) -> Vec<(String, Vec<PairResult>)> {
+    let names = runs.first().map_or(&[][..], |run| &run.others);
+    let of = |run: &RunRecord, i: usize| run.others.get(i).map(|o| o.metrics).unwrap_or_default();
+    let of_job = |i: usize| {
+        let of_job: Vec<RunRecord> =
+            runs.iter().map(|r| RunRecord { metrics: of(r, i), others: Vec::new(), ..r.clone() }).collect();
+        pairs(&of_job)
+    };
+    names.iter().enumerate().map(|(i, o)| (o.job.clone(), of_job(i))).collect()
 }
 
 /// Totals of one side over its runs.

@@ -27,6 +27,7 @@ fn run(plan: &Plan, pair: u32, first: bool) -> RunRecord {
         side,
         first,
         metrics: RunMetrics { iops: Some(iops), ..RunMetrics::default() },
+        others: Vec::new(),
         stages: Some(StageFacts { times, ios: 1, ..StageFacts::default() }),
         job_cpu_percent: Some(50.0),
         errors: 0,

@@ -15,6 +15,7 @@ mod sweep;
 mod tunables;
 
 pub mod bfq;
+pub mod k2;
 pub mod kyber;
 pub mod mq_deadline;
 
@@ -29,12 +30,13 @@ pub(crate) mod testutil;
 use crate::bio::{BioId, BioPools, Op, OpFlags};
 use crate::cpumap::{CpuTopology, QueueMap};
 use crate::debugfs::DebugAttr;
-use crate::id::{CpuId, HctxId};
+use crate::id::{CpuId, HctxId, SubmitterId};
 use crate::limits::Limits;
 use crate::request::{RequestSlab, Rq};
 use crate::suggest::nearest;
 use crate::time::Instant;
 use bfq::Bfq;
+use k2::K2;
 use kyber::Kyber;
 use lock_api::RawMutex;
 use mq_deadline::MqDeadline;
@@ -151,6 +153,11 @@ pub trait Elevator: Send + Sync {
     /// How many of an hctx's scheduler tags a new request of this kind may use; `None` = all.
     fn limit_depth(&self, op: Op, flags: OpFlags) -> Option<u32>;
 
+    /// The same for a request of one submitter, where an elevator tells them apart.
+    fn limit_depth_of(&self, _submitter: SubmitterId, op: Op, flags: OpFlags) -> Option<u32> {
+        self.limit_depth(op, flags)
+    }
+
     /// What debugfs shows of it under `sched/`.
     fn debug(&self) -> Vec<DebugAttr> {
         Vec::new()
@@ -167,7 +174,7 @@ pub trait Elevator: Send + Sync {
 pub const NONE: &str = "none";
 
 /// What can be written to `queue/scheduler` of a multi-queue disk.
-pub const NAMES: [&str; 4] = [NONE, mq_deadline::NAME, kyber::NAME, bfq::NAME];
+pub const NAMES: [&str; 5] = [NONE, mq_deadline::NAME, kyber::NAME, bfq::NAME, k2::NAME];
 
 /// Why there is no elevator of that name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -207,6 +214,7 @@ where
         mq_deadline::NAME => Ok(Some(Box::new(MqDeadline::<L>::new(nr_slab_requests, nr_requests)))),
         kyber::NAME => Ok(Some(Box::new(Kyber::<L>::new(nr_slab_requests, map, nr_requests)))),
         bfq::NAME => Ok(Some(Box::new(Bfq::<L>::new(nr_slab_requests, nr_requests)))),
+        k2::NAME => Ok(Some(Box::new(K2::<L>::new(nr_slab_requests, nr_requests)))),
         _ => Err(unknown(name, &NAMES)),
     }
 }
@@ -256,7 +264,7 @@ mod tests {
     fn an_unknown_name_is_answered_with_those_there_are() {
         let e = by_name::<Lock>("mq_deadline", 16, 1, 8).err().expect("underscore");
         let text = e.to_string();
-        assert!(text.starts_with("scheduler=mq_deadline: must be one of none, mq-deadline, kyber, bfq"), "{text}");
+        assert!(text.starts_with("scheduler=mq_deadline: must be one of none, mq-deadline, kyber, bfq, k2"), "{text}");
         assert!(text.contains("did you mean 'mq-deadline'?"), "{text}");
         let e = legacy::legacy_by_name("cfq", 16).err().expect("not built");
         assert_eq!(e.to_string(), "scheduler=cfq: must be one of deadline, noop");

@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use super::compare_text;
-use crate::compare::{Comparison, Mark, SideTotals};
+use crate::compare::{Comparison, Mark, Row, SideTotals};
 use crate::metric::Metric;
 use crate::plan::Plan;
 use crate::setup::Setup;
@@ -31,6 +31,9 @@ struct Top<'a> {
     pairs_done: u32,
     plan: &'a Plan,
     metrics: Vec<MetricRow>,
+    /// The jobs that the verdict is not about.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    others: Vec<Other<'a>>,
     a: &'a SideTotals,
     b: &'a SideTotals,
     warnings: Vec<WarningText<'a>>,
@@ -79,18 +82,31 @@ struct WarningText<'a> {
     advice: &'static str,
 }
 
+#[derive(Serialize)]
+struct Other<'a> {
+    job: &'a str,
+    metrics: Vec<MetricRow>,
+}
+
+impl MetricRow {
+    fn of(r: &Row) -> MetricRow {
+        MetricRow {
+            metric: r.metric,
+            name: r.metric.name(),
+            higher_is_better: r.metric.higher_is_better(),
+            a_median: r.a_median,
+            b_median: r.b_median,
+            ratio: r.ratio,
+            adjusted_p: r.adjusted_p,
+            mark: r.mark,
+        }
+    }
+}
+
 /// The JSON text, with a newline at its end. `results` names the file with the raw results, if there is one.
 pub fn render(c: &Comparison, setup: &Setup, results: Option<&str>, command: &str) -> String {
-    let metrics = c.rows.iter().map(|r| MetricRow {
-        metric: r.metric,
-        name: r.metric.name(),
-        higher_is_better: r.metric.higher_is_better(),
-        a_median: r.a_median,
-        b_median: r.b_median,
-        ratio: r.ratio,
-        adjusted_p: r.adjusted_p,
-        mark: r.mark,
-    });
+    let rows = |rows: &[Row]| rows.iter().map(MetricRow::of).collect();
+    let others = c.others.iter().map(|o| Other { job: &o.job, metrics: rows(&o.rows) }).collect();
     let warnings = c.warnings.iter().map(|w| WarningText { warning: w, text: w.to_string(), advice: w.advice() });
     let top = Top {
         format: FORMAT,
@@ -102,7 +118,8 @@ pub fn render(c: &Comparison, setup: &Setup, results: Option<&str>, command: &st
         interval_coverage: COVERAGE,
         pairs_done: c.pairs_done,
         plan: &c.plan,
-        metrics: metrics.collect(),
+        metrics: rows(&c.rows),
+        others,
         a: &c.a,
         b: &c.b,
         warnings: warnings.collect(),

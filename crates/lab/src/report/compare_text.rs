@@ -19,6 +19,7 @@ pub fn report(c: &Comparison, replay: &str) -> String {
     let mut out = format!("{}\n\n", headline(c));
     let _ = writeln!(out, "  A: {}\n  B: {}\n", c.a.label, c.b.label);
     table(&mut out, c);
+    others_table(&mut out, c);
     stage_table(&mut out, &c.a, &c.b);
     if !c.warnings.is_empty() {
         out.push('\n');
@@ -64,10 +65,7 @@ fn table(out: &mut String, c: &Comparison) {
     let _ =
         writeln!(out, "  {:<15}{:>12}{:>12}   {:<30}verdict", "metric", "A median", "B median", "B/A [95% interval]");
     for row in &c.rows {
-        let value = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| metric_value(row.metric, v));
-        let (a, b) = (value(row.a_median), value(row.b_median));
-        let ratio = row.ratio.map_or_else(String::new, |r| format!("{:.3} [{:.3}, {:.3}]", r.ratio, r.low, r.high));
-        let _ = writeln!(out, "  {:<15}{a:>12}{b:>12}   {ratio:<30}{}", row.metric.name(), word(c, row));
+        let _ = writeln!(out, "{}{}", figures(row), word(c, row));
     }
     if c.rows.iter().any(|r| r.metric != c.primary && r.mark != Mark::None) {
         let _ = writeln!(
@@ -76,6 +74,25 @@ fn table(out: &mut String, c: &Comparison) {
             c.primary.name()
         );
     }
+}
+
+/// What became of the jobs that the verdict is not about.
+fn others_table(out: &mut String, c: &Comparison) {
+    const SHOWN: [Metric; 3] = [Metric::Iops, Metric::BytesPerSecond, Metric::LatencyMean];
+    for other in &c.others {
+        let _ = writeln!(out, "\n  beside it: {}", other.job);
+        for row in other.rows.iter().filter(|r| SHOWN.contains(&r.metric)) {
+            let _ = writeln!(out, "{}", figures(row).trim_end());
+        }
+    }
+}
+
+/// Name, medians and ratio of a row.
+fn figures(row: &Row) -> String {
+    let value = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| metric_value(row.metric, v));
+    let (a, b) = (value(row.a_median), value(row.b_median));
+    let ratio = row.ratio.map_or_else(String::new, |r| format!("{:.3} [{:.3}, {:.3}]", r.ratio, r.low, r.high));
+    format!("  {:<15}{a:>12}{b:>12}   {ratio:<30}", row.metric.name())
 }
 
 fn word(c: &Comparison, row: &Row) -> &'static str {

@@ -36,6 +36,8 @@ pub struct CompareSpec<'a> {
     pub file: &'a JobFile,
     /// A and B.
     pub sides: [SideSpec; 2],
+    /// The comparison is about the jobs of this name; `None`: all.
+    pub judge: Option<&'a str>,
     /// How many runs, in which order.
     pub plan: Plan,
     /// Fresh random number for jobs that want one (`randrepeat=0`).
@@ -66,7 +68,8 @@ impl CompareSpec<'_> {
     /// The metric the verdict rests on.
     pub fn primary(&self) -> Metric {
         let rated = |limits: [Option<u64>; 3]| limits.iter().any(Option::is_some);
-        let any = self.file.jobs.iter().any(|j| {
+        let judged = |name: &str| self.judge.is_none_or(|judge| judge == name);
+        let any = self.file.jobs.iter().filter(|j| judged(&j.name)).any(|j| {
             let dirs = workload::job::Dir::ALL;
             rated(dirs.map(|d| j.rate_bytes_per_s[d])) || rated(dirs.map(|d| j.rate_iops[d]))
         });
@@ -131,7 +134,7 @@ pub fn compare<W: Write>(
             out = Some(open()?);
         }
         let Some(pair) = step.pair else { continue };
-        let record = run.record(pair, step.side, first.is_none());
+        let record = run.record(pair, step.side, first.is_none(), spec.judge);
         match first.take() {
             None => first = Some(record),
             Some(before) => {
@@ -142,7 +145,8 @@ pub fn compare<W: Write>(
         }
     }
     let [a, b] = [Side::A, Side::B].map(|s| results::totals(&records, s, spec.side(s).label.clone()));
-    let comparison = Comparison::evaluate(spec.plan, spec.primary(), &results::pairs(&records), a, b);
+    let comparison = Comparison::evaluate(spec.plan, spec.primary(), &results::pairs(&records), a, b)
+        .with_others(&results::others(&records));
     if let Some(out) = out {
         out.finish(&comparison)?;
     }

@@ -19,11 +19,12 @@ use std::sync::atomic::AtomicBool;
 use host::error::Result;
 use host::run::{DiskOutcome, Prepared, Progress, RunOutcome, RunPlan};
 use workload::job::JobFile;
+use workload::schedule::Instance;
 use workload::stats::{DirStats, JobStats, LatencyStats};
 use workload::verify::VerifyError;
 
 use crate::little::Little;
-use crate::metric::RunMetrics;
+use crate::metric::{JobMetrics, RunMetrics};
 use crate::plan::{Side, Step};
 use crate::results::{RawHistogram, RunRecord};
 use crate::stack::{self, Setting};
@@ -187,13 +188,39 @@ impl Run<'_> {
         metrics
     }
 
+    /// The same of the jobs called `name` alone. What the process cost is not theirs alone, and left out.
+    pub fn metrics_of(&self, name: &str) -> RunMetrics {
+        let stats: Vec<JobStats> = self.threads_of(Some(name)).cloned().collect();
+        let mut metrics = RunMetrics::of(&stats, None);
+        let of_job = |i: &&Instance| self.file.jobs[i.job].name == name;
+        if !began_together(self.outcome.instances.iter().filter(of_job)) {
+            metrics.rates_over(&stats, self.outcome.measured.as_ns());
+        }
+        metrics
+    }
+
+    /// Statistics of the threads of the jobs called `name`; `None`: of all.
+    fn threads_of(&self, name: Option<&str>) -> impl Iterator<Item = &JobStats> {
+        let threads = self.outcome.threads.iter().zip(&self.outcome.instances);
+        threads
+            .filter(move |(_, i)| name.is_none_or(|name| self.file.jobs[i.job].name == name))
+            .filter_map(|(t, _)| Some(&t.as_ref()?.stats))
+    }
+
+    /// The metrics of every job but those called `judged`, by name in the order of the file.
+    fn others(&self, judged: &str) -> Vec<JobMetrics> {
+        let mut found: Vec<JobMetrics> = Vec::new();
+        for job in self.file.jobs.iter().map(|j| &j.name).filter(|name| *name != judged) {
+            if found.iter().all(|f| f.job != *job) {
+                found.push(JobMetrics { job: job.clone(), metrics: self.metrics_of(job) });
+            }
+        }
+        found
+    }
+
     /// Whether all threads began together: no `stonewall`, `wait_for` or `startdelay`.
     fn all_at_once(&self) -> bool {
-        let first = self.outcome.instances.first();
-        self.outcome
-            .instances
-            .iter()
-            .all(|i| i.after_job.is_none() && first.is_none_or(|first| i.wave == first.wave && i.delay == first.delay))
+        began_together(self.outcome.instances.iter())
     }
 
     /// CPU time of the job threads in percent of one CPU each.
@@ -203,13 +230,14 @@ impl Run<'_> {
         (ran > 0).then(|| 100.0 * cpu as f64 / ran as f64)
     }
 
-    /// The run as one of a comparison's.
-    pub fn record(&self, pair: u32, side: Side, first: bool) -> RunRecord {
+    /// The run as one of a comparison's; with `judge` the comparison is about the jobs of that name.
+    pub fn record(&self, pair: u32, side: Side, first: bool, judge: Option<&str>) -> RunRecord {
         RunRecord {
             pair,
             side,
             first,
-            metrics: self.metrics(),
+            metrics: judge.map_or_else(|| self.metrics(), |name| self.metrics_of(name)),
+            others: judge.map_or_else(Vec::new, |name| self.others(name)),
             stages: Some(self.facts()),
             job_cpu_percent: self.job_cpu_percent(),
             errors: self.errors(),
@@ -232,6 +260,14 @@ impl Run<'_> {
         }
         found
     }
+}
+
+fn began_together<'a>(instances: impl Iterator<Item = &'a Instance>) -> bool {
+    let mut first = None;
+    instances.into_iter().all(|i| {
+        let first = first.get_or_insert((i.wave, i.delay));
+        i.after_job.is_none() && *first == (i.wave, i.delay)
+    })
 }
 
 fn of_direction<'a>(job: &'a str, dir: &'a str, d: &'a DirStats) -> impl Iterator<Item = RawHistogram> + use<'a> {

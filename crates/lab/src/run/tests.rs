@@ -68,7 +68,7 @@ fn spec<'a>(file: &'a JobFile, b: &[(&str, &str)]) -> CompareSpec<'a> {
         settings: settings.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
     };
     let plan = Plan::new(Plan::MIN_PAIRS, 1, 7).unwrap();
-    CompareSpec { file, sides: [side("a", &[]), side("b", b)], plan, entropy: 3, stop: Arc::default() }
+    CompareSpec { file, sides: [side("a", &[]), side("b", b)], judge: None, plan, entropy: 3, stop: Arc::default() }
 }
 
 fn writer(spec: &CompareSpec<'_>) -> std::result::Result<ResultsWriter<Vec<u8>>, ResultsError> {
@@ -121,4 +121,29 @@ fn a_side_that_cannot_be_is_refused_before_anything_runs() {
 fn a_rated_job_is_judged_by_its_latency() {
     let file = parse("[a]\nsize=64k\nrate_iops=100\n");
     assert_eq!(spec(&file, &[]).primary(), crate::metric::Metric::LatencyMean);
+}
+
+#[test]
+fn a_comparison_about_one_job_shows_the_others_beside_it() {
+    let file = parse("[global]\nrw=randread\n[a]\nsize=64k\n[b]\nsize=1m\nnumjobs=2\n[c]\nstonewall\nsize=128k\n");
+    let of_a = CompareSpec { judge: Some("a"), ..spec(&file, &[]) };
+    let mut records = Vec::new();
+    let open = || writer(&of_a);
+    let c = compare(&of_a, open, &mut Steps(Vec::new(), Arc::default(), usize::MAX)).unwrap();
+    assert_eq!(c.others.iter().map(|o| o.job.as_str()).collect::<Vec<_>>(), ["b", "c"]);
+    assert!(
+        c.others.iter().all(|o| o.rows.iter().any(|r| r.metric == crate::metric::Metric::Iops && r.ratio.is_some()))
+    );
+    assert!(c.row(crate::metric::Metric::CpuPerIo).is_none(), "the process has worked for all");
+    let r = run(&file, &[]);
+    for (judge, ios) in [(None, 16 + 512 + 32), (Some("a"), 16), (Some("b"), 512), (Some("c"), 32)] {
+        let record = r.record(0, Side::A, true, judge);
+        assert_eq!(record.others.len(), if judge.is_some() { 2 } else { 0 });
+        let all: u64 = r.threads_of(judge).map(|s| s.dirs[0].ios).sum();
+        assert_eq!(all, ios);
+        records.push(record);
+    }
+    let iops = |i: usize| records[i].metrics.iops.unwrap();
+    assert!(iops(1) > 0.0 && iops(2) > 0.0 && iops(3) > 0.0);
+    assert_eq!(records[1].others[1].metrics, records[3].metrics);
 }

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the disk delivers while a certain number of bulk requests is with it: a rate, over a stretch that is long enough.
+//!
+//! A window opens after the queue at the disk has been turned over once since the bound changed (what was queued deeper
+//! or shallower before has left), and ends after [`MIN_TIME`] with at least [`MIN_REQUESTS`] completions, or after
+//! [`MAX_TIME`] on a slow disk. Time in which the disk has no bulk request at all is taken out.
+//!
+//! Latency requests count as work, too: what they take from bulk is what the bound is for, not a loss.
+//!
+//! Work is counted as sectors plus a constant per request, so that neither a mix of sizes nor a cap on requests or on
+//! bytes alone hides a change. A window ends between two readings of the clock, never inside a batch of completions: who
+//! was kept from looking for a while finds many at once.
+
+use crate::time::{Duration, Instant};
+
+/// A shorter window would measure how completions bunch.
+const MIN_TIME: Duration = Duration::from_ms(20);
+/// Fewer would measure chance.
+const MIN_REQUESTS: u64 = 192;
+/// On a slow disk the window ends all the same, if it has [`FEW_REQUESTS`].
+const MAX_TIME: Duration = Duration::from_ms(1000);
+const FEW_REQUESTS: u64 = 24;
+/// What a request costs beside its sectors, in sectors: cloud disks give 32 to 48 KiB per I/O of their two caps.
+const SECTORS_PER_REQUEST: u64 = 64;
+
+/// What a window found.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Rate {
+    /// Work per second, of both classes.
+    pub(super) work: f64,
+    /// Bulk requests per second.
+    pub(super) requests: f64,
+    /// Most bulk requests at the disk at once.
+    pub(super) peak: u32,
+    /// Bulk waited for the bound at least now and then: without, the rate is the submitters', not the disk's at this depth.
+    pub(super) was_bound: bool,
+}
+
+/// A completion, as the controller is told of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Done {
+    pub(super) now: Instant,
+    pub(super) nr_sectors: u32,
+    /// Bulk requests still at the disk.
+    pub(super) in_flight: u32,
+    /// Bulk requests wait in the elevator.
+    pub(super) backlog: bool,
+}
+
+/// The measurement that goes on.
+#[derive(Debug)]
+pub(super) struct Window {
+    /// Completions to come before it opens.
+    settling: u32,
+    /// When it opened; `None` while it settles.
+    since: Option<Instant>,
+    requests: u64,
+    sectors: u64,
+    unbound: u64,
+    latency_work: u64,
+    peak: u32,
+    /// When the last completion was found.
+    last: Instant,
+    /// The disk has no bulk request, since then.
+    empty: Option<Instant>,
+}
+
+impl Window {
+    /// Opens when `turnover` requests have completed and no more than that many are at the disk.
+    pub(super) fn after(turnover: u32) -> Window {
+        Window {
+            settling: turnover,
+            since: None,
+            requests: 0,
+            sectors: 0,
+            unbound: 0,
+            latency_work: 0,
+            peak: 0,
+            last: Instant::ZERO,
+            empty: None,
+        }
+    }
+
+    /// Counts a completion of the other class.
+    #[inline]
+    pub(super) fn add_latency(&mut self, nr_sectors: u32) {
+        self.latency_work += u64::from(nr_sectors) + SECTORS_PER_REQUEST;
+    }
+
+    /// The disk was without bulk requests and gets one.
+    #[inline]
+    pub(super) fn resume(&mut self, now: Instant) {
+        if let (Some(since), Some(empty)) = (self.since.as_mut(), self.empty.take()) {
+            *since = *since + now.since(empty);
+            self.last = now;
+        }
+    }
+
+    /// Counts a completion; the rate up to the completions before, when those ended the window. `limit` is the bound in
+    /// force.
+    pub(super) fn add(&mut self, done: &Done, limit: u32) -> Option<Rate> {
+        let rate = if done.now > self.last { self.end() } else { None };
+        self.last = self.last.max(done.now);
+        self.empty = (done.in_flight == 0).then_some(done.now);
+        if self.since.is_none() {
+            self.settling = self.settling.saturating_sub(1);
+            if self.settling == 0 && done.in_flight < limit {
+                (self.since, self.latency_work) = (Some(done.now), 0);
+            }
+        } else {
+            self.requests += 1;
+            self.sectors += u64::from(done.nr_sectors);
+            self.unbound += u64::from(!done.backlog);
+            self.peak = self.peak.max(done.in_flight + 1);
+        }
+        rate
+    }
+
+    /// The rate, if the window is long enough; then the next one begins.
+    fn end(&mut self) -> Option<Rate> {
+        let time = self.last.since(self.since?);
+        let enough = time >= MIN_TIME && self.requests >= MIN_REQUESTS.max(2 * u64::from(self.peak));
+        if !enough && (time < MAX_TIME || self.requests < FEW_REQUESTS) {
+            return None;
+        }
+        let seconds = time.as_secs_f64();
+        let rate = Rate {
+            work: (self.sectors + self.requests * SECTORS_PER_REQUEST + self.latency_work) as f64 / seconds,
+            requests: self.requests as f64 / seconds,
+            peak: self.peak,
+            was_bound: 4 * self.unbound <= 3 * self.requests,
+        };
+        *self = Window { since: Some(self.last), last: self.last, empty: self.empty, ..Window::after(0) };
+        Some(rate)
+    }
+}
+
+/// The last few windows of one step. Their median is not moved by one in which the host was busy elsewhere, nor by the
+/// next one, which catches up.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    rates: [Rate; Recent::LEN],
+    nr: usize,
+}
+
+impl Recent {
+    const LEN: usize = 3;
+
+    pub(super) fn push(&mut self, rate: Rate) {
+        self.rates[self.nr % Recent::LEN] = rate;
+        self.nr += 1;
+    }
+
+    /// The one in the middle by work, with the greatest peak of all; `None` while there are too few.
+    pub(super) fn median(&self) -> Option<Rate> {
+        if self.nr < Recent::LEN {
+            return None;
+        }
+        let mut rates = self.rates;
+        rates.sort_by(|a, b| a.work.total_cmp(&b.work));
+        let peak = rates.iter().map(|r| r.peak).max()?;
+        Some(Rate { peak, ..rates[Recent::LEN / 2] })
+    }
+}
