@@ -244,7 +244,7 @@ impl World {
                 EventKind::Requeue => Kind::Requeue,
                 EventKind::Split => Kind::Split,
                 EventKind::Unplug if plugged => Kind::Unplug(e.count()),
-                EventKind::Unplug | EventKind::Plug => return,
+                EventKind::Unplug | EventKind::Plug | EventKind::Timeout => return,
             };
             let extent = Extent { write: e.op() == Op::Write, sector: e.sector().0, len: e.nr_sectors() };
             events.push(Event { us, kind, extent, cpu });

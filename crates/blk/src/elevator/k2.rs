@@ -203,6 +203,10 @@ impl<L: RawMutex + Send + Sync> Elevator for K2<L> {
 
     /// What is held back waits for a completion: the bound is at least one, and reached.
     #[inline]
+    fn may_hold(&self) -> bool {
+        true
+    }
+
     fn next_run(&self) -> Option<Instant> {
         match self.hold.load(Ordering::Relaxed) {
             FREE => None,
