@@ -25,12 +25,11 @@ use crate::share::Share;
 use crate::sq::SqQueue;
 use crate::stat::{DiskStats, HctxStats};
 use crate::submitter::SubmitterShared;
+use crate::sync::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::tag_set::Member;
 use crate::tags::{HctxTags, Waiter, disk_of};
 use crate::time::Instant;
 use crate::timeout::Timer;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use lock_api::Mutex;
 use std::sync::{Arc, OnceLock};
 
 /// The frozen queue is drained: nobody may go in until it is unfrozen.

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every interleaving (of up to two preemptions) of two threads in the whole block layer, explored by loom.
+//!
+//! What runs is the product: submitters, tags, dispatch, completion, freeze and timer, on a device that is a list. Fields of
+//! requests and bios are loom atomics too, so a hand-over that orders no memory shows as a wrong value. Threads sleep on
+//! loom's condition variable, and nothing but a completion or a notification ends a sleep: a lost wake-up is a deadlock.
+//!
+//! Run with `cargo xtask loom`; `STACK_PREEMPTIONS` overrides the bound. What each model is there to catch is said above it;
+//! each of these faults was put in once to see the model fail.
+#![cfg(loom)]
+
+mod model;
+
+use blk::queue::RequestQueue;
+use blk::settings::{Mode, QueueConfig};
+use blk::status::QueueRqStatus;
+use loom as checker;
+use loom::thread;
+use model::{Device, Kind, Lock, Thread, check_drained, config, disk};
+use std::sync::Arc;
+
+const PREEMPTIONS: usize = 2;
+
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.max_branches = 50_000;
+    let bound = std::env::var("STACK_PREEMPTIONS").ok().and_then(|v| v.parse().ok());
+    builder.preemption_bound = Some(bound.unwrap_or(PREEMPTIONS));
+    builder.check(model);
+}
+
+fn in_parallel(mut a: Thread, mut b: Thread, work: fn(&mut Thread)) {
+    let other = thread::spawn(move || work(&mut b));
+    work(&mut a);
+    other.join().unwrap();
+}
+
+/// Two submitters that do the same `work` on a fresh disk.
+fn explore_two(kind: Kind, config: impl Fn() -> QueueConfig + Send + Sync + 'static, work: fn(&mut Thread)) {
+    explore(move || {
+        let device = Device::new(kind);
+        let q = disk(&device, config());
+        in_parallel(Thread::new(&q, &device, 0), Thread::new(&q, &device, 1), work);
+        check_drained(&q);
+    });
+}
+
+fn one(t: &mut Thread) {
+    t.submit(1);
+    t.finish();
+}
+
+fn two(t: &mut Thread) {
+    t.submit(2);
+    t.finish();
+}
+
+#[test]
+fn two_submitters_share_one_tag() {
+    explore_two(Kind::Ready, || config(2, 1, 1, "none"), one);
+}
+
+#[test]
+fn a_plug_takes_the_tags_of_both() {
+    explore_two(Kind::Ready, || config(2, 1, 2, "none"), two);
+}
+
+#[test]
+fn the_next_driver_tag_restarts_the_hctx() {
+    explore_two(Kind::Ready, || config(2, 1, 1, "mq-deadline"), one);
+}
+
+#[test]
+fn a_busy_device_is_asked_again_by_the_next_completion() {
+    explore_two(Kind::Holds1(QueueRqStatus::DevResource), || config(2, 2, 2, "none"), one);
+}
+
+#[test]
+fn a_busy_device_under_an_elevator() {
+    explore_two(Kind::Holds1(QueueRqStatus::DevResource), || config(2, 1, 2, "mq-deadline"), one);
+}
+
+#[test]
+fn a_driver_without_resources_is_asked_again_after_a_time() {
+    explore_two(Kind::Holds1(QueueRqStatus::Resource), || config(2, 1, 2, "none"), one);
+}
+
+#[test]
+fn what_ends_in_the_driver_serves_who_waits() {
+    explore_two(Kind::Inline, || config(2, 1, 1, "none"), one);
+    explore_two(Kind::Inline, || config(2, 1, 1, "mq-deadline"), one);
+}
+
+#[test]
+fn a_completion_goes_to_who_submitted() {
+    for rq_affinity in [0, 2] {
+        explore_two(Kind::Ready, move || QueueConfig { rq_affinity, ..config(2, 1, 2, "none") }, one);
+    }
+}
+
+#[test]
+fn kyber_and_bfq() {
+    for scheduler in ["kyber", "bfq"] {
+        explore_two(Kind::Ready, move || config(2, 1, 1, scheduler), one);
+    }
+}
+
+#[test]
+fn the_single_queue() {
+    let sq = || QueueConfig { mode: Mode::Sq, nr_hw_queues: None, ..config(2, 1, 1, "deadline") };
+    explore_two(Kind::Ready, sq, one);
+}
+
+/// One look, as a poll of the freezer is; when the queue is drained, nothing may come until it is unfrozen.
+fn freeze_once(q: &RequestQueue<Lock>, device: &Device, then: impl FnOnce()) {
+    q.begin_freeze();
+    if q.is_drained() {
+        device.shut(true);
+        then();
+        device.shut(false);
+    }
+    q.unfreeze();
+}
+
+#[test]
+fn a_drained_queue_is_entered_by_nobody() {
+    explore(|| {
+        let device = Device::new(Kind::Ready);
+        let q = disk(&device, config(2, 1, 2, "none"));
+        let mut t = Thread::new(&q, &device, 1);
+        let worker = thread::spawn(move || one(&mut t));
+        freeze_once(&q, &device, || ());
+        worker.join().unwrap();
+        check_drained(&q);
+    });
+}
+
+#[test]
+fn a_rebuilt_queue_is_entered_with_its_new_state() {
+    explore(|| {
+        let device = Device::new(Kind::Ready);
+        let q = disk(&device, config(2, 1, 2, "none"));
+        let mut t = Thread::new(&q, &device, 1);
+        let worker = thread::spawn(move || one(&mut t));
+        freeze_once(&q, &device, || {
+            q.rebuild(|c| {
+                c.nr_hw_queues = Some(2);
+                Ok(())
+            })
+            .expect("good settings");
+        });
+        worker.join().unwrap();
+        check_drained(&q);
+    });
+}
+
+#[test]
+fn an_unquiesced_queue_is_run() {
+    for scheduler in ["none", "mq-deadline"] {
+        explore(move || {
+            let device = Device::new(Kind::Ready);
+            let q = disk(&device, config(2, 1, 2, scheduler));
+            q.quiesce();
+            let mut t = Thread::new(&q, &device, 0);
+            let worker = thread::spawn(move || one(&mut t));
+            q.unquiesce();
+            worker.join().unwrap();
+            check_drained(&q);
+        });
+    }
+}
+
+/// The lists of two CPUs under one hctx, filled while it is stopped and taken by whoever runs it.
+#[test]
+fn a_ctx_list_filled_during_a_run_is_found() {
+    explore(move || {
+        let device = Device::new(Kind::Ready);
+        let q = disk(&device, config(2, 1, 2, "none"));
+        q.quiesce();
+        let (mut a, mut b) = (Thread::new(&q, &device, 0), Thread::new(&q, &device, 1));
+        let worker = thread::spawn(move || one(&mut a));
+        b.submit(1);
+        q.unquiesce();
+        b.finish();
+        worker.join().unwrap();
+        drop(b);
+        check_drained(&q);
+    });
+}
+
+/// One looks at all requests when the timer is due, while another issues: that request is somebody's to watch, too.
+#[test]
+fn a_request_issued_during_a_look_is_watched() {
+    explore(|| {
+        let device = Device::new(Kind::Silent);
+        let q: Arc<_> = disk(&device, QueueConfig { io_timeout_ms: 1000, ..config(2, 2, 2, "none") });
+        let (mut a, mut b) = (Thread::new(&q, &device, 0), Thread::new(&q, &device, 1));
+        a.submit(1);
+        a.sub.rest();
+        let due = q.next_timer().expect("armed by the first request");
+        (a.now, b.now) = (due, due);
+        let looker = thread::spawn(move || {
+            assert!(a.poll(), "a request that is late is asked about");
+            a.sub.rest();
+        });
+        b.submit(1);
+        b.sub.rest();
+        looker.join().unwrap();
+        let mut polls = 0;
+        while !b.poll() {
+            polls += 1;
+            assert!(polls < 4, "never found late");
+            b.sub.rest();
+            b.now = b.now.max(q.next_timer().expect("nobody watches a request that is at the driver"));
+        }
+        assert!(b.now <= due + blk::time::Duration::from_secs(6), "found late only at {:?}", b.now);
+        b.sub.rest();
+        drop(b);
+    });
+}
