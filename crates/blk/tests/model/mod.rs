@@ -193,7 +193,7 @@ impl Thread {
     /// A submitter on `cpu`.
     pub fn new(q: &Arc<RequestQueue<Lock>>, device: &Arc<Device>, cpu: u32) -> Thread {
         let sub = q.submitter(CpuId::new(cpu)).expect("a free place");
-        Thread { sub, device: device.clone(), now: Instant::ZERO, submitted: 0, done: 0 }
+        Thread { sub, device: device.clone(), now: Instant::from_ns(1), submitted: 0, done: 0 }
     }
 
     /// Submits `n` reads, in one plug if there are several.
