@@ -52,20 +52,30 @@ fn explore_two(kind: Kind, config: impl Fn() -> QueueConfig + Send + Sync + 'sta
     });
 }
 
-/// As [`explore_two`] with one bio each, of which the first is at the device when the second thread starts.
-fn explore_second(kind: Kind, config: impl Fn() -> QueueConfig + Send + Sync + 'static) {
-    explore(move || second(kind, config()));
+/// Two submitters with one bio each, of which the first is at the device when the second thread starts.
+///
+/// Both orders of starting, since a thread that does not start first costs a preemption.
+fn explore_second(kind: Kind, config: impl Fn() -> QueueConfig + Send + Sync + Copy + 'static) {
+    explore(move || second(kind, config(), true));
+    explore(move || second(kind, config(), false));
 }
 
-fn second(kind: Kind, config: QueueConfig) {
+fn second(kind: Kind, config: QueueConfig, first_starts: bool) {
     let device = Device::new(kind);
     let q = disk(&device, config);
     let (mut a, mut b) = (Thread::new(&q, &device, 0), Thread::new(&q, &device, 1));
     a.submit(1);
-    let other = thread::spawn(move || one(&mut b));
-    a.finish();
-    other.join().unwrap();
-    drop(a);
+    if first_starts {
+        let other = thread::spawn(move || one(&mut b));
+        a.finish();
+        other.join().unwrap();
+        drop(a);
+    } else {
+        let other = thread::spawn(move || a.finish());
+        one(&mut b);
+        other.join().unwrap();
+        drop(b);
+    }
     check_drained(&q);
 }
 
@@ -96,7 +106,7 @@ fn the_next_driver_tag_restarts_the_hctx() {
 
 #[test]
 fn a_busy_device_is_asked_again_by_the_next_completion() {
-    explore_two(Kind::Holds1(QueueRqStatus::DevResource), || config(2, 2, 2, "none"), one);
+    explore_second(Kind::Holds1(QueueRqStatus::DevResource), || config(2, 2, 2, "none"));
 }
 
 #[test]
@@ -130,7 +140,7 @@ fn bfq_says_when_to_look_again() {
 fn kyber_is_run_by_the_next_driver_tag() {
     explore(|| {
         // Its tables need a larger stack than loom's main thread has.
-        let run = || second(Kind::Ready, config(2, 1, 1, "kyber"));
+        let run = || second(Kind::Ready, config(2, 1, 1, "kyber"), false);
         thread::Builder::new().stack_size(1 << 16).spawn(run).unwrap().join().unwrap();
     });
 }

@@ -158,3 +158,6 @@ impl<L: RawMutex> Tokens<L> {
         self.map.put(u32::from(token), None, &mut |w| cx.core.run_soon(HctxId::new(w.0)));
     }
 }
+
+#[cfg(all(test, loom))]
+mod models;
