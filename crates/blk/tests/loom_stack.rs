@@ -5,7 +5,7 @@
 //! requests and bios are loom atomics too, so a hand-over that orders no memory shows as a wrong value. Threads sleep on
 //! loom's condition variable, and nothing but a completion or a notification ends a sleep: a lost wake-up is a deadlock.
 //!
-//! Run with `cargo xtask loom`; `STACK_PREEMPTIONS` overrides the bound. What each model is there to catch is said above it;
+//! Run with `cargo xtask loom`; `LOOM_MAX_PREEMPTIONS` overrides the bound. What each model is there to catch is said above it;
 //! each of these faults was put in once to see the model fail.
 #![cfg(loom)]
 
@@ -25,8 +25,7 @@ const PREEMPTIONS: usize = 2;
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.max_branches = 50_000;
-    let bound = std::env::var("STACK_PREEMPTIONS").ok().and_then(|v| v.parse().ok());
-    builder.preemption_bound = Some(bound.unwrap_or(PREEMPTIONS));
+    builder.preemption_bound = builder.preemption_bound.or(Some(PREEMPTIONS));
     let schedules = Arc::new(AtomicU64::new(0));
     let counted = schedules.clone();
     builder.check(move || {
