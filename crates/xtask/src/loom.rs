@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask loom`: the models of every hand-over between threads, explored by loom.
+//! `cargo xtask loom`: the models of every hand-over between threads, explored by loom, and a whole disk with more threads
+//! under random schedules of shuttle.
 //!
 //! Guarantees: models run from a build directory of their own, since loom replaces the atomics of the whole build; a run in
 //! which no model ran has failed. Models stand in `crates/blk/tests/loom_*.rs`, and beside what they check in modules
@@ -37,13 +38,10 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
 pub fn explore(project: &Project, preemptions: Option<u32>) -> Result<(bool, Counts), String> {
     let mut counts = Counts::default();
     let mut all_ok = true;
-    // Only what is named for it: other tests make no sense under loom.
-    for what in
-        [&["--package", "blk", "--test", "loom_*"][..], &["--package", "blk", "--package", "host", "--lib", "models::"]]
-    {
+    for (checker, what) in RUNS {
         let mut command = cargo();
         command.current_dir(&project.root).args(["test", "--no-fail-fast"]).args(what);
-        let (ok, ran) = run_counted(under_loom(&mut command, project, preemptions))?;
+        let (ok, ran) = run_counted(under(checker, &mut command, project, preemptions))?;
         if ran.passed + ran.failed == 0 {
             eprintln!("xtask: no model ran in {}: see crates/xtask/src/loom.rs for where they stand", what.join(" "));
         }
@@ -53,10 +51,17 @@ pub fn explore(project: &Project, preemptions: Option<u32>) -> Result<(bool, Cou
     Ok((all_ok, counts))
 }
 
-fn under_loom<'a>(command: &'a mut Command, project: &Project, preemptions: Option<u32>) -> &'a mut Command {
+/// Checker and models. Only what is named for it: other tests make no sense there.
+const RUNS: [(&str, &[&str]); 3] = [
+    ("loom", &["--package", "blk", "--test", "loom_*"]),
+    ("loom", &["--package", "blk", "--package", "host", "--lib", "models::"]),
+    ("shuttle", &["--package", "blk", "--test", "shuttle_*"]),
+];
+
+fn under<'a>(checker: &str, command: &'a mut Command, project: &Project, preemptions: Option<u32>) -> &'a mut Command {
     command
-        .env("RUSTFLAGS", appended("RUSTFLAGS", "--cfg loom"))
-        .env("CARGO_TARGET_DIR", project.target_directory.join("loom"))
+        .env("RUSTFLAGS", appended("RUSTFLAGS", &format!("--cfg {checker}")))
+        .env("CARGO_TARGET_DIR", project.target_directory.join(checker))
         .env_remove("LOOM_MAX_PREEMPTIONS");
     if let Some(n) = preemptions {
         command.env("LOOM_MAX_PREEMPTIONS", n.to_string());

@@ -6,6 +6,8 @@
 //! ends a sleep by time: the timer of the request timeout, five seconds ahead, would mend every lost wake-up. So a wake-up
 //! that is lost is a deadlock, which the checker reports with its schedule.
 
+#![allow(dead_code, reason = "each checker uses part of it")]
+
 use crate::checker::sync::{Condvar, Mutex};
 use blk::bio::{Bio, DataRef};
 use blk::cpumap::CpuTopology;
@@ -72,12 +74,34 @@ impl Device {
         self.state.lock().unwrap().shut = shut;
     }
 
+    fn take(&self, state: &mut State, batch: &mut RqBatch<'_>) -> QueueRqStatus {
+        assert!(!state.shut, "a request was issued on the drained queue");
+        while let Some(rq) = batch.front() {
+            // One CPU per hctx or one hctx for all: a submitter that has not noticed a rebuild sends to another one.
+            let nr = state.flying.len();
+            assert_eq!(rq.sector().0 as usize / 1000 % nr, batch.hctx().index(), "sent by the map of before");
+            let flying = state.flying.iter().map(VecDeque::len).sum::<usize>();
+            match self.kind {
+                Kind::Holds1(refusal) if flying > 0 => return refusal,
+                Kind::Inline => batch.end(BlkStatus::Ok),
+                _ => {
+                    let rq = batch.accept();
+                    state.flying[batch.hctx().index()].push_back(rq);
+                }
+            }
+            state.issued += 1;
+        }
+        QueueRqStatus::Queued
+    }
+
     /// Sleeps until `who` is told to poll or one of `hctxs` has something.
     fn sleep(&self, who: SubmitterId, hctxs: &[HctxId]) {
         let mut state = self.state.lock().unwrap();
         let bit = 1 << who.index();
         let silent = matches!(self.kind, Kind::Silent);
-        while state.told & bit == 0 && (silent || hctxs.iter().all(|h| state.flying[h.index()].is_empty())) {
+        // A hardware queue that is there no more since a rebuild has nothing; the submitter is told of those that are.
+        let idle = |state: &State, h: HctxId| state.flying.get(h.index()).is_none_or(VecDeque::is_empty);
+        while state.told & bit == 0 && (silent || hctxs.iter().all(|h| idle(&state, *h))) {
             state = self.bell.wait(state).unwrap();
         }
         state.told &= !bit;
@@ -105,26 +129,9 @@ impl Driver for Device {
     }
 
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, _now: Instant) -> QueueRqStatus {
-        let mut state = self.state.lock().unwrap();
-        assert!(!state.shut, "a request was issued on the drained queue");
-        while let Some(rq) = batch.front() {
-            // One CPU per hctx or one hctx for all: a submitter that has not noticed a rebuild sends to another one.
-            let nr = state.flying.len();
-            assert_eq!(rq.sector().0 as usize / 1000 % nr, batch.hctx().index(), "sent by the map of before");
-            let flying = state.flying.iter().map(VecDeque::len).sum::<usize>();
-            match self.kind {
-                Kind::Holds1(refusal) if flying > 0 => return refusal,
-                Kind::Inline => batch.end(BlkStatus::Ok),
-                _ => {
-                    let rq = batch.accept();
-                    state.flying[batch.hctx().index()].push_back(rq);
-                }
-            }
-            state.issued += 1;
-        }
-        drop(state);
+        let answer = self.take(&mut self.state.lock().unwrap(), batch);
         self.bell.notify_all();
-        QueueRqStatus::Queued
+        answer
     }
 
     fn timeout(&self, hctx: HctxId, late: TimedOut, done: &mut Completions, _now: Instant) -> TimeoutAnswer {
@@ -223,19 +230,20 @@ impl Thread {
         self.done == self.submitted
     }
 
-    /// Polls and sleeps until all bios came back.
+    /// Polls and sleeps until all bios came back and, as everybody owes who stops polling, no run is left that is due soon.
     pub fn finish(&mut self) {
-        while !self.poll() {
+        loop {
+            let all_done = self.poll();
             self.sub.rest();
             match self.sub.disk().next_timer() {
                 Some(at) if at < self.now + SOON => self.now = self.now.max(at),
+                _ if all_done => return,
                 _ => {
                     let hctxs: Vec<HctxId> = self.sub.hctxs().collect();
                     self.device.sleep(self.sub.id(), &hctxs);
                 }
             }
         }
-        self.sub.rest();
     }
 }
 
