@@ -132,7 +132,7 @@ fn a_completion_goes_to_who_submitted() {
 
 #[test]
 fn bfq_says_when_to_look_again() {
-    explore_second(Kind::Ready, || config(2, 1, 1, "bfq"));
+    explore(|| second(Kind::Ready, config(2, 1, 1, "bfq"), true));
 }
 
 #[test]

@@ -34,8 +34,9 @@ macro_rules! competing_atomic {
             }
 
             pub(crate) fn load(&self, order: Ordering) -> $int {
+                // Pairs with: load, in the other thread of a "mark, then look".
                 if matches!(order, Ordering::SeqCst) {
-                    fence(Ordering::SeqCst); // Pairs with: itself, in the other thread of a "mark, then look".
+                    fence(Ordering::SeqCst);
                 }
                 self.value().load(order)
             }

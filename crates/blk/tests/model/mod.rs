@@ -9,6 +9,7 @@
 #![allow(dead_code, reason = "each checker uses part of it")]
 
 use crate::checker::sync::{Condvar, Mutex};
+use crate::checker::thread::yield_now;
 use blk::bio::{Bio, DataRef};
 use blk::cpumap::CpuTopology;
 use blk::driver::{Completions, Driver, InFlight, RqBatch, TimedOut, TimeoutAnswer};
@@ -95,7 +96,7 @@ impl Device {
     }
 
     /// Sleeps until `who` is told to poll or one of `hctxs` has something.
-    fn sleep(&self, who: SubmitterId, hctxs: &[HctxId]) {
+    fn wait_until_told(&self, who: SubmitterId, hctxs: &[HctxId]) {
         let mut state = self.state.lock().unwrap();
         let bit = 1 << who.index();
         let silent = matches!(self.kind, Kind::Silent);
@@ -236,11 +237,15 @@ impl Thread {
             let all_done = self.poll();
             self.sub.rest();
             match self.sub.disk().next_timer() {
-                Some(at) if at < self.now + SOON => self.now = self.now.max(at),
+                Some(at) if at < self.now + SOON => {
+                    self.now = self.now.max(at);
+                    // It may be owed until another thread goes on.
+                    yield_now();
+                }
                 _ if all_done => return,
                 _ => {
                     let hctxs: Vec<HctxId> = self.sub.hctxs().collect();
-                    self.device.sleep(self.sub.id(), &hctxs);
+                    self.device.wait_until_told(self.sub.id(), &hctxs);
                 }
             }
         }

@@ -132,7 +132,7 @@ fn two_sleepers_of_one_hctx_are_both_woken() {
     explore(|| {
         let (_, table) = table();
         let work = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
-        let sleep = |i: usize| {
+        let waiter = |i: usize| {
             let (table, work) = (table.clone(), work.clone());
             move || {
                 while !work[i].load(Ordering::Relaxed) {
@@ -140,7 +140,7 @@ fn two_sleepers_of_one_hctx_are_both_woken() {
                 }
             }
         };
-        let sleepers = [thread::spawn(sleep(0)), thread::spawn(sleep(1))];
+        let sleepers = [thread::spawn(waiter(0)), thread::spawn(waiter(1))];
         for (i, w) in work.iter().enumerate() {
             w.store(true, Ordering::Relaxed);
             Waker(table.clone()).notify(who(i as u32));

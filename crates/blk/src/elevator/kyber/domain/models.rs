@@ -26,7 +26,7 @@ impl HctxRunner for Told {
 }
 
 impl Told {
-    fn sleep(&self, hctx: HctxId) {
+    fn wait_until_told(&self, hctx: HctxId) {
         let bit = 1 << hctx.index();
         let mut told = self.hctxs.lock().unwrap();
         while *told & bit == 0 {
@@ -52,7 +52,7 @@ impl World {
         let token = loop {
             match self.tokens.get(hctx, &mut user) {
                 Some(token) => break token,
-                None => self.told.sleep(hctx),
+                None => self.told.wait_until_told(hctx),
             }
         };
         let (rqs, bios, limits, core) = (&self.rqs, &self.bios, &self.limits, &self.told);
