@@ -25,7 +25,7 @@ use crate::share::Share;
 use crate::sq::SqQueue;
 use crate::stat::{DiskStats, HctxStats};
 use crate::submitter::SubmitterShared;
-use crate::sync::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Mutex, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Mutex, Ordering, fence};
 use crate::tag_set::Member;
 use crate::tags::{HctxTags, Waiter, disk_of};
 use crate::time::Instant;
@@ -225,7 +225,7 @@ pub(crate) struct Live {
 }
 
 /// Disks made so far, in 16 bits: two that share a number share it with 65 535 between them.
-static NEXT_SERIAL: AtomicU16 = AtomicU16::new(0);
+static NEXT_SERIAL: core::sync::atomic::AtomicU16 = core::sync::atomic::AtomicU16::new(0);
 
 /// One disk.
 pub struct RequestQueue<L: Lock> {

@@ -22,6 +22,18 @@ macro_rules! competing_atomic {
             value: loom::sync::atomic::$name,
         }
 
+        impl Default for $name {
+            fn default() -> Self {
+                Self::new(<$int>::default())
+            }
+        }
+
+        impl core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                self.value.fmt(f)
+            }
+        }
+
         #[allow(dead_code, reason = "each width uses part of it")]
         impl $name {
             pub(crate) fn new(value: $int) -> Self {
