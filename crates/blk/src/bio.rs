@@ -362,6 +362,7 @@ pub(crate) struct BioSlot {
     pub(crate) wbt: FieldU8,
 }
 
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<BioSlot>() == 64);
 
 impl BioSlot {

@@ -14,9 +14,9 @@ use crate::request::{NO_TAG, Request, RequestId, Rq, RqState, rqf};
 use crate::sbitmap::TagAllocHint;
 use crate::status::BlkStatus;
 use crate::submitter::{Env, Local, Remote};
+use crate::sync::{Ordering, fence};
 use crate::tags::PutBatch;
 use crate::time::Instant;
-use core::sync::atomic::{Ordering, fence};
 
 impl<L: Lock> Env<L> {
     /// Collects completions of every hctx this submitter's requests go to.

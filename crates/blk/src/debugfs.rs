@@ -16,9 +16,9 @@ use crate::lock::Lock;
 use crate::queue::{QueueState, RequestQueue};
 use crate::request::{NO_TAG, Request, RequestId, RqState, rqf};
 use crate::sbitmap::Sbitmap;
+use crate::sync::Ordering;
 use crate::tags::HctxTags;
 use core::fmt::Write;
-use core::sync::atomic::Ordering;
 
 /// One file.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,10 +14,10 @@ use crate::request::{NO_TAG, RequestId, Rq, rqf};
 use crate::sbitmap::TagAllocHint;
 use crate::status::QueueRqStatus;
 use crate::submitter::{Env, Local};
+use crate::sync::{Ordering, fence};
 use crate::tags::TagClass;
 use crate::time::{Duration, Instant};
 use crate::trace::EventKind;
-use core::sync::atomic::{Ordering, fence};
 
 /// `BLK_MQ_RESOURCE_DELAY`, `BLK_MQ_BUDGET_DELAY`: when to look again without a completion to wait for.
 pub(crate) const BLK_MQ_RESOURCE_DELAY: Duration = Duration::from_ms(3);

@@ -9,10 +9,9 @@ use crate::id::{CpuId, HctxId};
 use crate::lock::Lock;
 use crate::request::Rq;
 use crate::sbitmap::Sbitmap;
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::time::Instant;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
-use lock_api::Mutex;
 use std::collections::VecDeque;
 
 /// `hctx->state` bits.

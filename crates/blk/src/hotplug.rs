@@ -19,8 +19,8 @@ use crate::id::{CpuId, HctxId};
 use crate::lock::Lock;
 use crate::queue::{QueueState, RequestQueue};
 use crate::submitter::{Env, Local, Submitter};
+use crate::sync::{AtomicU8, Ordering};
 use crate::time::Instant;
-use core::sync::atomic::{AtomicU8, Ordering};
 
 /// Why a CPU cannot go away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

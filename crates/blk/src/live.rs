@@ -9,8 +9,8 @@ use crate::qos::rates::LIMIT_NAMES;
 use crate::qos::wbt::{DEFAULT_TARGET_US, Params};
 use crate::queue::RequestQueue;
 use crate::settings::{Mode, QueueConfig, SettingError};
+use crate::sync::Ordering;
 use crate::time::Duration;
-use core::sync::atomic::Ordering;
 
 /// Live settings besides the limits ([`LIMIT_NAMES`]) and the elevator's tunables
 /// ([`RequestQueue::set_iosched`]).

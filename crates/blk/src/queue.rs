@@ -25,12 +25,11 @@ use crate::share::Share;
 use crate::sq::SqQueue;
 use crate::stat::{DiskStats, HctxStats};
 use crate::submitter::SubmitterShared;
+use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Mutex, Ordering, fence};
 use crate::tag_set::Member;
 use crate::tags::{HctxTags, Waiter, disk_of};
 use crate::time::Instant;
 use crate::timeout::Timer;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use lock_api::Mutex;
 use std::sync::{Arc, OnceLock};
 
 /// The frozen queue is drained: nobody may go in until it is unfrozen.
@@ -226,7 +225,7 @@ pub(crate) struct Live {
 }
 
 /// Disks made so far, in 16 bits: two that share a number share it with 65 535 between them.
-static NEXT_SERIAL: AtomicU16 = AtomicU16::new(0);
+static NEXT_SERIAL: core::sync::atomic::AtomicU16 = core::sync::atomic::AtomicU16::new(0);
 
 /// One disk.
 pub struct RequestQueue<L: Lock> {
@@ -420,6 +419,14 @@ impl<L: Lock> RequestQueue<L> {
     #[inline]
     pub(crate) fn is_quiesced(&self) -> bool {
         // Pairs with: RequestQueue::quiesce
+        self.quiesce_depth.load(Ordering::Acquire) != 0 && self.is_quiesced_still()
+    }
+
+    /// The caller has put requests where a run finds them and is about to leave them there. Either it sees here that the
+    /// queue is not quiesced any more, or the run that [`RequestQueue::unquiesce`] owes sees the requests.
+    #[cold]
+    fn is_quiesced_still(&self) -> bool {
+        fence(Ordering::SeqCst); // Pairs with: RequestQueue::unquiesce
         self.quiesce_depth.load(Ordering::Acquire) != 0
     }
 
@@ -484,6 +491,7 @@ impl<L: Lock> RequestQueue<L> {
         let old = self.quiesce_depth.fetch_sub(1, Ordering::SeqCst);
         assert!(old > 0, "unquiesce without quiesce");
         if old == 1 {
+            fence(Ordering::SeqCst); // Pairs with: RequestQueue::is_quiesced_still
             for h in &self.state().hctxs {
                 h.set_flag(state::RUN_PENDING);
             }

@@ -6,7 +6,10 @@
 //! fields need no ordering of their own: relaxed loads and stores, which compile to plain moves. A bug in the hand-over
 //! shows as a wrong value that an assertion catches, never as undefined behaviour.
 
+#[cfg(not(loom))]
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 macro_rules! relaxed {
     ($name:ident, $atomic:ident, $int:ty) => {

@@ -46,10 +46,10 @@ use crate::request::rqf;
 use crate::sbitmap::TagAllocHint;
 use crate::sbitmap_queue::WaiterId;
 use crate::submitter::{Env, Local};
+use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
 use crate::tag_set::TagSet;
 use crate::tags::{HctxTags, TagClass, Waiter, disk_of};
 use crate::time::Instant;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 

@@ -18,10 +18,10 @@ use crate::sbitmap_queue::WaiterId;
 use crate::split::bio_split_sectors;
 use crate::status::{BlkStatus, QueueRqStatus};
 use crate::submitter::{Env, Local, Way};
+use crate::sync::Ordering;
 use crate::tags::{TagClass, Waiter};
 use crate::time::Instant;
 use crate::trace::EventKind;
-use core::sync::atomic::Ordering;
 
 /// How far back a bio looks for a merge in its ctx list (`BLK_MQ_CTX_MERGE_DEPTH`).
 const CTX_MERGE_DEPTH: usize = 8;

@@ -20,12 +20,11 @@ use crate::settings::SettingError;
 use crate::sq::Batching;
 use crate::stat::{Counters, HctxCounters};
 use crate::status::BlkStatus;
+use crate::sync::{AtomicBool, AtomicU16, AtomicU32, Mutex, Ordering};
 use crate::tags::TagClass;
 use crate::time::Instant;
 use crate::trace::{EventKind, Tracer};
-use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 use crossbeam_utils::CachePadded;
-use lock_api::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

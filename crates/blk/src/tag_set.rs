@@ -25,11 +25,10 @@ use crate::queue::{Notify, RequestQueue};
 use crate::sbitmap_queue::WaiterId;
 use crate::settings::{Mode, QueueConfig, SettingError};
 use crate::share::{Share, Usage, may_queue};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::tags::{HctxTags, MAX_DISKS, TagClass, Waiter, disk_of};
 use crate::time::{Duration, Instant};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
-use lock_api::Mutex;
 use std::sync::{Arc, Weak};
 
 /// The shape of a tag set, and how its disks share it.

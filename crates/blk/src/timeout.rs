@@ -21,9 +21,9 @@ use crate::lock::Lock;
 use crate::queue::RequestQueue;
 use crate::request::{NO_TAG, Request, RequestId, RqState};
 use crate::submitter::{Env, Local};
+use crate::sync::{AtomicU64, Ordering, fence};
 use crate::time::{Duration, Instant};
 use crate::trace::EventKind;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// `BLK_MAX_TIMEOUT`: the timer is never further ahead.
 const BLK_MAX_TIMEOUT: Duration = Duration::from_secs(5);

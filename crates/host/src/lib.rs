@@ -11,6 +11,7 @@ pub mod mem;
 mod spin;
 #[allow(unsafe_code, reason = "ppoll")]
 mod readable;
+mod sync;
 pub mod driver;
 #[allow(unsafe_code, reason = "system calls")]
 pub mod create;

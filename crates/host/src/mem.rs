@@ -50,7 +50,9 @@ impl Region {
             return Err(Error::usage(format!("memory region of {asked} bytes: must be 1..=2^63 bytes")));
         };
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // Miri maps no memory without reserving it.
+        let lazily = if cfg!(miri) { 0 } else { libc::MAP_NORESERVE };
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | lazily;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
         let Some(base) = NonNull::new(base.cast::<u8>()).filter(|p| p.as_ptr().cast() != libc::MAP_FAILED) else {

@@ -9,12 +9,10 @@
 use std::process::Command;
 
 use crate::Outcome;
+use crate::loom;
 use crate::project::{Project, cargo};
 use crate::step::{Counts, Report, run_counted, step};
 use crate::tidy;
-
-/// Bounds loom's search; three preemptions find the classic lost-update and lost-wake bugs.
-const LOOM_MAX_PREEMPTIONS: &str = "3";
 
 /// Runs the checks; `fast` leaves out the loom models and the documentation.
 ///
@@ -29,7 +27,7 @@ pub fn run(project: &Project, fast: bool) -> Result<Outcome, String> {
         step("oracle", || crate::oracle::check(project))?,
     ];
     if !fast {
-        reports.push(step("loom", || loom(project))?);
+        reports.push(step("loom", || loom::explore(project, None))?);
         reports.push(step("documentation", || run_counted(&mut doc(project)))?);
     }
     let ci = std::env::var("CI").is_ok_and(|v| v == "true");
@@ -92,23 +90,6 @@ fn tests(project: &Project) -> Command {
     command
 }
 
-/// Loom replaces the atomics of the whole build, hence the flag and a build directory of its own (the usual one would
-/// be rebuilt at every change of sides). Only files named for it are built: other tests make no sense under loom.
-fn loom(project: &Project) -> Result<(bool, Counts), String> {
-    let mut command = in_root(project);
-    command
-        .args(["test", "--package", "blk", "--no-fail-fast", "--test", "loom_*"])
-        .env("RUSTFLAGS", appended("RUSTFLAGS", "--cfg loom"))
-        .env("LOOM_MAX_PREEMPTIONS", LOOM_MAX_PREEMPTIONS)
-        .env("CARGO_TARGET_DIR", project.target_directory.join("loom"));
-    let (ok, counts) = run_counted(&mut command)?;
-    if counts.passed + counts.failed == 0 {
-        eprintln!("xtask: no loom model ran: they stand in crates/blk/tests/loom_*.rs under `#![cfg(loom)]`");
-        return Ok((false, counts));
-    }
-    Ok((ok, counts))
-}
-
 fn doc(project: &Project) -> Command {
     let mut command = in_root(project);
     command.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", appended("RUSTDOCFLAGS", "-D warnings"));
@@ -116,7 +97,7 @@ fn doc(project: &Project) -> Command {
 }
 
 /// The flags a developer has set already, and ours after them.
-fn appended(variable: &str, flags: &str) -> String {
+pub fn appended(variable: &str, flags: &str) -> String {
     match std::env::var(variable) {
         Ok(set) if !set.is_empty() => format!("{set} {flags}"),
         _ => flags.to_owned(),

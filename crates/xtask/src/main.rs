@@ -2,18 +2,21 @@
 //! `cargo xtask`: the developer's one entry point. CI calls nothing else.
 //!
 //! In the order a change meets them: [`tidy`] (rules a compiler does not check), [`ci`] (every
-//! check, with one closing count), [`packages`] (what Debian must provide for `cargo xtask test`),
-//! [`mod@bench`] (our figures beside fio's, in the same run), [`swarm`] (simulated cases by the million),
-//! [`oracle`] (the real kernel's decisions beside ours).
+//! check, with one closing count), [`loom`] and [`sanitize`] (threads, checked apart), [`packages`]
+//! (what Debian must provide for `cargo xtask test`), [`mod@bench`] (our figures beside fio's, in
+//! the same run), [`swarm`] (simulated cases by the million), [`oracle`] (the real kernel's
+//! decisions beside ours).
 //!
 //! Exit codes are those of `mqblk`: 0 ok, 1 a check failed or a goal was missed, 2 usage or
 //! operating error.
 
 mod bench;
 mod ci;
+mod loom;
 mod oracle;
 mod packages;
 mod project;
+mod sanitize;
 mod step;
 mod swarm;
 mod tidy;
@@ -40,6 +43,10 @@ enum Command {
     Tidy,
     /// Measure mqblk and fio side by side and keep the raw figures under results/.
     Bench(bench::Options),
+    /// Explore the models of hand-overs between threads, to a bound of choice.
+    Loom(loom::Options),
+    /// Run the threaded tests under ThreadSanitizer and AddressSanitizer, the unsafe code under Miri.
+    Sanitize(sanitize::Options),
     /// Run new cases of the simulation for some minutes.
     Swarm(swarm::Options),
     /// Compare recorded decisions of the real kernel with ours.
@@ -81,6 +88,8 @@ fn run(command: Command) -> Result<Outcome, String> {
         }
         Command::Tidy => tidy::run(&project),
         Command::Bench(options) => bench::run(&project, &options),
+        Command::Loom(options) => loom::run(&project, &options),
+        Command::Sanitize(options) => sanitize::run(&project, &options),
         Command::Swarm(options) => swarm::run(&project, &options),
         Command::Oracle(options) => oracle::run(&project, &options),
     }

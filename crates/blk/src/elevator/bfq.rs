@@ -57,10 +57,10 @@ use super::{BioMerge, BioRef, Elevator, ElvCx, Tunable};
 use crate::bio::{Op, OpFlags};
 use crate::id::HctxId;
 use crate::request::{RequestId, Rq};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::time::Instant;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
-use lock_api::{Mutex, RawMutex};
+use lock_api::RawMutex;
 use std::sync::Arc;
 
 /// The name in `queue/scheduler`.

@@ -37,10 +37,10 @@ use crate::debugfs::DebugAttr;
 use crate::id::HctxId;
 use crate::relaxed::FieldU8;
 use crate::request::{RequestId, Rq};
+use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::time::{Duration, Instant};
-use core::sync::atomic::{AtomicU32, Ordering};
 use crossbeam_utils::CachePadded;
-use lock_api::{Mutex, RawMutex};
+use lock_api::RawMutex;
 use std::sync::Arc;
 
 #[cfg(test)]
@@ -160,7 +160,7 @@ impl<L: RawMutex> MqDeadline<L> {
             tunables: TunableSet::new(&TUNABLES),
             nr_requests,
             nr_queued: CachePadded::new(AtomicU32::new(0)),
-            completed: CachePadded::new([const { AtomicU32::new(0) }; NR_CLASSES]),
+            completed: CachePadded::new(core::array::from_fn(|_| AtomicU32::new(0))),
             class: (0..nr_slab_requests).map(|_| not_counted()).collect(),
             merge_filter: state.cache.filter().clone(),
             state: CachePadded::new(Mutex::new(state)),

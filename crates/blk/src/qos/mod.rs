@@ -22,11 +22,10 @@ use crate::id::MAX_SUBMITTERS;
 use crate::lock::Lock;
 use crate::queue::RequestQueue;
 use crate::settings::QueueConfig;
+use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
 use crate::time::Instant;
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use limits::{Limiter, Turn};
-use lock_api::Mutex;
 use wbt_hooks::Wbt;
 
 /// Bits of [`Qos::active`].

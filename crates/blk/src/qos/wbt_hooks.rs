@@ -15,9 +15,8 @@ use crate::queue::RequestQueue;
 use crate::relaxed::FieldU64;
 use crate::request::{Request, RequestId, rqf};
 use crate::submitter::{Env, Local};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::time::{Duration, Instant};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use lock_api::Mutex;
 
 /// Times of other I/O are kept to this, so that a stream of reads does not write a shared line for each.
 const OTHER_GRAIN_NS: u64 = 1_000_000;

@@ -86,7 +86,7 @@ pub(super) struct Word {
     give: GiveLine,
 }
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 const _: () = assert!(size_of::<Word>() == 128);
 
 impl Word {

@@ -14,13 +14,12 @@ pub use null::Null;
 pub use ram::Ram;
 
 use crate::clock;
+use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
 use blk::driver::Driver;
 use blk::id::{HctxId, MAX_CPUS};
 use blk::time::{Duration, Instant};
-use parking_lot::{Condvar, Mutex};
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A driver whose completions a thread can wait for without spinning.
 pub trait HostDriver: Driver {
@@ -173,7 +172,7 @@ impl Sleeper {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -2,16 +2,17 @@
 //! Waking a thread that waits in a driver because the block layer has something for its submitter.
 //!
 //! Guarantees that a notification is never lost: one that comes before the thread waits keeps it from waiting, one that
-//! comes while it waits makes the driver's wait return. A notification for a thread that is awake costs one load.
+//! comes while it waits makes the driver's wait return. A notification for a thread that is awake costs
+//! one locked instruction.
 
 use crate::driver::HostDriver;
 use crate::readable::poll_fds;
+use crate::sync::{AtomicU32, Ordering};
 use blk::id::{HctxId, MAX_SUBMITTERS, SubmitterId};
 use blk::queue::Notify;
 use blk::time::Duration;
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The thread runs and will poll before it waits.
 const AWAKE: u32 = 0;
@@ -68,10 +69,8 @@ pub struct Waker(pub Arc<WakeTable>);
 impl Notify for Waker {
     fn notify(&self, submitter: SubmitterId) {
         let state = &self.0.states[submitter.index()];
-        // Pairs with: WakeTable::wait
-        if state.load(Ordering::Acquire) == NOTIFIED {
-            return;
-        }
+        // Always written, though it may say so already: a load could answer from before the thread looked last, while
+        // what the caller has left for it is still on its way to memory.
         // Pairs with: WakeTable::wait
         let before = state.swap(NOTIFIED, Ordering::AcqRel);
         if before >= WAITING {
@@ -79,3 +78,6 @@ impl Notify for Waker {
         }
     }
 }
+
+#[cfg(all(test, loom))]
+mod models;

@@ -15,10 +15,10 @@
 
 use super::domain::{NR_TIMED, Tokens};
 use super::latency::{CpuHistograms, GOOD_BUCKETS, Kind, LATENCY_SHIFT, Windows};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::time::{Duration, Instant};
-use core::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
-use lock_api::{Mutex, RawMutex};
+use lock_api::RawMutex;
 
 /// From the first completion to the look at what came of it and its successors.
 const PERIOD: Duration = Duration::from_ms(100);

@@ -16,7 +16,7 @@ use crate::elevator::ElvCx;
 use crate::id::HctxId;
 use crate::sbitmap::TagAllocHint;
 use crate::sbitmap_queue::{SbitmapQueue, WaiterId};
-use core::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering};
 use crossbeam_utils::CachePadded;
 use lock_api::RawMutex;
 
@@ -158,3 +158,6 @@ impl<L: RawMutex> Tokens<L> {
         self.map.put(u32::from(token), None, &mut |w| cx.core.run_soon(HctxId::new(w.0)));
     }
 }
+
+#[cfg(all(test, loom))]
+mod models;

@@ -14,9 +14,10 @@ use super::domain::{Domain, NR_DOMAINS, TokenUser};
 use crate::cpumap::{HctxType, QueueMap};
 use crate::relaxed::FieldU32;
 use crate::sbitmap::Sbitmap;
-use core::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::{AtomicU8, Mutex, Ordering};
+use core::ops::DerefMut;
 use crossbeam_utils::CachePadded;
-use lock_api::{Mutex, MutexGuard, RawMutex};
+use lock_api::RawMutex;
 
 /// End of a list.
 const NIL: u32 = u32::MAX;
@@ -296,7 +297,7 @@ fn ctx_number(cpu: u16, ty: HctxType) -> u32 {
 
 impl<L: RawMutex> HctxQueue<L> {
     #[inline]
-    pub(super) fn lock(&self) -> MutexGuard<'_, L, HctxState> {
+    pub(super) fn lock(&self) -> impl DerefMut<Target = HctxState> + '_ {
         self.state.lock()
     }
 

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every interleaving of hardware queues that want the same token, explored by loom.
+
+use super::*;
+use crate::bio::BioPools;
+use crate::elevator::HctxRunner;
+use crate::id::CpuId;
+use crate::limits::Limits;
+use crate::request::RequestSlab;
+use crate::time::Instant;
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+/// Hardware queues that were told to run, one bit each; each sleeps until it is.
+#[derive(Default)]
+struct Told {
+    hctxs: Mutex<u32>,
+    bell: Condvar,
+}
+
+impl HctxRunner for Told {
+    fn run_soon(&self, hctx: HctxId) {
+        *self.hctxs.lock().unwrap() |= 1 << hctx.index();
+        self.bell.notify_all();
+    }
+}
+
+impl Told {
+    fn wait_until_told(&self, hctx: HctxId) {
+        let bit = 1 << hctx.index();
+        let mut told = self.hctxs.lock().unwrap();
+        while *told & bit == 0 {
+            told = self.bell.wait(told).unwrap();
+        }
+        *told &= !bit;
+    }
+}
+
+struct World {
+    tokens: Tokens<parking_lot::RawMutex>,
+    told: Told,
+    rqs: RequestSlab,
+    bios: BioPools,
+    limits: Limits,
+}
+
+impl World {
+    /// A hardware queue with one request: gets its token, however long that takes, and puts it.
+    fn run(&self, hctx: u32) {
+        let hctx = HctxId::new(hctx);
+        let mut user = TokenUser::new(0);
+        let token = loop {
+            match self.tokens.get(hctx, &mut user) {
+                Some(token) => break token,
+                None => self.told.wait_until_told(hctx),
+            }
+        };
+        let (rqs, bios, limits, core) = (&self.rqs, &self.bios, &self.limits, &self.told);
+        let cx = ElvCx { rqs, bios, limits, nomerges: 0, now: Instant::ZERO, cpu: CpuId::new(0), core };
+        self.tokens.put(&cx, token);
+    }
+}
+
+fn explore(max_depth: u32, depth: u64, hctxs: u32) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.max_branches = 10_000;
+    builder.check(move || {
+        let world = Arc::new(World {
+            tokens: Tokens::new(max_depth),
+            told: Told::default(),
+            rqs: RequestSlab::new(1),
+            bios: BioPools::new(1),
+            limits: Limits::default(),
+        });
+        world.tokens.resize(depth);
+        let others = (1..hctxs).map(|hctx| {
+            let world = world.clone();
+            thread::spawn(move || world.run(hctx))
+        });
+        let others: Vec<_> = others.collect();
+        world.run(0);
+        others.into_iter().for_each(|t| t.join().unwrap());
+        assert_eq!(world.tokens.in_use(), 0);
+    });
+}
+
+/// Catches: a queue that does not try again after it said that it waits, or that keeps its place in line with a token.
+#[test]
+fn the_last_token_goes_round() {
+    explore(1, 1, 2);
+}
+
+/// Catches: a put that wakes nobody because a whole batch did not come together.
+#[test]
+fn a_depth_below_the_map_wakes_for_each_token() {
+    explore(16, 1, 2);
+}

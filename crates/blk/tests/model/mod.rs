@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A small disk for model checkers: the real block layer on a device that is a list, and threads that really sleep.
+//!
+//! A request is finished once the device has it; whoever polls takes it out. A thread sleeps (on the checker's condition
+//! variable) when nothing is at the device, nobody has told it to poll and no run is owed, as a driver's `wait` has it. Nothing
+//! ends a sleep by time: the timer of the request timeout, five seconds ahead, would mend every lost wake-up. So a wake-up
+//! that is lost is a deadlock, which the checker reports with its schedule.
+
+#![allow(dead_code, reason = "each checker uses part of it")]
+
+use crate::checker::sync::{Condvar, Mutex};
+use crate::checker::thread::yield_now;
+use blk::bio::{Bio, DataRef};
+use blk::cpumap::CpuTopology;
+use blk::driver::{Completions, Driver, InFlight, RqBatch, TimedOut, TimeoutAnswer};
+use blk::id::{CpuId, HctxId, Sector, SubmitterId};
+use blk::limits::Limits;
+use blk::queue::{Notify, RequestQueue};
+use blk::settings::QueueConfig;
+use blk::status::{BlkStatus, QueueRqStatus};
+use blk::submitter::Submitter;
+use blk::time::{Duration, Instant};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The block layer takes the checker's lock in its place.
+pub type Lock = parking_lot::RawMutex;
+
+/// Timers further ahead are the request timeout's.
+const SOON: Duration = Duration::from_ms(100);
+
+/// A device that has done everything it is given, or is full.
+pub struct Device {
+    state: Mutex<State>,
+    bell: Condvar,
+    kind: Kind,
+}
+
+/// What a device does with requests.
+#[derive(Clone, Copy)]
+pub enum Kind {
+    /// Finishes all at once.
+    Ready,
+    /// Finishes all at once, and says so before it is polled.
+    Inline,
+    /// Holds one request, of whichever hardware queue, and answers this to more.
+    Holds1(QueueRqStatus),
+    /// Finishes nothing until it is asked what became of it.
+    Silent,
+}
+
+#[derive(Default)]
+struct State {
+    flying: Vec<VecDeque<InFlight>>,
+    /// Submitters that were told to poll, one bit each.
+    told: u32,
+    /// Somebody holds the drained queue: no call may come.
+    shut: bool,
+    issued: u32,
+}
+
+impl Device {
+    /// One without hardware queues yet.
+    pub fn new(kind: Kind) -> Arc<Device> {
+        Arc::new(Device { state: Mutex::new(State::default()), bell: Condvar::new(), kind })
+    }
+
+    /// Requests accepted so far.
+    pub fn issued(&self) -> u32 {
+        self.state.lock().unwrap().issued
+    }
+
+    /// Says whether calls for requests are a fault from now on.
+    pub fn shut(&self, shut: bool) {
+        self.state.lock().unwrap().shut = shut;
+    }
+
+    fn take(&self, state: &mut State, batch: &mut RqBatch<'_>) -> QueueRqStatus {
+        assert!(!state.shut, "a request was issued on the drained queue");
+        while let Some(rq) = batch.front() {
+            // One CPU per hctx or one hctx for all: a submitter that has not noticed a rebuild sends to another one.
+            let nr = state.flying.len();
+            assert_eq!(rq.sector().0 as usize / 1000 % nr, batch.hctx().index(), "sent by the map of before");
+            let flying = state.flying.iter().map(VecDeque::len).sum::<usize>();
+            match self.kind {
+                Kind::Holds1(refusal) if flying > 0 => return refusal,
+                Kind::Inline => batch.end(BlkStatus::Ok),
+                _ => {
+                    let rq = batch.accept();
+                    state.flying[batch.hctx().index()].push_back(rq);
+                }
+            }
+            state.issued += 1;
+        }
+        QueueRqStatus::Queued
+    }
+
+    /// Sleeps until `who` is told to poll or one of `hctxs` has something.
+    fn wait_until_told(&self, who: SubmitterId, hctxs: &[HctxId]) {
+        let mut state = self.state.lock().unwrap();
+        let bit = 1 << who.index();
+        let silent = matches!(self.kind, Kind::Silent);
+        // A hardware queue that is there no more since a rebuild has nothing; the submitter is told of those that are.
+        let idle = |state: &State, h: HctxId| state.flying.get(h.index()).is_none_or(VecDeque::is_empty);
+        while state.told & bit == 0 && (silent || hctxs.iter().all(|h| idle(&state, *h))) {
+            state = self.bell.wait(state).unwrap();
+        }
+        state.told &= !bit;
+    }
+}
+
+impl Driver for Device {
+    fn name(&self) -> &'static str {
+        "list"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits::default()
+    }
+
+    fn capacity(&self) -> Sector {
+        Sector(1 << 20)
+    }
+
+    fn start(&self, nr_hw_queues: u16, _queue_depth: u32) -> Result<(), String> {
+        let mut state = self.state.lock().unwrap();
+        assert!(state.flying.iter().all(VecDeque::is_empty), "started anew with requests in flight");
+        state.flying = (0..nr_hw_queues).map(|_| VecDeque::new()).collect();
+        Ok(())
+    }
+
+    fn queue_rqs(&self, batch: &mut RqBatch<'_>, _now: Instant) -> QueueRqStatus {
+        let answer = self.take(&mut self.state.lock().unwrap(), batch);
+        self.bell.notify_all();
+        answer
+    }
+
+    fn timeout(&self, hctx: HctxId, late: TimedOut, done: &mut Completions, _now: Instant) -> TimeoutAnswer {
+        let mut state = self.state.lock().unwrap();
+        let flying = &mut state.flying[hctx.index()];
+        if let Some(at) = flying.iter().position(|rq| rq.tag() == late.tag) {
+            done.push(flying.remove(at).expect("found above"), BlkStatus::Ok);
+        }
+        TimeoutAnswer::Done
+    }
+
+    fn poll(&self, hctx: HctxId, done: &mut Completions, _now: Instant) {
+        let mut state = self.state.lock().unwrap();
+        assert!(!state.shut, "the drained queue was polled");
+        if matches!(self.kind, Kind::Silent) {
+            return;
+        }
+        while done.room() > 0
+            && let Some(rq) = state.flying[hctx.index()].pop_front()
+        {
+            done.push(rq, BlkStatus::Ok);
+        }
+    }
+}
+
+/// The device's way to tell submitters.
+struct Bell(Arc<Device>);
+
+impl Notify for Bell {
+    fn notify(&self, submitter: SubmitterId) {
+        self.0.state.lock().unwrap().told |= 1 << submitter.index();
+        self.0.bell.notify_all();
+    }
+}
+
+/// The smallest settings: no merges, so that each bio is a request, and slots for a handful of bios.
+pub fn config(cpus: u16, hctxs: u16, depth: u32, scheduler: &str) -> QueueConfig {
+    QueueConfig {
+        topology: CpuTopology::uniform(cpus),
+        nr_hw_queues: Some(hctxs),
+        queue_depth: depth,
+        scheduler: Some(scheduler.into()),
+        nomerges: 2,
+        bios_per_submitter: 4,
+        ..QueueConfig::default()
+    }
+}
+
+/// A disk on `device`.
+pub fn disk(device: &Arc<Device>, config: QueueConfig) -> Arc<RequestQueue<Lock>> {
+    RequestQueue::new(device.clone(), config, Box::new(Bell(device.clone()))).expect("good settings")
+}
+
+/// One thread: a submitter and its clock.
+pub struct Thread {
+    /// The way into the disk.
+    pub sub: Submitter<Lock>,
+    device: Arc<Device>,
+    /// Its clock.
+    pub now: Instant,
+    submitted: u64,
+    done: u64,
+}
+
+impl Thread {
+    /// A submitter on `cpu`.
+    pub fn new(q: &Arc<RequestQueue<Lock>>, device: &Arc<Device>, cpu: u32) -> Thread {
+        let sub = q.submitter(CpuId::new(cpu)).expect("a free place");
+        Thread { sub, device: device.clone(), now: Instant::from_ns(1), submitted: 0, done: 0 }
+    }
+
+    /// Submits `n` reads, in one plug if there are several.
+    pub fn submit(&mut self, n: u64) {
+        let cpu = self.sub.cpu().index() as u64;
+        if n > 1 {
+            self.sub.start_plug(n as u32);
+        }
+        for _ in 0..n {
+            let sector = Sector(cpu * 1000 + self.submitted * 16);
+            self.sub.submit(&Bio::read(sector, 8, DataRef::NONE), self.now).expect("a free slot");
+            self.submitted += 1;
+        }
+        if n > 1 {
+            self.sub.finish_plug(self.now);
+        }
+    }
+
+    /// One poll. Whether all bios came back.
+    pub fn poll(&mut self) -> bool {
+        self.sub.poll(self.now);
+        let done = &mut self.done;
+        self.sub.reap(|d| {
+            assert_eq!(d.status, BlkStatus::Ok);
+            *done += 1;
+        });
+        self.done == self.submitted
+    }
+
+    /// Polls and sleeps until all bios came back and, as everybody owes who stops polling, no run is left that is due soon.
+    pub fn finish(&mut self) {
+        loop {
+            let all_done = self.poll();
+            self.sub.rest();
+            match self.sub.disk().next_timer() {
+                Some(at) if at < self.now + SOON => {
+                    self.now = self.now.max(at);
+                    // It may be owed until another thread goes on.
+                    yield_now();
+                }
+                _ if all_done => return,
+                _ => {
+                    let hctxs: Vec<HctxId> = self.sub.hctxs().collect();
+                    self.device.wait_until_told(self.sub.id(), &hctxs);
+                }
+            }
+        }
+    }
+}
+
+/// After all threads rest: the queue is drained at the first look, or a tag leaked or somebody is still inside.
+pub fn check_drained(q: &RequestQueue<Lock>) {
+    q.begin_freeze();
+    assert!(q.is_drained(), "a tag is in use or a submitter inside after everything ended");
+    q.unfreeze();
+}

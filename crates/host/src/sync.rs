@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Atomics, lock and condition variable of the protocols by which threads wait in drivers: real ones, or loom's under
+//! `--cfg loom`, so that the models explore the code that ships.
+//!
+//! Under loom a sleep is never ended by time: what only a timeout would mend is a deadlock there.
+
+#[cfg(not(loom))]
+pub(crate) use parking_lot::{Condvar, Mutex};
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+#[cfg(loom)]
+pub(crate) use self::checked::{Condvar, Mutex};
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+#[cfg(loom)]
+mod checked {
+    use std::sync::PoisonError;
+
+    /// Loom's lock as parking_lot's is called.
+    #[derive(Default)]
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    pub(crate) struct MutexGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+        }
+    }
+
+    /// Loom's condition variable as parking_lot's is called.
+    #[derive(Default)]
+    pub(crate) struct Condvar(loom::sync::Condvar);
+
+    /// Never.
+    pub(crate) struct TimedOut;
+
+    impl TimedOut {
+        pub(crate) fn timed_out(&self) -> bool {
+            false
+        }
+    }
+
+    impl Condvar {
+        pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+            let inner = guard.0.take().expect("taken only here, for the time of the wait");
+            guard.0 = Some(self.0.wait(inner).unwrap_or_else(PoisonError::into_inner));
+        }
+
+        pub(crate) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _until: std::time::Instant) -> TimedOut {
+            self.wait(guard);
+            TimedOut
+        }
+
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+}

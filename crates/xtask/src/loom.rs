@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask loom`: the models of every hand-over between threads, explored by loom, and a whole disk with more threads
+//! under random schedules of shuttle.
+//!
+//! Guarantees: models run from a build directory of their own, since loom replaces the atomics of the whole build; a run in
+//! which no model ran has failed. Models stand in `crates/blk/tests/loom_*.rs`, and beside what they check in modules
+//! called `models`. Each has a bound of its own that keeps them all within a minute or so.
+
+use std::process::Command;
+
+use crate::Outcome;
+use crate::ci::appended;
+use crate::project::{Project, cargo};
+use crate::step::{Counts, run_counted};
+
+/// How far to look.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Preemptions per schedule for all models, instead of the bound each has (2 for a whole disk, 3 for parts). One more
+    /// costs about ten times the time.
+    #[arg(long)]
+    preemptions: Option<u32>,
+}
+
+/// Explores all models.
+///
+/// # Errors
+/// When Cargo cannot be started.
+pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
+    let (ok, _) = explore(project, options.preemptions)?;
+    Ok(if ok { Outcome::Passed } else { Outcome::Failed })
+}
+
+/// Explores all models; whether all hold, and how many there are.
+///
+/// # Errors
+/// When Cargo cannot be started.
+pub fn explore(project: &Project, preemptions: Option<u32>) -> Result<(bool, Counts), String> {
+    let mut counts = Counts::default();
+    let mut all_ok = true;
+    for (checker, what) in RUNS {
+        let mut command = cargo();
+        command.current_dir(&project.root).args(["test", "--no-fail-fast"]).args(what);
+        let (ok, ran) = run_counted(under(checker, &mut command, project, preemptions))?;
+        if ran.passed + ran.failed == 0 {
+            eprintln!("xtask: no model ran in {}: see crates/xtask/src/loom.rs for where they stand", what.join(" "));
+        }
+        all_ok &= ok && ran.passed > 0;
+        counts += ran;
+    }
+    Ok((all_ok, counts))
+}
+
+/// Checker and models. Only what is named for it: other tests make no sense there.
+const RUNS: [(&str, &[&str]); 3] = [
+    ("loom", &["--package", "blk", "--test", "loom_*"]),
+    ("loom", &["--package", "blk", "--package", "host", "--lib", "models::"]),
+    ("shuttle", &["--package", "blk", "--test", "shuttle_*"]),
+];
+
+fn under<'a>(checker: &str, command: &'a mut Command, project: &Project, preemptions: Option<u32>) -> &'a mut Command {
+    command
+        .env("RUSTFLAGS", appended("RUSTFLAGS", &format!("--cfg {checker}")))
+        .env("CARGO_TARGET_DIR", project.target_directory.join(checker))
+        .env_remove("LOOM_MAX_PREEMPTIONS");
+    if let Some(n) = preemptions {
+        command.env("LOOM_MAX_PREEMPTIONS", n.to_string());
+    }
+    command
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask sanitize`: the threaded tests under ThreadSanitizer and AddressSanitizer, the unsafe code under Miri.
+//!
+//! Guarantees: each tool runs from a build directory of its own on a nightly toolchain; a tool that the toolchain lacks is
+//! named with the command that installs it, and counts as a failure, since what did not run has not passed. What has been
+//! found and what each tool cannot see is in docs/concurrency.md. Needs: `rustup` with a nightly toolchain, its `rust-src`
+//! (the standard library is instrumented, too) and `miri`.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use clap::ValueEnum;
+
+use crate::Outcome;
+use crate::project::Project;
+use crate::step::{Counts, Report, run_counted, step};
+
+/// What the toolchain builds for: sanitizers need it said, or build scripts would be instrumented.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Threads of the core on a simulated disk, then whole runs and drivers on the machine.
+const THREADED: [&[&str]; 2] = [
+    &["--package", "blk", "--test", "core_threads", "--test", "core_races"],
+    &["--package", "host", "--lib", "--test", "run_queues", "--test", "driver_conformance", "--test", "file_driver"],
+];
+
+/// Which tools.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Only this one.
+    #[arg(long)]
+    only: Option<Tool>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Tool {
+    /// Data races.
+    Thread,
+    /// Memory used after it is freed or beyond its end.
+    Address,
+    /// Undefined behaviour of what it can interpret: no system calls but memory mappings.
+    Miri,
+}
+
+/// Runs the tools.
+///
+/// # Errors
+/// When Cargo cannot be started.
+pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
+    let tools = Tool::value_variants().iter().filter(|t| options.only.is_none_or(|only| only == **t));
+    let mut reports = Vec::new();
+    for tool in tools {
+        reports.push(step(tool.name(), || tool.run(project))?);
+    }
+    println!();
+    for Report { name, ok, time, counts } in &reports {
+        let word = if *ok { "ok" } else { "FAILED" };
+        println!("{name:<18} {word:<7} {:>4} tests {:>8.1} s", counts.passed + counts.failed, time.as_secs_f64());
+    }
+    Ok(if reports.iter().all(|r| r.ok) { Outcome::Passed } else { Outcome::Failed })
+}
+
+impl Tool {
+    fn name(self) -> &'static str {
+        match self {
+            Tool::Thread => "ThreadSanitizer",
+            Tool::Address => "AddressSanitizer",
+            Tool::Miri => "Miri",
+        }
+    }
+
+    fn run(self, project: &Project) -> Result<(bool, Counts), String> {
+        if let Some(missing) = self.missing() {
+            eprintln!("xtask: {} did not run: {missing}", self.name());
+            return Ok((false, Counts::default()));
+        }
+        let mut sum = Counts::default();
+        let mut all_ok = true;
+        for mut command in self.commands(project) {
+            let (ok, counts) = run_counted(&mut command)?;
+            all_ok &= ok && counts.passed > 0;
+            sum += counts;
+        }
+        Ok((all_ok, sum))
+    }
+
+    /// What the toolchain lacks, and what to do about it.
+    fn missing(self) -> Option<String> {
+        let output = Command::new("rustup").args(["run", "nightly", "rustc", "--print", "sysroot"]).output();
+        let Some(said) = output.ok().filter(|o| o.status.success()) else {
+            return Some("there is no nightly toolchain; `rustup toolchain install nightly`".into());
+        };
+        let sysroot = PathBuf::from(String::from_utf8_lossy(&said.stdout).trim());
+        let needed = [("rust-src", "lib/rustlib/src/rust/library"), ("miri", "bin/miri")];
+        let parts = if self == Tool::Miri { &needed[..] } else { &needed[..1] };
+        let (part, _) = parts.iter().find(|(_, path)| !sysroot.join(path).exists())?;
+        Some(format!("the nightly toolchain has no {part}; `rustup component add {part} --toolchain nightly`"))
+    }
+
+    fn commands(self, project: &Project) -> Vec<Command> {
+        let nightly = |tool: &str| {
+            let mut command = Command::new("rustup");
+            command.current_dir(&project.root).args(["run", "nightly", "cargo"]);
+            command.env("CARGO_TARGET_DIR", project.target_directory.join(tool));
+            // What the cargo that started us has set for its own toolchain.
+            for name in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC", "RUSTDOC", "CARGO_ENCODED_RUSTFLAGS"] {
+                command.env_remove(name);
+            }
+            command
+        };
+        let sanitized = |tool: &str| {
+            THREADED.map(|what| {
+                let mut command = nightly(tool);
+                command.env("RUSTFLAGS", format!("-Zsanitizer={tool}"));
+                command.args(["test", "-Zbuild-std", "--target", TARGET, "--no-fail-fast"]).args(what);
+                command
+            })
+        };
+        match self {
+            Tool::Thread => sanitized("thread").into(),
+            Tool::Address => sanitized("address").into(),
+            Tool::Miri => MIRI
+                .iter()
+                .map(|what| {
+                    let mut command = nightly("miri");
+                    command.env("MIRIFLAGS", MIRI_FLAGS).args(["miri", "test"]).args(*what);
+                    command
+                })
+                .collect(),
+        }
+    }
+}
+
+/// Memory is mapped by hand in `host::mem`; the clock of a test's deadline is the machine's.
+const MIRI_FLAGS: &str = "-Zmiri-disable-isolation -Zmiri-permissive-provenance";
+
+/// The unsafe code without system calls that Miri does not know (`madvise`, copies in assembly; mappings of impossible size end it), and the
+/// tag allocator, whose sums over thousands of bits would take it minutes.
+const MIRI: [&[&str]; 2] = [
+    &[
+        "--package",
+        "host",
+        "--lib",
+        "--",
+        "mem::",
+        "spin::a_taken",
+        "--skip",
+        "discard",
+        "--skip",
+        "impossible",
+        "--skip",
+        "io_reaches",
+    ],
+    &[
+        "--package",
+        "blk",
+        "--lib",
+        "--",
+        "sbitmap::word",
+        "tags::",
+        "hctx::",
+        "plug::",
+        "bio::",
+        "--skip",
+        "lowest_bits",
+    ],
+];
