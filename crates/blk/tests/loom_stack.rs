@@ -137,6 +137,11 @@ fn bfq_says_when_to_look_again() {
 }
 
 #[test]
+fn k2_is_run_by_the_next_completion() {
+    explore(|| second(Kind::Ready, config(2, 1, 2, "k2"), true));
+}
+
+#[test]
 fn kyber_is_run_by_the_next_driver_tag() {
     explore(|| {
         // Its tables need a larger stack than loom's main thread has.

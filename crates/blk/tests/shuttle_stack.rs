@@ -109,6 +109,11 @@ fn bfq() {
 }
 
 #[test]
+fn k2() {
+    with_elevator("k2");
+}
+
+#[test]
 fn single_queue() {
     for kind in KINDS {
         let sq = || QueueConfig { mode: Mode::Sq, nr_hw_queues: None, ..config(2, 1, 2, "deadline") };
