@@ -145,6 +145,9 @@ impl World {
             text +=
                 &format!("  thread {t}: outstanding {outstanding}, waiting {waiting}, asleep {asleep}, {done} done\n");
         }
+        for f in self.q.debugfs().iter().filter(|f| !f.text.trim().is_empty()) {
+            text += &format!("-- {}\n{}", f.path, f.text);
+        }
         text + &format!("{:?}\n{:?}\n{}", self.q.config(), self.q.hctx_stats(), self.disk.describe())
     }
 }
