@@ -176,7 +176,6 @@ impl<L: Lock> RequestQueue<L> {
 
     fn hctx_state(&self, st: &QueueState<L>, h: &Hctx<L>) -> String {
         names(&[
-            ("STOPPED", h.has_flag(state::STOPPED)),
             ("TAG_ACTIVE", !st.host_tagset && st.share.as_ref().is_some_and(|s| s.counts(h.id.index()))),
             ("SCHED_RESTART", h.has_flag(state::SCHED_RESTART)),
             ("INACTIVE", !self.hctx_has_cpu(st, h.id.index())),

@@ -143,7 +143,7 @@ impl<L: Lock> Env<L> {
             local.owes = true;
             return self.owe_run(h);
         }
-        if self.q.is_quiesced() || h.has_flag(state::STOPPED) || !self.has_pending(h) {
+        if self.q.is_quiesced() || !self.has_pending(h) {
             return;
         }
         self.hctx_counters(hctx).run.add(1);

@@ -16,8 +16,6 @@ use std::collections::VecDeque;
 
 /// `hctx->state` bits.
 pub(crate) mod state {
-    /// The driver asked for no more requests.
-    pub(crate) const STOPPED: u32 = 1 << 0;
     /// Whoever frees a request of this hctx runs it.
     pub(crate) const SCHED_RESTART: u32 = 1 << 2;
     /// It is in a wait queue of its driver tags: of the normal ones, of the reserved ones.

@@ -9,7 +9,6 @@ use crate::bio::{Bio, BioId, BioSlot, DataRef, Op, OpFlags};
 use crate::cpumap::HctxType;
 use crate::elevator::{BioMerge, BioRef, ElvCx};
 use crate::flush;
-use crate::hctx::state;
 use crate::lock::Lock;
 use crate::merge::{self, MergeKind};
 use crate::plug::{BLK_MAX_REQUEST_COUNT, BLK_PLUG_FLUSH_SECTORS, TagCache};
@@ -553,7 +552,7 @@ impl<L: Lock> Env<L> {
         let h = &self.st.hctxs[hctx];
         self.hctx_counters(hctx).queued.add(ids.len() as u64);
         let busy = h.dispatch_busy() > 0 && self.st.hctxs.len() == 1;
-        if busy || self.q.is_quiesced() || h.has_flag(state::STOPPED) {
+        if busy || self.q.is_quiesced() {
             return self.insert_ctx(local, hctx, ids, is_new, now);
         }
         let (accepted, status) = self.queue_rqs(local, hctx, ids, is_new, now);

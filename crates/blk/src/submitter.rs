@@ -503,7 +503,8 @@ impl<L: Lock> Submitter<L> {
         } else if !self.env.queue_bio(&mut self.local, index, bio, true, now) {
             self.wait_in_line(bio.flags, index, now);
         }
-        if entered && self.local.plug.is_due() {
+        // Not only if it could enter above: one that has passed the limits asks again, and the freeze may be over by then.
+        if self.local.plug.is_due() {
             self.env.flush_plug(&mut self.local, now);
         }
         self.serve_owed(now);
@@ -740,7 +741,7 @@ impl<L: Lock> Submitter<L> {
             let slot = self.env.pool().slot(index as usize);
             let refused = self.env.check_features(slot.op(), slot.flags());
             if refused.is_err() || !self.env.wbt_is_on() {
-                self.env.wbt_cleanup(slot, Instant::ZERO);
+                self.env.wbt_cleanup(slot, now);
             }
             match refused {
                 Ok(()) => self.local.waiting.push_back(index),

@@ -248,8 +248,8 @@ impl<L: Lock> TagSet<L> {
     /// Changes the shape for all disks: `change` edits a copy, which takes effect on all of them or on none. Panics unless
     /// every disk is frozen and drained.
     ///
-    /// A disk that cannot follow (its driver refuses, its CPUs are too few) is named by the error and the others are given
-    /// their old shape back; if one refuses even that (the error says so) the disks must stay frozen.
+    /// A disk that cannot follow (its driver refuses, its CPUs are too few) is named by the error and all are given their old
+    /// settings back; if one refuses even that (the error says so) the disks must stay frozen.
     pub fn update(
         self: &Arc<Self>,
         change: impl FnOnce(&mut TagSetConfig) -> Result<(), SettingError>,
@@ -264,12 +264,13 @@ impl<L: Lock> TagSet<L> {
             let inner = self.inner.lock();
             (inner.config.clone(), inner.tags.clone())
         };
+        let before: Vec<QueueConfig> = queues.iter().map(|q| q.config()).collect();
         self.install(new.clone(), SetTags::new(&new));
-        for (i, q) in queues.iter().enumerate() {
-            let Err(mut e) = q.rebuild(|c| give(&new, c)) else { continue };
-            self.install(old.clone(), old_tags);
-            for q in &queues[..i] {
-                if let Err(back) = q.rebuild(|c| give(&old, c)) {
+        if let Err(mut e) = queues.iter().try_for_each(|q| q.rebuild(|c| give(&new, c))) {
+            self.install(old, old_tags);
+            // Those that did not change as well: what they count their tags on was replaced.
+            for (q, before) in queues.iter().zip(before) {
+                if let Err(back) = q.rebuild(|c| put_back(before, c)) {
                     e = SettingError(format!("{e}; and then, going back: {back}"));
                 }
             }
@@ -433,6 +434,13 @@ impl<L: Lock> TagSet<L> {
 
 fn give(shape: &TagSetConfig, config: &mut QueueConfig) -> Result<(), SettingError> {
     shape.apply_to(config);
+    Ok(())
+}
+
+/// The settings of a disk that a change of the set may have touched; what is live may have been changed since by others.
+fn put_back(before: QueueConfig, config: &mut QueueConfig) -> Result<(), SettingError> {
+    TagSetConfig::of(&before).apply_to(config);
+    (config.nr_hw_queues, config.nr_requests) = (before.nr_hw_queues, before.nr_requests);
     Ok(())
 }
 

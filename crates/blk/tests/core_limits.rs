@@ -4,15 +4,19 @@
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
-use blk::id::Sector;
+use blk::id::{CpuId, Sector, SubmitterId};
 use blk::qos::rates::{IoLimits, LIMIT_NAMES, Rate};
+use blk::queue::{Notify, RequestQueue};
 use blk::settings::{Mode, QueueConfig};
 use blk::status::BlkStatus;
 use blk::time::Instant;
-use sim::disk::Behaviour;
+use sim::Lock;
 use sim::disk::service::Service;
-use sim::rig::{Rig, START_NS};
+use sim::disk::{Behaviour, SimDisk};
+use sim::mem::Mem;
+use sim::rig::{MEM_SECTORS, Rig, START_NS};
 use sim::rng::Rng;
+use std::sync::{Arc, Mutex};
 
 const MS: u64 = 1_000_000;
 const SEC: u64 = 1000 * MS;
@@ -285,6 +289,48 @@ fn a_freeze_does_not_wait_for_held_bios_and_they_survive_a_rebuild() {
     rig.run_dry(1000);
     assert!(issue_times(&rig, Op::Read)[20..].iter().filter(|t| **t == now).count() >= 18);
     rig.check_idle();
+}
+
+/// Ends a freeze when somebody is notified: another thread that does so at the worst moment.
+#[derive(Clone, Default)]
+struct Unfreezer(Arc<Mutex<Option<Arc<RequestQueue<Lock>>>>>);
+
+impl Notify for Unfreezer {
+    fn notify(&self, _submitter: SubmitterId) {
+        let queue = self.0.lock().expect("no test panics here").take();
+        if let Some(q) = queue {
+            q.unfreeze();
+        }
+    }
+}
+
+#[test]
+fn an_io_that_passes_the_limits_as_a_freeze_ends_is_sent() {
+    for scheduler in ["none", "mq-deadline"] {
+        let disk = SimDisk::new(Behaviour { manual: true, ..fast() }, Arc::new(Mem::new(MEM_SECTORS)), 1);
+        let mut c = config(&[("iops_total", 1000), ("iops_total_burst", 4)]);
+        c.scheduler = Some(scheduler.into());
+        let unfreezer = Unfreezer::default();
+        let q = RequestQueue::<Lock>::new(disk.clone(), c, Box::new(unfreezer.clone())).expect("good settings");
+        let mut subs = [0, 1].map(|cpu| q.submitter(CpuId::new(cpu)).expect("a free submitter"));
+        let t = |ms: u64| Instant::from_ns(START_NS + ms * MS);
+        (0..5).for_each(|n| subs[0].submit(&read(n, 8), t(0)).expect("a free slot"));
+        assert_eq!((subs[0].held(), disk.in_flight()), (1, 4), "{scheduler}");
+        q.begin_freeze();
+        *unfreezer.0.lock().expect("no test panics here") = Some(q.clone());
+        // Gives the first submitter's I/O its turn, at which the freeze ends, and finds that this one may go, too.
+        subs[1].submit(&read(9, 8), t(10)).expect("a free slot");
+        assert!(unfreezer.0.lock().expect("no test panics here").is_none(), "{scheduler}: the freeze is over");
+        assert_eq!((subs[1].held(), subs[1].waiting(), disk.in_flight()), (0, 0, 5), "{scheduler}");
+        disk.behave(|b| b.manual = false);
+        disk.release_all();
+        for sub in &mut subs {
+            sub.poll(t(20));
+            sub.poll(t(21));
+            sub.reap(|d| assert_eq!(d.status, BlkStatus::Ok));
+            assert_eq!(sub.outstanding(), 0, "{scheduler}");
+        }
+    }
 }
 
 #[test]

@@ -523,6 +523,37 @@ fn a_set_is_changed_for_all_its_disks_or_for_none() {
 }
 
 #[test]
+fn a_set_that_could_not_be_changed_shares_its_tags_as_before() {
+    for refuses in 0..3 {
+        for scheduler in ["none", "mq-deadline"] {
+            let mut c = config(1, 1, 16, scheduler);
+            c.nr_requests = (scheduler != "none").then_some(24);
+            let mut w = World::new(15, &c);
+            (0..3).for_each(|_| w.join(Behaviour::default(), c.clone(), &[0]));
+            (0..3).for_each(|d| w.submit_reads(d, 0, 4));
+            w.set.begin_freeze();
+            w.run(10_000);
+            assert!(w.set.is_drained());
+            w.disks[refuses].disk.refuse_starts(1);
+            let smaller = |c: &mut TagSetConfig| {
+                c.queue_depth = 8;
+                Ok(())
+            };
+            w.set.update(smaller).expect_err("one driver refuses");
+            w.set.unfreeze();
+            w.disks.iter().for_each(|d| d.disk.behave(|b| b.manual = true));
+            (0..3).for_each(|d| w.submit_reads(d, 0, 1));
+            (0..3).for_each(|d| w.submit_reads(d, 0, 20));
+            w.settle();
+            assert_eq!(w.set.active_disks(HctxId::new(0)), 3, "{scheduler}, {refuses} refuses");
+            assert_eq!(w.in_flight(), [6, 6, 4], "{scheduler}, {refuses} refuses: {}", w.describe());
+            assert!(w.disks.iter().all(|d| d.q.config().nr_requests == c.nr_requests));
+            finish(w);
+        }
+    }
+}
+
+#[test]
 #[should_panic(expected = "an update needs drained disks")]
 fn a_set_in_use_is_not_changed() {
     let c = config(1, 1, 16, "none");
