@@ -17,7 +17,7 @@ use sim::rig::Rig;
 use std::sync::{Arc, Mutex};
 
 const MS: u64 = 1_000_000;
-const SCHEDULERS: [&str; 4] = ["none", "mq-deadline", "kyber", "bfq"];
+const SCHEDULERS: [&str; 5] = ["none", "mq-deadline", "kyber", "bfq", "k2"];
 
 fn manual() -> Behaviour {
     Behaviour { manual: true, ..Behaviour::default() }

@@ -17,7 +17,7 @@ use sim::disk::service::Service;
 use sim::rng::Rng;
 use std::collections::BTreeSet;
 
-const SCHEDULERS: [&str; 4] = ["none", "mq-deadline", "kyber", "bfq"];
+const SCHEDULERS: [&str; 5] = ["none", "mq-deadline", "kyber", "bfq", "k2"];
 
 struct Case {
     w: World,

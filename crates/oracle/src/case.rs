@@ -77,9 +77,16 @@ fn find(folder: &Path, file: &str) -> Option<PathBuf> {
     })
 }
 
+/// A script may stand above the folder of a kernel's recordings.
+fn beside_or_above(folder: &Path, file: &str) -> PathBuf {
+    let (beside, above) = (folder.join(file), folder.join("..").join(file));
+    if !beside.is_file() && above.is_file() { above } else { beside }
+}
+
 impl Case {
     /// Reads `FOLDER/NAME`: `NAME.io`, `NAME.env` and `NAME.trace`. The trace may lie in a folder of its own beside or
-    /// below; a report of the settings beside the trace is taken rather than what the guest was told.
+    /// below; a report of the settings beside the trace is taken rather than what the guest was told. `FOLDER` may also be
+    /// that of one kernel's recordings, with the script above it.
     ///
     /// # Errors
     /// A file that is missing or broken; the text names it.
@@ -103,7 +110,7 @@ impl Case {
     /// As [`Case::load`].
     pub fn load_script(stem: &Path) -> Result<(Script, Settings), CaseError> {
         let (folder, name) = split(stem)?;
-        let (io, env) = (folder.join(format!("{name}.io")), folder.join(format!("{name}.env")));
+        let (io, env) = (beside_or_above(&folder, &format!("{name}.io")), folder.join(format!("{name}.env")));
         let script = Script::parse(&shown(&io), &read(&io)?)?;
         let settings = Settings::parse(&shown(&env), &read(&env)?)?;
         let end = settings.disk.sectors;

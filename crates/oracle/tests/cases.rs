@@ -23,6 +23,14 @@ fn every_case_is_the_kernels() {
     assert!(differing.is_empty(), "{differing:#?}");
 }
 
+/// With recordings of several kernels beside each other, a kernel's folder says whose is meant.
+#[test]
+fn a_recording_is_found_by_its_kernel() {
+    let (any, of_6_12) = (folder().join("dl-mixed"), folder().join("6.12/dl-mixed"));
+    let (any, of_6_12) = (Case::load(&any).unwrap(), Case::load(&of_6_12).unwrap());
+    assert_eq!((any.script, any.settings, any.theirs), (of_6_12.script, of_6_12.settings, of_6_12.theirs));
+}
+
 /// A recording in which something else happened than what the settings or the script make happen is not equal.
 #[test]
 fn what_differs_is_seen() {

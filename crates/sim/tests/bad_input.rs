@@ -20,11 +20,12 @@ const CAPACITY: u64 = 4096;
 const LB: u64 = 8;
 
 /// Every way requests go.
-const STACKS: [(Mode, &str); 6] = [
+const STACKS: [(Mode, &str); 7] = [
     (Mode::Mq, "none"),
     (Mode::Mq, "mq-deadline"),
     (Mode::Mq, "kyber"),
     (Mode::Mq, "bfq"),
+    (Mode::Mq, "k2"),
     (Mode::Sq, "noop"),
     (Mode::Sq, "deadline"),
 ];

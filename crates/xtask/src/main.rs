@@ -35,7 +35,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run every check: format, tidy, clippy, tests, loom models, documentation links.
+    /// Run every check: format, tidy, clippy, tests, the kernel's recorded decisions, loom models, documentation links.
     Ci(CiArgs),
     /// Make sure of the Debian packages the tests need, then do what `ci` does.
     Test(CiArgs),

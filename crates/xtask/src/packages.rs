@@ -51,6 +51,11 @@ const PACKAGES: &[Package] = &[
         stand_in: StandIn::Program("blkparse"),
         why: "tests have blkparse and btt read our traces",
     },
+    Package {
+        name: "util-linux-extra",
+        stand_in: StandIn::Program("fincore"),
+        why: "a test counts what read-ahead put into the page cache",
+    },
 ];
 
 /// What recording the kernel's decisions in a guest needs beyond [`PACKAGES`].

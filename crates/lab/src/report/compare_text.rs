@@ -67,7 +67,8 @@ fn table(out: &mut String, c: &Comparison) {
     for row in &c.rows {
         let _ = writeln!(out, "{}{}", figures(row), word(c, row));
     }
-    if c.rows.iter().any(|r| r.metric != c.primary && r.mark != Mark::None) {
+    let asks_why = |r: &Row| r.mark != Mark::None || !word(c, r).is_empty() && excludes_one(r);
+    if c.rows.iter().any(|r| r.metric != c.primary && asks_why(r)) {
         let _ = writeln!(
             out,
             "  (the verdict rests on {}; the other metrics are marked after Holm's correction)",
@@ -76,9 +77,14 @@ fn table(out: &mut String, c: &Comparison) {
     }
 }
 
+/// Whether the interval shows a difference by itself: without a mark beside it the reader wants to know why.
+fn excludes_one(row: &Row) -> bool {
+    row.ratio.is_some_and(|r| r.low > 1.0 || r.high < 1.0)
+}
+
 /// What became of the jobs that the verdict is not about.
 fn others_table(out: &mut String, c: &Comparison) {
-    const SHOWN: [Metric; 3] = [Metric::Iops, Metric::BytesPerSecond, Metric::LatencyMean];
+    const SHOWN: [Metric; 4] = [Metric::Iops, Metric::BytesPerSecond, Metric::LatencyMean, Metric::LatencyP99];
     for other in &c.others {
         let _ = writeln!(out, "\n  beside it: {}", other.job);
         for row in other.rows.iter().filter(|r| SHOWN.contains(&r.metric)) {
@@ -217,6 +223,20 @@ mod tests {
         assert!((0.02..0.05).contains(&p), "{p}");
         assert!(headline(&c).ends_with("a verdict needs p < 0.02: run more pairs to decide"), "{}", headline(&c));
         assert!(!c.verdict.is_difference());
+    }
+
+    #[test]
+    fn an_interval_without_a_mark_is_explained() {
+        // As in `a_near_miss_says_what_is_needed`, in a metric that decides nothing.
+        let values = [0.013, 0.023, 0.003, 0.018, 0.002, 0.002];
+        let run = |x: f64| RunMetrics { iops: Some(1000.0), bytes_per_second: Some(x), ..RunMetrics::default() };
+        let pairs: Vec<PairResult> =
+            values.iter().flat_map(|v: &f64| [PairResult { a: run(1000.0), b: run(1000.0 * v.exp()) }; 2]).collect();
+        let c = compare(&pairs);
+        let row = c.row(Metric::BytesPerSecond).unwrap();
+        assert!(row.mark == Mark::None && excludes_one(row), "{row:?}");
+        assert!(report(&c, "x").contains("marked after Holm's correction"));
+        assert!(!report(&compare(&pairs[..4]), "x").contains("Holm"), "a stopped comparison marks nothing");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::project::Project;
 /// The kernel whose decisions the project's cases hold.
 pub const KERNEL: &str = "linux-image-6.12-cloud-amd64";
 
-/// Records `cases` (paths without extension) and gives them back, to be judged.
+/// Records `cases` (paths without extension) and gives back the recordings, to be judged: another kernel's may lie beside.
 ///
 /// # Errors
 /// When this machine cannot run a guest, a file is missing, or the guest fails.
@@ -46,10 +46,7 @@ pub fn run(project: &Project, cases: &[PathBuf], kernel: &str, cpus: u8) -> Resu
     if !status.success() {
         return Err("nothing recorded: the message above is the guest's".into());
     }
-    for case in &cases {
-        keep(case, &out)?;
-    }
-    Ok(cases)
+    cases.iter().map(|case| keep(case, &out)).collect()
 }
 
 /// A bare name is a case of the project.
@@ -58,8 +55,8 @@ fn located(case: &Path, own: &Path) -> PathBuf {
     if bare && !case.with_extension("io").is_file() { own.join("cases").join(case) } else { case.to_path_buf() }
 }
 
-/// Puts trace and report of a case into the folder of the kernel's version beside it.
-fn keep(case: &Path, out: &Path) -> Result<(), String> {
+/// Puts trace and report of a case into the folder of the kernel's version beside it; where they are now.
+fn keep(case: &Path, out: &Path) -> Result<PathBuf, String> {
     let name = case.file_name().map(PathBuf::from).unwrap_or_default();
     let report = out.join(name.with_extension("env"));
     let text = std::fs::read_to_string(&report).map_err(|e| format!("cannot read {}: {e}", report.display()))?;
@@ -70,7 +67,7 @@ fn keep(case: &Path, out: &Path) -> Result<(), String> {
         let (from, to) = (out.join(name.with_extension(extension)), folder.join(name.with_extension(extension)));
         std::fs::copy(&from, &to).map_err(|e| format!("cannot copy {} to {}: {e}", from.display(), to.display()))?;
     }
-    Ok(())
+    Ok(folder.join(name))
 }
 
 /// "6.12" of "kernel 6.12.107+deb12-cloud-amd64".
