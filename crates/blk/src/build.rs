@@ -13,7 +13,7 @@ use crate::lock::Lock;
 use crate::queue::QueueState;
 use crate::relaxed::FieldU32;
 use crate::request::{RequestId, RequestSlab};
-use crate::settings::{BLKDEV_DEFAULT_RQ, MAX_SCHED_RQ, Mode, QueueConfig, SettingError};
+use crate::settings::{BLKDEV_DEFAULT_RQ, BLKDEV_MIN_RQ, MAX_SCHED_RQ, Mode, QueueConfig, SettingError};
 use crate::sq::SqQueue;
 use crate::tag_set::Member;
 use crate::tags::HctxTags;
@@ -31,29 +31,7 @@ pub(crate) fn build<L: Lock>(config: &QueueConfig, member: Option<&Member<L>>) -
     }
     let name = config.scheduler.as_deref().unwrap_or(elevator::default_name(nr_hctx, config.host_tagset));
     let with_elevator = name != "none";
-    let nr_requests = match (config.nr_requests, with_elevator) {
-        (Some(n), true) if n > MAX_SCHED_RQ => {
-            return Err(SettingError(format!("nr_requests={n}: must be 4..={MAX_SCHED_RQ} with scheduler '{name}'")));
-        }
-        (Some(n), false) if n > depth => {
-            return Err(SettingError(format!(
-                "nr_requests={n}: must be 4..=queue_depth={depth} with scheduler 'none'"
-            )));
-        }
-        (Some(n), false) if n != depth && member.is_some() => {
-            return Err(SettingError(format!(
-                "nr_requests={n}: is the tag set's queue_depth={depth} with scheduler 'none'; change the set, or choose \
-                 an elevator"
-            )));
-        }
-        (Some(n), _) if n <= config.reserved_tags => {
-            let r = config.reserved_tags;
-            return Err(SettingError(format!("nr_requests={n}: must be above reserved_tags={r}")));
-        }
-        (Some(n), _) => n,
-        (None, true) => 2 * depth.min(BLKDEV_DEFAULT_RQ).max(config.reserved_tags + 1),
-        (None, false) => depth,
-    };
+    let nr_requests = nr_requests(config, name, member.is_some())?;
     let stride = 1 + if with_elevator { nr_requests } else { depth };
     check_memory(config, nr_hctx, stride)?;
     let slab = RequestSlab::new(nr_hctx as usize * stride as usize);
@@ -97,6 +75,35 @@ pub(crate) fn build<L: Lock>(config: &QueueConfig, member: Option<&Member<L>>) -
         nr_requests,
         elevator,
         sq: None,
+    })
+}
+
+/// `nr_requests` after defaults, of a disk with the elevator `name`.
+fn nr_requests(config: &QueueConfig, name: &str, is_member: bool) -> Result<u32, SettingError> {
+    let (depth, with_elevator) = (config.queue_depth, name != "none");
+    Ok(match (config.nr_requests, with_elevator) {
+        (Some(n), true) if n > MAX_SCHED_RQ => {
+            return Err(SettingError(format!("nr_requests={n}: must be 4..={MAX_SCHED_RQ} with scheduler '{name}'")));
+        }
+        (Some(n), false) if n > depth => {
+            return Err(SettingError(format!(
+                "nr_requests={n} (no less than {BLKDEV_MIN_RQ} is possible): must be at most queue_depth={depth} with \
+                 scheduler 'none'; leave it out, or choose an elevator"
+            )));
+        }
+        (Some(n), false) if n != depth && is_member => {
+            return Err(SettingError(format!(
+                "nr_requests={n}: is the tag set's queue_depth={depth} with scheduler 'none'; change the set, or choose \
+                 an elevator"
+            )));
+        }
+        (Some(n), _) if n <= config.reserved_tags => {
+            let r = config.reserved_tags;
+            return Err(SettingError(format!("nr_requests={n}: must be above reserved_tags={r}")));
+        }
+        (Some(n), _) => n,
+        (None, true) => 2 * depth.min(BLKDEV_DEFAULT_RQ).max(config.reserved_tags + 1),
+        (None, false) => depth,
     })
 }
 

@@ -480,7 +480,7 @@ fn a_wake_up_between_finding_no_tag_and_the_list_is_not_lost() {
     w.disks[0].subs[0].start_plug(2);
     w.submit_reads(0, 0, 2);
     w.disks[0].subs[0].finish_plug(now);
-    w.disks[0].sleep();
+    w.disks[0].doze();
     w.disks[1].subs.push(other.lock().expect("no test panics here").take().expect("put there above"));
     w.settle();
     assert_eq!(w.in_flight(), [2, 0], "{}", w.describe());

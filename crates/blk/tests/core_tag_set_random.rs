@@ -128,7 +128,7 @@ impl Case {
         }
         if plug {
             self.w.disks[d].subs[s].finish_plug(t);
-            self.w.disks[d].sleep();
+            self.w.disks[d].doze();
         }
         self.reap();
     }

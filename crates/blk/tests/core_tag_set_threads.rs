@@ -170,14 +170,14 @@ impl World {
                 done += 1;
             });
             if done == before && (submitted == BIOS_PER_THREAD || sub.outstanding() >= 24) {
-                self.sleep(disk, t, &mut sub);
+                self.doze(disk, t, &mut sub);
             }
         }
         drop(sub);
         self.running.fetch_sub(1, Ordering::AcqRel);
     }
 
-    fn sleep(&self, disk: &Disk, t: usize, sub: &mut Submitter<Lock>) {
+    fn doze(&self, disk: &Disk, t: usize, sub: &mut Submitter<Lock>) {
         sub.rest();
         let timer = disk.q.next_timer();
         if timer.is_some_and(|t| t <= self.now()) {

@@ -278,35 +278,10 @@ fn a_large_write_is_cut_and_each_piece_needs_a_token() {
 fn random_stacks_lose_no_bio_and_no_token() {
     for seed in 0..150 {
         let mut rng = Rng::new(seed);
-        let mut c = config(rng.pick(&["20", "500", "-1"]));
-        c.scheduler = Some(rng.pick(&["none", "mq-deadline", "kyber", "bfq"]).into());
-        c.queue_depth = rng.pick(&[1, 2, 3, 16, 64]);
-        c.topology = CpuTopology::uniform(4);
-        c.nr_hw_queues = Some(1 + rng.below(4) as u16);
-        c.rq_affinity = rng.below(3) as u8;
-        if rng.below(3) == 0 {
-            c.set("iops_write", "30000").expect("in range");
-        }
-        let mut behaviour = Behaviour {
-            at_once: rng.pick(&[0, 0, 300]),
-            resource: rng.pick(&[0, 0, 50]),
-            dev_resource: rng.pick(&[0, 0, 50]),
-            give_back: rng.pick(&[0, 0, 20]),
-            issue_error: rng.pick(&[0, 0, 20]),
-            complete_error: rng.pick(&[0, 20]),
-            service: Service::Any { max_ns: 200_000 },
-            record: false,
-            ..Behaviour::default()
-        };
-        behaviour.limits.write_cache = rng.below(2) == 0;
-        if rng.below(3) == 0 {
-            (behaviour.limits.max_hw_sectors, behaviour.limits.max_sectors) = (16, 16);
-        }
-        let cpus: Vec<u16> = (0..1 + rng.below(5)).map(|_| rng.below(4) as u16).collect();
-        let mut rig = Rig::new(seed, behaviour, c, &cpus);
+        let (mut rig, cpus) = random_rig(seed, &mut rng);
         let (mut submitted, mut ended) = (0u64, 0u64);
         while submitted < 600 {
-            let s = rng.below(cpus.len() as u64) as usize;
+            let s = rng.below(cpus as u64) as usize;
             let plugged = rng.below(3) == 0;
             if plugged {
                 rig.plug(s, 0);
@@ -320,39 +295,73 @@ fn random_stacks_lose_no_bio_and_no_token() {
             for _ in 0..rng.below(12) {
                 rig.step();
             }
-            ended += (0..cpus.len()).map(|s| rig.take_done(s).len() as u64).sum::<u64>();
-            match rng.below(60) {
-                0 => rig.q.set_live(&[("wbt_lat_usec", rng.pick(&["0", "100", "-1"]))]).expect("live"),
-                1 => {
-                    let depth = rng.pick(&["1", "4", "32"]);
-                    rig.rebuild(|c| c.set("queue_depth", depth)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-                }
-                2 => {
-                    let name = rng.pick(&["none", "kyber", "bfq"]);
-                    rig.rebuild(|c| c.set("scheduler", name)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-                }
-                3 => {
-                    let cpu = CpuId::new(rng.below(4) as u32);
-                    if rig.q.begin_offline(cpu).is_ok() {
-                        while !rig.q.is_offline(cpu) {
-                            let goes_on = rig.step() || rig.q.is_offline(cpu);
-                            assert!(goes_on, "seed {seed}: {cpu} does not leave\n{}", rig.describe());
-                        }
-                    }
-                }
-                4 => (0..4).for_each(|cpu| rig.q.online(CpuId::new(cpu))),
-                _ => {}
-            }
+            ended += (0..cpus).map(|s| rig.take_done(s).len() as u64).sum::<u64>();
+            disturb(seed, &mut rng, &mut rig);
         }
         // Windows go on as long as a token is out, so a lost one would keep the rig busy for ever.
         let hung = rig.now + 10 * SEC;
         while rig.subs.iter().any(|s| s.outstanding() > 0) {
             assert!(rig.step() && rig.now < hung, "seed {seed}: bios are stuck, {:?}\n{}", rig.q.wbt(), rig.describe());
-            ended += (0..cpus.len()).map(|s| rig.take_done(s).len() as u64).sum::<u64>();
+            ended += (0..cpus).map(|s| rig.take_done(s).len() as u64).sum::<u64>();
         }
         assert_eq!(submitted, ended, "seed {seed}");
         rig.check_idle();
         assert_eq!(rig.q.wbt().inflight, [0, 0], "seed {seed}");
+    }
+}
+
+fn random_rig(seed: u64, rng: &mut Rng) -> (Rig, usize) {
+    let mut c = config(rng.pick(&["20", "500", "-1"]));
+    c.scheduler = Some(rng.pick(&["none", "mq-deadline", "kyber", "bfq"]).into());
+    c.queue_depth = rng.pick(&[1, 2, 3, 16, 64]);
+    c.topology = CpuTopology::uniform(4);
+    c.nr_hw_queues = Some(1 + rng.below(4) as u16);
+    c.rq_affinity = rng.below(3) as u8;
+    if rng.below(3) == 0 {
+        c.set("iops_write", "30000").expect("in range");
+    }
+    let mut behaviour = Behaviour {
+        at_once: rng.pick(&[0, 0, 300]),
+        resource: rng.pick(&[0, 0, 50]),
+        dev_resource: rng.pick(&[0, 0, 50]),
+        give_back: rng.pick(&[0, 0, 20]),
+        issue_error: rng.pick(&[0, 0, 20]),
+        complete_error: rng.pick(&[0, 20]),
+        service: Service::Any { max_ns: 200_000 },
+        record: false,
+        ..Behaviour::default()
+    };
+    behaviour.limits.write_cache = rng.below(2) == 0;
+    if rng.below(3) == 0 {
+        (behaviour.limits.max_hw_sectors, behaviour.limits.max_sectors) = (16, 16);
+    }
+    let cpus: Vec<u16> = (0..1 + rng.below(5)).map(|_| rng.below(4) as u16).collect();
+    (Rig::new(seed, behaviour, c, &cpus), cpus.len())
+}
+
+/// Settings and CPUs change.
+fn disturb(seed: u64, rng: &mut Rng, rig: &mut Rig) {
+    match rng.below(60) {
+        0 => rig.q.set_live(&[("wbt_lat_usec", rng.pick(&["0", "100", "-1"]))]).expect("live"),
+        1 => {
+            let depth = rng.pick(&["1", "4", "32"]);
+            rig.rebuild(|c| c.set("queue_depth", depth)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        }
+        2 => {
+            let name = rng.pick(&["none", "kyber", "bfq"]);
+            rig.rebuild(|c| c.set("scheduler", name)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        }
+        3 => {
+            let cpu = CpuId::new(rng.below(4) as u32);
+            if rig.q.begin_offline(cpu).is_ok() {
+                while !rig.q.is_offline(cpu) {
+                    let goes_on = rig.step() || rig.q.is_offline(cpu);
+                    assert!(goes_on, "seed {seed}: {cpu} does not leave\n{}", rig.describe());
+                }
+            }
+        }
+        4 => (0..4).for_each(|cpu| rig.q.online(CpuId::new(cpu))),
+        _ => {}
     }
 }
 

@@ -45,7 +45,7 @@ pub struct Disk {
 
 impl Disk {
     /// A submitter of it goes back to sleep, after whatever it did.
-    pub fn sleep(&mut self) {
+    pub fn doze(&mut self) {
         self.subs.iter_mut().for_each(Submitter::rest);
         self.timer = self.q.next_timer();
     }
@@ -100,7 +100,7 @@ impl World {
     pub fn try_submit(&mut self, d: usize, s: usize, bio: Bio) -> Result<(), SubmitError> {
         let t = self.t();
         let r = self.disks[d].subs[s].submit(&bio, t);
-        self.disks[d].sleep();
+        self.disks[d].doze();
         r
     }
 
@@ -123,7 +123,7 @@ impl World {
         disk.subs[s].poll(t);
         let done = &mut disk.done[s];
         disk.subs[s].reap(|d| done.push(d));
-        disk.sleep();
+        disk.doze();
     }
 
     fn has_reason(&self, d: usize, s: usize) -> bool {
