@@ -78,6 +78,7 @@ impl<L: Lock> Env<L> {
             self.answered_wrongly(hctx, ids, accepted, status);
         }
         if !all {
+            ids[accepted..].iter().for_each(|id| self.wbt_requeue(*id));
             self.trace_refused(local, &ids[accepted..], status, now);
         }
         if !local.scratch.ended_inline.is_empty() {

@@ -116,7 +116,8 @@ impl<L: Lock> RequestQueue<L> {
     }
 
     /// Whether a CPU that [`RequestQueue::begin_offline`] was called for is gone: its submitters have left and hardware
-    /// queues of no other CPU are drained. Submitters have to go on polling for this to become true.
+    /// queues of no other CPU are drained. Submitters have to go on polling for this to become true. Panics when the stack has
+    /// no such CPU.
     pub fn is_offline(&self, cpu: CpuId) -> bool {
         let _one = self.sealing.lock();
         let state = self.online.get(cpu.index());
@@ -141,7 +142,8 @@ impl<L: Lock> RequestQueue<L> {
         true
     }
 
-    /// Brings a CPU back. Its submitters return from where they went at their next idle moment.
+    /// Brings a CPU back. Its submitters return from where they went at their next idle moment. Panics when the stack has
+    /// no such CPU.
     pub fn online(&self, cpu: CpuId) {
         let _one = self.sealing.lock();
         if self.online.get(cpu.index()) == LEAVING {
@@ -151,7 +153,7 @@ impl<L: Lock> RequestQueue<L> {
         self.renew_generation();
     }
 
-    /// Whether the CPU is there and not about to leave.
+    /// Whether the CPU is there and not about to leave. Panics when the stack has no such CPU.
     pub fn is_online(&self, cpu: CpuId) -> bool {
         self.online.get(cpu.index()) == ONLINE
     }

@@ -26,8 +26,10 @@ impl<L: Lock> RequestQueue<L> {
         for (name, value) in settings {
             new.set(name, value)?;
             if !LIVE_SETTINGS.contains(name) && !LIMIT_NAMES.contains(name) {
-                let text =
-                    format!("{name}={value}: needs a freeze; live are {} and the limits", LIVE_SETTINGS.join(", "));
+                let text = format!(
+                    "{name}={value}: needs a freeze; live are {}, the limits and, by set_iosched, tunables",
+                    LIVE_SETTINGS.join(", ")
+                );
                 return Err(SettingError(text));
             }
         }

@@ -212,7 +212,10 @@ impl QueueConfig {
                 self.nr_requests = Some(n.max(BLKDEV_MIN_RQ));
             }
             "wbt_lat_usec" if value == "-1" => self.wbt_lat_usec = None,
-            "wbt_lat_usec" => self.wbt_lat_usec = Some(number(key, value, 0, 1_000_000_000)?),
+            "wbt_lat_usec" => {
+                let us = number(key, value, 0, 1_000_000_000);
+                self.wbt_lat_usec = Some(us.map_err(|e| SettingError(format!("{e}, or -1 for the kernel's default")))?);
+            }
             "scheduler" => self.scheduler = Some(value.to_string()),
             "io_timeout" => self.io_timeout_ms = number(key, value, 1, u64::from(u32::MAX))? as u32,
             "nomerges" => self.nomerges = number(key, value, 0, 2)? as u8,

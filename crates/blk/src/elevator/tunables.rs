@@ -64,7 +64,7 @@ impl<const N: usize> TunableSet<N> {
         let TunableDef { min, max, unit, .. } = self.defs[i];
         if !(min..=max).contains(&value) {
             let space = if unit.is_empty() { "" } else { " " };
-            return Err(format!("{name}={value}: must be {min}..={max}{space}{unit} ({elevator})"));
+            return Err(format!("iosched.{name}={value}: must be {min}..={max}{space}{unit} ({elevator})"));
         }
         self.values[i].set(value);
         Ok(())
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!((t.get(0), t.get(1)), (500, 1));
         assert_eq!(t.set("x", "read_expire", 7), Ok(()));
         assert_eq!(t.list()[0].value, 7);
-        assert_eq!(t.set("x", "front_merges", 2).unwrap_err(), "front_merges=2: must be 0..=1 (x)");
+        assert_eq!(t.set("x", "front_merges", 2).unwrap_err(), "iosched.front_merges=2: must be 0..=1 (x)");
         assert_eq!(
             t.set("x", "read_expire", 1 << 40).unwrap_err(),
             format!("read_expire={}: must be 0..={INT_MAX} ms (x)", 1u64 << 40)

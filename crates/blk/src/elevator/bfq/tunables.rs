@@ -111,7 +111,10 @@ mod tests {
         t.set("bfq", "slice_idle", 3).expect("in range");
         assert_eq!(value(&t, "slice_idle_us"), 3000);
         let e = t.set("bfq", "slice_idle", INT_MAX).expect_err("microseconds would overflow");
-        assert!(e.starts_with("slice_idle=2147483647: must be 0..=2147483 ms"), "{e}");
-        assert_eq!(t.set("bfq", "timeout_sync", 0).unwrap_err(), "timeout_sync=0: must be 1..=2147483647 ms (bfq)");
+        assert!(e.starts_with("iosched.slice_idle=2147483647: must be 0..=2147483 ms"), "{e}");
+        assert_eq!(
+            t.set("bfq", "timeout_sync", 0).unwrap_err(),
+            "iosched.timeout_sync=0: must be 1..=2147483647 ms (bfq)"
+        );
     }
 }
