@@ -20,6 +20,7 @@
 //! | ended at once | done before the issuing call returns | as any completion; the driver is not called from inside itself | `at_once` |
 //! | CPU going away | its submitters move, its hardware queues drain | no request is lost or issued on a queue without a CPU | `Case::hotplug` |
 //! | settings change under load | mode, queues, depth, elevator are replaced | waiting bios go the new way; a refused change changes nothing | `Case::change` |
+//! | limits change under load | rates, bursts and the target of write-back throttling, without a freeze | held bios go on under the new ones; a refused change changes nothing | `Case::change_limits` |
 //!
 //! The names in the last column are fields of [`Behaviour`](crate::disk::Behaviour), per thousand requests, or functions of
 //! this crate. Which of them are on, a seed decides one by one, so that each is off in most cases; three cases of four have
@@ -46,6 +47,8 @@
 //! | nothing is written after it failed | [`contents`](crate::contents): what a read saw stays | [`Plant::LateWrite`] |
 //! | flush and FUA are durable, in order | a power cut at random moments and at the end | [`Plant::LyingFlush`], [`Plant::LyingFua`], [`Plant::ReorderedFlush`] |
 //! | no request starves; shares are as the weights | [`pressure`](crate::pressure) | its own |
+//! | no limit is exceeded; every token comes back | `swarm::limits`, over every window of time | [`Plant::LimitIgnored`] |
+//! | a frozen queue drains | [`Rig::drain`](crate::rig::Rig::drain), a bounded number of steps | [`Plant::NeverDrained`] |
 //! | the driver contract, both sides | assertions of [`disk`](crate::disk) and of the core | `tests/broken_drivers.rs` |
 //!
 //! [`SimDisk::crash`]: crate::disk::SimDisk::crash
@@ -81,11 +84,15 @@ pub enum Plant {
     ReorderedFlush,
     /// A write with FUA is acknowledged from the cache.
     LyingFua,
+    /// Limits let eight times as much go as they say.
+    LimitIgnored,
+    /// While a queue is frozen the driver forgets what it has, and says that it is still at it.
+    NeverDrained,
 }
 
 impl Plant {
     /// Every one.
-    pub const ALL: [Plant; 13] = [
+    pub const ALL: [Plant; 15] = [
         Plant::LostCompletion,
         Plant::LostWakeUp,
         Plant::EndedTwice,
@@ -99,6 +106,8 @@ impl Plant {
         Plant::LyingFlush,
         Plant::ReorderedFlush,
         Plant::LyingFua,
+        Plant::LimitIgnored,
+        Plant::NeverDrained,
     ];
 
     /// What the violation it leads to says.
@@ -113,6 +122,8 @@ impl Plant {
                 "not one of"
             }
             Plant::LyingFlush | Plant::ReorderedFlush | Plant::LyingFua => "after the crash",
+            Plant::LimitIgnored => "above the limit",
+            Plant::NeverDrained => "the frozen queue does not drain",
         }
     }
 }

@@ -6,7 +6,7 @@ use sim::swarm::{press, press_unfairly};
 use sim::trace::Trace;
 use std::collections::BTreeMap;
 
-/// Cases of every run: a hundred and more of each elevator.
+/// Cases of every run: some eighty and more of each elevator.
 const CASES: u64 = 600;
 
 #[test]
@@ -24,14 +24,14 @@ fn every_bound_holds() {
     println!("{requests} requests; cases and the most of a bound that was reached, of a thousand: {closest:?}");
     assert!(requests > 400 * CASES, "{requests}");
     // A bound that nothing comes near proves nothing.
-    assert!(closest.len() == 4 && closest.values().all(|(cases, most)| *cases > 100 && *most > 700), "{closest:?}");
+    assert!(closest.len() == 5 && closest.values().all(|(cases, most)| *cases > 70 && *most > 700), "{closest:?}");
 }
 
 /// A request held back is noticed in every elevator, and exchanged weights where there are weights.
 #[test]
 fn planted_unfairness_is_found() {
     for (unfair, elevators) in
-        [(Unfair::Starves, &["mq-deadline", "kyber", "bfq"][..]), (Unfair::WrongWeights, &["bfq: shares"][..])]
+        [(Unfair::Starves, &["mq-deadline", "kyber", "bfq", "k2"][..]), (Unfair::WrongWeights, &["bfq: shares"][..])]
     {
         for elevator in elevators {
             let found = (0..60).find_map(|seed| {
@@ -55,5 +55,5 @@ fn the_same_seed_is_the_same_pressure() {
         assert_eq!(first.lines(), second.lines(), "seed {seed}");
         *elevators.entry(pressed[0].elevator).or_insert(0) += 1;
     }
-    assert_eq!(elevators.len(), 4, "{elevators:?}");
+    assert_eq!(elevators.len(), 5, "{elevators:?}");
 }

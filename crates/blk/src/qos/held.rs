@@ -165,14 +165,14 @@ impl<L: Lock> Submitter<L> {
         if !self.env.wbt_is_on() {
             self.env.wbt_cleanup(slot, now);
         }
-        if self.local.waiting.is_empty() && self.enter(now) {
-            if let Err(status) = self.env.check_features(bio.op, bio.flags) {
-                self.env.wbt_cleanup(self.env.pool().slot(index as usize), now);
-                return self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status);
-            }
-            if self.env.queue_bio(&mut self.local, index, &bio, false, now) {
-                return;
-            }
+        let entered = self.local.waiting.is_empty() && self.enter(now);
+        // Also of one that joins the line for a tag: those there were asked when the state changed, and not since.
+        if let Err(status) = self.env.check_features(bio.op, bio.flags) {
+            self.env.wbt_cleanup(self.env.pool().slot(index as usize), now);
+            return self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status);
+        }
+        if entered && self.env.queue_bio(&mut self.local, index, &bio, false, now) {
+            return;
         }
         self.wait_in_line(bio.flags, index, now);
     }

@@ -81,7 +81,7 @@ impl Driver for SimDisk {
         let list = &mut i.pending[hctx.index()];
         let asked = |p: &Pending| p.issue.tag == late.tag.index() && p.issue.now == late.issued.as_ns();
         let Some(at) = list.iter().position(asked) else { return TimeoutAnswer::Done };
-        let planted = i.behaviour.plant == Some(Plant::LostCompletion);
+        let planted = matches!(i.behaviour.plant, Some(Plant::LostCompletion | Plant::NeverDrained));
         let answer = if !list[at].lost || planted { 0 } else { 1 + i.rng.below(3) };
         i.trace.event(now.as_ns(), 'T', format_args!("hctx {} tag {} answer {answer}", hctx.index(), late.tag.index()));
         match answer {

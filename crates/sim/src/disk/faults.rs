@@ -134,6 +134,13 @@ impl Survivors {
 }
 
 impl SimDisk {
+    /// Everything in flight is forgotten until somebody asks.
+    pub fn forget(&self) {
+        for p in self.inner().pending.iter_mut().flatten().filter(|p| p.back.is_none()) {
+            (p.lost, p.due) = (true, u64::MAX);
+        }
+    }
+
     /// All faults stop, and the path is there again. What was lost before stays so until somebody asks.
     pub fn heal(&self) {
         let i = &mut *self.inner();

@@ -12,6 +12,7 @@
 //! | none | CPUs of the hardware queue | order of each CPU's requests kept; between two of one CPU at most one of each other, and one that was refused | `none` |
 //! | mq-deadline | reads and writes; classes | `fifo_batch` and `writes_starved` between directions; after its expiry, those before it in the FIFO times `fifo_batch`; a lower class after `prio_aging_expire` | `deadline` |
 //! | kyber | domains | one batch of each other domain; order of each CPU's requests kept | `kyber` |
+//! | k2 | latency and bulk | `latency_batch` latency requests between two of bulk that could go, one of bulk between two of latency; order within a class; `max_inflight` at the disk | `k2` |
 //! | bfq | submitters | service within two budgets of the share by weight, at any time; after its expiry, one turn per request before it | `bfq` |
 //!
 //! Guarantees: the same seed gives the same trace; a violation is a panic that says which request, which bound and what it
@@ -20,6 +21,7 @@
 
 mod bfq;
 mod deadline;
+mod k2;
 mod kyber;
 mod none;
 mod turns;
@@ -56,6 +58,8 @@ trait Bound {
     fn asked(&mut self, now: u64);
     /// It gave this one. Panics when that breaks the bound for any request.
     fn given(&mut self, r: &Seen);
+    /// The device has done this one.
+    fn completed(&mut self, _r: &Seen) {}
     /// The most of a bound that was reached, of a thousand: bounds that nothing comes near prove nothing.
     fn closest(&self) -> u64;
 }
@@ -79,12 +83,17 @@ pub fn run(seed: u64, unfair: Option<Unfair>, trace: &Trace) -> Pressed {
     let mut rng = Rng::new(seed ^ 0x9e55);
     let elevator = match unfair {
         Some(u) => u.elevator(&mut rng),
-        None => rng.pick(&ELEVATORS),
+        None => {
+            let drawn = rng.pick(&ELEVATORS);
+            // From a stream of its own as well: what is pressed elsewhere draws what it drew before k2 was there.
+            if Rng::new(seed ^ 0x2b2b).below(5) == 0 { "k2" } else { drawn }
+        }
     };
     trace.event(0, 'S', format_args!("pressure on {elevator}"));
     let pressed = match elevator {
         "mq-deadline" => deadline::run(&mut rng, unfair, trace),
         "kyber" => kyber::run(&mut rng, unfair, trace),
+        "k2" => k2::run(&mut rng, unfair, trace),
         "bfq" => bfq::run(&mut rng, unfair, trace),
         _ => none::run(seed, &mut rng, trace),
     };

@@ -45,6 +45,12 @@ impl Turns {
         self.groups[group].passed = 0;
     }
 
+    /// One of a group was served in a way that does not count as passing others.
+    pub(super) fn given_aside(&mut self, group: usize) {
+        self.groups[group].passed = 0;
+        self.groups[group].waiting -= 1;
+    }
+
     /// `amount` was given to a group.
     pub(super) fn given(&mut self, group: usize, amount: u64, r: &Seen) {
         for (i, g) in self.groups.iter_mut().enumerate().filter(|(_, g)| g.waiting > 0) {

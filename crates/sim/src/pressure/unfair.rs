@@ -22,7 +22,7 @@ impl Unfair {
     /// An elevator it can be planted in.
     pub(super) fn elevator(self, rng: &mut Rng) -> &'static str {
         match self {
-            Unfair::Starves => rng.pick(&["mq-deadline", "kyber", "bfq"]),
+            Unfair::Starves => rng.pick(&["mq-deadline", "kyber", "bfq", "k2"]),
             Unfair::WrongWeights => "bfq",
         }
     }
@@ -82,6 +82,10 @@ impl Elevator for Starver {
 
     fn has_work(&self, hctx: HctxId) -> bool {
         self.inner.has_work(hctx) || !self.kept().rqs.is_empty()
+    }
+
+    fn may_hold(&self) -> bool {
+        self.inner.may_hold()
     }
 
     fn next_run(&self) -> Option<Instant> {

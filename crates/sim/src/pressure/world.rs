@@ -216,6 +216,7 @@ impl<'a> World<'a> {
                 self.trace.event(self.now, 'C', format_args!("client {} #{}", r.client, r.id));
                 let cpu = CpuId::new(r.cpu as u32);
                 self.elevator().completed(&self.bed.cx_on(cpu, self.t()), &rq);
+                bound.completed(&r);
                 self.bed.free(rq);
                 completed += 1;
                 if completed + self.at_disk.len() as u64 <= requests {

@@ -5,6 +5,7 @@
 //! acknowledged as durable survives a crash; nobody waits for ever. A violation is a panic that says which; whoever runs
 //! the case turns it into a failure with its seed (see `swarm`).
 
+use super::limits::{self, Limits, Under};
 use super::{CAPACITY, Report, stack};
 use crate::contents::{Contents, Held};
 use crate::fault::Plant;
@@ -26,12 +27,20 @@ const AREAS: usize = MEM_SECTORS / MAX_BIO as usize;
 /// a minute to be noticed, in which mq-deadline has each hctx with work look every 3 ms.
 const MOST_STEPS: usize = 1_000_000;
 
+/// Virtual time in which everything has to end where windows of write-back throttling go on by themselves. The slowest
+/// limit lets the at most 64 MiB in flight go in 67 s; a lost request is asked about every 30 s, and each time one answer
+/// in two is that it will be waited for on.
+const MOST_LIVENESS_NS: u64 = 3600 * 1_000_000_000;
+
 struct Op1 {
     bio: Bio,
     held: Option<Held>,
     /// Acknowledgements when it was submitted.
     since: u64,
     submitter: usize,
+    /// When it was submitted, and under which limits.
+    at: u64,
+    under: Under,
 }
 
 /// See the module's text.
@@ -41,6 +50,7 @@ pub(super) struct Case {
     /// Choices that were added later: what `rng` draws for a kept seed stays the same.
     more: Rng,
     plant: Option<Plant>,
+    limits: Limits,
     rig: Rig,
     model: Contents,
     ops: Vec<Option<Op1>>,
@@ -87,6 +97,7 @@ impl Case {
         Case {
             seed,
             more,
+            limits: Limits::new(seed, plant == Some(Plant::LimitIgnored)),
             plant,
             rig,
             trace,
@@ -167,6 +178,7 @@ impl Case {
             bio.data = DataRef::NONE;
         }
         bio.flags = self.draw_flags(op);
+        self.limits.add_flags(&mut bio);
         if self.rng.below(6) == 0 {
             bio.prio = IoPrio::new(self.rng.pick(&[IoPrioClass::Rt, IoPrioClass::Be, IoPrioClass::Idle]), 3);
         }
@@ -192,6 +204,7 @@ impl Case {
             }
             self.stamp += 1;
         }
+        let (at, under) = (self.rig.now, self.limits.under());
         match self.rig.try_submit(s, bio) {
             Ok(()) => {
                 self.accepted += 1;
@@ -200,7 +213,7 @@ impl Case {
                 self.trace.event(self.rig.now, 'Q', what);
                 self.next_sector = bio.sector.0 + u64::from(bio.nr_sectors);
                 let since = self.model.flush_point();
-                self.ops[area] = Some(Op1 { bio, held, since, submitter: s });
+                self.ops[area] = Some(Op1 { bio, held, since, submitter: s, at, under });
             }
             Err(SubmitError::NoBio) => {
                 if let Some(h) = held {
@@ -236,6 +249,7 @@ impl Case {
         let mem = self.rig.mem.clone();
         let value = |i: u64| if bio.op == Op::Write { mem.get(base + i) } else { 0 };
         if d.status.is_ok() {
+            self.limits.ended(&bio, &op.under, op.at, self.rig.now);
             self.sectors[bio.op as usize] += u64::from(bio.nr_sectors);
             if bio.op == Op::Flush || bio.flags.contains(OpFlags::PREFLUSH) {
                 self.model.was_flushed(op.since);
@@ -305,6 +319,9 @@ impl Case {
         self.rig.q.begin_freeze();
         let s = self.rng.below(self.rig.subs.len() as u64) as usize;
         self.submit_one(s);
+        if self.plant == Some(Plant::NeverDrained) {
+            self.rig.disk.forget();
+        }
         self.rig.drain();
         self.submit_one(s);
         let new = stack::draw_config(&mut self.rng);
@@ -316,6 +333,7 @@ impl Case {
             c.nr_read_queues = new.nr_read_queues.min(cpus);
             c.nr_poll_queues = new.nr_poll_queues.min(cpus);
             c.mode = new.mode;
+            limits::fit(c);
             c.scheduler = new.scheduler;
             c.nr_requests = new.nr_requests;
             c.queue_depth = new.queue_depth;
@@ -334,6 +352,35 @@ impl Case {
         }
         self.issues_seen = self.rig.disk.issues().len();
         self.rig.q.unfreeze();
+    }
+
+    /// Limits change while bios are held, without a freeze.
+    fn change_limits(&mut self) {
+        let mode = self.rig.q.config().mode;
+        let new = self.limits.draw(mode);
+        self.trace.event(self.rig.now, 'X', format_args!("{new:?}"));
+        let told = self.limits.told(&new);
+        let settings: Vec<(&str, &str)> = told.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        if self.limits.one_in(5) {
+            // One that is wrong: then nothing may have changed.
+            let wrong = [&settings[..], &[("queue_depth", "7")]].concat();
+            let e = self.rig.q.set_live(&wrong).expect_err("the depth is not to be changed so");
+            assert!(e.to_string().contains("needs a freeze"), "seed {}: {e}", self.seed);
+        } else {
+            self.rig.q.set_live(&settings).unwrap_or_else(|e| panic!("seed {}: {e}", self.seed));
+            self.limits.changed(&new);
+        }
+        self.limits.check_settings(&self.rig.q.config().io_limits);
+    }
+
+    /// Held bios need time to go on, more than work alone takes.
+    fn pass_time(&mut self) {
+        for _ in 0..self.limits.below(60) {
+            if !self.rig.step() {
+                break;
+            }
+        }
+        self.collect();
     }
 
     /// A CPU goes away under load, or comes back.
@@ -415,6 +462,9 @@ impl Case {
     /// Work, under all faults of the case: nothing forbidden may happen.
     fn safety_phase(&mut self) {
         let rounds = 30 + self.rng.below(60);
+        if self.limits.is_on() {
+            self.change_limits();
+        }
         for _ in 0..rounds {
             match self.rng.below(40) {
                 0 => self.change(),
@@ -425,21 +475,46 @@ impl Case {
             if self.more.below(40) == 0 {
                 self.power_cut();
             }
+            if self.limits.one_in(12) {
+                self.change_limits();
+            }
+            if self.limits.one_in(3) {
+                self.pass_time();
+            }
             if self.plant == Some(Plant::TagLeak) && self.ended > 100 {
                 self.leak_tag();
             }
         }
     }
 
+    /// Windows of write-back throttling tick while a token is out, and some depths never come to rest (as in the kernel), so
+    /// there is always a next event: all has to end within [`MOST_LIVENESS_NS`]. Then throttling is switched off.
+    fn end_throttled(&mut self) {
+        let until = self.rig.now + MOST_LIVENESS_NS;
+        while self.ended < self.accepted && self.rig.now < until && self.rig.step() {
+            self.collect();
+        }
+        self.collect();
+        assert_eq!(self.ended, self.accepted, "bios are stuck\n{}", self.rig.describe());
+        assert_eq!(self.rig.q.wbt().inflight, [0, 0], "tokens of write-back throttling are not back");
+        let off = self.rig.q.set_live(&[("wbt_lat_usec", "0")]);
+        off.unwrap_or_else(|e| panic!("seed {}: {e}", self.seed));
+    }
+
     /// No new fault and no new work: everything that waits has to end, and nothing may be left.
     fn liveness_phase(&mut self) {
         self.rig.disk.heal();
+        if self.limits.has_wbt() {
+            self.end_throttled();
+        }
         self.rig.run(MOST_STEPS);
         self.check_dead_hctxs();
         self.collect();
         assert_eq!(self.ended, self.accepted, "bios are stuck\n{}", self.rig.describe());
         self.rig.check_idle();
         assert!(self.model.is_idle());
+        self.limits.check();
+        assert_eq!(self.rig.q.wbt().inflight, [0, 0], "tokens of write-back throttling are not back");
         let disk = self.rig.disk.clone();
         self.model.check_contents(|s| disk.content(s));
         self.check_counters();

@@ -6,6 +6,7 @@
 //! cases share nothing, so threads may run as many at a time as they like.
 
 mod case;
+mod limits;
 mod stack;
 
 use crate::fault::Plant;

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What k2 owes a request, from its rules (blk's `elevator/k2.rs`).
+//!
+//! Clients here are of one class for good, so that the bound knows who is what: with `latency_depth=0` everybody with a
+//! request is deep, and only a request of class RT is a latency request.
+//!
+//! **Between classes.** A bulk request could be used when one is queued and fewer than `max_inflight` are at the disk. Each
+//! dispatch of a latency request that passes one over is counted, and after `latency_batch` of them bulk is next. So of
+//! latency requests at most `latency_batch` go between two dispatches of bulk while bulk could be used. While the disk has
+//! its fill of bulk it is the disk's time that holds bulk up: those dispatches do not count, and the count stands still. The
+//! other way round: after a dispatch of bulk that passed a latency request over, the count begins anew and is below
+//! `latency_batch`, which is 1 at least, so the next one is not bulk as long as a latency request waits: one bulk request
+//! goes between two latency ones at most.
+//!
+//! **At the disk** are no more than `max_inflight` bulk requests, ever. A bound that is found (`max_inflight=0`) may be
+//! anything from 1 on, and passes nobody over without a count either; but when the disk has its fill is not to be told from
+//! outside then, so bulk is held only to its order and to its end there.
+//!
+//! **Within a class** requests leave in the order they came: nothing merges and nothing comes back here.
+
+use super::turns::Turns;
+use super::unfair::{Starver, Unfair};
+use super::world::{Client, Speed, World};
+use super::{Bound, Pressed, Seen};
+use crate::rng::Rng;
+use crate::trace::Trace;
+use blk::bio::{IoPrioClass, Op};
+use blk::limits::Limits;
+use std::collections::VecDeque;
+
+const LATENCY: usize = 0;
+const BULK: usize = 1;
+
+struct Classes {
+    /// How many of the other class may pass each.
+    turns: Turns,
+    /// Waiting, in order of insertion.
+    waiting: [VecDeque<Seen>; 2],
+    /// Bulk requests at the disk, and how many may be; 0 = not known.
+    at_disk: u64,
+    max_inflight: u64,
+}
+
+fn class(r: &Seen) -> usize {
+    if r.class == IoPrioClass::Rt { LATENCY } else { BULK }
+}
+
+impl Classes {
+    fn new(max_inflight: u64, latency_batch: u64) -> Classes {
+        let turns = Turns::new("k2: class", [1, latency_batch]);
+        Classes { turns, waiting: Default::default(), at_disk: 0, max_inflight }
+    }
+
+    /// The disk takes no more bulk, or it is not known whether it does.
+    fn is_full(&self) -> bool {
+        self.at_disk >= self.max_inflight
+    }
+}
+
+impl Bound for Classes {
+    fn queued(&mut self, r: &Seen) {
+        self.turns.queued(class(r));
+        self.waiting[class(r)].push_back(*r);
+    }
+
+    fn asked(&mut self, _now: u64) {}
+
+    fn given(&mut self, r: &Seen) {
+        let class = class(r);
+        let first = self.waiting[class].pop_front();
+        assert_eq!(first.as_ref(), Some(r), "k2: {r:?} overtook {first:?} of its class, which starves");
+        if class == LATENCY && self.is_full() {
+            return self.turns.given_aside(LATENCY);
+        }
+        self.turns.given(class, 1, r);
+        if class == BULK {
+            self.at_disk += 1;
+            let (n, most) = (self.at_disk, self.max_inflight);
+            assert!(most == 0 || n <= most, "k2: {n} bulk requests at the disk, of at most {most}");
+        }
+    }
+
+    fn completed(&mut self, r: &Seen) {
+        self.at_disk -= u64::from(class(r) == BULK);
+    }
+
+    fn closest(&self) -> u64 {
+        self.turns.closest()
+    }
+}
+
+pub(super) fn run(rng: &mut Rng, unfair: Option<Unfair>, trace: &Trace) -> Pressed {
+    let n = 2 + rng.below(5);
+    let client = |i| Client {
+        cpu: rng.below(4) as u16,
+        op: rng.pick(&[Op::Read, Op::Read, Op::Write, Op::Write, Op::Discard]),
+        // At least one of each.
+        class: match i {
+            0 => IoPrioClass::Rt,
+            1 => IoPrioClass::Be,
+            _ => rng.pick(&[IoPrioClass::Rt, IoPrioClass::Be, IoPrioClass::Be, IoPrioClass::Idle]),
+        },
+        nr_sectors: rng.pick(&[8, 8, 64]),
+        depth: rng.pick(&[1, 4, 32, 64]),
+        weight: 0,
+        sequential: rng.below(2) == 0,
+    };
+    let clients: Vec<Client> = (0..n).map(client).collect();
+    let cap = rng.pick(&[1, 4, 32]);
+    let speed = Speed { cap, request_ns: rng.pick(&[10_000, 300_000, 3_000_000]), sector_ns: 1000 };
+    let (max_inflight, latency_batch) = (rng.pick(&[0, 1, 2, 16, 65_536]), rng.pick(&[1, 2, 8, 64]));
+    let requests = 500 + rng.below(1500);
+    let mut bound = Classes::new(max_inflight, latency_batch);
+    let mut world = World::new("k2", clients, speed, Limits::default(), rng, trace);
+    world.set(&[("max_inflight", max_inflight), ("latency_batch", latency_batch), ("latency_depth", 0)]);
+    if unfair == Some(Unfair::Starves) {
+        world.wrap(|e| Box::new(Starver::new(e)));
+    }
+    world.run(requests, &mut bound)
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Limits per disk and write-back throttling in a case: which are on, when they change, and whether they are kept.
+//!
+//! **Rates.** Whoever looks from outside sees when a bio was submitted and when it ended; it went somewhere in between. So
+//! of the bios submitted at `a` or later, those that ended well by `b` all went within `[a, b]`, and of those a rate lets
+//! through at most `rate * (b - a)` and the burst, or one I/O if that is more. This holds for every `a` and `b` between two
+//! changes of the rate, however late anybody is polled: what is made up for late is accounted to when it could have gone. A
+//! bio that was submitted before a change is not counted, since either rate may have let it go.
+//!
+//! **Nothing is held for ever.** That is the liveness phase's to see, as for all bios; tokens of write-back throttling have
+//! to be back then.
+//!
+//! All draws are from a stream of their own, so kept seeds draw what they always drew.
+
+use crate::rng::Rng;
+use blk::bio::{Bio, Op, OpFlags};
+use blk::qos::rates::IoLimits;
+use blk::settings::{Mode, QueueConfig};
+
+/// Rates, each with its burst under its name and `_burst`.
+const RATES: [&str; 6] = ["iops_total", "iops_read", "iops_write", "bps_total", "bps_read", "bps_write"];
+/// Targets of write-back throttling, microseconds: off, the default, one that is always missed, one that is met mostly.
+const TARGETS: [&str; 4] = ["0", "-1", "50", "2000"];
+/// What a bio was submitted under: how often each of [`RATES`] had changed.
+pub(super) type Under = [u32; RATES.len()];
+
+/// What one rate let through since it last changed.
+#[derive(Default)]
+struct Meter {
+    per_sec: u64,
+    burst: u64,
+    changes: u32,
+    /// Submitted, ended, I/Os or bytes; in the order of ending.
+    ended: Vec<(u64, u64, u64)>,
+}
+
+impl Meter {
+    /// Looks at every window since the last change.
+    fn check(&self, name: &str) {
+        let mut begins: Vec<u64> = self.ended.iter().map(|e| e.0).collect();
+        begins.sort_unstable();
+        begins.dedup();
+        for a in begins {
+            let (mut sum, mut largest) = (0u64, 0);
+            for &(_, b, units) in self.ended.iter().filter(|e| e.0 >= a) {
+                (sum, largest) = (sum + units, units.max(largest));
+                let paid = u128::from(sum.saturating_sub(self.burst.max(largest))) * 1_000_000_000;
+                assert!(
+                    paid <= u128::from(self.per_sec) * u128::from(b - a),
+                    "{name}={} with a burst of {}: {sum} of what was submitted since {a} ended by {b}, above the limit",
+                    self.per_sec,
+                    self.burst
+                );
+            }
+        }
+    }
+}
+
+/// See the module's text.
+pub(super) struct Limits {
+    rng: Rng,
+    wbt: bool,
+    rates: bool,
+    meters: [Meter; RATES.len()],
+    /// Planted: the disk is told a rate that is so many times what it is held against.
+    factor: u64,
+}
+
+impl Limits {
+    /// Draws which kinds a case has.
+    pub(super) fn new(seed: u64, too_fast: bool) -> Limits {
+        let mut rng = Rng::new(seed ^ 0x1117);
+        let (wbt, rates) = (rng.below(4) == 0, rng.below(4) == 0);
+        Limits { rng, wbt, rates, meters: Default::default(), factor: if too_fast { 8 } else { 1 } }
+    }
+
+    /// Whether the case has any.
+    pub(super) fn is_on(&self) -> bool {
+        self.wbt || self.rates
+    }
+
+    /// Whether write-back is throttled at times.
+    pub(super) fn has_wbt(&self) -> bool {
+        self.wbt
+    }
+
+    /// True for one of `n` calls in a case that has limits; draws nothing in others.
+    pub(super) fn one_in(&mut self, n: u64) -> bool {
+        self.is_on() && self.rng.below(n) == 0
+    }
+
+    /// A number below `n`.
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        self.rng.below(n)
+    }
+
+    /// Further flags of a write, which throttling goes by.
+    pub(super) fn add_flags(&mut self, bio: &mut Bio) {
+        if !self.wbt || bio.op != Op::Write {
+            return;
+        }
+        for flag in [OpFlags::IDLE, OpFlags::BACKGROUND] {
+            if self.rng.below(5) == 0 {
+                bio.flags = bio.flags.union(flag);
+            }
+        }
+    }
+
+    /// New settings: a target, and up to three rates. `mode` has no throttling if it is the legacy one.
+    pub(super) fn draw(&mut self, mode: Mode) -> Vec<(String, String)> {
+        let mut new = Vec::new();
+        if self.wbt {
+            let target = self.rng.pick(if mode == Mode::Sq { &TARGETS[..2] } else { &TARGETS });
+            new.push(("wbt_lat_usec".into(), target.into()));
+        }
+        if self.rates {
+            let mut rates = [(0, 0); RATES.len()];
+            for _ in 0..self.rng.below(4) {
+                let i = self.rng.below(RATES.len() as u64) as usize;
+                rates[i] = self.draw_rate(RATES[i].starts_with("bps"));
+            }
+            for (name, (rate, burst)) in RATES.iter().zip(rates) {
+                new.push(((*name).into(), rate.to_string()));
+                new.push((format!("{name}_burst"), burst.to_string()));
+            }
+        }
+        new
+    }
+
+    fn draw_rate(&mut self, bytes: bool) -> (u64, u64) {
+        let (rates, bursts): (&[u64], &[u64]) = match bytes {
+            true => (&[1_000_000, 10_000_000, 123_456_789, 1_000_000_000], &[0, 0, 1, 4096, 100_000]),
+            false => (&[1000, 3333, 20_000, 1_000_000], &[0, 0, 1, 7, 50]),
+        };
+        (self.rng.pick(rates), self.rng.pick(bursts))
+    }
+
+    /// What the disk is told of new settings: the same, unless a bug is planted.
+    pub(super) fn told(&self, new: &[(String, String)]) -> Vec<(String, String)> {
+        let tell = |(name, value): &(String, String)| {
+            let times = if RATES.contains(&name.as_str()) { self.factor } else { 1 };
+            (name.clone(), value.parse::<u64>().map_or(value.clone(), |v| (v * times).to_string()))
+        };
+        new.iter().map(tell).collect()
+    }
+
+    /// New settings are in effect.
+    pub(super) fn changed(&mut self, new: &[(String, String)]) {
+        let value = |name: &str| new.iter().find(|(n, _)| n == name).and_then(|(_, v)| v.parse().ok());
+        for (meter, name) in self.meters.iter_mut().zip(RATES) {
+            let (Some(per_sec), Some(burst)) = (value(name), value(&format!("{name}_burst"))) else { continue };
+            if (per_sec, burst) != (meter.per_sec, meter.burst) {
+                meter.check(name);
+                let changes = meter.changes + 1;
+                *meter = Meter { per_sec, burst, changes, ended: Vec::new() };
+            }
+        }
+    }
+
+    /// What a bio that is submitted now is under.
+    pub(super) fn under(&self) -> Under {
+        self.meters.each_ref().map(|m| m.changes)
+    }
+
+    /// A bio ended well.
+    pub(super) fn ended(&mut self, bio: &Bio, under: &Under, submitted: u64, now: u64) {
+        if bio.op == Op::Flush {
+            return;
+        }
+        let bytes = if bio.op.has_data() { u64::from(bio.nr_sectors) << 9 } else { 0 };
+        for ((meter, name), changes) in self.meters.iter_mut().zip(RATES).zip(under) {
+            let (what, direction) = name.split_once('_').expect("a name of two words");
+            let counts = direction == "total" || (direction == "write") == bio.op.is_write();
+            let units = if what == "iops" { 1 } else { bytes };
+            if counts && units > 0 && meter.per_sec > 0 && *changes == meter.changes {
+                meter.ended.push((submitted, now, units));
+            }
+        }
+    }
+
+    /// Whether all rates were kept.
+    pub(super) fn check(&self) {
+        self.meters.iter().zip(RATES).for_each(|(meter, name)| meter.check(name));
+    }
+
+    /// Held against what the disk says it has.
+    pub(super) fn check_settings(&self, limits: &IoLimits) {
+        for (meter, name) in self.meters.iter().zip(RATES) {
+            let is = limits.get(name).expect("a name of a limit");
+            assert_eq!(is, meter.per_sec * self.factor, "{name} is another than was set");
+        }
+    }
+}
+
+/// The legacy mode has no throttling, and refuses a target.
+pub(super) fn fit(c: &mut QueueConfig) {
+    if c.mode == Mode::Sq && c.wbt_lat_usec.is_some_and(|us| us > 0) {
+        c.wbt_lat_usec = Some(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meter(ended: &[(u64, u64, u64)]) -> Meter {
+        Meter { per_sec: 1000, burst: 2, changes: 0, ended: ended.to_vec() }
+    }
+
+    /// Two at once after an idle time, then one each millisecond, whatever was before the window.
+    #[test]
+    fn what_is_within_the_rate_holds() {
+        meter(&[(0, 0, 1), (0, 0, 1), (0, 1_000_000, 1), (5, 2_000_000, 1), (9_000_000, 9_000_000, 1)]).check("x");
+        // Submitted before, ended together: the disk was slow.
+        meter(&[(0, 9_000_000, 1); 11]).check("x");
+    }
+
+    #[test]
+    #[should_panic(expected = "12 of what was submitted since 0 ended by 9000000, above the limit")]
+    fn one_more_than_the_rate_does_not() {
+        meter(&[(0, 9_000_000, 1); 12]).check("x");
+    }
+
+    #[test]
+    fn each_kind_is_off_in_most_cases_and_on_in_many() {
+        let on: Vec<(bool, bool)> = (0..4000).map(|s| Limits::new(s, false)).map(|l| (l.wbt, l.rates)).collect();
+        let both = on.iter().filter(|o| o.0 && o.1).count();
+        let none = on.iter().filter(|o| !o.0 && !o.1).count();
+        assert!(both > 150 && (2000..2600).contains(&none), "{both} {none}");
+    }
+}
