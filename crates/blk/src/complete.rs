@@ -83,7 +83,7 @@ impl<L: Lock> Env<L> {
     /// A batch of one: what a queue depth of one makes of each I/O.
     fn complete_one(&self, local: &mut Local, hctx: usize, ended: Ended, now: Instant) {
         let (id, rq) = self.ended_rq(hctx, ended);
-        self.trace_ended_one(local, rq, ended.1, now);
+        self.trace_ended_one(local, id, ended.1, now);
         self.update_io_ticks(local, now, 0);
         if self.take_back(local, hctx, id, rq, ended, now) {
             let (tags, tag) = (self.st.alloc_tags(hctx), self.st.tag_of_rq(id, hctx));

@@ -5,7 +5,8 @@
 //! with. The log belongs to the submitter and is allocated and touched when tracing is turned on, so nothing is shared and
 //! nothing is allocated per event (how few bytes an event takes is told there); when it is full further events are
 //! counted, not stored. Off, each place costs one branch on a plain field of the submitter; all that is behind the branch
-//! is out of line and said to be rare, so that the compiler lays out the data path as if it were not there. Needs from callers: to drain it ([`Submitter::drain_trace`]) before it is full.
+//! is out of line and said to be rare, so that the compiler lays out the data path as if it were not there. Needs from
+//! callers: to drain it ([`Submitter::drain_trace`]) before it is full.
 //!
 //! What one submitter completes or dispatches for another is in its own log, so a request's life may be in several; sorted
 //! by time they are the disk's trace. A bio that is refused before it reaches a queue has no events, as in the kernel.
@@ -349,7 +350,9 @@ impl<L: Lock> Env<L> {
     #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_ids(&self, local: &mut Local, kind: EventKind, ids: &[RequestId], is_new: bool, now: Instant) {
         if local.trace.is_on() {
-            if is_new {
+            if is_new && kind == EventKind::Issue {
+                ids.iter().for_each(|id| self.tell_issue(local, *id));
+            } else if is_new {
                 ids.iter().for_each(|id| self.tell_new(local, kind.step(), *id));
             } else {
                 self.tell_ids(local, kind.step(), ids, now);
@@ -357,6 +360,16 @@ impl<L: Lock> Env<L> {
         }
     }
 
+    /// Calls nothing but in tail position, so that it has no registers to save.
+    #[inline(never)]
+    fn tell_issue(&self, local: &mut Local, id: RequestId) {
+        let Some(log) = &mut local.trace.log else { return };
+        if !log.tell_issue(id, self.st.slab.get(id), &local.plug) {
+            self.tell_new(local, step::ISSUE, id);
+        }
+    }
+
+    #[cold]
     #[inline(never)]
     fn tell_new(&self, local: &mut Local, steps: u16, id: RequestId) {
         traced!(self, local, |log| log.tell(self.st.slab.get(id), steps));
@@ -368,6 +381,9 @@ impl<L: Lock> Env<L> {
             if steps != step::ISSUE {
                 log.forget_unplugged();
             } else if log.add_issue_run(ids.len(), now) {
+                return;
+            }
+            if log.drops(ids.len()) {
                 return;
             }
             for rq in ids.iter().map(|id| self.st.slab.get(*id)) {
@@ -385,10 +401,22 @@ impl<L: Lock> Env<L> {
         }
     }
 
+    /// As `tell_issue`.
     #[inline(never)]
     fn tell_ended(&self, local: &mut Local, hctx: usize, items: &[Ended], now: Instant) {
+        let Some(log) = &mut local.trace.log else { return };
+        if !(local.in_driver && log.end_run_at_once(items, now)) {
+            self.tell_ended_later(local, hctx, items, now);
+        }
+    }
+
+    #[inline(never)]
+    fn tell_ended_later(&self, local: &mut Local, hctx: usize, items: &[Ended], now: Instant) {
         let rq = |tag: Tag| self.st.slab.get(self.rq_of_driver_tag(hctx, tag.index()));
         traced!(self, local, |log| {
+            if log.drops(items.len()) {
+                return;
+            }
             let ok = items.iter().all(|(_, status)| status.is_ok());
             if ok && log.add_complete_run(items.iter().map(|(tag, _)| rq(*tag)), now) {
                 return;
@@ -401,15 +429,27 @@ impl<L: Lock> Env<L> {
 
     /// The same of a single request.
     #[inline(always)] // As `trace_bio`.
-    pub(crate) fn trace_ended_one(&self, local: &mut Local, rq: &Request, status: BlkStatus, now: Instant) {
+    pub(crate) fn trace_ended_one(&self, local: &mut Local, id: RequestId, status: BlkStatus, now: Instant) {
         if local.trace.is_on() {
-            self.tell_rq_ended(local, rq, status, now);
+            self.tell_rq_ended(local, id, status, now);
+        }
+    }
+
+    /// As `tell_issue`.
+    #[inline(never)]
+    fn tell_rq_ended(&self, local: &mut Local, id: RequestId, status: BlkStatus, now: Instant) {
+        let Some(log) = &mut local.trace.log else { return };
+        if !(local.in_driver && log.end_at_once(id, status)) {
+            self.tell_rq_ended_later(local, id, status, now);
         }
     }
 
     #[inline(never)]
-    fn tell_rq_ended(&self, local: &mut Local, rq: &Request, status: BlkStatus, now: Instant) {
-        traced!(self, local, |log| log.add(|| Record::of_rq(step::COMPLETE, rq, rq.nr_sectors(), status, now)));
+    fn tell_rq_ended_later(&self, local: &mut Local, id: RequestId, status: BlkStatus, now: Instant) {
+        traced!(self, local, |log| if !log.drops(1) {
+            let rq = self.st.slab.get(id);
+            log.add(|| Record::of_rq(step::COMPLETE, rq, rq.nr_sectors(), status, now));
+        });
     }
 
     /// A request that the driver answered with an error at once.

@@ -11,12 +11,17 @@
 //!   in the request; one that goes straight to the driver with its issue ([`Log::tell`]).
 //! - A batch that is issued as it left the plug, or completed in that order, is one record that names the records of its
 //!   requests ([`Log::add_run`]).
+//! - What a driver ends inside the call that issued it, and is told of next, is known by its number or tag alone
+//!   ([`Log::end_at_once`]): nobody else can have had the request in between.
+//! - The paths that a plain read or write takes write their record in place and call nothing; whatever is unusual (no room,
+//!   a wait, a piece of a bio) is left to one that goes step by step.
 
 use super::{Event, EventKind, NO_HCTX};
 use crate::bio::{Bio, Op, OpFlags};
+use crate::driver::Ended;
 use crate::id::CpuId;
 use crate::plug::Plug;
-use crate::request::{NO_TAG, Request, RequestSlab, rqf};
+use crate::request::{NO_TAG, Request, RequestId, RequestSlab, rqf};
 use crate::status::BlkStatus;
 use crate::time::Instant;
 use core::ops::Range;
@@ -127,9 +132,23 @@ impl Record {
     }
 
     /// A request that was just made from a bio that was just queued.
-    #[inline(always)] // Into loops.
     fn of_new(steps: u16, rq: &Request) -> Record {
         Record::of_rq(steps, rq, rq.nr_sectors(), BlkStatus::Ok, Instant::from_ns(rq.alloc_ns.get()))
+    }
+
+    /// Becomes [`Record::of_new`], field by field: built elsewhere and copied it takes more registers than there are.
+    #[inline(always)] // Into loops.
+    fn fill_new(&mut self, steps: u16, rq: &Request, cpu: u16) {
+        self.time = Instant::from_ns(rq.alloc_ns.get());
+        self.sector = rq.sector.get();
+        self.nr_sectors = rq.nr_sectors();
+        self.flags = rq.flags();
+        self.hctx = rq.hctx.get();
+        self.tag = rq.driver_tag.get();
+        self.steps = steps;
+        self.op = rq.op.get();
+        self.status = BlkStatus::Ok;
+        self.cpu = cpu;
     }
 
     /// Whether both tell of the same extent and operation.
@@ -227,6 +246,8 @@ pub(super) struct Log {
     /// Events there is room for.
     room: usize,
     dropped: u64,
+    /// The request whose issue is the newest step of the newest record.
+    at_driver: Option<RequestId>,
     /// How many of the plug's requests have been told of, and in which record that began.
     plugged: usize,
     plugged_at: usize,
@@ -250,6 +271,7 @@ impl Log {
             len: 0,
             room: capacity,
             dropped: 0,
+            at_driver: None,
             plugged,
             plugged_at: 0,
             unplugged: 0..0,
@@ -261,6 +283,7 @@ impl Log {
     /// What comes is of this CPU.
     pub(super) fn set_cpu(&mut self, cpu: CpuId) {
         self.cpu = cpu.index() as u16;
+        self.at_driver = None;
         if let Some(newest) = self.records[..self.len].last_mut() {
             newest.steps |= step::SEALED;
         }
@@ -275,6 +298,7 @@ impl Log {
         }
         let next = next();
         self.room -= 1;
+        self.at_driver = None;
         if let Some(newest) = self.len.checked_sub(1).and_then(|i| self.records.get_mut(i))
             && newest.take_over(&next)
         {
@@ -285,20 +309,55 @@ impl Log {
 
     #[inline(always)] // As `add`.
     fn push(&mut self, record: Record) {
+        self.at_driver = None;
         self.records[self.len] = Record { cpu: self.cpu, ..record };
         self.len += 1;
     }
 
     /// Tells of a request that was just made from a bio, and of that bio unless it has been told of; `more` are further
     /// steps of the same time.
-    #[inline(always)] // As `add`.
+    #[inline(never)]
     pub(super) fn tell(&mut self, rq: &Request, more: u16) {
         let n = 2 + usize::from(more != 0);
-        if self.queue_told || self.room < n || !is_usual(rq) {
+        if self.queue_told || !is_usual(rq) || self.room < n && self.room > 0 {
             return self.tell_one_by_one(rq, more);
+        }
+        if self.room == 0 {
+            self.dropped += n as u64;
+            return;
         }
         self.room -= n;
         self.push(Record::of_new(step::QUEUE | step::GET_RQ | more, rq));
+    }
+
+    /// As [`Log::tell`] of a request that goes straight to the driver. False: that is not all there is to it, nothing was
+    /// added.
+    #[inline(always)] // The hook of each I/O at a depth of one.
+    pub(super) fn tell_issue(&mut self, id: RequestId, rq: &Request, plug: &Plug) -> bool {
+        let is_usual = self.room >= 3 && !self.queue_told && is_usual(rq) && !self.is_behind(plug);
+        if is_usual && let Some(record) = self.records.get_mut(self.len) {
+            record.fill_new(step::QUEUE | step::GET_RQ | step::ISSUE, rq, self.cpu);
+            self.room -= 3;
+            self.len += 1;
+            self.at_driver = Some(id);
+            return true;
+        }
+        false
+    }
+
+    /// The driver ended a request inside the call that was to issue it, and there is nothing newer. False: it is not the
+    /// one that was told of last, or there is no room.
+    #[inline(always)] // As `tell_issue`.
+    pub(super) fn end_at_once(&mut self, id: RequestId, status: BlkStatus) -> bool {
+        if self.at_driver != Some(id) || self.room == 0 {
+            return false;
+        }
+        let Some(newest) = self.len.checked_sub(1).and_then(|i| self.records.get_mut(i)) else { return false };
+        newest.steps |= step::COMPLETE;
+        newest.status = status;
+        self.room -= 1;
+        self.at_driver = None;
+        true
     }
 
     #[cold]
@@ -330,10 +389,16 @@ impl Log {
         self.queue_told = told;
     }
 
+    /// Whether requests went into the plug since the last event.
+    #[inline(always)] // As `add`.
+    fn is_behind(&self, plug: &Plug) -> bool {
+        self.plugged < plug.rqs.len()
+    }
+
     /// Tells of the requests that went into the plug since the last event. Before any other event, and before they change.
     #[inline(always)] // As `add`.
     pub(super) fn catch_up(&mut self, plug: &Plug, slab: &RequestSlab) {
-        if self.plugged < plug.rqs.len() {
+        if self.is_behind(plug) {
             self.tell_plugged(plug, slab);
         }
     }
@@ -345,21 +410,32 @@ impl Log {
         if self.plugged == 0 {
             self.plugged_at = self.len;
         }
-        let more = |i: usize| if opens && i == 0 { step::PLUG } else { 0 };
         let untold = &plug.rqs[self.plugged..];
-        let rqs = untold.iter().map(|rq| slab.get(rq.id()));
         self.plugged = plug.rqs.len();
-        if self.queue_told || self.room < 2 * untold.len() + 1 || !rqs.clone().all(is_usual) {
-            return rqs.enumerate().for_each(|(i, rq)| self.tell(rq, more(i)));
+        self.at_driver = None;
+        let mut told = 0;
+        if !self.queue_told
+            && self.room > 2 * untold.len()
+            && let Some(records) = self.records.get_mut(self.len..self.len + untold.len())
+        {
+            for (record, rq) in records.iter_mut().zip(untold) {
+                let rq = slab.get(rq.id());
+                if !is_usual(rq) {
+                    break;
+                }
+                record.fill_new(step::QUEUE | step::GET_RQ, rq, self.cpu);
+                told += 1;
+            }
+            if opens && told > 0 {
+                records[0].steps |= step::PLUG;
+                self.room -= 1;
+            }
+            self.len += told;
+            self.room -= 2 * told;
         }
-        let cpu = self.cpu;
-        let records = &mut self.records[self.len..][..untold.len()];
-        for (record, rq) in records.iter_mut().zip(rqs) {
-            *record = Record { cpu, ..Record::of_new(step::QUEUE | step::GET_RQ, rq) };
+        for (i, rq) in untold.iter().enumerate().skip(told) {
+            self.tell(slab.get(rq.id()), if opens && i == 0 { step::PLUG } else { 0 });
         }
-        records[0].steps |= more(0);
-        self.len += untold.len();
-        self.room -= 2 * untold.len() + usize::from(opens);
     }
 
     /// The plug is emptied at `now`.
@@ -407,6 +483,23 @@ impl Log {
         true
     }
 
+    /// The driver ended several requests inside the call that was to issue them. True: they are the first of those, and
+    /// all ended well, so they are told of.
+    #[inline(always)] // As `add`.
+    pub(super) fn end_run_at_once(&mut self, items: &[Ended], now: Instant) -> bool {
+        let (first, n) = (self.issued.start, items.len());
+        let Some(records) = self.records.get(first..first + n) else { return false };
+        // Not told of last, it may be the run of an earlier call.
+        let is_newest = self.len > 0 && self.records[self.len - 1].steps == step::OF_RUN | step::ISSUE;
+        let is_run = is_newest && n <= self.issued.len() && self.room >= n;
+        if !is_run || !items.iter().zip(records).all(|((tag, ok), r)| ok.is_ok() && tag.index() as u16 == r.tag) {
+            return false;
+        }
+        self.add_run(step::COMPLETE, n, now);
+        self.issued.start += n;
+        true
+    }
+
     /// A step of the `n` requests that were issued last.
     fn add_run(&mut self, bit: u16, n: usize, now: Instant) {
         self.room -= n;
@@ -417,6 +510,7 @@ impl Log {
     /// Takes back the newest `n` events, which are issues.
     pub(super) fn take_back_issues(&mut self, n: usize) {
         self.issued = 0..0;
+        self.at_driver = None;
         let lost = self.dropped.min(n as u64);
         self.dropped -= lost;
         let n = n - lost as usize;
@@ -473,6 +567,16 @@ impl Log {
         }
     }
 
+    /// `n` events are about to come. True: there is no room for any, so they are counted as dropped.
+    #[inline(always)] // As `add`.
+    pub(super) fn drops(&mut self, n: usize) -> bool {
+        let is_full = self.room == 0;
+        if is_full {
+            self.dropped += n as u64;
+        }
+        is_full
+    }
+
     /// How many events it has.
     pub(super) fn nr_events(&self) -> usize {
         self.records.len() - self.room
@@ -481,7 +585,7 @@ impl Log {
     /// Empties it. How many events were dropped since it was empty last.
     pub(super) fn clear(&mut self) -> u64 {
         (self.len, self.room) = (0, self.records.len());
-        (self.unplugged, self.issued) = (0..0, 0..0);
+        (self.unplugged, self.issued, self.at_driver) = (0..0, 0..0, None);
         // What is in the plug now and later has no record to begin at.
         self.plugged_at = usize::MAX;
         core::mem::take(&mut self.dropped)

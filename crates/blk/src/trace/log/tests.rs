@@ -3,7 +3,8 @@
 
 use super::*;
 use crate::bio::DataRef;
-use crate::id::Sector;
+use crate::id::{Sector, Tag};
+use crate::request::Rq;
 
 /// Numbers below a bound, the same in every run.
 struct Draw(u64);
@@ -103,4 +104,96 @@ fn a_full_log_counts_what_comes_and_is_empty_after_it_was_drained() {
     (0..5).for_each(|_| log.add(|| one));
     assert_eq!((events(&log).len(), log.clear()), (2, 3));
     assert_eq!((events(&log).len(), log.clear()), (0, 0));
+}
+
+/// Requests as they are when they were just made: 8 sectors each, `first` and up, the tag that of the number.
+fn new_requests(n: u32, now: u64) -> RequestSlab {
+    let slab = RequestSlab::new(n as usize);
+    for i in 0..n {
+        let rq = slab.get(RequestId::new(i));
+        rq.sector.set(8 * u64::from(i));
+        rq.nr_sectors.set(8);
+        rq.driver_tag.set(i as u16);
+        rq.hctx.set(1);
+        rq.start_ns.set(now);
+        rq.alloc_ns.set(now);
+    }
+    slab
+}
+
+fn letters(log: &Log) -> String {
+    events(log).iter().map(|e| e.kind.letter()).collect()
+}
+
+#[test]
+fn an_end_by_number_tells_what_an_end_by_comparison_does() {
+    let (slab, plug, now) = (new_requests(2, 7), Plug::new(0), Instant::from_ns(7));
+    let [a, b] = [0, 1].map(RequestId::new);
+    for status in [BlkStatus::Ok, BlkStatus::IoErr] {
+        let (mut quick, mut slow) = (Log::new(CpuId::new(2), 8, 0), Log::new(CpuId::new(2), 8, 0));
+        for id in [a, b] {
+            let rq = slab.get(id);
+            assert!(quick.tell_issue(id, rq, &plug) && quick.end_at_once(id, status), "{id:?}");
+            slow.tell(rq, step::ISSUE);
+            slow.add(|| Record::of_rq(step::COMPLETE, rq, rq.nr_sectors(), status, now));
+        }
+        assert_eq!((letters(&quick).as_str(), quick.len, slow.len), ("QGDCQGDC", 2, 2));
+        assert_eq!(events(&quick), events(&slow));
+    }
+}
+
+#[test]
+fn an_end_by_number_is_that_of_the_newest_issue_only() {
+    let (slab, plug, now) = (new_requests(2, 7), Plug::new(0), Instant::from_ns(7));
+    let [a, b] = [0, 1].map(RequestId::new);
+    let rq = slab.get(a);
+    let issued = |capacity| {
+        let mut log = Log::new(CpuId::new(0), capacity, 0);
+        assert!(log.tell_issue(a, rq, &plug));
+        log
+    };
+    assert!(!issued(9).end_at_once(b, BlkStatus::Ok), "another's");
+    assert!(!issued(3).end_at_once(a, BlkStatus::Ok), "no room");
+    let of_rq = |bit| Record::of_rq(bit, rq, rq.nr_sectors(), BlkStatus::Ok, now);
+    type Happens<'a> = &'a dyn Fn(&mut Log);
+    let between: [(&str, Happens<'_>); 5] = [
+        ("its end", &|log| assert!(log.end_at_once(a, BlkStatus::Ok))),
+        ("its return", &|log| log.add(|| of_rq(step::REQUEUE))),
+        ("refused", &|log| log.take_back_issues(0)),
+        ("a new CPU", &|log| log.set_cpu(CpuId::new(1))),
+        ("another's issue", &|log| assert!(log.tell_issue(b, slab.get(b), &plug))),
+    ];
+    for (what, happens) in between {
+        let mut log = issued(9);
+        happens(&mut log);
+        assert!(!log.end_at_once(a, BlkStatus::Ok), "{what} came in between");
+    }
+    rq.set_rqf(rqf::LATE);
+    assert!(!Log::new(CpuId::new(0), 9, 0).tell_issue(a, rq, &plug), "its bio was told of when it came");
+}
+
+#[test]
+fn a_run_ends_at_once_if_it_is_told_of_last_and_in_order() {
+    let (slab, now) = (new_requests(4, 7), Instant::from_ns(9));
+    let issued = |capacity| {
+        let (mut plug, mut log) = (Plug::new(4), Log::new(CpuId::new(0), capacity, 0));
+        plug.start(4);
+        plug.rqs.extend((0..4).map(|i| Rq::from_id(RequestId::new(i))));
+        log.catch_up(&plug, &slab);
+        log.unplug(&plug, now);
+        assert!(log.add_issue_run(4, now));
+        log
+    };
+    let items = |tags: &[u32]| tags.iter().map(|t| (Tag::new(*t), BlkStatus::Ok)).collect::<Vec<_>>();
+    let mut log = issued(18);
+    assert!(log.end_run_at_once(&items(&[0, 1, 2, 3]), now));
+    assert_eq!((letters(&log).as_str(), log.len), ("QGPQGQGQGUDDDDCCCC", 7));
+    let sectors: Vec<u64> = events(&log)[14..].iter().map(|e| e.sector().0).collect();
+    assert_eq!(sectors, [0, 8, 16, 24]);
+    assert!(!issued(17).end_run_at_once(&items(&[0, 1, 2, 3]), now), "no room");
+    assert!(!issued(99).end_run_at_once(&items(&[1, 0, 2, 3]), now), "another order");
+    assert!(!issued(99).end_run_at_once(&[(Tag::new(0), BlkStatus::IoErr)], now), "an error");
+    let mut log = issued(99);
+    log.add(|| Record::of_plug(step::PLUG, 0, now));
+    assert!(!log.end_run_at_once(&items(&[0, 1, 2, 3]), now), "something came in between");
 }
