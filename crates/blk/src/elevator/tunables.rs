@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(t.set("x", "front_merges", 2).unwrap_err(), "iosched.front_merges=2: must be 0..=1 (x)");
         assert_eq!(
             t.set("x", "read_expire", 1 << 40).unwrap_err(),
-            format!("read_expire={}: must be 0..={INT_MAX} ms (x)", 1u64 << 40)
+            format!("iosched.read_expire={}: must be 0..={INT_MAX} ms (x)", 1u64 << 40)
         );
         assert_eq!((t.get(0), t.get(1)), (7, 1));
     }
