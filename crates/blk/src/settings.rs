@@ -156,8 +156,8 @@ pub const SETTINGS: &[SettingInfo] = &[
     SettingInfo { name: "max_sectors_kb", range: "4..=max_hw_sectors_kb", help: "largest request, KiB" },
     SettingInfo {
         name: "read_ahead_kb",
-        range: "0..=1048576",
-        help: "most a file is read ahead by when it is buffered (direct=0), KiB (default: the system's own way)",
+        range: "0..=1048576, or system",
+        help: "most a file is read ahead by when it is buffered (direct=0), KiB; system = as it does by itself",
     },
     SettingInfo {
         name: "wbt_lat_usec",
@@ -221,6 +221,7 @@ impl QueueConfig {
             "nomerges" => self.nomerges = number(key, value, 0, 2)? as u8,
             "iostats" => self.iostats = number(key, value, 0, 1)? == 1,
             "rq_affinity" => self.rq_affinity = number(key, value, 0, 2)? as u8,
+            "read_ahead_kb" if value == "system" => self.read_ahead_kb = None,
             "read_ahead_kb" => self.read_ahead_kb = Some(number(key, value, 0, 1 << 20)? as u32),
             "max_sectors_kb" => self.max_sectors_kb = Some(number(key, value, 4, 1 << 21)? as u32),
             _ if self.io_limits.get(key).is_some() => {
