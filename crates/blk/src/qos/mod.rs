@@ -6,7 +6,7 @@
 //! queue freezes or is rebuilt meanwhile (held bios wait outside, so a freeze does not wait for them).
 //!
 //! Needs from callers: polls at [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer), as for all delayed
-//! work. Any submitter's poll gives turns to all. Policies, which know no bio: [`limits`], [`wbt`]. Source: block/blk-rq-qos.c.
+//! work. Any submitter's poll gives turns to all. Policies, which know no bio: `limits`, [`wbt`]. Source: block/blk-rq-qos.c.
 
 mod held;
 pub(crate) mod limits;

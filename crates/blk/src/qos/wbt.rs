@@ -5,7 +5,7 @@
 //! order of asking, within its kind; every token is given back once. Reads and direct writes (SYNC with IDLE) are never
 //! throttled.
 //!
-//! Needs from callers: [`Throttle::end_window`] at the end of each window, [`Throttle::release`] for each token. Time is an
+//! Needs from callers: `Throttle::end_window` at the end of each window, `Throttle::release` for each token. Time is an
 //! argument; the one who calls first after a window's end ends it, as of that end. Does not do: hold bios, measure (both
 //! `wbt_hooks`), take locks. Dirty-page throttling, which raises the kernel's limits for a second, is not here, as there
 //! is no page cache. Source: block/blk-wbt.c, blk-rq-qos.c of Linux 6.19.

@@ -2,7 +2,7 @@
 //! `cargo xtask oracle --record`: what a real kernel does with a script, recorded in a guest.
 //!
 //! Guarantees: a recording is put beside its case only when the guest ran all of it; an older one stays until then. Needs
-//! x86-64 and the packages of [`packages::ensure_guest`](crate::packages::ensure_guest), which root has installed on
+//! x86-64 and the packages of [`crate::packages::ensure_guest`], which root has installed on
 //! demand, and a Debian mirror for the kernel; no KVM. The steps are those of `crates/oracle/guest/record.sh`.
 
 use std::path::{Path, PathBuf};
