@@ -199,6 +199,10 @@ impl<L: Lock> Submitter<L> {
             }
             self.go_to(to, now);
         }
+        self.note_displaced();
+    }
+
+    fn note_displaced(&mut self) {
         self.displaced = self.env.cpu != self.home || !self.local.left_behind.is_empty();
     }
 
@@ -229,7 +233,7 @@ impl<L: Lock> Submitter<L> {
             hctxs.clear();
         }
         local.left_behind = hctxs;
-        self.displaced = self.env.cpu != self.home || !self.local.left_behind.is_empty();
+        self.note_displaced();
         if self.env.cpu != self.home && self.env.q.is_online(self.home) {
             self.follow_cpu(now);
         }

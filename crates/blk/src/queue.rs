@@ -216,7 +216,8 @@ impl<L: Lock> QueueState<L> {
     }
 }
 
-/// Settings that take effect at once, without a freeze.
+/// Settings that take effect at once, without a freeze: as [`RequestQueue::apply_live`] last set them.
+#[derive(Default)]
 pub(crate) struct Live {
     pub(crate) nomerges: AtomicU8,
     pub(crate) rq_affinity: AtomicU8,
@@ -298,12 +299,7 @@ impl<L: Lock> RequestQueue<L> {
             capacity: driver.capacity(),
             limits,
             bios: BioPools::new(config.bios_per_submitter),
-            live: Live {
-                nomerges: AtomicU8::new(config.nomerges),
-                rq_affinity: AtomicU8::new(config.rq_affinity),
-                io_timeout_ms: AtomicU32::new(config.io_timeout_ms),
-                iostats: AtomicBool::new(config.iostats),
-            },
+            live: Live::default(),
             timer: Timer::new(),
             qos: Qos::new(),
             config: Mutex::new(config),
@@ -535,8 +531,7 @@ impl<L: Lock> RequestQueue<L> {
         self.restart_driver(&state)?;
         *old = config;
         let previous = core::mem::replace(&mut *self.state.lock(), Arc::new(state));
-        // Pairs with: RequestQueue::generation
-        self.generation.fetch_add(1, Ordering::Release);
+        self.renew_generation();
         self.apply_live(&old);
         let waiters = &mut |w: WaiterId| match (&previous.share, Waiter::of(w)) {
             // Of all disks: those of this one are woken for the new state, the others try again.

@@ -37,6 +37,15 @@ fn file<'a>(files: &'a [DebugFile], path: &str) -> &'a str {
     &files.iter().find(|f| f.path == path).unwrap_or_else(|| panic!("no {path} in {files:#?}")).text
 }
 
+/// Has the disk end whatever it is given until nothing is left.
+fn end_all(rig: &mut Rig) {
+    rig.disk.release_all();
+    while rig.step() {
+        rig.disk.release_all();
+    }
+    rig.run_dry(40);
+}
+
 #[test]
 fn requests_are_shown_where_they_are() {
     let mut rig = Rig::new(1, manual(), config("mq-deadline"), &[0, 1]);
@@ -63,11 +72,7 @@ fn requests_are_shown_where_they_are() {
     assert!(tags.starts_with("nr_tags=2\nnr_reserved_tags=0\n\nbitmap_tags:\ndepth=2\nbusy=2\ncleared=0\n"), "{tags}");
     assert_eq!(file(&f, "hctx0/tags_bitmap"), "00000000: 03\n");
     assert!(file(&f, "hctx0/sched_tags").contains("depth=4\nbusy=4\n"), "the fifth bio waits for a scheduler tag");
-    rig.disk.release_all();
-    while rig.step() {
-        rig.disk.release_all();
-    }
-    rig.run_dry(40);
+    end_all(&mut rig);
     rig.subs.iter_mut().for_each(blk::submitter::Submitter::rest);
     let f = rig.q.debugfs();
     assert_eq!((file(&f, "hctx0/busy"), file(&f, "hctx0/tags_bitmap")), ("", "00000000: 00\n"));
@@ -105,11 +110,7 @@ fn kyber_shows_its_tokens_and_lists() {
     let f = rig.q.debugfs();
     assert!(file(&f, "sched/read_tokens").starts_with("depth=256\nbusy="), "{}", file(&f, "sched/read_tokens"));
     assert_eq!(file(&f, "hctx0/sched/cur_domain"), "read\n");
-    rig.disk.release_all();
-    while rig.step() {
-        rig.disk.release_all();
-    }
-    rig.run_dry(40);
+    end_all(&mut rig);
     let f = rig.q.debugfs();
     assert_eq!(file(&f, "sched/read_tokens"), "depth=256\nbusy=0\n");
 }

@@ -4,10 +4,12 @@
 //! disk frees and another is not told of stops everything, and the watchdog prints the state. A further thread turns fair
 //! sharing on and off and freezes disks. Threads make no run like another; `MQBLK_SEED=n` draws other I/O.
 
+mod threads;
+
 use blk::bio::{Bio, DataRef};
 use blk::cpumap::CpuTopology;
-use blk::id::{CpuId, Sector, SubmitterId};
-use blk::queue::{Notify, RequestQueue};
+use blk::id::{CpuId, Sector};
+use blk::queue::RequestQueue;
 use blk::settings::QueueConfig;
 use blk::submitter::Submitter;
 use blk::tag_set::{TagSet, TagSetConfig};
@@ -17,50 +19,19 @@ use sim::disk::{Behaviour, SimDisk};
 use sim::mem::Mem;
 use sim::rng::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use threads::{Parker, Waker};
 
 /// Longest time a test may take before it counts as hung; normal is about a second.
 const HUNG_AFTER: Duration = Duration::from_secs(100);
 const THREADS_PER_DISK: usize = 2;
 const BIOS_PER_THREAD: u64 = 4000;
 
-/// A sleeping place with a token, as thread parking has it.
-#[derive(Default)]
-struct Parker {
-    token: Mutex<bool>,
-    bell: Condvar,
-}
-
-impl Parker {
-    fn unpark(&self) {
-        *self.token.lock().expect("not poisoned") = true;
-        self.bell.notify_one();
-    }
-
-    fn park(&self) {
-        let mut token = self.token.lock().expect("not poisoned");
-        while !*token {
-            token = self.bell.wait(token).expect("not poisoned");
-        }
-        *token = false;
-    }
-}
-
-struct Waker(Arc<[Parker; THREADS_PER_DISK]>);
-
-impl Notify for Waker {
-    fn notify(&self, submitter: SubmitterId) {
-        if let Some(p) = self.0.get(submitter.index()) {
-            p.unpark();
-        }
-    }
-}
-
 struct Disk {
     q: Arc<RequestQueue<Lock>>,
     sim: Arc<SimDisk>,
-    parkers: Arc<[Parker; THREADS_PER_DISK]>,
+    parkers: Arc<[Parker]>,
     /// What its last thread to go to sleep was told by `next_timer`, ns.
     timer: AtomicU64,
 }
@@ -80,7 +51,7 @@ impl World {
         let disk = |scheduler: &&str| {
             let behaviour = Behaviour { manual: true, record: false, ..Behaviour::default() };
             let sim = SimDisk::new(behaviour, mem.clone(), 1);
-            let parkers: Arc<[Parker; THREADS_PER_DISK]> = Arc::default();
+            let parkers = threads::parkers(THREADS_PER_DISK);
             let config = QueueConfig { scheduler: Some((*scheduler).into()), ..config.clone() };
             let q = RequestQueue::with_tag_set(&set, sim.clone(), config, Box::new(Waker(parkers.clone())));
             Disk { q: q.expect("good settings"), sim, parkers, timer: AtomicU64::new(u64::MAX) }

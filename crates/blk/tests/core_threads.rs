@@ -7,11 +7,13 @@
 //! next timer. A wake-up that is lost stops everything; the watchdog then prints the state and aborts. Threads make no
 //! run like another, but `MQBLK_SEED=n` draws other I/O.
 
+mod threads;
+
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
-use blk::id::{CpuId, Sector, SubmitterId};
+use blk::id::{CpuId, Sector};
 use blk::limits::Limits;
-use blk::queue::{Notify, RequestQueue};
+use blk::queue::RequestQueue;
 use blk::settings::{Mode, QueueConfig};
 use blk::status::BlkStatus;
 use blk::submitter::{Done, Submitter};
@@ -21,8 +23,9 @@ use sim::disk::{Behaviour, SimDisk};
 use sim::mem::Mem;
 use sim::rng::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
+use threads::{Parker, Waker};
 
 /// Sectors of one block: what one bio at most covers.
 const BLOCK: u64 = 8;
@@ -30,35 +33,13 @@ const BLOCKS_PER_THREAD: u64 = 24;
 /// Longest time a test may take before it counts as hung; normal is well under two seconds.
 const HUNG_AFTER: Duration = Duration::from_secs(120);
 
-/// A sleeping place with a token, as thread parking has it.
-#[derive(Default)]
-struct Parker {
-    token: Mutex<bool>,
-    bell: Condvar,
-}
-
-impl Parker {
-    fn unpark(&self) {
-        *self.token.lock().expect("not poisoned") = true;
-        self.bell.notify_one();
-    }
-
-    fn park(&self) {
-        let mut token = self.token.lock().expect("not poisoned");
-        while !*token {
-            token = self.bell.wait(token).expect("not poisoned");
-        }
-        *token = false;
-    }
-}
-
 /// What the threads of one test share.
 struct World {
     q: Arc<RequestQueue<Lock>>,
     disk: Arc<SimDisk>,
     mem: Arc<Mem>,
     clock: AtomicU64,
-    parkers: Arc<Vec<Parker>>,
+    parkers: Arc<[Parker]>,
     /// Which hardware queues each thread looks after.
     hctxs: Vec<Mutex<Vec<usize>>>,
     running: AtomicUsize,
@@ -68,22 +49,11 @@ struct World {
     state: Vec<Mutex<(u32, usize, bool, u64)>>,
 }
 
-struct Waker(Arc<Vec<Parker>>);
-
-impl Notify for Waker {
-    fn notify(&self, submitter: SubmitterId) {
-        // Submitter numbers are given in order of creation, which is thread order.
-        if let Some(p) = self.0.get(submitter.index()) {
-            p.unpark();
-        }
-    }
-}
-
 impl World {
     fn new(seed: u64, behaviour: Behaviour, config: QueueConfig, threads: usize) -> Arc<World> {
         let mem = Arc::new(Mem::new(threads * (BLOCKS_PER_THREAD * BLOCK) as usize));
         let disk = SimDisk::new(Behaviour { manual: true, record: false, ..behaviour }, mem.clone(), seed);
-        let parkers: Arc<Vec<Parker>> = Arc::new((0..threads).map(|_| Parker::default()).collect());
+        let parkers = threads::parkers(threads);
         let q = RequestQueue::new(disk.clone(), config, Box::new(Waker(parkers.clone()))).expect("good settings");
         Arc::new(World {
             q,

@@ -4,7 +4,7 @@
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
 use blk::id::{CpuId, Sector};
-use blk::settings::{Mode, QueueConfig};
+use blk::settings::{Mode, QueueConfig, SettingError};
 use blk::status::BlkStatus;
 use sim::disk::Behaviour;
 use sim::disk::service::Service;
@@ -76,6 +76,13 @@ fn flood(wbt: &str, scheduler: &str) -> (Vec<u64>, u64) {
     assert_eq!(rig.q.wbt().inflight, [0, 0]);
     latencies.sort_unstable();
     (latencies, writes / 4)
+}
+
+/// The single queue, which has no throttling.
+fn to_sq(c: &mut QueueConfig) -> Result<(), SettingError> {
+    c.set("wbt_lat_usec", "0")?;
+    (c.mode, c.nr_hw_queues) = (Mode::Sq, None);
+    Ok(())
 }
 
 #[test]
@@ -222,11 +229,6 @@ fn who_is_throttled_goes_on_when_it_is_turned_off_and_survives_a_freeze() {
             }
             _ => {
                 rig.disk.release_all();
-                let to_sq = |c: &mut QueueConfig| {
-                    c.set("wbt_lat_usec", "0")?;
-                    (c.mode, c.nr_hw_queues) = (Mode::Sq, None);
-                    Ok(())
-                };
                 rig.rebuild(to_sq).expect("a rebuild");
             }
         }
@@ -246,11 +248,6 @@ fn a_token_that_waits_for_a_tag_is_not_lost_with_the_mode() {
     (0..4).for_each(|n| rig.submit(0, write(100 + n)));
     assert_eq!((rig.subs[0].waiting(), rig.q.wbt().inflight), (4, [1, 0]));
     rig.disk.release_all();
-    let to_sq = |c: &mut QueueConfig| {
-        c.set("wbt_lat_usec", "0")?;
-        (c.mode, c.nr_hw_queues) = (Mode::Sq, None);
-        Ok(())
-    };
     rig.rebuild(to_sq).expect("a rebuild");
     rig.disk.behave(|b| b.manual = false);
     rig.run_dry(1000);

@@ -201,12 +201,13 @@ impl<L: RawMutex + Send + Sync> Elevator for K2<L> {
         self.nr_queued.load(Ordering::Relaxed) != 0
     }
 
-    /// What is held back waits for a completion: the bound is at least one, and reached.
     #[inline]
     fn may_hold(&self) -> bool {
         true
     }
 
+    /// What is held back waits for a completion: the bound is at least one, and reached.
+    #[inline]
     fn next_run(&self) -> Option<Instant> {
         match self.hold.load(Ordering::Relaxed) {
             FREE => None,

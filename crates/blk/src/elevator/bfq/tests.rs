@@ -8,96 +8,51 @@ mod shares;
 use super::*;
 use crate::bio::{Bio, DataRef, IoPrio, IoPrioClass};
 use crate::elevator::testbed::TestBed;
+use crate::elevator::testutil;
 use crate::id::Sector;
 use crate::limits::Limits;
 use crate::time::Duration;
 
 const HCTX: HctxId = HctxId::new(0);
-const MS: u64 = 1_000_000;
 
-struct Fixture {
-    bed: TestBed,
-    e: Bfq<parking_lot::RawMutex>,
-    now: Instant,
-}
+type Fixture = testutil::Fixture<Bfq<parking_lot::RawMutex>>;
 
 impl Fixture {
-    fn on(limits: Limits, nr_submitters: u32) -> Fixture {
-        Fixture {
-            bed: TestBed::with_submitters(nr_submitters, 256, 256, limits),
-            e: Bfq::new(256, 256),
-            now: Instant::from_ns(1_000_000 * MS),
-        }
+    fn of_limits(limits: Limits, nr_submitters: u32) -> Fixture {
+        Fixture::on(TestBed::with_submitters(nr_submitters, 256, 256, limits), Bfq::new(256, 256))
     }
 
     /// A disk without head, `low_latency` off unless it is set.
     fn new(nr_submitters: u32) -> Fixture {
-        Fixture::on(Limits::default(), nr_submitters).with(&[("low_latency", 0)])
+        Fixture::of_limits(Limits::default(), nr_submitters).with(&[("low_latency", 0)])
     }
 
     fn rotational(nr_submitters: u32) -> Fixture {
         let limits = Limits { rotational: true, ..Limits::default() };
-        Fixture::on(limits, nr_submitters).with(&[("low_latency", 0)])
+        Fixture::of_limits(limits, nr_submitters).with(&[("low_latency", 0)])
     }
 
-    fn with(self, tunables: &[(&str, u64)]) -> Fixture {
-        for (name, value) in tunables {
-            self.e.set_tunable(name, *value).expect("test tunables are valid");
-        }
-        self
-    }
-
-    fn pass_ms(&mut self, ms: u64) {
-        self.now = self.now + Duration::from_ms(ms);
-    }
-
-    /// Inserts bios of a submitter as one batch.
+    /// Inserts bios of a submitter as one batch that nothing is joined by.
     fn insert(&mut self, submitter: u32, bios: &[Bio]) {
-        let mut rqs: Vec<Rq> = Vec::new();
-        for bio in bios {
-            let bio = self.bed.bio_of(submitter, *bio, self.now);
-            rqs.push(self.bed.request(bio, self.now));
-        }
-        let mut freed = Vec::new();
-        self.e.insert(&self.bed.cx(self.now), &mut rqs, false, &mut freed);
-        assert!(rqs.is_empty() && freed.is_empty());
+        assert!(self.insert_of(submitter, bios).is_empty());
     }
 
     /// Offers a bio for merging; whether it was taken, and how many requests that joined.
     fn offer(&mut self, submitter: u32, bio: Bio) -> Option<usize> {
-        let bio = self.bed.bio_of(submitter, bio, self.now);
-        match self.e.bio_merge(&self.bed.cx(self.now), bio) {
-            BioMerge::No => {
-                self.bed.free_bio(bio);
-                None
-            }
-            BioMerge::Merged { freed } => {
-                let joined = usize::from(freed.is_some());
-                freed.into_iter().for_each(|rq| self.bed.free_absorbed(rq));
-                Some(joined)
-            }
-        }
-    }
-
-    fn dispatch(&mut self, max: usize) -> Vec<Rq> {
-        let mut out = Vec::new();
-        self.e.dispatch(&self.bed.cx(self.now), HCTX, max, &mut out);
-        out
+        let BioMerge::Merged { freed } = self.offer_of(submitter, bio) else { return None };
+        let joined = usize::from(freed.is_some());
+        freed.into_iter().for_each(|rq| self.bed.free_absorbed(rq));
+        Some(joined)
     }
 
     fn sector(&self, rq: &Rq) -> u64 {
         self.bed.get(rq).sector().0
     }
 
-    fn complete(&mut self, rq: Rq) {
-        self.e.completed(&self.bed.cx(self.now), &rq);
-        self.bed.free(rq);
-    }
-
     /// Dispatches up to `max` without completing; their sectors.
     fn give(&mut self, max: usize) -> (Vec<Rq>, Vec<u64>) {
         let rqs = self.dispatch(max);
-        let sectors = rqs.iter().map(|rq| self.sector(rq)).collect();
+        let sectors = self.sectors(&rqs);
         (rqs, sectors)
     }
 
@@ -159,7 +114,7 @@ fn an_old_request_is_served_before_its_neighbours() {
     f.insert(0, &[600_000, 600_100, 600_200].map(read));
     f.pass_ms(1);
     assert_eq!(f.drain(), [600_000, 0, 600_100, 600_200], "sector 0 has waited 125 ms");
-    first.into_iter().for_each(|rq| f.complete(rq));
+    f.complete_all(first);
 }
 
 #[test]
@@ -182,7 +137,7 @@ fn one_hold_of_the_lock_serves_several_turns_in_order() {
     f.insert(1, &b);
     let (rqs, order) = f.give(12);
     assert_eq!(order, [&sectors(&a)[..5], &sectors(&b)[..5], &sectors(&a)[5..7]].concat());
-    rqs.into_iter().for_each(|rq| f.complete(rq));
+    f.complete_all(rqs);
 }
 
 #[test]
@@ -197,7 +152,7 @@ fn a_turn_ends_after_timeout_sync() {
     f.pass_ms(1);
     let (last, order) = f.give(1);
     assert_eq!(order, [1_000_000]);
-    rqs.into_iter().chain(more).chain(last).for_each(|rq| f.complete(rq));
+    f.complete_all(rqs.into_iter().chain(more).chain(last));
 }
 
 #[test]
@@ -210,7 +165,7 @@ fn the_disk_waits_for_a_sequential_queue_and_no_longer_than_slice_idle() {
     assert!(f.dispatch(1).is_empty());
     assert_eq!(f.held_ms(), Some(125));
     f.pass_ms(40);
-    rqs.into_iter().for_each(|rq| f.complete(rq));
+    f.complete_all(rqs);
     assert_eq!(f.held_ms(), Some(8), "known as soon as the last one completed");
     f.pass_ms(7);
     assert!(f.dispatch(1).is_empty());
@@ -277,7 +232,7 @@ fn strict_guarantees_mean_one_at_a_time() {
     let (rqs, _) = f.give(4);
     assert_eq!(rqs.len(), 1);
     assert_eq!(f.e.next_run(), Some(Instant::MAX), "only a completion ends this");
-    rqs.into_iter().for_each(|rq| f.complete(rq));
+    f.complete_all(rqs);
     assert_eq!(f.held_ms(), Some(0), "now");
     assert_eq!(f.drain(), [9]);
     f.insert(1, &[read(5_000_000)]);
@@ -296,7 +251,7 @@ fn real_time_goes_first_and_preempts() {
     assert_eq!(order, [5_000_000]);
     // Its class makes it worth waiting for; then the rest of queue 0, and IDLE last.
     f.pass_ms(1);
-    more.into_iter().chain(rqs).for_each(|rq| f.complete(rq));
+    f.complete_all(more.into_iter().chain(rqs));
     f.pass_ms(8);
     assert_eq!(f.drain(), [9, 18]);
     f.pass_ms(8);
@@ -318,7 +273,7 @@ fn bios_merge_inside_a_queue_only() {
     let extents: Vec<_> = rqs.iter().map(|rq| (f.sector(rq), f.bed.get(rq).nr_sectors())).collect();
     assert_eq!(extents, [(92, 32), (9000, 8)]);
     assert!(!f.e.has_work(HCTX));
-    rqs.into_iter().for_each(|rq| f.complete(rq));
+    f.complete_all(rqs);
 }
 
 #[test]
@@ -351,7 +306,7 @@ fn a_new_queue_is_helped_to_a_start_but_not_one_of_many() {
             f.insert(19, &[read(90_000_000)]);
         }
         let order = f.drain();
-        rqs.into_iter().for_each(|rq| f.complete(rq));
+        f.complete_all(rqs);
         order.iter().position(|s| *s == 90_000_000).expect("it is served")
     };
     assert_eq!(served_before(0), 0, "at once");

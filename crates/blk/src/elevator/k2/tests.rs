@@ -4,10 +4,9 @@
 use super::*;
 use crate::bio::{Bio, DataRef, IoPrio, IoPrioClass};
 use crate::elevator::testbed::TestBed;
-use crate::elevator::testutil::Rng;
+use crate::elevator::testutil::{self, Churn, Rng};
 use crate::id::Sector;
 use crate::limits::Limits;
-use std::collections::BTreeSet;
 
 mod disks;
 
@@ -20,81 +19,19 @@ const NR_SUBMITTERS: u32 = 4;
 const FEW: u32 = 0;
 const MANY: u32 = 1;
 
-struct Fixture {
-    bed: TestBed,
-    e: K2<parking_lot::RawMutex>,
-    now: Instant,
-}
+type Fixture = testutil::Fixture<K2<parking_lot::RawMutex>>;
 
 impl Fixture {
     /// With no more than `max_inflight` bulk requests at the disk.
     fn new(max_inflight: u64) -> Fixture {
-        let e = K2::new(64, 64);
-        e.set_tunable("max_inflight", max_inflight).expect("test tunables are valid");
         let bed = TestBed::with_submitters(NR_SUBMITTERS, 64, 64, Limits::default());
-        Fixture { bed, e, now: Instant::from_ns(1_000_000_000_000) }
-    }
-
-    fn with(self, tunables: &[(&str, u64)]) -> Fixture {
-        for (name, value) in tunables {
-            self.e.set_tunable(name, *value).expect("test tunables are valid");
-        }
-        self
-    }
-
-    fn pass_ms(&mut self, ms: u64) {
-        self.now = self.now + Duration::from_ms(ms);
-    }
-
-    fn insert(&mut self, submitter: u32, bios: &[Bio]) -> Vec<Rq> {
-        let mut rqs = Vec::new();
-        for bio in bios {
-            let bio = self.bed.bio_of(submitter, *bio, self.now);
-            rqs.push(self.bed.request(bio, self.now));
-        }
-        let mut freed = Vec::new();
-        self.e.insert(&self.bed.cx(self.now), &mut rqs, false, &mut freed);
-        assert!(rqs.is_empty());
-        freed
-    }
-
-    fn put_back(&mut self, mut rqs: Vec<Rq>) {
-        rqs.iter().for_each(|rq| self.e.requeued(&self.bed.cx(self.now), rq));
-        self.e.insert(&self.bed.cx(self.now), &mut rqs, true, &mut Vec::new());
-    }
-
-    fn offer(&mut self, submitter: u32, bio: Bio) -> BioMerge {
-        let bio = self.bed.bio_of(submitter, bio, self.now);
-        let merge = self.e.bio_merge(&self.bed.cx(self.now), BioRef(bio.0));
-        if matches!(merge, BioMerge::No) {
-            self.bed.free_bio(bio);
-        }
-        merge
-    }
-
-    fn dispatch(&mut self, max: usize) -> Vec<Rq> {
-        let mut out = Vec::new();
-        self.e.dispatch(&self.bed.cx(self.now), HCTX, max, &mut out);
-        out
-    }
-
-    fn sectors(&self, rqs: &[Rq]) -> Vec<u64> {
-        rqs.iter().map(|rq| self.bed.get(rq).sector().0).collect()
-    }
-
-    fn complete(&mut self, rq: Rq) -> Vec<u64> {
-        self.e.completed(&self.bed.cx(self.now), &rq);
-        self.bed.free(rq)
-    }
-
-    fn complete_all(&mut self, rqs: Vec<Rq>) {
-        rqs.into_iter().for_each(|rq| drop(self.complete(rq)));
+        Fixture::on(bed, K2::new(64, 64)).with(&[("max_inflight", max_inflight)])
     }
 
     /// Bulk requests of somebody else fill the disk and wait for it, from sector 1000 on, 16 apart.
     fn crowd(&mut self) -> Vec<Rq> {
         let bios: Vec<_> = (0..10).map(|i| read(1000 + 16 * i)).collect();
-        self.insert(MANY, &bios);
+        self.insert_of(MANY, &bios);
         let at_disk = self.dispatch(64);
         assert_eq!(self.sectors(&at_disk), [1000, 1016]);
         at_disk
@@ -103,7 +40,7 @@ impl Fixture {
     /// Whether a bio of `submitter` is sent past the crowd.
     fn overtakes(&mut self, submitter: u32, bio: Bio) -> bool {
         let at_disk = self.crowd();
-        self.insert(submitter, &[bio]);
+        self.insert_of(submitter, &[bio]);
         let out = self.dispatch(64);
         let overtakes = self.sectors(&out) == [bio.sector.0];
         assert!(overtakes || out.is_empty());
@@ -160,11 +97,11 @@ fn a_submitter_is_deep_while_it_has_many_and_a_while_after() {
     let mut f = Fixture::new(1);
     let five: Vec<_> = (0..5).map(|i| read(16 * i)).collect();
     // Four at once are few; the fifth makes them many, the first included.
-    f.insert(FEW, &five[..4]);
+    f.insert_of(FEW, &five[..4]);
     let out = f.dispatch(64);
     assert_eq!(out.len(), 4);
     f.complete_all(out);
-    f.insert(FEW, &five);
+    f.insert_of(FEW, &five);
     let out = f.dispatch(64);
     assert_eq!(f.sectors(&out), [0], "bulk, one at a time");
     f.complete_all(out);
@@ -172,13 +109,13 @@ fn a_submitter_is_deep_while_it_has_many_and_a_while_after() {
     // The last moment with five was when the first completed.
     f.pass_ms(99);
     assert!(matches!(f.e.limit_depth_of(SubmitterId::new(FEW), Op::Read, OpFlags::NONE), Some(48)));
-    f.insert(FEW, &five[..2]);
+    f.insert_of(FEW, &five[..2]);
     let out = f.dispatch(64);
     assert_eq!(out.len(), 1);
     f.complete_all(out);
     f.drain();
     f.pass_ms(1);
-    f.insert(FEW, &five[..2]);
+    f.insert_of(FEW, &five[..2]);
     assert_eq!(f.e.limit_depth_of(SubmitterId::new(FEW), Op::Read, OpFlags::NONE), None);
     let out = f.dispatch(64);
     assert_eq!(out.len(), 2);
@@ -197,7 +134,7 @@ fn bulk_is_bound_and_says_when_it_may_go_on() {
     let out = f.dispatch(64);
     assert_eq!(f.sectors(&out), [1032]);
     assert_eq!(f.e.next_run(), Some(Instant::MAX));
-    f.insert(FEW, &[read(0)]);
+    f.insert_of(FEW, &[read(0)]);
     let latency = f.dispatch(1);
     assert_eq!(f.sectors(&latency), [0], "not counted against bulk");
     assert_eq!(f.e.state.lock().in_flight(), 2);
@@ -212,8 +149,8 @@ fn bulk_is_bound_and_says_when_it_may_go_on() {
 #[test]
 fn bulk_gets_its_part_however_many_latency_requests_there_are() {
     let mut f = Fixture::new(64).with(&[("latency_batch", 3)]);
-    f.insert(MANY, &(0..6).map(|i| read(1000 + 16 * i)).collect::<Vec<_>>());
-    f.insert(FEW, &(0..10).map(|i| prio(RT0, read(16 * i))).collect::<Vec<_>>());
+    f.insert_of(MANY, &(0..6).map(|i| read(1000 + 16 * i)).collect::<Vec<_>>());
+    f.insert_of(FEW, &(0..10).map(|i| prio(RT0, read(16 * i))).collect::<Vec<_>>());
     let out = f.dispatch(64);
     let classes: String = f.sectors(&out).iter().map(|s| if *s < 1000 { 'l' } else { 'b' }).collect();
     assert_eq!(classes, "lllblllblllblbbb");
@@ -225,7 +162,7 @@ fn requests_put_back_go_first_and_are_counted_once() {
     let mut f = Fixture::new(2);
     let at_disk = f.crowd();
     f.put_back(at_disk);
-    f.insert(FEW, &[read(0)]);
+    f.insert_of(FEW, &[read(0)]);
     assert_eq!(f.e.state.lock().in_flight(), 0);
     let out = f.dispatch(64);
     assert_eq!(f.sectors(&out), [1000, 1016, 0]);
@@ -234,7 +171,7 @@ fn requests_put_back_go_first_and_are_counted_once() {
     f.drain();
     // Counted twice, it would be deep for ever.
     f.pass_ms(1000);
-    f.insert(MANY, &[read(5000)]);
+    f.insert_of(MANY, &[read(5000)]);
     let out = f.dispatch(64);
     assert_eq!(f.e.state.lock().in_flight(), 0, "a latency request");
     f.complete_all(out);
@@ -244,10 +181,10 @@ fn requests_put_back_go_first_and_are_counted_once() {
 fn neighbours_merge_inside_their_class() {
     let mut f = Fixture::new(2);
     let at_disk = f.crowd();
-    assert!(matches!(f.offer(MANY, read(1008)), BioMerge::No), "its neighbours are at the disk");
-    assert!(matches!(f.offer(MANY, read(1048 + 8)), BioMerge::Merged { freed: Some(_) }), "closes the gap to 1064");
-    assert!(matches!(f.offer(FEW, read(1152)), BioMerge::No), "it would be held back");
-    let freed = f.insert(MANY, &[read(1152)]);
+    assert!(matches!(f.offer_of(MANY, read(1008)), BioMerge::No), "its neighbours are at the disk");
+    assert!(matches!(f.offer_of(MANY, read(1048 + 8)), BioMerge::Merged { freed: Some(_) }), "closes the gap to 1064");
+    assert!(matches!(f.offer_of(FEW, read(1152)), BioMerge::No), "it would be held back");
+    let freed = f.insert_of(MANY, &[read(1152)]);
     assert_eq!(freed.len(), 1, "continues 1144");
     for gone in freed {
         f.bed.free(gone);
@@ -270,92 +207,26 @@ fn tunables_are_checked() {
     assert_eq!(f.e.limit_depth(Op::Write, OpFlags::SYNC), None);
 }
 
-/// Random use: bios of all kinds and submitters, plugs, puts back, completions in any order.
-struct Churn {
-    f: Fixture,
-    rng: Rng,
-    in_flight: Vec<Rq>,
-    /// Bios the elevator or driver has.
-    owed: BTreeSet<u64>,
-    next_user_data: u64,
-}
-
-impl Churn {
-    fn new(seed: u64) -> Churn {
-        let mut rng = Rng::new(seed);
-        let f = Fixture::new(rng.below(3) * rng.below(8)).with(&[
-            ("latency_depth", rng.below(6)),
-            ("latency_batch", 1 + rng.below(4)),
-            ("guard_ms", 1 + rng.below(200)),
-        ]);
-        Churn { f, rng, in_flight: Vec::new(), owed: BTreeSet::new(), next_user_data: 0 }
-    }
-
-    fn submit(&mut self) {
-        let submitter = self.rng.below(u64::from(NR_SUBMITTERS)) as u32;
-        let mut plug = Vec::new();
-        for _ in 0..1 + self.rng.below(6) {
-            if self.owed.len() >= 60 {
-                break;
-            }
-            let op = [Op::Read, Op::Write, Op::Read, Op::Write, Op::WriteZeroes][self.rng.below(5) as usize];
-            let class = [IoPrio::default(), IoPrio::default(), BE0, RT0, IDLE0][self.rng.below(5) as usize];
-            let nr_sectors = 8 * (1 + self.rng.below(4) as u32);
-            self.next_user_data += 1;
-            let flags = if self.rng.below(2) == 0 { OpFlags::SYNC } else { OpFlags::NONE };
-            let bio = Bio { op, nr_sectors, ..prio(class, read(8 * self.rng.below(60))) }.with_flags(flags);
-            let bio = bio.with_user_data(self.next_user_data);
-            self.owed.insert(bio.user_data);
-            match self.f.offer(submitter, bio) {
-                BioMerge::Merged { freed } => self.free_empty(freed),
-                BioMerge::No => plug.push(bio),
-            }
-        }
-        let freed = self.f.insert(submitter, &plug);
-        self.free_empty(freed);
-    }
-
-    fn free_empty(&mut self, freed: impl IntoIterator<Item = Rq>) {
-        for gone in freed {
-            assert_eq!(self.f.bed.free(gone), [0u64; 0], "a joined request has no bios left");
-        }
-    }
-
-    fn step(&mut self) {
-        self.f.pass_ms(self.rng.below(10));
-        match self.rng.below(8) {
-            0..=3 => self.submit(),
-            4 | 5 => {
-                let max = 1 + self.rng.below(8) as usize;
-                let out = self.f.dispatch(max);
-                assert!(out.len() <= max);
-                self.in_flight.extend(out);
-            }
-            6 if !self.in_flight.is_empty() => {
-                let n = self.rng.below(1 + self.in_flight.len().min(3) as u64) as usize;
-                let back = self.in_flight.drain(..n).collect();
-                self.f.put_back(back);
-            }
-            _ => self.complete_one(),
-        }
-    }
-
-    fn complete_one(&mut self) {
-        if self.in_flight.is_empty() {
-            return;
-        }
-        let i = self.rng.below(self.in_flight.len() as u64) as usize;
-        let rq = self.in_flight.swap_remove(i);
-        for user_data in self.f.complete(rq) {
-            assert!(self.owed.remove(&user_data), "bio {user_data} ended twice");
-        }
-    }
+fn churn(seed: u64) -> Churn<K2<parking_lot::RawMutex>> {
+    let mut rng = Rng::new(seed);
+    let f = Fixture::new(rng.below(3) * rng.below(8)).with(&[
+        ("latency_depth", rng.below(6)),
+        ("latency_batch", 1 + rng.below(4)),
+        ("guard_ms", 1 + rng.below(200)),
+    ]);
+    Churn::new(f, rng, NR_SUBMITTERS, |rng| {
+        let op = [Op::Read, Op::Write, Op::Read, Op::Write, Op::WriteZeroes][rng.below(5) as usize];
+        let class = [IoPrio::default(), IoPrio::default(), BE0, RT0, IDLE0][rng.below(5) as usize];
+        let nr_sectors = 8 * (1 + rng.below(4) as u32);
+        let flags = if rng.below(2) == 0 { OpFlags::SYNC } else { OpFlags::NONE };
+        Bio { op, nr_sectors, ..prio(class, read(8 * rng.below(60))) }.with_flags(flags)
+    })
 }
 
 #[test]
 fn nothing_is_lost_or_given_out_twice_and_what_is_held_back_waits_for_a_completion() {
     for seed in 0..150 {
-        let mut c = Churn::new(seed);
+        let mut c = churn(seed);
         for _ in 0..600 {
             c.step();
         }

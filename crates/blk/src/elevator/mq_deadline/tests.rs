@@ -5,79 +5,29 @@
 use super::*;
 use crate::bio::{Bio, DataRef};
 use crate::elevator::testbed::TestBed;
-use crate::elevator::testutil::Rng;
+use crate::elevator::testutil::{self, Churn, Rng};
 use crate::id::Sector;
 use crate::limits::Limits;
-use std::collections::BTreeSet;
 
 const HCTX: HctxId = HctxId::new(0);
 const RT0: IoPrio = IoPrio::new(IoPrioClass::Rt, 0);
 const BE0: IoPrio = IoPrio::new(IoPrioClass::Be, 0);
 const IDLE0: IoPrio = IoPrio::new(IoPrioClass::Idle, 0);
 
-struct Fixture {
-    bed: TestBed,
-    e: MqDeadline<parking_lot::RawMutex>,
-    now: Instant,
-}
+type Fixture = testutil::Fixture<MqDeadline<parking_lot::RawMutex>>;
 
 impl Fixture {
     fn new(nr_requests: u32) -> Fixture {
-        Fixture {
-            bed: TestBed::new(nr_requests, 4 * nr_requests, Limits::default()),
-            e: MqDeadline::new(nr_requests as usize, nr_requests),
-            now: Instant::from_ns(1_000_000_000_000),
-        }
-    }
-
-    fn with(self, tunables: &[(&str, u64)]) -> Fixture {
-        for (name, value) in tunables {
-            self.e.set_tunable(name, *value).expect("test tunables are valid");
-        }
-        self
-    }
-
-    fn pass_ms(&mut self, ms: u64) {
-        self.now = self.now + Duration::from_ms(ms);
-    }
-
-    fn request(&mut self, bio: Bio) -> Rq {
-        let bio = self.bed.bio(bio, self.now);
-        self.bed.request(bio, self.now)
+        let bed = TestBed::new(nr_requests, 4 * nr_requests, Limits::default());
+        Fixture::on(bed, MqDeadline::new(nr_requests as usize, nr_requests))
     }
 
     fn insert(&mut self, bios: &[Bio]) -> Vec<Rq> {
-        let mut rqs: Vec<Rq> = bios.iter().map(|b| self.request(*b)).collect();
-        let mut freed = Vec::new();
-        self.e.insert(&self.bed.cx(self.now), &mut rqs, false, &mut freed);
-        assert!(rqs.is_empty());
-        freed
-    }
-
-    fn put_back(&mut self, rqs: Vec<Rq>) {
-        let mut rqs = rqs;
-        self.e.insert(&self.bed.cx(self.now), &mut rqs, true, &mut Vec::new());
+        self.insert_of(0, bios)
     }
 
     fn offer(&mut self, bio: Bio) -> BioMerge {
-        let bio_ref = self.bed.bio(bio, self.now);
-        let merge = self.e.bio_merge(&self.bed.cx(self.now), BioRef(bio_ref.0));
-        if matches!(merge, BioMerge::No) {
-            self.bed.free_bio(bio_ref);
-        }
-        merge
-    }
-
-    fn dispatch(&mut self, max: usize) -> Vec<Rq> {
-        let mut out = Vec::new();
-        self.e.dispatch(&self.bed.cx(self.now), HCTX, max, &mut out);
-        out
-    }
-
-    /// Completes a request; the user data of its bios.
-    fn complete(&mut self, rq: Rq) -> Vec<u64> {
-        self.e.completed(&self.bed.cx(self.now), &rq);
-        self.bed.free(rq)
+        self.offer_of(0, bio)
     }
 
     /// Dispatches one by one until nothing comes, completing at once; (sector, sectors) of each.
@@ -343,96 +293,27 @@ fn writes_have_async_depth_and_reads_all_tags() {
     assert!(f.e.set_tunable("async_depth", 0).unwrap_err().contains("must be 1..="));
 }
 
-/// Random use: bios of all kinds, plugs, puts back, completions in any order.
-struct Churn {
-    f: Fixture,
-    rng: Rng,
-    in_flight: Vec<Rq>,
-    /// Bios the elevator or driver has.
-    owed: BTreeSet<u64>,
-    next_user_data: u64,
-}
-
-impl Churn {
-    fn new(seed: u64) -> Churn {
-        let mut rng = Rng::new(seed);
-        let f = Fixture::new(64).with(&[
-            ("fifo_batch", rng.below(20)),
-            ("writes_starved", rng.below(4)),
-            ("front_merges", rng.below(2)),
-            ("read_expire", rng.below(50)),
-            ("prio_aging_expire", rng.below(200)),
-        ]);
-        Churn { f, rng, in_flight: Vec::new(), owed: BTreeSet::new(), next_user_data: 0 }
-    }
-
-    fn bio(&mut self) -> Bio {
-        let op = [Op::Read, Op::Write, Op::Read, Op::Write, Op::WriteZeroes][self.rng.below(5) as usize];
-        let prio = [IoPrio::default(), BE0, RT0, IDLE0][self.rng.below(4) as usize];
-        let nr_sectors = 8 * (1 + self.rng.below(4) as u32);
-        let sector = Sector(8 * self.rng.below(60));
-        self.next_user_data += 1;
-        Bio { op, prio, nr_sectors, ..read(0).with_user_data(self.next_user_data) }.at(sector)
-    }
-
-    fn submit(&mut self) {
-        let mut plug = Vec::new();
-        for _ in 0..1 + self.rng.below(6) {
-            if self.owed.len() >= 60 {
-                break;
-            }
-            let bio = self.bio();
-            self.owed.insert(bio.user_data);
-            match self.f.offer(bio) {
-                BioMerge::Merged { freed } => self.free_empty(freed),
-                BioMerge::No => plug.push(bio),
-            }
-        }
-        let freed = self.f.insert(&plug);
-        self.free_empty(freed);
-    }
-
-    fn free_empty(&mut self, freed: impl IntoIterator<Item = Rq>) {
-        for gone in freed {
-            assert_eq!(self.f.bed.free(gone), [0u64; 0], "a joined request has no bios left");
-        }
-    }
-
-    fn step(&mut self) {
-        self.f.now = self.f.now + Duration::from_ms(self.rng.below(10));
-        match self.rng.below(8) {
-            0..=3 => self.submit(),
-            4 | 5 => {
-                let max = 1 + self.rng.below(8) as usize;
-                let out = self.f.dispatch(max);
-                assert!(out.len() <= max);
-                self.in_flight.extend(out);
-            }
-            6 if !self.in_flight.is_empty() => {
-                let n = self.rng.below(1 + self.in_flight.len().min(3) as u64) as usize;
-                let back = self.in_flight.drain(..n).collect();
-                self.f.put_back(back);
-            }
-            _ => self.complete_one(),
-        }
-    }
-
-    fn complete_one(&mut self) {
-        if self.in_flight.is_empty() {
-            return;
-        }
-        let i = self.rng.below(self.in_flight.len() as u64) as usize;
-        let rq = self.in_flight.swap_remove(i);
-        for user_data in self.f.complete(rq) {
-            assert!(self.owed.remove(&user_data), "bio {user_data} ended twice");
-        }
-    }
+fn churn(seed: u64) -> Churn<MqDeadline<parking_lot::RawMutex>> {
+    let mut rng = Rng::new(seed);
+    let f = Fixture::new(64).with(&[
+        ("fifo_batch", rng.below(20)),
+        ("writes_starved", rng.below(4)),
+        ("front_merges", rng.below(2)),
+        ("read_expire", rng.below(50)),
+        ("prio_aging_expire", rng.below(200)),
+    ]);
+    Churn::new(f, rng, 1, |rng| {
+        let op = [Op::Read, Op::Write, Op::Read, Op::Write, Op::WriteZeroes][rng.below(5) as usize];
+        let prio = [IoPrio::default(), BE0, RT0, IDLE0][rng.below(4) as usize];
+        let nr_sectors = 8 * (1 + rng.below(4) as u32);
+        Bio { op, prio, nr_sectors, ..read(0) }.at(Sector(8 * rng.below(60)))
+    })
 }
 
 #[test]
 fn nothing_is_lost_or_given_out_twice() {
     for seed in 0..150 {
-        let mut c = Churn::new(seed);
+        let mut c = churn(seed);
         for _ in 0..600 {
             c.step();
         }

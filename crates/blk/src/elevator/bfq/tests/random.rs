@@ -17,7 +17,7 @@ struct Walk {
 
 fn fixture(rng: &mut Rng, submitters: u32) -> Fixture {
     let limits = Limits { rotational: rng.below(2) == 0, ..Limits::with_max_hw_sectors(64) };
-    let mut f = Fixture::on(limits, submitters);
+    let mut f = Fixture::of_limits(limits, submitters);
     if rng.below(2) == 0 {
         f.bed = f.bed.with_nomerges(rng.below(3) as u8);
     }
@@ -94,10 +94,9 @@ impl Walk {
         let rq = self.out.swap_remove(self.rng.below(self.out.len() as u64) as usize);
         if self.rng.below(20) == 0 {
             // The driver gives it back.
-            return self.f.e.insert(&self.f.bed.cx(self.f.now), &mut vec![rq], true, &mut Vec::new());
+            return self.f.put_back(vec![rq]);
         }
-        self.f.e.completed(&self.f.bed.cx(self.f.now), &rq);
-        for user_data in self.f.bed.free(rq) {
+        for user_data in self.f.complete(rq) {
             assert!(self.known.remove(&user_data), "bio {user_data} ended twice");
         }
     }
