@@ -3,6 +3,7 @@
 
 use blk::settings::SETTINGS;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use host::run::RUN_SETTINGS;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -253,8 +254,9 @@ impl Cli {
 /// The settings, from the table that also parses them.
 fn settings_help() -> String {
     let mut text = String::from("Settings (--set KEY=VALUE):");
-    let width = SETTINGS.iter().map(|s| s.name.len()).max().unwrap_or(0);
-    for s in SETTINGS {
+    let all = || SETTINGS.iter().chain(RUN_SETTINGS);
+    let width = all().map(|s| s.name.len()).max().unwrap_or(0);
+    for s in all() {
         // Writing to a String cannot fail.
         let _ = write!(text, "\n  {:<width$}  {} [{}]", s.name, s.help, s.range);
     }
@@ -289,7 +291,7 @@ mod tests {
     fn the_command_is_consistent_and_lists_every_setting() {
         Cli::full_command().debug_assert();
         let help = Cli::full_command().find_subcommand_mut("run").unwrap().render_long_help().to_string();
-        for s in SETTINGS {
+        for s in SETTINGS.iter().chain(RUN_SETTINGS) {
             assert!(help.contains(s.name), "{}", s.name);
         }
     }

@@ -6,7 +6,7 @@
 
 use blk::cpumap::HctxType;
 use blk::settings::{Mode, QueueConfig, SETTINGS};
-use host::run::Queue;
+use host::run::{Queue, RUN_SETTINGS};
 use serde::Serialize;
 
 /// One setting in effect.
@@ -35,6 +35,7 @@ pub fn in_effect(queue: &Queue, asked: &[(String, String)]) -> Vec<Setting> {
     let is_default = |name: &str| !asked.iter().any(|(key, _)| key == name);
     let mut all: Vec<Setting> = SETTINGS
         .iter()
+        .chain(RUN_SETTINGS)
         .filter_map(|s| {
             let value = value(queue, &config, s.name)?;
             Some(Setting { name: s.name.into(), value, default: is_default(s.name), help: s.help.into() })
@@ -69,6 +70,8 @@ fn value(queue: &Queue, c: &QueueConfig, name: &str) -> Option<String> {
         "read_ahead_kb" => c.read_ahead_kb.map_or_else(|| "system".to_owned(), |kb| kb.to_string()),
         "max_sectors_kb" => (queue.limits().max_sectors / 2).to_string(),
         "wbt_lat_usec" => queue.wbt_lat_usec().to_string(),
+        "shared_tags" => u8::from(queue.tag_set().is_some()).to_string(),
+        "fair_tag_sharing" => u8::from(queue.tag_set()?.config().fair_tag_sharing).to_string(),
         limit => c.io_limits.get(limit)?.to_string(),
     })
 }
@@ -182,7 +185,7 @@ fn bounds(queue: &Queue) -> Vec<Bound> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use host::run::Disk;
+    use host::run::{Disk, RunSettings};
     use host::target::{Needs, TargetSpec};
     use std::sync::Arc;
 
@@ -191,7 +194,8 @@ mod tests {
             settings.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
         let open = TargetSpec::parse("null").unwrap().open(&needs, Arc::new(host::mem::Regions::new())).unwrap();
-        (Disk::new(open.driver, host::run::configure(&settings).unwrap()).unwrap(), settings)
+        let read = RunSettings::read(&settings).unwrap();
+        (Disk::new(open.driver, read.disk.clone(), read.tag_set().unwrap().as_ref()).unwrap(), settings)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use host::error::Result;
 use host::mem::Regions;
-use host::run::{Disk, configure};
+use host::run::{Disk, RunSettings};
 use host::target::{Needs, TargetSpec};
 use lab::report::num::{self, Scale};
 use lab::stack::StackFacts;
@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 /// Opens the target for reading and describes the stack on it.
 pub fn describe(target: &str, settings: &[(String, String)]) -> Result<StackFacts> {
-    let config = configure(settings)?;
+    let read = RunSettings::read(settings)?;
+    let tags = read.tag_set()?;
     let needs = Needs { write: false, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
     let open = TargetSpec::parse(target)?.open(&needs, Arc::new(Regions::new()))?;
-    let disk = Disk::new(open.driver, config)?;
+    let disk = Disk::new(open.driver, read.disk, tags.as_ref())?;
     Ok(StackFacts::of(target, &disk.queue, settings))
 }
 

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use blk::driver::Driver;
 use blk::queue::RequestQueue;
 use blk::settings::QueueConfig;
+use blk::tag_set::TagSet;
 use parking_lot::RawMutex;
 use std::sync::Arc;
 
@@ -26,12 +27,17 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Starts the block layer on an open driver. The error is the setting that does not fit.
-    pub fn new(driver: Arc<dyn HostDriver>, config: QueueConfig) -> Result<Disk> {
+    /// Starts the block layer on an open driver, with tags of its own or those of a set. The error is the setting that
+    /// does not fit.
+    pub fn new(driver: Arc<dyn HostDriver>, config: QueueConfig, tags: Option<&Arc<TagSet<RawMutex>>>) -> Result<Disk> {
         let waker = Arc::new(WakeTable::new(Arc::clone(&driver)));
         let core: Arc<dyn Driver> = driver.clone();
-        let queue = RequestQueue::new(core, config, Box::new(Waker(Arc::clone(&waker))))
-            .map_err(|e| Error::usage(e.to_string()))?;
+        let notify = Box::new(Waker(Arc::clone(&waker)));
+        let queue = match tags {
+            Some(set) => RequestQueue::with_tag_set(set, core, config, notify),
+            None => RequestQueue::new(core, config, notify),
+        }
+        .map_err(|e| Error::usage(e.to_string()))?;
         Ok(Disk { queue, driver, waker })
     }
 }

@@ -6,13 +6,15 @@
 
 mod wake;
 mod disk;
+mod settings;
 mod usage;
 mod worker;
 mod prepare;
 mod watch;
 
 pub use disk::{Disk, Queue, Submitter};
-pub use prepare::{Prepared, RunPlan, check_settings, configure, is_target, prepare};
+pub use prepare::{Prepared, RunPlan, is_target, prepare};
+pub use settings::{RUN_SETTINGS, RunSettings, check_settings};
 pub use usage::{Who, nr_cpus, page_bytes, since, usage};
 pub use wake::{WakeTable, Waker};
 pub use watch::{InFlight, Progress, ThreadProgress, ThreadState};

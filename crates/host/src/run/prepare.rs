@@ -5,18 +5,17 @@
 //! user named it (as `filename`, by fio's naming rule, or as target), and nothing else is written.
 
 use super::disk::Disk;
-use super::usage::nr_cpus;
+use super::settings::{RunSettings, probe};
 use super::worker::{Live, Worker, slot_bytes};
 use crate::create::{self, Layout};
 use crate::driver::HostDriver;
 use crate::driver::file::FileWarning;
-use crate::driver::null::{Null, NullOptions};
+use crate::driver::null::NullOptions;
 use crate::error::{Error, Result};
 use crate::mem::{BufferPool, Regions};
 use crate::target::{Needs, TargetSpec};
-use crate::topology;
 use blk::bio::MAX_BIOS_PER_SUBMITTER;
-use blk::cpumap::{CpuTopology, HctxType};
+use blk::cpumap::HctxType;
 use blk::id::CpuId;
 use blk::limits::Limits;
 use blk::settings::{Mode, QueueConfig};
@@ -75,24 +74,12 @@ struct Target {
     users: Vec<Instance>,
 }
 
-/// The settings as a configuration. Without `nr_cpus` it has this machine's CPUs as they are related, or, where this
-/// process may not use them all, as many as it may use, all alike.
-pub fn configure(settings: &[(String, String)]) -> Result<QueueConfig> {
-    let nr_cpus = nr_cpus();
-    let machine = topology::read(Path::new(topology::SYSTEM), nr_cpus);
-    let topology = machine.unwrap_or_else(|| CpuTopology::uniform(nr_cpus));
-    let mut config = QueueConfig { topology, ..QueueConfig::default() };
-    for (key, value) in settings {
-        config.set(key, value).map_err(|e| Error::usage(e.to_string()))?;
-    }
-    config.check().map_err(|e| Error::usage(e.to_string()))?;
-    Ok(config)
-}
-
 /// Checks the plan, creates missing files, opens and starts the disks and makes the threads.
 pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
-    let config = configure(plan.settings)?;
-    probe(&config)?;
+    let settings = RunSettings::read(plan.settings)?;
+    probe(&settings)?;
+    let tag_set = settings.tag_set()?;
+    let config = settings.disk;
     let instances = schedule::plan(jobs, plan.entropy).map_err(|e| Error::usage(e.to_string()))?;
     let targets = targets(jobs, &instances, plan.target)?;
     let regions = Arc::new(Regions::new());
@@ -115,7 +102,7 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
         let made = threads(jobs, &target, &open.driver, &regions, plan.entropy)?;
         let mut config = config.clone();
         config.bios_per_submitter = bios_needed(made.iter().map(|(_, job, _)| job), open.driver.as_ref(), &config);
-        let disk = Arc::new(Disk::new(open.driver, config)?);
+        let disk = Arc::new(Disk::new(open.driver, config, tag_set.as_ref())?);
         check_polling(jobs, &target, &disk)?;
         for (user, job, buffers) in made {
             let number = user.number;
@@ -128,18 +115,6 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
     prepared.workers = numbered.into_iter().map(|(_, w)| w).collect();
     mark_alone(&mut prepared.workers);
     Ok(prepared)
-}
-
-/// Refuses settings that no disk can have, without opening one.
-pub fn check_settings(settings: &[(String, String)]) -> Result<()> {
-    probe(&configure(settings)?)
-}
-
-/// Refuses settings that no disk can have (an unknown elevator, its tunables) before a file is made for one.
-fn probe(config: &QueueConfig) -> Result<()> {
-    // The limit of a request's size is the driver's own.
-    let config = QueueConfig { max_sectors_kb: None, ..config.clone() };
-    Disk::new(Arc::new(Null::new(NullOptions::default())), config).map(drop)
 }
 
 /// Distinct targets in order of first use.
@@ -386,9 +361,11 @@ fn mark_alone(workers: &mut [Worker]) {
         let (disk, of) = homes[i];
         let one = of[0] == of[1] && of[0] == of[2];
         let elevator = w.disk.queue.scheduler() != "none" || w.disk.queue.config().mode != Mode::Mq;
+        // A tag that one disk frees may be what another one's hardware queue waits for.
+        let tags = w.disk.queue.tag_set().is_some();
         let mut others = homes.iter().enumerate().filter(|(j, (d, _))| *j != i && *d == disk);
         let shared = others.any(|(_, (_, h))| elevator || h.contains(&of[0]));
-        w.alone = one && !shared;
+        w.alone = one && !shared && !tags;
     }
 }
 
