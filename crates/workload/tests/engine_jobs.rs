@@ -279,6 +279,23 @@ fn a_backlog_is_read_back_while_writing_goes_on() {
     assert!((100..=232).contains(&early), "{early} blocks read back before the last write");
 }
 
+/// What is read back counts to the pass and lags behind, so a pass that only time ends comes round to blocks not read back.
+#[test]
+fn a_backlog_that_lags_is_verified_as_last_written() {
+    for seed in 1..=10 {
+        for random in [true, false] {
+            let j = job(RwMode::Write, random, |j| {
+                (j.verify, j.verify_backlog) = (Some(VerifyKind::Crc32c), 64);
+                (j.time_based, j.runtime_ns) = (true, Some(SEC / 4));
+                depth(j, 16);
+            });
+            let rig = ran(&j, seed);
+            assert_eq!(rig.verify_errors.first(), None, "seed {seed}, random: {random}");
+            assert!(rig.thread.stats().verified > 512, "{} verified", rig.thread.stats().verified);
+        }
+    }
+}
+
 #[test]
 fn rewritten_blocks_are_verified_as_last_written() {
     for seed in 1..=10 {

@@ -241,9 +241,11 @@ impl JobThread {
         let percentiles =
             Percentiles { slat: job.slat_percentiles, clat: job.clat_percentiles, lat: job.lat_percentiles };
         let depth = plan.depth;
-        // A pass that moves more than its region holds starts over in it.
+        // A pass that moves more than its region holds starts over in it; so does one that only time ends and that counts
+        // what it reads back, as long as that lags behind.
         let amount = job.io_size.map_or(0, |s| s.of(region.len)).max(region.size(job));
-        let unique = (!job.rw.random || offsets.has_map()) && amount <= region.len;
+        let lags = job.time_based && job.verify_backlog > 0;
+        let unique = (!job.rw.random || offsets.has_map()) && amount <= region.len && !lags;
         let blocks = if plan.logs_writes() { region.len / job.min_block_bytes().max(1) } else { 0 };
         Ok(JobThread {
             fast_left: 0,
