@@ -390,6 +390,13 @@ impl<L: Lock> Submitter<L> {
         &self.env.q
     }
 
+    /// Which settings of the disk this submitter goes by: another number after it has found others, and then its hardware
+    /// queues may be others too. A look at this submitter only, for whoever keeps what follows from them.
+    #[inline]
+    pub fn state_generation(&self) -> u64 {
+        self.generation
+    }
+
     /// Sets this submitter's share among those that want the disk, for elevators that share by weight (bfq): 1..=1000.
     /// `None`, as at the start: (8 - level of the I/O priority) x 10, which is 40 without a priority. It counts from the
     /// submitter's next turn on. Other elevators do without.

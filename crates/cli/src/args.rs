@@ -24,6 +24,7 @@ Examples:
   mqblk inspect --set nr_hw_queues=2                   settings and CPU -> hctx map of a stack
   mqblk inspect --host sda                             what this host's kernel has set for sda
   mqblk inspect --live --path hctx0/busy               requests at the device, of a run that is going on
+  mqblk set scheduler=kyber queue_depth=32             change a run that is going on
   mqblk sim --seed 7                                   a simulated case, event by event
   mqblk cmdhelp iodepth                                what an option of a job file does here";
 
@@ -54,6 +55,8 @@ pub enum Command {
     Compare(CompareArgs),
     /// Show the settings of a stack and its CPU -> hctx map, those of this host's disks, or the state of a run
     Inspect(InspectArgs),
+    /// Change settings of a run while it goes on
+    Set(SetArgs),
     /// Run the block layer in simulation: random stacks, devices and faults from a seed, everything checked
     Sim(SimArgs),
     /// List the options of job files, or explain one
@@ -179,6 +182,23 @@ pub struct InspectArgs {
     /// Only this file or directory of it (hctx0, sched/queued); may be repeated
     #[arg(long, value_name = "PATH", requires = "live")]
     pub path: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `mqblk set`.
+#[derive(Args, Debug)]
+pub struct SetArgs {
+    /// Setting of the block layer, under its kernel name; several take effect together
+    #[arg(required = true, value_name = "KEY=VALUE", value_parser = key_value)]
+    pub settings: Vec<(String, String)>,
+    /// Process id of the run, if there are several
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+    /// Only the disk of this name, as the run reports it
+    #[arg(long, value_name = "TARGET")]
+    pub disk: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

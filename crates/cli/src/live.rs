@@ -1,35 +1,79 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state of a run, told to others while it goes on: `mqblk inspect --live`.
+//! A run that is going on, spoken to from outside: `mqblk inspect --live` and `mqblk set`.
 //!
 //! Every `mqblk run` listens on a Unix socket of its own, `PID.sock` in a directory that only its user can enter. Whoever
-//! connects gets one JSON object, the files of each disk as debugfs shows them, and the connection is closed. Nothing can
-//! be changed this way, and a run that nobody asks pays for a sleeping thread. If the socket cannot be made the run goes on
-//! without; it is not what the user asked for.
+//! connects sends one [`Question`] as JSON, shuts its side, and gets one [`Answer`]. A run that nobody asks pays for a
+//! sleeping thread. If the socket cannot be made the run goes on without; it is not what the user asked for.
 
 use crate::output;
 use crate::status::{Failure, Outcome, Status};
 use blk::debugfs::DebugFile;
 use host::run::{Disk, Prepared};
+use lab::stack::{Setting, in_effect};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder};
 use std::io::{self, Read, Write as _};
+use std::net::Shutdown;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest wait for the other side.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest wait for a change: the disk's own patience comes first.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(60);
+/// Most bytes of a question.
+const MOST_ASKED: u64 = 1 << 20;
 /// Most bytes of an answer.
 const MOST_BYTES: u64 = 1 << 30;
 
+/// What a run can be asked.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Question {
+    /// For its state.
+    Show,
+    /// To change settings, `(name, value)` each, of the disk with this name or of all.
+    Set {
+        /// The target as the user named it.
+        disk: Option<String>,
+        /// What to change.
+        settings: Vec<(String, String)>,
+    },
+}
+
+/// What it answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// Its state.
+    State(State),
+    /// What was changed, disk by disk; the refusal of the first that would not, if one did.
+    Changed(Vec<DiskChange>, Option<String>),
+}
+
+/// What became of one disk.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DiskChange {
+    /// The target as the user named it.
+    pub disk: String,
+    /// Name, value before, value after, of every setting that is another one now.
+    pub changed: Vec<(String, String, String)>,
+    /// How long no I/O could begin, in microseconds; `None` = it went on.
+    pub frozen_us: Option<u64>,
+    /// When in the run, in milliseconds.
+    pub at_ms: u64,
+}
+
+/// The changes of a run so far.
+type Changes = Arc<Mutex<Vec<DiskChange>>>;
+
 /// What a run tells.
 #[derive(Debug, Serialize, Deserialize)]
-struct State {
+pub struct State {
     pid: u32,
     command: String,
     disks: Vec<DiskState>,
@@ -58,6 +102,7 @@ pub struct Server {
     path: PathBuf,
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    changes: Changes,
 }
 
 impl Server {
@@ -68,19 +113,28 @@ impl Server {
         let _ = fs::remove_file(&path);
         let listener = UnixListener::bind(&path).ok()?;
         let over = Arc::new(AtomicBool::new(false));
-        let (disks, stop) = (run.disks.clone(), Arc::clone(&over));
+        let stop = Arc::clone(&over);
+        let told = Arc::new(Told { disks: run.disks.clone(), began: Instant::now(), changes: Changes::default() });
+        let changes = Arc::clone(&told.changes);
         let serve = move || {
             for client in listener.incoming() {
                 // Pairs with: Server::drop
                 if stop.load(Ordering::Acquire) {
                     return;
                 }
-                // One that went away is no concern of the run's.
-                let _ = client.and_then(|c| answer(c, &disks));
+                let told = Arc::clone(&told);
+                // One that went away is no concern of the run's. A change may take its time, so each has a thread.
+                let answer = move || drop(client.and_then(|c| told.answer(c)));
+                let _ = std::thread::Builder::new().name("live".into()).spawn(answer);
             }
         };
         let thread = std::thread::Builder::new().name("live".into()).spawn(serve).ok();
-        Some(Server { path, over, thread })
+        Some(Server { path, over, thread, changes })
+    }
+
+    /// The changes that were asked of the run.
+    pub fn changes(&self) -> Vec<DiskChange> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -96,15 +150,74 @@ impl Drop for Server {
     }
 }
 
-fn answer(mut client: UnixStream, disks: &[(String, Arc<Disk>)]) -> io::Result<()> {
-    client.set_write_timeout(Some(PATIENCE))?;
-    let of = |(name, disk): &(String, Arc<Disk>)| {
-        let files = disk.queue.debugfs().into_iter().map(File::from).collect();
-        DiskState { name: name.clone(), files }
+/// What the threads that answer know.
+struct Told {
+    disks: Vec<(String, Arc<Disk>)>,
+    began: Instant,
+    changes: Changes,
+}
+
+impl Told {
+    fn answer(&self, mut client: UnixStream) -> io::Result<()> {
+        client.set_read_timeout(Some(PATIENCE))?;
+        client.set_write_timeout(Some(PATIENCE))?;
+        let mut asked = Vec::new();
+        (&client).take(MOST_ASKED).read_to_end(&mut asked)?;
+        let answer = match serde_json::from_slice(&asked)? {
+            Question::Show => Answer::State(self.state()),
+            Question::Set { disk, settings } => self.set(disk.as_deref(), &settings),
+        };
+        client.write_all(&serde_json::to_vec(&answer)?)
+    }
+
+    fn state(&self) -> State {
+        let of = |(name, disk): &(String, Arc<Disk>)| {
+            let files = disk.queue.debugfs().into_iter().map(File::from).collect();
+            DiskState { name: name.clone(), files }
+        };
+        let command = crate::run::command();
+        State { pid: std::process::id(), command, disks: self.disks.iter().map(of).collect() }
+    }
+
+    fn set(&self, only: Option<&str>, settings: &[(String, String)]) -> Answer {
+        // One change at a time, and the list in their order. Nothing that panicked has left it half done.
+        let mut all = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut done = Vec::new();
+        let chosen: Vec<_> = self.disks.iter().filter(|(name, _)| only.is_none_or(|o| o == name)).collect();
+        if let (Some(only), []) = (only, &chosen[..]) {
+            let names: Vec<_> = self.disks.iter().map(|(name, _)| name.as_str()).collect();
+            return Answer::Changed(
+                done,
+                Some(format!("--disk {only}: the run has none of this name, but {}", names.join(", "))),
+            );
+        }
+        for (name, disk) in chosen {
+            let before = in_effect(&disk.queue, &[]);
+            let frozen_us = match disk.change(settings) {
+                Ok(frozen) => frozen.map(|d| d.as_ns() / 1000),
+                Err(e) => return Answer::Changed(done, Some(format!("{name}: {e}"))),
+            };
+            let change = DiskChange {
+                disk: name.clone(),
+                changed: difference(&before, &in_effect(&disk.queue, &[])),
+                frozen_us,
+                at_ms: self.began.elapsed().as_millis() as u64,
+            };
+            done.push(change.clone());
+            all.push(change);
+        }
+        Answer::Changed(done, None)
+    }
+}
+
+/// Settings that are others now. Tunables that came or went with their elevator are not told.
+fn difference(before: &[Setting], after: &[Setting]) -> Vec<(String, String, String)> {
+    let change = |after: &Setting| {
+        let before = before.iter().find(|s| s.name == after.name)?;
+        let differs = before.value != after.value;
+        differs.then(|| (after.name.clone(), before.value.clone(), after.value.clone()))
     };
-    let state =
-        State { pid: std::process::id(), command: crate::run::command(), disks: disks.iter().map(of).collect() };
-    client.write_all(&serde_json::to_vec(&state)?)
+    after.iter().filter_map(change).collect()
 }
 
 /// Where sockets are: `$XDG_RUNTIME_DIR/mqblk`, or `mqblk-UID` in the directory for temporary files; made if need be.
@@ -124,10 +237,10 @@ fn directory() -> Option<PathBuf> {
 /// Prints the state of the run with this process id, or of the only one.
 pub fn inspect(pid: Option<u32>, only: &[String], json: bool) -> Outcome {
     let mut state = match pid {
-        Some(pid) => ask(pid).ok_or_else(|| {
+        Some(pid) => state(pid).ok_or_else(|| {
             Failure::new(format!("--live {pid}: process {pid} is not a run of mqblk by this user; {}", runs_text()))
         })?,
-        None => the_only_one()?,
+        None => the_only_one("--live")?,
     };
     for disk in &mut state.disks {
         disk.files.retain(|f| only.is_empty() || only.iter().any(|o| is_below(&f.path, o)));
@@ -142,15 +255,16 @@ pub fn inspect(pid: Option<u32>, only: &[String], json: bool) -> Outcome {
     Ok(Status::Done)
 }
 
-fn the_only_one() -> Result<State, Failure> {
-    let mut all: Vec<_> = runs().into_iter().filter_map(ask).collect();
+/// The state of the only run; `what` names what needs it.
+fn the_only_one(what: &str) -> Result<State, Failure> {
+    let mut all: Vec<_> = runs().into_iter().filter_map(state).collect();
     match all.len() {
         1 => Ok(all.remove(0)),
-        0 => Err(Failure::new("--live: no run of mqblk by this user is going on; start one with mqblk run")),
+        0 => Err(Failure::new(format!("{what}: no run of mqblk by this user is going on; start one with mqblk run"))),
         _ => {
             let list: Vec<_> = all.iter().map(|s| format!("\n  {}  {}", s.pid, s.command)).collect();
             Err(Failure::new(format!(
-                "--live: several runs are going on; say which, by its process id:{}",
+                "{what}: several runs are going on; say which, by its process id:{}",
                 list.concat()
             )))
         }
@@ -173,10 +287,32 @@ fn runs() -> Vec<u32> {
     pids
 }
 
-/// What a run says of itself; `None` if there is no such run. A socket that a killed run left behind is removed.
-fn ask(pid: u32) -> Option<State> {
+/// What a run says of itself; `None` if there is no such run.
+fn state(pid: u32) -> Option<State> {
+    match ask(pid, &Question::Show, PATIENCE)? {
+        Answer::State(state) => Some(state),
+        Answer::Changed(..) => None,
+    }
+}
+
+/// The answer of the run with this process id, or of the only one, to a question that changes something.
+pub fn change(pid: Option<u32>, question: &Question) -> Result<(Vec<DiskChange>, Option<String>), Failure> {
+    let pid = match pid {
+        Some(pid) => pid,
+        None => the_only_one("set")?.pid,
+    };
+    match ask(pid, question, CHANGE_PATIENCE) {
+        Some(Answer::Changed(done, refused)) => Ok((done, refused)),
+        _ => {
+            Err(Failure::new(format!("--pid {pid}: process {pid} is not a run of mqblk by this user; {}", runs_text())))
+        }
+    }
+}
+
+/// Asks; `None` if there is no such run. A socket that a killed run left behind is removed.
+fn ask(pid: u32, question: &Question, patience: Duration) -> Option<Answer> {
     let path = directory()?.join(format!("{pid}.sock"));
-    let client = match UnixStream::connect(&path) {
+    let mut client = match UnixStream::connect(&path) {
         Ok(client) => client,
         Err(e) => {
             if e.kind() == io::ErrorKind::ConnectionRefused {
@@ -185,7 +321,9 @@ fn ask(pid: u32) -> Option<State> {
             return None;
         }
     };
-    client.set_read_timeout(Some(PATIENCE)).ok()?;
+    client.set_read_timeout(Some(patience)).ok()?;
+    client.write_all(&serde_json::to_vec(question).ok()?).ok()?;
+    client.shutdown(Shutdown::Write).ok()?;
     let mut bytes = Vec::new();
     client.take(MOST_BYTES).read_to_end(&mut bytes).ok()?;
     serde_json::from_slice(&bytes).ok()

@@ -15,6 +15,7 @@ mod run;
 mod compare;
 mod inspect;
 mod live;
+mod set;
 mod sim;
 mod cmdhelp;
 
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Command::Run(typed) => run::Request::resolve(typed).and_then(run::Request::execute),
         Command::Compare(typed) => compare::Request::resolve(typed).and_then(compare::Request::execute),
         Command::Inspect(typed) => inspect::main(typed),
+        Command::Set(typed) => set::main(typed),
         Command::Sim(typed) => sim::main(typed),
         Command::Cmdhelp(typed) => cmdhelp::main(typed),
     };

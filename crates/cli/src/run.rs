@@ -4,9 +4,10 @@
 use crate::args::{Eta, Format, RunArgs, TraceLayout};
 use crate::interrupt;
 use crate::job::{self, Loaded};
-use crate::live;
+use crate::live::{self, DiskChange};
 use crate::output::Output;
 use crate::progress::{JobsLine, Line};
+use crate::set;
 use crate::status::{Failure, Outcome, Status};
 use host::run::{Prepared, Progress};
 use lab::report::{fio_json, fio_text, stages};
@@ -78,11 +79,12 @@ impl Request {
         };
         let mut screen = Screen::new(&self.jobs.file.jobs, self.eta, Arc::clone(&stop));
         let run = execute(&spec, &mut screen)?;
+        let changes = screen.changes();
         drop(screen);
         for warning in &run.warnings {
             eprintln!("warning: {warning}");
         }
-        let text = report(&run, &self.formats);
+        let text = report(&run, &changes, &self.formats);
         self.output.write(&text)?;
         if let Some(trace) = &self.trace {
             write_trace(&run, trace)?;
@@ -138,12 +140,13 @@ fn conclude(run: &Run<'_>) -> Status {
 }
 
 /// All the layouts that were asked for.
-fn report(run: &Run<'_>, formats: &[Format]) -> String {
+fn report(run: &Run<'_>, changes: &[DiskChange], formats: &[Format]) -> String {
     let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
     let fio = run.fio_report(unix_ms);
     let key = fio_json::MqblkKey {
         version: format!("mqblk-{}", env!("CARGO_PKG_VERSION")),
         settings: settings(run),
+        changes: changes.iter().map(|c| format!("{}: {}", c.disk, set::at(c))).collect(),
         stages: Some(run.facts()),
         command: command(),
     };
@@ -153,7 +156,7 @@ fn report(run: &Run<'_>, formats: &[Format]) -> String {
             Format::Normal => {
                 out.push_str(&job_lines(&run.file.jobs));
                 out.push_str(&fio_text::report(&fio));
-                out.push_str(&inside(run));
+                out.push_str(&inside(run, changes));
             }
             Format::Json => out.push_str(&fio_json::render(&fio, false, Some(&key))),
             Format::JsonPlus => out.push_str(&fio_json::render(&fio, true, Some(&key))),
@@ -211,7 +214,7 @@ fn rw_name(job: &Job) -> &'static str {
 }
 
 /// What fio cannot tell: one block per disk, and the costs of the run.
-fn inside(run: &Run<'_>) -> String {
+fn inside(run: &Run<'_>, changes: &[DiskChange]) -> String {
     let mut out = String::from("\nInside the block layer:\n");
     let total = run.facts();
     let disks = &run.outcome.disks;
@@ -220,6 +223,9 @@ fn inside(run: &Run<'_>) -> String {
         let shown = ["mode", "nr_hw_queues", "scheduler", "nr_requests", "queue_depth"];
         let shown: Vec<String> = shown.iter().map(|name| format!("{name}={}", value(name))).collect();
         let _ = writeln!(out, "{}: {}", disk.name, shown.join(", "));
+        for change in changes.iter().filter(|c| c.disk == disk.name) {
+            let _ = writeln!(out, "  changed      : {}", set::at(change));
+        }
         if disks.len() > 1 {
             out.push_str(&stages::text(&run.disk_facts(disk)));
         }
@@ -253,7 +259,7 @@ pub fn command() -> String {
     replay_command(&args)
 }
 
-/// Shows progress, answers `inspect --live`, and watches for Ctrl-C while files are made.
+/// Shows progress, answers `inspect --live` and `set`, and watches for Ctrl-C while files are made.
 pub struct Screen<'a> {
     live: Option<live::Server>,
     jobs: &'a [Job],
@@ -266,6 +272,11 @@ impl<'a> Screen<'a> {
     /// Nothing shown yet.
     pub fn new(jobs: &'a [Job], when: Eta, stop: Arc<AtomicBool>) -> Screen<'a> {
         Screen { live: None, jobs, line: Line::new(when), render: None, stop }
+    }
+
+    /// What `mqblk set` has changed so far.
+    fn changes(&self) -> Vec<DiskChange> {
+        self.live.as_ref().map(live::Server::changes).unwrap_or_default()
     }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk inspect`, `cmdhelp` and help from the outside.
+//! `mqblk inspect`, `set`, `cmdhelp` and help from the outside.
 
 mod common;
 
@@ -139,4 +139,49 @@ fn a_run_that_goes_on_shows_its_queues_and_requests() {
     ask_until(&dir, &["inspect", "--live"], |t| t.contains(&format!("process {pid}:")));
     let (status, _, err) = said(&alone(&dir, &["inspect", "--live", "1"]).output().unwrap());
     assert!(status == 2 && err.contains("process 1 is not a run of mqblk by this user; there are"), "{err}");
+}
+
+#[test]
+fn a_run_that_goes_on_takes_other_settings_and_reports_them() {
+    let dir = Dir::new("set");
+    let job = "[a]\nioengine=libaio\nrw=randread\nbs=4k\niodepth=16\nnumjobs=2\nsize=64m\nruntime=60\ntime_based=1\n";
+    dir.file("job.fio", job);
+    let (status, _, err) = said(&alone(&dir, &["set", "scheduler=none"]).output().unwrap());
+    assert!(status == 2 && err.contains("set: no run of mqblk by this user is going on"), "{err}");
+    let target = "model:size=1g,lat_us=300";
+    let mut command = alone(&dir, &["run", "job.fio", "--target", target, "--set", "nr_cpus=2", "--json"]);
+    let run = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    ask_until(&dir, &["inspect", "--live", "--path", "hctx0/busy"], |t| t.contains("rq"));
+    let set = |args: &[&str]| said(&alone(&dir, &[&["set"], args].concat()).output().unwrap());
+    let (status, out, err) = set(&["scheduler=mq-deadline", "nr_hw_queues=1"]);
+    let begins =
+        format!("{target}: nr_hw_queues 2 -> 1, nr_requests 64 -> 128, scheduler none -> mq-deadline; no I/O could");
+    assert!(status == 0 && out.starts_with(&begins), "{out}{err}");
+    assert_eq!(set(&["iosched.read_expire=100"]).1, format!("{target}: iosched.read_expire 500 -> 100\n"));
+    assert_eq!(
+        set(&["iops_total=1000", "--pid", &run.id().to_string()]).1,
+        format!("{target}: iops_total 0 -> 1000\n")
+    );
+    assert_eq!(set(&["nomerges=0", "--disk", target]).1, format!("{target}: as it was\n"));
+    for (args, says) in [
+        (&["queue_depth=0"][..], "queue_depth=0: must be 1..=10240"),
+        (&["nomerges=1", "--disk", "sda"], "--disk sda: the run has none of this name, but model:"),
+        (&["nomerges=1", "--pid", "1"], "process 1 is not a run of mqblk by this user; there are"),
+        (&["nomerges"], "must be KEY=VALUE"),
+    ] {
+        let (status, out, err) = set(args);
+        assert!(status == 2 && out.is_empty() && err.contains(says), "{args:?}: {out}{err}");
+    }
+    let v: serde_json::Value = serde_json::from_str(&set(&["queue_depth=8", "--json"]).1).unwrap();
+    assert_eq!(v[0]["changed"][0], serde_json::json!(["queue_depth", "64", "8"]));
+    let text = ask_until(&dir, &["inspect", "--live", "--path", "hctx0/tags"], |_| true);
+    assert!(text.contains("nr_tags=8\n"), "{text}");
+    let ended = std::process::Command::new("kill").args(["-s", "INT", &run.id().to_string()]).status().unwrap();
+    assert!(ended.success());
+    let (status, out, _) = said(&run.wait_with_output().unwrap());
+    assert_eq!(status, 130);
+    let v: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let changes: Vec<&str> = v["mqblk"]["changes"].as_array().unwrap().iter().map(|c| c.as_str().unwrap()).collect();
+    assert!(changes.len() == 5 && changes[0].contains(" s: nr_hw_queues 2 -> 1, "), "{changes:?}");
+    assert_eq!(v["jobs"][0]["error"], 0);
 }

@@ -91,6 +91,13 @@ impl RingSet {
         }
     }
 
+    /// Goes to the ring of this size that belongs to nobody.
+    fn use_shared(&self, depth_log2: usize) {
+        self.depth_log2.store(depth_log2, Ordering::Relaxed);
+        self.current.store(depth_log2, Ordering::Relaxed);
+        self.current().set_lazy_commit(0);
+    }
+
     #[inline]
     fn current(&self) -> &Ring {
         // Relaxed: OnceLock orders the ring itself, and whoever may use the hctx was told so after `start`.
@@ -139,8 +146,7 @@ impl Driver for File {
                     .map_err(|e| format!("io_uring for hctx {i} of {nr_hw_queues}, depth {queue_depth}: {e}"))?;
                 assert!(set.rings[log2].set(ring).is_ok(), "hctx {i} started by two threads at once");
             }
-            set.depth_log2.store(log2, Ordering::Relaxed);
-            set.current.store(log2, Ordering::Relaxed);
+            set.use_shared(log2);
         }
         Ok(())
     }
@@ -199,6 +205,12 @@ impl HostDriver for File {
             if set.current.load(Ordering::Relaxed) == CLAIMED {
                 set.current.store(set.depth_log2.load(Ordering::Relaxed), Ordering::Relaxed);
             }
+        }
+    }
+
+    fn unclaim(&self) {
+        for set in self.rings.iter() {
+            set.use_shared(set.depth_log2.load(Ordering::Relaxed));
         }
     }
 

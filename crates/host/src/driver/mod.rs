@@ -70,6 +70,11 @@ pub trait HostDriver: Driver {
     /// Ends a [`HostDriver::claim`]; by the thread that made it, with nothing in flight.
     fn release(&self, _hctx: HctxId) {}
 
+    /// Undoes all claims and what [`HostDriver::set_lazy_commit`] has set: every thread may use every hctx like any other from
+    /// now on. Nothing is in flight, and nobody is in a call that queues or polls, or comes to one meanwhile. Who had
+    /// claimed an hctx still calls [`HostDriver::release`].
+    fn unclaim(&self) {}
+
     /// A descriptor that polls readable when `hctx` has completions, if the driver has such a thing.
     fn ring_fd(&self, _hctx: HctxId) -> Option<RawFd> {
         None
@@ -93,6 +98,11 @@ impl<T> PerHctx<T> {
     /// The state of hardware queue `index`, made by `make` if it is the first time.
     pub(crate) fn get_or_init(&self, index: u16, make: impl FnOnce() -> T) -> &T {
         &self.slots[usize::from(index)].get_or_init(|| Box::new(Padded(make()))).0
+    }
+
+    /// Those that were ever needed.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().filter_map(|slot| Some(&slot.get()?.0))
     }
 
     /// The state of `hctx`, which `start` must have made.

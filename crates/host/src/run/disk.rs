@@ -8,7 +8,7 @@ use blk::driver::Driver;
 use blk::queue::RequestQueue;
 use blk::settings::QueueConfig;
 use blk::tag_set::TagSet;
-use parking_lot::RawMutex;
+use parking_lot::{Mutex, RawMutex};
 use std::sync::Arc;
 
 /// The block layer with this machine's lock.
@@ -24,6 +24,8 @@ pub struct Disk {
     pub driver: Arc<dyn HostDriver>,
     /// Who waits for it.
     pub waker: Arc<WakeTable>,
+    /// Held by who takes a place to wait, and by who changes what that depends on.
+    pub(super) seats: Mutex<()>,
 }
 
 impl Disk {
@@ -38,6 +40,6 @@ impl Disk {
             None => RequestQueue::new(core, config, notify),
         }
         .map_err(|e| Error::usage(e.to_string()))?;
-        Ok(Disk { queue, driver, waker })
+        Ok(Disk { queue, driver, waker, seats: Mutex::new(()) })
     }
 }

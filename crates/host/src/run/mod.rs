@@ -7,6 +7,8 @@
 mod wake;
 mod disk;
 mod settings;
+mod seat;
+mod change;
 mod usage;
 mod worker;
 mod prepare;

@@ -18,7 +18,7 @@ use blk::bio::MAX_BIOS_PER_SUBMITTER;
 use blk::cpumap::HctxType;
 use blk::id::CpuId;
 use blk::limits::Limits;
-use blk::settings::{Mode, QueueConfig};
+use blk::settings::QueueConfig;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
     }
     numbered.sort_by_key(|(number, _)| *number);
     prepared.workers = numbered.into_iter().map(|(_, w)| w).collect();
-    mark_alone(&mut prepared.workers);
+    introduce(&mut prepared.workers);
     Ok(prepared)
 }
 
@@ -337,7 +337,7 @@ fn worker(
         pin,
         live: Arc::new(Live::default()),
         stop: Arc::clone(stop),
-        alone: false,
+        others: Arc::default(),
         polled: job.hipri,
         weight: job.weight,
         batch: job.iodepth_batch_submit,
@@ -345,27 +345,12 @@ fn worker(
     }
 }
 
-/// Marks threads that are alone on their one hardware queue, and whose requests nobody else issues: with an elevator a
-/// thread that runs a hardware queue may find another one's requests there, so then only the one thread of a disk is.
-fn mark_alone(workers: &mut [Worker]) {
-    let homes: Vec<(*const Disk, [u16; 3])> = workers
-        .iter()
-        .map(|w| {
-            let map = w.disk.queue.map();
-            let cpu = w.cpu.index() as u16;
-            let types = [HctxType::Default, HctxType::Read, HctxType::Poll];
-            (Arc::as_ptr(&w.disk), types.map(|t| map.hctx(cpu, t)))
-        })
-        .collect();
+/// Tells every thread on which CPUs the others on its disk are.
+fn introduce(workers: &mut [Worker]) {
+    let homes: Vec<(usize, CpuId)> = workers.iter().map(|w| (w.disk_index, w.cpu)).collect();
     for (i, w) in workers.iter_mut().enumerate() {
-        let (disk, of) = homes[i];
-        let one = of[0] == of[1] && of[0] == of[2];
-        let elevator = w.disk.queue.scheduler() != "none" || w.disk.queue.config().mode != Mode::Mq;
-        // A tag that one disk frees may be what another one's hardware queue waits for.
-        let tags = w.disk.queue.tag_set().is_some();
-        let mut others = homes.iter().enumerate().filter(|(j, (d, _))| *j != i && *d == disk);
-        let shared = others.any(|(_, (_, h))| elevator || h.contains(&of[0]));
-        w.alone = one && !shared && !tags;
+        let others = homes.iter().enumerate().filter(|(j, (disk, _))| *j != i && *disk == w.disk_index);
+        w.others = others.map(|(_, (_, cpu))| *cpu).collect();
     }
 }
 

@@ -74,7 +74,7 @@ impl RunSettings {
     }
 }
 
-fn switch(key: &str, value: &str) -> Result<bool> {
+pub(super) fn switch(key: &str, value: &str) -> Result<bool> {
     match value {
         "0" => Ok(false),
         "1" => Ok(true),

@@ -5,12 +5,13 @@
 //! clock reading serves everything between two system calls or polls.
 
 use super::disk::{Disk, Submitter};
+use super::seat::{Seat, Sitter};
 use super::usage::{self, Who};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::mem::BufferPool;
 use blk::bio::{Bio, DataRef};
-use blk::id::{CpuId, HctxId, Sector};
+use blk::id::{CpuId, Sector};
 use blk::status::BlkStatus;
 use blk::submitter::{Done, SubmitError};
 use blk::time::{Duration, Instant};
@@ -62,9 +63,8 @@ pub(super) struct Worker {
     pub(super) pin: Option<Vec<u32>>,
     pub(super) live: Arc<Live>,
     pub(super) stop: Arc<AtomicBool>,
-    /// No other thread issues its requests or takes its completions: submission may be left to the wait that follows
-    /// it, and it may sleep for several completions at once.
-    pub(super) alone: bool,
+    /// CPUs of the run's other threads on the disk.
+    pub(super) others: Arc<[CpuId]>,
     /// `hipri`: the thread polls while I/O is out, and does not sleep.
     pub(super) polled: bool,
     /// Share of the disk, for elevators that go by it.
@@ -102,15 +102,8 @@ struct Loop {
     queued: u32,
     batch: u32,
     disk: Arc<Disk>,
-    /// Where completions appear.
-    hctxs: Vec<HctxId>,
-    /// The descriptors of several hctxs, if the driver has them: what a wait for any of them polls.
-    fds: Vec<libc::pollfd>,
+    seat: Seat,
     verify_errors: Vec<VerifyError>,
-    /// The driver can be waited for in a system call that also submits: wait first, then poll.
-    wait_first: bool,
-    /// As in [`Worker`].
-    alone: bool,
     /// As in [`Worker`].
     polled: bool,
     stop: Arc<AtomicBool>,
@@ -127,9 +120,15 @@ impl Worker {
         if let Some(cpus) = &self.pin {
             usage::pin_thread(cpus)?;
         }
+        // I/Os that it submits before a wait: the device should start on a whole batch while others are prepared.
+        let batch = if self.job.depth() == 1 { 2 } else { self.batch };
+        let sitter = Sitter { cpu: self.cpu, others: self.others, polled: self.polled, batch };
+        let seats = self.disk.seats.lock();
         let mut sub = self.disk.queue.submitter(self.cpu).ok_or_else(|| {
             Error::usage(format!("numjobs: at most {} job threads per disk", blk::id::MAX_SUBMITTERS))
         })?;
+        let seat = Seat::take(&self.disk, &sub, sitter);
+        drop(seats);
         sub.set_weight(self.weight).map_err(|e| Error::usage(e.to_string()))?;
         if self.trace_events > 0 {
             sub.start_trace(self.trace_events);
@@ -137,14 +136,6 @@ impl Worker {
         for slot in 0..self.buffers.slots() {
             self.buffers.with_slot(slot, |buf| self.job.fill_first(buf));
         }
-        let hctxs: Vec<HctxId> = sub.hctxs().collect();
-        let hctx = *hctxs.first().expect("a submitter has an hctx");
-        let fds = fds_of(&self.disk, &hctxs);
-        let wait_first = hctxs.len() == 1 && !self.polled && fds.len() == 1;
-        let claimed = self.alone && wait_first && self.disk.driver.claim(hctx);
-        // Only what is left of a batch before a wait: the device should start on a whole one while others are prepared.
-        let batch = if self.job.depth() == 1 { 2 } else { self.batch };
-        self.disk.driver.set_lazy_commit(hctx, if self.alone && wait_first { batch } else { 0 });
         let mut l = Loop {
             job: self.job,
             sub,
@@ -152,11 +143,8 @@ impl Worker {
             queued: 0,
             batch: self.batch,
             disk: Arc::clone(&self.disk),
-            hctxs,
-            fds,
+            seat,
             verify_errors: Vec::new(),
-            wait_first,
-            alone: self.alone,
             polled: self.polled,
             stop: self.stop,
             live: Arc::clone(&self.live),
@@ -165,10 +153,7 @@ impl Worker {
             before: usage::usage(Who::Thread),
         };
         l.run();
-        self.disk.driver.set_lazy_commit(hctx, 0);
-        if claimed {
-            self.disk.driver.release(hctx);
-        }
+        l.seat.leave(&self.disk);
         l.job.stats_mut().cpu = usage::since(usage::usage(Who::Thread), l.before);
         // Pairs with: run::thread_progress
         self.live.done.store(true, Ordering::Release);
@@ -318,7 +303,7 @@ impl Loop {
             }
         }
         loop {
-            if self.wait_first && min > got && self.sub.ready() == 0 {
+            if self.seat.wait_first && min > got && self.sub.ready() == 0 {
                 self.wait(min - got, None);
             }
             self.now = clock::now();
@@ -328,7 +313,7 @@ impl Loop {
                 return;
             }
             self.look_around();
-            if !self.wait_first {
+            if !self.seat.wait_first {
                 self.wait(min - got, None);
             }
         }
@@ -384,34 +369,31 @@ impl Loop {
             return core::hint::spin_loop();
         }
         self.sub.rest();
-        if self.alone && self.wait_first && timeout.is_none() && self.sub.waiting() + self.sub.held() == 0 {
+        self.seat.follow(&self.disk, &self.sub);
+        let Seat { hctxs, fds, wait_first, alone, .. } = &mut self.seat;
+        let first = hctxs[0];
+        if *alone && *wait_first && timeout.is_none() && self.sub.waiting() + self.sub.held() == 0 {
             // Its own I/O at a real device is all this thread can wait for, and that ends: no timer has to be armed, and
             // whoever has something for it (a freeze) can wait for that end.
-            return self.disk.driver.wait(self.hctxs[0], min, None);
+            return self.disk.driver.wait(first, min, None);
         }
         let now = clock::now();
-        let several = self.hctxs.len() > 1;
+        let several = hctxs.len() > 1;
         let timer = self.disk.queue.next_timer().map(|t| t.since(now));
-        let due = self.hctxs.iter().skip(1).filter_map(|h| self.disk.driver.next_due(*h)).min().map(|t| t.since(now));
+        let due = hctxs.iter().skip(1).filter_map(|h| self.disk.driver.next_due(*h)).min().map(|t| t.since(now));
         // With several hardware queues of which only the first can be waited in, or a bio that waits for a tag somebody
         // else holds, the wait is cut short so that nothing is missed that another queue or submitter brings.
-        let blind = several && self.fds.is_empty() || self.sub.waiting() > 0;
+        let blind = several && fds.is_empty() || self.sub.waiting() > 0;
         let short = blind.then_some(Duration::from_us(100));
         let timeout = timeout.into_iter().chain(timer).chain(due).chain(short).fold(STOP_CHECK, Duration::min);
-        let (who, first) = (self.sub.id(), self.hctxs[0]);
-        if several && !self.fds.is_empty() {
-            return self.disk.waker.wait_any(who, first, &mut self.fds, timeout);
+        let who = self.sub.id();
+        if several && !fds.is_empty() {
+            return self.disk.waker.wait_any(who, first, fds, timeout);
         }
         // A wake-up on behalf of another thread's work looks to a file's ring like one completion.
-        let min = if self.alone { min } else { 1 };
+        let min = if *alone { min } else { 1 };
         self.disk.waker.wait(who, first, min, Some(timeout));
     }
-}
-
-/// What to poll for completions of `hctxs`; nothing when one of them has no descriptor.
-fn fds_of(disk: &Disk, hctxs: &[HctxId]) -> Vec<libc::pollfd> {
-    let of = |h: &HctxId| Some(libc::pollfd { fd: disk.driver.ring_fd(*h)?, events: libc::POLLIN, revents: 0 });
-    hctxs.iter().map(of).collect::<Option<_>>().unwrap_or_default()
 }
 
 #[cold]

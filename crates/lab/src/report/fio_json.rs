@@ -26,6 +26,9 @@ pub struct MqblkKey {
     pub version: String,
     /// The target and its settings in effect, as `key=value`.
     pub settings: Vec<String>,
+    /// What was changed while it ran, as `target: at TIME: ...`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
     /// Stages, merges, hctx counts, costs; `None` when not measured.
     pub stages: Option<StageFacts>,
     /// The command that repeats the run.

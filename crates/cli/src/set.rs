@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mqblk set`: settings of a run changed while it goes on, as a write to a file in `/sys/block/DEV/queue` does it.
+
+use crate::args::SetArgs;
+use crate::live::{self, DiskChange, Question};
+use crate::output;
+use crate::status::{Failure, Outcome, Status};
+use lab::report::num;
+
+/// Asks the run and says what has changed.
+pub fn main(args: &SetArgs) -> Outcome {
+    let question = Question::Set { disk: args.disk.clone(), settings: args.settings.clone() };
+    let (done, refused) = live::change(args.pid, &question)?;
+    if args.json {
+        output::print(&crate::inspect::json(&done))?;
+    } else {
+        output::print(&done.iter().map(|change| format!("{}: {}\n", change.disk, text(change))).collect::<String>())?;
+    }
+    refused.map_or(Ok(Status::Done), |text| Err(Failure::new(text)))
+}
+
+/// `scheduler none -> kyber, nr_requests 64 -> 128; no I/O could begin for 1.2ms`.
+pub fn text(change: &DiskChange) -> String {
+    let what: Vec<_> = change.changed.iter().map(|(name, from, to)| format!("{name} {from} -> {to}")).collect();
+    let what = if what.is_empty() { "as it was".to_owned() } else { what.join(", ") };
+    match change.frozen_us {
+        Some(us) => format!("{what}; no I/O could begin for {}", num::latency(us as f64 * 1000.0)),
+        None => what,
+    }
+}
+
+/// The same with the time: `at 1.204 s: ...`.
+pub fn at(change: &DiskChange) -> String {
+    format!("at {:.3} s: {}", change.at_ms as f64 / 1000.0, text(change))
+}

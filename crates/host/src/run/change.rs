@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Settings of a disk changed while I/O goes on.
+//!
+//! Guarantees: several settings given together take effect as a whole or not at all, and no I/O is lost, repeated or failed
+//! by it. What need not stop the disk does not; everything else freezes it: new I/O waits until what is in flight has
+//! ended, then the queues are built anew. Of disks that share tags those settings that are the set's change for all of them.
+
+use super::disk::{Disk, Queue};
+use crate::clock;
+use crate::error::{Error, Result};
+use blk::live::LIVE_SETTINGS;
+use blk::qos::rates::LIMIT_NAMES;
+use blk::settings::{Mode, QueueConfig, SettingError};
+use blk::tag_set::{TagSet, TagSetConfig};
+use blk::time::Duration;
+use parking_lot::RawMutex;
+use std::sync::Arc;
+
+/// Longest time a change waits for I/O in flight to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often it looks.
+const LOOK: std::time::Duration = std::time::Duration::from_micros(50);
+
+type Settings<'a> = &'a [(String, String)];
+
+impl Disk {
+    /// Changes settings, `(name, value)` each, under the names that a run is given them by. How long no I/O could begin, or
+    /// `None` if it went on. The error names the first setting that does not fit; then nothing has changed. So it is when
+    /// I/O in flight has not ended after 30 s.
+    pub fn change(&self, settings: Settings<'_>) -> Result<Option<Duration>> {
+        let (of_set, own): (Vec<_>, Vec<_>) = settings.iter().cloned().partition(|(name, _)| self.is_of_set(name));
+        match self.queue.tag_set() {
+            Some(set) if !of_set.is_empty() && own.is_empty() => self.change_set(set, &of_set),
+            Some(_) if !of_set.is_empty() => Err(Error::usage(format!(
+                "{}: belongs to the tag set of several disks and is changed by itself; {} in a change of its own",
+                of_set[0].0, own[0].0
+            ))),
+            _ => self.change_disk(settings),
+        }
+    }
+
+    fn is_of_set(&self, name: &str) -> bool {
+        let shape = ["nr_hw_queues", "nr_read_queues", "nr_poll_queues", "queue_depth", "reserved_tags", "host_tagset"];
+        self.queue.tag_set().is_some() && (name == "fair_tag_sharing" || shape.contains(&name))
+    }
+
+    fn change_disk(&self, settings: Settings<'_>) -> Result<Option<Duration>> {
+        let mut config = self.queue.config();
+        apply(settings, &mut config).map_err(usage)?;
+        let at_once = |name: &String| LIVE_SETTINGS.contains(&name.as_str()) || LIMIT_NAMES.contains(&name.as_str());
+        if settings.iter().all(|(name, _)| at_once(name)) {
+            let borrowed: Vec<_> = settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+            return self.queue.set_live(&borrowed).map(|()| None).map_err(usage);
+        }
+        if let [(name, _)] = settings
+            && let Some(tunable) = name.strip_prefix("iosched.")
+            && let Some((_, value)) = config.iosched.iter().find(|(name, _)| name == tunable)
+        {
+            return self.queue.set_iosched(tunable, *value).map(|()| None).map_err(usage);
+        }
+        let froze = self.frozen(&self.queue, || self.queue.rebuild(|c| apply(settings, c)))?;
+        Ok(Some(froze))
+    }
+
+    fn change_set(&self, set: &Arc<TagSet<RawMutex>>, settings: Settings<'_>) -> Result<Option<Duration>> {
+        if let [(name, value)] = settings
+            && name == "fair_tag_sharing"
+        {
+            set.set_fair_sharing(super::settings::switch(name, value)?);
+            return Ok(None);
+        }
+        let config = self.queue.config();
+        self.frozen(set, || set.update(|c| apply_to_set(settings, config, c))).map(Some)
+    }
+
+    /// Calls `rebuild` when nothing is in flight. How long that took, waiting included.
+    fn frozen(
+        &self,
+        what: &dyn Freeze,
+        rebuild: impl FnOnce() -> std::result::Result<(), SettingError>,
+    ) -> Result<Duration> {
+        let began = clock::now();
+        // Before the freeze: no thread sits down between here and the end of it.
+        let _seats = self.seats.lock();
+        what.begin();
+        let _thaw = Thaw(what);
+        while !what.is_drained() {
+            if clock::now().since(began) > PATIENCE {
+                let text =
+                    "I/O in flight has not ended after 30 s: nothing was changed; try again when the device answers";
+                return Err(Error::usage(text));
+            }
+            std::thread::sleep(LOOK);
+        }
+        self.driver.unclaim();
+        // A driver that was started with a shape once can go back to it, so that after an error the disk may go on.
+        rebuild().map_err(usage)?;
+        Ok(clock::now().since(began))
+    }
+}
+
+/// A disk, or the disks of a tag set.
+trait Freeze {
+    fn begin(&self);
+    fn is_drained(&self) -> bool;
+    fn end(&self);
+}
+
+impl Freeze for Arc<Queue> {
+    fn begin(&self) {
+        self.begin_freeze();
+    }
+
+    fn is_drained(&self) -> bool {
+        Queue::is_drained(self)
+    }
+
+    fn end(&self) {
+        self.unfreeze();
+    }
+}
+
+impl Freeze for Arc<TagSet<RawMutex>> {
+    fn begin(&self) {
+        self.begin_freeze();
+    }
+
+    fn is_drained(&self) -> bool {
+        TagSet::is_drained(self)
+    }
+
+    fn end(&self) {
+        self.unfreeze();
+    }
+}
+
+/// Lets I/O go on, whatever happens.
+struct Thaw<'a>(&'a dyn Freeze);
+
+impl Drop for Thaw<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+fn usage(e: SettingError) -> Error {
+    Error::usage(e.to_string())
+}
+
+fn apply(settings: Settings<'_>, config: &mut QueueConfig) -> std::result::Result<(), SettingError> {
+    let mode = config.mode;
+    settings.iter().try_for_each(|(name, value)| config.set(name, value))?;
+    if (mode, config.mode) == (Mode::Mq, Mode::Sq) {
+        forget_queues(settings, config);
+    }
+    config.check()
+}
+
+/// Drops what the single queue has not: it was set for multi-queue, and cannot be left out of a change.
+fn forget_queues(settings: Settings<'_>, config: &mut QueueConfig) {
+    let default = QueueConfig::default();
+    let asked = |name: &str| settings.iter().any(|(key, _)| key == name);
+    let mut keep = |name: &str, forget: fn(&mut QueueConfig, &QueueConfig)| {
+        if !asked(name) {
+            forget(config, &default);
+        }
+    };
+    keep("nr_hw_queues", |c, d| c.nr_hw_queues = d.nr_hw_queues);
+    keep("nr_read_queues", |c, d| c.nr_read_queues = d.nr_read_queues);
+    keep("nr_poll_queues", |c, d| c.nr_poll_queues = d.nr_poll_queues);
+    keep("reserved_tags", |c, d| c.reserved_tags = d.reserved_tags);
+    keep("host_tagset", |c, d| c.host_tagset = d.host_tagset);
+    keep("wbt_lat_usec", |c, d| c.wbt_lat_usec = d.wbt_lat_usec);
+}
+
+/// By way of a disk's settings, which have the set's shape and know names and ranges.
+fn apply_to_set(
+    settings: Settings<'_>,
+    mut config: QueueConfig,
+    set: &mut TagSetConfig,
+) -> std::result::Result<(), SettingError> {
+    let mut fair = set.fair_tag_sharing;
+    for (name, value) in settings {
+        match name.as_str() {
+            "fair_tag_sharing" => {
+                fair = super::settings::switch(name, value).map_err(|e| SettingError(e.to_string()))?;
+            }
+            _ => config.set(name, value)?,
+        }
+    }
+    *set = TagSetConfig { fair_tag_sharing: fair, ..TagSetConfig::of(&config) };
+    Ok(())
+}

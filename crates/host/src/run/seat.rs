@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where a job thread waits for its I/O, and by which of the ways a driver has for that.
+//!
+//! Guarantees: a thread that has a hardware queue for itself submits to it and waits in it the cheap way; as soon as a
+//! change of the disk's settings gives it another one, or company, it does not. Needs from callers: [`Seat::follow`] before
+//! every wait. Does not: claim a hardware queue after a change, when requests may be on it already; what it costs less to
+//! wait in a claimed one is gone then, until the next run.
+
+use super::disk::{Disk, Queue, Submitter};
+use blk::cpumap::HctxType;
+use blk::id::{CpuId, HctxId};
+use blk::settings::Mode;
+use std::sync::Arc;
+
+/// What a seat depends on, besides the disk's settings.
+pub(super) struct Sitter {
+    pub(super) cpu: CpuId,
+    /// CPUs of the run's other threads on the disk.
+    pub(super) others: Arc<[CpuId]>,
+    /// It polls and does not wait.
+    pub(super) polled: bool,
+    /// I/Os it submits before it waits; that many may be left to the wait to submit.
+    pub(super) batch: u32,
+}
+
+pub(super) struct Seat {
+    sitter: Sitter,
+    /// Where completions of the thread's I/O appear, its own first.
+    pub(super) hctxs: Vec<HctxId>,
+    /// What to poll for completions of them; nothing when one of them has no descriptor.
+    pub(super) fds: Vec<libc::pollfd>,
+    /// The driver can be waited for in a system call that also submits: wait first, then poll.
+    pub(super) wait_first: bool,
+    /// No other thread issues this one's requests or takes its completions: submission may be left to the wait that
+    /// follows it, and it may sleep for several completions at once.
+    pub(super) alone: bool,
+    claimed: Option<HctxId>,
+    /// Of the submitter, when the seat was taken.
+    generation: u64,
+}
+
+impl Seat {
+    /// The seat of a thread that has no I/O out yet. The caller holds the disk's seats, so that no settings change.
+    pub(super) fn take(disk: &Disk, sub: &Submitter, sitter: Sitter) -> Seat {
+        let mut seat = Seat::of(disk, sub, sitter);
+        let first = seat.hctxs[0];
+        seat.claimed = (seat.has_cheap_wait() && disk.driver.claim(first)).then_some(first);
+        disk.driver.set_lazy_commit(first, seat.lazy());
+        seat
+    }
+
+    fn of(disk: &Disk, sub: &Submitter, sitter: Sitter) -> Seat {
+        let hctxs: Vec<HctxId> = sub.hctxs().collect();
+        assert!(!hctxs.is_empty(), "a submitter has an hctx");
+        let of = |h: &HctxId| Some(libc::pollfd { fd: disk.driver.ring_fd(*h)?, events: libc::POLLIN, revents: 0 });
+        let fds: Vec<_> = hctxs.iter().map(of).collect::<Option<_>>().unwrap_or_default();
+        Seat {
+            wait_first: hctxs.len() == 1 && !sitter.polled && fds.len() == 1,
+            alone: is_alone(&disk.queue, sitter.cpu, &sitter.others),
+            generation: sub.state_generation(),
+            claimed: None,
+            sitter,
+            hctxs,
+            fds,
+        }
+    }
+
+    fn has_cheap_wait(&self) -> bool {
+        self.alone && self.wait_first
+    }
+
+    fn lazy(&self) -> u32 {
+        if self.has_cheap_wait() { self.sitter.batch } else { 0 }
+    }
+
+    /// Takes another seat if the submitter has found other settings since.
+    #[inline]
+    pub(super) fn follow(&mut self, disk: &Disk, sub: &Submitter) {
+        if sub.state_generation() != self.generation {
+            self.move_to(disk, sub);
+        }
+    }
+
+    #[cold]
+    fn move_to(&mut self, disk: &Disk, sub: &Submitter) {
+        self.release(disk);
+        let sitter = Sitter { others: Arc::clone(&self.sitter.others), ..self.sitter };
+        *self = Seat::of(disk, sub, sitter);
+        disk.driver.set_lazy_commit(self.hctxs[0], self.lazy());
+    }
+
+    fn release(&mut self, disk: &Disk) {
+        if let Some(hctx) = self.claimed.take() {
+            disk.driver.release(hctx);
+        }
+    }
+
+    /// The thread has nothing out and ends.
+    pub(super) fn leave(mut self, disk: &Disk) {
+        if self.lazy() > 0 {
+            disk.driver.set_lazy_commit(self.hctxs[0], 0);
+        }
+        self.release(disk);
+    }
+}
+
+/// Whether a thread is alone on its one hardware queue, and nobody else issues its requests: with an elevator a thread that
+/// runs a hardware queue may find another one's requests there, and a tag that one disk of a set frees may be what another
+/// one's hardware queue waits for.
+fn is_alone(queue: &Queue, cpu: CpuId, others: &[CpuId]) -> bool {
+    let map = queue.map();
+    let home = |cpu: CpuId| {
+        let types = [HctxType::Default, HctxType::Read, HctxType::Poll];
+        types.map(|t| map.hctx(cpu.index() as u16, t))
+    };
+    let mine = home(cpu);
+    let issued_by_others = queue.scheduler() != "none" || queue.config().mode != Mode::Mq;
+    let shares = |other: &CpuId| issued_by_others || home(*other).contains(&mine[0]);
+    mine[0] == mine[1] && mine[0] == mine[2] && queue.tag_set().is_none() && !others.iter().any(shares)
+}
