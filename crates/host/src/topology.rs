@@ -31,6 +31,11 @@ pub fn read(root: &Path, nr_cpus: u16) -> Option<CpuTopology> {
     CpuTopology::new(node_of, core_of, cache_of, vec![true; usize::from(nr_cpus)]).ok()
 }
 
+/// The CPUs under `root` that are online now.
+pub fn online(root: &Path) -> Option<Vec<u16>> {
+    cpu_list(&text(&root.join("cpu/online"))?)
+}
+
 fn text(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok()
 }

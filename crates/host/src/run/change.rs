@@ -8,6 +8,7 @@
 use super::disk::{Disk, Queue};
 use crate::clock;
 use crate::error::{Error, Result};
+use blk::id::CpuId;
 use blk::live::LIVE_SETTINGS;
 use blk::qos::rates::LIMIT_NAMES;
 use blk::settings::{Mode, QueueConfig, SettingError};
@@ -37,6 +38,31 @@ impl Disk {
             ))),
             _ => self.change_disk(settings),
         }
+    }
+
+    /// Takes away and brings back CPUs until those are there that `online` says; which ones went or came. The last one
+    /// stays.
+    pub(super) fn follow_cpus(&self, online: &dyn Fn(CpuId) -> bool) -> Result<Vec<(CpuId, bool)>> {
+        let cpus = (0..self.queue.config().topology.nr_cpus).map(|cpu| CpuId::new(u32::from(cpu)));
+        let mut other: Vec<_> = cpus.map(|cpu| (cpu, online(cpu))).collect();
+        other.retain(|(cpu, online)| self.queue.is_online(*cpu) != *online);
+        // Those that come first, so that somebody is there.
+        other.sort_by_key(|(_, online)| !online);
+        if other.is_empty() {
+            return Ok(other);
+        }
+        self.frozen(&self.queue, || {
+            other.retain(|(cpu, online)| match online {
+                true => {
+                    self.queue.online(*cpu);
+                    true
+                }
+                // Of a drained queue a CPU is gone at once.
+                false => self.queue.begin_offline(*cpu).is_ok() && self.queue.is_offline(*cpu),
+            });
+            Ok(())
+        })?;
+        Ok(other)
     }
 
     fn is_of_set(&self, name: &str) -> bool {

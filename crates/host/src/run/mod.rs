@@ -9,11 +9,13 @@ mod disk;
 mod settings;
 mod seat;
 mod change;
+mod cpus;
 mod usage;
 mod worker;
 mod prepare;
 mod watch;
 
+pub use cpus::CpuChange;
 pub use disk::{Disk, Queue, Submitter};
 pub use prepare::{Prepared, RunPlan, is_target, prepare};
 pub use settings::{RUN_SETTINGS, RunSettings, check_settings};
@@ -26,6 +28,7 @@ use crate::clock;
 use crate::error::{Error, Result};
 use blk::stat::{DiskStats, HctxStats};
 use blk::time::Duration;
+use cpus::CpuWatch;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -68,6 +71,8 @@ pub struct RunOutcome {
     pub ios: u64,
     /// Bios in flight over [`RunOutcome::measured`], while threads ran.
     pub in_flight: InFlight,
+    /// CPUs that went away or came back meanwhile.
+    pub cpus: Vec<CpuChange>,
     /// It was stopped before its end.
     pub stopped: bool,
 }
@@ -87,6 +92,7 @@ impl Prepared {
             started: None,
         });
         let mut watch = Watch::new(&self.disks, watched.collect(), self.ramps);
+        let cpus = CpuWatch::start(&self.disks);
         let (ended, endings) = mpsc::channel();
         let began = clock::now();
         let mut failure = None;
@@ -133,6 +139,7 @@ impl Prepared {
             process: since(usage(Who::Process), watch.baseline.process),
             ios: total.saturating_sub(watch.baseline.ios),
             in_flight: watch.in_flight(),
+            cpus: cpus.map(|c| c.seen()).unwrap_or_default(),
             stopped: self.stop.load(Ordering::Relaxed),
         })
     }

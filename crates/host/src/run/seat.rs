@@ -116,5 +116,7 @@ fn is_alone(queue: &Queue, cpu: CpuId, others: &[CpuId]) -> bool {
     let mine = home(cpu);
     let issued_by_others = queue.scheduler() != "none" || queue.config().mode != Mode::Mq;
     let shares = |other: &CpuId| issued_by_others || home(*other).contains(&mine[0]);
-    mine[0] == mine[1] && mine[0] == mine[2] && queue.tag_set().is_none() && !others.iter().any(shares)
+    // Whoever's CPU is gone is somewhere else.
+    let all_home = (0..queue.config().topology.nr_cpus).all(|c| queue.is_online(CpuId::new(u32::from(c))));
+    all_home && mine[0] == mine[1] && mine[0] == mine[2] && queue.tag_set().is_none() && !others.iter().any(shares)
 }

@@ -101,10 +101,11 @@ pub fn execute<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Resul
         },
     )?;
     let settings = prepared.disks.iter().map(|(_, disk)| stack::in_effect(&disk.queue, spec.settings)).collect();
-    let warnings = prepared.warnings.iter().map(ToString::to_string).collect();
+    let mut warnings: Vec<String> = prepared.warnings.iter().map(ToString::to_string).collect();
     prepared.trace(spec.trace_events);
     observer.prepared(&prepared);
     let outcome = prepared.run(&mut |p| observer.progress(p))?;
+    warnings.extend(outcome.cpus.iter().map(ToString::to_string));
     Ok(Run { file: spec.file, outcome, settings, warnings })
 }
 
