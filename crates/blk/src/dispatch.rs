@@ -193,19 +193,13 @@ impl<L: Lock> Env<L> {
             let free = self.free_driver_tags();
             elevator.dispatch(&self.elv_cx(now), h.id, max.min(free + 1) as usize, rqs);
             if rqs.is_empty() {
-                return self.look_again(h, elevator.next_run().unwrap_or(now + BLK_MQ_RESOURCE_DELAY));
+                return self.q.delay_run(h, elevator.next_run().unwrap_or(now + BLK_MQ_RESOURCE_DELAY));
             }
             stamp_dispatch(self, rqs, now);
             if !self.dispatch_by_hctx(local, rqs, now) {
                 return;
             }
         }
-    }
-
-    /// The elevator holds back what it has until `at`.
-    fn look_again(&self, h: &Hctx<L>, at: Instant) {
-        h.delay_run(at);
-        self.q.owe_work();
     }
 
     /// After completions: what the elevator held back for them, it may give out now, or at a time known only now.
@@ -215,7 +209,7 @@ impl<L: Lock> Env<L> {
         if at <= now {
             self.run_hctx(local, hctx, now);
         } else {
-            self.look_again(&self.st.hctxs[hctx], at);
+            self.q.delay_run(&self.st.hctxs[hctx], at);
         }
     }
 
@@ -340,8 +334,7 @@ impl<L: Lock> Env<L> {
         } else if no_tag {
             // The next tag of this hctx that is freed runs it.
         } else if status == QueueRqStatus::Resource {
-            h.delay_run(now + BLK_MQ_RESOURCE_DELAY);
-            self.q.owe_work();
+            self.q.delay_run(h, now + BLK_MQ_RESOURCE_DELAY);
         } else if !self.q.mark_device_busy() {
             // The request in flight that the driver counts on may be another hctx's, and may have completed before the
             // mark was there to be seen: once more, with the mark set.
@@ -415,9 +408,8 @@ impl<L: Lock> Env<L> {
     /// Does what was left to "the next poll": owed runs and delayed runs that are due.
     #[cold]
     pub(crate) fn serve_pending(&self, local: &mut Local, now: Instant) {
-        // Pairs with: RequestQueue::owe_work
-        self.q.work_pending.swap(false, Ordering::AcqRel);
-        let mut delayed = false;
+        self.q.take_work();
+        let mut delayed = None;
         for (i, h) in self.st.hctxs.iter().enumerate() {
             let due = h.take_due(now);
             if due {
@@ -429,10 +421,10 @@ impl<L: Lock> Env<L> {
                     self.settle_woken(h);
                 }
             }
-            delayed |= h.run_at().is_some();
+            delayed = delayed.into_iter().chain(h.run_at()).min();
         }
-        if delayed {
-            self.q.owe_work();
+        if let Some(at) = delayed {
+            self.q.found_delayed(at);
         }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) mod state {
 }
 
 /// "No delayed run is due."
-const NEVER: u64 = u64::MAX;
+pub(crate) const NEVER: u64 = u64::MAX;
 
 /// A list of requests with a length that can be read without its lock.
 pub(crate) struct RqList<L: Lock> {
@@ -150,9 +150,9 @@ impl<L: Lock> Hctx<L> {
         self.dispatch_busy.load(Ordering::Relaxed)
     }
 
-    /// Owes a run at `at`, unless an earlier one is owed already.
-    pub(crate) fn delay_run(&self, at: Instant) {
-        self.run_at.fetch_min(at.as_ns(), Ordering::Relaxed);
+    /// Owes a run at `at`, unless an earlier one is owed already; whether it is this one now.
+    pub(crate) fn delay_run(&self, at: Instant) -> bool {
+        at.as_ns() < self.run_at.fetch_min(at.as_ns(), Ordering::Relaxed)
     }
 
     /// When a delayed run is due.

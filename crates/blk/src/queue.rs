@@ -11,7 +11,7 @@ use crate::build::build;
 use crate::cpumap::{HctxType, QueueMap};
 use crate::driver::Driver;
 use crate::elevator::{self, Elevator};
-use crate::hctx::{Ctx, Hctx, state};
+use crate::hctx::{Ctx, Hctx, NEVER, state};
 use crate::hotplug::OnlineMask;
 use crate::id::{CpuId, MAX_CPUS, MAX_SUBMITTERS, Sector, SubmitterId};
 use crate::limits::Limits;
@@ -250,8 +250,10 @@ pub struct RequestQueue<L: Lock> {
     quiesce_depth: AtomicU32,
     submitters: Box<[OnceLock<Arc<SubmitterShared<L>>>]>,
     pub(crate) notify: Box<dyn Notify>,
-    /// Some hctx has RUN_PENDING set or a delayed run.
+    /// Some hctx has RUN_PENDING set.
     pub(crate) work_pending: AtomicBool,
+    /// When the first delayed run of an hctx is due, ns, or earlier.
+    run_at: AtomicU64,
     /// An hctx has requests that the driver refused with DEV_RESOURCE: the next completion of any hctx runs it.
     device_busy: AtomicBool,
     io_ticks_ns: AtomicU64,
@@ -312,6 +314,7 @@ impl<L: Lock> RequestQueue<L> {
             submitters: (0..MAX_SUBMITTERS).map(|_| OnceLock::new()).collect(),
             notify,
             work_pending: AtomicBool::new(false),
+            run_at: AtomicU64::new(NEVER),
             device_busy: AtomicBool::new(false),
             io_ticks_ns: AtomicU64::new(0),
             io_stamp_ms: AtomicU64::new(0),
@@ -600,13 +603,15 @@ impl<L: Lock> RequestQueue<L> {
         if self.is_sealed() {
             return None;
         }
-        let timer = self.timer.due().into_iter().chain(self.qos.next_due()).min();
+        let run_at = Some(self.run_at.load(Ordering::Relaxed)).filter(|at| *at != NEVER).map(Instant::from_ns);
+        let timer = self.timer.due().into_iter().chain(self.qos.next_due()).chain(run_at).min();
         // Pairs with: RequestQueue::owe_work. What is owed is announced there as long as it is not served.
-        if !self.work_pending.load(Ordering::Acquire) {
-            return timer;
+        if self.work_pending.load(Ordering::Acquire)
+            && self.state().hctxs.iter().any(|h| h.has_flag(state::RUN_PENDING))
+        {
+            return Some(Instant::ZERO);
         }
-        let owed = |h: &Hctx<L>| if h.has_flag(state::RUN_PENDING) { Some(Instant::ZERO) } else { h.run_at() };
-        self.state().hctxs.iter().filter_map(owed).chain(timer).min()
+        timer
     }
 
     /// A submitter's shared half: a free one is taken, or `None` when all [`MAX_SUBMITTERS`] are in use.
@@ -644,6 +649,35 @@ impl<L: Lock> RequestQueue<L> {
     pub(crate) fn owe_work(&self) {
         // Pairs with: Submitter::poll
         self.work_pending.store(true, Ordering::Release);
+    }
+
+    /// Owes a run of the hctx at `at`.
+    pub(crate) fn delay_run(&self, h: &Hctx<L>, at: Instant) {
+        if h.delay_run(at) {
+            // Pairs with: RequestQueue::take_work. Written whatever it holds: who looks at the hctxs next sees its time.
+            self.run_at.fetch_min(at.as_ns(), Ordering::Release);
+        }
+    }
+
+    /// Whether an hctx is owed a run now.
+    #[inline]
+    pub(crate) fn has_work(&self, now: Instant) -> bool {
+        // Pairs with: RequestQueue::owe_work
+        self.work_pending.load(Ordering::Acquire) || self.run_at.load(Ordering::Relaxed) <= now.as_ns()
+    }
+
+    /// The caller is about to look at all hctxs. What is owed after this is announced anew.
+    pub(crate) fn take_work(&self) {
+        // Pairs with: RequestQueue::owe_work
+        self.work_pending.swap(false, Ordering::AcqRel);
+        // Pairs with: RequestQueue::delay_run
+        self.run_at.swap(NEVER, Ordering::AcqRel);
+    }
+
+    /// The caller has looked at all hctxs: the first delayed run it found is due at `at`.
+    pub(crate) fn found_delayed(&self, at: Instant) {
+        // Pairs with: RequestQueue::take_work
+        self.run_at.fetch_min(at.as_ns(), Ordering::Release);
     }
 
     /// Marks that requests wait for something of the device to complete. Whether the mark was there already: then whoever

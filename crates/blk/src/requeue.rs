@@ -59,8 +59,7 @@ impl<L: Lock> Env<L> {
             let mut list = h.requeue.lock();
             rqs.extend(list.extract_if(.., |r| r.at <= now).map(|r| r.rq));
             if let Some(next) = list.iter().map(|r| r.at).min() {
-                h.delay_run(next);
-                self.q.owe_work();
+                self.q.delay_run(h, next);
             }
         }
         if !rqs.is_empty() {

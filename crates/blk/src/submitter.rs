@@ -571,8 +571,7 @@ impl<L: Lock> Submitter<L> {
         if gate.is_leaving() {
             self.follow_cpu(now);
         }
-        // Pairs with: RequestQueue::owe_work
-        if self.env.q.work_pending.load(Ordering::Acquire) {
+        if self.env.q.has_work(now) {
             self.env.serve_pending(&mut self.local, now);
         }
         if !self.local.waiting.is_empty() {
