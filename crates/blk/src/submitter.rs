@@ -5,23 +5,26 @@
 //! their own hctx share no written cache line. Every accepted bio comes back exactly once through [`Submitter::reap`];
 //! one that finds no tag waits in the submitter, in order, and is tried again at each poll.
 
-use crate::bio::{Bio, BioId, BioPool, Op, OpFlags, PIECE_SLOTS};
-use crate::cpumap::HctxType;
-use crate::driver::{Completions, Ended, POLL_BATCH};
+mod env;
+mod inside;
+
+use env::Scratch;
+pub(crate) use env::{Env, Local, Way};
+
+use crate::bio::{Bio, BioId, Op, OpFlags, PIECE_SLOTS};
+use crate::driver::Completions;
 use crate::id::{CpuId, HctxId, SubmitterId};
 use crate::lock::Lock;
-use crate::plug::{BLK_MAX_REQUEST_COUNT, Plug};
+use crate::plug::Plug;
 use crate::qos::{Granted, Held, Samples};
-use crate::queue::{Gate, QueueState, RequestQueue};
-use crate::request::{RequestId, Rq};
+use crate::queue::RequestQueue;
+use crate::request::RequestId;
 use crate::sbitmap::TagAllocHint;
-use crate::sbitmap_queue::WaiterId;
 use crate::settings::SettingError;
 use crate::sq::Batching;
 use crate::stat::{Counters, HctxCounters};
 use crate::status::BlkStatus;
 use crate::sync::{AtomicBool, AtomicU16, AtomicU32, Mutex, Ordering};
-use crate::tags::TagClass;
 use crate::time::Instant;
 use crate::trace::{EventKind, Tracer};
 use crossbeam_utils::CachePadded;
@@ -125,179 +128,6 @@ impl<L: Lock> SubmitterShared<L> {
         self.remote.lock().push(r);
         // Pairs with: Env::take_remote
         self.has_remote.store(true, Ordering::Release);
-    }
-}
-
-/// What a submitter knows of the disk; shared by all steps of the data path.
-pub(crate) struct Env<L: Lock> {
-    pub(crate) q: Arc<RequestQueue<L>>,
-    pub(crate) st: Arc<QueueState<L>>,
-    pub(crate) shared: Arc<SubmitterShared<L>>,
-    pool: Arc<BioPool>,
-    pub(crate) id: SubmitterId,
-    pub(crate) cpu: CpuId,
-    /// The hctx of this CPU per queue type.
-    pub(crate) hctx_of: [u16; 3],
-    /// The hctxs of `hctx_of` without repeats: the first `nr_polled` entries.
-    polled: [u16; 3],
-    nr_polled: usize,
-    /// What requests of each queue type use, looked up once per state of the queue.
-    pub(crate) ways: [Way; 3],
-    /// No elevator, no single-queue mode, no shared tags: a request that is not held back by a plug goes straight to the
-    /// driver, and its tag may be kept for the next.
-    pub(crate) direct: bool,
-    /// The elevator holds back at times: it is asked after completions.
-    pub(crate) may_hold: bool,
-}
-
-/// Where requests of one queue type go.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Way {
-    pub(crate) hctx: usize,
-    /// Index of the hctx's map of tags.
-    pub(crate) map: usize,
-    /// Index of this CPU's software queue of the hctx.
-    pub(crate) ctx: usize,
-    /// Index of the allocation hint: the queue type the hctx was made for.
-    pub(crate) hint: usize,
-}
-
-impl<L: Lock> Env<L> {
-    #[inline]
-    pub(crate) fn pool(&self) -> &BioPool {
-        &self.pool
-    }
-
-    /// The hctxs this submitter's requests go to.
-    #[inline]
-    pub(crate) fn polled(&self) -> &[u16] {
-        &self.polled[..self.nr_polled]
-    }
-
-    /// Submits from another CPU from now on.
-    pub(crate) fn go_to(&mut self, cpu: CpuId) {
-        self.cpu = cpu;
-        self.remap();
-        self.shared.set_cpu(cpu);
-    }
-
-    /// Looks up what the data path needs of a new state.
-    fn remap(&mut self) {
-        let map = &self.st.map;
-        self.hctx_of = HctxType::ALL.map(|t| map.hctx(self.cpu.index() as u16, t));
-        self.nr_polled = 0;
-        for hctx in self.hctx_of {
-            if !self.polled[..self.nr_polled].contains(&hctx) {
-                self.polled[self.nr_polled] = hctx;
-                self.nr_polled += 1;
-            }
-        }
-        self.ways = self.hctx_of.map(|hctx| {
-            let ty = map.hctx_type(hctx);
-            let map = self.st.map_of(usize::from(hctx));
-            Way { hctx: usize::from(hctx), map, ctx: self.st.ctx_index(self.cpu, ty), hint: ty as usize }
-        });
-        self.direct = self.st.elevator.is_none() && self.st.sq.is_none() && !self.st.tags_are_shared;
-        self.may_hold = self.st.elevator.as_ref().is_some_and(|e| e.may_hold());
-    }
-
-    pub(crate) fn nr_bios(&self) -> u32 {
-        self.pool().nr_bios()
-    }
-
-    /// Bios inside the block layer or waiting.
-    #[inline]
-    pub(crate) fn in_flight(&self) -> u32 {
-        self.shared.counters.in_flight.get() as u32
-    }
-
-    /// This submitter's counters of an hctx.
-    #[inline]
-    pub(crate) fn hctx_counters(&self, hctx: usize) -> &HctxCounters {
-        &self.shared.hctxs[hctx]
-    }
-}
-
-/// What only the submitter's own thread touches.
-pub(crate) struct Local {
-    pub(crate) free_bios: Vec<u32>,
-    /// Slots for pieces of split bios only.
-    pub(crate) free_pieces: Vec<u32>,
-    pub(crate) done: VecDeque<u32>,
-    /// Accepted bios that have no request yet, oldest first.
-    pub(crate) waiting: VecDeque<u32>,
-    /// Accepted bios that may not go yet.
-    pub(crate) held: Held,
-    /// Where this submitter is registered as waiting for a tag.
-    pub(crate) tag_wait: Option<(usize, TagClass)>,
-    /// The oldest waiting bio waits for a tag, not for a bio slot.
-    pub(crate) blocked_on_tag: bool,
-    /// Where a wake-up was spent on this submitter, until it takes a tag.
-    pub(crate) woken: Option<(usize, TagClass)>,
-    /// Hctxs of CPUs this submitter had to leave, which may still have requests of it.
-    pub(crate) left_behind: Vec<u16>,
-    pub(crate) plug: Plug,
-    pub(crate) hints: [TagAllocHint; 3],
-    pub(crate) completions: Completions,
-    /// Single-queue mode: the right to go on when the request list is full.
-    pub(crate) sq_batching: Batching,
-    /// Single-queue mode: in which request list (synchronous?) this submitter stands in line.
-    pub(crate) sq_wait: Option<bool>,
-    /// io_ticks need no look before this time.
-    pub(crate) next_tick: Instant,
-    /// Requests were issued since the last rest: somebody has to watch over their time (see the timeout module).
-    pub(crate) issued: bool,
-    /// A batch is being handed to the driver: what ends meanwhile must not start another from inside.
-    pub(crate) in_driver: bool,
-    /// A run was owed for that reason, or a waiting bio can go on: seen to before the call into the block layer returns.
-    pub(crate) owes: bool,
-    pub(crate) trace: Tracer,
-    pub(crate) scratch: Scratch,
-}
-
-impl Local {
-    /// Gives back the slot of a piece, to whom it was borrowed from.
-    pub(crate) fn free_piece(&mut self, index: u32, nr_bios: u32) {
-        if index < nr_bios { self.free_bios.push(index) } else { self.free_pieces.push(index) }
-    }
-}
-
-/// Lists that are empty between calls, kept for their memory.
-pub(crate) struct Scratch {
-    pub(crate) rqs: Vec<Rq>,
-    pub(crate) freed: Vec<Rq>,
-    pub(crate) ids: Vec<RequestId>,
-    pub(crate) flushed: Vec<Rq>,
-    pub(crate) ended: Vec<RequestId>,
-    /// What the driver ended while it was being issued, until the call of the driver returns.
-    pub(crate) ended_inline: Vec<Ended>,
-    /// Single-queue mode: whom to wake once the lock is dropped.
-    pub(crate) woken: Vec<WaiterId>,
-    pub(crate) remote: Vec<Remote>,
-}
-
-impl Scratch {
-    fn new(nr_bios: u32) -> Scratch {
-        Scratch {
-            rqs: Vec::new(),
-            freed: Vec::with_capacity(2 * BLK_MAX_REQUEST_COUNT),
-            ids: Vec::new(),
-            flushed: Vec::new(),
-            ended: Vec::with_capacity(POLL_BATCH),
-            ended_inline: Vec::new(),
-            woken: Vec::with_capacity(2 * POLL_BATCH),
-            // Swapped with the shared list, so both are as large as they can get.
-            remote: Vec::with_capacity(remote_capacity(nr_bios)),
-        }
-    }
-
-    /// Makes room for all requests of one hctx, so that the data path need not.
-    fn reserve(&mut self, rqs_per_hctx: usize) {
-        self.rqs.reserve(rqs_per_hctx);
-        self.ids.reserve(rqs_per_hctx);
-        self.flushed.reserve(rqs_per_hctx);
-        self.ended.reserve(rqs_per_hctx);
-        self.ended_inline.reserve(rqs_per_hctx);
     }
 }
 
@@ -654,106 +484,6 @@ impl<L: Lock> Submitter<L> {
         }
         self.env.close_plug(&mut self.local, now);
         self.env.settle_tag_wait(&mut self.local);
-    }
-
-    /// Enters the block layer to make requests: from here to [`Submitter::leave`] a freeze waits for this submitter.
-    /// False while frozen.
-    ///
-    /// A submitter stays inside between calls for as long as it has bios there, so this costs its locked instruction
-    /// once per busy period, not once per call.
-    #[inline]
-    pub(crate) fn enter(&mut self, now: Instant) -> bool {
-        if self.inside {
-            let gate = self.env.q.gate();
-            return gate.is_open() || self.enter_at(gate, now);
-        }
-        self.mark_inside(RequestQueue::is_frozen, now)
-    }
-
-    #[cold]
-    fn enter_at(&mut self, gate: Gate, now: Instant) -> bool {
-        if gate.is_leaving() {
-            self.follow_cpu(now);
-        }
-        !gate.is_frozen()
-    }
-
-    /// Enters to look after requests that exist. False when the queue is drained and about to be rebuilt: there are
-    /// none, and the hardware queues must not be touched.
-    #[inline]
-    fn enter_to_poll(&mut self, now: Instant) -> bool {
-        self.inside || self.mark_inside(RequestQueue::is_sealed, now)
-    }
-
-    #[inline]
-    fn mark_inside(&mut self, is_shut: impl Fn(&RequestQueue<L>) -> bool, now: Instant) -> bool {
-        // A swap rather than a store: "mark inside, then look whether shut" against "shut, then look whether anybody is
-        // inside" needs both in one order for all threads.
-        // Pairs with: SubmitterShared::is_inside
-        self.env.shared.inside.swap(1, Ordering::SeqCst);
-        if is_shut(&self.env.q) {
-            self.env.shared.inside.store(0, Ordering::Release); // Pairs with: SubmitterShared::is_inside
-            return false;
-        }
-        self.inside = true;
-        if self.env.q.generation() != self.generation {
-            self.refresh(now);
-        }
-        true
-    }
-
-    /// Leaves when nothing of this submitter is left inside, or when somebody waits for that (its requests are then
-    /// known by their tags).
-    #[inline]
-    fn leave_if_idle(&mut self) {
-        let idle = self.env.in_flight() as usize == self.local.waiting.len() + self.local.held.len();
-        if self.inside && !self.local.plug.is_open() && (idle || self.env.q.is_frozen()) {
-            self.leave();
-        }
-    }
-
-    #[inline]
-    fn leave(&mut self) {
-        if self.inside {
-            self.env.return_cached_tags(&mut self.local);
-            self.inside = false;
-            // Pairs with: SubmitterShared::is_inside
-            self.env.shared.inside.store(0, Ordering::Release);
-        }
-    }
-
-    /// Takes the rebuilt queue's state, and the CPU that is there. Bios that waited meanwhile may ask for what the queue
-    /// has no more.
-    #[cold]
-    fn refresh(&mut self, now: Instant) {
-        // In this order, for the reason given where a submitter is made.
-        self.generation = self.env.q.generation();
-        let st = self.env.q.state();
-        if Arc::ptr_eq(&st, &self.env.st) {
-            return self.follow_cpu(now);
-        }
-        self.env.st = st;
-        // Places in wait queues of the state that is gone; all wake-ups there were sent.
-        self.local.tag_wait = None;
-        self.local.woken = None;
-        self.local.sq_wait = None;
-        // Nobody has a request left where it came from: the queue was drained.
-        self.local.left_behind.clear();
-        self.env.remap();
-        self.follow_cpu(now);
-        self.local.scratch.reserve(self.env.st.stride as usize);
-        for _ in 0..self.local.waiting.len() {
-            let index = self.local.waiting.pop_front().expect("counted");
-            let slot = self.env.pool().slot(index as usize);
-            let refused = self.env.check_features(slot.op(), slot.flags());
-            if refused.is_err() || !self.env.wbt_is_on() {
-                self.env.wbt_cleanup(slot, now);
-            }
-            match refused {
-                Ok(()) => self.local.waiting.push_back(index),
-                Err(status) => self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status),
-            }
-        }
     }
 }
 

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a submitter has at hand on the way down and up: what it knows of the disk ([`Env`]), and what only its own thread
+//! touches ([`Local`]).
+//!
+//! Guarantees: what [`Env`] says of hardware queues is that of one state of the queue. Does not: notice that there is
+//! another one, which is for who goes in (see `inside`).
+
+use super::{Remote, SubmitterShared, remote_capacity};
+use crate::bio::BioPool;
+use crate::cpumap::HctxType;
+use crate::driver::{Completions, Ended, POLL_BATCH};
+use crate::id::{CpuId, SubmitterId};
+use crate::lock::Lock;
+use crate::plug::{BLK_MAX_REQUEST_COUNT, Plug};
+use crate::qos::Held;
+use crate::queue::{QueueState, RequestQueue};
+use crate::request::{RequestId, Rq};
+use crate::sbitmap::TagAllocHint;
+use crate::sbitmap_queue::WaiterId;
+use crate::sq::Batching;
+use crate::stat::HctxCounters;
+use crate::tags::TagClass;
+use crate::time::Instant;
+use crate::trace::Tracer;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What a submitter knows of the disk; shared by all steps of the data path.
+pub(crate) struct Env<L: Lock> {
+    pub(crate) q: Arc<RequestQueue<L>>,
+    pub(crate) st: Arc<QueueState<L>>,
+    pub(crate) shared: Arc<SubmitterShared<L>>,
+    pub(super) pool: Arc<BioPool>,
+    pub(crate) id: SubmitterId,
+    pub(crate) cpu: CpuId,
+    /// The hctx of this CPU per queue type.
+    pub(crate) hctx_of: [u16; 3],
+    /// The hctxs of `hctx_of` without repeats: the first `nr_polled` entries.
+    pub(super) polled: [u16; 3],
+    pub(super) nr_polled: usize,
+    /// What requests of each queue type use, looked up once per state of the queue.
+    pub(crate) ways: [Way; 3],
+    /// No elevator, no single-queue mode, no shared tags: a request that is not held back by a plug goes straight to the
+    /// driver, and its tag may be kept for the next.
+    pub(crate) direct: bool,
+    /// The elevator holds back at times: it is asked after completions.
+    pub(crate) may_hold: bool,
+}
+
+/// Where requests of one queue type go.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Way {
+    pub(crate) hctx: usize,
+    /// Index of the hctx's map of tags.
+    pub(crate) map: usize,
+    /// Index of this CPU's software queue of the hctx.
+    pub(crate) ctx: usize,
+    /// Index of the allocation hint: the queue type the hctx was made for.
+    pub(crate) hint: usize,
+}
+
+impl<L: Lock> Env<L> {
+    #[inline]
+    pub(crate) fn pool(&self) -> &BioPool {
+        &self.pool
+    }
+
+    /// The hctxs this submitter's requests go to.
+    #[inline]
+    pub(crate) fn polled(&self) -> &[u16] {
+        &self.polled[..self.nr_polled]
+    }
+
+    /// Submits from another CPU from now on.
+    pub(crate) fn go_to(&mut self, cpu: CpuId) {
+        self.cpu = cpu;
+        self.remap();
+        self.shared.set_cpu(cpu);
+    }
+
+    /// Looks up what the data path needs of a new state.
+    pub(super) fn remap(&mut self) {
+        let map = &self.st.map;
+        self.hctx_of = HctxType::ALL.map(|t| map.hctx(self.cpu.index() as u16, t));
+        self.nr_polled = 0;
+        for hctx in self.hctx_of {
+            if !self.polled[..self.nr_polled].contains(&hctx) {
+                self.polled[self.nr_polled] = hctx;
+                self.nr_polled += 1;
+            }
+        }
+        self.ways = self.hctx_of.map(|hctx| {
+            let ty = map.hctx_type(hctx);
+            let map = self.st.map_of(usize::from(hctx));
+            Way { hctx: usize::from(hctx), map, ctx: self.st.ctx_index(self.cpu, ty), hint: ty as usize }
+        });
+        self.direct = self.st.elevator.is_none() && self.st.sq.is_none() && !self.st.tags_are_shared;
+        self.may_hold = self.st.elevator.as_ref().is_some_and(|e| e.may_hold());
+    }
+
+    pub(crate) fn nr_bios(&self) -> u32 {
+        self.pool().nr_bios()
+    }
+
+    /// Bios inside the block layer or waiting.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.shared.counters.in_flight.get() as u32
+    }
+
+    /// This submitter's counters of an hctx.
+    #[inline]
+    pub(crate) fn hctx_counters(&self, hctx: usize) -> &HctxCounters {
+        &self.shared.hctxs[hctx]
+    }
+}
+
+/// What only the submitter's own thread touches.
+pub(crate) struct Local {
+    pub(crate) free_bios: Vec<u32>,
+    /// Slots for pieces of split bios only.
+    pub(crate) free_pieces: Vec<u32>,
+    pub(crate) done: VecDeque<u32>,
+    /// Accepted bios that have no request yet, oldest first.
+    pub(crate) waiting: VecDeque<u32>,
+    /// Accepted bios that may not go yet.
+    pub(crate) held: Held,
+    /// Where this submitter is registered as waiting for a tag.
+    pub(crate) tag_wait: Option<(usize, TagClass)>,
+    /// The oldest waiting bio waits for a tag, not for a bio slot.
+    pub(crate) blocked_on_tag: bool,
+    /// Where a wake-up was spent on this submitter, until it takes a tag.
+    pub(crate) woken: Option<(usize, TagClass)>,
+    /// Hctxs of CPUs this submitter had to leave, which may still have requests of it.
+    pub(crate) left_behind: Vec<u16>,
+    pub(crate) plug: Plug,
+    pub(crate) hints: [TagAllocHint; 3],
+    pub(crate) completions: Completions,
+    /// Single-queue mode: the right to go on when the request list is full.
+    pub(crate) sq_batching: Batching,
+    /// Single-queue mode: in which request list (synchronous?) this submitter stands in line.
+    pub(crate) sq_wait: Option<bool>,
+    /// io_ticks need no look before this time.
+    pub(crate) next_tick: Instant,
+    /// Requests were issued since the last rest: somebody has to watch over their time (see the timeout module).
+    pub(crate) issued: bool,
+    /// A batch is being handed to the driver: what ends meanwhile must not start another from inside.
+    pub(crate) in_driver: bool,
+    /// A run was owed for that reason, or a waiting bio can go on: seen to before the call into the block layer returns.
+    pub(crate) owes: bool,
+    pub(crate) trace: Tracer,
+    pub(crate) scratch: Scratch,
+}
+
+impl Local {
+    /// Gives back the slot of a piece, to whom it was borrowed from.
+    pub(crate) fn free_piece(&mut self, index: u32, nr_bios: u32) {
+        if index < nr_bios { self.free_bios.push(index) } else { self.free_pieces.push(index) }
+    }
+}
+
+/// Lists that are empty between calls, kept for their memory.
+pub(crate) struct Scratch {
+    pub(crate) rqs: Vec<Rq>,
+    pub(crate) freed: Vec<Rq>,
+    pub(crate) ids: Vec<RequestId>,
+    pub(crate) flushed: Vec<Rq>,
+    pub(crate) ended: Vec<RequestId>,
+    /// What the driver ended while it was being issued, until the call of the driver returns.
+    pub(crate) ended_inline: Vec<Ended>,
+    /// Single-queue mode: whom to wake once the lock is dropped.
+    pub(crate) woken: Vec<WaiterId>,
+    pub(crate) remote: Vec<Remote>,
+}
+
+impl Scratch {
+    pub(super) fn new(nr_bios: u32) -> Scratch {
+        Scratch {
+            rqs: Vec::new(),
+            freed: Vec::with_capacity(2 * BLK_MAX_REQUEST_COUNT),
+            ids: Vec::new(),
+            flushed: Vec::new(),
+            ended: Vec::with_capacity(POLL_BATCH),
+            ended_inline: Vec::new(),
+            woken: Vec::with_capacity(2 * POLL_BATCH),
+            // Swapped with the shared list, so both are as large as they can get.
+            remote: Vec::with_capacity(remote_capacity(nr_bios)),
+        }
+    }
+
+    /// Makes room for all requests of one hctx, so that the data path need not.
+    pub(super) fn reserve(&mut self, rqs_per_hctx: usize) {
+        self.rqs.reserve(rqs_per_hctx);
+        self.ids.reserve(rqs_per_hctx);
+        self.flushed.reserve(rqs_per_hctx);
+        self.ended.reserve(rqs_per_hctx);
+        self.ended_inline.reserve(rqs_per_hctx);
+    }
+}

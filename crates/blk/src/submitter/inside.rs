@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Being inside the block layer: what a freeze waits for.
+//!
+//! Guarantees: nobody goes in to make requests while the queue is frozen, nor to poll while it is drained; who goes in
+//! has the state of the last rebuild. A submitter stays inside for as long as it has bios there.
+
+use super::Submitter;
+use crate::bio::BioId;
+use crate::lock::Lock;
+use crate::queue::{Gate, RequestQueue};
+use crate::sync::Ordering;
+use crate::time::Instant;
+use std::sync::Arc;
+
+impl<L: Lock> Submitter<L> {
+    /// Enters the block layer to make requests: from here to [`Submitter::leave`] a freeze waits for this submitter.
+    /// False while frozen.
+    ///
+    /// A submitter stays inside between calls for as long as it has bios there, so this costs its locked instruction
+    /// once per busy period, not once per call.
+    #[inline]
+    pub(crate) fn enter(&mut self, now: Instant) -> bool {
+        if self.inside {
+            let gate = self.env.q.gate();
+            return gate.is_open() || self.enter_at(gate, now);
+        }
+        self.mark_inside(RequestQueue::is_frozen, now)
+    }
+
+    #[cold]
+    fn enter_at(&mut self, gate: Gate, now: Instant) -> bool {
+        if gate.is_leaving() {
+            self.follow_cpu(now);
+        }
+        !gate.is_frozen()
+    }
+
+    /// Enters to look after requests that exist. False when the queue is drained and about to be rebuilt: there are
+    /// none, and the hardware queues must not be touched.
+    #[inline]
+    pub(super) fn enter_to_poll(&mut self, now: Instant) -> bool {
+        self.inside || self.mark_inside(RequestQueue::is_sealed, now)
+    }
+
+    #[inline]
+    fn mark_inside(&mut self, is_shut: impl Fn(&RequestQueue<L>) -> bool, now: Instant) -> bool {
+        // A swap rather than a store: "mark inside, then look whether shut" against "shut, then look whether anybody is
+        // inside" needs both in one order for all threads.
+        // Pairs with: SubmitterShared::is_inside
+        self.env.shared.inside.swap(1, Ordering::SeqCst);
+        if is_shut(&self.env.q) {
+            self.env.shared.inside.store(0, Ordering::Release); // Pairs with: SubmitterShared::is_inside
+            return false;
+        }
+        self.inside = true;
+        if self.env.q.generation() != self.generation {
+            self.refresh(now);
+        }
+        true
+    }
+
+    /// Leaves when nothing of this submitter is left inside, or when somebody waits for that (its requests are then
+    /// known by their tags).
+    #[inline]
+    pub(super) fn leave_if_idle(&mut self) {
+        let idle = self.env.in_flight() as usize == self.local.waiting.len() + self.local.held.len();
+        if self.inside && !self.local.plug.is_open() && (idle || self.env.q.is_frozen()) {
+            self.leave();
+        }
+    }
+
+    #[inline]
+    pub(super) fn leave(&mut self) {
+        if self.inside {
+            self.env.return_cached_tags(&mut self.local);
+            self.inside = false;
+            // Pairs with: SubmitterShared::is_inside
+            self.env.shared.inside.store(0, Ordering::Release);
+        }
+    }
+
+    /// Takes the rebuilt queue's state, and the CPU that is there. Bios that waited meanwhile may ask for what the queue
+    /// has no more.
+    #[cold]
+    fn refresh(&mut self, now: Instant) {
+        // In this order, for the reason given where a submitter is made.
+        self.generation = self.env.q.generation();
+        let st = self.env.q.state();
+        if Arc::ptr_eq(&st, &self.env.st) {
+            return self.follow_cpu(now);
+        }
+        self.env.st = st;
+        // Places in wait queues of the state that is gone; all wake-ups there were sent.
+        self.local.tag_wait = None;
+        self.local.woken = None;
+        self.local.sq_wait = None;
+        // Nobody has a request left where it came from: the queue was drained.
+        self.local.left_behind.clear();
+        self.env.remap();
+        self.follow_cpu(now);
+        self.local.scratch.reserve(self.env.st.stride as usize);
+        for _ in 0..self.local.waiting.len() {
+            let index = self.local.waiting.pop_front().expect("counted");
+            let slot = self.env.pool().slot(index as usize);
+            let refused = self.env.check_features(slot.op(), slot.flags());
+            if refused.is_err() || !self.env.wbt_is_on() {
+                self.env.wbt_cleanup(slot, now);
+            }
+            match refused {
+                Ok(()) => self.local.waiting.push_back(index),
+                Err(status) => self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status),
+            }
+        }
+    }
+}
