@@ -19,9 +19,10 @@ use crate::step::{Counts, Report, run_counted, step};
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Threads of the core on a simulated disk, then whole runs and drivers on the machine.
-const THREADED: [&[&str]; 2] = [
-    &["--package", "blk", "--test", "core_threads", "--test", "core_races"],
-    &["--package", "host", "--lib", "--test", "run_queues", "--test", "driver_conformance", "--test", "file_driver"],
+const THREADED: [&[&str]; 3] = [
+    &["--package", "blk", "--test", "core_threads", "--test", "core_tag_set_threads", "--test", "core_races"],
+    &["--package", "host", "--lib", "--test", "run_queues", "--test", "changes"],
+    &["--package", "host", "--test", "driver_conformance", "--test", "file_driver"],
 ];
 
 /// Which tools.
