@@ -10,6 +10,7 @@ use std::process::Command;
 
 use crate::Outcome;
 use crate::loom;
+use crate::oracle::loop_device::Loop;
 use crate::project::{Project, cargo};
 use crate::step::{Counts, Report, run_counted, step};
 use crate::tidy;
@@ -19,19 +20,44 @@ use crate::tidy;
 /// # Errors
 /// When a check could not be started at all.
 pub fn run(project: &Project, fast: bool) -> Result<Outcome, String> {
+    let (device, not_run) = test_device(project);
     let mut reports = vec![
         step("format", || run_counted(&mut format(project)))?,
         step("tidy", || Ok((tidy::run(project)? == Outcome::Passed, Counts::default())))?,
         step("clippy", || run_counted(&mut clippy(project)))?,
-        step("tests", || run_counted(&mut tests(project)))?,
+        step("tests", || run_counted(tests(project).envs(device.iter().map(|d| (TEST_DEVICE, &d.device)))))?,
         step("oracle", || crate::oracle::check(project))?,
     ];
     if !fast {
         reports.push(step("loom", || loom::explore(project, None))?);
         reports.push(step("documentation", || run_counted(&mut doc(project)))?);
     }
+    if let Some(why) = not_run {
+        println!("\nnot run: the file driver on a block device: {why}; {TEST_DEVICE}=DEV runs it on DEV");
+    }
     let ci = std::env::var("CI").is_ok_and(|v| v == "true");
     Ok(close(&reports, ci))
+}
+
+/// Names a block device that tests may write to.
+const TEST_DEVICE: &str = "MQBLK_TEST_DEVICE";
+/// Size of the one made here.
+const TEST_DEVICE_BYTES: u64 = 64 << 20;
+
+/// A loop device for the tests that want a block device, where the developer has named none; or why there is none.
+fn test_device(project: &Project) -> (Option<Loop>, Option<String>) {
+    if std::env::var_os(TEST_DEVICE).is_some() {
+        return (None, None);
+    }
+    let file = project.target_directory.join("tmp").join("test-device.img");
+    let made = std::fs::create_dir_all(file.parent().unwrap_or(&project.target_directory))
+        .and_then(|()| std::fs::File::create(&file)?.set_len(TEST_DEVICE_BYTES))
+        .map_err(|e| format!("cannot create {}: {e}", file.display()))
+        .and_then(|()| Loop::new(&file));
+    match made {
+        Ok(device) => (Some(device), None),
+        Err(why) => (None, Some(why)),
+    }
 }
 
 /// Prints the times and the closing line, and judges.

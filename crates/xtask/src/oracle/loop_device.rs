@@ -74,12 +74,16 @@ impl Counts {
 }
 
 /// A loop device that goes away with this value.
-struct Loop {
-    device: PathBuf,
+pub struct Loop {
+    pub device: PathBuf,
 }
 
 impl Loop {
-    fn new(file: &Path) -> Result<Loop, String> {
+    /// One over a file that exists.
+    ///
+    /// # Errors
+    /// When the host gives none.
+    pub fn new(file: &Path) -> Result<Loop, String> {
         let out = output(Command::new("losetup").args(["--find", "--show"]).arg(file))
             .map_err(|e| format!("no loop device: {e}; load the module (modprobe loop) and run as root"))?;
         Ok(Loop { device: PathBuf::from(out.trim()) })

@@ -13,7 +13,7 @@
 //! Guarantees: the replays are those of crate `oracle`, which is built and run here as a program of its own, so that
 //! xtask works in a tree whose core does not compile.
 
-mod loop_device;
+pub mod loop_device;
 mod record;
 
 use std::path::PathBuf;
