@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tag sets: shares of disks that use the same tags, host-wide tags, who wakes whom, and changes of a set in use.
 
-mod multi;
-
 use blk::bio::{Bio, OpFlags};
 use blk::cpumap::CpuTopology;
 use blk::id::{CpuId, HctxId};
 use blk::queue::{NoNotify, RequestQueue};
 use blk::settings::{Mode, QueueConfig};
 use blk::tag_set::{TagSet, TagSetConfig};
-use multi::World;
 use sim::Lock;
 use sim::disk::{Behaviour, SimDisk};
 use sim::mem::Mem;
 use sim::rig::Rig;
+use sim::rigs::Rigs;
 use std::sync::{Arc, Mutex};
 
 const MS: u64 = 1_000_000;
@@ -40,15 +38,15 @@ fn host_wide(cpus: u16, depth: u32, scheduler: &str) -> QueueConfig {
 }
 
 /// Two disks on one hardware queue of 16 tags.
-fn two_disks(scheduler: &str) -> World {
+fn two_disks(scheduler: &str) -> Rigs {
     let c = config(1, 1, 16, scheduler);
-    let mut w = World::new(1, &c);
+    let mut w = Rigs::new(1, &c);
     (0..2).for_each(|_| w.join(manual(), c.clone(), &[0]));
     assert!(w.set.is_shared());
     w
 }
 
-fn finish(mut w: World) {
+fn finish(mut w: Rigs) {
     for d in &w.disks {
         d.disk.behave(|b| b.manual = false);
         d.disk.release_all();
@@ -107,7 +105,7 @@ fn a_disk_that_counts_keeps_its_share_until_its_timeout_work_finds_it_idle() {
 #[test]
 fn the_grace_of_an_idle_disk_is_its_io_timeout_if_that_is_short() {
     let c = QueueConfig { io_timeout_ms: 100, ..config(1, 1, 16, "none") };
-    let mut w = World::new(2, &c);
+    let mut w = Rigs::new(2, &c);
     (0..2).for_each(|_| w.join(manual(), c.clone(), &[0]));
     w.submit_reads(1, 0, 1);
     w.disks[1].disk.release_all();
@@ -177,14 +175,14 @@ fn without_fair_sharing_first_come_is_first_served() {
 #[test]
 fn many_disks_have_at_least_four_tags_each_and_one_tag_is_not_divided() {
     let c = config(1, 1, 16, "none");
-    let mut w = World::new(3, &c);
+    let mut w = Rigs::new(3, &c);
     (0..6).for_each(|_| w.join(manual(), c.clone(), &[0]));
     (0..6).for_each(|d| w.submit_reads(d, 0, 1));
     (0..6).for_each(|d| w.submit_reads(d, 0, 10));
     assert_eq!(w.in_flight(), [4, 4, 4, 2, 1, 1]);
     finish(w);
     let c = config(1, 1, 1, "mq-deadline");
-    let mut w = World::new(4, &c);
+    let mut w = Rigs::new(4, &c);
     (0..3).for_each(|_| w.join(manual(), c.clone(), &[0]));
     (0..3).for_each(|d| w.submit_reads(d, 0, 5));
     for ended in 1..=15 {
@@ -205,7 +203,7 @@ fn many_disks_have_at_least_four_tags_each_and_one_tag_is_not_divided() {
 fn reserved_tags_are_not_shared_out() {
     for scheduler in SCHEDULERS {
         let c = QueueConfig { reserved_tags: 2, ..config(1, 1, 10, scheduler) };
-        let mut w = World::new(5, &c);
+        let mut w = Rigs::new(5, &c);
         (0..2).for_each(|_| w.join(manual(), c.clone(), &[0, 0]));
         w.submit_reads(0, 0, 1);
         w.submit_reads(1, 0, 4);
@@ -262,7 +260,7 @@ fn host_wide_tags_bound_all_hardware_queues_together() {
 fn disks_share_host_wide_tags_by_disk_not_by_hardware_queue() {
     for scheduler in SCHEDULERS {
         let c = host_wide(4, 16, scheduler);
-        let mut w = World::new(7, &c);
+        let mut w = Rigs::new(7, &c);
         (0..2).for_each(|_| w.join(manual(), c.clone(), &[0, 1, 2, 3]));
         w.submit_reads(1, 2, 1);
         (0..4).for_each(|s| w.submit_reads(0, s, 10));
@@ -306,7 +304,7 @@ fn scheduler_tags_of_host_wide_tags_are_the_disks_not_the_queues() {
 #[test]
 fn a_disk_must_have_the_shape_of_its_set() {
     let c = config(4, 2, 16, "none");
-    let mut w = World::new(10, &c);
+    let mut w = Rigs::new(10, &c);
     let mut refused = |change: fn(&mut QueueConfig)| {
         let mut c = c.clone();
         change(&mut c);
@@ -334,7 +332,7 @@ fn a_disk_must_have_the_shape_of_its_set() {
 #[test]
 fn a_busy_disk_refuses_company_until_it_is_frozen() {
     let c = config(1, 1, 16, "none");
-    let mut w = World::new(11, &c);
+    let mut w = Rigs::new(11, &c);
     w.join(manual(), c.clone(), &[0]);
     assert!(!w.set.is_shared());
     w.submit_reads(0, 0, 20);
@@ -393,7 +391,7 @@ fn a_freeze_of_one_disk_waits_for_its_own_tags_only() {
 fn who_is_frozen_or_quiesced_hands_a_wake_up_on() {
     for scheduler in SCHEDULERS {
         let c = config(1, 1, 8, scheduler);
-        let mut w = World::new(12, &c);
+        let mut w = Rigs::new(12, &c);
         (0..3).for_each(|_| w.join(manual(), c.clone(), &[0]));
         w.set.set_fair_sharing(false);
         w.submit_reads(0, 0, 8);
@@ -422,7 +420,7 @@ fn who_is_frozen_or_quiesced_hands_a_wake_up_on() {
 fn a_submitter_that_is_frozen_after_it_was_woken_hands_the_wake_up_on() {
     for sealed in [false, true] {
         let c = config(1, 1, 8, "none");
-        let mut w = World::new(17, &c);
+        let mut w = Rigs::new(17, &c);
         (0..3).for_each(|_| w.join(manual(), c.clone(), &[0]));
         w.set.set_fair_sharing(false);
         w.submit_reads(0, 0, 8);
@@ -443,7 +441,7 @@ fn a_submitter_that_is_frozen_after_it_was_woken_hands_the_wake_up_on() {
 #[test]
 fn who_is_refused_for_its_share_hands_the_wake_up_on() {
     let c = config(1, 1, 16, "none");
-    let mut w = World::new(18, &c);
+    let mut w = Rigs::new(18, &c);
     for cpus in [&[0u16, 0][..], &[0], &[0]] {
         w.join(manual(), c.clone(), cpus);
     }
@@ -465,7 +463,7 @@ fn who_is_refused_for_its_share_hands_the_wake_up_on() {
 #[test]
 fn a_wake_up_between_finding_no_tag_and_the_list_is_not_lost() {
     let c = config(1, 1, 2, "mq-deadline");
-    let mut w = World::new(19, &c);
+    let mut w = Rigs::new(19, &c);
     (0..2).for_each(|_| w.join(manual(), c.clone(), &[0]));
     w.submit_reads(1, 0, 1);
     w.disks[1].disk.release_all();
@@ -479,8 +477,7 @@ fn a_wake_up_between_finding_no_tag_and_the_list_is_not_lost() {
     });
     w.disks[0].subs[0].start_plug(2);
     w.submit_reads(0, 0, 2);
-    w.disks[0].subs[0].finish_plug(now);
-    w.disks[0].doze();
+    w.with(0, |rig| rig.unplug(0));
     w.disks[1].subs.push(other.lock().expect("no test panics here").take().expect("put there above"));
     w.settle();
     assert_eq!(w.in_flight(), [2, 0], "{}", w.describe());
@@ -490,7 +487,7 @@ fn a_wake_up_between_finding_no_tag_and_the_list_is_not_lost() {
 #[test]
 fn a_set_is_changed_for_all_its_disks_or_for_none() {
     let c = config(4, 4, 16, "mq-deadline");
-    let mut w = World::new(13, &c);
+    let mut w = Rigs::new(13, &c);
     (0..3).for_each(|_| w.join(Behaviour::default(), c.clone(), &[0, 1, 2, 3]));
     (0..3).for_each(|d| w.submit_reads(d, 3, 30));
     w.set.begin_freeze();
@@ -528,7 +525,7 @@ fn a_set_that_could_not_be_changed_shares_its_tags_as_before() {
         for scheduler in ["none", "mq-deadline"] {
             let mut c = config(1, 1, 16, scheduler);
             c.nr_requests = (scheduler != "none").then_some(24);
-            let mut w = World::new(15, &c);
+            let mut w = Rigs::new(15, &c);
             (0..3).for_each(|_| w.join(Behaviour::default(), c.clone(), &[0]));
             (0..3).for_each(|d| w.submit_reads(d, 0, 4));
             w.set.begin_freeze();
@@ -557,7 +554,7 @@ fn a_set_that_could_not_be_changed_shares_its_tags_as_before() {
 #[should_panic(expected = "an update needs drained disks")]
 fn a_set_in_use_is_not_changed() {
     let c = config(1, 1, 16, "none");
-    let mut w = World::new(14, &c);
+    let mut w = Rigs::new(14, &c);
     w.join(manual(), c, &[0]);
     w.submit_reads(0, 0, 1);
     w.set.begin_freeze();
@@ -568,7 +565,7 @@ fn a_set_in_use_is_not_changed() {
 fn a_late_request_is_asked_about_once_whoever_else_has_tags() {
     for scheduler in SCHEDULERS {
         let c = QueueConfig { io_timeout_ms: 20, ..config(1, 1, 16, scheduler) };
-        let mut w = World::new(15, &c);
+        let mut w = Rigs::new(15, &c);
         (0..2).for_each(|_| w.join(manual(), c.clone(), &[0]));
         // Each tag has been each disk's.
         for d in [0, 1, 0] {
@@ -614,7 +611,7 @@ fn shape_and_defaults_are_those_recorded() {
         // null_blk lists its polled map's queue behind the others, of all CPUs; the set has `submit_queues`.
         let hw = if title.contains("4 queues") || title.contains("submit_queues=4") { 4 } else { 1 };
         let c = QueueConfig { host_tagset: host, scheduler, ..config(4, hw, queues[0], "none") };
-        let mut w = World::new(16, &c);
+        let mut w = Rigs::new(16, &c);
         disks.iter().for_each(|_| w.join(manual(), c.clone(), &[0]));
         for (line, d) in disks.iter().zip(&w.disks) {
             let (queues, nr_requests, sched, shared, host) = parse(line);
@@ -635,7 +632,7 @@ fn shape_and_defaults_are_those_recorded() {
 fn a_cpu_goes_away_though_other_hardware_queues_have_tags_of_the_same_map() {
     for scheduler in ["none", "mq-deadline"] {
         let c = host_wide(2, 16, scheduler);
-        let mut w = World::new(20, &c);
+        let mut w = Rigs::new(20, &c);
         (0..2).for_each(|_| w.join(manual(), c.clone(), &[0, 1]));
         for d in 0..2 {
             w.submit_reads(d, 0, 3);

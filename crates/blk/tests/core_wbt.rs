@@ -351,10 +351,7 @@ fn disturb(seed: u64, rng: &mut Rng, rig: &mut Rig) {
         3 => {
             let cpu = CpuId::new(rng.below(4) as u32);
             if rig.q.begin_offline(cpu).is_ok() {
-                while !rig.q.is_offline(cpu) {
-                    let goes_on = rig.step() || rig.q.is_offline(cpu);
-                    assert!(goes_on, "seed {seed}: {cpu} does not leave\n{}", rig.describe());
-                }
+                rig.until_offline(cpu);
             }
         }
         4 => (0..4).for_each(|cpu| rig.q.online(CpuId::new(cpu))),

@@ -4,6 +4,7 @@
 use blk::settings::SETTINGS;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use host::run::RUN_SETTINGS;
+use sim::swarm::Kind;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -207,15 +208,43 @@ pub struct SetArgs {
 /// `mqblk sim`.
 #[derive(Args, Debug)]
 pub struct SimArgs {
-    /// The case, or the first of several
+    /// The seed of the cases, or the first of several
     #[arg(long, default_value_t = 0, value_name = "SEED")]
     pub seed: u64,
-    /// How many cases, each with the next seed; one is shown event by event
+    /// How many seeds from there on; the cases of one are shown event by event
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: u64,
+    /// Kind of case; each seed has one of each
+    #[arg(long, value_enum, default_value_t = SimKind::Due, value_name = "KIND")]
+    pub kind: SimKind,
     /// Progress on standard error: auto = after two seconds, if it is a terminal
     #[arg(long, value_enum, default_value_t = Eta::Auto, value_name = "WHEN")]
     pub eta: Eta,
+}
+
+/// Which cases of a seed are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SimKind {
+    /// The disk case; for one seed in four the set case, for another the pressure case as well
+    Due,
+    /// A disk under faults; for one seed in four an elevator under pressure after that
+    Disk,
+    /// Several disks on one tag set, under faults
+    Set,
+    /// Elevators, hardware queues and limits under a load that never ends
+    Pressure,
+}
+
+impl SimKind {
+    /// Whether it has this kind run for this seed.
+    pub fn takes(self, kind: Kind, seed: u64) -> bool {
+        match self {
+            SimKind::Due => kind.is_due(seed),
+            SimKind::Disk => kind == Kind::Disk,
+            SimKind::Set => kind == Kind::Set,
+            SimKind::Pressure => kind == Kind::Pressure,
+        }
+    }
 }
 
 /// `mqblk cmdhelp`.

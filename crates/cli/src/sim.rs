@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mqblk sim`: cases of the simulation by their seeds. One is shown event by event, many are only counted.
 //!
+//! A seed has a case of each kind; without `--kind` those are run that are due for it.
+//!
 //! Cases share nothing, so all CPUs work on them; what is printed does not depend on how many there are.
 
-use crate::args::{Eta, SimArgs};
+use crate::args::{SimArgs, SimKind};
 use crate::output;
 use crate::progress::Line;
 use crate::status::{Failure, Outcome, Status};
-use sim::swarm::{self, Report};
+use sim::swarm::{self, Kind, Report};
 use std::fmt::Write;
 use std::num::NonZero;
 use std::sync::Mutex;
@@ -16,6 +18,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Last events printed of a case that failed.
 const LAST_EVENTS: usize = 60;
 
+/// What the letters of a timeline stand for.
+const LETTERS: [&str; 4] = [
+    "time in microseconds, then what happened:",
+    "  Q bio submitted   I inserted   D issued to the device   C completed by it   E bio ended",
+    "  B device busy     R given back T asked about a late one F fault of its own  H CPU goes or comes",
+    "  X settings        S phase      (a submission is told when its call returns, after what it set off)",
+];
+
 /// Runs what was asked for.
 pub fn main(args: &SimArgs) -> Outcome {
     let Some(end) = args.seed.checked_add(args.count) else {
@@ -23,38 +33,77 @@ pub fn main(args: &SimArgs) -> Outcome {
     };
     // A violation is told once, with its trace, and not as a crash of this program.
     std::panic::set_hook(Box::new(|_| {}));
-    if args.count == 1 { show(args.seed) } else { count(args.seed, end, args.eta) }
+    if args.count == 1 { show(args.seed, args.kind) } else { count(args, end) }
 }
 
-/// One case, event by event.
-fn show(seed: u64) -> Outcome {
-    let (result, lines) = swarm::replay(seed);
-    let mut out = String::from(
-        "  microseconds event (Q submitted, I inserted, D issued, C completed, E ended, B busy, R given back, T late, F fault, \
-         H CPU, X settings, S phase)\n",
-    );
-    lines.iter().for_each(|line| {
-        out += line;
-        out.push('\n');
-    });
-    match result {
-        Ok(report) => {
-            out += &summary(&report, 1);
-            output::print(&out)?;
-            Ok(Status::Done)
+/// The kinds of case that are run for a seed.
+fn kinds_of(seed: u64, chosen: SimKind) -> impl Iterator<Item = Kind> {
+    Kind::ALL.into_iter().filter(move |kind| chosen.takes(*kind, seed))
+}
+
+/// The cases of one seed, event by event.
+fn show(seed: u64, chosen: SimKind) -> Outcome {
+    let mut out = LETTERS.join("\n") + "\n";
+    for kind in kinds_of(seed, chosen) {
+        let (result, lines) = swarm::replay(kind, seed, None);
+        let _ = writeln!(out, "\n{} case of seed {seed}", kind.name());
+        lines.iter().for_each(|line| {
+            out += line;
+            out.push('\n');
+        });
+        match result {
+            Ok(report) => {
+                let mut total = Totals::default();
+                total.add(kind, &report);
+                let _ = write!(out, "\n{}", total.text(1));
+            }
+            Err(failure) => {
+                out += &violation(&failure);
+                output::print(&out)?;
+                return Ok(Status::Found);
+            }
         }
-        Err(failure) => {
-            let _ = writeln!(out, "violation: {failure}");
-            output::print(&out)?;
-            Ok(Status::Found)
+    }
+    output::print(&out)?;
+    Ok(Status::Done)
+}
+
+/// What the cases of each kind counted.
+#[derive(Default)]
+struct Totals([(u64, Report); Kind::ALL.len()]);
+
+impl Totals {
+    fn add(&mut self, kind: Kind, report: &Report) {
+        let (cases, sum) = &mut self.0[kind as usize];
+        *cases += 1;
+        sum.add(report);
+    }
+
+    fn requests(&self) -> u64 {
+        self.0.iter().map(|(_, sum)| sum.requests + sum.pressed).sum()
+    }
+
+    /// A paragraph for each kind there was.
+    fn text(&self, seeds: u64) -> String {
+        let mut out = String::new();
+        for (kind, (cases, sum)) in Kind::ALL.iter().zip(&self.0).filter(|(_, (cases, _))| *cases > 0) {
+            if !out.is_empty() {
+                out.push('\n');
+            }
+            let of = if seeds > 1 { format!(" of {seeds} seeds") } else { String::new() };
+            let s = if *cases == 1 { "" } else { "s" };
+            let _ = writeln!(out, "{cases} {} case{s}{of}", kind.name());
+            summary(&mut out, *kind, sum);
         }
+        out
     }
 }
 
-/// Many cases, until one fails.
-fn count(first: u64, end: u64, eta: Eta) -> Outcome {
+/// Many seeds, until a case fails.
+fn count(args: &SimArgs, end: u64) -> Outcome {
+    let (first, chosen) = (args.seed, args.kind);
     let next = AtomicU64::new(first);
-    let total = Mutex::new((Report::default(), None::<Box<swarm::Failure>>, Line::new(eta)));
+    let total = Mutex::new((Totals::default(), None::<Box<swarm::Failure>>, Line::new(args.eta)));
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     std::thread::scope(|s| {
         for _ in 0..threads {
@@ -64,60 +113,82 @@ fn count(first: u64, end: u64, eta: Eta) -> Outcome {
                     if seed >= end {
                         return;
                     }
-                    let result = swarm::run_seed(seed);
-                    let mut total = total.lock().expect("nobody panics with it");
-                    match result {
-                        Ok(report) => {
-                            total.0.add(&report);
-                            let requests = total.0.requests;
-                            total.2.show(|| format!("{} of {} cases, {requests} requests", seed - first, end - first));
-                        }
-                        Err(failure) => {
-                            // The least of those that fail, whichever thread was first.
-                            if total.1.as_ref().is_none_or(|f| failure.seed < f.seed) {
-                                total.1 = Some(failure);
+                    for kind in kinds_of(seed, chosen) {
+                        let result = swarm::run_case(kind, seed);
+                        let mut total = total.lock().expect("nobody panics with it");
+                        match result {
+                            Ok(report) => {
+                                total.0.add(kind, &report);
+                                let requests = total.0.requests();
+                                total
+                                    .2
+                                    .show(|| format!("{} of {} seeds, {requests} requests", seed - first, end - first));
                             }
-                            next.store(end, Ordering::Relaxed);
-                            return;
+                            Err(failure) => {
+                                // The least of those that fail, whichever thread was first.
+                                if total.1.as_ref().is_none_or(|f| failure.seed < f.seed) {
+                                    total.1 = Some(failure);
+                                }
+                                next.store(end, Ordering::Relaxed);
+                                return;
+                            }
                         }
                     }
                 }
             });
         }
     });
-    let (report, failure, mut line) = total.into_inner().expect("nobody panics with it");
+    let (totals, failure, mut line) = total.into_inner().expect("nobody panics with it");
     line.clear();
     let Some(failure) = failure else {
-        output::print(&summary(&report, end - first))?;
+        output::print(&totals.text(end - first))?;
         return Ok(Status::Done);
     };
-    let from = failure.trace.len().saturating_sub(LAST_EVENTS);
-    let mut out = format!("last {} of {} events\n", failure.trace.len() - from, failure.trace.len());
-    failure.trace[from..].iter().for_each(|event| {
-        out += event;
-        out.push('\n');
-    });
-    let _ = writeln!(out, "violation: {failure}\nreplay: mqblk sim --seed {}", failure.seed);
-    output::print(&out)?;
+    output::print(&(cut_short(&failure) + &violation(&failure)))?;
     Ok(Status::Found)
 }
 
-fn summary(r: &Report, cases: u64) -> String {
-    let s = if cases == 1 { "" } else { "s" };
-    let seconds = |ns: u64| ns as f64 / 1e9;
-    let mut out =
-        format!("{cases} case{s}: {} bios in {} requests, {} ended with an error\n", r.bios, r.requests, r.errors);
-    let _ = writeln!(out, "safety phase: {:.3} s of virtual time, nothing forbidden happened", seconds(r.safety_ns));
-    let _ = writeln!(
-        out,
-        "liveness phase: without new faults the last {} bios ended in {:.3} s of virtual time",
-        r.outstanding,
-        seconds(r.liveness_ns)
-    );
-    if r.pressed > 0 {
-        let _ =
-            writeln!(out, "pressure: {} requests through elevators, none starved, shares as the weights", r.pressed);
-    }
-    let _ = writeln!(out, "{} events, trace {:016x}", r.events, r.hash);
+/// What a case that failed was made of, and its last events.
+fn cut_short(failure: &swarm::Failure) -> String {
+    let trace = &failure.trace;
+    let from = trace.len().saturating_sub(LAST_EVENTS);
+    let mut out = LETTERS.join("\n") + "\n";
+    let _ = writeln!(out, "\n{} case of seed {}", failure.kind.name(), failure.seed);
+    // All that was set and all phases, of the rest only the end.
+    let is_setting = |line: &&String| matches!(line.as_bytes().get(17), Some(b'X' | b'S'));
+    let (head, last) = trace.split_at(from);
+    let kept: Vec<&String> = head.iter().filter(is_setting).collect();
+    kept.iter().for_each(|line| out += &format!("{line}\n"));
+    let _ = writeln!(out, "{:>19}{} events are left out, but for settings and phases", "", head.len() - kept.len());
+    last.iter().for_each(|line| out += &format!("{line}\n"));
     out
+}
+
+/// What did not hold, what everything was like then, and how to see it again.
+fn violation(failure: &swarm::Failure) -> String {
+    let (what, state) = failure.message.split_once('\n').unwrap_or((&failure.message, ""));
+    let (kind, seed) = (failure.kind.name(), failure.seed);
+    let mut out = format!("\nviolation: {what}\n");
+    if !state.trim().is_empty() {
+        let _ = writeln!(out, "\nstate at that time\n{}", state.trim_end());
+    }
+    let _ = writeln!(out, "\nreplay: mqblk sim --kind {kind} --seed {seed}");
+    out
+}
+
+fn summary(out: &mut String, kind: Kind, r: &Report) {
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let mut fact = |name: &str, fact: String| {
+        let _ = writeln!(out, "  {name:10}{fact}");
+    };
+    if kind != Kind::Pressure {
+        fact("bios", format!("{} in {} requests, {} ended with an error", r.bios, r.requests, r.errors));
+        fact("safety", format!("{:.3} s of virtual time, nothing forbidden happened", seconds(r.safety_ns)));
+        let (n, s) = (r.outstanding, seconds(r.liveness_ns));
+        fact("liveness", format!("without new faults the last {n} bios ended in {s:.3} s of virtual time"));
+    }
+    if r.pressed > 0 {
+        fact("pressure", format!("{} requests, nobody starved, shares and limits as promised", r.pressed));
+    }
+    fact("trace", format!("{:016x}, of {} events", r.hash, r.events));
 }

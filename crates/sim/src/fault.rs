@@ -19,6 +19,7 @@
 //! | torn write at power loss | of an unfinished write each sector lands or not; of the volatile cache each sector survives in any version since the last flush | what was acknowledged as durable is there | [`SimDisk::crash`], [`SimDisk::if_power_were_cut`] |
 //! | ended at once | done before the issuing call returns | as any completion; the driver is not called from inside itself | `at_once` |
 //! | CPU going away | its submitters move, its hardware queues drain | no request is lost or issued on a queue without a CPU | `Case::hotplug` |
+//! | other disks | on one tag set: idle, loaded, slow, joining, leaving, frozen, quiesced, of another depth from now on | all of this table for each disk; tags are shared as set | [`swarm::Kind::Set`] |
 //! | settings change under load | mode, queues, depth, elevator are replaced | waiting bios go the new way; a refused change changes nothing | `Case::change` |
 //! | limits change under load | rates, bursts and the target of write-back throttling, without a freeze | held bios go on under the new ones; a refused change changes nothing | `Case::change_limits` |
 //!
@@ -33,7 +34,8 @@
 //! A case begins with the *safety phase*: work under all its faults; nothing forbidden may happen. Then all faults stop
 //! ([`SimDisk::heal`]) and no new work comes: the *liveness phase*, in which everything that was accepted has to end, no tag
 //! may be left in use and the contents are compared sector by sector. A property of the device is no fault: a small
-//! `device_cap` or a slow head stays.
+//! `device_cap` or a slow head stays. Disks on one tag set then *compete*: still without faults, each with its load for as
+//! long as it lasts, and all has to end once more.
 //!
 //! # What is checked, and what was planted to show it
 //!
@@ -46,14 +48,29 @@
 //! | data is right | [`contents`](crate::contents) | [`Plant::LostWrite`], [`Plant::Misplaced`], [`Plant::Corrupt`], [`Plant::DuplicateBelieved`] |
 //! | nothing is written after it failed | [`contents`](crate::contents): what a read saw stays | [`Plant::LateWrite`] |
 //! | flush and FUA are durable, in order | a power cut at random moments and at the end | [`Plant::LyingFlush`], [`Plant::LyingFua`], [`Plant::ReorderedFlush`] |
-//! | no request starves; shares are as the weights | [`pressure`](crate::pressure) | its own |
-//! | no limit is exceeded; every token comes back | `swarm::limits`, over every window of time | [`Plant::LimitIgnored`] |
+//! | no request starves; shares are as the weights | [`pressure`](crate::pressure) | [`Unfair::Starves`], [`Unfair::WrongWeights`], [`Unfair::LongBatches`] |
+//! | no hardware queue waits for another | [`pressure`](crate::pressure) | [`Unfair::DeviceWideCap`] |
+//! | no limit is exceeded | `swarm::limits`, over every window of time; [`pressure`](crate::pressure) | [`Plant::LimitIgnored`], [`Unfair::GrantsTooMuch`] |
+//! | a limit gives all it says | [`pressure`](crate::pressure), over every window in which bios wait | [`Unfair::GrantsTooLittle`] |
+//! | every token of write-back throttling comes back | when all bios have ended | [`Plant::LostToken`] |
+//! | a tag of a set is at one disk | [`TagLedger`](crate::disk::ledger::TagLedger), at each request | [`Plant::TagOfTwoDisks`] |
+//! | no disk exceeds its share of a set | `swarm::set`, at each step | [`Plant::ShareExceeded`] |
+//! | no disk is forgotten beside others | `swarm::set`, as long as they compete | [`Plant::DiskNeverWoken`] |
 //! | a frozen queue drains | [`Rig::drain`](crate::rig::Rig::drain), a bounded number of steps | [`Plant::NeverDrained`] |
 //! | the driver contract, both sides | assertions of [`disk`](crate::disk) and of the core | `tests/broken_drivers.rs` |
 //!
+//! [`swarm::Kind::Set`]: crate::swarm::Kind::Set
+//! [`Unfair::Starves`]: crate::pressure::Unfair::Starves
+//! [`Unfair::WrongWeights`]: crate::pressure::Unfair::WrongWeights
+//! [`Unfair::LongBatches`]: crate::pressure::Unfair::LongBatches
+//! [`Unfair::DeviceWideCap`]: crate::pressure::Unfair::DeviceWideCap
+//! [`Unfair::GrantsTooMuch`]: crate::pressure::Unfair::GrantsTooMuch
+//! [`Unfair::GrantsTooLittle`]: crate::pressure::Unfair::GrantsTooLittle
 //! [`SimDisk::crash`]: crate::disk::SimDisk::crash
 //! [`SimDisk::if_power_were_cut`]: crate::disk::SimDisk::if_power_were_cut
 //! [`SimDisk::heal`]: crate::disk::SimDisk::heal
+
+use crate::swarm::Kind;
 
 /// A bug planted to see whether the checks find it. Each is in the simulated world: none needs a switch in the block layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,13 +103,21 @@ pub enum Plant {
     LyingFua,
     /// Limits let eight times as much go as they say.
     LimitIgnored,
+    /// A submitter dies while a write of its, with its token of write-back throttling, waits for a tag.
+    LostToken,
+    /// A disk of a set has tags of its own, with the same numbers.
+    TagOfTwoDisks,
+    /// Fair sharing of a set's tags is off while it should be on.
+    ShareExceeded,
+    /// A disk of a set is never told what others do, so that it waits for tags they have long given back.
+    DiskNeverWoken,
     /// While a queue is frozen the driver forgets what it has, and says that it is still at it.
     NeverDrained,
 }
 
 impl Plant {
     /// Every one.
-    pub const ALL: [Plant; 15] = [
+    pub const ALL: [Plant; 19] = [
         Plant::LostCompletion,
         Plant::LostWakeUp,
         Plant::EndedTwice,
@@ -107,8 +132,20 @@ impl Plant {
         Plant::ReorderedFlush,
         Plant::LyingFua,
         Plant::LimitIgnored,
+        Plant::LostToken,
         Plant::NeverDrained,
+        Plant::TagOfTwoDisks,
+        Plant::ShareExceeded,
+        Plant::DiskNeverWoken,
     ];
+
+    /// The kind of case it is planted in.
+    pub const fn kind(self) -> Kind {
+        match self {
+            Plant::TagOfTwoDisks | Plant::ShareExceeded | Plant::DiskNeverWoken => Kind::Set,
+            _ => Kind::Disk,
+        }
+    }
 
     /// What the violation it leads to says.
     pub const fn sign(self) -> &'static str {
@@ -123,6 +160,10 @@ impl Plant {
             }
             Plant::LyingFlush | Plant::ReorderedFlush | Plant::LyingFua => "after the crash",
             Plant::LimitIgnored => "above the limit",
+            Plant::LostToken => "tokens of write-back throttling are not back",
+            Plant::DiskNeverWoken => "starves: it waits for a tag and was not told",
+            Plant::TagOfTwoDisks => "of the set was given to disk",
+            Plant::ShareExceeded => "its share is",
             Plant::NeverDrained => "the frozen queue does not drain",
         }
     }

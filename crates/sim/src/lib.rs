@@ -11,6 +11,7 @@
 //! | [`fault`] | the fault model in prose, and the bugs that are planted |
 //! | [`disk`] | the simulated disk: service times, volatile cache, crash, faults |
 //! | [`rig`] | submitters on virtual CPUs that run only when somebody has a reason to wake them |
+//! | [`rigs`] | several of them on one tag set, in one time |
 //! | [`contents`] | the checker of data: what a disk may contain, told only by what was submitted and how it ended |
 //! | [`trace`] | what happened, one line per event |
 //! | [`swarm`] | a whole case drawn from a seed, run and checked |
@@ -21,8 +22,10 @@ pub mod mem;
 pub mod fault;
 pub mod disk;
 pub mod rig;
+pub mod rigs;
 pub mod contents;
 pub mod trace;
+mod describe;
 pub mod pressure;
 pub mod swarm;
 

@@ -7,6 +7,7 @@
 //! instead of by luck.
 
 use crate::Lock;
+use crate::describe::{self, clock};
 use crate::disk::{Behaviour, SimDisk};
 use crate::mem::Mem;
 use crate::rng::Rng;
@@ -15,6 +16,7 @@ use blk::id::{CpuId, SubmitterId};
 use blk::queue::{Notify, RequestQueue};
 use blk::settings::{QueueConfig, SettingError};
 use blk::submitter::{Done, SubmitError, Submitter};
+use blk::tag_set::TagSet;
 use blk::time::Instant;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -102,10 +104,25 @@ pub const MEM_SECTORS: usize = 1 << 17;
 impl Rig {
     /// A disk with submitters on `cpus`.
     pub fn try_new(seed: u64, behaviour: Behaviour, config: QueueConfig, cpus: &[u16]) -> Result<Rig, SettingError> {
+        Rig::on(None, seed, behaviour, config, cpus)
+    }
+
+    /// The same, with the tags of a set if one is given.
+    pub fn on(
+        set: Option<&Arc<TagSet<Lock>>>,
+        seed: u64,
+        behaviour: Behaviour,
+        config: QueueConfig,
+        cpus: &[u16],
+    ) -> Result<Rig, SettingError> {
         let mem = Arc::new(Mem::new(MEM_SECTORS));
         let disk = SimDisk::new(behaviour, mem.clone(), seed);
         let bell = Bell::new();
-        let q = RequestQueue::<Lock>::new(disk.clone(), config, Box::new(Ringer(bell.clone())))?;
+        let ringer = Box::new(Ringer(bell.clone()));
+        let q = match set {
+            None => RequestQueue::<Lock>::new(disk.clone(), config, ringer)?,
+            Some(set) => RequestQueue::with_tag_set(set, disk.clone(), config, ringer)?,
+        };
         let subs = cpus.iter().map(|c| q.submitter(CpuId::new(u32::from(*c))).expect("a free submitter")).collect();
         let done = cpus.iter().map(|_| Vec::new()).collect();
         Ok(Rig {
@@ -175,8 +192,10 @@ impl Rig {
         self.q.next_timer().filter(|t| t.as_ns() <= patience)
     }
 
-    fn has_completion(&self, s: usize) -> bool {
-        self.subs[s].hctxs().any(|h| self.disk.is_ready(h.index(), self.now))
+    /// Whether submitter `s` was notified, or polls a hardware queue that has a completion.
+    pub(crate) fn is_wanted_at(&self, s: usize, now: u64) -> bool {
+        let sub = &self.subs[s];
+        self.bell.is_rung(sub.id()) || sub.hctxs().any(|h| self.disk.is_ready(h.index(), now))
     }
 
     /// Polls one submitter that has a reason to be. False: nobody has one, at this time.
@@ -185,7 +204,7 @@ impl Rig {
         let timer = self.q.next_timer().is_some_and(|t| t.as_ns() <= self.now);
         let n = self.subs.len();
         let first = self.rng.below(n as u64) as usize;
-        let reason = |s: &usize| timer || self.bell.is_rung(self.subs[*s].id()) || self.has_completion(*s);
+        let reason = |s: &usize| timer || self.is_wanted_at(*s, self.now);
         let Some(s) = (0..n).map(|i| (first + i) % n).find(reason) else { return false };
         self.poll(s);
         true
@@ -193,9 +212,15 @@ impl Rig {
 
     /// As [`Rig::step_now`]; with no reason now, time goes on to the next one. False: there is none at all.
     pub fn step(&mut self) -> bool {
+        self.step_with(|_| {})
+    }
+
+    /// As [`Rig::step`]; `quiet` looks at the rig when nobody has a reason now, before time goes on.
+    pub fn step_with(&mut self, quiet: impl FnOnce(&Rig)) -> bool {
         if self.step_now() {
             return true;
         }
+        quiet(self);
         let timer = self.next_timer().map(Instant::as_ns);
         match timer.into_iter().chain(self.disk.next_due()).min() {
             // A completion on an hctx that no submitter of the rig polls would never be found.
@@ -211,21 +236,28 @@ impl Rig {
     pub fn run(&mut self, limit: usize) {
         for _ in 0..limit {
             if !self.step() {
-                // What ended at its own submission has rung no bell.
-                for (s, done) in self.subs.iter_mut().zip(&mut self.done) {
-                    s.reap(|d| done.push(d));
-                }
-                return;
+                return self.reap();
             }
         }
         panic!("no rest after {limit} steps\n{}", self.describe());
     }
 
+    /// Reaps all submitters without a poll: what ended at its own submission has rung no bell.
+    pub(crate) fn reap(&mut self) {
+        for (s, done) in self.subs.iter_mut().zip(&mut self.done) {
+            s.reap(|d| done.push(d));
+        }
+    }
+
+    /// Bios of all submitters that have not been reaped.
+    pub fn outstanding(&self) -> u32 {
+        self.subs.iter().map(Submitter::outstanding).sum()
+    }
+
     /// As [`Rig::run`], then everything must have ended.
     pub fn run_dry(&mut self, limit: usize) {
         self.run(limit);
-        let left: u32 = self.subs.iter().map(blk::submitter::Submitter::outstanding).sum();
-        assert_eq!(left, 0, "bios are stuck\n{}", self.describe());
+        assert_eq!(self.outstanding(), 0, "bios are stuck\n{}", self.describe());
     }
 
     /// Freezes and drains, changes the settings, unfreezes.
@@ -251,6 +283,19 @@ impl Rig {
         panic!("the frozen queue does not drain in a million steps\n{}", self.describe());
     }
 
+    /// Steps until a CPU that was told to go is offline. Panics when that does not come.
+    pub fn until_offline(&mut self, cpu: CpuId) {
+        for _ in 0..1_000_000 {
+            if self.q.is_offline(cpu) {
+                return;
+            }
+            // A step that finds nobody with a reason to poll has let everybody rest: what was kept is given back.
+            let goes_on = self.step() || self.q.is_offline(cpu);
+            assert!(goes_on, "{cpu} is not drained\n{}", self.describe());
+        }
+        panic!("{cpu} is not drained in a million steps\n{}", self.describe());
+    }
+
     /// Nothing is left anywhere: no tag in use, nothing in flight, gauges at zero.
     pub fn check_idle(&mut self) {
         self.q.begin_freeze();
@@ -266,11 +311,14 @@ impl Rig {
 
     /// The state of everything, for a failure.
     pub fn describe(&self) -> String {
-        let mut text = format!("now {}, next_timer {:?}\n", self.now, self.q.next_timer());
+        let at = |t: Option<Instant>| t.map_or("none".into(), |t| clock(t.as_ns()));
+        let mut text = format!("at {}, next timer {}\n", clock(self.now), at(self.q.next_timer()));
         for s in &self.subs {
-            let (o, w, r) = (s.outstanding(), s.waiting(), s.ready());
-            text += &format!("  submitter {} cpu {}: outstanding {o}, waiting {w}, ready {r}\n", s.id(), s.cpu());
+            let (o, w, h, r) = (s.outstanding(), s.waiting(), s.held(), s.ready());
+            let is = format!("{o} bios out: {w} wait for a tag, {h} are held back, {r} not reaped");
+            text += &format!("  submitter {} on CPU {}: {is}\n", s.id(), s.cpu());
         }
-        text + &format!("{:?}\n{:?}\n{}", self.q.config(), self.q.hctx_stats(), self.disk.describe())
+        text += &format!("  {}\n", describe::settings(&self.q.config()).replace('\n', "\n  "));
+        text + &describe::hctxs(&self.q.hctx_stats()) + &self.disk.describe()
     }
 }

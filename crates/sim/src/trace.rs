@@ -20,7 +20,11 @@ struct Log {
 
 /// A handle to the trace of a run; clones share it.
 #[derive(Clone, Default)]
-pub struct Trace(Arc<Mutex<Log>>);
+pub struct Trace {
+    log: Arc<Mutex<Log>>,
+    /// Stands before what is said through this handle.
+    label: Option<Arc<str>>,
+}
 
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0100_0000_01b3;
@@ -28,24 +32,47 @@ const FNV_PRIME: u64 = 0x0100_0000_01b3;
 impl Trace {
     /// An empty trace that keeps its lines if told so.
     pub fn new(keep: bool) -> Trace {
-        Trace(Arc::new(Mutex::new(Log { keep, hash: FNV_OFFSET, ..Log::default() })))
+        Trace { log: Arc::new(Mutex::new(Log { keep, hash: FNV_OFFSET, ..Log::default() })), label: None }
+    }
+
+    /// A handle to the same trace for one of several disks: all it says begins with `label`.
+    pub fn labelled(&self, label: &str) -> Trace {
+        Trace { log: self.log.clone(), label: Some(label.into()) }
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds an event of virtual time `now` (nanoseconds).
     pub fn event(&self, now: u64, letter: char, what: fmt::Arguments<'_>) {
-        let line = format!("{:>12}.{:03} {letter} {what}", now / 1000, now % 1000);
+        self.add(now, letter, what, None::<fn() -> String>);
+    }
+
+    /// The same of something long: the hash stands for all of it, a reader gets `shown`, of one or more lines.
+    pub fn summed_up(&self, now: u64, letter: char, all: fmt::Arguments<'_>, shown: impl FnOnce() -> String) {
+        self.add(now, letter, all, Some(shown));
+    }
+
+    fn add(&self, now: u64, letter: char, what: fmt::Arguments<'_>, shown: Option<impl FnOnce() -> String>) {
+        let label = self.label.as_deref().unwrap_or_default();
+        let head = format!("{:>12}.{:03} {letter} {label}", now / 1000, now % 1000);
+        let line = format!("{head}{what}");
         let mut log = self.log();
         log.events += 1;
         for byte in line.bytes().chain([b'\n']) {
             log.hash = (log.hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
         }
-        if log.keep {
-            log.lines.push(line);
+        if !log.keep {
+            return;
         }
+        log.lines.push(match shown {
+            None => line,
+            Some(shown) => {
+                let indent = format!("\n{:1$}", "", head.len());
+                head + &shown().trim_end().replace('\n', &indent)
+            }
+        });
     }
 
     /// Events so far.
@@ -79,5 +106,14 @@ mod tests {
         assert_eq!((kept.hash(), kept.events()), (counted.hash(), 1));
         counted.event(1_234_567, 'Q', format_args!("read 24+8"));
         assert_ne!(kept.hash(), counted.hash());
+    }
+
+    #[test]
+    fn what_is_summed_up_is_hashed_in_full_and_shown_in_short() {
+        let (short, long) = (Trace::new(true), Trace::new(true));
+        short.labelled("disk 1 ").summed_up(5000, 'X', format_args!("everything"), || "depth 4\nnone\n".into());
+        long.event(5000, 'X', format_args!("disk 1 everything"));
+        assert_eq!(short.lines(), ["           5.000 X disk 1 depth 4\n                          none"]);
+        assert_eq!((short.hash(), short.events()), (long.hash(), 1));
     }
 }

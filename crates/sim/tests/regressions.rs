@@ -2,7 +2,7 @@
 //! Seeds that once found something hold: `regressions.txt` has them, with what they found. A violation that the swarm finds
 //! anywhere gets its line there with the commit that mends it.
 
-use sim::swarm::{press, run_seed};
+use sim::swarm::{Kind, run_case};
 
 const KEPT: &str = include_str!("regressions.txt");
 
@@ -11,18 +11,15 @@ fn kept_seeds_hold() {
     let mut seen = Vec::new();
     for line in KEPT.lines().filter(|l| !l.starts_with('#')) {
         let mut words = line.splitn(3, ' ');
-        let mut word =
-            || words.next().unwrap_or_else(|| panic!("'{line}': must be a seed, main or press, what it found"));
+        let mut word = || words.next().unwrap_or_else(|| panic!("'{line}': must be a seed, a kind, what it found"));
         let seed: u64 = word().parse().unwrap_or_else(|e| panic!("'{line}': seed: {e}"));
-        let kind = word();
+        let name = word();
         let found = word();
-        let failure = match kind {
-            "main" => run_seed(seed).err(),
-            "press" => press(seed).err(),
-            _ => panic!("'{line}': {kind}: must be main or press"),
-        };
-        if let Some(f) = failure {
-            panic!("{f}\nonce it found: {found}\nreplay: mqblk sim --seed {seed}");
+        let names = Kind::ALL.map(Kind::name);
+        let kind = Kind::ALL.into_iter().find(|k| k.name() == name);
+        let kind = kind.unwrap_or_else(|| panic!("'{line}': {name}: must be one of {names:?}"));
+        if let Err(f) = run_case(kind, seed) {
+            panic!("{f}\nonce it found: {found}\nreplay: mqblk sim --kind {name} --seed {seed}");
         }
         assert!(!seen.contains(&(seed, kind)), "'{line}': twice in the list");
         seen.push((seed, kind));

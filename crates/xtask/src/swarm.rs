@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::Outcome;
 use crate::project::{Project, cargo};
 
-/// Cases of one call of the simulator: a few seconds.
+/// Seeds of one call of the simulator: half a minute or less.
 const CHUNK: u64 = 2000;
 
 /// How long, and from where.
@@ -37,7 +37,7 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     let until = Instant::now() + Duration::from_secs(60 * options.minutes);
     let mut seed = options.seed;
     while Instant::now() < until {
-        print!("seeds from {seed}: ");
+        println!("seeds from {seed}:");
         let mut sim = Command::new(&program);
         sim.args(["sim", "--seed", &seed.to_string(), "--count", &CHUNK.to_string()]);
         let status = sim.status().map_err(|e| format!("cannot run {}: {e}", program.display()))?;

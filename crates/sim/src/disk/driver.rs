@@ -95,6 +95,7 @@ impl Driver for SimDisk {
             }
             _ => {
                 let mut p = list.remove(at);
+                i.gives_tag_back(&p.issue);
                 let rq = p.rq.take().expect("pending requests are in flight");
                 p.status = BlkStatus::Timeout;
                 i.complete(&self.mem, &self.limits, &p);
@@ -125,6 +126,7 @@ impl Driver for SimDisk {
                 .nth(chosen)
                 .expect("counted");
             let mut p = i.pending[h].remove(at);
+            i.gives_tag_back(&p.issue);
             let rq = p.rq.take().expect("pending requests are in flight");
             if let Some(delay) = p.back {
                 i.in_flight -= 1;
@@ -156,6 +158,7 @@ impl Inner {
         assert!(tag < self.started.1 as usize, "tag {tag} with a depth of {}", self.started.1);
         let is_free = self.pending[hctx].iter().all(|p| p.issue.tag != tag) && !self.faults.has_zombie(hctx, tag);
         assert!(is_free, "tag {tag} of hctx {hctx} given to the driver twice: the first request is in flight");
+        self.has_tag(hctx, tag);
         let issue = self.issue_of(&rq, hctx, now);
         let due = self.due(&issue, disk.capacity);
         self.trace.event(now.as_ns(), 'D', format_args!("hctx {hctx} tag {tag} {issue}"));
@@ -187,6 +190,7 @@ impl Inner {
             p.landed = true;
         }
         if at_once {
+            self.gives_tag_back(&p.issue);
             self.complete(&disk.mem, &disk.limits, &p);
             self.trace.event(now.as_ns(), 'C', format_args!("hctx {hctx} tag {tag} {status:?} at once"));
             batch.end(status);

@@ -99,6 +99,9 @@ impl Inner {
                 let mut p = list.remove(at);
                 // Nothing has been done for it.
                 p.landed = true;
+                if let Some((ledger, _)) = &self.ledger {
+                    ledger.take_back(p.issue.hctx, p.issue.tag);
+                }
                 wronged.push(p);
             }
             self.trace.event(now, 'F', format_args!("hctx {hctx} tag {} completed again, as request {}", r.tag, r.n));

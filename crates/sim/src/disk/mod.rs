@@ -11,9 +11,11 @@
 
 mod driver;
 pub mod faults;
+pub mod ledger;
 mod media;
 pub mod service;
 
+use crate::describe::clock;
 use crate::fault::Plant;
 use crate::mem::Mem;
 use crate::rng::Rng;
@@ -24,6 +26,7 @@ use blk::limits::Limits;
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::{Duration, Instant};
 use faults::Faults;
+use ledger::TagLedger;
 use media::Media;
 use service::{Device, Service};
 use std::collections::VecDeque;
@@ -185,6 +188,8 @@ struct Inner {
     polls: usize,
     calls: Vec<QueueRqStatus>,
     faults: Faults,
+    /// Tags are of a set, whose disks know this one by a number.
+    ledger: Option<(Arc<TagLedger>, usize)>,
 }
 
 type Hook = Box<dyn FnOnce() + Send>;
@@ -229,6 +234,7 @@ impl SimDisk {
                 polls: 0,
                 calls: Vec::new(),
                 faults: Faults::default(),
+                ledger: None,
             }),
         })
     }
@@ -245,6 +251,18 @@ impl SimDisk {
     /// Tells of everything from now on.
     pub fn trace_to(&self, trace: Trace) {
         self.inner().trace = trace;
+    }
+
+    /// Its tags are of a set in which it is disk number `disk`; from now on, with nothing in flight.
+    pub fn share_tags(&self, ledger: &Arc<TagLedger>, disk: usize) {
+        let mut i = self.inner();
+        assert_eq!(i.in_flight, 0, "joins a set with requests in flight");
+        i.ledger = Some((ledger.clone(), disk));
+    }
+
+    /// Requests accepted so far.
+    pub fn issued(&self) -> usize {
+        self.inner().issued
     }
 
     /// The next requests are answered so, one entry each; afterwards as the behaviour says.
@@ -357,9 +375,13 @@ impl SimDisk {
     /// What is in flight, for a dump.
     pub fn describe(&self) -> String {
         let i = self.inner();
-        let mut text = format!("disk: {} in flight, {} issued, started {:?}\n", i.in_flight, i.issued, i.started);
+        let (queues, depth) = i.started;
+        let mut text = format!("  device: {} requests in flight, {} issued", i.in_flight, i.issued);
+        text += &format!(", {queues} hardware queues of {depth} tags\n");
         for p in i.pending.iter().flatten() {
-            text += &format!("  {:?} due {} released {}\n", p.issue, p.due, p.released);
+            let Issue { hctx, tag, now, .. } = p.issue;
+            let due = if p.due == u64::MAX { "lost".into() } else { format!("due at {}", clock(p.due)) };
+            text += &format!("    hctx {hctx} tag {tag} {} issued at {}, {due}\n", p.issue, clock(now));
         }
         text
     }
@@ -401,6 +423,20 @@ impl Inner {
             Answer::GiveBack((self.rng.below(2) == 0).then_some(delay))
         } else {
             Answer::Accept
+        }
+    }
+
+    /// The device has a tag from now on.
+    fn has_tag(&self, hctx: usize, tag: usize) {
+        if let Some((ledger, disk)) = &self.ledger {
+            ledger.give(*disk, hctx, tag);
+        }
+    }
+
+    /// The device has it no longer.
+    fn gives_tag_back(&self, issue: &Issue) {
+        if let Some((ledger, _)) = &self.ledger {
+            ledger.take_back(issue.hctx, issue.tag);
         }
     }
 

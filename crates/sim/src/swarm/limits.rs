@@ -127,6 +127,12 @@ impl Limits {
         new
     }
 
+    /// Settings without any limit.
+    pub(super) fn none(&self) -> Vec<(String, String)> {
+        let rates = RATES.iter().flat_map(|name| [(*name).to_string(), format!("{name}_burst")]);
+        rates.chain(["wbt_lat_usec".into()]).map(|name| (name, "0".into())).collect()
+    }
+
     fn draw_rate(&mut self, bytes: bool) -> (u64, u64) {
         let (rates, bursts): (&[u64], &[u64]) = match bytes {
             true => (&[1_000_000, 10_000_000, 123_456_789, 1_000_000_000], &[0, 0, 1, 4096, 100_000]),

@@ -7,6 +7,9 @@
 
 mod case;
 mod limits;
+mod load;
+mod progress;
+mod set;
 mod stack;
 
 use crate::fault::Plant;
@@ -14,12 +17,22 @@ use crate::pressure::{self, Pressed, Unfair};
 use crate::rng::Rng;
 use crate::trace::Trace;
 use case::Case;
+use set::SetCase;
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Sectors of a simulated disk.
 const CAPACITY: u64 = 4096;
+
+/// Wake-ups in which a case must come to its end once there are no new faults. A lost request of a high class takes up to
+/// a minute to be noticed, in which mq-deadline has each hctx with work look every 3 ms.
+const MOST_STEPS: usize = 1_000_000;
+
+/// Virtual time in which everything has to end where windows of write-back throttling go on by themselves. The slowest
+/// limit lets the at most 64 MiB in flight go in 67 s; a lost request is asked about every 30 s, and each time one answer
+/// in two is that it will be waited for on.
+const MOST_LIVENESS_NS: u64 = 3600 * 1_000_000_000;
 
 /// What a case that held everything counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +60,11 @@ pub struct Report {
 }
 
 impl Report {
+    /// Nothing counted.
+    fn of(seed: u64) -> Report {
+        Report { seed, ..Report::default() }
+    }
+
     /// Adds what another case counted.
     pub fn add(&mut self, other: &Report) {
         self.seed = self.seed.max(other.seed);
@@ -66,6 +84,8 @@ impl Report {
 /// A case in which something did not hold.
 #[derive(Clone, Debug)]
 pub struct Failure {
+    /// The kind of case.
+    pub kind: Kind,
     /// The seed that replays it.
     pub seed: u64,
     /// What did not hold.
@@ -76,33 +96,68 @@ pub struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "seed {}: {}", self.seed, self.message)
+        write!(f, "{} case, seed {}: {}", self.kind.name(), self.seed, self.message)
     }
 }
 
-/// Runs the case of a seed.
-pub fn run_seed(seed: u64) -> Result<Report, Box<Failure>> {
-    run(seed, None, &Trace::new(false)).map_err(|_| {
+/// What a case is made of. A seed has one of each kind; they share nothing but the seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A disk with tags of its own, under faults; for one seed in four an elevator under pressure after that.
+    Disk,
+    /// Two to five disks on one tag set.
+    Set,
+    /// A promise held against a load that never ends: elevators, hardware queues, limits.
+    Pressure,
+}
+
+impl Kind {
+    /// Every one.
+    pub const ALL: [Kind; 3] = [Kind::Disk, Kind::Set, Kind::Pressure];
+
+    /// Its name, of one word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Disk => "disk",
+            Kind::Set => "set",
+            Kind::Pressure => "pressure",
+        }
+    }
+
+    /// Whether it is run for a seed when nobody asks for a kind: always for [`Kind::Disk`], and one seed in so many for
+    /// the others, as a stream of its own says.
+    pub fn is_due(self, seed: u64) -> bool {
+        match self {
+            Kind::Disk => true,
+            Kind::Set => Rng::new(seed ^ 0x5e7).below(SETS) == 0,
+            Kind::Pressure => Rng::new(seed ^ 0x9e).below(PRESSED) == 1,
+        }
+    }
+}
+
+/// Runs the case of a kind and a seed.
+pub fn run_case(kind: Kind, seed: u64) -> Result<Report, Box<Failure>> {
+    run(kind, seed, None, &Trace::new(false)).map_err(|_| {
         // The same once more, this time with its trace: cases are short, and nearly all hold.
         let trace = Trace::new(true);
-        let message = run(seed, None, &trace)
+        let message = run(kind, seed, None, &trace)
             .err()
             .unwrap_or_else(|| "it did not fail again: the run is not deterministic".into());
-        Box::new(Failure { seed, message, trace: trace.lines() })
+        Box::new(Failure { kind, seed, message, trace: trace.lines() })
     })
 }
 
-/// Runs the case of a seed with a bug planted in it; what did not hold, if that was noticed.
+/// Runs the case of a seed with a bug planted in it, of the kind it belongs to; what did not hold, if that was noticed.
 pub fn run_planted(seed: u64, plant: Plant) -> Result<Report, String> {
-    run(seed, Some(plant), &Trace::new(false))
+    run(plant.kind(), seed, Some(plant), &Trace::new(false))
 }
 
-/// Runs the case of a seed and keeps its trace.
-pub fn replay(seed: u64) -> (Result<Report, Box<Failure>>, Vec<String>) {
+/// Runs the case of a kind and a seed, with a bug planted in it if so asked, and keeps its trace.
+pub fn replay(kind: Kind, seed: u64, plant: Option<Plant>) -> (Result<Report, Box<Failure>>, Vec<String>) {
     let trace = Trace::new(true);
-    let result = run(seed, None, &trace);
+    let result = run(kind, seed, plant, &trace);
     let lines = trace.lines();
-    (result.map_err(|message| Box::new(Failure { seed, message, trace: lines.clone() })), lines)
+    (result.map_err(|message| Box::new(Failure { kind, seed, message, trace: lines.clone() })), lines)
 }
 
 /// Runs only the pressure case of a seed: every seed has one.
@@ -111,7 +166,7 @@ pub fn press(seed: u64) -> Result<Pressed, Box<Failure>> {
         let trace = Trace::new(true);
         let again = press_with(seed, None, &trace).err();
         assert_eq!(again.as_ref(), Some(&message), "the run is not deterministic");
-        Box::new(Failure { seed, message, trace: trace.lines() })
+        Box::new(Failure { kind: Kind::Pressure, seed, message, trace: trace.lines() })
     })
 }
 
@@ -121,21 +176,35 @@ pub fn press_unfairly(seed: u64, unfair: Unfair) -> Result<Pressed, String> {
 }
 
 fn press_with(seed: u64, unfair: Option<Unfair>, trace: &Trace) -> Result<Pressed, String> {
-    catch_unwind(AssertUnwindSafe(|| pressure::run(seed, unfair, trace))).map_err(|panic| text_of(panic.as_ref()))
+    caught(|| pressure::run(seed, unfair, trace))
 }
 
-/// One seed in so many has its pressure case run after its main case.
+/// One seed in so many has its elevator pressed after its disk case, and another one is due for [`Kind::Pressure`].
 const PRESSED: u64 = 4;
+/// One seed in so many is due for [`Kind::Set`].
+const SETS: u64 = 4;
 
-fn run(seed: u64, plant: Option<Plant>, trace: &Trace) -> Result<Report, String> {
-    // What a case owns is dropped with it, so nothing is left in a broken state for others to see.
-    let case = AssertUnwindSafe(|| Case::new(seed, plant, trace.clone()).run());
-    let mut report = catch_unwind(case).map_err(|panic| text_of(panic.as_ref()))?;
-    if plant.is_none() && Rng::new(seed ^ 0x9e).below(PRESSED) == 0 {
-        report.pressed = press_with(seed, None, trace)?.requests;
-        (report.events, report.hash) = (trace.events(), trace.hash());
+fn run(kind: Kind, seed: u64, plant: Option<Plant>, trace: &Trace) -> Result<Report, String> {
+    let press = || press_with(seed, None, trace).map(|p| p.requests);
+    let told = |pressed| Report { pressed, events: trace.events(), hash: trace.hash(), ..Report::of(seed) };
+    match kind {
+        Kind::Disk => {
+            let mut report = caught(|| Case::new(seed, plant, trace.clone()).run())?;
+            if plant.is_none() && Rng::new(seed ^ 0x9e).below(PRESSED) == 0 {
+                report.pressed = press()?;
+                (report.events, report.hash) = (trace.events(), trace.hash());
+            }
+            Ok(report)
+        }
+        Kind::Set => caught(|| SetCase::new(seed, plant, trace.clone()).run()),
+        Kind::Pressure => press().map(told),
     }
-    Ok(report)
+}
+
+/// What a panic says is what did not hold. What a case owns is dropped with it, so nothing is left in a broken state for
+/// others to see.
+fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|panic| text_of(panic.as_ref()))
 }
 
 fn text_of(panic: &(dyn Any + Send)) -> String {

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Settings, devices and faults in words, for whoever reads a timeline: a fact per line, settings under their own names,
+//! what is off left out. The trace's hash goes by the whole values instead, so nothing here can make two cases equal.
+
+use crate::disk::Behaviour;
+use crate::disk::service::Service;
+use blk::bio::OpFlags;
+use blk::cpumap::CpuTopology;
+use blk::limits::Limits;
+use blk::settings::QueueConfig;
+use blk::stat::HctxStats;
+use blk::tag_set::TagSetConfig;
+use std::fmt;
+use std::fmt::Write;
+
+/// Characters of a line's first word and the gap behind it.
+const NAME: usize = 10;
+
+/// Lines of a name and a fact.
+#[derive(Default)]
+struct Facts(String);
+
+impl Facts {
+    fn add(&mut self, name: &str, fact: impl fmt::Display) {
+        let _ = writeln!(self.0, "{name:NAME$}{fact}");
+    }
+}
+
+impl Facts {
+    /// A fact of several lines.
+    fn add_lines(&mut self, name: &str, fact: &str) {
+        fact.lines().enumerate().for_each(|(i, line)| self.add(if i == 0 { name } else { "" }, line));
+    }
+}
+
+/// A time in the unit that suits it.
+pub(crate) fn time(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{} us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{} ms", ns as f64 / 1e6),
+        _ => format!("{} s", ns as f64 / 1e9),
+    }
+}
+
+/// A moment, as timelines have it: microseconds.
+pub(crate) fn clock(ns: u64) -> String {
+    format!("{}.{:03}", ns / 1000, ns % 1000)
+}
+
+/// Several things with a word between them.
+fn joined<T: fmt::Display>(all: impl IntoIterator<Item = T>, between: &str) -> String {
+    all.into_iter().map(|t| t.to_string()).collect::<Vec<_>>().join(between)
+}
+
+/// Flags of a bio, `+NAME` each.
+pub(crate) fn flags(flags: OpFlags) -> String {
+    const NAMES: [(OpFlags, &str); 11] = [
+        (OpFlags::FUA, "FUA"),
+        (OpFlags::PREFLUSH, "PREFLUSH"),
+        (OpFlags::SYNC, "SYNC"),
+        (OpFlags::NOWAIT, "NOWAIT"),
+        (OpFlags::POLLED, "POLLED"),
+        (OpFlags::NOMERGE, "NOMERGE"),
+        (OpFlags::RAHEAD, "RAHEAD"),
+        (OpFlags::META, "META"),
+        (OpFlags::RESERVED, "RESERVED"),
+        (OpFlags::IDLE, "IDLE"),
+        (OpFlags::BACKGROUND, "BACKGROUND"),
+    ];
+    NAMES.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, name)| format!(" +{name}")).collect()
+}
+
+fn or_default(v: Option<impl ToString>) -> String {
+    v.map_or("default".into(), |v| v.to_string())
+}
+
+fn cpus(t: &CpuTopology) -> String {
+    let nodes = t.node_of.iter().max().map_or(1, |n| n + 1);
+    let cores = t.core_of.iter().max().map_or(1, |n| n + 1);
+    let s = if nodes == 1 { "" } else { "s" };
+    format!("{} CPUs, {cores} cores, {nodes} node{s}", t.nr_cpus)
+}
+
+/// What is set, as `--set` takes it, a few to a line.
+pub(crate) fn settings(c: &QueueConfig) -> String {
+    let mut all = vec![
+        format!("mode={}", format!("{:?}", c.mode).to_lowercase()),
+        format!("nr_hw_queues={}", or_default(c.nr_hw_queues)),
+        format!("queue_depth={}", c.queue_depth),
+        format!("scheduler={}", or_default(c.scheduler.as_ref())),
+        format!("nr_requests={}", or_default(c.nr_requests)),
+        format!("io_timeout={}", c.io_timeout_ms),
+    ];
+    let mut unless_0 = |name: &str, v: u64| {
+        if v > 0 {
+            all.push(format!("{name}={v}"));
+        }
+    };
+    unless_0("nr_read_queues", c.nr_read_queues.into());
+    unless_0("nr_poll_queues", c.nr_poll_queues.into());
+    unless_0("reserved_tags", c.reserved_tags.into());
+    unless_0("host_tagset", c.host_tagset.into());
+    unless_0("nomerges", c.nomerges.into());
+    unless_0("rq_affinity", c.rq_affinity.into());
+    all.extend(c.iosched.iter().map(|(name, value)| format!("{name}={value}")));
+    joined(all.chunks(4).map(|few| few.join(" ")), "\n")
+}
+
+/// What requests the device takes.
+fn requests(l: &Limits) -> String {
+    let mut text =
+        format!("at most {} sectors, {} segments of {} bytes", l.max_sectors, l.max_segments, l.max_segment_size);
+    if l.chunk_sectors > 0 {
+        let _ = write!(text, ", none across {} sectors", l.chunk_sectors);
+    }
+    text
+}
+
+/// What it takes without data.
+fn empty_requests(l: &Limits) -> String {
+    let most = [("discard", l.max_discard_sectors), ("write zeroes", l.max_write_zeroes_sectors)];
+    joined(most.map(|(name, n)| if n == 0 { format!("no {name}") } else { format!("{name} of {n} sectors") }), ", ")
+}
+
+fn device(s: &Service) -> String {
+    match s {
+        Service::Any { max_ns } => {
+            format!("each request any time up to {}, one in 16 up to 50 times that", time(*max_ns))
+        }
+        Service::Ideal { ns } => format!("each request {}", time(*ns)),
+        Service::Ssd { units, read_ns, write_ns } => {
+            format!("flash, {units} units, read {}, write {}", time(*read_ns), time(*write_ns))
+        }
+        Service::Hdd { full_seek_ns, rotation_ns, sector_ns } => {
+            let [seek, turn, sector] = [full_seek_ns, rotation_ns, sector_ns].map(|t| time(*t));
+            format!("rotating disk, full seek {seek}, rotation {turn}, sector {sector}")
+        }
+        Service::Capped { latency_ns, iops, sectors_per_sec } => {
+            format!("cloud disk, {}, capped at {iops} IOPS and {sectors_per_sec} sectors/s", time(*latency_ns))
+        }
+        Service::Array { hit_per_mille, hit_ns, spindles, miss_ns } => format!(
+            "array, {}.{} % cache hits of {}, {spindles} spindles of {}",
+            hit_per_mille / 10,
+            hit_per_mille % 10,
+            time(*hit_ns),
+            time(*miss_ns)
+        ),
+    }
+}
+
+/// Faults that are on, per thousand requests, a line each.
+fn faults(b: &Behaviour) -> String {
+    let all = [
+        ("RESOURCE", b.resource),
+        ("DEV_RESOURCE", b.dev_resource),
+        ("refused with an error", b.issue_error),
+        ("completed with an error", b.complete_error),
+        ("given back", b.give_back),
+        ("lost", b.lost),
+        ("completed twice", b.duplicate),
+        ("path loss", b.path_loss),
+    ];
+    let on: Vec<String> = all.iter().filter(|f| f.1 > 0).map(|(name, n)| format!("{name} {n}")).collect();
+    if on.is_empty() { "none".into() } else { "of 1000 requests\n".to_string() + &on.join("\n") }
+}
+
+/// A disk, what is below it, and who uses it.
+pub(crate) fn disk(config: &QueueConfig, b: &Behaviour, submitters: &[u16]) -> String {
+    let mut f = Facts::default();
+    let on = joined(submitters, " ");
+    f.add("host", cpus(&config.topology));
+    f.add("", format_args!("submitters on CPU {on}; at most {} bios each", config.bios_per_submitter));
+    f.add_lines("settings", &settings(config));
+    f.add("size", format_args!("{} sectors, in blocks of {} bytes", b.capacity, b.limits.logical_block_size));
+    f.add("requests", requests(&b.limits));
+    f.add("", empty_requests(&b.limits));
+    let cache = match (b.limits.write_cache, b.limits.fua) {
+        (false, _) => "none: what is written is durable",
+        (true, false) => "volatile, without FUA",
+        (true, true) => "volatile, with FUA",
+    };
+    f.add("cache", cache);
+    f.add("device", device(&b.service));
+    if b.device_cap < usize::MAX {
+        f.add("", format_args!("takes {} at a time, then answers DEV_RESOURCE", b.device_cap));
+    }
+    if b.at_once > 0 {
+        f.add("", format_args!("{} of 1000 requests end while they are issued", b.at_once));
+    }
+    f.add_lines("faults", &faults(b));
+    if let Some(plant) = b.plant {
+        f.add("planted", format_args!("{plant:?}"));
+    }
+    f.0
+}
+
+/// The shape of a tag set.
+pub(crate) fn tag_set(c: &TagSetConfig) -> String {
+    let mut f = Facts::default();
+    let TagSetConfig { nr_hw_queues, nr_read_queues, nr_poll_queues, queue_depth, reserved_tags, .. } = c;
+    let of = if c.host_tagset { "for all hardware queues" } else { "for each hardware queue" };
+    f.add("tag set", format_args!("{queue_depth} tags {of}, {reserved_tags} of them reserved"));
+    f.add(
+        "queues",
+        format_args!("nr_hw_queues={nr_hw_queues} nr_read_queues={nr_read_queues} nr_poll_queues={nr_poll_queues}"),
+    );
+    f.add("sharing", if c.fair_tag_sharing { "fair" } else { "first come, first served" });
+    f.0
+}
+
+/// Limits that are set, as `--set` takes them.
+pub(crate) fn limits(new: &[(String, String)]) -> String {
+    let on = new.iter().filter(|(name, value)| value != "0" || name == "wbt_lat_usec");
+    let text = joined(on.map(|(name, value)| format!("{name}={value}")), " ");
+    if text.is_empty() { "no limit".into() } else { text }
+}
+
+/// Counters of the hardware queues, a line each.
+pub(crate) fn hctxs(stats: &[HctxStats]) -> String {
+    let mut text = String::new();
+    for (n, h) in stats.iter().enumerate() {
+        let HctxStats { queued, run, dispatched, batches, requeues, timeouts } = h;
+        let _ = writeln!(
+            text,
+            "  hctx {n}: {queued} queued, {dispatched} dispatched in {batches} batches, {run} runs, {requeues} refused, \
+             {timeouts} late"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_is_told_in_short_lines_without_what_is_off() {
+        let config = QueueConfig { nr_hw_queues: Some(2), scheduler: Some("kyber".into()), ..QueueConfig::default() };
+        let b = Behaviour { lost: 20, service: Service::Ideal { ns: 10_500 }, ..Behaviour::default() };
+        let text = disk(&config, &b, &[0, 3]);
+        for line in [
+            "device    each request 10.5 us\n",
+            "faults    of 1000 requests\n          lost 20\n",
+            "submitters on CPU 0 3; ",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        assert!(!text.contains("planted") && text.lines().all(|l| l.len() <= 120), "{text}");
+        assert!(settings(&config).contains("nr_hw_queues=2 ") && settings(&config).contains("scheduler=kyber"));
+    }
+
+    #[test]
+    fn limits_and_flags_carry_their_names() {
+        let set =
+            |all: &[(&str, &str)]| limits(&all.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect::<Vec<_>>());
+        assert_eq!(set(&[("iops_read", "0"), ("bps_total", "100")]), "bps_total=100");
+        assert_eq!(
+            (set(&[("iops_read", "0")]), set(&[("wbt_lat_usec", "0")])),
+            ("no limit".into(), "wbt_lat_usec=0".into())
+        );
+        assert_eq!(flags(OpFlags::SYNC.union(OpFlags::FUA)), " +FUA +SYNC");
+        assert_eq!([time(999), time(1500), time(30_000_000_000)], ["999 ns", "1.5 us", "30 s"]);
+    }
+}

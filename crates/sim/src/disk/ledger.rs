@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who has which tag of a tag set, over all its disks: as a host adapter would know it.
+//!
+//! Guarantees: a tag that is at one disk and given to another, or twice to one, is a panic that names both. A disk has a tag
+//! from its acceptance until the disk hands it back, which is before the core frees it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// See the module's text.
+pub struct TagLedger {
+    /// One map of tags for all hardware queues.
+    host_wide: bool,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// By map and tag: the disk that has it.
+    owners: BTreeMap<(usize, usize), usize>,
+    /// By map and disk: how often it was given one.
+    given: BTreeMap<(usize, usize), u64>,
+}
+
+impl TagLedger {
+    /// Nobody has a tag.
+    pub fn new(host_wide: bool) -> Arc<TagLedger> {
+        Arc::new(TagLedger { host_wide, inner: Mutex::default() })
+    }
+
+    fn map_of(&self, hctx: usize) -> usize {
+        if self.host_wide { 0 } else { hctx }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn give(&self, disk: usize, hctx: usize, tag: usize) {
+        let map = self.map_of(hctx);
+        let mut inner = self.inner();
+        *inner.given.entry((map, disk)).or_default() += 1;
+        let before = inner.owners.insert((map, tag), disk);
+        drop(inner);
+        if let Some(other) = before {
+            panic!("tag {tag} of map {map} of the set was given to disk {disk} while disk {other} has it");
+        }
+    }
+
+    pub(super) fn take_back(&self, hctx: usize, tag: usize) {
+        let was = self.inner().owners.remove(&(self.map_of(hctx), tag));
+        assert!(was.is_some(), "tag {tag} of hctx {hctx} of the set came back and was with nobody");
+    }
+
+    /// How many tags from number `first` on a disk has of a map.
+    pub fn held_by(&self, disk: usize, map: usize, first: u32) -> usize {
+        let inner = self.inner();
+        inner.owners.range((map, first as usize)..(map + 1, 0)).filter(|(_, d)| **d == disk).count()
+    }
+
+    /// How often tags of a map were given to disks so far, `disk` apart.
+    pub fn given_to_others(&self, disk: usize, map: usize) -> u64 {
+        let inner = self.inner();
+        inner.given.range((map, 0)..(map + 1, 0)).filter(|((_, d), _)| *d != disk).map(|(_, n)| n).sum()
+    }
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Several disks on one tag set, in one virtual time: [`Rig`] for many.
+//!
+//! A submitter is polled when it was notified, when its disk's hardware queues have a completion for it, or when its own
+//! disk's timer is due, as that was when the last submitter of the disk went to sleep: what other disks do to it later must
+//! be told. So a tag of one disk that nobody tells another disk's waiter of is a run that stands still.
+
+use crate::Lock;
+use crate::describe;
+use crate::disk::Behaviour;
+use crate::rig::{Rig, START_NS};
+use crate::rng::Rng;
+use blk::bio::{Bio, DataRef};
+use blk::id::Sector;
+use blk::settings::{QueueConfig, SettingError};
+use blk::submitter::{SubmitError, Submitter};
+use blk::tag_set::{TagSet, TagSetConfig};
+use blk::time::Instant;
+use std::sync::Arc;
+
+/// One disk of several.
+pub struct Member {
+    /// How many joined before it.
+    pub number: u64,
+    /// The disk, its submitters and what they reaped. Its clock is that of all while something is done with it.
+    pub rig: Rig,
+    /// [`next_timer`](blk::queue::RequestQueue::next_timer) when a submitter of this disk was last awake.
+    timer: Option<Instant>,
+}
+
+impl std::ops::Deref for Member {
+    type Target = Rig;
+
+    fn deref(&self) -> &Rig {
+        &self.rig
+    }
+}
+
+impl std::ops::DerefMut for Member {
+    fn deref_mut(&mut self) -> &mut Rig {
+        &mut self.rig
+    }
+}
+
+/// See the module's text.
+pub struct Rigs {
+    /// What they share.
+    pub set: Arc<TagSet<Lock>>,
+    /// The disks that have joined, in no lasting order.
+    pub disks: Vec<Member>,
+    /// Virtual time in nanoseconds.
+    pub now: u64,
+    /// As [`Rig::patience_ns`].
+    pub patience_ns: u64,
+    /// A bug planted: this disk hears of nothing that is not its own doing.
+    pub deaf: Option<usize>,
+    joined: u64,
+    rng: Rng,
+    seed: u64,
+}
+
+impl Rigs {
+    /// A set of the shape of these settings, without disks.
+    pub fn new(seed: u64, config: &QueueConfig) -> Rigs {
+        Rigs {
+            set: TagSet::new(TagSetConfig::of(config)).unwrap_or_else(|e| panic!("seed {seed}: {e}")),
+            disks: Vec::new(),
+            now: START_NS,
+            patience_ns: 1_000_000_000,
+            deaf: None,
+            joined: 0,
+            rng: Rng::new(seed ^ 0x3417),
+            seed,
+        }
+    }
+
+    /// A disk with submitters on `cpus` joins the set.
+    pub fn try_join(&mut self, behaviour: Behaviour, config: QueueConfig, cpus: &[u16]) -> Result<(), SettingError> {
+        let set = self.set.clone();
+        self.add(Some(&set), behaviour, config, cpus)
+    }
+
+    /// As [`Rigs::try_join`], of settings that are right.
+    pub fn join(&mut self, behaviour: Behaviour, config: QueueConfig, cpus: &[u16]) {
+        let seed = self.seed;
+        self.try_join(behaviour, config, cpus).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+
+    /// A disk that should be on the set and has tags of its own, with the same numbers: a bug planted.
+    pub fn join_beside(&mut self, behaviour: Behaviour, config: QueueConfig, cpus: &[u16]) {
+        let seed = self.seed;
+        self.add(None, behaviour, config, cpus).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+
+    fn add(
+        &mut self,
+        set: Option<&Arc<TagSet<Lock>>>,
+        behaviour: Behaviour,
+        config: QueueConfig,
+        cpus: &[u16],
+    ) -> Result<(), SettingError> {
+        let rig = Rig::on(set, self.seed ^ self.joined << 8, behaviour, config, cpus)?;
+        self.disks.push(Member { number: self.joined, rig, timer: None });
+        self.joined += 1;
+        Ok(())
+    }
+
+    /// Virtual time as the core takes it.
+    pub fn t(&self) -> Instant {
+        Instant::from_ns(self.now)
+    }
+
+    /// Does something with a disk as one of its submitters; then all of them go to sleep.
+    pub fn with<R>(&mut self, d: usize, f: impl FnOnce(&mut Rig) -> R) -> R {
+        if let Some(deaf) = self.deaf {
+            self.disks[deaf].bell.lose_every(u64::from(deaf != d));
+        }
+        let disk = &mut self.disks[d];
+        disk.rig.now = self.now;
+        let r = f(&mut disk.rig);
+        assert_eq!(disk.rig.now, self.now, "time goes on for all disks or none");
+        disk.rig.subs.iter_mut().for_each(Submitter::rest);
+        disk.timer = disk.rig.q.next_timer();
+        r
+    }
+
+    /// Submits through submitter `s` of disk `d`.
+    pub fn try_submit(&mut self, d: usize, s: usize, bio: Bio) -> Result<(), SubmitError> {
+        self.with(d, |rig| rig.try_submit(s, bio))
+    }
+
+    /// As [`Rigs::try_submit`]. Panics when the submitter has no free bio slot.
+    pub fn submit(&mut self, d: usize, s: usize, bio: Bio) {
+        self.try_submit(d, s, bio).expect("a free bio slot");
+    }
+
+    /// Submits `n` reads that adjoin nothing.
+    pub fn submit_reads(&mut self, d: usize, s: usize, n: u64) {
+        for i in 0..n {
+            let k = i + ((d as u64) << 8) + ((s as u64) << 12);
+            self.submit(d, s, Bio::read(Sector(k * 16), 8, DataRef::new(0, (k % 1024) << 12)).with_user_data(k));
+        }
+    }
+
+    /// Polls and reaps a submitter, for whatever reason the test has.
+    pub fn poll(&mut self, d: usize, s: usize) {
+        self.with(d, |rig| rig.poll(s));
+    }
+
+    fn has_reason(&self, d: usize, s: usize) -> bool {
+        let disk = &self.disks[d];
+        // A completion that is told again by a disk without requests is nobody's: a drained disk does not look.
+        let may_look = disk.rig.disk.in_flight() > 0 || disk.rig.bell.is_rung(disk.rig.subs[s].id());
+        may_look && disk.rig.is_wanted_at(s, self.now) || disk.timer.is_some_and(|t| t.as_ns() <= self.now)
+    }
+
+    /// Whether somebody of disk `d` has a reason to be polled now.
+    pub fn is_told(&self, d: usize) -> bool {
+        (0..self.disks[d].rig.subs.len()).any(|s| self.has_reason(d, s))
+    }
+
+    /// Whether disk `d` looks again by itself within `ns`, as one does whose elevator or driver had it wait.
+    pub fn looks_within(&self, d: usize, ns: u64) -> bool {
+        self.disks[d].timer.is_some_and(|t| t.as_ns() <= self.now.saturating_add(ns))
+    }
+
+    /// Polls one submitter that has a reason to be; its disk. `None`: nobody has one, at this time.
+    pub fn step_now(&mut self) -> Option<usize> {
+        let all: usize = self.disks.iter().map(|d| d.rig.subs.len()).sum();
+        let first = self.rng.below(all as u64) as usize;
+        let each = || self.disks.iter().enumerate().flat_map(|(d, disk)| (0..disk.rig.subs.len()).map(move |s| (d, s)));
+        let found = each().cycle().skip(first).take(all).find(|(d, s)| self.has_reason(*d, *s));
+        let (d, s) = found?;
+        self.poll(d, s);
+        Some(d)
+    }
+
+    /// As [`Rigs::step_now`]; with no reason now, time goes on to the next one. False: there is none at all.
+    pub fn step(&mut self) -> bool {
+        if self.step_now().is_some() {
+            return true;
+        }
+        let patience = self.now.saturating_add(self.patience_ns);
+        let polled = self.disks.iter().filter(|d| !d.rig.subs.is_empty());
+        let timers = polled.clone().filter_map(|d| d.timer).map(Instant::as_ns).filter(|t| *t <= patience);
+        match timers.chain(polled.filter_map(|d| d.rig.disk.next_due())).min() {
+            Some(t) if t > self.now => {
+                self.now = t;
+                self.step_now().is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// Steps at the present time until nobody has a reason left.
+    pub fn settle(&mut self) {
+        for _ in 0..100_000 {
+            if self.step_now().is_none() {
+                return;
+            }
+        }
+        panic!("no rest\n{}", self.describe());
+    }
+
+    /// Steps until nobody has a reason left.
+    pub fn run(&mut self, limit: usize) {
+        for _ in 0..limit {
+            if !self.step() {
+                return self.disks.iter_mut().for_each(|d| d.rig.reap());
+            }
+        }
+        panic!("no rest after {limit} steps\n{}", self.describe());
+    }
+
+    /// As [`Rigs::run`], then everything must have ended.
+    pub fn run_dry(&mut self, limit: usize) {
+        self.run(limit);
+        assert_eq!(self.outstanding(), 0, "bios are stuck\n{}", self.describe());
+    }
+
+    /// Bios of all disks that have not been reaped.
+    pub fn outstanding(&self) -> u32 {
+        self.disks.iter().map(|d| d.rig.outstanding()).sum()
+    }
+
+    /// Requests at each disk.
+    pub fn in_flight(&self) -> Vec<usize> {
+        self.disks.iter().map(|d| d.rig.disk.in_flight()).collect()
+    }
+
+    /// Nothing is left anywhere: every disk drains by itself, no tag is in use, and no gauge is above zero.
+    pub fn check_idle(&mut self) {
+        self.set.begin_freeze();
+        for d in 0..self.disks.len() {
+            // Leaving is part of a poll.
+            (0..self.disks[d].rig.subs.len()).for_each(|s| self.poll(d, s));
+        }
+        assert!(self.set.is_drained(), "idle but not drained\n{}", self.describe());
+        self.set.unfreeze();
+        for d in &mut self.disks {
+            d.rig.now = self.now;
+            d.rig.check_idle();
+        }
+    }
+
+    /// The state of everything, for a failure.
+    pub fn describe(&self) -> String {
+        let mut text = describe::tag_set(&self.set.config());
+        for d in &self.disks {
+            let until = d.timer.map_or("told".into(), |t| describe::clock(t.as_ns()));
+            text += &format!("disk {}, asleep until {until}, {}", d.number, d.rig.describe());
+        }
+        text
+    }
+}

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The bios of one disk in a case: drawn, submitted, and looked at when they end.
+//!
+//! Checked: each ends exactly once, at the submitter it came from, with a status that this bio may end with; data is right
+//! and counters are; what was acknowledged as durable survives a power cut. Needs from callers: [`Load::collect`] after
+//! whatever lets bios end; random numbers, so that a case of one disk and one of several each draw from a stream of their
+//! own. Does not do: polling, time, settings.
+
+use super::CAPACITY;
+use super::limits::{Limits, Under};
+use crate::contents::{Contents, Held};
+use crate::describe;
+use crate::fault::Plant;
+use crate::rig::{MEM_SECTORS, Rig};
+use crate::rng::Rng;
+use crate::trace::Trace;
+use blk::bio::{Bio, DataRef, IoPrio, IoPrioClass, Op, OpFlags};
+use blk::id::Sector;
+use blk::status::BlkStatus;
+use blk::submitter::{Done, SubmitError};
+
+/// Sectors of the largest bio.
+const MAX_BIO: u64 = 512;
+/// Bios in flight per disk: each has its own piece of memory.
+const AREAS: usize = MEM_SECTORS / MAX_BIO as usize;
+
+/// A bio that has not ended.
+struct Out {
+    bio: Bio,
+    held: Option<Held>,
+    /// Acknowledgements when it was submitted.
+    since: u64,
+    submitter: usize,
+    /// When it was submitted, and under which limits.
+    at: u64,
+    under: Under,
+}
+
+/// See the module's text.
+pub(super) struct Load {
+    pub(super) limits: Limits,
+    /// Settings were changed that decide what the disk supports.
+    pub(super) rebuilt: bool,
+    pub(super) accepted: u64,
+    pub(super) ended: u64,
+    pub(super) errors: u64,
+    plant: Option<Plant>,
+    trace: Trace,
+    model: Contents,
+    out: Vec<Option<Out>>,
+    free: Vec<usize>,
+    next_sector: u64,
+    stamp: u64,
+    /// The disk has faults that end I/O with an error.
+    faults: bool,
+    /// Bios were refused that the stack before a rebuild may have begun with.
+    refused: bool,
+    /// Sectors of bios that ended well, per operation; only meaningful without faults.
+    sectors: [u64; Op::COUNT],
+}
+
+impl Load {
+    /// For a zeroed disk; `volatile`: it has a write cache. `faults`: it may end I/O with an error.
+    pub(super) fn new(limits: Limits, volatile: bool, faults: bool, plant: Option<Plant>, trace: Trace) -> Load {
+        Load {
+            limits,
+            plant,
+            trace,
+            faults,
+            model: Contents::new(CAPACITY, volatile),
+            out: (0..AREAS).map(|_| None).collect(),
+            free: (0..AREAS).rev().collect(),
+            next_sector: 0,
+            stamp: 1,
+            rebuilt: false,
+            refused: false,
+            sectors: [0; Op::COUNT],
+            accepted: 0,
+            ended: 0,
+            errors: 0,
+        }
+    }
+
+    /// A bio that fits the disk, next to the last one more often than not.
+    fn draw_bio(&mut self, rng: &mut Rng, rig: &Rig, area: usize) -> Bio {
+        let lb = u64::from(rig.q.limits().logical_block_sectors());
+        let op = rng.pick(&[
+            Op::Read,
+            Op::Read,
+            Op::Read,
+            Op::Write,
+            Op::Write,
+            Op::Write,
+            Op::Write,
+            Op::Flush,
+            Op::Discard,
+            Op::WriteZeroes,
+        ]);
+        let data = DataRef::new(0, (area as u64 * MAX_BIO) << 9);
+        if op == Op::Flush {
+            let mut bio = Bio::flush().with_user_data(area as u64);
+            bio.flags = bio.flags.union(draw_flags(rng, op));
+            return bio;
+        }
+        let blocks = match rng.below(8) {
+            0 => 1 + rng.below(MAX_BIO / lb),
+            1..4 => 1 + rng.below(8),
+            _ => 1 + rng.below(3),
+        };
+        let nr = (blocks * lb).min(MAX_BIO / lb * lb);
+        let fits = (CAPACITY - nr) / lb + 1;
+        let sector = match rng.below(8) {
+            0..4 => self.next_sector,
+            4..6 => self.next_sector.wrapping_sub(2 * nr),
+            _ => rng.below(fits) * lb,
+        };
+        let sector = if sector > CAPACITY - nr || sector % lb != 0 { rng.below(fits) * lb } else { sector };
+        let mut bio = Bio::write(Sector(sector), nr as u32, data).with_user_data(area as u64);
+        bio.op = op;
+        if !op.has_data() {
+            bio.data = DataRef::NONE;
+        }
+        bio.flags = draw_flags(rng, op);
+        self.limits.add_flags(&mut bio);
+        if rng.below(6) == 0 {
+            bio.prio = IoPrio::new(rng.pick(&[IoPrioClass::Rt, IoPrioClass::Be, IoPrioClass::Idle]), 3);
+        }
+        bio
+    }
+
+    /// Submits a bio through submitter `s`, unless the disk or its part of it is full.
+    pub(super) fn submit_one(&mut self, rng: &mut Rng, rig: &mut Rig, s: usize) {
+        let Some(area) = self.free.pop() else { return };
+        let bio = self.draw_bio(rng, rig, area);
+        let held = if bio.op == Op::Flush {
+            None
+        } else {
+            let Some(h) = self.model.lock(bio.op, bio.sector.0, bio.nr_sectors) else {
+                // Somebody is there: begin elsewhere next time.
+                self.next_sector = rng.below(CAPACITY / 8) * 8;
+                return self.free.push(area);
+            };
+            Some(h)
+        };
+        if bio.op == Op::Write {
+            for i in 0..u64::from(bio.nr_sectors) {
+                rig.mem.set(area as u64 * MAX_BIO + i, self.stamp << 16 | i);
+            }
+            self.stamp += 1;
+        }
+        let (at, under) = (rig.now, self.limits.under());
+        match rig.try_submit(s, bio) {
+            Ok(()) => {
+                self.accepted += 1;
+                let Bio { op, sector, nr_sectors, flags, .. } = bio;
+                let what = format_args!("submitter {s} #{area} {op:?} {}+{nr_sectors} {flags:?}", sector.0);
+                self.trace.summed_up(rig.now, 'Q', what, || {
+                    format!("submitter {s} #{area} {op:?} {}+{nr_sectors}{}", sector.0, describe::flags(flags))
+                });
+                self.next_sector = bio.sector.0 + u64::from(bio.nr_sectors);
+                let since = self.model.flush_point();
+                self.out[area] = Some(Out { bio, held, since, submitter: s, at, under });
+            }
+            Err(SubmitError::NoBio) => {
+                if let Some(h) = held {
+                    self.model.nothing_happened(h);
+                }
+                self.free.push(area);
+            }
+        }
+    }
+
+    /// Some bios one after the other through one submitter, with a plug or without.
+    pub(super) fn burst(&mut self, rng: &mut Rng, rig: &mut Rig) {
+        let s = rng.below(rig.subs.len() as u64) as usize;
+        let n = 1 + rng.below(12);
+        let plug = rng.below(2) == 0;
+        if plug {
+            let nr = rng.pick(&[0, n as u32, 40]);
+            rig.plug(s, nr);
+        }
+        for _ in 0..n {
+            self.submit_one(rng, rig, s);
+        }
+        if plug {
+            rig.unplug(s);
+        }
+    }
+
+    /// Looks at what has ended.
+    pub(super) fn collect(&mut self, rig: &mut Rig) {
+        for s in 0..rig.subs.len() {
+            for d in rig.take_done(s) {
+                self.check_done(rig, s, d);
+                if self.plant == Some(Plant::EndedTwice) && self.ended % 50 == 49 {
+                    self.check_done(rig, s, d);
+                }
+            }
+        }
+    }
+
+    fn check_done(&mut self, rig: &Rig, s: usize, d: Done) {
+        let area = d.user_data as usize;
+        let op = self.out[area].take().unwrap_or_else(|| panic!("{d:?} ended twice"));
+        assert_eq!((op.submitter, op.bio.op), (s, d.op), "{d:?} came back to the wrong submitter");
+        self.ended += 1;
+        self.errors += u64::from(!d.status.is_ok());
+        self.trace.event(rig.now, 'E', format_args!("submitter {s} #{area} {:?}", d.status));
+        self.free.push(area);
+        let bio = op.bio;
+        let base = area as u64 * MAX_BIO;
+        let mem = rig.mem.clone();
+        let value = |i: u64| if bio.op == Op::Write { mem.get(base + i) } else { 0 };
+        if d.status.is_ok() {
+            self.limits.ended(&bio, &op.under, op.at, rig.now);
+            self.sectors[bio.op as usize] += u64::from(bio.nr_sectors);
+            if bio.op == Op::Flush || bio.flags.contains(OpFlags::PREFLUSH) {
+                self.model.was_flushed(op.since);
+            }
+            match (bio.op, op.held) {
+                (Op::Read, Some(h)) => self.model.was_read(h, |i| mem.get(base + i)),
+                (_, Some(h)) => self.model.was_written(h, bio.flags.contains(OpFlags::FUA), value),
+                (_, None) => {}
+            }
+            return;
+        }
+        assert!(self.may_end(rig, &bio, d.status), "{bio:?} ended with {:?}", d.status);
+        self.refused |= self.rebuilt && d.status != BlkStatus::Again;
+        match op.held {
+            None => {}
+            Some(h) if bio.op == Op::Read || d.status == BlkStatus::Again => self.model.nothing_happened(h),
+            Some(h) => {
+                // Even a write whose kind a rebuild has made impossible may have sent pieces before.
+                self.model.write_failed(h, value);
+            }
+        }
+    }
+
+    fn may_end(&self, rig: &Rig, bio: &Bio, status: BlkStatus) -> bool {
+        let limits = rig.q.limits();
+        match status {
+            BlkStatus::Again => bio.flags.contains(OpFlags::NOWAIT),
+            BlkStatus::NotSupp => {
+                bio.flags.contains(OpFlags::POLLED)
+                    || bio.op == Op::Discard && limits.max_discard_sectors == 0
+                    || bio.op == Op::WriteZeroes && limits.max_write_zeroes_sectors == 0
+            }
+            BlkStatus::Inval => bio.flags.contains(OpFlags::RESERVED),
+            BlkStatus::Medium | BlkStatus::Target | BlkStatus::Timeout | BlkStatus::Transport => self.faults,
+            _ => false,
+        }
+    }
+
+    /// What if power were cut now, with all that is in flight?
+    pub(super) fn power_cut(&self, rng: &mut Rng, rig: &Rig) {
+        let mut in_flight = vec![None; CAPACITY as usize];
+        for (area, op) in self.out.iter().enumerate() {
+            let Some(bio) = op.as_ref().map(|o| o.bio).filter(|b| b.op.is_write()) else { continue };
+            let mem = |i: u64| rig.mem.get(area as u64 * MAX_BIO + i);
+            for i in 0..u64::from(bio.nr_sectors) {
+                in_flight[(bio.sector.0 + i) as usize] = Some(if bio.op == Op::Write { mem(i) } else { 0 });
+            }
+        }
+        let left = rig.disk.if_power_were_cut(rng.next());
+        self.model.check_survivors(|s| left.content(s), |s| in_flight[s as usize]);
+    }
+
+    /// Limits change while bios are held, without a freeze.
+    pub(super) fn change_limits(&mut self, rig: &Rig) {
+        let mode = rig.q.config().mode;
+        let new = self.limits.draw(mode);
+        self.trace.summed_up(rig.now, 'X', format_args!("{new:?}"), || describe::limits(&new));
+        let told = self.limits.told(&new);
+        let settings: Vec<(&str, &str)> = told.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        if self.limits.one_in(5) {
+            // One that is wrong: then nothing may have changed.
+            let wrong = [&settings[..], &[("queue_depth", "7")]].concat();
+            let e = rig.q.set_live(&wrong).expect_err("the depth is not to be changed so");
+            assert!(e.to_string().contains("needs a freeze"), "{e}");
+        } else {
+            rig.q.set_live(&settings).unwrap_or_else(|e| panic!("{e}"));
+            self.limits.changed(&new);
+        }
+        self.limits.check_settings(&rig.q.config().io_limits);
+    }
+
+    /// No limit and no throttling from now on.
+    pub(super) fn lift_limits(&mut self, rig: &Rig) {
+        let none = self.limits.none();
+        let settings: Vec<(&str, &str)> = none.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        rig.q.set_live(&settings).unwrap_or_else(|e| panic!("{e}"));
+        self.limits.changed(&none);
+    }
+
+    /// Bios of a submitter are not waited for. Parts of them may have been at the disk; no more will be.
+    pub(super) fn forget(&mut self, rig: &Rig, submitter: usize) {
+        for (area, slot) in self.out.iter_mut().enumerate() {
+            let Some(out) = slot.take_if(|o| o.submitter == submitter) else { continue };
+            self.accepted -= 1;
+            let value = |i: u64| rig.mem.get(area as u64 * MAX_BIO + i);
+            let is_write = out.bio.op == Op::Write;
+            out.held.into_iter().for_each(|h| self.model.write_failed(h, |i| if is_write { value(i) } else { 0 }));
+        }
+    }
+
+    /// All bios have ended.
+    pub(super) fn check_ended(&self, rig: &Rig) {
+        assert_eq!(self.ended, self.accepted, "bios are stuck\n{}", rig.describe());
+    }
+
+    /// Every token of write-back throttling is back.
+    pub(super) fn check_tokens(&self, rig: &Rig) {
+        assert_eq!(rig.q.wbt().inflight, [0, 0], "tokens of write-back throttling are not back");
+    }
+
+    /// All has ended and the disk is idle: limits, contents and counters are right, and what has to survive a crash does.
+    pub(super) fn check_all(&self, rig: &Rig) {
+        assert!(self.model.is_idle());
+        self.limits.check();
+        self.check_tokens(rig);
+        let disk = &rig.disk;
+        self.model.check_contents(|s| disk.content(s));
+        self.check_counters(rig);
+        disk.crash();
+        self.model.check_survivors(|s| disk.content(s), |_| None);
+    }
+
+    fn check_counters(&self, rig: &Rig) {
+        let (stats, issues) = (rig.q.stats(), rig.disk.issues());
+        let hctx: u64 = rig.q.hctx_stats().iter().map(|h| h.dispatched).sum();
+        // Fewer hardware queues now than some time before: those gone are not listed.
+        assert!(hctx <= issues.len() as u64, "dispatched {hctx} of {}", issues.len());
+        if self.faults {
+            return;
+        }
+        for op in [Op::Read, Op::Write, Op::Discard, Op::WriteZeroes] {
+            let seen: Vec<_> = issues.iter().filter(|i| i.op == op).collect();
+            let s = stats.op(op);
+            assert_eq!(s.ios, seen.len() as u64, "{op:?} ios");
+            if !self.refused {
+                assert_eq!(s.sectors, self.sectors[op as usize], "{op:?} sectors counted and submitted");
+            }
+            assert_eq!(s.sectors, seen.iter().map(|i| u64::from(i.nr_sectors)).sum::<u64>(), "{op:?} sectors");
+            if op.has_data() {
+                let merged: usize = seen.iter().map(|i| i.nr_bios - 1).sum();
+                assert_eq!(s.merges, merged as u64, "{op:?} merges");
+            }
+        }
+        assert_eq!(stats.op(Op::Flush).ios, issues.iter().filter(|i| i.op == Op::Flush).count() as u64);
+        assert_eq!(stats.errors, 0);
+    }
+}
+
+fn draw_flags(rng: &mut Rng, op: Op) -> OpFlags {
+    let mut f = OpFlags::NONE;
+    let mut add = |on: bool, flag: OpFlags| {
+        if on {
+            f = f.union(flag);
+        }
+    };
+    add(rng.below(12) == 0, OpFlags::NOWAIT);
+    add(rng.below(12) == 0, OpFlags::NOMERGE);
+    add(rng.below(12) == 0, OpFlags::POLLED);
+    add(rng.below(16) == 0, OpFlags::RESERVED);
+    add(rng.below(4) == 0, OpFlags::SYNC);
+    if op == Op::Write {
+        add(rng.below(6) == 0, OpFlags::FUA);
+        add(rng.below(8) == 0, OpFlags::PREFLUSH);
+    }
+    f
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! No disk starves beside others: one that waits for a tag is told to ask for it.
+//!
+//! Whoever puts a tag wakes the next of those who may use one: the first of the next of [`WAIT_QUEUES`] lines. So with n
+//! waiters in all one of them is woken after n puts for each line at most, and others cannot have been given tags more
+//! often than there were free ones at first and puts. When it asks the tag may be gone: as in the kernel, who did not wait
+//! may take a tag that comes free before one who does. So within a bound a waiter is owed a wake-up and not a tag; and what
+//! it gets of tags at all is for the end of the phase to show, at which everything has ended.
+//!
+//! A disk waits for a tag when it has bios, nothing at its device, and will not look again by itself soon, as it does when
+//! its elevator holds requests back (mq-deadline does for the sake of a higher class). Of which map it wants one is not to
+//! be seen from outside, so it is held against that of which least was given to others; with host-wide tags there is only
+//! one.
+
+use crate::disk::ledger::TagLedger;
+use crate::rigs::{Member, Rigs};
+
+/// See the module's text.
+pub(super) struct Progress {
+    disks: Vec<Waiting>,
+    most: u64,
+}
+
+/// The core looks again after an elevator that gave nothing and said nothing (`BLK_MQ_BUDGET_DELAY`).
+const LOOK_AGAIN_NS: u64 = 3_000_000;
+
+/// Wait queues of a map of tags, as in the kernel (`SBQ_WAIT_QUEUES`).
+const WAIT_QUEUES: u64 = 8;
+
+struct Waiting {
+    sent: usize,
+    /// Per map: tags given to others so far, and calls in which some were since it waits and was not told.
+    maps: Vec<(u64, u64)>,
+}
+
+impl Progress {
+    /// From now on. The set has so many maps of tags, and keeps its disks and its shape.
+    pub(super) fn new(w: &Rigs, maps: usize) -> Progress {
+        let set = w.set.config();
+        let queues = usize::from(set.nr_hw_queues + set.nr_read_queues + set.nr_poll_queues);
+        // Submitters wait, or hardware queues do, with a place for plain and one for reserved tags.
+        let waiters: usize = w.disks.iter().map(|d| d.subs.len() + 2 * queues).sum();
+        let waiting = |d: &Member| Waiting { sent: d.disk.issued(), maps: vec![(0, 0); maps] };
+        Progress {
+            disks: w.disks.iter().map(waiting).collect(),
+            most: u64::from(set.queue_depth) + WAIT_QUEUES * waiters as u64,
+        }
+    }
+
+    /// To be called after whatever a disk does. Panics when one starves.
+    pub(super) fn look(&mut self, w: &Rigs, ledger: &TagLedger) {
+        for (d, waiting) in self.disks.iter_mut().enumerate() {
+            let (member, number) = (&w.disks[d], w.disks[d].number as usize);
+            let before = std::mem::replace(&mut waiting.sent, member.disk.issued());
+            let waits = before == waiting.sent && member.disk.in_flight() == 0 && member.outstanding() > 0;
+            let waits = waits && !w.is_told(d) && !w.looks_within(d, LOOK_AGAIN_NS);
+            for (map, (given, calls)) in waiting.maps.iter_mut().enumerate() {
+                let before = std::mem::replace(given, ledger.given_to_others(number, map));
+                *calls = if waits { *calls + u64::from(before < *given) } else { 0 };
+            }
+            let passed = waiting.maps.iter().map(|(_, calls)| *calls).min().unwrap_or(0);
+            assert!(
+                passed <= self.most,
+                "disk {number} starves: it waits for a tag and was not told while others were given some {passed} times, \
+                 at most {}\n{}",
+                self.most,
+                w.describe()
+            );
+        }
+    }
+}
