@@ -127,7 +127,7 @@ pub(super) fn run(rng: &mut Rng, unfair: Option<Unfair>, trace: &Trace) -> Press
     match unfair {
         Some(Unfair::Starves) => world.wrap(|e| Box::new(Starver::new(e))),
         Some(Unfair::WrongWeights) => world.lie_about_weights(),
-        None => {}
+        _ => {}
     }
     world.run(requests, &mut bound)
 }

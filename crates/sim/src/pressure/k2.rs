@@ -91,23 +91,15 @@ impl Bound for Classes {
 
 pub(super) fn run(rng: &mut Rng, unfair: Option<Unfair>, trace: &Trace) -> Pressed {
     let n = 2 + rng.below(5);
-    let client = |i| Client {
-        cpu: rng.below(4) as u16,
-        op: rng.pick(&[Op::Read, Op::Read, Op::Write, Op::Write, Op::Discard]),
-        // At least one of each.
-        class: match i {
-            0 => IoPrioClass::Rt,
-            1 => IoPrioClass::Be,
-            _ => rng.pick(&[IoPrioClass::Rt, IoPrioClass::Be, IoPrioClass::Be, IoPrioClass::Idle]),
-        },
-        nr_sectors: rng.pick(&[8, 8, 64]),
-        depth: rng.pick(&[1, 4, 32, 64]),
-        weight: 0,
-        sequential: rng.below(2) == 0,
+    const OPS: [Op; 5] = [Op::Read, Op::Read, Op::Write, Op::Write, Op::Discard];
+    // At least one of each class.
+    let class = |rng: &mut Rng, i| match i {
+        0 => IoPrioClass::Rt,
+        1 => IoPrioClass::Be,
+        _ => rng.pick(&[IoPrioClass::Rt, IoPrioClass::Be, IoPrioClass::Be, IoPrioClass::Idle]),
     };
-    let clients: Vec<Client> = (0..n).map(client).collect();
-    let cap = rng.pick(&[1, 4, 32]);
-    let speed = Speed { cap, request_ns: rng.pick(&[10_000, 300_000, 3_000_000]), sector_ns: 1000 };
+    let clients: Vec<Client> = (0..n).map(|i| Client::draw(rng, &OPS, |rng| class(rng, i))).collect();
+    let speed = Speed::draw(rng);
     let (max_inflight, latency_batch) = (rng.pick(&[0, 1, 2, 16, 65_536]), rng.pick(&[1, 2, 8, 64]));
     let requests = 500 + rng.below(1500);
     let mut bound = Classes::new(max_inflight, latency_batch);

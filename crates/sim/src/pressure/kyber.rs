@@ -103,18 +103,9 @@ impl Bound for Domains {
 
 pub(super) fn run(rng: &mut Rng, unfair: Option<Unfair>, trace: &Trace) -> Pressed {
     let n = 2 + rng.below(5);
-    let client = |_| Client {
-        cpu: rng.below(4) as u16,
-        op: rng.pick(&[Op::Read, Op::Read, Op::Write, Op::Write, Op::Discard, Op::WriteZeroes]),
-        class: IoPrioClass::Be,
-        nr_sectors: rng.pick(&[8, 8, 64]),
-        depth: rng.pick(&[1, 4, 32, 64]),
-        weight: 0,
-        sequential: rng.below(2) == 0,
-    };
-    let clients: Vec<Client> = (0..n).map(client).collect();
-    let cap = rng.pick(&[1, 4, 32]);
-    let speed = Speed { cap, request_ns: rng.pick(&[10_000, 300_000, 3_000_000]), sector_ns: 1000 };
+    const OPS: [Op; 6] = [Op::Read, Op::Read, Op::Write, Op::Write, Op::Discard, Op::WriteZeroes];
+    let clients: Vec<Client> = (0..n).map(|_| Client::draw(rng, &OPS, |_| IoPrioClass::Be)).collect();
+    let speed = Speed::draw(rng);
     let (read_lat, write_lat) = (rng.pick(&[1000, 2_000_000]), rng.pick(&[1000, 10_000_000]));
     let requests = 500 + rng.below(1500);
     let mut bound = Domains::new(&clients, speed);

@@ -14,26 +14,41 @@
 //! | kyber | domains | one batch of each other domain; order of each CPU's requests kept | `kyber` |
 //! | k2 | latency and bulk | `latency_batch` latency requests between two of bulk that could go, one of bulk between two of latency; order within a class; `max_inflight` at the disk | `k2` |
 //! | bfq | submitters | service within two budgets of the share by weight, at any time; after its expiry, one turn per request before it | `bfq` |
+//! | noop | nobody | order of submission | `legacy` |
+//! | deadline | reads and writes | as mq-deadline, without classes | `legacy` |
+//! | any, with limits | submitters under a rate | no more than the rate and its burst, no less than the rate while bios wait; one of each other between two of one | `limits` |
+//! | none, several hardware queues | hardware queues | each as if it were alone | `hctxs` |
+//!
+//! Legacy elevators, limits and hardware queues are pressed in the whole stack, below which a device takes what it is given.
 //!
 //! Guarantees: the same seed gives the same trace; a violation is a panic that says which request, which bound and what it
 //! was held against. Not here: requeues (they go first by contract, so they have no bound), merges (a request that grows is
-//! another one), and the legacy elevators, which have no test bed; they run in the main cases.
+//! another one).
 
 mod bfq;
 mod deadline;
+mod hctxs;
 mod k2;
 mod kyber;
+mod legacy;
+mod limits;
 mod none;
+mod stack;
 mod turns;
 mod unfair;
 mod world;
 
 use crate::rng::Rng;
+use crate::swarm;
 use crate::trace::Trace;
 pub use unfair::Unfair;
 
 /// Elevators in the order a seed chooses from.
 const ELEVATORS: [&str; 4] = [blk::elevator::NONE, "mq-deadline", "kyber", "bfq"];
+/// What is no elevator of blk-mq, in the order a seed chooses from.
+const OTHERS: [&str; 4] = ["noop", "deadline", LIMITS, HCTXS];
+const LIMITS: &str = "limits";
+const HCTXS: &str = "hctxs";
 
 /// A request as bounds know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +86,7 @@ pub struct Pressed {
     pub requests: u64,
     /// Virtual time, ns.
     pub virtual_ns: u64,
-    /// The elevator.
+    /// The elevator, or what else was pressed.
     pub elevator: &'static str,
     /// The most of a bound that was reached, of a thousand.
     pub closest: u64,
@@ -82,7 +97,8 @@ pub fn run(seed: u64, unfair: Option<Unfair>, trace: &Trace) -> Pressed {
     // A stream of its own: the main case of the seed draws what it always drew.
     let mut rng = Rng::new(seed ^ 0x9e55);
     let elevator = match unfair {
-        Some(u) => u.elevator(&mut rng),
+        Some(u) => u.subject(&mut rng),
+        None if swarm::Kind::Pressure.is_due(seed) => rng.pick(&OTHERS),
         None => {
             let drawn = rng.pick(&ELEVATORS);
             // From a stream of its own as well: what is pressed elsewhere draws what it drew before k2 was there.
@@ -95,6 +111,9 @@ pub fn run(seed: u64, unfair: Option<Unfair>, trace: &Trace) -> Pressed {
         "kyber" => kyber::run(&mut rng, unfair, trace),
         "k2" => k2::run(&mut rng, unfair, trace),
         "bfq" => bfq::run(&mut rng, unfair, trace),
+        "noop" | "deadline" => legacy::run(elevator, seed, &mut rng, unfair, trace),
+        LIMITS => limits::run(seed, &mut rng, unfair, trace),
+        HCTXS => hctxs::run(seed, &mut rng, unfair, trace),
         _ => none::run(seed, &mut rng, trace),
     };
     Pressed { elevator, ..pressed }

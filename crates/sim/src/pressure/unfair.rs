@@ -16,14 +16,25 @@ pub enum Unfair {
     Starves,
     /// The submitters' weights are exchanged.
     WrongWeights,
+    /// A disk's limits let a tenth more through than they say.
+    GrantsTooMuch,
+    /// A disk's limits let a tenth less through than they say.
+    GrantsTooLittle,
+    /// The legacy deadline's batches are longer than it was told.
+    LongBatches,
+    /// The device takes two requests at a time of all hardware queues together, so that one has to wait for another.
+    DeviceWideCap,
 }
 
 impl Unfair {
-    /// An elevator it can be planted in.
-    pub(super) fn elevator(self, rng: &mut Rng) -> &'static str {
+    /// What it can be planted in.
+    pub(super) fn subject(self, rng: &mut Rng) -> &'static str {
         match self {
             Unfair::Starves => rng.pick(&["mq-deadline", "kyber", "bfq", "k2"]),
             Unfair::WrongWeights => "bfq",
+            Unfair::LongBatches => blk::elevator::deadline::NAME,
+            Unfair::DeviceWideCap => super::HCTXS,
+            Unfair::GrantsTooMuch | Unfair::GrantsTooLittle => super::LIMITS,
         }
     }
 }

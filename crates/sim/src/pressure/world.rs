@@ -5,6 +5,7 @@
 //! it asked to be run, when it said so, or after 3 ms). Each client keeps a number of requests in flight. Nothing merges.
 
 use super::{Bound, Pressed, Seen};
+use crate::describe::time;
 use crate::rng::Rng;
 use crate::trace::Trace;
 use blk::bio::{Bio, DataRef, IoPrio, IoPrioClass, Op, OpFlags};
@@ -39,6 +40,21 @@ pub(super) struct Client {
     pub(super) sequential: bool,
 }
 
+impl Client {
+    /// Any size, depth and order, without a weight; `ops` and `class` are what the elevator tells clients apart by.
+    pub(super) fn draw(rng: &mut Rng, ops: &[Op], class: impl FnOnce(&mut Rng) -> IoPrioClass) -> Client {
+        Client {
+            cpu: rng.below(4) as u16,
+            op: rng.pick(ops),
+            class: class(rng),
+            nr_sectors: rng.pick(&[8, 8, 64]),
+            depth: rng.pick(&[1, 4, 32, 64]),
+            weight: 0,
+            sequential: rng.below(2) == 0,
+        }
+    }
+}
+
 /// The device: one request after the other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Speed {
@@ -46,6 +62,29 @@ pub(super) struct Speed {
     pub(super) cap: usize,
     pub(super) request_ns: u64,
     pub(super) sector_ns: u64,
+}
+
+impl Speed {
+    /// From a fast device that takes one request at a time to a slow one with a queue.
+    pub(super) fn draw(rng: &mut Rng) -> Speed {
+        let cap = rng.pick(&[1, 4, 32]);
+        Speed { cap, request_ns: rng.pick(&[10_000, 300_000, 3_000_000]), sector_ns: 1000 }
+    }
+}
+
+/// Both in words, a line each.
+fn describe(speed: Speed, clients: &[Client]) -> String {
+    let each = [speed.request_ns, speed.sector_ns].map(time);
+    let mut text = format!("device    {} requests at a time, each {} and {} per sector\n", speed.cap, each[0], each[1]);
+    for (i, c) in clients.iter().enumerate() {
+        let Client { cpu, op, class, nr_sectors, depth, weight, sequential } = c;
+        let order = if *sequential { "in sequence" } else { "anywhere" };
+        text += &format!(
+            "client {i}  CPU {cpu}, {depth} in flight: {op:?} of {nr_sectors} sectors {order}, class {class:?}"
+        );
+        text += &if *weight > 0 { format!(", weight {weight}\n") } else { "\n".into() };
+    }
+    text
 }
 
 pub(super) struct World<'a> {
@@ -80,7 +119,7 @@ impl<'a> World<'a> {
         for (i, c) in clients.iter().enumerate() {
             bed.set_weight(i as u32, c.weight);
         }
-        trace.event(0, 'X', format_args!("{speed:?} {clients:?}"));
+        trace.summed_up(0, 'X', format_args!("{speed:?} {clients:?}"), || describe(speed, &clients));
         World {
             bed,
             elevator: elevator.expect("a name that exists"),

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What hardware queues of one disk owe each other.
+//!
+//! **With tags of their own and nothing device-wide in between** (`none`, and a device that takes what it is given): nothing.
+//! A hardware queue is served as if it were alone: whenever nobody has anything left to do at the present time, each has
+//! all its tags at the device or no request waiting, whatever load the others have. "All" but for those that a batch of
+//! wake-ups is made of: who waits for a tag is woken when an eighth of them, up to eight, have come free since the last
+//! time, as in the kernel (`sbq_calc_wake_batch`). That is checked here.
+//!
+//! **What else they may share has no bound between them**, by design and as in the kernel. A device that answers
+//! DEV_RESOURCE: who completes runs its own hardware queue first and may have the place again, the others are run after it.
+//! Host-wide tags: each put wakes one that waits, in turn, but who completes may take the tag first; that nobody is
+//! forgotten meanwhile is checked by the set cases. An elevator of the whole disk (mq-deadline, bfq, k2) decides between
+//! requests, not hardware queues, and its bounds hold over all of them; kyber's tokens are the disk's as well.
+
+use super::stack::{Client, Clients};
+use super::unfair::Unfair;
+use super::{Bound, Pressed, Seen};
+use crate::describe;
+use crate::disk::Behaviour;
+use crate::disk::service::Service;
+use crate::rig::Rig;
+use crate::rng::Rng;
+use crate::trace::Trace;
+use blk::bio::Op;
+use blk::cpumap::{CpuTopology, HctxType};
+use blk::settings::QueueConfig;
+use std::collections::BTreeMap;
+
+/// As in the kernel: `SBQ_WAIT_QUEUES`, `SBQ_WAKE_BATCH`.
+const WAIT_QUEUES: usize = 8;
+const MOST_WAKE_BATCH: usize = 8;
+
+/// Order within a CPU is kept here as with one hardware queue.
+struct InOrder(Vec<Option<u64>>);
+
+impl Bound for InOrder {
+    fn queued(&mut self, _r: &Seen) {}
+
+    fn asked(&mut self, _now: u64) {}
+
+    fn given(&mut self, r: &Seen) {
+        let last = self.0[r.client].replace(r.id);
+        assert!(last.is_none_or(|l| l < r.id), "hctxs: {r:?} was overtaken by number {last:?} of its submitter");
+    }
+
+    /// Either all tags are used or no request waits: there is no slack to come near to.
+    fn closest(&self) -> u64 {
+        1000
+    }
+}
+
+pub(super) fn run(seed: u64, rng: &mut Rng, unfair: Option<Unfair>, trace: &Trace) -> Pressed {
+    let cpus = rng.pick(&[2u16, 3, 4, 8]);
+    let config = QueueConfig {
+        topology: CpuTopology::uniform(cpus),
+        nr_hw_queues: Some(2 + rng.below(u64::from(cpus) - 1) as u16),
+        queue_depth: rng.pick(&[1, 2, 4, 16]),
+        scheduler: Some("none".into()),
+        nomerges: 2,
+        rq_affinity: rng.below(3) as u8,
+        ..QueueConfig::default()
+    };
+    let client = |_| Client { op: rng.pick(&[Op::Read, Op::Write]), nr_sectors: 8, depth: rng.pick(&[1, 4, 16, 64]) };
+    let clients: Vec<Client> = (0..cpus).map(client).collect();
+    let max_ns = rng.pick(&[10_000, 1_000_000]);
+    let device_cap = if unfair == Some(Unfair::DeviceWideCap) { 2 } else { usize::MAX };
+    let behaviour = Behaviour { service: Service::Any { max_ns }, device_cap, ..Behaviour::default() };
+    let on: Vec<u16> = (0..cpus).collect();
+    let all = format_args!("{config:?} {behaviour:?} {clients:?}");
+    trace.summed_up(0, 'X', all, || describe::disk(&config, &behaviour, &on) + &super::stack::describe(&clients));
+    let depth = config.queue_depth as usize;
+    let least = depth + 1 - (depth / WAIT_QUEUES).clamp(1, MOST_WAKE_BATCH);
+    let rig = Rig::new(seed, behaviour, config, &on);
+    rig.disk.trace_to(trace.clone());
+    let map = rig.q.map();
+    let hctx_of = |r: &Seen| usize::from(map.hctx(r.cpu as u16, HctxType::Default));
+    let quiet = |rig: &Rig, queued: &BTreeMap<u64, Seen>| {
+        let mut at_device = vec![0; usize::from(map.nr_hw_queues())];
+        rig.disk.pending().iter().for_each(|i| at_device[i.hctx] += 1);
+        for r in queued.values() {
+            let n = at_device[hctx_of(r)];
+            assert!(
+                n >= least,
+                "hctxs: {r:?} waits, and its hardware queue uses {n} of {depth} tags\n{}",
+                rig.describe()
+            );
+        }
+    };
+    let mut bound = InOrder(vec![None; clients.len()]);
+    let left = 300 + rng.below(900);
+    Clients::new("hctxs", rig, clients, rng).run(left, &mut bound, quiet)
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a disk with limits owes its submitters, from blk's `qos/limits.rs`, on a device that does at once what it is given.
+//!
+//! **No more than the rate.** Over any span of time at most rate times span goes, and the burst, or one I/O if that is more
+//! (to the nanosecond: a turn goes at the first whole one at which it may).
+//!
+//! **No less than the rate.** While somebody waits without a gap, over any span at least rate times span goes, but for one
+//! I/O that is not due yet at its end: nothing of a rate is lost as long as turns are served when they are due, which they
+//! are here, to the nanosecond. Two rates that both hold one submitter back are not drawn: neither need be used up then.
+//!
+//! **Everybody in turn.** Without a burst each I/O goes at a time of its own, and whoever had a turn stands in line behind
+//! all others. So between two of one submitter every other under the same rate gets at most one.
+
+use super::stack::{self, Client, Clients};
+use super::turns::Turns;
+use super::unfair::Unfair;
+use super::{Bound, Pressed, Seen};
+use crate::describe;
+use crate::disk::Behaviour;
+use crate::disk::service::Service;
+use crate::rig::Rig;
+use crate::rng::Rng;
+use crate::trace::Trace;
+use blk::bio::Op;
+use blk::cpumap::CpuTopology;
+use blk::settings::{Mode, QueueConfig};
+
+const NS_PER_SEC: i128 = 1_000_000_000;
+/// By so much a turn may be late, and the next one be on time: times are whole nanoseconds.
+const ROUNDING_NS: i128 = 1;
+
+/// One rate, and what went under it. Amounts are units (I/Os or bytes) times [`NS_PER_SEC`], so nothing is rounded.
+struct Rate {
+    name: String,
+    bytes: bool,
+    /// Of which I/O; `None` = all.
+    of: Option<Op>,
+    per_sec: u64,
+    burst: u64,
+    largest: u64,
+    /// What went so far.
+    went: i128,
+    waiting: u64,
+    /// The most that was left of the rate at any time, and the least since somebody waits without a gap.
+    most_left: i128,
+    least_left: i128,
+    turns: Option<Turns>,
+    closest: u64,
+}
+
+impl Rate {
+    fn counts(&self, op: Op) -> bool {
+        self.of.is_none_or(|of| of == op)
+    }
+
+    /// What the rate has let go by `now` if it lets go all it can, less what went.
+    fn left(&self, now: u64) -> i128 {
+        i128::from(self.per_sec) * i128::from(now) - self.went
+    }
+
+    fn queued(&mut self, r: &Seen) {
+        if let Some(turns) = &mut self.turns {
+            turns.queued(r.client);
+        }
+        if self.waiting == 0 {
+            self.least_left = self.left(r.at);
+        }
+        self.waiting += 1;
+    }
+
+    fn given(&mut self, r: &Seen, now: u64) {
+        let (name, per_sec, burst) = (&self.name, self.per_sec, self.burst);
+        let before = self.left(now);
+        let rounding = ROUNDING_NS * i128::from(per_sec);
+        let (unused, may) = (before - self.least_left, i128::from(self.largest) * NS_PER_SEC + rounding);
+        assert!(
+            unused <= may,
+            "limits: {name}={per_sec}: while bios waited, {} less than the rate had gone by {now}, below the limit",
+            unused / NS_PER_SEC
+        );
+        self.closest = self.closest.max((unused * 1000 / may) as u64);
+        self.most_left = self.most_left.max(before);
+        self.went += if self.bytes { i128::from(r.nr_sectors) << 9 } else { 1 } * NS_PER_SEC;
+        let after = self.left(now);
+        let (over, may) = (self.most_left - after, i128::from(burst.max(self.largest)) * NS_PER_SEC + rounding);
+        assert!(
+            over <= may,
+            "limits: {name}={per_sec} with a burst of {burst}: {} more than the rate had gone by {now}, above the limit",
+            over / NS_PER_SEC
+        );
+        self.closest = self.closest.max((over * 1000 / may) as u64);
+        self.least_left = self.least_left.min(after);
+        self.waiting -= 1;
+        if let Some(turns) = &mut self.turns {
+            turns.given(r.client, 1, r);
+        }
+    }
+}
+
+struct Rates {
+    rates: Vec<Rate>,
+    now: u64,
+}
+
+impl Bound for Rates {
+    fn queued(&mut self, r: &Seen) {
+        self.rates.iter_mut().filter(|rate| rate.counts(r.op)).for_each(|rate| rate.queued(r));
+    }
+
+    fn asked(&mut self, now: u64) {
+        self.now = now;
+    }
+
+    fn given(&mut self, r: &Seen) {
+        self.rates.iter_mut().filter(|rate| rate.counts(r.op)).for_each(|rate| rate.given(r, self.now));
+    }
+
+    fn closest(&self) -> u64 {
+        self.rates.iter().map(|r| r.closest).max().unwrap_or(0)
+    }
+}
+
+fn draw_rate(rng: &mut Rng, of: Option<Op>, clients: &[Client]) -> Rate {
+    let bytes = rng.below(2) == 0;
+    let (rates, bursts): (&[u64], &[u64]) = match bytes {
+        true => (&[70_000, 1_000_000, 123_456_789, 1_000_000_000], &[0, 0, 1, 4096, 100_000]),
+        false => (&[7, 300, 1000, 3333, 20_000, 1_000_000], &[0, 0, 1, 7, 50]),
+    };
+    let direction = match of {
+        None => "total",
+        Some(Op::Read) => "read",
+        Some(_) => "write",
+    };
+    let under = || clients.iter().filter(|c| of.is_none_or(|of| of == c.op));
+    let largest = under().map(|c| if bytes { u64::from(c.nr_sectors) << 9 } else { 1 }).max().unwrap_or(1);
+    let (per_sec, burst) = (rng.pick(rates), rng.pick(bursts));
+    let others = under().count().saturating_sub(1) as u64;
+    let turns = (burst <= 1).then(|| Turns::new("limits: submitter", clients.iter().map(|_| others)));
+    let name = format!("{}_{direction}", if bytes { "bps" } else { "iops" });
+    let (went, waiting, most_left, least_left, closest) = (0, 0, i128::MIN, i128::MAX, 0);
+    Rate { name, bytes, of, per_sec, burst, largest, went, waiting, most_left, least_left, turns, closest }
+}
+
+/// What the disk is told: the rate it is held to, unless a bug is planted.
+fn told(rate: &Rate, unfair: Option<Unfair>) -> u64 {
+    match unfair {
+        Some(Unfair::GrantsTooMuch) => rate.per_sec + rate.per_sec.div_ceil(10),
+        Some(Unfair::GrantsTooLittle) => rate.per_sec - rate.per_sec.div_ceil(10),
+        _ => rate.per_sec,
+    }
+}
+
+pub(super) fn run(seed: u64, rng: &mut Rng, unfair: Option<Unfair>, trace: &Trace) -> Pressed {
+    let ops: &[Op] = rng.pick(&[&[Op::Read][..], &[Op::Write], &[Op::Read, Op::Write]]);
+    let n = 2 + rng.below(4) as u16;
+    let client = |i| Client {
+        op: ops[i as usize % ops.len()],
+        nr_sectors: rng.pick(&[8, 8, 64]),
+        depth: rng.pick(&[1, 4, 16, 64]),
+    };
+    let clients: Vec<Client> = (0..n).map(client).collect();
+    let split = ops.len() > 1 || rng.below(2) == 0;
+    let of: Vec<Option<Op>> =
+        if split && rng.below(3) > 0 { ops.iter().copied().map(Some).collect() } else { vec![None] };
+    let rates: Vec<Rate> = of.into_iter().map(|of| draw_rate(rng, of, &clients)).collect();
+    let (mode, scheduler) = rng.pick(&[(Mode::Mq, "none"), (Mode::Mq, "mq-deadline"), (Mode::Sq, "noop")]);
+    let mut config = QueueConfig {
+        topology: CpuTopology::uniform(n),
+        mode,
+        queue_depth: 1024,
+        scheduler: Some(scheduler.into()),
+        nomerges: 2,
+        wbt_lat_usec: Some(0),
+        ..QueueConfig::default()
+    };
+    let mut limits = Vec::new();
+    for rate in &rates {
+        limits.push((rate.name.clone(), told(rate, unfair).to_string()));
+        limits.push((format!("{}_burst", rate.name), rate.burst.to_string()));
+    }
+    for (name, value) in &limits {
+        config.set(name, value).unwrap_or_else(|e| panic!("{name}={value}: {e}"));
+    }
+    let behaviour = Behaviour { service: Service::Ideal { ns: rng.pick(&[1, 1000, 50_000]) }, ..Behaviour::default() };
+    let cpus: Vec<u16> = (0..n).collect();
+    let all = format_args!("{config:?} {behaviour:?} {clients:?}");
+    trace.summed_up(0, 'X', all, || {
+        let limits = format!("limits    {}\n", describe::limits(&limits));
+        describe::disk(&config, &behaviour, &cpus) + &limits + &stack::describe(&clients)
+    });
+    let mut rig = Rig::new(seed, behaviour, config, &cpus);
+    rig.patience_ns = u64::MAX;
+    rig.disk.trace_to(trace.clone());
+    let mut bound = Rates { rates, now: rig.now };
+    let left = 300 + rng.below(900);
+    Clients::new("limits", rig, clients, rng).run(left, &mut bound, |_, _| {})
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Clients on the whole stack instead of an elevator by itself: submitters, tags, limits and a driver. For promises that are
+//! not an elevator's, and for the legacy elevators, which live inside the single queue.
+//!
+//! Guarantees: each client keeps a number of bios in flight until so many have been submitted; then all end. A bound hears
+//! of a request when it is submitted and when it reaches the device. Nothing merges if the settings say so.
+
+use super::{Bound, Pressed, Seen};
+use crate::rig::{Rig, START_NS};
+use crate::rng::Rng;
+use blk::bio::{Bio, DataRef, IoPrioClass, Op};
+use blk::id::Sector;
+use std::collections::BTreeMap;
+
+/// Somebody who keeps bios in flight: the submitter of the same number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Client {
+    pub(super) op: Op,
+    pub(super) nr_sectors: u32,
+    pub(super) depth: u32,
+}
+
+/// Sectors of the disk.
+const CAPACITY: u64 = 1 << 20;
+
+/// The case.
+pub(super) struct Clients<'a> {
+    pub(super) rig: Rig,
+    rng: &'a mut Rng,
+    what: &'static str,
+    clients: Vec<Client>,
+    /// Accepted and not yet seen at the disk, by sector.
+    queued: BTreeMap<u64, Seen>,
+    next_id: u64,
+    issues: usize,
+}
+
+impl<'a> Clients<'a> {
+    /// `what` is pressed: begins each message.
+    pub(super) fn new(what: &'static str, rig: Rig, clients: Vec<Client>, rng: &'a mut Rng) -> Clients<'a> {
+        Clients { rig, rng, what, clients, queued: BTreeMap::new(), next_id: 0, issues: 0 }
+    }
+
+    fn submit(&mut self, s: usize, bound: &mut dyn Bound) {
+        let (Client { op, nr_sectors, .. }, class) = (self.clients[s], IoPrioClass::None);
+        let sector = loop {
+            let sector = (self.rng.below(1 << 16) * 16).min(CAPACITY - u64::from(nr_sectors));
+            if !self.queued.contains_key(&sector) {
+                break sector;
+            }
+        };
+        let cpu = self.rig.subs[s].cpu().index();
+        let r = Seen { id: self.next_id, client: s, cpu, op, class, nr_sectors, at: self.rig.now };
+        self.next_id += 1;
+        self.queued.insert(sector, r);
+        bound.queued(&r);
+        let bio = Bio::read(Sector(sector), nr_sectors, DataRef::new(0, s as u64 * 4096));
+        self.rig.submit(s, Bio { op, ..bio });
+        self.look(bound);
+    }
+
+    /// What reached the disk since.
+    fn look(&mut self, bound: &mut dyn Bound) {
+        let issues = self.rig.disk.issues_from(self.issues);
+        self.issues += issues.len();
+        for i in issues {
+            let r = self.queued.remove(&i.sector).expect("a request that was submitted");
+            bound.asked(i.now);
+            bound.given(&r);
+        }
+    }
+
+    fn refill(&mut self, left: &mut u64, bound: &mut dyn Bound) {
+        for s in 0..self.clients.len() {
+            for _ in self.rig.take_done(s) {
+                if *left > 0 {
+                    *left -= 1;
+                    self.submit(s, bound);
+                }
+            }
+        }
+    }
+
+    /// Runs until `left` more have been submitted after the first, and all have ended. `quiet` is called whenever nobody has
+    /// a reason to be polled at the present time, with the requests that have not reached the device.
+    pub(super) fn run(
+        mut self,
+        mut left: u64,
+        bound: &mut dyn Bound,
+        mut quiet: impl FnMut(&Rig, &BTreeMap<u64, Seen>),
+    ) -> Pressed {
+        for s in 0..self.clients.len() {
+            (0..self.clients[s].depth).for_each(|_| self.submit(s, bound));
+        }
+        while self.rig.step_with(|rig| quiet(rig, &self.queued)) {
+            self.look(bound);
+            self.refill(&mut left, bound);
+        }
+        self.look(bound);
+        let (what, n) = (self.what, self.queued.len());
+        assert!(left == 0 && n == 0, "{what}: {n} requests are stuck\n{}", self.rig.describe());
+        self.rig.check_idle();
+        let virtual_ns = self.rig.now - START_NS;
+        Pressed { requests: self.next_id, virtual_ns, closest: bound.closest(), elevator: "" }
+    }
+}
+
+/// Clients in words, a line each.
+pub(super) fn describe(clients: &[Client]) -> String {
+    let line = |(i, c): (usize, &Client)| {
+        let Client { op, nr_sectors, depth } = c;
+        format!("client {i}  {depth} in flight: {op:?} of {nr_sectors} sectors\n")
+    };
+    clients.iter().enumerate().map(line).collect()
+}
