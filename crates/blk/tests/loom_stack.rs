@@ -17,30 +17,8 @@ use blk::status::QueueRqStatus;
 use blk::time::Duration;
 use loom as checker;
 use loom::thread;
+use model::explore::{explore, in_parallel, one, two};
 use model::{Device, Kind, Lock, Thread, check_drained, config, disk};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-const PREEMPTIONS: usize = 2;
-
-fn explore(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.max_branches = 50_000;
-    builder.preemption_bound = builder.preemption_bound.or(Some(PREEMPTIONS));
-    let schedules = Arc::new(AtomicU64::new(0));
-    let counted = schedules.clone();
-    builder.check(move || {
-        counted.fetch_add(1, Relaxed);
-        model();
-    });
-    println!("{} schedules", schedules.load(Relaxed));
-}
-
-fn in_parallel(mut a: Thread, mut b: Thread, work: fn(&mut Thread)) {
-    let other = thread::spawn(move || work(&mut b));
-    work(&mut a);
-    other.join().unwrap();
-}
 
 /// Two submitters that do the same `work` on a fresh disk.
 fn explore_two(kind: Kind, config: impl Fn() -> QueueConfig + Send + Sync + 'static, work: fn(&mut Thread)) {
@@ -77,16 +55,6 @@ fn second(kind: Kind, config: QueueConfig, first_starts: bool) {
         drop(b);
     }
     check_drained(&q);
-}
-
-fn one(t: &mut Thread) {
-    t.submit(1);
-    t.finish();
-}
-
-fn two(t: &mut Thread) {
-    t.submit(2);
-    t.finish();
 }
 
 #[test]

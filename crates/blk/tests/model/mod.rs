@@ -8,6 +8,9 @@
 
 #![allow(dead_code, reason = "each checker uses part of it")]
 
+#[cfg(loom)]
+pub mod explore;
+
 use crate::checker::sync::{Condvar, Mutex};
 use crate::checker::thread::yield_now;
 use blk::bio::{Bio, DataRef};
@@ -19,6 +22,7 @@ use blk::queue::{Notify, RequestQueue};
 use blk::settings::QueueConfig;
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::submitter::Submitter;
+use blk::tag_set::TagSet;
 use blk::time::{Duration, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -47,6 +51,8 @@ pub enum Kind {
     Holds1(QueueRqStatus),
     /// Finishes nothing until it is asked what became of it.
     Silent,
+    /// Finishes all at once, for submitters that move from CPU to CPU.
+    Roaming,
 }
 
 #[derive(Default)]
@@ -56,7 +62,11 @@ struct State {
     told: u32,
     /// Somebody holds the drained queue: no call may come.
     shut: bool,
+    /// A hardware queue whose CPUs are all gone: nothing may come or be there.
+    closed: Option<usize>,
     issued: u32,
+    /// It is not silent any more.
+    speaks: bool,
 }
 
 impl Device {
@@ -75,12 +85,29 @@ impl Device {
         self.state.lock().unwrap().shut = shut;
     }
 
+    /// Says that a hardware queue is gone, or that all are there.
+    pub fn close(&self, hctx: Option<usize>) {
+        let mut state = self.state.lock().unwrap();
+        state.closed = hctx;
+        assert!(hctx.is_none_or(|h| state.flying[h].is_empty()), "a request is out on a hardware queue that is gone");
+    }
+
+    /// Finishes what a `Silent` device has from now on.
+    pub fn speak(&self) {
+        self.state.lock().unwrap().speaks = true;
+        self.bell.notify_all();
+    }
+
     fn take(&self, state: &mut State, batch: &mut RqBatch<'_>) -> QueueRqStatus {
         assert!(!state.shut, "a request was issued on the drained queue");
+        assert_ne!(state.closed, Some(batch.hctx().index()), "a request was issued on a hardware queue that is gone");
         while let Some(rq) = batch.front() {
             // One CPU per hctx or one hctx for all: a submitter that has not noticed a rebuild sends to another one.
             let nr = state.flying.len();
-            assert_eq!(rq.sector().0 as usize / 1000 % nr, batch.hctx().index(), "sent by the map of before");
+            assert!(
+                matches!(self.kind, Kind::Roaming) || rq.sector().0 as usize / 1000 % nr == batch.hctx().index(),
+                "sent by the map of before"
+            );
             let flying = state.flying.iter().map(VecDeque::len).sum::<usize>();
             match self.kind {
                 Kind::Holds1(refusal) if flying > 0 => return refusal,
@@ -95,14 +122,17 @@ impl Device {
         QueueRqStatus::Queued
     }
 
+    fn is_silent(&self, state: &State) -> bool {
+        matches!(self.kind, Kind::Silent) && !state.speaks
+    }
+
     /// Sleeps until `who` is told to poll or one of `hctxs` has something.
     fn wait_until_told(&self, who: SubmitterId, hctxs: &[HctxId]) {
         let mut state = self.state.lock().unwrap();
         let bit = 1 << who.index();
-        let silent = matches!(self.kind, Kind::Silent);
         // A hardware queue that is there no more since a rebuild has nothing; the submitter is told of those that are.
         let idle = |state: &State, h: HctxId| state.flying.get(h.index()).is_none_or(VecDeque::is_empty);
-        while state.told & bit == 0 && (silent || hctxs.iter().all(|h| idle(&state, *h))) {
+        while state.told & bit == 0 && (self.is_silent(&state) || hctxs.iter().all(|h| idle(&state, *h))) {
             state = self.bell.wait(state).unwrap();
         }
         state.told &= !bit;
@@ -147,7 +177,7 @@ impl Driver for Device {
     fn poll(&self, hctx: HctxId, done: &mut Completions, _now: Instant) {
         let mut state = self.state.lock().unwrap();
         assert!(!state.shut, "the drained queue was polled");
-        if matches!(self.kind, Kind::Silent) {
+        if self.is_silent(&state) {
             return;
         }
         while done.room() > 0
@@ -186,25 +216,38 @@ pub fn disk(device: &Arc<Device>, config: QueueConfig) -> Arc<RequestQueue<Lock>
     RequestQueue::new(device.clone(), config, Box::new(Bell(device.clone()))).expect("good settings")
 }
 
+/// A disk on `device` that takes its tags from a set.
+pub fn disk_of(set: &Arc<TagSet<Lock>>, device: &Arc<Device>, config: QueueConfig) -> Arc<RequestQueue<Lock>> {
+    RequestQueue::with_tag_set(set, device.clone(), config, Box::new(Bell(device.clone()))).expect("good settings")
+}
+
 /// One thread: a submitter and its clock.
 pub struct Thread {
     /// The way into the disk.
     pub sub: Submitter<Lock>,
-    device: Arc<Device>,
+    /// What it sleeps at.
+    pub device: Arc<Device>,
     /// Its clock.
     pub now: Instant,
+    /// What it submits.
+    pub bio: fn(Sector) -> Bio,
     submitted: u64,
     done: u64,
 }
 
+/// A read that adjoins nothing.
+fn read(sector: Sector) -> Bio {
+    Bio::read(sector, 8, DataRef::NONE)
+}
+
 impl Thread {
-    /// A submitter on `cpu`.
+    /// A submitter on `cpu`, of reads.
     pub fn new(q: &Arc<RequestQueue<Lock>>, device: &Arc<Device>, cpu: u32) -> Thread {
         let sub = q.submitter(CpuId::new(cpu)).expect("a free place");
-        Thread { sub, device: device.clone(), now: Instant::from_ns(1), submitted: 0, done: 0 }
+        Thread { sub, device: device.clone(), now: Instant::from_ns(1), bio: read, submitted: 0, done: 0 }
     }
 
-    /// Submits `n` reads, in one plug if there are several.
+    /// Submits `n` bios, in one plug if there are several.
     pub fn submit(&mut self, n: u64) {
         let cpu = self.sub.cpu().index() as u64;
         if n > 1 {
@@ -212,7 +255,7 @@ impl Thread {
         }
         for _ in 0..n {
             let sector = Sector(cpu * 1000 + self.submitted * 16);
-            self.sub.submit(&Bio::read(sector, 8, DataRef::NONE), self.now).expect("a free slot");
+            self.sub.submit(&(self.bio)(sector), self.now).expect("a free slot");
             self.submitted += 1;
         }
         if n > 1 {
@@ -233,6 +276,15 @@ impl Thread {
 
     /// Polls and sleeps until all bios came back and, as everybody owes who stops polling, no run is left that is due soon.
     pub fn finish(&mut self) {
+        self.poll_until(|_, all_done| all_done);
+    }
+
+    /// Polls and sleeps until the device has had `n` requests of all threads.
+    pub fn run_until_issued(&mut self, n: u32) {
+        self.poll_until(|device, _| device.issued() >= n);
+    }
+
+    fn poll_until(&mut self, enough: impl Fn(&Device, bool) -> bool) {
         loop {
             let all_done = self.poll();
             self.sub.rest();
@@ -242,7 +294,7 @@ impl Thread {
                     // It may be owed until another thread goes on.
                     yield_now();
                 }
-                _ if all_done => return,
+                _ if enough(&self.device, all_done) => return,
                 _ => {
                     let hctxs: Vec<HctxId> = self.sub.hctxs().collect();
                     self.device.wait_until_told(self.sub.id(), &hctxs);

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How loom explores a small disk: all schedules of up to two preemptions; `LOOM_MAX_PREEMPTIONS` overrides the bound.
+
+use super::Thread;
+use loom::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const PREEMPTIONS: usize = 2;
+
+/// Runs `model` under every schedule, and says how many there were.
+pub fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.max_branches = 50_000;
+    builder.preemption_bound = builder.preemption_bound.or(Some(PREEMPTIONS));
+    let schedules = Arc::new(AtomicU64::new(0));
+    let counted = schedules.clone();
+    builder.check(move || {
+        counted.fetch_add(1, Relaxed);
+        model();
+    });
+    println!("{} schedules", schedules.load(Relaxed));
+}
+
+/// Two threads that do the same `work`.
+pub fn in_parallel(mut a: Thread, mut b: Thread, work: fn(&mut Thread)) {
+    let other = thread::spawn(move || work(&mut b));
+    work(&mut a);
+    other.join().unwrap();
+}
+
+/// `main` on this thread and `other` on a new one.
+///
+/// A thread that does not start first costs a preemption, so both orders of starting are worth a run.
+pub fn beside(mut other: Thread, work: fn(&mut Thread), main: impl FnOnce()) -> Thread {
+    let worker = thread::spawn(move || {
+        work(&mut other);
+        other
+    });
+    main();
+    worker.join().unwrap()
+}
+
+/// One bio, until all is done.
+pub fn one(t: &mut Thread) {
+    t.submit(1);
+    t.finish();
+}
+
+/// Two bios in a plug, until all is done.
+pub fn two(t: &mut Thread) {
+    t.submit(2);
+    t.finish();
+}
