@@ -100,7 +100,7 @@ fn explore_change(setting: (&'static str, &'static str), bio: Option<fn(Sector) 
                 changer.join().unwrap();
                 a
             };
-            device.speak();
+            device.speak(u32::MAX);
             a.finish();
             drop(a);
             check_done(&q);

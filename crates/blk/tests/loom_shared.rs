@@ -138,7 +138,7 @@ fn growing(scheduler: &str, grow: fn(&mut World, Thread), waits_first: bool) {
         grow(&mut world, b);
         other.join().unwrap()
     };
-    device.speak();
+    device.speak(u32::MAX);
     let mut a = a;
     a.finish();
     drop(a);
@@ -178,6 +178,32 @@ fn fair_sharing_that_is_turned_off_wakes_who_waits_for_a_share() {
     }
 }
 
+/// One disk has all of its share out, and one of its tags comes back while another thread of it waits: for its share, not for
+/// a tag. Catches: a put whose disk is still at its share when the put looks whom it may wake.
+#[test]
+fn a_tag_that_comes_back_makes_room_in_its_disks_share() {
+        explore(|| {
+            let world = World::new(Kind::Silent, 5, ["none", "none"]);
+            let device = world.devices[0].clone();
+            let (mut a, mut c) = (world.thread(0), world.thread(0));
+            one(&mut world.thread(1));
+            a.submit(4);
+            let waiter = thread::spawn(move || {
+                c.submit(1);
+                c.run_until_issued(5);
+                c
+            });
+            device.speak(1);
+            a.run_until_issued(4);
+            let mut c = waiter.join().unwrap();
+            device.speak(u32::MAX);
+            a.finish();
+            c.finish();
+            drop((a, c));
+            world.check_drained();
+    });
+}
+
 /// A disk is found idle by one that wants its share, and submits in that moment. Catches: users counted twice, or never
 /// uncounted, after which shares are wrong for good.
 #[test]
@@ -196,7 +222,7 @@ fn users_are_counted_once_however_they_come_and_go() {
         a.submit(1);
         let mut b = other.join().unwrap();
         assert!((1..=2).contains(&world.users()), "{} disks of two count", world.users());
-        device.speak();
+        device.speak(u32::MAX);
         a.finish();
         b.finish();
         drop((a, b));

@@ -65,8 +65,8 @@ struct State {
     /// A hardware queue whose CPUs are all gone: nothing may come or be there.
     closed: Option<usize>,
     issued: u32,
-    /// It is not silent any more.
-    speaks: bool,
+    /// How many requests a silent device will finish yet.
+    answers: u32,
 }
 
 impl Device {
@@ -92,9 +92,9 @@ impl Device {
         assert!(hctx.is_none_or(|h| state.flying[h].is_empty()), "a request is out on a hardware queue that is gone");
     }
 
-    /// Finishes what a `Silent` device has from now on.
-    pub fn speak(&self) {
-        self.state.lock().unwrap().speaks = true;
+    /// Lets a `Silent` device finish so many requests.
+    pub fn speak(&self, answers: u32) {
+        self.state.lock().unwrap().answers = answers;
         self.bell.notify_all();
     }
 
@@ -123,16 +123,16 @@ impl Device {
     }
 
     fn is_silent(&self, state: &State) -> bool {
-        matches!(self.kind, Kind::Silent) && !state.speaks
+        matches!(self.kind, Kind::Silent) && state.answers == 0
     }
 
-    /// Sleeps until `who` is told to poll or one of `hctxs` has something.
-    fn wait_until_told(&self, who: SubmitterId, hctxs: &[HctxId]) {
+    /// Sleeps until `who` is told to poll, or one of `hctxs` has something, or the device has had `issued` requests.
+    fn wait_until_told(&self, who: SubmitterId, hctxs: &[HctxId], issued: u32) {
         let mut state = self.state.lock().unwrap();
         let bit = 1 << who.index();
         // A hardware queue that is there no more since a rebuild has nothing; the submitter is told of those that are.
         let idle = |state: &State, h: HctxId| state.flying.get(h.index()).is_none_or(VecDeque::is_empty);
-        while state.told & bit == 0 && (self.is_silent(&state) || hctxs.iter().all(|h| idle(&state, *h))) {
+        while state.told & bit == 0 && state.issued < issued && (self.is_silent(&state) || hctxs.iter().all(|h| idle(&state, *h))) {
             state = self.bell.wait(state).unwrap();
         }
         state.told &= !bit;
@@ -177,13 +177,12 @@ impl Driver for Device {
     fn poll(&self, hctx: HctxId, done: &mut Completions, _now: Instant) {
         let mut state = self.state.lock().unwrap();
         assert!(!state.shut, "the drained queue was polled");
-        if self.is_silent(&state) {
-            return;
-        }
         while done.room() > 0
+            && !self.is_silent(&state)
             && let Some(rq) = state.flying[hctx.index()].pop_front()
         {
             done.push(rq, BlkStatus::Ok);
+            state.answers = state.answers.saturating_sub(1);
         }
     }
 }
@@ -276,15 +275,15 @@ impl Thread {
 
     /// Polls and sleeps until all bios came back and, as everybody owes who stops polling, no run is left that is due soon.
     pub fn finish(&mut self) {
-        self.poll_until(|_, all_done| all_done);
+        self.run(None);
     }
 
-    /// Polls and sleeps until the device has had `n` requests of all threads.
+    /// The same until the device has had `n` requests of all threads; those of this one need not be done.
     pub fn run_until_issued(&mut self, n: u32) {
-        self.poll_until(|device, _| device.issued() >= n);
+        self.run(Some(n));
     }
 
-    fn poll_until(&mut self, enough: impl Fn(&Device, bool) -> bool) {
+    fn run(&mut self, until_issued: Option<u32>) {
         loop {
             let all_done = self.poll();
             self.sub.rest();
@@ -294,10 +293,10 @@ impl Thread {
                     // It may be owed until another thread goes on.
                     yield_now();
                 }
-                _ if enough(&self.device, all_done) => return,
+                _ if until_issued.map_or(all_done, |n| self.device.issued() >= n) => return,
                 _ => {
                     let hctxs: Vec<HctxId> = self.sub.hctxs().collect();
-                    self.device.wait_until_told(self.sub.id(), &hctxs);
+                    self.device.wait_until_told(self.sub.id(), &hctxs, until_issued.unwrap_or(u32::MAX));
                 }
             }
         }
