@@ -182,25 +182,25 @@ fn fair_sharing_that_is_turned_off_wakes_who_waits_for_a_share() {
 /// a tag. Catches: a put whose disk is still at its share when the put looks whom it may wake.
 #[test]
 fn a_tag_that_comes_back_makes_room_in_its_disks_share() {
-        explore(|| {
-            let world = World::new(Kind::Silent, 5, ["none", "none"]);
-            let device = world.devices[0].clone();
-            let (mut a, mut c) = (world.thread(0), world.thread(0));
-            one(&mut world.thread(1));
-            a.submit(4);
-            let waiter = thread::spawn(move || {
-                c.submit(1);
-                c.run_until_issued(5);
-                c
-            });
-            device.speak(1);
-            a.run_until_issued(4);
-            let mut c = waiter.join().unwrap();
-            device.speak(u32::MAX);
-            a.finish();
-            c.finish();
-            drop((a, c));
-            world.check_drained();
+    explore(|| {
+        let world = World::new(Kind::Silent, 5, ["none", "none"]);
+        let device = world.devices[0].clone();
+        let (mut a, mut c) = (world.thread(0), world.thread(0));
+        one(&mut world.thread(1));
+        a.submit(4);
+        let waiter = thread::spawn(move || {
+            c.submit(1);
+            c.run_until_issued(5);
+            c
+        });
+        device.speak(1);
+        a.run_until_issued(4);
+        let mut c = waiter.join().unwrap();
+        device.speak(u32::MAX);
+        a.finish();
+        c.finish();
+        drop((a, c));
+        world.check_drained();
     });
 }
 

@@ -14,8 +14,21 @@ pub(crate) use self::checked::{Condvar, Mutex};
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+/// A `Relaxed` store beside read-modify-writes of other threads.
+///
+/// All changes of one atomic are in one order, and a read-modify-write reads the one before it. Of a plain store loom does
+/// not know that: it lets a later read-modify-write read past it. So there it is one, too.
+#[inline(always)]
+pub(crate) fn store_relaxed(atomic: &AtomicU32, value: u32) {
+    #[cfg(not(loom))]
+    atomic.store(value, Ordering::Relaxed);
+    #[cfg(loom)]
+    atomic.swap(value, Ordering::Relaxed);
+}
+
 #[cfg(loom)]
 mod checked {
+    use std::ops::{Deref, DerefMut};
     use std::sync::PoisonError;
 
     /// Loom's lock as parking_lot's is called.
@@ -24,7 +37,25 @@ mod checked {
 
     pub(crate) struct MutexGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
 
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            self.0.as_ref().expect("there but for the time of a wait")
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.0.as_mut().expect("there but for the time of a wait")
+        }
+    }
+
     impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Mutex<T> {
+            Mutex(loom::sync::Mutex::new(value))
+        }
+
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
         }

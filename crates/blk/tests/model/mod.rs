@@ -132,7 +132,10 @@ impl Device {
         let bit = 1 << who.index();
         // A hardware queue that is there no more since a rebuild has nothing; the submitter is told of those that are.
         let idle = |state: &State, h: HctxId| state.flying.get(h.index()).is_none_or(VecDeque::is_empty);
-        while state.told & bit == 0 && state.issued < issued && (self.is_silent(&state) || hctxs.iter().all(|h| idle(&state, *h))) {
+        while state.told & bit == 0
+            && state.issued < issued
+            && (self.is_silent(&state) || hctxs.iter().all(|h| idle(&state, *h)))
+        {
             state = self.bell.wait(state).unwrap();
         }
         state.told &= !bit;

@@ -14,6 +14,7 @@
 //! extended here (see `crate::create`).
 //! Since: 0.1.
 
+mod handover;
 #[allow(unsafe_code, reason = "system calls")]
 mod open;
 #[allow(unsafe_code, reason = "io_uring")]

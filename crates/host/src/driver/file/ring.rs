@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One io_uring for one hctx.
 //!
-//! A lock guards the user side of both rings and the slots; system calls that may sleep or that submit a batch are made
-//! without it, so that one thread can sleep in `wait` (or the kernel can take its time over a submission) while another
-//! queues and polls. Under it are only submissions that make room in a full ring, and registrations. An entry pushed
-//! by one thread may be submitted by another's call: the kernel takes what is in the ring.
-//!
-//! A ring may have an owner (see `owner`): then that thread alone makes system calls on it, and others only queue and
-//! take completions.
+//! What one thread has to say to another, who submits, sleeps and wakes, is in `handover`; here is what is in the rings. Under
+//! the lock are no system calls but submissions that make room in a full ring, and registrations.
 //!
 //! Flags of a ring without an owner. COOP_TASKRUN: the kernel does not interrupt a running thread to post its completions;
 //! it posts them when the thread next enters, and TASKRUN_FLAG tells a polling thread that there is something to enter
@@ -18,6 +13,7 @@
 //! request. Data is in regions, kept by `regions`; lists and zeroes are the ring's own; `drop` waits for what is in
 //! flight, or where it cannot, because the owner is another thread, leaves all of that allocated for ever.
 
+use super::handover::{Handover, Kernel, Pushed, Reaped};
 use super::open::Opened;
 use super::owner::Owner;
 use super::slot::{self, Memory, Outcome, Slot, Step, ZERO_CHUNK};
@@ -31,15 +27,13 @@ use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::Duration;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use libc::iovec;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Marks the entry of [`Ring::wake`].
+/// Marks the entry that ends a sleep.
 const WAKE: u64 = u64::MAX;
 /// Marks advice to read ahead, whose failure is nobody's concern. Every other entry carries a tag.
 const READ_AHEAD: u64 = u64::MAX - 1;
@@ -57,13 +51,11 @@ const OUTSIDE_WAIT: Duration = Duration::from_ms(1);
 /// The kernel registers no larger buffer.
 const MAX_REGISTERED_BYTES: usize = 1 << 30;
 
-pub(super) struct Ring {
+pub(super) struct Ring(Handover<Uring>);
+
+/// The ring itself and what all its requests need.
+struct Uring {
     ring: IoUring,
-    state: Mutex<State>,
-    /// Threads in [`Ring::wait`].
-    waiting: AtomicU32,
-    /// Calls of [`Ring::wake`]; changed under the lock.
-    wakes: AtomicU64,
     /// The one thread that may enter the ring; all threads may if there is none.
     owner: Option<Owner>,
     /// [`ZERO_CHUNK`] bytes that nobody writes, aligned as O_DIRECT needs it.
@@ -138,43 +130,64 @@ impl Ring {
             state.register(&ring, number, region);
         }
         let zeroes = Arc::new(Region::new(ZERO_CHUNK, false).map_err(|e| io::Error::other(e.to_string()))?);
-        Ok(Ring {
-            ring,
-            state: Mutex::new(state),
-            waiting: AtomicU32::new(0),
-            wakes: AtomicU64::new(0),
-            owner,
-            zeroes,
-            regions,
-            _file: file,
-        })
+        Ok(Ring(Handover::new(Uring { ring, owner, zeroes, regions, _file: file }, state)))
     }
 
     pub(super) fn fd(&self) -> RawFd {
-        self.ring.as_raw_fd()
+        self.0.kernel().ring.as_raw_fd()
     }
 
     pub(super) fn set_lazy_commit(&self, fewer_than: u32) {
-        self.state.lock().lazy_below = fewer_than as usize;
+        self.0.with_books(|_, state| state.lazy_below = fewer_than as usize);
     }
 
     pub(super) fn queue_rqs(&self, batch: &mut RqBatch<'_>) -> QueueRqStatus {
         loop {
-            let (answer, lazy) = self.push_chunk(batch);
-            if !lazy {
-                self.commit();
-            }
+            let answer = self.0.queue(|uring, state| uring.push_chunk(state, batch));
             if answer != QueueRqStatus::Queued || batch.remaining() == 0 {
                 return answer;
             }
         }
     }
 
+    pub(super) fn poll(&self, done: &mut Completions) {
+        self.0.poll(done);
+    }
+
+    pub(super) fn wait(&self, seen: u64, min: u32, timeout: Option<Duration>) {
+        self.0.wait(seen, min, timeout);
+    }
+
+    pub(super) fn wakes(&self) -> u64 {
+        self.0.wakes()
+    }
+
+    pub(super) fn wake(&self) {
+        self.0.wake();
+    }
+
+    /// Whether nothing is in it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.0.with_books(|_, state| state.in_flight == 0)
+    }
+
+    /// Takes back the registration of buffers, which counts against the memory a process may lock, until requests come
+    /// again. Nothing is in flight.
+    pub(super) fn unregister_buffers(&self) {
+        self.0.with_books(|uring, state| state.unregister_buffers(&uring.ring));
+    }
+
+    /// Gives file and buffers back before the ring is dropped: in a ring of its own only its thread can.
+    pub(super) fn retire(&self) {
+        self.0.kernel().retire();
+    }
+}
+
+impl Uring {
     /// Puts the next requests, up to a chunk, into the submission ring. The answer as of `Driver::queue_rqs`, and whether
     /// the system call may be left to `wait`.
-    fn push_chunk(&self, batch: &mut RqBatch<'_>) -> (QueueRqStatus, bool) {
+    fn push_chunk(&self, state: &mut State, batch: &mut RqBatch<'_>) -> Pushed<QueueRqStatus> {
         let may_enter = self.may_enter();
-        let mut state = self.state.lock();
         // SAFETY: the state's lock is held, so this is the only user of the submission ring.
         let mut sq = unsafe { self.ring.submission_shared() };
         for _ in 0..COMMIT_CHUNK {
@@ -188,7 +201,8 @@ impl Ring {
                 sq.sync();
                 if sq.is_full() {
                     let busy = state.in_flight > 0;
-                    return (if busy { QueueRqStatus::DevResource } else { QueueRqStatus::Resource }, false);
+                    let answer = if busy { QueueRqStatus::DevResource } else { QueueRqStatus::Resource };
+                    return Pushed { answer, lazy: false };
                 }
             }
             let tag = batch.accept();
@@ -202,26 +216,7 @@ impl Ring {
                 Err((tag, status)) => state.failed.push_back((tag, status)),
             }
         }
-        (QueueRqStatus::Queued, batch.remaining() == 0 && sq.len() < state.lazy_below)
-    }
-
-    /// Makes the kernel see what is in the submission ring, or its owner if that is another thread. A refusal (EAGAIN,
-    /// EBUSY, EINTR) leaves entries there; the next poll or wait tries again.
-    fn commit(&self) {
-        if let Some(owner) = &self.owner
-            && !owner.is_here()
-        {
-            return owner.ring(self.fd(), WAKE);
-        }
-        if let Err(e) = self.ring.submit() {
-            self.check(&e);
-        }
-    }
-
-    /// Whether the calling thread may make system calls on the ring.
-    #[inline]
-    fn may_enter(&self) -> bool {
-        self.owner.as_ref().is_none_or(Owner::is_here)
+        Pushed { answer: QueueRqStatus::Queued, lazy: batch.remaining() == 0 && sq.len() < state.lazy_below }
     }
 
     /// Passes errors that say "later"; all others mean that the ring is used wrongly.
@@ -230,23 +225,95 @@ impl Ring {
         assert!(e.raw_os_error().is_some_and(|n| later.contains(&n)), "io_uring_enter: {e}");
     }
 
-    pub(super) fn poll(&self, done: &mut Completions) {
-        let before = done.room();
-        let enter = self.reap(done);
-        if enter {
-            self.commit();
-            if done.room() == before {
-                self.reap(done);
+    /// The end of the ring; see its `drop`.
+    fn drain(&self, state: &mut State) {
+        let mut with_kernel = state.in_flight as usize - state.again.len();
+        if with_kernel > 0 && !self.may_enter() {
+            std::mem::forget((Arc::clone(&self.regions), Arc::clone(&self.zeroes), std::mem::take(&mut state.pieces)));
+            return;
+        }
+        while with_kernel > 0 {
+            if let Err(e) = self.ring.submit_and_wait(1)
+                && ![libc::EINTR, libc::EAGAIN, libc::EBUSY].contains(&e.raw_os_error().unwrap_or(0))
+            {
+                break;
             }
+            // SAFETY: the state's lock is held, so this is the only user of the completion ring.
+            let cq = unsafe { self.ring.completion_shared() };
+            with_kernel -= cq.filter(|cqe| cqe.user_data() < READ_AHEAD).count();
+        }
+        self.retire();
+    }
+
+    fn retire(&self) {
+        // Nothing to do about a failure: closing the ring has the same effect, later.
+        let _ = self.ring.submitter().unregister_files();
+        let _ = self.ring.submitter().unregister_buffers();
+    }
+}
+
+impl Kernel for Uring {
+    type Books = State;
+    type Done = Completions;
+
+    #[inline]
+    fn has_owner(&self) -> bool {
+        self.owner.is_some()
+    }
+
+    #[inline]
+    fn may_enter(&self) -> bool {
+        self.owner.as_ref().is_none_or(Owner::is_here)
+    }
+
+    /// A refusal (EAGAIN, EBUSY, EINTR) leaves entries there; the next poll or wait tries again.
+    fn submit(&self) {
+        if let Err(e) = self.ring.submit() {
+            self.check(&e);
         }
     }
 
-    /// Takes completions while there is room. Whether a system call is needed to get on: entries wait for submission,
-    /// or the kernel has completions that it posts when entered.
-    fn reap(&self, done: &mut Completions) -> bool {
-        let mut state = self.state.lock();
+    fn sleep(&self, want: usize, timeout: Option<Duration>) {
+        let result = match timeout {
+            None => self.ring.submit_and_wait(want),
+            Some(timeout) => {
+                let (secs, ns) = (timeout.as_ns() / 1_000_000_000, timeout.as_ns() % 1_000_000_000);
+                let timespec = types::Timespec::new().sec(secs).nsec(ns as u32);
+                self.ring.submitter().submit_with_args(want, &types::SubmitArgs::new().timespec(&timespec))
+            }
+        };
+        if let Err(e) = result {
+            self.check(&e);
+        }
+    }
+
+    fn sleep_outside(&self, timeout: Option<Duration>) {
+        let at_most = timeout.map_or(OUTSIDE_WAIT, |t| t.min(OUTSIDE_WAIT));
+        poll_fds(&mut [libc::pollfd { fd: self.ring.as_raw_fd(), events: libc::POLLIN, revents: 0 }], at_most);
+    }
+
+    fn ring_bell(&self, marks: impl FnOnce() -> u32) {
+        let owner = self.owner.as_ref().expect("only an owner has a bell");
+        owner.ring(self.ring.as_raw_fd(), WAKE, marks);
+    }
+
+    /// A ring that the kernel takes nothing from (EBUSY) has completions to be taken first: no wait for one sleeps. Short of
+    /// memory (EAGAIN) the mark is lost, and the waiter's timeout ends its sleep.
+    fn push_mark(&self, _state: &mut State) {
+        // SAFETY: the state's lock is held, so this is the only user of the submission ring.
+        let mut sq = unsafe { self.ring.submission_shared() };
+        if sq.is_full() {
+            let _ = self.ring.submit();
+            sq.sync();
+        }
+        // SAFETY: the entry points to nothing.
+        let _ = unsafe { sq.push(&opcode::Nop::new().build().user_data(WAKE)) };
+    }
+
+    fn reap(&self, state: &mut State, done: &mut Completions) -> Reaped {
         // SAFETY: the state's lock is held, so this is the only user of either ring.
         let (mut sq, mut cq) = unsafe { (self.ring.submission_shared(), self.ring.completion_shared()) };
+        let before = done.room();
         while done.room() > 0
             && let Some((rq, status)) = state.failed.pop_front()
         {
@@ -269,117 +336,22 @@ impl Ring {
         }
         drop(cq);
         let unsubmitted = !sq.is_empty();
-        // What the kernel has to post in another thread's ring wakes that thread by itself.
-        let enter = unsubmitted || !found && (sq.taskrun() || sq.cq_overflow()) && self.may_enter();
-        let last = found && state.in_flight == 0;
-        drop(sq);
-        drop(state);
-        // A thread on its way into `wait` for what was reaped here would sleep for nothing, and nobody else is left to
-        // complete anything and wake it. If it looked at the rings before this reap, the lock shows its mark here. The same
-        // goes for a thread that was to be woken by the mark taken here.
-        if (last || woke && self.owner.is_none()) && self.waiting.load(Ordering::Relaxed) > 0 {
-            self.wake();
-        }
-        enter
+        let put_off = !unsubmitted && !found && (sq.taskrun() || sq.cq_overflow());
+        Reaped { found, woke, gave: done.room() != before, unsubmitted, put_off }
     }
 
-    pub(super) fn wait(&self, seen: u64, min: u32, timeout: Option<Duration>) {
-        // Before the look at the rings, see `reap`.
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        if let Some(want) = self.to_wait_for(seen, min, timeout) {
-            self.sleep(want, timeout);
-        }
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    #[inline]
+    fn in_flight(&self, state: &State) -> u32 {
+        state.in_flight
     }
 
-    fn sleep(&self, want: usize, timeout: Option<Duration>) {
-        if !self.may_enter() {
-            let at_most = timeout.map_or(OUTSIDE_WAIT, |t| t.min(OUTSIDE_WAIT));
-            return poll_fds(&mut [libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 }], at_most);
-        }
-        let result = match timeout {
-            None => self.ring.submit_and_wait(want),
-            Some(timeout) => {
-                let (secs, ns) = (timeout.as_ns() / 1_000_000_000, timeout.as_ns() % 1_000_000_000);
-                let timespec = types::Timespec::new().sec(secs).nsec(ns as u32);
-                self.ring.submitter().submit_with_args(want, &types::SubmitArgs::new().timespec(&timespec))
-            }
-        };
-        if let Err(e) = result {
-            self.check(&e);
-        }
-    }
-
-    /// How many completions to sleep for; none when there is something to poll or nothing to come.
-    fn to_wait_for(&self, seen: u64, min: u32, timeout: Option<Duration>) -> Option<usize> {
-        let state = self.state.lock();
-        // The mark of a wake-up may have been taken by another thread's poll already. Relaxed: the lock orders it.
-        if self.wakes.load(Ordering::Relaxed) != seen {
-            return None;
-        }
+    fn ready(&self, _state: &State) -> usize {
         // SAFETY: the state's lock is held, so this is the only user of the completion ring.
-        let ready = unsafe { self.ring.completion_shared() }.len();
-        let want = min.min(state.in_flight).max(1) as usize;
-        let idle = state.in_flight == 0 && timeout.is_none();
-        let sleep = state.failed.is_empty() && state.again.is_empty() && ready < want && !idle;
-        if let Some(owner) = &self.owner
-            && sleep
-            && owner.is_here()
-        {
-            owner.sleeps_for(want as u32);
-        }
-        sleep.then_some(want)
+        unsafe { self.ring.completion_shared() }.len()
     }
 
-    pub(super) fn wakes(&self) -> u64 {
-        // Acquire: not read after the caller has said that it is going to wait. Pairs with: Ring::wake
-        self.wakes.load(Ordering::Acquire)
-    }
-
-    pub(super) fn wake(&self) {
-        let state = self.state.lock();
-        // Pairs with: Ring::wakes
-        self.wakes.fetch_add(1, Ordering::Release);
-        if let Some(owner) = &self.owner {
-            drop(state);
-            return owner.ring(self.fd(), WAKE);
-        }
-        // SAFETY: the state's lock is held, so this is the only user of the submission ring.
-        let mut sq = unsafe { self.ring.submission_shared() };
-        if sq.is_full() {
-            let _ = self.ring.submit();
-            sq.sync();
-        }
-        // A ring that the kernel takes nothing from (EBUSY) has completions to be taken first: no wait for one sleeps. Short
-        // of memory (EAGAIN) the mark is lost, and the waiter's timeout ends its sleep.
-        // SAFETY: the entry points to nothing.
-        let _ = unsafe { sq.push(&opcode::Nop::new().build().user_data(WAKE)) };
-        drop(sq);
-        drop(state);
-        self.commit();
-    }
-
-    /// Whether nothing is in it.
-    pub(super) fn is_idle(&self) -> bool {
-        self.state.lock().in_flight == 0
-    }
-
-    /// Takes back the registration of buffers, which counts against the memory a process may lock, until requests come
-    /// again. Nothing is in flight.
-    pub(super) fn unregister_buffers(&self) {
-        let mut state = self.state.lock();
-        assert!(state.in_flight == 0, "buffers are taken back with requests in flight");
-        if state.registered.contains(&Registered::Yes) && self.ring.submitter().unregister_buffers().is_ok() {
-            let sparse = self.ring.submitter().register_buffers_sparse(MAX_REGIONS as u32).is_ok();
-            state.registered.fill(if sparse { Registered::NotTried } else { Registered::Refused });
-        }
-    }
-
-    /// Gives file and buffers back before the ring is dropped: in a ring of its own only its thread can.
-    pub(super) fn retire(&self) {
-        // Nothing to do about a failure: closing the ring has the same effect, later.
-        let _ = self.ring.submitter().unregister_files();
-        let _ = self.ring.submitter().unregister_buffers();
+    fn has_work(&self, state: &State) -> bool {
+        !state.failed.is_empty() || !state.again.is_empty()
     }
 }
 
@@ -388,22 +360,7 @@ impl Drop for Ring {
     /// back: the kernel tears a ring down some time after it is closed, and a device that is opened exclusively cannot
     /// be opened again before.
     fn drop(&mut self) {
-        let may_enter = self.may_enter();
-        let state = self.state.get_mut();
-        let mut with_kernel = state.in_flight as usize - state.again.len();
-        if with_kernel > 0 && !may_enter {
-            std::mem::forget((Arc::clone(&self.regions), Arc::clone(&self.zeroes), std::mem::take(&mut state.pieces)));
-            return;
-        }
-        while with_kernel > 0 {
-            if let Err(e) = self.ring.submit_and_wait(1)
-                && ![libc::EINTR, libc::EAGAIN, libc::EBUSY].contains(&e.raw_os_error().unwrap_or(0))
-            {
-                break;
-            }
-            with_kernel -= self.ring.completion().filter(|cqe| cqe.user_data() < READ_AHEAD).count();
-        }
-        self.retire();
+        self.0.with_books(Uring::drain);
     }
 }
 
@@ -442,6 +399,14 @@ fn build(depth: u32) -> io::Result<IoUring> {
 }
 
 impl State {
+    fn unregister_buffers(&mut self, ring: &IoUring) {
+        assert!(self.in_flight == 0, "buffers are taken back with requests in flight");
+        if self.registered.contains(&Registered::Yes) && ring.submitter().unregister_buffers().is_ok() {
+            let sparse = ring.submitter().register_buffers_sparse(MAX_REGIONS as u32).is_ok();
+            self.registered.fill(if sparse { Registered::NotTried } else { Registered::Refused });
+        }
+    }
+
     /// Fills the slot for a request from what it asks for.
     fn begin(
         &mut self,

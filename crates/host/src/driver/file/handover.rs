@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Threads at one ring: who submits what another has queued, who sleeps, and who wakes whom. What a request is and what the
+//! kernel does with it is the [`Kernel`]'s: io_uring, or a list in the models.
+//!
+//! A lock guards the books and the user side of both rings. System calls that may sleep or that submit a batch are made
+//! without it, so that one thread can sleep while another queues and polls. An entry pushed by one thread may be submitted
+//! by another's call: the kernel takes what is in the ring.
+//!
+//! A ring may have an owner. The kernel lets one thread alone submit to such a ring and sleep in it (SINGLE_ISSUER), and
+//! leaves the work of completing to the moment when this thread enters (DEFER_TASKRUN): no signal-like notification per
+//! completion, and one request is on its way to the device again before the rest of a burst is worked up. In exchange other
+//! threads only queue, take completions, and ring a bell.
+//!
+//! Guarantees:
+//! - a sleep that began with something to take, or that a wake-up after `seen` was for, is none, or is ended;
+//! - the last completion, taken by another thread, ends the sleeps that were for it, and so does a wake-up whose mark
+//!   another thread took;
+//! - a bell rung after the owner went to sleep ends that sleep, whatever number of completions it is for, and once.
+//!
+//! Needs from callers: who queues without a system call ([`Pushed::lazy`]) waits or polls some time; an owner goes on
+//! entering while others have anything in flight. Does not do: sleeps of other threads at an owner's ring, which end by
+//! time ([`Kernel::sleep_outside`]).
+
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, store_relaxed};
+use blk::time::Duration;
+
+/// A ring and its books. What takes `books` is called with their lock held, all else without it.
+pub(super) trait Kernel {
+    /// What is known of requests and of the user side of both rings.
+    type Books;
+    /// Where what ended goes.
+    type Done;
+
+    /// Whether one thread alone may enter.
+    fn has_owner(&self) -> bool;
+    /// Whether the calling thread may make system calls on the ring.
+    fn may_enter(&self) -> bool;
+    /// Has the kernel take what is in the submission ring, and post what it has put off. What it refuses stays there.
+    fn submit(&self);
+    /// The same, and sleeps until so many completions are there or the time is over.
+    fn sleep(&self, want: usize, timeout: Option<Duration>);
+    /// Sleeps for a short time, of one that may not enter.
+    fn sleep_outside(&self, timeout: Option<Duration>);
+    /// Posts as many marks as `marks` says into the completion ring. One caller at a time, `marks` included.
+    fn ring_bell(&self, marks: impl FnOnce() -> u32);
+
+    /// Puts a mark into the submission ring, which comes back as a completion.
+    fn push_mark(&self, books: &mut Self::Books);
+    /// Takes what ended early and completions, marks among them.
+    fn reap(&self, books: &mut Self::Books, done: &mut Self::Done) -> Reaped;
+    /// Requests that have not been taken as ended.
+    fn in_flight(&self, books: &Self::Books) -> u32;
+    /// Completions that can be taken.
+    fn ready(&self, books: &Self::Books) -> usize;
+    /// Whether a poll has something to do without a completion.
+    fn has_work(&self, books: &Self::Books) -> bool;
+}
+
+/// What a look at the rings found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reaped {
+    /// Completions, of whatever kind.
+    pub(super) found: bool,
+    /// The mark of a wake-up was among them.
+    pub(super) woke: bool,
+    /// Something was given to the caller.
+    pub(super) gave: bool,
+    /// Entries wait for submission.
+    pub(super) unsubmitted: bool,
+    /// Nothing was found or waits for submission, and the kernel has completions that it posts when entered.
+    pub(super) put_off: bool,
+}
+
+/// What came of queueing.
+pub(super) struct Pushed<T> {
+    /// The caller's answer.
+    pub(super) answer: T,
+    /// The system call may be left to a later one of anybody's.
+    pub(super) lazy: bool,
+}
+
+/// A ring that threads share. See the module's text.
+pub(super) struct Handover<K: Kernel> {
+    kernel: K,
+    books: Mutex<K::Books>,
+    /// Threads in [`Handover::wait`].
+    waiting: AtomicU32,
+    /// Calls of [`Handover::wake`]; changed under the lock.
+    wakes: AtomicU64,
+    /// Completions that the owner sleeps for, or slept for last; 0 once it was woken from that. Set under the books' lock,
+    /// taken under the bell's.
+    owner_sleeps_for: AtomicU32,
+}
+
+impl<K: Kernel> Handover<K> {
+    pub(super) fn new(kernel: K, books: K::Books) -> Handover<K> {
+        Handover {
+            kernel,
+            books: Mutex::new(books),
+            waiting: AtomicU32::new(0),
+            wakes: AtomicU64::new(0),
+            owner_sleeps_for: AtomicU32::new(0),
+        }
+    }
+
+    pub(super) fn kernel(&self) -> &K {
+        &self.kernel
+    }
+
+    /// Calls `f` with the lock held.
+    #[inline]
+    pub(super) fn with_books<T>(&self, f: impl FnOnce(&K, &mut K::Books) -> T) -> T {
+        f(&self.kernel, &mut self.books.lock())
+    }
+
+    /// Queues what `push` puts into the submission ring, and sees that the kernel gets it.
+    #[inline]
+    pub(super) fn queue<T>(&self, push: impl FnOnce(&K, &mut K::Books) -> Pushed<T>) -> T {
+        let pushed = self.with_books(push);
+        if !pushed.lazy {
+            self.commit();
+        }
+        pushed.answer
+    }
+
+    /// Makes the kernel see what is in the submission ring, or its owner if that is another thread.
+    #[inline]
+    fn commit(&self) {
+        if self.kernel.has_owner() && !self.kernel.may_enter() { self.ring_bell() } else { self.kernel.submit() }
+    }
+
+    /// Ends the owner's sleep, if it sleeps: a mark for each completion that it sleeps for. Not called under the lock.
+    fn ring_bell(&self) {
+        // Relaxed: whoever rings for something has had the lock since the owner said what it sleeps for, or the owner looks
+        // at it yet. Pairs with: Handover::to_wait_for
+        self.kernel.ring_bell(|| self.owner_sleeps_for.swap(0, Ordering::Relaxed));
+    }
+
+    /// Takes what ended. Makes a system call when entries wait for submission or the kernel has completions put off.
+    #[inline]
+    pub(super) fn poll(&self, done: &mut K::Done) {
+        let (enter, gave) = self.reap(done);
+        if enter {
+            self.commit();
+            if !gave {
+                self.reap(done);
+            }
+        }
+    }
+
+    /// Whether a system call is needed to get on, and whether anything was given.
+    #[inline]
+    fn reap(&self, done: &mut K::Done) -> (bool, bool) {
+        let mut books = self.books.lock();
+        let reaped = self.kernel.reap(&mut books, done);
+        let last = reaped.found && self.kernel.in_flight(&books) == 0;
+        drop(books);
+        // A thread on its way into `wait` for what was reaped here would sleep for nothing, and nobody else is left to
+        // complete anything and wake it. If it looked at the rings before this reap, the lock shows its mark here. The same
+        // goes for a thread that was to be woken by the mark taken here.
+        // Relaxed: the lock orders it. Pairs with: Handover::wait
+        if (last || reaped.woke && !self.kernel.has_owner()) && self.waiting.load(Ordering::Relaxed) > 0 {
+            self.wake();
+        }
+        // What the kernel has to post in another thread's ring wakes that thread by itself.
+        (reaped.unsubmitted || reaped.put_off && self.kernel.may_enter(), reaped.gave)
+    }
+
+    /// Sleeps until `min` completions are there or as many as can come, unless there was a wake-up after `seen`.
+    pub(super) fn wait(&self, seen: u64, min: u32, timeout: Option<Duration>) {
+        // Before the look at the rings, see `reap`.
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        if let Some(want) = self.to_wait_for(seen, min, timeout) {
+            if self.kernel.may_enter() {
+                self.kernel.sleep(want, timeout);
+            } else {
+                self.kernel.sleep_outside(timeout);
+            }
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How many completions to sleep for; none when there is something to poll or nothing to come.
+    fn to_wait_for(&self, seen: u64, min: u32, timeout: Option<Duration>) -> Option<usize> {
+        let books = self.books.lock();
+        // The mark of a wake-up may have been taken by another thread's poll already. Relaxed: the lock orders it.
+        if self.wakes.load(Ordering::Relaxed) != seen {
+            return None;
+        }
+        let in_flight = self.kernel.in_flight(&books);
+        let want = min.min(in_flight).max(1);
+        let idle = in_flight == 0 && timeout.is_none();
+        let sleep = !self.kernel.has_work(&books) && self.kernel.ready(&books) < want as usize && !idle;
+        if sleep && self.kernel.has_owner() && self.kernel.may_enter() {
+            // Under the lock: what others do from here on they ring the bell for. Pairs with: Handover::ring_bell
+            store_relaxed(&self.owner_sleeps_for, want);
+        }
+        sleep.then_some(want as usize)
+    }
+
+    /// Wake-ups so far.
+    pub(super) fn wakes(&self) -> u64 {
+        // Acquire: not read after the caller has said that it is going to wait. Pairs with: Handover::wake
+        self.wakes.load(Ordering::Acquire)
+    }
+
+    /// Ends the sleep of all threads, and of those on their way to it.
+    pub(super) fn wake(&self) {
+        let mut books = self.books.lock();
+        // Pairs with: Handover::wakes
+        self.wakes.fetch_add(1, Ordering::Release);
+        if self.kernel.has_owner() {
+            drop(books);
+            return self.ring_bell();
+        }
+        self.kernel.push_mark(&mut books);
+        drop(books);
+        self.commit();
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models;

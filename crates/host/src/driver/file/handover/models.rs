@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every interleaving (of up to three preemptions) of threads at one ring, explored by loom. The ring is a list.
+//!
+//! The product's are the hand-over itself and, in front of it, the table of who waits where. The list does as the kernel does
+//! (io_uring/io_uring.c of Linux 6.x): requests complete when they are submitted, a sleep for n completions ends when the
+//! completion ring's tail has come to n past where its head was when the sleep began, entries may stay in the submission
+//! ring, and what completes in a ring with an owner is posted when that thread enters. Nothing ends a sleep by time, so one
+//! that nobody ends is a deadlock; only who may not enter a ring looks again and again.
+//!
+//! What the list adds: whoever enters the kernel sees what those did that entered before, as in a kernel with a lock.
+
+use super::*;
+use crate::driver::HostDriver;
+use crate::run::{WakeTable, Waker};
+use blk::driver::{Completions, Driver, RqBatch};
+use blk::id::{HctxId, Sector, SubmitterId};
+use blk::limits::Limits;
+use blk::queue::Notify;
+use blk::status::QueueRqStatus;
+use blk::time::Instant;
+use loom::sync::atomic::AtomicBool;
+use loom::sync::{Condvar, Mutex as LoomMutex};
+use loom::thread::{self, ThreadId, yield_now};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A completion of no request.
+const MARK: u32 = u32::MAX;
+const LONG: Option<Duration> = Some(Duration::from_secs(3600));
+
+/// Both rings.
+#[derive(Default)]
+struct Rings {
+    submitted: VecDeque<u32>,
+    completed: VecDeque<u32>,
+    /// Completions taken so far, and posted so far.
+    head: usize,
+    tail: usize,
+    /// Completed in a ring with an owner, and not posted yet.
+    put_off: VecDeque<u32>,
+    /// Requests are slow: they stay here once they are submitted.
+    running: Option<Vec<u32>>,
+}
+
+impl Rings {
+    /// The kernel takes what is there; in a ring with an owner this is the owner.
+    fn enter(&mut self) {
+        self.post_put_off();
+        while let Some(tag) = self.submitted.pop_front() {
+            match &mut self.running {
+                Some(running) if tag != MARK => running.push(tag),
+                _ => self.post(tag),
+            }
+        }
+    }
+
+    /// A sleeping owner is woken for this as well; it takes no more entries then.
+    fn post_put_off(&mut self) {
+        while let Some(tag) = self.put_off.pop_front() {
+            self.post(tag);
+        }
+    }
+
+    fn post(&mut self, tag: u32) {
+        self.completed.push_back(tag);
+        self.tail += 1;
+    }
+}
+
+/// The kernel's side: a list.
+struct List {
+    rings: LoomMutex<Rings>,
+    /// Something was posted.
+    posted: Condvar,
+    owner: Option<ThreadId>,
+    bell: LoomMutex<()>,
+}
+
+/// The user's side.
+#[derive(Default)]
+struct Books {
+    in_flight: u32,
+    lazy_below: usize,
+}
+
+impl Kernel for List {
+    type Books = Books;
+    /// Tags.
+    type Done = Vec<u32>;
+
+    fn has_owner(&self) -> bool {
+        self.owner.is_some()
+    }
+
+    fn may_enter(&self) -> bool {
+        self.owner.is_none_or(|owner| owner == thread::current().id())
+    }
+
+    fn submit(&self) {
+        assert!(self.may_enter(), "a system call on another thread's ring");
+        self.rings.lock().unwrap().enter();
+        self.posted.notify_all();
+    }
+
+    fn sleep(&self, want: usize, _timeout: Option<Duration>) {
+        assert!(self.may_enter(), "a system call on another thread's ring");
+        let mut rings = self.rings.lock().unwrap();
+        rings.enter();
+        self.posted.notify_all();
+        let until = rings.head + want;
+        while rings.tail < until {
+            rings = self.posted.wait(rings).unwrap();
+            rings.post_put_off();
+        }
+    }
+
+    fn sleep_outside(&self, _timeout: Option<Duration>) {
+        yield_now();
+    }
+
+    fn ring_bell(&self, marks: impl FnOnce() -> u32) {
+        let _one = self.bell.lock().unwrap();
+        let marks = marks();
+        if marks > 0 {
+            self.rings.lock().unwrap().put_off.extend((0..marks).map(|_| MARK));
+            self.posted.notify_all();
+        }
+    }
+
+    fn push_mark(&self, _: &mut Books) {
+        self.rings.lock().unwrap().submitted.push_back(MARK);
+    }
+
+    fn reap(&self, books: &mut Books, done: &mut Vec<u32>) -> Reaped {
+        let mut rings = self.rings.lock().unwrap();
+        let mut reaped = Reaped::default();
+        while let Some(tag) = rings.completed.pop_front() {
+            rings.head += 1;
+            reaped.found = true;
+            if tag == MARK {
+                reaped.woke = true;
+            } else {
+                books.in_flight -= 1;
+                done.push(tag);
+                reaped.gave = true;
+            }
+        }
+        reaped.unsubmitted = !rings.submitted.is_empty();
+        reaped.put_off = !reaped.found && !reaped.unsubmitted && !rings.put_off.is_empty();
+        reaped
+    }
+
+    fn in_flight(&self, books: &Books) -> u32 {
+        books.in_flight
+    }
+
+    fn ready(&self, _: &Books) -> usize {
+        self.rings.lock().unwrap().completed.len()
+    }
+
+    fn has_work(&self, _: &Books) -> bool {
+        false
+    }
+}
+
+/// One hardware queue on a list.
+struct Bed(Handover<List>);
+
+impl Bed {
+    fn new(owner: Option<ThreadId>, lazy_below: usize) -> Arc<Bed> {
+        let list =
+            List { rings: LoomMutex::new(Rings::default()), posted: Condvar::new(), owner, bell: LoomMutex::new(()) };
+        Arc::new(Bed(Handover::new(list, Books { in_flight: 0, lazy_below })))
+    }
+
+    fn queue(&self, tags: &[u32]) {
+        self.0.queue(|list, books| {
+            let mut rings = list.rings.lock().unwrap();
+            rings.submitted.extend(tags);
+            books.in_flight += tags.len() as u32;
+            Pushed { answer: (), lazy: rings.submitted.len() < books.lazy_below }
+        });
+    }
+
+    fn poll(&self) -> Vec<u32> {
+        let mut done = Vec::new();
+        self.0.poll(&mut done);
+        done
+    }
+
+    /// Sleeps unless nothing can come.
+    fn sleep(&self) {
+        self.0.wait(self.0.wakes(), 1, None);
+        yield_now();
+    }
+
+    /// Slow requests end now.
+    fn finish_slow(&self) {
+        let mut rings = self.0.kernel().rings.lock().unwrap();
+        let running = rings.running.take().expect("slow");
+        rings.put_off.extend(running);
+        self.0.kernel().posted.notify_all();
+    }
+}
+
+impl Driver for Bed {
+    fn name(&self) -> &'static str {
+        "bed"
+    }
+    fn limits(&self) -> Limits {
+        Limits::default()
+    }
+    fn capacity(&self) -> Sector {
+        Sector(8)
+    }
+    fn start(&self, _: u16, _: u32) -> Result<(), String> {
+        Ok(())
+    }
+    fn queue_rqs(&self, _: &mut RqBatch<'_>, _: Instant) -> QueueRqStatus {
+        QueueRqStatus::Queued
+    }
+    fn poll(&self, _: HctxId, _: &mut Completions, _: Instant) {}
+}
+
+impl HostDriver for Bed {
+    fn wait_since(&self, seen: u64, _: HctxId, min: u32, timeout: Option<Duration>) {
+        self.0.wait(seen, min, timeout);
+    }
+
+    fn wakes(&self, _: HctxId) -> u64 {
+        self.0.wakes()
+    }
+
+    fn wake(&self, _: HctxId) {
+        self.0.wake();
+    }
+}
+
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.max_branches = 10_000;
+    builder.check(model);
+}
+
+/// What has ended, of the requests 0 and 1.
+#[derive(Default)]
+struct Ended([AtomicBool; 2]);
+
+impl Ended {
+    fn note(&self, tags: &[u32]) {
+        for tag in tags {
+            assert!(!self.0[*tag as usize].swap(true, Ordering::Relaxed), "ended twice");
+        }
+    }
+
+    fn has(&self, tag: u32) -> bool {
+        self.0[tag as usize].load(Ordering::Relaxed)
+    }
+
+    fn has_all(&self) -> bool {
+        self.has(0) && self.has(1)
+    }
+}
+
+/// Polls and sleeps until both requests have ended, whoever takes them; nobody is told of anything.
+fn until_all_ended(bed: &Bed, ended: &Ended) {
+    loop {
+        ended.note(&bed.poll());
+        if ended.has_all() {
+            return;
+        }
+        bed.sleep();
+    }
+}
+
+/// Two threads queue a request each and take what they find, each until both have ended. Catches: a sleep for a completion
+/// that another thread has taken, the last there was; an entry that nobody submits.
+#[test]
+fn the_last_completion_taken_by_another_ends_the_sleep() {
+    for lazy_below in [0, 2] {
+        explore(move || {
+            let (bed, ended) = (Bed::new(None, lazy_below), Arc::new(Ended::default()));
+            let other = {
+                let (bed, ended) = (bed.clone(), ended.clone());
+                thread::spawn(move || {
+                    bed.queue(&[1]);
+                    until_all_ended(&bed, &ended);
+                })
+            };
+            bed.queue(&[0]);
+            until_all_ended(&bed, &ended);
+            other.join().unwrap();
+        });
+    }
+}
+
+/// Submitters with a request each, of the same tag; who takes another's tells it.
+struct World {
+    bed: Arc<Bed>,
+    ended: Ended,
+    table: Arc<WakeTable>,
+}
+
+impl World {
+    fn new(owner: Option<ThreadId>) -> Arc<World> {
+        let bed = Bed::new(owner, 0);
+        Arc::new(World { bed: bed.clone(), ended: Ended::default(), table: Arc::new(WakeTable::new(bed)) })
+    }
+
+    /// One poll.
+    fn poll(&self, me: u32) {
+        let tags = self.bed.poll();
+        self.ended.note(&tags);
+        tags.iter().filter(|tag| **tag != me).for_each(|tag| self.tell(*tag));
+    }
+
+    fn tell(&self, who: u32) {
+        Waker(self.table.clone()).notify(SubmitterId::new(who));
+    }
+
+    /// Polls and sleeps until `enough`; and once more, as others do who have other things to do.
+    fn work(&self, me: u32, enough: impl Fn(&Ended) -> bool) {
+        loop {
+            self.poll(me);
+            if enough(&self.ended) {
+                return self.poll(me);
+            }
+            self.table.wait(SubmitterId::new(me), HctxId::new(0), 1, LONG);
+        }
+    }
+}
+
+/// Catches: the mark of a wake-up that another thread takes, and that is used up by it.
+#[test]
+fn a_mark_taken_by_another_wakes_whom_it_was_for() {
+    explore(|| {
+        let world = World::new(None);
+        let other = {
+            let world = world.clone();
+            thread::spawn(move || {
+                world.bed.queue(&[1]);
+                world.work(1, |ended| ended.has(1));
+            })
+        };
+        world.bed.queue(&[0]);
+        world.work(0, |ended| ended.has(0));
+        other.join().unwrap();
+    });
+}
+
+/// The owner works until nobody has anything in flight; the other thread may only queue and take completions. Catches: an
+/// entry that is queued while the owner goes to sleep; a bell that is rung before there is something to see.
+#[test]
+fn an_owner_submits_what_others_queue() {
+    explore(|| {
+        let world = World::new(Some(thread::current().id()));
+        let other = {
+            let world = world.clone();
+            thread::spawn(move || {
+                world.bed.queue(&[1]);
+                world.work(1, |ended| ended.has(1));
+                world.tell(0);
+            })
+        };
+        world.bed.queue(&[0]);
+        world.work(0, Ended::has_all);
+        other.join().unwrap();
+    });
+}
+
+/// Catches: a bell that only the first of two rings, and whose entry was not there yet.
+#[test]
+fn an_owner_is_woken_by_two_at_once() {
+    explore(|| {
+        let world = World::new(Some(thread::current().id()));
+        let others = [0, 1].map(|tag| {
+            let world = world.clone();
+            thread::spawn(move || world.bed.queue(&[tag]))
+        });
+        world.work(0, Ended::has_all);
+        for other in others {
+            other.join().unwrap();
+        }
+    });
+}
+
+/// The owner sleeps for two requests that are slow. Catches: a notification that counts as one completion only.
+#[test]
+fn a_bell_ends_a_sleep_for_several_completions() {
+    explore(|| {
+        let world = World::new(Some(thread::current().id()));
+        world.bed.0.kernel().rings.lock().unwrap().running = Some(Vec::new());
+        world.bed.queue(&[0, 1]);
+        let told = Arc::new(AtomicBool::new(false));
+        let teller = {
+            let (world, told) = (world.clone(), told.clone());
+            thread::spawn(move || {
+                told.store(true, Ordering::Relaxed);
+                world.tell(0);
+            })
+        };
+        while !told.load(Ordering::Relaxed) {
+            world.table.wait(SubmitterId::new(0), HctxId::new(0), 2, LONG);
+            world.poll(0);
+        }
+        teller.join().unwrap();
+        world.bed.finish_slow();
+        world.work(0, Ended::has_all);
+    });
+}
