@@ -68,6 +68,13 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
+    /// It counts from now on.
+    fn enlist(&self, users: &AtomicU32) {
+        if !self.counts.swap(true, Ordering::Relaxed) {
+            users.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// It does not count any more; true if it did.
     pub(crate) fn retire(&self, users: &AtomicU32) -> bool {
         let did = self.counts.swap(false, Ordering::Relaxed);
@@ -280,9 +287,7 @@ impl<L: Lock> Env<L> {
     /// `blk_mq_tag_busy`. The timer that will find the disk idle runs from here on.
     #[cold]
     fn count_in(&self, share: &Share<L>, map: usize, now: Instant) {
-        if !share.usage[map].counts.swap(true, Ordering::Relaxed) {
-            share.users[map].fetch_add(1, Ordering::Relaxed);
-        }
+        share.usage[map].enlist(&share.users[map]);
         if !self.q.timer.is_armed() {
             self.q.arm_timeout(now);
         }
@@ -438,6 +443,9 @@ impl<L: Lock> Env<L> {
         self.st.driver_tags.iter().enumerate().map(free).min().unwrap_or(0)
     }
 }
+
+#[cfg(all(test, loom))]
+mod models;
 
 #[cfg(test)]
 mod tests {

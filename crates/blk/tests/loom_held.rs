@@ -13,6 +13,7 @@ use blk::bio::{Bio, DataRef, OpFlags};
 use blk::id::Sector;
 use blk::queue::RequestQueue;
 use blk::settings::QueueConfig;
+use blk::time::Duration;
 use loom as checker;
 use loom::thread;
 use model::explore::{explore, one};
@@ -45,32 +46,76 @@ fn check_done(q: &Queue) {
     assert_eq!(q.wbt().inflight, [0, 0], "a token is out after everything ended");
 }
 
-/// Two submitters of which the first has used up what there is, one more bio for each.
-fn two_wait(setting: (&str, &str), bio: Option<fn(Sector) -> Bio>) {
+/// A device, and two submitters of such bios.
+fn two_threads(setting: (&str, &str), bio: Option<fn(Sector) -> Bio>) -> (Arc<Device>, Queue, [Thread; 2]) {
     let device = Device::new(Kind::Ready);
     let q = disk(&device, with(setting));
-    let (mut a, mut b) = (Thread::new(&q, &device, 0), Thread::new(&q, &device, 1));
-    if let Some(bio) = bio {
-        (a.bio, b.bio) = (bio, bio);
-    }
-    a.submit(1);
-    let other = thread::spawn(move || one(&mut b));
-    a.finish();
-    other.join().unwrap();
-    drop(a);
-    check_done(&q);
+    let threads = [0, 1].map(|cpu| {
+        let mut t = Thread::new(&q, &device, cpu);
+        t.bio = bio.unwrap_or(t.bio);
+        t
+    });
+    (device, q, threads)
 }
 
-/// Catches: a turn that is given and its submitter not told; a time that is later than the first turn's.
+/// One polls when the other's turn has come; the other sleeps and knows no time. Catches: a turn that is given and not told
+/// of, or told of before it is given.
 #[test]
-fn a_turn_reaches_who_waits_for_it() {
-    explore(|| two_wait(SOON, None));
+fn a_turn_is_told_to_who_waits_for_it() {
+    explore(|| {
+        let (_, q, [mut a, mut b]) = two_threads(LATE, None);
+        one(&mut a);
+        b.submit(1);
+        assert_eq!(b.sub.held(), 1);
+        a.now = q.next_timer().expect("a turn");
+        let sleeper = thread::spawn(move || b.finish());
+        a.poll();
+        a.sub.rest();
+        sleeper.join().unwrap();
+        drop(a);
+        check_done(&q);
+    });
 }
 
-/// Catches: a token that comes back and is given to nobody, or to somebody who is not told.
+/// One gets its turn, another asks for one meanwhile, and then sees to the time itself. Catches: a time that is written
+/// when it is not true any more; a turn that is used twice.
+#[test]
+fn turns_are_given_while_another_asks() {
+    explore(|| {
+        let (_, q, [mut a, mut b]) = two_threads(SOON, None);
+        (0..2).for_each(|_| a.submit(1));
+        assert_eq!(a.sub.held(), 1);
+        a.now = q.next_timer().expect("a turn");
+        let asker = thread::spawn(move || {
+            b.submit(1);
+            b
+        });
+        a.poll();
+        a.sub.rest();
+        let mut b = asker.join().unwrap();
+        b.finish();
+        a.finish();
+        let last = a.now.max(b.now);
+        assert!(last.as_ns() > 2_000_000, "three bios within {last:?}");
+        drop((a, b));
+        check_done(&q);
+    });
+}
+
+/// Of two writers one has the only token, and the other wants it, too. Catches: a token that comes back and is given to
+/// nobody, or to somebody who is not told; one that goes on without.
 #[test]
 fn a_token_reaches_who_waits_for_it() {
-    explore(|| two_wait(WBT, Some(background)));
+    explore(|| {
+        let (device, q, [mut a, mut b]) = two_threads(WBT, Some(background));
+        device.at_most(1);
+        a.submit(1);
+        let other = thread::spawn(move || one(&mut b));
+        a.finish();
+        other.join().unwrap();
+        drop(a);
+        check_done(&q);
+    });
 }
 
 /// `change` while a thread has one bio under way and another that is held for longer than it will wait; both orders of
@@ -131,21 +176,34 @@ fn freeze(q: &Queue, device: &Device, lift: (&str, &str)) {
     q.unfreeze();
 }
 
+/// Where the second bio of a thread is when a freeze begins.
+#[derive(Clone, Copy)]
+enum Second {
+    /// Held.
+    Held,
+    /// On its way, and will be held.
+    Asks,
+    /// On its way, and its time has come.
+    MayGo,
+}
+
 /// A bio that is held is outside, so a freeze does not wait for it, nor does it go during one. Catches: a held bio that goes
 /// into the frozen queue; one that is given a turn while frozen and is not looked at again afterwards.
 #[test]
 fn a_held_bio_waits_for_its_turn_and_for_the_end_of_a_freeze() {
-    for starts_held in [true, false] {
+    for second in [Second::Held, Second::Asks, Second::MayGo] {
         explore(move || {
             let device = Device::new(Kind::Ready);
             let q = disk(&device, with(SOON));
             let mut t = Thread::new(&q, &device, 0);
-            t.submit(1);
-            if starts_held {
-                t.submit(1);
+            one(&mut t);
+            match second {
+                Second::Held => t.submit(1),
+                Second::Asks => {}
+                Second::MayGo => t.now = t.now + Duration::from_ms(2),
             }
             let worker = thread::spawn(move || {
-                if !starts_held {
+                if !matches!(second, Second::Held) {
                     t.submit(1);
                 }
                 t.finish();

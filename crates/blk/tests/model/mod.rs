@@ -65,6 +65,8 @@ struct State {
     /// A hardware queue whose CPUs are all gone: nothing may come or be there.
     closed: Option<usize>,
     issued: u32,
+    /// No more than so many may be there at a time.
+    most: Option<usize>,
     /// How many requests a silent device will finish yet.
     answers: u32,
 }
@@ -90,6 +92,11 @@ impl Device {
         let mut state = self.state.lock().unwrap();
         state.closed = hctx;
         assert!(hctx.is_none_or(|h| state.flying[h].is_empty()), "a request is out on a hardware queue that is gone");
+    }
+
+    /// Says that more requests than so many at a time are a fault.
+    pub fn at_most(&self, requests: usize) {
+        self.state.lock().unwrap().most = Some(requests);
     }
 
     /// Lets a `Silent` device finish so many requests.
@@ -118,6 +125,7 @@ impl Device {
                 }
             }
             state.issued += 1;
+            assert!(state.most.is_none_or(|most| flying < most), "one more than may be at the device");
         }
         QueueRqStatus::Queued
     }
