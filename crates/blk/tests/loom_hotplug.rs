@@ -81,6 +81,14 @@ fn explore_step(before: fn(&mut Thread), step: fn(&mut Thread)) {
 #[test]
 fn who_comes_in_goes_where_a_cpu_is() {
     explore_step(|_| (), |t| t.submit(1));
+    // The second goes elsewhere, with the first still there.
+    explore_step(
+        |_| (),
+        |t| {
+            t.submit(1);
+            t.submit(1);
+        },
+    );
 }
 
 /// Catches: one that is inside and does not look at the gate, or moves before what it had there is known.

@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Random interleavings of a whole disk with more threads and more I/O than loom can explore, scheduled by shuttle.
 //!
-//! The same world as `loom_stack`: a lost wake-up is a deadlock. Four threads, every elevator, full devices, and somebody who
-//! freezes and rebuilds the queue meanwhile. Atomics are sequentially consistent here, so this finds orders of steps, not
+//! The same world as `loom_stack`: a lost wake-up is a deadlock. Four threads, every elevator, full devices, disks that share
+//! tags, bios that are held back, and somebody who freezes and rebuilds the queue or takes CPUs away meanwhile. Atomics are sequentially consistent here, so this finds orders of steps, not
 //! orders of memory; that is loom's. Run with `cargo xtask loom`; `MQBLK_SEED=n` draws other schedules, `MQBLK_SCHEDULES=n`
 //! more of them. A failure prints the schedule.
 #![cfg(shuttle)]
 
 mod model;
 
+use blk::bio::{Bio, DataRef, OpFlags};
+use blk::id::{CpuId, HctxId, Sector};
+use blk::queue::RequestQueue;
 use blk::settings::{Mode, QueueConfig};
 use blk::status::QueueRqStatus;
-use model::{Device, Kind, Thread, check_drained, config, disk};
+use blk::tag_set::{TagSet, TagSetConfig};
+use model::{Device, Kind, Lock, Thread, check_drained, config, disk, disk_of};
 use shuttle as checker;
 use shuttle::scheduler::RandomScheduler;
 use shuttle::{Config, Runner, thread};
+use std::sync::Arc;
 
 const THREADS: u32 = 4;
 const BIOS: u64 = 5;
@@ -141,4 +146,133 @@ fn settings_change_under_load() {
             run(kind, config(2, 1, 2, "none"), Some(change));
         });
     }
+}
+
+/// `change` while four threads work on one disk; then everything is done and drained.
+fn run_beside(
+    device: &Arc<Device>,
+    q: &Arc<RequestQueue<Lock>>,
+    cpus: u32,
+    bio: fn(Sector) -> Bio,
+    change: impl FnOnce(),
+) {
+    let threads: Vec<_> = (0..THREADS)
+        .map(|n| {
+            let mut t = Thread::new(q, device, n % cpus);
+            t.bio = bio;
+            thread::spawn(move || work(&mut t))
+        })
+        .collect();
+    change();
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    assert_eq!(u64::from(device.issued()), u64::from(THREADS) * BIOS);
+    check_drained(q);
+}
+
+fn bios16(config: QueueConfig) -> QueueConfig {
+    QueueConfig { bios_per_submitter: 16, ..config }
+}
+
+/// Two of three CPUs leave, one after the other or at once, and come back, the first perhaps before it is gone. Catches: one
+/// that goes to a CPU that leaves as well; a request on a hardware queue whose CPU is gone.
+#[test]
+fn cpus_come_and_go() {
+    for (hctxs, depth, scheduler) in [(3, 1, "none"), (3, 2, "mq-deadline"), (1, 2, "none"), (2, 2, "kyber")] {
+        explore(move || {
+            let device = Device::new(Kind::Roaming);
+            let q = disk(&device, bios16(config(3, hctxs, depth, scheduler)));
+            run_beside(&device, &q, 3, model::read, || {
+                for (first, second) in [(1, 2), (2, 0), (0, 1)] {
+                    let cpus = [CpuId::new(first), CpuId::new(second)];
+                    q.begin_offline(cpus[0]).expect("two are left");
+                    q.begin_offline(cpus[1]).expect("one is left");
+                    while !q.is_offline(cpus[1]) {
+                        thread::yield_now();
+                    }
+                    if hctxs == 3 {
+                        device.close(Some(second as usize));
+                    }
+                    q.online(cpus[0]);
+                    thread::yield_now();
+                    device.close(None);
+                    q.online(cpus[1]);
+                }
+            });
+        });
+    }
+}
+
+/// Catches: a bio that is held and not looked at again when limits change, a token that leaks, whatever comes together.
+#[test]
+fn what_holds_bios_back_changes_under_load() {
+    let mixed = |sector: Sector| match sector.0 / 16 % 3 {
+        0 => model::read(sector),
+        1 => Bio { flags: OpFlags::BACKGROUND, ..Bio::write(sector, 8, DataRef::NONE) },
+        _ => Bio::write(sector, 8, DataRef::NONE),
+    };
+    let settings = [("iops_total", "1000"), ("wbt_lat_usec", "2000"), ("iops_write", "500"), ("iops_total", "0")];
+    for (scheduler, rebuild) in [("none", false), ("mq-deadline", false), ("none", true)] {
+        explore(move || {
+            let device = Device::new(Kind::Ready);
+            let mut c = bios16(config(2, 1, 2, scheduler));
+            c.set("iops_read", "2000").expect("a setting");
+            let q = disk(&device, c);
+            run_beside(&device, &q, 2, mixed, || {
+                for setting in settings {
+                    thread::yield_now();
+                    if !rebuild {
+                        q.set_live(&[setting]).expect("live");
+                        continue;
+                    }
+                    q.begin_freeze();
+                    while !q.is_drained() {
+                        thread::yield_now();
+                    }
+                    q.rebuild(|c| c.set(setting.0, setting.1)).expect("good settings");
+                    q.unfreeze();
+                }
+            });
+            assert_eq!(q.wbt().inflight, [0, 0], "a token is out after everything ended");
+        });
+    }
+}
+
+/// Two disks of one set with two threads each, and somebody who turns fair sharing on and off and lets a third disk come and
+/// go. Catches: a tag of one disk that the other waits for and is not told of; a wake-up that two hand each other for ever.
+#[test]
+fn disks_share_their_tags() {
+    for schedulers in [["none", "none"], ["none", "mq-deadline"], ["kyber", "mq-deadline"]] {
+        for (kind, hctxs, depth) in [(0, 1, 1), (0, 1, 5), (2, 1, 2), (3, 2, 3)] {
+            explore(move || share(KINDS[kind], schedulers, hctxs, depth));
+        }
+    }
+}
+
+fn share(kind: Kind, schedulers: [&str; 2], hctxs: u16, depth: u32) {
+    let host = hctxs > 1;
+    let configs = schedulers.map(|s| QueueConfig { host_tagset: host, ..bios16(config(2, hctxs, depth, s)) });
+    let set = TagSet::new(TagSetConfig::of(&configs[0])).expect("a good shape");
+    let devices = [kind, Kind::Ready, Kind::Ready].map(Device::new);
+    let third = configs[0].clone();
+    let [first, second] = configs;
+    let disks = [disk_of(&set, &devices[0], first), disk_of(&set, &devices[1], second)];
+    let threads: Vec<_> = (0..THREADS)
+        .map(|n| {
+            let at = n as usize / 2;
+            let mut t = Thread::new(&disks[at], &devices[at], n % 2);
+            thread::spawn(move || work(&mut t))
+        })
+        .collect();
+    for fair in [false, true] {
+        let guest = disk_of(&set, &devices[2], third.clone());
+        let mut t = Thread::new(&guest, &devices[2], 0);
+        t.submit(1);
+        set.set_fair_sharing(fair);
+        t.finish();
+        drop((t, guest));
+    }
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    disks.iter().for_each(|q| check_drained(q));
+    drop(disks);
+    assert_eq!(set.active_disks(HctxId::new(0)), 0, "a disk counts that is gone");
 }

@@ -194,7 +194,12 @@ impl Bed {
         yield_now();
     }
 
-    /// Slow requests end now.
+    /// Requests end when [`Bed::finish_slow`] says so.
+    fn slow_down(&self) {
+        self.0.kernel().rings.lock().unwrap().running = Some(Vec::new());
+    }
+
+    /// Slow requests end now; the ring has an owner.
     fn finish_slow(&self) {
         let mut rings = self.0.kernel().rings.lock().unwrap();
         let running = rings.running.take().expect("slow");
@@ -331,11 +336,13 @@ impl World {
     }
 }
 
-/// Catches: the mark of a wake-up that another thread takes, and that is used up by it.
+/// Something that takes long is in flight all the time, so that no completion is the last. Catches: the mark of a wake-up that
+/// another thread takes, and that is used up by it.
 #[test]
 fn a_mark_taken_by_another_wakes_whom_it_was_for() {
     explore(|| {
         let world = World::new(None);
+        world.bed.0.with_books(|_, books| books.in_flight += 1);
         let other = {
             let world = world.clone();
             thread::spawn(move || {
@@ -346,6 +353,39 @@ fn a_mark_taken_by_another_wakes_whom_it_was_for() {
         world.bed.queue(&[0]);
         world.work(0, |ended| ended.has(0));
         other.join().unwrap();
+    });
+}
+
+/// Catches: a poll that leaves what another has queued lazily, or what the kernel has put off, to a sleep that never comes.
+#[test]
+fn who_only_polls_submits_and_has_posted_what_there_is() {
+    explore(|| {
+        let bed = Bed::new(None, 2);
+        let ended = Ended::default();
+        let queuer = {
+            let bed = bed.clone();
+            thread::spawn(move || bed.queue(&[0]))
+        };
+        while !ended.has(0) {
+            ended.note(&bed.poll());
+            yield_now();
+        }
+        queuer.join().unwrap();
+    });
+    explore(|| {
+        let bed = Bed::new(Some(thread::current().id()), 0);
+        let ended = Ended::default();
+        bed.slow_down();
+        bed.queue(&[0]);
+        let device = {
+            let bed = bed.clone();
+            thread::spawn(move || bed.finish_slow())
+        };
+        while !ended.has(0) {
+            ended.note(&bed.poll());
+            yield_now();
+        }
+        device.join().unwrap();
     });
 }
 
@@ -390,7 +430,7 @@ fn an_owner_is_woken_by_two_at_once() {
 fn a_bell_ends_a_sleep_for_several_completions() {
     explore(|| {
         let world = World::new(Some(thread::current().id()));
-        world.bed.0.kernel().rings.lock().unwrap().running = Some(Vec::new());
+        world.bed.slow_down();
         world.bed.queue(&[0, 1]);
         let told = Arc::new(AtomicBool::new(false));
         let teller = {
