@@ -150,8 +150,8 @@ fn the_list_of_a_cpu_that_is_gone_is_taken_over() {
     }
 }
 
-/// Catches: a CPU that is back before it was gone, and for which submitters look for ever; a move home in the middle of a
-/// move away.
+/// Catches: a submitter that moves home in the middle of its move away and leaves something behind; a CPU that cannot leave
+/// again.
 #[test]
 fn a_cpu_comes_back_before_it_is_gone() {
     explore(|| {

@@ -4,7 +4,7 @@
 //!
 //! Guarantees: models run from a build directory of their own, since loom replaces the atomics of the whole build; a run in
 //! which no model ran has failed. Models stand in `crates/blk/tests/loom_*.rs`, and beside what they check in modules
-//! called `models`. Each has a bound of its own that keeps them all within a minute or so.
+//! called `models`. Each has a bound of its own that keeps it well within a minute.
 
 use std::process::Command;
 

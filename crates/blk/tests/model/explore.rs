@@ -29,18 +29,6 @@ pub fn in_parallel(mut a: Thread, mut b: Thread, work: fn(&mut Thread)) {
     other.join().unwrap();
 }
 
-/// `main` on this thread and `other` on a new one.
-///
-/// A thread that does not start first costs a preemption, so both orders of starting are worth a run.
-pub fn beside(mut other: Thread, work: fn(&mut Thread), main: impl FnOnce()) -> Thread {
-    let worker = thread::spawn(move || {
-        work(&mut other);
-        other
-    });
-    main();
-    worker.join().unwrap()
-}
-
 /// One bio, until all is done.
 pub fn one(t: &mut Thread) {
     t.submit(1);
