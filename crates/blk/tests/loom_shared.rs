@@ -208,33 +208,40 @@ fn a_tag_that_comes_back_makes_room_in_its_disks_share() {
 /// gets it, though the first stays frozen. Catches: a wake-up that a frozen disk keeps.
 #[test]
 fn a_wake_up_for_a_frozen_disk_is_handed_on() {
-    explore(|| {
-        let world = World::new(Kind::Ready, 1, ["none", "none"]);
-        let (mut holder, mut next) = (world.thread(1), world.thread(1));
-        let mut first = world.thread(0);
-        holder.submit(1);
-        first.submit(1);
-        next.submit(1);
-        [&mut holder, &mut first, &mut next].iter_mut().for_each(|t| t.sub.rest());
-        let giver = thread::spawn(move || {
-            holder.poll();
-            holder.sub.rest();
-            holder
-        });
-        world.disks[0].begin_freeze();
-        first.poll();
-        first.sub.rest();
-        let mut holder = giver.join().unwrap();
-        // Told once more, as it is if the wake-up came after its poll.
-        first.poll();
-        first.sub.rest();
-        next.finish();
-        holder.finish();
-        world.disks[0].unfreeze();
-        first.finish();
-        drop((holder, first, next));
-        world.check_drained();
+    for drained in [false, true] {
+        explore(move || frozen(drained));
+    }
+}
+
+fn frozen(drained: bool) {
+    let world = World::new(Kind::Ready, 1, ["none", "none"]);
+    let (mut holder, mut next) = (world.thread(1), world.thread(1));
+    let mut first = world.thread(0);
+    holder.submit(1);
+    first.submit(1);
+    next.submit(1);
+    [&mut holder, &mut first, &mut next].iter_mut().for_each(|t| t.sub.rest());
+    let giver = thread::spawn(move || {
+        holder.poll();
+        holder.sub.rest();
+        holder
     });
+    world.disks[0].begin_freeze();
+    if drained {
+        assert!(world.disks[0].is_drained(), "it waits outside");
+    }
+    first.poll();
+    first.sub.rest();
+    let mut holder = giver.join().unwrap();
+    // Told once more, as it is if the wake-up came after its poll.
+    first.poll();
+    first.sub.rest();
+    next.finish();
+    holder.finish();
+    world.disks[0].unfreeze();
+    first.finish();
+    drop((holder, first, next));
+    world.check_drained();
 }
 
 /// What the second disk does in the moment in which the first one, which wants its share, finds it idle.
