@@ -47,12 +47,12 @@ fn check_done(q: &Queue) {
 }
 
 /// A device, and two submitters of such bios.
-fn two_threads(setting: (&str, &str), bio: Option<fn(Sector) -> Bio>) -> (Arc<Device>, Queue, [Thread; 2]) {
-    let device = Device::new(Kind::Ready);
+fn two_threads(kind: Kind, setting: (&str, &str), bio: fn(Sector) -> Bio) -> (Arc<Device>, Queue, [Thread; 2]) {
+    let device = Device::new(kind);
     let q = disk(&device, with(setting));
     let threads = [0, 1].map(|cpu| {
         let mut t = Thread::new(&q, &device, cpu);
-        t.bio = bio.unwrap_or(t.bio);
+        t.bio = bio;
         t
     });
     (device, q, threads)
@@ -63,7 +63,7 @@ fn two_threads(setting: (&str, &str), bio: Option<fn(Sector) -> Bio>) -> (Arc<De
 #[test]
 fn a_turn_is_told_to_who_waits_for_it() {
     explore(|| {
-        let (_, q, [mut a, mut b]) = two_threads(LATE, None);
+        let (_, q, [mut a, mut b]) = two_threads(Kind::Ready, LATE, model::read);
         one(&mut a);
         b.submit(1);
         assert_eq!(b.sub.held(), 1);
@@ -82,7 +82,7 @@ fn a_turn_is_told_to_who_waits_for_it() {
 #[test]
 fn turns_are_given_while_another_asks() {
     explore(|| {
-        let (_, q, [mut a, mut b]) = two_threads(SOON, None);
+        let (_, q, [mut a, mut b]) = two_threads(Kind::Ready, SOON, model::read);
         (0..2).for_each(|_| a.submit(1));
         assert_eq!(a.sub.held(), 1);
         a.now = q.next_timer().expect("a turn");
@@ -107,10 +107,11 @@ fn turns_are_given_while_another_asks() {
 #[test]
 fn a_token_reaches_who_waits_for_it() {
     explore(|| {
-        let (device, q, [mut a, mut b]) = two_threads(WBT, Some(background));
+        let (device, q, [mut a, mut b]) = two_threads(Kind::Silent, WBT, background);
         device.at_most(1);
         a.submit(1);
         let other = thread::spawn(move || one(&mut b));
+        device.speak(u32::MAX);
         a.finish();
         other.join().unwrap();
         drop(a);

@@ -310,6 +310,7 @@ impl Kernel for Uring {
         let _ = unsafe { sq.push(&opcode::Nop::new().build().user_data(WAKE)) };
     }
 
+    #[inline(always)] // Once in every poll, from one place.
     fn reap(&self, state: &mut State, done: &mut Completions) -> Reaped {
         // SAFETY: the state's lock is held, so this is the only user of either ring.
         let (mut sq, mut cq) = unsafe { (self.ring.submission_shared(), self.ring.completion_shared()) };
