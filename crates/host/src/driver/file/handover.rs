@@ -38,7 +38,7 @@ pub(super) trait Kernel {
     /// Has the kernel take what is in the submission ring, and post what it has put off. What it refuses stays there.
     fn submit(&self);
     /// The same, and sleeps until so many completions are there or the time is over.
-    fn sleep(&self, want: usize, timeout: Option<Duration>);
+    fn sleep_for(&self, want: usize, timeout: Option<Duration>);
     /// Sleeps for a short time, of one that may not enter.
     fn sleep_outside(&self, timeout: Option<Duration>);
     /// Posts as many marks as `marks` says into the completion ring. One caller at a time, `marks` included.
@@ -172,7 +172,7 @@ impl<K: Kernel> Handover<K> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         if let Some(want) = self.to_wait_for(seen, min, timeout) {
             if self.kernel.may_enter() {
-                self.kernel.sleep(want, timeout);
+                self.kernel.sleep_for(want, timeout);
             } else {
                 self.kernel.sleep_outside(timeout);
             }

@@ -102,7 +102,7 @@ impl Kernel for List {
         self.posted.notify_all();
     }
 
-    fn sleep(&self, want: usize, _timeout: Option<Duration>) {
+    fn sleep_for(&self, want: usize, _timeout: Option<Duration>) {
         assert!(self.may_enter(), "a system call on another thread's ring");
         let mut rings = self.rings.lock().unwrap();
         rings.enter();
@@ -189,7 +189,7 @@ impl Bed {
     }
 
     /// Sleeps unless nothing can come.
-    fn sleep(&self) {
+    fn sleep_once(&self) {
         self.0.wait(self.0.wakes(), 1, None);
         yield_now();
     }
@@ -275,7 +275,7 @@ fn until_all_ended(bed: &Bed, ended: &Ended) {
         if ended.has_all() {
             return;
         }
-        bed.sleep();
+        bed.sleep_once();
     }
 }
 
