@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct TagLedger {
     /// One map of tags for all hardware queues.
     host_wide: bool,
+    /// Tags below this one are reserved.
+    reserved: usize,
     inner: Mutex<Inner>,
 }
 
@@ -18,14 +20,14 @@ pub struct TagLedger {
 struct Inner {
     /// By map and tag: the disk that has it.
     owners: BTreeMap<(usize, usize), usize>,
-    /// By map and disk: how often it was given one.
-    given: BTreeMap<(usize, usize), u64>,
+    /// By map, whether reserved, and disk: how often it was given one.
+    given: BTreeMap<(usize, bool, usize), u64>,
 }
 
 impl TagLedger {
     /// Nobody has a tag.
-    pub fn new(host_wide: bool) -> Arc<TagLedger> {
-        Arc::new(TagLedger { host_wide, inner: Mutex::default() })
+    pub fn new(host_wide: bool, reserved: u32) -> Arc<TagLedger> {
+        Arc::new(TagLedger { host_wide, reserved: reserved as usize, inner: Mutex::default() })
     }
 
     fn map_of(&self, hctx: usize) -> usize {
@@ -39,7 +41,7 @@ impl TagLedger {
     pub(super) fn give(&self, disk: usize, hctx: usize, tag: usize) {
         let map = self.map_of(hctx);
         let mut inner = self.inner();
-        *inner.given.entry((map, disk)).or_default() += 1;
+        *inner.given.entry((map, tag < self.reserved, disk)).or_default() += 1;
         let before = inner.owners.insert((map, tag), disk);
         drop(inner);
         if let Some(other) = before {
@@ -58,9 +60,15 @@ impl TagLedger {
         inner.owners.range((map, first as usize)..(map + 1, 0)).filter(|(_, d)| **d == disk).count()
     }
 
-    /// How often tags of a map were given to disks so far, `disk` apart.
-    pub fn given_to_others(&self, disk: usize, map: usize) -> u64 {
+    /// Whether tags are reserved.
+    pub fn has_reserved(&self) -> bool {
+        self.reserved > 0
+    }
+
+    /// How often tags of a map, the reserved ones or the others, were given to disks so far, `disk` apart.
+    pub fn given_to_others(&self, disk: usize, map: usize, reserved: bool) -> u64 {
         let inner = self.inner();
-        inner.given.range((map, 0)..(map + 1, 0)).filter(|((_, d), _)| *d != disk).map(|(_, n)| n).sum()
+        let of_all = inner.given.range((map, reserved, 0)..=(map, reserved, usize::MAX));
+        of_all.filter(|((.., d), _)| *d != disk).map(|(_, n)| n).sum()
     }
 }

@@ -8,9 +8,8 @@
 //! it gets of tags at all is for the end of the phase to show, at which everything has ended.
 //!
 //! A disk waits for a tag when it has bios, nothing at its device, and will not look again by itself soon, as it does when
-//! its elevator holds requests back (mq-deadline does for the sake of a higher class). Of which map it wants one is not to
-//! be seen from outside, so it is held against that of which least was given to others; with host-wide tags there is only
-//! one.
+//! its elevator holds requests back (mq-deadline does for the sake of a higher class, bfq for who is in service). Of which map it wants one, and
+//! whether a reserved one, is not to be seen from outside, so it is held against those of which least was given to others.
 
 use crate::disk::ledger::TagLedger;
 use crate::rigs::{Member, Rigs};
@@ -24,23 +23,31 @@ pub(super) struct Progress {
 /// The core looks again after an elevator that gave nothing and said nothing (`BLK_MQ_BUDGET_DELAY`).
 const LOOK_AGAIN_NS: u64 = 3_000_000;
 
+/// Longest time that bfq keeps a disk idle for a queue whose weight it has raised.
+const BFQ_IDLES_NS: u64 = 20_000_000;
+
 /// Wait queues of a map of tags, as in the kernel (`SBQ_WAIT_QUEUES`).
 const WAIT_QUEUES: u64 = 8;
 
 struct Waiting {
     sent: usize,
-    /// Per map: tags given to others so far, and calls in which some were since it waits and was not told.
-    maps: Vec<(u64, u64)>,
+    /// What will look again within this time holds back by itself.
+    holds_ns: u64,
+    /// Per map, and per its reserved tags: tags given to others so far, and calls in which some were since it waits and was
+    /// not told.
+    lines: Vec<(u64, u64)>,
 }
 
 impl Progress {
     /// From now on. The set has so many maps of tags, and keeps its disks and its shape.
-    pub(super) fn new(w: &Rigs, maps: usize) -> Progress {
+    pub(super) fn new(w: &Rigs, ledger: &TagLedger, maps: usize) -> Progress {
         let set = w.set.config();
         let queues = usize::from(set.nr_hw_queues + set.nr_read_queues + set.nr_poll_queues);
         // Submitters wait, or hardware queues do, with a place for plain and one for reserved tags.
         let waiters: usize = w.disks.iter().map(|d| d.subs.len() + 2 * queues).sum();
-        let waiting = |d: &Member| Waiting { sent: d.disk.issued(), maps: vec![(0, 0); maps] };
+        let lines = maps * if ledger.has_reserved() { 2 } else { 1 };
+        let holds_ns = |d: &Member| if d.rig.q.scheduler() == "bfq" { BFQ_IDLES_NS } else { LOOK_AGAIN_NS };
+        let waiting = |d: &Member| Waiting { sent: d.disk.issued(), holds_ns: holds_ns(d), lines: vec![(0, 0); lines] };
         Progress {
             disks: w.disks.iter().map(waiting).collect(),
             most: u64::from(set.queue_depth) + WAIT_QUEUES * waiters as u64,
@@ -53,12 +60,13 @@ impl Progress {
             let (member, number) = (&w.disks[d], w.disks[d].number as usize);
             let before = std::mem::replace(&mut waiting.sent, member.disk.issued());
             let waits = before == waiting.sent && member.disk.in_flight() == 0 && member.outstanding() > 0;
-            let waits = waits && !w.is_told(d) && !w.looks_within(d, LOOK_AGAIN_NS);
-            for (map, (given, calls)) in waiting.maps.iter_mut().enumerate() {
-                let before = std::mem::replace(given, ledger.given_to_others(number, map));
+            let waits = waits && !w.is_told(d) && !w.looks_within(d, waiting.holds_ns);
+            for (i, (given, calls)) in waiting.lines.iter_mut().enumerate() {
+                let (map, reserved) = if ledger.has_reserved() { (i / 2, i % 2 == 1) } else { (i, false) };
+                let before = std::mem::replace(given, ledger.given_to_others(number, map, reserved));
                 *calls = if waits { *calls + u64::from(before < *given) } else { 0 };
             }
-            let passed = waiting.maps.iter().map(|(_, calls)| *calls).min().unwrap_or(0);
+            let passed = waiting.lines.iter().map(|(_, calls)| *calls).min().unwrap_or(0);
             assert!(
                 passed <= self.most,
                 "disk {number} starves: it waits for a tag and was not told while others were given some {passed} times, \

@@ -77,7 +77,7 @@ impl SetCase {
         let faults = rng.below(3) == 0;
         let mut w = Rigs::new(seed, &base);
         w.patience_ns = u64::MAX;
-        let ledger = TagLedger::new(base.host_tagset);
+        let ledger = TagLedger::new(base.host_tagset, base.reserved_tags);
         let fair = rng.below(4) > 0;
         w.set.set_fair_sharing(fair && plant != Some(Plant::ShareExceeded));
         let shape = w.set.config();
@@ -101,10 +101,8 @@ impl SetCase {
         stack::add_faults(rng, &mut behaviour, faults);
         let volatile = behaviour.limits.write_cache;
         let scheduler = rng.pick(&SCHEDULERS);
-        let iosched = iosched(scheduler);
         let bios_per_submitter = rng.pick(&[3, 8, 32, 128]);
-        let config =
-            QueueConfig { scheduler: Some(scheduler.into()), iosched, bios_per_submitter, ..self.base.clone() };
+        let config = QueueConfig { scheduler: Some(scheduler.into()), bios_per_submitter, ..self.base.clone() };
         let cpus = u64::from(config.topology.nr_cpus);
         let subs: Vec<u16> = (0..1 + rng.below(3)).map(|_| rng.below(cpus) as u16).collect();
         let weight = rng.pick(&[1, 1, 4, 16]);
@@ -300,14 +298,12 @@ impl SetCase {
             return;
         }
         let scheduler = self.rng.pick(&SCHEDULERS);
-        let iosched = iosched(scheduler);
         let nr_requests = (scheduler != "none").then(|| 4 + self.rng.below(40) as u32);
         let nr_requests = nr_requests.filter(|n| *n > self.base.reserved_tags && self.rng.below(2) == 0);
         let what = format!("scheduler={scheduler} nr_requests={nr_requests:?}");
         self.trace.event(self.w.now, 'X', format_args!("disk {} {what}", self.disks[d].number));
         let r = self.w.disks[d].q.rebuild(|c| {
             c.scheduler = Some(scheduler.into());
-            c.iosched = iosched;
             c.nr_requests = nr_requests;
             Ok(())
         });
@@ -418,7 +414,7 @@ impl SetCase {
     fn competition(&mut self) {
         let depths: Vec<u64> = self.disks.iter().map(|_| self.rng.pick(&[0, 1, 4, 16, 64])).collect();
         self.trace.event(self.w.now, 'S', format_args!("competition: no faults, bios in flight {depths:?}"));
-        let mut progress = Progress::new(&self.w, self.maps());
+        let mut progress = Progress::new(&self.w, &self.ledger, self.maps());
         for _ in 0..300 {
             for (d, depth) in depths.iter().enumerate() {
                 let missing = depth.saturating_sub(u64::from(self.w.disks[d].outstanding()));
@@ -474,11 +470,6 @@ impl SetCase {
             hash: self.trace.hash(),
         }
     }
-}
-
-/// No idling: who holds requests back without a tag is not starved by other disks, and `progress` cannot tell.
-fn iosched(scheduler: &str) -> Vec<(String, u64)> {
-    if scheduler == "bfq" { vec![("slice_idle".into(), 0)] } else { Vec::new() }
 }
 
 /// Settings of the set, and of all its disks.
