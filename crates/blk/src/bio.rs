@@ -140,9 +140,13 @@ pub enum IoPrioClass {
     Idle = 3,
 }
 
-/// I/O priority: class and level 0 (highest) ..= 7.
+/// I/O priority: class, level 0 (highest) ..= 7, and a hint for the device. Bios of which any of these differs never share
+/// a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct IoPrio(u16);
+
+const LEVEL_BITS: u16 = 3;
+const HINT_BITS: u16 = 10;
 
 impl IoPrio {
     /// From class and level; panics when `level` is above 7.
@@ -150,6 +154,23 @@ impl IoPrio {
     pub const fn new(class: IoPrioClass, level: u8) -> IoPrio {
         assert!(level <= 7, "I/O priority level out of range");
         IoPrio((class as u16) << 13 | level as u16)
+    }
+
+    /// The same priority with a hint, 0..=1023 (`IOPRIO_PRIO_HINT`, a duration limit for instance); panics when it is above.
+    /// No elevator goes by it.
+    #[inline]
+    pub const fn with_hint(self, hint: u16) -> IoPrio {
+        assert!(hint <= Self::MAX_HINT, "I/O priority hint out of range");
+        IoPrio(self.0 & !(Self::MAX_HINT << LEVEL_BITS) | hint << LEVEL_BITS)
+    }
+
+    /// The greatest hint.
+    pub const MAX_HINT: u16 = (1 << HINT_BITS) - 1;
+
+    /// The hint for the device; 0 = none.
+    #[inline]
+    pub const fn hint(self) -> u16 {
+        self.0 >> LEVEL_BITS & Self::MAX_HINT
     }
 
     /// The class.

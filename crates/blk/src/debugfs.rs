@@ -154,8 +154,7 @@ impl<L: Lock> RequestQueue<L> {
         let stats = self.hctx_stats().get(i).copied().unwrap_or_default();
         add("dispatched", format!("{}\n", stats.dispatched));
         let flags = names(&[
-            ("SINGLE_HCTX", st.hctxs.len() == 1),
-            ("SHOULD_MERGE", st.hctxs.len() > 1),
+            ("SHOULD_MERGE", true),
             ("TAG_QUEUE_SHARED", st.share.is_some()),
             ("TAG_HCTX_SHARED", st.host_tagset),
         ]);
@@ -163,12 +162,13 @@ impl<L: Lock> RequestQueue<L> {
         add("queued", format!("{}\n", stats.queued));
         add("run", format!("{}\n", stats.run));
         if let Some(tags) = st.sched_tags.get(st.map_of(i)) {
-            add("sched_tags", tags_text(tags));
+            add("sched_tags", tags_text(tags, 0));
             add("sched_tags_bitmap", hexdump(tags.bitmap()));
         }
         add("state", format!("{}\n", self.hctx_state(st, h)));
         if let Some(tags) = st.driver_tags.get(st.map_of(i)) {
-            add("tags", tags_text(tags));
+            let users = st.share.as_ref().map_or(0, |s| s.users[st.map_of(i)].load(Ordering::Relaxed));
+            add("tags", tags_text(tags, users));
             add("tags_bitmap", hexdump(tags.bitmap()));
         }
         add("type", format!("{}\n", HctxType::name(ty)));
@@ -277,11 +277,12 @@ fn rq_flags(rq: &Request, elevator: bool) -> String {
     ])
 }
 
-fn tags_text<L: Lock>(tags: &HctxTags<L>) -> String {
+/// `users`: disks that count as active on them.
+fn tags_text<L: Lock>(tags: &HctxTags<L>, users: u32) -> String {
     let q = tags.queue();
     let sb = q.sb();
     format!(
-        "nr_tags={}\nnr_reserved_tags={}\n\nbitmap_tags:\ndepth={}\nbusy={}\ncleared={}\nbits_per_word={}\nmap_nr={}\n\
+        "nr_tags={}\nnr_reserved_tags={}\nactive_queues={users}\n\nbitmap_tags:\ndepth={}\nbusy={}\ncleared={}\nbits_per_word={}\nmap_nr={}\n\
          wake_batch={}\nws_active={}\n",
         sb.depth() + tags.nr_reserved(),
         tags.nr_reserved(),

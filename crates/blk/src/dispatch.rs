@@ -140,8 +140,8 @@ impl<L: Lock> Env<L> {
             return self.sq_run(local, now);
         }
         let h = &self.st.hctxs[hctx];
-        if local.in_driver {
-            local.owes = true;
+        if local.in_driver || local.in_interrupt {
+            local.owes |= local.in_driver;
             return self.owe_run(h);
         }
         if self.q.is_quiesced() || !self.has_pending(h) {

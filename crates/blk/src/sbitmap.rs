@@ -208,9 +208,7 @@ impl Sbitmap {
         let index = start >> self.shift;
         let usable = self.usable(index as usize, shallow_depth) & self.from(start);
         // The kernel starts such a search at the hint's bit, not at the word's first, and goes round once.
-        let above = usable & u64::MAX << self.bit_in_word(start);
-        let word = &self.words[index as usize];
-        let bit = match word.claim_one(above).or_else(|| word.claim_anywhere(usable, reclaim)) {
+        let bit = match self.words[index as usize].claim_from(self.bit_in_word(start), usable, reclaim) {
             Some(bit) => Some((index << self.shift) + bit),
             None => self.search_on(start, shallow_depth, reclaim),
         };

@@ -80,6 +80,10 @@ impl<L: Lock> Env<L> {
         if !split {
             return self.queue_one(local, index, self.pool().slot(index as usize), bio, is_new, now);
         }
+        if self.st.elevator.is_some() {
+            // One by one, as in the kernel: which one goes first is decided when the others are not there yet.
+            return self.queue_split(local, index, is_new, now);
+        }
         // The pieces go to the driver together.
         local.plug.start(0);
         let queued = self.queue_split(local, index, is_new, now);
@@ -122,6 +126,9 @@ impl<L: Lock> Env<L> {
                 self.trace_split_waits(local, index);
                 local.free_piece(piece_index, self.nr_bios());
                 return false;
+            }
+            if local.plug.is_due() {
+                self.flush_plug(local, now);
             }
             parent.drop_front(front);
         }
@@ -405,13 +412,13 @@ impl<L: Lock> Env<L> {
         if let Some(bio) = new {
             self.trace_bio_waits(local, bio, now);
         }
-        self.flush_plug(local, now);
-        // Whoever waits keeps nothing that others may wait for.
-        self.return_cached_tags(local);
         // Once before it waits, and once when it is woken (see `retry_waiting`): asking an elevator changes its answers.
         if local.woken.is_none() && local.tag_wait != Some((hctx, class)) {
             self.run_hctx(local, hctx, now);
         }
+        self.flush_plug(local, now);
+        // Whoever waits keeps nothing that others may wait for.
+        self.return_cached_tags(local);
         let tags = self.st.alloc_tags(hctx);
         if local.tag_wait.is_some_and(|w| w != (hctx, class)) {
             self.stop_waiting(local);

@@ -7,6 +7,7 @@
 
 mod env;
 mod inside;
+mod steps;
 
 use env::Scratch;
 pub(crate) use env::{Env, Local, Way};
@@ -174,6 +175,7 @@ impl<L: Lock> RequestQueue<L> {
                 next_tick: Instant::ZERO,
                 issued: false,
                 in_driver: false,
+                in_interrupt: false,
                 owes: false,
                 trace: Tracer::default(),
                 scratch: Scratch::new(nr_bios),
@@ -372,6 +374,10 @@ impl<L: Lock> Submitter<L> {
     /// depth of one does not pay for leaving and entering with each I/O. Whoever stops calling says so with
     /// [`Submitter::rest`], or a freeze waits for it.
     pub fn poll(&mut self, now: Instant) {
+        self.poll_and(true, now);
+    }
+
+    fn poll_and(&mut self, awake: bool, now: Instant) {
         let was_idle = self.env.in_flight() == 0;
         self.return_kept_tag();
         let inside = self.enter_to_poll(now);
@@ -404,7 +410,7 @@ impl<L: Lock> Submitter<L> {
         if self.env.q.has_work(now) {
             self.env.serve_pending(&mut self.local, now);
         }
-        if !self.local.waiting.is_empty() {
+        if awake && !self.local.waiting.is_empty() {
             self.retry_waiting(now);
         }
         if self.local.held.len() > 0 || self.env.q.qos.is_due(now) {
@@ -456,34 +462,6 @@ impl<L: Lock> Submitter<L> {
         self.local.free_bios.push(index);
         let slot = self.env.pool().slot(index as usize);
         Some(Done { user_data: slot.user_data.get(), op: slot.op(), status: BlkStatus::from_u8(slot.status.get()) })
-    }
-
-    #[cold]
-    fn retry_waiting(&mut self, now: Instant) {
-        if self.env.q.is_frozen() {
-            return self.env.stop_waiting(&mut self.local);
-        }
-        self.env.note_wake_up(&mut self.local);
-        if self.local.tag_wait.is_some() && self.local.blocked_on_tag && self.env.st.alloc_share().is_some() {
-            return; // Others are before it in the line for a tag.
-        }
-        self.local.blocked_on_tag = false;
-        if let Some((hctx, _)) = self.local.woken {
-            // Who was woken runs the queue before it asks for a tag: what waits there is older.
-            self.env.run_hctx(&mut self.local, hctx, now);
-        }
-        self.local.plug.start(self.local.waiting.len() as u32);
-        while let Some(index) = self.local.waiting.pop_front() {
-            let bio = self.env.pool().slot(index as usize).bio();
-            if !self.env.queue_bio(&mut self.local, index, &bio, false, now)
-                && !self.local.held.hold_throttled(self.env.pool(), index)
-            {
-                self.local.waiting.push_front(index);
-                break;
-            }
-        }
-        self.env.close_plug(&mut self.local, now);
-        self.env.settle_tag_wait(&mut self.local);
     }
 }
 

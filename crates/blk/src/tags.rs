@@ -180,7 +180,9 @@ impl<L: Lock> HctxTags<L> {
         match class {
             TagClass::Normal => self.get_normal(hint),
             TagClass::Shallow(depth) => {
-                self.normal.min_shallow_depth_at_most(depth);
+                // As mq-deadline does in the kernel: each tag that comes back wakes one, for the next may not be one that a
+                // waiter with a limit can use.
+                self.normal.min_shallow_depth_at_most(1);
                 self.normal.get_shallow(hint, depth).map(|b| b + self.nr_reserved)
             }
             TagClass::Reserved => self.map(class).get(&mut TagAllocHint::new(0)),

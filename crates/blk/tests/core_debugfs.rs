@@ -69,7 +69,12 @@ fn requests_are_shown_where_they_are() {
     assert_eq!(file(&f, "hctx0/state"), "SCHED_RESTART\n");
     assert_eq!(file(&f, "hctx0/type"), "default\n");
     let tags = file(&f, "hctx0/tags");
-    assert!(tags.starts_with("nr_tags=2\nnr_reserved_tags=0\n\nbitmap_tags:\ndepth=2\nbusy=2\ncleared=0\n"), "{tags}");
+    assert!(
+        tags.starts_with(
+            "nr_tags=2\nnr_reserved_tags=0\nactive_queues=0\n\nbitmap_tags:\ndepth=2\nbusy=2\ncleared=0\n"
+        ),
+        "{tags}"
+    );
     assert_eq!(file(&f, "hctx0/tags_bitmap"), "00000000: 03\n");
     assert!(file(&f, "hctx0/sched_tags").contains("depth=4\nbusy=4\n"), "the fifth bio waits for a scheduler tag");
     end_all(&mut rig);

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# record.sh CACHE OUT PACKAGE CPUS NAME.io NAME.env ...
+# [JOB=job.sh] record.sh CACHE OUT PACKAGE CPUS [NAME.io NAME.env ...]
 #
-# Runs scripts on null_blk in a guest with the Debian kernel PACKAGE and leaves NAME.trace, NAME.env (as the kernel reports
+# Runs scripts on null_blk (or what else JOB does, a script of this folder) in a guest with the Debian kernel PACKAGE and leaves NAME.trace, NAME.env (as the kernel reports
 # it) and NAME.done in OUT. What it needs of the kernel is fetched once, into CACHE. No KVM is needed and none is used:
 # orders, not times, are recorded, and under emulation one CPU's orders repeat. `-cx16`: QEMU 7.2 breaks the slab
 # allocator of newer kernels with that instruction.
@@ -11,19 +11,19 @@ cache=$(realpath -m "$1") out=$(realpath -m "$2") package=$3 cpus=$4; shift 4
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$cache/$package" "$out"
 kernel="$cache/$package"
-if [ ! -s "$kernel/initrd.cpio" ] || [ "$here/initramfs.sh" -nt "$kernel/initrd.cpio" ] || [ "$here/ioscript.c" -nt "$kernel/initrd.cpio" ]; then
+if [ ! -s "$kernel/initrd.cpio" ] || [ "$here/initramfs.sh" -nt "$kernel/initrd.cpio" ] || [ "$here/ioscript.c" -nt "$kernel/initrd.cpio" ] || [ "$0" -nt "$kernel/initrd.cpio" ]; then
   # A meta-package names the real one.
   real=$(apt-cache depends "$package" | awk '/Depends: linux-image-/ { print $2; exit }')
-  ( cd "$kernel" && apt-get -q download "${real:-$package}" >/dev/null && dpkg-deb -x "${real:-$package}"_*.deb root )
+  [ -d "$kernel/root" ] || ( cd "$kernel" && apt-get -q download "${real:-$package}" >/dev/null && dpkg-deb -x "${real:-$package}"_*.deb root )
   gcc -O2 -static -o "$kernel/ioscript" "$here/ioscript.c"
   bash "$here/initramfs.sh" "$kernel/root" "$kernel/initrd.cpio" "$kernel/ioscript" \
-    virtio_pci virtio_blk null_blk mq-deadline kyber-iosched bfq
+    virtio_pci virtio_blk null_blk scsi_debug sd_mod mq-deadline kyber-iosched bfq
 fi
 vmlinuz=$(find "$kernel/root" -name 'vmlinuz*' | head -1)
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 mkdir "$work/root"
-cp "$here/job.sh" "$work/root/case.sh"
-cp "$@" "$work/root/"
+cp "$here/${JOB:-job.sh}" "$work/root/case.sh"
+[ $# = 0 ] || cp "$@" "$work/root/"
 cat >"$work/root/job.sh" <<'JOB'
 sh /case.sh; status=$?
 tar -C /out -c . | dd of=/dev/vda bs=1M conv=fsync 2>/dev/null

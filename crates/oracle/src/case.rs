@@ -8,6 +8,7 @@ use crate::replay::{Replayed, replay};
 use crate::rules::{Rules, rules};
 use crate::script::Script;
 use crate::settings::Settings;
+use crate::tags::TagCase;
 use crate::trace;
 use crate::world::{Clock, Unknown};
 use std::path::{Path, PathBuf};
@@ -130,7 +131,7 @@ impl Case {
     pub fn judge(&self) -> Result<Verdict, CaseError> {
         let later = |v: &Verdict| v.first.as_ref().map_or(u64::MAX, |d| d.us);
         let mut best: Option<Verdict> = None;
-        for rules in rules(&self.settings.scheduler, &self.script, &self.theirs) {
+        for rules in rules(&self.settings.scheduler, &self.theirs) {
             for unknown in self.unknowns() {
                 let v = self.judge_at(unknown, rules)?;
                 let equal = v.is_equal();
@@ -192,7 +193,7 @@ fn shown(path: &Path) -> String {
 
 fn split(stem: &Path) -> Result<(PathBuf, String), CaseError> {
     let stem = match stem.extension().and_then(|e| e.to_str()) {
-        Some("io" | "env" | "trace") => stem.with_extension(""),
+        Some("io" | "env" | "trace" | "tags") => stem.with_extension(""),
         _ => stem.to_path_buf(),
     };
     let name = stem.file_name().and_then(|n| n.to_str()).map(str::to_owned);
@@ -200,17 +201,42 @@ fn split(stem: &Path) -> Result<(PathBuf, String), CaseError> {
     Ok((stem.parent().unwrap_or(Path::new("")).to_path_buf(), name))
 }
 
-/// The names of all cases in a folder: those with a script.
+/// The names of all cases in a folder: those with a script, or with a recording of shared tags (which may also lie in the
+/// folder of a kernel below).
 ///
 /// # Errors
 /// A folder that cannot be read.
 pub fn names(folder: &Path) -> Result<Vec<String>, CaseError> {
-    let entries =
-        folder.read_dir().map_err(|e| CaseError(format!("cannot read the folder {}: {e}", folder.display())))?;
-    let mut names: Vec<String> = entries
-        .flatten()
-        .filter_map(|e| Some(e.path().file_name()?.to_str()?.strip_suffix(".io")?.to_owned()))
-        .collect();
+    let list = |folder: &Path| -> Result<Vec<PathBuf>, CaseError> {
+        let entries = folder.read_dir();
+        let entries = entries.map_err(|e| CaseError(format!("cannot read the folder {}: {e}", folder.display())))?;
+        Ok(entries.flatten().map(|e| e.path()).collect())
+    };
+    let here = list(folder)?;
+    let mut names = Vec::new();
+    let mut add = |paths: &[PathBuf], extension: &str| {
+        names.extend(paths.iter().filter_map(|p| Some(p.file_name()?.to_str()?.strip_suffix(extension)?.to_owned())));
+    };
+    add(&here, ".io");
+    add(&here, ".tags");
+    for below in here.iter().filter(|p| p.is_dir()) {
+        add(&list(below)?, ".tags");
+    }
     names.sort();
+    names.dedup();
     Ok(names)
+}
+
+/// Where the recording of shared tags of a case is, if it is one of those.
+pub fn tags_file(stem: &Path) -> Option<PathBuf> {
+    let (folder, name) = split(stem).ok()?;
+    find(&folder, &format!("{name}.tags"))
+}
+
+/// Reads a recording of shared tags.
+///
+/// # Errors
+/// A file that is missing or broken; the text names it.
+pub fn load_tags(file: &Path) -> Result<TagCase, CaseError> {
+    TagCase::parse(&shown(file), &read(file)?)
 }

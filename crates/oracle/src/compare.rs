@@ -100,10 +100,9 @@ fn compare_kind(column: &mut Column, letter: char, theirs: &[Event], ours: &[Eve
 mod tests {
     use super::*;
     use crate::event::Extent;
-    use crate::script::Script;
 
     fn issue(sector: u64) -> Event {
-        Event { us: 7, kind: Kind::Issue, extent: Extent { write: false, sector, len: 8 }, cpu: 0 }
+        Event { us: 7, kind: Kind::Issue, extent: Extent { write: false, sector, len: 8 }, cpu: 0, by_worker: false }
     }
 
     /// Under the mildest rules that apply.
@@ -111,7 +110,7 @@ mod tests {
         let mut theirs: Vec<Event> = theirs.iter().map(|s| issue(*s)).collect();
         let ours: Vec<Event> = ours.iter().map(|s| issue(*s)).collect();
         theirs.iter_mut().for_each(|e| e.cpu = cpu);
-        let rules = crate::rules::rules("mq-deadline", &Script::default(), &theirs);
+        let rules = crate::rules::rules("mq-deadline", &theirs);
         compare(&theirs, &ours, rules.last().unwrap()).into_iter().find(|c| c.name == "issues").unwrap()
     }
 

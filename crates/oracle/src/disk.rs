@@ -69,6 +69,11 @@ impl NullDisk {
         extents.into_iter().filter(|e| self.finish(*e)).count()
     }
 
+    /// Requests that it has.
+    pub fn in_flight(&self) -> usize {
+        self.inner.lock().pending.iter().map(Vec::len).sum()
+    }
+
     /// When the next request is done by itself, nanoseconds.
     pub fn next_due(&self) -> Option<u64> {
         self.inner.lock().pending.iter().flatten().filter_map(|p| p.due).min()

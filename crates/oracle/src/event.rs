@@ -74,6 +74,8 @@ pub struct Event {
     pub extent: Extent,
     /// On which CPU.
     pub cpu: u16,
+    /// Done by a worker of the kernel: not by the process, nor in an interrupt.
+    pub by_worker: bool,
 }
 
 impl fmt::Display for Event {

@@ -17,6 +17,8 @@
 //! | [`rules`] | what an elevator's definition fixes, so what must be equal |
 //! | [`compare`] | both lists of events against those rules |
 //! | [`case`] | a case from its files, and its verdict |
+//! | [`tags`] | reader of recordings of shared tags: structure, and the most in flight |
+//! | [`sharing`] | several disks in one tag set, driven as those recordings were |
 //! | [`random`] | cases from seeds, to be recorded |
 
 pub mod event;
@@ -30,6 +32,8 @@ pub mod free;
 pub mod rules;
 pub mod compare;
 pub mod case;
+pub mod tags;
+pub mod sharing;
 pub mod random;
 
 /// The lock the block layer is run with. One thread runs a replay, so it is never contended.

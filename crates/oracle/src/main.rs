@@ -33,6 +33,9 @@ struct Options {
     /// Where to.
     #[arg(long, value_name = "FOLDER/NAME")]
     into: Option<PathBuf>,
+    /// Of which elevator; otherwise it follows from the seed.
+    #[arg(long, requires = "generate", value_parser = oracle::random::SCHEDULERS)]
+    scheduler: Option<String>,
 }
 
 fn main() -> ExitCode {
@@ -52,7 +55,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options, out: &mut String) -> Result<bool, CaseError> {
     if let (Some(seed), Some(into)) = (options.generate, &options.into) {
-        return generate(seed, into, out);
+        return generate(seed, options.scheduler.as_deref(), into, out);
     }
     match &options.simulate {
         Some(stem) => simulate(stem, out),
@@ -60,8 +63,8 @@ fn run(options: &Options, out: &mut String) -> Result<bool, CaseError> {
     }
 }
 
-fn generate(seed: u64, into: &Path, out: &mut String) -> Result<bool, CaseError> {
-    let (io, env) = oracle::random::case(seed);
+fn generate(seed: u64, scheduler: Option<&str>, into: &Path, out: &mut String) -> Result<bool, CaseError> {
+    let (io, env) = oracle::random::case(seed, scheduler);
     for (extension, text) in [("io", io), ("env", env)] {
         let path = into.with_extension(extension);
         std::fs::write(&path, text).map_err(|e| CaseError(format!("cannot write {}: {e}", path.display())))?;
@@ -90,14 +93,12 @@ fn judge(options: &Options, out: &mut String) -> Result<bool, CaseError> {
     let (mut equal, mut broken) = (0, 0);
     for stem in &stems {
         let name = stem.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        match Case::load(stem).and_then(|c| Ok((c.judge()?, c))) {
-            Ok((verdict, case)) => {
-                *out += &format!("{}\n", row(&name, width, &verdict));
-                equal += usize::from(verdict.is_equal());
-                if options.events {
-                    print_events(&case, &verdict, out);
-                }
-            }
+        let judged = match case::tags_file(stem) {
+            Some(file) => judge_tags(&file, &name, width, options.events, out),
+            None => judge_io(stem, &name, width, options.events, out),
+        };
+        match judged {
+            Ok(is_equal) => equal += usize::from(is_equal),
             Err(e) => {
                 *out += &format!("{name:<width$}  {e}\n");
                 broken += 1;
@@ -111,6 +112,29 @@ fn judge(options: &Options, out: &mut String) -> Result<bool, CaseError> {
     Ok(equal == stems.len())
 }
 
+fn judge_io(stem: &Path, name: &str, width: usize, events: bool, out: &mut String) -> Result<bool, CaseError> {
+    let case = Case::load(stem)?;
+    let verdict = case.judge()?;
+    *out += &format!("{}\n", row(name, width, &verdict));
+    if events {
+        print_events(&case, &verdict, out);
+    }
+    Ok(verdict.is_equal())
+}
+
+fn judge_tags(file: &Path, name: &str, width: usize, events: bool, out: &mut String) -> Result<bool, CaseError> {
+    let case = case::load_tags(file)?;
+    let (ours, first) = oracle::sharing::judge(&case)?;
+    let (lines, text) = (case.answers.len(), first.clone().unwrap_or_else(|| "none".into()));
+    *out += &format!(
+        "{name:<width$}  shared tags, {lines} lines of structure, users and most in flight; first difference: {text}\n"
+    );
+    if events {
+        ours.iter().for_each(|line| *out += &format!("  {line}\n"));
+    }
+    Ok(first.is_none())
+}
+
 fn stems(options: &Options) -> Result<Vec<PathBuf>, CaseError> {
     if !options.case.is_empty() {
         return Ok(options.case.clone());
@@ -119,7 +143,10 @@ fn stems(options: &Options) -> Result<Vec<PathBuf>, CaseError> {
     let folder = options.cases.clone().unwrap_or(own);
     let names = case::names(&folder)?;
     if names.is_empty() {
-        return Err(CaseError(format!("no case in {}: needs NAME.io, NAME.env, NAME.trace", folder.display())));
+        return Err(CaseError(format!(
+            "no case in {}: needs NAME.io, NAME.env, NAME.trace, or NAME.tags",
+            folder.display()
+        )));
     }
     Ok(names.into_iter().map(|n| folder.join(n)).collect())
 }

@@ -27,42 +27,72 @@ impl Rng {
     }
 }
 
-/// The texts of `NAME.io` and `NAME.env`.
-pub fn case(seed: u64) -> (String, String) {
+/// The elevators of the cases.
+pub const SCHEDULERS: [&str; 4] = ["mq-deadline", "none", "kyber", "bfq"];
+
+/// The texts of `NAME.io` and `NAME.env`, of this elevator or of one that follows from the seed as well.
+pub fn case(seed: u64, scheduler: Option<&str>) -> (String, String) {
     let mut rng = Rng(seed);
-    let env = settings(&mut rng);
+    let drawn = rng.one_of(&["mq-deadline", "mq-deadline", "mq-deadline", "mq-deadline", "none", "kyber", "bfq"]);
+    let env = settings(&mut rng, scheduler.unwrap_or(drawn));
     (script(&mut rng, seed), env)
 }
 
-fn settings(rng: &mut Rng) -> String {
-    let scheduler = rng.one_of(&["mq-deadline", "mq-deadline", "mq-deadline", "mq-deadline", "none", "kyber", "bfq"]);
+/// A tunable, how often it is set (percent), and to which values.
+type Draw = (&'static str, u64, &'static [u64]);
+
+const MQ_DEADLINE: [Draw; 6] = [
+    ("fifo_batch", 30, &[1, 2, 4, 8]),
+    ("writes_starved", 30, &[1, 3, 5]),
+    ("read_expire", 30, &[100, 200, 300]),
+    ("write_expire", 30, &[200, 500, 900]),
+    ("prio_aging_expire", 30, &[100, 300, 1000]),
+    ("front_merges", 20, &[0]),
+];
+
+const BFQ: [Draw; 9] = [
+    ("fifo_expire_sync", 40, &[20, 60, 250, 1000]),
+    ("timeout_sync", 30, &[20, 60, 248, 500]),
+    ("slice_idle", 30, &[0, 1, 4, 20]),
+    ("low_latency", 30, &[0]),
+    ("max_budget", 25, &[8, 64, 256, 2048]),
+    ("back_seek_max", 25, &[0, 64, 1024, 100_000]),
+    ("back_seek_penalty", 25, &[1, 3, 8]),
+    ("strict_guarantees", 15, &[1]),
+    ("fifo_expire_async", 10, &[50]),
+];
+
+const KYBER: [Draw; 2] =
+    [("read_lat_nsec", 30, &[100_000, 1_000_000, 50_000_000]), ("write_lat_nsec", 30, &[100_000, 50_000_000])];
+
+fn settings(rng: &mut Rng, scheduler: &str) -> String {
     let depth = rng.one_of(&[1, 1, 1, 2, 4, 8, 16]);
     let nr = if scheduler == "none" { 0 } else { rng.one_of(&[0, 256, 256, 256, 8, 16, 32, 64]) };
+    let queues = rng.one_of(&[1, 1, 1, 2, 4]);
     let mut tune = Vec::new();
-    if scheduler == "mq-deadline" {
-        if rng.percent(60) {
-            tune.push(format!("async_depth={}", if nr == 0 { 2 * depth } else { nr }));
-        }
-        let tunables: [(&str, u64, &[u64]); 6] = [
-            ("fifo_batch", 30, &[1, 2, 4, 8]),
-            ("writes_starved", 30, &[1, 3, 5]),
-            ("read_expire", 30, &[100, 200, 300]),
-            ("write_expire", 30, &[200, 500, 900]),
-            ("prio_aging_expire", 30, &[100, 300, 1000]),
-            ("front_merges", 20, &[0]),
-        ];
-        for (name, percent, values) in tunables {
-            if rng.percent(percent) {
-                tune.push(format!("{name}={}", rng.one_of(values)));
-            }
+    if scheduler == "mq-deadline" && rng.percent(60) {
+        tune.push(format!("async_depth={}", if nr == 0 { 2 * depth } else { nr }));
+    }
+    let draws: &[Draw] = match scheduler {
+        "mq-deadline" => &MQ_DEADLINE,
+        "bfq" => &BFQ,
+        "kyber" => &KYBER,
+        _ => &[],
+    };
+    for (name, percent, values) in draws {
+        if rng.percent(*percent) {
+            tune.push(format!("{name}={}", rng.one_of(values)));
         }
     }
     if rng.percent(15) {
         tune.push(format!("nomerges={}", rng.one_of(&[1, 2])));
     }
+    if rng.percent(15) {
+        tune.push(format!("max_sectors_kb={}", rng.one_of(&[4, 16, 60])));
+    }
     let ms = rng.one_of(&[20, 40, 40, 40, 60]);
     format!(
-        "NB=\"queue_mode=2 submit_queues=1 hw_queue_depth={depth} irqmode=2 completion_nsec={ms}000000 gb=1\"\n\
+        "NB=\"queue_mode=2 submit_queues={queues} hw_queue_depth={depth} irqmode=2 completion_nsec={ms}000000 gb=1\"\n\
          SCHED={scheduler}\nTUNE=\"{}\"\nNR={nr}\n",
         tune.join(" ")
     )
@@ -74,7 +104,7 @@ fn script(rng: &mut Rng, seed: u64) -> String {
         batch(rng, &mut text);
         match rng.below(3) {
             0 => {
-                let _ = writeln!(text, "sleep {}", rng.one_of(&[10_000, 50_000, 110_000, 210_000]));
+                let _ = writeln!(text, "sleep {}", rng.one_of(&[10_000, 50_000, 110_000, 210_000, 2_500_000]));
             }
             1 => text += "wait\n",
             _ => {}
@@ -86,7 +116,8 @@ fn script(rng: &mut Rng, seed: u64) -> String {
 fn batch(rng: &mut Rng, text: &mut String) {
     let n = rng.one_of(&[10, 30, 60]);
     let span = rng.one_of(&[200_000, 2500, 250]);
-    let lens: &[u64] = rng.one_of(&[&[8], &[8, 16], &[8, 16, 32, 128], &[1, 3, 8]]);
+    let lens: &[u64] =
+        rng.one_of(&[&[8], &[8], &[8, 16], &[8, 16], &[8, 16, 32, 128], &[1, 3, 8], &[1, 3, 8], &[64, 254, 600]]);
     let (writes, prios, sequential) = (rng.one_of(&[20, 50, 80]), rng.percent(30), rng.percent(30));
     let mut sector = 8 * rng.below(100_000);
     for _ in 0..n {
@@ -112,8 +143,9 @@ mod tests {
     #[test]
     fn every_seed_is_a_case_that_runs() {
         for seed in 0..40 {
-            let (io, env) = case(seed);
-            assert_eq!((io.clone(), env.clone()), case(seed));
+            let scheduler = SCHEDULERS.get(seed as usize % 5).copied();
+            let (io, env) = case(seed, scheduler);
+            assert_eq!((io.clone(), env.clone()), case(seed, scheduler));
             let script = Script::parse("io", &io).unwrap();
             let settings = Settings::parse("env", &env).unwrap();
             let events = simulate(&script, &settings, 1).unwrap();

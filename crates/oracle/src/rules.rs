@@ -4,8 +4,6 @@
 //! Everything is fixed for a single CPU unless a line here says why not. That one number is not: on which CPU an event was.
 
 use crate::event::{Event, Kind};
-use crate::script::Script;
-use std::collections::BTreeSet;
 
 /// How the events of a kind are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +27,12 @@ pub struct Rules {
     pub complete: Rule,
     /// Whether the issue of a request may come later than the kernel's.
     pub may_be_late: bool,
-    /// Whether it is the trace that says how long a process sleeps for a tag.
+    /// Whether it is the trace that says how long a process sleeps for a tag; as it may sleep between two pieces of a
+    /// large I/O, then the trace also says what the pieces are.
     pub tags_told: bool,
-    /// Whether all I/Os are given one priority.
+    /// Whether the trace says so of any I/O.
+    pub pieces_told: bool,
+    /// Whether all I/Os are given the priority of the process; their own then only keeps apart what must not merge.
     pub one_priority: bool,
     /// Why something is not compared, for people.
     pub because: Option<&'static str>,
@@ -43,36 +44,34 @@ const ALL: Rules = Rules {
     complete: Rule::Order,
     may_be_late: false,
     tags_told: false,
+    pieces_told: false,
     one_priority: false,
     because: None,
 };
 
 const SET: Rules = Rules { issue: Rule::Set, complete: Rule::Set, may_be_late: true, tags_told: true, ..ALL };
 
-/// What is compared of a case with this elevator and script: the first rules under which all is equal count.
-pub fn rules(scheduler: &str, script: &Script, theirs: &[Event]) -> Vec<Rules> {
-    let priorities: BTreeSet<(u8, u8)> = script.ios.iter().map(|io| (io.prio.class() as u8, io.prio.level())).collect();
+/// What is compared of a case with this elevator: the first rules under which all is equal count.
+pub fn rules(scheduler: &str, theirs: &[Event]) -> Vec<Rules> {
+    let splits = theirs.iter().any(|e| e.kind == Kind::Split);
     let several_cpus = theirs.iter().any(|e| e.cpu != 0);
     // bfq holds a process back by what its group's queues have allocated; there are no groups here.
-    let bfq = Rules { tags_told: true, because: Some("how long a process waits for a tag"), ..ALL };
+    let bfq =
+        Rules { tags_told: true, pieces_told: splits, because: Some("how long a process waits for a tag"), ..ALL };
     let mut rules = match scheduler {
         // A process that runs out of tags inside a plug sleeps, and the kernel flushes the plug of who sleeps by way of the
         // software queue; without sleep it goes to the driver directly. Here nobody sleeps.
         "none" => {
             vec![Rules { insert: Rule::Free, because: Some("which requests pass through a software queue"), ..ALL }]
         }
-        // The kernel's bfq goes by the priority of the process, ours by each bio's. With one for all the order is the
-        // same, unless two that adjoin were kept apart by theirs.
-        "bfq" if priorities.len() > 1 => vec![
-            Rules { one_priority: true, ..bfq },
-            Rules { because: Some("order of issue: by each bio's priority here, by the process's there"), ..SET },
-        ],
-        "bfq" => vec![bfq],
+        // The kernel's bfq goes by the priority of the process, ours by each bio's.
+        "bfq" => vec![Rules { one_priority: true, ..bfq }],
         _ => vec![ALL],
     };
     if several_cpus {
         let insert = rules[0].insert;
-        rules.push(Rules { insert, because: Some("order of issue: several CPUs ran the queue at once"), ..SET });
+        let because = Some("order of issue: several CPUs ran the queue at once");
+        rules.push(Rules { insert, pieces_told: splits, because, ..SET });
     }
     rules
 }
@@ -86,6 +85,7 @@ impl Rules {
             Kind::Complete => self.complete,
             // A single bio has a plug of its own in the kernel (for its cached time) and none here.
             Kind::Unplug(n) if n < 2 => Rule::Free,
+            Kind::Queue | Kind::Split if self.pieces_told => Rule::Free,
             _ => Rule::Order,
         }
     }

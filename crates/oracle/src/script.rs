@@ -21,6 +21,9 @@ pub const MAX_IOS: usize = 8192;
 /// From how many I/Os on `io_submit()` opens a plug (`AIO_PLUG_THRESHOLD` + 1).
 pub const PLUGGED_FROM: usize = 3;
 
+/// That of a process of nice 0.
+const DEFAULT_PRIO: IoPrio = IoPrio::new(IoPrioClass::Be, 4);
+
 /// One I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Io {
@@ -33,8 +36,8 @@ pub struct Io {
 /// What the process does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Opens a plug and says how many I/Os are to come.
-    Plug(u32),
+    /// Opens a plug.
+    Plug,
     /// Submits an I/O, by its index in [`Script::ios`].
     Submit(usize),
     /// Closes the plug.
@@ -100,11 +103,24 @@ impl Script {
         Ok(script)
     }
 
+    /// Gives every I/O the priority of a process of nice 0; what their own kept from merging still does not merge.
+    pub fn give_one_priority(&mut self) {
+        let mut seen: Vec<IoPrio> = Vec::new();
+        for io in &mut self.ios {
+            let at = seen.iter().position(|p| *p == io.prio).unwrap_or_else(|| {
+                seen.push(io.prio);
+                seen.len() - 1
+            });
+            // There are fewer classes and levels than hints.
+            io.prio = DEFAULT_PRIO.with_hint(at as u16);
+        }
+    }
+
     fn batch(&mut self, first: &mut usize, together: bool) {
         let n = self.ios.len() - *first;
         let plugged = together && n >= PLUGGED_FROM;
         if plugged {
-            self.actions.push(Action::Plug(n as u32));
+            self.actions.push(Action::Plug);
         }
         self.actions.extend((*first..self.ios.len()).map(Action::Submit));
         if plugged {
@@ -133,7 +149,7 @@ fn parse_io(words: &[&str]) -> Result<Io, String> {
     let level = words.get(4).map_or(Ok(0), |w| number("level", w, 7))? as u8;
     let prio = match class {
         0 if level > 0 => return Err(format!("level {level} of class 0: the kernel refuses it; leave both out")),
-        0 => IoPrio::new(IoPrioClass::Be, 4),
+        0 => DEFAULT_PRIO,
         1 => IoPrio::new(IoPrioClass::Rt, level),
         2 => IoPrio::new(IoPrioClass::Be, level),
         _ => IoPrio::new(IoPrioClass::Idle, level),
@@ -151,7 +167,7 @@ mod tests {
             .unwrap();
         let submits = |r: std::ops::Range<usize>| r.map(Action::Submit);
         let mut want: Vec<Action> = submits(0..2).collect();
-        want.push(Action::Plug(3));
+        want.push(Action::Plug);
         want.extend(submits(2..5));
         want.push(Action::Unplug);
         want.extend(submits(5..8));

@@ -178,11 +178,9 @@ impl Settings {
     }
 
     fn iosched_value(&mut self, name: &str, value: &str) -> Result<(), String> {
-        // The same setting in two units; and what follows from the tick length.
-        match (self.scheduler.as_str(), name) {
-            ("bfq", "slice_idle_us") => return Ok(()),
-            ("bfq", "timeout_sync") if value == "124" => return Ok(()),
-            _ => {}
+        // The same setting in two units.
+        if (self.scheduler.as_str(), name) == ("bfq", "slice_idle_us") {
+            return Ok(());
         }
         self.iosched.push((name.to_owned(), number(name, value)?));
         Ok(())
@@ -263,6 +261,12 @@ impl Settings {
         // Rounded down to whole blocks, as the kernel does.
         let max = (self.disk.max_sectors / (block >> 9).max(1)) * (block >> 9);
         Limits { logical_block_size: block, physical_block_size: block, ..Limits::with_max_hw_sectors(max) }
+    }
+
+    /// Sectors of the largest request.
+    pub fn max_sectors(&self) -> u32 {
+        let set = self.max_sectors_kb.map_or(u32::MAX, |kb| 2 * kb);
+        self.disk.max_sectors.min(set).max(1)
     }
 
     /// The stack of `cpus` CPUs with room for `ios` bios.

@@ -47,6 +47,7 @@ fn parse_line(line: &str) -> Result<Option<(Event, Option<&str>)>, String> {
     let us = head.rsplit(' ').next().and_then(parse_us).ok_or_else(shape)?;
     let cpu = head.split_once('[').and_then(|(_, r)| r.split_once(']')).and_then(|(n, _)| n.parse().ok());
     let cpu = cpu.ok_or_else(shape)?;
+    let by_worker = head.trim_start().starts_with("kworker/");
     let (name, rest) = tail.split_once(": ").ok_or_else(shape)?;
     let words: Vec<&str> = rest.split_whitespace().collect();
     let none = Extent { write: false, sector: 0, len: 0 };
@@ -55,7 +56,7 @@ fn parse_line(line: &str) -> Result<Option<(Event, Option<&str>)>, String> {
         "unplug" => {
             let n = words.last().and_then(|w| w.parse().ok());
             let kind = Kind::Unplug(n.ok_or_else(|| format!("unplug without a number: '{line}'"))?);
-            return Ok(Some((Event { us, kind, extent: none, cpu }, None)));
+            return Ok(Some((Event { us, kind, extent: none, cpu, by_worker }, None)));
         }
         "bio_queue" => Kind::Queue,
         "bio_backmerge" | "rq_merge" => Kind::BackMerge,
@@ -68,13 +69,13 @@ fn parse_line(line: &str) -> Result<Option<(Event, Option<&str>)>, String> {
         "split" => {
             let extent =
                 parse_split(&words).ok_or_else(|| format!("'{rest}': must be 'MAJOR,MINOR RWBS SECTOR / SECTOR'"))?;
-            return Ok(Some((Event { us, kind: Kind::Split, extent, cpu }, words.first().copied())));
+            return Ok(Some((Event { us, kind: Kind::Split, extent, cpu, by_worker }, words.first().copied())));
         }
         _ => return Err(format!("block_{name}: no event that is compared; record only those of guest/job.sh")),
     };
     let extent =
         parse_extent(&words).ok_or_else(|| format!("'{rest}': must be 'MAJOR,MINOR RWBS ... SECTOR + LENGTH'"))?;
-    Ok(Some((Event { us, kind, extent, cpu }, words.first().copied())))
+    Ok(Some((Event { us, kind, extent, cpu, by_worker }, words.first().copied())))
 }
 
 fn parse_us(seconds: &str) -> Option<u64> {
@@ -126,6 +127,7 @@ mod tests {
         let texts: Vec<String> = events.iter().map(Event::to_string).collect();
         assert_eq!(texts, ["D R 64+8", "M W 8008+8", "C R 31992+32", "U 24"]);
         assert_eq!((events[0].us, events[0].cpu), (16_841_133, 3));
+        assert!(events[0].by_worker && !events[1].by_worker);
     }
 
     #[test]

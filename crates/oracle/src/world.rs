@@ -22,6 +22,9 @@ use std::sync::Arc;
 /// The CPU the script is bound to.
 const SCRIPT_CPU: u32 = 0;
 
+/// For how many requests a plug of `io_submit()` takes tags ahead (`blk_start_plug`): it does not say how many it has.
+const PLUGGED_AHEAD: u32 = 1;
+
 /// Events kept between two looks at them; far more than one call makes.
 const TRACE_CAPACITY: usize = 1 << 16;
 
@@ -115,7 +118,9 @@ impl World {
         unknown: Unknown,
     ) -> Result<World, String> {
         let disk = NullDisk::new(settings, service_ns);
-        let config = settings.config(cpus, script.ios.len());
+        let largest = settings.max_sectors();
+        let pieces = script.ios.iter().map(|io| io.extent.len.div_ceil(largest) as usize).sum();
+        let config = settings.config(cpus, pieces);
         let queue = RequestQueue::<Lock>::new(disk.clone(), config, Box::new(NoNotify)).map_err(|e| e.to_string())?;
         // The first hint of a submitter follows from its number.
         let others: Vec<_> = (0..unknown.hint).map_while(|_| queue.submitter(CpuId::new(SCRIPT_CPU))).collect();
@@ -144,9 +149,9 @@ impl World {
     pub fn upcoming(&mut self) -> Next {
         loop {
             match self.script.actions.get(self.at) {
-                Some(Action::Plug(n)) => {
+                Some(Action::Plug) => {
                     self.plugged = true;
-                    self.submitter.start_plug(*n);
+                    self.submitter.start_plug(PLUGGED_AHEAD);
                 }
                 Some(Action::Submit(i)) => return Next::Io(self.script.ios[*i]),
                 Some(Action::Sleep(us)) => return Next::Sleep(*us),
@@ -167,8 +172,14 @@ impl World {
     /// Submits the next I/O at `us`.
     pub fn submit(&mut self, us: u64) {
         let Next::Io(io) = self.upcoming() else { panic!("the script has no I/O here") };
+        self.submit_piece(io.extent, true, us);
+    }
+
+    /// Submits a piece of the next I/O at `us`; more are to come unless it is the last.
+    pub fn submit_piece(&mut self, piece: Extent, is_last: bool, us: u64) {
+        let Next::Io(io) = self.upcoming() else { panic!("the script has no I/O here") };
         let now = self.now(us);
-        let Extent { write, sector, len } = io.extent;
+        let Extent { write, sector, len } = piece;
         let data = DataRef::new(0, sector << 9);
         let mut bio = match write {
             // Direct writes are synchronous ones.
@@ -176,8 +187,8 @@ impl World {
             false => Bio::read(Sector(sector), len, data),
         };
         bio.prio = io.prio;
-        self.submitter.submit(&bio, now).expect("there are as many bio slots as I/Os");
-        self.at += 1;
+        self.submitter.submit(&bio, now).expect("there are as many bio slots as pieces of I/Os");
+        self.at += usize::from(is_last);
         self.collect(us);
         self.finish_batch(us);
     }
@@ -207,6 +218,47 @@ impl World {
         self.submitter.reap(|d| assert!(d.status.is_ok(), "{d:?}"));
         self.collect(us);
         self.finish_batch(us);
+    }
+
+    /// As [`World::poll`], but a process that sleeps goes on sleeping.
+    pub fn run(&mut self, us: u64) {
+        if !self.is_blocked() {
+            return self.poll(us);
+        }
+        let now = self.now(us);
+        self.submitter.poll_asleep(now);
+        self.submitter.reap(|d| assert!(d.status.is_ok(), "{d:?}"));
+        self.collect(us);
+    }
+
+    /// As [`World::poll`], but the queue is not run: what the process does when it wakes up before the worker has been.
+    /// Without an elevator who wakes up is who issues.
+    pub fn wake(&mut self, us: u64) {
+        let has_elevator = self.queue.scheduler() != "none";
+        if has_elevator {
+            self.queue.quiesce();
+        }
+        self.poll(us);
+        if has_elevator {
+            self.queue.unquiesce();
+        }
+    }
+
+    /// Completions are collected and nothing else.
+    pub fn interrupt(&mut self, us: u64) {
+        let now = self.now(us);
+        self.submitter.poll_interrupt(now);
+        self.submitter.reap(|d| assert!(d.status.is_ok(), "{d:?}"));
+        self.collect(us);
+    }
+
+    /// The run that is to come later comes now: when the kernel's tick falls is its own affair.
+    pub fn run_delayed(&mut self, us: u64) {
+        if self.next_timer().is_some() {
+            self.queue.quiesce();
+            self.queue.unquiesce();
+            self.run(us);
+        }
     }
 
     /// When the stack next wants to be polled for a reason of its own: a delayed run of the queue.
@@ -247,7 +299,7 @@ impl World {
                 EventKind::Unplug | EventKind::Plug | EventKind::Timeout => return,
             };
             let extent = Extent { write: e.op() == Op::Write, sector: e.sector().0, len: e.nr_sectors() };
-            events.push(Event { us, kind, extent, cpu });
+            events.push(Event { us, kind, extent, cpu, by_worker: false });
         });
         assert_eq!(lost, 0, "more events in one call than are kept");
     }

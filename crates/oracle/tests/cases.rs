@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every recorded case is equal to what the whole stack does, and the comparison would see if it were not.
 
-use oracle::case::{Case, names};
+use oracle::case::{Case, load_tags, names, tags_file};
 use oracle::event::Kind;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,11 @@ fn every_case_is_the_kernels() {
     assert!(names.len() >= 12, "{names:?}");
     let mut differing = Vec::new();
     for name in names {
+        if let Some(file) = tags_file(&folder().join(&name)) {
+            let (_, first) = oracle::sharing::judge(&load_tags(&file).unwrap()).unwrap();
+            differing.extend(first.map(|first| format!("{name}: {first}")));
+            continue;
+        }
         let case = Case::load(&folder().join(&name)).unwrap();
         let verdict = case.judge().unwrap();
         assert!(verdict.requests > 0, "{name}");
@@ -52,4 +57,27 @@ fn what_differs_is_seen() {
     let mut case = Case::load(&folder().join("dl-merge")).unwrap();
     case.settings.nomerges = 2;
     assert!(!case.judge().unwrap().is_equal());
+}
+
+/// The most in flight follows from the rules and from how long disks rest, not from the recording.
+#[test]
+fn other_rules_or_rests_are_seen() {
+    let load = || load_tags(&folder().join("6.12/null-shared.tags")).unwrap();
+    let first = |case: &_| oracle::sharing::judge(case).unwrap().1;
+    assert_eq!(first(&load()), None);
+    let mut case = load();
+    case.set_up.tags.fair_tag_sharing = false;
+    assert_eq!(
+        first(&case).unwrap(),
+        "kernel 'inflight 1 nullb1 issued 100 max 8', here 'inflight 1 nullb1 issued 100 max 16'"
+    );
+    let mut case = load();
+    case.phases[4].rest = 1;
+    assert_eq!(
+        first(&case).unwrap(),
+        "kernel 'inflight 4 nullb1 issued 100 max 16', here 'inflight 4 nullb1 issued 100 max 8'"
+    );
+    let mut case = load();
+    case.set_up.tags.queue_depth = 15;
+    assert!(first(&case).unwrap().contains("nr_requests 16"));
 }

@@ -14,14 +14,14 @@
 //!
 //! # Options
 //! `slice_idle` (ms, 8) or `slice_idle_us`, `fifo_expire_sync` (ms, 125), `fifo_expire_async` (ms, 250), `back_seek_max`
-//! (KiB, 16384), `back_seek_penalty` (2), `max_budget` (sectors, 0 = measured), `timeout_sync` (ms, 125),
-//! `strict_guarantees` (0 or 1, 0), `low_latency` (0 or 1, 1).
+//! (KiB, 16384), `back_seek_penalty` (2), `max_budget` (sectors, 0 = measured), `timeout_sync` (ms, 125; 30 times that while
+//! raised as interactive), `strict_guarantees` (0 or 1, 0), `low_latency` (0 or 1, 1).
 //!
 //! # Limits
 //! One lock for the whole disk, taken once per inserted or dispatched batch, once per completion and once per bio that may
 //! adjoin a request. Shares hold while queues are backlogged: between two turns of a queue every other may use up one budget
-//! (at most `timeout_sync`). RT can starve BE for as long as it has requests; IDLE gets a turn every 200 ms. Memory is
-//! allocated at the start for 256 queues; a disk that gets more allocates when it does, never per request.
+//! (at most `timeout_sync`, more while raised). RT can starve BE for as long as it has requests; IDLE gets a turn every
+//! 200 ms. Memory is allocated at the start for 256 queues; a disk that gets more allocates when it does, never per request.
 //!
 //! # Differences from the kernel
 //! See docs/kernel-differences.md: no cgroups, no merging of cooperating queues, no injection, no actuators;

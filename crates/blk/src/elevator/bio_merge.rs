@@ -72,6 +72,14 @@ impl MergeCache {
         }
     }
 
+    /// A request has no room for more: the next one that is queued may be the last merged one instead.
+    #[cold]
+    fn closed(&mut self, rq: u32) {
+        if self.last_merge == Some(rq) {
+            self.last_merge = None;
+        }
+    }
+
     #[inline]
     fn link(&mut self, fields: &Request, rq: u32) {
         let (start, end) = (fields.sector().0, fields.end_sector().0);
@@ -158,6 +166,7 @@ pub(crate) fn merge_bio<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, bio: BioRef) -
     let freed = match kind {
         MergeKind::Back => {
             if !bio_attempt_back_merge(cx, fields, bio.0) {
+                q.cache().closed(rq);
                 return BioMerge::No;
             }
             let next = q.latter(cx, rq).filter(|&next| join(q, cx, rq, next));
@@ -168,6 +177,7 @@ pub(crate) fn merge_bio<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, bio: BioRef) -
         }
         MergeKind::Front => {
             if !bio_attempt_front_merge(cx, fields, bio.0) {
+                q.cache().closed(rq);
                 return BioMerge::No;
             }
             let prev = q.former(cx, rq).filter(|&prev| join(q, cx, prev, rq));

@@ -155,8 +155,15 @@ impl Word {
     /// Takes the lowest free bit of `usable`, out of `word` if it has one, else out of `cleared`.
     #[inline]
     pub(super) fn claim_anywhere(&self, usable: u64, reclaim: &impl Reclaim) -> Option<u32> {
-        self.claim_one(usable).or_else(|| {
-            let bits = self.claim_cleared(usable, 1, reclaim);
+        self.claim_from(0, usable, reclaim)
+    }
+
+    /// As [`Word::claim_anywhere`], but the lowest from bit `start` on if there is one, both times.
+    #[inline]
+    pub(super) fn claim_from(&self, start: u32, usable: u64, reclaim: &impl Reclaim) -> Option<u32> {
+        let above = usable & u64::MAX << start;
+        self.claim_one(above).or_else(|| if start == 0 { None } else { self.claim_one(usable) }).or_else(|| {
+            let bits = self.claim_cleared_from(start, usable, 1, reclaim);
             (bits != 0).then(|| bits.trailing_zeros())
         })
     }
@@ -166,9 +173,16 @@ impl Word {
     /// Returns the rest of them to `word`, also if that is all there are, unless somebody waits: see the module header.
     #[inline]
     pub(super) fn claim_cleared(&self, usable: u64, n: u32, reclaim: &impl Reclaim) -> u64 {
+        self.claim_cleared_from(0, usable, n, reclaim)
+    }
+
+    /// As [`Word::claim_cleared`]; a single one is the lowest from bit `start` on if there is one.
+    #[inline]
+    fn claim_cleared_from(&self, start: u32, usable: u64, n: u32, reclaim: &impl Reclaim) -> u64 {
         let mut cleared = self.give.cleared.load(Ordering::Relaxed);
         loop {
-            let want = if n == 1 { lowest_bit(cleared & usable) } else { lowest_bits(cleared & usable, n) };
+            let (free, above) = (cleared & usable, cleared & usable & u64::MAX << start);
+            let want = if n == 1 { lowest_bit(if above != 0 { above } else { free }) } else { lowest_bits(free, n) };
             if want == 0 && (cleared == 0 || reclaim.waiters()) {
                 return 0;
             }
@@ -351,6 +365,21 @@ mod tests {
         assert_eq!(w.claim_one(w.mask()), Some(1));
         assert_eq!(w.claim_one(w.mask()), Some(6));
         assert_eq!(w.claim_one(w.mask()), None);
+    }
+
+    #[test]
+    fn a_search_goes_on_from_its_start_among_what_came_back() {
+        for (start, found) in [(0, [1, 4, 6]), (4, [4, 6, 1]), (5, [6, 1, 4]), (7, [1, 4, 6])] {
+            let w = Word::new(8);
+            while w.claim_one(w.mask()).is_some() {}
+            for bit in [1, 4, 6] {
+                w.clear_deferred(bit);
+            }
+            let watch = Watch(false, Default::default());
+            let next = || w.claim_from(start, w.mask(), &watch);
+            assert_eq!([next(), next(), next()], found.map(Some), "from {start}");
+            assert_eq!(next(), None);
+        }
     }
 
     #[test]

@@ -208,8 +208,8 @@ impl<L: Lock> Env<L> {
 
     /// The request function: gives the driver what it can take, in batches, the lock dropped around each.
     pub(crate) fn sq_run(&self, local: &mut Local, now: Instant) {
-        if local.in_driver {
-            local.owes = true;
+        if local.in_driver || local.in_interrupt {
+            local.owes |= local.in_driver;
             return self.owe_run(&self.st.hctxs[0]);
         }
         if self.q.is_quiesced() {

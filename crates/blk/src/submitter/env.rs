@@ -146,6 +146,8 @@ pub(crate) struct Local {
     pub(crate) issued: bool,
     /// A batch is being handed to the driver: what ends meanwhile must not start another from inside.
     pub(crate) in_driver: bool,
+    /// Runs of hctxs are left to the next poll.
+    pub(crate) in_interrupt: bool,
     /// A run was owed for that reason, or a waiting bio can go on: seen to before the call into the block layer returns.
     pub(crate) owes: bool,
     pub(crate) trace: Tracer,

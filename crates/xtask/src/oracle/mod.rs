@@ -6,6 +6,7 @@
 //! | `cargo xtask oracle` | replays all recorded cases and prints the table; 1 if any differs |
 //! | `--case FOLDER/NAME` | judges that case (NAME.io, NAME.env, NAME.trace), wherever it comes from |
 //! | `--record FOLDER/NAME [--smp N]` | records NAME.io under NAME.env in a guest, then judges it |
+//! | `--record-tags` | records disks that share tags, then judges that |
 //! | `--generate SEED` | writes a random case, to be recorded |
 //! | `--simulate FOLDER/NAME` | prints what we would do, without a trace |
 //! | `--loop` | the same I/O through a loop device of this host and through our stack: requests, merges, sectors |
@@ -41,11 +42,14 @@ pub struct Options {
     /// Record this case in a guest, then judge it (repeatable). A bare NAME is one of the project's own.
     #[arg(long, value_name = "FOLDER/NAME")]
     record: Vec<PathBuf>,
+    /// Record in a guest how many requests disks that share tags have in flight, then judge that.
+    #[arg(long)]
+    record_tags: bool,
     /// CPUs of the recording guest; orders repeat only with one.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16), requires = "record")]
     smp: u8,
     /// Debian package of the recording guest's kernel.
-    #[arg(long, default_value = record::KERNEL, requires = "record")]
+    #[arg(long, default_value = record::KERNEL)]
     kernel: String,
     /// Compare with a loop device of this host's kernel (root).
     #[arg(long = "loop")]
@@ -56,6 +60,9 @@ pub struct Options {
     /// Where --generate writes: FOLDER/NAME.
     #[arg(long, value_name = "FOLDER/NAME")]
     into: Option<PathBuf>,
+    /// Of which elevator; otherwise it follows from the seed.
+    #[arg(long, requires = "generate")]
+    scheduler: Option<String>,
 }
 
 /// Does what the options say.
@@ -68,6 +75,9 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     }
     let mut command = program(project);
     if let (Some(seed), Some(into)) = (options.generate, &options.into) {
+        if let Some(scheduler) = &options.scheduler {
+            command.args(["--scheduler", scheduler]);
+        }
         return judged(command.args(["--generate", &seed.to_string(), "--into"]).arg(into));
     }
     if let Some(stem) = &options.simulate {
@@ -76,6 +86,9 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     let mut cases = options.case.clone();
     if !options.record.is_empty() {
         cases.extend(record::run(project, &options.record, &options.kernel, options.smp)?);
+    }
+    if options.record_tags {
+        cases.extend(record::run_tags(project, &options.kernel)?);
     }
     if let Some(folder) = &options.cases {
         command.arg("--cases").arg(folder);

@@ -14,6 +14,9 @@ use crate::project::Project;
 /// The kernel whose decisions the project's cases hold.
 pub const KERNEL: &str = "linux-image-6.12-cloud-amd64";
 
+/// CPUs of the guest that shares tags: hardware queues are per CPU.
+const TAGS_CPUS: &str = "4";
+
 /// Records `cases` (paths without extension) and gives back the recordings, to be judged: another kernel's may lie beside.
 ///
 /// # Errors
@@ -47,6 +50,39 @@ pub fn run(project: &Project, cases: &[PathBuf], kernel: &str, cpus: u8) -> Resu
         return Err("nothing recorded: the message above is the guest's".into());
     }
     cases.iter().map(|case| keep(case, &out)).collect()
+}
+
+/// Records the most in flight of disks that share tags (`guest/tags.sh`) and puts it beside the project's cases; what is to be
+/// judged.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_tags(project: &Project, kernel: &str) -> Result<Vec<PathBuf>, String> {
+    packages::ensure_guest().map_err(|e| format!("nothing recorded: {e}"))?;
+    let (own, out) = (project.root.join("crates/oracle"), project.target_directory.join("oracle/tags"));
+    if out.is_dir() {
+        std::fs::remove_dir_all(&out).map_err(|e| format!("cannot empty {}: {e}", out.display()))?;
+    }
+    let mut command = Command::new("bash");
+    command.arg(own.join("guest/record.sh")).arg(project.target_directory.join("oracle")).arg(&out);
+    command.args([kernel, TAGS_CPUS]).env("JOB", "tags.sh");
+    println!("recording disks that share tags on {kernel} with {TAGS_CPUS} CPUs");
+    if !command.status().map_err(|e| format!("cannot run bash: {e}"))?.success() {
+        return Err("nothing recorded: the message above is the guest's".into());
+    }
+    let entries = out.read_dir().map_err(|e| format!("cannot read {}: {e}", out.display()))?;
+    let files = entries.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "tags"));
+    files.map(|file| keep_tags(&file, &own.join("cases"))).collect()
+}
+
+fn keep_tags(file: &Path, cases: &Path) -> Result<PathBuf, String> {
+    let text = std::fs::read_to_string(file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
+    let version = version(&text).ok_or_else(|| format!("{}: no line 'kernel VERSION'", file.display()))?;
+    let folder = cases.join(version);
+    std::fs::create_dir_all(&folder).map_err(|e| format!("cannot create {}: {e}", folder.display()))?;
+    let to = folder.join(file.file_name().unwrap_or_default());
+    std::fs::copy(file, &to).map_err(|e| format!("cannot copy {} to {}: {e}", file.display(), to.display()))?;
+    Ok(to.with_extension(""))
 }
 
 /// A bare name is a case of the project.

@@ -31,8 +31,9 @@ pub(crate) enum Expiry {
 
 /// Largest budget before the disk's rate is known, in sectors.
 pub(crate) const DEFAULT_MAX_BUDGET: u32 = 16 * 1024;
-/// Turns before the measured rate decides about the largest budget.
-pub(crate) const MIN_TURNS: u64 = 194;
+/// Turns after which the measured rate decides about first and smallest budgets: what a count that takes an eighth of the
+/// way to 256 with each needs to reach 194.
+pub(crate) const MIN_TURNS: u64 = 11;
 /// The smallest budget is this part of the largest.
 const MIN_BUDGET_PART: u32 = 32;
 /// What asynchronous service costs more than synchronous.
@@ -53,6 +54,8 @@ pub(crate) struct Turn {
     pub(crate) lasted: Duration,
     /// Largest budget of the disk.
     pub(crate) max_budget: u32,
+    /// The smallest.
+    pub(crate) min_budget: u32,
 }
 
 /// The smallest budget that feedback leads to.
@@ -96,7 +99,7 @@ impl Turn {
 
     /// The budget that feedback gives the queue for its next turn.
     pub(crate) fn next_budget(&self, q: &Queue) -> u32 {
-        let (max, min) = (self.max_budget, min_budget(self.max_budget));
+        let (max, min) = (self.max_budget, self.min_budget);
         if q.raising.is_raised() {
             // It is served often; small budgets keep the others' wait short.
             return 2 * min;
@@ -108,13 +111,13 @@ impl Turn {
         let new = match self.reason {
             // Requests are still at the disk: it did not come back because it waits for them.
             Expiry::TooIdle if q.nr_out > 0 => old.saturating_mul(2),
-            Expiry::TooIdle => old.saturating_sub(4 * min),
+            Expiry::TooIdle => old.saturating_sub(4 * min).max(min),
             Expiry::BudgetTimeout => old.saturating_mul(2),
             Expiry::BudgetExhausted => old.saturating_mul(4),
-            Expiry::NoMoreRequests => self.service,
+            Expiry::NoMoreRequests => self.service.max(min),
             Expiry::Preempted => old,
         };
-        new.clamp(min, max)
+        new.min(max)
     }
 }
 
@@ -134,7 +137,14 @@ mod tests {
     }
 
     fn turn(reason: Expiry, service: u32, ms: u64) -> Turn {
-        Turn { reason, service, budget: 1000, lasted: Duration::from_ms(ms), max_budget: MAX }
+        Turn {
+            reason,
+            service,
+            budget: 1000,
+            lasted: Duration::from_ms(ms),
+            max_budget: MAX,
+            min_budget: min_budget(MAX),
+        }
     }
 
     fn rules() -> Rules {

@@ -6,9 +6,11 @@
 //! sequential queue's rate is the same whether or not others have turns in between. Mostly sequential service counts as it
 //! is, other only when it is faster than what is known. The rate decides the largest budget (what `timeout_sync` can serve
 //! at that rate) and how long an interactive start is helped. Guarantees: nothing below [`MIN_INTERVAL`] of service or
-//! [`MIN_SAMPLES`] requests changes the rate. Source: `bfq_update_peak_rate`, `bfq_update_hw_tag`.
+//! [`MIN_SAMPLES`] requests changes the rate, and no change is larger than by half of the way to what was seen. Source:
+//! `bfq_update_peak_rate`, `bfq_update_hw_tag`.
 
 use super::budget::DEFAULT_MAX_BUDGET;
+use super::idling::is_seek;
 use super::tunables::Rules;
 use crate::request::Request;
 use crate::time::{Duration, Instant};
@@ -20,14 +22,22 @@ const REFERENCE_RATE: [u64; 2] = [33_000, 14_000];
 /// What an interactive start takes on these.
 const REFERENCE_START: [Duration; 2] = [Duration::from_ms(2500), Duration::from_ms(7000)];
 const START_BOUNDS: [Duration; 2] = [Duration::from_ms(3000), Duration::from_ms(25_000)];
+/// What is faster than 10 GB/s is no disk but a mistake.
+const MAX_RATE: u64 = 20 << RATE_SHIFT;
 const MIN_SAMPLES: u64 = 32;
 const MIN_INTERVAL: Duration = Duration::from_ms(300);
-/// An interval of this length counts in full.
+/// An interval ends when it is this long, and then counts in full.
 const FULL_INTERVAL: Duration = Duration::from_ms(1000);
 /// A pause of the disk longer than this ends an interval.
 const PAUSE: Duration = Duration::from_ms(100);
-/// Farther than this is no continuation, in sectors.
-const NEAR: u64 = 8 * 1024;
+/// A request given out this soon after a completion, or with others at the disk, may be a continuation.
+const AT_ONCE: Duration = Duration::from_ms(2);
+/// A disk that takes longer than this from one completion to the next, and then for so little, is not at its best.
+const SLOW: Duration = Duration::from_ms(2);
+/// In sectors per microsecond, as rates are: 0.5 MB/s.
+const TOO_LITTLE: u64 = 1 << (RATE_SHIFT - 10);
+/// After so many requests the largest of the last ones is looked for anew.
+const LARGEST_OF: u32 = 32;
 /// A disk that had more than this at once queues.
 const QUEUES_ABOVE: u32 = 3;
 /// Looks at the depth before it is judged.
@@ -48,6 +58,8 @@ pub(crate) struct Device {
     /// When a request was last given out, and of which kind.
     last: Option<(Instant, bool)>,
     last_completion: Instant,
+    /// Sectors of the largest of the last requests, and how many those are.
+    largest: (u32, u32),
 }
 
 /// Service of one kind, without the time of the other kind's.
@@ -72,6 +84,7 @@ impl Device {
             intervals: [Interval::default(); 2],
             last: None,
             last_completion: Instant::ZERO,
+            largest: (0, 0),
         }
     }
 
@@ -83,30 +96,44 @@ impl Device {
 
     /// A request goes to the disk, of a queue that is seeky or not.
     #[inline]
-    pub(crate) fn given_out(&mut self, rq: &Request, seeky: bool, now: Instant) {
-        let paused = self.nr_out == 0 && now.since(self.last_completion) >= PAUSE;
+    pub(crate) fn given_out(&mut self, rq: &Request, seeky: bool, rules: &Rules) {
+        let now = rules.now;
+        let since_completion = now.since(self.last_completion);
+        if self.nr_out == 0 && since_completion >= PAUSE && self.last.take().is_some() {
+            self.end_intervals(rules);
+        }
         if let Some((last, kind)) = self.last.replace((now, seeky))
             && kind == seeky
-            && !paused
         {
+            let may_continue = self.nr_out > 0 || since_completion < AT_ONCE;
             let i = &mut self.intervals[usize::from(seeky)];
             i.took = i.took + now.since(last);
             i.samples += 1;
-            i.sequential += u64::from(rq.sector().0.abs_diff(self.head) <= NEAR);
+            i.sequential += u64::from(may_continue && !is_seek(rq, self.head, rules));
             i.sectors += u64::from(rq.nr_sectors());
-            if i.samples.is_multiple_of(MIN_SAMPLES) && i.took >= MIN_INTERVAL {
+            if i.took >= FULL_INTERVAL {
                 let interval = core::mem::take(i);
-                self.learn(&interval);
+                self.learn(&interval, rules);
             }
         }
+        let (largest, of) = self.largest;
+        self.largest = match of {
+            LARGEST_OF.. => (rq.nr_sectors(), 1),
+            _ => (largest.max(rq.nr_sectors()), of + 1),
+        };
         self.nr_out += 1;
         self.head = rq.end_sector().0;
     }
 
     /// A request of the disk ended. `nr_queued`: requests that wait.
     #[inline]
-    pub(crate) fn completed(&mut self, now: Instant, nr_queued: u32) {
-        self.last_completion = now;
+    pub(crate) fn completed(&mut self, nr_queued: u32, rules: &Rules) {
+        let took = rules.now.since(self.last_completion);
+        if took > SLOW && (u64::from(self.largest.0) << RATE_SHIFT) / (took.as_ns() / 1000) < TOO_LITTLE {
+            self.last = None;
+            self.end_intervals(rules);
+        }
+        self.last_completion = rules.now;
         self.deepest = self.deepest.max(self.nr_out);
         if self.nr_out + nr_queued > QUEUES_ABOVE {
             self.nr_depths += 1;
@@ -119,15 +146,32 @@ impl Device {
         self.nr_out -= 1;
     }
 
-    fn learn(&mut self, i: &Interval) {
+    /// Nothing that follows can be measured together with what was.
+    #[cold]
+    fn end_intervals(&mut self, rules: &Rules) {
+        for interval in core::mem::take(&mut self.intervals) {
+            self.learn(&interval, rules);
+        }
+    }
+
+    fn learn(&mut self, i: &Interval, rules: &Rules) {
+        if i.samples < MIN_SAMPLES || i.took < MIN_INTERVAL {
+            return;
+        }
+        let old = self.rate_or_guess(rules);
         let rate = (i.sectors << RATE_SHIFT) / (i.took.as_ns() / 1000);
         let mostly_sequential = i.sequential * 4 >= i.samples * 3;
-        if rate > 0 && (mostly_sequential || self.rate.is_some_and(|known| rate > known)) {
-            // Tenths that the new value counts: more, the more sequential and the longer the interval was.
-            let part = 9 * i.sequential / i.samples * i.took.as_ns().min(FULL_INTERVAL.as_ns()) / FULL_INTERVAL.as_ns();
-            let part = part.clamp(1, 9);
-            self.rate = Some(self.rate.map_or(rate, |old| (old * (10 - part) + rate * part) / 10));
+        if rate <= MAX_RATE && (mostly_sequential || rate > old) {
+            // The more sequential and the longer the interval was, the more the new value counts.
+            let weight = 9 * i.sequential / i.samples * i.took.as_ns() / FULL_INTERVAL.as_ns();
+            let parts = 10 - weight.min(8);
+            self.rate = Some((old * (parts - 1) / parts + rate / parts).max(1));
         }
+    }
+
+    /// Before anything was measured: two thirds of what a typical disk does.
+    fn rate_or_guess(&self, rules: &Rules) -> u64 {
+        self.rate.unwrap_or(REFERENCE_RATE[usize::from(rules.rotational)] * 2 / 3)
     }
 
     /// The largest budget worth giving.
@@ -144,8 +188,7 @@ impl Device {
     /// How long an interactive start takes on this disk.
     pub(crate) fn start_duration(&self, rules: &Rules) -> Duration {
         let kind = usize::from(rules.rotational);
-        let rate = self.rate.unwrap_or(REFERENCE_RATE[kind]).max(1);
-        let ns = REFERENCE_START[kind].as_ns() * REFERENCE_RATE[kind] / rate;
+        let ns = REFERENCE_START[kind].as_ns() * REFERENCE_RATE[kind] / self.rate_or_guess(rules);
         Duration::from_ns(ns).clamp(START_BOUNDS[0], START_BOUNDS[1])
     }
 }
@@ -167,8 +210,9 @@ mod tests {
             let now = Instant::from_ns((1 + i) * us * 1000);
             let bio = bed.bio(Bio::read(Sector(i * stride), 256, DataRef::NONE), now);
             let rq = bed.request(bio, now);
-            d.given_out(bed.get(&rq), false, now);
-            d.completed(now, 0);
+            let rules = BfqTunables::new().rules(&bed.cx(now));
+            d.given_out(bed.get(&rq), false, &rules);
+            d.completed(0, &rules);
             bed.free(rq);
         }
         let rules = BfqTunables::new().rules(&bed.cx(Instant::ZERO));
@@ -180,7 +224,7 @@ mod tests {
         let (d, rules) = run(20, 1000, 256);
         assert_eq!(d.max_budget(&rules), DEFAULT_MAX_BUDGET, "nothing known yet");
         // 256 sectors a millisecond: 32000 in 125 ms.
-        let (d, rules) = run(2000, 1000, 256);
+        let (d, rules) = run(20_000, 1000, 256);
         let budget = d.max_budget(&rules);
         assert!((31_990..=32_000).contains(&budget), "{budget}");
         // 0.256 sectors/us are 16777 / 65536: a little slower than the reference of 33000, which takes 2.5 s.
@@ -190,16 +234,17 @@ mod tests {
 
     #[test]
     fn random_io_does_not_lower_the_known_rate() {
-        let (sequential, rules) = run(2000, 1000, 256);
+        let (sequential, rules) = run(20_000, 1000, 256);
         let mut bed = TestBed::new(1, 1, Limits::default());
         let mut d = sequential;
         let before = d.max_budget(&rules);
         for i in 0..2000u64 {
-            let now = Instant::from_ns(3_000_000_000 + i * 10_000_000);
+            let now = Instant::from_ns(30_000_000_000 + i * 10_000_000);
             let bio = bed.bio(Bio::read(Sector(i * 1_000_000), 8, DataRef::NONE), now);
             let rq = bed.request(bio, now);
-            d.given_out(bed.get(&rq), i > 40, now);
-            d.completed(now, 0);
+            let rules = BfqTunables::new().rules(&bed.cx(now));
+            d.given_out(bed.get(&rq), i > 40, &rules);
+            d.completed(0, &rules);
             bed.free(rq);
         }
         assert_eq!(d.max_budget(&rules), before);
@@ -213,9 +258,10 @@ mod tests {
         let bio = bed.bio(Bio::read(Sector(0), 8, DataRef::NONE), now);
         let rq = bed.request(bio, now);
         let round = |d: &mut Device, depth: u32, times: u32| {
+            let rules = BfqTunables::new().rules(&bed.cx(now));
             for _ in 0..times {
-                (0..depth).for_each(|_| d.given_out(bed.get(&rq), false, now));
-                (0..depth).for_each(|_| d.completed(now, 8));
+                (0..depth).for_each(|_| d.given_out(bed.get(&rq), false, &rules));
+                (0..depth).for_each(|_| d.completed(8, &rules));
             }
         };
         round(&mut d, 1, 31);

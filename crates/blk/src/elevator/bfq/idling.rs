@@ -5,7 +5,8 @@
 //! queues that are always backlogged. So it is done
 //! - for throughput: on a disk with a head that does not queue, or (with a head or without internal queueing) for a
 //!   sequential queue that issues without pause; not while anybody's weight is raised;
-//! - for the shares: when not all busy queues have the same weight and class, or the queue is raised and others are not;
+//! - for the shares: when not all busy queues have the same weight and class, or the queue is raised and others are not,
+//!   or it is the only one that is busy;
 //! - always under `strict_guarantees`; never for asynchronous queues, the IDLE class, or with `slice_idle` 0.
 //!
 //! Guarantees: no wait longer than `slice_idle` (2 ms for a seeky queue that needs it for nothing but throughput, at least
@@ -68,7 +69,8 @@ pub(crate) struct Scene {
 impl Habits {
     pub(crate) fn new(now: Instant) -> Habits {
         Habits {
-            seeks: 0,
+            // The first one certainly is one.
+            seeks: 1,
             last_end: None,
             think_samples: 0,
             think_total: 0,
@@ -82,12 +84,15 @@ impl Habits {
     /// A request was queued.
     #[inline]
     pub(crate) fn note_request(&mut self, rq: &Request, rules: &Rules) {
-        if let Some(last) = self.last_end {
-            let far = rq.sector().0.abs_diff(last) > SEEK_THRESHOLD;
-            let seek = far && (rules.rotational || rq.nr_sectors() < SMALL_NONROT);
-            self.seeks = self.seeks << 1 | u32::from(seek);
-        }
+        let seek = self.last_end.is_some_and(|last| is_seek(rq, last, rules));
+        self.seeks = self.seeks << 1 | u32::from(seek);
         self.last_end = Some(rq.end_sector().0);
+    }
+
+    /// All of the last requests were seeks.
+    #[inline]
+    pub(crate) fn only_seeks(&self) -> bool {
+        self.seeks == u32::MAX
     }
 
     /// Most of the last requests were seeks.
@@ -96,8 +101,8 @@ impl Habits {
         self.seeks.count_ones() > SEEKY_ABOVE
     }
 
-    /// The source came back with a request after `idle` without any.
-    pub(crate) fn note_return(&mut self, idle: Duration, rules: &Rules) {
+    /// The source came back with a request after `idle` without any, in which its turn ended.
+    pub(crate) fn note_think_time(&mut self, idle: Duration, rules: &Rules) {
         let longest = 2 * rules.slice_idle.as_ns();
         self.think_samples = (7 * self.think_samples + 256) / 8;
         self.think_total = (7 * self.think_total + 256 * idle.as_ns().min(longest)) / 8;
@@ -105,6 +110,10 @@ impl Habits {
             let mean = (self.think_total + 128) / self.think_samples;
             self.short_think = mean <= rules.slice_idle.as_ns() / 2;
         }
+    }
+
+    /// The source came with a request after `idle` without any.
+    pub(crate) fn note_idle(&mut self, idle: Duration, rules: &Rules) {
         self.idle_ns += idle.as_ns();
         let observed = rules.now.since(self.io_since);
         self.io_bound = self.idle_ns * IDLE_SHARE <= observed.as_ns();
@@ -113,6 +122,12 @@ impl Habits {
             self.idle_ns /= 2;
         }
     }
+}
+
+/// Whether `rq`, which follows one that ended at `last`, costs a seek.
+#[inline]
+pub(crate) fn is_seek(rq: &Request, last: u64, rules: &Rules) -> bool {
+    rq.sector().0.abs_diff(last) > SEEK_THRESHOLD && (rules.rotational || rq.nr_sectors() < SMALL_NONROT)
 }
 
 /// Whether waiting for the next request of `q` is better than going on with another queue.
@@ -136,7 +151,8 @@ fn boosts_throughput(q: &Queue, scene: &Scene, rules: &Rules) -> bool {
 
 fn keeps_shares(q: &Queue, scene: &Scene) -> bool {
     if scene.nr_busy <= 1 {
-        return false;
+        // Nobody is kept waiting, and who comes meanwhile does not find its turn given away.
+        return true;
     }
     let raised =
         q.raising.is_raised() && (scene.nr_raised < scene.nr_busy || scene.nr_out >= q.nr_out + RAISED_OTHERS_OUT);

@@ -4,7 +4,8 @@
 //! - Interactive: a queue that comes (back) after at least [`MIN_IDLE`] without I/O gets [`COEFFICIENT`] times its weight
 //!   for as long as an application's start takes on this disk, or until it has been served [`MAX_INTERACTIVE_SERVICE`].
 //! - Soft real-time: a queue that never asked for more than [`SOFT_RT_RATE`] since its last pause, and paused, gets a
-//!   hundred times that for [`SOFT_RT_TIME`], again and again as long as it keeps to that rate.
+//!   hundred times that for [`SOFT_RT_TIME`], again and again as long as it keeps to that rate. Not one whose last 32
+//!   requests were all seeks: random I/O is slow without being modest.
 //!
 //! Only synchronous queues of default weight are raised (a weight that somebody chose is meant), and none that came in a
 //! large burst: many queues starting together are a job that wants throughput. Guarantees: without `low_latency` the
@@ -19,6 +20,8 @@ pub(crate) const COEFFICIENT: u32 = 30;
 const SOFT_RT_FACTOR: u32 = 100;
 /// A queue without I/O for this long is started by somebody, not by itself.
 pub(crate) const MIN_IDLE: Duration = Duration::from_ms(2000);
+/// After this long a queue of a large burst is like a new one.
+const BURST_FORGOTTEN: Duration = Duration::from_ms(10_000);
 /// Sectors after which an interactive start is over: 60 MB.
 const MAX_INTERACTIVE_SERVICE: u64 = 120_000;
 /// Sectors per second that a player of compressed video needs at most.
@@ -41,9 +44,9 @@ pub(crate) struct Raising {
     kind: Kind,
     since: Instant,
     lasts: Duration,
-    /// A soft real-time period began inside an interactive one that ends then.
-    interactive_until: Instant,
-    /// Sectors since it was raised.
+    /// The interactive period in which the soft real-time one began: when that had begun.
+    interactive_since: Option<Instant>,
+    /// Sectors since it was raised as interactive.
     service: u64,
     /// When its present backlog began, and sectors since.
     backlogged_since: Instant,
@@ -52,8 +55,8 @@ pub(crate) struct Raising {
     soft_rt_from: Instant,
     /// The last request at the disk decides about the next soft real-time start.
     soft_rt_due: bool,
-    /// When it last ran empty; `None`: it never had a request.
-    idle_since: Option<Instant>,
+    /// The end of the time of its last turn, or when it was last done with everything; `None`: it never had a request.
+    left: Option<Instant>,
     pub(crate) in_large_burst: bool,
 }
 
@@ -64,6 +67,8 @@ pub(crate) struct Arrival {
     pub(crate) low_latency: bool,
     /// Synchronous, default weight, not of the IDLE class.
     pub(crate) may_be_raised: bool,
+    /// All its last requests were seeks.
+    pub(crate) only_seeks: bool,
     /// Requests of it are at the disk.
     pub(crate) has_out: bool,
     /// What an interactive start takes.
@@ -76,14 +81,14 @@ impl Raising {
             kind: Kind::Not,
             since: now,
             lasts: Duration::ZERO,
-            interactive_until: Instant::ZERO,
+            interactive_since: None,
             service: 0,
             backlogged_since: now,
             backlogged_service: 0,
-            // Unknown until it has been seen to pause.
-            soft_rt_from: Instant::MAX,
+            // It has not asked for anything yet.
+            soft_rt_from: now,
             soft_rt_due: false,
-            idle_since: None,
+            left: None,
             in_large_burst: false,
         }
     }
@@ -103,89 +108,141 @@ impl Raising {
         }
     }
 
+    /// A turn begins; when its time is over. An interactive start is to be done soon and so may last as much longer than
+    /// `timeout` as its weight is larger; soft real-time needs little at a time, and is not raised for the time in which
+    /// it was not served.
+    pub(crate) fn begin_turn(&mut self, now: Instant, timeout: Duration) -> Instant {
+        let factor = if self.kind == Kind::Interactive { COEFFICIENT } else { 1 };
+        if self.kind == Kind::SoftRt
+            && let Some(left) = self.left
+            && self.since < now
+            && left < now
+        {
+            self.since = if left > self.since { self.since + now.since(left) } else { now };
+        }
+        let ends = now + Duration::from_ns(timeout.as_ns().saturating_mul(factor.into()));
+        self.left = Some(ends);
+        ends
+    }
+
     /// It never had a request.
     pub(crate) fn is_new(&self) -> bool {
-        self.idle_since.is_none()
+        self.left.is_none()
     }
 
     /// Without requests for so long that a new one is somebody's doing.
-    pub(crate) fn was_idle_for_long(&self, now: Instant) -> bool {
-        self.idle_since.is_none_or(|since| now.since(since) >= MIN_IDLE)
+    fn was_idle_for(&self, time: Duration, now: Instant) -> bool {
+        self.left.is_none_or(|since| since + time < now)
     }
 
     /// The queue has become backlogged.
     pub(crate) fn arrived(&mut self, a: &Arrival) {
-        let rested = !a.has_out && self.was_idle_for_long(a.now);
+        let rested = !a.has_out && self.was_idle_for(MIN_IDLE, a.now);
         let may = a.low_latency && a.may_be_raised && !self.in_large_burst;
-        let interactive = may && rested;
-        let soft_rt = may && !a.has_out && a.now >= self.soft_rt_from;
-        if interactive {
-            self.raise(Kind::Interactive, a.now, a.start_duration);
-        } else if soft_rt {
-            if self.kind == Kind::Interactive {
-                self.interactive_until = self.since + self.lasts;
+        if !self.is_new() && rested && self.was_idle_for(BURST_FORGOTTEN, a.now) {
+            self.in_large_burst = false;
+        }
+        let soft_rt = may && !a.has_out && !a.only_seeks && a.now > self.soft_rt_from;
+        if may && rested {
+            if self.kind == Kind::Not {
+                self.service = 0;
             }
-            self.raise(Kind::SoftRt, a.now, SOFT_RT_TIME);
+            (self.kind, self.since, self.lasts) = (Kind::Interactive, a.now, a.start_duration);
+        } else if soft_rt {
+            if self.kind != Kind::SoftRt {
+                self.interactive_since = (self.kind == Kind::Interactive).then_some(self.since);
+            }
+            (self.kind, self.since, self.lasts) = (Kind::SoftRt, a.now, SOFT_RT_TIME);
         } else if !may {
-            self.end();
+            self.kind = Kind::Not;
         }
         self.backlogged_since = a.now;
         self.backlogged_service = 0;
         self.soft_rt_due = false;
-        self.idle_since = Some(a.now);
+        self.left = Some(self.left.unwrap_or(a.now));
     }
 
-    fn raise(&mut self, kind: Kind, now: Instant, lasts: Duration) {
-        if self.kind == Kind::Not {
-            self.service = 0;
+    fn end(&mut self, now: Instant) {
+        if self.kind == Kind::Interactive {
+            self.soft_rt_from = now;
         }
-        self.kind = kind;
-        self.since = now;
-        self.lasts = lasts;
+        self.kind = Kind::Not;
+        self.interactive_since = None;
     }
 
-    fn end(&mut self) {
-        self.kind = Kind::Not;
-        self.interactive_until = Instant::ZERO;
+    /// A soft real-time period is over: the interactive one in which it began goes on if it is not.
+    fn end_soft_rt(&mut self, now: Instant, start_duration: impl FnOnce() -> Duration) {
+        if let Some(since) = self.interactive_since {
+            let lasts = start_duration();
+            if since + lasts >= now {
+                (self.kind, self.since, self.lasts) = (Kind::Interactive, since, lasts);
+                return;
+            }
+        }
+        self.end(now);
+    }
+
+    /// All its last requests were seeks.
+    pub(crate) fn only_seeks(&mut self, now: Instant, start_duration: impl FnOnce() -> Duration) {
+        if self.kind == Kind::SoftRt {
+            self.end_soft_rt(now, start_duration);
+        }
     }
 
     /// `sectors` of it go to the disk; a raising whose time or service is used up ends.
-    pub(crate) fn served(&mut self, sectors: u32, now: Instant, low_latency: bool) {
+    #[inline]
+    pub(crate) fn served(
+        &mut self,
+        sectors: u32,
+        now: Instant,
+        low_latency: bool,
+        start_duration: impl FnOnce() -> Duration,
+    ) {
         self.backlogged_service += u64::from(sectors);
         if self.kind == Kind::Not {
             return;
         }
         self.service += u64::from(sectors);
-        let over = now > self.since + self.lasts;
         if !low_latency || self.in_large_burst {
-            self.end();
-        } else if self.kind == Kind::SoftRt && over && now < self.interactive_until {
-            self.kind = Kind::Interactive;
-            self.lasts = self.interactive_until.since(self.since);
-        } else if over || self.kind == Kind::Interactive && self.service > MAX_INTERACTIVE_SERVICE {
-            self.end();
+            return self.end(now);
+        }
+        if self.since + self.lasts < now {
+            match self.kind {
+                Kind::SoftRt => self.end_soft_rt(now, start_duration),
+                _ => self.end(now),
+            }
+        }
+        if self.kind == Kind::Interactive && self.service > MAX_INTERACTIVE_SERVICE {
+            self.end(now);
         }
     }
 
     /// The queue has run empty. `has_out`: requests of it are still at the disk.
     pub(crate) fn ran_empty(&mut self, now: Instant, has_out: bool, slice_idle: Duration) {
-        self.idle_since = Some(now);
-        if has_out { self.soft_rt_due = true } else { self.expect_soft_rt(now, slice_idle) }
+        if has_out {
+            self.soft_rt_due = true;
+        } else {
+            self.left = Some(now);
+            self.expect_soft_rt(now, slice_idle);
+        }
     }
 
-    /// The last request at the disk completed while none was queued.
-    pub(crate) fn all_done(&mut self, now: Instant, slice_idle: Duration) {
-        if core::mem::take(&mut self.soft_rt_due) {
+    /// The last request at the disk completed while none was queued. `gave_up`: its turn is over as well.
+    pub(crate) fn all_done(&mut self, now: Instant, gave_up: bool, slice_idle: Duration) {
+        if gave_up {
+            self.left = Some(now);
+        }
+        if self.soft_rt_due && self.kind != Kind::Interactive {
             self.expect_soft_rt(now, slice_idle);
         }
     }
 
     /// A queue that keeps to the rate does not come back before the time its service would have taken at that rate, and
-    /// not without a pause.
+    /// not without a pause. What it has asked for before is not forgotten.
     fn expect_soft_rt(&mut self, now: Instant, slice_idle: Duration) {
         let at_rate = Duration::from_ns(self.backlogged_service * 1_000_000_000 / SOFT_RT_RATE);
         let pause = slice_idle + SOFT_RT_PAUSE;
-        self.soft_rt_from = (self.backlogged_since + at_rate).max(now + pause);
+        self.soft_rt_from = self.soft_rt_from.max(self.backlogged_since + at_rate).max(now + pause);
     }
 }
 
@@ -195,14 +252,29 @@ mod tests {
 
     const START: Duration = Duration::from_ms(4000);
     const SLICE: Duration = Duration::from_ms(8);
+    const TIMEOUT: Duration = Duration::from_ms(125);
 
     fn ms(n: u64) -> Instant {
         Instant::from_ns(n * 1_000_000)
     }
 
+    fn arrival(at: u64) -> Arrival {
+        Arrival {
+            now: ms(at),
+            low_latency: true,
+            may_be_raised: true,
+            only_seeks: false,
+            has_out: false,
+            start_duration: START,
+        }
+    }
+
     fn arrive(r: &mut Raising, at: u64) {
-        let now = ms(at);
-        r.arrived(&Arrival { now, low_latency: true, may_be_raised: true, has_out: false, start_duration: START });
+        r.arrived(&arrival(at));
+    }
+
+    fn serve(r: &mut Raising, sectors: u32, at: u64) {
+        r.served(sectors, ms(at), true, || START);
     }
 
     #[test]
@@ -210,87 +282,144 @@ mod tests {
         let mut r = Raising::new(ms(0));
         arrive(&mut r, 10_000);
         assert_eq!(r.coefficient(), 30, "a new one as well");
-        r.served(1000, ms(14_000), true);
+        serve(&mut r, 1000, 14_000);
         assert!(r.is_raised());
-        r.served(1000, ms(14_001), true);
+        serve(&mut r, 1000, 14_001);
         assert_eq!(r.coefficient(), 1, "4 s are over");
         r.ran_empty(ms(14_100), false, SLICE);
         arrive(&mut r, 14_105);
         assert!(!r.is_raised(), "back too soon");
-        r.ran_empty(ms(15_000), false, SLICE);
-        arrive(&mut r, 17_000);
-        assert!(r.is_raised());
+        r.ran_empty(ms(15_000), true, SLICE);
+        r.all_done(ms(15_010), true, SLICE);
+        let mut again = |at, has_out| {
+            r.arrived(&Arrival { only_seeks: true, has_out, ..arrival(at) });
+            r.is_raised()
+        };
+        assert!(!again(17_009, false) && !again(17_010, false) && !again(17_011, true) && again(17_011, false));
+    }
+
+    #[test]
+    fn an_interactive_turn_may_last_longer() {
+        let mut r = Raising::new(ms(0));
+        arrive(&mut r, 5000);
+        assert_eq!(r.begin_turn(ms(5000), TIMEOUT), ms(5000 + 30 * 125));
+        serve(&mut r, 8, 9001);
+        assert_eq!(r.begin_turn(ms(9001), TIMEOUT), ms(9126));
     }
 
     #[test]
     fn a_hog_is_soon_known() {
         let mut r = Raising::new(ms(0));
         arrive(&mut r, 5000);
-        r.served(120_000, ms(5100), true);
+        serve(&mut r, 120_000, 5100);
         assert!(r.is_raised());
-        r.served(8, ms(5101), true);
+        serve(&mut r, 8, 5101);
         assert!(!r.is_raised(), "more than 60 MB");
+    }
+
+    /// One whose interactive start is over, since 9550 ms without I/O.
+    fn started() -> Raising {
+        let mut r = Raising::new(ms(0));
+        arrive(&mut r, 5000);
+        serve(&mut r, 20_000, 9500);
+        assert!(!r.is_raised());
+        r.ran_empty(ms(9550), false, SLICE);
+        r
     }
 
     #[test]
     fn soft_real_time_is_who_keeps_to_the_rate() {
+        let mut r = started();
+        // 20000 sectors take 2.857 s at 7000 a second, and it paused for 50 ms. A frame: 700 take 100 ms.
+        let frame = |r: &mut Raising, at: u64| {
+            serve(r, 700, at + 2);
+            r.ran_empty(ms(at + 3), true, SLICE);
+            r.all_done(ms(at + 5), true, SLICE);
+        };
+        arrive(&mut r, 9574);
+        assert!(!r.is_raised(), "a pause of 24 ms is too short");
+        frame(&mut r, 9574);
+        arrive(&mut r, 9674);
+        assert!(!r.is_raised(), "too early");
+        frame(&mut r, 9674);
+        arrive(&mut r, 9775);
+        assert_eq!(r.coefficient(), 3000);
+        assert_eq!(r.begin_turn(ms(9775), TIMEOUT), ms(9900), "no longer than others");
+        serve(&mut r, 700, 10_075);
+        assert!(r.is_raised());
+        serve(&mut r, 700, 10_076);
+        assert!(!r.is_raised(), "300 ms are over");
+    }
+
+    #[test]
+    fn what_was_asked_for_is_not_forgotten() {
         let mut r = Raising::new(ms(0));
         arrive(&mut r, 5000);
-        r.served(100_000, ms(9500), true);
-        assert!(!r.is_raised());
+        serve(&mut r, 100_000, 9500);
         r.ran_empty(ms(9550), false, SLICE);
-        // A frame: 700 sectors take 100 ms at 7000 a second.
-        let frame = |r: &mut Raising, at: u64| {
-            r.served(700, ms(at + 2), true);
-            r.ran_empty(ms(at + 3), true, SLICE);
-            r.all_done(ms(at + 5), SLICE);
-        };
-        arrive(&mut r, 9600);
-        assert!(!r.is_raised(), "100000 sectors take 14 s at that rate");
-        frame(&mut r, 9600);
-        arrive(&mut r, 9699);
-        assert!(!r.is_raised(), "1 ms too early");
-        frame(&mut r, 9699);
-        arrive(&mut r, 9799);
-        assert_eq!(r.coefficient(), 3000);
-        r.served(700, ms(10_099), true);
+        arrive(&mut r, 10_000);
+        serve(&mut r, 7, 10_001);
+        r.ran_empty(ms(10_002), false, SLICE);
+        arrive(&mut r, 10_100);
+        assert!(!r.is_raised(), "100000 sectors take 14 s");
+    }
+
+    #[test]
+    fn random_io_is_not_soft_real_time() {
+        let mut r = started();
+        r.arrived(&Arrival { only_seeks: true, ..arrival(9600) });
+        assert!(!r.is_raised());
+        r.ran_empty(ms(9601), false, SLICE);
+        arrive(&mut r, 9700);
         assert!(r.is_raised());
-        r.served(700, ms(10_100), true);
-        assert!(!r.is_raised(), "300 ms are over");
+        r.only_seeks(ms(9701), || START);
+        assert!(!r.is_raised(), "and the 4 s of the start are over");
+    }
+
+    #[test]
+    fn who_was_not_served_is_raised_for_longer() {
+        let mut r = started();
+        arrive(&mut r, 9600);
+        r.begin_turn(ms(9600), TIMEOUT);
+        // Its time was over at 9725, and it was not served for 175 ms.
+        r.begin_turn(ms(9900), TIMEOUT);
+        serve(&mut r, 8, 9600 + 175 + 300);
+        assert!(r.is_raised());
+        serve(&mut r, 8, 9600 + 175 + 301);
+        assert!(!r.is_raised());
     }
 
     #[test]
     fn an_interactive_period_outlives_a_soft_real_time_one() {
         let mut r = Raising::new(ms(0));
         arrive(&mut r, 5000);
-        r.served(7, ms(5001), true);
+        serve(&mut r, 7, 5001);
         r.ran_empty(ms(5002), false, SLICE);
         arrive(&mut r, 5100);
         assert_eq!(r.coefficient(), 3000);
-        r.served(7, ms(5401), true);
+        serve(&mut r, 7, 5401);
         assert_eq!(r.coefficient(), 30);
-        r.served(7, ms(9000), true);
+        serve(&mut r, 7, 9000);
         assert_eq!(r.coefficient(), 30);
-        r.served(7, ms(9001), true);
+        serve(&mut r, 7, 9001);
         assert_eq!(r.coefficient(), 1, "5000 + 4000 ms");
     }
 
     #[test]
     fn bursts_chosen_weights_and_a_cleared_tunable_are_not_raised() {
-        let mut r = Raising::new(ms(0));
-        r.in_large_burst = true;
-        arrive(&mut r, 5000);
-        assert!(!r.is_raised());
-        let no = |low_latency, may_be_raised| {
+        let raised = |a: Arrival, in_large_burst| {
             let mut r = Raising::new(ms(0));
-            let now = ms(5000);
-            r.arrived(&Arrival { now, low_latency, may_be_raised, has_out: false, start_duration: START });
+            r.in_large_burst = in_large_burst;
+            r.arrived(&a);
             r.is_raised()
         };
-        assert!(!no(false, true) && !no(true, false) && no(true, true));
+        assert!(raised(arrival(5000), false));
+        assert!(!raised(arrival(5000), true));
+        assert!(!raised(Arrival { low_latency: false, ..arrival(5000) }, false));
+        assert!(!raised(Arrival { may_be_raised: false, ..arrival(5000) }, false));
         let mut r = Raising::new(ms(0));
         arrive(&mut r, 5000);
-        r.served(8, ms(5001), false);
+        r.served(8, ms(5001), false, || START);
         assert!(!r.is_raised(), "switched off meanwhile");
     }
 }

@@ -67,6 +67,8 @@ pub(crate) struct State {
     /// Turns begun.
     pub(crate) nr_turns: u64,
     pub(crate) turn_began: Instant,
+    /// When its time is over, whatever it has used up by then.
+    pub(crate) turn_ends: Instant,
     /// The queue in service has no request and is waited for until then.
     pub(crate) waiting_until: Option<Instant>,
     /// The last `dispatch` gave nothing although requests are queued: when it is worth another try.
@@ -99,6 +101,7 @@ impl State {
             population: Population::default(),
             nr_turns: 0,
             turn_began: Instant::ZERO,
+            turn_ends: Instant::ZERO,
             waiting_until: None,
             held_until: None,
         }
@@ -116,11 +119,17 @@ impl State {
     }
 
     pub(crate) fn max_budget(&self, rules: &Rules) -> u32 {
-        match rules.max_budget {
-            0 if self.nr_turns < MIN_TURNS => DEFAULT_MAX_BUDGET,
-            0 => self.device.max_budget(rules),
-            fixed => fixed,
-        }
+        if rules.max_budget == 0 { self.device.max_budget(rules) } else { rules.max_budget }
+    }
+
+    /// What first budgets and the smallest ones are parts of: the rate counts once some turns have shown what it is worth.
+    fn reference_budget(&self, rules: &Rules) -> u32 {
+        let unknown = rules.max_budget == 0 && self.nr_turns < MIN_TURNS;
+        if unknown { DEFAULT_MAX_BUDGET } else { self.max_budget(rules) }
+    }
+
+    pub(crate) fn min_budget(&self, rules: &Rules) -> u32 {
+        budget::min_budget(self.reference_budget(rules))
     }
 
     pub(crate) fn worth_waiting(&self, id: u32, rules: &Rules) -> bool {
@@ -142,7 +151,7 @@ impl State {
         if self.by_source[slot] == NONE {
             self.by_source[slot] = self.wf2q.add(class);
             // Neither large nor small before it has shown what it does with it.
-            let first_budget = self.max_budget(rules) / 3 * 2;
+            let first_budget = self.reference_budget(rules) * 2 / 3;
             self.queues.push(Queue::new(&self.nodes, sync, first_budget.max(1), rules.now));
         }
         self.by_source[slot]
@@ -183,7 +192,13 @@ impl State {
         let was_empty = q.nr_queued == 0;
         if was_empty && q.nr_out == 0 {
             let idle = rules.now.since(q.last_completion);
-            q.habits.note_return(idle, rules);
+            if !self.wf2q.get(id).is_active() {
+                q.habits.note_think_time(idle, rules);
+            }
+            q.habits.note_idle(idle, rules);
+        }
+        if q.habits.only_seeks() {
+            q.raising.only_seeks(rules.now, || self.device.start_duration(rules));
         }
         q.insert(&mut self.nodes, cx, rq, self.device.head, rules);
         self.nr_queued += 1;
@@ -202,19 +217,17 @@ impl State {
             let (burst, queues) = (&mut self.burst, &mut self.queues);
             burst.started(id, self.nr_busy, rules.now, |q| queues[q as usize].raising.in_large_burst = true);
         }
-        let smallest = budget::min_budget(self.max_budget(rules));
+        let smallest = self.min_budget(rules);
         let q = &mut self.queues[id as usize];
         if q.nr_out > 0 {
             // Counted since its requests went out, with the weight of then.
             self.population.remove(self.wf2q.get(id).weight(), class);
         }
-        if q.raising.was_idle_for_long(rules.now) && !q.raising.is_new() {
-            q.raising.in_large_burst = false;
-        }
         q.raising.arrived(&Arrival {
             now: rules.now,
             low_latency: rules.low_latency,
             may_be_raised: q.sync && q.weight == weight_of(IoPrio::default()) && class != IDLE,
+            only_seeks: q.habits.only_seeks(),
             has_out: q.nr_out > 0,
             start_duration: self.device.start_duration(rules),
         });
@@ -235,8 +248,8 @@ impl State {
         self.consider_preemption(cx, id, in_time || raised, rules);
     }
 
-    /// A queue is neither backlogged nor in service any more.
-    pub(crate) fn became_idle(&mut self, id: u32, rules: &Rules) {
+    /// A queue is neither backlogged nor in service any more, since then.
+    pub(crate) fn became_idle(&mut self, id: u32, since: Instant, rules: &Rules) {
         let e = self.wf2q.get(id);
         let q = &mut self.queues[id as usize];
         self.nr_busy -= 1;
@@ -244,7 +257,7 @@ impl State {
         if q.nr_out == 0 {
             self.population.remove(e.weight(), e.class());
         }
-        q.raising.ran_empty(rules.now, q.nr_out > 0, rules.slice_idle);
+        q.raising.ran_empty(since, q.nr_out > 0, rules.slice_idle);
     }
 
     /// A busy queue lines up again, perhaps with another weight than the `old` one.
@@ -281,10 +294,10 @@ impl State {
         let rq = q.take_next(&mut self.nodes, cx, rules)?;
         let fields = request(cx, rq);
         q.nr_out += 1;
-        q.raising.served(fields.nr_sectors(), rules.now, rules.low_latency);
+        q.raising.served(fields.nr_sectors(), rules.now, rules.low_latency, || self.device.start_duration(rules));
         let seeky = q.habits.is_seeky();
         self.wf2q.serve(id, cost);
-        self.device.given_out(fields, seeky, rules.now);
+        self.device.given_out(fields, seeky, rules);
         self.cache.forget(rq);
         self.home[rq as usize].1 = Stage::Out;
         self.nr_queued -= 1;
@@ -297,36 +310,40 @@ impl State {
         if stage != Stage::Out {
             return;
         }
-        self.device.completed(rules.now, self.nr_queued);
+        self.device.completed(self.nr_queued, rules);
         let q = &mut self.queues[id as usize];
         q.nr_out -= 1;
         q.last_completion = rules.now;
         if q.nr_out == 0 && q.nr_queued == 0 {
-            q.raising.all_done(rules.now, rules.slice_idle);
-            if !self.wf2q.get(id).is_active() {
+            let gave_up = !self.wf2q.get(id).is_active();
+            q.raising.all_done(rules.now, gave_up, rules.slice_idle);
+            if gave_up {
                 let e = self.wf2q.get(id);
                 self.population.remove(e.weight(), e.class());
             }
         }
         if self.wf2q.in_service() == Some(id) {
-            self.out_of_work(cx, id, rules);
+            self.after_completion(cx, id, rules);
         }
         if self.held_until.is_some() {
-            let turn_ends = self.turn_began + rules.timeout;
-            self.held_until = Some(self.waiting_until.map_or(Instant::ZERO, |until| until.min(turn_ends)));
+            self.held_until = Some(self.waiting_until.map_or(Instant::ZERO, |until| until.min(self.turn_ends)));
         }
     }
 
     /// A request of the queue in service ended: when that was its last, the wait for another begins, or its turn is over.
-    fn out_of_work(&mut self, cx: &ElvCx<'_>, id: u32, rules: &Rules) {
+    fn after_completion(&mut self, cx: &ElvCx<'_>, id: u32, rules: &Rules) {
         let q = &self.queues[id as usize];
-        if q.nr_queued > 0 || self.waiting_until.is_some() {
+        if self.waiting_until.is_some() {
             return;
         }
-        let worth = self.worth_waiting(id, rules);
-        if worth && q.nr_out == 0 {
-            self.waiting_until = Some(rules.now + idling::slice(q, &self.scene(), rules));
-        } else if !worth {
+        let empty = q.nr_queued == 0;
+        if empty && self.worth_waiting(id, rules) {
+            if q.nr_out == 0 {
+                self.waiting_until = Some(rules.now + idling::slice(q, &self.scene(), rules));
+            }
+        } else if rules.now >= self.turn_ends {
+            self.expire(cx, id, Expiry::BudgetTimeout, rules);
+        } else if empty {
             self.expire(cx, id, Expiry::NoMoreRequests, rules);
         }
     }
@@ -355,7 +372,12 @@ impl MergeQueue for Merging<'_> {
 
     fn front_merged(&mut self, cx: &ElvCx<'_>, rq: u32) {
         let head = self.st.device.head;
-        self.st.queues[self.queue as usize].reposition(&mut self.st.nodes, cx, rq, head, &self.rules);
+        // Only where requests overlap does one that grows in front pass another.
+        let passed =
+            self.st.nodes.rb.former(rq).is_some_and(|before| request(cx, rq).sector() < request(cx, before).sector());
+        if passed {
+            self.st.queues[self.queue as usize].reposition(&mut self.st.nodes, cx, rq, head, &self.rules);
+        }
     }
 
     fn joined(&mut self, _cx: &ElvCx<'_>, kept: u32, gone: u32) {

@@ -28,7 +28,7 @@ impl State {
                 Some(id) => id,
                 None => self.begin_turn(rules)?,
             };
-            let ends = self.turn_began + rules.timeout;
+            let ends = self.turn_ends;
             let Some(cost) = self.next_cost(cx, id) else {
                 match self.wait_for(id, ends, rules) {
                     Ok(until) => {
@@ -68,6 +68,7 @@ impl State {
         self.queues[id as usize].begin_turn();
         self.nr_turns += 1;
         self.turn_began = rules.now;
+        self.turn_ends = self.queues[id as usize].raising.begin_turn(rules.now, rules.timeout);
         self.waiting_until = None;
         Some(id)
     }
@@ -84,11 +85,11 @@ impl State {
 
     /// Ends the turn of the queue in service.
     pub(crate) fn expire(&mut self, cx: &ElvCx<'_>, id: u32, reason: Expiry, rules: &Rules) {
-        let max_budget = self.max_budget(rules);
+        let (max_budget, min_budget) = (self.max_budget(rules), self.min_budget(rules));
         let ended = self.waiting_until.take().map_or(rules.now, |until| until.min(rules.now));
         let (service, budget) = (self.wf2q.get(id).service, self.wf2q.get(id).budget);
         let lasted = ended.since(self.turn_began);
-        let turn = Turn { reason, service, budget, lasted, max_budget };
+        let turn = Turn { reason, service, budget, lasted, max_budget, min_budget };
         let q = &mut self.queues[id as usize];
         let charge = turn.charge(q, rules);
         if charge > service {
@@ -104,7 +105,7 @@ impl State {
         }
         self.queues[id as usize].may_resume = !matches!(reason, Expiry::BudgetTimeout | Expiry::BudgetExhausted);
         self.wf2q.expire(id, None);
-        self.became_idle(id, rules);
+        self.became_idle(id, ended, rules);
     }
 
     /// A queue has become backlogged while another is in service: should that one's turn end? Yes when the new one goes

@@ -280,6 +280,18 @@ fn requests_on_their_way_in_join_what_they_continue_and_so_on() {
 }
 
 #[test]
+fn a_full_request_gives_the_one_hit_to_the_next() {
+    let mut f = Fixture::new(16);
+    f.bed = TestBed::new(16, 16, Limits::with_max_hw_sectors(16)).with_nomerges(1);
+    f.insert(&[write(100)]);
+    assert!(matches!(f.offer(write(108)), BioMerge::Merged { .. }));
+    assert!(matches!(f.offer(write(116)), BioMerge::No), "16 sectors are all it may have");
+    f.insert(&[write(116)]);
+    assert!(matches!(f.offer(write(124)), BioMerge::Merged { .. }), "to what was queued since");
+    assert_eq!(f.drain(), [(100, 16), (116, 16)]);
+}
+
+#[test]
 fn writes_have_async_depth_and_reads_all_tags() {
     let f = Fixture::new(64);
     assert_eq!(f.e.limit_depth(Op::Write, OpFlags::NONE), None, "at first writes may use all too");

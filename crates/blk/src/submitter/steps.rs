@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The parts of a poll, also for who decides in what order they happen: a model of a machine in which the device's interrupt,
+//! the worker that runs the queue and the process that waits for a tag are three.
+//!
+//! Guarantees: what one of these leaves undone the next [`Submitter::poll`] does, and
+//! [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer) announces.
+
+use super::Submitter;
+use crate::lock::Lock;
+use crate::time::Instant;
+
+impl<L: Lock> Submitter<L> {
+    /// As [`Submitter::poll`], but bios that wait for a tag go on waiting: their process has not woken up yet.
+    pub fn poll_asleep(&mut self, now: Instant) {
+        self.poll_and(false, now);
+    }
+
+    /// Collects completions, so that tags come free and the elevator is told, and nothing else: hardware queues that have
+    /// to run now are left to the next poll, and so are bios that wait for a tag.
+    pub fn poll_interrupt(&mut self, now: Instant) {
+        self.return_kept_tag();
+        if self.enter_to_poll(now) {
+            self.local.in_interrupt = true;
+            self.env.poll_hctxs(&mut self.local, now);
+            self.local.in_interrupt = false;
+        }
+    }
+
+    /// Tries bios that wait for a tag or a slot again, oldest first.
+    #[cold]
+    pub(super) fn retry_waiting(&mut self, now: Instant) {
+        if self.env.q.is_frozen() {
+            return self.env.stop_waiting(&mut self.local);
+        }
+        self.env.note_wake_up(&mut self.local);
+        if self.local.tag_wait.is_some() && self.local.blocked_on_tag && self.env.st.alloc_share().is_some() {
+            return; // Others are before it in the line for a tag.
+        }
+        self.local.blocked_on_tag = false;
+        if let Some((hctx, _)) = self.local.woken {
+            // Who was woken runs the queue before it asks for a tag: what waits there is older.
+            self.env.run_hctx(&mut self.local, hctx, now);
+        }
+        // Several go together; one goes as it would have gone.
+        let together = self.local.waiting.len() > 1;
+        if together {
+            self.local.plug.start(self.local.waiting.len() as u32);
+        }
+        while let Some(index) = self.local.waiting.pop_front() {
+            let bio = self.env.pool().slot(index as usize).bio();
+            if !self.env.queue_bio(&mut self.local, index, &bio, false, now)
+                && !self.local.held.hold_throttled(self.env.pool(), index)
+            {
+                self.local.waiting.push_front(index);
+                break;
+            }
+        }
+        if together {
+            self.env.close_plug(&mut self.local, now);
+        } else if self.local.plug.is_due() {
+            self.env.flush_plug(&mut self.local, now);
+        }
+        self.env.settle_tag_wait(&mut self.local);
+    }
+}
