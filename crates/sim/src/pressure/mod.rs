@@ -92,7 +92,7 @@ pub struct Pressed {
     pub closest: u64,
 }
 
-/// Runs the pressure case of a seed. Panics on a violation: see [`swarm::press`](crate::swarm::press).
+/// Runs the pressure case of a seed. Panics on a violation: see [`swarm::press`].
 pub fn run(seed: u64, unfair: Option<Unfair>, trace: &Trace) -> Pressed {
     // A stream of its own: the main case of the seed draws what it always drew.
     let mut rng = Rng::new(seed ^ 0x9e55);
