@@ -140,8 +140,7 @@ pub enum IoPrioClass {
     Idle = 3,
 }
 
-/// I/O priority: class, level 0 (highest) ..= 7, and a hint for the device. Bios of which any of these differs never share
-/// a request.
+/// I/O priority: class, level 0 (highest) ..= 7, and a hint. Bios of which any of these differs never share a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct IoPrio(u16);
 
@@ -157,7 +156,7 @@ impl IoPrio {
     }
 
     /// The same priority with a hint, 0..=1023 (`IOPRIO_PRIO_HINT`, a duration limit for instance); panics when it is above.
-    /// No elevator goes by it.
+    /// No elevator goes by it, and nothing hands it to a device: it tells bios apart.
     #[inline]
     pub const fn with_hint(self, hint: u16) -> IoPrio {
         assert!(hint <= Self::MAX_HINT, "I/O priority hint out of range");
@@ -166,12 +165,6 @@ impl IoPrio {
 
     /// The greatest hint.
     pub const MAX_HINT: u16 = (1 << HINT_BITS) - 1;
-
-    /// The hint for the device; 0 = none.
-    #[inline]
-    pub const fn hint(self) -> u16 {
-        self.0 >> LEVEL_BITS & Self::MAX_HINT
-    }
 
     /// The class.
     #[inline]

@@ -408,7 +408,7 @@ impl<L: Lock> Env<L> {
     /// Does what was left to "the next poll": owed runs and delayed runs that are due.
     #[cold]
     pub(crate) fn serve_pending(&self, local: &mut Local, now: Instant) {
-        self.q.take_work();
+        self.q.take_work(now);
         let mut delayed = None;
         for (i, h) in self.st.hctxs.iter().enumerate() {
             let due = h.take_due(now);

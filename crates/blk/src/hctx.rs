@@ -152,7 +152,8 @@ impl<L: Lock> Hctx<L> {
 
     /// Owes a run at `at`, unless an earlier one is owed already; whether it is this one now.
     pub(crate) fn delay_run(&self, at: Instant) -> bool {
-        at.as_ns() < self.run_at.fetch_min(at.as_ns(), Ordering::Relaxed)
+        // Pairs with: Hctx::take_due, which sees what the run is for.
+        at.as_ns() < self.run_at.fetch_min(at.as_ns(), Ordering::Release)
     }
 
     /// When a delayed run is due.
@@ -166,6 +167,7 @@ impl<L: Lock> Hctx<L> {
     /// Takes the delayed run that is due at `now`; true for one caller.
     pub(crate) fn take_due(&self, now: Instant) -> bool {
         let at = self.run_at.load(Ordering::Relaxed);
-        at <= now.as_ns() && self.run_at.compare_exchange(at, NEVER, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        // Pairs with: Hctx::delay_run
+        at <= now.as_ns() && self.run_at.compare_exchange(at, NEVER, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 }

@@ -585,13 +585,16 @@ impl<L: Lock> RequestQueue<L> {
         total
     }
 
-    /// Counters per hardware queue.
+    /// Counters per hardware queue, also of those that the disk had and has no more.
     pub fn hctx_stats(&self) -> Vec<HctxStats> {
-        let mut all = vec![HctxStats::default(); self.state().hctxs.len()];
+        let mut all = Vec::new();
         self.each_submitter(|s| {
+            all.resize(all.len().max(s.hctxs.len()), HctxStats::default());
             all.iter_mut().zip(s.hctxs.iter()).for_each(|(t, h)| h.add_to(t));
             true
         });
+        let used = all.iter().rposition(|h| *h != HctxStats::default()).map_or(0, |last| last + 1);
+        all.resize(used.max(self.state().hctxs.len()), HctxStats::default());
         all
     }
 
@@ -666,12 +669,16 @@ impl<L: Lock> RequestQueue<L> {
         self.work_pending.load(Ordering::Acquire) || self.run_at.load(Ordering::Relaxed) <= now.as_ns()
     }
 
-    /// The caller is about to look at all hctxs. What is owed after this is announced anew.
-    pub(crate) fn take_work(&self) {
+    /// The caller is about to look at all hctxs, and says with [`RequestQueue::found_delayed`] what is due later. What is
+    /// owed after this is announced anew.
+    pub(crate) fn take_work(&self, now: Instant) {
         // Pairs with: RequestQueue::owe_work
         self.work_pending.swap(false, Ordering::AcqRel);
-        // Pairs with: RequestQueue::delay_run
-        self.run_at.swap(NEVER, Ordering::AcqRel);
+        // What is not due stays there to be seen by who is about to sleep.
+        if self.run_at.load(Ordering::Relaxed) <= now.as_ns() {
+            // Pairs with: RequestQueue::delay_run
+            self.run_at.swap(NEVER, Ordering::AcqRel);
+        }
     }
 
     /// The caller has looked at all hctxs: the first delayed run it found is due at `at`.

@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const CHANGE_PATIENCE: Duration = Duration::from_secs(60);
 /// Most bytes of a question.
 const MOST_ASKED: u64 = 1 << 20;
+/// After a client that could not be let in.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Most bytes of an answer.
 const MOST_BYTES: u64 = 1 << 30;
 
@@ -122,9 +124,14 @@ impl Server {
                 if stop.load(Ordering::Acquire) {
                     return;
                 }
+                let Ok(client) = client else {
+                    // Out of descriptors, most likely: the run needs the CPU more than who asks.
+                    std::thread::sleep(PAUSE);
+                    continue;
+                };
                 let told = Arc::clone(&told);
                 // One that went away is no concern of the run's. A change may take its time, so each has a thread.
-                let answer = move || drop(client.and_then(|c| told.answer(c)));
+                let answer = move || drop(told.answer(client));
                 let _ = std::thread::Builder::new().name("live".into()).spawn(answer);
             }
         };
@@ -191,20 +198,28 @@ impl Told {
                 Some(format!("--disk {only}: the run has none of this name, but {}", names.join(", "))),
             );
         }
+        let settings_of = |disk: &Disk| in_effect(&disk.queue, &[]);
+        // What is a tag set's changes for all its disks, with the first.
+        let mut before: Vec<_> = self.disks.iter().map(|(_, disk)| settings_of(disk)).collect();
         for (name, disk) in chosen {
-            let before = in_effect(&disk.queue, &[]);
-            let frozen_us = match disk.change(settings) {
+            let of_set = disk.is_of_set(settings);
+            let frozen = if of_set && !done.is_empty() { Ok(None) } else { disk.change(settings) };
+            let frozen_us = match frozen {
                 Ok(frozen) => frozen.map(|d| d.as_ns() / 1000),
                 Err(e) => return Answer::Changed(done, Some(format!("{name}: {e}"))),
             };
-            let change = DiskChange {
-                disk: name.clone(),
-                changed: difference(&before, &in_effect(&disk.queue, &[])),
-                frozen_us,
-                at_ms: self.began.elapsed().as_millis() as u64,
-            };
-            done.push(change.clone());
-            all.push(change);
+            let at_ms = self.began.elapsed().as_millis() as u64;
+            for ((name, disk), before) in self.disks.iter().zip(&mut before).filter(|((n, _), _)| of_set || n == name) {
+                let after = settings_of(disk);
+                let changed = difference(before, &after);
+                *before = after;
+                if of_set && changed.is_empty() {
+                    continue;
+                }
+                let change = DiskChange { disk: name.clone(), changed, frozen_us, at_ms };
+                done.push(change.clone());
+                all.push(change);
+            }
         }
         Answer::Changed(done, None)
     }
@@ -289,9 +304,9 @@ fn runs() -> Vec<u32> {
 
 /// What a run says of itself; `None` if there is no such run.
 fn state(pid: u32) -> Option<State> {
-    match ask(pid, &Question::Show, PATIENCE)? {
-        Answer::State(state) => Some(state),
-        Answer::Changed(..) => None,
+    match ask(pid, &Question::Show, PATIENCE) {
+        Ok(Answer::State(state)) => Some(state),
+        _ => None,
     }
 }
 
@@ -302,31 +317,44 @@ pub fn change(pid: Option<u32>, question: &Question) -> Result<(Vec<DiskChange>,
         None => the_only_one("set")?.pid,
     };
     match ask(pid, question, CHANGE_PATIENCE) {
-        Some(Answer::Changed(done, refused)) => Ok((done, refused)),
-        _ => {
+        Ok(Answer::Changed(done, refused)) => Ok((done, refused)),
+        Err(Silence::NoRun) => {
             Err(Failure::new(format!("--pid {pid}: process {pid} is not a run of mqblk by this user; {}", runs_text())))
         }
+        Ok(Answer::State(_)) | Err(Silence::NoAnswer) => Err(Failure::new(format!(
+            "--pid {pid}: the run did not answer in {} s, or ended; see its report for whether it was changed",
+            CHANGE_PATIENCE.as_secs()
+        ))),
     }
 }
 
-/// Asks; `None` if there is no such run. A socket that a killed run left behind is removed.
-fn ask(pid: u32, question: &Question, patience: Duration) -> Option<Answer> {
-    let path = directory()?.join(format!("{pid}.sock"));
+/// Why there is no answer.
+enum Silence {
+    NoRun,
+    NoAnswer,
+}
+
+/// Asks. A socket that a killed run left behind is removed.
+fn ask(pid: u32, question: &Question, patience: Duration) -> Result<Answer, Silence> {
+    let path = directory().ok_or(Silence::NoRun)?.join(format!("{pid}.sock"));
     let mut client = match UnixStream::connect(&path) {
         Ok(client) => client,
         Err(e) => {
             if e.kind() == io::ErrorKind::ConnectionRefused {
                 let _ = fs::remove_file(&path);
             }
-            return None;
+            return Err(Silence::NoRun);
         }
     };
-    client.set_read_timeout(Some(patience)).ok()?;
-    client.write_all(&serde_json::to_vec(question).ok()?).ok()?;
-    client.shutdown(Shutdown::Write).ok()?;
-    let mut bytes = Vec::new();
-    client.take(MOST_BYTES).read_to_end(&mut bytes).ok()?;
-    serde_json::from_slice(&bytes).ok()
+    let mut answer = move || -> io::Result<Answer> {
+        client.set_read_timeout(Some(patience))?;
+        client.write_all(&serde_json::to_vec(question)?)?;
+        client.shutdown(Shutdown::Write)?;
+        let mut bytes = Vec::new();
+        (&client).take(MOST_BYTES).read_to_end(&mut bytes)?;
+        Ok(serde_json::from_slice(&bytes)?)
+    };
+    answer().map_err(|_| Silence::NoAnswer)
 }
 
 fn is_below(path: &str, dir: &str) -> bool {

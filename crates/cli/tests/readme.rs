@@ -43,7 +43,7 @@ fn run(dir: &Dir, command: &str, args: &str) -> Done {
         // Beside a run, that nobody else's tests see.
         true => format!(
             "export XDG_RUNTIME_DIR=$PWD; '{}' run examples/randread-null.fio --job-set runtime=60 > run.out & run=$!
-             {mqblk} until mqblk inspect --live $run > live.out 2>&1; do :; done
+             {mqblk} until mqblk inspect --live $run > live.out 2>&1; do kill -0 $run || exit 3; done
              mqblk {args}; status=$?; kill -s INT $run; wait $run; exit $status",
             env!("CARGO_BIN_EXE_mqblk")
         ),

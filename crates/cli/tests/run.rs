@@ -244,13 +244,13 @@ fn a_disk_gets_no_more_than_its_share_of_the_tags() {
             of("read/total_ios") / of("job_runtime")
         };
         let settings = v.pointer("/mqblk/settings").unwrap().as_array().unwrap();
-        assert_eq!(settings.iter().filter(|s| *s == "shared_tags=1").count(), 2, "both disks say so");
-        [rate(0), rate(1)]
+        let sharing = settings.iter().filter(|s| *s == "shared_tags=1").count();
+        assert_eq!(sharing, if more.is_empty() { 0 } else { 2 }, "both disks say so");
+        rate(0)
     };
-    let fair = rates(&["--set", "shared_tags=1"]);
+    let (fair, own) = (rates(&["--set", "shared_tags=1"]), rates(&[]));
     // Until the light one's first request the other has all 16: some milliseconds of 1000, more on a busy machine.
-    assert!(fair[0] < 12.0, "{fair:?} I/Os a millisecond");
-    assert!(fair[1] <= 4.1, "{fair:?}");
+    assert!(fair < 12.0 && fair < own, "{fair} I/Os a millisecond, {own} with tags of its own");
     for bad in ["shared_tags=yes", "fair_tag_sharing=1"] {
         dir.mqblk(&[&["run", "j.fio", "--set", bad], &set[..]].concat()).exits(2).says(&[bad]);
     }

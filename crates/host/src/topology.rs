@@ -33,7 +33,8 @@ pub fn read(root: &Path, nr_cpus: u16) -> Option<CpuTopology> {
 
 /// The CPUs under `root` that are online now.
 pub fn online(root: &Path) -> Option<Vec<u16>> {
-    cpu_list(&text(&root.join("cpu/online"))?)
+    // Never none: somebody reads this. An empty list is one that is being written.
+    cpu_list(&text(&root.join("cpu/online"))?).filter(|cpus| !cpus.is_empty())
 }
 
 fn text(path: &Path) -> Option<String> {

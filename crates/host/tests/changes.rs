@@ -103,6 +103,7 @@ fn changes_on(target: &str) {
     });
     check(&outcome);
     assert!(outcome.stopped);
+    assert!(outcome.disks[0].hctxs.len() >= 4, "what queues did that are gone is told as well");
 }
 
 #[test]
@@ -120,6 +121,25 @@ fn a_file_takes_every_change_under_load() {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("changes-{}", std::process::id()));
     changes_on(path.to_str().expect("a path of text"));
     std::fs::remove_file(path).expect("it was made");
+}
+
+/// A polled job needs a poll queue as long as it runs.
+#[test]
+fn a_polled_job_keeps_its_queue() {
+    let stop = Arc::default();
+    let job = "[p]\nioengine=io_uring\nrw=randread\nbs=4k\nhipri=1\ntime_based\nruntime=100\n";
+    let run = prepared(job, "ram:size=2m", &[("nr_cpus", "2"), ("nr_poll_queues", "1")], &stop);
+    let outcome = run_while(run, &stop, |disks| {
+        let disk = &disks[0].1;
+        for change in [("mode", "sq"), ("nr_poll_queues", "0")] {
+            goes_on(disk);
+            let e = disk.change(&owned(&[change])).expect_err("refused").to_string();
+            assert!(e.contains("a job of the run polls (hipri)"), "{e}");
+        }
+        assert!(disk.change(&owned(&[("nr_poll_queues", "2")])).expect("fits").is_some());
+        goes_on(disk);
+    });
+    check(&outcome);
 }
 
 #[test]
@@ -165,7 +185,8 @@ fn what_does_not_fit_changes_nothing() {
     let run = prepared(JOBS, "ram:size=2m", &[("nr_cpus", "4"), ("scheduler", "kyber")], &stop);
     let outcome = run_while(run, &stop, |disks| {
         let disk = &disks[0].1;
-        let refused: [(&[(&str, &str)], &str); 8] = [
+        let refused: [(&[(&str, &str)], &str); 9] = [
+            (&[("shared_tags", "1")], "shared_tags=1: which disks share tags is settled before a run begins"),
             (&[("mode", "sq"), ("nr_hw_queues", "2")], "nr_hw_queues=2: mode=sq has one driver queue"),
             (&[("queue_depth", "0")], "queue_depth=0: must be 1..=10240"),
             (&[("queue_depth", "8"), ("nr_hw_queues", "9")], "nr_hw_queues=9: must be at most the stack's 4 CPUs"),

@@ -195,7 +195,7 @@ mod tests {
         let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
         let open = TargetSpec::parse("null").unwrap().open(&needs, Arc::new(host::mem::Regions::new())).unwrap();
         let read = RunSettings::read(&settings).unwrap();
-        (Disk::new(open.driver, read.disk.clone(), read.tag_set().unwrap().as_ref()).unwrap(), settings)
+        (Disk::new(open.driver, read.disk.clone(), read.shared().unwrap().as_ref()).unwrap(), settings)
     }
 
     #[test]

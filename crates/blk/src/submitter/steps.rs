@@ -2,19 +2,22 @@
 //! The parts of a poll, also for who decides in what order they happen: a model of a machine in which the device's interrupt,
 //! the worker that runs the queue and the process that waits for a tag are three.
 //!
-//! Guarantees: what one of these leaves undone the next [`Submitter::poll`] does, and
-//! [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer) announces.
+//! Guarantees: what one of these leaves undone the next [`Submitter::poll`] does. Runs that are left are announced by
+//! [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer), bios that wait are not: who lets them sleep wakes
+//! them. Not for programs that do I/O.
 
 use super::Submitter;
 use crate::lock::Lock;
 use crate::time::Instant;
 
 impl<L: Lock> Submitter<L> {
+    #[doc(hidden)] // For replays of recorded machines.
     /// As [`Submitter::poll`], but bios that wait for a tag go on waiting: their process has not woken up yet.
     pub fn poll_asleep(&mut self, now: Instant) {
         self.poll_and(false, now);
     }
 
+    #[doc(hidden)] // For replays of recorded machines.
     /// Collects completions, so that tags come free and the elevator is told, and nothing else: hardware queues that have
     /// to run now are left to the next poll, and so are bios that wait for a tag.
     pub fn poll_interrupt(&mut self, now: Instant) {

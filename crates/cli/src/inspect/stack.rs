@@ -13,10 +13,10 @@ use std::sync::Arc;
 /// Opens the target for reading and describes the stack on it.
 pub fn describe(target: &str, settings: &[(String, String)]) -> Result<StackFacts> {
     let read = RunSettings::read(settings)?;
-    let tags = read.tag_set()?;
+    let shared = read.shared()?;
     let needs = Needs { write: false, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
     let open = TargetSpec::parse(target)?.open(&needs, Arc::new(Regions::new()))?;
-    let disk = Disk::new(open.driver, read.disk, tags.as_ref())?;
+    let disk = Disk::new(open.driver, read.disk, shared.as_ref())?;
     Ok(StackFacts::of(target, &disk.queue, settings))
 }
 

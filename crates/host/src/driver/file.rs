@@ -203,15 +203,19 @@ impl HostDriver for File {
             && ring.is_idle()
         {
             ring.retire();
-            if set.current.load(Ordering::Relaxed) == CLAIMED {
-                set.current.store(set.depth_log2.load(Ordering::Relaxed), Ordering::Relaxed);
-            }
+            // Unless the queues were built anew since, and it is not the one in use.
+            let shared = set.depth_log2.load(Ordering::Relaxed);
+            let _ = set.current.compare_exchange(CLAIMED, shared, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
     fn unclaim(&self) {
         for set in self.rings.iter() {
-            set.use_shared(set.depth_log2.load(Ordering::Relaxed));
+            let depth_log2 = set.depth_log2.load(Ordering::Relaxed);
+            // One that could not be made has no ring, and is not in use.
+            if set.rings[depth_log2].get().is_some() {
+                set.use_shared(depth_log2);
+            }
         }
     }
 

@@ -6,6 +6,7 @@
 //! ended, then the queues are built anew. Of disks that share tags those settings that are the set's change for all of them.
 
 use super::disk::{Disk, Queue};
+use super::settings::RUN_SETTINGS;
 use crate::clock;
 use crate::error::{Error, Result};
 use blk::id::CpuId;
@@ -16,9 +17,12 @@ use blk::tag_set::{TagSet, TagSetConfig};
 use blk::time::Duration;
 use parking_lot::RawMutex;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Longest time a change waits for I/O in flight to end.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest time that nobody's I/O begins because a CPU went or came.
+const CPU_PATIENCE: Duration = Duration::from_secs(1);
 /// How often it looks.
 const LOOK: std::time::Duration = std::time::Duration::from_micros(50);
 
@@ -29,7 +33,12 @@ impl Disk {
     /// `None` if it went on. The error names the first setting that does not fit; then nothing has changed. So it is when
     /// I/O in flight has not ended after 30 s.
     pub fn change(&self, settings: Settings<'_>) -> Result<Option<Duration>> {
-        let (of_set, own): (Vec<_>, Vec<_>) = settings.iter().cloned().partition(|(name, _)| self.is_of_set(name));
+        let (of_set, own): (Vec<_>, Vec<_>) = settings.iter().cloned().partition(|(name, _)| self.shares(name));
+        if let Some((name, value)) = settings.iter().find(|(name, _)| RUN_SETTINGS.iter().any(|s| s.name == name))
+            && !self.shares(name)
+        {
+            return Err(Error::usage(format!("{name}={value}: which disks share tags is settled before a run begins")));
+        }
         match self.queue.tag_set() {
             Some(set) if !of_set.is_empty() && own.is_empty() => self.change_set(set, &of_set),
             Some(_) if !of_set.is_empty() => Err(Error::usage(format!(
@@ -51,7 +60,7 @@ impl Disk {
         if other.is_empty() {
             return Ok(other);
         }
-        self.frozen(&self.queue, || {
+        self.frozen(&self.queue, CPU_PATIENCE, || {
             other.retain(|(cpu, online)| match online {
                 true => {
                     self.queue.online(*cpu);
@@ -65,7 +74,12 @@ impl Disk {
         Ok(other)
     }
 
-    fn is_of_set(&self, name: &str) -> bool {
+    /// Whether a change of these settings is one of the disk's tag set, and so of all its disks.
+    pub fn is_of_set(&self, settings: Settings<'_>) -> bool {
+        settings.iter().any(|(name, _)| self.shares(name))
+    }
+
+    fn shares(&self, name: &str) -> bool {
         let shape = ["nr_hw_queues", "nr_read_queues", "nr_poll_queues", "queue_depth", "reserved_tags", "host_tagset"];
         self.queue.tag_set().is_some() && (name == "fair_tag_sharing" || shape.contains(&name))
     }
@@ -84,7 +98,11 @@ impl Disk {
         {
             return self.queue.set_iosched(tunable, *value).map(|()| None).map_err(usage);
         }
-        let froze = self.frozen(&self.queue, || self.queue.rebuild(|c| apply(settings, c)))?;
+        let has_poll_queue = config.mode == Mode::Mq && config.nr_poll_queues > 0;
+        if self.polled.load(Ordering::Relaxed) && !has_poll_queue {
+            return Err(Error::usage("nr_poll_queues=0: a job of the run polls (hipri); leave it at least one"));
+        }
+        let froze = self.frozen(&self.queue, PATIENCE, || self.queue.rebuild(|c| apply(settings, c)))?;
         Ok(Some(froze))
     }
 
@@ -96,13 +114,19 @@ impl Disk {
             return Ok(None);
         }
         let config = self.queue.config();
-        self.frozen(set, || set.update(|c| apply_to_set(settings, config, c))).map(Some)
+        let mut new = set.config();
+        apply_to_set(settings, config.clone(), &mut new).map_err(usage)?;
+        if config.nr_poll_queues > 0 && new.nr_poll_queues == 0 {
+            return Err(Error::usage("nr_poll_queues=0: a job of some disk may poll (hipri); leave it at least one"));
+        }
+        self.frozen(set, PATIENCE, || set.update(|c| apply_to_set(settings, config, c))).map(Some)
     }
 
     /// Calls `rebuild` when nothing is in flight. How long that took, waiting included.
     fn frozen(
         &self,
         what: &dyn Freeze,
+        patience: Duration,
         rebuild: impl FnOnce() -> std::result::Result<(), SettingError>,
     ) -> Result<Duration> {
         let began = clock::now();
@@ -111,16 +135,18 @@ impl Disk {
         what.begin();
         let _thaw = Thaw(what);
         while !what.is_drained() {
-            if clock::now().since(began) > PATIENCE {
-                let text =
-                    "I/O in flight has not ended after 30 s: nothing was changed; try again when the device answers";
-                return Err(Error::usage(text));
+            if clock::now().since(began) > patience {
+                let waited = patience.as_ms() / 1000;
+                return Err(Error::usage(format!(
+                    "I/O in flight has not ended after {waited} s: nothing was changed; try again when the device answers"
+                )));
             }
             std::thread::sleep(LOOK);
         }
-        self.driver.unclaim();
         // A driver that was started with a shape once can go back to it, so that after an error the disk may go on.
         rebuild().map_err(usage)?;
+        // Who was alone may not be any more; who is finds out at its next wait.
+        self.driver.unclaim();
         Ok(clock::now().since(began))
     }
 }

@@ -10,11 +10,20 @@ use blk::settings::QueueConfig;
 use blk::tag_set::TagSet;
 use parking_lot::{Mutex, RawMutex};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// The block layer with this machine's lock.
 pub type Queue = RequestQueue<RawMutex>;
 /// A submitter of a [`Queue`].
 pub type Submitter = blk::submitter::Submitter<RawMutex>;
+
+/// What several disks have in common.
+pub struct Shared {
+    /// Their tags.
+    pub tags: Arc<TagSet<RawMutex>>,
+    /// [`Disk::seats`] of all of them: a change of the set changes all.
+    pub(super) seats: Arc<Mutex<()>>,
+}
 
 /// One disk, ready for submitters.
 pub struct Disk {
@@ -25,21 +34,24 @@ pub struct Disk {
     /// Who waits for it.
     pub waker: Arc<WakeTable>,
     /// Held by who takes a place to wait, and by who changes what that depends on.
-    pub(super) seats: Mutex<()>,
+    pub(super) seats: Arc<Mutex<()>>,
+    /// Some job polls for its I/O, which needs a poll queue.
+    pub(super) polled: AtomicBool,
 }
 
 impl Disk {
     /// Starts the block layer on an open driver, with tags of its own or those of a set. The error is the setting that
     /// does not fit.
-    pub fn new(driver: Arc<dyn HostDriver>, config: QueueConfig, tags: Option<&Arc<TagSet<RawMutex>>>) -> Result<Disk> {
+    pub fn new(driver: Arc<dyn HostDriver>, config: QueueConfig, shared: Option<&Shared>) -> Result<Disk> {
         let waker = Arc::new(WakeTable::new(Arc::clone(&driver)));
         let core: Arc<dyn Driver> = driver.clone();
         let notify = Box::new(Waker(Arc::clone(&waker)));
-        let queue = match tags {
-            Some(set) => RequestQueue::with_tag_set(set, core, config, notify),
+        let queue = match shared {
+            Some(shared) => RequestQueue::with_tag_set(&shared.tags, core, config, notify),
             None => RequestQueue::new(core, config, notify),
         }
         .map_err(|e| Error::usage(e.to_string()))?;
-        Ok(Disk { queue, driver, waker, seats: Mutex::new(()) })
+        let seats = shared.map_or_else(Arc::default, |s| Arc::clone(&s.seats));
+        Ok(Disk { queue, driver, waker, seats, polled: AtomicBool::new(false) })
     }
 }

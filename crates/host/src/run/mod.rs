@@ -172,7 +172,14 @@ fn outcome(disks: &[(String, Arc<Disk>)], before: &[(DiskStats, Vec<HctxStats>)]
         .map(|((name, d), (stats, hctxs))| DiskOutcome {
             name: name.clone(),
             stats: d.queue.stats().since(stats),
-            hctxs: d.queue.hctx_stats().iter().zip(hctxs).map(|(now, then)| now.since(then)).collect(),
+            // There may be more of them now.
+            hctxs: d
+                .queue
+                .hctx_stats()
+                .iter()
+                .zip(hctxs.iter().chain(std::iter::repeat(&HctxStats::default())))
+                .map(|(now, then)| now.since(then))
+                .collect(),
             scheduler: d.queue.scheduler(),
         })
         .collect()

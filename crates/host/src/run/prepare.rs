@@ -22,7 +22,7 @@ use blk::settings::QueueConfig;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use workload::engine::{JobThread, ThreadId};
 use workload::job::{CpusPolicy, Dir, Extent, Job, Submit};
 use workload::schedule::{self, Instance};
@@ -31,7 +31,7 @@ use workload::schedule::{self, Instance};
 pub struct RunPlan<'a> {
     /// Put under every job instead of its `filename`.
     pub target: Option<&'a str>,
-    /// Settings of every disk; an unset CPU count is this host's.
+    /// Settings of every disk, an unset CPU count being this host's, and of the run ([`RUN_SETTINGS`](super::RUN_SETTINGS)).
     pub settings: &'a [(String, String)],
     /// Told of file creation: path, bytes done, bytes in all. May break off.
     pub laying_out: &'a mut dyn FnMut(&Path, u64, u64) -> ControlFlow<()>,
@@ -78,7 +78,7 @@ struct Target {
 pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
     let settings = RunSettings::read(plan.settings)?;
     probe(&settings)?;
-    let tag_set = settings.tag_set()?;
+    let shared = settings.shared()?;
     let config = settings.disk;
     let instances = schedule::plan(jobs, plan.entropy).map_err(|e| Error::usage(e.to_string()))?;
     let targets = targets(jobs, &instances, plan.target)?;
@@ -102,7 +102,7 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
         let made = threads(jobs, &target, &open.driver, &regions, plan.entropy)?;
         let mut config = config.clone();
         config.bios_per_submitter = bios_needed(made.iter().map(|(_, job, _)| job), open.driver.as_ref(), &config);
-        let disk = Arc::new(Disk::new(open.driver, config, tag_set.as_ref())?);
+        let disk = Arc::new(Disk::new(open.driver, config, shared.as_ref())?);
         check_polling(jobs, &target, &disk)?;
         for (user, job, buffers) in made {
             let number = user.number;
@@ -306,7 +306,10 @@ fn check_polling(jobs: &[Job], target: &Target, disk: &Disk) -> Result<()> {
             "hipri (job '{}', line {}): the disk has no poll queue; set nr_poll_queues=1 or leave hipri out",
             job.name, job.line
         ))),
-        _ => Ok(()),
+        job => {
+            disk.polled.store(job.is_some(), Ordering::Relaxed);
+            Ok(())
+        }
     }
 }
 

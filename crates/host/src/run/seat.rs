@@ -85,8 +85,15 @@ impl Seat {
     fn move_to(&mut self, disk: &Disk, sub: &Submitter) {
         self.release(disk);
         let sitter = Sitter { others: Arc::clone(&self.sitter.others), ..self.sitter };
+        let seats = disk.seats.try_lock();
+        let before = self.generation;
         *self = Seat::of(disk, sub, sitter);
-        disk.driver.set_lazy_commit(self.hctxs[0], self.lazy());
+        if seats.is_some() {
+            disk.driver.set_lazy_commit(self.hctxs[0], self.lazy());
+        } else {
+            // Settings are being changed again, and that waits for this thread: an ordinary seat until the next wait.
+            (self.alone, self.generation) = (false, before);
+        }
     }
 
     fn release(&mut self, disk: &Disk) {

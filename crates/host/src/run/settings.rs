@@ -3,7 +3,7 @@
 //!
 //! Guarantees: what [`RunSettings::read`] takes fits together as far as that can be known without a disk.
 
-use super::disk::Disk;
+use super::disk::{Disk, Shared};
 use super::usage::nr_cpus;
 use crate::driver::null::{Null, NullOptions};
 use crate::error::{Error, Result};
@@ -11,7 +11,6 @@ use crate::topology;
 use blk::cpumap::CpuTopology;
 use blk::settings::{QueueConfig, SettingInfo};
 use blk::tag_set::{TagSet, TagSetConfig};
-use parking_lot::RawMutex;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -64,13 +63,14 @@ impl RunSettings {
         Ok(RunSettings { disk, shared_tags, fair_tag_sharing: fair.unwrap_or(true) })
     }
 
-    /// The tag set for the disks, if they are to share one.
-    pub fn tag_set(&self) -> Result<Option<Arc<TagSet<RawMutex>>>> {
+    /// What the disks share, if they are to share tags.
+    pub fn shared(&self) -> Result<Option<Shared>> {
         if !self.shared_tags {
             return Ok(None);
         }
         let config = TagSetConfig { fair_tag_sharing: self.fair_tag_sharing, ..TagSetConfig::of(&self.disk) };
-        TagSet::new(config).map(Some).map_err(|e| Error::usage(e.to_string()))
+        let tags = TagSet::new(config).map_err(|e| Error::usage(e.to_string()))?;
+        Ok(Some(Shared { tags, seats: Arc::default() }))
     }
 }
 
@@ -91,7 +91,7 @@ pub fn check_settings(settings: &[(String, String)]) -> Result<()> {
 pub(super) fn probe(settings: &RunSettings) -> Result<()> {
     // The limit of a request's size is the driver's own.
     let config = QueueConfig { max_sectors_kb: None, ..settings.disk.clone() };
-    Disk::new(Arc::new(Null::new(NullOptions::default())), config, settings.tag_set()?.as_ref()).map(drop)
+    Disk::new(Arc::new(Null::new(NullOptions::default())), config, settings.shared()?.as_ref()).map(drop)
 }
 
 #[cfg(test)]
@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn tags_are_shared_fairly_unless_told_otherwise() {
-        assert!(read(&[]).unwrap().tag_set().unwrap().is_none());
-        let set = |s: &[(&str, &str)]| read(s).unwrap().tag_set().unwrap().expect("a set").config();
+        assert!(read(&[]).unwrap().shared().unwrap().is_none());
+        let set = |s: &[(&str, &str)]| read(s).unwrap().shared().unwrap().expect("a set").tags.config();
         let config = set(&[("shared_tags", "1"), ("queue_depth", "16"), ("nr_hw_queues", "1")]);
         assert_eq!((config.queue_depth, config.nr_hw_queues, config.fair_tag_sharing), (16, 1, true));
         assert!(!set(&[("fair_tag_sharing", "0"), ("shared_tags", "1")]).fair_tag_sharing);

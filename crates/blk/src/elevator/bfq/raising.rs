@@ -240,7 +240,9 @@ impl Raising {
     /// A queue that keeps to the rate does not come back before the time its service would have taken at that rate, and
     /// not without a pause. What it has asked for before is not forgotten.
     fn expect_soft_rt(&mut self, now: Instant, slice_idle: Duration) {
-        let at_rate = Duration::from_ns(self.backlogged_service * 1_000_000_000 / SOFT_RT_RATE);
+        // A queue that never becomes idle has no end of service: beyond what u64 holds in nanoseconds is far enough.
+        let ns = u128::from(self.backlogged_service) * 1_000_000_000 / u128::from(SOFT_RT_RATE);
+        let at_rate = Duration::from_ns(u64::try_from(ns).unwrap_or(u64::MAX));
         let pause = slice_idle + SOFT_RT_PAUSE;
         self.soft_rt_from = self.soft_rt_from.max(self.backlogged_since + at_rate).max(now + pause);
     }

@@ -151,7 +151,7 @@ impl State {
         if self.by_source[slot] == NONE {
             self.by_source[slot] = self.wf2q.add(class);
             // Neither large nor small before it has shown what it does with it.
-            let first_budget = self.reference_budget(rules) * 2 / 3;
+            let first_budget = (u64::from(self.reference_budget(rules)) * 2 / 3) as u32;
             self.queues.push(Queue::new(&self.nodes, sync, first_budget.max(1), rules.now));
         }
         self.by_source[slot]

@@ -50,7 +50,7 @@ impl Owner {
         let mut bell = self.bell.lock();
         let mut left = marks();
         let mut tries = SUBMIT_TRIES;
-        while left > 0 && tries > 0 {
+        while tries > 0 && (left > 0 || !bell.submission().is_empty()) {
             // SAFETY: the entry points to nothing.
             while left > 0 && unsafe { bell.submission().push(&message) }.is_ok() {
                 left -= 1;
