@@ -193,7 +193,7 @@ impl<L: Lock> Env<L> {
             let free = self.free_driver_tags();
             elevator.dispatch(&self.elv_cx(now), h.id, max.min(free + 1) as usize, rqs);
             if rqs.is_empty() {
-                return self.q.delay_run(h, elevator.next_run().unwrap_or(now + BLK_MQ_RESOURCE_DELAY));
+                return h.due.arm(&self.q.delayed, elevator.next_run().unwrap_or(now + BLK_MQ_RESOURCE_DELAY));
             }
             stamp_dispatch(self, rqs, now);
             if !self.dispatch_by_hctx(local, rqs, now) {
@@ -209,7 +209,7 @@ impl<L: Lock> Env<L> {
         if at <= now {
             self.run_hctx(local, hctx, now);
         } else {
-            self.q.delay_run(&self.st.hctxs[hctx], at);
+            self.st.hctxs[hctx].due.arm(&self.q.delayed, at);
         }
     }
 
@@ -334,7 +334,7 @@ impl<L: Lock> Env<L> {
         } else if no_tag {
             // The next tag of this hctx that is freed runs it.
         } else if status == QueueRqStatus::Resource {
-            self.q.delay_run(h, now + BLK_MQ_RESOURCE_DELAY);
+            h.due.arm(&self.q.delayed, now + BLK_MQ_RESOURCE_DELAY);
         } else if !self.q.mark_device_busy() {
             // The request in flight that the driver counts on may be another hctx's, and may have completed before the
             // mark was there to be seen: once more, with the mark set.
@@ -408,10 +408,12 @@ impl<L: Lock> Env<L> {
     /// Does what was left to "the next poll": owed runs and delayed runs that are due.
     #[cold]
     pub(crate) fn serve_pending(&self, local: &mut Local, now: Instant) {
-        self.q.take_work(now);
-        let mut delayed = None;
+        // Pairs with: RequestQueue::owe_work
+        self.q.work_pending.swap(false, Ordering::AcqRel);
+        self.q.delayed.begin(now);
+        let mut left = None;
         for (i, h) in self.st.hctxs.iter().enumerate() {
-            let due = h.take_due(now);
+            let due = h.due.take(now);
             if due {
                 self.insert_requeued(local, i, now);
             }
@@ -421,10 +423,10 @@ impl<L: Lock> Env<L> {
                     self.settle_woken(h);
                 }
             }
-            delayed = delayed.into_iter().chain(h.run_at()).min();
+            left = left.into_iter().chain(h.due.get()).min();
         }
-        if let Some(at) = delayed {
-            self.q.found_delayed(at);
+        if let Some(at) = left {
+            self.q.delayed.put_back(at);
         }
     }
 }

@@ -4,12 +4,13 @@
 //! A ctx belongs to one CPU and one queue type; submitters of other CPUs never touch it. An hctx is shared by the CPUs
 //! mapped to it; with one hctx per CPU nothing here is written by two CPUs. Sources: block/blk-mq.h, blk-mq.c.
 
+use crate::delayed::DueTime;
 use crate::flush::FlushQueue;
 use crate::id::{CpuId, HctxId};
 use crate::lock::Lock;
 use crate::request::Rq;
 use crate::sbitmap::Sbitmap;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::time::Instant;
 use crossbeam_utils::CachePadded;
 use std::collections::VecDeque;
@@ -25,9 +26,6 @@ pub(crate) mod state {
     /// A run is owed as soon as somebody serves the disk's pending work.
     pub(crate) const RUN_PENDING: u32 = 1 << 8;
 }
-
-/// "No delayed run is due."
-pub(crate) const NEVER: u64 = u64::MAX;
 
 /// A list of requests with a length that can be read without its lock.
 pub(crate) struct RqList<L: Lock> {
@@ -79,8 +77,8 @@ pub(crate) struct Hctx<L: Lock> {
     pub(crate) dispatch_from: AtomicU32,
     /// Moving average of "the driver was busy", 0..=15.
     dispatch_busy: AtomicU32,
-    /// When a delayed run is due, ns; `NEVER` without one.
-    run_at: AtomicU64,
+    /// When a delayed run is due.
+    pub(crate) due: DueTime,
     pub(crate) flush: Mutex<L, FlushQueue>,
     /// Given back by the driver, not yet inserted again.
     pub(crate) requeue: Mutex<L, Vec<RequeueAt>>,
@@ -103,7 +101,7 @@ impl<L: Lock> Hctx<L> {
             flags: CachePadded::new(AtomicU32::new(0)),
             dispatch_from: AtomicU32::new(0),
             dispatch_busy: AtomicU32::new(0),
-            run_at: AtomicU64::new(NEVER),
+            due: DueTime::new(),
             flush: Mutex::new(FlushQueue::new(nr_requests)),
             requeue: Mutex::new(Vec::new()),
         }
@@ -148,26 +146,5 @@ impl<L: Lock> Hctx<L> {
     #[inline]
     pub(crate) fn dispatch_busy(&self) -> u32 {
         self.dispatch_busy.load(Ordering::Relaxed)
-    }
-
-    /// Owes a run at `at`, unless an earlier one is owed already; whether it is this one now.
-    pub(crate) fn delay_run(&self, at: Instant) -> bool {
-        // Pairs with: Hctx::take_due, which sees what the run is for.
-        at.as_ns() < self.run_at.fetch_min(at.as_ns(), Ordering::Release)
-    }
-
-    /// When a delayed run is due.
-    pub(crate) fn run_at(&self) -> Option<Instant> {
-        match self.run_at.load(Ordering::Relaxed) {
-            NEVER => None,
-            ns => Some(Instant::from_ns(ns)),
-        }
-    }
-
-    /// Takes the delayed run that is due at `now`; true for one caller.
-    pub(crate) fn take_due(&self, now: Instant) -> bool {
-        let at = self.run_at.load(Ordering::Relaxed);
-        // Pairs with: Hctx::delay_run
-        at <= now.as_ns() && self.run_at.compare_exchange(at, NEVER, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 }

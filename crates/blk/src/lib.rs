@@ -36,6 +36,7 @@ mod share;
 mod hctx;
 pub mod elevator;
 mod dispatch;
+mod delayed;
 mod flush;
 pub mod driver;
 pub mod readahead;

@@ -9,9 +9,10 @@
 use crate::bio::BioPools;
 use crate::build::build;
 use crate::cpumap::{HctxType, QueueMap};
+use crate::delayed::FirstDue;
 use crate::driver::Driver;
 use crate::elevator::{self, Elevator};
-use crate::hctx::{Ctx, Hctx, NEVER, state};
+use crate::hctx::{Ctx, Hctx, state};
 use crate::hotplug::OnlineMask;
 use crate::id::{CpuId, MAX_CPUS, MAX_SUBMITTERS, Sector, SubmitterId};
 use crate::limits::Limits;
@@ -252,8 +253,8 @@ pub struct RequestQueue<L: Lock> {
     pub(crate) notify: Box<dyn Notify>,
     /// Some hctx has RUN_PENDING set.
     pub(crate) work_pending: AtomicBool,
-    /// When the first delayed run of an hctx is due, ns, or earlier.
-    run_at: AtomicU64,
+    /// When the first hctx is owed a delayed run.
+    pub(crate) delayed: FirstDue,
     /// An hctx has requests that the driver refused with DEV_RESOURCE: the next completion of any hctx runs it.
     device_busy: AtomicBool,
     io_ticks_ns: AtomicU64,
@@ -314,7 +315,7 @@ impl<L: Lock> RequestQueue<L> {
             submitters: (0..MAX_SUBMITTERS).map(|_| OnceLock::new()).collect(),
             notify,
             work_pending: AtomicBool::new(false),
-            run_at: AtomicU64::new(NEVER),
+            delayed: FirstDue::new(),
             device_busy: AtomicBool::new(false),
             io_ticks_ns: AtomicU64::new(0),
             io_stamp_ms: AtomicU64::new(0),
@@ -606,8 +607,7 @@ impl<L: Lock> RequestQueue<L> {
         if self.is_sealed() {
             return None;
         }
-        let run_at = Some(self.run_at.load(Ordering::Relaxed)).filter(|at| *at != NEVER).map(Instant::from_ns);
-        let timer = self.timer.due().into_iter().chain(self.qos.next_due()).chain(run_at).min();
+        let timer = self.timer.due().into_iter().chain(self.qos.next_due()).chain(self.delayed.get()).min();
         // Pairs with: RequestQueue::owe_work. What is owed is announced there as long as it is not served.
         if self.work_pending.load(Ordering::Acquire)
             && self.state().hctxs.iter().any(|h| h.has_flag(state::RUN_PENDING))
@@ -654,37 +654,11 @@ impl<L: Lock> RequestQueue<L> {
         self.work_pending.store(true, Ordering::Release);
     }
 
-    /// Owes a run of the hctx at `at`.
-    pub(crate) fn delay_run(&self, h: &Hctx<L>, at: Instant) {
-        if h.delay_run(at) {
-            // Pairs with: RequestQueue::take_work. Written whatever it holds: who looks at the hctxs next sees its time.
-            self.run_at.fetch_min(at.as_ns(), Ordering::Release);
-        }
-    }
-
     /// Whether an hctx is owed a run now.
     #[inline]
     pub(crate) fn has_work(&self, now: Instant) -> bool {
         // Pairs with: RequestQueue::owe_work
-        self.work_pending.load(Ordering::Acquire) || self.run_at.load(Ordering::Relaxed) <= now.as_ns()
-    }
-
-    /// The caller is about to look at all hctxs, and says with [`RequestQueue::found_delayed`] what is due later. What is
-    /// owed after this is announced anew.
-    pub(crate) fn take_work(&self, now: Instant) {
-        // Pairs with: RequestQueue::owe_work
-        self.work_pending.swap(false, Ordering::AcqRel);
-        // What is not due stays there to be seen by who is about to sleep.
-        if self.run_at.load(Ordering::Relaxed) <= now.as_ns() {
-            // Pairs with: RequestQueue::delay_run
-            self.run_at.swap(NEVER, Ordering::AcqRel);
-        }
-    }
-
-    /// The caller has looked at all hctxs: the first delayed run it found is due at `at`.
-    pub(crate) fn found_delayed(&self, at: Instant) {
-        // Pairs with: RequestQueue::take_work
-        self.run_at.fetch_min(at.as_ns(), Ordering::Release);
+        self.work_pending.load(Ordering::Acquire) || self.delayed.is_due(now)
     }
 
     /// Marks that requests wait for something of the device to complete. Whether the mark was there already: then whoever

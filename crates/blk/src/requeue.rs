@@ -59,7 +59,7 @@ impl<L: Lock> Env<L> {
             let mut list = h.requeue.lock();
             rqs.extend(list.extract_if(.., |r| r.at <= now).map(|r| r.rq));
             if let Some(next) = list.iter().map(|r| r.at).min() {
-                self.q.delay_run(h, next);
+                h.due.arm(&self.q.delayed, next);
             }
         }
         if !rqs.is_empty() {

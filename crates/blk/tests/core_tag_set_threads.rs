@@ -194,7 +194,7 @@ fn run(name: &str, config: &QueueConfig, schedulers: &[&str]) {
         ended.send(()).expect("somebody waits");
     });
     if end.recv_timeout(HUNG_AFTER).is_err() {
-        eprintln!("{name}: seed {seed}: no end\n{}", w.dump());
+        threads::last_words(&format!("{name}: seed {seed}: no end\n{}", w.dump()));
         std::process::abort();
     }
     all.join().expect("no thread panicked");

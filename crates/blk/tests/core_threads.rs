@@ -386,6 +386,7 @@ fn stress(
     change: Option<fn(u64, &mut QueueConfig)>,
 ) {
     let seed = seed + 1000 * std::env::var("MQBLK_SEED").map_or(0, |s| s.parse().expect("MQBLK_SEED is a number"));
+    threads::loud_panics();
     println!("{name}: seed {seed}");
     let nr_cpus = config.topology.nr_cpus as usize;
     let w = World::new(seed, behaviour, config, threads);
@@ -403,7 +404,7 @@ fn stress(
                 break; // The message is out; the others may wait for the one that failed.
             }
         }
-        eprintln!("{what}: failed or hung\n{}", watched.dump());
+        threads::last_words(&format!("{what}: failed or hung\n{}", watched.dump()));
         std::process::abort();
     });
     std::thread::scope(|s| {

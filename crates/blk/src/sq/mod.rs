@@ -272,7 +272,7 @@ impl<L: Lock> Env<L> {
         let nothing_in_flight = inner.tags.len() == self.st.queue_depth as usize;
         drop(inner);
         if status == QueueRqStatus::Resource {
-            self.q.delay_run(&self.st.hctxs[0], now + crate::dispatch::BLK_MQ_RESOURCE_DELAY);
+            self.st.hctxs[0].due.arm(&self.q.delayed, now + crate::dispatch::BLK_MQ_RESOURCE_DELAY);
         } else if nothing_in_flight {
             self.owe_run(&self.st.hctxs[0]);
         }

@@ -3,6 +3,7 @@
 
 use blk::id::SubmitterId;
 use blk::queue::Notify;
+use std::io::Write;
 use std::sync::{Arc, Condvar, Mutex};
 
 /// A sleeping place with a token, as thread parking has it.
@@ -41,4 +42,15 @@ impl Notify for Waker {
 /// Places for so many threads.
 pub fn parkers(threads: usize) -> Arc<[Parker]> {
     (0..threads).map(|_| Parker::default()).collect()
+}
+
+/// Says something aloud before the process is aborted: what is printed by the usual macros the test harness keeps to itself,
+/// and then loses.
+pub fn last_words(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Has panics of all threads say aloud what and where, for the same reason.
+pub fn loud_panics() {
+    std::panic::set_hook(Box::new(|panic| last_words(&panic.to_string())));
 }
