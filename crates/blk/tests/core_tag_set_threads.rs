@@ -171,6 +171,7 @@ impl World {
 
 fn run(name: &str, config: &QueueConfig, schedulers: &[&str]) {
     let seed = std::env::var("MQBLK_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    threads::loud_panics();
     let w = World::new(config, schedulers);
     let (ended, end) = mpsc::channel();
     let all = w.clone();
