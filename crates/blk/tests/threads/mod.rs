@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What tests with real threads share: a place to sleep, and whoever wakes sleepers.
+//! What tests with real threads share: a place to sleep, whoever wakes sleepers, and a watchdog.
 
 use blk::id::SubmitterId;
-use blk::queue::Notify;
+use blk::queue::{Notify, RequestQueue};
+use sim::Lock;
 use std::io::Write;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// No request ended for so long: hung. A machine with other work to do makes a test slow, not still.
+const STILL: Duration = Duration::from_secs(120);
 
 /// A sleeping place with a token, as thread parking has it.
 #[derive(Default)]
@@ -42,6 +49,60 @@ impl Notify for Waker {
 /// Places for so many threads.
 pub fn parkers(threads: usize) -> Arc<[Parker]> {
     (0..threads).map(|_| Parker::default()).collect()
+}
+
+/// Raised when the thread that has it panics.
+pub struct FailFlag<'a>(pub &'a AtomicBool);
+
+impl Drop for FailFlag<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// Requests of a disk that have ended.
+pub fn ended(q: &RequestQueue<Lock>) -> u64 {
+    q.stats().ops.iter().map(|op| op.ios).sum()
+}
+
+/// Aborts the process, with a dump, when a test makes no progress. Dropped at the end of the test.
+pub struct Watchdog(Option<(mpsc::Sender<()>, JoinHandle<()>)>);
+
+impl Watchdog {
+    /// `progress` counts what has been done, and is `None` once a thread has failed: its message is out, and the others may
+    /// wait for it for ever.
+    pub fn new(
+        what: String,
+        progress: impl Fn() -> Option<u64> + Send + 'static,
+        dump: impl Fn() -> String + Send + 'static,
+    ) -> Watchdog {
+        let (over, watch) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let (mut last, mut since) = (0, Instant::now());
+            while watch.recv_timeout(Duration::from_secs(1)) == Err(mpsc::RecvTimeoutError::Timeout) {
+                match progress() {
+                    Some(now) if now != last => (last, since) = (now, Instant::now()),
+                    Some(_) if since.elapsed() < STILL => {}
+                    now => {
+                        let why = if now.is_some() { "hung" } else { "failed" };
+                        last_words(&format!("{what}: {why}\n{}", dump()));
+                        std::process::abort();
+                    }
+                }
+            }
+        });
+        Watchdog(Some((over, thread)))
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        let (over, thread) = self.0.take().expect("dropped once");
+        drop(over);
+        thread.join().expect("the watchdog does not panic");
+    }
 }
 
 /// Says something aloud before the process is aborted: what is printed by the usual macros the test harness keeps to itself,
