@@ -16,7 +16,7 @@ use blk::settings::QueueConfig;
 use blk::tag_set::{TagSet, TagSetConfig};
 use loom as checker;
 use loom::thread;
-use model::explore::{explore, in_parallel, one};
+use model::explore::{explore, in_parallel, one, one_each};
 use model::{Device, Kind, Lock, Thread, check_drained, config, disk_of};
 use std::sync::Arc;
 
@@ -60,19 +60,7 @@ fn explore_second(schedulers: [&'static str; 2]) {
     for first_starts in [true, false] {
         explore(move || {
             let world = World::new(Kind::Ready, 1, schedulers);
-            let (mut a, mut b) = (world.thread(0), world.thread(1));
-            a.submit(1);
-            if first_starts {
-                let other = thread::spawn(move || one(&mut b));
-                a.finish();
-                other.join().unwrap();
-                drop(a);
-            } else {
-                let other = thread::spawn(move || a.finish());
-                one(&mut b);
-                other.join().unwrap();
-                drop(b);
-            }
+            one_each(world.thread(0), world.thread(1), first_starts);
             world.check_drained();
         });
     }

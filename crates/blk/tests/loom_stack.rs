@@ -17,7 +17,7 @@ use blk::status::QueueRqStatus;
 use blk::time::Duration;
 use loom as checker;
 use loom::thread;
-use model::explore::{explore, in_parallel, one, two};
+use model::explore::{explore, in_parallel, one, one_each, two};
 use model::{Device, Kind, Lock, Thread, check_drained, config, disk};
 
 /// Two submitters that do the same `work` on a fresh disk.
@@ -31,8 +31,6 @@ fn explore_two(kind: Kind, config: impl Fn() -> QueueConfig + Send + Sync + 'sta
 }
 
 /// Two submitters with one bio each, of which the first is at the device when the second thread starts.
-///
-/// Both orders of starting, since a thread that does not start first costs a preemption.
 fn explore_second(kind: Kind, config: impl Fn() -> QueueConfig + Send + Sync + Copy + 'static) {
     explore(move || second(kind, config(), true));
     explore(move || second(kind, config(), false));
@@ -41,19 +39,7 @@ fn explore_second(kind: Kind, config: impl Fn() -> QueueConfig + Send + Sync + C
 fn second(kind: Kind, config: QueueConfig, first_starts: bool) {
     let device = Device::new(kind);
     let q = disk(&device, config);
-    let (mut a, mut b) = (Thread::new(&q, &device, 0), Thread::new(&q, &device, 1));
-    a.submit(1);
-    if first_starts {
-        let other = thread::spawn(move || one(&mut b));
-        a.finish();
-        other.join().unwrap();
-        drop(a);
-    } else {
-        let other = thread::spawn(move || a.finish());
-        one(&mut b);
-        other.join().unwrap();
-        drop(b);
-    }
+    one_each(Thread::new(&q, &device, 0), Thread::new(&q, &device, 1), first_starts);
     check_drained(&q);
 }
 

@@ -35,6 +35,23 @@ pub fn one(t: &mut Thread) {
     t.finish();
 }
 
+/// One bio each, of which that of `a` is at the device when the second thread starts. Explore both orders of starting: a
+/// thread that does not start first costs a preemption.
+pub fn one_each(mut a: Thread, mut b: Thread, a_starts: bool) {
+    a.submit(1);
+    if a_starts {
+        let other = thread::spawn(move || one(&mut b));
+        a.finish();
+        other.join().unwrap();
+        drop(a);
+    } else {
+        let other = thread::spawn(move || a.finish());
+        one(&mut b);
+        other.join().unwrap();
+        drop(b);
+    }
+}
+
 /// Two bios in a plug, until all is done.
 pub fn two(t: &mut Thread) {
     t.submit(2);
