@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Real threads on several disks of one tag set. Every thread sleeps when it has nothing to do and is woken only by
-//! [`Notify`], by a completion on its disk, or by its disk's timer as that was when it went to sleep; so a tag that one
-//! disk frees and another is not told of stops everything, and the watchdog prints the state. A further thread turns fair
-//! sharing on and off and freezes disks. Threads make no run like another; `MQBLK_SEED=n` draws other I/O.
+//! [`Notify`], by a completion on its disk, or by its disk's timer as that was when it went to sleep. A further thread turns
+//! fair sharing on and off and freezes disks, which wakes sleepers, too: a lost wake-up makes this slow and seldom stops it
+//! (the loom models find those); what stops has its state printed by the watchdog. Threads make no run like another;
+//! `MQBLK_SEED=n` draws other I/O.
 
 mod threads;
 
@@ -78,7 +79,7 @@ impl World {
     fn devices(&self, seed: u64) {
         let mut rng = Rng::new(seed ^ 0xde);
         while !self.stop.load(Ordering::Acquire) {
-            let (mut busy, mut has_more) = (false, false);
+            let (mut busy, mut hits, mut has_more) = (false, 0, false);
             for d in &self.disks {
                 let keep = rng.below(4);
                 let hit = d.sim.release(|_| {
@@ -86,6 +87,7 @@ impl World {
                     has_more |= !go;
                     go
                 });
+                hits += hit;
                 busy |= hit > 0 || d.sim.in_flight() > 0;
                 if hit > 0 {
                     d.parkers.iter().for_each(Parker::unpark);
@@ -95,7 +97,8 @@ impl World {
             if !busy {
                 self.idle();
             }
-            if !has_more {
+            // One release for each look of somebody: they find the devices with some of theirs done and some not.
+            if hits > 0 || !has_more {
                 self.device.park();
             }
         }
@@ -161,6 +164,8 @@ impl World {
             }
         }
         drop(sub);
+        // What it issued for others on its way out has nobody else to tell of it.
+        self.device.unpark();
         self.running.fetch_sub(1, Ordering::AcqRel);
     }
 

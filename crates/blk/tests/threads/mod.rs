@@ -8,10 +8,11 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// No request ended for so long: hung. A machine with other work to do makes a test slow, not still.
-const STILL: Duration = Duration::from_secs(120);
+/// No request ended while the watchdog looked so often, once a second: hung. A machine with other work to do makes a test
+/// slow, not still; one that was stopped stops the looks, too.
+const STILL: u32 = 120;
 
 /// A sleeping place with a token, as thread parking has it.
 #[derive(Default)]
@@ -80,11 +81,11 @@ impl Watchdog {
     ) -> Watchdog {
         let (over, watch) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let (mut last, mut since) = (0, Instant::now());
+            let (mut last, mut still) = (0, 0);
             while watch.recv_timeout(Duration::from_secs(1)) == Err(mpsc::RecvTimeoutError::Timeout) {
                 match progress() {
-                    Some(now) if now != last => (last, since) = (now, Instant::now()),
-                    Some(_) if since.elapsed() < STILL => {}
+                    Some(now) if now != last => (last, still) = (now, 0),
+                    Some(_) if still < STILL => still += 1,
                     now => {
                         let why = if now.is_some() { "hung" } else { "failed" };
                         last_words(&format!("{what}: {why}\n{}", dump()));
