@@ -11,6 +11,7 @@ pub mod mem;
 mod spin;
 #[allow(unsafe_code, reason = "ppoll")]
 mod readable;
+mod event;
 mod sync;
 pub mod driver;
 #[allow(unsafe_code, reason = "system calls")]
@@ -19,3 +20,7 @@ pub mod target;
 pub mod topology;
 #[allow(unsafe_code, reason = "getrusage, affinity, and giving buffers back when their bio has ended")]
 pub mod run;
+#[allow(unsafe_code, reason = "waiting on descriptors of drivers")]
+pub mod serve;
+#[allow(unsafe_code, reason = "taking a guest's memory away when no I/O to it is left")]
+pub mod export;

@@ -6,12 +6,17 @@
 //! touches is lent out for I/O. So safe code can neither leave a region nor get a slice of memory that I/O may change:
 //! slices exist only of slots that are not lent ([`BufferPool::with_slot`]), I/O goes only to slots that are. Spans do not
 //! leave this crate, whose drivers use them only until they complete the request.
-//! Regions are only ever added; a region lives as long as its table, so a resolved pointer stays valid with it.
+//! A region stays in its table until it is taken out, which only who knows of no I/O to it may do, so a resolved pointer
+//! stays valid.
 //!
 //! Concurrent I/O to the same bytes is allowed, as on real hardware: copies (`Span::copy_to`, `Span::zero`) are
 //! done by machine code the compiler cannot see into, so a race shows old or new bytes and is not undefined behaviour.
 //!
-//! Not done here: growing, freeing or sharing a region with another process.
+//! Not done here: growing a region. Regions shared with another process are in `guest`.
+
+mod guest;
+
+pub(crate) use guest::Window;
 
 use crate::error::{Error, ErrorKind, Result};
 use blk::bio::DataRef;
@@ -19,8 +24,8 @@ use blk::status::BlkStatus;
 use parking_lot::Mutex;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// Most regions of one table.
 pub const MAX_REGIONS: usize = 1024;
@@ -34,6 +39,8 @@ pub struct Region {
     len: usize,
     /// For a region that is cut into slots: the slots' size as a shift, and which are lent.
     slots: Option<(u32, Box<[AtomicBool]>)>,
+    /// Another process has it, too, and it may be taken out of its table: drivers do not register it with the kernel.
+    is_shared: bool,
 }
 
 // SAFETY: a Region is an address range it owns; its bytes are reached only through `Span`, whose accesses may race, and
@@ -62,7 +69,7 @@ impl Region {
             // SAFETY: the range is the mapping just made. Advice may be refused; nothing depends on it.
             unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         }
-        Ok(Region { base, len, slots: None })
+        Ok(Region { base, len, slots: None, is_shared: false })
     }
 
     /// Length in bytes.
@@ -242,9 +249,10 @@ mod racy {
 /// The numbered regions of one stack: what the region number of a [`DataRef`] means. Shared by submitters and drivers.
 #[derive(Debug)]
 pub struct Regions {
-    table: Box<[OnceLock<Arc<Region>>]>,
-    /// Regions there are; the lock orders additions.
-    count: Mutex<u16>,
+    /// Each entry owns one reference to its region.
+    table: Box<[AtomicPtr<Region>]>,
+    /// Held by who adds or takes out.
+    change: Mutex<()>,
 }
 
 impl Default for Regions {
@@ -256,37 +264,67 @@ impl Default for Regions {
 impl Regions {
     /// A table without regions.
     pub fn new() -> Regions {
-        Regions { table: (0..MAX_REGIONS).map(|_| OnceLock::new()).collect(), count: Mutex::new(0) }
+        Regions { table: (0..MAX_REGIONS).map(|_| AtomicPtr::default()).collect(), change: Mutex::new(()) }
     }
 
     /// Adds a region and tells its number. Fails when there are [`MAX_REGIONS`].
     pub fn add(&self, region: Arc<Region>) -> Result<u16> {
-        let mut count = self.count.lock();
-        let number = *count;
-        let Some(slot) = self.table.get(usize::from(number)) else {
+        let _change = self.change.lock();
+        let Some(number) = self.table.iter().position(|r| r.load(Ordering::Relaxed).is_null()) else {
             let ctx = format!("at most {MAX_REGIONS} memory regions per stack; use fewer, larger ones");
             return Err(Error::new(ErrorKind::Resource, ctx));
         };
-        assert!(slot.set(region).is_ok(), "region {number} set twice");
-        *count = number + 1;
-        Ok(number)
+        // Pairs with: Regions::get
+        self.table[number].store(Arc::into_raw(region).cast_mut(), Ordering::Release);
+        Ok(number as u16)
+    }
+
+    /// Takes a shared region out; its number may mean another one from now on. Panics when there is no such region or it is
+    /// not a shared one: those may be known to the kernel by their number.
+    ///
+    /// # Safety
+    /// No I/O to it is in flight, and none will be submitted: every bio with a [`DataRef`] of this number has ended.
+    pub(crate) unsafe fn remove(&self, number: u16) {
+        let _change = self.change.lock();
+        // Pairs with: Regions::add
+        let region = self.table[usize::from(number)].swap(std::ptr::null_mut(), Ordering::AcqRel);
+        assert!(!region.is_null(), "memory region {number} taken out twice");
+        // SAFETY: it came from `Arc::into_raw` in `add`, and the entry that owned it is gone; by the caller's promise
+        // nobody uses what `get` or `resolve` gave of it.
+        let region = unsafe { Arc::from_raw(region) };
+        assert!(region.is_shared, "memory region {number} is not shared and stays");
     }
 
     /// The regions there are now, by number.
-    pub fn iter(&self) -> impl Iterator<Item = (u16, &Arc<Region>)> {
-        (0u16..).zip(self.table.iter().map_while(OnceLock::get))
+    pub fn iter(&self) -> impl Iterator<Item = (u16, &Region)> {
+        (0..self.table.len() as u16).filter_map(|n| Some((n, self.get(n)?)))
     }
 
     /// The region of this number.
     #[inline]
     pub fn get(&self, number: u16) -> Option<&Region> {
-        self.table.get(usize::from(number))?.get().map(|r| &**r)
+        // Pairs with: Regions::add
+        let region = self.table.get(usize::from(number))?.load(Ordering::Acquire);
+        // SAFETY: the entry owns a reference, and lasts as long as anybody uses it (`remove`).
+        unsafe { region.as_ref() }
     }
 
     /// The bytes that `data` names, or `Inval` if they are not all in one region, or not all lent to I/O.
     #[inline]
     pub(crate) fn resolve(&self, data: DataRef, len: usize) -> std::result::Result<Span<'_>, BlkStatus> {
         self.get(data.region()).ok_or(BlkStatus::Inval)?.span(data.offset(), len)
+    }
+}
+
+impl Drop for Regions {
+    fn drop(&mut self) {
+        for entry in &mut self.table {
+            let region = std::mem::take(entry.get_mut());
+            if !region.is_null() {
+                // SAFETY: it came from `Arc::into_raw` in `add`.
+                drop(unsafe { Arc::from_raw(region) });
+            }
+        }
     }
 }
 

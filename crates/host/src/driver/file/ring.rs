@@ -476,14 +476,14 @@ impl State {
         Ok(Memory::One { addr: piece.iov_base.cast(), registered })
     }
 
-    /// Makes a region a registered buffer, or notes that it cannot be one (too large, no memory may be locked).
+    /// Makes a region a registered buffer, or notes that it cannot be one (too large, no memory may be locked, shared).
     fn register(&mut self, ring: &IoUring, number: u16, region: &Region) {
         let buffer = iovec { iov_base: region.base().cast(), iov_len: region.len() };
         let known = &mut self.registered[usize::from(number)];
         if *known == Registered::NotTried {
             // SAFETY: the region lives as long as its table, which the ring keeps.
             let register = || unsafe { ring.submitter().register_buffers_update(u32::from(number), &[buffer], None) };
-            let done = region.len() <= MAX_REGISTERED_BYTES && register().is_ok();
+            let done = !region.is_shared() && region.len() <= MAX_REGISTERED_BYTES && register().is_ok();
             *known = if done { Registered::Yes } else { Registered::Refused };
         }
     }

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One front end's connection: what its messages say becomes virtqueues on IOThreads.
+//!
+//! Guarantees: a virtqueue runs from the time it has a kick until its base is asked for, the device is reset or the connection
+//! ends; a slot of memory is taken away only when nothing is in flight in it. A message that breaks a rule is refused with an error
+//! to the front end, and changes nothing.
+//!
+//! Source: the vhost-user protocol of QEMU's documentation.
+
+use super::device::{CONFIG_BYTES, CONFIG_WCE_AT, Device, feature};
+use super::memory::{GuestMemory, MAX_SLOTS, SlotAddress};
+use super::packed::PackedRing;
+use super::ring::{MAX_QUEUE_SIZE, Ring, RingAddress, View};
+use super::split::SplitRing;
+use super::virtqueue::{Parts, VirtQueue};
+use crate::serve::{IoThreads, ServedDisk, Source, SourceHandle};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
+    VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
+    VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+
+/// One virtqueue, as far as it is told of.
+#[derive(Default)]
+struct RingState {
+    size: u16,
+    address: RingAddress,
+    base: u32,
+    call: Option<File>,
+    err: Option<File>,
+    enabled: bool,
+    running: Option<SourceHandle>,
+}
+
+/// See the module's text.
+pub(super) struct Connection {
+    threads: Arc<IoThreads>,
+    disk: Arc<ServedDisk>,
+    device: Arc<Device>,
+    /// IOThread of each virtqueue.
+    mapping: Vec<usize>,
+    memory: Arc<GuestMemory>,
+    features: u64,
+    rings: Vec<RingState>,
+    has_owner: bool,
+}
+
+fn refused(rule: &'static str) -> Error {
+    Error::InvalidOperation(rule)
+}
+
+fn io_error(e: crate::error::Error) -> Error {
+    Error::ReqHandlerError(std::io::Error::other(e.to_string()))
+}
+
+impl Connection {
+    pub(super) fn new(
+        threads: Arc<IoThreads>,
+        disk: Arc<ServedDisk>,
+        device: Arc<Device>,
+        mapping: Vec<usize>,
+    ) -> Connection {
+        let rings = mapping.iter().map(|_| RingState::default()).collect();
+        Connection { threads, disk, device, mapping, memory: Arc::default(), features: 0, rings, has_owner: false }
+    }
+
+    fn ring(&mut self, index: u32) -> Result<&mut RingState> {
+        self.rings.get_mut(index as usize).ok_or_else(|| refused("there is no such virtqueue"))
+    }
+
+    fn view(&self) -> View {
+        View { memory: Arc::clone(&self.memory), regions: Arc::clone(&self.disk.regions) }
+    }
+
+    /// Stops a virtqueue when nothing of it is in flight; it can go on where it stands.
+    fn stop(&mut self, index: usize) -> Option<Box<VirtQueue>> {
+        let handle = self.rings[index].running.take()?;
+        let Source::VirtQueue(q) = self.threads.remove(handle);
+        self.rings[index].base = q.base();
+        Some(q)
+    }
+
+    fn stop_all(&mut self) {
+        for i in 0..self.rings.len() {
+            self.stop(i);
+        }
+    }
+
+    /// Makes a ring of what is known of it.
+    fn make_ring(&self, index: usize) -> Option<Ring> {
+        let RingState { size, address, base, .. } = self.rings[index];
+        let features = Device::ring_features(self.features);
+        if self.features & feature::RING_PACKED != 0 {
+            return PackedRing::new(&self.memory, address, size, base, features).map(Ring::Packed);
+        }
+        SplitRing::new(&self.memory, address, size, base as u16, features).map(Ring::Split)
+    }
+
+    fn start(&mut self, index: usize, kick: Option<File>) -> Result<()> {
+        if self.rings[index].size == 0 {
+            return Err(refused("a virtqueue without a size was started"));
+        }
+        let ring = self.make_ring(index).ok_or_else(|| refused("a ring is not in the guest's memory"))?;
+        if let Some(kick) = &kick {
+            // Reading it must not block the IOThread.
+            rustix::io::ioctl_fionbio(kick, true).map_err(|e| Error::ReqHandlerError(e.into()))?;
+        }
+        let state = &mut self.rings[index];
+        let copy = |f: &Option<File>| f.as_ref().map(File::try_clone).transpose().map_err(Error::ReqHandlerError);
+        let parts = Parts {
+            index: index as u16,
+            size: state.size,
+            device: Arc::clone(&self.device),
+            ring,
+            view: View { memory: Arc::clone(&self.memory), regions: Arc::clone(&self.disk.regions) },
+            kick,
+            call: copy(&state.call)?,
+            err: copy(&state.err)?,
+            enabled: state.enabled || self.features & feature::PROTOCOL_FEATURES == 0,
+        };
+        let source = Source::VirtQueue(Box::new(VirtQueue::new(parts)));
+        state.running = Some(self.threads.add(self.mapping[index], &self.disk, source).map_err(io_error)?);
+        Ok(())
+    }
+
+    /// Does something to a virtqueue that runs, on its IOThread.
+    fn visit(&self, index: usize, f: impl FnOnce(&mut VirtQueue) + Send + 'static) {
+        if let Some(handle) = self.rings[index].running {
+            self.threads.visit(handle, |source| match source {
+                Source::VirtQueue(q) => f(q),
+            });
+        }
+    }
+
+    /// Stops all virtqueues, has them see other memory, and lets them go on. Slots that are not in it are taken away.
+    fn replace_memory(&mut self, memory: GuestMemory) -> Result<()> {
+        let kicks: Vec<_> = (0..self.rings.len()).map(|i| self.stop(i).map(|q| q.into_kick())).collect();
+        let old = std::mem::replace(&mut self.memory, Arc::new(memory));
+        self.retire(&old);
+        for (i, kick) in kicks.into_iter().enumerate() {
+            if let Some(kick) = kick {
+                self.start(i, kick)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes slots of `old` that are gone out of the disk's memory. No virtqueue runs.
+    fn retire(&self, old: &GuestMemory) {
+        for number in old.numbers().filter(|n| self.memory.numbers().all(|m| m != *n)) {
+            // SAFETY: only virtqueues of this connection know the slot. They were handed back by their IOThreads, so
+            // nothing of them is in flight, and the next ones see a memory without it.
+            unsafe { self.disk.regions.remove(number) };
+        }
+    }
+
+    fn add(&self, memory: &GuestMemory, region: &VhostUserMemoryRegion, file: &File) -> Result<GuestMemory> {
+        let address = SlotAddress {
+            guest: region.guest_phys_addr,
+            user: region.user_addr,
+            len: region.memory_size,
+            file_offset: region.mmap_offset,
+        };
+        memory.with(address, file.as_fd(), &self.disk.regions).map_err(io_error)
+    }
+
+    /// As before the first message of a driver.
+    fn reset(&mut self) {
+        self.stop_all();
+        self.rings.iter_mut().for_each(|r| *r = RingState::default());
+        self.features = 0;
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.stop_all();
+        let old = std::mem::take(&mut self.memory);
+        self.retire(&old);
+    }
+}
+
+impl VhostUserBackendReqHandlerMut for Connection {
+    fn set_owner(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.has_owner, true) {
+            return Err(refused("the device has an owner"));
+        }
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Result<()> {
+        self.has_owner = false;
+        self.reset();
+        Ok(())
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        self.reset();
+        Ok(())
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(self.device.features())
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        if features & !self.device.features() != 0 {
+            return Err(refused("a feature was acknowledged that was not offered"));
+        }
+        self.features = features;
+        self.device.acknowledge(features);
+        Ok(())
+    }
+
+    fn set_mem_table(
+        &mut self,
+        slots: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<Vec<u64>>> {
+        let mut memory = GuestMemory::default();
+        for (slot, file) in slots.iter().zip(&files) {
+            match self.add(&memory, slot, file) {
+                Ok(more) => memory = more,
+                Err(e) => {
+                    // What was mapped of it is known to nobody.
+                    let kept = std::mem::take(&mut self.memory);
+                    self.retire(&memory);
+                    self.memory = kept;
+                    return Err(e);
+                }
+            }
+        }
+        self.replace_memory(memory)?;
+        Ok(None)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        let packed = self.features & feature::RING_PACKED != 0;
+        let ring = self.ring(index)?;
+        if ring.running.is_some() {
+            return Err(refused("the size of a running virtqueue was set"));
+        }
+        if num == 0 || num > u32::from(MAX_QUEUE_SIZE) || !packed && !num.is_power_of_two() {
+            return Err(refused("the size of a virtqueue must be 1 to 32768, of a split one a power of two"));
+        }
+        ring.size = num as u16;
+        Ok(())
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        _flags: VhostUserVringAddrFlags,
+        desc: u64,
+        used: u64,
+        avail: u64,
+        _log: u64,
+    ) -> Result<()> {
+        let ring = self.ring(index)?;
+        if ring.running.is_some() {
+            return Err(refused("the addresses of a running virtqueue were set"));
+        }
+        ring.address = RingAddress { desc, avail, used };
+        Ok(())
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        self.ring(index)?.base = base;
+        Ok(())
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        self.ring(index)?;
+        self.stop(index as usize);
+        let ring = self.ring(index)?;
+        // Set anew before the next start.
+        (ring.call, ring.err) = (None, None);
+        Ok(VhostUserVringState::new(index, ring.base))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        self.ring(u32::from(index))?;
+        self.stop(usize::from(index));
+        self.start(usize::from(index), fd)
+    }
+
+    fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        if let Some(fd) = &fd {
+            rustix::io::ioctl_fionbio(fd, true).map_err(|e| Error::ReqHandlerError(e.into()))?;
+        }
+        let ring = self.ring(u32::from(index))?;
+        ring.call = fd;
+        let copy = ring.call.as_ref().map(File::try_clone).transpose().map_err(Error::ReqHandlerError)?;
+        self.visit(usize::from(index), |q| q.set_call(copy));
+        Ok(())
+    }
+
+    fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        self.ring(u32::from(index))?.err = fd;
+        Ok(())
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        use VhostUserProtocolFeatures as P;
+        Ok(P::MQ | P::REPLY_ACK | P::CONFIG | P::CONFIGURE_MEM_SLOTS | P::RESET_DEVICE)
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        let known = VhostUserProtocolFeatures::from_bits_truncate(features);
+        let offered = self.get_protocol_features()?;
+        if features & !known.bits() != 0 || !offered.contains(known) {
+            return Err(refused("a protocol feature was acknowledged that was not offered"));
+        }
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(self.rings.len() as u64)
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        if self.features & feature::PROTOCOL_FEATURES == 0 {
+            return Err(refused("a virtqueue was enabled without VHOST_USER_F_PROTOCOL_FEATURES"));
+        }
+        self.ring(index)?.enabled = enable;
+        self.visit(index as usize, move |q| q.set_enabled(enable));
+        Ok(())
+    }
+
+    fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        let (from, len) = (offset as usize, size as usize);
+        let config = self.device.config();
+        // Front ends ask for a structure with fields that came later: they read as zero.
+        if from > CONFIG_BYTES || len > 256 {
+            return Err(refused("the configuration space has no such part"));
+        }
+        Ok((from..from + len).map(|i| config.get(i).copied().unwrap_or(0)).collect())
+    }
+
+    fn set_config(&mut self, offset: u32, bytes: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
+        match bytes {
+            [wce] if offset as usize == CONFIG_WCE_AT && self.features & feature::CONFIG_WCE != 0 => {
+                self.device.writeback.store(*wce != 0, Ordering::Relaxed);
+                Ok(())
+            }
+            _ => Err(refused("only the write cache can be set, if VIRTIO_BLK_F_CONFIG_WCE was acknowledged")),
+        }
+    }
+
+    fn set_gpu_socket(&mut self, _gpu: GpuBackend) -> Result<()> {
+        Err(refused("a disk has no GPU"))
+    }
+
+    fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
+        Err(refused("a disk shares no objects"))
+    }
+
+    fn get_inflight_fd(&mut self, _inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        Err(refused("VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD was not offered"))
+    }
+
+    fn set_inflight_fd(&mut self, _inflight: &VhostUserInflight, _file: File) -> Result<()> {
+        Err(refused("VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD was not offered"))
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(MAX_SLOTS as u64)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        region: &VhostUserSingleMemoryRegion,
+        fd: File,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<u64>> {
+        self.memory = Arc::new(self.add(&self.memory, region, &fd)?);
+        for i in 0..self.rings.len() {
+            let view = self.view();
+            self.visit(i, move |q| q.set_view(view));
+        }
+        Ok(None)
+    }
+
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        let (guest, user, len) = (region.guest_phys_addr, region.user_addr, region.memory_size);
+        let found = self.memory.without(guest, user, len);
+        let (memory, _) = found.ok_or_else(|| refused("there is no such slot of memory"))?;
+        self.replace_memory(memory)
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _direction: VhostTransferStateDirection,
+        _phase: VhostTransferStatePhase,
+        _fd: File,
+    ) -> Result<Option<File>> {
+        Err(refused("a disk has no state beside its rings"))
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        Err(refused("a disk has no state beside its rings"))
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        Err(refused("a disk has no shared memory regions"))
+    }
+
+    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
+        Err(refused("VHOST_USER_PROTOCOL_F_LOG_SHMFD was not offered"))
+    }
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The virtio block device as its driver sees it: features, configuration space, what it is asked to do about caching.
+//!
+//! Source: virtio 1.3, section 5.2; feature bits and layout of `struct virtio_blk_config`.
+
+use super::ring::RingFeatures;
+use blk::limits::Limits;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Feature bits of the block device.
+pub mod feature {
+    /// `VIRTIO_BLK_F_SEG_MAX`: `seg_max` holds.
+    pub const SEG_MAX: u64 = 1 << 2;
+    /// `VIRTIO_BLK_F_RO`: writes fail.
+    pub const RO: u64 = 1 << 5;
+    /// `VIRTIO_BLK_F_BLK_SIZE`: `blk_size` holds.
+    pub const BLK_SIZE: u64 = 1 << 6;
+    /// `VIRTIO_BLK_F_FLUSH`: there is a flush.
+    pub const FLUSH: u64 = 1 << 9;
+    /// `VIRTIO_BLK_F_TOPOLOGY`: `topology` holds.
+    pub const TOPOLOGY: u64 = 1 << 10;
+    /// `VIRTIO_BLK_F_CONFIG_WCE`: the driver may switch the write cache.
+    pub const CONFIG_WCE: u64 = 1 << 11;
+    /// `VIRTIO_BLK_F_MQ`: `num_queues` holds.
+    pub const MQ: u64 = 1 << 12;
+    /// `VIRTIO_BLK_F_DISCARD`: there is a discard.
+    pub const DISCARD: u64 = 1 << 13;
+    /// `VIRTIO_BLK_F_WRITE_ZEROES`: there is a write zeroes.
+    pub const WRITE_ZEROES: u64 = 1 << 14;
+    /// `VIRTIO_F_INDIRECT_DESC`
+    pub const INDIRECT_DESC: u64 = 1 << 28;
+    /// `VIRTIO_F_EVENT_IDX`
+    pub const EVENT_IDX: u64 = 1 << 29;
+    /// `VHOST_USER_F_PROTOCOL_FEATURES`
+    pub const PROTOCOL_FEATURES: u64 = 1 << 30;
+    /// `VIRTIO_F_VERSION_1`
+    pub const VERSION_1: u64 = 1 << 32;
+    /// `VIRTIO_F_RING_PACKED`
+    pub const RING_PACKED: u64 = 1 << 34;
+}
+
+/// Most segments of a request that the driver is told of: what fits into a queue of 128 beside header and status.
+pub const SEG_MAX: u32 = 126;
+/// Most ranges of one discard or write zeroes.
+pub const MAX_RANGES: u32 = 16;
+/// Bytes of the configuration space up to and with the fields of write zeroes.
+pub const CONFIG_BYTES: usize = 60;
+/// Where `wce` is in it.
+pub const CONFIG_WCE_AT: usize = 32;
+/// Bytes of a serial number.
+pub const SERIAL_BYTES: usize = 20;
+
+/// One exported block device.
+#[derive(Debug)]
+pub struct Device {
+    /// Size in sectors of 512 bytes.
+    pub capacity: u64,
+    /// What the disk takes.
+    pub limits: Limits,
+    /// Writes fail.
+    pub read_only: bool,
+    /// Virtqueues there are.
+    pub num_queues: u16,
+    /// Told to who asks for it; padded with zeroes.
+    pub serial: [u8; SERIAL_BYTES],
+    /// The driver wants writes to be cached until a flush; if not each write is durable when it ends.
+    pub writeback: AtomicBool,
+}
+
+impl Device {
+    /// Feature bits offered.
+    pub fn features(&self) -> u64 {
+        use feature as f;
+        let mut bits = f::SEG_MAX | f::BLK_SIZE | f::FLUSH | f::TOPOLOGY | f::CONFIG_WCE | f::MQ;
+        bits |= f::INDIRECT_DESC | f::EVENT_IDX | f::PROTOCOL_FEATURES | f::VERSION_1 | f::RING_PACKED;
+        if self.read_only {
+            return bits | f::RO;
+        }
+        if self.limits.max_discard_sectors > 0 {
+            bits |= f::DISCARD;
+        }
+        if self.limits.max_write_zeroes_sectors > 0 {
+            bits |= f::WRITE_ZEROES;
+        }
+        bits
+    }
+
+    /// What rings go by, of the features that were acknowledged.
+    pub fn ring_features(acked: u64) -> RingFeatures {
+        RingFeatures { event_idx: acked & feature::EVENT_IDX != 0, indirect: acked & feature::INDIRECT_DESC != 0 }
+    }
+
+    /// The driver has acknowledged `features`: without FLUSH nobody could ever make a cached write durable.
+    pub fn acknowledge(&self, features: u64) {
+        self.writeback.store(features & feature::FLUSH != 0, Ordering::Relaxed);
+    }
+
+    /// The configuration space (`struct virtio_blk_config`).
+    pub fn config(&self) -> [u8; CONFIG_BYTES] {
+        let l = &self.limits;
+        let mut c = [0; CONFIG_BYTES];
+        let mut put = |at: usize, bytes: &[u8]| c[at..at + bytes.len()].copy_from_slice(bytes);
+        let blocks = |bytes: u32| bytes / l.logical_block_size;
+        put(0, &self.capacity.to_le_bytes());
+        put(12, &SEG_MAX.to_le_bytes());
+        put(20, &l.logical_block_size.to_le_bytes());
+        put(24, &[blocks(l.physical_block_size).max(1).ilog2() as u8, 0]);
+        put(26, &(blocks(l.physical_block_size).clamp(1, 0xffff) as u16).to_le_bytes());
+        put(CONFIG_WCE_AT, &[u8::from(self.writeback.load(Ordering::Relaxed))]);
+        put(34, &self.num_queues.to_le_bytes());
+        put(36, &l.max_discard_sectors.to_le_bytes());
+        put(40, &MAX_RANGES.to_le_bytes());
+        put(44, &(l.discard_granularity.max(l.logical_block_size) >> 9).to_le_bytes());
+        put(48, &l.max_write_zeroes_sectors.to_le_bytes());
+        put(52, &MAX_RANGES.to_le_bytes());
+        put(56, &[1]);
+        c
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(read_only: bool) -> Device {
+        Device {
+            capacity: 0x1234,
+            limits: Limits { physical_block_size: 4096, max_discard_sectors: 9, ..Limits::default() },
+            read_only,
+            num_queues: 3,
+            serial: [0; SERIAL_BYTES],
+            writeback: AtomicBool::new(false),
+        }
+    }
+
+    #[test]
+    fn the_configuration_is_where_the_specification_has_it() {
+        let d = device(false);
+        d.acknowledge(feature::FLUSH);
+        let c = d.config();
+        let word = |at: usize| u32::from_le_bytes(c[at..at + 4].try_into().unwrap());
+        assert_eq!((word(0), word(4), word(12), word(20)), (0x1234, 0, SEG_MAX, 512));
+        assert_eq!((c[24], c[26], c[32], c[34]), (3, 8, 1, 3));
+        assert_eq!((word(36), word(40), word(44)), (9, MAX_RANGES, 1));
+        d.acknowledge(0);
+        assert_eq!(d.config()[CONFIG_WCE_AT], 0, "without FLUSH writes go through");
+    }
+
+    #[test]
+    fn a_read_only_device_offers_nothing_that_writes() {
+        let bits = device(true).features();
+        assert_ne!(bits & feature::RO, 0);
+        assert_eq!(bits & (feature::DISCARD | feature::WRITE_ZEROES), 0);
+    }
+}

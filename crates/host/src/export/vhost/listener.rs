@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The socket of a vhost-user-blk export: one front end after the other.
+//!
+//! Guarantees: a socket that somebody serves is not taken away; one that was left behind is replaced; the socket is gone when
+//! the export is. A front end that breaks the protocol is dropped, and the next one is served.
+
+use super::backend::Connection;
+use super::device::{Device, SERIAL_BYTES};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event;
+use crate::serve::{IoThreads, ServedDisk};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use vhost::vhost_user::BackendReqHandler;
+
+/// What an export is to be like.
+#[derive(Clone, Debug)]
+pub struct ExportOptions {
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// The IOThread of each virtqueue; as many virtqueues as entries, at least 1.
+    pub mapping: Vec<usize>,
+    /// Writes fail.
+    pub read_only: bool,
+    /// What GET_ID tells: at most 20 bytes.
+    pub serial: String,
+}
+
+/// A vhost-user-blk export. It ends when it is dropped.
+pub struct VhostExport {
+    socket: PathBuf,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl VhostExport {
+    /// Serves a disk from now on.
+    pub fn start(threads: &Arc<IoThreads>, disk: &Arc<ServedDisk>, options: ExportOptions) -> Result<VhostExport> {
+        let ExportOptions { socket, mapping, read_only, serial } = options;
+        if mapping.is_empty() || mapping.len() > usize::from(u16::MAX) || mapping.iter().any(|t| *t >= threads.len()) {
+            let (n, m) = (mapping.len(), threads.len());
+            return Err(Error::usage(format!("{n} virtqueues on {m} IOThreads: each must be on one that there is")));
+        }
+        if serial.len() > SERIAL_BYTES {
+            return Err(Error::usage(format!("serial '{serial}': must be at most {SERIAL_BYTES} bytes")));
+        }
+        let mut padded = [0; SERIAL_BYTES];
+        padded[..serial.len()].copy_from_slice(serial.as_bytes());
+        let limits = *disk.queue.limits();
+        let device = Device {
+            capacity: disk.queue.capacity().0,
+            read_only: read_only || limits.read_only,
+            limits,
+            num_queues: mapping.len() as u16,
+            serial: padded,
+            writeback: AtomicBool::new(false),
+        };
+        let listener = bind(&socket)?;
+        let stop = Arc::new(event::new()?);
+        let server = Server {
+            threads: Arc::clone(threads),
+            disk: Arc::clone(disk),
+            device: Arc::new(device),
+            mapping,
+            stop: Arc::clone(&stop),
+        };
+        let thread = std::thread::Builder::new()
+            .name("mqblk-vhost".into())
+            .spawn(move || server.run(&listener))
+            .map_err(|e| Error::os(e, "cannot start the thread of a vhost-user export"))?;
+        Ok(VhostExport { socket, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for VhostExport {
+    fn drop(&mut self) {
+        event::signal(&*self.stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = fs::remove_file(&self.socket);
+    }
+}
+
+/// A listening socket at `path`, in place of one that nobody listens at any more.
+fn bind(path: &Path) -> Result<UnixListener> {
+    let failed = |e: std::io::Error| Error::os(e, format!("cannot listen at '{}'", path.display()));
+    match UnixListener::bind(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => {}
+        other => return other.map_err(failed),
+    }
+    if UnixStream::connect(path).is_ok() {
+        let text = format!("socket '{}' is in use: stop its server, or choose another path", path.display());
+        return Err(Error::new(ErrorKind::Usage, text));
+    }
+    fs::remove_file(path).map_err(failed)?;
+    UnixListener::bind(path).map_err(failed)
+}
+
+struct Server {
+    threads: Arc<IoThreads>,
+    disk: Arc<ServedDisk>,
+    device: Arc<Device>,
+    mapping: Vec<usize>,
+    stop: Arc<OwnedFd>,
+}
+
+impl Server {
+    fn run(&self, listener: &UnixListener) {
+        while self.wait(listener) {
+            let Ok((stream, _)) = listener.accept() else { continue };
+            self.serve(stream);
+        }
+    }
+
+    /// Waits until a descriptor is readable; false when it is time to stop.
+    fn wait(&self, fd: impl AsFd) -> bool {
+        loop {
+            let mut fds = [PollFd::new(&fd, PollFlags::IN), PollFd::new(&*self.stop, PollFlags::IN)];
+            match poll(&mut fds, None) {
+                Ok(_) if !fds[1].revents().is_empty() => return false,
+                Ok(_) if !fds[0].revents().is_empty() => return true,
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn serve(&self, stream: UnixStream) {
+        let Ok(watched) = stream.try_clone() else { return };
+        let (threads, disk) = (Arc::clone(&self.threads), Arc::clone(&self.disk));
+        let connection = Connection::new(threads, disk, Arc::clone(&self.device), self.mapping.clone());
+        let mut handler = BackendReqHandler::from_stream(stream, Arc::new(Mutex::new(connection)));
+        while self.wait(&watched) {
+            if handler.handle_request().is_err() {
+                break;
+            }
+        }
+    }
+}

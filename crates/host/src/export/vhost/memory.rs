@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The guest's memory as the front end tells of it: which guest addresses lie where in which region.
+//!
+//! Guarantees: an address translates only if every byte of it is in a mapped slot, and to memory that stays mapped as long
+//! as the table that translated it; slots do not overlap. Needs from callers: whoever takes a slot away has seen all I/O to
+//! it end ([`GuestMemory::without`]).
+//!
+//! Source: vhost-user protocol, "Memory region description", SET_MEM_TABLE, ADD_MEM_REG, REM_MEM_REG.
+
+use crate::error::{Error, Result};
+use crate::mem::{Region, Regions, Window};
+use blk::bio::DataRef;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// What GET_MAX_MEM_SLOTS answers: as many as QEMU's virtual machines have DIMMs and more.
+pub const MAX_SLOTS: usize = 509;
+
+/// Where a slot lies, as the front end says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotAddress {
+    /// Guest physical address.
+    pub guest: u64,
+    /// The same in the front end's own address space: ring addresses are given so.
+    pub user: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Where in the file.
+    pub file_offset: u64,
+}
+
+/// One mapped slot.
+#[derive(Clone, Debug)]
+struct Slot {
+    address: SlotAddress,
+    region: Arc<Region>,
+    /// In the table of the disk's memory.
+    number: u16,
+}
+
+/// A guest's memory at some time. Cheap to copy; a change makes another one.
+#[derive(Clone, Debug, Default)]
+pub struct GuestMemory {
+    slots: Vec<Slot>,
+}
+
+impl GuestMemory {
+    /// This memory and one slot more, which is mapped from `fd` and numbered in `regions`.
+    pub(crate) fn with(&self, address: SlotAddress, fd: BorrowedFd<'_>, regions: &Regions) -> Result<GuestMemory> {
+        let SlotAddress { guest, user, len, file_offset } = address;
+        let describe = || format!("memory slot of {len} bytes at guest address {guest:#x}");
+        if len == 0 || guest.checked_add(len).is_none() || user.checked_add(len).is_none() {
+            return Err(Error::usage(format!("{}: must have bytes and end below 2^64", describe())));
+        }
+        let overlaps = |a: u64, b: u64, other: u64| a < b + other && b < a + len;
+        if self.slots.iter().any(|s| overlaps(guest, s.address.guest, s.address.len)) {
+            return Err(Error::usage(format!("{}: overlaps another slot", describe())));
+        }
+        if self.slots.len() == MAX_SLOTS {
+            return Err(Error::usage(format!("{}: there are {MAX_SLOTS} already", describe())));
+        }
+        let bytes = usize::try_from(len).map_err(|_| Error::usage(format!("{}: too large", describe())))?;
+        let region = Arc::new(Region::map_shared(fd, file_offset, bytes)?);
+        let number = regions.add(Arc::clone(&region))?;
+        let mut slots = self.slots.clone();
+        slots.push(Slot { address, region, number });
+        Ok(GuestMemory { slots })
+    }
+
+    /// This memory without the slot at these addresses, and the slot's number in the table of regions, where it still is.
+    /// `None` when there is no such slot. The file's offset does not matter.
+    pub(crate) fn without(&self, guest: u64, user: u64, len: u64) -> Option<(GuestMemory, u16)> {
+        let is = |s: &Slot| (s.address.guest, s.address.user, s.address.len) == (guest, user, len);
+        let at = self.slots.iter().position(is)?;
+        let mut slots = self.slots.clone();
+        let gone = slots.remove(at);
+        Some((GuestMemory { slots }, gone.number))
+    }
+
+    /// Numbers of all slots in the table of regions.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u16> + '_ {
+        self.slots.iter().map(|s| s.number)
+    }
+
+    /// The memory from a guest address on, and how many bytes of the `len` asked for follow there in one piece (at least
+    /// one, if `len` is not 0). `None` when nothing is mapped there. `hint` is the slot that was found last.
+    #[inline]
+    pub(crate) fn translate(&self, guest: u64, len: u32, hint: &mut usize) -> Option<(DataRef, u32)> {
+        let hit = |s: &Slot| guest.checked_sub(s.address.guest).filter(|offset| *offset < s.address.len);
+        let (slot, offset) = match self.slots.get(*hint).and_then(|s| Some((s, hit(s)?))) {
+            Some(found) => found,
+            None => {
+                *hint = self.slots.iter().position(|s| hit(s).is_some())?;
+                let slot = &self.slots[*hint];
+                (slot, hit(slot)?)
+            }
+        };
+        let here = (slot.address.len - offset).min(u64::from(len)) as u32;
+        Some((DataRef::new(slot.number, offset), here))
+    }
+
+    /// `len` bytes at an address of the front end's own: part of a ring. `None` when they are not in one slot, or not
+    /// aligned.
+    pub(crate) fn window(&self, user: u64, len: usize, align: usize) -> Option<Window> {
+        let find = |s: &Slot| Some((Arc::clone(&s.region), user.checked_sub(s.address.user)?));
+        let slots = self.slots.iter().filter_map(find);
+        slots.filter_map(|(region, at)| Window::new(&region, at, len, align)).next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::{AsFd, OwnedFd};
+
+    const MIB: u64 = 1 << 20;
+
+    fn file(bytes: u64) -> OwnedFd {
+        let fd = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, bytes).unwrap();
+        fd
+    }
+
+    fn slot(guest: u64, len: u64) -> SlotAddress {
+        SlotAddress { guest, user: guest + (1 << 40), len, file_offset: 0 }
+    }
+
+    #[test]
+    fn addresses_translate_within_their_slot_only() {
+        let (fd, regions) = (file(2 * MIB), Regions::new());
+        let memory = GuestMemory::default().with(slot(MIB, MIB), fd.as_fd(), &regions).unwrap();
+        let memory = memory.with(slot(4 * MIB, 2 * MIB), fd.as_fd(), &regions).unwrap();
+        let mut hint = 0;
+        for _ in 0..2 {
+            assert_eq!(memory.translate(5 * MIB, 8, &mut hint), Some((DataRef::new(1, MIB), 8)));
+            assert_eq!(hint, 1);
+            assert_eq!(memory.translate(2 * MIB - 3, 8, &mut hint), Some((DataRef::new(0, MIB - 3), 3)));
+        }
+        for outside in [0, MIB - 1, 2 * MIB, 3 * MIB, 6 * MIB, u64::MAX] {
+            assert_eq!(memory.translate(outside, 1, &mut hint), None, "{outside:#x}");
+        }
+        let user = 1 << 40;
+        assert!(memory.window(user + MIB, MIB as usize, 16).is_some());
+        assert!(memory.window(user + MIB, MIB as usize + 1, 16).is_none(), "reaches past the slot");
+        assert!(memory.window(user + MIB + 8, 16, 16).is_none(), "not aligned");
+        assert!(memory.window(MIB, 16, 16).is_none(), "a guest address");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let (fd, regions) = (file(2 * MIB), Regions::new());
+        let memory = GuestMemory::default().with(slot(MIB, MIB), fd.as_fd(), &regions).unwrap();
+        for bad in [slot(2 * MIB - 1, 4096), slot(0, 2 * MIB), slot(MIB, MIB), slot(8 * MIB, 0), slot(8 * MIB, 4 * MIB)]
+        {
+            assert!(memory.with(bad, fd.as_fd(), &regions).is_err(), "{bad:?}");
+        }
+        let wraps = SlotAddress { guest: u64::MAX - 5, user: 0, len: 4096, file_offset: 0 };
+        assert!(memory.with(wraps, fd.as_fd(), &regions).is_err());
+        assert!(memory.without(MIB, 1, MIB).is_none(), "another user address");
+        let (none, number) = memory.without(MIB, MIB + (1 << 40), MIB).unwrap();
+        assert_eq!((number, none.numbers().count()), (0, 0));
+    }
+}

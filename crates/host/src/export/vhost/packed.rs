@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The packed virtqueue: one ring of descriptors that driver and device overwrite in turn.
+//!
+//! Source: virtio 1.3, section 2.8.
+
+use super::memory::GuestMemory;
+use super::ring::{
+    DESC_BYTES, Desc, F_INDIRECT, F_NEXT, F_WRITE, Head, MAX_CHAIN, RingAddress, RingError, RingFeatures, View,
+    is_passed, read_desc, read_indirect,
+};
+use crate::mem::Window;
+use std::sync::atomic::{Ordering, fence};
+
+/// `VIRTQ_DESC_F_AVAIL`
+const F_AVAIL: u16 = 1 << 7;
+/// `VIRTQ_DESC_F_USED`
+const F_USED: u16 = 1 << 15;
+/// `RING_EVENT_FLAGS_ENABLE`, `_DISABLE`, `_DESC`
+const EVENTS_ON: u16 = 0;
+const EVENTS_OFF: u16 = 1;
+const EVENTS_AT: u16 = 2;
+
+/// A place in the ring, and which time round it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    index: u16,
+    wrap: bool,
+}
+
+impl Place {
+    fn of(bits: u32) -> Place {
+        Place { index: (bits & 0x7fff) as u16, wrap: bits & 0x8000 != 0 }
+    }
+
+    fn bits(self) -> u32 {
+        u32::from(self.index) | u32::from(self.wrap) << 15
+    }
+
+    #[inline]
+    fn advanced(self, by: u16, size: u16) -> Place {
+        let index = u32::from(self.index) + u32::from(by);
+        match index.checked_sub(u32::from(size)) {
+            Some(over) => Place { index: over as u16, wrap: !self.wrap },
+            None => Place { index: index as u16, wrap: self.wrap },
+        }
+    }
+}
+
+pub(super) struct PackedRing {
+    size: u16,
+    features: RingFeatures,
+    desc: Window,
+    /// The driver's event suppression.
+    driver: Window,
+    /// The device's.
+    device: Window,
+    next_avail: Place,
+    next_used: Place,
+    /// The first descriptor of what was added and not published: its flags come last, and show all.
+    first: Option<(Place, u16)>,
+    signalled: Place,
+}
+
+impl PackedRing {
+    /// A ring of `size` that stands at `base` (available in the low half, used in the high half); `None` when it is not in
+    /// the guest's memory or there is no such place in it.
+    pub(super) fn new(
+        memory: &GuestMemory,
+        address: RingAddress,
+        size: u16,
+        base: u32,
+        features: RingFeatures,
+    ) -> Option<PackedRing> {
+        let (next_avail, next_used) = (Place::of(base), Place::of(base >> 16));
+        if next_avail.index >= size || next_used.index >= size {
+            return None;
+        }
+        Some(PackedRing {
+            size,
+            features,
+            desc: memory.window(address.desc, DESC_BYTES * usize::from(size), 16)?,
+            driver: memory.window(address.avail, 4, 4)?,
+            device: memory.window(address.used, 4, 4)?,
+            next_avail,
+            next_used,
+            first: None,
+            signalled: next_used,
+        })
+    }
+
+    #[inline]
+    fn flags_at(&self, index: u16) -> u16 {
+        // The rest of the descriptor is read after the flags that show it. Pairs with: the driver's barrier before them.
+        self.desc.load_u16(DESC_BYTES * usize::from(index) + 14, Ordering::Acquire)
+    }
+
+    #[inline]
+    fn is_available(&self, place: Place) -> bool {
+        let flags = self.flags_at(place.index);
+        (flags & F_AVAIL != 0) == place.wrap && (flags & F_USED != 0) != place.wrap
+    }
+
+    #[inline]
+    pub(super) fn has_more(&mut self) -> Result<bool, RingError> {
+        Ok(self.is_available(self.next_avail))
+    }
+
+    #[inline]
+    pub(super) fn next(&mut self, view: &View, chain: &mut Vec<Desc>) -> Result<Option<Head>, RingError> {
+        let mut place = self.next_avail;
+        if !self.is_available(place) {
+            return Ok(None);
+        }
+        let most = usize::from(self.size).min(MAX_CHAIN);
+        for entries in 1..=most as u16 {
+            // The driver shows the first descriptor of a chain last: the others must be there.
+            if entries > 1 && !self.is_available(place) {
+                return Err(RingError::Unfinished);
+            }
+            let (addr, rest) = read_desc(&self.desc, DESC_BYTES * usize::from(place.index));
+            let (len, id, flags) = (rest as u32, (rest >> 32) as u16, (rest >> 48) as u16);
+            place = place.advanced(1, self.size);
+            if flags & F_INDIRECT != 0 {
+                if flags & F_NEXT != 0 || entries > 1 {
+                    return Err(RingError::BadIndirect { flags });
+                }
+                read_indirect(view, addr, len, self.features, chain, true)?;
+            } else {
+                chain.push(Desc { addr, len, write: flags & F_WRITE != 0 });
+            }
+            if flags & F_NEXT == 0 {
+                self.next_avail = place;
+                return Ok(Some(Head { id, entries }));
+            }
+        }
+        Err(RingError::Loop { most })
+    }
+
+    #[inline]
+    pub(super) fn add_used(&mut self, head: Head, written: u32) {
+        let place = self.next_used;
+        let at = DESC_BYTES * usize::from(place.index);
+        let flags = if place.wrap { F_AVAIL | F_USED } else { 0 } | if written > 0 { F_WRITE } else { 0 };
+        self.desc.store_u32(at + 8, written, Ordering::Relaxed);
+        self.desc.store_u16(at + 12, head.id, Ordering::Relaxed);
+        if self.first.is_none() {
+            self.first = Some((place, flags));
+        } else {
+            // Pairs with: the driver's read barrier.
+            self.desc.store_u16(at + 14, flags, Ordering::Release);
+        }
+        self.next_used = place.advanced(head.entries, self.size);
+    }
+
+    #[inline]
+    pub(super) fn publish(&mut self) {
+        if let Some((place, flags)) = self.first.take() {
+            // All that follows it was written before. Pairs with: the driver's read barrier.
+            self.desc.store_u16(DESC_BYTES * usize::from(place.index) + 14, flags, Ordering::Release);
+        }
+    }
+
+    #[inline]
+    pub(super) fn wants_signal(&mut self) -> bool {
+        let (new, old) = (self.next_used, self.signalled);
+        if new == old {
+            return false;
+        }
+        self.signalled = new;
+        // Published before this look; the driver asks to be told, then looks at the descriptor.
+        // Pairs with: the driver's barrier between the two.
+        fence(Ordering::SeqCst);
+        let word = self.driver.load_u32(0, Ordering::Relaxed);
+        let (event, flags) = (Place::of(word & 0xffff), (word >> 16) as u16 & 3);
+        match flags {
+            EVENTS_OFF => false,
+            EVENTS_AT if self.features.event_idx => {
+                // As if indices did not wrap at the size: `old` may be of the time round before.
+                let line = |p: Place| if p.wrap == new.wrap { p.index } else { p.index.wrapping_sub(self.size) };
+                is_passed(line(event), new.index, line(old))
+            }
+            _ => true,
+        }
+    }
+
+    pub(super) fn set_kicks(&mut self, on: bool) {
+        self.device.store_u16(2, if on { EVENTS_ON } else { EVENTS_OFF }, Ordering::Relaxed);
+        // Asked first, then looked at the ring once more by the caller. Pairs with: the driver's
+        // barrier between what it made available and its look at this.
+        fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn base(&self) -> u32 {
+        self.next_avail.bits() | self.next_used.bits() << 16
+    }
+}

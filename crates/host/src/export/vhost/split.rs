@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The split virtqueue: a table of descriptors, a ring of available heads, a ring of used ones.
+//!
+//! Source: virtio 1.3, section 2.7.
+
+use super::memory::GuestMemory;
+use super::ring::{
+    DESC_BYTES, Desc, F_INDIRECT, F_NEXT, F_WRITE, Head, MAX_CHAIN, RingAddress, RingError, RingFeatures, View,
+    is_passed, read_desc, read_indirect,
+};
+use crate::mem::Window;
+use std::sync::atomic::{Ordering, fence};
+
+/// `VIRTQ_AVAIL_F_NO_INTERRUPT`
+const NO_INTERRUPT: u16 = 1;
+/// `VIRTQ_USED_F_NO_NOTIFY`
+const NO_NOTIFY: u16 = 1;
+
+pub(super) struct SplitRing {
+    size: u16,
+    features: RingFeatures,
+    desc: Window,
+    avail: Window,
+    used: Window,
+    /// Next entry of the available ring.
+    next_avail: u16,
+    /// The driver's index, as it was when last looked at.
+    avail_idx: u16,
+    /// Next entry of the used ring.
+    next_used: u16,
+    /// Entries of the used ring that the driver can see.
+    published: u16,
+    /// Of those, how many it was told of or did not want to be told of.
+    signalled: u16,
+}
+
+impl SplitRing {
+    /// A ring of `size` (a power of two) whose next available entry is `base`; `None` when it is not in the guest's memory.
+    pub(super) fn new(
+        memory: &GuestMemory,
+        address: RingAddress,
+        size: u16,
+        base: u16,
+        features: RingFeatures,
+    ) -> Option<SplitRing> {
+        let entries = usize::from(size);
+        let used = memory.window(address.used, 6 + 8 * entries, 4)?;
+        // What was published before is there still.
+        let next_used = used.load_u16(2, Ordering::Relaxed);
+        Some(SplitRing {
+            size,
+            features,
+            desc: memory.window(address.desc, DESC_BYTES * entries, 16)?,
+            avail: memory.window(address.avail, 6 + 2 * entries, 2)?,
+            used,
+            next_avail: base,
+            avail_idx: base,
+            next_used,
+            published: next_used,
+            signalled: next_used,
+        })
+    }
+
+    #[inline]
+    pub(super) fn has_more(&mut self) -> Result<bool, RingError> {
+        if self.next_avail != self.avail_idx {
+            return Ok(true);
+        }
+        // Entries are read after the index that shows them. Pairs with: the driver's barrier before it writes the index.
+        let index = self.avail.load_u16(2, Ordering::Acquire);
+        let (next, size) = (self.next_avail, self.size);
+        if index.wrapping_sub(next) > size {
+            return Err(RingError::TooManyAvailable { index, next, size });
+        }
+        self.avail_idx = index;
+        Ok(index != next)
+    }
+
+    #[inline]
+    pub(super) fn next(&mut self, view: &View, chain: &mut Vec<Desc>) -> Result<Option<Head>, RingError> {
+        if !self.has_more()? {
+            return Ok(None);
+        }
+        let slot = usize::from(self.next_avail & (self.size - 1));
+        let id = self.avail.load_u16(4 + 2 * slot, Ordering::Relaxed);
+        self.read_chain(id, view, chain)?;
+        self.next_avail = self.next_avail.wrapping_add(1);
+        Ok(Some(Head { id, entries: 1 }))
+    }
+
+    /// The chain that starts with descriptor `id`.
+    #[inline]
+    pub(super) fn read_chain(&self, id: u16, view: &View, chain: &mut Vec<Desc>) -> Result<(), RingError> {
+        let mut index = id;
+        let most = usize::from(self.size).min(MAX_CHAIN);
+        for _ in 0..most {
+            if index >= self.size {
+                return Err(RingError::OutsideTable { index, size: self.size });
+            }
+            let (addr, rest) = read_desc(&self.desc, DESC_BYTES * usize::from(index));
+            let (len, flags) = (rest as u32, (rest >> 32) as u16);
+            if flags & F_INDIRECT != 0 {
+                // A table may end a chain, but not go on, and is not itself written.
+                if flags & F_NEXT != 0 {
+                    return Err(RingError::BadIndirect { flags });
+                }
+                return read_indirect(view, addr, len, self.features, chain, false);
+            }
+            chain.push(Desc { addr, len, write: flags & F_WRITE != 0 });
+            if flags & F_NEXT == 0 {
+                return Ok(());
+            }
+            index = (rest >> 48) as u16;
+        }
+        Err(RingError::Loop { most })
+    }
+
+    #[inline]
+    pub(super) fn add_used(&mut self, head: Head, written: u32) {
+        let slot = usize::from(self.next_used & (self.size - 1));
+        self.used.store_u32(4 + 8 * slot, u32::from(head.id), Ordering::Relaxed);
+        self.used.store_u32(8 + 8 * slot, written, Ordering::Relaxed);
+        self.next_used = self.next_used.wrapping_add(1);
+    }
+
+    #[inline]
+    pub(super) fn publish(&mut self) {
+        if self.published != self.next_used {
+            // The driver reads entries, and data, after the index. Pairs with: its read barrier.
+            self.used.store_u16(2, self.next_used, Ordering::Release);
+            self.published = self.next_used;
+        }
+    }
+
+    #[inline]
+    pub(super) fn wants_signal(&mut self) -> bool {
+        let (new, old) = (self.published, self.signalled);
+        if new == old {
+            return false;
+        }
+        self.signalled = new;
+        // The index was published before this look; the driver asks to be told, then looks at the index.
+        // Pairs with: the driver's barrier between the two.
+        fence(Ordering::SeqCst);
+        if self.features.event_idx {
+            let event = self.avail.load_u16(4 + 2 * usize::from(self.size), Ordering::Relaxed);
+            is_passed(event, new, old)
+        } else {
+            self.avail.load_u16(0, Ordering::Relaxed) & NO_INTERRUPT == 0
+        }
+    }
+
+    pub(super) fn set_kicks(&mut self, on: bool) {
+        if self.features.event_idx {
+            // An old event costs one kick in 65536: there is no other way to say no.
+            if on {
+                self.used.store_u16(4 + 8 * usize::from(self.size), self.next_avail, Ordering::Relaxed);
+            }
+        } else {
+            self.used.store_u16(0, if on { 0 } else { NO_NOTIFY }, Ordering::Relaxed);
+        }
+        // Asked first, then looked at the index once more by the caller. Pairs with: the driver's
+        // barrier between what it made available and its look at this.
+        fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn base(&self) -> u32 {
+        u32::from(self.next_avail)
+    }
+}

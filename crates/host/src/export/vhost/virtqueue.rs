@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One virtqueue of a block device, on the IOThread that serves it: requests out of the ring into the block layer, their
+//! ends back.
+//!
+//! Guarantees: data goes between the guest's memory and the driver without a copy where the guest's buffers are whole
+//! sectors, else through a buffer of our own; a request is given back once all bios of it have ended, with its status and the number of
+//! bytes written; what was given back is published and signalled once per round. A driver that breaks a rule of the ring
+//! gets nothing more from this queue; what is in flight still ends.
+//!
+//! Source: virtio 1.3, sections 2.6 to 2.8 and 5.2.6.
+
+use super::bounce;
+use super::device::{Device, MAX_RANGES, SERIAL_BYTES};
+use super::request::{self, BadChain, Kind, RANGE_BYTES, Request, S_IOERR, S_OK, S_UNSUPP, read_byte, write_byte};
+use super::ring::{Desc, Head, Ring, RingError, View};
+use crate::event;
+use crate::serve::{BUFFER_BYTES, Port, SourceId};
+use blk::bio::{Bio, DataRef, Op, OpFlags};
+use blk::id::Sector;
+use blk::status::BlkStatus;
+use blk::time::Instant;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Requests taken in one round, so that the other queues of an IOThread have their turn.
+const ROUND: usize = 128;
+const SECTOR: u32 = 512;
+
+/// Why a virtqueue stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    /// By its ring.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// By a chain.
+    #[error(transparent)]
+    Chain(#[from] BadChain),
+}
+
+/// A request that has not been given back.
+#[derive(Clone, Debug, Default)]
+struct Slot {
+    head: Head,
+    status: Option<DataRef>,
+    /// Bios that have not ended.
+    bios: u32,
+    /// Bytes that a read writes if it succeeds.
+    bytes: u32,
+    error: Option<u8>,
+    bounced: Option<Bounced>,
+}
+
+/// A request that goes through a buffer of ours.
+#[derive(Clone, Debug)]
+struct Bounced {
+    op: Op,
+    flags: OpFlags,
+    sector: u64,
+    bytes: u64,
+    segments: Vec<(u64, u32)>,
+    /// Once there was one.
+    buffer: Option<(u32, DataRef)>,
+}
+
+/// See the module's text.
+pub struct VirtQueue {
+    index: u16,
+    device: Arc<Device>,
+    ring: Ring,
+    view: View,
+    kick: Option<File>,
+    call: Option<File>,
+    err: Option<File>,
+    slots: Box<[Slot]>,
+    free: Vec<u16>,
+    chain: Vec<Desc>,
+    segments: Vec<(u64, u32)>,
+    hint: usize,
+    /// Slots that wait for a buffer, oldest first.
+    stalled: VecDeque<u16>,
+    enabled: bool,
+    broken: Option<Broken>,
+    /// Requests given back, for the statistics.
+    served: u64,
+}
+
+/// What a virtqueue is made of.
+pub(super) struct Parts {
+    pub(super) index: u16,
+    pub(super) size: u16,
+    pub(super) device: Arc<Device>,
+    pub(super) ring: Ring,
+    pub(super) view: View,
+    pub(super) kick: Option<File>,
+    pub(super) call: Option<File>,
+    pub(super) err: Option<File>,
+    pub(super) enabled: bool,
+}
+
+impl VirtQueue {
+    pub(super) fn new(parts: Parts) -> VirtQueue {
+        let Parts { index, size, device, ring, view, kick, call, err, enabled } = parts;
+        VirtQueue {
+            index,
+            device,
+            ring,
+            view,
+            kick,
+            call,
+            err,
+            slots: vec![Slot::default(); usize::from(size)].into(),
+            free: (0..size).rev().collect(),
+            chain: Vec::with_capacity(64),
+            segments: Vec::with_capacity(64),
+            hint: 0,
+            stalled: VecDeque::new(),
+            enabled,
+            broken: None,
+            served: 0,
+        }
+    }
+
+    /// Its number in the device.
+    pub fn index(&self) -> u16 {
+        self.index
+    }
+
+    /// Requests that have not been given back.
+    pub fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Why it stopped, if it did.
+    pub fn broken(&self) -> Option<Broken> {
+        self.broken
+    }
+
+    /// Requests given back so far.
+    pub fn served(&self) -> u64 {
+        self.served
+    }
+
+    /// Where the ring stands, as GET_VRING_BASE tells it.
+    pub fn base(&self) -> u32 {
+        self.ring.base()
+    }
+
+    /// Sees the guest's memory as it is from now on. What is in flight may be in slots that are in both.
+    pub(crate) fn set_view(&mut self, view: View) {
+        (self.view, self.hint) = (view, 0);
+    }
+
+    /// Whom to tell of what was given back; nobody, for a driver that polls.
+    pub fn set_call(&mut self, call: Option<File>) {
+        self.call = call;
+        // What was published meanwhile may have been told to nobody.
+        self.signal();
+    }
+
+    /// Whether requests are taken.
+    pub fn set_enabled(&mut self, enabled: bool) {
+        self.enabled = enabled;
+    }
+
+    /// What becomes readable when the driver has made something available; `None` if nothing does, and one has to look.
+    pub(crate) fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.kick.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The kick of a virtqueue that was stopped, for another one.
+    pub(super) fn into_kick(self) -> Option<File> {
+        self.kick
+    }
+
+    /// The kick was seen.
+    pub(crate) fn take_kick(&mut self) {
+        if let Some(kick) = &self.kick {
+            event::drain(kick);
+        }
+    }
+
+    /// Takes what the driver has made available and submits it. Whether there was anything.
+    pub(crate) fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
+        if !self.enabled || self.broken.is_some() {
+            return false;
+        }
+        let mut took = self.serve_stalled(id, port, now);
+        while took < ROUND && !self.free.is_empty() && port.has_room() {
+            match self.take_one(id, port, now) {
+                Ok(true) => took += 1,
+                Ok(false) => break,
+                Err(broken) => {
+                    self.stop(broken);
+                    break;
+                }
+            }
+        }
+        took > 0
+    }
+
+    #[inline]
+    fn take_one(&mut self, id: SourceId, port: &mut Port, now: Instant) -> Result<bool, Broken> {
+        let Some(head) = self.ring.next(&self.view, &mut self.chain)? else { return Ok(false) };
+        let request = request::parse(&self.view, &self.chain, &mut self.segments, &mut self.hint)?;
+        let slot = self.free.pop().expect("the caller looked");
+        self.slots[usize::from(slot)] = Slot { head, status: Some(request.status), bios: 1, ..Slot::default() };
+        let done = match request.kind {
+            Kind::In => self.transfer(Op::Read, &request, slot, id, port, now),
+            Kind::Out if self.device.read_only => Err(S_IOERR),
+            Kind::Out => self.transfer(Op::Write, &request, slot, id, port, now),
+            Kind::Flush => {
+                self.submit(Bio::flush(), slot, id, port, now);
+                Ok(())
+            }
+            Kind::GetId => self.tell_serial(slot),
+            Kind::Discard | Kind::WriteZeroes if self.device.read_only => Err(S_IOERR),
+            Kind::Discard => self.ranges(Op::Discard, &request, slot, id, port, now),
+            Kind::WriteZeroes => self.ranges(Op::WriteZeroes, &request, slot, id, port, now),
+            Kind::Unknown => Err(S_UNSUPP),
+        };
+        if let Err(status) = done {
+            self.slots[usize::from(slot)].error = Some(status);
+        }
+        // The bio that kept the slot from ending while others were submitted.
+        self.bio_ended(slot, BlkStatus::Ok, port);
+        Ok(true)
+    }
+
+    #[inline]
+    fn submit(&mut self, bio: Bio, slot: u16, id: SourceId, port: &mut Port, now: Instant) {
+        self.slots[usize::from(slot)].bios += 1;
+        port.submit(bio.with_user_data(id.tagged(u32::from(slot))), now);
+    }
+
+    /// A read or write of the segments.
+    #[inline]
+    fn transfer(
+        &mut self,
+        op: Op,
+        request: &Request,
+        slot: u16,
+        id: SourceId,
+        port: &mut Port,
+        now: Instant,
+    ) -> Result<(), u8> {
+        let through = op == Op::Write && !self.device.writeback.load(Ordering::Relaxed);
+        let flags = if through { OpFlags::FUA } else { OpFlags::NONE };
+        let sectors = request.bytes / u64::from(SECTOR);
+        let in_range = request.sector.checked_add(sectors).is_some_and(|end| end <= self.device.capacity);
+        if !in_range || request.bytes == 0 || !request.bytes.is_multiple_of(u64::from(SECTOR)) {
+            return Err(S_IOERR);
+        }
+        if op == Op::Read {
+            self.slots[usize::from(slot)].bytes = u32::try_from(request.bytes).map_err(|_| S_IOERR)?;
+        }
+        let mut sector = request.sector;
+        if !self.is_direct() {
+            return self.transfer_bounced((op, flags), request, slot, id, port, now);
+        }
+        for i in 0..self.segments.len() {
+            let (mut addr, mut len) = self.segments[i];
+            while len > 0 {
+                let (data, here) = self.view.memory.translate(addr, len, &mut self.hint).ok_or(S_IOERR)?;
+                let bio = Bio { op, flags, ..Bio::read(Sector(sector), here / SECTOR, data) };
+                self.submit(bio, slot, id, port, now);
+                sector += u64::from(here / SECTOR);
+                (addr, len) = (addr.wrapping_add(u64::from(here)), len - here);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the segments can be given to the driver as they are: whole blocks, where the device can reach them.
+    #[inline]
+    fn is_direct(&self) -> bool {
+        // O_DIRECT wants memory aligned like the disk's blocks, and slots of memory are pages.
+        let mask = u64::from(self.device.limits.logical_block_size - 1);
+        self.segments.iter().all(|(addr, len)| (addr | u64::from(*len)) & mask == 0)
+    }
+
+    /// Through a buffer of our own, for segments that are not whole blocks.
+    #[cold]
+    fn transfer_bounced(
+        &mut self,
+        (op, flags): (Op, OpFlags),
+        request: &Request,
+        slot: u16,
+        id: SourceId,
+        port: &mut Port,
+        now: Instant,
+    ) -> Result<(), u8> {
+        let mapped = bounce::is_mapped(&self.view, &self.segments);
+        if !mapped || request.bytes > BUFFER_BYTES as u64 {
+            return Err(S_IOERR);
+        }
+        let (sector, bytes, segments) = (request.sector, request.bytes, self.segments.clone());
+        let s = &mut self.slots[usize::from(slot)];
+        s.bounced = Some(Bounced { op, flags, sector, bytes, segments, buffer: None });
+        // Kept until it has a buffer.
+        s.bios += 1;
+        self.stalled.push_back(slot);
+        self.serve_stalled(id, port, now);
+        Ok(())
+    }
+
+    /// Gives buffers to requests that wait for one; how many got one.
+    fn serve_stalled(&mut self, id: SourceId, port: &mut Port, now: Instant) -> usize {
+        let mut took = 0;
+        while let Some(slot) = self.stalled.front().copied() {
+            let Some((buffer, data)) = port.take_buffer() else { break };
+            self.stalled.pop_front();
+            let bounced = self.slots[usize::from(slot)].bounced.as_mut().expect("a stalled request is bounced");
+            bounced.buffer = Some((buffer, data));
+            let gathered = bounced.op == Op::Read || bounce::gather(&self.view, &bounced.segments, data).is_some();
+            let nr = (bounced.bytes / u64::from(SECTOR)) as u32;
+            let bio = Bio { op: bounced.op, flags: bounced.flags, ..Bio::read(Sector(bounced.sector), nr, data) };
+            if gathered {
+                port.submit(bio.with_user_data(id.tagged(u32::from(slot))), now);
+            } else {
+                self.bio_ended(slot, BlkStatus::IoErr, port);
+            }
+            took += 1;
+        }
+        took
+    }
+
+    /// A discard or write zeroes of the ranges in the data.
+    #[cold]
+    fn ranges(
+        &mut self,
+        op: Op,
+        request: &Request,
+        slot: u16,
+        id: SourceId,
+        port: &mut Port,
+        now: Instant,
+    ) -> Result<(), u8> {
+        let count = request.bytes / RANGE_BYTES as u64;
+        if !request.bytes.is_multiple_of(RANGE_BYTES as u64) || count == 0 || count > u64::from(MAX_RANGES) {
+            return Err(S_UNSUPP);
+        }
+        let mut bytes = Vec::with_capacity(request.bytes as usize);
+        for (addr, len) in &self.segments {
+            for i in 0..u64::from(*len) {
+                bytes.push(read_byte(&self.view, addr.wrapping_add(i), &mut self.hint).ok_or(S_IOERR)?);
+            }
+        }
+        let parse = |r: &[u8]| {
+            let sector = u64::from_le_bytes(r[..8].try_into().expect("eight bytes"));
+            let word = |at: usize| u32::from_le_bytes(r[at..at + 4].try_into().expect("four bytes"));
+            (sector, word(8), word(12))
+        };
+        let ranges: Vec<_> = bytes.chunks_exact(RANGE_BYTES).map(parse).collect();
+        let unmap = u32::from(op == Op::WriteZeroes);
+        for (sector, nr, flags) in &ranges {
+            if flags & !unmap != 0 {
+                return Err(S_UNSUPP);
+            }
+            if sector.checked_add(u64::from(*nr)).is_none_or(|end| end > self.device.capacity) {
+                return Err(S_IOERR);
+            }
+        }
+        for (sector, nr, _) in ranges.into_iter().filter(|(_, nr, _)| *nr > 0) {
+            let bio = Bio { op, data: DataRef::NONE, ..Bio::read(Sector(sector), nr, DataRef::NONE) };
+            self.submit(bio, slot, id, port, now);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn tell_serial(&mut self, slot: u16) -> Result<(), u8> {
+        let mut serial = self.device.serial.iter();
+        for (addr, len) in &self.segments {
+            for (i, byte) in (0..u64::from(*len)).zip(serial.by_ref()) {
+                write_byte(&self.view, addr.wrapping_add(i), *byte, &mut self.hint).ok_or(S_IOERR)?;
+            }
+        }
+        let room: u64 = self.segments.iter().map(|(_, len)| u64::from(*len)).sum();
+        self.slots[usize::from(slot)].bytes = room.min(SERIAL_BYTES as u64) as u32;
+        Ok(())
+    }
+
+    /// A bio of the request in `slot` has ended.
+    #[inline]
+    pub(crate) fn bio_ended(&mut self, slot: u16, status: BlkStatus, port: &mut Port) {
+        let s = &mut self.slots[usize::from(slot)];
+        assert!(s.bios > 0, "virtqueue {}: a bio of slot {slot} ended that was not submitted", self.index);
+        if !status.is_ok() && s.error.is_none() {
+            s.error = Some(if status == BlkStatus::NotSupp { S_UNSUPP } else { S_IOERR });
+        }
+        s.bios -= 1;
+        if s.bios == 0 {
+            self.give_back(slot, port);
+        }
+    }
+
+    #[inline]
+    fn give_back(&mut self, slot: u16, port: &mut Port) {
+        let s = &mut self.slots[usize::from(slot)];
+        if let Some(Bounced { op, segments, buffer: Some((buffer, data)), .. }) = s.bounced.take() {
+            if s.error.is_none() && op == Op::Read && bounce::scatter(&self.view, &segments, data).is_none() {
+                s.error = Some(S_IOERR);
+            }
+            port.give_buffer_back(buffer);
+        }
+        let status = s.error.unwrap_or(S_OK);
+        if let Some(at) = s.status.take()
+            && let Some(region) = self.view.regions.get(at.region())
+        {
+            region.store_u8(at.offset() as usize, status, Ordering::Relaxed);
+        }
+        let written = if s.error.is_none() { s.bytes } else { 0 };
+        self.ring.add_used(s.head, written + 1);
+        self.free.push(slot);
+        self.served += 1;
+    }
+
+    /// Shows the driver what was given back in this round, and tells it if it wants to be told.
+    #[inline]
+    pub(crate) fn finish_round(&mut self) {
+        self.ring.publish();
+        self.signal();
+    }
+
+    #[inline]
+    fn signal(&mut self) {
+        if self.ring.wants_signal()
+            && let Some(call) = &self.call
+        {
+            event::signal(call);
+        }
+    }
+
+    /// Asks to be kicked; whether it may be slept now: nothing was made available meanwhile.
+    pub(crate) fn prepare_sleep(&mut self) -> bool {
+        if !self.enabled || self.broken.is_some() {
+            return true;
+        }
+        self.ring.enable_kicks();
+        // With all slots or the disk's bios in use an end comes first.
+        self.kick.is_some() && (self.free.is_empty() || !self.ring.has_more().unwrap_or(true))
+    }
+
+    /// Says that kicks are not needed for now.
+    pub(crate) fn wake_up(&mut self) {
+        if self.enabled && self.broken.is_none() {
+            self.ring.disable_kicks();
+        }
+    }
+
+    #[cold]
+    fn stop(&mut self, why: Broken) {
+        self.broken = Some(why);
+        if let Some(err) = &self.err {
+            event::signal(err);
+        }
+    }
+}

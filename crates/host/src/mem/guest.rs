@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Memory that another process has, too: a guest's, of which a vhost-user front end sends descriptors.
+//!
+//! Guarantees: a [`Window`] reaches only bytes of its region, checked when it is made and at each access; every access is
+//! atomic, so whatever the other side does meanwhile shows old or new values and nothing worse. A file that the other side
+//! makes shorter under the mapping ends in a signal.
+
+use super::{BUFFER_ALIGN, Region};
+use crate::error::{Error, Result};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+impl Region {
+    /// Maps `len` bytes of a file from byte `offset` on, shared. Fails when the file is shorter than that: the pages
+    /// behind its end could not be touched.
+    pub(crate) fn map_shared(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Region> {
+        let bytes = rustix::fs::fstat(fd).map(|s| s.st_size as u64).unwrap_or(0);
+        let fits = len > 0 && offset.checked_add(len as u64).is_some_and(|end| end <= bytes);
+        if !fits || !offset.is_multiple_of(BUFFER_ALIGN as u64) {
+            return Err(Error::usage(format!(
+                "memory region of {len} bytes at {offset} of a file of {bytes}: must lie in the file, at a multiple of 4096"
+            )));
+        }
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let base = unsafe {
+            libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd.as_raw_fd(), offset as libc::off_t)
+        };
+        let Some(base) = NonNull::new(base.cast::<u8>()).filter(|p| p.as_ptr().cast() != libc::MAP_FAILED) else {
+            return Err(Error::last_os(format!("cannot map {len} bytes of the client's memory")));
+        };
+        // SAFETY: the range is the mapping just made. Advice may be refused; nothing depends on it.
+        unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_DONTFORK | libc::MADV_DONTDUMP) };
+        Ok(Region { base, len, slots: None, is_shared: true })
+    }
+
+    /// Whether another process has it, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+}
+
+macro_rules! access {
+    ($load:ident, $store:ident, $atomic:ty, $value:ty) => {
+        /// The little-endian number at byte `at`. Panics when that is outside or not aligned.
+        #[inline]
+        pub(crate) fn $load(&self, at: usize, order: Ordering) -> $value {
+            <$value>::from_le(self.atomic::<$atomic>(at).load(order))
+        }
+
+        /// Puts a little-endian number at byte `at`. Panics when that is outside or not aligned.
+        #[inline]
+        pub(crate) fn $store(&self, at: usize, value: $value, order: Ordering) {
+            self.atomic::<$atomic>(at).store(value.to_le(), order);
+        }
+    };
+}
+
+/// What is atomic at any bit pattern.
+trait Atomic {}
+impl Atomic for AtomicU8 {}
+impl Atomic for AtomicU16 {}
+impl Atomic for AtomicU32 {}
+impl Atomic for AtomicU64 {}
+
+impl Region {
+    #[inline]
+    fn atomic<T: Atomic>(&self, at: usize) -> &T {
+        let size = size_of::<T>();
+        assert!(self.is_shared && at <= self.len && size <= self.len - at, "byte {at} of a region of {}", self.len);
+        assert!(at.is_multiple_of(size), "byte {at} of a region is not aligned");
+        // SAFETY: inside the region and aligned, as the region starts on a page. All that this process does to shared
+        // regions is done by atomics, by `Span` and by the kernel.
+        unsafe { &*self.base.as_ptr().add(at).cast::<T>() }
+    }
+
+    access!(load_u8, store_u8, AtomicU8, u8);
+    access!(load_u16, store_u16, AtomicU16, u16);
+    access!(load_u32, store_u32, AtomicU32, u32);
+
+    /// The little-endian number at byte `at`. Panics when that is outside or not aligned.
+    #[inline]
+    pub(crate) fn load_u64(&self, at: usize, order: Ordering) -> u64 {
+        u64::from_le(self.atomic::<AtomicU64>(at).load(order))
+    }
+
+    /// The 8 bytes at `at` as a little-endian number; it need not be aligned. Panics when they are outside.
+    #[inline]
+    pub(crate) fn read_u64(&self, at: usize) -> u64 {
+        if at.is_multiple_of(8) {
+            return self.load_u64(at, Ordering::Relaxed);
+        }
+        u64::from_le_bytes(std::array::from_fn(|i| self.load_u8(at + i, Ordering::Relaxed)))
+    }
+}
+
+/// A range of a shared region.
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    region: Arc<Region>,
+    at: usize,
+    len: usize,
+}
+
+macro_rules! within {
+    ($load:ident, $store:ident, $value:ty) => {
+        /// The little-endian number at byte `at`. Panics when that is outside or not aligned.
+        #[inline]
+        pub(crate) fn $load(&self, at: usize, order: Ordering) -> $value {
+            self.region.$load(self.place(at, size_of::<$value>()), order)
+        }
+
+        /// Puts a little-endian number at byte `at`. Panics when that is outside or not aligned.
+        #[inline]
+        pub(crate) fn $store(&self, at: usize, value: $value, order: Ordering) {
+            self.region.$store(self.place(at, size_of::<$value>()), value, order);
+        }
+    };
+}
+
+impl Window {
+    /// `len` bytes from byte `at` of a region on; `None` when they are not all inside, or `at` is not a multiple of `align`
+    /// (at most 4096).
+    pub(crate) fn new(region: &Arc<Region>, at: u64, len: usize, align: usize) -> Option<Window> {
+        let at = usize::try_from(at).ok()?;
+        let fits = at.checked_add(len).is_some_and(|end| end <= region.len);
+        (fits && at.is_multiple_of(align)).then(|| Window { region: Arc::clone(region), at, len })
+    }
+
+    #[inline]
+    fn place(&self, at: usize, size: usize) -> usize {
+        assert!(at <= self.len && size <= self.len - at, "byte {at} of a window of {}", self.len);
+        self.at + at
+    }
+
+    within!(load_u16, store_u16, u16);
+    within!(load_u32, store_u32, u32);
+
+    /// The little-endian number at byte `at`. Panics when that is outside or not aligned.
+    #[inline]
+    pub(crate) fn load_u64(&self, at: usize, order: Ordering) -> u64 {
+        self.region.load_u64(self.place(at, size_of::<u64>()), order)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    fn file(bytes: u64) -> std::os::fd::OwnedFd {
+        let fd = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, bytes).unwrap();
+        fd
+    }
+
+    #[test]
+    fn two_mappings_of_a_file_are_the_same_memory() {
+        let fd = file(16384);
+        let map = |offset, len| Arc::new(Region::map_shared(fd.as_fd(), offset, len).unwrap());
+        let (all, end) = (map(0, 16384), map(8192, 8192));
+        let (a, b) = (Window::new(&all, 8192, 64, 8).unwrap(), Window::new(&end, 0, 64, 8).unwrap());
+        a.store_u16(6, 0x1234, Ordering::Relaxed);
+        a.store_u32(8, 7, Ordering::Relaxed);
+        assert_eq!(b.load_u64(0, Ordering::Relaxed), 0x1234 << 48);
+        assert_eq!(end.read_u64(6), 7 << 16 | 0x1234, "not aligned");
+    }
+
+    #[test]
+    fn what_is_not_in_the_file_or_the_region_is_refused() {
+        let fd = file(8192);
+        for (offset, len) in [(0, 0), (0, 8193), (4096, 4097), (1, 4096), (u64::MAX, 4096)] {
+            assert!(Region::map_shared(fd.as_fd(), offset, len).is_err(), "{offset}+{len}");
+        }
+        let region = Arc::new(Region::map_shared(fd.as_fd(), 0, 8192).unwrap());
+        for (at, len, align) in [(0, 8193, 1), (8192, 1, 1), (u64::MAX, 2, 1), (2, 4, 4)] {
+            assert!(Window::new(&region, at, len, align).is_none(), "{at}+{len}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "byte 7 of a window of 8")]
+    fn an_access_past_the_end_is_a_panic() {
+        let region = Arc::new(Region::map_shared(file(4096).as_fd(), 0, 4096).unwrap());
+        Window::new(&region, 0, 8, 8).unwrap().load_u16(7, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A disk that is served: a driver with the block layer on top, and which IOThread each of its submitters is.
+
+use super::bell::Bell;
+use crate::driver::HostDriver;
+use crate::error::{Error, Result};
+use crate::mem::Regions;
+use crate::run::Queue;
+use blk::cpumap::CpuTopology;
+use blk::driver::Driver;
+use blk::id::{MAX_SUBMITTERS, SubmitterId};
+use blk::queue::{Notify, RequestQueue};
+use blk::settings::QueueConfig;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// One disk, ready for ports.
+pub struct ServedDisk {
+    /// What clients know it by.
+    pub name: String,
+    /// The block layer.
+    pub queue: Arc<Queue>,
+    /// Its driver, for waiting.
+    pub driver: Arc<dyn HostDriver>,
+    /// Memory that I/O goes to and comes from.
+    pub regions: Arc<Regions>,
+    /// By submitter: the IOThread's number.
+    threads: Arc<[AtomicU16]>,
+}
+
+/// Rings for the IOThread of a submitter.
+struct Ring {
+    threads: Arc<[AtomicU16]>,
+    bells: Arc<[Bell]>,
+}
+
+impl Notify for Ring {
+    fn notify(&self, submitter: SubmitterId) {
+        // Relaxed: written before the submitter was used, which orders it.
+        let thread = self.threads[submitter.index()].load(Ordering::Relaxed);
+        self.bells[usize::from(thread)].ring();
+    }
+}
+
+impl ServedDisk {
+    /// Starts the block layer on an open driver whose data is in `regions`. The disk's CPUs are the IOThreads, each with a
+    /// hardware queue of its own unless `config` says otherwise.
+    pub(super) fn new(
+        name: String,
+        driver: Arc<dyn HostDriver>,
+        regions: Arc<Regions>,
+        config: QueueConfig,
+        bells: &Arc<[Bell]>,
+    ) -> Result<ServedDisk> {
+        let threads: Arc<[AtomicU16]> = (0..MAX_SUBMITTERS).map(|_| AtomicU16::new(0)).collect();
+        let core: Arc<dyn Driver> = driver.clone();
+        let notify = Box::new(Ring { threads: Arc::clone(&threads), bells: Arc::clone(bells) });
+        let config = QueueConfig { topology: CpuTopology::uniform(bells.len() as u16), ..config };
+        let queue = RequestQueue::new(core, config, notify).map_err(|e| Error::usage(e.to_string()))?;
+        Ok(ServedDisk { name, queue, driver, regions, threads })
+    }
+
+    /// A submitter of this disk is the IOThread with this number.
+    pub(super) fn introduce(&self, submitter: SubmitterId, thread: u16) {
+        self.threads[submitter.index()].store(thread, Ordering::Relaxed);
+    }
+}
