@@ -20,6 +20,7 @@ mod memory;
 mod random;
 pub mod bench;
 pub mod verify;
+pub mod raw;
 
 pub use bench::{BenchOptions, BenchReport, bench};
 pub use disk::{Disk, Info};

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
 use vuclient::bench::Pattern;
+use vuclient::raw::Raw;
 use vuclient::{BenchOptions, BenchReport, Error, VerifyOptions, VerifyReport, bench, disk, verify};
 
 #[derive(Parser)]
@@ -182,11 +184,26 @@ fn run_verify(args: &VerifyArgs) -> Result<(), Error> {
     Ok(())
 }
 
+/// What `info` prints.
+#[derive(Serialize)]
+struct Told {
+    #[serde(flatten)]
+    info: disk::Info,
+    features: u64,
+    protocol_features: u64,
+}
+
 fn run_info(socket: &str, json: bool) -> Result<(), Error> {
     let info = disk::info(socket)?;
+    // blkio keeps the feature bits to itself.
+    let mut raw = Raw::connect(socket)?;
+    raw.set_owner()?;
+    let told = Told { info, features: raw.features()?, protocol_features: raw.protocol_features()? };
     if json {
-        return print_json(&info);
+        return print_json(&told);
     }
+    let Told { info, features, protocol_features } = told;
+    println!("features            {features:#x}, protocol {protocol_features:#x}");
     println!("capacity            {}", info.capacity);
     println!("queues              up to {}", info.max_queues);
     println!("segments            up to {} of {} bytes (0: any)", info.max_segments, info.max_segment_len);
@@ -203,7 +220,7 @@ fn feature(most: u64) -> String {
     if most == 0 { "not offered".into() } else { format!("up to {most} bytes") }
 }
 
-fn print_json<T: serde::Serialize>(value: &T) -> Result<(), Error> {
+fn print_json<T: Serialize>(value: &T) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value).map_err(|e| Error::Usage(e.to_string()))?;
     println!("{text}");
     Ok(())

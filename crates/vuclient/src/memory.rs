@@ -6,7 +6,7 @@
 //! The mapping lives as long as any clone. Does not tell the server about it.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use vm_memory::volatile_memory::{VolatileMemory, VolatileSlice};
@@ -43,8 +43,16 @@ impl Memory {
 
     /// How blkio wants to hear of it.
     pub fn region(&self) -> blkio::MemoryRegion {
-        let fd = self.0.file_offset().map_or(-1, |offset| offset.file().as_raw_fd());
+        let fd = self.fd().as_raw_fd();
         blkio::MemoryRegion { addr: self.address(), iova: 0, len: self.len(), fd, fd_offset: 0, flags: 0 }
+    }
+
+    /// The memfd behind it.
+    ///
+    /// # Panics
+    /// Never: a [`Memory`] is always of a file.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.file_offset().expect("made from a file").file().as_fd()
     }
 
     /// The `len` bytes from `offset` on.

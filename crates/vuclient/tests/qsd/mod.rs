@@ -5,6 +5,8 @@
 //! options were carried out), or fails within [`LIMIT`] with what the daemon said; the process
 //! ends with the value, by its own pid. Each test has a directory of its own.
 
+#![allow(dead_code, reason = "no test file uses all of it")]
+
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -111,6 +113,11 @@ impl Qsd {
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Whether the process is still there.
+    pub fn is_alive(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
     }
 }
 
