@@ -23,6 +23,15 @@ use crate::{Error, Info};
 /// Most requests per queue: each takes three descriptors of a ring.
 pub const MAX_IODEPTH: u32 = MAX_RING / 3;
 
+/// Longest request.
+const MAX_BLOCK: u64 = 16 << 20;
+
+/// Most virtqueues; vhost-user numbers them with a byte.
+const MAX_QUEUES: u32 = 256;
+
+/// Most memory shared with the server: all of it is touched.
+const MAX_MEMORY: u64 = 1 << 30;
+
 /// Longest latency that is told apart.
 const MAX_LATENCY: u64 = 60_000_000_000;
 
@@ -133,11 +142,12 @@ pub fn bench(socket: &str, options: &BenchOptions) -> Result<BenchReport, Error>
     check(options)?;
     let ring = (3 * options.iodepth).next_power_of_two().max(128);
     let read_only = matches!(options.pattern, Pattern::Read | Pattern::RandRead);
-    let settings = Settings { queues: options.queues, ring, poll: options.poll, read_only };
-    let mut disk = Disk::open(socket, &settings)?;
-    check_block(options, disk.info())?;
     let per_queue = options.iodepth as usize * options.block as usize;
-    let memory = disk.memory(per_queue * options.queues as usize)?;
+    let memory = per_queue * options.queues as usize;
+    let BenchOptions { queues, poll, patience, .. } = *options;
+    let mut disk = Disk::open(socket, &Settings { queues, ring, poll, read_only, memory, patience })?;
+    check_device(options, &disk.info)?;
+    let memory = disk.memory.clone();
     // Touched before the clock runs: page faults are not the server's cost.
     for offset in (0..memory.len()).step_by(4096) {
         memory.slice(offset, 8).copy_from(&[0x5au8; 8]);
@@ -146,7 +156,7 @@ pub fn bench(socket: &str, options: &BenchOptions) -> Result<BenchReport, Error>
     let workers: Vec<Worker> = queues
         .into_iter()
         .enumerate()
-        .map(|(i, queue)| Worker::new(i, queue, memory.address() + i * per_queue, options, disk.info()))
+        .map(|(i, queue)| Worker::new(i, queue, memory.address() + i * per_queue, options, &disk.info))
         .collect();
     let groups: Vec<Vec<Worker>> =
         if options.one_thread { vec![workers] } else { workers.into_iter().map(|worker| vec![worker]).collect() };
@@ -160,6 +170,17 @@ fn check(options: &BenchOptions) -> Result<(), Error> {
         let rule = format!("iodepth={iodepth}: must be 1..={MAX_IODEPTH}");
         return Err(Error::Usage(format!("{rule}, three descriptors each of a ring of {MAX_RING}")));
     }
+    if options.block == 0 || options.block > MAX_BLOCK {
+        return Err(Error::Usage(format!("bs={}: must be 1..={MAX_BLOCK}", options.block)));
+    }
+    if options.queues == 0 || options.queues > MAX_QUEUES {
+        return Err(Error::Usage(format!("queues={}: must be 1..={MAX_QUEUES}", options.queues)));
+    }
+    let memory = u64::from(iodepth) * u64::from(options.queues) * options.block;
+    if memory > MAX_MEMORY {
+        let rule = format!("bs * iodepth * queues = {memory}: must be at most {MAX_MEMORY}");
+        return Err(Error::Usage(format!("{rule} bytes of shared memory")));
+    }
     if runtime.is_zero() {
         return Err(Error::Usage("runtime=0: must be more than 0 seconds".into()));
     }
@@ -169,11 +190,11 @@ fn check(options: &BenchOptions) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_block(options: &BenchOptions, info: &Info) -> Result<(), Error> {
+fn check_device(options: &BenchOptions, info: &Info) -> Result<(), Error> {
     let BenchOptions { block, queues, .. } = *options;
-    if block == 0 || !block.is_multiple_of(info.block_size.max(512)) || block > 16 << 20 {
+    if !block.is_multiple_of(info.block_size.max(512)) {
         let unit = info.block_size.max(512);
-        return Err(Error::Usage(format!("bs={block}: must be a multiple of {unit}, the device's block, up to 16m")));
+        return Err(Error::Usage(format!("bs={block}: must be a multiple of {unit}, the device's block")));
     }
     if info.max_segment_len != 0 && block > info.max_segment_len {
         let most = info.max_segment_len;

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A connection to a vhost-user-blk server through blkio.
 //!
-//! Guarantees: [`Disk::open`] leaves all queues started; memory given out by [`Disk::memory`] stays
-//! mapped as long as the disk; the connection ends when the disk is dropped.
+//! Guarantees: [`Disk::open`] leaves all queues started and the memory known to the server; both stay
+//! as long as the disk; the connection ends when the disk is dropped. A server that is silent during
+//! the handshake is an error after the patience: blkio itself would wait for ever, so it does so
+//! on a thread of its own, which then stays behind.
 //! Needs a server with CONFIG, REPLY_ACK and CONFIGURE_MEM_SLOTS. Does not negotiate indirect
 //! descriptors or the packed ring (blkio has neither): [`crate::raw`] is for those.
+
+use std::sync::mpsc;
+use std::time::Duration;
 
 use blkio::Blkio;
 use serde::Serialize;
@@ -14,7 +19,10 @@ use crate::completion::Queue;
 use crate::memory::Memory;
 
 /// Descriptors of a ring that every server is expected to take.
-pub const MAX_RING: u32 = 1024;
+pub(crate) const MAX_RING: u32 = 1024;
+
+/// Longest handshake of [`info`].
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What blkio tells of a device. Lengths are bytes; 0 stands for "not told".
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
@@ -47,7 +55,7 @@ pub struct Info {
 
 /// How to open a disk.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// Virtqueues to start, from 1 to [`Info::max_queues`].
     pub queues: u32,
     /// Descriptors of each ring: a power of two up to [`MAX_RING`].
@@ -56,15 +64,23 @@ pub struct Settings {
     pub poll: bool,
     /// Never write; needed for a read-only device.
     pub read_only: bool,
+    /// Bytes of shared memory.
+    pub memory: usize,
+    /// Longest handshake.
+    pub patience: Duration,
 }
 
 /// An open disk.
-pub struct Disk {
-    /// Its virtqueues; may be moved out, one per thread, but not beyond the disk's life.
+pub(crate) struct Disk {
+    /// Its virtqueues; may be moved out, one per thread, but not beyond the disk's life: blkio's
+    /// queues point into the connection's rings.
     pub queues: Vec<Queue>,
-    info: Info,
-    blkio: Blkio,
-    memories: Vec<Memory>,
+    /// What the device tells.
+    pub info: Info,
+    /// Memory the server knows of.
+    pub memory: Memory,
+    /// Holds the connection.
+    _blkio: Blkio,
 }
 
 /// Connects, asks, and disconnects.
@@ -72,7 +88,30 @@ pub struct Disk {
 /// # Errors
 /// When nobody listens at `socket` or the server lacks a protocol feature.
 pub fn info(socket: &str) -> Result<Info, Error> {
-    ask(socket, &connect(socket, true)?)
+    let path = socket.to_owned();
+    within(PATIENCE, socket, move || ask(&path, &connect(&path, true)?))
+}
+
+/// Runs a handshake with an end.
+fn within<T: Send + 'static>(
+    patience: Duration,
+    socket: &str,
+    handshake: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let (sender, receiver) = mpsc::channel();
+    // A receiver that has given up is gone: then the result, and with it the connection, is dropped there.
+    let thread = std::thread::spawn(move || drop(sender.send(handshake())));
+    match receiver.recv_timeout(patience) {
+        Ok(result) => result,
+        Err(mpsc::RecvTimeoutError::Timeout) => {
+            let text = "no end of the handshake; is the server hung, or another client connected?";
+            Err(Error::Server(format!("{socket}: {text} (waited {patience:?})")))
+        }
+        Err(mpsc::RecvTimeoutError::Disconnected) => match thread.join() {
+            Err(panic) => std::panic::resume_unwind(panic),
+            Ok(()) => unreachable!("the thread sends before it ends"),
+        },
+    }
 }
 
 fn connect(socket: &str, read_only: bool) -> Result<Blkio, Error> {
@@ -107,15 +146,18 @@ fn ask(socket: &str, blkio: &Blkio) -> Result<Info, Error> {
 }
 
 impl Disk {
-    /// Connects to `socket` and starts the queues.
+    /// Connects to `socket`, starts the queues and shares the memory.
     ///
     /// # Errors
-    /// Settings out of range, nobody there, or a server that refuses.
+    /// Settings out of range, nobody there, or a server that refuses or is silent.
     pub fn open(socket: &str, settings: &Settings) -> Result<Disk, Error> {
+        let (path, settings) = (socket.to_owned(), settings.clone());
+        within(settings.patience, socket, move || Disk::open_now(&path, &settings))
+    }
+
+    fn open_now(socket: &str, settings: &Settings) -> Result<Disk, Error> {
         let Settings { queues, ring, .. } = *settings;
-        if !ring.is_power_of_two() || ring > MAX_RING {
-            return Err(Error::Usage(format!("ring={ring}: must be a power of two up to {MAX_RING}")));
-        }
+        assert!(ring.is_power_of_two() && ring <= MAX_RING, "a ring of {ring}");
         let mut blkio = connect(socket, settings.read_only)?;
         let info = ask(socket, &blkio)?;
         if queues == 0 || queues > info.max_queues {
@@ -128,23 +170,9 @@ impl Disk {
         }
         let started = blkio.start().map_err(Error::blkio(format!("{socket}: cannot start {queues} queues")))?;
         let queues = started.queues.into_iter().chain(started.poll_queues).map(Queue::new).collect();
-        Ok(Disk { queues, info, blkio, memories: Vec::new() })
-    }
-
-    /// What the device tells.
-    pub fn info(&self) -> &Info {
-        &self.info
-    }
-
-    /// New memory of at least `len` bytes that the server has been told of.
-    ///
-    /// # Errors
-    /// When the system has none, or the server refuses the region.
-    pub fn memory(&mut self, len: usize) -> Result<Memory, Error> {
-        let memory = Memory::new(len)?;
-        let what = format!("the server refuses a memory region of {} bytes", memory.len());
-        self.blkio.map_mem_region(&memory.region()).map_err(Error::blkio(what))?;
-        self.memories.push(memory.clone());
-        Ok(memory)
+        let memory = Memory::new(settings.memory)?;
+        let what = format!("{socket}: the server refuses a memory region of {} bytes", memory.len());
+        blkio.map_mem_region(&memory.region()).map_err(Error::blkio(what))?;
+        Ok(Disk { queues, info, memory, _blkio: blkio })
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! | module | what it is for |
 //! |---|---|
-//! | [`disk`] | one connection through blkio: queues, memory, what the device tells |
+//! | [`disk`] | one connection through blkio; what the device tells |
 //! | [`bench`](mod@bench) | closed-loop load, made cheap so that the server is what is measured |
 //! | [`verify`](mod@verify) | data written, zeroed, discarded and compared, several queues at once |
 //! | [`raw`] | one protocol step at a time, right or wrong: feature bits, memory, descriptors, rings |
@@ -23,7 +23,7 @@ pub mod verify;
 pub mod raw;
 
 pub use bench::{BenchOptions, BenchReport, bench};
-pub use disk::{Disk, Info};
+pub use disk::Info;
 pub use verify::{Verifier, VerifyOptions, VerifyReport, verify};
 
 /// Why a connection, a bench or a verification ended early.

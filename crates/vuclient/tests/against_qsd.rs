@@ -188,3 +188,14 @@ fn settings_out_of_range_say_rule_value_and_limit() {
     let error = disk::info(nobody.to_str().unwrap()).unwrap_err();
     assert!(error.to_string().starts_with("cannot connect to "), "{error}");
 }
+
+#[test]
+fn a_server_that_is_silent_is_an_error_and_no_hang() {
+    let directory = Directory::new();
+    let path = directory.join("silent.sock");
+    // The system completes connections to a listener that never accepts.
+    let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let options = BenchOptions { patience: Duration::from_millis(50), ..short() };
+    let error = bench(path.to_str().unwrap(), &options).unwrap_err();
+    assert!(error.to_string().contains("no end of the handshake"), "{error}");
+}

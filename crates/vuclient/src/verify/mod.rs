@@ -20,14 +20,17 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::Error;
 use crate::disk::{Disk, MAX_RING, Settings};
+use crate::{Error, Info};
 use pattern::State;
 use plan::Limits;
 use queue::{Runner, Setup};
 
 /// Most requests under way per queue: their segments have to fit into a ring.
 pub const MAX_IODEPTH: u32 = 15;
+
+/// Most virtqueues: each needs memory for its requests.
+const MAX_QUEUES: u32 = 64;
 
 /// What to verify.
 #[derive(Clone, Debug)]
@@ -133,8 +136,8 @@ impl Verifier {
     /// Options out of range.
     pub fn new(options: VerifyOptions) -> Result<Verifier, Error> {
         let VerifyOptions { queues, iodepth, .. } = options;
-        if queues == 0 {
-            return Err(Error::Usage("queues=0: must be at least 1".into()));
+        if queues == 0 || queues > MAX_QUEUES {
+            return Err(Error::Usage(format!("queues={queues}: must be 1..={MAX_QUEUES}")));
         }
         if iodepth == 0 || iodepth > MAX_IODEPTH {
             return Err(Error::Usage(format!("iodepth={iodepth}: must be 1..={MAX_IODEPTH}")));
@@ -161,15 +164,18 @@ impl Verifier {
 
     fn connect(&mut self, socket: &str, part: Part) -> Result<VerifyReport, Error> {
         let VerifyOptions { queues, poll, seed, patience, .. } = self.options;
-        let mut disk = Disk::open(socket, &Settings { queues, ring: MAX_RING, poll, read_only: false })?;
-        self.lay_out(&disk)?;
+        let each = Limits::SLOT * self.options.iodepth as usize;
+        let memory = each * queues as usize;
+        let settings = Settings { queues, ring: MAX_RING, poll, read_only: false, memory, patience };
+        let mut disk = Disk::open(socket, &settings)?;
+        self.lay_out(&disk.info)?;
         let queues = std::mem::take(&mut disk.queues);
         let mut setups = Vec::new();
         for (index, (queue, area)) in queues.into_iter().zip(&mut self.areas).enumerate() {
-            let limits = Limits::of(disk.info(), area.states.len() as u64);
-            let memory = disk.memory(limits.slot_len() * self.options.iodepth as usize)?;
+            let limits = Limits::of(&disk.info, area.states.len() as u64);
+            let (memory, base) = (disk.memory.clone(), index * each);
             let (iodepth, stream) = (self.options.iodepth, self.runs << 16 | index as u64);
-            setups.push(Setup { index, queue, memory, area, limits, seed, stream, iodepth, patience });
+            setups.push(Setup { index, queue, memory, base, area, limits, seed, stream, iodepth, patience });
         }
         self.runs += 1;
         // One queue's failure ends the others' runs: the first difference is the one to look at.
@@ -189,8 +195,7 @@ impl Verifier {
     }
 
     /// Divides the disk between the queues at the first connection; later ones must fit.
-    fn lay_out(&mut self, disk: &Disk) -> Result<(), Error> {
-        let info = disk.info();
+    fn lay_out(&mut self, info: &Info) -> Result<(), Error> {
         let block = info.block_size.max(512);
         let size = if self.options.size == 0 { info.capacity } else { self.options.size };
         if size > info.capacity {

@@ -91,9 +91,7 @@ impl Limits {
     }
 
     /// Memory that holds any request's segments with their gaps.
-    pub fn slot_len(&self) -> usize {
-        MAX_IO as usize + (MAX_SEGMENTS as usize + 1) * MAX_GAP
-    }
+    pub const SLOT: usize = MAX_IO as usize + (MAX_SEGMENTS as usize + 1) * MAX_GAP;
 }
 
 /// Most bytes between segments.
@@ -218,7 +216,7 @@ mod tests {
                 let mut sorted = op.segments.clone();
                 sorted.sort_unstable();
                 assert!(sorted.windows(2).all(|pair| pair[0].0 + pair[0].1 < pair[1].0), "{op:?}");
-                assert!(sorted.iter().all(|&(at, len)| at + len < limits.slot_len() && len > 0));
+                assert!(sorted.iter().all(|&(at, len)| at + len < Limits::SLOT && len > 0));
                 assert!(sorted.iter().all(|&(_, len)| len as u64 <= limits.segment_len), "{op:?}");
                 let sum: usize = op.segments.iter().map(|&(_, len)| len).sum();
                 let is_data = matches!(op.kind, Kind::Read | Kind::Write { .. });

@@ -24,6 +24,8 @@ pub(crate) struct Setup<'a> {
     pub index: usize,
     pub queue: Queue,
     pub memory: Memory,
+    /// Where this queue's part of it begins.
+    pub base: usize,
     pub area: &'a mut Area,
     pub limits: Limits,
     pub seed: u64,
@@ -134,7 +136,7 @@ impl<'a> Runner<'a> {
                 *state = state.or(generation);
             }
         }
-        let base = self.setup.memory.address() + index * self.setup.limits.slot_len();
+        let base = self.setup.memory.address() + self.setup.base + index * Limits::SLOT;
         let slot = &mut self.slots[index];
         slot.vector.clear();
         slot.vector
@@ -204,7 +206,7 @@ impl<'a> Runner<'a> {
     }
 
     fn span(&self, index: usize, op: &Op) -> (usize, usize) {
-        let base = index * self.setup.limits.slot_len();
+        let base = self.setup.base + index * Limits::SLOT;
         let end = op.segments.iter().map(|&(at, len)| at + len).max().unwrap_or(0);
         // One byte more than the last segment's end: a gap follows each.
         (base, end + 1)
