@@ -239,15 +239,7 @@ impl<'a> Runner<'a> {
         let (base, len) = self.span(index, op);
         let mut memory = vec![0u8; len];
         self.setup.memory.slice(base, len).copy_to(&mut memory[..]);
-        self.scratch.clear();
-        for &(at, len) in &op.segments {
-            let segment = &mut memory[at..at + len];
-            self.scratch.extend_from_slice(segment);
-            segment.fill(POISON);
-        }
-        if let Some(at) = memory.iter().position(|&byte| byte != POISON) {
-            return Err(format!("the server wrote outside the segments, at byte {at} of the request's memory"));
-        }
+        gather(&mut memory, &op.segments, &mut self.scratch)?;
         let block = self.setup.limits.block as usize;
         let first = self.setup.area.first + op.first;
         let states = &self.setup.area.states[op.first as usize..(op.first + op.blocks) as usize];
@@ -256,6 +248,20 @@ impl<'a> Runner<'a> {
             self.report.compared += if state.is_known() { block as u64 } else { 0 };
         }
         Ok(())
+    }
+}
+
+/// Collects the segments' bytes in data's order and checks that nothing else of `memory` was written.
+fn gather(memory: &mut [u8], segments: &[(usize, usize)], data: &mut Vec<u8>) -> Result<(), String> {
+    data.clear();
+    for &(at, len) in segments {
+        let segment = &mut memory[at..at + len];
+        data.extend_from_slice(segment);
+        segment.fill(POISON);
+    }
+    match memory.iter().position(|&byte| byte != POISON) {
+        None => Ok(()),
+        Some(at) => Err(format!("the server wrote outside the segments, at byte {at} of the request's memory")),
     }
 }
 
@@ -277,5 +283,27 @@ fn put(ring: &mut Blkioq, op: &Op, start: u64, len: u64, vector: &[iovec], id: u
         }
         Kind::Discard => ring.discard(start, len, id, ReqFlags::empty()),
         Kind::Flush => ring.flush(id, ReqFlags::empty()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_is_gathered_in_its_order_and_a_byte_beside_it_is_found() {
+        let segments = [(7, 3), (1, 2)];
+        let mut clean = vec![POISON; 12];
+        clean[7..10].copy_from_slice(b"abc");
+        clean[1..3].copy_from_slice(b"de");
+        let mut data = Vec::new();
+        gather(&mut clean.clone(), &segments, &mut data).unwrap();
+        assert_eq!(data, b"abcde");
+        for at in [0, 3, 6, 10, 11] {
+            let mut memory = clean.clone();
+            memory[at] = b'x';
+            let text = gather(&mut memory, &segments, &mut data).unwrap_err();
+            assert!(text.contains(&format!("outside the segments, at byte {at} ")), "{text}");
+        }
     }
 }
