@@ -6,7 +6,8 @@
 //! and completions go in batches, and no clock is read: a thread looks at one shared word, and reads
 //! its clocks when that changes. With `latency` one clock reading per batch is added, which
 //! ends its requests and begins their successors. Without it only the mean is known, by Little's law.
-//! Needs as many CPUs as threads plus the server's, or it measures the scheduler.
+//! Needs as many CPUs as threads plus the server's, or it measures the scheduler. At depth 1 without `poll` it
+//! measures how fast this machine wakes a thread, not the server: compare servers there with `poll`.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};

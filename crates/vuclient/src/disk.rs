@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A connection to a vhost-user-blk server through blkio.
 //!
-//! Guarantees: [`Disk::open`] leaves all queues started and the memory known to the server; both stay
+//! Guarantees: `Disk::open` leaves all queues started and the memory known to the server; both stay
 //! as long as the disk; the connection ends when the disk is dropped. A server that is silent during
 //! the handshake is an error after the patience: blkio itself would wait for ever, so it does so
 //! on a thread of its own, which then stays behind.
