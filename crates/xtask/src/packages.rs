@@ -56,6 +56,11 @@ const PACKAGES: &[Package] = &[
         stand_in: StandIn::Program("fincore"),
         why: "a test counts what read-ahead put into the page cache",
     },
+    Package {
+        name: "qemu-system-common",
+        stand_in: StandIn::Program("qemu-storage-daemon"),
+        why: "tests and benches have its storage daemon as the reference server",
+    },
 ];
 
 /// What recording the kernel's decisions in a guest needs beyond [`PACKAGES`].

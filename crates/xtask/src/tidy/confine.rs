@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What may stand only in some crates: `unsafe` in `host`, the machine outside the core.
+//! What may stand only in some crates: `unsafe` in `host` (and [`UNSAFE_ELSEWHERE`]), the machine outside the core.
 //!
 //! Guarantees: `blk`, `workload` and `sim` name no clock, thread, file, socket, environment or hash
 //! order outside their tests, in full paths or in grouped imports; tests wait for conditions, not
@@ -14,6 +14,13 @@ const PURE: [&str; 3] = ["crates/blk/src/", "crates/workload/src/", "crates/sim/
 /// The only crate with `unsafe`.
 const HOST: &str = "crates/host/";
 
+/// Single files elsewhere that hold an `unsafe` block which no safe function of `host` can replace, with the reason.
+const UNSAFE_ELSEWHERE: [&str; 1] = [
+    // blkio hands out completions in `MaybeUninit` slots, which only `unsafe` can read; this crate is the
+    // foreign peer in tests and must not be built on `host`, whose server it tests.
+    "crates/vuclient/src/completion.rs",
+];
+
 /// Modules of `std` that reach the machine.
 const MACHINE: [&str; 7] = ["time", "thread", "fs", "net", "env", "process", "os"];
 
@@ -26,7 +33,7 @@ pub fn check(source: &Source) -> Vec<Finding> {
     let mut report = |at: usize, message: String| {
         found.push(Finding::new(&source.path, source.line(at), message));
     };
-    if !source.path.starts_with(HOST) {
+    if !source.path.starts_with(HOST) && !UNSAFE_ELSEWHERE.contains(&source.path.as_str()) {
         for at in words(&source.code, "unsafe") {
             report(at, "`unsafe` belongs in crate host: give it a safe function there".into());
         }
@@ -101,6 +108,8 @@ mod tests {
         assert_eq!(count("crates/blk/src/a.rs", text, false), 1);
         assert_eq!(count("crates/cli/tests/a.rs", text, true), 1);
         assert_eq!(count("crates/host/src/a.rs", text, false), 0);
+        assert_eq!(count("crates/vuclient/src/completion.rs", text, false), 0);
+        assert_eq!(count("crates/vuclient/src/lib.rs", text, false), 1);
         let words = "#![forbid(unsafe_code)] // unsafe\nconst S: &str = \"unsafe\";";
         assert_eq!(count("crates/blk/src/lib.rs", words, false), 0);
     }

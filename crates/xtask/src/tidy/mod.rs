@@ -9,7 +9,7 @@
 //! | [`size`] | files of at most 800 lines, functions of at most 70; exceptions only in `tidy.toml` |
 //! | [`modules`] | no dead file: every `.rs` is reached by a `mod` line |
 //! | [`atomics`] | an ordering above Relaxed names the place it pairs with |
-//! | [`confine`] | `unsafe` only in `host`; no machine in `blk`, `workload`, `sim`; no sleeping in tests |
+//! | [`confine`] | `unsafe` only in `host` and listed files; no machine in `blk`, `workload`, `sim`; no sleeping in tests |
 //! | [`manuals`] | README, CONTRIBUTING and `.ci/run` say what the tree does |
 //!
 //! A `// SAFETY:` comment at each `unsafe` block is clippy's to check

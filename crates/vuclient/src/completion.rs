@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One virtqueue of blkio, and the place where its completions are read.
+//!
+//! Guarantees: [`Queue::reap`] calls its function once for each request that ended, with the number
+//! the request was given and its status. Needs memory handed to requests to stay mapped until
+//! they end: [`crate::disk::Disk`] keeps all of its own. Allocates nothing per request.
+//! The one `unsafe` of this crate is here: blkio hands completions out as `MaybeUninit`.
+
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+use blkio::{Blkioq, Completion};
+
+use crate::Error;
+
+/// Completions taken from the ring per call.
+const BATCH: usize = 256;
+
+/// A started virtqueue.
+pub struct Queue {
+    blkioq: Blkioq,
+    slots: Box<[MaybeUninit<Completion>]>,
+}
+
+impl Queue {
+    pub(crate) fn new(blkioq: Blkioq) -> Queue {
+        let slots = (0..BATCH).map(|_| MaybeUninit::uninit()).collect();
+        Queue { blkioq, slots }
+    }
+
+    /// The ring, to put requests on it. They are shown to the server at the next [`Queue::reap`].
+    pub fn ring(&mut self) -> &mut Blkioq {
+        &mut self.blkioq
+    }
+
+    /// Shows new requests to the server, waits until at least `min` ended or `patience` is over, and
+    /// gives `each` the number and the status (0 or a negative errno) of all that did, with the
+    /// ring to put the next ones on. Without `patience` it must not have to wait: `min` is 0.
+    ///
+    /// # Errors
+    /// [`Error::Server`] after `patience`, or what blkio reports.
+    pub fn reap(
+        &mut self,
+        min: usize,
+        patience: Option<Duration>,
+        mut each: impl FnMut(&mut Blkioq, usize, i32),
+    ) -> Result<usize, Error> {
+        assert!(min == 0 || patience.is_some(), "no wait without an end");
+        let mut left = patience;
+        let count = self.blkioq.do_io(&mut self.slots, min, left.as_mut(), None);
+        let count = count.map_err(|source| match (source.errno(), patience) {
+            (blkio::Errno::TIME, Some(patience)) => {
+                Error::Server(format!("the server ended no request within {patience:?}"))
+            }
+            _ => Error::Blkio { what: "do_io".into(), source },
+        })?;
+        #[allow(unsafe_code, reason = "blkio fills MaybeUninit slots and tells how many")]
+        // SAFETY: `do_io` returned `count`, which is its documented number of slots filled, from the first on.
+        let ended = unsafe { self.slots[..count].assume_init_ref() };
+        for done in ended {
+            each(&mut self.blkioq, done.user_data, done.ret);
+        }
+        Ok(count)
+    }
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `vuclient`: load, verify or ask a vhost-user-blk server from the command line.
+//!
+//! Exit codes: 0 as expected, 1 data differs, 2 usage, connection or a server's error.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
+use vuclient::bench::Pattern;
+use vuclient::raw::Raw;
+use vuclient::{BenchOptions, BenchReport, Error, VerifyOptions, VerifyReport, bench, disk, verify};
+
+#[derive(Parser)]
+#[command(name = "vuclient", about = "A VM-free vhost-user-blk client", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Closed-loop load: IOPS, latency, and what this client itself cost
+    Bench(BenchArgs),
+    /// Write, read back and compare; the data of the disk is lost
+    Verify(VerifyArgs),
+    /// What the device tells
+    Info {
+        /// The server's Unix socket
+        socket: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+#[value(rename_all = "lower")]
+enum Rw {
+    Read,
+    Write,
+    RandRead,
+    RandWrite,
+}
+
+#[derive(Args)]
+struct BenchArgs {
+    /// The server's Unix socket
+    socket: String,
+    /// Virtqueues, one thread each
+    #[arg(long, default_value_t = 1)]
+    queues: u32,
+    /// Requests in flight per queue
+    #[arg(long, default_value_t = 32)]
+    iodepth: u32,
+    /// Measured seconds
+    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    runtime: f64,
+    /// Bytes of a request: 512, 4k, 1m
+    #[arg(long, default_value = "4k", value_parser = bytes)]
+    bs: u64,
+    /// What is done to the disk
+    #[arg(long, value_enum, default_value = "randread")]
+    rw: Rw,
+    /// Spin on the used ring instead of waiting for calls
+    #[arg(long)]
+    poll: bool,
+    /// All queues from one thread; needs --poll
+    #[arg(long)]
+    one_thread: bool,
+    /// Measure latency percentiles: one clock reading per batch
+    #[arg(long)]
+    lat: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct VerifyArgs {
+    /// The server's Unix socket
+    socket: String,
+    /// Virtqueues, each with its own part of the disk
+    #[arg(long, default_value_t = 1)]
+    queues: u32,
+    /// Bytes of the disk to use, from its beginning; 0 for all
+    #[arg(long, default_value = "0", value_parser = bytes)]
+    size: u64,
+    /// Everything random follows from it
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Requests in flight per queue
+    #[arg(long, default_value_t = 8)]
+    iodepth: u32,
+    /// Requests per queue
+    #[arg(long, default_value_t = 1000)]
+    requests: u64,
+    /// For so many seconds instead of a number of requests
+    #[arg(long, value_parser = seconds)]
+    seconds: Option<f64>,
+    /// Spin on the used ring instead of waiting for calls
+    #[arg(long)]
+    poll: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Bench(args) => run_bench(&args),
+        Command::Verify(args) => run_verify(&args),
+        Command::Info { socket, json } => run_info(&socket, json),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("vuclient: {error}");
+            ExitCode::from(if matches!(error, Error::Difference(_)) { 1 } else { 2 })
+        }
+    }
+}
+
+fn run_bench(args: &BenchArgs) -> Result<(), Error> {
+    let options = BenchOptions {
+        queues: args.queues,
+        iodepth: args.iodepth,
+        runtime: Duration::from_secs_f64(args.runtime),
+        block: args.bs,
+        pattern: match args.rw {
+            Rw::Read => Pattern::Read,
+            Rw::Write => Pattern::Write,
+            Rw::RandRead => Pattern::RandRead,
+            Rw::RandWrite => Pattern::RandWrite,
+        },
+        poll: args.poll,
+        one_thread: args.one_thread,
+        latency: args.lat,
+        ..BenchOptions::default()
+    };
+    let report = bench(&args.socket, &options)?;
+    if args.json {
+        return print_json(&report);
+    }
+    print_bench(&report);
+    Ok(())
+}
+
+fn print_bench(report: &BenchReport) {
+    for (i, queue) in report.queues.iter().enumerate() {
+        println!("queue {i}: {:.0} IOPS", queue.iops);
+    }
+    println!("all: {:.0} IOPS, mean latency {:.2} us (in flight / rate)", report.iops, report.little_mean_ns / 1e3);
+    if let Some(latency) = &report.latency {
+        let [p50, p90, p99, p999] = latency.percentiles.map(|ns| ns as f64 / 1e3);
+        let (mean, max) = (latency.mean / 1e3, latency.max as f64 / 1e3);
+        println!("latency us: mean {mean:.2}, p50 {p50:.2}, p90 {p90:.2}, p99 {p99:.2}, p99.9 {p999:.2}, max {max:.2}");
+    }
+    let requests: u64 = report.queues.iter().map(|queue| queue.requests).sum();
+    let per_batch = requests as f64 / report.batches.max(1) as f64;
+    let (cpu, each) = (report.client_cpu_seconds, report.client_cpu_ns_per_request);
+    println!("client: {cpu:.2} s of CPU, {each:.0} ns per request, {per_batch:.1} requests per batch");
+}
+
+fn run_verify(args: &VerifyArgs) -> Result<(), Error> {
+    let options = VerifyOptions {
+        queues: args.queues,
+        size: args.size,
+        seed: args.seed,
+        iodepth: args.iodepth,
+        requests: args.requests,
+        time: args.seconds.map(Duration::from_secs_f64),
+        poll: args.poll,
+        ..VerifyOptions::default()
+    };
+    let report = verify(&args.socket, &options)?;
+    if args.json {
+        return print_json(&report);
+    }
+    let VerifyReport { reads, writes, write_zeroes, discards, flushes, compared } = report;
+    println!("seed={}: no difference in {compared} bytes compared", args.seed);
+    println!("{reads} reads, {writes} writes, {write_zeroes} write_zeroes, {discards} discards, {flushes} flushes");
+    Ok(())
+}
+
+/// What `info` prints.
+#[derive(Serialize)]
+struct Told {
+    #[serde(flatten)]
+    info: disk::Info,
+    features: u64,
+    protocol_features: u64,
+}
+
+fn run_info(socket: &str, json: bool) -> Result<(), Error> {
+    let info = disk::info(socket)?;
+    // blkio keeps the feature bits to itself.
+    let mut raw = Raw::connect(socket)?;
+    raw.set_owner()?;
+    let told = Told { info, features: raw.features()?, protocol_features: raw.protocol_features()? };
+    if json {
+        return print_json(&told);
+    }
+    let Told { info, features, protocol_features } = told;
+    println!("features            {features:#x}, protocol {protocol_features:#x}");
+    println!("capacity            {}", info.capacity);
+    println!("queues              up to {}", info.max_queues);
+    println!("segments            up to {} of {} bytes (0: any)", info.max_segments, info.max_segment_len);
+    println!("blocks              {} logical, {} physical", info.block_size, info.physical_block);
+    println!("optimal I/O size    {}", info.optimal_io_size);
+    println!("write cache         {}", if info.write_cache { "yes: FLUSH" } else { "no" });
+    println!("DISCARD             {}, aligned to {}", feature(info.max_discard_len), info.discard_alignment);
+    println!("WRITE_ZEROES        {}", feature(info.max_write_zeroes_len));
+    println!("memory regions      up to {}", info.max_mem_regions);
+    Ok(())
+}
+
+fn feature(most: u64) -> String {
+    if most == 0 { "not offered".into() } else { format!("up to {most} bytes") }
+}
+
+fn print_json<T: Serialize>(value: &T) -> Result<(), Error> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| Error::Usage(e.to_string()))?;
+    println!("{text}");
+    Ok(())
+}
+
+/// `512`, `4k`, `1m`, `2g`, powers of 1024.
+fn bytes(text: &str) -> Result<u64, String> {
+    let lower = text.to_ascii_lowercase();
+    let (digits, shift) = match lower.as_bytes().last() {
+        Some(b'k') => (&lower[..lower.len() - 1], 10),
+        Some(b'm') => (&lower[..lower.len() - 1], 20),
+        Some(b'g') => (&lower[..lower.len() - 1], 30),
+        _ => (lower.as_str(), 0),
+    };
+    let number: u64 = digits.parse().map_err(|_| "must be a number of bytes, as 512, 4k or 1m".to_string())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "must be less than 2^64 bytes".into())
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value > 0.0 && value <= 86_400.0 => Ok(value),
+        _ => Err("must be more than 0 and at most 86400".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_and_seconds_are_checked() {
+        assert_eq!(bytes("512"), Ok(512));
+        assert_eq!(bytes("4K"), Ok(4096));
+        assert!(bytes("").is_err() && bytes("k").is_err() && bytes("99999999999g").is_err());
+        assert!(seconds("0").is_err() && seconds("nan").is_err() && seconds("0.5").is_ok());
+    }
+}
