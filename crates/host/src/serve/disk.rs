@@ -4,13 +4,14 @@
 use super::bell::Bell;
 use crate::driver::HostDriver;
 use crate::error::{Error, Result};
-use crate::mem::Regions;
+use crate::mem::{Region, Regions};
 use crate::run::Queue;
 use blk::cpumap::CpuTopology;
 use blk::driver::Driver;
 use blk::id::{MAX_SUBMITTERS, SubmitterId};
 use blk::queue::{Notify, RequestQueue};
 use blk::settings::QueueConfig;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -26,6 +27,8 @@ pub struct ServedDisk {
     pub regions: Arc<Regions>,
     /// By submitter: the IOThread's number.
     threads: Arc<[AtomicU16]>,
+    /// Regions of buffers whose port is gone: a region with a fixed place in drivers is not given up.
+    spare_buffers: Mutex<Vec<u16>>,
 }
 
 /// Rings for the IOThread of a submitter.
@@ -57,7 +60,20 @@ impl ServedDisk {
         let notify = Box::new(Ring { threads: Arc::clone(&threads), bells: Arc::clone(bells) });
         let config = QueueConfig { topology: CpuTopology::uniform(bells.len() as u16), ..config };
         let queue = RequestQueue::new(core, config, notify).map_err(|e| Error::usage(e.to_string()))?;
-        Ok(ServedDisk { name, queue, driver, regions, threads })
+        Ok(ServedDisk { name, queue, driver, regions, threads, spare_buffers: Mutex::default() })
+    }
+
+    /// The number of a region of `bytes` for the buffers of a port. All ports ask for the same.
+    pub(super) fn take_buffers(&self, bytes: usize) -> Result<u16> {
+        if let Some(number) = self.spare_buffers.lock().pop() {
+            return Ok(number);
+        }
+        self.regions.add(Arc::new(Region::new(bytes, false)?))
+    }
+
+    /// No I/O to the region is left.
+    pub(super) fn give_buffers_back(&self, number: u16) {
+        self.spare_buffers.lock().push(number);
     }
 
     /// A submitter of this disk is the IOThread with this number.

@@ -257,10 +257,10 @@ impl IoThread {
     /// Looks at everything once. Whether there was anything to do.
     fn round(&mut self, now: Instant) -> bool {
         // Pairs with: IoThreads::send
-        if self.has_mail.load(Ordering::Acquire) {
+        let mut worked = self.has_mail.load(Ordering::Acquire);
+        if worked {
             self.take_mail();
         }
-        let mut worked = false;
         self.ports.iter_mut().flatten().for_each(|p| p.begin(now));
         for (i, entry) in self.sources.iter_mut().enumerate() {
             if let Some(Entry { source, port, .. }) = entry {

@@ -6,7 +6,6 @@
 
 use super::disk::ServedDisk;
 use crate::error::{Error, Result};
-use crate::mem::Region;
 use crate::run::Submitter;
 use blk::bio::{Bio, DataRef};
 use blk::id::{CpuId, HctxId};
@@ -95,8 +94,7 @@ impl Port {
     /// A buffer of [`BUFFER_BYTES`] and its number, if there is one free.
     pub fn take_buffer(&mut self) -> Option<(u32, DataRef)> {
         if self.buffers.is_none() {
-            let region = Region::new(BUFFER_BYTES * BUFFERS as usize, false).ok()?;
-            let number = self.disk.regions.add(Arc::new(region)).ok()?;
+            let number = self.disk.take_buffers(BUFFER_BYTES * BUFFERS as usize).ok()?;
             self.buffers = Some((number, (0..BUFFERS).collect()));
         }
         let (number, free) = self.buffers.as_mut()?;
@@ -161,5 +159,15 @@ impl Port {
         let driver = &self.disk.driver;
         let due = self.hctxs.iter().filter_map(|h| driver.next_due(*h));
         self.disk.queue.next_timer().into_iter().chain(due).min().map(|t| t.since(now))
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        if let Some((number, free)) = &self.buffers
+            && free.len() == BUFFERS as usize
+        {
+            self.disk.give_buffers_back(*number);
+        }
     }
 }

@@ -2,8 +2,8 @@
 //! One front end's connection: what its messages say becomes virtqueues on IOThreads.
 //!
 //! Guarantees: a virtqueue runs from the time it has a kick until its base is asked for, the device is reset or the connection
-//! ends; a slot of memory is taken away only when nothing is in flight in it. A message that breaks a rule is refused with an error
-//! to the front end, and changes nothing.
+//! ends; a slot of memory is taken away only when nothing is in flight in it. A message that breaks a rule is refused and its
+//! sender dropped, by whoever reads the socket: most messages have no answer, and it would go on as if they were done.
 //!
 //! Source: the vhost-user protocol of QEMU's documentation.
 

@@ -1,0 +1,510 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! vhost-user-blk against two clients: blkio, which is a real one, and a front end that does one step at a time, right or
+//! wrong. Servers run in this process, on sockets in a directory of their own.
+
+use blk::settings::QueueConfig;
+use host::export::vhost::{ExportOptions, VhostExport};
+use host::mem::Regions;
+use host::serve::{IoThreads, Polling, ServedDisk, ThreadOptions};
+use host::target::{Needs, TargetSpec};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use vuclient::raw::message::{PROTOCOL_FEATURES, protocol, request};
+use vuclient::raw::ring::{INDIRECT, NEXT, WRITE, descriptor};
+use vuclient::raw::{Format, Notify, Raw, Segment, Used, block};
+use vuclient::{VerifyOptions, verify};
+
+const VERSION_1: u64 = 1 << 32;
+const EVENT_IDX: u64 = 1 << 29;
+const INDIRECT_DESC: u64 = 1 << 28;
+const RING_PACKED: u64 = 1 << 34;
+const BLK_FLUSH: u64 = 1 << 9;
+const BLK_DISCARD: u64 = 1 << 13;
+const BLK_WRITE_ZEROES: u64 = 1 << 14;
+const BLK_CONFIG_WCE: u64 = 1 << 11;
+const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG | protocol::CONFIGURE_MEM_SLOTS;
+const LONG: Duration = Duration::from_secs(30);
+const BOTH: [(Format, u64); 2] = [(Format::Split, 0), (Format::Packed, RING_PACKED)];
+
+/// A daemon with one disk and one export.
+struct Server {
+    directory: PathBuf,
+    socket: String,
+    disk: Arc<ServedDisk>,
+    threads: Arc<IoThreads>,
+    export: Option<VhostExport>,
+}
+
+impl Server {
+    /// `virtqueues` of a disk on `iothreads`, dealt round robin.
+    fn new(target: &str, virtqueues: usize, iothreads: usize) -> Server {
+        Server::with(target, virtqueues, iothreads, false)
+    }
+
+    fn with(target: &str, virtqueues: usize, iothreads: usize, read_only: bool) -> Server {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("mqblk-vhost-{}-{number}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let target = if target == "file" {
+            let image = directory.join("disk.img");
+            fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+            image.to_str().unwrap().to_owned()
+        } else {
+            target.to_owned()
+        };
+        let option = |i| ThreadOptions { name: format!("io{i}"), cpus: Vec::new(), polling: Polling::default() };
+        let threads = Arc::new(IoThreads::start(&(0..iothreads).map(option).collect::<Vec<_>>()).unwrap());
+        let regions = Arc::new(Regions::new());
+        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
+        let driver = TargetSpec::parse(&target).unwrap().open(&needs, Arc::clone(&regions)).unwrap().driver;
+        let disk = threads.disk("disk", driver, regions, QueueConfig::default()).unwrap();
+        let socket = directory.join("vhost.sock");
+        let mapping = (0..virtqueues).map(|i| i % iothreads).collect();
+        let options = ExportOptions { socket: socket.clone(), mapping, read_only, serial: "mqblk-1".into() };
+        let export = Some(VhostExport::start(&threads, &disk, options).unwrap());
+        Server { directory, socket: socket.to_str().unwrap().into(), disk, threads, export }
+    }
+
+    fn raw(&self, format: Format, features: u64, notify: Notify) -> Raw {
+        let packed = if format == Format::Packed { RING_PACKED } else { 0 };
+        let mut raw = Raw::ready(&self.socket, VERSION_1 | BLK_FLUSH | packed | features, PROTOCOL).unwrap();
+        raw.start(0, 64, format, notify).unwrap();
+        raw
+    }
+
+    /// Ends the export; nothing of the disk may be in use then.
+    fn check_idle(mut self) {
+        self.export = None;
+        self.disk.queue.begin_freeze();
+        assert!(self.disk.queue.is_drained(), "a tag is still in use");
+        assert_eq!(self.disk.queue.stats().in_flight, 0);
+        assert!(!fs::exists(&self.socket).unwrap(), "the socket is left behind");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.export = None;
+        let _ = fs::remove_dir_all(&self.directory);
+        assert!(!self.threads.is_empty());
+    }
+}
+
+#[test]
+fn a_real_client_finds_what_it_wrote() {
+    for (target, virtqueues, iothreads) in
+        [("ram:size=64m", 1, 1), ("ram:size=64m", 4, 2), ("file", 2, 2), ("file", 3, 1)]
+    {
+        let server = Server::new(target, virtqueues, iothreads);
+        let seed = 7 * virtqueues as u64 + iothreads as u64;
+        println!("{target}: {virtqueues} virtqueues on {iothreads} IOThreads, seed {seed}");
+        let options = VerifyOptions {
+            queues: virtqueues as u32,
+            size: 32 << 20,
+            seed,
+            requests: 1500,
+            ..VerifyOptions::default()
+        };
+        let report = verify(&server.socket, &options).unwrap();
+        assert!(report.reads > 100 && report.writes > 100, "{report:?}");
+        server.check_idle();
+    }
+}
+
+#[test]
+fn a_second_client_is_served_after_the_first() {
+    let server = Server::new("ram:size=64m", 2, 2);
+    for seed in 0..3 {
+        let options = VerifyOptions { queues: 2, size: 8 << 20, seed, requests: 200, ..VerifyOptions::default() };
+        verify(&server.socket, &options).unwrap();
+    }
+    server.check_idle();
+}
+
+#[test]
+fn every_kind_of_request_does_what_it_says() {
+    for (format, _) in BOTH {
+        let server = Server::new("ram:size=16m", 1, 1);
+        let mut raw = server.raw(format, BLK_DISCARD | BLK_WRITE_ZEROES, Notify::Both);
+        let data: Vec<u8> = (0..8192u32).map(|i| (i * 7 + 1) as u8).collect();
+        let write = raw.block(block::OUT, 40, 8192).unwrap();
+        raw.guest.write(write.data, &data).unwrap();
+        assert_eq!(raw.execute(0, &write, LONG).unwrap(), (block::OK, 1));
+        let flush = raw.block(block::FLUSH, 0, 0).unwrap();
+        assert_eq!(raw.execute(0, &flush, LONG).unwrap(), (block::OK, 1));
+        let zero = raw.block(block::WRITE_ZEROES, 0, 32).unwrap();
+        raw.guest.write(zero.data, &[block::range(42, 1, 0), block::range(43, 1, 1)].concat()).unwrap();
+        assert_eq!(raw.execute(0, &zero, LONG).unwrap(), (block::OK, 1));
+        let read = raw.block(block::IN, 40, 8192).unwrap();
+        assert_eq!(raw.execute(0, &read, LONG).unwrap(), (block::OK, 8193));
+        let mut right = data.clone();
+        right[1024..2048].fill(0);
+        assert_eq!(raw.guest.read(read.data, 8192).unwrap(), right);
+        let discard = raw.block(block::DISCARD, 0, 16).unwrap();
+        raw.guest.write(discard.data, &block::range(40, 2, 0)).unwrap();
+        assert_eq!(raw.execute(0, &discard, LONG).unwrap(), (block::OK, 1));
+        let serial = raw.block(block::GET_ID, 0, 20).unwrap();
+        assert_eq!(raw.execute(0, &serial, LONG).unwrap(), (block::OK, 21));
+        assert_eq!(raw.guest.read(serial.data, 20).unwrap(), b"mqblk-1\0\0\0\0\0\0\0\0\0\0\0\0\0");
+        drop(raw);
+        server.check_idle();
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_answered_so() {
+    for (format, _) in BOTH {
+        let server = Server::new("ram:size=16m", 1, 1);
+        let mut raw = server.raw(format, BLK_DISCARD | BLK_WRITE_ZEROES, Notify::Both);
+        let end = (16 << 20) / 512;
+        let cases = [
+            (99, 0, 0, block::UNSUPP),
+            (block::IN, 1 << 40, 512, block::IOERR),
+            (block::IN, end, 512, block::IOERR),
+            (block::IN, end - 1, 1024, block::IOERR),
+            (block::IN, u64::MAX, 512, block::IOERR),
+            (block::OUT, end - 1, 1024, block::IOERR),
+            (block::IN, 0, 513, block::IOERR),
+            (block::OUT, 0, 100, block::IOERR),
+            (block::IN, 0, 0, block::IOERR),
+            (block::DISCARD, 0, 15, block::UNSUPP),
+            (block::DISCARD, 0, 0, block::UNSUPP),
+            (block::WRITE_ZEROES, 0, 17 * 16, block::UNSUPP),
+        ];
+        for (kind, sector, len, status) in cases {
+            let request = raw.block(kind, sector, len).unwrap();
+            assert_eq!(raw.execute(0, &request, LONG).unwrap(), (status, 1), "{kind} at {sector} of {len}");
+        }
+        for (sector, sectors, flags, status) in
+            [(end, 1, 0, block::IOERR), (0, 1, 2, block::UNSUPP), (u64::MAX, 2, 0, block::IOERR)]
+        {
+            let zero = raw.block(block::WRITE_ZEROES, 0, 16).unwrap();
+            raw.guest.write(zero.data, &block::range(sector, sectors, flags)).unwrap();
+            assert_eq!(raw.execute(0, &zero, LONG).unwrap().0, status, "{sector}+{sectors} flags {flags}");
+        }
+        let good = raw.block(block::IN, 0, 512).unwrap();
+        assert_eq!(raw.execute(0, &good, LONG).unwrap().0, block::OK);
+    }
+}
+
+#[test]
+fn a_read_only_disk_is_not_written() {
+    let server = Server::with("ram:size=16m", 1, 1, true);
+    let mut raw = server.raw(Format::Split, 0, Notify::Both);
+    for kind in [block::OUT, block::DISCARD, block::WRITE_ZEROES] {
+        let request = raw.block(kind, 0, 512).unwrap();
+        assert_eq!(raw.execute(0, &request, LONG).unwrap().0, block::IOERR, "{kind}");
+    }
+    assert_ne!(raw.features().unwrap() & 1 << 5, 0, "VIRTIO_BLK_F_RO");
+}
+
+/// Data in pieces of odd lengths at odd addresses, and a header and a status cut in two.
+#[test]
+fn data_may_be_framed_in_any_way() {
+    for (format, _) in BOTH {
+        for target in ["ram:size=16m", "file"] {
+            let server = Server::new(target, 1, 1);
+            let mut raw = server.raw(format, 0, Notify::Both);
+            let at = raw.guest.take(64 << 10, 4096).unwrap() + 3;
+            let data: Vec<u8> = (0..4096u32).map(|i| (i * 11 + 5) as u8).collect();
+            let cut = |kind: u32, raw: &mut Raw| {
+                let header = raw.block(kind, 9, 0).unwrap();
+                let segment = |addr, len, write| Segment { addr, len, write };
+                let write = kind == block::IN;
+                let mut all = vec![segment(header.header, 5, false), segment(header.header + 5, 11, false)];
+                for (from, len) in [(0u32, 1), (1, 510), (511, 1025), (1536, 2560)] {
+                    // Apart, so that they cannot be taken for one.
+                    all.push(segment(at + 2 * u64::from(from), len, write));
+                }
+                all.push(segment(header.status, 1, true));
+                (header, all)
+            };
+            let (header, segments) = cut(block::OUT, &mut raw);
+            let mut from = 0;
+            for s in &segments[2..6] {
+                raw.guest.write(s.addr, &data[from..from + s.len as usize]).unwrap();
+                from += s.len as usize;
+            }
+            raw.submit(0, &segments).unwrap();
+            raw.kick(0).unwrap();
+            assert_eq!(raw.wait_used(0, LONG).unwrap().len(), 1);
+            assert_eq!(header.status(&raw.guest).unwrap(), block::OK);
+            let straight = raw.block(block::IN, 9, 4096).unwrap();
+            assert_eq!(raw.execute(0, &straight, LONG).unwrap(), (block::OK, 4097));
+            assert_eq!(raw.guest.read(straight.data, 4096).unwrap(), data);
+            let (header, segments) = cut(block::IN, &mut raw);
+            segments[2..6].iter().for_each(|s| raw.guest.write(s.addr, &vec![0xee; s.len as usize]).unwrap());
+            raw.submit(0, &segments).unwrap();
+            raw.kick(0).unwrap();
+            assert_eq!(raw.wait_used(0, LONG).unwrap()[0].len, 4097);
+            assert_eq!(header.status(&raw.guest).unwrap(), block::OK);
+            let mut back = Vec::new();
+            for s in &segments[2..6] {
+                back.extend(raw.guest.read(s.addr, s.len as usize).unwrap());
+            }
+            assert_eq!(back, data);
+            drop(raw);
+            server.check_idle();
+        }
+    }
+}
+
+#[test]
+fn many_laps_of_a_ring_lose_nothing() {
+    for (format, _) in BOTH {
+        for features in [0, EVENT_IDX] {
+            let server = Server::new("ram:size=16m", 2, 2);
+            let mut raw = server.raw(format, features, Notify::Both);
+            raw.start(1, 16, format, Notify::Both).unwrap();
+            for lap in 0..400u64 {
+                let mark = raw.guest.mark();
+                let mut ids = Vec::new();
+                for i in 0..5 {
+                    let read = raw.block(block::IN, (lap + i) % 1000, 512).unwrap();
+                    ids.push(raw.submit(1, &read.segments()).unwrap());
+                }
+                raw.kick(1).unwrap();
+                let mut used: Vec<Used> = Vec::new();
+                while used.len() < ids.len() {
+                    used.extend(raw.wait_used(1, LONG).unwrap());
+                }
+                let mut ended: Vec<u16> = used.iter().map(|used| used.id as u16).collect();
+                ended.sort_unstable();
+                ids.sort_unstable();
+                assert_eq!(ended, ids, "lap {lap}");
+                raw.guest.rewind(mark);
+            }
+        }
+    }
+}
+
+#[test]
+fn rings_without_kick_or_call_are_served() {
+    for (format, _) in BOTH {
+        for notify in [Notify::NoCall, Notify::NoKick, Notify::Neither] {
+            let server = Server::new("ram:size=16m", 1, 1);
+            let mut raw = server.raw(format, 0, notify);
+            for sector in 0..20 {
+                let read = raw.block(block::IN, sector, 512).unwrap();
+                raw.submit(0, &read.segments()).unwrap();
+                if notify == Notify::NoCall {
+                    raw.kick(0).unwrap();
+                }
+                assert_eq!(raw.wait_used(0, LONG).unwrap().len(), 1, "{notify:?}");
+                assert_eq!(read.status(&raw.guest).unwrap(), block::OK);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stopped_queue_goes_on_where_it_was() {
+    for (format, _) in BOTH {
+        let server = Server::new("ram:size=16m", 1, 1);
+        let mut raw = server.raw(format, 0, Notify::Both);
+        let read = raw.block(block::IN, 0, 512).unwrap();
+        for _ in 0..3 {
+            raw.execute(0, &read, LONG).unwrap();
+        }
+        let (ring, base) = raw.stop(0).unwrap();
+        raw.start_ring(0, ring, base, Notify::Both).unwrap();
+        for _ in 0..100 {
+            assert_eq!(raw.execute(0, &read, LONG).unwrap().0, block::OK);
+        }
+    }
+}
+
+#[test]
+fn memory_is_added_and_taken_away_while_rings_run() {
+    let server = Server::new("ram:size=16m", 1, 1);
+    let mut raw = server.raw(Format::Split, 0, Notify::Both);
+    for _ in 0..20 {
+        raw.add_memory(0x8000_0000, 1 << 20).unwrap();
+        let mark = raw.guest.mark();
+        let mut read = raw.block(block::IN, 0, 512).unwrap();
+        read.data = 0x8000_0000 + 4096;
+        raw.guest.write(read.data, &[0xff; 512]).unwrap();
+        assert_eq!(raw.execute(0, &read, LONG).unwrap(), (block::OK, 513));
+        assert_eq!(raw.guest.read(read.data, 512).unwrap(), [0; 512]);
+        raw.remove_memory(0x8000_0000).unwrap();
+        assert!(raw.remove_memory(0x8000_0000).is_err());
+        let read = raw.block(block::IN, 0, 512).unwrap();
+        assert_eq!(raw.execute(0, &read, LONG).unwrap().0, block::OK);
+        raw.guest.rewind(mark);
+    }
+    // The first slot, and the buffers for data that is not in whole blocks.
+    assert!(server.disk.regions.iter().count() <= 2, "slots are left behind");
+    drop(raw);
+    server.check_idle();
+}
+
+#[test]
+fn the_write_cache_can_be_switched() {
+    let server = Server::new("ram:size=16m", 1, 1);
+    let mut raw = server.raw(Format::Split, BLK_CONFIG_WCE, Notify::Both);
+    assert_eq!(raw.config(32, 1).unwrap(), [1], "with FLUSH a driver has a cache to flush");
+    raw.call(
+        request::SET_CONFIG,
+        &[&32u32.to_le_bytes()[..], &1u32.to_le_bytes(), &0u32.to_le_bytes(), &[0]].concat(),
+        &[],
+    )
+    .unwrap();
+    assert_eq!(raw.config(32, 1).unwrap(), [0]);
+    let write = raw.block(block::OUT, 0, 512).unwrap();
+    assert_eq!(raw.execute(0, &write, LONG).unwrap().0, block::OK);
+}
+
+#[test]
+fn wrong_messages_are_refused_and_wrong_chains_stop_their_queue_only() {
+    type Wrong = fn(&mut Raw, &block::BlockRequest);
+    let wrong: [(&str, Wrong); 7] = [
+        ("a loop", |raw, read| {
+            raw.write_desc(0, 0, read.header, 16, NEXT, 1).unwrap();
+            raw.write_desc(0, 1, read.data, 512, NEXT | WRITE, 0).unwrap();
+        }),
+        ("a next beyond the table", |raw, read| {
+            raw.write_desc(0, 0, read.header, 16, NEXT, 4000).unwrap();
+        }),
+        ("a header outside memory", |raw, read| {
+            raw.write_desc(0, 0, u64::MAX - 7, 16, NEXT, 1).unwrap();
+            raw.write_desc(0, 1, read.status, 1, WRITE, 0).unwrap();
+        }),
+        ("a status outside memory", |raw, read| {
+            raw.write_desc(0, 0, read.header, 16, NEXT, 1).unwrap();
+            raw.write_desc(0, 1, u64::MAX, 1, WRITE, 0).unwrap();
+        }),
+        ("no room for a status", |raw, read| {
+            raw.write_desc(0, 0, read.header, 16, 0, 0).unwrap();
+        }),
+        ("a short header", |raw, read| {
+            raw.write_desc(0, 0, read.header, 7, NEXT, 1).unwrap();
+            raw.write_desc(0, 1, read.status, 1, WRITE, 0).unwrap();
+        }),
+        ("an indirect table that was not negotiated", |raw, read| {
+            let table = descriptor(Format::Split, read.header, 16, 0, 0);
+            let at = raw.guest.take(table.len(), 16).unwrap();
+            raw.guest.write(at, &table).unwrap();
+            raw.write_desc(0, 0, at, 16, INDIRECT, 0).unwrap();
+        }),
+    ];
+    let server = Server::new("ram:size=16m", 2, 1);
+    for (name, write) in wrong {
+        let mut raw = server.raw(Format::Split, 0, Notify::Both);
+        raw.start(1, 64, Format::Split, Notify::Both).unwrap();
+        let read = raw.block(block::IN, 0, 512).unwrap();
+        write(&mut raw, &read);
+        raw.offer(0, 0).unwrap();
+        raw.kick(0).unwrap();
+        // The other virtqueue of the same device is served after that, so the wrong one was looked at.
+        let good = raw.block(block::IN, 0, 512).unwrap();
+        for _ in 0..3 {
+            assert_eq!(raw.execute(1, &good, LONG).unwrap().0, block::OK, "beside {name}");
+        }
+        assert_ne!(read.status(&raw.guest).unwrap(), block::OK, "{name}");
+        drop(raw);
+        let mut next = server.raw(Format::Split, 0, Notify::Both);
+        let read = next.block(block::IN, 0, 512).unwrap();
+        assert_eq!(next.execute(0, &read, LONG).unwrap().0, block::OK, "after {name}");
+    }
+    server.check_idle();
+}
+
+/// Data that is not in the guest's memory fails its request; a driver that asks so is served on.
+#[test]
+fn data_outside_memory_fails_its_request() {
+    for (format, _) in BOTH {
+        let server = Server::new("ram:size=16m", 1, 1);
+        let mut raw = server.raw(format, INDIRECT_DESC, Notify::Both);
+        for (addr, len) in [(u64::MAX - 511, 512), (1 << 60, 4096), (0x10_0000 + (8 << 20) - 512, 1024)] {
+            let mut read = raw.block(block::IN, 0, len).unwrap();
+            read.data = addr;
+            assert_eq!(raw.execute(0, &read, LONG).unwrap(), (block::IOERR, 1), "{addr:#x}");
+        }
+        let read = raw.block(block::IN, 0, 512).unwrap();
+        assert_eq!(raw.execute(0, &read, LONG).unwrap().0, block::OK);
+    }
+}
+
+/// One that breaks a rule is refused, where it asked for an answer, and its sender dropped: it would go on as if it were
+/// done.
+#[test]
+fn messages_that_break_a_rule_are_refused_and_their_sender_is_dropped() {
+    let server = Server::new("ram:size=16m", 2, 1);
+    let number = |index: u32, num: u32| [index.to_le_bytes(), num.to_le_bytes()].concat();
+    let refuse = |what: &str, f: &dyn Fn(&mut Raw) -> bool| {
+        let mut raw = Raw::ready(&server.socket, VERSION_1 | BLK_FLUSH, PROTOCOL).unwrap();
+        assert!(f(&mut raw), "{what}");
+        assert!(raw.is_dropped(LONG).unwrap(), "{what}");
+    };
+    refuse("a second owner", &|raw| raw.set_owner().is_err());
+    refuse("a feature that was not offered", &|raw| raw.set_features(1 << 62).is_err());
+    for (index, num) in [(0, 0), (0, 3), (0, 65536), (2, 64), (u32::MAX, 64)] {
+        let text = format!("virtqueue {index} of {num}");
+        refuse(&text, &|raw| raw.call(request::SET_VRING_NUM, &number(index, num), &[]).is_err());
+    }
+    let address = |desc: u64| [&number(0, 0)[..], &[desc, desc, desc, 0].map(u64::to_le_bytes).concat()].concat();
+    refuse("a ring outside memory", &|raw| {
+        raw.call(request::SET_VRING_NUM, &number(0, 64), &[]).unwrap();
+        raw.call(request::SET_VRING_ADDR, &address(1 << 50), &[]).unwrap();
+        raw.call(request::SET_VRING_KICK, &0x100u64.to_le_bytes(), &[]).is_err()
+    });
+    refuse("no such virtqueue", &|raw| raw.call(request::SET_VRING_ENABLE, &number(7, 1), &[]).is_err());
+    // A header that announces more than any message has.
+    refuse("no message", &|raw| raw.channel.send_bytes(&[2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0x7f], &[]).is_ok());
+    let mut next = server.raw(Format::Split, 0, Notify::Both);
+    let read = next.block(block::IN, 0, 512).unwrap();
+    assert_eq!(next.execute(0, &read, LONG).unwrap().0, block::OK);
+    drop(next);
+    server.check_idle();
+}
+
+/// Clients that come and go with requests in flight leave no descriptor, no memory and no tag behind.
+#[test]
+fn clients_that_come_and_go_leave_nothing_behind() {
+    let server = Server::new("ram:size=16m", 1, 1);
+    let descriptors = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let leave = |n: u64| {
+        let mut raw = server.raw(if n.is_multiple_of(2) { Format::Split } else { Format::Packed }, 0, Notify::Both);
+        for i in 0..8 {
+            let read = raw.block(block::IN, n + i, 4096).unwrap();
+            raw.submit(0, &read.segments()).unwrap();
+        }
+        raw.kick(0).unwrap();
+    };
+    leave(0);
+    // The first has left everything when the next one is served.
+    drop(server.raw(Format::Split, 0, Notify::Both));
+    let before = descriptors();
+    (0..100).for_each(leave);
+    drop(server.raw(Format::Split, 0, Notify::Both));
+    let after = descriptors();
+    // Other tests of this process have descriptors, too, but not a hundred times those of a client.
+    assert!(after < before + 60, "{before} descriptors before, {after} after");
+    assert!(server.disk.regions.iter().count() <= 2, "slots are left behind");
+    server.check_idle();
+}
+
+#[test]
+fn a_socket_in_use_is_left_alone_and_a_stale_one_replaced() {
+    let server = Server::new("ram:size=16m", 1, 1);
+    let options = |socket: &str| ExportOptions {
+        socket: socket.into(),
+        mapping: vec![0],
+        read_only: false,
+        serial: String::new(),
+    };
+    let start = |socket: &str| VhostExport::start(&server.threads, &server.disk, options(socket));
+    let refusal = start(&server.socket).err().unwrap().to_string();
+    assert!(refusal.contains("is in use"), "{refusal}");
+    let stale = server.directory.join("stale.sock");
+    drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
+    assert!(fs::exists(&stale).unwrap());
+    drop(start(stale.to_str().unwrap()).unwrap());
+    assert!(!fs::exists(&stale).unwrap());
+    let mut raw = Raw::ready(&server.socket, VERSION_1 | PROTOCOL_FEATURES, PROTOCOL).unwrap();
+    assert_eq!(raw.queue_num().unwrap(), 1);
+}
