@@ -13,6 +13,7 @@ mod spin;
 mod readable;
 mod sync;
 pub mod driver;
+pub mod export;
 #[allow(unsafe_code, reason = "system calls")]
 pub mod create;
 pub mod target;

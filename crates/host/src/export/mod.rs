@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The upper edge: what clients outside this process speak to reach a disk.
+
+pub mod nbd;
