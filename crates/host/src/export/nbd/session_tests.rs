@@ -152,6 +152,8 @@ fn fast_zeroes_are_offered_refused_or_served() {
 fn block_status_wants_a_context() {
     let mut s = session(Export { base_allocation: false, ..everything() }, ReplyStyle::Structured);
     assert_eq!(judged(&mut s, header(7, 0, 0, 512)), Err(NbdError::Inval));
+    // Its reply has no simple form, whatever was selected.
+    assert_eq!(judged(&mut session(everything(), ReplyStyle::Simple), header(7, 0, 0, 512)), Err(NbdError::Inval));
 }
 
 #[test]
