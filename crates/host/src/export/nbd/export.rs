@@ -34,7 +34,8 @@ pub struct BlockSizes {
     pub min: u32,
     /// What is efficient: a power of two, at least 512 and at least `min`.
     pub preferred: u32,
-    /// Longest read or write: a multiple of `min`, 65536..=[`MAX_PAYLOAD`], at least `preferred`.
+    /// Longest read or write: a multiple of `min`, 65536..=[`MAX_PAYLOAD`], at least `preferred`. Clients that do not
+    /// ask for it assume [`MAX_PAYLOAD`] and meet `NBD_EINVAL` beyond.
     pub max: u32,
 }
 
