@@ -402,3 +402,17 @@ fn with_tls_required_plain_clients_are_told_why() {
     has_all(&String::from_utf8_lossy(&told.stderr), &["TLS is required: send NBD_OPT_STARTTLS first"]);
     assert_eq!(count(&server.disk(0).connections), 0);
 }
+
+#[test]
+fn a_tls_client_begins_its_handshake_after_the_answer() {
+    for tls in [TlsMode::Optional, TlsMode::Required] {
+        let server = Server::start(vec![(everything("d"), Disk::of(vec![0; MIB]))], tls);
+        let uri = server.uri("d").replace("nbd+unix", "nbds+unix");
+        assert!(!try_run("nbdinfo", &[&uri]).status.success(), "nobody answers its hello");
+        assert_eq!(server.tls_record(), 22, "a handshake record");
+    }
+    let server = blank("d", MIB);
+    let uri = server.uri("d").replace("nbd+unix", "nbds+unix");
+    assert!(!try_run("nbdinfo", &[&uri]).status.success());
+    assert_eq!(server.tls_record(), 0, "no TLS is offered");
+}

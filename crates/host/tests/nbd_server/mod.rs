@@ -63,6 +63,7 @@ struct Shared {
     tls: TlsMode,
     disks: Vec<Disk>,
     stop: AtomicBool,
+    tls_record: AtomicU32,
 }
 
 impl Server {
@@ -82,7 +83,8 @@ impl Server {
             .unzip();
         let default = exports[0].name.clone();
         let table = Arc::new(ExportTable::new(exports, Some(&default)).expect("good exports"));
-        let shared = Arc::new(Shared { table, tls, disks, stop: AtomicBool::new(false) });
+        let shared =
+            Arc::new(Shared { table, tls, disks, stop: AtomicBool::new(false), tls_record: AtomicU32::new(0) });
         let accepting = std::thread::spawn({
             let shared = shared.clone();
             move || accept(&listener, &shared)
@@ -96,6 +98,11 @@ impl Server {
 
     pub fn connect(&self) -> UnixStream {
         UnixStream::connect(&self.path).expect("the server listens")
+    }
+
+    /// The first byte that a client sent behind the answer to STARTTLS.
+    pub fn tls_record(&self) -> u32 {
+        self.shared.tls_record.load(Ordering::Relaxed)
     }
 
     pub fn disk(&self, at: usize) -> &Disk {
@@ -168,7 +175,14 @@ impl Connection<'_> {
                 match step {
                     Step::NeedMore => break,
                     Step::Replied => {}
-                    Step::StartTls => return Ok(()),
+                    // There is no TLS here; the client's first byte shows whether it believes that there is.
+                    Step::StartTls => {
+                        assert!(input.is_empty(), "a client waits for the answer");
+                        let mut record = [0];
+                        self.stream.read_exact(&mut record)?;
+                        shared.tls_record.store(u32::from(record[0]), Ordering::Relaxed);
+                        return Ok(());
+                    }
                     Step::Close(reason) => {
                         assert!(!reason.to_string().is_empty());
                         return Ok(());
