@@ -4,7 +4,7 @@
 //!
 //! Every stack runs the same traffic: batches of 32 through a plug, reads and writes that merge with their neighbours,
 //! more bios than there are tags, bios that have to be split, and a second submitter of the same hardware queue whose
-//! completions are passed on to it.
+//! completions are passed on to it. The NBD protocol above it is counted by itself.
 #![allow(unsafe_code, reason = "a counting global allocator is an unsafe promise")]
 
 use blk::bio::{Bio, DataRef, OpFlags};
@@ -15,6 +15,9 @@ use blk::settings::QueueConfig;
 use blk::submitter::Submitter;
 use blk::time::{Duration, Instant};
 use host::driver::null::{Null, NullOptions};
+use host::export::nbd::reply::HEAD_BYTES;
+use host::export::nbd::wire::{EXTENDED_REPLY_BYTES, RequestHeader, SIMPLE_REPLY_BYTES, command};
+use host::export::nbd::{BytesIn, Command, Event, Export, Negotiated, ReplyStyle, Session};
 use parking_lot::RawMutex;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -167,6 +170,62 @@ fn a_hundred_thousand_ios_allocate_nothing() {
     ];
     let found: Vec<_> = stacks.iter().map(|s| (s, allocations_of(s))).filter(|(_, n)| *n > 0).collect();
     assert!(found.is_empty(), "allocations in {IOS} I/Os: {found:?}");
+}
+
+/// A send of 32 requests of all kinds, each write with its payload, as it arrives from an NBD client.
+fn nbd_batch(style: ReplyStyle) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for cookie in 0..32 {
+        let kind = if cookie % 4 == 3 { command::WRITE } else { command::READ };
+        let flags = if kind == command::WRITE && style == ReplyStyle::Extended { 1 << 5 } else { 0 };
+        // One of them is refused.
+        let offset = if cookie == 7 { 1 << 30 } else { cookie << 12 };
+        let header = RequestHeader { flags, kind, cookie, offset, length: 4096 };
+        match style {
+            ReplyStyle::Extended => bytes.extend(header.to_extended()),
+            _ => bytes.extend(header.to_compact().expect("32 bits")),
+        }
+        bytes.extend(vec![0x5a; if kind == command::WRITE { 4096 } else { 0 }]);
+    }
+    bytes
+}
+
+#[test]
+fn nbd_requests_and_replies_allocate_nothing_however_they_arrive() {
+    for (style, head_bytes) in [(ReplyStyle::Simple, SIMPLE_REPLY_BYTES), (ReplyStyle::Extended, EXTENDED_REPLY_BYTES)]
+    {
+        let export = Arc::new(Export { size_bytes: 1 << 20, ..Export::default() });
+        let mut session = Session::new(&Negotiated { export, style, base_allocation: false, tls: false });
+        let bytes = nbd_batch(style);
+        let (mut requests, mut payload, mut replies) = (0, 0, 0);
+        let mut heads = [[0; HEAD_BYTES]; 32];
+        let n = allocations(|| {
+            for piece in [1 << 20, 4096, 1000, 29, 7, 1] {
+                for part in bytes.chunks(piece) {
+                    let mut input = BytesIn::new(part);
+                    loop {
+                        let head = &mut heads[requests % 32];
+                        match session.next_event(&mut input).expect("a good client") {
+                            Event::NeedMore => break,
+                            Event::Payload { bytes, .. } => payload += bytes.len(),
+                            Event::Refused(r) => replies += session.style().error(r.who, r.error, head),
+                            Event::Request(r) if r.command == Command::Read => {
+                                requests += 1;
+                                replies += session.style().data(r.who(), r.offset, 4096, true, head);
+                            }
+                            Event::Request(r) => {
+                                requests += 1;
+                                replies += session.style().success(r.who(), head);
+                            }
+                            Event::Disconnect => panic!("nobody disconnects"),
+                        }
+                    }
+                }
+            }
+        });
+        assert_eq!((n, requests, payload), (0, 6 * 31, 6 * 7 * 4096), "{style:?}");
+        assert!(replies >= 6 * 32 * head_bytes);
+    }
 }
 
 #[test]

@@ -61,6 +61,21 @@ const PACKAGES: &[Package] = &[
         stand_in: StandIn::Program("qemu-storage-daemon"),
         why: "tests and benches have its storage daemon as the reference server",
     },
+    Package {
+        name: "libnbd-bin",
+        stand_in: StandIn::Program("nbdcopy"),
+        why: "tests have nbdinfo and nbdcopy talk to our NBD server side",
+    },
+    Package {
+        name: "python3-libnbd",
+        stand_in: StandIn::File("/usr/lib/python3/dist-packages/nbd.py"),
+        why: "tests send requests by libnbd that no program sends",
+    },
+    Package {
+        name: "qemu-utils",
+        stand_in: StandIn::Program("qemu-io"),
+        why: "tests have qemu-img and qemu-io talk to our NBD server side",
+    },
 ];
 
 /// What recording the kernel's decisions in a guest needs beyond [`PACKAGES`].

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Upper edges: how others reach a disk through the block layer.
+//! The upper edge: what clients outside this process speak to reach a disk.
 
+pub mod nbd;
 pub mod vhost;

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The server side of the NBD protocol, without sockets: bytes in, bytes and checked requests out.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`wire`] | numbers, layouts, limits; for clients as well |
+//! | [`export`] | what is offered: [`Export`], [`ExportTable`] |
+//! | [`handshake`] | fixed newstyle negotiation: [`Handshake`] |
+//! | [`session`] | requests: [`Session`] |
+//! | [`reply`] | replies |
+//!
+//! Guarantees: no thread, clock, socket or `unsafe`; no panic and no unbounded memory whatever a client sends; the
+//! outcome does not depend on how its bytes were cut. In the transmission phase nothing is allocated and no payload is
+//! copied. Served: structured and extended replies, block status of `base:allocation`, FUA, flush, trim, cache, write
+//! zeroes with NO_HOLE and FAST_ZERO, DF, block size constraints, STARTTLS. Not served: oldstyle, resizing (an
+//! experimental extension), block status filters by payload.
+//! Needs from callers: the sockets, TLS, time limits, and the bound on requests in flight.
+//!
+//! A connection, from its first byte to its last. Here the disk is a vector and every request ends at once; a real
+//! caller keeps the [`Request`], stops calling [`Session::next_event`] while it has too many, and sends each reply when
+//! its I/O ends, in any order.
+//!
+//! ```
+//! use host::export::nbd::{BytesIn, Command, Event, Export, ExportTable, Handshake, Negotiated, Session, Step, TlsMode};
+//! use host::export::nbd::{error_of, greeting};
+//! use host::export::nbd::reply::HEAD_BYTES;
+//! use std::sync::Arc;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let export = Export { name: "disk0".into(), size_bytes: 1 << 20, flush: true, ..Export::default() };
+//! let table = Arc::new(ExportTable::new(vec![export], Some("disk0"))?);
+//!
+//! // 1. Handshake. Send the greeting, then feed what arrives; send `out` after every step.
+//! let mut out = greeting().to_vec();
+//! let mut handshake = Handshake::new(table, TlsMode::Off);
+//! # let mut received = vec![0, 0, 0, 3];
+//! # received.extend(host::export::nbd::wire::option_header(1, 0));
+//! let mut input = BytesIn::new(&received); // what was received
+//! let negotiated: Negotiated = loop {
+//!     match handshake.feed(&mut input, &mut out) {
+//!         Step::NeedMore => panic!("receive more, then feed again"),
+//!         Step::Replied => continue,
+//!         Step::StartTls => panic!("send `out`, start TLS, call handshake.tls_started(), feed decrypted bytes"),
+//!         Step::Transmission(negotiated) => break negotiated,
+//!         Step::Close(reason) => panic!("send `out`, close: {reason}"),
+//!     }
+//! };
+//!
+//! // 2. Requests, beginning with the rest of the input.
+//! let mut session = Session::new(&negotiated);
+//! let style = session.style();
+//! let mut disk = vec![0u8; negotiated.export.size_bytes as usize];
+//! let mut head = [0; HEAD_BYTES];
+//! # let mut received = Vec::new();
+//! # use host::export::nbd::wire::RequestHeader;
+//! # for (kind, length) in [(1, 512), (0, 512), (9, 0), (2, 0)] {
+//! #     received.extend(RequestHeader { flags: 0, kind, cookie: 7, offset: 512, length }.to_compact().unwrap());
+//! #     received.extend(vec![0x5a; if kind == 1 { 512 } else { 0 }]);
+//! # }
+//! let mut input = BytesIn::new(&received);
+//! let mut writing = None; // the write whose payload is on its way, and where the next byte goes
+//! loop {
+//!     match session.next_event(&mut input) {
+//!         Ok(Event::Request(request)) => match request.command {
+//!             Command::Write => writing = Some((request, request.offset as usize)),
+//!             Command::Read => {
+//!                 let at = request.offset as usize;
+//!                 let bytes = request.length as usize;
+//!                 let n = style.data(request.who(), request.offset, bytes as u32, true, &mut head);
+//!                 out.extend_from_slice(&head[..n]); // one writev of head and data in a real server
+//!                 out.extend_from_slice(&disk[at..at + bytes]);
+//!             }
+//!             _ => {
+//!                 let n = match error_of(blk::status::BlkStatus::Ok, &request) {
+//!                     None => style.success(request.who(), &mut head),
+//!                     Some(error) => style.error(request.who(), error, &mut head),
+//!                 };
+//!                 out.extend_from_slice(&head[..n]);
+//!             }
+//!         },
+//!         // In place; or read `session.payload_left()` bytes past the input and tell `payload_received`.
+//!         Ok(Event::Payload { bytes, left, .. }) => {
+//!             let (request, at) = writing.as_mut().expect("payload follows its write");
+//!             disk[*at..*at + bytes.len()].copy_from_slice(bytes);
+//!             *at += bytes.len();
+//!             if left == 0 {
+//!                 let n = style.success(request.who(), &mut head);
+//!                 out.extend_from_slice(&head[..n]);
+//!             }
+//!         }
+//!         Ok(Event::Refused(refusal)) => {
+//!             let n = style.error(refusal.who, refusal.error, &mut head);
+//!             out.extend_from_slice(&head[..n]);
+//!         }
+//!         Ok(Event::NeedMore) => panic!("the input is used up: receive more"),
+//!         Ok(Event::Disconnect) => break, // answer what is in flight, then close
+//!         Err(violation) => panic!("close: {violation}"),
+//!     }
+//! }
+//! assert_eq!(disk[512..1024], [0x5a; 512]);
+//! # assert_eq!(out.len(), 18 + 10 + 16 + 16 + 512 + 16);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Source: the NBD protocol, doc/proto.md of the reference implementation, with its extended headers.
+
+pub mod export;
+pub mod handshake;
+pub mod reply;
+pub mod session;
+pub mod wire;
+
+pub use export::{BlockSizes, Export, ExportTable, FastZero};
+pub use handshake::{CloseReason, Handshake, Negotiated, Step, TlsMode, greeting};
+pub use reply::{Extent, Who, error_of};
+pub use session::{Command, Event, Refusal, Request, Session, Violation};
+pub use wire::{BytesIn, NbdError, ReplyStyle};
+
+/// Byte strings of real and odd clients, and the properties that all of them keep.
+#[cfg(test)]
+mod streams;

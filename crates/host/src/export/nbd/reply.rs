@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Replies of the transmission phase.
+//!
+//! Guarantees: each function writes one whole reply, or what stands before a content chunk's data, as the negotiated
+//! [`ReplyStyle`] has it: into a [`HeadBuf`] of the caller's, so that head and data go out by one `writev`, or (block
+//! status, errors with a message) behind what is in a vector. Heads allocate nothing.
+//! Needs from callers: one final reply per request; content chunks that lie within the request and do not overlap.
+//! [`ReplyHead`] is the other direction, for clients.
+//!
+//! Source: the NBD protocol, sections "Simple reply message", "Structured reply chunk message", "Extended reply chunk
+//! message", "Structured reply types", "Error values".
+
+use blk::status::BlkStatus;
+
+use super::session::{Command, Request};
+use super::wire::{
+    BASE_ALLOCATION_ID, BytesIn, EXTENDED_REPLY_BYTES, EXTENDED_REPLY_MAGIC, MAX_STRING, NbdError, ReplyStyle,
+    SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_BYTES, STRUCTURED_REPLY_MAGIC, chunk, set,
+};
+
+/// Bytes that any head fits into; one cache line.
+pub const HEAD_BYTES: usize = 64;
+/// Where a head is written to.
+pub type HeadBuf = [u8; HEAD_BYTES];
+/// Most extents of one block status reply; the client asks again behind the last.
+pub const MAX_EXTENTS: usize = 4096;
+
+/// What a reply says of its request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Who {
+    /// The request's cookie.
+    pub cookie: u64,
+    /// The request's offset; extended replies repeat it.
+    pub offset: u64,
+}
+
+/// A stretch of an export with one state ([`super::wire::extent_flag`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes, at least 1.
+    pub length: u64,
+    /// Flags of `base:allocation`.
+    pub flags: u32,
+}
+
+/// The error that says how an I/O ended; none if it went well.
+///
+/// `NBD_ENOTSUP` is for fast zeroes alone, so what a disk does not support is otherwise `NBD_EINVAL`. What the protocol
+/// has no number for is `NBD_EIO`; a disk that is gone, too, for `NBD_ESHUTDOWN` would say that the server goes.
+pub fn error_of(status: BlkStatus, request: &Request) -> Option<NbdError> {
+    let fast_zero = request.command == Command::WriteZeroes && request.fast_zero();
+    Some(match status {
+        BlkStatus::Ok => return None,
+        BlkStatus::NotSupp if fast_zero => NbdError::NotSup,
+        BlkStatus::NotSupp | BlkStatus::Inval => NbdError::Inval,
+        BlkStatus::NoSpc => NbdError::NoSpc,
+        BlkStatus::Resource => NbdError::NoMem,
+        BlkStatus::Timeout
+        | BlkStatus::Transport
+        | BlkStatus::Target
+        | BlkStatus::ResvConflict
+        | BlkStatus::Medium
+        | BlkStatus::Protection
+        | BlkStatus::IoErr
+        | BlkStatus::Again
+        | BlkStatus::DevResource
+        | BlkStatus::Offline
+        | BlkStatus::DurationLimit => NbdError::Io,
+    })
+}
+
+impl ReplyStyle {
+    /// Success, for anything but a read. Returns how many bytes of `to` are the reply. Under structured replies this
+    /// is a simple one, which is allowed and shorter.
+    #[inline]
+    pub fn success(self, who: Who, to: &mut HeadBuf) -> usize {
+        match self {
+            ReplyStyle::Simple | ReplyStyle::Structured => simple(who, 0, to),
+            ReplyStyle::Extended => self.chunk(who, chunk::NONE, true, 0, to),
+        }
+    }
+
+    /// The end of a reply whose chunks were all sent without the last mark. Not under simple replies, which have no
+    /// chunks. Returns how many bytes of `to` are the reply.
+    #[inline]
+    pub fn end(self, who: Who, to: &mut HeadBuf) -> usize {
+        self.chunk(who, chunk::NONE, true, 0, to)
+    }
+
+    /// Failure of the whole request; whatever chunks of it went before count for nothing. Returns how many bytes of
+    /// `to` are the reply.
+    #[inline]
+    pub fn error(self, who: Who, error: NbdError, to: &mut HeadBuf) -> usize {
+        if self == ReplyStyle::Simple {
+            return simple(who, error.code(), to);
+        }
+        let at = self.chunk(who, chunk::ERROR, true, 6, to);
+        let at = put(to, at, error.code().to_be_bytes());
+        put(to, at, [0; 2])
+    }
+
+    /// Failure of a read at `place`, which lies within it; what other chunks said of other places holds. Under simple
+    /// replies the whole request fails. Returns how many bytes of `to` are the reply.
+    pub fn error_at(self, who: Who, error: NbdError, place: u64, done: bool, to: &mut HeadBuf) -> usize {
+        if self == ReplyStyle::Simple {
+            return simple(who, error.code(), to);
+        }
+        let at = self.chunk(who, chunk::ERROR_OFFSET, done, 14, to);
+        let at = put(to, at, error.code().to_be_bytes());
+        let at = put(to, at, [0; 2]);
+        put(to, at, place.to_be_bytes())
+    }
+
+    /// Failure of the whole request, with a sentence for the client's user (cut after 4096 bytes; simple replies have
+    /// no place for it), behind what is in `to`.
+    pub fn error_with_message(self, who: Who, error: NbdError, message: &str, to: &mut Vec<u8>) {
+        let mut head = [0; HEAD_BYTES];
+        if self == ReplyStyle::Simple {
+            let bytes = simple(who, error.code(), &mut head);
+            to.extend(head.iter().take(bytes));
+            return;
+        }
+        let text = message.get(..message.floor_char_boundary(MAX_STRING)).unwrap_or_default();
+        let bytes = self.chunk(who, chunk::ERROR, true, 6 + text.len() as u32, &mut head);
+        to.extend(head.iter().take(bytes));
+        to.extend_from_slice(&error.code().to_be_bytes());
+        to.extend_from_slice(&(text.len() as u16).to_be_bytes());
+        to.extend_from_slice(text.as_bytes());
+    }
+
+    /// What stands before `length` bytes of a read's data that begin at `offset`. `done` marks the last chunk. Returns
+    /// how many bytes of `to` are the head; the data follows.
+    ///
+    /// # Panics
+    /// Under simple replies unless it is the whole read at once: they have no other form.
+    #[inline]
+    pub fn data(self, who: Who, offset: u64, length: u32, done: bool, to: &mut HeadBuf) -> usize {
+        if self == ReplyStyle::Simple {
+            assert!(done && offset == who.offset, "a simple reply has all the data of its read");
+            return simple(who, 0, to);
+        }
+        assert!(length > 0 && length <= u32::MAX - 8, "a content chunk of {length} bytes");
+        let at = self.chunk(who, chunk::OFFSET_DATA, done, 8 + length, to);
+        put(to, at, offset.to_be_bytes())
+    }
+
+    /// `length` zeroes of a read at `offset`, without sending them. Not for [`Request::unfragmented`] reads that have
+    /// data, too. Returns how many bytes of `to` are the reply.
+    ///
+    /// # Panics
+    /// Under simple replies, which cannot say it.
+    #[inline]
+    pub fn hole(self, who: Who, offset: u64, length: u32, done: bool, to: &mut HeadBuf) -> usize {
+        assert!(length > 0, "a hole of no bytes");
+        let at = self.chunk(who, chunk::OFFSET_HOLE, done, 12, to);
+        let at = put(to, at, offset.to_be_bytes());
+        put(to, at, length.to_be_bytes())
+    }
+
+    /// The whole reply to a block status request, behind what is in `to`: `extents` in order from the request's offset,
+    /// each a multiple of the export's minimum block size. Neighbours of one state are joined, what reaches past the
+    /// request is cut, and after [`MAX_EXTENTS`] (or one, if the client wants one) the rest is left for the client's
+    /// next request; a lazy iterator is not asked further then. With none at all the client is told of allocated
+    /// data, which is always true enough.
+    ///
+    /// # Panics
+    /// Under simple replies, where block status is not negotiated.
+    pub fn block_status(self, request: &Request, extents: impl IntoIterator<Item = Extent>, to: &mut Vec<u8>) {
+        let start = to.len();
+        let mut head = [0; HEAD_BYTES];
+        // The length is known at the end.
+        let head_bytes = self.chunk(request.who(), self.status_kind(), true, 0, &mut head);
+        to.extend(head.iter().take(head_bytes));
+        to.extend_from_slice(&BASE_ALLOCATION_ID.to_be_bytes());
+        if self == ReplyStyle::Extended {
+            to.extend_from_slice(&[0; 4]);
+        }
+        let count = self.put_extents(request, extents, to);
+        let payload = (to.len() - start - head_bytes) as u32;
+        self.chunk(request.who(), self.status_kind(), true, payload, &mut head);
+        for (to, from) in to.iter_mut().skip(start).zip(head.iter().take(head_bytes)) {
+            *to = *from;
+        }
+        if self == ReplyStyle::Extended {
+            for (to, from) in to.iter_mut().skip(start + head_bytes + 4).zip(count.to_be_bytes()) {
+                *to = from;
+            }
+        }
+    }
+
+    const fn status_kind(self) -> u16 {
+        match self {
+            ReplyStyle::Extended => chunk::BLOCK_STATUS_EXT,
+            _ => chunk::BLOCK_STATUS,
+        }
+    }
+
+    /// Returns how many it wrote, at least one.
+    fn put_extents(self, request: &Request, extents: impl IntoIterator<Item = Extent>, to: &mut Vec<u8>) -> u32 {
+        let limit = if request.one_extent() { 1 } else { MAX_EXTENTS as u32 };
+        let mut count = 0;
+        let mut left = request.length;
+        let mut open = Extent { length: 0, flags: 0 };
+        for extent in extents {
+            let length = extent.length.min(left);
+            if open.length > 0 && open.flags != extent.flags {
+                self.put_extent(open, to);
+                count += 1;
+                open.length = 0;
+            }
+            if count == limit || length == 0 {
+                break;
+            }
+            left -= length;
+            open = Extent { length: open.length + length, ..extent };
+        }
+        if count == 0 && open.length == 0 {
+            open.length = request.length;
+        }
+        if open.length > 0 {
+            self.put_extent(open, to);
+            count += 1;
+        }
+        count
+    }
+
+    fn put_extent(self, extent: Extent, to: &mut Vec<u8>) {
+        if self == ReplyStyle::Extended {
+            to.extend_from_slice(&extent.length.to_be_bytes());
+            to.extend_from_slice(&[0; 4]);
+        } else {
+            // Compact requests have lengths of 32 bits, and no extent is longer than its request.
+            to.extend_from_slice(&u32::try_from(extent.length).unwrap_or(u32::MAX).to_be_bytes());
+        }
+        to.extend_from_slice(&extent.flags.to_be_bytes());
+    }
+
+    /// The header of a chunk.
+    #[inline]
+    fn chunk(self, who: Who, kind: u16, done: bool, payload: u32, to: &mut HeadBuf) -> usize {
+        let flags = if done { chunk::DONE } else { 0 };
+        set::<4, _, _>(to, flags.to_be_bytes());
+        set::<6, _, _>(to, kind.to_be_bytes());
+        set::<8, _, _>(to, who.cookie.to_be_bytes());
+        match self {
+            ReplyStyle::Simple => panic!("simple replies have no chunks"),
+            ReplyStyle::Structured => {
+                set::<0, _, _>(to, STRUCTURED_REPLY_MAGIC.to_be_bytes());
+                set::<16, _, _>(to, payload.to_be_bytes());
+                STRUCTURED_REPLY_BYTES
+            }
+            ReplyStyle::Extended => {
+                set::<0, _, _>(to, EXTENDED_REPLY_MAGIC.to_be_bytes());
+                set::<16, _, _>(to, who.offset.to_be_bytes());
+                set::<24, _, _>(to, u64::from(payload).to_be_bytes());
+                EXTENDED_REPLY_BYTES
+            }
+        }
+    }
+}
+
+#[inline]
+fn simple(who: Who, error: u32, to: &mut HeadBuf) -> usize {
+    set::<0, _, _>(to, SIMPLE_REPLY_MAGIC.to_be_bytes());
+    set::<4, _, _>(to, error.to_be_bytes());
+    set::<8, _, _>(to, who.cookie.to_be_bytes());
+    SIMPLE_REPLY_BYTES
+}
+
+/// Writes behind a header; heads are shorter than [`HEAD_BYTES`], whatever they say.
+#[inline]
+fn put<const N: usize>(to: &mut HeadBuf, at: usize, bytes: [u8; N]) -> usize {
+    to[at..at + N].copy_from_slice(&bytes);
+    at + N
+}
+
+/// The header of a reply as a client reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyHead {
+    /// A simple reply; the data of a successful read follows.
+    Simple {
+        /// 0 or an [`NbdError`] code.
+        error: u32,
+        /// The request's.
+        cookie: u64,
+    },
+    /// A chunk; `length` bytes of payload follow.
+    Chunk {
+        /// Flags of [`chunk`].
+        flags: u16,
+        /// A type of [`chunk`].
+        kind: u16,
+        /// The request's.
+        cookie: u64,
+        /// The request's, in extended replies.
+        offset: Option<u64>,
+        /// Of the payload.
+        length: u64,
+    },
+}
+
+impl ReplyHead {
+    /// Consumes the header of a reply; nothing is consumed if it has not arrived as a whole.
+    ///
+    /// # Errors
+    /// The magic there is instead.
+    pub fn take(input: &mut BytesIn<'_>) -> Result<Option<ReplyHead>, u32> {
+        let mut ahead = *input;
+        let Some(magic) = ahead.u32() else { return Ok(None) };
+        let head = match magic {
+            SIMPLE_REPLY_MAGIC => ReplyHead::take_simple(&mut ahead),
+            STRUCTURED_REPLY_MAGIC => ReplyHead::take_chunk(&mut ahead, false),
+            EXTENDED_REPLY_MAGIC => ReplyHead::take_chunk(&mut ahead, true),
+            _ => return Err(magic),
+        };
+        if head.is_some() {
+            *input = ahead;
+        }
+        Ok(head)
+    }
+
+    fn take_simple(input: &mut BytesIn<'_>) -> Option<ReplyHead> {
+        Some(ReplyHead::Simple { error: input.u32()?, cookie: input.u64()? })
+    }
+
+    fn take_chunk(input: &mut BytesIn<'_>, extended: bool) -> Option<ReplyHead> {
+        let (flags, kind, cookie) = (input.u16()?, input.u16()?, input.u64()?);
+        let offset = if extended { Some(input.u64()?) } else { None };
+        let length = if extended { input.u64()? } else { u64::from(input.u32()?) };
+        Some(ReplyHead::Chunk { flags, kind, cookie, offset, length })
+    }
+}
+
+#[cfg(test)]
+#[path = "reply_tests.rs"]
+mod tests;

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The transmission phase, receiving side: bytes become checked requests.
+//!
+//! Guarantees: a request that is handed out is within the export, aligned, allowed and offered; every other one is
+//! refused with the error that the specification names, and its payload is passed over, so the stream stays in step.
+//! No allocation at all, no copy of payload (of a header that arrived in two pieces up to 32 bytes are kept), no
+//! dependence on how the bytes were cut. A client that breaks the framing, or announces a payload beyond
+//! [`MAX_PAYLOAD`], is a [`Violation`]: close the connection.
+//! Needs from callers: to answer each request and each refusal exactly once ([`super::reply`]), and to bound how many
+//! are unanswered by not asking for the next event.
+//!
+//! Source: the NBD protocol, sections "Request message", "Block size constraints", "Request types", "Error values".
+
+use std::fmt;
+
+use super::export::FastZero;
+use super::handshake::Negotiated;
+use super::reply::Who;
+use super::wire::{
+    BytesIn, EXTENDED_REQUEST_BYTES, MAX_PAYLOAD, NbdError, REQUEST_BYTES, ReplyStyle, RequestHeader, command,
+    command_flag as flag,
+};
+
+/// What a request wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Command {
+    /// Read `length` bytes, at most the export's maximum block size.
+    Read,
+    /// Write `length` bytes, at most the export's maximum block size, which follow as [`Event::Payload`].
+    Write,
+    /// Make stable what was completed before; `offset` and `length` are 0.
+    Flush,
+    /// Discard; any length up to the size of the export.
+    Trim,
+    /// Prefetch; any length up to the size of the export.
+    Cache,
+    /// Write zeroes; any length up to the size of the export.
+    WriteZeroes,
+    /// Tell the extents; any length up to the size of the export.
+    BlockStatus,
+}
+
+/// A request that may be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The client's name for it. Clients should not give two at a time the same one; nothing checks that.
+    pub cookie: u64,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes, at least 1 except for a flush; `offset + length` is within the export.
+    pub length: u64,
+    /// What to do.
+    pub command: Command,
+    flags: u16,
+}
+
+impl Request {
+    /// Reply only when the data is stable. May be set on any command; means something on those that write.
+    #[inline]
+    pub const fn fua(&self) -> bool {
+        self.flags & flag::FUA != 0
+    }
+
+    /// The zeroes must not become a hole.
+    #[inline]
+    pub const fn no_hole(&self) -> bool {
+        self.flags & flag::NO_HOLE != 0
+    }
+
+    /// Fail with [`NbdError::NotSup`] if zeroing is not faster than writing.
+    #[inline]
+    pub const fn fast_zero(&self) -> bool {
+        self.flags & flag::FAST_ZERO != 0
+    }
+
+    /// Answer the read with one content chunk.
+    #[inline]
+    pub const fn unfragmented(&self) -> bool {
+        self.flags & flag::DF != 0
+    }
+
+    /// One extent is enough.
+    #[inline]
+    pub const fn one_extent(&self) -> bool {
+        self.flags & flag::REQ_ONE != 0
+    }
+
+    /// What its replies need of it.
+    #[inline]
+    pub const fn who(&self) -> Who {
+        Who { cookie: self.cookie, offset: self.offset }
+    }
+}
+
+/// A request that may not be served: answer it with the error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Whom to answer.
+    pub who: Who,
+    /// The request's type on the wire, for logs.
+    pub kind: u16,
+    /// Why.
+    pub error: NbdError,
+}
+
+/// What the received bytes say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// The input is used up, to the last byte: its memory is free.
+    NeedMore,
+    /// A request. If it is a write, the next events are its payload, `length` bytes in all.
+    Request(Request),
+    /// Part of the payload of the write that came last, in place in the caller's buffer.
+    Payload {
+        /// The write's cookie.
+        cookie: u64,
+        /// The bytes, at least one.
+        bytes: &'a [u8],
+        /// How many are still to come behind them.
+        left: u32,
+    },
+    /// A request to refuse.
+    Refused(Refusal),
+    /// The client leaves: answer what is out, then close. What follows it is ignored.
+    Disconnect,
+}
+
+/// A client that is out of step or out of bounds. The connection cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// A request does not begin with the magic that was negotiated; what was there.
+    BadMagic(u32),
+    /// A payload of this many bytes is more than [`MAX_PAYLOAD`].
+    PayloadTooLong(u64),
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Violation::BadMagic(magic) => write!(f, "{magic:#010x} in place of a request: client out of step"),
+            Violation::PayloadTooLong(bytes) => {
+                write!(f, "a request with {bytes} bytes of data: at most {MAX_PAYLOAD} are taken")
+            }
+        }
+    }
+}
+
+/// What is checked of one command, worked out once per session.
+#[derive(Clone, Copy, Debug)]
+struct Rule {
+    command: Command,
+    /// Always refused with this.
+    refused: Option<NbdError>,
+    /// Flags that may be set, and those that must.
+    may: u16,
+    must: u16,
+    /// Past the end.
+    beyond: NbdError,
+    /// Longest.
+    max: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Header,
+    Payload { cookie: u64, left: u32 },
+    Skip { left: u32 },
+    Left,
+    Violated(Violation),
+}
+
+/// One connection in its transmission phase.
+#[derive(Clone, Debug)]
+pub struct Session {
+    state: State,
+    style: ReplyStyle,
+    size_bytes: u64,
+    /// Minimum block size less one.
+    unaligned: u64,
+    rules: [Option<Rule>; 8],
+    fast_zero: FastZero,
+    shutting_down: bool,
+    /// The beginning of a header whose rest has not arrived.
+    partial: [u8; EXTENDED_REQUEST_BYTES],
+    partial_bytes: u8,
+}
+
+impl Session {
+    /// The session that a handshake ended with.
+    pub fn new(negotiated: &Negotiated) -> Session {
+        let export = &negotiated.export;
+        Session {
+            state: State::Header,
+            style: negotiated.style,
+            size_bytes: export.size_bytes,
+            unaligned: u64::from(export.block.min) - 1,
+            rules: rules(negotiated),
+            fast_zero: export.fast_zero,
+            shutting_down: false,
+            partial: [0; EXTENDED_REQUEST_BYTES],
+            partial_bytes: 0,
+        }
+    }
+
+    /// How its replies look.
+    #[inline]
+    pub const fn style(&self) -> ReplyStyle {
+        self.style
+    }
+
+    /// The export has another size from the next request on. The protocol has no message that tells the client; one
+    /// that connects anew sees it.
+    pub fn set_size_bytes(&mut self, size_bytes: u64) {
+        self.size_bytes = size_bytes;
+    }
+
+    /// From now on every request is refused with [`NbdError::Shutdown`], on which clients must leave.
+    pub fn shut_down(&mut self) {
+        self.shutting_down = true;
+    }
+
+    /// How many bytes of the last write's payload are still to come. So many may be read from the connection straight
+    /// to where they belong, past the input, and told of by [`Session::payload_received`].
+    #[inline]
+    pub const fn payload_left(&self) -> u32 {
+        match self.state {
+            State::Payload { left, .. } => left,
+            _ => 0,
+        }
+    }
+
+    /// `bytes` of payload were read past the input, which has to be used up before.
+    ///
+    /// # Panics
+    /// If they are more than [`Session::payload_left`].
+    pub fn payload_received(&mut self, bytes: u32) {
+        let left = self.payload_left().checked_sub(bytes).expect("payload was read beyond its end");
+        if let State::Payload { cookie, .. } = self.state {
+            self.state = if left == 0 { State::Header } else { State::Payload { cookie, left } };
+        }
+    }
+
+    /// The next thing that the input says; call until [`Event::NeedMore`], or stop earlier to hold the client back.
+    ///
+    /// # Errors
+    /// The client has to be dropped. Asked again, it says the same.
+    #[inline]
+    pub fn next_event<'a>(&mut self, input: &mut BytesIn<'a>) -> Result<Event<'a>, Violation> {
+        if self.state != State::Header
+            && let Some(event) = self.between(input)?
+        {
+            return Ok(event);
+        }
+        let header = if self.style == ReplyStyle::Extended {
+            let Some(bytes) = self.header::<EXTENDED_REQUEST_BYTES>(input) else { return Ok(Event::NeedMore) };
+            RequestHeader::from_extended(&bytes)
+        } else {
+            let Some(bytes) = self.header::<REQUEST_BYTES>(input) else { return Ok(Event::NeedMore) };
+            RequestHeader::from_compact(&bytes)
+        };
+        match header {
+            Ok(header) => self.request(&header),
+            Err(magic) => self.violated(Violation::BadMagic(magic)),
+        }
+    }
+
+    /// What comes first in any state but [`State::Header`]; none if the header is next now.
+    fn between<'a>(&mut self, input: &mut BytesIn<'a>) -> Result<Option<Event<'a>>, Violation> {
+        match self.state {
+            State::Header => Ok(None),
+            State::Violated(violation) => Err(violation),
+            State::Left => Ok(Some(Event::Disconnect)),
+            State::Payload { cookie, left } => {
+                let bytes = input.take(left as usize);
+                if bytes.is_empty() {
+                    return Ok(Some(Event::NeedMore));
+                }
+                self.payload_received(bytes.len() as u32);
+                Ok(Some(Event::Payload { cookie, bytes, left: left - bytes.len() as u32 }))
+            }
+            State::Skip { left } => {
+                let left = left - input.take(left as usize).len() as u32;
+                self.state = if left == 0 { State::Header } else { State::Skip { left } };
+                Ok((left > 0).then_some(Event::NeedMore))
+            }
+        }
+    }
+
+    #[cold]
+    fn violated<'a>(&mut self, violation: Violation) -> Result<Event<'a>, Violation> {
+        self.state = State::Violated(violation);
+        Err(violation)
+    }
+
+    /// A whole header: in place if it is there in one piece, out of two otherwise.
+    #[inline]
+    fn header<const N: usize>(&mut self, input: &mut BytesIn<'_>) -> Option<[u8; N]> {
+        if self.partial_bytes == 0
+            && let Some(header) = input.take_array::<N>()
+        {
+            return Some(*header);
+        }
+        self.piece(input)
+    }
+
+    #[cold]
+    fn piece<const N: usize>(&mut self, input: &mut BytesIn<'_>) -> Option<[u8; N]> {
+        const { assert!(N <= EXTENDED_REQUEST_BYTES) };
+        let have = usize::from(self.partial_bytes);
+        let more = input.take(N - have);
+        for (to, from) in self.partial.iter_mut().skip(have).zip(more) {
+            *to = *from;
+        }
+        self.partial_bytes += more.len() as u8;
+        if usize::from(self.partial_bytes) < N {
+            return None;
+        }
+        self.partial_bytes = 0;
+        self.partial.first_chunk::<N>().copied()
+    }
+
+    #[inline]
+    fn request<'a>(&mut self, header: &RequestHeader) -> Result<Event<'a>, Violation> {
+        if header.kind == command::DISC {
+            self.state = State::Left;
+            return Ok(Event::Disconnect);
+        }
+        let has_payload = match self.style {
+            ReplyStyle::Extended => header.flags & flag::PAYLOAD_LEN != 0,
+            _ => header.kind == command::WRITE,
+        };
+        let payload = if has_payload { header.length } else { 0 };
+        if payload > u64::from(MAX_PAYLOAD) {
+            return self.violated(Violation::PayloadTooLong(payload));
+        }
+        let left = payload as u32;
+        match self.check(header) {
+            Ok(command) => {
+                if left > 0 {
+                    self.state = State::Payload { cookie: header.cookie, left };
+                }
+                let RequestHeader { flags, cookie, offset, length, .. } = *header;
+                Ok(Event::Request(Request { cookie, offset, length, command, flags }))
+            }
+            Err(error) => {
+                if left > 0 {
+                    self.state = State::Skip { left };
+                }
+                let who = Who { cookie: header.cookie, offset: header.offset };
+                Ok(Event::Refused(Refusal { who, kind: header.kind, error }))
+            }
+        }
+    }
+
+    #[inline]
+    fn check(&self, header: &RequestHeader) -> Result<Command, NbdError> {
+        if self.shutting_down {
+            return Err(NbdError::Shutdown);
+        }
+        let rule = self.rules.get(usize::from(header.kind)).and_then(Option::as_ref).ok_or(NbdError::Inval)?;
+        if let Some(error) = rule.refused {
+            return Err(error);
+        }
+        if header.flags & !rule.may != 0 || header.flags & rule.must != rule.must {
+            return Err(NbdError::Inval);
+        }
+        if rule.command == Command::Flush {
+            let reserved = header.offset | header.length;
+            return if reserved == 0 { Ok(Command::Flush) } else { Err(NbdError::Inval) };
+        }
+        // The specification leaves a length of 0 open; nothing below has a meaning for it.
+        if header.length == 0 {
+            return Err(NbdError::Inval);
+        }
+        if header.offset.checked_add(header.length).is_none_or(|end| end > self.size_bytes) {
+            return Err(rule.beyond);
+        }
+        if (header.offset | header.length) & self.unaligned != 0 {
+            return Err(NbdError::Inval);
+        }
+        if header.length > rule.max {
+            let unfragmented = header.flags & flag::DF != 0;
+            return Err(if unfragmented { NbdError::Overflow } else { NbdError::Inval });
+        }
+        if header.flags & flag::FAST_ZERO != 0 && self.fast_zero == FastZero::Refused {
+            return Err(NbdError::NotSup);
+        }
+        Ok(rule.command)
+    }
+}
+
+/// The rules for what was negotiated, by request type. DISC has none: it is no request to check.
+fn rules(negotiated: &Negotiated) -> [Option<Rule>; 8] {
+    let export = &negotiated.export;
+    let chunks = negotiated.style != ReplyStyle::Simple;
+    let fua = if export.fua { flag::FUA } else { 0 };
+    let fast = if export.fast_zero == FastZero::NotOffered { 0 } else { flag::FAST_ZERO };
+    let payload = if negotiated.style == ReplyStyle::Extended { flag::PAYLOAD_LEN } else { 0 };
+    let df = if chunks { flag::DF } else { 0 };
+    let offered = |yes: bool| if yes { None } else { Some(NbdError::Inval) };
+    // On a read-only export what writes is forbidden, whether it is offered or not.
+    let writes = |yes: bool| if export.read_only { Some(NbdError::Perm) } else { offered(yes) };
+    let max = u64::from(export.block.max);
+    let rule = |command, refused, more: u16, max| {
+        Some(Rule { command, refused, may: fua | more, must: 0, beyond: NbdError::Inval, max })
+    };
+    let full = |rule: Option<Rule>, must| rule.map(|r| Rule { must, beyond: NbdError::NoSpc, ..r });
+    [
+        rule(Command::Read, None, df, max),
+        full(rule(Command::Write, writes(true), payload, max), payload),
+        None,
+        rule(Command::Flush, offered(export.flush), 0, u64::MAX),
+        rule(Command::Trim, writes(export.trim), 0, u64::MAX),
+        rule(Command::Cache, offered(export.cache), 0, u64::MAX),
+        full(rule(Command::WriteZeroes, writes(export.write_zeroes), flag::NO_HOLE | fast, u64::MAX), 0),
+        rule(Command::BlockStatus, offered(chunks && negotiated.base_allocation), flag::REQ_ONE, u64::MAX),
+    ]
+}
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;
