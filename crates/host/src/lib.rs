@@ -19,3 +19,4 @@ pub mod target;
 pub mod topology;
 #[allow(unsafe_code, reason = "getrusage, affinity, and giving buffers back when their bio has ended")]
 pub mod run;
+pub mod serve;
