@@ -3,7 +3,8 @@
 //!
 //! Guarantees: while an [`ImageLock`] lives, no other mqblk, QEMU, qemu-img or qemu-storage-daemon that asks for locks
 //! opens the image in a way that does not go with it; the locks end with the value or the process, however it ends. Needs
-//! a file system that has locks of open file descriptions (all local ones). Does not do: keep off programs that do not ask.
+//! a file system that has locks of open file descriptions (all local ones). Does not do: keep off programs that do not ask,
+//! or QEMU's tools that only look and do not mind a writer (qemu-img info, qemu-io -r).
 //!
 //! The form is QEMU's, so that the two see each other: shared locks on single bytes, at 100 + n for a permission that is
 //! used, at 200 + n for one that others must not use, with n = 0 consistent read, 1 write, 3 resize; who asks looks whether
