@@ -167,6 +167,11 @@ fn the_example_configuration_works() {
         "must be at most queue_depth=64 with scheduler 'none'",
         "(disk 'data')",
     ]);
+    dir.file(
+        "idle.toml",
+        "[[disk]]\ntarget=\"null\"\n[[disk]]\ntarget=\"ram\"\n[[export]]\ntype=\"nbd\"\ndisk=\"null\"\n",
+    );
+    dry_run(&dir, &["idle.toml"]).exits(0).says(&["warning: disk 'ram' has no export: nobody can reach it\n"]);
     let named = dry_run(&dir, &[&example, "--iothreads", "2"]).exits(2);
     named.says(&["--iothreads=2: the file names its IOThreads ('io0', ...); leave the flag out"]);
 }

@@ -6,7 +6,7 @@
 //! sockets that are not absolute from `--socket-dir`. Does not do: look at a file or socket. Every key stands, with its default, in
 //! `examples/serve.toml`.
 
-use super::reader::{Found, Reader, Section, shown, tables, text_of, whole};
+use super::reader::{Found, Reader, Section, printable, shown, tables, text_of, whole};
 use super::request::Defaults;
 use host::serve::check::{FreshNames, Place, PlanErrors};
 use host::serve::cpus;
@@ -39,17 +39,12 @@ impl Config<'_> {
             .iter()
             .map(|e| {
                 let line = self.reader.line_of(e.place, &e.key);
-                (line, self.reader.located(line, shown_error(&e.to_string())))
+                (line, self.reader.located(line, printable(&e.to_string())))
             })
             .collect();
         all.sort_by_key(|(line, _)| *line);
         all.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join("\n")
     }
-}
-
-/// Values of a plan can have come from anywhere.
-fn shown_error(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
 /// Reads the text of the file `name`.

@@ -79,10 +79,8 @@ fn nbd_hints(nbd: &NbdPlan, read_only: bool) -> Vec<Hint> {
         Hint { key: "nbdinfo", title: "what it offers", text: format!("nbdinfo {shell}") },
         Hint { key: "nbdcopy", title: "copy it", text: format!("nbdcopy {shell} copy.img") },
     ];
-    // QEMU takes TLS by objects, fio not at all.
+    // QEMU takes TLS by objects, fio not at all. fio only reads: a pasted line must not cost anybody their data.
     if nbd.tls.is_none() {
-        let (rw, write) = if read_only { ("randread", "") } else { ("randrw", "; overwrites the disk") };
-        let title = if write.is_empty() { "fio" } else { "fio (overwrites the disk)" };
         let drive = match read_only {
             true => {
                 format!("-blockdev driver=nbd,node-name=n,read-only=on,{} -device virtio-blk-pci,drive=n", server(nbd))
@@ -94,15 +92,15 @@ fn nbd_hints(nbd: &NbdPlan, read_only: bool) -> Vec<Hint> {
             Hint { key: "qemu", title: "QEMU", text: drive },
             Hint {
                 key: "fio",
-                title,
+                title: "fio",
                 text: format!(
-                    "fio --name=try --ioengine=nbd --uri={shell} --rw={rw} --bs=4k --iodepth=32 --time_based --runtime=10"
+                    "fio --name=try --ioengine=nbd --uri={shell} --rw=randread --bs=4k --iodepth=32 --time_based --runtime=10"
                 ),
             },
             Hint {
                 key: "fio_job",
                 title: "fio job file",
-                text: format!("[try]\nioengine=nbd\nuri={uri}\nrw={rw}\nbs=4k\niodepth=32\ntime_based\nruntime=10"),
+                text: format!("[try]\nioengine=nbd\nuri={uri}\nrw=randread\nbs=4k\niodepth=32\ntime_based\nruntime=10"),
             },
             Hint { key: "kernel", title: "Linux block device, 4 connections", text: nbd_client(nbd) },
         ]);

@@ -18,16 +18,21 @@ const PROBLEMS_MAX: usize = 100;
 /// Longest piece of a file that a message repeats.
 const SHOWN_MAX: usize = 80;
 
+/// Text for a message, safe to print: what comes from a file could disturb a terminal.
+pub fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    out
+}
+
 /// A piece of a file for a message: shortened, and safe to print.
 pub fn shown(text: &str) -> String {
-    let more = if text.chars().nth(SHOWN_MAX).is_some() { "..." } else { "" };
-    let start: String = text.chars().take(SHOWN_MAX).collect();
-    // As escape_debug, without the quotation marks, which are no danger.
-    start
-        .chars()
-        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
-        .collect::<String>()
-        + more
+    match text.char_indices().nth(SHOWN_MAX) {
+        Some((end, _)) => format!("{}...", printable(&text[..end])),
+        None => printable(text),
+    }
 }
 
 /// A file being read: its lines, what was wrong, and where everything stands.
@@ -71,23 +76,19 @@ impl<'a> Reader<'a> {
         let shown = self.problems.iter().take(PROBLEMS_MAX);
         let mut all: Vec<String> = shown.map(|(line, text)| self.located(Some(*line), text)).collect();
         if more > 0 {
-            all.push(format!("{}: and {more} more", shown_name(self.name)));
+            all.push(format!("{}: and {more} more", printable(self.name)));
         }
         all
     }
 
     /// `FILE:LINE: TEXT`.
     pub fn located(&self, line: Option<usize>, text: impl Display) -> String {
-        let name = shown_name(self.name);
+        let name = printable(self.name);
         match line {
             Some(line) => format!("{name}:{line}: {text}"),
             None => format!("{name}: {text}"),
         }
     }
-}
-
-fn shown_name(name: &str) -> String {
-    name.chars().flat_map(char::escape_debug).collect()
 }
 
 /// A table with its name and who is meant.

@@ -7,6 +7,7 @@
 use super::args::ServeArgs;
 use super::config::{self, Config};
 use super::libvirt;
+use super::reader::printable;
 use crate::status::Failure;
 use host::serve::check::{CheckedPlan, FreshNames, HostFacts, PlanErrors};
 use host::serve::mapping::Mapping;
@@ -54,13 +55,14 @@ enum Origin<'a> {
 
 impl Origin<'_> {
     fn locate(&self, errors: &PlanErrors) -> Failure {
+        let lines = |before: &str| {
+            let all: Vec<String> = errors.0.iter().map(|e| printable(&format!("{before}{e}"))).collect();
+            all.join("\n")
+        };
         match self {
-            Origin::CommandLine => Failure::new(errors),
             Origin::Config(config) => Failure::new(config.locate(errors)),
-            Origin::Domain(name) => {
-                let lines: Vec<String> = errors.0.iter().map(|e| format!("{name}: {e}")).collect();
-                Failure::new(lines.join("\n"))
-            }
+            Origin::CommandLine => Failure::new(lines("")),
+            Origin::Domain(name) => Failure::new(lines(&format!("{name}: "))),
         }
     }
 }
@@ -96,6 +98,9 @@ impl Request {
         flags_over(&mut plan, args)?;
         let plan = plan.check(&host).map_err(|e| origin.locate(&e))?;
         preflight(&plan).map_err(|e| origin.locate(&e))?;
+        let idle = (0..plan.disks().len()).filter(|disk| plan.exports().all(|e| e.disk != *disk));
+        warnings
+            .extend(idle.map(|disk| format!("disk '{}' has no export: nobody can reach it", plan.disks()[disk].name)));
         Ok(Request { plan, warnings })
     }
 }

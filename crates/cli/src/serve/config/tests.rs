@@ -245,3 +245,17 @@ fn what_is_no_toml_is_said_so_with_its_line() {
     let bad = said("\"\\u001b[31m\" = 1\n[[disk]]\ntarget = \"null\"\nname = \"\\u001b\"\n");
     assert!(!bad.contains('\u{1b}'), "{bad:?}");
 }
+
+/// A file that is cut off anywhere, or misses a line, is a plan or is refused; it never ends the program.
+#[test]
+fn pieces_of_the_example_never_panic() {
+    let cuts = (0..EXAMPLE.len()).map(|at| EXAMPLE[..at].to_owned());
+    let lines: Vec<&str> = EXAMPLE.lines().collect();
+    let without = (0..lines.len()).map(|out| [&lines[..out], &lines[out + 1..]].concat().join("\n"));
+    let uncommented = EXAMPLE.replace("\n# ", "\n");
+    let more = (0..uncommented.len()).step_by(7).map(|at| uncommented[at..].to_owned());
+    for text in cuts.chain(without).chain(more) {
+        let refused = said(&text);
+        assert!(refused.lines().all(|line| line.starts_with("c.toml:")), "{refused}\n{text}");
+    }
+}

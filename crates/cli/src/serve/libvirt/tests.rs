@@ -185,3 +185,13 @@ fn what_is_no_domain_is_refused() {
     );
     says("<domain><devices><disk type='file'><target dev='\u{9b}' bus='virtio'/></disk></devices></domain>", "\\u{9b}");
 }
+
+#[test]
+fn pieces_of_a_domain_never_panic() {
+    for at in 0..PUBLISHED.len() {
+        let (start, end) = (&PUBLISHED[..at], &PUBLISHED[at..]);
+        assert!(read(end).is_err() || at == 0 || end.trim_start().starts_with("<domain"), "{end}");
+        // Whole but for the last newline.
+        assert!(read(start).is_err() || at + 1 == PUBLISHED.len(), "{start}");
+    }
+}
