@@ -147,6 +147,25 @@ impl CheckedPlan {
         })
     }
 
+    /// Exports that no mapping was asked for, and that `old` has with as many queues, get the IOThreads they have there,
+    /// unless one of them is gone.
+    pub(super) fn keep_dealt(&mut self, old: &CheckedPlan) {
+        let index: HashMap<&str, usize> =
+            self.plan.iothreads.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
+        let dealt: HashMap<&str, Export<'_>> = old.exports().map(|e| (e.plan.name.as_str(), e)).collect();
+        for (export, resolved) in self.plan.exports.iter().zip(&mut self.exports) {
+            let Some(before) = dealt.get(export.name.as_str()) else { continue };
+            let alike = export.kind.num_queues() == before.plan.kind.num_queues();
+            if !export.mapping.entries.is_empty() || !before.plan.mapping.entries.is_empty() || !alike {
+                continue;
+            }
+            let here = before.iothreads.iter().map(|i| index.get(old.plan.iothreads[*i].name.as_str()).copied());
+            if let Some(all) = here.collect::<Option<Vec<usize>>>() {
+                resolved.iothreads = all;
+            }
+        }
+    }
+
     /// The NBD servers, in the order of their first exports.
     pub fn nbd_servers(&self) -> Vec<NbdServer<'_>> {
         let mut servers: Vec<NbdServer<'_>> = Vec::new();

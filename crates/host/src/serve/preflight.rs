@@ -9,6 +9,7 @@
 use super::check::{CheckedPlan, Place, PlanError, PlanErrors};
 use super::lock::ImageLock;
 use super::plan::{DiskPlan, ExportKind, NbdListen, NbdPlan};
+use super::reload::Reload;
 use std::collections::HashMap;
 use std::fs::{self, Metadata, OpenOptions};
 use std::io;
@@ -25,10 +26,31 @@ const BLOCK: u64 = 512;
 /// # Errors
 /// All that would stop it, in the order disks, exports.
 pub fn preflight(plan: &CheckedPlan) -> Result<(), PlanErrors> {
+    look(plan, &|_| true, &|_| true)
+}
+
+/// The same for what a reload opens and begins; the rest of the plan is in use by this daemon itself. What it still closes
+/// and ends is in its own way: a disk that is opened anew, and the socket of an export that is made anew, are not looked at.
+///
+/// # Errors
+/// As of [`preflight`].
+pub fn preflight_added(plan: &CheckedPlan, steps: &Reload) -> Result<(), PlanErrors> {
+    let names: Vec<&str> = plan.exports().map(|e| e.plan.name.as_str()).collect();
+    let disk =
+        |i: usize| steps.open_disks.contains(&i) && !steps.close_disks.iter().any(|name| *name == plan.disks()[i].name);
+    let export = |i: usize| steps.begin_exports.contains(&i) && !steps.end_exports.iter().any(|name| name == names[i]);
+    look(plan, &disk, &export)
+}
+
+fn look(
+    plan: &CheckedPlan,
+    of_disk: &dyn Fn(usize) -> bool,
+    of_export: &dyn Fn(usize) -> bool,
+) -> Result<(), PlanErrors> {
     let mut errors = Vec::new();
     let mut images: HashMap<(u64, u64), &DiskPlan> = HashMap::new();
     for (index, disk) in plan.disks().iter().enumerate() {
-        let Some(path) = disk.path() else { continue };
+        let Some(path) = disk.path().filter(|_| of_disk(index)) else { continue };
         let problem = match image(path, !disk.read_only) {
             Err(text) => Some(text),
             Ok(meta) => match images.insert(identity(&meta), disk) {
@@ -46,15 +68,16 @@ pub fn preflight(plan: &CheckedPlan) -> Result<(), PlanErrors> {
             errors.push(PlanError { place: Place::Disk(index), key: "target".to_owned(), text, of });
         }
     }
-    let firsts: Vec<usize> = plan.nbd_servers().iter().filter_map(|s| s.exports.first().copied()).collect();
-    for (index, export) in plan.exports().enumerate() {
+    // Exports of one server share its socket; where one of them runs already, so does the server.
+    let servers = plan.nbd_servers().into_iter().filter(|s| s.exports.iter().all(|e| of_export(*e)));
+    let firsts: Vec<usize> = servers.filter_map(|s| s.exports.first().copied()).collect();
+    for (index, export) in plan.exports().enumerate().filter(|(index, _)| of_export(*index)) {
         let of = format!("export '{}'", export.plan.name);
         let mut add = |key: &str, text: String| {
             errors.push(PlanError { place: Place::Export(index), key: key.to_owned(), text, of: of.clone() });
         };
         match &export.plan.kind {
             ExportKind::VhostUserBlk(v) => told(unix_socket(&v.socket), "socket", &v.socket, &mut add),
-            // Exports of one server share its socket.
             ExportKind::Nbd(nbd) if firsts.contains(&index) => nbd_server(nbd, &mut add),
             ExportKind::Nbd(_) => {}
             ExportKind::Fuse(fuse) => told(mountpoint(&fuse.mountpoint), "mountpoint", &fuse.mountpoint, &mut add),

@@ -156,3 +156,29 @@ fn files_of_tls_and_mountpoints_are_there() {
     assert!(dir.look(&image, false, fuse(dir.0.join("m"))).contains("make an empty file of that name first"));
     assert!(dir.look(&image, false, fuse(dir.0.clone())).contains("must be a regular file"));
 }
+
+/// What this daemon serves already has a listening socket and a locked image, and neither is in a reload's way.
+#[test]
+fn a_reload_is_not_in_its_own_way() {
+    let dir = Dir::new("reload");
+    let (a, b) = (dir.image("a", 4096), dir.image("b", 4096));
+    let plan = |names: &[(&str, &Path)]| {
+        let disks = names.iter().map(|(n, p)| DiskPlan::new(*n, TargetSpec::File((*p).into()), *n)).collect();
+        let exports = names.iter().map(|(n, _)| ExportPlan {
+            name: format!("e{n}"),
+            disk: (*n).to_owned(),
+            read_only: false,
+            mapping: Mapping::default(),
+            kind: vhost(dir.0.join(format!("{n}.sock"))),
+        });
+        let plan = ServePlan { disks, exports: exports.collect(), ..ServePlan::default() };
+        plan.check(&HostFacts { cpus: vec![0] }).unwrap()
+    };
+    let (old, mut new) = (plan(&[("a", &a)]), plan(&[("a", &a), ("b", &b)]));
+    let (_lock, _socket) = (ImageLock::take(&a, true).unwrap(), UnixListener::bind(dir.0.join("a.sock")).unwrap());
+    assert!(preflight(&new).is_err());
+    let steps = crate::serve::reload::reload(&old, &mut new);
+    preflight_added(&new, &steps).unwrap();
+    let _other = UnixListener::bind(dir.0.join("b.sock")).unwrap();
+    assert!(preflight_added(&new, &steps).unwrap_err().to_string().contains("b.sock: somebody listens there"));
+}
