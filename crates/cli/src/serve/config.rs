@@ -184,9 +184,9 @@ pub fn default_name(target: &str) -> String {
 
 /// `[disk.queue]`: the settings of `--set` as keys; tunables as `iosched.NAME`.
 fn settings(section: &mut Section<'_, '_>) -> Vec<(String, String)> {
+    let Some(mut queue) = section.inner("queue", "queue.") else { return Vec::new() };
     let mut all = Vec::new();
-    let mut refused = Vec::new();
-    let mut take = |key: String, value: &DeValue<'_>| {
+    for (key, value, line) in queue.each("iosched") {
         let text = match value {
             DeValue::String(text) => Some(text.to_string()),
             DeValue::Integer(n) if n.radix() == 10 => Some(n.as_str().to_owned()),
@@ -196,24 +196,11 @@ fn settings(section: &mut Section<'_, '_>) -> Vec<(String, String)> {
         };
         match text {
             Some(text) => all.push((key, text)),
-            None => refused.push((key, text_of(value))),
-        }
-    };
-    let Some(mut queue) = section.inner("queue", "queue.") else { return Vec::new() };
-    for (key, value) in queue.each() {
-        match value {
-            DeValue::Table(tunables) if key == "iosched" => {
-                for (name, value) in tunables {
-                    take(format!("iosched.{}", name.get_ref()), value.get_ref());
-                }
+            None => {
+                let text = format!("{}={}: must be a number, a text, true or false", shown(&key), text_of(value));
+                queue.refuse_line(line, text);
             }
-            _ => take(key, value),
         }
-    }
-    for (key, value) in refused {
-        let line_key = key.split('.').next().unwrap_or_default().to_owned();
-        let text = format!("{}={value}: must be a number, a text, true or false", shown(&key));
-        queue.refuse(&line_key, text);
     }
     all
 }

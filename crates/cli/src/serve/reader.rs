@@ -228,15 +228,28 @@ impl<'t, 'a> Section<'t, 'a> {
         }
     }
 
-    /// Every key with its value, all of them then known.
-    pub fn each(&mut self) -> Vec<(String, &'t DeValue<'t>)> {
-        let all = self.table.iter().map(|(key, value)| {
-            let line = self.reader.line(&key.span());
+    /// Every key with its value and line, all of them then known. Those of the table `nested` come as `NESTED.KEY`.
+    pub fn each(&mut self, nested: &str) -> Vec<(String, &'t DeValue<'t>, usize)> {
+        let mut all = Vec::new();
+        for (key, value) in self.table {
             let name = key.get_ref().to_string();
-            self.reader.places.insert((self.place, format!("{}{name}", self.prefix)), line);
-            (name, value.get_ref())
-        });
-        all.collect()
+            match value.get_ref() {
+                DeValue::Table(inner) if name == nested => {
+                    let inner = inner.iter().map(|(key, value)| (format!("{name}.{}", key.get_ref()), key, value));
+                    all.extend(inner.map(|(name, key, value)| (name, value.get_ref(), self.reader.line(&key.span()))));
+                }
+                other => all.push((name, other, self.reader.line(&key.span()))),
+            }
+        }
+        for (name, _, line) in &all {
+            self.reader.places.insert((self.place, format!("{}{name}", self.prefix)), *line);
+        }
+        all
+    }
+
+    /// Something is wrong in a line of this section.
+    pub fn refuse_line(&mut self, line: usize, text: impl Display) {
+        self.reader.refuse(line, text, &self.of);
     }
 
     /// Refuses every key that was not asked for.

@@ -348,8 +348,11 @@ impl Errors {
             && let Err(e) = check_settings(settings)
         {
             let text = e.to_string();
-            // The message begins with the setting it is about.
-            let key = settings.iter().map(|(key, _)| key).find(|key| text.starts_with(&format!("{key}=")));
+            // The message begins with the setting it is about; an elevator knows its tunables by their bare names.
+            let begins = |key: &str| text.strip_prefix(key).is_some_and(|rest| rest.starts_with(['=', ':']));
+            let keys = || settings.iter().map(|(key, _)| key);
+            let tunable = |key: &&String| key.strip_prefix("iosched.").is_some_and(begins);
+            let key = keys().find(|key| begins(key)).or_else(|| keys().find(tunable));
             self.add(place, of, key.map_or("queue".to_owned(), |key| format!("queue.{key}")), text);
         }
     }

@@ -121,6 +121,16 @@ fn unknown_keys_have_a_line_and_the_nearest_name() {
     );
     let e = said("[[disk]]\ntarget = \"null\"\n\n[disk.queue]\nnr_hw_queue = 1\n[[export]]\ntype = \"nbd\"\n");
     assert!(e.starts_with("c.toml:5: nr_hw_queue: no such setting; did you mean 'nr_hw_queues'?"), "{e}");
+    let queue = |more: &str| {
+        said(&format!(
+            "[[export]]\ntype = \"nbd\"\n[[disk]]\ntarget = \"null\"\n[disk.queue]\nscheduler = \"kyber\"\n{more}"
+        ))
+    };
+    let e = queue("iosched.read_expir = 1\n");
+    assert!(e.starts_with("c.toml:7: ") && e.contains("read_expir"), "{e}");
+    let e = queue("[disk.queue.iosched]\n\nread_lat_nsec = 1.5\n");
+    assert_eq!(e, "c.toml:9: iosched.read_lat_nsec=1.5: must be a number, a text, true or false (disk 'null')");
+    assert!(queue("iosched = 1\n").starts_with("c.toml:7: iosched: no such setting"));
     let e = said("[[iothread]]\nname = \"a\"\npoll_max = 1\n");
     assert!(e.starts_with("c.toml:3: poll_max: is no key of [[iothread]]; did you mean 'poll_max_ns'?"), "{e}");
 }
