@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What can be typed: subcommands and flags, their help, and the form (not the meaning) of their values.
 
+use crate::serve::args::ServeArgs;
 use blk::settings::SETTINGS;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use host::run::RUN_SETTINGS;
@@ -56,6 +57,8 @@ pub enum Command {
     Compare(CompareArgs),
     /// Show the settings of a stack and its CPU -> hctx map, those of this host's disks, or the state of a run
     Inspect(InspectArgs),
+    /// Serve disks to VMs and hosts over vhost-user-blk, NBD, FUSE or ublk
+    Serve(ServeArgs),
     /// Change settings of a run while it goes on
     Set(SetArgs),
     /// Run the block layer in simulation: random stacks, devices and faults from a seed, everything checked
@@ -292,11 +295,13 @@ impl Cli {
         let run = with(&[TARGETS, &settings, EXIT_STATUS]);
         let compare = run.clone();
         let inspect = with(&[TARGETS, &settings]);
+        let serve = with(&[TARGETS, &settings]);
         Cli::command()
             .after_help(with(&[EXAMPLES, EXIT_STATUS]))
             .mut_subcommand("run", |c| c.after_help(run))
             .mut_subcommand("compare", |c| c.after_help(compare))
             .mut_subcommand("inspect", |c| c.after_help(inspect))
+            .mut_subcommand("serve", |c| c.after_help(serve))
     }
 }
 

@@ -15,6 +15,7 @@ mod run;
 mod compare;
 mod inspect;
 mod live;
+mod serve;
 mod set;
 mod sim;
 mod cmdhelp;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Command::Run(typed) => run::Request::resolve(typed).and_then(run::Request::execute),
         Command::Compare(typed) => compare::Request::resolve(typed).and_then(compare::Request::execute),
         Command::Inspect(typed) => inspect::main(typed),
+        Command::Serve(typed) => serve::main(typed),
         Command::Set(typed) => set::main(typed),
         Command::Sim(typed) => sim::main(typed),
         Command::Cmdhelp(typed) => cmdhelp::main(typed),

@@ -20,7 +20,6 @@ pub mod target;
 pub mod topology;
 #[allow(unsafe_code, reason = "getrusage, affinity, and giving buffers back when their bio has ended")]
 pub mod run;
-#[allow(unsafe_code, reason = "waiting on descriptors of drivers")]
 pub mod serve;
 #[allow(unsafe_code, reason = "taking a guest's memory away when no I/O to it is left")]
 pub mod export;

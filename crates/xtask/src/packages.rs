@@ -52,6 +52,16 @@ const PACKAGES: &[Package] = &[
         why: "tests have blkparse and btt read our traces",
     },
     Package {
+        name: "qemu-utils",
+        stand_in: StandIn::Program("qemu-nbd"),
+        why: "tests lock images against QEMU and run printed commands against its NBD server",
+    },
+    Package {
+        name: "libnbd-bin",
+        stand_in: StandIn::Program("nbdinfo"),
+        why: "tests run the printed nbdinfo and nbdcopy commands",
+    },
+    Package {
         name: "util-linux-extra",
         stand_in: StandIn::Program("fincore"),
         why: "a test counts what read-ahead put into the page cache",

@@ -19,7 +19,7 @@ pub use cpus::CpuChange;
 pub use disk::{Disk, Queue, Submitter};
 pub use prepare::{Prepared, RunPlan, is_target, prepare};
 pub use settings::{RUN_SETTINGS, RunSettings, check_settings};
-pub use usage::{Who, nr_cpus, page_bytes, pin_thread, since, usage};
+pub use usage::{Who, allowed_cpus, nr_cpus, page_bytes, pin_thread, since, usage};
 pub use wake::{WakeTable, Waker};
 pub use watch::{InFlight, Progress, ThreadProgress, ThreadState};
 pub use worker::{ThreadEnd, ThreadTrace};

@@ -71,6 +71,20 @@ pub fn nr_cpus() -> u16 {
     std::thread::available_parallelism().map_or(1, |n| n.get().min(blk::id::MAX_CPUS as usize) as u16)
 }
 
+/// The CPUs this process may use, rising; never empty.
+pub fn allowed_cpus() -> Vec<u32> {
+    let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
+    // SAFETY: the kernel writes at most the size passed into a live set, of which all bit patterns are valid; CPU_ISSET is
+    // given numbers below its capacity only.
+    let cpus: Vec<u32> = unsafe {
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), set.as_mut_ptr());
+        let set = set.assume_init_ref();
+        (0..libc::CPU_SETSIZE as u32).filter(|cpu| libc::CPU_ISSET(*cpu as usize, set)).collect()
+    };
+    // A host with more CPUs than the set holds refuses the call.
+    if cpus.is_empty() { (0..u32::from(nr_cpus())).collect() } else { cpus }
+}
+
 /// Bytes of a memory page of this machine.
 pub fn page_bytes() -> u64 {
     // SAFETY: no pointers; a name the system does not know gives -1.

@@ -1,13 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Serving disks: threads that carry what clients ask for into the block layer and answers back.
+//! Serving disks to VMs and hosts.
 //!
-//! An [`IoThread`] serves sources (virtqueues, connections), each on a [`Port`] into its disk. It looks at all of them in
-//! rounds, polls for a while when there is nothing to do (`adaptive`), then sleeps until a kick, a completion, a timer or
-//! its `bell`. What is to be served where is data: a source is handed to another IOThread while it runs.
+//! What is to be served, as a value: [`plan`] is what was asked for, [`check`] makes it a value that fits together,
+//! [`preflight`] asks the machine whether it can be done, [`mapping`] has the rules of virtqueues and IOThreads, [`lock`] keeps
+//! a second writer off an image, [`reload`] says what changes from one plan to the next.
+//!
+//! Serving it: an [`IoThread`] serves sources (virtqueues, connections), each on a [`Port`] into its disk. It looks at all of
+//! them in rounds, polls for a while when there is nothing to do (`adaptive`), then sleeps until a kick, a completion, a timer
+//! or its `bell`.
 
+#[allow(unsafe_code, reason = "fcntl: locks of open file descriptions")]
+pub mod lock;
+pub mod check;
+pub mod cpus;
+pub mod mapping;
+pub mod plan;
+pub mod preflight;
+pub mod reload;
 mod adaptive;
 mod bell;
 mod disk;
+#[allow(unsafe_code, reason = "waiting on descriptors of drivers")]
 mod iothread;
 mod port;
 

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mqblk serve CONFIG.toml`: the configuration's keys, and the plan they make.
+//!
+//! Guarantees: a key that is not known, a value of the wrong type or out of range, a reference to nothing is refused with
+//! file, line, rule and remedy, all of them at once. Paths are taken from the working directory, as everywhere in mqblk;
+//! sockets that are not absolute from `--socket-dir`. Does not do: look at a file or socket. Every key stands, with its default, in
+//! `examples/serve.toml`.
+
+use super::reader::{Found, Reader, Section, printable, shown, tables, text_of, whole};
+use super::request::Defaults;
+use host::serve::check::{FreshNames, Place, PlanErrors};
+use host::serve::cpus;
+use host::serve::mapping::{Mapping, MappingEntry};
+use host::serve::plan::{
+    DiskPlan, ExportKind, ExportPlan, FusePlan, IoThreadPlan, NBD_CONNECTIONS, NbdListen, NbdPlan, NbdTls, OnEnospc,
+    POLL_MAX_NS, PollPlan, QUEUE_SIZE, QUEUE_SIZE_MAX, ServePlan, UBLK_QUEUES_MAX, UblkPlan, VHOST_QUEUES_MAX,
+    VhostUserPlan, WriteCache,
+};
+use host::target::TargetSpec;
+use std::path::PathBuf;
+use toml::de::{DeTable, DeValue};
+
+/// The top-level keys.
+const ROOT_KEYS: [&str; 3] = ["disk", "export", "iothread"];
+const U32: u64 = u32::MAX as u64;
+
+/// A plan and where each part of it was written.
+pub struct Config<'a> {
+    /// The plan, not yet checked.
+    pub plan: ServePlan,
+    reader: Reader<'a>,
+}
+
+impl Config<'_> {
+    /// The errors of a plan with their lines.
+    pub fn locate(&self, errors: &PlanErrors) -> String {
+        let mut all: Vec<(Option<usize>, String)> = errors
+            .0
+            .iter()
+            .map(|e| {
+                let line = self.reader.line_of(e.place, &e.key);
+                (line, self.reader.located(line, printable(&e.to_string())))
+            })
+            .collect();
+        all.sort_by_key(|(line, _)| *line);
+        all.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// Reads the text of the file `name`.
+///
+/// # Errors
+/// One line for each thing that is wrong.
+pub fn read<'a>(name: &'a str, text: &str, defaults: &Defaults) -> Result<Config<'a>, String> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut reader = Reader::new(name, text);
+    let root = match DeTable::parse(text) {
+        Ok(root) => root,
+        Err(e) => {
+            let line = e.span().map(|span| reader.line(&span));
+            // The library's rule, on one line.
+            let rule = e.message().lines().collect::<Vec<_>>().join(", ");
+            return Err(reader.located(line, format!("is not TOML here: {}", shown(&rule))));
+        }
+    };
+    let root = root.get_ref();
+    for key in root.keys().filter(|key| !ROOT_KEYS.contains(&key.get_ref().as_ref())) {
+        let name = key.get_ref();
+        let hint = blk::suggest::did_you_mean(name, ROOT_KEYS.into_iter());
+        let text =
+            format!("{}: is no part of a configuration; {hint}Parts: [[iothread]], [[disk]], [[export]]", shown(name));
+        let line = reader.line(&key.span());
+        reader.refuse(line, text, "");
+    }
+    let mut plan = ServePlan::default();
+    for (index, (table, line)) in tables(&mut reader, root, "iothread").into_iter().enumerate() {
+        let section = Section::new(&mut reader, table, "[[iothread]]", Place::IoThread(index), line);
+        plan.iothreads.push(iothread(section, index));
+    }
+    let mut names = FreshNames::default();
+    for (index, (table, line)) in tables(&mut reader, root, "disk").into_iter().enumerate() {
+        let section = Section::new(&mut reader, table, "[[disk]]", Place::Disk(index), line);
+        plan.disks.push(disk(section, &mut names));
+    }
+    let mut names = FreshNames::default();
+    for (index, (table, line)) in tables(&mut reader, root, "export").into_iter().enumerate() {
+        let section = Section::new(&mut reader, table, "[[export]]", Place::Export(index), line);
+        plan.exports.extend(export(section, &plan.disks, defaults, &mut names));
+    }
+    let problems = reader.problems();
+    if problems.is_empty() { Ok(Config { plan, reader }) } else { Err(problems.join("\n")) }
+}
+
+fn iothread(mut section: Section<'_, '_>, index: usize) -> IoThreadPlan {
+    let name = section.string("name", "io0").unwrap_or_else(|| format!("iothread{index}"));
+    section.is(format!("IOThread '{}'", shown(&name)));
+    let cpus = cpu_list(&mut section);
+    let max_ns = section.number("poll_max_ns", 0..=1_000_000_000).unwrap_or(POLL_MAX_NS);
+    let mut factor = |key| section.number(key, 0..=1024).unwrap_or(0) as u32;
+    let poll = PollPlan { max_ns, grow: factor("poll_grow"), shrink: factor("poll_shrink") };
+    section.end();
+    IoThreadPlan { name, cpus, poll }
+}
+
+/// `cpus = "0-3,8"`, `cpus = 2` or `cpus = [0, 1]`.
+fn cpu_list(section: &mut Section<'_, '_>) -> Vec<u32> {
+    let Some(Found { value, .. }) = section.get("cpus") else { return Vec::new() };
+    let text = match value {
+        DeValue::String(text) => Some(text.to_string()),
+        DeValue::Integer(_) => whole(value).map(|n| n.to_string()),
+        DeValue::Array(items) => {
+            let numbers: Option<Vec<String>> =
+                items.iter().map(|i| whole(i.get_ref()).map(|n| n.to_string())).collect();
+            numbers.map(|n| n.join(","))
+        }
+        _ => None,
+    };
+    match text.map(|text| cpus::parse(&text)) {
+        Some(Ok(cpus)) => cpus,
+        Some(Err(e)) => {
+            section.refuse("cpus", format!("cpus={e}"));
+            Vec::new()
+        }
+        None => {
+            section
+                .refuse("cpus", format!("cpus={}: must be a list of CPUs, such as cpus = \"0-3,8\"", text_of(value)));
+            Vec::new()
+        }
+    }
+}
+
+fn disk(mut section: Section<'_, '_>, names: &mut FreshNames) -> DiskPlan {
+    let text = section.string("target", "disk.img");
+    let name = section.string("name", "data");
+    let name = match name {
+        Some(name) => name,
+        None => names.take(&text.as_deref().map(default_name).unwrap_or_default()),
+    };
+    section.is(format!("disk '{}'", shown(&name)));
+    let target = text.as_deref().map(TargetSpec::parse);
+    let target = match target {
+        Some(Ok(target)) => target,
+        Some(Err(e)) => {
+            section.refuse(
+                "target",
+                format!("target={}: {}", shown(text.as_deref().unwrap_or_default()), shown(&e.to_string())),
+            );
+            TargetSpec::Null(Default::default())
+        }
+        None => {
+            if section.get("target").is_none() {
+                section.refuse("", "has no target; add target = \"FILE\"");
+            }
+            TargetSpec::Null(Default::default())
+        }
+    };
+    let plain = DiskPlan::new(name, target, text.unwrap_or_default());
+    let plan = DiskPlan {
+        read_only: section.flag("read_only").unwrap_or(plain.read_only),
+        serial: section.string("serial", "DATA0001"),
+        direct: section.flag("direct").unwrap_or(plain.direct),
+        write_cache: section
+            .one_of("write_cache", &[WriteCache::Back, WriteCache::Through].map(|w| (w.name(), w)))
+            .unwrap_or(plain.write_cache),
+        discard: section.flag("discard").unwrap_or(plain.discard),
+        on_enospc: section
+            .one_of("on_enospc", &[OnEnospc::Report, OnEnospc::Stop].map(|o| (o.name(), o)))
+            .unwrap_or(plain.on_enospc),
+        allow_mounted_write: section.flag("allow_mounted_write").unwrap_or(plain.allow_mounted_write),
+        settings: settings(&mut section),
+        ..plain
+    };
+    section.end();
+    plan
+}
+
+/// The last part of a path, or the kind of a target that is none.
+pub fn default_name(target: &str) -> String {
+    match TargetSpec::parse(target) {
+        Ok(TargetSpec::File(path)) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        _ => target.split(':').next().unwrap_or_default().to_owned(),
+    }
+}
+
+/// `[disk.queue]`: the settings of `--set` as keys; tunables as `iosched.NAME`.
+fn settings(section: &mut Section<'_, '_>) -> Vec<(String, String)> {
+    let Some(mut queue) = section.inner("queue", "queue.") else { return Vec::new() };
+    let mut all = Vec::new();
+    for (key, value, line) in queue.each("iosched") {
+        let text = match value {
+            DeValue::String(text) => Some(text.to_string()),
+            DeValue::Integer(n) if n.radix() == 10 => Some(n.as_str().to_owned()),
+            DeValue::Integer(_) => whole(value).map(|n| n.to_string()),
+            DeValue::Boolean(b) => Some(u8::from(*b).to_string()),
+            _ => None,
+        };
+        match text {
+            Some(text) => all.push((key, text)),
+            None => {
+                let text = format!("{}={}: must be a number, a text, true or false", shown(&key), text_of(value));
+                queue.refuse_line(line, text);
+            }
+        }
+    }
+    all
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    VhostUserBlk,
+    Nbd,
+    Fuse,
+    Ublk,
+}
+
+const KINDS: [(&str, Kind); 4] =
+    [("vhost-user-blk", Kind::VhostUserBlk), ("nbd", Kind::Nbd), ("fuse", Kind::Fuse), ("ublk", Kind::Ublk)];
+
+fn export(
+    mut section: Section<'_, '_>,
+    disks: &[DiskPlan],
+    defaults: &Defaults,
+    names: &mut FreshNames,
+) -> Option<ExportPlan> {
+    let disk = section.string("disk", "data");
+    let name = section.string("name", "data.vhost");
+    let kind = section.one_of("type", &KINDS);
+    let who = name.clone().or_else(|| disk.clone()).unwrap_or_default();
+    if !who.is_empty() {
+        section.is(format!("export '{}'", shown(&who)));
+    }
+    let disk = match (disk, disks) {
+        (Some(disk), _) => disk,
+        (None, [only]) => only.name.clone(),
+        (None, _) => {
+            if section.get("disk").is_none() {
+                section.refuse("", "has no disk, and there is not just one; add disk = \"NAME\"");
+            }
+            String::new()
+        }
+    };
+    let Some(kind) = kind else {
+        if section.get("type").is_none() {
+            let all: Vec<String> = KINDS.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+            section.refuse("", format!("has no type; add type = one of {}", all.join(", ")));
+        }
+        // Which keys it may have depends on the type.
+        return None;
+    };
+    let short = match kind {
+        Kind::VhostUserBlk => "vhost",
+        Kind::Nbd => "nbd",
+        Kind::Fuse => "fuse",
+        Kind::Ublk => "ublk",
+    };
+    let name = name.unwrap_or_else(|| names.take(&format!("{disk}.{short}")));
+    section.is(format!("export '{}'", shown(&name)));
+    let word = KINDS.iter().find(|(_, k)| *k as u8 == kind as u8).map_or("", |(word, _)| *word);
+    section.is_a(&format!("an [[export]] of type \"{word}\""));
+    let read_only = section.flag("read_only").unwrap_or(false);
+    let mapping = mapping(&mut section);
+    let kind = match kind {
+        Kind::VhostUserBlk => ExportKind::VhostUserBlk(VhostUserPlan {
+            socket: socket(&mut section, &name, defaults),
+            socket_mode: socket_mode(&mut section),
+            num_queues: queues(&mut section, VHOST_QUEUES_MAX, defaults),
+            queue_size: section.number("queue_size", 2..=QUEUE_SIZE_MAX.into()).unwrap_or(QUEUE_SIZE.into()) as u16,
+        }),
+        Kind::Nbd => ExportKind::Nbd(nbd(&mut section, &name, &disk, defaults)),
+        Kind::Fuse => {
+            let mountpoint = section.string("mountpoint", "disk.mount");
+            if mountpoint.is_none() && section.get("mountpoint").is_none() {
+                section.refuse("", "has no mountpoint; add mountpoint = \"FILE\", an empty file");
+            }
+            let mountpoint = mountpoint.unwrap_or_default().into();
+            ExportKind::Fuse(FusePlan { mountpoint, allow_other: section.flag("allow_other").unwrap_or(false) })
+        }
+        Kind::Ublk => ExportKind::Ublk(UblkPlan {
+            id: section.number("id", 0..=U32).map(|n| n as u32),
+            num_queues: queues(&mut section, UBLK_QUEUES_MAX, defaults),
+            queue_depth: section.number("queue_depth", 1..=4096).unwrap_or(128) as u16,
+            recovery: section.flag("recovery").unwrap_or(false),
+        }),
+    };
+    section.end();
+    Some(ExportPlan { name, disk, read_only, mapping, kind })
+}
+
+fn queues(section: &mut Section<'_, '_>, max: u16, defaults: &Defaults) -> u16 {
+    let n = section.number("num_queues", 1..=max.into()).map(|n| n as u16);
+    n.unwrap_or(defaults.num_queues.min(max))
+}
+
+fn socket(section: &mut Section<'_, '_>, name: &str, defaults: &Defaults) -> PathBuf {
+    let typed = section.string("socket", "data.sock");
+    defaults.socket(&typed.unwrap_or_else(|| format!("{name}.sock")))
+}
+
+/// `socket_mode = "0660"` or `0o660`.
+fn socket_mode(section: &mut Section<'_, '_>) -> Option<u32> {
+    let Found { value, .. } = section.get("socket_mode")?;
+    let mode = match value {
+        DeValue::String(text) => u64::from_str_radix(text, 8).ok(),
+        // A decimal 660 would be mode 1224.
+        DeValue::Integer(n) if n.radix() == 8 => whole(value),
+        _ => None,
+    };
+    let mode = mode.filter(|mode| *mode <= 0o777).map(|mode| mode as u32);
+    if mode.is_none() {
+        let text = format!("socket_mode={}: must be octal, \"0000\"..=\"0777\", such as \"0660\"", text_of(value));
+        section.refuse("socket_mode", text);
+    }
+    mode
+}
+
+fn nbd(section: &mut Section<'_, '_>, name: &str, disk: &str, defaults: &Defaults) -> NbdPlan {
+    let address = section.string("listen", "127.0.0.1:10809");
+    let listen = match &address {
+        Some(text) => {
+            if section.get("socket").is_some() {
+                section
+                    .refuse("socket", "socket: an export has a socket or listen, not both; make a second [[export]]");
+            }
+            match text.parse() {
+                Ok(address) => NbdListen::Tcp(address),
+                Err(_) => {
+                    let text = format!(
+                        "listen={}: must be an address and a port, such as 127.0.0.1:10809 or [::]:10809",
+                        shown(text)
+                    );
+                    section.refuse("listen", text);
+                    NbdListen::Unix(PathBuf::new())
+                }
+            }
+        }
+        None => NbdListen::Unix(socket(section, name, defaults)),
+    };
+    NbdPlan {
+        listen,
+        socket_mode: socket_mode(section),
+        name: section.string("export_name", "data").unwrap_or_else(|| disk.to_owned()),
+        tls: tls(section),
+        max_connections: section.number("max_connections", 1..=65536).map_or(NBD_CONNECTIONS, |n| n as u32),
+    }
+}
+
+fn tls(section: &mut Section<'_, '_>) -> Option<NbdTls> {
+    let required = section.one_of("tls", &[("off", None), ("on", Some(false)), ("require", Some(true))]).flatten();
+    let [cert, key, client_ca] = ["tls_cert", "tls_key", "tls_client_ca"].map(|k| section.string(k, "cert.pem"));
+    match (required, cert, key) {
+        (Some(required), Some(cert), Some(key)) => {
+            Some(NbdTls { cert: cert.into(), key: key.into(), client_ca: client_ca.map(PathBuf::from), required })
+        }
+        (Some(_), cert, _) => {
+            let missing = if cert.is_none() { "tls_cert" } else { "tls_key" };
+            section.refuse("tls", format!("tls: needs {missing} = \"FILE\" (PEM), too"));
+            None
+        }
+        (None, cert, key) => {
+            let given = [("tls_cert", &cert), ("tls_key", &key), ("tls_client_ca", &client_ca)];
+            if let Some((key, _)) = given.into_iter().find(|(_, value)| value.is_some()) {
+                section.refuse(key, format!("{key}: has no effect without TLS; add tls = \"require\" or \"on\""));
+            }
+            None
+        }
+    }
+}
+
+/// `iothreads = ["io0", "io1"]`, or `[{ iothread = "io0", vqs = [0, 2] }, ...]`.
+fn mapping(section: &mut Section<'_, '_>) -> Mapping {
+    const FORM: &str = "[\"io0\", \"io1\"] or [{ iothread = \"io0\", vqs = [0, 1] }, ...]";
+    let Some(Found { value, .. }) = section.get("iothreads") else { return Mapping::default() };
+    let entries: Option<Vec<MappingEntry>> = value
+        .as_array()
+        .filter(|items| !items.is_empty())
+        .map(|items| items.iter().map(|item| entry(item.get_ref())).collect())
+        .unwrap_or_default();
+    entries.map_or_else(
+        || {
+            section.refuse("iothreads", format!("iothreads={}: must be {FORM}", text_of(value)));
+            Mapping::default()
+        },
+        |entries| Mapping { entries },
+    )
+}
+
+fn entry(item: &DeValue<'_>) -> Option<MappingEntry> {
+    if let Some(name) = item.as_str() {
+        return Some(MappingEntry { iothread: name.to_owned(), vqs: None });
+    }
+    let table = item.as_table()?;
+    if table.keys().any(|key| !["iothread", "vqs"].contains(&key.get_ref().as_ref())) {
+        return None;
+    }
+    let vqs = match table.get("vqs") {
+        Some(list) => {
+            let numbers = list.get_ref().as_array()?.iter().map(|n| u16::try_from(whole(n.get_ref())?).ok());
+            Some(numbers.collect::<Option<Vec<u16>>>()?)
+        }
+        None => None,
+    };
+    Some(MappingEntry { iothread: table.get("iothread")?.get_ref().as_str()?.to_owned(), vqs })
+}
+
+#[cfg(test)]
+mod tests;

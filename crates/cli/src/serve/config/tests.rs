@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The example is complete and says the defaults, and every mistake is told with its line.
+
+use super::*;
+use host::serve::check::{CheckedPlan, HostFacts};
+
+const EXAMPLE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/serve.toml"));
+
+fn defaults() -> Defaults {
+    Defaults { num_queues: 2, socket_dir: None }
+}
+
+fn plan(text: &str) -> CheckedPlan {
+    let config = read("c.toml", text, &defaults()).map_err(|e| format!("{e}\n{text}")).unwrap();
+    config.plan.check(&HostFacts { cpus: vec![0, 1] }).unwrap()
+}
+
+/// All that is said of a configuration, of its form or of its plan.
+fn said(text: &str) -> String {
+    match read("c.toml", text, &defaults()) {
+        Err(e) => e,
+        Ok(config) => match config.plan.clone().check(&HostFacts { cpus: vec![0, 1] }) {
+            Err(e) => config.locate(&e),
+            Ok(_) => String::new(),
+        },
+    }
+}
+
+/// A disk and an export, and more lines from line 6 on, which belong to the export.
+fn with(more: &str) -> String {
+    said(&format!("[[disk]]\ntarget = \"null\"\nname = \"a\"\n[[export]]\ntype = \"vhost-user-blk\"\n{more}"))
+}
+
+#[test]
+fn the_example_is_what_it_says() {
+    let plan = plan(EXAMPLE);
+    let exports: Vec<_> = plan.exports().collect();
+    assert_eq!(
+        exports.iter().map(|e| e.plan.name.as_str()).collect::<Vec<_>>(),
+        ["data.vhost", "data.nbd", "scratch.nbd"]
+    );
+    assert_eq!(exports[0].iothreads, [0, 1, 1, 0]);
+    assert_eq!(plan.iothreads()[0].cpus, [0]);
+    assert_eq!(plan.nbd_servers()[0].exports, [1, 2], "one server");
+    assert!(exports[2].read_only && !exports[1].read_only);
+    let disk = &plan.disks()[0];
+    let settings: Vec<_> = disk.settings.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    assert_eq!(settings, ["iosched.read_expire=250", "nr_requests=128", "scheduler=mq-deadline"]);
+}
+
+/// The lines that are commented out are keys too, and those that say so are the defaults: taken in, the plan is the same.
+#[test]
+fn the_example_knows_every_key_and_default() {
+    fn keys(line: &str) -> Option<&str> {
+        line.strip_prefix("# ").filter(|l| l.contains(" = ") && !l.contains("# e.g."))
+    }
+    let taken = |line: &&str| keys(line).is_some_and(|l| l.starts_with(|c: char| c.is_ascii_lowercase()));
+    // Not the FUSE and ublk exports at the end, which are commented out as a whole.
+    let end = EXAMPLE.find("# One file that is the disk").unwrap();
+    let full: Vec<&str> = EXAMPLE[..end].lines().map(|l| if taken(&l) { keys(l).unwrap() } else { l }).collect();
+    assert!(EXAMPLE[..end].lines().filter(taken).count() >= 14);
+    let full = plan(&full.join("\n"));
+    let short = plan(EXAMPLE);
+    assert_eq!((full.iothreads(), full.disks()), (short.iothreads(), short.disks()));
+    for (full, short) in full.exports().zip(short.exports()) {
+        let mut full = full.plan.clone();
+        if let ExportKind::VhostUserBlk(v) = &mut full.kind {
+            // The default is what the umask has.
+            assert_eq!(v.socket_mode.take(), Some(0o600));
+        }
+        assert_eq!(&full, short.plan);
+    }
+    let rest: String = EXAMPLE[end..]
+        .lines()
+        .filter_map(|l| l.strip_prefix("# "))
+        .filter(|l| l.contains(" = ") || l.starts_with("[["))
+        .map(|l| format!("{l}\n"))
+        .collect();
+    let rest = plan_of_kinds(&rest);
+    assert_eq!(rest, ["fuse", "ublk"]);
+}
+
+fn plan_of_kinds(exports: &str) -> Vec<&'static str> {
+    let plan = plan(&format!("[[disk]]\nname = \"scratch\"\ntarget = \"null\"\n{exports}"));
+    plan.exports().map(|e| e.plan.kind.name()).collect()
+}
+
+#[test]
+fn little_is_needed() {
+    let plan = plan(
+        "[[disk]]\ntarget = \"/var/x/db.img\"\n[[export]]\ntype = \"nbd\"\n[[export]]\ntype = \"nbd\"\nlisten = \"[::1]:10809\"\n",
+    );
+    assert_eq!(plan.disks()[0].name, "db.img");
+    let all: Vec<_> = plan.exports().map(|e| e.plan.clone()).collect();
+    let ExportKind::Nbd(nbd) = &all[0].kind else { panic!("{all:?}") };
+    assert_eq!((nbd.name.as_str(), nbd.listen.to_string()), ("db.img", "db.img.nbd.sock".to_owned()));
+    assert_eq!(all[1].name, "db.img.nbd-2");
+}
+
+#[test]
+fn sockets_go_where_the_flag_says() {
+    let defaults = Defaults { num_queues: 1, socket_dir: Some("/run/x".into()) };
+    let text = "[[disk]]\ntarget=\"null\"\n[[export]]\ntype=\"nbd\"\n[[export]]\ntype=\"nbd\"\nsocket=\"/abs\"\n[[export]]\ntype=\"nbd\"\nsocket=\"s\"\n";
+    let config = read("c.toml", text, &defaults).map_err(|e| panic!("{e}")).ok().unwrap();
+    let paths: Vec<_> = config.plan.exports.iter().map(|e| e.kind.unix_socket().unwrap().to_str().unwrap()).collect();
+    assert_eq!(paths, ["/run/x/null.nbd.sock", "/abs", "/run/x/s"]);
+}
+
+#[test]
+fn unknown_keys_have_a_line_and_the_nearest_name() {
+    assert_eq!(
+        with("num_queue = 4"),
+        "c.toml:6: num_queue: is no key of an [[export]] of type \"vhost-user-blk\"; did you mean 'num_queues'? Keys: disk, \
+         iothreads, name, num_queues, queue_size, read_only, socket, socket_mode, type (export 'a.vhost')"
+    );
+    assert!(with("listen = \"x\"").starts_with("c.toml:6: listen: is no key of an [[export]] of type"));
+    let e = said("[[disks]]\ntarget = \"null\"\n");
+    assert_eq!(
+        e,
+        "c.toml:1: disks: is no part of a configuration; did you mean 'disk'? Parts: [[iothread]], [[disk]], [[export]]"
+    );
+    let e = said("[[disk]]\ntarget = \"null\"\n\n[disk.queue]\nnr_hw_queue = 1\n[[export]]\ntype = \"nbd\"\n");
+    assert!(e.starts_with("c.toml:5: nr_hw_queue: no such setting; did you mean 'nr_hw_queues'?"), "{e}");
+    let queue = |more: &str| {
+        said(&format!(
+            "[[export]]\ntype = \"nbd\"\n[[disk]]\ntarget = \"null\"\n[disk.queue]\nscheduler = \"kyber\"\n{more}"
+        ))
+    };
+    let e = queue("iosched.read_expir = 1\n");
+    assert!(e.starts_with("c.toml:7: ") && e.contains("read_expir"), "{e}");
+    let e = queue("[disk.queue.iosched]\n\nread_lat_nsec = 1.5\n");
+    assert_eq!(e, "c.toml:9: iosched.read_lat_nsec=1.5: must be a number, a text, true or false (disk 'null')");
+    assert!(queue("iosched = 1\n").starts_with("c.toml:7: iosched: no such setting"));
+    let e = said("[[iothread]]\nname = \"a\"\npoll_max = 1\n");
+    assert!(e.starts_with("c.toml:3: poll_max: is no key of [[iothread]]; did you mean 'poll_max_ns'?"), "{e}");
+}
+
+#[test]
+fn wrong_types_and_ranges_say_the_right_ones() {
+    for (line, says) in [
+        ("num_queues = 0", "num_queues=0: must be a whole number, 1..=256 (export 'a.vhost')"),
+        ("num_queues = -1", "num_queues=-1: must be a whole number, 1..=256 (export 'a.vhost')"),
+        ("num_queues = \"4\"", "num_queues=\"4\": must be a whole number, 1..=256 (export 'a.vhost')"),
+        ("num_queues = 1.5", "num_queues=1.5: must be a whole number, 1..=256 (export 'a.vhost')"),
+        (
+            "num_queues = 99999999999999999999999",
+            "num_queues=99999999999999999999999: must be a whole number, 1..=256 (export 'a.vhost')",
+        ),
+        ("queue_size = 100", "queue_size=100: must be a power of two in 2..=1024 (export 'a.vhost')"),
+        ("read_only = 1", "read_only=1: must be true or false (export 'a.vhost')"),
+        (
+            "socket_mode = 660",
+            "socket_mode=660: must be octal, \"0000\"..=\"0777\", such as \"0660\" (export 'a.vhost')",
+        ),
+        (
+            "socket_mode = \"0999\"",
+            "socket_mode=\"0999\": must be octal, \"0000\"..=\"0777\", such as \"0660\" (export 'a.vhost')",
+        ),
+        (
+            "disk = \"b\"",
+            "disk=b: there is no such disk; did you mean 'a'? add a [[disk]] of that name (export 'b.vhost')",
+        ),
+    ] {
+        let said = with(line);
+        // `disk =` changes the default name; the place is the key's line all the same.
+        assert_eq!(said, format!("c.toml:6: {says}"));
+    }
+    let e = "c.toml:6: name=7: must be a text in quotation marks, such as name = \"data.vhost\"";
+    assert_eq!(with("name = 7"), e, "who is meant is not known");
+    assert_eq!(with("socket_mode = \"0660\""), "");
+    assert_eq!(with("socket_mode = 0o660"), "");
+    let e = said("[[disk]]\ntarget = \"null\"\nwrite_cache = \"write trough\"\n[[export]]\ntype = \"nbd\"\n");
+    assert_eq!(
+        e,
+        "c.toml:3: write_cache=\"write trough\": must be one of \"write back\", \"write through\"; did you mean 'write \
+         through'? (disk 'null')"
+    );
+    let e = said("[[disk]]\ntarget = \"nul:size=1g\"\n[[export]]\ntype = \"nbds\"\n");
+    assert!(e.contains("c.toml:2: target=nul:size=1g: there is no target 'nul:'; did you mean 'null:'?"), "{e}");
+    assert!(e.contains("\nc.toml:4: type=\"nbds\": must be one of \"vhost-user-blk\", \"nbd\", \"fuse\", \"ublk\"; did you mean 'nbd'?"), "{e}");
+}
+
+#[test]
+fn mappings_have_one_of_two_forms_and_follow_the_rules() {
+    let base = |mapping: &str| {
+        said(&format!(
+            "[[iothread]]\nname = \"x\"\n[[iothread]]\nname = \"y\"\n[[disk]]\ntarget = \"null\"\n[[export]]\n\
+             type = \"vhost-user-blk\"\nnum_queues = 2\niothreads = {mapping}\n"
+        ))
+    };
+    for good in ["[\"y\"]", "[\"x\", \"y\"]", "[{ iothread = \"x\", vqs = [0, 1] }]", "[{ iothread = \"y\" }]"] {
+        assert_eq!(base(good), "", "{good}");
+    }
+    for bad in [
+        "\"x\"",
+        "[]",
+        "[1]",
+        "[{ iothread = \"x\", vq = [0] }]",
+        "[{ vqs = [0] }]",
+        "[{ iothread = \"x\", vqs = [70000] }]",
+    ] {
+        let e = base(bad);
+        assert!(e.starts_with("c.toml:10: iothreads=") && e.contains("must be [\"io0\", \"io1\"] or"), "{bad}: {e}");
+    }
+    assert_eq!(
+        base("[{ iothread = \"x\", vqs = [0] }, { iothread = \"y\", vqs = [0] }]"),
+        "c.toml:10: iothreads: virtqueue 0 is assigned twice, the second time to IOThread 'y': list each once (export 'null.vhost')"
+    );
+    assert!(base("[\"x\", \"z\"]").contains("c.toml:10: iothreads: there is no IOThread 'z'; did you mean 'x'?"));
+}
+
+#[test]
+fn cpus_are_lists() {
+    let of = |cpus: &str| {
+        said(&format!(
+            "[[iothread]]\nname = \"x\"\ncpus = {cpus}\n[[disk]]\ntarget = \"null\"\n[[export]]\ntype = \"nbd\"\n"
+        ))
+    };
+    for good in ["\"0-1\"", "1", "[0, 1]"] {
+        assert_eq!(of(good), "", "{good}");
+    }
+    assert_eq!(of("\"0-3\""), "c.toml:3: cpus=0-3: CPU 2-3 is not this daemon's to use; it has 0-1 (IOThread 'x')");
+    assert!(of("\"1-\"").starts_with("c.toml:3: cpus='1-': is no list of CPUs"));
+    assert!(of("true").starts_with("c.toml:3: cpus=true: must be a list of CPUs"));
+}
+
+#[test]
+fn tls_needs_its_files_and_they_need_tls() {
+    let of = |more: &str| said(&format!("[[disk]]\ntarget = \"null\"\n[[export]]\ntype = \"nbd\"\n{more}"));
+    assert_eq!(of("tls = \"require\"\ntls_cert = \"c\"\ntls_key = \"k\"\n"), "");
+    assert_eq!(
+        of("tls = \"on\"\ntls_cert = \"c\"\n"),
+        "c.toml:5: tls: needs tls_key = \"FILE\" (PEM), too (export 'null.nbd')"
+    );
+    assert!(of("tls_cert = \"c\"\n").starts_with("c.toml:5: tls_cert: has no effect without TLS"));
+    assert!(of("listen = \"localhost\"\n").starts_with("c.toml:5: listen=localhost: must be an address and a port"));
+    assert!(of("listen = \"[::]:1\"\nsocket = \"s\"\n").contains("c.toml:6: socket: an export has a socket or listen"));
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_in_the_files_order() {
+    let e = said("[[disk]]\ntarget = 1\nserial = true\n[[export]]\ntype = \"fuse\"\nbogus = 1\n[[disk]]\n");
+    let lines: Vec<&str> = e.lines().map(|l| l.split_inclusive(':').nth(1).unwrap()).collect();
+    assert_eq!(lines, ["2:", "3:", "4:", "4:", "6:", "7:"], "{e}");
+}
+
+#[test]
+fn what_is_no_toml_is_said_so_with_its_line() {
+    assert!(said("a = 1\nb = = 2\n").starts_with("c.toml:2: is not TOML here: "));
+    assert!(said("[[disk]]\nname = \"a\"\nname = \"b\"\n").starts_with("c.toml:3: is not TOML here: duplicate key"));
+    assert_eq!(said(""), "c.toml: there is no disk: nothing could be served; add a [[disk]]");
+    assert!(said("disk = 1\n").starts_with("c.toml:1: disk: must be written [[disk]]"));
+    let deep = format!("a = {}", "[".repeat(100_000));
+    assert!(said(&deep).starts_with("c.toml:1: is not TOML here"), "no overflow of the stack");
+    let bad = said("\"\\u001b[31m\" = 1\n[[disk]]\ntarget = \"null\"\nname = \"\\u001b\"\n");
+    assert!(!bad.contains('\u{1b}'), "{bad:?}");
+}
+
+/// A file that is cut off anywhere, or misses a line, is a plan or is refused; it never ends the program.
+#[test]
+fn pieces_of_the_example_never_panic() {
+    let cuts = (0..EXAMPLE.len()).map(|at| EXAMPLE[..at].to_owned());
+    let lines: Vec<&str> = EXAMPLE.lines().collect();
+    let without = (0..lines.len()).map(|out| [&lines[..out], &lines[out + 1..]].concat().join("\n"));
+    let uncommented = EXAMPLE.replace("\n# ", "\n");
+    let more = (0..uncommented.len()).step_by(7).map(|at| uncommented[at..].to_owned());
+    for text in cuts.chain(without).chain(more) {
+        let refused = said(&text);
+        assert!(refused.lines().all(|line| line.starts_with("c.toml:")), "{refused}\n{text}");
+    }
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Domains as libvirt writes them, and what is wrong with others.
+
+use super::*;
+use host::serve::check::{CheckedPlan, HostFacts};
+
+const PUBLISHED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/iothreads-domain.xml"));
+
+fn read(text: &str) -> Result<FromDomain, String> {
+    super::read(text, &Defaults { num_queues: 2, socket_dir: None })
+}
+
+/// A domain with this head and one virtio disk with this driver element and more elements.
+fn domain(head: &str, driver: &str, more: &str) -> String {
+    format!(
+        "<domain type='kvm'><name>vm</name>{head}<devices><disk type='block' device='disk'>{driver}\
+         <source dev='/dev/vg/data'/><target dev='vda' bus='virtio'/>{more}</disk></devices></domain>"
+    )
+}
+
+fn checked(text: &str) -> CheckedPlan {
+    let plan = read(text).map_err(|e| format!("{e}: {text}")).unwrap().plan;
+    plan.check(&HostFacts { cpus: (0..8).collect() }).unwrap()
+}
+
+#[track_caller]
+fn refused(head: &str, driver: &str, says: &str) {
+    let e = read(&domain(head, driver, "")).err().expect("refused");
+    assert!(e.contains(says), "{says:?} is not in {e:?}");
+}
+
+#[test]
+fn the_published_domain_has_96_virtqueues_on_4_iothreads_round_robin() {
+    let found = read(PUBLISHED).unwrap();
+    assert_eq!(
+        found.warnings,
+        [
+            "disk 'vda' is left out: driver type='qcow2': only raw images can be served",
+            "disk 'sda' is left out: it is a cdrom"
+        ]
+    );
+    let plan = checked(PUBLISHED);
+    let names: Vec<&str> = plan.iothreads().iter().map(|t| t.name.as_str()).collect();
+    assert_eq!(names, ["iothread1", "iothread2", "iothread3", "iothread4"]);
+    let export = plan.exports().next().unwrap();
+    assert_eq!(export.plan.name, "oracle1.vdb.vhost");
+    assert_eq!(export.plan.kind.num_queues(), Some(96));
+    assert!(export.iothreads.len() == 96 && export.iothreads.iter().enumerate().all(|(vq, t)| *t == vq % 4));
+    let disk = &plan.disks()[export.disk];
+    assert!(disk.direct && disk.write_cache == WriteCache::Back && disk.name == "vdb", "{disk:?}");
+}
+
+#[test]
+fn queues_are_as_many_as_vcpus_unless_said() {
+    let queues =
+        |head, driver| checked(&domain(head, driver, "")).exports().next().unwrap().plan.kind.num_queues().unwrap();
+    assert_eq!(queues("<vcpu>6</vcpu>", "<driver type='raw'/>"), 6);
+    assert_eq!(queues("<vcpu placement='static' current='3'>6</vcpu>", "<driver type='raw'/>"), 3);
+    assert_eq!(queues("<vcpu>6</vcpu>", "<driver type='raw' queues='2'/>"), 2);
+    assert_eq!(queues("<vcpu>500</vcpu>", ""), 256, "what vhost-user can have");
+    assert_eq!(queues("", ""), 1);
+}
+
+#[test]
+fn iothreads_have_ids_affinity_and_polling() {
+    let head = "<vcpu>4</vcpu><iothreads>3</iothreads>\
+                <iothreadids><iothread id='2'><poll max='0'/></iothread></iothreadids>\
+                <cputune><iothreadpin iothread='1' cpuset='0-3,^2'/><vcpupin vcpu='0' cpuset='1'/>\
+                <iothreadpin iothread='3' cpuset='5'/></cputune>";
+    let driver = "<driver type='raw' queues='4'><iothreads>\
+                  <iothread id='3'><queue id='0'/><queue id='2'/></iothread>\
+                  <iothread id='1'><queue id='3'/><queue id='1'/></iothread></iothreads></driver>";
+    let plan = checked(&domain(head, driver, ""));
+    let threads: Vec<_> = plan.iothreads().iter().map(|t| (t.name.as_str(), &t.cpus[..], t.poll.max_ns)).collect();
+    let expected: [(&str, &[u32], u64); 3] =
+        [("iothread1", &[0, 1, 3], 32768), ("iothread2", &[], 0), ("iothread3", &[5], 32768)];
+    assert_eq!(threads, expected);
+    assert_eq!(plan.exports().next().unwrap().iothreads, [2, 0, 2, 0]);
+    let one = checked(&domain("<iothreads>2</iothreads>", "<driver type='raw' queues='2' iothread='2'/>", ""));
+    assert_eq!(one.exports().next().unwrap().iothreads, [1, 1]);
+}
+
+#[test]
+fn what_a_disk_is_comes_over() {
+    let driver = |attributes: &str| format!("<driver type='raw' {attributes}/>");
+    let disk = |attributes: &str, more: &str| checked(&domain("", &driver(attributes), more)).disks()[0].clone();
+    for (cache, direct, write_cache) in [
+        ("none", true, WriteCache::Back),
+        ("directsync", true, WriteCache::Through),
+        ("writethrough", false, WriteCache::Through),
+        ("writeback", false, WriteCache::Back),
+        ("default", false, WriteCache::Back),
+    ] {
+        let disk = disk(&format!("cache='{cache}'"), "");
+        assert_eq!((disk.direct, disk.write_cache), (direct, write_cache), "{cache}");
+    }
+    let plain = disk("", "");
+    assert_eq!((plain.discard, plain.on_enospc, plain.read_only), (false, OnEnospc::Stop, false), "QEMU's defaults");
+    assert_eq!(plain.path(), Some(std::path::Path::new("/dev/vg/data")));
+    let more = "<readonly/><serial>WD-42</serial>\
+                <iotune><total_iops_sec>1000</total_iops_sec><read_bytes_sec> 4096 </read_bytes_sec></iotune>";
+    let full = disk("discard='unmap' error_policy='report' queue_size='512'", more);
+    assert_eq!((full.discard, full.on_enospc, full.read_only), (true, OnEnospc::Report, true));
+    assert_eq!(full.serial.as_deref(), Some("WD-42"));
+    let limit = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    assert_eq!(full.settings, [limit("bps_read", "4096"), limit("iops_total", "1000")]);
+}
+
+#[test]
+fn what_is_not_as_qemu_has_it_is_said() {
+    let more =
+        "<shareable/><iotune><total_iops_sec>1</total_iops_sec><total_iops_sec_max>2</total_iops_sec_max></iotune>";
+    let found = read(&domain("", "<driver type='raw' cache='unsafe' error_policy='ignore'/>", more)).unwrap();
+    let begins = [
+        "disk 'vda': cache='unsafe'",
+        "disk 'vda': error_policy='ignore'",
+        "disk 'vda': <shareable/>",
+        "disk 'vda': bursts",
+    ];
+    assert_eq!(found.warnings.len(), begins.len(), "{:?}", found.warnings);
+    assert!(found.warnings.iter().zip(begins).all(|(w, b)| w.starts_with(b)), "{:?}", found.warnings);
+}
+
+#[test]
+fn numbers_and_references_that_are_wrong_are_refused() {
+    refused("", "<driver type='raw' queues='many'/>", "disk 'vda': queues='many': must be a whole number of 16 bits");
+    refused("", "<driver type='raw' queues='70000'/>", "queues='70000'");
+    refused("<vcpu>-1</vcpu>", "", "vcpu='-1'");
+    refused("<iothreads>x</iothreads>", "", "iothreads='x'");
+    refused("<iothreads>99999999999</iothreads>", "", "must be at most 4096");
+    refused(
+        "<iothreads>2</iothreads>",
+        "<driver iothread='3'/>",
+        "disk 'vda': IOThread 3 is not of this domain; it has 1, 2",
+    );
+    refused("", "<driver iothread='1'/>", "it has none: add <iothreads>");
+    let both = "<driver iothread='1'><iothreads><iothread id='1'/></iothreads></driver>";
+    refused("<iothreads>1</iothreads>", both, "libvirt takes one of the two");
+    let lists = "<driver><iothreads><iothread id='1'><queue id='0'/></iothread></iothreads></driver>";
+    refused("<iothreads>1</iothreads>", lists, "add queues='N'");
+    refused("<cputune><iothreadpin iothread='1' cpuset='0'/></cputune>", "", "there is no IOThread 1");
+    refused(
+        "<iothreads>1</iothreads><cputune><iothreadpin iothread='1' cpuset='x'/></cputune>",
+        "",
+        "is no list of CPUs",
+    );
+    refused("<iothreadids><iothread id='1'/><iothread id='1'/></iothreadids>", "", "iothread 1 is there twice");
+    refused("", "<driver cache='writearound'/>", "cache='writearound': no such mode");
+}
+
+/// The rules of a mapping are checked with the plan; the message has the words of the rule.
+#[test]
+fn a_mapping_that_breaks_a_rule_is_refused() {
+    let driver = "<driver queues='3'><iothreads><iothread id='1'><queue id='0'/></iothread>\
+                  <iothread id='2'><queue id='1'/></iothread></iothreads></driver>";
+    let plan = read(&domain("<iothreads>2</iothreads>", driver, "")).unwrap().plan;
+    let e = plan.check(&HostFacts { cpus: vec![0] }).unwrap_err().to_string();
+    assert!(e.starts_with("iothreads: 1 of 3 virtqueues have no IOThread, the first is 2:"), "{e}");
+}
+
+#[test]
+fn what_is_no_domain_is_refused() {
+    let says = |text: &str, needle: &str| {
+        let e = read(text).err().expect("refused");
+        assert!(e.contains(needle), "{needle:?} is not in {e:?}");
+    };
+    says("", "has no <domain>; save one with 'virsh dumpxml NAME'");
+    says("<network><name>x</name></network>", "begins with <network>, not with <domain>");
+    says("<domain><name>x</name>", "is no libvirt domain");
+    says("<domain></network>", "is no libvirt domain");
+    says("<domain/>", "has no disk to serve: it has none");
+    says("<domain><name>&bomb;</name></domain>", "is no libvirt domain");
+    let left_out = "<domain><devices><disk type='network' device='disk'><target dev='vda' bus='virtio'/></disk></devices></domain>";
+    says(
+        left_out,
+        "no disk to serve: disk 'vda' is left out: type='network': only files and block devices can be served",
+    );
+    says(
+        "<domain><devices><disk type='file'><target dev='hda' bus='ide'/></disk></devices></domain>",
+        "bus='ide': only virtio",
+    );
+    says(
+        "<domain><devices><disk type='vhostuser'><target dev='vda' bus='virtio'/></disk></devices></domain>",
+        "already",
+    );
+    says("<domain><devices><disk type='file'><target dev='\u{9b}' bus='virtio'/></disk></devices></domain>", "\\u{9b}");
+}
+
+#[test]
+fn pieces_of_a_domain_never_panic() {
+    for at in 0..PUBLISHED.len() {
+        let (start, end) = (&PUBLISHED[..at], &PUBLISHED[at..]);
+        assert!(read(end).is_err() || at == 0 || end.trim_start().starts_with("<domain"), "{end}");
+        // Whole but for the last newline.
+        assert!(read(start).is_err() || at + 1 == PUBLISHED.len(), "{start}");
+    }
+}

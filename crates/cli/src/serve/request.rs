@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From what was typed to a checked plan: a disk, a configuration or a libvirt domain, with the flags over it.
+//!
+//! Guarantees: what comes out fits together and was, a moment ago, possible on this machine; nothing was touched. Does not
+//! do: serve.
+
+use super::args::ServeArgs;
+use super::config::{self, Config};
+use super::libvirt;
+use super::reader::printable;
+use crate::status::Failure;
+use host::serve::check::{CheckedPlan, FreshNames, HostFacts, PlanErrors};
+use host::serve::mapping::Mapping;
+use host::serve::plan::{
+    DEFAULT_IOTHREAD_NAME, DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NBD_CONNECTIONS, NbdListen, NbdPlan,
+    QUEUE_SIZE, ServePlan, VHOST_QUEUES_MAX, VhostUserPlan,
+};
+use host::serve::preflight::preflight;
+use host::target::TargetSpec;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Largest configuration or domain that is read: a mistyped name may be a disk image.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
+
+/// What a plan gets where nothing is said.
+pub struct Defaults {
+    /// Virtqueues of an export.
+    pub num_queues: u16,
+    /// Where sockets go that are not absolute.
+    pub socket_dir: Option<PathBuf>,
+}
+
+impl Defaults {
+    /// The path of a socket of this name.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.socket_dir.as_deref().map_or_else(|| name.into(), |dir| dir.join(name))
+    }
+}
+
+/// A plan that can be carried out, and what the user should know of it.
+pub struct Request {
+    /// The plan.
+    pub plan: CheckedPlan,
+    /// What is not as in the file.
+    pub warnings: Vec<String>,
+}
+
+/// Who can say where in the input an error is.
+enum Origin<'a> {
+    CommandLine,
+    Config(Box<Config<'a>>),
+    Domain(&'a str),
+}
+
+impl Origin<'_> {
+    fn locate(&self, errors: &PlanErrors) -> Failure {
+        let lines = |before: &str| {
+            let all: Vec<String> = errors.0.iter().map(|e| printable(&format!("{before}{e}"))).collect();
+            all.join("\n")
+        };
+        match self {
+            Origin::Config(config) => Failure::new(config.locate(errors)),
+            Origin::CommandLine => Failure::new(lines("")),
+            Origin::Domain(name) => Failure::new(lines(&format!("{name}: "))),
+        }
+    }
+}
+
+impl Request {
+    /// Reads and checks all that was asked for.
+    ///
+    /// # Errors
+    /// One message for each thing that is wrong.
+    pub fn resolve(args: &ServeArgs) -> Result<Request, Failure> {
+        host::run::check_settings(&args.settings)?;
+        let host = HostFacts::read();
+        let queues = args.num_queues.unwrap_or(host.cpus.len() as u64).clamp(1, VHOST_QUEUES_MAX.into());
+        let defaults = Defaults { num_queues: queues as u16, socket_dir: args.socket_dir.clone() };
+        let mut warnings = Vec::new();
+        let name;
+        let (mut plan, origin) = match source(args)? {
+            Source::Disk(path) => (disk(path, &defaults)?, Origin::CommandLine),
+            Source::Config(path) => {
+                name = path.to_string_lossy().into_owned();
+                let text = read(path, "configuration", "name a TOML file")?;
+                let mut config = config::read(&name, &text, &defaults).map_err(Failure::new)?;
+                (std::mem::take(&mut config.plan), Origin::Config(Box::new(config)))
+            }
+            Source::Domain(path) => {
+                name = path.to_string_lossy().into_owned();
+                let text = read(path, "libvirt domain", "save one with 'virsh dumpxml NAME'")?;
+                let domain = libvirt::read(&text, &defaults).map_err(|e| Failure::new(format!("{name}: {e}")))?;
+                warnings = domain.warnings;
+                (domain.plan, Origin::Domain(&name))
+            }
+        };
+        flags_over(&mut plan, args)?;
+        let plan = plan.check(&host).map_err(|e| origin.locate(&e))?;
+        preflight(&plan).map_err(|e| origin.locate(&e))?;
+        let idle = (0..plan.disks().len()).filter(|disk| plan.exports().all(|e| e.disk != *disk));
+        warnings
+            .extend(idle.map(|disk| format!("disk '{}' has no export: nobody can reach it", plan.disks()[disk].name)));
+        Ok(Request { plan, warnings })
+    }
+}
+
+enum Source<'a> {
+    Disk(&'a Path),
+    Config(&'a Path),
+    Domain(&'a Path),
+}
+
+/// What the positional argument is goes by its name alone: a disk is not opened to find out.
+fn source(args: &ServeArgs) -> Result<Source<'_>, Failure> {
+    match (&args.libvirt, &args.what) {
+        (Some(domain), _) => Ok(Source::Domain(domain)),
+        (None, Some(path)) => {
+            let is = |wanted: &str| path.extension().is_some_and(|e| e.eq_ignore_ascii_case(wanted));
+            Ok(match () {
+                () if is("toml") => Source::Config(path),
+                () if is("xml") => Source::Domain(path),
+                () => Source::Disk(path),
+            })
+        }
+        (None, None) => Err(Failure::new("nothing to serve: name a disk, a CONFIG.toml or --libvirt DOMAIN.xml")),
+    }
+}
+
+/// One disk over NBD and vhost-user-blk, on sockets named after it.
+fn disk(path: &Path, defaults: &Defaults) -> Result<ServePlan, Failure> {
+    let text = path.to_string_lossy();
+    let target = match path.as_os_str().to_str() {
+        Some(text) => TargetSpec::parse(text)?,
+        None => TargetSpec::File(path.into()),
+    };
+    let name = FreshNames::default().take(&config::default_name(&text));
+    let disk = DiskPlan::new(name.clone(), target, text);
+    let export = |short: &str, kind: ExportKind| ExportPlan {
+        name: format!("{name}.{short}"),
+        disk: name.clone(),
+        read_only: false,
+        mapping: Mapping::default(),
+        kind,
+    };
+    let socket = |short: &str| defaults.socket(&format!("{name}.{short}.sock"));
+    let vhost = VhostUserPlan {
+        socket: socket("vhost"),
+        socket_mode: None,
+        num_queues: defaults.num_queues,
+        queue_size: QUEUE_SIZE,
+    };
+    let nbd = NbdPlan {
+        listen: NbdListen::Unix(socket("nbd")),
+        socket_mode: None,
+        name: name.clone(),
+        tls: None,
+        max_connections: NBD_CONNECTIONS,
+    };
+    let exports = vec![export("vhost", ExportKind::VhostUserBlk(vhost)), export("nbd", ExportKind::Nbd(nbd))];
+    Ok(ServePlan { iothreads: Vec::new(), disks: vec![disk], exports })
+}
+
+/// Flags that change what was read.
+fn flags_over(plan: &mut ServePlan, args: &ServeArgs) -> Result<(), Failure> {
+    for disk in &mut plan.disks {
+        disk.settings.retain(|(key, _)| args.settings.iter().all(|(over, _)| over != key));
+        disk.settings.extend(args.settings.iter().cloned());
+        disk.read_only |= args.read_only;
+    }
+    if let Some(n) = args.iothreads {
+        if let Some(first) = plan.iothreads.first() {
+            let text =
+                format!("--iothreads={n}: the file names its IOThreads ('{}', ...); leave the flag out", first.name);
+            return Err(Failure::new(text));
+        }
+        plan.iothreads = (0..n).map(|i| IoThreadPlan::new(format!("{DEFAULT_IOTHREAD_NAME}{i}"))).collect();
+    }
+    Ok(())
+}
+
+/// The text of a file; `what` and `remedy` for the message.
+fn read(path: &Path, what: &str, remedy: &str) -> Result<String, Failure> {
+    let refused = |text: &str| Failure::new(format!("{what} '{}': {text}; {remedy}", path.display()));
+    // A pipe may be named on purpose (process substitution), so the kind of file is not asked.
+    let file = std::fs::File::open(path).map_err(|e| refused(&e.to_string()))?;
+    let mut bytes = Vec::new();
+    file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| refused(&e.to_string()))?;
+    if bytes.len() as u64 > TEXT_BYTES_MAX {
+        return Err(refused(&format!("is larger than {TEXT_BYTES_MAX} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|_| refused("is not text (UTF-8)"))
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A checked plan as text and as JSON, with the commands of its clients.
+
+use super::hints::hints;
+use host::serve::check::{CheckedPlan, Export};
+use host::serve::cpus;
+use host::serve::plan::{DiskPlan, ExportKind, IoThreadPlan, NbdPlan};
+use serde_json::{Map, Value, json};
+use std::fmt::Write;
+
+/// For people.
+pub fn text(plan: &CheckedPlan) -> String {
+    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let mut out = format!(
+        "plan: {}, {}, {}\n",
+        count(plan.disks().len(), "disk"),
+        count(plan.exports().len(), "export"),
+        count(plan.iothreads().len(), "IOThread")
+    );
+    // Writing to a String cannot fail.
+    for (index, thread) in plan.iothreads().iter().enumerate() {
+        let blank = if index == 0 { "\n" } else { "" };
+        let _ = writeln!(out, "{blank}IOThread {}: {}", thread.name, iothread(thread));
+    }
+    for disk in plan.disks() {
+        let _ = writeln!(out, "\ndisk {}: {}", disk.name, disk_line(disk));
+        if !disk.settings.is_empty() {
+            let all: Vec<String> = disk.settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            let _ = writeln!(out, "  settings: {}", all.join(" "));
+        }
+    }
+    for (index, export) in plan.exports().enumerate() {
+        let _ = writeln!(out, "\nexport {}: {}", export.plan.name, export_line(&export));
+        let _ = writeln!(out, "  {}", served_by(plan, &export));
+        for hint in hints(&export, index) {
+            let _ = writeln!(out, "  {}:", hint.title);
+            for line in hint.text.lines() {
+                let _ = writeln!(out, "    {line}");
+            }
+        }
+    }
+    out
+}
+
+fn iothread(thread: &IoThreadPlan) -> String {
+    let cpus = if thread.cpus.is_empty() { "any CPU".to_owned() } else { format!("CPU {}", cpus::list(&thread.cpus)) };
+    match thread.poll.max_ns {
+        0 => format!("{cpus}, does not poll"),
+        ns => format!("{cpus}, polls up to {ns} ns"),
+    }
+}
+
+fn disk_line(disk: &DiskPlan) -> String {
+    let mut parts = vec![disk.target_text.escape_debug().to_string()];
+    if disk.read_only {
+        parts.push("read-only".to_owned());
+    }
+    if disk.path().is_some() {
+        parts.push(if disk.direct { "past the page cache" } else { "through the page cache" }.to_owned());
+    }
+    parts.push(disk.write_cache.name().to_owned());
+    if !disk.discard {
+        parts.push("no discard".to_owned());
+    }
+    parts.push(format!("on_enospc={}", disk.on_enospc.name()));
+    if let Some(serial) = &disk.serial {
+        parts.push(format!("serial '{serial}'"));
+    }
+    parts.join(", ")
+}
+
+fn export_line(export: &Export<'_>) -> String {
+    let (disk, ro) = (&export.plan.disk, if export.read_only { ", read-only" } else { "" });
+    let kind = export.plan.kind.name();
+    let place = match &export.plan.kind {
+        ExportKind::VhostUserBlk(v) => {
+            format!("on {}, {} queues of up to {}", v.socket.display(), v.num_queues, v.queue_size)
+        }
+        ExportKind::Nbd(nbd) => nbd_line(nbd),
+        ExportKind::Fuse(fuse) => format!("at {}", fuse.mountpoint.display()),
+        ExportKind::Ublk(u) => format!("{} queues of {}", u.num_queues, u.queue_depth),
+    };
+    format!("{kind} of disk '{disk}', {place}{ro}")
+}
+
+fn nbd_line(nbd: &NbdPlan) -> String {
+    let tls = match &nbd.tls {
+        None => "",
+        Some(tls) if tls.required => ", TLS required",
+        Some(_) => ", TLS offered",
+    };
+    format!("'{}' on {}{tls}", nbd.name.escape_debug(), nbd.listen)
+}
+
+/// Which IOThread has what: by rule where there is one, else each with its list.
+fn served_by(plan: &CheckedPlan, export: &Export<'_>) -> String {
+    let name = |index: &usize| plan.iothreads()[*index].name.as_str();
+    let queues = export.iothreads;
+    let distinct = queues.iter().enumerate().take_while(|(i, q)| !queues[..*i].contains(q)).count();
+    let names: Vec<&str> = queues[..distinct].iter().map(name).collect();
+    let Some(n) = export.plan.kind.num_queues() else {
+        return format!("connections in turn: {}", names.join(" "));
+    };
+    let last = n.saturating_sub(1);
+    if distinct == 1 && queues.iter().all(|q| *q == queues[0]) {
+        return format!("virtqueues 0..={last}: {}", names.join(" "));
+    }
+    if queues.iter().enumerate().all(|(vq, q)| *q == queues[vq % distinct]) {
+        return format!("virtqueues 0..={last} round robin: {}", names.join(" "));
+    }
+    let mut lists: Vec<(usize, Vec<u32>)> = Vec::new();
+    for (vq, thread) in (0u32..).zip(queues) {
+        match lists.iter_mut().find(|(t, _)| t == thread) {
+            Some((_, list)) => list.push(vq),
+            None => lists.push((*thread, vec![vq])),
+        }
+    }
+    let lists: Vec<String> = lists.iter().map(|(t, list)| format!("{} {}", name(t), cpus::list(list))).collect();
+    format!("virtqueues: {}", lists.join("; "))
+}
+
+/// For programs.
+pub fn json(plan: &CheckedPlan) -> String {
+    let iothreads: Vec<Value> = plan.iothreads().iter().map(iothread_json).collect();
+    let disks: Vec<Value> = plan.disks().iter().map(disk_json).collect();
+    let exports: Vec<Value> = plan.exports().enumerate().map(|(i, e)| export_json(plan, &e, i)).collect();
+    format!("{:#}\n", json!({ "iothreads": iothreads, "disks": disks, "exports": exports }))
+}
+
+fn iothread_json(thread: &IoThreadPlan) -> Value {
+    json!({
+        "name": thread.name,
+        "cpus": thread.cpus,
+        "poll_max_ns": thread.poll.max_ns,
+        "poll_grow": thread.poll.grow,
+        "poll_shrink": thread.poll.shrink,
+    })
+}
+
+fn disk_json(disk: &DiskPlan) -> Value {
+    let queue: Map<String, Value> =
+        disk.settings.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str()))).collect();
+    json!({
+        "name": disk.name,
+        "target": disk.target_text,
+        "read_only": disk.read_only,
+        "serial": disk.serial,
+        "direct": disk.direct,
+        "write_cache": disk.write_cache.name(),
+        "discard": disk.discard,
+        "on_enospc": disk.on_enospc.name(),
+        "queue": queue,
+    })
+}
+
+fn export_json(plan: &CheckedPlan, export: &Export<'_>, index: usize) -> Value {
+    let iothreads: Vec<&str> = export.iothreads.iter().map(|i| plan.iothreads()[*i].name.as_str()).collect();
+    let clients: Map<String, Value> =
+        hints(export, index).into_iter().map(|h| (h.key.to_owned(), Value::from(h.text))).collect();
+    let mut out = json!({
+        "name": export.plan.name,
+        "disk": export.plan.disk,
+        "type": export.plan.kind.name(),
+        "read_only": export.read_only,
+        "iothreads": iothreads,
+        "clients": clients,
+    });
+    let more = match &export.plan.kind {
+        ExportKind::VhostUserBlk(v) => {
+            json!({ "socket": v.socket.to_string_lossy(), "num_queues": v.num_queues, "queue_size": v.queue_size })
+        }
+        ExportKind::Nbd(nbd) => json!({
+            "listen": nbd.listen.to_string(),
+            "export_name": nbd.name,
+            "tls": nbd.tls.as_ref().map_or("off", |t| if t.required { "require" } else { "on" }),
+            "max_connections": nbd.max_connections,
+        }),
+        ExportKind::Fuse(fuse) => json!({ "mountpoint": fuse.mountpoint.to_string_lossy() }),
+        ExportKind::Ublk(u) => json!({ "id": u.id, "num_queues": u.num_queues, "queue_depth": u.queue_depth }),
+    };
+    if let (Value::Object(out), Value::Object(more)) = (&mut out, more) {
+        out.extend(more);
+    }
+    out
+}

@@ -1,0 +1,559 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From a plan as it was asked for to one that fits together: names, references, ranges, settings, mappings.
+//!
+//! Guarantees: all that is wrong with a plan is told at once, each with its place, so that a reader of files can say the
+//! line; a [`CheckedPlan`] has at least one IOThread, disk and export, every export its disk, every virtqueue its IOThread.
+//! Needs from callers: [`HostFacts`] of the machine that will serve. Does not do: open, bind or look at a file
+//! (see `super::preflight`).
+
+use super::cpus;
+use super::mapping::Mapping;
+use super::plan::{
+    DEFAULT_IOTHREAD_NAME, DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NbdListen, NbdPlan, QUEUE_SIZE_MAX,
+    SERIAL_MAX, ServePlan, UBLK_QUEUES_MAX, VHOST_QUEUES_MAX,
+};
+use crate::run::{RUN_SETTINGS, check_settings};
+use blk::settings::QueueConfig;
+use blk::suggest::did_you_mean;
+use std::collections::{HashMap, HashSet};
+use std::fmt::{self, Display};
+use std::path::{Component, Path};
+
+/// What a plan is held against.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostFacts {
+    /// CPUs the daemon may use, rising; never empty.
+    pub cpus: Vec<u32>,
+}
+
+impl HostFacts {
+    /// Of this process.
+    pub fn read() -> HostFacts {
+        HostFacts { cpus: crate::run::allowed_cpus() }
+    }
+}
+
+/// What an error is about; the numbers count from 0 in the plan's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// The plan as a whole.
+    Plan,
+    /// An IOThread.
+    IoThread(usize),
+    /// A disk.
+    Disk(usize),
+    /// An export.
+    Export(usize),
+}
+
+/// One thing wrong with a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanError {
+    /// What it is about.
+    pub place: Place,
+    /// The key at fault: a field's name, `queue.NAME` for a setting; empty = the place as a whole.
+    pub key: String,
+    /// Rule, value, remedy.
+    pub text: String,
+    /// Who is meant, for people: `disk 'a'`; empty for the plan.
+    pub of: String,
+}
+
+impl Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)?;
+        if self.of.is_empty() { Ok(()) } else { write!(f, " ({})", self.of) }
+    }
+}
+
+/// All that is wrong with a plan; never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanErrors(pub Vec<PlanError>);
+
+impl Display for PlanErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<String> = self.0.iter().map(PlanError::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+impl std::error::Error for PlanErrors {}
+
+/// Most IOThreads, disks or exports of one daemon.
+const ITEMS_MAX: usize = 4096;
+/// Longest name.
+const NAME_MAX: usize = 64;
+/// Longest path of a Unix socket: `sun_path` without its terminator. Source: unix(7).
+const SOCKET_PATH_MAX: usize = 107;
+/// Longest NBD export name, bytes. Source: NBD protocol, "Values".
+const NBD_NAME_MAX: usize = 4096;
+const POLL_NS_MAX: u64 = 1_000_000_000;
+const POLL_FACTOR_MAX: u32 = 1024;
+const UBLK_DEPTH_MAX: u16 = 4096;
+
+/// A plan that fits together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckedPlan {
+    plan: ServePlan,
+    exports: Vec<Resolved>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Resolved {
+    disk: usize,
+    iothreads: Vec<usize>,
+}
+
+/// An export and what it refers to.
+#[derive(Clone, Copy, Debug)]
+pub struct Export<'a> {
+    /// As asked for.
+    pub plan: &'a ExportPlan,
+    /// Index of its disk.
+    pub disk: usize,
+    /// Indices of IOThreads: of each virtqueue, or, for an export without virtqueues, of its connections in turn.
+    pub iothreads: &'a [usize],
+    /// Clients may not write.
+    pub read_only: bool,
+}
+
+/// Exports that share a listening socket.
+#[derive(Clone, Debug)]
+pub struct NbdServer<'a> {
+    /// Where.
+    pub listen: &'a NbdListen,
+    /// Indices of exports in the plan's order; the first is also the default export (empty name).
+    pub exports: Vec<usize>,
+}
+
+impl CheckedPlan {
+    /// Never empty.
+    pub fn iothreads(&self) -> &[IoThreadPlan] {
+        &self.plan.iothreads
+    }
+
+    /// Never empty.
+    pub fn disks(&self) -> &[DiskPlan] {
+        &self.plan.disks
+    }
+
+    /// In the plan's order; never empty.
+    pub fn exports(&self) -> impl ExactSizeIterator<Item = Export<'_>> {
+        self.plan.exports.iter().zip(&self.exports).map(|(plan, r)| Export {
+            plan,
+            disk: r.disk,
+            iothreads: &r.iothreads,
+            read_only: plan.read_only || self.plan.disks[r.disk].read_only,
+        })
+    }
+
+    /// Exports that no mapping was asked for, and that `old` has with as many queues, get the IOThreads they have there,
+    /// unless one of them is gone.
+    pub(super) fn keep_dealt(&mut self, old: &CheckedPlan) {
+        let index: HashMap<&str, usize> =
+            self.plan.iothreads.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
+        let dealt: HashMap<&str, Export<'_>> = old.exports().map(|e| (e.plan.name.as_str(), e)).collect();
+        for (export, resolved) in self.plan.exports.iter().zip(&mut self.exports) {
+            let Some(before) = dealt.get(export.name.as_str()) else { continue };
+            let alike = export.kind.num_queues() == before.plan.kind.num_queues();
+            if !export.mapping.entries.is_empty() || !before.plan.mapping.entries.is_empty() || !alike {
+                continue;
+            }
+            let here = before.iothreads.iter().map(|i| index.get(old.plan.iothreads[*i].name.as_str()).copied());
+            if let Some(all) = here.collect::<Option<Vec<usize>>>() {
+                resolved.iothreads = all;
+            }
+        }
+    }
+
+    /// The NBD servers, in the order of their first exports.
+    pub fn nbd_servers(&self) -> Vec<NbdServer<'_>> {
+        let mut servers: Vec<NbdServer<'_>> = Vec::new();
+        for (index, export) in self.plan.exports.iter().enumerate() {
+            let ExportKind::Nbd(nbd) = &export.kind else { continue };
+            match servers.iter_mut().find(|s| same_place(s.listen, &nbd.listen)) {
+                Some(server) => server.exports.push(index),
+                None => servers.push(NbdServer { listen: &nbd.listen, exports: vec![index] }),
+            }
+        }
+        servers
+    }
+}
+
+impl ServePlan {
+    /// Checks everything that needs no look at a file.
+    ///
+    /// # Errors
+    /// All that is wrong, in the order IOThreads, disks, exports.
+    pub fn check(mut self, host: &HostFacts) -> Result<CheckedPlan, PlanErrors> {
+        let mut errors = Errors(Vec::new());
+        errors.sizes(&self);
+        if !errors.0.is_empty() {
+            return Err(PlanErrors(errors.0));
+        }
+        if self.iothreads.is_empty() {
+            self.iothreads = default_iothreads(&self.exports, host);
+        }
+        errors.iothreads(&self.iothreads, host);
+        errors.disks(&self.disks);
+        let exports = errors.exports(&self);
+        if errors.0.is_empty() { Ok(CheckedPlan { plan: self, exports }) } else { Err(PlanErrors(errors.0)) }
+    }
+}
+
+/// One IOThread per virtqueue, up to the host's CPUs; an export without virtqueues may want them all.
+fn default_iothreads(exports: &[ExportPlan], host: &HostFacts) -> Vec<IoThreadPlan> {
+    let cpus = host.cpus.len().max(1);
+    let wanted: usize = exports.iter().map(|e| e.kind.num_queues().map_or(cpus, usize::from)).sum();
+    (0..wanted.clamp(1, cpus)).map(|n| IoThreadPlan::new(format!("{DEFAULT_IOTHREAD_NAME}{n}"))).collect()
+}
+
+/// Whether two paths are written alike, apart from `./`.
+fn same_path(a: &Path, b: &Path) -> bool {
+    let walked = |c: &Component<'_>| *c != Component::CurDir;
+    a.components().filter(walked).eq(b.components().filter(walked))
+}
+
+fn same_place(a: &NbdListen, b: &NbdListen) -> bool {
+    match (a, b) {
+        (NbdListen::Unix(a), NbdListen::Unix(b)) => same_path(a, b),
+        (a, b) => a == b,
+    }
+}
+
+/// Why this is no name, if it is none.
+fn bad_name(name: &str) -> Option<String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if begins && name.len() <= NAME_MAX && name.chars().all(good) {
+        return None;
+    }
+    let shown: String = name.chars().take(NAME_MAX).flat_map(char::escape_debug).collect();
+    Some(format!(
+        "name='{shown}': must be 1..={NAME_MAX} of the letters a-z A-Z, digits and . _ -, beginning with a letter or digit"
+    ))
+}
+
+struct Errors(Vec<PlanError>);
+
+impl Errors {
+    fn add(&mut self, place: Place, of: &str, key: impl Into<String>, text: impl Into<String>) {
+        self.0.push(PlanError { place, key: key.into(), text: text.into(), of: of.to_owned() });
+    }
+
+    fn sizes(&mut self, plan: &ServePlan) {
+        for (n, what) in
+            [(plan.iothreads.len(), "IOThreads"), (plan.disks.len(), "disks"), (plan.exports.len(), "exports")]
+        {
+            if n > ITEMS_MAX {
+                self.add(Place::Plan, "", "", format!("{n} {what}: at most {ITEMS_MAX}; use several daemons"));
+            }
+        }
+        if plan.disks.is_empty() {
+            self.add(Place::Plan, "", "", "there is no disk: nothing could be served; add a [[disk]]");
+        } else if plan.exports.is_empty() {
+            self.add(Place::Plan, "", "", "there is no export: nobody could reach a disk; add an [[export]]");
+        }
+    }
+
+    /// Names of one kind of thing are good and unique.
+    fn names<'a>(
+        &mut self,
+        what: &str,
+        names: impl Iterator<Item = &'a str>,
+        place: fn(usize) -> Place,
+    ) -> HashMap<&'a str, usize> {
+        let mut seen = HashMap::new();
+        for (index, name) in names.enumerate() {
+            let of = format!("{what} '{}'", name.escape_debug());
+            if let Some(text) = bad_name(name) {
+                self.add(place(index), what, "name", text);
+            } else if seen.contains_key(name) {
+                self.add(
+                    place(index),
+                    &of,
+                    "name",
+                    format!("name={name}: another {what} has this name; choose a new one"),
+                );
+            } else {
+                seen.insert(name, index);
+            }
+        }
+        seen
+    }
+
+    fn iothreads(&mut self, iothreads: &[IoThreadPlan], host: &HostFacts) {
+        self.names("IOThread", iothreads.iter().map(|t| t.name.as_str()), Place::IoThread);
+        for (index, thread) in iothreads.iter().enumerate() {
+            let (place, of) = (Place::IoThread(index), format!("IOThread '{}'", thread.name));
+            let missing: Vec<u32> = thread.cpus.iter().copied().filter(|c| !host.cpus.contains(c)).collect();
+            if !missing.is_empty() {
+                let (is, missing, has) = (cpus::list(&thread.cpus), cpus::list(&missing), cpus::list(&host.cpus));
+                let text = format!("cpus={is}: CPU {missing} is not this daemon's to use; it has {has}");
+                self.add(place, &of, "cpus", text);
+            }
+            let mut range = |key: &str, value: u64, max: u64| {
+                if value > max {
+                    self.add(place, &of, key, format!("{key}={value}: must be 0..={max}"));
+                }
+            };
+            range("poll_max_ns", thread.poll.max_ns, POLL_NS_MAX);
+            range("poll_grow", thread.poll.grow.into(), POLL_FACTOR_MAX.into());
+            range("poll_shrink", thread.poll.shrink.into(), POLL_FACTOR_MAX.into());
+        }
+    }
+
+    fn disks(&mut self, disks: &[DiskPlan]) {
+        self.names("disk", disks.iter().map(|d| d.name.as_str()), Place::Disk);
+        for (index, disk) in disks.iter().enumerate() {
+            let (place, of) = (Place::Disk(index), format!("disk '{}'", disk.name));
+            self.settings(place, &of, &disk.settings);
+            if let Some(serial) = &disk.serial {
+                let printable = serial.chars().all(|c| c.is_ascii_graphic() || c == ' ');
+                if serial.is_empty() || serial.len() > SERIAL_MAX || !printable {
+                    let shown: String = serial.chars().take(NAME_MAX).flat_map(char::escape_debug).collect();
+                    let text = format!("serial='{shown}': must be 1..={SERIAL_MAX} printable ASCII characters");
+                    self.add(place, &of, "serial", text);
+                }
+            }
+            let twin = disks[..index].iter().find(|other| match (other.path(), disk.path()) {
+                (Some(a), Some(b)) => same_path(a, b) && !(other.read_only && disk.read_only),
+                _ => false,
+            });
+            if let Some(other) = twin {
+                let text = format!(
+                    "target={}: disk '{}' has this image, too, and only one disk may write to it; give that disk two \
+                     exports instead, or make both read_only",
+                    disk.target_text, other.name
+                );
+                self.add(place, &of, "target", text);
+            }
+        }
+    }
+
+    fn settings(&mut self, place: Place, of: &str, settings: &[(String, String)]) {
+        let before = self.0.len();
+        for (key, value) in settings {
+            if let Some(run) = RUN_SETTINGS.iter().find(|s| s.name == key) {
+                let text = format!(
+                    "{}={value}: is for the disks of a run (mqblk run), not for one disk; leave it out",
+                    run.name
+                );
+                self.add(place, of, format!("queue.{key}"), text);
+            } else if let Err(e) = QueueConfig::default().set(key, value) {
+                self.add(place, of, format!("queue.{key}"), e.to_string());
+            }
+        }
+        if self.0.len() == before
+            && let Err(e) = check_settings(settings)
+        {
+            let text = e.to_string();
+            // The message begins with the setting it is about; an elevator knows its tunables by their bare names.
+            let begins = |key: &str| text.strip_prefix(key).is_some_and(|rest| rest.starts_with(['=', ':']));
+            let keys = || settings.iter().map(|(key, _)| key);
+            let tunable = |key: &&String| key.strip_prefix("iosched.").is_some_and(begins);
+            let key = keys().find(|key| begins(key)).or_else(|| keys().find(tunable));
+            self.add(place, of, key.map_or("queue".to_owned(), |key| format!("queue.{key}")), text);
+        }
+    }
+
+    fn exports(&mut self, plan: &ServePlan) -> Vec<Resolved> {
+        self.names("export", plan.exports.iter().map(|e| e.name.as_str()), Place::Export);
+        let disks: HashMap<&str, usize> = plan.disks.iter().enumerate().map(|(i, d)| (d.name.as_str(), i)).collect();
+        let iothreads: Vec<&str> = plan.iothreads.iter().map(|t| t.name.as_str()).collect();
+        let mut dealt = 0;
+        let mut resolved = Vec::with_capacity(plan.exports.len());
+        for (index, export) in plan.exports.iter().enumerate() {
+            let (place, of) = (Place::Export(index), format!("export '{}'", export.name));
+            let disk = disks.get(export.disk.as_str()).copied();
+            if disk.is_none() {
+                let hint = did_you_mean(&export.disk, plan.disks.iter().map(|d| d.name.as_str()));
+                let text = format!("disk={}: there is no such disk; {hint}add a [[disk]] of that name", export.disk);
+                self.add(place, &of, "disk", text);
+            }
+            let before = self.0.len();
+            self.kind(place, &of, &export.kind);
+            self.place_taken(index, plan);
+            let queues =
+                if self.0.len() == before { self.mapped(place, &of, export, &iothreads, &mut dealt) } else { None };
+            resolved.push(Resolved { disk: disk.unwrap_or(0), iothreads: queues.unwrap_or_default() });
+        }
+        resolved
+    }
+
+    /// The IOThreads of an export.
+    fn mapped(
+        &mut self,
+        place: Place,
+        of: &str,
+        export: &ExportPlan,
+        iothreads: &[&str],
+        dealt: &mut usize,
+    ) -> Option<Vec<usize>> {
+        let num_queues = export.kind.num_queues();
+        if export.mapping.entries.is_empty() {
+            let n = num_queues.map_or(iothreads.len(), usize::from);
+            let dealing = (*dealt..*dealt + n).map(|i| i % iothreads.len()).collect();
+            *dealt += num_queues.map_or(1, usize::from);
+            return Some(dealing);
+        }
+        if num_queues.is_none() && export.mapping.entries.iter().any(|e| e.vqs.is_some()) {
+            let kind = export.kind.name();
+            let text = format!("iothreads: type={kind} has no virtqueues to list; name only the IOThreads");
+            self.add(place, of, "iothreads", text);
+            return None;
+        }
+        let n = num_queues.map_or(export.mapping.entries.len(), usize::from);
+        let mapping: &Mapping = &export.mapping;
+        // At most ITEMS_MAX IOThreads can be named once each, so `n` fits whenever it resolves.
+        match mapping.resolve(u16::try_from(n).unwrap_or(u16::MAX), iothreads) {
+            Ok(of_vq) => Some(of_vq),
+            Err(e) => {
+                self.add(place, of, "iothreads", format!("iothreads: {e}"));
+                None
+            }
+        }
+    }
+
+    fn kind(&mut self, place: Place, of: &str, kind: &ExportKind) {
+        if let Some(path) = kind.unix_socket() {
+            self.socket_path(place, of, path);
+        }
+        match kind {
+            ExportKind::VhostUserBlk(v) => {
+                self.queues(place, of, v.num_queues, VHOST_QUEUES_MAX);
+                if !v.queue_size.is_power_of_two() || !(2..=QUEUE_SIZE_MAX).contains(&v.queue_size) {
+                    let text = format!("queue_size={}: must be a power of two in 2..={QUEUE_SIZE_MAX}", v.queue_size);
+                    self.add(place, of, "queue_size", text);
+                }
+            }
+            ExportKind::Nbd(nbd) => self.nbd(place, of, nbd),
+            ExportKind::Fuse(fuse) => {
+                if fuse.mountpoint.as_os_str().is_empty() {
+                    self.add(place, of, "mountpoint", "mountpoint='': must name an existing file");
+                }
+            }
+            ExportKind::Ublk(u) => {
+                self.queues(place, of, u.num_queues, UBLK_QUEUES_MAX);
+                if !(1..=UBLK_DEPTH_MAX).contains(&u.queue_depth) {
+                    let text = format!("queue_depth={}: must be 1..={UBLK_DEPTH_MAX}", u.queue_depth);
+                    self.add(place, of, "queue_depth", text);
+                }
+            }
+        }
+    }
+
+    fn queues(&mut self, place: Place, of: &str, num_queues: u16, max: u16) {
+        if !(1..=max).contains(&num_queues) {
+            self.add(place, of, "num_queues", format!("num_queues={num_queues}: must be 1..={max}"));
+        }
+    }
+
+    fn nbd(&mut self, place: Place, of: &str, nbd: &NbdPlan) {
+        if nbd.name.len() > NBD_NAME_MAX || nbd.name.contains('\0') {
+            let text = format!("export_name: has {} bytes; at most {NBD_NAME_MAX}, none of them 0", nbd.name.len());
+            self.add(place, of, "export_name", text);
+        }
+        if let NbdListen::Tcp(address) = &nbd.listen
+            && address.port() == 0
+        {
+            self.add(place, of, "listen", format!("listen={address}: the port must be 1..=65535; NBD's own is 10809"));
+        }
+        if !(1..=65536).contains(&nbd.max_connections) {
+            let text = format!("max_connections={}: must be 1..=65536", nbd.max_connections);
+            self.add(place, of, "max_connections", text);
+        }
+    }
+
+    fn socket_path(&mut self, place: Place, of: &str, path: &Path) {
+        let length = path.as_os_str().len();
+        if length == 0 || path.as_os_str().as_encoded_bytes().contains(&0) {
+            self.add(place, of, "socket", "socket='': must be a path");
+        } else if length > SOCKET_PATH_MAX {
+            let path = path.display();
+            let text = format!(
+                "socket={path}: has {length} bytes, Unix sockets take {SOCKET_PATH_MAX}; choose a shorter path (or \
+                 --socket-dir)"
+            );
+            self.add(place, of, "socket", text);
+        }
+    }
+
+    /// Two exports may not listen on one place, unless they are exports of one NBD server.
+    fn place_taken(&mut self, index: usize, plan: &ServePlan) {
+        let export = &plan.exports[index];
+        let (place, of) = (Place::Export(index), format!("export '{}'", export.name));
+        for other in &plan.exports[..index] {
+            let text = match (&export.kind, &other.kind) {
+                (ExportKind::Nbd(a), ExportKind::Nbd(b)) if same_place(&a.listen, &b.listen) => {
+                    let key = if matches!(a.listen, NbdListen::Unix(_)) { "socket" } else { "listen" };
+                    let differs =
+                        (a.tls != b.tls, a.max_connections != b.max_connections, a.socket_mode != b.socket_mode);
+                    let what = match (a.name == b.name, differs) {
+                        (true, _) => {
+                            format!("serves the export name '{}' already; give one another export_name", a.name)
+                        }
+                        (_, (true, ..)) => "has other TLS settings; one server has one set of them".to_owned(),
+                        (_, (_, true, _)) => "has another max_connections; one server has one".to_owned(),
+                        (_, (.., true)) => "has another socket_mode; one socket has one".to_owned(),
+                        _ => continue,
+                    };
+                    Some((key, format!("{key}={}: there export '{}' {what}", a.listen, other.name)))
+                }
+                (a, b) => match (a.unix_socket(), b.unix_socket()) {
+                    (Some(x), Some(y)) if same_path(x, y) => {
+                        let x = x.display();
+                        Some((
+                            "socket",
+                            format!("socket={x}: export '{}' listens there; choose another path", other.name),
+                        ))
+                    }
+                    _ => same_device(a, b, &other.name),
+                },
+            };
+            if let Some((key, text)) = text {
+                self.add(place, &of, key, text);
+                return;
+            }
+        }
+    }
+}
+
+fn same_device(a: &ExportKind, b: &ExportKind, other: &str) -> Option<(&'static str, String)> {
+    match (a, b) {
+        (ExportKind::Fuse(a), ExportKind::Fuse(b)) if same_path(&a.mountpoint, &b.mountpoint) => {
+            let at = a.mountpoint.display();
+            Some(("mountpoint", format!("mountpoint={at}: export '{other}' is mounted there; choose another file")))
+        }
+        (ExportKind::Ublk(a), ExportKind::Ublk(b)) if a.id.is_some() && a.id == b.id => {
+            let id = a.id.unwrap_or_default();
+            Some(("id", format!("id={id}: export '{other}' has this number; choose another")))
+        }
+        _ => None,
+    }
+}
+
+/// Names that are taken; the next free one made of `wanted`.
+#[derive(Debug, Default)]
+pub struct FreshNames(HashSet<String>);
+
+impl FreshNames {
+    /// `wanted` with what a name may not have replaced by `_`, cut, and numbered if it is taken.
+    pub fn take(&mut self, wanted: &str) -> String {
+        let good = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+        let mut base: String = wanted.chars().map(good).take(NAME_MAX - 8).collect();
+        if !base.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            base.insert(0, 'd');
+        }
+        let mut name = base.clone();
+        let mut n = 1u32;
+        while !self.0.insert(name.clone()) {
+            n += 1;
+            name = format!("{base}-{n}");
+        }
+        name
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Locks on images: one writer, or any number of readers, among mqblk and QEMU alike.
+//!
+//! Guarantees: while an [`ImageLock`] lives, no other mqblk, QEMU, qemu-img or qemu-storage-daemon that asks for locks
+//! opens the image in a way that does not go with it; the locks end with the value or the process, however it ends. Needs
+//! a file system that has locks of open file descriptions (all local ones). Does not do: keep off programs that do not ask,
+//! or QEMU's tools that only look and do not mind a writer (qemu-img info, qemu-io -r).
+//!
+//! The form is QEMU's, so that the two see each other: shared locks on single bytes, at 100 + n for a permission that is
+//! used, at 200 + n for one that others must not use, with n = 0 consistent read, 1 write, 3 resize; who asks looks whether
+//! anybody else holds a byte that contradicts. The bytes need not exist.
+//!
+//! Source: QEMU block/file-posix.c (`RAW_LOCK_PERM_BASE`, `RAW_LOCK_SHARED_BASE`), fcntl(2), "Open file description locks".
+
+use crate::error::{Error, ErrorKind, Result};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+const USED: libc::off_t = 100;
+const UNSHARED: libc::off_t = 200;
+const READ: libc::off_t = 0;
+const WRITE: libc::off_t = 1;
+const RESIZE: libc::off_t = 3;
+
+/// A lock on an image.
+#[derive(Debug)]
+pub struct ImageLock {
+    /// The locks belong to this open file.
+    _file: File,
+}
+
+impl ImageLock {
+    /// Locks the image at `path`: against other writers, and with `write` against readers, too.
+    ///
+    /// # Errors
+    /// `Denied` if somebody uses the image in a way that does not go with this; what opening it gives.
+    pub fn take(path: &Path, write: bool) -> Result<ImageLock> {
+        let file = open(path)?;
+        // First the locks, then the look at the others': of two who come at once at least one sees the other.
+        for byte in bytes_held(write) {
+            if let Err(e) = set_shared(&file, byte) {
+                return Err(Error::os(e, format!("image '{}' cannot be locked", path.display())));
+            }
+        }
+        look(&file, path, write)?;
+        Ok(ImageLock { _file: file })
+    }
+
+    /// Whether [`ImageLock::take`] would be refused now. Nothing is locked.
+    ///
+    /// # Errors
+    /// As of [`ImageLock::take`].
+    pub fn probe(path: &Path, write: bool) -> Result<()> {
+        look(&open(path)?, path, write)
+    }
+}
+
+fn open(path: &Path) -> Result<File> {
+    File::open(path).map_err(|e| Error::os(e, format!("image '{}' cannot be opened to lock it", path.display())))
+}
+
+fn used(write: bool) -> &'static [libc::off_t] {
+    if write { &[READ, WRITE] } else { &[READ] }
+}
+
+/// What others must not do. As in QEMU, who reads does not want the data to change below.
+const OTHERS_MUST_NOT: [libc::off_t; 2] = [WRITE, RESIZE];
+
+fn bytes_held(write: bool) -> impl Iterator<Item = libc::off_t> {
+    used(write).iter().map(|p| USED + p).chain(OTHERS_MUST_NOT.iter().map(|p| UNSHARED + p))
+}
+
+/// Looks for locks of others that contradict.
+fn look(file: &File, path: &Path, write: bool) -> Result<()> {
+    let contradict = used(write).iter().map(|p| UNSHARED + p).chain(OTHERS_MUST_NOT.iter().map(|p| USED + p));
+    for byte in contradict {
+        match locked_by_another(file, byte) {
+            Ok(false) => {}
+            Ok(true) => {
+                let does = if byte >= UNSHARED { "has it and lets nobody write" } else { "writes to it" };
+                let name = path.display();
+                let text = format!(
+                    "image '{name}' is in use: another program {does} (QEMU, qemu-img or mqblk; 'lslocks' shows which); \
+                     end it first"
+                );
+                return Err(Error::new(ErrorKind::Denied, text));
+            }
+            Err(e) => return Err(Error::os(e, format!("image '{}': its locks cannot be read", path.display()))),
+        }
+    }
+    Ok(())
+}
+
+fn one_byte(kind: libc::c_int, start: libc::off_t) -> libc::flock {
+    // All fields are named: `l_pid` must be 0 for locks of open file descriptions.
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start,
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+fn set_shared(file: &File, byte: libc::off_t) -> io::Result<()> {
+    let lock = one_byte(libc::F_RDLCK, byte);
+    // SAFETY: the descriptor is open as long as `file`, and the kernel only reads the live `lock`.
+    let failed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } != 0;
+    if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn locked_by_another(file: &File, byte: libc::off_t) -> io::Result<bool> {
+    let mut lock = one_byte(libc::F_WRLCK, byte);
+    // SAFETY: the descriptor is open as long as `file`; the kernel reads and writes one live flock, valid in all its bits.
+    let failed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } != 0;
+    if failed { Err(io::Error::last_os_error()) } else { Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    struct Image(PathBuf);
+
+    impl Image {
+        fn new(name: &str) -> Image {
+            let path = std::env::temp_dir().join(format!("lock-{}-{name}", std::process::id()));
+            std::fs::write(&path, [0; 4096]).unwrap();
+            Image(path)
+        }
+    }
+
+    impl Drop for Image {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn one_writer_or_any_number_of_readers() {
+        let image = Image::new("rules");
+        let first = ImageLock::take(&image.0, false).unwrap();
+        let second = ImageLock::take(&image.0, false).unwrap();
+        let e = ImageLock::take(&image.0, true).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Denied);
+        assert!(e.to_string().contains("is in use: another program has it and lets nobody write"), "{e}");
+        drop((first, second));
+        let writer = ImageLock::take(&image.0, true).unwrap();
+        for write in [false, true] {
+            let e = ImageLock::take(&image.0, write).unwrap_err().to_string();
+            assert!(e.contains("is in use") && e.ends_with("end it first"), "{e}");
+        }
+        drop(writer);
+        ImageLock::take(&image.0, true).unwrap();
+    }
+
+    /// A writer that was refused must not leave its locks behind, or the image would be in use by nobody.
+    #[test]
+    fn who_is_refused_and_who_only_looks_hold_nothing() {
+        let image = Image::new("refused");
+        let reader = ImageLock::take(&image.0, false).unwrap();
+        ImageLock::take(&image.0, true).unwrap_err();
+        ImageLock::probe(&image.0, true).unwrap_err();
+        ImageLock::probe(&image.0, false).unwrap();
+        ImageLock::take(&image.0, false).unwrap();
+        drop(reader);
+        ImageLock::probe(&image.0, true).unwrap();
+        ImageLock::take(&image.0, true).unwrap();
+    }
+
+    #[test]
+    fn an_image_that_is_not_there_is_said_so() {
+        let e = ImageLock::take(Path::new("/nonexistent/image"), true).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Asks the machine whether a plan can be carried out, without touching anything.
+//!
+//! Guarantees: nothing is created, written, locked or connected to (a TCP port is bound and let go); what is found is said with its place in the plan.
+//! Images: there, usable as asked, whole blocks, not locked. Sockets: their directory is there, nobody listens, no other
+//! file is in the way. Mountpoints and TLS files: there. Does not do: promise that it stays so; who opens and binds checks
+//! again.
+
+use super::check::{CheckedPlan, Place, PlanError, PlanErrors};
+use super::lock::ImageLock;
+use super::plan::{DiskPlan, ExportKind, NbdListen, NbdPlan};
+use super::reload::Reload;
+use std::collections::HashMap;
+use std::fs::{self, Metadata, OpenOptions};
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+/// Logical blocks of a file: its size must be whole ones.
+const BLOCK: u64 = 512;
+
+/// Looks at every file and socket of the plan.
+///
+/// # Errors
+/// All that would stop it, in the order disks, exports.
+pub fn preflight(plan: &CheckedPlan) -> Result<(), PlanErrors> {
+    look(plan, &|_| true, &|_| true)
+}
+
+/// The same for what a reload opens and begins; the rest of the plan is in use by this daemon itself. What it still closes
+/// and ends is in its own way: a disk that is opened anew, and the socket of an export that is made anew, are not looked at.
+///
+/// # Errors
+/// As of [`preflight`].
+pub fn preflight_added(plan: &CheckedPlan, steps: &Reload) -> Result<(), PlanErrors> {
+    let names: Vec<&str> = plan.exports().map(|e| e.plan.name.as_str()).collect();
+    let disk =
+        |i: usize| steps.open_disks.contains(&i) && !steps.close_disks.iter().any(|name| *name == plan.disks()[i].name);
+    let export = |i: usize| steps.begin_exports.contains(&i) && !steps.end_exports.iter().any(|name| name == names[i]);
+    look(plan, &disk, &export)
+}
+
+fn look(
+    plan: &CheckedPlan,
+    of_disk: &dyn Fn(usize) -> bool,
+    of_export: &dyn Fn(usize) -> bool,
+) -> Result<(), PlanErrors> {
+    let mut errors = Vec::new();
+    let mut images: HashMap<(u64, u64), &DiskPlan> = HashMap::new();
+    for (index, disk) in plan.disks().iter().enumerate() {
+        let Some(path) = disk.path().filter(|_| of_disk(index)) else { continue };
+        let problem = match image(path, !disk.read_only) {
+            Err(text) => Some(text),
+            Ok(meta) => match images.insert(identity(&meta), disk) {
+                Some(other) if !(other.read_only && disk.read_only) => Some(format!(
+                    "is the same image as '{}' of disk '{}', and only one disk may write to it; give that disk two \
+                     exports instead",
+                    other.target_text, other.name
+                )),
+                _ => None,
+            },
+        };
+        if let Some(text) = problem {
+            let of = format!("disk '{}'", disk.name);
+            let text = format!("target={}: {text}", disk.target_text);
+            errors.push(PlanError { place: Place::Disk(index), key: "target".to_owned(), text, of });
+        }
+    }
+    // Exports of one server share its socket; where one of them runs already, so does the server.
+    let servers = plan.nbd_servers().into_iter().filter(|s| s.exports.iter().all(|e| of_export(*e)));
+    let firsts: Vec<usize> = servers.filter_map(|s| s.exports.first().copied()).collect();
+    for (index, export) in plan.exports().enumerate().filter(|(index, _)| of_export(*index)) {
+        let of = format!("export '{}'", export.plan.name);
+        let mut add = |key: &str, text: String| {
+            errors.push(PlanError { place: Place::Export(index), key: key.to_owned(), text, of: of.clone() });
+        };
+        match &export.plan.kind {
+            ExportKind::VhostUserBlk(v) => told(unix_socket(&v.socket), "socket", &v.socket, &mut add),
+            ExportKind::Nbd(nbd) if firsts.contains(&index) => nbd_server(nbd, &mut add),
+            ExportKind::Nbd(_) => {}
+            ExportKind::Fuse(fuse) => told(mountpoint(&fuse.mountpoint), "mountpoint", &fuse.mountpoint, &mut add),
+            ExportKind::Ublk(_) if !Path::new("/dev/ublk-control").exists() => {
+                let text = "type=ublk: this kernel has no /dev/ublk-control: load the module ublk_drv (Linux 6.0 or \
+                            later), or use type=fuse";
+                add("type", text.to_owned());
+            }
+            ExportKind::Ublk(_) => {}
+        }
+    }
+    if errors.is_empty() { Ok(()) } else { Err(PlanErrors(errors)) }
+}
+
+/// The same for two names of one image.
+fn identity(meta: &Metadata) -> (u64, u64) {
+    if meta.file_type().is_block_device() { (u64::MAX, meta.rdev()) } else { (meta.dev(), meta.ino()) }
+}
+
+fn told(found: Result<(), String>, key: &str, path: &Path, add: &mut impl FnMut(&str, String)) {
+    if let Err(text) = found {
+        add(key, format!("{key}={}: {text}", path.display()));
+    }
+}
+
+/// What is wrong with an image.
+fn image(path: &Path, write: bool) -> Result<Metadata, String> {
+    let meta = fs::metadata(path).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => "there is no such image; make it first (truncate -s 10G FILE)".to_owned(),
+        _ => e.to_string(),
+    })?;
+    let kind = meta.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        let is = if kind.is_dir() { "a directory" } else { "a special file" };
+        return Err(format!("is {is}: a disk must be a regular file or a block device"));
+    }
+    if kind.is_file() {
+        // Opening a block device for writing is an event for others (udev); the daemon will see what it may.
+        OpenOptions::new().read(true).write(write).open(path).map_err(|e| {
+            let remedy = if write { "; make it writable or serve it read_only" } else { "" };
+            format!("{e}{remedy}")
+        })?;
+        let (size, rest) = (meta.len(), meta.len() % BLOCK);
+        if size == 0 {
+            return Err("is empty; give it a size (truncate -s 10G FILE)".to_owned());
+        }
+        if rest != 0 {
+            let up = size.saturating_add(BLOCK - rest);
+            return Err(format!(
+                "has {size} bytes, which is not whole blocks of {BLOCK}; is it a raw image? To pad it: truncate -s {up} FILE"
+            ));
+        }
+    }
+    ImageLock::probe(path, write).map_err(|e| e.to_string())?;
+    Ok(meta)
+}
+
+/// What is in the way of a listening socket at `path`. A socket that nobody listens on is a remainder of a daemon that was
+/// killed, and not in the way.
+fn unix_socket(path: &Path) -> Result<(), String> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    match fs::metadata(directory) {
+        Ok(meta) if meta.is_dir() => {}
+        Ok(_) => return Err(format!("'{}' is no directory", directory.display())),
+        Err(e) => return Err(format!("directory '{}': {e}; make it first", directory.display())),
+    }
+    let kind = match fs::symlink_metadata(path) {
+        Ok(meta) => meta.file_type(),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(e.to_string()),
+    };
+    if !kind.is_socket() {
+        return Err("a file of that name is there, which is no socket; remove it or choose another path".to_owned());
+    }
+    match listener(path) {
+        Ok(false) => Ok(()),
+        Ok(true) => Err("somebody listens there already; end that program or choose another path".to_owned()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// Whether a program has a socket bound at `path`. It does not notice: a datagram socket cannot connect to a stream socket,
+/// and the kernel finds out whose socket it is before it says so.
+fn listener(path: &Path) -> io::Result<bool> {
+    let Err(e) = UnixDatagram::unbound()?.connect(path) else { return Ok(true) };
+    match e.raw_os_error() {
+        Some(libc::ECONNREFUSED) => Ok(false),
+        Some(libc::EPROTOTYPE) => Ok(true),
+        _ => Err(e),
+    }
+}
+
+fn nbd_server(nbd: &NbdPlan, add: &mut impl FnMut(&str, String)) {
+    match &nbd.listen {
+        NbdListen::Unix(path) => told(unix_socket(path), "socket", path, add),
+        NbdListen::Tcp(address) => {
+            if let Err(e) = TcpListener::bind(address) {
+                let remedy = match e.kind() {
+                    io::ErrorKind::AddrInUse => "; end the program that has it or choose another port",
+                    io::ErrorKind::AddrNotAvailable => "; choose an address of this host, or [::] for all",
+                    _ => "",
+                };
+                add("listen", format!("listen={address}: {e}{remedy}"));
+            }
+        }
+    }
+    let Some(tls) = &nbd.tls else { return };
+    let files = [("tls_cert", Some(&tls.cert)), ("tls_key", Some(&tls.key)), ("tls_client_ca", tls.client_ca.as_ref())];
+    for (key, path) in files {
+        let Some(path) = path else { continue };
+        // Not opened before it is known to be a file: a pipe would block.
+        let found = fs::metadata(path).and_then(|meta| match meta.is_file() {
+            true => fs::File::open(path).map(drop),
+            false => Err(io::Error::other("is no regular file")),
+        });
+        told(found.map_err(|e| format!("{e}; name a PEM file")), key, path, add);
+    }
+}
+
+fn mountpoint(path: &Path) -> Result<(), String> {
+    match fs::metadata(path) {
+        Ok(meta) if meta.is_file() => {}
+        Ok(_) => return Err("must be a regular file: the disk is mounted over it".to_owned()),
+        Err(e) => return Err(format!("{e}; make an empty file of that name first (touch FILE)")),
+    }
+    match Path::new("/dev/fuse").exists() {
+        true => Ok(()),
+        false => Err("this host has no /dev/fuse; load the module fuse".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
