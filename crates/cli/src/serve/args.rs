@@ -31,9 +31,9 @@ pub struct ServeArgs {
     #[arg(long)]
     pub read_only: bool,
     /// Check everything, print the plan and the commands of clients, and touch nothing
-    #[arg(long, visible_alias = "print-plan", required = true)]
+    #[arg(long, visible_alias = "print-plan")]
     pub dry_run: bool,
     /// Print the plan as JSON
-    #[arg(long, requires = "dry_run")]
+    #[arg(long)]
     pub json: bool,
 }

@@ -7,7 +7,7 @@
 //!
 //! Serving it: an [`IoThread`] serves sources (virtqueues, connections), each on a [`Port`] into its disk. It looks at all of
 //! them in rounds, polls for a while when there is nothing to do (`adaptive`), then sleeps until a kick, a completion, a timer
-//! or its `bell`.
+//! or its `bell`. [`daemon`] puts both together.
 
 #[allow(unsafe_code, reason = "fcntl: locks of open file descriptions")]
 pub mod lock;
@@ -17,6 +17,7 @@ pub mod mapping;
 pub mod plan;
 pub mod preflight;
 pub mod reload;
+pub mod daemon;
 mod adaptive;
 mod bell;
 mod disk;

@@ -235,7 +235,7 @@ pub struct VhostUserPlan {
     pub socket_mode: Option<u32>,
     /// Virtqueues offered, `1..=`[`VHOST_QUEUES_MAX`]; the client may use fewer.
     pub num_queues: u16,
-    /// Largest ring taken, a power of two in `2..=`[`QUEUE_SIZE_MAX`]; the printed commands ask for it.
+    /// Size of rings that the printed commands ask for, a power of two in `2..=`[`QUEUE_SIZE_MAX`]; the client chooses.
     pub queue_size: u16,
 }
 

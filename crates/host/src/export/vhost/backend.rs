@@ -247,7 +247,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
             return Err(refused("the size of a running virtqueue was set"));
         }
         if num == 0 || num > u32::from(MAX_QUEUE_SIZE) || !packed && !num.is_power_of_two() {
-            return Err(refused("the size of a virtqueue must be 1 to 32768, of a split one a power of two"));
+            return Err(refused("the size of a virtqueue must be 1 to 1024, of a split one a power of two"));
         }
         ring.size = num as u16;
         Ok(())

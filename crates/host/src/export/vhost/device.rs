@@ -61,6 +61,8 @@ pub struct Device {
     pub read_only: bool,
     /// Virtqueues there are.
     pub num_queues: u16,
+    /// Each write is durable when it ends; the driver is told of no cache.
+    pub write_through: bool,
     /// Told to who asks for it; padded with zeroes.
     pub serial: [u8; SERIAL_BYTES],
     /// The driver wants writes to be cached until a flush; if not each write is durable when it ends.
@@ -71,7 +73,10 @@ impl Device {
     /// Feature bits offered.
     pub fn features(&self) -> u64 {
         use feature as f;
-        let mut bits = f::SEG_MAX | f::BLK_SIZE | f::FLUSH | f::TOPOLOGY | f::CONFIG_WCE | f::MQ;
+        let mut bits = f::SEG_MAX | f::BLK_SIZE | f::TOPOLOGY | f::MQ;
+        if !self.write_through {
+            bits |= f::FLUSH | f::CONFIG_WCE;
+        }
         bits |= f::INDIRECT_DESC | f::EVENT_IDX | f::PROTOCOL_FEATURES | f::VERSION_1 | f::RING_PACKED;
         if self.read_only {
             return bits | f::RO;
@@ -128,6 +133,7 @@ mod tests {
             limits: Limits { physical_block_size: 4096, max_discard_sectors: 9, ..Limits::default() },
             read_only,
             num_queues: 3,
+            write_through: read_only,
             serial: [0; SERIAL_BYTES],
             writeback: AtomicBool::new(false),
         }
@@ -151,5 +157,6 @@ mod tests {
         let bits = device(true).features();
         assert_ne!(bits & feature::RO, 0);
         assert_eq!(bits & (feature::DISCARD | feature::WRITE_ZEROES), 0);
+        assert_eq!(bits & (feature::FLUSH | feature::CONFIG_WCE), 0, "this one writes through");
     }
 }

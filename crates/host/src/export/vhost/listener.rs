@@ -12,6 +12,7 @@ use crate::serve::{IoThreads, ServedDisk};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -24,10 +25,16 @@ use vhost::vhost_user::BackendReqHandler;
 pub struct ExportOptions {
     /// Where it listens.
     pub socket: PathBuf,
+    /// Permissions of the socket; `None` = as the umask has it.
+    pub socket_mode: Option<u32>,
     /// The IOThread of each virtqueue; as many virtqueues as entries, at least 1.
     pub mapping: Vec<usize>,
     /// Writes fail.
     pub read_only: bool,
+    /// Each write is durable when it ends, and the driver cannot have it otherwise.
+    pub write_through: bool,
+    /// The driver may discard.
+    pub discard: bool,
     /// What GET_ID tells: at most 20 bytes.
     pub serial: String,
 }
@@ -42,7 +49,7 @@ pub struct VhostExport {
 impl VhostExport {
     /// Serves a disk from now on.
     pub fn start(threads: &Arc<IoThreads>, disk: &Arc<ServedDisk>, options: ExportOptions) -> Result<VhostExport> {
-        let ExportOptions { socket, mapping, read_only, serial } = options;
+        let ExportOptions { socket, socket_mode, mapping, read_only, write_through, discard, serial } = options;
         if mapping.is_empty() || mapping.len() > usize::from(u16::MAX) || mapping.iter().any(|t| *t >= threads.len()) {
             let (n, m) = (mapping.len(), threads.len());
             return Err(Error::usage(format!("{n} virtqueues on {m} IOThreads: each must be on one that there is")));
@@ -52,16 +59,24 @@ impl VhostExport {
         }
         let mut padded = [0; SERIAL_BYTES];
         padded[..serial.len()].copy_from_slice(serial.as_bytes());
-        let limits = *disk.queue.limits();
+        let mut limits = *disk.queue.limits();
+        if !discard {
+            limits.max_discard_sectors = 0;
+        }
         let device = Device {
             capacity: disk.queue.capacity().0,
             read_only: read_only || limits.read_only,
             limits,
             num_queues: mapping.len() as u16,
+            write_through,
             serial: padded,
             writeback: AtomicBool::new(false),
         };
         let listener = bind(&socket)?;
+        if let Some(mode) = socket_mode {
+            fs::set_permissions(&socket, fs::Permissions::from_mode(mode))
+                .map_err(|e| Error::os(e, format!("cannot set the permissions of '{}'", socket.display())))?;
+        }
         let stop = Arc::new(event::new()?);
         let server = Server {
             threads: Arc::clone(threads),

@@ -21,8 +21,8 @@ pub(super) const F_WRITE: u16 = 2;
 pub(super) const F_INDIRECT: u16 = 4;
 /// Bytes of a descriptor.
 pub(super) const DESC_BYTES: usize = 16;
-/// Largest queue that virtio allows.
-pub const MAX_QUEUE_SIZE: u16 = 32768;
+/// Largest queue taken, as QEMU's (`VIRTQUEUE_MAX_SIZE`); virtio allows 32768.
+pub const MAX_QUEUE_SIZE: u16 = 1024;
 /// Most descriptors of one chain: more than `seg_max` asks for and enough for any driver.
 pub(super) const MAX_CHAIN: usize = 1024 + 2;
 
@@ -173,7 +173,7 @@ pub(super) fn read_indirect(
     if !features.indirect {
         return Err(RingError::IndirectNotNegotiated);
     }
-    let most = (MAX_CHAIN * DESC_BYTES).min(usize::from(MAX_QUEUE_SIZE) * DESC_BYTES);
+    let most = MAX_CHAIN * DESC_BYTES;
     let count = len as usize / DESC_BYTES;
     if len == 0 || !(len as usize).is_multiple_of(DESC_BYTES) || len as usize > most {
         return Err(RingError::IndirectLength { len, most });
