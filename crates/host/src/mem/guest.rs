@@ -86,6 +86,12 @@ impl Region {
         u64::from_le(self.atomic::<AtomicU64>(at).load(order))
     }
 
+    /// Puts a little-endian number at byte `at`. Panics when that is outside or not aligned.
+    #[inline]
+    pub(crate) fn store_u64(&self, at: usize, value: u64, order: Ordering) {
+        self.atomic::<AtomicU64>(at).store(value.to_le(), order);
+    }
+
     /// The 8 bytes at `at` as a little-endian number; it need not be aligned. Panics when they are outside.
     #[inline]
     pub(crate) fn read_u64(&self, at: usize) -> u64 {
@@ -142,6 +148,12 @@ impl Window {
     #[inline]
     pub(crate) fn load_u64(&self, at: usize, order: Ordering) -> u64 {
         self.region.load_u64(self.place(at, size_of::<u64>()), order)
+    }
+
+    /// Puts a little-endian number at byte `at`. Panics when that is outside or not aligned.
+    #[inline]
+    pub(crate) fn store_u64(&self, at: usize, value: u64, order: Ordering) {
+        self.region.store_u64(self.place(at, size_of::<u64>()), value, order);
     }
 }
 

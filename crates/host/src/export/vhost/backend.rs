@@ -8,12 +8,15 @@
 //! Source: the vhost-user protocol of QEMU's documentation.
 
 use super::device::{CONFIG_BYTES, CONFIG_WCE_AT, Device, feature};
+use super::inflight::{Inflight, queue_bytes};
 use super::memory::{GuestMemory, MAX_SLOTS, SlotAddress};
 use super::packed::PackedRing;
 use super::ring::{MAX_QUEUE_SIZE, Ring, RingAddress, View};
 use super::split::SplitRing;
 use super::virtqueue::{Parts, VirtQueue};
+use crate::mem::{BUFFER_ALIGN, Region};
 use crate::serve::{IoThreads, ServedDisk, Source, SourceHandle};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -48,6 +51,8 @@ pub(super) struct Connection {
     features: u64,
     rings: Vec<RingState>,
     has_owner: bool,
+    /// Where requests in flight are written down, and for queues of what size.
+    inflight: Option<(Arc<Region>, u16)>,
 }
 
 fn refused(rule: &'static str) -> Error {
@@ -58,6 +63,12 @@ fn io_error(e: crate::error::Error) -> Error {
     Error::ReqHandlerError(std::io::Error::other(e.to_string()))
 }
 
+/// Maps memory for requests in flight.
+fn map(fd: impl AsFd, offset: u64, bytes: u64) -> Result<Arc<Region>> {
+    let bytes = usize::try_from(bytes).map_err(|_| refused("memory for requests in flight is too large"))?;
+    Region::map_shared(fd.as_fd(), offset, bytes).map(Arc::new).map_err(io_error)
+}
+
 impl Connection {
     pub(super) fn new(
         threads: Arc<IoThreads>,
@@ -66,7 +77,17 @@ impl Connection {
         mapping: Vec<usize>,
     ) -> Connection {
         let rings = mapping.iter().map(|_| RingState::default()).collect();
-        Connection { threads, disk, device, mapping, memory: Arc::default(), features: 0, rings, has_owner: false }
+        Connection {
+            threads,
+            disk,
+            device,
+            mapping,
+            memory: Arc::default(),
+            features: 0,
+            rings,
+            has_owner: false,
+            inflight: None,
+        }
     }
 
     fn ring(&mut self, index: u32) -> Result<&mut RingState> {
@@ -98,7 +119,14 @@ impl Connection {
         if self.features & feature::RING_PACKED != 0 {
             return PackedRing::new(&self.memory, address, size, base, features).map(Ring::Packed);
         }
-        SplitRing::new(&self.memory, address, size, base as u16, features).map(Ring::Split)
+        let mut ring = SplitRing::new(&self.memory, address, size, base as u16, features)?;
+        if let Some((region, of_size)) = &self.inflight {
+            if *of_size < size {
+                return None;
+            }
+            ring.track(Inflight::new(region, index as u16, *of_size)?);
+        }
+        Some(Ring::Split(ring))
     }
 
     fn start(&mut self, index: usize, kick: Option<File>) -> Result<()> {
@@ -174,6 +202,7 @@ impl Connection {
         self.stop_all();
         self.rings.iter_mut().for_each(|r| *r = RingState::default());
         self.features = 0;
+        self.inflight = None;
     }
 }
 
@@ -308,7 +337,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
         use VhostUserProtocolFeatures as P;
-        Ok(P::MQ | P::REPLY_ACK | P::CONFIG | P::CONFIGURE_MEM_SLOTS | P::RESET_DEVICE)
+        Ok(P::MQ | P::REPLY_ACK | P::CONFIG | P::CONFIGURE_MEM_SLOTS | P::RESET_DEVICE | P::INFLIGHT_SHMFD)
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
@@ -361,12 +390,30 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Err(refused("a disk shares no objects"))
     }
 
-    fn get_inflight_fd(&mut self, _inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
-        Err(refused("VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD was not offered"))
+    fn get_inflight_fd(&mut self, asked: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        let (queues, size) = (asked.num_queues, asked.queue_size);
+        if queues == 0 || usize::from(queues) > self.rings.len() || size == 0 || size > MAX_QUEUE_SIZE {
+            return Err(refused("requests in flight of queues that there are not"));
+        }
+        let bytes = (queue_bytes(size) * usize::from(queues)).next_multiple_of(BUFFER_ALIGN) as u64;
+        let made = memfd_create("mqblk-inflight", MemfdFlags::CLOEXEC);
+        let fd =
+            made.and_then(|fd| ftruncate(&fd, bytes).map(|()| fd)).map_err(|e| Error::ReqHandlerError(e.into()))?;
+        self.inflight = Some((map(&fd, 0, bytes)?, size));
+        Ok((VhostUserInflight::new(bytes, 0, queues, size), File::from(fd)))
     }
 
-    fn set_inflight_fd(&mut self, _inflight: &VhostUserInflight, _file: File) -> Result<()> {
-        Err(refused("VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD was not offered"))
+    fn set_inflight_fd(&mut self, given: &VhostUserInflight, file: File) -> Result<()> {
+        let (queues, size) = (usize::from(given.num_queues), given.queue_size);
+        let bytes = queue_bytes(size) * queues;
+        if queues == 0 || size == 0 || size > MAX_QUEUE_SIZE || given.mmap_size < bytes as u64 {
+            return Err(refused("memory for requests in flight that is too small for its queues"));
+        }
+        if self.rings.iter().any(|r| r.running.is_some()) {
+            return Err(refused("memory for requests in flight was set while a virtqueue runs"));
+        }
+        self.inflight = Some((map(&file, given.mmap_offset, given.mmap_size)?, size));
+        Ok(())
     }
 
     fn get_max_mem_slots(&mut self) -> Result<u64> {

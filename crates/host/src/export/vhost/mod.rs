@@ -6,6 +6,7 @@
 
 mod memory;
 mod ring;
+mod inflight;
 mod split;
 mod packed;
 mod device;

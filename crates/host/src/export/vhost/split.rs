@@ -3,6 +3,7 @@
 //!
 //! Source: virtio 1.3, section 2.7.
 
+use super::inflight::Inflight;
 use super::memory::GuestMemory;
 use super::ring::{
     DESC_BYTES, Desc, F_INDIRECT, F_NEXT, F_WRITE, Head, MAX_CHAIN, RingAddress, RingError, RingFeatures, View,
@@ -32,6 +33,9 @@ pub(super) struct SplitRing {
     published: u16,
     /// Of those, how many it was told of or did not want to be told of.
     signalled: u16,
+    inflight: Option<Inflight>,
+    /// Heads that a back end before this one took and did not give back, the oldest last.
+    again: Vec<u16>,
 }
 
 impl SplitRing {
@@ -58,12 +62,24 @@ impl SplitRing {
             next_used,
             published: next_used,
             signalled: next_used,
+            inflight: None,
+            again: Vec::new(),
         })
+    }
+
+    /// Writes down what is in flight from now on, and takes up what a back end before this one has left.
+    pub(super) fn track(&mut self, mut inflight: Inflight) {
+        self.again = inflight.recover(self.next_used);
+        self.again.reverse();
+        // Those were taken, and what came before them given back, whatever the front end believes.
+        self.next_avail = self.next_used.wrapping_add(self.again.len() as u16);
+        self.avail_idx = self.next_avail;
+        self.inflight = Some(inflight);
     }
 
     #[inline]
     pub(super) fn has_more(&mut self) -> Result<bool, RingError> {
-        if self.next_avail != self.avail_idx {
+        if self.next_avail != self.avail_idx || !self.again.is_empty() {
             return Ok(true);
         }
         // Entries are read after the index that shows them. Pairs with: the driver's barrier before it writes the index.
@@ -81,10 +97,17 @@ impl SplitRing {
         if !self.has_more()? {
             return Ok(None);
         }
+        if let Some(id) = self.again.pop() {
+            self.read_chain(id, view, chain)?;
+            return Ok(Some(Head { id, entries: 1 }));
+        }
         let slot = usize::from(self.next_avail & (self.size - 1));
         let id = self.avail.load_u16(4 + 2 * slot, Ordering::Relaxed);
         self.read_chain(id, view, chain)?;
         self.next_avail = self.next_avail.wrapping_add(1);
+        if let Some(inflight) = &mut self.inflight {
+            inflight.take(id);
+        }
         Ok(Some(Head { id, entries: 1 }))
     }
 
@@ -117,6 +140,9 @@ impl SplitRing {
 
     #[inline]
     pub(super) fn add_used(&mut self, head: Head, written: u32) {
+        if let Some(inflight) = &mut self.inflight {
+            inflight.give_back(head.id);
+        }
         let slot = usize::from(self.next_used & (self.size - 1));
         self.used.store_u32(4 + 8 * slot, u32::from(head.id), Ordering::Relaxed);
         self.used.store_u32(8 + 8 * slot, written, Ordering::Relaxed);
@@ -128,6 +154,9 @@ impl SplitRing {
         if self.published != self.next_used {
             // The driver reads entries, and data, after the index. Pairs with: its read barrier.
             self.used.store_u16(2, self.next_used, Ordering::Release);
+            if let Some(inflight) = &mut self.inflight {
+                inflight.published(self.next_used.wrapping_sub(self.published), self.next_used);
+            }
             self.published = self.next_used;
         }
     }
