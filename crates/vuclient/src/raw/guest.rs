@@ -35,6 +35,10 @@ impl Guest {
         Some(self.regions.remove(at))
     }
 
+    pub(super) fn regions(&self) -> impl Iterator<Item = &Region> {
+        self.regions.iter()
+    }
+
     /// New bytes, from the first region that has room, at a multiple of `align`.
     ///
     /// # Errors

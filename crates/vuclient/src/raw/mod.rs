@@ -217,16 +217,40 @@ impl Raw {
     /// As [`Self::call`], or when the system has no memory.
     pub fn set_memory(&mut self, regions: &[(u64, usize)]) -> Result<(), Error> {
         let mut guest = Guest::default();
-        let mut payload = Vec::from((regions.len() as u64).to_le_bytes());
-        let mut files = Vec::new();
         for &(address, len) in regions {
-            let region = guest.add(address, len)?;
-            payload.extend(region_bytes(address, &region.memory));
-            files.push(region.memory.clone());
+            guest.add(address, len)?;
         }
-        let fds: Vec<BorrowedFd<'_>> = files.iter().map(crate::memory::Memory::fd).collect();
         self.guest = guest;
+        self.show_memory()
+    }
+
+    fn show_memory(&mut self) -> Result<(), Error> {
+        let regions: Vec<_> = self.guest.regions().map(|r| (r.guest, r.memory.clone())).collect();
+        let mut payload = Vec::from((regions.len() as u64).to_le_bytes());
+        regions.iter().for_each(|(address, memory)| payload.extend(region_bytes(*address, memory)));
+        let fds: Vec<BorrowedFd<'_>> = regions.iter().map(|(_, memory)| memory.fd()).collect();
         self.call(request::SET_MEM_TABLE, &payload, &fds)
+    }
+
+    /// What a front end does whose server has gone: connects anew with the same features, memory, rings and notes of requests in
+    /// flight. Rings go on at base 0: where they are is for the server to find out from the notes.
+    ///
+    /// # Errors
+    /// As [`Self::ready`] and [`Self::start`].
+    pub fn resume(&mut self, socket: &str, features: u64, inflight: &Inflight, notify: Notify) -> Result<(), Error> {
+        self.channel = Channel::connect(socket, PATIENCE)?;
+        let protocol = std::mem::take(&mut self.protocol);
+        self.set_owner()?;
+        let offered = self.features()?;
+        self.protocol_features()?;
+        self.set_protocol_features(protocol)?;
+        self.set_features((features | PROTOCOL_FEATURES) & offered)?;
+        self.show_memory()?;
+        self.set_inflight(inflight)?;
+        for (index, queue) in std::mem::take(&mut self.queues) {
+            self.start_ring(index, queue.ring, 0, notify)?;
+        }
+        Ok(())
     }
 
     /// Adds a region of guest memory (ADD_MEM_REG).
