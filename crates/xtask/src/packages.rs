@@ -54,12 +54,12 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "qemu-utils",
         stand_in: StandIn::Program("qemu-nbd"),
-        why: "tests lock images against QEMU and run printed commands against its NBD server",
+        why: "tests lock images against QEMU, run printed commands against its NBD server, and have its clients talk to ours",
     },
     Package {
         name: "libnbd-bin",
         stand_in: StandIn::Program("nbdinfo"),
-        why: "tests run the printed nbdinfo and nbdcopy commands",
+        why: "tests run the printed nbdinfo and nbdcopy commands, and have them talk to our NBD server side",
     },
     Package {
         name: "util-linux-extra",
@@ -72,19 +72,9 @@ const PACKAGES: &[Package] = &[
         why: "tests and benches have its storage daemon as the reference server",
     },
     Package {
-        name: "libnbd-bin",
-        stand_in: StandIn::Program("nbdcopy"),
-        why: "tests have nbdinfo and nbdcopy talk to our NBD server side",
-    },
-    Package {
         name: "python3-libnbd",
         stand_in: StandIn::File("/usr/lib/python3/dist-packages/nbd.py"),
         why: "tests send requests by libnbd that no program sends",
-    },
-    Package {
-        name: "qemu-utils",
-        stand_in: StandIn::Program("qemu-io"),
-        why: "tests have qemu-img and qemu-io talk to our NBD server side",
     },
 ];
 
