@@ -314,6 +314,81 @@ fn clients_that_vanish_leave_nothing_behind() {
     }
 }
 
+/// The error number of one simple reply without data.
+fn reply(stream: &mut UnixStream) -> u32 {
+    let mut reply = [0; 16];
+    stream.read_exact(&mut reply).unwrap();
+    u32::from_be_bytes(reply[4..8].try_into().unwrap())
+}
+
+/// Clients that leave a slow disk, and a server that ends, wait for what is in flight and for nothing else.
+#[test]
+fn what_is_in_flight_at_a_slow_disk_ends_first() {
+    let server = Server::new("model:over=ram,size=16m,lat_us=30000,parallel=8", 2);
+    for n in 0..6u64 {
+        let mut stream = server.raw();
+        let bytes = match n % 3 {
+            0 => request(command::READ, 1, 0, 128 << 10).repeat(60),
+            1 => [&request(command::WRITE, 1, 0, 4096)[..], &[1; 4096]].concat().repeat(60),
+            _ => [request(command::TRIM, 1, 0, 1 << 20), request(command::FLUSH, 2, 0, 0)].concat(),
+        };
+        stream.write_all(&bytes).unwrap();
+    }
+    server.wait_empty();
+    let mut stream = server.raw();
+    stream.write_all(&request(command::READ, 1, 0, 4096).repeat(20)).unwrap();
+    // Its requests are being served now.
+    stream.read_exact(&mut [0; 16]).unwrap();
+    server.check_idle();
+}
+
+/// Longer than one bio, with a flush behind it: one answer, when all is done.
+#[test]
+fn zeroes_and_trims_may_be_longer_than_a_bio() {
+    let server = Server::new("ram:size=4g", 1);
+    let mut stream = server.raw();
+    for offset in [0, 1 << 30, (3 << 30) - 4096] {
+        stream.write_all(&[&request(command::WRITE, 1, offset, 4096)[..], &[7; 4096]].concat()).unwrap();
+        assert_eq!(reply(&mut stream), 0);
+    }
+    let fua = RequestHeader { flags: 1, kind: command::WRITE_ZEROES, cookie: 2, offset: 0, length: 3 << 30 };
+    stream.write_all(&fua.to_compact().unwrap()).unwrap();
+    assert_eq!(reply(&mut stream), 0);
+    stream
+        .write_all(
+            &[request(command::TRIM, 3, 0, u64::from(u32::MAX) & !511), request(command::FLUSH, 4, 0, 0)].concat(),
+        )
+        .unwrap();
+    assert_eq!((reply(&mut stream), reply(&mut stream)), (0, 0));
+    for offset in [0, 1 << 30, (3 << 30) - 4096] {
+        stream.write_all(&request(command::READ, 5, offset, 4096)).unwrap();
+        assert_eq!(reply(&mut stream), 0);
+        let mut data = [1; 4096];
+        stream.read_exact(&mut data).unwrap();
+        assert_eq!(data, [0; 4096], "at {offset}");
+    }
+    drop(stream);
+    server.check_idle();
+}
+
+/// An I/O that fails is told of, without data, and the client goes on.
+#[test]
+fn a_failing_disk_is_told_of() {
+    let server = Server::new("file", 1);
+    let image = fs::OpenOptions::new().write(true).open(server.directory.join("disk.img")).unwrap();
+    image.set_len(1 << 20).unwrap();
+    let mut stream = server.raw();
+    for length in [4096, 1 << 20] {
+        stream.write_all(&request(command::READ, 1, 32 << 20, length)).unwrap();
+        assert_eq!(reply(&mut stream), 5);
+    }
+    stream.write_all(&request(command::READ, 1, 0, 512)).unwrap();
+    assert_eq!(reply(&mut stream), 0);
+    stream.read_exact(&mut [0; 512]).unwrap();
+    drop(stream);
+    server.check_idle();
+}
+
 #[test]
 fn a_socket_in_use_is_left_alone() {
     let server = Server::new("ram:size=16m", 1);

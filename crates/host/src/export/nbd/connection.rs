@@ -188,7 +188,8 @@ impl Connection {
         let mut interest = EventFlags::empty();
         interest.set(EventFlags::IN, self.wants_input());
         interest.set(EventFlags::OUT, !self.out.is_empty());
-        interest
+        // The end of a client is told whether it is waited for or not; edge-triggered, only once.
+        if interest.is_empty() { EventFlags::ET } else { interest }
     }
 
     /// Whether there is nothing to do before the socket, a completion or a timer says so.

@@ -123,8 +123,7 @@ impl NbdExport {
             table,
             stop,
             next_thread: AtomicUsize::new(0),
-            clients: Mutex::default(),
-            changed: Condvar::new(),
+            crowd: Arc::default(),
         });
         let accepting = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
@@ -141,31 +140,31 @@ impl NbdExport {
 
     /// Clients that are served now.
     pub fn connections(&self) -> usize {
-        self.shared.clients.lock().connections
+        self.shared.crowd.clients.lock().connections
     }
 }
 
 impl Drop for NbdExport {
     fn drop(&mut self) {
         event::signal(&self.shared.stop);
-        self.shared.clients.lock().stopped = true;
-        self.shared.changed.notify_all();
+        self.shared.crowd.clients.lock().stopped = true;
+        self.shared.crowd.changed.notify_all();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
         if let Address::Unix(path) = &self.address {
             let _ = fs::remove_file(path);
         }
-        let mut clients = self.shared.clients.lock();
+        let mut clients = self.shared.crowd.clients.lock();
         while clients.handshakes > 0 {
-            self.shared.changed.wait(&mut clients);
+            self.shared.crowd.changed.wait(&mut clients);
         }
         // Their IOThreads see an end, as if the clients had left.
         for socket in clients.sockets.iter().filter_map(Weak::upgrade) {
             let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
         }
         while clients.connections > 0 {
-            self.shared.changed.wait(&mut clients);
+            self.shared.crowd.changed.wait(&mut clients);
         }
     }
 }
@@ -229,18 +228,24 @@ struct Clients {
     stopped: bool,
 }
 
+/// Who is there. What a connection keeps of its server: the rest of it must not end on an IOThread, which ends with it.
+#[derive(Default)]
+struct Crowd {
+    clients: Mutex<Clients>,
+    changed: Condvar,
+}
+
 struct Shared {
     threads: Arc<IoThreads>,
     disks: Vec<Arc<ServedDisk>>,
     table: Arc<ExportTable>,
     stop: OwnedFd,
     next_thread: AtomicUsize,
-    clients: Mutex<Clients>,
-    changed: Condvar,
+    crowd: Arc<Crowd>,
 }
 
 /// Counts a handshake until it is dropped.
-struct Shaking(Arc<Shared>);
+struct Shaking(Arc<Crowd>);
 
 impl Drop for Shaking {
     fn drop(&mut self) {
@@ -250,7 +255,7 @@ impl Drop for Shaking {
 }
 
 /// Counts a connection until it is dropped.
-struct Connected(Arc<Shared>);
+struct Connected(Arc<Crowd>);
 
 impl Drop for Connected {
     fn drop(&mut self) {
@@ -278,26 +283,28 @@ impl Shared {
             // Without a thread for it the client is dropped.
             let _ = std::thread::Builder::new().name("mqblk-nbd-hello".into()).spawn(move || {
                 shared.welcome(socket);
+                // Who waits for the last handshake has the server to itself then.
+                drop(shared);
                 drop(shaking);
             });
         }
     }
 
     /// Waits until one more handshake may begin; none when it is time to stop.
-    fn begin_handshake(self: &Arc<Shared>) -> Option<Shaking> {
-        let mut clients = self.clients.lock();
+    fn begin_handshake(&self) -> Option<Shaking> {
+        let mut clients = self.crowd.clients.lock();
         while clients.handshakes >= MAX_HANDSHAKES && !clients.stopped {
-            self.changed.wait(&mut clients);
+            self.crowd.changed.wait(&mut clients);
         }
         if clients.stopped {
             return None;
         }
         clients.handshakes += 1;
-        Some(Shaking(Arc::clone(self)))
+        Some(Shaking(Arc::clone(&self.crowd)))
     }
 
     /// Shakes hands with a client and gives it to an IOThread; drops it when anything goes wrong.
-    fn welcome(self: &Arc<Shared>, socket: OwnedFd) {
+    fn welcome(&self, socket: OwnedFd) {
         let Some((negotiated, rest)) = self.handshake(&socket) else { return };
         let Some(disk) = self.disks.get(negotiated.export.id as usize) else { return };
         let socket = Arc::new(socket);
@@ -309,15 +316,15 @@ impl Shared {
         }
     }
 
-    fn connected(self: &Arc<Shared>, socket: &Arc<OwnedFd>) -> Option<Connected> {
-        let mut clients = self.clients.lock();
+    fn connected(&self, socket: &Arc<OwnedFd>) -> Option<Connected> {
+        let mut clients = self.crowd.clients.lock();
         if clients.connections >= MAX_CONNECTIONS || clients.stopped {
             return None;
         }
         clients.connections += 1;
         clients.sockets.retain(|s| s.strong_count() > 0);
         clients.sockets.push(Arc::downgrade(socket));
-        Some(Connected(Arc::clone(self)))
+        Some(Connected(Arc::clone(&self.crowd)))
     }
 
     /// What was negotiated, and what the client has sent behind it.
