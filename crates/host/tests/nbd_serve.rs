@@ -299,17 +299,21 @@ fn clients_that_vanish_leave_nothing_behind() {
             };
             stream.write_all(&bytes).unwrap();
         };
-        (0..5).for_each(vanish);
-        server.wait_empty();
-        let before = descriptors();
         (0..50).for_each(vanish);
         server.wait_empty();
+        let (before, regions) = (descriptors(), server.disk.regions.iter().count());
+        for n in 0..50 {
+            vanish(n);
+            server.wait_empty();
+        }
         let after = descriptors();
         // Other tests of this process have descriptors, too, but not fifty times those of a client.
         assert!(after < before + 40, "{before} descriptors before, {after} after");
         let told = run("qemu-io", &["-f", "raw", "-c", "read -P 0 0 1M", &server.uri()]);
         assert!(!told.contains("failed"), "a write that did not arrive was begun: {told}");
-        assert!(server.disk.regions.iter().count() < 40, "memory is left behind");
+        // Memory is used again. One client may come while the one before it leaves, and have a region for long requests.
+        let used = server.disk.regions.iter().count();
+        assert!(used <= regions + 2, "{regions} regions after the first 50 clients, {used} after the second");
         server.check_idle();
     }
 }
