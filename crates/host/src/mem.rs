@@ -178,6 +178,14 @@ impl<'a> Span<'a> {
         unsafe { racy::copy(self.ptr.as_ptr(), to.ptr.as_ptr(), self.len) };
     }
 
+    /// Copies all of `bytes` into it. Panics when the lengths differ.
+    #[inline]
+    pub(crate) fn copy_from(self, bytes: &[u8]) {
+        assert_eq!(self.len, bytes.len(), "copy of a slice into a span of different length");
+        // SAFETY: the slice is readable, the span inside a live region; nothing else refers to the span's bytes (module).
+        unsafe { racy::copy(bytes.as_ptr(), self.ptr.as_ptr(), self.len) };
+    }
+
     /// Sets all bytes to zero.
     #[inline]
     pub(crate) fn zero(self) {

@@ -211,7 +211,14 @@ fn fio_verifies_what_it_wrote_at_depth_32() {
     let server = blank("d", 16 * MIB);
     let uri = format!("--uri={}", server.uri("d"));
     let fixed = ["--name=j", "--ioengine=nbd", "--rw=randrw", "--bsrange=512-64k", "--size=16m", "--iodepth=32"];
-    let more = ["--verify=crc32c", "--verify_fatal=1", "--randseed=4711", "--trim_percentage=10", "--fsync=64"];
+    let more = [
+        "--verify=crc32c",
+        "--verify_fatal=1",
+        "--verify_state_save=0",
+        "--randseed=4711",
+        "--trim_percentage=10",
+        "--fsync=64",
+    ];
     let told = run("fio", &[&fixed[..], &more, &[&uri]].concat());
     has_all(&told, &["err= 0"]);
     assert_eq!(count(&server.disk(0).refused), 0, "good clients are not refused");

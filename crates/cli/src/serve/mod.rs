@@ -39,7 +39,7 @@ pub fn main(args: &ServeArgs) -> Outcome {
     for warning in &daemon.warnings {
         eprintln!("warning: {warning}");
     }
-    eprintln!("serving: {} exports; Ctrl-C or SIGTERM ends it", daemon.exports());
+    eprintln!("serving on {} sockets; Ctrl-C or SIGTERM ends it", daemon.listeners());
     while !stop.load(Ordering::Relaxed) {
         std::thread::park_timeout(LOOK);
     }

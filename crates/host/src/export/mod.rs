@@ -3,3 +3,4 @@
 
 pub mod nbd;
 pub mod vhost;
+mod socket;

@@ -5,12 +5,15 @@
 //! go first, then what is in flight ends, then disks are closed, so nothing that was acknowledged is lost.
 //! Does not do: change while it runs.
 
-use super::check::{CheckedPlan, Export};
+use super::check::{CheckedPlan, Export, NbdServer};
 use super::lock::ImageLock;
-use super::plan::{DiskPlan, ExportKind, IoThreadPlan, OnEnospc, SERIAL_MAX, VhostUserPlan, WriteCache};
+use super::plan::{
+    DiskPlan, ExportKind, IoThreadPlan, NbdListen, NbdPlan, OnEnospc, SERIAL_MAX, VhostUserPlan, WriteCache,
+};
 use super::{IoThreads, Polling, ServedDisk, ThreadOptions};
 use crate::driver::file::FileWarning;
 use crate::error::{Error, Result};
+use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
 use crate::export::vhost::{ExportOptions, VhostExport};
 use crate::mem::Regions;
 use crate::target::Needs;
@@ -20,7 +23,8 @@ use std::sync::Arc;
 
 /// See the module's text. Fields are dropped in this order.
 pub struct Daemon {
-    exports: Vec<VhostExport>,
+    vhost: Vec<VhostExport>,
+    nbd: Vec<NbdExport>,
     disks: Vec<Arc<ServedDisk>>,
     _threads: Arc<IoThreads>,
     _locks: Vec<ImageLock>,
@@ -44,16 +48,18 @@ impl Daemon {
             warnings.extend(said);
             disks.push(served);
         }
-        let mut exports = Vec::new();
+        let mut vhost = Vec::new();
         for export in plan.exports() {
             let disk = &plan.disks()[export.disk];
-            if let ExportKind::VhostUserBlk(vhost) = &export.plan.kind {
-                let options = vhost_options(disk, &export, vhost);
+            if let ExportKind::VhostUserBlk(plan) = &export.plan.kind {
+                let options = vhost_options(disk, &export, plan);
                 let started = VhostExport::start(&threads, &disks[export.disk], options);
-                exports.push(started.map_err(|e| e.within(&format!("export '{}'", export.plan.name)))?);
+                vhost.push(started.map_err(|e| e.within(&format!("export '{}'", export.plan.name)))?);
             }
         }
-        Ok(Daemon { exports, disks, _threads: threads, _locks: locks, warnings })
+        let servers = plan.nbd_servers();
+        let nbd: Result<_> = servers.iter().map(|s| NbdExport::start(&threads, nbd_options(plan, s, &disks))).collect();
+        Ok(Daemon { vhost, nbd: nbd?, disks, _threads: threads, _locks: locks, warnings })
     }
 
     /// The disks, in the plan's order.
@@ -61,9 +67,9 @@ impl Daemon {
         &self.disks
     }
 
-    /// How many exports listen.
-    pub fn exports(&self) -> usize {
-        self.exports.len()
+    /// How many sockets are listened on.
+    pub fn listeners(&self) -> usize {
+        self.vhost.len() + self.nbd.len()
     }
 }
 
@@ -73,7 +79,17 @@ fn check_served(plan: &CheckedPlan, export: &Export<'_>) -> Result<()> {
     let refuse = |what: String| Err(Error::usage(format!("export '{name}': {what}")));
     match &export.plan.kind {
         ExportKind::VhostUserBlk(_) => {}
-        kind => return refuse(format!("kind={}: not served yet; use vhost-user-blk", kind.name())),
+        ExportKind::Nbd(NbdPlan { tls: Some(_), .. }) => {
+            return refuse("tls: not served yet; leave it out, and use a Unix socket or a network you trust".into());
+        }
+        ExportKind::Nbd(_) if disk.write_cache == WriteCache::Through => {
+            return refuse(format!(
+                "its disk '{}' has write_cache=\"write through\": over NBD not served yet",
+                disk.name
+            ));
+        }
+        ExportKind::Nbd(_) => {}
+        kind => return refuse(format!("type={}: not served yet; use vhost-user-blk or nbd", kind.name())),
     }
     if disk.on_enospc == OnEnospc::Stop {
         return refuse(format!("its disk '{}' has on_enospc=stop: not served yet; use report", disk.name));
@@ -115,4 +131,29 @@ fn vhost_options(disk: &DiskPlan, export: &Export<'_>, vhost: &VhostUserPlan) ->
         discard: disk.discard,
         serial,
     }
+}
+
+/// Exports that share a socket; the first of them is also what a client gets who gives no name.
+fn nbd_options(plan: &CheckedPlan, server: &NbdServer<'_>, disks: &[Arc<ServedDisk>]) -> NbdOptions {
+    let address = match server.listen {
+        NbdListen::Unix(path) => Address::Unix(path.clone()),
+        NbdListen::Tcp(at) => Address::Tcp(*at),
+    };
+    let mut options =
+        NbdOptions { address, disks: Vec::new(), default: None, socket_mode: None, max_connections: usize::MAX };
+    for export in server.exports.iter().filter_map(|i| plan.exports().nth(*i)) {
+        let ExportKind::Nbd(nbd) = &export.plan.kind else { continue };
+        options.default.get_or_insert_with(|| nbd.name.clone());
+        options.socket_mode = options.socket_mode.or(nbd.socket_mode);
+        options.max_connections = options.max_connections.min(nbd.max_connections as usize);
+        options.disks.push(NbdDisk {
+            disk: Arc::clone(&disks[export.disk]),
+            name: nbd.name.clone(),
+            description: format!("disk {} of mqblk", plan.disks()[export.disk].name),
+            read_only: export.read_only,
+            discard: plan.disks()[export.disk].discard,
+            iothreads: export.iothreads.to_vec(),
+        });
+    }
+    options
 }

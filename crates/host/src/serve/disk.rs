@@ -27,8 +27,8 @@ pub struct ServedDisk {
     pub regions: Arc<Regions>,
     /// By submitter: the IOThread's number.
     threads: Arc<[AtomicU16]>,
-    /// Regions of buffers whose port is gone: a region with a fixed place in drivers is not given up.
-    spare_buffers: Mutex<Vec<u16>>,
+    /// Regions of buffers whose user is gone, and their sizes: a region with a fixed place in drivers is not given up.
+    spare_buffers: Mutex<Vec<(usize, u16)>>,
 }
 
 /// Rings for the IOThread of a submitter.
@@ -63,17 +63,19 @@ impl ServedDisk {
         Ok(ServedDisk { name, queue, driver, regions, threads, spare_buffers: Mutex::default() })
     }
 
-    /// The number of a region of `bytes` for the buffers of a port. All ports ask for the same.
-    pub(super) fn take_buffers(&self, bytes: usize) -> Result<u16> {
-        if let Some(number) = self.spare_buffers.lock().pop() {
-            return Ok(number);
+    /// The number of a region of `bytes` for the buffers of a port or a connection.
+    pub(crate) fn take_buffers(&self, bytes: usize) -> Result<u16> {
+        let mut spare = self.spare_buffers.lock();
+        if let Some(at) = spare.iter().position(|(size, _)| *size == bytes) {
+            return Ok(spare.swap_remove(at).1);
         }
+        drop(spare);
         self.regions.add(Arc::new(Region::new(bytes, false)?))
     }
 
-    /// No I/O to the region is left.
-    pub(super) fn give_buffers_back(&self, number: u16) {
-        self.spare_buffers.lock().push(number);
+    /// No I/O to the region of `bytes` is left.
+    pub(crate) fn give_buffers_back(&self, bytes: usize, number: u16) {
+        self.spare_buffers.lock().push((bytes, number));
     }
 
     /// A submitter of this disk is the IOThread with this number.

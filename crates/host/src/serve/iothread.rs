@@ -12,6 +12,7 @@ use super::port::{Port, SourceId};
 use crate::clock;
 use crate::driver::HostDriver;
 use crate::error::{Error, Result};
+use crate::export::nbd::Connection;
 use crate::export::vhost::VirtQueue;
 use crate::mem::Regions;
 use crate::run::pin_thread;
@@ -37,6 +38,8 @@ const DRIVER: u64 = u64::MAX - 1;
 pub enum Source {
     /// A virtqueue of a virtual machine.
     VirtQueue(Box<VirtQueue>),
+    /// An NBD client. It leaves by itself when its client does; its handle means nothing after that.
+    Nbd(Box<Connection>),
 }
 
 /// How a thread is to be.
@@ -186,6 +189,8 @@ impl Drop for IoThreads {
 struct Entry {
     source: Source,
     port: usize,
+    /// What is waited for at its descriptor.
+    interest: epoll::EventFlags,
     /// Somebody waits for it.
     leaving: Option<Sender<Source>>,
 }
@@ -271,10 +276,12 @@ impl IoThread {
         for i in 0..self.ports.len() {
             worked |= self.end_of(i);
         }
+        let mut finished = false;
         for entry in self.sources.iter_mut().flatten() {
             entry.source.finish_round();
+            finished |= entry.source.is_finished();
         }
-        if self.partings > 0 {
+        if finished || self.partings > 0 {
             self.part();
         }
         worked
@@ -302,8 +309,16 @@ impl IoThread {
             return false;
         }
         let mut ready = true;
-        for entry in self.sources.iter_mut().flatten() {
+        for (i, entry) in self.sources.iter_mut().enumerate() {
+            let Some(entry) = entry else { continue };
             ready &= entry.source.prepare_sleep();
+            let interest = entry.source.interest();
+            if interest != entry.interest
+                && let Some(fd) = entry.source.fd()
+                && epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(i as u64), interest).is_ok()
+            {
+                entry.interest = interest;
+            }
         }
         let slept = ready && self.wait();
         bell.wake_up();
@@ -375,13 +390,14 @@ impl IoThread {
         let port = self.port_of(disk)?;
         let free = self.sources.iter().position(Option::is_none);
         let id = free.unwrap_or(self.sources.len());
+        let interest = source.interest();
         if let Some(fd) = source.fd() {
             let data = epoll::EventData::new_u64(id as u64);
-            epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)
+            epoll::add(&self.epoll, fd, data, interest)
                 .map_err(|e| Error::os(e.into(), "cannot wait for a client's descriptor"))?;
         }
         self.ports[port].as_mut().expect("just found").users += 1;
-        let entry = Some(Entry { source, port, leaving: None });
+        let entry = Some(Entry { source, port, interest, leaving: None });
         if id == self.sources.len() {
             self.sources.push(entry);
         } else {
@@ -416,25 +432,28 @@ impl IoThread {
         }
     }
 
-    /// Hands back sources of which nothing is in flight.
+    /// Hands back sources of which nothing is in flight, and drops those that are finished.
     #[cold]
     fn part(&mut self) {
         for i in 0..self.sources.len() {
-            let ready = |e: &Entry| e.leaving.is_some() && e.source.in_flight() == 0;
+            let wanted = |e: &Entry| e.leaving.is_some() || e.source.is_finished();
+            let ready = |e: &Entry| wanted(e) && e.source.in_flight() == 0;
             if !self.sources[i].as_ref().is_some_and(ready) {
                 continue;
             }
-            let Entry { source, port, leaving } = self.sources[i].take().expect("just seen");
+            let Entry { source, port, leaving, .. } = self.sources[i].take().expect("just seen");
             if let Some(fd) = source.fd() {
                 let _ = epoll::delete(&self.epoll, fd);
             }
-            self.partings -= 1;
             let users = &mut self.ports[port].as_mut().expect("a source has a port").users;
             *users -= 1;
             if *users == 0 && self.ports[port].as_ref().is_some_and(Port::is_idle) {
                 self.ports[port] = None;
             }
-            let _ = leaving.expect("just seen").send(source);
+            if let Some(leaving) = leaving {
+                self.partings -= 1;
+                let _ = leaving.send(source);
+            }
         }
     }
 }
@@ -444,6 +463,7 @@ impl Source {
     fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
         match self {
             Source::VirtQueue(q) => q.serve(id, port, now),
+            Source::Nbd(c) => c.serve(id, port, now),
         }
     }
 
@@ -451,6 +471,7 @@ impl Source {
     fn ended(&mut self, own: u32, done: &Done, port: &mut Port) {
         match self {
             Source::VirtQueue(q) => q.bio_ended(own as u16, done.status, port),
+            Source::Nbd(c) => c.bio_ended(own as u16, done.status),
         }
     }
 
@@ -458,42 +479,67 @@ impl Source {
     fn finish_round(&mut self) {
         match self {
             Source::VirtQueue(q) => q.finish_round(),
+            Source::Nbd(c) => c.finish_round(),
+        }
+    }
+
+    /// Whether it is at its end, with nothing in flight.
+    #[inline]
+    fn is_finished(&self) -> bool {
+        match self {
+            Source::VirtQueue(_) => false,
+            Source::Nbd(c) => c.is_finished(),
         }
     }
 
     fn prepare_sleep(&mut self) -> bool {
         match self {
             Source::VirtQueue(q) => q.prepare_sleep(),
+            Source::Nbd(c) => c.prepare_sleep(),
         }
     }
 
     fn wake_up(&mut self) {
         match self {
             Source::VirtQueue(q) => q.wake_up(),
+            Source::Nbd(_) => {}
         }
     }
 
     fn readable(&mut self) {
         match self {
             Source::VirtQueue(q) => q.take_kick(),
+            // It is looked at in every round.
+            Source::Nbd(_) => {}
         }
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Source::VirtQueue(q) => q.kick_fd(),
+            Source::Nbd(c) => Some(c.fd()),
+        }
+    }
+
+    /// What of its descriptor is to end a sleep.
+    fn interest(&self) -> epoll::EventFlags {
+        match self {
+            Source::VirtQueue(_) => epoll::EventFlags::IN,
+            Source::Nbd(c) => c.interest(),
         }
     }
 
     fn stop(&mut self) {
         match self {
             Source::VirtQueue(q) => q.set_enabled(false),
+            Source::Nbd(c) => c.kill(),
         }
     }
 
     fn in_flight(&self) -> usize {
         match self {
             Source::VirtQueue(q) => q.in_flight(),
+            Source::Nbd(c) => c.in_flight(),
         }
     }
 }

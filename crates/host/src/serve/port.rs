@@ -167,7 +167,7 @@ impl Drop for Port {
         if let Some((number, free)) = &self.buffers
             && free.len() == BUFFERS as usize
         {
-            self.disk.give_buffers_back(*number);
+            self.disk.give_buffers_back(BUFFER_BYTES * BUFFERS as usize, *number);
         }
     }
 }

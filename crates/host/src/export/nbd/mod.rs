@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The server side of the NBD protocol, without sockets: bytes in, bytes and checked requests out.
+//! The server side of the NBD protocol: without sockets, bytes in, bytes and checked requests out; and on top of that
+//! connections that IOThreads serve.
 //!
 //! | module | holds |
 //! |---|---|
@@ -8,8 +9,10 @@
 //! | [`handshake`] | fixed newstyle negotiation: [`Handshake`] |
 //! | [`session`] | requests: [`Session`] |
 //! | [`reply`] | replies |
+//! | [`connection`] | a socket after the handshake, served by an IOThread: [`Connection`] |
+//! | [`listener`] | the socket of a server, handshakes: [`NbdExport`] |
 //!
-//! Guarantees: no thread, clock, socket or `unsafe`; no panic and no unbounded memory whatever a client sends; the
+//! Guarantees of all but the last two: no thread, clock, socket or `unsafe`; no panic and no unbounded memory whatever a client sends; the
 //! outcome does not depend on how its bytes were cut. In the transmission phase nothing is allocated and no payload is
 //! copied. Served: structured and extended replies, block status of `base:allocation`, FUA, flush, trim, cache, write
 //! zeroes with NO_HOLE and FAST_ZERO, DF, block size constraints, STARTTLS. Not served: oldstyle, resizing (an
@@ -105,14 +108,19 @@
 //!
 //! Source: the NBD protocol, doc/proto.md of the reference implementation, with its extended headers.
 
+mod buffers;
+pub mod connection;
 pub mod export;
 pub mod handshake;
+pub mod listener;
 pub mod reply;
 pub mod session;
 pub mod wire;
 
+pub use connection::Connection;
 pub use export::{BlockSizes, Export, ExportTable, FastZero};
 pub use handshake::{CloseReason, Handshake, Negotiated, Step, TlsMode, greeting};
+pub use listener::{Address, NbdDisk, NbdExport, NbdOptions};
 pub use reply::{Extent, Who, error_of};
 pub use session::{Command, Event, Refusal, Request, Session, Violation};
 pub use wire::{BytesIn, NbdError, ReplyStyle};

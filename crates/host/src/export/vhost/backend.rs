@@ -101,7 +101,7 @@ impl Connection {
     /// Stops a virtqueue when nothing of it is in flight; it can go on where it stands.
     fn stop(&mut self, index: usize) -> Option<Box<VirtQueue>> {
         let handle = self.rings[index].running.take()?;
-        let Source::VirtQueue(q) = self.threads.remove(handle);
+        let Source::VirtQueue(q) = self.threads.remove(handle) else { unreachable!("it gave a virtqueue there") };
         self.rings[index].base = q.base();
         Some(q)
     }
@@ -161,6 +161,7 @@ impl Connection {
         if let Some(handle) = self.rings[index].running {
             self.threads.visit(handle, |source| match source {
                 Source::VirtQueue(q) => f(q),
+                Source::Nbd(_) => unreachable!("it gave a virtqueue there"),
             });
         }
     }

@@ -6,15 +6,15 @@
 
 use super::backend::Connection;
 use super::device::{Device, SERIAL_BYTES};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::event;
+use crate::export::socket;
 use crate::serve::{IoThreads, ServedDisk};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::PollFlags;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -49,7 +49,7 @@ pub struct VhostExport {
 impl VhostExport {
     /// Serves a disk from now on.
     pub fn start(threads: &Arc<IoThreads>, disk: &Arc<ServedDisk>, options: ExportOptions) -> Result<VhostExport> {
-        let ExportOptions { socket, socket_mode, mapping, read_only, write_through, discard, serial } = options;
+        let ExportOptions { socket: path, socket_mode, mapping, read_only, write_through, discard, serial } = options;
         if mapping.is_empty() || mapping.len() > usize::from(u16::MAX) || mapping.iter().any(|t| *t >= threads.len()) {
             let (n, m) = (mapping.len(), threads.len());
             return Err(Error::usage(format!("{n} virtqueues on {m} IOThreads: each must be on one that there is")));
@@ -72,10 +72,9 @@ impl VhostExport {
             serial: padded,
             writeback: AtomicBool::new(false),
         };
-        let listener = bind(&socket)?;
+        let listener = socket::bind(&path)?;
         if let Some(mode) = socket_mode {
-            fs::set_permissions(&socket, fs::Permissions::from_mode(mode))
-                .map_err(|e| Error::os(e, format!("cannot set the permissions of '{}'", socket.display())))?;
+            socket::set_mode(&path, mode)?;
         }
         let stop = Arc::new(event::new()?);
         let server = Server {
@@ -89,7 +88,7 @@ impl VhostExport {
             .name("mqblk-vhost".into())
             .spawn(move || server.run(&listener))
             .map_err(|e| Error::os(e, "cannot start the thread of a vhost-user export"))?;
-        Ok(VhostExport { socket, stop, thread: Some(thread) })
+        Ok(VhostExport { socket: path, stop, thread: Some(thread) })
     }
 }
 
@@ -101,21 +100,6 @@ impl Drop for VhostExport {
         }
         let _ = fs::remove_file(&self.socket);
     }
-}
-
-/// A listening socket at `path`, in place of one that nobody listens at any more.
-fn bind(path: &Path) -> Result<UnixListener> {
-    let failed = |e: std::io::Error| Error::os(e, format!("cannot listen at '{}'", path.display()));
-    match UnixListener::bind(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => {}
-        other => return other.map_err(failed),
-    }
-    if UnixStream::connect(path).is_ok() {
-        let text = format!("socket '{}' is in use: stop its server, or choose another path", path.display());
-        return Err(Error::new(ErrorKind::Usage, text));
-    }
-    fs::remove_file(path).map_err(failed)?;
-    UnixListener::bind(path).map_err(failed)
 }
 
 struct Server {
@@ -136,15 +120,7 @@ impl Server {
 
     /// Waits until a descriptor is readable; false when it is time to stop.
     fn wait(&self, fd: impl AsFd) -> bool {
-        loop {
-            let mut fds = [PollFd::new(&fd, PollFlags::IN), PollFd::new(&*self.stop, PollFlags::IN)];
-            match poll(&mut fds, None) {
-                Ok(_) if !fds[1].revents().is_empty() => return false,
-                Ok(_) if !fds[0].revents().is_empty() => return true,
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return false,
-            }
-        }
+        socket::wait(fd, PollFlags::IN, &self.stop, None)
     }
 
     fn serve(&self, stream: UnixStream) {

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Memory for the data of a connection's requests, where the disk's driver reaches it.
+//!
+//! Guarantees: each request slot always has a buffer of [`SMALL_BYTES`]; longer requests share [`LARGE_BYTES`], of which
+//! the longest request finds enough as soon as no other has any. The memory is taken when first used and goes back to the
+//! disk for the next connection. Bytes are copied and handed to system calls, never sliced: a driver may write them.
+//! Needs from callers: a buffer is given back, and this dropped, only when no I/O to it is left.
+
+use super::wire::MAX_PAYLOAD;
+use crate::error::Result;
+use crate::mem::Span;
+use crate::serve::ServedDisk;
+use blk::bio::DataRef;
+use std::sync::Arc;
+
+/// Requests up to this length are in the buffer of their slot.
+pub(super) const SMALL_BYTES: usize = 64 << 10;
+/// Memory for all longer requests of a connection.
+const LARGE_BYTES: usize = MAX_PAYLOAD as usize;
+const UNITS: usize = LARGE_BYTES / SMALL_BYTES;
+
+/// Where the data of one request is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Buffer {
+    pub(super) data: DataRef,
+    /// First unit and number of units, for a large one.
+    large: Option<(usize, usize)>,
+}
+
+struct Large {
+    region: u16,
+    used: [bool; UNITS],
+}
+
+/// See the module's text.
+pub(super) struct Buffers {
+    disk: Arc<ServedDisk>,
+    slots: usize,
+    small: u16,
+    large: Option<Box<Large>>,
+}
+
+impl Buffers {
+    /// For `slots` requests at a time.
+    pub(super) fn new(disk: &Arc<ServedDisk>, slots: usize) -> Result<Buffers> {
+        let small = disk.take_buffers(slots * SMALL_BYTES)?;
+        Ok(Buffers { disk: Arc::clone(disk), slots, small, large: None })
+    }
+
+    /// A buffer of at least `bytes`, at most [`MAX_PAYLOAD`], for the request in `slot`; none if others have to end first.
+    ///
+    /// # Errors
+    /// There is no memory, and waiting for others will not help.
+    #[inline]
+    pub(super) fn take(&mut self, slot: u16, bytes: usize) -> Result<Option<Buffer>> {
+        if bytes <= SMALL_BYTES {
+            let data = DataRef::new(self.small, u64::from(slot) * SMALL_BYTES as u64);
+            return Ok(Some(Buffer { data, large: None }));
+        }
+        self.take_large(bytes)
+    }
+
+    fn take_large(&mut self, bytes: usize) -> Result<Option<Buffer>> {
+        if self.large.is_none() {
+            let region = self.disk.take_buffers(LARGE_BYTES)?;
+            self.large = Some(Box::new(Large { region, used: [false; UNITS] }));
+        }
+        let Some(Large { region, used }) = self.large.as_deref_mut() else { return Ok(None) };
+        let units = bytes.div_ceil(SMALL_BYTES);
+        let mut free = 0;
+        for i in 0..UNITS {
+            free = if used[i] { 0 } else { free + 1 };
+            if free == units {
+                let first = i + 1 - units;
+                used[first..=i].fill(true);
+                let data = DataRef::new(*region, (first * SMALL_BYTES) as u64);
+                return Ok(Some(Buffer { data, large: Some((first, units)) }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives a buffer back; whether somebody may have waited for it.
+    #[inline]
+    pub(super) fn give_back(&mut self, buffer: Buffer) -> bool {
+        let (Some((first, units)), Some(large)) = (buffer.large, self.large.as_deref_mut()) else { return false };
+        large.used[first..first + units].fill(false);
+        true
+    }
+
+    /// The `len` bytes at `from` of a buffer.
+    #[inline]
+    pub(super) fn span(&self, buffer: Buffer, from: usize, len: usize) -> Span<'_> {
+        let at = buffer.data.advance(from as u64);
+        self.disk.regions.resolve(at, len).expect("a buffer lies in its region")
+    }
+
+    /// No I/O is left: the memory goes back to the disk.
+    pub(super) fn return_all(&mut self) {
+        self.disk.give_buffers_back(self.slots * SMALL_BYTES, self.small);
+        if let Some(large) = self.large.take() {
+            self.disk.give_buffers_back(LARGE_BYTES, large.region);
+        }
+    }
+}

@@ -1,0 +1,581 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An NBD client after its handshake, on the IOThread that serves it: requests from its socket into the block layer, their
+//! ends back.
+//!
+//! Guarantees: as many requests as have arrived are received by one call, as many replies as are ready are sent by one;
+//! a write's data that has not arrived with its header is received where the driver takes it from. A client has at most
+//! [`SLOTS`] requests that are not answered, replies that it does not take included, and 40 MiB of data: beyond that
+//! nothing is received. When it leaves or breaks the protocol, what it began ends, what is ready is sent if it still
+//! listens, and the connection is finished. A write whose data did not arrive as a whole is not begun.
+//! Needs from callers: a socket that does not block.
+//!
+//! Source: the NBD protocol, section "Transmission phase".
+
+use super::buffers::{Buffer, Buffers};
+use super::handshake::Negotiated;
+use super::reply::{Extent, HEAD_BYTES, HeadBuf, error_of};
+use super::session::{Command, Event, Request, Session};
+use super::wire::{BytesIn, ReplyStyle};
+use crate::error::Result;
+use crate::serve::{Port, ServedDisk, SourceId};
+use blk::bio::{Bio, DataRef, Op, OpFlags};
+use blk::id::Sector;
+use blk::status::BlkStatus;
+use blk::time::Instant;
+use rustix::event::epoll::EventFlags;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Requests of a client that are not answered.
+pub const SLOTS: usize = 128;
+/// Bytes received at once, besides the data of a write.
+const INPUT_BYTES: usize = 128 << 10;
+/// Events taken in one round, so that the other sources of an IOThread have their turn.
+const ROUND: usize = 256;
+/// Calls to receive in one round.
+const RECEIVES: usize = 4;
+/// Replies sent by one call; each has a head and perhaps data.
+const BATCH: usize = 64;
+/// Sectors of one bio that discards or zeroes: 1 GiB.
+const WALK_SECTORS: u64 = 1 << 21;
+const SECTOR: u64 = 512;
+
+/// A request that is not answered, or whose answer is not sent.
+#[derive(Clone, Debug)]
+struct Slot {
+    request: Option<Request>,
+    buffer: Option<Buffer>,
+    /// What has not ended: bios, and the data that a write waits for.
+    holds: u32,
+    status: BlkStatus,
+    /// Sectors of a trim or write of zeroes that were submitted, and whether the flush behind it was.
+    walked: u64,
+    flushed: bool,
+    /// Nobody waits for its answer.
+    silent: bool,
+    head: HeadBuf,
+    head_bytes: usize,
+    data_bytes: usize,
+}
+
+impl Slot {
+    const EMPTY: Slot = Slot {
+        request: None,
+        buffer: None,
+        holds: 0,
+        status: BlkStatus::Ok,
+        walked: 0,
+        flushed: false,
+        silent: false,
+        head: [0; HEAD_BYTES],
+        head_bytes: 0,
+        data_bytes: 0,
+    };
+
+    /// Whether more bios follow when those that are out have ended.
+    fn goes_on(&self) -> bool {
+        let walks = |r: &Request| matches!(r.command, Command::Trim | Command::WriteZeroes);
+        let left = |r: &Request| self.walked < r.length / SECTOR || (r.fua() && !self.flushed);
+        self.status.is_ok() && !self.silent && self.request.as_ref().is_some_and(|r| walks(r) && left(r))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// Nothing is received any more; what is out is answered.
+    Closing,
+    /// Nobody is there to answer.
+    Dead,
+}
+
+/// See the module's text.
+pub struct Connection {
+    socket: Arc<OwnedFd>,
+    session: Session,
+    style: ReplyStyle,
+    buffers: Buffers,
+    slots: Box<[Slot]>,
+    free: Vec<u16>,
+    /// What was received and not looked at: `at..end`.
+    input: Box<[u8]>,
+    at: usize,
+    end: usize,
+    /// The write whose data is next, once it has a buffer.
+    writing: Option<u16>,
+    /// The request that waits for a buffer.
+    stalled: Option<u16>,
+    /// Requests whose next bios are to be submitted.
+    walking: VecDeque<u16>,
+    /// Replies to be sent, and bytes of the first that were.
+    out: VecDeque<u16>,
+    sent: usize,
+    /// Reused for block status.
+    scratch: Vec<u8>,
+    bios: usize,
+    state: State,
+    /// Something was given back that a request waits for.
+    look_again: bool,
+    served: u64,
+    /// Dropped with the connection.
+    _guard: Box<dyn Any + Send>,
+}
+
+impl Connection {
+    /// A connection that negotiated `disk`, whose requests begin with `rest`. `guard` is dropped when the connection is.
+    ///
+    /// # Errors
+    /// There is no memory for its data.
+    pub fn new(
+        socket: Arc<OwnedFd>,
+        negotiated: &Negotiated,
+        rest: &[u8],
+        disk: &Arc<ServedDisk>,
+        guard: Box<dyn Any + Send>,
+    ) -> Result<Connection> {
+        let session = Session::new(negotiated);
+        let mut input = vec![0; INPUT_BYTES.max(rest.len())].into_boxed_slice();
+        input[..rest.len()].copy_from_slice(rest);
+        Ok(Connection {
+            socket,
+            style: session.style(),
+            session,
+            buffers: Buffers::new(disk, SLOTS)?,
+            slots: vec![Slot::EMPTY; SLOTS].into(),
+            free: (0..SLOTS as u16).rev().collect(),
+            input,
+            at: 0,
+            end: rest.len(),
+            writing: None,
+            stalled: None,
+            walking: VecDeque::with_capacity(SLOTS),
+            out: VecDeque::with_capacity(SLOTS),
+            sent: 0,
+            scratch: Vec::new(),
+            bios: 0,
+            state: State::Open,
+            look_again: false,
+            served: 0,
+            _guard: guard,
+        })
+    }
+
+    /// Bios that have not ended.
+    pub fn in_flight(&self) -> usize {
+        self.bios
+    }
+
+    /// Requests answered so far.
+    pub fn served(&self) -> u64 {
+        self.served
+    }
+
+    /// Whether it has ended, with all that it began.
+    #[inline]
+    pub(crate) fn is_finished(&self) -> bool {
+        self.state != State::Open && self.free.len() == SLOTS
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// What the socket is to be watched for.
+    pub(crate) fn interest(&self) -> EventFlags {
+        let mut interest = EventFlags::empty();
+        interest.set(EventFlags::IN, self.wants_input());
+        interest.set(EventFlags::OUT, !self.out.is_empty());
+        // The end of a client is told whether it is waited for or not; edge-triggered, only once.
+        if interest.is_empty() { EventFlags::ET } else { interest }
+    }
+
+    /// Whether there is nothing to do before the socket, a completion or a timer says so.
+    pub(crate) fn prepare_sleep(&self) -> bool {
+        !self.look_again && self.walking.is_empty() && !self.can_take()
+    }
+
+    /// Whether what was received may be looked at.
+    #[inline]
+    fn can_take(&self) -> bool {
+        let room = self.writing.is_some() || !self.free.is_empty();
+        self.state == State::Open && self.at < self.end && self.stalled.is_none() && room
+    }
+
+    #[inline]
+    fn wants_input(&self) -> bool {
+        let room = self.writing.is_some() || !self.free.is_empty();
+        self.state == State::Open && self.at == self.end && self.stalled.is_none() && room
+    }
+
+    /// Takes what the client has sent and submits it. Whether there was anything.
+    pub(crate) fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
+        self.look_again = false;
+        let mut worked = !self.walking.is_empty();
+        for _ in 0..self.walking.len() {
+            if let Some(slot) = self.walking.pop_front() {
+                self.walk(slot, id, port, now);
+            }
+        }
+        if let Some(slot) = self.stalled.take() {
+            self.transfer(slot, id, port, now);
+            worked |= self.stalled.is_none();
+        }
+        let mut budget = ROUND;
+        for _ in 0..RECEIVES {
+            worked |= self.take_requests(id, port, now, &mut budget);
+            if budget == 0 || !self.wants_input() || !port.has_room() {
+                return worked;
+            }
+            let Some(filled) = self.receive() else { return worked };
+            worked = true;
+            if self.writing.is_some() && self.session.payload_left() == 0 {
+                self.write_arrived(id, port, now);
+            }
+            if !filled {
+                break;
+            }
+        }
+        worked | self.take_requests(id, port, now, &mut budget)
+    }
+
+    /// Receives the rest of a write's data to its place and what follows to the input, which is used up. `None` if there
+    /// was nothing, else whether there may be more.
+    fn receive(&mut self) -> Option<bool> {
+        let left = self.session.payload_left() as usize;
+        let payload = self.writing.filter(|_| left > 0).and_then(|slot| {
+            let Slot { request, buffer, .. } = &self.slots[usize::from(slot)];
+            let from = request.as_ref()?.length as usize - left;
+            Some(self.buffers.span((*buffer)?, from, left))
+        });
+        let mut list = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 2];
+        let mut count = 0;
+        let mut asked = self.input.len();
+        if let Some(span) = payload {
+            list[0] = libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
+            asked += span.len();
+            count = 1;
+        }
+        list[count] = libc::iovec { iov_base: self.input.as_mut_ptr().cast(), iov_len: self.input.len() };
+        // SAFETY: the entries name the input, which is this connection's own, and part of a region, which lives as long as
+        // its table and whose bytes nobody has a reference to.
+        let n = unsafe { libc::readv(self.socket.as_raw_fd(), list.as_ptr(), count as i32 + 1) };
+        if n < 0 {
+            match io::Error::last_os_error().kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => return None,
+                _ => self.kill(),
+            }
+            return Some(false);
+        }
+        if n == 0 {
+            self.close();
+            return Some(false);
+        }
+        let n = n as usize;
+        let to_payload = if count > 0 { n.min(left) } else { 0 };
+        if to_payload > 0 {
+            self.session.payload_received(to_payload as u32);
+        }
+        (self.at, self.end) = (0, n - to_payload);
+        Some(n == asked)
+    }
+
+    /// Whether anything was taken from the input.
+    fn take_requests(&mut self, id: SourceId, port: &mut Port, now: Instant, budget: &mut usize) -> bool {
+        if !self.can_take() {
+            return false;
+        }
+        let input = std::mem::take(&mut self.input);
+        let start = self.at;
+        let mut window = BytesIn::new(&input[start..self.end]);
+        while *budget > 0 && self.can_take() && port.has_room() {
+            *budget -= 1;
+            match self.session.next_event(&mut window) {
+                Ok(Event::NeedMore) => {}
+                Ok(Event::Request(request)) => self.begin(request, id, port, now),
+                Ok(Event::Payload { bytes, left, .. }) => {
+                    self.copy_payload(bytes, left);
+                    if left == 0 {
+                        self.write_arrived(id, port, now);
+                    }
+                }
+                Ok(Event::Refused(refusal)) => {
+                    if let Some(slot) = self.free.pop() {
+                        let s = &mut self.slots[usize::from(slot)];
+                        *s = Slot::EMPTY;
+                        s.head_bytes = self.style.error(refusal.who, refusal.error, &mut s.head);
+                        self.out.push_back(slot);
+                    }
+                }
+                Ok(Event::Disconnect) | Err(_) => self.close(),
+            }
+            self.at = start + window.position();
+        }
+        self.input = input;
+        if self.state != State::Open {
+            (self.at, self.end) = (0, 0);
+        }
+        self.at > start || self.state != State::Open
+    }
+
+    #[inline]
+    fn begin(&mut self, request: Request, id: SourceId, port: &mut Port, now: Instant) {
+        let slot = self.free.pop().expect("a request is taken when there is a slot");
+        let s = &mut self.slots[usize::from(slot)];
+        *s = Slot { request: Some(request), holds: 1, ..Slot::EMPTY };
+        match request.command {
+            Command::Read | Command::Write => self.transfer(slot, id, port, now),
+            Command::Flush => {
+                self.submit(Bio::flush(), slot, id, port, now);
+                self.release(slot);
+            }
+            Command::Trim | Command::WriteZeroes => {
+                self.walk(slot, id, port, now);
+                self.release(slot);
+            }
+            // Not offered; allowed to do nothing.
+            Command::Cache => self.release(slot),
+            Command::BlockStatus => self.tell_extents(slot, &request),
+        }
+    }
+
+    #[inline]
+    fn submit(&mut self, bio: Bio, slot: u16, id: SourceId, port: &mut Port, now: Instant) {
+        self.slots[usize::from(slot)].holds += 1;
+        self.bios += 1;
+        port.submit(bio.with_user_data(id.tagged(u32::from(slot))), now);
+    }
+
+    /// Gives a read or write its buffer, and begins it; a write when its data is there.
+    #[inline]
+    fn transfer(&mut self, slot: u16, id: SourceId, port: &mut Port, now: Instant) {
+        let s = &mut self.slots[usize::from(slot)];
+        let request = s.request.expect("a transfer has a request");
+        match self.buffers.take(slot, request.length as usize) {
+            Ok(Some(buffer)) => s.buffer = Some(buffer),
+            Ok(None) => {
+                self.stalled = Some(slot);
+                return;
+            }
+            // A write's data would have to be thrown away first: without memory for it the client is dropped.
+            Err(_) => {
+                s.status = BlkStatus::Resource;
+                self.release(slot);
+                self.close();
+                return;
+            }
+        }
+        if request.command == Command::Write {
+            self.writing = Some(slot);
+        } else {
+            self.submit_transfer(slot, Op::Read, id, port, now);
+        }
+    }
+
+    /// All of a write's data is there.
+    #[inline]
+    fn write_arrived(&mut self, id: SourceId, port: &mut Port, now: Instant) {
+        if let Some(slot) = self.writing.take() {
+            self.submit_transfer(slot, Op::Write, id, port, now);
+        }
+    }
+
+    #[inline]
+    fn submit_transfer(&mut self, slot: u16, op: Op, id: SourceId, port: &mut Port, now: Instant) {
+        let Slot { request: Some(request), buffer: Some(buffer), .. } = &self.slots[usize::from(slot)] else {
+            unreachable!("a transfer has a request and a buffer");
+        };
+        let flags = if op == Op::Write && request.fua() { OpFlags::FUA } else { OpFlags::NONE };
+        let (sector, sectors) = (Sector(request.offset / SECTOR), (request.length / SECTOR) as u32);
+        // The block layer splits it as the disk wants it.
+        let bio = Bio { op, flags, ..Bio::read(sector, sectors, buffer.data) };
+        self.submit(bio, slot, id, port, now);
+        self.release(slot);
+    }
+
+    fn copy_payload(&mut self, bytes: &[u8], left: u32) {
+        let Some(slot) = self.writing else { return };
+        if let Slot { request: Some(request), buffer: Some(buffer), .. } = &self.slots[usize::from(slot)] {
+            let from = request.length as usize - left as usize - bytes.len();
+            self.buffers.span(*buffer, from, bytes.len()).copy_from(bytes);
+        }
+    }
+
+    /// The next bio of a trim or write of zeroes. With FUA a flush comes last: those operations know no FUA.
+    fn walk(&mut self, slot: u16, id: SourceId, port: &mut Port, now: Instant) {
+        let s = &mut self.slots[usize::from(slot)];
+        let Some(request) = s.request else { return };
+        let left = request.length / SECTOR - s.walked;
+        let bio = if left > 0 {
+            let sectors = left.min(WALK_SECTORS);
+            let sector = Sector(request.offset / SECTOR + s.walked);
+            s.walked += sectors;
+            let op = if request.command == Command::Trim { Op::Discard } else { Op::WriteZeroes };
+            Bio { op, ..Bio::read(sector, sectors as u32, DataRef::NONE) }
+        } else {
+            s.flushed = true;
+            Bio::flush()
+        };
+        self.submit(bio, slot, id, port, now);
+    }
+
+    /// Drivers cannot tell what is allocated: all is data, which is always true enough.
+    fn tell_extents(&mut self, slot: u16, request: &Request) {
+        self.scratch.clear();
+        let all = Extent { length: request.length, flags: 0 };
+        self.style.block_status(request, [all], &mut self.scratch);
+        let s = &mut self.slots[usize::from(slot)];
+        s.holds = 0;
+        s.head_bytes = self.scratch.len();
+        s.head.get_mut(..self.scratch.len()).expect("a reply with one extent is short").copy_from_slice(&self.scratch);
+        self.out.push_back(slot);
+    }
+
+    /// A bio of the request in `slot` has ended.
+    #[inline]
+    pub(crate) fn bio_ended(&mut self, slot: u16, status: BlkStatus) {
+        let s = &mut self.slots[usize::from(slot)];
+        if !status.is_ok() && s.status.is_ok() {
+            s.status = status;
+        }
+        self.bios -= 1;
+        self.release(slot);
+    }
+
+    #[inline]
+    fn release(&mut self, slot: u16) {
+        let s = &mut self.slots[usize::from(slot)];
+        assert!(s.holds > 0, "a bio of slot {slot} ended that was not submitted");
+        s.holds -= 1;
+        if s.holds > 0 {
+            return;
+        }
+        if self.state == State::Dead || s.silent {
+            self.free_slot(slot);
+        } else if s.goes_on() {
+            self.walking.push_back(slot);
+        } else {
+            self.answer(slot);
+        }
+    }
+
+    #[inline]
+    fn answer(&mut self, slot: u16) {
+        let s = &mut self.slots[usize::from(slot)];
+        let request = s.request.expect("what was submitted is a request");
+        let who = request.who();
+        s.head_bytes = match error_of(s.status, &request) {
+            Some(error) => self.style.error(who, error, &mut s.head),
+            None if request.command == Command::Read => {
+                s.data_bytes = request.length as usize;
+                self.style.data(who, request.offset, request.length as u32, true, &mut s.head)
+            }
+            None => self.style.success(who, &mut s.head),
+        };
+        if s.data_bytes == 0
+            && let Some(buffer) = s.buffer.take()
+        {
+            self.look_again |= self.buffers.give_back(buffer);
+        }
+        self.out.push_back(slot);
+    }
+
+    #[inline]
+    fn free_slot(&mut self, slot: u16) {
+        if let Some(buffer) = self.slots[usize::from(slot)].buffer.take() {
+            self.look_again |= self.buffers.give_back(buffer);
+        }
+        self.free.push(slot);
+        self.served += 1;
+    }
+
+    /// Sends the replies that are ready.
+    #[inline]
+    pub(crate) fn finish_round(&mut self) {
+        while !self.out.is_empty() && self.send() {}
+    }
+
+    /// Sends a batch of replies; whether it went out as a whole.
+    fn send(&mut self) -> bool {
+        let mut list = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 2 * BATCH];
+        let (mut count, mut asked, mut skip) = (0, 0, self.sent);
+        for slot in self.out.iter().take(BATCH) {
+            let s = &self.slots[usize::from(*slot)];
+            if let Some(head) = s.head.get(skip..s.head_bytes).filter(|h| !h.is_empty()) {
+                list[count] = libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() };
+                (count, asked) = (count + 1, asked + head.len());
+            }
+            if let Some(buffer) = s.buffer.filter(|_| s.data_bytes > 0) {
+                let from = skip.saturating_sub(s.head_bytes);
+                let span = self.buffers.span(buffer, from, s.data_bytes - from);
+                list[count] = libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
+                (count, asked) = (count + 1, asked + span.len());
+            }
+            skip = 0;
+        }
+        // SAFETY: all zeroes is a message without anything.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        (message.msg_iov, message.msg_iovlen) = (list.as_mut_ptr(), count as _);
+        // SAFETY: the entries name heads, which are this connection's own and only read, and parts of regions, which live as
+        // long as their table.
+        let n = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+        if n < 0 {
+            match io::Error::last_os_error().kind() {
+                io::ErrorKind::Interrupted => return true,
+                io::ErrorKind::WouldBlock => {}
+                _ => self.kill(),
+            }
+            return false;
+        }
+        self.forget_sent(n as usize);
+        n as usize == asked
+    }
+
+    fn forget_sent(&mut self, mut n: usize) {
+        while let Some(slot) = self.out.front().copied() {
+            let s = &self.slots[usize::from(slot)];
+            let left = s.head_bytes + s.data_bytes - self.sent;
+            if n < left {
+                self.sent += n;
+                return;
+            }
+            (n, self.sent) = (n - left, 0);
+            self.out.pop_front();
+            self.free_slot(slot);
+        }
+    }
+
+    /// Takes nothing more; what was begun is answered.
+    #[cold]
+    fn close(&mut self) {
+        if self.state == State::Open {
+            self.state = State::Closing;
+        }
+        // A write that waits for data or for a buffer will not be begun.
+        for slot in [self.writing.take(), self.stalled.take()].into_iter().flatten() {
+            self.slots[usize::from(slot)].silent = true;
+            self.release(slot);
+        }
+    }
+
+    /// Nobody is there any more: what is in flight ends unanswered.
+    #[cold]
+    pub(crate) fn kill(&mut self) {
+        self.state = State::Dead;
+        self.close();
+        self.sent = 0;
+        while let Some(slot) = self.out.pop_front().or_else(|| self.walking.pop_front()) {
+            self.free_slot(slot);
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.bios == 0 {
+            self.buffers.return_all();
+        }
+    }
+}

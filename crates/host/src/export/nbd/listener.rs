@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The socket of an NBD server: clients are accepted, shake hands on threads of their own, and go to the IOThreads in turn.
+//!
+//! Guarantees: a Unix socket that somebody serves is not taken away, one that was left behind is replaced, and it is gone
+//! when the server is. At most [`MAX_HANDSHAKES`] handshakes at a time, each of at most [`HANDSHAKE_TIME`], and at most
+//! [`MAX_CONNECTIONS`] clients; others wait in the socket's queue or are dropped. When the server is dropped its clients
+//! are, and nothing of theirs is in flight afterwards.
+//! Not done here: TLS; clients that ask for it are told that there is none.
+
+use super::connection::Connection;
+use super::export::{BlockSizes, Export, ExportTable};
+use super::handshake::{Handshake, Negotiated, Step, TlsMode, greeting};
+use super::wire::{BytesIn, MAX_PAYLOAD};
+use crate::error::{Error, Result};
+use crate::event;
+use crate::export::socket;
+use crate::serve::{IoThreads, ServedDisk, Source};
+use parking_lot::{Condvar, Mutex};
+use rustix::event::PollFlags;
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Clients that shake hands at the same time.
+pub const MAX_HANDSHAKES: usize = 32;
+/// Clients that are served at the same time.
+pub const MAX_CONNECTIONS: usize = 256;
+/// How long a handshake may take.
+pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// Bytes received at once in a handshake.
+const INPUT_BYTES: usize = 4096;
+
+/// Where a server listens.
+#[derive(Clone, Debug)]
+pub enum Address {
+    /// At a Unix socket.
+    Unix(PathBuf),
+    /// At a TCP port; 0 is any that is free.
+    Tcp(SocketAddr),
+}
+
+/// A disk and what clients see of it.
+#[derive(Clone)]
+pub struct NbdDisk {
+    /// The disk.
+    pub disk: Arc<ServedDisk>,
+    /// The export's name.
+    pub name: String,
+    /// For people.
+    pub description: String,
+    /// Writes fail.
+    pub read_only: bool,
+    /// Clients may trim.
+    pub discard: bool,
+    /// IOThreads that its connections go to, in turn; at least one.
+    pub iothreads: Vec<usize>,
+}
+
+/// What a server is to be like.
+#[derive(Clone)]
+pub struct NbdOptions {
+    /// Where it listens.
+    pub address: Address,
+    /// What it serves.
+    pub disks: Vec<NbdDisk>,
+    /// The export that a client gets who gives no name.
+    pub default: Option<String>,
+    /// Permissions of a Unix socket; `None` = as the umask has it.
+    pub socket_mode: Option<u32>,
+    /// Clients that are served at the same time, at most [`MAX_CONNECTIONS`].
+    pub max_connections: usize,
+}
+
+impl NbdDisk {
+    /// What is offered to clients.
+    fn export(&self, id: u64) -> Export {
+        let limits = self.disk.queue.limits();
+        let min = limits.logical_block_size;
+        Export {
+            name: self.name.clone(),
+            description: self.description.clone(),
+            id,
+            size_bytes: self.disk.queue.capacity().0 * 512 / u64::from(min) * u64::from(min),
+            read_only: self.read_only || limits.read_only,
+            rotational: limits.rotational,
+            flush: true,
+            fua: true,
+            trim: self.discard && limits.max_discard_sectors > 0,
+            write_zeroes: limits.max_write_zeroes_sectors > 0,
+            // The promise of one view: all connections lead to one driver, and a flush goes to its device after all writes
+            // that it completed, whoever sent them. Nothing is cached in between.
+            multi_conn: true,
+            block: BlockSizes { min, preferred: limits.physical_block_size.max(min).max(4096), max: MAX_PAYLOAD },
+            base_allocation: true,
+            ..Export::default()
+        }
+    }
+}
+
+/// A server. It ends when it is dropped.
+pub struct NbdExport {
+    shared: Arc<Shared>,
+    address: Address,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl NbdExport {
+    /// Serves disks from now on.
+    ///
+    /// # Errors
+    /// Usage: the exports break a rule, the socket is in use. Others: the address cannot be listened at.
+    pub fn start(threads: &Arc<IoThreads>, options: NbdOptions) -> Result<NbdExport> {
+        let NbdOptions { address, disks, default, socket_mode, max_connections } = options;
+        let exports = disks.iter().enumerate().map(|(i, d)| d.export(i as u64)).collect();
+        let table = Arc::new(ExportTable::new(exports, default.as_deref())?);
+        if disks.iter().any(|d| d.iothreads.is_empty() || d.iothreads.iter().any(|t| *t >= threads.len())) {
+            return Err(Error::usage("an NBD export must be on IOThreads that there are: give it at least one"));
+        }
+        let stop = event::new()?;
+        let (listener, address) = Listener::bind(&address)?;
+        if let (Address::Unix(path), Some(mode)) = (&address, socket_mode) {
+            socket::set_mode(path, mode)?;
+        }
+        let shared = Arc::new(Shared {
+            threads: Arc::clone(threads),
+            disks: disks.into_iter().map(|d| (d.disk, d.iothreads)).collect(),
+            max_connections: max_connections.min(MAX_CONNECTIONS),
+            table,
+            stop,
+            next_thread: AtomicUsize::new(0),
+            crowd: Arc::default(),
+        });
+        let accepting = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("mqblk-nbd".into())
+            .spawn(move || accepting.accept(&listener))
+            .map_err(|e| Error::os(e, "cannot start the thread of an NBD server"))?;
+        Ok(NbdExport { shared, address, thread: Some(thread) })
+    }
+
+    /// Where it listens, with the port it has.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Clients that are served now.
+    pub fn connections(&self) -> usize {
+        self.shared.crowd.clients.lock().connections
+    }
+}
+
+impl Drop for NbdExport {
+    fn drop(&mut self) {
+        event::signal(&self.shared.stop);
+        self.shared.crowd.clients.lock().stopped = true;
+        self.shared.crowd.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if let Address::Unix(path) = &self.address {
+            let _ = fs::remove_file(path);
+        }
+        let mut clients = self.shared.crowd.clients.lock();
+        while clients.handshakes > 0 {
+            self.shared.crowd.changed.wait(&mut clients);
+        }
+        // Their IOThreads see an end, as if the clients had left.
+        for socket in clients.sockets.iter().filter_map(Weak::upgrade) {
+            let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
+        }
+        while clients.connections > 0 {
+            self.shared.crowd.changed.wait(&mut clients);
+        }
+    }
+}
+
+enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    fn bind(address: &Address) -> Result<(Listener, Address)> {
+        match address {
+            Address::Unix(path) => {
+                let listener = socket::bind(path)?;
+                listener.set_nonblocking(true).map_err(|e| Error::os(e, "cannot use a listening socket"))?;
+                Ok((Listener::Unix(listener), address.clone()))
+            }
+            Address::Tcp(at) => {
+                let failed = |e: io::Error| Error::os(e, format!("cannot listen at {at}"));
+                let listener = TcpListener::bind(at).map_err(failed)?;
+                listener.set_nonblocking(true).map_err(failed)?;
+                let at = listener.local_addr().map_err(failed)?;
+                Ok((Listener::Tcp(listener), Address::Tcp(at)))
+            }
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Unix(l) => l.as_fd(),
+            Listener::Tcp(l) => l.as_fd(),
+        }
+    }
+
+    /// The next client's socket, which does not block.
+    fn accept(&self) -> io::Result<OwnedFd> {
+        match self {
+            Listener::Unix(l) => {
+                let stream: UnixStream = l.accept()?.0;
+                stream.set_nonblocking(true)?;
+                Ok(stream.into())
+            }
+            Listener::Tcp(l) => {
+                let stream: TcpStream = l.accept()?.0;
+                stream.set_nonblocking(true)?;
+                // Replies are gathered already; waiting for more would only delay them.
+                stream.set_nodelay(true)?;
+                // A client whose machine is gone is noticed.
+                rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
+                Ok(stream.into())
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Clients {
+    handshakes: usize,
+    connections: usize,
+    sockets: Vec<Weak<OwnedFd>>,
+    stopped: bool,
+}
+
+/// Who is there. What a connection keeps of its server: the rest of it must not end on an IOThread, which ends with it.
+#[derive(Default)]
+struct Crowd {
+    clients: Mutex<Clients>,
+    changed: Condvar,
+}
+
+struct Shared {
+    threads: Arc<IoThreads>,
+    disks: Vec<(Arc<ServedDisk>, Vec<usize>)>,
+    max_connections: usize,
+    table: Arc<ExportTable>,
+    stop: OwnedFd,
+    next_thread: AtomicUsize,
+    crowd: Arc<Crowd>,
+}
+
+/// Counts a handshake until it is dropped.
+struct Shaking(Arc<Crowd>);
+
+impl Drop for Shaking {
+    fn drop(&mut self) {
+        self.0.clients.lock().handshakes -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+/// Counts a connection until it is dropped.
+struct Connected(Arc<Crowd>);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.clients.lock().connections -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn accept(self: &Arc<Shared>, listener: &Listener) {
+        while socket::wait(listener.fd(), PollFlags::IN, &self.stop, None) {
+            let Some(shaking) = self.begin_handshake() else { return };
+            let socket = match listener.accept() {
+                Ok(socket) => socket,
+                // It left before it was accepted.
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(_) => {
+                    // Out of descriptors, most likely: not again at once.
+                    let soon = Instant::now() + Duration::from_millis(100);
+                    socket::wait(&self.stop, PollFlags::IN, &self.stop, Some(soon));
+                    continue;
+                }
+            };
+            let shared = Arc::clone(self);
+            // Without a thread for it the client is dropped.
+            let _ = std::thread::Builder::new().name("mqblk-nbd-hello".into()).spawn(move || {
+                shared.welcome(socket);
+                // Who waits for the last handshake has the server to itself then.
+                drop(shared);
+                drop(shaking);
+            });
+        }
+    }
+
+    /// Waits until one more handshake may begin; none when it is time to stop.
+    fn begin_handshake(&self) -> Option<Shaking> {
+        let mut clients = self.crowd.clients.lock();
+        while clients.handshakes >= MAX_HANDSHAKES && !clients.stopped {
+            self.crowd.changed.wait(&mut clients);
+        }
+        if clients.stopped {
+            return None;
+        }
+        clients.handshakes += 1;
+        Some(Shaking(Arc::clone(&self.crowd)))
+    }
+
+    /// Shakes hands with a client and gives it to an IOThread; drops it when anything goes wrong.
+    fn welcome(&self, socket: OwnedFd) {
+        let Some((negotiated, rest)) = self.handshake(&socket) else { return };
+        let Some((disk, iothreads)) = self.disks.get(negotiated.export.id as usize) else { return };
+        let socket = Arc::new(socket);
+        let Some(connected) = self.connected(&socket) else { return };
+        if let Ok(connection) = Connection::new(socket, &negotiated, &rest, disk, Box::new(connected)) {
+            // Relaxed: any distribution is correct.
+            let thread = iothreads[self.next_thread.fetch_add(1, Ordering::Relaxed) % iothreads.len()];
+            let _ = self.threads.add(thread, disk, Source::Nbd(Box::new(connection)));
+        }
+    }
+
+    fn connected(&self, socket: &Arc<OwnedFd>) -> Option<Connected> {
+        let mut clients = self.crowd.clients.lock();
+        if clients.connections >= self.max_connections || clients.stopped {
+            return None;
+        }
+        clients.connections += 1;
+        clients.sockets.retain(|s| s.strong_count() > 0);
+        clients.sockets.push(Arc::downgrade(socket));
+        Some(Connected(Arc::clone(&self.crowd)))
+    }
+
+    /// What was negotiated, and what the client has sent behind it.
+    fn handshake(&self, socket: &OwnedFd) -> Option<(Negotiated, Vec<u8>)> {
+        let until = Instant::now() + HANDSHAKE_TIME;
+        let mut handshake = Handshake::new(Arc::clone(&self.table), TlsMode::Off);
+        self.send(socket, &greeting(), until)?;
+        let mut received = [0; INPUT_BYTES];
+        let mut out = Vec::new();
+        loop {
+            if !socket::wait(socket, PollFlags::IN, &self.stop, Some(until)) {
+                return None;
+            }
+            let n = match rustix::io::read(socket, &mut received) {
+                Ok(0) => return None,
+                Ok(n) => n,
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => continue,
+                Err(_) => return None,
+            };
+            let mut input = BytesIn::new(received.get(..n)?);
+            loop {
+                let step = handshake.feed(&mut input, &mut out);
+                self.send(socket, &out, until)?;
+                out.clear();
+                match step {
+                    Step::NeedMore => break,
+                    Step::Replied => {}
+                    Step::Transmission(negotiated) => return Some((negotiated, input.rest().to_vec())),
+                    Step::StartTls | Step::Close(_) => return None,
+                }
+            }
+        }
+    }
+
+    fn send(&self, socket: &OwnedFd, mut bytes: &[u8], until: Instant) -> Option<()> {
+        while !bytes.is_empty() {
+            match rustix::net::send(socket, bytes, rustix::net::SendFlags::NOSIGNAL) {
+                Ok(n) => bytes = bytes.get(n..)?,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => {
+                    if !socket::wait(socket, PollFlags::OUT, &self.stop, Some(until)) {
+                        return None;
+                    }
+                }
+                Err(_) => return None,
+            }
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the listeners of all exports share: Unix sockets in place of stale ones, and waiting that can be broken off.
+
+use crate::error::{Error, ErrorKind, Result};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Instant;
+
+/// A listening socket at `path`, in place of one that nobody listens at any more.
+pub(super) fn bind(path: &Path) -> Result<UnixListener> {
+    let failed = |e: std::io::Error| Error::os(e, format!("cannot listen at '{}'", path.display()));
+    match UnixListener::bind(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => {}
+        other => return other.map_err(failed),
+    }
+    if UnixStream::connect(path).is_ok() {
+        let text = format!("socket '{}' is in use: stop its server, or choose another path", path.display());
+        return Err(Error::new(ErrorKind::Usage, text));
+    }
+    fs::remove_file(path).map_err(failed)?;
+    UnixListener::bind(path).map_err(failed)
+}
+
+/// Waits until `fd` is ready for `what`; false when `stop` is readable, `until` has come, or waiting is impossible.
+pub(super) fn wait(fd: impl AsFd, what: PollFlags, stop: &OwnedFd, until: Option<Instant>) -> bool {
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let limit = left.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
+        let mut fds = [PollFd::new(&fd, what), PollFd::new(stop, PollFlags::IN)];
+        match poll(&mut fds, limit.as_ref()) {
+            Ok(_) if !fds[1].revents().is_empty() => return false,
+            Ok(_) if !fds[0].revents().is_empty() => return true,
+            Ok(0) if until.is_some_and(|until| Instant::now() >= until) => return false,
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+/// Sets the permissions of a socket.
+pub(super) fn set_mode(path: &Path, mode: u32) -> Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .map_err(|e| Error::os(e, format!("cannot set the permissions of '{}'", path.display())))
+}
