@@ -205,7 +205,8 @@ pub struct IoThread {
     sources: Vec<Option<Entry>>,
     ports: Vec<Option<Port>>,
     done: Vec<Done>,
-    adaptive: Adaptive,
+    /// For waits with nothing out and with I/O out: a client may come back soon while its disk takes long.
+    adaptive: [Adaptive; 2],
     /// Somebody's source is leaving.
     partings: usize,
     stop: bool,
@@ -232,7 +233,7 @@ impl IoThread {
             sources: Vec::new(),
             ports: Vec::new(),
             done: Vec::with_capacity(256),
-            adaptive: Adaptive::new(options.polling),
+            adaptive: [0; 2].map(|_| Adaptive::new(options.polling)),
             partings: 0,
             stop: false,
         })
@@ -240,23 +241,28 @@ impl IoThread {
 
     fn run(&mut self) {
         clock::sleep_precisely();
-        let mut idle_since: Option<Instant> = None;
+        // Since when there was nothing to do, and whether I/O was out then.
+        let mut idle: Option<(Instant, usize)> = None;
         while !self.stop {
             let now = clock::now();
             if self.round(now) {
-                if idle_since.take().is_some() {
-                    self.adaptive.caught();
+                if let Some((_, kind)) = idle.take() {
+                    self.adaptive[kind].caught();
                 }
                 continue;
             }
-            let since = *idle_since.get_or_insert(now);
-            if now.since(since) < self.adaptive.time() {
+            let (since, kind) = *idle.get_or_insert_with(|| (now, usize::from(self.has_io_out())));
+            if now.since(since) < self.adaptive[kind].time() {
                 core::hint::spin_loop();
             } else if self.sleep() {
-                self.adaptive.slept(clock::now().since(since));
-                idle_since = None;
+                self.adaptive[kind].slept(clock::now().since(since));
+                idle = None;
             }
         }
+    }
+
+    fn has_io_out(&self) -> bool {
+        self.ports.iter().flatten().any(|p| !p.is_idle())
     }
 
     /// Looks at everything once. Whether there was anything to do.

@@ -25,8 +25,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Requests taken in one round, so that the other queues of an IOThread have their turn.
-const ROUND: usize = 128;
+/// Requests taken in one round. The client works on the first ones while the rest are served: on the null disk, one IOThread,
+/// a client that sleeps, depth 128: 2.14 M IOPS with 128, 3.47 M with 16, 3.12 M with 8; at depth 32 1.53, 1.67 and 1.27 M.
+const ROUND: usize = 16;
 const SECTOR: u32 = 512;
 
 /// Why a virtqueue stopped.
