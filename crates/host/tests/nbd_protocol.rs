@@ -3,11 +3,12 @@
 //! Python. The server between is a test's only (see `nbd_server`).
 
 mod nbd_server;
+mod serving;
 
 use host::export::nbd::{BlockSizes, Export, FastZero, TlsMode};
 use nbd_server::{Disk, Server, count};
+use serving::{run, try_run};
 use std::path::PathBuf;
-use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const MIB: usize = 1 << 20;
@@ -47,20 +48,6 @@ fn sparse(bytes: usize, seed: u64) -> Vec<u8> {
 
 fn blank(name: &str, bytes: usize) -> Server {
     Server::start(vec![(everything(name), Disk::of(vec![0; bytes]))], TlsMode::Off)
-}
-
-/// Runs a client for at most a minute.
-fn try_run(program: &str, arguments: &[&str]) -> Output {
-    let mut command = Command::new("timeout");
-    command.arg("60").arg(program).args(arguments).env("LC_ALL", "C");
-    command.output().unwrap_or_else(|e| panic!("cannot run {program} under timeout: {e}"))
-}
-
-fn run(program: &str, arguments: &[&str]) -> String {
-    let Output { status, stdout, stderr } = try_run(program, arguments);
-    let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    assert!(status.success(), "{program} {arguments:?}: {status}\n{stdout}\n{stderr}");
-    stdout.into_owned()
 }
 
 struct TempFile(PathBuf);

@@ -2,19 +2,17 @@
 //! NBD on IOThreads against the clients that there are: nbdinfo, nbdcopy, qemu-io, fio, and sockets that behave badly. Servers
 //! run in this process, on sockets in a directory of their own.
 
-use blk::settings::QueueConfig;
+mod serving;
+
 use host::export::nbd::wire::{RequestHeader, command};
 use host::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
-use host::mem::Regions;
-use host::serve::{IoThreads, Polling, ServedDisk, ThreadOptions};
-use host::target::{Needs, TargetSpec};
+use host::serve::{IoThreads, ServedDisk};
+use serving::{Served, run};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Command, Output};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const MIB: usize = 1 << 20;
@@ -34,23 +32,7 @@ impl Server {
     }
 
     fn with(target: &str, iothreads: usize, tcp: bool, read_only: bool) -> Server {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("mqblk-nbd-serve-{}-{number}", std::process::id()));
-        fs::create_dir(&directory).unwrap();
-        let target = if target == "file" {
-            let image = directory.join("disk.img");
-            fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
-            image.to_str().unwrap().to_owned()
-        } else {
-            target.to_owned()
-        };
-        let option = |i| ThreadOptions { name: format!("io{i}"), cpus: Vec::new(), polling: Polling::default() };
-        let threads = Arc::new(IoThreads::start(&(0..iothreads).map(option).collect::<Vec<_>>()).unwrap());
-        let regions = Arc::new(Regions::new());
-        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
-        let driver = TargetSpec::parse(&target).unwrap().open(&needs, Arc::clone(&regions)).unwrap().driver;
-        let disk = threads.disk("disk", driver, regions, QueueConfig::default()).unwrap();
+        let Served { directory, threads, disk } = Served::new("nbd-serve", target, iothreads);
         let address =
             if tcp { Address::Tcp("127.0.0.1:0".parse().unwrap()) } else { Address::Unix(directory.join("nbd.sock")) };
         let mut server = Server { directory, disk, threads, export: None };
@@ -104,9 +86,7 @@ impl Server {
     /// Ends the export; nothing of the disk may be in use then.
     fn check_idle(mut self) {
         self.export = None;
-        self.disk.queue.begin_freeze();
-        assert!(self.disk.queue.is_drained(), "a tag is still in use");
-        assert_eq!(self.disk.queue.stats().in_flight, 0);
+        serving::check_drained(&self.disk);
         assert!(!fs::exists(self.directory.join("nbd.sock")).unwrap(), "the socket is left behind");
     }
 }
@@ -120,20 +100,6 @@ impl Drop for Server {
 
 fn request(kind: u16, cookie: u64, offset: u64, length: u64) -> Vec<u8> {
     RequestHeader { flags: 0, kind, cookie, offset, length }.to_compact().unwrap().to_vec()
-}
-
-/// Runs a client for at most a minute.
-fn try_run(program: &str, arguments: &[&str]) -> Output {
-    let mut command = Command::new("timeout");
-    command.arg("60").arg(program).args(arguments).env("LC_ALL", "C");
-    command.output().unwrap_or_else(|e| panic!("cannot run {program} under timeout: {e}"))
-}
-
-fn run(program: &str, arguments: &[&str]) -> String {
-    let Output { status, stdout, stderr } = try_run(program, arguments);
-    let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    assert!(status.success(), "{program} {arguments:?}: {status}\n{stdout}\n{stderr}");
-    stdout.into_owned()
 }
 
 /// Bytes that differ from place to place.

@@ -2,15 +2,14 @@
 //! vhost-user-blk against two clients: blkio, which is a real one, and a front end that does one step at a time, right or
 //! wrong. Servers run in this process, on sockets in a directory of their own.
 
-use blk::settings::QueueConfig;
+mod serving;
+
 use host::export::vhost::{ExportOptions, VhostExport};
-use host::mem::Regions;
-use host::serve::{IoThreads, Polling, ServedDisk, ThreadOptions};
-use host::target::{Needs, TargetSpec};
+use host::serve::{IoThreads, ServedDisk};
+use serving::Served;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use vuclient::raw::message::{PROTOCOL_FEATURES, protocol, request};
 use vuclient::raw::ring::{INDIRECT, NEXT, WRITE, descriptor};
@@ -57,23 +56,7 @@ impl Server {
     }
 
     fn with(target: &str, virtqueues: usize, iothreads: usize, read_only: bool) -> Server {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("mqblk-vhost-{}-{number}", std::process::id()));
-        fs::create_dir(&directory).unwrap();
-        let target = if target == "file" {
-            let image = directory.join("disk.img");
-            fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
-            image.to_str().unwrap().to_owned()
-        } else {
-            target.to_owned()
-        };
-        let option = |i| ThreadOptions { name: format!("io{i}"), cpus: Vec::new(), polling: Polling::default() };
-        let threads = Arc::new(IoThreads::start(&(0..iothreads).map(option).collect::<Vec<_>>()).unwrap());
-        let regions = Arc::new(Regions::new());
-        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
-        let driver = TargetSpec::parse(&target).unwrap().open(&needs, Arc::clone(&regions)).unwrap().driver;
-        let disk = threads.disk("disk", driver, regions, QueueConfig::default()).unwrap();
+        let Served { directory, threads, disk } = Served::new("vhost", target, iothreads);
         let socket = directory.join("vhost.sock");
         let mapping = (0..virtqueues).map(|i| i % iothreads).collect();
         let options = ExportOptions { socket: socket.clone(), mapping, read_only, ..options() };
@@ -91,9 +74,7 @@ impl Server {
     /// Ends the export; nothing of the disk may be in use then.
     fn check_idle(mut self) {
         self.export = None;
-        self.disk.queue.begin_freeze();
-        assert!(self.disk.queue.is_drained(), "a tag is still in use");
-        assert_eq!(self.disk.queue.stats().in_flight, 0);
+        serving::check_drained(&self.disk);
         assert!(!fs::exists(&self.socket).unwrap(), "the socket is left behind");
     }
 }
