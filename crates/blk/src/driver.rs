@@ -293,7 +293,8 @@ pub trait Driver: Send + Sync {
     /// Limits and features; constant while the driver lives.
     fn limits(&self) -> Limits;
 
-    /// Size of the disk in sectors; constant while the driver lives.
+    /// Size of the disk in sectors, asked for once; a disk that changes is told of it by
+    /// [`RequestQueue::set_capacity`](crate::queue::RequestQueue::set_capacity).
     fn capacity(&self) -> Sector;
 
     /// Makes ready `nr_hw_queues` hardware queues of `queue_depth` tags each. Called before the first request and

@@ -235,7 +235,7 @@ pub struct RequestQueue<L: Lock> {
     pub(crate) serial: u16,
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) limits: Limits,
-    pub(crate) capacity: Sector,
+    capacity: AtomicU64,
     pub(crate) bios: BioPools,
     pub(crate) live: Live,
     pub(crate) timer: Timer,
@@ -299,7 +299,7 @@ impl<L: Lock> RequestQueue<L> {
         let settings = config.clone();
         let queue = Arc::new(RequestQueue {
             serial: NEXT_SERIAL.fetch_add(1, Ordering::Relaxed),
-            capacity: driver.capacity(),
+            capacity: AtomicU64::new(driver.capacity().0),
             limits,
             bios: BioPools::new(config.bios_per_submitter),
             live: Live::default(),
@@ -332,8 +332,16 @@ impl<L: Lock> RequestQueue<L> {
     }
 
     /// Size of the disk.
+    #[inline]
     pub fn capacity(&self) -> Sector {
-        self.capacity
+        // Relaxed: who must see a change is told of it, which orders it.
+        Sector(self.capacity.load(Ordering::Relaxed))
+    }
+
+    /// The device has another size from now on. Bios beyond it are refused; those that were accepted before go to the driver,
+    /// which knows best. Source: `set_capacity`.
+    pub fn set_capacity(&self, capacity: Sector) {
+        self.capacity.store(capacity.0, Ordering::Relaxed);
     }
 
     /// The driver underneath.

@@ -36,7 +36,7 @@ impl<L: Lock> Env<L> {
         let end = bio.sector.0.checked_add(u64::from(bio.nr_sectors));
         if bio.nr_sectors == 0
             || (bio.sector.0 | u64::from(bio.nr_sectors)) & (lbs - 1) != 0
-            || end.is_none_or(|e| e > self.q.capacity.0)
+            || end.is_none_or(|e| e > self.q.capacity().0)
         {
             return Err(BlkStatus::IoErr);
         }

@@ -134,7 +134,7 @@ impl Driver for File {
     }
 
     fn capacity(&self) -> Sector {
-        self.opened.capacity
+        self.opened.capacity()
     }
 
     fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> std::result::Result<(), String> {
@@ -162,6 +162,19 @@ impl Driver for File {
 }
 
 impl HostDriver for File {
+    fn resize(&self, bytes: Option<u64>) -> Result<Sector> {
+        self.opened.resize(bytes)
+    }
+
+    fn set_hold_on_enospc(&self, hold: bool) -> bool {
+        self.opened.set_hold_on_enospc(hold);
+        true
+    }
+
+    fn held_on_enospc(&self) -> u64 {
+        self.opened.held()
+    }
+
     fn wait_since(&self, seen: u64, hctx: HctxId, min: u32, timeout: Option<Duration>) {
         self.ring(hctx).wait(seen, min, timeout);
     }

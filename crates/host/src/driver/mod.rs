@@ -14,9 +14,10 @@ pub use null::Null;
 pub use ram::Ram;
 
 use crate::clock;
+use crate::error::{Error, Result};
 use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
 use blk::driver::Driver;
-use blk::id::{HctxId, MAX_CPUS};
+use blk::id::{HctxId, MAX_CPUS, Sector};
 use blk::time::{Duration, Instant};
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
@@ -74,6 +75,25 @@ pub trait HostDriver: Driver {
     /// now on. Nothing is in flight, and nobody is in a call that queues or polls, or comes to one meanwhile. Who had
     /// claimed an hctx still calls [`HostDriver::release`].
     fn unclaim(&self) {}
+
+    /// Gives the device `bytes`, or with `None` finds out what size it has now; what that is in sectors. What lay beyond
+    /// a smaller size is gone.
+    ///
+    /// # Errors
+    /// Usage: it cannot be resized, or not to this size. Others: the system refused.
+    fn resize(&self, _bytes: Option<u64>) -> Result<Sector> {
+        Err(Error::usage(format!("a disk of driver '{}' keeps the size it was made with", self.name())))
+    }
+
+    /// Whether writes that find no space are tried again once a second instead of failed. False: it has no such mode.
+    fn set_hold_on_enospc(&self, _hold: bool) -> bool {
+        false
+    }
+
+    /// How often a write found no space and was kept to be tried again.
+    fn held_on_enospc(&self) -> u64 {
+        0
+    }
 
     /// A descriptor that polls readable when `hctx` has completions, if the driver has such a thing.
     fn ring_fd(&self, _hctx: HctxId) -> Option<RawFd> {

@@ -11,10 +11,11 @@ use blk::id::{SECTOR_SHIFT, Sector};
 use blk::limits::Limits;
 use std::fmt;
 use std::fs::{self, OpenOptions};
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Something that is not as asked, or not as fast as it could be; the run goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +62,13 @@ pub(super) struct Opened {
     /// 0 = none by this driver.
     pub(super) read_ahead_kb: u32,
     pub(super) limits: Limits,
-    pub(super) capacity: Sector,
+    /// Sectors.
+    capacity: AtomicU64,
+    is_device: bool,
+    /// Writes that find no space are tried again instead of failed.
+    hold_on_enospc: AtomicBool,
+    /// How often one was.
+    held: AtomicU64,
 }
 
 /// Most sectors of one read or write: 1 GiB, below what one system call moves at most (2 GiB - 4 KiB).
@@ -112,9 +119,60 @@ impl Opened {
             no_read_ahead_by_the_system(&file);
         }
         let read_ahead_kb = read_ahead_kb.unwrap_or(0);
-        let opened =
-            Opened { fd: file.into(), direct, read_ahead_kb, limits, capacity: Sector(usable >> SECTOR_SHIFT) };
+        let opened = Opened {
+            fd: file.into(),
+            direct,
+            read_ahead_kb,
+            limits,
+            capacity: AtomicU64::new(usable >> SECTOR_SHIFT),
+            is_device,
+            hold_on_enospc: AtomicBool::new(false),
+            held: AtomicU64::new(0),
+        };
         Ok((opened, warnings))
+    }
+
+    pub(super) fn capacity(&self) -> Sector {
+        Sector(self.capacity.load(Ordering::Relaxed))
+    }
+
+    /// Gives a regular file another length, or finds out what size there is; how many whole blocks that are.
+    pub(super) fn resize(&self, bytes: Option<u64>) -> Result<Sector> {
+        let failed = |e: io::Error| Error::os(e, "cannot resize the file");
+        let file = fs::File::from(self.fd.try_clone().map_err(failed)?);
+        let block = u64::from(self.limits.logical_block_size);
+        if let Some(bytes) = bytes {
+            if self.is_device {
+                return Err(Error::usage("a block device has the size it has: resize it, then leave the size out"));
+            }
+            if bytes == 0 || !bytes.is_multiple_of(block) {
+                return Err(Error::usage(format!("size={bytes}: must be a multiple of the disk's block, {block}")));
+            }
+            file.set_len(bytes).map_err(failed)?;
+        }
+        let size = (&file).seek(SeekFrom::End(0)).map_err(failed)?;
+        let sectors = size / block * block >> SECTOR_SHIFT;
+        if sectors == 0 {
+            return Err(Error::usage(format!("it has {size} bytes now, less than a block of {block}: the size stays")));
+        }
+        self.capacity.store(sectors, Ordering::Relaxed);
+        Ok(Sector(sectors))
+    }
+
+    pub(super) fn set_hold_on_enospc(&self, hold: bool) {
+        self.hold_on_enospc.store(hold, Ordering::Relaxed);
+    }
+
+    /// Whether a write that found no space is to be tried again; counts it.
+    #[cold]
+    pub(super) fn holds(&self) -> bool {
+        let hold = self.hold_on_enospc.load(Ordering::Relaxed);
+        self.held.fetch_add(u64::from(hold), Ordering::Relaxed);
+        hold
+    }
+
+    pub(super) fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
     }
 
     pub(super) fn fd(&self) -> RawFd {

@@ -48,6 +48,8 @@ const COMMIT_CHUNK: usize = 8;
 pub(super) const MAX_PIECES: usize = 128;
 /// Longest sleep of a thread at another one's ring, which it cannot enter.
 const OUTSIDE_WAIT: Duration = Duration::from_ms(1);
+/// When a write that found no space is tried again, if it is not to fail.
+const NO_SPACE_DELAY: Duration = Duration::from_ms(1000);
 /// The kernel registers no larger buffer.
 const MAX_REGISTERED_BYTES: usize = 1 << 30;
 
@@ -61,7 +63,7 @@ struct Uring {
     /// [`ZERO_CHUNK`] bytes that nobody writes, aligned as O_DIRECT needs it.
     zeroes: Arc<Region>,
     regions: Arc<Regions>,
-    _file: Arc<Opened>,
+    file: Arc<Opened>,
 }
 
 struct State {
@@ -124,13 +126,13 @@ impl Ring {
             in_flight: 0,
             lazy_below: 0,
             registered: vec![initially; MAX_REGIONS].into(),
-            read_ahead: ReadAhead::new(file.read_ahead_kb, file.capacity),
+            read_ahead: ReadAhead::new(file.read_ahead_kb, file.capacity()),
         };
         for (number, region) in regions.iter() {
             state.register(&ring, number, region);
         }
         let zeroes = Arc::new(Region::new(ZERO_CHUNK, false).map_err(|e| io::Error::other(e.to_string()))?);
-        Ok(Ring(Handover::new(Uring { ring, owner, zeroes, regions, _file: file }, state)))
+        Ok(Ring(Handover::new(Uring { ring, owner, zeroes, regions, file }, state)))
     }
 
     pub(super) fn fd(&self) -> RawFd {
@@ -332,7 +334,7 @@ impl Kernel for Uring {
             if cqe.user_data() == WAKE {
                 woke = true;
             } else if cqe.user_data() != READ_AHEAD {
-                state.complete(&mut sq, &cqe, done, self.zeroes.base());
+                state.complete(&mut sq, &cqe, done, (self.zeroes.base(), &self.file));
             }
         }
         drop(cq);
@@ -515,7 +517,7 @@ impl State {
         sq: &mut squeue::SubmissionQueue<'_>,
         cqe: &cqueue::Entry,
         done: &mut Completions,
-        zeroes: *const u8,
+        (zeroes, file): (*const u8, &Opened),
     ) {
         let index = cqe.user_data() as usize;
         let slot = &mut self.slots[index];
@@ -525,6 +527,9 @@ impl State {
             Outcome::Done(status) => {
                 let rq = slot.rq.take().expect("checked above");
                 self.in_flight -= 1;
+                if status == BlkStatus::NoSpc && slot.is_write() && file.holds() {
+                    return done.requeue(rq, Some(NO_SPACE_DELAY));
+                }
                 done.push(rq, status);
             }
         }

@@ -92,6 +92,12 @@ impl Slot {
         (self.step == Step::Read).then_some((Sector(self.offset >> SECTOR_SHIFT), (self.left >> SECTOR_SHIFT) as u32))
     }
 
+    /// Whether it puts something into the file, and can do so again: a flush that failed must not be repeated, it would
+    /// succeed without the data.
+    pub(super) fn is_write(&self) -> bool {
+        matches!(self.step, Step::Write { .. } | Step::ZeroRange | Step::WriteZeroBuffer)
+    }
+
     /// The submission entry for what is left. `zeroes` is a buffer of [`ZERO_CHUNK`] zero bytes.
     pub(super) fn entry(&self, zeroes: *const u8) -> squeue::Entry {
         let (offset, len) = (self.offset, self.left as u32);
