@@ -39,6 +39,7 @@ struct Server {
 
 fn options() -> ExportOptions {
     ExportOptions {
+        name: "export".into(),
         socket: PathBuf::new(),
         socket_mode: None,
         mapping: vec![0],

@@ -9,11 +9,43 @@ use crate::error::Result;
 use crate::event;
 use crate::sync::{AtomicU32, Ordering};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 const AWAKE: u32 = 0;
 /// Rung since it last looked.
 const RUNG: u32 = 1;
 const ASLEEP: u32 = 2;
+
+/// Most IOThreads of a daemon.
+pub(super) const MAX_BELLS: usize = 4096;
+
+/// The bells of IOThreads by number. One that was made stays, also when its thread goes.
+pub(super) struct Bells(Box<[OnceLock<Bell>]>);
+
+impl Bells {
+    pub(super) fn new() -> Bells {
+        Bells((0..MAX_BELLS).map(|_| OnceLock::new()).collect())
+    }
+
+    /// Makes sure that there is one.
+    pub(super) fn make(&self, thread: u16) -> Result<()> {
+        let place = &self.0[usize::from(thread)];
+        if place.get().is_none() {
+            let bell = Bell::new()?;
+            let _ = place.set(bell);
+        }
+        Ok(())
+    }
+
+    pub(super) fn get(&self, thread: u16) -> &Bell {
+        self.0[usize::from(thread)].get().expect("an IOThread has a bell")
+    }
+
+    /// Rings for a thread; one that has gone does not hear it.
+    pub(super) fn ring(&self, thread: u16) {
+        self.get(thread).ring();
+    }
+}
 
 pub(super) struct Bell {
     state: AtomicU32,

@@ -123,6 +123,7 @@ fn open(threads: &IoThreads, disk: &DiskPlan) -> Result<(Arc<ServedDisk>, Vec<Fi
 fn vhost_options(disk: &DiskPlan, export: &Export<'_>, vhost: &VhostUserPlan) -> ExportOptions {
     let serial = disk.serial.clone().unwrap_or_else(|| disk.name.chars().take(SERIAL_MAX).collect());
     ExportOptions {
+        name: export.plan.name.clone(),
         socket: vhost.socket.clone(),
         socket_mode: vhost.socket_mode,
         mapping: export.iothreads.to_vec(),

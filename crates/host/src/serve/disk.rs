@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A disk that is served: a driver with the block layer on top, and which IOThread each of its submitters is.
 
-use super::bell::Bell;
+use super::bell::Bells;
 use crate::driver::HostDriver;
 use crate::error::{Error, Result};
 use crate::mem::{Region, Regions};
@@ -34,31 +34,32 @@ pub struct ServedDisk {
 /// Rings for the IOThread of a submitter.
 struct Ring {
     threads: Arc<[AtomicU16]>,
-    bells: Arc<[Bell]>,
+    bells: Arc<Bells>,
 }
 
 impl Notify for Ring {
     fn notify(&self, submitter: SubmitterId) {
         // Relaxed: written before the submitter was used, which orders it.
         let thread = self.threads[submitter.index()].load(Ordering::Relaxed);
-        self.bells[usize::from(thread)].ring();
+        self.bells.ring(thread);
     }
 }
 
 impl ServedDisk {
-    /// Starts the block layer on an open driver whose data is in `regions`. The disk's CPUs are the IOThreads, each with a
-    /// hardware queue of its own unless `config` says otherwise.
+    /// Starts the block layer on an open driver whose data is in `regions`. It has `cpus` CPUs, one per IOThread there is
+    /// now, each with a hardware queue of its own unless `config` says otherwise; IOThreads that come later share them.
     pub(super) fn new(
         name: String,
         driver: Arc<dyn HostDriver>,
         regions: Arc<Regions>,
         config: QueueConfig,
-        bells: &Arc<[Bell]>,
+        cpus: u16,
+        bells: &Arc<Bells>,
     ) -> Result<ServedDisk> {
         let threads: Arc<[AtomicU16]> = (0..MAX_SUBMITTERS).map(|_| AtomicU16::new(0)).collect();
         let core: Arc<dyn Driver> = driver.clone();
         let notify = Box::new(Ring { threads: Arc::clone(&threads), bells: Arc::clone(bells) });
-        let config = QueueConfig { topology: CpuTopology::uniform(bells.len() as u16), ..config };
+        let config = QueueConfig { topology: CpuTopology::uniform(cpus), ..config };
         let queue = RequestQueue::new(core, config, notify).map_err(|e| Error::usage(e.to_string()))?;
         Ok(ServedDisk { name, queue, driver, regions, threads, spare_buffers: Mutex::default() })
     }

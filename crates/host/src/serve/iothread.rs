@@ -1,31 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! IOThreads: each a thread that serves its sources in rounds, polls for a while, then sleeps.
 //!
-//! Guarantees: a source is served by one thread at a time; it is handed back only when nothing of it is in flight; a kick, a
-//! completion, a timer, a command or a wake-up from another thread ends a sleep. One clock reading serves a round.
-//! Needs from callers: [`IoThreads`] outlives the disks' I/O.
+//! Guarantees: a source is handed back only when nothing of it is in flight; a kick, a completion, a timer, a command or a
+//! wake-up from another thread ends a sleep. One clock reading serves a round.
 
-use super::adaptive::{Adaptive, Polling};
-use super::bell::Bell;
+use super::adaptive::Adaptive;
+use super::bell::Bells;
 use super::disk::ServedDisk;
+use super::iothreads::{Command, Seat, SourceHandle, SourceReport, ThreadOptions, ThreadReport};
 use super::port::{Port, SourceId};
 use crate::clock;
-use crate::driver::HostDriver;
 use crate::error::{Error, Result};
 use crate::export::nbd::Connection;
 use crate::export::vhost::VirtQueue;
-use crate::mem::Regions;
-use crate::run::pin_thread;
-use blk::settings::QueueConfig;
+use crate::run::{Who, pin_thread, usage};
 use blk::submitter::Done;
 use blk::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::time::Timespec;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, Sender};
 
 /// Events taken from one look at all descriptors.
 const EVENTS: usize = 64;
@@ -42,163 +38,30 @@ pub enum Source {
     Nbd(Box<Connection>),
 }
 
-/// How a thread is to be.
-#[derive(Clone, Debug, Default)]
-pub struct ThreadOptions {
-    /// Its name; it is also the thread's, cut to 15 bytes.
-    pub name: String,
-    /// CPUs it runs on; empty = all.
-    pub cpus: Vec<u32>,
-    /// How it polls.
-    pub polling: Polling,
-}
-
-/// Where a source is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SourceHandle {
-    thread: usize,
-    id: SourceId,
-}
-
-type Visit = Box<dyn FnOnce(&mut Source) + Send>;
-
-enum Command {
-    Add { source: Source, disk: Arc<ServedDisk>, reply: Sender<Result<SourceId>> },
-    Remove { id: SourceId, reply: Sender<Source> },
-    Visit { id: SourceId, visit: Visit },
-    Stop,
-}
-
-struct Mailbox {
-    sender: Mutex<Sender<Command>>,
-    has_mail: Arc<AtomicBool>,
-}
-
-/// All IOThreads of a daemon.
-pub struct IoThreads {
-    bells: Arc<[Bell]>,
-    mail: Vec<Mailbox>,
-    handles: Vec<JoinHandle<()>>,
-}
-
-impl IoThreads {
-    /// Starts a thread for each entry.
-    pub fn start(options: &[ThreadOptions]) -> Result<IoThreads> {
-        clock::start();
-        let bells: Arc<[Bell]> = options.iter().map(|_| Bell::new()).collect::<Result<_>>()?;
-        let mut all = IoThreads { bells: Arc::clone(&bells), mail: Vec::new(), handles: Vec::new() };
-        for (number, options) in options.iter().enumerate() {
-            let (sender, receiver) = mpsc::channel();
-            let has_mail = Arc::new(AtomicBool::new(false));
-            let mut thread = IoThread::new(number as u16, options, &bells, receiver, Arc::clone(&has_mail))?;
-            let (cpus, (started, start)) = (options.cpus.clone(), mpsc::channel());
-            let run = move || {
-                let pinned = if cpus.is_empty() { Ok(()) } else { pin_thread(&cpus) };
-                let go = pinned.is_ok();
-                let _ = started.send(pinned);
-                if go {
-                    thread.run();
-                }
-            };
-            let handle = std::thread::Builder::new()
-                .name(options.name.chars().take(15).collect())
-                .spawn(run)
-                .map_err(|e| Error::os(e, format!("cannot start IOThread '{}'", options.name)))?;
-            all.handles.push(handle);
-            all.mail.push(Mailbox { sender: Mutex::new(sender), has_mail });
-            start.recv().expect("a thread says how it started").map_err(|e| e.within(&options.name))?;
-        }
-        Ok(all)
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.handles.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.handles.is_empty()
-    }
-
-    /// A disk for these threads.
-    pub fn disk(
-        &self,
-        name: &str,
-        driver: Arc<dyn HostDriver>,
-        regions: Arc<Regions>,
-        config: QueueConfig,
-    ) -> Result<Arc<ServedDisk>> {
-        ServedDisk::new(name.to_owned(), driver, regions, config, &self.bells).map(Arc::new)
-    }
-
-    /// Has a thread serve a source of a disk from now on.
-    pub fn add(&self, thread: usize, disk: &Arc<ServedDisk>, source: Source) -> Result<SourceHandle> {
-        let (reply, answer) = mpsc::channel();
-        self.send(thread, Command::Add { source, disk: Arc::clone(disk), reply });
-        let id = answer.recv().expect("IOThreads answer")?;
-        Ok(SourceHandle { thread, id })
-    }
-
-    /// Takes a source away, when nothing of it is in flight any more.
-    pub fn remove(&self, handle: SourceHandle) -> Source {
-        let (reply, answer) = mpsc::channel();
-        self.send(handle.thread, Command::Remove { id: handle.id, reply });
-        answer.recv().expect("IOThreads answer")
-    }
-
-    /// Has its thread do something to a source, and waits for what comes of it.
-    pub fn visit<T: Send + 'static>(
-        &self,
-        handle: SourceHandle,
-        visit: impl FnOnce(&mut Source) -> T + Send + 'static,
-    ) -> T {
-        let (reply, answer) = mpsc::channel();
-        let visit = Box::new(move |source: &mut Source| {
-            let _ = reply.send(visit(source));
-        });
-        self.send(handle.thread, Command::Visit { id: handle.id, visit });
-        answer.recv().expect("IOThreads answer")
-    }
-
-    fn send(&self, thread: usize, command: Command) {
-        let mail = &self.mail[thread];
-        let sender = mail.sender.lock().unwrap_or_else(PoisonError::into_inner);
-        sender.send(command).expect("an IOThread runs as long as its handle");
-        // Pairs with: IoThread::take_mail
-        mail.has_mail.store(true, Ordering::Release);
-        self.bells[thread].ring();
-    }
-}
-
-impl Drop for IoThreads {
-    fn drop(&mut self) {
-        for thread in 0..self.mail.len() {
-            self.send(thread, Command::Stop);
-        }
-        for handle in self.handles.drain(..) {
-            if let Err(panic) = handle.join()
-                && !std::thread::panicking()
-            {
-                std::panic::resume_unwind(panic);
-            }
-        }
-    }
+/// What a thread did so far.
+#[derive(Default)]
+struct Load {
+    began: Instant,
+    /// In rounds that found something to do.
+    busy: Duration,
+    sleeps: u64,
 }
 
 struct Entry {
     source: Source,
+    seat: Arc<Seat>,
     port: usize,
     /// What is waited for at its descriptor.
     interest: epoll::EventFlags,
     /// Somebody waits for it.
-    leaving: Option<Sender<Source>>,
+    leaving: Option<Sender<Option<Source>>>,
 }
 
 /// One IOThread. See the module's text.
 pub struct IoThread {
     number: u16,
-    bells: Arc<[Bell]>,
+    name: String,
+    bells: Arc<Bells>,
     commands: Receiver<Command>,
     has_mail: Arc<AtomicBool>,
     epoll: OwnedFd,
@@ -210,22 +73,24 @@ pub struct IoThread {
     /// Somebody's source is leaving.
     partings: usize,
     stop: bool,
+    load: Load,
 }
 
 impl IoThread {
-    fn new(
+    pub(super) fn new(
         number: u16,
         options: &ThreadOptions,
-        bells: &Arc<[Bell]>,
+        bells: &Arc<Bells>,
         commands: Receiver<Command>,
         has_mail: Arc<AtomicBool>,
     ) -> Result<IoThread> {
         let failed = |e: rustix::io::Errno| Error::os(e.into(), format!("cannot make IOThread '{}'", options.name));
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-        let bell = bells[usize::from(number)].fd();
+        let bell = bells.get(number).fd();
         epoll::add(&epoll, bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN).map_err(failed)?;
         Ok(IoThread {
             number,
+            name: options.name.clone(),
             bells: Arc::clone(bells),
             commands,
             has_mail,
@@ -236,16 +101,24 @@ impl IoThread {
             adaptive: [0; 2].map(|_| Adaptive::new(options.polling)),
             partings: 0,
             stop: false,
+            load: Load::default(),
         })
     }
 
-    fn run(&mut self) {
+    pub(super) fn run(&mut self) {
         clock::sleep_precisely();
+        self.load.began = clock::now();
         // Since when there was nothing to do, and whether I/O was out then.
         let mut idle: Option<(Instant, usize)> = None;
+        // When the last round began, if it found something to do.
+        let mut worked: Option<Instant> = None;
         while !self.stop {
             let now = clock::now();
+            if let Some(before) = worked.take() {
+                self.load.busy = self.load.busy + now.since(before);
+            }
             if self.round(now) {
+                worked = Some(now);
                 if let Some((_, kind)) = idle.take() {
                     self.adaptive[kind].caught();
                 }
@@ -255,6 +128,7 @@ impl IoThread {
             if now.since(since) < self.adaptive[kind].time() {
                 core::hint::spin_loop();
             } else if self.sleep() {
+                self.load.sleeps += 1;
                 self.adaptive[kind].slept(clock::now().since(since));
                 idle = None;
             }
@@ -310,7 +184,7 @@ impl IoThread {
     /// Waits for something to do, if there is nothing. Whether it slept.
     fn sleep(&mut self) -> bool {
         let bells = Arc::clone(&self.bells);
-        let bell = &bells[usize::from(self.number)];
+        let bell = bells.get(self.number);
         if !bell.doze() {
             return false;
         }
@@ -356,7 +230,7 @@ impl IoThread {
         let n = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()).unwrap_or(0);
         for event in &events[..n] {
             match event.data.u64() {
-                BELL => self.bells[usize::from(self.number)].drain(),
+                BELL => self.bells.get(self.number).drain(),
                 DRIVER => {}
                 source => {
                     if let Some(Some(entry)) = self.sources.get_mut(source as usize) {
@@ -374,36 +248,84 @@ impl IoThread {
         self.has_mail.swap(false, Ordering::AcqRel);
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Add { source, disk, reply } => {
-                    let _ = reply.send(self.add(source, &disk));
+                Command::Add { source, seat, reply } => {
+                    let _ = reply.send(self.add(source, seat));
                 }
-                Command::Remove { id, reply } => {
-                    let entry = self.sources[id.0 as usize].as_mut().expect("who has a handle has a source");
-                    entry.source.stop();
-                    entry.leaving = Some(reply);
-                    self.partings += 1;
+                Command::Remove { id, seat, reply } => match self.entry(id, &seat) {
+                    Some(entry) => {
+                        entry.source.pause();
+                        entry.leaving = Some(reply);
+                        self.partings += 1;
+                    }
+                    None => drop(reply.send(None)),
+                },
+                Command::Visit { id, seat, visit } => {
+                    visit(self.entry(id, &seat).map(|entry| &mut entry.source));
                 }
-                Command::Visit { id, visit } => {
-                    let entry = self.sources[id.0 as usize].as_mut().expect("who has a handle has a source");
-                    visit(&mut entry.source);
+                Command::Report { reply } => {
+                    let _ = reply.send(self.report());
                 }
-                Command::Stop => self.stop = true,
+                Command::Retune { polling, cpus, reply } => {
+                    self.adaptive = [0; 2].map(|_| Adaptive::new(polling));
+                    let _ = reply.send(pin_thread(&cpus));
+                }
+                Command::Stop { even_if_used, reply } => {
+                    let used = self.sources.iter().flatten().count();
+                    self.stop = even_if_used || used == 0;
+                    let _ = reply.send(used);
+                }
             }
         }
     }
 
-    fn add(&mut self, source: Source, disk: &Arc<ServedDisk>) -> Result<SourceId> {
-        let port = self.port_of(disk)?;
+    /// The source that has this seat, unless it has left.
+    fn entry(&mut self, id: SourceId, seat: &Arc<Seat>) -> Option<&mut Entry> {
+        self.sources.get_mut(id.0 as usize)?.as_mut().filter(|entry| Arc::ptr_eq(&entry.seat, seat))
+    }
+
+    #[cold]
+    fn report(&self) -> ThreadReport {
+        let sources = self.sources.iter().flatten().map(|entry| {
+            let (kind, export, index) = entry.source.label();
+            SourceReport {
+                handle: SourceHandle(Arc::clone(&entry.seat)),
+                disk: entry.seat.disk.name.clone(),
+                kind,
+                export: export.to_owned(),
+                index,
+                served: entry.source.served(),
+                in_flight: entry.source.in_flight(),
+                can_move: entry.source.can_move(),
+            }
+        });
+        ThreadReport {
+            number: usize::from(self.number),
+            name: self.name.clone(),
+            alive: clock::now().since(self.load.began),
+            busy: self.load.busy,
+            cpu: cpu_time(),
+            sleeps: self.load.sleeps,
+            sources: sources.collect(),
+        }
+    }
+
+    fn add(&mut self, mut source: Source, seat: Arc<Seat>) -> std::result::Result<SourceId, (Error, Source)> {
+        let port = match self.port_of(&seat.disk) {
+            Ok(port) => port,
+            Err(e) => return Err((e, source)),
+        };
         let free = self.sources.iter().position(Option::is_none);
         let id = free.unwrap_or(self.sources.len());
+        source.resume();
         let interest = source.interest();
-        if let Some(fd) = source.fd() {
-            let data = epoll::EventData::new_u64(id as u64);
-            epoll::add(&self.epoll, fd, data, interest)
-                .map_err(|e| Error::os(e.into(), "cannot wait for a client's descriptor"))?;
+        if let Some(fd) = source.fd()
+            && let Err(e) = epoll::add(&self.epoll, fd, epoll::EventData::new_u64(id as u64), interest)
+        {
+            self.leave_port_unless_used(port);
+            return Err((Error::os(e.into(), "cannot wait for a client's descriptor"), source));
         }
         self.ports[port].as_mut().expect("just found").users += 1;
-        let entry = Some(Entry { source, port, interest, leaving: None });
+        let entry = Some(Entry { source, seat, port, interest, leaving: None });
         if id == self.sources.len() {
             self.sources.push(entry);
         } else {
@@ -451,17 +373,26 @@ impl IoThread {
             if let Some(fd) = source.fd() {
                 let _ = epoll::delete(&self.epoll, fd);
             }
-            let users = &mut self.ports[port].as_mut().expect("a source has a port").users;
-            *users -= 1;
-            if *users == 0 && self.ports[port].as_ref().is_some_and(Port::is_idle) {
-                self.ports[port] = None;
-            }
+            self.ports[port].as_mut().expect("a source has a port").users -= 1;
+            self.leave_port_unless_used(port);
             if let Some(leaving) = leaving {
                 self.partings -= 1;
-                let _ = leaving.send(source);
+                let _ = leaving.send(Some(source));
             }
         }
     }
+
+    fn leave_port_unless_used(&mut self, port: usize) {
+        if self.ports[port].as_ref().is_some_and(|p| p.users == 0 && p.is_idle()) {
+            self.ports[port] = None;
+        }
+    }
+}
+
+/// Of the calling thread.
+fn cpu_time() -> Duration {
+    let used = usage(Who::Thread);
+    Duration::from_ns(used.usr_ns + used.sys_ns)
 }
 
 impl Source {
@@ -535,10 +466,42 @@ impl Source {
         }
     }
 
-    fn stop(&mut self) {
+    /// Takes nothing new, until [`Source::resume`]; what is in flight goes on.
+    fn pause(&mut self) {
         match self {
-            Source::VirtQueue(q) => q.set_enabled(false),
-            Source::Nbd(c) => c.kill(),
+            Source::VirtQueue(q) => q.set_paused(true),
+            Source::Nbd(c) => c.set_paused(true),
+        }
+    }
+
+    /// It has been put where it is served.
+    fn resume(&mut self) {
+        match self {
+            Source::VirtQueue(q) => q.set_paused(false),
+            Source::Nbd(c) => c.set_paused(false),
+        }
+    }
+
+    /// Whether another IOThread may serve it.
+    fn can_move(&self) -> bool {
+        match self {
+            Source::VirtQueue(_) | Source::Nbd(_) => true,
+        }
+    }
+
+    /// Kind of export, name of the export, number in it.
+    fn label(&self) -> (&'static str, &str, u32) {
+        match self {
+            Source::VirtQueue(q) => ("vhost-user-blk", q.export(), u32::from(q.index())),
+            Source::Nbd(c) => ("nbd", c.export(), 0),
+        }
+    }
+
+    /// Requests served so far.
+    fn served(&self) -> u64 {
+        match self {
+            Source::VirtQueue(q) => q.served(),
+            Source::Nbd(c) => c.served(),
         }
     }
 

@@ -23,9 +23,11 @@ mod bell;
 mod disk;
 #[allow(unsafe_code, reason = "waiting on descriptors of drivers")]
 mod iothread;
+mod iothreads;
 mod port;
 
 pub use adaptive::Polling;
 pub use disk::ServedDisk;
-pub use iothread::{IoThread, IoThreads, Source, SourceHandle, ThreadOptions};
+pub use iothread::{IoThread, Source};
+pub use iothreads::{IoThreads, SourceHandle, SourceReport, ThreadOptions, ThreadReport};
 pub use port::{BUFFER_BYTES, Port, SourceId};

@@ -95,6 +95,7 @@ enum State {
 /// See the module's text.
 pub struct Connection {
     socket: Arc<OwnedFd>,
+    export: String,
     session: Session,
     style: ReplyStyle,
     buffers: Buffers,
@@ -117,6 +118,8 @@ pub struct Connection {
     scratch: Vec<u8>,
     bios: usize,
     state: State,
+    /// It is to leave its IOThread: nothing is begun.
+    paused: bool,
     /// Something was given back that a request waits for.
     look_again: bool,
     served: u64,
@@ -141,6 +144,7 @@ impl Connection {
         input[..rest.len()].copy_from_slice(rest);
         Ok(Connection {
             socket,
+            export: negotiated.export.name.clone(),
             style: session.style(),
             session,
             buffers: Buffers::new(disk, SLOTS)?,
@@ -157,6 +161,7 @@ impl Connection {
             scratch: Vec::new(),
             bios: 0,
             state: State::Open,
+            paused: false,
             look_again: false,
             served: 0,
             _guard: guard,
@@ -166,6 +171,16 @@ impl Connection {
     /// Bios that have not ended.
     pub fn in_flight(&self) -> usize {
         self.bios
+    }
+
+    /// Name of its export.
+    pub fn export(&self) -> &str {
+        &self.export
+    }
+
+    /// Begins nothing for a while; what was begun goes on.
+    pub(crate) fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
     }
 
     /// Requests answered so far.
@@ -194,24 +209,27 @@ impl Connection {
 
     /// Whether there is nothing to do before the socket, a completion or a timer says so.
     pub(crate) fn prepare_sleep(&self) -> bool {
-        !self.look_again && self.walking.is_empty() && !self.can_take()
+        self.paused || !self.look_again && self.walking.is_empty() && !self.can_take()
     }
 
     /// Whether what was received may be looked at.
     #[inline]
     fn can_take(&self) -> bool {
         let room = self.writing.is_some() || !self.free.is_empty();
-        self.state == State::Open && self.at < self.end && self.stalled.is_none() && room
+        self.state == State::Open && !self.paused && self.at < self.end && self.stalled.is_none() && room
     }
 
     #[inline]
     fn wants_input(&self) -> bool {
         let room = self.writing.is_some() || !self.free.is_empty();
-        self.state == State::Open && self.at == self.end && self.stalled.is_none() && room
+        self.state == State::Open && !self.paused && self.at == self.end && self.stalled.is_none() && room
     }
 
     /// Takes what the client has sent and submits it. Whether there was anything.
     pub(crate) fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
+        if self.paused {
+            return false;
+        }
         self.look_again = false;
         let mut worked = !self.walking.is_empty();
         for _ in 0..self.walking.len() {

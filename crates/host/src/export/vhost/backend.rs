@@ -16,6 +16,7 @@ use super::split::SplitRing;
 use super::virtqueue::{Parts, VirtQueue};
 use crate::mem::{BUFFER_ALIGN, Region};
 use crate::serve::{IoThreads, ServedDisk, Source, SourceHandle};
+use blk::time::Duration;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -101,9 +102,21 @@ impl Connection {
     /// Stops a virtqueue when nothing of it is in flight; it can go on where it stands.
     fn stop(&mut self, index: usize) -> Option<Box<VirtQueue>> {
         let handle = self.rings[index].running.take()?;
-        let Source::VirtQueue(q) = self.threads.remove(handle) else { unreachable!("it gave a virtqueue there") };
+        let Some(Source::VirtQueue(q)) = self.threads.remove(&handle) else { unreachable!("a virtqueue stays") };
         self.rings[index].base = q.base();
         Some(q)
+    }
+
+    /// Has other IOThreads serve the virtqueues, as many as there are; how long the longest was served by none.
+    pub(super) fn remap(&mut self, mapping: &[usize]) -> crate::error::Result<Duration> {
+        let mut longest = Duration::ZERO;
+        for (i, thread) in mapping.iter().enumerate() {
+            if let Some(handle) = &self.rings[i].running {
+                longest = longest.max(self.threads.move_to(handle, *thread)?);
+            }
+            self.mapping[i] = *thread;
+        }
+        Ok(longest)
     }
 
     fn stop_all(&mut self) {
@@ -158,7 +171,7 @@ impl Connection {
 
     /// Does something to a virtqueue that runs, on its IOThread.
     fn visit(&self, index: usize, f: impl FnOnce(&mut VirtQueue) + Send + 'static) {
-        if let Some(handle) = self.rings[index].running {
+        if let Some(handle) = &self.rings[index].running {
             self.threads.visit(handle, |source| match source {
                 Source::VirtQueue(q) => f(q),
                 Source::Nbd(_) => unreachable!("it gave a virtqueue there"),

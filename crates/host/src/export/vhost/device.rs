@@ -4,7 +4,9 @@
 //! Source: virtio 1.3, section 5.2; feature bits and layout of `struct virtio_blk_config`.
 
 use super::ring::RingFeatures;
+use crate::run::Queue;
 use blk::limits::Limits;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Feature bits of the block device.
@@ -51,10 +53,11 @@ pub const CONFIG_WCE_AT: usize = 32;
 pub const SERIAL_BYTES: usize = 20;
 
 /// One exported block device.
-#[derive(Debug)]
 pub struct Device {
-    /// Size in sectors of 512 bytes.
-    pub capacity: u64,
+    /// What the export is called.
+    pub name: String,
+    /// The disk, whose size may change.
+    pub queue: Arc<Queue>,
     /// What the disk takes.
     pub limits: Limits,
     /// Writes fail.
@@ -70,6 +73,12 @@ pub struct Device {
 }
 
 impl Device {
+    /// Size in sectors of 512 bytes.
+    #[inline]
+    pub fn capacity(&self) -> u64 {
+        self.queue.capacity().0
+    }
+
     /// Feature bits offered.
     pub fn features(&self) -> u64 {
         use feature as f;
@@ -106,7 +115,7 @@ impl Device {
         let mut c = [0; CONFIG_BYTES];
         let mut put = |at: usize, bytes: &[u8]| c[at..at + bytes.len()].copy_from_slice(bytes);
         let blocks = |bytes: u32| bytes / l.logical_block_size;
-        put(0, &self.capacity.to_le_bytes());
+        put(0, &self.capacity().to_le_bytes());
         put(12, &SEG_MAX.to_le_bytes());
         put(20, &l.logical_block_size.to_le_bytes());
         put(24, &[blocks(l.physical_block_size).max(1).ilog2() as u8, 0]);
@@ -126,10 +135,21 @@ impl Device {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::serve::{IoThreads, ThreadOptions};
+    use crate::target::{Needs, TargetSpec};
+    use blk::id::Sector;
+    use blk::settings::QueueConfig;
 
     fn device(read_only: bool) -> Device {
+        let threads = IoThreads::start(&[ThreadOptions::default()]).unwrap();
+        let regions = Arc::default();
+        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
+        let driver = TargetSpec::parse("null").unwrap().open(&needs, Arc::clone(&regions)).unwrap().driver;
+        let disk = threads.disk("disk", driver, regions, QueueConfig::default()).unwrap();
+        disk.queue.set_capacity(Sector(0x1234));
         Device {
-            capacity: 0x1234,
+            name: "export".into(),
+            queue: Arc::clone(&disk.queue),
             limits: Limits { physical_block_size: 4096, max_discard_sectors: 9, ..Limits::default() },
             read_only,
             num_queues: 3,

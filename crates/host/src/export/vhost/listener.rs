@@ -10,19 +10,22 @@ use crate::error::{Error, Result};
 use crate::event;
 use crate::export::socket;
 use crate::serve::{IoThreads, ServedDisk};
+use blk::time::Duration;
 use rustix::event::PollFlags;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use vhost::vhost_user::BackendReqHandler;
 
 /// What an export is to be like.
 #[derive(Clone, Debug)]
 pub struct ExportOptions {
+    /// What it is called, for people.
+    pub name: String,
     /// Where it listens.
     pub socket: PathBuf,
     /// Permissions of the socket; `None` = as the umask has it.
@@ -44,12 +47,23 @@ pub struct VhostExport {
     socket: PathBuf,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
+    threads: Arc<IoThreads>,
+    front: Arc<parking_lot::Mutex<Front>>,
+}
+
+/// What the socket's thread and others share.
+struct Front {
+    /// The IOThread of each virtqueue.
+    mapping: Vec<usize>,
+    /// The one who is served.
+    connection: Weak<Mutex<Connection>>,
 }
 
 impl VhostExport {
     /// Serves a disk from now on.
     pub fn start(threads: &Arc<IoThreads>, disk: &Arc<ServedDisk>, options: ExportOptions) -> Result<VhostExport> {
-        let ExportOptions { socket: path, socket_mode, mapping, read_only, write_through, discard, serial } = options;
+        let ExportOptions { name, socket: path, socket_mode, mapping, read_only, write_through, discard, serial } =
+            options;
         if mapping.is_empty() || mapping.len() > usize::from(u16::MAX) || mapping.iter().any(|t| *t >= threads.len()) {
             let (n, m) = (mapping.len(), threads.len());
             return Err(Error::usage(format!("{n} virtqueues on {m} IOThreads: each must be on one that there is")));
@@ -64,7 +78,8 @@ impl VhostExport {
             limits.max_discard_sectors = 0;
         }
         let device = Device {
-            capacity: disk.queue.capacity().0,
+            name,
+            queue: Arc::clone(&disk.queue),
             read_only: read_only || limits.read_only,
             limits,
             num_queues: mapping.len() as u16,
@@ -77,18 +92,52 @@ impl VhostExport {
             socket::set_mode(&path, mode)?;
         }
         let stop = Arc::new(event::new()?);
+        let front = Arc::new(parking_lot::Mutex::new(Front { mapping, connection: Weak::new() }));
         let server = Server {
             threads: Arc::clone(threads),
             disk: Arc::clone(disk),
             device: Arc::new(device),
-            mapping,
+            front: Arc::clone(&front),
             stop: Arc::clone(&stop),
         };
         let thread = std::thread::Builder::new()
             .name("mqblk-vhost".into())
             .spawn(move || server.run(&listener))
             .map_err(|e| Error::os(e, "cannot start the thread of a vhost-user export"))?;
-        Ok(VhostExport { socket: path, stop, thread: Some(thread) })
+        Ok(VhostExport { socket: path, stop, thread: Some(thread), threads: Arc::clone(threads), front })
+    }
+
+    /// The IOThread of each virtqueue.
+    pub fn mapping(&self) -> Vec<usize> {
+        self.front.lock().mapping.clone()
+    }
+
+    /// Whether a front end is connected.
+    pub fn is_used(&self) -> bool {
+        self.front.lock().connection.strong_count() > 0
+    }
+
+    /// Has other IOThreads serve the virtqueues from now on, as many as before, also those of a front end that is connected. Each
+    /// virtqueue that moves takes no new requests until those in flight have ended; the others go on. The longest such time.
+    ///
+    /// # Errors
+    /// Usage: another number of virtqueues, an IOThread that there is not; or one that cannot take a virtqueue, and those
+    /// before it have moved then.
+    pub fn remap(&self, mapping: Vec<usize>) -> Result<Duration> {
+        // Held until the end: who connects meanwhile waits, and finds the new mapping.
+        let mut front = self.front.lock();
+        if mapping.len() != front.mapping.len() || mapping.iter().any(|t| !self.threads.contains(*t)) {
+            let (n, m) = (mapping.len(), front.mapping.len());
+            let text =
+                format!("a mapping of {n} virtqueues for {m}: must be as many, each on an IOThread that there is");
+            return Err(Error::usage(text));
+        }
+        let longest = match front.connection.upgrade() {
+            Some(c) => c.lock().unwrap_or_else(PoisonError::into_inner).remap(&mapping)?,
+            None => Duration::ZERO,
+        };
+        front.mapping = mapping;
+        Ok(longest)
     }
 }
 
@@ -106,7 +155,7 @@ struct Server {
     threads: Arc<IoThreads>,
     disk: Arc<ServedDisk>,
     device: Arc<Device>,
-    mapping: Vec<usize>,
+    front: Arc<parking_lot::Mutex<Front>>,
     stop: Arc<OwnedFd>,
 }
 
@@ -126,8 +175,12 @@ impl Server {
     fn serve(&self, stream: UnixStream) {
         let Ok(watched) = stream.try_clone() else { return };
         let (threads, disk) = (Arc::clone(&self.threads), Arc::clone(&self.disk));
-        let connection = Connection::new(threads, disk, Arc::clone(&self.device), self.mapping.clone());
-        let mut handler = BackendReqHandler::from_stream(stream, Arc::new(Mutex::new(connection)));
+        let mut front = self.front.lock();
+        let connection = Connection::new(threads, disk, Arc::clone(&self.device), front.mapping.clone());
+        let connection = Arc::new(Mutex::new(connection));
+        front.connection = Arc::downgrade(&connection);
+        drop(front);
+        let mut handler = BackendReqHandler::from_stream(stream, connection);
         while self.wait(&watched) {
             if handler.handle_request().is_err() {
                 break;

@@ -83,6 +83,8 @@ pub struct VirtQueue {
     /// Slots that wait for a buffer, oldest first.
     stalled: VecDeque<u16>,
     enabled: bool,
+    /// It is to leave its IOThread.
+    paused: bool,
     broken: Option<Broken>,
     /// Requests given back, for the statistics.
     served: u64,
@@ -119,6 +121,7 @@ impl VirtQueue {
             hint: 0,
             stalled: VecDeque::new(),
             enabled,
+            paused: false,
             broken: None,
             served: 0,
         }
@@ -127,6 +130,11 @@ impl VirtQueue {
     /// Its number in the device.
     pub fn index(&self) -> u16 {
         self.index
+    }
+
+    /// Name of its export.
+    pub fn export(&self) -> &str {
+        &self.device.name
     }
 
     /// Requests that have not been given back.
@@ -166,6 +174,15 @@ impl VirtQueue {
         self.enabled = enabled;
     }
 
+    /// Takes nothing for a while; what was taken goes on.
+    pub(crate) fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    fn takes(&self) -> bool {
+        self.enabled && !self.paused && self.broken.is_none()
+    }
+
     /// What becomes readable when the driver has made something available; `None` if nothing does, and one has to look.
     pub(crate) fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
         self.kick.as_ref().map(AsFd::as_fd)
@@ -185,10 +202,11 @@ impl VirtQueue {
 
     /// Takes what the driver has made available and submits it. Whether there was anything.
     pub(crate) fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
-        if !self.enabled || self.broken.is_some() {
-            return false;
-        }
+        // What was taken once goes on, or nobody could wait for its end.
         let mut took = self.serve_stalled(id, port, now);
+        if !self.takes() {
+            return took > 0;
+        }
         while took < ROUND && !self.free.is_empty() && port.has_room() {
             match self.take_one(id, port, now) {
                 Ok(true) => took += 1,
@@ -250,7 +268,7 @@ impl VirtQueue {
         let through = op == Op::Write && !self.device.writeback.load(Ordering::Relaxed);
         let flags = if through { OpFlags::FUA } else { OpFlags::NONE };
         let sectors = request.bytes / u64::from(SECTOR);
-        let in_range = request.sector.checked_add(sectors).is_some_and(|end| end <= self.device.capacity);
+        let in_range = request.sector.checked_add(sectors).is_some_and(|end| end <= self.device.capacity());
         if !in_range || request.bytes == 0 || !request.bytes.is_multiple_of(u64::from(SECTOR)) {
             return Err(S_IOERR);
         }
@@ -360,7 +378,7 @@ impl VirtQueue {
             if flags & !unmap != 0 {
                 return Err(S_UNSUPP);
             }
-            if sector.checked_add(u64::from(*nr)).is_none_or(|end| end > self.device.capacity) {
+            if sector.checked_add(u64::from(*nr)).is_none_or(|end| end > self.device.capacity()) {
                 return Err(S_IOERR);
             }
         }
@@ -437,7 +455,7 @@ impl VirtQueue {
 
     /// Asks to be kicked; whether it may be slept now: nothing was made available meanwhile.
     pub(crate) fn prepare_sleep(&mut self) -> bool {
-        if !self.enabled || self.broken.is_some() {
+        if !self.takes() {
             return true;
         }
         self.ring.enable_kicks();
@@ -447,7 +465,7 @@ impl VirtQueue {
 
     /// Says that kicks are not needed for now.
     pub(crate) fn wake_up(&mut self) {
-        if self.enabled && self.broken.is_none() {
+        if self.takes() {
             self.ring.disable_kicks();
         }
     }

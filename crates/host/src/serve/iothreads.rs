@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! All IOThreads of a daemon, and where each source is.
+//!
+//! Guarantees: a source is served by one thread at a time; it is moved or handed back only when nothing of it is in flight, and
+//! meanwhile its client waits and nobody else does; a handle never reaches another source than its own, also when that has
+//! left. Threads come and go at run time; one that serves something cannot go.
+//! Needs from callers: it outlives the disks' I/O; nothing here is called from an IOThread.
+
+use super::adaptive::Polling;
+use super::bell::{Bells, MAX_BELLS};
+use super::disk::ServedDisk;
+use super::iothread::{IoThread, Source};
+use super::port::SourceId;
+use crate::clock;
+use crate::driver::HostDriver;
+use crate::error::{Error, Result};
+use crate::mem::Regions;
+use crate::run::{allowed_cpus, pin_thread};
+use blk::settings::QueueConfig;
+use blk::time::Duration;
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::thread::JoinHandle;
+
+/// How a thread is to be.
+#[derive(Clone, Debug, Default)]
+pub struct ThreadOptions {
+    /// Its name; it is also the thread's, cut to 15 bytes.
+    pub name: String,
+    /// CPUs it runs on; empty = all.
+    pub cpus: Vec<u32>,
+    /// How it polls.
+    pub polling: Polling,
+}
+
+/// A source that is served somewhere.
+#[derive(Clone)]
+pub struct SourceHandle(pub(super) Arc<Seat>);
+
+pub(super) struct Seat {
+    pub(super) disk: Arc<ServedDisk>,
+    /// Held as long as the source is on its way.
+    place: Mutex<Place>,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    thread: usize,
+    id: SourceId,
+}
+
+/// What an IOThread did, and what it serves.
+pub struct ThreadReport {
+    /// Its number.
+    pub number: usize,
+    /// Its name.
+    pub name: String,
+    /// Since it began.
+    pub alive: Duration,
+    /// Of that, in rounds that found something to do.
+    pub busy: Duration,
+    /// CPU time, polling included.
+    pub cpu: Duration,
+    /// How often it slept.
+    pub sleeps: u64,
+    /// Its sources.
+    pub sources: Vec<SourceReport>,
+}
+
+/// A source, as its IOThread sees it.
+pub struct SourceReport {
+    /// For moving it.
+    pub handle: SourceHandle,
+    /// Name of its disk.
+    pub disk: String,
+    /// Kind of export.
+    pub kind: &'static str,
+    /// Name of the export.
+    pub export: String,
+    /// Its number in the export, if it has one.
+    pub index: u32,
+    /// Requests served so far.
+    pub served: u64,
+    /// Requests that are not answered.
+    pub in_flight: usize,
+    /// Whether another IOThread may serve it.
+    pub can_move: bool,
+}
+
+type Visit = Box<dyn FnOnce(Option<&mut Source>) + Send>;
+
+pub(super) enum Command {
+    Add { source: Source, seat: Arc<Seat>, reply: Sender<std::result::Result<SourceId, (Error, Source)>> },
+    Remove { id: SourceId, seat: Arc<Seat>, reply: Sender<Option<Source>> },
+    Visit { id: SourceId, seat: Arc<Seat>, visit: Visit },
+    Report { reply: Sender<ThreadReport> },
+    Retune { polling: Polling, cpus: Vec<u32>, reply: Sender<Result<()>> },
+    Stop { even_if_used: bool, reply: Sender<usize> },
+}
+
+struct Running {
+    name: String,
+    sender: Sender<Command>,
+    has_mail: Arc<AtomicBool>,
+    handle: JoinHandle<()>,
+}
+
+impl Running {
+    fn send(&self, bells: &Bells, thread: usize, command: Command) {
+        self.sender.send(command).expect("an IOThread runs as long as its handle");
+        // Pairs with: IoThread::take_mail
+        self.has_mail.store(true, Ordering::Release);
+        bells.ring(thread as u16);
+    }
+}
+
+/// See the module's text.
+pub struct IoThreads {
+    bells: Arc<Bells>,
+    /// By number; a gap where one has gone.
+    threads: RwLock<Vec<Option<Running>>>,
+}
+
+impl IoThreads {
+    /// Starts a thread for each entry; they are numbered from 0.
+    pub fn start(options: &[ThreadOptions]) -> Result<IoThreads> {
+        clock::start();
+        let all = IoThreads { bells: Arc::new(Bells::new()), threads: RwLock::default() };
+        options.iter().try_for_each(|o| all.start_one(o).map(drop))?;
+        Ok(all)
+    }
+
+    /// Starts one more; its number, which may be that of one that has gone.
+    pub fn start_one(&self, options: &ThreadOptions) -> Result<usize> {
+        let mut threads = self.threads.write();
+        let number = threads.iter().position(Option::is_none).unwrap_or(threads.len());
+        if number >= MAX_BELLS {
+            return Err(Error::usage(format!("IOThread '{}': there are {MAX_BELLS} already", options.name)));
+        }
+        self.bells.make(number as u16)?;
+        let (sender, receiver) = mpsc::channel();
+        let has_mail = Arc::new(AtomicBool::new(false));
+        let mut thread = IoThread::new(number as u16, options, &self.bells, receiver, Arc::clone(&has_mail))?;
+        let (cpus, (started, start)) = (options.cpus.clone(), mpsc::channel());
+        let run = move || {
+            let pinned = if cpus.is_empty() { Ok(()) } else { pin_thread(&cpus) };
+            let go = pinned.is_ok();
+            let _ = started.send(pinned);
+            if go {
+                thread.run();
+            }
+        };
+        let handle = std::thread::Builder::new()
+            .name(options.name.chars().take(15).collect())
+            .spawn(run)
+            .map_err(|e| Error::os(e, format!("cannot start IOThread '{}'", options.name)))?;
+        if let Err(e) = start.recv().expect("a thread says how it started") {
+            let _ = handle.join();
+            return Err(e.within(&options.name));
+        }
+        let running = Some(Running { name: options.name.clone(), sender, has_mail, handle });
+        if number == threads.len() {
+            threads.push(running);
+        } else {
+            threads[number] = running;
+        }
+        Ok(number)
+    }
+
+    /// Ends a thread that serves nothing.
+    ///
+    /// # Errors
+    /// Usage: it serves something, or is not there.
+    pub fn stop_one(&self, thread: usize) -> Result<()> {
+        // Nobody adds to it meanwhile.
+        let mut threads = self.threads.write();
+        let Some(running) = threads.get_mut(thread).and_then(Option::take) else { return Err(gone(thread)) };
+        let (reply, answer) = mpsc::channel();
+        running.send(&self.bells, thread, Command::Stop { even_if_used: false, reply });
+        let used = answer.recv().expect("IOThreads answer");
+        if used > 0 {
+            let text = format!("IOThread '{}' still serves {used} queues or clients: move them first", running.name);
+            threads[thread] = Some(running);
+            return Err(Error::usage(text));
+        }
+        drop(threads);
+        join(running.handle);
+        Ok(())
+    }
+
+    /// One more than the greatest number.
+    pub fn len(&self) -> usize {
+        self.threads.read().len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether there is a thread of this number.
+    pub fn contains(&self, thread: usize) -> bool {
+        self.threads.read().get(thread).is_some_and(Option::is_some)
+    }
+
+    /// A disk for these threads.
+    pub fn disk(
+        &self,
+        name: &str,
+        driver: Arc<dyn HostDriver>,
+        regions: Arc<Regions>,
+        config: QueueConfig,
+    ) -> Result<Arc<ServedDisk>> {
+        let cpus = self.len().max(1) as u16;
+        ServedDisk::new(name.to_owned(), driver, regions, config, cpus, &self.bells).map(Arc::new)
+    }
+
+    /// Has a thread serve a source of a disk from now on.
+    pub fn add(&self, thread: usize, disk: &Arc<ServedDisk>, source: Source) -> Result<SourceHandle> {
+        let place = Mutex::new(Place { thread, id: SourceId(0) });
+        let seat = Arc::new(Seat { disk: Arc::clone(disk), place });
+        let mut place = seat.place.lock();
+        place.id = self.put(thread, &seat, source).map_err(|(e, _)| e)?;
+        drop(place);
+        Ok(SourceHandle(seat))
+    }
+
+    /// Takes a source away, when nothing of it is in flight any more; nothing if it has left by itself.
+    pub fn remove(&self, handle: &SourceHandle) -> Option<Source> {
+        let place = handle.0.place.lock();
+        self.take(*place, handle)
+    }
+
+    /// Has another thread serve a source from now on. It is in between until what is in flight has ended; how long that
+    /// took.
+    ///
+    /// # Errors
+    /// Usage: the source has left, or there is no such thread. Then it stays where it is.
+    pub fn move_to(&self, handle: &SourceHandle, thread: usize) -> Result<Duration> {
+        let mut place = handle.0.place.lock();
+        if place.thread == thread {
+            return Ok(Duration::ZERO);
+        }
+        if !self.contains(thread) {
+            return Err(gone(thread));
+        }
+        let began = clock::now();
+        let source = self.take(*place, handle).ok_or_else(|| Error::usage("it has left meanwhile"))?;
+        match self.put(thread, &handle.0, source) {
+            Ok(id) => *place = Place { thread, id },
+            Err((e, source)) => {
+                // Its port is still there or can be made again as it was.
+                place.id = self.put(place.thread, &handle.0, source).map_err(|(e, _)| e)?;
+                return Err(e);
+            }
+        }
+        Ok(clock::now().since(began))
+    }
+
+    /// Has its thread do something to a source, and waits for what comes of it; nothing if it has left.
+    pub fn visit<T: Send + 'static>(
+        &self,
+        handle: &SourceHandle,
+        visit: impl FnOnce(&mut Source) -> T + Send + 'static,
+    ) -> Option<T> {
+        let place = handle.0.place.lock();
+        let (reply, answer) = mpsc::channel();
+        let visit = Box::new(move |source: Option<&mut Source>| {
+            let _ = reply.send(source.map(visit));
+        });
+        self.send(place.thread, Command::Visit { id: place.id, seat: Arc::clone(&handle.0), visit }).ok()?;
+        answer.recv().expect("IOThreads answer")
+    }
+
+    /// The number of the thread that serves it.
+    pub fn thread_of(&self, handle: &SourceHandle) -> usize {
+        handle.0.place.lock().thread
+    }
+
+    /// What all of them do. Those that sleep are woken for it.
+    pub fn report(&self) -> Vec<ThreadReport> {
+        let (reply, answers) = mpsc::channel();
+        for (number, running) in self.threads.read().iter().enumerate() {
+            if let Some(running) = running {
+                running.send(&self.bells, number, Command::Report { reply: reply.clone() });
+            }
+        }
+        drop(reply);
+        let mut all: Vec<_> = answers.iter().collect();
+        all.sort_by_key(|r| r.number);
+        all
+    }
+
+    /// Has a thread poll and run otherwise from now on.
+    pub fn retune(&self, thread: usize, polling: Polling, cpus: &[u32]) -> Result<()> {
+        let cpus = if cpus.is_empty() { allowed_cpus() } else { cpus.to_vec() };
+        let (reply, answer) = mpsc::channel();
+        self.send(thread, Command::Retune { polling, cpus, reply })?;
+        answer.recv().expect("IOThreads answer")
+    }
+
+    fn put(&self, thread: usize, seat: &Arc<Seat>, source: Source) -> std::result::Result<SourceId, (Error, Source)> {
+        let threads = self.threads.read();
+        let Some(Some(running)) = threads.get(thread) else { return Err((gone(thread), source)) };
+        let (reply, answer) = mpsc::channel();
+        running.send(&self.bells, thread, Command::Add { source, seat: Arc::clone(seat), reply });
+        drop(threads);
+        answer.recv().expect("IOThreads answer")
+    }
+
+    fn take(&self, place: Place, handle: &SourceHandle) -> Option<Source> {
+        let (reply, answer) = mpsc::channel();
+        self.send(place.thread, Command::Remove { id: place.id, seat: Arc::clone(&handle.0), reply }).ok()?;
+        answer.recv().expect("IOThreads answer")
+    }
+
+    fn send(&self, thread: usize, command: Command) -> Result<()> {
+        match self.threads.read().get(thread) {
+            Some(Some(running)) => running.send(&self.bells, thread, command),
+            _ => return Err(gone(thread)),
+        }
+        Ok(())
+    }
+}
+
+fn gone(thread: usize) -> Error {
+    Error::usage(format!("there is no IOThread number {thread}"))
+}
+
+fn join(handle: JoinHandle<()>) {
+    if let Err(panic) = handle.join()
+        && !std::thread::panicking()
+    {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+impl Drop for IoThreads {
+    fn drop(&mut self) {
+        let all: Vec<_> = self.threads.get_mut().iter_mut().map(Option::take).collect();
+        let (reply, _answer) = mpsc::channel();
+        for (number, running) in all.iter().enumerate() {
+            if let Some(running) = running {
+                running.send(&self.bells, number, Command::Stop { even_if_used: true, reply: reply.clone() });
+            }
+        }
+        all.into_iter().flatten().for_each(|running| join(running.handle));
+    }
+}
