@@ -151,7 +151,7 @@ impl Opened {
             file.set_len(bytes).map_err(failed)?;
         }
         let size = (&file).seek(SeekFrom::End(0)).map_err(failed)?;
-        let sectors = size / block * block >> SECTOR_SHIFT;
+        let sectors = (size / block * block) >> SECTOR_SHIFT;
         if sectors == 0 {
             return Err(Error::usage(format!("it has {size} bytes now, less than a block of {block}: the size stays")));
         }
