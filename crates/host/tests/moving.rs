@@ -43,6 +43,7 @@ fn nbd(served: &Served) -> NbdExport {
         default: Some("d".into()),
         socket_mode: None,
         max_connections: 16,
+        tls: None,
     };
     NbdExport::start(&served.threads, options).unwrap()
 }

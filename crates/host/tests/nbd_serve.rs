@@ -46,7 +46,8 @@ impl Server {
         let (name, description) = ("d".into(), "the disk".into());
         let disk = NbdDisk { disk, name, description, read_only, discard: true, iothreads };
         let default = Some("d".into());
-        let options = NbdOptions { address, disks: vec![disk], default, socket_mode: None, max_connections: 256 };
+        let options =
+            NbdOptions { address, disks: vec![disk], default, socket_mode: None, max_connections: 256, tls: None };
         NbdExport::start(&self.threads, options)
     }
 

@@ -7,13 +7,11 @@
 
 use super::check::{CheckedPlan, Export, NbdServer};
 use super::lock::ImageLock;
-use super::plan::{
-    DiskPlan, ExportKind, IoThreadPlan, NbdListen, NbdPlan, OnEnospc, SERIAL_MAX, VhostUserPlan, WriteCache,
-};
+use super::plan::{DiskPlan, ExportKind, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, VhostUserPlan, WriteCache};
 use super::{IoThreads, Polling, ServedDisk, ThreadOptions};
 use crate::driver::file::FileWarning;
 use crate::error::{Error, Result};
-use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
+use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions, Tls};
 use crate::export::vhost::{ExportOptions, VhostExport};
 use crate::mem::Regions;
 use crate::target::Needs;
@@ -58,7 +56,8 @@ impl Daemon {
             }
         }
         let servers = plan.nbd_servers();
-        let nbd: Result<_> = servers.iter().map(|s| NbdExport::start(&threads, nbd_options(plan, s, &disks))).collect();
+        let start = |s| NbdExport::start(&threads, nbd_options(plan, s, &disks)?);
+        let nbd: Result<_> = servers.iter().map(start).collect();
         Ok(Daemon { vhost, nbd: nbd?, disks, _threads: threads, _locks: locks, warnings })
     }
 
@@ -79,9 +78,6 @@ fn check_served(plan: &CheckedPlan, export: &Export<'_>) -> Result<()> {
     let refuse = |what: String| Err(Error::usage(format!("export '{name}': {what}")));
     match &export.plan.kind {
         ExportKind::VhostUserBlk(_) => {}
-        ExportKind::Nbd(NbdPlan { tls: Some(_), .. }) => {
-            return refuse("tls: not served yet; leave it out, and use a Unix socket or a network you trust".into());
-        }
         ExportKind::Nbd(_) if disk.write_cache == WriteCache::Through => {
             return refuse(format!(
                 "its disk '{}' has write_cache=\"write through\": over NBD not served yet",
@@ -135,15 +131,24 @@ fn vhost_options(disk: &DiskPlan, export: &Export<'_>, vhost: &VhostUserPlan) ->
 }
 
 /// Exports that share a socket; the first of them is also what a client gets who gives no name.
-fn nbd_options(plan: &CheckedPlan, server: &NbdServer<'_>, disks: &[Arc<ServedDisk>]) -> NbdOptions {
+fn nbd_options(plan: &CheckedPlan, server: &NbdServer<'_>, disks: &[Arc<ServedDisk>]) -> Result<NbdOptions> {
     let address = match server.listen {
         NbdListen::Unix(path) => Address::Unix(path.clone()),
         NbdListen::Tcp(at) => Address::Tcp(*at),
     };
-    let mut options =
-        NbdOptions { address, disks: Vec::new(), default: None, socket_mode: None, max_connections: usize::MAX };
+    let mut options = NbdOptions {
+        address,
+        disks: Vec::new(),
+        default: None,
+        socket_mode: None,
+        max_connections: usize::MAX,
+        tls: None,
+    };
     for export in server.exports.iter().filter_map(|i| plan.exports().nth(*i)) {
         let ExportKind::Nbd(nbd) = &export.plan.kind else { continue };
+        if let Some(files) = nbd.tls.as_ref().filter(|_| options.tls.is_none()) {
+            options.tls = Some(Tls::load(files)?);
+        }
         options.default.get_or_insert_with(|| nbd.name.clone());
         options.socket_mode = options.socket_mode.or(nbd.socket_mode);
         options.max_connections = options.max_connections.min(nbd.max_connections as usize);
@@ -156,5 +161,5 @@ fn nbd_options(plan: &CheckedPlan, server: &NbdServer<'_>, disks: &[Arc<ServedDi
             iothreads: export.iothreads.to_vec(),
         });
     }
-    options
+    Ok(options)
 }

@@ -15,6 +15,7 @@ use super::buffers::{Buffer, Buffers};
 use super::handshake::Negotiated;
 use super::reply::{Extent, HEAD_BYTES, HeadBuf, error_of};
 use super::session::{Command, Event, Request, Session};
+use super::tls::TlsStream;
 use super::wire::{BytesIn, ReplyStyle};
 use crate::error::Result;
 use crate::serve::{Port, ServedDisk, SourceId};
@@ -25,9 +26,10 @@ use blk::time::Instant;
 use rustix::event::epoll::EventFlags;
 use std::any::Any;
 use std::collections::VecDeque;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+
+mod io;
 
 /// Requests of a client that are not answered.
 pub const SLOTS: usize = 128;
@@ -37,8 +39,6 @@ const INPUT_BYTES: usize = 128 << 10;
 const ROUND: usize = 256;
 /// Calls to receive in one round.
 const RECEIVES: usize = 4;
-/// Replies sent by one call; each has a head and perhaps data.
-const BATCH: usize = 64;
 /// Sectors of one bio that discards or zeroes: 1 GiB.
 const WALK_SECTORS: u64 = 1 << 21;
 const SECTOR: u64 = 512;
@@ -96,6 +96,11 @@ enum State {
 pub struct Connection {
     socket: Arc<OwnedFd>,
     export: String,
+    /// Between the socket and everything else, if the client asked for it.
+    tls: Option<Box<TlsStream>>,
+    /// Plaintext of one record, gathered from short replies.
+    record: Vec<u8>,
+    said_goodbye: bool,
     session: Session,
     style: ReplyStyle,
     buffers: Buffers,
@@ -133,7 +138,7 @@ impl Connection {
     /// # Errors
     /// There is no memory for its data.
     pub fn new(
-        socket: Arc<OwnedFd>,
+        (socket, tls): (Arc<OwnedFd>, Option<Box<TlsStream>>),
         negotiated: &Negotiated,
         rest: &[u8],
         disk: &Arc<ServedDisk>,
@@ -145,6 +150,9 @@ impl Connection {
         Ok(Connection {
             socket,
             export: negotiated.export.name.clone(),
+            tls,
+            record: Vec::new(),
+            said_goodbye: false,
             style: session.style(),
             session,
             buffers: Buffers::new(disk, SLOTS)?,
@@ -191,7 +199,11 @@ impl Connection {
     /// Whether it has ended, with all that it began.
     #[inline]
     pub(crate) fn is_finished(&self) -> bool {
-        self.state != State::Open && self.free.len() == SLOTS
+        match self.state {
+            State::Open => false,
+            State::Closing => self.free.len() == SLOTS && !self.tls_wants_write(),
+            State::Dead => self.free.len() == SLOTS,
+        }
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -202,14 +214,15 @@ impl Connection {
     pub(crate) fn interest(&self) -> EventFlags {
         let mut interest = EventFlags::empty();
         interest.set(EventFlags::IN, self.wants_input());
-        interest.set(EventFlags::OUT, !self.out.is_empty());
+        interest.set(EventFlags::OUT, !self.out.is_empty() || self.tls_wants_write());
         // The end of a client is told whether it is waited for or not; edge-triggered, only once.
         if interest.is_empty() { EventFlags::ET } else { interest }
     }
 
     /// Whether there is nothing to do before the socket, a completion or a timer says so.
     pub(crate) fn prepare_sleep(&self) -> bool {
-        self.paused || !self.look_again && self.walking.is_empty() && !self.can_take()
+        let decrypted = self.tls.as_ref().is_some_and(|tls| tls.has_more()) && self.wants_input();
+        self.paused || !self.look_again && self.walking.is_empty() && !self.can_take() && !decrypted
     }
 
     /// Whether what was received may be looked at.
@@ -257,47 +270,6 @@ impl Connection {
             }
         }
         worked | self.take_requests(id, port, now, &mut budget)
-    }
-
-    /// Receives the rest of a write's data to its place and what follows to the input, which is used up. `None` if there
-    /// was nothing, else whether there may be more.
-    fn receive(&mut self) -> Option<bool> {
-        let left = self.session.payload_left() as usize;
-        let payload = self.writing.filter(|_| left > 0).and_then(|slot| {
-            let Slot { request, buffer, .. } = &self.slots[usize::from(slot)];
-            let from = request.as_ref()?.length as usize - left;
-            Some(self.buffers.span((*buffer)?, from, left))
-        });
-        let mut list = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 2];
-        let mut count = 0;
-        let mut asked = self.input.len();
-        if let Some(span) = payload {
-            list[0] = libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
-            asked += span.len();
-            count = 1;
-        }
-        list[count] = libc::iovec { iov_base: self.input.as_mut_ptr().cast(), iov_len: self.input.len() };
-        // SAFETY: the entries name the input, which is this connection's own, and part of a region, which lives as long as
-        // its table and whose bytes nobody has a reference to.
-        let n = unsafe { libc::readv(self.socket.as_raw_fd(), list.as_ptr(), count as i32 + 1) };
-        if n < 0 {
-            match io::Error::last_os_error().kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => return None,
-                _ => self.kill(),
-            }
-            return Some(false);
-        }
-        if n == 0 {
-            self.close();
-            return Some(false);
-        }
-        let n = n as usize;
-        let to_payload = if count > 0 { n.min(left) } else { 0 };
-        if to_payload > 0 {
-            self.session.payload_received(to_payload as u32);
-        }
-        (self.at, self.end) = (0, n - to_payload);
-        Some(n == asked)
     }
 
     /// Whether anything was taken from the input.
@@ -507,62 +479,6 @@ impl Connection {
         }
         self.free.push(slot);
         self.served += 1;
-    }
-
-    /// Sends the replies that are ready.
-    #[inline]
-    pub(crate) fn finish_round(&mut self) {
-        while !self.out.is_empty() && self.send() {}
-    }
-
-    /// Sends a batch of replies; whether it went out as a whole.
-    fn send(&mut self) -> bool {
-        let mut list = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 2 * BATCH];
-        let (mut count, mut asked, mut skip) = (0, 0, self.sent);
-        for slot in self.out.iter().take(BATCH) {
-            let s = &self.slots[usize::from(*slot)];
-            if let Some(head) = s.head.get(skip..s.head_bytes).filter(|h| !h.is_empty()) {
-                list[count] = libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() };
-                (count, asked) = (count + 1, asked + head.len());
-            }
-            if let Some(buffer) = s.buffer.filter(|_| s.data_bytes > 0) {
-                let from = skip.saturating_sub(s.head_bytes);
-                let span = self.buffers.span(buffer, from, s.data_bytes - from);
-                list[count] = libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
-                (count, asked) = (count + 1, asked + span.len());
-            }
-            skip = 0;
-        }
-        // SAFETY: all zeroes is a message without anything.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        (message.msg_iov, message.msg_iovlen) = (list.as_mut_ptr(), count as _);
-        // SAFETY: the entries name heads, which are this connection's own and only read, and parts of regions, which live as
-        // long as their table.
-        let n = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
-        if n < 0 {
-            match io::Error::last_os_error().kind() {
-                io::ErrorKind::Interrupted => return true,
-                io::ErrorKind::WouldBlock => {}
-                _ => self.kill(),
-            }
-            return false;
-        }
-        self.forget_sent(n as usize);
-        n as usize == asked
-    }
-
-    fn forget_sent(&mut self, mut n: usize) {
-        while let Some(slot) = self.out.front().copied() {
-            let s = &self.slots[usize::from(slot)];
-            let left = s.head_bytes + s.data_bytes - self.sent;
-            if n < left {
-                self.sent += n;
-                return;
-            }
-            (n, self.sent) = (n - left, 0);
-            self.out.pop_front();
-            self.free_slot(slot);
-        }
     }
 
     /// Takes nothing more; what was begun is answered.

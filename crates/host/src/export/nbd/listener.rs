@@ -5,12 +5,13 @@
 //! when the server is. At most [`MAX_HANDSHAKES`] handshakes at a time, each of at most [`HANDSHAKE_TIME`], and at most
 //! [`MAX_CONNECTIONS`] clients; others wait in the socket's queue or are dropped. When the server is dropped its clients
 //! are, and nothing of theirs is in flight afterwards.
-//! Not done here: TLS; clients that ask for it are told that there is none.
+//! Under TLS the certificates are those that were there when the server was started.
 
+use super::certificates::Tls;
 use super::connection::Connection;
 use super::export::{BlockSizes, Export, ExportTable};
-use super::handshake::{Handshake, Negotiated, Step, TlsMode, greeting};
-use super::wire::{BytesIn, MAX_PAYLOAD};
+use super::greet::Line;
+use super::wire::MAX_PAYLOAD;
 use crate::error::{Error, Result};
 use crate::event;
 use crate::export::socket;
@@ -34,8 +35,6 @@ pub const MAX_HANDSHAKES: usize = 32;
 pub const MAX_CONNECTIONS: usize = 256;
 /// How long a handshake may take.
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-/// Bytes received at once in a handshake.
-const INPUT_BYTES: usize = 4096;
 
 /// Where a server listens.
 #[derive(Clone, Debug)]
@@ -76,6 +75,8 @@ pub struct NbdOptions {
     pub socket_mode: Option<u32>,
     /// Clients that are served at the same time, at most [`MAX_CONNECTIONS`].
     pub max_connections: usize,
+    /// Encryption; `None` = clients that ask for it are told that there is none.
+    pub tls: Option<Tls>,
 }
 
 impl NbdDisk {
@@ -117,7 +118,7 @@ impl NbdExport {
     /// # Errors
     /// Usage: the exports break a rule, the socket is in use. Others: the address cannot be listened at.
     pub fn start(threads: &Arc<IoThreads>, options: NbdOptions) -> Result<NbdExport> {
-        let NbdOptions { address, disks, default, socket_mode, max_connections } = options;
+        let NbdOptions { address, disks, default, socket_mode, max_connections, tls } = options;
         let exports = disks.iter().enumerate().map(|(i, d)| d.export(i as u64)).collect();
         let table = Arc::new(ExportTable::new(exports, default.as_deref())?);
         if disks.iter().any(|d| d.iothreads.is_empty() || d.iothreads.iter().any(|t| *t >= threads.len())) {
@@ -133,6 +134,7 @@ impl NbdExport {
             disks: disks.into_iter().map(|d| (d.disk, d.iothreads)).collect(),
             max_connections: max_connections.min(MAX_CONNECTIONS),
             table,
+            tls,
             stop,
             next_thread: AtomicUsize::new(0),
             crowd: Arc::default(),
@@ -252,6 +254,7 @@ struct Shared {
     disks: Vec<(Arc<ServedDisk>, Vec<usize>)>,
     max_connections: usize,
     table: Arc<ExportTable>,
+    tls: Option<Tls>,
     stop: OwnedFd,
     next_thread: AtomicUsize,
     crowd: Arc<Crowd>,
@@ -318,11 +321,12 @@ impl Shared {
 
     /// Shakes hands with a client and gives it to an IOThread; drops it when anything goes wrong.
     fn welcome(&self, socket: OwnedFd) {
-        let Some((negotiated, rest)) = self.handshake(&socket) else { return };
+        let line = Line::new(&socket, &self.stop, Instant::now() + HANDSHAKE_TIME);
+        let Some((negotiated, rest, tls)) = line.shake_hands(&self.table, self.tls.as_ref()) else { return };
         let Some((disk, iothreads)) = self.disks.get(negotiated.export.id as usize) else { return };
         let socket = Arc::new(socket);
         let Some(connected) = self.connected(&socket) else { return };
-        if let Ok(connection) = Connection::new(socket, &negotiated, &rest, disk, Box::new(connected)) {
+        if let Ok(connection) = Connection::new((socket, tls), &negotiated, &rest, disk, Box::new(connected)) {
             // Relaxed: any distribution is correct.
             let thread = iothreads[self.next_thread.fetch_add(1, Ordering::Relaxed) % iothreads.len()];
             let _ = self.threads.add(thread, disk, Source::Nbd(Box::new(connection)));
@@ -338,53 +342,5 @@ impl Shared {
         clients.sockets.retain(|s| s.strong_count() > 0);
         clients.sockets.push(Arc::downgrade(socket));
         Some(Connected(Arc::clone(&self.crowd)))
-    }
-
-    /// What was negotiated, and what the client has sent behind it.
-    fn handshake(&self, socket: &OwnedFd) -> Option<(Negotiated, Vec<u8>)> {
-        let until = Instant::now() + HANDSHAKE_TIME;
-        let mut handshake = Handshake::new(Arc::clone(&self.table), TlsMode::Off);
-        self.send(socket, &greeting(), until)?;
-        let mut received = [0; INPUT_BYTES];
-        let mut out = Vec::new();
-        loop {
-            if !socket::wait(socket, PollFlags::IN, &self.stop, Some(until)) {
-                return None;
-            }
-            let n = match rustix::io::read(socket, &mut received) {
-                Ok(0) => return None,
-                Ok(n) => n,
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => continue,
-                Err(_) => return None,
-            };
-            let mut input = BytesIn::new(received.get(..n)?);
-            loop {
-                let step = handshake.feed(&mut input, &mut out);
-                self.send(socket, &out, until)?;
-                out.clear();
-                match step {
-                    Step::NeedMore => break,
-                    Step::Replied => {}
-                    Step::Transmission(negotiated) => return Some((negotiated, input.rest().to_vec())),
-                    Step::StartTls | Step::Close(_) => return None,
-                }
-            }
-        }
-    }
-
-    fn send(&self, socket: &OwnedFd, mut bytes: &[u8], until: Instant) -> Option<()> {
-        while !bytes.is_empty() {
-            match rustix::net::send(socket, bytes, rustix::net::SendFlags::NOSIGNAL) {
-                Ok(n) => bytes = bytes.get(n..)?,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => {
-                    if !socket::wait(socket, PollFlags::OUT, &self.stop, Some(until)) {
-                        return None;
-                    }
-                }
-                Err(_) => return None,
-            }
-        }
-        Some(())
     }
 }
