@@ -35,6 +35,7 @@ fn nbd(served: &Served) -> NbdExport {
         description: String::new(),
         read_only: false,
         discard: true,
+        write_through: false,
         iothreads: vec![0],
     };
     let options = NbdOptions {

@@ -44,6 +44,7 @@ impl Server {
             description: "secret".into(),
             read_only: false,
             discard: true,
+            write_through: false,
             iothreads: vec![0, 1],
         };
         let unix = Address::Unix(served.directory.join("nbd.sock"));

@@ -78,12 +78,6 @@ fn check_served(plan: &CheckedPlan, export: &Export<'_>) -> Result<()> {
     let refuse = |what: String| Err(Error::usage(format!("export '{name}': {what}")));
     match &export.plan.kind {
         ExportKind::VhostUserBlk(_) => {}
-        ExportKind::Nbd(_) if disk.write_cache == WriteCache::Through => {
-            return refuse(format!(
-                "its disk '{}' has write_cache=\"write through\": over NBD not served yet",
-                disk.name
-            ));
-        }
         ExportKind::Nbd(_) => {}
         kind => return refuse(format!("type={}: not served yet; use vhost-user-blk or nbd", kind.name())),
     }
@@ -158,6 +152,7 @@ fn nbd_options(plan: &CheckedPlan, server: &NbdServer<'_>, disks: &[Arc<ServedDi
             description: format!("disk {} of mqblk", plan.disks()[export.disk].name),
             read_only: export.read_only,
             discard: plan.disks()[export.disk].discard,
+            write_through: plan.disks()[export.disk].write_cache == WriteCache::Through,
             iothreads: export.iothreads.to_vec(),
         });
     }

@@ -27,8 +27,22 @@ pub struct ServedDisk {
     pub regions: Arc<Regions>,
     /// By submitter: the IOThread's number.
     threads: Arc<[AtomicU16]>,
+    bells: Arc<Bells>,
     /// Regions of buffers whose user is gone, and their sizes: a region with a fixed place in drivers is not given up.
     spare_buffers: Mutex<Vec<(usize, u16)>>,
+}
+
+/// Wakes an IOThread that is to look at all its sources, from any thread.
+pub(crate) struct Waker {
+    bells: Arc<Bells>,
+    thread: u16,
+}
+
+impl Waker {
+    /// What it is woken for is in its place already.
+    pub(crate) fn wake(&self) {
+        self.bells.ring(self.thread);
+    }
 }
 
 /// Rings for the IOThread of a submitter.
@@ -61,7 +75,15 @@ impl ServedDisk {
         let notify = Box::new(Ring { threads: Arc::clone(&threads), bells: Arc::clone(bells) });
         let config = QueueConfig { topology: CpuTopology::uniform(cpus), ..config };
         let queue = RequestQueue::new(core, config, notify).map_err(|e| Error::usage(e.to_string()))?;
-        Ok(ServedDisk { name, queue, driver, regions, threads, spare_buffers: Mutex::default() })
+        Ok(ServedDisk {
+            name,
+            queue,
+            driver,
+            regions,
+            threads,
+            bells: Arc::clone(bells),
+            spare_buffers: Mutex::default(),
+        })
     }
 
     /// The number of a region of `bytes` for the buffers of a port or a connection.
@@ -77,6 +99,11 @@ impl ServedDisk {
     /// No I/O to the region of `bytes` is left.
     pub(crate) fn give_buffers_back(&self, bytes: usize, number: u16) {
         self.spare_buffers.lock().push((bytes, number));
+    }
+
+    /// Wakes the IOThread of a submitter.
+    pub(super) fn waker(&self, submitter: SubmitterId) -> Waker {
+        Waker { bells: Arc::clone(&self.bells), thread: self.threads[submitter.index()].load(Ordering::Relaxed) }
     }
 
     /// A submitter of this disk is the IOThread with this number.

@@ -20,6 +20,7 @@ pub mod reload;
 pub mod daemon;
 mod adaptive;
 mod bell;
+pub(crate) mod clerk;
 mod disk;
 #[allow(unsafe_code, reason = "waiting on descriptors of drivers")]
 mod iothread;

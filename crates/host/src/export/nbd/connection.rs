@@ -13,11 +13,12 @@
 
 use super::buffers::{Buffer, Buffers};
 use super::handshake::Negotiated;
-use super::reply::{Extent, HEAD_BYTES, HeadBuf, error_of};
+use super::reply::{HEAD_BYTES, HeadBuf, error_of};
 use super::session::{Command, Event, Request, Session};
 use super::tls::TlsStream;
 use super::wire::{BytesIn, ReplyStyle};
 use crate::error::Result;
+use crate::serve::clerk::{Answers, Clerk};
 use crate::serve::{Port, ServedDisk, SourceId};
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::Sector;
@@ -29,6 +30,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+mod ask;
 mod io;
 
 /// Requests of a client that are not answered.
@@ -54,6 +56,8 @@ struct Slot {
     /// Sectors of a trim or write of zeroes that were submitted, and whether the flush behind it was.
     walked: u64,
     flushed: bool,
+    /// What it writes is to be stable before it is answered.
+    fua: bool,
     /// Nobody waits for its answer.
     silent: bool,
     head: HeadBuf,
@@ -69,6 +73,7 @@ impl Slot {
         status: BlkStatus::Ok,
         walked: 0,
         flushed: false,
+        fua: false,
         silent: false,
         head: [0; HEAD_BYTES],
         head_bytes: 0,
@@ -78,9 +83,15 @@ impl Slot {
     /// Whether more bios follow when those that are out have ended.
     fn goes_on(&self) -> bool {
         let walks = |r: &Request| matches!(r.command, Command::Trim | Command::WriteZeroes);
-        let left = |r: &Request| self.walked < r.length / SECTOR || (r.fua() && !self.flushed);
+        let left = |r: &Request| self.walked < r.length / SECTOR || (self.fua && !self.flushed);
         self.status.is_ok() && !self.silent && self.request.as_ref().is_some_and(|r| walks(r) && left(r))
     }
+}
+
+/// How the zeroes of a request are to be written.
+fn zero_flags(request: &Request, unmap: bool) -> OpFlags {
+    let keep = if unmap && !request.no_hole() { OpFlags::NONE } else { OpFlags::NOUNMAP };
+    if request.fast_zero() { keep.union(OpFlags::NOFALLBACK) } else { keep }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +133,14 @@ pub struct Connection {
     /// Reused for block status.
     scratch: Vec<u8>,
     bios: usize,
+    /// Who answers what may take long, where the answers come to, and how many are to come.
+    clerk: Arc<Clerk>,
+    answers: Arc<Answers>,
+    asked: usize,
+    /// Every write is stable before it is answered.
+    write_through: bool,
+    /// Zeroes may give up their space.
+    unmap: bool,
     state: State,
     /// It is to leave its IOThread: nothing is begun.
     paused: bool,
@@ -137,11 +156,11 @@ impl Connection {
     ///
     /// # Errors
     /// There is no memory for its data.
-    pub fn new(
+    pub(super) fn new(
         (socket, tls): (Arc<OwnedFd>, Option<Box<TlsStream>>),
         negotiated: &Negotiated,
         rest: &[u8],
-        disk: &Arc<ServedDisk>,
+        (disk, clerk): (&Arc<ServedDisk>, &Arc<Clerk>),
         guard: Box<dyn Any + Send>,
     ) -> Result<Connection> {
         let session = Session::new(negotiated);
@@ -168,6 +187,11 @@ impl Connection {
             sent: 0,
             scratch: Vec::new(),
             bios: 0,
+            clerk: Arc::clone(clerk),
+            answers: Arc::default(),
+            asked: 0,
+            write_through: negotiated.export.write_through,
+            unmap: negotiated.export.trim,
             state: State::Open,
             paused: false,
             look_again: false,
@@ -176,9 +200,9 @@ impl Connection {
         })
     }
 
-    /// Bios that have not ended.
+    /// Bios that have not ended, and questions without an answer.
     pub fn in_flight(&self) -> usize {
-        self.bios
+        self.bios + self.asked
     }
 
     /// Name of its export.
@@ -240,11 +264,12 @@ impl Connection {
 
     /// Takes what the client has sent and submits it. Whether there was anything.
     pub(crate) fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
+        let answered = self.asked > 0 && self.take_answers();
         if self.paused {
-            return false;
+            return answered;
         }
         self.look_again = false;
-        let mut worked = !self.walking.is_empty();
+        let mut worked = answered || !self.walking.is_empty();
         for _ in 0..self.walking.len() {
             if let Some(slot) = self.walking.pop_front() {
                 self.walk(slot, id, port, now);
@@ -277,6 +302,8 @@ impl Connection {
         if !self.can_take() {
             return false;
         }
+        // A client that came before a resize believes in the old size; what lies beyond the new one is refused.
+        self.session.set_size_bytes(port.disk().queue.capacity().0 * SECTOR);
         let input = std::mem::take(&mut self.input);
         let start = self.at;
         let mut window = BytesIn::new(&input[start..self.end]);
@@ -314,7 +341,10 @@ impl Connection {
     fn begin(&mut self, request: Request, id: SourceId, port: &mut Port, now: Instant) {
         let slot = self.free.pop().expect("a request is taken when there is a slot");
         let s = &mut self.slots[usize::from(slot)];
-        *s = Slot { request: Some(request), holds: 1, ..Slot::EMPTY };
+        // Reads and questions have nothing to make stable.
+        let writes = matches!(request.command, Command::Write | Command::Trim | Command::WriteZeroes);
+        let fua = writes && (self.write_through || request.fua());
+        *s = Slot { request: Some(request), holds: 1, fua, ..Slot::EMPTY };
         match request.command {
             Command::Read | Command::Write => self.transfer(slot, id, port, now),
             Command::Flush => {
@@ -325,9 +355,8 @@ impl Connection {
                 self.walk(slot, id, port, now);
                 self.release(slot);
             }
-            // Not offered; allowed to do nothing.
-            Command::Cache => self.release(slot),
-            Command::BlockStatus => self.tell_extents(slot, &request),
+            Command::Cache => self.prefetch(slot, &request, port),
+            Command::BlockStatus => self.tell_extents(slot, &request, port),
         }
     }
 
@@ -374,10 +403,10 @@ impl Connection {
 
     #[inline]
     fn submit_transfer(&mut self, slot: u16, op: Op, id: SourceId, port: &mut Port, now: Instant) {
-        let Slot { request: Some(request), buffer: Some(buffer), .. } = &self.slots[usize::from(slot)] else {
+        let Slot { request: Some(request), buffer: Some(buffer), fua, .. } = &self.slots[usize::from(slot)] else {
             unreachable!("a transfer has a request and a buffer");
         };
-        let flags = if op == Op::Write && request.fua() { OpFlags::FUA } else { OpFlags::NONE };
+        let flags = if *fua { OpFlags::FUA } else { OpFlags::NONE };
         let (sector, sectors) = (Sector(request.offset / SECTOR), (request.length / SECTOR) as u32);
         // The block layer splits it as the disk wants it.
         let bio = Bio { op, flags, ..Bio::read(sector, sectors, buffer.data) };
@@ -402,25 +431,16 @@ impl Connection {
             let sectors = left.min(WALK_SECTORS);
             let sector = Sector(request.offset / SECTOR + s.walked);
             s.walked += sectors;
-            let op = if request.command == Command::Trim { Op::Discard } else { Op::WriteZeroes };
-            Bio { op, ..Bio::read(sector, sectors as u32, DataRef::NONE) }
+            let (op, flags) = match request.command {
+                Command::Trim => (Op::Discard, OpFlags::NONE),
+                _ => (Op::WriteZeroes, zero_flags(&request, self.unmap)),
+            };
+            Bio { op, flags, ..Bio::read(sector, sectors as u32, DataRef::NONE) }
         } else {
             s.flushed = true;
             Bio::flush()
         };
         self.submit(bio, slot, id, port, now);
-    }
-
-    /// Drivers cannot tell what is allocated: all is data, which is always true enough.
-    fn tell_extents(&mut self, slot: u16, request: &Request) {
-        self.scratch.clear();
-        let all = Extent { length: request.length, flags: 0 };
-        self.style.block_status(request, [all], &mut self.scratch);
-        let s = &mut self.slots[usize::from(slot)];
-        s.holds = 0;
-        s.head_bytes = self.scratch.len();
-        s.head.get_mut(..self.scratch.len()).expect("a reply with one extent is short").copy_from_slice(&self.scratch);
-        self.out.push_back(slot);
     }
 
     /// A bio of the request in `slot` has ended.

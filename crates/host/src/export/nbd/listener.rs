@@ -9,12 +9,13 @@
 
 use super::certificates::Tls;
 use super::connection::Connection;
-use super::export::{BlockSizes, Export, ExportTable};
+use super::export::{BlockSizes, Export, ExportTable, FastZero};
 use super::greet::Line;
 use super::wire::MAX_PAYLOAD;
 use crate::error::{Error, Result};
 use crate::event;
 use crate::export::socket;
+use crate::serve::clerk::Clerk;
 use crate::serve::{IoThreads, ServedDisk, Source};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::PollFlags;
@@ -56,10 +57,18 @@ pub struct NbdDisk {
     pub description: String,
     /// Writes fail.
     pub read_only: bool,
-    /// Clients may trim.
+    /// Clients may trim, and zeroes may give up their space.
     pub discard: bool,
+    /// Every write is stable before it is answered.
+    pub write_through: bool,
     /// IOThreads that its connections go to, in turn; at least one.
     pub iothreads: Vec<usize>,
+}
+
+/// Bytes in whole blocks.
+fn size_of(disk: &ServedDisk) -> u64 {
+    let block = u64::from(disk.queue.limits().logical_block_size);
+    disk.queue.capacity().0 * 512 / block * block
 }
 
 /// What a server is to be like.
@@ -88,13 +97,17 @@ impl NbdDisk {
             name: self.name.clone(),
             description: self.description.clone(),
             id,
-            size_bytes: self.disk.queue.capacity().0 * 512 / u64::from(min) * u64::from(min),
+            size_bytes: size_of(&self.disk),
             read_only: self.read_only || limits.read_only,
             rotational: limits.rotational,
-            flush: true,
+            // Nothing is left to flush where every write is stable: clients that see no flush know that.
+            flush: !self.write_through,
+            write_through: self.write_through,
             fua: true,
             trim: self.discard && limits.max_discard_sectors > 0,
             write_zeroes: limits.max_write_zeroes_sectors > 0,
+            fast_zero: if limits.max_write_zeroes_sectors > 0 { FastZero::Served } else { FastZero::NotOffered },
+            cache: self.disk.driver.caches(),
             // The promise of one view: all connections lead to one driver, and a flush goes to its device after all writes
             // that it completed, whoever sent them. Nothing is cached in between.
             multi_conn: true,
@@ -131,7 +144,7 @@ impl NbdExport {
         }
         let shared = Arc::new(Shared {
             threads: Arc::clone(threads),
-            disks: disks.into_iter().map(|d| (d.disk, d.iothreads)).collect(),
+            backings: disks.into_iter().map(Backing::new).collect(),
             max_connections: max_connections.min(MAX_CONNECTIONS),
             table,
             tls,
@@ -249,9 +262,24 @@ struct Crowd {
     changed: Condvar,
 }
 
+/// What is behind an export.
+struct Backing {
+    disk: Arc<ServedDisk>,
+    clerk: Arc<Clerk>,
+    iothreads: Vec<usize>,
+}
+
+impl Backing {
+    fn new(from: NbdDisk) -> Backing {
+        let clerk = Arc::new(Clerk::new(&from.disk.driver));
+        Backing { disk: from.disk, clerk, iothreads: from.iothreads }
+    }
+}
+
 struct Shared {
     threads: Arc<IoThreads>,
-    disks: Vec<(Arc<ServedDisk>, Vec<usize>)>,
+    backings: Vec<Backing>,
+    /// With the sizes that the disks had when it was made.
     max_connections: usize,
     table: Arc<ExportTable>,
     tls: Option<Tls>,
@@ -322,15 +350,26 @@ impl Shared {
     /// Shakes hands with a client and gives it to an IOThread; drops it when anything goes wrong.
     fn welcome(&self, socket: OwnedFd) {
         let line = Line::new(&socket, &self.stop, Instant::now() + HANDSHAKE_TIME);
-        let Some((negotiated, rest, tls)) = line.shake_hands(&self.table, self.tls.as_ref()) else { return };
-        let Some((disk, iothreads)) = self.disks.get(negotiated.export.id as usize) else { return };
+        let Some((negotiated, rest, tls)) = line.shake_hands(&self.table(), self.tls.as_ref()) else { return };
+        let Some(Backing { disk, clerk, iothreads }) = self.backings.get(negotiated.export.id as usize) else { return };
         let socket = Arc::new(socket);
         let Some(connected) = self.connected(&socket) else { return };
-        if let Ok(connection) = Connection::new((socket, tls), &negotiated, &rest, disk, Box::new(connected)) {
+        if let Ok(connection) = Connection::new((socket, tls), &negotiated, &rest, (disk, clerk), Box::new(connected)) {
             // Relaxed: any distribution is correct.
             let thread = iothreads[self.next_thread.fetch_add(1, Ordering::Relaxed) % iothreads.len()];
             let _ = self.threads.add(thread, disk, Source::Nbd(Box::new(connection)));
         }
+    }
+
+    /// The exports with the sizes that their disks have now: the protocol has no way to tell clients of a change, so those that come
+    /// after it see it.
+    fn table(&self) -> Arc<ExportTable> {
+        let same = |export: &Export, backing: &Backing| export.size_bytes == size_of(&backing.disk);
+        if self.table.iter().zip(&self.backings).all(|(export, backing)| same(export, backing)) {
+            return Arc::clone(&self.table);
+        }
+        let sizes = self.backings.iter().map(|b| size_of(&b.disk));
+        Arc::new(self.table.resized(sizes))
     }
 
     fn connected(&self, socket: &Arc<OwnedFd>) -> Option<Connected> {

@@ -17,8 +17,8 @@
 //! Guarantees of the first five: no thread, clock, socket or `unsafe`; no panic and no unbounded memory whatever a client sends; the
 //! outcome does not depend on how its bytes were cut. In the transmission phase nothing is allocated and no payload is
 //! copied. Served: structured and extended replies, block status of `base:allocation`, FUA, flush, trim, cache, write
-//! zeroes with NO_HOLE and FAST_ZERO, DF, block size constraints, STARTTLS. Not served: oldstyle, resizing (an
-//! experimental extension), block status filters by payload.
+//! zeroes with NO_HOLE and FAST_ZERO, DF, block size constraints, STARTTLS. Not served: oldstyle, block status filters by payload,
+//! and telling clients of another size (an experimental extension that none of them has): those that come later see it.
 //! Needs from callers: the sockets, TLS, time limits, and the bound on requests in flight.
 //!
 //! A connection, from its first byte to its last. Here the disk is a vector and every request ends at once; a real
