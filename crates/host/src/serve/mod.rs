@@ -19,6 +19,7 @@ pub mod preflight;
 pub mod reload;
 pub mod daemon;
 mod adaptive;
+mod begin;
 mod bell;
 mod disk;
 #[allow(unsafe_code, reason = "waiting on descriptors of drivers")]
