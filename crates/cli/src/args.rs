@@ -2,6 +2,7 @@
 //! What can be typed: subcommands and flags, their help, and the form (not the meaning) of their values.
 
 use crate::serve::args::ServeArgs;
+use crate::serve::control::ctl::CtlArgs;
 use blk::settings::SETTINGS;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use host::run::RUN_SETTINGS;
@@ -59,6 +60,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Serve disks to VMs and hosts over vhost-user-blk, NBD, FUSE or ublk
     Serve(ServeArgs),
+    /// Ask a daemon that serves: list, add, remove, resize, set, stats, drain, move virtqueues
+    Ctl(CtlArgs),
     /// Change settings of a run while it goes on
     Set(SetArgs),
     /// Run the block layer in simulation: random stacks, devices and faults from a seed, everything checked

@@ -237,7 +237,7 @@ fn difference(before: &[Setting], after: &[Setting]) -> Vec<(String, String, Str
 
 /// Where sockets are: `$XDG_RUNTIME_DIR/mqblk`, or `mqblk-UID` in the directory for temporary files; made if need be.
 /// `None` if it cannot be made or could be entered by others.
-fn directory() -> Option<PathBuf> {
+pub fn directory() -> Option<PathBuf> {
     let uid = fs::metadata("/proc/self").ok()?.uid();
     let dir = match std::env::var_os("XDG_RUNTIME_DIR").filter(|d| Path::new(d).is_absolute()) {
         Some(run) => Path::new(&run).join("mqblk"),

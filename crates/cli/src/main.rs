@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         Command::Compare(typed) => compare::Request::resolve(typed).and_then(compare::Request::execute),
         Command::Inspect(typed) => inspect::main(typed),
         Command::Serve(typed) => serve::main(typed),
+        Command::Ctl(typed) => serve::control::ctl::main(typed),
         Command::Set(typed) => set::main(typed),
         Command::Sim(typed) => sim::main(typed),
         Command::Cmdhelp(typed) => cmdhelp::main(typed),

@@ -34,6 +34,12 @@ impl Failure {
     }
 }
 
+impl Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
 impl From<host::error::Error> for Failure {
     fn from(e: host::error::Error) -> Failure {
         match e.kind() {

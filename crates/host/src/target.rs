@@ -131,7 +131,7 @@ fn disk_size(v: &str) -> Option<u64> {
 }
 
 /// Bytes with an optional unit: k, m, g, t, p, e, each times 1024, also as kb or kib.
-fn bytes(v: &str) -> Option<u64> {
+pub fn bytes(v: &str) -> Option<u64> {
     let digits = v.len() - v.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = v.split_at(digits);
     let unit = unit.to_ascii_lowercase();

@@ -5,7 +5,6 @@
 mod serving;
 
 use blk::bio::Op;
-use blk::id::Sector;
 use host::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
 use serving::{Served, run, try_run};
 use std::fs::{self, File};
@@ -330,9 +329,8 @@ fn a_resize_shows_to_those_who_come_later() {
     let server = Server::new("file");
     let size = || run("nbdinfo", &["--size", &server.uri()]).trim().parse::<u64>().unwrap();
     let resize = |bytes: u64| {
-        let sectors = server.served.disk.driver.resize(Some(bytes)).unwrap();
-        assert_eq!(sectors, Sector(bytes / 512));
-        server.served.disk.queue.set_capacity(sectors);
+        assert_eq!(server.served.disk.resize(Some(bytes)).unwrap(), bytes);
+        server.export.as_ref().unwrap().resized().unwrap();
     };
     assert_eq!(size(), 64 * MIB);
     resize(96 * MIB);

@@ -17,7 +17,7 @@ pub enum TlsChoice {
 }
 
 /// `mqblk serve`.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct ServeArgs {
     /// A disk (file, block device, null:..., ram:..., model:...), served over NBD and vhost-user-blk on Unix sockets;
     /// or a configuration, whose name ends with .toml
@@ -56,6 +56,9 @@ pub struct ServeArgs {
     /// Open every disk so that it cannot be written
     #[arg(long)]
     pub read_only: bool,
+    /// Where mqblk ctl reaches the daemon [default: serve-PID.sock in $XDG_RUNTIME_DIR/mqblk or /tmp/mqblk-UID]
+    #[arg(long, value_name = "SOCKET")]
+    pub control: Option<PathBuf>,
     /// Check everything, print the plan and the commands of clients, and touch nothing
     #[arg(long, visible_alias = "print-plan")]
     pub dry_run: bool,

@@ -6,43 +6,60 @@
 
 pub mod args;
 mod config;
+pub mod control;
 mod hints;
 mod libvirt;
 mod reader;
 mod request;
 mod show;
 
-use crate::status::{Outcome, Status};
+use crate::status::{Failure, Outcome, Status};
 use crate::{interrupt, output};
 use args::ServeArgs;
+use control::{Operator, Server};
 use host::serve::daemon::Daemon;
 use request::Request;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::sync::Arc;
 
-/// How long a signal may go unseen.
-const LOOK: Duration = Duration::from_millis(200);
-
-/// Checks what was asked for, prints it, and serves it until a signal comes.
+/// Checks what was asked for, prints it, and serves it until a signal comes. SIGHUP has it read again.
 pub fn main(args: &ServeArgs) -> Outcome {
     let request = Request::resolve(args)?;
-    for warning in &request.warnings {
-        eprintln!("warning: {warning}");
-    }
+    warn(&request.warnings);
     let text = if args.json { show::json(&request.plan) } else { show::text(&request.plan) };
     output::print(&text)?;
     if args.dry_run {
         return Ok(Status::Done);
     }
-    let stop = interrupt::stop_flag()?;
-    let daemon = Daemon::start(&request.plan)?;
-    for warning in &daemon.warnings {
+    let failed = |e: std::io::Error| Failure::new(format!("cannot watch for signals: {e}"));
+    // Before anything is served, so that nobody's signal is missed; the flag is for who signals twice.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+    interrupt::stop_flag()?;
+    let (daemon, warnings) = Daemon::start(request.plan)?;
+    warn(&warnings);
+    let sockets = daemon.listeners();
+    let closing = signals.handle();
+    let operator = Arc::new(Operator::new(daemon, args.clone(), move || closing.close()));
+    let server = Server::start(&operator, args.control.as_deref())?;
+    eprintln!("serving on {sockets} sockets; Ctrl-C or SIGTERM ends it, SIGHUP reads the configuration again");
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            break;
+        }
+        match operator.reload() {
+            Ok(lines) => lines.iter().for_each(|line| eprintln!("reload: {line}")),
+            Err(e) => eprintln!("reload: nothing was done: {e}"),
+        }
+    }
+    // Who asks meanwhile is answered before anything ends.
+    drop(server);
+    operator.end();
+    Ok(Status::Done)
+}
+
+fn warn<T: std::fmt::Display>(warnings: &[T]) {
+    for warning in warnings {
         eprintln!("warning: {warning}");
     }
-    eprintln!("serving on {} sockets; Ctrl-C or SIGTERM ends it", daemon.listeners());
-    while !stop.load(Ordering::Relaxed) {
-        std::thread::park_timeout(LOOK);
-    }
-    drop(daemon);
-    Ok(Status::Done)
 }

@@ -32,6 +32,12 @@ pub struct Defaults {
 }
 
 impl Defaults {
+    /// As typed, or of this machine.
+    pub fn new(args: &ServeArgs, host: &HostFacts) -> Defaults {
+        let queues = args.num_queues.unwrap_or(host.cpus.len() as u64).clamp(1, VHOST_QUEUES_MAX.into());
+        Defaults { num_queues: queues as u16, socket_dir: args.socket_dir.clone() }
+    }
+
     /// The path of a socket of this name.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.socket_dir.as_deref().map_or_else(|| name.into(), |dir| dir.join(name))
@@ -73,10 +79,26 @@ impl Request {
     /// # Errors
     /// One message for each thing that is wrong.
     pub fn resolve(args: &ServeArgs) -> Result<Request, Failure> {
+        let checked = |plan: CheckedPlan| preflight(&plan).map(|()| plan);
+        let (plan, mut warnings) = Request::read(args, checked)?;
+        let idle = (0..plan.disks().len()).filter(|disk| plan.exports().all(|e| e.disk != *disk));
+        warnings
+            .extend(idle.map(|disk| format!("disk '{}' has no export: nobody can reach it", plan.disks()[disk].name)));
+        Ok(Request { plan, warnings })
+    }
+
+    /// Reads what was asked for, and has `then` do something with it, whose errors are told with their places; what comes of
+    /// it, and what is not as in the file.
+    ///
+    /// # Errors
+    /// As of [`Request::resolve`].
+    pub fn read<T>(
+        args: &ServeArgs,
+        then: impl FnOnce(CheckedPlan) -> Result<T, PlanErrors>,
+    ) -> Result<(T, Vec<String>), Failure> {
         host::run::check_settings(&args.settings)?;
         let host = HostFacts::read();
-        let queues = args.num_queues.unwrap_or(host.cpus.len() as u64).clamp(1, VHOST_QUEUES_MAX.into());
-        let defaults = Defaults { num_queues: queues as u16, socket_dir: args.socket_dir.clone() };
+        let defaults = Defaults::new(args, &host);
         let mut warnings = Vec::new();
         let name;
         let (mut plan, origin) = match source(args)? {
@@ -96,12 +118,8 @@ impl Request {
             }
         };
         flags_over(&mut plan, args)?;
-        let plan = plan.check(&host).map_err(|e| origin.locate(&e))?;
-        preflight(&plan).map_err(|e| origin.locate(&e))?;
-        let idle = (0..plan.disks().len()).filter(|disk| plan.exports().all(|e| e.disk != *disk));
-        warnings
-            .extend(idle.map(|disk| format!("disk '{}' has no export: nobody can reach it", plan.disks()[disk].name)));
-        Ok(Request { plan, warnings })
+        let done = plan.check(&host).and_then(then).map_err(|e| origin.locate(&e))?;
+        Ok((done, warnings))
     }
 }
 
@@ -128,7 +146,7 @@ fn source(args: &ServeArgs) -> Result<Source<'_>, Failure> {
 }
 
 /// One disk over NBD and vhost-user-blk, on sockets named after it.
-fn disk(path: &Path, defaults: &Defaults) -> Result<ServePlan, Failure> {
+pub fn disk(path: &Path, defaults: &Defaults) -> Result<ServePlan, Failure> {
     let text = path.to_string_lossy();
     let target = match path.as_os_str().to_str() {
         Some(text) => TargetSpec::parse(text)?,

@@ -121,10 +121,15 @@ fn served_by(plan: &CheckedPlan, export: &Export<'_>) -> String {
 
 /// For programs.
 pub fn json(plan: &CheckedPlan) -> String {
+    format!("{:#}\n", value(plan))
+}
+
+/// The same as a value.
+pub fn value(plan: &CheckedPlan) -> Value {
     let iothreads: Vec<Value> = plan.iothreads().iter().map(iothread_json).collect();
     let disks: Vec<Value> = plan.disks().iter().map(disk_json).collect();
     let exports: Vec<Value> = plan.exports().enumerate().map(|(i, e)| export_json(plan, &e, i)).collect();
-    format!("{:#}\n", json!({ "iothreads": iothreads, "disks": disks, "exports": exports }))
+    json!({ "iothreads": iothreads, "disks": disks, "exports": exports })
 }
 
 fn iothread_json(thread: &IoThreadPlan) -> Value {

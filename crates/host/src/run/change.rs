@@ -8,6 +8,7 @@
 use super::disk::{Disk, Queue};
 use super::settings::RUN_SETTINGS;
 use crate::clock;
+use crate::driver::HostDriver;
 use crate::error::{Error, Result};
 use blk::id::CpuId;
 use blk::live::LIVE_SETTINGS;
@@ -60,7 +61,7 @@ impl Disk {
         if other.is_empty() {
             return Ok(other);
         }
-        self.frozen(&self.queue, CPU_PATIENCE, || {
+        self.freezer().call(&self.queue, CPU_PATIENCE, || {
             other.retain(|(cpu, online)| match online {
                 true => {
                     self.queue.online(*cpu);
@@ -85,25 +86,12 @@ impl Disk {
     }
 
     fn change_disk(&self, settings: Settings<'_>) -> Result<Option<Duration>> {
-        let mut config = self.queue.config();
-        apply(settings, &mut config).map_err(usage)?;
-        let at_once = |name: &String| LIVE_SETTINGS.contains(&name.as_str()) || LIMIT_NAMES.contains(&name.as_str());
-        if settings.iter().all(|(name, _)| at_once(name)) {
-            let borrowed: Vec<_> = settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-            return self.queue.set_live(&borrowed).map(|()| None).map_err(usage);
-        }
-        if let [(name, _)] = settings
-            && let Some(tunable) = name.strip_prefix("iosched.")
-            && let Some((_, value)) = config.iosched.iter().find(|(name, _)| name == tunable)
-        {
-            return self.queue.set_iosched(tunable, *value).map(|()| None).map_err(usage);
-        }
-        let has_poll_queue = config.mode == Mode::Mq && config.nr_poll_queues > 0;
-        if self.polled.load(Ordering::Relaxed) && !has_poll_queue {
-            return Err(Error::usage("nr_poll_queues=0: a job of the run polls (hipri); leave it at least one"));
-        }
-        let froze = self.frozen(&self.queue, PATIENCE, || self.queue.rebuild(|c| apply(settings, c)))?;
-        Ok(Some(froze))
+        let polled = self.polled.load(Ordering::Relaxed);
+        change_settings(&self.queue, settings, polled, &self.freezer())
+    }
+
+    fn freezer(&self) -> Frozen<'_> {
+        Frozen { seats: &self.seats, driver: self.driver.as_ref() }
     }
 
     fn change_set(&self, set: &Arc<TagSet<RawMutex>>, settings: Settings<'_>) -> Result<Option<Duration>> {
@@ -119,11 +107,80 @@ impl Disk {
         if config.nr_poll_queues > 0 && new.nr_poll_queues == 0 {
             return Err(Error::usage("nr_poll_queues=0: a job of some disk may poll (hipri); leave it at least one"));
         }
-        self.frozen(set, PATIENCE, || set.update(|c| apply_to_set(settings, config, c))).map(Some)
+        self.freezer().call(set, PATIENCE, || set.update(|c| apply_to_set(settings, config, c))).map(Some)
     }
+}
 
+/// Changes settings of a disk that shares its tags with nobody; as of [`Disk::change`].
+pub(crate) fn change_settings(
+    queue: &Arc<Queue>,
+    settings: Settings<'_>,
+    polled: bool,
+    frozen: &Frozen<'_>,
+) -> Result<Option<Duration>> {
+    let mut config = queue.config();
+    apply(settings, &mut config).map_err(usage)?;
+    let at_once = |name: &String| LIVE_SETTINGS.contains(&name.as_str()) || LIMIT_NAMES.contains(&name.as_str());
+    if settings.iter().all(|(name, _)| at_once(name)) {
+        let borrowed: Vec<_> = settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        return queue.set_live(&borrowed).map(|()| None).map_err(usage);
+    }
+    if let [(name, _)] = settings
+        && let Some(tunable) = name.strip_prefix("iosched.")
+        && let Some((_, value)) = config.iosched.iter().find(|(name, _)| name == tunable)
+    {
+        return queue.set_iosched(tunable, *value).map(|()| None).map_err(usage);
+    }
+    let has_poll_queue = config.mode == Mode::Mq && config.nr_poll_queues > 0;
+    if polled && !has_poll_queue {
+        return Err(Error::usage("nr_poll_queues=0: a job of the run polls (hipri); leave it at least one"));
+    }
+    let froze = frozen.call(queue, PATIENCE, || queue.rebuild(|c| apply(settings, c)))?;
+    Ok(Some(froze))
+}
+
+/// Gives a disk that shares its tags with nobody other settings altogether: what is not in `config` is as it is by default. Its
+/// CPUs stay. How long no I/O could begin.
+pub(crate) fn replace_settings(queue: &Arc<Queue>, config: &QueueConfig, frozen: &Frozen<'_>) -> Result<Duration> {
+    let replace = |present: &mut QueueConfig| {
+        let replaced = QueueConfig { topology: present.topology.clone(), ..config.clone() };
+        *present = replaced;
+        present.check()
+    };
+    frozen.call(queue, PATIENCE, || queue.rebuild(replace))
+}
+
+/// Waits until nothing of a disk is in flight, and keeps it so until [`Queue::unfreeze`]. How long that took.
+pub(crate) fn drain(queue: &Arc<Queue>) -> Result<Duration> {
+    let began = clock::now();
+    queue.begin_freeze();
+    while !queue.is_drained() {
+        if clock::now().since(began) > PATIENCE {
+            queue.unfreeze();
+            return Err(still_busy(PATIENCE));
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(clock::now().since(began))
+}
+
+fn still_busy(waited: Duration) -> Error {
+    Error::usage(format!(
+        "I/O in flight has not ended after {} s: nothing was changed; try again when the device answers",
+        waited.as_ms() / 1000
+    ))
+}
+
+/// What stands still while queues are built anew.
+pub(crate) struct Frozen<'a> {
+    /// Held by who takes a place to wait.
+    pub(crate) seats: &'a parking_lot::Mutex<()>,
+    pub(crate) driver: &'a dyn HostDriver,
+}
+
+impl Frozen<'_> {
     /// Calls `rebuild` when nothing is in flight. How long that took, waiting included.
-    fn frozen(
+    fn call(
         &self,
         what: &dyn Freeze,
         patience: Duration,
@@ -136,10 +193,7 @@ impl Disk {
         let _thaw = Thaw(what);
         while !what.is_drained() {
             if clock::now().since(began) > patience {
-                let waited = patience.as_ms() / 1000;
-                return Err(Error::usage(format!(
-                    "I/O in flight has not ended after {waited} s: nothing was changed; try again when the device answers"
-                )));
+                return Err(still_busy(patience));
             }
             std::thread::sleep(LOOK);
         }

@@ -15,6 +15,7 @@ mod worker;
 mod prepare;
 mod watch;
 
+pub(crate) use change::{Frozen, change_settings, drain, replace_settings};
 pub use cpus::CpuChange;
 pub use disk::{Disk, Queue, Submitter};
 pub use prepare::{Prepared, RunPlan, is_target, prepare};

@@ -132,12 +132,17 @@ impl CheckedPlan {
         &self.plan.iothreads
     }
 
-    /// Never empty.
+    /// Never empty, unless it runs already.
     pub fn disks(&self) -> &[DiskPlan] {
         &self.plan.disks
     }
 
-    /// In the plan's order; never empty.
+    /// As it was asked for, with IOThreads if none were named.
+    pub fn plan(&self) -> &ServePlan {
+        &self.plan
+    }
+
+    /// In the plan's order; never empty, unless it runs already.
     pub fn exports(&self) -> impl ExactSizeIterator<Item = Export<'_>> {
         self.plan.exports.iter().zip(&self.exports).map(|(plan, r)| Export {
             plan,
@@ -166,6 +171,30 @@ impl CheckedPlan {
         }
     }
 
+    /// What could not be done is not in the plan: disks and exports of these names.
+    pub(super) fn remove(&mut self, disks: &HashSet<String>, exports: &HashSet<String>) {
+        let lost = |e: &ExportPlan| disks.contains(&e.disk) || exports.contains(&e.name);
+        let kept: Vec<_> = (0..self.exports.len()).filter(|i| !lost(&self.plan.exports[*i])).collect();
+        self.exports = kept.iter().map(|i| self.exports[*i].clone()).collect();
+        self.plan.exports.retain(|e| !lost(e));
+        self.plan.disks.retain(|d| !disks.contains(&d.name));
+        let places: HashMap<&str, usize> =
+            self.plan.disks.iter().enumerate().map(|(i, d)| (d.name.as_str(), i)).collect();
+        for (export, resolved) in self.plan.exports.iter().zip(&mut self.exports) {
+            resolved.disk = places[export.disk.as_str()];
+        }
+    }
+
+    /// Settings of a disk are as before.
+    pub(super) fn keep_settings(&mut self, disk: usize, settings: Vec<(String, String)>) {
+        self.plan.disks[disk].settings = settings;
+    }
+
+    /// The IOThreads of an export are others than was asked for.
+    pub(super) fn keep_mapping(&mut self, export: usize, iothreads: Vec<usize>) {
+        self.exports[export].iothreads = iothreads;
+    }
+
     /// The NBD servers, in the order of their first exports.
     pub fn nbd_servers(&self) -> Vec<NbdServer<'_>> {
         let mut servers: Vec<NbdServer<'_>> = Vec::new();
@@ -185,7 +214,21 @@ impl ServePlan {
     ///
     /// # Errors
     /// All that is wrong, in the order IOThreads, disks, exports.
-    pub fn check(mut self, host: &HostFacts) -> Result<CheckedPlan, PlanErrors> {
+    pub fn check(self, host: &HostFacts) -> Result<CheckedPlan, PlanErrors> {
+        let mut errors = Errors(Vec::new());
+        if self.disks.is_empty() {
+            errors.add(Place::Plan, "", "", "there is no disk: nothing could be served; add a [[disk]]");
+        } else if self.exports.is_empty() {
+            errors.add(Place::Plan, "", "", "there is no export: nobody could reach a disk; add an [[export]]");
+        }
+        if errors.0.is_empty() { self.check_running(host) } else { Err(PlanErrors(errors.0)) }
+    }
+
+    /// The same for a daemon that runs, and may have nothing to serve for a while.
+    ///
+    /// # Errors
+    /// As of [`ServePlan::check`].
+    pub fn check_running(mut self, host: &HostFacts) -> Result<CheckedPlan, PlanErrors> {
         let mut errors = Errors(Vec::new());
         errors.sizes(&self);
         if !errors.0.is_empty() {
@@ -248,11 +291,6 @@ impl Errors {
             if n > ITEMS_MAX {
                 self.add(Place::Plan, "", "", format!("{n} {what}: at most {ITEMS_MAX}; use several daemons"));
             }
-        }
-        if plan.disks.is_empty() {
-            self.add(Place::Plan, "", "", "there is no disk: nothing could be served; add a [[disk]]");
-        } else if plan.exports.is_empty() {
-            self.add(Place::Plan, "", "", "there is no export: nobody could reach a disk; add an [[export]]");
         }
     }
 

@@ -1,160 +1,388 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A plan carried out: IOThreads run, disks are open and locked, exports listen.
+//! A plan carried out: IOThreads run, disks are open and locked, exports listen; and the way from there to another plan.
 //!
-//! Guarantees: it starts as a whole or not at all; images stay locked as long as it runs; when it is dropped clients are let
-//! go first, then what is in flight ends, then disks are closed, so nothing that was acknowledged is lost.
-//! Does not do: change while it runs.
+//! Guarantees: it starts as a whole or not at all; what is the same in another plan goes on undisturbed while the rest changes;
+//! [`Daemon::plan`] is what really runs, also after a change that failed in part; images stay locked as long as they are
+//! served. When a disk or the daemon ends, its clients are let go first, then what is in flight ends, then it is closed, so
+//! nothing that was acknowledged is lost.
 
-use super::check::{CheckedPlan, Export, NbdServer};
-use super::lock::ImageLock;
-use super::plan::{DiskPlan, ExportKind, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, VhostUserPlan, WriteCache};
-use super::{IoThreads, Polling, ServedDisk, ThreadOptions};
+use super::begin::{self, OpenDisk};
+use super::check::{CheckedPlan, Export, PlanErrors};
+use super::plan::{ExportKind, NbdListen};
+use super::preflight::preflight_added;
+use super::reload::{Reload, reload};
+use super::{IoThreads, ServedDisk, ThreadReport};
 use crate::driver::file::FileWarning;
 use crate::error::{Error, Result};
-use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions, Tls};
-use crate::export::vhost::{ExportOptions, VhostExport};
-use crate::mem::Regions;
-use crate::target::Needs;
-use blk::settings::QueueConfig;
+use crate::export::nbd::{NbdDisk, NbdExport};
+use crate::export::vhost::VhostExport;
 use blk::time::Duration;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// See the module's text. Fields are dropped in this order.
 pub struct Daemon {
-    vhost: Vec<VhostExport>,
-    nbd: Vec<NbdExport>,
-    disks: Vec<Arc<ServedDisk>>,
-    _threads: Arc<IoThreads>,
-    _locks: Vec<ImageLock>,
+    /// By name.
+    exports: HashMap<String, Running>,
+    servers: Vec<Server>,
+    disks: HashMap<String, OpenDisk>,
+    threads: Arc<IoThreads>,
+    /// Numbers of IOThreads by name.
+    numbers: HashMap<String, usize>,
+    plan: CheckedPlan,
+}
+
+/// An export with a place of its own.
+enum Running {
+    Vhost(VhostExport),
+}
+
+/// Exports that share a socket.
+struct Server {
+    listen: NbdListen,
+    nbd: NbdExport,
+}
+
+/// What a change did.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// For people, a line each.
+    pub done: Vec<String>,
     /// What is not as asked, to be said aloud.
     pub warnings: Vec<FileWarning>,
+    /// What could not be done; it is not in the plan that runs.
+    pub failed: Vec<Error>,
+}
+
+impl Changes {
+    fn note(&mut self, what: impl Into<String>) {
+        self.done.push(what.into());
+    }
 }
 
 impl Daemon {
-    /// Starts all of a plan.
-    pub fn start(plan: &CheckedPlan) -> Result<Daemon> {
-        plan.exports().try_for_each(|e| check_served(plan, &e))?;
-        let options: Vec<_> = plan.iothreads().iter().map(thread_options).collect();
-        let threads = Arc::new(IoThreads::start(&options)?);
-        let (mut locks, mut warnings, mut disks) = (Vec::new(), Vec::new(), Vec::new());
-        for disk in plan.disks() {
-            let within = |e: Error| e.within(&format!("disk '{}'", disk.name));
-            if let Some(path) = disk.path() {
-                locks.push(ImageLock::take(path, !disk.read_only).map_err(within)?);
-            }
-            let (served, said) = open(&threads, disk).map_err(within)?;
-            warnings.extend(said);
-            disks.push(served);
+    /// Starts all of a plan; and what is not as asked, to be said aloud.
+    pub fn start(plan: CheckedPlan) -> Result<(Daemon, Vec<FileWarning>)> {
+        let steps = Reload::all(&plan);
+        let mut daemon = Daemon {
+            exports: HashMap::new(),
+            servers: Vec::new(),
+            disks: HashMap::new(),
+            threads: Arc::new(IoThreads::start(&[])?),
+            numbers: HashMap::new(),
+            plan: plan.clone(),
+        };
+        let changes = daemon.carry_out(plan, &steps, true);
+        match changes.failed.into_iter().next() {
+            Some(e) => Err(e),
+            None => Ok((daemon, changes.warnings)),
         }
-        let mut vhost = Vec::new();
-        for export in plan.exports() {
-            let disk = &plan.disks()[export.disk];
-            if let ExportKind::VhostUserBlk(plan) = &export.plan.kind {
-                let options = vhost_options(disk, &export, plan);
-                let started = VhostExport::start(&threads, &disks[export.disk], options);
-                vhost.push(started.map_err(|e| e.within(&format!("export '{}'", export.plan.name)))?);
-            }
-        }
-        let servers = plan.nbd_servers();
-        let start = |s| NbdExport::start(&threads, nbd_options(plan, s, &disks)?);
-        let nbd: Result<_> = servers.iter().map(start).collect();
-        Ok(Daemon { vhost, nbd: nbd?, disks, _threads: threads, _locks: locks, warnings })
     }
 
-    /// The disks, in the plan's order.
-    pub fn disks(&self) -> &[Arc<ServedDisk>] {
-        &self.disks
+    /// What runs.
+    pub fn plan(&self) -> &CheckedPlan {
+        &self.plan
+    }
+
+    /// A disk.
+    pub fn disk(&self, name: &str) -> Option<&Arc<ServedDisk>> {
+        self.disks.get(name).map(|d| &d.served)
     }
 
     /// How many sockets are listened on.
     pub fn listeners(&self) -> usize {
-        self.vhost.len() + self.nbd.len()
+        self.exports.len() + self.servers.len()
     }
-}
 
-/// What a plan may ask for and nobody does.
-fn check_served(plan: &CheckedPlan, export: &Export<'_>) -> Result<()> {
-    let (name, disk) = (&export.plan.name, &plan.disks()[export.disk]);
-    let refuse = |what: String| Err(Error::usage(format!("export '{name}': {what}")));
-    match &export.plan.kind {
-        ExportKind::VhostUserBlk(_) => {}
-        ExportKind::Nbd(_) => {}
-        kind => return refuse(format!("type={}: not served yet; use vhost-user-blk or nbd", kind.name())),
+    /// What the IOThreads do. Those that sleep are woken for it.
+    pub fn report(&self) -> Vec<ThreadReport> {
+        self.threads.report()
     }
-    if disk.on_enospc == OnEnospc::Stop {
-        return refuse(format!("its disk '{}' has on_enospc=stop: not served yet; use report", disk.name));
+
+    /// The IOThreads.
+    pub fn threads(&self) -> &Arc<IoThreads> {
+        &self.threads
     }
-    Ok(())
-}
 
-fn thread_options(plan: &IoThreadPlan) -> ThreadOptions {
-    let polling = Polling { max: Duration::from_ns(plan.poll.max_ns), grow: plan.poll.grow, shrink: plan.poll.shrink };
-    ThreadOptions { name: plan.name.clone(), cpus: plan.cpus.clone(), polling }
-}
-
-fn open(threads: &IoThreads, disk: &DiskPlan) -> Result<(Arc<ServedDisk>, Vec<FileWarning>)> {
-    let mut config = QueueConfig::default();
-    for (name, value) in &disk.settings {
-        config.set(name, value).map_err(|e| Error::usage(e.to_string()))?;
-    }
-    let needs = Needs {
-        write: !disk.read_only,
-        direct: disk.direct,
-        min_bytes: 0,
-        in_use: disk.allow_mounted_write,
-        read_ahead_kb: config.read_ahead_kb,
-    };
-    let regions = Arc::new(Regions::new());
-    let target = disk.target.open(&needs, Arc::clone(&regions))?;
-    let served = threads.disk(&disk.name, target.driver, regions, config)?;
-    Ok((served, target.warnings))
-}
-
-fn vhost_options(disk: &DiskPlan, export: &Export<'_>, vhost: &VhostUserPlan) -> ExportOptions {
-    let serial = disk.serial.clone().unwrap_or_else(|| disk.name.chars().take(SERIAL_MAX).collect());
-    ExportOptions {
-        name: export.plan.name.clone(),
-        socket: vhost.socket.clone(),
-        socket_mode: vhost.socket_mode,
-        mapping: export.iothreads.to_vec(),
-        read_only: export.read_only,
-        write_through: disk.write_cache == WriteCache::Through,
-        discard: disk.discard,
-        serial,
-    }
-}
-
-/// Exports that share a socket; the first of them is also what a client gets who gives no name.
-fn nbd_options(plan: &CheckedPlan, server: &NbdServer<'_>, disks: &[Arc<ServedDisk>]) -> Result<NbdOptions> {
-    let address = match server.listen {
-        NbdListen::Unix(path) => Address::Unix(path.clone()),
-        NbdListen::Tcp(at) => Address::Tcp(*at),
-    };
-    let mut options = NbdOptions {
-        address,
-        disks: Vec::new(),
-        default: None,
-        socket_mode: None,
-        max_connections: usize::MAX,
-        tls: None,
-    };
-    for export in server.exports.iter().filter_map(|i| plan.exports().nth(*i)) {
-        let ExportKind::Nbd(nbd) = &export.plan.kind else { continue };
-        if let Some(files) = nbd.tls.as_ref().filter(|_| options.tls.is_none()) {
-            options.tls = Some(Tls::load(files)?);
+    /// Clients that an export has now.
+    pub fn clients(&self, export: &Export<'_>) -> usize {
+        match &export.plan.kind {
+            ExportKind::Nbd(nbd) => self.server(&nbd.listen).map_or(0, |s| s.nbd.connections_of(&nbd.name)),
+            _ => match self.exports.get(&export.plan.name) {
+                Some(Running::Vhost(v)) => usize::from(v.is_used()),
+                None => 0,
+            },
         }
-        options.default.get_or_insert_with(|| nbd.name.clone());
-        options.socket_mode = options.socket_mode.or(nbd.socket_mode);
-        options.max_connections = options.max_connections.min(nbd.max_connections as usize);
-        options.disks.push(NbdDisk {
-            disk: Arc::clone(&disks[export.disk]),
-            name: nbd.name.clone(),
-            description: format!("disk {} of mqblk", plan.disks()[export.disk].name),
-            read_only: export.read_only,
-            discard: plan.disks()[export.disk].discard,
-            write_through: plan.disks()[export.disk].write_cache == WriteCache::Through,
-            iothreads: export.iothreads.to_vec(),
-        });
     }
-    Ok(options)
+
+    /// Goes from the plan that runs to another one; what is the same in both is not touched.
+    ///
+    /// # Errors
+    /// What is in the way of it, as far as that can be known; nothing was done then.
+    pub fn change(&mut self, mut new: CheckedPlan) -> std::result::Result<Changes, PlanErrors> {
+        let steps = reload(&self.plan, &mut new);
+        preflight_added(&new, &steps)?;
+        Ok(self.carry_out(new, &steps, false))
+    }
+
+    /// As of [`ServedDisk::resize`]; clients are told.
+    pub fn resize(&self, disk: &str, bytes: Option<u64>) -> Result<u64> {
+        let served = self.disk(disk).ok_or_else(|| Error::usage(format!("there is no disk '{disk}'")))?;
+        let now = served.resize(bytes)?;
+        for server in &self.servers {
+            server.nbd.resized()?;
+        }
+        Ok(now)
+    }
+
+    fn server(&self, listen: &NbdListen) -> Option<&Server> {
+        self.servers.iter().find(|s| s.listen == *listen)
+    }
+
+    /// Numbers of the IOThreads of an export.
+    fn numbers(&self, plan: &CheckedPlan, export: &Export<'_>) -> Vec<usize> {
+        export.iothreads.iter().map(|i| self.numbers[&plan.iothreads()[*i].name]).collect()
+    }
+
+    /// Without all IOThreads nothing else is done; nor, if it is `all_or_nothing`, without all disks.
+    fn carry_out(&mut self, mut new: CheckedPlan, steps: &Reload, all_or_nothing: bool) -> Changes {
+        let mut changes = Changes::default();
+        self.iothreads(&new, steps, &mut changes);
+        if new.iothreads().iter().any(|t| !self.numbers.contains_key(&t.name)) {
+            return changes;
+        }
+        self.end_exports(steps, &mut changes);
+        for name in &steps.close_disks {
+            self.disks.remove(name);
+            changes.note(format!("closed disk '{name}'"));
+        }
+        let mut lost = Lost::default();
+        self.open_disks(&new, steps, &mut lost, &mut changes);
+        if all_or_nothing && !changes.failed.is_empty() {
+            return changes;
+        }
+        self.reset_disks(&mut new, steps, &mut changes);
+        self.begin_exports(&new, steps, &mut lost, &mut changes);
+        self.remap_exports(&mut new, steps, &mut changes);
+        new.remove(&lost.disks, &lost.exports);
+        for name in &steps.stop_iothreads {
+            match self.threads.stop_one(self.numbers[name]) {
+                Ok(()) => {
+                    self.numbers.remove(name);
+                    changes.note(format!("stopped IOThread '{name}'"));
+                }
+                Err(e) => changes.failed.push(e),
+            }
+        }
+        self.plan = new;
+        changes
+    }
+
+    fn iothreads(&mut self, new: &CheckedPlan, steps: &Reload, changes: &mut Changes) {
+        for plan in steps.start_iothreads.iter().map(|i| &new.iothreads()[*i]) {
+            // One may be left of a change that could not stop it.
+            if self.numbers.contains_key(&plan.name) {
+                continue;
+            }
+            match self.threads.start_one(&begin::thread_options(plan)) {
+                Ok(number) => {
+                    self.numbers.insert(plan.name.clone(), number);
+                    changes.note(format!("started IOThread '{}'", plan.name));
+                }
+                Err(e) => changes.failed.push(e),
+            }
+        }
+        for plan in steps.retune_iothreads.iter().map(|i| &new.iothreads()[*i]) {
+            let options = begin::thread_options(plan);
+            match self.threads.retune(self.numbers[&plan.name], options.polling, &options.cpus) {
+                Ok(()) => changes.note(format!("IOThread '{}' polls and runs otherwise", plan.name)),
+                Err(e) => changes.failed.push(e.within(&format!("IOThread '{}'", plan.name))),
+            }
+        }
+    }
+
+    fn end_exports(&mut self, steps: &Reload, changes: &mut Changes) {
+        let ends = |e: &Export<'_>| steps.end_exports.contains(&e.plan.name);
+        self.servers.retain(|server| {
+            let mut kept = Vec::new();
+            for export in self.plan.exports().filter(|e| begin::listens_at(e, &server.listen)) {
+                if !ends(&export) {
+                    let threads = export.iothreads.iter().map(|i| self.numbers[&self.plan.iothreads()[*i].name]);
+                    kept.push(begin::nbd_disk(&self.plan, &export, &self.disks, threads.collect()));
+                }
+            }
+            if kept.is_empty() {
+                return false;
+            }
+            let most = begin::most_connections(&self.plan, &server.listen);
+            if let Err(e) = update(&server.nbd, kept, most) {
+                changes.failed.push(e);
+            }
+            true
+        });
+        for name in &steps.end_exports {
+            self.exports.remove(name);
+            changes.note(format!("ended export '{name}'"));
+        }
+    }
+
+    fn open_disks(&mut self, new: &CheckedPlan, steps: &Reload, lost: &mut Lost, changes: &mut Changes) {
+        for plan in steps.open_disks.iter().map(|i| &new.disks()[*i]) {
+            match OpenDisk::open(&self.threads, plan) {
+                Ok((disk, warnings)) => {
+                    changes.warnings.extend(warnings);
+                    changes.note(format!("opened disk '{}'", plan.name));
+                    self.disks.insert(plan.name.clone(), disk);
+                }
+                Err(e) => {
+                    lost.disks.insert(plan.name.clone());
+                    changes.failed.push(e.within(&format!("disk '{}'", plan.name)));
+                }
+            }
+        }
+    }
+
+    fn reset_disks(&mut self, new: &mut CheckedPlan, steps: &Reload, changes: &mut Changes) {
+        for index in &steps.reset_disks {
+            let plan = &new.disks()[*index];
+            let (name, settings) = (plan.name.clone(), plan.settings.clone());
+            let disk = self.disks.get_mut(&name).expect("a disk that is reset is open");
+            match disk.reset(settings) {
+                Ok(None) => changes.note(format!("changed settings of disk '{name}'")),
+                Ok(Some(froze)) => {
+                    let us = froze.as_ns() / 1000;
+                    changes.note(format!("changed settings of disk '{name}'; no I/O began for {us} us"));
+                }
+                Err(e) => {
+                    new.keep_settings(*index, disk.settings.clone());
+                    changes.failed.push(e.within(&format!("disk '{name}'")));
+                }
+            }
+        }
+    }
+
+    fn begin_exports(&mut self, new: &CheckedPlan, steps: &Reload, lost: &mut Lost, changes: &mut Changes) {
+        for index in &steps.begin_exports {
+            let export = new.exports().nth(*index).expect("steps are of this plan");
+            let name = &export.plan.name;
+            let Some(disk) = self.disks.get(&export.plan.disk) else { continue };
+            match begin_one(&self.threads, disk, new, &export, self.numbers(new, &export)) {
+                Ok(Some(running)) => {
+                    self.exports.insert(name.clone(), running);
+                    changes.note(format!("began export '{name}'"));
+                }
+                Ok(None) => {}
+                Err(e) => {
+                    lost.exports.insert(name.clone());
+                    changes.failed.push(e.within(&format!("export '{name}'")));
+                }
+            }
+        }
+        self.begin_servers(new, steps, lost, changes);
+    }
+
+    /// NBD servers as the new plan has them: exports that share a socket come together.
+    fn begin_servers(&mut self, new: &CheckedPlan, steps: &Reload, lost: &mut Lost, changes: &mut Changes) {
+        let all: Vec<_> = new.exports().collect();
+        for server in new.nbd_servers() {
+            let is_new = |i: &usize| steps.begin_exports.contains(i);
+            if !server.exports.iter().any(|i| is_new(i) || steps.remap_exports.contains(i)) {
+                continue;
+            }
+            let here = server.exports.iter().filter(|i| self.disks.contains_key(&all[**i].plan.disk));
+            let disks: Vec<NbdDisk> =
+                here.map(|i| begin::nbd_disk(new, &all[*i], &self.disks, self.numbers(new, &all[*i]))).collect();
+            if disks.is_empty() {
+                continue;
+            }
+            let most = begin::most_connections(new, server.listen);
+            let begun = match self.server(server.listen) {
+                Some(running) => update(&running.nbd, disks, most),
+                None => begin::nbd_server(&self.threads, new, &server, disks).map(|nbd| {
+                    self.servers.push(Server { listen: server.listen.clone(), nbd });
+                }),
+            };
+            for index in server.exports.iter().filter(|i| is_new(i)) {
+                let name = &all[*index].plan.name;
+                match &begun {
+                    Ok(()) => changes.note(format!("began export '{name}'")),
+                    Err(_) => drop(lost.exports.insert(name.clone())),
+                }
+            }
+            changes.failed.extend(begun.err().map(|e| e.within(&format!("NBD server at {}", server.listen))));
+        }
+    }
+
+    fn remap_exports(&mut self, new: &mut CheckedPlan, steps: &Reload, changes: &mut Changes) {
+        for index in &steps.remap_exports {
+            let export = new.exports().nth(*index).expect("steps are of this plan");
+            let (name, numbers) = (export.plan.name.clone(), self.numbers(new, &export));
+            let moved = match (&export.plan.kind, self.exports.get(&name)) {
+                (ExportKind::Nbd(nbd), _) => Ok(self.move_clients(&nbd.name, &export.plan.disk, &numbers)),
+                (_, Some(Running::Vhost(v))) => v.remap(numbers),
+                (_, None) => continue,
+            };
+            match moved {
+                Ok(longest) => {
+                    let us = longest.as_ns() / 1000;
+                    changes.note(format!(
+                        "moved export '{name}' to other IOThreads; no queue stood for more than {us} us"
+                    ));
+                }
+                Err(e) => {
+                    if let Some(Running::Vhost(v)) = self.exports.get(&name) {
+                        let at =
+                            |n: usize| new.iothreads().iter().position(|t| self.numbers[&t.name] == n).unwrap_or(0);
+                        new.keep_mapping(*index, v.mapping().into_iter().map(at).collect());
+                    }
+                    changes.failed.push(e.within(&format!("export '{name}'")));
+                }
+            }
+        }
+    }
+
+    /// Has clients of an NBD export served by these IOThreads; how long the longest was served by none.
+    fn move_clients(&self, export: &str, disk: &str, numbers: &[usize]) -> Duration {
+        let mut longest = Duration::ZERO;
+        let mut to = numbers.iter().cycle();
+        for report in self.threads.report().iter().filter(|r| !numbers.contains(&r.number)) {
+            for source in report.sources.iter().filter(|s| s.kind == "nbd" && s.export == export && s.disk == disk) {
+                // One that has left meanwhile need not be moved.
+                let moved = to.next().and_then(|to| self.threads.move_to(&source.handle, *to).ok());
+                longest = longest.max(moved.unwrap_or_default());
+            }
+        }
+        longest
+    }
+}
+
+/// What a change could not bring about.
+#[derive(Default)]
+struct Lost {
+    disks: HashSet<String>,
+    exports: HashSet<String>,
+}
+
+fn update(server: &NbdExport, disks: Vec<NbdDisk>, most: usize) -> Result<()> {
+    let default = disks.first().map(|d| d.name.clone());
+    server.update(disks, default.as_deref(), most)
+}
+
+/// Begins an export that shares nothing with others.
+fn begin_one(
+    threads: &Arc<IoThreads>,
+    disk: &OpenDisk,
+    plan: &CheckedPlan,
+    export: &Export<'_>,
+    iothreads: Vec<usize>,
+) -> Result<Option<Running>> {
+    let disk_plan = &plan.disks()[export.disk];
+    begin::check_served(export)?;
+    match &export.plan.kind {
+        ExportKind::VhostUserBlk(vhost) => {
+            let options = begin::vhost_options(disk_plan, export, vhost, iothreads);
+            VhostExport::start(threads, &disk.served, options).map(|v| Some(Running::Vhost(v)))
+        }
+        ExportKind::Nbd(_) | ExportKind::Fuse(_) | ExportKind::Ublk(_) => Ok(None),
+    }
 }

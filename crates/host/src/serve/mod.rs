@@ -19,6 +19,7 @@ pub mod preflight;
 pub mod reload;
 pub mod daemon;
 mod adaptive;
+mod begin;
 mod bell;
 pub(crate) mod clerk;
 mod disk;

@@ -4,8 +4,8 @@
 //! Guarantees: what is the same in both plans (by name and by value) is not touched, and keeps the IOThreads it was dealt;
 //! what can be changed while I/O goes on (settings of a disk, the mapping of an export, CPUs and polling of an IOThread) is
 //! told apart from what has to be taken away and made anew. Done in the order of the fields, every step is possible: no
-//! export refers to a disk or IOThread that is not there. Does not do: carry it out, or look at the machine
-//! (see [`super::preflight::preflight_added`]).
+//! export refers to a disk or IOThread that is not there. Does not do: carry it out ([`super::daemon`] does), or look at the
+//! machine (see [`super::preflight::preflight_added`]).
 
 use super::check::CheckedPlan;
 use super::plan::{DiskPlan, ExportPlan, IoThreadPlan};
@@ -35,6 +35,16 @@ pub struct Reload {
 }
 
 impl Reload {
+    /// From nothing to a plan.
+    pub fn all(plan: &CheckedPlan) -> Reload {
+        Reload {
+            start_iothreads: (0..plan.iothreads().len()).collect(),
+            open_disks: (0..plan.disks().len()).collect(),
+            begin_exports: (0..plan.exports().len()).collect(),
+            ..Reload::default()
+        }
+    }
+
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         *self == Reload::default()

@@ -18,7 +18,7 @@ use super::session::{Command, Event, Request, Session};
 use super::tls::TlsStream;
 use super::wire::{BytesIn, ReplyStyle};
 use crate::error::Result;
-use crate::serve::clerk::{Answers, Clerk};
+use crate::serve::clerk::Answers;
 use crate::serve::{Port, ServedDisk, SourceId};
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::Sector;
@@ -133,8 +133,7 @@ pub struct Connection {
     /// Reused for block status.
     scratch: Vec<u8>,
     bios: usize,
-    /// Who answers what may take long, where the answers come to, and how many are to come.
-    clerk: Arc<Clerk>,
+    /// Where answers of the disk's clerk come to, and how many are to come.
     answers: Arc<Answers>,
     asked: usize,
     /// Every write is stable before it is answered.
@@ -160,7 +159,7 @@ impl Connection {
         (socket, tls): (Arc<OwnedFd>, Option<Box<TlsStream>>),
         negotiated: &Negotiated,
         rest: &[u8],
-        (disk, clerk): (&Arc<ServedDisk>, &Arc<Clerk>),
+        disk: &Arc<ServedDisk>,
         guard: Box<dyn Any + Send>,
     ) -> Result<Connection> {
         let session = Session::new(negotiated);
@@ -187,7 +186,6 @@ impl Connection {
             sent: 0,
             scratch: Vec::new(),
             bios: 0,
-            clerk: Arc::clone(clerk),
             answers: Arc::default(),
             asked: 0,
             write_through: negotiated.export.write_through,

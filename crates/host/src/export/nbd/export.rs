@@ -196,15 +196,6 @@ impl ExportTable {
         ExportTable { unlisted: true, ..self }
     }
 
-    /// The same table with other sizes, in the exports' order; one without a new size keeps its own.
-    pub(super) fn resized(&self, sizes: impl Iterator<Item = u64>) -> ExportTable {
-        let mut table = self.clone();
-        for (export, size_bytes) in table.exports.iter_mut().zip(sizes) {
-            *export = Arc::new(Export { size_bytes, ..(**export).clone() });
-        }
-        table
-    }
-
     /// Whether clients may see the list.
     pub fn is_listed(&self) -> bool {
         !self.unlisted

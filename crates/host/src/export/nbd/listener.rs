@@ -15,7 +15,6 @@ use super::wire::MAX_PAYLOAD;
 use crate::error::{Error, Result};
 use crate::event;
 use crate::export::socket;
-use crate::serve::clerk::Clerk;
 use crate::serve::{IoThreads, ServedDisk, Source};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::PollFlags;
@@ -36,6 +35,8 @@ pub const MAX_HANDSHAKES: usize = 32;
 pub const MAX_CONNECTIONS: usize = 256;
 /// How long a handshake may take.
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// How long a client that is let go may take to receive its last answers.
+const FAREWELL_TIME: Duration = Duration::from_secs(5);
 
 /// Where a server listens.
 #[derive(Clone, Debug)]
@@ -65,12 +66,6 @@ pub struct NbdDisk {
     pub iothreads: Vec<usize>,
 }
 
-/// Bytes in whole blocks.
-fn size_of(disk: &ServedDisk) -> u64 {
-    let block = u64::from(disk.queue.limits().logical_block_size);
-    disk.queue.capacity().0 * 512 / block * block
-}
-
 /// What a server is to be like.
 #[derive(Clone)]
 pub struct NbdOptions {
@@ -97,7 +92,7 @@ impl NbdDisk {
             name: self.name.clone(),
             description: self.description.clone(),
             id,
-            size_bytes: size_of(&self.disk),
+            size_bytes: self.disk.queue.capacity().0 * 512 / u64::from(min) * u64::from(min),
             read_only: self.read_only || limits.read_only,
             rotational: limits.rotational,
             // Nothing is left to flush where every write is stable: clients that see no flush know that.
@@ -132,11 +127,7 @@ impl NbdExport {
     /// Usage: the exports break a rule, the socket is in use. Others: the address cannot be listened at.
     pub fn start(threads: &Arc<IoThreads>, options: NbdOptions) -> Result<NbdExport> {
         let NbdOptions { address, disks, default, socket_mode, max_connections, tls } = options;
-        let exports = disks.iter().enumerate().map(|(i, d)| d.export(i as u64)).collect();
-        let table = Arc::new(ExportTable::new(exports, default.as_deref())?);
-        if disks.iter().any(|d| d.iothreads.is_empty() || d.iothreads.iter().any(|t| *t >= threads.len())) {
-            return Err(Error::usage("an NBD export must be on IOThreads that there are: give it at least one"));
-        }
+        let table = Table::new(threads, disks, default.as_deref())?;
         let stop = event::new()?;
         let (listener, address) = Listener::bind(&address)?;
         if let (Address::Unix(path), Some(mode)) = (&address, socket_mode) {
@@ -144,9 +135,8 @@ impl NbdExport {
         }
         let shared = Arc::new(Shared {
             threads: Arc::clone(threads),
-            backings: disks.into_iter().map(Backing::new).collect(),
-            max_connections: max_connections.min(MAX_CONNECTIONS),
-            table,
+            max_connections: AtomicUsize::new(max_connections.min(MAX_CONNECTIONS)),
+            table: Mutex::new(Arc::new(table)),
             tls,
             stop,
             next_thread: AtomicUsize::new(0),
@@ -169,6 +159,40 @@ impl NbdExport {
     pub fn connections(&self) -> usize {
         self.shared.crowd.clients.lock().connections
     }
+
+    /// Clients of one export that are served now.
+    pub fn connections_of(&self, export: &str) -> usize {
+        self.shared.crowd.clients.lock().of(export).count()
+    }
+
+    /// Serves other disks from now on, at the same address. Clients of exports that are still there, of the same disk, stay as
+    /// they are; the others are let go, and nothing of theirs is in flight afterwards.
+    ///
+    /// # Errors
+    /// As of [`NbdExport::start`]; nothing has changed then.
+    pub fn update(&self, disks: Vec<NbdDisk>, default: Option<&str>, max_connections: usize) -> Result<()> {
+        let new = Arc::new(Table::new(&self.shared.threads, disks, default)?);
+        self.shared.max_connections.store(max_connections.min(MAX_CONNECTIONS), Ordering::Relaxed);
+        let old = std::mem::replace(&mut *self.shared.table.lock(), Arc::clone(&new));
+        for disk in old.disks.iter().filter(|d| new.disk(&d.name).is_none_or(|n| !n.serves_as(d))) {
+            self.shared.let_go(&disk.name);
+        }
+        Ok(())
+    }
+
+    /// A disk has another size: clients that come see it. Those that are there keep what they were told, for the protocol
+    /// has nothing to tell them otherwise that clients know; what a disk has no more is answered with errors.
+    pub fn resized(&self) -> Result<()> {
+        let mut table = self.shared.table.lock();
+        let default = table.exports.find(b"").map(|e| e.name.clone());
+        *table = Arc::new(Table::new(&self.shared.threads, table.disks.clone(), default.as_deref())?);
+        Ok(())
+    }
+
+    /// Lets the clients of an export go; new ones may come.
+    pub fn let_go(&self, export: &str) {
+        self.shared.let_go(export);
+    }
 }
 
 impl Drop for NbdExport {
@@ -186,13 +210,41 @@ impl Drop for NbdExport {
         while clients.handshakes > 0 {
             self.shared.crowd.changed.wait(&mut clients);
         }
-        // Their IOThreads see an end, as if the clients had left.
-        for socket in clients.sockets.iter().filter_map(Weak::upgrade) {
-            let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
-        }
+        let all: Vec<_> = clients.sockets.iter().filter_map(|(_, socket)| socket.upgrade()).collect();
+        drop(clients);
+        self.shared.crowd.end(&all);
+        let mut clients = self.shared.crowd.clients.lock();
         while clients.connections > 0 {
             self.shared.crowd.changed.wait(&mut clients);
         }
+    }
+}
+
+/// What is served at one time.
+struct Table {
+    disks: Vec<NbdDisk>,
+    exports: Arc<ExportTable>,
+}
+
+impl Table {
+    fn new(threads: &IoThreads, disks: Vec<NbdDisk>, default: Option<&str>) -> Result<Table> {
+        if disks.iter().any(|d| d.iothreads.is_empty() || d.iothreads.iter().any(|t| !threads.contains(*t))) {
+            return Err(Error::usage("an NBD export must be on IOThreads that there are: give it at least one"));
+        }
+        let exports = disks.iter().enumerate().map(|(i, d)| d.export(i as u64)).collect();
+        Ok(Table { exports: Arc::new(ExportTable::new(exports, default)?), disks })
+    }
+
+    fn disk(&self, name: &str) -> Option<&NbdDisk> {
+        self.disks.iter().find(|d| d.name == name)
+    }
+}
+
+impl NbdDisk {
+    /// Whether a client of the other one would see no difference.
+    fn serves_as(&self, other: &NbdDisk) -> bool {
+        let traits = |d: &NbdDisk| (d.read_only, d.discard, d.write_through);
+        Arc::ptr_eq(&self.disk, &other.disk) && traits(self) == traits(other)
     }
 }
 
@@ -251,8 +303,15 @@ impl Listener {
 struct Clients {
     handshakes: usize,
     connections: usize,
-    sockets: Vec<Weak<OwnedFd>>,
+    /// With the names of exports.
+    sockets: Vec<(String, Weak<OwnedFd>)>,
     stopped: bool,
+}
+
+impl Clients {
+    fn of<'a>(&'a self, export: &'a str) -> impl Iterator<Item = Arc<OwnedFd>> + 'a {
+        self.sockets.iter().filter(move |(name, _)| name == export).filter_map(|(_, socket)| socket.upgrade())
+    }
 }
 
 /// Who is there. What a connection keeps of its server: the rest of it must not end on an IOThread, which ends with it.
@@ -262,26 +321,29 @@ struct Crowd {
     changed: Condvar,
 }
 
-/// What is behind an export.
-struct Backing {
-    disk: Arc<ServedDisk>,
-    clerk: Arc<Clerk>,
-    iothreads: Vec<usize>,
-}
-
-impl Backing {
-    fn new(from: NbdDisk) -> Backing {
-        let clerk = Arc::new(Clerk::new(&from.disk.driver));
-        Backing { disk: from.disk, clerk, iothreads: from.iothreads }
+impl Crowd {
+    /// What these clients still send is not looked at; what they have asked for is answered, as long as they listen, and
+    /// then they are let go.
+    fn end(&self, sockets: &[Arc<OwnedFd>]) {
+        for socket in sockets {
+            // Their IOThreads see an end, as if the clients had said that they leave.
+            let _ = rustix::net::shutdown(&**socket, rustix::net::Shutdown::Read);
+        }
+        let until = Instant::now() + FAREWELL_TIME;
+        let left: Vec<_> = sockets.iter().map(Arc::downgrade).collect();
+        let mut clients = self.clients.lock();
+        let there = |socket: &Weak<OwnedFd>| socket.strong_count() > 1;
+        while left.iter().any(there) && !self.changed.wait_until(&mut clients, until).timed_out() {}
+        for socket in sockets {
+            let _ = rustix::net::shutdown(&**socket, rustix::net::Shutdown::Both);
+        }
     }
 }
 
 struct Shared {
     threads: Arc<IoThreads>,
-    backings: Vec<Backing>,
-    /// With the sizes that the disks had when it was made.
-    max_connections: usize,
-    table: Arc<ExportTable>,
+    max_connections: AtomicUsize,
+    table: Mutex<Arc<Table>>,
     tls: Option<Tls>,
     stop: OwnedFd,
     next_thread: AtomicUsize,
@@ -349,37 +411,42 @@ impl Shared {
 
     /// Shakes hands with a client and gives it to an IOThread; drops it when anything goes wrong.
     fn welcome(&self, socket: OwnedFd) {
+        let table = Arc::clone(&self.table.lock());
         let line = Line::new(&socket, &self.stop, Instant::now() + HANDSHAKE_TIME);
-        let Some((negotiated, rest, tls)) = line.shake_hands(&self.table(), self.tls.as_ref()) else { return };
-        let Some(Backing { disk, clerk, iothreads }) = self.backings.get(negotiated.export.id as usize) else { return };
+        let Some((negotiated, rest, tls)) = line.shake_hands(&table.exports, self.tls.as_ref()) else { return };
+        let Some(asked) = table.disks.get(negotiated.export.id as usize) else { return };
+        let NbdDisk { disk, iothreads, .. } = asked;
         let socket = Arc::new(socket);
-        let Some(connected) = self.connected(&socket) else { return };
-        if let Ok(connection) = Connection::new((socket, tls), &negotiated, &rest, (disk, clerk), Box::new(connected)) {
+        let Some(connected) = self.connected(&socket, asked) else { return };
+        if let Ok(connection) = Connection::new((socket, tls), &negotiated, &rest, disk, Box::new(connected)) {
             // Relaxed: any distribution is correct.
             let thread = iothreads[self.next_thread.fetch_add(1, Ordering::Relaxed) % iothreads.len()];
             let _ = self.threads.add(thread, disk, Source::Nbd(Box::new(connection)));
         }
     }
 
-    /// The exports with the sizes that their disks have now: the protocol has no way to tell clients of a change, so those that come
-    /// after it see it.
-    fn table(&self) -> Arc<ExportTable> {
-        let same = |export: &Export, backing: &Backing| export.size_bytes == size_of(&backing.disk);
-        if self.table.iter().zip(&self.backings).all(|(export, backing)| same(export, backing)) {
-            return Arc::clone(&self.table);
-        }
-        let sizes = self.backings.iter().map(|b| size_of(&b.disk));
-        Arc::new(self.table.resized(sizes))
-    }
-
-    fn connected(&self, socket: &Arc<OwnedFd>) -> Option<Connected> {
+    fn connected(&self, socket: &Arc<OwnedFd>, asked: &NbdDisk) -> Option<Connected> {
         let mut clients = self.crowd.clients.lock();
-        if clients.connections >= self.max_connections || clients.stopped {
+        let most = self.max_connections.load(Ordering::Relaxed);
+        // What was asked for may have ended during the handshake. Under this lock: who is counted is found by who ends it.
+        let still = self.table.lock().disk(&asked.name).is_some_and(|now| now.serves_as(asked));
+        if clients.connections >= most || clients.stopped || !still {
             return None;
         }
         clients.connections += 1;
-        clients.sockets.retain(|s| s.strong_count() > 0);
-        clients.sockets.push(Arc::downgrade(socket));
+        clients.sockets.retain(|(_, s)| s.strong_count() > 0);
+        clients.sockets.push((asked.name.clone(), Arc::downgrade(socket)));
         Some(Connected(Arc::clone(&self.crowd)))
+    }
+
+    fn let_go(&self, export: &str) {
+        let sockets: Vec<_> = self.crowd.clients.lock().of(export).collect();
+        self.crowd.end(&sockets);
+        let left: Vec<_> = sockets.iter().map(Arc::downgrade).collect();
+        drop(sockets);
+        let mut clients = self.crowd.clients.lock();
+        while left.iter().any(|s| s.strong_count() > 0) {
+            self.crowd.changed.wait(&mut clients);
+        }
     }
 }

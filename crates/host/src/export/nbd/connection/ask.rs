@@ -45,7 +45,7 @@ impl Connection {
     }
 
     fn ask(&mut self, slot: u16, request: &Request, port: &Port, wish: Wish) -> bool {
-        let asked = self.clerk.ask(Question {
+        let asked = port.disk().clerk.ask(Question {
             wish,
             sector: Sector(request.offset / SECTOR),
             nr_sectors: request.length / SECTOR,

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mqblk ctl`: asks a daemon of this machine, and prints what it answers.
+
+use super::message::{Answer, Mapped, Question};
+use crate::args::key_value;
+use crate::output;
+use crate::status::{Failure, Outcome, Status};
+use clap::{Args, Subcommand};
+use host::serve::cpus;
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Longest wait for an answer: a drain waits 30 s for the device.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// `mqblk ctl`.
+#[derive(Args, Debug)]
+pub struct CtlArgs {
+    /// Control socket of the daemon [default: of the only daemon of this user]
+    #[arg(long, value_name = "SOCKET", global = true)]
+    pub control: Option<PathBuf>,
+    /// Print the answer as JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to ask for
+    #[command(subcommand)]
+    pub what: What,
+}
+
+/// Its subcommands.
+#[derive(Subcommand, Debug)]
+pub enum What {
+    /// What is served, by which IOThreads, to how many clients
+    List,
+    /// Counters of disks, hardware queues and IOThreads since the daemon began, as JSON
+    Stats,
+    /// Serve more: a disk over NBD and vhost-user-blk, or the disks and exports of a CONFIG.toml
+    Add {
+        /// As after mqblk serve
+        #[arg(value_name = "DISK | CONFIG.toml")]
+        what: PathBuf,
+        /// Open what is added so that it cannot be written
+        #[arg(long)]
+        read_only: bool,
+    },
+    /// End an export, or a disk with all its exports
+    Remove {
+        /// Name of the export or disk
+        name: String,
+        /// Also with clients, which are let go when what they asked for has ended
+        #[arg(long)]
+        force: bool,
+    },
+    /// Give a disk another size under I/O; clients that can be told are told
+    Resize {
+        /// Name of the disk
+        disk: String,
+        /// Bytes, or with a unit (20G); without, take over the size that its image has now
+        #[arg(value_name = "SIZE", value_parser = size)]
+        size: Option<u64>,
+        /// Also if it becomes smaller: what lies beyond is lost
+        #[arg(long)]
+        force: bool,
+    },
+    /// Change settings of a disk under I/O, by their kernel names
+    Set {
+        /// Name of the disk
+        disk: String,
+        /// Several take effect together
+        #[arg(required = true, value_name = "KEY=VALUE", value_parser = key_value)]
+        settings: Vec<(String, String)>,
+    },
+    /// Let nothing begin on a disk, or on all, and wait until nothing is in flight; clients wait
+    Drain {
+        /// Name of the disk
+        disk: Option<String>,
+    },
+    /// Go on after a drain
+    Resume {
+        /// Name of the disk
+        disk: Option<String>,
+    },
+    /// Have another IOThread serve a virtqueue, under I/O
+    Move {
+        /// Name of the export
+        export: String,
+        /// Number of the virtqueue
+        virtqueue: u16,
+        /// Name of the IOThread
+        iothread: String,
+    },
+    /// Have these IOThreads serve an export, under I/O: round robin, or each the virtqueues it lists
+    Map {
+        /// Name of the export
+        export: String,
+        /// As io0, or io0:0-3,8 with its virtqueues
+        #[arg(required = true, value_name = "IOTHREAD[:VIRTQUEUES]", value_parser = mapped)]
+        iothreads: Vec<Mapped>,
+    },
+    /// Have the daemon read its configuration again
+    Reload,
+    /// Let all clients go, and end the daemon
+    Shutdown,
+}
+
+/// `io0`, `io0:0-3,8`.
+fn mapped(text: &str) -> Result<Mapped, String> {
+    let Some((name, list)) = text.split_once(':') else {
+        return Ok(Mapped { name: text.to_owned(), virtqueues: None });
+    };
+    let numbers = cpus::parse(list).map_err(|e| e.to_string())?;
+    let virtqueues: Result<Vec<u16>, _> = numbers.into_iter().map(u16::try_from).collect();
+    let virtqueues = virtqueues.map_err(|_| format!("'{list}': virtqueues are numbered 0..=65535"))?;
+    Ok(Mapped { name: name.to_owned(), virtqueues: Some(virtqueues) })
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    host::target::bytes(text).ok_or_else(|| format!("'{text}': must be bytes, or with a unit such as 20G"))
+}
+
+/// Asks, and prints the answer.
+pub fn main(args: &CtlArgs) -> Outcome {
+    let question = question(&args.what)?;
+    let (value, refused) = match ask(&find(args.control.as_deref())?, &question)? {
+        Answer::Ok(value) => (value, None),
+        Answer::Error { message, done } => (Value::from(done), Some(message)),
+    };
+    let text = match (&args.what, args.json) {
+        (What::Stats, _) | (_, true) => format!("{value:#}\n"),
+        (What::List, _) => list(&value),
+        _ => value.as_array().into_iter().flatten().filter_map(Value::as_str).map(|line| format!("{line}\n")).collect(),
+    };
+    if refused.is_none() || text.trim() != "[]" {
+        output::print(&text)?;
+    }
+    refused.map_or(Ok(Status::Done), |message| Err(Failure::new(message)))
+}
+
+fn question(what: &What) -> Result<Question, Failure> {
+    Ok(match what {
+        What::List => Question::List {},
+        What::Stats => Question::Stats {},
+        What::Add { what, read_only } => add(what, *read_only)?,
+        What::Remove { name, force } => Question::Remove { name: name.clone(), force: *force },
+        What::Resize { disk, size, force } => Question::Resize { disk: disk.clone(), bytes: *size, force: *force },
+        What::Set { disk, settings } => {
+            Question::Set { disk: disk.clone(), settings: settings.iter().cloned().collect() }
+        }
+        What::Drain { disk } => Question::Drain { disk: disk.clone() },
+        What::Resume { disk } => Question::Resume { disk: disk.clone() },
+        What::Move { export, virtqueue, iothread } => {
+            Question::Move { export: export.clone(), virtqueue: *virtqueue, iothread: iothread.clone() }
+        }
+        What::Map { export, iothreads } => Question::Map { export: export.clone(), iothreads: iothreads.clone() },
+        What::Reload => Question::Reload {},
+        What::Shutdown => Question::Shutdown {},
+    })
+}
+
+/// The daemon may be in another directory: a file that is here is named by its whole path.
+fn add(what: &Path, read_only: bool) -> Result<Question, Failure> {
+    let failed = |e: io::Error| Failure::new(format!("'{}': {e}", what.display()));
+    if what.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
+        let config = Some(fs::read_to_string(what).map_err(failed)?);
+        return Ok(Question::Add { disk: None, config, read_only });
+    }
+    let path = if what.exists() { fs::canonicalize(what).map_err(failed)? } else { what.to_owned() };
+    let disk = path.to_str().ok_or_else(|| Failure::new(format!("'{}': is not UTF-8", path.display())))?;
+    Ok(Question::Add { disk: Some(disk.to_owned()), config: None, read_only })
+}
+
+/// The control socket that was named, or that of the only daemon.
+pub fn find(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    if let Some(path) = named {
+        return Ok(path.to_owned());
+    }
+    let Some(dir) = crate::live::directory() else {
+        return Err(Failure::new("no daemon of this user was found; name its socket by --control"));
+    };
+    let is = |name: &str| name.starts_with("serve-") && name.ends_with(".sock");
+    let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
+    let here = entries.filter(|e| e.file_name().to_str().is_some_and(is)).map(|e| e.path());
+    let mut alive: Vec<_> = here.filter(|path| listens(path)).collect();
+    alive.sort();
+    match &alive[..] {
+        [only] => Ok(only.clone()),
+        [] => Err(Failure::new(format!(
+            "no daemon of this user serves (none listens in '{}'); start mqblk serve, or name its socket by --control",
+            dir.display()
+        ))),
+        several => {
+            let names: Vec<_> = several.iter().map(|p| format!("\n  --control {}", p.display())).collect();
+            Err(Failure::new(format!("several daemons serve; say which:{}", names.concat())))
+        }
+    }
+}
+
+/// Whether somebody is there; the socket of one that was killed is removed.
+fn listens(path: &Path) -> bool {
+    match UnixStream::connect(path) {
+        Ok(_) => true,
+        Err(e) => {
+            if e.kind() == io::ErrorKind::ConnectionRefused {
+                let _ = fs::remove_file(path);
+            }
+            false
+        }
+    }
+}
+
+/// One question, one answer.
+pub fn ask(path: &Path, question: &Question) -> Result<Answer, Failure> {
+    let failed = |e: io::Error| Failure::new(format!("daemon at '{}': {e}", path.display()));
+    let mut client = UnixStream::connect(path).map_err(failed)?;
+    client.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    let mut line = serde_json::to_vec(question).map_err(Failure::new)?;
+    line.push(b'\n');
+    client.write_all(&line).map_err(failed)?;
+    let mut answer = String::new();
+    BufReader::new(&client).read_line(&mut answer).map_err(failed)?;
+    serde_json::from_str(&answer)
+        .map_err(|e| Failure::new(format!("daemon at '{}': ended before it answered ({e})", path.display())))
+}
+
+/// A line for each thing.
+fn list(all: &Value) -> String {
+    let text = |v: &Value, key: &str| v[key].as_str().unwrap_or_default().to_owned();
+    let mut out = format!("daemon {}\n", all["pid"]);
+    for thread in all["iothreads"].as_array().into_iter().flatten() {
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "iothread {}", text(thread, "name"));
+    }
+    for disk in all["disks"].as_array().into_iter().flatten() {
+        let ro = if disk["read_only"] == true { ", read-only" } else { "" };
+        let drained = if disk["drained"] == true { ", drained" } else { "" };
+        let _ = writeln!(
+            out,
+            "disk {}: {}, {} bytes, {} hardware queues, {}{ro}{drained}",
+            text(disk, "name"),
+            text(disk, "target"),
+            disk["bytes"],
+            disk["nr_hw_queues"],
+            text(disk, "scheduler"),
+        );
+    }
+    for export in all["exports"].as_array().into_iter().flatten() {
+        let place = ["socket", "listen", "mountpoint"].into_iter().find_map(|key| export[key].as_str());
+        let threads: Vec<_> = export["iothreads"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let _ = writeln!(
+            out,
+            "export {}: {} of disk {} at {}, {} connected, IOThreads {}",
+            text(export, "name"),
+            text(export, "type"),
+            text(export, "disk"),
+            place.unwrap_or("-"),
+            export["connected"],
+            threads.join(" "),
+        );
+    }
+    out
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Does to a daemon what is asked of it, one thing at a time.
+//!
+//! Guarantees: whatever changes the plan goes one way, from the plan that runs to an edited one: checked as a whole before
+//! anything is touched, then only what differs is done. Nothing is answered before it is done.
+
+use super::message::{Answer, Mapped, Question};
+use super::stats;
+use crate::serve::args::ServeArgs;
+use crate::serve::config;
+use crate::serve::request::{Defaults, Request, disk};
+use crate::status::Failure;
+use host::serve::check::{CheckedPlan, Export, HostFacts};
+use host::serve::daemon::{Changes, Daemon};
+use host::serve::mapping::{Mapping, MappingEntry};
+use host::serve::plan::ServePlan;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// See the module's text.
+pub struct Operator {
+    /// None when it has ended.
+    daemon: Mutex<Option<Daemon>>,
+    /// What it was started with.
+    args: ServeArgs,
+    shutdown: Box<dyn Fn() + Send + Sync>,
+}
+
+/// What was done, and the first thing that could not be.
+type Done = Result<Value, Refused>;
+
+struct Refused {
+    message: String,
+    done: Vec<String>,
+}
+
+impl<E: std::fmt::Display> From<E> for Refused {
+    fn from(e: E) -> Refused {
+        Refused { message: e.to_string(), done: Vec::new() }
+    }
+}
+
+impl Operator {
+    /// Of a daemon that was started with `args`; `shutdown` has its program end.
+    pub fn new(daemon: Daemon, args: ServeArgs, shutdown: impl Fn() + Send + Sync + 'static) -> Operator {
+        Operator { daemon: Mutex::new(Some(daemon)), args, shutdown: Box::new(shutdown) }
+    }
+
+    /// Lets all clients go and ends all that is served.
+    pub fn end(&self) {
+        drop(self.lock().take());
+    }
+
+    /// Reads the configuration again and does what differs from what runs; what that was.
+    ///
+    /// # Errors
+    /// What is wrong with it; nothing was done.
+    pub fn reload(&self) -> Result<Vec<String>, Failure> {
+        let mut daemon = self.lock();
+        let Some(daemon) = daemon.as_mut() else { return Ok(Vec::new()) };
+        let (changes, mut lines) = Request::read(&self.args, |plan| daemon.change(plan))?;
+        lines.extend(told(&changes));
+        lines.extend(changes.failed.iter().map(|e| format!("failed: {e}")));
+        if lines.is_empty() {
+            lines.push("nothing has changed".to_owned());
+        }
+        Ok(lines)
+    }
+
+    /// Does what is asked.
+    pub fn answer(&self, question: Question) -> Answer {
+        match self.try_answer(question) {
+            Ok(value) => Answer::Ok(value),
+            Err(Refused { message, done }) => Answer::Error { message, done },
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Daemon>> {
+        self.daemon.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_answer(&self, question: Question) -> Done {
+        match question {
+            Question::Reload {} => return self.reload().map(Value::from).map_err(Refused::from),
+            Question::Shutdown {} => {
+                (self.shutdown)();
+                return Ok(json!(["ending"]));
+            }
+            _ => {}
+        }
+        let mut daemon = self.lock();
+        let daemon = daemon.as_mut().ok_or("the daemon is ending")?;
+        match question {
+            Question::List {} => Ok(stats::list(daemon)),
+            Question::Stats {} => Ok(stats::stats(daemon)),
+            Question::Add { disk, config, read_only } => {
+                self.add(daemon, disk.as_deref(), config.as_deref(), read_only)
+            }
+            Question::Remove { name, force } => remove(daemon, &name, force),
+            Question::Resize { disk, bytes, force } => resize(daemon, &disk, bytes, force),
+            Question::Set { disk, settings } => set(daemon, &disk, settings),
+            Question::Drain { disk } => on_disks(daemon, disk.as_deref(), |name, disk| {
+                let took = disk.drain()?;
+                Ok(format!("disk '{name}' is drained; that took {} us", took.as_ns() / 1000))
+            }),
+            Question::Resume { disk } => on_disks(daemon, disk.as_deref(), |name, disk| {
+                let was = disk.resume();
+                Ok(format!("disk '{name}' {}", if was { "goes on" } else { "was not drained" }))
+            }),
+            Question::Move { export, virtqueue, iothread } => move_one(daemon, &export, virtqueue, iothread),
+            Question::Map { export, iothreads } => map(daemon, &export, iothreads),
+            Question::Reload {} | Question::Shutdown {} => unreachable!("answered above"),
+        }
+    }
+
+    fn add(&self, daemon: &mut Daemon, target: Option<&str>, config: Option<&str>, read_only: bool) -> Done {
+        let defaults = Defaults::new(&self.args, &HostFacts::read());
+        let mut more = match (target, config) {
+            (Some(target), None) => disk(Path::new(target), &defaults)?,
+            (None, Some(text)) => config::read("added configuration", text, &defaults)?.plan,
+            _ => return Err("name a disk to be added, or give a configuration".into()),
+        };
+        more.disks.iter_mut().for_each(|d| d.read_only |= read_only);
+        let mut plan = daemon.plan().plan().clone();
+        plan.iothreads.append(&mut more.iothreads);
+        plan.disks.append(&mut more.disks);
+        plan.exports.append(&mut more.exports);
+        change(daemon, plan)
+    }
+}
+
+fn told(changes: &Changes) -> impl Iterator<Item = String> {
+    changes.done.iter().cloned().chain(changes.warnings.iter().map(|w| format!("warning: {w}")))
+}
+
+/// Goes to an edited plan.
+fn change(daemon: &mut Daemon, plan: ServePlan) -> Done {
+    let plan = plan.check_running(&HostFacts::read())?;
+    let changes = daemon.change(plan)?;
+    let done: Vec<_> = told(&changes).collect();
+    match changes.failed.first() {
+        None => Ok(Value::from(done)),
+        Some(e) => Err(Refused { message: e.to_string(), done }),
+    }
+}
+
+fn export<'a>(plan: &'a CheckedPlan, name: &str) -> Result<(usize, Export<'a>), Refused> {
+    let found = plan.exports().enumerate().find(|(_, e)| e.plan.name == name);
+    found.ok_or_else(|| {
+        let hint = blk::suggest::did_you_mean(name, plan.exports().map(|e| e.plan.name.as_str()));
+        Refused::from(format!("there is no export '{name}'; {hint}see mqblk ctl list"))
+    })
+}
+
+fn disk_index(plan: &CheckedPlan, name: &str) -> Result<usize, Refused> {
+    plan.disks().iter().position(|d| d.name == name).ok_or_else(|| {
+        let hint = blk::suggest::did_you_mean(name, plan.disks().iter().map(|d| d.name.as_str()));
+        Refused::from(format!("there is no disk '{name}'; {hint}see mqblk ctl list"))
+    })
+}
+
+fn remove(daemon: &mut Daemon, name: &str, force: bool) -> Done {
+    let plan = daemon.plan();
+    let is_disk = disk_index(plan, name).is_ok();
+    if !is_disk {
+        export(plan, name)?;
+    }
+    let ends = |e: &Export<'_>| e.plan.name == name || is_disk && e.plan.disk == name;
+    let used: Vec<_> = plan.exports().filter(|e| ends(e) && daemon.clients(e) > 0).map(|e| &e.plan.name).collect();
+    if let (false, Some(first)) = (force, used.first()) {
+        let text = format!("export '{first}' has clients: end them first, or remove it by force, which lets them go");
+        return Err(text.into());
+    }
+    if is_disk && daemon.disk(name).is_some_and(|d| d.is_drained()) {
+        return Err(format!("disk '{name}' is drained: resume it first, so that what waits can end").into());
+    }
+    let mut plan = plan.plan().clone();
+    plan.exports.retain(|e| !(e.name == name || is_disk && e.disk == name));
+    if is_disk {
+        plan.disks.retain(|d| d.name != name);
+    }
+    change(daemon, plan)
+}
+
+fn resize(daemon: &mut Daemon, name: &str, bytes: Option<u64>, force: bool) -> Done {
+    disk_index(daemon.plan(), name)?;
+    let had = daemon.disk(name).map_or(0, |d| d.queue.capacity().0 * 512);
+    if let (Some(bytes), false) = (bytes, force)
+        && bytes < had
+    {
+        let text =
+            format!("size={bytes}: disk '{name}' has {had} bytes; what is beyond would be lost, unless by force");
+        return Err(text.into());
+    }
+    let now = daemon.resize(name, bytes)?;
+    Ok(json!([format!("disk '{name}' has {now} bytes, it had {had}")]))
+}
+
+fn set(daemon: &mut Daemon, name: &str, settings: BTreeMap<String, String>) -> Done {
+    let index = disk_index(daemon.plan(), name)?;
+    let mut plan = daemon.plan().plan().clone();
+    let all = &mut plan.disks[index].settings;
+    all.retain(|(key, _)| !settings.contains_key(key));
+    all.extend(settings);
+    change(daemon, plan)
+}
+
+fn on_disks(
+    daemon: &Daemon,
+    only: Option<&str>,
+    act: impl Fn(&str, &host::serve::ServedDisk) -> Result<String, host::error::Error>,
+) -> Done {
+    if let Some(name) = only {
+        disk_index(daemon.plan(), name)?;
+    }
+    let mut done = Vec::new();
+    for plan in daemon.plan().disks().iter().filter(|d| only.is_none_or(|o| o == d.name)) {
+        let Some(disk) = daemon.disk(&plan.name) else { continue };
+        match act(&plan.name, disk) {
+            Ok(line) => done.push(line),
+            Err(e) => return Err(Refused { message: format!("disk '{}': {e}", plan.name), done }),
+        }
+    }
+    Ok(Value::from(done))
+}
+
+/// A mapping that says where each virtqueue is, with one of them elsewhere.
+fn move_one(daemon: &mut Daemon, name: &str, virtqueue: u16, iothread: String) -> Done {
+    let plan = daemon.plan();
+    let (_, export) = export(plan, name)?;
+    let Some(n) = export.plan.kind.num_queues().filter(|n| virtqueue < *n) else {
+        let has = export.plan.kind.num_queues().map_or("none".to_owned(), |n| format!("0..={}", n - 1));
+        return Err(format!("export '{name}' has no virtqueue {virtqueue}; it has {has}").into());
+    };
+    let of = |vq: u16| plan.iothreads()[export.iothreads[usize::from(vq)]].name.clone();
+    let mut lists: BTreeMap<String, Vec<u16>> = BTreeMap::new();
+    for vq in 0..n {
+        let thread = if vq == virtqueue { iothread.clone() } else { of(vq) };
+        lists.entry(thread).or_default().push(vq);
+    }
+    let entries = lists.into_iter().map(|(name, vqs)| Mapped { name, virtqueues: Some(vqs) });
+    map(daemon, name, entries.collect())
+}
+
+fn map(daemon: &mut Daemon, name: &str, iothreads: Vec<Mapped>) -> Done {
+    let (index, _) = export(daemon.plan(), name)?;
+    let mut plan = daemon.plan().plan().clone();
+    let entries = iothreads.into_iter().map(|m| MappingEntry { iothread: m.name, vqs: m.virtqueues });
+    plan.exports[index].mapping = Mapping { entries: entries.collect() };
+    change(daemon, plan)
+}

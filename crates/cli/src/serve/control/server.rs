@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The control socket: lines in, lines out.
+//!
+//! Guarantees: only the daemon's user can reach it, unless it is put elsewhere; one that was left behind is replaced, one
+//! that is in use is not; a client that sends no line end, or too long a line, is let go and costs nobody anything; the socket
+//! is gone when the daemon is. Needs from callers: an [`Operator`] that answers from any thread.
+
+use super::{Answer, Operator, Question};
+use crate::status::Failure;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Longest line: a configuration may be in it.
+const LINE_BYTES: u64 = 2 << 20;
+/// Clients at the same time.
+const CLIENTS: usize = 64;
+/// How long a client may take to receive an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// After a client that could not be let in.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Answers until it is dropped.
+pub struct Server {
+    path: PathBuf,
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens at `path`, or where `mqblk ctl` looks by itself.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn start(operator: &Arc<Operator>, path: Option<&Path>) -> Result<Server, Failure> {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => {
+                let dir = crate::live::directory().ok_or_else(|| {
+                    Failure::new(
+                        "no directory for the control socket that only this user can enter; name one by --control",
+                    )
+                })?;
+                dir.join(format!("serve-{}.sock", std::process::id()))
+            }
+        };
+        let listener = bind(&path).map_err(|e| Failure::new(format!("--control {}: {e}", path.display())))?;
+        let over = Arc::new(AtomicBool::new(false));
+        let (stop, operator) = (Arc::clone(&over), Arc::clone(operator));
+        let thread = std::thread::Builder::new()
+            .name("mqblk-control".into())
+            .spawn(move || accept(&listener, &operator, &stop))
+            .map_err(|e| Failure::new(format!("cannot start the thread of the control socket: {e}")))?;
+        Ok(Server { path, over, thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release); // Pairs with: accept
+        // Wakes the thread from its wait for a client.
+        let woken = UnixStream::connect(&self.path).is_ok();
+        let _ = fs::remove_file(&self.path);
+        if let (true, Some(thread)) = (woken, self.thread.take()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    match UnixListener::bind(path) {
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
+        other => return other,
+    }
+    if UnixStream::connect(path).is_ok() {
+        let text = "somebody listens there; end it, or choose another path";
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+    }
+    fs::remove_file(path)?;
+    UnixListener::bind(path)
+}
+
+fn accept(listener: &UnixListener, operator: &Arc<Operator>, over: &AtomicBool) {
+    let clients = Arc::new(AtomicUsize::new(0));
+    for client in listener.incoming() {
+        // Pairs with: Server::drop
+        if over.load(Ordering::Acquire) {
+            return;
+        }
+        let Ok(client) = client else {
+            std::thread::sleep(PAUSE);
+            continue;
+        };
+        // Relaxed: only a count.
+        if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS {
+            clients.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        let (operator, counted) = (Arc::clone(operator), Arc::clone(&clients));
+        let serve = move || {
+            // One that went away is no concern of the daemon's.
+            let _ = converse(&client, &operator);
+            counted.fetch_sub(1, Ordering::Relaxed);
+        };
+        if std::thread::Builder::new().name("mqblk-ctl".into()).spawn(serve).is_err() {
+            clients.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn converse(client: &UnixStream, operator: &Operator) -> io::Result<()> {
+    client.set_write_timeout(Some(PATIENCE))?;
+    let mut lines = BufReader::new(client);
+    loop {
+        let mut line = Vec::new();
+        lines.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            return Ok(());
+        }
+        let whole = line.ends_with(b"\n") || (line.len() as u64) < LINE_BYTES;
+        let answer = match serde_json::from_slice::<Question>(&line) {
+            _ if !whole => refused(&format!("a question must be a line of at most {LINE_BYTES} bytes")),
+            Err(e) => refused(&format!("that is no question: {e}")),
+            Ok(question) => operator.answer(question),
+        };
+        let mut bytes = serde_json::to_vec(&answer)?;
+        bytes.push(b'\n');
+        let mut to = client;
+        to.write_all(&bytes)?;
+        if !whole {
+            return Ok(());
+        }
+    }
+}
+
+fn refused(message: &str) -> Answer {
+    Answer::Error { message: message.to_owned(), done: Vec::new() }
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What can be seen of a daemon: what it serves, and what it has done, as JSON. Counters only grow; times are nanoseconds.
+
+use crate::serve::show;
+use blk::bio::Op;
+use blk::stat::{DiskStats, HctxStats};
+use host::serve::ServedDisk;
+use host::serve::ThreadReport;
+use host::serve::daemon::Daemon;
+use serde_json::{Map, Value, json};
+
+/// The plan that runs, with what is not in it: clients, sizes, who serves what now.
+pub fn list(daemon: &Daemon) -> Value {
+    let mut all = show::value(daemon.plan());
+    let disks = daemon.plan().disks();
+    let part = |all: &mut Value, key: &str, index: usize, more: Value| {
+        if let (Some(Value::Object(to)), Value::Object(from)) = (all[key].get_mut(index), more) {
+            to.extend(from);
+        }
+    };
+    for (index, plan) in disks.iter().enumerate() {
+        if let Some(disk) = daemon.disk(&plan.name) {
+            part(&mut all, "disks", index, of_disk(disk));
+        }
+    }
+    for (index, export) in daemon.plan().exports().enumerate() {
+        part(&mut all, "exports", index, json!({ "connected": daemon.clients(&export) }));
+    }
+    all["pid"] = json!(std::process::id());
+    all
+}
+
+fn of_disk(disk: &ServedDisk) -> Value {
+    json!({
+        "bytes": disk.queue.capacity().0 * 512,
+        "scheduler": disk.queue.scheduler(),
+        "nr_hw_queues": disk.queue.map().nr_hw_queues(),
+        "drained": disk.is_drained(),
+    })
+}
+
+/// Counters.
+pub fn stats(daemon: &Daemon) -> Value {
+    let disk = |plan: &host::serve::plan::DiskPlan| {
+        let disk = daemon.disk(&plan.name)?;
+        let stats = disk.queue.stats();
+        let mut out = json!({
+            "name": plan.name,
+            "hctx": disk.queue.hctx_stats().iter().map(hctx).collect::<Vec<_>>(),
+            "held_on_enospc": disk.driver.held_on_enospc(),
+        });
+        if let (Value::Object(out), Value::Object(more), Value::Object(now)) =
+            (&mut out, of_stats(&stats), of_disk(disk))
+        {
+            out.extend(more);
+            out.extend(now);
+        }
+        Some(out)
+    };
+    let disks: Vec<_> = daemon.plan().disks().iter().filter_map(disk).collect();
+    let iothreads: Vec<_> = daemon.report().iter().map(thread).collect();
+    json!({ "disks": disks, "iothreads": iothreads })
+}
+
+fn of_stats(stats: &DiskStats) -> Value {
+    const OPS: [(&str, Op); 5] = [
+        ("read", Op::Read),
+        ("write", Op::Write),
+        ("discard", Op::Discard),
+        ("flush", Op::Flush),
+        ("write_zeroes", Op::WriteZeroes),
+    ];
+    let op = |(name, op): (&str, Op)| {
+        let o = stats.op(op);
+        let value = json!({ "ios": o.ios, "merges": o.merges, "sectors": o.sectors, "time_ns": o.time_ns });
+        (name.to_owned(), value)
+    };
+    let s = &stats.stages;
+    json!({
+        "ops": OPS.into_iter().map(op).collect::<Map<_, _>>(),
+        "stages": {
+            "requests": s.requests,
+            "tag_wait_ns": s.tag_wait_ns,
+            "ctx_ns": s.ctx_ns,
+            "scheduler_ns": s.scheduler_ns,
+            "dispatch_ns": s.dispatch_ns,
+            "device_ns": s.device_ns,
+        },
+        "in_flight": stats.in_flight,
+        "io_ticks_ns": stats.io_ticks_ns,
+        "errors": stats.errors,
+    })
+}
+
+fn hctx(h: &HctxStats) -> Value {
+    json!({
+        "queued": h.queued,
+        "run": h.run,
+        "dispatched": h.dispatched,
+        "batches": h.batches,
+        "requeues": h.requeues,
+        "timeouts": h.timeouts,
+    })
+}
+
+fn thread(t: &ThreadReport) -> Value {
+    let source = |s: &host::serve::SourceReport| {
+        json!({
+            "disk": s.disk,
+            "export": s.export,
+            "type": s.kind,
+            "index": s.index,
+            "served": s.served,
+            "in_flight": s.in_flight,
+        })
+    };
+    json!({
+        "name": t.name,
+        "alive_ns": t.alive.as_ns(),
+        "busy_ns": t.busy.as_ns(),
+        "cpu_ns": t.cpu.as_ns(),
+        "sleeps": t.sleeps,
+        "sources": t.sources.iter().map(source).collect::<Vec<_>>(),
+    })
+}
