@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use vuclient::raw::message::{PROTOCOL_FEATURES, protocol, request};
 use vuclient::raw::ring::{INDIRECT, NEXT, WRITE, descriptor};
-use vuclient::raw::{Format, Notify, Raw, Segment, Used, block};
+use vuclient::raw::{Format, Notify, READY_MEMORY, Raw, Segment, Used, block};
 use vuclient::{VerifyOptions, verify};
 
 const VERSION_1: u64 = 1 << 32;
@@ -479,6 +479,100 @@ fn clients_that_come_and_go_leave_nothing_behind() {
     assert!(after < before + 60, "{before} descriptors before, {after} after");
     assert!(server.disk.regions.iter().count() <= 2, "slots are left behind");
     server.check_idle();
+}
+
+/// A client that makes the file of its memory shorter while its requests are in flight is dropped; another one's I/O goes on, in the same process, on the same IOThread and the same disk.
+#[test]
+fn a_client_that_cuts_its_memory_short_is_dropped_and_another_goes_on() {
+    for target in ["ram:size=64m", "file", "model:lat_us=2000,over=ram,size=64m"] {
+        let server = Server::new(target, 1, 1);
+        let beside = server.directory.join("beside.sock");
+        let options = ExportOptions { socket: beside.clone(), ..options() };
+        let export = VhostExport::start(&server.threads, &server.disk, options).unwrap();
+        let good = std::thread::spawn(move || {
+            let load = VerifyOptions { size: 8 << 20, seed: 3, requests: 3000, ..VerifyOptions::default() };
+            verify(beside.to_str().unwrap(), &load)
+        });
+        for round in 0..12u64 {
+            let (format, _) = BOTH[round as usize % 2];
+            let mut raw = server.raw(format, 0, Notify::Both);
+            let kept = [0, 4096, 1 << 20][round as usize % 3];
+            // Behind what the other one verifies.
+            let requests: Vec<_> = (0..16).map(|i| raw.block(block::IN, 40000 + 256 * i, 128 << 10).unwrap()).collect();
+            for request in &requests {
+                raw.submit(0, &request.segments()).unwrap();
+            }
+            if round < 6 {
+                raw.kick(0).unwrap();
+                raw.guest.cut_short(READY_MEMORY.0, kept).unwrap();
+            } else {
+                raw.guest.cut_short(READY_MEMORY.0, kept).unwrap();
+                raw.kick(0).unwrap();
+            }
+            assert!(raw.is_dropped(LONG).unwrap(), "{target} round {round}: still there");
+        }
+        let (dropped, why) = server.export.as_ref().unwrap().dropped();
+        assert_eq!(dropped, 12, "{target}: {why:?}");
+        assert!(why.as_ref().is_some_and(|w| w.contains("pages of its memory")), "{why:?}");
+        let report = good.join().unwrap().unwrap();
+        assert!(report.writes > 100, "{report:?}");
+        assert_eq!(export.dropped(), (0, None));
+        // The next client is served.
+        let mut next = server.raw(Format::Split, 0, Notify::Both);
+        let read = next.block(block::IN, 0, 512).unwrap();
+        assert_eq!(next.execute(0, &read, LONG).unwrap().0, block::OK);
+        drop(next);
+        drop(export);
+        server.check_idle();
+    }
+}
+
+/// Slots of memory that begin and end within a page: data across two of them is not cut short.
+#[test]
+fn data_across_slots_that_end_anywhere_is_whole() {
+    for target in ["ram:size=16m", "file"] {
+        let server = Server::new(target, 1, 1);
+        let mut raw = server.raw(Format::Split, 0, Notify::Both);
+        let (first, second) = (0x8000_0000u64, 0x8000_0000 + 2 * 4096 + 700);
+        raw.add_memory_part(first, (second - first) as usize).unwrap();
+        raw.add_memory_part(second, 3 * 4096 + 100).unwrap();
+        let data: Vec<u8> = (0..16384u32).map(|i| (i * 13 + 5) as u8).collect();
+        for at in [second - 512, second - 1024, second - 4096 - 700, first + 4096, second, second + 324] {
+            let len = 4096;
+            let cut = second.saturating_sub(at).min(len) as usize;
+            let mut write = raw.block(block::OUT, 8, len as u32).unwrap();
+            write.data = at;
+            if cut > 0 {
+                raw.guest.write(at, &data[..cut]).unwrap();
+            }
+            if cut < len as usize {
+                raw.guest.write(at + cut as u64, &data[cut..len as usize]).unwrap();
+            }
+            assert_eq!(raw.execute(0, &write, LONG).unwrap(), (block::OK, 1), "{at:#x}");
+            let read = raw.block(block::IN, 8, len as u32).unwrap();
+            assert_eq!(raw.execute(0, &read, LONG).unwrap(), (block::OK, 4097));
+            assert!(raw.guest.read(read.data, len as usize).unwrap() == data[..len as usize], "{target} {at:#x}");
+            let mut back = read;
+            back.data = at;
+            raw.guest.write(read.status, &[0xee]).unwrap();
+            assert_eq!(raw.execute(0, &back, LONG).unwrap(), (block::OK, 4097));
+            let mut seen = if cut > 0 { raw.guest.read(at, cut).unwrap() } else { Vec::new() };
+            if cut < len as usize {
+                seen.extend(raw.guest.read(at + cut as u64, len as usize - cut).unwrap());
+            }
+            assert!(seen == data[..len as usize], "{target} {at:#x}: read back");
+        }
+    }
+}
+
+/// Half a message holds nobody up: the export can end, and its sender is dropped.
+#[test]
+fn half_a_message_does_not_hold_up_the_end_of_an_export() {
+    let server = Server::new("ram:size=16m", 1, 1);
+    let raw = Raw::ready(&server.socket, VERSION_1 | BLK_FLUSH, PROTOCOL).unwrap();
+    raw.channel.send_bytes(&[2, 0, 0, 0, 1, 0], &[]).unwrap();
+    server.check_idle();
+    assert!(raw.is_dropped(LONG).unwrap());
 }
 
 #[test]

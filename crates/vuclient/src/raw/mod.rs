@@ -225,10 +225,10 @@ impl Raw {
     }
 
     fn show_memory(&mut self) -> Result<(), Error> {
-        let regions: Vec<_> = self.guest.regions().map(|r| (r.guest, r.memory.clone())).collect();
-        let mut payload = Vec::from((regions.len() as u64).to_le_bytes());
-        regions.iter().for_each(|(address, memory)| payload.extend(region_bytes(*address, memory)));
-        let fds: Vec<BorrowedFd<'_>> = regions.iter().map(|(_, memory)| memory.fd()).collect();
+        let mut payload = Vec::from((self.guest.regions().count() as u64).to_le_bytes());
+        self.guest.regions().for_each(|region| payload.extend(region_bytes(region)));
+        let memories: Vec<_> = self.guest.regions().map(|r| r.memory.clone()).collect();
+        let fds: Vec<BorrowedFd<'_>> = memories.iter().map(crate::memory::Memory::fd).collect();
         self.call(request::SET_MEM_TABLE, &payload, &fds)
     }
 
@@ -258,8 +258,19 @@ impl Raw {
     /// # Errors
     /// As [`Self::set_memory`].
     pub fn add_memory(&mut self, address: u64, len: usize) -> Result<(), Error> {
-        let memory = self.guest.add(address, len)?.memory.clone();
-        self.call(request::ADD_MEM_REG, &single_region(address, &memory), &[memory.fd()])
+        let region = self.guest.add(address, len)?;
+        let (payload, memory) = (single_region(region), region.memory.clone());
+        self.call(request::ADD_MEM_REG, &payload, &[memory.fd()])
+    }
+
+    /// As [`Self::add_memory`], of exactly `len` bytes: a slot that ends within a page.
+    ///
+    /// # Errors
+    /// As [`Self::add_memory`].
+    pub fn add_memory_part(&mut self, address: u64, len: usize) -> Result<(), Error> {
+        let region = self.guest.add_part(address, len)?;
+        let (payload, memory) = (single_region(region), region.memory.clone());
+        self.call(request::ADD_MEM_REG, &payload, &[memory.fd()])
     }
 
     /// Takes the region at `address` away (REM_MEM_REG).
@@ -269,7 +280,7 @@ impl Raw {
     pub fn remove_memory(&mut self, address: u64) -> Result<(), Error> {
         let region = self.guest.remove(address);
         let region = region.ok_or_else(|| Error::Usage(format!("no region at {address:#x}")))?;
-        self.call(request::REM_MEM_REG, &single_region(address, &region.memory), &[])
+        self.call(request::REM_MEM_REG, &single_region(&region), &[])
     }
 
     /// Reads configuration space.
@@ -530,14 +541,14 @@ fn le64(bytes: &[u8]) -> u64 {
     bytes.iter().take(8).rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
 
-fn region_bytes(guest: u64, memory: &crate::memory::Memory) -> Vec<u8> {
-    let fields = [guest, memory.len() as u64, memory.address() as u64, 0];
+fn region_bytes(region: &guest::Region) -> Vec<u8> {
+    let fields = [region.guest, region.len as u64, region.memory.address() as u64, 0];
     fields.iter().flat_map(|field| field.to_le_bytes()).collect()
 }
 
-fn single_region(guest: u64, memory: &crate::memory::Memory) -> Vec<u8> {
+fn single_region(region: &guest::Region) -> Vec<u8> {
     let mut payload = vec![0; 8];
-    payload.extend(region_bytes(guest, memory));
+    payload.extend(region_bytes(region));
     payload
 }
 

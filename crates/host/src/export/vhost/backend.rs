@@ -14,7 +14,7 @@ use super::packed::PackedRing;
 use super::ring::{MAX_QUEUE_SIZE, Ring, RingAddress, View};
 use super::split::SplitRing;
 use super::virtqueue::{Parts, VirtQueue};
-use crate::mem::{BUFFER_ALIGN, Region};
+use crate::mem::{Alarm, BUFFER_ALIGN, Region};
 use crate::serve::{IoThreads, ServedDisk, Source, SourceHandle};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
@@ -48,6 +48,8 @@ pub(super) struct Connection {
     /// IOThread of each virtqueue.
     mapping: Vec<usize>,
     memory: Arc<GuestMemory>,
+    /// Raised when memory that the front end shares has gone away.
+    alarm: Arc<Alarm>,
     features: u64,
     rings: Vec<RingState>,
     has_owner: bool,
@@ -63,18 +65,13 @@ fn io_error(e: crate::error::Error) -> Error {
     Error::ReqHandlerError(std::io::Error::other(e.to_string()))
 }
 
-/// Maps memory for requests in flight.
-fn map(fd: impl AsFd, offset: u64, bytes: u64) -> Result<Arc<Region>> {
-    let bytes = usize::try_from(bytes).map_err(|_| refused("memory for requests in flight is too large"))?;
-    Region::map_shared(fd.as_fd(), offset, bytes).map(Arc::new).map_err(io_error)
-}
-
 impl Connection {
     pub(super) fn new(
         threads: Arc<IoThreads>,
         disk: Arc<ServedDisk>,
         device: Arc<Device>,
         mapping: Vec<usize>,
+        alarm: Arc<Alarm>,
     ) -> Connection {
         let rings = mapping.iter().map(|_| RingState::default()).collect();
         Connection {
@@ -82,7 +79,8 @@ impl Connection {
             disk,
             device,
             mapping,
-            memory: Arc::default(),
+            memory: Arc::new(GuestMemory::new(Arc::clone(&alarm))),
+            alarm,
             features: 0,
             rings,
             has_owner: false,
@@ -188,6 +186,12 @@ impl Connection {
         }
     }
 
+    /// Maps memory that is not the guest's.
+    fn map(&self, fd: impl AsFd, offset: u64, bytes: u64) -> Result<Arc<Region>> {
+        let bytes = usize::try_from(bytes).map_err(|_| refused("memory of more bytes than there are addresses"))?;
+        Region::map_shared(fd.as_fd(), offset, bytes, &self.alarm).map(Arc::new).map_err(io_error)
+    }
+
     fn add(&self, memory: &GuestMemory, region: &VhostUserMemoryRegion, file: &File) -> Result<GuestMemory> {
         let address = SlotAddress {
             guest: region.guest_phys_addr,
@@ -210,7 +214,8 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.stop_all();
-        let old = std::mem::take(&mut self.memory);
+        let none = Arc::new(GuestMemory::new(Arc::clone(&self.alarm)));
+        let old = std::mem::replace(&mut self.memory, none);
         self.retire(&old);
     }
 }
@@ -253,13 +258,14 @@ impl VhostUserBackendReqHandlerMut for Connection {
         files: Vec<File>,
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<u64>>> {
-        let mut memory = GuestMemory::default();
+        let mut memory = GuestMemory::new(Arc::clone(&self.alarm));
         for (slot, file) in slots.iter().zip(&files) {
             match self.add(&memory, slot, file) {
                 Ok(more) => memory = more,
                 Err(e) => {
                     // What was mapped of it is known to nobody.
-                    let kept = std::mem::take(&mut self.memory);
+                    let none = Arc::new(GuestMemory::new(Arc::clone(&self.alarm)));
+                    let kept = std::mem::replace(&mut self.memory, none);
                     self.retire(&memory);
                     self.memory = kept;
                     return Err(e);
@@ -400,7 +406,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         let made = memfd_create("mqblk-inflight", MemfdFlags::CLOEXEC);
         let fd =
             made.and_then(|fd| ftruncate(&fd, bytes).map(|()| fd)).map_err(|e| Error::ReqHandlerError(e.into()))?;
-        self.inflight = Some((map(&fd, 0, bytes)?, size));
+        self.inflight = Some((self.map(&fd, 0, bytes)?, size));
         Ok((VhostUserInflight::new(bytes, 0, queues, size), File::from(fd)))
     }
 
@@ -413,7 +419,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         if self.rings.iter().any(|r| r.running.is_some()) {
             return Err(refused("memory for requests in flight was set while a virtqueue runs"));
         }
-        self.inflight = Some((map(&file, given.mmap_offset, given.mmap_size)?, size));
+        self.inflight = Some((self.map(&file, given.mmap_offset, given.mmap_size)?, size));
         Ok(())
     }
 

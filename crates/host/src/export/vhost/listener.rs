@@ -2,23 +2,30 @@
 //! The socket of a vhost-user-blk export: one front end after the other.
 //!
 //! Guarantees: a socket that somebody serves is not taken away; one that was left behind is replaced; the socket is gone when
-//! the export is. A front end that breaks the protocol is dropped, and the next one is served.
+//! the export is. A front end that breaks the protocol, stops in the middle of a message, or takes pages of its memory away is
+//! dropped, which is said on standard error, and the next one is served; others notice nothing.
 
 use super::backend::Connection;
 use super::device::{Device, SERIAL_BYTES};
 use crate::error::{Error, Result};
 use crate::event;
 use crate::export::socket;
+use crate::mem::Alarm;
 use crate::serve::{IoThreads, ServedDisk};
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags, poll};
 use std::fs;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use vhost::vhost_user::BackendReqHandler;
+
+/// Longest wait for the rest of a message, and for room for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What an export is to be like.
 #[derive(Clone, Debug)]
@@ -43,7 +50,21 @@ pub struct ExportOptions {
 pub struct VhostExport {
     socket: PathBuf,
     stop: Arc<OwnedFd>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What the listener's thread and others have.
+#[derive(Default)]
+struct Shared {
+    /// The front end that is served.
+    stream: Mutex<Option<UnixStream>>,
+    /// How many front ends were dropped, and why the last one was.
+    dropped: Mutex<(u64, Option<String>)>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl VhostExport {
@@ -77,7 +98,10 @@ impl VhostExport {
             socket::set_mode(&path, mode)?;
         }
         let stop = Arc::new(event::new()?);
+        let shared = Arc::new(Shared::default());
         let server = Server {
+            socket: path.clone(),
+            shared: Arc::clone(&shared),
             threads: Arc::clone(threads),
             disk: Arc::clone(disk),
             device: Arc::new(device),
@@ -88,13 +112,22 @@ impl VhostExport {
             .name("mqblk-vhost".into())
             .spawn(move || server.run(&listener))
             .map_err(|e| Error::os(e, "cannot start the thread of a vhost-user export"))?;
-        Ok(VhostExport { socket: path, stop, thread: Some(thread) })
+        Ok(VhostExport { socket: path, stop, shared, thread: Some(thread) })
+    }
+
+    /// How many front ends were dropped for what they did, and why the last one was.
+    pub fn dropped(&self) -> (u64, Option<String>) {
+        lock(&self.shared.dropped).clone()
     }
 }
 
 impl Drop for VhostExport {
     fn drop(&mut self) {
         event::signal(&*self.stop);
+        // It may be in the middle of a message.
+        if let Some(stream) = &*lock(&self.shared.stream) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -103,6 +136,8 @@ impl Drop for VhostExport {
 }
 
 struct Server {
+    socket: PathBuf,
+    shared: Arc<Shared>,
     threads: Arc<IoThreads>,
     disk: Arc<ServedDisk>,
     device: Arc<Device>,
@@ -112,26 +147,57 @@ struct Server {
 
 impl Server {
     fn run(&self, listener: &UnixListener) {
-        while self.wait(listener) {
+        while socket::wait(listener, PollFlags::IN, &self.stop, None) {
             let Ok((stream, _)) = listener.accept() else { continue };
-            self.serve(stream);
+            if let Err(why) = self.serve(stream) {
+                self.say(why);
+            }
+            *lock(&self.shared.stream) = None;
         }
     }
 
-    /// Waits until a descriptor is readable; false when it is time to stop.
-    fn wait(&self, fd: impl AsFd) -> bool {
-        socket::wait(fd, PollFlags::IN, &self.stop, None)
-    }
-
-    fn serve(&self, stream: UnixStream) {
-        let Ok(watched) = stream.try_clone() else { return };
+    /// Serves one front end until it goes, or why it was dropped.
+    fn serve(&self, stream: UnixStream) -> std::result::Result<(), String> {
+        use vhost::vhost_user::Error;
+        let failed = |e: &dyn std::fmt::Display| format!("cannot serve it: {e}");
+        let both = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+        let watched = both.and_then(|()| stream.try_clone()).map_err(|e| failed(&e))?;
+        *lock(&self.shared.stream) = Some(stream.try_clone().map_err(|e| failed(&e))?);
+        let alarm = Alarm::new().map_err(|e| failed(&e))?;
         let (threads, disk) = (Arc::clone(&self.threads), Arc::clone(&self.disk));
-        let connection = Connection::new(threads, disk, Arc::clone(&self.device), self.mapping.clone());
+        let mapping = self.mapping.clone();
+        let connection = Connection::new(threads, disk, Arc::clone(&self.device), mapping, Arc::clone(&alarm));
         let mut handler = BackendReqHandler::from_stream(stream, Arc::new(Mutex::new(connection)));
-        while self.wait(&watched) {
-            if handler.handle_request().is_err() {
-                break;
+        while self.wait(&watched, &alarm) {
+            match handler.handle_request() {
+                Err(Error::Disconnected | Error::SocketBroken(_)) => break,
+                Err(_) if alarm.is_raised() => break,
+                result => result.map_err(|e| e.to_string())?,
             }
         }
+        if alarm.is_raised() {
+            return Err("pages of its memory have gone away: its file was made shorter or has no room".into());
+        }
+        Ok(())
+    }
+
+    /// Waits for a front end's next message; false when it is time to stop or its memory has gone.
+    fn wait(&self, stream: &UnixStream, alarm: &Alarm) -> bool {
+        loop {
+            let fds = [stream.as_fd(), self.stop.as_fd(), alarm.fd()];
+            let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            match poll(&mut fds, None) {
+                Ok(_) if fds[1..].iter().any(|fd| !fd.revents().is_empty()) => return false,
+                Ok(n) if n > 0 => return true,
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn say(&self, why: String) {
+        eprintln!("mqblk: {}: a client was dropped: {why}", self.socket.display());
+        let mut dropped = lock(&self.shared.dropped);
+        *dropped = (dropped.0 + 1, Some(why));
     }
 }

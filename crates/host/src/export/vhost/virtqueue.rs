@@ -39,6 +39,9 @@ pub enum Broken {
     /// By a chain.
     #[error(transparent)]
     Chain(#[from] BadChain),
+    /// By its client's memory.
+    #[error("pages of the guest's memory have gone away")]
+    Lost,
 }
 
 /// A request that has not been given back.
@@ -206,6 +209,10 @@ impl VirtQueue {
     fn take_one(&mut self, id: SourceId, port: &mut Port, now: Instant) -> Result<bool, Broken> {
         let Some(head) = self.ring.next(&self.view, &mut self.chain)? else { return Ok(false) };
         let request = request::parse(&self.view, &self.chain, &mut self.segments, &mut self.hint)?;
+        // Else it may be made of zeroes that nobody wrote: a write to somewhere.
+        if self.view.memory.is_lost() {
+            return Err(Broken::Lost);
+        }
         let slot = self.free.pop().expect("the caller looked");
         self.slots[usize::from(slot)] = Slot { head, status: Some(request.status), bios: 1, ..Slot::default() };
         let done = match request.kind {
@@ -277,9 +284,20 @@ impl VirtQueue {
     /// Whether the segments can be given to the driver as they are: whole blocks, where the device can reach them.
     #[inline]
     fn is_direct(&self) -> bool {
-        // O_DIRECT wants memory aligned like the disk's blocks, and slots of memory are pages.
+        // O_DIRECT wants memory aligned like the disk's blocks.
         let mask = u64::from(self.device.limits.logical_block_size - 1);
         self.segments.iter().all(|(addr, len)| (addr | u64::from(*len)) & mask == 0)
+            && (!self.view.memory.is_ragged() || self.is_whole(mask))
+    }
+
+    /// Whether each segment is in one slot of memory that may end anywhere, and a block's multiple into it.
+    #[cold]
+    fn is_whole(&self, mask: u64) -> bool {
+        let mut hint = 0;
+        self.segments.iter().all(|(addr, len)| match self.view.memory.translate(*addr, *len, &mut hint) {
+            Some((data, here)) => here == *len && data.offset() & mask == 0,
+            None => false,
+        })
     }
 
     /// Through a buffer of our own, for segments that are not whole blocks.
@@ -316,6 +334,7 @@ impl VirtQueue {
             let bounced = self.slots[usize::from(slot)].bounced.as_mut().expect("a stalled request is bounced");
             bounced.buffer = Some((buffer, data));
             let gathered = bounced.op == Op::Read || bounce::gather(&self.view, &bounced.segments, data).is_some();
+            let gathered = gathered && !self.view.memory.is_lost();
             let nr = (bounced.bytes / u64::from(SECTOR)) as u32;
             let bio = Bio { op: bounced.op, flags: bounced.flags, ..Bio::read(Sector(bounced.sector), nr, data) };
             if gathered {
