@@ -7,6 +7,7 @@
 //! | [`guest`] | memory shared with the server, at chosen guest addresses |
 //! | [`ring`] | the driver's side of a split or packed virtqueue |
 //! | [`block`] | block requests in that memory |
+//! | [`dirty`] | which pages of it changed, and which the server has logged |
 //!
 //! Guarantees: [`Raw`] adds nothing to what it is told to send, except the wish for an answer once
 //! REPLY_ACK is agreed; what the server does is an error or a value, never a panic, and every wait ends.
@@ -30,6 +31,7 @@
 //! Source: QEMU's `docs/interop/vhost-user.rst`; virtio 1.2, 2.7, 2.8, 5.2.
 
 pub mod block;
+pub mod dirty;
 pub mod guest;
 pub mod message;
 pub mod ring;
@@ -331,6 +333,36 @@ impl Raw {
         self.call(request::SET_INFLIGHT_FD, &payload, &[inflight.fd.as_fd()])
     }
 
+    /// SET_LOG_BASE with a new log for `pages` pages; they are logged once LOG_ALL is agreed.
+    ///
+    /// # Errors
+    /// As [`Self::ask`], or when the system has no memory.
+    pub fn set_log(&mut self, pages: usize) -> Result<dirty::DirtyLog, Error> {
+        let log = dirty::DirtyLog::new(pages)?;
+        let payload = [log.bytes() as u64, 0].map(u64::to_le_bytes).concat();
+        self.ask(request::SET_LOG_BASE, &payload, &[log.fd()])?;
+        Ok(log)
+    }
+
+    /// Says of a virtqueue that is known to the server whether its writes to the used ring are to be logged.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn log_ring(&mut self, queue: u16, is_logged: bool) -> Result<(), Error> {
+        let ring = self.queues.get(&queue).ok_or_else(|| not_started(queue))?.ring.clone();
+        let addresses = self.ring_addresses(queue, &ring, is_logged)?;
+        self.call(request::SET_VRING_ADDR, &addresses, &[])
+    }
+
+    fn ring_addresses(&self, queue: u16, ring: &Ring, is_logged: bool) -> Result<Vec<u8>, Error> {
+        let mut addresses = words(&[u32::from(queue), u32::from(is_logged)]);
+        for address in [ring.desc, ring.device, ring.driver] {
+            addresses.extend(self.guest.user_address(address)?.to_le_bytes());
+        }
+        addresses.extend(if is_logged { ring.device } else { 0 }.to_le_bytes());
+        Ok(addresses)
+    }
+
     /// Makes a ring, tells the server where it is, and enables it.
     ///
     /// # Errors
@@ -350,11 +382,7 @@ impl Raw {
         let index = u32::from(queue);
         self.call(request::SET_VRING_NUM, &words(&[index, u32::from(ring.size)]), &[])?;
         self.call(request::SET_VRING_BASE, &words(&[index, base]), &[])?;
-        let mut addresses = words(&[index, 0]);
-        for address in [ring.desc, ring.device, ring.driver] {
-            addresses.extend(self.guest.user_address(address)?.to_le_bytes());
-        }
-        addresses.extend([0; 8]);
+        let addresses = self.ring_addresses(queue, &ring, false)?;
         self.call(request::SET_VRING_ADDR, &addresses, &[])?;
         let has_call = matches!(notify, Notify::Both | Notify::NoKick);
         let has_kick = matches!(notify, Notify::Both | Notify::NoCall);

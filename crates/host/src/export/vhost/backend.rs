@@ -9,6 +9,7 @@
 
 use super::device::{CONFIG_BYTES, CONFIG_WCE_AT, Device, feature};
 use super::inflight::{Inflight, queue_bytes};
+use super::log::{DirtyLog, RingLog};
 use super::memory::{GuestMemory, MAX_SLOTS, SlotAddress};
 use super::packed::PackedRing;
 use super::ring::{MAX_QUEUE_SIZE, Ring, RingAddress, View};
@@ -33,6 +34,8 @@ use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut
 struct RingState {
     size: u16,
     address: RingAddress,
+    /// Guest address of the used ring, if writes to it are logged.
+    log_used: Option<u64>,
     base: u32,
     call: Option<File>,
     err: Option<File>,
@@ -55,6 +58,8 @@ pub(super) struct Connection {
     has_owner: bool,
     /// Where requests in flight are written down, and for queues of what size.
     inflight: Option<(Arc<Region>, u16)>,
+    /// Where writes to the guest's memory are logged while VHOST_F_LOG_ALL is acknowledged.
+    log: Option<Arc<DirtyLog>>,
 }
 
 fn refused(rule: &'static str) -> Error {
@@ -85,7 +90,13 @@ impl Connection {
             rings,
             has_owner: false,
             inflight: None,
+            log: None,
         }
+    }
+
+    /// The log, if writes are to be logged.
+    fn active_log(&self) -> Option<&Arc<DirtyLog>> {
+        self.log.as_ref().filter(|_| self.features & feature::LOG_ALL != 0)
     }
 
     fn ring(&mut self, index: u32) -> Result<&mut RingState> {
@@ -112,12 +123,19 @@ impl Connection {
 
     /// Makes a ring of what is known of it.
     fn make_ring(&self, index: usize) -> Option<Ring> {
-        let RingState { size, address, base, .. } = self.rings[index];
+        let RingState { size, address, base, log_used, .. } = self.rings[index];
         let features = Device::ring_features(self.features);
+        let log = match (self.active_log(), log_used) {
+            (Some(log), Some(used)) => Some(RingLog::new(log, &self.memory, address, used)?),
+            _ => None,
+        };
         if self.features & feature::RING_PACKED != 0 {
-            return PackedRing::new(&self.memory, address, size, base, features).map(Ring::Packed);
+            let mut ring = PackedRing::new(&self.memory, address, size, base, features)?;
+            ring.log = log;
+            return Some(Ring::Packed(ring));
         }
         let mut ring = SplitRing::new(&self.memory, address, size, base as u16, features)?;
+        ring.log = log;
         if let Some((region, of_size)) = &self.inflight {
             if *of_size < size {
                 return None;
@@ -148,6 +166,7 @@ impl Connection {
             call: copy(&state.call)?,
             err: copy(&state.err)?,
             enabled: state.enabled || self.features & feature::PROTOCOL_FEATURES == 0,
+            log: self.log.clone().filter(|_| self.features & feature::LOG_ALL != 0),
         };
         let source = Source::VirtQueue(Box::new(VirtQueue::new(parts)));
         state.running = Some(self.threads.add(self.mapping[index], &self.disk, source).map_err(io_error)?);
@@ -164,17 +183,24 @@ impl Connection {
         }
     }
 
-    /// Stops all virtqueues, has them see other memory, and lets them go on. Slots that are not in it are taken away.
-    fn replace_memory(&mut self, memory: GuestMemory) -> Result<()> {
+    /// Stops all virtqueues, has something changed of what they are made of, and lets them go on.
+    fn while_stopped(&mut self, change: impl FnOnce(&mut Connection)) -> Result<()> {
         let kicks: Vec<_> = (0..self.rings.len()).map(|i| self.stop(i).map(|q| q.into_kick())).collect();
-        let old = std::mem::replace(&mut self.memory, Arc::new(memory));
-        self.retire(&old);
+        change(self);
         for (i, kick) in kicks.into_iter().enumerate() {
             if let Some(kick) = kick {
                 self.start(i, kick)?;
             }
         }
         Ok(())
+    }
+
+    /// Has virtqueues see other memory. Slots that are not in it are taken away.
+    fn replace_memory(&mut self, memory: GuestMemory) -> Result<()> {
+        self.while_stopped(|c| {
+            let old = std::mem::replace(&mut c.memory, Arc::new(memory));
+            c.retire(&old);
+        })
     }
 
     /// Takes slots of `old` that are gone out of the disk's memory. No virtqueue runs.
@@ -207,7 +233,7 @@ impl Connection {
         self.stop_all();
         self.rings.iter_mut().for_each(|r| *r = RingState::default());
         self.features = 0;
-        self.inflight = None;
+        (self.inflight, self.log) = (None, None);
     }
 }
 
@@ -246,6 +272,12 @@ impl VhostUserBackendReqHandlerMut for Connection {
     fn set_features(&mut self, features: u64) -> Result<()> {
         if features & !self.device.features() != 0 {
             return Err(refused("a feature was acknowledged that was not offered"));
+        }
+        let changed = features ^ self.features;
+        if changed == feature::LOG_ALL {
+            // A migration begins or ends, and the driver knows nothing of it. Requests that were taken without a log end
+            // without one.
+            return self.while_stopped(|c| c.features = features);
         }
         self.features = features;
         self.device.acknowledge(features);
@@ -292,17 +324,26 @@ impl VhostUserBackendReqHandlerMut for Connection {
     fn set_vring_addr(
         &mut self,
         index: u32,
-        _flags: VhostUserVringAddrFlags,
+        flags: VhostUserVringAddrFlags,
         desc: u64,
         used: u64,
         avail: u64,
-        _log: u64,
+        log: u64,
     ) -> Result<()> {
         let ring = self.ring(index)?;
-        if ring.running.is_some() {
+        let address = RingAddress { desc, avail, used };
+        let log_used = flags.contains(VhostUserVringAddrFlags::VHOST_VRING_F_LOG).then_some(log);
+        if ring.running.is_none() {
+            (ring.address, ring.log_used) = (address, log_used);
+            return Ok(());
+        }
+        if address != ring.address {
             return Err(refused("the addresses of a running virtqueue were set"));
         }
-        ring.address = RingAddress { desc, avail, used };
+        // So a migration begins or ends.
+        if log_used != ring.log_used {
+            return self.while_stopped(|c| c.rings[index as usize].log_used = log_used);
+        }
         Ok(())
     }
 
@@ -344,7 +385,8 @@ impl VhostUserBackendReqHandlerMut for Connection {
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
         use VhostUserProtocolFeatures as P;
-        Ok(P::MQ | P::REPLY_ACK | P::CONFIG | P::CONFIGURE_MEM_SLOTS | P::RESET_DEVICE | P::INFLIGHT_SHMFD)
+        let memory = P::CONFIGURE_MEM_SLOTS | P::INFLIGHT_SHMFD | P::LOG_SHMFD;
+        Ok(P::MQ | P::REPLY_ACK | P::CONFIG | P::RESET_DEVICE | memory)
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
@@ -465,7 +507,13 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Err(refused("a disk has no shared memory regions"))
     }
 
-    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
-        Err(refused("VHOST_USER_PROTOCOL_F_LOG_SHMFD was not offered"))
+    fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
+        let bits = self.map(&file, log.mmap_offset, log.mmap_size)?;
+        let log = Some(Arc::new(DirtyLog::new(bits)));
+        if self.features & feature::LOG_ALL == 0 {
+            self.log = log;
+            return Ok(());
+        }
+        self.while_stopped(|c| c.log = log)
     }
 }

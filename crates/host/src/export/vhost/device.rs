@@ -27,6 +27,8 @@ pub mod feature {
     pub const DISCARD: u64 = 1 << 13;
     /// `VIRTIO_BLK_F_WRITE_ZEROES`: there is a write zeroes.
     pub const WRITE_ZEROES: u64 = 1 << 14;
+    /// `VHOST_F_LOG_ALL`: writes to the guest's memory are logged.
+    pub const LOG_ALL: u64 = 1 << 26;
     /// `VIRTIO_F_INDIRECT_DESC`
     pub const INDIRECT_DESC: u64 = 1 << 28;
     /// `VIRTIO_F_EVENT_IDX`
@@ -77,7 +79,7 @@ impl Device {
         if !self.write_through {
             bits |= f::FLUSH | f::CONFIG_WCE;
         }
-        bits |= f::INDIRECT_DESC | f::EVENT_IDX | f::PROTOCOL_FEATURES | f::VERSION_1 | f::RING_PACKED;
+        bits |= f::LOG_ALL | f::INDIRECT_DESC | f::EVENT_IDX | f::PROTOCOL_FEATURES | f::VERSION_1 | f::RING_PACKED;
         if self.read_only {
             return bits | f::RO;
         }

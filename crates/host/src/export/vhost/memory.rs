@@ -126,6 +126,15 @@ impl GuestMemory {
         Some((DataRef::new(slot.number, offset), here))
     }
 
+    /// What the guest calls an address of the front end's own.
+    pub(crate) fn guest_address(&self, user: u64) -> Option<u64> {
+        let find = |s: &Slot| {
+            let at = user.checked_sub(s.address.user).filter(|at| *at < s.address.len)?;
+            s.address.guest.checked_add(at)
+        };
+        self.slots.iter().find_map(find)
+    }
+
     /// `len` bytes at an address of the front end's own: part of a ring. `None` when they are not in one slot, or not
     /// aligned.
     pub(crate) fn window(&self, user: u64, len: usize, align: usize) -> Option<Window> {
@@ -175,6 +184,8 @@ mod tests {
         assert!(memory.window(user + MIB, MIB as usize + 1, 16).is_none(), "reaches past the slot");
         assert!(memory.window(user + MIB + 8, 16, 16).is_none(), "not aligned");
         assert!(memory.window(MIB, 16, 16).is_none(), "a guest address");
+        assert_eq!(memory.guest_address(user + 5 * MIB + 3), Some(5 * MIB + 3));
+        assert_eq!((memory.guest_address(MIB), memory.guest_address(user + 6 * MIB)), (None, None));
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 use super::bounce;
 use super::device::{Device, MAX_RANGES, SERIAL_BYTES};
+use super::log::DirtyLog;
 use super::request::{self, BadChain, Kind, RANGE_BYTES, Request, S_IOERR, S_OK, S_UNSUPP, read_byte, write_byte};
 use super::ring::{Desc, Head, Ring, RingError, View};
 use crate::event;
@@ -55,6 +56,15 @@ struct Slot {
     bytes: u32,
     error: Option<u8>,
     bounced: Option<Bounced>,
+    /// What is written of the guest's memory, if that is logged.
+    dirty: Option<Box<Dirty>>,
+}
+
+/// Guest addresses of what a request writes.
+#[derive(Clone, Debug)]
+struct Dirty {
+    status_at: u64,
+    data: Vec<(u64, u32)>,
 }
 
 /// A request that goes through a buffer of ours.
@@ -87,6 +97,7 @@ pub struct VirtQueue {
     stalled: VecDeque<u16>,
     enabled: bool,
     broken: Option<Broken>,
+    log: Option<Arc<DirtyLog>>,
     /// Requests given back, for the statistics.
     served: u64,
 }
@@ -102,11 +113,12 @@ pub(super) struct Parts {
     pub(super) call: Option<File>,
     pub(super) err: Option<File>,
     pub(super) enabled: bool,
+    pub(super) log: Option<Arc<DirtyLog>>,
 }
 
 impl VirtQueue {
     pub(super) fn new(parts: Parts) -> VirtQueue {
-        let Parts { index, size, device, ring, view, kick, call, err, enabled } = parts;
+        let Parts { index, size, device, ring, view, kick, call, err, enabled, log } = parts;
         VirtQueue {
             index,
             device,
@@ -123,6 +135,7 @@ impl VirtQueue {
             stalled: VecDeque::new(),
             enabled,
             broken: None,
+            log,
             served: 0,
         }
     }
@@ -215,6 +228,10 @@ impl VirtQueue {
         }
         let slot = self.free.pop().expect("the caller looked");
         self.slots[usize::from(slot)] = Slot { head, status: Some(request.status), bios: 1, ..Slot::default() };
+        if self.log.is_some() {
+            let dirty = Dirty { status_at: request.status_at, data: Vec::new() };
+            self.slots[usize::from(slot)].dirty = Some(Box::new(dirty));
+        }
         let done = match request.kind {
             Kind::In => self.transfer(Op::Read, &request, slot, id, port, now),
             Kind::Out if self.device.read_only => Err(S_IOERR),
@@ -263,6 +280,9 @@ impl VirtQueue {
         }
         if op == Op::Read {
             self.slots[usize::from(slot)].bytes = u32::try_from(request.bytes).map_err(|_| S_IOERR)?;
+            if self.log.is_some() {
+                self.note_dirty(slot, self.segments.clone());
+            }
         }
         let mut sector = request.sector;
         if !self.is_direct() {
@@ -392,6 +412,11 @@ impl VirtQueue {
 
     #[cold]
     fn tell_serial(&mut self, slot: u16) -> Result<(), u8> {
+        if self.log.is_some() {
+            let first = self.segments.iter().filter(|(_, len)| *len > 0).take(SERIAL_BYTES);
+            let dirty = first.map(|(addr, len)| (*addr, (*len).min(SERIAL_BYTES as u32))).collect();
+            self.note_dirty(slot, dirty);
+        }
         let mut serial = self.device.serial.iter();
         for (addr, len) in &self.segments {
             for (i, byte) in (0..u64::from(*len)).zip(serial.by_ref()) {
@@ -401,6 +426,24 @@ impl VirtQueue {
         let room: u64 = self.segments.iter().map(|(_, len)| u64::from(*len)).sum();
         self.slots[usize::from(slot)].bytes = room.min(SERIAL_BYTES as u64) as u32;
         Ok(())
+    }
+
+    /// Notes what the request in `slot` writes beside its status. It is logged when that is written, whether the rest was or
+    /// not.
+    #[cold]
+    fn note_dirty(&mut self, slot: u16, data: Vec<(u64, u32)>) {
+        if let Some(dirty) = &mut self.slots[usize::from(slot)].dirty {
+            dirty.data = data;
+        }
+    }
+
+    /// All that the request in `slot` writes was written.
+    #[cold]
+    fn log_dirty(&mut self, slot: u16) {
+        let Some(dirty) = self.slots[usize::from(slot)].dirty.take() else { return };
+        let Some(log) = &self.log else { return };
+        log.mark(dirty.status_at, 1);
+        dirty.data.iter().for_each(|(addr, len)| log.mark(*addr, u64::from(*len)));
     }
 
     /// A bio of the request in `slot` has ended.
@@ -433,7 +476,11 @@ impl VirtQueue {
             region.store_u8(at.offset() as usize, status, Ordering::Relaxed);
         }
         let written = if s.error.is_none() { s.bytes } else { 0 };
-        self.ring.add_used(s.head, written + 1);
+        let head = s.head;
+        if self.log.is_some() {
+            self.log_dirty(slot);
+        }
+        self.ring.add_used(head, written + 1);
         self.free.push(slot);
         self.served += 1;
     }
