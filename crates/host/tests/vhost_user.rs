@@ -9,6 +9,7 @@ use host::serve::{IoThreads, ServedDisk};
 use serving::Served;
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -651,6 +652,43 @@ fn a_log_that_comes_late_or_is_too_short_is_no_harm() {
             raw.set_features(features).unwrap();
         }
     }
+}
+
+/// A front end that gave a channel hears of another size at once, and finds it in the configuration; one that gave none is
+/// not spoken to.
+#[test]
+fn another_size_is_told_over_the_channel_of_the_front_end() {
+    let server = Server::new("ram:size=16m", 1, 1);
+    let export = server.export.as_ref().unwrap();
+    let size = |raw: &mut Raw| u64::from_le_bytes(raw.config(0, 8).unwrap().try_into().unwrap());
+    assert!(!export.resized(), "nobody is there");
+    for answers in [0, protocol::REPLY_ACK] {
+        let protocol = protocol::MQ | protocol::CONFIG | protocol::BACKEND_REQ | answers;
+        let mut raw = Raw::ready(&server.socket, VERSION_1 | BLK_FLUSH, protocol).unwrap();
+        assert!(!export.resized(), "it gave no channel");
+        let channel = raw.backend_channel().unwrap();
+        // Answered after the channel was taken, with or without REPLY_ACK.
+        assert_eq!(size(&mut raw), server.disk.queue.capacity().0);
+        for _ in 0..3 {
+            assert!(export.resized());
+            let said = channel.receive().unwrap();
+            assert_eq!((said.request, said.flags, said.payload.len()), (2, 1, 0), "CONFIG_CHANGE_MSG");
+            assert_eq!(size(&mut raw), server.disk.queue.capacity().0);
+        }
+        // Nobody at the other end is no harm.
+        drop(channel);
+        assert!(!export.resized());
+        assert_eq!(size(&mut raw), server.disk.queue.capacity().0);
+        drop(raw);
+        // The next one is served when all of this one is gone.
+        drop(server.raw(Format::Split, 0, Notify::Both));
+    }
+    let raw = Raw::ready(&server.socket, VERSION_1 | BLK_FLUSH, PROTOCOL | protocol::BACKEND_REQ).unwrap();
+    let file = fs::File::open("/dev/null").unwrap();
+    assert!(raw.channel.send(request::SET_BACKEND_REQ_FD, 1, &[], &[file.as_fd()]).is_ok());
+    assert!(raw.is_dropped(LONG).unwrap(), "no socket");
+    drop(raw);
+    server.check_idle();
 }
 
 /// Slots of memory that begin and end within a page: data across two of them is not cut short.

@@ -38,6 +38,7 @@ pub mod ring;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -331,6 +332,16 @@ impl Raw {
         let Inflight { mmap_size, mmap_offset, num_queues, queue_size, .. } = *inflight;
         let payload = inflight_bytes(mmap_size, mmap_offset, num_queues, queue_size);
         self.call(request::SET_INFLIGHT_FD, &payload, &[inflight.fd.as_fd()])
+    }
+
+    /// Gives the server a channel for what it says unasked, and takes the other end (SET_BACKEND_REQ_FD).
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn backend_channel(&mut self) -> Result<Channel, Error> {
+        let (ours, theirs) = UnixStream::pair().map_err(Error::io("socketpair"))?;
+        self.call(request::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()])?;
+        Ok(Channel::over(ours, PATIENCE))
     }
 
     /// SET_LOG_BASE with a new log for `pages` pages; they are logged once LOG_ALL is agreed.

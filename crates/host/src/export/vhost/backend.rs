@@ -54,6 +54,7 @@ pub(super) struct Connection {
     /// Raised when memory that the front end shares has gone away.
     alarm: Arc<Alarm>,
     features: u64,
+    protocol: VhostUserProtocolFeatures,
     rings: Vec<RingState>,
     has_owner: bool,
     /// Where requests in flight are written down, and for queues of what size.
@@ -87,6 +88,7 @@ impl Connection {
             memory: Arc::new(GuestMemory::new(Arc::clone(&alarm))),
             alarm,
             features: 0,
+            protocol: VhostUserProtocolFeatures::empty(),
             rings,
             has_owner: false,
             inflight: None,
@@ -97,6 +99,11 @@ impl Connection {
     /// The log, if writes are to be logged.
     fn active_log(&self) -> Option<&Arc<DirtyLog>> {
         self.log.as_ref().filter(|_| self.features & feature::LOG_ALL != 0)
+    }
+
+    /// Protocol features that were agreed on.
+    pub(super) fn protocol(&self) -> VhostUserProtocolFeatures {
+        self.protocol
     }
 
     fn ring(&mut self, index: u32) -> Result<&mut RingState> {
@@ -385,8 +392,9 @@ impl VhostUserBackendReqHandlerMut for Connection {
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
         use VhostUserProtocolFeatures as P;
+        let channel = P::BACKEND_REQ | P::CONFIG;
         let memory = P::CONFIGURE_MEM_SLOTS | P::INFLIGHT_SHMFD | P::LOG_SHMFD;
-        Ok(P::MQ | P::REPLY_ACK | P::CONFIG | P::RESET_DEVICE | memory)
+        Ok(P::MQ | P::REPLY_ACK | P::RESET_DEVICE | channel | memory)
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
@@ -395,6 +403,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         if features & !known.bits() != 0 || !offered.contains(known) {
             return Err(refused("a protocol feature was acknowledged that was not offered"));
         }
+        self.protocol = known;
         Ok(())
     }
 
@@ -413,7 +422,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
 
     fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
         let (from, len) = (offset as usize, size as usize);
-        let config = self.device.config();
+        let config = self.device.config(self.disk.queue.capacity().0);
         // Front ends ask for a structure with fields that came later: they read as zero.
         if from > CONFIG_BYTES || len > 256 {
             return Err(refused("the configuration space has no such part"));

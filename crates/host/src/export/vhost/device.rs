@@ -55,8 +55,6 @@ pub const SERIAL_BYTES: usize = 20;
 /// One exported block device.
 #[derive(Debug)]
 pub struct Device {
-    /// Size in sectors of 512 bytes.
-    pub capacity: u64,
     /// What the disk takes.
     pub limits: Limits,
     /// Writes fail.
@@ -102,13 +100,13 @@ impl Device {
         self.writeback.store(features & feature::FLUSH != 0, Ordering::Relaxed);
     }
 
-    /// The configuration space (`struct virtio_blk_config`).
-    pub fn config(&self) -> [u8; CONFIG_BYTES] {
+    /// The configuration space (`struct virtio_blk_config`) of a disk of so many sectors.
+    pub fn config(&self, capacity: u64) -> [u8; CONFIG_BYTES] {
         let l = &self.limits;
         let mut c = [0; CONFIG_BYTES];
         let mut put = |at: usize, bytes: &[u8]| c[at..at + bytes.len()].copy_from_slice(bytes);
         let blocks = |bytes: u32| bytes / l.logical_block_size;
-        put(0, &self.capacity.to_le_bytes());
+        put(0, &capacity.to_le_bytes());
         put(12, &SEG_MAX.to_le_bytes());
         put(20, &l.logical_block_size.to_le_bytes());
         put(24, &[blocks(l.physical_block_size).max(1).ilog2() as u8, 0]);
@@ -131,7 +129,6 @@ mod tests {
 
     fn device(read_only: bool) -> Device {
         Device {
-            capacity: 0x1234,
             limits: Limits { physical_block_size: 4096, max_discard_sectors: 9, ..Limits::default() },
             read_only,
             num_queues: 3,
@@ -145,13 +142,13 @@ mod tests {
     fn the_configuration_is_where_the_specification_has_it() {
         let d = device(false);
         d.acknowledge(feature::FLUSH);
-        let c = d.config();
+        let c = d.config(0x1234);
         let word = |at: usize| u32::from_le_bytes(c[at..at + 4].try_into().unwrap());
         assert_eq!((word(0), word(4), word(12), word(20)), (0x1234, 0, SEG_MAX, 512));
         assert_eq!((c[24], c[26], c[32], c[34]), (3, 8, 1, 3));
         assert_eq!((word(36), word(40), word(44)), (9, MAX_RANGES, 1));
         d.acknowledge(0);
-        assert_eq!(d.config()[CONFIG_WCE_AT], 0, "without FLUSH writes go through");
+        assert_eq!(d.config(0x1234)[CONFIG_WCE_AT], 0, "without FLUSH writes go through");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! dropped, which is said on standard error, and the next one is served; others notice nothing.
 
 use super::backend::Connection;
+use super::channel;
 use super::device::{Device, SERIAL_BYTES};
 use crate::error::{Error, Result};
 use crate::event;
@@ -59,6 +60,8 @@ pub struct VhostExport {
 struct Shared {
     /// The front end that is served.
     stream: Mutex<Option<UnixStream>>,
+    /// Its channel for what is said unasked.
+    channel: Mutex<Option<OwnedFd>>,
     /// How many front ends were dropped, and why the last one was.
     dropped: Mutex<(u64, Option<String>)>,
 }
@@ -85,7 +88,6 @@ impl VhostExport {
             limits.max_discard_sectors = 0;
         }
         let device = Device {
-            capacity: disk.queue.capacity().0,
             read_only: read_only || limits.read_only,
             limits,
             num_queues: mapping.len() as u16,
@@ -113,6 +115,12 @@ impl VhostExport {
             .spawn(move || server.run(&listener))
             .map_err(|e| Error::os(e, "cannot start the thread of a vhost-user export"))?;
         Ok(VhostExport { socket: path, stop, shared, thread: Some(thread) })
+    }
+
+    /// The disk has another capacity: tells the front end, if it gave a channel for that. Whether it was told; one that was
+    /// not sees the new size when it looks the next time.
+    pub fn resized(&self) -> bool {
+        lock(&self.shared.channel).as_ref().is_some_and(channel::say_changed)
     }
 
     /// How many front ends were dropped for what they did, and why the last one was.
@@ -153,12 +161,13 @@ impl Server {
                 self.say(why);
             }
             *lock(&self.shared.stream) = None;
+            *lock(&self.shared.channel) = None;
         }
     }
 
     /// Serves one front end until it goes, or why it was dropped.
     fn serve(&self, stream: UnixStream) -> std::result::Result<(), String> {
-        use vhost::vhost_user::Error;
+        use vhost::vhost_user::{Error, VhostUserProtocolFeatures as Agreed};
         let failed = |e: &dyn std::fmt::Display| format!("cannot serve it: {e}");
         let both = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
         let watched = both.and_then(|()| stream.try_clone()).map_err(|e| failed(&e))?;
@@ -167,8 +176,14 @@ impl Server {
         let (threads, disk) = (Arc::clone(&self.threads), Arc::clone(&self.disk));
         let mapping = self.mapping.clone();
         let connection = Connection::new(threads, disk, Arc::clone(&self.device), mapping, Arc::clone(&alarm));
-        let mut handler = BackendReqHandler::from_stream(stream, Arc::new(Mutex::new(connection)));
+        let connection = Arc::new(Mutex::new(connection));
+        let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&connection));
         while self.wait(&watched, &alarm) {
+            let agreed = lock(&connection).protocol();
+            if agreed.contains(Agreed::BACKEND_REQ) && channel::is_next(&watched) {
+                *lock(&self.shared.channel) = Some(channel::take(&watched, agreed.contains(Agreed::REPLY_ACK))?);
+                continue;
+            }
             match handler.handle_request() {
                 Err(Error::Disconnected | Error::SocketBroken(_)) => break,
                 Err(_) if alarm.is_raised() => break,

@@ -15,6 +15,7 @@ mod request;
 mod bounce;
 mod virtqueue;
 mod backend;
+mod channel;
 mod listener;
 
 pub use listener::{ExportOptions, VhostExport};

@@ -274,7 +274,7 @@ impl VirtQueue {
         let through = op == Op::Write && !self.device.writeback.load(Ordering::Relaxed);
         let flags = if through { OpFlags::FUA } else { OpFlags::NONE };
         let sectors = request.bytes / u64::from(SECTOR);
-        let in_range = request.sector.checked_add(sectors).is_some_and(|end| end <= self.device.capacity);
+        let in_range = request.sector.checked_add(sectors).is_some_and(|end| end <= port.disk().queue.capacity().0);
         if !in_range || request.bytes == 0 || !request.bytes.is_multiple_of(u64::from(SECTOR)) {
             return Err(S_IOERR);
         }
@@ -395,11 +395,12 @@ impl VirtQueue {
         };
         let ranges: Vec<_> = bytes.chunks_exact(RANGE_BYTES).map(parse).collect();
         let unmap = u32::from(op == Op::WriteZeroes);
+        let capacity = port.disk().queue.capacity().0;
         for (sector, nr, flags) in &ranges {
             if flags & !unmap != 0 {
                 return Err(S_UNSUPP);
             }
-            if sector.checked_add(u64::from(*nr)).is_none_or(|end| end > self.device.capacity) {
+            if sector.checked_add(u64::from(*nr)).is_none_or(|end| end > capacity) {
                 return Err(S_IOERR);
             }
         }
