@@ -201,10 +201,11 @@ impl VirtQueue {
 
     /// Takes what the driver has made available and submits it. Whether there was anything.
     pub(crate) fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
+        // What was taken ends, whatever became of the queue since.
+        let mut took = if self.stalled.is_empty() { 0 } else { self.serve_stalled(id, port, now) };
         if !self.enabled || self.broken.is_some() {
-            return false;
+            return took > 0;
         }
-        let mut took = self.serve_stalled(id, port, now);
         while took < ROUND && !self.free.is_empty() && port.has_room() {
             match self.take_one(id, port, now) {
                 Ok(true) => took += 1,
