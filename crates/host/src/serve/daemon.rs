@@ -132,6 +132,12 @@ impl Daemon {
         for server in &self.servers {
             server.nbd.resized()?;
         }
+        for export in self.plan.exports().filter(|e| e.plan.disk == disk) {
+            match self.exports.get(&export.plan.name) {
+                Some(Running::Vhost(v)) => drop(v.resized()),
+                None => {}
+            }
+        }
         Ok(now)
     }
 
