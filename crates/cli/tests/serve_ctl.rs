@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::thread;
-use vuclient::{VerifyOptions, verify};
+use vuclient::{BenchOptions, VerifyOptions, bench, verify};
 
 const DISK_A: &str = "[[iothread]]\nname = \"io0\"\n[[iothread]]\nname = \"io1\"\n\
      [[disk]]\nname = \"a\"\ntarget = \"a.img\"\n\
@@ -230,5 +230,39 @@ fn who_speaks_to_the_socket_badly_is_told_or_let_go() {
     d.dir.mqblk(&["ctl", "--control", "none.sock", "list"]).exits(2);
     let second = d.dir.mqblk(&["serve", "ram:size=1m", "--control", "ctl.sock"]).exits(2);
     assert!(second.err.contains("somebody listens there"), "{second:?}");
+    d.ends();
+}
+
+/// Four exports are dealt over two IOThreads; the two that are used share one of them, until the daemon sees it.
+#[test]
+fn a_busy_queue_goes_to_an_iothread_that_has_time() {
+    let mut config = "[[iothread]]\nname = \"io0\"\n[[iothread]]\nname = \"io1\"\n".to_owned();
+    for name in ["a", "b", "c", "d"] {
+        config += &format!("[[disk]]\nname = \"{name}\"\ntarget = \"ram:size=32m\"\n");
+    }
+    for name in ["a", "b", "c", "d"] {
+        config += &format!(
+            "[[export]]\nname = \"{name}\"\ndisk = \"{name}\"\ntype = \"vhost-user-blk\"\nsocket = \"{name}.sock\"\nnum_queues = 1\n"
+        );
+    }
+    let d = Daemon::start("balance", &config);
+    let threads = |name: usize| d.json("list")["exports"][name]["iothreads"][0].clone();
+    assert_eq!((threads(0), threads(2)), (json!("io0"), json!("io0")));
+    let over = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        for name in ["a", "c"] {
+            let (socket, over) = (d.dir.path(&format!("{name}.sock")), &over);
+            scope.spawn(move || {
+                while !over.load(std::sync::atomic::Ordering::Acquire) {
+                    bench(socket.to_str().unwrap(), &BenchOptions::default()).unwrap();
+                }
+            });
+        }
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while threads(0) == threads(2) {
+            assert!(std::time::Instant::now() < until, "they still share an IOThread: {:#}", d.json("stats"));
+        }
+        over.store(true, std::sync::atomic::Ordering::Release);
+    });
     d.ends();
 }

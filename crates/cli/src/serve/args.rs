@@ -56,6 +56,9 @@ pub struct ServeArgs {
     /// Open every disk so that it cannot be written
     #[arg(long)]
     pub read_only: bool,
+    /// How often the load of IOThreads is looked at, to move a virtqueue that nobody has put where it is; seconds, 0 = never
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    pub balance: f64,
     /// Where mqblk ctl reaches the daemon [default: serve-PID.sock in $XDG_RUNTIME_DIR/mqblk or /tmp/mqblk-UID]
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
@@ -65,4 +68,9 @@ pub struct ServeArgs {
     /// Print the plan as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|s| (0.0..=3600.0).contains(s));
+    seconds.ok_or_else(|| format!("'{text}': must be 0..=3600 seconds"))
 }

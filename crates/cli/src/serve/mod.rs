@@ -17,11 +17,13 @@ use crate::status::{Failure, Outcome, Status};
 use crate::{interrupt, output};
 use args::ServeArgs;
 use control::{Operator, Server};
+use host::serve::Balance;
 use host::serve::daemon::Daemon;
 use request::Request;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Checks what was asked for, prints it, and serves it until a signal comes. SIGHUP has it read again.
 pub fn main(args: &ServeArgs) -> Outcome {
@@ -43,6 +45,7 @@ pub fn main(args: &ServeArgs) -> Outcome {
     let operator = Arc::new(Operator::new(daemon, args.clone(), move || closing.close()));
     let server = Server::start(&operator, args.control.as_deref())?;
     eprintln!("serving on {sockets} sockets; Ctrl-C or SIGTERM ends it, SIGHUP reads the configuration again");
+    keep_balanced(&operator, args.balance)?;
     for signal in signals.forever() {
         if signal != SIGHUP {
             break;
@@ -56,6 +59,26 @@ pub fn main(args: &ServeArgs) -> Outcome {
     drop(server);
     operator.end();
     Ok(Status::Done)
+}
+
+/// Has a thread look at the load every so often, until the daemon ends.
+fn keep_balanced(operator: &Arc<Operator>, seconds: f64) -> Result<(), Failure> {
+    if seconds == 0.0 {
+        return Ok(());
+    }
+    let (operator, pause) = (Arc::downgrade(operator), Duration::from_secs_f64(seconds));
+    let look = move || {
+        let mut balance = Balance::default();
+        loop {
+            std::thread::sleep(pause);
+            let goes_on = operator.upgrade().is_some_and(|operator| operator.balance(&mut balance));
+            if !goes_on {
+                return;
+            }
+        }
+    };
+    let started = std::thread::Builder::new().name("mqblk-balance".into()).spawn(look);
+    started.map(drop).map_err(|e| Failure::new(format!("cannot start the thread that looks at the load: {e}")))
 }
 
 fn warn<T: std::fmt::Display>(warnings: &[T]) {

@@ -6,6 +6,7 @@
 //! served. When a disk or the daemon ends, its clients are let go first, then what is in flight ends, then it is closed, so
 //! nothing that was acknowledged is lost.
 
+use super::balance::{Balance, Move};
 use super::begin::{self, OpenDisk};
 use super::check::{CheckedPlan, Export, PlanErrors};
 use super::plan::{ExportKind, NbdListen};
@@ -132,7 +133,58 @@ impl Daemon {
         for server in &self.servers {
             server.nbd.resized()?;
         }
+        for export in self.plan.exports().filter(|e| e.plan.disk == disk) {
+            match self.exports.get(&export.plan.name) {
+                Some(Running::Vhost(v)) => drop(v.resized()),
+                None => {}
+            }
+        }
         Ok(now)
+    }
+
+    /// Looks at the load of IOThreads, and moves a virtqueue or client if that is worth it; what it did. Virtqueues that were
+    /// listed in a mapping stay, those that were dealt over named IOThreads go to one of these.
+    ///
+    /// # Errors
+    /// The move was not possible; nothing has changed.
+    pub fn balance(&mut self, balance: &mut Balance) -> Result<Option<String>> {
+        let wanted = balance.look(&self.threads.report(), |kind, name, index| self.may_be(kind, name, index));
+        let Some(Move { handle, kind, export, index, from, to, loads }) = wanted else { return Ok(None) };
+        let name = |number: usize| self.numbers.iter().find(|(_, n)| **n == number).map_or("?", |(name, _)| name);
+        let (share, there) = (loads.0 * 100.0, loads.1 * 100.0);
+        let what = format!(
+            "moved queue {index} of {kind} export '{export}' from IOThread '{}' ({share:.0} % busy) to '{}' ({there:.0} %)",
+            name(from),
+            name(to)
+        );
+        match self.exports.get(&export) {
+            Some(Running::Vhost(v)) if kind == "vhost-user-blk" => {
+                let mut mapping = v.mapping();
+                mapping[index as usize] = to;
+                v.remap(mapping)?;
+                let at = |n: usize| self.plan.iothreads().iter().position(|t| self.numbers[&t.name] == n).unwrap_or(0);
+                let iothreads = v.mapping().into_iter().map(at).collect();
+                let place = self.plan.exports().position(|e| e.plan.name == export);
+                self.plan.keep_mapping(place.expect("what runs is in the plan"), iothreads);
+            }
+            _ => drop(self.threads.move_to(&handle, to)?),
+        }
+        Ok(Some(what))
+    }
+
+    /// IOThreads that a queue may be served by; none if it was put where it is.
+    fn may_be(&self, kind: &str, name: &str, index: u32) -> Option<Vec<usize>> {
+        let export = self.plan.exports().find(|e| match &e.plan.kind {
+            ExportKind::Nbd(nbd) => kind == "nbd" && nbd.name == name,
+            other => other.name() == kind && e.plan.name == name,
+        })?;
+        let entries = &export.plan.mapping.entries;
+        let here = export.plan.kind.num_queues().is_none_or(|n| index < u32::from(n));
+        if !here || entries.iter().any(|e| e.vqs.is_some()) {
+            return None;
+        }
+        let named = |name: &String| entries.is_empty() || entries.iter().any(|e| e.iothread == *name);
+        Some(self.numbers.iter().filter(|(name, _)| named(name)).map(|(_, number)| *number).collect())
     }
 
     fn server(&self, listen: &NbdListen) -> Option<&Server> {

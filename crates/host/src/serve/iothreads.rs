@@ -39,6 +39,13 @@ pub struct ThreadOptions {
 #[derive(Clone)]
 pub struct SourceHandle(pub(super) Arc<Seat>);
 
+impl SourceHandle {
+    /// Tells sources apart as long as a handle of them is kept.
+    pub(super) fn id(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+}
+
 pub(super) struct Seat {
     pub(super) disk: Arc<ServedDisk>,
     /// Held as long as the source is on its way.

@@ -18,6 +18,7 @@ pub mod plan;
 pub mod preflight;
 pub mod reload;
 pub mod daemon;
+mod balance;
 mod adaptive;
 mod begin;
 mod bell;
@@ -29,6 +30,7 @@ mod iothreads;
 mod port;
 
 pub use adaptive::Polling;
+pub use balance::Balance;
 pub use disk::ServedDisk;
 pub use iothread::{IoThread, Source};
 pub use iothreads::{IoThreads, SourceHandle, SourceReport, ThreadOptions, ThreadReport};

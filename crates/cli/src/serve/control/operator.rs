@@ -10,6 +10,7 @@ use crate::serve::args::ServeArgs;
 use crate::serve::config;
 use crate::serve::request::{Defaults, Request, disk};
 use crate::status::Failure;
+use host::serve::Balance;
 use host::serve::check::{CheckedPlan, Export, HostFacts};
 use host::serve::daemon::{Changes, Daemon};
 use host::serve::mapping::{Mapping, MappingEntry};
@@ -51,6 +52,16 @@ impl Operator {
     /// Lets all clients go and ends all that is served.
     pub fn end(&self) {
         drop(self.lock().take());
+    }
+
+    /// Looks at the load of IOThreads, and moves a queue if that is worth it. False when the daemon has ended.
+    pub fn balance(&self, balance: &mut Balance) -> bool {
+        let mut daemon = self.lock();
+        let Some(daemon) = daemon.as_mut() else { return false };
+        if let Ok(Some(what)) = daemon.balance(balance) {
+            eprintln!("balance: {what}");
+        }
+        true
     }
 
     /// Reads the configuration again and does what differs from what runs; what that was.

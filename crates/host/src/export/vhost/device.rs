@@ -4,9 +4,7 @@
 //! Source: virtio 1.3, section 5.2; feature bits and layout of `struct virtio_blk_config`.
 
 use super::ring::RingFeatures;
-use crate::run::Queue;
 use blk::limits::Limits;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Feature bits of the block device.
@@ -29,6 +27,8 @@ pub mod feature {
     pub const DISCARD: u64 = 1 << 13;
     /// `VIRTIO_BLK_F_WRITE_ZEROES`: there is a write zeroes.
     pub const WRITE_ZEROES: u64 = 1 << 14;
+    /// `VHOST_F_LOG_ALL`: writes to the guest's memory are logged.
+    pub const LOG_ALL: u64 = 1 << 26;
     /// `VIRTIO_F_INDIRECT_DESC`
     pub const INDIRECT_DESC: u64 = 1 << 28;
     /// `VIRTIO_F_EVENT_IDX`
@@ -56,8 +56,6 @@ pub const SERIAL_BYTES: usize = 20;
 pub struct Device {
     /// What the export is called.
     pub name: String,
-    /// The disk, whose size may change.
-    pub queue: Arc<Queue>,
     /// What the disk takes.
     pub limits: Limits,
     /// Writes fail.
@@ -73,12 +71,6 @@ pub struct Device {
 }
 
 impl Device {
-    /// Size in sectors of 512 bytes.
-    #[inline]
-    pub fn capacity(&self) -> u64 {
-        self.queue.capacity().0
-    }
-
     /// Feature bits offered.
     pub fn features(&self) -> u64 {
         use feature as f;
@@ -86,7 +78,7 @@ impl Device {
         if !self.write_through {
             bits |= f::FLUSH | f::CONFIG_WCE;
         }
-        bits |= f::INDIRECT_DESC | f::EVENT_IDX | f::PROTOCOL_FEATURES | f::VERSION_1 | f::RING_PACKED;
+        bits |= f::LOG_ALL | f::INDIRECT_DESC | f::EVENT_IDX | f::PROTOCOL_FEATURES | f::VERSION_1 | f::RING_PACKED;
         if self.read_only {
             return bits | f::RO;
         }
@@ -109,13 +101,13 @@ impl Device {
         self.writeback.store(features & feature::FLUSH != 0, Ordering::Relaxed);
     }
 
-    /// The configuration space (`struct virtio_blk_config`).
-    pub fn config(&self) -> [u8; CONFIG_BYTES] {
+    /// The configuration space (`struct virtio_blk_config`) of a disk of so many sectors.
+    pub fn config(&self, capacity: u64) -> [u8; CONFIG_BYTES] {
         let l = &self.limits;
         let mut c = [0; CONFIG_BYTES];
         let mut put = |at: usize, bytes: &[u8]| c[at..at + bytes.len()].copy_from_slice(bytes);
         let blocks = |bytes: u32| bytes / l.logical_block_size;
-        put(0, &self.capacity().to_le_bytes());
+        put(0, &capacity.to_le_bytes());
         put(12, &SEG_MAX.to_le_bytes());
         put(20, &l.logical_block_size.to_le_bytes());
         put(24, &[blocks(l.physical_block_size).max(1).ilog2() as u8, 0]);
@@ -135,21 +127,10 @@ impl Device {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serve::{IoThreads, ThreadOptions};
-    use crate::target::{Needs, TargetSpec};
-    use blk::id::Sector;
-    use blk::settings::QueueConfig;
 
     fn device(read_only: bool) -> Device {
-        let threads = IoThreads::start(&[ThreadOptions::default()]).unwrap();
-        let regions = Arc::default();
-        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
-        let driver = TargetSpec::parse("null").unwrap().open(&needs, Arc::clone(&regions)).unwrap().driver;
-        let disk = threads.disk("disk", driver, regions, QueueConfig::default()).unwrap();
-        disk.queue.set_capacity(Sector(0x1234));
         Device {
             name: "export".into(),
-            queue: Arc::clone(&disk.queue),
             limits: Limits { physical_block_size: 4096, max_discard_sectors: 9, ..Limits::default() },
             read_only,
             num_queues: 3,
@@ -163,13 +144,13 @@ mod tests {
     fn the_configuration_is_where_the_specification_has_it() {
         let d = device(false);
         d.acknowledge(feature::FLUSH);
-        let c = d.config();
+        let c = d.config(0x1234);
         let word = |at: usize| u32::from_le_bytes(c[at..at + 4].try_into().unwrap());
         assert_eq!((word(0), word(4), word(12), word(20)), (0x1234, 0, SEG_MAX, 512));
         assert_eq!((c[24], c[26], c[32], c[34]), (3, 8, 1, 3));
         assert_eq!((word(36), word(40), word(44)), (9, MAX_RANGES, 1));
         d.acknowledge(0);
-        assert_eq!(d.config()[CONFIG_WCE_AT], 0, "without FLUSH writes go through");
+        assert_eq!(d.config(0x1234)[CONFIG_WCE_AT], 0, "without FLUSH writes go through");
     }
 
     #[test]

@@ -136,7 +136,7 @@ mod tests {
         let fd = rustix::fs::memfd_create("inflight", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let bytes = (queue_bytes(8) * queues).next_multiple_of(4096);
         rustix::fs::ftruncate(&fd, bytes as u64).unwrap();
-        Arc::new(Region::map_shared(fd.as_fd(), 0, bytes).unwrap())
+        Arc::new(Region::map_shared(fd.as_fd(), 0, bytes, &crate::mem::Alarm::new().unwrap()).unwrap())
     }
 
     #[test]

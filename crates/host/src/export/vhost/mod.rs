@@ -7,6 +7,7 @@
 mod memory;
 mod ring;
 mod inflight;
+mod log;
 mod split;
 mod packed;
 mod device;
@@ -14,6 +15,7 @@ mod request;
 mod bounce;
 mod virtqueue;
 mod backend;
+mod channel;
 mod listener;
 
 pub use listener::{ExportOptions, VhostExport};

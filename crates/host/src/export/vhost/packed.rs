@@ -3,6 +3,7 @@
 //!
 //! Source: virtio 1.3, section 2.8.
 
+use super::log::RingLog;
 use super::memory::GuestMemory;
 use super::ring::{
     DESC_BYTES, Desc, F_INDIRECT, F_NEXT, F_WRITE, Head, MAX_CHAIN, RingAddress, RingError, RingFeatures, View,
@@ -59,6 +60,7 @@ pub(super) struct PackedRing {
     /// The first descriptor of what was added and not published: its flags come last, and show all.
     first: Option<(Place, u16)>,
     signalled: Place,
+    pub(super) log: Option<RingLog>,
 }
 
 impl PackedRing {
@@ -85,6 +87,7 @@ impl PackedRing {
             next_used,
             first: None,
             signalled: next_used,
+            log: None,
         })
     }
 
@@ -149,6 +152,9 @@ impl PackedRing {
             // Pairs with: the driver's read barrier.
             self.desc.store_u16(at + 14, flags, Ordering::Release);
         }
+        if let Some(log) = &self.log {
+            log.desc(at + 8, 8);
+        }
         self.next_used = place.advanced(head.entries, self.size);
     }
 
@@ -156,7 +162,11 @@ impl PackedRing {
     pub(super) fn publish(&mut self) {
         if let Some((place, flags)) = self.first.take() {
             // All that follows it was written before. Pairs with: the driver's read barrier.
-            self.desc.store_u16(DESC_BYTES * usize::from(place.index) + 14, flags, Ordering::Release);
+            let at = DESC_BYTES * usize::from(place.index);
+            self.desc.store_u16(at + 14, flags, Ordering::Release);
+            if let Some(log) = &self.log {
+                log.desc(at + 14, 2);
+            }
         }
     }
 
@@ -185,6 +195,9 @@ impl PackedRing {
 
     pub(super) fn set_kicks(&mut self, on: bool) {
         self.device.store_u16(2, if on { EVENTS_ON } else { EVENTS_OFF }, Ordering::Relaxed);
+        if let Some(log) = &self.log {
+            log.used(2, 2);
+        }
         // Asked first, then looked at the ring once more by the caller. Pairs with: the driver's
         // barrier between what it made available and its look at this.
         fence(Ordering::SeqCst);

@@ -62,6 +62,8 @@ pub struct Request {
     pub sector: u64,
     /// Where the status goes.
     pub status: DataRef,
+    /// The same as a guest address.
+    pub status_at: u64,
     /// Bytes of data, which are in the segments.
     pub bytes: u64,
 }
@@ -127,7 +129,7 @@ pub fn parse(
             segments.push((d.addr.wrapping_add(u64::from(front)), len));
         }
     }
-    Ok(Request { kind, sector: words[1], status, bytes })
+    Ok(Request { kind, sector: words[1], status, status_at: status_at - 1, bytes })
 }
 
 /// The usual case: the first descriptor holds the header, in one piece of memory.

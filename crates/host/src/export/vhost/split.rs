@@ -4,6 +4,7 @@
 //! Source: virtio 1.3, section 2.7.
 
 use super::inflight::Inflight;
+use super::log::RingLog;
 use super::memory::GuestMemory;
 use super::ring::{
     DESC_BYTES, Desc, F_INDIRECT, F_NEXT, F_WRITE, Head, MAX_CHAIN, RingAddress, RingError, RingFeatures, View,
@@ -34,6 +35,7 @@ pub(super) struct SplitRing {
     /// Of those, how many it was told of or did not want to be told of.
     signalled: u16,
     inflight: Option<Inflight>,
+    pub(super) log: Option<RingLog>,
     /// Heads that a back end before this one took and did not give back, the oldest last.
     again: Vec<u16>,
 }
@@ -63,6 +65,7 @@ impl SplitRing {
             published: next_used,
             signalled: next_used,
             inflight: None,
+            log: None,
             again: Vec::new(),
         })
     }
@@ -146,6 +149,9 @@ impl SplitRing {
         let slot = usize::from(self.next_used & (self.size - 1));
         self.used.store_u32(4 + 8 * slot, u32::from(head.id), Ordering::Relaxed);
         self.used.store_u32(8 + 8 * slot, written, Ordering::Relaxed);
+        if let Some(log) = &self.log {
+            log.used(4 + 8 * slot, 8);
+        }
         self.next_used = self.next_used.wrapping_add(1);
     }
 
@@ -154,6 +160,9 @@ impl SplitRing {
         if self.published != self.next_used {
             // The driver reads entries, and data, after the index. Pairs with: its read barrier.
             self.used.store_u16(2, self.next_used, Ordering::Release);
+            if let Some(log) = &self.log {
+                log.used(2, 2);
+            }
             if let Some(inflight) = &mut self.inflight {
                 inflight.published(self.next_used.wrapping_sub(self.published), self.next_used);
             }
@@ -187,6 +196,10 @@ impl SplitRing {
             }
         } else {
             self.used.store_u16(0, if on { 0 } else { NO_NOTIFY }, Ordering::Relaxed);
+        }
+        if let Some(log) = &self.log {
+            log.used(0, 2);
+            log.used(4 + 8 * usize::from(self.size), 2);
         }
         // Asked first, then looked at the index once more by the caller. Pairs with: the driver's
         // barrier between what it made available and its look at this.
