@@ -199,6 +199,32 @@ fn fio_verifies_what_it_wrote_at_depth_32() {
     }
 }
 
+/// The client of the benches: 32 requests in a send, all replies of a call answered by one call.
+#[test]
+fn a_client_that_sends_in_batches_is_answered() {
+    let server = Server::new("ram:size=16m", 2);
+    let Address::Unix(path) = server.export().address() else { panic!("a Unix socket") };
+    let socket = path.to_str().unwrap();
+    for (write, connections, iodepth, block) in [(false, 1, 32, 4096), (true, 2, 32, 4096), (false, 2, 128, 512)] {
+        let runtime = Duration::from_millis(100);
+        let options = vuclient::NbdOptions { export: "d".into(), connections, iodepth, block, write, runtime };
+        let report = vuclient::nbd(socket, &options).unwrap();
+        assert!(report.requests >= u64::from(iodepth * connections) && report.receives > 0, "{report:?}");
+    }
+    server.wait_empty();
+    let whole = vuclient::NbdOptions { block: 16 << 20, iodepth: 1, ..vuclient_defaults() };
+    assert!(vuclient::nbd(socket, &vuclient::NbdOptions { export: "none".into(), ..whole.clone() }).is_err());
+    let e = vuclient::nbd(socket, &vuclient::NbdOptions { block: 32 << 20, ..whole }).unwrap_err().to_string();
+    assert!(e.contains("smaller than a block"), "{e}");
+    server.wait_empty();
+    server.check_idle();
+}
+
+fn vuclient_defaults() -> vuclient::NbdOptions {
+    let runtime = Duration::from_millis(50);
+    vuclient::NbdOptions { export: "d".into(), connections: 1, iodepth: 1, block: 512, write: false, runtime }
+}
+
 /// Requests that are cut anywhere are the same requests; what is wrong is refused, and the client goes on.
 #[test]
 fn a_raw_client_may_cut_its_bytes_anywhere() {

@@ -424,6 +424,33 @@ fn clients_that_vanish_leave_nothing_behind() {
     server.check_idle();
 }
 
+/// Certificates are renewed under a running server; while they are being written, and when they cannot be used, the old ones go on.
+#[test]
+fn certificates_are_renewed_while_it_runs() {
+    // Over TCP: libnbd looks at a server's certificate only where there is a host name to compare.
+    let server = Server::new("ram:size=16m", true, true, false);
+    let old = server.uri(&server.authority.directory(&server.served.directory, "old"));
+    run("nbdinfo", &[&old]);
+    let put = |from: &Path, name: &str| {
+        let new = server.served.directory.join("new.pem");
+        fs::copy(from.join(name), &new).unwrap();
+        fs::rename(&new, server.directory.join(name)).unwrap();
+    };
+    let other = Authority::new("the next one");
+    let new = other.server(&server.served.directory, "next", NOW);
+    put(&new, "server-cert.pem");
+    // Its key is still to come.
+    run("nbdinfo", &[&old]);
+    put(&new, "server-key.pem");
+    let uri = server.uri(&new);
+    run("nbdinfo", &[&uri]);
+    assert!(!try_run("nbdinfo", &[&old]).status.success(), "the old certificate is still shown");
+    put(&other.server(&server.served.directory, "expired", (2000, 2001)), "server-cert.pem");
+    run("nbdinfo", &[&uri]);
+    server.wait_empty();
+    server.check_idle();
+}
+
 /// What is wrong with certificates is told before anything is begun, with the file and a remedy.
 #[test]
 fn wrong_certificates_are_refused_with_the_reason() {

@@ -6,6 +6,7 @@
 //! | [`disk`] | one connection through blkio; what the device tells |
 //! | [`bench`](mod@bench) | closed-loop load, made cheap so that the server is what is measured |
 //! | [`verify`](mod@verify) | data written, zeroed, discarded and compared, several queues at once |
+//! | [`nbd`](mod@nbd) | closed-loop load on an NBD server, as cheap as sockets allow |
 //! | [`raw`] | one protocol step at a time, right or wrong: feature bits, memory, descriptors, rings |
 //!
 //! Guarantees: no call waits for ever on a server that stopped answering; a server's wrong answer is
@@ -20,10 +21,12 @@ mod memory;
 mod random;
 pub mod bench;
 pub mod verify;
+pub mod nbd;
 pub mod raw;
 
 pub use bench::{BenchOptions, BenchReport, bench};
 pub use disk::Info;
+pub use nbd::{NbdOptions, NbdReport, nbd};
 pub use verify::{Verifier, VerifyOptions, VerifyReport, verify};
 
 /// Why a connection, a bench or a verification ended early.

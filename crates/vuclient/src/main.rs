@@ -10,7 +10,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 use vuclient::bench::Pattern;
 use vuclient::raw::Raw;
-use vuclient::{BenchOptions, BenchReport, Error, VerifyOptions, VerifyReport, bench, disk, verify};
+use vuclient::{
+    BenchOptions, BenchReport, Error, NbdOptions, NbdReport, VerifyOptions, VerifyReport, bench, disk, nbd, verify,
+};
 
 #[derive(Parser)]
 #[command(name = "vuclient", about = "A VM-free vhost-user-blk client", version)]
@@ -25,6 +27,8 @@ enum Command {
     Bench(BenchArgs),
     /// Write, read back and compare; the data of the disk is lost
     Verify(VerifyArgs),
+    /// Closed-loop load on an NBD server, all replies of a call answered by one call
+    Nbd(NbdArgs),
     /// What the device tells
     Info {
         /// The server's Unix socket
@@ -78,6 +82,33 @@ struct BenchArgs {
 }
 
 #[derive(Args)]
+struct NbdArgs {
+    /// The server's Unix socket
+    socket: String,
+    /// The export
+    #[arg(long, default_value = "")]
+    export: String,
+    /// Connections, one thread each
+    #[arg(long, default_value_t = 1)]
+    connections: u32,
+    /// Requests in flight per connection
+    #[arg(long, default_value_t = 32)]
+    iodepth: u32,
+    /// Measured seconds
+    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    runtime: f64,
+    /// Bytes of a request: 512, 4k, 1m
+    #[arg(long, default_value = "4k", value_parser = bytes)]
+    bs: u64,
+    /// Write instead of read
+    #[arg(long)]
+    write: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
 struct VerifyArgs {
     /// The server's Unix socket
     socket: String,
@@ -111,6 +142,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Bench(args) => run_bench(&args),
         Command::Verify(args) => run_verify(&args),
+        Command::Nbd(args) => run_nbd(&args),
         Command::Info { socket, json } => run_info(&socket, json),
     };
     match result {
@@ -161,6 +193,25 @@ fn print_bench(report: &BenchReport) {
     let per_batch = requests as f64 / report.batches.max(1) as f64;
     let (cpu, each) = (report.client_cpu_seconds, report.client_cpu_ns_per_request);
     println!("client: {cpu:.2} s of CPU, {each:.0} ns per request, {per_batch:.1} requests per batch");
+}
+
+fn run_nbd(args: &NbdArgs) -> Result<(), Error> {
+    let options = NbdOptions {
+        export: args.export.clone(),
+        connections: args.connections,
+        iodepth: args.iodepth,
+        block: u32::try_from(args.bs).map_err(|_| Error::Usage(format!("bs={}: must be less than 4g", args.bs)))?,
+        write: args.write,
+        runtime: Duration::from_secs_f64(args.runtime),
+    };
+    let report = nbd(&args.socket, &options)?;
+    if args.json {
+        return print_json(&report);
+    }
+    let NbdReport { iops, requests, receives, client_cpu_ns_per_request: each } = report;
+    let per_call = requests as f64 / receives.max(1) as f64;
+    println!("{iops:.0} IOPS; client: {each:.0} ns of CPU per request, {per_call:.1} requests per call");
+    Ok(())
 }
 
 fn run_verify(args: &VerifyArgs) -> Result<(), Error> {

@@ -3,12 +3,13 @@
 //!
 //! Guarantees: what is loaded can be used: the key belongs to the certificate, the certificate is valid now and for a
 //! server, and so are the authorities of clients. What is wrong is said with the file it is in. Only regular files of at
-//! most [`FILE_BYTES_MAX`] are read. Does not do: look again when files change or certificates run out; a new server does.
+//! most [`FILE_BYTES_MAX`] are read.
 //!
 //! Source: QEMU docs/system/tls.rst, nbdkit-tls(1) (file names); RFC 5280.
 
 use crate::error::Error;
 use crate::serve::plan::NbdTls;
+use parking_lot::Mutex;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
@@ -18,6 +19,7 @@ use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVeri
 use rustls::{CertificateError, InconsistentKeys, RootCertStore, ServerConfig};
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -73,12 +75,22 @@ impl From<Problem> for Error {
     }
 }
 
-/// What a server needs to speak TLS.
+/// What a server needs to speak TLS. Files that are replaced, as certificates are renewed, count from the next client on; if
+/// what is there then cannot be used, what was there before goes on.
 #[derive(Clone)]
 pub struct Tls {
-    pub(super) config: Arc<ServerConfig>,
-    pub(super) required: bool,
+    files: NbdTls,
+    loaded: Arc<Mutex<Loaded>>,
 }
+
+struct Loaded {
+    config: Arc<ServerConfig>,
+    /// Of the files when they were looked at last.
+    stamps: Vec<Stamp>,
+}
+
+/// Tells a file from one that was put in its place: device, inode, length, and when it was changed.
+type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
 impl Tls {
     /// Reads the files of a plan.
@@ -86,8 +98,35 @@ impl Tls {
     /// # Errors
     /// The first thing that is wrong.
     pub fn load(files: &NbdTls) -> Result<Tls, Problem> {
-        Ok(Tls { config: load(files)?, required: files.required })
+        let stamps = stamps(files);
+        let loaded = Loaded { config: load(files)?, stamps };
+        Ok(Tls { files: files.clone(), loaded: Arc::new(Mutex::new(loaded)) })
     }
+
+    pub(super) fn is_required(&self) -> bool {
+        self.files.required
+    }
+
+    /// For the next client.
+    pub(super) fn config(&self) -> Arc<ServerConfig> {
+        let mut loaded = self.loaded.lock();
+        // Looked at before they are read: what changes meanwhile is seen the next time.
+        let now = stamps(&self.files);
+        if now != loaded.stamps {
+            loaded.stamps = now;
+            // Perhaps one file of two is there; the other one will have another stamp.
+            if let Ok(config) = load(&self.files) {
+                loaded.config = config;
+            }
+        }
+        Arc::clone(&loaded.config)
+    }
+}
+
+fn stamps(files: &NbdTls) -> Vec<Stamp> {
+    let all = [Some(&files.cert), Some(&files.key), files.client_ca.as_ref(), files.client_crl.as_ref()];
+    let stamp = |meta: fs::Metadata| (meta.dev(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec());
+    all.into_iter().flatten().map(|path| fs::metadata(path).ok().map(stamp)).collect()
 }
 
 impl NbdTls {

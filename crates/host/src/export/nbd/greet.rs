@@ -43,7 +43,7 @@ impl<'a> Line<'a> {
     ) -> Option<(Negotiated, Vec<u8>, Option<Box<TlsStream>>)> {
         let mode = match tls {
             None => TlsMode::Off,
-            Some(tls) if tls.required => TlsMode::Required,
+            Some(tls) if tls.is_required() => TlsMode::Required,
             Some(_) => TlsMode::Optional,
         };
         let mut handshake = Handshake::new(Arc::clone(table), mode);
@@ -77,7 +77,7 @@ impl<'a> Line<'a> {
 
     /// Shakes hands once more, for TLS; `first` was received already.
     fn start_tls(&mut self, tls: &Tls, first: &[u8]) -> Option<()> {
-        let mut stream = Box::new(TlsStream::new(&tls.config, first).ok()?);
+        let mut stream = Box::new(TlsStream::new(&tls.config(), first).ok()?);
         while stream.is_handshaking() {
             let received = stream.receive(self.socket.as_fd(), |_| 0).ok()?;
             self.flush(&mut stream)?;

@@ -5,7 +5,7 @@
 //! when the server is. At most [`MAX_HANDSHAKES`] handshakes at a time, each of at most [`HANDSHAKE_TIME`], and at most
 //! [`MAX_CONNECTIONS`] clients; others wait in the socket's queue or are dropped. When the server is dropped its clients
 //! are, and nothing of theirs is in flight afterwards.
-//! Under TLS the certificates are those that were there when the server was started.
+//! Under TLS a client meets the certificates that are there when it comes.
 
 use super::certificates::Tls;
 use super::connection::Connection;
