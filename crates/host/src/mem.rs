@@ -189,6 +189,14 @@ impl<'a> Span<'a> {
         unsafe { racy::copy(bytes.as_ptr(), self.ptr.as_ptr(), self.len) };
     }
 
+    /// Copies all bytes to `to`. Panics when the lengths differ.
+    #[inline]
+    pub(crate) fn copy_to_slice(self, to: &mut [u8]) {
+        assert_eq!(self.len, to.len(), "copy of a span into a slice of different length");
+        // SAFETY: the span is inside a live region, the slice writable; nothing else refers to either's bytes (module).
+        unsafe { racy::copy(self.ptr.as_ptr(), to.as_mut_ptr(), self.len) };
+    }
+
     /// Sets all bytes to zero.
     #[inline]
     pub(crate) fn zero(self) {

@@ -2,8 +2,19 @@
 //! What can be typed after `mqblk serve`.
 
 use crate::args::key_value;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use std::path::PathBuf;
+
+/// `--tls`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TlsChoice {
+    /// There is no TLS.
+    Off,
+    /// Clients may speak it.
+    On,
+    /// Clients must speak it.
+    Require,
+}
 
 /// `mqblk serve`.
 #[derive(Args, Clone, Debug)]
@@ -27,6 +38,21 @@ pub struct ServeArgs {
     /// Virtqueues of exports that do not say; without, as many as there are CPUs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
     pub num_queues: Option<u64>,
+    /// NBD clients may (on) or must (require) speak TLS; exports whose TLS the file settles keep it. With certificates
+    /// the default is require
+    #[arg(
+        long,
+        value_name = "off | on | require",
+        requires_if("on", "tls_certificates"),
+        requires_if("require", "tls_certificates")
+    )]
+    pub tls: Option<TlsChoice>,
+    /// Directory with server-cert.pem, server-key.pem and ca-cert.pem (and ca-crl.pem), as for QEMU and nbdkit
+    #[arg(long, value_name = "DIR")]
+    pub tls_certificates: Option<PathBuf>,
+    /// NBD clients must show a certificate of ca-cert.pem's authority that ca-crl.pem does not revoke
+    #[arg(long, requires = "tls_certificates")]
+    pub tls_verify_peer: bool,
     /// Open every disk so that it cannot be written
     #[arg(long)]
     pub read_only: bool,

@@ -4,7 +4,7 @@
 //! Guarantees: what comes out fits together and was, a moment ago, possible on this machine; nothing was touched. Does not
 //! do: serve.
 
-use super::args::ServeArgs;
+use super::args::{ServeArgs, TlsChoice};
 use super::config::{self, Config};
 use super::libvirt;
 use super::reader::printable;
@@ -12,7 +12,7 @@ use crate::status::Failure;
 use host::serve::check::{CheckedPlan, FreshNames, HostFacts, PlanErrors};
 use host::serve::mapping::Mapping;
 use host::serve::plan::{
-    DEFAULT_IOTHREAD_NAME, DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NBD_CONNECTIONS, NbdListen, NbdPlan,
+    DEFAULT_IOTHREAD_NAME, DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NBD_CONNECTIONS, NbdListen, NbdPlan, NbdTls,
     QUEUE_SIZE, ServePlan, VHOST_QUEUES_MAX, VhostUserPlan,
 };
 use host::serve::preflight::preflight;
@@ -194,7 +194,28 @@ fn flags_over(plan: &mut ServePlan, args: &ServeArgs) -> Result<(), Failure> {
         }
         plan.iothreads = (0..n).map(|i| IoThreadPlan::new(format!("{DEFAULT_IOTHREAD_NAME}{i}"))).collect();
     }
-    Ok(())
+    tls_over(plan, args)
+}
+
+/// TLS for the NBD exports of which the file says nothing.
+fn tls_over(plan: &mut ServePlan, args: &ServeArgs) -> Result<(), Failure> {
+    let Some(directory) = &args.tls_certificates else { return Ok(()) };
+    let required = match args.tls {
+        Some(TlsChoice::Off) => return Ok(()),
+        Some(TlsChoice::On) => false,
+        Some(TlsChoice::Require) | None => true,
+    };
+    let mut any = false;
+    for export in &mut plan.exports {
+        let ExportKind::Nbd(nbd) = &mut export.kind else { continue };
+        any = true;
+        nbd.tls.get_or_insert_with(|| NbdTls::in_directory(directory, args.tls_verify_peer, required));
+    }
+    if any {
+        return Ok(());
+    }
+    let text = format!("--tls-certificates={}: there is no NBD export; leave the flag out", directory.display());
+    Err(Failure::new(text))
 }
 
 /// The text of a file; `what` and `remedy` for the message.

@@ -22,6 +22,26 @@ use blk::time::{Duration, Instant};
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
+/// What a driver knows of what is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocation {
+    /// Nothing: all may be data.
+    Data,
+    /// All is a hole, always.
+    Hole,
+    /// [`HostDriver::survey`] tells.
+    Survey,
+}
+
+/// Sectors in a row of which the same is true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// How many; at least one.
+    pub nr_sectors: u64,
+    /// Nothing is stored, and they read as zeroes.
+    pub is_hole: bool,
+}
+
 /// A driver whose completions a thread can wait for without spinning.
 pub trait HostDriver: Driver {
     /// Blocks until `min` requests of `hctx` that were in flight at the call may have finished (at least one), `timeout`
@@ -84,6 +104,27 @@ pub trait HostDriver: Driver {
     fn resize(&self, _bytes: Option<u64>) -> Result<Sector> {
         Err(Error::usage(format!("a disk of driver '{}' keeps the size it was made with", self.name())))
     }
+
+    /// How it can be found out what of the disk is stored.
+    fn allocation(&self) -> Allocation {
+        Allocation::Data
+    }
+
+    /// What of the range is stored, from its beginning on: up to `most` stretches that lie within it one behind the other, at least
+    /// one, of whole logical blocks. What was written by requests that had ended before the call is data; what is told as a hole reads
+    /// as zeroes until it is written. May wait for the device, so not on a thread that serves others. Only for
+    /// [`Allocation::Survey`].
+    fn survey(&self, _sector: Sector, nr_sectors: u64, _most: usize) -> Vec<Stretch> {
+        vec![Stretch { nr_sectors, is_hole: false }]
+    }
+
+    /// Whether [`HostDriver::prefetch`] does anything.
+    fn caches(&self) -> bool {
+        false
+    }
+
+    /// The range, or as much of it as is reasonable, will be read soon. May wait, as [`HostDriver::survey`].
+    fn prefetch(&self, _sector: Sector, _nr_sectors: u64) {}
 
     /// Whether writes that find no space are tried again once a second instead of failed. False: it has no such mode.
     fn set_hold_on_enospc(&self, _hold: bool) -> bool {

@@ -5,13 +5,11 @@
 
 use super::check::{CheckedPlan, Export, NbdServer};
 use super::lock::ImageLock;
-use super::plan::{
-    DiskPlan, ExportKind, IoThreadPlan, NbdListen, NbdPlan, OnEnospc, SERIAL_MAX, VhostUserPlan, WriteCache,
-};
+use super::plan::{DiskPlan, ExportKind, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, VhostUserPlan, WriteCache};
 use super::{IoThreads, Polling, ServedDisk, ThreadOptions};
 use crate::driver::file::FileWarning;
 use crate::error::{Error, Result};
-use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
+use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions, Tls};
 use crate::export::vhost::ExportOptions;
 use crate::mem::Regions;
 use crate::target::Needs;
@@ -68,16 +66,10 @@ impl OpenDisk {
 }
 
 /// What a plan may ask for and nobody does.
-pub(super) fn check_served(disk: &DiskPlan, export: &Export<'_>) -> Result<()> {
+pub(super) fn check_served(export: &Export<'_>) -> Result<()> {
     let refuse = |what: String| Err(Error::usage(what));
     match &export.plan.kind {
         ExportKind::VhostUserBlk(_) => Ok(()),
-        ExportKind::Nbd(NbdPlan { tls: Some(_), .. }) => {
-            refuse("tls: not served yet; leave it out, and use a Unix socket or a network you trust".into())
-        }
-        ExportKind::Nbd(_) if disk.write_cache == WriteCache::Through => {
-            refuse(format!("its disk '{}' has write_cache=\"write through\": over NBD not served yet", disk.name))
-        }
         ExportKind::Nbd(_) => Ok(()),
         kind => refuse(format!("type={}: not served yet; use vhost-user-blk or nbd", kind.name())),
     }
@@ -136,6 +128,7 @@ pub(super) fn nbd_disk(
         description: format!("disk {} of mqblk", export.plan.disk),
         read_only: export.read_only,
         discard: plan.disks()[export.disk].discard,
+        write_through: plan.disks()[export.disk].write_cache == WriteCache::Through,
         iothreads,
     }
 }
@@ -148,7 +141,7 @@ pub(super) fn nbd_server(
     disks: Vec<NbdDisk>,
 ) -> Result<NbdExport> {
     let exports: Vec<_> = server.exports.iter().filter_map(|i| plan.exports().nth(*i)).collect();
-    exports.iter().try_for_each(|e| check_served(&plan.disks()[e.disk], e))?;
+    exports.iter().try_for_each(check_served)?;
     let address = match server.listen {
         NbdListen::Unix(path) => Address::Unix(path.clone()),
         NbdListen::Tcp(at) => Address::Tcp(*at),
@@ -157,7 +150,12 @@ pub(super) fn nbd_server(
         ExportKind::Nbd(nbd) => nbd.socket_mode,
         _ => None,
     });
+    let files = exports.iter().find_map(|e| match &e.plan.kind {
+        ExportKind::Nbd(nbd) => nbd.tls.as_ref(),
+        _ => None,
+    });
+    let tls = files.map(Tls::load).transpose()?;
     let default = disks.first().map(|d| d.name.clone());
     let max_connections = most_connections(plan, server.listen);
-    NbdExport::start(threads, NbdOptions { address, disks, default, socket_mode, max_connections })
+    NbdExport::start(threads, NbdOptions { address, disks, default, socket_mode, max_connections, tls })
 }

@@ -429,7 +429,7 @@ fn begin_one(
     iothreads: Vec<usize>,
 ) -> Result<Option<Running>> {
     let disk_plan = &plan.disks()[export.disk];
-    begin::check_served(disk_plan, export)?;
+    begin::check_served(export)?;
     match &export.plan.kind {
         ExportKind::VhostUserBlk(vhost) => {
             let options = begin::vhost_options(disk_plan, export, vhost, iothreads);

@@ -22,6 +22,7 @@ mod balance;
 mod adaptive;
 mod begin;
 mod bell;
+pub(crate) mod clerk;
 mod disk;
 #[allow(unsafe_code, reason = "waiting on descriptors of drivers")]
 mod iothread;

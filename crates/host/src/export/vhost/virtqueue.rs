@@ -422,8 +422,10 @@ impl VirtQueue {
                 return Err(S_IOERR);
             }
         }
-        for (sector, nr, _) in ranges.into_iter().filter(|(_, nr, _)| *nr > 0) {
-            let bio = Bio { op, data: DataRef::NONE, ..Bio::read(Sector(sector), nr, DataRef::NONE) };
+        for (sector, nr, flags) in ranges.into_iter().filter(|(_, nr, _)| *nr > 0) {
+            let keep = op == Op::WriteZeroes && flags & unmap == 0;
+            let flags = if keep { OpFlags::NOUNMAP } else { OpFlags::NONE };
+            let bio = Bio { op, flags, ..Bio::read(Sector(sector), nr, DataRef::NONE) };
             self.submit(bio, slot, id, port, now);
         }
         Ok(())
