@@ -7,9 +7,11 @@ pub mod null;
 pub mod ram;
 pub mod model;
 pub mod file;
+pub mod nbd;
 
 pub use file::File;
 pub use model::Model;
+pub use nbd::Nbd;
 pub use null::Null;
 pub use ram::Ram;
 
@@ -24,6 +26,11 @@ use std::sync::OnceLock;
 
 /// A driver whose completions a thread can wait for without spinning.
 pub trait HostDriver: Driver {
+    /// Most hardware queues that [`Driver::start`] may be asked for: what a disk has that names no number, and no CPU for each.
+    fn max_hw_queues(&self) -> u16 {
+        u16::MAX
+    }
+
     /// Blocks until `min` requests of `hctx` that were in flight at the call may have finished (at least one), `timeout`
     /// has passed, or [`HostDriver::wake`] was called since the moment `seen` was read from [`HostDriver::wakes`]; may
     /// return early for no reason. Poll afterwards. Other threads may queue, poll and wait on the same hctx meanwhile,
