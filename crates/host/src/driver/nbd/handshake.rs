@@ -245,7 +245,7 @@ fn refusal(kind: u32, export: &str, said: &[u8]) -> Error {
         rep::ERR_UNKNOWN => (ErrorKind::NotFound, format!("the server has no export '{export}'")),
         rep::ERR_POLICY => (ErrorKind::Denied, format!("the server does not let us have export '{export}'")),
         rep::ERR_SHUTDOWN => (ErrorKind::Io, "the server is shutting down".to_owned()),
-        _ => (ErrorKind::Io, format!("the server refuses export '{export}' (NBD error {:#x})", kind)),
+        _ => (ErrorKind::Io, format!("the server refuses export '{export}' (NBD error {kind:#x})")),
     };
     Error::new(kind, text + &said)
 }

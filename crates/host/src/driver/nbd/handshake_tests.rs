@@ -153,7 +153,7 @@ proptest! {
         for (kind, n, data) in parts {
             server.push(match kind {
                 0 => reply(opt::GO, n % 12, &data),
-                1 => reply(opt::GO, rep::ERROR | n % 12, &data),
+                1 => reply(opt::GO, rep::ERROR | (n % 12), &data),
                 2 => export(u64::from(n) << 9, n as u16),
                 3 => blocks(1 << (n % 20), 1 << (n % 32), n),
                 4 => go_end(),
