@@ -4,6 +4,7 @@
 
 #[allow(unsafe_code, reason = "buffers are given back")]
 mod common;
+mod serving;
 
 use blk::bio::{Bio, DataRef, OpFlags};
 use blk::driver::Driver;
@@ -14,8 +15,10 @@ use common::peers::Peer;
 use host::driver::HostDriver;
 use host::driver::nbd::{self, Nbd};
 use host::error::ErrorKind;
+use host::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
 use host::mem::Regions;
 use host::run::{Disk, Prepared, RunOutcome, RunPlan, prepare};
+use serving::{Served, check_drained, run};
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -512,4 +515,74 @@ fn what_was_cut_off_is_sent_again_in_order() {
     drop((rig, nbd));
     server.join().unwrap();
     std::fs::remove_file(path).unwrap();
+}
+
+/// Our own server on a socket in its directory.
+fn export(served: &Served) -> (NbdExport, String) {
+    let socket = served.directory.join("nbd.sock");
+    let disk = NbdDisk {
+        disk: Arc::clone(&served.disk),
+        name: "d".into(),
+        description: String::new(),
+        read_only: false,
+        discard: true,
+        iothreads: (0..served.threads.len()).collect(),
+    };
+    let address = Address::Unix(socket.clone());
+    let options = NbdOptions { address, disks: vec![disk], default: None, socket_mode: None, max_connections: 16 };
+    let export = NbdExport::start(&served.threads, options).unwrap();
+    (export, format!("nbd+unix:///d?socket={}", socket.display()))
+}
+
+/// Our driver on our server, whose clients are all thrown out again and again.
+#[test]
+fn our_own_server_ended_under_a_verify_job_is_not_noticed() {
+    let served = Served::new("nbd-own", "ram:size=8m", 2);
+    let (first, uri) = export(&served);
+    let mut current = Some(first);
+    let outcome = run_while(&format!("{uri}&connections=2&reconnect_delay=60"), |disk| {
+        for _ in 0..3 {
+            goes_on(disk);
+            drop(current.take());
+            current = Some(export(&served).0);
+        }
+        goes_on(disk);
+    });
+    check_clean(&outcome);
+    drop(current);
+    check_drained(&served.disk);
+    std::fs::remove_dir_all(&served.directory).unwrap();
+}
+
+/// What clients of ours write goes through two of our servers and our driver between them.
+#[test]
+fn servers_in_a_chain_carry_everything() {
+    let last = Served::new("nbd-last", "ram:size=16m", 1);
+    let (_last_export, behind) = export(&last);
+    let front = Served::new("nbd-front", &format!("{behind}&connections=2"), 2);
+    let (front_export, uri) = export(&front);
+    let script = [
+        "write -P 0x21 0 1M",
+        "write -z 256k 64k",
+        "discard 512k 64k",
+        "write -f -P 0x22 15M 1M",
+        "flush",
+        "read -P 0x22 15M 1M",
+        "read -P 0x21 64k 64k",
+        "read -P 0 256k 64k",
+    ];
+    let arguments: Vec<&str> =
+        ["-f", "raw"].into_iter().chain(script.iter().flat_map(|c| ["-c", c])).chain([uri.as_str()]).collect();
+    let out = run("qemu-io", &arguments);
+    assert!(!out.contains("verification failed") && !out.contains("error"), "{out}");
+    let copy = |uri: &str, name: &str| {
+        let path = front.directory.join(name);
+        run("nbdcopy", &[uri, path.to_str().unwrap()]);
+        std::fs::read(path).unwrap()
+    };
+    assert!(copy(&uri, "a") == copy(&behind, "b"), "the same through one server and through two");
+    drop(front_export);
+    check_drained(&front.disk);
+    std::fs::remove_dir_all(&front.directory).unwrap();
+    std::fs::remove_dir_all(&last.directory).unwrap();
 }

@@ -65,6 +65,12 @@ pub trait HostDriver: Driver {
     /// soon after every submission.
     fn set_lazy_commit(&self, _hctx: HctxId, _fewer_than: u32) {}
 
+    /// As how many requests, at least, [`HostDriver::set_lazy_commit`] is best told by who waits soon after it has submitted:
+    /// 0 if nothing is gained by more than a batch.
+    fn lazy_hint(&self) -> u32 {
+        0
+    }
+
     /// The calling thread is from now on the one that submits to `hctx`, polls it and waits for it, until it calls
     /// [`HostDriver::release`]; a driver may be faster for it. Others still may do all of that, slower: what they queue
     /// may have to wait until this thread submits, polls or waits, so it goes on doing so while they have anything in

@@ -61,6 +61,9 @@ use std::sync::Arc;
 /// Connections of a disk that names no number, if the server allows several.
 pub const DEFAULT_CONNECTIONS: u16 = 4;
 
+/// Requests that may wait for those that are submitted right behind them.
+const LAZY: u32 = 32;
+
 /// A server's export, and how it is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdTarget {
@@ -282,6 +285,11 @@ impl HostDriver for Nbd {
 
     fn set_lazy_commit(&self, hctx: HctxId, fewer_than: u32) {
         self.queue(hctx).set_lazy_commit(fewer_than);
+    }
+
+    /// A send costs as much for ten requests as for one.
+    fn lazy_hint(&self) -> u32 {
+        LAZY
     }
 
     fn unclaim(&self) {
