@@ -128,3 +128,21 @@ fn a_served_server_may_die() {
     daemon.ends().exits(0);
     assert!(!socket.exists());
 }
+
+#[test]
+fn a_run_says_why_its_io_failed() {
+    let dir = Dir::new("nbd-died");
+    disk(&dir, 16 << 20);
+    let nbdkit = Nbdkit::start(&dir, &["file", "disk.img"]);
+    dir.file("a.fio", "[a]\nrw=randwrite\nbs=4k\nsize=4m\niodepth=16\ntime_based\nruntime=60\n");
+    let mut run = dir.command(&["run", "a.fio", "--target", UP]);
+    let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let began = Instant::now();
+    while std::fs::read(dir.path("disk.img")).unwrap().iter().all(|b| *b == 0) {
+        assert!(began.elapsed() < LONG, "nothing is written");
+    }
+    drop(nbdkit);
+    let done = common::Done::of(run.wait_with_output().unwrap(), &["run"]);
+    assert_ne!(done.status, 0);
+    done.says(&["NBD server at up.sock: connections were lost"]);
+}

@@ -520,6 +520,11 @@ fn what_was_cut_off_is_sent_again_in_order() {
 /// Our own server on a socket in its directory.
 fn export(served: &Served) -> (NbdExport, String) {
     let socket = served.directory.join("nbd.sock");
+    let uri = format!("nbd+unix:///d?socket={}", socket.display());
+    (export_at(served, Address::Unix(socket)), uri)
+}
+
+fn export_at(served: &Served, address: Address) -> NbdExport {
     let disk = NbdDisk {
         disk: Arc::clone(&served.disk),
         name: "d".into(),
@@ -528,10 +533,26 @@ fn export(served: &Served) -> (NbdExport, String) {
         discard: true,
         iothreads: (0..served.threads.len()).collect(),
     };
-    let address = Address::Unix(socket.clone());
     let options = NbdOptions { address, disks: vec![disk], default: None, socket_mode: None, max_connections: 16 };
-    let export = NbdExport::start(&served.threads, options).unwrap();
-    (export, format!("nbd+unix:///d?socket={}", socket.display()))
+    NbdExport::start(&served.threads, options).unwrap()
+}
+
+/// Over TCP, by address and by a name that may have several; requests of all lengths, long ones in many pieces.
+#[test]
+fn tcp_carries_short_and_long_requests() {
+    let served = Served::new("nbd-tcp", "ram:size=64m", 2);
+    let export = export_at(&served, Address::Tcp("127.0.0.1:0".parse().unwrap()));
+    let Address::Tcp(at) = export.address() else { panic!("a TCP port") };
+    let jobs = "[global]\nioengine=io_uring\nsize=32m\nverify=crc32c\niodepth=4\n\
+        [long]\nrw=randwrite\nbs=2m\n[mixed]\nrw=randwrite\nbsrange=512-256k\nbs_unaligned=0\noffset=32m\n";
+    for host in ["127.0.0.1", "localhost"] {
+        let target = format!("nbd://{host}:{}/d?connections=2", at.port());
+        let outcome = prepared(jobs, &target, &Arc::default()).run(&mut |_| {}).expect("runs");
+        check_clean(&outcome);
+    }
+    drop(export);
+    check_drained(&served.disk);
+    std::fs::remove_dir_all(&served.directory).unwrap();
 }
 
 /// Our driver on our server, whose clients are all thrown out again and again.

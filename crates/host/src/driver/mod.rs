@@ -108,6 +108,11 @@ pub trait HostDriver: Driver {
         0
     }
 
+    /// What has happened at the device since it was opened that the ends of requests do not tell, in sentences for people.
+    fn troubles(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// A descriptor that polls readable when `hctx` has completions, if the driver has such a thing.
     fn ring_fd(&self, _hctx: HctxId) -> Option<RawFd> {
         None

@@ -292,6 +292,22 @@ impl HostDriver for Nbd {
         LAZY
     }
 
+    fn troubles(&self) -> Vec<String> {
+        let (queues, refusal) = self.status();
+        let losses: u64 = queues.iter().map(|q| q.losses).sum();
+        let Some(last) = queues.iter().filter_map(|q| q.last_loss.as_deref()).next_back() else { return Vec::new() };
+        let replayed: u64 = queues.iter().map(|q| q.replayed).sum();
+        let times = if losses == 1 { "once".to_owned() } else { format!("{losses} times") };
+        let mut text = format!(
+            "NBD server at {}: connections were lost {times} ({last}); {replayed} requests were sent again",
+            self.shared.target.address
+        );
+        if let Some(refusal) = refusal {
+            text += &format!("; there is no other connection now: {refusal}");
+        }
+        vec![text]
+    }
+
     fn unclaim(&self) {
         self.shared.queues.iter().for_each(|q| q.set_lazy_commit(0));
     }

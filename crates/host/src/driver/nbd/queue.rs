@@ -260,12 +260,8 @@ impl Queue {
         }
         let before = done.room();
         state.requests.give_ended(done);
-        if state.requests.has_ended() {
-            self.signal(state);
-        } else if state.signalled && state.waiting == 0 {
-            state.signalled = false;
-            event::drain(&self.event);
-        }
+        self.tell_ends(state);
+        self.calm(state);
         // Who sleeps for what was found here would sleep for nothing if it was the last.
         if state.waiting > 0 && done.room() != before && state.requests.in_flight() == 0 {
             self.signal(state);
@@ -282,16 +278,28 @@ impl Queue {
         let idle = state.requests.in_flight() == 0 && timeout.is_none();
         // Relaxed: the lock orders it.
         if idle || state.requests.has_ended() || self.wakes.load(Ordering::Relaxed) != seen {
-            return;
+            return self.calm(state);
         }
         let mut limit = timeout.unwrap_or(MAX_SLEEP);
-        if let Place::Lost(until) = state.link {
+        if let Place::Lost(until) = state.link
+            && state.requests.in_flight() > 0
+        {
             limit = limit.min(until.since(clock::now()));
         }
         state.waiting += 1;
         drop(guard);
         poll_fds(&mut [libc::pollfd { fd: self.epoll.as_raw_fd(), events: libc::POLLIN, revents: 0 }], limit);
-        self.state.lock().waiting -= 1;
+        let mut state = self.state.lock();
+        state.waiting -= 1;
+        self.calm(&mut state);
+    }
+
+    /// Takes a signal back once nobody is left who could miss it.
+    fn calm(&self, state: &mut State) {
+        if state.signalled && state.waiting == 0 && !state.requests.has_ended() {
+            state.signalled = false;
+            event::drain(&self.event);
+        }
     }
 
     pub(super) fn wakes(&self) -> u64 {
