@@ -62,6 +62,11 @@ const PACKAGES: &[Package] = &[
         why: "tests run the printed nbdinfo and nbdcopy commands, and have them talk to our NBD server side",
     },
     Package {
+        name: "nbdkit",
+        stand_in: StandIn::Program("nbdkit"),
+        why: "tests have the NBD driver use it, with its filters that delay, fail and pause, and kill it",
+    },
+    Package {
         name: "util-linux-extra",
         stand_in: StandIn::Program("fincore"),
         why: "a test counts what read-ahead put into the page cache",

@@ -3,4 +3,4 @@
 
 pub mod nbd;
 pub mod vhost;
-mod socket;
+pub(crate) mod socket;

@@ -7,12 +7,11 @@ use super::check::{CheckedPlan, Export, NbdServer};
 use super::lock::ImageLock;
 use super::plan::{DiskPlan, ExportKind, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, VhostUserPlan, WriteCache};
 use super::{IoThreads, Polling, ServedDisk, ThreadOptions};
-use crate::driver::file::FileWarning;
 use crate::error::{Error, Result};
 use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions, Tls};
 use crate::export::vhost::ExportOptions;
 use crate::mem::Regions;
-use crate::target::Needs;
+use crate::target::{Needs, TargetWarning};
 use blk::settings::QueueConfig;
 use blk::time::Duration;
 use std::collections::HashMap;
@@ -28,7 +27,7 @@ pub(super) struct OpenDisk {
 
 impl OpenDisk {
     /// Locks and opens it.
-    pub(super) fn open(threads: &IoThreads, plan: &DiskPlan) -> Result<(OpenDisk, Vec<FileWarning>)> {
+    pub(super) fn open(threads: &IoThreads, plan: &DiskPlan) -> Result<(OpenDisk, Vec<TargetWarning>)> {
         let lock = plan.path().map(|path| ImageLock::take(path, !plan.read_only)).transpose()?;
         let mut config = QueueConfig::default();
         for (name, value) in &plan.settings {

@@ -13,10 +13,10 @@ use super::plan::{ExportKind, NbdListen};
 use super::preflight::preflight_added;
 use super::reload::{Reload, reload};
 use super::{IoThreads, ServedDisk, ThreadReport};
-use crate::driver::file::FileWarning;
 use crate::error::{Error, Result};
 use crate::export::nbd::{NbdDisk, NbdExport};
 use crate::export::vhost::VhostExport;
+use crate::target::TargetWarning;
 use blk::time::Duration;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub struct Changes {
     /// For people, a line each.
     pub done: Vec<String>,
     /// What is not as asked, to be said aloud.
-    pub warnings: Vec<FileWarning>,
+    pub warnings: Vec<TargetWarning>,
     /// What could not be done; it is not in the plan that runs.
     pub failed: Vec<Error>,
 }
@@ -63,7 +63,7 @@ impl Changes {
 
 impl Daemon {
     /// Starts all of a plan; and what is not as asked, to be said aloud.
-    pub fn start(plan: CheckedPlan) -> Result<(Daemon, Vec<FileWarning>)> {
+    pub fn start(plan: CheckedPlan) -> Result<(Daemon, Vec<TargetWarning>)> {
         let steps = Reload::all(&plan);
         let mut daemon = Daemon {
             exports: HashMap::new(),
