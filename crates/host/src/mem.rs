@@ -186,6 +186,14 @@ impl<'a> Span<'a> {
         unsafe { racy::copy(bytes.as_ptr(), self.ptr.as_ptr(), self.len) };
     }
 
+    /// Copies all bytes to `bytes`. Panics when the lengths differ.
+    #[inline]
+    pub(crate) fn copy_to_slice(self, bytes: &mut [u8]) {
+        assert_eq!(self.len, bytes.len(), "copy of a span to a slice of different length");
+        // SAFETY: the slice is writable and nobody else's, the span inside a live region.
+        unsafe { racy::copy(self.ptr.as_ptr(), bytes.as_mut_ptr(), self.len) };
+    }
+
     /// Sets all bytes to zero.
     #[inline]
     pub(crate) fn zero(self) {

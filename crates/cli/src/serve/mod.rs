@@ -39,7 +39,11 @@ pub fn main(args: &ServeArgs) -> Outcome {
     for warning in &daemon.warnings {
         eprintln!("warning: {warning}");
     }
-    eprintln!("serving on {} sockets; Ctrl-C or SIGTERM ends it", daemon.listeners());
+    let files = match daemon.mounts() {
+        0 => String::new(),
+        n => format!(" and as {n} files"),
+    };
+    eprintln!("serving on {} sockets{files}; Ctrl-C or SIGTERM ends it", daemon.listeners());
     while !stop.load(Ordering::Relaxed) {
         std::thread::park_timeout(LOOK);
     }

@@ -8,11 +8,12 @@
 use super::check::{CheckedPlan, Export, NbdServer};
 use super::lock::ImageLock;
 use super::plan::{
-    DiskPlan, ExportKind, IoThreadPlan, NbdListen, NbdPlan, OnEnospc, SERIAL_MAX, VhostUserPlan, WriteCache,
+    DiskPlan, ExportKind, FusePlan, IoThreadPlan, NbdListen, NbdPlan, OnEnospc, SERIAL_MAX, VhostUserPlan, WriteCache,
 };
 use super::{IoThreads, Polling, ServedDisk, ThreadOptions};
 use crate::driver::file::FileWarning;
 use crate::error::{Error, Result};
+use crate::export::fuse::{FuseExport, FuseOptions};
 use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
 use crate::export::vhost::{ExportOptions, VhostExport};
 use crate::mem::Regions;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 pub struct Daemon {
     vhost: Vec<VhostExport>,
     nbd: Vec<NbdExport>,
+    fuse: Vec<FuseExport>,
     disks: Vec<Arc<ServedDisk>>,
     _threads: Arc<IoThreads>,
     _locks: Vec<ImageLock>,
@@ -48,18 +50,26 @@ impl Daemon {
             warnings.extend(said);
             disks.push(served);
         }
-        let mut vhost = Vec::new();
+        let (mut vhost, mut fuse) = (Vec::new(), Vec::new());
         for export in plan.exports() {
             let disk = &plan.disks()[export.disk];
-            if let ExportKind::VhostUserBlk(plan) = &export.plan.kind {
-                let options = vhost_options(disk, &export, plan);
-                let started = VhostExport::start(&threads, &disks[export.disk], options);
-                vhost.push(started.map_err(|e| e.within(&format!("export '{}'", export.plan.name)))?);
+            let within = |e: Error| e.within(&format!("export '{}'", export.plan.name));
+            let served = &disks[export.disk];
+            match &export.plan.kind {
+                ExportKind::VhostUserBlk(plan) => {
+                    let options = vhost_options(disk, &export, plan);
+                    vhost.push(VhostExport::start(&threads, served, options).map_err(within)?);
+                }
+                ExportKind::Fuse(plan) => {
+                    let options = fuse_options(disk, &export, plan);
+                    fuse.push(FuseExport::start(&threads, served, options).map_err(within)?);
+                }
+                ExportKind::Nbd(_) | ExportKind::Ublk(_) => {}
             }
         }
         let servers = plan.nbd_servers();
         let nbd: Result<_> = servers.iter().map(|s| NbdExport::start(&threads, nbd_options(plan, s, &disks))).collect();
-        Ok(Daemon { vhost, nbd: nbd?, disks, _threads: threads, _locks: locks, warnings })
+        Ok(Daemon { vhost, nbd: nbd?, fuse, disks, _threads: threads, _locks: locks, warnings })
     }
 
     /// The disks, in the plan's order.
@@ -71,6 +81,11 @@ impl Daemon {
     pub fn listeners(&self) -> usize {
         self.vhost.len() + self.nbd.len()
     }
+
+    /// How many files are mounted.
+    pub fn mounts(&self) -> usize {
+        self.fuse.len()
+    }
 }
 
 /// What a plan may ask for and nobody does.
@@ -78,7 +93,7 @@ fn check_served(plan: &CheckedPlan, export: &Export<'_>) -> Result<()> {
     let (name, disk) = (&export.plan.name, &plan.disks()[export.disk]);
     let refuse = |what: String| Err(Error::usage(format!("export '{name}': {what}")));
     match &export.plan.kind {
-        ExportKind::VhostUserBlk(_) => {}
+        ExportKind::VhostUserBlk(_) | ExportKind::Fuse(_) => {}
         ExportKind::Nbd(NbdPlan { tls: Some(_), .. }) => {
             return refuse("tls: not served yet; leave it out, and use a Unix socket or a network you trust".into());
         }
@@ -89,7 +104,7 @@ fn check_served(plan: &CheckedPlan, export: &Export<'_>) -> Result<()> {
             ));
         }
         ExportKind::Nbd(_) => {}
-        kind => return refuse(format!("type={}: not served yet; use vhost-user-blk or nbd", kind.name())),
+        kind => return refuse(format!("type={}: not served yet; use vhost-user-blk, nbd or fuse", kind.name())),
     }
     if disk.on_enospc == OnEnospc::Stop {
         return refuse(format!("its disk '{}' has on_enospc=stop: not served yet; use report", disk.name));
@@ -131,6 +146,18 @@ fn vhost_options(disk: &DiskPlan, export: &Export<'_>, vhost: &VhostUserPlan) ->
         write_through: disk.write_cache == WriteCache::Through,
         discard: disk.discard,
         serial,
+    }
+}
+
+fn fuse_options(disk: &DiskPlan, export: &Export<'_>, fuse: &FusePlan) -> FuseOptions {
+    FuseOptions {
+        name: export.plan.name.clone(),
+        mountpoint: fuse.mountpoint.clone(),
+        allow_other: fuse.allow_other,
+        read_only: export.read_only,
+        discard: disk.discard,
+        write_through: disk.write_cache == WriteCache::Through,
+        iothreads: export.iothreads.to_vec(),
     }
 }
 
