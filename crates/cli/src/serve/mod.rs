@@ -39,11 +39,7 @@ pub fn main(args: &ServeArgs) -> Outcome {
     for warning in &daemon.warnings {
         eprintln!("warning: {warning}");
     }
-    let files = match daemon.mounts() {
-        0 => String::new(),
-        n => format!(" and as {n} files"),
-    };
-    eprintln!("serving on {} sockets{files}; Ctrl-C or SIGTERM ends it", daemon.listeners());
+    eprintln!("serving on {} sockets and {} mounts; Ctrl-C or SIGTERM ends it", daemon.listeners(), daemon.mounts());
     while !stop.load(Ordering::Relaxed) {
         std::thread::park_timeout(LOOK);
     }

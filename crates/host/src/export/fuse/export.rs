@@ -88,8 +88,9 @@ impl FuseExport {
         export.shake_hands(iothreads.len())?;
         for (number, thread) in iothreads.into_iter().enumerate() {
             if number > 0 {
-                let other = mount::clone_device(&export.fds[0])?;
-                export.fds.push(Arc::new(other));
+                let first = &export.fds[0];
+                let other = mount::clone_device(first).map_or_else(|| Arc::clone(first), Arc::new);
+                export.fds.push(other);
             }
             let channel = Channel::new(Arc::clone(&export.fds[number]), number as u32, &export.shared)?;
             export.channels.push(threads.add(thread, disk, Source::Fuse(Box::new(channel)))?);

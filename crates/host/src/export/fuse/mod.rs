@@ -33,4 +33,7 @@ pub use export::{FuseExport, FuseOptions};
 
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "as wire")]
+mod channel_tests;
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "as wire")]
 mod wire_tests;

@@ -10,6 +10,7 @@
 
 use super::wire::MAX_DATA;
 use crate::error::{Error, ErrorKind, Result};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType};
 use std::ffi::{CString, OsString};
@@ -132,23 +133,21 @@ pub(super) fn mount(options: &MountOptions) -> Result<(Mount, OwnedFd, fs::Metad
         }
     }
     let below = fs::metadata(&at).map_err(unusable)?;
-    let fd = open_device()?;
-    match mount_as_root(&at, &fd, options) {
-        Ok(()) => Ok((Mount { at, by_helper: false }, fd, below)),
-        Err(rustix::io::Errno::PERM) => {
+    // Where /dev/fuse is root's alone, fusermount3 opens it as well.
+    let mounted = open_device().and_then(|fd| mount_as_root(&at, &fd, options).map(|()| fd));
+    match mounted {
+        Ok(fd) => Ok((Mount { at, by_helper: false }, fd, below)),
+        Err(Errno::PERM | Errno::ACCESS) => {
             let fd = mount_by_helper(&at, options)?;
             Ok((Mount { at, by_helper: true }, fd, below))
         }
-        Err(e) => Err(Error::os(e.into(), format!("cannot mount at '{shown}'"))),
+        Err(e) => Err(Error::os(e.into(), format!("cannot mount at '{shown}'; is there a /dev/fuse (module fuse)?"))),
     }
 }
 
-fn open_device() -> Result<OwnedFd> {
+fn open_device() -> rustix::io::Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    rustix::fs::open("/dev/fuse", flags, Mode::empty()).map_err(|e| {
-        Error::os(e.into(), "cannot open /dev/fuse; load the module fuse, and see that you may read and write it")
-    })
+    rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
 }
 
 fn mount_as_root(at: &Path, fd: &OwnedFd, options: &MountOptions) -> rustix::io::Result<()> {
@@ -161,7 +160,7 @@ fn mount_as_root(at: &Path, fd: &OwnedFd, options: &MountOptions) -> rustix::io:
     if options.allow_other {
         data += ",allow_other";
     }
-    let data = CString::new(data).map_err(|_| rustix::io::Errno::INVAL)?;
+    let data = CString::new(data).map_err(|_| Errno::INVAL)?;
     let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
     flags.set(MountFlags::RDONLY, options.read_only);
     rustix::mount::mount(options.source.as_str(), at, "fuse.mqblk", flags, data.as_c_str())
@@ -170,7 +169,7 @@ fn mount_as_root(at: &Path, fd: &OwnedFd, options: &MountOptions) -> rustix::io:
 /// Has fusermount3, which is set-uid, mount and hand the descriptor over its standard input.
 fn mount_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
     let at_text = at.display();
-    let failed = |e: rustix::io::Errno| Error::os(e.into(), format!("cannot mount at '{at_text}'"));
+    let failed = |e: Errno| Error::os(e.into(), format!("cannot mount at '{at_text}'"));
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(failed)?;
     // A comma would end the name.
@@ -208,16 +207,14 @@ fn mount_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Another descriptor of the mount of `fd`.
-pub(super) fn clone_device(fd: &OwnedFd) -> Result<OwnedFd> {
-    let other = open_device()?;
+/// Another descriptor of the mount of `fd`, with a queue of its own for requests that are being served. None where that cannot
+/// be had; then `fd` does for several.
+pub(super) fn clone_device(fd: &OwnedFd) -> Option<OwnedFd> {
+    let other = open_device().ok()?;
     let mut number = fd.as_raw_fd() as u32;
     // SAFETY: the request reads the number behind the address, which is that of an open descriptor.
     let ret = unsafe { libc::ioctl(other.as_raw_fd(), FUSE_DEV_IOC_CLONE as _, &raw mut number) };
-    if ret < 0 {
-        return Err(Error::last_os("cannot have another descriptor of a FUSE mount"));
-    }
-    Ok(other)
+    (ret >= 0).then_some(other)
 }
 
 /// Detaches what daemons have left that were killed.
@@ -229,7 +226,7 @@ fn detach_stale(at: &Path) -> Result<()> {
         let ctx = || format!("cannot detach the mount of a daemon that was killed from '{}'", at.display());
         match rustix::mount::unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
-            Err(rustix::io::Errno::PERM) if unmount_by_helper(at) => {}
+            Err(Errno::PERM) if unmount_by_helper(at) => {}
             Err(e) => return Err(Error::os(e.into(), ctx())),
         }
     }
@@ -262,7 +259,7 @@ pub(super) fn wait_readable(fd: impl AsFd, seconds: i64) -> bool {
     let time = rustix::time::Timespec { tv_sec: seconds, tv_nsec: 0 };
     loop {
         match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&time)) {
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             other => return other.is_ok_and(|n| n > 0),
         }
     }
