@@ -19,26 +19,40 @@ disk = "disk.img"
 mountpoint = "mount"
 "#;
 
-fn directory(dir: Dir) -> Dir {
+/// A directory in which nothing stays mounted, also if a test has failed.
+struct Place(Dir);
+
+impl std::ops::Deref for Place {
+    type Target = Dir;
+
+    fn deref(&self) -> &Dir {
+        &self.0
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.0.path("mount")).output();
+    }
+}
+
+fn directory(dir: Dir) -> Place {
     dir.file("c.toml", CONFIG).file("mount", "");
     File::create(dir.path("disk.img")).unwrap().set_len(32 << 20).unwrap();
-    dir
+    Place(dir)
 }
 
 fn serve(dir: &Dir) -> Daemon {
     let daemon = dir.start(&["serve", "c.toml"], "serving on 0 sockets and 1 mounts");
-    Daemon { started: Some(daemon), mount: dir.path("mount").to_str().unwrap().to_owned() }
+    Daemon(Some(daemon))
 }
 
-/// A daemon that is killed, and its mount detached, where a test has failed in between.
-struct Daemon {
-    started: Option<Started>,
-    mount: String,
-}
+/// A daemon that is killed where a test has failed in between.
+struct Daemon(Option<Started>);
 
 impl Daemon {
     fn ends_by(mut self, signal: &str) -> Done {
-        let started = self.started.take().unwrap();
+        let started = self.0.take().unwrap();
         started.signal(signal);
         started.ends()
     }
@@ -46,10 +60,9 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        if let Some(started) = self.started.take() {
+        if let Some(started) = self.0.take() {
             started.signal("KILL");
             started.ends();
-            let _ = Command::new("umount").args(["--lazy", &self.mount]).output();
         }
     }
 }
