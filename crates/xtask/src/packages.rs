@@ -77,6 +77,22 @@ const PACKAGES: &[Package] = &[
         why: "tests and benches have its storage daemon as the reference server",
     },
     Package {
+        name: "e2fsprogs",
+        stand_in: StandIn::Program("mkfs.ext4"),
+        why: "tests have a file system on a loop device on our FUSE export, and check it",
+    },
+    Package { name: "mount", stand_in: StandIn::Program("losetup"), why: "tests make loop devices of our FUSE export" },
+    Package {
+        name: "fuse3",
+        stand_in: StandIn::Program("fusermount3"),
+        why: "a test has users mount who are not root",
+    },
+    Package {
+        name: "postgresql",
+        stand_in: StandIn::Directory("/usr/lib/postgresql"),
+        why: "a test has a database on our FUSE export, killed together with the daemon, and its amcheck",
+    },
+    Package {
         name: "python3-libnbd",
         stand_in: StandIn::File("/usr/lib/python3/dist-packages/nbd.py"),
         why: "tests send requests by libnbd that no program sends",

@@ -5,9 +5,12 @@
 
 use super::check::{CheckedPlan, Export, NbdServer};
 use super::lock::ImageLock;
-use super::plan::{DiskPlan, ExportKind, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, VhostUserPlan, WriteCache};
+use super::plan::{
+    DiskPlan, ExportKind, FusePlan, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, VhostUserPlan, WriteCache,
+};
 use super::{IoThreads, Polling, ServedDisk, ThreadOptions};
 use crate::error::{Error, Result};
+use crate::export::fuse::FuseOptions;
 use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions, Tls};
 use crate::export::vhost::ExportOptions;
 use crate::mem::Regions;
@@ -68,9 +71,8 @@ impl OpenDisk {
 pub(super) fn check_served(export: &Export<'_>) -> Result<()> {
     let refuse = |what: String| Err(Error::usage(what));
     match &export.plan.kind {
-        ExportKind::VhostUserBlk(_) => Ok(()),
-        ExportKind::Nbd(_) => Ok(()),
-        kind => refuse(format!("type={}: not served yet; use vhost-user-blk or nbd", kind.name())),
+        ExportKind::VhostUserBlk(_) | ExportKind::Nbd(_) | ExportKind::Fuse(_) => Ok(()),
+        kind => refuse(format!("type={}: not served yet; use fuse, vhost-user-blk or nbd", kind.name())),
     }
 }
 
@@ -95,6 +97,23 @@ pub(super) fn vhost_options(
         write_through: disk.write_cache == WriteCache::Through,
         discard: disk.discard,
         serial,
+    }
+}
+
+pub(super) fn fuse_options(
+    disk: &DiskPlan,
+    export: &Export<'_>,
+    fuse: &FusePlan,
+    iothreads: Vec<usize>,
+) -> FuseOptions {
+    FuseOptions {
+        name: export.plan.name.clone(),
+        mountpoint: fuse.mountpoint.clone(),
+        allow_other: fuse.allow_other,
+        read_only: export.read_only,
+        discard: disk.discard,
+        write_through: disk.write_cache == WriteCache::Through,
+        iothreads,
     }
 }
 
