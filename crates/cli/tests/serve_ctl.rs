@@ -266,3 +266,64 @@ fn a_busy_queue_goes_to_an_iothread_that_has_time() {
     });
     d.ends();
 }
+
+/// A file system of its own, unmounted with the test.
+struct Tmpfs(std::path::PathBuf);
+
+impl Tmpfs {
+    fn mount(dir: &Dir, size: &str) -> Tmpfs {
+        let at = dir.path("full");
+        fs::create_dir(&at).unwrap();
+        dir.program("mount", &["-t", "tmpfs", "-o", size, "tmpfs", at.to_str().unwrap()]).exits(0);
+        Tmpfs(at)
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_file_system_fails_writes_or_holds_them_as_configured() {
+    let dir = Dir::new("enospc");
+    let full = Tmpfs::mount(&dir, "size=4m");
+    for (name, on_enospc) in [("report", "report"), ("stop", "stop")] {
+        File::create(full.0.join(format!("{name}.img"))).unwrap().set_len(16 << 20).unwrap();
+        let text = format!(
+            "[[disk]]\nname = \"{name}\"\ntarget = \"full/{name}.img\"\non_enospc = \"{on_enospc}\"\n\
+             [[export]]\ndisk = \"{name}\"\ntype = \"nbd\"\nsocket = \"nbd.sock\"\nexport_name = \"{name}\"\n"
+        );
+        let config = fs::read_to_string(dir.path("serve.toml")).unwrap_or_default() + &text;
+        dir.file("serve.toml", &config);
+    }
+    let started = dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving");
+    let d = Daemon { dir, started };
+    let uri = |name: &str| format!("nbd+unix:///{name}?socket={}", d.dir.path("nbd.sock").display());
+    let write =
+        |name: &str| d.dir.program("qemu-io", &["-f", "raw", "-c", "write -P 7 0 8m", "-c", "flush", &uri(name)]);
+    let failed = write("report");
+    assert!(
+        failed.out.contains("No space left on device") || failed.err.contains("No space left on device"),
+        "{failed:?}"
+    );
+    d.dir.program("qemu-io", &["-f", "raw", "-c", "discard 0 16m", &uri("report")]).exits(0);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| write("stop").exits(0));
+        while d.json("stats")["disks"][1]["held_on_enospc"] == 0 {
+            assert!(!waits.is_finished(), "the write ended though there is no space");
+            thread::yield_now();
+        }
+        d.dir.program("mount", &["-o", "remount,size=64m", full.0.to_str().unwrap()]).exits(0);
+        waits.join().unwrap();
+    });
+    d.dir
+        .program("qemu-io", &["-f", "raw", "-c", "read -P 7 0 8m", &uri("stop")])
+        .exits(0)
+        .prints(&["read 8388608/8388608"]);
+    d.dir.file("null.toml", "[[disk]]\nname = \"n\"\ntarget = \"ram:size=1m\"\non_enospc = \"stop\"\n");
+    d.refused(&["add", "null.toml"], "cannot run out of space");
+    drop(full);
+    d.ends();
+}

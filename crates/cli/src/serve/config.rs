@@ -174,10 +174,12 @@ fn disk(mut section: Section<'_, '_>, names: &mut FreshNames) -> DiskPlan {
     plan
 }
 
-/// The last part of a path, or the kind of a target that is none.
+/// The last part of a path or of an export's name, or the kind of a target without one.
 pub fn default_name(target: &str) -> String {
     match TargetSpec::parse(target) {
         Ok(TargetSpec::File(path)) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        Ok(TargetSpec::Nbd(nbd)) if nbd.export.is_empty() => "nbd".to_owned(),
+        Ok(TargetSpec::Nbd(nbd)) => nbd.export.rsplit('/').next().unwrap_or_default().to_owned(),
         _ => target.split(':').next().unwrap_or_default().to_owned(),
     }
 }

@@ -150,11 +150,24 @@ fn nbd_client(nbd: &NbdPlan) -> String {
 fn fuse_hints(fuse: &FusePlan, read_only: bool) -> Vec<Hint> {
     let path = quoted(&absolute(&fuse.mountpoint));
     let flag = if read_only { " --read-only" } else { "" };
-    vec![Hint {
-        key: "losetup",
-        title: "Linux block device (root)",
-        text: format!("losetup --find --show --direct-io=on{flag} {path}"),
-    }]
+    // fio takes a colon in a name for the end of the name. It only reads: a pasted line must not cost anybody their data.
+    let file = quoted(&format!("--filename={}", absolute(&fuse.mountpoint).replace(':', "\\:")));
+    vec![
+        Hint {
+            key: "losetup",
+            title: "Linux block device (root; umount and losetup --detach it before the daemon ends)",
+            text: format!("losetup --find --show --direct-io=on{flag} {path}"),
+        },
+        Hint {
+            key: "fio",
+            title: "fio",
+            text: format!(
+                "fio --name=try {file} --readonly --direct=1 --rw=randread --bs=4k --ioengine=libaio --iodepth=32 \
+                 --time_based --runtime=10"
+            ),
+        },
+        Hint { key: "qemu_img", title: "qemu-img, qemu-io", text: format!("qemu-img info -f raw {path}") },
+    ]
 }
 
 fn ublk_hints(ublk: &UblkPlan) -> Vec<Hint> {

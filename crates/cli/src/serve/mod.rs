@@ -40,11 +40,13 @@ pub fn main(args: &ServeArgs) -> Outcome {
     interrupt::stop_flag()?;
     let (daemon, warnings) = Daemon::start(request.plan)?;
     warn(&warnings);
-    let sockets = daemon.listeners();
+    let (sockets, mounts) = (daemon.listeners(), daemon.mounts());
     let closing = signals.handle();
     let operator = Arc::new(Operator::new(daemon, args.clone(), move || closing.close()));
     let server = Server::start(&operator, args.control.as_deref())?;
-    eprintln!("serving on {sockets} sockets; Ctrl-C or SIGTERM ends it, SIGHUP reads the configuration again");
+    eprintln!(
+        "serving on {sockets} sockets and {mounts} mounts; Ctrl-C or SIGTERM ends it, SIGHUP reads the configuration again"
+    );
     keep_balanced(&operator, args.balance)?;
     for signal in signals.forever() {
         if signal != SIGHUP {

@@ -134,7 +134,9 @@ fn source(args: &ServeArgs) -> Result<Source<'_>, Failure> {
     match (&args.libvirt, &args.what) {
         (Some(domain), _) => Ok(Source::Domain(domain)),
         (None, Some(path)) => {
-            let is = |wanted: &str| path.extension().is_some_and(|e| e.eq_ignore_ascii_case(wanted));
+            // A URI may end in anything.
+            let has_kind = path.to_str().is_some_and(host::target::has_kind);
+            let is = |wanted: &str| !has_kind && path.extension().is_some_and(|e| e.eq_ignore_ascii_case(wanted));
             Ok(match () {
                 () if is("toml") => Source::Config(path),
                 () if is("xml") => Source::Domain(path),

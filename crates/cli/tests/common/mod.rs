@@ -142,6 +142,11 @@ impl Started {
         assert!(status.success());
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for its end.
     pub fn ends(mut self) -> Done {
         let mut rest = Vec::new();

@@ -7,9 +7,11 @@ pub mod null;
 pub mod ram;
 pub mod model;
 pub mod file;
+pub mod nbd;
 
 pub use file::File;
 pub use model::Model;
+pub use nbd::Nbd;
 pub use null::Null;
 pub use ram::Ram;
 
@@ -44,6 +46,11 @@ pub struct Stretch {
 
 /// A driver whose completions a thread can wait for without spinning.
 pub trait HostDriver: Driver {
+    /// Most hardware queues that [`Driver::start`] may be asked for: what a disk has that names no number, and no CPU for each.
+    fn max_hw_queues(&self) -> u16 {
+        u16::MAX
+    }
+
     /// Blocks until `min` requests of `hctx` that were in flight at the call may have finished (at least one), `timeout`
     /// has passed, or [`HostDriver::wake`] was called since the moment `seen` was read from [`HostDriver::wakes`]; may
     /// return early for no reason. Poll afterwards. Other threads may queue, poll and wait on the same hctx meanwhile,
@@ -77,6 +84,12 @@ pub trait HostDriver: Driver {
     /// it has submitted what is left of a batch. 0 and 1 leave nothing. Whoever sets more must call one of the two
     /// soon after every submission.
     fn set_lazy_commit(&self, _hctx: HctxId, _fewer_than: u32) {}
+
+    /// As how many requests, at least, [`HostDriver::set_lazy_commit`] is best told by who waits soon after it has submitted:
+    /// 0 if nothing is gained by more than a batch.
+    fn lazy_hint(&self) -> u32 {
+        0
+    }
 
     /// The calling thread is from now on the one that submits to `hctx`, polls it and waits for it, until it calls
     /// [`HostDriver::release`]; a driver may be faster for it. Others still may do all of that, slower: what they queue
@@ -134,6 +147,16 @@ pub trait HostDriver: Driver {
     /// How often a write found no space and was kept to be tried again.
     fn held_on_enospc(&self) -> u64 {
         0
+    }
+
+    /// What has happened at the device since it was opened that the ends of requests do not tell, in sentences for people.
+    fn troubles(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Whether what was discarded reads as zeroes.
+    fn discard_zeroes(&self) -> bool {
+        false
     }
 
     /// A descriptor that polls readable when `hctx` has completions, if the driver has such a thing.

@@ -5,14 +5,16 @@
 
 use super::check::{CheckedPlan, Export, NbdServer};
 use super::lock::ImageLock;
-use super::plan::{DiskPlan, ExportKind, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, VhostUserPlan, WriteCache};
+use super::plan::{
+    DiskPlan, ExportKind, FusePlan, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, VhostUserPlan, WriteCache,
+};
 use super::{IoThreads, Polling, ServedDisk, ThreadOptions};
-use crate::driver::file::FileWarning;
 use crate::error::{Error, Result};
+use crate::export::fuse::FuseOptions;
 use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions, Tls};
 use crate::export::vhost::ExportOptions;
 use crate::mem::Regions;
-use crate::target::Needs;
+use crate::target::{Needs, TargetWarning};
 use blk::settings::QueueConfig;
 use blk::time::Duration;
 use std::collections::HashMap;
@@ -28,7 +30,7 @@ pub(super) struct OpenDisk {
 
 impl OpenDisk {
     /// Locks and opens it.
-    pub(super) fn open(threads: &IoThreads, plan: &DiskPlan) -> Result<(OpenDisk, Vec<FileWarning>)> {
+    pub(super) fn open(threads: &IoThreads, plan: &DiskPlan) -> Result<(OpenDisk, Vec<TargetWarning>)> {
         let lock = plan.path().map(|path| ImageLock::take(path, !plan.read_only)).transpose()?;
         let mut config = QueueConfig::default();
         for (name, value) in &plan.settings {
@@ -69,9 +71,8 @@ impl OpenDisk {
 pub(super) fn check_served(export: &Export<'_>) -> Result<()> {
     let refuse = |what: String| Err(Error::usage(what));
     match &export.plan.kind {
-        ExportKind::VhostUserBlk(_) => Ok(()),
-        ExportKind::Nbd(_) => Ok(()),
-        kind => refuse(format!("type={}: not served yet; use vhost-user-blk or nbd", kind.name())),
+        ExportKind::VhostUserBlk(_) | ExportKind::Nbd(_) | ExportKind::Fuse(_) => Ok(()),
+        kind => refuse(format!("type={}: not served yet; use fuse, vhost-user-blk or nbd", kind.name())),
     }
 }
 
@@ -96,6 +97,23 @@ pub(super) fn vhost_options(
         write_through: disk.write_cache == WriteCache::Through,
         discard: disk.discard,
         serial,
+    }
+}
+
+pub(super) fn fuse_options(
+    disk: &DiskPlan,
+    export: &Export<'_>,
+    fuse: &FusePlan,
+    iothreads: Vec<usize>,
+) -> FuseOptions {
+    FuseOptions {
+        name: export.plan.name.clone(),
+        mountpoint: fuse.mountpoint.clone(),
+        allow_other: fuse.allow_other,
+        read_only: export.read_only,
+        discard: disk.discard,
+        write_through: disk.write_cache == WriteCache::Through,
+        iothreads,
     }
 }
 

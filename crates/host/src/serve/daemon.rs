@@ -13,10 +13,11 @@ use super::plan::{ExportKind, NbdListen};
 use super::preflight::preflight_added;
 use super::reload::{Reload, reload};
 use super::{IoThreads, ServedDisk, ThreadReport};
-use crate::driver::file::FileWarning;
 use crate::error::{Error, Result};
+use crate::export::fuse::FuseExport;
 use crate::export::nbd::{NbdDisk, NbdExport};
 use crate::export::vhost::VhostExport;
+use crate::target::TargetWarning;
 use blk::time::Duration;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -36,6 +37,7 @@ pub struct Daemon {
 /// An export with a place of its own.
 enum Running {
     Vhost(VhostExport),
+    Fuse(FuseExport),
 }
 
 /// Exports that share a socket.
@@ -50,7 +52,7 @@ pub struct Changes {
     /// For people, a line each.
     pub done: Vec<String>,
     /// What is not as asked, to be said aloud.
-    pub warnings: Vec<FileWarning>,
+    pub warnings: Vec<TargetWarning>,
     /// What could not be done; it is not in the plan that runs.
     pub failed: Vec<Error>,
 }
@@ -63,7 +65,7 @@ impl Changes {
 
 impl Daemon {
     /// Starts all of a plan; and what is not as asked, to be said aloud.
-    pub fn start(plan: CheckedPlan) -> Result<(Daemon, Vec<FileWarning>)> {
+    pub fn start(plan: CheckedPlan) -> Result<(Daemon, Vec<TargetWarning>)> {
         let steps = Reload::all(&plan);
         let mut daemon = Daemon {
             exports: HashMap::new(),
@@ -92,7 +94,13 @@ impl Daemon {
 
     /// How many sockets are listened on.
     pub fn listeners(&self) -> usize {
-        self.exports.len() + self.servers.len()
+        let sockets = self.exports.values().filter(|e| matches!(e, Running::Vhost(_))).count();
+        sockets + self.servers.len()
+    }
+
+    /// How many files are mounted.
+    pub fn mounts(&self) -> usize {
+        self.exports.values().filter(|e| matches!(e, Running::Fuse(_))).count()
     }
 
     /// What the IOThreads do. Those that sleep are woken for it.
@@ -111,7 +119,7 @@ impl Daemon {
             ExportKind::Nbd(nbd) => self.server(&nbd.listen).map_or(0, |s| s.nbd.connections_of(&nbd.name)),
             _ => match self.exports.get(&export.plan.name) {
                 Some(Running::Vhost(v)) => usize::from(v.is_used()),
-                None => 0,
+                Some(Running::Fuse(_)) | None => 0,
             },
         }
     }
@@ -136,6 +144,7 @@ impl Daemon {
         for export in self.plan.exports().filter(|e| e.plan.disk == disk) {
             match self.exports.get(&export.plan.name) {
                 Some(Running::Vhost(v)) => drop(v.resized()),
+                Some(Running::Fuse(f)) => f.resized(),
                 None => {}
             }
         }
@@ -370,9 +379,10 @@ impl Daemon {
             let export = new.exports().nth(*index).expect("steps are of this plan");
             let (name, numbers) = (export.plan.name.clone(), self.numbers(new, &export));
             let moved = match (&export.plan.kind, self.exports.get(&name)) {
-                (ExportKind::Nbd(nbd), _) => Ok(self.move_clients(&nbd.name, &export.plan.disk, &numbers)),
+                (ExportKind::Nbd(nbd), _) => Ok(self.move_clients("nbd", &nbd.name, &export.plan.disk, &numbers)),
+                (ExportKind::Fuse(_), _) => Ok(self.move_clients("fuse", &name, &export.plan.disk, &numbers)),
                 (_, Some(Running::Vhost(v))) => v.remap(numbers),
-                (_, None) => continue,
+                _ => continue,
             };
             match moved {
                 Ok(longest) => {
@@ -393,12 +403,12 @@ impl Daemon {
         }
     }
 
-    /// Has clients of an NBD export served by these IOThreads; how long the longest was served by none.
-    fn move_clients(&self, export: &str, disk: &str, numbers: &[usize]) -> Duration {
+    /// Has what clients of an export have served by these IOThreads; how long the longest was served by none.
+    fn move_clients(&self, kind: &str, export: &str, disk: &str, numbers: &[usize]) -> Duration {
         let mut longest = Duration::ZERO;
         let mut to = numbers.iter().cycle();
         for report in self.threads.report().iter().filter(|r| !numbers.contains(&r.number)) {
-            for source in report.sources.iter().filter(|s| s.kind == "nbd" && s.export == export && s.disk == disk) {
+            for source in report.sources.iter().filter(|s| s.kind == kind && s.export == export && s.disk == disk) {
                 // One that has left meanwhile need not be moved.
                 let moved = to.next().and_then(|to| self.threads.move_to(&source.handle, *to).ok());
                 longest = longest.max(moved.unwrap_or_default());
@@ -435,6 +445,10 @@ fn begin_one(
             let options = begin::vhost_options(disk_plan, export, vhost, iothreads);
             VhostExport::start(threads, &disk.served, options).map(|v| Some(Running::Vhost(v)))
         }
-        ExportKind::Nbd(_) | ExportKind::Fuse(_) | ExportKind::Ublk(_) => Ok(None),
+        ExportKind::Fuse(fuse) => {
+            let options = begin::fuse_options(disk_plan, export, fuse, iothreads);
+            FuseExport::start(threads, &disk.served, options).map(|f| Some(Running::Fuse(f)))
+        }
+        ExportKind::Nbd(_) | ExportKind::Ublk(_) => Ok(None),
     }
 }

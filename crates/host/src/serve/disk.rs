@@ -6,7 +6,7 @@ use super::clerk::Clerk;
 use crate::driver::HostDriver;
 use crate::error::{Error, Result};
 use crate::mem::{Region, Regions};
-use crate::run::{Frozen, Queue, change_settings, drain, replace_settings};
+use crate::run::{Frozen, Queue, change_settings, drain, limit_hw_queues, replace_settings};
 use blk::cpumap::CpuTopology;
 use blk::driver::Driver;
 use blk::id::{MAX_SUBMITTERS, SECTOR_SHIFT, SubmitterId};
@@ -82,7 +82,8 @@ impl ServedDisk {
         let core: Arc<dyn Driver> = driver.clone();
         let clerk = Clerk::new(&driver);
         let notify = Box::new(Ring { threads: Arc::clone(&threads), bells: Arc::clone(bells) });
-        let config = QueueConfig { topology: CpuTopology::uniform(cpus), ..config };
+        let mut config = QueueConfig { topology: CpuTopology::uniform(cpus), ..config };
+        limit_hw_queues(driver.as_ref(), &mut config);
         let queue = RequestQueue::new(core, config, notify).map_err(|e| Error::usage(e.to_string()))?;
         Ok(ServedDisk {
             name,

@@ -11,6 +11,7 @@ use super::check::{CheckedPlan, Place, PlanError, PlanErrors};
 use super::lock::ImageLock;
 use super::plan::{DiskPlan, ExportKind, NbdListen, NbdPlan};
 use super::reload::Reload;
+use crate::export::fuse;
 use crate::export::nbd::Tls;
 use crate::export::nbd::certificates::Problem;
 use std::collections::HashMap;
@@ -197,9 +198,15 @@ fn nbd_server(nbd: &NbdPlan, add: &mut impl FnMut(&str, String)) {
 }
 
 fn mountpoint(path: &Path) -> Result<(), String> {
-    match fs::metadata(path) {
-        Ok(meta) if meta.is_file() => {}
-        Ok(_) => return Err("must be a regular file: the disk is mounted over it".to_owned()),
+    match fuse::mount::look(path) {
+        // A mount that a killed daemon has left is detached when the export begins.
+        Ok(fuse::mount::Place::File | fuse::mount::Place::Stale) => {}
+        Ok(fuse::mount::Place::Served) => {
+            return Err(
+                "somebody serves a file system there already; end that program or choose another file".to_owned()
+            );
+        }
+        Ok(fuse::mount::Place::Other) => return Err("must be a regular file: the disk is mounted over it".to_owned()),
         Err(e) => return Err(format!("{e}; make an empty file of that name first (touch FILE)")),
     }
     match Path::new("/dev/fuse").exists() {

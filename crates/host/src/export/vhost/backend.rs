@@ -8,13 +8,15 @@
 //! Source: the vhost-user protocol of QEMU's documentation.
 
 use super::device::{CONFIG_BYTES, CONFIG_WCE_AT, Device, feature};
-use super::inflight::{Inflight, queue_bytes};
+use super::inflight::{self, Inflight};
+use super::inflight_packed::{self, PackedInflight};
 use super::log::{DirtyLog, RingLog};
 use super::memory::{GuestMemory, MAX_SLOTS, SlotAddress};
 use super::packed::PackedRing;
 use super::ring::{MAX_QUEUE_SIZE, Ring, RingAddress, View};
 use super::split::SplitRing;
 use super::virtqueue::{Parts, VirtQueue};
+use crate::event;
 use crate::mem::{Alarm, BUFFER_ALIGN, Region};
 use crate::serve::{IoThreads, ServedDisk, Source, SourceHandle};
 use blk::time::Duration;
@@ -22,7 +24,6 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
     VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
@@ -60,6 +61,8 @@ pub(super) struct Connection {
     has_owner: bool,
     /// Where requests in flight are written down, and for queues of what size.
     inflight: Option<(Arc<Region>, u16)>,
+    /// Those notes were begun by a back end before this one: the driver runs already.
+    goes_on: bool,
     /// Where writes to the guest's memory are logged while VHOST_F_LOG_ALL is acknowledged.
     log: Option<Arc<DirtyLog>>,
 }
@@ -80,6 +83,7 @@ impl Connection {
         mapping: Vec<usize>,
         alarm: Arc<Alarm>,
     ) -> Connection {
+        device.begin();
         let rings = mapping.iter().map(|_| RingState::default()).collect();
         Connection {
             threads,
@@ -93,6 +97,7 @@ impl Connection {
             rings,
             has_owner: false,
             inflight: None,
+            goes_on: false,
             log: None,
         }
     }
@@ -152,6 +157,12 @@ impl Connection {
         if self.features & feature::RING_PACKED != 0 {
             let mut ring = PackedRing::new(&self.memory, address, size, base, features)?;
             ring.log = log;
+            if let Some((region, of_size)) = &self.inflight {
+                if *of_size < size {
+                    return None;
+                }
+                ring.track(PackedInflight::new(region, index as u16, *of_size, ring.used())?)?;
+            }
             return Some(Ring::Packed(ring));
         }
         let mut ring = SplitRing::new(&self.memory, address, size, base as u16, features)?;
@@ -188,6 +199,10 @@ impl Connection {
             enabled: state.enabled || self.features & feature::PROTOCOL_FEATURES == 0,
             log: self.log.clone().filter(|_| self.features & feature::LOG_ALL != 0),
         };
+        if let (Some(_), Some(call)) = (&self.inflight, &parts.call) {
+            // What a back end before this one published last it may have told nobody.
+            event::signal(call);
+        }
         let source = Source::VirtQueue(Box::new(VirtQueue::new(parts)));
         state.running = Some(self.threads.add(self.mapping[index], &self.disk, source).map_err(io_error)?);
         Ok(())
@@ -198,7 +213,7 @@ impl Connection {
         if let Some(handle) = &self.rings[index].running {
             self.threads.visit(handle, |source| match source {
                 Source::VirtQueue(q) => f(q),
-                Source::Nbd(_) => unreachable!("it gave a virtqueue there"),
+                Source::Nbd(_) | Source::Fuse(_) => unreachable!("it gave a virtqueue there"),
             });
         }
     }
@@ -238,6 +253,14 @@ impl Connection {
         Region::map_shared(fd.as_fd(), offset, bytes, &self.alarm).map(Arc::new).map_err(io_error)
     }
 
+    /// Bytes for requests in flight of a queue of `size`, as the rings are by what was acknowledged so far.
+    fn inflight_bytes(&self, size: u16) -> usize {
+        match self.features & feature::RING_PACKED {
+            0 => inflight::queue_bytes(size),
+            _ => inflight_packed::queue_bytes(size),
+        }
+    }
+
     fn add(&self, memory: &GuestMemory, region: &VhostUserMemoryRegion, file: &File) -> Result<GuestMemory> {
         let address = SlotAddress {
             guest: region.guest_phys_addr,
@@ -254,6 +277,7 @@ impl Connection {
         self.rings.iter_mut().for_each(|r| *r = RingState::default());
         self.features = 0;
         (self.inflight, self.log) = (None, None);
+        self.goes_on = false;
     }
 }
 
@@ -300,7 +324,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
             return self.while_stopped(|c| c.features = features);
         }
         self.features = features;
-        self.device.acknowledge(features);
+        self.device.acknowledge(features, self.goes_on);
         Ok(())
     }
 
@@ -446,7 +470,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
     fn set_config(&mut self, offset: u32, bytes: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
         match bytes {
             [wce] if offset as usize == CONFIG_WCE_AT && self.features & feature::CONFIG_WCE != 0 => {
-                self.device.writeback.store(*wce != 0, Ordering::Relaxed);
+                self.device.cache.set(*wce != 0);
                 Ok(())
             }
             _ => Err(refused("only the write cache can be set, if VIRTIO_BLK_F_CONFIG_WCE was acknowledged")),
@@ -466,7 +490,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         if queues == 0 || usize::from(queues) > self.rings.len() || size == 0 || size > MAX_QUEUE_SIZE {
             return Err(refused("requests in flight of queues that there are not"));
         }
-        let bytes = (queue_bytes(size) * usize::from(queues)).next_multiple_of(BUFFER_ALIGN) as u64;
+        let bytes = (self.inflight_bytes(size) * usize::from(queues)).next_multiple_of(BUFFER_ALIGN) as u64;
         let made = memfd_create("mqblk-inflight", MemfdFlags::CLOEXEC);
         let fd =
             made.and_then(|fd| ftruncate(&fd, bytes).map(|()| fd)).map_err(|e| Error::ReqHandlerError(e.into()))?;
@@ -476,14 +500,19 @@ impl VhostUserBackendReqHandlerMut for Connection {
 
     fn set_inflight_fd(&mut self, given: &VhostUserInflight, file: File) -> Result<()> {
         let (queues, size) = (usize::from(given.num_queues), given.queue_size);
-        let bytes = queue_bytes(size) * queues;
+        let bytes = self.inflight_bytes(size) * queues;
         if queues == 0 || size == 0 || size > MAX_QUEUE_SIZE || given.mmap_size < bytes as u64 {
             return Err(refused("memory for requests in flight that is too small for its queues"));
         }
         if self.rings.iter().any(|r| r.running.is_some()) {
             return Err(refused("memory for requests in flight was set while a virtqueue runs"));
         }
-        self.inflight = Some((self.map(&file, given.mmap_offset, given.mmap_size)?, size));
+        let region = self.map(&file, given.mmap_offset, given.mmap_size)?;
+        self.goes_on = inflight::was_used(&region);
+        self.inflight = Some((region, size));
+        if self.goes_on && self.features != 0 {
+            self.device.acknowledge(self.features, true);
+        }
         Ok(())
     }
 

@@ -7,6 +7,7 @@
 mod memory;
 mod ring;
 mod inflight;
+mod inflight_packed;
 mod log;
 mod split;
 mod packed;
@@ -20,6 +21,9 @@ mod listener;
 
 pub use listener::{ExportOptions, VhostExport};
 pub use virtqueue::{Broken, VirtQueue};
+
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 
 #[cfg(test)]
 mod ring_tests;

@@ -53,6 +53,10 @@ impl SplitRing {
         let used = memory.window(address.used, 6 + 8 * entries, 4)?;
         // What was published before is there still.
         let next_used = used.load_u16(2, Ordering::Relaxed);
+        if features.event_idx {
+            // Nobody has to look at it, and it must be 0 (2.7.10.2).
+            used.store_u16(0, 0, Ordering::Relaxed);
+        }
         Some(SplitRing {
             size,
             features,
@@ -102,7 +106,7 @@ impl SplitRing {
         }
         if let Some(id) = self.again.pop() {
             self.read_chain(id, view, chain)?;
-            return Ok(Some(Head { id, entries: 1 }));
+            return Ok(Some(Head { id, entries: 1, note: 0 }));
         }
         let slot = usize::from(self.next_avail & (self.size - 1));
         let id = self.avail.load_u16(4 + 2 * slot, Ordering::Relaxed);
@@ -111,7 +115,7 @@ impl SplitRing {
         if let Some(inflight) = &mut self.inflight {
             inflight.take(id);
         }
-        Ok(Some(Head { id, entries: 1 }))
+        Ok(Some(Head { id, entries: 1, note: 0 }))
     }
 
     /// The chain that starts with descriptor `id`.
