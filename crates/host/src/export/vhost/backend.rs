@@ -8,13 +8,15 @@
 //! Source: the vhost-user protocol of QEMU's documentation.
 
 use super::device::{CONFIG_BYTES, CONFIG_WCE_AT, Device, feature};
-use super::inflight::{Inflight, queue_bytes};
+use super::inflight::{self, Inflight};
+use super::inflight_packed::{self, PackedInflight};
 use super::log::{DirtyLog, RingLog};
 use super::memory::{GuestMemory, MAX_SLOTS, SlotAddress};
 use super::packed::PackedRing;
 use super::ring::{MAX_QUEUE_SIZE, Ring, RingAddress, View};
 use super::split::SplitRing;
 use super::virtqueue::{Parts, VirtQueue};
+use crate::event;
 use crate::mem::{Alarm, BUFFER_ALIGN, Region};
 use crate::serve::{IoThreads, ServedDisk, Source, SourceHandle};
 use blk::time::Duration;
@@ -152,6 +154,12 @@ impl Connection {
         if self.features & feature::RING_PACKED != 0 {
             let mut ring = PackedRing::new(&self.memory, address, size, base, features)?;
             ring.log = log;
+            if let Some((region, of_size)) = &self.inflight {
+                if *of_size < size {
+                    return None;
+                }
+                ring.track(PackedInflight::new(region, index as u16, *of_size, ring.used())?)?;
+            }
             return Some(Ring::Packed(ring));
         }
         let mut ring = SplitRing::new(&self.memory, address, size, base as u16, features)?;
@@ -188,6 +196,10 @@ impl Connection {
             enabled: state.enabled || self.features & feature::PROTOCOL_FEATURES == 0,
             log: self.log.clone().filter(|_| self.features & feature::LOG_ALL != 0),
         };
+        if let (Some(_), Some(call)) = (&self.inflight, &parts.call) {
+            // What a back end before this one published last it may have told nobody.
+            event::signal(call);
+        }
         let source = Source::VirtQueue(Box::new(VirtQueue::new(parts)));
         state.running = Some(self.threads.add(self.mapping[index], &self.disk, source).map_err(io_error)?);
         Ok(())
@@ -236,6 +248,14 @@ impl Connection {
     fn map(&self, fd: impl AsFd, offset: u64, bytes: u64) -> Result<Arc<Region>> {
         let bytes = usize::try_from(bytes).map_err(|_| refused("memory of more bytes than there are addresses"))?;
         Region::map_shared(fd.as_fd(), offset, bytes, &self.alarm).map(Arc::new).map_err(io_error)
+    }
+
+    /// Bytes for requests in flight of a queue of `size`, as the rings are by what was acknowledged so far.
+    fn inflight_bytes(&self, size: u16) -> usize {
+        match self.features & feature::RING_PACKED {
+            0 => inflight::queue_bytes(size),
+            _ => inflight_packed::queue_bytes(size),
+        }
     }
 
     fn add(&self, memory: &GuestMemory, region: &VhostUserMemoryRegion, file: &File) -> Result<GuestMemory> {
@@ -466,7 +486,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         if queues == 0 || usize::from(queues) > self.rings.len() || size == 0 || size > MAX_QUEUE_SIZE {
             return Err(refused("requests in flight of queues that there are not"));
         }
-        let bytes = (queue_bytes(size) * usize::from(queues)).next_multiple_of(BUFFER_ALIGN) as u64;
+        let bytes = (self.inflight_bytes(size) * usize::from(queues)).next_multiple_of(BUFFER_ALIGN) as u64;
         let made = memfd_create("mqblk-inflight", MemfdFlags::CLOEXEC);
         let fd =
             made.and_then(|fd| ftruncate(&fd, bytes).map(|()| fd)).map_err(|e| Error::ReqHandlerError(e.into()))?;
@@ -476,7 +496,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
 
     fn set_inflight_fd(&mut self, given: &VhostUserInflight, file: File) -> Result<()> {
         let (queues, size) = (usize::from(given.num_queues), given.queue_size);
-        let bytes = queue_bytes(size) * queues;
+        let bytes = self.inflight_bytes(size) * queues;
         if queues == 0 || size == 0 || size > MAX_QUEUE_SIZE || given.mmap_size < bytes as u64 {
             return Err(refused("memory for requests in flight that is too small for its queues"));
         }

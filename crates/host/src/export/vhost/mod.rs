@@ -7,6 +7,7 @@
 mod memory;
 mod ring;
 mod inflight;
+mod inflight_packed;
 mod log;
 mod split;
 mod packed;

@@ -102,7 +102,7 @@ impl SplitRing {
         }
         if let Some(id) = self.again.pop() {
             self.read_chain(id, view, chain)?;
-            return Ok(Some(Head { id, entries: 1 }));
+            return Ok(Some(Head { id, entries: 1, note: 0 }));
         }
         let slot = usize::from(self.next_avail & (self.size - 1));
         let id = self.avail.load_u16(4 + 2 * slot, Ordering::Relaxed);
@@ -111,7 +111,7 @@ impl SplitRing {
         if let Some(inflight) = &mut self.inflight {
             inflight.take(id);
         }
-        Ok(Some(Head { id, entries: 1 }))
+        Ok(Some(Head { id, entries: 1, note: 0 }))
     }
 
     /// The chain that starts with descriptor `id`.
