@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The Debian packages that building and testing need, and how a new user gets them.
 //!
-//! Guarantees: [`PACKAGES`] (and, for recording only, [`GUEST`]) are the only such lists of this tree. As root the missing ones are
+//! Guarantees: [`PACKAGES`] and [`GUEST`] are the only such lists of this tree. As root the missing ones are
 //! installed; anyone else is told the one line to type, and nothing is changed. A program that is
 //! there without its package (another distribution, an own build) is good enough.
 //! Does not install Rust, and cannot install the C linker that building xtask itself took:
@@ -83,7 +83,7 @@ const PACKAGES: &[Package] = &[
     },
 ];
 
-/// What recording the kernel's decisions in a guest needs beyond [`PACKAGES`].
+/// What a guest needs: tests run one on our server, and recording the kernel's decisions another.
 const GUEST: &[Package] = &[
     Package { name: "qemu-system-x86", stand_in: StandIn::Program("qemu-system-x86_64"), why: "the guest" },
     Package { name: "busybox-static", stand_in: StandIn::File("/bin/busybox"), why: "the guest's programs" },
@@ -109,13 +109,14 @@ impl StandIn {
 /// apt-get fails.
 pub fn ensure(project: &Project) -> Result<(), String> {
     ensure_these(PACKAGES)?;
+    ensure_guest()?;
     if Path::new(EXAMPLES).is_dir() {
         return Ok(());
     }
     unpack_examples(&project.root.join(UNPACKED))
 }
 
-/// Makes sure of what recording in a guest needs.
+/// Makes sure of what a guest needs.
 ///
 /// # Errors
 /// As [`ensure`].

@@ -24,7 +24,6 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
     VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
@@ -62,6 +61,8 @@ pub(super) struct Connection {
     has_owner: bool,
     /// Where requests in flight are written down, and for queues of what size.
     inflight: Option<(Arc<Region>, u16)>,
+    /// Those notes were begun by a back end before this one: the driver runs already.
+    goes_on: bool,
     /// Where writes to the guest's memory are logged while VHOST_F_LOG_ALL is acknowledged.
     log: Option<Arc<DirtyLog>>,
 }
@@ -82,6 +83,7 @@ impl Connection {
         mapping: Vec<usize>,
         alarm: Arc<Alarm>,
     ) -> Connection {
+        device.begin();
         let rings = mapping.iter().map(|_| RingState::default()).collect();
         Connection {
             threads,
@@ -95,6 +97,7 @@ impl Connection {
             rings,
             has_owner: false,
             inflight: None,
+            goes_on: false,
             log: None,
         }
     }
@@ -274,6 +277,7 @@ impl Connection {
         self.rings.iter_mut().for_each(|r| *r = RingState::default());
         self.features = 0;
         (self.inflight, self.log) = (None, None);
+        self.goes_on = false;
     }
 }
 
@@ -320,7 +324,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
             return self.while_stopped(|c| c.features = features);
         }
         self.features = features;
-        self.device.acknowledge(features);
+        self.device.acknowledge(features, self.goes_on);
         Ok(())
     }
 
@@ -466,7 +470,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
     fn set_config(&mut self, offset: u32, bytes: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
         match bytes {
             [wce] if offset as usize == CONFIG_WCE_AT && self.features & feature::CONFIG_WCE != 0 => {
-                self.device.writeback.store(*wce != 0, Ordering::Relaxed);
+                self.device.cache.set(*wce != 0);
                 Ok(())
             }
             _ => Err(refused("only the write cache can be set, if VIRTIO_BLK_F_CONFIG_WCE was acknowledged")),
@@ -503,7 +507,12 @@ impl VhostUserBackendReqHandlerMut for Connection {
         if self.rings.iter().any(|r| r.running.is_some()) {
             return Err(refused("memory for requests in flight was set while a virtqueue runs"));
         }
-        self.inflight = Some((self.map(&file, given.mmap_offset, given.mmap_size)?, size));
+        let region = self.map(&file, given.mmap_offset, given.mmap_size)?;
+        self.goes_on = inflight::was_used(&region);
+        self.inflight = Some((region, size));
+        if self.goes_on && self.features != 0 {
+            self.device.acknowledge(self.features, true);
+        }
         Ok(())
     }
 

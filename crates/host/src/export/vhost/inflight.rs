@@ -33,6 +33,11 @@ pub(super) fn queue_bytes(size: u16) -> usize {
     (HEAD_BYTES + ENTRY_BYTES * usize::from(size)).next_multiple_of(ALIGN)
 }
 
+/// Whether the first queue was used by some back end; the version stands at the same place for both kinds of ring.
+pub(super) fn was_used(region: &Region) -> bool {
+    region.len() >= HEAD_BYTES && region.load_u16(AT_VERSION, Ordering::Relaxed) != 0
+}
+
 /// Where one queue's requests are written down.
 pub(super) struct Inflight {
     part: Window,

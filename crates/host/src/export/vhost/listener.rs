@@ -7,7 +7,7 @@
 
 use super::backend::Connection;
 use super::channel;
-use super::device::{Device, SERIAL_BYTES};
+use super::device::{Cache, Device, SERIAL_BYTES};
 use crate::error::{Error, Result};
 use crate::event;
 use crate::export::socket;
@@ -19,7 +19,6 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -107,7 +106,7 @@ impl VhostExport {
             num_queues: mapping.len() as u16,
             write_through,
             serial: padded,
-            writeback: AtomicBool::new(false),
+            cache: Cache::default(),
         };
         let listener = socket::bind(&path)?;
         if let Some(mode) = socket_mode {

@@ -255,6 +255,7 @@ impl VirtQueue {
             Kind::Out if self.device.read_only => Err(S_IOERR),
             Kind::Out => self.transfer(Op::Write, &request, slot, id, port, now),
             Kind::Flush => {
+                self.device.cache.flushed();
                 self.submit(Bio::flush(), slot, id, port, now);
                 Ok(())
             }
@@ -289,7 +290,7 @@ impl VirtQueue {
         port: &mut Port,
         now: Instant,
     ) -> Result<(), u8> {
-        let through = op == Op::Write && !self.device.writeback.load(Ordering::Relaxed);
+        let through = op == Op::Write && !self.device.cache.is_back();
         let flags = if through { OpFlags::FUA } else { OpFlags::NONE };
         let sectors = request.bytes / u64::from(SECTOR);
         let in_range = request.sector.checked_add(sectors).is_some_and(|end| end <= port.disk().queue.capacity().0);
