@@ -175,7 +175,9 @@ fn what_cannot_be_done_is_answered_so() {
         ];
         for (kind, sector, len, status) in cases {
             let request = raw.block(kind, sector, len).unwrap();
-            assert_eq!(raw.execute(0, &request, LONG).unwrap(), (status, 1), "{kind} at {sector} of {len}");
+            // A status behind data that was not written does not count.
+            let written = u32::from(kind != block::IN || len == 0);
+            assert_eq!(raw.execute(0, &request, LONG).unwrap(), (status, written), "{kind} at {sector} of {len}");
         }
         for (sector, sectors, flags, status) in
             [(end, 1, 0, block::IOERR), (0, 1, 2, block::UNSUPP), (u64::MAX, 2, 0, block::IOERR)]
@@ -420,7 +422,7 @@ fn data_outside_memory_fails_its_request() {
         for (addr, len) in [(u64::MAX - 511, 512), (1 << 60, 4096), (0x10_0000 + (8 << 20) - 512, 1024)] {
             let mut read = raw.block(block::IN, 0, len).unwrap();
             read.data = addr;
-            assert_eq!(raw.execute(0, &read, LONG).unwrap(), (block::IOERR, 1), "{addr:#x}");
+            assert_eq!(raw.execute(0, &read, LONG).unwrap(), (block::IOERR, 0), "{addr:#x}");
         }
         let read = raw.block(block::IN, 0, 512).unwrap();
         assert_eq!(raw.execute(0, &read, LONG).unwrap().0, block::OK);

@@ -22,5 +22,8 @@ mod listener;
 pub use listener::{ExportOptions, VhostExport};
 pub use virtqueue::{Broken, VirtQueue};
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
+
 #[cfg(test)]
 mod ring_tests;

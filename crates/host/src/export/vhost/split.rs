@@ -53,6 +53,10 @@ impl SplitRing {
         let used = memory.window(address.used, 6 + 8 * entries, 4)?;
         // What was published before is there still.
         let next_used = used.load_u16(2, Ordering::Relaxed);
+        if features.event_idx {
+            // Nobody has to look at it, and it must be 0 (2.7.10.2).
+            used.store_u16(0, 0, Ordering::Relaxed);
+        }
         Some(SplitRing {
             size,
             features,

@@ -54,6 +54,8 @@ struct Slot {
     bios: u32,
     /// Bytes that a read writes if it succeeds.
     bytes: u32,
+    /// Bytes that it could write, and the status.
+    writable: u64,
     error: Option<u8>,
     bounced: Option<Bounced>,
     /// What is written of the guest's memory, if that is logged.
@@ -245,7 +247,8 @@ impl VirtQueue {
             return Err(Broken::Lost);
         }
         let slot = self.free.pop().expect("the caller looked");
-        self.slots[usize::from(slot)] = Slot { head, status: Some(request.status), bios: 1, ..Slot::default() };
+        self.slots[usize::from(slot)] =
+            Slot { head, status: Some(request.status), bios: 1, writable: request.writable, ..Slot::default() };
         if self.log.is_some() {
             let dirty = Dirty { status_at: request.status_at, data: Vec::new() };
             self.slots[usize::from(slot)].dirty = Some(Box::new(dirty));
@@ -497,12 +500,14 @@ impl VirtQueue {
         {
             region.store_u8(at.offset() as usize, status, Ordering::Relaxed);
         }
-        let written = if s.error.is_none() { s.bytes } else { 0 };
+        let data = if s.error.is_none() { s.bytes } else { 0 };
+        // Counted from the first byte that could be written (2.7.8.2), which the status need not follow at once.
+        let written = data + u32::from(u64::from(data) + 1 == s.writable);
         let head = s.head;
         if self.log.is_some() {
             self.log_dirty(slot);
         }
-        self.ring.add_used(head, written + 1);
+        self.ring.add_used(head, written);
         self.free.push(slot);
         self.served += 1;
     }
