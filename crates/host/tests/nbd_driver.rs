@@ -534,7 +534,8 @@ fn export_at(served: &Served, address: Address) -> NbdExport {
         iothreads: (0..served.threads.len()).collect(),
         write_through: false,
     };
-    let options = NbdOptions { address, disks: vec![disk], default: None, socket_mode: None, max_connections: 16, tls: None };
+    let options =
+        NbdOptions { address, disks: vec![disk], default: None, socket_mode: None, max_connections: 16, tls: None };
     NbdExport::start(&served.threads, options).unwrap()
 }
 
