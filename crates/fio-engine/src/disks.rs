@@ -10,7 +10,7 @@ use host::error::{Error, ErrorKind, Result};
 use host::mem::Regions;
 use host::run::Disk;
 use host::target::{Needs, TargetSpec};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileTypeExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -46,6 +46,7 @@ struct State {
     /// The process that set them up.
     parent: u32,
     said: HashSet<String>,
+    names: HashMap<String, Named>,
 }
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
@@ -64,6 +65,7 @@ fn with<R>(f: impl FnOnce(&mut State) -> R) -> R {
         shown: Vec::new(),
         parent: pid,
         said: HashSet::new(),
+        names: HashMap::new(),
     });
     if state.pid != pid {
         // Forked: what is open belongs to the other process and is neither used nor closed here.
@@ -81,10 +83,16 @@ pub fn say(text: &str) {
     }
 }
 
-/// Reads a name with this process's environment.
+/// Reads a name with this process's environment. What comes of it stays: fio asks first where no job's affinity has yet taken
+/// CPUs away, which a disk is to have all the same.
 pub fn read_name(text: &str) -> Result<Named> {
+    if let Some(named) = with(|s| s.names.get(text).cloned()) {
+        return Ok(named);
+    }
     let environment = std::env::var("MQBLK_SET").ok();
-    Named::read(text, environment.as_deref())
+    let named = Named::read(text, environment.as_deref())?;
+    with(|s| s.names.insert(text.to_owned(), named.clone()));
+    Ok(named)
 }
 
 /// Notes that the job `td` will use this file.

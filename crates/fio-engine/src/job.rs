@@ -10,7 +10,7 @@ use crate::layout::JobOptions;
 use blk::bio::{Bio, DataRef, IoPrio, IoPrioClass, Op, OpFlags};
 use blk::id::Sector;
 use blk::submitter::Done;
-use blk::time::Duration;
+use blk::time::{Duration, Instant};
 use host::clock;
 use host::error::Result;
 use host::mem::ForeignBuffers;
@@ -19,6 +19,9 @@ use std::sync::Arc;
 
 /// How long is waited on one disk when a job has I/O on several.
 const TURN: Duration = Duration::from_us(50);
+
+/// How often a job polls that would not have to.
+const LOOK_AROUND: Duration = Duration::from_ms(5);
 
 /// An I/O of fio. Its number comes back when it has ended.
 #[derive(Clone, Copy, Debug)]
@@ -68,12 +71,23 @@ pub struct Job {
     early: Vec<(u64, i32)>,
     /// What was reaped last.
     events: Vec<(u64, i32)>,
+    look_again: Instant,
 }
 
 impl Job {
     pub fn new(place: Place, options: JobOptions) -> Job {
         let events = Vec::with_capacity(options.iodepth as usize);
-        Job { place, options, ways: Vec::new(), last: 0, buffers: None, strays: Vec::new(), early: Vec::new(), events }
+        Job {
+            place,
+            options,
+            ways: Vec::new(),
+            last: 0,
+            buffers: None,
+            strays: Vec::new(),
+            early: Vec::new(),
+            events,
+            look_again: Instant::ZERO,
+        }
     }
 
     /// Makes a way to a file's disk. Files with one name share it.
@@ -141,6 +155,11 @@ impl Job {
         }
         let way = &mut self.ways[self.last];
         let now = clock::now();
+        if now >= self.look_again {
+            // What ends while it is submitted needs no poll, but others may wait for what one does.
+            self.look_again = now + LOOK_AROUND;
+            way.lane.sub.poll(now);
+        }
         if self.options.batch > 1 && !way.plugged {
             way.lane.sub.start_plug(self.options.batch);
             way.plugged = true;

@@ -212,7 +212,7 @@ fn a_wrong_name_or_setting_ends_fio_with_a_sentence() {
     refused("null\\:sise=1g", "").says("did you mean 'size'");
     refused("null?schedular=none", "").says("did you mean 'scheduler'");
     refused("null", "queue_depth=0").says("queue_depth=0: must be");
-    refused("/no/such/file?queue_depth=8", "").says("make it (truncate, fallocate), or give the settings in MQBLK_SET");
+    refused("file?queue_depth=8", "").says("make it (truncate, fallocate), or give the settings in MQBLK_SET");
     assert!(fs::read_dir(&dir.0).unwrap().next().is_none(), "nothing is made of a name that is refused");
 }
 
@@ -258,6 +258,20 @@ fn a_job_file_runs_with_two_lines_changed() {
         .well()
         .says("sessions: (groupid=0, jobs=2): err= 0")
         .says("log: (groupid=0, jobs=1): err= 0");
+}
+
+#[test]
+fn the_commands_of_the_readme_run() {
+    let dir = Dir::new("readme");
+    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
+    let ours = |line: &&str| line.starts_with("fio ") && line.contains("libmqblk_fio.so");
+    let mut commands = 0;
+    for command in text.lines().filter(ours) {
+        let command = command.replace("external:target/release/libmqblk_fio.so", &engine());
+        dir.program("sh", &[], &["-c", &command]).well().says("ioengine=mqblk").says("err= 0");
+        commands += 1;
+    }
+    assert!(commands >= 2, "README.md shows {commands} commands of fio");
 }
 
 /// fio ends a job with I/O out (a time limit, an error): nothing hangs, and buffers are not freed under a driver.

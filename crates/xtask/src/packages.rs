@@ -41,6 +41,7 @@ const PACKAGES: &[Package] = &[
         why: "the C start files rustc links",
     },
     Package { name: "fio", stand_in: StandIn::Program("fio"), why: "tests and benches run the same jobs by fio" },
+    Package { name: "strace", stand_in: StandIn::Program("strace"), why: "a test sees how fio's engine opens a file" },
     Package {
         name: "fio-examples",
         stand_in: StandIn::Directory(EXAMPLES),
