@@ -5,7 +5,7 @@
 //! check, with one closing count), [`loom`] and [`sanitize`] (threads, checked apart), [`packages`]
 //! (what Debian must provide for `cargo xtask test`), [`mod@bench`] (our figures beside fio's, in
 //! the same run), [`swarm`] (simulated cases by the million), [`oracle`] (the real kernel's
-//! decisions beside ours).
+//! decisions beside ours), [`ublk_guest`] (block devices of a kernel that has ublk).
 //!
 //! Exit codes are those of `mqblk`: 0 ok, 1 a check failed or a goal was missed, 2 usage or
 //! operating error.
@@ -20,6 +20,7 @@ mod sanitize;
 mod step;
 mod swarm;
 mod tidy;
+mod ublk_guest;
 
 use std::process::ExitCode;
 
@@ -51,6 +52,8 @@ enum Command {
     Swarm(swarm::Options),
     /// Compare recorded decisions of the real kernel with ours.
     Oracle(oracle::Options),
+    /// Serve ublk devices in a guest whose kernel has ublk, and check them there.
+    Ublk(ublk_guest::Options),
 }
 
 #[derive(Args)]
@@ -92,5 +95,6 @@ fn run(command: Command) -> Result<Outcome, String> {
         Command::Sanitize(options) => sanitize::run(&project, &options),
         Command::Swarm(options) => swarm::run(&project, &options),
         Command::Oracle(options) => oracle::run(&project, &options),
+        Command::Ublk(options) => ublk_guest::run(&project, &options),
     }
 }

@@ -2,5 +2,6 @@
 //! The upper edge: what clients outside this process speak to reach a disk.
 
 pub mod nbd;
+pub mod ublk;
 pub mod vhost;
 mod socket;

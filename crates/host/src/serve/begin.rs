@@ -6,12 +6,13 @@
 use super::check::{CheckedPlan, Export, NbdServer};
 use super::lock::ImageLock;
 use super::plan::{
-    DiskPlan, ExportKind, IoThreadPlan, NbdListen, NbdPlan, OnEnospc, SERIAL_MAX, VhostUserPlan, WriteCache,
+    DiskPlan, ExportKind, IoThreadPlan, NbdListen, NbdPlan, OnEnospc, SERIAL_MAX, UblkPlan, VhostUserPlan, WriteCache,
 };
 use super::{IoThreads, Polling, ServedDisk, ThreadOptions};
 use crate::driver::file::FileWarning;
 use crate::error::{Error, Result};
 use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
+use crate::export::ublk::UblkOptions;
 use crate::export::vhost::ExportOptions;
 use crate::mem::Regions;
 use crate::target::Needs;
@@ -78,8 +79,11 @@ pub(super) fn check_served(disk: &DiskPlan, export: &Export<'_>) -> Result<()> {
         ExportKind::Nbd(_) if disk.write_cache == WriteCache::Through => {
             refuse(format!("its disk '{}' has write_cache=\"write through\": over NBD not served yet", disk.name))
         }
-        ExportKind::Nbd(_) => Ok(()),
-        kind => refuse(format!("type={}: not served yet; use vhost-user-blk or nbd", kind.name())),
+        ExportKind::Ublk(_) if disk.write_cache == WriteCache::Through => {
+            refuse(format!("its disk '{}' has write_cache=\"write through\": over ublk not served yet", disk.name))
+        }
+        ExportKind::Nbd(_) | ExportKind::Ublk(_) => Ok(()),
+        kind => refuse(format!("type={}: not served yet; use vhost-user-blk, nbd or ublk", kind.name())),
     }
 }
 
@@ -104,6 +108,19 @@ pub(super) fn vhost_options(
         write_through: disk.write_cache == WriteCache::Through,
         discard: disk.discard,
         serial,
+    }
+}
+
+pub(super) fn ublk_options(disk: &DiskPlan, export: &Export<'_>, ublk: &UblkPlan, iothreads: &[usize]) -> UblkOptions {
+    let mapping = iothreads.iter().copied().cycle().take(usize::from(ublk.num_queues));
+    UblkOptions {
+        name: export.plan.name.clone(),
+        id: ublk.id,
+        queue_depth: ublk.queue_depth,
+        mapping: mapping.collect(),
+        read_only: export.read_only,
+        discard: disk.discard,
+        recovery: ublk.recovery,
     }
 }
 

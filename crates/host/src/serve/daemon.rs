@@ -16,6 +16,7 @@ use super::{IoThreads, ServedDisk, ThreadReport};
 use crate::driver::file::FileWarning;
 use crate::error::{Error, Result};
 use crate::export::nbd::{NbdDisk, NbdExport};
+use crate::export::ublk::UblkExport;
 use crate::export::vhost::VhostExport;
 use blk::time::Duration;
 use std::collections::{HashMap, HashSet};
@@ -36,6 +37,7 @@ pub struct Daemon {
 /// An export with a place of its own.
 enum Running {
     Vhost(VhostExport),
+    Ublk(Box<UblkExport>),
 }
 
 /// Exports that share a socket.
@@ -111,8 +113,18 @@ impl Daemon {
             ExportKind::Nbd(nbd) => self.server(&nbd.listen).map_or(0, |s| s.nbd.connections_of(&nbd.name)),
             _ => match self.exports.get(&export.plan.name) {
                 Some(Running::Vhost(v)) => usize::from(v.is_used()),
+                // The kernel.
+                Some(Running::Ublk(_)) => 1,
                 None => 0,
             },
+        }
+    }
+
+    /// The block device of this host that an export is, if it is one.
+    pub fn block_device(&self, export: &str) -> Option<String> {
+        match self.exports.get(export)? {
+            Running::Ublk(u) => Some(format!("/dev/ublkb{}", u.id())),
+            Running::Vhost(_) => None,
         }
     }
 
@@ -136,7 +148,8 @@ impl Daemon {
         for export in self.plan.exports().filter(|e| e.plan.disk == disk) {
             match self.exports.get(&export.plan.name) {
                 Some(Running::Vhost(v)) => drop(v.resized()),
-                None => {}
+                // The kernel's device keeps its size; what is beyond the disk's end fails.
+                Some(Running::Ublk(_)) | None => {}
             }
         }
         Ok(now)
@@ -372,6 +385,7 @@ impl Daemon {
             let moved = match (&export.plan.kind, self.exports.get(&name)) {
                 (ExportKind::Nbd(nbd), _) => Ok(self.move_clients(&nbd.name, &export.plan.disk, &numbers)),
                 (_, Some(Running::Vhost(v))) => v.remap(numbers),
+                (_, Some(Running::Ublk(_))) => Err(Error::usage(STAYS)),
                 (_, None) => continue,
             };
             match moved {
@@ -382,10 +396,15 @@ impl Daemon {
                     ));
                 }
                 Err(e) => {
-                    if let Some(Running::Vhost(v)) = self.exports.get(&name) {
+                    let mapping = match self.exports.get(&name) {
+                        Some(Running::Vhost(v)) => Some(v.mapping()),
+                        Some(Running::Ublk(u)) => Some(u.mapping().to_vec()),
+                        None => None,
+                    };
+                    if let Some(mapping) = mapping {
                         let at =
                             |n: usize| new.iothreads().iter().position(|t| self.numbers[&t.name] == n).unwrap_or(0);
-                        new.keep_mapping(*index, v.mapping().into_iter().map(at).collect());
+                        new.keep_mapping(*index, mapping.into_iter().map(at).collect());
                     }
                     changes.failed.push(e.within(&format!("export '{name}'")));
                 }
@@ -407,6 +426,10 @@ impl Daemon {
         longest
     }
 }
+
+/// Why a ublk device is not remapped.
+const STAYS: &str = "the kernel takes answers for a queue of a ublk device only from the thread that began it: end the export and \
+                     begin it again to map its queues otherwise";
 
 /// What a change could not bring about.
 #[derive(Default)]
@@ -435,6 +458,10 @@ fn begin_one(
             let options = begin::vhost_options(disk_plan, export, vhost, iothreads);
             VhostExport::start(threads, &disk.served, options).map(|v| Some(Running::Vhost(v)))
         }
-        ExportKind::Nbd(_) | ExportKind::Fuse(_) | ExportKind::Ublk(_) => Ok(None),
+        ExportKind::Ublk(ublk) => {
+            let options = begin::ublk_options(disk_plan, export, ublk, &iothreads);
+            UblkExport::start(threads, &disk.served, &options).map(|u| Some(Running::Ublk(Box::new(u))))
+        }
+        ExportKind::Nbd(_) | ExportKind::Fuse(_) => Ok(None),
     }
 }

@@ -12,6 +12,7 @@ use super::port::{Port, SourceId};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::export::nbd::Connection;
+use crate::export::ublk;
 use crate::export::vhost::VirtQueue;
 use crate::run::{Who, pin_thread, usage};
 use blk::submitter::Done;
@@ -36,6 +37,8 @@ pub enum Source {
     VirtQueue(Box<VirtQueue>),
     /// An NBD client. It leaves by itself when its client does; its handle means nothing after that.
     Nbd(Box<Connection>),
+    /// A queue of a block device of this host.
+    Ublk(Box<ublk::Queue>),
 }
 
 /// What a thread did so far.
@@ -401,6 +404,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.serve(id, port, now),
             Source::Nbd(c) => c.serve(id, port, now),
+            Source::Ublk(q) => q.serve(id, port, now),
         }
     }
 
@@ -409,6 +413,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.bio_ended(own as u16, done.status, port),
             Source::Nbd(c) => c.bio_ended(own as u16, done.status),
+            Source::Ublk(q) => q.bio_ended(own as u16, done.status),
         }
     }
 
@@ -417,6 +422,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.finish_round(),
             Source::Nbd(c) => c.finish_round(),
+            Source::Ublk(q) => q.finish_round(),
         }
     }
 
@@ -424,7 +430,7 @@ impl Source {
     #[inline]
     fn is_finished(&self) -> bool {
         match self {
-            Source::VirtQueue(_) => false,
+            Source::VirtQueue(_) | Source::Ublk(_) => false,
             Source::Nbd(c) => c.is_finished(),
         }
     }
@@ -433,13 +439,14 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.prepare_sleep(),
             Source::Nbd(c) => c.prepare_sleep(),
+            Source::Ublk(q) => q.prepare_sleep(),
         }
     }
 
     fn wake_up(&mut self) {
         match self {
             Source::VirtQueue(q) => q.wake_up(),
-            Source::Nbd(_) => {}
+            Source::Nbd(_) | Source::Ublk(_) => {}
         }
     }
 
@@ -447,7 +454,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.take_kick(),
             // It is looked at in every round.
-            Source::Nbd(_) => {}
+            Source::Nbd(_) | Source::Ublk(_) => {}
         }
     }
 
@@ -455,6 +462,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.kick_fd(),
             Source::Nbd(c) => Some(c.fd()),
+            Source::Ublk(q) => Some(q.fd()),
         }
     }
 
@@ -463,6 +471,8 @@ impl Source {
         match self {
             Source::VirtQueue(_) => epoll::EventFlags::IN,
             Source::Nbd(c) => c.interest(),
+            Source::Ublk(q) if q.is_paused() => epoll::EventFlags::empty(),
+            Source::Ublk(_) => epoll::EventFlags::IN,
         }
     }
 
@@ -471,6 +481,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.set_paused(true),
             Source::Nbd(c) => c.set_paused(true),
+            Source::Ublk(q) => q.set_paused(true),
         }
     }
 
@@ -479,6 +490,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.set_paused(false),
             Source::Nbd(c) => c.set_paused(false),
+            Source::Ublk(q) => q.set_paused(false),
         }
     }
 
@@ -486,6 +498,7 @@ impl Source {
     fn can_move(&self) -> bool {
         match self {
             Source::VirtQueue(_) | Source::Nbd(_) => true,
+            Source::Ublk(_) => false,
         }
     }
 
@@ -494,6 +507,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => ("vhost-user-blk", q.export(), u32::from(q.index())),
             Source::Nbd(c) => ("nbd", c.export(), 0),
+            Source::Ublk(q) => ("ublk", q.export(), u32::from(q.index())),
         }
     }
 
@@ -502,6 +516,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.served(),
             Source::Nbd(c) => c.served(),
+            Source::Ublk(q) => q.served(),
         }
     }
 
@@ -509,6 +524,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.in_flight(),
             Source::Nbd(c) => c.in_flight(),
+            Source::Ublk(q) => q.in_flight(),
         }
     }
 }

@@ -108,7 +108,7 @@
 //!
 //! Source: the NBD protocol, doc/proto.md of the reference implementation, with its extended headers.
 
-mod buffers;
+pub(super) mod buffers;
 pub mod connection;
 pub mod export;
 pub mod handshake;
