@@ -392,8 +392,8 @@ impl Daemon {
             let export = new.exports().nth(*index).expect("steps are of this plan");
             let (name, numbers) = (export.plan.name.clone(), self.numbers(new, &export));
             let moved = match (&export.plan.kind, self.exports.get(&name)) {
-                (ExportKind::Nbd(nbd), _) => Ok(self.move_clients("nbd", &nbd.name, &export.plan.disk, &numbers)),
-                (ExportKind::Fuse(_), _) => Ok(self.move_clients("fuse", &name, &export.plan.disk, &numbers)),
+                (ExportKind::Nbd(nbd), _) => Ok(self.move_clients(&nbd.name, &export.plan.disk, &numbers)),
+                (_, Some(Running::Fuse(f))) => f.remap(&numbers),
                 (_, Some(Running::Vhost(v))) => v.remap(numbers),
                 (_, Some(Running::Ublk(_))) => Err(Error::usage(STAYS)),
                 _ => continue,
@@ -422,12 +422,12 @@ impl Daemon {
         }
     }
 
-    /// Has what clients of an export have served by these IOThreads; how long the longest was served by none.
-    fn move_clients(&self, kind: &str, export: &str, disk: &str, numbers: &[usize]) -> Duration {
+    /// Has clients of an NBD export served by these IOThreads; how long the longest was served by none.
+    fn move_clients(&self, export: &str, disk: &str, numbers: &[usize]) -> Duration {
         let mut longest = Duration::ZERO;
         let mut to = numbers.iter().cycle();
         for report in self.threads.report().iter().filter(|r| !numbers.contains(&r.number)) {
-            for source in report.sources.iter().filter(|s| s.kind == kind && s.export == export && s.disk == disk) {
+            for source in report.sources.iter().filter(|s| s.kind == "nbd" && s.export == export && s.disk == disk) {
                 // One that has left meanwhile need not be moved.
                 let moved = to.next().and_then(|to| self.threads.move_to(&source.handle, *to).ok());
                 longest = longest.max(moved.unwrap_or_default());
