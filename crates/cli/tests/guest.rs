@@ -11,10 +11,12 @@ mod common;
 
 use common::{Dir, Started};
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Seconds after which a guest is ended.
 const LIMIT_S: &str = "150";
@@ -37,6 +39,7 @@ enum Work {
     Verify,
     Reconnect,
     Resize,
+    Migrate,
 }
 
 const PLAIN: Case = Case {
@@ -66,11 +69,13 @@ struct Guest {
 }
 
 impl Guest {
-    fn start(dir: &Dir, case: Case) -> Guest {
+    /// On the export at `socket`, with more arguments.
+    fn start(dir: &Dir, case: Case, socket: &str, more: &[&str]) -> Guest {
         let cache = prepared();
         let work = match case.work {
             Work::Verify => "verify",
-            Work::Reconnect => "reconnect",
+            // The same work: it is the machine that goes somewhere else.
+            Work::Reconnect | Work::Migrate => "reconnect",
             Work::Resize => "resize",
         };
         let through = case.write_through;
@@ -81,10 +86,13 @@ impl Guest {
             if through { "write through" } else { "write back" },
             2 * IMAGE_BYTES / 512,
         );
-        dir.file("job.sh", &text);
-        let pack = "echo job.sh | cpio -o -H newc --quiet >job.cpio && cat \"$0\" job.cpio >initrd";
-        let initrd = cache.join("initrd.cpio");
-        assert!(dir.program("sh", &["-c", pack, initrd.to_str().unwrap()]).status == 0);
+        // A machine that runs has it mapped.
+        if !dir.path("initrd").exists() {
+            dir.file("job.sh", &text);
+            let pack = "echo job.sh | cpio -o -H newc --quiet >job.cpio && cat \"$0\" job.cpio >initrd";
+            let initrd = cache.join("initrd.cpio");
+            assert!(dir.program("sh", &["-c", pack, initrd.to_str().unwrap()]).status == 0);
+        }
         let smp = case.queues.max(2);
         let packed = if case.is_packed { "on" } else { "off" };
         let wce = if case.has_config_wce { "on" } else { "off" };
@@ -99,7 +107,8 @@ impl Guest {
         // QEMU 7.2 breaks newer kernels' slab allocator with cmpxchg16b.
         command.args(["-cpu", "max,-cx16", "-smp", &smp.to_string(), "-m", "768"]);
         command.args(["-object", "memory-backend-memfd,id=mem,size=768M,share=on", "-numa", "node,memdev=mem"]);
-        command.args(["-chardev", "socket,id=vu,path=d.sock,reconnect=1", "-device", &device]);
+        command.args(["-chardev", &format!("socket,id=vu,path={socket},reconnect=1"), "-device", &device]);
+        command.args(more);
         command.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"]);
         command.arg("-kernel").arg(cache.join("vmlinuz")).args(["-initrd", "initrd"]);
         command.args(["-append", &format!("console=ttyS0 panic=-1 quiet{poll}")]);
@@ -151,7 +160,8 @@ fn daemon(dir: &Dir, case: Case) -> Started {
         &format!(
             "[[iothread]]\nname = \"io0\"\n[[iothread]]\nname = \"io1\"\n\
              [[disk]]\nname = \"d\"\ntarget = \"disk.img\"\nserial = \"disk-one\"\nwrite_cache = \"{cache}\"\n\
-             [[export]]\ntype = \"vhost-user-blk\"\nsocket = \"d.sock\"\nnum_queues = {queues}\n"
+             [[export]]\ntype = \"vhost-user-blk\"\nsocket = \"d.sock\"\nnum_queues = {queues}\n\
+             [[export]]\ntype = \"vhost-user-blk\"\nsocket = \"e.sock\"\nnum_queues = {queues}\n"
         ),
     );
     dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving")
@@ -164,7 +174,11 @@ fn run(case: Case) {
     let dir = Dir::new("guest");
     File::create(dir.path("disk.img")).unwrap().set_len(IMAGE_BYTES).unwrap();
     let mut server = daemon(&dir, case);
-    let mut guest = Guest::start(&dir, case);
+    let mut guest = match case.work {
+        Work::Migrate => Guest::start(&dir, case, "d.sock", &["-monitor", "unix:monitor.sock,server=on,wait=off"]),
+        _ => Guest::start(&dir, case, "d.sock", &[]),
+    };
+    let mut source = None;
     match case.work {
         Work::Verify => {}
         Work::Reconnect => {
@@ -173,6 +187,14 @@ fn run(case: Case) {
             assert_eq!(server.ends().status, -1);
             server = daemon(&dir, case);
         }
+        Work::Migrate => {
+            assert!(guest.says("GUEST-UNDER-LOAD"), "{case:?}\n{}", guest.seen);
+            let there = Guest::start(&dir, case, "e.sock", &["-incoming", "unix:migration.sock"]);
+            wait_for_socket(&dir.path("migration.sock"));
+            let mut monitor = UnixStream::connect(dir.path("monitor.sock")).unwrap();
+            monitor.write_all(b"migrate -d unix:migration.sock\n").unwrap();
+            source = Some((std::mem::replace(&mut guest, there), monitor));
+        }
         Work::Resize => {
             assert!(guest.says("GUEST-READY-TO-GROW"), "{case:?}\n{}", guest.seen);
             File::options().write(true).open(dir.path("disk.img")).unwrap().set_len(2 * IMAGE_BYTES).unwrap();
@@ -180,12 +202,22 @@ fn run(case: Case) {
         }
     }
     let seen = guest.passes(case);
+    drop(source);
     println!("{case:?}");
     seen.lines().filter(|line| line.starts_with("GUEST ")).for_each(|line| println!("  {line}"));
     server.signal("TERM");
     let done = server.ends();
     assert!(!done.err.contains("was dropped"), "{case:?}\n{}", done.err);
     done.exits(0);
+}
+
+/// Waits until somebody listens.
+fn wait_for_socket(path: &Path) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !path.exists() {
+        assert!(Instant::now() < end, "no {}", path.display());
+        std::thread::yield_now();
+    }
 }
 
 /// Whether all combinations are asked for.
@@ -237,4 +269,15 @@ fn a_guest_goes_on_when_the_daemon_is_killed() {
 #[test]
 fn a_guest_sees_its_disk_grow() {
     run(Case { work: Work::Resize, ..PLAIN });
+}
+
+/// A machine that runs a verifying job goes to another QEMU, on another export of the same disk: what the device wrote to its
+/// memory meanwhile has gone with it.
+#[test]
+fn a_guest_is_migrated_under_load() {
+    let case = Case { queues: 2, work: Work::Migrate, ..PLAIN };
+    run(case);
+    if is_full() {
+        run(Case { is_packed: true, ..case });
+    }
 }

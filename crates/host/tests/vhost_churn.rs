@@ -124,17 +124,17 @@ fn thousands_of_clients_leave_nothing_behind_and_one_beside_them_works_on() {
     let (socket, beside) = (served.directory.join("churn.sock"), served.directory.join("beside.sock"));
     let start = |options| VhostExport::start(&served.threads, &served.disk, options).unwrap();
     let (export, other) = (start(options(&socket, 1)), start(options(&beside, 0)));
-    let path = socket.to_str().unwrap();
+    let (path, side) = (socket.to_str().unwrap(), beside.to_str().unwrap());
     // Each kind once, so that what is kept for the next one is there.
     let work = Work::start(&beside, 9);
     (0..16).for_each(|n| visit(path, n));
     work.ends();
-    let before = settled(&served, path, None);
+    let before = settled(&served, [path, side], None);
     let work = Work::start(&beside, 10);
     (0..CLIENTS).for_each(|n| visit(path, n));
     let rounds = work.ends();
     assert!(rounds > 1, "{rounds} rounds of the client beside them");
-    let after = settled(&served, path, Some(before));
+    let after = settled(&served, [path, side], Some(before));
     println!("descriptors, mappings, regions: {before:?} before, {after:?} after; {rounds} rounds beside them");
     let (dropped, _) = export.dropped();
     assert!(dropped >= CLIENTS / 8 * 2, "{dropped} of {CLIENTS} were dropped");
@@ -146,13 +146,13 @@ fn thousands_of_clients_leave_nothing_behind_and_one_beside_them_works_on() {
 
 /// What the process has when the last client has gone, which it does after the call that ends it; if `right` is given, waits
 /// until it is that.
-fn settled(served: &Served, socket: &str, right: Option<(usize, usize, usize)>) -> (usize, usize, usize) {
+fn settled(served: &Served, sockets: [&str; 2], right: Option<(usize, usize, usize)>) -> (usize, usize, usize) {
     let end = Instant::now() + LONG;
     loop {
-        // It is served when all before it have gone.
-        let raw = Raw::ready(socket, FEATURES, PROTOCOL).unwrap();
+        // They are served when all before them have gone.
+        let raws = sockets.map(|socket| Raw::ready(socket, FEATURES, PROTOCOL).unwrap());
         let here = holdings(served);
-        drop(raw);
+        drop(raws);
         let Some(right) = right else { return here };
         // The heap of this process may have a mapping more.
         if here.0 == right.0 && here.1 < right.1 + 40 && here.2 == right.2 {

@@ -41,6 +41,11 @@ pub fn main(args: &ServeArgs) -> Outcome {
     let (daemon, warnings) = Daemon::start(request.plan)?;
     warn(&warnings);
     let (sockets, mounts) = (daemon.listeners(), daemon.mounts());
+    for export in daemon.plan().exports() {
+        if let Some(device) = daemon.block_device(&export.plan.name) {
+            eprintln!("export '{}' is {device}", export.plan.name);
+        }
+    }
     let closing = signals.handle();
     let operator = Arc::new(Operator::new(daemon, args.clone(), move || closing.close()));
     let server = Server::start(&operator, args.control.as_deref())?;

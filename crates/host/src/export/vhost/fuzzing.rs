@@ -318,6 +318,12 @@ mod tests {
         }
     }
 
+    /// Notes of a longer queue than the ring, which stand at a place that the ring does not have: it was looked at there.
+    #[test]
+    fn a_place_behind_the_ring_is_refused() {
+        ring(&[0x2f, 0x28, 0, 0, 0, 0, 8, 0]);
+    }
+
     #[test]
     fn front_ends_of_arbitrary_bytes_are_survived() {
         for seed in 0..1500 {

@@ -109,7 +109,7 @@ impl PackedRing {
     /// cannot be.
     pub(super) fn track(&mut self, mut inflight: PackedInflight) -> Option<()> {
         let at = |(index, wrap)| Place { index, wrap };
-        let (used, mut again) = inflight.recover(|used| self.is_available(at(used)))?;
+        let (used, mut again) = inflight.recover(|used| used.0 < self.size && self.is_available(at(used)))?;
         let count: u32 = again.iter().map(|(_, number)| u32::from(*number)).sum();
         if used.0 >= self.size || count > u32::from(self.size) {
             return None;
