@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What can be typed after `mqblk serve`.
 
+use super::log::{Format, Least};
 use crate::args::key_value;
 use clap::Args;
 use std::path::PathBuf;
@@ -33,6 +34,12 @@ pub struct ServeArgs {
     /// Where mqblk ctl reaches the daemon [default: serve-PID.sock in $XDG_RUNTIME_DIR/mqblk or /tmp/mqblk-UID]
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
+    /// How the log on standard error looks
+    #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
+    pub log_format: Format,
+    /// What is logged: this and what is worse
+    #[arg(long, value_enum, default_value_t = Least::Info, value_name = "LEVEL")]
+    pub log_level: Least,
     /// Check everything, print the plan and the commands of clients, and touch nothing
     #[arg(long, visible_alias = "print-plan")]
     pub dry_run: bool,

@@ -9,6 +9,7 @@ mod config;
 pub mod control;
 mod hints;
 mod libvirt;
+pub mod log;
 mod reader;
 mod request;
 mod show;
@@ -25,8 +26,13 @@ use std::sync::Arc;
 
 /// Checks what was asked for, prints it, and serves it until a signal comes. SIGHUP has it read again.
 pub fn main(args: &ServeArgs) -> Outcome {
+    // The log begins with what is served; before that, people are told as by any other command.
+    let _logging = (!args.dry_run).then(|| log::start(args.log_format, args.log_level));
     let request = Request::resolve(args)?;
-    warn(&request.warnings);
+    if args.dry_run {
+        request.warnings.iter().for_each(|w| output::tell(&format!("warning: {w}")));
+    }
+    request.warnings.iter().for_each(|w| ::log::warn!("{w}"));
     let text = if args.json { show::json(&request.plan) } else { show::text(&request.plan) };
     output::print(&text)?;
     if args.dry_run {
@@ -37,29 +43,25 @@ pub fn main(args: &ServeArgs) -> Outcome {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
     interrupt::stop_flag()?;
     let (daemon, warnings) = Daemon::start(request.plan)?;
-    warn(&warnings);
+    warnings.iter().for_each(|w| ::log::warn!("{w}"));
     let sockets = daemon.listeners();
     let closing = signals.handle();
     let operator = Arc::new(Operator::new(daemon, args.clone(), move || closing.close()));
     let server = Server::start(&operator, args.control.as_deref())?;
-    eprintln!("serving on {sockets} sockets; Ctrl-C or SIGTERM ends it, SIGHUP reads the configuration again");
+    ::log::info!(pid = std::process::id(); "serving on {sockets} sockets; Ctrl-C or SIGTERM ends it, SIGHUP reads the configuration again");
     for signal in signals.forever() {
         if signal != SIGHUP {
             break;
         }
         match operator.reload() {
-            Ok(lines) => lines.iter().for_each(|line| eprintln!("reload: {line}")),
-            Err(e) => eprintln!("reload: nothing was done: {e}"),
+            Ok(lines) => ::log::info!("reload: done: {}", lines.join("; ")),
+            Err(e) => ::log::error!("reload: nothing was done: {e}"),
         }
     }
+    ::log::info!("ending: clients are let go");
     // Who asks meanwhile is answered before anything ends.
     drop(server);
     operator.end();
+    ::log::info!("ended");
     Ok(Status::Done)
-}
-
-fn warn<T: std::fmt::Display>(warnings: &[T]) {
-    for warning in warnings {
-        eprintln!("warning: {warning}");
-    }
 }

@@ -5,6 +5,7 @@ use crate::error::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use std::fs;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -39,6 +40,19 @@ pub(super) fn wait(fd: impl AsFd, what: PollFlags, stop: &OwnedFd, until: Option
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(_) => return false,
         }
+    }
+}
+
+/// Who is at the other end, for people: a process of this machine, or an address.
+pub(super) fn peer(socket: impl AsFd) -> String {
+    if let Ok(address) = rustix::net::getpeername(&socket)
+        && let Some(Ok(address)) = address.map(SocketAddr::try_from)
+    {
+        return address.to_string();
+    }
+    match rustix::net::sockopt::socket_peercred(&socket) {
+        Ok(process) => format!("pid {} uid {}", process.pid.as_raw_nonzero(), process.uid.as_raw()),
+        Err(_) => "unknown".to_owned(),
     }
 }
 

@@ -180,11 +180,19 @@ impl Server {
         let connection = Arc::new(Mutex::new(connection));
         front.connection = Arc::downgrade(&connection);
         drop(front);
+        let (export, client) = (self.device.name.as_str(), socket::peer(&watched));
+        log::info!(export, client; "a client has connected");
         let mut handler = BackendReqHandler::from_stream(stream, connection);
         while self.wait(&watched) {
-            if handler.handle_request().is_err() {
-                break;
+            match handler.handle_request() {
+                Ok(()) => {}
+                Err(vhost::vhost_user::Error::Disconnected) => break,
+                Err(e) => {
+                    log::warn!(export, client; "a client is dropped: {e}");
+                    break;
+                }
             }
         }
+        log::info!(export, client; "a client has left");
     }
 }
