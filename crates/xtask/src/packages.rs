@@ -76,6 +76,11 @@ const PACKAGES: &[Package] = &[
         stand_in: StandIn::File("/usr/lib/python3/dist-packages/nbd.py"),
         why: "tests send requests by libnbd that no program sends",
     },
+    Package {
+        name: "systemd",
+        stand_in: StandIn::Program("systemd-socket-activate"),
+        why: "tests have its socket activation start the daemon, and its verifier read the units of contrib",
+    },
 ];
 
 /// What recording the kernel's decisions in a guest needs beyond [`PACKAGES`].

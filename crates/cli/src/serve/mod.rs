@@ -18,7 +18,9 @@ use crate::status::{Failure, Outcome, Status};
 use crate::{interrupt, output};
 use args::ServeArgs;
 use control::{Operator, Server};
+use host::handed;
 use host::serve::daemon::Daemon;
+use host::service::Manager;
 use request::Request;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -28,7 +30,9 @@ use std::sync::Arc;
 pub fn main(args: &ServeArgs) -> Outcome {
     // The log begins with what is served; before that, people are told as by any other command.
     let _logging = (!args.dry_run).then(|| log::start(args.log_format, args.log_level));
+    let problems = handed::take();
     let request = Request::resolve(args)?;
+    problems.iter().for_each(|p| ::log::warn!("{p}"));
     if args.dry_run {
         request.warnings.iter().for_each(|w| output::tell(&format!("warning: {w}")));
     }
@@ -42,22 +46,33 @@ pub fn main(args: &ServeArgs) -> Outcome {
     // Before anything is served, so that nobody's signal is missed; the flag is for who signals twice.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
     interrupt::stop_flag()?;
+    let manager = Manager::of_environment()?;
     let (daemon, warnings) = Daemon::start(request.plan)?;
     warnings.iter().for_each(|w| ::log::warn!("{w}"));
     let sockets = daemon.listeners();
+    for text in request::unused_sockets(daemon.plan(), args.control.as_deref()) {
+        ::log::warn!("{text}");
+    }
     let closing = signals.handle();
+    let watchdog = manager.watch(daemon.threads())?;
     let operator = Arc::new(Operator::new(daemon, args.clone(), move || closing.close()));
     let server = Server::start(&operator, args.control.as_deref())?;
     ::log::info!(pid = std::process::id(); "serving on {sockets} sockets; Ctrl-C or SIGTERM ends it, SIGHUP reads the configuration again");
+    let status = format!("serving on {sockets} sockets");
+    manager.ready(&status);
     for signal in signals.forever() {
         if signal != SIGHUP {
             break;
         }
+        manager.reloading();
         match operator.reload() {
             Ok(lines) => ::log::info!("reload: done: {}", lines.join("; ")),
             Err(e) => ::log::error!("reload: nothing was done: {e}"),
         }
+        manager.ready(&status);
     }
+    manager.stopping();
+    drop(watchdog);
     ::log::info!("ending: clients are let go");
     // Who asks meanwhile is answered before anything ends.
     drop(server);

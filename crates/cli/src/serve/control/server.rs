@@ -7,6 +7,7 @@
 
 use super::{Answer, Operator, Question};
 use crate::status::Failure;
+use host::handed;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,6 +17,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// `FileDescriptorName=` of a control socket that is handed over.
+pub const NAME: &str = "control";
 /// Longest line: a configuration may be in it.
 const LINE_BYTES: u64 = 2 << 20;
 /// Clients at the same time.
@@ -40,6 +43,7 @@ impl Server {
     pub fn start(operator: &Arc<Operator>, path: Option<&Path>) -> Result<Server, Failure> {
         let path = match path {
             Some(path) => path.to_owned(),
+            None if let Some(at) = handed_over() => at,
             None => {
                 let dir = crate::live::directory().ok_or_else(|| {
                     Failure::new(
@@ -65,14 +69,26 @@ impl Drop for Server {
         self.over.store(true, Ordering::Release); // Pairs with: accept
         // Wakes the thread from its wait for a client.
         let woken = UnixStream::connect(&self.path).is_ok();
-        let _ = fs::remove_file(&self.path);
+        handed::remove(&self.path);
         if let (true, Some(thread)) = (woken, self.thread.take()) {
             let _ = thread.join();
         }
     }
 }
 
+/// The socket that the service manager has made for it.
+fn handed_over() -> Option<PathBuf> {
+    let socket = handed::all().iter().find(|s| s.name == NAME)?;
+    match &socket.at {
+        handed::At::Unix(path) => Some(path.clone()),
+        handed::At::Tcp(_) => None,
+    }
+}
+
 fn bind(path: &Path) -> io::Result<UnixListener> {
+    if let Some(handed) = handed::unix(path) {
+        return handed;
+    }
     match UnixListener::bind(path) {
         Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
         other => return other,

@@ -14,10 +14,10 @@ use super::wire::{BytesIn, MAX_PAYLOAD};
 use crate::error::{Error, Result};
 use crate::event;
 use crate::export::socket;
+use crate::handed;
 use crate::serve::{IoThreads, ServedDisk, Source};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::PollFlags;
-use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -196,7 +196,7 @@ impl Drop for NbdExport {
             let _ = thread.join();
         }
         if let Address::Unix(path) = &self.address {
-            let _ = fs::remove_file(path);
+            handed::remove(path);
         }
         let mut clients = self.shared.crowd.clients.lock();
         while clients.handshakes > 0 {
@@ -254,7 +254,7 @@ impl Listener {
             }
             Address::Tcp(at) => {
                 let failed = |e: io::Error| Error::os(e, format!("cannot listen at {at}"));
-                let listener = TcpListener::bind(at).map_err(failed)?;
+                let listener = handed::tcp(at).unwrap_or_else(|| TcpListener::bind(at)).map_err(failed)?;
                 listener.set_nonblocking(true).map_err(failed)?;
                 let at = listener.local_addr().map_err(failed)?;
                 Ok((Listener::Tcp(listener), Address::Tcp(at)))

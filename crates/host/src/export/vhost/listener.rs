@@ -9,10 +9,10 @@ use super::device::{Device, SERIAL_BYTES};
 use crate::error::{Error, Result};
 use crate::event;
 use crate::export::socket;
+use crate::handed;
 use crate::serve::{IoThreads, ServedDisk};
 use blk::time::Duration;
 use rustix::event::PollFlags;
-use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -147,7 +147,7 @@ impl Drop for VhostExport {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        let _ = fs::remove_file(&self.socket);
+        handed::remove(&self.socket);
     }
 }
 
