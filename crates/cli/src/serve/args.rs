@@ -34,6 +34,9 @@ pub struct ServeArgs {
     /// Where mqblk ctl reaches the daemon [default: serve-PID.sock in $XDG_RUNTIME_DIR/mqblk or /tmp/mqblk-UID]
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
+    /// Be this user once all is open: root only, without a way back
+    #[arg(long, value_name = "USER[:GROUP]")]
+    pub user: Option<String>,
     /// How the log on standard error looks
     #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     pub log_format: Format,

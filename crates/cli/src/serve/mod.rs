@@ -19,6 +19,7 @@ use crate::{interrupt, output};
 use args::ServeArgs;
 use control::{Operator, Server};
 use host::handed;
+use host::privileges::{self, Account};
 use host::serve::daemon::Daemon;
 use host::service::Manager;
 use request::Request;
@@ -28,8 +29,13 @@ use std::sync::Arc;
 
 /// Checks what was asked for, prints it, and serves it until a signal comes. SIGHUP has it read again.
 pub fn main(args: &ServeArgs) -> Outcome {
+    if args.user.is_some() && !args.dry_run {
+        // Threads have it from the one that makes them, so that none must be there yet.
+        privileges::no_new_privileges()?;
+    }
     // The log begins with what is served; before that, people are told as by any other command.
     let _logging = (!args.dry_run).then(|| log::start(args.log_format, args.log_level));
+    let user = args.user.as_deref().map(account).transpose()?;
     let problems = handed::take();
     let request = Request::resolve(args)?;
     problems.iter().for_each(|p| ::log::warn!("{p}"));
@@ -56,8 +62,12 @@ pub fn main(args: &ServeArgs) -> Outcome {
     let closing = signals.handle();
     let watchdog = manager.watch(daemon.threads())?;
     let operator = Arc::new(Operator::new(daemon, args.clone(), move || closing.close()));
-    let server = Server::start(&operator, args.control.as_deref())?;
-    ::log::info!(pid = std::process::id(); "serving on {sockets} sockets; Ctrl-C or SIGTERM ends it, SIGHUP reads the configuration again");
+    let server = Server::start(&operator, args.control.as_deref(), user.as_ref())?;
+    if let Some(user) = &user {
+        operator.assume(user, server.path())?;
+    }
+    let control = server.path().display().to_string();
+    ::log::info!(pid = std::process::id(), control; "serving on {sockets} sockets; Ctrl-C or SIGTERM ends it, SIGHUP reads the configuration again");
     let status = format!("serving on {sockets} sockets");
     manager.ready(&status);
     for signal in signals.forever() {
@@ -79,4 +89,10 @@ pub fn main(args: &ServeArgs) -> Outcome {
     operator.end();
     ::log::info!("ended");
     Ok(Status::Done)
+}
+
+fn account(text: &str) -> Result<Account, Failure> {
+    let account = Account::find(text)?;
+    account.check_permitted()?;
+    Ok(account)
 }

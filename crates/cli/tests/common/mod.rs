@@ -162,6 +162,11 @@ impl Started {
         }
     }
 
+    /// What it has said on standard error, as far as that was read.
+    pub fn seen(&self) -> &str {
+        &self.seen
+    }
+
     /// Nobody reads its standard error any more.
     pub fn closes_err(self) -> Child {
         self.child

@@ -8,7 +8,7 @@
 
 use super::begin::{self, OpenDisk};
 use super::check::{CheckedPlan, Export, PlanErrors};
-use super::plan::{ExportKind, NbdListen};
+use super::plan::{ExportKind, NbdListen, NbdPlan};
 use super::preflight::preflight_added;
 use super::reload::{Reload, reload};
 use super::watch::DiskWatch;
@@ -19,6 +19,7 @@ use crate::export::nbd::{NbdDisk, NbdExport};
 use crate::export::vhost::VhostExport;
 use blk::time::Duration;
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 
 /// See the module's text. Fields are dropped in this order.
@@ -108,6 +109,23 @@ impl Daemon {
     /// A disk.
     pub fn disk(&self, name: &str) -> Option<&Arc<ServedDisk>> {
         self.disks.get(name).map(|d| &d.served)
+    }
+
+    /// Unix sockets in the file system that were made for exports.
+    pub fn sockets(&self) -> Vec<&Path> {
+        let mut all: Vec<&Path> = self
+            .plan
+            .exports()
+            .filter_map(|e| match &e.plan.kind {
+                ExportKind::VhostUserBlk(v) => Some(v.socket.as_path()),
+                ExportKind::Nbd(NbdPlan { listen: NbdListen::Unix(path), .. }) => Some(path.as_path()),
+                _ => None,
+            })
+            .filter(|path| !crate::handed::has_unix(path))
+            .collect();
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
     /// How many sockets are listened on.

@@ -10,6 +10,8 @@ use crate::serve::args::ServeArgs;
 use crate::serve::config;
 use crate::serve::request::{Defaults, Request, disk};
 use crate::status::Failure;
+use host::handed;
+use host::privileges::Account;
 use host::serve::check::{CheckedPlan, Export, HostFacts};
 use host::serve::daemon::{Changes, Daemon};
 use host::serve::mapping::{Mapping, MappingEntry};
@@ -53,6 +55,27 @@ impl Operator {
         drop(self.lock().take());
     }
 
+    /// Has this process be `user` from now on, who gets the sockets.
+    ///
+    /// # Errors
+    /// It is not: it must end.
+    pub fn assume(&self, user: &Account, control: &Path) -> Result<(), Failure> {
+        let daemon = self.lock();
+        let exports = daemon.as_ref().map(Daemon::sockets).unwrap_or_default();
+        let control = Some(control).filter(|path| !handed::has_unix(path));
+        let sockets: Vec<&Path> = exports.into_iter().chain(control).collect();
+        sockets.iter().try_for_each(|path| user.give(path))?;
+        user.assume()?;
+        for path in sockets {
+            if !host::privileges::may_remove(path) {
+                let socket = path.display().to_string();
+                log::warn!(socket; "'{}' may not remove it at the end: give that user its directory", user.name);
+            }
+        }
+        log::info!(user = user.name.as_str(); "gave up root");
+        Ok(())
+    }
+
     /// Reads the configuration again and does what differs from what runs; what that was.
     ///
     /// # Errors
@@ -73,7 +96,12 @@ impl Operator {
     pub fn answer(&self, question: Question) -> Answer {
         match self.try_answer(question) {
             Ok(value) => Answer::Ok(value),
-            Err(Refused { message, done }) => Answer::Error { message, done },
+            Err(Refused { mut message, done }) => {
+                if let Some(user) = self.args.user.as_ref().filter(|_| message.contains("Permission denied")) {
+                    message += &format!(" (since --user the daemon is '{user}', who must be allowed to)");
+                }
+                Answer::Error { message, done }
+            }
         }
     }
 

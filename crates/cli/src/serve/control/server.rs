@@ -8,6 +8,7 @@
 use super::{Answer, Operator, Question};
 use crate::status::Failure;
 use host::handed;
+use host::privileges::Account;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -36,16 +37,16 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `path`, or where `mqblk ctl` looks by itself.
+    /// Listens at `path`, or where `mqblk ctl` of this user, or of `user`, looks by itself.
     ///
     /// # Errors
     /// The socket cannot be made.
-    pub fn start(operator: &Arc<Operator>, path: Option<&Path>) -> Result<Server, Failure> {
+    pub fn start(operator: &Arc<Operator>, path: Option<&Path>, user: Option<&Account>) -> Result<Server, Failure> {
         let path = match path {
             Some(path) => path.to_owned(),
             None if let Some(at) = handed_over() => at,
             None => {
-                let dir = crate::live::directory().ok_or_else(|| {
+                let dir = user.map_or_else(crate::live::directory, crate::live::directory_of).ok_or_else(|| {
                     Failure::new(
                         "no directory for the control socket that only this user can enter; name one by --control",
                     )
@@ -61,6 +62,13 @@ impl Server {
             .spawn(move || accept(&listener, &operator, &stop))
             .map_err(|e| Failure::new(format!("cannot start the thread of the control socket: {e}")))?;
         Ok(Server { path, over, thread: Some(thread) })
+    }
+}
+
+impl Server {
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 }
 
