@@ -2,6 +2,7 @@
 //! What can be typed after `mqblk serve`.
 
 use super::log::{Format, Least};
+use super::metrics::Listen;
 use crate::args::key_value;
 use clap::Args;
 use std::path::PathBuf;
@@ -34,6 +35,9 @@ pub struct ServeArgs {
     /// Where mqblk ctl reaches the daemon [default: serve-PID.sock in $XDG_RUNTIME_DIR/mqblk or /tmp/mqblk-UID]
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
+    /// Serve Prometheus' page of counters (GET /metrics) there
+    #[arg(long, value_name = "ADDRESS:PORT | unix:PATH")]
+    pub metrics: Option<Listen>,
     /// Be this user once all is open: root only, without a way back
     #[arg(long, value_name = "USER[:GROUP]")]
     pub user: Option<String>,

@@ -10,6 +10,7 @@ pub mod control;
 mod hints;
 mod libvirt;
 pub mod log;
+pub mod metrics;
 mod reader;
 mod request;
 mod show;
@@ -48,6 +49,10 @@ pub fn main(args: &ServeArgs) -> Outcome {
     if args.dry_run {
         return Ok(Status::Done);
     }
+    serve(args, request, user.as_ref())
+}
+
+fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome {
     let failed = |e: std::io::Error| Failure::new(format!("cannot watch for signals: {e}"));
     // Before anything is served, so that nobody's signal is missed; the flag is for who signals twice.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
@@ -62,18 +67,25 @@ pub fn main(args: &ServeArgs) -> Outcome {
     let closing = signals.handle();
     let watchdog = manager.watch(daemon.threads())?;
     let operator = Arc::new(Operator::new(daemon, args.clone(), move || closing.close()));
-    let server = Server::start(&operator, args.control.as_deref(), user.as_ref())?;
-    if let Some(user) = &user {
-        operator.assume(user, server.path())?;
+    let server = Server::start(&operator, args.control.as_deref(), user)?;
+    let metrics = args.metrics.clone().or_else(metrics::handed_over).map(|at| {
+        let asked = Arc::clone(&operator);
+        metrics::Server::start(&at, move || asked.metrics())
+    });
+    let metrics = metrics.transpose()?;
+    if let Some(at) = metrics.as_ref().map(metrics::Server::at) {
+        ::log::info!("metrics at {at}");
+    }
+    if let Some(user) = user {
+        let sockets: Vec<_> =
+            [Some(server.path()), metrics.as_ref().and_then(metrics::Server::path)].into_iter().flatten().collect();
+        operator.assume(user, &sockets)?;
     }
     let control = server.path().display().to_string();
     ::log::info!(pid = std::process::id(), control; "serving on {sockets} sockets; Ctrl-C or SIGTERM ends it, SIGHUP reads the configuration again");
     let status = format!("serving on {sockets} sockets");
     manager.ready(&status);
-    for signal in signals.forever() {
-        if signal != SIGHUP {
-            break;
-        }
+    for _ in signals.forever().take_while(|signal| *signal == SIGHUP) {
         manager.reloading();
         match operator.reload() {
             Ok(lines) => ::log::info!("reload: done: {}", lines.join("; ")),
@@ -82,7 +94,7 @@ pub fn main(args: &ServeArgs) -> Outcome {
         manager.ready(&status);
     }
     manager.stopping();
-    drop(watchdog);
+    drop((watchdog, metrics));
     ::log::info!("ending: clients are let go");
     // Who asks meanwhile is answered before anything ends.
     drop(server);

@@ -244,7 +244,8 @@ pub fn unused_sockets(plan: &CheckedPlan, control: Option<&Path>) -> Vec<String>
         })
     };
     let unused = host::handed::all().iter().filter(|s| {
-        let is_control = s.name == super::control::NAME || control.is_some_and(|c| host::handed::is_at(&s.at, c));
+        let is_control = [super::control::NAME, super::metrics::NAME].contains(&s.name.as_str())
+            || control.is_some_and(|c| host::handed::is_at(&s.at, c));
         !is_control && !serves(&s.at)
     });
     let rule = "no export listens there; name one so, or give it this address";

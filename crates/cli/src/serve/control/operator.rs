@@ -8,6 +8,7 @@ use super::message::{Answer, Mapped, Question};
 use super::stats;
 use crate::serve::args::ServeArgs;
 use crate::serve::config;
+use crate::serve::metrics;
 use crate::serve::request::{Defaults, Request, disk};
 use crate::status::Failure;
 use host::handed;
@@ -55,15 +56,20 @@ impl Operator {
         drop(self.lock().take());
     }
 
-    /// Has this process be `user` from now on, who gets the sockets.
+    /// What it has done, for Prometheus; empty when it has ended.
+    pub fn metrics(&self) -> String {
+        self.lock().as_ref().map(metrics::page).unwrap_or_default()
+    }
+
+    /// Has this process be `user` from now on, who gets the sockets of exports and `others`.
     ///
     /// # Errors
     /// It is not: it must end.
-    pub fn assume(&self, user: &Account, control: &Path) -> Result<(), Failure> {
+    pub fn assume(&self, user: &Account, others: &[&Path]) -> Result<(), Failure> {
         let daemon = self.lock();
         let exports = daemon.as_ref().map(Daemon::sockets).unwrap_or_default();
-        let control = Some(control).filter(|path| !handed::has_unix(path));
-        let sockets: Vec<&Path> = exports.into_iter().chain(control).collect();
+        let others = others.iter().copied().filter(|path| !handed::has_unix(path));
+        let sockets: Vec<&Path> = exports.into_iter().chain(others).collect();
         sockets.iter().try_for_each(|path| user.give(path))?;
         user.assume()?;
         for path in sockets {

@@ -93,7 +93,8 @@ fn handed_over() -> Option<PathBuf> {
     }
 }
 
-fn bind(path: &Path) -> io::Result<UnixListener> {
+/// A socket at `path`: one that was handed over, or a new one in place of one that was left behind.
+pub fn bind(path: &Path) -> io::Result<UnixListener> {
     if let Some(handed) = handed::unix(path) {
         return handed;
     }
