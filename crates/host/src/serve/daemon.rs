@@ -17,7 +17,7 @@ use crate::driver::file::FileWarning;
 use crate::error::{Error, Result};
 use crate::export::nbd::{NbdDisk, NbdExport};
 use crate::export::vhost::VhostExport;
-use blk::time::Duration;
+use blk::time::{Duration, Instant};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -33,6 +33,7 @@ pub struct Daemon {
     numbers: HashMap<String, usize>,
     plan: CheckedPlan,
     watch: DiskWatch,
+    began: Instant,
 }
 
 /// An export with a place of its own.
@@ -93,12 +94,18 @@ impl Daemon {
             numbers: HashMap::new(),
             plan: plan.clone(),
             watch: DiskWatch::start()?,
+            began: crate::clock::now(),
         };
         let changes = daemon.carry_out(plan, &steps, true);
         match changes.failed.into_iter().next() {
             Some(e) => Err(e),
             None => Ok((daemon, changes.warnings)),
         }
+    }
+
+    /// How long it has been there.
+    pub fn uptime(&self) -> Duration {
+        crate::clock::now().since(self.began)
     }
 
     /// What runs.

@@ -25,6 +25,7 @@ mod disk;
 #[allow(unsafe_code, reason = "waiting on descriptors of drivers")]
 mod iothread;
 mod iothreads;
+mod latency;
 mod port;
 mod watch;
 

@@ -2,7 +2,7 @@
 //! The control socket: lines in, lines out.
 //!
 //! Guarantees: only the daemon's user can reach it, unless it is put elsewhere; one that was left behind is replaced, one
-//! that is in use is not; a client that sends no line end, or too long a line, is let go and costs nobody anything; the socket
+//! that is in use is not; sockets of daemons that were killed are removed by the next one; a client that sends no line end, or too long a line, is let go and costs nobody anything; the socket
 //! is gone when the daemon is. Needs from callers: an [`Operator`] that answers from any thread.
 
 use super::{Answer, Operator, Question};
@@ -51,6 +51,7 @@ impl Server {
                         "no directory for the control socket that only this user can enter; name one by --control",
                     )
                 })?;
+                sweep(&dir);
                 dir.join(format!("serve-{}.sock", std::process::id()))
             }
         };
@@ -108,6 +109,26 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     }
     fs::remove_file(path)?;
     UnixListener::bind(path)
+}
+
+/// Control sockets of daemons that run, in order; those of daemons that were killed are removed from the directory.
+pub fn sweep(dir: &Path) -> Vec<PathBuf> {
+    let mut alive = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let middle = name.to_str().and_then(|n| n.strip_prefix("serve-")?.strip_suffix(".sock"));
+        let Some(pid) = middle.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
+        match UnixStream::connect(entry.path()) {
+            Ok(_) => alive.push(entry.path()),
+            // One that is just beginning has its process.
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && !Path::new(&format!("/proc/{pid}")).exists() => {
+                let _ = fs::remove_file(entry.path());
+            }
+            Err(_) => {}
+        }
+    }
+    alive.sort();
+    alive
 }
 
 fn accept(listener: &UnixListener, operator: &Arc<Operator>, over: &AtomicBool) {
