@@ -9,7 +9,7 @@
 #![no_main]
 
 use host::export::nbd::{
-    BytesIn, Command, Event, Export, ExportTable, FastZero, Handshake, Negotiated, Session, Step, TlsMode, Violation,
+    BytesIn, Command, Event, Export, ExportTable, Handshake, Negotiated, Session, Step, TlsMode, Violation,
 };
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
@@ -17,19 +17,7 @@ use std::sync::Arc;
 const SIZE: u64 = 1 << 20;
 
 fn table() -> Arc<ExportTable> {
-    let mut a = Export {
-        name: "a".to_owned(),
-        description: "first".to_owned(),
-        size_bytes: SIZE,
-        flush: true,
-        fua: true,
-        trim: true,
-        write_zeroes: true,
-        fast_zero: FastZero::Served,
-        cache: true,
-        base_allocation: true,
-        ..Export::default()
-    };
+    let mut a = Export { description: "first".to_owned(), size_bytes: SIZE, ..Export::with_everything("a") };
     a.block.min = 512;
     let b = Export { name: "b".to_owned(), size_bytes: SIZE, read_only: true, tls_only: true, ..Export::default() };
     Arc::new(ExportTable::new(vec![a, b], Some("a")).expect("good exports"))

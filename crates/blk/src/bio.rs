@@ -89,6 +89,11 @@ impl OpFlags {
     pub const IDLE: OpFlags = OpFlags(1 << 9);
     /// Write-back that is in no hurry.
     pub const BACKGROUND: OpFlags = OpFlags(1 << 10);
+    /// Of a write of zeroes: the sectors keep their space. Without it they may give it up.
+    pub const NOUNMAP: OpFlags = OpFlags(1 << 11);
+    /// Of a write of zeroes: fail with [`BlkStatus::NotSupp`] what would not be cheaper than writing them
+    /// (`BLKDEV_ZERO_NOFALLBACK`).
+    pub const NOFALLBACK: OpFlags = OpFlags(1 << 12);
 
     /// Whether every bit of `other` is set.
     #[inline]

@@ -262,6 +262,7 @@ fn cmd_flags(f: OpFlags) -> String {
         ("RAHEAD", f.contains(OpFlags::RAHEAD)),
         ("BACKGROUND", f.contains(OpFlags::BACKGROUND)),
         ("NOWAIT", f.contains(OpFlags::NOWAIT)),
+        ("NOUNMAP", f.contains(OpFlags::NOUNMAP)),
         ("POLLED", f.contains(OpFlags::POLLED)),
     ])
 }

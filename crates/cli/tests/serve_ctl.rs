@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::thread;
-use vuclient::{VerifyOptions, verify};
+use vuclient::{BenchOptions, VerifyOptions, bench, verify};
 
 const DISK_A: &str = "[[iothread]]\nname = \"io0\"\n[[iothread]]\nname = \"io1\"\n\
      [[disk]]\nname = \"a\"\ntarget = \"a.img\"\n\
@@ -230,5 +230,100 @@ fn who_speaks_to_the_socket_badly_is_told_or_let_go() {
     d.dir.mqblk(&["ctl", "--control", "none.sock", "list"]).exits(2);
     let second = d.dir.mqblk(&["serve", "ram:size=1m", "--control", "ctl.sock"]).exits(2);
     assert!(second.err.contains("somebody listens there"), "{second:?}");
+    d.ends();
+}
+
+/// Four exports are dealt over two IOThreads; the two that are used share one of them, until the daemon sees it.
+#[test]
+fn a_busy_queue_goes_to_an_iothread_that_has_time() {
+    let mut config = "[[iothread]]\nname = \"io0\"\n[[iothread]]\nname = \"io1\"\n".to_owned();
+    for name in ["a", "b", "c", "d"] {
+        config += &format!("[[disk]]\nname = \"{name}\"\ntarget = \"ram:size=32m\"\n");
+    }
+    for name in ["a", "b", "c", "d"] {
+        config += &format!(
+            "[[export]]\nname = \"{name}\"\ndisk = \"{name}\"\ntype = \"vhost-user-blk\"\nsocket = \"{name}.sock\"\nnum_queues = 1\n"
+        );
+    }
+    let d = Daemon::start("balance", &config);
+    let threads = |name: usize| d.json("list")["exports"][name]["iothreads"][0].clone();
+    assert_eq!((threads(0), threads(2)), (json!("io0"), json!("io0")));
+    let over = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        for name in ["a", "c"] {
+            let (socket, over) = (d.dir.path(&format!("{name}.sock")), &over);
+            scope.spawn(move || {
+                while !over.load(std::sync::atomic::Ordering::Acquire) {
+                    bench(socket.to_str().unwrap(), &BenchOptions::default()).unwrap();
+                }
+            });
+        }
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while threads(0) == threads(2) {
+            assert!(std::time::Instant::now() < until, "they still share an IOThread: {:#}", d.json("stats"));
+        }
+        over.store(true, std::sync::atomic::Ordering::Release);
+    });
+    d.ends();
+}
+
+/// A file system of its own, unmounted with the test.
+struct Tmpfs(std::path::PathBuf);
+
+impl Tmpfs {
+    fn mount(dir: &Dir, size: &str) -> Tmpfs {
+        let at = dir.path("full");
+        fs::create_dir(&at).unwrap();
+        dir.program("mount", &["-t", "tmpfs", "-o", size, "tmpfs", at.to_str().unwrap()]).exits(0);
+        Tmpfs(at)
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_file_system_fails_writes_or_holds_them_as_configured() {
+    let dir = Dir::new("enospc");
+    let full = Tmpfs::mount(&dir, "size=4m");
+    for (name, on_enospc) in [("report", "report"), ("stop", "stop")] {
+        File::create(full.0.join(format!("{name}.img"))).unwrap().set_len(16 << 20).unwrap();
+        let text = format!(
+            "[[disk]]\nname = \"{name}\"\ntarget = \"full/{name}.img\"\non_enospc = \"{on_enospc}\"\n\
+             [[export]]\ndisk = \"{name}\"\ntype = \"nbd\"\nsocket = \"nbd.sock\"\nexport_name = \"{name}\"\n"
+        );
+        let config = fs::read_to_string(dir.path("serve.toml")).unwrap_or_default() + &text;
+        dir.file("serve.toml", &config);
+    }
+    let started = dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving");
+    let d = Daemon { dir, started };
+    let uri = |name: &str| format!("nbd+unix:///{name}?socket={}", d.dir.path("nbd.sock").display());
+    let write =
+        |name: &str| d.dir.program("qemu-io", &["-f", "raw", "-c", "write -P 7 0 8m", "-c", "flush", &uri(name)]);
+    let failed = write("report");
+    assert!(
+        failed.out.contains("No space left on device") || failed.err.contains("No space left on device"),
+        "{failed:?}"
+    );
+    d.dir.program("qemu-io", &["-f", "raw", "-c", "discard 0 16m", &uri("report")]).exits(0);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| write("stop").exits(0));
+        while d.json("stats")["disks"][1]["held_on_enospc"] == 0 {
+            assert!(!waits.is_finished(), "the write ended though there is no space");
+            thread::yield_now();
+        }
+        d.dir.program("mount", &["-o", "remount,size=64m", full.0.to_str().unwrap()]).exits(0);
+        waits.join().unwrap();
+    });
+    d.dir
+        .program("qemu-io", &["-f", "raw", "-c", "read -P 7 0 8m", &uri("stop")])
+        .exits(0)
+        .prints(&["read 8388608/8388608"]);
+    d.dir.file("null.toml", "[[disk]]\nname = \"n\"\ntarget = \"ram:size=1m\"\non_enospc = \"stop\"\n");
+    d.refused(&["add", "null.toml"], "cannot run out of space");
+    drop(full);
     d.ends();
 }

@@ -45,7 +45,7 @@ fn the_manager_is_told_of_ready_reload_life_and_end() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    assert_eq!(told(&manager, "READY=1"), "READY=1\nSTATUS=serving on 2 sockets\n");
+    assert_eq!(told(&manager, "READY=1"), "READY=1\nSTATUS=serving on 2 sockets and 0 mounts\n");
     for _ in 0..3 {
         assert_eq!(told(&manager, "WATCHDOG"), "WATCHDOG=1\n");
     }

@@ -46,7 +46,7 @@ fn no_thread_is_root_any_more_and_all_is_served_and_removed() {
     let uri = format!("nbd+unix:///?socket={}", dir.path("run/nbd.sock").display());
     dir.program("qemu-io", &["-f", "raw", "-c", "write -P 5 1M 1M", "-c", "read -P 5 1M 1M", &uri]).exits(0);
     let expect = |key: &str, value: &str| {
-        let all = threads(daemon.pid(), key);
+        let all = threads(daemon.id(), key);
         assert!(all.len() >= 6, "{all:?}");
         assert!(all.iter().all(|(_, v)| v == value), "{key} {all:?}");
     };

@@ -13,6 +13,7 @@ use vuclient::{Verifier, VerifyOptions};
 
 const VERSION_1: u64 = 1 << 32;
 const BLK_FLUSH: u64 = 1 << 9;
+const RING_PACKED: u64 = 1 << 34;
 const PROTOCOL: u64 =
     protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG | protocol::CONFIGURE_MEM_SLOTS | protocol::INFLIGHT_SHMFD;
 const LONG: Duration = Duration::from_secs(60);
@@ -63,13 +64,19 @@ fn what_was_written_is_there_after_a_restart_and_nothing_is_left_at_the_end() {
 /// itself, finds them in the notes of the first and does them, though nobody submits anything again.
 #[test]
 fn requests_in_flight_at_a_kill_are_done_by_the_next_daemon() {
+    resume_after_kill(Format::Split, 0);
+    resume_after_kill(Format::Packed, RING_PACKED);
+}
+
+fn resume_after_kill(format: Format, packed: u64) {
+    let features = VERSION_1 | BLK_FLUSH | packed;
     let dir = Dir::new("serve-inflight");
     File::create(dir.path("disk.img")).unwrap().set_len(16 << 20).unwrap();
     let first = daemon(&dir, "model:lat_us=60000000,over=null,size=16m");
-    let mut raw = Raw::ready(&socket(&dir), VERSION_1 | BLK_FLUSH, PROTOCOL).unwrap();
+    let mut raw = Raw::ready(&socket(&dir), features, PROTOCOL).unwrap();
     let inflight = raw.inflight(2, 64).unwrap();
     raw.set_inflight(&inflight).unwrap();
-    raw.start(0, 64, Format::Split, Notify::Both).unwrap();
+    raw.start(0, 64, format, Notify::Both).unwrap();
     let serial = raw.block(block::GET_ID, 0, 20).unwrap();
     assert_eq!(raw.execute(0, &serial, LONG).unwrap().0, block::OK);
     let mut writes = Vec::new();
@@ -88,7 +95,7 @@ fn requests_in_flight_at_a_kill_are_done_by_the_next_daemon() {
     first.signal("KILL");
     assert_eq!(first.ends().status, -1);
     let second = daemon(&dir, "disk.img");
-    raw.resume(&socket(&dir), VERSION_1 | BLK_FLUSH, &inflight, Notify::Both).unwrap();
+    raw.resume(&socket(&dir), features, &inflight, Notify::Both).unwrap();
     let mut ended = 0;
     while ended < writes.len() {
         ended += raw.wait_used(0, LONG).unwrap().len();
@@ -100,6 +107,13 @@ fn requests_in_flight_at_a_kill_are_done_by_the_next_daemon() {
         assert_eq!(raw.guest.read(read.data, 4096).unwrap(), vec![i as u8 + 1; 4096]);
     }
     assert_eq!(ended, writes.len(), "nothing was done twice");
+    // Many laps more: nothing is counted wrong, and nothing is left of those.
+    for lap in 0..200 {
+        let mark = raw.guest.mark();
+        let read = raw.block(block::IN, lap, 512).unwrap();
+        assert_eq!(raw.execute(0, &read, LONG).unwrap(), (block::OK, 513), "{format:?}, lap {lap}");
+        raw.guest.rewind(mark);
+    }
     drop(raw);
     second.signal("TERM");
     second.ends().exits(0);

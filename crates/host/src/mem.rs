@@ -14,8 +14,10 @@
 //!
 //! Not done here: growing a region. Regions shared with another process are in `guest`.
 
+mod fault;
 mod guest;
 
+pub(crate) use fault::Alarm;
 pub(crate) use guest::Window;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -40,7 +42,7 @@ pub struct Region {
     /// For a region that is cut into slots: the slots' size as a shift, and which are lent.
     slots: Option<(u32, Box<[AtomicBool]>)>,
     /// Another process has it, too, and it may be taken out of its table: drivers do not register it with the kernel.
-    is_shared: bool,
+    shared: Option<guest::Shared>,
 }
 
 // SAFETY: a Region is an address range it owns; its bytes are reached only through `Span`, whose accesses may race, and
@@ -69,7 +71,7 @@ impl Region {
             // SAFETY: the range is the mapping just made. Advice may be refused; nothing depends on it.
             unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         }
-        Ok(Region { base, len, slots: None, is_shared: false })
+        Ok(Region { base, len, slots: None, shared: None })
     }
 
     /// Length in bytes.
@@ -130,8 +132,9 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        let mapped = self.shared.as_ref().map_or(self.len, guest::Shared::unwatch);
         // SAFETY: the mapping is this value's own and spans borrow it, so none is left.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        unsafe { libc::munmap(self.base.as_ptr().cast(), mapped) };
     }
 }
 
@@ -184,6 +187,14 @@ impl<'a> Span<'a> {
         assert_eq!(self.len, bytes.len(), "copy of a slice into a span of different length");
         // SAFETY: the slice is readable, the span inside a live region; nothing else refers to the span's bytes (module).
         unsafe { racy::copy(bytes.as_ptr(), self.ptr.as_ptr(), self.len) };
+    }
+
+    /// Copies all bytes to `to`. Panics when the lengths differ.
+    #[inline]
+    pub(crate) fn copy_to_slice(self, to: &mut [u8]) {
+        assert_eq!(self.len, to.len(), "copy of a span into a slice of different length");
+        // SAFETY: the span is inside a live region, the slice writable; nothing else refers to either's bytes (module).
+        unsafe { racy::copy(self.ptr.as_ptr(), to.as_mut_ptr(), self.len) };
     }
 
     /// Sets all bytes to zero.
@@ -300,7 +311,7 @@ impl Regions {
         // SAFETY: it came from `Arc::into_raw` in `add`, and the entry that owned it is gone; by the caller's promise
         // nobody uses what `get` or `resolve` gave of it.
         let region = unsafe { Arc::from_raw(region) };
-        assert!(region.is_shared, "memory region {number} is not shared and stays");
+        assert!(region.is_shared(), "memory region {number} is not shared and stays");
     }
 
     /// The regions there are now, by number.

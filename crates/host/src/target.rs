@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `--target` names: `null[:options]`, `ram[:options]`, `model[:options]`, `file:PATH`, or a plain path.
+//! What `--target` names: `null[:options]`, `ram[:options]`, `model[:options]`, `file:PATH`, `nbd://...`, or a plain path.
 //!
 //! Two steps. [`TargetSpec::parse`] only reads the text: everything that can be refused without opening anything is
 //! refused there. [`TargetSpec::open`] makes the driver. Options are `name=value`, separated by commas; sizes and rates
@@ -8,12 +8,16 @@
 use crate::driver::HostDriver;
 use crate::driver::file::{File, FileOptions, FileWarning};
 use crate::driver::model::{Model, ModelOptions, ModelOver};
+use crate::driver::nbd::{self, Nbd, NbdTarget, OneConnection};
 use crate::driver::null::{Null, NullOptions};
 use crate::driver::ram::{Ram, RamOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
+use blk::driver::Driver;
+use blk::id::SECTOR_SHIFT;
 use blk::suggest::{did_you_mean, nearest};
 use blk::time::Duration;
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -29,10 +33,44 @@ pub enum TargetSpec {
     Model(ModelOptions),
     /// See [`crate::driver::file`].
     File(PathBuf),
+    /// See [`crate::driver::nbd`].
+    Nbd(NbdTarget),
 }
 
-/// The kinds that take options; besides them a target is a file.
-const KINDS: [&str; 4] = ["null", "ram", "model", "file"];
+/// The kinds of targets; what is none of them is a file.
+const KINDS: [&str; 5] = ["null", "ram", "model", "file", "nbd"];
+
+/// Whether a name begins with a kind of target and `:`; of NBD, with its `://`.
+pub fn has_kind(name: &str) -> bool {
+    name.split_once(':').is_some_and(|(kind, rest)| {
+        KINDS.contains(&kind) && kind != "nbd" || nbd::is_scheme(kind) && rest.starts_with("//")
+    })
+}
+
+/// Something that is not as asked; the run goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TargetWarning {
+    /// Of a file.
+    File(FileWarning),
+    /// Of an NBD server.
+    Nbd(OneConnection),
+}
+
+impl From<FileWarning> for TargetWarning {
+    fn from(warning: FileWarning) -> Self {
+        TargetWarning::File(warning)
+    }
+}
+
+impl fmt::Display for TargetWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TargetWarning::File(warning) => warning.fmt(f),
+            TargetWarning::Nbd(warning) => warning.fmt(f),
+        }
+    }
+}
 
 /// One option of a kind: its name, the values it takes (for people), and how it is set.
 struct OptionDef<T> {
@@ -186,7 +224,7 @@ pub struct OpenTarget {
     /// The driver.
     pub driver: Arc<dyn HostDriver>,
     /// What is not as asked.
-    pub warnings: Vec<FileWarning>,
+    pub warnings: Vec<TargetWarning>,
 }
 
 impl TargetSpec {
@@ -201,6 +239,7 @@ impl TargetSpec {
                 Err(Error::usage("target 'file:' needs a path, such as file:/var/tmp/disk.img"))
             }
             "file" => Ok(TargetSpec::File(rest.into())),
+            kind if nbd::is_scheme(kind) && text.contains(':') => nbd::parse(text).map(TargetSpec::Nbd),
             "" => Err(Error::usage(format!("target '{text}': must be a path or one of {}", KINDS.join(", ")))),
             // A colon is rare in a path, an unknown kind more likely, unless it comes after a slash or looks like one.
             _ if text.contains(':') && !kind.contains(['/', '.']) => {
@@ -215,13 +254,13 @@ impl TargetSpec {
         }
     }
 
-    /// The size the specification gives the disk; `None` for a file, which has its own.
+    /// The size the specification gives the disk; `None` for a file or a server, which have their own.
     pub fn size_bytes(&self) -> Option<u64> {
         match self {
             TargetSpec::Null(o) => Some(o.size_bytes),
             TargetSpec::Ram(o) => Some(o.size_bytes),
             TargetSpec::Model(o) => Some(o.size_bytes),
-            TargetSpec::File(_) => None,
+            TargetSpec::File(_) | TargetSpec::Nbd(_) => None,
         }
     }
 
@@ -252,7 +291,19 @@ impl TargetSpec {
                         _ => e,
                     }
                 })?;
-                OpenTarget { driver: Arc::new(file), warnings }
+                OpenTarget { driver: Arc::new(file), warnings: warnings.into_iter().map(Into::into).collect() }
+            }
+            TargetSpec::Nbd(target) => {
+                let (nbd, warning) = Nbd::open(target, needs.write, regions)?;
+                let (size, need) = (nbd.capacity().0 << SECTOR_SHIFT, needs.min_bytes);
+                if size < need {
+                    let text = format!(
+                        "the NBD server's export '{}' has {size} bytes, the job needs {need}: give the job a smaller size",
+                        target.export
+                    );
+                    return Err(Error::new(ErrorKind::NoSpace, text));
+                }
+                OpenTarget { driver: Arc::new(nbd), warnings: warning.map(TargetWarning::Nbd).into_iter().collect() }
             }
         })
     }

@@ -312,4 +312,6 @@ conformance! {
     file_buffered: Kind::FileBuffered;
     model_over_ram: Kind::ModelOverRam;
     model_over_null: Kind::ModelOverNull;
+    nbd_nbdkit_memory: Kind::NbdMemory;
+    nbd_qemu_file: Kind::NbdQemu;
 }

@@ -35,6 +35,7 @@ fn nbd(served: &Served) -> NbdExport {
         description: String::new(),
         read_only: false,
         discard: true,
+        write_through: false,
         iothreads: vec![0],
     };
     let options = NbdOptions {
@@ -43,6 +44,7 @@ fn nbd(served: &Served) -> NbdExport {
         default: Some("d".into()),
         socket_mode: None,
         max_connections: 16,
+        tls: None,
     };
     NbdExport::start(&served.threads, options).unwrap()
 }

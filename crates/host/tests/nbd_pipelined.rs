@@ -6,7 +6,7 @@ mod nbd_server;
 
 use host::export::nbd::reply::ReplyHead;
 use host::export::nbd::wire::{RequestHeader, chunk, command, command_flag, opt, option_header};
-use host::export::nbd::{BytesIn, Export, FastZero, NbdError, ReplyStyle, TlsMode};
+use host::export::nbd::{BytesIn, Export, NbdError, ReplyStyle, TlsMode};
 use nbd_server::{Disk, Server, count};
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -17,18 +17,7 @@ const SIZE: usize = 1 << 20;
 const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
 
 fn server() -> Server {
-    let export = Export {
-        name: "d".to_owned(),
-        flush: true,
-        fua: true,
-        trim: true,
-        write_zeroes: true,
-        fast_zero: FastZero::Served,
-        cache: true,
-        base_allocation: true,
-        ..Export::default()
-    };
-    Server::start(vec![(export, Disk::of(vec![0; SIZE]))], TlsMode::Off)
+    Server::start(vec![(Export::with_everything("d"), Disk::of(vec![0; SIZE]))], TlsMode::Off)
 }
 
 /// How a request ended.

@@ -14,19 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const MIB: usize = 1 << 20;
 
 fn everything(name: &str) -> Export {
-    Export {
-        name: name.to_owned(),
-        description: format!("the disk called {name}"),
-        flush: true,
-        fua: true,
-        trim: true,
-        write_zeroes: true,
-        fast_zero: FastZero::Served,
-        cache: true,
-        multi_conn: true,
-        base_allocation: true,
-        ..Export::default()
-    }
+    Export { description: format!("the disk called {name}"), ..Export::with_everything(name) }
 }
 
 /// Bytes that repeat nowhere near, with holes between them.

@@ -44,9 +44,10 @@ impl Server {
         let disk = Arc::clone(&self.disk);
         let iothreads = (0..self.threads.len()).collect();
         let (name, description) = ("d".into(), "the disk".into());
-        let disk = NbdDisk { disk, name, description, read_only, discard: true, iothreads };
+        let disk = NbdDisk { disk, name, description, read_only, discard: true, write_through: false, iothreads };
         let default = Some("d".into());
-        let options = NbdOptions { address, disks: vec![disk], default, socket_mode: None, max_connections: 256 };
+        let options =
+            NbdOptions { address, disks: vec![disk], default, socket_mode: None, max_connections: 256, tls: None };
         NbdExport::start(&self.threads, options)
     }
 

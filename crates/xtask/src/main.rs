@@ -5,13 +5,14 @@
 //! check, with one closing count), [`loom`] and [`sanitize`] (threads, checked apart), [`packages`]
 //! (what Debian must provide for `cargo xtask test`), [`mod@bench`] (our figures beside fio's, in
 //! the same run), [`swarm`] (simulated cases by the million), [`oracle`] (the real kernel's
-//! decisions beside ours).
+//! decisions beside ours), [`guest`] (a Linux guest on `mqblk serve`).
 //!
 //! Exit codes are those of `mqblk`: 0 ok, 1 a check failed or a goal was missed, 2 usage or
 //! operating error.
 
 mod bench;
 mod ci;
+mod guest;
 mod loom;
 mod oracle;
 mod packages;
@@ -51,6 +52,8 @@ enum Command {
     Swarm(swarm::Options),
     /// Compare recorded decisions of the real kernel with ours.
     Oracle(oracle::Options),
+    /// Run a Linux guest under emulation on `mqblk serve`.
+    Guest(guest::Options),
 }
 
 #[derive(Args)]
@@ -92,5 +95,6 @@ fn run(command: Command) -> Result<Outcome, String> {
         Command::Sanitize(options) => sanitize::run(&project, &options),
         Command::Swarm(options) => swarm::run(&project, &options),
         Command::Oracle(options) => oracle::run(&project, &options),
+        Command::Guest(options) => guest::run(&project, &options),
     }
 }

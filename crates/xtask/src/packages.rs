@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The Debian packages that building and testing need, and how a new user gets them.
 //!
-//! Guarantees: [`PACKAGES`] (and, for recording only, [`GUEST`]) are the only such lists of this tree. As root the missing ones are
+//! Guarantees: [`PACKAGES`] and [`GUEST`] are the only such lists of this tree. As root the missing ones are
 //! installed; anyone else is told the one line to type, and nothing is changed. A program that is
 //! there without its package (another distribution, an own build) is good enough.
 //! Does not install Rust, and cannot install the C linker that building xtask itself took:
@@ -62,6 +62,11 @@ const PACKAGES: &[Package] = &[
         why: "tests run the printed nbdinfo and nbdcopy commands, and have them talk to our NBD server side",
     },
     Package {
+        name: "nbdkit",
+        stand_in: StandIn::Program("nbdkit"),
+        why: "tests have the NBD driver use it, with its filters that delay, fail and pause, and kill it",
+    },
+    Package {
         name: "util-linux-extra",
         stand_in: StandIn::Program("fincore"),
         why: "a test counts what read-ahead put into the page cache",
@@ -70,6 +75,22 @@ const PACKAGES: &[Package] = &[
         name: "qemu-system-common",
         stand_in: StandIn::Program("qemu-storage-daemon"),
         why: "tests and benches have its storage daemon as the reference server",
+    },
+    Package {
+        name: "e2fsprogs",
+        stand_in: StandIn::Program("mkfs.ext4"),
+        why: "tests have a file system on a loop device on our FUSE export, and check it",
+    },
+    Package { name: "mount", stand_in: StandIn::Program("losetup"), why: "tests make loop devices of our FUSE export" },
+    Package {
+        name: "fuse3",
+        stand_in: StandIn::Program("fusermount3"),
+        why: "a test has users mount who are not root",
+    },
+    Package {
+        name: "postgresql",
+        stand_in: StandIn::Directory("/usr/lib/postgresql"),
+        why: "a test has a database on our FUSE export, killed together with the daemon, and its amcheck",
     },
     Package {
         name: "python3-libnbd",
@@ -83,7 +104,7 @@ const PACKAGES: &[Package] = &[
     },
 ];
 
-/// What recording the kernel's decisions in a guest needs beyond [`PACKAGES`].
+/// What a guest needs: tests run one on our server, and recording the kernel's decisions another.
 const GUEST: &[Package] = &[
     Package { name: "qemu-system-x86", stand_in: StandIn::Program("qemu-system-x86_64"), why: "the guest" },
     Package { name: "busybox-static", stand_in: StandIn::File("/bin/busybox"), why: "the guest's programs" },
@@ -109,13 +130,14 @@ impl StandIn {
 /// apt-get fails.
 pub fn ensure(project: &Project) -> Result<(), String> {
     ensure_these(PACKAGES)?;
+    ensure_guest()?;
     if Path::new(EXAMPLES).is_dir() {
         return Ok(());
     }
     unpack_examples(&project.root.join(UNPACKED))
 }
 
-/// Makes sure of what recording in a guest needs.
+/// Makes sure of what a guest needs.
 ///
 /// # Errors
 /// As [`ensure`].

@@ -4,8 +4,19 @@
 use super::log::{Format, Least};
 use super::metrics::Listen;
 use crate::args::key_value;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use std::path::PathBuf;
+
+/// `--tls`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TlsChoice {
+    /// There is no TLS.
+    Off,
+    /// Clients may speak it.
+    On,
+    /// Clients must speak it.
+    Require,
+}
 
 /// `mqblk serve`.
 #[derive(Args, Clone, Debug)]
@@ -29,9 +40,27 @@ pub struct ServeArgs {
     /// Virtqueues of exports that do not say; without, as many as there are CPUs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
     pub num_queues: Option<u64>,
+    /// NBD clients may (on) or must (require) speak TLS; exports whose TLS the file settles keep it. With certificates
+    /// the default is require
+    #[arg(
+        long,
+        value_name = "off | on | require",
+        requires_if("on", "tls_certificates"),
+        requires_if("require", "tls_certificates")
+    )]
+    pub tls: Option<TlsChoice>,
+    /// Directory with server-cert.pem, server-key.pem and ca-cert.pem (and ca-crl.pem), as for QEMU and nbdkit
+    #[arg(long, value_name = "DIR")]
+    pub tls_certificates: Option<PathBuf>,
+    /// NBD clients must show a certificate of ca-cert.pem's authority that ca-crl.pem does not revoke
+    #[arg(long, requires = "tls_certificates")]
+    pub tls_verify_peer: bool,
     /// Open every disk so that it cannot be written
     #[arg(long)]
     pub read_only: bool,
+    /// How often the load of IOThreads is looked at, to move a virtqueue that nobody has put where it is; seconds, 0 = never
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    pub balance: f64,
     /// Where mqblk ctl reaches the daemon [default: serve-PID.sock in $XDG_RUNTIME_DIR/mqblk or /tmp/mqblk-UID]
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
@@ -53,4 +82,9 @@ pub struct ServeArgs {
     /// Print the plan as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|s| (0.0..=3600.0).contains(s));
+    seconds.ok_or_else(|| format!("'{text}': must be 0..=3600 seconds"))
 }

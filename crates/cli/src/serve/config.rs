@@ -174,10 +174,12 @@ fn disk(mut section: Section<'_, '_>, names: &mut FreshNames) -> DiskPlan {
     plan
 }
 
-/// The last part of a path, or the kind of a target that is none.
+/// The last part of a path or of an export's name, or the kind of a target without one.
 pub fn default_name(target: &str) -> String {
     match TargetSpec::parse(target) {
         Ok(TargetSpec::File(path)) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        Ok(TargetSpec::Nbd(nbd)) if nbd.export.is_empty() => "nbd".to_owned(),
+        Ok(TargetSpec::Nbd(nbd)) => nbd.export.rsplit('/').next().unwrap_or_default().to_owned(),
         _ => target.split(':').next().unwrap_or_default().to_owned(),
     }
 }
@@ -344,23 +346,44 @@ fn nbd(section: &mut Section<'_, '_>, name: &str, disk: &str, defaults: &Default
     }
 }
 
+/// `tls`, with a directory of certificates or with the files by their names.
 fn tls(section: &mut Section<'_, '_>) -> Option<NbdTls> {
     let required = section.one_of("tls", &[("off", None), ("on", Some(false)), ("require", Some(true))]).flatten();
-    let [cert, key, client_ca] = ["tls_cert", "tls_key", "tls_client_ca"].map(|k| section.string(k, "cert.pem"));
-    match (required, cert, key) {
-        (Some(required), Some(cert), Some(key)) => {
-            Some(NbdTls { cert: cert.into(), key: key.into(), client_ca: client_ca.map(PathBuf::from), required })
+    let directory = section.string("tls_certificates", "/etc/pki/mqblk");
+    let verify = section.flag("tls_verify_peer");
+    let files = ["tls_cert", "tls_key", "tls_client_ca", "tls_client_crl"].map(|k| (k, section.string(k, "cert.pem")));
+    let given = files.iter().find(|(_, value)| value.is_some()).map(|(key, _)| *key);
+    let Some(required) = required else {
+        let one = directory
+            .as_ref()
+            .map(|_| "tls_certificates")
+            .or((verify == Some(true)).then_some("tls_verify_peer"))
+            .or(given);
+        if let Some(key) = one {
+            section.refuse(key, format!("{key}: has no effect without TLS; add tls = \"require\" or \"on\""));
         }
-        (Some(_), cert, _) => {
+        return None;
+    };
+    if let Some(directory) = directory {
+        if let Some(key) = given {
+            section.refuse(key, format!("{key}: comes from tls_certificates = \"DIR\"; leave one of them out"));
+        }
+        return Some(NbdTls::in_directory(directory.as_ref(), verify.unwrap_or(false), required));
+    }
+    if verify.is_some() {
+        let text = "tls_verify_peer: goes with tls_certificates = \"DIR\"; with files it is tls_client_ca = \"FILE\"";
+        section.refuse("tls_verify_peer", text);
+    }
+    let [cert, key, client_ca, client_crl] = files.map(|(_, value)| value.map(PathBuf::from));
+    if client_crl.is_some() && client_ca.is_none() {
+        section.refuse("tls_client_crl", "tls_client_crl: has no effect without tls_client_ca = \"FILE\"");
+    }
+    match (cert, key) {
+        (Some(cert), Some(key)) => Some(NbdTls { cert, key, client_ca, client_crl, required }),
+        (cert, _) => {
             let missing = if cert.is_none() { "tls_cert" } else { "tls_key" };
-            section.refuse("tls", format!("tls: needs {missing} = \"FILE\" (PEM), too"));
-            None
-        }
-        (None, cert, key) => {
-            let given = [("tls_cert", &cert), ("tls_key", &key), ("tls_client_ca", &client_ca)];
-            if let Some((key, _)) = given.into_iter().find(|(_, value)| value.is_some()) {
-                section.refuse(key, format!("{key}: has no effect without TLS; add tls = \"require\" or \"on\""));
-            }
+            let text = format!("tls: needs {missing} = \"FILE\" (PEM), too; or tls_certificates = \"DIR\"");
+            section.refuse("tls", text);
             None
         }
     }

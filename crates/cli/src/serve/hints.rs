@@ -8,7 +8,7 @@
 //! what its validation refuses there: cache, io, discard, iothread, serial, readonly), NBD doc/uri.md.
 
 use host::serve::check::Export;
-use host::serve::plan::{ExportKind, FusePlan, NbdListen, NbdPlan, UblkPlan, VhostUserPlan};
+use host::serve::plan::{ExportKind, FusePlan, NbdListen, NbdPlan, NbdTls, UblkPlan, VhostUserPlan};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
@@ -79,7 +79,11 @@ fn nbd_hints(nbd: &NbdPlan, read_only: bool) -> Vec<Hint> {
         Hint { key: "nbdinfo", title: "what it offers", text: format!("nbdinfo {shell}") },
         Hint { key: "nbdcopy", title: "copy it", text: format!("nbdcopy {shell} copy.img") },
     ];
-    // QEMU takes TLS by objects, fio not at all. fio only reads: a pasted line must not cost anybody their data.
+    if let Some(directory) = nbd.tls.as_ref().map(|tls| tls.directory().unwrap_or_else(|| Path::new("DIR"))) {
+        let text = qemu_tls(nbd, directory);
+        hints.push(Hint { key: "qemu_img", title: "qemu-img (QEMU takes the same objects)", text });
+    }
+    // fio and nbd-client speak no TLS. fio only reads: a pasted line must not cost anybody their data.
     if nbd.tls.is_none() {
         let drive = match read_only {
             true => {
@@ -106,6 +110,17 @@ fn nbd_hints(nbd: &NbdPlan, read_only: bool) -> Vec<Hint> {
         ]);
     }
     hints
+}
+
+/// `qemu-img` with credentials of a directory; clients are verified or not, as the server likes.
+fn qemu_tls(nbd: &NbdPlan, directory: &Path) -> String {
+    let directory = absolute(directory).replace(',', ",,");
+    let object = quoted(&format!("tls-creds-x509,id=tls0,endpoint=client,dir={directory}"));
+    let host = match &nbd.listen {
+        NbdListen::Unix(_) => ",tls-hostname=localhost",
+        NbdListen::Tcp(_) => "",
+    };
+    format!("qemu-img info --object {object} --image-opts driver=nbd,{},tls-creds=tls0{host}", server(nbd))
 }
 
 /// Options of `-blockdev driver=nbd`.
@@ -135,11 +150,24 @@ fn nbd_client(nbd: &NbdPlan) -> String {
 fn fuse_hints(fuse: &FusePlan, read_only: bool) -> Vec<Hint> {
     let path = quoted(&absolute(&fuse.mountpoint));
     let flag = if read_only { " --read-only" } else { "" };
-    vec![Hint {
-        key: "losetup",
-        title: "Linux block device (root)",
-        text: format!("losetup --find --show --direct-io=on{flag} {path}"),
-    }]
+    // fio takes a colon in a name for the end of the name. It only reads: a pasted line must not cost anybody their data.
+    let file = quoted(&format!("--filename={}", absolute(&fuse.mountpoint).replace(':', "\\:")));
+    vec![
+        Hint {
+            key: "losetup",
+            title: "Linux block device (root; umount and losetup --detach it before the daemon ends)",
+            text: format!("losetup --find --show --direct-io=on{flag} {path}"),
+        },
+        Hint {
+            key: "fio",
+            title: "fio",
+            text: format!(
+                "fio --name=try {file} --readonly --direct=1 --rw=randread --bs=4k --ioengine=libaio --iodepth=32 \
+                 --time_based --runtime=10"
+            ),
+        },
+        Hint { key: "qemu_img", title: "qemu-img, qemu-io", text: format!("qemu-img info -f raw {path}") },
+    ]
 }
 
 fn ublk_hints(ublk: &UblkPlan) -> Vec<Hint> {
@@ -151,9 +179,17 @@ fn ublk_hints(ublk: &UblkPlan) -> Vec<Hint> {
 pub fn uri(nbd: &NbdPlan) -> String {
     let scheme = if nbd.tls.is_some() { "nbds" } else { "nbd" };
     let name = percent(nbd.name.as_bytes());
+    let directory = nbd.tls.as_ref().and_then(NbdTls::directory);
+    let certificates = directory.map(|d| format!("tls-certificates={}", percent(absolute(d).as_bytes())));
     match &nbd.listen {
-        NbdListen::Unix(path) => format!("{scheme}+unix:///{name}?socket={}", percent(absolute(path).as_bytes())),
-        NbdListen::Tcp(address) => format!("{scheme}://{}/{name}", reachable(*address)),
+        NbdListen::Unix(path) => {
+            let more = certificates.map(|c| format!("&{c}")).unwrap_or_default();
+            format!("{scheme}+unix:///{name}?socket={}{more}", percent(absolute(path).as_bytes()))
+        }
+        NbdListen::Tcp(address) => {
+            let more = certificates.map(|c| format!("?{c}")).unwrap_or_default();
+            format!("{scheme}://{}/{name}{more}", reachable(*address))
+        }
     }
 }
 

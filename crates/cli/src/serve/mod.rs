@@ -22,12 +22,14 @@ use args::ServeArgs;
 use control::{Operator, Server};
 use host::handed;
 use host::privileges::{self, Account};
+use host::serve::Balance;
 use host::serve::daemon::Daemon;
 use host::service::Manager;
 use request::Request;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Checks what was asked for, prints it, and serves it until a signal comes. SIGHUP has it read again.
 pub fn main(args: &ServeArgs) -> Outcome {
@@ -61,7 +63,7 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
     let manager = Manager::of_environment()?;
     let (daemon, warnings) = Daemon::start(request.plan)?;
     warnings.iter().for_each(|w| ::log::warn!("{w}"));
-    let sockets = daemon.listeners();
+    let what = format!("serving on {} sockets and {} mounts", daemon.listeners(), daemon.mounts());
     for text in request::unused_sockets(daemon.plan(), args.control.as_deref()) {
         ::log::warn!("{text}");
     }
@@ -83,16 +85,16 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
         operator.assume(user, &sockets)?;
     }
     let control = server.path().display().to_string();
-    ::log::info!(pid = std::process::id(), control; "serving on {sockets} sockets; Ctrl-C or SIGTERM ends it, SIGHUP reads the configuration again");
-    let status = format!("serving on {sockets} sockets");
-    manager.ready(&status);
+    ::log::info!(pid = std::process::id(), control; "{what}; Ctrl-C or SIGTERM ends it, SIGHUP reads the configuration again");
+    keep_balanced(&operator, args.balance)?;
+    manager.ready(&what);
     for _ in signals.forever().take_while(|signal| *signal == SIGHUP) {
         manager.reloading();
         match operator.reload() {
             Ok(lines) => ::log::info!("reload: done: {}", lines.join("; ")),
             Err(e) => ::log::error!("reload: nothing was done: {e}"),
         }
-        manager.ready(&status);
+        manager.ready(&what);
     }
     manager.stopping();
     drop((watchdog, metrics));
@@ -108,4 +110,24 @@ fn account(text: &str) -> Result<Account, Failure> {
     let account = Account::find(text)?;
     account.check_permitted()?;
     Ok(account)
+}
+
+/// Has a thread look at the load every so often, until the daemon ends.
+fn keep_balanced(operator: &Arc<Operator>, seconds: f64) -> Result<(), Failure> {
+    if seconds == 0.0 {
+        return Ok(());
+    }
+    let (operator, pause) = (Arc::downgrade(operator), Duration::from_secs_f64(seconds));
+    let look = move || {
+        let mut balance = Balance::default();
+        loop {
+            std::thread::sleep(pause);
+            let goes_on = operator.upgrade().is_some_and(|operator| operator.balance(&mut balance));
+            if !goes_on {
+                return;
+            }
+        }
+    };
+    let started = std::thread::Builder::new().name("mqblk-balance".into()).spawn(look);
+    started.map(drop).map_err(|e| Failure::new(format!("cannot start the thread that looks at the load: {e}")))
 }

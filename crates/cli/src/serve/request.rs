@@ -4,7 +4,7 @@
 //! Guarantees: what comes out fits together and was, a moment ago, possible on this machine; nothing was touched. Does not
 //! do: serve.
 
-use super::args::ServeArgs;
+use super::args::{ServeArgs, TlsChoice};
 use super::config::{self, Config};
 use super::libvirt;
 use super::reader::printable;
@@ -13,7 +13,7 @@ use host::handed::At;
 use host::serve::check::{CheckedPlan, FreshNames, HostFacts, PlanErrors};
 use host::serve::mapping::Mapping;
 use host::serve::plan::{
-    DEFAULT_IOTHREAD_NAME, DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NBD_CONNECTIONS, NbdListen, NbdPlan,
+    DEFAULT_IOTHREAD_NAME, DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NBD_CONNECTIONS, NbdListen, NbdPlan, NbdTls,
     QUEUE_SIZE, ServePlan, VHOST_QUEUES_MAX, VhostUserPlan,
 };
 use host::serve::preflight::preflight;
@@ -136,7 +136,9 @@ fn source(args: &ServeArgs) -> Result<Source<'_>, Failure> {
     match (&args.libvirt, &args.what) {
         (Some(domain), _) => Ok(Source::Domain(domain)),
         (None, Some(path)) => {
-            let is = |wanted: &str| path.extension().is_some_and(|e| e.eq_ignore_ascii_case(wanted));
+            // A URI may end in anything.
+            let has_kind = path.to_str().is_some_and(host::target::has_kind);
+            let is = |wanted: &str| !has_kind && path.extension().is_some_and(|e| e.eq_ignore_ascii_case(wanted));
             Ok(match () {
                 () if is("toml") => Source::Config(path),
                 () if is("xml") => Source::Domain(path),
@@ -196,7 +198,28 @@ fn flags_over(plan: &mut ServePlan, args: &ServeArgs) -> Result<(), Failure> {
         }
         plan.iothreads = (0..n).map(|i| IoThreadPlan::new(format!("{DEFAULT_IOTHREAD_NAME}{i}"))).collect();
     }
-    Ok(())
+    tls_over(plan, args)
+}
+
+/// TLS for the NBD exports of which the file says nothing.
+fn tls_over(plan: &mut ServePlan, args: &ServeArgs) -> Result<(), Failure> {
+    let Some(directory) = &args.tls_certificates else { return Ok(()) };
+    let required = match args.tls {
+        Some(TlsChoice::Off) => return Ok(()),
+        Some(TlsChoice::On) => false,
+        Some(TlsChoice::Require) | None => true,
+    };
+    let mut any = false;
+    for export in &mut plan.exports {
+        let ExportKind::Nbd(nbd) = &mut export.kind else { continue };
+        any = true;
+        nbd.tls.get_or_insert_with(|| NbdTls::in_directory(directory, args.tls_verify_peer, required));
+    }
+    if any {
+        return Ok(());
+    }
+    let text = format!("--tls-certificates={}: there is no NBD export; leave the flag out", directory.display());
+    Err(Failure::new(text))
 }
 
 /// Exports named as a socket that the service manager has made listen there; other exports of an NBD server come with it.

@@ -145,7 +145,7 @@ impl Started {
     }
 
     /// Its process.
-    pub fn pid(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 

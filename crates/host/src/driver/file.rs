@@ -5,7 +5,7 @@
 //! Example: `/var/tmp/disk.img`, `file:/dev/nvme0n1`
 //! What becomes of a request: read and write by the like operations, with registered buffers where the data lies in a
 //! region that could be registered; flush by fdatasync; FUA by `RWF_DSYNC`; discard by punching a hole; write zeroes by
-//! zeroing the range, or by writing zeroes where the file system cannot. Requests go to the kernel several to a
+//! punching a hole (zeroing the range with `NOUNMAP`), or by writing zeroes where the file system cannot. Requests go to the kernel several to a
 //! system call; `poll` needs none when completions are there.
 //! Limits: on a block device a discard is the kernel's unmapping write-zeroes (the range reads as zeroes after it, and
 //! need not be freed); a device without that command has no discard here. O_DIRECT where the file takes it, else
@@ -23,10 +23,11 @@ mod owner;
 mod ring;
 #[allow(unsafe_code, reason = "iovec lists")]
 mod slot;
+mod survey;
 
 pub use open::FileWarning;
 
-use crate::driver::{HostDriver, PerHctx};
+use crate::driver::{Allocation, HostDriver, PerHctx, Stretch};
 use crate::error::Result;
 use crate::mem::Regions;
 use blk::driver::{Completions, Driver, RqBatch};
@@ -166,6 +167,22 @@ impl HostDriver for File {
         self.opened.resize(bytes)
     }
 
+    fn allocation(&self) -> Allocation {
+        if self.opened.is_device { Allocation::Data } else { Allocation::Survey }
+    }
+
+    fn survey(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Stretch> {
+        survey::stretches(&self.opened, sector, nr_sectors, most)
+    }
+
+    fn caches(&self) -> bool {
+        !self.opened.direct
+    }
+
+    fn prefetch(&self, sector: Sector, nr_sectors: u64) {
+        survey::prefetch(&self.opened, sector, nr_sectors);
+    }
+
     fn set_hold_on_enospc(&self, hold: bool) -> bool {
         self.opened.set_hold_on_enospc(hold);
         true
@@ -173,6 +190,11 @@ impl HostDriver for File {
 
     fn held_on_enospc(&self) -> u64 {
         self.opened.held()
+    }
+
+    /// A hole is punched, which the kernel has read as zeroes on files and block devices.
+    fn discard_zeroes(&self) -> bool {
+        true
     }
 
     fn wait_since(&self, seen: u64, hctx: HctxId, min: u32, timeout: Option<Duration>) {

@@ -7,9 +7,11 @@ pub mod null;
 pub mod ram;
 pub mod model;
 pub mod file;
+pub mod nbd;
 
 pub use file::File;
 pub use model::Model;
+pub use nbd::Nbd;
 pub use null::Null;
 pub use ram::Ram;
 
@@ -22,8 +24,33 @@ use blk::time::{Duration, Instant};
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
+/// What a driver knows of what is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocation {
+    /// Nothing: all may be data.
+    Data,
+    /// All is a hole, always.
+    Hole,
+    /// [`HostDriver::survey`] tells.
+    Survey,
+}
+
+/// Sectors in a row of which the same is true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// How many; at least one.
+    pub nr_sectors: u64,
+    /// Nothing is stored, and they read as zeroes.
+    pub is_hole: bool,
+}
+
 /// A driver whose completions a thread can wait for without spinning.
 pub trait HostDriver: Driver {
+    /// Most hardware queues that [`Driver::start`] may be asked for: what a disk has that names no number, and no CPU for each.
+    fn max_hw_queues(&self) -> u16 {
+        u16::MAX
+    }
+
     /// Blocks until `min` requests of `hctx` that were in flight at the call may have finished (at least one), `timeout`
     /// has passed, or [`HostDriver::wake`] was called since the moment `seen` was read from [`HostDriver::wakes`]; may
     /// return early for no reason. Poll afterwards. Other threads may queue, poll and wait on the same hctx meanwhile,
@@ -58,6 +85,12 @@ pub trait HostDriver: Driver {
     /// soon after every submission.
     fn set_lazy_commit(&self, _hctx: HctxId, _fewer_than: u32) {}
 
+    /// As how many requests, at least, [`HostDriver::set_lazy_commit`] is best told by who waits soon after it has submitted:
+    /// 0 if nothing is gained by more than a batch.
+    fn lazy_hint(&self) -> u32 {
+        0
+    }
+
     /// The calling thread is from now on the one that submits to `hctx`, polls it and waits for it, until it calls
     /// [`HostDriver::release`]; a driver may be faster for it. Others still may do all of that, slower: what they queue
     /// may have to wait until this thread submits, polls or waits, so it goes on doing so while they have anything in
@@ -85,6 +118,27 @@ pub trait HostDriver: Driver {
         Err(Error::usage(format!("a disk of driver '{}' keeps the size it was made with", self.name())))
     }
 
+    /// How it can be found out what of the disk is stored.
+    fn allocation(&self) -> Allocation {
+        Allocation::Data
+    }
+
+    /// What of the range is stored, from its beginning on: up to `most` stretches that lie within it one behind the other, at least
+    /// one, of whole logical blocks. What was written by requests that had ended before the call is data; what is told as a hole reads
+    /// as zeroes until it is written. May wait for the device, so not on a thread that serves others. Only for
+    /// [`Allocation::Survey`].
+    fn survey(&self, _sector: Sector, nr_sectors: u64, _most: usize) -> Vec<Stretch> {
+        vec![Stretch { nr_sectors, is_hole: false }]
+    }
+
+    /// Whether [`HostDriver::prefetch`] does anything.
+    fn caches(&self) -> bool {
+        false
+    }
+
+    /// The range, or as much of it as is reasonable, will be read soon. May wait, as [`HostDriver::survey`].
+    fn prefetch(&self, _sector: Sector, _nr_sectors: u64) {}
+
     /// Whether writes that find no space are tried again once a second instead of failed. False: it has no such mode.
     fn set_hold_on_enospc(&self, _hold: bool) -> bool {
         false
@@ -93,6 +147,16 @@ pub trait HostDriver: Driver {
     /// How often a write found no space and was kept to be tried again.
     fn held_on_enospc(&self) -> u64 {
         0
+    }
+
+    /// What has happened at the device since it was opened that the ends of requests do not tell, in sentences for people.
+    fn troubles(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Whether what was discarded reads as zeroes.
+    fn discard_zeroes(&self) -> bool {
+        false
     }
 
     /// A descriptor that polls readable when `hctx` has completions, if the driver has such a thing.

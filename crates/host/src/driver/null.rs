@@ -9,7 +9,7 @@
 //! Source: the options of Documentation/block/null_blk.rst; there `completion_nsec` is 10000 unless set.
 //! Since: 0.1.
 
-use crate::driver::{HostDriver, PerHctx, Sleeper};
+use crate::driver::{Allocation, HostDriver, PerHctx, Sleeper};
 use crate::spin::SpinMutex;
 use blk::driver::{Completions, Driver, InFlight, RqBatch};
 use blk::id::{HctxId, SECTOR_SHIFT, Sector};
@@ -143,6 +143,16 @@ impl Driver for Null {
 }
 
 impl HostDriver for Null {
+    /// Nothing is ever kept. Reads leave their buffer as it is, so no answer is wrong; this one spares clients the reading.
+    fn allocation(&self) -> Allocation {
+        Allocation::Hole
+    }
+
+    /// It has no data.
+    fn discard_zeroes(&self) -> bool {
+        true
+    }
+
     fn wait_since(&self, seen: u64, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
         self.hctxs.get(hctx).sleeper.sleep_until_due(seen, timeout, || self.next_due(hctx));
     }

@@ -147,4 +147,8 @@ impl Driver for Ram {
     }
 }
 
-impl HostDriver for Ram {}
+impl HostDriver for Ram {
+    fn discard_zeroes(&self) -> bool {
+        true
+    }
+}

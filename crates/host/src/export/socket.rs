@@ -32,7 +32,7 @@ pub(super) fn bind(path: &Path) -> Result<UnixListener> {
 }
 
 /// Waits until `fd` is ready for `what`; false when `stop` is readable, `until` has come, or waiting is impossible.
-pub(super) fn wait(fd: impl AsFd, what: PollFlags, stop: &OwnedFd, until: Option<Instant>) -> bool {
+pub(crate) fn wait(fd: impl AsFd, what: PollFlags, stop: &OwnedFd, until: Option<Instant>) -> bool {
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let limit = left.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });

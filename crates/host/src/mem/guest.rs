@@ -2,9 +2,10 @@
 //! Memory that another process has, too: a guest's, of which a vhost-user front end sends descriptors.
 //!
 //! Guarantees: a [`Window`] reaches only bytes of its region, checked when it is made and at each access; every access is
-//! atomic, so whatever the other side does meanwhile shows old or new values and nothing worse. A file that the other side
-//! makes shorter under the mapping ends in a signal.
+//! atomic, so whatever the other side does meanwhile shows old or new values and nothing worse. Of a file that the other side
+//! makes shorter under the mapping the missing pages read as zeroes, and an alarm is raised (`fault`).
 
+use super::fault::{Alarm, Watch};
 use super::{BUFFER_ALIGN, Region};
 use crate::error::{Error, Result};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -12,10 +13,37 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+/// What a region has that another process has, too.
+#[derive(Debug)]
+pub(super) struct Shared {
+    watch: &'static Watch,
+    /// Kept for the watch.
+    _alarm: Arc<Alarm>,
+    /// Bytes of the mapping: whole pages.
+    mapped: usize,
+}
+
+impl Shared {
+    /// Its end begins; how much is to be unmapped.
+    pub(super) fn unwatch(&self) -> usize {
+        self.watch.unregister();
+        self.mapped
+    }
+}
+
+/// Bytes of a page of this file when it is mapped.
+fn page_bytes(fd: BorrowedFd<'_>) -> usize {
+    const HUGETLBFS_MAGIC: u64 = 0x958458f6;
+    match rustix::fs::fstatfs(fd) {
+        Ok(s) if s.f_type as u64 == HUGETLBFS_MAGIC => usize::try_from(s.f_bsize).unwrap_or(BUFFER_ALIGN),
+        _ => BUFFER_ALIGN,
+    }
+}
+
 impl Region {
     /// Maps `len` bytes of a file from byte `offset` on, shared. Fails when the file is shorter than that: the pages
-    /// behind its end could not be touched.
-    pub(crate) fn map_shared(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Region> {
+    /// behind its end could not be touched. If they go away later the alarm is raised.
+    pub(crate) fn map_shared(fd: BorrowedFd<'_>, offset: u64, len: usize, alarm: &Arc<Alarm>) -> Result<Region> {
         let bytes = rustix::fs::fstat(fd).map(|s| s.st_size as u64).unwrap_or(0);
         let fits = len > 0 && offset.checked_add(len as u64).is_some_and(|end| end <= bytes);
         if !fits || !offset.is_multiple_of(BUFFER_ALIGN as u64) {
@@ -23,22 +51,30 @@ impl Region {
                 "memory region of {len} bytes at {offset} of a file of {bytes}: must lie in the file, at a multiple of 4096"
             )));
         }
+        let page = page_bytes(fd);
+        let mapped =
+            len.checked_next_multiple_of(page).ok_or_else(|| Error::usage(format!("{len} bytes: too many")))?;
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let base = unsafe {
-            libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd.as_raw_fd(), offset as libc::off_t)
+            libc::mmap(std::ptr::null_mut(), mapped, prot, libc::MAP_SHARED, fd.as_raw_fd(), offset as libc::off_t)
         };
         let Some(base) = NonNull::new(base.cast::<u8>()).filter(|p| p.as_ptr().cast() != libc::MAP_FAILED) else {
             return Err(Error::last_os(format!("cannot map {len} bytes of the client's memory")));
         };
         // SAFETY: the range is the mapping just made. Advice may be refused; nothing depends on it.
-        unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_DONTFORK | libc::MADV_DONTDUMP) };
-        Ok(Region { base, len, slots: None, is_shared: true })
+        unsafe { libc::madvise(base.as_ptr().cast(), mapped, libc::MADV_DONTFORK) };
+        // SAFETY: as above.
+        unsafe { libc::madvise(base.as_ptr().cast(), mapped, libc::MADV_DONTDUMP) };
+        // SAFETY: the mapping is the region's, which ends the watch before it unmaps, and keeps the alarm.
+        let watch = unsafe { Watch::register(base, mapped, page, alarm) };
+        Ok(Region { base, len, slots: None, shared: Some(Shared { watch, _alarm: Arc::clone(alarm), mapped }) })
     }
 
     /// Whether another process has it, too.
+    #[inline]
     pub(crate) fn is_shared(&self) -> bool {
-        self.is_shared
+        self.shared.is_some()
     }
 }
 
@@ -69,7 +105,7 @@ impl Region {
     #[inline]
     fn atomic<T: Atomic>(&self, at: usize) -> &T {
         let size = size_of::<T>();
-        assert!(self.is_shared && at <= self.len && size <= self.len - at, "byte {at} of a region of {}", self.len);
+        assert!(self.is_shared() && at <= self.len && size <= self.len - at, "byte {at} of a region of {}", self.len);
         assert!(at.is_multiple_of(size), "byte {at} of a region is not aligned");
         // SAFETY: inside the region and aligned, as the region starts on a page. All that this process does to shared
         // regions is done by atomics, by `Span` and by the kernel.
@@ -90,6 +126,15 @@ impl Region {
     #[inline]
     pub(crate) fn store_u64(&self, at: usize, value: u64, order: Ordering) {
         self.atomic::<AtomicU64>(at).store(value.to_le(), order);
+    }
+
+    /// Sets bits of the byte at `at`, beside others who do. Panics when it is outside.
+    #[inline]
+    pub(crate) fn set_bits(&self, at: usize, bits: u8) {
+        let byte = self.atomic::<AtomicU8>(at);
+        // What was written before is seen by who finds the bit. Pairs with: the front end, which takes the bits and then reads.
+        // A bit that is set already may be taken meanwhile, so it is set again all the same.
+        byte.fetch_or(bits, Ordering::Release);
     }
 
     /// The 8 bytes at `at` as a little-endian number; it need not be aligned. Panics when they are outside.
@@ -168,10 +213,56 @@ mod tests {
         fd
     }
 
+    fn alarm() -> Arc<Alarm> {
+        Alarm::new().unwrap()
+    }
+
+    /// The first page is there still, the second is not, and the third was never there.
+    #[test]
+    fn pages_that_went_away_read_as_zeroes_and_raise_the_alarm_of_their_client_only() {
+        let (ours, other) = (alarm(), alarm());
+        let (fd, beside) = (file(16384), file(16384));
+        let region = Arc::new(Region::map_shared(fd.as_fd(), 0, 16384, &ours).unwrap());
+        let neighbour = Region::map_shared(beside.as_fd(), 0, 16384, &other).unwrap();
+        (0..16384).for_each(|i| region.store_u8(i, 0xa5, Ordering::Relaxed));
+        neighbour.store_u8(16383, 7, Ordering::Relaxed);
+        rustix::fs::ftruncate(&fd, 4096).unwrap();
+        assert_eq!(region.load_u8(4095, Ordering::Relaxed), 0xa5);
+        assert!(!ours.is_raised());
+        assert_eq!(region.read_u64(4097), 0);
+        assert!(ours.is_raised() && !other.is_raised());
+        region.store_u32(8192, 1, Ordering::Relaxed);
+        assert_eq!(region.load_u8(4095, Ordering::Relaxed), 0xa5, "the page before is as it was");
+        // A copy by the processor's own instruction goes on where it stopped.
+        let to = Region::new(16384, false).unwrap();
+        region.span(0, 16384).unwrap().copy_to(to.span(0, 16384).unwrap());
+        rustix::fs::ftruncate(&fd, 0).unwrap();
+        to.span(0, 16384).unwrap().copy_to(region.span(0, 16384).unwrap());
+        assert_eq!(neighbour.load_u8(16383, Ordering::Relaxed), 7);
+        assert!(!other.is_raised());
+    }
+
+    #[test]
+    fn a_large_range_that_went_away_is_replaced_as_a_whole() {
+        let alarm = alarm();
+        let pages = 300;
+        let fd = file(pages * 4096);
+        let maps = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+        let region = Region::map_shared(fd.as_fd(), 0, pages as usize * 4096, &alarm).unwrap();
+        rustix::fs::ftruncate(&fd, 0).unwrap();
+        let before = maps();
+        // Every other page, so that single mappings could not be joined.
+        for page in (0..pages as usize).step_by(2) {
+            assert_eq!(region.load_u8(page * 4096, Ordering::Relaxed), 0);
+        }
+        assert!(maps() < before + 200, "a mapping for each page");
+        assert!(alarm.is_raised());
+    }
+
     #[test]
     fn two_mappings_of_a_file_are_the_same_memory() {
         let fd = file(16384);
-        let map = |offset, len| Arc::new(Region::map_shared(fd.as_fd(), offset, len).unwrap());
+        let map = |offset, len| Arc::new(Region::map_shared(fd.as_fd(), offset, len, &alarm()).unwrap());
         let (all, end) = (map(0, 16384), map(8192, 8192));
         let (a, b) = (Window::new(&all, 8192, 64, 8).unwrap(), Window::new(&end, 0, 64, 8).unwrap());
         a.store_u16(6, 0x1234, Ordering::Relaxed);
@@ -184,9 +275,9 @@ mod tests {
     fn what_is_not_in_the_file_or_the_region_is_refused() {
         let fd = file(8192);
         for (offset, len) in [(0, 0), (0, 8193), (4096, 4097), (1, 4096), (u64::MAX, 4096)] {
-            assert!(Region::map_shared(fd.as_fd(), offset, len).is_err(), "{offset}+{len}");
+            assert!(Region::map_shared(fd.as_fd(), offset, len, &alarm()).is_err(), "{offset}+{len}");
         }
-        let region = Arc::new(Region::map_shared(fd.as_fd(), 0, 8192).unwrap());
+        let region = Arc::new(Region::map_shared(fd.as_fd(), 0, 8192, &alarm()).unwrap());
         for (at, len, align) in [(0, 8193, 1), (8192, 1, 1), (u64::MAX, 2, 1), (2, 4, 4)] {
             assert!(Window::new(&region, at, len, align).is_none(), "{at}+{len}");
         }
@@ -195,7 +286,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "byte 7 of a window of 8")]
     fn an_access_past_the_end_is_a_panic() {
-        let region = Arc::new(Region::map_shared(file(4096).as_fd(), 0, 4096).unwrap());
+        let region = Arc::new(Region::map_shared(file(4096).as_fd(), 0, 4096, &alarm()).unwrap());
         Window::new(&region, 0, 8, 8).unwrap().load_u16(7, Ordering::Relaxed);
     }
 }

@@ -5,7 +5,7 @@
 //! by it. What need not stop the disk does not; everything else freezes it: new I/O waits until what is in flight has
 //! ended, then the queues are built anew. Of disks that share tags those settings that are the set's change for all of them.
 
-use super::disk::{Disk, Queue};
+use super::disk::{Disk, Queue, limit_hw_queues};
 use super::settings::RUN_SETTINGS;
 use crate::clock;
 use crate::driver::HostDriver;
@@ -143,7 +143,8 @@ pub(crate) fn change_settings(
 /// CPUs stay. How long no I/O could begin.
 pub(crate) fn replace_settings(queue: &Arc<Queue>, config: &QueueConfig, frozen: &Frozen<'_>) -> Result<Duration> {
     let replace = |present: &mut QueueConfig| {
-        let replaced = QueueConfig { topology: present.topology.clone(), ..config.clone() };
+        let mut replaced = QueueConfig { topology: present.topology.clone(), ..config.clone() };
+        limit_hw_queues(frozen.driver, &mut replaced);
         *present = replaced;
         present.check()
     };

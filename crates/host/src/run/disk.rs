@@ -6,7 +6,7 @@ use crate::driver::HostDriver;
 use crate::error::{Error, Result};
 use blk::driver::Driver;
 use blk::queue::RequestQueue;
-use blk::settings::QueueConfig;
+use blk::settings::{Mode, QueueConfig};
 use blk::tag_set::TagSet;
 use parking_lot::{Mutex, RawMutex};
 use std::sync::Arc;
@@ -23,6 +23,15 @@ pub struct Shared {
     pub tags: Arc<TagSet<RawMutex>>,
     /// [`Disk::seats`] of all of them: a change of the set changes all.
     pub(super) seats: Arc<Mutex<()>>,
+}
+
+/// Where nobody has said how many hardware queues, there are no more than the driver can have.
+pub(crate) fn limit_hw_queues(driver: &dyn HostDriver, config: &mut QueueConfig) {
+    let special = config.nr_read_queues.saturating_add(config.nr_poll_queues);
+    let most = driver.max_hw_queues().saturating_sub(special).max(1);
+    if config.nr_hw_queues.is_none() && config.mode == Mode::Mq && config.hw_queues() > most {
+        config.nr_hw_queues = Some(most);
+    }
 }
 
 /// One disk, ready for submitters.
@@ -42,7 +51,8 @@ pub struct Disk {
 impl Disk {
     /// Starts the block layer on an open driver, with tags of its own or those of a set. The error is the setting that
     /// does not fit.
-    pub fn new(driver: Arc<dyn HostDriver>, config: QueueConfig, shared: Option<&Shared>) -> Result<Disk> {
+    pub fn new(driver: Arc<dyn HostDriver>, mut config: QueueConfig, shared: Option<&Shared>) -> Result<Disk> {
+        limit_hw_queues(driver.as_ref(), &mut config);
         let waker = Arc::new(WakeTable::new(Arc::clone(&driver)));
         let core: Arc<dyn Driver> = driver.clone();
         let notify = Box::new(Waker(Arc::clone(&waker)));

@@ -17,6 +17,7 @@ mod watch;
 
 pub(crate) use change::{Frozen, change_settings, drain, replace_settings};
 pub use cpus::CpuChange;
+pub(crate) use disk::limit_hw_queues;
 pub use disk::{Disk, Queue, Submitter};
 pub use prepare::{Prepared, RunPlan, is_target, prepare};
 pub use settings::{RUN_SETTINGS, RunSettings, check_settings};

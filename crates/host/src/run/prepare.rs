@@ -13,7 +13,7 @@ use crate::driver::file::FileWarning;
 use crate::driver::null::NullOptions;
 use crate::error::{Error, Result};
 use crate::mem::{BufferPool, Regions};
-use crate::target::{Needs, TargetSpec};
+use crate::target::{Needs, TargetSpec, TargetWarning, has_kind};
 use blk::bio::MAX_BIOS_PER_SUBMITTER;
 use blk::cpumap::HctxType;
 use blk::id::CpuId;
@@ -48,7 +48,7 @@ pub struct Prepared {
     /// One per distinct target, with its name.
     pub disks: Vec<(String, Arc<Disk>)>,
     /// What is not as asked, to be said aloud.
-    pub warnings: Vec<FileWarning>,
+    pub warnings: Vec<TargetWarning>,
     /// Some job has a `ramp_time`.
     pub(super) ramps: bool,
     pub(super) stop: Arc<AtomicBool>,
@@ -96,7 +96,7 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
         let needs = Needs { read_ahead_kb: config.read_ahead_kb, ..needs(jobs, &target) };
         make_file(jobs, &target, &needs, plan.laying_out)?;
         guard_file(jobs, &target, &needs)?;
-        prepared.warnings.extend(holes(jobs, &target)?);
+        prepared.warnings.extend(holes(jobs, &target)?.map(TargetWarning::File));
         let open = target.spec.open(&needs, Arc::clone(&regions))?;
         prepared.warnings.extend(open.warnings);
         let made = threads(jobs, &target, &open.driver, &regions, plan.entropy)?;
@@ -144,9 +144,9 @@ fn null_target(job: &Job, instance: u32) -> String {
     format!("null:size={size}")
 }
 
-/// Whether a job's `filename` names a target with a kind (`null:`, `file:PATH`, ...), so that its `:` does not separate files.
+/// Whether a job's `filename` names a target with a kind (`null:`, `file:PATH`, `nbd://`, ...), so that its `:` does not separate files.
 pub fn is_target(name: &str) -> bool {
-    ["null", "ram", "model", "file"].iter().any(|k| name.strip_prefix(k).is_some_and(|r| r.starts_with(':')))
+    has_kind(name)
 }
 
 fn needs(jobs: &[Job], target: &Target) -> Needs {

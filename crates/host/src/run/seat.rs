@@ -35,6 +35,8 @@ pub(super) struct Seat {
     /// follows it, and it may sleep for several completions at once.
     pub(super) alone: bool,
     claimed: Option<HctxId>,
+    /// Of the driver.
+    lazy_hint: u32,
     /// Of the submitter, when the seat was taken.
     generation: u64,
 }
@@ -59,6 +61,7 @@ impl Seat {
             alone: is_alone(&disk.queue, sitter.cpu, &sitter.others),
             generation: sub.state_generation(),
             claimed: None,
+            lazy_hint: disk.driver.lazy_hint(),
             sitter,
             hctxs,
             fds,
@@ -70,7 +73,7 @@ impl Seat {
     }
 
     fn lazy(&self) -> u32 {
-        if self.has_cheap_wait() { self.sitter.batch } else { 0 }
+        if self.has_cheap_wait() { self.sitter.batch.max(self.lazy_hint) } else { 0 }
     }
 
     /// Takes another seat if the submitter has found other settings since.

@@ -6,15 +6,15 @@
 use super::check::{CheckedPlan, Export, NbdServer};
 use super::lock::ImageLock;
 use super::plan::{
-    DiskPlan, ExportKind, IoThreadPlan, NbdListen, NbdPlan, OnEnospc, SERIAL_MAX, VhostUserPlan, WriteCache,
+    DiskPlan, ExportKind, FusePlan, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, VhostUserPlan, WriteCache,
 };
 use super::{IoThreads, Polling, ServedDisk, ThreadOptions};
-use crate::driver::file::FileWarning;
 use crate::error::{Error, Result};
-use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
+use crate::export::fuse::FuseOptions;
+use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions, Tls};
 use crate::export::vhost::ExportOptions;
 use crate::mem::Regions;
-use crate::target::Needs;
+use crate::target::{Needs, TargetWarning};
 use blk::settings::QueueConfig;
 use blk::time::Duration;
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ pub(super) struct OpenDisk {
 
 impl OpenDisk {
     /// Locks and opens it.
-    pub(super) fn open(threads: &IoThreads, plan: &DiskPlan) -> Result<(OpenDisk, Vec<FileWarning>)> {
+    pub(super) fn open(threads: &IoThreads, plan: &DiskPlan) -> Result<(OpenDisk, Vec<TargetWarning>)> {
         let lock = plan.path().map(|path| ImageLock::take(path, !plan.read_only)).transpose()?;
         let mut config = QueueConfig::default();
         for (name, value) in &plan.settings {
@@ -68,18 +68,11 @@ impl OpenDisk {
 }
 
 /// What a plan may ask for and nobody does.
-pub(super) fn check_served(disk: &DiskPlan, export: &Export<'_>) -> Result<()> {
+pub(super) fn check_served(export: &Export<'_>) -> Result<()> {
     let refuse = |what: String| Err(Error::usage(what));
     match &export.plan.kind {
-        ExportKind::VhostUserBlk(_) => Ok(()),
-        ExportKind::Nbd(NbdPlan { tls: Some(_), .. }) => {
-            refuse("tls: not served yet; leave it out, and use a Unix socket or a network you trust".into())
-        }
-        ExportKind::Nbd(_) if disk.write_cache == WriteCache::Through => {
-            refuse(format!("its disk '{}' has write_cache=\"write through\": over NBD not served yet", disk.name))
-        }
-        ExportKind::Nbd(_) => Ok(()),
-        kind => refuse(format!("type={}: not served yet; use vhost-user-blk or nbd", kind.name())),
+        ExportKind::VhostUserBlk(_) | ExportKind::Nbd(_) | ExportKind::Fuse(_) => Ok(()),
+        kind => refuse(format!("type={}: not served yet; use fuse, vhost-user-blk or nbd", kind.name())),
     }
 }
 
@@ -104,6 +97,23 @@ pub(super) fn vhost_options(
         write_through: disk.write_cache == WriteCache::Through,
         discard: disk.discard,
         serial,
+    }
+}
+
+pub(super) fn fuse_options(
+    disk: &DiskPlan,
+    export: &Export<'_>,
+    fuse: &FusePlan,
+    iothreads: Vec<usize>,
+) -> FuseOptions {
+    FuseOptions {
+        name: export.plan.name.clone(),
+        mountpoint: fuse.mountpoint.clone(),
+        allow_other: fuse.allow_other,
+        read_only: export.read_only,
+        discard: disk.discard,
+        write_through: disk.write_cache == WriteCache::Through,
+        iothreads,
     }
 }
 
@@ -136,6 +146,7 @@ pub(super) fn nbd_disk(
         description: format!("disk {} of mqblk", export.plan.disk),
         read_only: export.read_only,
         discard: plan.disks()[export.disk].discard,
+        write_through: plan.disks()[export.disk].write_cache == WriteCache::Through,
         iothreads,
     }
 }
@@ -148,7 +159,7 @@ pub(super) fn nbd_server(
     disks: Vec<NbdDisk>,
 ) -> Result<NbdExport> {
     let exports: Vec<_> = server.exports.iter().filter_map(|i| plan.exports().nth(*i)).collect();
-    exports.iter().try_for_each(|e| check_served(&plan.disks()[e.disk], e))?;
+    exports.iter().try_for_each(check_served)?;
     let address = match server.listen {
         NbdListen::Unix(path) => Address::Unix(path.clone()),
         NbdListen::Tcp(at) => Address::Tcp(*at),
@@ -157,7 +168,12 @@ pub(super) fn nbd_server(
         ExportKind::Nbd(nbd) => nbd.socket_mode,
         _ => None,
     });
+    let files = exports.iter().find_map(|e| match &e.plan.kind {
+        ExportKind::Nbd(nbd) => nbd.tls.as_ref(),
+        _ => None,
+    });
+    let tls = files.map(Tls::load).transpose()?;
     let default = disks.first().map(|d| d.name.clone());
     let max_connections = most_connections(plan, server.listen);
-    NbdExport::start(threads, NbdOptions { address, disks, default, socket_mode, max_connections })
+    NbdExport::start(threads, NbdOptions { address, disks, default, socket_mode, max_connections, tls })
 }

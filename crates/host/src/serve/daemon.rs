@@ -6,6 +6,7 @@
 //! served. When a disk or the daemon ends, its clients are let go first, then what is in flight ends, then it is closed, so
 //! nothing that was acknowledged is lost.
 
+use super::balance::{Balance, Move};
 use super::begin::{self, OpenDisk};
 use super::check::{CheckedPlan, Export, PlanErrors};
 use super::plan::{ExportKind, NbdListen, NbdPlan};
@@ -13,10 +14,11 @@ use super::preflight::preflight_added;
 use super::reload::{Reload, reload};
 use super::watch::DiskWatch;
 use super::{IoThreads, ServedDisk, ThreadReport};
-use crate::driver::file::FileWarning;
 use crate::error::{Error, Result};
+use crate::export::fuse::FuseExport;
 use crate::export::nbd::{NbdDisk, NbdExport};
 use crate::export::vhost::VhostExport;
+use crate::target::TargetWarning;
 use blk::time::{Duration, Instant};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -39,6 +41,7 @@ pub struct Daemon {
 /// An export with a place of its own.
 enum Running {
     Vhost(VhostExport),
+    Fuse(FuseExport),
 }
 
 /// Exports that share a socket.
@@ -53,7 +56,7 @@ pub struct Changes {
     /// For people, a line each.
     pub done: Vec<String>,
     /// What is not as asked, to be said aloud.
-    pub warnings: Vec<FileWarning>,
+    pub warnings: Vec<TargetWarning>,
     /// What could not be done; it is not in the plan that runs.
     pub failed: Vec<Error>,
 }
@@ -84,7 +87,7 @@ impl Changes {
 
 impl Daemon {
     /// Starts all of a plan; and what is not as asked, to be said aloud.
-    pub fn start(plan: CheckedPlan) -> Result<(Daemon, Vec<FileWarning>)> {
+    pub fn start(plan: CheckedPlan) -> Result<(Daemon, Vec<TargetWarning>)> {
         let steps = Reload::all(&plan);
         let mut daemon = Daemon {
             exports: HashMap::new(),
@@ -137,7 +140,13 @@ impl Daemon {
 
     /// How many sockets are listened on.
     pub fn listeners(&self) -> usize {
-        self.exports.len() + self.servers.len()
+        let sockets = self.exports.values().filter(|e| matches!(e, Running::Vhost(_))).count();
+        sockets + self.servers.len()
+    }
+
+    /// How many files are mounted.
+    pub fn mounts(&self) -> usize {
+        self.exports.values().filter(|e| matches!(e, Running::Fuse(_))).count()
     }
 
     /// What the IOThreads do. Those that sleep are woken for it.
@@ -156,7 +165,7 @@ impl Daemon {
             ExportKind::Nbd(nbd) => self.server(&nbd.listen).map_or(0, |s| s.nbd.connections_of(&nbd.name)),
             _ => match self.exports.get(&export.plan.name) {
                 Some(Running::Vhost(v)) => usize::from(v.is_used()),
-                None => 0,
+                Some(Running::Fuse(_)) | None => 0,
             },
         }
     }
@@ -178,7 +187,59 @@ impl Daemon {
         for server in &self.servers {
             server.nbd.resized()?;
         }
+        for export in self.plan.exports().filter(|e| e.plan.disk == disk) {
+            match self.exports.get(&export.plan.name) {
+                Some(Running::Vhost(v)) => drop(v.resized()),
+                Some(Running::Fuse(f)) => f.resized(),
+                None => {}
+            }
+        }
         Ok(now)
+    }
+
+    /// Looks at the load of IOThreads, and moves a virtqueue or client if that is worth it; what it did. Virtqueues that were
+    /// listed in a mapping stay, those that were dealt over named IOThreads go to one of these.
+    ///
+    /// # Errors
+    /// The move was not possible; nothing has changed.
+    pub fn balance(&mut self, balance: &mut Balance) -> Result<Option<String>> {
+        let wanted = balance.look(&self.threads.report(), |kind, name, index| self.may_be(kind, name, index));
+        let Some(Move { handle, kind, export, index, from, to, loads }) = wanted else { return Ok(None) };
+        let name = |number: usize| self.numbers.iter().find(|(_, n)| **n == number).map_or("?", |(name, _)| name);
+        let (share, there) = (loads.0 * 100.0, loads.1 * 100.0);
+        let what = format!(
+            "moved queue {index} of {kind} export '{export}' from IOThread '{}' ({share:.0} % busy) to '{}' ({there:.0} %)",
+            name(from),
+            name(to)
+        );
+        match self.exports.get(&export) {
+            Some(Running::Vhost(v)) if kind == "vhost-user-blk" => {
+                let mut mapping = v.mapping();
+                mapping[index as usize] = to;
+                v.remap(mapping)?;
+                let at = |n: usize| self.plan.iothreads().iter().position(|t| self.numbers[&t.name] == n).unwrap_or(0);
+                let iothreads = v.mapping().into_iter().map(at).collect();
+                let place = self.plan.exports().position(|e| e.plan.name == export);
+                self.plan.keep_mapping(place.expect("what runs is in the plan"), iothreads);
+            }
+            _ => drop(self.threads.move_to(&handle, to)?),
+        }
+        Ok(Some(what))
+    }
+
+    /// IOThreads that a queue may be served by; none if it was put where it is.
+    fn may_be(&self, kind: &str, name: &str, index: u32) -> Option<Vec<usize>> {
+        let export = self.plan.exports().find(|e| match &e.plan.kind {
+            ExportKind::Nbd(nbd) => kind == "nbd" && nbd.name == name,
+            other => other.name() == kind && e.plan.name == name,
+        })?;
+        let entries = &export.plan.mapping.entries;
+        let here = export.plan.kind.num_queues().is_none_or(|n| index < u32::from(n));
+        if !here || entries.iter().any(|e| e.vqs.is_some()) {
+            return None;
+        }
+        let named = |name: &String| entries.is_empty() || entries.iter().any(|e| e.iothread == *name);
+        Some(self.numbers.iter().filter(|(name, _)| named(name)).map(|(_, number)| *number).collect())
     }
 
     fn server(&self, listen: &NbdListen) -> Option<&Server> {
@@ -369,9 +430,10 @@ impl Daemon {
             let export = new.exports().nth(*index).expect("steps are of this plan");
             let (name, numbers) = (export.plan.name.clone(), self.numbers(new, &export));
             let moved = match (&export.plan.kind, self.exports.get(&name)) {
-                (ExportKind::Nbd(nbd), _) => Ok(self.move_clients(&nbd.name, &export.plan.disk, &numbers)),
+                (ExportKind::Nbd(nbd), _) => Ok(self.move_clients("nbd", &nbd.name, &export.plan.disk, &numbers)),
+                (ExportKind::Fuse(_), _) => Ok(self.move_clients("fuse", &name, &export.plan.disk, &numbers)),
                 (_, Some(Running::Vhost(v))) => v.remap(numbers),
-                (_, None) => continue,
+                _ => continue,
             };
             match moved {
                 Ok(longest) => {
@@ -392,12 +454,12 @@ impl Daemon {
         }
     }
 
-    /// Has clients of an NBD export served by these IOThreads; how long the longest was served by none.
-    fn move_clients(&self, export: &str, disk: &str, numbers: &[usize]) -> Duration {
+    /// Has what clients of an export have served by these IOThreads; how long the longest was served by none.
+    fn move_clients(&self, kind: &str, export: &str, disk: &str, numbers: &[usize]) -> Duration {
         let mut longest = Duration::ZERO;
         let mut to = numbers.iter().cycle();
         for report in self.threads.report().iter().filter(|r| !numbers.contains(&r.number)) {
-            for source in report.sources.iter().filter(|s| s.kind == "nbd" && s.export == export && s.disk == disk) {
+            for source in report.sources.iter().filter(|s| s.kind == kind && s.export == export && s.disk == disk) {
                 // One that has left meanwhile need not be moved.
                 let moved = to.next().and_then(|to| self.threads.move_to(&source.handle, *to).ok());
                 longest = longest.max(moved.unwrap_or_default());
@@ -428,12 +490,16 @@ fn begin_one(
     iothreads: Vec<usize>,
 ) -> Result<Option<Running>> {
     let disk_plan = &plan.disks()[export.disk];
-    begin::check_served(disk_plan, export)?;
+    begin::check_served(export)?;
     match &export.plan.kind {
         ExportKind::VhostUserBlk(vhost) => {
             let options = begin::vhost_options(disk_plan, export, vhost, iothreads);
             VhostExport::start(threads, &disk.served, options).map(|v| Some(Running::Vhost(v)))
         }
-        ExportKind::Nbd(_) | ExportKind::Fuse(_) | ExportKind::Ublk(_) => Ok(None),
+        ExportKind::Fuse(fuse) => {
+            let options = begin::fuse_options(disk_plan, export, fuse, iothreads);
+            FuseExport::start(threads, &disk.served, options).map(|f| Some(Running::Fuse(f)))
+        }
+        ExportKind::Nbd(_) | ExportKind::Ublk(_) => Ok(None),
     }
 }

@@ -2,10 +2,11 @@
 //! A disk that is served: a driver with the block layer on top, and which IOThread each of its submitters is.
 
 use super::bell::Bells;
+use super::clerk::Clerk;
 use crate::driver::HostDriver;
 use crate::error::{Error, Result};
 use crate::mem::{Region, Regions};
-use crate::run::{Frozen, Queue, change_settings, drain, replace_settings};
+use crate::run::{Frozen, Queue, change_settings, drain, limit_hw_queues, replace_settings};
 use blk::cpumap::CpuTopology;
 use blk::driver::Driver;
 use blk::id::{MAX_SUBMITTERS, SECTOR_SHIFT, SubmitterId};
@@ -28,12 +29,28 @@ pub struct ServedDisk {
     pub regions: Arc<Regions>,
     /// By submitter: the IOThread's number.
     threads: Arc<[AtomicU16]>,
+    bells: Arc<Bells>,
+    /// Answers what may take long.
+    pub(crate) clerk: Clerk,
     /// Held while settings change.
     changing: Mutex<()>,
     /// Nobody's I/O begins, by [`ServedDisk::drain`].
     drained: Mutex<bool>,
     /// Regions of buffers whose user is gone, and their sizes: a region with a fixed place in drivers is not given up.
     spare_buffers: Mutex<Vec<(usize, u16)>>,
+}
+
+/// Wakes an IOThread that is to look at all its sources, from any thread.
+pub(crate) struct Waker {
+    bells: Arc<Bells>,
+    thread: u16,
+}
+
+impl Waker {
+    /// What it is woken for is in its place already.
+    pub(crate) fn wake(&self) {
+        self.bells.ring(self.thread);
+    }
 }
 
 /// Rings for the IOThread of a submitter.
@@ -63,8 +80,10 @@ impl ServedDisk {
     ) -> Result<ServedDisk> {
         let threads: Arc<[AtomicU16]> = (0..MAX_SUBMITTERS).map(|_| AtomicU16::new(0)).collect();
         let core: Arc<dyn Driver> = driver.clone();
+        let clerk = Clerk::new(&driver);
         let notify = Box::new(Ring { threads: Arc::clone(&threads), bells: Arc::clone(bells) });
-        let config = QueueConfig { topology: CpuTopology::uniform(cpus), ..config };
+        let mut config = QueueConfig { topology: CpuTopology::uniform(cpus), ..config };
+        limit_hw_queues(driver.as_ref(), &mut config);
         let queue = RequestQueue::new(core, config, notify).map_err(|e| Error::usage(e.to_string()))?;
         Ok(ServedDisk {
             name,
@@ -72,6 +91,8 @@ impl ServedDisk {
             driver,
             regions,
             threads,
+            bells: Arc::clone(bells),
+            clerk,
             changing: Mutex::default(),
             drained: Mutex::default(),
             spare_buffers: Mutex::default(),
@@ -177,6 +198,11 @@ impl ServedDisk {
     /// No I/O to the region of `bytes` is left.
     pub(crate) fn give_buffers_back(&self, bytes: usize, number: u16) {
         self.spare_buffers.lock().push((bytes, number));
+    }
+
+    /// Wakes the IOThread of a submitter.
+    pub(super) fn waker(&self, submitter: SubmitterId) -> Waker {
+        Waker { bells: Arc::clone(&self.bells), thread: self.threads[submitter.index()].load(Ordering::Relaxed) }
     }
 
     /// A submitter of this disk is the IOThread with this number.

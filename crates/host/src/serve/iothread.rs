@@ -11,6 +11,7 @@ use super::iothreads::{Command, Seat, SourceHandle, SourceReport, ThreadOptions,
 use super::port::{Port, SourceId};
 use crate::clock;
 use crate::error::{Error, Result};
+use crate::export::fuse::Channel;
 use crate::export::nbd::Connection;
 use crate::export::vhost::VirtQueue;
 use crate::run::{Who, pin_thread, usage};
@@ -36,6 +37,8 @@ pub enum Source {
     VirtQueue(Box<VirtQueue>),
     /// An NBD client. It leaves by itself when its client does; its handle means nothing after that.
     Nbd(Box<Connection>),
+    /// A descriptor of a FUSE mount.
+    Fuse(Box<Channel>),
 }
 
 /// What a thread did so far.
@@ -405,6 +408,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.serve(id, port, now),
             Source::Nbd(c) => c.serve(id, port, now),
+            Source::Fuse(c) => c.serve(id, port, now),
         }
     }
 
@@ -413,6 +417,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.bio_ended(own as u16, done.status, port),
             Source::Nbd(c) => c.bio_ended(own as u16, done.status),
+            Source::Fuse(c) => c.bio_ended(own as u16, done.status),
         }
     }
 
@@ -421,6 +426,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.finish_round(),
             Source::Nbd(c) => c.finish_round(),
+            Source::Fuse(_) => {}
         }
     }
 
@@ -428,7 +434,7 @@ impl Source {
     #[inline]
     fn is_finished(&self) -> bool {
         match self {
-            Source::VirtQueue(_) => false,
+            Source::VirtQueue(_) | Source::Fuse(_) => false,
             Source::Nbd(c) => c.is_finished(),
         }
     }
@@ -437,13 +443,14 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.prepare_sleep(),
             Source::Nbd(c) => c.prepare_sleep(),
+            Source::Fuse(c) => c.prepare_sleep(),
         }
     }
 
     fn wake_up(&mut self) {
         match self {
             Source::VirtQueue(q) => q.wake_up(),
-            Source::Nbd(_) => {}
+            Source::Nbd(_) | Source::Fuse(_) => {}
         }
     }
 
@@ -451,7 +458,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.take_kick(),
             // It is looked at in every round.
-            Source::Nbd(_) => {}
+            Source::Nbd(_) | Source::Fuse(_) => {}
         }
     }
 
@@ -459,6 +466,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.kick_fd(),
             Source::Nbd(c) => Some(c.fd()),
+            Source::Fuse(c) => Some(c.fd()),
         }
     }
 
@@ -467,6 +475,7 @@ impl Source {
         match self {
             Source::VirtQueue(_) => epoll::EventFlags::IN,
             Source::Nbd(c) => c.interest(),
+            Source::Fuse(c) => c.interest(),
         }
     }
 
@@ -475,6 +484,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.set_paused(true),
             Source::Nbd(c) => c.set_paused(true),
+            Source::Fuse(c) => c.set_paused(true),
         }
     }
 
@@ -483,13 +493,14 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.set_paused(false),
             Source::Nbd(c) => c.set_paused(false),
+            Source::Fuse(c) => c.set_paused(false),
         }
     }
 
     /// Whether another IOThread may serve it.
     fn can_move(&self) -> bool {
         match self {
-            Source::VirtQueue(_) | Source::Nbd(_) => true,
+            Source::VirtQueue(_) | Source::Nbd(_) | Source::Fuse(_) => true,
         }
     }
 
@@ -498,6 +509,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => ("vhost-user-blk", q.export(), u32::from(q.index())),
             Source::Nbd(c) => ("nbd", c.export(), 0),
+            Source::Fuse(c) => ("fuse", c.export(), c.index()),
         }
     }
 
@@ -506,6 +518,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.served(),
             Source::Nbd(c) => c.served(),
+            Source::Fuse(c) => c.served(),
         }
     }
 
@@ -513,6 +526,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.in_flight(),
             Source::Nbd(c) => c.in_flight(),
+            Source::Fuse(c) => c.in_flight(),
         }
     }
 }

@@ -18,9 +18,11 @@ pub mod plan;
 pub mod preflight;
 pub mod reload;
 pub mod daemon;
+mod balance;
 mod adaptive;
 mod begin;
 mod bell;
+pub(crate) mod clerk;
 mod disk;
 #[allow(unsafe_code, reason = "waiting on descriptors of drivers")]
 mod iothread;
@@ -30,6 +32,7 @@ mod port;
 mod watch;
 
 pub use adaptive::Polling;
+pub use balance::Balance;
 pub use disk::ServedDisk;
 pub use iothread::{IoThread, Source};
 pub use iothreads::{IoThreads, SourceHandle, SourceReport, ThreadOptions, ThreadReport};

@@ -282,6 +282,8 @@ pub struct NbdTls {
     pub key: PathBuf,
     /// Clients must show a certificate signed by one of these; `None` = they need none.
     pub client_ca: Option<PathBuf>,
+    /// Certificates that those authorities have revoked; only with `client_ca`.
+    pub client_crl: Option<PathBuf>,
     /// Clients without TLS are refused.
     pub required: bool,
 }

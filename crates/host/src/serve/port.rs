@@ -4,7 +4,7 @@
 //! Guarantees: a bio that was submitted ends once, in order of submission if it could not enter at once. Needs from callers:
 //! nothing is taken from a client while there is no room ([`Port::has_room`]).
 
-use super::disk::ServedDisk;
+use super::disk::{ServedDisk, Waker};
 use super::latency::Starts;
 use crate::error::{Error, Result};
 use crate::run::Submitter;
@@ -78,6 +78,11 @@ impl Port {
     /// The disk it leads to.
     pub fn disk(&self) -> &Arc<ServedDisk> {
         &self.disk
+    }
+
+    /// Wakes the thread that this is of.
+    pub(crate) fn waker(&self) -> Waker {
+        self.disk.waker(self.sub.id())
     }
 
     /// Whether a client's next request may be taken.

@@ -3,13 +3,17 @@
 //!
 //! Guarantees: nothing is created, written, locked or connected to (a TCP port is bound and let go); what is found is said with its place in the plan.
 //! Images: there, usable as asked, whole blocks, not locked. Sockets: their directory is there, nobody listens, no other
-//! file is in the way. Mountpoints and TLS files: there. Does not do: promise that it stays so; who opens and binds checks
+//! file is in the way. Mountpoints: there. Certificates:
+//! usable now. Does not do: promise that it stays so; who opens and binds checks
 //! again.
 
 use super::check::{CheckedPlan, Place, PlanError, PlanErrors};
 use super::lock::ImageLock;
 use super::plan::{DiskPlan, ExportKind, NbdListen, NbdPlan};
 use super::reload::Reload;
+use crate::export::fuse;
+use crate::export::nbd::Tls;
+use crate::export::nbd::certificates::Problem;
 use crate::handed;
 use std::collections::HashMap;
 use std::fs::{self, Metadata, OpenOptions};
@@ -193,22 +197,21 @@ fn nbd_server(nbd: &NbdPlan, add: &mut impl FnMut(&str, String)) {
         }
     }
     let Some(tls) = &nbd.tls else { return };
-    let files = [("tls_cert", Some(&tls.cert)), ("tls_key", Some(&tls.key)), ("tls_client_ca", tls.client_ca.as_ref())];
-    for (key, path) in files {
-        let Some(path) = path else { continue };
-        // Not opened before it is known to be a file: a pipe would block.
-        let found = fs::metadata(path).and_then(|meta| match meta.is_file() {
-            true => fs::File::open(path).map(drop),
-            false => Err(io::Error::other("is no regular file")),
-        });
-        told(found.map_err(|e| format!("{e}; name a PEM file")), key, path, add);
+    if let Err(Problem { role, path, text }) = Tls::load(tls) {
+        add(role.key(), format!("{}={}: {text}", role.key(), path.display()));
     }
 }
 
 fn mountpoint(path: &Path) -> Result<(), String> {
-    match fs::metadata(path) {
-        Ok(meta) if meta.is_file() => {}
-        Ok(_) => return Err("must be a regular file: the disk is mounted over it".to_owned()),
+    match fuse::mount::look(path) {
+        // A mount that a killed daemon has left is detached when the export begins.
+        Ok(fuse::mount::Place::File | fuse::mount::Place::Stale) => {}
+        Ok(fuse::mount::Place::Served) => {
+            return Err(
+                "somebody serves a file system there already; end that program or choose another file".to_owned()
+            );
+        }
+        Ok(fuse::mount::Place::Other) => return Err("must be a regular file: the disk is mounted over it".to_owned()),
         Err(e) => return Err(format!("{e}; make an empty file of that name first (touch FILE)")),
     }
     match Path::new("/dev/fuse").exists() {

@@ -2,6 +2,8 @@
 //! A driver under a real request queue with one submitter and a pool of buffers, for tests.
 #![allow(dead_code, reason = "each test crate uses its part")]
 
+pub mod peers;
+
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::{CpuId, Sector};
 use blk::queue::{NoNotify, RequestQueue};
@@ -11,12 +13,14 @@ use blk::submitter::Submitter;
 use blk::time::Duration;
 use host::clock::now;
 use host::driver::HostDriver;
+use host::driver::Nbd;
 use host::driver::file::{File, FileOptions};
 use host::driver::model::{Model, ModelOptions, ModelOver};
 use host::driver::null::{Null, NullOptions};
 use host::driver::ram::{Ram, RamOptions};
 use host::mem::{BufferPool, Regions};
 use parking_lot::RawMutex;
+use peers::Peer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -37,6 +41,10 @@ pub enum Kind {
     Device,
     ModelOverRam,
     ModelOverNull,
+    /// nbdkit's memory, over several connections.
+    NbdMemory,
+    /// A file of qemu-nbd.
+    NbdQemu,
 }
 
 impl Kind {
@@ -53,7 +61,21 @@ impl Kind {
         self.keeps_data()
     }
 
-    fn driver(self, regions: &Arc<Regions>, path: &Option<TempFile>) -> Arc<dyn HostDriver> {
+    fn peer(self) -> Option<Peer> {
+        match self {
+            Kind::NbdMemory => Some(Peer::nbdkit(&["memory", "8M"])),
+            Kind::NbdQemu => Some(Peer::qemu(&[])),
+            _ => None,
+        }
+    }
+
+    fn driver(self, regions: &Arc<Regions>, path: &Option<TempFile>, peer: &Option<Peer>) -> Arc<dyn HostDriver> {
+        if let Some(peer) = peer {
+            let target = host::driver::nbd::parse(&peer.target("")).unwrap();
+            let (nbd, warning) = Nbd::open(&target, true, regions.clone()).unwrap();
+            assert_eq!(warning, None);
+            return Arc::new(nbd);
+        }
         let null = NullOptions { size_bytes: DISK_BYTES, ..NullOptions::default() };
         let model = |over| {
             let lat = Duration::from_us(20);
@@ -82,6 +104,7 @@ impl Kind {
             }
             Kind::ModelOverRam => Arc::new(model(ModelOver::Ram)),
             Kind::ModelOverNull => Arc::new(model(ModelOver::Null)),
+            Kind::NbdMemory | Kind::NbdQemu => unreachable!("they have a peer"),
         }
     }
 }
@@ -123,6 +146,7 @@ pub struct Rig {
     /// Sleep in the driver for completions, rather than spin.
     pub may_wait: bool,
     file: Option<TempFile>,
+    pub peer: Option<Peer>,
 }
 
 impl Rig {
@@ -133,13 +157,23 @@ impl Rig {
     pub fn with(kind: Kind, settings: impl FnOnce(&mut QueueConfig)) -> Rig {
         let regions = Arc::new(Regions::new());
         let file = matches!(kind, Kind::FileDirect | Kind::FileBuffered).then(TempFile::new);
-        let driver = kind.driver(&regions, &file);
+        let peer = kind.peer();
+        let driver = kind.driver(&regions, &file, &peer);
+        Rig { file, peer, ..Rig::on(driver, regions, settings) }
+    }
+
+    /// On a driver whose data is in `regions`.
+    pub fn on(driver: Arc<dyn HostDriver>, regions: Arc<Regions>, settings: impl FnOnce(&mut QueueConfig)) -> Rig {
         let mut config = QueueConfig::default();
         settings(&mut config);
+        let most = driver.max_hw_queues();
+        if config.hw_queues() > most {
+            config.nr_hw_queues = Some(most);
+        }
         let disk = RequestQueue::new(driver.clone(), config, Box::new(NoNotify)).unwrap();
         let submitter = disk.submitter(CpuId::new(0)).unwrap();
         let pool = BufferPool::new(&regions, SLOTS, SLOT_BYTES, false).unwrap();
-        Rig { driver, disk, submitter, pool, regions, may_wait: true, file }
+        Rig { driver, disk, submitter, pool, regions, may_wait: true, file: None, peer: None }
     }
 
     /// This rig, and one with a submitter on CPU 1 and a pool of its own.
@@ -157,6 +191,7 @@ impl Rig {
             regions: self.regions.clone(),
             may_wait: true,
             file: None,
+            peer: None,
         };
         (self, other)
     }

@@ -104,8 +104,10 @@ pub fn execute<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Resul
     let mut warnings: Vec<String> = prepared.warnings.iter().map(ToString::to_string).collect();
     prepared.trace(spec.trace_events);
     observer.prepared(&prepared);
+    let disks: Vec<_> = prepared.disks.iter().map(|(_, disk)| Arc::clone(disk)).collect();
     let outcome = prepared.run(&mut |p| observer.progress(p))?;
     warnings.extend(outcome.cpus.iter().map(ToString::to_string));
+    warnings.extend(disks.iter().flat_map(|disk| disk.driver.troubles()));
     Ok(Run { file: spec.file, outcome, settings, warnings })
 }
 

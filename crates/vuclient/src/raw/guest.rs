@@ -21,12 +21,21 @@ pub struct Guest {
 pub(super) struct Region {
     pub guest: u64,
     pub memory: Memory,
+    /// Bytes of it that are the guest's.
+    pub len: usize,
     used: usize,
 }
 
 impl Guest {
     pub(super) fn add(&mut self, guest: u64, len: usize) -> Result<&Region, Error> {
-        self.regions.push(Region { guest, memory: Memory::new(len)?, used: 0 });
+        let memory = Memory::new(len)?;
+        self.regions.push(Region { guest, len: memory.len(), memory, used: 0 });
+        Ok(&self.regions[self.regions.len() - 1])
+    }
+
+    /// A region of exactly `len` bytes, which need not be whole pages.
+    pub(super) fn add_part(&mut self, guest: u64, len: usize) -> Result<&Region, Error> {
+        self.regions.push(Region { guest, memory: Memory::new(len)?, len, used: 0 });
         Ok(&self.regions[self.regions.len() - 1])
     }
 
@@ -46,7 +55,7 @@ impl Guest {
     pub fn take(&mut self, len: usize, align: usize) -> Result<u64, Error> {
         for region in &mut self.regions {
             let at = region.used.next_multiple_of(align);
-            if at.checked_add(len).is_some_and(|end| end <= region.memory.len()) {
+            if at.checked_add(len).is_some_and(|end| end <= region.len) {
                 region.used = at + len;
                 return Ok(region.guest + at as u64);
             }
@@ -70,7 +79,7 @@ impl Guest {
     fn find(&self, address: u64, len: usize) -> Result<(&Memory, usize), Error> {
         let inside = self.regions.iter().find_map(|region| {
             let at = usize::try_from(address.checked_sub(region.guest)?).ok()?;
-            (at.checked_add(len)? <= region.memory.len()).then_some((&region.memory, at))
+            (at.checked_add(len)? <= region.len).then_some((&region.memory, at))
         });
         inside.ok_or_else(|| Error::Usage(format!("{len} bytes at {address:#x}: in no region of this guest")))
     }
@@ -102,6 +111,18 @@ impl Guest {
         let mut bytes = vec![0u8; len];
         memory.slice(at, len).copy_to(&mut bytes[..]);
         Ok(bytes)
+    }
+
+    /// Makes the file behind the region at `address` `len` bytes long, as a hostile client may while the server has it
+    /// mapped. What is behind that is gone for this process, too: touching it there is fatal.
+    ///
+    /// # Errors
+    /// When there is no such region, or the system refuses.
+    pub fn cut_short(&self, address: u64, len: u64) -> Result<(), Error> {
+        let found = self.regions.iter().find(|region| region.guest == address);
+        let region = found.ok_or_else(|| Error::Usage(format!("no region at {address:#x}")))?;
+        rustix::fs::ftruncate(region.memory.fd(), len)
+            .map_err(Error::io(format!("cannot make a memfd {len} bytes long")))
     }
 
     /// One number, after all earlier writes.

@@ -7,6 +7,7 @@
 //! | [`guest`] | memory shared with the server, at chosen guest addresses |
 //! | [`ring`] | the driver's side of a split or packed virtqueue |
 //! | [`block`] | block requests in that memory |
+//! | [`dirty`] | which pages of it changed, and which the server has logged |
 //!
 //! Guarantees: [`Raw`] adds nothing to what it is told to send, except the wish for an answer once
 //! REPLY_ACK is agreed; what the server does is an error or a value, never a panic, and every wait ends.
@@ -30,12 +31,14 @@
 //! Source: QEMU's `docs/interop/vhost-user.rst`; virtio 1.2, 2.7, 2.8, 5.2.
 
 pub mod block;
+pub mod dirty;
 pub mod guest;
 pub mod message;
 pub mod ring;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -225,10 +228,10 @@ impl Raw {
     }
 
     fn show_memory(&mut self) -> Result<(), Error> {
-        let regions: Vec<_> = self.guest.regions().map(|r| (r.guest, r.memory.clone())).collect();
-        let mut payload = Vec::from((regions.len() as u64).to_le_bytes());
-        regions.iter().for_each(|(address, memory)| payload.extend(region_bytes(*address, memory)));
-        let fds: Vec<BorrowedFd<'_>> = regions.iter().map(|(_, memory)| memory.fd()).collect();
+        let mut payload = Vec::from((self.guest.regions().count() as u64).to_le_bytes());
+        self.guest.regions().for_each(|region| payload.extend(region_bytes(region)));
+        let memories: Vec<_> = self.guest.regions().map(|r| r.memory.clone()).collect();
+        let fds: Vec<BorrowedFd<'_>> = memories.iter().map(crate::memory::Memory::fd).collect();
         self.call(request::SET_MEM_TABLE, &payload, &fds)
     }
 
@@ -258,8 +261,19 @@ impl Raw {
     /// # Errors
     /// As [`Self::set_memory`].
     pub fn add_memory(&mut self, address: u64, len: usize) -> Result<(), Error> {
-        let memory = self.guest.add(address, len)?.memory.clone();
-        self.call(request::ADD_MEM_REG, &single_region(address, &memory), &[memory.fd()])
+        let region = self.guest.add(address, len)?;
+        let (payload, memory) = (single_region(region), region.memory.clone());
+        self.call(request::ADD_MEM_REG, &payload, &[memory.fd()])
+    }
+
+    /// As [`Self::add_memory`], of exactly `len` bytes: a slot that ends within a page.
+    ///
+    /// # Errors
+    /// As [`Self::add_memory`].
+    pub fn add_memory_part(&mut self, address: u64, len: usize) -> Result<(), Error> {
+        let region = self.guest.add_part(address, len)?;
+        let (payload, memory) = (single_region(region), region.memory.clone());
+        self.call(request::ADD_MEM_REG, &payload, &[memory.fd()])
     }
 
     /// Takes the region at `address` away (REM_MEM_REG).
@@ -269,7 +283,7 @@ impl Raw {
     pub fn remove_memory(&mut self, address: u64) -> Result<(), Error> {
         let region = self.guest.remove(address);
         let region = region.ok_or_else(|| Error::Usage(format!("no region at {address:#x}")))?;
-        self.call(request::REM_MEM_REG, &single_region(address, &region.memory), &[])
+        self.call(request::REM_MEM_REG, &single_region(&region), &[])
     }
 
     /// Reads configuration space.
@@ -320,6 +334,46 @@ impl Raw {
         self.call(request::SET_INFLIGHT_FD, &payload, &[inflight.fd.as_fd()])
     }
 
+    /// Gives the server a channel for what it says unasked, and takes the other end (SET_BACKEND_REQ_FD).
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn backend_channel(&mut self) -> Result<Channel, Error> {
+        let (ours, theirs) = UnixStream::pair().map_err(Error::io("socketpair"))?;
+        self.call(request::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()])?;
+        Ok(Channel::over(ours, PATIENCE))
+    }
+
+    /// SET_LOG_BASE with a new log for `pages` pages; they are logged once LOG_ALL is agreed.
+    ///
+    /// # Errors
+    /// As [`Self::ask`], or when the system has no memory.
+    pub fn set_log(&mut self, pages: usize) -> Result<dirty::DirtyLog, Error> {
+        let log = dirty::DirtyLog::new(pages)?;
+        let payload = [log.bytes() as u64, 0].map(u64::to_le_bytes).concat();
+        self.ask(request::SET_LOG_BASE, &payload, &[log.fd()])?;
+        Ok(log)
+    }
+
+    /// Says of a virtqueue that is known to the server whether its writes to the used ring are to be logged.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn log_ring(&mut self, queue: u16, is_logged: bool) -> Result<(), Error> {
+        let ring = self.queues.get(&queue).ok_or_else(|| not_started(queue))?.ring.clone();
+        let addresses = self.ring_addresses(queue, &ring, is_logged)?;
+        self.call(request::SET_VRING_ADDR, &addresses, &[])
+    }
+
+    fn ring_addresses(&self, queue: u16, ring: &Ring, is_logged: bool) -> Result<Vec<u8>, Error> {
+        let mut addresses = words(&[u32::from(queue), u32::from(is_logged)]);
+        for address in [ring.desc, ring.device, ring.driver] {
+            addresses.extend(self.guest.user_address(address)?.to_le_bytes());
+        }
+        addresses.extend(if is_logged { ring.device } else { 0 }.to_le_bytes());
+        Ok(addresses)
+    }
+
     /// Makes a ring, tells the server where it is, and enables it.
     ///
     /// # Errors
@@ -339,11 +393,7 @@ impl Raw {
         let index = u32::from(queue);
         self.call(request::SET_VRING_NUM, &words(&[index, u32::from(ring.size)]), &[])?;
         self.call(request::SET_VRING_BASE, &words(&[index, base]), &[])?;
-        let mut addresses = words(&[index, 0]);
-        for address in [ring.desc, ring.device, ring.driver] {
-            addresses.extend(self.guest.user_address(address)?.to_le_bytes());
-        }
-        addresses.extend([0; 8]);
+        let addresses = self.ring_addresses(queue, &ring, false)?;
         self.call(request::SET_VRING_ADDR, &addresses, &[])?;
         let has_call = matches!(notify, Notify::Both | Notify::NoKick);
         let has_kick = matches!(notify, Notify::Both | Notify::NoCall);
@@ -530,14 +580,14 @@ fn le64(bytes: &[u8]) -> u64 {
     bytes.iter().take(8).rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
 
-fn region_bytes(guest: u64, memory: &crate::memory::Memory) -> Vec<u8> {
-    let fields = [guest, memory.len() as u64, memory.address() as u64, 0];
+fn region_bytes(region: &guest::Region) -> Vec<u8> {
+    let fields = [region.guest, region.len as u64, region.memory.address() as u64, 0];
     fields.iter().flat_map(|field| field.to_le_bytes()).collect()
 }
 
-fn single_region(guest: u64, memory: &crate::memory::Memory) -> Vec<u8> {
+fn single_region(region: &guest::Region) -> Vec<u8> {
     let mut payload = vec![0; 8];
-    payload.extend(region_bytes(guest, memory));
+    payload.extend(region_bytes(region));
     payload
 }
 

@@ -46,8 +46,12 @@ pub struct Figures {
     pub iops: f64,
     /// I/Os done.
     pub total_ios: u64,
-    /// User and system time per I/O in microseconds, from the program's own report.
+    /// User and system time per I/O in microseconds, from the program's own report; of a server without clients percent
+    /// of a CPU.
     pub cpu_us_per_io: f64,
+    /// Of a server without clients.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resident_mb: Option<f64>,
 }
 
 /// Reads the figures from fio's JSON layout.
@@ -76,7 +80,7 @@ pub fn figures(result: &Value) -> Result<Figures, String> {
     if total_ios == 0 {
         return Err("the run did no I/O".to_owned());
     }
-    Ok(Figures { iops, total_ios, cpu_us_per_io: cpu_us / total_ios as f64 })
+    Ok(Figures { iops, total_ios, cpu_us_per_io: cpu_us / total_ios as f64, resident_mb: None })
 }
 
 /// The JSON in what a program printed: fio may say a note before it.
@@ -142,7 +146,7 @@ mod tests {
                    "write": {"iops": 1.0, "total_ios": 2}})
         };
         let result = json!({"jobs": [job(100.0, 998), job(50.0, 998)]});
-        let want = Figures { iops: 152.0, total_ios: 2000, cpu_us_per_io: 1000.0 };
+        let want = Figures { iops: 152.0, total_ios: 2000, cpu_us_per_io: 1000.0, resident_mb: None };
         assert_eq!(figures(&result), Ok(want));
     }
 

@@ -53,13 +53,16 @@ impl Metric {
         match self {
             Metric::Iops => "IOPS",
             Metric::CpuPerIo => "CPU us per I/O",
+            Metric::IdleCpu => "CPU %",
+            Metric::Resident => "resident MB",
         }
     }
 
     fn of(self, sample: &Sample) -> f64 {
         match self {
             Metric::Iops => sample.figures.iops,
-            Metric::CpuPerIo => sample.figures.cpu_us_per_io,
+            Metric::CpuPerIo | Metric::IdleCpu => sample.figures.cpu_us_per_io,
+            Metric::Resident => sample.figures.resident_mb.unwrap_or(f64::NAN),
         }
     }
 }
@@ -152,7 +155,7 @@ mod tests {
     fn sample(side: &'static str, iops: f64, cpu: f64) -> Sample {
         Sample {
             side,
-            figures: Figures { iops, total_ios: 1, cpu_us_per_io: cpu },
+            figures: Figures { iops, total_ios: 1, cpu_us_per_io: cpu, resident_mb: None },
             process_cpu_s: 0.0,
             jobs: serde_json::Value::Null,
         }

@@ -6,13 +6,14 @@
 //! machine's set-up kept under `results/`. Non-goals: absolute records, statistics beyond median
 //! and range (`mqblk compare` has those), anything in-process.
 //!
-//! [`rows`] says what is measured, [`job`] and [`side`] run one side once, [`turns`] runs two by turns, [`judge`] compares,
+//! [`rows`] says what is measured, [`job`] and [`side`] run one side once, [`served`] a client against a server, [`turns`] runs two by turns, [`judge`] compares,
 //! [`setup`] describes the machine, [`report`] prints and keeps.
 
 mod job;
 mod judge;
 mod report;
 mod rows;
+mod served;
 mod setup;
 mod side;
 mod turns;

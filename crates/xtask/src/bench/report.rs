@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::judge::{Judgement, Measured, Verdict, shown};
-use super::rows::{Metric, Program};
+use super::rows::{Client, Metric, Program, Served};
 use super::setup::Setup;
 use super::side::Sample;
 
@@ -90,7 +90,9 @@ pub fn print(measured: &Measured, judged: bool) {
     println!("\n{}: {} (n = {})", row.name, row.title, measured.rounds.len());
     println!("  {:<28} {:>10} {:>10} {:>10}", "", "median", "min", "max");
     for side in row.sides {
-        for metric in [Metric::Iops, Metric::CpuPerIo] {
+        let idle = matches!(side.program, Program::Served(Served { client: Client::Nobody { .. }, .. }));
+        let metrics = if idle { [Metric::IdleCpu, Metric::Resident] } else { [Metric::Iops, Metric::CpuPerIo] };
+        for metric in metrics {
             let name = format!("{}, {}", side.name, metric.name());
             line(&name, measured, side.name, metric);
         }
@@ -148,7 +150,7 @@ mod tests {
     fn measured(process_cpu_s: f64) -> Measured {
         let sample = |side, iops| Sample {
             side,
-            figures: Figures { iops, total_ios: 1_000_000, cpu_us_per_io: 1.0 },
+            figures: Figures { iops, total_ios: 1_000_000, cpu_us_per_io: 1.0, resident_mb: None },
             process_cpu_s,
             jobs: serde_json::json!([{"jobname": "j0"}]),
         };

@@ -42,6 +42,58 @@ pub enum Program {
     Mqblk,
     /// The yardstick.
     Fio,
+    /// A server, with a client that is the same for all of a row.
+    Served(Served),
+}
+
+/// A server and what is asked of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Served {
+    /// Who serves.
+    pub by: By,
+    /// What: `true` a file past the page cache, `false` a disk that does nothing.
+    pub file: bool,
+    /// IOThreads, where the server has a choice.
+    pub iothreads: u16,
+    /// Who asks.
+    pub client: Client,
+}
+
+/// The servers that are compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// `mqblk serve`.
+    Mqblk,
+    /// qemu-storage-daemon.
+    Qsd,
+    /// nbdkit.
+    Nbdkit,
+}
+
+/// The clients of servers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Client {
+    /// blkio (by `vuclient bench`), 4 KiB random reads on so many virtqueues at this depth; it sleeps or spins for completions.
+    Blkio {
+        /// Virtqueues, a thread each.
+        queues: u16,
+        /// Requests in flight of each.
+        iodepth: u16,
+        /// Spins.
+        spins: bool,
+    },
+    /// fio's nbd engine, 4 KiB random reads over a Unix socket.
+    FioNbd {
+        /// Jobs, a connection each.
+        connections: u16,
+        /// Requests in flight of each.
+        iodepth: u16,
+    },
+    /// Nobody: so many disks, each with a vhost-user-blk export of two virtqueues, do nothing.
+    Nobody {
+        /// Disks.
+        disks: u16,
+    },
 }
 
 /// What is read from a run.
@@ -49,8 +101,12 @@ pub enum Program {
 pub enum Metric {
     /// I/Os per second over all jobs.
     Iops,
-    /// User and system time per I/O in microseconds, as the program itself reports it.
+    /// User and system time per I/O in microseconds: of the program as it reports it itself, of a server as the kernel does.
     CpuPerIo,
+    /// Percent of a CPU that a server without clients uses.
+    IdleCpu,
+    /// Memory resident in a server without clients, MB.
+    Resident,
 }
 
 /// A figure asked of a row.
@@ -255,7 +311,118 @@ pub const ROWS: &[Row] = &[
         turns: true,
         goals: &[ratio(Metric::Iops, Need::AtLeast(0.97)), ratio(Metric::CpuPerIo, Need::AtMost(1.0))],
     },
+    vhost(
+        "vhost-qd1",
+        "vhost-user-blk, null disk, 1 IOThread, depth 1, client sleeps",
+        &pair(depth(1)),
+        VHOST_GOAL_QD1,
+    ),
+    vhost("vhost-qd32", "the same at depth 32", &pair(depth(32)), VHOST_GOAL),
+    vhost("vhost-qd128", "the same at depth 128", &pair(depth(128)), VHOST_GOAL),
+    vhost("vhost-qd1-spin", "the same at depth 1, client spins", &pair(spinning(1)), VHOST_SHOWN),
+    vhost("vhost-qd32-spin", "the same at depth 32, client spins", &pair(spinning(32)), VHOST_SHOWN),
+    Row {
+        name: "vhost-scaling",
+        title: "vhost-user-blk, null disk, depth 32: two virtqueues on two IOThreads against one on one",
+        cpus: 2,
+        sides: &[
+            blkio("mqblk-1", By::Mqblk, false, 1, depth(32)),
+            blkio("mqblk-2", By::Mqblk, false, 2, Client::Blkio { queues: 2, iodepth: 32, spins: false }),
+            blkio("qsd-1", By::Qsd, false, 1, depth(32)),
+            blkio("qsd-2", By::Qsd, false, 1, Client::Blkio { queues: 2, iodepth: 32, spins: false }),
+        ],
+        turns: false,
+        goals: &[
+            Goal { metric: Metric::Iops, of: "mqblk-2", to: Some("mqblk-1"), need: Need::AtLeast(1.8) },
+            shown("qsd-2", "qsd-1"),
+        ],
+    },
+    vhost(
+        "vhost-file-qd1",
+        "vhost-user-blk, a file past the page cache, depth 1",
+        &file_pair(depth(1)),
+        VHOST_FILE_GOAL,
+    ),
+    vhost("vhost-file-qd32", "the same at depth 32", &file_pair(depth(32)), VHOST_FILE_GOAL),
+    Row {
+        name: "nbd-qd32",
+        title: "NBD over a Unix socket, null disk, fio's nbd engine, one connection, depth 32",
+        cpus: 2,
+        sides: &[
+            blkio("mqblk", By::Mqblk, false, 1, NBD_QD32),
+            blkio("qsd", By::Qsd, false, 1, NBD_QD32),
+            blkio("nbdkit", By::Nbdkit, false, 1, NBD_QD32),
+        ],
+        turns: false,
+        goals: &[
+            to_qsd(Metric::Iops, Need::AtLeast(2.0)),
+            Goal { metric: Metric::Iops, of: "mqblk", to: Some("nbdkit"), need: Need::AtLeast(2.0) },
+            to_qsd(Metric::CpuPerIo, Need::Shown),
+            Goal { metric: Metric::CpuPerIo, of: "mqblk", to: Some("nbdkit"), need: Need::Shown },
+        ],
+    },
+    Row {
+        name: "nbd-scaling",
+        title: "the same with four connections against one",
+        cpus: 2,
+        sides: &[
+            blkio("mqblk-1", By::Mqblk, false, 2, NBD_QD32),
+            blkio("mqblk-4", By::Mqblk, false, 2, NBD_QD32_X4),
+            blkio("nbdkit-1", By::Nbdkit, false, 1, NBD_QD32),
+            blkio("nbdkit-4", By::Nbdkit, false, 1, NBD_QD32_X4),
+        ],
+        turns: false,
+        goals: &[shown("mqblk-4", "mqblk-1"), shown("nbdkit-4", "nbdkit-1")],
+    },
+    Row {
+        name: "serve-idle",
+        title: "64 disks without clients, a vhost-user-blk export of two virtqueues each",
+        cpus: 1,
+        sides: &[blkio("mqblk", By::Mqblk, true, 2, Client::Nobody { disks: 64 })],
+        turns: false,
+        goals: &[
+            Goal { metric: Metric::IdleCpu, of: "mqblk", to: None, need: Need::AtMost(0.1) },
+            Goal { metric: Metric::Resident, of: "mqblk", to: None, need: Need::AtMost(200.0) },
+        ],
+    },
 ];
+
+const fn blkio(name: &'static str, by: By, file: bool, iothreads: u16, client: Client) -> Side {
+    Side { name, program: Program::Served(Served { by, file, iothreads, client }), job: "", extra: "", args: &[] }
+}
+
+const fn depth(iodepth: u16) -> Client {
+    Client::Blkio { queues: 1, iodepth, spins: false }
+}
+
+const fn spinning(iodepth: u16) -> Client {
+    Client::Blkio { queues: 1, iodepth, spins: true }
+}
+
+/// Ours and qemu-storage-daemon under one client, asked for this ratio.
+const fn vhost(name: &'static str, title: &'static str, sides: &'static [Side], goals: &'static [Goal]) -> Row {
+    Row { name, title, cpus: 2, sides, turns: false, goals }
+}
+
+const fn pair(client: Client) -> [Side; 2] {
+    [blkio("mqblk", By::Mqblk, false, 1, client), blkio("qsd", By::Qsd, false, 1, client)]
+}
+
+const fn file_pair(client: Client) -> [Side; 2] {
+    [blkio("mqblk", By::Mqblk, true, 1, client), blkio("qsd", By::Qsd, true, 1, client)]
+}
+
+const fn to_qsd(metric: Metric, need: Need) -> Goal {
+    Goal { metric, of: "mqblk", to: Some("qsd"), need }
+}
+
+const VHOST_GOAL_QD1: &[Goal] = &[to_qsd(Metric::Iops, Need::AtLeast(1.5)), to_qsd(Metric::CpuPerIo, Need::Shown)];
+const VHOST_GOAL: &[Goal] = &[to_qsd(Metric::Iops, Need::AtLeast(2.5)), to_qsd(Metric::CpuPerIo, Need::Shown)];
+const VHOST_SHOWN: &[Goal] = &[to_qsd(Metric::Iops, Need::Shown), to_qsd(Metric::CpuPerIo, Need::Shown)];
+const VHOST_FILE_GOAL: &[Goal] =
+    &[to_qsd(Metric::Iops, Need::AtLeast(1.0)), to_qsd(Metric::CpuPerIo, Need::AtMost(1.0))];
+const NBD_QD32: Client = Client::FioNbd { connections: 1, iodepth: 32 };
+const NBD_QD32_X4: Client = Client::FioNbd { connections: 4, iodepth: 32 };
 
 const NULL_MQ: &[&str] = &["--target", "null:size=64g", "--set", "nr_hw_queues=2"];
 const NULL_SQ: &[&str] = &["--target", "null:size=64g", "--set", "mode=sq"];

@@ -17,6 +17,7 @@ use serde_json::Value;
 use super::Options;
 use super::job::{self, Blanks, Figures};
 use super::rows::{Program, Row, Side};
+use super::served;
 use super::setup;
 use super::turns;
 use crate::project::{Project, cargo};
@@ -41,6 +42,7 @@ pub struct Bench {
     scratch: PathBuf,
     blanks: Blanks,
     mqblk: Option<PathBuf>,
+    vuclient: PathBuf,
 }
 
 /// One run.
@@ -76,7 +78,8 @@ impl Bench {
         };
         let file = options.file.clone().unwrap_or_else(|| scratch.join(name));
         let size = fill(&file, size)?;
-        let mqblk = if options.control { None } else { Some(build(project, options.smoke)?) };
+        let mqblk = if options.control { None } else { Some(build(project, "mqblk", options.smoke)?) };
+        let vuclient = build(project, "vuclient", options.smoke)?;
         let mut cpus = setup::allowed_cpus()?;
         // The last CPU first: interrupts and daemons favour the first one.
         cpus.reverse();
@@ -88,6 +91,7 @@ impl Bench {
             scratch,
             blanks: Blanks { limit, cpus, file: file.display().to_string(), size },
             mqblk,
+            vuclient,
         })
     }
 
@@ -96,6 +100,19 @@ impl Bench {
     /// # Errors
     /// When it cannot be run, fails, or prints no figures; the message has the command.
     pub fn sample(&self, row: &Row, side: &Side) -> Result<Sample, String> {
+        if let Program::Served(served) = &side.program {
+            let tools = served::Tools {
+                mqblk: self.mqblk.as_deref(),
+                vuclient: &self.vuclient,
+                scratch: &self.scratch,
+                file: &self.blanks.file,
+                seconds: self.seconds,
+            };
+            let (figures, jobs) =
+                served::run(served, &tools).map_err(|e| format!("{} {}: {e}", row.name, side.name))?;
+            let process_cpu_s = figures.cpu_us_per_io * figures.total_ios as f64 / 1e6;
+            return Ok(Sample { side: side.name, figures, process_cpu_s, jobs });
+        }
         let mut command = self.prepare_side(row, side, &self.blanks)?;
         let shown = format!("{command:?}");
         let failed = |why: String| format!("{} {}: {why}\nrepeat it by: {shown}", row.name, side.name);
@@ -155,7 +172,7 @@ impl Bench {
     fn command(&self, side: &Side, job: &Path) -> Command {
         let mqblk = match side.program {
             Program::Mqblk => self.mqblk.as_ref(),
-            Program::Fio => None,
+            Program::Fio | Program::Served(_) => None,
         };
         let Some(mqblk) = mqblk else {
             let mut command = Command::new("fio");
@@ -169,20 +186,20 @@ impl Bench {
     }
 }
 
-/// Builds the program and says where it is.
-fn build(project: &Project, debug: bool) -> Result<PathBuf, String> {
+/// Builds a program and says where it is.
+fn build(project: &Project, program: &str, debug: bool) -> Result<PathBuf, String> {
     let mut command = cargo();
-    command.args(["build", "--quiet", "--package", "mqblk"]);
+    command.args(["build", "--quiet", "--package", program, "--bin", program]);
     if !debug {
         command.arg("--release");
     }
     let status = command.current_dir(&project.root).status();
     let status = status.map_err(|e| format!("cannot run cargo build: {e}"))?;
     if !status.success() {
-        return Err("mqblk does not build".to_owned());
+        return Err(format!("{program} does not build"));
     }
     let profile = if debug { "debug" } else { "release" };
-    Ok(project.target_directory.join(profile).join("mqblk"))
+    Ok(project.target_directory.join(profile).join(program))
 }
 
 /// Makes `path` with `size` bytes unless it is there; says how large it is.
@@ -226,10 +243,15 @@ fn children_cpu() -> Result<f64, String> {
 
 /// Fields 16 and 17, cutime and cstime, of proc_pid_stat(5).
 fn children_ticks(stat: &str) -> Option<u64> {
+    ticks_of(stat, 16)
+}
+
+/// Two fields, the first of this number: 14 and 15 are utime and stime of the process itself.
+pub fn ticks_of(stat: &str, first: usize) -> Option<u64> {
     // The second field is the program's name in parentheses and may hold anything.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-    Some(field(16)? + field(17)?)
+    Some(field(first)? + field(first + 1)?)
 }
 
 #[cfg(test)]

@@ -138,7 +138,8 @@ impl Player {
             return Err(format!("{}: no I/O in its turns", self.side));
         }
         let cpu_us = cpu_ns as f64 / 1e3;
-        let figures = Figures { iops: ios as f64 / seconds, total_ios: ios, cpu_us_per_io: cpu_us / ios as f64 };
+        let cpu_us_per_io = cpu_us / ios as f64;
+        let figures = Figures { iops: ios as f64 / seconds, total_ios: ios, cpu_us_per_io, resident_mb: None };
         Ok(Sample { side: self.side, figures, process_cpu_s: cpu_us / 1e6, jobs: Value::Null })
     }
 

@@ -3,7 +3,8 @@
 //!
 //! Guarantees: the README tells [`TEST_COMMAND`] and `.ci/run` ends with the same; every fenced
 //! block of the README says what it holds, so that a test can run the shell ones; every direct
-//! dependency has a row with a reason in CONTRIBUTING's table, and every row a dependency.
+//! dependency has a row with a reason in CONTRIBUTING's table, and every row a dependency; every test that a text under
+//! `docs/` names, as `FILE.rs::NAME`, is there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +26,25 @@ pub fn check(project: &Project, texts: &BTreeMap<String, String>) -> Vec<Finding
         users.extend(foreign.map(|d| (d.name.as_str(), package.name.as_str())));
     }
     found.extend(reasons(&users, text_of("CONTRIBUTING.md")));
+    let documents = texts.iter().filter(|(path, _)| path.starts_with("docs/") && path.ends_with(".md"));
+    documents.for_each(|(path, text)| found.extend(named_tests(path, text, texts)));
+    found
+}
+
+/// Names of tests, in backquotes, that are not there.
+fn named_tests(path: &str, text: &str, texts: &BTreeMap<String, String>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        for quoted in line.split('`').skip(1).step_by(2) {
+            let Some((file, name)) = quoted.split_once(".rs::") else { continue };
+            let file = format!("{file}.rs");
+            let is_there = texts.get(&file).is_some_and(|text| text.contains(&format!("fn {name}(")));
+            if file.contains('/') && !is_there {
+                let message = format!("{file} has no test `{name}`: name one that it has");
+                found.push(Finding::new(path, index + 1, message));
+            }
+        }
+    }
     found
 }
 
@@ -93,6 +113,14 @@ fn explained(line: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_named_test_must_be_there() {
+        let texts = BTreeMap::from([("crates/a/b.rs".to_owned(), "#[test]\nfn good() {}".to_owned())]);
+        let text = "| `crates/a/b.rs::good`, `crates/a/b.rs::goo`\n`crates/a/c.rs::good` and `b.rs::other`, `x::y`";
+        let lines: Vec<usize> = named_tests("docs/x.md", text, &texts).iter().map(|f| f.line).collect();
+        assert_eq!(lines, [1, 2]);
+    }
 
     #[test]
     fn the_readme_tells_the_test_command() {

@@ -230,9 +230,18 @@ fn tls_needs_its_files_and_they_need_tls() {
     assert_eq!(of("tls = \"require\"\ntls_cert = \"c\"\ntls_key = \"k\"\n"), "");
     assert_eq!(
         of("tls = \"on\"\ntls_cert = \"c\"\n"),
-        "c.toml:5: tls: needs tls_key = \"FILE\" (PEM), too (export 'null.nbd')"
+        "c.toml:5: tls: needs tls_key = \"FILE\" (PEM), too; or tls_certificates = \"DIR\" (export 'null.nbd')"
     );
     assert!(of("tls_cert = \"c\"\n").starts_with("c.toml:5: tls_cert: has no effect without TLS"));
+    assert_eq!(of("tls = \"on\"\ntls_certificates = \"d\"\ntls_verify_peer = true\n"), "");
+    assert!(of("tls_verify_peer = true\n").starts_with("c.toml:5: tls_verify_peer: has no effect without TLS"));
+    assert!(
+        of("tls = \"on\"\ntls_certificates = \"d\"\ntls_key = \"k\"\n")
+            .starts_with("c.toml:7: tls_key: comes from tls_cert")
+    );
+    let files = "tls = \"on\"\ntls_cert = \"c\"\ntls_key = \"k\"\n";
+    assert!(of(&format!("{files}tls_verify_peer = true\n")).starts_with("c.toml:8: tls_verify_peer: goes with"));
+    assert!(of(&format!("{files}tls_client_crl = \"l\"\n")).starts_with("c.toml:8: tls_client_crl: has no effect"));
     assert!(of("listen = \"localhost\"\n").starts_with("c.toml:5: listen=localhost: must be an address and a port"));
     assert!(of("listen = \"[::]:1\"\nsocket = \"s\"\n").contains("c.toml:6: socket: an export has a socket or listen"));
 }

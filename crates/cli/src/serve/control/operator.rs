@@ -13,6 +13,7 @@ use crate::serve::request::{Defaults, Request, disk};
 use crate::status::Failure;
 use host::handed;
 use host::privileges::Account;
+use host::serve::Balance;
 use host::serve::check::{CheckedPlan, Export, HostFacts};
 use host::serve::daemon::{Changes, Daemon};
 use host::serve::mapping::{Mapping, MappingEntry};
@@ -80,6 +81,16 @@ impl Operator {
         }
         log::info!(user = user.name.as_str(); "gave up root");
         Ok(())
+    }
+
+    /// Looks at the load of IOThreads, and moves a queue if that is worth it. False when the daemon has ended.
+    pub fn balance(&self, balance: &mut Balance) -> bool {
+        let mut daemon = self.lock();
+        let Some(daemon) = daemon.as_mut() else { return false };
+        if let Ok(Some(what)) = daemon.balance(balance) {
+            log::info!("balance: {what}");
+        }
+        true
     }
 
     /// Reads the configuration again and does what differs from what runs; what that was.

@@ -203,10 +203,10 @@ fn of_exports(page: &mut Page, daemon: &Daemon, threads: &[ThreadReport]) {
     for source in threads.iter().flat_map(|t| &t.sources).filter(|s| s.kind != "nbd") {
         *by_label.entry((source.export.clone(), source.index)).or_default() += source.served;
     }
-    let labels = |(export, index): (String, u32)| vec![("export", export), ("virtqueue", index.to_string())];
+    let labels = |(export, index): (String, u32)| vec![("export", export), ("queue", index.to_string())];
     let served = by_label.into_iter().map(|(at, n)| (labels(at), n)).collect();
-    let help = "Requests of a virtqueue that have ended, since its client started it.";
-    page.family("mqblk_virtqueue_requests_total", Kind::Counter, help, served);
+    let help = "Requests of a virtqueue, or queue of a mount, that have ended since it was started.";
+    page.family("mqblk_queue_requests_total", Kind::Counter, help, served);
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use blk::limits::Limits;
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,7 +64,9 @@ pub(super) struct Opened {
     pub(super) limits: Limits,
     /// Sectors.
     capacity: AtomicU64,
-    is_device: bool,
+    pub(super) is_device: bool,
+    /// A range that keeps its space is zeroed without writing all of it, or refused.
+    pub(super) zeroes_are_cheap: bool,
     /// Writes that find no space are tried again instead of failed.
     hold_on_enospc: AtomicBool,
     /// How often one was.
@@ -119,6 +121,8 @@ impl Opened {
             no_read_ahead_by_the_system(&file);
         }
         let read_ahead_kb = read_ahead_kb.unwrap_or(0);
+        let rdev = file.metadata().map_or(0, |meta| meta.rdev());
+        let zeroes_are_cheap = !is_device || queue_attribute(rdev, "write_zeroes_max_bytes").unwrap_or(0) > 0;
         let opened = Opened {
             fd: file.into(),
             direct,
@@ -126,6 +130,7 @@ impl Opened {
             limits,
             capacity: AtomicU64::new(usable >> SECTOR_SHIFT),
             is_device,
+            zeroes_are_cheap,
             hold_on_enospc: AtomicBool::new(false),
             held: AtomicU64::new(0),
         };
@@ -173,6 +178,10 @@ impl Opened {
 
     pub(super) fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn borrow(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     pub(super) fn fd(&self) -> RawFd {

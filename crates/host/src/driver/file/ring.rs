@@ -209,7 +209,7 @@ impl Uring {
             }
             let tag = batch.accept();
             let index = tag.tag().index();
-            match state.begin(&self.ring, &self.regions, &rq, tag, may_enter) {
+            match state.begin(self, &rq, tag, may_enter) {
                 Ok(()) => {
                     state.in_flight += 1;
                     state.push(&mut sq, index, self.zeroes.base());
@@ -401,6 +401,17 @@ fn build(depth: u32) -> io::Result<IoUring> {
     attempt(true, true).or_else(|_| attempt(true, false)).or_else(|_| attempt(false, false))
 }
 
+/// How zeroes are written, or not at all because that would not be cheap.
+fn zeroes(flags: OpFlags, file: &Opened) -> Option<Step> {
+    let slow = !flags.contains(OpFlags::NOFALLBACK);
+    match flags.contains(OpFlags::NOUNMAP) {
+        // The kernel writes zeroes itself to a device without a command for them.
+        true if !slow && !file.zeroes_are_cheap => None,
+        true => Some(Step::ZeroRange { slow }),
+        false => Some(Step::ZeroHole { slow }),
+    }
+}
+
 impl State {
     fn unregister_buffers(&mut self, ring: &IoUring) {
         assert!(self.in_flight == 0, "buffers are taken back with requests in flight");
@@ -413,8 +424,7 @@ impl State {
     /// Fills the slot for a request from what it asks for.
     fn begin(
         &mut self,
-        ring: &IoUring,
-        regions: &Regions,
+        Uring { ring, regions, file, .. }: &Uring,
         rq: &RqRef<'_>,
         tag: InFlight,
         may_register: bool,
@@ -425,7 +435,10 @@ impl State {
             Op::Write => Step::Write { fua: rq.flags().contains(OpFlags::FUA) },
             Op::Flush => Step::Flush,
             Op::Discard => Step::PunchHole,
-            Op::WriteZeroes => Step::ZeroRange,
+            Op::WriteZeroes => match zeroes(rq.flags(), file) {
+                Some(step) => step,
+                None => return Err((tag, BlkStatus::NotSupp)),
+            },
         };
         let memory = match self.gather(ring, regions, rq, index, may_register) {
             Ok(memory) => memory,

@@ -35,7 +35,14 @@ pub(super) enum Step {
     },
     Flush,
     PunchHole,
-    ZeroRange,
+    /// Zeroes by a hole; if that is refused and it may be `slow`, the next way.
+    ZeroHole {
+        slow: bool,
+    },
+    /// Zeroes that keep their space; as above.
+    ZeroRange {
+        slow: bool,
+    },
     /// Zero range was refused: writes zeroes from a buffer, one chunk at a time.
     WriteZeroBuffer,
 }
@@ -95,7 +102,7 @@ impl Slot {
     /// Whether it puts something into the file, and can do so again: a flush that failed must not be repeated, it would
     /// succeed without the data.
     pub(super) fn is_write(&self) -> bool {
-        matches!(self.step, Step::Write { .. } | Step::ZeroRange | Step::WriteZeroBuffer)
+        matches!(self.step, Step::Write { .. } | Step::ZeroHole { .. } | Step::ZeroRange { .. } | Step::WriteZeroBuffer)
     }
 
     /// The submission entry for what is left. `zeroes` is a buffer of [`ZERO_CHUNK`] zero bytes.
@@ -126,11 +133,11 @@ impl Slot {
                 }
             }
             Step::Flush => opcode::Fsync::new(FILE).flags(types::FsyncFlags::DATASYNC).build(),
-            Step::PunchHole => {
+            Step::PunchHole | Step::ZeroHole { .. } => {
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 opcode::Fallocate::new(FILE, self.left).offset(offset).mode(mode).build()
             }
-            Step::ZeroRange => {
+            Step::ZeroRange { .. } => {
                 let mode = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
                 opcode::Fallocate::new(FILE, self.left).offset(offset).mode(mode).build()
             }
@@ -147,7 +154,9 @@ impl Slot {
             return self.failed(-result);
         }
         match self.step {
-            Step::Flush | Step::PunchHole | Step::ZeroRange => Outcome::Done(BlkStatus::Ok),
+            Step::Flush | Step::PunchHole | Step::ZeroHole { .. } | Step::ZeroRange { .. } => {
+                Outcome::Done(BlkStatus::Ok)
+            }
             Step::Read | Step::Write { .. } | Step::WriteZeroBuffer => self.transferred(result as u64),
         }
     }
@@ -158,13 +167,23 @@ impl Slot {
                 self.retries += 1;
                 Outcome::Again
             }
-            libc::EOPNOTSUPP | libc::EINVAL if self.step == Step::ZeroRange => {
-                self.step = Step::WriteZeroBuffer;
-                Outcome::Again
-            }
+            libc::EOPNOTSUPP | libc::EINVAL => self.refused(errno),
             libc::EDQUOT | libc::EFBIG => Outcome::Done(BlkStatus::NoSpc),
             _ => Outcome::Done(BlkStatus::from_errno(errno)),
         }
+    }
+
+    /// What was asked for is not to be had of this file.
+    fn refused(&mut self, errno: i32) -> Outcome {
+        self.step = match self.step {
+            Step::ZeroHole { slow: true } => Step::ZeroRange { slow: true },
+            Step::ZeroRange { slow: true } => Step::WriteZeroBuffer,
+            Step::ZeroHole { slow: false } | Step::ZeroRange { slow: false } => {
+                return Outcome::Done(BlkStatus::NotSupp);
+            }
+            _ => return Outcome::Done(BlkStatus::from_errno(errno)),
+        };
+        Outcome::Again
     }
 
     fn transferred(&mut self, bytes: u64) -> Outcome {
@@ -249,7 +268,12 @@ mod tests {
 
     #[test]
     fn zero_range_falls_back_to_writing_zeroes_in_chunks() {
-        let mut s = slot(Step::ZeroRange, ZERO_CHUNK as u64 + 512);
+        for step in [Step::ZeroHole { slow: false }, Step::ZeroRange { slow: false }] {
+            assert_eq!(slot(step, 512).answer(-libc::EOPNOTSUPP), Outcome::Done(BlkStatus::NotSupp));
+        }
+        let mut s = slot(Step::ZeroHole { slow: true }, ZERO_CHUNK as u64 + 512);
+        assert_eq!(s.answer(-libc::EOPNOTSUPP), Outcome::Again);
+        assert_eq!(s.step, Step::ZeroRange { slow: true });
         assert_eq!(s.answer(-libc::EOPNOTSUPP), Outcome::Again);
         assert_eq!(s.step, Step::WriteZeroBuffer);
         assert_eq!(s.answer(ZERO_CHUNK as i32), Outcome::Again);

@@ -13,11 +13,13 @@
 
 use super::buffers::{Buffer, Buffers};
 use super::handshake::Negotiated;
-use super::reply::{Extent, HEAD_BYTES, HeadBuf, error_of};
+use super::reply::{HEAD_BYTES, HeadBuf, error_of};
 use super::session::{Command, Event, Request, Session};
+use super::tls::TlsStream;
 use super::wire::{BytesIn, ReplyStyle};
 use crate::error::Result;
 use crate::export::socket::peer;
+use crate::serve::clerk::Answers;
 use crate::serve::{Port, ServedDisk, SourceId};
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::Sector;
@@ -26,9 +28,11 @@ use blk::time::Instant;
 use rustix::event::epoll::EventFlags;
 use std::any::Any;
 use std::collections::VecDeque;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+
+mod ask;
+mod io;
 
 /// Requests of a client that are not answered.
 pub const SLOTS: usize = 128;
@@ -38,8 +42,6 @@ const INPUT_BYTES: usize = 128 << 10;
 const ROUND: usize = 256;
 /// Calls to receive in one round.
 const RECEIVES: usize = 4;
-/// Replies sent by one call; each has a head and perhaps data.
-const BATCH: usize = 64;
 /// Sectors of one bio that discards or zeroes: 1 GiB.
 const WALK_SECTORS: u64 = 1 << 21;
 const SECTOR: u64 = 512;
@@ -55,6 +57,8 @@ struct Slot {
     /// Sectors of a trim or write of zeroes that were submitted, and whether the flush behind it was.
     walked: u64,
     flushed: bool,
+    /// What it writes is to be stable before it is answered.
+    fua: bool,
     /// Nobody waits for its answer.
     silent: bool,
     head: HeadBuf,
@@ -70,6 +74,7 @@ impl Slot {
         status: BlkStatus::Ok,
         walked: 0,
         flushed: false,
+        fua: false,
         silent: false,
         head: [0; HEAD_BYTES],
         head_bytes: 0,
@@ -79,9 +84,15 @@ impl Slot {
     /// Whether more bios follow when those that are out have ended.
     fn goes_on(&self) -> bool {
         let walks = |r: &Request| matches!(r.command, Command::Trim | Command::WriteZeroes);
-        let left = |r: &Request| self.walked < r.length / SECTOR || (r.fua() && !self.flushed);
+        let left = |r: &Request| self.walked < r.length / SECTOR || (self.fua && !self.flushed);
         self.status.is_ok() && !self.silent && self.request.as_ref().is_some_and(|r| walks(r) && left(r))
     }
+}
+
+/// How the zeroes of a request are to be written.
+fn zero_flags(request: &Request, unmap: bool) -> OpFlags {
+    let keep = if unmap && !request.no_hole() { OpFlags::NONE } else { OpFlags::NOUNMAP };
+    if request.fast_zero() { keep.union(OpFlags::NOFALLBACK) } else { keep }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +108,11 @@ enum State {
 pub struct Connection {
     socket: Arc<OwnedFd>,
     export: String,
+    /// Between the socket and everything else, if the client asked for it.
+    tls: Option<Box<TlsStream>>,
+    /// Plaintext of one record, gathered from short replies.
+    record: Vec<u8>,
+    said_goodbye: bool,
     session: Session,
     style: ReplyStyle,
     buffers: Buffers,
@@ -118,6 +134,13 @@ pub struct Connection {
     /// Reused for block status.
     scratch: Vec<u8>,
     bios: usize,
+    /// Where answers of the disk's clerk come to, and how many are to come.
+    answers: Arc<Answers>,
+    asked: usize,
+    /// Every write is stable before it is answered.
+    write_through: bool,
+    /// Zeroes may give up their space.
+    unmap: bool,
     state: State,
     /// It is to leave its IOThread: nothing is begun.
     paused: bool,
@@ -133,8 +156,8 @@ impl Connection {
     ///
     /// # Errors
     /// There is no memory for its data.
-    pub fn new(
-        socket: Arc<OwnedFd>,
+    pub(super) fn new(
+        (socket, tls): (Arc<OwnedFd>, Option<Box<TlsStream>>),
         negotiated: &Negotiated,
         rest: &[u8],
         disk: &Arc<ServedDisk>,
@@ -146,6 +169,9 @@ impl Connection {
         Ok(Connection {
             socket,
             export: negotiated.export.name.clone(),
+            tls,
+            record: Vec::new(),
+            said_goodbye: false,
             style: session.style(),
             session,
             buffers: Buffers::new(disk, SLOTS)?,
@@ -161,6 +187,10 @@ impl Connection {
             sent: 0,
             scratch: Vec::new(),
             bios: 0,
+            answers: Arc::default(),
+            asked: 0,
+            write_through: negotiated.export.write_through,
+            unmap: negotiated.export.trim,
             state: State::Open,
             paused: false,
             look_again: false,
@@ -169,9 +199,9 @@ impl Connection {
         })
     }
 
-    /// Bios that have not ended.
+    /// Bios that have not ended, and questions without an answer.
     pub fn in_flight(&self) -> usize {
-        self.bios
+        self.bios + self.asked
     }
 
     /// Name of its export.
@@ -192,7 +222,11 @@ impl Connection {
     /// Whether it has ended, with all that it began.
     #[inline]
     pub(crate) fn is_finished(&self) -> bool {
-        self.state != State::Open && self.free.len() == SLOTS
+        match self.state {
+            State::Open => false,
+            State::Closing => self.free.len() == SLOTS && !self.tls_wants_write(),
+            State::Dead => self.free.len() == SLOTS,
+        }
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -203,14 +237,15 @@ impl Connection {
     pub(crate) fn interest(&self) -> EventFlags {
         let mut interest = EventFlags::empty();
         interest.set(EventFlags::IN, self.wants_input());
-        interest.set(EventFlags::OUT, !self.out.is_empty());
+        interest.set(EventFlags::OUT, !self.out.is_empty() || self.tls_wants_write());
         // The end of a client is told whether it is waited for or not; edge-triggered, only once.
         if interest.is_empty() { EventFlags::ET } else { interest }
     }
 
     /// Whether there is nothing to do before the socket, a completion or a timer says so.
     pub(crate) fn prepare_sleep(&self) -> bool {
-        self.paused || !self.look_again && self.walking.is_empty() && !self.can_take()
+        let decrypted = self.tls.as_ref().is_some_and(|tls| tls.has_more()) && self.wants_input();
+        self.paused || !self.look_again && self.walking.is_empty() && !self.can_take() && !decrypted
     }
 
     /// Whether what was received may be looked at.
@@ -228,11 +263,12 @@ impl Connection {
 
     /// Takes what the client has sent and submits it. Whether there was anything.
     pub(crate) fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
+        let answered = self.asked > 0 && self.take_answers();
         if self.paused {
-            return false;
+            return answered;
         }
         self.look_again = false;
-        let mut worked = !self.walking.is_empty();
+        let mut worked = answered || !self.walking.is_empty();
         for _ in 0..self.walking.len() {
             if let Some(slot) = self.walking.pop_front() {
                 self.walk(slot, id, port, now);
@@ -260,52 +296,13 @@ impl Connection {
         worked | self.take_requests(id, port, now, &mut budget)
     }
 
-    /// Receives the rest of a write's data to its place and what follows to the input, which is used up. `None` if there
-    /// was nothing, else whether there may be more.
-    fn receive(&mut self) -> Option<bool> {
-        let left = self.session.payload_left() as usize;
-        let payload = self.writing.filter(|_| left > 0).and_then(|slot| {
-            let Slot { request, buffer, .. } = &self.slots[usize::from(slot)];
-            let from = request.as_ref()?.length as usize - left;
-            Some(self.buffers.span((*buffer)?, from, left))
-        });
-        let mut list = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 2];
-        let mut count = 0;
-        let mut asked = self.input.len();
-        if let Some(span) = payload {
-            list[0] = libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
-            asked += span.len();
-            count = 1;
-        }
-        list[count] = libc::iovec { iov_base: self.input.as_mut_ptr().cast(), iov_len: self.input.len() };
-        // SAFETY: the entries name the input, which is this connection's own, and part of a region, which lives as long as
-        // its table and whose bytes nobody has a reference to.
-        let n = unsafe { libc::readv(self.socket.as_raw_fd(), list.as_ptr(), count as i32 + 1) };
-        if n < 0 {
-            match io::Error::last_os_error().kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => return None,
-                _ => self.kill(),
-            }
-            return Some(false);
-        }
-        if n == 0 {
-            self.close();
-            return Some(false);
-        }
-        let n = n as usize;
-        let to_payload = if count > 0 { n.min(left) } else { 0 };
-        if to_payload > 0 {
-            self.session.payload_received(to_payload as u32);
-        }
-        (self.at, self.end) = (0, n - to_payload);
-        Some(n == asked)
-    }
-
     /// Whether anything was taken from the input.
     fn take_requests(&mut self, id: SourceId, port: &mut Port, now: Instant, budget: &mut usize) -> bool {
         if !self.can_take() {
             return false;
         }
+        // A client that came before a resize believes in the old size; what lies beyond the new one is refused.
+        self.session.set_size_bytes(port.disk().queue.capacity().0 * SECTOR);
         let input = std::mem::take(&mut self.input);
         let start = self.at;
         let mut window = BytesIn::new(&input[start..self.end]);
@@ -347,7 +344,10 @@ impl Connection {
     fn begin(&mut self, request: Request, id: SourceId, port: &mut Port, now: Instant) {
         let slot = self.free.pop().expect("a request is taken when there is a slot");
         let s = &mut self.slots[usize::from(slot)];
-        *s = Slot { request: Some(request), holds: 1, ..Slot::EMPTY };
+        // Reads and questions have nothing to make stable.
+        let writes = matches!(request.command, Command::Write | Command::Trim | Command::WriteZeroes);
+        let fua = writes && (self.write_through || request.fua());
+        *s = Slot { request: Some(request), holds: 1, fua, ..Slot::EMPTY };
         match request.command {
             Command::Read | Command::Write => self.transfer(slot, id, port, now),
             Command::Flush => {
@@ -358,9 +358,8 @@ impl Connection {
                 self.walk(slot, id, port, now);
                 self.release(slot);
             }
-            // Not offered; allowed to do nothing.
-            Command::Cache => self.release(slot),
-            Command::BlockStatus => self.tell_extents(slot, &request),
+            Command::Cache => self.prefetch(slot, &request, port),
+            Command::BlockStatus => self.tell_extents(slot, &request, port),
         }
     }
 
@@ -407,10 +406,10 @@ impl Connection {
 
     #[inline]
     fn submit_transfer(&mut self, slot: u16, op: Op, id: SourceId, port: &mut Port, now: Instant) {
-        let Slot { request: Some(request), buffer: Some(buffer), .. } = &self.slots[usize::from(slot)] else {
+        let Slot { request: Some(request), buffer: Some(buffer), fua, .. } = &self.slots[usize::from(slot)] else {
             unreachable!("a transfer has a request and a buffer");
         };
-        let flags = if op == Op::Write && request.fua() { OpFlags::FUA } else { OpFlags::NONE };
+        let flags = if *fua { OpFlags::FUA } else { OpFlags::NONE };
         let (sector, sectors) = (Sector(request.offset / SECTOR), (request.length / SECTOR) as u32);
         // The block layer splits it as the disk wants it.
         let bio = Bio { op, flags, ..Bio::read(sector, sectors, buffer.data) };
@@ -435,25 +434,16 @@ impl Connection {
             let sectors = left.min(WALK_SECTORS);
             let sector = Sector(request.offset / SECTOR + s.walked);
             s.walked += sectors;
-            let op = if request.command == Command::Trim { Op::Discard } else { Op::WriteZeroes };
-            Bio { op, ..Bio::read(sector, sectors as u32, DataRef::NONE) }
+            let (op, flags) = match request.command {
+                Command::Trim => (Op::Discard, OpFlags::NONE),
+                _ => (Op::WriteZeroes, zero_flags(&request, self.unmap)),
+            };
+            Bio { op, flags, ..Bio::read(sector, sectors as u32, DataRef::NONE) }
         } else {
             s.flushed = true;
             Bio::flush()
         };
         self.submit(bio, slot, id, port, now);
-    }
-
-    /// Drivers cannot tell what is allocated: all is data, which is always true enough.
-    fn tell_extents(&mut self, slot: u16, request: &Request) {
-        self.scratch.clear();
-        let all = Extent { length: request.length, flags: 0 };
-        self.style.block_status(request, [all], &mut self.scratch);
-        let s = &mut self.slots[usize::from(slot)];
-        s.holds = 0;
-        s.head_bytes = self.scratch.len();
-        s.head.get_mut(..self.scratch.len()).expect("a reply with one extent is short").copy_from_slice(&self.scratch);
-        self.out.push_back(slot);
     }
 
     /// A bio of the request in `slot` has ended.
@@ -512,62 +502,6 @@ impl Connection {
         }
         self.free.push(slot);
         self.served += 1;
-    }
-
-    /// Sends the replies that are ready.
-    #[inline]
-    pub(crate) fn finish_round(&mut self) {
-        while !self.out.is_empty() && self.send() {}
-    }
-
-    /// Sends a batch of replies; whether it went out as a whole.
-    fn send(&mut self) -> bool {
-        let mut list = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 2 * BATCH];
-        let (mut count, mut asked, mut skip) = (0, 0, self.sent);
-        for slot in self.out.iter().take(BATCH) {
-            let s = &self.slots[usize::from(*slot)];
-            if let Some(head) = s.head.get(skip..s.head_bytes).filter(|h| !h.is_empty()) {
-                list[count] = libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() };
-                (count, asked) = (count + 1, asked + head.len());
-            }
-            if let Some(buffer) = s.buffer.filter(|_| s.data_bytes > 0) {
-                let from = skip.saturating_sub(s.head_bytes);
-                let span = self.buffers.span(buffer, from, s.data_bytes - from);
-                list[count] = libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
-                (count, asked) = (count + 1, asked + span.len());
-            }
-            skip = 0;
-        }
-        // SAFETY: all zeroes is a message without anything.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        (message.msg_iov, message.msg_iovlen) = (list.as_mut_ptr(), count as _);
-        // SAFETY: the entries name heads, which are this connection's own and only read, and parts of regions, which live as
-        // long as their table.
-        let n = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
-        if n < 0 {
-            match io::Error::last_os_error().kind() {
-                io::ErrorKind::Interrupted => return true,
-                io::ErrorKind::WouldBlock => {}
-                _ => self.kill(),
-            }
-            return false;
-        }
-        self.forget_sent(n as usize);
-        n as usize == asked
-    }
-
-    fn forget_sent(&mut self, mut n: usize) {
-        while let Some(slot) = self.out.front().copied() {
-            let s = &self.slots[usize::from(slot)];
-            let left = s.head_bytes + s.data_bytes - self.sent;
-            if n < left {
-                self.sent += n;
-                return;
-            }
-            (n, self.sent) = (n - left, 0);
-            self.out.pop_front();
-            self.free_slot(slot);
-        }
     }
 
     /// Takes nothing more; what was begun is answered.

@@ -78,6 +78,8 @@ pub struct Export {
     pub multi_conn: bool,
     /// Block size constraints.
     pub block: BlockSizes,
+    /// Whoever serves it makes every write stable before it answers; never sent. Then `flush` is better not offered.
+    pub write_through: bool,
     /// Clients that do not ask for the block sizes are refused. Costs interoperability; without it their unaligned
     /// requests get `NBD_EINVAL`.
     pub require_block_size: bool,
@@ -88,6 +90,22 @@ pub struct Export {
 }
 
 impl Export {
+    /// An export of no bytes that offers all there is to offer: what tests begin with.
+    pub fn with_everything(name: &str) -> Export {
+        Export {
+            name: name.to_owned(),
+            flush: true,
+            fua: true,
+            trim: true,
+            write_zeroes: true,
+            fast_zero: FastZero::Served,
+            cache: true,
+            multi_conn: true,
+            base_allocation: true,
+            ..Export::default()
+        }
+    }
+
     /// The transmission flags for a client with this reply style. A read-only export offers no writing commands.
     pub fn transmission_flags(&self, style: ReplyStyle) -> u16 {
         let writable = !self.read_only;
@@ -249,17 +267,7 @@ mod tests {
 
     #[test]
     fn a_read_only_export_offers_no_writes() {
-        let all = Export {
-            trim: true,
-            write_zeroes: true,
-            fast_zero: FastZero::Refused,
-            flush: true,
-            fua: true,
-            cache: true,
-            multi_conn: true,
-            rotational: true,
-            ..named("a")
-        };
+        let all = Export { rotational: true, ..Export::with_everything("a") };
         assert_eq!(all.transmission_flags(ReplyStyle::Structured), 0b1101_1111_1101);
         let shut = Export { read_only: true, ..all };
         assert_eq!(shut.transmission_flags(ReplyStyle::Simple), 0b101_0001_1111);

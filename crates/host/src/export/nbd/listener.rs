@@ -5,12 +5,13 @@
 //! when the server is. At most [`MAX_HANDSHAKES`] handshakes at a time, each of at most [`HANDSHAKE_TIME`], and at most
 //! [`MAX_CONNECTIONS`] clients; others wait in the socket's queue or are dropped. When the server is dropped its clients
 //! are, and nothing of theirs is in flight afterwards.
-//! Not done here: TLS; clients that ask for it are told that there is none.
+//! Under TLS the certificates are those that were there when the server was started.
 
+use super::certificates::Tls;
 use super::connection::Connection;
-use super::export::{BlockSizes, Export, ExportTable};
-use super::handshake::{Handshake, Negotiated, Step, TlsMode, greeting};
-use super::wire::{BytesIn, MAX_PAYLOAD};
+use super::export::{BlockSizes, Export, ExportTable, FastZero};
+use super::greet::Line;
+use super::wire::MAX_PAYLOAD;
 use crate::error::{Error, Result};
 use crate::event;
 use crate::export::socket;
@@ -36,8 +37,6 @@ pub const MAX_CONNECTIONS: usize = 256;
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// How long a client that is let go may take to receive its last answers.
 const FAREWELL_TIME: Duration = Duration::from_secs(5);
-/// Bytes received at once in a handshake.
-const INPUT_BYTES: usize = 4096;
 
 /// Where a server listens.
 #[derive(Clone, Debug)]
@@ -59,8 +58,10 @@ pub struct NbdDisk {
     pub description: String,
     /// Writes fail.
     pub read_only: bool,
-    /// Clients may trim.
+    /// Clients may trim, and zeroes may give up their space.
     pub discard: bool,
+    /// Every write is stable before it is answered.
+    pub write_through: bool,
     /// IOThreads that its connections go to, in turn; at least one.
     pub iothreads: Vec<usize>,
 }
@@ -78,6 +79,8 @@ pub struct NbdOptions {
     pub socket_mode: Option<u32>,
     /// Clients that are served at the same time, at most [`MAX_CONNECTIONS`].
     pub max_connections: usize,
+    /// Encryption; `None` = clients that ask for it are told that there is none.
+    pub tls: Option<Tls>,
 }
 
 impl NbdDisk {
@@ -92,10 +95,14 @@ impl NbdDisk {
             size_bytes: self.disk.queue.capacity().0 * 512 / u64::from(min) * u64::from(min),
             read_only: self.read_only || limits.read_only,
             rotational: limits.rotational,
-            flush: true,
+            // Nothing is left to flush where every write is stable: clients that see no flush know that.
+            flush: !self.write_through,
+            write_through: self.write_through,
             fua: true,
             trim: self.discard && limits.max_discard_sectors > 0,
             write_zeroes: limits.max_write_zeroes_sectors > 0,
+            fast_zero: if limits.max_write_zeroes_sectors > 0 { FastZero::Served } else { FastZero::NotOffered },
+            cache: self.disk.driver.caches(),
             // The promise of one view: all connections lead to one driver, and a flush goes to its device after all writes
             // that it completed, whoever sent them. Nothing is cached in between.
             multi_conn: true,
@@ -119,7 +126,7 @@ impl NbdExport {
     /// # Errors
     /// Usage: the exports break a rule, the socket is in use. Others: the address cannot be listened at.
     pub fn start(threads: &Arc<IoThreads>, options: NbdOptions) -> Result<NbdExport> {
-        let NbdOptions { address, disks, default, socket_mode, max_connections } = options;
+        let NbdOptions { address, disks, default, socket_mode, max_connections, tls } = options;
         let table = Table::new(threads, disks, default.as_deref())?;
         let stop = event::new()?;
         let (listener, address) = Listener::bind(&address)?;
@@ -130,6 +137,7 @@ impl NbdExport {
             threads: Arc::clone(threads),
             max_connections: AtomicUsize::new(max_connections.min(MAX_CONNECTIONS)),
             table: Mutex::new(Arc::new(table)),
+            tls,
             stop,
             next_thread: AtomicUsize::new(0),
             crowd: Arc::default(),
@@ -235,7 +243,8 @@ impl Table {
 impl NbdDisk {
     /// Whether a client of the other one would see no difference.
     fn serves_as(&self, other: &NbdDisk) -> bool {
-        Arc::ptr_eq(&self.disk, &other.disk) && self.read_only == other.read_only && self.discard == other.discard
+        let traits = |d: &NbdDisk| (d.read_only, d.discard, d.write_through);
+        Arc::ptr_eq(&self.disk, &other.disk) && traits(self) == traits(other)
     }
 }
 
@@ -335,6 +344,7 @@ struct Shared {
     threads: Arc<IoThreads>,
     max_connections: AtomicUsize,
     table: Mutex<Arc<Table>>,
+    tls: Option<Tls>,
     stop: OwnedFd,
     next_thread: AtomicUsize,
     crowd: Arc<Crowd>,
@@ -408,7 +418,8 @@ impl Shared {
     fn welcome(&self, socket: OwnedFd) {
         let table = Arc::clone(&self.table.lock());
         let client = socket::peer(&socket);
-        let Some((negotiated, rest)) = self.handshake(&socket, &table.exports) else {
+        let line = Line::new(&socket, &self.stop, Instant::now() + HANDSHAKE_TIME);
+        let Some((negotiated, rest, tls)) = line.shake_hands(&table.exports, self.tls.as_ref()) else {
             log::info!(client; "a client has left before it chose an export");
             return;
         };
@@ -419,7 +430,7 @@ impl Shared {
             log::warn!(export = asked.name.as_str(), client; "a client is dropped: there are too many, or its export ends");
             return;
         };
-        if let Ok(connection) = Connection::new(socket, &negotiated, &rest, disk, Box::new(connected)) {
+        if let Ok(connection) = Connection::new((socket, tls), &negotiated, &rest, disk, Box::new(connected)) {
             // Relaxed: any distribution is correct.
             let thread = iothreads[self.next_thread.fetch_add(1, Ordering::Relaxed) % iothreads.len()];
             let _ = self.threads.add(thread, disk, Source::Nbd(Box::new(connection)));
@@ -450,53 +461,5 @@ impl Shared {
         while left.iter().any(|s| s.strong_count() > 0) {
             self.crowd.changed.wait(&mut clients);
         }
-    }
-
-    /// What was negotiated, and what the client has sent behind it.
-    fn handshake(&self, socket: &OwnedFd, table: &Arc<ExportTable>) -> Option<(Negotiated, Vec<u8>)> {
-        let until = Instant::now() + HANDSHAKE_TIME;
-        let mut handshake = Handshake::new(Arc::clone(table), TlsMode::Off);
-        self.send(socket, &greeting(), until)?;
-        let mut received = [0; INPUT_BYTES];
-        let mut out = Vec::new();
-        loop {
-            if !socket::wait(socket, PollFlags::IN, &self.stop, Some(until)) {
-                return None;
-            }
-            let n = match rustix::io::read(socket, &mut received) {
-                Ok(0) => return None,
-                Ok(n) => n,
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => continue,
-                Err(_) => return None,
-            };
-            let mut input = BytesIn::new(received.get(..n)?);
-            loop {
-                let step = handshake.feed(&mut input, &mut out);
-                self.send(socket, &out, until)?;
-                out.clear();
-                match step {
-                    Step::NeedMore => break,
-                    Step::Replied => {}
-                    Step::Transmission(negotiated) => return Some((negotiated, input.rest().to_vec())),
-                    Step::StartTls | Step::Close(_) => return None,
-                }
-            }
-        }
-    }
-
-    fn send(&self, socket: &OwnedFd, mut bytes: &[u8], until: Instant) -> Option<()> {
-        while !bytes.is_empty() {
-            match rustix::net::send(socket, bytes, rustix::net::SendFlags::NOSIGNAL) {
-                Ok(n) => bytes = bytes.get(n..)?,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => {
-                    if !socket::wait(socket, PollFlags::OUT, &self.stop, Some(until)) {
-                        return None;
-                    }
-                }
-                Err(_) => return None,
-            }
-        }
-        Some(())
     }
 }

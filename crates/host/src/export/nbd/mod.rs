@@ -10,13 +10,15 @@
 //! | [`session`] | requests: [`Session`] |
 //! | [`reply`] | replies |
 //! | [`connection`] | a socket after the handshake, served by an IOThread: [`Connection`] |
-//! | [`listener`] | the socket of a server, handshakes: [`NbdExport`] |
+//! | [`listener`] | the socket of a server, its clients: [`NbdExport`] |
+//! | `greet` | their handshakes |
+//! | [`certificates`], `tls` | encryption: [`Tls`] |
 //!
-//! Guarantees of all but the last two: no thread, clock, socket or `unsafe`; no panic and no unbounded memory whatever a client sends; the
+//! Guarantees of the first five: no thread, clock, socket or `unsafe`; no panic and no unbounded memory whatever a client sends; the
 //! outcome does not depend on how its bytes were cut. In the transmission phase nothing is allocated and no payload is
 //! copied. Served: structured and extended replies, block status of `base:allocation`, FUA, flush, trim, cache, write
-//! zeroes with NO_HOLE and FAST_ZERO, DF, block size constraints, STARTTLS. Not served: oldstyle, resizing (an
-//! experimental extension), block status filters by payload.
+//! zeroes with NO_HOLE and FAST_ZERO, DF, block size constraints, STARTTLS. Not served: oldstyle, block status filters by payload,
+//! and telling clients of another size (an experimental extension that none of them has): those that come later see it.
 //! Needs from callers: the sockets, TLS, time limits, and the bound on requests in flight.
 //!
 //! A connection, from its first byte to its last. Here the disk is a vector and every request ends at once; a real
@@ -109,14 +111,18 @@
 //! Source: the NBD protocol, doc/proto.md of the reference implementation, with its extended headers.
 
 mod buffers;
+pub mod certificates;
 pub mod connection;
 pub mod export;
+mod greet;
 pub mod handshake;
 pub mod listener;
 pub mod reply;
 pub mod session;
+mod tls;
 pub mod wire;
 
+pub use certificates::Tls;
 pub use connection::Connection;
 pub use export::{BlockSizes, Export, ExportTable, FastZero};
 pub use handshake::{CloseReason, Handshake, Negotiated, Step, TlsMode, greeting};

@@ -3,7 +3,7 @@
 //! anywhere. They never panic, keep their bounds, and end the same however they were cut.
 
 use super::wire::{MAX_OPTION_DATA, RequestHeader, command, command_flag, opt, option_header};
-use super::{BytesIn, Command, Event, Export, ExportTable, FastZero, Handshake, Negotiated, Session, Step, TlsMode};
+use super::{BytesIn, Command, Event, Export, ExportTable, Handshake, Negotiated, Session, Step, TlsMode};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use std::sync::Arc;
@@ -11,19 +11,7 @@ use std::sync::Arc;
 const SIZE: u64 = 1 << 16;
 
 fn table() -> Arc<ExportTable> {
-    let mut a = Export {
-        name: "a".into(),
-        description: "first".into(),
-        size_bytes: SIZE,
-        flush: true,
-        fua: true,
-        trim: true,
-        write_zeroes: true,
-        fast_zero: FastZero::Served,
-        cache: true,
-        base_allocation: true,
-        ..Export::default()
-    };
+    let mut a = Export { description: "first".into(), size_bytes: SIZE, ..Export::with_everything("a") };
     a.block.min = 512;
     let b = Export { name: "b".into(), size_bytes: SIZE, read_only: true, tls_only: true, ..Export::default() };
     Arc::new(ExportTable::new(vec![a, b], Some("a")).unwrap())

@@ -8,20 +8,22 @@
 //! Source: the vhost-user protocol of QEMU's documentation.
 
 use super::device::{CONFIG_BYTES, CONFIG_WCE_AT, Device, feature};
-use super::inflight::{Inflight, queue_bytes};
+use super::inflight::{self, Inflight};
+use super::inflight_packed::{self, PackedInflight};
+use super::log::{DirtyLog, RingLog};
 use super::memory::{GuestMemory, MAX_SLOTS, SlotAddress};
 use super::packed::PackedRing;
 use super::ring::{MAX_QUEUE_SIZE, Ring, RingAddress, View};
 use super::split::SplitRing;
 use super::virtqueue::{Parts, VirtQueue};
-use crate::mem::{BUFFER_ALIGN, Region};
+use crate::event;
+use crate::mem::{Alarm, BUFFER_ALIGN, Region};
 use crate::serve::{IoThreads, ServedDisk, Source, SourceHandle};
 use blk::time::Duration;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
     VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
@@ -34,6 +36,8 @@ use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut
 struct RingState {
     size: u16,
     address: RingAddress,
+    /// Guest address of the used ring, if writes to it are logged.
+    log_used: Option<u64>,
     base: u32,
     call: Option<File>,
     err: Option<File>,
@@ -49,11 +53,18 @@ pub(super) struct Connection {
     /// IOThread of each virtqueue.
     mapping: Vec<usize>,
     memory: Arc<GuestMemory>,
+    /// Raised when memory that the front end shares has gone away.
+    alarm: Arc<Alarm>,
     features: u64,
+    protocol: VhostUserProtocolFeatures,
     rings: Vec<RingState>,
     has_owner: bool,
     /// Where requests in flight are written down, and for queues of what size.
     inflight: Option<(Arc<Region>, u16)>,
+    /// Those notes were begun by a back end before this one: the driver runs already.
+    goes_on: bool,
+    /// Where writes to the guest's memory are logged while VHOST_F_LOG_ALL is acknowledged.
+    log: Option<Arc<DirtyLog>>,
 }
 
 fn refused(rule: &'static str) -> Error {
@@ -64,31 +75,41 @@ fn io_error(e: crate::error::Error) -> Error {
     Error::ReqHandlerError(std::io::Error::other(e.to_string()))
 }
 
-/// Maps memory for requests in flight.
-fn map(fd: impl AsFd, offset: u64, bytes: u64) -> Result<Arc<Region>> {
-    let bytes = usize::try_from(bytes).map_err(|_| refused("memory for requests in flight is too large"))?;
-    Region::map_shared(fd.as_fd(), offset, bytes).map(Arc::new).map_err(io_error)
-}
-
 impl Connection {
     pub(super) fn new(
         threads: Arc<IoThreads>,
         disk: Arc<ServedDisk>,
         device: Arc<Device>,
         mapping: Vec<usize>,
+        alarm: Arc<Alarm>,
     ) -> Connection {
+        device.begin();
         let rings = mapping.iter().map(|_| RingState::default()).collect();
         Connection {
             threads,
             disk,
             device,
             mapping,
-            memory: Arc::default(),
+            memory: Arc::new(GuestMemory::new(Arc::clone(&alarm))),
+            alarm,
             features: 0,
+            protocol: VhostUserProtocolFeatures::empty(),
             rings,
             has_owner: false,
             inflight: None,
+            goes_on: false,
+            log: None,
         }
+    }
+
+    /// The log, if writes are to be logged.
+    fn active_log(&self) -> Option<&Arc<DirtyLog>> {
+        self.log.as_ref().filter(|_| self.features & feature::LOG_ALL != 0)
+    }
+
+    /// Protocol features that were agreed on.
+    pub(super) fn protocol(&self) -> VhostUserProtocolFeatures {
+        self.protocol
     }
 
     fn ring(&mut self, index: u32) -> Result<&mut RingState> {
@@ -127,12 +148,25 @@ impl Connection {
 
     /// Makes a ring of what is known of it.
     fn make_ring(&self, index: usize) -> Option<Ring> {
-        let RingState { size, address, base, .. } = self.rings[index];
+        let RingState { size, address, base, log_used, .. } = self.rings[index];
         let features = Device::ring_features(self.features);
+        let log = match (self.active_log(), log_used) {
+            (Some(log), Some(used)) => Some(RingLog::new(log, &self.memory, address, used)?),
+            _ => None,
+        };
         if self.features & feature::RING_PACKED != 0 {
-            return PackedRing::new(&self.memory, address, size, base, features).map(Ring::Packed);
+            let mut ring = PackedRing::new(&self.memory, address, size, base, features)?;
+            ring.log = log;
+            if let Some((region, of_size)) = &self.inflight {
+                if *of_size < size {
+                    return None;
+                }
+                ring.track(PackedInflight::new(region, index as u16, *of_size, ring.used())?)?;
+            }
+            return Some(Ring::Packed(ring));
         }
         let mut ring = SplitRing::new(&self.memory, address, size, base as u16, features)?;
+        ring.log = log;
         if let Some((region, of_size)) = &self.inflight {
             if *of_size < size {
                 return None;
@@ -163,7 +197,12 @@ impl Connection {
             call: copy(&state.call)?,
             err: copy(&state.err)?,
             enabled: state.enabled || self.features & feature::PROTOCOL_FEATURES == 0,
+            log: self.log.clone().filter(|_| self.features & feature::LOG_ALL != 0),
         };
+        if let (Some(_), Some(call)) = (&self.inflight, &parts.call) {
+            // What a back end before this one published last it may have told nobody.
+            event::signal(call);
+        }
         let source = Source::VirtQueue(Box::new(VirtQueue::new(parts)));
         state.running = Some(self.threads.add(self.mapping[index], &self.disk, source).map_err(io_error)?);
         Ok(())
@@ -174,16 +213,15 @@ impl Connection {
         if let Some(handle) = &self.rings[index].running {
             self.threads.visit(handle, |source| match source {
                 Source::VirtQueue(q) => f(q),
-                Source::Nbd(_) => unreachable!("it gave a virtqueue there"),
+                Source::Nbd(_) | Source::Fuse(_) => unreachable!("it gave a virtqueue there"),
             });
         }
     }
 
-    /// Stops all virtqueues, has them see other memory, and lets them go on. Slots that are not in it are taken away.
-    fn replace_memory(&mut self, memory: GuestMemory) -> Result<()> {
+    /// Stops all virtqueues, has something changed of what they are made of, and lets them go on.
+    fn while_stopped(&mut self, change: impl FnOnce(&mut Connection)) -> Result<()> {
         let kicks: Vec<_> = (0..self.rings.len()).map(|i| self.stop(i).map(|q| q.into_kick())).collect();
-        let old = std::mem::replace(&mut self.memory, Arc::new(memory));
-        self.retire(&old);
+        change(self);
         for (i, kick) in kicks.into_iter().enumerate() {
             if let Some(kick) = kick {
                 self.start(i, kick)?;
@@ -192,12 +230,34 @@ impl Connection {
         Ok(())
     }
 
+    /// Has virtqueues see other memory. Slots that are not in it are taken away.
+    fn replace_memory(&mut self, memory: GuestMemory) -> Result<()> {
+        self.while_stopped(|c| {
+            let old = std::mem::replace(&mut c.memory, Arc::new(memory));
+            c.retire(&old);
+        })
+    }
+
     /// Takes slots of `old` that are gone out of the disk's memory. No virtqueue runs.
     fn retire(&self, old: &GuestMemory) {
         for number in old.numbers().filter(|n| self.memory.numbers().all(|m| m != *n)) {
             // SAFETY: only virtqueues of this connection know the slot. They were handed back by their IOThreads, so
             // nothing of them is in flight, and the next ones see a memory without it.
             unsafe { self.disk.regions.remove(number) };
+        }
+    }
+
+    /// Maps memory that is not the guest's.
+    fn map(&self, fd: impl AsFd, offset: u64, bytes: u64) -> Result<Arc<Region>> {
+        let bytes = usize::try_from(bytes).map_err(|_| refused("memory of more bytes than there are addresses"))?;
+        Region::map_shared(fd.as_fd(), offset, bytes, &self.alarm).map(Arc::new).map_err(io_error)
+    }
+
+    /// Bytes for requests in flight of a queue of `size`, as the rings are by what was acknowledged so far.
+    fn inflight_bytes(&self, size: u16) -> usize {
+        match self.features & feature::RING_PACKED {
+            0 => inflight::queue_bytes(size),
+            _ => inflight_packed::queue_bytes(size),
         }
     }
 
@@ -216,14 +276,16 @@ impl Connection {
         self.stop_all();
         self.rings.iter_mut().for_each(|r| *r = RingState::default());
         self.features = 0;
-        self.inflight = None;
+        (self.inflight, self.log) = (None, None);
+        self.goes_on = false;
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
         self.stop_all();
-        let old = std::mem::take(&mut self.memory);
+        let none = Arc::new(GuestMemory::new(Arc::clone(&self.alarm)));
+        let old = std::mem::replace(&mut self.memory, none);
         self.retire(&old);
     }
 }
@@ -255,8 +317,14 @@ impl VhostUserBackendReqHandlerMut for Connection {
         if features & !self.device.features() != 0 {
             return Err(refused("a feature was acknowledged that was not offered"));
         }
+        let changed = features ^ self.features;
+        if changed == feature::LOG_ALL {
+            // A migration begins or ends, and the driver knows nothing of it. Requests that were taken without a log end
+            // without one.
+            return self.while_stopped(|c| c.features = features);
+        }
         self.features = features;
-        self.device.acknowledge(features);
+        self.device.acknowledge(features, self.goes_on);
         Ok(())
     }
 
@@ -266,13 +334,14 @@ impl VhostUserBackendReqHandlerMut for Connection {
         files: Vec<File>,
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<u64>>> {
-        let mut memory = GuestMemory::default();
+        let mut memory = GuestMemory::new(Arc::clone(&self.alarm));
         for (slot, file) in slots.iter().zip(&files) {
             match self.add(&memory, slot, file) {
                 Ok(more) => memory = more,
                 Err(e) => {
                     // What was mapped of it is known to nobody.
-                    let kept = std::mem::take(&mut self.memory);
+                    let none = Arc::new(GuestMemory::new(Arc::clone(&self.alarm)));
+                    let kept = std::mem::replace(&mut self.memory, none);
                     self.retire(&memory);
                     self.memory = kept;
                     return Err(e);
@@ -299,17 +368,26 @@ impl VhostUserBackendReqHandlerMut for Connection {
     fn set_vring_addr(
         &mut self,
         index: u32,
-        _flags: VhostUserVringAddrFlags,
+        flags: VhostUserVringAddrFlags,
         desc: u64,
         used: u64,
         avail: u64,
-        _log: u64,
+        log: u64,
     ) -> Result<()> {
         let ring = self.ring(index)?;
-        if ring.running.is_some() {
+        let address = RingAddress { desc, avail, used };
+        let log_used = flags.contains(VhostUserVringAddrFlags::VHOST_VRING_F_LOG).then_some(log);
+        if ring.running.is_none() {
+            (ring.address, ring.log_used) = (address, log_used);
+            return Ok(());
+        }
+        if address != ring.address {
             return Err(refused("the addresses of a running virtqueue were set"));
         }
-        ring.address = RingAddress { desc, avail, used };
+        // So a migration begins or ends.
+        if log_used != ring.log_used {
+            return self.while_stopped(|c| c.rings[index as usize].log_used = log_used);
+        }
         Ok(())
     }
 
@@ -351,7 +429,9 @@ impl VhostUserBackendReqHandlerMut for Connection {
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
         use VhostUserProtocolFeatures as P;
-        Ok(P::MQ | P::REPLY_ACK | P::CONFIG | P::CONFIGURE_MEM_SLOTS | P::RESET_DEVICE | P::INFLIGHT_SHMFD)
+        let channel = P::BACKEND_REQ | P::CONFIG;
+        let memory = P::CONFIGURE_MEM_SLOTS | P::INFLIGHT_SHMFD | P::LOG_SHMFD;
+        Ok(P::MQ | P::REPLY_ACK | P::RESET_DEVICE | channel | memory)
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
@@ -360,6 +440,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         if features & !known.bits() != 0 || !offered.contains(known) {
             return Err(refused("a protocol feature was acknowledged that was not offered"));
         }
+        self.protocol = known;
         Ok(())
     }
 
@@ -378,7 +459,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
 
     fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
         let (from, len) = (offset as usize, size as usize);
-        let config = self.device.config();
+        let config = self.device.config(self.disk.queue.capacity().0);
         // Front ends ask for a structure with fields that came later: they read as zero.
         if from > CONFIG_BYTES || len > 256 {
             return Err(refused("the configuration space has no such part"));
@@ -389,7 +470,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
     fn set_config(&mut self, offset: u32, bytes: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
         match bytes {
             [wce] if offset as usize == CONFIG_WCE_AT && self.features & feature::CONFIG_WCE != 0 => {
-                self.device.writeback.store(*wce != 0, Ordering::Relaxed);
+                self.device.cache.set(*wce != 0);
                 Ok(())
             }
             _ => Err(refused("only the write cache can be set, if VIRTIO_BLK_F_CONFIG_WCE was acknowledged")),
@@ -409,24 +490,29 @@ impl VhostUserBackendReqHandlerMut for Connection {
         if queues == 0 || usize::from(queues) > self.rings.len() || size == 0 || size > MAX_QUEUE_SIZE {
             return Err(refused("requests in flight of queues that there are not"));
         }
-        let bytes = (queue_bytes(size) * usize::from(queues)).next_multiple_of(BUFFER_ALIGN) as u64;
+        let bytes = (self.inflight_bytes(size) * usize::from(queues)).next_multiple_of(BUFFER_ALIGN) as u64;
         let made = memfd_create("mqblk-inflight", MemfdFlags::CLOEXEC);
         let fd =
             made.and_then(|fd| ftruncate(&fd, bytes).map(|()| fd)).map_err(|e| Error::ReqHandlerError(e.into()))?;
-        self.inflight = Some((map(&fd, 0, bytes)?, size));
+        self.inflight = Some((self.map(&fd, 0, bytes)?, size));
         Ok((VhostUserInflight::new(bytes, 0, queues, size), File::from(fd)))
     }
 
     fn set_inflight_fd(&mut self, given: &VhostUserInflight, file: File) -> Result<()> {
         let (queues, size) = (usize::from(given.num_queues), given.queue_size);
-        let bytes = queue_bytes(size) * queues;
+        let bytes = self.inflight_bytes(size) * queues;
         if queues == 0 || size == 0 || size > MAX_QUEUE_SIZE || given.mmap_size < bytes as u64 {
             return Err(refused("memory for requests in flight that is too small for its queues"));
         }
         if self.rings.iter().any(|r| r.running.is_some()) {
             return Err(refused("memory for requests in flight was set while a virtqueue runs"));
         }
-        self.inflight = Some((map(&file, given.mmap_offset, given.mmap_size)?, size));
+        let region = self.map(&file, given.mmap_offset, given.mmap_size)?;
+        self.goes_on = inflight::was_used(&region);
+        self.inflight = Some((region, size));
+        if self.goes_on && self.features != 0 {
+            self.device.acknowledge(self.features, true);
+        }
         Ok(())
     }
 
@@ -472,7 +558,13 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Err(refused("a disk has no shared memory regions"))
     }
 
-    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
-        Err(refused("VHOST_USER_PROTOCOL_F_LOG_SHMFD was not offered"))
+    fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
+        let bits = self.map(&file, log.mmap_offset, log.mmap_size)?;
+        let log = Some(Arc::new(DirtyLog::new(bits)));
+        if self.features & feature::LOG_ALL == 0 {
+            self.log = log;
+            return Ok(());
+        }
+        self.while_stopped(|c| c.log = log)
     }
 }

@@ -4,10 +4,8 @@
 //! Source: virtio 1.3, section 5.2; feature bits and layout of `struct virtio_blk_config`.
 
 use super::ring::RingFeatures;
-use crate::run::Queue;
 use blk::limits::Limits;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Feature bits of the block device.
 pub mod feature {
@@ -29,6 +27,8 @@ pub mod feature {
     pub const DISCARD: u64 = 1 << 13;
     /// `VIRTIO_BLK_F_WRITE_ZEROES`: there is a write zeroes.
     pub const WRITE_ZEROES: u64 = 1 << 14;
+    /// `VHOST_F_LOG_ALL`: writes to the guest's memory are logged.
+    pub const LOG_ALL: u64 = 1 << 26;
     /// `VIRTIO_F_INDIRECT_DESC`
     pub const INDIRECT_DESC: u64 = 1 << 28;
     /// `VIRTIO_F_EVENT_IDX`
@@ -56,8 +56,6 @@ pub const SERIAL_BYTES: usize = 20;
 pub struct Device {
     /// What the export is called.
     pub name: String,
-    /// The disk, whose size may change.
-    pub queue: Arc<Queue>,
     /// What the disk takes.
     pub limits: Limits,
     /// Writes fail.
@@ -68,17 +66,53 @@ pub struct Device {
     pub write_through: bool,
     /// Told to who asks for it; padded with zeroes.
     pub serial: [u8; SERIAL_BYTES],
-    /// The driver wants writes to be cached until a flush; if not each write is durable when it ends.
-    pub writeback: AtomicBool,
+    /// What the driver wants of its writes.
+    pub cache: Cache,
+}
+
+/// Whether writes are cached until a flush (`writeback`); if not each is durable when it ends.
+///
+/// A front end that comes back after our end does not say again what its driver had chosen. Until it is known writes are
+/// durable; a flush shows that the driver counts on a cache, for one that does not has nothing to flush.
+#[derive(Debug, Default)]
+pub struct Cache(AtomicU8);
+
+const THROUGH: u8 = 0;
+const BACK: u8 = 1;
+const UNKNOWN: u8 = 2;
+
+impl Cache {
+    /// Whether a write may end before it is durable.
+    #[inline]
+    pub fn is_back(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == BACK
+    }
+
+    /// The driver has said so.
+    pub fn set(&self, back: bool) {
+        self.0.store(if back { BACK } else { THROUGH }, Ordering::Relaxed);
+    }
+
+    /// A driver goes on that may have said anything before.
+    pub fn forget(&self) {
+        self.0.store(UNKNOWN, Ordering::Relaxed);
+    }
+
+    /// The driver flushes.
+    #[inline]
+    pub fn flushed(&self) {
+        if self.0.load(Ordering::Relaxed) == UNKNOWN {
+            self.set(true);
+        }
+    }
+
+    /// What the configuration space shows: 1 means that a flush is needed.
+    pub fn shown(&self) -> u8 {
+        u8::from(self.0.load(Ordering::Relaxed) != THROUGH)
+    }
 }
 
 impl Device {
-    /// Size in sectors of 512 bytes.
-    #[inline]
-    pub fn capacity(&self) -> u64 {
-        self.queue.capacity().0
-    }
-
     /// Feature bits offered.
     pub fn features(&self) -> u64 {
         use feature as f;
@@ -86,7 +120,7 @@ impl Device {
         if !self.write_through {
             bits |= f::FLUSH | f::CONFIG_WCE;
         }
-        bits |= f::INDIRECT_DESC | f::EVENT_IDX | f::PROTOCOL_FEATURES | f::VERSION_1 | f::RING_PACKED;
+        bits |= f::LOG_ALL | f::INDIRECT_DESC | f::EVENT_IDX | f::PROTOCOL_FEATURES | f::VERSION_1 | f::RING_PACKED;
         if self.read_only {
             return bits | f::RO;
         }
@@ -104,23 +138,32 @@ impl Device {
         RingFeatures { event_idx: acked & feature::EVENT_IDX != 0, indirect: acked & feature::INDIRECT_DESC != 0 }
     }
 
-    /// The driver has acknowledged `features`: without FLUSH nobody could ever make a cached write durable.
-    pub fn acknowledge(&self, features: u64) {
-        self.writeback.store(features & feature::FLUSH != 0, Ordering::Relaxed);
+    /// A front end comes. Before it has acknowledged anything it may read the configuration and tell its driver later.
+    pub fn begin(&self) {
+        self.cache.set(!self.write_through);
     }
 
-    /// The configuration space (`struct virtio_blk_config`).
-    pub fn config(&self) -> [u8; CONFIG_BYTES] {
+    /// The driver has acknowledged `features`: without FLUSH nobody could ever make a cached write durable. One that goes on
+    /// after our end (`goes_on`) may have switched the cache off.
+    pub fn acknowledge(&self, features: u64, goes_on: bool) {
+        self.cache.set(features & feature::FLUSH != 0);
+        if goes_on && features & feature::FLUSH != 0 && features & feature::CONFIG_WCE != 0 {
+            self.cache.forget();
+        }
+    }
+
+    /// The configuration space (`struct virtio_blk_config`) of a disk of so many sectors.
+    pub fn config(&self, capacity: u64) -> [u8; CONFIG_BYTES] {
         let l = &self.limits;
         let mut c = [0; CONFIG_BYTES];
         let mut put = |at: usize, bytes: &[u8]| c[at..at + bytes.len()].copy_from_slice(bytes);
         let blocks = |bytes: u32| bytes / l.logical_block_size;
-        put(0, &self.capacity().to_le_bytes());
+        put(0, &capacity.to_le_bytes());
         put(12, &SEG_MAX.to_le_bytes());
         put(20, &l.logical_block_size.to_le_bytes());
         put(24, &[blocks(l.physical_block_size).max(1).ilog2() as u8, 0]);
         put(26, &(blocks(l.physical_block_size).clamp(1, 0xffff) as u16).to_le_bytes());
-        put(CONFIG_WCE_AT, &[u8::from(self.writeback.load(Ordering::Relaxed))]);
+        put(CONFIG_WCE_AT, &[self.cache.shown()]);
         put(34, &self.num_queues.to_le_bytes());
         put(36, &l.max_discard_sectors.to_le_bytes());
         put(40, &MAX_RANGES.to_le_bytes());
@@ -135,41 +178,57 @@ impl Device {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serve::{IoThreads, ThreadOptions};
-    use crate::target::{Needs, TargetSpec};
-    use blk::id::Sector;
-    use blk::settings::QueueConfig;
 
     fn device(read_only: bool) -> Device {
-        let threads = IoThreads::start(&[ThreadOptions::default()]).unwrap();
-        let regions = Arc::default();
-        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
-        let driver = TargetSpec::parse("null").unwrap().open(&needs, Arc::clone(&regions)).unwrap().driver;
-        let disk = threads.disk("disk", driver, regions, QueueConfig::default()).unwrap();
-        disk.queue.set_capacity(Sector(0x1234));
         Device {
             name: "export".into(),
-            queue: Arc::clone(&disk.queue),
             limits: Limits { physical_block_size: 4096, max_discard_sectors: 9, ..Limits::default() },
             read_only,
             num_queues: 3,
             write_through: read_only,
             serial: [0; SERIAL_BYTES],
-            writeback: AtomicBool::new(false),
+            cache: Cache::default(),
         }
     }
 
     #[test]
     fn the_configuration_is_where_the_specification_has_it() {
         let d = device(false);
-        d.acknowledge(feature::FLUSH);
-        let c = d.config();
+        d.acknowledge(feature::FLUSH, false);
+        let c = d.config(0x1234);
         let word = |at: usize| u32::from_le_bytes(c[at..at + 4].try_into().unwrap());
         assert_eq!((word(0), word(4), word(12), word(20)), (0x1234, 0, SEG_MAX, 512));
         assert_eq!((c[24], c[26], c[32], c[34]), (3, 8, 1, 3));
         assert_eq!((word(36), word(40), word(44)), (9, MAX_RANGES, 1));
-        d.acknowledge(0);
-        assert_eq!(d.config()[CONFIG_WCE_AT], 0, "without FLUSH writes go through");
+        d.acknowledge(0, false);
+        assert_eq!(d.config(0x1234)[CONFIG_WCE_AT], 0, "without FLUSH writes go through");
+    }
+
+    /// QEMU reads the configuration before its driver has acknowledged anything, and shows that to the driver: 0 there made
+    /// guests send no flush to a device that cached their writes.
+    #[test]
+    fn a_cache_is_shown_before_features_are_acknowledged() {
+        let (d, through) = (device(false), device(true));
+        d.begin();
+        through.begin();
+        assert_eq!((d.config(1)[CONFIG_WCE_AT], through.config(1)[CONFIG_WCE_AT]), (1, 0));
+    }
+
+    #[test]
+    fn a_driver_that_goes_on_has_durable_writes_until_it_flushes() {
+        let d = device(false);
+        let both = feature::FLUSH | feature::CONFIG_WCE;
+        d.acknowledge(both, true);
+        assert!(!d.cache.is_back());
+        assert_eq!(d.config(1)[CONFIG_WCE_AT], 1, "it may flush");
+        d.cache.flushed();
+        assert!(d.cache.is_back());
+        d.acknowledge(both, true);
+        d.cache.set(false);
+        d.cache.flushed();
+        assert!(!d.cache.is_back(), "it has said that there is none");
+        d.acknowledge(feature::FLUSH, true);
+        assert!(d.cache.is_back(), "it could not have switched it");
     }
 
     #[test]

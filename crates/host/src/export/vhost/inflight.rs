@@ -5,7 +5,7 @@
 //! after the driver can see that it was given back; the next back end takes all of those again, in the order in which they
 //! were first taken, and no other. So none is lost, and one is repeated only if it was not given back: a write may be done
 //! twice with the same data, before anything that was submitted after its end.
-//! Not done: packed rings, of which nothing is written down.
+//! Packed rings are in `inflight_packed`.
 //!
 //! Source: vhost-user protocol, "Inflight I/O tracking"; the layout is that of its `QueueRegionSplit`.
 
@@ -31,6 +31,11 @@ const AT_USED: usize = 14;
 /// Bytes of one queue of `size` entries.
 pub(super) fn queue_bytes(size: u16) -> usize {
     (HEAD_BYTES + ENTRY_BYTES * usize::from(size)).next_multiple_of(ALIGN)
+}
+
+/// Whether the first queue was used by some back end; the version stands at the same place for both kinds of ring.
+pub(super) fn was_used(region: &Region) -> bool {
+    region.len() >= HEAD_BYTES && region.load_u16(AT_VERSION, Ordering::Relaxed) != 0
 }
 
 /// Where one queue's requests are written down.
@@ -136,7 +141,7 @@ mod tests {
         let fd = rustix::fs::memfd_create("inflight", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let bytes = (queue_bytes(8) * queues).next_multiple_of(4096);
         rustix::fs::ftruncate(&fd, bytes as u64).unwrap();
-        Arc::new(Region::map_shared(fd.as_fd(), 0, bytes).unwrap())
+        Arc::new(Region::map_shared(fd.as_fd(), 0, bytes, &crate::mem::Alarm::new().unwrap()).unwrap())
     }
 
     #[test]

@@ -2,24 +2,30 @@
 //! The socket of a vhost-user-blk export: one front end after the other.
 //!
 //! Guarantees: a socket that somebody serves is not taken away; one that was left behind is replaced; the socket is gone when
-//! the export is. A front end that breaks the protocol is dropped, and the next one is served.
+//! the export is. A front end that breaks the protocol, stops in the middle of a message, or takes pages of its memory away is
+//! dropped, which is logged, and the next one is served; others notice nothing.
 
 use super::backend::Connection;
-use super::device::{Device, SERIAL_BYTES};
+use super::channel;
+use super::device::{Cache, Device, SERIAL_BYTES};
 use crate::error::{Error, Result};
 use crate::event;
 use crate::export::socket;
 use crate::handed;
+use crate::mem::Alarm;
 use crate::serve::{IoThreads, ServedDisk};
-use blk::time::Duration;
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags, poll};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use vhost::vhost_user::BackendReqHandler;
+
+/// Longest wait for the rest of a message, and for room for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What an export is to be like.
 #[derive(Clone, Debug)]
@@ -46,6 +52,7 @@ pub struct ExportOptions {
 pub struct VhostExport {
     socket: PathBuf,
     stop: Arc<OwnedFd>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     threads: Arc<IoThreads>,
     front: Arc<parking_lot::Mutex<Front>>,
@@ -57,6 +64,21 @@ struct Front {
     mapping: Vec<usize>,
     /// The one who is served.
     connection: Weak<Mutex<Connection>>,
+}
+
+/// What the listener's thread and others have.
+#[derive(Default)]
+struct Shared {
+    /// The front end that is served.
+    stream: Mutex<Option<UnixStream>>,
+    /// Its channel for what is said unasked.
+    channel: Mutex<Option<OwnedFd>>,
+    /// How many front ends were dropped, and why the last one was.
+    dropped: Mutex<(u64, Option<String>)>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl VhostExport {
@@ -79,13 +101,12 @@ impl VhostExport {
         }
         let device = Device {
             name,
-            queue: Arc::clone(&disk.queue),
             read_only: read_only || limits.read_only,
             limits,
             num_queues: mapping.len() as u16,
             write_through,
             serial: padded,
-            writeback: AtomicBool::new(false),
+            cache: Cache::default(),
         };
         let listener = socket::bind(&path)?;
         if let Some(mode) = socket_mode {
@@ -93,7 +114,10 @@ impl VhostExport {
         }
         let stop = Arc::new(event::new()?);
         let front = Arc::new(parking_lot::Mutex::new(Front { mapping, connection: Weak::new() }));
+        let shared = Arc::new(Shared::default());
         let server = Server {
+            socket: path.clone(),
+            shared: Arc::clone(&shared),
             threads: Arc::clone(threads),
             disk: Arc::clone(disk),
             device: Arc::new(device),
@@ -104,7 +128,7 @@ impl VhostExport {
             .name("mqblk-vhost".into())
             .spawn(move || server.run(&listener))
             .map_err(|e| Error::os(e, "cannot start the thread of a vhost-user export"))?;
-        Ok(VhostExport { socket: path, stop, thread: Some(thread), threads: Arc::clone(threads), front })
+        Ok(VhostExport { socket: path, stop, shared, thread: Some(thread), threads: Arc::clone(threads), front })
     }
 
     /// The IOThread of each virtqueue.
@@ -123,7 +147,7 @@ impl VhostExport {
     /// # Errors
     /// Usage: another number of virtqueues, an IOThread that there is not; or one that cannot take a virtqueue, and those
     /// before it have moved then.
-    pub fn remap(&self, mapping: Vec<usize>) -> Result<Duration> {
+    pub fn remap(&self, mapping: Vec<usize>) -> Result<blk::time::Duration> {
         // Held until the end: who connects meanwhile waits, and finds the new mapping.
         let mut front = self.front.lock();
         if mapping.len() != front.mapping.len() || mapping.iter().any(|t| !self.threads.contains(*t)) {
@@ -134,16 +158,31 @@ impl VhostExport {
         }
         let longest = match front.connection.upgrade() {
             Some(c) => c.lock().unwrap_or_else(PoisonError::into_inner).remap(&mapping)?,
-            None => Duration::ZERO,
+            None => blk::time::Duration::ZERO,
         };
         front.mapping = mapping;
         Ok(longest)
+    }
+
+    /// The disk has another capacity: tells the front end, if it gave a channel for that. Whether it was told; one that was
+    /// not sees the new size when it looks the next time.
+    pub fn resized(&self) -> bool {
+        lock(&self.shared.channel).as_ref().is_some_and(channel::say_changed)
+    }
+
+    /// How many front ends were dropped for what they did, and why the last one was.
+    pub fn dropped(&self) -> (u64, Option<String>) {
+        lock(&self.shared.dropped).clone()
     }
 }
 
 impl Drop for VhostExport {
     fn drop(&mut self) {
         event::signal(&*self.stop);
+        // It may be in the middle of a message.
+        if let Some(stream) = &*lock(&self.shared.stream) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -152,6 +191,8 @@ impl Drop for VhostExport {
 }
 
 struct Server {
+    socket: PathBuf,
+    shared: Arc<Shared>,
     threads: Arc<IoThreads>,
     disk: Arc<ServedDisk>,
     device: Arc<Device>,
@@ -161,38 +202,71 @@ struct Server {
 
 impl Server {
     fn run(&self, listener: &UnixListener) {
-        while self.wait(listener) {
+        while socket::wait(listener, PollFlags::IN, &self.stop, None) {
             let Ok((stream, _)) = listener.accept() else { continue };
-            self.serve(stream);
+            if let Err(why) = self.serve(stream) {
+                self.say(why);
+            }
+            *lock(&self.shared.stream) = None;
+            *lock(&self.shared.channel) = None;
         }
     }
 
-    /// Waits until a descriptor is readable; false when it is time to stop.
-    fn wait(&self, fd: impl AsFd) -> bool {
-        socket::wait(fd, PollFlags::IN, &self.stop, None)
-    }
-
-    fn serve(&self, stream: UnixStream) {
-        let Ok(watched) = stream.try_clone() else { return };
+    /// Serves one front end until it goes, or why it was dropped.
+    fn serve(&self, stream: UnixStream) -> std::result::Result<(), String> {
+        use vhost::vhost_user::{Error, VhostUserProtocolFeatures as Agreed};
+        let failed = |e: &dyn std::fmt::Display| format!("cannot serve it: {e}");
+        let both = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+        let watched = both.and_then(|()| stream.try_clone()).map_err(|e| failed(&e))?;
+        *lock(&self.shared.stream) = Some(stream.try_clone().map_err(|e| failed(&e))?);
+        let alarm = Alarm::new().map_err(|e| failed(&e))?;
         let (threads, disk) = (Arc::clone(&self.threads), Arc::clone(&self.disk));
         let mut front = self.front.lock();
-        let connection = Connection::new(threads, disk, Arc::clone(&self.device), front.mapping.clone());
+        let mapping = front.mapping.clone();
+        let connection = Connection::new(threads, disk, Arc::clone(&self.device), mapping, Arc::clone(&alarm));
         let connection = Arc::new(Mutex::new(connection));
         front.connection = Arc::downgrade(&connection);
         drop(front);
         let (export, client) = (self.device.name.as_str(), socket::peer(&watched));
         log::info!(export, client; "a client has connected");
-        let mut handler = BackendReqHandler::from_stream(stream, connection);
-        while self.wait(&watched) {
+        let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&connection));
+        while self.wait(&watched, &alarm) {
+            let agreed = lock(&connection).protocol();
+            if agreed.contains(Agreed::BACKEND_REQ) && channel::is_next(&watched) {
+                *lock(&self.shared.channel) = Some(channel::take(&watched, agreed.contains(Agreed::REPLY_ACK))?);
+                continue;
+            }
             match handler.handle_request() {
-                Ok(()) => {}
-                Err(vhost::vhost_user::Error::Disconnected) => break,
-                Err(e) => {
-                    log::warn!(export, client; "a client is dropped: {e}");
-                    break;
-                }
+                Err(Error::Disconnected | Error::SocketBroken(_)) => break,
+                Err(_) if alarm.is_raised() => break,
+                result => result.map_err(|e| e.to_string())?,
             }
         }
+        if alarm.is_raised() {
+            return Err("pages of its memory have gone away: its file was made shorter or has no room".into());
+        }
         log::info!(export, client; "a client has left");
+        Ok(())
+    }
+
+    /// Waits for a front end's next message; false when it is time to stop or its memory has gone.
+    fn wait(&self, stream: &UnixStream, alarm: &Alarm) -> bool {
+        loop {
+            let fds = [stream.as_fd(), self.stop.as_fd(), alarm.fd()];
+            let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            match poll(&mut fds, None) {
+                Ok(_) if fds[1..].iter().any(|fd| !fd.revents().is_empty()) => return false,
+                Ok(n) if n > 0 => return true,
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn say(&self, why: String) {
+        let socket = self.socket.display().to_string();
+        log::warn!(export = self.device.name.as_str(), socket; "a client was dropped: {why}");
+        let mut dropped = lock(&self.shared.dropped);
+        *dropped = (dropped.0 + 1, Some(why));
     }
 }

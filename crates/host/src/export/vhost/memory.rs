@@ -8,7 +8,7 @@
 //! Source: vhost-user protocol, "Memory region description", SET_MEM_TABLE, ADD_MEM_REG, REM_MEM_REG.
 
 use crate::error::{Error, Result};
-use crate::mem::{Region, Regions, Window};
+use crate::mem::{Alarm, BUFFER_ALIGN, Region, Regions, Window};
 use blk::bio::DataRef;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -39,12 +39,33 @@ struct Slot {
 }
 
 /// A guest's memory at some time. Cheap to copy; a change makes another one.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct GuestMemory {
     slots: Vec<Slot>,
+    alarm: Arc<Alarm>,
+    /// A slot does not begin or end with a page: data in it may be cut at any byte.
+    is_ragged: bool,
 }
 
 impl GuestMemory {
+    /// Memory without slots, whose alarm is raised when the pages of one go away.
+    pub(crate) fn new(alarm: Arc<Alarm>) -> GuestMemory {
+        GuestMemory { slots: Vec::new(), alarm, is_ragged: false }
+    }
+
+    /// Whether pages of it have gone away. What was read before this said no was the guest's.
+    #[inline]
+    pub(crate) fn is_lost(&self) -> bool {
+        self.alarm.is_raised()
+    }
+
+    /// Whether some address is not as far into its page here as it is in the guest, or a slot ends within a page. Nobody's
+    /// memory is so, but that of rings alone is (virtio-driver).
+    #[inline]
+    pub(crate) fn is_ragged(&self) -> bool {
+        self.is_ragged
+    }
+
     /// This memory and one slot more, which is mapped from `fd` and numbered in `regions`.
     pub(crate) fn with(&self, address: SlotAddress, fd: BorrowedFd<'_>, regions: &Regions) -> Result<GuestMemory> {
         let SlotAddress { guest, user, len, file_offset } = address;
@@ -60,11 +81,11 @@ impl GuestMemory {
             return Err(Error::usage(format!("{}: there are {MAX_SLOTS} already", describe())));
         }
         let bytes = usize::try_from(len).map_err(|_| Error::usage(format!("{}: too large", describe())))?;
-        let region = Arc::new(Region::map_shared(fd, file_offset, bytes)?);
+        let region = Arc::new(Region::map_shared(fd, file_offset, bytes, &self.alarm)?);
         let number = regions.add(Arc::clone(&region))?;
         let mut slots = self.slots.clone();
         slots.push(Slot { address, region, number });
-        Ok(GuestMemory { slots })
+        Ok(self.of(slots))
     }
 
     /// This memory without the slot at these addresses, and the slot's number in the table of regions, where it still is.
@@ -74,7 +95,13 @@ impl GuestMemory {
         let at = self.slots.iter().position(is)?;
         let mut slots = self.slots.clone();
         let gone = slots.remove(at);
-        Some((GuestMemory { slots }, gone.number))
+        Some((self.of(slots), gone.number))
+    }
+
+    /// The same client's memory with other slots.
+    fn of(&self, slots: Vec<Slot>) -> GuestMemory {
+        let is_ragged = |s: &Slot| !(s.address.guest | s.address.len).is_multiple_of(BUFFER_ALIGN as u64);
+        GuestMemory { is_ragged: slots.iter().any(is_ragged), slots, alarm: Arc::clone(&self.alarm) }
     }
 
     /// Numbers of all slots in the table of regions.
@@ -99,6 +126,15 @@ impl GuestMemory {
         Some((DataRef::new(slot.number, offset), here))
     }
 
+    /// What the guest calls an address of the front end's own.
+    pub(crate) fn guest_address(&self, user: u64) -> Option<u64> {
+        let find = |s: &Slot| {
+            let at = user.checked_sub(s.address.user).filter(|at| *at < s.address.len)?;
+            s.address.guest.checked_add(at)
+        };
+        self.slots.iter().find_map(find)
+    }
+
     /// `len` bytes at an address of the front end's own: part of a ring. `None` when they are not in one slot, or not
     /// aligned.
     pub(crate) fn window(&self, user: u64, len: usize, align: usize) -> Option<Window> {
@@ -121,6 +157,10 @@ mod tests {
         fd
     }
 
+    fn empty() -> GuestMemory {
+        GuestMemory::new(Alarm::new().unwrap())
+    }
+
     fn slot(guest: u64, len: u64) -> SlotAddress {
         SlotAddress { guest, user: guest + (1 << 40), len, file_offset: 0 }
     }
@@ -128,7 +168,7 @@ mod tests {
     #[test]
     fn addresses_translate_within_their_slot_only() {
         let (fd, regions) = (file(2 * MIB), Regions::new());
-        let memory = GuestMemory::default().with(slot(MIB, MIB), fd.as_fd(), &regions).unwrap();
+        let memory = empty().with(slot(MIB, MIB), fd.as_fd(), &regions).unwrap();
         let memory = memory.with(slot(4 * MIB, 2 * MIB), fd.as_fd(), &regions).unwrap();
         let mut hint = 0;
         for _ in 0..2 {
@@ -144,12 +184,14 @@ mod tests {
         assert!(memory.window(user + MIB, MIB as usize + 1, 16).is_none(), "reaches past the slot");
         assert!(memory.window(user + MIB + 8, 16, 16).is_none(), "not aligned");
         assert!(memory.window(MIB, 16, 16).is_none(), "a guest address");
+        assert_eq!(memory.guest_address(user + 5 * MIB + 3), Some(5 * MIB + 3));
+        assert_eq!((memory.guest_address(MIB), memory.guest_address(user + 6 * MIB)), (None, None));
     }
 
     #[test]
     fn what_does_not_fit_is_refused() {
         let (fd, regions) = (file(2 * MIB), Regions::new());
-        let memory = GuestMemory::default().with(slot(MIB, MIB), fd.as_fd(), &regions).unwrap();
+        let memory = empty().with(slot(MIB, MIB), fd.as_fd(), &regions).unwrap();
         for bad in [slot(2 * MIB - 1, 4096), slot(0, 2 * MIB), slot(MIB, MIB), slot(8 * MIB, 0), slot(8 * MIB, 4 * MIB)]
         {
             assert!(memory.with(bad, fd.as_fd(), &regions).is_err(), "{bad:?}");

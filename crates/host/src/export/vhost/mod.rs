@@ -7,6 +7,8 @@
 mod memory;
 mod ring;
 mod inflight;
+mod inflight_packed;
+mod log;
 mod split;
 mod packed;
 mod device;
@@ -14,10 +16,14 @@ mod request;
 mod bounce;
 mod virtqueue;
 mod backend;
+mod channel;
 mod listener;
 
 pub use listener::{ExportOptions, VhostExport};
 pub use virtqueue::{Broken, VirtQueue};
+
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 
 #[cfg(test)]
 mod ring_tests;

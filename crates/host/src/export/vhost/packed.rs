@@ -3,6 +3,8 @@
 //!
 //! Source: virtio 1.3, section 2.8.
 
+use super::inflight_packed::PackedInflight;
+use super::log::RingLog;
 use super::memory::GuestMemory;
 use super::ring::{
     DESC_BYTES, Desc, F_INDIRECT, F_NEXT, F_WRITE, Head, MAX_CHAIN, RingAddress, RingError, RingFeatures, View,
@@ -59,6 +61,12 @@ pub(super) struct PackedRing {
     /// The first descriptor of what was added and not published: its flags come last, and show all.
     first: Option<(Place, u16)>,
     signalled: Place,
+    pub(super) log: Option<RingLog>,
+    inflight: Option<PackedInflight>,
+    /// Chains that a back end before this one took and did not give back, the oldest last.
+    again: Vec<(u16, u16)>,
+    /// Descriptors of the chain that is being taken, to be written down.
+    taken: Vec<(u64, u64)>,
 }
 
 impl PackedRing {
@@ -85,7 +93,35 @@ impl PackedRing {
             next_used,
             first: None,
             signalled: next_used,
+            log: None,
+            inflight: None,
+            again: Vec::new(),
+            taken: Vec::new(),
         })
+    }
+
+    /// Where it stands, for notes that begin.
+    pub(super) fn used(&self) -> (u16, bool) {
+        (self.next_used.index, self.next_used.wrap)
+    }
+
+    /// Writes down what is in flight from now on, and takes up what a back end before this one has left. `None` when that
+    /// cannot be.
+    pub(super) fn track(&mut self, mut inflight: PackedInflight) -> Option<()> {
+        let at = |(index, wrap)| Place { index, wrap };
+        let (used, mut again) = inflight.recover(|used| used.0 < self.size && self.is_available(at(used)))?;
+        let count: u32 = again.iter().map(|(_, number)| u32::from(*number)).sum();
+        if used.0 >= self.size || count > u32::from(self.size) {
+            return None;
+        }
+        // Where the ring is only the notes know, whatever the front end believes.
+        self.next_used = at(used);
+        self.signalled = self.next_used;
+        self.next_avail = self.next_used.advanced(count as u16, self.size);
+        again.reverse();
+        self.again = again;
+        self.inflight = Some(inflight);
+        Some(())
     }
 
     #[inline]
@@ -102,35 +138,75 @@ impl PackedRing {
 
     #[inline]
     pub(super) fn has_more(&mut self) -> Result<bool, RingError> {
-        Ok(self.is_available(self.next_avail))
+        Ok(!self.again.is_empty() || self.is_available(self.next_avail))
+    }
+
+    /// One descriptor of a chain; whether another one follows.
+    #[inline]
+    fn take_desc(
+        &self,
+        view: &View,
+        chain: &mut Vec<Desc>,
+        (addr, rest): (u64, u64),
+        is_first: bool,
+    ) -> Result<bool, RingError> {
+        let (len, flags) = (rest as u32, (rest >> 48) as u16);
+        if flags & F_INDIRECT != 0 {
+            if flags & F_NEXT != 0 || !is_first {
+                return Err(RingError::BadIndirect { flags });
+            }
+            read_indirect(view, addr, len, self.features, chain, true)?;
+        } else {
+            chain.push(Desc { addr, len, write: flags & F_WRITE != 0 });
+        }
+        Ok(flags & F_NEXT != 0)
+    }
+
+    /// The oldest chain that was left by a back end before this one. The ring may not have it any more.
+    #[cold]
+    fn next_again(
+        &mut self,
+        view: &View,
+        chain: &mut Vec<Desc>,
+        (note, entries): (u16, u16),
+    ) -> Result<Head, RingError> {
+        let descs = self.inflight.as_ref().map(|i| i.descs((note, entries))).unwrap_or_default();
+        for (i, desc) in descs.iter().enumerate() {
+            self.take_desc(view, chain, *desc, i == 0)?;
+        }
+        let id = descs.last().map_or(0, |(_, rest)| (rest >> 32) as u16);
+        Ok(Head { id, entries, note })
     }
 
     #[inline]
     pub(super) fn next(&mut self, view: &View, chain: &mut Vec<Desc>) -> Result<Option<Head>, RingError> {
+        if let Some(old) = self.again.pop() {
+            return self.next_again(view, chain, old).map(Some);
+        }
         let mut place = self.next_avail;
         if !self.is_available(place) {
             return Ok(None);
         }
+        let is_noted = self.inflight.is_some();
+        self.taken.clear();
         let most = usize::from(self.size).min(MAX_CHAIN);
         for entries in 1..=most as u16 {
             // The driver shows the first descriptor of a chain last: the others must be there.
             if entries > 1 && !self.is_available(place) {
                 return Err(RingError::Unfinished);
             }
-            let (addr, rest) = read_desc(&self.desc, DESC_BYTES * usize::from(place.index));
-            let (len, id, flags) = (rest as u32, (rest >> 32) as u16, (rest >> 48) as u16);
+            let desc = read_desc(&self.desc, DESC_BYTES * usize::from(place.index));
             place = place.advanced(1, self.size);
-            if flags & F_INDIRECT != 0 {
-                if flags & F_NEXT != 0 || entries > 1 {
-                    return Err(RingError::BadIndirect { flags });
-                }
-                read_indirect(view, addr, len, self.features, chain, true)?;
-            } else {
-                chain.push(Desc { addr, len, write: flags & F_WRITE != 0 });
+            if is_noted {
+                self.taken.push(desc);
             }
-            if flags & F_NEXT == 0 {
+            if !self.take_desc(view, chain, desc, entries == 1)? {
+                let note = match &mut self.inflight {
+                    Some(notes) => notes.take(&self.taken).ok_or(RingError::TooManyInUse)?,
+                    None => 0,
+                };
                 self.next_avail = place;
-                return Ok(Some(Head { id, entries }));
+                return Ok(Some(Head { id: (desc.1 >> 32) as u16, entries, note }));
             }
         }
         Err(RingError::Loop { most })
@@ -138,6 +214,9 @@ impl PackedRing {
 
     #[inline]
     pub(super) fn add_used(&mut self, head: Head, written: u32) {
+        if let Some(notes) = &mut self.inflight {
+            notes.give_back(head.note, head.entries);
+        }
         let place = self.next_used;
         let at = DESC_BYTES * usize::from(place.index);
         let flags = if place.wrap { F_AVAIL | F_USED } else { 0 } | if written > 0 { F_WRITE } else { 0 };
@@ -149,14 +228,27 @@ impl PackedRing {
             // Pairs with: the driver's read barrier.
             self.desc.store_u16(at + 14, flags, Ordering::Release);
         }
+        if let Some(log) = &self.log {
+            log.desc(at + 8, 8);
+        }
         self.next_used = place.advanced(head.entries, self.size);
     }
 
     #[inline]
     pub(super) fn publish(&mut self) {
         if let Some((place, flags)) = self.first.take() {
+            if let Some(notes) = &mut self.inflight {
+                notes.publishing((self.next_used.index, self.next_used.wrap));
+            }
             // All that follows it was written before. Pairs with: the driver's read barrier.
-            self.desc.store_u16(DESC_BYTES * usize::from(place.index) + 14, flags, Ordering::Release);
+            let at = DESC_BYTES * usize::from(place.index);
+            self.desc.store_u16(at + 14, flags, Ordering::Release);
+            if let Some(log) = &self.log {
+                log.desc(at + 14, 2);
+            }
+            if let Some(notes) = &mut self.inflight {
+                notes.published();
+            }
         }
     }
 
@@ -185,6 +277,9 @@ impl PackedRing {
 
     pub(super) fn set_kicks(&mut self, on: bool) {
         self.device.store_u16(2, if on { EVENTS_ON } else { EVENTS_OFF }, Ordering::Relaxed);
+        if let Some(log) = &self.log {
+            log.used(2, 2);
+        }
         // Asked first, then looked at the ring once more by the caller. Pairs with: the driver's
         // barrier between what it made available and its look at this.
         fence(Ordering::SeqCst);

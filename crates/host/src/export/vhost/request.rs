@@ -62,8 +62,12 @@ pub struct Request {
     pub sector: u64,
     /// Where the status goes.
     pub status: DataRef,
+    /// The same as a guest address.
+    pub status_at: u64,
     /// Bytes of data, which are in the segments.
     pub bytes: u64,
+    /// Bytes that the device may write, the status with them.
+    pub writable: u64,
 }
 
 /// Why a chain is no request: the queue is broken.
@@ -112,12 +116,15 @@ pub fn parse(
         _ => Kind::Unknown,
     };
     let is_written = matches!(kind, Kind::In | Kind::GetId);
-    let (mut bytes, mut writes) = (0, false);
+    let (mut bytes, mut writable, mut writes) = (0, 0, false);
     for (i, d) in chain.iter().enumerate().skip(head_descs) {
         if writes && !d.write {
             return Err(BadChain::Order);
         }
         writes = d.write;
+        if d.write {
+            writable += u64::from(d.len);
+        }
         let front = if i == head_descs { head_bytes } else { 0 };
         let back = u32::from(i == chain.len() - 1);
         let len = d.len - front - back;
@@ -127,7 +134,7 @@ pub fn parse(
             segments.push((d.addr.wrapping_add(u64::from(front)), len));
         }
     }
-    Ok(Request { kind, sector: words[1], status, bytes })
+    Ok(Request { kind, sector: words[1], status, status_at: status_at - 1, bytes, writable })
 }
 
 /// The usual case: the first descriptor holds the header, in one piece of memory.

@@ -44,6 +44,8 @@ pub struct Head {
     pub id: u16,
     /// Entries it takes in a packed ring.
     pub entries: u16,
+    /// Where a packed ring's notes of requests in flight have it.
+    pub note: u16,
 }
 
 /// A rule that the driver broke. The queue cannot go on.
@@ -66,8 +68,8 @@ pub enum RingError {
     Unfinished,
     #[error("a descriptor with the indirect flag, which was not negotiated")]
     IndirectNotNegotiated,
-    #[error("buffer {id} was given while it is in use")]
-    InUse { id: u16 },
+    #[error("more descriptors are in use than the queue has")]
+    TooManyInUse,
 }
 
 /// Guest memory as rings see it.

@@ -6,7 +6,7 @@ use super::packed::PackedRing;
 use super::request::{self, BadChain, Kind, Request};
 use super::ring::{Desc, Head, Ring, RingAddress, RingError, RingFeatures, View};
 use super::split::SplitRing;
-use crate::mem::{Region, Regions, Window};
+use crate::mem::{Alarm, Region, Regions, Window};
 use proptest::prelude::*;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -41,8 +41,8 @@ impl Guest {
         rustix::fs::ftruncate(&fd, BYTES).unwrap();
         let regions = Arc::new(Regions::new());
         let address = SlotAddress { guest: 0, user: 0, len: BYTES, file_offset: 0 };
-        let memory = Arc::new(GuestMemory::default().with(address, fd.as_fd(), &regions).unwrap());
-        let same = Arc::new(Region::map_shared(fd.as_fd(), 0, BYTES as usize).unwrap());
+        let memory = Arc::new(GuestMemory::new(Alarm::new().unwrap()).with(address, fd.as_fd(), &regions).unwrap());
+        let same = Arc::new(Region::map_shared(fd.as_fd(), 0, BYTES as usize, &Alarm::new().unwrap()).unwrap());
         let all = Window::new(&same, 0, BYTES as usize, 1).unwrap();
         let features = RingFeatures { event_idx, indirect: true };
         let address = RingAddress { desc: DESC, avail: AVAIL, used: USED };
@@ -101,17 +101,17 @@ fn a_split_chain_comes_out_and_goes_back() {
     g.split(2, 0x200, 512, NEXT | WRITE, 7);
     g.split(7, 0x300, 1, WRITE, 0);
     g.offer(&[5]);
-    assert_eq!(g.next(), Ok(Some(Head { id: 5, entries: 1 })));
+    assert_eq!(g.next(), Ok(Some(Head { id: 5, entries: 1, note: 0 })));
     assert_eq!(g.chain, [desc(0x100, 16, false), desc(0x200, 512, true), desc(0x300, 1, true)]);
     assert_eq!(g.next(), Ok(None));
-    g.ring.add_used(Head { id: 5, entries: 1 }, 513);
+    g.ring.add_used(Head { id: 5, entries: 1, note: 0 }, 513);
     assert_eq!(g.all.load_u16(USED as usize + 2, Relaxed), 0, "not published yet");
     g.ring.publish();
     assert_eq!(g.all.load_u16(USED as usize + 2, Relaxed), 1);
     assert_eq!((g.all.load_u32(USED as usize + 4, Relaxed), g.all.load_u32(USED as usize + 8, Relaxed)), (5, 513));
     assert!(g.ring.wants_signal() && !g.ring.wants_signal(), "once");
     g.all.store_u16(AVAIL as usize, 1, Relaxed);
-    g.ring.add_used(Head { id: 5, entries: 1 }, 1);
+    g.ring.add_used(Head { id: 5, entries: 1, note: 0 }, 1);
     g.ring.publish();
     assert!(!g.ring.wants_signal(), "the driver wants no interrupt");
     assert_eq!(g.ring.base(), 1);
@@ -124,10 +124,10 @@ fn a_split_ring_goes_on_past_the_end_of_its_index() {
     g.split(0, 0x100, 16, 0, 0);
     for round in 0..4u16 {
         g.offer(&[0]);
-        assert_eq!(g.next(), Ok(Some(Head { id: 0, entries: 1 })));
+        assert_eq!(g.next(), Ok(Some(Head { id: 0, entries: 1, note: 0 })));
         // The driver wants to hear of the third one only.
         g.all.store_u16(AVAIL as usize + 4 + 2 * usize::from(SIZE), 2, Relaxed);
-        g.ring.add_used(Head { id: 0, entries: 1 }, 0);
+        g.ring.add_used(Head { id: 0, entries: 1, note: 0 }, 0);
         g.ring.publish();
         assert_eq!(g.ring.wants_signal(), round == 2);
     }
@@ -200,14 +200,14 @@ fn indirect_tables_are_read() {
     g.put(DATA, 2, 0x20, 1, (WRITE, 0));
     g.split(3, DATA, 48, INDIRECT, 0);
     g.offer(&[3]);
-    assert_eq!(g.next(), Ok(Some(Head { id: 3, entries: 1 })));
+    assert_eq!(g.next(), Ok(Some(Head { id: 3, entries: 1, note: 0 })));
     assert_eq!(g.chain, [desc(0x10, 16, false), desc(0x20, 1, true)]);
     // In a packed ring the table is the chain, whatever its ids say.
     let mut g = Guest::new(true, false);
     g.put(DATA, 0, 0x10, 16, (99, 0));
     g.put(DATA, 1, 0x20, 1, (0, WRITE));
     g.packed(0, DATA, 32, 77, INDIRECT, true);
-    assert_eq!(g.next(), Ok(Some(Head { id: 77, entries: 1 })));
+    assert_eq!(g.next(), Ok(Some(Head { id: 77, entries: 1, note: 0 })));
     assert_eq!(g.chain, [desc(0x10, 16, false), desc(0x20, 1, true)]);
 }
 
@@ -222,7 +222,7 @@ fn packed_chains_wrap_and_come_back_in_another_order() {
             g.packed(at.0, 0x100 * (i as u64 + 1), 8, round, flags, at.1);
             at = if at.0 + 1 == SIZE { (0, !at.1) } else { (at.0 + 1, at.1) };
         }
-        let head = Head { id: round, entries: 3 };
+        let head = Head { id: round, entries: 3, note: 0 };
         assert_eq!(g.next(), Ok(Some(head)));
         assert_eq!(g.chain.len(), 3);
         assert_eq!(g.next(), Ok(None));
@@ -245,7 +245,7 @@ fn packed_used_descriptors_are_shown_together_by_the_first() {
         g.packed(i, 0, 16, i, 0, true);
         assert!(g.next().unwrap().is_some());
     }
-    (0..3).for_each(|id| g.ring.add_used(Head { id, entries: 1 }, 0));
+    (0..3).for_each(|id| g.ring.add_used(Head { id, entries: 1, note: 0 }, 0));
     let flags = |g: &Guest, i: usize| g.all.load_u16(16 * i + 14, Relaxed) & 0x8080;
     assert_eq!([flags(&g, 0), flags(&g, 1), flags(&g, 2)], [0x80, 0x8080, 0x8080]);
     g.ring.publish();

@@ -4,6 +4,7 @@
 //! Source: virtio 1.3, section 2.7.
 
 use super::inflight::Inflight;
+use super::log::RingLog;
 use super::memory::GuestMemory;
 use super::ring::{
     DESC_BYTES, Desc, F_INDIRECT, F_NEXT, F_WRITE, Head, MAX_CHAIN, RingAddress, RingError, RingFeatures, View,
@@ -34,6 +35,7 @@ pub(super) struct SplitRing {
     /// Of those, how many it was told of or did not want to be told of.
     signalled: u16,
     inflight: Option<Inflight>,
+    pub(super) log: Option<RingLog>,
     /// Heads that a back end before this one took and did not give back, the oldest last.
     again: Vec<u16>,
 }
@@ -51,6 +53,10 @@ impl SplitRing {
         let used = memory.window(address.used, 6 + 8 * entries, 4)?;
         // What was published before is there still.
         let next_used = used.load_u16(2, Ordering::Relaxed);
+        if features.event_idx {
+            // Nobody has to look at it, and it must be 0 (2.7.10.2).
+            used.store_u16(0, 0, Ordering::Relaxed);
+        }
         Some(SplitRing {
             size,
             features,
@@ -63,6 +69,7 @@ impl SplitRing {
             published: next_used,
             signalled: next_used,
             inflight: None,
+            log: None,
             again: Vec::new(),
         })
     }
@@ -99,7 +106,7 @@ impl SplitRing {
         }
         if let Some(id) = self.again.pop() {
             self.read_chain(id, view, chain)?;
-            return Ok(Some(Head { id, entries: 1 }));
+            return Ok(Some(Head { id, entries: 1, note: 0 }));
         }
         let slot = usize::from(self.next_avail & (self.size - 1));
         let id = self.avail.load_u16(4 + 2 * slot, Ordering::Relaxed);
@@ -108,7 +115,7 @@ impl SplitRing {
         if let Some(inflight) = &mut self.inflight {
             inflight.take(id);
         }
-        Ok(Some(Head { id, entries: 1 }))
+        Ok(Some(Head { id, entries: 1, note: 0 }))
     }
 
     /// The chain that starts with descriptor `id`.
@@ -146,6 +153,9 @@ impl SplitRing {
         let slot = usize::from(self.next_used & (self.size - 1));
         self.used.store_u32(4 + 8 * slot, u32::from(head.id), Ordering::Relaxed);
         self.used.store_u32(8 + 8 * slot, written, Ordering::Relaxed);
+        if let Some(log) = &self.log {
+            log.used(4 + 8 * slot, 8);
+        }
         self.next_used = self.next_used.wrapping_add(1);
     }
 
@@ -154,6 +164,9 @@ impl SplitRing {
         if self.published != self.next_used {
             // The driver reads entries, and data, after the index. Pairs with: its read barrier.
             self.used.store_u16(2, self.next_used, Ordering::Release);
+            if let Some(log) = &self.log {
+                log.used(2, 2);
+            }
             if let Some(inflight) = &mut self.inflight {
                 inflight.published(self.next_used.wrapping_sub(self.published), self.next_used);
             }
@@ -187,6 +200,10 @@ impl SplitRing {
             }
         } else {
             self.used.store_u16(0, if on { 0 } else { NO_NOTIFY }, Ordering::Relaxed);
+        }
+        if let Some(log) = &self.log {
+            log.used(0, 2);
+            log.used(4 + 8 * usize::from(self.size), 2);
         }
         // Asked first, then looked at the index once more by the caller. Pairs with: the driver's
         // barrier between what it made available and its look at this.

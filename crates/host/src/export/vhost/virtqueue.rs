@@ -11,6 +11,7 @@
 
 use super::bounce;
 use super::device::{Device, MAX_RANGES, SERIAL_BYTES};
+use super::log::DirtyLog;
 use super::request::{self, BadChain, Kind, RANGE_BYTES, Request, S_IOERR, S_OK, S_UNSUPP, read_byte, write_byte};
 use super::ring::{Desc, Head, Ring, RingError, View};
 use crate::event;
@@ -39,6 +40,9 @@ pub enum Broken {
     /// By a chain.
     #[error(transparent)]
     Chain(#[from] BadChain),
+    /// By its client's memory.
+    #[error("pages of the guest's memory have gone away")]
+    Lost,
 }
 
 /// A request that has not been given back.
@@ -50,8 +54,19 @@ struct Slot {
     bios: u32,
     /// Bytes that a read writes if it succeeds.
     bytes: u32,
+    /// Bytes that it could write, and the status.
+    writable: u64,
     error: Option<u8>,
     bounced: Option<Bounced>,
+    /// What is written of the guest's memory, if that is logged.
+    dirty: Option<Box<Dirty>>,
+}
+
+/// Guest addresses of what a request writes.
+#[derive(Clone, Debug)]
+struct Dirty {
+    status_at: u64,
+    data: Vec<(u64, u32)>,
 }
 
 /// A request that goes through a buffer of ours.
@@ -86,6 +101,7 @@ pub struct VirtQueue {
     /// It is to leave its IOThread.
     paused: bool,
     broken: Option<Broken>,
+    log: Option<Arc<DirtyLog>>,
     /// Requests given back, for the statistics.
     served: u64,
 }
@@ -101,11 +117,12 @@ pub(super) struct Parts {
     pub(super) call: Option<File>,
     pub(super) err: Option<File>,
     pub(super) enabled: bool,
+    pub(super) log: Option<Arc<DirtyLog>>,
 }
 
 impl VirtQueue {
     pub(super) fn new(parts: Parts) -> VirtQueue {
-        let Parts { index, size, device, ring, view, kick, call, err, enabled } = parts;
+        let Parts { index, size, device, ring, view, kick, call, err, enabled, log } = parts;
         VirtQueue {
             index,
             device,
@@ -123,6 +140,7 @@ impl VirtQueue {
             enabled,
             paused: false,
             broken: None,
+            log,
             served: 0,
         }
     }
@@ -202,8 +220,8 @@ impl VirtQueue {
 
     /// Takes what the driver has made available and submits it. Whether there was anything.
     pub(crate) fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
-        // What was taken once goes on, or nobody could wait for its end.
-        let mut took = self.serve_stalled(id, port, now);
+        // What was taken ends, whatever became of the queue since.
+        let mut took = if self.stalled.is_empty() { 0 } else { self.serve_stalled(id, port, now) };
         if !self.takes() {
             return took > 0;
         }
@@ -224,13 +242,23 @@ impl VirtQueue {
     fn take_one(&mut self, id: SourceId, port: &mut Port, now: Instant) -> Result<bool, Broken> {
         let Some(head) = self.ring.next(&self.view, &mut self.chain)? else { return Ok(false) };
         let request = request::parse(&self.view, &self.chain, &mut self.segments, &mut self.hint)?;
+        // Else it may be made of zeroes that nobody wrote: a write to somewhere.
+        if self.view.memory.is_lost() {
+            return Err(Broken::Lost);
+        }
         let slot = self.free.pop().expect("the caller looked");
-        self.slots[usize::from(slot)] = Slot { head, status: Some(request.status), bios: 1, ..Slot::default() };
+        self.slots[usize::from(slot)] =
+            Slot { head, status: Some(request.status), bios: 1, writable: request.writable, ..Slot::default() };
+        if self.log.is_some() {
+            let dirty = Dirty { status_at: request.status_at, data: Vec::new() };
+            self.slots[usize::from(slot)].dirty = Some(Box::new(dirty));
+        }
         let done = match request.kind {
             Kind::In => self.transfer(Op::Read, &request, slot, id, port, now),
             Kind::Out if self.device.read_only => Err(S_IOERR),
             Kind::Out => self.transfer(Op::Write, &request, slot, id, port, now),
             Kind::Flush => {
+                self.device.cache.flushed();
                 self.submit(Bio::flush(), slot, id, port, now);
                 Ok(())
             }
@@ -265,15 +293,18 @@ impl VirtQueue {
         port: &mut Port,
         now: Instant,
     ) -> Result<(), u8> {
-        let through = op == Op::Write && !self.device.writeback.load(Ordering::Relaxed);
+        let through = op == Op::Write && !self.device.cache.is_back();
         let flags = if through { OpFlags::FUA } else { OpFlags::NONE };
         let sectors = request.bytes / u64::from(SECTOR);
-        let in_range = request.sector.checked_add(sectors).is_some_and(|end| end <= self.device.capacity());
+        let in_range = request.sector.checked_add(sectors).is_some_and(|end| end <= port.disk().queue.capacity().0);
         if !in_range || request.bytes == 0 || !request.bytes.is_multiple_of(u64::from(SECTOR)) {
             return Err(S_IOERR);
         }
         if op == Op::Read {
             self.slots[usize::from(slot)].bytes = u32::try_from(request.bytes).map_err(|_| S_IOERR)?;
+            if self.log.is_some() {
+                self.note_dirty(slot, self.segments.clone());
+            }
         }
         let mut sector = request.sector;
         if !self.is_direct() {
@@ -295,9 +326,20 @@ impl VirtQueue {
     /// Whether the segments can be given to the driver as they are: whole blocks, where the device can reach them.
     #[inline]
     fn is_direct(&self) -> bool {
-        // O_DIRECT wants memory aligned like the disk's blocks, and slots of memory are pages.
+        // O_DIRECT wants memory aligned like the disk's blocks.
         let mask = u64::from(self.device.limits.logical_block_size - 1);
         self.segments.iter().all(|(addr, len)| (addr | u64::from(*len)) & mask == 0)
+            && (!self.view.memory.is_ragged() || self.is_whole(mask))
+    }
+
+    /// Whether each segment is in one slot of memory that may end anywhere, and a block's multiple into it.
+    #[cold]
+    fn is_whole(&self, mask: u64) -> bool {
+        let mut hint = 0;
+        self.segments.iter().all(|(addr, len)| match self.view.memory.translate(*addr, *len, &mut hint) {
+            Some((data, here)) => here == *len && data.offset() & mask == 0,
+            None => false,
+        })
     }
 
     /// Through a buffer of our own, for segments that are not whole blocks.
@@ -334,6 +376,7 @@ impl VirtQueue {
             let bounced = self.slots[usize::from(slot)].bounced.as_mut().expect("a stalled request is bounced");
             bounced.buffer = Some((buffer, data));
             let gathered = bounced.op == Op::Read || bounce::gather(&self.view, &bounced.segments, data).is_some();
+            let gathered = gathered && !self.view.memory.is_lost();
             let nr = (bounced.bytes / u64::from(SECTOR)) as u32;
             let bio = Bio { op: bounced.op, flags: bounced.flags, ..Bio::read(Sector(bounced.sector), nr, data) };
             if gathered {
@@ -374,16 +417,19 @@ impl VirtQueue {
         };
         let ranges: Vec<_> = bytes.chunks_exact(RANGE_BYTES).map(parse).collect();
         let unmap = u32::from(op == Op::WriteZeroes);
+        let capacity = port.disk().queue.capacity().0;
         for (sector, nr, flags) in &ranges {
             if flags & !unmap != 0 {
                 return Err(S_UNSUPP);
             }
-            if sector.checked_add(u64::from(*nr)).is_none_or(|end| end > self.device.capacity()) {
+            if sector.checked_add(u64::from(*nr)).is_none_or(|end| end > capacity) {
                 return Err(S_IOERR);
             }
         }
-        for (sector, nr, _) in ranges.into_iter().filter(|(_, nr, _)| *nr > 0) {
-            let bio = Bio { op, data: DataRef::NONE, ..Bio::read(Sector(sector), nr, DataRef::NONE) };
+        for (sector, nr, flags) in ranges.into_iter().filter(|(_, nr, _)| *nr > 0) {
+            let keep = op == Op::WriteZeroes && flags & unmap == 0;
+            let flags = if keep { OpFlags::NOUNMAP } else { OpFlags::NONE };
+            let bio = Bio { op, flags, ..Bio::read(Sector(sector), nr, DataRef::NONE) };
             self.submit(bio, slot, id, port, now);
         }
         Ok(())
@@ -391,6 +437,11 @@ impl VirtQueue {
 
     #[cold]
     fn tell_serial(&mut self, slot: u16) -> Result<(), u8> {
+        if self.log.is_some() {
+            let first = self.segments.iter().filter(|(_, len)| *len > 0).take(SERIAL_BYTES);
+            let dirty = first.map(|(addr, len)| (*addr, (*len).min(SERIAL_BYTES as u32))).collect();
+            self.note_dirty(slot, dirty);
+        }
         let mut serial = self.device.serial.iter();
         for (addr, len) in &self.segments {
             for (i, byte) in (0..u64::from(*len)).zip(serial.by_ref()) {
@@ -400,6 +451,24 @@ impl VirtQueue {
         let room: u64 = self.segments.iter().map(|(_, len)| u64::from(*len)).sum();
         self.slots[usize::from(slot)].bytes = room.min(SERIAL_BYTES as u64) as u32;
         Ok(())
+    }
+
+    /// Notes what the request in `slot` writes beside its status. It is logged when that is written, whether the rest was or
+    /// not.
+    #[cold]
+    fn note_dirty(&mut self, slot: u16, data: Vec<(u64, u32)>) {
+        if let Some(dirty) = &mut self.slots[usize::from(slot)].dirty {
+            dirty.data = data;
+        }
+    }
+
+    /// All that the request in `slot` writes was written.
+    #[cold]
+    fn log_dirty(&mut self, slot: u16) {
+        let Some(dirty) = self.slots[usize::from(slot)].dirty.take() else { return };
+        let Some(log) = &self.log else { return };
+        log.mark(dirty.status_at, 1);
+        dirty.data.iter().for_each(|(addr, len)| log.mark(*addr, u64::from(*len)));
     }
 
     /// A bio of the request in `slot` has ended.
@@ -431,8 +500,14 @@ impl VirtQueue {
         {
             region.store_u8(at.offset() as usize, status, Ordering::Relaxed);
         }
-        let written = if s.error.is_none() { s.bytes } else { 0 };
-        self.ring.add_used(s.head, written + 1);
+        let data = if s.error.is_none() { s.bytes } else { 0 };
+        // Counted from the first byte that could be written (2.7.8.2), which the status need not follow at once.
+        let written = data + u32::from(u64::from(data) + 1 == s.writable);
+        let head = s.head;
+        if self.log.is_some() {
+            self.log_dirty(slot);
+        }
+        self.ring.add_used(head, written);
         self.free.push(slot);
         self.served += 1;
     }

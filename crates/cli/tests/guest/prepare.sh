@@ -1,0 +1,32 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# prepare.sh CACHE
+#
+# Leaves in CACHE a kernel (vmlinuz) and the root of a guest (initrd.cpio) with busybox, fio and what job.sh needs. The kernel is
+# fetched once. Debian's fio comes with its libraries: a static one would have to be built.
+set -euo pipefail
+mkdir -p "$1"
+cache=$(realpath "$1") here=$(cd "$(dirname "$0")" && pwd)
+exec 9>"$cache/lock"; flock 9
+new() { [ -s "$2" ] && [ ! "$1" -nt "$2" ]; }
+if new "$here/job.sh" "$cache/initrd.cpio" && new "$0" "$cache/initrd.cpio"; then exit 0; fi
+if [ ! -s "$cache/vmlinuz" ]; then
+  real=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image-/ { print $2; exit }')
+  rm -rf "$cache/root" "$cache"/*.deb
+  ( cd "$cache" && apt-get -q download "${real:?no kernel package: run apt-get update}" >/dev/null && dpkg-deb -x "$real"_*.deb root )
+  cp "$(find "$cache/root" -name 'vmlinuz*' | head -1)" "$cache/vmlinuz"
+fi
+# The place of the oracle's script runner takes the job.
+bash "$here/../../../oracle/guest/initramfs.sh" "$cache/root" "$cache/base.cpio" "$here/job.sh" virtio_pci virtio_blk mq-deadline
+work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
+mkdir "$work/bin"
+fio=$(command -v fio)
+cp -L "$fio" "$work/bin/fio"
+ldd "$fio" | grep -o '/[^ )]*' | while read -r library; do
+  mkdir -p "$work$(dirname "$library")"
+  cp -L "$library" "$work$library"
+done
+( cd "$work" && find . | cpio -o -H newc --quiet ) >"$work.cpio"
+cat "$cache/base.cpio" "$work.cpio" >"$cache/initrd.new"
+rm -f "$work.cpio" "$cache/base.cpio"
+mv "$cache/initrd.new" "$cache/initrd.cpio"

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mqblk serve` with a FUSE export: the printed commands work, a mount that a killed daemon has left is taken over, and who is
+//! not root mounts by fusermount3. Needs root, /dev/fuse and loop devices.
+
+mod common;
+
+use common::{Dir, Done, Started};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+
+const CONFIG: &str = r#"
+[[disk]]
+target = "disk.img"
+[[export]]
+type = "fuse"
+disk = "disk.img"
+mountpoint = "mount"
+"#;
+
+/// A directory in which nothing stays mounted, also if a test has failed.
+struct Place(Dir);
+
+impl std::ops::Deref for Place {
+    type Target = Dir;
+
+    fn deref(&self) -> &Dir {
+        &self.0
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.0.path("mount")).output();
+    }
+}
+
+fn directory(dir: Dir) -> Place {
+    dir.file("c.toml", CONFIG).file("mount", "");
+    File::create(dir.path("disk.img")).unwrap().set_len(32 << 20).unwrap();
+    Place(dir)
+}
+
+fn serve(dir: &Dir) -> Daemon {
+    let daemon = dir.start(&["serve", "c.toml"], "serving on 0 sockets and 1 mounts");
+    Daemon(Some(daemon))
+}
+
+/// A daemon that is killed where a test has failed in between.
+struct Daemon(Option<Started>);
+
+impl Daemon {
+    fn ends_by(mut self, signal: &str) -> Done {
+        let started = self.0.take().unwrap();
+        started.signal(signal);
+        started.ends()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(started) = self.0.take() {
+            started.signal("KILL");
+            started.ends();
+        }
+    }
+}
+
+fn mounts(at: &Path) -> usize {
+    let at = format!(" {} ", at.to_str().unwrap());
+    fs::read_to_string("/proc/self/mountinfo").unwrap().lines().filter(|l| l.contains(&at)).count()
+}
+
+#[test]
+fn the_printed_commands_work() {
+    let dir = directory(Dir::new("serve-fuse"));
+    let json = dir.mqblk(&["serve", "--dry-run", "--json", "c.toml"]).exits(0).json();
+    let clients = &json["exports"][0]["clients"];
+    let daemon = serve(&dir);
+    let text = |key: &str| clients[key].as_str().unwrap_or_else(|| panic!("no {key} in {clients:#}")).to_owned();
+    let shell = |command: &str| dir.program("bash", &["-c", command]).exits(0);
+    let device = shell(&text("losetup")).out.trim().to_owned();
+    let size = shell(&format!("blockdev --getsize64 {device}; losetup --detach {device}")).out;
+    assert_eq!(size.trim(), (32 << 20).to_string());
+    shell(&format!("{} --runtime=1", text("fio"))).prints(&["err= 0"]);
+    shell(&text("qemu_img")).prints(&["virtual size: 32 MiB"]);
+    daemon.ends_by("TERM").exits(0);
+    assert_eq!(fs::metadata(dir.path("mount")).unwrap().len(), 0);
+    assert_eq!(mounts(&dir.path("mount")), 0);
+}
+
+/// What was acknowledged before a kill -9 is in the file that the next daemon mounts, however often, and whoever still has the
+/// old one open.
+#[test]
+fn the_mount_of_a_killed_daemon_is_taken_over() {
+    let dir = directory(Dir::new("serve-fuse"));
+    let mut held = Vec::new();
+    for round in 0..3u8 {
+        let daemon = serve(&dir);
+        let file = OpenOptions::new().read(true).write(true).open(dir.path("mount")).unwrap();
+        for before in 0..round {
+            let mut back = [0; 4096];
+            file.read_exact_at(&mut back, u64::from(before) << 20).unwrap();
+            assert_eq!(back, [before + 1; 4096]);
+        }
+        file.write_all_at(&[round + 1; 4096], u64::from(round) << 20).unwrap();
+        daemon.ends_by("KILL");
+        assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(107), "ENOTCONN");
+        held.push(file);
+        let stale = fs::metadata(dir.path("mount")).unwrap_err();
+        assert_eq!(stale.raw_os_error(), Some(107), "{stale}");
+        // It is not in the way of a check, either.
+        dir.mqblk(&["serve", "--dry-run", "c.toml"]).exits(0);
+    }
+    let daemon = serve(&dir);
+    assert_eq!(mounts(&dir.path("mount")), 1);
+    // A second one is refused before it touches anything: the image and the mountpoint are in use.
+    let second = dir.mqblk(&["serve", "c.toml"]).exits(2);
+    second.says(&[
+        "target=disk.img: image 'disk.img' is in use",
+        "mountpoint=mount: somebody serves a file system there",
+    ]);
+    daemon.ends_by("INT").exits(0);
+    assert_eq!(mounts(&dir.path("mount")), 0);
+}
+
+#[test]
+fn mountpoints_that_cannot_be_are_refused() {
+    let dir = directory(Dir::new("serve-fuse"));
+    let refused = |mountpoint: &str, says: &str| {
+        dir.file("bad.toml", &CONFIG.replace("\"mount\"", &format!("\"{mountpoint}\"")));
+        let done = dir.mqblk(&["serve", "bad.toml"]).exits(2);
+        assert_eq!(done.out, "");
+        done.says(&[says]);
+    };
+    refused("none", "mountpoint=none: No such file or directory");
+    refused(".", "mountpoint=.: must be a regular file: the disk is mounted over it");
+    refused("/dev/null", "mountpoint=/dev/null: must be a regular file");
+}
+
+/// A user without rights mounts by fusermount3, which is set-uid. /dev/fuse is everybody's there, as on a desktop.
+#[test]
+fn an_ordinary_user_mounts_too() {
+    let dir = directory(Dir::public("serve-fuse"));
+    fs::copy(env!("CARGO_BIN_EXE_mqblk"), dir.path("mqblk")).unwrap();
+    dir.file(
+        "as-user",
+        "./mqblk serve c.toml > out 2> err & daemon=$!
+        until grep -q 'serving on' err; do kill -0 $daemon || { cat err; exit 3; }; done
+        id -un; stat -c '%s %U' mount; grep -c \"$PWD/mount fuse.mqblk rw\" /proc/mounts
+        dd if=/dev/zero of=mount bs=4k count=10 conv=notrunc,fsync oflag=direct 2>/dev/null && echo written
+        kill $daemon; wait $daemon; echo status $?; stat -c %s mount; grep -c \"$PWD/mount\" /proc/mounts; cat err",
+    );
+    let script = "chown -R nobody . && mknod -m 666 fuse c 10 229 && mount --bind fuse /dev/fuse &&
+        setpriv --reuid=nobody --clear-groups bash as-user";
+    let done = dir.program("unshare", &["--mount", "bash", "-c", script]);
+    done.prints(&["nobody\n33554432 nobody\n1\nwritten\nstatus 0\n0\n0\n"]);
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What of a file is stored, and reading of it ahead: calls that may wait for the file system's own reads.
+//!
+//! Guarantees: a hole is told only where the file system says that there is one, after all writes that had ended; whole
+//! logical blocks, of which one that is stored in part counts as data. A file that is shorter than its disk, and whatever the file system
+//! refuses to tell, is data: reading it will show what is wrong. Space that was set aside and never written reads as zeroes and
+//! counts as a hole, as the kernel has it.
+//! Not for block devices: the kernel tells nothing of them.
+//!
+//! Source: lseek(2) (SEEK_DATA, SEEK_HOLE), posix_fadvise(2).
+
+use super::open::Opened;
+use crate::driver::Stretch;
+use blk::id::{SECTOR_SHIFT, Sector};
+use rustix::fs::{Advice, SeekFrom, fadvise, fstat, seek};
+use rustix::io::Errno;
+use std::num::NonZeroU64;
+
+/// Bytes that the kernel is asked to read ahead at once: it does not begin more than this of one piece of advice.
+const PREFETCH_CHUNK: u64 = 128 << 10;
+/// Most bytes of one call.
+const PREFETCH_MAX: u64 = 64 << 20;
+
+/// See [`HostDriver::survey`](crate::driver::HostDriver::survey).
+pub(super) fn stretches(file: &Opened, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Stretch> {
+    let (start, bytes) = (sector.0 << SECTOR_SHIFT, nr_sectors << SECTOR_SHIFT);
+    let (end, block) = (start + bytes, u64::from(file.limits.logical_block_size));
+    let fd = file.borrow();
+    let is_short = fstat(fd).map_or(true, |stat| (stat.st_size as u64) < end);
+    if is_short {
+        return vec![Stretch { nr_sectors, is_hole: false }];
+    }
+    let mut found = Vec::new();
+    let mut at = start;
+    while at < end && found.len() < most {
+        let (to, is_hole) = match seek(fd, SeekFrom::Data(at)) {
+            // There is no data any more.
+            Err(Errno::NXIO) => (end, true),
+            Err(_) => (end, false),
+            Ok(data) if data.min(end) / block * block > at => (data.min(end) / block * block, true),
+            Ok(data) => match seek(fd, SeekFrom::Hole(data.max(at))) {
+                Ok(hole) => (hole.min(end).next_multiple_of(block).min(end), false),
+                Err(_) => (end, false),
+            },
+        };
+        // The file may change between two calls; a block further on is always progress.
+        let to = to.max((at + block).min(end));
+        found.push(Stretch { nr_sectors: (to - at) >> SECTOR_SHIFT, is_hole });
+        at = to;
+    }
+    found
+}
+
+/// See [`HostDriver::prefetch`](crate::driver::HostDriver::prefetch).
+pub(super) fn prefetch(file: &Opened, sector: Sector, nr_sectors: u64) {
+    let start = sector.0 << SECTOR_SHIFT;
+    let end = start + (nr_sectors << SECTOR_SHIFT).min(PREFETCH_MAX);
+    let mut at = start;
+    while let Some(len) = NonZeroU64::new((end - at).min(PREFETCH_CHUNK)) {
+        if fadvise(file.borrow(), at, Some(len), Advice::WillNeed).is_err() {
+            return;
+        }
+        at += len.get();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::FileOptions;
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::FileExt;
+
+    const MIB: u64 = 1 << 20;
+
+    fn told(file: &Opened, from: u64, bytes: u64, most: usize) -> Vec<(u64, bool)> {
+        let found = stretches(file, Sector(from / 512), bytes / 512, most);
+        found.iter().map(|s| (s.nr_sectors * 512, s.is_hole)).collect()
+    }
+
+    #[test]
+    fn holes_are_told_from_data_that_was_just_written() {
+        let path = std::env::temp_dir().join(format!("mqblk-survey-{}", std::process::id()));
+        let plain = fs::File::create(&path).unwrap();
+        plain.set_len(8 * MIB).unwrap();
+        let options = FileOptions { direct: false, ..FileOptions::default() };
+        let (file, _) = Opened::open(&path, &options).unwrap();
+        assert_eq!(told(&file, 0, 8 * MIB, 10), [(8 * MIB, true)]);
+        // In the page cache only.
+        plain.write_all_at(&[1; 65536], MIB).unwrap();
+        plain.write_all_at(&[1; 100], 4 * MIB + 4096).unwrap();
+        let all = told(&file, 0, 8 * MIB, 10);
+        let data: u64 = all.iter().filter(|(_, hole)| !hole).map(|(n, _)| n).sum();
+        assert_eq!((all[0], all[1], all.len()), ((MIB, true), (65536, false), 5), "{all:?}");
+        assert!((65536 + 4096..65536 + MIB).contains(&data), "{all:?}");
+        assert_eq!(all.iter().map(|(n, _)| n).sum::<u64>(), 8 * MIB);
+        // From anywhere, cut at both ends, and not more than asked for.
+        assert_eq!(told(&file, MIB + 512, 1024, 10), [(1024, false)]);
+        assert_eq!(told(&file, 0, 8 * MIB, 2), [(MIB, true), (65536, false)]);
+        assert_eq!(told(&file, 6 * MIB, 2 * MIB, 2), [(2 * MIB, true)]);
+        // What is cut off is no hole: reading it fails.
+        plain.set_len(7 * MIB).unwrap();
+        assert_eq!(told(&file, 6 * MIB, 2 * MIB, 2), [(2 * MIB, false)]);
+        prefetch(&file, Sector(0), 8 * MIB / 512);
+        fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `nbd://`: a disk of an NBD server, over several connections, with reconnect.
+//!
+//! Synopsis: `nbd://HOST[:PORT]/EXPORT[?OPTIONS]`, `nbd+unix:///EXPORT?socket=PATH[&OPTIONS]` (quote the `&` in a shell)
+//! Options: `connections`, 1..=64, connections and so hardware queues at most; default: 4 where the server says that several
+//! are safe (CAN_MULTI_CONN), else 1, also if more were asked for. `reconnect_delay`, seconds for which requests wait for a
+//! server that is gone; then, and at once with the default of 0, they end with an I/O error. `timeout`, seconds for which a
+//! request waits for its reply; default 0: for as long as its connection lasts.
+//! Example: `nbd+unix:///disk0?socket=/run/nbd.sock`, `nbd://storage:10809/disk0?connections=2&reconnect_delay=60`
+//! What becomes of a request: read and write, with their data from and to where it lies; flush; FUA; discard by TRIM; write
+//! zeroes by WRITE_ZEROES, which may make holes. What the server does not offer the disk does not have. One hardware queue is
+//! one connection; requests that are issued together are sent together.
+//! Reconnect: as of QEMU's `reconnect-delay`. A lost connection is made again in the background, for ever, with pauses of
+//! 20 ms to 1 s. What was not answered is sent again, in order of issue, whatever it is; so a server must not mind to be told
+//! twice. A server that answers "shutting down" counts as lost if there is a delay. An export that has changed (size, flags,
+//! block sizes) is not used.
+//! Timeout: looked at when the block layer asks (`io_timeout`, 30 s unless set, after the issue), so it is in effect the
+//! longer of the two. The connection of the late request ends with it, as in Linux's nbd: a late reply finds nobody, and what
+//! else was out waits for the next one. Without another word from `timeout` a server that is paused is waited for.
+//! Limits: no TLS, no vsock. A flush that was sent again covers what the server had acknowledged before it was lost only if
+//! the server kept that: like Linux and QEMU this driver does not repeat writes that were acknowledged, so a server that dies
+//! with data in a cache of its own loses it silently. A write that was cut off may be carried out by the old server after the
+//! new one has answered its repetition, if both are alive and reach the same disk. The capacity is taken once, rounded down
+//! to logical blocks; requests are at most 32 MiB.
+//! Source: doc/proto.md and doc/uri.md of the NBD reference implementation; drivers/block/nbd.c (dead connections), QEMU's
+//! `block/nbd.c` as documented (`reconnect-delay`).
+//! Since: 0.1.
+
+mod conn;
+mod dial;
+pub mod handshake;
+mod keeper;
+mod queue;
+pub mod replies;
+mod requests;
+#[allow(unsafe_code, reason = "system calls with pieces of requests' memory")]
+mod socket;
+mod uri;
+
+pub use queue::QueueStatus;
+pub use uri::{DEFAULT_PORT, MAX_CONNECTIONS, NbdAddress, is_scheme, parse};
+
+use crate::driver::{HostDriver, PerHctx};
+use crate::error::{Error, ErrorKind, Result};
+use crate::export::nbd::wire::transmission_flag as flag;
+use crate::mem::Regions;
+use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
+use blk::id::{HctxId, SECTOR_SHIFT, Sector};
+use blk::limits::Limits;
+use blk::status::QueueRqStatus;
+use blk::time::{Duration, Instant};
+use dial::{Dialed, dial};
+use handshake::Served;
+use keeper::{Keeper, Watch};
+use parking_lot::Mutex;
+use queue::{Patience, Queue};
+use std::fmt;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// Connections of a disk that names no number, if the server allows several.
+pub const DEFAULT_CONNECTIONS: u16 = 4;
+
+/// Requests that may wait for those that are submitted right behind them.
+const LAZY: u32 = 32;
+
+/// A server's export, and how it is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NbdTarget {
+    /// Where the server is.
+    pub address: NbdAddress,
+    /// The export's name; empty: the server's default.
+    pub export: String,
+    /// Most connections, 1..=[`MAX_CONNECTIONS`]; `None`: [`DEFAULT_CONNECTIONS`].
+    pub connections: Option<u16>,
+    /// How long requests wait for a server that is gone.
+    pub reconnect_delay: Duration,
+    /// How long a request waits for its reply; `None`: as long as the connection lasts.
+    pub timeout: Option<Duration>,
+}
+
+impl Default for NbdTarget {
+    fn default() -> Self {
+        NbdTarget {
+            address: NbdAddress::Tcp("localhost".into(), DEFAULT_PORT),
+            export: String::new(),
+            connections: None,
+            reconnect_delay: Duration::ZERO,
+            timeout: None,
+        }
+    }
+}
+
+/// What is not as asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OneConnection {
+    address: NbdAddress,
+    asked: u16,
+}
+
+impl fmt::Display for OneConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "connections={}: the NBD server at {} does not say that several connections are safe (CAN_MULTI_CONN): there \
+             is one, and one hardware queue",
+            self.asked, self.address
+        )
+    }
+}
+
+/// The driver.
+pub struct Nbd {
+    shared: Arc<Shared>,
+    connections: u16,
+    limits: Limits,
+    /// The connection that told what is served, until a hardware queue needs it.
+    first: Mutex<Option<Dialed>>,
+    // Dropped before the rest.
+    _keeper: Keeper,
+}
+
+/// What the keeper needs as well.
+struct Shared {
+    target: NbdTarget,
+    served: Served,
+    queues: PerHctx<Queue>,
+    regions: Arc<Regions>,
+    watch: Arc<Watch>,
+    /// Why there is no other connection.
+    refusal: Mutex<Option<String>>,
+}
+
+impl Nbd {
+    /// Connects to the server; data comes from and goes to `regions`. With `write` a read-only export is refused.
+    pub fn open(target: &NbdTarget, write: bool, regions: Arc<Regions>) -> Result<(Nbd, Option<OneConnection>)> {
+        let watch = Arc::new(Watch::new()?);
+        let first = dial(&target.address, &target.export, watch.over())?;
+        let served = first.served;
+        let limits = limits(&served).map_err(|text| within(target, text))?;
+        if limits.read_only && write {
+            let text = "is read-only: what writes needs another one".to_owned();
+            return Err(within(target, text));
+        }
+        let several = served.can(flag::CAN_MULTI_CONN);
+        let connections = if several { target.connections.unwrap_or(DEFAULT_CONNECTIONS) } else { 1 };
+        let asked = target.connections.filter(|asked| *asked > connections);
+        let warning = asked.map(|asked| OneConnection { address: target.address.clone(), asked });
+        let refusal = Mutex::new(None);
+        let shared = Shared { target: target.clone(), served, queues: PerHctx::new(), regions, watch, refusal };
+        let shared = Arc::new(shared);
+        let keeper = Keeper::start(&shared)?;
+        Ok((Nbd { shared, connections, limits, first: Mutex::new(Some(first)), _keeper: keeper }, warning))
+    }
+
+    /// What has happened to the connections, by hardware queue; and why none can be made, if none can.
+    pub fn status(&self) -> (Vec<QueueStatus>, Option<String>) {
+        (self.shared.queues.iter().map(Queue::status).collect(), self.shared.refusal.lock().clone())
+    }
+
+    #[inline]
+    fn queue(&self, hctx: HctxId) -> &Queue {
+        self.shared.queues.get(hctx)
+    }
+
+    /// A connection for a hardware queue that never had one.
+    fn connect(&self) -> Result<Dialed> {
+        match self.first.lock().take() {
+            Some(first) => Ok(first),
+            None => {
+                let target = &self.shared.target;
+                dial(&target.address, &target.export, self.shared.watch.over())
+                    .and_then(|dialed| keeper::same(&self.shared, dialed))
+            }
+        }
+    }
+}
+
+fn within(target: &NbdTarget, text: String) -> Error {
+    let ctx = format!("export '{}' of the NBD server at {} {text}", target.export, target.address);
+    Error::new(ErrorKind::Denied, ctx)
+}
+
+/// What an export can do, in the block layer's words.
+fn limits(served: &Served) -> std::result::Result<Limits, String> {
+    let logical = served.min_block.max(1 << SECTOR_SHIFT);
+    let max = served.max_payload / logical * logical;
+    if max == 0 {
+        return Err(format!("takes {} bytes at most: less than a block of {logical}", served.max_payload));
+    }
+    if served.size_bytes < u64::from(logical) || served.size_bytes > i64::MAX as u64 {
+        return Err(format!("has {} bytes: must be one block of {logical} to 2^63", served.size_bytes));
+    }
+    let sectors = max >> SECTOR_SHIFT;
+    // Without data the length has its 32 bits, and QEMU's servers take 31 of them.
+    let range = |can: u16, most: u32| if served.can(can) { (most / logical * logical) >> SECTOR_SHIFT } else { 0 };
+    let limits = Limits {
+        logical_block_size: logical,
+        physical_block_size: served.preferred_block.clamp(logical, 1 << 16).max(logical),
+        max_segment_size: u32::MAX,
+        max_discard_sectors: range(flag::SEND_TRIM, i32::MAX as u32),
+        discard_granularity: if served.can(flag::SEND_TRIM) { logical } else { 0 },
+        // As long as a write: what the server says of the longest request may be meant for this, too.
+        max_write_zeroes_sectors: range(flag::SEND_WRITE_ZEROES, max),
+        write_cache: served.can(flag::SEND_FLUSH),
+        fua: served.can(flag::SEND_FUA),
+        read_only: served.can(flag::READ_ONLY),
+        rotational: served.can(flag::ROTATIONAL),
+        ..Limits::with_max_hw_sectors(sectors)
+    };
+    limits.check()?;
+    Ok(limits)
+}
+
+impl Driver for Nbd {
+    fn name(&self) -> &'static str {
+        "nbd"
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn capacity(&self) -> Sector {
+        let block = u64::from(self.limits.logical_block_size);
+        Sector((self.shared.served.size_bytes / block * block) >> SECTOR_SHIFT)
+    }
+
+    fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> std::result::Result<(), String> {
+        let Shared { target, watch, regions, queues, .. } = &*self.shared;
+        if nr_hw_queues > self.connections {
+            let (n, address) = (self.connections, &target.address);
+            return Err(format!(
+                "{nr_hw_queues} hardware queues: the NBD server at {address} is used over at most {n} connections; set \
+                 nr_hw_queues={n}, or connections={nr_hw_queues} in the target if the server allows several"
+            ));
+        }
+        let patience = Patience { reconnect_delay: target.reconnect_delay, timeout: target.timeout };
+        for i in 0..nr_hw_queues {
+            // Made before it is known to others.
+            let fresh = Queue::new(patience, Arc::clone(watch)).map_err(|e| e.to_string())?;
+            let queue = queues.get_or_init(i, || fresh);
+            if !queue.start(queue_depth) {
+                let dialed = self.connect().map_err(|e| format!("connection {} of {nr_hw_queues}: {e}", i + 1))?;
+                queue.attach(dialed.socket, dialed.style, regions, true);
+            }
+        }
+        queues.iter().skip(usize::from(nr_hw_queues)).for_each(Queue::stop);
+        Ok(())
+    }
+
+    fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
+        self.queue(batch.hctx()).queue_rqs(batch, &self.shared.regions, now)
+    }
+
+    fn timeout(&self, hctx: HctxId, late: TimedOut, _done: &mut Completions, now: Instant) -> TimeoutAnswer {
+        self.queue(hctx).timeout(late, now)
+    }
+
+    fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
+        self.queue(hctx).poll(done, &self.shared.regions, now);
+    }
+}
+
+impl HostDriver for Nbd {
+    fn max_hw_queues(&self) -> u16 {
+        self.connections
+    }
+
+    fn wait_since(&self, seen: u64, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
+        self.queue(hctx).wait(seen, timeout, &self.shared.regions);
+    }
+
+    fn wakes(&self, hctx: HctxId) -> u64 {
+        self.queue(hctx).wakes()
+    }
+
+    fn wake(&self, hctx: HctxId) {
+        self.queue(hctx).wake();
+    }
+
+    fn next_due(&self, hctx: HctxId) -> Option<Instant> {
+        self.queue(hctx).next_due()
+    }
+
+    fn set_lazy_commit(&self, hctx: HctxId, fewer_than: u32) {
+        self.queue(hctx).set_lazy_commit(fewer_than);
+    }
+
+    /// A send costs as much for ten requests as for one.
+    fn lazy_hint(&self) -> u32 {
+        LAZY
+    }
+
+    fn troubles(&self) -> Vec<String> {
+        let (queues, refusal) = self.status();
+        let losses: u64 = queues.iter().map(|q| q.losses).sum();
+        let Some(last) = queues.iter().filter_map(|q| q.last_loss.as_deref()).next_back() else { return Vec::new() };
+        let replayed: u64 = queues.iter().map(|q| q.replayed).sum();
+        let times = if losses == 1 { "once".to_owned() } else { format!("{losses} times") };
+        let mut text = format!(
+            "NBD server at {}: connections were lost {times} ({last}); {replayed} requests were sent again",
+            self.shared.target.address
+        );
+        if let Some(refusal) = refusal {
+            text += &format!("; there is no other connection now: {refusal}");
+        }
+        vec![text]
+    }
+
+    fn unclaim(&self) {
+        self.shared.queues.iter().for_each(|q| q.set_lazy_commit(0));
+    }
+
+    fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
+        Some(self.queue(hctx).ring_fd())
+    }
+}
+
+impl Drop for Nbd {
+    fn drop(&mut self) {
+        self.shared.queues.iter().for_each(Queue::stop);
+    }
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A client's way from the server's greeting to the first request: fixed newstyle, structured replies if the server has
+//! them, `NBD_OPT_GO` with block sizes, `NBD_OPT_EXPORT_NAME` for servers that do not know GO. No socket, no clock.
+//!
+//! Guarantees, whatever a server sends: no panic, at most [`MAX_REPLY`] bytes of memory, an end after [`MAX_REPLIES`] replies;
+//! what comes out of it is consistent (sizes are powers of two in range). The server's words are cut and made printable
+//! before they are in an error.
+//! Needs from callers: exactly [`Handshake::want`] bytes at a time, and that `out` is sent after every call. A server says
+//! nothing unasked, so nothing is received too much.
+//! Does not do: TLS, oldstyle servers.
+//! Source: the NBD protocol, sections "Newstyle negotiation" and "Block size constraints".
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::export::nbd::wire::{
+    BytesIn, EXPORT_NAME_PADDING, MAX_PAYLOAD, MAX_STRING, NBD_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, ReplyStyle,
+    handshake_flag, info, opt, option_header, rep, transmission_flag,
+};
+
+/// Longest reply to an option that is read: the longest string and what is around it.
+pub const MAX_REPLY: usize = MAX_STRING + 64;
+/// Most replies to the options of one handshake.
+pub const MAX_REPLIES: u32 = 256;
+const GREETING_BYTES: usize = 18;
+const REPLY_HEAD_BYTES: usize = 20;
+/// Longest text of a server that is passed on.
+const SHOWN: usize = 200;
+
+/// What a server says of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// Its size.
+    pub size_bytes: u64,
+    /// Bits of [`transmission_flag`].
+    pub flags: u16,
+    /// Smallest unit of offset and length, a power of two, 1..=65536.
+    pub min_block: u32,
+    /// What the server does fastest, a power of two, `min_block`..=2^31.
+    pub preferred_block: u32,
+    /// Longest read or write, at least `min_block`, at most [`MAX_PAYLOAD`].
+    pub max_payload: u32,
+}
+
+impl Served {
+    /// Whether all of the [`transmission_flag`] bits are set.
+    pub fn can(&self, flags: u16) -> bool {
+        self.flags & flags == flags
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Greeting,
+    /// The head of a reply to this option.
+    Head(u32),
+    /// The rest of one, of this kind.
+    Body(u32, u32),
+    /// The answer to `NBD_OPT_EXPORT_NAME`.
+    ByName,
+}
+
+/// One handshake. See the module's text.
+#[derive(Debug)]
+pub struct Handshake<'a> {
+    export: &'a str,
+    stage: Stage,
+    want: usize,
+    no_zeroes: bool,
+    style: ReplyStyle,
+    replies: u32,
+    size_and_flags: Option<(u64, u16)>,
+    blocks: Option<[u32; 3]>,
+}
+
+impl<'a> Handshake<'a> {
+    /// For the export with this name, at most [`MAX_STRING`] bytes.
+    pub fn new(export: &'a str) -> Handshake<'a> {
+        let (stage, style) = (Stage::Greeting, ReplyStyle::Simple);
+        let want = GREETING_BYTES;
+        Handshake { export, stage, want, no_zeroes: false, style, replies: 0, size_and_flags: None, blocks: None }
+    }
+
+    /// How many bytes have to be received next.
+    pub fn want(&self) -> usize {
+        self.want
+    }
+
+    /// Takes the bytes that were wanted; what there is to send is put behind `out`. The export, and how the server replies,
+    /// when both sides are ready for requests.
+    ///
+    /// # Errors
+    /// The server is none, or will not serve this export.
+    pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Option<(Served, ReplyStyle)>> {
+        assert_eq!(bytes.len(), self.want, "bytes that were not wanted");
+        let mut input = BytesIn::new(bytes);
+        match self.stage {
+            Stage::Greeting => self.greeting(&mut input, out)?,
+            Stage::Head(option) => return self.head(option, &mut input, out),
+            Stage::Body(option, kind) => return self.reply(option, kind, bytes, out),
+            Stage::ByName => {
+                let (Some(size), Some(flags)) = (input.u64(), input.u16()) else { return Err(garbled("the export")) };
+                self.size_and_flags = Some((size, flags));
+                return self.finish().map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn greeting(&mut self, input: &mut BytesIn<'_>, out: &mut Vec<u8>) -> Result<()> {
+        let (magic, option_magic, flags) = (input.u64(), input.u64(), input.u16().unwrap_or(0));
+        if magic != Some(NBD_MAGIC) {
+            return Err(Error::new(ErrorKind::Io, "this is no NBD server: its greeting is another one"));
+        }
+        if option_magic != Some(OPTION_MAGIC) || flags & handshake_flag::FIXED_NEWSTYLE == 0 {
+            let text = "the server speaks the old style of NBD (before 2011), which is not understood here";
+            return Err(Error::new(ErrorKind::Io, text));
+        }
+        self.no_zeroes = flags & handshake_flag::NO_ZEROES != 0;
+        let mine = handshake_flag::FIXED_NEWSTYLE | if self.no_zeroes { handshake_flag::NO_ZEROES } else { 0 };
+        out.extend(u32::from(mine).to_be_bytes());
+        self.ask(opt::STRUCTURED_REPLY, &[], out);
+        Ok(())
+    }
+
+    fn ask(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) {
+        out.extend(option_header(option, data.len() as u32));
+        out.extend(data);
+        (self.stage, self.want) = (Stage::Head(option), REPLY_HEAD_BYTES);
+    }
+
+    fn head(
+        &mut self,
+        option: u32,
+        input: &mut BytesIn<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(Served, ReplyStyle)>> {
+        let (magic, to, kind, bytes) = (input.u64(), input.u32(), input.u32(), input.u32());
+        let (Some(OPTION_REPLY_MAGIC), Some(kind), Some(bytes)) = (magic, kind, bytes) else {
+            return Err(garbled("a reply to an option"));
+        };
+        if to != Some(option) || bytes as usize > MAX_REPLY {
+            return Err(garbled("a reply to an option"));
+        }
+        self.replies += 1;
+        if self.replies > MAX_REPLIES {
+            return Err(garbled("its replies without end"));
+        }
+        if bytes == 0 {
+            return self.reply(option, kind, &[], out);
+        }
+        (self.stage, self.want) = (Stage::Body(option, kind), bytes as usize);
+        Ok(None)
+    }
+
+    fn reply(
+        &mut self,
+        option: u32,
+        kind: u32,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(Served, ReplyStyle)>> {
+        if kind == rep::ERR_TLS_REQD {
+            let text = "the server wants TLS, which this driver has not: use a Unix socket or a tunnel";
+            return Err(Error::new(ErrorKind::Denied, text));
+        }
+        match (option, kind) {
+            (opt::STRUCTURED_REPLY, _) => {
+                // Whatever is said against it, simple replies will do.
+                let structured = kind == rep::ACK;
+                self.style = if structured { ReplyStyle::Structured } else { ReplyStyle::Simple };
+                self.ask(opt::GO, &go_data(self.export), out);
+            }
+            (opt::GO, rep::INFO) => {
+                self.info(data)?;
+                (self.stage, self.want) = (Stage::Head(opt::GO), REPLY_HEAD_BYTES);
+            }
+            (opt::GO, rep::ACK) => return self.finish().map(Some),
+            (opt::GO, rep::ERR_UNSUP) => {
+                out.extend(option_header(opt::EXPORT_NAME, self.export.len() as u32));
+                out.extend(self.export.as_bytes());
+                let padding = if self.no_zeroes { 0 } else { EXPORT_NAME_PADDING };
+                (self.stage, self.want) = (Stage::ByName, 8 + 2 + padding);
+            }
+            (opt::GO, kind) if kind & rep::ERROR != 0 => return Err(refusal(kind, self.export, data)),
+            _ => return Err(garbled("a reply to an option")),
+        }
+        Ok(None)
+    }
+
+    fn info(&mut self, data: &[u8]) -> Result<()> {
+        let mut input = BytesIn::new(data);
+        match input.u16() {
+            Some(info::EXPORT) => {
+                let (Some(size), Some(flags)) = (input.u64(), input.u16()) else { return Err(garbled("the export")) };
+                self.size_and_flags = Some((size, flags));
+            }
+            Some(info::BLOCK_SIZE) => {
+                let (Some(min), Some(preferred), Some(max)) = (input.u32(), input.u32(), input.u32()) else {
+                    return Err(garbled("the block sizes"));
+                };
+                self.blocks = Some([min, preferred, max]);
+            }
+            Some(_) => {}
+            None => return Err(garbled("a reply to an option")),
+        }
+        Ok(())
+    }
+
+    fn finish(&self) -> Result<(Served, ReplyStyle)> {
+        let Some((size_bytes, flags)) = self.size_and_flags else { return Err(garbled("the export")) };
+        // What the specification has for servers that say nothing: any byte, 4096, 32 MiB.
+        let [min_block, preferred, max] = self.blocks.unwrap_or([1, 4096, MAX_PAYLOAD]);
+        let fits = min_block.is_power_of_two()
+            && min_block <= 65536
+            && preferred.is_power_of_two()
+            && preferred >= min_block
+            && max >= min_block;
+        if !fits {
+            let text = format!("the server's block sizes {min_block}, {preferred}, {max} contradict each other");
+            return Err(Error::new(ErrorKind::Io, text));
+        }
+        let max_payload = max.min(MAX_PAYLOAD) / min_block * min_block;
+        // Bits without this one mean nothing.
+        let flags = if flags & transmission_flag::HAS_FLAGS == 0 { 0 } else { flags };
+        Ok((Served { size_bytes, flags, min_block, preferred_block: preferred, max_payload }, self.style))
+    }
+}
+
+/// The data of `NBD_OPT_GO`: the name, and that block sizes will be kept.
+fn go_data(export: &str) -> Vec<u8> {
+    let mut data = (export.len() as u32).to_be_bytes().to_vec();
+    data.extend(export.as_bytes());
+    data.extend(1u16.to_be_bytes());
+    data.extend(info::BLOCK_SIZE.to_be_bytes());
+    data
+}
+
+fn garbled(what: &str) -> Error {
+    Error::new(ErrorKind::Io, format!("the server breaks the NBD protocol in {what}"))
+}
+
+fn refusal(kind: u32, export: &str, said: &[u8]) -> Error {
+    let said = printable(said);
+    let said = if said.is_empty() { said } else { format!(" (it says: {said})") };
+    let (kind, text) = match kind {
+        rep::ERR_UNKNOWN => (ErrorKind::NotFound, format!("the server has no export '{export}'")),
+        rep::ERR_POLICY => (ErrorKind::Denied, format!("the server does not let us have export '{export}'")),
+        rep::ERR_SHUTDOWN => (ErrorKind::Io, "the server is shutting down".to_owned()),
+        _ => (ErrorKind::Io, format!("the server refuses export '{export}' (NBD error {kind:#x})")),
+    };
+    Error::new(kind, text + &said)
+}
+
+/// The beginning of a server's text, without what a terminal would obey.
+fn printable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.chars().take(SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned()
+}
+
+#[cfg(test)]
+#[path = "handshake_tests.rs"]
+mod tests;

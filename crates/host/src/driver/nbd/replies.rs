@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a server answers in the transmission phase: received bytes in, data and ends of requests out. No socket, no memory of
+//! requests, no clock.
+//!
+//! Guarantees, whatever a server sends: no panic, no memory but a bounded list per scattered read; data is only ever said to
+//! belong to a read that is out, inside its range, each byte of it once; a read succeeds only with all of its bytes; an end is
+//! said once per request that was [`Calls::begin`]-ed. Everything else is a [`Violation`], after which the connection is of no
+//! use. The outcome does not depend on how the bytes were cut.
+//! Needs from callers: bytes that [`Replies::next`] leaves in its window come again in front of the next ones; they are fewer
+//! than [`MOST_LEFT`].
+//! Source: the NBD protocol, sections "Simple reply message" and "Structured reply chunk message".
+
+use crate::export::nbd::wire::{
+    BytesIn, MAX_STRING, NbdError, ReplyStyle, SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_BYTES,
+    STRUCTURED_REPLY_MAGIC, chunk,
+};
+use std::fmt;
+
+/// What [`Replies::next`] leaves unread is shorter.
+pub const MOST_LEFT: usize = STRUCTURED_REPLY_BYTES + 14;
+/// Reads from this length on are worth a receive of their own, straight to where their data belongs.
+pub const LARGE: u32 = 64 << 10;
+/// Longest payload of a chunk that says an error: the longest form's fixed part and a text.
+const MAX_ERROR_BYTES: u32 = 14 + MAX_STRING as u32;
+/// Most pieces of one read that may be there while an earlier one is missing.
+const MAX_SCATTERED: usize = 64;
+/// No request.
+const NONE: u64 = 0;
+
+/// What a server must not send. The connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// A reply begins with something else.
+    Magic(u32),
+    /// A reply to a request that is not out.
+    Cookie(u64),
+    /// A kind of chunk that nobody asked for.
+    Chunk(u16),
+    /// A chunk's length does not fit its kind.
+    Length(u32),
+    /// Data outside of the read, or given already.
+    Range,
+    /// A read that ends well without all of its data.
+    Missing,
+    /// A simple reply to a read although structured ones are agreed on.
+    Simple,
+    /// A read in more pieces, and in greater disorder, than anybody's.
+    Scattered,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Violation::Magic(magic) => write!(f, "a reply that begins with {magic:#010x}"),
+            Violation::Cookie(cookie) => write!(f, "a reply to request {cookie:#x}, which is not out"),
+            Violation::Chunk(kind) => write!(f, "a chunk of kind {kind} that nobody asked for"),
+            Violation::Length(bytes) => write!(f, "a chunk of {bytes} bytes, which does not fit its kind"),
+            Violation::Range => f.write_str("data outside of what was read, or twice"),
+            Violation::Missing => f.write_str("the end of a read without all of its data"),
+            Violation::Simple => f.write_str("a simple reply to a read, with structured replies agreed on"),
+            Violation::Scattered => f.write_str("a read in too many scattered pieces"),
+        }
+    }
+}
+
+/// Something that a server said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said<'a> {
+    /// Nothing more for now: more has to be received.
+    NeedMore,
+    /// Data of the read with this tag, from its byte `at` on.
+    Data {
+        /// Whose.
+        tag: u16,
+        /// Offset in the request.
+        at: u32,
+        /// The data.
+        bytes: &'a [u8],
+    },
+    /// That much of the read with this tag is zeroes.
+    Zeroes {
+        /// Whose.
+        tag: u16,
+        /// Offset in the request.
+        at: u32,
+        /// Bytes.
+        len: u32,
+    },
+    /// The request with this tag has ended.
+    End {
+        /// Whose.
+        tag: u16,
+        /// Why it failed, if it did.
+        error: Option<NbdError>,
+    },
+}
+
+/// Which bytes of a read are there: all before `next`, and some ranges behind it.
+#[derive(Debug, Default)]
+struct Coverage {
+    next: u32,
+    ahead: Vec<(u32, u32)>,
+}
+
+impl Coverage {
+    fn add(&mut self, at: u32, len: u32) -> Result<(), Violation> {
+        let end = at + len;
+        if at != self.next {
+            let index = self.ahead.partition_point(|(from, _)| *from < at);
+            let clear_before = index == 0 || self.ahead[index - 1].1 <= at;
+            let clear_behind = self.ahead.get(index).is_none_or(|(from, _)| *from >= end);
+            if at < self.next || !clear_before || !clear_behind {
+                return Err(Violation::Range);
+            }
+            if self.ahead.len() == MAX_SCATTERED {
+                return Err(Violation::Scattered);
+            }
+            self.ahead.insert(index, (at, end));
+            return Ok(());
+        }
+        self.next = end;
+        let mut joined = 0;
+        for (from, to) in &self.ahead {
+            if *from > self.next {
+                break;
+            }
+            if *from < self.next {
+                return Err(Violation::Range);
+            }
+            (self.next, joined) = (*to, joined + 1);
+        }
+        self.ahead.drain(..joined);
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        self.next = 0;
+        self.ahead.clear();
+    }
+}
+
+/// One request that may be answered.
+#[derive(Debug, Default)]
+struct Call {
+    cookie: u64,
+    is_read: bool,
+    offset: u64,
+    len: u32,
+    covered: Coverage,
+    error: Option<NbdError>,
+}
+
+/// The requests that are out, by tag.
+#[derive(Debug)]
+pub struct Calls {
+    calls: Box<[Call]>,
+    large_reads: u32,
+}
+
+/// The tag in a cookie; the rest of it tells uses of a tag apart.
+const TAG_BITS: u32 = 16;
+
+/// What the server is to give back with its answer: `serial` must be another one for each use of a tag, and not 0.
+pub fn cookie(tag: u16, serial: u64) -> u64 {
+    serial << TAG_BITS | u64::from(tag)
+}
+
+impl Calls {
+    /// For tags below `depth`.
+    pub fn new(depth: usize) -> Calls {
+        Calls { calls: (0..depth).map(|_| Call::default()).collect(), large_reads: 0 }
+    }
+
+    /// A request is out. Its tag is that of the cookie. Panics when it is not below the depth, or out already.
+    pub fn begin(&mut self, cookie: u64, is_read: bool, offset: u64, len: u32) {
+        let call = &mut self.calls[usize::from(cookie as u16)];
+        assert!(call.cookie == NONE, "tag {} sent twice", cookie as u16);
+        (call.cookie, call.is_read, call.offset, call.len, call.error) = (cookie, is_read, offset, len, None);
+        call.covered.clear();
+        self.large_reads += u32::from(is_read && len >= LARGE);
+    }
+
+    /// None of them will be answered.
+    pub fn clear(&mut self) {
+        self.calls.iter_mut().for_each(|c| c.cookie = NONE);
+        self.large_reads = 0;
+    }
+
+    /// Whether some of the reads that are out are [`LARGE`].
+    pub fn has_large_reads(&self) -> bool {
+        self.large_reads > 0
+    }
+
+    #[inline]
+    fn of(&mut self, cookie: u64) -> Result<(u16, &mut Call), Violation> {
+        let tag = cookie as u16;
+        match self.calls.get_mut(usize::from(tag)) {
+            Some(call) if call.cookie == cookie && cookie != NONE => Ok((tag, call)),
+            _ => Err(Violation::Cookie(cookie)),
+        }
+    }
+
+    #[inline]
+    fn end<'a>(&mut self, tag: u16) -> Result<Said<'a>, Violation> {
+        let call = &mut self.calls[usize::from(tag)];
+        if call.is_read && call.error.is_none() && call.covered.next != call.len {
+            return Err(Violation::Missing);
+        }
+        call.cookie = NONE;
+        let error = call.error;
+        self.large_reads -= u32::from(call.is_read && call.len >= LARGE);
+        Ok(Said::End { tag, error })
+    }
+}
+
+/// What the next bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Reply,
+    /// Data of a read; the request ends behind it if `last`.
+    Payload {
+        tag: u16,
+        at: u32,
+        left: u32,
+        last: bool,
+    },
+    /// Text for people.
+    Skip {
+        tag: u16,
+        left: u32,
+        last: bool,
+    },
+    End {
+        tag: u16,
+    },
+}
+
+/// The replies of one connection.
+#[derive(Debug)]
+pub struct Replies {
+    style: ReplyStyle,
+    next: Next,
+}
+
+impl Replies {
+    /// Of a connection on which `style` was agreed on; extended headers are not understood here.
+    pub fn new(style: ReplyStyle) -> Replies {
+        Replies { style, next: Next::Reply }
+    }
+
+    /// Data of a read that comes next: whose, from which of its bytes on, how much. It may be received to where it belongs
+    /// and told of by [`Replies::payload_received`] instead.
+    pub fn payload_left(&self) -> Option<(u16, u32, u32)> {
+        match self.next {
+            Next::Payload { tag, at, left, .. } => Some((tag, at, left)),
+            _ => None,
+        }
+    }
+
+    /// So many bytes of [`Replies::payload_left`] are where they belong. Panics when they are more.
+    pub fn payload_received(&mut self, bytes: u32) {
+        let Next::Payload { tag, at, left, last } = self.next else { panic!("no payload is awaited") };
+        assert!(bytes <= left, "{bytes} bytes received of {left}");
+        self.next = payload(tag, at + bytes, left - bytes, last);
+    }
+
+    /// The next thing that the server said.
+    ///
+    /// # Errors
+    /// See [`Violation`].
+    #[inline]
+    pub fn next<'a>(&mut self, input: &mut BytesIn<'a>, calls: &mut Calls) -> Result<Said<'a>, Violation> {
+        loop {
+            match self.next {
+                Next::Reply => {
+                    if let Some(said) = self.reply(input, calls)? {
+                        return Ok(said);
+                    }
+                }
+                Next::Payload { tag, at, left, last } => {
+                    let bytes = input.take(left as usize);
+                    if bytes.is_empty() {
+                        return Ok(Said::NeedMore);
+                    }
+                    let n = bytes.len() as u32;
+                    self.next = payload(tag, at + n, left - n, last);
+                    return Ok(Said::Data { tag, at, bytes });
+                }
+                Next::Skip { tag, left, last } => {
+                    let left = left - input.take(left as usize).len() as u32;
+                    if left > 0 {
+                        self.next = Next::Skip { tag, left, last };
+                        return Ok(Said::NeedMore);
+                    }
+                    self.next = behind(tag, last);
+                }
+                Next::End { tag } => {
+                    self.next = Next::Reply;
+                    return calls.end(tag);
+                }
+            }
+        }
+    }
+
+    /// The head of a reply. None: something follows from it without being said.
+    #[inline]
+    fn reply<'a>(&mut self, input: &mut BytesIn<'a>, calls: &mut Calls) -> Result<Option<Said<'a>>, Violation> {
+        let mut ahead = *input;
+        let Some(magic) = ahead.u32() else { return Ok(Some(Said::NeedMore)) };
+        let said = match (magic, self.style) {
+            (SIMPLE_REPLY_MAGIC, _) => self.simple(&mut ahead, calls)?,
+            (STRUCTURED_REPLY_MAGIC, ReplyStyle::Structured) => self.structured(&mut ahead, calls)?,
+            _ => return Err(Violation::Magic(magic)),
+        };
+        if !matches!(said, Some(Said::NeedMore)) {
+            *input = ahead;
+        }
+        Ok(said)
+    }
+
+    #[inline]
+    fn simple<'a>(&mut self, input: &mut BytesIn<'a>, calls: &mut Calls) -> Result<Option<Said<'a>>, Violation> {
+        const { assert!(SIMPLE_REPLY_BYTES == 4 + 4 + 8) };
+        let (Some(error), Some(cookie)) = (input.u32(), input.u64()) else { return Ok(Some(Said::NeedMore)) };
+        let (tag, call) = calls.of(cookie)?;
+        call.error = call.error.or((error != 0).then(|| NbdError::from_code(error)));
+        self.next = Next::End { tag };
+        if call.is_read && error == 0 {
+            if self.style != ReplyStyle::Simple {
+                return Err(Violation::Simple);
+            }
+            call.covered.add(0, call.len)?;
+            self.next = payload(tag, 0, call.len, true);
+        }
+        Ok(None)
+    }
+
+    fn structured<'a>(&mut self, input: &mut BytesIn<'a>, calls: &mut Calls) -> Result<Option<Said<'a>>, Violation> {
+        let (Some(flags), Some(kind), Some(cookie), Some(bytes)) = (input.u16(), input.u16(), input.u64(), input.u32())
+        else {
+            return Ok(Some(Said::NeedMore));
+        };
+        let last = flags & chunk::DONE != 0;
+        let (tag, call) = calls.of(cookie)?;
+        match kind {
+            chunk::NONE if bytes == 0 && last => self.next = Next::End { tag },
+            chunk::OFFSET_DATA if call.is_read => {
+                let Some(len) = bytes.checked_sub(8).filter(|n| *n > 0) else { return Err(Violation::Length(bytes)) };
+                let Some(offset) = input.u64() else { return Ok(Some(Said::NeedMore)) };
+                let at = inside(call, offset, len)?;
+                call.covered.add(at, len)?;
+                self.next = payload(tag, at, len, last);
+            }
+            chunk::OFFSET_HOLE if call.is_read => {
+                if bytes != 12 {
+                    return Err(Violation::Length(bytes));
+                }
+                let (Some(offset), Some(len)) = (input.u64(), input.u32()) else { return Ok(Some(Said::NeedMore)) };
+                let at = inside(call, offset, len)?;
+                call.covered.add(at, len)?;
+                self.next = behind(tag, last);
+                return Ok(Some(Said::Zeroes { tag, at, len }));
+            }
+            _ if kind & ERROR_BIT != 0 => {
+                if !(6..=MAX_ERROR_BYTES).contains(&bytes) {
+                    return Err(Violation::Length(bytes));
+                }
+                let Some(code) = input.u32() else { return Ok(Some(Said::NeedMore)) };
+                // An error without a number is one all the same.
+                let error = if code == 0 { NbdError::Io } else { NbdError::from_code(code) };
+                call.error = call.error.or(Some(error));
+                self.next = Next::Skip { tag, left: bytes - 4, last };
+            }
+            // With bytes, or without the mark that it is the last.
+            chunk::NONE => return Err(Violation::Length(bytes)),
+            _ => return Err(Violation::Chunk(kind)),
+        }
+        Ok(None)
+    }
+}
+
+/// Kinds of chunks that say an error, known or not.
+const ERROR_BIT: u16 = 1 << 15;
+
+#[inline]
+fn payload(tag: u16, at: u32, left: u32, last: bool) -> Next {
+    if left > 0 { Next::Payload { tag, at, left, last } } else { behind(tag, last) }
+}
+
+#[inline]
+fn behind(tag: u16, last: bool) -> Next {
+    if last { Next::End { tag } } else { Next::Reply }
+}
+
+/// Where in the request a range of the disk is.
+#[inline]
+fn inside(call: &Call, offset: u64, len: u32) -> Result<u32, Violation> {
+    let at = offset.checked_sub(call.offset).ok_or(Violation::Range)?;
+    let fits = len > 0 && at.checked_add(u64::from(len)).is_some_and(|end| end <= u64::from(call.len));
+    if fits { Ok(at as u32) } else { Err(Violation::Range) }
+}
+
+#[cfg(test)]
+#[path = "replies_tests.rs"]
+mod tests;

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The requests of one hardware queue: what each asks for, where its data is, whether it was sent, and how it ended.
+//!
+//! Guarantees: nothing here depends on a connection, so all of it outlives one: [`Requests::recall`] makes every request that
+//! is out one that is still to be sent, under another cookie. What the server may be answering is in [`Calls`], and only that.
+//! Memory of requests is named by region and offset and checked again each time it is reached for.
+
+use super::replies::{Calls, cookie};
+use super::socket::{Incoming, Outgoing};
+use crate::export::nbd::wire::{NbdError, REQUEST_BYTES, RequestHeader, command, command_flag};
+use crate::mem::{Regions, Span};
+use blk::bio::{DataRef, Op, OpFlags};
+use blk::driver::{Completions, InFlight, RqRef};
+use blk::id::{SECTOR_SHIFT, Tag};
+use blk::status::BlkStatus;
+use blk::time::{Duration, Instant};
+use std::collections::VecDeque;
+
+/// A piece of a request's data.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    data: DataRef,
+    len: u32,
+}
+
+/// Pieces that a slot has room for from the start.
+const PIECES: usize = 4;
+
+#[derive(Debug)]
+struct Slot {
+    /// There while the request has not ended.
+    rq: Option<InFlight>,
+    command: u16,
+    flags: u16,
+    offset: u64,
+    len: u32,
+    pieces: Vec<Piece>,
+    cookie: u64,
+    /// Requests were begun in this order.
+    order: u64,
+    issued: Instant,
+    /// When it was given to the present connection.
+    since: Instant,
+}
+
+impl Slot {
+    fn new() -> Slot {
+        Slot {
+            rq: None,
+            command: command::FLUSH,
+            flags: 0,
+            offset: 0,
+            len: 0,
+            pieces: Vec::with_capacity(PIECES),
+            cookie: 0,
+            order: 0,
+            issued: Instant::ZERO,
+            since: Instant::ZERO,
+        }
+    }
+
+    /// Calls `f` with each piece of memory between two offsets of the request, in order, as long as it says so.
+    fn walk<'a>(&self, at: u32, len: u32, regions: &'a Regions, mut f: impl FnMut(Span<'a>) -> bool) {
+        let (mut skip, mut left) = (at, len);
+        for piece in &self.pieces {
+            if skip >= piece.len {
+                skip -= piece.len;
+                continue;
+            }
+            let n = (piece.len - skip).min(left);
+            let data = piece.data.advance(u64::from(skip));
+            let span = regions.resolve(data, n as usize).expect("a request's memory stays until it has ended");
+            (skip, left) = (0, left - n);
+            if !f(span) || left == 0 {
+                return;
+            }
+        }
+    }
+}
+
+/// See the module's text.
+pub(super) struct Requests {
+    slots: Box<[Slot]>,
+    calls: Calls,
+    /// Tags, oldest first.
+    unsent: VecDeque<u16>,
+    ended: VecDeque<(InFlight, BlkStatus)>,
+    /// Requests that have not ended.
+    in_flight: usize,
+    serial: u64,
+    begun: u64,
+}
+
+impl Requests {
+    /// For tags below `depth`.
+    pub(super) fn new(depth: usize) -> Requests {
+        Requests {
+            slots: (0..depth).map(|_| Slot::new()).collect(),
+            calls: Calls::new(depth),
+            unsent: VecDeque::with_capacity(depth),
+            ended: VecDeque::with_capacity(depth),
+            in_flight: 0,
+            serial: 0,
+            begun: 0,
+        }
+    }
+
+    /// The same for another depth, while there are none.
+    pub(super) fn resize(&mut self, depth: usize) {
+        assert!(self.in_flight == 0 && self.ended.is_empty(), "the depth changes with requests in flight");
+        if depth != self.slots.len() {
+            let serial = self.serial;
+            *self = Requests::new(depth);
+            self.serial = serial;
+        }
+    }
+
+    /// Requests that have not ended.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Those of them that were not sent, or not wholly.
+    pub(super) fn unsent(&self) -> usize {
+        self.unsent.len()
+    }
+
+    /// Those of them that the server has.
+    pub(super) fn sent(&self) -> usize {
+        self.in_flight - self.unsent.len()
+    }
+
+    /// Whether some have ended and were not given away.
+    pub(super) fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    pub(super) fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
+    pub(super) fn calls_mut(&mut self) -> &mut Calls {
+        &mut self.calls
+    }
+
+    /// Notes what a request asks for; its tag, for [`Requests::begin`].
+    pub(super) fn take(&mut self, rq: &RqRef<'_>, regions: &Regions, now: Instant) -> Result<u16, BlkStatus> {
+        let tag = rq.tag().index();
+        let slot = &mut self.slots[tag];
+        assert!(slot.rq.is_none(), "tag {tag} is in flight already");
+        slot.command = match rq.op() {
+            Op::Read => command::READ,
+            Op::Write => command::WRITE,
+            Op::Flush => command::FLUSH,
+            Op::Discard => command::TRIM,
+            Op::WriteZeroes => command::WRITE_ZEROES,
+        };
+        let fua = rq.op() == Op::Write && rq.flags().contains(OpFlags::FUA);
+        slot.flags = if fua { command_flag::FUA } else { 0 };
+        let is_flush = rq.op() == Op::Flush;
+        slot.offset = if is_flush { 0 } else { rq.sector().0 << SECTOR_SHIFT };
+        slot.len = if is_flush { 0 } else { rq.nr_sectors() << SECTOR_SHIFT };
+        (slot.issued, slot.since) = (now, now);
+        slot.pieces.clear();
+        for segment in rq.segments() {
+            regions.resolve(segment.data, segment.len_bytes as usize)?;
+            match slot.pieces.last_mut() {
+                Some(last)
+                    if last.data.region() == segment.data.region()
+                        && last.data.offset() + u64::from(last.len) == segment.data.offset() =>
+                {
+                    last.len += segment.len_bytes;
+                }
+                _ => slot.pieces.push(Piece { data: segment.data, len: segment.len_bytes }),
+            }
+        }
+        Ok(tag as u16)
+    }
+
+    /// What [`Requests::take`] has noted is to be sent.
+    pub(super) fn begin(&mut self, tag: u16, rq: InFlight) {
+        self.begun += 1;
+        let slot = &mut self.slots[usize::from(tag)];
+        (slot.rq, slot.order) = (Some(rq), self.begun);
+        self.in_flight += 1;
+        self.enqueue(tag);
+    }
+
+    fn enqueue(&mut self, tag: u16) {
+        self.serial += 1;
+        self.slots[usize::from(tag)].cookie = cookie(tag, self.serial);
+        self.unsent.push_back(tag);
+    }
+
+    fn unsent_slot(&self, index: usize) -> &Slot {
+        &self.slots[usize::from(self.unsent[index])]
+    }
+
+    /// Headers of the oldest unsent requests; how many there are.
+    pub(super) fn headers(&self, into: &mut [[u8; REQUEST_BYTES]]) -> usize {
+        let n = into.len().min(self.unsent.len());
+        for (i, header) in into[..n].iter_mut().enumerate() {
+            let slot = self.unsent_slot(i);
+            let Slot { command: kind, flags, cookie, offset, .. } = *slot;
+            let fields = RequestHeader { flags, kind, cookie, offset, length: u64::from(slot.len) };
+            *header = fields.to_compact().expect("lengths have 32 bits");
+        }
+        n
+    }
+
+    /// Pieces of payload that go with the unsent request of this place in the line.
+    pub(super) fn pieces_to_send(&self, index: usize) -> usize {
+        let slot = self.unsent_slot(index);
+        if slot.command == command::WRITE { slot.pieces.len() } else { 0 }
+    }
+
+    /// Puts its payload behind what is to be sent; how many bytes.
+    pub(super) fn push_payload<'a>(&self, index: usize, regions: &'a Regions, out: &mut Outgoing<'a>) -> usize {
+        let slot = self.unsent_slot(index);
+        if slot.command != command::WRITE {
+            return 0;
+        }
+        slot.walk(0, slot.len, regions, |span| {
+            out.push_span(span);
+            true
+        });
+        slot.len as usize
+    }
+
+    /// The oldest `n` unsent requests are with the server.
+    pub(super) fn went_out(&mut self, n: usize) {
+        for tag in self.unsent.drain(..n) {
+            let slot = &self.slots[usize::from(tag)];
+            self.calls.begin(slot.cookie, slot.command == command::READ, slot.offset, slot.len);
+        }
+    }
+
+    /// Has up to `left` bytes of a read, from its byte `at` on, received to where they belong; how many.
+    pub(super) fn push_destination<'a>(
+        &self,
+        tag: u16,
+        at: u32,
+        left: u32,
+        regions: &'a Regions,
+        incoming: &mut Incoming<'a>,
+    ) -> u32 {
+        let mut bytes = 0;
+        self.slots[usize::from(tag)].walk(at, left, regions, |span| {
+            incoming.push_span(span);
+            bytes += span.len() as u32;
+            // One is for what follows.
+            incoming.room() > 1
+        });
+        bytes
+    }
+
+    /// Data of a read.
+    pub(super) fn put(&mut self, tag: u16, at: u32, mut bytes: &[u8], regions: &Regions) {
+        self.slots[usize::from(tag)].walk(at, bytes.len() as u32, regions, |span| {
+            let (here, rest) = bytes.split_at(span.len());
+            span.copy_from(here);
+            bytes = rest;
+            true
+        });
+        assert!(bytes.is_empty(), "a request's pieces are shorter than the request");
+    }
+
+    /// Zeroes that were read.
+    pub(super) fn zero(&mut self, tag: u16, at: u32, len: u32, regions: &Regions) {
+        self.slots[usize::from(tag)].walk(at, len, regions, |span| {
+            span.zero();
+            true
+        });
+    }
+
+    /// The server has answered.
+    pub(super) fn answered(&mut self, tag: u16, error: Option<NbdError>) {
+        self.end(usize::from(tag), error.map_or(BlkStatus::Ok, status_of));
+    }
+
+    fn end(&mut self, tag: usize, status: BlkStatus) {
+        let rq = self.slots[tag].rq.take().expect("only what is out is answered");
+        self.in_flight -= 1;
+        self.ended.push_back((rq, status));
+    }
+
+    /// The connection is gone: all that are out are to be sent again, oldest first. How many had been sent.
+    pub(super) fn recall(&mut self) -> usize {
+        let sent = self.sent();
+        self.calls.clear();
+        self.unsent.clear();
+        let out = |tag: &u16| self.slots[usize::from(*tag)].rq.is_some();
+        let mut tags: Vec<u16> = (0..self.slots.len() as u16).filter(out).collect();
+        tags.sort_unstable_by_key(|tag| self.slots[usize::from(*tag)].order);
+        tags.into_iter().for_each(|tag| self.enqueue(tag));
+        sent
+    }
+
+    /// Another connection begins now.
+    pub(super) fn rewind(&mut self, now: Instant) {
+        for tag in &self.unsent {
+            self.slots[usize::from(*tag)].since = now;
+        }
+    }
+
+    /// Ends all that are out. The connection is gone.
+    pub(super) fn fail_all(&mut self, status: BlkStatus) {
+        self.calls.clear();
+        self.unsent.clear();
+        for tag in 0..self.slots.len() {
+            if self.slots[tag].rq.is_some() {
+                self.end(tag, status);
+            }
+        }
+    }
+
+    /// Ends those that have been with the present connection for `timeout`. It has to be given up: they are still in its line.
+    pub(super) fn fail_older(&mut self, timeout: Duration, now: Instant) {
+        self.unsent.clear();
+        for tag in 0..self.slots.len() {
+            let slot = &self.slots[tag];
+            if slot.rq.is_some() && now.since(slot.since) >= timeout {
+                self.end(tag, BlkStatus::Timeout);
+            }
+        }
+    }
+
+    /// Whether the request with this tag that was issued then has not ended.
+    pub(super) fn is_out(&self, tag: Tag, issued: Instant) -> bool {
+        self.slots.get(tag.index()).is_some_and(|s| s.rq.is_some() && s.issued == issued)
+    }
+
+    /// When the request with this tag was given to the present connection.
+    pub(super) fn sent_since(&self, tag: Tag) -> Instant {
+        self.slots[tag.index()].since
+    }
+
+    /// Hands ended requests over, as many as fit.
+    pub(super) fn give_ended(&mut self, done: &mut Completions) {
+        let n = self.ended.len().min(done.room());
+        self.ended.drain(..n).for_each(|(rq, status)| done.push(rq, status));
+    }
+}
+
+fn status_of(error: NbdError) -> BlkStatus {
+    match error {
+        NbdError::NoSpc => BlkStatus::NoSpc,
+        NbdError::NoMem => BlkStatus::Resource,
+        NbdError::Inval => BlkStatus::Inval,
+        NbdError::NotSup => BlkStatus::NotSupp,
+        NbdError::Perm | NbdError::Io | NbdError::Overflow | NbdError::Shutdown => BlkStatus::IoErr,
+    }
+}

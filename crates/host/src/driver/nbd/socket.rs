@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One system call to send, one to receive, for headers and requests' memory in one go.
+//!
+//! Guarantees: no copy, no wait (`MSG_DONTWAIT`), no signal; lists hold what they point to for as long as they live. A
+//! request's memory may change under it, as anywhere; it is handed to the kernel and never sliced.
+
+use crate::mem::Span;
+use libc::iovec;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Most pieces of one call.
+pub(super) const MAX_PIECES: usize = 192;
+
+/// Addresses and lengths, in order.
+struct List {
+    pieces: [iovec; MAX_PIECES],
+    first: usize,
+    end: usize,
+}
+
+impl List {
+    fn new() -> List {
+        List { pieces: [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_PIECES], first: 0, end: 0 }
+    }
+
+    fn room(&self) -> usize {
+        MAX_PIECES - self.end
+    }
+
+    fn push(&mut self, base: *mut u8, len: usize) {
+        assert!(self.room() > 0, "more pieces than there is room for");
+        self.pieces[self.end] = iovec { iov_base: base.cast(), iov_len: len };
+        self.end += 1;
+    }
+
+    /// Leaves out the first bytes, as many as there are at most.
+    fn skip(&mut self, mut bytes: usize) {
+        while bytes > 0 && self.first < self.end {
+            let piece = &mut self.pieces[self.first];
+            if bytes < piece.iov_len {
+                piece.iov_base = piece.iov_base.wrapping_byte_add(bytes);
+                piece.iov_len -= bytes;
+                return;
+            }
+            bytes -= piece.iov_len;
+            self.first += 1;
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.pieces[self.first..self.end].iter().map(|p| p.iov_len).sum()
+    }
+
+    fn message(&mut self) -> libc::msghdr {
+        // SAFETY: all zeroes is an empty message: no address, no pieces, no control data.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = self.pieces[self.first..self.end].as_mut_ptr();
+        message.msg_iovlen = (self.end - self.first) as _;
+        message
+    }
+}
+
+/// What is to be sent.
+pub(super) struct Outgoing<'a>(List, PhantomData<&'a [u8]>);
+
+impl<'a> Outgoing<'a> {
+    pub(super) fn new() -> Outgoing<'a> {
+        Outgoing(List::new(), PhantomData)
+    }
+
+    /// How many more pieces fit.
+    pub(super) fn room(&self) -> usize {
+        self.0.room()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    pub(super) fn push(&mut self, bytes: &'a [u8]) {
+        self.0.push(bytes.as_ptr().cast_mut(), bytes.len());
+    }
+
+    pub(super) fn push_span(&mut self, span: Span<'a>) {
+        self.0.push(span.as_ptr(), span.len());
+    }
+
+    /// The first bytes were sent before.
+    pub(super) fn skip(&mut self, bytes: usize) {
+        self.0.skip(bytes);
+    }
+
+    /// Sends as much as the socket takes now.
+    pub(super) fn send(mut self, to: BorrowedFd<'_>) -> io::Result<usize> {
+        let message = self.0.message();
+        // SAFETY: the message's pieces are readable: slices and spans that this value borrows. The kernel writes nothing.
+        let n = unsafe { libc::sendmsg(to.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// Where received bytes go.
+pub(super) struct Incoming<'a>(List, PhantomData<&'a mut [u8]>);
+
+impl<'a> Incoming<'a> {
+    pub(super) fn new() -> Incoming<'a> {
+        Incoming(List::new(), PhantomData)
+    }
+
+    pub(super) fn room(&self) -> usize {
+        self.0.room()
+    }
+
+    pub(super) fn push(&mut self, bytes: &'a mut [u8]) {
+        self.0.push(bytes.as_mut_ptr(), bytes.len());
+    }
+
+    pub(super) fn push_span(&mut self, span: Span<'a>) {
+        self.0.push(span.as_ptr(), span.len());
+    }
+
+    /// Receives what is there; 0 when the peer has left.
+    pub(super) fn receive(mut self, from: BorrowedFd<'_>) -> io::Result<usize> {
+        let mut message = self.0.message();
+        // SAFETY: the message's pieces are writable: slices borrowed for writing, and spans, which may be written by
+        // anybody at any time. There is no room for an address or control data.
+        let n = unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::Region;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn pieces_go_through_a_socket_in_order_and_partial_sends_go_on() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let region = Region::new(4096, false).unwrap();
+        let span = region.span(0, 4096).unwrap();
+        span.part(0, 3).copy_from(b"def");
+        let gather = |skip| {
+            let mut out = Outgoing::new();
+            out.push(b"abc");
+            out.push_span(span.part(0, 3));
+            out.push(b"ghi");
+            out.skip(skip);
+            out
+        };
+        assert_eq!(gather(4).bytes(), 5);
+        assert_eq!(gather(4).send(a.as_fd()).unwrap(), 5);
+        assert_eq!(gather(0).send(a.as_fd()).unwrap(), 9);
+        let mut head = [0; 5];
+        let mut rest = [0; 100];
+        let mut incoming = Incoming::new();
+        incoming.push(&mut head);
+        incoming.push_span(span.part(10, 2));
+        incoming.push(&mut rest);
+        assert_eq!(incoming.receive(b.as_fd()).unwrap(), 14);
+        assert_eq!((&head, &rest[..7]), (b"efghi", &b"cdefghi"[..]));
+        let mut incoming = Incoming::new();
+        incoming.push(&mut head);
+        assert_eq!(incoming.receive(b.as_fd()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(a);
+        let mut incoming = Incoming::new();
+        incoming.push(&mut head);
+        assert_eq!(incoming.receive(b.as_fd()).unwrap(), 0);
+    }
+}

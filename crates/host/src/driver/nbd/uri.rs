@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! NBD URIs as targets: `nbd://HOST[:PORT]/EXPORT?OPTIONS` and `nbd+unix:///EXPORT?socket=PATH&OPTIONS`.
+//!
+//! Guarantees: text in, a value or a reason out; nothing is looked up or connected to. Percent-encoding is undone in the
+//! export's name and in values. Unlike libnbd, which ignores what it does not know, an unknown option is refused: a
+//! mistyped one would be silently without effect.
+//! Source: the NBD URI specification (doc/uri.md of the reference implementation).
+
+use super::NbdTarget;
+use crate::error::{Error, Result};
+use crate::export::nbd::wire::MAX_STRING;
+use blk::suggest::did_you_mean;
+use blk::time::Duration;
+use std::fmt;
+use std::path::PathBuf;
+
+/// IANA's port for NBD.
+pub const DEFAULT_PORT: u16 = 10809;
+/// Most connections of one disk.
+pub const MAX_CONNECTIONS: u16 = 64;
+/// Longest `reconnect_delay` and `timeout`, seconds.
+const MAX_SECS: u64 = 86_400;
+/// Longest path that fits into a socket address.
+const MAX_SOCKET_PATH: usize = 107;
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NbdAddress {
+    /// Host name or IP address, without brackets, and port.
+    Tcp(String, u16),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for NbdAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NbdAddress::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            NbdAddress::Tcp(host, port) => write!(f, "{host}:{port}"),
+            NbdAddress::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// Schemes of URIs, also those that are refused.
+const SCHEMES: [&str; 6] = ["nbd", "nbd+unix", "nbds", "nbds+unix", "nbd+vsock", "nbds+vsock"];
+const OPTIONS: [&str; 4] = ["socket", "connections", "reconnect_delay", "timeout"];
+
+/// Whether a target's kind, the text before its first `:`, is one of NBD.
+pub fn is_scheme(kind: &str) -> bool {
+    SCHEMES.contains(&kind)
+}
+
+/// Reads a URI whose scheme is one of [`is_scheme`].
+pub fn parse(text: &str) -> Result<NbdTarget> {
+    read(text).map_err(|problem| Error::usage(format!("target '{text}': {problem}")))
+}
+
+fn read(text: &str) -> std::result::Result<NbdTarget, String> {
+    const FORMS: &str = "must be nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH";
+    let (scheme, rest) = text.split_once("://").ok_or(FORMS)?;
+    let is_unix = match scheme {
+        "nbd" => false,
+        "nbd+unix" => true,
+        "nbds" | "nbds+unix" => return Err("TLS is not there yet: use nbd:// over a tunnel, or a Unix socket".into()),
+        _ => return Err(format!("there is no NBD over this kind of socket here; {FORMS}")),
+    };
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    if query.contains('#') || rest.contains('#') {
+        return Err("a fragment ('#') means nothing here; write %23 for it in a name".into());
+    }
+    let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
+    let export = decode(export)?;
+    if export.len() > MAX_STRING {
+        return Err(format!("the export's name has {} bytes, of at most {MAX_STRING}", export.len()));
+    }
+    let mut target = NbdTarget { address: NbdAddress::Unix(PathBuf::new()), export, ..NbdTarget::default() };
+    let mut socket = None;
+    for item in query.split(['&', ';']).filter(|item| !item.is_empty()) {
+        let (name, value) = item.split_once('=').unwrap_or((item, ""));
+        option(&mut target, &mut socket, &name.replace('-', "_"), &decode(value)?)?;
+    }
+    target.address = match (is_unix, socket) {
+        (true, Some(path)) if authority.is_empty() => NbdAddress::Unix(path.into()),
+        (true, Some(_)) => return Err(format!("'{authority}': nbd+unix has no host; {FORMS}")),
+        (true, None) => return Err("no socket; add ?socket=PATH".into()),
+        (false, Some(_)) => return Err("a socket goes with nbd+unix://".into()),
+        (false, None) => host(authority)?,
+    };
+    Ok(target)
+}
+
+fn option(
+    target: &mut NbdTarget,
+    socket: &mut Option<String>,
+    name: &str,
+    value: &str,
+) -> std::result::Result<(), String> {
+    let number = |min: u64, max: u64| {
+        let n = value.parse::<u64>().ok().filter(|n| (min..=max).contains(n));
+        n.ok_or_else(|| format!("{name}={value}: must be {min}..={max}"))
+    };
+    match name {
+        "socket" if value.is_empty() || value.len() > MAX_SOCKET_PATH => {
+            return Err(format!("socket={value}: must be a path of at most {MAX_SOCKET_PATH} bytes"));
+        }
+        "socket" => *socket = Some(value.to_owned()),
+        "connections" => target.connections = Some(number(1, u64::from(MAX_CONNECTIONS))? as u16),
+        "reconnect_delay" => target.reconnect_delay = Duration::from_secs(number(0, MAX_SECS)?),
+        "timeout" => target.timeout = Some(number(0, MAX_SECS)?).filter(|n| *n > 0).map(Duration::from_secs),
+        _ => {
+            let hint = did_you_mean(name, OPTIONS.into_iter());
+            return Err(format!("there is no option '{name}'; {hint}Options: {}", OPTIONS.join(", ")));
+        }
+    }
+    Ok(())
+}
+
+fn host(authority: &str) -> std::result::Result<NbdAddress, String> {
+    if authority.contains('@') {
+        return Err(format!("'{authority}': users are for TLS, which is not there yet"));
+    }
+    let (name, port) = match authority.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').ok_or_else(|| format!("'{authority}': the ']' is missing"))?,
+        None => authority.split_at(authority.rfind(':').unwrap_or(authority.len())),
+    };
+    let port = match port {
+        "" | ":" => DEFAULT_PORT,
+        port => {
+            let number = port.strip_prefix(':').and_then(|p| p.parse::<u16>().ok()).filter(|p| *p > 0);
+            number.ok_or_else(|| format!("'{authority}': the port must be 1..=65535"))?
+        }
+    };
+    if name.is_empty() {
+        return Err("no host; write nbd://HOST/, or nbd+unix:///?socket=PATH".into());
+    }
+    Ok(NbdAddress::Tcp(decode(name)?, port))
+}
+
+/// Undoes percent-encoding.
+fn decode(text: &str) -> std::result::Result<String, String> {
+    let wrong = || format!("'{text}': % must be followed by two hexadecimal digits of UTF-8, no zero byte");
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || rest.next().and_then(|b| char::from(b).to_digit(16));
+        let (Some(high), Some(low)) = (digit(), digit()) else { return Err(wrong()) };
+        bytes.push((high * 16 + low) as u8);
+    }
+    String::from_utf8(bytes).ok().filter(|t| !t.contains('\0')).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_forms_of_the_standard_are_read() {
+        let tcp = |host: &str, port| NbdAddress::Tcp(host.into(), port);
+        let unix = |path: &str| NbdAddress::Unix(path.into());
+        for (text, address, export) in [
+            ("nbd://example.com", tcp("example.com", 10809), ""),
+            ("nbd://example.com/", tcp("example.com", 10809), ""),
+            ("nbd://localhost:1234/disk", tcp("localhost", 1234), "disk"),
+            ("nbd://[::1]:7/a/b", tcp("::1", 7), "a/b"),
+            ("nbd://[::1]", tcp("::1", 10809), ""),
+            ("nbd+unix:///?socket=/tmp/a.sock", unix("/tmp/a.sock"), ""),
+            ("nbd+unix:///a%20b%3f?socket=/tmp/%41", unix("/tmp/A"), "a b?"),
+            ("nbd+unix:///foo?connections=2&socket=x:y", unix("x:y"), "foo"),
+        ] {
+            let target = parse(text).unwrap();
+            assert_eq!((&target.address, target.export.as_str()), (&address, export), "{text}");
+        }
+        assert_eq!(parse("nbd://[::1]:7").unwrap().address.to_string(), "[::1]:7");
+    }
+
+    #[test]
+    fn options_are_read_with_either_dash() {
+        let target = parse("nbd://h/d?connections=4&reconnect-delay=30&timeout=5").unwrap();
+        assert_eq!((target.connections, target.reconnect_delay), (Some(4), Duration::from_secs(30)));
+        assert_eq!(target.timeout, Some(Duration::from_secs(5)));
+        let plain = parse("nbd://h/d?timeout=0").unwrap();
+        assert_eq!((plain.connections, plain.reconnect_delay, plain.timeout), (None, Duration::ZERO, None));
+    }
+
+    #[test]
+    fn everything_else_is_refused_with_a_remedy() {
+        for (text, part) in [
+            ("nbd:localhost:10809", "must be nbd://HOST"),
+            ("nbd+unix:///d", "add ?socket=PATH"),
+            ("nbd+unix://h/d?socket=a", "has no host"),
+            ("nbd://h/d?socket=a", "goes with nbd+unix"),
+            ("nbds://h/d", "TLS is not there yet"),
+            ("nbd+vsock://2/", "no NBD over this kind of socket"),
+            ("nbd://", "no host"),
+            ("nbd://h:0/", "the port must be 1..=65535"),
+            ("nbd://h:99999/", "the port must be"),
+            ("nbd://[::1/", "']' is missing"),
+            ("nbd://u@h/", "users are for TLS"),
+            ("nbd://h/%zz", "two hexadecimal digits"),
+            ("nbd://h/%00", "no zero byte"),
+            ("nbd://h/a#b", "fragment"),
+            ("nbd://h/?conections=2", "did you mean 'connections'"),
+            ("nbd://h/?connections=0", "connections=0: must be 1..=64"),
+            ("nbd://h/?timeout=x", "timeout=x: must be 0..=86400"),
+            ("nbd+unix:///?socket=", "must be a path"),
+        ] {
+            assert!(refused(text).contains(part), "{text}: {}", refused(text));
+        }
+    }
+}

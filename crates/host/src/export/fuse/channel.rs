@@ -1,0 +1,604 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A descriptor of `/dev/fuse`, on the IOThread that serves it: requests of the kernel into the block layer, their ends back.
+//!
+//! Guarantees: a write's data is received where the driver takes it from, a read's is sent from where the driver put it. At most
+//! [`SLOTS`] requests are out; more wait in the kernel, for this or another descriptor of the same mount. A request that
+//! was taken is answered once, whatever happens, unless the mount is gone. A write of less than whole blocks reads them first,
+//! and while it does nobody else writes to a part of them through any channel of the export (`partial`).
+//! Nothing is allocated per request.
+//! Needs from callers: a descriptor that does not block, and after INIT.
+//!
+//! Source: Linux fs/fuse/dev.c (one read is one request, one write one reply; a reader must have room for the longest write).
+
+use super::memory::{Large, Memory, SMALL_BYTES};
+use super::partial::Partials;
+use super::session::{self, Action, Disk, Face};
+use super::wire::{self, MAX_DATA, MAX_HEAD, Malformed, OUT_HEADER, WRITE_HEAD};
+use crate::error::Result;
+use crate::serve::{Port, ServedDisk, SourceId};
+use blk::bio::{Bio, DataRef, Op, OpFlags};
+use blk::id::Sector;
+use blk::status::BlkStatus;
+use blk::time::Instant;
+use rustix::event::epoll::EventFlags;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Requests of a channel that are not answered.
+pub const SLOTS: usize = 64;
+/// Requests taken in one round, so that other sources and other channels have their turn.
+const ROUND: usize = 16;
+/// Sectors of one bio that discards or zeroes: 1 GiB.
+const WALK_SECTORS: u64 = 1 << 21;
+const SECTOR: u64 = 512;
+/// Tries of a reply for which the kernel has no memory at the moment.
+const TRIES: usize = 1000;
+
+/// What the channels of one mount share.
+pub(super) struct Shared {
+    /// The export's name.
+    pub(super) name: String,
+    pub(super) disk: Arc<ServedDisk>,
+    pub(super) face: Face,
+    pub(super) partials: Partials,
+}
+
+impl Shared {
+    /// What requests are held against, as of now.
+    fn facts(&self) -> Disk {
+        let limits = self.disk.queue.limits();
+        let block = u64::from(limits.logical_block_size);
+        let size = self.disk.queue.capacity().0 * SECTOR / block * block;
+        Disk { size, block: limits.logical_block_size, zeroes: limits.max_write_zeroes_sectors > 0 }
+    }
+}
+
+/// What a request that is out still has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
+    /// A write of less than whole blocks, whose blocks are being read.
+    Fill,
+    Flush,
+    Zero,
+}
+
+/// A request that is not answered.
+#[derive(Debug)]
+struct Slot {
+    unique: u64,
+    kind: Kind,
+    offset: u64,
+    bytes: u64,
+    stable: bool,
+    /// By a discard.
+    discard: bool,
+    /// Bios that have not ended, and what else keeps it from its next step.
+    holds: u32,
+    status: BlkStatus,
+    /// Bytes of zeroes that were submitted.
+    walked: u64,
+    /// The flush behind them was.
+    flushed: bool,
+    /// What came behind [`SMALL_BYTES`] of a write; the memory of a long read.
+    large: Option<Large>,
+    /// Whole blocks of a write that is not.
+    whole: Option<Large>,
+    /// What it holds of the disk.
+    alone: Option<Range<u64>>,
+}
+
+impl Slot {
+    fn new(unique: u64, kind: Kind, offset: u64, bytes: u64) -> Slot {
+        Slot {
+            unique,
+            kind,
+            offset,
+            bytes,
+            stable: false,
+            discard: false,
+            holds: 0,
+            status: BlkStatus::Ok,
+            walked: 0,
+            flushed: false,
+            large: None,
+            whole: None,
+            alone: None,
+        }
+    }
+
+    /// The whole blocks that it touches.
+    #[inline]
+    fn cover(&self, block: u64) -> Range<u64> {
+        self.offset / block * block..(self.offset + self.bytes).next_multiple_of(block)
+    }
+}
+
+/// Why the request that was taken last cannot begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stall {
+    /// It waits for memory, which requests of this channel have.
+    Memory(u16),
+    /// It waits for blocks, which a request of any channel may have.
+    Blocks(u16),
+}
+
+/// See the module's text.
+pub struct Channel {
+    fd: Arc<OwnedFd>,
+    index: u32,
+    shared: Arc<Shared>,
+    memory: Memory,
+    slots: Box<[Option<Slot>]>,
+    free: Vec<u16>,
+    /// Where the data of the next request goes beyond its slot's memory.
+    landing: Option<Large>,
+    stalled: Option<Stall>,
+    /// Requests whose next step is due.
+    going_on: VecDeque<u16>,
+    bios: usize,
+    /// Nothing is taken for the time being.
+    paused: bool,
+    /// The mount is gone.
+    gone: bool,
+    served: u64,
+}
+
+impl Channel {
+    /// A channel of a mount.
+    ///
+    /// # Errors
+    /// There is no memory for its data.
+    pub(super) fn new(fd: Arc<OwnedFd>, index: u32, shared: &Arc<Shared>) -> Result<Channel> {
+        let memory = Memory::new(&shared.disk, SLOTS)?;
+        let mut channel = Channel {
+            fd,
+            index,
+            shared: Arc::clone(shared),
+            memory,
+            slots: (0..SLOTS).map(|_| None).collect(),
+            free: (0..SLOTS as u16).rev().collect(),
+            landing: None,
+            stalled: None,
+            going_on: VecDeque::with_capacity(SLOTS),
+            bios: 0,
+            paused: false,
+            gone: false,
+            served: 0,
+        };
+        // Two pieces are always there: a partial write needs as many, if memory should be short later.
+        let (landing, other) = (channel.memory.take_new()?, channel.memory.take_new()?);
+        channel.memory.give_back(other);
+        channel.landing = Some(landing);
+        Ok(channel)
+    }
+
+    /// Bios that have not ended, and requests that are to be answered.
+    pub fn in_flight(&self) -> usize {
+        self.bios + SLOTS - self.free.len()
+    }
+
+    /// Requests answered so far.
+    pub fn served(&self) -> u64 {
+        self.served
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Told once per request, and only one of the threads that sleep: all channels have the same requests. Before a thread
+    /// sleeps it has taken all there are, or waits for ends of its own, after which it looks again.
+    pub(crate) fn interest(&self) -> EventFlags {
+        EventFlags::IN | EventFlags::ET | EventFlags::EXCLUSIVE
+    }
+
+    /// Whether there is nothing to do before the descriptor, a completion or a timer says so. Whoever has blocks that a
+    /// request here waits for may be on another thread, which tells nobody: it will not be long.
+    pub(crate) fn prepare_sleep(&self) -> bool {
+        self.going_on.is_empty() && !matches!(self.stalled, Some(Stall::Blocks(_)))
+    }
+
+    /// Whether nothing more is taken; what was taken goes on. It goes on taking on the thread that will serve it.
+    pub(crate) fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
+        if !paused {
+            become_io_flusher();
+        }
+    }
+
+    /// Name of its export.
+    pub fn export(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Its number in the export.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Takes what the kernel asks for and submits it. Whether there was anything.
+    pub(crate) fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
+        let mut worked = !self.going_on.is_empty();
+        for _ in 0..self.going_on.len() {
+            if let Some(slot) = self.going_on.pop_front() {
+                self.go_on(slot, id, port, now);
+            }
+        }
+        if let Some(Stall::Memory(slot) | Stall::Blocks(slot)) = self.stalled.take() {
+            self.begin(slot, id, port, now);
+            worked |= self.stalled.is_none();
+        }
+        for _ in 0..ROUND {
+            if self.paused || self.gone || self.stalled.is_some() || !port.has_room() || !self.receive(id, port, now) {
+                return worked;
+            }
+            worked = true;
+        }
+        worked
+    }
+
+    /// Takes one request; false when there is none, or no room for it.
+    fn receive(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
+        let Some(slot) = self.free.last().copied() else { return false };
+        if self.landing.is_none() {
+            self.landing = self.memory.take();
+        }
+        let Some(landing) = &self.landing else { return false };
+        let mut head = [0; MAX_HEAD];
+        let small = self.memory.span(self.memory.small(slot), SMALL_BYTES);
+        let rest = self.memory.span(landing.data(), MAX_DATA - SMALL_BYTES);
+        let list = [
+            libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: WRITE_HEAD },
+            libc::iovec { iov_base: small.as_ptr().cast(), iov_len: small.len() },
+            libc::iovec { iov_base: rest.as_ptr().cast(), iov_len: rest.len() },
+        ];
+        // SAFETY: the entries name a local array and parts of regions, which live as long as their table and whose bytes
+        // nobody has a reference to.
+        let n = unsafe { libc::readv(self.fd.as_raw_fd(), list.as_ptr(), list.len() as i32) };
+        if n < 0 {
+            return match std::io::Error::last_os_error().raw_os_error() {
+                // The request was given up before it was taken.
+                Some(libc::ENOENT | libc::EINTR) => true,
+                Some(libc::EAGAIN) => false,
+                // ENODEV: it is unmounted.
+                _ => {
+                    self.gone = true;
+                    false
+                }
+            };
+        }
+        let n = n as usize;
+        let known = n.min(MAX_HEAD);
+        let is_write = wire::is_write(&head);
+        if known > WRITE_HEAD && !is_write {
+            small.part(0, known - WRITE_HEAD).copy_to_slice(&mut head[WRITE_HEAD..known]);
+        }
+        self.take(&head[..if is_write { n.min(WRITE_HEAD) } else { known }], n, id, port, now);
+        true
+    }
+
+    /// Does what a request of `total` bytes asks for, whose data, if it has any, is in the memory of the next slot.
+    #[inline]
+    fn take(&mut self, head: &[u8], total: usize, id: SourceId, port: &mut Port, now: Instant) {
+        let (header, request) = match wire::parse(head, total) {
+            Ok(parsed) => parsed,
+            Err(Malformed::Body(header)) => return self.reply(header.unique, libc::EINVAL, &[]),
+            Err(Malformed::NoHeader) => return,
+        };
+        let unique = header.unique;
+        let slot = match session::action(&header, &request, &self.shared.face, self.shared.facts()) {
+            Action::Reply(body) => return self.reply(unique, 0, body.as_bytes()),
+            Action::Refuse(error) => return self.reply(unique, error, &[]),
+            Action::Silent => return,
+            Action::Read { offset, bytes } => Slot::new(unique, Kind::Read, offset, u64::from(bytes)),
+            Action::Write { offset, bytes, stable, alone } => {
+                let mut slot = Slot::new(unique, Kind::Write, offset, u64::from(bytes));
+                slot.stable = stable;
+                slot.alone = alone.then_some(0..0);
+                if bytes as usize > SMALL_BYTES {
+                    slot.large = self.landing.take();
+                }
+                slot
+            }
+            Action::Flush => Slot::new(unique, Kind::Flush, 0, 0),
+            Action::Zero { offset, bytes, discard } => {
+                let mut slot = Slot::new(unique, Kind::Zero, offset, bytes);
+                slot.discard = discard;
+                slot.flushed = !self.shared.face.write_through;
+                slot
+            }
+        };
+        let number = self.free.pop().expect("a request is received when there is a slot");
+        self.slots[usize::from(number)] = Some(slot);
+        self.begin(number, id, port, now);
+    }
+
+    fn slot(&mut self, number: u16) -> &mut Slot {
+        self.slots[usize::from(number)].as_mut().expect("who has a number has a slot")
+    }
+
+    /// Begins a request, or has it wait.
+    #[inline]
+    fn begin(&mut self, number: u16, id: SourceId, port: &mut Port, now: Instant) {
+        let block = u64::from(self.shared.disk.queue.limits().logical_block_size);
+        let slot = self.slots[usize::from(number)].as_mut().expect("who has a number has a slot");
+        let cover = slot.cover(block);
+        match slot.kind {
+            Kind::Read if cover.end - cover.start > SMALL_BYTES as u64 => {
+                slot.large = self.memory.take().or_else(|| self.landing.take());
+                if slot.large.is_none() {
+                    self.stalled = Some(Stall::Memory(number));
+                    return;
+                }
+            }
+            Kind::Write if slot.alone.is_some() => return self.begin_alone(number, cover, block, id, port, now),
+            _ => {}
+        }
+        self.slot(number).holds = 1;
+        match self.slot(number).kind {
+            Kind::Read => self.submit_read(number, cover, id, port, now),
+            Kind::Write => self.submit_write(number, id, port, now),
+            Kind::Flush => self.submit(Bio::flush(), number, id, port, now),
+            Kind::Zero => self.walk(number, id, port, now),
+            Kind::Fill => unreachable!("a write begins as a write"),
+        }
+        self.release(number);
+    }
+
+    /// Begins a write from the page cache, or of less than whole blocks.
+    #[cold]
+    fn begin_alone(&mut self, number: u16, cover: Range<u64>, block: u64, id: SourceId, port: &mut Port, now: Instant) {
+        let slot = self.slots[usize::from(number)].as_mut().expect("who has a number has a slot");
+        let is_whole = cover == (slot.offset..slot.offset + slot.bytes);
+        if !is_whole && slot.whole.is_none() {
+            slot.whole = self.memory.take().or_else(|| self.landing.take());
+            if slot.whole.is_none() {
+                self.stalled = Some(Stall::Memory(number));
+                return;
+            }
+        }
+        if !self.shared.partials.hold(cover.clone()) {
+            self.stalled = Some(Stall::Blocks(number));
+            return;
+        }
+        slot.alone = Some(cover.clone());
+        slot.holds = 1;
+        if is_whole {
+            self.submit_write(number, id, port, now);
+        } else {
+            slot.kind = Kind::Fill;
+            let (first, last) = (slot.offset > cover.start, slot.offset + slot.bytes < cover.end);
+            let data = slot.whole.as_ref().expect("just taken").data();
+            let sectors = (block / SECTOR) as u32;
+            let end = cover.end - block;
+            if first {
+                self.submit(Bio::read(Sector(cover.start / SECTOR), sectors, data), number, id, port, now);
+            }
+            if last && !(first && end == cover.start) {
+                let data = data.advance(end - cover.start);
+                self.submit(Bio::read(Sector(end / SECTOR), sectors, data), number, id, port, now);
+            }
+        }
+        self.release(number);
+    }
+
+    #[inline]
+    fn submit(&mut self, bio: Bio, number: u16, id: SourceId, port: &mut Port, now: Instant) {
+        self.slot(number).holds += 1;
+        self.bios += 1;
+        port.submit(bio.with_user_data(id.tagged(u32::from(number))), now);
+    }
+
+    #[inline]
+    fn submit_read(&mut self, number: u16, cover: Range<u64>, id: SourceId, port: &mut Port, now: Instant) {
+        let small = self.memory.small(number);
+        let data = self.slot(number).large.as_ref().map_or(small, Large::data);
+        let sectors = ((cover.end - cover.start) / SECTOR) as u32;
+        self.submit(Bio::read(Sector(cover.start / SECTOR), sectors, data), number, id, port, now);
+    }
+
+    /// Whole blocks, from the memory of the slot and what is behind it.
+    #[inline]
+    fn submit_write(&mut self, number: u16, id: SourceId, port: &mut Port, now: Instant) {
+        let small = self.memory.small(number);
+        let Slot { offset, bytes, stable, large, .. } = self.slot(number);
+        let (offset, first, stable) = (*offset, (*bytes).min(SMALL_BYTES as u64), *stable);
+        let (rest, behind) = (*bytes - first, large.as_ref().map(Large::data));
+        self.submit_piece(offset, first, small, stable, number, id, port, now);
+        if let (1.., Some(behind)) = (rest, behind) {
+            self.submit_piece(offset + first, rest, behind, stable, number, id, port, now);
+        }
+    }
+
+    #[inline]
+    #[allow(clippy::too_many_arguments, reason = "one call, from two places")]
+    fn submit_piece(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        data: DataRef,
+        stable: bool,
+        number: u16,
+        id: SourceId,
+        port: &mut Port,
+        now: Instant,
+    ) {
+        let flags = if stable { OpFlags::FUA } else { OpFlags::NONE };
+        let bio = Bio { op: Op::Write, flags, ..Bio::read(Sector(offset / SECTOR), (bytes / SECTOR) as u32, data) };
+        self.submit(bio, number, id, port, now);
+    }
+
+    /// The next bio of zeroes. In write-through a flush comes last: those operations know no FUA.
+    fn walk(&mut self, number: u16, id: SourceId, port: &mut Port, now: Instant) {
+        let slot = self.slot(number);
+        let left = (slot.bytes - slot.walked) / SECTOR;
+        let bio = if left > 0 {
+            let sectors = left.min(WALK_SECTORS);
+            let sector = Sector((slot.offset + slot.walked) / SECTOR);
+            slot.walked += sectors * SECTOR;
+            let op = if slot.discard { Op::Discard } else { Op::WriteZeroes };
+            Bio { op, ..Bio::read(sector, sectors as u32, DataRef::NONE) }
+        } else {
+            slot.flushed = true;
+            Bio::flush()
+        };
+        self.submit(bio, number, id, port, now);
+    }
+
+    /// The next step of a request that has one.
+    fn go_on(&mut self, number: u16, id: SourceId, port: &mut Port, now: Instant) {
+        if self.slot(number).kind == Kind::Zero {
+            return self.walk(number, id, port, now);
+        }
+        // The blocks of a write are there: what is new in them goes over what is old.
+        let small = self.memory.small(number);
+        let slot = self.slots[usize::from(number)].as_mut().expect("who has a number has a slot");
+        let (Some(whole), Some(cover)) = (&slot.whole, slot.alone.clone()) else {
+            unreachable!("blocks were read to somewhere");
+        };
+        let (from, first) = (slot.offset - cover.start, slot.bytes.min(SMALL_BYTES as u64));
+        let to = whole.data();
+        let copy = |from: DataRef, to: DataRef, bytes: u64| {
+            self.memory.span(from, bytes as usize).copy_to(self.memory.span(to, bytes as usize));
+        };
+        copy(small, to.advance(from), first);
+        if let Some(large) = &slot.large {
+            copy(large.data(), to.advance(from + first), slot.bytes - first);
+        }
+        slot.kind = Kind::Write;
+        let stable = slot.stable;
+        self.submit_piece(cover.start, cover.end - cover.start, to, stable, number, id, port, now);
+    }
+
+    /// A bio of the request in this slot has ended.
+    #[inline]
+    pub(crate) fn bio_ended(&mut self, number: u16, status: BlkStatus) {
+        self.bios -= 1;
+        let slot = self.slot(number);
+        if slot.status.is_ok() {
+            slot.status = status;
+        }
+        self.release(number);
+    }
+
+    #[inline]
+    fn release(&mut self, number: u16) {
+        let slot = self.slot(number);
+        assert!(slot.holds > 0, "a bio of slot {number} ended that was not submitted");
+        slot.holds -= 1;
+        if slot.holds > 0 {
+            return;
+        }
+        let more = match slot.kind {
+            Kind::Fill => true,
+            Kind::Zero => slot.walked < slot.bytes || !slot.flushed,
+            _ => false,
+        };
+        if more && slot.status.is_ok() {
+            self.going_on.push_back(number);
+        } else {
+            self.answer(number);
+        }
+    }
+
+    #[inline]
+    fn answer(&mut self, number: u16) {
+        let slot = self.slots[usize::from(number)].take().expect("who has a number has a slot");
+        match (errno_of(slot.status), slot.kind) {
+            (Some(error), _) => self.reply(slot.unique, error, &[]),
+            (None, Kind::Read) => self.reply_data(number, &slot),
+            (None, Kind::Write | Kind::Fill) => {
+                self.reply(slot.unique, 0, wire::write_out(slot.bytes as u32).as_bytes());
+            }
+            (None, Kind::Flush | Kind::Zero) => self.reply(slot.unique, 0, &[]),
+        }
+        for large in [slot.large, slot.whole].into_iter().flatten() {
+            self.memory.give_back(large);
+        }
+        if let Some(held) = slot.alone.filter(|range| !range.is_empty()) {
+            self.shared.partials.give_back(&held);
+        }
+        self.free.push(number);
+    }
+
+    #[inline]
+    fn reply_data(&mut self, number: u16, slot: &Slot) {
+        let block = u64::from(self.shared.disk.queue.limits().logical_block_size);
+        let data = slot.large.as_ref().map_or(self.memory.small(number), Large::data);
+        let bytes = slot.bytes as usize;
+        let span = self.memory.span(data.advance(slot.offset % block), bytes);
+        let header = wire::out_header(slot.unique, 0, bytes);
+        let list = [
+            libc::iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: OUT_HEADER },
+            libc::iovec { iov_base: span.as_ptr().cast(), iov_len: bytes },
+        ];
+        self.send(&list);
+    }
+
+    #[inline]
+    fn reply(&mut self, unique: u64, error: i32, body: &[u8]) {
+        let header = wire::out_header(unique, error, body.len());
+        let list = [
+            libc::iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: OUT_HEADER },
+            libc::iovec { iov_base: body.as_ptr().cast_mut().cast(), iov_len: body.len() },
+        ];
+        self.send(&list);
+    }
+
+    #[inline]
+    fn send(&mut self, list: &[libc::iovec; 2]) {
+        self.served += 1;
+        for _ in 0..TRIES {
+            // SAFETY: the entries name a header and a body of the caller, and part of a region, which lives as long as its
+            // table; all are only read.
+            let n = unsafe { libc::writev(self.fd.as_raw_fd(), list.as_ptr(), list.len() as i32) };
+            if n >= 0 {
+                return;
+            }
+            match std::io::Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR | libc::EAGAIN | libc::ENOMEM) => {}
+                // ENOENT: who asked was killed and waits no more.
+                Some(libc::ENOENT | libc::EINVAL) => return,
+                _ => break,
+            }
+        }
+        self.gone = true;
+    }
+}
+
+/// The calling thread serves writes that the kernel may wait for when it is short of memory: memory that this thread asks for
+/// must not wait for such writes in turn. Where it is not allowed (CAP_SYS_RESOURCE), nothing changes.
+/// Source: prctl(2), PR_SET_IO_FLUSHER.
+fn become_io_flusher() {
+    const PR_SET_IO_FLUSHER: libc::c_int = 57;
+    let zero: libc::c_ulong = 0;
+    // SAFETY: numbers only; it changes how the kernel finds memory for this thread.
+    unsafe { libc::prctl(PR_SET_IO_FLUSHER, zero + 1, zero, zero, zero) };
+}
+
+/// What a client is told of how an I/O ended.
+fn errno_of(status: BlkStatus) -> Option<i32> {
+    Some(match status {
+        BlkStatus::Ok => return None,
+        BlkStatus::NotSupp => libc::EOPNOTSUPP,
+        BlkStatus::NoSpc => libc::ENOSPC,
+        BlkStatus::Inval => libc::EINVAL,
+        BlkStatus::Resource => libc::ENOMEM,
+        _ => libc::EIO,
+    })
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        if let Some(landing) = self.landing.take() {
+            self.memory.give_back(landing);
+        }
+        if self.bios == 0 {
+            self.memory.return_all();
+        }
+    }
+}

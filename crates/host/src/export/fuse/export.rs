@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A disk as a file: mounted, served by a channel on each IOThread, unmounted at the end.
+//!
+//! Guarantees: it starts as a whole or not at all; when it is dropped, it is unmounted first (what the page cache still holds
+//! is written), then what was taken is answered, then the descriptors are closed, with which the kernel ends the rest. A
+//! loop device on the file should be detached before: its I/O fails from then on.
+
+use super::channel::{Channel, SLOTS, Shared};
+use super::memory::MAX_BLOCK;
+use super::mount::{self, Mount, MountOptions};
+use super::partial::Partials;
+use super::session::{self, Face};
+use super::wire::{self, Malformed, OUT_HEADER, Request};
+use crate::error::{Error, ErrorKind, Result};
+use crate::serve::{IoThreads, ServedDisk, Source, SourceHandle};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Seconds that the kernel may take for its first message.
+const INIT_SECONDS: i64 = 10;
+
+/// What an export is to be like.
+#[derive(Clone, Debug)]
+pub struct FuseOptions {
+    /// What reports call it.
+    pub name: String,
+    /// An existing regular file, whose owner and permissions the disk gets.
+    pub mountpoint: PathBuf,
+    /// Users other than the daemon's may open it, as its permissions have it.
+    pub allow_other: bool,
+    /// Nothing is written.
+    pub read_only: bool,
+    /// Holes are punched by discards; else they are written as zeroes.
+    pub discard: bool,
+    /// Each write is durable when it ends.
+    pub write_through: bool,
+    /// IOThreads that serve it, with a descriptor each; at least one.
+    pub iothreads: Vec<usize>,
+}
+
+/// A FUSE export. It ends when it is dropped.
+pub struct FuseExport {
+    threads: Arc<IoThreads>,
+    shared: Arc<Shared>,
+    mount: Option<Mount>,
+    fds: Vec<Arc<OwnedFd>>,
+    channels: Vec<SourceHandle>,
+}
+
+impl FuseExport {
+    /// Serves a disk from now on.
+    ///
+    /// # Errors
+    /// Usage: the mountpoint is no regular file or is served, the disk's blocks are too large. Others: it cannot be mounted, the
+    /// kernel is older than 5.4.
+    pub fn start(threads: &Arc<IoThreads>, disk: &Arc<ServedDisk>, options: FuseOptions) -> Result<FuseExport> {
+        let FuseOptions { name, mountpoint, allow_other, read_only, discard, write_through, mut iothreads } = options;
+        iothreads.sort_unstable();
+        iothreads.dedup();
+        if iothreads.is_empty() || !iothreads.iter().all(|t| threads.contains(*t)) {
+            return Err(Error::usage("a FUSE export must be on IOThreads that there are: give it at least one"));
+        }
+        let limits = disk.queue.limits();
+        if limits.logical_block_size as usize > MAX_BLOCK {
+            let block = limits.logical_block_size;
+            let text = format!("logical blocks of {block} bytes: a FUSE export takes at most {MAX_BLOCK}");
+            return Err(Error::usage(text));
+        }
+        let read_only = read_only || limits.read_only;
+        let discards = discard && limits.max_discard_sectors > 0 && disk.driver.discard_zeroes();
+        let source = disk.name.clone();
+        let (mount, fd, below) = mount::mount(&MountOptions { at: mountpoint, source, read_only, allow_other })?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let (mode, uid, gid) = (below.mode(), below.uid(), below.gid());
+        let face = Face { read_only, discard: discards, write_through, ..Face::new(mode, uid, gid, now) };
+        let partials = Partials::new(SLOTS * iothreads.len());
+        let shared = Arc::new(Shared { name, disk: Arc::clone(disk), face, partials });
+        let mut export = FuseExport {
+            threads: Arc::clone(threads),
+            shared,
+            mount: Some(mount),
+            fds: vec![Arc::new(fd)],
+            channels: Vec::new(),
+        };
+        export.shake_hands(iothreads.len())?;
+        for (number, thread) in iothreads.into_iter().enumerate() {
+            if number > 0 {
+                let first = &export.fds[0];
+                let other = mount::clone_device(first).map_or_else(|| Arc::clone(first), Arc::new);
+                export.fds.push(other);
+            }
+            let channel = Channel::new(Arc::clone(&export.fds[number]), number as u32, &export.shared)?;
+            export.channels.push(threads.add(thread, disk, Source::Fuse(Box::new(channel)))?);
+        }
+        Ok(export)
+    }
+
+    /// Descriptors of the mount, each served by a channel of its own.
+    pub fn channels(&self) -> usize {
+        self.channels.len()
+    }
+
+    /// Requests answered so far, by channel.
+    pub fn served(&self) -> Vec<u64> {
+        let served = |source: &mut Source| match source {
+            Source::Fuse(channel) => channel.served(),
+            _ => 0,
+        };
+        self.channels.iter().filter_map(|handle| self.threads.visit(handle, served)).collect()
+    }
+
+    /// The disk has another size: the kernel asks for it before it uses the old one again. A loop device on the file has to
+    /// be told by its owner (`losetup --set-capacity`).
+    pub fn resized(&self) {
+        // It fails when the file is unmounted, or nobody has looked at it yet.
+        let _ = rustix::io::write(&*self.fds[0], &wire::notify_attr());
+    }
+
+    /// Answers the kernel's first message.
+    fn shake_hands(&self, channels: usize) -> Result<()> {
+        let fd = &*self.fds[0];
+        let broken =
+            |what: &str| Error::new(ErrorKind::Io, format!("the kernel's first message of a FUSE mount {what}"));
+        // Room for a write, without which nothing is given.
+        let mut message = vec![0; wire::WRITE_HEAD + wire::MAX_DATA];
+        loop {
+            if !mount::wait_readable(fd, INIT_SECONDS) {
+                return Err(broken("does not come"));
+            }
+            let n = match rustix::io::read(fd, &mut message[..]) {
+                Ok(n) => n,
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => continue,
+                Err(e) => return Err(Error::os(e.into(), "cannot read the kernel's first message of a FUSE mount")),
+            };
+            let head = message.get(..n.min(wire::MAX_HEAD)).unwrap_or_default();
+            let (header, request) = wire::parse(head, n).map_err(|e| match e {
+                Malformed::NoHeader => broken("has no header"),
+                Malformed::Body(_) => broken("is cut short"),
+            })?;
+            let Request::Init(offered) = request else { return Err(broken("is no INIT")) };
+            let too_old = |(major, minor)| {
+                let oldest = wire::OLDEST_MINOR;
+                let ctx =
+                    format!("the kernel speaks FUSE {major}.{minor}; 7.{oldest} is needed, of Linux 5.4 or later");
+                Error::new(ErrorKind::Resource, ctx)
+            };
+            let answer = session::init(&offered, 2 * SLOTS * channels).map_err(too_old)?;
+            let body = match &answer {
+                Some(init) => init.body(),
+                None => {
+                    wire::InitOut { minor: wire::NEWEST_MINOR, max_readahead: 0, flags: 0, max_background: 0 }.body()
+                }
+            };
+            let mut reply = [0; OUT_HEADER + wire::MAX_BODY];
+            let len = OUT_HEADER + body.as_bytes().len();
+            reply[..OUT_HEADER].copy_from_slice(&wire::out_header(header.unique, 0, body.as_bytes().len()));
+            reply[OUT_HEADER..len].copy_from_slice(body.as_bytes());
+            rustix::io::write(fd, &reply[..len])
+                .map_err(|e| Error::os(e.into(), "cannot answer the kernel's first message of a FUSE mount"))?;
+            if answer.is_some() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Drop for FuseExport {
+    fn drop(&mut self) {
+        self.mount = None;
+        for handle in self.channels.drain(..) {
+            drop(self.threads.remove(&handle));
+        }
+    }
+}

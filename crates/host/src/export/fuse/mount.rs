@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The mount: `/dev/fuse` descriptors, mounting over a regular file, and getting rid of mounts whose daemon is gone.
+//!
+//! Guarantees: nothing is mounted over a file system that somebody serves; a mount whose daemon was killed is detached first. A
+//! mount is undone when it is dropped: as a whole if nobody has the file open, else it disappears from its place and is gone
+//! when the last one closes the file, to whom all I/O fails from then on.
+//! Mounting takes root (CAP_SYS_ADMIN); other users mount by the program `fusermount3`, if it is installed.
+//!
+//! Source: mount(2), fuse(4), Linux Documentation/filesystems/fuse.rst; fusermount3(1) for `_FUSE_COMMFD`.
+
+use super::wire::MAX_DATA;
+use crate::error::{Error, ErrorKind, Result};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType};
+use std::ffi::{CString, OsString};
+use std::fs;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// `_IOR(229, 0, uint32_t)`. Source: fuse.h.
+const FUSE_DEV_IOC_CLONE: libc::c_ulong = 0x8004_e500;
+/// Mounts over each other at one place that are detached.
+const STALE_MAX: usize = 64;
+
+/// What a mount is to be like.
+#[derive(Clone, Debug)]
+pub(super) struct MountOptions {
+    /// An existing regular file.
+    pub(super) at: PathBuf,
+    /// What lists of mounts show as its source.
+    pub(super) source: String,
+    /// Nothing is written.
+    pub(super) read_only: bool,
+    /// Users other than the one who mounts may open it, as its permissions have it.
+    pub(super) allow_other: bool,
+}
+
+/// A mount, undone when dropped.
+#[derive(Debug)]
+pub(super) struct Mount {
+    at: PathBuf,
+    by_helper: bool,
+}
+
+/// What is at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A regular file.
+    File,
+    /// A mount whose daemon is gone.
+    Stale,
+    /// A file system that somebody serves.
+    Served,
+    /// Something else.
+    Other,
+}
+
+/// What is at a place.
+///
+/// # Errors
+/// Nothing is, or it cannot be looked at.
+pub(crate) fn look(at: &Path) -> io::Result<Place> {
+    let meta = match fs::metadata(at) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => return Ok(Place::Stale),
+        other => other?,
+    };
+    if is_fuse_mount(&absolute(at)?) {
+        return Ok(Place::Served);
+    }
+    Ok(if meta.is_file() { Place::File } else { Place::Other })
+}
+
+/// A path without links, of a file that cannot be asked if its mount is stale.
+fn absolute(at: &Path) -> io::Result<PathBuf> {
+    if let Ok(whole) = fs::canonicalize(at) {
+        return Ok(whole);
+    }
+    let directory = at.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = at.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    Ok(fs::canonicalize(directory)?.join(name))
+}
+
+fn is_fuse_mount(at: &Path) -> bool {
+    let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    mounts.split(|b| *b == b'\n').any(|line| {
+        let mut fields = line.split(|b| *b == b' ');
+        let here = fields.nth(4).is_some_and(|place| unescaped(place).as_os_str() == at.as_os_str());
+        let kind = fields.skip_while(|f| *f != b"-").nth(1);
+        here && kind.is_some_and(|kind| kind.starts_with(b"fuse"))
+    })
+}
+
+/// Source: proc_pid_mountinfo(5): space, tab, newline and backslash are three octal digits.
+fn unescaped(field: &[u8]) -> PathBuf {
+    let (mut out, mut rest) = (Vec::with_capacity(field.len()), field);
+    while let Some((byte, behind)) = rest.split_first() {
+        let digits = behind.get(..3).filter(|d| *byte == b'\\' && d.iter().all(|d| (b'0'..=b'7').contains(d)));
+        match digits {
+            Some(d) => {
+                out.push(d.iter().fold(0u8, |n, d| n.wrapping_mul(8).wrapping_add(d - b'0')));
+                rest = &behind[3..];
+            }
+            None => {
+                out.push(*byte);
+                rest = behind;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(out))
+}
+
+/// Mounts. Also the descriptor, which has the kernel's INIT to be answered and does not block, and what is known of the file
+/// below.
+pub(super) fn mount(options: &MountOptions) -> Result<(Mount, OwnedFd, fs::Metadata)> {
+    let shown = options.at.display();
+    let unusable = |e: io::Error| Error::os(e, format!("mountpoint '{shown}'"));
+    let at = absolute(&options.at).map_err(unusable)?;
+    detach_stale(&at)?;
+    match look(&at).map_err(unusable)? {
+        Place::File => {}
+        Place::Served => {
+            return Err(Error::usage(format!(
+                "mountpoint '{shown}': somebody serves a file system there; end it first"
+            )));
+        }
+        Place::Stale | Place::Other => {
+            return Err(Error::usage(format!("mountpoint '{shown}': must be a regular file")));
+        }
+    }
+    let below = fs::metadata(&at).map_err(unusable)?;
+    // Where /dev/fuse is root's alone, fusermount3 opens it as well.
+    let mounted = open_device().and_then(|fd| mount_as_root(&at, &fd, options).map(|()| fd));
+    match mounted {
+        Ok(fd) => Ok((Mount { at, by_helper: false }, fd, below)),
+        Err(Errno::PERM | Errno::ACCESS) => {
+            let fd = mount_by_helper(&at, options)?;
+            Ok((Mount { at, by_helper: true }, fd, below))
+        }
+        Err(e) => Err(Error::os(e.into(), format!("cannot mount at '{shown}'; is there a /dev/fuse (module fuse)?"))),
+    }
+}
+
+fn open_device() -> rustix::io::Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+    rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
+}
+
+fn mount_as_root(at: &Path, fd: &OwnedFd, options: &MountOptions) -> rustix::io::Result<()> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let mut data = format!(
+        "fd={},rootmode={:o},user_id={uid},group_id={gid},default_permissions,max_read={MAX_DATA}",
+        fd.as_raw_fd(),
+        libc::S_IFREG
+    );
+    if options.allow_other {
+        data += ",allow_other";
+    }
+    let data = CString::new(data).map_err(|_| Errno::INVAL)?;
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+    flags.set(MountFlags::RDONLY, options.read_only);
+    rustix::mount::mount(options.source.as_str(), at, "fuse.mqblk", flags, data.as_c_str())
+}
+
+/// Has fusermount3, which is set-uid, mount and hand the descriptor over its standard input.
+fn mount_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
+    let at_text = at.display();
+    let failed = |e: Errno| Error::os(e.into(), format!("cannot mount at '{at_text}'"));
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(failed)?;
+    // A comma would end the name.
+    let source: String = options.source.chars().map(|c| if ",\\".contains(c) { '_' } else { c }).collect();
+    let mut words =
+        format!("nosuid,nodev,noatime,default_permissions,max_read={MAX_DATA},subtype=mqblk,fsname={source}");
+    words += if options.read_only { ",ro" } else { ",rw" };
+    if options.allow_other {
+        words += ",allow_other";
+    }
+    let mut helper = Command::new("fusermount3");
+    helper.args(["-o", &words, "--"]).arg(at).env("_FUSE_COMMFD", "0").stdin(Stdio::from(theirs));
+    let done = helper.output().map_err(|e| {
+        let ctx = format!("cannot mount at '{at_text}': that takes root, or the program fusermount3 (package fuse3)");
+        Error::os(e, ctx)
+    })?;
+    drop(helper);
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr);
+        let ctx = format!("cannot mount at '{at_text}': {}", said.trim());
+        return Err(Error::new(ErrorKind::Denied, ctx));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    rustix::net::recvmsg(&ours, &mut [io::IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)
+        .map_err(failed)?;
+    let fd = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    let fd =
+        fd.ok_or_else(|| Error::new(ErrorKind::Io, format!("fusermount3 mounted '{at_text}' and sent nothing")))?;
+    rustix::io::ioctl_fionbio(&fd, true).map_err(failed)?;
+    Ok(fd)
+}
+
+/// Another descriptor of the mount of `fd`, with a queue of its own for requests that are being served. None where that cannot
+/// be had; then `fd` does for several.
+pub(super) fn clone_device(fd: &OwnedFd) -> Option<OwnedFd> {
+    let other = open_device().ok()?;
+    let mut number = fd.as_raw_fd() as u32;
+    // SAFETY: the request reads the number behind the address, which is that of an open descriptor.
+    let ret = unsafe { libc::ioctl(other.as_raw_fd(), FUSE_DEV_IOC_CLONE as _, &raw mut number) };
+    (ret >= 0).then_some(other)
+}
+
+/// Detaches what daemons have left that were killed.
+fn detach_stale(at: &Path) -> Result<()> {
+    for _ in 0..STALE_MAX {
+        if !matches!(look(at), Ok(Place::Stale)) {
+            return Ok(());
+        }
+        let ctx = || format!("cannot detach the mount of a daemon that was killed from '{}'", at.display());
+        match rustix::mount::unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+            Ok(()) => {}
+            Err(Errno::PERM) if unmount_by_helper(at) => {}
+            Err(e) => return Err(Error::os(e.into(), ctx())),
+        }
+    }
+    Ok(())
+}
+
+/// Whether it could.
+fn unmount_by_helper(at: &Path) -> bool {
+    let mut helper = Command::new("fusermount3");
+    helper.args(["-u", "-z", "--"]).arg(at).stdin(Stdio::null()).output().is_ok_and(|done| done.status.success())
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Somebody else may have unmounted it, and mounted something else: that is not touched.
+        if !is_fuse_mount(&self.at) {
+            return;
+        }
+        if self.by_helper {
+            unmount_by_helper(&self.at);
+        } else if rustix::mount::unmount(&self.at, UnmountFlags::NOFOLLOW).is_err() {
+            let _ = rustix::mount::unmount(&self.at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+        }
+    }
+}
+
+/// Waits until there is something to be read; false after `seconds`.
+pub(super) fn wait_readable(fd: impl AsFd, seconds: i64) -> bool {
+    use rustix::event::{PollFd, PollFlags};
+    let time = rustix::time::Timespec { tv_sec: seconds, tv_nsec: 0 };
+    loop {
+        match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&time)) {
+            Err(Errno::INTR) => {}
+            other => return other.is_ok_and(|n| n > 0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_mounts_are_unescaped() {
+        let of = |field: &[u8]| unescaped(field).into_os_string().into_vec();
+        assert_eq!(of(b"/a\\040b\\134c"), b"/a b\\c");
+        assert_eq!(of(b"/a\\04"), b"/a\\04");
+        assert_eq!(of(b"\\999\\"), b"\\999\\");
+    }
+
+    #[test]
+    fn a_file_is_a_file_and_a_directory_is_not() {
+        let file = std::env::temp_dir().join(format!("mqblk-fuse-look-{}", std::process::id()));
+        fs::write(&file, []).unwrap();
+        assert_eq!(look(&file).unwrap(), Place::File);
+        assert_eq!(look(&std::env::temp_dir()).unwrap(), Place::Other);
+        fs::remove_file(&file).unwrap();
+        assert_eq!(look(&file).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(!is_fuse_mount(Path::new("/")));
+    }
+}

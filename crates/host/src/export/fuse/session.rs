@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is to be done for a request, given the disk: reply, refuse, or I/O within the disk's bounds.
+//!
+//! Guarantees: no I/O; what comes out lies inside the disk, has a length above 0, and writes nothing to a disk that is
+//! read-only. Ranges are bytes: a read or buffered write need not be whole blocks.
+//!
+//! Rules: a read that begins at the end of the disk or behind it gives 0 bytes, one that crosses it is cut; a write that
+//! crosses it is cut, too, one behind it fails with ENOSPC, as on a block device. The size is the disk's and cannot be
+//! changed (EPERM). A write that is not whole logical blocks is done all the same, direct or not: a loop device has sectors of
+//! 512 bytes whatever the disk has. FALLOCATE punches holes and writes zeroes in whole logical blocks (EINVAL otherwise) and
+//! cannot do anything else (EOPNOTSUPP).
+
+use super::wire::{self, Attr, Body, Header, InitIn, InitOut, MAX_DATA, Request, fattr, fopen, init};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const KIND: u32 = libc::S_IFREG;
+const PERMISSIONS: u32 = 0o777;
+const WRITABLE: u32 = 0o222;
+
+/// The file as it is seen: what can be changed.
+#[derive(Debug)]
+pub struct Face {
+    /// Seconds since 1970 when it was mounted.
+    pub time: u64,
+    /// Nothing is written.
+    pub read_only: bool,
+    /// Holes are punched by discards, after which the disk reads zeroes; else they are written.
+    pub discard: bool,
+    /// Writes are stable when they end.
+    pub write_through: bool,
+    pub(super) mode: AtomicU32,
+    pub(super) uid: AtomicU32,
+    pub(super) gid: AtomicU32,
+}
+
+impl Face {
+    /// A file of this owner and these permissions.
+    pub fn new(mode: u32, uid: u32, gid: u32, time: u64) -> Face {
+        let (mode, uid, gid) = (AtomicU32::new(mode & PERMISSIONS), AtomicU32::new(uid), AtomicU32::new(gid));
+        Face { time, read_only: false, discard: false, write_through: false, mode, uid, gid }
+    }
+
+    fn attr(&self, disk: Disk) -> Attr {
+        // Relaxed: three values that nobody reads as one.
+        let get = |value: &AtomicU32| value.load(Ordering::Relaxed);
+        let mode = if self.read_only { get(&self.mode) & !WRITABLE } else { get(&self.mode) };
+        let (uid, gid) = (get(&self.uid), get(&self.gid));
+        Attr { size: disk.size, time: self.time, mode: KIND | mode, uid, gid, block: disk.block.max(4096) }
+    }
+}
+
+/// What of a disk requests are held against; the size may be another one with every request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// Bytes, whole blocks.
+    pub size: u64,
+    /// Logical block, bytes; a power of two.
+    pub block: u32,
+    /// It knows write zeroes.
+    pub zeroes: bool,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Answered at once.
+    Reply(Body),
+    /// Refused with this errno.
+    Refuse(i32),
+    /// Nobody waits for an answer.
+    Silent,
+    /// Bytes to be read.
+    Read {
+        /// First byte.
+        offset: u64,
+        /// At most [`MAX_DATA`].
+        bytes: u32,
+    },
+    /// Bytes to be written, the first ones of what came with the request.
+    Write {
+        /// First byte.
+        offset: u64,
+        /// At most [`MAX_DATA`].
+        bytes: u32,
+        /// It is stable when it ends.
+        stable: bool,
+        /// It comes from the page cache, or is not whole blocks: no other such write may be under way there.
+        alone: bool,
+    },
+    /// All that was written becomes stable.
+    Flush,
+    /// Whole blocks become zeroes.
+    Zero {
+        /// First byte.
+        offset: u64,
+        /// Any number.
+        bytes: u64,
+        /// By a discard.
+        discard: bool,
+    },
+}
+
+/// What is to be done for a request.
+#[inline]
+pub fn action(header: &Header, request: &Request, face: &Face, disk: Disk) -> Action {
+    if header.node != wire::ROOT && !matches!(request, Request::Silent | Request::StatFs | Request::Unknown) {
+        // INIT and DESTROY are of no inode.
+        return match request {
+            Request::Destroy => Action::Reply(Body::EMPTY),
+            Request::Init(_) => Action::Refuse(libc::EPROTO),
+            _ => Action::Refuse(libc::ESTALE),
+        };
+    }
+    match *request {
+        Request::Read { offset, size } => match u64::from(size).min(disk.size.saturating_sub(offset)) {
+            0 => Action::Reply(Body::EMPTY),
+            bytes => Action::Read { offset, bytes: bytes as u32 },
+        },
+        Request::Write { offset, size, write_flags, flags } => write(offset, size, write_flags, flags, face, disk),
+        Request::Fallocate { offset, length, mode } => fallocate(offset, length, mode, face, disk),
+        // What was not written need not be flushed, and a disk that is read-only may refuse to.
+        Request::Fsync | Request::Flush if face.read_only => Action::Reply(Body::EMPTY),
+        Request::Fsync | Request::Flush => Action::Flush,
+        Request::GetAttr => Action::Reply(wire::attr_out(&face.attr(disk))),
+        Request::SetAttr { valid, size, mode, uid, gid } => {
+            if valid & fattr::SIZE != 0 && size != disk.size {
+                return Action::Refuse(libc::EPERM);
+            }
+            let values = [
+                (fattr::MODE, &face.mode, mode & PERMISSIONS),
+                (fattr::UID, &face.uid, uid),
+                (fattr::GID, &face.gid, gid),
+            ];
+            for (bit, value, to) in values {
+                if valid & bit != 0 {
+                    value.store(to, Ordering::Relaxed);
+                }
+            }
+            Action::Reply(wire::attr_out(&face.attr(disk)))
+        }
+        Request::Open { flags } => open(flags, face),
+        Request::StatFs => Action::Reply(wire::statfs_out(disk.size, disk.block.max(512))),
+        Request::Release | Request::Access | Request::Destroy => Action::Reply(Body::EMPTY),
+        Request::Silent => Action::Silent,
+        Request::Init(_) => Action::Refuse(libc::EPROTO),
+        Request::Unknown => Action::Refuse(libc::ENOSYS),
+    }
+}
+
+fn open(flags: u32, face: &Face) -> Action {
+    if face.read_only && flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32 {
+        return Action::Refuse(libc::EROFS);
+    }
+    // Direct I/O of such a file goes past the kernel's page cache and is not made to wait for its turn.
+    let direct = flags & libc::O_DIRECT as u32 != 0;
+    Action::Reply(wire::open_out(if direct { fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES } else { 0 }))
+}
+
+#[inline]
+fn write(offset: u64, size: u32, write_flags: u32, flags: u32, face: &Face, disk: Disk) -> Action {
+    if face.read_only {
+        return Action::Refuse(libc::EROFS);
+    }
+    let part = (offset | u64::from(size)) & (u64::from(disk.block) - 1) != 0;
+    let bytes = u64::from(size).min(disk.size.saturating_sub(offset)) as u32;
+    match bytes {
+        0 if size > 0 => Action::Refuse(libc::ENOSPC),
+        0 => Action::Reply(wire::write_out(0)),
+        _ => Action::Write {
+            offset,
+            bytes,
+            stable: face.write_through || flags & libc::O_DSYNC as u32 != 0,
+            alone: part || write_flags & wire::WRITE_CACHE != 0,
+        },
+    }
+}
+
+fn fallocate(offset: u64, length: u64, mode: u32, face: &Face, disk: Disk) -> Action {
+    const KEEP: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
+    const PUNCH: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32 | KEEP;
+    const ZERO: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
+    const ZERO_KEEP: u32 = ZERO | KEEP;
+    if face.read_only {
+        return Action::Refuse(libc::EROFS);
+    }
+    if !matches!(mode, PUNCH | ZERO | ZERO_KEEP) {
+        return Action::Refuse(libc::EOPNOTSUPP);
+    }
+    let Some(end) = offset.checked_add(length).filter(|_| length > 0) else { return Action::Refuse(libc::EINVAL) };
+    if mode == ZERO && end > disk.size {
+        return Action::Refuse(libc::ENOSPC);
+    }
+    let end = end.min(disk.size);
+    if offset >= end {
+        // The size is kept, and behind it there is nothing.
+        return Action::Reply(Body::EMPTY);
+    }
+    if (offset | end) & (u64::from(disk.block) - 1) != 0 {
+        return Action::Refuse(libc::EINVAL);
+    }
+    let discard = mode == PUNCH && face.discard;
+    if !discard && !disk.zeroes {
+        return Action::Refuse(libc::EOPNOTSUPP);
+    }
+    Action::Zero { offset, bytes: end - offset, discard }
+}
+
+/// The answer to the first INIT of a kernel. `Ok(None)`: the kernel is asked for our major version and sends another one.
+///
+/// # Errors
+/// The kernel is too old; the version it speaks.
+pub fn init(offered: &InitIn, requests_out: usize) -> Result<Option<InitOut>, (u32, u32)> {
+    match offered.major {
+        major if major > wire::MAJOR => return Ok(None),
+        wire::MAJOR if offered.minor >= wire::OLDEST_MINOR => {}
+        major => return Err((major, offered.minor)),
+    }
+    let wanted = init::ASYNC_READ
+        | init::BIG_WRITES
+        | init::ASYNC_DIO
+        | init::MAX_PAGES
+        | init::INIT_EXT
+        | init::DIRECT_IO_ALLOW_MMAP;
+    Ok(Some(InitOut {
+        minor: offered.minor.min(wire::NEWEST_MINOR),
+        max_readahead: offered.max_readahead.min(MAX_DATA as u32),
+        flags: offered.flags & wanted,
+        max_background: requests_out.min(usize::from(u16::MAX)) as u16,
+    }))
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Certificates and keys of a TLS server, from the PEM files that users of QEMU, libnbd and nbdkit lay out.
+//!
+//! Guarantees: what is loaded can be used: the key belongs to the certificate, the certificate is valid now and for a
+//! server, and so are the authorities of clients. What is wrong is said with the file it is in. Only regular files of at
+//! most [`FILE_BYTES_MAX`] are read. Does not do: look again when files change or certificates run out; a new server does.
+//!
+//! Source: QEMU docs/system/tls.rst, nbdkit-tls(1) (file names); RFC 5280.
+
+use crate::error::Error;
+use crate::serve::plan::NbdTls;
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::{CertificateError, InconsistentKeys, RootCertStore, ServerConfig};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Largest PEM file that is read.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The names that files have in a directory of certificates.
+const CERT: &str = "server-cert.pem";
+const KEY: &str = "server-key.pem";
+const CLIENT_CA: &str = "ca-cert.pem";
+const CLIENT_CRL: &str = "ca-crl.pem";
+
+/// What a file is for; also the key that names it in a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The server's certificate and those between it and its authority.
+    Cert,
+    /// Its private key.
+    Key,
+    /// Authorities of clients.
+    ClientCa,
+    /// Certificates of clients that they have revoked.
+    ClientCrl,
+}
+
+impl Role {
+    /// The key in a configuration.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Role::Cert => "tls_cert",
+            Role::Key => "tls_key",
+            Role::ClientCa => "tls_client_ca",
+            Role::ClientCrl => "tls_client_crl",
+        }
+    }
+}
+
+/// Why a server cannot have its TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Which file it is about.
+    pub role: Role,
+    /// Its path.
+    pub path: PathBuf,
+    /// What is wrong, and what to do.
+    pub text: String,
+}
+
+impl From<Problem> for Error {
+    fn from(problem: Problem) -> Error {
+        let Problem { role, path, text } = problem;
+        Error::usage(format!("{}={}: {text}", role.key(), path.display()))
+    }
+}
+
+/// What a server needs to speak TLS.
+#[derive(Clone)]
+pub struct Tls {
+    pub(super) config: Arc<ServerConfig>,
+    pub(super) required: bool,
+}
+
+impl Tls {
+    /// Reads the files of a plan.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn load(files: &NbdTls) -> Result<Tls, Problem> {
+        Ok(Tls { config: load(files)?, required: files.required })
+    }
+}
+
+impl NbdTls {
+    /// The files of a directory that is laid out as QEMU and nbdkit have it: `server-cert.pem`, `server-key.pem` and, if
+    /// clients are to be verified, `ca-cert.pem` and perhaps `ca-crl.pem`.
+    pub fn in_directory(directory: &Path, verify_peer: bool, required: bool) -> NbdTls {
+        let crl = directory.join(CLIENT_CRL);
+        NbdTls {
+            cert: directory.join(CERT),
+            key: directory.join(KEY),
+            client_ca: verify_peer.then(|| directory.join(CLIENT_CA)),
+            client_crl: (verify_peer && crl.exists()).then_some(crl),
+            required,
+        }
+    }
+
+    /// The directory that clients on this host can name, if it is laid out as they need it.
+    pub fn directory(&self) -> Option<&Path> {
+        let directory = self.cert.parent()?;
+        (self.cert.ends_with(CERT) && directory.join(CLIENT_CA).exists()).then_some(directory)
+    }
+}
+
+/// Reads all files and makes a server's settings of them.
+fn load(files: &NbdTls) -> Result<Arc<ServerConfig>, Problem> {
+    let provider = Arc::new(ring::default_provider());
+    let cert = Pem::read(Role::Cert, &files.cert)?;
+    let chain: Vec<CertificateDer<'static>> = cert.all("certificate")?;
+    for one in &chain {
+        cert.check_valid(one, &provider, true)?;
+    }
+    let key_file = Pem::read(Role::Key, &files.key)?;
+    let key = PrivateKeyDer::from_pem_slice(&key_file.bytes).map_err(|e| match e {
+        pem::Error::NoItemsFound => {
+            key_file.problem("holds no private key (PEM); one with a passphrase must be stored without it first")
+        }
+        e => key_file.unreadable(&e),
+    })?;
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| cert.problem(&e.to_string()))?;
+    let builder = match &files.client_ca {
+        Some(ca) => builder.with_client_cert_verifier(verifier(ca, files.client_crl.as_deref(), &provider)?),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(|e| match e {
+        rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+            key_file.problem(&format!("is not the key of the certificate '{}'", files.cert.display()))
+        }
+        rustls::Error::InvalidCertificate(e) => cert.problem(&format!("cannot be used: {e}")),
+        e => key_file.problem(&format!("cannot be used: {e}; take an ECDSA, Ed25519 or RSA key of 2048 to 8192 bits")),
+    })?;
+    // Connections last long and clients know nothing of resumption: nothing is remembered of them.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// Who checks the certificates of clients.
+fn verifier(
+    ca: &Path,
+    crl: Option<&Path>,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, Problem> {
+    let authorities = Pem::read(Role::ClientCa, ca)?;
+    let mut roots = RootCertStore::empty();
+    for one in authorities.all::<CertificateDer<'static>>("certificate")? {
+        authorities.check_valid(&one, provider, false)?;
+        roots.add(one).map_err(|e| authorities.problem(&format!("holds what is no authority: {e}")))?;
+    }
+    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    if let Some(crl) = crl {
+        let lists = Pem::read(Role::ClientCrl, crl)?;
+        let lists: Vec<CertificateRevocationListDer<'static>> = lists.all("revocation list")?;
+        // An authority without a list has revoked nothing.
+        builder = builder.with_crls(lists).allow_unknown_revocation_status();
+    }
+    builder.build().map_err(|e| authorities.problem(&format!("cannot be used: {e}")))
+}
+
+/// A file that was read.
+struct Pem<'a> {
+    role: Role,
+    path: &'a Path,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Pem<'a> {
+    fn read(role: Role, path: &'a Path) -> Result<Pem<'a>, Problem> {
+        let mut pem = Pem { role, path, bytes: Vec::new() };
+        let bytes = read_file(path).map_err(|e| pem.problem(&format!("{e}; name a PEM file")))?;
+        pem.bytes = bytes;
+        Ok(pem)
+    }
+
+    /// All items of one kind; at least one.
+    fn all<T: PemObject>(&self, what: &str) -> Result<Vec<T>, Problem> {
+        let items: Result<Vec<T>, pem::Error> = T::pem_slice_iter(&self.bytes).collect();
+        match items {
+            Ok(items) if !items.is_empty() => Ok(items),
+            Ok(_) => Err(self.problem(&format!("holds no {what} (PEM)"))),
+            Err(e) => Err(self.unreadable(&e)),
+        }
+    }
+
+    /// A certificate must be of its time and, in a server's file, its first one be for servers. Who signed it is for
+    /// clients to judge.
+    fn check_valid(
+        &self,
+        cert: &CertificateDer<'static>,
+        provider: &CryptoProvider,
+        serves: bool,
+    ) -> Result<(), Problem> {
+        let broken = |e: &dyn std::fmt::Display| self.problem(&format!("holds a broken certificate: {e}"));
+        let parsed = ParsedCertificate::try_from(cert).map_err(|e| broken(&e))?;
+        let (nobody, now) = (RootCertStore::empty(), UnixTime::now());
+        let algorithms = provider.signature_verification_algorithms.all;
+        // Validity and purpose are looked at before the signer, whom nobody knows here.
+        let found = verify_server_cert_signed_by_trust_anchor(&parsed, &nobody, &[], now, algorithms);
+        let Err(rustls::Error::InvalidCertificate(e)) = found else { return Ok(()) };
+        match e {
+            CertificateError::ExpiredContext { time, not_after } => {
+                let ago = age(time.as_secs().saturating_sub(not_after.as_secs()));
+                Err(self.problem(&format!("holds a certificate that expired {ago} ago; have a new one issued")))
+            }
+            CertificateError::NotValidYetContext { time, not_before } => {
+                let to_come = age(not_before.as_secs().saturating_sub(time.as_secs()));
+                let text = format!("holds a certificate that is valid only in {to_come}; is the clock right?");
+                Err(self.problem(&text))
+            }
+            CertificateError::BadEncoding => Err(broken(&e)),
+            CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } if serves => {
+                Err(self.problem("holds a certificate that is not for servers (extended key usage)"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn unreadable(&self, e: &pem::Error) -> Problem {
+        // What was found in the file is not repeated: it may be a key.
+        let what = match e {
+            pem::Error::MissingSectionEnd { .. } => "a section without its end".to_owned(),
+            pem::Error::IllegalSectionStart { .. } => "a broken beginning of a section".to_owned(),
+            pem::Error::Base64Decode(_) => "a section that is not base64".to_owned(),
+            other => other.to_string(),
+        };
+        self.problem(&format!("is no PEM file: {what}"))
+    }
+
+    fn problem(&self, text: &str) -> Problem {
+        Problem { role: self.role, path: self.path.to_owned(), text: text.to_owned() }
+    }
+}
+
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    // Not opened before it is known to be a file: a pipe would block.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!("is larger than {FILE_BYTES_MAX} bytes")));
+    }
+    Ok(bytes)
+}
+
+fn age(secs: u64) -> String {
+    let (n, unit) = match secs {
+        0..3600 => (secs / 60, "minute"),
+        3600..86400 => (secs / 3600, "hour"),
+        _ => (secs / 86400, "day"),
+    };
+    format!("{n} {unit}{}", if n == 1 { "" } else { "s" })
+}

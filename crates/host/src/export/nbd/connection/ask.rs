@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Requests that are no I/O: block status and cache. What may wait for a file system is asked of the disk's clerk.
+//!
+//! Guarantees: a write that was answered before a status was asked for is told as data; one that was not may be told either
+//! way. A reply has at most [`EXTENTS`] extents, and the client asks on behind them. Questions count as in flight.
+//!
+//! Source: the NBD protocol, sections "Metadata querying", "`NBD_CMD_BLOCK_STATUS`", "`NBD_CMD_CACHE`".
+
+use super::super::reply::{Extent, HEAD_BYTES};
+use super::super::session::Request;
+use super::super::wire::extent_flag;
+use super::{Connection, SECTOR, State};
+use crate::driver::{Allocation, Stretch};
+use crate::serve::Port;
+use crate::serve::clerk::{Question, Wish};
+use blk::id::Sector;
+
+/// Extents of one reply: some milliseconds of work for a file in pieces.
+const EXTENTS: usize = 1024;
+const HOLE: u32 = extent_flag::HOLE | extent_flag::ZERO;
+
+impl Connection {
+    /// What is known without asking is told at once.
+    pub(super) fn tell_extents(&mut self, slot: u16, request: &Request, port: &Port) {
+        let is_hole = match port.disk().driver.allocation() {
+            Allocation::Data => false,
+            Allocation::Hole => true,
+            Allocation::Survey => {
+                let most = if request.one_extent() { 1 } else { EXTENTS };
+                if self.ask(slot, request, port, Wish::Survey { most }) {
+                    return;
+                }
+                false
+            }
+        };
+        let all = Stretch { nr_sectors: request.length / SECTOR, is_hole };
+        self.put_extents(slot, &[all]);
+    }
+
+    /// Where nothing is cached there is nothing to do.
+    pub(super) fn prefetch(&mut self, slot: u16, request: &Request, port: &Port) {
+        if !port.disk().driver.caches() || !self.ask(slot, request, port, Wish::Prefetch) {
+            self.release(slot);
+        }
+    }
+
+    fn ask(&mut self, slot: u16, request: &Request, port: &Port, wish: Wish) -> bool {
+        let asked = port.disk().clerk.ask(Question {
+            wish,
+            sector: Sector(request.offset / SECTOR),
+            nr_sectors: request.length / SECTOR,
+            number: slot,
+            to: self.answers.clone(),
+            waker: port.waker(),
+        });
+        self.asked += usize::from(asked);
+        asked
+    }
+
+    /// Takes what the clerk has answered; whether there was anything.
+    #[cold]
+    pub(super) fn take_answers(&mut self) -> bool {
+        let answers = self.answers.take();
+        self.asked -= answers.len();
+        for (slot, stretches) in &answers {
+            if stretches.is_empty() {
+                self.release(*slot);
+            } else {
+                self.put_extents(*slot, stretches);
+            }
+        }
+        !answers.is_empty()
+    }
+
+    /// The reply to a block status request.
+    fn put_extents(&mut self, slot: u16, stretches: &[Stretch]) {
+        let s = &mut self.slots[usize::from(slot)];
+        s.holds = 0;
+        let Some(request) = s.request.filter(|_| self.state != State::Dead && !s.silent) else {
+            self.free_slot(slot);
+            return;
+        };
+        let extents =
+            stretches.iter().map(|s| Extent { length: s.nr_sectors * SECTOR, flags: if s.is_hole { HOLE } else { 0 } });
+        self.scratch.clear();
+        self.style.block_status(&request, extents, &mut self.scratch);
+        let n = self.scratch.len();
+        if n <= HEAD_BYTES {
+            s.head.iter_mut().zip(&self.scratch).for_each(|(to, from)| *to = *from);
+            s.head_bytes = n;
+        } else if let Ok(Some(buffer)) = self.buffers.take(slot, n) {
+            self.buffers.span(buffer, 0, n).copy_from(&self.scratch);
+            (s.buffer, s.data_bytes) = (Some(buffer), n);
+        } else {
+            unreachable!("{EXTENTS} extents are shorter than a slot's buffer");
+        }
+        self.out.push_back(slot);
+    }
+}

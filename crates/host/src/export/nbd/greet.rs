@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A client's handshake, with TLS if both want it, on a thread that may wait.
+//!
+//! Guarantees: it ends at its time or when the server stops, whatever the client does or leaves undone; what a client sent in
+//! plain text behind `NBD_OPT_STARTTLS` goes to TLS and never to the handshake; what was received beyond the handshake is handed on.
+//! Needs from callers: a socket that does not block.
+//!
+//! Source: the NBD protocol, sections "Newstyle negotiation", "TLS support".
+
+use super::certificates::Tls;
+use super::export::ExportTable;
+use super::handshake::{Handshake, Negotiated, Step, TlsMode, greeting};
+use super::tls::{Received, TlsStream};
+use super::wire::BytesIn;
+use crate::export::socket;
+use rustix::event::PollFlags;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Bytes received at once.
+const INPUT_BYTES: usize = 4096;
+
+/// The way to a client that shakes hands.
+pub(super) struct Line<'a> {
+    socket: &'a OwnedFd,
+    stop: &'a OwnedFd,
+    until: Instant,
+    tls: Option<Box<TlsStream>>,
+}
+
+impl<'a> Line<'a> {
+    /// Until this time, or until `stop` is readable.
+    pub(super) fn new(socket: &'a OwnedFd, stop: &'a OwnedFd, until: Instant) -> Line<'a> {
+        Line { socket, stop, until, tls: None }
+    }
+
+    /// What was negotiated, what the client has sent behind it, and the TLS that is spoken; none if the client is to go.
+    pub(super) fn shake_hands(
+        mut self,
+        table: &Arc<ExportTable>,
+        tls: Option<&Tls>,
+    ) -> Option<(Negotiated, Vec<u8>, Option<Box<TlsStream>>)> {
+        let mode = match tls {
+            None => TlsMode::Off,
+            Some(tls) if tls.required => TlsMode::Required,
+            Some(_) => TlsMode::Optional,
+        };
+        let mut handshake = Handshake::new(Arc::clone(table), mode);
+        self.send(&greeting())?;
+        let (mut received, mut out) = (Vec::with_capacity(INPUT_BYTES), Vec::new());
+        loop {
+            received.clear();
+            self.receive(&mut received)?;
+            let mut input = BytesIn::new(&received);
+            loop {
+                let step = handshake.feed(&mut input, &mut out);
+                self.send(&out)?;
+                out.clear();
+                match step {
+                    Step::NeedMore => break,
+                    Step::Replied => {}
+                    Step::Transmission(negotiated) => return Some((negotiated, input.rest().to_vec(), self.tls)),
+                    Step::StartTls => {
+                        self.start_tls(tls?, input.rest())?;
+                        handshake.tls_started();
+                        break;
+                    }
+                    Step::Close(_) => {
+                        self.close();
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Shakes hands once more, for TLS; `first` was received already.
+    fn start_tls(&mut self, tls: &Tls, first: &[u8]) -> Option<()> {
+        let mut stream = Box::new(TlsStream::new(&tls.config, first).ok()?);
+        while stream.is_handshaking() {
+            let received = stream.receive(self.socket.as_fd(), |_| 0).ok()?;
+            self.flush(&mut stream)?;
+            match received {
+                Received::End => return None,
+                Received::Nothing if stream.is_handshaking() && !stream.has_more() => self.wait(PollFlags::IN)?,
+                Received::Nothing | Received::Data => {}
+            }
+        }
+        self.tls = Some(stream);
+        Some(())
+    }
+
+    /// Receives something.
+    fn receive(&mut self, into: &mut Vec<u8>) -> Option<()> {
+        loop {
+            if let Some(mut tls) = self.tls.take() {
+                let received = tls.receive(self.socket.as_fd(), |piece| {
+                    let n = piece.len().min(INPUT_BYTES - into.len());
+                    into.extend(piece.iter().take(n));
+                    n
+                });
+                let received = received.ok()?;
+                self.flush(&mut tls)?;
+                let more = tls.has_more();
+                self.tls = Some(tls);
+                match received {
+                    Received::Data => return Some(()),
+                    Received::End => return None,
+                    Received::Nothing if more => continue,
+                    Received::Nothing => {}
+                }
+            } else {
+                let mut bytes = [0; INPUT_BYTES];
+                match rustix::io::read(self.socket, &mut bytes) {
+                    Ok(0) => return None,
+                    Ok(n) => {
+                        into.extend_from_slice(bytes.get(..n)?);
+                        return Some(());
+                    }
+                    Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                    Err(_) => return None,
+                }
+            }
+            self.wait(PollFlags::IN)?;
+        }
+    }
+
+    fn send(&mut self, mut bytes: &[u8]) -> Option<()> {
+        if let Some(mut tls) = self.tls.take() {
+            while !bytes.is_empty() {
+                let n = tls.write(bytes).ok()?;
+                bytes = bytes.get(n..)?;
+                self.flush(&mut tls)?;
+            }
+            self.tls = Some(tls);
+            return Some(());
+        }
+        while !bytes.is_empty() {
+            match rustix::net::send(self.socket, bytes, rustix::net::SendFlags::NOSIGNAL) {
+                Ok(n) => bytes = bytes.get(n..)?,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => self.wait(PollFlags::OUT)?,
+                Err(_) => return None,
+            }
+        }
+        Some(())
+    }
+
+    /// Sends all that TLS has to send.
+    fn flush(&self, tls: &mut TlsStream) -> Option<()> {
+        while !tls.flush(self.socket.as_fd()).ok()? {
+            self.wait(PollFlags::OUT)?;
+        }
+        Some(())
+    }
+
+    /// The last word.
+    fn close(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.close();
+            let _ = tls.flush(self.socket.as_fd());
+        }
+    }
+
+    fn wait(&self, what: PollFlags) -> Option<()> {
+        socket::wait(self.socket, what, self.stop, Some(self.until)).then_some(())
+    }
+}

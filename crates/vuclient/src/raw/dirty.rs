@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a migration sees of a device: which pages of guest memory changed between two looks, and which the server has logged.
+//!
+//! Guarantees: [`DirtyLog::take`] takes each bit once; [`Look::changed`] compares every byte. Source: QEMU's
+//! `docs/interop/vhost-user.rst`, "Migration".
+
+use std::collections::BTreeSet;
+use std::os::fd::BorrowedFd;
+
+use super::guest::Guest;
+use crate::Error;
+use crate::memory::Memory;
+
+/// Bytes of a page of the log.
+pub const PAGE: usize = 4096;
+
+/// Memory with a bit for each page of the guest's.
+pub struct DirtyLog {
+    memory: Memory,
+    bytes: usize,
+}
+
+impl DirtyLog {
+    pub(super) fn new(pages: usize) -> Result<DirtyLog, Error> {
+        let bytes = pages.div_ceil(8).max(1);
+        Ok(DirtyLog { memory: Memory::new(bytes)?, bytes })
+    }
+
+    /// Bytes that the server is told of.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.memory.fd()
+    }
+
+    /// The pages that were logged since the last call, by number. What is logged meanwhile may be lost: the device has to be
+    /// at rest.
+    pub fn take(&self) -> BTreeSet<u64> {
+        let mut bits = vec![0u8; self.memory.len()];
+        let all = self.memory.slice(0, bits.len());
+        all.copy_to(&mut bits[..]);
+        all.copy_from(&vec![0u8; bits.len()][..]);
+        let pages = bits
+            .iter()
+            .enumerate()
+            .flat_map(|(at, byte)| (0..8).filter(move |bit| byte & 1 << bit != 0).map(move |bit| at as u64 * 8 + bit));
+        pages.collect()
+    }
+}
+
+/// All of a guest's memory, as it was.
+pub struct Look {
+    regions: Vec<(u64, Vec<u8>)>,
+}
+
+impl Look {
+    /// Looks.
+    pub fn new(guest: &Guest) -> Look {
+        let copy = |memory: &Memory, len| {
+            let mut bytes = vec![0u8; len];
+            memory.slice(0, len).copy_to(&mut bytes[..]);
+            bytes
+        };
+        Look { regions: guest.regions().map(|r| (r.guest, copy(&r.memory, r.len))).collect() }
+    }
+
+    /// Pages, by number, that are not as they are in `later`, a look at the same regions.
+    pub fn changed(&self, later: &Look) -> BTreeSet<u64> {
+        let pairs = self.regions.iter().zip(&later.regions);
+        let pages = pairs.flat_map(|((address, before), (_, after))| {
+            let pages = before.chunks(PAGE).zip(after.chunks(PAGE)).enumerate();
+            pages.filter(|(_, (a, b))| a != b).map(move |(i, _)| address / PAGE as u64 + i as u64)
+        });
+        pages.collect()
+    }
+}

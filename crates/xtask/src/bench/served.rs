@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One run of a client against a server: ours or a peer's, started for it and ended after it.
+//!
+//! Guarantees: the client begins when the server says that it is ready; the CPU time is that of the server alone, as the
+//! kernel counts it, over the client's run, warm-up included; the server ends with the run, by its own process id. All servers get the same
+//! disk: 1 GiB that does nothing, or a file past the page cache by io_uring.
+//! Needs: nothing else reaped meanwhile.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::job::{self, Figures};
+use super::rows::{By, Client, Served};
+use super::side::ticks_of;
+
+/// Longest time a server may take to start.
+const START: Duration = Duration::from_secs(30);
+/// How long a server without clients is watched, in a run that is worth a verdict.
+const WATCH: Duration = Duration::from_secs(10);
+/// Bytes of disks that keep nothing.
+const NULL_BYTES: u64 = 1 << 30;
+
+/// What a run needs.
+pub struct Tools<'a> {
+    /// Our program; `None` = qemu-storage-daemon in its place.
+    pub mqblk: Option<&'a Path>,
+    /// The vhost-user client.
+    pub vuclient: &'a Path,
+    /// For sockets and configurations.
+    pub scratch: &'a Path,
+    /// The file of the file rows.
+    pub file: &'a str,
+    /// Seconds of I/O; `None` = a thousandth of that, for a look whether it works.
+    pub seconds: Option<u32>,
+}
+
+/// Runs the client of `served` once; figures, and the client's own report.
+///
+/// # Errors
+/// What did not start, failed, or printed no figures.
+pub fn run(served: &Served, tools: &Tools<'_>) -> Result<(Figures, Value), String> {
+    let by = if served.by == By::Mqblk && tools.mqblk.is_none() { By::Qsd } else { served.by };
+    let server = Server::start(by, served, tools)?;
+    if let Client::Nobody { .. } = served.client {
+        return server.idle(tools.seconds.map_or(Duration::from_millis(100), |_| WATCH));
+    }
+    let before = server.cpu_us()?;
+    let (iops, total_ios, report) = client(served, &server.socket, tools)?;
+    let cpu_us = server.cpu_us()? - before;
+    Ok((Figures { iops, total_ios, cpu_us_per_io: cpu_us / total_ios as f64, resident_mb: None }, report))
+}
+
+struct Server {
+    child: Child,
+    socket: PathBuf,
+    directory: PathBuf,
+}
+
+impl Server {
+    fn start(by: By, served: &Served, tools: &Tools<'_>) -> Result<Server, String> {
+        // Not below the results: a socket's path has 107 bytes at most.
+        let directory = std::env::temp_dir().join(format!("mqblk-bench-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir(&directory).map_err(|e| format!("cannot create {}: {e}", directory.display()))?;
+        let socket = directory.join("s.sock");
+        let mut command = match by {
+            By::Mqblk => mqblk(served, tools, &directory)?,
+            By::Qsd => qsd(served, tools, &socket),
+            By::Nbdkit => {
+                let mut command = Command::new("nbdkit");
+                command.args(["-f", "-U"]).arg(&socket).args(["null", &format!("size={NULL_BYTES}")]);
+                command
+            }
+        };
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let shown = format!("{command:?}");
+        let failed = |why: String| format!("{why}\nrepeat it by: {shown}");
+        let child = command.spawn().map_err(|e| failed(format!("cannot run it: {e}")))?;
+        let mut server = Server { child, socket, directory };
+        server.wait_until_ready(by).map_err(&failed)?;
+        // A vhost-user server would take who only knocks for its client.
+        if is_nbd(served.client) {
+            server.knock().map_err(failed)?;
+        }
+        Ok(server)
+    }
+
+    /// Waits until the socket is listened at: qemu-storage-daemon's monitor may greet before that.
+    fn knock(&self) -> Result<(), String> {
+        let until = Instant::now() + START;
+        loop {
+            match UnixStream::connect(&self.socket) {
+                Ok(_) => return Ok(()),
+                Err(e) if Instant::now() > until => return Err(format!("nobody listens: {e}")),
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    /// Reads what the server says until it says that it is ready; the rest is read away.
+    fn wait_until_ready(&mut self, by: By) -> Result<(), String> {
+        let (said, hears) = mpsc::channel();
+        let sign = match by {
+            By::Mqblk => "serving on",
+            By::Qsd => "QMP",
+            // It says nothing; who knocks finds out.
+            By::Nbdkit => return Ok(()),
+        };
+        let out = self.child.stdout.take().map(|o| Box::new(o) as Box<dyn std::io::Read + Send>);
+        let err = self.child.stderr.take().map(|o| Box::new(o) as Box<dyn std::io::Read + Send>);
+        for stream in [out, err].into_iter().flatten() {
+            let said = said.clone();
+            std::thread::spawn(move || {
+                for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                    let _ = said.send(line);
+                }
+            });
+        }
+        drop(said);
+        let until = Instant::now() + START;
+        let mut all = String::new();
+        while let Ok(line) = hears.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            if line.contains(sign) {
+                return Ok(());
+            }
+            all += &line;
+            all.push('\n');
+        }
+        Err(format!("it did not start:\n{all}"))
+    }
+
+    /// CPU time so far, microseconds.
+    fn cpu_us(&self) -> Result<f64, String> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+        let stat = stat.map_err(|e| format!("the server has ended: {e}"))?;
+        ticks_of(&stat, 14).map(|ticks| ticks as f64 * 1e4).ok_or_else(|| "cannot understand its stat".to_owned())
+    }
+
+    /// Watches it do nothing.
+    fn idle(&self, time: Duration) -> Result<(Figures, Value), String> {
+        let before = self.cpu_us()?;
+        std::thread::sleep(time);
+        let used = self.cpu_us()? - before;
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).map_err(|e| e.to_string())?;
+        let kb = status.lines().find_map(|l| l.strip_prefix("VmRSS:")?.trim().strip_suffix("kB")?.trim().parse().ok());
+        let kb: f64 = kb.ok_or("its status has no VmRSS")?;
+        let percent = used / 1e4 / time.as_secs_f64();
+        let figures = Figures { iops: 0.0, total_ios: 1, cpu_us_per_io: percent, resident_mb: Some(kb / 1024.0) };
+        Ok((figures, Value::Null))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn is_nbd(client: Client) -> bool {
+    matches!(client, Client::FioNbd { .. })
+}
+
+fn queues(client: Client) -> u16 {
+    match client {
+        Client::Blkio { queues, .. } => queues,
+        Client::Nobody { .. } => 2,
+        Client::FioNbd { .. } => 1,
+    }
+}
+
+fn mqblk(served: &Served, tools: &Tools<'_>, directory: &Path) -> Result<Command, String> {
+    let failed = |e: std::io::Error| format!("cannot write below {}: {e}", directory.display());
+    let mut config = String::new();
+    for i in 0..served.iothreads {
+        config += &format!("[[iothread]]\nname = \"io{i}\"\n");
+    }
+    let disks = if let Client::Nobody { disks } = served.client { disks } else { 1 };
+    for i in 0..disks {
+        let target = match (served.file, served.client) {
+            (_, Client::Nobody { .. }) => {
+                let file = directory.join(format!("{i}.img"));
+                fs::File::create(&file).and_then(|f| f.set_len(NULL_BYTES)).map_err(failed)?;
+                file.display().to_string()
+            }
+            (true, _) => tools.file.to_owned(),
+            (false, _) => format!("null:size={NULL_BYTES}"),
+        };
+        let socket = if i == 0 { "s".to_owned() } else { format!("s{i}") };
+        let kind = if is_nbd(served.client) {
+            "nbd\"\nexport_name = \"disk".to_owned()
+        } else {
+            format!("vhost-user-blk\"\nnum_queues = {}\nname = \"e{i}", queues(served.client))
+        };
+        config += &format!(
+            "[[disk]]\nname = \"d{i}\"\ntarget = {target:?}\n\
+             [[export]]\ndisk = \"d{i}\"\nsocket = \"{socket}.sock\"\ntype = \"{kind}\"\n"
+        );
+    }
+    fs::write(directory.join("serve.toml"), config).map_err(failed)?;
+    let mut command = Command::new(tools.mqblk.ok_or("no mqblk was built")?);
+    command.args(["serve", "serve.toml", "--control", "ctl.sock"]).current_dir(directory);
+    Ok(command)
+}
+
+fn qsd(served: &Served, tools: &Tools<'_>, socket: &Path) -> Command {
+    let blockdev = if served.file {
+        format!("driver=file,node-name=disk,filename={},cache.direct=on,aio=io_uring", tools.file)
+    } else {
+        format!("driver=null-co,node-name=disk,size={NULL_BYTES},read-zeroes=off")
+    };
+    let socket = socket.display();
+    let mut command = Command::new("qemu-storage-daemon");
+    command.args(["--object", "iothread,id=i0", "--blockdev", &blockdev]);
+    if is_nbd(served.client) {
+        command.args(["--nbd-server", &format!("addr.type=unix,addr.path={socket}")]);
+        // Not on the IOThread: 7.2 aborts there when a client leaves (blockdev-nbd.c, nbd_blockdev_client_closed).
+        command.args(["--export", "type=nbd,id=e,node-name=disk,name=disk,writable=on"]);
+    } else {
+        let n = queues(served.client);
+        let place = format!("addr.type=unix,addr.path={socket},iothread=i0,num-queues={n}");
+        command.args(["--export", &format!("type=vhost-user-blk,id=e,node-name=disk,writable=on,{place}")]);
+    }
+    // The monitor greets when all the rest is done.
+    command.args(["--chardev", "stdio,id=m", "--monitor", "chardev=m"]);
+    command
+}
+
+/// I/Os per second, I/Os, and all that it said.
+fn client(served: &Served, socket: &Path, tools: &Tools<'_>) -> Result<(f64, u64, Value), String> {
+    let socket = socket.display().to_string();
+    let seconds = tools.seconds.map_or("0.05".to_owned(), |s| s.to_string());
+    let mut command = Command::new("timeout");
+    command.arg("120");
+    match served.client {
+        Client::Blkio { queues, iodepth, spins } => {
+            command.arg(tools.vuclient).args(["bench", &socket, "--json", "--runtime", &seconds]);
+            command.args(["--queues", &queues.to_string(), "--iodepth", &iodepth.to_string()]);
+            command.args(spins.then_some("--poll"));
+        }
+        Client::FioNbd { connections, iodepth } => {
+            command.args([
+                "fio",
+                "--name=j",
+                "--ioengine=nbd",
+                "--rw=randread",
+                "--bs=4k",
+                "--size=1g",
+                "--norandommap",
+            ]);
+            command.arg(format!("--uri=nbd+unix:///disk?socket={socket}"));
+            command.arg(format!("--aux-path={}", tools.scratch.display()));
+            command.args([format!("--numjobs={connections}"), format!("--iodepth={iodepth}")]);
+            match tools.seconds {
+                Some(s) => command.args(["--time_based".to_owned(), format!("--runtime={s}")]),
+                None => command.arg("--number_ios=1000"),
+            };
+            command.arg("--output-format=json");
+        }
+        Client::Nobody { .. } => unreachable!("nobody asks"),
+    }
+    let output = command.output().map_err(|e| format!("cannot run its client: {e}"))?;
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if !output.status.success() {
+        return Err(format!("its client: {}\n{}\nby {command:?}", output.status, stderr.trim()));
+    }
+    let result = job::parse(&stdout)?;
+    if is_nbd(served.client) {
+        let figures = job::figures(&result)?;
+        return Ok((figures.iops, figures.total_ios, job::kept(result)));
+    }
+    let iops = result["iops"].as_f64().ok_or("no `iops` in the client's report")?;
+    let of = |q: &Value| q["requests"].as_u64().unwrap_or(0);
+    let ios = result["queues"].as_array().map_or(0, |all| all.iter().map(of).sum());
+    if ios == 0 {
+        return Err(format!("the client did no I/O: {result}"));
+    }
+    Ok((iops, ios, result))
+}

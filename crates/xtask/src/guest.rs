@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask guest`: a Linux guest, under QEMU's emulation, on `mqblk serve`, by vhost-user-blk.
+//!
+//! Runs the tests of `crates/cli/tests/guest.rs`, which `cargo test` runs, too, one after the other and with what the guest
+//! says; all combinations of queues, rings and caches on demand. Needs x86-64, the packages of
+//! [`crate::packages::ensure_guest`], and a Debian mirror for the kernel the first time.
+
+use crate::Outcome;
+use crate::packages;
+use crate::project::{Project, cargo};
+
+/// Flags of `cargo xtask guest`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// All combinations, some minutes.
+    #[arg(long)]
+    full: bool,
+    /// Only tests whose name contains this.
+    filter: Option<String>,
+}
+
+/// Runs them.
+///
+/// # Errors
+/// When a package is missing, or Cargo cannot be run.
+pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
+    packages::ensure(project)?;
+    let mut command = cargo();
+    command.current_dir(&project.root).args(["test", "-p", "mqblk", "--test", "guest", "--"]);
+    command.args(["--nocapture", "--test-threads", "1"]).args(&options.filter);
+    if options.full {
+        command.env("MQBLK_GUEST_FULL", "1");
+    }
+    let status = command.status().map_err(|e| format!("cannot run cargo: {e}"))?;
+    Ok(if status.success() { Outcome::Passed } else { Outcome::Failed })
+}
