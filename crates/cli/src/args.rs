@@ -41,6 +41,8 @@ Targets (in a job file also as filename=):
   ram[:OPTIONS]        keeps data in memory; size, blocksize
   model[:OPTIONS]      a device with latency and caps: size, lat_us, lat_read_us, lat_write_us, jitter_pct,
                        iops, bw, burst_ms, parallel, seed, over=null|ram
+  nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH
+                       an NBD server; &connections=4, &reconnect_delay=SECONDS, &timeout=SECONDS behind a '?'
   OPTIONS are name=value, separated by commas: model:size=16t,iops=18000,bw=750m,lat_us=2000";
 
 /// A multi-queue block layer in user space: runs fio job files through it, compares its settings, shows them.

@@ -13,8 +13,8 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// Ways to start the program, and `mqblk` as it is on the path of this test.
 const STARTS: [&str; 5] =
     ["cargo run --release --", "cargo run -r --", "./target/release/mqblk", "target/release/mqblk", "mqblk"];
-/// Commands that are not run here.
-const OTHERS: [&str; 6] = ["git clone ", "cd ", "cargo build", "cargo install", "cargo xtask ", "rm "];
+/// Commands that are not run here; those of fio are in the tests of its engine.
+const OTHERS: [&str; 7] = ["git clone ", "cd ", "cargo build", "cargo install", "cargo xtask ", "rm ", "fio "];
 
 /// Commands in the `sh` fences, continued lines joined, comments and blank lines left out.
 fn commands(text: &str) -> Vec<String> {

@@ -258,3 +258,19 @@ fn images_and_sockets_that_cannot_be_used_are_refused() {
     refused(&["disk.img"], &["target=disk.img: image 'disk.img' is in use: another program"]);
     drop(server);
 }
+
+/// The kernel that runs this has ublk or has not; either way what is said of it is true.
+#[test]
+fn a_kernel_without_ublk_is_told_so_before_anything_is_touched() {
+    let dir = Dir::new("ublk");
+    let config = |more: &str| format!("[[disk]]\ntarget = \"ram:size=1m\"\n[[export]]\ntype = \"ublk\"\n{more}");
+    dir.file("c.toml", &config("id = 7\nrecovery = true\n"));
+    let done = dry_run(&dir, &["c.toml"]);
+    if Path::new("/dev/ublk-control").exists() {
+        done.exits(0).prints(&["/dev/ublkb7"]);
+    } else {
+        done.exits(2).says(&["c.toml:4: type=ublk: this kernel has no ublk", "modprobe ublk_drv", "use type=fuse"]);
+    }
+    dir.file("c.toml", &config("recovery = true\n"));
+    dry_run(&dir, &["c.toml"]).exits(2).says(&["c.toml:5: recovery=true: needs id=N"]);
+}

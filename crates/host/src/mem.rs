@@ -12,12 +12,15 @@
 //! Concurrent I/O to the same bytes is allowed, as on real hardware: copies (`Span::copy_to`, `Span::zero`) are
 //! done by machine code the compiler cannot see into, so a race shows old or new bytes and is not undefined behaviour.
 //!
-//! Not done here: growing a region. Regions shared with another process are in `guest`.
+//! Not done here: growing a region. Regions shared with another process are in `guest`, those somebody else has mapped in
+//! this one in `foreign`.
 
 mod fault;
+mod foreign;
 mod guest;
 
 pub(crate) use fault::Alarm;
+pub use foreign::ForeignBuffers;
 pub(crate) use guest::Window;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -43,9 +46,11 @@ pub struct Region {
     slots: Option<(u32, Box<[AtomicBool]>)>,
     /// Another process has it, too, and it may be taken out of its table: drivers do not register it with the kernel.
     shared: Option<guest::Shared>,
+    /// Somebody else's mapping in this process, which is not ended here and may be taken out, too.
+    is_foreign: bool,
 }
 
-// SAFETY: a Region is an address range it owns; its bytes are reached only through `Span`, whose accesses may race, and
+// SAFETY: a Region is an address range it owns, or that outlives it (`foreign`); its bytes are reached only through `Span`, whose accesses may race, and
 // through slices made under the slot rule of the module's text.
 unsafe impl Send for Region {}
 // SAFETY: as above.
@@ -71,7 +76,7 @@ impl Region {
             // SAFETY: the range is the mapping just made. Advice may be refused; nothing depends on it.
             unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         }
-        Ok(Region { base, len, slots: None, shared: None })
+        Ok(Region { base, len, slots: None, shared: None, is_foreign: false })
     }
 
     /// Length in bytes.
@@ -82,6 +87,12 @@ impl Region {
     /// Never: a region has at least one page.
     pub fn is_empty(&self) -> bool {
         false
+    }
+
+    /// Whether it may be taken out of its table: then drivers do not register it with the kernel.
+    #[inline]
+    pub(crate) fn may_go(&self) -> bool {
+        self.is_foreign || self.shared.is_some()
     }
 
     /// Start address, for registration with the kernel.
@@ -132,6 +143,9 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        if self.is_foreign {
+            return;
+        }
         let mapped = self.shared.as_ref().map_or(self.len, guest::Shared::unwatch);
         // SAFETY: the mapping is this value's own and spans borrow it, so none is left.
         unsafe { libc::munmap(self.base.as_ptr().cast(), mapped) };
@@ -298,7 +312,7 @@ impl Regions {
         Ok(number as u16)
     }
 
-    /// Takes a shared region out; its number may mean another one from now on. Panics when there is no such region or it is
+    /// Takes a shared or foreign region out; its number may mean another one from now on. Panics when there is no such region or it is
     /// not a shared one: those may be known to the kernel by their number.
     ///
     /// # Safety
@@ -311,7 +325,7 @@ impl Regions {
         // SAFETY: it came from `Arc::into_raw` in `add`, and the entry that owned it is gone; by the caller's promise
         // nobody uses what `get` or `resolve` gave of it.
         let region = unsafe { Arc::from_raw(region) };
-        assert!(region.is_shared(), "memory region {number} is not shared and stays");
+        assert!(region.may_go(), "memory region {number} is not shared and stays");
     }
 
     /// The regions there are now, by number.

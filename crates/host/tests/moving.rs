@@ -144,9 +144,12 @@ fn a_mapping_is_switched_under_a_guest_and_holds_for_the_next_one() {
             let mapping = &mappings[switched % mappings.len()];
             export.remap(mapping.clone()).unwrap();
             assert_eq!(export.mapping(), *mapping);
-            // Only as long as the client stays are its queues there.
-            for (queue, thread) in seen(&served.threads) {
-                assert_eq!(thread, mapping[queue as usize], "virtqueue {queue}");
+            let placed = seen(&served.threads);
+            // Queues of a client that is just leaving stay where they were.
+            if export.is_used() {
+                for (queue, thread) in placed {
+                    assert_eq!(thread, mapping[queue as usize], "virtqueue {queue}");
+                }
             }
             switched += 1;
         }

@@ -5,7 +5,8 @@
 //! check, with one closing count), [`loom`] and [`sanitize`] (threads, checked apart), [`packages`]
 //! (what Debian must provide for `cargo xtask test`), [`mod@bench`] (our figures beside fio's, in
 //! the same run), [`swarm`] (simulated cases by the million), [`oracle`] (the real kernel's
-//! decisions beside ours), [`guest`] (a Linux guest on `mqblk serve`).
+//! decisions beside ours), [`guest`] (a Linux guest on `mqblk serve`), [`ublk_guest`] (block devices of a kernel that has
+//! ublk).
 //!
 //! Exit codes are those of `mqblk`: 0 ok, 1 a check failed or a goal was missed, 2 usage or
 //! operating error.
@@ -21,6 +22,7 @@ mod sanitize;
 mod step;
 mod swarm;
 mod tidy;
+mod ublk_guest;
 
 use std::process::ExitCode;
 
@@ -54,6 +56,8 @@ enum Command {
     Oracle(oracle::Options),
     /// Run a Linux guest under emulation on `mqblk serve`.
     Guest(guest::Options),
+    /// Serve ublk devices in a guest whose kernel has ublk, and check them there.
+    Ublk(ublk_guest::Options),
 }
 
 #[derive(Args)]
@@ -96,5 +100,6 @@ fn run(command: Command) -> Result<Outcome, String> {
         Command::Swarm(options) => swarm::run(&project, &options),
         Command::Oracle(options) => oracle::run(&project, &options),
         Command::Guest(options) => guest::run(&project, &options),
+        Command::Ublk(options) => ublk_guest::run(&project, &options),
     }
 }

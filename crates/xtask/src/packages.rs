@@ -41,6 +41,7 @@ const PACKAGES: &[Package] = &[
         why: "the C start files rustc links",
     },
     Package { name: "fio", stand_in: StandIn::Program("fio"), why: "tests and benches run the same jobs by fio" },
+    Package { name: "strace", stand_in: StandIn::Program("strace"), why: "a test sees how fio's engine opens a file" },
     Package {
         name: "fio-examples",
         stand_in: StandIn::Directory(EXAMPLES),
@@ -110,6 +111,11 @@ const GUEST: &[Package] = &[
     Package { name: "busybox-static", stand_in: StandIn::File("/bin/busybox"), why: "the guest's programs" },
     Package { name: "cpio", stand_in: StandIn::Program("cpio"), why: "packs the guest's root" },
     Package { name: "kmod", stand_in: StandIn::Program("depmod"), why: "finds the modules the guest loads" },
+    Package {
+        name: "e2fsprogs",
+        stand_in: StandIn::Program("mkfs.ext4"),
+        why: "a file system on a block device of the guest",
+    },
     Package { name: "xz-utils", stand_in: StandIn::Program("xz"), why: "unpacks the modules" },
 ];
 

@@ -64,6 +64,12 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
     let (daemon, warnings) = Daemon::start(request.plan)?;
     warnings.iter().for_each(|w| ::log::warn!("{w}"));
     let what = format!("serving on {} sockets and {} mounts", daemon.listeners(), daemon.mounts());
+    for export in daemon.plan().exports() {
+        let name = export.plan.name.as_str();
+        if let Some(device) = daemon.block_device(name) {
+            ::log::info!(export = name; "export '{name}' is {device}");
+        }
+    }
     for text in request::unused_sockets(daemon.plan(), args.control.as_deref()) {
         ::log::warn!("{text}");
     }

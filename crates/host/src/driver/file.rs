@@ -192,11 +192,6 @@ impl HostDriver for File {
         self.opened.held()
     }
 
-    /// A hole is punched, which the kernel has read as zeroes on files and block devices.
-    fn discard_zeroes(&self) -> bool {
-        true
-    }
-
     fn wait_since(&self, seen: u64, hctx: HctxId, min: u32, timeout: Option<Duration>) {
         self.ring(hctx).wait(seen, min, timeout);
     }

@@ -154,11 +154,6 @@ pub trait HostDriver: Driver {
         Vec::new()
     }
 
-    /// Whether what was discarded reads as zeroes.
-    fn discard_zeroes(&self) -> bool {
-        false
-    }
-
     /// A descriptor that polls readable when `hctx` has completions, if the driver has such a thing.
     fn ring_fd(&self, _hctx: HctxId) -> Option<RawFd> {
         None

@@ -292,10 +292,6 @@ impl Driver for Model {
 }
 
 impl HostDriver for Model {
-    fn discard_zeroes(&self) -> bool {
-        true
-    }
-
     fn wait_since(&self, seen: u64, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
         self.hctxs.get(hctx).sleeper.sleep_until_due(seen, timeout, || self.next_due(hctx));
     }

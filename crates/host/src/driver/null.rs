@@ -148,11 +148,6 @@ impl HostDriver for Null {
         Allocation::Hole
     }
 
-    /// It has no data.
-    fn discard_zeroes(&self) -> bool {
-        true
-    }
-
     fn wait_since(&self, seen: u64, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
         self.hctxs.get(hctx).sleeper.sleep_until_due(seen, timeout, || self.next_due(hctx));
     }

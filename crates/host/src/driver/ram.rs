@@ -147,8 +147,4 @@ impl Driver for Ram {
     }
 }
 
-impl HostDriver for Ram {
-    fn discard_zeroes(&self) -> bool {
-        true
-    }
-}
+impl HostDriver for Ram {}

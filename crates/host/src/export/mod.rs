@@ -3,5 +3,6 @@
 
 pub mod fuse;
 pub mod nbd;
+pub mod ublk;
 pub mod vhost;
 pub(crate) mod socket;

@@ -68,7 +68,13 @@ impl Region {
         unsafe { libc::madvise(base.as_ptr().cast(), mapped, libc::MADV_DONTDUMP) };
         // SAFETY: the mapping is the region's, which ends the watch before it unmaps, and keeps the alarm.
         let watch = unsafe { Watch::register(base, mapped, page, alarm) };
-        Ok(Region { base, len, slots: None, shared: Some(Shared { watch, _alarm: Arc::clone(alarm), mapped }) })
+        Ok(Region {
+            base,
+            len,
+            slots: None,
+            shared: Some(Shared { watch, _alarm: Arc::clone(alarm), mapped }),
+            is_foreign: false,
+        })
     }
 
     /// Whether another process has it, too.

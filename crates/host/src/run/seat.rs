@@ -2,15 +2,20 @@
 //! Where a job thread waits for its I/O, and by which of the ways a driver has for that.
 //!
 //! Guarantees: a thread that has a hardware queue for itself submits to it and waits in it the cheap way; as soon as a
-//! change of the disk's settings gives it another one, or company, it does not. Needs from callers: [`Seat::follow`] before
-//! every wait. Does not: claim a hardware queue after a change, when requests may be on it already; what it costs less to
+//! change of the disk's settings gives it another one, or company, it does not. Needs from callers: nobody waits but by
+//! [`Seat::wait`]. Does not: claim a hardware queue after a change, when requests may be on it already; what it costs less to
 //! wait in a claimed one is gone then, until the next run.
 
 use super::disk::{Disk, Queue, Submitter};
+use crate::clock;
 use blk::cpumap::HctxType;
 use blk::id::{CpuId, HctxId};
 use blk::settings::Mode;
+use blk::time::Duration;
 use std::sync::Arc;
+
+/// How often who sleeps looks whether it is to stop.
+pub(super) const STOP_CHECK: Duration = Duration::from_ms(50);
 
 /// What a seat depends on, besides the disk's settings.
 pub(super) struct Sitter {
@@ -26,14 +31,14 @@ pub(super) struct Sitter {
 pub(super) struct Seat {
     sitter: Sitter,
     /// Where completions of the thread's I/O appear, its own first.
-    pub(super) hctxs: Vec<HctxId>,
+    hctxs: Vec<HctxId>,
     /// What to poll for completions of them; nothing when one of them has no descriptor.
-    pub(super) fds: Vec<libc::pollfd>,
+    fds: Vec<libc::pollfd>,
     /// The driver can be waited for in a system call that also submits: wait first, then poll.
     pub(super) wait_first: bool,
     /// No other thread issues this one's requests or takes its completions: submission may be left to the wait that
     /// follows it, and it may sleep for several completions at once.
-    pub(super) alone: bool,
+    alone: bool,
     claimed: Option<HctxId>,
     /// Of the driver.
     lazy_hint: u32,
@@ -78,7 +83,7 @@ impl Seat {
 
     /// Takes another seat if the submitter has found other settings since.
     #[inline]
-    pub(super) fn follow(&mut self, disk: &Disk, sub: &Submitter) {
+    fn follow(&mut self, disk: &Disk, sub: &Submitter) {
         if sub.state_generation() != self.generation {
             self.move_to(disk, sub);
         }
@@ -99,6 +104,35 @@ impl Seat {
         }
     }
 
+    /// Waits for completions in the driver, at most until `timeout` or delayed work of the disk is due. Not for who polls.
+    pub(super) fn wait(&mut self, disk: &Disk, sub: &mut Submitter, min: u32, timeout: Option<Duration>) {
+        sub.rest();
+        self.follow(disk, sub);
+        let Seat { hctxs, fds, wait_first, alone, .. } = self;
+        let first = hctxs[0];
+        if *alone && *wait_first && timeout.is_none() && sub.waiting() + sub.held() == 0 {
+            // Its own I/O at a real device is all this thread can wait for, and that ends: no timer has to be armed, and
+            // whoever has something for it (a freeze) can wait for that end.
+            return disk.driver.wait(first, min, None);
+        }
+        let now = clock::now();
+        let several = hctxs.len() > 1;
+        let timer = disk.queue.next_timer().map(|t| t.since(now));
+        let due = hctxs.iter().skip(1).filter_map(|h| disk.driver.next_due(*h)).min().map(|t| t.since(now));
+        // With several hardware queues of which only the first can be waited in, or a bio that waits for a tag somebody
+        // else holds, the wait is cut short so that nothing is missed that another queue or submitter brings.
+        let blind = several && fds.is_empty() || sub.waiting() > 0;
+        let short = blind.then_some(Duration::from_us(100));
+        let timeout = timeout.into_iter().chain(timer).chain(due).chain(short).fold(STOP_CHECK, Duration::min);
+        let who = sub.id();
+        if several && !fds.is_empty() {
+            return disk.waker.wait_any(who, first, fds, timeout);
+        }
+        // A wake-up on behalf of another thread's work looks to a file's ring like one completion.
+        let min = if *alone { min } else { 1 };
+        disk.waker.wait(who, first, min, Some(timeout));
+    }
+
     fn release(&mut self, disk: &Disk) {
         if let Some(hctx) = self.claimed.take() {
             disk.driver.release(hctx);
@@ -106,7 +140,7 @@ impl Seat {
     }
 
     /// The thread has nothing out and ends.
-    pub(super) fn leave(mut self, disk: &Disk) {
+    pub(super) fn leave(&mut self, disk: &Disk) {
         if self.lazy() > 0 {
             disk.driver.set_lazy_commit(self.hctxs[0], 0);
         }

@@ -5,7 +5,7 @@
 //! clock reading serves everything between two system calls or polls.
 
 use super::disk::{Disk, Submitter};
-use super::seat::{Seat, Sitter};
+use super::seat::{STOP_CHECK, Seat, Sitter};
 use super::usage::{self, Who};
 use crate::clock;
 use crate::error::{Error, Result};
@@ -23,8 +23,6 @@ use workload::engine::{Completed, IoReq, JobThread, Next, StopReason};
 use workload::stats::{CpuUse, DIRS, JobStats};
 use workload::verify::VerifyError;
 
-/// How often a sleeping thread looks whether it is to stop.
-const STOP_CHECK: Duration = Duration::from_ms(50);
 /// How often a busy thread tells how far it is and looks whether it is to stop.
 const LOOK_AROUND: Duration = Duration::from_ms(5);
 /// Bad blocks described per thread; further ones are only counted.
@@ -368,31 +366,7 @@ impl Loop {
         if self.polled {
             return core::hint::spin_loop();
         }
-        self.sub.rest();
-        self.seat.follow(&self.disk, &self.sub);
-        let Seat { hctxs, fds, wait_first, alone, .. } = &mut self.seat;
-        let first = hctxs[0];
-        if *alone && *wait_first && timeout.is_none() && self.sub.waiting() + self.sub.held() == 0 {
-            // Its own I/O at a real device is all this thread can wait for, and that ends: no timer has to be armed, and
-            // whoever has something for it (a freeze) can wait for that end.
-            return self.disk.driver.wait(first, min, None);
-        }
-        let now = clock::now();
-        let several = hctxs.len() > 1;
-        let timer = self.disk.queue.next_timer().map(|t| t.since(now));
-        let due = hctxs.iter().skip(1).filter_map(|h| self.disk.driver.next_due(*h)).min().map(|t| t.since(now));
-        // With several hardware queues of which only the first can be waited in, or a bio that waits for a tag somebody
-        // else holds, the wait is cut short so that nothing is missed that another queue or submitter brings.
-        let blind = several && fds.is_empty() || self.sub.waiting() > 0;
-        let short = blind.then_some(Duration::from_us(100));
-        let timeout = timeout.into_iter().chain(timer).chain(due).chain(short).fold(STOP_CHECK, Duration::min);
-        let who = self.sub.id();
-        if several && !fds.is_empty() {
-            return self.disk.waker.wait_any(who, first, fds, timeout);
-        }
-        // A wake-up on behalf of another thread's work looks to a file's ring like one completion.
-        let min = if *alone { min } else { 1 };
-        self.disk.waker.wait(who, first, min, Some(timeout));
+        self.seat.wait(&self.disk, &mut self.sub, min, timeout);
     }
 }
 

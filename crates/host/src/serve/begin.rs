@@ -6,12 +6,13 @@
 use super::check::{CheckedPlan, Export, NbdServer};
 use super::lock::ImageLock;
 use super::plan::{
-    DiskPlan, ExportKind, FusePlan, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, VhostUserPlan, WriteCache,
+    DiskPlan, ExportKind, FusePlan, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, UblkPlan, VhostUserPlan, WriteCache,
 };
 use super::{IoThreads, Polling, ServedDisk, ThreadOptions};
 use crate::error::{Error, Result};
 use crate::export::fuse::FuseOptions;
 use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions, Tls};
+use crate::export::ublk::UblkOptions;
 use crate::export::vhost::ExportOptions;
 use crate::mem::Regions;
 use crate::target::{Needs, TargetWarning};
@@ -68,11 +69,13 @@ impl OpenDisk {
 }
 
 /// What a plan may ask for and nobody does.
-pub(super) fn check_served(export: &Export<'_>) -> Result<()> {
-    let refuse = |what: String| Err(Error::usage(what));
+pub(super) fn check_served(disk: &DiskPlan, export: &Export<'_>) -> Result<()> {
     match &export.plan.kind {
-        ExportKind::VhostUserBlk(_) | ExportKind::Nbd(_) | ExportKind::Fuse(_) => Ok(()),
-        kind => refuse(format!("type={}: not served yet; use fuse, vhost-user-blk or nbd", kind.name())),
+        ExportKind::Ublk(_) if disk.write_cache == WriteCache::Through => Err(Error::usage(format!(
+            "its disk '{}' has write_cache=\"write through\": over ublk not served yet",
+            disk.name
+        ))),
+        ExportKind::VhostUserBlk(_) | ExportKind::Nbd(_) | ExportKind::Fuse(_) | ExportKind::Ublk(_) => Ok(()),
     }
 }
 
@@ -114,6 +117,19 @@ pub(super) fn fuse_options(
         discard: disk.discard,
         write_through: disk.write_cache == WriteCache::Through,
         iothreads,
+    }
+}
+
+pub(super) fn ublk_options(disk: &DiskPlan, export: &Export<'_>, ublk: &UblkPlan, iothreads: &[usize]) -> UblkOptions {
+    let mapping = iothreads.iter().copied().cycle().take(usize::from(ublk.num_queues));
+    UblkOptions {
+        name: export.plan.name.clone(),
+        id: ublk.id,
+        queue_depth: ublk.queue_depth,
+        mapping: mapping.collect(),
+        read_only: export.read_only,
+        discard: disk.discard,
+        recovery: ublk.recovery,
     }
 }
 
@@ -159,7 +175,7 @@ pub(super) fn nbd_server(
     disks: Vec<NbdDisk>,
 ) -> Result<NbdExport> {
     let exports: Vec<_> = server.exports.iter().filter_map(|i| plan.exports().nth(*i)).collect();
-    exports.iter().try_for_each(check_served)?;
+    exports.iter().try_for_each(|e| check_served(&plan.disks()[e.disk], e))?;
     let address = match server.listen {
         NbdListen::Unix(path) => Address::Unix(path.clone()),
         NbdListen::Tcp(at) => Address::Tcp(*at),

@@ -477,6 +477,11 @@ impl Errors {
                     let text = format!("queue_depth={}: must be 1..={UBLK_DEPTH_MAX}", u.queue_depth);
                     self.add(place, of, "queue_depth", text);
                 }
+                if u.recovery && u.id.is_none() {
+                    let text =
+                        "recovery=true: needs id=N, for a daemon that starts again finds its device by the number";
+                    self.add(place, of, "recovery", text);
+                }
             }
         }
     }

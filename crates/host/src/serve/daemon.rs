@@ -17,6 +17,7 @@ use super::{IoThreads, ServedDisk, ThreadReport};
 use crate::error::{Error, Result};
 use crate::export::fuse::FuseExport;
 use crate::export::nbd::{NbdDisk, NbdExport};
+use crate::export::ublk::UblkExport;
 use crate::export::vhost::VhostExport;
 use crate::target::TargetWarning;
 use blk::time::{Duration, Instant};
@@ -42,6 +43,7 @@ pub struct Daemon {
 enum Running {
     Vhost(VhostExport),
     Fuse(FuseExport),
+    Ublk(Box<UblkExport>),
 }
 
 /// Exports that share a socket.
@@ -165,8 +167,18 @@ impl Daemon {
             ExportKind::Nbd(nbd) => self.server(&nbd.listen).map_or(0, |s| s.nbd.connections_of(&nbd.name)),
             _ => match self.exports.get(&export.plan.name) {
                 Some(Running::Vhost(v)) => usize::from(v.is_used()),
+                // The kernel.
+                Some(Running::Ublk(_)) => 1,
                 Some(Running::Fuse(_)) | None => 0,
             },
+        }
+    }
+
+    /// The block device of this host that an export is, if it is one.
+    pub fn block_device(&self, export: &str) -> Option<String> {
+        match self.exports.get(export)? {
+            Running::Ublk(u) => Some(format!("/dev/ublkb{}", u.id())),
+            Running::Vhost(_) | Running::Fuse(_) => None,
         }
     }
 
@@ -191,7 +203,8 @@ impl Daemon {
             match self.exports.get(&export.plan.name) {
                 Some(Running::Vhost(v)) => drop(v.resized()),
                 Some(Running::Fuse(f)) => f.resized(),
-                None => {}
+                // The kernel's device keeps its size; what is beyond the disk's end fails.
+                Some(Running::Ublk(_)) | None => {}
             }
         }
         Ok(now)
@@ -430,9 +443,10 @@ impl Daemon {
             let export = new.exports().nth(*index).expect("steps are of this plan");
             let (name, numbers) = (export.plan.name.clone(), self.numbers(new, &export));
             let moved = match (&export.plan.kind, self.exports.get(&name)) {
-                (ExportKind::Nbd(nbd), _) => Ok(self.move_clients("nbd", &nbd.name, &export.plan.disk, &numbers)),
-                (ExportKind::Fuse(_), _) => Ok(self.move_clients("fuse", &name, &export.plan.disk, &numbers)),
+                (ExportKind::Nbd(nbd), _) => Ok(self.move_clients(&nbd.name, &export.plan.disk, &numbers)),
+                (_, Some(Running::Fuse(f))) => f.remap(&numbers),
                 (_, Some(Running::Vhost(v))) => v.remap(numbers),
+                (_, Some(Running::Ublk(_))) => Err(Error::usage(STAYS)),
                 _ => continue,
             };
             match moved {
@@ -443,10 +457,15 @@ impl Daemon {
                     changes.note(About::Export(&name), text);
                 }
                 Err(e) => {
-                    if let Some(Running::Vhost(v)) = self.exports.get(&name) {
+                    let mapping = match self.exports.get(&name) {
+                        Some(Running::Vhost(v)) => Some(v.mapping()),
+                        Some(Running::Ublk(u)) => Some(u.mapping().to_vec()),
+                        Some(Running::Fuse(_)) | None => None,
+                    };
+                    if let Some(mapping) = mapping {
                         let at =
                             |n: usize| new.iothreads().iter().position(|t| self.numbers[&t.name] == n).unwrap_or(0);
-                        new.keep_mapping(*index, v.mapping().into_iter().map(at).collect());
+                        new.keep_mapping(*index, mapping.into_iter().map(at).collect());
                     }
                     changes.fail(e.within(&format!("export '{name}'")));
                 }
@@ -454,12 +473,12 @@ impl Daemon {
         }
     }
 
-    /// Has what clients of an export have served by these IOThreads; how long the longest was served by none.
-    fn move_clients(&self, kind: &str, export: &str, disk: &str, numbers: &[usize]) -> Duration {
+    /// Has clients of an NBD export served by these IOThreads; how long the longest was served by none.
+    fn move_clients(&self, export: &str, disk: &str, numbers: &[usize]) -> Duration {
         let mut longest = Duration::ZERO;
         let mut to = numbers.iter().cycle();
         for report in self.threads.report().iter().filter(|r| !numbers.contains(&r.number)) {
-            for source in report.sources.iter().filter(|s| s.kind == kind && s.export == export && s.disk == disk) {
+            for source in report.sources.iter().filter(|s| s.kind == "nbd" && s.export == export && s.disk == disk) {
                 // One that has left meanwhile need not be moved.
                 let moved = to.next().and_then(|to| self.threads.move_to(&source.handle, *to).ok());
                 longest = longest.max(moved.unwrap_or_default());
@@ -468,6 +487,10 @@ impl Daemon {
         longest
     }
 }
+
+/// Why a ublk device is not remapped.
+const STAYS: &str = "the kernel takes answers for a queue of a ublk device only from the thread that began it: end the export and \
+                     begin it again to map its queues otherwise";
 
 /// What a change could not bring about.
 #[derive(Default)]
@@ -490,7 +513,7 @@ fn begin_one(
     iothreads: Vec<usize>,
 ) -> Result<Option<Running>> {
     let disk_plan = &plan.disks()[export.disk];
-    begin::check_served(export)?;
+    begin::check_served(disk_plan, export)?;
     match &export.plan.kind {
         ExportKind::VhostUserBlk(vhost) => {
             let options = begin::vhost_options(disk_plan, export, vhost, iothreads);
@@ -500,6 +523,10 @@ fn begin_one(
             let options = begin::fuse_options(disk_plan, export, fuse, iothreads);
             FuseExport::start(threads, &disk.served, options).map(|f| Some(Running::Fuse(f)))
         }
-        ExportKind::Nbd(_) | ExportKind::Ublk(_) => Ok(None),
+        ExportKind::Ublk(ublk) => {
+            let options = begin::ublk_options(disk_plan, export, ublk, &iothreads);
+            UblkExport::start(threads, &disk.served, &options).map(|u| Some(Running::Ublk(Box::new(u))))
+        }
+        ExportKind::Nbd(_) => Ok(None),
     }
 }

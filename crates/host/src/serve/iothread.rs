@@ -13,6 +13,7 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::export::fuse::Channel;
 use crate::export::nbd::Connection;
+use crate::export::ublk;
 use crate::export::vhost::VirtQueue;
 use crate::run::{Who, pin_thread, usage};
 use blk::submitter::Done;
@@ -39,6 +40,8 @@ pub enum Source {
     Nbd(Box<Connection>),
     /// A descriptor of a FUSE mount.
     Fuse(Box<Channel>),
+    /// A queue of a block device of this host.
+    Ublk(Box<ublk::Queue>),
 }
 
 /// What a thread did so far.
@@ -409,6 +412,7 @@ impl Source {
             Source::VirtQueue(q) => q.serve(id, port, now),
             Source::Nbd(c) => c.serve(id, port, now),
             Source::Fuse(c) => c.serve(id, port, now),
+            Source::Ublk(q) => q.serve(id, port, now),
         }
     }
 
@@ -418,6 +422,7 @@ impl Source {
             Source::VirtQueue(q) => q.bio_ended(own as u16, done.status, port),
             Source::Nbd(c) => c.bio_ended(own as u16, done.status),
             Source::Fuse(c) => c.bio_ended(own as u16, done.status),
+            Source::Ublk(q) => q.bio_ended(own as u16, done.status),
         }
     }
 
@@ -427,6 +432,7 @@ impl Source {
             Source::VirtQueue(q) => q.finish_round(),
             Source::Nbd(c) => c.finish_round(),
             Source::Fuse(_) => {}
+            Source::Ublk(q) => q.finish_round(),
         }
     }
 
@@ -434,7 +440,7 @@ impl Source {
     #[inline]
     fn is_finished(&self) -> bool {
         match self {
-            Source::VirtQueue(_) | Source::Fuse(_) => false,
+            Source::VirtQueue(_) | Source::Fuse(_) | Source::Ublk(_) => false,
             Source::Nbd(c) => c.is_finished(),
         }
     }
@@ -444,13 +450,14 @@ impl Source {
             Source::VirtQueue(q) => q.prepare_sleep(),
             Source::Nbd(c) => c.prepare_sleep(),
             Source::Fuse(c) => c.prepare_sleep(),
+            Source::Ublk(q) => q.prepare_sleep(),
         }
     }
 
     fn wake_up(&mut self) {
         match self {
             Source::VirtQueue(q) => q.wake_up(),
-            Source::Nbd(_) | Source::Fuse(_) => {}
+            Source::Nbd(_) | Source::Fuse(_) | Source::Ublk(_) => {}
         }
     }
 
@@ -458,7 +465,7 @@ impl Source {
         match self {
             Source::VirtQueue(q) => q.take_kick(),
             // It is looked at in every round.
-            Source::Nbd(_) | Source::Fuse(_) => {}
+            Source::Nbd(_) | Source::Fuse(_) | Source::Ublk(_) => {}
         }
     }
 
@@ -467,6 +474,7 @@ impl Source {
             Source::VirtQueue(q) => q.kick_fd(),
             Source::Nbd(c) => Some(c.fd()),
             Source::Fuse(c) => Some(c.fd()),
+            Source::Ublk(q) => Some(q.fd()),
         }
     }
 
@@ -476,6 +484,8 @@ impl Source {
             Source::VirtQueue(_) => epoll::EventFlags::IN,
             Source::Nbd(c) => c.interest(),
             Source::Fuse(c) => c.interest(),
+            Source::Ublk(q) if q.is_paused() => epoll::EventFlags::empty(),
+            Source::Ublk(_) => epoll::EventFlags::IN,
         }
     }
 
@@ -485,6 +495,7 @@ impl Source {
             Source::VirtQueue(q) => q.set_paused(true),
             Source::Nbd(c) => c.set_paused(true),
             Source::Fuse(c) => c.set_paused(true),
+            Source::Ublk(q) => q.set_paused(true),
         }
     }
 
@@ -494,6 +505,7 @@ impl Source {
             Source::VirtQueue(q) => q.set_paused(false),
             Source::Nbd(c) => c.set_paused(false),
             Source::Fuse(c) => c.set_paused(false),
+            Source::Ublk(q) => q.set_paused(false),
         }
     }
 
@@ -501,6 +513,7 @@ impl Source {
     fn can_move(&self) -> bool {
         match self {
             Source::VirtQueue(_) | Source::Nbd(_) | Source::Fuse(_) => true,
+            Source::Ublk(_) => false,
         }
     }
 
@@ -510,6 +523,7 @@ impl Source {
             Source::VirtQueue(q) => ("vhost-user-blk", q.export(), u32::from(q.index())),
             Source::Nbd(c) => ("nbd", c.export(), 0),
             Source::Fuse(c) => ("fuse", c.export(), c.index()),
+            Source::Ublk(q) => ("ublk", q.export(), u32::from(q.index())),
         }
     }
 
@@ -519,6 +533,7 @@ impl Source {
             Source::VirtQueue(q) => q.served(),
             Source::Nbd(c) => c.served(),
             Source::Fuse(c) => c.served(),
+            Source::Ublk(q) => q.served(),
         }
     }
 
@@ -527,6 +542,7 @@ impl Source {
             Source::VirtQueue(q) => q.in_flight(),
             Source::Nbd(c) => c.in_flight(),
             Source::Fuse(c) => c.in_flight(),
+            Source::Ublk(q) => q.in_flight(),
         }
     }
 }

@@ -86,12 +86,11 @@ fn look(
             ExportKind::Nbd(nbd) if firsts.contains(&index) => nbd_server(nbd, &mut add),
             ExportKind::Nbd(_) => {}
             ExportKind::Fuse(fuse) => told(mountpoint(&fuse.mountpoint), "mountpoint", &fuse.mountpoint, &mut add),
-            ExportKind::Ublk(_) if !Path::new("/dev/ublk-control").exists() => {
-                let text = "type=ublk: this kernel has no /dev/ublk-control: load the module ublk_drv (Linux 6.0 or \
-                            later), or use type=fuse";
-                add("type", text.to_owned());
+            ExportKind::Ublk(_) => {
+                if let Err(e) = crate::export::ublk::check_kernel() {
+                    add("type", format!("type=ublk: {e}"));
+                }
             }
-            ExportKind::Ublk(_) => {}
         }
     }
     if errors.is_empty() { Ok(()) } else { Err(PlanErrors(errors)) }

@@ -17,6 +17,8 @@
 pub mod loop_device;
 mod record;
 
+pub use record::KERNEL;
+
 use std::path::PathBuf;
 use std::process::Command;
 

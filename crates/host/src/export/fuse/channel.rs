@@ -30,7 +30,7 @@ use std::sync::Arc;
 pub const SLOTS: usize = 64;
 /// Requests taken in one round, so that other sources and other channels have their turn.
 const ROUND: usize = 16;
-/// Sectors of one bio that discards or zeroes: 1 GiB.
+/// Sectors of one bio of zeroes: 1 GiB.
 const WALK_SECTORS: u64 = 1 << 21;
 const SECTOR: u64 = 512;
 /// Tries of a reply for which the kernel has no memory at the moment.
@@ -74,8 +74,8 @@ struct Slot {
     offset: u64,
     bytes: u64,
     stable: bool,
-    /// By a discard.
-    discard: bool,
+    /// Zeroes keep their space.
+    keep: bool,
     /// Bios that have not ended, and what else keeps it from its next step.
     holds: u32,
     status: BlkStatus,
@@ -99,7 +99,7 @@ impl Slot {
             offset,
             bytes,
             stable: false,
-            discard: false,
+            keep: false,
             holds: 0,
             status: BlkStatus::Ok,
             walked: 0,
@@ -140,6 +140,8 @@ pub struct Channel {
     /// Requests whose next step is due.
     going_on: VecDeque<u16>,
     bios: usize,
+    /// Requests to be taken in the next round: a look that finds nothing costs the one before it time.
+    batch: usize,
     /// Nothing is taken for the time being.
     paused: bool,
     /// The mount is gone.
@@ -165,6 +167,7 @@ impl Channel {
             stalled: None,
             going_on: VecDeque::with_capacity(SLOTS),
             bios: 0,
+            batch: 1,
             paused: false,
             gone: false,
             served: 0,
@@ -232,13 +235,15 @@ impl Channel {
             self.begin(slot, id, port, now);
             worked |= self.stalled.is_none();
         }
-        for _ in 0..ROUND {
-            if self.paused || self.gone || self.stalled.is_some() || !port.has_room() || !self.receive(id, port, now) {
-                return worked;
+        let mut taken = 0;
+        while taken < self.batch && !self.paused && !self.gone && self.stalled.is_none() && port.has_room() {
+            if !self.receive(id, port, now) {
+                break;
             }
-            worked = true;
+            taken += 1;
         }
-        worked
+        self.batch = if taken == self.batch { ROUND.min(2 * taken) } else { taken.max(1) };
+        worked | (taken > 0)
     }
 
     /// Takes one request; false when there is none, or no room for it.
@@ -305,9 +310,9 @@ impl Channel {
                 slot
             }
             Action::Flush => Slot::new(unique, Kind::Flush, 0, 0),
-            Action::Zero { offset, bytes, discard } => {
+            Action::Zero { offset, bytes, keep } => {
                 let mut slot = Slot::new(unique, Kind::Zero, offset, bytes);
-                slot.discard = discard;
+                slot.keep = keep;
                 slot.flushed = !self.shared.face.write_through;
                 slot
             }
@@ -440,8 +445,8 @@ impl Channel {
             let sectors = left.min(WALK_SECTORS);
             let sector = Sector((slot.offset + slot.walked) / SECTOR);
             slot.walked += sectors * SECTOR;
-            let op = if slot.discard { Op::Discard } else { Op::WriteZeroes };
-            Bio { op, ..Bio::read(sector, sectors as u32, DataRef::NONE) }
+            let flags = if slot.keep { OpFlags::NOUNMAP } else { OpFlags::NONE };
+            Bio { op: Op::WriteZeroes, flags, ..Bio::read(sector, sectors as u32, DataRef::NONE) }
         } else {
             slot.flushed = true;
             Bio::flush()

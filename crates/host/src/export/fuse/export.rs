@@ -13,6 +13,7 @@ use super::session::{self, Face};
 use super::wire::{self, Malformed, OUT_HEADER, Request};
 use crate::error::{Error, ErrorKind, Result};
 use crate::serve::{IoThreads, ServedDisk, Source, SourceHandle};
+use blk::time::Duration;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -33,7 +34,7 @@ pub struct FuseOptions {
     pub allow_other: bool,
     /// Nothing is written.
     pub read_only: bool,
-    /// Holes are punched by discards; else they are written as zeroes.
+    /// Holes that are punched give up their space; else they keep it.
     pub discard: bool,
     /// Each write is durable when it ends.
     pub write_through: bool,
@@ -70,12 +71,11 @@ impl FuseExport {
             return Err(Error::usage(text));
         }
         let read_only = read_only || limits.read_only;
-        let discards = discard && limits.max_discard_sectors > 0 && disk.driver.discard_zeroes();
         let source = disk.name.clone();
         let (mount, fd, below) = mount::mount(&MountOptions { at: mountpoint, source, read_only, allow_other })?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let (mode, uid, gid) = (below.mode(), below.uid(), below.gid());
-        let face = Face { read_only, discard: discards, write_through, ..Face::new(mode, uid, gid, now) };
+        let face = Face { read_only, discard, write_through, ..Face::new(mode, uid, gid, now) };
         let partials = Partials::new(SLOTS * iothreads.len());
         let shared = Arc::new(Shared { name, disk: Arc::clone(disk), face, partials });
         let mut export = FuseExport {
@@ -110,6 +110,19 @@ impl FuseExport {
             _ => 0,
         };
         self.channels.iter().filter_map(|handle| self.threads.visit(handle, served)).collect()
+    }
+
+    /// Has its channels served by these IOThreads, in turn; how long the longest was served by none. There are as many
+    /// channels as IOThreads were given at the start.
+    ///
+    /// # Errors
+    /// Usage: there is no such IOThread. Some may have been moved.
+    pub fn remap(&self, iothreads: &[usize]) -> Result<Duration> {
+        let mut longest = Duration::ZERO;
+        for (handle, thread) in self.channels.iter().zip(iothreads.iter().cycle()) {
+            longest = longest.max(self.threads.move_to(handle, *thread)?);
+        }
+        Ok(longest)
     }
 
     /// The disk has another size: the kernel asks for it before it uses the old one again. A loop device on the file has to

@@ -24,7 +24,7 @@ pub struct Face {
     pub time: u64,
     /// Nothing is written.
     pub read_only: bool,
-    /// Holes are punched by discards, after which the disk reads zeroes; else they are written.
+    /// Holes that are punched give up their space.
     pub discard: bool,
     /// Writes are stable when they end.
     pub write_through: bool,
@@ -95,8 +95,8 @@ pub enum Action {
         offset: u64,
         /// Any number.
         bytes: u64,
-        /// By a discard.
-        discard: bool,
+        /// They keep their space.
+        keep: bool,
     },
 }
 
@@ -198,11 +198,11 @@ fn fallocate(offset: u64, length: u64, mode: u32, face: &Face, disk: Disk) -> Ac
     if (offset | end) & (u64::from(disk.block) - 1) != 0 {
         return Action::Refuse(libc::EINVAL);
     }
-    let discard = mode == PUNCH && face.discard;
-    if !discard && !disk.zeroes {
+    if !disk.zeroes {
         return Action::Refuse(libc::EOPNOTSUPP);
     }
-    Action::Zero { offset, bytes: end - offset, discard }
+    // Not a discard: a loop device has its write zeroes made so, and they must be zeroes.
+    Action::Zero { offset, bytes: end - offset, keep: mode != PUNCH || !face.discard }
 }
 
 /// The answer to the first INIT of a kernel. `Ok(None)`: the kernel is asked for our major version and sends another one.

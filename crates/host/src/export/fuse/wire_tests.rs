@@ -132,13 +132,13 @@ fn reads_and_writes_end_where_the_disk_does() {
 #[test]
 fn holes_are_punched_and_nothing_else_is_allocated() {
     let (f, end) = (face(), 1u32 << 20);
-    let zero = |offset, bytes, discard| Action::Zero { offset, bytes, discard };
+    let zero = |offset, bytes, keep| Action::Zero { offset, bytes, keep };
     let (punch, range) = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_ZERO_RANGE);
     let keep = range | libc::FALLOC_FL_KEEP_SIZE;
-    assert_eq!(told(&f, &fallocate(punch, 512, 1024)), zero(512, 1024, true));
-    assert_eq!(told(&Face { discard: false, ..face() }, &fallocate(punch, 512, 1024)), zero(512, 1024, false));
-    assert_eq!(told(&f, &fallocate(range, 512, 1024)), zero(512, 1024, false));
-    assert_eq!(told(&f, &fallocate(keep, end - 512, 4096)), zero(u64::from(end) - 512, 512, false));
+    assert_eq!(told(&f, &fallocate(punch, 512, 1024)), zero(512, 1024, false));
+    assert_eq!(told(&Face { discard: false, ..face() }, &fallocate(punch, 512, 1024)), zero(512, 1024, true));
+    assert_eq!(told(&f, &fallocate(range, 512, 1024)), zero(512, 1024, true));
+    assert_eq!(told(&f, &fallocate(keep, end - 512, 4096)), zero(u64::from(end) - 512, 512, true));
     assert_eq!(told(&f, &fallocate(range, end - 512, 4096)), Action::Refuse(libc::ENOSPC));
     assert_eq!(told(&f, &fallocate(punch, end, 512)), Action::Reply(Body::EMPTY));
     for (mode, offset, length, error) in [

@@ -14,15 +14,15 @@ use blk::bio::DataRef;
 use std::sync::Arc;
 
 /// Requests up to this length are in the buffer of their slot.
-pub(super) const SMALL_BYTES: usize = 64 << 10;
+pub(in crate::export) const SMALL_BYTES: usize = 64 << 10;
 /// Memory for all longer requests of a connection.
 const LARGE_BYTES: usize = MAX_PAYLOAD as usize;
 const UNITS: usize = LARGE_BYTES / SMALL_BYTES;
 
 /// Where the data of one request is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Buffer {
-    pub(super) data: DataRef,
+pub(in crate::export) struct Buffer {
+    pub(in crate::export) data: DataRef,
     /// First unit and number of units, for a large one.
     large: Option<(usize, usize)>,
 }
@@ -33,7 +33,7 @@ struct Large {
 }
 
 /// See the module's text.
-pub(super) struct Buffers {
+pub(in crate::export) struct Buffers {
     disk: Arc<ServedDisk>,
     slots: usize,
     small: u16,
@@ -42,7 +42,7 @@ pub(super) struct Buffers {
 
 impl Buffers {
     /// For `slots` requests at a time.
-    pub(super) fn new(disk: &Arc<ServedDisk>, slots: usize) -> Result<Buffers> {
+    pub(in crate::export) fn new(disk: &Arc<ServedDisk>, slots: usize) -> Result<Buffers> {
         let small = disk.take_buffers(slots * SMALL_BYTES)?;
         Ok(Buffers { disk: Arc::clone(disk), slots, small, large: None })
     }
@@ -52,7 +52,7 @@ impl Buffers {
     /// # Errors
     /// There is no memory, and waiting for others will not help.
     #[inline]
-    pub(super) fn take(&mut self, slot: u16, bytes: usize) -> Result<Option<Buffer>> {
+    pub(in crate::export) fn take(&mut self, slot: u16, bytes: usize) -> Result<Option<Buffer>> {
         if bytes <= SMALL_BYTES {
             let data = DataRef::new(self.small, u64::from(slot) * SMALL_BYTES as u64);
             return Ok(Some(Buffer { data, large: None }));
@@ -82,7 +82,7 @@ impl Buffers {
 
     /// Gives a buffer back; whether somebody may have waited for it.
     #[inline]
-    pub(super) fn give_back(&mut self, buffer: Buffer) -> bool {
+    pub(in crate::export) fn give_back(&mut self, buffer: Buffer) -> bool {
         let (Some((first, units)), Some(large)) = (buffer.large, self.large.as_deref_mut()) else { return false };
         large.used[first..first + units].fill(false);
         true
@@ -90,13 +90,13 @@ impl Buffers {
 
     /// The `len` bytes at `from` of a buffer.
     #[inline]
-    pub(super) fn span(&self, buffer: Buffer, from: usize, len: usize) -> Span<'_> {
+    pub(in crate::export) fn span(&self, buffer: Buffer, from: usize, len: usize) -> Span<'_> {
         let at = buffer.data.advance(from as u64);
         self.disk.regions.resolve(at, len).expect("a buffer lies in its region")
     }
 
     /// No I/O is left: the memory goes back to the disk.
-    pub(super) fn return_all(&mut self) {
+    pub(in crate::export) fn return_all(&mut self) {
         self.disk.give_buffers_back(self.slots * SMALL_BYTES, self.small);
         if let Some(large) = self.large.take() {
             self.disk.give_buffers_back(LARGE_BYTES, large.region);

@@ -110,7 +110,7 @@
 //!
 //! Source: the NBD protocol, doc/proto.md of the reference implementation, with its extended headers.
 
-mod buffers;
+pub(super) mod buffers;
 pub mod certificates;
 pub mod connection;
 pub mod export;

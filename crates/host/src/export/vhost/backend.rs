@@ -213,7 +213,7 @@ impl Connection {
         if let Some(handle) = &self.rings[index].running {
             self.threads.visit(handle, |source| match source {
                 Source::VirtQueue(q) => f(q),
-                Source::Nbd(_) | Source::Fuse(_) => unreachable!("it gave a virtqueue there"),
+                Source::Nbd(_) | Source::Fuse(_) | Source::Ublk(_) => unreachable!("it gave a virtqueue there"),
             });
         }
     }

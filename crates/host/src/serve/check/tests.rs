@@ -140,6 +140,8 @@ fn numbers_have_ranges() {
     };
     assert_eq!(ublk(0, 1), "num_queues=0: must be 1..=4096");
     assert_eq!(ublk(1, 0), "queue_depth=0: must be 1..=4096");
+    let nameless = ExportKind::Ublk(UblkPlan { id: None, num_queues: 1, queue_depth: 1, recovery: true });
+    assert!(export_error(|e| e.kind = nameless).text.starts_with("recovery=true: needs id=N"));
     let mut p = plan(vec![disk("a", "null")], vec![vhost("e", "a", 1)]);
     p.iothreads = vec![IoThreadPlan { cpus: vec![2, 3, 4, 5], ..IoThreadPlan::new("t") }];
     assert_eq!(

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The edge to fio: the functions it calls, and reading and writing its structures at the offsets of [`layout`](crate::layout).
+//!
+//! Guarantees: what is read or written are single fields of live structures of a fio whose layout is known; everything else is
+//! done by the safe modules. Needs from callers, that is from fio: what its engines are promised. A `thread_data`, `io_u` or
+//! `fio_file` that is passed is live during the call; an `io_u` that was queued, its buffer with it, is left alone until the engine
+//! has given it back; calls for a job come from the thread the job runs on, except for the size of a file, which is asked for
+//! before.
+//!
+//! Source: fio 3.33, ioengines.h, HOWTO ("External engines").
+
+use crate::disks::{self, Place, Size};
+use crate::job::{Io, Job, Queued};
+use crate::layout::{self, JobOptions, RawOptions, ddir, file, flags, io_u, ops, q, td};
+use blk::bio::Op;
+use host::mem::ForeignBuffers;
+use host::target::TargetSpec;
+use std::cell::RefCell;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+/// A structure of fio's.
+type Raw = *mut c_void;
+
+/// What a thread that runs a job has for it.
+struct Running {
+    job: Job,
+    /// Its I/O units, until their buffers are known.
+    io_us: Vec<usize>,
+    max_bs: u64,
+    batch: u32,
+}
+
+thread_local! {
+    static RUNNING: RefCell<Option<Running>> = const { RefCell::new(None) };
+}
+
+/// `struct ioengine_ops`, of which fio writes its list and handle.
+type Ops = [u64; layout::OPS_BYTES / 8];
+
+/// The value at byte `at` of `base`.
+///
+/// # Safety
+/// `base` is a live structure of fio's, with a field of this type at this offset, which fio does not write meanwhile.
+unsafe fn get<T: Copy>(base: Raw, at: usize) -> T {
+    // SAFETY: the caller's promise; unaligned, so that alignment need not be promised.
+    unsafe { base.cast::<u8>().add(at).cast::<T>().read_unaligned() }
+}
+
+/// Sets the value at byte `at` of `base`.
+///
+/// # Safety
+/// As for [`get`].
+unsafe fn set<T>(base: Raw, at: usize, value: T) {
+    // SAFETY: the caller's promise.
+    unsafe { base.cast::<u8>().add(at).cast::<T>().write_unaligned(value) }
+}
+
+/// What fio looks up in the library: gives it the engine's table.
+///
+/// # Safety
+/// `table` may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn get_ioengine(table: *mut Raw) {
+    static TABLE: OnceLock<usize> = OnceLock::new();
+    let at = *TABLE.get_or_init(|| Box::into_raw(make_table()).addr());
+    // SAFETY: the caller's promise. The table was leaked: fio keeps it as long as it likes.
+    unsafe { *table = std::ptr::with_exposed_provenance_mut(at) };
+}
+
+/// The version of the program we are in, if it is a fio.
+fn version() -> Option<String> {
+    // SAFETY: a search for a symbol by name.
+    let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"fio_version_string".as_ptr()) };
+    // SAFETY: under this name fio has a text that ends with a zero and never changes.
+    (!at.is_null()).then(|| unsafe { CStr::from_ptr(at.cast::<c_char>()) }.to_string_lossy().into_owned())
+}
+
+fn make_table() -> Box<Ops> {
+    let mut table = Box::new([0; layout::OPS_BYTES / 8]);
+    let base: Raw = (&raw mut *table).cast();
+    // SAFETY: a table of our own, which has room for every field there is.
+    unsafe { set(base, ops::NAME, c"mqblk".as_ptr()) };
+    let ioops = match layout::known(version().as_deref()) {
+        Ok(known) => known.ioops,
+        // With version 0 fio says what it wants and uses nothing of this.
+        Err(why) => {
+            disks::say(&why);
+            return table;
+        }
+    };
+    let functions: [(usize, *const ()); 12] = [
+        (ops::INIT, init as *const ()),
+        (ops::POST_INIT, post_init as *const ()),
+        (ops::QUEUE, queue as *const ()),
+        (ops::COMMIT, commit as *const ()),
+        (ops::GETEVENTS, getevents as *const ()),
+        (ops::EVENT, event as *const ()),
+        (ops::CLEANUP, cleanup as *const ()),
+        (ops::OPEN_FILE, open_file as *const ()),
+        (ops::CLOSE_FILE, close_file as *const ()),
+        (ops::INVALIDATE, invalidate as *const ()),
+        (ops::GET_FILE_SIZE, get_file_size as *const ()),
+        (ops::IO_U_INIT, io_u_init as *const ()),
+    ];
+    // SAFETY: as above; each function has the signature of its field.
+    unsafe {
+        set(base, ops::VERSION, ioops);
+        set(base, ops::FLAGS, flags::RAWIO | flags::NODISKUTIL | flags::NO_OFFLOAD);
+        functions.into_iter().for_each(|(at, function)| set(base, at, function));
+    }
+    // So that it is read before fio forks.
+    host::clock::start();
+    let _ = disks::regions();
+    table
+}
+
+/// The options of a job.
+///
+/// # Safety
+/// `td` is a live `thread_data`.
+unsafe fn options(td: Raw) -> JobOptions {
+    // SAFETY: fields of `thread_data` at their offsets, set before any engine is called.
+    let raw = unsafe {
+        RawOptions {
+            ddir: get(td, td::DDIR),
+            iodepth: get(td, td::IODEPTH),
+            iodepth_batch: get(td, td::IODEPTH_BATCH),
+            max_bs: get(td, td::MAX_BS),
+            odirect: get(td, td::ODIRECT),
+            sync_io: get(td, td::SYNC_IO),
+        }
+    };
+    JobOptions::sensible(raw).unwrap_or_else(|| {
+        disks::say("this fio's job options are not where its version has them: direct= is taken from MQBLK_SET only, sync= not at all");
+        JobOptions::UNKNOWN
+    })
+}
+
+/// The name of a file.
+///
+/// # Safety
+/// `f` is a live `fio_file`.
+unsafe fn file_name(f: Raw) -> String {
+    // SAFETY: the caller's promise; the name is a text that ends with a zero and lives as long as the file.
+    unsafe {
+        let name: *const c_char = get(f, file::FILE_NAME);
+        CStr::from_ptr(name).to_string_lossy().into_owned()
+    }
+}
+
+unsafe extern "C" fn get_file_size(td: Raw, f: Raw) -> c_int {
+    // SAFETY: fio passes a live file.
+    let name = unsafe { file_name(f) };
+    disks::show(td.addr(), &name);
+    let size = disks::read_name(&name).and_then(|named| disks::size(&named));
+    let (bytes, kind) = match size {
+        Ok(Size::File(bytes)) => (bytes, file::TYPE_FILE),
+        Ok(Size::Device(bytes)) => (bytes, file::TYPE_BLOCK),
+        Err(e) => {
+            disks::say(&e.to_string());
+            return 1;
+        }
+    };
+    // SAFETY: as above; an engine's `get_file_size` is what sets these fields.
+    unsafe {
+        set(f, file::REAL_FILE_SIZE, bytes);
+        set(f, file::FILETYPE, kind);
+    }
+    0
+}
+
+unsafe extern "C" fn init(td: Raw) -> c_int {
+    // SAFETY: fio passes a live job.
+    let options = unsafe { options(td) };
+    let place: Place = disks::place(td.addr());
+    let running =
+        Running { job: Job::new(place, options), io_us: Vec::new(), max_bs: options.max_bs, batch: options.batch };
+    RUNNING.with_borrow_mut(|r| *r = Some(running));
+    0
+}
+
+unsafe extern "C" fn io_u_init(_td: Raw, io: Raw) -> c_int {
+    with(|r| r.io_us.push(io.expose_provenance()));
+    0
+}
+
+/// The buffers of a job are one piece of memory; all I/O units exist now and name their parts of it.
+unsafe extern "C" fn post_init(_td: Raw) -> c_int {
+    with(|r| {
+        let units = std::mem::take(&mut r.io_us);
+        // SAFETY: fio keeps the I/O units that `io_u_init` was shown as long as the job, and has given them their buffers.
+        let buf = |unit: usize| unsafe { get::<*mut u8>(std::ptr::with_exposed_provenance_mut(unit), io_u::BUF) };
+        let buffers: Vec<*mut u8> = units.into_iter().map(buf).collect();
+        let (Some(first), Some(last)) = (buffers.iter().min().copied(), buffers.iter().max().copied()) else { return };
+        let stride = r.max_bs as usize;
+        let evenly = buffers.len().checked_sub(1).and_then(|n| n.checked_mul(stride));
+        let Some(start) = NonNull::new(first).filter(|_| evenly == Some(last.addr() - first.addr())) else { return };
+        let len = last.addr() - first.addr() + stride;
+        // SAFETY: fio has allocated buffers of `max_bs` bytes one after the other, as was just seen, and frees them after
+        // `cleanup`, which waits for all I/O and drops this. Rust makes no references to them.
+        match unsafe { ForeignBuffers::new(&disks::regions(), start, len) } {
+            Ok(buffers) => r.job.lend(buffers),
+            Err(e) => disks::say(&e.to_string()),
+        }
+    });
+    0
+}
+
+unsafe extern "C" fn open_file(_td: Raw, f: Raw) -> c_int {
+    // SAFETY: fio passes a live file.
+    let name = unsafe { file_name(f) };
+    let opened = with(|r| r.job.open(f.addr(), &name));
+    if let Some(Err(e)) = &opened {
+        disks::say(&e.to_string());
+    }
+    c_int::from(!matches!(opened, Some(Ok(()))))
+}
+
+/// A disk stays open until its job ends: fio may close and open a file for each of its rounds.
+unsafe extern "C" fn close_file(_td: Raw, _f: Raw) -> c_int {
+    0
+}
+
+unsafe extern "C" fn invalidate(_td: Raw, f: Raw) -> c_int {
+    // SAFETY: fio passes a live file.
+    let name = unsafe { file_name(f) };
+    if let Ok(named) = disks::read_name(&name)
+        && let TargetSpec::File(path) = &named.target
+        && let Err(e) = host::create::drop_cached_pages(path)
+    {
+        disks::say(&e.to_string());
+        return -libc::EIO;
+    }
+    0
+}
+
+/// The I/O that an I/O unit asks for; `None` for one that no disk has.
+///
+/// # Safety
+/// `unit` is a live `io_u` that fio has filled in.
+unsafe fn io_of(unit: Raw) -> Option<Io> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let op = match get::<u32>(unit, io_u::DDIR) {
+            ddir::READ => Op::Read,
+            ddir::WRITE => Op::Write,
+            ddir::TRIM => Op::Discard,
+            ddir::SYNC | ddir::DATASYNC | ddir::SYNC_FILE_RANGE => Op::Flush,
+            _ => return None,
+        };
+        Some(Io {
+            id: unit.expose_provenance() as u64,
+            file: get::<Raw>(unit, io_u::FILE).addr(),
+            op,
+            offset: get(unit, io_u::OFFSET),
+            len: get(unit, io_u::XFER_BUFLEN),
+            buf: get::<Raw>(unit, io_u::XFER_BUF).expose_provenance(),
+            prio: get(unit, io_u::IOPRIO),
+        })
+    }
+}
+
+/// Tells fio how an I/O has ended.
+///
+/// # Safety
+/// `unit` is a live `io_u` that fio has handed over, or hands over now.
+unsafe fn end(unit: Raw, errno: c_int) {
+    // SAFETY: the caller's promise; these fields are the engine's to set.
+    unsafe {
+        set::<u32>(unit, io_u::ERROR, errno as u32);
+        set::<u64>(unit, io_u::RESID, 0);
+    }
+}
+
+unsafe extern "C" fn queue(_td: Raw, unit: Raw) -> c_int {
+    // SAFETY: fio passes an I/O unit it has filled in.
+    let io = unsafe { io_of(unit) };
+    let queued = with(|r| {
+        let Some(io) = io else { return Queued::Ended(libc::EINVAL) };
+        let len = io.len as usize;
+        if io.op.has_data()
+            && !r.job.reaches(io.buf, len)
+            && let Some(start) = NonNull::new(std::ptr::with_exposed_provenance_mut(io.buf))
+        {
+            // SAFETY: the buffer of an I/O unit that is handed over is left alone until it is given back; the job drops
+            // this when the I/O has ended. Rust makes no references to it.
+            match unsafe { ForeignBuffers::new(&disks::regions(), start, len) } {
+                Ok(buffers) => r.job.lend_once(io.id, buffers),
+                Err(e) => disks::say(&e.to_string()),
+            }
+        }
+        r.job.queue(&io)
+    });
+    match queued.unwrap_or(Queued::Ended(libc::EBADF)) {
+        Queued::Ended(errno) => {
+            // SAFETY: as above.
+            unsafe { end(unit, errno) };
+            q::COMPLETED
+        }
+        Queued::Taken => q::QUEUED,
+        Queued::Full => q::BUSY,
+    }
+}
+
+unsafe extern "C" fn commit(_td: Raw) -> c_int {
+    with(|r| {
+        if r.batch > 1 {
+            r.job.commit();
+        }
+    });
+    0
+}
+
+unsafe extern "C" fn getevents(_td: Raw, min: c_uint, max: c_uint, _limit: *const libc::timespec) -> c_int {
+    // A time limit comes only with a `min` of 0, and then nothing is waited for.
+    with(|r| r.job.reap(min as usize, max as usize)).unwrap_or(0) as c_int
+}
+
+unsafe extern "C" fn event(_td: Raw, n: c_int) -> Raw {
+    let Some(Some((id, errno))) = with(|r| r.job.event(n as usize)) else { return std::ptr::null_mut() };
+    let unit: Raw = std::ptr::with_exposed_provenance_mut(id as usize);
+    // SAFETY: the number of an I/O is the address of its unit, which fio leaves alone until this gives it back.
+    unsafe { end(unit, errno) };
+    unit
+}
+
+unsafe extern "C" fn cleanup(_td: Raw) {
+    // Waits for what is out; after this fio frees the buffers.
+    drop(RUNNING.with_borrow_mut(Option::take));
+}
+
+/// Does something with the job of this thread, if it has one.
+#[inline]
+fn with<R>(f: impl FnOnce(&mut Running) -> R) -> Option<R> {
+    RUNNING.with_borrow_mut(|r| r.as_mut().map(f))
+}

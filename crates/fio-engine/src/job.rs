@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One job of fio: its ways into disks, what it has submitted, and what has ended.
+//!
+//! Guarantees: each I/O that was taken is shown by [`Job::event`] after one [`Job::reap`], with its errno; an I/O that ends while it is
+//! submitted is told so at once. What is gathered (`iodepth_batch_submit` above 1) goes to the disk as one batch at
+//! [`Job::commit`]. Needs from callers: all calls come from one thread; an I/O's buffer was lent ([`Job::lend`]) before.
+
+use crate::disks::{self, OpenDisk, Place};
+use crate::layout::JobOptions;
+use blk::bio::{Bio, DataRef, IoPrio, IoPrioClass, Op, OpFlags};
+use blk::id::Sector;
+use blk::submitter::Done;
+use blk::time::{Duration, Instant};
+use host::clock;
+use host::error::Result;
+use host::mem::ForeignBuffers;
+use host::run::Lane;
+use std::sync::Arc;
+
+/// How long is waited on one disk when a job has I/O on several.
+const TURN: Duration = Duration::from_us(50);
+
+/// How often a job polls that would not have to.
+const LOOK_AROUND: Duration = Duration::from_ms(5);
+
+/// An I/O of fio. Its number comes back when it has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Io {
+    pub id: u64,
+    /// The file it is for, as given to [`Job::open`].
+    pub file: usize,
+    pub op: Op,
+    pub offset: u64,
+    pub len: u64,
+    /// Address of its data.
+    pub buf: usize,
+    /// As of ioprio_set(2).
+    pub prio: u16,
+}
+
+/// What became of an I/O that was queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queued {
+    /// It has ended, with this errno.
+    Ended(i32),
+    /// It will.
+    Taken,
+    /// There is no room: commit and reap first.
+    Full,
+}
+
+struct Way {
+    file: usize,
+    lane: Lane,
+    open: Arc<OpenDisk>,
+    /// It has a plug open.
+    plugged: bool,
+}
+
+/// See the module's text.
+pub struct Job {
+    place: Place,
+    options: JobOptions,
+    ways: Vec<Way>,
+    /// The way used last.
+    last: usize,
+    buffers: Option<ForeignBuffers>,
+    /// Buffers of single I/Os that lie elsewhere.
+    strays: Vec<(u64, ForeignBuffers)>,
+    /// What ended while another I/O was submitted.
+    early: Vec<(u64, i32)>,
+    /// What was reaped last.
+    events: Vec<(u64, i32)>,
+    look_again: Instant,
+}
+
+impl Job {
+    pub fn new(place: Place, options: JobOptions) -> Job {
+        let events = Vec::with_capacity(options.iodepth as usize);
+        Job {
+            place,
+            options,
+            ways: Vec::new(),
+            last: 0,
+            buffers: None,
+            strays: Vec::new(),
+            early: Vec::new(),
+            events,
+            look_again: Instant::ZERO,
+        }
+    }
+
+    /// Makes a way to a file's disk. Files with one name share it.
+    ///
+    /// # Errors
+    /// The disk cannot be opened or has no place left.
+    pub fn open(&mut self, file: usize, text: &str) -> Result<()> {
+        if self.ways.iter().any(|w| w.file == file) {
+            return Ok(());
+        }
+        let JobOptions { writes, direct, iodepth, batch, .. } = self.options;
+        let open = disks::open(text, writes, direct, iodepth)?;
+        let nr_cpus = u32::from(open.disk.queue.config().topology.nr_cpus);
+        let cpu = match host::run::allowed_cpus()[..] {
+            [one] => one,
+            _ => self.place.number,
+        };
+        // A job that knows nothing of the others expects them everywhere.
+        let others = self.place.others.clone().unwrap_or_else(|| (0..nr_cpus).collect());
+        // At depth 1 fio waits right after it has submitted.
+        let lazily = if iodepth == 1 { 2 } else { batch };
+        let lane = Lane::new(&open.disk, cpu, &others, lazily)?;
+        self.ways.push(Way { file, lane, open, plugged: false });
+        Ok(())
+    }
+
+    /// All I/O may use these from now on.
+    pub fn lend(&mut self, buffers: ForeignBuffers) {
+        self.buffers = Some(buffers);
+    }
+
+    /// Whether the bytes are in what was lent.
+    #[inline]
+    pub fn reaches(&self, at: usize, len: usize) -> bool {
+        self.buffers.as_ref().is_some_and(|b| b.data(at, len).is_some())
+    }
+
+    /// One I/O may use this until it has ended.
+    pub fn lend_once(&mut self, id: u64, buffers: ForeignBuffers) {
+        self.strays.push((id, buffers));
+    }
+
+    fn data(&self, io: &Io) -> Option<DataRef> {
+        if !io.op.has_data() {
+            return Some(DataRef::NONE);
+        }
+        let stray = || self.strays.iter().find(|(id, _)| *id == io.id).map(|(_, b)| b);
+        let len = io.len as usize;
+        let found = self.buffers.as_ref().and_then(|b| b.data(io.buf, len));
+        found.or_else(|| stray()?.data(io.buf, len))
+    }
+
+    /// Submits an I/O, or gathers it with others.
+    #[inline]
+    pub fn queue(&mut self, io: &Io) -> Queued {
+        let bio = match self.bio(io) {
+            Ok(bio) => bio,
+            Err(errno) => return self.refuse(io, errno),
+        };
+        if self.ways.get(self.last).is_none_or(|w| w.file != io.file) {
+            match self.ways.iter().position(|w| w.file == io.file) {
+                Some(at) => self.last = at,
+                None => return self.refuse(io, libc::EBADF),
+            }
+        }
+        let way = &mut self.ways[self.last];
+        let now = clock::now();
+        if now >= self.look_again {
+            // What ends while it is submitted needs no poll, but others may wait for what one does.
+            self.look_again = now + LOOK_AROUND;
+            way.lane.sub.poll(now);
+        }
+        if self.options.batch > 1 && !way.plugged {
+            way.lane.sub.start_plug(self.options.batch);
+            way.plugged = true;
+        }
+        let first = way.lane.sub.ready() == 0;
+        if way.lane.sub.submit(&bio, now).is_err() {
+            return Queued::Full;
+        }
+        // Only the one that was just submitted can be that one.
+        if first
+            && way.lane.sub.ready() == 1
+            && let Some(done) = way.lane.sub.reap_one()
+        {
+            let errno = Self::ended(way, &mut self.strays, done);
+            if done.user_data == io.id {
+                return Queued::Ended(errno);
+            }
+            self.early.push((done.user_data, errno));
+        }
+        Queued::Taken
+    }
+
+    fn refuse(&mut self, io: &Io, errno: i32) -> Queued {
+        self.strays.retain(|(id, _)| *id != io.id);
+        Queued::Ended(errno)
+    }
+
+    /// The bio of an I/O, or the errno of one that no disk has.
+    fn bio(&self, io: &Io) -> std::result::Result<Bio, i32> {
+        if io.op == Op::Flush {
+            return Ok(Bio::flush().with_user_data(io.id));
+        }
+        if io.len == 0
+            || !io.offset.is_multiple_of(512)
+            || !io.len.is_multiple_of(512)
+            || io.len >> 9 > u64::from(u32::MAX)
+        {
+            disks::say(&format!("{} bytes at {}: a disk takes multiples of 512 (bs, ba, offset)", io.len, io.offset));
+            return Err(libc::EINVAL);
+        }
+        let data = self.data(io).ok_or(libc::EFAULT)?;
+        let flags = match io.op {
+            Op::Write => self.write_flags(),
+            _ => OpFlags::NONE,
+        };
+        let prio = prio(io.prio);
+        let (sector, nr_sectors) = (Sector(io.offset >> 9), (io.len >> 9) as u32);
+        Ok(Bio { op: io.op, flags, prio, sector, nr_sectors, data, user_data: io.id })
+    }
+
+    fn write_flags(&self) -> OpFlags {
+        let durable = if self.options.sync { OpFlags::FUA } else { OpFlags::NONE };
+        // A direct write is one that somebody waits for, and write-back throttling leaves it alone.
+        let direct = if self.options.direct { OpFlags::SYNC.union(OpFlags::IDLE) } else { OpFlags::SYNC };
+        durable.union(direct)
+    }
+
+    /// Gives the disk what was gathered.
+    #[inline]
+    pub fn commit(&mut self) {
+        for way in self.ways.iter_mut().filter(|w| w.plugged) {
+            way.plugged = false;
+            way.lane.sub.finish_plug(clock::now());
+        }
+    }
+
+    /// Waits until `min` I/Os have ended, and takes up to `max`: [`Job::event`] shows them. How many.
+    pub fn reap(&mut self, min: usize, max: usize) -> usize {
+        self.events.clear();
+        let early = self.early.len().min(max);
+        self.events.extend(self.early.drain(..early));
+        self.take(max);
+        while self.events.len() < min && self.out() > 0 {
+            self.wait(min - self.events.len());
+            self.take(max);
+        }
+        if min == 0 && self.events.is_empty() {
+            self.poll();
+            self.take(max);
+        }
+        self.events.len()
+    }
+
+    /// I/O and errno of the `n`-th that was reaped.
+    #[inline]
+    pub fn event(&self, n: usize) -> Option<(u64, i32)> {
+        self.events.get(n).copied()
+    }
+
+    fn out(&self) -> u32 {
+        self.ways.iter().map(|w| w.lane.sub.outstanding()).sum()
+    }
+
+    fn take(&mut self, max: usize) {
+        for way in &mut self.ways {
+            while self.events.len() < max
+                && let Some(done) = way.lane.sub.reap_one()
+            {
+                let errno = Self::ended(way, &mut self.strays, done);
+                self.events.push((done.user_data, errno));
+            }
+        }
+    }
+
+    fn poll(&mut self) {
+        let now = clock::now();
+        self.ways.iter_mut().filter(|w| w.lane.sub.outstanding() > 0).for_each(|w| w.lane.sub.poll(now));
+    }
+
+    /// Waits for completions and polls for them.
+    fn wait(&mut self, min: usize) {
+        let busy = self.ways.iter().filter(|w| w.lane.sub.outstanding() > 0).count();
+        let several = busy > 1;
+        for Way { lane, .. } in self.ways.iter_mut().filter(|w| w.lane.sub.outstanding() > 0) {
+            if !lane.waits_first() {
+                lane.sub.poll(clock::now());
+                if lane.sub.ready() > 0 {
+                    return;
+                }
+            }
+            let (min, limit) = if several { (1, Some(TURN)) } else { (min as u32, None) };
+            lane.wait(min, limit);
+            lane.sub.poll(clock::now());
+            if lane.sub.ready() > 0 {
+                return;
+            }
+        }
+    }
+
+    fn ended(way: &Way, strays: &mut Vec<(u64, ForeignBuffers)>, done: Done) -> i32 {
+        if !strays.is_empty() {
+            strays.retain(|(id, _)| *id != done.user_data);
+        }
+        if done.status.is_ok() {
+            return 0;
+        }
+        if let Some(why) = way.open.read_only.as_ref().filter(|_| done.op.is_write()) {
+            disks::say(&format!("'{}' is open for reading only, because: {why}", way.open.named.text));
+            return libc::EROFS;
+        }
+        done.status.errno()
+    }
+
+    /// Waits for all that is out. Its ends are not shown any more.
+    pub fn drain(&mut self) {
+        self.commit();
+        while self.out() > 0 {
+            self.wait(1);
+            self.events.clear();
+            self.take(usize::MAX);
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.drain();
+    }
+}
+
+/// A priority of ioprio_set(2).
+fn prio(bits: u16) -> IoPrio {
+    let class = match bits >> 13 {
+        1 => IoPrioClass::Rt,
+        2 => IoPrioClass::Be,
+        3 => IoPrioClass::Idle,
+        _ => return IoPrio::default(),
+    };
+    IoPrio::new(class, (bits & 7) as u8).with_hint(bits >> 3 & IoPrio::MAX_HINT)
+}

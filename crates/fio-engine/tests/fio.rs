@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The distribution's fio with our engine: what it writes, verifies, shares, refuses and says.
+//!
+//! fio and the library are the real ones; verification is fio's.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Seconds after which coreutils' `timeout` ends a fio that hangs; no test comes near it.
+const LIMIT_S: &str = "120";
+
+/// The engine, which cargo puts beside the tests.
+fn engine() -> String {
+    let exe = std::env::current_exe().unwrap();
+    let library = exe.parent().unwrap().join("libmqblk_fio.so");
+    assert!(library.exists(), "{} is not there", library.display());
+    format!("external:{}", library.display())
+}
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(test: &str) -> Dir {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("fio-engine-{test}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&dir).unwrap();
+        Dir(dir)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn program(&self, program: &str, env: &[(&str, &str)], args: &[&str]) -> Done {
+        let mut command = Command::new("timeout");
+        command.args(["-k", "5", LIMIT_S, program]).args(args).current_dir(&self.0).stdin(Stdio::null());
+        command.env_remove("MQBLK_SET").envs(env.iter().copied());
+        let out = command.output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Done { ok: out.status.success(), out: text(&out.stdout), err: text(&out.stderr) }
+    }
+
+    /// fio with our engine and these options.
+    fn fio_with(&self, env: &[(&str, &str)], args: &[&str]) -> Done {
+        let engine = format!("--ioengine={}", engine());
+        self.program("fio", env, &[&[engine.as_str()], args].concat())
+    }
+
+    fn fio(&self, args: &[&str]) -> Done {
+        self.fio_with(&[], args)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[derive(Debug)]
+struct Done {
+    ok: bool,
+    out: String,
+    err: String,
+}
+
+impl Done {
+    #[track_caller]
+    fn well(self) -> Done {
+        assert!(self.ok && !self.err.contains("mqblk:") && !self.out.contains("err=8"), "{}\n{}", self.out, self.err);
+        self
+    }
+
+    #[track_caller]
+    fn says(self, what: &str) -> Done {
+        assert!(self.out.contains(what) || self.err.contains(what), "no '{what}' in\n{}\n{}", self.out, self.err);
+        self
+    }
+}
+
+#[test]
+fn what_is_written_reads_back_on_every_kind_of_target() {
+    let dir = Dir::new("verify");
+    let common = ["--name=v", "--rw=randrw", "--bs=4k", "--size=16m", "--iodepth=32", "--verify=crc32c"];
+    let settings = "nr_hw_queues=1,scheduler=mq-deadline";
+    for (target, more) in [
+        ("ram\\:size=16m", &["--thread=1"][..]),
+        ("ram\\:size=16m", &["--iodepth_batch_submit=8", "--iodepth_batch_complete_max=16"]),
+        ("model\\:size=16m,lat_us=50,jitter_pct=50,iops=100000,over=ram", &["--iodepth_batch_submit=4"]),
+        ("disk", &["--direct=1"]),
+        ("disk", &["--direct=0", "--thread=1", "--bsrange=512-64k", "--norandommap=0"]),
+        ("disk", &["--direct=1", "--iodepth_batch_submit=16", "--mem=mmap"]),
+    ] {
+        let filename = format!("--filename={target}");
+        let args = [&common[..], &[&filename], more].concat();
+        dir.fio(&args).well().says("err= 0").says("ioengine=mqblk");
+        dir.fio_with(&[("MQBLK_SET", settings)], &args).well().says("err= 0");
+    }
+}
+
+/// What one job has written to memory another one reads: they have one disk.
+#[test]
+fn threads_share_a_disk_of_memory_and_forked_jobs_are_told_that_they_do_not() {
+    let dir = Dir::new("share");
+    let write = ["--size=8m", "--bs=4k", "--verify=crc32c", "--filename=ram\\:size=16m", "--iodepth=8"];
+    let jobs = ["--name=w", "--rw=write", "--do_verify=0", "--name=r", "--stonewall", "--rw=read", "--verify_only=1"];
+    dir.fio(&[&["--thread=1"], &write[..], &jobs[..]].concat()).well().says("r: (groupid=1, jobs=1): err= 0");
+    let forked = dir.fio(&[&write[..], &jobs[..]].concat());
+    assert!(!forked.ok, "{forked:?}");
+    forked.says("fio has forked: each job has a disk of its own (thread=1 makes them share it)").says("err=84");
+}
+
+#[test]
+fn several_jobs_write_one_file_as_threads_and_as_processes() {
+    let dir = Dir::new("several");
+    let job = ["--name=j", "--numjobs=4", "--size=4m", "--offset_increment=4m", "--rw=randwrite", "--bs=4k"];
+    let more = ["--iodepth=16", "--verify=xxhash", "--direct=1", "--filename=disk", "--group_reporting"];
+    for settings in ["nr_hw_queues=1", "nr_hw_queues=2", "nr_hw_queues=1,scheduler=bfq", "mode=sq"] {
+        for thread in ["--thread=1", "--thread=0"] {
+            let done = dir.fio_with(&[("MQBLK_SET", settings)], &[&[thread], &job[..], &more[..]].concat());
+            done.well().says("jobs=4): err= 0");
+        }
+    }
+}
+
+/// The same job, its random numbers included, by fio's own engine and by ours leaves the same file.
+#[test]
+fn contents_are_those_that_fio_writes_by_itself() {
+    let dir = Dir::new("same");
+    let job = ["--name=s", "--size=8m", "--rw=randwrite", "--bssplit=4k/60:16k/40", "--iodepth=32", "--direct=1"];
+    let exact = ["--randseed=4711", "--refill_buffers", "--norandommap=1", "--serialize_overlap=1", "--io_size=6m"];
+    let args = [&job[..], &exact[..]].concat();
+    dir.program("fio", &[], &[&["--ioengine=io_uring", "--filename=theirs"], &args[..]].concat()).well();
+    dir.fio(&[&["--filename=ours"], &args[..]].concat()).well();
+    let (theirs, ours) = (fs::read(dir.path("theirs")).unwrap(), fs::read(dir.path("ours")).unwrap());
+    assert!(theirs == ours && theirs.len() == 8 << 20, "contents differ, of {} and {} bytes", theirs.len(), ours.len());
+    assert!(theirs.chunks(4096).filter(|b| b.iter().any(|b| *b != 0)).count() > 1000);
+}
+
+#[test]
+fn trims_free_blocks_and_syncs_are_counted() {
+    let dir = Dir::new("trim");
+    fs::write(dir.path("disk"), vec![1; 16 << 20]).unwrap();
+    let blocks = || fs::metadata(dir.path("disk")).unwrap().blocks();
+    let before = blocks();
+    let trim = ["--name=t", "--filename=disk", "--rw=trim", "--bs=64k", "--size=16m", "--io_size=8m", "--iodepth=4"];
+    dir.fio(&trim).well().says("issued rwts: total=0,0,128,0");
+    assert!(blocks() * 512 <= before * 512 - (8 << 20) + 65536, "{before} blocks before, {} after", blocks());
+    let sync = ["--name=s", "--filename=disk", "--rw=write", "--bs=4k", "--size=1m", "--iodepth=4"];
+    dir.fio(&[&sync[..], &["--fsync=16"]].concat()).well().says("issued rwts: total=0,256,0,").says("fsync/fdatasync");
+    dir.fio(&[&sync[..], &["--fdatasync=32", "--sync=dsync", "--direct=1", "--end_fsync=1"]].concat()).well();
+    let ram = ["--name=m", "--filename=ram\\:size=1m", "--rw=trimwrite", "--bs=4k", "--size=1m", "--verify=crc32c"];
+    dir.fio(&ram).well();
+}
+
+/// How many of a system call fio makes with these options.
+fn calls(dir: &Dir, call: &str, args: &[&str]) -> usize {
+    let engine = format!("--ioengine={}", engine());
+    let trace = [&["-f", "-e", call, "-o", "trace", "fio", engine.as_str()], args].concat();
+    dir.program("strace", &[], &trace).well();
+    fs::read_to_string(dir.path("trace"))
+        .unwrap()
+        .lines()
+        .filter(|l| l.contains("disk\"") && l.contains("O_DIRECT"))
+        .count()
+}
+
+#[test]
+fn direct_is_the_jobs_own_unless_the_settings_say_otherwise() {
+    let dir = Dir::new("direct");
+    fs::write(dir.path("disk"), vec![1; 1 << 20]).unwrap();
+    let args = |filename: &'static str, direct: &'static str| ["--name=d", "--rw=read", "--bs=4k", filename, direct];
+    let opens = |filename, direct| calls(&dir, "openat", &args(filename, direct));
+    assert_eq!(opens("--filename=disk", "--direct=0"), 0);
+    assert!(opens("--filename=disk", "--direct=1") > 0);
+    assert!(opens("--filename=disk?direct=1", "--direct=0") > 0);
+    assert_eq!(opens("--filename=disk?direct=0", "--direct=1"), 0);
+}
+
+#[test]
+fn errors_of_the_disk_are_the_jobs() {
+    let dir = Dir::new("errors");
+    let common = ["--name=e", "--rw=read", "--size=1m"];
+    let past_end = ["--filename=disk", "--bs=64k", "--exec_prerun=truncate -s 512k disk"];
+    fs::write(dir.path("disk"), vec![1; 1 << 20]).unwrap();
+    let done = dir.fio(&[&common[..], &past_end[..]].concat());
+    assert!(!done.ok, "{done:?}");
+    done.says("err= 5");
+    let odd = dir.fio(&[&common[..], &["--filename=null\\:size=1m", "--bs=777"]].concat());
+    assert!(!odd.ok, "{odd:?}");
+    odd.says("mqblk: 777 bytes at 0: a disk takes multiples of 512").says("err=22");
+    // fio goes on where it is told to.
+    let on = ["--filename=disk", "--bs=64k", "--exec_prerun=truncate -s 512k disk", "--continue_on_error=io"];
+    fs::write(dir.path("disk"), vec![1; 1 << 20]).unwrap();
+    dir.fio(&[&common[..], &on[..]].concat()).says("errors    : total=8, first_error=5/<Input/output error>");
+}
+
+#[test]
+fn a_wrong_name_or_setting_ends_fio_with_a_sentence() {
+    let dir = Dir::new("names");
+    let refused = |name: &str, set: &str| {
+        let filename = format!("--filename={name}");
+        let done = dir.fio_with(&[("MQBLK_SET", set)], &["--name=n", "--rw=read", "--size=1m", &filename]);
+        assert!(!done.ok, "{done:?}");
+        done
+    };
+    refused("nul\\:size=1g", "").says("mqblk: there is no target 'nul:'; did you mean 'null:'?");
+    refused("null\\:sise=1g", "").says("did you mean 'size'");
+    refused("null?schedular=none", "").says("did you mean 'scheduler'");
+    refused("null", "queue_depth=0").says("queue_depth=0: must be");
+    refused("file?queue_depth=8", "").says("make it (truncate, fallocate), or give the settings in MQBLK_SET");
+    assert!(fs::read_dir(&dir.0).unwrap().next().is_none(), "nothing is made of a name that is refused");
+}
+
+/// Another version has another inside, so the engine must not be used by it, whatever number it asks for.
+#[test]
+fn a_fio_that_is_not_known_is_told_so() {
+    let dir = Dir::new("version");
+    let which = dir.program("sh", &[], &["-c", "readlink -f $(command -v fio)"]).well();
+    let mut fio = fs::read(which.out.trim()).unwrap();
+    let version = dir.program("fio", &[], &["--version"]).well().out.trim().to_owned();
+    let other = format!("{}9", &version[..version.len() - 1]).replace("fio-3.39", "fio-3.38");
+    let mut replaced = 0;
+    for at in 0..fio.len() - version.len() {
+        if fio[at..].starts_with(version.as_bytes()) {
+            fio[at..at + version.len()].copy_from_slice(b"fio-3.37");
+            replaced += 1;
+        }
+    }
+    assert!(replaced > 0 && other.len() == "fio-3.37".len(), "{version} is not in {}", which.out);
+    let path = dir.path("fio");
+    fs::write(&path, fio).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let engine = format!("--ioengine={}", engine());
+    let done = dir.program(path.to_str().unwrap(), &[], &["--name=x", &engine, "--filename=null"]);
+    assert!(!done.ok, "{done:?}");
+    done.says("mqblk: libmqblk_fio.so knows fio-3.33 and fio-3.39, and this is fio-3.37").says("bad ioops version 0");
+}
+
+/// A job file of ours with nothing changed but the engine and the file.
+#[test]
+fn a_job_file_runs_with_two_lines_changed() {
+    let dir = Dir::new("oltp");
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/oltp.fio");
+    let text = fs::read_to_string(examples).unwrap();
+    let ours = |line: &str| match line.split_once('=') {
+        Some(("ioengine", _)) => format!("ioengine={}\n", engine()),
+        Some(("filename", _)) => "filename=model\\:size=1g,iops=18000,lat_us=500,over=ram?scheduler=kyber\n".to_owned(),
+        Some(("runtime", _)) => "runtime=300ms\nthread\n".to_owned(),
+        _ => format!("{line}\n"),
+    };
+    fs::write(dir.path("oltp.fio"), text.lines().map(ours).collect::<String>()).unwrap();
+    dir.fio(&["oltp.fio"])
+        .well()
+        .says("sessions: (groupid=0, jobs=2): err= 0")
+        .says("log: (groupid=0, jobs=1): err= 0");
+}
+
+#[test]
+fn the_commands_of_the_readme_run() {
+    let dir = Dir::new("readme");
+    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
+    let ours = |line: &&str| line.starts_with("fio ") && line.contains("libmqblk_fio.so");
+    let mut commands = 0;
+    for command in text.lines().filter(ours) {
+        let command = command.replace("external:target/release/libmqblk_fio.so", &engine());
+        dir.program("sh", &[], &["-c", &command]).well().says("ioengine=mqblk").says("err= 0");
+        commands += 1;
+    }
+    assert!(commands >= 2, "README.md shows {commands} commands of fio");
+}
+
+/// fio ends a job with I/O out (a time limit, an error): nothing hangs, and buffers are not freed under a driver.
+#[test]
+fn a_job_that_is_ended_early_waits_for_what_is_out() {
+    let dir = Dir::new("early");
+    let slow = ["--name=e", "--filename=model\\:size=64m,lat_us=20000,over=ram", "--rw=randread", "--bs=4k"];
+    dir.fio(&[&slow[..], &["--iodepth=64", "--time_based", "--runtime=100ms", "--numjobs=3", "--thread=1"]].concat())
+        .well();
+    let two = ["--name=t", "--filename=ram\\:size=8m:disk", "--size=16m", "--rw=randrw", "--bs=4k", "--iodepth=16"];
+    fs::write(dir.path("disk"), vec![1; 8 << 20]).unwrap();
+    dir.fio(&[&two[..], &["--verify=crc32c", "--nrfiles=2"]].concat()).well().says("err= 0");
+}

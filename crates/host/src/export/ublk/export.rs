@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A ublk device, from adding to deleting, and over a restart.
+//!
+//! Guarantees: the device exists when [`UblkExport::start`] returns; when the export is dropped, what is in flight ends, and the
+//! device is deleted, or, with recovery, left waiting for the next process that starts it with the same number. A device
+//! that a process left behind which did not ask for recovery is deleted first; one that a living process serves is not touched.
+
+use super::control::Control;
+use super::device::Device;
+use super::queue::Queue;
+use super::wire::{self, DevInfo};
+use crate::error::{Error, ErrorKind, Result};
+use crate::serve::{IoThreads, ServedDisk, Source, SourceHandle};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What to do without ublk.
+pub(crate) const NO_UBLK: &str = "this kernel has no ublk, for there is no /dev/ublk-control: load the module ublk_drv (modprobe \
+                                  ublk_drv; Linux 6.3 or later with CONFIG_BLK_DEV_UBLK), or use type=fuse";
+
+/// How long the kernel may take to notice that the process before has ended.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is served how.
+#[derive(Clone, Debug)]
+pub struct UblkOptions {
+    /// Name of the export.
+    pub name: String,
+    /// The device's number; `None` = the kernel's choice.
+    pub id: Option<u32>,
+    /// Requests of each queue that may be out.
+    pub queue_depth: u16,
+    /// For each queue, the IOThread that serves it.
+    pub mapping: Vec<usize>,
+    /// Writes fail.
+    pub read_only: bool,
+    /// Discards are offered, if the disk has them.
+    pub discard: bool,
+    /// The device outlives the export.
+    pub recovery: bool,
+}
+
+/// See the module's text.
+pub struct UblkExport {
+    threads: Arc<IoThreads>,
+    control: Control,
+    id: u32,
+    mapping: Vec<usize>,
+    queues: Vec<SourceHandle>,
+    /// The device stays when this ends.
+    stays: bool,
+}
+
+/// How a device came to be.
+enum Origin {
+    Added,
+    /// It waited for somebody to serve it.
+    Waiting,
+}
+
+impl UblkExport {
+    /// Makes the device, or takes over the one that waits.
+    ///
+    /// # Errors
+    /// The kernel has no ublk; the number is in use; the device that waits is not as wished; what the kernel says.
+    pub fn start(threads: &Arc<IoThreads>, disk: &Arc<ServedDisk>, options: &UblkOptions) -> Result<UblkExport> {
+        let mut control = Control::open()?;
+        let (info, origin) = claim(&mut control, options)?;
+        let mut export = UblkExport {
+            threads: Arc::clone(threads),
+            control,
+            id: info.id,
+            mapping: options.mapping.iter().copied().cycle().take(usize::from(info.nr_hw_queues)).collect(),
+            queues: Vec::new(),
+            // Whatever goes wrong with one that waited, it waits again.
+            stays: matches!(origin, Origin::Waiting),
+        };
+        export.serve(disk, options, &info, &origin)?;
+        export.stays = options.recovery;
+        Ok(export)
+    }
+
+    fn serve(&mut self, disk: &Arc<ServedDisk>, options: &UblkOptions, info: &DevInfo, origin: &Origin) -> Result<()> {
+        let id = self.id;
+        let failed = |what: &'static str| move |e| Error::os(e, format!("ublk device {id} cannot be {what}"));
+        if matches!(origin, Origin::Added) {
+            let limits = disk.queue.limits();
+            let read_only = options.read_only || limits.read_only;
+            let params = wire::params(limits, disk.queue.capacity().0, read_only, options.discard);
+            self.control.set_params(id, params).map_err(failed("given its parameters"))?;
+        }
+        let device = Arc::new(Device::open(id)?);
+        for (index, thread) in self.mapping.iter().enumerate() {
+            let queue = Queue::new(&options.name, index as u16, info.queue_depth, &device, disk)?;
+            let handle = self.threads.add(*thread, disk, Source::Ublk(Box::new(queue)))?;
+            self.queues.push(handle.clone());
+            let fetch = |source: &mut Source| match source {
+                Source::Ublk(queue) => queue.fetch_all(),
+                _ => unreachable!("it is the one just added"),
+            };
+            self.threads.visit(&handle, fetch).unwrap_or_else(|| unreachable!("nobody else removes it"))?;
+        }
+        let pid = u64::from(std::process::id());
+        match origin {
+            Origin::Added => self.control.simple(wire::START_DEV, id, pid).map_err(failed("started")),
+            Origin::Waiting => self.control.simple(wire::END_USER_RECOVERY, id, pid).map_err(failed("taken over")),
+        }
+    }
+
+    /// The device's number: it is `/dev/ublkbN`.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// For each queue, the IOThread that serves it.
+    pub fn mapping(&self) -> &[usize] {
+        &self.mapping
+    }
+}
+
+impl Drop for UblkExport {
+    fn drop(&mut self) {
+        if !self.stays {
+            // Ends what is out, which is served meanwhile, and makes the kernel give all tags back.
+            let _ = self.control.simple(wire::STOP_DEV, self.id, 0);
+        }
+        for handle in &self.queues {
+            drop(self.threads.remove(handle));
+        }
+        if !self.stays {
+            let _ = self.control.simple(wire::DEL_DEV, self.id, 0);
+        }
+    }
+}
+
+/// A device to serve, new or waiting.
+fn claim(control: &mut Control, options: &UblkOptions) -> Result<(DevInfo, Origin)> {
+    let wanted = DevInfo {
+        nr_hw_queues: options.mapping.len() as u16,
+        queue_depth: options.queue_depth,
+        max_io_bytes: wire::MAX_IO_BYTES,
+        id: options.id.unwrap_or(u32::MAX),
+        pid: std::process::id() as i32,
+        flags: flags(options.recovery),
+        ..DevInfo::default()
+    };
+    if let Some(id) = options.id {
+        match control.info(id) {
+            Ok(there) => {
+                if let Some(taken) = take_over(control, &wanted, &there, options.recovery)? {
+                    return Ok((taken, Origin::Waiting));
+                }
+            }
+            Err(e) if e.raw_os_error() == Some(libc::ENODEV) => {}
+            Err(e) => return Err(Error::os(e, format!("the kernel does not say whether there is a ublk device {id}"))),
+        }
+    }
+    let added = control.add(&wanted).map_err(|e| Error::os(e, "the kernel does not add a ublk device"))?;
+    Ok((added, Origin::Added))
+}
+
+fn flags(recovery: bool) -> u64 {
+    let always = wire::F_USER_COPY | wire::F_CMD_IOCTL_ENCODE;
+    if recovery { always | wire::F_USER_RECOVERY | wire::F_USER_RECOVERY_REISSUE } else { always }
+}
+
+/// Takes over a device that is there, if it waits for that; otherwise it is gone after this.
+fn take_over(control: &mut Control, wanted: &DevInfo, there: &DevInfo, recovery: bool) -> Result<Option<DevInfo>> {
+    let (id, pid) = (there.id, there.pid);
+    let own = pid == std::process::id() as i32;
+    if there.state == wire::STATE_LIVE && !own && is_alive(pid) {
+        let text = format!("ublk device {id} is in use by process {pid}: end it first, or choose another id");
+        return Err(Error::usage(text));
+    }
+    if there.flags & wire::F_USER_RECOVERY == 0 || !recovery {
+        let deleted = control.simple(wire::STOP_DEV, id, 0).and_then(|()| control.simple(wire::DEL_DEV, id, 0));
+        deleted.map_err(|e| {
+            Error::os(e, format!("ublk device {id}, which another process has left, cannot be deleted"))
+        })?;
+        return Ok(None);
+    }
+    if (there.nr_hw_queues, there.queue_depth) != (wanted.nr_hw_queues, wanted.queue_depth) {
+        let text = format!(
+            "ublk device {id} waits to be served with num_queues={} and queue_depth={}, not {} and {}: give it these, or serve \
+             it once with recovery=false to delete it",
+            there.nr_hw_queues, there.queue_depth, wanted.nr_hw_queues, wanted.queue_depth
+        );
+        return Err(Error::usage(text));
+    }
+    let since = Instant::now();
+    loop {
+        match control.simple(wire::START_USER_RECOVERY, id, 0) {
+            Ok(()) => return Ok(Some(*there)),
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && since.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(e) => return Err(not_taken_over(e, id)),
+        }
+    }
+}
+
+fn not_taken_over(e: io::Error, id: u32) -> Error {
+    Error::os(e, format!("ublk device {id} waits to be served and cannot be taken over"))
+}
+
+fn is_alive(pid: i32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+/// Whether this kernel has ublk.
+///
+/// # Errors
+/// It has not; with what to do.
+pub(crate) fn check_kernel() -> Result<()> {
+    if Path::new("/dev/ublk-control").exists() { Ok(()) } else { Err(Error::new(ErrorKind::NotFound, NO_UBLK)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_ublk_is_told_so_with_what_to_do() {
+        if let Err(e) = check_kernel() {
+            let text = e.to_string();
+            assert!(text.starts_with("this kernel has no ublk") && text.contains("type=fuse"), "{text}");
+            assert!(Control::open().err().expect("it is not there").to_string().contains("modprobe ublk_drv"));
+        }
+    }
+}

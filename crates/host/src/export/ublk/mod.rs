@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Linux block devices whose driver is this process: `/dev/ublkbN`, by the kernel's `ublk_drv`.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`wire`] | numbers and layouts of the kernel's interface |
+//! | [`control`] | commands to `/dev/ublk-control` |
+//! | [`device`] | `/dev/ublkcN`: requests' descriptors and data |
+//! | [`queue`] | one hardware queue, served by an IOThread: [`Queue`] |
+//! | [`export`] | a device from adding to deleting: [`UblkExport`] |
+//!
+//! The kernel hands a request over by completing an io_uring command that was waiting for its tag; its end and the wait for
+//! the next are one command again. Data is copied by pread and pwrite on `/dev/ublkcN` (`UBLK_F_USER_COPY`), so a buffer is needed
+//! only while a request is served. A queue belongs to the thread that first waited for its tags, so it stays on its IOThread.
+//! With recovery a device outlives the process: requests that were out are handed to the next one, so nothing that was
+//! acknowledged is lost and what was not is done (again).
+//!
+//! Not used: zero copy (Linux 6.15), zones, unprivileged devices. Not served: a new size of a device that is there (Linux 6.16).
+//! Needs Linux 6.3 or later, and root.
+//!
+//! Source: include/uapi/linux/ublk_cmd.h, Documentation/block/ublk.rst (Linux 6.12).
+
+mod control;
+mod device;
+mod export;
+mod queue;
+mod wire;
+
+pub(crate) use export::check_kernel;
+pub use export::{UblkExport, UblkOptions};
+pub use queue::Queue;

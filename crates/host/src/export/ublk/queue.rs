@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One hardware queue of a ublk device, on the IOThread that serves it.
+//!
+//! Guarantees: each request the kernel hands over is answered once, also with an error, unless the queue is paused and gone
+//! (then the kernel has it again); the answers of a round and the waits for the next requests are one system call. Needs from
+//! callers: [`Queue::fetch_all`] is called on the IOThread, once, and the queue stays there: the kernel takes commands for a
+//! tag only from the thread that first waited for it.
+
+use super::device::{Descs, Device};
+use super::wire;
+use crate::error::{Error, Result};
+use crate::export::nbd::buffers::{Buffer, Buffers};
+use crate::serve::{Port, ServedDisk, SourceId};
+use blk::bio::{Bio, DataRef, Op};
+use blk::id::Sector;
+use blk::status::BlkStatus;
+use blk::time::Instant;
+use io_uring::{IoUring, opcode, types};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+/// A request that is served.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    bytes: u32,
+    is_read: bool,
+    buffer: Option<Buffer>,
+}
+
+/// See the module's text.
+pub struct Queue {
+    export: String,
+    index: u16,
+    // Before the device: commands that wait there end with it.
+    ring: IoUring,
+    descs: Descs,
+    device: Arc<Device>,
+    buffers: Buffers,
+    slots: Box<[Slot]>,
+    /// Requests that wait for a buffer, oldest first.
+    stalled: VecDeque<u16>,
+    /// Answers of this round.
+    answers: Vec<(u16, i32)>,
+    bios: usize,
+    paused: bool,
+    /// A buffer was given back that a request waits for.
+    look_again: bool,
+    served: u64,
+}
+
+impl Queue {
+    /// Queue `index` of the device, `depth` requests deep.
+    ///
+    /// # Errors
+    /// No memory, or no io_uring.
+    pub(super) fn new(
+        export: &str,
+        index: u16,
+        depth: u16,
+        device: &Arc<Device>,
+        disk: &Arc<ServedDisk>,
+    ) -> Result<Queue> {
+        let ring = IoUring::new(u32::from(depth).next_power_of_two())
+            .map_err(|e| Error::os(e, format!("no io_uring for queue {index}")))?;
+        Ok(Queue {
+            export: export.to_owned(),
+            index,
+            ring,
+            descs: Descs::map(device, index, depth)?,
+            device: Arc::clone(device),
+            buffers: Buffers::new(disk, usize::from(depth))?,
+            slots: vec![Slot::default(); usize::from(depth)].into(),
+            stalled: VecDeque::with_capacity(usize::from(depth)),
+            answers: Vec::with_capacity(usize::from(depth)),
+            bios: 0,
+            paused: false,
+            look_again: false,
+            served: 0,
+        })
+    }
+
+    /// Waits for requests of all tags.
+    ///
+    /// # Errors
+    /// The kernel does not let it.
+    pub(super) fn fetch_all(&mut self) -> Result<()> {
+        for tag in 0..self.slots.len() as u16 {
+            self.push(wire::FETCH_REQ, tag, 0);
+        }
+        let failed = |e| Error::os(e, format!("queue {} of a ublk device cannot wait for requests", self.index));
+        self.ring.submit().map_err(failed)?;
+        // There are no requests yet, so what has ended was refused.
+        match self.ring.completion().next() {
+            Some(end) => Err(failed(io::Error::from_raw_os_error(-end.result()))),
+            None => Ok(()),
+        }
+    }
+
+    fn push(&mut self, op: u32, tag: u16, result: i32) {
+        let command = opcode::UringCmd16::new(types::Fd(self.device.fd()), op)
+            .cmd(wire::io_cmd(self.index, tag, result))
+            .build()
+            .user_data(u64::from(tag));
+        // SAFETY: the command names no memory of this process.
+        unsafe { self.ring.submission().push(&command) }.expect("the ring has an entry per tag");
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring is open as long as it lives, and the result borrows it.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+
+    /// Name of its export.
+    pub fn export(&self) -> &str {
+        &self.export
+    }
+
+    /// Its number in the device.
+    pub fn index(&self) -> u16 {
+        self.index
+    }
+
+    /// Requests answered so far.
+    pub fn served(&self) -> u64 {
+        self.served
+    }
+
+    /// Bios that have not ended.
+    pub fn in_flight(&self) -> usize {
+        self.bios
+    }
+
+    /// Takes no requests.
+    pub(crate) fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Whether there is nothing to do before the kernel or a disk says so.
+    pub(crate) fn prepare_sleep(&mut self) -> bool {
+        !self.look_again && (self.paused || self.ring.completion().is_empty())
+    }
+
+    /// Takes what the kernel has handed over and submits it. Whether there was anything.
+    pub(crate) fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
+        let mut worked = std::mem::take(&mut self.look_again);
+        if self.paused {
+            return false;
+        }
+        for _ in 0..self.stalled.len() {
+            if let Some(tag) = self.stalled.pop_front() {
+                self.begin(tag, id, port, now);
+            }
+        }
+        for _ in 0..self.slots.len() {
+            if !port.has_room() {
+                break;
+            }
+            let Some(end) = self.ring.completion().next() else { break };
+            worked = true;
+            // Anything but 0 is the end of the device: no request will come under this tag.
+            if end.result() == 0 {
+                self.begin(end.user_data() as u16, id, port, now);
+            }
+        }
+        worked
+    }
+
+    fn begin(&mut self, tag: u16, id: SourceId, port: &mut Port, now: Instant) {
+        let desc = self.descs.read(tag);
+        let Some((op, flags)) = desc.op() else { return self.answer(tag, -libc::EOPNOTSUPP) };
+        let mut slot = Slot::default();
+        let mut data = DataRef::NONE;
+        if op.has_data() {
+            slot.bytes = desc.nr_sectors.saturating_mul(512);
+            slot.is_read = op == Op::Read;
+            if slot.bytes == 0 || slot.bytes > wire::MAX_IO_BYTES {
+                return self.answer(tag, -libc::EINVAL);
+            }
+            let buffer = match self.buffers.take(tag, slot.bytes as usize) {
+                Ok(Some(buffer)) => buffer,
+                Ok(None) => return self.stalled.push_back(tag),
+                Err(_) => return self.answer(tag, -libc::ENOMEM),
+            };
+            slot.buffer = Some(buffer);
+            data = buffer.data;
+            if op == Op::Write
+                && let Err(e) = self.device.read(self.index, tag, self.buffers.span(buffer, 0, slot.bytes as usize))
+            {
+                self.give_back(buffer);
+                return self.answer(tag, -e.raw_os_error().unwrap_or(libc::EIO));
+            }
+        }
+        let bio = match op {
+            Op::Flush => Bio::flush(),
+            _ => Bio { op, flags, ..Bio::read(Sector(desc.sector), desc.nr_sectors, data) },
+        };
+        self.slots[usize::from(tag)] = slot;
+        self.bios += 1;
+        port.submit(bio.with_user_data(id.tagged(u32::from(tag))), now);
+    }
+
+    /// The bio of the request under `tag` has ended.
+    pub(crate) fn bio_ended(&mut self, tag: u16, status: BlkStatus) {
+        self.bios -= 1;
+        let slot = std::mem::take(&mut self.slots[usize::from(tag)]);
+        let mut result = if status.is_ok() { slot.bytes as i32 } else { -status.errno() };
+        if let Some(buffer) = slot.buffer {
+            if slot.is_read
+                && result > 0
+                && let Err(e) = self.device.write(self.index, tag, self.buffers.span(buffer, 0, slot.bytes as usize))
+            {
+                result = -e.raw_os_error().unwrap_or(libc::EIO);
+            }
+            self.give_back(buffer);
+        }
+        self.answer(tag, result);
+    }
+
+    fn give_back(&mut self, buffer: Buffer) {
+        self.look_again |= self.buffers.give_back(buffer) && !self.stalled.is_empty();
+    }
+
+    fn answer(&mut self, tag: u16, result: i32) {
+        self.answers.push((tag, result));
+    }
+
+    /// Gives the kernel the answers, and waits for requests under their tags.
+    #[inline]
+    pub(crate) fn finish_round(&mut self) {
+        if self.answers.is_empty() {
+            return;
+        }
+        let answers = std::mem::take(&mut self.answers);
+        self.served += answers.len() as u64;
+        for (tag, result) in &answers {
+            self.push(wire::COMMIT_AND_FETCH_REQ, *tag, *result);
+        }
+        self.answers = answers;
+        self.answers.clear();
+        self.submit();
+    }
+
+    fn submit(&mut self) {
+        while let Err(e) = self.ring.submit() {
+            // The kernel lacks memory for the moment: there is nothing else to do for these requests.
+            let again = matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR));
+            assert!(again, "answers to ublk's requests cannot be given: {e}");
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if self.bios == 0 {
+            self.buffers.return_all();
+        }
+    }
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Numbers and layouts of ublk's interface, as bytes. No system calls.
+//!
+//! Source: include/uapi/linux/ublk_cmd.h (Linux 6.12). All numbers are in the machine's byte order, which is little-endian
+//! wherever this runs.
+
+use blk::bio::{Op, OpFlags};
+use blk::limits::Limits;
+
+const READ: u32 = 2;
+const READ_WRITE: u32 = 3;
+
+/// `_IOR` and `_IOWR` with the type 'u'.
+const fn ioctl(direction: u32, number: u32, size: u32) -> u32 {
+    direction << 30 | size << 16 | (b'u' as u32) << 8 | number
+}
+
+/// Bytes of `struct ublksrv_ctrl_cmd`.
+pub(super) const CTRL_BYTES: usize = 32;
+/// Bytes of `struct ublksrv_io_cmd`.
+pub(super) const IO_BYTES: usize = 16;
+
+pub(super) const GET_DEV_INFO: u32 = ioctl(READ, 0x02, CTRL_BYTES as u32);
+pub(super) const ADD_DEV: u32 = ioctl(READ_WRITE, 0x04, CTRL_BYTES as u32);
+pub(super) const DEL_DEV: u32 = ioctl(READ_WRITE, 0x05, CTRL_BYTES as u32);
+pub(super) const START_DEV: u32 = ioctl(READ_WRITE, 0x06, CTRL_BYTES as u32);
+pub(super) const STOP_DEV: u32 = ioctl(READ_WRITE, 0x07, CTRL_BYTES as u32);
+pub(super) const SET_PARAMS: u32 = ioctl(READ_WRITE, 0x08, CTRL_BYTES as u32);
+pub(super) const START_USER_RECOVERY: u32 = ioctl(READ_WRITE, 0x10, CTRL_BYTES as u32);
+pub(super) const END_USER_RECOVERY: u32 = ioctl(READ_WRITE, 0x11, CTRL_BYTES as u32);
+
+pub(super) const FETCH_REQ: u32 = ioctl(READ_WRITE, 0x20, IO_BYTES as u32);
+pub(super) const COMMIT_AND_FETCH_REQ: u32 = ioctl(READ_WRITE, 0x21, IO_BYTES as u32);
+
+pub(super) const F_USER_RECOVERY: u64 = 1 << 3;
+pub(super) const F_USER_RECOVERY_REISSUE: u64 = 1 << 4;
+pub(super) const F_CMD_IOCTL_ENCODE: u64 = 1 << 6;
+pub(super) const F_USER_COPY: u64 = 1 << 7;
+
+/// `UBLK_S_DEV_LIVE`: somebody serves it.
+pub(super) const STATE_LIVE: u16 = 1;
+
+/// `UBLK_MAX_QUEUE_DEPTH`.
+const MAX_QUEUE_DEPTH: usize = 4096;
+/// Bytes of `struct ublksrv_io_desc`.
+const DESC_BYTES: usize = 24;
+const PAGE: usize = 4096;
+
+/// Most bytes of one request.
+pub(super) const MAX_IO_BYTES: u32 = 512 << 10;
+
+/// `struct ublksrv_ctrl_cmd`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CtrlCmd {
+    pub(super) device: u32,
+    pub(super) data: u64,
+}
+
+impl CtrlCmd {
+    /// With a buffer of `len` bytes at address `buffer`.
+    pub(super) fn bytes(self, buffer: u64, len: u16) -> [u8; 80] {
+        let mut b = [0; 80];
+        b[..4].copy_from_slice(&self.device.to_le_bytes());
+        b[4..6].copy_from_slice(&u16::MAX.to_le_bytes());
+        b[6..8].copy_from_slice(&len.to_le_bytes());
+        b[8..16].copy_from_slice(&buffer.to_le_bytes());
+        b[16..24].copy_from_slice(&self.data.to_le_bytes());
+        b
+    }
+}
+
+/// `struct ublksrv_io_cmd`.
+pub(super) fn io_cmd(queue: u16, tag: u16, result: i32) -> [u8; IO_BYTES] {
+    let mut b = [0; IO_BYTES];
+    b[..2].copy_from_slice(&queue.to_le_bytes());
+    b[2..4].copy_from_slice(&tag.to_le_bytes());
+    b[4..8].copy_from_slice(&result.to_le_bytes());
+    b
+}
+
+/// `struct ublksrv_ctrl_dev_info`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct DevInfo {
+    pub(super) nr_hw_queues: u16,
+    pub(super) queue_depth: u16,
+    pub(super) state: u16,
+    pub(super) max_io_bytes: u32,
+    pub(super) id: u32,
+    pub(super) pid: i32,
+    pub(super) flags: u64,
+}
+
+pub(super) const DEV_INFO_BYTES: usize = 64;
+
+impl DevInfo {
+    pub(super) fn bytes(&self) -> [u8; DEV_INFO_BYTES] {
+        let mut b = [0; DEV_INFO_BYTES];
+        b[..2].copy_from_slice(&self.nr_hw_queues.to_le_bytes());
+        b[2..4].copy_from_slice(&self.queue_depth.to_le_bytes());
+        b[4..6].copy_from_slice(&self.state.to_le_bytes());
+        b[8..12].copy_from_slice(&self.max_io_bytes.to_le_bytes());
+        b[12..16].copy_from_slice(&self.id.to_le_bytes());
+        b[16..20].copy_from_slice(&self.pid.to_le_bytes());
+        b[24..32].copy_from_slice(&self.flags.to_le_bytes());
+        b
+    }
+
+    pub(super) fn read(b: &[u8; DEV_INFO_BYTES]) -> DevInfo {
+        let short = |at: usize| u16::from_le_bytes([b[at], b[at + 1]]);
+        let word = |at: usize| u32::from(short(at)) | u32::from(short(at + 2)) << 16;
+        DevInfo {
+            nr_hw_queues: short(0),
+            queue_depth: short(2),
+            state: short(4),
+            max_io_bytes: word(8),
+            id: word(12),
+            pid: word(16) as i32,
+            flags: u64::from(word(24)) | u64::from(word(28)) << 32,
+        }
+    }
+}
+
+/// What of `struct ublk_params` is set: the basic part and that of discards.
+pub(super) const PARAMS_BYTES: usize = 60;
+
+const ATTR_READ_ONLY: u32 = 1 << 0;
+const ATTR_ROTATIONAL: u32 = 1 << 1;
+const ATTR_VOLATILE_CACHE: u32 = 1 << 2;
+const ATTR_FUA: u32 = 1 << 3;
+
+/// `struct ublk_params` of a disk with `sectors`; without `discard` it takes neither discards nor write zeroes.
+pub(super) fn params(limits: &Limits, sectors: u64, read_only: bool, discard: bool) -> [u8; PARAMS_BYTES] {
+    let mut attrs = 0;
+    let mut set = |attr: u32, on: bool| attrs |= if on { attr } else { 0 };
+    set(ATTR_READ_ONLY, read_only);
+    set(ATTR_ROTATIONAL, limits.rotational);
+    // The block layer makes FUA of what a disk has.
+    set(ATTR_VOLATILE_CACHE | ATTR_FUA, limits.write_cache && !read_only);
+    let shift = |bytes: u32| bytes.ilog2() as u8;
+    let (logical, physical) = (shift(limits.logical_block_size), shift(limits.physical_block_size));
+    let has = |most: u32| if read_only { 0 } else { most };
+    let (discards, zeroes) =
+        (if discard { has(limits.max_discard_sectors) } else { 0 }, has(limits.max_write_zeroes_sectors));
+    let types: u32 = if discards + zeroes > 0 { 1 | 1 << 1 } else { 1 };
+    let mut b = [0; PARAMS_BYTES];
+    let mut put = |at: usize, bytes: &[u8]| b[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, &(PARAMS_BYTES as u32).to_le_bytes());
+    put(4, &types.to_le_bytes());
+    put(8, &attrs.to_le_bytes());
+    put(12, &[logical, physical, physical, physical]);
+    put(16, &(MAX_IO_BYTES >> 9).to_le_bytes());
+    put(24, &sectors.to_le_bytes());
+    let granularity = limits.discard_granularity.max(limits.logical_block_size);
+    put(44, &granularity.to_le_bytes());
+    put(48, &discards.to_le_bytes());
+    put(52, &zeroes.to_le_bytes());
+    put(56, &1u16.to_le_bytes());
+    b
+}
+
+/// `struct ublksrv_io_desc`: a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Desc {
+    pub(super) op_flags: u32,
+    pub(super) nr_sectors: u32,
+    pub(super) sector: u64,
+}
+
+impl Desc {
+    /// What it does, and how; `None` for what no disk here does.
+    pub(super) fn op(self) -> Option<(Op, OpFlags)> {
+        const FUA: u32 = 1 << 13;
+        const META: u32 = 1 << 11;
+        let op = match self.op_flags & 0xff {
+            0 => Op::Read,
+            1 => Op::Write,
+            2 => Op::Flush,
+            3 => Op::Discard,
+            5 => Op::WriteZeroes,
+            _ => return None,
+        };
+        let mut flags = OpFlags::NONE;
+        if op == Op::Write && self.op_flags & FUA != 0 {
+            flags = flags.union(OpFlags::FUA);
+        }
+        if self.op_flags & META != 0 {
+            flags = flags.union(OpFlags::META);
+        }
+        Some((op, flags))
+    }
+}
+
+/// Where a queue's descriptors are mapped from.
+pub(super) fn descs_offset(queue: u16) -> u64 {
+    u64::from(queue) * (MAX_QUEUE_DEPTH * DESC_BYTES).next_multiple_of(PAGE) as u64
+}
+
+/// Bytes of a queue's descriptors.
+pub(super) fn descs_bytes(depth: u16) -> usize {
+    (usize::from(depth) * DESC_BYTES).next_multiple_of(PAGE)
+}
+
+/// Byte at which the descriptor of `tag` begins.
+pub(super) fn desc_at(tag: u16) -> usize {
+    usize::from(tag) * DESC_BYTES
+}
+
+/// Where a request's data is read and written.
+pub(super) fn data_offset(queue: u16, tag: u16) -> i64 {
+    0x8000_0000 + (i64::from(queue) << 41 | i64::from(tag) << 25)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_have_the_kernels_numbers() {
+        assert_eq!(ADD_DEV, 0xc020_7504);
+        assert_eq!(GET_DEV_INFO, 0x8020_7502);
+        assert_eq!(FETCH_REQ, 0xc010_7520);
+        assert_eq!(COMMIT_AND_FETCH_REQ, 0xc010_7521);
+    }
+
+    #[test]
+    fn a_devices_description_goes_there_and_back() {
+        let info = DevInfo {
+            nr_hw_queues: 4,
+            queue_depth: 128,
+            state: STATE_LIVE,
+            max_io_bytes: MAX_IO_BYTES,
+            id: 7,
+            pid: 4711,
+            flags: F_USER_COPY | 1 << 40,
+        };
+        assert_eq!(DevInfo::read(&info.bytes()), info);
+    }
+
+    #[test]
+    fn parameters_are_where_the_kernel_has_them() {
+        let limits = Limits {
+            physical_block_size: 4096,
+            max_discard_sectors: 8192,
+            max_write_zeroes_sectors: 4096,
+            write_cache: true,
+            ..Limits::default()
+        };
+        let word = |b: &[u8; PARAMS_BYTES], at: usize| u32::from_le_bytes(b[at..at + 4].try_into().unwrap());
+        let b = params(&limits, 0x1_0000_0002, false, true);
+        assert_eq!((word(&b, 0), word(&b, 4), word(&b, 8)), (60, 3, 0b1100));
+        assert_eq!((b[12], b[13], word(&b, 16), word(&b, 24), word(&b, 28)), (9, 12, 1024, 2, 1));
+        assert_eq!((word(&b, 44), word(&b, 48), word(&b, 52), b[56]), (512, 8192, 4096, 1));
+        let b = params(&limits, 8, true, true);
+        assert_eq!((word(&b, 4), word(&b, 8), word(&b, 48)), (1, 1, 0), "read-only: nothing that writes");
+    }
+
+    #[test]
+    fn requests_are_read_and_strange_ones_refused() {
+        let desc = |op_flags| Desc { op_flags, nr_sectors: 8, sector: 0 };
+        assert_eq!(desc(1 | 1 << 13).op(), Some((Op::Write, OpFlags::FUA)));
+        assert_eq!(desc(1 << 13).op(), Some((Op::Read, OpFlags::NONE)), "a read knows no FUA");
+        assert_eq!(desc(4).op(), None);
+        assert_eq!(descs_offset(2), 2 * 98304);
+        assert_eq!((descs_bytes(1), descs_bytes(171), desc_at(2)), (4096, 8192, 48));
+        assert_eq!(data_offset(1, 3), 0x8000_0000 + (1 << 41) + (3 << 25));
+    }
+}

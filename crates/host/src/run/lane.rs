@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A thread's way into a disk for who runs its own jobs: a submitter and a place to wait, without our job engine.
+//!
+//! Guarantees: what a job thread of [`prepare`](super::prepare) knows of waiting (the cheap wait of who is alone on a hardware
+//! queue, wake-ups, a change of settings while it waits). Needs from callers: all calls come from the thread that made it,
+//! and everything submitted is waited for before it is dropped.
+
+use super::disk::{Disk, Submitter};
+use super::seat::{Seat, Sitter};
+use crate::error::{Error, Result};
+use blk::id::CpuId;
+use blk::time::Duration;
+use std::sync::Arc;
+
+/// See the module's text.
+pub struct Lane {
+    /// What is submitted, polled and reaped.
+    pub sub: Submitter,
+    seat: Seat,
+    disk: Arc<Disk>,
+}
+
+impl Lane {
+    /// A way from `cpu` (taken modulo the disk's CPUs) into the disk, on which the threads at `others` may come, too. Up
+    /// to `batch` - 1 I/Os may be left to the wait or poll that follows their submission to be seen by the device; 0 and 1
+    /// leave none.
+    ///
+    /// # Errors
+    /// The disk has no submitter left.
+    pub fn new(disk: &Arc<Disk>, cpu: u32, others: &[u32], batch: u32) -> Result<Lane> {
+        let nr_cpus = u32::from(disk.queue.config().topology.nr_cpus);
+        let at = |cpu: u32| CpuId::new(cpu % nr_cpus);
+        let seats = disk.seats.lock();
+        let sub = disk.queue.submitter(at(cpu)).ok_or_else(|| {
+            Error::usage(format!("at most {} threads per disk: lower the number of jobs", blk::id::MAX_SUBMITTERS))
+        })?;
+        let others = others.iter().map(|c| at(*c)).collect();
+        let seat = Seat::take(disk, &sub, Sitter { cpu: at(cpu), others, polled: false, batch });
+        drop(seats);
+        Ok(Lane { sub, seat, disk: Arc::clone(disk) })
+    }
+
+    /// The disk.
+    pub fn disk(&self) -> &Arc<Disk> {
+        &self.disk
+    }
+
+    /// Waits in the driver until `min` I/Os may have ended, `timeout` has passed, or for no reason; at most 50 ms unless
+    /// the thread is alone with I/O at a device. Poll afterwards.
+    pub fn wait(&mut self, min: u32, timeout: Option<Duration>) {
+        self.seat.wait(&self.disk, &mut self.sub, min, timeout);
+    }
+
+    /// Whether a wait is better made before a poll than after one: the wait submits, too.
+    pub fn waits_first(&self) -> bool {
+        self.seat.wait_first
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.seat.leave(&self.disk);
+        }
+    }
+}
