@@ -3,6 +3,7 @@
 
 use crate::serve::args::ServeArgs;
 use crate::serve::control::ctl::CtlArgs;
+use crate::serve::top::TopArgs;
 use blk::settings::SETTINGS;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use host::run::RUN_SETTINGS;
@@ -28,6 +29,8 @@ Examples:
   mqblk inspect --host sda                             what this host's kernel has set for sda
   mqblk inspect --live --path hctx0/busy               requests at the device, of a run that is going on
   mqblk set scheduler=kyber queue_depth=32             change a run that is going on
+  mqblk serve disk.img                                 a file over vhost-user-blk and NBD; prints the clients' commands
+  mqblk ctl list; mqblk top                            what it serves, and what it does, live
   mqblk sim --seed 7                                   a simulated case, event by event
   mqblk cmdhelp iodepth                                what an option of a job file does here";
 
@@ -64,6 +67,8 @@ pub enum Command {
     Serve(ServeArgs),
     /// Ask a daemon that serves: list, add, remove, resize, set, stats, drain, move virtqueues
     Ctl(CtlArgs),
+    /// Show live what a daemon that serves does: disks, hardware queues, IOThreads, latencies of virtqueues and clients
+    Top(TopArgs),
     /// Change settings of a run while it goes on
     Set(SetArgs),
     /// Run the block layer in simulation: random stacks, devices and faults from a seed, everything checked

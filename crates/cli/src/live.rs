@@ -8,6 +8,7 @@
 use crate::output;
 use crate::status::{Failure, Outcome, Status};
 use blk::debugfs::DebugFile;
+use host::privileges::Account;
 use host::run::{Disk, Prepared};
 use lab::stack::{Setting, in_effect};
 use serde::{Deserialize, Serialize};
@@ -247,6 +248,16 @@ pub fn directory() -> Option<PathBuf> {
     let _ = DirBuilder::new().mode(0o700).create(&dir);
     let meta = fs::symlink_metadata(&dir).ok()?;
     (meta.is_dir() && meta.uid() == uid && meta.mode() & 0o077 == 0).then_some(dir)
+}
+
+/// The same for another user, where nobody says otherwise; only root can make it.
+pub fn directory_of(account: &Account) -> Option<PathBuf> {
+    let dir = std::env::temp_dir().join(format!("mqblk-{}", account.uid));
+    if DirBuilder::new().mode(0o700).create(&dir).is_ok() {
+        account.give(&dir).ok()?;
+    }
+    let meta = fs::symlink_metadata(&dir).ok()?;
+    (meta.is_dir() && meta.uid() == account.uid && meta.mode() & 0o077 == 0).then_some(dir)
 }
 
 /// Prints the state of the run with this process id, or of the only one.

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         Command::Inspect(typed) => inspect::main(typed),
         Command::Serve(typed) => serve::main(typed),
         Command::Ctl(typed) => serve::control::ctl::main(typed),
+        Command::Top(typed) => serve::top::main(typed),
         Command::Set(typed) => set::main(typed),
         Command::Sim(typed) => sim::main(typed),
         Command::Cmdhelp(typed) => cmdhelp::main(typed),

@@ -68,6 +68,11 @@ impl Drop for OutputFile {
     }
 }
 
+/// A line on standard error, where that is open.
+pub fn tell(line: &str) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
 /// Writes to standard output.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();

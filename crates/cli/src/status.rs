@@ -65,7 +65,7 @@ pub fn exit_code(outcome: Outcome) -> ExitCode {
         Ok(Status::Interrupted) => ExitCode::from(EXIT_INTERRUPTED),
         Err(failure) => {
             for line in failure.message.lines() {
-                eprintln!("mqblk: {line}");
+                crate::output::tell(&format!("mqblk: {line}"));
             }
             ExitCode::from(failure.status)
         }

@@ -39,15 +39,24 @@ fn run(dir: &Dir, command: &str, args: &str) -> Done {
         false => "",
     };
     let mqblk = format!("mqblk() {{ '{}' \"$@\"; }}; ", env!("CARGO_BIN_EXE_mqblk"));
-    let program = match args.trim_start().starts_with("set ") {
+    let first = args.split_whitespace().next().unwrap_or_default();
+    let program = match first {
         // Beside a run, that nobody else's tests see.
-        true => format!(
+        "set" => format!(
             "export XDG_RUNTIME_DIR=$PWD; '{}' run examples/randread-null.fio --job-set runtime=60 > run.out & run=$!
              {mqblk} until mqblk inspect --live $run > live.out 2>&1; do kill -0 $run || exit 3; done
              mqblk {args}; status=$?; kill -s INT $run; wait $run; exit $status",
             env!("CARGO_BIN_EXE_mqblk")
         ),
-        false => format!("{mqblk} mqblk {args}{short}"),
+        // Beside a daemon of its own.
+        "top" | "ctl" => format!(
+            "export XDG_RUNTIME_DIR=$PWD; '{}' serve ram:size=1m > serve.out 2>&1 & serve=$!
+             {mqblk} until mqblk ctl list > list.out 2>&1; do kill -0 $serve || exit 3; done
+             mqblk {args}{}; status=$?; kill -s TERM $serve; wait $serve; exit $status",
+            env!("CARGO_BIN_EXE_mqblk"),
+            if first == "top" { " -n 1 -d 0.1" } else { "" }
+        ),
+        _ => format!("{mqblk} mqblk {args}{short}"),
     };
     let done = dir.program("bash", &["-c", &program]);
     // A comparison may find a difference.

@@ -21,5 +21,10 @@ pub mod topology;
 #[allow(unsafe_code, reason = "getrusage, affinity, and giving buffers back when their bio has ended")]
 pub mod run;
 pub mod serve;
+#[allow(unsafe_code, reason = "descriptors that are known by number only")]
+pub mod handed;
+#[allow(unsafe_code, reason = "users and groups of the process")]
+pub mod privileges;
+pub mod service;
 #[allow(unsafe_code, reason = "taking a guest's memory away when no I/O to it is left")]
 pub mod export;

@@ -98,6 +98,11 @@ const PACKAGES: &[Package] = &[
         stand_in: StandIn::File("/usr/lib/python3/dist-packages/nbd.py"),
         why: "tests send requests by libnbd that no program sends",
     },
+    Package {
+        name: "systemd",
+        stand_in: StandIn::Program("systemd-socket-activate"),
+        why: "tests have its socket activation start the daemon, and its verifier read the units of contrib",
+    },
 ];
 
 /// What a guest needs: tests run one on our server, and recording the kernel's decisions another.

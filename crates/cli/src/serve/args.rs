@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What can be typed after `mqblk serve`.
 
+use super::log::{Format, Least};
+use super::metrics::Listen;
 use crate::args::key_value;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -62,6 +64,18 @@ pub struct ServeArgs {
     /// Where mqblk ctl reaches the daemon [default: serve-PID.sock in $XDG_RUNTIME_DIR/mqblk or /tmp/mqblk-UID]
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
+    /// Serve Prometheus' page of counters (GET /metrics) there
+    #[arg(long, value_name = "ADDRESS:PORT | unix:PATH")]
+    pub metrics: Option<Listen>,
+    /// Be this user once all is open: root only, without a way back
+    #[arg(long, value_name = "USER[:GROUP]")]
+    pub user: Option<String>,
+    /// How the log on standard error looks
+    #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
+    pub log_format: Format,
+    /// What is logged: this and what is worse
+    #[arg(long, value_enum, default_value_t = Least::Info, value_name = "LEVEL")]
+    pub log_level: Least,
     /// Check everything, print the plan and the commands of clients, and touch nothing
     #[arg(long, visible_alias = "print-plan")]
     pub dry_run: bool,

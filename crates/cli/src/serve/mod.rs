@@ -9,16 +9,22 @@ mod config;
 pub mod control;
 mod hints;
 mod libvirt;
+pub mod log;
+pub mod metrics;
 mod reader;
 mod request;
 mod show;
+pub mod top;
 
 use crate::status::{Failure, Outcome, Status};
 use crate::{interrupt, output};
 use args::ServeArgs;
 use control::{Operator, Server};
+use host::handed;
+use host::privileges::{self, Account};
 use host::serve::Balance;
 use host::serve::daemon::Daemon;
+use host::service::Manager;
 use request::Request;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -27,45 +33,89 @@ use std::time::Duration;
 
 /// Checks what was asked for, prints it, and serves it until a signal comes. SIGHUP has it read again.
 pub fn main(args: &ServeArgs) -> Outcome {
+    if args.user.is_some() && !args.dry_run {
+        // Threads have it from the one that makes them, so that none must be there yet.
+        privileges::no_new_privileges()?;
+    }
+    // The log begins with what is served; before that, people are told as by any other command.
+    let _logging = (!args.dry_run).then(|| log::start(args.log_format, args.log_level));
+    let user = args.user.as_deref().map(account).transpose()?;
+    let problems = handed::take();
     let request = Request::resolve(args)?;
-    warn(&request.warnings);
+    problems.iter().for_each(|p| ::log::warn!("{p}"));
+    if args.dry_run {
+        request.warnings.iter().for_each(|w| output::tell(&format!("warning: {w}")));
+    }
+    request.warnings.iter().for_each(|w| ::log::warn!("{w}"));
     let text = if args.json { show::json(&request.plan) } else { show::text(&request.plan) };
     output::print(&text)?;
     if args.dry_run {
         return Ok(Status::Done);
     }
+    serve(args, request, user.as_ref())
+}
+
+fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome {
     let failed = |e: std::io::Error| Failure::new(format!("cannot watch for signals: {e}"));
     // Before anything is served, so that nobody's signal is missed; the flag is for who signals twice.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
     interrupt::stop_flag()?;
+    let manager = Manager::of_environment()?;
     let (daemon, warnings) = Daemon::start(request.plan)?;
-    warn(&warnings);
-    let (sockets, mounts) = (daemon.listeners(), daemon.mounts());
+    warnings.iter().for_each(|w| ::log::warn!("{w}"));
+    let what = format!("serving on {} sockets and {} mounts", daemon.listeners(), daemon.mounts());
     for export in daemon.plan().exports() {
-        if let Some(device) = daemon.block_device(&export.plan.name) {
-            eprintln!("export '{}' is {device}", export.plan.name);
+        let name = export.plan.name.as_str();
+        if let Some(device) = daemon.block_device(name) {
+            ::log::info!(export = name; "export '{name}' is {device}");
         }
+    }
+    for text in request::unused_sockets(daemon.plan(), args.control.as_deref()) {
+        ::log::warn!("{text}");
     }
     let closing = signals.handle();
+    let watchdog = manager.watch(daemon.threads())?;
     let operator = Arc::new(Operator::new(daemon, args.clone(), move || closing.close()));
-    let server = Server::start(&operator, args.control.as_deref())?;
-    eprintln!(
-        "serving on {sockets} sockets and {mounts} mounts; Ctrl-C or SIGTERM ends it, SIGHUP reads the configuration again"
-    );
-    keep_balanced(&operator, args.balance)?;
-    for signal in signals.forever() {
-        if signal != SIGHUP {
-            break;
-        }
-        match operator.reload() {
-            Ok(lines) => lines.iter().for_each(|line| eprintln!("reload: {line}")),
-            Err(e) => eprintln!("reload: nothing was done: {e}"),
-        }
+    let server = Server::start(&operator, args.control.as_deref(), user)?;
+    let metrics = args.metrics.clone().or_else(metrics::handed_over).map(|at| {
+        let asked = Arc::clone(&operator);
+        metrics::Server::start(&at, move || asked.metrics())
+    });
+    let metrics = metrics.transpose()?;
+    if let Some(at) = metrics.as_ref().map(metrics::Server::at) {
+        ::log::info!("metrics at {at}");
     }
+    if let Some(user) = user {
+        let sockets: Vec<_> =
+            [Some(server.path()), metrics.as_ref().and_then(metrics::Server::path)].into_iter().flatten().collect();
+        operator.assume(user, &sockets)?;
+    }
+    let control = server.path().display().to_string();
+    ::log::info!(pid = std::process::id(), control; "{what}; Ctrl-C or SIGTERM ends it, SIGHUP reads the configuration again");
+    keep_balanced(&operator, args.balance)?;
+    manager.ready(&what);
+    for _ in signals.forever().take_while(|signal| *signal == SIGHUP) {
+        manager.reloading();
+        match operator.reload() {
+            Ok(lines) => ::log::info!("reload: done: {}", lines.join("; ")),
+            Err(e) => ::log::error!("reload: nothing was done: {e}"),
+        }
+        manager.ready(&what);
+    }
+    manager.stopping();
+    drop((watchdog, metrics));
+    ::log::info!("ending: clients are let go");
     // Who asks meanwhile is answered before anything ends.
     drop(server);
     operator.end();
+    ::log::info!("ended");
     Ok(Status::Done)
+}
+
+fn account(text: &str) -> Result<Account, Failure> {
+    let account = Account::find(text)?;
+    account.check_permitted()?;
+    Ok(account)
 }
 
 /// Has a thread look at the load every so often, until the daemon ends.
@@ -86,10 +136,4 @@ fn keep_balanced(operator: &Arc<Operator>, seconds: f64) -> Result<(), Failure> 
     };
     let started = std::thread::Builder::new().name("mqblk-balance".into()).spawn(look);
     started.map(drop).map_err(|e| Failure::new(format!("cannot start the thread that looks at the load: {e}")))
-}
-
-fn warn<T: std::fmt::Display>(warnings: &[T]) {
-    for warning in warnings {
-        eprintln!("warning: {warning}");
-    }
 }

@@ -9,6 +9,7 @@ use super::config::{self, Config};
 use super::libvirt;
 use super::reader::printable;
 use crate::status::Failure;
+use host::handed::At;
 use host::serve::check::{CheckedPlan, FreshNames, HostFacts, PlanErrors};
 use host::serve::mapping::Mapping;
 use host::serve::plan::{
@@ -118,6 +119,7 @@ impl Request {
             }
         };
         flags_over(&mut plan, args)?;
+        handed_over(&mut plan)?;
         let done = plan.check(&host).and_then(then).map_err(|e| origin.locate(&e))?;
         Ok((done, warnings))
     }
@@ -218,6 +220,59 @@ fn tls_over(plan: &mut ServePlan, args: &ServeArgs) -> Result<(), Failure> {
     }
     let text = format!("--tls-certificates={}: there is no NBD export; leave the flag out", directory.display());
     Err(Failure::new(text))
+}
+
+/// Exports named as a socket that the service manager has made listen there; other exports of an NBD server come with it.
+fn handed_over(plan: &mut ServePlan) -> Result<(), Failure> {
+    for socket in host::handed::all() {
+        let Some(index) = plan.exports.iter().position(|e| e.name == socket.name) else { continue };
+        match (plan.exports[index].kind.clone(), &socket.at) {
+            (ExportKind::VhostUserBlk(v), At::Unix(path)) => {
+                plan.exports[index].kind = ExportKind::VhostUserBlk(VhostUserPlan { socket: path.clone(), ..v });
+            }
+            (ExportKind::Nbd(nbd), at) => {
+                let listen = match at {
+                    At::Unix(path) => NbdListen::Unix(path.clone()),
+                    At::Tcp(address) => NbdListen::Tcp(*address),
+                };
+                for export in &mut plan.exports {
+                    if let ExportKind::Nbd(other) = &mut export.kind
+                        && other.listen == nbd.listen
+                    {
+                        other.listen = listen.clone();
+                    }
+                }
+            }
+            (kind, at) => {
+                let (name, kind) = (&socket.name, kind.name());
+                let text =
+                    format!("the socket at {at}, handed over for export '{name}': a {kind} export cannot listen there");
+                return Err(Failure::new(text));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sockets that were handed over and are of no use.
+pub fn unused_sockets(plan: &CheckedPlan, control: Option<&Path>) -> Vec<String> {
+    let serves = |at: &At| {
+        plan.exports().any(|e| match (&e.plan.kind, at) {
+            (ExportKind::VhostUserBlk(v), At::Unix(_)) => host::handed::is_at(at, &v.socket),
+            (ExportKind::Nbd(NbdPlan { listen: NbdListen::Unix(path), .. }), At::Unix(_)) => {
+                host::handed::is_at(at, path)
+            }
+            (ExportKind::Nbd(NbdPlan { listen: NbdListen::Tcp(address), .. }), At::Tcp(other)) => address == other,
+            _ => false,
+        })
+    };
+    let unused = host::handed::all().iter().filter(|s| {
+        let is_control = [super::control::NAME, super::metrics::NAME].contains(&s.name.as_str())
+            || control.is_some_and(|c| host::handed::is_at(&s.at, c));
+        !is_control && !serves(&s.at)
+    });
+    let rule = "no export listens there; name one so, or give it this address";
+    unused.map(|s| format!("socket '{}' at {} was handed over: {rule}", s.name, s.at)).collect()
 }
 
 /// The text of a file; `what` and `remedy` for the message.

@@ -73,7 +73,7 @@ impl Dir {
             let n = err.read_line(&mut seen).unwrap();
             assert!(n > 0, "{args:?} ended before it said '{sign}':\n{seen}");
         }
-        Started { child, err, args: args.iter().map(|a| (*a).to_owned()).collect() }
+        Started { child, err, seen, args: args.iter().map(|a| (*a).to_owned()).collect() }
     }
 
     /// Any program in this directory, under the time limit.
@@ -132,6 +132,8 @@ impl Drop for Dir {
 pub struct Started {
     child: Child,
     err: BufReader<ChildStderr>,
+    /// What has been read of it.
+    seen: String,
     args: Vec<String>,
 }
 
@@ -147,9 +149,32 @@ impl Started {
         self.child.id()
     }
 
-    /// Waits for its end.
+    /// Reads its standard error until a line contains `sign`; that line.
+    pub fn until(&mut self, sign: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let n = self.err.read_line(&mut line).unwrap();
+            self.seen += &line;
+            assert!(n > 0, "{:?} ended before it said '{sign}':\n{}", self.args, self.seen);
+            if line.contains(sign) {
+                return line;
+            }
+        }
+    }
+
+    /// What it has said on standard error, as far as that was read.
+    pub fn seen(&self) -> &str {
+        &self.seen
+    }
+
+    /// Nobody reads its standard error any more.
+    pub fn closes_err(self) -> Child {
+        self.child
+    }
+
+    /// Waits for its end. Its standard error is there from the beginning.
     pub fn ends(mut self) -> Done {
-        let mut rest = Vec::new();
+        let mut rest = self.seen.into_bytes();
         self.err.read_to_end(&mut rest).unwrap();
         let mut output = self.child.wait_with_output().unwrap();
         output.stderr = rest;

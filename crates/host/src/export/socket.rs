@@ -2,18 +2,23 @@
 //! What the listeners of all exports share: Unix sockets in place of stale ones, and waiting that can be broken off.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::handed;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use std::fs;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Instant;
 
-/// A listening socket at `path`, in place of one that nobody listens at any more.
+/// A listening socket at `path`: the one that this process was handed, or a new one, in place of one that nobody listens at any more.
 pub(super) fn bind(path: &Path) -> Result<UnixListener> {
     let failed = |e: std::io::Error| Error::os(e, format!("cannot listen at '{}'", path.display()));
+    if let Some(handed) = handed::unix(path) {
+        return handed.map_err(failed);
+    }
     match UnixListener::bind(path) {
         Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => {}
         other => return other.map_err(failed),
@@ -42,8 +47,24 @@ pub(crate) fn wait(fd: impl AsFd, what: PollFlags, stop: &OwnedFd, until: Option
     }
 }
 
-/// Sets the permissions of a socket.
+/// Who is at the other end, for people: a process of this machine, or an address.
+pub(super) fn peer(socket: impl AsFd) -> String {
+    if let Ok(address) = rustix::net::getpeername(&socket)
+        && let Some(Ok(address)) = address.map(SocketAddr::try_from)
+    {
+        return address.to_string();
+    }
+    match rustix::net::sockopt::socket_peercred(&socket) {
+        Ok(process) => format!("pid {} uid {}", process.pid.as_raw_nonzero(), process.uid.as_raw()),
+        Err(_) => "unknown".to_owned(),
+    }
+}
+
+/// Sets the permissions of a socket of this process.
 pub(super) fn set_mode(path: &Path, mode: u32) -> Result<()> {
+    if handed::has_unix(path) {
+        return Ok(());
+    }
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
         .map_err(|e| Error::os(e, format!("cannot set the permissions of '{}'", path.display())))
 }

@@ -9,9 +9,10 @@
 use super::balance::{Balance, Move};
 use super::begin::{self, OpenDisk};
 use super::check::{CheckedPlan, Export, PlanErrors};
-use super::plan::{ExportKind, NbdListen};
+use super::plan::{ExportKind, NbdListen, NbdPlan};
 use super::preflight::preflight_added;
 use super::reload::{Reload, reload};
+use super::watch::DiskWatch;
 use super::{IoThreads, ServedDisk, ThreadReport};
 use crate::error::{Error, Result};
 use crate::export::fuse::FuseExport;
@@ -19,8 +20,9 @@ use crate::export::nbd::{NbdDisk, NbdExport};
 use crate::export::ublk::UblkExport;
 use crate::export::vhost::VhostExport;
 use crate::target::TargetWarning;
-use blk::time::Duration;
+use blk::time::{Duration, Instant};
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 
 /// See the module's text. Fields are dropped in this order.
@@ -33,6 +35,8 @@ pub struct Daemon {
     /// Numbers of IOThreads by name.
     numbers: HashMap<String, usize>,
     plan: CheckedPlan,
+    watch: DiskWatch,
+    began: Instant,
 }
 
 /// An export with a place of its own.
@@ -59,9 +63,27 @@ pub struct Changes {
     pub failed: Vec<Error>,
 }
 
+/// What a line of [`Changes`] is about.
+#[derive(Clone, Copy)]
+enum About<'a> {
+    Disk(&'a str),
+    Export(&'a str),
+    IoThread(&'a str),
+}
+
 impl Changes {
-    fn note(&mut self, what: impl Into<String>) {
-        self.done.push(what.into());
+    fn note(&mut self, about: About<'_>, what: String) {
+        match about {
+            About::Disk(disk) => log::info!(disk; "{what}"),
+            About::Export(export) => log::info!(export; "{what}"),
+            About::IoThread(iothread) => log::info!(iothread; "{what}"),
+        }
+        self.done.push(what);
+    }
+
+    fn fail(&mut self, e: Error) {
+        log::error!("{e}");
+        self.failed.push(e);
     }
 }
 
@@ -76,12 +98,19 @@ impl Daemon {
             threads: Arc::new(IoThreads::start(&[])?),
             numbers: HashMap::new(),
             plan: plan.clone(),
+            watch: DiskWatch::start()?,
+            began: crate::clock::now(),
         };
         let changes = daemon.carry_out(plan, &steps, true);
         match changes.failed.into_iter().next() {
             Some(e) => Err(e),
             None => Ok((daemon, changes.warnings)),
         }
+    }
+
+    /// How long it has been there.
+    pub fn uptime(&self) -> Duration {
+        crate::clock::now().since(self.began)
     }
 
     /// What runs.
@@ -92,6 +121,23 @@ impl Daemon {
     /// A disk.
     pub fn disk(&self, name: &str) -> Option<&Arc<ServedDisk>> {
         self.disks.get(name).map(|d| &d.served)
+    }
+
+    /// Unix sockets in the file system that were made for exports.
+    pub fn sockets(&self) -> Vec<&Path> {
+        let mut all: Vec<&Path> = self
+            .plan
+            .exports()
+            .filter_map(|e| match &e.plan.kind {
+                ExportKind::VhostUserBlk(v) => Some(v.socket.as_path()),
+                ExportKind::Nbd(NbdPlan { listen: NbdListen::Unix(path), .. }) => Some(path.as_path()),
+                _ => None,
+            })
+            .filter(|path| !crate::handed::has_unix(path))
+            .collect();
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
     /// How many sockets are listened on.
@@ -228,7 +274,7 @@ impl Daemon {
         self.end_exports(steps, &mut changes);
         for name in &steps.close_disks {
             self.disks.remove(name);
-            changes.note(format!("closed disk '{name}'"));
+            changes.note(About::Disk(name), format!("closed disk '{name}'"));
         }
         let mut lost = Lost::default();
         self.open_disks(&new, steps, &mut lost, &mut changes);
@@ -243,9 +289,9 @@ impl Daemon {
             match self.threads.stop_one(self.numbers[name]) {
                 Ok(()) => {
                     self.numbers.remove(name);
-                    changes.note(format!("stopped IOThread '{name}'"));
+                    changes.note(About::IoThread(name), format!("stopped IOThread '{name}'"));
                 }
-                Err(e) => changes.failed.push(e),
+                Err(e) => changes.fail(e),
             }
         }
         self.plan = new;
@@ -261,16 +307,17 @@ impl Daemon {
             match self.threads.start_one(&begin::thread_options(plan)) {
                 Ok(number) => {
                     self.numbers.insert(plan.name.clone(), number);
-                    changes.note(format!("started IOThread '{}'", plan.name));
+                    changes.note(About::IoThread(&plan.name), format!("started IOThread '{}'", plan.name));
                 }
-                Err(e) => changes.failed.push(e),
+                Err(e) => changes.fail(e),
             }
         }
         for plan in steps.retune_iothreads.iter().map(|i| &new.iothreads()[*i]) {
             let options = begin::thread_options(plan);
             match self.threads.retune(self.numbers[&plan.name], options.polling, &options.cpus) {
-                Ok(()) => changes.note(format!("IOThread '{}' polls and runs otherwise", plan.name)),
-                Err(e) => changes.failed.push(e.within(&format!("IOThread '{}'", plan.name))),
+                Ok(()) => changes
+                    .note(About::IoThread(&plan.name), format!("IOThread '{}' polls and runs otherwise", plan.name)),
+                Err(e) => changes.fail(e.within(&format!("IOThread '{}'", plan.name))),
             }
         }
     }
@@ -290,13 +337,13 @@ impl Daemon {
             }
             let most = begin::most_connections(&self.plan, &server.listen);
             if let Err(e) = update(&server.nbd, kept, most) {
-                changes.failed.push(e);
+                changes.fail(e);
             }
             true
         });
         for name in &steps.end_exports {
             self.exports.remove(name);
-            changes.note(format!("ended export '{name}'"));
+            changes.note(About::Export(name), format!("ended export '{name}'"));
         }
     }
 
@@ -305,12 +352,13 @@ impl Daemon {
             match OpenDisk::open(&self.threads, plan) {
                 Ok((disk, warnings)) => {
                     changes.warnings.extend(warnings);
-                    changes.note(format!("opened disk '{}'", plan.name));
+                    changes.note(About::Disk(&plan.name), format!("opened disk '{}'", plan.name));
+                    self.watch.add(&disk.served);
                     self.disks.insert(plan.name.clone(), disk);
                 }
                 Err(e) => {
                     lost.disks.insert(plan.name.clone());
-                    changes.failed.push(e.within(&format!("disk '{}'", plan.name)));
+                    changes.fail(e.within(&format!("disk '{}'", plan.name)));
                 }
             }
         }
@@ -322,14 +370,15 @@ impl Daemon {
             let (name, settings) = (plan.name.clone(), plan.settings.clone());
             let disk = self.disks.get_mut(&name).expect("a disk that is reset is open");
             match disk.reset(settings) {
-                Ok(None) => changes.note(format!("changed settings of disk '{name}'")),
+                Ok(None) => changes.note(About::Disk(&name), format!("changed settings of disk '{name}'")),
                 Ok(Some(froze)) => {
                     let us = froze.as_ns() / 1000;
-                    changes.note(format!("changed settings of disk '{name}'; no I/O began for {us} us"));
+                    let text = format!("changed settings of disk '{name}'; no I/O began for {us} us");
+                    changes.note(About::Disk(&name), text);
                 }
                 Err(e) => {
                     new.keep_settings(*index, disk.settings.clone());
-                    changes.failed.push(e.within(&format!("disk '{name}'")));
+                    changes.fail(e.within(&format!("disk '{name}'")));
                 }
             }
         }
@@ -343,12 +392,12 @@ impl Daemon {
             match begin_one(&self.threads, disk, new, &export, self.numbers(new, &export)) {
                 Ok(Some(running)) => {
                     self.exports.insert(name.clone(), running);
-                    changes.note(format!("began export '{name}'"));
+                    changes.note(About::Export(name), format!("began export '{name}'"));
                 }
                 Ok(None) => {}
                 Err(e) => {
                     lost.exports.insert(name.clone());
-                    changes.failed.push(e.within(&format!("export '{name}'")));
+                    changes.fail(e.within(&format!("export '{name}'")));
                 }
             }
         }
@@ -379,11 +428,13 @@ impl Daemon {
             for index in server.exports.iter().filter(|i| is_new(i)) {
                 let name = &all[*index].plan.name;
                 match &begun {
-                    Ok(()) => changes.note(format!("began export '{name}'")),
+                    Ok(()) => changes.note(About::Export(name), format!("began export '{name}'")),
                     Err(_) => drop(lost.exports.insert(name.clone())),
                 }
             }
-            changes.failed.extend(begun.err().map(|e| e.within(&format!("NBD server at {}", server.listen))));
+            if let Err(e) = begun {
+                changes.fail(e.within(&format!("NBD server at {}", server.listen)));
+            }
         }
     }
 
@@ -401,9 +452,9 @@ impl Daemon {
             match moved {
                 Ok(longest) => {
                     let us = longest.as_ns() / 1000;
-                    changes.note(format!(
-                        "moved export '{name}' to other IOThreads; no queue stood for more than {us} us"
-                    ));
+                    let text =
+                        format!("moved export '{name}' to other IOThreads; no queue stood for more than {us} us");
+                    changes.note(About::Export(&name), text);
                 }
                 Err(e) => {
                     let mapping = match self.exports.get(&name) {
@@ -416,7 +467,7 @@ impl Daemon {
                             |n: usize| new.iothreads().iter().position(|t| self.numbers[&t.name] == n).unwrap_or(0);
                         new.keep_mapping(*index, mapping.into_iter().map(at).collect());
                     }
-                    changes.failed.push(e.within(&format!("export '{name}'")));
+                    changes.fail(e.within(&format!("export '{name}'")));
                 }
             }
         }

@@ -177,11 +177,15 @@ impl IoThread {
     #[inline]
     fn end_of(&mut self, i: usize) -> bool {
         let Some(port) = self.ports[i].as_mut() else { return false };
-        port.end(clock::now(), &mut self.done);
+        let now = clock::now();
+        port.end(now, &mut self.done);
         let any = !self.done.is_empty();
         for d in self.done.drain(..) {
             let (source, own) = SourceId::of(d.user_data);
             let entry = self.sources[source].as_mut().expect("a source stays until its bios have ended");
+            if let Some(ns) = port.took(&d, now) {
+                entry.seat.latency.record(ns);
+            }
             entry.source.ended(own, &d, port);
         }
         any

@@ -7,7 +7,7 @@
 //!
 //! Serving it: an [`IoThread`] serves sources (virtqueues, connections), each on a [`Port`] into its disk. It looks at all of
 //! them in rounds, polls for a while when there is nothing to do (`adaptive`), then sleeps until a kick, a completion, a timer
-//! or its `bell`. [`daemon`] puts both together.
+//! or its `bell`. [`daemon`] puts both together; `watch` logs what goes wrong with its disks.
 
 #[allow(unsafe_code, reason = "fcntl: locks of open file descriptions")]
 pub mod lock;
@@ -27,7 +27,9 @@ mod disk;
 #[allow(unsafe_code, reason = "waiting on descriptors of drivers")]
 mod iothread;
 mod iothreads;
+mod latency;
 mod port;
+mod watch;
 
 pub use adaptive::Polling;
 pub use balance::Balance;

@@ -5,6 +5,7 @@
 //! nothing is taken from a client while there is no room ([`Port::has_room`]).
 
 use super::disk::{ServedDisk, Waker};
+use super::latency::Starts;
 use crate::error::{Error, Result};
 use crate::run::Submitter;
 use blk::bio::{Bio, DataRef};
@@ -47,6 +48,7 @@ pub struct Port {
     /// Hardware queues where completions appear.
     hctxs: Vec<HctxId>,
     generation: u64,
+    starts: Starts,
     /// Sources that use it.
     pub(super) users: u32,
 }
@@ -66,6 +68,7 @@ impl Port {
             backlog: VecDeque::new(),
             buffers: None,
             hctxs: Vec::new(),
+            starts: Starts::default(),
             users: 0,
         };
         port.hctxs = port.sub.hctxs().collect();
@@ -91,6 +94,7 @@ impl Port {
     /// Submits a bio whose user data is of [`SourceId::tagged`].
     #[inline]
     pub fn submit(&mut self, bio: Bio, now: Instant) {
+        self.starts.begin(bio.user_data, now);
         if !self.backlog.is_empty() || self.sub.submit(&bio, now).is_err() {
             self.backlog.push_back(bio);
         }
@@ -132,6 +136,12 @@ impl Port {
         self.sub.finish_plug(now);
         self.sub.poll(now);
         self.sub.reap(|d| done.push(d));
+    }
+
+    /// How long a bio that ends at `now` took.
+    #[inline]
+    pub(super) fn took(&self, done: &Done, now: Instant) -> Option<u64> {
+        self.starts.took(done.user_data, now)
     }
 
     /// Nothing to do: others need not wait for this submitter.

@@ -14,6 +14,7 @@ use super::reload::Reload;
 use crate::export::fuse;
 use crate::export::nbd::Tls;
 use crate::export::nbd::certificates::Problem;
+use crate::handed;
 use std::collections::HashMap;
 use std::fs::{self, Metadata, OpenOptions};
 use std::io;
@@ -141,6 +142,9 @@ fn image(path: &Path, write: bool) -> Result<Metadata, String> {
 /// What is in the way of a listening socket at `path`. A socket that nobody listens on is a remainder of a daemon that was
 /// killed, and not in the way.
 fn unix_socket(path: &Path) -> Result<(), String> {
+    if handed::has_unix(path) {
+        return Ok(());
+    }
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -179,6 +183,7 @@ fn listener(path: &Path) -> io::Result<bool> {
 fn nbd_server(nbd: &NbdPlan, add: &mut impl FnMut(&str, String)) {
     match &nbd.listen {
         NbdListen::Unix(path) => told(unix_socket(path), "socket", path, add),
+        NbdListen::Tcp(address) if handed::has_tcp(address) => {}
         NbdListen::Tcp(address) => {
             if let Err(e) = TcpListener::bind(address) {
                 let remedy = match e.kind() {

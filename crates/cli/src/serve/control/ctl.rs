@@ -182,11 +182,7 @@ pub fn find(named: Option<&Path>) -> Result<PathBuf, Failure> {
     let Some(dir) = crate::live::directory() else {
         return Err(Failure::new("no daemon of this user was found; name its socket by --control"));
     };
-    let is = |name: &str| name.starts_with("serve-") && name.ends_with(".sock");
-    let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
-    let here = entries.filter(|e| e.file_name().to_str().is_some_and(is)).map(|e| e.path());
-    let mut alive: Vec<_> = here.filter(|path| listens(path)).collect();
-    alive.sort();
+    let alive = super::server::sweep(&dir);
     match &alive[..] {
         [only] => Ok(only.clone()),
         [] => Err(Failure::new(format!(
@@ -196,19 +192,6 @@ pub fn find(named: Option<&Path>) -> Result<PathBuf, Failure> {
         several => {
             let names: Vec<_> = several.iter().map(|p| format!("\n  --control {}", p.display())).collect();
             Err(Failure::new(format!("several daemons serve; say which:{}", names.concat())))
-        }
-    }
-}
-
-/// Whether somebody is there; the socket of one that was killed is removed.
-fn listens(path: &Path) -> bool {
-    match UnixStream::connect(path) {
-        Ok(_) => true,
-        Err(e) => {
-            if e.kind() == io::ErrorKind::ConnectionRefused {
-                let _ = fs::remove_file(path);
-            }
-            false
         }
     }
 }

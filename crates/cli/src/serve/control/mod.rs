@@ -12,4 +12,4 @@ mod stats;
 
 pub use message::{Answer, Question};
 pub use operator::Operator;
-pub use server::Server;
+pub use server::{NAME, Server, bind};

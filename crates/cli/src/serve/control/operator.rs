@@ -8,8 +8,11 @@ use super::message::{Answer, Mapped, Question};
 use super::stats;
 use crate::serve::args::ServeArgs;
 use crate::serve::config;
+use crate::serve::metrics;
 use crate::serve::request::{Defaults, Request, disk};
 use crate::status::Failure;
+use host::handed;
+use host::privileges::Account;
 use host::serve::Balance;
 use host::serve::check::{CheckedPlan, Export, HostFacts};
 use host::serve::daemon::{Changes, Daemon};
@@ -54,12 +57,38 @@ impl Operator {
         drop(self.lock().take());
     }
 
+    /// What it has done, for Prometheus; empty when it has ended.
+    pub fn metrics(&self) -> String {
+        self.lock().as_ref().map(metrics::page).unwrap_or_default()
+    }
+
+    /// Has this process be `user` from now on, who gets the sockets of exports and `others`.
+    ///
+    /// # Errors
+    /// It is not: it must end.
+    pub fn assume(&self, user: &Account, others: &[&Path]) -> Result<(), Failure> {
+        let daemon = self.lock();
+        let exports = daemon.as_ref().map(Daemon::sockets).unwrap_or_default();
+        let others = others.iter().copied().filter(|path| !handed::has_unix(path));
+        let sockets: Vec<&Path> = exports.into_iter().chain(others).collect();
+        sockets.iter().try_for_each(|path| user.give(path))?;
+        user.assume()?;
+        for path in sockets {
+            if !host::privileges::may_remove(path) {
+                let socket = path.display().to_string();
+                log::warn!(socket; "'{}' may not remove it at the end: give that user its directory", user.name);
+            }
+        }
+        log::info!(user = user.name.as_str(); "gave up root");
+        Ok(())
+    }
+
     /// Looks at the load of IOThreads, and moves a queue if that is worth it. False when the daemon has ended.
     pub fn balance(&self, balance: &mut Balance) -> bool {
         let mut daemon = self.lock();
         let Some(daemon) = daemon.as_mut() else { return false };
         if let Ok(Some(what)) = daemon.balance(balance) {
-            eprintln!("balance: {what}");
+            log::info!("balance: {what}");
         }
         true
     }
@@ -84,7 +113,12 @@ impl Operator {
     pub fn answer(&self, question: Question) -> Answer {
         match self.try_answer(question) {
             Ok(value) => Answer::Ok(value),
-            Err(Refused { message, done }) => Answer::Error { message, done },
+            Err(Refused { mut message, done }) => {
+                if let Some(user) = self.args.user.as_ref().filter(|_| message.contains("Permission denied")) {
+                    message += &format!(" (since --user the daemon is '{user}', who must be allowed to)");
+                }
+                Answer::Error { message, done }
+            }
         }
     }
 

@@ -2,11 +2,13 @@
 //! The control socket: lines in, lines out.
 //!
 //! Guarantees: only the daemon's user can reach it, unless it is put elsewhere; one that was left behind is replaced, one
-//! that is in use is not; a client that sends no line end, or too long a line, is let go and costs nobody anything; the socket
+//! that is in use is not; sockets of daemons that were killed are removed by the next one; a client that sends no line end, or too long a line, is let go and costs nobody anything; the socket
 //! is gone when the daemon is. Needs from callers: an [`Operator`] that answers from any thread.
 
 use super::{Answer, Operator, Question};
 use crate::status::Failure;
+use host::handed;
+use host::privileges::Account;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,6 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// `FileDescriptorName=` of a control socket that is handed over.
+pub const NAME: &str = "control";
 /// Longest line: a configuration may be in it.
 const LINE_BYTES: u64 = 2 << 20;
 /// Clients at the same time.
@@ -33,19 +37,21 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `path`, or where `mqblk ctl` looks by itself.
+    /// Listens at `path`, or where `mqblk ctl` of this user, or of `user`, looks by itself.
     ///
     /// # Errors
     /// The socket cannot be made.
-    pub fn start(operator: &Arc<Operator>, path: Option<&Path>) -> Result<Server, Failure> {
+    pub fn start(operator: &Arc<Operator>, path: Option<&Path>, user: Option<&Account>) -> Result<Server, Failure> {
         let path = match path {
             Some(path) => path.to_owned(),
+            None if let Some(at) = handed_over() => at,
             None => {
-                let dir = crate::live::directory().ok_or_else(|| {
+                let dir = user.map_or_else(crate::live::directory, crate::live::directory_of).ok_or_else(|| {
                     Failure::new(
                         "no directory for the control socket that only this user can enter; name one by --control",
                     )
                 })?;
+                sweep(&dir);
                 dir.join(format!("serve-{}.sock", std::process::id()))
             }
         };
@@ -60,19 +66,39 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release); // Pairs with: accept
         // Wakes the thread from its wait for a client.
         let woken = UnixStream::connect(&self.path).is_ok();
-        let _ = fs::remove_file(&self.path);
+        handed::remove(&self.path);
         if let (true, Some(thread)) = (woken, self.thread.take()) {
             let _ = thread.join();
         }
     }
 }
 
-fn bind(path: &Path) -> io::Result<UnixListener> {
+/// The socket that the service manager has made for it.
+fn handed_over() -> Option<PathBuf> {
+    let socket = handed::all().iter().find(|s| s.name == NAME)?;
+    match &socket.at {
+        handed::At::Unix(path) => Some(path.clone()),
+        handed::At::Tcp(_) => None,
+    }
+}
+
+/// A socket at `path`: one that was handed over, or a new one in place of one that was left behind.
+pub fn bind(path: &Path) -> io::Result<UnixListener> {
+    if let Some(handed) = handed::unix(path) {
+        return handed;
+    }
     match UnixListener::bind(path) {
         Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
         other => return other,
@@ -83,6 +109,26 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     }
     fs::remove_file(path)?;
     UnixListener::bind(path)
+}
+
+/// Control sockets of daemons that run, in order; those of daemons that were killed are removed from the directory.
+pub fn sweep(dir: &Path) -> Vec<PathBuf> {
+    let mut alive = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let middle = name.to_str().and_then(|n| n.strip_prefix("serve-")?.strip_suffix(".sock"));
+        let Some(pid) = middle.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
+        match UnixStream::connect(entry.path()) {
+            Ok(_) => alive.push(entry.path()),
+            // One that is just beginning has its process.
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && !Path::new(&format!("/proc/{pid}")).exists() => {
+                let _ = fs::remove_file(entry.path());
+            }
+            Err(_) => {}
+        }
+    }
+    alive.sort();
+    alive
 }
 
 fn accept(listener: &UnixListener, operator: &Arc<Operator>, over: &AtomicBool) {

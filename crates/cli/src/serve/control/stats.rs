@@ -59,7 +59,7 @@ pub fn stats(daemon: &Daemon) -> Value {
     };
     let disks: Vec<_> = daemon.plan().disks().iter().filter_map(disk).collect();
     let iothreads: Vec<_> = daemon.report().iter().map(thread).collect();
-    json!({ "disks": disks, "iothreads": iothreads })
+    json!({ "uptime_ns": daemon.uptime().as_ns(), "disks": disks, "iothreads": iothreads })
 }
 
 fn of_stats(stats: &DiskStats) -> Value {
@@ -106,12 +106,14 @@ fn hctx(h: &HctxStats) -> Value {
 fn thread(t: &ThreadReport) -> Value {
     let source = |s: &host::serve::SourceReport| {
         json!({
+            "number": s.handle.number(),
             "disk": s.disk,
             "export": s.export,
             "type": s.kind,
             "index": s.index,
             "served": s.served,
             "in_flight": s.in_flight,
+            "latency_ns": s.handle.latency(),
         })
     };
     json!({

@@ -18,6 +18,7 @@ use super::session::{Command, Event, Request, Session};
 use super::tls::TlsStream;
 use super::wire::{BytesIn, ReplyStyle};
 use crate::error::Result;
+use crate::export::socket::peer;
 use crate::serve::clerk::Answers;
 use crate::serve::{Port, ServedDisk, SourceId};
 use blk::bio::{Bio, DataRef, Op, OpFlags};
@@ -324,7 +325,11 @@ impl Connection {
                         self.out.push_back(slot);
                     }
                 }
-                Ok(Event::Disconnect) | Err(_) => self.close(),
+                Ok(Event::Disconnect) => self.close(),
+                Err(why) => {
+                    log::warn!(export = self.export.as_str(), client = peer(&*self.socket); "a client is dropped: {why}");
+                    self.close();
+                }
             }
             self.at = start + window.position();
         }

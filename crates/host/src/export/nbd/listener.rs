@@ -15,10 +15,10 @@ use super::wire::MAX_PAYLOAD;
 use crate::error::{Error, Result};
 use crate::event;
 use crate::export::socket;
+use crate::handed;
 use crate::serve::{IoThreads, ServedDisk, Source};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::PollFlags;
-use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -204,7 +204,7 @@ impl Drop for NbdExport {
             let _ = thread.join();
         }
         if let Address::Unix(path) = &self.address {
-            let _ = fs::remove_file(path);
+            handed::remove(path);
         }
         let mut clients = self.shared.crowd.clients.lock();
         while clients.handshakes > 0 {
@@ -263,7 +263,7 @@ impl Listener {
             }
             Address::Tcp(at) => {
                 let failed = |e: io::Error| Error::os(e, format!("cannot listen at {at}"));
-                let listener = TcpListener::bind(at).map_err(failed)?;
+                let listener = handed::tcp(at).unwrap_or_else(|| TcpListener::bind(at)).map_err(failed)?;
                 listener.set_nonblocking(true).map_err(failed)?;
                 let at = listener.local_addr().map_err(failed)?;
                 Ok((Listener::Tcp(listener), Address::Tcp(at)))
@@ -361,12 +361,17 @@ impl Drop for Shaking {
 }
 
 /// Counts a connection until it is dropped.
-struct Connected(Arc<Crowd>);
+struct Connected {
+    crowd: Arc<Crowd>,
+    export: String,
+    client: String,
+}
 
 impl Drop for Connected {
     fn drop(&mut self) {
-        self.0.clients.lock().connections -= 1;
-        self.0.changed.notify_all();
+        log::info!(export = self.export.as_str(), client = self.client.as_str(); "a client has left");
+        self.crowd.clients.lock().connections -= 1;
+        self.crowd.changed.notify_all();
     }
 }
 
@@ -412,12 +417,19 @@ impl Shared {
     /// Shakes hands with a client and gives it to an IOThread; drops it when anything goes wrong.
     fn welcome(&self, socket: OwnedFd) {
         let table = Arc::clone(&self.table.lock());
+        let client = socket::peer(&socket);
         let line = Line::new(&socket, &self.stop, Instant::now() + HANDSHAKE_TIME);
-        let Some((negotiated, rest, tls)) = line.shake_hands(&table.exports, self.tls.as_ref()) else { return };
+        let Some((negotiated, rest, tls)) = line.shake_hands(&table.exports, self.tls.as_ref()) else {
+            log::info!(client; "a client has left before it chose an export");
+            return;
+        };
         let Some(asked) = table.disks.get(negotiated.export.id as usize) else { return };
         let NbdDisk { disk, iothreads, .. } = asked;
         let socket = Arc::new(socket);
-        let Some(connected) = self.connected(&socket, asked) else { return };
+        let Some(connected) = self.connected(&socket, asked, &client) else {
+            log::warn!(export = asked.name.as_str(), client; "a client is dropped: there are too many, or its export ends");
+            return;
+        };
         if let Ok(connection) = Connection::new((socket, tls), &negotiated, &rest, disk, Box::new(connected)) {
             // Relaxed: any distribution is correct.
             let thread = iothreads[self.next_thread.fetch_add(1, Ordering::Relaxed) % iothreads.len()];
@@ -425,7 +437,7 @@ impl Shared {
         }
     }
 
-    fn connected(&self, socket: &Arc<OwnedFd>, asked: &NbdDisk) -> Option<Connected> {
+    fn connected(&self, socket: &Arc<OwnedFd>, asked: &NbdDisk, client: &str) -> Option<Connected> {
         let mut clients = self.crowd.clients.lock();
         let most = self.max_connections.load(Ordering::Relaxed);
         // What was asked for may have ended during the handshake. Under this lock: who is counted is found by who ends it.
@@ -436,7 +448,8 @@ impl Shared {
         clients.connections += 1;
         clients.sockets.retain(|(_, s)| s.strong_count() > 0);
         clients.sockets.push((asked.name.clone(), Arc::downgrade(socket)));
-        Some(Connected(Arc::clone(&self.crowd)))
+        log::info!(export = asked.name.as_str(), client; "a client has connected");
+        Some(Connected { crowd: Arc::clone(&self.crowd), export: asked.name.clone(), client: client.to_owned() })
     }
 
     fn let_go(&self, export: &str) {

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: a socket that somebody serves is not taken away; one that was left behind is replaced; the socket is gone when
 //! the export is. A front end that breaks the protocol, stops in the middle of a message, or takes pages of its memory away is
-//! dropped, which is said on standard error, and the next one is served; others notice nothing.
+//! dropped, which is logged, and the next one is served; others notice nothing.
 
 use super::backend::Connection;
 use super::channel;
@@ -11,10 +11,10 @@ use super::device::{Cache, Device, SERIAL_BYTES};
 use crate::error::{Error, Result};
 use crate::event;
 use crate::export::socket;
+use crate::handed;
 use crate::mem::Alarm;
 use crate::serve::{IoThreads, ServedDisk};
 use rustix::event::{PollFd, PollFlags, poll};
-use std::fs;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -186,7 +186,7 @@ impl Drop for VhostExport {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        let _ = fs::remove_file(&self.socket);
+        handed::remove(&self.socket);
     }
 }
 
@@ -227,6 +227,8 @@ impl Server {
         let connection = Arc::new(Mutex::new(connection));
         front.connection = Arc::downgrade(&connection);
         drop(front);
+        let (export, client) = (self.device.name.as_str(), socket::peer(&watched));
+        log::info!(export, client; "a client has connected");
         let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&connection));
         while self.wait(&watched, &alarm) {
             let agreed = lock(&connection).protocol();
@@ -243,6 +245,7 @@ impl Server {
         if alarm.is_raised() {
             return Err("pages of its memory have gone away: its file was made shorter or has no room".into());
         }
+        log::info!(export, client; "a client has left");
         Ok(())
     }
 
@@ -261,7 +264,8 @@ impl Server {
     }
 
     fn say(&self, why: String) {
-        eprintln!("mqblk: {}: a client was dropped: {why}", self.socket.display());
+        let socket = self.socket.display().to_string();
+        log::warn!(export = self.device.name.as_str(), socket; "a client was dropped: {why}");
         let mut dropped = lock(&self.shared.dropped);
         *dropped = (dropped.0 + 1, Some(why));
     }

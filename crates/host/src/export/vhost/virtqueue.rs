@@ -547,6 +547,7 @@ impl VirtQueue {
 
     #[cold]
     fn stop(&mut self, why: Broken) {
+        log::warn!(export = self.export(), virtqueue = self.index; "a virtqueue takes nothing more: {why}");
         self.broken = Some(why);
         if let Some(err) = &self.err {
             event::signal(err);

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The daemon's log: lines on standard error, for people or as JSON.
+//!
+//! Guarantees: who logs never waits: lines go through a bounded list to a thread of their own, and when nobody reads standard
+//! error they are lost and counted, while disks are served on. A closed standard error is no error. One line is one record,
+//! whatever a client has put into a name. Under systemd (`$JOURNAL_STREAM` is standard error) the journal has time and
+//! level: lines begin with its `<N>` instead.
+//! Does not do: files, rotation, a filter by module.
+
+use clap::ValueEnum;
+use log::kv::{self, VisitSource};
+use log::{Level, LevelFilter, Metadata, Record};
+use serde_json::{Map, Value};
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Lines that wait for standard error.
+const LINES: usize = 4096;
+/// How long the end of the daemon waits for the last lines.
+const FAREWELL: Duration = Duration::from_secs(1);
+const SECONDS_PER_DAY: u64 = 86_400;
+
+/// How a line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// `time level: message key=value`
+    Text,
+    /// An object per line: time, level, message, and each field
+    Json,
+}
+
+/// What is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs, reason = "the words say it")]
+pub enum Least {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+impl From<Least> for LevelFilter {
+    fn from(least: Least) -> LevelFilter {
+        match least {
+            Least::Off => LevelFilter::Off,
+            Least::Error => LevelFilter::Error,
+            Least::Warn => LevelFilter::Warn,
+            Least::Info => LevelFilter::Info,
+            Least::Debug => LevelFilter::Debug,
+        }
+    }
+}
+
+/// Waits for the last lines when it is dropped.
+pub struct Logging {
+    lines: SyncSender<Line>,
+}
+
+enum Line {
+    Text(String),
+    /// All before it is out.
+    Flushed(Sender<()>),
+}
+
+struct Logger {
+    style: Style,
+    lines: SyncSender<Line>,
+    lost: AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Style {
+    Text,
+    Journal,
+    Json,
+}
+
+/// Logs from now on. Once per process: of a second call nothing is printed.
+pub fn start(format: Format, least: Least) -> Logging {
+    let (lines, to_write) = sync_channel(LINES);
+    let style = match format {
+        Format::Json => Style::Json,
+        Format::Text if is_journal() => Style::Journal,
+        Format::Text => Style::Text,
+    };
+    // Without a thread there is no log; that is no reason not to serve.
+    let _ = std::thread::Builder::new().name("mqblk-log".into()).spawn(move || write(&to_write));
+    let logger = Logger { style, lines: lines.clone(), lost: AtomicU64::new(0) };
+    if log::set_boxed_logger(Box::new(logger)).is_ok() {
+        log::set_max_level(least.into());
+    }
+    Logging { lines }
+}
+
+impl Drop for Logging {
+    fn drop(&mut self) {
+        let (told, flushed) = channel();
+        if self.lines.try_send(Line::Flushed(told)).is_ok() {
+            let _ = flushed.recv_timeout(FAREWELL);
+        }
+    }
+}
+
+fn write(lines: &Receiver<Line>) {
+    for line in lines {
+        match line {
+            // Nobody to tell of an error here.
+            Line::Text(text) => drop(io::stderr().write_all(text.as_bytes())),
+            Line::Flushed(told) => drop(told.send(())),
+        }
+    }
+}
+
+/// Whether standard error is the journal's: it says the file that it has given as device and inode.
+fn is_journal() -> bool {
+    let Ok(told) = std::env::var("JOURNAL_STREAM") else { return false };
+    let meta = io::stderr().as_fd().try_clone_to_owned().and_then(|fd| std::fs::File::from(fd).metadata());
+    meta.is_ok_and(|m| told == format!("{}:{}", m.dev(), m.ino()))
+}
+
+impl log::Log for Logger {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= log::max_level()
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let fields = Fields::of(record);
+        let mut text = line(self.style, now(), record.level(), &record.args().to_string(), &fields);
+        // Relaxed: only a count.
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            let message = format!("{lost} lines of this log are lost: standard error is not read");
+            text.insert_str(0, &line(self.style, now(), Level::Warn, &message, &Fields::default()));
+        }
+        if let Err(TrySendError::Full(_)) = self.lines.try_send(Line::Text(text)) {
+            self.lost.fetch_add(lost + 1, Ordering::Relaxed);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// Keys and values.
+#[derive(Default)]
+struct Fields(Vec<(String, Value)>);
+
+impl Fields {
+    fn of(record: &Record<'_>) -> Fields {
+        let mut fields = Fields::default();
+        // It never refuses.
+        let _ = record.key_values().visit(&mut fields);
+        fields
+    }
+}
+
+impl<'a> VisitSource<'a> for Fields {
+    fn visit_pair(&mut self, key: kv::Key<'a>, value: kv::Value<'a>) -> Result<(), kv::Error> {
+        let value = value.to_u64().map_or_else(|| Value::from(value.to_string()), Value::from);
+        self.0.push((key.to_string(), value));
+        Ok(())
+    }
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// One record with its line end.
+fn line(style: Style, now: Duration, level: Level, message: &str, fields: &Fields) -> String {
+    let word = match level {
+        Level::Error => "error",
+        Level::Warn => "warning",
+        Level::Info => "info",
+        Level::Debug | Level::Trace => "debug",
+    };
+    if style == Style::Json {
+        let mut all = Map::new();
+        all.insert("time".to_owned(), Value::from(time(now)));
+        all.insert("level".to_owned(), Value::from(word));
+        all.insert("message".to_owned(), Value::from(message));
+        all.extend(fields.0.iter().cloned());
+        return format!("{}\n", Value::Object(all));
+    }
+    let mut out = match (style, level) {
+        (Style::Journal, Level::Error) => "<3>".to_owned(),
+        (Style::Journal, Level::Warn) => "<4>".to_owned(),
+        (Style::Journal, Level::Info) => "<6>".to_owned(),
+        (Style::Journal, _) => "<7>".to_owned(),
+        _ => format!("{} {word}: ", time(now)),
+    };
+    printable(&mut out, message);
+    for (key, value) in &fields.0 {
+        let _ = write!(out, " {key}=");
+        match value {
+            Value::String(text) if text.is_empty() || text.contains([' ', '"', '=']) => {
+                out.push('"');
+                printable(&mut out, &text.replace('\\', "\\\\").replace('"', "\\\""));
+                out.push('"');
+            }
+            Value::String(text) => printable(&mut out, text),
+            // Writing to a String cannot fail.
+            other => drop(write!(out, "{other}")),
+        }
+    }
+    out.push('\n');
+    out
+}
+
+/// Appends text without what a terminal or a reader of lines takes for something else.
+fn printable(out: &mut String, text: &str) {
+    for c in text.chars() {
+        match c {
+            c if c.is_control() => out.extend(c.escape_default()),
+            c => out.push(c),
+        }
+    }
+}
+
+/// RFC 3339 in UTC with milliseconds, of a time since 1970.
+fn time(since: Duration) -> String {
+    let (days, second) = (since.as_secs() / SECONDS_PER_DAY, since.as_secs() % SECONDS_PER_DAY);
+    // Years begin in March here, so that a leap day is the last of its year; 719468 days are from March of year 0 to 1970.
+    let day = days + 719_468;
+    let (era, day) = (day / 146_097, day % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = era * 400 + year + next;
+    let (hour, minute, second, ms) = (second / 3600, second / 60 % 60, second % 60, since.subsec_millis());
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        let at = |seconds: u64| time(Duration::from_millis(seconds * 1000 + 7));
+        assert_eq!(at(0), "1970-01-01T00:00:00.007Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00.007Z");
+        assert_eq!(at(951_868_800), "2000-03-01T00:00:00.007Z");
+        assert_eq!(at(1_735_689_599), "2024-12-31T23:59:59.007Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00.007Z");
+        assert_eq!(at(1_795_324_625), "2026-11-22T05:17:05.007Z");
+    }
+
+    #[test]
+    fn a_record_is_one_line_whatever_is_in_it() {
+        let fields = || {
+            Fields(vec![
+                ("export".to_owned(), Value::from("evil\n<3> \"name\"\u{1b}[2J")),
+                ("queue".to_owned(), Value::from(3)),
+                ("disk".to_owned(), Value::from("a")),
+            ])
+        };
+        let of = |style| line(style, Duration::ZERO, Level::Warn, "gone\rback", &fields());
+        let rest = "gone\\rback export=\"evil\\n<3> \\\"name\\\"\\u{1b}[2J\" queue=3 disk=a\n";
+        assert_eq!(of(Style::Text), format!("1970-01-01T00:00:00.000Z warning: {rest}"));
+        assert_eq!(of(Style::Journal), format!("<4>{rest}"));
+        let json = of(Style::Json);
+        assert_eq!(json.matches('\n').count(), 1);
+        let json: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!((&json["level"], &json["queue"]), (&Value::from("warning"), &Value::from(3)));
+        assert_eq!(json["export"], "evil\n<3> \"name\"\u{1b}[2J");
+    }
+}

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! HTTP for one page: `GET /metrics` over TCP or a Unix socket.
+//!
+//! Guarantees: a client has [`LIMIT`] for all of its request and answer, and [`HEAD_BYTES`] for its request; at most [`CLIENTS`] are
+//! served at once, later ones are told 503; a page is made at most once in [`FRESH`], however many ask. Each connection is closed
+//! after its answer. Does not do: keep-alive, compression, TLS, other pages.
+//!
+//! Source: RFC 9112, RFC 9110 section 15.
+
+use crate::status::Failure;
+use host::handed;
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// For a request and its answer.
+const LIMIT: Duration = Duration::from_secs(5);
+/// Longest request.
+const HEAD_BYTES: usize = 8 << 10;
+/// Served at the same time.
+const CLIENTS: usize = 16;
+/// How old a page may be.
+const FRESH: Duration = Duration::from_millis(100);
+/// After a client that could not be let in.
+const PAUSE: Duration = Duration::from_millis(100);
+/// What the page is, in an answer.
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Where to listen: `ADDRESS:PORT`, or `unix:PATH`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// An address of IP.
+    Tcp(SocketAddr),
+    /// A socket's path.
+    Unix(PathBuf),
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listen, String> {
+        match text.strip_prefix("unix:") {
+            Some("") => Err("unix: must be followed by a path".to_owned()),
+            Some(path) => Ok(Listen::Unix(path.into())),
+            None => text.parse().map(Listen::Tcp).map_err(|_| {
+                format!("'{text}': must be an address with a port (127.0.0.1:9750, [::]:9750) or unix:PATH")
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Tcp(address) => write!(f, "http://{address}/metrics"),
+            Listen::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// What makes the page.
+type Make = dyn Fn() -> String + Send + Sync;
+
+/// Serves until it is dropped.
+pub struct Server {
+    at: Listen,
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+struct Shared {
+    make: Box<Make>,
+    page: Mutex<Option<(Instant, Arc<str>)>>,
+    clients: AtomicUsize,
+}
+
+impl Server {
+    /// Serves what `make` makes.
+    ///
+    /// # Errors
+    /// The address cannot be listened at.
+    pub fn start(at: &Listen, make: impl Fn() -> String + Send + Sync + 'static) -> Result<Server, Failure> {
+        let failed = |e: &dyn fmt::Display| Failure::new(format!("--metrics: cannot listen at {at}: {e}"));
+        let (listener, at) = match at {
+            Listen::Tcp(address) => {
+                let listener = handed::tcp(address).unwrap_or_else(|| TcpListener::bind(address));
+                let listener = listener.map_err(|e| failed(&e))?;
+                let at = listener.local_addr().map_err(|e| failed(&e))?;
+                (Listener::Tcp(listener), Listen::Tcp(at))
+            }
+            Listen::Unix(path) => {
+                (Listener::Unix(crate::serve::control::bind(path).map_err(|e| failed(&e))?), at.clone())
+            }
+        };
+        let over = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&over);
+        let shared = Arc::new(Shared { make: Box::new(make), page: Mutex::default(), clients: AtomicUsize::new(0) });
+        let thread = std::thread::Builder::new()
+            .name("mqblk-metrics".into())
+            .spawn(move || accept(&listener, &shared, &stop))
+            .map_err(|e| Failure::new(format!("cannot start the thread of --metrics: {e}")))?;
+        Ok(Server { at, over, thread: Some(thread) })
+    }
+
+    /// Where it listens, with the port it has.
+    pub fn at(&self) -> &Listen {
+        &self.at
+    }
+
+    /// The socket in the file system, if there is one.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.at {
+            Listen::Unix(path) => Some(path),
+            Listen::Tcp(_) => None,
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release); // Pairs with: accept
+        // Wakes the thread from its wait for a client.
+        let woken = match &self.at {
+            Listen::Unix(path) => UnixStream::connect(path).is_ok(),
+            Listen::Tcp(address) => {
+                let ip = match address.ip() {
+                    IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+                    IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+                    ip => ip,
+                };
+                TcpStream::connect_timeout(&SocketAddr::new(ip, address.port()), Duration::from_secs(1)).is_ok()
+            }
+        };
+        if let Listen::Unix(path) = &self.at {
+            handed::remove(path);
+        }
+        if let (true, Some(thread)) = (woken, self.thread.take()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A client, whatever it came over.
+trait Stream: Read + Write + Send {
+    fn limit(&self, left: Duration) -> io::Result<()>;
+    fn end(&self);
+}
+
+impl Stream for TcpStream {
+    fn limit(&self, left: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(left)).and_then(|()| self.set_write_timeout(Some(left)))
+    }
+
+    fn end(&self) {
+        let _ = self.shutdown(std::net::Shutdown::Write);
+    }
+}
+
+impl Stream for UnixStream {
+    fn limit(&self, left: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(left)).and_then(|()| self.set_write_timeout(Some(left)))
+    }
+
+    fn end(&self) {
+        let _ = self.shutdown(std::net::Shutdown::Write);
+    }
+}
+
+impl Listener {
+    fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        Ok(match self {
+            Listener::Tcp(l) => Box::new(l.accept()?.0),
+            Listener::Unix(l) => Box::new(l.accept()?.0),
+        })
+    }
+}
+
+fn accept(listener: &Listener, shared: &Arc<Shared>, over: &AtomicBool) {
+    loop {
+        let client = listener.accept();
+        // Pairs with: Server::drop
+        if over.load(Ordering::Acquire) {
+            return;
+        }
+        let Ok(mut client) = client else {
+            std::thread::sleep(PAUSE);
+            continue;
+        };
+        // Relaxed: only a count.
+        if shared.clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS {
+            shared.clients.fetch_sub(1, Ordering::Relaxed);
+            // It goes into the socket's buffer at once, or is lost.
+            let _ = client
+                .limit(Duration::from_millis(1))
+                .and_then(|()| client.write_all(&answer(503, "too many ask\n", true)));
+            continue;
+        }
+        let own = Arc::clone(shared);
+        let serve = move || {
+            // One that went away, or is too slow, is no concern of the daemon's.
+            let _ = converse(client.as_mut(), &own);
+            own.clients.fetch_sub(1, Ordering::Relaxed);
+        };
+        if std::thread::Builder::new().name("mqblk-http".into()).spawn(serve).is_err() {
+            shared.clients.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn converse(client: &mut dyn Stream, shared: &Shared) -> io::Result<()> {
+    let until = Instant::now() + LIMIT;
+    let answer = match read_head(client, until)? {
+        Some(head) => reply(&head, shared),
+        None => answer(431, "the request is too long\n", true),
+    };
+    let mut rest = answer.as_slice();
+    while !rest.is_empty() {
+        client.limit(left(until)?)?;
+        match client.write(rest) {
+            Ok(0) => return Ok(()),
+            Ok(n) => rest = rest.get(n..).unwrap_or_default(),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    // What it still sends is read, or the kernel would throw away what it has not read of the answer.
+    client.end();
+    let mut budget = HEAD_BYTES;
+    let mut more = [0; 1024];
+    while budget > 0 {
+        client.limit(left(until)?)?;
+        let n = client.read(&mut more)?;
+        if n == 0 {
+            break;
+        }
+        budget = budget.saturating_sub(n);
+    }
+    Ok(())
+}
+
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// The request with its empty line; `None` if there is none in [`HEAD_BYTES`].
+fn read_head(client: &mut dyn Stream, until: Instant) -> io::Result<Option<Vec<u8>>> {
+    let (mut head, mut part) = (Vec::new(), [0; 1024]);
+    loop {
+        client.limit(left(until)?)?;
+        let n = match client.read(&mut part) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        };
+        head.extend_from_slice(part.get(..n).unwrap_or_default());
+        if head.windows(4).any(|w| w == b"\r\n\r\n") || head.windows(2).any(|w| w == b"\n\n") {
+            return Ok(Some(head));
+        }
+        if head.len() >= HEAD_BYTES {
+            return Ok(None);
+        }
+    }
+}
+
+fn reply(head: &[u8], shared: &Shared) -> Vec<u8> {
+    let line = head.split(|b| *b == b'\n').next().unwrap_or_default();
+    let words: Vec<_> = std::str::from_utf8(line).unwrap_or_default().split_ascii_whitespace().collect();
+    let [method, target, "HTTP/1.0" | "HTTP/1.1"] = words[..] else {
+        return answer(400, "that is no request of HTTP/1.1\n", true);
+    };
+    let path = target.split('?').next().unwrap_or_default();
+    match (method, path) {
+        ("GET" | "HEAD", "/metrics") => answer(200, &shared.page(), method == "GET"),
+        ("GET" | "HEAD", _) => answer(404, "there is only /metrics\n", method == "GET"),
+        _ => answer(405, "only GET\n", true),
+    }
+}
+
+impl Shared {
+    fn page(&self) -> Arc<str> {
+        let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((made, text)) = &*page
+            && made.elapsed() < FRESH
+        {
+            return Arc::clone(text);
+        }
+        let text: Arc<str> = (self.make)().into();
+        *page = Some((Instant::now(), Arc::clone(&text)));
+        text
+    }
+}
+
+/// An answer, with or without its body.
+fn answer(status: u16, body: &str, with_body: bool) -> Vec<u8> {
+    let reason = match status {
+        200 => "OK",
+        400 => "Bad Request",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        431 => "Request Header Fields Too Large",
+        _ => "Service Unavailable",
+    };
+    let allow = if status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
+    let length = body.len();
+    let mut out = format!(
+        "HTTP/1.1 {status} {reason}\r\nContent-Type: {TEXT}\r\nContent-Length: {length}\r\n{allow}Connection: close\r\n\r\n"
+    );
+    if with_body {
+        out.push_str(body);
+    }
+    out.into_bytes()
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Giving up root once everything that needs it is open.
+//!
+//! Guarantees: [`Account::assume`] changes every thread of the process or fails; afterwards no thread has a capability or
+//! another user, which is looked up where the kernel shows it, and there is no way back. Needs from callers: a failure ends the
+//! process, for some of it may have happened. Does not do: filter system calls.
+//!
+//! Source: setresuid(2), setgroups(2) with nptl(7): the C library's functions change all threads, the system calls one.
+
+use crate::error::{Error, ErrorKind, Result};
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::mem::MaybeUninit;
+use std::path::Path;
+
+/// Room for an entry of the account database.
+const ENTRY_BYTES: usize = 64 << 10;
+/// Most groups of an account, as the kernel has it (`NGROUPS_MAX`).
+const GROUPS_MAX: usize = 65_536;
+
+/// Who to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// As it was typed.
+    pub name: String,
+    /// Number of the user.
+    pub uid: u32,
+    /// Number of the group.
+    pub gid: u32,
+    /// Further groups.
+    groups: Vec<u32>,
+}
+
+impl Account {
+    /// `USER[:GROUP]`, names or numbers; without a group, that of the user.
+    ///
+    /// # Errors
+    /// Usage: there is no such user or group, or it is root.
+    pub fn find(text: &str) -> Result<Account> {
+        let (user, group) = text.split_once(':').map_or((text, None), |(u, g)| (u, Some(g)));
+        let entry = user_by_name(user)?;
+        let number = user.parse::<u32>().ok();
+        let refuse = |what: String| Err(Error::usage(format!("--user {text}: {what}")));
+        let gid = match (group, &entry) {
+            (Some(group), _) => match (group_by_name(group)?, group.parse()) {
+                (Some(gid), _) | (None, Ok(gid)) => gid,
+                (None, Err(_)) => return refuse(format!("there is no group '{group}'")),
+            },
+            (None, Some((_, gid))) => *gid,
+            (None, None) if number.is_some() => {
+                return refuse("a user by number needs a group: --user UID:GID".to_owned());
+            }
+            (None, None) => return refuse(format!("there is no user '{user}'")),
+        };
+        let uid = match (&entry, number) {
+            (Some((uid, _)), _) => *uid,
+            (None, Some(uid)) => uid,
+            (None, None) => return refuse(format!("there is no user '{user}'")),
+        };
+        if uid == 0 || gid == 0 || uid == u32::MAX || gid == u32::MAX {
+            return refuse("is root or nobody can be it; name an account of the daemon's own".to_owned());
+        }
+        let groups = if entry.is_some() { groups_of(user, gid) } else { vec![gid] };
+        if groups.contains(&0) {
+            return refuse("is in the group of root; name an account that is not".to_owned());
+        }
+        Ok(Account { name: text.to_owned(), uid, gid, groups })
+    }
+
+    /// Whether this process may become it.
+    ///
+    /// # Errors
+    /// Denied: only root may.
+    pub fn check_permitted(&self) -> Result<()> {
+        match rustix::process::geteuid().is_root() {
+            true => Ok(()),
+            false => {
+                let text = format!("--user {}: only root can become another user; leave it out", self.name);
+                Err(Error::new(ErrorKind::Denied, text))
+            }
+        }
+    }
+
+    /// Makes a file or socket the account's. A link is changed itself.
+    pub fn give(&self, path: &Path) -> Result<()> {
+        std::os::unix::fs::lchown(path, Some(self.uid), Some(self.gid))
+            .map_err(|e| Error::os(e, format!("cannot give '{}' to '{}'", path.display(), self.name)))
+    }
+
+    /// Has the whole process be this account from now on. There is no way back.
+    ///
+    /// # Errors
+    /// It is not, or not all of it is. The process must end then.
+    pub fn assume(&self) -> Result<()> {
+        let failed = |what: &str| Error::last_os(format!("cannot become '{}': {what}", self.name));
+        // SAFETY: the list is there, and as long as is said.
+        if unsafe { libc::setgroups(self.groups.len(), self.groups.as_ptr()) } != 0 {
+            return Err(failed("setgroups"));
+        }
+        // SAFETY: only numbers are passed.
+        if unsafe { libc::setresgid(self.gid, self.gid, self.gid) } != 0 {
+            return Err(failed("setresgid"));
+        }
+        // SAFETY: only numbers are passed.
+        if unsafe { libc::setresuid(self.uid, self.uid, self.uid) } != 0 {
+            return Err(failed("setresuid"));
+        }
+        // SAFETY: only numbers are passed. It must fail.
+        if unsafe { libc::setresuid(0, 0, 0) } == 0 {
+            return Err(Error::usage(format!("became '{}' and could become root again", self.name)));
+        }
+        self.check_threads()
+    }
+
+    /// Looks at each thread as the kernel shows it.
+    fn check_threads(&self) -> Result<()> {
+        let failed = |e| Error::os(e, "cannot look at the threads of this process");
+        for task in fs::read_dir("/proc/self/task").map_err(failed)? {
+            // One that has ended meanwhile is nobody any more.
+            let Ok(status) =
+                task.map_err(failed).and_then(|t| fs::read_to_string(t.path().join("status")).map_err(failed))
+            else {
+                continue;
+            };
+            let name = field(&status, "Name:").unwrap_or_default();
+            // Workers of the kernel's own; they act as whoever submitted what they do.
+            if name.starts_with("iou-") {
+                continue;
+            }
+            let all = |key: &str, wanted: u32| {
+                field(&status, key).is_some_and(|v| v.split_whitespace().all(|n| n.parse() == Ok(wanted)))
+            };
+            let no_powers = ["CapEff:", "CapPrm:"]
+                .iter()
+                .all(|key| field(&status, key).is_some_and(|v| v.trim().chars().all(|c| c == '0')));
+            if !all("Uid:", self.uid) || !all("Gid:", self.gid) || !no_powers {
+                let text = format!("cannot become '{}': thread '{}' is still another", self.name, name.trim());
+                return Err(Error::usage(text));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn field<'a>(status: &'a str, key: &str) -> Option<&'a str> {
+    status.lines().find_map(|l| l.strip_prefix(key)).map(str::trim)
+}
+
+/// No program that is started from here, and none that this becomes, gets powers that this process has not. Threads that
+/// there are keep what they had: to be called before others are made.
+pub fn no_new_privileges() -> Result<()> {
+    rustix::thread::set_no_new_privs(true).map_err(|e| Error::os(e.into(), "PR_SET_NO_NEW_PRIVS"))
+}
+
+/// Whether this process may write to the directory of a path.
+pub fn may_remove(path: &Path) -> bool {
+    let directory = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+fn c_string(text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| Error::usage("--user: a name has no NUL in it"))
+}
+
+/// Number and group of a user.
+fn user_by_name(name: &str) -> Result<Option<(u32, u32)>> {
+    let name = c_string(name)?;
+    let mut entry = MaybeUninit::<libc::passwd>::zeroed();
+    let mut found = std::ptr::null_mut();
+    let mut room = vec![0; ENTRY_BYTES];
+    // SAFETY: all is there and as large as is said; `found` is null or `entry`, which is initialised then.
+    let entry = unsafe {
+        let failed = libc::getpwnam_r(name.as_ptr(), entry.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found);
+        lookup(failed)?;
+        (!found.is_null()).then(|| entry.assume_init())
+    };
+    Ok(entry.map(|e| (e.pw_uid, e.pw_gid)))
+}
+
+/// Number of a group.
+fn group_by_name(name: &str) -> Result<Option<u32>> {
+    let name = c_string(name)?;
+    let mut entry = MaybeUninit::<libc::group>::zeroed();
+    let mut found = std::ptr::null_mut();
+    let mut room = vec![0; ENTRY_BYTES];
+    // SAFETY: all is there and as large as is said; `found` is null or `entry`, which is initialised then.
+    let entry = unsafe {
+        let failed = libc::getgrnam_r(name.as_ptr(), entry.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found);
+        lookup(failed)?;
+        (!found.is_null()).then(|| entry.assume_init())
+    };
+    Ok(entry.map(|e| e.gr_gid))
+}
+
+fn lookup(failed: i32) -> Result<()> {
+    match failed {
+        0 | libc::ENOENT | libc::ESRCH => Ok(()),
+        e => Err(Error::os(std::io::Error::from_raw_os_error(e), "cannot read the account database")),
+    }
+}
+
+fn groups_of(user: &str, gid: u32) -> Vec<u32> {
+    let Ok(name) = CString::new(user) else { return vec![gid] };
+    let name: &CStr = &name;
+    let mut groups = vec![0; 64];
+    loop {
+        let mut count = groups.len() as i32;
+        // SAFETY: the name ends with NUL, and the list has as many places as is said.
+        let n = unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &raw mut count) };
+        if n >= 0 {
+            groups.truncate(n as usize);
+            return groups;
+        }
+        if groups.len() >= GROUPS_MAX {
+            return vec![gid];
+        }
+        groups.resize((count.max(0) as usize).clamp(groups.len() * 2, GROUPS_MAX), 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accounts_are_found_by_name_and_number() {
+        let nobody = Account::find("nobody").unwrap();
+        assert_eq!((nobody.uid, nobody.groups.contains(&nobody.gid)), (65534, true));
+        let numbered = Account::find("1234:5678").unwrap();
+        assert_eq!((numbered.uid, numbered.gid, numbered.groups), (1234, 5678, vec![5678]));
+        let mixed = Account::find("nobody:5678").unwrap();
+        assert_eq!((mixed.uid, mixed.gid), (65534, 5678));
+        for (text, says) in [
+            ("no-such-user", "there is no user 'no-such-user'"),
+            ("nobody:no-such-group", "there is no group 'no-such-group'"),
+            ("1234", "needs a group"),
+            ("root", "is root"),
+            ("nobody:0", "is root"),
+            ("0:5", "is root"),
+            ("a\0b", "NUL"),
+            ("", "there is no user ''"),
+        ] {
+            let e = Account::find(text).unwrap_err().to_string();
+            assert!(e.contains(says), "{text}: {e}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the service manager that started this process is told: that it serves, reloads, ends, and that it is alive.
+//!
+//! Guarantees: without `$NOTIFY_SOCKET` nothing happens; a manager that does not listen costs nothing and stops nothing; a
+//! sign of life is sent only while every IOThread answers, at twice the pace that is asked for.
+//!
+//! Source: sd_notify(3), sd_watchdog_enabled(3).
+
+use crate::error::{Error, Result};
+use crate::serve::IoThreads;
+use parking_lot::{Condvar, Mutex};
+use rustix::time::{ClockId, clock_gettime};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Who is told. A copy tells the same one.
+#[derive(Clone, Debug, Default)]
+pub struct Manager(Option<Arc<(UnixDatagram, SocketAddr)>>);
+
+impl Manager {
+    /// The one that the environment names, if it does.
+    ///
+    /// # Errors
+    /// Usage: its address is of a kind that is not known here.
+    pub fn of_environment() -> Result<Manager> {
+        let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|n| !n.is_empty()) else {
+            return Ok(Manager::default());
+        };
+        let failed = |e| Error::os(e, format!("NOTIFY_SOCKET={}", name.to_string_lossy()));
+        let address = match name.as_bytes() {
+            [b'/', ..] => SocketAddr::from_pathname(&name),
+            [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest),
+            _ => Err(std::io::Error::other("must be a path, or an abstract name after '@'")),
+        };
+        let socket = UnixDatagram::unbound().and_then(|s| s.set_nonblocking(true).map(|()| s)).map_err(failed)?;
+        Ok(Manager(Some(Arc::new((socket, address.map_err(failed)?)))))
+    }
+
+    fn tell(&self, lines: &str) {
+        if let Some(to) = &self.0
+            && let Err(e) = to.0.send_to_addr(lines.as_bytes(), &to.1)
+        {
+            log::debug!("the service manager does not hear: {e}");
+        }
+    }
+
+    /// All is as it is to be; `status` for people, on one line.
+    pub fn ready(&self, status: &str) {
+        self.tell(&format!("READY=1\nSTATUS={}\n", status.replace('\n', " ")));
+    }
+
+    /// A change has begun; [`Manager::ready`] ends it.
+    pub fn reloading(&self) {
+        let now = clock_gettime(ClockId::Monotonic);
+        let usec = now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000;
+        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={usec}\nSTATUS=reading the configuration again\n"));
+    }
+
+    /// The end has begun.
+    pub fn stopping(&self) {
+        self.tell("STOPPING=1\nSTATUS=clients are let go\n");
+    }
+
+    /// Gives signs of life as often as the environment asks for, until what is returned is dropped.
+    ///
+    /// # Errors
+    /// There is no thread for it.
+    pub fn watch(&self, threads: &Arc<IoThreads>) -> Result<Option<Watchdog>> {
+        let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+        let for_us = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+        let Some(usec) = number("WATCHDOG_USEC").filter(|usec| *usec > 0 && for_us && self.0.is_some()) else {
+            return Ok(None);
+        };
+        let over = Arc::<(Mutex<bool>, Condvar)>::default();
+        let (manager, threads, seen) = (self.clone(), Arc::downgrade(threads), Arc::clone(&over));
+        let run = move || manager.live(&threads, &seen, Duration::from_micros(usec / 2));
+        let thread = std::thread::Builder::new().name("mqblk-watchdog".into()).spawn(run);
+        let thread = thread.map_err(|e| Error::os(e, "cannot start the thread that gives signs of life"))?;
+        Ok(Some(Watchdog { over, thread: Some(thread) }))
+    }
+
+    fn live(&self, threads: &Weak<IoThreads>, (over, ends): &(Mutex<bool>, Condvar), pace: Duration) {
+        let mut over = over.lock();
+        while !*over {
+            let Some(threads) = threads.upgrade() else { return };
+            // Waits for an IOThread that hangs, and then nobody is told that all is well.
+            drop(threads.report());
+            drop(threads);
+            self.tell("WATCHDOG=1\n");
+            ends.wait_for(&mut over, pace);
+        }
+    }
+}
+
+/// Gives signs of life until it is dropped.
+pub struct Watchdog {
+    over: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        // One that waits for an IOThread that hangs is not waited for.
+        if let Some(mut over) = self.over.0.try_lock_for(Duration::from_secs(1)) {
+            *over = true;
+            self.over.1.notify_all();
+            drop(over);
+            if let Some(thread) = self.thread.take() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
