@@ -212,7 +212,7 @@ fn a_wrong_name_or_setting_ends_fio_with_a_sentence() {
     refused("null\\:sise=1g", "").says("did you mean 'size'");
     refused("null?schedular=none", "").says("did you mean 'scheduler'");
     refused("null", "queue_depth=0").says("queue_depth=0: must be");
-    refused("file?queue_depth=8", "").says("make it (truncate, fallocate), or give the settings in MQBLK_SET");
+    refused("missing?queue_depth=8", "").says("make it (truncate, fallocate), or give the settings in MQBLK_SET");
     assert!(fs::read_dir(&dir.0).unwrap().next().is_none(), "nothing is made of a name that is refused");
 }
 
