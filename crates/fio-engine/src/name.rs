@@ -56,19 +56,21 @@ impl Named {
         match &self.target {
             TargetSpec::Ram(_) => true,
             TargetSpec::Model(o) => o.over == ModelOver::Ram,
-            TargetSpec::Null(_) | TargetSpec::File(_) => false,
+            TargetSpec::Null(_) | TargetSpec::File(_) | TargetSpec::Nbd(_) => false,
         }
     }
 
     /// Whether several processes that open it see the same data.
     pub fn is_shared(&self) -> bool {
-        matches!(self.target, TargetSpec::File(_))
+        matches!(self.target, TargetSpec::File(_) | TargetSpec::Nbd(_))
     }
 }
 
-/// Target and settings. A question mark that no setting follows belongs to a file's name.
+/// Target and settings. A question mark that no setting follows belongs to a file's name, the first one of a URI to that.
 fn split(text: &str) -> (&str, &str) {
+    let is_uri = text.split_once(':').is_some_and(|(kind, _)| kind == "nbd" || kind.starts_with("nbd+"));
     match text.rsplit_once('?') {
+        Some((uri, _)) if is_uri && !uri.contains('?') => (text, ""),
         Some((target, settings)) if settings.is_empty() || settings.contains('=') => (target, settings),
         _ => (text, ""),
     }
@@ -86,6 +88,8 @@ mod tests {
         assert_eq!((named.config.queue_depth, named.direct, named.is_shared()), (32, Some(true), false));
         assert_eq!(Named::read("/tmp/a?b", None).unwrap().target, TargetSpec::File("/tmp/a?b".into()));
         assert_eq!(Named::read("/tmp/a?", None).unwrap().target, TargetSpec::File("/tmp/a".into()));
+        assert_eq!(split("nbd+unix:///a?socket=/s"), ("nbd+unix:///a?socket=/s", ""));
+        assert_eq!(split("nbd+unix:///a?socket=/s?mode=sq"), ("nbd+unix:///a?socket=/s", "mode=sq"));
         assert!(named.is_memory() && Named::read("model:over=ram", None).unwrap().is_memory());
         assert!(!Named::read("model:over=null", None).unwrap().is_memory());
         assert_eq!(Named::read("null", None).unwrap().direct, None);
