@@ -74,8 +74,8 @@ impl Guest {
         let cache = prepared();
         let work = match case.work {
             Work::Verify => "verify",
-            // The same work: it is the machine that goes somewhere else.
-            Work::Reconnect | Work::Migrate => "reconnect",
+            Work::Reconnect => "reconnect",
+            Work::Migrate => "migrate",
             Work::Resize => "resize",
         };
         let through = case.write_through;
@@ -192,7 +192,7 @@ fn run(case: Case) {
             let there = Guest::start(&dir, case, "e.sock", &["-incoming", "unix:migration.sock"]);
             wait_for_socket(&dir.path("migration.sock"));
             let mut monitor = UnixStream::connect(dir.path("monitor.sock")).unwrap();
-            monitor.write_all(b"migrate -d unix:migration.sock\n").unwrap();
+            monitor.write_all(b"migrate_set_parameter max-bandwidth 10G\nmigrate -d unix:migration.sock\n").unwrap();
             source = Some((std::mem::replace(&mut guest, there), monitor));
         }
         Work::Resize => {

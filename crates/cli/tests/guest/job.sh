@@ -41,12 +41,16 @@ case $WORK in
       load poll --ioengine=io_uring --hipri --iodepth=8 --bs=4k --rw=randwrite --size=2m --offset_increment=2m
     fi
     ;;
-  reconnect)
-    # Says so when it is under way: the daemon is killed then.
+  reconnect | migrate)
+    # Says so when it is under way: the daemon is killed then, or the machine begins to move, which takes some of the rounds.
     ( set -- $(cat stat); start=$5
       while set -- $(cat stat); [ $(($5 - start)) -lt 1500 ]; do usleep 10000; done
       echo GUEST-UNDER-LOAD ) &
-    load reconnect --ioengine=libaio --iodepth=16 --bs=4k --rw=randwrite --size=16m --offset_increment=16m --fsync=512
+    rounds=1
+    [ "$WORK" = migrate ] && rounds=5
+    for i in $(seq $rounds); do
+      load "$WORK" --ioengine=libaio --iodepth=16 --bs=4k --rw=randwrite --size=16m --offset_increment=16m --fsync=512
+    done
     wait
     ;;
   resize)
