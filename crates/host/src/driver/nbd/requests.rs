@@ -155,8 +155,13 @@ impl Requests {
             Op::Discard => command::TRIM,
             Op::WriteZeroes => command::WRITE_ZEROES,
         };
-        let fua = rq.op() == Op::Write && rq.flags().contains(OpFlags::FUA);
-        slot.flags = if fua { command_flag::FUA } else { 0 };
+        let has = |op: Op, flag: OpFlags| rq.op() == op && rq.flags().contains(flag);
+        if has(Op::WriteZeroes, OpFlags::NOFALLBACK) {
+            // Only the server knows what it costs there.
+            return Err(BlkStatus::NotSupp);
+        }
+        slot.flags = if has(Op::Write, OpFlags::FUA) { command_flag::FUA } else { 0 };
+        slot.flags |= if has(Op::WriteZeroes, OpFlags::NOUNMAP) { command_flag::NO_HOLE } else { 0 };
         let is_flush = rq.op() == Op::Flush;
         slot.offset = if is_flush { 0 } else { rq.sector().0 << SECTOR_SHIFT };
         slot.len = if is_flush { 0 } else { rq.nr_sectors() << SECTOR_SHIFT };
