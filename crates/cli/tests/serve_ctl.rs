@@ -152,7 +152,10 @@ fn a_reload_does_what_differs_and_nothing_else() {
         .unwrap();
     let mut lines = BufReader::new(client.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "in");
-    assert_eq!(d.json("list")["exports"][1]["connected"], 1);
+    // A client may know that it is in before the daemon has counted it.
+    while d.json("list")["exports"][1]["connected"] != 1 {
+        thread::yield_now();
+    }
     d.dir.file("serve.toml", DISK_A);
     d.started.signal("HUP");
     while d.json("list")["exports"].as_array().unwrap().len() > 1 {
@@ -195,6 +198,8 @@ fn queues_move_settings_change_and_sizes_grow_under_load() {
         assert_eq!((drained, &before["disks"][0]["in_flight"]), (json!(true), &json!(before["disks"][0]["in_flight"])));
         assert_eq!(d.json("stats")["disks"][0]["ops"], before["disks"][0]["ops"], "nothing ends while it is drained");
         d.refused(&["resize", "a", "64m"], "is drained: resume it first");
+        d.refused(&["move", "a.v", "0", "io0"], "is drained: resume it first");
+        d.refused(&["remove", "--force", "a.n"], "is drained: resume it first");
         d.done(&["resume", "a"]);
     });
     assert_eq!(d.nbdinfo("a").exits(0).out.trim(), "50331648");
@@ -326,4 +331,50 @@ fn a_full_file_system_fails_writes_or_holds_them_as_configured() {
     d.refused(&["add", "null.toml"], "cannot run out of space");
     drop(full);
     d.ends();
+}
+
+/// The first would have been a socket in place of somebody's data.
+#[test]
+fn nothing_but_a_dead_socket_makes_room_and_a_drained_daemon_ends() {
+    let d = Daemon::start("ctl", &[DISK_A, NBD_OF_A].concat());
+    File::create(d.dir.path("precious.img")).unwrap().set_len(1 << 20).unwrap();
+    for flag in [["--control", "precious.img"], ["--metrics", "unix:precious.img"]] {
+        let args = [&["serve", "ram:size=1m", "--socket-dir", "/tmp", "--control", "other.sock"][..], &flag].concat();
+        let args: Vec<_> = if flag[0] == "--control" { [&args[..4], &flag].concat() } else { args };
+        let done = d.dir.mqblk(&args).exits(2);
+        assert!(done.err.contains("it is no socket"), "{done:?}");
+        assert_eq!(fs::metadata(d.dir.path("precious.img")).unwrap().len(), 1 << 20);
+    }
+    // Requests wait behind the drain when it is to end.
+    let socket = d.dir.path("a.sock");
+    thread::scope(|scope| {
+        let load = scope.spawn(|| bench(socket.to_str().unwrap(), &BenchOptions::default()));
+        while d.json("stats")["disks"][0]["in_flight"] == 0 {
+            assert!(!load.is_finished());
+        }
+        d.done(&["drain"]);
+        d.done(&["shutdown"]);
+        // It ended with its daemon, one way or the other.
+        drop(load.join().unwrap());
+    });
+    let done = d.started.ends().exits(0);
+    assert!(!done.err.contains("panicked"), "{done:?}");
+}
+
+#[test]
+fn what_is_added_obeys_the_flags_of_the_start() {
+    let dir = Dir::new("ctl");
+    File::create(dir.path("a.img")).unwrap().set_len(1 << 20).unwrap();
+    File::create(dir.path("b.img")).unwrap().set_len(1 << 20).unwrap();
+    let args = ["serve", "a.img", "--read-only", "--set", "nomerges=2", "--control", "ctl.sock"];
+    let started = dir.start(&args, "serving");
+    dir.mqblk(&["ctl", "--control", "ctl.sock", "add", "b.img"]).exits(0);
+    let list: Value = dir.mqblk(&["ctl", "--control", "ctl.sock", "list", "--json"]).exits(0).json();
+    assert_eq!(
+        (&list["disks"][1]["read_only"], &list["disks"][1]["queue"]["nomerges"]),
+        (&json!(true), &json!("2")),
+        "{list:#}"
+    );
+    started.signal("TERM");
+    started.ends().exits(0);
 }

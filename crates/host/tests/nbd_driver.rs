@@ -178,8 +178,8 @@ fn requests_wait_for_as_long_as_the_delay_and_no_longer() {
     let mut peer = Peer::nbdkit_file(&[], &[]);
     let (mut rig, nbd) = rig(&peer.target("&reconnect_delay=1"));
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
-    peer.kill();
     let began = Instant::now();
+    peer.kill();
     assert_eq!(rig.write(8, &[2; 4096], OpFlags::NONE), BlkStatus::IoErr);
     assert!(began.elapsed() >= Duration::from_millis(900), "it has waited");
     // From now on there is no wait, until the server is back.

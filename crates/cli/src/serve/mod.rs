@@ -23,7 +23,9 @@ use control::{Operator, Server};
 use host::handed;
 use host::privileges::{self, Account};
 use host::serve::Balance;
+use host::serve::check::CheckedPlan;
 use host::serve::daemon::Daemon;
+use host::serve::plan::ExportKind;
 use host::service::Manager;
 use request::Request;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -42,6 +44,12 @@ pub fn main(args: &ServeArgs) -> Outcome {
     let user = args.user.as_deref().map(account).transpose()?;
     let problems = handed::take();
     let request = Request::resolve(args)?;
+    if let (Some(_), Some(kind)) = (&user, needs_root(&request.plan)) {
+        let text = format!(
+            "--user: exports of type={kind} need root again when they end; serve them by a daemon of their own"
+        );
+        return Err(Failure::new(text));
+    }
     problems.iter().for_each(|p| ::log::warn!("{p}"));
     if args.dry_run {
         request.warnings.iter().for_each(|w| output::tell(&format!("warning: {w}")));
@@ -53,6 +61,12 @@ pub fn main(args: &ServeArgs) -> Outcome {
         return Ok(Status::Done);
     }
     serve(args, request, user.as_ref())
+}
+
+/// The kind of an export that only root can end.
+fn needs_root(plan: &CheckedPlan) -> Option<&'static str> {
+    let kinds = plan.exports().map(|e| &e.plan.kind);
+    kinds.filter(|k| matches!(k, ExportKind::Fuse(_) | ExportKind::Ublk(_))).map(ExportKind::name).next()
 }
 
 fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome {

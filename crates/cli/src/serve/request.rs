@@ -185,11 +185,7 @@ pub fn disk(path: &Path, defaults: &Defaults) -> Result<ServePlan, Failure> {
 
 /// Flags that change what was read.
 fn flags_over(plan: &mut ServePlan, args: &ServeArgs) -> Result<(), Failure> {
-    for disk in &mut plan.disks {
-        disk.settings.retain(|(key, _)| args.settings.iter().all(|(over, _)| over != key));
-        disk.settings.extend(args.settings.iter().cloned());
-        disk.read_only |= args.read_only;
-    }
+    disk_flags_over(plan, args);
     if let Some(n) = args.iothreads {
         if let Some(first) = plan.iothreads.first() {
             let text =
@@ -199,6 +195,21 @@ fn flags_over(plan: &mut ServePlan, args: &ServeArgs) -> Result<(), Failure> {
         plan.iothreads = (0..n).map(|i| IoThreadPlan::new(format!("{DEFAULT_IOTHREAD_NAME}{i}"))).collect();
     }
     tls_over(plan, args)
+}
+
+/// The flags that a daemon was started with, for what is added to it later.
+pub fn flags_over_added(plan: &mut ServePlan, args: &ServeArgs) {
+    disk_flags_over(plan, args);
+    // An addition without an NBD export has nothing to encrypt.
+    let _ = tls_over(plan, args);
+}
+
+fn disk_flags_over(plan: &mut ServePlan, args: &ServeArgs) {
+    for disk in &mut plan.disks {
+        disk.settings.retain(|(key, _)| args.settings.iter().all(|(over, _)| over != key));
+        disk.settings.extend(args.settings.iter().cloned());
+        disk.read_only |= args.read_only;
+    }
 }
 
 /// TLS for the NBD exports of which the file says nothing.

@@ -6,3 +6,5 @@ pub mod nbd;
 pub mod ublk;
 pub mod vhost;
 pub(crate) mod socket;
+
+pub use socket::is_left_behind;

@@ -8,7 +8,7 @@ use rustix::time::Timespec;
 use std::fs;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Instant;
@@ -23,12 +23,18 @@ pub(super) fn bind(path: &Path) -> Result<UnixListener> {
         Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => {}
         other => return other.map_err(failed),
     }
-    if UnixStream::connect(path).is_ok() {
+    if !is_left_behind(path) {
         let text = format!("socket '{}' is in use: stop its server, or choose another path", path.display());
         return Err(Error::new(ErrorKind::Usage, text));
     }
     fs::remove_file(path).map_err(failed)?;
     UnixListener::bind(path).map_err(failed)
+}
+
+/// Whether there is a socket that nobody listens at any more: nothing else may be removed to make room.
+pub fn is_left_behind(path: &Path) -> bool {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+    is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
 /// Waits until `fd` is ready for `what`; false when `stop` is readable, `until` has come, or waiting is impossible.

@@ -161,7 +161,7 @@ impl CheckedPlan {
         for (export, resolved) in self.plan.exports.iter().zip(&mut self.exports) {
             let Some(before) = dealt.get(export.name.as_str()) else { continue };
             let alike = export.kind.num_queues() == before.plan.kind.num_queues();
-            if !export.mapping.entries.is_empty() || !before.plan.mapping.entries.is_empty() || !alike {
+            if export.mapping != before.plan.mapping || !alike {
                 continue;
             }
             let here = before.iothreads.iter().map(|i| index.get(old.plan.iothreads[*i].name.as_str()).copied());

@@ -168,8 +168,8 @@ impl Daemon {
             _ => match self.exports.get(&export.plan.name) {
                 Some(Running::Vhost(v)) => usize::from(v.is_used()),
                 // The kernel.
-                Some(Running::Ublk(_)) => 1,
-                Some(Running::Fuse(_)) | None => 0,
+                Some(Running::Ublk(_) | Running::Fuse(_)) => 1,
+                None => 0,
             },
         }
     }
@@ -247,12 +247,14 @@ impl Daemon {
             other => other.name() == kind && e.plan.name == name,
         })?;
         let entries = &export.plan.mapping.entries;
-        let here = export.plan.kind.num_queues().is_none_or(|n| index < u32::from(n));
+        // What is held back does not come to an end, and so could not move.
+        let held = self.disk(&export.plan.disk).is_none_or(|d| d.is_drained() || d.driver.held_on_enospc() > 0);
+        let here = !held && export.plan.kind.num_queues().is_none_or(|n| index < u32::from(n));
         if !here || entries.iter().any(|e| e.vqs.is_some()) {
             return None;
         }
         let named = |name: &String| entries.is_empty() || entries.iter().any(|e| e.iothread == *name);
-        Some(self.numbers.iter().filter(|(name, _)| named(name)).map(|(_, number)| *number).collect())
+        Some(self.plan.iothreads().iter().filter(|t| named(&t.name)).map(|t| self.numbers[&t.name]).collect())
     }
 
     fn server(&self, listen: &NbdListen) -> Option<&Server> {

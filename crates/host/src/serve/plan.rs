@@ -154,7 +154,8 @@ impl WriteCache {
 pub enum OnEnospc {
     /// The client gets the protocol's error.
     Report,
-    /// I/O of the disk is held until somebody makes space and resumes it; clients see a slow disk.
+    /// Writes that find no space are held and tried again each second until there is some; clients see slow writes. They keep
+    /// their tags, so that in the end nothing else goes on either.
     Stop,
 }
 

@@ -9,7 +9,7 @@ use super::stats;
 use crate::serve::args::ServeArgs;
 use crate::serve::config;
 use crate::serve::metrics;
-use crate::serve::request::{Defaults, Request, disk};
+use crate::serve::request::{Defaults, Request, disk, flags_over_added};
 use crate::status::Failure;
 use host::handed;
 use host::privileges::Account;
@@ -54,7 +54,15 @@ impl Operator {
 
     /// Lets all clients go and ends all that is served.
     pub fn end(&self) {
-        drop(self.lock().take());
+        let daemon = self.lock().take();
+        // What is held back ends, or clients could not be let go.
+        for name in daemon.iter().flat_map(|d| d.plan().disks()).map(|d| &d.name) {
+            if let Some(disk) = daemon.as_ref().and_then(|d| d.disk(name)) {
+                disk.driver.set_hold_on_enospc(false);
+                disk.resume();
+            }
+        }
+        drop(daemon);
     }
 
     /// What it has done, for Prometheus; empty when it has ended.
@@ -100,6 +108,7 @@ impl Operator {
     pub fn reload(&self) -> Result<Vec<String>, Failure> {
         let mut daemon = self.lock();
         let Some(daemon) = daemon.as_mut() else { return Ok(Vec::new()) };
+        undrained(daemon).map_err(|e| Failure::new(e.message))?;
         let (changes, mut lines) = Request::read(&self.args, |plan| daemon.change(plan))?;
         lines.extend(told(&changes));
         lines.extend(changes.failed.iter().map(|e| format!("failed: {e}")));
@@ -167,6 +176,7 @@ impl Operator {
             (None, Some(text)) => config::read("added configuration", text, &defaults)?.plan,
             _ => return Err("name a disk to be added, or give a configuration".into()),
         };
+        flags_over_added(&mut more, &self.args);
         more.disks.iter_mut().for_each(|d| d.read_only |= read_only);
         let mut plan = daemon.plan().plan().clone();
         plan.iothreads.append(&mut more.iothreads);
@@ -180,8 +190,18 @@ fn told(changes: &Changes) -> impl Iterator<Item = String> {
     changes.done.iter().cloned().chain(changes.warnings.iter().map(|w| format!("warning: {w}")))
 }
 
+/// Nothing may be ended or moved whose I/O is held back: that would be waited for, and nobody could ask to go on.
+fn undrained(daemon: &Daemon) -> Result<(), Refused> {
+    let drained = |name: &&String| daemon.disk(name).is_some_and(|d| d.is_drained());
+    match daemon.plan().disks().iter().map(|d| &d.name).find(drained) {
+        Some(name) => Err(format!("disk '{name}' is drained: resume it first").into()),
+        None => Ok(()),
+    }
+}
+
 /// Goes to an edited plan.
 fn change(daemon: &mut Daemon, plan: ServePlan) -> Done {
+    undrained(daemon)?;
     let plan = plan.check_running(&HostFacts::read())?;
     let changes = daemon.change(plan)?;
     let done: Vec<_> = told(&changes).collect();
@@ -217,9 +237,6 @@ fn remove(daemon: &mut Daemon, name: &str, force: bool) -> Done {
     if let (false, Some(first)) = (force, used.first()) {
         let text = format!("export '{first}' has clients: end them first, or remove it by force, which lets them go");
         return Err(text.into());
-    }
-    if is_disk && daemon.disk(name).is_some_and(|d| d.is_drained()) {
-        return Err(format!("disk '{name}' is drained: resume it first, so that what waits can end").into());
     }
     let mut plan = plan.plan().clone();
     plan.exports.retain(|e| !(e.name == name || is_disk && e.disk == name));

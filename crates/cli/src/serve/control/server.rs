@@ -26,6 +26,8 @@ const LINE_BYTES: u64 = 2 << 20;
 const CLIENTS: usize = 64;
 /// How long a client may take to receive an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a client may say nothing.
+const IDLE: Duration = Duration::from_secs(300);
 /// After a client that could not be let in.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -103,8 +105,8 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
         Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
         other => return other,
     }
-    if UnixStream::connect(path).is_ok() {
-        let text = "somebody listens there; end it, or choose another path";
+    if !host::export::is_left_behind(path) {
+        let text = "somebody listens there, or it is no socket; end it, or choose another path";
         return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
     }
     fs::remove_file(path)?;
@@ -161,6 +163,7 @@ fn accept(listener: &UnixListener, operator: &Arc<Operator>, over: &AtomicBool) 
 
 fn converse(client: &UnixStream, operator: &Operator) -> io::Result<()> {
     client.set_write_timeout(Some(PATIENCE))?;
+    client.set_read_timeout(Some(IDLE))?;
     let mut lines = BufReader::new(client);
     loop {
         let mut line = Vec::new();

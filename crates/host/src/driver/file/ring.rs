@@ -445,6 +445,10 @@ impl State {
             Err(status) => return Err((tag, status)),
         };
         let (offset, len) = (rq.sector().0 << SECTOR_SHIFT, u64::from(rq.nr_sectors()) << SECTOR_SHIFT);
+        // Accepted before the file was made smaller: it would grow again.
+        if rq.sector().0 + u64::from(rq.nr_sectors()) > file.capacity().0 {
+            return Err((tag, BlkStatus::IoErr));
+        }
         self.slots[index].begin(tag, step, offset, len, memory);
         Ok(())
     }

@@ -11,6 +11,8 @@ use super::queue::Queue;
 use super::wire::{self, DevInfo};
 use crate::error::{Error, ErrorKind, Result};
 use crate::serve::{IoThreads, ServedDisk, Source, SourceHandle};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,6 +24,9 @@ pub(crate) const NO_UBLK: &str = "this kernel has no ublk, for there is no /dev/
 
 /// How long the kernel may take to notice that the process before has ended.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Devices of this process, which another export of it must not take away.
+static SERVED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// What is served how.
 #[derive(Clone, Debug)]
@@ -77,6 +82,7 @@ impl UblkExport {
             // Whatever goes wrong with one that waited, it waits again.
             stays: matches!(origin, Origin::Waiting),
         };
+        SERVED.lock().insert(export.id);
         export.serve(disk, options, &info, &origin)?;
         export.stays = options.recovery;
         Ok(export)
@@ -132,6 +138,7 @@ impl Drop for UblkExport {
         if !self.stays {
             let _ = self.control.simple(wire::DEL_DEV, self.id, 0);
         }
+        SERVED.lock().remove(&self.id);
     }
 }
 
@@ -169,6 +176,10 @@ fn flags(recovery: bool) -> u64 {
 /// Takes over a device that is there, if it waits for that; otherwise it is gone after this.
 fn take_over(control: &mut Control, wanted: &DevInfo, there: &DevInfo, recovery: bool) -> Result<Option<DevInfo>> {
     let (id, pid) = (there.id, there.pid);
+    if SERVED.lock().contains(&id) {
+        let text = format!("ublk device {id} is another export of this daemon: choose another id");
+        return Err(Error::usage(text));
+    }
     let own = pid == std::process::id() as i32;
     if there.state == wire::STATE_LIVE && !own && is_alive(pid) {
         let text = format!("ublk device {id} is in use by process {pid}: end it first, or choose another id");

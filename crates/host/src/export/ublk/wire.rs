@@ -171,6 +171,7 @@ impl Desc {
     pub(super) fn op(self) -> Option<(Op, OpFlags)> {
         const FUA: u32 = 1 << 13;
         const META: u32 = 1 << 11;
+        const NOUNMAP: u32 = 1 << 15;
         let op = match self.op_flags & 0xff {
             0 => Op::Read,
             1 => Op::Write,
@@ -182,6 +183,9 @@ impl Desc {
         let mut flags = OpFlags::NONE;
         if op == Op::Write && self.op_flags & FUA != 0 {
             flags = flags.union(OpFlags::FUA);
+        }
+        if op == Op::WriteZeroes && self.op_flags & NOUNMAP != 0 {
+            flags = flags.union(OpFlags::NOUNMAP);
         }
         if self.op_flags & META != 0 {
             flags = flags.union(OpFlags::META);

@@ -102,7 +102,8 @@ impl Cache {
     #[inline]
     pub fn flushed(&self) {
         if self.0.load(Ordering::Relaxed) == UNKNOWN {
-            self.set(true);
+            // Unless it was switched meanwhile.
+            let _ = self.0.compare_exchange(UNKNOWN, BACK, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
