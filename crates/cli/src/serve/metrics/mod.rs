@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `--metrics`: what a daemon has done, for Prometheus. [`page`] is the text, [`http`] serves it.
+//! `--metrics`: what a daemon has done, for Prometheus. `page` is the text, [`http`] serves it.
 
 mod http;
 mod page;

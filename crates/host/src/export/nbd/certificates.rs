@@ -3,7 +3,7 @@
 //!
 //! Guarantees: what is loaded can be used: the key belongs to the certificate, the certificate is valid now and for a
 //! server, and so are the authorities of clients. What is wrong is said with the file it is in. Only regular files of at
-//! most [`FILE_BYTES_MAX`] are read.
+//! most `FILE_BYTES_MAX` are read.
 //!
 //! Source: QEMU docs/system/tls.rst, nbdkit-tls(1) (file names); RFC 5280.
 

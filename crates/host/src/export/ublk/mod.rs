@@ -3,11 +3,11 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`wire`] | numbers and layouts of the kernel's interface |
-//! | [`control`] | commands to `/dev/ublk-control` |
-//! | [`device`] | `/dev/ublkcN`: requests' descriptors and data |
-//! | [`queue`] | one hardware queue, served by an IOThread: [`Queue`] |
-//! | [`export`] | a device from adding to deleting: [`UblkExport`] |
+//! | `wire` | numbers and layouts of the kernel's interface |
+//! | `control` | commands to `/dev/ublk-control` |
+//! | `device` | `/dev/ublkcN`: requests' descriptors and data |
+//! | `queue` | one hardware queue, served by an IOThread: [`Queue`] |
+//! | `export` | a device from adding to deleting: [`UblkExport`] |
 //!
 //! The kernel hands a request over by completing an io_uring command that was waiting for its tag; its end and the wait for
 //! the next are one command again. Data is copied by pread and pwrite on `/dev/ublkcN` (`UBLK_F_USER_COPY`), so a buffer is needed
