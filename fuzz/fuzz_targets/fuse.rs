@@ -32,7 +32,8 @@ fuzz_target!(|data: &[u8]| {
     let block = 512u32 << (choice & 3);
     let disk = Disk { size: u64::from(block) * u64::from(choice >> 2), block, zeroes: choice & 4 != 0 };
     let read_only = choice & 8 != 0;
-    let face = Face { read_only, discard: choice & 16 != 0, ..Face::new(0o644, 0, 0, 0) };
+    let mut face = Face::new(0o644, 0, 0, 0);
+    (face.read_only, face.discard) = (read_only, choice & 16 != 0);
     let inside = |offset: u64, n: u64| n > 0 && offset.checked_add(n).is_some_and(|end| end <= disk.size);
     let whole = |offset: u64, n: u64| (offset | n).is_multiple_of(u64::from(block));
     match action(&header, &request, &face, disk) {
