@@ -8,6 +8,7 @@
 //! Does not do: files, rotation, a filter by module.
 
 use clap::ValueEnum;
+use lab::report::num;
 use log::kv::{self, VisitSource};
 use log::{Level, LevelFilter, Metadata, Record};
 use serde_json::{Map, Value};
@@ -228,15 +229,7 @@ fn printable(out: &mut String, text: &str) {
 /// RFC 3339 in UTC with milliseconds, of a time since 1970.
 fn time(since: Duration) -> String {
     let (days, second) = (since.as_secs() / SECONDS_PER_DAY, since.as_secs() % SECONDS_PER_DAY);
-    // Years begin in March here, so that a leap day is the last of its year; 719468 days are from March of year 0 to 1970.
-    let day = days + 719_468;
-    let (era, day) = (day / 146_097, day % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = era * 400 + year + next;
+    let (year, month, day) = num::civil(days);
     let (hour, minute, second, ms) = (second / 3600, second / 60 % 60, second % 60, since.subsec_millis());
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }

@@ -13,6 +13,7 @@ pub mod log;
 pub mod metrics;
 mod reader;
 mod request;
+mod room;
 mod show;
 pub mod top;
 

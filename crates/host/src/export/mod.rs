@@ -7,4 +7,4 @@ pub mod ublk;
 pub mod vhost;
 pub(crate) mod socket;
 
-pub use socket::is_left_behind;
+pub use socket::listen;

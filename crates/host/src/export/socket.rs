@@ -6,6 +6,7 @@ use crate::handed;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use std::fs;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -14,27 +15,36 @@ use std::path::Path;
 use std::time::Instant;
 
 /// A listening socket at `path`: the one that this process was handed, or a new one, in place of one that nobody listens at any more.
-pub(super) fn bind(path: &Path) -> Result<UnixListener> {
-    let failed = |e: std::io::Error| Error::os(e, format!("cannot listen at '{}'", path.display()));
+///
+/// # Errors
+/// `AddrInUse`: somebody listens there, or it is no socket. Others: as of the system.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
     if let Some(handed) = handed::unix(path) {
-        return handed.map_err(failed);
+        return handed;
     }
     match UnixListener::bind(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => {}
-        other => return other.map_err(failed),
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_left_behind(path) => {}
+        other => return other,
     }
-    if !is_left_behind(path) {
-        let text = format!("socket '{}' is in use: stop its server, or choose another path", path.display());
-        return Err(Error::new(ErrorKind::Usage, text));
-    }
-    fs::remove_file(path).map_err(failed)?;
-    UnixListener::bind(path).map_err(failed)
+    fs::remove_file(path)?;
+    UnixListener::bind(path)
+}
+
+/// The same for an export.
+pub(super) fn bind(path: &Path) -> Result<UnixListener> {
+    listen(path).map_err(|e| match e.kind() {
+        io::ErrorKind::AddrInUse => {
+            let text = format!("socket '{}' is in use: stop its server, or choose another path", path.display());
+            Error::new(ErrorKind::Usage, text)
+        }
+        _ => Error::os(e, format!("cannot listen at '{}'", path.display())),
+    })
 }
 
 /// Whether there is a socket that nobody listens at any more: nothing else may be removed to make room.
-pub fn is_left_behind(path: &Path) -> bool {
+fn is_left_behind(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
-    is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
+    is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Waits until `fd` is ready for `what`; false when `stop` is readable, `until` has come, or waiting is impossible.

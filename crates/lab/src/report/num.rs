@@ -107,7 +107,7 @@ pub fn compact_utc(unix_seconds: u64) -> String {
 
 /// Year, month and day of a number of days since 1970-01-01 in the Gregorian calendar. Years are counted from March, so that the leap day is
 /// the last of its year (the method of H. Hinnant's "chrono-compatible low-level date algorithms").
-fn civil(days: u64) -> (u64, u64, u64) {
+pub fn civil(days: u64) -> (u64, u64, u64) {
     let z = days + 719_468;
     let (era, day_of_era) = (z / 146_097, z % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

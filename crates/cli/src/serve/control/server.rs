@@ -6,6 +6,7 @@
 //! is gone when the daemon is. Needs from callers: an [`Operator`] that answers from any thread.
 
 use super::{Answer, Operator, Question};
+use crate::serve::room::Room;
 use crate::status::Failure;
 use host::handed;
 use host::privileges::Account;
@@ -14,7 +15,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -96,21 +97,14 @@ fn handed_over() -> Option<PathBuf> {
     }
 }
 
-/// A socket at `path`: one that was handed over, or a new one in place of one that was left behind.
+/// As of [`host::export::listen`].
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
-    if let Some(handed) = handed::unix(path) {
-        return handed;
-    }
-    match UnixListener::bind(path) {
-        Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
-        other => return other,
-    }
-    if !host::export::is_left_behind(path) {
-        let text = "somebody listens there, or it is no socket; end it, or choose another path";
-        return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
-    }
-    fs::remove_file(path)?;
-    UnixListener::bind(path)
+    host::export::listen(path).map_err(|e| match e.kind() {
+        io::ErrorKind::AddrInUse => {
+            io::Error::new(e.kind(), "somebody listens there, or it is no socket; end it, or choose another path")
+        }
+        _ => e,
+    })
 }
 
 /// Control sockets of daemons that run, in order; those of daemons that were killed are removed from the directory.
@@ -134,7 +128,7 @@ pub fn sweep(dir: &Path) -> Vec<PathBuf> {
 }
 
 fn accept(listener: &UnixListener, operator: &Arc<Operator>, over: &AtomicBool) {
-    let clients = Arc::new(AtomicUsize::new(0));
+    let room = Room::new(CLIENTS);
     for client in listener.incoming() {
         // Pairs with: Server::drop
         if over.load(Ordering::Acquire) {
@@ -144,20 +138,15 @@ fn accept(listener: &UnixListener, operator: &Arc<Operator>, over: &AtomicBool) 
             std::thread::sleep(PAUSE);
             continue;
         };
-        // Relaxed: only a count.
-        if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS {
-            clients.fetch_sub(1, Ordering::Relaxed);
-            continue;
-        }
-        let (operator, counted) = (Arc::clone(operator), Arc::clone(&clients));
+        let Some(guest) = room.enter() else { continue };
+        let operator = Arc::clone(operator);
         let serve = move || {
             // One that went away is no concern of the daemon's.
             let _ = converse(&client, &operator);
-            counted.fetch_sub(1, Ordering::Relaxed);
+            drop(guest);
         };
-        if std::thread::Builder::new().name("mqblk-ctl".into()).spawn(serve).is_err() {
-            clients.fetch_sub(1, Ordering::Relaxed);
-        }
+        // Without a thread for it the client is dropped.
+        let _ = std::thread::Builder::new().name("mqblk-ctl".into()).spawn(serve);
     }
 }
 

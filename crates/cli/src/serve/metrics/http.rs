@@ -7,6 +7,7 @@
 //!
 //! Source: RFC 9112, RFC 9110 section 15.
 
+use crate::serve::room::Room;
 use crate::status::Failure;
 use host::handed;
 use std::fmt;
@@ -15,7 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -83,7 +84,7 @@ enum Listener {
 struct Shared {
     make: Box<Make>,
     page: Mutex<Option<(Instant, Arc<str>)>>,
-    clients: AtomicUsize,
+    room: Arc<Room>,
 }
 
 impl Server {
@@ -106,7 +107,7 @@ impl Server {
         };
         let over = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&over);
-        let shared = Arc::new(Shared { make: Box::new(make), page: Mutex::default(), clients: AtomicUsize::new(0) });
+        let shared = Arc::new(Shared { make: Box::new(make), page: Mutex::default(), room: Room::new(CLIENTS) });
         let thread = std::thread::Builder::new()
             .name("mqblk-metrics".into())
             .spawn(move || accept(&listener, &shared, &stop))
@@ -198,24 +199,21 @@ fn accept(listener: &Listener, shared: &Arc<Shared>, over: &AtomicBool) {
             std::thread::sleep(PAUSE);
             continue;
         };
-        // Relaxed: only a count.
-        if shared.clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS {
-            shared.clients.fetch_sub(1, Ordering::Relaxed);
+        let Some(guest) = shared.room.enter() else {
             // It goes into the socket's buffer at once, or is lost.
             let _ = client
                 .limit(Duration::from_millis(1))
                 .and_then(|()| client.write_all(&answer(503, "too many ask\n", true)));
             continue;
-        }
+        };
         let own = Arc::clone(shared);
         let serve = move || {
             // One that went away, or is too slow, is no concern of the daemon's.
             let _ = converse(client.as_mut(), &own);
-            own.clients.fetch_sub(1, Ordering::Relaxed);
+            drop(guest);
         };
-        if std::thread::Builder::new().name("mqblk-http".into()).spawn(serve).is_err() {
-            shared.clients.fetch_sub(1, Ordering::Relaxed);
-        }
+        // Without a thread for it the client is dropped.
+        let _ = std::thread::Builder::new().name("mqblk-http".into()).spawn(serve);
     }
 }
 
