@@ -155,21 +155,26 @@ pub(crate) fn replace_settings(queue: &Arc<Queue>, config: &QueueConfig, frozen:
 pub(crate) fn drain(queue: &Arc<Queue>) -> Result<Duration> {
     let began = clock::now();
     queue.begin_freeze();
-    while !queue.is_drained() {
-        if clock::now().since(began) > PATIENCE {
-            queue.unfreeze();
-            return Err(still_busy(PATIENCE));
+    let drained = wait_drained(queue, PATIENCE);
+    if drained.is_err() {
+        queue.unfreeze();
+    }
+    drained.map(|()| clock::now().since(began))
+}
+
+/// Waits until nothing is in flight of what was told to freeze.
+fn wait_drained(what: &dyn Freeze, patience: Duration) -> Result<()> {
+    let began = clock::now();
+    while !what.is_drained() {
+        if clock::now().since(began) > patience {
+            return Err(Error::usage(format!(
+                "I/O in flight has not ended after {} s: nothing was changed; try again when the device answers",
+                patience.as_ms() / 1000
+            )));
         }
         std::thread::sleep(LOOK);
     }
-    Ok(clock::now().since(began))
-}
-
-fn still_busy(waited: Duration) -> Error {
-    Error::usage(format!(
-        "I/O in flight has not ended after {} s: nothing was changed; try again when the device answers",
-        waited.as_ms() / 1000
-    ))
+    Ok(())
 }
 
 /// What stands still while queues are built anew.
@@ -192,12 +197,7 @@ impl Frozen<'_> {
         let _seats = self.seats.lock();
         what.begin();
         let _thaw = Thaw(what);
-        while !what.is_drained() {
-            if clock::now().since(began) > patience {
-                return Err(still_busy(patience));
-            }
-            std::thread::sleep(LOOK);
-        }
+        wait_drained(what, patience)?;
         // A driver that was started with a shape once can go back to it, so that after an error the disk may go on.
         rebuild().map_err(usage)?;
         // Who was alone may not be any more; who is finds out at its next wait.

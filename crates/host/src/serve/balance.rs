@@ -47,8 +47,8 @@ pub struct Move {
 pub struct Balance {
     /// Busy time of IOThreads.
     busy: HashMap<usize, (Duration, Duration)>,
-    /// Requests of sources.
-    served: HashMap<usize, u64>,
+    /// Requests of sources, by their numbers.
+    served: HashMap<u64, u64>,
 }
 
 impl Balance {
@@ -72,12 +72,12 @@ impl Balance {
             loads.insert(report.number, load);
             busy.insert(report.number, (report.busy, report.alive));
             let done = |s: &super::SourceReport| {
-                let last = self.served.get(&s.handle.id()).copied().unwrap_or(s.served);
+                let last = self.served.get(&s.handle.number()).copied().unwrap_or(s.served);
                 s.served.saturating_sub(last)
             };
             let all: u64 = report.sources.iter().map(done).sum();
             for (j, source) in report.sources.iter().enumerate() {
-                served.insert(source.handle.id(), source.served);
+                served.insert(source.handle.number(), source.served);
                 let share = done(source) as f64 / all.max(1) as f64;
                 if source.can_move && share > 0.0 {
                     queues.push(Queue { at: (i, j), thread: report.number, load: load * share });

@@ -68,17 +68,6 @@ impl OpenDisk {
     }
 }
 
-/// What a plan may ask for and nobody does.
-pub(super) fn check_served(disk: &DiskPlan, export: &Export<'_>) -> Result<()> {
-    match &export.plan.kind {
-        ExportKind::Ublk(_) if disk.write_cache == WriteCache::Through => Err(Error::usage(format!(
-            "its disk '{}' has write_cache=\"write through\": over ublk not served yet",
-            disk.name
-        ))),
-        ExportKind::VhostUserBlk(_) | ExportKind::Nbd(_) | ExportKind::Fuse(_) | ExportKind::Ublk(_) => Ok(()),
-    }
-}
-
 pub(super) fn thread_options(plan: &IoThreadPlan) -> ThreadOptions {
     let polling = Polling { max: Duration::from_ns(plan.poll.max_ns), grow: plan.poll.grow, shrink: plan.poll.shrink };
     ThreadOptions { name: plan.name.clone(), cpus: plan.cpus.clone(), polling }
@@ -120,17 +109,26 @@ pub(super) fn fuse_options(
     }
 }
 
-pub(super) fn ublk_options(disk: &DiskPlan, export: &Export<'_>, ublk: &UblkPlan, iothreads: &[usize]) -> UblkOptions {
-    let mapping = iothreads.iter().copied().cycle().take(usize::from(ublk.num_queues));
-    UblkOptions {
+pub(super) fn ublk_options(
+    disk: &DiskPlan,
+    export: &Export<'_>,
+    ublk: &UblkPlan,
+    mapping: Vec<usize>,
+) -> Result<UblkOptions> {
+    if disk.write_cache == WriteCache::Through {
+        let name = &disk.name;
+        let text = format!("its disk '{name}' has write_cache=\"write through\": over ublk not served yet");
+        return Err(Error::usage(text));
+    }
+    Ok(UblkOptions {
         name: export.plan.name.clone(),
         id: ublk.id,
         queue_depth: ublk.queue_depth,
-        mapping: mapping.collect(),
+        mapping,
         read_only: export.read_only,
         discard: disk.discard,
         recovery: ublk.recovery,
-    }
+    })
 }
 
 /// Whether it is an NBD export of this server.
@@ -175,7 +173,6 @@ pub(super) fn nbd_server(
     disks: Vec<NbdDisk>,
 ) -> Result<NbdExport> {
     let exports: Vec<_> = server.exports.iter().filter_map(|i| plan.exports().nth(*i)).collect();
-    exports.iter().try_for_each(|e| check_served(&plan.disks()[e.disk], e))?;
     let address = match server.listen {
         NbdListen::Unix(path) => Address::Unix(path.clone()),
         NbdListen::Tcp(at) => Address::Tcp(*at),

@@ -216,6 +216,10 @@ impl Daemon {
     /// # Errors
     /// The move was not possible; nothing has changed.
     pub fn balance(&mut self, balance: &mut Balance) -> Result<Option<String>> {
+        // Nowhere to go: nobody is woken for that.
+        if self.numbers.len() < 2 {
+            return Ok(None);
+        }
         let wanted = balance.look(&self.threads.report(), |kind, name, index| self.may_be(kind, name, index));
         let Some(Move { handle, kind, export, index, from, to, loads }) = wanted else { return Ok(None) };
         let name = |number: usize| self.numbers.iter().find(|(_, n)| **n == number).map_or("?", |(name, _)| name);
@@ -230,8 +234,7 @@ impl Daemon {
                 let mut mapping = v.mapping();
                 mapping[index as usize] = to;
                 v.remap(mapping)?;
-                let at = |n: usize| self.plan.iothreads().iter().position(|t| self.numbers[&t.name] == n).unwrap_or(0);
-                let iothreads = v.mapping().into_iter().map(at).collect();
+                let iothreads = self.places(&self.plan, &v.mapping());
                 let place = self.plan.exports().position(|e| e.plan.name == export);
                 self.plan.keep_mapping(place.expect("what runs is in the plan"), iothreads);
             }
@@ -264,6 +267,12 @@ impl Daemon {
     /// Numbers of the IOThreads of an export.
     fn numbers(&self, plan: &CheckedPlan, export: &Export<'_>) -> Vec<usize> {
         export.iothreads.iter().map(|i| self.numbers[&plan.iothreads()[*i].name]).collect()
+    }
+
+    /// The IOThreads of these numbers, as indices of a plan.
+    fn places(&self, plan: &CheckedPlan, numbers: &[usize]) -> Vec<usize> {
+        let at = |n: &usize| plan.iothreads().iter().position(|t| self.numbers[&t.name] == *n).unwrap_or(0);
+        numbers.iter().map(at).collect()
     }
 
     /// Without all IOThreads nothing else is done; nor, if it is `all_or_nothing`, without all disks.
@@ -325,24 +334,22 @@ impl Daemon {
     }
 
     fn end_exports(&mut self, steps: &Reload, changes: &mut Changes) {
-        let ends = |e: &Export<'_>| steps.end_exports.contains(&e.plan.name);
-        self.servers.retain(|server| {
-            let mut kept = Vec::new();
-            for export in self.plan.exports().filter(|e| begin::listens_at(e, &server.listen)) {
-                if !ends(&export) {
-                    let threads = export.iothreads.iter().map(|i| self.numbers[&self.plan.iothreads()[*i].name]);
-                    kept.push(begin::nbd_disk(&self.plan, &export, &self.disks, threads.collect()));
+        for server in std::mem::take(&mut self.servers) {
+            let here = self.plan.exports().filter(|e| begin::listens_at(e, &server.listen));
+            let (ended, kept): (Vec<_>, Vec<_>) = here.partition(|e| steps.end_exports.contains(&e.plan.name));
+            if !ended.is_empty() {
+                let disk = |e: &Export<'_>| begin::nbd_disk(&self.plan, e, &self.disks, self.numbers(&self.plan, e));
+                let disks: Vec<_> = kept.iter().map(disk).collect();
+                if disks.is_empty() {
+                    continue;
+                }
+                let most = begin::most_connections(&self.plan, &server.listen);
+                if let Err(e) = update(&server.nbd, disks, most) {
+                    changes.fail(e);
                 }
             }
-            if kept.is_empty() {
-                return false;
-            }
-            let most = begin::most_connections(&self.plan, &server.listen);
-            if let Err(e) = update(&server.nbd, kept, most) {
-                changes.fail(e);
-            }
-            true
-        });
+            self.servers.push(server);
+        }
         for name in &steps.end_exports {
             self.exports.remove(name);
             changes.note(About::Export(name), format!("ended export '{name}'"));
@@ -465,9 +472,8 @@ impl Daemon {
                         Some(Running::Fuse(_)) | None => None,
                     };
                     if let Some(mapping) = mapping {
-                        let at =
-                            |n: usize| new.iothreads().iter().position(|t| self.numbers[&t.name] == n).unwrap_or(0);
-                        new.keep_mapping(*index, mapping.into_iter().map(at).collect());
+                        let iothreads = self.places(new, &mapping);
+                        new.keep_mapping(*index, iothreads);
                     }
                     changes.fail(e.within(&format!("export '{name}'")));
                 }
@@ -515,7 +521,6 @@ fn begin_one(
     iothreads: Vec<usize>,
 ) -> Result<Option<Running>> {
     let disk_plan = &plan.disks()[export.disk];
-    begin::check_served(disk_plan, export)?;
     match &export.plan.kind {
         ExportKind::VhostUserBlk(vhost) => {
             let options = begin::vhost_options(disk_plan, export, vhost, iothreads);
@@ -526,7 +531,7 @@ fn begin_one(
             FuseExport::start(threads, &disk.served, options).map(|f| Some(Running::Fuse(f)))
         }
         ExportKind::Ublk(ublk) => {
-            let options = begin::ublk_options(disk_plan, export, ublk, &iothreads);
+            let options = begin::ublk_options(disk_plan, export, ublk, iothreads)?;
             UblkExport::start(threads, &disk.served, &options).map(|u| Some(Running::Ublk(Box::new(u))))
         }
         ExportKind::Nbd(_) => Ok(None),

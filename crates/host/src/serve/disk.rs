@@ -125,22 +125,16 @@ impl ServedDisk {
     /// # Errors
     /// As of [`HostDriver::resize`] and [`ServedDisk::change`].
     pub fn resize(&self, bytes: Option<u64>) -> Result<u64> {
-        let held = self.unheld()?;
+        let _held = self.unheld()?;
         let smaller = bytes.is_some_and(|bytes| bytes < self.queue.capacity().0 << SECTOR_SHIFT);
-        let capacity = if smaller {
+        if smaller {
             drain(&self.queue)?;
-            let resized = self.driver.resize(bytes);
-            if let Ok(capacity) = &resized {
-                self.queue.set_capacity(*capacity);
-            }
+        }
+        let resized = self.driver.resize(bytes).inspect(|capacity| self.queue.set_capacity(*capacity));
+        if smaller {
             self.queue.unfreeze();
-            resized?
-        } else {
-            self.driver.resize(bytes)?
-        };
-        self.queue.set_capacity(capacity);
-        drop(held);
-        Ok(capacity.0 << SECTOR_SHIFT)
+        }
+        Ok(resized?.0 << SECTOR_SHIFT)
     }
 
     /// Waits until nothing is in flight, and lets nothing begin until [`ServedDisk::resume`]; clients wait. How long that

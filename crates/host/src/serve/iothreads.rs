@@ -50,11 +50,6 @@ impl SourceHandle {
     pub fn latency(&self) -> Vec<(u64, u64)> {
         self.0.latency.bins()
     }
-
-    /// Tells sources apart as long as a handle of them is kept.
-    pub(super) fn id(&self) -> usize {
-        Arc::as_ptr(&self.0).addr()
-    }
 }
 
 /// Numbers of sources.
