@@ -1,51 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Messages of `/dev/fuse` of arbitrary bytes: no panic, and what is to be done stays inside the disk, is whole blocks or alone, and
-//! writes nothing to a disk that is read-only.
+//! Coverage-guided: see `fuzz/bodies/fuse.rs`. Seeds come from `cargo xtask seeds`.
 //!
-//! `cargo +nightly fuzz run fuse -- -max_len=300`
-//! The first byte chooses the disk. Lengths are mended, or nearly no input would get past the header; the in-tree twins, whose
-//! lengths are wrong as well, are `wire_tests.rs` and `channel_tests.rs` in `crates/host/src/export/fuse`.
+//! `cargo +nightly fuzz run fuse fuzz/corpus/fuse -- -max_len=300`
 
 #![no_main]
 
-use host::export::fuse::session::{Action, Disk, Face, action, init};
-use host::export::fuse::wire::{IN_HEADER, MAX_BODY, MAX_DATA, Request, WRITE_HEAD, is_write, parse};
+#[path = "../bodies/fuse.rs"]
+mod body;
+
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let [choice, bytes @ ..] = data else { return };
-    let _ = parse(bytes, bytes.len());
-    let mut bytes = bytes.to_vec();
-    if bytes.len() < IN_HEADER {
-        return;
-    }
-    // A write's data is not looked at: it is as long as it says.
-    let size = bytes.get(56..60).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_ne_bytes(*b) as usize);
-    let total = if is_write(&bytes) { WRITE_HEAD + size } else { bytes.len() };
-    bytes[..4].copy_from_slice(&(total as u32).to_ne_bytes());
-    bytes[16..24].copy_from_slice(&1u64.to_ne_bytes());
-    let head = &bytes[..bytes.len().min(total)];
-    let Ok((header, request)) = parse(head, total) else { return };
-    if let Request::Init(offered) = &request {
-        let _ = init(offered, usize::from(*choice));
-    }
-    let block = 512u32 << (choice & 3);
-    let disk = Disk { size: u64::from(block) * u64::from(choice >> 2), block, zeroes: choice & 4 != 0 };
-    let read_only = choice & 8 != 0;
-    let mut face = Face::new(0o644, 0, 0, 0);
-    (face.read_only, face.discard) = (read_only, choice & 16 != 0);
-    let inside = |offset: u64, n: u64| n > 0 && offset.checked_add(n).is_some_and(|end| end <= disk.size);
-    let whole = |offset: u64, n: u64| (offset | n).is_multiple_of(u64::from(block));
-    match action(&header, &request, &face, disk) {
-        Action::Read { offset, bytes } => assert!(inside(offset, bytes.into()) && bytes as usize <= MAX_DATA),
-        Action::Write { offset, bytes, alone, .. } => {
-            assert!(inside(offset, bytes.into()) && bytes as usize <= MAX_DATA && !read_only);
-            assert!(alone || whole(offset, bytes.into()));
-        }
-        Action::Zero { offset, bytes, .. } => assert!(inside(offset, bytes) && whole(offset, bytes) && !read_only),
-        Action::Flush => assert!(!read_only),
-        Action::Reply(body) => assert!(body.as_bytes().len() <= MAX_BODY),
-        Action::Refuse(error) => assert!(error > 0),
-        Action::Silent => {}
-    }
+    body::run(data);
 });

@@ -2,7 +2,7 @@
 //! Virtqueues in arbitrary memory, split and packed: loops, chains past the table, addresses outside, tables in tables, notes of
 //! requests in flight that somebody else wrote; and the driver goes on writing. No panic, bounded chains, data in memory only.
 //!
-//! `cargo +nightly fuzz run vhost_ring -- -max_len=1024`. What the bytes mean is in `crates/host/src/export/vhost/fuzzing.rs`, which
+//! `cargo +nightly fuzz run vhost_ring fuzz/corpus/vhost_ring -- -max_len=4096`. What the bytes mean is in `crates/host/src/export/vhost/fuzzing.rs`, which
 //! has the in-tree twin, too.
 
 #![no_main]
@@ -10,4 +10,6 @@
 use host::export::vhost::fuzzing;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| fuzzing::ring(data));
+fuzz_target!(|data: &[u8]| {
+    fuzzing::ring(data);
+});

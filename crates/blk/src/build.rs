@@ -29,7 +29,8 @@ pub(crate) fn build<L: Lock>(config: &QueueConfig, member: Option<&Member<L>>) -
     if config.mode == Mode::Sq {
         return build_sq(config, map);
     }
-    let name = config.scheduler.as_deref().unwrap_or(elevator::default_name(nr_hctx, config.host_tagset));
+    let default = if config.no_sched_by_default { "none" } else { elevator::default_name(nr_hctx, config.host_tagset) };
+    let name = config.scheduler.as_deref().unwrap_or(default);
     let with_elevator = name != "none";
     let nr_requests = nr_requests(config, name, member.is_some())?;
     let stride = 1 + if with_elevator { nr_requests } else { depth };

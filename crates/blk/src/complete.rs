@@ -460,6 +460,7 @@ impl<L: Lock> Env<L> {
             rq.hctx.set(hctx as u16);
             rq.start_ns.set(now.as_ns());
             rq.alloc_ns.set(now.as_ns());
+            rq.retries.set(0);
             rq.insert_ns.set(now.as_ns());
             rq.dispatch_ns.set(now.as_ns());
             rq.driver_tag.set(if self.st.tags_by_dispatch() {

@@ -2,8 +2,8 @@
 //! The dispatch loop: from `hctx->dispatch`, the elevator or the ctx lists to the driver.
 //!
 //! Guarantees that a request which cannot be sent now is on `hctx->dispatch` and that somebody owes the hctx a run: the
-//! next freed tag (SCHED_RESTART), the driver's completion (DEV_RESOURCE) or a delayed run (RESOURCE). Several threads
-//! may run one hctx at once; only the lists are locked. Sources: block/blk-mq-sched.c, `blk_mq_dispatch_rq_list`.
+//! next freed tag (SCHED_RESTART), the driver's completion (DEV_RESOURCE) or a delayed run (RESOURCE, and a delay that the
+//! driver names). Several threads may run one hctx at once; only the lists are locked. Sources: block/blk-mq-sched.c, `blk_mq_dispatch_rq_list`.
 
 use crate::driver::{Place, RqBatch};
 use crate::elevator::HctxRunner;
@@ -21,6 +21,15 @@ use crate::trace::EventKind;
 
 /// `BLK_MQ_RESOURCE_DELAY`, `BLK_MQ_BUDGET_DELAY`: when to look again without a completion to wait for.
 pub(crate) const BLK_MQ_RESOURCE_DELAY: Duration = Duration::from_ms(3);
+
+/// After what time the core looks again by itself, for answers that ask for it.
+pub(crate) fn run_again_after(status: QueueRqStatus) -> Option<Duration> {
+    match status {
+        QueueRqStatus::Resource => Some(BLK_MQ_RESOURCE_DELAY),
+        QueueRqStatus::DelayMs(ms) => Some(Duration::from_ms(ms.into())),
+        QueueRqStatus::Queued | QueueRqStatus::DevResource | QueueRqStatus::Error(_) => None,
+    }
+}
 
 /// Most passes of one run before the rest is left to the next poll, so that one submitter's call is bounded (the kernel
 /// yields after a second or when rescheduling is due).
@@ -333,8 +342,8 @@ impl<L: Lock> Env<L> {
             self.owe_run(h);
         } else if no_tag {
             // The next tag of this hctx that is freed runs it.
-        } else if status == QueueRqStatus::Resource {
-            h.due.arm(&self.q.delayed, now + BLK_MQ_RESOURCE_DELAY);
+        } else if let Some(delay) = run_again_after(status) {
+            h.due.arm(&self.q.delayed, now + delay);
         } else if !self.q.mark_device_busy() {
             // The request in flight that the driver counts on may be another hctx's, and may have completed before the
             // mark was there to be seen: once more, with the mark set.

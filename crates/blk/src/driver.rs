@@ -8,10 +8,15 @@
 //!   be [`end`](RqBatch::end)ed on the spot.
 //! - `queue_rqs` and `poll` may be called by several threads at once, also for one hctx; the driver does its locking.
 //!   It never calls back into the core.
+//! - A driver may lie over others and lend them its requests: [`RqBatch::lend`], [`Completions::poll_below`].
 //! - A request's data (its [`Segment`](crate::request::Segment)s) stays valid until it is completed.
 
+mod lend;
+
+pub use lend::{Lent, Verdict};
+
 use crate::bio::{BioPools, Op, OpFlags};
-use crate::id::{HctxId, Sector, Tag};
+use crate::id::{CpuId, HctxId, Sector, Tag};
 use crate::limits::Limits;
 use crate::request::{Request, RequestId, RequestSlab, RqState, Segments};
 use crate::status::{BlkStatus, QueueRqStatus};
@@ -111,6 +116,12 @@ impl<'a> RqRef<'a> {
         Tag::new(u32::from(self.rq.driver_tag.get()))
     }
 
+    /// The CPU it was submitted on.
+    #[inline]
+    pub fn cpu(&self) -> CpuId {
+        self.rq.cpu()
+    }
+
     /// First sector.
     #[inline]
     pub fn sector(&self) -> Sector {
@@ -127,6 +138,18 @@ impl<'a> RqRef<'a> {
     #[inline]
     pub fn nr_segments(&self) -> u16 {
         self.rq.nr_segments()
+    }
+
+    /// How often its driver had it tried again ([`Completions::retry`]), at most 255.
+    #[inline]
+    pub fn retries(&self) -> u8 {
+        self.rq.retries.get()
+    }
+
+    /// When it was made of its first bio.
+    #[inline]
+    pub fn made(&self) -> Instant {
+        Instant::from_ns(self.rq.alloc_ns.get())
     }
 
     /// The data, in sector order; empty for operations without data.
@@ -202,12 +225,31 @@ impl<'a> RqBatch<'a> {
 /// What a driver's [`poll`](Driver::poll) found finished; a list of bounded length that is emptied by the core.
 #[derive(Debug)]
 pub struct Completions {
-    /// Whose they are; named when it breaks a rule.
+    /// Who is asked; named when it breaks a rule.
     driver: &'static str,
     /// What the driver is asked about.
     pub(crate) place: Place,
     pub(crate) items: Vec<Ended>,
-    pub(crate) requeues: Vec<(Tag, Option<Duration>)>,
+    pub(crate) requeues: Vec<Requeued>,
+}
+
+/// A request that is given back unfinished.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Requeued {
+    pub(crate) tag: Tag,
+    pub(crate) delay: Option<Duration>,
+    pub(crate) tries: Tries,
+}
+
+/// What becomes of the number of tries of a request that is given back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Tries {
+    /// It stays.
+    Same,
+    /// It is one more.
+    OneMore,
+    /// It begins again.
+    Afresh,
 }
 
 /// Most completions of one [`Driver::poll`]: what one clock read and one bitmap update are shared by.
@@ -257,10 +299,19 @@ impl Completions {
     /// passed. Its tag may be another's from now on. Takes no room, but each requeue costs as much as an insertion. Panics
     /// when it is not a request of the hardware queue that was polled.
     pub fn requeue(&mut self, rq: InFlight, delay: Option<Duration>) {
+        self.give_back(rq, delay, Tries::Same);
+    }
+
+    /// The same, and [`RqRef::retries`] is one more when it comes again: for a driver that gives up after so many.
+    pub fn retry(&mut self, rq: InFlight, delay: Option<Duration>) {
+        self.give_back(rq, delay, Tries::OneMore);
+    }
+
+    fn give_back(&mut self, rq: InFlight, delay: Option<Duration>, tries: Tries) {
         if rq.place != self.place {
             self.refuse(&rq);
         }
-        self.requeues.push((rq.tag, delay));
+        self.requeues.push(Requeued { tag: rq.tag, delay, tries });
         core::mem::forget(rq);
     }
 }

@@ -41,6 +41,15 @@ mod flush;
 pub mod driver;
 pub mod readahead;
 
+// Drivers over drivers.
+pub mod multipath;
+
+// Above disks.
+pub mod stripe;
+
+// Disks that speak SCSI.
+pub mod scsi;
+
 // The way up.
 mod complete;
 mod requeue;

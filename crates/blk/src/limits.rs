@@ -122,6 +122,33 @@ impl Limits {
         Ok(())
     }
 
+    /// What a disk can take whose bios go to any of these, and may be cut before: of each limit the strictest
+    /// (`blk_stack_limits`). It knows no boundary of its own, and a discard or write zeroes is there only if all have it.
+    pub fn stacked<'a>(all: impl IntoIterator<Item = &'a Limits>) -> Limits {
+        let both = |a: &Limits, b: &Limits| {
+            // 0 = none at all, so the smaller one is right as it is.
+            let discard = a.max_discard_sectors.min(b.max_discard_sectors);
+            Limits {
+                logical_block_size: a.logical_block_size.max(b.logical_block_size),
+                physical_block_size: a.physical_block_size.max(b.physical_block_size),
+                max_hw_sectors: a.max_hw_sectors.min(b.max_hw_sectors),
+                max_sectors: a.max_sectors.min(b.max_sectors),
+                chunk_sectors: 0,
+                max_segments: a.max_segments.min(b.max_segments),
+                max_segment_size: a.max_segment_size.min(b.max_segment_size),
+                max_discard_sectors: discard,
+                discard_granularity: common_multiple(a.discard_granularity, b.discard_granularity),
+                max_write_zeroes_sectors: a.max_write_zeroes_sectors.min(b.max_write_zeroes_sectors),
+                write_cache: a.write_cache || b.write_cache,
+                fua: a.fua && b.fua,
+                read_only: a.read_only || b.read_only,
+                rotational: a.rotational || b.rotational,
+            }
+        };
+        let all = all.into_iter().map(|l| Limits { chunk_sectors: 0, ..*l });
+        all.reduce(|a, b| both(&a, &b)).unwrap_or_default()
+    }
+
     /// Logical block size in sectors.
     #[inline]
     pub const fn logical_block_sectors(&self) -> u32 {
@@ -129,9 +156,57 @@ impl Limits {
     }
 }
 
+/// The least one of two granularities, in which 0 stands for any; 0 if it is too large to be one.
+fn common_multiple(a: u32, b: u32) -> u32 {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    match (a, b) {
+        (0, only) | (only, 0) => only,
+        _ => (a / x).checked_mul(b).unwrap_or(0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stack_is_as_strict_as_the_strictest() {
+        let coarse = Limits {
+            logical_block_size: 4096,
+            physical_block_size: 4096,
+            max_discard_sectors: 1 << 10,
+            discard_granularity: 3 << 12,
+            max_write_zeroes_sectors: 1 << 12,
+            write_cache: true,
+            chunk_sectors: 256,
+            ..Limits::with_max_hw_sectors(1 << 12)
+        };
+        let fine = Limits {
+            physical_block_size: 512,
+            max_discard_sectors: 1 << 16,
+            discard_granularity: 1 << 13,
+            max_segments: 7,
+            fua: true,
+            ..Limits::with_max_hw_sectors(1 << 10)
+        };
+        let stack = Limits::stacked([&coarse, &fine, &coarse]);
+        assert_eq!(stack.check(), Ok(()));
+        let expected = Limits {
+            max_hw_sectors: 1 << 10,
+            max_sectors: 1 << 10,
+            max_segments: 7,
+            discard_granularity: 3 << 13,
+            max_write_zeroes_sectors: 0,
+            chunk_sectors: 0,
+            ..coarse
+        };
+        assert_eq!(stack, expected);
+        assert_eq!(Limits::stacked([&fine]), fine);
+        assert_eq!([(0, 5), (5, 0), (4, 6), (1 << 31, 3)].map(|(a, b)| common_multiple(a, b)), [5, 5, 12, 0]);
+    }
 
     #[test]
     fn defaults_are_consistent_and_broken_ones_are_named() {

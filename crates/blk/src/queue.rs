@@ -6,6 +6,11 @@
 //! There is no thread here: whoever freezes asks [`RequestQueue::is_drained`] until it is true, and work that the kernel
 //! would give to a worker thread is left as a mark that the next poll of any submitter serves.
 
+mod freeze;
+mod rebuild;
+
+pub(crate) use freeze::Gate;
+
 use crate::bio::BioPools;
 use crate::build::build;
 use crate::cpumap::{HctxType, QueueMap};
@@ -14,56 +19,23 @@ use crate::driver::Driver;
 use crate::elevator::{self, Elevator};
 use crate::hctx::{Ctx, Hctx, state};
 use crate::hotplug::OnlineMask;
-use crate::id::{CpuId, MAX_CPUS, MAX_SUBMITTERS, Sector, SubmitterId};
+use crate::id::{CpuId, MAX_SUBMITTERS, Sector, SubmitterId};
 use crate::limits::Limits;
 use crate::lock::Lock;
 use crate::qos::Qos;
 use crate::relaxed::FieldU32;
 use crate::request::{RequestId, RequestSlab};
-use crate::sbitmap_queue::WaiterId;
 use crate::settings::{QueueConfig, SettingError};
 use crate::share::Share;
 use crate::sq::SqQueue;
 use crate::stat::{DiskStats, HctxStats};
 use crate::submitter::SubmitterShared;
-use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Mutex, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::tag_set::Member;
-use crate::tags::{HctxTags, Waiter, disk_of};
+use crate::tags::HctxTags;
 use crate::time::Instant;
 use crate::timeout::Timer;
 use std::sync::{Arc, OnceLock};
-
-/// The frozen queue is drained: nobody may go in until it is unfrozen.
-const SEALED: u32 = 1 << 31;
-/// One CPU that is leaving; the bits from here up to [`SEALED`] count them.
-const ONE_LEAVING: u32 = 1 << 16;
-const LEAVING: u32 = SEALED - ONE_LEAVING;
-/// How many have the queue frozen.
-const FREEZES: u32 = ONE_LEAVING - 1;
-const _: () = assert!(LEAVING / ONE_LEAVING >= MAX_CPUS);
-
-/// What a submitter finds where it goes in and out.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Gate(u32);
-
-impl Gate {
-    /// Nothing is the matter.
-    #[inline]
-    pub(crate) fn is_open(self) -> bool {
-        self.0 == 0
-    }
-
-    /// No new requests.
-    #[inline]
-    pub(crate) fn is_frozen(self) -> bool {
-        self.0 & FREEZES != 0
-    }
-
-    /// Some CPU is leaving.
-    pub(crate) fn is_leaving(self) -> bool {
-        self.0 & LEAVING != 0
-    }
-}
 
 /// Tells somebody outside that a submitter has something to do: a bio of it ended elsewhere, a tag came free, or the
 /// queue is being frozen or was unfrozen.
@@ -395,179 +367,6 @@ impl<L: Lock> RequestQueue<L> {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    #[inline]
-    pub(crate) fn gate(&self) -> Gate {
-        // Pairs with: RequestQueue::begin_freeze, RequestQueue::begin_leaving
-        Gate(self.gate.load(Ordering::SeqCst))
-    }
-
-    #[inline]
-    pub(crate) fn is_frozen(&self) -> bool {
-        self.gate().is_frozen()
-    }
-
-    /// Has submitters inside look which CPU they are on, until [`RequestQueue::end_leaving`].
-    pub(crate) fn begin_leaving(&self) {
-        // Pairs with: RequestQueue::gate
-        self.gate.fetch_add(ONE_LEAVING, Ordering::SeqCst);
-    }
-
-    pub(crate) fn end_leaving(&self) {
-        // Pairs with: RequestQueue::gate
-        self.gate.fetch_sub(ONE_LEAVING, Ordering::SeqCst);
-    }
-
-    /// Whether the queue is known to be drained: then nobody goes in, not even to poll.
-    #[inline]
-    pub(crate) fn is_sealed(&self) -> bool {
-        // Pairs with: RequestQueue::is_drained
-        self.gate.load(Ordering::SeqCst) & SEALED != 0
-    }
-
-    #[inline]
-    pub(crate) fn is_quiesced(&self) -> bool {
-        // Pairs with: RequestQueue::quiesce
-        self.quiesce_depth.load(Ordering::Acquire) != 0 && self.is_quiesced_still()
-    }
-
-    /// The caller has put requests where a run finds them and is about to leave them there. Either it sees here that the
-    /// queue is not quiesced any more, or the run that [`RequestQueue::unquiesce`] owes sees the requests.
-    #[cold]
-    fn is_quiesced_still(&self) -> bool {
-        fence(Ordering::SeqCst); // Pairs with: RequestQueue::unquiesce
-        self.quiesce_depth.load(Ordering::Acquire) != 0
-    }
-
-    /// Keeps new requests out; submitted bios wait at their submitters. Nests. The queue is frozen once
-    /// [`RequestQueue::is_drained`] is true. Every submitter is notified: it has to poll to leave the block layer.
-    pub fn begin_freeze(&self) {
-        // Pairs with: RequestQueue::gate
-        self.gate.fetch_add(1, Ordering::SeqCst);
-        self.notify_all();
-    }
-
-    /// Whether no submitter is inside the block layer and no tag is in use. Submitters have to go on polling for this
-    /// to become true; once it is, it stays so until the last [`RequestQueue::unfreeze`], and polls touch nothing.
-    pub fn is_drained(&self) -> bool {
-        assert!(self.is_frozen(), "is_drained means nothing unless the queue is being frozen");
-        let _one = self.sealing.lock();
-        if self.is_sealed() {
-            return true;
-        }
-        if !self.is_quiet() {
-            return false;
-        }
-        // Somebody may have come in to poll since; whoever comes after this sees the seal and turns back.
-        // Pairs with: RequestQueue::is_sealed
-        self.gate.fetch_or(SEALED, Ordering::SeqCst);
-        let quiet = self.is_quiet();
-        if !quiet {
-            self.gate.fetch_and(!SEALED, Ordering::SeqCst); // Pairs with: RequestQueue::is_sealed
-        }
-        quiet
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.each_submitter(|s| !s.is_inside()) && self.state().tags_in_use() == 0
-    }
-
-    /// Lets requests in again (one level of [`RequestQueue::begin_freeze`]).
-    pub fn unfreeze(&self) {
-        let one = self.sealing.lock();
-        // Pairs with: RequestQueue::gate
-        let old = self.gate.fetch_sub(1, Ordering::SeqCst) & FREEZES;
-        assert!(old > 0, "unfreeze without freeze");
-        if old == 1 {
-            self.gate.fetch_and(!SEALED, Ordering::SeqCst); // Pairs with: RequestQueue::is_sealed
-            drop(one);
-            self.notify_all();
-        }
-    }
-
-    /// Stops dispatch to the driver. Nests. This only sets a mark: a thread that had looked at it before may still start
-    /// one more `queue_rqs` after this returns, and one that had begun may still be running. A driver that must not be
-    /// called any more needs a freeze. (The kernel waits here until every dispatcher has left its RCU read section; the
-    /// like of it would be a count per submitter of being inside a driver call, waited for as freezing waits.)
-    pub fn quiesce(&self) {
-        // Pairs with: RequestQueue::is_quiesced
-        self.quiesce_depth.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Starts dispatch again and owes every hctx a run.
-    pub fn unquiesce(&self) {
-        // Pairs with: RequestQueue::is_quiesced
-        let old = self.quiesce_depth.fetch_sub(1, Ordering::SeqCst);
-        assert!(old > 0, "unquiesce without quiesce");
-        if old == 1 {
-            fence(Ordering::SeqCst); // Pairs with: RequestQueue::is_quiesced_still
-            for h in &self.state().hctxs {
-                h.set_flag(state::RUN_PENDING);
-            }
-            self.owe_work();
-            self.notify_all();
-        }
-    }
-
-    /// Changes settings of a frozen, drained queue: `change` edits a copy, which takes effect as a whole or not at all.
-    /// An elevator or queue-count change resets `nr_requests` to its default, as the kernel does; the elevator itself stays
-    /// unless it or the mode is changed. Tunables stay with the elevator: when it changes, those that `change` left as
-    /// they were are dropped. CPUs, bio slots and `max_sectors_kb` are fixed when the disk is made. Panics when the queue
-    /// is not drained.
-    ///
-    /// When the driver cannot start the new hardware queues it is given back the old ones; if it refuses even those
-    /// (the error says so) the queue must stay frozen.
-    pub fn rebuild(
-        &self,
-        change: impl FnOnce(&mut QueueConfig) -> Result<(), SettingError>,
-    ) -> Result<(), SettingError> {
-        assert!(self.is_drained(), "rebuild needs a drained queue");
-        let mut config = self.config();
-        change(&mut config)?;
-        let mut old = self.config.lock();
-        check_fixed(&old, &config)?;
-        if config.mode != old.mode && config.scheduler == old.scheduler {
-            config.scheduler = None;
-        }
-        if config.scheduler != old.scheduler {
-            config.iosched.retain(|tunable| !old.iosched.contains(tunable));
-        }
-        let other_queues = (config.mode, config.hw_queues()) != (old.mode, old.hw_queues());
-        if (config.scheduler != old.scheduler || other_queues) && config.nr_requests == old.nr_requests {
-            config.nr_requests = None;
-        }
-        if let Some(member) = &self.member {
-            member.set.check_member(&config)?;
-        }
-        let state = build(&config, self.member.as_ref())?;
-        config.scheduler = Some(state.scheduler().to_string());
-        self.restart_driver(&state)?;
-        *old = config;
-        let previous = core::mem::replace(&mut *self.state.lock(), Arc::new(state));
-        self.renew_generation();
-        self.apply_live(&old);
-        let waiters = &mut |w: WaiterId| match (&previous.share, Waiter::of(w)) {
-            // Of all disks: those of this one are woken for the new state, the others try again.
-            (Some(share), _) if disk_of(w) != share.slot => drop(share.set.wake(w)),
-            (_, Waiter::Submitter(id)) => self.notify.notify(id),
-            // The queue is drained: no hctx has anything to send.
-            (_, Waiter::Hctx(..)) => {}
-        };
-        previous.driver_tags.iter().chain(previous.sched_tags.iter()).for_each(|t| t.wake_all(waiters));
-        Ok(())
-    }
-
-    /// Starts the driver's hardware queues anew if their number or depth changes.
-    fn restart_driver(&self, new: &QueueState<L>) -> Result<(), SettingError> {
-        let old = self.state();
-        if old.driver_shape() == new.driver_shape() {
-            return Ok(());
-        }
-        let Err(e) = start(self.driver.as_ref(), new.driver_shape()) else { return Ok(()) };
-        start(self.driver.as_ref(), old.driver_shape())
-            .map_err(|back| SettingError(format!("{e}; and then, going back: {back}")))?;
-        Err(e)
-    }
-
     /// Sets an elevator tunable of the running queue. It is part of [`RequestQueue::config`] from then on.
     pub fn set_iosched(&self, name: &str, value: u64) -> Result<(), SettingError> {
         // Held throughout, so that a rebuild comes before or after as a whole.
@@ -706,18 +505,4 @@ const TICK_NS: u64 = 1_000_000;
 fn start(driver: &dyn Driver, (nr, depth): (u16, u32)) -> Result<(), SettingError> {
     let text = |e| format!("driver '{}' could not start {nr} queues of depth {depth}: {e}", driver.name());
     driver.start(nr, depth).map_err(|e| SettingError(text(e)))
-}
-
-/// What submitters have built upon cannot be changed under them.
-fn check_fixed(old: &QueueConfig, new: &QueueConfig) -> Result<(), SettingError> {
-    let fixed = [
-        ("nr_cpus", new.topology == old.topology),
-        ("max_sectors_kb", new.max_sectors_kb == old.max_sectors_kb),
-        ("read_ahead_kb", new.read_ahead_kb == old.read_ahead_kb),
-        ("bios_per_submitter", new.bios_per_submitter == old.bios_per_submitter),
-    ];
-    match fixed.iter().find(|(_, same)| !same) {
-        Some((name, _)) => Err(SettingError(format!("{name}: cannot be changed on a disk in use; make the disk anew"))),
-        None => Ok(()),
-    }
 }

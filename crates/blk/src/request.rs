@@ -104,6 +104,8 @@ pub struct Request {
     pub(crate) hctx: FieldU16,
     pub(crate) op: FieldU8,
     pub(crate) state: FieldU8,
+    /// How often its driver had it tried again, saturating.
+    pub(crate) retries: FieldU8,
     /// Steps of the flush sequence that are done (see the flush module).
     pub(crate) flush_seq: FieldU8,
     /// When the first bio was submitted (a merge keeps the earlier time).

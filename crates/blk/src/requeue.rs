@@ -10,6 +10,7 @@
 //! Not here: a limit on how often; that is the driver's business. Source: block/blk-mq.c (`blk_mq_requeue_request`,
 //! `blk_mq_requeue_work`).
 
+use crate::driver::{Requeued, Tries};
 use crate::hctx::{Hctx, RequeueAt};
 use crate::lock::Lock;
 use crate::request::{Rq, RqState, rqf};
@@ -23,13 +24,18 @@ impl<L: Lock> Env<L> {
     pub(crate) fn take_requeues(&self, local: &mut Local, hctx: usize, now: Instant) {
         let mut requeues = core::mem::take(&mut local.completions.requeues);
         let h = &self.st.hctxs[hctx];
-        for (tag, delay) in requeues.drain(..) {
+        for Requeued { tag, delay, tries } in requeues.drain(..) {
             let id = self.rq_of_driver_tag(hctx, tag.index());
             let rq = self.st.slab.get(id);
             if rq.state.get() != RqState::InFlight as u8 {
                 self.not_in_flight(hctx, tag, "given back");
             }
             rq.state.set(RqState::Idle as u8);
+            match tries {
+                Tries::Same => {}
+                Tries::OneMore => rq.retries.set(rq.retries.get().saturating_add(1)),
+                Tries::Afresh => rq.retries.set(0),
+            }
             self.wbt_requeue(id);
             self.hctx_counters(hctx).requeues.add(1);
             self.trace_rq(local, EventKind::Requeue, rq, now);

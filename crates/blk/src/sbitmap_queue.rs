@@ -43,7 +43,7 @@
 //! Source: Linux lib/sbitmap.c (sbitmap_queue_*).
 
 use crate::sbitmap::{Reclaim, Sbitmap, TagAllocHint, TagBatch};
-use crate::sync::{AtomicU32, Mutex, Ordering, fence, full_barrier_after_rmw};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, fence, full_barrier_after_rmw};
 use crossbeam_utils::CachePadded;
 use lock_api::RawMutex;
 use std::collections::VecDeque;
@@ -65,8 +65,8 @@ pub struct WaiterId(pub u32);
 struct Waiting {
     /// Waiters now registered.
     active: AtomicU32,
-    /// Smallest shallow depth anybody asks for.
-    min_shallow: AtomicU32,
+    /// Somebody takes tags with a limit: see [`SbitmapQueue::wake_singly`].
+    singly: AtomicBool,
 }
 
 /// What is written by puts, but only while somebody waits. Counts wrap round.
@@ -105,7 +105,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
     fn on(sb: Sbitmap) -> Self {
         let wait_queue = |_| CachePadded::new(Mutex::new(VecDeque::with_capacity(WAITERS_RESERVED)));
         SbitmapQueue {
-            waiting: CachePadded::new(Waiting { active: AtomicU32::new(0), min_shallow: AtomicU32::new(sb.depth()) }),
+            waiting: CachePadded::new(Waiting { active: AtomicU32::new(0), singly: AtomicBool::new(false) }),
             accounts: CachePadded::new(Accounts {
                 completions: AtomicU32::new(0),
                 wakeups: AtomicU32::new(0),
@@ -129,14 +129,9 @@ impl<L: RawMutex> SbitmapQueue<L> {
         self.sb.get_watched(hint, self)
     }
 
-    /// As [`Sbitmap::get_shallow`].
-    ///
-    /// # Panics
-    /// If `shallow_depth` is below what [`min_shallow_depth_at_most`](Self::min_shallow_depth_at_most) was told: a waiter limited to fewer
-    /// tags than the wake batch would never be woken.
+    /// As [`Sbitmap::get_shallow`]. From then on waiters are woken singly.
     pub fn get_shallow(&self, hint: &mut TagAllocHint, shallow_depth: u32) -> Option<u32> {
-        let least = self.waiting.min_shallow.load(Ordering::Relaxed);
-        assert!(shallow_depth >= least, "shallow depth {shallow_depth} is below the announced minimum {least}");
+        self.wake_singly();
         self.sb.get_shallow_watched(hint, shallow_depth, self)
     }
 
@@ -146,24 +141,22 @@ impl<L: RawMutex> SbitmapQueue<L> {
         self.sb.get_batch_watched(hint, n, self)
     }
 
-    /// Announces a depth that will be passed to [`get_shallow`](Self::get_shallow): the smallest bounds the wake batch. To be
-    /// called before it is used; 1 or more.
-    ///
-    /// # Panics
-    /// If `depth` is 0: a waiter that may use no tag waits forever.
+    /// Each tag that comes back wakes one waiter from now on, as mq-deadline has it in the kernel: who may use only some of the
+    /// tags and waits for a whole batch might wait for more than ever come back, and the next tag may not be one that it can use.
     #[inline]
-    pub fn min_shallow_depth_at_most(&self, depth: u32) {
-        if self.waiting.min_shallow.load(Ordering::Relaxed) > depth {
-            assert!(depth > 0, "a shallow depth is at least 1");
-            self.waiting.min_shallow.fetch_min(depth, Ordering::Relaxed);
+    pub fn wake_singly(&self) {
+        if !self.waiting.singly.load(Ordering::Relaxed) {
+            self.waiting.singly.store(true, Ordering::Relaxed);
         }
     }
 
-    /// How many completions it takes to wake this many waiters, 1..=8: an eighth of the tags that the most restricted
-    /// waiter can count on, so that each of the eight wait queues gets its turn within one round of the tags.
+    /// How many completions it takes to wake this many waiters, 1..=8: an eighth of the tags, so that each of the eight wait
+    /// queues gets its turn within one round of the tags; or 1 ([`SbitmapQueue::wake_singly`]).
     pub fn wake_batch(&self) -> u32 {
-        let shallow = self.waiting.min_shallow.load(Ordering::Relaxed);
-        (shallow / WAIT_QUEUES).clamp(1, WAKE_BATCH_MAX)
+        match self.waiting.singly.load(Ordering::Relaxed) {
+            true => 1,
+            false => (self.sb.depth() / WAIT_QUEUES).clamp(1, WAKE_BATCH_MAX),
+        }
     }
 
     /// Gives a tag back and, if enough tags came back for it, wakes waiters. `hint` is that of the submitter which will use

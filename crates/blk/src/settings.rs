@@ -61,6 +61,8 @@ pub struct QueueConfig {
     pub nr_requests: Option<u32>,
     /// Elevator; `None` = the kernel's default for this number of queues.
     pub scheduler: Option<String>,
+    /// That default is `none` (`BLK_MQ_F_NO_SCHED_BY_DEFAULT`): whoever is below or above has an elevator.
+    pub no_sched_by_default: bool,
     /// Elevator tunables by name, applied when the elevator is made.
     pub iosched: Vec<(String, u64)>,
     /// 0 = all merges, 1 = one-hit only, 2 = none.
@@ -97,6 +99,7 @@ impl Default for QueueConfig {
             host_tagset: false,
             nr_requests: None,
             scheduler: None,
+            no_sched_by_default: false,
             iosched: Vec::new(),
             nomerges: 0,
             iostats: true,

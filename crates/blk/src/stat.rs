@@ -92,6 +92,26 @@ impl DiskStats {
         self.ops.iter().map(|o| o.merges).sum()
     }
 
+    /// Becomes the total of both: of disks that make one together. Of the times with something in flight it has the longer
+    /// one: how far they overlap is not known.
+    pub fn add(&mut self, other: &DiskStats) {
+        for (o, e) in self.ops.iter_mut().zip(&other.ops) {
+            o.ios += e.ios;
+            o.merges += e.merges;
+            o.sectors += e.sectors;
+            o.time_ns += e.time_ns;
+        }
+        self.stages.requests += other.stages.requests;
+        self.stages.tag_wait_ns += other.stages.tag_wait_ns;
+        self.stages.ctx_ns += other.stages.ctx_ns;
+        self.stages.scheduler_ns += other.stages.scheduler_ns;
+        self.stages.dispatch_ns += other.stages.dispatch_ns;
+        self.stages.device_ns += other.stages.device_ns;
+        self.in_flight += other.in_flight;
+        self.io_ticks_ns = self.io_ticks_ns.max(other.io_ticks_ns);
+        self.errors += other.errors;
+    }
+
     /// What was counted since `earlier` (gauges keep their present value).
     pub fn since(&self, earlier: &DiskStats) -> DiskStats {
         let mut d = *self;

@@ -156,6 +156,9 @@ pub enum QueueRqStatus {
     /// The device itself is busy. The driver promises that a request of this device is in flight; the core runs the
     /// hctx again at its *completion*.
     DevResource,
+    /// Nothing can be sent before something outside changes (no path to the disk is left). The *core* runs the hctx again after
+    /// this many milliseconds, or when it is told to ([`RequestQueue::unquiesce`](crate::queue::RequestQueue::unquiesce)).
+    DelayMs(u16),
     /// The request is ended with this status and dispatch goes on behind it.
     Error(BlkStatus),
 }

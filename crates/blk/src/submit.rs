@@ -1,72 +1,89 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From bio to request: check, split, merge, take a tag, fill the request, put it into the plug.
+//! From bio to request: check, split, merge, take a tag (`tag`), fill the request, put it into the plug, whence it goes on (`unplug`).
 //!
 //! Guarantees that a bio it answers `true` for is part of exactly one request (or has ended), and that one it answers
 //! `false` for is untouched and registered to be told when a tag comes free. Source: block/blk-mq.c
-//! (`blk_mq_submit_bio`, `blk_mq_get_new_requests`, `blk_mq_try_issue_list_directly`).
+//! (`blk_mq_submit_bio`, `blk_mq_get_new_requests`).
+
+mod tag;
+mod unplug;
 
 use crate::bio::{Bio, BioId, BioSlot, DataRef, Op, OpFlags};
 use crate::cpumap::HctxType;
 use crate::elevator::{BioMerge, BioRef, ElvCx};
 use crate::flush;
+use crate::id::Sector;
+use crate::limits::Limits;
 use crate::lock::Lock;
 use crate::merge::{self, MergeKind};
-use crate::plug::{BLK_MAX_REQUEST_COUNT, BLK_PLUG_FLUSH_SECTORS, TagCache};
+use crate::plug::{BLK_MAX_REQUEST_COUNT, BLK_PLUG_FLUSH_SECTORS};
 use crate::request::{NO_TAG, Request, RequestId, Rq, RqState, rqf};
-use crate::sbitmap_queue::WaiterId;
 use crate::split::bio_split_sectors;
-use crate::status::{BlkStatus, QueueRqStatus};
+use crate::status::BlkStatus;
 use crate::submitter::{Env, Local, Way};
 use crate::sync::Ordering;
-use crate::tags::{TagClass, Waiter};
 use crate::time::Instant;
 use crate::trace::EventKind;
 
 /// How far back a bio looks for a merge in its ctx list (`BLK_MQ_CTX_MERGE_DEPTH`).
 const CTX_MERGE_DEPTH: usize = 8;
 
+/// Whether a bio lies on a disk of this size, in whole blocks of it.
+#[inline]
+pub(crate) fn check_range(limits: &Limits, capacity: Sector, bio: &Bio) -> Result<(), BlkStatus> {
+    if bio.op == Op::Flush {
+        return if bio.nr_sectors == 0 { Ok(()) } else { Err(BlkStatus::Inval) };
+    }
+    let lbs = u64::from(limits.logical_block_sectors());
+    let end = bio.sector.0.checked_add(u64::from(bio.nr_sectors));
+    if bio.nr_sectors == 0
+        || (bio.sector.0 | u64::from(bio.nr_sectors)) & (lbs - 1) != 0
+        || end.is_none_or(|e| e > capacity.0)
+    {
+        return Err(BlkStatus::IoErr);
+    }
+    // A split advances the reference, which must then still name the same region.
+    if bio.op.has_data() && u64::from(bio.nr_sectors) << 9 > DataRef::MAX_OFFSET + 1 - bio.data.offset() {
+        return Err(BlkStatus::Inval);
+    }
+    Ok(())
+}
+
+/// Whether a disk with these limits can do this.
+pub(crate) fn check_op(limits: &Limits, op: Op, flags: OpFlags) -> Result<(), BlkStatus> {
+    let durable = flags.intersects(OpFlags::FUA.union(OpFlags::PREFLUSH));
+    if durable && !matches!(op, Op::Write | Op::Flush) {
+        return Err(BlkStatus::IoErr);
+    }
+    let unsupported = match op {
+        Op::Discard => limits.max_discard_sectors == 0,
+        Op::WriteZeroes => limits.max_write_zeroes_sectors == 0,
+        _ => false,
+    };
+    match () {
+        () if unsupported => Err(BlkStatus::NotSupp),
+        () if op.is_write() && limits.read_only => Err(BlkStatus::IoErr),
+        () => Ok(()),
+    }
+}
+
 impl<L: Lock> Env<L> {
     /// What is wrong with a bio by itself.
     #[inline]
     pub(crate) fn check_bio(&self, bio: &Bio) -> Result<(), BlkStatus> {
-        if bio.op == Op::Flush {
-            return if bio.nr_sectors == 0 { self.check_features(bio.op, bio.flags) } else { Err(BlkStatus::Inval) };
-        }
-        let lbs = u64::from(self.q.limits.logical_block_sectors());
-        let end = bio.sector.0.checked_add(u64::from(bio.nr_sectors));
-        if bio.nr_sectors == 0
-            || (bio.sector.0 | u64::from(bio.nr_sectors)) & (lbs - 1) != 0
-            || end.is_none_or(|e| e > self.q.capacity().0)
-        {
-            return Err(BlkStatus::IoErr);
-        }
-        // A split advances the reference, which must then still name the same region.
-        if bio.op.has_data() && u64::from(bio.nr_sectors) << 9 > DataRef::MAX_OFFSET + 1 - bio.data.offset() {
-            return Err(BlkStatus::Inval);
-        }
+        check_range(&self.q.limits, self.q.capacity(), bio)?;
         if bio.op == Op::Read && bio.flags == OpFlags::NONE { Ok(()) } else { self.check_features(bio.op, bio.flags) }
     }
 
     /// Whether the disk, as it is set up now, can do this.
     pub(crate) fn check_features(&self, op: Op, flags: OpFlags) -> Result<(), BlkStatus> {
-        let limits = &self.q.limits;
-        let unsupported = match op {
-            Op::Discard => limits.max_discard_sectors == 0,
-            Op::WriteZeroes => limits.max_write_zeroes_sectors == 0,
-            _ => false,
-        };
         let durable = flags.intersects(OpFlags::FUA.union(OpFlags::PREFLUSH));
         if flags.contains(OpFlags::RESERVED) && (!self.st.has_reserved_tags() || durable || op == Op::Flush) {
             return Err(BlkStatus::Inval);
         }
-        if durable && !matches!(op, Op::Write | Op::Flush) {
-            return Err(BlkStatus::IoErr);
-        }
-        if unsupported || flags.contains(OpFlags::POLLED) && self.st.map.nr_queues(HctxType::Poll) == 0 {
+        check_op(&self.q.limits, op, flags)?;
+        if flags.contains(OpFlags::POLLED) && self.st.map.nr_queues(HctxType::Poll) == 0 {
             return Err(BlkStatus::NotSupp);
-        }
-        if op.is_write() && limits.read_only {
-            return Err(BlkStatus::IoErr);
         }
         Ok(())
     }
@@ -225,6 +242,7 @@ impl<L: Lock> Env<L> {
         rq.hctx.set(hctx as u16);
         rq.start_ns.set(slot.submit_ns.get());
         rq.alloc_ns.set(now.as_ns());
+        rq.retries.set(0);
     }
 
     /// Adds to the plug; flushes it first when it is full or its last request is large.
@@ -320,306 +338,6 @@ impl<L: Lock> Env<L> {
             let mut candidates = list.iter().rev().take(CTX_MERGE_DEPTH);
             candidates.any(|rq| self.merge_into(self.st.slab.get(rq.id()), id, slot, now))
         })
-    }
-
-    #[inline]
-    fn tag_class(&self, op: Op, flags: OpFlags) -> TagClass {
-        if flags.contains(OpFlags::RESERVED) {
-            return TagClass::Reserved;
-        }
-        match self.st.elevator.as_ref().and_then(|e| e.limit_depth_of(self.id, op, flags)) {
-            Some(depth) if depth < self.st.nr_requests => TagClass::Shallow(depth),
-            _ => TagClass::Normal,
-        }
-    }
-
-    /// An internal tag of the hctx: from the plug's cache, else from the bitmap (several at once inside a plug). When
-    /// none is free the plug is flushed, this submitter is registered as a waiter and a last try is made.
-    #[inline(always)] // What a submitter at a depth of one kept for itself.
-    fn get_tag(
-        &self,
-        local: &mut Local,
-        way: &Way,
-        class: TagClass,
-        new: Option<&BioSlot>,
-        now: Instant,
-    ) -> Option<u32> {
-        if class == TagClass::Normal
-            && local.plug.cache.hctx == way.hctx
-            && let Some(bit) = local.plug.cache.bits.pop()
-        {
-            return Some(self.st.alloc_tags_of(way.map).tag_of(bit));
-        }
-        self.get_tag_of_map(local, way, class, new, now)
-    }
-
-    #[inline(never)]
-    fn get_tag_of_map(
-        &self,
-        local: &mut Local,
-        way: &Way,
-        class: TagClass,
-        new: Option<&BioSlot>,
-        now: Instant,
-    ) -> Option<u32> {
-        let hctx = way.hctx;
-        let tags = self.st.alloc_tags_of(way.map);
-        if class == TagClass::Normal {
-            if self.st.alloc_share().is_some() {
-                // None is taken in advance: that would be out of the share before there is a request for it.
-                let tag = self.try_tag(local, hctx, class, way.hint, now);
-                return tag.or_else(|| self.get_tag_slow(local, way, class, new, now));
-            }
-            let n = local.plug.nr_ios.min(BLK_MAX_REQUEST_COUNT as u32);
-            // Of scheduler tags all or none, as in the kernel: it decides what a limited depth leaves free.
-            if n > 1 && (self.st.elevator.is_none() || tags.fits_word(n)) {
-                self.return_cached_tags(local);
-                local.plug.cache.hctx = hctx;
-                local.plug.cache.bits = tags.get_batch(&mut local.hints[way.hint], n);
-                if let Some(bit) = local.plug.cache.bits.pop() {
-                    return Some(tags.tag_of(bit));
-                }
-            }
-            if let Some(tag) = tags.get_normal(&mut local.hints[way.hint]) {
-                return Some(tag);
-            }
-        } else if let Some(tag) = self.try_tag(local, hctx, class, way.hint, now) {
-            return Some(tag);
-        }
-        self.get_tag_slow(local, way, class, new, now)
-    }
-
-    /// One internal tag, if one is free and this disk may have it.
-    #[inline(never)]
-    fn try_tag(&self, local: &mut Local, hctx: usize, class: TagClass, hint: usize, now: Instant) -> Option<u32> {
-        let hint = &mut local.hints[hint];
-        match self.st.alloc_share() {
-            Some(share) => self.get_shared_tag(share, hctx, class, hint, now),
-            None => self.st.alloc_tags(hctx).get(class, hint),
-        }
-    }
-
-    #[cold]
-    fn get_tag_slow(
-        &self,
-        local: &mut Local,
-        way: &Way,
-        class: TagClass,
-        new: Option<&BioSlot>,
-        now: Instant,
-    ) -> Option<u32> {
-        let hctx = way.hctx;
-        if let Some(bio) = new {
-            self.trace_bio_waits(local, bio, now);
-        }
-        // Once before it waits, and once when it is woken (see `retry_waiting`): asking an elevator changes its answers.
-        if local.woken.is_none() && local.tag_wait != Some((hctx, class)) {
-            self.run_hctx(local, hctx, now);
-        }
-        self.flush_plug(local, now);
-        // Whoever waits keeps nothing that others may wait for.
-        self.return_cached_tags(local);
-        let tags = self.st.alloc_tags(hctx);
-        if local.tag_wait.is_some_and(|w| w != (hctx, class)) {
-            self.stop_waiting(local);
-        }
-        tags.ensure_waiter(class, self.waiter());
-        local.tag_wait = Some((hctx, class));
-        let tag = self.try_tag(local, hctx, class, way.hint, now);
-        local.blocked_on_tag = tag.is_none();
-        match tag {
-            Some(_) => self.stop_waiting(local),
-            None => self.trace_bio_found_no_tag(local),
-        }
-        tag
-    }
-
-    /// Finds out, before waiting bios are tried again, whether a wake-up was spent on this submitter.
-    pub(crate) fn note_wake_up(&self, local: &mut Local) {
-        if let Some((hctx, class)) = local.tag_wait
-            && !self.st.alloc_tags(hctx).is_waiting(class, self.waiter())
-        {
-            local.woken = local.tag_wait.take();
-        }
-    }
-
-    /// After waiting bios were tried: gives up a place in a wait queue that is not needed any more, and passes on a
-    /// wake-up that was not used, because nobody waits here now, or not for a tag. Kept, they would be somebody's loss.
-    pub(crate) fn settle_tag_wait(&self, local: &mut Local) {
-        let woken = local.woken.take();
-        if local.blocked_on_tag && !local.waiting.is_empty() {
-            // One with a depth limit has only seen its own part of the map to be full: the tag may be another's.
-            if let Some((hctx, TagClass::Shallow(_))) = woken {
-                self.st.alloc_tags(hctx).wake_one_unlimited(&mut |w| self.wake(w));
-            }
-            // One that was refused for its disk's share leaves a tag to another disk.
-            if let Some((hctx, class)) = woken
-                && self.st.alloc_share().is_some()
-                && self.st.alloc_tags(hctx).free(class) > 0
-            {
-                self.pass_on(hctx, class);
-            }
-            return;
-        }
-        if let Some((hctx, class)) = woken {
-            self.pass_on(hctx, class);
-        }
-        self.stop_waiting(local);
-        if self.st.sq.is_some() {
-            self.sq_stop_waiting(local);
-        }
-    }
-
-    /// Takes this submitter out of the wait queue it is in; a wake-up already spent on it goes to somebody else.
-    pub(crate) fn stop_waiting(&self, local: &mut Local) {
-        if let Some((hctx, class)) = local.tag_wait.take()
-            && !self.st.alloc_tags(hctx).remove_waiter(class, self.waiter())
-        {
-            self.pass_on(hctx, class);
-        }
-    }
-
-    /// This submitter as a waiter for tags or requests.
-    #[inline]
-    pub(crate) fn waiter(&self) -> WaiterId {
-        Waiter::Submitter(self.id).of_disk(self.st.share.as_ref().map_or(0, |s| s.slot))
-    }
-
-    #[inline]
-    pub(crate) fn return_cached_tags(&self, local: &mut Local) {
-        if !local.plug.cache.bits.is_empty() {
-            self.return_cached_tags_now(&mut local.plug.cache);
-        }
-    }
-
-    #[inline(never)]
-    fn return_cached_tags_now(&self, cache: &mut TagCache) {
-        self.st.alloc_tags(cache.hctx).put_batch_bits(&mut cache.bits, &mut |w| self.wake(w));
-    }
-
-    /// Closes one level of the plug; true when that was the outermost. What it holds is issued while it is still open:
-    /// single-queue mode inserts a plug's requests otherwise than one that had no plug.
-    #[inline]
-    pub(crate) fn close_plug(&self, local: &mut Local, now: Instant) -> bool {
-        if local.plug.is_outermost() {
-            self.flush_plug(local, now);
-        }
-        let closed = local.plug.finish();
-        if closed {
-            self.return_cached_tags(local);
-        }
-        closed
-    }
-
-    /// Issues what the plug holds: to the driver as one batch per hctx, or to the elevator as one list.
-    #[inline]
-    pub(crate) fn flush_plug(&self, local: &mut Local, now: Instant) {
-        if !local.plug.rqs.is_empty() {
-            self.trace_unplug(local, now);
-            if self.st.sq.is_some() {
-                self.sq_flush_plug(local, now);
-            } else if self.st.elevator.is_some() {
-                self.flush_plug_to_elevator(local, now);
-            } else {
-                self.flush_plug_to_driver(local, now);
-            }
-        }
-        if !local.plug.is_open() {
-            self.return_cached_tags(local);
-        }
-    }
-
-    #[inline]
-    fn flush_plug_to_driver(&self, local: &mut Local, now: Instant) {
-        self.update_io_ticks(local, now, local.plug.rqs.len());
-        let mut rqs = core::mem::take(&mut local.plug.rqs);
-        let mut ids = core::mem::take(&mut local.scratch.ids);
-        let mut hctx = usize::MAX;
-        for rq in rqs.drain(..) {
-            let r = self.st.slab.get(rq.id());
-            let h = usize::from(r.hctx.get());
-            if h != hctx && !ids.is_empty() {
-                self.issue_directly(local, hctx, &ids, false, now);
-                ids.clear();
-            }
-            hctx = h;
-            r.stamp_issue(now);
-            ids.push(rq.id());
-        }
-        self.issue_directly(local, hctx, &ids, false, now);
-        ids.clear();
-        local.scratch.ids = ids;
-        local.plug.rqs = rqs;
-    }
-
-    /// Requests with driver tags straight to the driver; what it does not take is parked on `hctx->dispatch`. With
-    /// dispatch stopped, or with one busy hctx, they go to the ctx list instead so that they can be merged there.
-    #[inline(always)] // Per batch, or per request at a depth of one.
-    fn issue_directly(&self, local: &mut Local, hctx: usize, ids: &[RequestId], is_new: bool, now: Instant) {
-        let h = &self.st.hctxs[hctx];
-        self.hctx_counters(hctx).queued.add(ids.len() as u64);
-        let busy = h.dispatch_busy() > 0 && self.st.hctxs.len() == 1;
-        if busy || self.q.is_quiesced() {
-            return self.insert_ctx(local, hctx, ids, is_new, now);
-        }
-        let (accepted, status) = self.queue_rqs(local, hctx, ids, is_new, now);
-        if accepted < ids.len() {
-            self.park(local, hctx, &ids[accepted..], status, now);
-        }
-    }
-
-    #[cold]
-    fn park(&self, local: &mut Local, hctx: usize, ids: &[RequestId], status: QueueRqStatus, now: Instant) {
-        debug_assert!(matches!(status, QueueRqStatus::Resource | QueueRqStatus::DevResource));
-        let h = &self.st.hctxs[hctx];
-        h.dispatch.with(|list| list.extend(ids.iter().map(|id| Rq::from_id(*id))));
-        self.run_hctx(local, hctx, now);
-    }
-
-    #[cold]
-    fn insert_ctx(&self, local: &mut Local, hctx: usize, ids: &[RequestId], is_new: bool, now: Instant) {
-        let ctx = self.st.ctx(self.cpu, self.st.map.hctx_type(hctx as u16));
-        self.trace_ids(local, EventKind::Insert, ids, is_new, now);
-        ctx.rqs.with(|list| list.extend(ids.iter().map(|id| Rq::from_id(*id))));
-        self.st.hctxs[hctx].ctx_map.set_bit(ctx.index_in_hctx);
-        self.run_hctx(local, hctx, now);
-    }
-
-    /// Tail of `hctx->dispatch`, past the elevator: reserved-tag requests.
-    fn insert_bypass(&self, local: &mut Local, hctx: usize, rq: Rq, now: Instant) {
-        self.hctx_counters(hctx).queued.add(1);
-        self.st.slab.get(rq.id()).insert_ns.set(now.as_ns());
-        self.st.hctxs[hctx].dispatch.with(|list| list.push_back(rq));
-        self.run_hctx(local, hctx, now);
-    }
-
-    fn flush_plug_to_elevator(&self, local: &mut Local, now: Instant) {
-        let elevator = self.st.elevator.as_ref().expect("caller saw an elevator");
-        self.update_io_ticks(local, now, local.plug.rqs.len());
-        let mut rqs = core::mem::take(&mut local.plug.rqs);
-        let mut freed = core::mem::take(&mut local.scratch.freed);
-        let mut run = [false; 3];
-        for rq in &rqs {
-            let r = self.st.slab.get(rq.id());
-            r.insert_ns.set(now.as_ns());
-            r.set_rqf(rqf::ELV);
-            let hctx = usize::from(r.hctx.get());
-            self.hctx_counters(hctx).queued.add(1);
-            run[self.st.map.hctx_type(hctx as u16) as usize] = true;
-        }
-        self.trace_insert(local, &rqs, now);
-        elevator.insert(&self.elv_cx(now), &mut rqs, false, &mut freed);
-        assert!(rqs.is_empty(), "elevator '{}' left requests behind", elevator.name());
-        for rq in freed.drain(..) {
-            self.account_merge(self.st.slab.get(rq.id()).op());
-            self.trace_absorbed(local, &rq, now);
-            self.free_absorbed(local, rq, now);
-        }
-        local.scratch.freed = freed;
-        local.plug.rqs = rqs;
-        for (ty, _) in run.iter().enumerate().filter(|(_, r)| **r) {
-            self.run_hctx(local, usize::from(self.hctx_of[ty]), now);
-        }
     }
 
     /// Starts the flush sequence of a request. False: it needs none and goes the normal way.

@@ -179,12 +179,7 @@ impl<L: Lock> HctxTags<L> {
     pub(crate) fn get(&self, class: TagClass, hint: &mut TagAllocHint) -> Option<u32> {
         match class {
             TagClass::Normal => self.get_normal(hint),
-            TagClass::Shallow(depth) => {
-                // As mq-deadline does in the kernel: each tag that comes back wakes one, for the next may not be one that a
-                // waiter with a limit can use.
-                self.normal.min_shallow_depth_at_most(1);
-                self.normal.get_shallow(hint, depth).map(|b| b + self.nr_reserved)
-            }
+            TagClass::Shallow(depth) => self.normal.get_shallow(hint, depth).map(|b| b + self.nr_reserved),
             TagClass::Reserved => self.map(class).get(&mut TagAllocHint::new(0)),
         }
     }

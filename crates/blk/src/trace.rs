@@ -497,7 +497,7 @@ impl<L: Lock> Env<L> {
     pub(crate) fn trace_refused(&self, local: &mut Local, rest: &[RequestId], status: QueueRqStatus, now: Instant) {
         let [first, others @ ..] = rest else { return };
         traced!(self, local, |log| log.take_back_issues(others.len()));
-        if matches!(status, QueueRqStatus::Resource | QueueRqStatus::DevResource) {
+        if !matches!(status, QueueRqStatus::Queued | QueueRqStatus::Error(_)) {
             self.tell_rq(local, step::REQUEUE, self.st.slab.get(*first), BlkStatus::Ok, now);
         }
     }

@@ -43,6 +43,16 @@ Targets (in a job file also as filename=):
                        iops, bw, burst_ms, parallel, seed, over=null|ram
   nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH
                        an NBD server; &connections=4, &reconnect_delay=SECONDS, &timeout=SECONDS behind a '?'
+  nbds://HOST[:PORT]/EXPORT, nbds+unix:///EXPORT?socket=PATH
+                       the same under TLS; &tls-certificates=DIR (ca-cert.pem, and client-cert.pem with
+                       client-key.pem if the server wants them), &tls-hostname=NAME, &tls-verify-peer=0
+  rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:NAME=VALUE...]
+                       an image of a Ceph cluster, named as in QEMU; conf=FILE, id=USER, images=N, exclusive=1,
+                       and options of Ceph's configuration
+  iscsi://[USER@]HOST[:PORT]/IQN/LUN
+                       a logical unit of an iSCSI target; &sessions=4, &recovery_timeout=SECONDS,
+                       &header_digest=crc32c, &data_digest=crc32c behind a '?'; USER's password is in the
+                       environment: LIBISCSI_CHAP_PASSWORD
   OPTIONS are name=value, separated by commas: model:size=16t,iops=18000,bw=750m,lat_us=2000";
 
 /// A multi-queue block layer in user space: runs fio job files through it, compares its settings, shows them.

@@ -5,6 +5,7 @@
 //! connects sends one [`Question`] as JSON, shuts its side, and gets one [`Answer`]. A run that nobody asks pays for a
 //! sleeping thread. If the socket cannot be made the run goes on without; it is not what the user asked for.
 
+use crate::door::Door;
 use crate::output;
 use crate::status::{Failure, Outcome, Status};
 use blk::debugfs::DebugFile;
@@ -17,11 +18,9 @@ use std::fs::{self, DirBuilder};
 use std::io::{self, Read, Write as _};
 use std::net::Shutdown;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Longest wait for the other side.
@@ -30,8 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const CHANGE_PATIENCE: Duration = Duration::from_secs(60);
 /// Most bytes of a question.
 const MOST_ASKED: u64 = 1 << 20;
-/// After a client that could not be let in.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Who may ask at the same time.
+const CLIENTS: usize = 64;
 /// Most bytes of an answer.
 const MOST_BYTES: u64 = 1 << 30;
 
@@ -102,9 +101,7 @@ impl From<DebugFile> for File {
 
 /// Answers until it is dropped.
 pub struct Server {
-    path: PathBuf,
-    over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    _door: Door,
     changes: Changes,
 }
 
@@ -114,47 +111,18 @@ impl Server {
         let path = directory()?.join(format!("{}.sock", std::process::id()));
         // Left behind by a process that had this number before.
         let _ = fs::remove_file(&path);
-        let listener = UnixListener::bind(&path).ok()?;
-        let over = Arc::new(AtomicBool::new(false));
-        let stop = Arc::clone(&over);
-        let told = Arc::new(Told { disks: run.disks.clone(), began: Instant::now(), changes: Changes::default() });
+        let (listener, file) = host::export::listen(&path, None).ok()?;
+        let told = Told { disks: run.disks.clone(), began: Instant::now(), changes: Changes::default() };
         let changes = Arc::clone(&told.changes);
-        let serve = move || {
-            for client in listener.incoming() {
-                // Pairs with: Server::drop
-                if stop.load(Ordering::Acquire) {
-                    return;
-                }
-                let Ok(client) = client else {
-                    // Out of descriptors, most likely: the run needs the CPU more than who asks.
-                    std::thread::sleep(PAUSE);
-                    continue;
-                };
-                let told = Arc::clone(&told);
-                // One that went away is no concern of the run's. A change may take its time, so each has a thread.
-                let answer = move || drop(told.answer(client));
-                let _ = std::thread::Builder::new().name("live".into()).spawn(answer);
-            }
-        };
-        let thread = std::thread::Builder::new().name("live".into()).spawn(serve).ok();
-        Some(Server { path, over, thread, changes })
+        // One that went away is no concern of the run's. A change may take its time, so each has a thread.
+        let serve = move |client| drop(told.answer(client));
+        let door = Door::open("live", (listener, Some(file)), CLIENTS, serve, drop).ok()?;
+        Some(Server { _door: door, changes })
     }
 
     /// The changes that were asked of the run.
     pub fn changes(&self) -> Vec<DiskChange> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Release); // Pairs with: Server::start
-        // Wakes the thread from its wait for a client.
-        let woken = UnixStream::connect(&self.path).is_ok();
-        let _ = fs::remove_file(&self.path);
-        if let (true, Some(thread)) = (woken, self.thread.take()) {
-            let _ = thread.join();
-        }
     }
 }
 

@@ -14,6 +14,8 @@ mod output;
 mod run;
 mod compare;
 mod inspect;
+mod room;
+mod door;
 mod live;
 mod serve;
 mod set;

@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Seconds after which a guest is ended.
-const LIMIT_S: &str = "150";
+const LIMIT_S: &str = "300";
 const IMAGE_BYTES: u64 = 160 << 20;
 
 /// One way to run a guest.
@@ -111,7 +111,8 @@ impl Guest {
         command.args(more);
         command.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"]);
         command.arg("-kernel").arg(cache.join("vmlinuz")).args(["-initrd", "initrd"]);
-        command.args(["-append", &format!("console=ttyS0 panic=-1 quiet{poll}")]);
+        // The kernel's test of its timer counts on a CPU that is there all the time, and gives up where the host has others to run.
+        command.args(["-append", &format!("console=ttyS0 panic=-1 quiet no_timer_check{poll}")]);
         command.current_dir(dir.as_path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().unwrap();
         let console = BufReader::new(child.stdout.take().unwrap());

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! NBD servers as targets: `mqblk run` on one, and `mqblk serve` of one, whose clients do not notice that it is killed.
 
+#[path = "../../host/tests/certificates/mod.rs"]
+mod certificates;
 mod common;
 
+use certificates::{Authority, NOW};
 use common::Dir;
 use std::fs::File;
 use std::os::unix::net::UnixStream;
@@ -70,7 +73,13 @@ fn what_cannot_be_used_is_refused_with_a_remedy() {
         dir.mqblk(&["run", "a.fio", "--target", target]).exits(status).says(says);
     };
     refused("nbd://h/?conections=2", 2, &["there is no option 'conections'; did you mean 'connections'?"]);
-    refused("nbds://h/", 2, &["TLS is not there yet"]);
+    refused(
+        "nbds://h/?tls-psk-file=k",
+        2,
+        &["tls_psk_file=k: only certificates (X.509) are there, no pre-shared keys"],
+    );
+    let none = "tls-certificates=none/ca-cert.pem: No such file or directory (os error 2); name a PEM file";
+    refused("nbds://h/?tls-certificates=none", 2, &[none]);
     let e = dir.mqblk(&["run", "a.fio", "--target", UP]);
     assert_ne!(e.status, 0);
     e.says(&["NBD server at up.sock: cannot connect"]);
@@ -127,6 +136,36 @@ fn a_served_server_may_die() {
     daemon.signal("TERM");
     daemon.ends().exits(0);
     assert!(!socket.exists());
+}
+
+/// A run on a server that wants TLS and a certificate of ours; and a daemon in front of it, whose clients speak TLS with it, too.
+#[test]
+fn tls_holds_all_the_way() {
+    let dir = Dir::new("nbd-tls");
+    let authority = Authority::new("tests");
+    authority.server(dir.as_path(), "pki", NOW);
+    authority.client(dir.as_path(), "client", 2);
+    disk(&dir, 16 << 20);
+    let _nbdkit =
+        Nbdkit::start(&dir, &["--tls=require", "--tls-verify-peer", "--tls-certificates=pki", "file", "disk.img"]);
+    let target = "nbds+unix:///?socket=up.sock&tls-certificates=client&reconnect_delay=60";
+    dir.file("a.fio", "[a]\nrw=randwrite\nbs=1m\nsize=8m\niodepth=8\nverify=crc32c\n");
+    dir.mqblk(&["run", "a.fio", "--target", target]).exits(0);
+    let e = dir.mqblk(&["run", "a.fio", "--target", UP]);
+    assert_ne!(e.status, 0);
+    e.says(&["NBD server at up.sock: the server requires TLS: write nbds:// for nbd://"]);
+    let daemon = dir.start(&["serve", target, "--tls-certificates=pki"], "serving");
+    let certificates = dir.path("client");
+    let socket = dir.path("nbd.nbd.sock");
+    let ours = format!("nbds+unix:///nbd?socket={}&tls-certificates={}", socket.display(), certificates.display());
+    std::fs::write(dir.path("there"), vec![0x3c; 16 << 20]).unwrap();
+    dir.program("nbdcopy", &["--flush", "there", &ours]).exits(0);
+    dir.program("nbdcopy", &[&ours, "back"]).exits(0);
+    for name in ["back", "disk.img"] {
+        assert!(std::fs::read(dir.path(name)).unwrap().iter().all(|byte| *byte == 0x3c), "{name}");
+    }
+    daemon.signal("TERM");
+    daemon.ends().exits(0);
 }
 
 #[test]

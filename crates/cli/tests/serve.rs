@@ -151,7 +151,7 @@ fn the_example_configuration_works() {
     let example = format!("{EXAMPLES}/serve.toml");
     let out = dry_run(&dir, &[&example]).exits(0);
     out.prints(&[
-        "IOThread io0: CPU 0, polls up to 32768 ns\n",
+        "IOThread io0: CPU 0, polls up to 16384 ns\n",
         "disk data: ram:size=64m, write back, on_enospc=report, serial 'MQBLK0001'\n",
         "  settings: iosched.read_expire=250 nr_requests=128 scheduler=mq-deadline\n",
         "  virtqueues: io0 0,3; io1 1-2\n",
@@ -191,8 +191,8 @@ fn bad_configurations_are_refused_with_their_lines() {
     refused(
         &format!("[[disk]]\ntarget = \"null\"\nreadonly = true\n{export}"),
         &[
-            "c.toml:3: readonly: is no key of [[disk]]; did you mean 'read_only'? Keys: allow_mounted_write, direct, discard, \
-             name, on_enospc, queue, read_only, serial, target, write_cache (disk 'null')",
+            "c.toml:3: readonly: is no key of [[disk]]; did you mean 'read_only'? Keys: allow_mounted_write, chunk, direct, \
+             discard, name, on_enospc, queue, read_only, serial, stack, target, targets, write_cache (disk 'null')",
         ],
     );
     refused(

@@ -5,19 +5,11 @@
 mod common;
 
 use common::{Dir, Done, Started};
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
-
-const CONFIG: &str = r#"
-[[disk]]
-target = "disk.img"
-[[export]]
-type = "fuse"
-disk = "disk.img"
-mountpoint = "mount"
-"#;
+use std::time::{Duration, Instant};
 
 /// A directory in which nothing stays mounted, also if a test has failed.
 struct Place(Dir);
@@ -37,13 +29,12 @@ impl Drop for Place {
 }
 
 fn directory(dir: Dir) -> Place {
-    dir.file("c.toml", CONFIG).file("mount", "");
-    File::create(dir.path("disk.img")).unwrap().set_len(32 << 20).unwrap();
+    dir.mounted_disk(32 << 20, "");
     Place(dir)
 }
 
 fn serve(dir: &Dir) -> Daemon {
-    let daemon = dir.start(&["serve", "c.toml"], "serving on 0 sockets and 1 mounts");
+    let daemon = dir.start(&["serve", "c.toml"], "serving on 0 sockets and 1 mount: ");
     Daemon(Some(daemon))
 }
 
@@ -125,11 +116,73 @@ fn the_mount_of_a_killed_daemon_is_taken_over() {
     assert_eq!(mounts(&dir.path("mount")), 0);
 }
 
+/// Somebody unmounts it: said once, and to be seen, not only by I/O that goes nowhere; the export can be taken away and added again.
+#[test]
+fn a_mount_that_somebody_else_undoes_is_said() {
+    let dir = directory(Dir::new("serve-fuse"));
+    let started = dir.start(&["serve", "--control", "ctl.sock", "c.toml"], "serving on 0 sockets and 1 mount: ");
+    let daemon = Daemon(Some(started));
+    let ctl = |args: &[&str]| dir.mqblk(&[&["ctl", "--control", "ctl.sock"], args].concat()).exits(0);
+    assert!(!ctl(&["list"]).out.contains("GONE"));
+    assert!(Command::new("umount").arg(dir.path("mount")).status().unwrap().success());
+    let gone = "GONE: it was unmounted (readv of /dev/fuse: No such device";
+    let limit = Instant::now() + Duration::from_secs(30);
+    while !ctl(&["list"]).out.contains(gone) {
+        assert!(Instant::now() < limit, "{}", ctl(&["list"]).out);
+    }
+    let list = ctl(&["list", "--json"]).json();
+    assert_eq!(list["exports"][0]["connected"], 0);
+    ctl(&["remove", "disk.img.fuse"]);
+    ctl(&["reload"]);
+    assert_eq!(mounts(&dir.path("mount")), 1);
+    let done = daemon.ends_by("INT").exits(0);
+    assert_eq!(done.err.matches("the mount is gone: it was unmounted").count(), 1, "{}", done.err);
+    assert_eq!(mounts(&dir.path("mount")), 0);
+}
+
+/// Tools see the holes of the image: it stays thin when it is copied, and what is written is data at once.
+#[test]
+fn holes_of_the_image_are_holes_of_the_file() {
+    let dir = directory(Dir::new("serve-fuse"));
+    let image = OpenOptions::new().write(true).open(dir.path("disk.img")).unwrap();
+    for (at, bytes) in [(0, 4096), (5 << 20, 1 << 20), ((9 << 20) + 512, 100), ((32 << 20) - 4096, 4096)] {
+        image.write_all_at(&vec![7; bytes], at).unwrap();
+    }
+    image.sync_all().unwrap();
+    let map = |file: &str| {
+        dir.program("qemu-img", &["map", "--output=json", "--force-share", "-f", "raw", file]).exits(0).json()
+    };
+    let daemon = serve(&dir);
+    let same = |pieces: usize| {
+        let (file, image) = (map("mount"), map("disk.img"));
+        assert_eq!(file, image);
+        assert_eq!(file.as_array().unwrap().iter().filter(|piece| piece["data"] == true).count(), pieces);
+    };
+    same(4);
+    let file = OpenOptions::new().write(true).open(dir.path("mount")).unwrap();
+    file.write_all_at(&[9; 8192], 20 << 20).unwrap();
+    same(5);
+    let shell = |command: &str| dir.program("bash", &["-c", command]).exits(0);
+    shell(
+        "cp --sparse=auto mount copy && qemu-img convert -f raw -O raw mount converted && cmp mount copy && cmp mount converted",
+    );
+    for copy in ["copy", "converted"] {
+        let copy = fs::metadata(dir.path(copy)).unwrap();
+        assert_eq!(copy.len(), 32 << 20);
+        assert!(copy.blocks() * 512 < 2 << 20, "{} blocks", copy.blocks());
+    }
+    // Without holes.
+    file.write_all_at(&vec![9; 32 << 20], 0).unwrap();
+    same(1);
+    daemon.ends_by("TERM").exits(0);
+}
+
 #[test]
 fn mountpoints_that_cannot_be_are_refused() {
     let dir = directory(Dir::new("serve-fuse"));
+    let good = fs::read_to_string(dir.path("c.toml")).unwrap();
     let refused = |mountpoint: &str, says: &str| {
-        dir.file("bad.toml", &CONFIG.replace("\"mount\"", &format!("\"{mountpoint}\"")));
+        dir.file("bad.toml", &good.replace("\"mount\"", &format!("\"{mountpoint}\"")));
         let done = dir.mqblk(&["serve", "bad.toml"]).exits(2);
         assert_eq!(done.out, "");
         done.says(&[says]);

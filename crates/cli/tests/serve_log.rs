@@ -3,11 +3,12 @@
 
 mod common;
 
-use common::Dir;
+use common::{Dir, Running};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Stdio;
 
 fn serving(dir: &Dir, more: &[&str]) -> common::Started {
@@ -54,9 +55,9 @@ fn each_event_is_an_object_with_fields() {
     has("opened disk 'a.img'", "disk", "a.img");
     has("began export 'a.img.vhost'", "export", "a.img.vhost");
     has("a client has connected", "client", "pid ");
-    has("a client has connected", "export", "a.img");
+    has("a client has connected", "export", "a.img.nbd");
     has("a client is dropped: 0x78787878 in place of a request: client out of step", "export", "a.img");
-    has("a client has left", "export", "a.img");
+    has("a client has left", "export", "a.img.nbd");
     has("ended", "time", "Z");
     assert_eq!(lines.last().unwrap()["message"], "ended");
 }
@@ -70,7 +71,7 @@ fn a_line_for_people_and_only_as_many_as_wanted() {
     let opened = err.lines().find(|l| l.contains("opened disk")).unwrap();
     assert!(opened.ends_with("Z info: opened disk 'a.img' disk=a.img"), "{opened}");
     let quiet = ["serve", "a.img", "--control=ctl.sock", "--log-level=error"];
-    let mut child = dir.command(&quiet).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = Running::start(dir.command(&quiet).stdout(Stdio::null()).stderr(Stdio::piped()));
     while !dir.path("ctl.sock").exists() {
         assert!(child.try_wait().unwrap().is_none(), "it ended");
         std::thread::yield_now();
@@ -92,5 +93,16 @@ fn nobody_who_reads_the_log_is_no_reason_to_stop() {
     // Bad manners at the control socket, too.
     UnixStream::connect(dir.path("ctl.sock")).unwrap().write_all(b"{").unwrap();
     dir.mqblk(&["ctl", "--control=ctl.sock", "shutdown"]).exits(0);
-    assert!(daemon.wait_with_output().unwrap().status.success());
+    assert!(daemon.output().status.success());
+}
+
+/// One whose test failed served on, and held what later runs wanted.
+#[test]
+fn a_daemon_does_not_outlive_its_test() {
+    let dir = Dir::new("log");
+    let daemon = serving(&dir, &[]);
+    let process = format!("/proc/{}", daemon.id());
+    assert!(Path::new(&process).exists());
+    drop(daemon);
+    assert!(!Path::new(&process).exists());
 }

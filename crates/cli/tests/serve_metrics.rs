@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Dir, Started};
+use common::{Dir, NbdClient, Started};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -110,17 +110,7 @@ fn a_page_has_what_was_done() {
     let socket = dir.path("a.img.vhost.sock");
     let options = VerifyOptions { queues: 2, size: 16 << 20, requests: 1000, ..VerifyOptions::default() };
     let report = verify(socket.to_str().unwrap(), &options).unwrap();
-    let session = format!(
-        "import nbd, sys\nh = nbd.NBD()\nh.connect_uri('nbd+unix:///a.img?socket={}')\nprint('in', flush=True)\nsys.stdin.read()",
-        dir.path("a.img.nbd.sock").display()
-    );
-    let mut client = std::process::Command::new("timeout")
-        .args(["60", "/usr/bin/python3", "-c", &session])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    client.stdout.as_mut().unwrap().read_exact(&mut [0; 3]).unwrap();
+    let client = NbdClient::connect(&format!("nbd+unix:///a.img?socket={}", dir.path("a.img.nbd.sock").display()));
     // A client may know that it is in before the daemon has counted it.
     let until = Instant::now() + Duration::from_secs(30);
     let mut page = get(address);
@@ -131,8 +121,7 @@ fn a_page_has_what_was_done() {
         println!("{page}");
     }
     let after = parse(&page);
-    drop(client.stdin.take());
-    client.wait().unwrap();
+    assert!(client.finds_itself_served());
     for (series, value) in &before {
         let counts = series.contains("_total");
         assert!(!counts || after[series] >= *value, "{series} went from {value} to {}", after[series]);

@@ -9,8 +9,12 @@ mod common;
 use certificates::{Authority, NOW};
 use common::Dir;
 use serde_json::Value;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// The clients' commands of an NBD export.
 fn clients<'a>(plan: &'a Value, export: &str) -> &'a Value {
@@ -93,4 +97,64 @@ fn certificates_that_cannot_be_used_are_refused() {
     refused(&["null", "--tls", "require"], "--tls-certificates <DIR>");
     refused(&["null", "--tls-verify-peer"], "--tls-certificates <DIR>");
     refused(&["null", "--tls", "yes", "--tls-certificates", "pki"], "[possible values: off, on, require]");
+}
+
+/// New certificates that cannot be used were passed over in silence, until the old ones expired.
+#[test]
+fn renewed_certificates_that_cannot_be_used_are_told() {
+    let dir = Dir::new("serve-nbd");
+    let authority = Authority::new("tests");
+    let pki = authority.server(dir.as_path(), "pki", NOW);
+    let expired = authority.server(dir.as_path(), "expired", (2000, 2001));
+    let next = authority.server(dir.as_path(), "next", NOW);
+    File::create(dir.path("disk.img")).unwrap().set_len(1 << 20).unwrap();
+    let arguments = ["serve", "disk.img", "--tls-certificates=pki", "--control=ctl.sock", "--metrics=unix:m.sock"];
+    let mut started = dir.start(&arguments, "serving");
+    let uri = format!("nbds+unix:///?socket={}&tls-certificates=pki", dir.path("disk.img.nbd.sock").display());
+    let put = |from: &Path| {
+        for name in ["server-key.pem", "server-cert.pem"] {
+            fs::copy(from.join(name), dir.path("new.pem")).unwrap();
+            fs::rename(dir.path("new.pem"), pki.join(name)).unwrap();
+        }
+    };
+    let ctl = |what: &str| dir.mqblk(&["ctl", "--control=ctl.sock", what]).exits(0).out;
+    let stale = || {
+        let mut client = UnixStream::connect(dir.path("m.sock")).unwrap();
+        client.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let mut page = String::new();
+        client.read_to_string(&mut page).unwrap();
+        let line = page.lines().find(|l| l.starts_with("mqblk_export_certificates_stale{")).expect("it is on the page");
+        line.rsplit_once(' ').unwrap().1.to_owned()
+    };
+    let old_ones = "the certificates that were loaded before are still in use";
+    // A page may be a moment old.
+    let shown = |wanted: &str| {
+        let end = Instant::now() + Duration::from_secs(30);
+        while stale() != wanted {
+            assert!(Instant::now() < end, "the page does not come to {wanted}");
+        }
+    };
+    assert_eq!(ctl("reload"), "nothing has changed\n");
+    shown("0");
+    put(&expired);
+    let told = ctl("reload");
+    assert!(told.starts_with("failed: NBD server at "), "{told}");
+    assert!(
+        told.contains("tls_cert=pki/server-cert.pem: holds a certificate that expired ") && told.contains(old_ones)
+    );
+    started.until(old_ones);
+    let list = ctl("list");
+    assert!(list.contains("holds a certificate that expired ") && list.contains(old_ones), "{list}");
+    shown("1");
+    dir.program("nbdinfo", &[&uri]).exits(0);
+    started.signal("HUP");
+    started.until("reload: done: failed: NBD server at ");
+    put(&next);
+    assert!(ctl("reload").starts_with("renewed the certificates of the NBD server at "));
+    started.until("certificates have been renewed");
+    shown("0");
+    assert!(!ctl("list").contains(old_ones));
+    dir.program("nbdinfo", &[&uri]).exits(0);
+    started.signal("TERM");
+    started.ends().exits(0);
 }

@@ -24,18 +24,7 @@ const CLIENTS: u64 = 3;
 /// No step takes as long.
 const LONG: Duration = Duration::from_secs(60);
 
-const CONFIG: &str = r#"
-[[iothread]]
-name = "io0"
-[[iothread]]
-name = "io1"
-[[disk]]
-target = "disk.img"
-[[export]]
-type = "fuse"
-disk = "disk.img"
-mountpoint = "mount"
-"#;
+const IOTHREADS: &str = "[[iothread]]\nname = \"io0\"\n[[iothread]]\nname = \"io1\"\n";
 
 /// Where Debian has the programs of a version of PostgreSQL; those on the path are wrappers that look for its own clusters.
 fn programs() -> PathBuf {
@@ -82,11 +71,10 @@ struct Machine {
 impl Machine {
     fn new() -> Machine {
         let dir = Dir::public("serve-postgres");
-        dir.file("c.toml", CONFIG).file("mount", "");
+        dir.mounted_disk(768 << 20, IOTHREADS);
         fs::create_dir(dir.path("fs")).unwrap();
         fs::create_dir(dir.path("sockets")).unwrap();
         dir.program("chown", &["postgres:", "sockets"]).exits(0);
-        fs::File::create(dir.path("disk.img")).unwrap().set_len(768 << 20).unwrap();
         Machine { dir, daemon: None, device: String::new(), mounted: false, postgres: None }
     }
 

@@ -3,14 +3,14 @@
 
 mod common;
 
-use common::Dir;
+use common::{Dir, Running};
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::{TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 fn image(dir: &Dir) {
@@ -37,15 +37,11 @@ fn the_manager_is_told_of_ready_reload_life_and_end() {
     image(&dir);
     let name = format!("mqblk-test-{}", std::process::id());
     let manager = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
-    let mut child = dir
-        .command(&["serve", "a.img", "--control=ctl.sock"])
-        .env("NOTIFY_SOCKET", format!("@{name}"))
-        .env("WATCHDOG_USEC", "20000")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    assert_eq!(told(&manager, "READY=1"), "READY=1\nSTATUS=serving on 2 sockets and 0 mounts\n");
+    let mut command = dir.command(&["serve", "a.img", "--control=ctl.sock"]);
+    command.env("NOTIFY_SOCKET", format!("@{name}")).env("WATCHDOG_USEC", "20000");
+    let mut child = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
+    let ready = "READY=1\nSTATUS=serving on 2 sockets and 0 mounts: 1 disk, 2 exports\n";
+    assert_eq!(told(&manager, "READY=1"), ready);
     for _ in 0..3 {
         assert_eq!(told(&manager, "WATCHDOG"), "WATCHDOG=1\n");
     }
@@ -53,6 +49,58 @@ fn the_manager_is_told_of_ready_reload_life_and_end() {
     let reloading = told(&manager, "RELOADING=1\n");
     let usec = reloading.lines().find_map(|l| l.strip_prefix("MONOTONIC_USEC=")).unwrap();
     assert!(usec.parse::<u64>().unwrap() > 0);
+    assert_eq!(told(&manager, "READY=1"), ready);
+    kill("TERM", child.id());
+    told(&manager, "STOPPING=1");
+    assert!(child.wait().unwrap().success());
+}
+
+/// The status of the beginning was told again after each reload, and nothing after what `mqblk ctl` changed.
+#[test]
+fn the_manager_is_told_what_is_served_after_each_change() {
+    let dir = Dir::new("systemd");
+    let manager = UnixDatagram::bind(dir.path("notify")).unwrap();
+    let export = |n: u32| format!("[[export]]\ntype = \"vhost-user-blk\"\nname = \"e{n}\"\nsocket = \"e{n}.sock\"\n");
+    let config = ["[[disk]]\nname = \"d\"\ntarget = \"null\"\n".to_owned(), export(0), export(1)];
+    dir.file("serve.toml", &config[..2].concat());
+    let mut command = dir.command(&["serve", "serve.toml", "--control=ctl.sock"]);
+    command.env("NOTIFY_SOCKET", dir.path("notify"));
+    let mut child = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
+    let one = "STATUS=serving on 1 socket and 0 mounts: 1 disk, 1 export\n";
+    assert_eq!(told(&manager, "READY=1"), format!("READY=1\n{one}"));
+    dir.file("serve.toml", &config.concat());
+    kill("HUP", child.id());
+    let two = "STATUS=serving on 2 sockets and 0 mounts: 1 disk, 2 exports\n";
+    assert_eq!(told(&manager, "READY=1"), format!("READY=1\n{two}"));
+    let ctl = |words: &[&str]| dir.mqblk(&[&["ctl", "--control=ctl.sock"], words].concat()).exits(0);
+    ctl(&["remove", "e1"]);
+    assert_eq!(told(&manager, "STATUS"), one);
+    ctl(&["add", "ram:size=1m"]);
+    assert_eq!(told(&manager, "STATUS"), "STATUS=serving on 3 sockets and 0 mounts: 2 disks, 3 exports\n");
+    // Nothing that it says has changed.
+    ctl(&["drain", "d"]);
+    ctl(&["resume", "d"]);
+    ctl(&["remove", "d"]);
+    assert_eq!(told(&manager, "STATUS"), "STATUS=serving on 2 sockets and 0 mounts: 1 disk, 2 exports\n");
+    kill("TERM", child.id());
+    assert!(child.wait().unwrap().success());
+}
+
+/// What found no room in the manager's queue was lost: the manager waited for it until it ended the daemon.
+#[test]
+fn a_manager_that_is_busy_is_told_when_it_listens() {
+    let dir = Dir::new("systemd");
+    image(&dir);
+    let manager = UnixDatagram::bind(dir.path("notify")).unwrap();
+    let other = UnixDatagram::unbound().unwrap();
+    other.set_nonblocking(true).unwrap();
+    while other.send_to(b"of others", dir.path("notify")).is_ok() {}
+    let mut command = dir.command(&["serve", "a.img", "--control=ctl.sock"]);
+    command.env("NOTIFY_SOCKET", dir.path("notify"));
+    let mut child = Running::start(command.stdout(Stdio::null()).stderr(Stdio::piped()));
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    // The next is that it says so, and it waits for room no longer than a few seconds.
+    assert!(lines.any(|line| line.unwrap().contains("serving on")), "it ended");
     told(&manager, "READY=1");
     kill("TERM", child.id());
     told(&manager, "STOPPING=1");
@@ -64,7 +112,7 @@ fn kill(signal: &str, pid: u32) {
 }
 
 /// mqblk behind systemd's own program for this, which starts it when the first client comes.
-fn activated(dir: &Dir, sockets: &[(&str, &str)], args: &[&str]) -> Child {
+fn activated(dir: &Dir, sockets: &[(&str, &str)], args: &[&str]) -> Running {
     let mut command = Command::new("systemd-socket-activate");
     for (at, _) in sockets {
         command.args(["-l", at]);
@@ -73,7 +121,7 @@ fn activated(dir: &Dir, sockets: &[(&str, &str)], args: &[&str]) -> Child {
     command.arg(format!("--fdname={}", names.join(":")));
     command.arg(format!("--setenv=NOTIFY_SOCKET={}", dir.path("notify").display()));
     command.arg(env!("CARGO_BIN_EXE_mqblk")).args(args).current_dir(dir.as_path());
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    Running::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()))
 }
 
 #[test]
@@ -88,17 +136,25 @@ fn clients_are_served_on_sockets_that_systemd_has_made() {
          [[export]]\nname = \"a.m\"\ntype = \"nbd\"\nsocket = \"elsewhere.sock\"\nexport_name = \"b\"\n",
     );
     let manager = UnixDatagram::bind(dir.path("notify")).unwrap();
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let (tcp, v, ctl) = (format!("127.0.0.1:{free}"), dir.path("v.sock"), dir.path("ctl.sock"));
+    let (v, ctl) = (dir.path("v.sock"), dir.path("ctl.sock"));
     let paths = [v.to_str().unwrap(), ctl.to_str().unwrap()];
-    // By the name of the export, by its path, and the control socket by its own name.
-    let sockets = [(tcp.as_str(), "a.n"), (paths[0], "unknown"), (paths[1], "control")];
-    let mut child = activated(&dir, &sockets, &["serve", "serve.toml"]);
-    // It listens before the daemon runs: who comes first is served when it does.
-    while TcpStream::connect(&tcp).is_err() {
-        assert!(child.try_wait().unwrap().is_none(), "it ended");
-        std::thread::yield_now();
-    }
+    // A port that is free may be another's before it is listened at.
+    let begun = (0..10).find_map(|_| {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let tcp = free.to_string();
+        // By the name of the export, by its path, and the control socket by its own name.
+        let sockets = [(tcp.as_str(), "a.n"), (paths[0], "unknown"), (paths[1], "control")];
+        let mut child = activated(&dir, &sockets, &["serve", "serve.toml"]);
+        // It listens before the daemon runs: who comes first is served when it does.
+        while TcpStream::connect(free).is_err() || UnixStream::connect(&ctl).is_err() {
+            if child.try_wait().unwrap().is_some() {
+                return None;
+            }
+            std::thread::yield_now();
+        }
+        Some((child, tcp))
+    });
+    let (mut child, tcp) = begun.expect("a port is free");
     told(&manager, "READY=1");
     for export in ["a", "b"] {
         let size = dir.program("nbdinfo", &["--size", &format!("nbd://{tcp}/{export}")]).exits(0).out;
@@ -125,7 +181,7 @@ fn a_socket_of_no_use_is_told() {
     let manager = UnixDatagram::bind(dir.path("notify")).unwrap();
     let path = dir.path("x.sock");
     let mut child = activated(&dir, &[(path.to_str().unwrap(), "x")], &["serve", "a.img", "--control=ctl.sock"]);
-    while std::os::unix::net::UnixStream::connect(&path).is_err() {
+    while UnixStream::connect(&path).is_err() {
         assert!(child.try_wait().unwrap().is_none(), "it ended");
         std::thread::yield_now();
     }

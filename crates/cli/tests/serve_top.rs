@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::Dir;
+use common::{Dir, Running};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -20,8 +20,8 @@ fn intervals_of_a_daemon_under_load() {
     let options = VerifyOptions { queues: 2, size: 16 << 20, requests: 6000, ..VerifyOptions::default() };
     let view = thread::scope(|scope| {
         let load = scope.spawn(|| verify(socket.to_str().unwrap(), &options).unwrap());
-        let mut top =
-            dir.command(&["top", "--control=ctl.sock", "-d", "0.1", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut top = dir.command(&["top", "--control=ctl.sock", "-d", "0.1", "--json"]);
+        let mut top = Running::start(top.stdout(Stdio::piped()));
         let mut lines = BufReader::new(top.stdout.take().unwrap()).lines();
         // Until an interval in which both virtqueues did something; it ends when nobody reads.
         let found = lines.find_map(|line| {
@@ -66,8 +66,8 @@ fn the_socket_of_a_daemon_that_was_killed_is_removed_by_the_next() {
     let mut sockets = Vec::new();
     for kill in [true, false] {
         let mut command = dir.command(&["serve", "ram:size=1m"]);
-        let mut child =
-            command.env("XDG_RUNTIME_DIR", &run).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        command.env("XDG_RUNTIME_DIR", &run).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = Running::start(&mut command);
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         assert!(lines.any(|l| l.unwrap().contains("serving on")));
         let found: Vec<_> = fs::read_dir(run.join("mqblk")).unwrap().map(|e| e.unwrap().file_name()).collect();

@@ -7,13 +7,11 @@ mod common;
 use common::{Dir, Started};
 use std::fs::File;
 use std::time::Duration;
+use vuclient::raw::message::feature::{BLK_FLUSH, RING_PACKED, VERSION_1};
 use vuclient::raw::message::protocol;
 use vuclient::raw::{Format, Notify, Raw, block};
 use vuclient::{Verifier, VerifyOptions};
 
-const VERSION_1: u64 = 1 << 32;
-const BLK_FLUSH: u64 = 1 << 9;
-const RING_PACKED: u64 = 1 << 34;
 const PROTOCOL: u64 =
     protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG | protocol::CONFIGURE_MEM_SLOTS | protocol::INFLIGHT_SHMFD;
 const LONG: Duration = Duration::from_secs(60);

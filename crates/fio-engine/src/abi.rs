@@ -277,31 +277,36 @@ unsafe fn end(unit: Raw, errno: c_int) {
 unsafe extern "C" fn queue(_td: Raw, unit: Raw) -> c_int {
     // SAFETY: fio passes an I/O unit it has filled in.
     let io = unsafe { io_of(unit) };
-    let queued = with(|r| {
-        let Some(io) = io else { return Queued::Ended(libc::EINVAL) };
-        let len = io.len as usize;
-        if io.op.has_data()
-            && !r.job.reaches(io.buf, len)
-            && let Some(start) = NonNull::new(std::ptr::with_exposed_provenance_mut(io.buf))
-        {
-            // SAFETY: the buffer of an I/O unit that is handed over is left alone until it is given back; the job drops
-            // this when the I/O has ended. Rust makes no references to it.
-            match unsafe { ForeignBuffers::new(&disks::regions(), start, len) } {
-                Ok(buffers) => r.job.lend_once(io.id, buffers),
-                Err(e) => disks::say(&e.to_string()),
-            }
-        }
-        r.job.queue(&io)
+    let queued = with(|r| match io.map(|io| (r.job.queue(&io), io)) {
+        None => Queued::Ended(libc::EINVAL),
+        Some((Queued::NotLent, io)) => queue_stray(r, &io),
+        Some((queued, _)) => queued,
     });
-    match queued.unwrap_or(Queued::Ended(libc::EBADF)) {
-        Queued::Ended(errno) => {
-            // SAFETY: as above.
-            unsafe { end(unit, errno) };
-            q::COMPLETED
+    let errno = match queued.unwrap_or(Queued::Ended(libc::EBADF)) {
+        Queued::Ended(errno) => errno,
+        Queued::Taken => return q::QUEUED,
+        Queued::Full => return q::BUSY,
+        Queued::NotLent => libc::EFAULT,
+    };
+    // SAFETY: as above.
+    unsafe { end(unit, errno) };
+    q::COMPLETED
+}
+
+/// Queues an I/O whose buffer is not one of those that fio has allocated for the job.
+#[cold]
+fn queue_stray(r: &mut Running, io: &Io) -> Queued {
+    let Some(start) = NonNull::new(std::ptr::with_exposed_provenance_mut(io.buf)) else { return Queued::NotLent };
+    // SAFETY: the buffer of an I/O unit that is handed over is left alone until it is given back; the job drops
+    // this when the I/O has ended. Rust makes no references to it.
+    match unsafe { ForeignBuffers::new(&disks::regions(), start, io.len as usize) } {
+        Ok(buffers) => r.job.lend_once(io.id, buffers),
+        Err(e) => {
+            disks::say(&e.to_string());
+            return Queued::NotLent;
         }
-        Queued::Taken => q::QUEUED,
-        Queued::Full => q::BUSY,
     }
+    r.job.queue(io)
 }
 
 unsafe extern "C" fn commit(_td: Raw) -> c_int {

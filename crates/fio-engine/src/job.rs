@@ -47,6 +47,8 @@ pub enum Queued {
     Taken,
     /// There is no room: commit and reap first.
     Full,
+    /// Its buffer was not lent: lend it ([`Job::lend_once`]) first.
+    NotLent,
 }
 
 struct Way {
@@ -119,12 +121,6 @@ impl Job {
         self.buffers = Some(buffers);
     }
 
-    /// Whether the bytes are in what was lent.
-    #[inline]
-    pub fn reaches(&self, at: usize, len: usize) -> bool {
-        self.buffers.as_ref().is_some_and(|b| b.data(at, len).is_some())
-    }
-
     /// One I/O may use this until it has ended.
     pub fn lend_once(&mut self, id: u64, buffers: ForeignBuffers) {
         self.strays.push((id, buffers));
@@ -145,12 +141,12 @@ impl Job {
     pub fn queue(&mut self, io: &Io) -> Queued {
         let bio = match self.bio(io) {
             Ok(bio) => bio,
-            Err(errno) => return self.refuse(io, errno),
+            Err(refused) => return self.refuse(io, refused),
         };
         if self.ways.get(self.last).is_none_or(|w| w.file != io.file) {
             match self.ways.iter().position(|w| w.file == io.file) {
                 Some(at) => self.last = at,
-                None => return self.refuse(io, libc::EBADF),
+                None => return self.refuse(io, Queued::Ended(libc::EBADF)),
             }
         }
         let way = &mut self.ways[self.last];
@@ -182,13 +178,15 @@ impl Job {
         Queued::Taken
     }
 
-    fn refuse(&mut self, io: &Io, errno: i32) -> Queued {
+    #[cold]
+    fn refuse(&mut self, io: &Io, refused: Queued) -> Queued {
         self.strays.retain(|(id, _)| *id != io.id);
-        Queued::Ended(errno)
+        refused
     }
 
-    /// The bio of an I/O, or the errno of one that no disk has.
-    fn bio(&self, io: &Io) -> std::result::Result<Bio, i32> {
+    /// The bio of an I/O, or why it has none.
+    #[inline]
+    fn bio(&self, io: &Io) -> std::result::Result<Bio, Queued> {
         if io.op == Op::Flush {
             return Ok(Bio::flush().with_user_data(io.id));
         }
@@ -198,9 +196,9 @@ impl Job {
             || io.len >> 9 > u64::from(u32::MAX)
         {
             disks::say(&format!("{} bytes at {}: a disk takes multiples of 512 (bs, ba, offset)", io.len, io.offset));
-            return Err(libc::EINVAL);
+            return Err(Queued::Ended(libc::EINVAL));
         }
-        let data = self.data(io).ok_or(libc::EFAULT)?;
+        let data = self.data(io).ok_or(Queued::NotLent)?;
         let flags = match io.op {
             Op::Write => self.write_flags(),
             _ => OpFlags::NONE,
@@ -289,13 +287,16 @@ impl Job {
         }
     }
 
+    #[inline]
     fn ended(way: &Way, strays: &mut Vec<(u64, ForeignBuffers)>, done: Done) -> i32 {
         if !strays.is_empty() {
             strays.retain(|(id, _)| *id != done.user_data);
         }
-        if done.status.is_ok() {
-            return 0;
-        }
+        if done.status.is_ok() { 0 } else { Self::failed(way, done) }
+    }
+
+    #[cold]
+    fn failed(way: &Way, done: Done) -> i32 {
         if let Some(why) = way.open.read_only.as_ref().filter(|_| done.op.is_write()) {
             disks::say(&format!("'{}' is open for reading only, because: {why}", way.open.named.text));
             return libc::EROFS;

@@ -7,6 +7,7 @@
 
 use blk::settings::QueueConfig;
 use host::driver::model::ModelOver;
+use host::driver::{iscsi, nbd};
 use host::error::{Error, Result};
 use host::run::{RunSettings, check_settings};
 use host::target::TargetSpec;
@@ -56,19 +57,24 @@ impl Named {
         match &self.target {
             TargetSpec::Ram(_) => true,
             TargetSpec::Model(o) => o.over == ModelOver::Ram,
-            TargetSpec::Null(_) | TargetSpec::File(_) | TargetSpec::Nbd(_) => false,
+            TargetSpec::Null(_)
+            | TargetSpec::File(_)
+            | TargetSpec::Nbd(_)
+            | TargetSpec::Rbd(_)
+            | TargetSpec::Iscsi(_) => false,
         }
     }
 
     /// Whether several processes that open it see the same data.
     pub fn is_shared(&self) -> bool {
-        matches!(self.target, TargetSpec::File(_) | TargetSpec::Nbd(_))
+        matches!(self.target, TargetSpec::File(_) | TargetSpec::Nbd(_) | TargetSpec::Rbd(_) | TargetSpec::Iscsi(_))
     }
 }
 
 /// Target and settings. A question mark that no setting follows belongs to a file's name, the first one of a URI to that.
 fn split(text: &str) -> (&str, &str) {
-    let is_uri = text.split_once(':').is_some_and(|(kind, _)| kind == "nbd" || kind.starts_with("nbd+"));
+    let is_scheme = |kind| nbd::is_scheme(kind) || iscsi::is_scheme(kind);
+    let is_uri = text.split_once(':').is_some_and(|(kind, _)| is_scheme(kind));
     match text.rsplit_once('?') {
         Some((uri, _)) if is_uri && !uri.contains('?') => (text, ""),
         Some((target, settings)) if settings.is_empty() || settings.contains('=') => (target, settings),
@@ -90,6 +96,8 @@ mod tests {
         assert_eq!(Named::read("/tmp/a?", None).unwrap().target, TargetSpec::File("/tmp/a".into()));
         assert_eq!(split("nbd+unix:///a?socket=/s"), ("nbd+unix:///a?socket=/s", ""));
         assert_eq!(split("nbd+unix:///a?socket=/s?mode=sq"), ("nbd+unix:///a?socket=/s", "mode=sq"));
+        assert_eq!(split("iscsi://h/iqn.2026-11.a:b/1?sessions=2"), ("iscsi://h/iqn.2026-11.a:b/1?sessions=2", ""));
+        assert_eq!(split("nbds://h/a?tls-hostname=n"), ("nbds://h/a?tls-hostname=n", ""));
         assert!(named.is_memory() && Named::read("model:over=ram", None).unwrap().is_memory());
         assert!(!Named::read("model:over=null", None).unwrap().is_memory());
         assert_eq!(Named::read("null", None).unwrap().direct, None);

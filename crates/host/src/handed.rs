@@ -153,13 +153,3 @@ pub fn unix(path: &Path) -> Option<std::io::Result<UnixListener>> {
 pub fn tcp(at: &SocketAddr) -> Option<std::io::Result<TcpListener>> {
     find_tcp(at).map(|s| s.fd.as_fd().try_clone_to_owned().map(TcpListener::from))
 }
-
-/// Removes a socket of this process from the file system; one that was handed over stays.
-pub fn remove(path: &Path) {
-    if !has_unix(path)
-        && let Err(e) = std::fs::remove_file(path)
-        && e.kind() != std::io::ErrorKind::NotFound
-    {
-        log::warn!(socket = path.display().to_string(); "a socket is left behind: {e}");
-    }
-}

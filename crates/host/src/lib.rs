@@ -12,6 +12,8 @@ mod spin;
 #[allow(unsafe_code, reason = "ppoll")]
 mod readable;
 mod event;
+#[allow(unsafe_code, reason = "signals to threads of this process")]
+mod stuck;
 mod sync;
 pub mod driver;
 #[allow(unsafe_code, reason = "system calls")]

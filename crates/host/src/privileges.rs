@@ -8,8 +8,10 @@
 //! Source: setresuid(2), setgroups(2) with nptl(7): the C library's functions change all threads, the system calls one.
 
 use crate::error::{Error, ErrorKind, Result};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use std::ffi::{CStr, CString};
 use std::fs;
+use std::io;
 use std::mem::MaybeUninit;
 use std::path::Path;
 
@@ -81,10 +83,34 @@ impl Account {
         }
     }
 
-    /// Makes a file or socket the account's. A link is changed itself.
+    /// Makes a socket or directory of this process's user the account's.
+    ///
+    /// # Errors
+    /// Denied: something else is at the path by now, as who may write to the directory can have it: a link, another's socket, a
+    /// second name of a file elsewhere. Others: as of the system.
     pub fn give(&self, path: &Path) -> Result<()> {
-        std::os::unix::fs::lchown(path, Some(self.uid), Some(self.gid))
-            .map_err(|e| Error::os(e, format!("cannot give '{}' to '{}'", path.display(), self.name)))
+        let failed =
+            |e: rustix::io::Errno| Error::os(e.into(), format!("cannot give '{}' to '{}'", path.display(), self.name));
+        // What is looked at is what is given: the path may be another's the next moment.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let there = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+        let is = rustix::fs::fstat(&there).map_err(failed)?;
+        let fits = match FileType::from_raw_mode(is.st_mode) {
+            FileType::Socket => is.st_nlink == 1,
+            FileType::Directory => true,
+            _ => false,
+        };
+        if !fits || is.st_uid != rustix::process::geteuid().as_raw() {
+            let text = format!(
+                "cannot give '{}' to '{}': it is not what this process has made there; use a directory that only root can \
+                 write to",
+                path.display(),
+                self.name
+            );
+            return Err(Error::new(ErrorKind::Denied, text));
+        }
+        let (user, group) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+        rustix::fs::chownat(&there, "", Some(user), Some(group), AtFlags::EMPTY_PATH).map_err(failed)
     }
 
     /// Has the whole process be this account from now on. There is no way back.
@@ -116,12 +142,7 @@ impl Account {
     fn check_threads(&self) -> Result<()> {
         let failed = |e| Error::os(e, "cannot look at the threads of this process");
         for task in fs::read_dir("/proc/self/task").map_err(failed)? {
-            // One that has ended meanwhile is nobody any more.
-            let Ok(status) =
-                task.map_err(failed).and_then(|t| fs::read_to_string(t.path().join("status")).map_err(failed))
-            else {
-                continue;
-            };
+            let Some(status) = status_of(&task.map_err(failed)?.path()).map_err(failed)? else { continue };
             let name = field(&status, "Name:").unwrap_or_default();
             // Workers of the kernel's own; they act as whoever submitted what they do.
             if name.starts_with("iou-") {
@@ -139,6 +160,16 @@ impl Account {
             }
         }
         Ok(())
+    }
+}
+
+/// What the kernel shows of a thread; none of one that has ended, which is nobody any more. One that cannot be looked at
+/// might be anybody.
+fn status_of(task: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(task.join("status")) {
+        Ok(status) => Ok(Some(status)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        Err(e) => Err(e),
     }
 }
 
@@ -221,6 +252,49 @@ fn groups_of(user: &str, gid: u32) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A thread that could not be looked at was taken for one that had ended.
+    #[test]
+    fn a_thread_that_cannot_be_looked_at_is_not_taken_for_none() {
+        let directory = std::env::temp_dir().join(format!("mqblk-threads-{}", std::process::id()));
+        // What is there and cannot be read.
+        fs::create_dir_all(directory.join("1/status")).unwrap();
+        let unreadable = status_of(&directory.join("1"));
+        let ended = status_of(&directory.join("2"));
+        fs::remove_dir_all(&directory).unwrap();
+        assert!(unreadable.is_err() && matches!(ended, Ok(None)), "{unreadable:?} {ended:?}");
+        let own = status_of(Path::new("/proc/thread-self")).unwrap().expect("this thread is there");
+        assert!(field(&own, "Uid:").is_some());
+    }
+
+    /// Where others may write to the directory of a socket, something else may be in its place by now: a second name of a file
+    /// that they want was given to them.
+    #[test]
+    fn what_is_not_ours_is_not_given_away() {
+        use std::os::unix::fs::{MetadataExt, symlink};
+        assert!(rustix::process::geteuid().is_root(), "only root can give");
+        let nobody = Account::find("nobody").unwrap();
+        let directory = std::env::temp_dir().join(format!("mqblk-give-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let at = |name: &str| directory.join(name);
+        fs::write(at("secret"), "").unwrap();
+        let _elsewhere = std::os::unix::net::UnixListener::bind(at("elsewhere")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        fs::hard_link(at("secret"), at("second name")).unwrap();
+        symlink(at("secret"), at("link")).unwrap();
+        fs::hard_link(at("elsewhere"), at("second socket")).unwrap();
+        let owner = |name: &str| fs::symlink_metadata(at(name)).unwrap().uid();
+        for name in ["second name", "link", "second socket"] {
+            let refused = nobody.give(&at(name)).unwrap_err().to_string();
+            assert!(refused.contains("is not what this process has made"), "{name}: {refused}");
+            assert_eq!(owner(name), 0, "{name}");
+        }
+        assert!(nobody.give(&at("nothing")).is_err());
+        nobody.give(&at("socket")).unwrap();
+        assert_eq!(owner("socket"), nobody.uid);
+        assert!(nobody.give(&at("socket")).is_err(), "it is somebody else's now");
+        fs::remove_dir_all(&directory).unwrap();
+    }
 
     #[test]
     fn accounts_are_found_by_name_and_number() {

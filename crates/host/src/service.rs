@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the service manager that started this process is told: that it serves, reloads, ends, and that it is alive.
 //!
-//! Guarantees: without `$NOTIFY_SOCKET` nothing happens; a manager that does not listen costs nothing and stops nothing; a
-//! sign of life is sent only while every IOThread answers, at twice the pace that is asked for.
+//! Guarantees: without `$NOTIFY_SOCKET` nothing happens; a manager that is not there costs nothing and stops nothing; one that is busy
+//! is waited for, `PATIENCE` at most, but not with a sign of life, of which there are more: that
+//! is sent only while every IOThread answers, at twice the pace that is asked for.
 //!
 //! Source: sd_notify(3), sd_watchdog_enabled(3).
 
 use crate::error::{Error, Result};
 use crate::serve::IoThreads;
 use parking_lot::{Condvar, Mutex};
+use rustix::net::{SendFlags, SocketAddrUnix};
 use rustix::time::{ClockId, clock_gettime};
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::UnixDatagram;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// How long a manager whose queue is full is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Who is told. A copy tells the same one.
 #[derive(Clone, Debug, Default)]
-pub struct Manager(Option<Arc<(UnixDatagram, SocketAddr)>>);
+pub struct Manager(Option<Arc<(UnixDatagram, SocketAddrUnix)>>);
 
 impl Manager {
     /// The one that the environment names, if it does.
@@ -32,25 +36,37 @@ impl Manager {
         };
         let failed = |e| Error::os(e, format!("NOTIFY_SOCKET={}", name.to_string_lossy()));
         let address = match name.as_bytes() {
-            [b'/', ..] => SocketAddr::from_pathname(&name),
-            [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest),
+            [b'/', ..] => SocketAddrUnix::new(&*name).map_err(Into::into),
+            [b'@', rest @ ..] => SocketAddrUnix::new_abstract_name(rest).map_err(Into::into),
             _ => Err(std::io::Error::other("must be a path, or an abstract name after '@'")),
         };
-        let socket = UnixDatagram::unbound().and_then(|s| s.set_nonblocking(true).map(|()| s)).map_err(failed)?;
+        let socket = UnixDatagram::unbound().map_err(failed)?;
+        socket.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
         Ok(Manager(Some(Arc::new((socket, address.map_err(failed)?)))))
     }
 
-    fn tell(&self, lines: &str) {
-        if let Some(to) = &self.0
-            && let Err(e) = to.0.send_to_addr(lines.as_bytes(), &to.1)
-        {
+    fn tell(&self, lines: &str) -> bool {
+        self.send(lines, SendFlags::NOSIGNAL)
+    }
+
+    /// Whether it was sent, or there is nobody to send it to.
+    fn send(&self, lines: &str, flags: SendFlags) -> bool {
+        let Some(to) = &self.0 else { return true };
+        let sent = rustix::net::sendto(&to.0, lines.as_bytes(), flags, &to.1);
+        if let Err(e) = sent {
             log::debug!("the service manager does not hear: {e}");
         }
+        sent.is_ok()
     }
 
     /// All is as it is to be; `status` for people, on one line.
     pub fn ready(&self, status: &str) {
         self.tell(&format!("READY=1\nSTATUS={}\n", status.replace('\n', " ")));
+    }
+
+    /// What is so now; for people, on one line. False: it does not hear.
+    pub fn status(&self, status: &str) -> bool {
+        self.tell(&format!("STATUS={}\n", status.replace('\n', " ")))
     }
 
     /// A change has begun; [`Manager::ready`] ends it.
@@ -90,7 +106,7 @@ impl Manager {
             // Waits for an IOThread that hangs, and then nobody is told that all is well.
             drop(threads.report());
             drop(threads);
-            self.tell("WATCHDOG=1\n");
+            self.send("WATCHDOG=1\n", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
             ends.wait_for(&mut over, pace);
         }
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `--target` names: `null[:options]`, `ram[:options]`, `model[:options]`, `file:PATH`, `nbd://...`, or a plain path.
+//! What `--target` names: `null[:options]`, `ram[:options]`, `model[:options]`, `file:PATH`, `nbd://...`, `rbd:...`,
+//! `iscsi://...`, or a plain path.
 //!
 //! Two steps. [`TargetSpec::parse`] only reads the text: everything that can be refused without opening anything is
 //! refused there. [`TargetSpec::open`] makes the driver. Options are `name=value`, separated by commas; sizes and rates
@@ -7,10 +8,12 @@
 
 use crate::driver::HostDriver;
 use crate::driver::file::{File, FileOptions, FileWarning};
+use crate::driver::iscsi::{self, Iscsi, IscsiTarget};
 use crate::driver::model::{Model, ModelOptions, ModelOver};
 use crate::driver::nbd::{self, Nbd, NbdTarget, OneConnection};
 use crate::driver::null::{Null, NullOptions};
 use crate::driver::ram::{Ram, RamOptions};
+use crate::driver::rbd::{self, Rbd, RbdTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use blk::driver::Driver;
@@ -35,15 +38,20 @@ pub enum TargetSpec {
     File(PathBuf),
     /// See [`crate::driver::nbd`].
     Nbd(NbdTarget),
+    /// See [`crate::driver::rbd`].
+    Rbd(RbdTarget),
+    /// See [`crate::driver::iscsi`].
+    Iscsi(IscsiTarget),
 }
 
 /// The kinds of targets; what is none of them is a file.
-const KINDS: [&str; 5] = ["null", "ram", "model", "file", "nbd"];
+const KINDS: [&str; 7] = ["null", "ram", "model", "file", "nbd", "rbd", "iscsi"];
 
-/// Whether a name begins with a kind of target and `:`; of NBD, with its `://`.
+/// Whether a name begins with a kind of target and `:`; of NBD and iSCSI, with its `://`.
 pub fn has_kind(name: &str) -> bool {
     name.split_once(':').is_some_and(|(kind, rest)| {
-        KINDS.contains(&kind) && kind != "nbd" || nbd::is_scheme(kind) && rest.starts_with("//")
+        let is_url = nbd::is_scheme(kind) || iscsi::is_scheme(kind);
+        if is_url { rest.starts_with("//") } else { KINDS.contains(&kind) }
     })
 }
 
@@ -55,6 +63,8 @@ pub enum TargetWarning {
     File(FileWarning),
     /// Of an NBD server.
     Nbd(OneConnection),
+    /// Of targets that make one disk together.
+    Stripe(String),
 }
 
 impl From<FileWarning> for TargetWarning {
@@ -68,6 +78,7 @@ impl fmt::Display for TargetWarning {
         match self {
             TargetWarning::File(warning) => warning.fmt(f),
             TargetWarning::Nbd(warning) => warning.fmt(f),
+            TargetWarning::Stripe(warning) => warning.fmt(f),
         }
     }
 }
@@ -240,6 +251,8 @@ impl TargetSpec {
             }
             "file" => Ok(TargetSpec::File(rest.into())),
             kind if nbd::is_scheme(kind) && text.contains(':') => nbd::parse(text).map(TargetSpec::Nbd),
+            "rbd" if text.contains(':') => rbd::parse(text).map(TargetSpec::Rbd),
+            kind if iscsi::is_scheme(kind) && text.contains(':') => iscsi::parse(text).map(TargetSpec::Iscsi),
             "" => Err(Error::usage(format!("target '{text}': must be a path or one of {}", KINDS.join(", ")))),
             // A colon is rare in a path, an unknown kind more likely, unless it comes after a slash or looks like one.
             _ if text.contains(':') && !kind.contains(['/', '.']) => {
@@ -254,13 +267,13 @@ impl TargetSpec {
         }
     }
 
-    /// The size the specification gives the disk; `None` for a file or a server, which have their own.
+    /// The size the specification gives the disk; `None` for a file, a server or an image, which have their own.
     pub fn size_bytes(&self) -> Option<u64> {
         match self {
             TargetSpec::Null(o) => Some(o.size_bytes),
             TargetSpec::Ram(o) => Some(o.size_bytes),
             TargetSpec::Model(o) => Some(o.size_bytes),
-            TargetSpec::File(_) | TargetSpec::Nbd(_) => None,
+            TargetSpec::File(_) | TargetSpec::Nbd(_) | TargetSpec::Rbd(_) | TargetSpec::Iscsi(_) => None,
         }
     }
 
@@ -304,6 +317,27 @@ impl TargetSpec {
                     return Err(Error::new(ErrorKind::NoSpace, text));
                 }
                 OpenTarget { driver: Arc::new(nbd), warnings: warning.map(TargetWarning::Nbd).into_iter().collect() }
+            }
+            TargetSpec::Rbd(target) => {
+                let rbd = Rbd::open(target, needs.write, regions)?;
+                let (size, need) = (rbd.capacity().0 << SECTOR_SHIFT, needs.min_bytes);
+                if size < need {
+                    let text = format!(
+                        "RBD image {target} has {size} bytes, the job needs {need}: give the job a smaller size, or the image more with \
+                         rbd resize"
+                    );
+                    return Err(Error::new(ErrorKind::NoSpace, text));
+                }
+                plain(Arc::new(rbd))
+            }
+            TargetSpec::Iscsi(target) => {
+                let iscsi = Iscsi::open(target, needs.write, regions)?;
+                let (size, need) = (iscsi.capacity().0 << SECTOR_SHIFT, needs.min_bytes);
+                if size < need {
+                    let text = format!("{target} has {size} bytes, the job needs {need}: give the job a smaller size");
+                    return Err(Error::new(ErrorKind::NoSpace, text));
+                }
+                plain(Arc::new(iscsi))
             }
         })
     }

@@ -4,6 +4,7 @@
 
 #[allow(unsafe_code, reason = "buffers are given back")]
 mod common;
+mod nbd_load;
 mod serving;
 
 use blk::bio::{Bio, DataRef, OpFlags};
@@ -15,124 +16,16 @@ use common::peers::Peer;
 use host::driver::HostDriver;
 use host::driver::nbd::{self, Nbd};
 use host::error::ErrorKind;
-use host::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
+use host::export::nbd::{Address, NbdExport, NbdOptions};
 use host::mem::Regions;
-use host::run::{Disk, Prepared, RunOutcome, RunPlan, prepare};
+use nbd_load::{LONG, check_clean, goes_on, is_connected, open, prepared, rig, run_while, survives_kills, until};
 use serving::{Served, check_drained, run};
 use std::io::{Read, Write};
-use std::ops::ControlFlow;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use workload::job::{JobFile, ParseContext};
-
-const LONG: Duration = Duration::from_secs(60);
-
-/// A driver of a target, and what its data is in.
-fn open(target: &str) -> (Arc<Nbd>, Arc<Regions>) {
-    let regions = Arc::new(Regions::new());
-    let (nbd, warning) = Nbd::open(&nbd::parse(target).unwrap(), true, regions.clone()).unwrap();
-    assert_eq!(warning, None);
-    (Arc::new(nbd), regions)
-}
-
-/// A disk with one hardware queue and a short `io_timeout`, polled: who sleeps in a driver alone does not ask about late requests.
-fn rig(target: &str) -> (Rig, Arc<Nbd>) {
-    let (nbd, regions) = open(target);
-    let mut rig = Rig::on(nbd.clone(), regions, |c| {
-        c.set("nr_cpus", "1").unwrap();
-        c.set("io_timeout", "50").unwrap();
-    });
-    rig.may_wait = false;
-    (rig, nbd)
-}
-
-/// Waits for something that has to come.
-#[track_caller]
-fn until(mut what: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !what() {
-        assert!(began.elapsed() < LONG, "it does not come");
-        std::thread::yield_now();
-    }
-}
-
-fn is_connected(nbd: &Nbd) -> bool {
-    nbd.status().0.iter().all(|q| q.connected)
-}
-
-/// A saturating writer that verifies what it wrote, and one that reads.
-const JOBS: &str = "[global]\nioengine=io_uring\nbs=4k\ntime_based\nruntime=100\n\
-    [w]\nrw=randwrite\nsize=1m\niodepth=16\niodepth_batch_submit=4\nverify=crc32c\nverify_backlog=64\nfsync=32\n\
-    [r]\nrw=randread\noffset=1m\nsize=1m\niodepth=4\n";
-
-fn prepared(jobs: &str, target: &str, stop: &Arc<AtomicBool>) -> Prepared {
-    let jobs = JobFile::parse_str(jobs, &ParseContext::bare("test"), &[]).expect("the test's job is right").jobs;
-    let plan = RunPlan {
-        target: Some(target),
-        settings: &[],
-        laying_out: &mut |_, _, _| ControlFlow::Continue(()),
-        stop: Arc::clone(stop),
-        entropy: 1,
-    };
-    prepare(&jobs, plan).expect("can be prepared")
-}
-
-struct StopAtEnd<'a>(&'a AtomicBool);
-
-impl Drop for StopAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Runs the jobs on a thread, and `meanwhile` on this one; the run is stopped when that is through.
-fn run_while(target: &str, meanwhile: impl FnOnce(&Disk)) -> RunOutcome {
-    let stop = Arc::default();
-    let run = prepared(JOBS, target, &stop);
-    let disk = Arc::clone(&run.disks[0].1);
-    std::thread::scope(|s| {
-        let outcome = s.spawn(|| run.run(&mut |_| {}).expect("runs"));
-        // Also when it panics, or the run would go on for ever.
-        let at_end = StopAtEnd(&stop);
-        meanwhile(&disk);
-        drop(at_end);
-        outcome.join().expect("runs")
-    })
-}
-
-/// Waits until I/O has ended that came after this call.
-fn goes_on(disk: &Disk) {
-    let ended = || disk.queue.stats().ops.iter().map(|op| op.ios).sum::<u64>();
-    let before = ended();
-    // Of the jobs' depths together no more than this can have come before.
-    until(|| ended() >= before + 40);
-}
-
-#[track_caller]
-fn check_clean(outcome: &RunOutcome) {
-    for (i, t) in outcome.threads.iter().enumerate() {
-        let t = t.as_ref().expect("it ran");
-        assert_eq!((t.stats.first_error, t.stats.verify_errors), (0, 0), "thread {i}");
-        assert!(t.stats.total_ios() > 0, "thread {i} did nothing");
-    }
-}
-
-/// Kills a server under load and starts it again, several times; nobody may notice.
-fn survives_kills(mut peer: Peer, end: impl Fn(&mut Peer)) {
-    let target = peer.target("&reconnect_delay=60");
-    let outcome = run_while(&target, |disk| {
-        for _ in 0..3 {
-            goes_on(disk);
-            end(&mut peer);
-            peer.start();
-        }
-        goes_on(disk);
-    });
-    check_clean(&outcome);
-}
 
 #[test]
 fn nbdkit_killed_under_a_verify_job_is_not_noticed() {
@@ -307,6 +200,67 @@ fn a_paused_server_is_waited_for() {
         assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
     });
     assert_eq!(nbd.status().0[0].losses, 0);
+}
+
+/// Does something for which somebody else gives requests up again and again.
+fn while_given_up<T>(nbd: &Nbd, give_up: bool, what: impl FnOnce() -> T) -> T {
+    /// Says that it is over, also when a test fails.
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                nbd.set_give_up(give_up);
+                std::thread::yield_now();
+            }
+        });
+        let _over = Over(&over);
+        what()
+    })
+}
+
+/// Each look took the connection away from all who had something in flight.
+#[test]
+fn what_is_answered_soon_is_not_given_up() {
+    let peer = Peer::nbdkit(&["--filter=delay", "memory", "1m", "rdelay=50ms"]);
+    let (mut rig, nbd) = rig(&peer.target(""));
+    while_given_up(&nbd, true, || {
+        for _ in 0..5 {
+            assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![0; 4096]));
+        }
+    });
+    assert_eq!(nbd.status().0[0].losses, 0);
+}
+
+#[test]
+fn what_is_not_answered_is_given_up_once() {
+    let (_peer, mut rig, nbd, mut pause) = paused("&reconnect_delay=3600");
+    assert_eq!(rig.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
+    pause.say(b'p');
+    let read = while_given_up(&nbd, true, || rig.read(0, 4096));
+    assert_eq!(read, (BlkStatus::Timeout, vec![0xee; 4096]));
+    pause.say(b'r');
+    nbd.set_give_up(false);
+    until(|| is_connected(&nbd));
+    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
+    assert_eq!(nbd.status().0[0].losses, 1);
+}
+
+/// It began anew whenever somebody had done with giving up.
+#[test]
+fn patience_ends_when_it_would_have_without_giving_up() {
+    let mut peer = Peer::nbdkit(&["memory", "1m"]);
+    let (mut rig, nbd) = rig(&peer.target("&reconnect_delay=2"));
+    assert_eq!(rig.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
+    peer.kill();
+    until(|| !is_connected(&nbd));
+    let read = while_given_up(&nbd, false, || rig.read(0, 4096));
+    assert_eq!(read.0, BlkStatus::IoErr);
 }
 
 #[test]
@@ -525,17 +479,7 @@ fn export(served: &Served) -> (NbdExport, String) {
 }
 
 fn export_at(served: &Served, address: Address) -> NbdExport {
-    let disk = NbdDisk {
-        disk: Arc::clone(&served.disk),
-        name: "d".into(),
-        description: String::new(),
-        read_only: false,
-        discard: true,
-        iothreads: (0..served.threads.len()).collect(),
-        write_through: false,
-    };
-    let options =
-        NbdOptions { address, disks: vec![disk], default: None, socket_mode: None, max_connections: 16, tls: None };
+    let options = NbdOptions { address, default: None, ..served.nbd_options(served.nbd_disk()) };
     NbdExport::start(&served.threads, options).unwrap()
 }
 

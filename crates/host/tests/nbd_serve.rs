@@ -43,8 +43,9 @@ impl Server {
     fn start(&self, address: Address, read_only: bool) -> host::error::Result<NbdExport> {
         let disk = Arc::clone(&self.disk);
         let iothreads = (0..self.threads.len()).collect();
-        let (name, description) = ("d".into(), "the disk".into());
-        let disk = NbdDisk { disk, name, description, read_only, discard: true, write_through: false, iothreads };
+        let (name, label, description) = ("d".into(), "d".into(), "the disk".into());
+        let disk =
+            NbdDisk { disk, name, label, description, read_only, discard: true, write_through: false, iothreads };
         let default = Some("d".into());
         let options =
             NbdOptions { address, disks: vec![disk], default, socket_mode: None, max_connections: 256, tls: None };
@@ -410,4 +411,29 @@ fn a_server_ends_under_silent_clients() {
     let silent: Vec<UnixStream> = (0..40).map(|_| UnixStream::connect(&path).unwrap()).collect();
     server.check_idle();
     drop(silent);
+}
+
+/// Each waited until nobody held the client's socket, its own fellows included, who did not say when they were done.
+#[test]
+fn a_client_that_many_let_go_at_once_is_gone_for_all_of_them() {
+    let mut server = Server::new("null:size=1m", 1);
+    let _client = server.raw();
+    let export = Arc::new(server.export.take().unwrap());
+    let until = std::time::Instant::now() + LONG;
+    while export.connections() == 0 {
+        assert!(std::time::Instant::now() < until, "the client is not served");
+        std::thread::yield_now();
+    }
+    let (done, all_done) = std::sync::mpsc::channel();
+    for _ in 0..8 {
+        let (export, done) = (Arc::clone(&export), done.clone());
+        std::thread::spawn(move || {
+            export.let_go("d");
+            done.send(()).unwrap();
+        });
+    }
+    for there in 0..8 {
+        assert!(all_done.recv_timeout(LONG).is_ok(), "only {there} of 8 came back");
+    }
+    assert_eq!(export.connections(), 0);
 }

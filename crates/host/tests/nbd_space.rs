@@ -5,13 +5,12 @@
 mod serving;
 
 use blk::bio::Op;
-use host::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
+use host::export::nbd::{NbdDisk, NbdExport};
 use serving::{Served, run, try_run};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::process::{Child, Command};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -28,24 +27,8 @@ impl Server {
 
     fn with(target: &str, write_through: bool) -> Server {
         let served = Served::new("nbd-space", target, 1);
-        let disk = NbdDisk {
-            disk: Arc::clone(&served.disk),
-            name: "d".into(),
-            description: String::new(),
-            read_only: false,
-            discard: true,
-            write_through,
-            iothreads: vec![0],
-        };
-        let options = NbdOptions {
-            address: Address::Unix(served.directory.join("nbd.sock")),
-            disks: vec![disk],
-            default: Some("d".into()),
-            socket_mode: None,
-            max_connections: 16,
-            tls: None,
-        };
-        let export = Some(NbdExport::start(&served.threads, options).unwrap());
+        let disk = NbdDisk { write_through, ..served.nbd_disk() };
+        let export = Some(NbdExport::start(&served.threads, served.nbd_options(disk)).unwrap());
         Server { served, export }
     }
 
@@ -365,7 +348,7 @@ fn write_through_offers_no_flush_and_does_it_itself() {
     for (can, code) in [("flush", 2), ("fua", 0), ("multi-conn", 0), ("zero", 0)] {
         assert_eq!(try_run("nbdinfo", &["--can", can, &server.uri()]).status.code(), Some(code), "{can}");
     }
-    let flushes = || server.served.disk.queue.stats().op(Op::Flush).ios;
+    let flushes = || server.served.disk.stats().op(Op::Flush).ios;
     let before = flushes();
     server.python(
         "h.zero(65536, 0)\nh.trim(65536, 65536)\nh.pwrite(b'x' * 4096, 0)\nassert h.pread(4096, 0) == b'x' * 4096\n",

@@ -38,25 +38,11 @@ impl Server {
         let directory = authority.server(&served.directory, "server", NOW);
         authority.revoke(&directory, 4711);
         let tls = Tls::load(&NbdTls::in_directory(&directory, verify, required)).map_err(|e| e.text).unwrap();
-        let disk = NbdDisk {
-            disk: Arc::clone(&served.disk),
-            name: "d".into(),
-            description: "secret".into(),
-            read_only: false,
-            discard: true,
-            write_through: false,
-            iothreads: vec![0, 1],
-        };
-        let unix = Address::Unix(served.directory.join("nbd.sock"));
-        let address = if tcp { Address::Tcp("127.0.0.1:0".parse().unwrap()) } else { unix };
-        let options = NbdOptions {
-            address,
-            disks: vec![disk],
-            default: Some("d".into()),
-            socket_mode: None,
-            max_connections: 256,
-            tls: Some(tls),
-        };
+        let disk = NbdDisk { description: "secret".into(), ..served.nbd_disk() };
+        let mut options = NbdOptions { tls: Some(tls), ..served.nbd_options(disk) };
+        if tcp {
+            options.address = Address::Tcp("127.0.0.1:0".parse().unwrap());
+        }
         let export = Some(NbdExport::start(&served.threads, options).unwrap());
         Server { served, authority, directory, export }
     }

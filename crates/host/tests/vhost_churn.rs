@@ -5,19 +5,19 @@
 mod serving;
 
 use host::export::vhost::{ExportOptions, VhostExport};
-use serving::Served;
+use serving::{Served, vhost_options};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use vuclient::raw::message::feature::{BLK_FLUSH, RING_PACKED, VERSION_1};
 use vuclient::raw::message::{protocol, request};
 use vuclient::raw::{Format, Notify, READY_MEMORY, Raw, block};
 use vuclient::{Verifier, VerifyOptions};
 
-const FEATURES: u64 = 1 << 32 | 1 << 9;
-const RING_PACKED: u64 = 1 << 34;
+const FEATURES: u64 = VERSION_1 | BLK_FLUSH;
 const PROTOCOL: u64 = protocol::MQ
     | protocol::REPLY_ACK
     | protocol::CONFIG
@@ -30,16 +30,7 @@ const LONG: Duration = Duration::from_secs(60);
 const CLIENTS: u64 = 2500;
 
 fn options(socket: &Path, iothread: usize) -> ExportOptions {
-    ExportOptions {
-        name: "churn".into(),
-        socket: socket.to_owned(),
-        socket_mode: None,
-        mapping: vec![iothread],
-        read_only: false,
-        write_through: false,
-        discard: true,
-        serial: "churn".into(),
-    }
+    ExportOptions { socket: socket.to_owned(), mapping: vec![iothread], ..vhost_options() }
 }
 
 /// Client number `n`, each of another kind than the one before.

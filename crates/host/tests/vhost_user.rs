@@ -3,94 +3,23 @@
 //! wrong. Servers run in this process, on sockets in a directory of their own.
 
 mod serving;
+mod vhost_server;
 
 use host::export::vhost::{ExportOptions, VhostExport};
-use host::serve::{IoThreads, ServedDisk};
-use serving::Served;
+use serving::vhost_options;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use vhost_server::{BOTH, LONG, PROTOCOL, Server};
 use vuclient::raw::dirty::{DirtyLog, Look};
+use vuclient::raw::message::feature::{
+    BLK_CONFIG_WCE, BLK_DISCARD, BLK_FLUSH, BLK_WRITE_ZEROES, EVENT_IDX, INDIRECT_DESC, LOG_ALL, RING_PACKED, VERSION_1,
+};
 use vuclient::raw::message::{PROTOCOL_FEATURES, protocol, request};
 use vuclient::raw::ring::{INDIRECT, NEXT, WRITE, descriptor};
-use vuclient::raw::{Format, Notify, READY_MEMORY, Raw, Segment, Used, block};
+use vuclient::raw::{Format, Notify, Raw, Segment, Used, block};
 use vuclient::{VerifyOptions, verify};
-
-const VERSION_1: u64 = 1 << 32;
-const EVENT_IDX: u64 = 1 << 29;
-const INDIRECT_DESC: u64 = 1 << 28;
-const RING_PACKED: u64 = 1 << 34;
-const BLK_FLUSH: u64 = 1 << 9;
-const BLK_DISCARD: u64 = 1 << 13;
-const BLK_WRITE_ZEROES: u64 = 1 << 14;
-const BLK_CONFIG_WCE: u64 = 1 << 11;
-const LOG_ALL: u64 = 1 << 26;
-const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG | protocol::CONFIGURE_MEM_SLOTS;
-const LONG: Duration = Duration::from_secs(30);
-const BOTH: [(Format, u64); 2] = [(Format::Split, 0), (Format::Packed, RING_PACKED)];
-
-/// A daemon with one disk and one export.
-struct Server {
-    directory: PathBuf,
-    socket: String,
-    disk: Arc<ServedDisk>,
-    threads: Arc<IoThreads>,
-    export: Option<VhostExport>,
-}
-
-fn options() -> ExportOptions {
-    ExportOptions {
-        name: "export".into(),
-        socket: PathBuf::new(),
-        socket_mode: None,
-        mapping: vec![0],
-        read_only: false,
-        write_through: false,
-        discard: true,
-        serial: "mqblk-1".into(),
-    }
-}
-
-impl Server {
-    /// `virtqueues` of a disk on `iothreads`, dealt round robin.
-    fn new(target: &str, virtqueues: usize, iothreads: usize) -> Server {
-        Server::with(target, virtqueues, iothreads, false)
-    }
-
-    fn with(target: &str, virtqueues: usize, iothreads: usize, read_only: bool) -> Server {
-        let Served { directory, threads, disk } = Served::new("vhost", target, iothreads);
-        let socket = directory.join("vhost.sock");
-        let mapping = (0..virtqueues).map(|i| i % iothreads).collect();
-        let options = ExportOptions { socket: socket.clone(), mapping, read_only, ..options() };
-        let export = Some(VhostExport::start(&threads, &disk, options).unwrap());
-        Server { directory, socket: socket.to_str().unwrap().into(), disk, threads, export }
-    }
-
-    fn raw(&self, format: Format, features: u64, notify: Notify) -> Raw {
-        let packed = if format == Format::Packed { RING_PACKED } else { 0 };
-        let mut raw = Raw::ready(&self.socket, VERSION_1 | BLK_FLUSH | packed | features, PROTOCOL).unwrap();
-        raw.start(0, 64, format, notify).unwrap();
-        raw
-    }
-
-    /// Ends the export; nothing of the disk may be in use then.
-    fn check_idle(mut self) {
-        self.export = None;
-        serving::check_drained(&self.disk);
-        assert!(!fs::exists(&self.socket).unwrap(), "the socket is left behind");
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.export = None;
-        let _ = fs::remove_dir_all(&self.directory);
-        assert!(!self.threads.is_empty());
-    }
-}
 
 #[test]
 fn a_real_client_finds_what_it_wrote() {
@@ -488,55 +417,6 @@ fn clients_that_come_and_go_leave_nothing_behind() {
     server.check_idle();
 }
 
-/// A client that makes the file of its memory shorter while its requests are in flight is dropped; another one's I/O goes on, in the same process, on the same IOThread and the same disk.
-#[test]
-fn a_client_that_cuts_its_memory_short_is_dropped_and_another_goes_on() {
-    for target in ["ram:size=64m", "file", "model:lat_us=2000,over=ram,size=64m"] {
-        let server = Server::new(target, 1, 1);
-        let beside = server.directory.join("beside.sock");
-        let options = ExportOptions { socket: beside.clone(), ..options() };
-        let export = VhostExport::start(&server.threads, &server.disk, options).unwrap();
-        let good = std::thread::spawn(move || {
-            let load = VerifyOptions { size: 8 << 20, seed: 3, requests: 3000, ..VerifyOptions::default() };
-            verify(beside.to_str().unwrap(), &load)
-        });
-        for round in 0..12u64 {
-            let (format, _) = BOTH[round as usize % 2];
-            let mut raw = server.raw(format, 0, Notify::Both);
-            let kept = [0, 4096, 1 << 20][round as usize % 3];
-            // Behind what the other one verifies.
-            let requests: Vec<_> = (0..16).map(|i| raw.block(block::IN, 40000 + 256 * i, 128 << 10).unwrap()).collect();
-            for request in &requests {
-                raw.submit(0, &request.segments()).unwrap();
-            }
-            let last = raw.block(block::IN, 0, 512).unwrap();
-            if round < 6 {
-                raw.kick(0).unwrap();
-            }
-            raw.guest.cut_short(READY_MEMORY.0, kept).unwrap();
-            // All may have ended before: something has to be looked at that is not there, if it is not the ring.
-            if kept > 0 {
-                raw.submit(0, &last.segments()).unwrap();
-            }
-            raw.kick(0).unwrap();
-            assert!(raw.is_dropped(LONG).unwrap(), "{target} round {round}: still there");
-        }
-        let (dropped, why) = server.export.as_ref().unwrap().dropped();
-        assert_eq!(dropped, 12, "{target}: {why:?}");
-        assert!(why.as_ref().is_some_and(|w| w.contains("pages of its memory")), "{why:?}");
-        let report = good.join().unwrap().unwrap();
-        assert!(report.writes > 100, "{report:?}");
-        assert_eq!(export.dropped(), (0, None));
-        // The next client is served.
-        let mut next = server.raw(Format::Split, 0, Notify::Both);
-        let read = next.block(block::IN, 0, 512).unwrap();
-        assert_eq!(next.execute(0, &read, LONG).unwrap().0, block::OK);
-        drop(next);
-        drop(export);
-        server.check_idle();
-    }
-}
-
 /// Requests that waited for a buffer were never done once their queue was stopped, or had broken a rule, and whoever stopped
 /// it waited for them for ever: more of them than there are buffers, and then the client goes.
 #[test]
@@ -697,17 +577,17 @@ fn another_size_is_told_over_the_channel_of_the_front_end() {
         assert!(!export.resized(), "it gave no channel");
         let channel = raw.backend_channel().unwrap();
         // Answered after the channel was taken, with or without REPLY_ACK.
-        assert_eq!(size(&mut raw), server.disk.queue.capacity().0);
+        assert_eq!(size(&mut raw), server.disk.capacity().0);
         for _ in 0..3 {
             assert!(export.resized());
             let said = channel.receive().unwrap();
             assert_eq!((said.request, said.flags, said.payload.len()), (2, 1, 0), "CONFIG_CHANGE_MSG");
-            assert_eq!(size(&mut raw), server.disk.queue.capacity().0);
+            assert_eq!(size(&mut raw), server.disk.capacity().0);
         }
         // Nobody at the other end is no harm.
         drop(channel);
         assert!(!export.resized());
-        assert_eq!(size(&mut raw), server.disk.queue.capacity().0);
+        assert_eq!(size(&mut raw), server.disk.capacity().0);
         drop(raw);
         // The next one is served when all of this one is gone.
         drop(server.raw(Format::Split, 0, Notify::Both));
@@ -768,10 +648,42 @@ fn half_a_message_does_not_hold_up_the_end_of_an_export() {
     assert!(raw.is_dropped(LONG).unwrap());
 }
 
+/// Another export may be at its socket's place while its I/O ends; its end took that one's socket away.
+#[test]
+fn the_socket_is_gone_before_what_is_in_flight_is_waited_for() {
+    let mut server = Server::new("ram:size=16m", 1, 1);
+    let mut raw = server.raw(Format::Split, 0, Notify::Both);
+    server.disk.drain().unwrap();
+    let read = apart(&mut raw, block::IN, 0, 4096, 7);
+    raw.submit(0, &read.segments()).unwrap();
+    raw.kick(0).unwrap();
+    let until = |what: &dyn Fn() -> bool| {
+        let began = std::time::Instant::now();
+        while !what() {
+            assert!(began.elapsed() < LONG, "it does not come");
+            std::thread::yield_now();
+        }
+    };
+    until(&|| server.threads.report().iter().flat_map(|t| &t.sources).any(|s| s.in_flight > 0));
+    let export = server.export.take();
+    std::thread::scope(|scope| {
+        let ends = scope.spawn(move || drop(export));
+        until(&|| ends.is_finished() || !fs::exists(&server.socket).unwrap());
+        assert!(!ends.is_finished(), "it waits for what is in flight");
+        let options = ExportOptions { socket: server.socket.clone().into(), ..vhost_options() };
+        server.export = Some(VhostExport::start(&server.threads, &server.disk, options).unwrap());
+        assert!(server.disk.resume());
+        ends.join().unwrap();
+    });
+    assert!(fs::exists(&server.socket).unwrap(), "the other one's socket");
+    let mut raw = Raw::ready(&server.socket, VERSION_1 | PROTOCOL_FEATURES, PROTOCOL).unwrap();
+    assert_eq!(raw.queue_num().unwrap(), 1);
+}
+
 #[test]
 fn a_socket_in_use_is_left_alone_and_a_stale_one_replaced() {
     let server = Server::new("ram:size=16m", 1, 1);
-    let options = |socket: &str| ExportOptions { socket: socket.into(), ..options() };
+    let options = |socket: &str| ExportOptions { socket: socket.into(), ..vhost_options() };
     let start = |socket: &str| VhostExport::start(&server.threads, &server.disk, options(socket));
     let refusal = start(&server.socket).err().unwrap().to_string();
     assert!(refusal.contains("is in use"), "{refusal}");

@@ -4,21 +4,16 @@
 mod serving;
 
 use host::export::vhost::{ExportOptions, VhostExport};
-use serving::Served;
+use serving::{Served, vhost_options};
 use std::fs;
 use std::time::Duration;
+use vuclient::raw::message::feature::{
+    BLK_CONFIG_WCE, BLK_DISCARD, BLK_FLUSH, BLK_WRITE_ZEROES, EVENT_IDX, INDIRECT_DESC, RING_PACKED, VERSION_1,
+};
 use vuclient::raw::message::protocol;
 use vuclient::raw::ring::{INDIRECT, NEXT, WRITE, descriptor};
 use vuclient::raw::{Format, Notify, Raw, Segment, Used, block};
 
-const VERSION_1: u64 = 1 << 32;
-const EVENT_IDX: u64 = 1 << 29;
-const INDIRECT_DESC: u64 = 1 << 28;
-const RING_PACKED: u64 = 1 << 34;
-const BLK_FLUSH: u64 = 1 << 9;
-const BLK_CONFIG_WCE: u64 = 1 << 11;
-const BLK_DISCARD: u64 = 1 << 13;
-const BLK_WRITE_ZEROES: u64 = 1 << 14;
 const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG | protocol::CONFIGURE_MEM_SLOTS;
 const LONG: Duration = Duration::from_secs(30);
 const BOTH: [(Format, u64); 2] = [(Format::Split, 0), (Format::Packed, RING_PACKED)];
@@ -35,14 +30,10 @@ impl Server {
         let served = Served::new("conformance", "ram:size=16m", 1);
         let socket = served.directory.join("vhost.sock");
         let options = ExportOptions {
-            name: "export".into(),
             socket: socket.clone(),
-            socket_mode: None,
-            mapping: vec![0],
             read_only,
-            write_through: false,
-            discard: true,
             serial: "a serial of 20 bytes".into(),
+            ..vhost_options()
         };
         let export = Some(VhostExport::start(&served.threads, &served.disk, options).unwrap());
         Server { served, socket: socket.to_str().unwrap().into(), export }

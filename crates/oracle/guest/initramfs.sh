@@ -8,28 +8,15 @@
 # than QEMU copies.
 set -euo pipefail
 kernel=$1 out=$(realpath -m "$2") ioscript=$3; shift 3
-base=$(find "$kernel" -type d -path '*lib/modules/*' -prune | head -1)
-version=$(basename "$base") top=${base%/lib/modules/*}
-[ -s "$base/modules.dep" ] || depmod -b "$top" "$version"
+here=$(dirname "$0")
 root=$(mktemp -d); trap 'rm -rf "$root"' EXIT
-mkdir -p "$root"/{bin,sbin,proc,sys,dev,tmp,out} "$root/lib/modules/$version"
+mkdir -p "$root"/{bin,sbin,proc,sys,dev,tmp,out}
 cp "$(command -v busybox)" "$root/bin/busybox"
 if ldd "$root/bin/busybox" >/dev/null 2>&1; then
   echo "busybox is not static: install busybox-static" >&2; exit 1
 fi
 cp "$ioscript" "$root/bin/ioscript"
-for module in "$@"; do
-  modprobe -d "$top" -S "$version" --show-depends "$module" | awk '$1 == "insmod" { print $2 }'
-done | sort -u | while read -r file; do
-  name=$(basename "$file") to="$root/lib/modules/$version/$(basename "${file%%.ko*}").ko"
-  case $name in
-    *.xz) xz -dc "$file" ;;
-    *.zst) zstd -qdc "$file" ;;
-    *) cat "$file" ;;
-  esac >"$to"
-done
-cp "$base"/modules.{order,builtin,builtin.modinfo} "$root/lib/modules/$version/" 2>/dev/null || true
-depmod -b "$root" "$version"
+bash "$here/modules.sh" "$kernel" "$root" "$@"
 cat >"$root/init" <<'INIT'
 #!/bin/busybox sh
 /bin/busybox --install -s /bin; ln -s /bin/busybox /sbin/modprobe

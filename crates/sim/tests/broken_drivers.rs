@@ -10,6 +10,7 @@ use blk::cpumap::CpuTopology;
 use blk::driver::{Completions, Driver, InFlight, RqBatch, TimedOut, TimeoutAnswer};
 use blk::id::{CpuId, HctxId, Sector};
 use blk::limits::Limits;
+use blk::multipath::{Features, Multipath, NewGroup, NewPath, PathArgs, Selector};
 use blk::queue::{NoNotify, RequestQueue};
 use blk::settings::{Mode, QueueConfig};
 use blk::status::{BlkStatus, QueueRqStatus};
@@ -130,6 +131,18 @@ struct Stack {
 
 impl Stack {
     fn new(driver: Broken, mode: Mode, scheduler: &str, depth: u32) -> Stack {
+        Stack::over(Arc::new(driver), mode, scheduler, depth)
+    }
+
+    /// The driver as the only path of a multipath disk, which lends it what it gets.
+    fn below(driver: Broken, mode: Mode, scheduler: &str, depth: u32) -> Stack {
+        let path = NewPath { name: "p".into(), driver: Arc::new(driver), args: PathArgs::default() };
+        let groups = vec![NewGroup { selector: Selector::RoundRobin, paths: vec![path] }];
+        let disk = Multipath::<Lock>::new(groups, Features::default(), None, &[], Box::new(|_| {})).expect("one path");
+        Stack::over(Arc::new(disk), mode, scheduler, depth)
+    }
+
+    fn over(driver: Arc<dyn Driver>, mode: Mode, scheduler: &str, depth: u32) -> Stack {
         let config = QueueConfig {
             mode,
             topology: CpuTopology::uniform(2),
@@ -138,7 +151,7 @@ impl Stack {
             io_timeout_ms: 10,
             ..QueueConfig::default()
         };
-        let q = RequestQueue::<Lock>::new(Arc::new(driver), config, Box::new(NoNotify)).expect("good settings");
+        let q = RequestQueue::<Lock>::new(driver, config, Box::new(NoNotify)).expect("good settings");
         let subs = (0..2).map(|cpu| q.submitter(CpuId::new(cpu)).expect("a free submitter")).collect();
         Stack { q, subs }
     }
@@ -192,14 +205,18 @@ fn each_broken_rule_is_named() {
                 // It has one hardware queue.
                 continue;
             }
-            let driver = Broken { breaks: Some(breaks), held: Arc::default() };
-            let mut stack = Stack::new(driver, mode, scheduler, 16);
-            let text = text_of(|| stack.work(2)).unwrap_or_else(|| panic!("{breaks:?} with {scheduler}: not noticed"));
-            assert!(
-                text.starts_with("driver 'broken', hctx") && text.contains(place) && text.contains(rule),
-                "{breaks:?} with {scheduler}: {text}"
-            );
-            std::mem::forget(stack);
+            // Called by the core, and by a driver over it.
+            for make in [Stack::new, Stack::below] {
+                let driver = Broken { breaks: Some(breaks), held: Arc::default() };
+                let mut stack = make(driver, mode, scheduler, 16);
+                let text =
+                    text_of(|| stack.work(2)).unwrap_or_else(|| panic!("{breaks:?} with {scheduler}: not noticed"));
+                assert!(
+                    text.starts_with("driver 'broken', hctx") && text.contains(place) && text.contains(rule),
+                    "{breaks:?} with {scheduler}: {text}"
+                );
+                std::mem::forget(stack);
+            }
         }
     }
 }
@@ -244,11 +261,13 @@ fn a_request_of_another_disk() {
 #[test]
 fn the_same_driver_unbroken_completes_everything() {
     for (mode, scheduler) in [(Mode::Mq, "none"), (Mode::Mq, "mq-deadline"), (Mode::Mq, "bfq"), (Mode::Sq, "noop")] {
-        let mut stack = Stack::new(Broken { breaks: None, held: Arc::default() }, mode, scheduler, 16);
-        stack.work(2);
-        let mut ended = Vec::new();
-        stack.subs.iter_mut().for_each(|s| s.reap(|d| ended.push(d.status)));
-        assert_eq!(ended, [BlkStatus::Ok; 4], "{scheduler}");
-        assert_eq!(stack.q.stats().in_flight, 0);
+        for make in [Stack::new, Stack::below] {
+            let mut stack = make(Broken { breaks: None, held: Arc::default() }, mode, scheduler, 16);
+            stack.work(2);
+            let mut ended = Vec::new();
+            stack.subs.iter_mut().for_each(|s| s.reap(|d| ended.push(d.status)));
+            assert_eq!(ended, [BlkStatus::Ok; 4], "{scheduler}");
+            assert_eq!(stack.q.stats().in_flight, 0);
+        }
     }
 }

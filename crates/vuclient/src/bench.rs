@@ -3,13 +3,11 @@
 //!
 //! Guarantees: each queue keeps `iodepth` requests with the server; the warm-up is not counted; a
 //! failed or missing answer ends the bench with an error. In the loop nothing is allocated, requests
-//! and completions go in batches, and no clock is read: a thread looks at one shared word, and reads
-//! its clocks when that changes. With `latency` one clock reading per batch is added, which
+//! and completions go in batches, and no clock is read. With `latency` one clock reading per batch is added, which
 //! ends its requests and begins their successors. Without it only the mean is known, by Little's law.
 //! Needs as many CPUs as threads plus the server's, or it measures the scheduler. At depth 1 without `poll` it
 //! measures how fast this machine wakes a thread, not the server: compare servers there with `poll`.
 
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use blkio::{Blkioq, ReqFlags};
@@ -18,8 +16,9 @@ use serde::Serialize;
 
 use crate::completion::Queue;
 use crate::disk::{Disk, MAX_RING, Settings};
+use crate::phases::{self, Pace};
 use crate::random::Random;
-use crate::{Error, Info};
+use crate::{BenchReport, Error, Info};
 
 /// Most requests per queue: each takes three descriptors of a ring.
 pub const MAX_IODEPTH: u32 = MAX_RING / 3;
@@ -35,10 +34,6 @@ const MAX_MEMORY: u64 = 1 << 30;
 
 /// Longest latency that is told apart.
 const MAX_LATENCY: u64 = 60_000_000_000;
-
-const WARM_UP: u8 = 0;
-const MEASURE: u8 = 1;
-const STOP: u8 = 2;
 
 /// What is done to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -77,6 +72,8 @@ pub struct BenchOptions {
     pub latency: bool,
     /// Longest time the server may take to end something.
     pub patience: Duration,
+    /// CPUs of the queues' threads, in turn; empty = where the system puts them.
+    pub cpus: Vec<usize>,
 }
 
 impl Default for BenchOptions {
@@ -92,47 +89,9 @@ impl Default for BenchOptions {
             one_thread: false,
             latency: false,
             patience: Duration::from_secs(10),
+            cpus: Vec::new(),
         }
     }
-}
-
-/// One queue's part of the result.
-#[derive(Clone, Debug, Serialize)]
-pub struct QueueReport {
-    /// Requests ended in the measured time.
-    pub requests: u64,
-    /// Those per second.
-    pub iops: f64,
-}
-
-/// Latencies in nanoseconds, as measured.
-#[derive(Clone, Debug, Serialize)]
-pub struct Latencies {
-    /// Arithmetic mean.
-    pub mean: f64,
-    /// 50th, 90th, 99th and 99.9th percentile.
-    pub percentiles: [u64; 4],
-    /// The longest.
-    pub max: u64,
-}
-
-/// The result of a bench.
-#[derive(Clone, Debug, Serialize)]
-pub struct BenchReport {
-    /// By queue.
-    pub queues: Vec<QueueReport>,
-    /// All queues together, per second.
-    pub iops: f64,
-    /// Mean latency by Little's law: requests in flight over rate, nanoseconds.
-    pub little_mean_ns: f64,
-    /// As measured, when asked for.
-    pub latency: Option<Latencies>,
-    /// Seconds of CPU this client's threads used in the measured time.
-    pub client_cpu_seconds: f64,
-    /// The same per request, in nanoseconds.
-    pub client_cpu_ns_per_request: f64,
-    /// Batches the completions came in: requests per batch tells how cheap a batch was.
-    pub batches: u64,
 }
 
 /// Runs `options` on the server at `socket`.
@@ -161,8 +120,9 @@ pub fn bench(socket: &str, options: &BenchOptions) -> Result<BenchReport, Error>
         .collect();
     let groups: Vec<Vec<Worker>> =
         if options.one_thread { vec![workers] } else { workers.into_iter().map(|worker| vec![worker]).collect() };
-    let tallies = run(groups, options)?;
-    Ok(report(tallies, options))
+    let BenchOptions { runtime, warm_up, .. } = *options;
+    let tallies = phases::run(groups, &Pace { runtime, warm_up, poll, patience, cpus: options.cpus.clone() })?;
+    Ok(phases::report(tallies, f64::from(options.queues * options.iodepth)))
 }
 
 fn check(options: &BenchOptions) -> Result<(), Error> {
@@ -206,110 +166,6 @@ fn check_device(options: &BenchOptions, info: &Info) -> Result<(), Error> {
         return Err(Error::Usage(format!("bs={block}: the disk's {capacity} bytes must hold one per queue")));
     }
     Ok(())
-}
-
-/// Clocks of one thread at one moment.
-struct Moment {
-    wall: Instant,
-    cpu: Duration,
-}
-
-impl Moment {
-    fn now() -> Moment {
-        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        Moment { wall: Instant::now(), cpu: Duration::new(cpu.tv_sec as u64, cpu.tv_nsec as u32) }
-    }
-}
-
-/// What one thread measured.
-struct Tally {
-    queues: Vec<u64>,
-    batches: u64,
-    wall: Duration,
-    cpu: Duration,
-    histogram: Option<Histogram<u64>>,
-}
-
-/// Starts a thread per group, leads them through the phases, and collects.
-fn run(groups: Vec<Vec<Worker>>, options: &BenchOptions) -> Result<Vec<Tally>, Error> {
-    let phase = AtomicU8::new(WARM_UP);
-    std::thread::scope(|scope| {
-        let handles: Vec<_> = groups.into_iter().map(|group| scope.spawn(|| drive(group, &phase, options))).collect();
-        let wait = |time: Duration| {
-            let end = Instant::now() + time;
-            // A thread that failed early ends the wait: its error is the result.
-            while Instant::now() < end && !handles.iter().any(std::thread::ScopedJoinHandle::is_finished) {
-                let left = end.saturating_duration_since(Instant::now());
-                std::thread::sleep(left.min(Duration::from_millis(50)));
-            }
-        };
-        wait(options.warm_up);
-        phase.store(MEASURE, Ordering::Relaxed);
-        wait(options.runtime);
-        phase.store(STOP, Ordering::Relaxed);
-        handles.into_iter().map(|handle| handle.join().unwrap_or_else(|e| std::panic::resume_unwind(e))).collect()
-    })
-}
-
-/// One thread: its queues from the first request to the last answer.
-fn drive(mut group: Vec<Worker>, phase: &AtomicU8, options: &BenchOptions) -> Result<Tally, Error> {
-    for worker in &mut group {
-        worker.fill();
-    }
-    let mut begin = None;
-    let mut seen = WARM_UP;
-    let mut idle_since: Option<Instant> = None;
-    let mut idle_turns = 0u32;
-    loop {
-        let now = phase.load(Ordering::Relaxed);
-        if now != seen {
-            if begin.is_none() {
-                begin = Some(Moment::now());
-                group.iter_mut().for_each(Worker::start_counting);
-            }
-            seen = now;
-            if now == STOP {
-                break;
-            }
-        }
-        let mut ended = 0;
-        for worker in &mut group {
-            ended += worker.turn(true)?;
-        }
-        if ended > 0 {
-            idle_turns = 0;
-            idle_since = None;
-        } else if options.poll {
-            std::hint::spin_loop();
-            idle_turns += 1;
-            // The clock is looked at only when thousands of looks found nothing.
-            if idle_turns >= 1 << 14 {
-                idle_turns = 0;
-                if idle_since.get_or_insert_with(Instant::now).elapsed() > options.patience {
-                    let patience = options.patience;
-                    return Err(Error::Server(format!("the server ended no request within {patience:?}")));
-                }
-            }
-        } else {
-            group[0].wait(options.patience)?;
-        }
-    }
-    let end = Moment::now();
-    let begin = begin.unwrap_or(Moment { wall: end.wall, cpu: end.cpu });
-    let queues = group.iter().map(|worker| worker.ended).collect();
-    let batches = group.iter().map(|worker| worker.batches).sum();
-    let mut histogram: Option<Histogram<u64>> = None;
-    for worker in &mut group {
-        worker.drain(options.patience)?;
-        if let Some(clock) = worker.load.clock.take() {
-            match &mut histogram {
-                // All have the same bounds, so adding cannot fail.
-                Some(all) => all.add(&clock.histogram).map_err(|e| Error::Usage(e.to_string()))?,
-                None => histogram = Some(clock.histogram),
-            }
-        }
-    }
-    Ok(Tally { queues, batches, wall: end.wall - begin.wall, cpu: end.cpu - begin.cpu, histogram })
 }
 
 /// One queue and its load.
@@ -367,38 +223,6 @@ impl Worker {
         Worker { queue, load, ended: 0, batches: 0, in_flight: 0, iodepth }
     }
 
-    fn fill(&mut self) {
-        for slot in 0..self.iodepth {
-            self.load.submit(self.queue.ring(), slot);
-        }
-        self.in_flight = self.iodepth;
-    }
-
-    fn start_counting(&mut self) {
-        self.ended = 0;
-        self.batches = 0;
-        if let Some(clock) = &mut self.load.clock {
-            clock.histogram.reset();
-        }
-    }
-
-    /// Shows what is new, takes what ended, and with `again` puts successors on the ring.
-    fn turn(&mut self, again: bool) -> Result<usize, Error> {
-        self.reap(0, None, again)
-    }
-
-    /// As [`Self::turn`], after waiting for at least one.
-    fn wait(&mut self, patience: Duration) -> Result<usize, Error> {
-        self.reap(1, Some(patience), true)
-    }
-
-    fn drain(&mut self, patience: Duration) -> Result<(), Error> {
-        while self.in_flight > 0 {
-            self.reap(1, Some(patience), false)?;
-        }
-        Ok(())
-    }
-
     fn reap(&mut self, min: usize, patience: Option<Duration>, again: bool) -> Result<usize, Error> {
         let load = &mut self.load;
         let mut failed = None;
@@ -431,6 +255,47 @@ impl Worker {
     }
 }
 
+impl phases::Load for Worker {
+    fn fill(&mut self) -> Result<(), Error> {
+        for slot in 0..self.iodepth {
+            self.load.submit(self.queue.ring(), slot);
+        }
+        self.in_flight = self.iodepth;
+        Ok(())
+    }
+
+    fn start_counting(&mut self) {
+        self.ended = 0;
+        self.batches = 0;
+        if let Some(clock) = &mut self.load.clock {
+            clock.histogram.reset();
+        }
+    }
+
+    fn turn(&mut self) -> Result<usize, Error> {
+        self.reap(0, None, true)
+    }
+
+    fn wait(&mut self, patience: Duration) -> Result<usize, Error> {
+        self.reap(1, Some(patience), true)
+    }
+
+    fn drain(&mut self, patience: Duration) -> Result<(), Error> {
+        while self.in_flight > 0 {
+            self.reap(1, Some(patience), false)?;
+        }
+        Ok(())
+    }
+
+    fn counted(&self) -> (u64, u64) {
+        (self.ended, self.batches)
+    }
+
+    fn latencies(&mut self) -> Option<Histogram<u64>> {
+        self.load.clock.take().map(|clock| clock.histogram)
+    }
+}
+
 impl Load {
     #[inline]
     fn submit(&mut self, ring: &mut Blkioq, slot: usize) {
@@ -455,41 +320,5 @@ impl Load {
                 ring.write(start, buffer, self.block as usize, slot, ReqFlags::empty());
             }
         }
-    }
-}
-
-fn report(tallies: Vec<Tally>, options: &BenchOptions) -> BenchReport {
-    let mut queues = Vec::new();
-    let mut cpu = Duration::ZERO;
-    let mut batches = 0;
-    let mut histogram: Option<Histogram<u64>> = None;
-    for tally in tallies {
-        let seconds = tally.wall.as_secs_f64().max(1e-9);
-        queues.extend(tally.queues.iter().map(|&n| QueueReport { requests: n, iops: n as f64 / seconds }));
-        cpu += tally.cpu;
-        batches += tally.batches;
-        if let Some(part) = tally.histogram {
-            match &mut histogram {
-                Some(all) => all.add(part).expect("the same bounds"),
-                None => histogram = Some(part),
-            }
-        }
-    }
-    let iops: f64 = queues.iter().map(|queue| queue.iops).sum();
-    let requests: u64 = queues.iter().map(|queue| queue.requests).sum();
-    let in_flight = f64::from(options.queues * options.iodepth);
-    let latency = histogram.map(|h| Latencies {
-        mean: h.mean(),
-        percentiles: [50.0, 90.0, 99.0, 99.9].map(|p| h.value_at_percentile(p)),
-        max: h.max(),
-    });
-    BenchReport {
-        queues,
-        iops,
-        little_mean_ns: in_flight * 1e9 / iops.max(1e-9),
-        latency,
-        client_cpu_seconds: cpu.as_secs_f64(),
-        client_cpu_ns_per_request: cpu.as_nanos() as f64 / requests.max(1) as f64,
-        batches,
     }
 }

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`disk`] | one connection through blkio; what the device tells |
 //! | [`bench`](mod@bench) | closed-loop load, made cheap so that the server is what is measured |
+//! | [`lean`](mod@lean) | the same load by a driver of our own that costs next to nothing |
 //! | [`verify`](mod@verify) | data written, zeroed, discarded and compared, several queues at once |
 //! | [`nbd`](mod@nbd) | closed-loop load on an NBD server, as cheap as sockets allow |
 //! | [`raw`] | one protocol step at a time, right or wrong: feature bits, memory, descriptors, rings |
@@ -19,14 +20,18 @@ pub mod disk;
 mod completion;
 mod memory;
 mod random;
+mod phases;
 pub mod bench;
+pub mod lean;
 pub mod verify;
 pub mod nbd;
 pub mod raw;
 
-pub use bench::{BenchOptions, BenchReport, bench};
+pub use bench::{BenchOptions, bench};
 pub use disk::Info;
+pub use lean::{LeanOptions, lean};
 pub use nbd::{NbdOptions, NbdReport, nbd};
+pub use phases::{BenchReport, Latencies, QueueReport};
 pub use verify::{Verifier, VerifyOptions, VerifyReport, verify};
 
 /// Why a connection, a bench or a verification ended early.

@@ -11,7 +11,8 @@ use serde::Serialize;
 use vuclient::bench::Pattern;
 use vuclient::raw::Raw;
 use vuclient::{
-    BenchOptions, BenchReport, Error, NbdOptions, NbdReport, VerifyOptions, VerifyReport, bench, disk, nbd, verify,
+    BenchOptions, BenchReport, Error, LeanOptions, NbdOptions, NbdReport, VerifyOptions, VerifyReport, bench, disk,
+    lean, nbd, verify,
 };
 
 #[derive(Parser)]
@@ -25,6 +26,8 @@ struct Cli {
 enum Command {
     /// Closed-loop load: IOPS, latency, and what this client itself cost
     Bench(BenchArgs),
+    /// The same load by a driver that costs next to nothing: fixed chains, headers and buffers
+    Lean(LeanArgs),
     /// Write, read back and compare; the data of the disk is lost
     Verify(VerifyArgs),
     /// Closed-loop load on an NBD server, all replies of a call answered by one call
@@ -48,14 +51,10 @@ enum Rw {
     RandWrite,
 }
 
+/// What all load has.
 #[derive(Args)]
-struct BenchArgs {
-    /// The server's Unix socket
-    socket: String,
-    /// Virtqueues, one thread each
-    #[arg(long, default_value_t = 1)]
-    queues: u32,
-    /// Requests in flight per queue
+struct LoadArgs {
+    /// Requests in flight per queue or connection
     #[arg(long, default_value_t = 32)]
     iodepth: u32,
     /// Measured seconds
@@ -64,6 +63,41 @@ struct BenchArgs {
     /// Bytes of a request: 512, 4k, 1m
     #[arg(long, default_value = "4k", value_parser = bytes)]
     bs: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl LoadArgs {
+    fn runtime(&self) -> Duration {
+        Duration::from_secs_f64(self.runtime)
+    }
+
+    /// Bytes of a request, of a client that takes no more than 32 bits of them.
+    fn short_block(&self) -> Result<u32, Error> {
+        let bs = self.bs;
+        u32::try_from(bs).map_err(|_| Error::Usage(format!("bs={bs}: must be less than 4g")))
+    }
+
+    /// Prints a report in the form that was asked for.
+    fn show(&self, report: &BenchReport) -> Result<(), Error> {
+        if self.json {
+            return print_json(report);
+        }
+        print_bench(report);
+        Ok(())
+    }
+}
+
+#[derive(Args)]
+struct BenchArgs {
+    /// The server's Unix socket
+    socket: String,
+    /// Virtqueues, one thread each
+    #[arg(long, default_value_t = 1)]
+    queues: u32,
+    #[command(flatten)]
+    load: LoadArgs,
     /// What is done to the disk
     #[arg(long, value_enum, default_value = "randread")]
     rw: Rw,
@@ -73,12 +107,41 @@ struct BenchArgs {
     /// All queues from one thread; needs --poll
     #[arg(long)]
     one_thread: bool,
+    /// CPUs of the queues' threads, in turn: 0,1 [default: where the system puts them]
+    #[arg(long, value_delimiter = ',')]
+    cpus: Vec<usize>,
     /// Measure latency percentiles: one clock reading per batch
     #[arg(long)]
     lat: bool,
-    /// Print JSON
+}
+
+#[derive(Args)]
+struct LeanArgs {
+    /// The server's Unix socket
+    socket: String,
+    /// Virtqueues, one thread each
+    #[arg(long, default_value_t = 1)]
+    queues: u16,
+    #[command(flatten)]
+    load: LoadArgs,
+    /// Write instead of read; the data of the disk is lost
     #[arg(long)]
-    json: bool,
+    write: bool,
+    /// Spin on the used ring instead of waiting for calls
+    #[arg(long)]
+    poll: bool,
+    /// A packed ring
+    #[arg(long)]
+    packed: bool,
+    /// A table of its own for each chain
+    #[arg(long)]
+    indirect: bool,
+    /// Kicks and calls by the ring's flags, without EVENT_IDX
+    #[arg(long)]
+    no_event_idx: bool,
+    /// Write header and status for each request, at random places of the disk
+    #[arg(long)]
+    rewrite: bool,
 }
 
 #[derive(Args)]
@@ -91,21 +154,11 @@ struct NbdArgs {
     /// Connections, one thread each
     #[arg(long, default_value_t = 1)]
     connections: u32,
-    /// Requests in flight per connection
-    #[arg(long, default_value_t = 32)]
-    iodepth: u32,
-    /// Measured seconds
-    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
-    runtime: f64,
-    /// Bytes of a request: 512, 4k, 1m
-    #[arg(long, default_value = "4k", value_parser = bytes)]
-    bs: u64,
+    #[command(flatten)]
+    load: LoadArgs,
     /// Write instead of read
     #[arg(long)]
     write: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Args)]
@@ -141,6 +194,7 @@ struct VerifyArgs {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Bench(args) => run_bench(&args),
+        Command::Lean(args) => run_lean(&args),
         Command::Verify(args) => run_verify(&args),
         Command::Nbd(args) => run_nbd(&args),
         Command::Info { socket, json } => run_info(&socket, json),
@@ -157,9 +211,9 @@ fn main() -> ExitCode {
 fn run_bench(args: &BenchArgs) -> Result<(), Error> {
     let options = BenchOptions {
         queues: args.queues,
-        iodepth: args.iodepth,
-        runtime: Duration::from_secs_f64(args.runtime),
-        block: args.bs,
+        iodepth: args.load.iodepth,
+        runtime: args.load.runtime(),
+        block: args.load.bs,
         pattern: match args.rw {
             Rw::Read => Pattern::Read,
             Rw::Write => Pattern::Write,
@@ -169,14 +223,27 @@ fn run_bench(args: &BenchArgs) -> Result<(), Error> {
         poll: args.poll,
         one_thread: args.one_thread,
         latency: args.lat,
+        cpus: args.cpus.clone(),
         ..BenchOptions::default()
     };
-    let report = bench(&args.socket, &options)?;
-    if args.json {
-        return print_json(&report);
-    }
-    print_bench(&report);
-    Ok(())
+    args.load.show(&bench(&args.socket, &options)?)
+}
+
+fn run_lean(args: &LeanArgs) -> Result<(), Error> {
+    let options = LeanOptions {
+        queues: args.queues,
+        iodepth: args.load.iodepth,
+        runtime: args.load.runtime(),
+        block: args.load.short_block()?,
+        write: args.write,
+        poll: args.poll,
+        packed: args.packed,
+        indirect: args.indirect,
+        event_idx: !args.no_event_idx,
+        rewrite: args.rewrite,
+        ..LeanOptions::default()
+    };
+    args.load.show(&lean(&args.socket, &options)?)
 }
 
 fn print_bench(report: &BenchReport) {
@@ -199,13 +266,13 @@ fn run_nbd(args: &NbdArgs) -> Result<(), Error> {
     let options = NbdOptions {
         export: args.export.clone(),
         connections: args.connections,
-        iodepth: args.iodepth,
-        block: u32::try_from(args.bs).map_err(|_| Error::Usage(format!("bs={}: must be less than 4g", args.bs)))?,
+        iodepth: args.load.iodepth,
+        block: args.load.short_block()?,
         write: args.write,
-        runtime: Duration::from_secs_f64(args.runtime),
+        runtime: args.load.runtime(),
     };
     let report = nbd(&args.socket, &options)?;
-    if args.json {
+    if args.load.json {
         return print_json(&report);
     }
     let NbdReport { iops, requests, receives, client_cpu_ns_per_request: each } = report;
@@ -304,6 +371,24 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    /// What all load has is the same for each kind of it, and refused alike.
+    #[test]
+    fn every_load_takes_the_same_flags() {
+        for kind in ["bench", "lean", "nbd"] {
+            let parse = |more: &[&str]| Cli::try_parse_from([&["vuclient", kind, "a.sock"], more].concat());
+            let load = |more: &[&str]| match parse(more).unwrap_or_else(|e| panic!("{kind}: {e}")).command {
+                Command::Bench(BenchArgs { load, .. })
+                | Command::Lean(LeanArgs { load, .. })
+                | Command::Nbd(NbdArgs { load, .. }) => (load.iodepth, load.runtime, load.bs, load.json),
+                _ => panic!("{kind} is no load"),
+            };
+            assert_eq!(load(&[]), (32, 2.0, 4096, false), "{kind}");
+            let all = ["--iodepth=7", "--runtime=0.5", "--bs=64k", "--json"];
+            assert_eq!(load(&all), (7, 0.5, 65536, true), "{kind}");
+            assert!(parse(&["--runtime=0"]).is_err() && parse(&["--bs=x"]).is_err(), "{kind}");
+        }
     }
 
     #[test]

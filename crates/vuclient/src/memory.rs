@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use vm_memory::volatile_memory::{VolatileMemory, VolatileSlice};
-use vm_memory::{FileOffset, MmapRegion};
+use vm_memory::{AtomicInteger, FileOffset, MmapRegion};
 
 use crate::Error;
 
@@ -53,6 +53,11 @@ impl Memory {
     /// Never: a [`Memory`] is always of a file.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.file_offset().expect("made from a file").file().as_fd()
+    }
+
+    /// The number at `offset`; `None` when it is not all inside, or not aligned.
+    pub fn atomic<T: AtomicInteger>(&self, offset: usize) -> Option<&T> {
+        self.0.get_atomic_ref(offset).ok()
     }
 
     /// The `len` bytes from `offset` on.

@@ -9,17 +9,12 @@ mod qsd;
 use std::time::Duration;
 
 use qsd::{Directory, NULL, Qsd};
+use vuclient::raw::message::feature::{
+    BLK_DISCARD, BLK_FLUSH, BLK_WRITE_ZEROES, EVENT_IDX, INDIRECT_DESC, RING_PACKED, VERSION_1,
+};
 use vuclient::raw::message::{PROTOCOL_FEATURES, protocol, request};
 use vuclient::raw::ring::{INDIRECT, NEXT, WRITE, descriptor};
 use vuclient::raw::{Format, Notify, Raw, Used, block};
-
-const VERSION_1: u64 = 1 << 32;
-const EVENT_IDX: u64 = 1 << 29;
-const INDIRECT_DESC: u64 = 1 << 28;
-const RING_PACKED: u64 = 1 << 34;
-const BLK_FLUSH: u64 = 1 << 9;
-const BLK_DISCARD: u64 = 1 << 13;
-const BLK_WRITE_ZEROES: u64 = 1 << 14;
 
 const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG | protocol::CONFIGURE_MEM_SLOTS;
 const LONG: Duration = Duration::from_secs(20);

@@ -5,13 +5,14 @@
 //! check, with one closing count), [`loom`] and [`sanitize`] (threads, checked apart), [`packages`]
 //! (what Debian must provide for `cargo xtask test`), [`mod@bench`] (our figures beside fio's, in
 //! the same run), [`swarm`] (simulated cases by the million), [`oracle`] (the real kernel's
-//! decisions beside ours), [`guest`] (a Linux guest on `mqblk serve`), [`ublk_guest`] (block devices of a kernel that has
-//! ublk).
+//! decisions beside ours), [`seeds`] (inputs that fuzzing begins with), [`guest`] (a Linux guest on `mqblk serve`), [`ublk_guest`] (block devices of a kernel that has
+//! ublk), [`mod@ceph`] (a cluster on this host).
 //!
 //! Exit codes are those of `mqblk`: 0 ok, 1 a check failed or a goal was missed, 2 usage or
 //! operating error.
 
 mod bench;
+mod ceph;
 mod ci;
 mod guest;
 mod loom;
@@ -19,6 +20,7 @@ mod oracle;
 mod packages;
 mod project;
 mod sanitize;
+mod seeds;
 mod step;
 mod swarm;
 mod tidy;
@@ -38,7 +40,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run every check: format, tidy, clippy, tests, the kernel's recorded decisions, loom models, documentation links.
+    /// Run every check: format, tidy, clippy, tests, the kernel's recorded decisions, loom models, ublk devices, RBD images, documentation links.
     Ci(CiArgs),
     /// Make sure of the Debian packages the tests need, then do what `ci` does.
     Test(CiArgs),
@@ -50,6 +52,8 @@ enum Command {
     Loom(loom::Options),
     /// Run the threaded tests under ThreadSanitizer and AddressSanitizer, the unsafe code under Miri.
     Sanitize(sanitize::Options),
+    /// Write the seeds of coverage-guided fuzzing.
+    Seeds(seeds::Options),
     /// Run new cases of the simulation for some minutes.
     Swarm(swarm::Options),
     /// Compare recorded decisions of the real kernel with ours.
@@ -58,11 +62,17 @@ enum Command {
     Guest(guest::Options),
     /// Serve ublk devices in a guest whose kernel has ublk, and check them there.
     Ublk(ublk_guest::Options),
+    /// Start a Ceph cluster of one monitor and one OSD on loopback.
+    CephUp(ceph::Options),
+    /// End it.
+    CephDown(ceph::Options),
+    /// Run the tests of the RBD driver on a Ceph cluster of their own.
+    Ceph,
 }
 
 #[derive(Args)]
 struct CiArgs {
-    /// Leave out the loom models and the documentation.
+    /// Leave out the loom models, the guest with ublk, the Ceph cluster and the documentation.
     #[arg(long)]
     fast: bool,
 }
@@ -97,9 +107,13 @@ fn run(command: Command) -> Result<Outcome, String> {
         Command::Bench(options) => bench::run(&project, &options),
         Command::Loom(options) => loom::run(&project, &options),
         Command::Sanitize(options) => sanitize::run(&project, &options),
+        Command::Seeds(options) => seeds::run(&project, &options),
         Command::Swarm(options) => swarm::run(&project, &options),
         Command::Oracle(options) => oracle::run(&project, &options),
         Command::Guest(options) => guest::run(&project, &options),
         Command::Ublk(options) => ublk_guest::run(&project, &options),
+        Command::CephUp(options) => ceph::up(&project, &options),
+        Command::CephDown(options) => ceph::down(&project, &options),
+        Command::Ceph => ceph::test(&project),
     }
 }

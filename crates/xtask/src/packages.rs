@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The Debian packages that building and testing need, and how a new user gets them.
 //!
-//! Guarantees: [`PACKAGES`] and [`GUEST`] are the only such lists of this tree. As root the missing ones are
+//! Guarantees: [`PACKAGES`], [`GUEST`] and [`CEPH`] are the only such lists of this tree. As root the missing ones are
 //! installed; anyone else is told the one line to type, and nothing is changed. A program that is
 //! there without its package (another distribution, an own build) is good enough.
 //! Does not install Rust, and cannot install the C linker that building xtask itself took:
@@ -68,6 +68,11 @@ const PACKAGES: &[Package] = &[
         why: "tests have the NBD driver use it, with its filters that delay, fail and pause, and kill it",
     },
     Package {
+        name: "tgt",
+        stand_in: StandIn::Program("tgtd"),
+        why: "tests have the iSCSI driver use its target, with logins, digests and without, and cut it off",
+    },
+    Package {
         name: "util-linux-extra",
         stand_in: StandIn::Program("fincore"),
         why: "a test counts what read-ahead put into the page cache",
@@ -119,6 +124,17 @@ const GUEST: &[Package] = &[
     Package { name: "xz-utils", stand_in: StandIn::Program("xz"), why: "unpacks the modules" },
 ];
 
+/// What a Ceph cluster on this host needs; `librbd1` and `librados2` come with `ceph-common`.
+const CEPH: &[Package] = &[
+    Package { name: "ceph-mon", stand_in: StandIn::Program("ceph-mon"), why: "the cluster's monitor" },
+    Package { name: "ceph-osd", stand_in: StandIn::Program("ceph-osd"), why: "where its data is" },
+    Package {
+        name: "ceph-common",
+        stand_in: StandIn::Program("rbd"),
+        why: "rbd and ceph, with the libraries that the RBD driver loads",
+    },
+];
+
 impl StandIn {
     fn is_there(&self) -> bool {
         match self {
@@ -143,12 +159,24 @@ pub fn ensure(project: &Project) -> Result<(), String> {
     unpack_examples(&project.root.join(UNPACKED))
 }
 
-/// Makes sure of what a guest needs.
+/// Makes sure of what a guest needs, of its kernel too as far as that apt knows where it is.
 ///
 /// # Errors
 /// As [`ensure`].
 pub fn ensure_guest() -> Result<(), String> {
-    ensure_these(GUEST)
+    ensure_these(GUEST)?;
+    if is_root()? && !has_package_lists(Path::new("/var/lib/apt/lists")) {
+        apt_get(&["update"])?;
+    }
+    Ok(())
+}
+
+/// Makes sure of what a Ceph cluster needs.
+///
+/// # Errors
+/// As [`ensure`].
+pub fn ensure_ceph() -> Result<(), String> {
+    ensure_these(CEPH)
 }
 
 fn ensure_these(packages: &'static [Package]) -> Result<(), String> {

@@ -89,9 +89,17 @@ impl Project {
     }
 }
 
-/// The cargo that started us, so that a pinned or overridden toolchain stays the same.
+/// The cargo that started us, so that a pinned or overridden toolchain stays the same. It is not told of this package, as
+/// programs are that cargo runs: build scripts look at such variables (ring's does), and with others than in a shell all that
+/// depends on them would be built anew each time.
 pub fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|n| n.starts_with("CARGO_PKG_") || n.starts_with("CARGO_MANIFEST_")) {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 #[cfg(test)]

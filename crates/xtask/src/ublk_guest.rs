@@ -15,6 +15,7 @@ use crate::Outcome;
 use crate::oracle::KERNEL;
 use crate::packages;
 use crate::project::Project;
+use crate::step::Counts;
 
 /// Options of `cargo xtask ublk`.
 #[derive(Args)]
@@ -28,6 +29,21 @@ pub struct Options {
     /// Only the scripts whose name contains this.
     #[arg(long)]
     only: Option<String>,
+}
+
+/// All of it, for CI: a machine that cannot run the guest has failed.
+///
+/// # Errors
+/// None: it is said, and the check has failed.
+pub fn check(project: &Project) -> Result<(bool, Counts), String> {
+    let all = Options { kernel: KERNEL.to_owned(), cpus: 4, only: None };
+    match run(project, &all) {
+        Ok(outcome) => Ok((outcome == Outcome::Passed, Counts::default())),
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            Ok((false, Counts::default()))
+        }
+    }
 }
 
 /// Builds mqblk and runs the scripts.

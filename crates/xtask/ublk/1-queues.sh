@@ -10,7 +10,7 @@ for queues in 1 2 4; do
   [ "$(cat size)" = 131072 ] || fail "size $(cat size)"
   echo "UBLK $queues queues: depth $(cat mq/0/nr_tags) cache $(cat queue/write_cache) fua $(cat queue/fua) discard $(cat queue/discard_max_bytes) zeroes $(cat queue/write_zeroes_max_bytes)"
   cd /tmp
-  verify /dev/ublkb0 each --size=12m --offset_increment=16m --numjobs=4 --cpus_allowed=0-3 --cpus_allowed_policy=split --fsync=32
+  verify /dev/ublkb0 each --size=6m --offset_increment=16m --numjobs=4 --cpus_allowed=0-3 --cpus_allowed_policy=split --fsync=32
   fio --name=trim --filename=/dev/ublkb0 --rw=trim --bs=64k --size=4m --ioengine=psync >fio.trim 2>&1 || { cat fio.trim; fail trim; }
   [ "$(dd if=/dev/ublkb0 bs=1M count=4 iflag=direct 2>/dev/null | tr -d '\0' | wc -c)" = 0 ] || fail "discarded blocks are not zero"
   end

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# A file behind ext4: made, filled, checked; read-only; a number in use; a device that a killed daemon left behind.
+# A file behind ext4: made, filled, checked; read-only; written through; a number in use; a device that a killed daemon left behind.
 . /jobs/lib.sh
 modprobe ext4 || fail "no ext4"
 truncate -s 96M disk.img
@@ -28,4 +28,13 @@ serve c.toml
 [ "$(cat /sys/block/ublkb3/ro)" = 1 ] || fail "not read-only"
 e2fsck -fn /dev/ublkb3 >fsck 2>&1 || { cat fsck; fail "fsck, read-only"; }
 dd if=/dev/zero of=/dev/ublkb3 bs=4k count=1 oflag=direct 2>/dev/null && fail "a read-only device was written"
+end
+config 3 2 false disk.img '' 'write_cache = "write through"' >c.toml
+serve c.toml
+cache="$(cat /sys/block/ublkb3/queue/write_cache), fua $(cat /sys/block/ublkb3/queue/fua)"
+[ "$cache" = "write through, fua 0" ] || fail "a cache that is written through: $cache"
+verify /dev/ublkb3 through --size=8m --bsrange=4k-64k
+# Tables are zeroed by write zeroes.
+mkfs.ext4 -q -E lazy_itable_init=0,nodiscard /dev/ublkb3 || fail "mkfs, written through"
+e2fsck -fn /dev/ublkb3 >fsck 2>&1 || { cat fsck; fail "fsck, written through"; }
 end

@@ -4,8 +4,8 @@
 truncate -s 64M data.img
 config 5 2 true data.img >c.toml
 serve c.toml
-fio --name=load --filename=/dev/ublkb5 --direct=1 --ioengine=libaio --rw=randwrite --bs=4k --iodepth=16 --size=32m --io_size=96m \
-  --norandommap=0 --loops=3 --verify=crc32c --verify_fatal=1 --fsync=128 >fio.load 2>&1 &
+fio --name=load --filename=/dev/ublkb5 --direct=1 --ioengine=libaio --rw=randwrite --bs=4k --iodepth=16 --size=24m --io_size=48m \
+  --norandommap=0 --loops=2 --verify=crc32c --verify_fatal=1 --fsync=128 >fio.load 2>&1 &
 load=$!
 for round in 1 2 3; do
   written=$(awk '{ print $7 }' /sys/block/ublkb5/stat)
@@ -22,11 +22,33 @@ grep -q 'err= 0' fio.load || { cat fio.load; fail "fio saw errors"; }
 # An orderly end leaves it, too.
 end
 [ -e /dev/ublkb5 ] || fail "the device did not outlive an orderly end"
+# Only the disk that it was, as far as can be seen, is served to who has it open.
+refused() {
+  mqblk serve other.toml >o 2>e && fail "the device that waits was served with $1"
+  grep -q "ublk device 5 waits to be served with .*$2" e || { cat e; fail "not said what it waits for: $2"; }
+}
 config 5 1 true data.img >other.toml
-mqblk serve other.toml >o 2>e && fail "other queues than the device that waits"
-grep -q "waits to be served with num_queues=2 and queue_depth=64, not 1 and 64" e || { cat e; fail "not said what it waits for"; }
+refused "other queues" "num_queues=2, not 1"
+truncate -s 32M small.img
+config 5 2 true small.img >other.toml
+refused "a smaller disk" "size=67108864, not 33554432"
+block=$(cat /sys/block/ublkb5/queue/logical_block_size) other=$((block == 512 ? 4096 : 512))
+config 5 2 true "ram:size=64m,blocksize=$other" >other.toml
+refused "other blocks" "blocksize=$block, not $other"
+config 5 2 true data.img 'read_only = true' >other.toml
+refused "what cannot be written" "read_only=false, not true"
+config 5 2 true data.img '' 'write_cache = "write through"' >other.toml
+refused "another cache" "write_cache="
 serve c.toml
-verify /dev/ublkb5 after --size=32m
+verify /dev/ublkb5 after --size=16m --bsrange=4k-64k
+mqblk ctl resize d 96m >said 2>&1 || { cat said; fail "resize"; }
+if grep -q "/dev/ublkb5 keeps its size, for this kernel cannot" said; then
+  [ "$(cat /sys/block/ublkb5/size)" = 131072 ] || fail "size $(cat /sys/block/ublkb5/size)"
+  echo "UBLK $(uname -r) keeps sizes, and it is said"
+else
+  until_true 10 grep -qx 196608 /sys/block/ublkb5/size
+  echo "UBLK $(uname -r) was given another size"
+fi
 end
 config 5 2 false data.img >c.toml
 serve c.toml

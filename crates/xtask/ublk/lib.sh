@@ -18,9 +18,9 @@ until_true() {
   done
 }
 
-# config ID QUEUES RECOVERY TARGET [LINE]
+# config ID QUEUES RECOVERY TARGET [LINE OF THE EXPORT] [LINE OF THE DISK]
 config() {
-  printf '[[disk]]\nname = "d"\ntarget = "%s"\n' "$4"
+  printf '[[disk]]\nname = "d"\ntarget = "%s"\n%s\n' "$4" "${6:-}"
   printf '[[export]]\ntype = "ublk"\nid = %s\nnum_queues = %s\nqueue_depth = 64\nrecovery = %s\n%s\n' "$1" "$2" "$3" "${5:-}"
 }
 

@@ -9,6 +9,7 @@
 mod request_list;
 
 use crate::bio::{BioId, BioSlot, Op, OpFlags};
+use crate::dispatch::run_again_after;
 use crate::elevator::legacy::{self, LegacyElevator, LegacyInsert};
 use crate::elevator::{BioMerge, BioRef, Tunable};
 use crate::lock::Lock;
@@ -271,8 +272,8 @@ impl<L: Lock> Env<L> {
         // busy with when it answered has ended since.
         let nothing_in_flight = inner.tags.len() == self.st.queue_depth as usize;
         drop(inner);
-        if status == QueueRqStatus::Resource {
-            self.st.hctxs[0].due.arm(&self.q.delayed, now + crate::dispatch::BLK_MQ_RESOURCE_DELAY);
+        if let Some(delay) = run_again_after(status) {
+            self.st.hctxs[0].due.arm(&self.q.delayed, now + delay);
         } else if nothing_in_flight {
             self.owe_run(&self.st.hctxs[0]);
         }

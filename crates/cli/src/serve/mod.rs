@@ -13,7 +13,6 @@ pub mod log;
 pub mod metrics;
 mod reader;
 mod request;
-mod room;
 mod show;
 pub mod top;
 
@@ -78,7 +77,6 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
     let manager = Manager::of_environment()?;
     let (daemon, warnings) = Daemon::start(request.plan)?;
     warnings.iter().for_each(|w| ::log::warn!("{w}"));
-    let what = format!("serving on {} sockets and {} mounts", daemon.listeners(), daemon.mounts());
     for export in daemon.plan().exports() {
         let name = export.plan.name.as_str();
         if let Some(device) = daemon.block_device(name) {
@@ -90,7 +88,7 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
     }
     let closing = signals.handle();
     let watchdog = manager.watch(daemon.threads())?;
-    let operator = Arc::new(Operator::new(daemon, args.clone(), move || closing.close()));
+    let operator = Arc::new(Operator::new(daemon, args.clone(), manager.clone(), move || closing.close()));
     let server = Server::start(&operator, args.control.as_deref(), user)?;
     let metrics = args.metrics.clone().or_else(metrics::handed_over).map(|at| {
         let asked = Arc::clone(&operator);
@@ -106,16 +104,16 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
         operator.assume(user, &sockets)?;
     }
     let control = server.path().display().to_string();
-    ::log::info!(pid = std::process::id(), control; "{what}; Ctrl-C or SIGTERM ends it, SIGHUP reads the configuration again");
+    ::log::info!(pid = std::process::id(), control; "{}; Ctrl-C or SIGTERM ends it, SIGHUP reads the configuration again", operator.status());
     keep_balanced(&operator, args.balance)?;
-    manager.ready(&what);
+    operator.ready();
     for _ in signals.forever().take_while(|signal| *signal == SIGHUP) {
         manager.reloading();
         match operator.reload() {
             Ok(lines) => ::log::info!("reload: done: {}", lines.join("; ")),
             Err(e) => ::log::error!("reload: nothing was done: {e}"),
         }
-        manager.ready(&what);
+        operator.ready();
     }
     manager.stopping();
     drop((watchdog, metrics));

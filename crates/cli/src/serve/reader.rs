@@ -169,6 +169,18 @@ impl<'t, 'a> Section<'t, 'a> {
         }
     }
 
+    /// A list of texts, not empty; `example` is what may stand between its brackets.
+    pub fn strings(&mut self, key: &'static str, example: &str) -> Option<Vec<String>> {
+        let found = self.get(key)?;
+        let texts = found.value.as_array().filter(|items| !items.is_empty()).and_then(|items| {
+            items.iter().map(|item| item.get_ref().as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
+        });
+        if texts.is_none() {
+            self.wrong(key, found.value, &format!("a list of texts, such as {key} = [{example}]"));
+        }
+        texts
+    }
+
     /// A whole number in a range.
     pub fn number(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
         let found = self.get(key)?;

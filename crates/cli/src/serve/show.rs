@@ -10,7 +10,6 @@ use std::fmt::Write;
 
 /// For people.
 pub fn text(plan: &CheckedPlan) -> String {
-    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let mut out = format!(
         "plan: {}, {}, {}\n",
         count(plan.disks().len(), "disk"),
@@ -42,6 +41,11 @@ pub fn text(plan: &CheckedPlan) -> String {
     out
 }
 
+/// `1 disk`, `2 disks`.
+pub fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 fn iothread(thread: &IoThreadPlan) -> String {
     let cpus = if thread.cpus.is_empty() { "any CPU".to_owned() } else { format!("CPU {}", cpus::list(&thread.cpus)) };
     match thread.poll.max_ns {
@@ -51,11 +55,15 @@ fn iothread(thread: &IoThreadPlan) -> String {
 }
 
 fn disk_line(disk: &DiskPlan) -> String {
-    let mut parts = vec![disk.target_text.escape_debug().to_string()];
+    let targets: Vec<String> = disk.targets.iter().map(|t| t.text.escape_debug().to_string()).collect();
+    let mut parts = vec![match disk.stripe {
+        None => targets.join(" "),
+        Some(stripe) => format!("stripe in chunks of {} over {}", stripe.chunk_text(), targets.join(" ")),
+    }];
     if disk.read_only {
         parts.push("read-only".to_owned());
     }
-    if disk.path().is_some() {
+    if disk.paths().next().is_some() {
         parts.push(if disk.direct { "past the page cache" } else { "through the page cache" }.to_owned());
     }
     parts.push(disk.write_cache.name().to_owned());
@@ -145,9 +153,8 @@ fn iothread_json(thread: &IoThreadPlan) -> Value {
 fn disk_json(disk: &DiskPlan) -> Value {
     let queue: Map<String, Value> =
         disk.settings.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str()))).collect();
-    json!({
+    let mut all = json!({
         "name": disk.name,
-        "target": disk.target_text,
         "read_only": disk.read_only,
         "serial": disk.serial,
         "direct": disk.direct,
@@ -155,7 +162,17 @@ fn disk_json(disk: &DiskPlan) -> Value {
         "discard": disk.discard,
         "on_enospc": disk.on_enospc.name(),
         "queue": queue,
-    })
+    });
+    let targets: Vec<&str> = disk.targets.iter().map(|t| t.text.as_str()).collect();
+    match disk.stripe {
+        None => all["target"] = json!(targets.first()),
+        Some(stripe) => {
+            all["stack"] = json!("stripe");
+            all["chunk"] = json!(stripe.chunk_bytes);
+            all["targets"] = json!(targets);
+        }
+    }
+    all
 }
 
 fn export_json(plan: &CheckedPlan, export: &Export<'_>, index: usize) -> Value {

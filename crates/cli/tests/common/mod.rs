@@ -7,6 +7,7 @@
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -66,7 +67,7 @@ impl Dir {
 
     /// Starts mqblk and waits until a line on its standard error contains `sign`.
     pub fn start(&self, args: &[&str], sign: &str) -> Started {
-        let mut child = self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = Running::start(self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()));
         let mut err = BufReader::new(child.stderr.take().unwrap());
         let mut seen = String::new();
         while !seen.lines().last().is_some_and(|l| l.contains(sign)) {
@@ -116,6 +117,14 @@ impl Dir {
         Done::of(child.wait_with_output().unwrap(), args)
     }
 
+    /// A disk of so many bytes in a file, and a configuration (`c.toml`) that mounts it over another one, `mount`; `more` is
+    /// put in front.
+    pub fn mounted_disk(&self, bytes: u64, more: &str) -> &Dir {
+        fs::File::create(self.path("disk.img")).unwrap().set_len(bytes).unwrap();
+        let export = "[[export]]\ntype = \"fuse\"\ndisk = \"disk.img\"\nmountpoint = \"mount\"\n";
+        self.file("c.toml", &[more, "[[disk]]\ntarget = \"disk.img\"\n", export].concat()).file("mount", "")
+    }
+
     /// The directory.
     pub fn as_path(&self) -> &Path {
         &self.0
@@ -128,9 +137,49 @@ impl Drop for Dir {
     }
 }
 
+/// A program that does not outlive the test, however that ends.
+pub struct Running(Option<Child>);
+
+impl Running {
+    /// Starts it.
+    #[track_caller]
+    pub fn start(command: &mut Command) -> Running {
+        Running(Some(command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"))))
+    }
+
+    /// Waits for its end.
+    pub fn output(mut self) -> Output {
+        self.0.take().expect("it was started").wait_with_output().unwrap()
+    }
+}
+
+impl Deref for Running {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        self.0.as_ref().expect("it was started")
+    }
+}
+
+impl DerefMut for Running {
+    fn deref_mut(&mut self) -> &mut Child {
+        self.0.as_mut().expect("it was started")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // Nothing is sent to the number of one that has been waited for.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
 /// A running mqblk.
 pub struct Started {
-    child: Child,
+    child: Running,
     err: BufReader<ChildStderr>,
     /// What has been read of it.
     seen: String,
@@ -168,7 +217,7 @@ impl Started {
     }
 
     /// Nobody reads its standard error any more.
-    pub fn closes_err(self) -> Child {
+    pub fn closes_err(self) -> Running {
         self.child
     }
 
@@ -176,9 +225,40 @@ impl Started {
     pub fn ends(mut self) -> Done {
         let mut rest = self.seen.into_bytes();
         self.err.read_to_end(&mut rest).unwrap();
-        let mut output = self.child.wait_with_output().unwrap();
+        let mut output = self.child.output();
         output.stderr = rest;
         Done::of(output, &self.args.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+}
+
+/// An NBD client that is connected until it is told to ask for something.
+pub struct NbdClient {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl NbdClient {
+    /// Connects, by libnbd; it is in when this returns, but the daemon may not have counted it yet.
+    #[track_caller]
+    pub fn connect(uri: &str) -> NbdClient {
+        let session = format!(
+            "import nbd, sys\nh = nbd.NBD()\nh.connect_uri('{uri}')\nprint('in', flush=True)\nsys.stdin.readline()\n\
+             try:\n  h.pread(512, 0)\n  print('served')\nexcept nbd.Error:\n  print('gone')\n"
+        );
+        let mut command = Command::new("timeout");
+        command.args(["60", "/usr/bin/python3", "-c", &session]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().expect("it connects").unwrap(), "in");
+        NbdClient { child, lines }
+    }
+
+    /// Has it read, and leave; whether it was served.
+    pub fn finds_itself_served(mut self) -> bool {
+        self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let said = self.lines.next().expect("it reads").unwrap();
+        assert!(self.child.wait().unwrap().success());
+        said == "served"
     }
 }
 

@@ -171,6 +171,10 @@ impl HostDriver for File {
         if self.opened.is_device { Allocation::Data } else { Allocation::Survey }
     }
 
+    fn stored_bytes(&self) -> Option<u64> {
+        survey::stored_bytes(&self.opened)
+    }
+
     fn survey(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Stretch> {
         survey::stretches(&self.opened, sector, nr_sectors, most)
     }

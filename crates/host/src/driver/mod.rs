@@ -8,12 +8,21 @@ pub mod ram;
 pub mod model;
 pub mod file;
 pub mod nbd;
+pub mod rbd;
+pub mod iscsi;
+#[allow(unsafe_code, reason = "system calls with pieces of requests' memory")]
+mod socket;
+mod pieces;
+mod keeper;
+mod waits;
 
 pub use file::File;
+pub use iscsi::Iscsi;
 pub use model::Model;
 pub use nbd::Nbd;
 pub use null::Null;
 pub use ram::Ram;
+pub use rbd::Rbd;
 
 use crate::clock;
 use crate::error::{Error, Result};
@@ -42,6 +51,19 @@ pub struct Stretch {
     pub nr_sectors: u64,
     /// Nothing is stored, and they read as zeroes.
     pub is_hole: bool,
+}
+
+/// What became of a driver's connections to its device, so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Connections {
+    /// How many there are to be.
+    pub wanted: u64,
+    /// How many there are.
+    pub up: u64,
+    /// How often one was lost.
+    pub losses: u64,
+    /// Requests that were sent again on the next one.
+    pub replayed: u64,
 }
 
 /// A driver whose completions a thread can wait for without spinning.
@@ -131,6 +153,12 @@ pub trait HostDriver: Driver {
         vec![Stretch { nr_sectors, is_hole: false }]
     }
 
+    /// Bytes that are set aside for what is stored, as far as the system has them at hand: it does not wait. Only for
+    /// [`Allocation::Survey`].
+    fn stored_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Whether [`HostDriver::prefetch`] does anything.
     fn caches(&self) -> bool {
         false
@@ -152,6 +180,19 @@ pub trait HostDriver: Driver {
     /// What has happened at the device since it was opened that the ends of requests do not tell, in sentences for people.
     fn troubles(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// While it is to give up, what is in flight or comes ends with an error instead of waiting for a device that is away, or that
+    /// has not answered it for a second: somebody wants to be rid of it. What a device answers sooner is not touched; when it is taken
+    /// back, what waits may wait as long as if nothing had been. May be called again to look for what has become late
+    /// meanwhile. False: the driver can do no such thing.
+    fn set_give_up(&self, _give_up: bool) -> bool {
+        false
+    }
+
+    /// How its connections are, if it reaches its device over such.
+    fn connections(&self) -> Option<Connections> {
+        None
     }
 
     /// A descriptor that polls readable when `hctx` has completions, if the driver has such a thing.

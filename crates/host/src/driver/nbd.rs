@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `nbd://`: a disk of an NBD server, over several connections, with reconnect.
 //!
-//! Synopsis: `nbd://HOST[:PORT]/EXPORT[?OPTIONS]`, `nbd+unix:///EXPORT?socket=PATH[&OPTIONS]` (quote the `&` in a shell)
+//! Synopsis: `nbd://HOST[:PORT]/EXPORT[?OPTIONS]`, `nbd+unix:///EXPORT?socket=PATH[&OPTIONS]` (quote the `&` in a shell); under TLS
+//! `nbds://[USER@]HOST[:PORT]/EXPORT[?OPTIONS]`, `nbds+unix:///EXPORT?socket=PATH[&OPTIONS]`
 //! Options: `connections`, 1..=64, connections and so hardware queues at most; default: 4 where the server says that several
 //! are safe (CAN_MULTI_CONN), else 1, also if more were asked for. `reconnect_delay`, seconds for which requests wait for a
 //! server that is gone; then, and at once with the default of 0, they end with an I/O error. `timeout`, seconds for which a
-//! request waits for its reply; default 0: for as long as its connection lasts.
+//! request waits for its reply; default 0: for as long as its connection lasts. Of TLS: `tls-certificates`, a directory laid out as
+//! for QEMU, libnbd and GnuTLS: `ca-cert.pem`, who may sign the server's certificate, with `ca-crl.pem` if it is there, and
+//! `client-cert.pem` with `client-key.pem` for a server that wants one from us; default: the system's authorities, and none.
+//! `tls-hostname`, the name that the server's certificate must be for; default: HOST, and `localhost` for a Unix socket.
+//! `tls-verify-peer=0`: the server may be anybody.
 //! Example: `nbd+unix:///disk0?socket=/run/nbd.sock`, `nbd://storage:10809/disk0?connections=2&reconnect_delay=60`
 //! What becomes of a request: read and write, with their data from and to where it lies; flush; FUA; discard by TRIM; write
 //! zeroes by WRITE_ZEROES, which may make holes. What the server does not offer the disk does not have. One hardware queue is
 //! one connection; requests that are issued together are sent together.
+//! TLS (1.2 and 1.3): first of all, or not at all; without it a server is not used. Nothing that a server has said before counts behind
+//! it. Data is copied once more than without it, and a connection has some 600 KiB of buffers at most.
 //! Reconnect: as of QEMU's `reconnect-delay`. A lost connection is made again in the background, for ever, with pauses of
 //! 20 ms to 1 s. What was not answered is sent again, in order of issue, whatever it is; so a server must not mind to be told
 //! twice. A server that answers "shutting down" counts as lost if there is a delay. An export that has changed (size, flags,
@@ -17,7 +24,7 @@
 //! Timeout: looked at when the block layer asks (`io_timeout`, 30 s unless set, after the issue), so it is in effect the
 //! longer of the two. The connection of the late request ends with it, as in Linux's nbd: a late reply finds nobody, and what
 //! else was out waits for the next one. Without another word from `timeout` a server that is paused is waited for.
-//! Limits: no TLS, no vsock. A flush that was sent again covers what the server had acknowledged before it was lost only if
+//! Limits: no pre-shared keys and no anonymous TLS (rustls has neither), no vsock. A flush that was sent again covers what the server had acknowledged before it was lost only if
 //! the server kept that: like Linux and QEMU this driver does not repeat writes that were acknowledged, so a server that dies
 //! with data in a cache of its own loses it silently. A write that was cut off may be carried out by the old server after the
 //! new one has answered its repetition, if both are alive and reach the same disk. The capacity is taken once, rounded down
@@ -27,20 +34,19 @@
 //! Since: 0.1.
 
 mod conn;
+mod credentials;
 mod dial;
 pub mod handshake;
-mod keeper;
 mod queue;
 pub mod replies;
 mod requests;
-#[allow(unsafe_code, reason = "system calls with pieces of requests' memory")]
-mod socket;
 mod uri;
 
 pub use queue::QueueStatus;
 pub use uri::{DEFAULT_PORT, MAX_CONNECTIONS, NbdAddress, is_scheme, parse};
 
-use crate::driver::{HostDriver, PerHctx};
+use crate::driver::keeper::{Keeper, Kept, Watch};
+use crate::driver::{Connections, HostDriver, PerHctx};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::nbd::wire::transmission_flag as flag;
 use crate::mem::Regions;
@@ -49,13 +55,14 @@ use blk::id::{HctxId, SECTOR_SHIFT, Sector};
 use blk::limits::Limits;
 use blk::status::QueueRqStatus;
 use blk::time::{Duration, Instant};
+use credentials::Credentials;
 use dial::{Dialed, dial};
 use handshake::Served;
-use keeper::{Keeper, Watch};
 use parking_lot::Mutex;
 use queue::{Patience, Queue};
 use std::fmt;
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Connections of a disk that names no number, if the server allows several.
@@ -77,6 +84,26 @@ pub struct NbdTarget {
     pub reconnect_delay: Duration,
     /// How long a request waits for its reply; `None`: as long as the connection lasts.
     pub timeout: Option<Duration>,
+    /// TLS; `None`: without.
+    pub tls: Option<TargetTls>,
+}
+
+/// TLS with a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetTls {
+    /// Directory with `ca-cert.pem` and, if there are any, `ca-crl.pem`, `client-cert.pem` and `client-key.pem`; `None`: the system's
+    /// authorities, and no certificate of our own.
+    pub certificates: Option<PathBuf>,
+    /// The name that the server's certificate must be for; `None`: the host's, or `localhost` for a Unix socket.
+    pub hostname: Option<String>,
+    /// Whether the server's certificate is verified.
+    pub verify_peer: bool,
+}
+
+impl Default for TargetTls {
+    fn default() -> Self {
+        TargetTls { certificates: None, hostname: None, verify_peer: true }
+    }
 }
 
 impl Default for NbdTarget {
@@ -87,6 +114,7 @@ impl Default for NbdTarget {
             connections: None,
             reconnect_delay: Duration::ZERO,
             timeout: None,
+            tls: None,
         }
     }
 }
@@ -117,25 +145,78 @@ pub struct Nbd {
     /// The connection that told what is served, until a hardware queue needs it.
     first: Mutex<Option<Dialed>>,
     // Dropped before the rest.
-    _keeper: Keeper,
+    _keeper: Keeper<Shared>,
 }
 
 /// What the keeper needs as well.
 struct Shared {
     target: NbdTarget,
+    credentials: Option<Credentials>,
     served: Served,
     queues: PerHctx<Queue>,
     regions: Arc<Regions>,
     watch: Arc<Watch>,
-    /// Why there is no other connection.
-    refusal: Mutex<Option<String>>,
+}
+
+impl Shared {
+    /// Another connection.
+    fn dial(&self) -> Result<Dialed> {
+        dial(&self.target, self.credentials.as_ref(), self.watch.over()).and_then(|dialed| same(self, dialed))
+    }
+}
+
+impl Kept for Shared {
+    const THREAD: &'static str = "nbd-keeper";
+    const LINKS: &'static str = "NBD connections";
+
+    fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    fn look_after(&self) {
+        self.queues.iter().for_each(|q| q.look_after(&self.regions));
+    }
+
+    fn wants(&self) -> Option<(Instant, usize)> {
+        self.queues.iter().enumerate().filter_map(|(i, q)| Some((q.wants_connection()?, i))).min()
+    }
+
+    /// Refuses a server whose export is not the same any more.
+    fn attempt(&self, number: usize) -> Result<()> {
+        let Some(queue) = self.queues.iter().nth(number) else { return Ok(()) };
+        queue.attach(self.dial()?, &self.regions, false);
+        Ok(())
+    }
+}
+
+/// Refuses an export that is another one than before.
+fn same(shared: &Shared, dialed: Dialed) -> Result<Dialed> {
+    let (was, is) = (&shared.served, &dialed.served);
+    if is == was {
+        return Ok(dialed);
+    }
+    let text = format!(
+        "NBD server at {}: export '{}' has changed from {} to {}; requests are not sent to another disk: open it anew",
+        shared.target.address,
+        shared.target.export,
+        described(was),
+        described(is)
+    );
+    Err(Error::new(ErrorKind::Denied, text))
+}
+
+fn described(served: &Served) -> String {
+    let Served { size_bytes, flags, min_block, max_payload, .. } = served;
+    format!("{size_bytes} bytes (flags {flags:#x}, blocks of {min_block}, at most {max_payload})")
 }
 
 impl Nbd {
     /// Connects to the server; data comes from and goes to `regions`. With `write` a read-only export is refused.
     pub fn open(target: &NbdTarget, write: bool, regions: Arc<Regions>) -> Result<(Nbd, Option<OneConnection>)> {
         let watch = Arc::new(Watch::new()?);
-        let first = dial(&target.address, &target.export, watch.over())?;
+        let credentials =
+            Credentials::load(target).map_err(|e| e.within(&format!("NBD server at {}", target.address)))?;
+        let first = dial(target, credentials.as_ref(), watch.over())?;
         let served = first.served;
         let limits = limits(&served).map_err(|text| within(target, text))?;
         if limits.read_only && write {
@@ -146,16 +227,15 @@ impl Nbd {
         let connections = if several { target.connections.unwrap_or(DEFAULT_CONNECTIONS) } else { 1 };
         let asked = target.connections.filter(|asked| *asked > connections);
         let warning = asked.map(|asked| OneConnection { address: target.address.clone(), asked });
-        let refusal = Mutex::new(None);
-        let shared = Shared { target: target.clone(), served, queues: PerHctx::new(), regions, watch, refusal };
-        let shared = Arc::new(shared);
+        let (target, queues) = (target.clone(), PerHctx::new());
+        let shared = Arc::new(Shared { target, credentials, served, queues, regions, watch });
         let keeper = Keeper::start(&shared)?;
         Ok((Nbd { shared, connections, limits, first: Mutex::new(Some(first)), _keeper: keeper }, warning))
     }
 
     /// What has happened to the connections, by hardware queue; and why none can be made, if none can.
     pub fn status(&self) -> (Vec<QueueStatus>, Option<String>) {
-        (self.shared.queues.iter().map(Queue::status).collect(), self.shared.refusal.lock().clone())
+        (self.shared.queues.iter().map(Queue::status).collect(), self.shared.watch.refusal())
     }
 
     #[inline]
@@ -167,11 +247,7 @@ impl Nbd {
     fn connect(&self) -> Result<Dialed> {
         match self.first.lock().take() {
             Some(first) => Ok(first),
-            None => {
-                let target = &self.shared.target;
-                dial(&target.address, &target.export, self.shared.watch.over())
-                    .and_then(|dialed| keeper::same(&self.shared, dialed))
-            }
+            None => self.shared.dial(),
         }
     }
 }
@@ -242,7 +318,7 @@ impl Driver for Nbd {
             let queue = queues.get_or_init(i, || fresh);
             if !queue.start(queue_depth) {
                 let dialed = self.connect().map_err(|e| format!("connection {} of {nr_hw_queues}: {e}", i + 1))?;
-                queue.attach(dialed.socket, dialed.style, regions, true);
+                queue.attach(dialed, regions, true);
             }
         }
         queues.iter().skip(usize::from(nr_hw_queues)).for_each(Queue::stop);
@@ -306,6 +382,23 @@ impl HostDriver for Nbd {
             text += &format!("; there is no other connection now: {refusal}");
         }
         vec![text]
+    }
+
+    fn set_give_up(&self, give_up: bool) -> bool {
+        self.shared.queues.iter().for_each(|q| q.set_give_up(give_up));
+        true
+    }
+
+    fn connections(&self) -> Option<Connections> {
+        let mut all = Connections::default();
+        for queue in self.shared.queues.iter() {
+            let status = queue.status();
+            all.wanted += u64::from(status.used);
+            all.up += u64::from(status.connected);
+            all.losses += status.losses;
+            all.replayed += status.replayed;
+        }
+        Some(all)
     }
 
     fn unclaim(&self) {

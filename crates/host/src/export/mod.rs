@@ -7,4 +7,4 @@ pub mod ublk;
 pub mod vhost;
 pub(crate) mod socket;
 
-pub use socket::listen;
+pub use socket::{SocketFile, Stop, listen};

@@ -1,38 +1,123 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the listeners of all exports share: Unix sockets in place of stale ones, and waiting that can be broken off.
+//!
+//! Guarantees: a socket that a program has, even one that does not listen yet, is not taken from it; what is removed at the end is
+//! what was made; the process's umask stays as it is. Needs /proc, for a socket with permissions of its own.
+//!
+//! Source: unix(7), "Pathname socket ownership and permissions"; umask(2); Linux, net/unix/af_unix.c.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::event;
 use crate::handed;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::time::Timespec;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// A listening socket at `path`: the one that this process was handed, or a new one, in place of one that nobody listens at any more.
+/// Clients that wait to be accepted; the system has a limit of its own.
+const BACKLOG: i32 = 4096;
+
+/// A listening socket at `path`: the one that this process was handed, or a new one, in place of one that nobody has any more. Of two
+/// programs that find the same one left behind at the same moment, one may lose its own to the other.
+/// Nobody connects to a new one who may not by `mode` or, without it, by the umask.
+///
+/// The umask is the process's, and `bind` obeys it: the socket gets what both allow, and the rest of `mode` when it is there. It does
+/// not listen before that, so that whoever comes earlier is refused as at a socket that was left behind.
 ///
 /// # Errors
-/// `AddrInUse`: somebody listens there, or it is no socket. Others: as of the system.
-pub fn listen(path: &Path) -> io::Result<UnixListener> {
+/// `AddrInUse`: somebody has it, or it is no socket. Others: as of the system.
+pub fn listen(path: &Path, mode: Option<u32>) -> io::Result<(UnixListener, SocketFile)> {
     if let Some(handed) = handed::unix(path) {
-        return handed;
+        return Ok((handed?, SocketFile { path: path.to_owned(), own: None }));
     }
-    match UnixListener::bind(path) {
+    match bind_new(path, mode) {
         Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_left_behind(path) => {}
         other => return other,
     }
     fs::remove_file(path)?;
-    UnixListener::bind(path)
+    bind_new(path, mode)
+}
+
+fn bind_new(path: &Path, mode: Option<u32>) -> io::Result<(UnixListener, SocketFile)> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    if let Some(mode) = mode {
+        // What is made at the path has the permissions of the socket, without what the umask takes away.
+        rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
+    }
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let file = SocketFile::at(path).inspect_err(|_| drop(fs::remove_file(path)))?;
+    if let Some(mode) = mode {
+        file.allow(mode)?;
+    }
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok((socket.into(), file))
+}
+
+/// A listening socket in the file system. It is removed when this is dropped, unless it was handed to this process, or something else
+/// has its name by then.
+pub struct SocketFile {
+    path: PathBuf,
+    /// What was there at first, and as long as this is open nothing else has its number. None: it was handed over.
+    own: Option<OwnedFd>,
+}
+
+impl SocketFile {
+    /// The one that has just been made there.
+    fn at(path: &Path) -> io::Result<SocketFile> {
+        let own = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(SocketFile { path: path.to_owned(), own: Some(own) })
+    }
+
+    /// Its name.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives it these permissions: it, and not what another may have put in its place.
+    fn allow(&self, mode: u32) -> io::Result<()> {
+        let Some(own) = &self.own else { return Ok(()) };
+        let is = rustix::fs::fstat(own)?;
+        let made_here = is.st_nlink == 1 && is.st_uid == rustix::process::geteuid().as_raw();
+        if !made_here || FileType::from_raw_mode(is.st_mode) != FileType::Socket {
+            return Err(io::Error::other(
+                "it is not the socket that was made there, or its owner is shown as another; use a directory that others cannot write to, of a file system of this machine",
+            ));
+        }
+        // There is no other way to it without its name.
+        fs::set_permissions(format!("/proc/self/fd/{}", own.as_raw_fd()), Permissions::from_mode(mode))
+    }
+
+    fn is_there(&self) -> io::Result<bool> {
+        let Some(own) = &self.own else { return Ok(false) };
+        let is = rustix::fs::fstat(own)?;
+        match fs::symlink_metadata(&self.path) {
+            Ok(there) => Ok((there.dev(), there.ino()) == (is.st_dev, is.st_ino)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let removed = self.is_there().and_then(|there| if there { fs::remove_file(&self.path) } else { Ok(()) });
+        if let Err(e) = removed {
+            log::warn!(socket = self.path.display().to_string(); "a socket is left behind: {e}");
+        }
+    }
 }
 
 /// The same for an export.
-pub(super) fn bind(path: &Path) -> Result<UnixListener> {
-    listen(path).map_err(|e| match e.kind() {
+pub(super) fn bind(path: &Path, mode: Option<u32>) -> Result<(UnixListener, SocketFile)> {
+    listen(path, mode).map_err(|e| match e.kind() {
         io::ErrorKind::AddrInUse => {
             let text = format!("socket '{}' is in use: stop its server, or choose another path", path.display());
             Error::new(ErrorKind::Usage, text)
@@ -41,10 +126,21 @@ pub(super) fn bind(path: &Path) -> Result<UnixListener> {
     })
 }
 
-/// Whether there is a socket that nobody listens at any more: nothing else may be removed to make room.
+/// Whether there is a socket that nobody has any more: nothing else may be removed to make room.
 fn is_left_behind(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
-    is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+    is_socket && is_bound(path).is_ok_and(|bound| !bound)
+}
+
+/// Whether a program has a socket bound at `path`, though it may not listen yet. It does not notice: a datagram socket cannot connect
+/// to a stream socket, and the kernel finds out whose socket it is before it says so.
+pub(crate) fn is_bound(path: &Path) -> io::Result<bool> {
+    let Err(e) = UnixDatagram::unbound()?.connect(path) else { return Ok(true) };
+    match e.raw_os_error() {
+        Some(libc::ECONNREFUSED) => Ok(false),
+        Some(libc::EPROTOTYPE) => Ok(true),
+        _ => Err(e),
+    }
 }
 
 /// Waits until `fd` is ready for `what`; false when `stop` is readable, `until` has come, or waiting is impossible.
@@ -63,6 +159,29 @@ pub(crate) fn wait(fd: impl AsFd, what: PollFlags, stop: &OwnedFd, until: Option
     }
 }
 
+/// Has a thread that waits for a descriptor wait no longer.
+pub struct Stop(OwnedFd);
+
+impl Stop {
+    /// Nobody is stopped yet.
+    ///
+    /// # Errors
+    /// Os: there is no descriptor for it.
+    pub fn new() -> Result<Stop> {
+        event::new().map(Stop)
+    }
+
+    /// Whoever waits comes back, now and from now on.
+    pub fn set(&self) {
+        event::signal(&self.0);
+    }
+
+    /// Waits until `fd` is readable; false when it is time to stop, or waiting is impossible.
+    pub fn wait(&self, fd: impl AsFd) -> bool {
+        wait(fd, PollFlags::IN, &self.0, None)
+    }
+}
+
 /// Who is at the other end, for people: a process of this machine, or an address.
 pub(super) fn peer(socket: impl AsFd) -> String {
     if let Ok(address) = rustix::net::getpeername(&socket)
@@ -76,11 +195,107 @@ pub(super) fn peer(socket: impl AsFd) -> String {
     }
 }
 
-/// Sets the permissions of a socket of this process.
-pub(super) fn set_mode(path: &Path, mode: u32) -> Result<()> {
-    if handed::has_unix(path) {
-        return Ok(());
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Ends a thread that looks at it, also when a test fails.
+    struct Over<'a>(&'a AtomicBool);
+
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
     }
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
-        .map_err(|e| Error::os(e, format!("cannot set the permissions of '{}'", path.display())))
+
+    /// They were set by the path after it listened: for a moment anybody could connect, and whoever could write to the
+    /// directory had the permissions of something else changed.
+    #[test]
+    fn a_socket_never_has_more_than_its_permissions() {
+        let directory = std::env::temp_dir().join(format!("mqblk-modes-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir(&directory).unwrap();
+        for mode in [0o600, 0o660, 0o666, 0o777, 0o000] {
+            let (path, over) = (directory.join(format!("{mode:o}")), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                let watch = scope.spawn(|| {
+                    let mut seen = BTreeSet::new();
+                    while !over.load(Ordering::Relaxed) {
+                        seen.extend(fs::metadata(&path).ok().map(|m| m.permissions().mode() & 0o7777));
+                    }
+                    seen
+                });
+                let end = Over(&over);
+                for _ in 0..100 {
+                    let _listener = listen(&path, Some(mode)).unwrap();
+                    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, mode, "{mode:o}");
+                    if mode & 0o200 != 0 {
+                        UnixStream::connect(&path).unwrap();
+                    }
+                }
+                drop(end);
+                assert!(watch.join().unwrap().iter().all(|seen| seen & !mode == 0), "{mode:o}");
+            });
+        }
+        // The umask of this process is as before.
+        let plain = directory.join("plain");
+        fs::write(&plain, "").unwrap();
+        let umask = rustix::process::umask(Mode::from_raw_mode(0o022));
+        rustix::process::umask(umask);
+        assert_eq!(fs::metadata(&plain).unwrap().permissions().mode() & 0o777, 0o666 & !umask.as_raw_mode());
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// Who came between the two steps took the socket away from who had just made it.
+    #[test]
+    fn a_socket_that_does_not_listen_yet_is_not_left_behind() {
+        let path = std::env::temp_dir().join(format!("mqblk-bound-{}", std::process::id()));
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        assert_eq!(UnixStream::connect(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(listen(&path, None).err().unwrap().kind(), io::ErrorKind::AddrInUse);
+        drop(socket);
+        let (listener, file) = listen(&path, None).unwrap();
+        assert!(listener.local_addr().unwrap().as_pathname() == Some(path.as_path()) && file.path() == path);
+        drop((listener, file));
+        assert!(!path.exists());
+    }
+
+    /// It was removed by its name.
+    #[test]
+    fn what_another_has_put_in_the_place_of_a_socket_stays() {
+        let path = std::env::temp_dir().join(format!("mqblk-other-{}", std::process::id()));
+        // More than once: a number that is free may be given again.
+        for _ in 0..20 {
+            let (listener, file) = listen(&path, Some(0o600)).unwrap();
+            fs::remove_file(&path).unwrap();
+            drop(listener);
+            let other = UnixListener::bind(&path).unwrap();
+            drop(file);
+            assert!(path.exists());
+            drop(other);
+            fs::remove_file(&path).unwrap();
+        }
+        // Nor is it an error that there is nothing.
+        let (_listener, file) = listen(&path, None).unwrap();
+        fs::remove_file(&path).unwrap();
+        drop(file);
+    }
+
+    /// A name that leads elsewhere is not followed, and what is there stays as it was.
+    #[test]
+    fn a_link_in_the_place_of_a_socket_is_left_alone() {
+        let directory = std::env::temp_dir().join(format!("mqblk-links-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let (file, link) = (directory.join("file"), directory.join("link"));
+        fs::write(&file, "").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert_eq!(listen(&link, Some(0o666)).err().unwrap().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o640);
+        fs::remove_dir_all(&directory).unwrap();
+    }
 }

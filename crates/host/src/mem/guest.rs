@@ -17,8 +17,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 #[derive(Debug)]
 pub(super) struct Shared {
     watch: &'static Watch,
-    /// Kept for the watch.
-    _alarm: Arc<Alarm>,
+    alarm: Arc<Alarm>,
     /// Bytes of the mapping: whole pages.
     mapped: usize,
 }
@@ -72,9 +71,15 @@ impl Region {
             base,
             len,
             slots: None,
-            shared: Some(Shared { watch, _alarm: Arc::clone(alarm), mapped }),
+            shared: Some(Shared { watch, alarm: Arc::clone(alarm), mapped }),
             is_foreign: false,
         })
+    }
+
+    /// Whether pages of it, or of another region of the same client, have gone. What was read before this said no was the client's.
+    #[inline]
+    pub(crate) fn has_gone(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.alarm.is_raised())
     }
 
     /// Whether another process has it, too.

@@ -143,7 +143,8 @@ pub(crate) fn change_settings(
 /// CPUs stay. How long no I/O could begin.
 pub(crate) fn replace_settings(queue: &Arc<Queue>, config: &QueueConfig, frozen: &Frozen<'_>) -> Result<Duration> {
     let replace = |present: &mut QueueConfig| {
-        let mut replaced = QueueConfig { topology: present.topology.clone(), ..config.clone() };
+        let QueueConfig { ref topology, no_sched_by_default, .. } = *present;
+        let mut replaced = QueueConfig { topology: topology.clone(), no_sched_by_default, ..config.clone() };
         limit_hw_queues(frozen.driver, &mut replaced);
         *present = replaced;
         present.check()

@@ -1,26 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long an IOThread looks before it sleeps: QEMU's rules under QEMU's names, and two more against a trap in them.
+//! How long an IOThread looks before it sleeps: QEMU's settings, but what counts is whether looking catches anything.
 //!
-//! A wait that ended within the present time says nothing new; one that was longer than the greatest time was not worth any
-//! polling; one in between would have been caught by a little more. But a wait that was slept through includes the time it
-//! took to wake up, which may alone be longer than the greatest time: by these rules a thread that has slept once would never
-//! poll again, however busy its client. So the first misses in a row count as waits in between, and when polling is off every
-//! [`PROBE`]th wait is polled through to see. Source: QEMU's `IOThread` properties `poll-max-ns`, `poll-grow`, `poll-shrink`,
-//! and what util/aio-posix.c does with them.
+//! QEMU judges by how long waits take: one slept through that was no longer than the greatest time has polling grow, a longer
+//! one ends it. Both go wrong where waking up takes as long as that: a thread that has slept once may never poll again,
+//! and waits near the limit have it poll in vain for ever. So here the first misses have the time grow; a catch makes good two;
+//! when more are left than are forgiven, polling is off; and then one wait in some is polled through to see.
+//!
+//! That is for clients, who come back sooner the sooner they are answered. A disk takes its time: to look for longer than a
+//! sleep costs only burns CPU. So waits with I/O out have their own state, a quarter of the greatest time, and one miss ends it.
+//! Source: QEMU's `IOThread` properties `poll-max-ns`, `poll-grow`, `poll-shrink`, and what util/aio-posix.c does with them.
 
+use super::plan::POLL_MAX_NS;
 use blk::time::Duration;
 
 /// What the first growth starts with.
 const FIRST: Duration = Duration::from_ns(4000);
-/// So many misses in a row end the polling.
-const MISSES: u32 = 4;
-/// When polling is off, one of so many waits is polled.
-const PROBE: u32 = 8;
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum For {
+    /// Nothing is out.
+    Client,
+    /// I/O is out.
+    Disk,
+}
+
+impl For {
+    /// So many misses are forgiven.
+    fn forgiven(self) -> u32 {
+        match self {
+            For::Client => 4,
+            For::Disk => 0,
+        }
+    }
+
+    /// When polling is off, one of so many waits is polled.
+    fn probe(self) -> u32 {
+        match self {
+            For::Client => 8,
+            For::Disk => 64,
+        }
+    }
+}
 
 /// Settings of polling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Polling {
-    /// `poll-max-ns`: the longest polling; 0 = never.
+    /// `poll-max-ns`: the longest polling; 0 = never. [`POLL_MAX_NS`] unless set.
     pub max: Duration,
     /// `poll-grow`: the factor by which the time grows; 0 = 2.
     pub grow: u32,
@@ -30,7 +56,7 @@ pub struct Polling {
 
 impl Default for Polling {
     fn default() -> Self {
-        Polling { max: Duration::from_ns(32_768), grow: 0, shrink: 0 }
+        Polling { max: Duration::from_ns(POLL_MAX_NS), grow: 0, shrink: 0 }
     }
 }
 
@@ -38,14 +64,23 @@ impl Default for Polling {
 #[derive(Debug)]
 pub(super) struct Adaptive {
     rules: Polling,
+    kind: For,
     time: Duration,
-    /// Waits in a row that polling did not end.
+    /// Waits that polling did not end, less two for each that it did.
     misses: u32,
 }
 
 impl Adaptive {
-    pub(super) fn new(rules: Polling) -> Adaptive {
-        Adaptive { rules, time: Duration::ZERO, misses: 0 }
+    /// One for each kind of wait, by [`For`].
+    pub(super) fn both(rules: Polling) -> [Adaptive; 2] {
+        [For::Client, For::Disk].map(|kind| Adaptive::new(rules, kind))
+    }
+
+    fn new(mut rules: Polling, kind: For) -> Adaptive {
+        if kind == For::Disk {
+            rules.max = Duration::from_ns(rules.max.as_ns() / 4);
+        }
+        Adaptive { rules, kind, time: Duration::ZERO, misses: 0 }
     }
 
     /// How long to look before sleeping.
@@ -55,23 +90,31 @@ impl Adaptive {
     }
 
     fn is_probe(&self) -> bool {
-        self.time == Duration::ZERO && self.misses % PROBE == PROBE - 1
+        let every = self.kind.probe();
+        self.time == Duration::ZERO && self.misses % every == every - 1
     }
 
-    /// A wait ended while the thread was looking.
+    /// A wait ended while the thread was awake.
     #[inline]
     pub(super) fn caught(&mut self) {
+        // It came by itself: something was there before the thread could sleep.
+        if self.time() == Duration::ZERO {
+            return;
+        }
+        let forgiven = self.kind.forgiven();
         if self.is_probe() {
             self.time = self.rules.max;
+            self.misses = forgiven / 2;
+        } else {
+            self.misses = self.misses.min(forgiven).saturating_sub(2);
         }
-        self.misses = 0;
     }
 
-    /// The thread slept; the wait, polling included, took `waited`.
-    pub(super) fn slept(&mut self, waited: Duration) {
+    /// The thread slept: polling, if there was any, did not end the wait.
+    pub(super) fn slept(&mut self) {
         let Polling { max, grow, shrink } = self.rules;
         self.misses = self.misses.wrapping_add(1);
-        if waited <= max || self.misses <= MISSES {
+        if self.misses <= self.kind.forgiven() {
             let factor = if grow == 0 { 2 } else { u64::from(grow) };
             let grown = Duration::from_ns(self.time.as_ns().saturating_mul(factor));
             self.time = if self.time == Duration::ZERO { FIRST } else { grown }.min(max);
@@ -86,56 +129,71 @@ impl Adaptive {
 mod tests {
     use super::*;
 
-    fn us(n: u64) -> Duration {
-        Duration::from_us(n)
-    }
-
     #[test]
-    fn short_waits_grow_it_and_long_ones_in_a_row_end_it() {
-        let mut a = Adaptive::new(Polling::default());
-        let times: Vec<_> = (0..6)
+    fn misses_grow_it_and_more_of_them_than_catches_end_it() {
+        let mut a = Adaptive::new(Polling::default(), For::Client);
+        let times: Vec<_> = (0..4)
             .map(|_| {
-                a.slept(us(30));
+                a.slept();
                 a.time().as_ns()
             })
             .collect();
-        assert_eq!(times, [4000, 8000, 16000, 32000, 32768, 32768]);
-        a.caught();
-        for _ in 0..MISSES {
-            a.slept(us(100));
-            assert_eq!(a.time().as_ns(), 32_768, "forgiven");
+        assert_eq!(times, [4000, 8000, 16000, 16_384], "forgiven");
+        for _ in 0..64 {
+            a.caught();
+            a.caught();
+            a.slept();
+            assert_eq!(a.time().as_ns(), 16_384, "two in three");
         }
-        a.slept(us(100));
-        assert_eq!(a.time(), Duration::ZERO);
+        let long = (1..).find(|_| (a.slept(), a.time() == Duration::ZERO).1);
+        assert_eq!(long, Some(For::Client.forgiven()), "one has been forgiven already");
     }
 
     #[test]
-    fn who_always_sleeps_long_still_finds_out_that_polling_is_worth_it() {
-        let mut a = Adaptive::new(Polling::default());
-        (0..=MISSES).for_each(|_| a.slept(us(50)));
+    fn who_always_sleeps_still_finds_out_that_polling_is_worth_it() {
+        let mut a = Adaptive::new(Polling::default(), For::Client);
+        (0..=For::Client.forgiven()).for_each(|_| a.slept());
         let probes = (0..64).filter(|_| {
-            a.slept(us(50));
+            a.slept();
             a.time() > Duration::ZERO
         });
-        assert_eq!(probes.count(), 8, "one in {PROBE}");
+        assert_eq!(probes.count(), 8, "one in {}", For::Client.probe());
         while a.time() == Duration::ZERO {
-            a.slept(us(50));
+            a.slept();
         }
         a.caught();
-        assert_eq!(a.time().as_ns(), 32_768);
+        assert_eq!(a.time().as_ns(), 16_384);
+        (0..=For::Client.forgiven() / 2).for_each(|_| a.slept());
+        assert_eq!(a.time(), Duration::ZERO, "it was luck");
+    }
+
+    #[test]
+    fn only_a_disk_as_fast_as_a_sleep_is_polled_for() {
+        let mut a = Adaptive::new(Polling::default(), For::Disk);
+        let slow = |a: &mut Adaptive| (0..128).filter(|_| (a.slept(), a.time() > Duration::ZERO).1).count();
+        assert_eq!(slow(&mut a), 2, "probes alone");
+        while a.time() == Duration::ZERO {
+            a.slept();
+        }
+        a.caught();
+        assert_eq!(a.time().as_ns(), 16_384 / 4);
+        a.slept();
+        assert_eq!(a.time(), Duration::ZERO, "at once");
     }
 
     #[test]
     fn shrink_divides_and_zero_is_never() {
-        let mut a = Adaptive::new(Polling { shrink: 2, grow: 4, ..Polling::default() });
-        (0..3).for_each(|_| a.slept(us(32)));
-        a.caught();
-        (0..=MISSES).for_each(|_| a.slept(us(40)));
-        assert_eq!(a.time().as_ns(), 16_384);
-        let mut never = Adaptive::new(Polling { max: Duration::ZERO, ..Polling::default() });
-        (0..2 * PROBE).for_each(|_| {
-            never.slept(Duration::from_ns(1));
-            assert_eq!(never.time(), Duration::ZERO);
-        });
+        let mut a = Adaptive::new(Polling { shrink: 2, grow: 4, ..Polling::default() }, For::Client);
+        (0..3).for_each(|_| a.slept());
+        (0..3).for_each(|_| a.caught());
+        (0..=For::Client.forgiven()).for_each(|_| a.slept());
+        assert_eq!(a.time().as_ns(), 8_192);
+        for kind in [For::Client, For::Disk] {
+            let mut never = Adaptive::new(Polling { max: Duration::ZERO, ..Polling::default() }, kind);
+            (0..2 * kind.probe()).for_each(|_| {
+                never.slept();
+                assert_eq!(never.time(), Duration::ZERO);
+            });
+        }
     }
 }

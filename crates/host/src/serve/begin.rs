@@ -3,36 +3,60 @@
 //!
 //! Guarantees: what a plan may ask for and nobody does is refused with a remedy. Does not do: keep what it makes.
 
-use super::check::{CheckedPlan, Export, NbdServer};
+use super::check::{CheckedPlan, Export, NbdServer, same_place};
+use super::ending::END_TIME;
 use super::lock::ImageLock;
 use super::plan::{
-    DiskPlan, ExportKind, FusePlan, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, UblkPlan, VhostUserPlan, WriteCache,
+    DiskPlan, ExportKind, FusePlan, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, StripePlan, UblkPlan, VhostUserPlan,
+    WriteCache,
 };
 use super::{IoThreads, Polling, ServedDisk, ThreadOptions};
-use crate::error::{Error, Result};
+use crate::driver::HostDriver;
+use crate::error::{Error, ErrorKind, Result};
 use crate::export::fuse::FuseOptions;
 use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions, Tls};
 use crate::export::ublk::UblkOptions;
 use crate::export::vhost::ExportOptions;
 use crate::mem::Regions;
 use crate::target::{Needs, TargetWarning};
+use blk::id::{SECTOR_SHIFT, SECTOR_SIZE, Sector};
 use blk::settings::QueueConfig;
+use blk::stripe::{Stripe, StripeMap};
 use blk::time::Duration;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
-/// A disk that is served.
+/// A disk that is served. When it is dropped it is closed, as of [`OpenDisk::close`].
 pub(super) struct OpenDisk {
     pub(super) served: Arc<ServedDisk>,
     /// Those it was given.
     pub(super) settings: Vec<(String, String)>,
-    _lock: Option<ImageLock>,
+    /// After `served`.
+    closing: Closing,
+}
+
+/// When it is dropped, it waits until a disk is gone, but for [`END_TIME`] at most.
+struct Closing(Mutex<Option<Receiver<()>>>);
+
+impl Closing {
+    /// The first time: whether the disk is gone.
+    fn wait(&mut self) -> bool {
+        self.0.get_mut().take().is_none_or(|gone| gone.recv_timeout(END_TIME) == Err(RecvTimeoutError::Disconnected))
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.wait();
+    }
 }
 
 impl OpenDisk {
     /// Locks and opens it.
     pub(super) fn open(threads: &IoThreads, plan: &DiskPlan) -> Result<(OpenDisk, Vec<TargetWarning>)> {
-        let lock = plan.path().map(|path| ImageLock::take(path, !plan.read_only)).transpose()?;
+        let locks = plan.paths().map(|path| ImageLock::take(path, !plan.read_only)).collect::<Result<Vec<_>>>()?;
         let mut config = QueueConfig::default();
         for (name, value) in &plan.settings {
             config.set(name, value).map_err(|e| Error::usage(e.to_string()))?;
@@ -44,14 +68,50 @@ impl OpenDisk {
             in_use: plan.allow_mounted_write,
             read_ahead_kb: config.read_ahead_kb,
         };
+        // One table for all targets: a piece of memory has the same number at each.
         let regions = Arc::new(Regions::new());
-        let target = plan.target.open(&needs, Arc::clone(&regions))?;
-        if plan.on_enospc == OnEnospc::Stop && !target.driver.set_hold_on_enospc(true) {
-            let text = format!("on_enospc=stop: target '{}' cannot run out of space; leave it out", plan.target_text);
+        let (mut drivers, mut warnings) = (Vec::new(), Vec::new());
+        for target in &plan.targets {
+            let open = target.spec.open(&needs, Arc::clone(&regions))?;
+            drivers.push(open.driver);
+            warnings.extend(open.warnings);
+        }
+        let served = match plan.stripe {
+            None => threads.disk(&plan.name, drivers.remove(0), regions, config)?,
+            Some(stripe) => {
+                let map = stripe_map(plan, stripe, &drivers)?;
+                warnings.extend(unused(plan, &map, stripe, &drivers));
+                threads.striped(&plan.name, map, drivers, regions, config)?
+            }
+        };
+        if plan.on_enospc == OnEnospc::Stop
+            && let Some(target) = served.set_hold_on_enospc(true).first().map(|i| &plan.targets[*i])
+        {
+            let text = format!("on_enospc=stop: target '{}' cannot run out of space; leave it out", target.text);
             return Err(Error::usage(text));
         }
-        let served = threads.disk(&plan.name, target.driver, regions, config)?;
-        Ok((OpenDisk { served, settings: plan.settings.clone(), _lock: lock }, target.warnings))
+        let closing = Closing(Mutex::new(Some(served.keep(locks))));
+        Ok((OpenDisk { served, settings: plan.settings.clone(), closing }, warnings))
+    }
+
+    /// Lets go of it, and waits until nobody has it any more: who looks at it meanwhile (a scrape, a report) keeps its driver open.
+    /// Its images may be opened by others then.
+    ///
+    /// # Errors
+    /// Io: somebody has it after 10 s. It is closed when that ends.
+    pub(super) fn close(self) -> Result<()> {
+        let OpenDisk { served, mut closing, .. } = self;
+        let name = served.name.clone();
+        drop(served);
+        if closing.wait() {
+            return Ok(());
+        }
+        let text = format!(
+            "disk '{name}' has nothing in flight, but is looked at by somebody (list, stats or metrics) since more than {} s; it is \
+             closed, and its image unlocked, when that ends",
+            END_TIME.as_secs()
+        );
+        Err(Error::new(ErrorKind::Io, text))
     }
 
     /// Has other settings from now on; how long no I/O could begin.
@@ -66,6 +126,33 @@ impl OpenDisk {
         self.settings = settings;
         Ok(froze)
     }
+}
+
+/// What lies where, of targets that are open.
+fn stripe_map(plan: &DiskPlan, stripe: StripePlan, drivers: &[Arc<dyn HostDriver>]) -> Result<StripeMap> {
+    let block = drivers.iter().map(|d| d.limits().logical_block_size).max().unwrap_or(SECTOR_SIZE);
+    let all: Vec<_> = drivers.iter().map(|d| Stripe { start: Sector(0), nr_sectors: d.capacity().0 }).collect();
+    StripeMap::new(stripe.chunk_bytes, block, &all).map_err(|e| Error::usage(plan.refused(&e).1))
+}
+
+/// What of the targets is no part of the disk.
+fn unused(
+    plan: &DiskPlan,
+    map: &StripeMap,
+    stripe: StripePlan,
+    drivers: &[Arc<dyn HostDriver>],
+) -> Option<TargetWarning> {
+    let rest: u64 = drivers.iter().map(|d| d.capacity().0.saturating_sub(map.used_sectors())).sum();
+    let used = map.used_sectors() << SECTOR_SHIFT;
+    let text = || {
+        format!(
+            "each target of disk '{}' gives {used} bytes, whole chunks of {} of the smallest; {} bytes of them all are not used",
+            plan.name,
+            stripe.chunk_text(),
+            rest << SECTOR_SHIFT
+        )
+    };
+    (rest > 0).then(|| TargetWarning::Stripe(text()))
 }
 
 pub(super) fn thread_options(plan: &IoThreadPlan) -> ThreadOptions {
@@ -109,31 +196,22 @@ pub(super) fn fuse_options(
     }
 }
 
-pub(super) fn ublk_options(
-    disk: &DiskPlan,
-    export: &Export<'_>,
-    ublk: &UblkPlan,
-    mapping: Vec<usize>,
-) -> Result<UblkOptions> {
-    if disk.write_cache == WriteCache::Through {
-        let name = &disk.name;
-        let text = format!("its disk '{name}' has write_cache=\"write through\": over ublk not served yet");
-        return Err(Error::usage(text));
-    }
-    Ok(UblkOptions {
+pub(super) fn ublk_options(disk: &DiskPlan, export: &Export<'_>, ublk: &UblkPlan, mapping: Vec<usize>) -> UblkOptions {
+    UblkOptions {
         name: export.plan.name.clone(),
         id: ublk.id,
         queue_depth: ublk.queue_depth,
         mapping,
         read_only: export.read_only,
         discard: disk.discard,
+        write_through: disk.write_cache == WriteCache::Through,
         recovery: ublk.recovery,
-    })
+    }
 }
 
 /// Whether it is an NBD export of this server.
 pub(super) fn listens_at(export: &Export<'_>, listen: &NbdListen) -> bool {
-    matches!(&export.plan.kind, ExportKind::Nbd(nbd) if nbd.listen == *listen)
+    matches!(&export.plan.kind, ExportKind::Nbd(nbd) if same_place(&nbd.listen, listen))
 }
 
 /// Clients of a server: as few as any of its exports says.
@@ -157,6 +235,7 @@ pub(super) fn nbd_disk(
     NbdDisk {
         disk: Arc::clone(&disks[&export.plan.disk].served),
         name: nbd.name.clone(),
+        label: export.plan.name.clone(),
         description: format!("disk {} of mqblk", export.plan.disk),
         read_only: export.read_only,
         discard: plan.disks()[export.disk].discard,

@@ -7,13 +7,18 @@
 //! (see `super::preflight`).
 
 use super::cpus;
+use super::disk::limit_of_stripe;
 use super::mapping::Mapping;
 use super::plan::{
     DEFAULT_IOTHREAD_NAME, DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NbdListen, NbdPlan, QUEUE_SIZE_MAX,
-    SERIAL_MAX, ServePlan, UBLK_QUEUES_MAX, VHOST_QUEUES_MAX,
+    SERIAL_MAX, ServePlan, StripePlan, TargetPlan, UBLK_QUEUES_MAX, VHOST_QUEUES_MAX,
 };
+use crate::driver::rbd::RbdTarget;
 use crate::run::{RUN_SETTINGS, check_settings};
+use crate::target::TargetSpec;
+use blk::id::{SECTOR_SHIFT, SECTOR_SIZE, Sector};
 use blk::settings::QueueConfig;
+use blk::stripe::{MAX_STRIPES, Stripe, StripeError, StripeMap};
 use blk::suggest::did_you_mean;
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display};
@@ -257,7 +262,23 @@ fn same_path(a: &Path, b: &Path) -> bool {
     a.components().filter(walked).eq(b.components().filter(walked))
 }
 
-fn same_place(a: &NbdListen, b: &NbdListen) -> bool {
+/// Whether two targets, as far as they are written, are the same data.
+fn same_data(a: &TargetSpec, b: &TargetSpec) -> bool {
+    match (a, b) {
+        (TargetSpec::File(a), TargetSpec::File(b)) => same_path(a, b),
+        (TargetSpec::Nbd(a), TargetSpec::Nbd(b)) => (&a.export, &a.address) == (&b.export, &b.address),
+        (TargetSpec::Rbd(a), TargetSpec::Rbd(b)) => {
+            let place = |t: &RbdTarget| (t.cluster.clone(), t.conf.clone(), t.to_string());
+            place(a) == place(b)
+        }
+        (TargetSpec::Iscsi(a), TargetSpec::Iscsi(b)) => (&a.name, a.lun) == (&b.name, b.lun),
+        // Each has memory of its own, or none.
+        _ => false,
+    }
+}
+
+/// Whether two NBD exports are on one server.
+pub(super) fn same_place(a: &NbdListen, b: &NbdListen) -> bool {
     match (a, b) {
         (NbdListen::Unix(a), NbdListen::Unix(b)) => same_path(a, b),
         (a, b) => a == b,
@@ -275,6 +296,28 @@ fn bad_name(name: &str) -> Option<String> {
     Some(format!(
         "name='{shown}': must be 1..={NAME_MAX} of the letters a-z A-Z, digits and . _ -, beginning with a letter or digit"
     ))
+}
+
+impl DiskPlan {
+    /// The key under which its targets stand.
+    pub(super) fn targets_key(&self) -> &'static str {
+        if self.stripe.is_some() { "targets" } else { "target" }
+    }
+
+    /// Why its targets cannot be striped, with the key at fault.
+    pub(super) fn refused(&self, e: &StripeError) -> (&'static str, String) {
+        let text = |stripe: usize| self.targets.get(stripe).map_or("?", |t| t.text.as_str());
+        let chunk = self.stripe.map_or_else(String::new, StripePlan::chunk_text);
+        match e {
+            StripeError::Chunk(..) => ("chunk", e.to_string()),
+            StripeError::Small { stripe, has, .. } => {
+                let what = format!("'{}' has {has} bytes, which is not one chunk of {chunk}", text(*stripe));
+                ("targets", format!("targets: {what}; make it larger or the chunk smaller"))
+            }
+            StripeError::Stripes(n) => ("targets", format!("targets: {n} of them: a stripe has 2..={MAX_STRIPES}")),
+            StripeError::Large(_) => ("targets", format!("targets: {e}")),
+        }
+    }
 }
 
 struct Errors(Vec<PlanError>);
@@ -346,6 +389,9 @@ impl Errors {
         for (index, disk) in disks.iter().enumerate() {
             let (place, of) = (Place::Disk(index), format!("disk '{}'", disk.name));
             self.settings(place, &of, &disk.settings);
+            if let (Some(_), Some(text)) = (disk.stripe, limit_of_stripe(&disk.settings)) {
+                self.add(place, &of, "queue", text);
+            }
             if let Some(serial) = &disk.serial {
                 let printable = serial.chars().all(|c| c.is_ascii_graphic() || c == ' ');
                 if serial.is_empty() || serial.len() > SERIAL_MAX || !printable {
@@ -354,17 +400,38 @@ impl Errors {
                     self.add(place, &of, "serial", text);
                 }
             }
-            let twin = disks[..index].iter().find(|other| match (other.path(), disk.path()) {
-                (Some(a), Some(b)) => same_path(a, b) && !(other.read_only && disk.read_only),
-                _ => false,
-            });
-            if let Some(other) = twin {
-                let text = format!(
-                    "target={}: disk '{}' has this image, too, and only one disk may write to it; give that disk two \
-                     exports instead, or make both read_only",
-                    disk.target_text, other.name
-                );
-                self.add(place, &of, "target", text);
+            self.stripe(place, &of, disk);
+            for target in &disk.targets {
+                let Some(path) = target.path() else { continue };
+                let twin = disks[..index]
+                    .iter()
+                    .find(|other| other.paths().any(|a| same_path(a, path)) && !(other.read_only && disk.read_only));
+                if let Some(other) = twin {
+                    let text = format!(
+                        "target={}: disk '{}' has this image, too, and only one disk may write to it; give that disk \
+                         two exports instead, or make both read_only",
+                        target.text, other.name
+                    );
+                    self.add(place, &of, disk.targets_key(), text);
+                }
+            }
+        }
+    }
+
+    /// Targets in stripes: as far as is known before they are opened.
+    fn stripe(&mut self, place: Place, of: &str, disk: &DiskPlan) {
+        let Some(stripe) = disk.stripe else { return };
+        // Of those whose size is not said yet all that is known is that it must be a chunk.
+        let size = |t: &TargetPlan| t.spec.size_bytes().unwrap_or(stripe.chunk_bytes) >> SECTOR_SHIFT;
+        let sizes = disk.targets.iter().map(|t| Stripe { start: Sector(0), nr_sectors: size(t) });
+        if let Err(e) = StripeMap::new(stripe.chunk_bytes, SECTOR_SIZE, &sizes.collect::<Vec<_>>()) {
+            let (key, text) = disk.refused(&e);
+            self.add(place, of, key, text);
+        }
+        for (index, target) in disk.targets.iter().enumerate() {
+            if disk.targets[..index].iter().any(|other| same_data(&other.spec, &target.spec)) {
+                let text = format!("targets: '{}' stands there twice; each must be another one", target.text);
+                self.add(place, of, "targets", text);
             }
         }
     }

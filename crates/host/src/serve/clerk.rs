@@ -6,7 +6,8 @@
 //! go.
 
 use super::disk::Waker;
-use crate::driver::{HostDriver, Stretch};
+use super::members::Stored;
+use crate::driver::Stretch;
 use blk::id::Sector;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -46,13 +47,18 @@ impl Answers {
 
 /// Answers the questions about one disk.
 pub(crate) struct Clerk {
-    driver: Arc<dyn HostDriver>,
+    stored: Arc<Stored>,
     thread: Mutex<Option<(Sender<Question>, JoinHandle<()>)>>,
 }
 
 impl Clerk {
-    pub(crate) fn new(driver: &Arc<dyn HostDriver>) -> Clerk {
-        Clerk { driver: Arc::clone(driver), thread: Mutex::new(None) }
+    pub(super) fn new(stored: Stored) -> Clerk {
+        Clerk { stored: Arc::new(stored), thread: Mutex::new(None) }
+    }
+
+    /// What can be said without asking, at once.
+    pub(crate) fn stored(&self) -> &Stored {
+        &self.stored
     }
 
     /// Asks. False: there is no thread to answer, and the question is dropped.
@@ -60,20 +66,20 @@ impl Clerk {
         let mut thread = self.thread.lock();
         if thread.is_none() {
             let (sender, questions) = mpsc::channel::<Question>();
-            let driver = Arc::clone(&self.driver);
-            let run = move || questions.iter().for_each(|q| answer(&*driver, q));
+            let stored = Arc::clone(&self.stored);
+            let run = move || questions.iter().for_each(|q| answer(&stored, q));
             *thread = std::thread::Builder::new().name("mqblk-clerk".into()).spawn(run).ok().map(|t| (sender, t));
         }
         thread.as_ref().is_some_and(|(sender, _)| sender.send(question).is_ok())
     }
 }
 
-fn answer(driver: &dyn HostDriver, question: Question) {
+fn answer(stored: &Stored, question: Question) {
     let Question { wish, sector, nr_sectors, number, to, waker } = question;
     let stretches = match wish {
-        Wish::Survey { most } => driver.survey(sector, nr_sectors, most),
+        Wish::Survey { most } => stored.survey(sector, nr_sectors, most),
         Wish::Prefetch => {
-            driver.prefetch(sector, nr_sectors);
+            stored.prefetch(sector, nr_sectors);
             Vec::new()
         }
     };

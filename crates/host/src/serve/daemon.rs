@@ -8,18 +8,22 @@
 
 use super::balance::{Balance, Move};
 use super::begin::{self, OpenDisk};
-use super::check::{CheckedPlan, Export, PlanErrors};
+use super::check::{CheckedPlan, Export, PlanErrors, same_place};
+use super::ending::{END_TIME, Ending};
 use super::plan::{ExportKind, NbdListen, NbdPlan};
 use super::preflight::preflight_added;
 use super::reload::{Reload, reload};
+use super::view::{Clients, View};
 use super::watch::DiskWatch;
 use super::{IoThreads, ServedDisk, ThreadReport};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::export::fuse::FuseExport;
-use crate::export::nbd::{NbdDisk, NbdExport};
+use crate::export::nbd::certificates::{OLD_ONES, Renewal};
+use crate::export::nbd::{Departure, NbdDisk, NbdExport};
 use crate::export::ublk::UblkExport;
 use crate::export::vhost::VhostExport;
 use crate::target::TargetWarning;
+use blk::id::SECTOR_SHIFT;
 use blk::time::{Duration, Instant};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -35,6 +39,8 @@ pub struct Daemon {
     /// Numbers of IOThreads by name.
     numbers: HashMap<String, usize>,
     plan: CheckedPlan,
+    /// What has let its clients go and waits for its I/O.
+    endings: Vec<Ending>,
     watch: DiskWatch,
     began: Instant,
 }
@@ -98,10 +104,11 @@ impl Daemon {
             threads: Arc::new(IoThreads::start(&[])?),
             numbers: HashMap::new(),
             plan: plan.clone(),
+            endings: Vec::new(),
             watch: DiskWatch::start()?,
             began: crate::clock::now(),
         };
-        let changes = daemon.carry_out(plan, &steps, true);
+        let changes = daemon.carry_out(plan, &steps, Manner { all_or_nothing: true, by_force: false });
         match changes.failed.into_iter().next() {
             Some(e) => Err(e),
             None => Ok((daemon, changes.warnings)),
@@ -121,6 +128,15 @@ impl Daemon {
     /// A disk.
     pub fn disk(&self, name: &str) -> Option<&Arc<ServedDisk>> {
         self.disks.get(name).map(|d| &d.served)
+    }
+
+    /// All disks that are open: also those that are no more in the plan, whose I/O is waited for.
+    pub fn open_disks_now(&self) -> Vec<Arc<ServedDisk>> {
+        let served = self.disks.values().map(|d| Arc::clone(&d.served));
+        let mut all: Vec<_> = served.chain(self.endings.iter().flat_map(Ending::disks)).collect();
+        all.sort_unstable_by_key(Arc::as_ptr);
+        all.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        all
     }
 
     /// Unix sockets in the file system that were made for exports.
@@ -163,15 +179,31 @@ impl Daemon {
 
     /// Clients that an export has now.
     pub fn clients(&self, export: &Export<'_>) -> usize {
-        match &export.plan.kind {
-            ExportKind::Nbd(nbd) => self.server(&nbd.listen).map_or(0, |s| s.nbd.connections_of(&nbd.name)),
-            _ => match self.exports.get(&export.plan.name) {
-                Some(Running::Vhost(v)) => usize::from(v.is_used()),
-                // The kernel.
-                Some(Running::Ublk(_) | Running::Fuse(_)) => 1,
-                None => 0,
-            },
-        }
+        self.count(export).map_or(0, |count| count())
+    }
+
+    fn count(&self, export: &Export<'_>) -> Option<Clients> {
+        Some(match (&export.plan.kind, self.exports.get(&export.plan.name)) {
+            (ExportKind::Nbd(nbd), _) => self.server(&nbd.listen)?.nbd.clients_of(&nbd.name),
+            (_, Some(Running::Vhost(v))) => v.clients(),
+            (_, Some(Running::Fuse(f))) => {
+                let gone = f.gone();
+                Box::new(move || usize::from(gone().is_none()))
+            }
+            // The kernel.
+            (_, Some(Running::Ublk(_))) => Box::new(|| 1),
+            (_, None) => return None,
+        })
+    }
+
+    /// Looks whether certificates were renewed: a line for each server whose certificates were, or could not be.
+    pub fn renew_certificates(&self) -> Vec<String> {
+        let look = |s: &Server| match s.nbd.tls()?.renew() {
+            Renewal::Same => None,
+            Renewal::Renewed => Some(format!("renewed the certificates of the NBD server at {}", s.listen)),
+            Renewal::Failed(problem) => Some(format!("failed: NBD server at {}: {problem}; {OLD_ONES}", s.listen)),
+        };
+        self.servers.iter().filter_map(look).collect()
     }
 
     /// The block device of this host that an export is, if it is one.
@@ -182,32 +214,97 @@ impl Daemon {
         }
     }
 
-    /// Goes from the plan that runs to another one; what is the same in both is not touched.
+    /// What can be looked at while it is changed, from now on until it is changed.
+    pub fn view(&self) -> View {
+        let disks = self.disks.iter().map(|(name, d)| (name.clone(), Arc::downgrade(&d.served)));
+        let certificates = |export: &Export<'_>| match &export.plan.kind {
+            ExportKind::Nbd(nbd) => self.server(&nbd.listen)?.nbd.certificates(),
+            _ => None,
+        };
+        let gone = |export: &Export<'_>| match self.exports.get(&export.plan.name)? {
+            Running::Fuse(f) => Some(f.gone()),
+            Running::Vhost(_) | Running::Ublk(_) => None,
+        };
+        View {
+            plan: self.plan.clone(),
+            began: self.began,
+            threads: Arc::clone(&self.threads),
+            disks: disks.collect(),
+            clients: self.by_export(|e| self.count(e)),
+            certificates: self.by_export(certificates),
+            gone: self.by_export(gone),
+        }
+    }
+
+    fn by_export<T>(&self, of: impl Fn(&Export<'_>) -> Option<T>) -> HashMap<String, T> {
+        self.plan.exports().filter_map(|e| Some((e.plan.name.clone(), of(&e)?))).collect()
+    }
+
+    /// Goes from the plan that runs to another one; what is the same in both is not touched. What ends lets its clients go when what
+    /// they asked for has ended: if that takes longer than 10 s, it goes on by itself, and counts as failed; `by_force` it ends
+    /// with errors then, which all see who use the disk.
     ///
     /// # Errors
     /// What is in the way of it, as far as that can be known; nothing was done then.
-    pub fn change(&mut self, mut new: CheckedPlan) -> std::result::Result<Changes, PlanErrors> {
+    pub fn change(&mut self, mut new: CheckedPlan, by_force: bool) -> std::result::Result<Changes, PlanErrors> {
         let steps = reload(&self.plan, &mut new);
         preflight_added(&new, &steps)?;
-        Ok(self.carry_out(new, &steps, false))
+        Ok(self.carry_out(new, &steps, Manner { all_or_nothing: false, by_force }))
     }
 
-    /// As of [`ServedDisk::resize`]; clients are told.
-    pub fn resize(&self, disk: &str, bytes: Option<u64>) -> Result<u64> {
+    /// Whether an export or disk that is no more in the plan still waits for the end of its I/O. With `by_force` that ends with
+    /// errors now, as of [`Daemon::change`].
+    ///
+    /// # Errors
+    /// It has not ended yet: why, and what to do.
+    pub fn finish(&mut self, name: &str, by_force: bool) -> Result<bool> {
+        self.endings.retain(|e| !e.wait(std::time::Instant::now()));
+        // More than one, if the name was used again.
+        let (named, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.endings).into_iter().partition(|e| e.is_of(name));
+        self.endings = others;
+        let (any, mut stuck) = (!named.is_empty(), None);
+        for ending in named {
+            if !(by_force && ending.give_up()) {
+                stuck.get_or_insert_with(|| ending.stuck());
+                self.endings.push(ending);
+            }
+        }
+        stuck.map_or(Ok(any), Err)
+    }
+
+    /// As of [`ServedDisk::resize`]; clients are told. Also, in sentences, who keeps the size it was told before.
+    pub fn resize(&self, disk: &str, bytes: Option<u64>) -> Result<(u64, Vec<String>)> {
         let served = self.disk(disk).ok_or_else(|| Error::usage(format!("there is no disk '{disk}'")))?;
         let now = served.resize(bytes)?;
+        // Whoever cannot be told is no reason not to tell the others.
+        let mut untold = Vec::new();
         for server in &self.servers {
-            server.nbd.resized()?;
+            if let Err(e) = server.nbd.resized() {
+                untold.push(format!("the NBD server at {} goes on with the old size: {e}", server.listen));
+            }
         }
+        let mut keep = Vec::new();
         for export in self.plan.exports().filter(|e| e.plan.disk == disk) {
             match self.exports.get(&export.plan.name) {
                 Some(Running::Vhost(v)) => drop(v.resized()),
                 Some(Running::Fuse(f)) => f.resized(),
-                // The kernel's device keeps its size; what is beyond the disk's end fails.
-                Some(Running::Ublk(_)) | None => {}
+                Some(Running::Ublk(u)) => {
+                    if let Err(e) = u.resized(now >> SECTOR_SHIFT) {
+                        let export = export.plan.name.as_str();
+                        log::warn!(export, disk; "{e}");
+                        keep.push(format!("export '{export}': {e}"));
+                    }
+                }
+                None => {}
             }
         }
-        Ok(now)
+        if untold.is_empty() {
+            return Ok((now, keep));
+        }
+        untold.append(&mut keep);
+        let text = format!("disk '{disk}' has {now} bytes now, but {}", untold.join("; "));
+        Err(Error::new(ErrorKind::Io, text))
     }
 
     /// Looks at the load of IOThreads, and moves a virtqueue or client if that is worth it; what it did. Virtqueues that were
@@ -245,13 +342,11 @@ impl Daemon {
 
     /// IOThreads that a queue may be served by; none if it was put where it is.
     fn may_be(&self, kind: &str, name: &str, index: u32) -> Option<Vec<usize>> {
-        let export = self.plan.exports().find(|e| match &e.plan.kind {
-            ExportKind::Nbd(nbd) => kind == "nbd" && nbd.name == name,
-            other => other.name() == kind && e.plan.name == name,
-        })?;
+        let export = self.plan.exports().find(|e| e.plan.kind.name() == kind && e.plan.name == name)?;
         let entries = &export.plan.mapping.entries;
         // What is held back does not come to an end, and so could not move.
-        let held = self.disk(&export.plan.disk).is_none_or(|d| d.is_drained() || d.driver.held_on_enospc() > 0);
+        let is_away = |d: &ServedDisk| d.connections().is_some_and(|c| c.up < c.wanted);
+        let held = self.disk(&export.plan.disk).is_none_or(|d| d.is_drained() || d.held_on_enospc() > 0 || is_away(d));
         let here = !held && export.plan.kind.num_queues().is_none_or(|n| index < u32::from(n));
         if !here || entries.iter().any(|e| e.vqs.is_some()) {
             return None;
@@ -261,7 +356,7 @@ impl Daemon {
     }
 
     fn server(&self, listen: &NbdListen) -> Option<&Server> {
-        self.servers.iter().find(|s| s.listen == *listen)
+        self.servers.iter().find(|s| same_place(&s.listen, listen))
     }
 
     /// Numbers of the IOThreads of an export.
@@ -276,20 +371,16 @@ impl Daemon {
     }
 
     /// Without all IOThreads nothing else is done; nor, if it is `all_or_nothing`, without all disks.
-    fn carry_out(&mut self, mut new: CheckedPlan, steps: &Reload, all_or_nothing: bool) -> Changes {
+    fn carry_out(&mut self, mut new: CheckedPlan, steps: &Reload, manner: Manner) -> Changes {
         let mut changes = Changes::default();
         self.iothreads(&new, steps, &mut changes);
         if new.iothreads().iter().any(|t| !self.numbers.contains_key(&t.name)) {
             return changes;
         }
-        self.end_exports(steps, &mut changes);
-        for name in &steps.close_disks {
-            self.disks.remove(name);
-            changes.note(About::Disk(name), format!("closed disk '{name}'"));
-        }
         let mut lost = Lost::default();
+        self.end(steps, manner.by_force, &mut lost, &mut changes);
         self.open_disks(&new, steps, &mut lost, &mut changes);
-        if all_or_nothing && !changes.failed.is_empty() {
+        if manner.all_or_nothing && !changes.failed.is_empty() {
             return changes;
         }
         self.reset_disks(&mut new, steps, &mut changes);
@@ -333,27 +424,97 @@ impl Daemon {
         }
     }
 
-    fn end_exports(&mut self, steps: &Reload, changes: &mut Changes) {
+    /// Exports end, and then disks that they were the last of.
+    fn end(&mut self, steps: &Reload, by_force: bool, lost: &mut Lost, changes: &mut Changes) {
+        self.endings.retain(|e| !e.wait(std::time::Instant::now()));
+        let mut endings = self.end_servers(steps, lost, changes);
+        let mut closed: HashMap<&String, Arc<OpenDisk>> = HashMap::new();
+        for name in &steps.close_disks {
+            closed.extend(self.disks.remove(name).map(|disk| (name, Arc::new(disk))));
+        }
+        // Who ends keeps the disk open, and its image locked, until then.
+        let used = |name: &String| (closed.get(name).cloned(), self.disks.get(name).map(|d| &d.served));
+        let plan = &self.plan;
+        let disks_of = |exports: &[String]| {
+            let mut names: Vec<_> =
+                plan.exports().filter(|e| exports.contains(&e.plan.name)).map(|e| &e.plan.disk).collect();
+            names.sort_unstable();
+            names.dedup();
+            names.into_iter().map(used).collect::<Vec<_>>()
+        };
+        let served = |(open, served): &(Option<Arc<OpenDisk>>, Option<&Arc<ServedDisk>>)| {
+            open.as_ref().map(|o| &o.served).or(*served).cloned()
+        };
+        let mut all = Vec::new();
+        for name in &steps.end_exports {
+            if let Some(running) = self.exports.remove(name) {
+                endings.push((vec![name.clone()], Box::new(running)));
+            }
+        }
+        for (names, what) in endings {
+            let disks = disks_of(&names);
+            let (served, open): (Vec<_>, Vec<_>) =
+                (disks.iter().filter_map(served).collect(), disks.into_iter().filter_map(|(open, _)| open).collect());
+            // Dropped in this order.
+            all.push(Ending::begin(names, &served, (what, open)));
+        }
+        let until = std::time::Instant::now() + END_TIME;
+        for ending in all {
+            if ending.wait(until) || by_force && ending.give_up() {
+                for name in ending.names() {
+                    changes.note(About::Export(name), format!("ended export '{name}'"));
+                }
+            } else {
+                changes.fail(ending.stuck());
+                self.endings.push(ending);
+            }
+        }
+        for (name, open) in closed {
+            // None: what ends has it.
+            match Arc::into_inner(open).map(OpenDisk::close) {
+                Some(Ok(())) => changes.note(About::Disk(name), format!("closed disk '{name}'")),
+                Some(Err(e)) => changes.fail(e),
+                None => {}
+            }
+        }
+    }
+
+    /// What is to end of NBD servers, with the names of its exports; servers without an export left end. One that cannot go on
+    /// with those that are left ends too, and these count as lost until they have begun again.
+    fn end_servers(
+        &mut self,
+        steps: &Reload,
+        lost: &mut Lost,
+        changes: &mut Changes,
+    ) -> Vec<(Vec<String>, Box<dyn Send>)> {
+        let mut endings: Vec<(Vec<String>, Box<dyn Send>)> = Vec::new();
         for server in std::mem::take(&mut self.servers) {
             let here = self.plan.exports().filter(|e| begin::listens_at(e, &server.listen));
             let (ended, kept): (Vec<_>, Vec<_>) = here.partition(|e| steps.end_exports.contains(&e.plan.name));
             if !ended.is_empty() {
                 let disk = |e: &Export<'_>| begin::nbd_disk(&self.plan, e, &self.disks, self.numbers(&self.plan, e));
                 let disks: Vec<_> = kept.iter().map(disk).collect();
+                let mut names: Vec<_> = ended.iter().map(|e| e.plan.name.clone()).collect();
                 if disks.is_empty() {
+                    endings.push((names, Box::new(server)));
                     continue;
                 }
                 let most = begin::most_connections(&self.plan, &server.listen);
-                if let Err(e) = update(&server.nbd, disks, most) {
-                    changes.fail(e);
+                match update(&server.nbd, disks, most) {
+                    Ok(departure) => endings.push((names, Box::new(departure))),
+                    Err(e) => {
+                        // It would go on serving disks that are closed.
+                        changes.fail(e.within(&format!("NBD server at {}", server.listen)));
+                        lost.exports.extend(kept.iter().map(|e| e.plan.name.clone()));
+                        names.extend(kept.iter().map(|e| e.plan.name.clone()));
+                        endings.push((names, Box::new(server)));
+                        continue;
+                    }
                 }
             }
             self.servers.push(server);
         }
-        for name in &steps.end_exports {
-            self.exports.remove(name);
-            changes.note(About::Export(name), format!("ended export '{name}'"));
-        }
+        endings
     }
 
     fn open_disks(&mut self, new: &CheckedPlan, steps: &Reload, lost: &mut Lost, changes: &mut Changes) {
@@ -417,7 +578,9 @@ impl Daemon {
     fn begin_servers(&mut self, new: &CheckedPlan, steps: &Reload, lost: &mut Lost, changes: &mut Changes) {
         let all: Vec<_> = new.exports().collect();
         for server in new.nbd_servers() {
-            let is_new = |i: &usize| steps.begin_exports.contains(i);
+            let again: Vec<_> =
+                server.exports.iter().filter(|i| lost.exports.contains(&all[**i].plan.name)).copied().collect();
+            let is_new = |i: &usize| steps.begin_exports.contains(i) || again.contains(i);
             if !server.exports.iter().any(|i| is_new(i) || steps.remap_exports.contains(i)) {
                 continue;
             }
@@ -429,7 +592,8 @@ impl Daemon {
             }
             let most = begin::most_connections(new, server.listen);
             let begun = match self.server(server.listen) {
-                Some(running) => update(&running.nbd, disks, most),
+                // Who had to go has gone before.
+                Some(running) => update(&running.nbd, disks, most).map(drop),
                 None => begin::nbd_server(&self.threads, new, &server, disks).map(|nbd| {
                     self.servers.push(Server { listen: server.listen.clone(), nbd });
                 }),
@@ -437,7 +601,10 @@ impl Daemon {
             for index in server.exports.iter().filter(|i| is_new(i)) {
                 let name = &all[*index].plan.name;
                 match &begun {
-                    Ok(()) => changes.note(About::Export(name), format!("began export '{name}'")),
+                    Ok(()) => {
+                        lost.exports.remove(name);
+                        changes.note(About::Export(name), format!("began export '{name}'"));
+                    }
                     Err(_) => drop(lost.exports.insert(name.clone())),
                 }
             }
@@ -452,7 +619,7 @@ impl Daemon {
             let export = new.exports().nth(*index).expect("steps are of this plan");
             let (name, numbers) = (export.plan.name.clone(), self.numbers(new, &export));
             let moved = match (&export.plan.kind, self.exports.get(&name)) {
-                (ExportKind::Nbd(nbd), _) => Ok(self.move_clients(&nbd.name, &export.plan.disk, &numbers)),
+                (ExportKind::Nbd(_), _) => self.move_clients(&name, &numbers),
                 (_, Some(Running::Fuse(f))) => f.remap(&numbers),
                 (_, Some(Running::Vhost(v))) => v.remap(numbers),
                 (_, Some(Running::Ublk(_))) => Err(Error::usage(STAYS)),
@@ -482,23 +649,49 @@ impl Daemon {
     }
 
     /// Has clients of an NBD export served by these IOThreads; how long the longest was served by none.
-    fn move_clients(&self, export: &str, disk: &str, numbers: &[usize]) -> Duration {
+    ///
+    /// # Errors
+    /// Io: one does not come free; those behind it were not moved.
+    fn move_clients(&self, export: &str, numbers: &[usize]) -> Result<Duration> {
         let mut longest = Duration::ZERO;
         let mut to = numbers.iter().cycle();
         for report in self.threads.report().iter().filter(|r| !numbers.contains(&r.number)) {
-            for source in report.sources.iter().filter(|s| s.kind == "nbd" && s.export == export && s.disk == disk) {
-                // One that has left meanwhile need not be moved.
-                let moved = to.next().and_then(|to| self.threads.move_to(&source.handle, *to).ok());
-                longest = longest.max(moved.unwrap_or_default());
+            for source in report.sources.iter().filter(|s| s.kind == "nbd" && s.export == export) {
+                let Some(to) = to.next() else { return Ok(longest) };
+                match self.threads.move_to(&source.handle, *to) {
+                    Ok(took) => longest = longest.max(took),
+                    Err(e) if e.kind() == ErrorKind::Io => return Err(e),
+                    // One that has left meanwhile need not be moved.
+                    Err(_) => {}
+                }
             }
         }
-        longest
+        Ok(longest)
+    }
+}
+
+impl Drop for Daemon {
+    /// Nothing of it is left then, also of what was ended before and waits for its I/O: sockets, devices, mounts.
+    fn drop(&mut self) {
+        self.exports.clear();
+        self.servers.clear();
+        self.disks.clear();
+        self.endings.iter().for_each(Ending::wait_for_it);
     }
 }
 
 /// Why a ublk device is not remapped.
 const STAYS: &str = "the kernel takes answers for a queue of a ublk device only from the thread that began it: end the export and \
                      begin it again to map its queues otherwise";
+
+/// How a change is made.
+#[derive(Clone, Copy)]
+struct Manner {
+    /// Without all disks nothing is begun.
+    all_or_nothing: bool,
+    /// What does not end is made to.
+    by_force: bool,
+}
 
 /// What a change could not bring about.
 #[derive(Default)]
@@ -507,7 +700,7 @@ struct Lost {
     exports: HashSet<String>,
 }
 
-fn update(server: &NbdExport, disks: Vec<NbdDisk>, most: usize) -> Result<()> {
+fn update(server: &NbdExport, disks: Vec<NbdDisk>, most: usize) -> Result<Departure> {
     let default = disks.first().map(|d| d.name.clone());
     server.update(disks, default.as_deref(), most)
 }
@@ -531,7 +724,7 @@ fn begin_one(
             FuseExport::start(threads, &disk.served, options).map(|f| Some(Running::Fuse(f)))
         }
         ExportKind::Ublk(ublk) => {
-            let options = begin::ublk_options(disk_plan, export, ublk, iothreads)?;
+            let options = begin::ublk_options(disk_plan, export, ublk, iothreads);
             UblkExport::start(threads, &disk.served, &options).map(|u| Some(Running::Ublk(Box::new(u))))
         }
         ExportKind::Nbd(_) => Ok(None),

@@ -1,52 +1,94 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A disk that is served: a driver with the block layer on top, and which IOThread each of its submitters is.
+//! A disk that is served: a driver with the block layer on top, or several of these that it is striped over; and which
+//! IOThread each of its submitters is.
 
 use super::bell::Bells;
 use super::clerk::Clerk;
-use crate::driver::HostDriver;
+use super::inlet::Inlet;
+use super::lock::ImageLock;
+use super::members::{self, Member, Stored};
+use super::rewrite::Rewrites;
+use crate::driver::{Connections, HostDriver};
 use crate::error::{Error, Result};
 use crate::mem::{Region, Regions};
-use crate::run::{Frozen, Queue, change_settings, drain, limit_hw_queues, replace_settings};
+use crate::run::{Frozen, change_settings, drain, limit_hw_queues, replace_settings};
 use blk::cpumap::CpuTopology;
 use blk::driver::Driver;
-use blk::id::{MAX_SUBMITTERS, SECTOR_SHIFT, SubmitterId};
+use blk::id::{CpuId, MAX_SUBMITTERS, SECTOR_SHIFT, Sector, SubmitterId};
+use blk::limits::Limits;
+use blk::qos::rates::LIMIT_NAMES;
 use blk::queue::{Notify, RequestQueue};
 use blk::settings::QueueConfig;
+use blk::stat::{DiskStats, HctxStats};
+use blk::stripe::{StripeMap, Striped};
 use blk::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, OnceLock};
 
-/// One disk, ready for ports.
+/// One disk, ready for ports. Whoever has it keeps its drivers open, and its images locked: fields are dropped in this order.
 pub struct ServedDisk {
     /// What clients know it by.
     pub name: String,
-    /// The block layer.
-    pub queue: Arc<Queue>,
-    /// Its driver, for waiting.
-    pub driver: Arc<dyn HostDriver>,
-    /// Memory that I/O goes to and comes from.
+    members: Box<[Member]>,
+    /// Which of them has what, if there are several.
+    map: Option<Arc<StripeMap>>,
+    limits: Limits,
+    /// Memory that I/O goes to and comes from; all members know it by the same numbers.
     pub regions: Arc<Regions>,
-    /// By submitter: the IOThread's number.
-    threads: Arc<[AtomicU16]>,
     bells: Arc<Bells>,
     /// Answers what may take long.
     pub(crate) clerk: Clerk,
+    /// Blocks that are read, changed and written, and who keeps off them.
+    pub(crate) rewrites: Rewrites,
     /// Held while settings change.
     changing: Mutex<()>,
     /// Nobody's I/O begins, by [`ServedDisk::drain`].
     drained: Mutex<bool>,
+    /// The same for who looks: the lock is held as long as I/O takes. Stored under it.
+    is_drained: AtomicBool,
+    /// Writes that find no space are held, unless they are given up.
+    holds_on_enospc: AtomicBool,
     /// Regions of buffers whose user is gone, and their sizes: a region with a fixed place in drivers is not given up.
     spare_buffers: Mutex<Vec<(usize, u16)>>,
+    /// Set by its owner, if it has one.
+    kept: OnceLock<Kept>,
+}
+
+/// What ends with a disk, after its drivers. Fields are dropped in this order.
+struct Kept {
+    _locks: Vec<ImageLock>,
+    /// Nothing is sent: it hangs up.
+    _gone: Sender<()>,
+}
+
+/// What a disk is made of.
+pub(super) enum Parts {
+    Plain(Arc<dyn HostDriver>),
+    /// As many as the map has stripes.
+    Striped(Arc<StripeMap>, Vec<Arc<dyn HostDriver>>),
 }
 
 /// Wakes an IOThread that is to look at all its sources, from any thread.
+#[derive(Clone)]
 pub(crate) struct Waker {
     bells: Arc<Bells>,
     thread: u16,
 }
 
+impl PartialEq for Waker {
+    fn eq(&self, other: &Waker) -> bool {
+        self.thread == other.thread && Arc::ptr_eq(&self.bells, &other.bells)
+    }
+}
+
 impl Waker {
+    #[cfg(test)]
+    pub(super) fn new(bells: &Arc<Bells>, thread: u16) -> Waker {
+        Waker { bells: Arc::clone(bells), thread }
+    }
+
     /// What it is woken for is in its place already.
     pub(crate) fn wake(&self) {
         self.bells.ring(self.thread);
@@ -68,44 +110,162 @@ impl Notify for Ring {
 }
 
 impl ServedDisk {
-    /// Starts the block layer on an open driver whose data is in `regions`. It has `cpus` CPUs, one per IOThread there is
-    /// now, each with a hardware queue of its own unless `config` says otherwise; IOThreads that come later share them.
+    /// Starts the block layer on open drivers whose data is in `regions`. Each has `cpus` CPUs, one per IOThread there is
+    /// now, and a hardware queue of its own for each unless `config` says otherwise; IOThreads that come later share them. Nor
+    /// is there an elevator unless `config` names one.
     pub(super) fn new(
         name: String,
-        driver: Arc<dyn HostDriver>,
+        parts: Parts,
         regions: Arc<Regions>,
         config: QueueConfig,
         cpus: u16,
         bells: &Arc<Bells>,
     ) -> Result<ServedDisk> {
-        let threads: Arc<[AtomicU16]> = (0..MAX_SUBMITTERS).map(|_| AtomicU16::new(0)).collect();
-        let core: Arc<dyn Driver> = driver.clone();
-        let clerk = Clerk::new(&driver);
-        let notify = Box::new(Ring { threads: Arc::clone(&threads), bells: Arc::clone(bells) });
-        let mut config = QueueConfig { topology: CpuTopology::uniform(cpus), ..config };
-        limit_hw_queues(driver.as_ref(), &mut config);
-        let queue = RequestQueue::new(core, config, notify).map_err(|e| Error::usage(e.to_string()))?;
+        let (drivers, map) = match parts {
+            Parts::Plain(driver) => (vec![driver], None),
+            Parts::Striped(map, drivers) => {
+                assert_eq!(drivers.len(), map.nr_stripes(), "a driver for each stripe");
+                (drivers, Some(map))
+            }
+        };
+        let clerk = Clerk::new(Stored::new(&drivers, map.as_ref()));
+        // A client has its own above this, the host's kernel below it; the kernel's drivers that stand so (loop) do the same.
+        let config = QueueConfig { topology: CpuTopology::uniform(cpus), no_sched_by_default: true, ..config };
+        let members = drivers.into_iter().map(|driver| member(driver, config.clone(), bells));
+        let members: Box<[Member]> = members.collect::<Result<_>>()?;
+        let limits = match map {
+            None => *members[0].queue.limits(),
+            Some(_) => Limits::stacked(members.iter().map(|m| m.queue.limits())),
+        };
         Ok(ServedDisk {
             name,
-            queue,
-            driver,
+            members,
+            map,
+            limits,
             regions,
-            threads,
             bells: Arc::clone(bells),
             clerk,
+            rewrites: Rewrites::default(),
             changing: Mutex::default(),
             drained: Mutex::default(),
+            is_drained: AtomicBool::new(false),
+            holds_on_enospc: AtomicBool::new(false),
             spare_buffers: Mutex::default(),
+            kept: OnceLock::new(),
         })
     }
 
-    /// Changes settings, `(name, value)` each, under I/O. How long no I/O could begin, or `None` if it went on.
+    /// Keeps the locks of its images as long as it is there, whoever has it last. What is returned hangs up when it is gone: its
+    /// drivers are closed then, and the locks are free.
+    ///
+    /// # Panics
+    /// The second time.
+    pub(super) fn keep(&self, locks: Vec<ImageLock>) -> Receiver<()> {
+        let (gone, ends) = mpsc::channel();
+        assert!(self.kept.set(Kept { _locks: locks, _gone: gone }).is_ok(), "disk '{}' has its locks", self.name);
+        ends
+    }
+
+    /// The devices it is made of: one, or those it is striped over in their order.
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// Where sectors lie, if it is striped.
+    pub fn stripe(&self) -> Option<&StripeMap> {
+        self.map.as_deref()
+    }
+
+    /// What it can take, of several members the strictest of each.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Its size.
+    #[inline]
+    pub fn capacity(&self) -> Sector {
+        match &self.map {
+            None => self.members[0].queue.capacity(),
+            Some(map) => map.capacity(),
+        }
+    }
+
+    /// Counters, of several members the sums.
+    pub fn stats(&self) -> DiskStats {
+        members::stats(&self.members)
+    }
+
+    /// Counters of the hardware queues, of several members one behind the other.
+    pub fn hctx_stats(&self) -> Vec<HctxStats> {
+        members::hctx_stats(&self.members)
+    }
+
+    /// As of [`HostDriver::held_on_enospc`].
+    pub fn held_on_enospc(&self) -> u64 {
+        self.members.iter().map(|m| m.driver.held_on_enospc()).sum()
+    }
+
+    /// As of [`HostDriver::connections`], of all targets together; `None` if there are none.
+    pub fn connections(&self) -> Option<Connections> {
+        let all = self.members.iter().filter_map(|m| m.driver.connections());
+        all.reduce(|a, b| Connections {
+            wanted: a.wanted + b.wanted,
+            up: a.up + b.up,
+            losses: a.losses + b.losses,
+            replayed: a.replayed + b.replayed,
+        })
+    }
+
+    /// As of [`HostDriver::troubles`], of all targets.
+    pub fn troubles(&self) -> Vec<String> {
+        self.members.iter().flat_map(|m| m.driver.troubles()).collect()
+    }
+
+    /// As of [`HostDriver::set_give_up`], at all targets; writes are not held for want of space meanwhile. Whether all targets have one
+    /// of the two.
+    pub(super) fn set_give_up(&self, give_up: bool) -> bool {
+        // Relaxed: changed by who changes the daemon, one at a time.
+        let holds = self.holds_on_enospc.load(Ordering::Relaxed);
+        let give_up_one = |m: &Member| {
+            let gives_up = m.driver.set_give_up(give_up);
+            gives_up | (holds && m.driver.set_hold_on_enospc(!give_up))
+        };
+        self.members.iter().map(give_up_one).fold(true, |all, one| all & one)
+    }
+
+    /// As of [`HostDriver::set_hold_on_enospc`], at each target; the numbers of those that have no such mode.
+    pub fn set_hold_on_enospc(&self, hold: bool) -> Vec<usize> {
+        self.holds_on_enospc.store(hold, Ordering::Relaxed);
+        let without = |(i, m): (usize, &Member)| (!m.driver.set_hold_on_enospc(hold)).then_some(i);
+        self.members.iter().enumerate().filter_map(without).collect()
+    }
+
+    /// A way in for the IOThread with this number.
+    pub(super) fn inlet(&self, thread: u16) -> Result<Inlet> {
+        let submitter = |m: &Member| {
+            let cpus = m.queue.config().topology.nr_cpus;
+            let sub = m.queue.submitter(CpuId::new(u32::from(thread % cpus)));
+            let sub = sub.ok_or_else(|| Error::usage(format!("disk '{}': too many IOThreads", self.name)))?;
+            m.introduce(sub.id(), thread);
+            Ok(sub)
+        };
+        Ok(match &self.map {
+            None => Inlet::Plain(submitter(&self.members[0])?),
+            Some(map) => {
+                let below = self.members.iter().map(submitter).collect::<Result<_>>()?;
+                Inlet::Striped(Box::new(Striped::new(Arc::clone(map), below)))
+            }
+        })
+    }
+
+    /// Changes settings of all members, `(name, value)` each, under I/O. How long no I/O could begin, or `None` if it went on.
     ///
     /// # Errors
     /// Usage: the first setting that does not fit, or I/O in flight that has not ended after 30 s; nothing has changed.
     pub fn change(&self, settings: &[(String, String)]) -> Result<Option<Duration>> {
         let _held = self.unheld()?;
-        change_settings(&self.queue, settings, false, &self.frozen())
+        self.check_limits(settings)?;
+        self.all_or_none(|m| change_settings(&m.queue, settings, false, &self.frozen(m)))
     }
 
     /// Has these settings instead of all it had, under I/O; how long no I/O could begin.
@@ -114,25 +274,67 @@ impl ServedDisk {
     /// As of [`ServedDisk::change`].
     pub fn replace_settings(&self, settings: &[(String, String)]) -> Result<Duration> {
         let _held = self.unheld()?;
+        self.check_limits(settings)?;
         let mut config = QueueConfig::default();
         settings.iter().try_for_each(|(k, v)| config.set(k, v)).map_err(|e| Error::usage(e.to_string()))?;
-        replace_settings(&self.queue, &config, &self.frozen())
+        let froze = self.all_or_none(|m| replace_settings(&m.queue, &config, &self.frozen(m)).map(Some))?;
+        Ok(froze.unwrap_or_default())
+    }
+
+    fn check_limits(&self, settings: &[(String, String)]) -> Result<()> {
+        match limit_of_stripe(settings) {
+            Some(text) if self.map.is_some() => Err(Error::usage(text)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Changes one member after the other; if one cannot be changed, those before it go back to what they had. The times
+    /// of all members together: I/O that goes to all of them may wait for each.
+    fn all_or_none(&self, change: impl Fn(&Member) -> Result<Option<Duration>>) -> Result<Option<Duration>> {
+        let before: Vec<QueueConfig> = self.members.iter().map(|m| m.queue.config()).collect();
+        let mut froze = None;
+        for (index, member) in self.members.iter().enumerate() {
+            match change(member) {
+                Ok(None) => {}
+                Ok(Some(time)) => froze = Some(froze.unwrap_or_default() + time),
+                Err(e) => {
+                    for (member, config) in self.members.iter().zip(&before).take(index) {
+                        if let Err(e) = replace_settings(&member.queue, config, &self.frozen(member)) {
+                            let disk = self.name.as_str();
+                            log::error!(disk; "a member keeps settings that others do not have: {e}");
+                        }
+                    }
+                    return Err(e);
+                }
+            }
+        }
+        Ok(froze)
     }
 
     /// Gives the disk another size, or with `None` finds out what size its image has now. I/O goes on, except that
     /// a disk that becomes smaller is drained first: what lies beyond the new end is gone. The size in bytes.
     ///
     /// # Errors
-    /// As of [`HostDriver::resize`] and [`ServedDisk::change`].
+    /// Usage: it is striped, and where its data lies depends on its size's being what it was. As of [`HostDriver::resize`] and
+    /// [`ServedDisk::change`].
     pub fn resize(&self, bytes: Option<u64>) -> Result<u64> {
         let _held = self.unheld()?;
-        let smaller = bytes.is_some_and(|bytes| bytes < self.queue.capacity().0 << SECTOR_SHIFT);
+        let ([Member { queue, driver, .. }], None) = (&*self.members, &self.map) else {
+            let text = format!(
+                "disk '{}' is striped over {} targets and keeps its size; to make it larger, end it, give each target \
+                 as much more, and begin it again",
+                self.name,
+                self.members.len()
+            );
+            return Err(Error::usage(text));
+        };
+        let smaller = bytes.is_some_and(|bytes| bytes < queue.capacity().0 << SECTOR_SHIFT);
         if smaller {
-            drain(&self.queue)?;
+            drain(queue)?;
         }
-        let resized = self.driver.resize(bytes).inspect(|capacity| self.queue.set_capacity(*capacity));
+        let resized = driver.resize(bytes).inspect(|capacity| queue.set_capacity(*capacity));
         if smaller {
-            self.queue.unfreeze();
+            queue.unfreeze();
         }
         Ok(resized?.0 << SECTOR_SHIFT)
     }
@@ -147,23 +349,55 @@ impl ServedDisk {
         if *drained {
             return Ok(Duration::ZERO);
         }
-        let took = drain(&self.queue)?;
+        let took = self.drain_members()?;
         *drained = true;
+        // Relaxed: nothing is read because of it.
+        self.is_drained.store(true, Ordering::Relaxed);
+        Ok(took)
+    }
+
+    /// All members, or none.
+    fn drain_members(&self) -> Result<Duration> {
+        let mut took = Duration::ZERO;
+        for (index, member) in self.members.iter().enumerate() {
+            match drain(&member.queue) {
+                Ok(time) => took = took + time,
+                Err(e) => {
+                    self.members[..index].iter().for_each(|m| m.queue.unfreeze());
+                    return Err(e);
+                }
+            }
+        }
         Ok(took)
     }
 
     /// Ends a [`ServedDisk::drain`]; whether there was one.
     pub fn resume(&self) -> bool {
-        let was = std::mem::replace(&mut *self.drained.lock(), false);
+        let mut drained = self.drained.lock();
+        let was = std::mem::replace(&mut *drained, false);
+        self.is_drained.store(false, Ordering::Relaxed);
+        drop(drained);
         if was {
-            self.queue.unfreeze();
+            self.members.iter().for_each(|m| m.queue.unfreeze());
         }
         was
     }
 
-    /// Whether it is drained.
+    /// Whether it is drained. Does not wait for who drains, resumes or changes it.
     pub fn is_drained(&self) -> bool {
-        *self.drained.lock()
+        self.is_drained.load(Ordering::Relaxed)
+    }
+
+    /// An export comes that reads, changes and writes blocks: from when this returns, [`Rewrites`] knows or counts all writes to the disk.
+    /// Nobody's I/O waits. `meet` is [`IoThreads::meet`](super::IoThreads::meet).
+    pub(crate) fn expect_rewrites(&self, meet: impl FnOnce()) {
+        self.rewrites.expect();
+        meet();
+    }
+
+    /// It is gone.
+    pub(crate) fn unexpect_rewrites(&self) {
+        self.rewrites.unexpect();
     }
 
     /// Nobody drains it, resumes it or changes it meanwhile.
@@ -175,8 +409,8 @@ impl ServedDisk {
         Ok(drained)
     }
 
-    fn frozen(&self) -> Frozen<'_> {
-        Frozen { seats: &self.changing, driver: self.driver.as_ref() }
+    fn frozen<'a>(&'a self, member: &'a Member) -> Frozen<'a> {
+        Frozen { seats: &self.changing, driver: member.driver.as_ref() }
     }
 
     /// The number of a region of `bytes` for the buffers of a port or a connection.
@@ -194,13 +428,62 @@ impl ServedDisk {
         self.spare_buffers.lock().push((bytes, number));
     }
 
-    /// Wakes the IOThread of a submitter.
-    pub(super) fn waker(&self, submitter: SubmitterId) -> Waker {
-        Waker { bells: Arc::clone(&self.bells), thread: self.threads[submitter.index()].load(Ordering::Relaxed) }
+    /// Wakes the IOThread with this number.
+    pub(super) fn waker(&self, thread: u16) -> Waker {
+        Waker { bells: Arc::clone(&self.bells), thread }
     }
 
-    /// A submitter of this disk is the IOThread with this number.
-    pub(super) fn introduce(&self, submitter: SubmitterId, thread: u16) {
-        self.threads[submitter.index()].store(thread, Ordering::Relaxed);
+    /// Of whichever thread has number 0.
+    #[cfg(test)]
+    pub(crate) fn any_waker(&self) -> Waker {
+        self.waker(0)
+    }
+}
+
+/// Starts the block layer on a driver.
+fn member(driver: Arc<dyn HostDriver>, mut config: QueueConfig, bells: &Arc<Bells>) -> Result<Member> {
+    let threads: Arc<[AtomicU16]> = (0..MAX_SUBMITTERS).map(|_| AtomicU16::new(0)).collect();
+    let core: Arc<dyn Driver> = driver.clone();
+    let notify = Box::new(Ring { threads: Arc::clone(&threads), bells: Arc::clone(bells) });
+    limit_hw_queues(driver.as_ref(), &mut config);
+    let queue = RequestQueue::new(core, config, notify).map_err(|e| Error::usage(e.to_string()))?;
+    Ok(Member { queue, driver, threads })
+}
+
+/// Why a striped disk cannot have these settings, if it cannot: each target would be limited by itself, and count what a
+/// client sees as one I/O as several.
+pub(super) fn limit_of_stripe(settings: &[(String, String)]) -> Option<String> {
+    let (name, value) = settings.iter().find(|(name, _)| LIMIT_NAMES.contains(&name.as_str()))?;
+    Some(format!("{name}={value}: a striped disk has no limits as a whole; leave it out, or limit its clients"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::{IoThreads, Polling, ThreadOptions};
+    use crate::target::{Needs, TargetSpec};
+    use std::sync::mpsc;
+
+    /// Who lists disks waited as long as who drained one.
+    #[test]
+    fn who_asks_whether_it_is_drained_does_not_wait_for_who_drains() {
+        let option = ThreadOptions { name: "io".into(), cpus: Vec::new(), polling: Polling::default() };
+        let threads = IoThreads::start(&[option]).unwrap();
+        let regions = Arc::new(Regions::new());
+        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
+        let driver = TargetSpec::parse("ram:size=1m").unwrap().open(&needs, Arc::clone(&regions)).unwrap().driver;
+        let disk = threads.disk("d", driver, regions, QueueConfig::default()).unwrap();
+        let (said, is_drained) = mpsc::channel();
+        let asked = Arc::clone(&disk);
+        let who_asks = || {
+            std::thread::spawn(move || said.send(asked.is_drained()));
+            let answer = is_drained.recv_timeout(std::time::Duration::from_secs(30));
+            assert_eq!(answer, Ok(false), "it waits");
+        };
+        let held = disk.unheld().unwrap();
+        who_asks();
+        drop(held);
+        disk.drain().unwrap();
+        assert!(disk.is_drained() && disk.resume() && !disk.is_drained());
     }
 }

@@ -74,7 +74,7 @@ pub struct IoThread {
     sources: Vec<Option<Entry>>,
     ports: Vec<Option<Port>>,
     done: Vec<Done>,
-    /// For waits with nothing out and with I/O out: a client may come back soon while its disk takes long.
+    /// For waits for clients, and for disks.
     adaptive: [Adaptive; 2],
     /// Somebody's source is leaving.
     partings: usize,
@@ -104,7 +104,7 @@ impl IoThread {
             sources: Vec::new(),
             ports: Vec::new(),
             done: Vec::with_capacity(256),
-            adaptive: [0; 2].map(|_| Adaptive::new(options.polling)),
+            adaptive: Adaptive::both(options.polling),
             partings: 0,
             stop: false,
             load: Load::default(),
@@ -135,7 +135,7 @@ impl IoThread {
                 core::hint::spin_loop();
             } else if self.sleep() {
                 self.load.sleeps += 1;
-                self.adaptive[kind].slept(clock::now().since(since));
+                self.adaptive[kind].slept();
                 idle = None;
             }
         }
@@ -238,16 +238,9 @@ impl IoThread {
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; EVENTS];
         // An interruption is as good as an event: everything is looked at.
         let n = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()).unwrap_or(0);
-        for event in &events[..n] {
-            match event.data.u64() {
-                BELL => self.bells.get(self.number).drain(),
-                DRIVER => {}
-                source => {
-                    if let Some(Some(entry)) = self.sources.get_mut(source as usize) {
-                        entry.source.readable();
-                    }
-                }
-            }
+        // All else is looked at in every round.
+        if events[..n].iter().any(|e| e.data.u64() == BELL) {
+            self.bells.get(self.number).drain();
         }
         true
     }
@@ -269,14 +262,21 @@ impl IoThread {
                     }
                     None => drop(reply.send(None)),
                 },
+                Command::Keep { id, seat, reply } => {
+                    let _ = reply.send(self.keep(id, &seat));
+                }
                 Command::Visit { id, seat, visit } => {
                     visit(self.entry(id, &seat).map(|entry| &mut entry.source));
                 }
                 Command::Report { reply } => {
                     let _ = reply.send(self.report());
                 }
+                Command::Meet { reply } => {
+                    self.ports.iter_mut().flatten().for_each(Port::follow_rewrites);
+                    let _ = reply.send(());
+                }
                 Command::Retune { polling, cpus, reply } => {
-                    self.adaptive = [0; 2].map(|_| Adaptive::new(polling));
+                    self.adaptive = Adaptive::both(polling);
                     let _ = reply.send(pin_thread(&cpus));
                 }
                 Command::Stop { even_if_used, reply } => {
@@ -286,6 +286,16 @@ impl IoThread {
                 }
             }
         }
+    }
+
+    /// A source that was to be taken away stays; how many requests of it are in flight.
+    fn keep(&mut self, id: SourceId, seat: &Arc<Seat>) -> Option<usize> {
+        let entry = self.entry(id, seat)?;
+        entry.leaving.take()?;
+        entry.source.resume();
+        let in_flight = entry.source.in_flight();
+        self.partings -= 1;
+        Some(in_flight)
     }
 
     /// The source that has this seat, unless it has left.
@@ -461,14 +471,6 @@ impl Source {
         }
     }
 
-    fn readable(&mut self) {
-        match self {
-            Source::VirtQueue(q) => q.take_kick(),
-            // It is looked at in every round.
-            Source::Nbd(_) | Source::Fuse(_) | Source::Ublk(_) => {}
-        }
-    }
-
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Source::VirtQueue(q) => q.kick_fd(),
@@ -481,7 +483,8 @@ impl Source {
     /// What of its descriptor is to end a sleep.
     fn interest(&self) -> epoll::EventFlags {
         match self {
-            Source::VirtQueue(_) => epoll::EventFlags::IN,
+            // Its edges are enough, and spare the reading: what a client does to the counter cannot matter then.
+            Source::VirtQueue(_) => epoll::EventFlags::IN | epoll::EventFlags::ET,
             Source::Nbd(c) => c.interest(),
             Source::Fuse(c) => c.interest(),
             Source::Ublk(q) if q.is_paused() => epoll::EventFlags::empty(),

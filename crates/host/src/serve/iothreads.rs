@@ -8,16 +8,18 @@
 
 use super::adaptive::Polling;
 use super::bell::{Bells, MAX_BELLS};
-use super::disk::ServedDisk;
+use super::disk::{Parts, ServedDisk};
+use super::ending::{self, END_TIME};
 use super::iothread::{IoThread, Source};
 use super::latency::Latency;
 use super::port::SourceId;
 use crate::clock;
 use crate::driver::HostDriver;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use crate::run::{allowed_cpus, pin_thread};
 use blk::settings::QueueConfig;
+use blk::stripe::StripeMap;
 use blk::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -110,12 +112,43 @@ pub struct SourceReport {
 type Visit = Box<dyn FnOnce(Option<&mut Source>) + Send>;
 
 pub(super) enum Command {
-    Add { source: Source, seat: Arc<Seat>, reply: Sender<std::result::Result<SourceId, (Error, Source)>> },
-    Remove { id: SourceId, seat: Arc<Seat>, reply: Sender<Option<Source>> },
-    Visit { id: SourceId, seat: Arc<Seat>, visit: Visit },
-    Report { reply: Sender<ThreadReport> },
-    Retune { polling: Polling, cpus: Vec<u32>, reply: Sender<Result<()>> },
-    Stop { even_if_used: bool, reply: Sender<usize> },
+    Add {
+        source: Source,
+        seat: Arc<Seat>,
+        reply: Sender<std::result::Result<SourceId, (Error, Source)>>,
+    },
+    Remove {
+        id: SourceId,
+        seat: Arc<Seat>,
+        reply: Sender<Option<Source>>,
+    },
+    /// A `Remove` is taken back, if the source is still there: how many requests of it are in flight.
+    Keep {
+        id: SourceId,
+        seat: Arc<Seat>,
+        reply: Sender<Option<usize>>,
+    },
+    Visit {
+        id: SourceId,
+        seat: Arc<Seat>,
+        visit: Visit,
+    },
+    Report {
+        reply: Sender<ThreadReport>,
+    },
+    /// Its ports are to see whether blocks may be rewritten.
+    Meet {
+        reply: Sender<()>,
+    },
+    Retune {
+        polling: Polling,
+        cpus: Vec<u32>,
+        reply: Sender<Result<()>>,
+    },
+    Stop {
+        even_if_used: bool,
+        reply: Sender<usize>,
+    },
 }
 
 struct Running {
@@ -232,7 +265,22 @@ impl IoThreads {
         config: QueueConfig,
     ) -> Result<Arc<ServedDisk>> {
         let cpus = self.len().max(1) as u16;
-        ServedDisk::new(name.to_owned(), driver, regions, config, cpus, &self.bells).map(Arc::new)
+        ServedDisk::new(name.to_owned(), Parts::Plain(driver), regions, config, cpus, &self.bells).map(Arc::new)
+    }
+
+    /// A disk for these threads, striped over as many drivers as the map has stripes. All have `config`, and `regions` as the
+    /// place of their data.
+    pub fn striped(
+        &self,
+        name: &str,
+        map: StripeMap,
+        drivers: Vec<Arc<dyn HostDriver>>,
+        regions: Arc<Regions>,
+        config: QueueConfig,
+    ) -> Result<Arc<ServedDisk>> {
+        let cpus = self.len().max(1) as u16;
+        let parts = Parts::Striped(Arc::new(map), drivers);
+        ServedDisk::new(name.to_owned(), parts, regions, config, cpus, &self.bells).map(Arc::new)
     }
 
     /// Has a thread serve a source of a disk from now on.
@@ -257,7 +305,8 @@ impl IoThreads {
     /// took.
     ///
     /// # Errors
-    /// Usage: the source has left, or there is no such thread. Then it stays where it is.
+    /// Usage: the source has left, or there is no such thread. Io: what is in flight has not ended after 10 s. Then it stays where
+    /// it is, and goes on there.
     pub fn move_to(&self, handle: &SourceHandle, thread: usize) -> Result<Duration> {
         let mut place = handle.0.place.lock();
         if place.thread == thread {
@@ -267,7 +316,10 @@ impl IoThreads {
             return Err(gone(thread));
         }
         let began = clock::now();
-        let source = self.take(*place, handle).ok_or_else(|| Error::usage("it has left meanwhile"))?;
+        let source = match self.take_within(*place, handle, END_TIME) {
+            Ok(source) => source.ok_or_else(|| Error::usage("it has left meanwhile"))?,
+            Err(n) => return Err(stuck(handle, n)),
+        };
         match self.put(thread, &handle.0, source) {
             Ok(id) => *place = Place { thread, id },
             Err((e, source)) => {
@@ -313,6 +365,18 @@ impl IoThreads {
         all
     }
 
+    /// Returns when the ports of all threads have seen which disks somebody rewrites blocks of.
+    pub(crate) fn meet(&self) {
+        let (reply, answers) = mpsc::channel();
+        for (number, running) in self.threads.read().iter().enumerate() {
+            if let Some(running) = running {
+                running.send(&self.bells, number, Command::Meet { reply: reply.clone() });
+            }
+        }
+        drop(reply);
+        answers.iter().for_each(drop);
+    }
+
     /// Has a thread poll and run otherwise from now on.
     pub fn retune(&self, thread: usize, polling: Polling, cpus: &[u32]) -> Result<()> {
         let cpus = if cpus.is_empty() { allowed_cpus() } else { cpus.to_vec() };
@@ -336,6 +400,30 @@ impl IoThreads {
         answer.recv().expect("IOThreads answer")
     }
 
+    /// The same, unless what is in flight has not ended after `limit`: then how many requests that are, and the source stays.
+    fn take_within(
+        &self,
+        place: Place,
+        handle: &SourceHandle,
+        limit: std::time::Duration,
+    ) -> std::result::Result<Option<Source>, usize> {
+        let (reply, answer) = mpsc::channel();
+        let (id, seat) = (place.id, &handle.0);
+        if self.send(place.thread, Command::Remove { id, seat: Arc::clone(seat), reply }).is_err() {
+            return Ok(None);
+        }
+        if let Ok(source) = answer.recv_timeout(limit) {
+            return Ok(source);
+        }
+        let (reply, kept) = mpsc::channel();
+        let is_there = self.send(place.thread, Command::Keep { id, seat: Arc::clone(seat), reply }).is_ok();
+        match kept.recv().ok().flatten().filter(|_| is_there) {
+            Some(in_flight) => Err(in_flight),
+            // It came free at the last moment.
+            None => Ok(answer.recv().expect("IOThreads answer")),
+        }
+    }
+
     fn send(&self, thread: usize, command: Command) -> Result<()> {
         match self.threads.read().get(thread) {
             Some(Some(running)) => running.send(&self.bells, thread, command),
@@ -343,6 +431,17 @@ impl IoThreads {
         }
         Ok(())
     }
+}
+
+fn stuck(handle: &SourceHandle, in_flight: usize) -> Error {
+    let requests = if in_flight == 1 { "1 request is".to_owned() } else { format!("{in_flight} requests are") };
+    let text = format!(
+        "{requests} in flight and did not end in {} s, so it stays on its IOThread and goes on there: {}; see to what the disk is \
+         on, and move it again",
+        END_TIME.as_secs(),
+        ending::in_flight(&handle.0.disk)
+    );
+    Error::new(ErrorKind::Io, text)
 }
 
 fn gone(thread: usize) -> Error {

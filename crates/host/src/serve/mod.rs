@@ -24,11 +24,16 @@ mod begin;
 mod bell;
 pub(crate) mod clerk;
 mod disk;
+mod ending;
+mod inlet;
 #[allow(unsafe_code, reason = "waiting on descriptors of drivers")]
 mod iothread;
 mod iothreads;
 mod latency;
+mod members;
 mod port;
+pub(crate) mod rewrite;
+pub mod view;
 mod watch;
 
 pub use adaptive::Polling;
@@ -36,4 +41,5 @@ pub use balance::Balance;
 pub use disk::ServedDisk;
 pub use iothread::{IoThread, Source};
 pub use iothreads::{IoThreads, SourceHandle, SourceReport, ThreadOptions, ThreadReport};
+pub use members::Member;
 pub use port::{BUFFER_BYTES, Port, SourceId};

@@ -23,8 +23,8 @@ pub struct ServePlan {
 
 /// IOThreads that nobody named are called so, with a number from 0.
 pub const DEFAULT_IOTHREAD_NAME: &str = "iothread";
-/// Default of `poll_max_ns`, nanoseconds. Source: QEMU iothread.c, `poll-max-ns`.
-pub const POLL_MAX_NS: u64 = 32_768;
+/// Default of `poll_max_ns`, nanoseconds: half of QEMU's, about what a sleep costs in a virtual machine.
+pub const POLL_MAX_NS: u64 = 16_384;
 /// Most `num_queues` of a vhost-user device: a vring's index has eight bits in `VHOST_USER_SET_VRING_KICK`.
 /// Source: vhost-user specification, "Front-end message types".
 pub const VHOST_QUEUES_MAX: u16 = 256;
@@ -34,6 +34,8 @@ pub const UBLK_QUEUES_MAX: u16 = 4096;
 pub const QUEUE_SIZE: u16 = 256;
 /// Largest `queue_size`. Source: QEMU include/hw/virtio/virtio.h, `VIRTQUEUE_MAX_SIZE`.
 pub const QUEUE_SIZE_MAX: u16 = 1024;
+/// Default of `chunk`, bytes. Source: lvm.conf(5), `stripesize`.
+pub const STRIPE_CHUNK: u64 = 64 << 10;
 /// Default of `max_connections`.
 pub const NBD_CONNECTIONS: u32 = 64;
 /// Longest serial, bytes. Source: virtio 1.2, 5.2.6, `VIRTIO_BLK_T_GET_ID`.
@@ -80,11 +82,11 @@ impl Default for PollPlan {
 pub struct DiskPlan {
     /// Unique among disks.
     pub name: String,
-    /// Where its data is.
-    pub target: TargetSpec,
-    /// The same as typed, for messages.
-    pub target_text: String,
-    /// Settings of its queues, as of `--set`; later ones over earlier ones.
+    /// Where its data is: one target, or those that it is striped over, in their order.
+    pub targets: Vec<TargetPlan>,
+    /// How its data lies on several targets; `None` = there is one.
+    pub stripe: Option<StripePlan>,
+    /// Settings of its queues, as of `--set`; later ones over earlier ones. Each target has queues of its own, and these settings.
     pub settings: Vec<(String, String)>,
     /// Opened so that it cannot be written; its exports are then read-only.
     pub read_only: bool,
@@ -108,8 +110,8 @@ impl DiskPlan {
     pub fn new(name: impl Into<String>, target: TargetSpec, target_text: impl Into<String>) -> DiskPlan {
         DiskPlan {
             name: name.into(),
-            target,
-            target_text: target_text.into(),
+            targets: vec![TargetPlan { spec: target, text: target_text.into() }],
+            stripe: None,
             settings: Vec::new(),
             read_only: false,
             serial: None,
@@ -121,11 +123,50 @@ impl DiskPlan {
         }
     }
 
-    /// The image, if the disk is a file or block device.
+    /// The same over several targets in chunks of so many bytes.
+    pub fn striped(self, chunk_bytes: u64, targets: Vec<TargetPlan>) -> DiskPlan {
+        DiskPlan { targets, stripe: Some(StripePlan { chunk_bytes }), ..self }
+    }
+
+    /// Images: targets that are a file or block device.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.targets.iter().filter_map(TargetPlan::path)
+    }
+}
+
+/// Where data is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetPlan {
+    /// As read.
+    pub spec: TargetSpec,
+    /// As typed, for messages.
+    pub text: String,
+}
+
+impl TargetPlan {
+    /// The image, if it is a file or block device.
     pub fn path(&self) -> Option<&Path> {
-        match &self.target {
+        match &self.spec {
             TargetSpec::File(path) => Some(path),
             _ => None,
+        }
+    }
+}
+
+/// Chunks dealt over targets in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StripePlan {
+    /// Bytes of a chunk, a power of two.
+    pub chunk_bytes: u64,
+}
+
+impl StripePlan {
+    /// The chunk as one types it.
+    pub fn chunk_text(self) -> String {
+        match self.chunk_bytes {
+            n if n >= 1 << 20 && n.is_multiple_of(1 << 20) => format!("{}m", n >> 20),
+            n if n >= 1 << 10 && n.is_multiple_of(1 << 10) => format!("{}k", n >> 10),
+            n => n.to_string(),
         }
     }
 }

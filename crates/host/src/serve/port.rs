@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An IOThread's way into one disk: its submitter, what it waits for there, and buffers for those who bring none.
 //!
-//! Guarantees: a bio that was submitted ends once, in order of submission if it could not enter at once. Needs from callers:
+//! Guarantees: a bio that was submitted enters the block layer once, in order of submission if it could not at once; but one that
+//! writes to blocks that are being rewritten ([`rewrite`](super::rewrite)) waits for that, and lets others pass. Needs from callers:
 //! nothing is taken from a client while there is no room ([`Port::has_room`]).
 
 use super::disk::{ServedDisk, Waker};
+use super::inlet::Inlet;
 use super::latency::Starts;
-use crate::error::{Error, Result};
-use crate::run::Submitter;
+use super::rewrite::Writes;
+use crate::error::Result;
 use blk::bio::{Bio, DataRef};
-use blk::id::{CpuId, HctxId};
+use blk::id::HctxId;
 use blk::submitter::Done;
 use blk::time::{Duration, Instant};
 use std::collections::VecDeque;
@@ -38,15 +40,44 @@ impl SourceId {
     }
 }
 
-/// See the module's text.
+/// A bio that waits for a slot.
+struct Waiting {
+    bio: Bio,
+    /// It may go to blocks that are being rewritten, for it is who rewrites them.
+    rewrites: bool,
+}
+
+/// What became of a bio that was to enter.
+enum Entry {
+    Done,
+    /// There is no slot for it.
+    Full,
+    /// Its blocks are being rewritten.
+    Held,
+}
+
+/// See the module's text. Fields are dropped in this order.
 pub struct Port {
+    sub: Inlet,
+    /// After what uses its drivers: the last who has it frees the image.
     disk: Arc<ServedDisk>,
-    sub: Submitter,
+    /// The IOThread's number.
+    thread: u16,
     /// Bios that found no slot, oldest first.
-    backlog: VecDeque<Bio>,
+    backlog: VecDeque<Waiting>,
+    /// Bios whose blocks are being rewritten.
+    held: VecDeque<Bio>,
+    /// Those that [`Rewrites`](super::rewrite::Rewrites) knows of.
+    writes: Arc<Writes>,
+    /// How many these are, with those that it only counts.
+    writes_inside: usize,
+    /// Bios that write and are inside the block layer, of whatever kind.
+    writes_out: usize,
+    /// Writes ask [`Rewrites`](super::rewrite::Rewrites) before they enter.
+    asks: bool,
     buffers: Option<(u16, Vec<u32>)>,
-    /// Hardware queues where completions appear.
-    hctxs: Vec<HctxId>,
+    /// Hardware queues where completions appear, with the number of their member.
+    hctxs: Vec<(usize, HctxId)>,
     generation: u64,
     starts: Starts,
     /// Sources that use it.
@@ -55,24 +86,23 @@ pub struct Port {
 
 impl Port {
     pub(super) fn new(disk: &Arc<ServedDisk>, thread: u16) -> Result<Port> {
-        let cpus = disk.queue.config().topology.nr_cpus;
-        let sub = disk
-            .queue
-            .submitter(CpuId::new(u32::from(thread % cpus)))
-            .ok_or_else(|| Error::usage(format!("disk '{}': too many IOThreads", disk.name)))?;
-        disk.introduce(sub.id(), thread);
-        let mut port = Port {
+        let sub = disk.inlet(thread)?;
+        Ok(Port {
             disk: Arc::clone(disk),
+            thread,
             generation: sub.state_generation(),
+            hctxs: sub.hctxs(),
             sub,
             backlog: VecDeque::new(),
+            held: VecDeque::new(),
+            writes: disk.rewrites.add_port(),
+            writes_inside: 0,
+            writes_out: 0,
+            asks: disk.rewrites.are_expected(),
             buffers: None,
-            hctxs: Vec::new(),
             starts: Starts::default(),
             users: 0,
-        };
-        port.hctxs = port.sub.hctxs().collect();
-        Ok(port)
+        })
     }
 
     /// The disk it leads to.
@@ -82,7 +112,7 @@ impl Port {
 
     /// Wakes the thread that this is of.
     pub(crate) fn waker(&self) -> Waker {
-        self.disk.waker(self.sub.id())
+        self.disk.waker(self.thread)
     }
 
     /// Whether a client's next request may be taken.
@@ -95,8 +125,74 @@ impl Port {
     #[inline]
     pub fn submit(&mut self, bio: Bio, now: Instant) {
         self.starts.begin(bio.user_data, now);
-        if !self.backlog.is_empty() || self.sub.submit(&bio, now).is_err() {
-            self.backlog.push_back(bio);
+        let writes = bio.op.is_write();
+        // By far the most: nothing waits, nobody is asked, and the bio is copied nowhere but to its slot.
+        if self.backlog.is_empty() && !(writes && self.asks) && self.sub.submit(&bio, now).is_ok() {
+            self.writes_out += usize::from(writes);
+            return;
+        }
+        self.place(Waiting { bio, rewrites: false }, now);
+    }
+
+    /// As [`Port::submit`], for who holds the blocks that it goes to.
+    pub(crate) fn submit_rewrite(&mut self, bio: Bio, now: Instant) {
+        self.starts.begin(bio.user_data, now);
+        self.place(Waiting { bio, rewrites: true }, now);
+    }
+
+    #[inline(never)]
+    fn place(&mut self, waiting: Waiting, now: Instant) {
+        if !self.backlog.is_empty() {
+            return self.backlog.push_back(waiting);
+        }
+        match self.enter(&waiting, now) {
+            Entry::Done => {}
+            Entry::Full => self.backlog.push_back(waiting),
+            Entry::Held => self.held.push_back(waiting.bio),
+        }
+    }
+
+    fn enter(&mut self, waiting: &Waiting, now: Instant) -> Entry {
+        let Waiting { bio, rewrites } = waiting;
+        let writes = bio.op.is_write();
+        if writes && self.asks && !rewrites {
+            return self.enter_known(bio, now);
+        }
+        if self.sub.submit(bio, now).is_err() {
+            return Entry::Full;
+        }
+        self.writes_out += usize::from(writes);
+        Entry::Done
+    }
+
+    /// A bio that writes, on a disk where blocks may be rewritten.
+    fn enter_known(&mut self, bio: &Bio, now: Instant) -> Entry {
+        let range = bio.sector.0..bio.sector.0.saturating_add(u64::from(bio.nr_sectors));
+        let rewrites = &self.disk.rewrites;
+        if !rewrites.enter(&self.writes, bio.user_data, range, || self.waker()) {
+            return Entry::Held;
+        }
+        if self.sub.submit(bio, now).is_err() {
+            rewrites.leave(&self.writes, bio.user_data);
+            return Entry::Full;
+        }
+        self.writes_inside += 1;
+        self.writes_out += 1;
+        Entry::Done
+    }
+
+    /// Whether writes ask from now on. Those that are inside and have not asked are counted: they may be anywhere, and some may not even
+    /// have become requests, which is all that a freeze of the disk would wait for.
+    #[inline]
+    pub(super) fn follow_rewrites(&mut self) {
+        let expected = self.disk.rewrites.are_expected();
+        if self.asks != expected {
+            self.asks = expected;
+            let unknown = self.writes_out - self.writes_inside;
+            if expected && unknown > 0 {
+                self.disk.rewrites.enter_unknown(&self.writes, unknown);
+                self.writes_inside += unknown;
+            }
         }
     }
 
@@ -121,21 +217,48 @@ impl Port {
     /// A round begins: bios are gathered into batches.
     #[inline]
     pub(super) fn begin(&mut self, now: Instant) {
+        self.follow_rewrites();
         self.sub.start_plug(0);
-        while let Some(bio) = self.backlog.front() {
-            if self.sub.submit(bio, now).is_err() {
-                break;
+        if !(self.held.is_empty() && self.backlog.is_empty()) {
+            self.retry(now);
+        }
+    }
+
+    /// What was held, and what found no slot.
+    #[cold]
+    fn retry(&mut self, now: Instant) {
+        for _ in 0..self.held.len() {
+            if let Some(bio) = self.held.pop_front() {
+                self.place(Waiting { bio, rewrites: false }, now);
             }
-            self.backlog.pop_front();
+        }
+        while let Some(waiting) = self.backlog.pop_front() {
+            match self.enter(&waiting, now) {
+                Entry::Done => {}
+                Entry::Full => {
+                    self.backlog.push_front(waiting);
+                    break;
+                }
+                Entry::Held => self.held.push_back(waiting.bio),
+            }
         }
     }
 
     /// Issues what was gathered, and collects what has ended.
     #[inline]
     pub(super) fn end(&mut self, now: Instant, done: &mut Vec<Done>) {
-        self.sub.finish_plug(now);
-        self.sub.poll(now);
-        self.sub.reap(|d| done.push(d));
+        let before = done.len();
+        self.writes_out -= self.sub.finish(now, done);
+        if self.writes_inside > 0 {
+            self.leave(&done[before..]);
+        }
+    }
+
+    /// Of bios that have ended, some may be known to [`Rewrites`](super::rewrite::Rewrites).
+    fn leave(&mut self, done: &[Done]) {
+        for d in done.iter().filter(|d| d.op.is_write()) {
+            self.writes_inside -= usize::from(self.disk.rewrites.leave(&self.writes, d.user_data));
+        }
     }
 
     /// How long a bio that ends at `now` took.
@@ -151,7 +274,7 @@ impl Port {
 
     /// Whether nothing is on its way.
     pub(super) fn is_idle(&self) -> bool {
-        self.sub.outstanding() == 0 && self.backlog.is_empty()
+        self.sub.outstanding() == 0 && self.backlog.is_empty() && self.held.is_empty()
     }
 
     /// Whether the hardware queues are others since the last call.
@@ -160,25 +283,28 @@ impl Port {
         if std::mem::replace(&mut self.generation, generation) == generation {
             return false;
         }
-        self.hctxs = self.sub.hctxs().collect();
+        self.hctxs = self.sub.hctxs();
         true
     }
 
     /// Descriptors that are readable when there are completions.
     pub(super) fn fds(&self) -> impl Iterator<Item = RawFd> + '_ {
-        self.hctxs.iter().filter_map(|h| self.disk.driver.ring_fd(*h))
+        let members = self.disk.members();
+        self.hctxs.iter().filter_map(|(member, h)| members[*member].driver.ring_fd(*h))
     }
 
     /// How long to sleep at most.
     pub(super) fn sleep_limit(&self, now: Instant) -> Option<Duration> {
-        let driver = &self.disk.driver;
-        let due = self.hctxs.iter().filter_map(|h| driver.next_due(*h));
-        self.disk.queue.next_timer().into_iter().chain(due).min().map(|t| t.since(now))
+        let members = self.disk.members();
+        let due = self.hctxs.iter().filter_map(|(member, h)| members[*member].driver.next_due(*h));
+        let timers = members.iter().filter_map(|m| m.queue.next_timer());
+        timers.chain(due).min().map(|t| t.since(now))
     }
 }
 
 impl Drop for Port {
     fn drop(&mut self) {
+        self.disk.rewrites.remove_port(&self.writes);
         if let Some((number, free)) = &self.buffers
             && free.len() == BUFFERS as usize
         {

@@ -9,18 +9,18 @@
 
 use super::check::{CheckedPlan, Place, PlanError, PlanErrors};
 use super::lock::ImageLock;
-use super::plan::{DiskPlan, ExportKind, NbdListen, NbdPlan};
+use super::plan::{DiskPlan, ExportKind, NbdListen, NbdPlan, TargetPlan};
 use super::reload::Reload;
 use crate::export::fuse;
 use crate::export::nbd::Tls;
 use crate::export::nbd::certificates::Problem;
+use crate::export::socket::is_bound;
 use crate::handed;
 use std::collections::HashMap;
 use std::fs::{self, Metadata, OpenOptions};
 use std::io;
 use std::net::TcpListener;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
 /// Logical blocks of a file: its size must be whole ones.
@@ -53,24 +53,29 @@ fn look(
     of_export: &dyn Fn(usize) -> bool,
 ) -> Result<(), PlanErrors> {
     let mut errors = Vec::new();
-    let mut images: HashMap<(u64, u64), &DiskPlan> = HashMap::new();
+    let mut images: HashMap<(u64, u64), (&DiskPlan, &TargetPlan)> = HashMap::new();
     for (index, disk) in plan.disks().iter().enumerate() {
-        let Some(path) = disk.path().filter(|_| of_disk(index)) else { continue };
-        let problem = match image(path, !disk.read_only) {
-            Err(text) => Some(text),
-            Ok(meta) => match images.insert(identity(&meta), disk) {
-                Some(other) if !(other.read_only && disk.read_only) => Some(format!(
-                    "is the same image as '{}' of disk '{}', and only one disk may write to it; give that disk two \
-                     exports instead",
-                    other.target_text, other.name
-                )),
-                _ => None,
-            },
-        };
-        if let Some(text) = problem {
-            let of = format!("disk '{}'", disk.name);
-            let text = format!("target={}: {text}", disk.target_text);
-            errors.push(PlanError { place: Place::Disk(index), key: "target".to_owned(), text, of });
+        for target in disk.targets.iter().filter(|_| of_disk(index)) {
+            let Some(path) = target.path() else { continue };
+            let problem = match image(path, !disk.read_only) {
+                Err(text) => Some(text),
+                Ok(meta) => match images.insert(identity(&meta), (disk, target)) {
+                    Some((same, other)) if same.name == disk.name => {
+                        Some(format!("is the same image as '{}' of this disk; each must be another one", other.text))
+                    }
+                    Some((owner, other)) if !(owner.read_only && disk.read_only) => Some(format!(
+                        "is the same image as '{}' of disk '{}', and only one disk may write to it; give that disk \
+                         two exports instead",
+                        other.text, owner.name
+                    )),
+                    _ => too_small(&meta, disk),
+                },
+            };
+            if let Some(text) = problem {
+                let of = format!("disk '{}'", disk.name);
+                let text = format!("target={}: {text}", target.text);
+                errors.push(PlanError { place: Place::Disk(index), key: disk.targets_key().to_owned(), text, of });
+            }
         }
     }
     // Exports of one server share its socket; where one of them runs already, so does the server.
@@ -99,6 +104,13 @@ fn look(
 /// The same for two names of one image.
 fn identity(meta: &Metadata) -> (u64, u64) {
     if meta.file_type().is_block_device() { (u64::MAX, meta.rdev()) } else { (meta.dev(), meta.ino()) }
+}
+
+/// Of a file in a stripe: it has not one chunk. The size of a block device is found out when it is opened.
+fn too_small(meta: &Metadata, disk: &DiskPlan) -> Option<String> {
+    let stripe = disk.stripe.filter(|s| meta.is_file() && meta.len() < s.chunk_bytes)?;
+    let (has, chunk) = (meta.len(), stripe.chunk_text());
+    Some(format!("has {has} bytes, which is not one chunk of {chunk}; make it larger or the chunk smaller"))
 }
 
 fn told(found: Result<(), String>, key: &str, path: &Path, add: &mut impl FnMut(&str, String)) {
@@ -162,21 +174,10 @@ fn unix_socket(path: &Path) -> Result<(), String> {
     if !kind.is_socket() {
         return Err("a file of that name is there, which is no socket; remove it or choose another path".to_owned());
     }
-    match listener(path) {
+    match is_bound(path) {
         Ok(false) => Ok(()),
         Ok(true) => Err("somebody listens there already; end that program or choose another path".to_owned()),
         Err(e) => Err(e.to_string()),
-    }
-}
-
-/// Whether a program has a socket bound at `path`. It does not notice: a datagram socket cannot connect to a stream socket,
-/// and the kernel finds out whose socket it is before it says so.
-fn listener(path: &Path) -> io::Result<bool> {
-    let Err(e) = UnixDatagram::unbound()?.connect(path) else { return Ok(true) };
-    match e.raw_os_error() {
-        Some(libc::ECONNREFUSED) => Ok(false),
-        Some(libc::EPROTOTYPE) => Ok(true),
-        _ => Err(e),
     }
 }
 

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Looks at the counters of served disks once a second, and logs what an operator has to know of: requests that failed, writes
-//! that wait for space, and their end.
+//! that wait for space, connections to a server that were lost, and their end.
 //!
-//! Guarantees: one line per disk and second at most, however many requests fail; nothing on the I/O path knows of it. A disk
+//! Guarantees: a line of each kind per disk and second at most, however many requests fail; of lost connections one a minute, however
+//! often they are; nothing on the I/O path knows of it. A disk
 //! ends when its owner lets go of it. Does not do: say which request failed.
 
 use super::disk::ServedDisk;
+use crate::driver::Connections;
 use crate::error::{Error, Result};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,6 +18,8 @@ use std::time::Duration;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Looks without a write that found no space, after which there is space again: a driver tries once a second.
 const QUIET_LOOKS: u32 = 3;
+/// Looks after which it is said again that connections are lost.
+const REPEAT_LOOKS: u32 = 60;
 
 /// See the module's text.
 pub(super) struct DiskWatch {
@@ -31,7 +35,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    disks: Vec<(Weak<ServedDisk>, Seen)>,
+    disks: Vec<(Weak<ServedDisk>, Seen, Links)>,
     over: bool,
 }
 
@@ -44,12 +48,38 @@ struct Seen {
     holding: Option<u32>,
 }
 
+/// What was said of a disk's connections so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Links {
+    /// Losses that were said.
+    told: u64,
+    /// Looks since then.
+    quiet: Option<u32>,
+    /// It was not said yet that they are there again.
+    down: bool,
+}
+
+impl Links {
+    fn look(&mut self, now: Connections) -> Option<Finding> {
+        self.quiet = self.quiet.map(|looks| looks.saturating_add(1));
+        if now.losses > self.told && self.quiet.is_none_or(|looks| looks >= REPEAT_LOOKS) {
+            *self = Links { told: now.losses, quiet: Some(0), down: true };
+            return Some(Finding::Lost);
+        }
+        let back = self.down && now.up >= now.wanted;
+        self.down &= !back;
+        back.then_some(Finding::Connected)
+    }
+}
+
 /// What there is to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finding {
     Failed(u64),
     HoldBegins,
     HoldEnds,
+    Lost,
+    Connected,
 }
 
 impl Seen {
@@ -83,7 +113,7 @@ impl DiskWatch {
 
     /// Looks at a disk too, as long as somebody else has it.
     pub(super) fn add(&self, disk: &Arc<ServedDisk>) {
-        self.shared.state.lock().disks.push((Arc::downgrade(disk), Seen::default()));
+        self.shared.state.lock().disks.push((Arc::downgrade(disk), Seen::default(), Links::default()));
         self.shared.changed.notify_all();
     }
 }
@@ -105,23 +135,33 @@ impl Shared {
             if state.disks.is_empty() {
                 self.changed.wait(&mut state);
             } else if self.changed.wait_for(&mut state, INTERVAL).timed_out() {
-                state.disks.retain_mut(|(disk, seen)| match disk.upgrade() {
-                    Some(disk) => {
-                        look(&disk, seen);
-                        true
-                    }
-                    None => false,
+                let mut disks = std::mem::take(&mut state.disks);
+                // Whoever has one last closes it, which may take long, and who adds one does not wait for that.
+                MutexGuard::unlocked(&mut state, || {
+                    disks.retain_mut(|(disk, seen, links)| match disk.upgrade() {
+                        Some(disk) => {
+                            look(&disk, seen, links);
+                            true
+                        }
+                        None => false,
+                    });
                 });
+                // Those that came meanwhile are behind them.
+                disks.append(&mut state.disks);
+                state.disks = disks;
             }
         }
     }
 }
 
-fn look(disk: &ServedDisk, seen: &mut Seen) {
+fn look(disk: &ServedDisk, seen: &mut Seen, links: &mut Links) {
     let name = disk.name.as_str();
-    let found = seen.look(disk.queue.stats().errors, disk.driver.held_on_enospc());
-    for finding in found.into_iter().flatten() {
+    let found = seen.look(disk.stats().errors, disk.held_on_enospc());
+    let link = disk.connections().and_then(|now| links.look(now));
+    for finding in found.into_iter().chain([link]).flatten() {
         match finding {
+            Finding::Lost => disk.troubles().iter().for_each(|text| log::warn!(disk = name; "{text}")),
+            Finding::Connected => log::info!(disk = name; "all its connections are there again"),
             Finding::Failed(n) => log::warn!(disk = name, errors = n; "{n} requests failed"),
             Finding::HoldBegins => {
                 log::warn!(disk = name; "no space: writes are held and tried again once a second; make room");
@@ -148,5 +188,18 @@ mod tests {
         assert_eq!(look(6, 3), [Finding::HoldEnds]);
         assert_eq!([look(6, 3), look(6, 3), look(6, 3)], [[]; 3]);
         assert_eq!(look(6, 4), [Finding::HoldBegins], "and it may come again");
+    }
+
+    #[test]
+    fn lost_connections_are_said_at_once_and_then_once_a_minute() {
+        let mut links = Links::default();
+        let mut look = |losses, up| links.look(Connections { wanted: 2, up, losses, replayed: 0 });
+        assert_eq!(look(0, 2), None);
+        assert_eq!(look(1, 1), Some(Finding::Lost));
+        assert_eq!(look(2, 0), None, "more of the same");
+        assert_eq!(look(2, 2), Some(Finding::Connected));
+        let said: Vec<_> = (3..200).filter_map(|losses| look(losses, 2 * (losses % 2))).collect();
+        let lost = said.iter().filter(|f| **f == Finding::Lost).count();
+        assert_eq!((lost, said.len() - lost), (3, 3), "however often it comes and goes: {said:?}");
     }
 }

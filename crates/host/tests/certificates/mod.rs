@@ -36,7 +36,13 @@ impl Authority {
 
     /// Certificate and key for this host, from the beginning of one year to that of another.
     pub fn issue(&self, purpose: For, serial: u64, years: (i32, i32)) -> (String, String) {
-        let mut params = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+        self.issue_to(&["localhost", "127.0.0.1"], purpose, serial, years)
+    }
+
+    /// The same for a host of these names.
+    pub fn issue_to(&self, names: &[&str], purpose: For, serial: u64, years: (i32, i32)) -> (String, String) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
         params.distinguished_name.push(DnType::CommonName, "localhost");
         params.extended_key_usages = match purpose {
             For::Server => vec![ExtendedKeyUsagePurpose::ServerAuth],

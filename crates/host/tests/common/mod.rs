@@ -2,25 +2,33 @@
 //! A driver under a real request queue with one submitter and a pool of buffers, for tests.
 #![allow(dead_code, reason = "each test crate uses its part")]
 
+pub mod ceph;
+pub mod iscsi;
 pub mod peers;
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
-use blk::id::{CpuId, Sector};
+use blk::id::{CpuId, HctxId, Sector};
 use blk::queue::{NoNotify, RequestQueue};
 use blk::settings::QueueConfig;
 use blk::status::BlkStatus;
 use blk::submitter::Submitter;
 use blk::time::Duration;
+use ceph::CephImage;
 use host::clock::now;
 use host::driver::HostDriver;
+use host::driver::Iscsi;
 use host::driver::Nbd;
+use host::driver::Rbd;
 use host::driver::file::{File, FileOptions};
 use host::driver::model::{Model, ModelOptions, ModelOver};
 use host::driver::null::{Null, NullOptions};
 use host::driver::ram::{Ram, RamOptions};
 use host::mem::{BufferPool, Regions};
+use iscsi::Tgt;
 use parking_lot::RawMutex;
 use peers::Peer;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -45,6 +53,16 @@ pub enum Kind {
     NbdMemory,
     /// A file of qemu-nbd.
     NbdQemu,
+    /// nbdkit's memory, over several connections under TLS.
+    NbdTls,
+    /// An image of the Ceph cluster that the environment names, opened several times.
+    Rbd,
+    /// One that is opened once, through librbd's cache.
+    RbdCached,
+    /// Debian's iSCSI target, over several sessions.
+    IscsiTgt,
+    /// The same with digests of headers and data.
+    IscsiDigests,
 }
 
 impl Kind {
@@ -58,23 +76,45 @@ impl Kind {
     }
 
     pub fn discard_zeroes(self) -> bool {
-        self.keeps_data()
+        // librbd leaves out what is smaller than its unit.
+        self.keeps_data() && !self.is_rbd()
+    }
+
+    fn is_rbd(self) -> bool {
+        matches!(self, Kind::Rbd | Kind::RbdCached)
+    }
+
+    fn ceph(self) -> Option<CephImage> {
+        let features = if self == Kind::Rbd { "layering" } else { "layering,exclusive-lock" };
+        self.is_rbd().then(|| CephImage::new(DISK_BYTES, features))
     }
 
     fn peer(self) -> Option<Peer> {
         match self {
             Kind::NbdMemory => Some(Peer::nbdkit(&["memory", "8M"])),
             Kind::NbdQemu => Some(Peer::qemu(&[])),
+            Kind::NbdTls => Some(Peer::with_certificates(&["memory", "8M"])),
             _ => None,
         }
     }
 
-    fn driver(self, regions: &Arc<Regions>, path: &Option<TempFile>, peer: &Option<Peer>) -> Arc<dyn HostDriver> {
+    fn driver(
+        self,
+        regions: &Arc<Regions>,
+        path: &Option<TempFile>,
+        peer: &Option<Peer>,
+        tgt: &Option<Tgt>,
+    ) -> Arc<dyn HostDriver> {
         if let Some(peer) = peer {
             let target = host::driver::nbd::parse(&peer.target("")).unwrap();
             let (nbd, warning) = Nbd::open(&target, true, regions.clone()).unwrap();
             assert_eq!(warning, None);
             return Arc::new(nbd);
+        }
+        if let Some(target) = tgt {
+            let digests = if self == Kind::IscsiDigests { "?header_digest=crc32c&data_digest=crc32c" } else { "" };
+            let target = host::driver::iscsi::parse(&target.url(digests)).unwrap();
+            return Arc::new(Iscsi::open(&target, true, regions.clone()).unwrap());
         }
         let null = NullOptions { size_bytes: DISK_BYTES, ..NullOptions::default() };
         let model = |over| {
@@ -104,7 +144,10 @@ impl Kind {
             }
             Kind::ModelOverRam => Arc::new(model(ModelOver::Ram)),
             Kind::ModelOverNull => Arc::new(model(ModelOver::Null)),
-            Kind::NbdMemory | Kind::NbdQemu => unreachable!("they have a peer"),
+            Kind::Rbd | Kind::RbdCached => unreachable!("they have an image"),
+            Kind::NbdMemory | Kind::NbdQemu | Kind::NbdTls | Kind::IscsiTgt | Kind::IscsiDigests => {
+                unreachable!("they have a peer")
+            }
         }
     }
 }
@@ -147,6 +190,9 @@ pub struct Rig {
     pub may_wait: bool,
     file: Option<TempFile>,
     pub peer: Option<Peer>,
+    /// Behind the driver: it is closed first.
+    pub ceph: Option<CephImage>,
+    pub tgt: Option<Tgt>,
 }
 
 impl Rig {
@@ -158,8 +204,15 @@ impl Rig {
         let regions = Arc::new(Regions::new());
         let file = matches!(kind, Kind::FileDirect | Kind::FileBuffered).then(TempFile::new);
         let peer = kind.peer();
-        let driver = kind.driver(&regions, &file, &peer);
-        Rig { file, peer, ..Rig::on(driver, regions, settings) }
+        if let Some(image) = kind.ceph() {
+            let options = if kind == Kind::Rbd { ":images=4" } else { ":rbd_cache=true" };
+            let target = host::driver::rbd::parse(&image.target(options)).unwrap();
+            let driver = Arc::new(Rbd::open(&target, true, regions.clone()).unwrap());
+            return Rig { ceph: Some(image), ..Rig::on(driver, regions, settings) };
+        }
+        let tgt = matches!(kind, Kind::IscsiTgt | Kind::IscsiDigests).then(Tgt::new);
+        let driver = kind.driver(&regions, &file, &peer, &tgt);
+        Rig { file, peer, tgt, ..Rig::on(driver, regions, settings) }
     }
 
     /// On a driver whose data is in `regions`.
@@ -173,7 +226,8 @@ impl Rig {
         let disk = RequestQueue::new(driver.clone(), config, Box::new(NoNotify)).unwrap();
         let submitter = disk.submitter(CpuId::new(0)).unwrap();
         let pool = BufferPool::new(&regions, SLOTS, SLOT_BYTES, false).unwrap();
-        Rig { driver, disk, submitter, pool, regions, may_wait: true, file: None, peer: None }
+        let (file, peer, ceph, tgt) = (None, None, None, None);
+        Rig { driver, disk, submitter, pool, regions, may_wait: true, file, peer, ceph, tgt }
     }
 
     /// This rig, and one with a submitter on CPU 1 and a pool of its own.
@@ -192,6 +246,8 @@ impl Rig {
             may_wait: true,
             file: None,
             peer: None,
+            ceph: None,
+            tgt: None,
         };
         (self, other)
     }
@@ -199,6 +255,15 @@ impl Rig {
     /// Takes what is finished, this submitter's or another's.
     pub fn poll(&mut self) {
         self.submitter.poll(now());
+    }
+
+    /// Whether who sleeps at the first hardware queue's descriptor wakes at once.
+    pub fn is_readable(&self) -> bool {
+        let fd = self.driver.ring_fd(HctxId::new(0)).expect("a driver with a descriptor");
+        // SAFETY: it is the driver's own, which lives as long as the rig.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
     }
 
     /// The file underneath.
@@ -308,4 +373,10 @@ impl Rng {
     pub fn bytes(&mut self, n: usize) -> Vec<u8> {
         (0..n.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).take(n).collect()
     }
+}
+
+/// Takes a buffer back whose I/O has ended.
+pub fn give_back(pool: &mut BufferPool, slot: u32) {
+    // SAFETY: its bio has ended, says the caller.
+    unsafe { pool.give_back(slot) };
 }

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! NBD servers that are not ours: nbdkit and qemu-nbd, each on a Unix socket in a directory of its own. They can be killed and
-//! started again on the same socket.
+//! NBD servers that are not ours: nbdkit and qemu-nbd, each on a Unix socket in a directory of its own, perhaps under TLS. They can
+//! be killed and started again on the same socket.
+
+#[path = "../certificates/mod.rs"]
+pub mod certificates;
 
 use super::TempFile;
+use certificates::{Authority, NOW};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,6 +23,10 @@ pub struct Peer {
     child: Option<Child>,
     /// What it serves, if that is a file of ours.
     pub file: Option<TempFile>,
+    /// Certificates of clients, if it speaks TLS.
+    client: Option<PathBuf>,
+    /// Made for it alone.
+    certificates: Option<PathBuf>,
 }
 
 impl Peer {
@@ -28,7 +36,7 @@ impl Peer {
         let directory = std::env::temp_dir().join(format!("mqblk-peer-{}-{number}", std::process::id()));
         std::fs::create_dir(&directory).unwrap();
         let arguments = arguments(&directory.join("nbd.sock"));
-        let mut peer = Peer { directory, program, arguments, child: None, file };
+        let mut peer = Peer { directory, program, arguments, child: None, file, client: None, certificates: None };
         peer.start();
         peer
     }
@@ -61,6 +69,36 @@ impl Peer {
             let fixed = ["-f", "raw", "-t", "-e", "16", "--discard=unmap", "-k", socket.to_str().unwrap()];
             fixed.iter().chain(arguments).copied().chain([path.as_str()]).map(str::to_owned).collect()
         })
+    }
+
+    /// nbdkit or qemu-nbd under TLS, which shows this server's certificate and wants one of the same authority from its clients.
+    pub fn under_tls(program: &'static str, arguments: &[&str], server: &Path, client: &Path) -> Peer {
+        let directory = server.to_str().unwrap();
+        let mut peer = match program {
+            "nbdkit" => {
+                let tls = ["--tls=require", "--tls-verify-peer", &format!("--tls-certificates={directory}")];
+                Peer::nbdkit(&[&tls, arguments].concat())
+            }
+            _ => {
+                let object = format!("tls-creds-x509,id=t,endpoint=server,dir={directory},verify-peer=yes");
+                Peer::qemu(&[&["--object", &object, "--tls-creds", "t"], arguments].concat())
+            }
+        };
+        peer.client = Some(client.to_owned());
+        peer
+    }
+
+    /// nbdkit under TLS, with certificates of its own.
+    pub fn with_certificates(arguments: &[&str]) -> Peer {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let parent = std::env::temp_dir().join(format!("mqblk-peer-pki-{}-{number}", std::process::id()));
+        std::fs::create_dir(&parent).unwrap();
+        let authority = Authority::new("tests");
+        let (server, client) = (authority.server(&parent, "server", NOW), authority.client(&parent, "client", 2));
+        let mut peer = Peer::under_tls("nbdkit", arguments, &server, &client);
+        peer.certificates = Some(parent);
+        peer
     }
 
     /// Starts it, or starts it again; returns when it takes clients.
@@ -108,7 +146,13 @@ impl Peer {
 
     /// As a target; `options` begin with `&`.
     pub fn target(&self, options: &str) -> String {
-        format!("nbd+unix:///?socket={}{options}", self.socket().display())
+        let socket = self.socket();
+        match &self.client {
+            None => format!("nbd+unix:///?socket={}{options}", socket.display()),
+            Some(client) => {
+                format!("nbds+unix:///?socket={}&tls-certificates={}{options}", socket.display(), client.display())
+            }
+        }
     }
 }
 
@@ -116,5 +160,8 @@ impl Drop for Peer {
     fn drop(&mut self) {
         self.kill();
         let _ = std::fs::remove_dir_all(&self.directory);
+        if let Some(certificates) = &self.certificates {
+            let _ = std::fs::remove_dir_all(certificates);
+        }
     }
 }

@@ -3,7 +3,12 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+use blk::id::Sector;
 use blk::settings::QueueConfig;
+use blk::stripe::{Stripe, StripeMap};
+use host::driver::HostDriver;
+use host::export::nbd::{Address, NbdDisk, NbdOptions};
+use host::export::vhost::ExportOptions;
 use host::mem::Regions;
 use host::serve::{IoThreads, Polling, ServedDisk, ThreadOptions};
 use host::target::{Needs, TargetSpec};
@@ -23,10 +28,7 @@ pub struct Served {
 impl Served {
     /// `target`, or a new file of 64 MiB if that is "file", on so many IOThreads.
     pub fn new(test: &str, target: &str, iothreads: usize) -> Served {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("mqblk-{test}-{}-{number}", std::process::id()));
-        fs::create_dir(&directory).unwrap();
+        let (directory, threads) = begin(test, iothreads);
         let target = if target == "file" {
             let image = directory.join("disk.img");
             fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
@@ -34,22 +36,82 @@ impl Served {
         } else {
             target.to_owned()
         };
-        let option = |i| ThreadOptions { name: format!("io{i}"), cpus: Vec::new(), polling: Polling::default() };
-        let threads = Arc::new(IoThreads::start(&(0..iothreads).map(option).collect::<Vec<_>>()).unwrap());
         let regions = Arc::new(Regions::new());
-        let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
-        let driver = TargetSpec::parse(&target).unwrap().open(&needs, Arc::clone(&regions)).unwrap().driver;
+        let driver = open(&target, &regions);
         let disk = threads.disk("disk", driver, regions, QueueConfig::default()).unwrap();
         Served { directory, threads, disk }
     }
+
+    /// A stripe over targets; "SIZE" of digits only is a new file of so many bytes, `0.img` in the directory and so on.
+    pub fn striped(test: &str, targets: &[&str], chunk: u64, config: QueueConfig) -> Served {
+        let (directory, threads) = begin(test, 2);
+        let regions = Arc::new(Regions::new());
+        let made = |(i, target): (usize, &&str)| match target.parse() {
+            Ok(bytes) => {
+                let image = directory.join(format!("{i}.img"));
+                fs::File::create(&image).unwrap().set_len(bytes).unwrap();
+                open(image.to_str().unwrap(), &regions)
+            }
+            Err(_) => open(target, &regions),
+        };
+        let drivers: Vec<_> = targets.iter().enumerate().map(made).collect();
+        let stripes: Vec<_> = drivers.iter().map(|d| Stripe { start: Sector(0), nr_sectors: d.capacity().0 }).collect();
+        let map = StripeMap::new(chunk, 512, &stripes).unwrap();
+        let disk = threads.striped("disk", map, drivers, regions, config).unwrap();
+        Served { directory, threads, disk }
+    }
+
+    /// What an NBD export of it may be, for struct updates: `d` at a Unix socket, on all IOThreads.
+    pub fn nbd_disk(&self) -> NbdDisk {
+        NbdDisk {
+            disk: Arc::clone(&self.disk),
+            name: "d".into(),
+            label: "d".into(),
+            description: String::new(),
+            read_only: false,
+            discard: true,
+            write_through: false,
+            iothreads: (0..self.threads.len()).collect(),
+        }
+    }
+
+    /// A server of this disk at `nbd.sock` in its directory, for struct updates.
+    pub fn nbd_options(&self, disk: NbdDisk) -> NbdOptions {
+        NbdOptions {
+            address: Address::Unix(self.directory.join("nbd.sock")),
+            default: Some(disk.name.clone()),
+            disks: vec![disk],
+            socket_mode: None,
+            max_connections: 256,
+            tls: None,
+        }
+    }
+}
+
+/// A new directory, and IOThreads.
+fn begin(test: &str, iothreads: usize) -> (PathBuf, Arc<IoThreads>) {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let directory = std::env::temp_dir().join(format!("mqblk-{test}-{}-{number}", std::process::id()));
+    fs::create_dir(&directory).unwrap();
+    let option = |i| ThreadOptions { name: format!("io{i}"), cpus: Vec::new(), polling: Polling::default() };
+    let threads = Arc::new(IoThreads::start(&(0..iothreads).map(option).collect::<Vec<_>>()).unwrap());
+    (directory, threads)
+}
+
+fn open(target: &str, regions: &Arc<Regions>) -> Arc<dyn HostDriver> {
+    let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    TargetSpec::parse(target).unwrap().open(&needs, Arc::clone(regions)).unwrap().driver
 }
 
 /// The exports of a disk have ended: nothing of it may be in use.
 #[track_caller]
 pub fn check_drained(disk: &ServedDisk) {
-    disk.queue.begin_freeze();
-    assert!(disk.queue.is_drained(), "a tag is still in use");
-    assert_eq!(disk.queue.stats().in_flight, 0);
+    for member in disk.members() {
+        member.queue.begin_freeze();
+        assert!(member.queue.is_drained(), "a tag is still in use");
+    }
+    assert_eq!(disk.stats().in_flight, 0);
 }
 
 /// Runs a client for at most a minute.
@@ -65,4 +127,18 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(status.success(), "{program} {arguments:?}: {status}\n{stdout}\n{stderr}");
     stdout.into_owned()
+}
+
+/// One virtqueue on the first IOThread, at no socket yet, for struct updates.
+pub fn vhost_options() -> ExportOptions {
+    ExportOptions {
+        name: "export".into(),
+        socket: PathBuf::new(),
+        socket_mode: None,
+        mapping: vec![0],
+        read_only: false,
+        write_through: false,
+        discard: true,
+        serial: "mqblk-1".into(),
+    }
 }

@@ -30,6 +30,9 @@ pub const UNSUPP: u8 = 2;
 /// What the status byte holds before: no status of the specification.
 pub const NO_STATUS: u8 = 0xee;
 
+/// Bytes that CPUs fetch together, with the neighbour that some fetch, too.
+pub const LINE: usize = 128;
+
 /// A request's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockRequest {
@@ -63,12 +66,40 @@ impl BlockRequest {
         let header = guest.take(16, 8)?;
         let data = guest.take(len as usize, 1)?;
         let status = guest.take(1, 1)?;
+        BlockRequest { kind, header, data, len, status }.written(guest, sector)
+    }
+
+    /// Memory for `count` requests of `len` bytes each, headers with headers, statuses with statuses, data in pages: what
+    /// one side writes shares no cache line with what the other does.
+    ///
+    /// # Errors
+    /// When the guest has no room.
+    pub fn apart(
+        guest: &mut Guest,
+        kind: u32,
+        count: usize,
+        len: u32,
+        sector: impl Fn(usize) -> u64,
+    ) -> Result<Vec<BlockRequest>, Error> {
+        let headers = guest.take(16 * count, LINE)?;
+        let status = guest.take(count, LINE)?;
+        let data = guest.take(len as usize * count, 4096)?;
+        let requests = (0..count).map(|i| {
+            let n = i as u64;
+            let (header, status, data) = (headers + 16 * n, status + n, data + u64::from(len) * n);
+            BlockRequest { kind, header, data, len, status }.written(guest, sector(i))
+        });
+        requests.collect()
+    }
+
+    /// The same, with its header in guest memory and no status yet.
+    fn written(self, guest: &Guest, sector: u64) -> Result<BlockRequest, Error> {
         let mut bytes = [0; 16];
-        bytes[..4].copy_from_slice(&kind.to_le_bytes());
+        bytes[..4].copy_from_slice(&self.kind.to_le_bytes());
         bytes[8..].copy_from_slice(&sector.to_le_bytes());
-        guest.write(header, &bytes)?;
-        guest.write(status, &[NO_STATUS])?;
-        Ok(BlockRequest { kind, header, data, len, status })
+        guest.write(self.header, &bytes)?;
+        guest.write(self.status, &[NO_STATUS])?;
+        Ok(self)
     }
 
     /// Whether the device writes the data.

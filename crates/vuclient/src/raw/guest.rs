@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
-use vm_memory::{AtomicAccess, Bytes};
+use vm_memory::{AtomicAccess, AtomicInteger, Bytes};
 
 use crate::Error;
 use crate::memory::Memory;
@@ -123,6 +123,15 @@ impl Guest {
         let region = found.ok_or_else(|| Error::Usage(format!("no region at {address:#x}")))?;
         rustix::fs::ftruncate(region.memory.fd(), len)
             .map_err(Error::io(format!("cannot make a memfd {len} bytes long")))
+    }
+
+    /// One number that stays where it is, for who looks at it often.
+    ///
+    /// # Errors
+    /// When no region holds it, or it is not aligned.
+    pub(super) fn atomic<T: AtomicInteger>(&self, address: u64) -> Result<&T, Error> {
+        let (memory, at) = self.find(address, size_of::<T>())?;
+        memory.atomic(at).ok_or_else(|| Error::Usage(format!("a number at {address:#x}: is not aligned")))
     }
 
     /// One number, after all earlier writes.

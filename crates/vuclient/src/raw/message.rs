@@ -74,6 +74,21 @@ pub mod request {
     pub const GET_STATUS: u32 = 40;
 }
 
+/// Feature bits of the device, of the rings and of vhost. Source: virtio 1.2, sections 5.2.3 and 6; `VHOST_F_LOG_ALL`.
+#[allow(missing_docs, reason = "the specification's names")]
+pub mod feature {
+    pub const BLK_FLUSH: u64 = 1 << 9;
+    pub const BLK_CONFIG_WCE: u64 = 1 << 11;
+    pub const BLK_MQ: u64 = 1 << 12;
+    pub const BLK_DISCARD: u64 = 1 << 13;
+    pub const BLK_WRITE_ZEROES: u64 = 1 << 14;
+    pub const LOG_ALL: u64 = 1 << 26;
+    pub const INDIRECT_DESC: u64 = 1 << 28;
+    pub const EVENT_IDX: u64 = 1 << 29;
+    pub const VERSION_1: u64 = 1 << 32;
+    pub const RING_PACKED: u64 = 1 << 34;
+}
+
 /// Protocol feature bits ("Protocol features").
 #[allow(missing_docs, reason = "the specification's names")]
 pub mod protocol {

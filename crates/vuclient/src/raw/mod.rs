@@ -7,6 +7,7 @@
 //! | [`guest`] | memory shared with the server, at chosen guest addresses |
 //! | [`ring`] | the driver's side of a split or packed virtqueue |
 //! | [`block`] | block requests in that memory |
+//! | [`lane`] | a virtqueue with chains that stay, for load that costs little |
 //! | [`dirty`] | which pages of it changed, and which the server has logged |
 //!
 //! Guarantees: [`Raw`] adds nothing to what it is told to send, except the wish for an answer once
@@ -33,6 +34,7 @@
 pub mod block;
 pub mod dirty;
 pub mod guest;
+pub mod lane;
 pub mod message;
 pub mod ring;
 
@@ -97,6 +99,7 @@ pub struct Raw {
     /// Memory shared with the server.
     pub guest: Guest,
     protocol: u64,
+    features: u64,
     queues: BTreeMap<u16, Queue>,
 }
 
@@ -107,7 +110,7 @@ impl Raw {
     /// When nobody listens at `socket`.
     pub fn connect(socket: &str) -> Result<Raw, Error> {
         let channel = Channel::connect(socket, PATIENCE)?;
-        Ok(Raw { channel, guest: Guest::default(), protocol: 0, queues: BTreeMap::new() })
+        Ok(Raw { channel, guest: Guest::default(), protocol: 0, features: 0, queues: BTreeMap::new() })
     }
 
     /// Connects, agrees on those of `features` and `protocol` that the server offers, and shows it
@@ -116,6 +119,14 @@ impl Raw {
     /// # Errors
     /// When the server refuses one of these steps.
     pub fn ready(socket: &str, features: u64, protocol: u64) -> Result<Raw, Error> {
+        Raw::ready_with(socket, features, protocol, READY_MEMORY)
+    }
+
+    /// As [`Self::ready`], with a region of this address and length.
+    ///
+    /// # Errors
+    /// As [`Self::ready`].
+    pub fn ready_with(socket: &str, features: u64, protocol: u64, memory: (u64, usize)) -> Result<Raw, Error> {
         let mut raw = Raw::connect(socket)?;
         raw.set_owner()?;
         let offered = raw.features()?;
@@ -124,7 +135,7 @@ impl Raw {
             raw.set_protocol_features(protocol & offered)?;
         }
         raw.set_features((features | PROTOCOL_FEATURES) & offered)?;
-        raw.set_memory(&[READY_MEMORY])?;
+        raw.set_memory(&[memory])?;
         Ok(raw)
     }
 
@@ -185,7 +196,13 @@ impl Raw {
     /// # Errors
     /// As [`Self::call`].
     pub fn set_features(&mut self, features: u64) -> Result<(), Error> {
+        self.features = features;
         self.call(request::SET_FEATURES, &features.to_le_bytes(), &[])
+    }
+
+    /// The virtio feature bits that were agreed on last.
+    pub fn agreed(&self) -> u64 {
+        self.features
     }
 
     /// The protocol feature bits offered.
@@ -503,12 +520,7 @@ impl Raw {
     /// When the queue was not started.
     pub fn kick(&mut self, queue: u16) -> Result<(), Error> {
         let found = self.queues.get(&queue).ok_or_else(|| not_started(queue))?;
-        let Some(kick) = &found.kick else { return Ok(()) };
-        match rustix::io::write(kick, &1u64.to_le_bytes()) {
-            // Full means that the server has not looked for 2^64 kicks: it is notified.
-            Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
-            Err(e) => Err(Error::Io { what: "kick".into(), source: e.into() }),
-        }
+        found.kick.as_ref().map_or(Ok(()), notify)
     }
 
     /// How often the server has called since the last look; 0 without a call descriptor.
@@ -524,6 +536,15 @@ impl Raw {
             Err(rustix::io::Errno::AGAIN) => Ok(0),
             Err(e) => Err(Error::Io { what: "call".into(), source: e.into() }),
         }
+    }
+
+    /// The call descriptor, for doing to it what a server should not mind.
+    ///
+    /// # Errors
+    /// When the queue was not started with one.
+    pub fn call_fd(&self, queue: u16) -> Result<BorrowedFd<'_>, Error> {
+        let found = self.queues.get(&queue).and_then(|queue| queue.call.as_ref());
+        found.map(AsFd::as_fd).ok_or_else(|| not_started(queue))
     }
 
     /// Waits for a call from the server; false when none came within `patience`, or none can.
@@ -564,6 +585,14 @@ impl Raw {
     /// As [`Channel::is_closed`].
     pub fn is_dropped(&self, patience: Duration) -> Result<bool, Error> {
         self.channel.is_closed(patience)
+    }
+}
+
+fn notify(kick: &OwnedFd) -> Result<(), Error> {
+    match rustix::io::write(kick, &1u64.to_le_bytes()) {
+        // Full means that the server has not looked for 2^64 kicks: it is notified.
+        Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
+        Err(e) => Err(Error::Io { what: "kick".into(), source: e.into() }),
     }
 }
 

@@ -94,14 +94,23 @@ impl Ring {
     /// # Errors
     /// When the guest has no room.
     pub fn new(guest: &mut Guest, format: Format, size: u16) -> Result<Ring, Error> {
+        Ring::apart(guest, format, size, 4)
+    }
+
+    /// As [`Self::new`], its three parts at multiples of `align`, at least 4: what one side writes then shares no cache line
+    /// with what the other does.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn apart(guest: &mut Guest, format: Format, size: u16, align: usize) -> Result<Ring, Error> {
         let n = usize::from(size);
         let (driver_len, device_len) = match format {
             Format::Split => (6 + 2 * n, 6 + 8 * n),
             Format::Packed => (4, 4),
         };
-        let desc = guest.take(16 * n.max(1), 16)?;
-        let driver = guest.take(driver_len, 4)?;
-        let device = guest.take(device_len, 4)?;
+        let desc = guest.take(16 * n.max(1), align.max(16))?;
+        let driver = guest.take(driver_len, align)?;
+        let device = guest.take(device_len, align)?;
         for (at, len) in [(desc, 16 * n), (driver, driver_len), (device, device_len)] {
             guest.write(at, &vec![0; len])?;
         }

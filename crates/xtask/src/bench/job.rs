@@ -18,6 +18,10 @@ pub struct Blanks {
     pub file: String,
     /// `{size}` of the file in bytes.
     pub size: u64,
+    /// `{engine}`, as fio's `ioengine` wants it.
+    pub engine: String,
+    /// `{nbd}`, a socket.
+    pub nbd: String,
 }
 
 impl Blanks {
@@ -30,7 +34,9 @@ impl Blanks {
             .replace("{limit}", &self.limit)
             .replace("{extra}", extra)
             .replace("{file}", &self.file)
-            .replace("{size}", &self.size.to_string());
+            .replace("{size}", &self.size.to_string())
+            .replace("{engine}", &self.engine)
+            .replace("{nbd}", &self.nbd);
         for (index, cpu) in self.cpus.iter().enumerate() {
             filled = filled.replace(&format!("{{cpu{index}}}"), &cpu.to_string());
         }
@@ -46,12 +52,20 @@ pub struct Figures {
     pub iops: f64,
     /// I/Os done.
     pub total_ios: u64,
-    /// User and system time per I/O in microseconds, from the program's own report; of a server without clients percent
-    /// of a CPU.
+    /// User and system time per I/O in microseconds, from the program's own report.
     pub cpu_us_per_io: f64,
-    /// Of a server without clients.
+    /// Instead of all that, of a server without clients.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub resident_mb: Option<f64>,
+    pub idle: Option<Idle>,
+}
+
+/// The figures of a server without clients.
+#[derive(Debug, Clone, Copy, Serialize, PartialEq)]
+pub struct Idle {
+    /// Percent of a CPU.
+    pub cpu_percent: f64,
+    /// Memory that is resident.
+    pub resident_mb: f64,
 }
 
 /// Reads the figures from fio's JSON layout.
@@ -80,7 +94,7 @@ pub fn figures(result: &Value) -> Result<Figures, String> {
     if total_ios == 0 {
         return Err("the run did no I/O".to_owned());
     }
-    Ok(Figures { iops, total_ios, cpu_us_per_io: cpu_us / total_ios as f64, resident_mb: None })
+    Ok(Figures { iops, total_ios, cpu_us_per_io: cpu_us / total_ios as f64, idle: None })
 }
 
 /// The JSON in what a program printed: fio may say a note before it.
@@ -122,7 +136,8 @@ mod tests {
     use serde_json::json;
 
     fn blanks() -> Blanks {
-        Blanks { limit: "number_ios=10".into(), cpus: vec![3], file: "x.dat".into(), size: 4096 }
+        let (engine, nbd) = ("external:e.so".into(), "n.sock".into());
+        Blanks { limit: "number_ios=10".into(), cpus: vec![3], file: "x.dat".into(), size: 4096, engine, nbd }
     }
 
     #[test]
@@ -130,6 +145,7 @@ mod tests {
         let text = "{limit}\n{extra}\nfilename={file}\nsize={size}\ncpus_allowed={cpu0}";
         let want = "number_ios=10\na=1\nfilename=x.dat\nsize=4096\ncpus_allowed=3";
         assert_eq!(blanks().fill(text, "a=1"), want);
+        assert_eq!(blanks().fill("{extra}", "ioengine={engine}\nuri={nbd}"), "ioengine=external:e.so\nuri=n.sock");
     }
 
     #[test]
@@ -146,7 +162,7 @@ mod tests {
                    "write": {"iops": 1.0, "total_ios": 2}})
         };
         let result = json!({"jobs": [job(100.0, 998), job(50.0, 998)]});
-        let want = Figures { iops: 152.0, total_ios: 2000, cpu_us_per_io: 1000.0, resident_mb: None };
+        let want = Figures { iops: 152.0, total_ios: 2000, cpu_us_per_io: 1000.0, idle: None };
         assert_eq!(figures(&result), Ok(want));
     }
 

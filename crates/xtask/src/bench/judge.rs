@@ -61,8 +61,9 @@ impl Metric {
     fn of(self, sample: &Sample) -> f64 {
         match self {
             Metric::Iops => sample.figures.iops,
-            Metric::CpuPerIo | Metric::IdleCpu => sample.figures.cpu_us_per_io,
-            Metric::Resident => sample.figures.resident_mb.unwrap_or(f64::NAN),
+            Metric::CpuPerIo => sample.figures.cpu_us_per_io,
+            Metric::IdleCpu => sample.figures.idle.map_or(f64::NAN, |idle| idle.cpu_percent),
+            Metric::Resident => sample.figures.idle.map_or(f64::NAN, |idle| idle.resident_mb),
         }
     }
 }
@@ -149,20 +150,20 @@ pub fn shown(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::job::Figures;
-    use super::super::rows::ROWS;
+    use super::super::rows;
     use super::*;
 
     fn sample(side: &'static str, iops: f64, cpu: f64) -> Sample {
         Sample {
             side,
-            figures: Figures { iops, total_ios: 1, cpu_us_per_io: cpu, resident_mb: None },
+            figures: Figures { iops, total_ios: 1, cpu_us_per_io: cpu, idle: None },
             process_cpu_s: 0.0,
             jobs: serde_json::Value::Null,
         }
     }
 
     fn row(name: &str) -> &'static Row {
-        ROWS.iter().find(|row| row.name == name).unwrap()
+        rows::all().find(|row| row.name == name).unwrap()
     }
 
     fn verdicts(name: &str, rounds: Vec<Vec<Sample>>) -> Vec<Verdict> {

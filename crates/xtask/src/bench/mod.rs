@@ -26,7 +26,7 @@ use crate::Outcome;
 use crate::project::Project;
 use judge::Measured;
 use report::Results;
-use rows::{ROWS, Row};
+use rows::Row;
 use side::Bench;
 
 /// The command line of `cargo xtask bench`.
@@ -64,13 +64,13 @@ pub struct Options {
 /// On an unknown row, a side that cannot be run, or results that cannot be written.
 pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     if options.list {
-        for row in ROWS {
-            println!("{:<16} {}", row.name, row.title);
+        for row in rows::all() {
+            println!("{:<22} {}", row.name, row.title);
         }
         return Ok(Outcome::Passed);
     }
     let rows = chosen(&options.rows)?;
-    let bench = Bench::prepare(project, options)?;
+    let bench = Bench::prepare(project, options, &rows)?;
     let rounds = if options.smoke { 1 } else { options.rounds };
     let setup = setup::Setup::read(project, &bench.time);
     if let Some(warning) = setup.warning() {
@@ -101,12 +101,12 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Row>, String> {
     if names.is_empty() {
-        return Ok(ROWS.iter().collect());
+        return Ok(rows::all().collect());
     }
     let find = |name: &String| {
-        let row = ROWS.iter().find(|row| row.name == name);
+        let row = rows::all().find(|row| row.name == name);
         row.ok_or_else(|| {
-            let known: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+            let known: Vec<&str> = rows::all().map(|row| row.name).collect();
             format!("--rows {name}: must be one of {}", known.join(", "))
         })
     };
@@ -135,9 +135,9 @@ mod tests {
 
     #[test]
     fn rows_are_chosen_by_name_and_an_unknown_one_is_refused() {
-        assert_eq!(chosen(&[]).unwrap().len(), ROWS.len());
-        let one = chosen(&[ROWS[0].name.to_owned()]).unwrap();
-        assert_eq!(one[0].name, ROWS[0].name);
+        assert_eq!(chosen(&[]).unwrap().len(), rows::all().count());
+        let one = chosen(&["null-qd1".to_owned()]).unwrap();
+        assert_eq!(one[0].name, "null-qd1");
         let error = chosen(&["nul-qd1".to_owned()]).err().unwrap();
         assert!(error.contains("must be one of null-qd32"), "{error}");
     }

@@ -144,17 +144,17 @@ fn doubts(measured: &Measured) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::super::job::Figures;
-    use super::super::rows::ROWS;
+    use super::super::rows;
     use super::*;
 
     fn measured(process_cpu_s: f64) -> Measured {
         let sample = |side, iops| Sample {
             side,
-            figures: Figures { iops, total_ios: 1_000_000, cpu_us_per_io: 1.0, resident_mb: None },
+            figures: Figures { iops, total_ios: 1_000_000, cpu_us_per_io: 1.0, idle: None },
             process_cpu_s,
             jobs: serde_json::json!([{"jobname": "j0"}]),
         };
-        Measured { row: &ROWS[0], rounds: vec![vec![sample("mqblk", 3.0e6), sample("fio", 1.0e6)]] }
+        Measured { row: rows::all().next().unwrap(), rounds: vec![vec![sample("mqblk", 3.0e6), sample("fio", 1.0e6)]] }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::job::{self, Figures};
+use super::job::{self, Figures, Idle};
 use super::rows::{By, Client, Served};
 use super::side::ticks_of;
 
@@ -54,22 +54,49 @@ pub fn run(served: &Served, tools: &Tools<'_>) -> Result<(Figures, Value), Strin
     let before = server.cpu_us()?;
     let (iops, total_ios, report) = client(served, &server.socket, tools)?;
     let cpu_us = server.cpu_us()? - before;
-    Ok((Figures { iops, total_ios, cpu_us_per_io: cpu_us / total_ios as f64, resident_mb: None }, report))
+    // The server has worked for the warm-up, too.
+    let all = total_ios + report["warm_up_requests"].as_u64().unwrap_or(0);
+    Ok((Figures { iops, total_ios, cpu_us_per_io: cpu_us / all as f64, idle: None }, report))
 }
 
-struct Server {
+/// A server, which ends with the value.
+pub struct Server {
     child: Child,
     socket: PathBuf,
     directory: PathBuf,
+    /// Where an export is mounted, if one is.
+    mount: Option<PathBuf>,
+}
+
+/// Not below the results: a socket's path has 107 bytes at most.
+fn directory() -> PathBuf {
+    std::env::temp_dir().join(format!("mqblk-bench-{}", std::process::id()))
+}
+
+/// The socket of every server; there is one at a time.
+pub fn socket() -> PathBuf {
+    directory().join("s.sock")
 }
 
 impl Server {
+    /// nbdkit with a disk that does nothing, at [`socket`].
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn beside(tools: &Tools<'_>) -> Result<Server, String> {
+        let client = Client::FioNbd { connections: 1, iodepth: 1 };
+        let served = Served { by: By::Nbdkit, file: false, iothreads: 1, client, pinned: false };
+        Server::start(served.by, &served, tools)
+    }
+
     fn start(by: By, served: &Served, tools: &Tools<'_>) -> Result<Server, String> {
-        // Not below the results: a socket's path has 107 bytes at most.
-        let directory = std::env::temp_dir().join(format!("mqblk-bench-{}", std::process::id()));
+        let (directory, socket) = (directory(), socket());
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir(&directory).map_err(|e| format!("cannot create {}: {e}", directory.display()))?;
-        let socket = directory.join("s.sock");
+        let mount = matches!(served.client, Client::FioFuse { .. }).then(|| directory.join("mount"));
+        if let Some(mount) = &mount {
+            fs::write(mount, "").map_err(|e| format!("cannot create {}: {e}", mount.display()))?;
+        }
         let mut command = match by {
             By::Mqblk => mqblk(served, tools, &directory)?,
             By::Qsd => qsd(served, tools, &socket),
@@ -83,8 +110,9 @@ impl Server {
         let shown = format!("{command:?}");
         let failed = |why: String| format!("{why}\nrepeat it by: {shown}");
         let child = command.spawn().map_err(|e| failed(format!("cannot run it: {e}")))?;
-        let mut server = Server { child, socket, directory };
+        let mut server = Server { child, socket, directory, mount };
         server.wait_until_ready(by).map_err(&failed)?;
+        server.wait_until_mounted().map_err(&failed)?;
         // A vhost-user server would take who only knocks for its client.
         if is_nbd(served.client) {
             server.knock().map_err(failed)?;
@@ -101,6 +129,22 @@ impl Server {
                 Err(e) if Instant::now() > until => return Err(format!("nobody listens: {e}")),
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
+        }
+    }
+
+    /// Waits until the export's file is there, if it is one.
+    fn wait_until_mounted(&self) -> Result<(), String> {
+        let Some(mount) = &self.mount else { return Ok(()) };
+        let (until, at) = (Instant::now() + START, format!(" {} ", mount.display()));
+        loop {
+            let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|e| format!("no mountinfo: {e}"))?;
+            if mounts.contains(&at) {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                return Err(format!("nothing is mounted at {}", mount.display()));
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
@@ -151,9 +195,8 @@ impl Server {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).map_err(|e| e.to_string())?;
         let kb = status.lines().find_map(|l| l.strip_prefix("VmRSS:")?.trim().strip_suffix("kB")?.trim().parse().ok());
         let kb: f64 = kb.ok_or("its status has no VmRSS")?;
-        let percent = used / 1e4 / time.as_secs_f64();
-        let figures = Figures { iops: 0.0, total_ios: 1, cpu_us_per_io: percent, resident_mb: Some(kb / 1024.0) };
-        Ok((figures, Value::Null))
+        let idle = Idle { cpu_percent: used / 1e4 / time.as_secs_f64(), resident_mb: kb / 1024.0 };
+        Ok((Figures { iops: 0.0, total_ios: 0, cpu_us_per_io: 0.0, idle: Some(idle) }, Value::Null))
     }
 }
 
@@ -161,19 +204,23 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if let Some(mount) = &self.mount {
+            // Who is killed leaves its mount.
+            let _ = Command::new("umount").arg("--lazy").arg(mount).stderr(Stdio::null()).status();
+        }
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
 fn is_nbd(client: Client) -> bool {
-    matches!(client, Client::FioNbd { .. })
+    matches!(client, Client::FioNbd { .. } | Client::LeanNbd { .. })
 }
 
 fn queues(client: Client) -> u16 {
     match client {
-        Client::Blkio { queues, .. } => queues,
+        Client::Blkio { queues, .. } | Client::Lean { queues, .. } => queues,
         Client::Nobody { .. } => 2,
-        Client::FioNbd { .. } => 1,
+        Client::FioNbd { .. } | Client::LeanNbd { .. } | Client::FioFuse { .. } => 1,
     }
 }
 
@@ -182,6 +229,9 @@ fn mqblk(served: &Served, tools: &Tools<'_>, directory: &Path) -> Result<Command
     let mut config = String::new();
     for i in 0..served.iothreads {
         config += &format!("[[iothread]]\nname = \"io{i}\"\n");
+        if served.pinned {
+            config += &format!("cpus = [{i}]\n");
+        }
     }
     let disks = if let Client::Nobody { disks } = served.client { disks } else { 1 };
     for i in 0..disks {
@@ -195,14 +245,16 @@ fn mqblk(served: &Served, tools: &Tools<'_>, directory: &Path) -> Result<Command
             (false, _) => format!("null:size={NULL_BYTES}"),
         };
         let socket = if i == 0 { "s".to_owned() } else { format!("s{i}") };
-        let kind = if is_nbd(served.client) {
-            "nbd\"\nexport_name = \"disk".to_owned()
-        } else {
-            format!("vhost-user-blk\"\nnum_queues = {}\nname = \"e{i}", queues(served.client))
+        let kind = match served.client {
+            Client::FioFuse { .. } => "fuse\"\nmountpoint = \"mount".to_owned(),
+            client if is_nbd(client) => format!("nbd\"\nsocket = \"{socket}.sock\"\nexport_name = \"disk"),
+            client => {
+                let place = format!("socket = \"{socket}.sock\"\nnum_queues = {}", queues(client));
+                format!("vhost-user-blk\"\n{place}\nname = \"e{i}")
+            }
         };
         config += &format!(
-            "[[disk]]\nname = \"d{i}\"\ntarget = {target:?}\n\
-             [[export]]\ndisk = \"d{i}\"\nsocket = \"{socket}.sock\"\ntype = \"{kind}\"\n"
+            "[[disk]]\nname = \"d{i}\"\ntarget = {target:?}\n[[export]]\ndisk = \"d{i}\"\ntype = \"{kind}\"\n"
         );
     }
     fs::write(directory.join("serve.toml"), config).map_err(failed)?;
@@ -217,13 +269,21 @@ fn qsd(served: &Served, tools: &Tools<'_>, socket: &Path) -> Command {
     } else {
         format!("driver=null-co,node-name=disk,size={NULL_BYTES},read-zeroes=off")
     };
+    let mount = socket.with_file_name("mount");
     let socket = socket.display();
     let mut command = Command::new("qemu-storage-daemon");
+    if served.pinned && queues(served.client) == 1 {
+        command = Command::new("taskset");
+        command.args(["--cpu-list", "0", "qemu-storage-daemon"]);
+    }
     command.args(["--object", "iothread,id=i0", "--blockdev", &blockdev]);
     if is_nbd(served.client) {
         command.args(["--nbd-server", &format!("addr.type=unix,addr.path={socket}")]);
         // Not on the IOThread: 7.2 aborts there when a client leaves (blockdev-nbd.c, nbd_blockdev_client_closed).
         command.args(["--export", "type=nbd,id=e,node-name=disk,name=disk,writable=on"]);
+    } else if let Client::FioFuse { .. } = served.client {
+        let mount = mount.display();
+        command.args(["--export", &format!("type=fuse,id=e,node-name=disk,mountpoint={mount},writable=on")]);
     } else {
         let n = queues(served.client);
         let place = format!("addr.type=unix,addr.path={socket},iothread=i0,num-queues={n}");
@@ -234,52 +294,70 @@ fn qsd(served: &Served, tools: &Tools<'_>, socket: &Path) -> Command {
     command
 }
 
-/// I/Os per second, I/Os, and all that it said.
-fn client(served: &Served, socket: &Path, tools: &Tools<'_>) -> Result<(f64, u64, Value), String> {
-    let socket = socket.display().to_string();
+/// The client's command.
+fn client_command(served: &Served, socket: &Path, tools: &Tools<'_>) -> Command {
     let seconds = tools.seconds.map_or("0.05".to_owned(), |s| s.to_string());
     let mut command = Command::new("timeout");
     command.arg("120");
     match served.client {
-        Client::Blkio { queues, iodepth, spins } => {
-            command.arg(tools.vuclient).args(["bench", &socket, "--json", "--runtime", &seconds]);
+        Client::Blkio { queues, iodepth, spins } | Client::Lean { queues, iodepth, spins } => {
+            let name = if let Client::Lean { .. } = served.client { "lean" } else { "bench" };
+            command.arg(tools.vuclient).arg(name).arg(socket).args(["--json", "--runtime", &seconds]);
             command.args(["--queues", &queues.to_string(), "--iodepth", &iodepth.to_string()]);
             command.args(spins.then_some("--poll"));
+            if served.pinned {
+                let cpus: Vec<String> = (0..queues).map(|cpu| cpu.to_string()).collect();
+                command.args(["--cpus", &cpus.join(",")]);
+            }
+            // As a guest does: a request's header is new each time.
+            command.args((name == "lean").then_some("--rewrite"));
+        }
+        Client::LeanNbd { connections, iodepth } => {
+            command.arg(tools.vuclient).arg("nbd").arg(socket).args(["--json", "--runtime", &seconds]);
+            command.args(["--export", "disk", "--connections", &connections.to_string()]);
+            command.args(["--iodepth", &iodepth.to_string()]);
         }
         Client::FioNbd { connections, iodepth } => {
-            command.args([
-                "fio",
-                "--name=j",
-                "--ioengine=nbd",
-                "--rw=randread",
-                "--bs=4k",
-                "--size=1g",
-                "--norandommap",
-            ]);
-            command.arg(format!("--uri=nbd+unix:///disk?socket={socket}"));
-            command.arg(format!("--aux-path={}", tools.scratch.display()));
-            command.args([format!("--numjobs={connections}"), format!("--iodepth={iodepth}")]);
-            match tools.seconds {
-                Some(s) => command.args(["--time_based".to_owned(), format!("--runtime={s}")]),
-                None => command.arg("--number_ios=1000"),
-            };
-            command.arg("--output-format=json");
+            fio(&mut command, iodepth, tools);
+            command.args(["--ioengine=nbd", "--size=1g"]);
+            command.arg(format!("--uri=nbd+unix:///disk?socket={}", socket.display()));
+            command.arg(format!("--numjobs={connections}"));
+        }
+        Client::FioFuse { iodepth } => {
+            fio(&mut command, iodepth, tools);
+            command.args(["--ioengine=io_uring", "--direct=1"]);
+            command.arg(format!("--filename={}", socket.with_file_name("mount").display()));
         }
         Client::Nobody { .. } => unreachable!("nobody asks"),
     }
+    command
+}
+
+fn fio(command: &mut Command, iodepth: u16, tools: &Tools<'_>) {
+    command.args(["fio", "--name=j", "--rw=randread", "--bs=4k", "--norandommap", "--output-format=json"]);
+    command.args([format!("--iodepth={iodepth}"), format!("--aux-path={}", tools.scratch.display())]);
+    match tools.seconds {
+        Some(s) => command.args(["--time_based".to_owned(), format!("--runtime={s}")]),
+        None => command.arg("--number_ios=1000"),
+    };
+}
+
+/// I/Os per second, I/Os, and all that it said.
+fn client(served: &Served, socket: &Path, tools: &Tools<'_>) -> Result<(f64, u64, Value), String> {
+    let mut command = client_command(served, socket, tools);
     let output = command.output().map_err(|e| format!("cannot run its client: {e}"))?;
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     if !output.status.success() {
         return Err(format!("its client: {}\n{}\nby {command:?}", output.status, stderr.trim()));
     }
     let result = job::parse(&stdout)?;
-    if is_nbd(served.client) {
+    if let Client::FioNbd { .. } | Client::FioFuse { .. } = served.client {
         let figures = job::figures(&result)?;
         return Ok((figures.iops, figures.total_ios, job::kept(result)));
     }
     let iops = result["iops"].as_f64().ok_or("no `iops` in the client's report")?;
     let of = |q: &Value| q["requests"].as_u64().unwrap_or(0);
-    let ios = result["queues"].as_array().map_or(0, |all| all.iter().map(of).sum());
+    let ios = result["queues"].as_array().map_or_else(|| of(&result), |all| all.iter().map(of).sum());
     if ios == 0 {
         return Err(format!("the client did no I/O: {result}"));
     }

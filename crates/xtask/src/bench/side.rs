@@ -64,7 +64,7 @@ impl Bench {
     ///
     /// # Errors
     /// When the build fails or the files cannot be written.
-    pub fn prepare(project: &Project, options: &Options) -> Result<Bench, String> {
+    pub fn prepare(project: &Project, options: &Options, rows: &[&Row]) -> Result<Bench, String> {
         let results = options.results.clone();
         let results = results.unwrap_or_else(|| project.root.join("results"));
         let scratch = results.join("tmp");
@@ -78,8 +78,19 @@ impl Bench {
         };
         let file = options.file.clone().unwrap_or_else(|| scratch.join(name));
         let size = fill(&file, size)?;
-        let mqblk = if options.control { None } else { Some(build(project, "mqblk", options.smoke)?) };
-        let vuclient = build(project, "vuclient", options.smoke)?;
+        let mqblk = if options.control {
+            None
+        } else {
+            Some(build(project, "mqblk", "--bin=mqblk", options.smoke)?.join("mqblk"))
+        };
+        let vuclient = build(project, "vuclient", "--bin=vuclient", options.smoke)?.join("vuclient");
+        let has_engine = rows.iter().any(|row| row.sides.iter().any(|side| side.program == Program::Engine));
+        let engine = if has_engine && !options.control {
+            let built = build(project, "mqblk_fio", "--lib", options.smoke)?.join("libmqblk_fio.so");
+            format!("external:{}", built.display())
+        } else {
+            "null".to_owned()
+        };
         let mut cpus = setup::allowed_cpus()?;
         // The last CPU first: interrupts and daemons favour the first one.
         cpus.reverse();
@@ -89,7 +100,14 @@ impl Bench {
             time: limit.replace('\n', " "),
             seconds: (!options.smoke).then_some(options.seconds),
             scratch,
-            blanks: Blanks { limit, cpus, file: file.display().to_string(), size },
+            blanks: Blanks {
+                limit,
+                cpus,
+                file: file.display().to_string(),
+                size,
+                engine,
+                nbd: served::socket().display().to_string(),
+            },
             mqblk,
             vuclient,
         })
@@ -100,14 +118,14 @@ impl Bench {
     /// # Errors
     /// When it cannot be run, fails, or prints no figures; the message has the command.
     pub fn sample(&self, row: &Row, side: &Side) -> Result<Sample, String> {
+        let tools = served::Tools {
+            mqblk: self.mqblk.as_deref(),
+            vuclient: &self.vuclient,
+            scratch: &self.scratch,
+            file: &self.blanks.file,
+            seconds: self.seconds,
+        };
         if let Program::Served(served) = &side.program {
-            let tools = served::Tools {
-                mqblk: self.mqblk.as_deref(),
-                vuclient: &self.vuclient,
-                scratch: &self.scratch,
-                file: &self.blanks.file,
-                seconds: self.seconds,
-            };
             let (figures, jobs) =
                 served::run(served, &tools).map_err(|e| format!("{} {}: {e}", row.name, side.name))?;
             let process_cpu_s = figures.cpu_us_per_io * figures.total_ios as f64 / 1e6;
@@ -116,6 +134,9 @@ impl Bench {
         let mut command = self.prepare_side(row, side, &self.blanks)?;
         let shown = format!("{command:?}");
         let failed = |why: String| format!("{} {}: {why}\nrepeat it by: {shown}", row.name, side.name);
+        // Ends behind the account: its CPU time is not the side's.
+        let beside = side.needs_nbd().then(|| served::Server::beside(&tools)).transpose();
+        let _beside = beside.map_err(|e| format!("{} {}: {e}", row.name, side.name))?;
         let before = children_cpu()?;
         let output = command.output();
         let output = output.map_err(|e| failed(format!("cannot run it: {e}")))?;
@@ -172,7 +193,7 @@ impl Bench {
     fn command(&self, side: &Side, job: &Path) -> Command {
         let mqblk = match side.program {
             Program::Mqblk => self.mqblk.as_ref(),
-            Program::Fio | Program::Served(_) => None,
+            Program::Fio | Program::Engine | Program::Served(_) => None,
         };
         let Some(mqblk) = mqblk else {
             let mut command = Command::new("fio");
@@ -186,20 +207,20 @@ impl Bench {
     }
 }
 
-/// Builds a program and says where it is.
-fn build(project: &Project, program: &str, debug: bool) -> Result<PathBuf, String> {
+/// Builds a program or a library and says in which directory it is.
+fn build(project: &Project, package: &str, which: &str, debug: bool) -> Result<PathBuf, String> {
     let mut command = cargo();
-    command.args(["build", "--quiet", "--package", program, "--bin", program]);
+    command.args(["build", "--quiet", "--package", package, which]);
     if !debug {
         command.arg("--release");
     }
     let status = command.current_dir(&project.root).status();
     let status = status.map_err(|e| format!("cannot run cargo build: {e}"))?;
     if !status.success() {
-        return Err(format!("{program} does not build"));
+        return Err(format!("{package} does not build"));
     }
     let profile = if debug { "debug" } else { "release" };
-    Ok(project.target_directory.join(profile).join(program))
+    Ok(project.target_directory.join(profile))
 }
 
 /// Makes `path` with `size` bytes unless it is there; says how large it is.

@@ -98,7 +98,7 @@ impl<L: RawMutex> Tokens<L> {
     pub(super) fn new(max_depth: u32) -> Tokens<L> {
         let map = SbitmapQueue::new(max_depth, false);
         // The depth may fall to 1, so each token put wakes one hardware queue.
-        map.min_shallow_depth_at_most(1);
+        map.wake_singly();
         Tokens { map, max_depth, depth: CachePadded::new(AtomicU32::new(max_depth)) }
     }
 

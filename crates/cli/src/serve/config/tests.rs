@@ -76,13 +76,70 @@ fn the_example_knows_every_key_and_default() {
         .filter(|l| l.contains(" = ") || l.starts_with("[["))
         .map(|l| format!("{l}\n"))
         .collect();
-    let rest = plan_of_kinds(&rest);
-    assert_eq!(rest, ["fuse", "ublk"]);
+    let rest = plan_of(&rest);
+    assert_eq!(rest.exports().map(|e| e.plan.kind.name()).collect::<Vec<_>>(), ["fuse", "ublk"]);
+    let wide = &rest.disks()[1];
+    assert_eq!((wide.name.as_str(), wide.targets.len()), ("wide", 2));
+    assert_eq!(wide.stripe.unwrap().chunk_bytes, STRIPE_CHUNK, "the default is the default");
 }
 
-fn plan_of_kinds(exports: &str) -> Vec<&'static str> {
-    let plan = plan(&format!("[[disk]]\nname = \"scratch\"\ntarget = \"null\"\n{exports}"));
-    plan.exports().map(|e| e.plan.kind.name()).collect()
+fn plan_of(more: &str) -> CheckedPlan {
+    plan(&format!("[[disk]]\nname = \"scratch\"\ntarget = \"null\"\n{more}"))
+}
+
+/// A stripe of two, and more lines from line 4 on.
+fn striped(more: &str) -> String {
+    said(&format!("[[export]]\ntype = \"nbd\"\n[[disk]]\nstack = \"stripe\"\n{more}"))
+}
+
+#[test]
+fn a_stripe_is_a_disk_of_several_targets() {
+    assert_eq!(striped("targets = [\"a.img\", \"ram:size=1m\"]"), "");
+    let plan = plan(
+        "[[export]]\ntype = \"nbd\"\n[[disk]]\nstack = \"stripe\"\ntargets = [\"a.img\", \"null\"]\nchunk = \"1m\"\n",
+    );
+    let disk = &plan.disks()[0];
+    assert_eq!((disk.name.as_str(), disk.stripe.unwrap().chunk_bytes), ("stripe", 1 << 20));
+    assert_eq!(disk.targets.iter().map(|t| t.text.as_str()).collect::<Vec<_>>(), ["a.img", "null"]);
+    let two = "targets = [\"a.img\", \"b.img\"]\n";
+    for (more, says) in [
+        ("targets = [\"a.img\"]".to_owned(), "c.toml:5: targets: 1 of them: a stripe has 2..=256 (disk 'stripe')"),
+        ("targets = \"a.img\"".to_owned(), "c.toml:5: targets=\"a.img\": must be a list of texts, such as targets = ["),
+        ("targets = []".to_owned(), "c.toml:5: targets=[...]: must be a list of texts"),
+        ("targets = [\"a.img\", 7]".to_owned(), "c.toml:5: targets=[...]: must be a list of texts"),
+        ("targets = [\"a.img\", \"nul:\"]".to_owned(), "c.toml:5: target=nul:: there is no target 'nul:'"),
+        ("targets = [\"a.img\", \"./a.img\"]".to_owned(), "c.toml:5: targets: './a.img' stands there twice;"),
+        (
+            "targets = [\"nbd://h/a\", \"nbd://h/a?timeout=9\"]".to_owned(),
+            "c.toml:5: targets: 'nbd://h/a?timeout=9' stands there twice; each must be another one",
+        ),
+        (format!("{two}chunk = \"48k\""), "c.toml:6: chunk=49152: must be a power of two, 512..=1073741824 bytes"),
+        (format!("{two}chunk = \"2g\""), "c.toml:6: chunk=2147483648: must be a power of two"),
+        (format!("{two}chunk = \"lots\""), "c.toml:6: chunk=lots: must be bytes, such as chunk = \"64k\""),
+        (format!("{two}chunk = 65536"), "c.toml:6: chunk=65536: must be a text in quotation marks"),
+        (format!("{two}chunks = \"4k\""), "c.toml:6: chunks: is no key of [[disk]]; did you mean 'chunk'?"),
+        (format!("{two}target = \"c.img\""), "c.toml:6: target: a disk has a target, or targets"),
+        (
+            "chunk = \"1m\"\ntargets = [\"null\", \"ram:size=64k\"]".to_owned(),
+            "c.toml:6: targets: 'ram:size=64k' has 65536 bytes, which is not one chunk of 1m; make it larger",
+        ),
+        (String::new(), "c.toml:3: stack = \"stripe\" has no targets; add targets"),
+    ] {
+        let e = striped(&more);
+        assert!(e.starts_with(says) && !e.contains('\n'), "{more}: {e}");
+    }
+    let other = |line: &str| said(&format!("[[export]]\ntype = \"nbd\"\n[[disk]]\ntarget = \"null\"\n{line}\n"));
+    assert_eq!(other("chunk = \"4k\""), "c.toml:5: chunk: has no effect without stack = \"stripe\" (disk 'null')");
+    assert!(
+        other("stack = \"strip\"").starts_with("c.toml:5: stack=\"strip\": must be one of \"stripe\"; did you mean")
+    );
+    let e = said("[[export]]\ntype = \"nbd\"\n[[disk]]\ntargets = [\"a\", \"b\"]\n");
+    assert_eq!(e, "c.toml:4: targets: has no effect without stack = \"stripe\" (disk 'stripe')");
+    // An image is one disk's, whichever way.
+    let e = said(&format!(
+        "[[disk]]\nstack = \"stripe\"\n{two}[[disk]]\ntarget = \"./b.img\"\n[[export]]\ntype = \"nbd\"\ndisk = \"stripe\"\n"
+    ));
+    assert!(e.starts_with("c.toml:5: target=./b.img: disk 'stripe' has this image, too"), "{e}");
 }
 
 #[test]

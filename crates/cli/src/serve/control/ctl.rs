@@ -6,6 +6,7 @@ use crate::args::key_value;
 use crate::output;
 use crate::status::{Failure, Outcome, Status};
 use clap::{Args, Subcommand};
+use host::export::nbd::certificates::OLD_ONES;
 use host::serve::cpus;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -52,7 +53,7 @@ pub enum What {
     Remove {
         /// Name of the export or disk
         name: String,
-        /// Also with clients, which are let go when what they asked for has ended
+        /// Also with clients, which are let go when what they asked for has ended, or has failed after 10 s
         #[arg(long)]
         force: bool,
     },
@@ -230,13 +231,17 @@ fn list(all: &Value) -> String {
             disk["nr_hw_queues"],
             text(disk, "scheduler"),
         );
+        for trouble in disk["troubles"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            let _ = writeln!(out, "  {trouble}");
+        }
     }
     for export in all["exports"].as_array().into_iter().flatten() {
         let place = ["socket", "listen", "mountpoint"].into_iter().find_map(|key| export[key].as_str());
         let threads: Vec<_> = export["iothreads"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let gone = export["gone"].as_str().map_or(String::new(), |why| format!(", GONE: {why}"));
         let _ = writeln!(
             out,
-            "export {}: {} of disk {} at {}, {} connected, IOThreads {}",
+            "export {}: {} of disk {} at {}, {} connected, IOThreads {}{gone}",
             text(export, "name"),
             text(export, "type"),
             text(export, "disk"),
@@ -244,6 +249,9 @@ fn list(all: &Value) -> String {
             export["connected"],
             threads.join(" "),
         );
+        if let Some(problem) = export["certificate_problem"].as_str() {
+            let _ = writeln!(out, "  {problem}; {OLD_ONES}");
+        }
     }
     out
 }

@@ -10,27 +10,42 @@ use crate::serve::args::ServeArgs;
 use crate::serve::config;
 use crate::serve::metrics;
 use crate::serve::request::{Defaults, Request, disk, flags_over_added};
+use crate::serve::show::count;
 use crate::status::Failure;
 use host::handed;
 use host::privileges::Account;
-use host::serve::Balance;
 use host::serve::check::{CheckedPlan, Export, HostFacts};
 use host::serve::daemon::{Changes, Daemon};
 use host::serve::mapping::{Mapping, MappingEntry};
 use host::serve::plan::ServePlan;
+use host::serve::view::View;
+use host::serve::{Balance, ServedDisk};
+use host::service::Manager;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 /// See the module's text.
 pub struct Operator {
-    /// None when it has ended.
+    /// None when it has ended. Held while it is changed, which may take as long as I/O.
     daemon: Mutex<Option<Daemon>>,
+    /// Who only looks does not wait for that.
+    view: Mutex<Option<Arc<View>>>,
     /// What it was started with.
     args: ServeArgs,
+    /// Who is told what is served.
+    manager: Manager,
+    /// What was told.
+    told: Mutex<String>,
     shutdown: Box<dyn Fn() + Send + Sync>,
 }
+
+/// How long an end may take without a word.
+const END_TIME: Duration = Duration::from_secs(10);
+const ENDING: &str = "the daemon is ending";
 
 /// What was done, and the first thing that could not be.
 type Done = Result<Value, Refused>;
@@ -47,27 +62,72 @@ impl<E: std::fmt::Display> From<E> for Refused {
 }
 
 impl Operator {
-    /// Of a daemon that was started with `args`; `shutdown` has its program end.
-    pub fn new(daemon: Daemon, args: ServeArgs, shutdown: impl Fn() + Send + Sync + 'static) -> Operator {
-        Operator { daemon: Mutex::new(Some(daemon)), args, shutdown: Box::new(shutdown) }
+    /// Of a daemon that was started with `args`; `manager` is told when what it serves has changed, `shutdown` has its program end.
+    pub fn new(
+        daemon: Daemon,
+        args: ServeArgs,
+        manager: Manager,
+        shutdown: impl Fn() + Send + Sync + 'static,
+    ) -> Operator {
+        let view = Mutex::new(Some(Arc::new(daemon.view())));
+        let told = Mutex::new(status(&daemon));
+        Operator { daemon: Mutex::new(Some(daemon)), view, args, manager, told, shutdown: Box::new(shutdown) }
     }
 
-    /// Lets all clients go and ends all that is served.
+    /// Lets all clients go and ends all that is served, when I/O in flight has ended. If that takes long it is said, and what to do.
     pub fn end(&self) {
         let daemon = self.lock().take();
-        // What is held back ends, or clients could not be let go.
-        for name in daemon.iter().flat_map(|d| d.plan().disks()).map(|d| &d.name) {
-            if let Some(disk) = daemon.as_ref().and_then(|d| d.disk(name)) {
-                disk.driver.set_hold_on_enospc(false);
-                disk.resume();
+        self.show(None);
+        let served = daemon.as_ref().map(Daemon::open_disks_now).unwrap_or_default();
+        let disks: Vec<Weak<ServedDisk>> = served.iter().map(Arc::downgrade).collect();
+        let (ended, waits) = mpsc::channel::<()>();
+        let look = move || {
+            if waits.recv_timeout(END_TIME) == Err(RecvTimeoutError::Timeout) {
+                disks.iter().filter_map(Weak::upgrade).for_each(|disk| say_in_flight(&disk));
             }
+        };
+        // Without a thread for it nothing is said.
+        let _ = std::thread::Builder::new().name("mqblk-ending".into()).spawn(look);
+        // What is held back ends, or clients could not be let go.
+        for disk in served {
+            disk.set_hold_on_enospc(false);
+            disk.resume();
         }
         drop(daemon);
+        drop(ended);
+    }
+
+    /// What it serves, for people; nothing when it has ended.
+    pub fn status(&self) -> String {
+        self.lock().as_ref().map(status).unwrap_or_default()
+    }
+
+    /// Tells the manager that all is as it is to be. What was told of a change before is not told again behind it.
+    pub fn ready(&self) {
+        let now = self.status();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        self.manager.ready(&now);
+        *told = now;
     }
 
     /// What it has done, for Prometheus; empty when it has ended.
     pub fn metrics(&self) -> String {
-        self.lock().as_ref().map(metrics::page).unwrap_or_default()
+        self.view().map(|view| metrics::page(&view)).unwrap_or_default()
+    }
+
+    fn view(&self) -> Option<Arc<View>> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// It has changed.
+    fn show(&self, daemon: Option<&Daemon>) {
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = daemon.map(|d| Arc::new(d.view()));
+        let Some(now) = daemon.map(status) else { return };
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        // What could not be told is told with the next change.
+        if *told != now && self.manager.status(&now) {
+            *told = now;
+        }
     }
 
     /// Has this process be `user` from now on, who gets the sockets of exports and `others`.
@@ -97,6 +157,7 @@ impl Operator {
         let Some(daemon) = daemon.as_mut() else { return false };
         if let Ok(Some(what)) = daemon.balance(balance) {
             log::info!("balance: {what}");
+            self.show(Some(daemon));
         }
         true
     }
@@ -109,16 +170,24 @@ impl Operator {
         let mut daemon = self.lock();
         let Some(daemon) = daemon.as_mut() else { return Ok(Vec::new()) };
         undrained(daemon).map_err(|e| Failure::new(e.message))?;
-        let (changes, mut lines) = Request::read(&self.args, |plan| daemon.change(plan))?;
+        let changed = Request::read(&self.args, |plan| daemon.change(plan, false));
+        self.show(Some(daemon));
+        let (changes, mut lines) = changed?;
         lines.extend(told(&changes));
         lines.extend(changes.failed.iter().map(|e| format!("failed: {e}")));
+        lines.extend(daemon.renew_certificates());
         if lines.is_empty() {
             lines.push("nothing has changed".to_owned());
         }
         Ok(lines)
     }
 
-    /// Does what is asked.
+    /// Has the program end. Whoever asked for it has the answer by then, or might never get it.
+    pub fn shut_down(&self) {
+        (self.shutdown)();
+    }
+
+    /// Does what is asked, but for [`Operator::shut_down`], which follows the answer.
     pub fn answer(&self, question: Question) -> Answer {
         match self.try_answer(question) {
             Ok(value) => Answer::Ok(value),
@@ -138,17 +207,20 @@ impl Operator {
     fn try_answer(&self, question: Question) -> Done {
         match question {
             Question::Reload {} => return self.reload().map(Value::from).map_err(Refused::from),
-            Question::Shutdown {} => {
-                (self.shutdown)();
-                return Ok(json!(["ending"]));
-            }
+            Question::Shutdown {} => return Ok(json!(["ending"])),
+            Question::List {} => return Ok(stats::list(&*self.view().ok_or(ENDING)?)),
+            Question::Stats {} => return Ok(stats::stats(&*self.view().ok_or(ENDING)?)),
             _ => {}
         }
         let mut daemon = self.lock();
-        let daemon = daemon.as_mut().ok_or("the daemon is ending")?;
+        let daemon = daemon.as_mut().ok_or(ENDING)?;
+        let done = self.act(daemon, question);
+        self.show(Some(daemon));
+        done
+    }
+
+    fn act(&self, daemon: &mut Daemon, question: Question) -> Done {
         match question {
-            Question::List {} => Ok(stats::list(daemon)),
-            Question::Stats {} => Ok(stats::stats(daemon)),
             Question::Add { disk, config, read_only } => {
                 self.add(daemon, disk.as_deref(), config.as_deref(), read_only)
             }
@@ -165,7 +237,9 @@ impl Operator {
             }),
             Question::Move { export, virtqueue, iothread } => move_one(daemon, &export, virtqueue, iothread),
             Question::Map { export, iothreads } => map(daemon, &export, iothreads),
-            Question::Reload {} | Question::Shutdown {} => unreachable!("answered above"),
+            Question::Reload {} | Question::Shutdown {} | Question::List {} | Question::Stats {} => {
+                unreachable!("answered above")
+            }
         }
     }
 
@@ -182,8 +256,35 @@ impl Operator {
         plan.iothreads.append(&mut more.iothreads);
         plan.disks.append(&mut more.disks);
         plan.exports.append(&mut more.exports);
-        change(daemon, plan)
+        change(daemon, plan, false)
     }
+}
+
+/// What a daemon serves, for people.
+fn status(daemon: &Daemon) -> String {
+    let plan = daemon.plan();
+    format!(
+        "serving on {} and {}: {}, {}",
+        count(daemon.listeners(), "socket"),
+        count(daemon.mounts(), "mount"),
+        count(plan.disks().len(), "disk"),
+        count(plan.exports().count(), "export")
+    )
+}
+
+/// That an ending daemon waits for a disk's I/O, if it does.
+fn say_in_flight(disk: &ServedDisk) {
+    let n = disk.stats().in_flight;
+    if n == 0 {
+        return;
+    }
+    let (name, why) = (disk.name.as_str(), disk.troubles().join("; "));
+    let requests = if n == 1 { "request" } else { "requests" };
+    let and = if why.is_empty() { "" } else { ": " };
+    log::warn!(
+        disk = name;
+        "ending waits for {n} {requests} in flight at disk '{name}'{and}{why}; another SIGTERM ends it without their answers"
+    );
 }
 
 fn told(changes: &Changes) -> impl Iterator<Item = String> {
@@ -200,10 +301,10 @@ fn undrained(daemon: &Daemon) -> Result<(), Refused> {
 }
 
 /// Goes to an edited plan.
-fn change(daemon: &mut Daemon, plan: ServePlan) -> Done {
+fn change(daemon: &mut Daemon, plan: ServePlan, by_force: bool) -> Done {
     undrained(daemon)?;
     let plan = plan.check_running(&HostFacts::read())?;
-    let changes = daemon.change(plan)?;
+    let changes = daemon.change(plan, by_force)?;
     let done: Vec<_> = told(&changes).collect();
     match changes.failed.first() {
         None => Ok(Value::from(done)),
@@ -229,8 +330,9 @@ fn disk_index(plan: &CheckedPlan, name: &str) -> Result<usize, Refused> {
 fn remove(daemon: &mut Daemon, name: &str, force: bool) -> Done {
     let plan = daemon.plan();
     let is_disk = disk_index(plan, name).is_ok();
-    if !is_disk {
-        export(plan, name)?;
+    if !is_disk && let Err(unknown) = export(plan, name) {
+        let ended = daemon.finish(name, force)?;
+        return if ended { Ok(json!([format!("ended '{name}'")])) } else { Err(unknown) };
     }
     let ends = |e: &Export<'_>| e.plan.name == name || is_disk && e.plan.disk == name;
     let used: Vec<_> = plan.exports().filter(|e| ends(e) && daemon.clients(e) > 0).map(|e| &e.plan.name).collect();
@@ -243,12 +345,28 @@ fn remove(daemon: &mut Daemon, name: &str, force: bool) -> Done {
     if is_disk {
         plan.disks.retain(|d| d.name != name);
     }
-    change(daemon, plan)
+    // One that had the name before may not have ended yet.
+    let before = if force { daemon.finish(name, true) } else { Ok(false) };
+    let mut done = change(daemon, plan, force)?;
+    let lines = done.as_array_mut();
+    match before {
+        Ok(false) => Ok(done),
+        Ok(true) => {
+            lines
+                .into_iter()
+                .for_each(|lines| lines.insert(0, json!(format!("ended '{name}' that was removed before"))));
+            Ok(done)
+        }
+        Err(e) => {
+            let lines = lines.into_iter().flatten().filter_map(|line| line.as_str().map(str::to_owned));
+            Err(Refused { done: lines.collect(), message: e.to_string() })
+        }
+    }
 }
 
 fn resize(daemon: &mut Daemon, name: &str, bytes: Option<u64>, force: bool) -> Done {
     disk_index(daemon.plan(), name)?;
-    let had = daemon.disk(name).map_or(0, |d| d.queue.capacity().0 * 512);
+    let had = daemon.disk(name).map_or(0, |d| d.capacity().0 * 512);
     if let (Some(bytes), false) = (bytes, force)
         && bytes < had
     {
@@ -256,8 +374,10 @@ fn resize(daemon: &mut Daemon, name: &str, bytes: Option<u64>, force: bool) -> D
             format!("size={bytes}: disk '{name}' has {had} bytes; what is beyond would be lost, unless by force");
         return Err(text.into());
     }
-    let now = daemon.resize(name, bytes)?;
-    Ok(json!([format!("disk '{name}' has {now} bytes, it had {had}")]))
+    let (now, keep) = daemon.resize(name, bytes)?;
+    let mut done = vec![format!("disk '{name}' has {now} bytes, it had {had}")];
+    done.extend(keep);
+    Ok(json!(done))
 }
 
 fn set(daemon: &mut Daemon, name: &str, settings: BTreeMap<String, String>) -> Done {
@@ -266,13 +386,13 @@ fn set(daemon: &mut Daemon, name: &str, settings: BTreeMap<String, String>) -> D
     let all = &mut plan.disks[index].settings;
     all.retain(|(key, _)| !settings.contains_key(key));
     all.extend(settings);
-    change(daemon, plan)
+    change(daemon, plan, false)
 }
 
 fn on_disks(
     daemon: &Daemon,
     only: Option<&str>,
-    act: impl Fn(&str, &host::serve::ServedDisk) -> Result<String, host::error::Error>,
+    act: impl Fn(&str, &ServedDisk) -> Result<String, host::error::Error>,
 ) -> Done {
     if let Some(name) = only {
         disk_index(daemon.plan(), name)?;
@@ -311,5 +431,5 @@ fn map(daemon: &mut Daemon, name: &str, iothreads: Vec<Mapped>) -> Done {
     let mut plan = daemon.plan().plan().clone();
     let entries = iothreads.into_iter().map(|m| MappingEntry { iothread: m.name, vqs: m.virtqueues });
     plan.exports[index].mapping = Mapping { entries: entries.collect() };
-    change(daemon, plan)
+    change(daemon, plan, false)
 }

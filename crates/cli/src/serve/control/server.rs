@@ -6,17 +6,16 @@
 //! is gone when the daemon is. Needs from callers: an [`Operator`] that answers from any thread.
 
 use super::{Answer, Operator, Question};
-use crate::serve::room::Room;
+use crate::door::Door;
 use crate::status::Failure;
-use host::handed;
+use host::export::SocketFile;
+use host::handed::{self, At};
 use host::privileges::Account;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// `FileDescriptorName=` of a control socket that is handed over.
@@ -29,14 +28,10 @@ const CLIENTS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a client may say nothing.
 const IDLE: Duration = Duration::from_secs(300);
-/// After a client that could not be let in.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers until it is dropped.
 pub struct Server {
-    path: PathBuf,
-    over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    door: Door,
 }
 
 impl Server {
@@ -58,33 +53,18 @@ impl Server {
                 dir.join(format!("serve-{}.sock", std::process::id()))
             }
         };
-        let listener = bind(&path).map_err(|e| Failure::new(format!("--control {}: {e}", path.display())))?;
-        let over = Arc::new(AtomicBool::new(false));
-        let (stop, operator) = (Arc::clone(&over), Arc::clone(operator));
-        let thread = std::thread::Builder::new()
-            .name("mqblk-control".into())
-            .spawn(move || accept(&listener, &operator, &stop))
+        let (listener, file) = bind(&path).map_err(|e| Failure::new(format!("--control {}: {e}", path.display())))?;
+        let operator = Arc::clone(operator);
+        // One that went away is no concern of the daemon's.
+        let serve = move |client| drop(converse(&client, &operator));
+        let door = Door::open("mqblk-ctl", (listener, Some(file)), CLIENTS, serve, drop)
             .map_err(|e| Failure::new(format!("cannot start the thread of the control socket: {e}")))?;
-        Ok(Server { path, over, thread: Some(thread) })
+        Ok(Server { door })
     }
-}
 
-impl Server {
     /// Where it listens.
     pub fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Release); // Pairs with: accept
-        // Wakes the thread from its wait for a client.
-        let woken = UnixStream::connect(&self.path).is_ok();
-        handed::remove(&self.path);
-        if let (true, Some(thread)) = (woken, self.thread.take()) {
-            let _ = thread.join();
-        }
+        self.door.path().expect("it is in the file system")
     }
 }
 
@@ -92,14 +72,14 @@ impl Drop for Server {
 fn handed_over() -> Option<PathBuf> {
     let socket = handed::all().iter().find(|s| s.name == NAME)?;
     match &socket.at {
-        handed::At::Unix(path) => Some(path.clone()),
-        handed::At::Tcp(_) => None,
+        At::Unix(path) => Some(path.clone()),
+        At::Tcp(_) => None,
     }
 }
 
 /// As of [`host::export::listen`].
-pub fn bind(path: &Path) -> io::Result<UnixListener> {
-    host::export::listen(path).map_err(|e| match e.kind() {
+pub fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    host::export::listen(path, None).map_err(|e| match e.kind() {
         io::ErrorKind::AddrInUse => {
             io::Error::new(e.kind(), "somebody listens there, or it is no socket; end it, or choose another path")
         }
@@ -127,29 +107,6 @@ pub fn sweep(dir: &Path) -> Vec<PathBuf> {
     alive
 }
 
-fn accept(listener: &UnixListener, operator: &Arc<Operator>, over: &AtomicBool) {
-    let room = Room::new(CLIENTS);
-    for client in listener.incoming() {
-        // Pairs with: Server::drop
-        if over.load(Ordering::Acquire) {
-            return;
-        }
-        let Ok(client) = client else {
-            std::thread::sleep(PAUSE);
-            continue;
-        };
-        let Some(guest) = room.enter() else { continue };
-        let operator = Arc::clone(operator);
-        let serve = move || {
-            // One that went away is no concern of the daemon's.
-            let _ = converse(&client, &operator);
-            drop(guest);
-        };
-        // Without a thread for it the client is dropped.
-        let _ = std::thread::Builder::new().name("mqblk-ctl".into()).spawn(serve);
-    }
-}
-
 fn converse(client: &UnixStream, operator: &Operator) -> io::Result<()> {
     client.set_write_timeout(Some(PATIENCE))?;
     client.set_read_timeout(Some(IDLE))?;
@@ -161,15 +118,23 @@ fn converse(client: &UnixStream, operator: &Operator) -> io::Result<()> {
             return Ok(());
         }
         let whole = line.ends_with(b"\n") || (line.len() as u64) < LINE_BYTES;
+        let mut ends = false;
         let answer = match serde_json::from_slice::<Question>(&line) {
             _ if !whole => refused(&format!("a question must be a line of at most {LINE_BYTES} bytes")),
             Err(e) => refused(&format!("that is no question: {e}")),
-            Ok(question) => operator.answer(question),
+            Ok(question) => {
+                ends = matches!(question, Question::Shutdown {});
+                operator.answer(question)
+            }
         };
         let mut bytes = serde_json::to_vec(&answer)?;
         bytes.push(b'\n');
         let mut to = client;
-        to.write_all(&bytes)?;
+        let told = to.write_all(&bytes);
+        if ends {
+            operator.shut_down();
+        }
+        told?;
         if !whole {
             return Ok(());
         }

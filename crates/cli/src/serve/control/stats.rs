@@ -4,13 +4,13 @@
 use crate::serve::show;
 use blk::bio::Op;
 use blk::stat::{DiskStats, HctxStats};
-use host::serve::ServedDisk;
 use host::serve::ThreadReport;
-use host::serve::daemon::Daemon;
+use host::serve::view::View;
+use host::serve::{Member, ServedDisk};
 use serde_json::{Map, Value, json};
 
 /// The plan that runs, with what is not in it: clients, sizes, who serves what now.
-pub fn list(daemon: &Daemon) -> Value {
+pub fn list(daemon: &View) -> Value {
     let mut all = show::value(daemon.plan());
     let disks = daemon.plan().disks();
     let part = |all: &mut Value, key: &str, index: usize, more: Value| {
@@ -20,37 +20,52 @@ pub fn list(daemon: &Daemon) -> Value {
     };
     for (index, plan) in disks.iter().enumerate() {
         if let Some(disk) = daemon.disk(&plan.name) {
-            part(&mut all, "disks", index, of_disk(disk));
+            part(&mut all, "disks", index, of_disk(&disk));
         }
     }
     for (index, export) in daemon.plan().exports().enumerate() {
         part(&mut all, "exports", index, json!({ "connected": daemon.clients(&export) }));
+        if let Some(problem) = daemon.certificate_problem(&export) {
+            part(&mut all, "exports", index, json!({ "certificate_problem": problem }));
+        }
+        if let Some(why) = daemon.gone(&export) {
+            part(&mut all, "exports", index, json!({ "gone": why }));
+        }
     }
     all["pid"] = json!(std::process::id());
     all
 }
 
 fn of_disk(disk: &ServedDisk) -> Value {
+    // Members have the same settings.
+    let members = disk.members();
     json!({
-        "bytes": disk.queue.capacity().0 * 512,
-        "scheduler": disk.queue.scheduler(),
-        "nr_hw_queues": disk.queue.map().nr_hw_queues(),
+        "bytes": disk.capacity().0 * 512,
+        "scheduler": members[0].queue.scheduler(),
+        "nr_hw_queues": members.iter().map(|m| u32::from(m.queue.map().nr_hw_queues())).sum::<u32>(),
         "drained": disk.is_drained(),
+        "troubles": disk.troubles(),
     })
 }
 
 /// Counters.
-pub fn stats(daemon: &Daemon) -> Value {
+pub fn stats(daemon: &View) -> Value {
     let disk = |plan: &host::serve::plan::DiskPlan| {
         let disk = daemon.disk(&plan.name)?;
-        let stats = disk.queue.stats();
+        let stats = disk.stats();
         let mut out = json!({
             "name": plan.name,
-            "hctx": disk.queue.hctx_stats().iter().map(hctx).collect::<Vec<_>>(),
-            "held_on_enospc": disk.driver.held_on_enospc(),
+            "hctx": disk.hctx_stats().iter().map(hctx).collect::<Vec<_>>(),
+            "held_on_enospc": disk.held_on_enospc(),
         });
+        if plan.stripe.is_some() {
+            out["members"] = plan.targets.iter().zip(disk.members()).map(|(t, m)| member(&t.text, m)).collect();
+        }
+        if let Some(c) = disk.connections() {
+            out["connections"] = json!({ "wanted": c.wanted, "up": c.up, "losses": c.losses, "replayed": c.replayed });
+        }
         if let (Value::Object(out), Value::Object(more), Value::Object(now)) =
-            (&mut out, of_stats(&stats), of_disk(disk))
+            (&mut out, of_stats(&stats), of_disk(&disk))
         {
             out.extend(more);
             out.extend(now);
@@ -60,6 +75,15 @@ pub fn stats(daemon: &Daemon) -> Value {
     let disks: Vec<_> = daemon.plan().disks().iter().filter_map(disk).collect();
     let iothreads: Vec<_> = daemon.report().iter().map(thread).collect();
     json!({ "uptime_ns": daemon.uptime().as_ns(), "disks": disks, "iothreads": iothreads })
+}
+
+/// One of the targets that a disk is striped over: counters of its own.
+fn member(target: &str, member: &Member) -> Value {
+    let mut out = of_stats(&member.queue.stats());
+    out["target"] = json!(target);
+    out["hctx"] = member.queue.hctx_stats().iter().map(hctx).collect();
+    out["held_on_enospc"] = json!(member.driver.held_on_enospc());
+    out
 }
 
 fn of_stats(stats: &DiskStats) -> Value {

@@ -73,7 +73,7 @@ fn iothreads_have_ids_affinity_and_polling() {
     let plan = checked(&domain(head, driver, ""));
     let threads: Vec<_> = plan.iothreads().iter().map(|t| (t.name.as_str(), &t.cpus[..], t.poll.max_ns)).collect();
     let expected: [(&str, &[u32], u64); 3] =
-        [("iothread1", &[0, 1, 3], 32768), ("iothread2", &[], 0), ("iothread3", &[5], 32768)];
+        [("iothread1", &[0, 1, 3], 16384), ("iothread2", &[], 0), ("iothread3", &[5], 16384)];
     assert_eq!(threads, expected);
     assert_eq!(plan.exports().next().unwrap().iothreads, [2, 0, 2, 0]);
     let one = checked(&domain("<iothreads>2</iothreads>", "<driver type='raw' queues='2' iothread='2'/>", ""));
@@ -96,7 +96,7 @@ fn what_a_disk_is_comes_over() {
     }
     let plain = disk("", "");
     assert_eq!((plain.discard, plain.on_enospc, plain.read_only), (false, OnEnospc::Stop, false), "QEMU's defaults");
-    assert_eq!(plain.path(), Some(std::path::Path::new("/dev/vg/data")));
+    assert_eq!(plain.paths().next(), Some(std::path::Path::new("/dev/vg/data")));
     let more = "<readonly/><serial>WD-42</serial>\
                 <iotune><total_iops_sec>1000</total_iops_sec><read_bytes_sec> 4096 </read_bytes_sec></iotune>";
     let full = disk("discard='unmap' error_policy='report' queue_size='512'", more);

@@ -7,18 +7,17 @@
 //!
 //! Source: RFC 9112, RFC 9110 section 15.
 
-use crate::serve::room::Room;
+use crate::door::{Door, Listener};
 use crate::status::Failure;
-use host::handed;
+use host::handed::{self, At};
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// For a request and its answer.
@@ -29,19 +28,12 @@ const HEAD_BYTES: usize = 8 << 10;
 const CLIENTS: usize = 16;
 /// How old a page may be.
 const FRESH: Duration = Duration::from_millis(100);
-/// After a client that could not be let in.
-const PAUSE: Duration = Duration::from_millis(100);
 /// What the page is, in an answer.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Where to listen: `ADDRESS:PORT`, or `unix:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
-    /// An address of IP.
-    Tcp(SocketAddr),
-    /// A socket's path.
-    Unix(PathBuf),
-}
+pub struct Listen(pub At);
 
 impl FromStr for Listen {
     type Err = String;
@@ -49,8 +41,8 @@ impl FromStr for Listen {
     fn from_str(text: &str) -> Result<Listen, String> {
         match text.strip_prefix("unix:") {
             Some("") => Err("unix: must be followed by a path".to_owned()),
-            Some(path) => Ok(Listen::Unix(path.into())),
-            None => text.parse().map(Listen::Tcp).map_err(|_| {
+            Some(path) => Ok(Listen(At::Unix(path.into()))),
+            None => text.parse().map(|at| Listen(At::Tcp(at))).map_err(|_| {
                 format!("'{text}': must be an address with a port (127.0.0.1:9750, [::]:9750) or unix:PATH")
             }),
         }
@@ -59,9 +51,9 @@ impl FromStr for Listen {
 
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Listen::Tcp(address) => write!(f, "http://{address}/metrics"),
-            Listen::Unix(path) => write!(f, "unix:{}", path.display()),
+        match &self.0 {
+            At::Tcp(address) => write!(f, "http://{address}/metrics"),
+            At::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
@@ -71,12 +63,11 @@ type Make = dyn Fn() -> String + Send + Sync;
 
 /// Serves until it is dropped.
 pub struct Server {
+    door: Door,
     at: Listen,
-    over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
 }
 
-enum Listener {
+enum Socket {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
@@ -84,7 +75,6 @@ enum Listener {
 struct Shared {
     make: Box<Make>,
     page: Mutex<Option<(Instant, Arc<str>)>>,
-    room: Arc<Room>,
 }
 
 impl Server {
@@ -94,25 +84,24 @@ impl Server {
     /// The address cannot be listened at.
     pub fn start(at: &Listen, make: impl Fn() -> String + Send + Sync + 'static) -> Result<Server, Failure> {
         let failed = |e: &dyn fmt::Display| Failure::new(format!("--metrics: cannot listen at {at}: {e}"));
-        let (listener, at) = match at {
-            Listen::Tcp(address) => {
+        let (socket, at, file) = match &at.0 {
+            At::Tcp(address) => {
                 let listener = handed::tcp(address).unwrap_or_else(|| TcpListener::bind(address));
                 let listener = listener.map_err(|e| failed(&e))?;
                 let at = listener.local_addr().map_err(|e| failed(&e))?;
-                (Listener::Tcp(listener), Listen::Tcp(at))
+                (Socket::Tcp(listener), At::Tcp(at), None)
             }
-            Listen::Unix(path) => {
-                (Listener::Unix(crate::serve::control::bind(path).map_err(|e| failed(&e))?), at.clone())
+            At::Unix(path) => {
+                let (listener, file) = crate::serve::control::bind(path).map_err(|e| failed(&e))?;
+                (Socket::Unix(listener), at.0.clone(), Some(file))
             }
         };
-        let over = Arc::new(AtomicBool::new(false));
-        let stop = Arc::clone(&over);
-        let shared = Arc::new(Shared { make: Box::new(make), page: Mutex::default(), room: Room::new(CLIENTS) });
-        let thread = std::thread::Builder::new()
-            .name("mqblk-metrics".into())
-            .spawn(move || accept(&listener, &shared, &stop))
+        let shared = Shared { make: Box::new(make), page: Mutex::default() };
+        // One that went away, or is too slow, is no concern of the daemon's.
+        let serve = move |mut client: Box<dyn Stream>| drop(converse(client.as_mut(), &shared));
+        let door = Door::open("mqblk-http", (socket, file), CLIENTS, serve, turn_away)
             .map_err(|e| Failure::new(format!("cannot start the thread of --metrics: {e}")))?;
-        Ok(Server { at, over, thread: Some(thread) })
+        Ok(Server { door, at: Listen(at) })
     }
 
     /// Where it listens, with the port it has.
@@ -122,34 +111,7 @@ impl Server {
 
     /// The socket in the file system, if there is one.
     pub fn path(&self) -> Option<&Path> {
-        match &self.at {
-            Listen::Unix(path) => Some(path),
-            Listen::Tcp(_) => None,
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Release); // Pairs with: accept
-        // Wakes the thread from its wait for a client.
-        let woken = match &self.at {
-            Listen::Unix(path) => UnixStream::connect(path).is_ok(),
-            Listen::Tcp(address) => {
-                let ip = match address.ip() {
-                    IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-                    IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-                    ip => ip,
-                };
-                TcpStream::connect_timeout(&SocketAddr::new(ip, address.port()), Duration::from_secs(1)).is_ok()
-            }
-        };
-        if let Listen::Unix(path) = &self.at {
-            handed::remove(path);
-        }
-        if let (true, Some(thread)) = (woken, self.thread.take()) {
-            let _ = thread.join();
-        }
+        self.door.path()
     }
 }
 
@@ -179,42 +141,37 @@ impl Stream for UnixStream {
     }
 }
 
-impl Listener {
-    fn accept(&self) -> io::Result<Box<dyn Stream>> {
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Socket::Tcp(l) => l.as_fd(),
+            Socket::Unix(l) => l.as_fd(),
+        }
+    }
+}
+
+impl Listener for Socket {
+    type Client = Box<dyn Stream>;
+
+    fn do_not_block(&self) -> io::Result<()> {
+        match self {
+            Socket::Tcp(l) => l.do_not_block(),
+            Socket::Unix(l) => l.do_not_block(),
+        }
+    }
+
+    fn next(&self) -> io::Result<Box<dyn Stream>> {
         Ok(match self {
-            Listener::Tcp(l) => Box::new(l.accept()?.0),
-            Listener::Unix(l) => Box::new(l.accept()?.0),
+            Socket::Tcp(l) => Box::new(l.next()?),
+            Socket::Unix(l) => Box::new(l.next()?),
         })
     }
 }
 
-fn accept(listener: &Listener, shared: &Arc<Shared>, over: &AtomicBool) {
-    loop {
-        let client = listener.accept();
-        // Pairs with: Server::drop
-        if over.load(Ordering::Acquire) {
-            return;
-        }
-        let Ok(mut client) = client else {
-            std::thread::sleep(PAUSE);
-            continue;
-        };
-        let Some(guest) = shared.room.enter() else {
-            // It goes into the socket's buffer at once, or is lost.
-            let _ = client
-                .limit(Duration::from_millis(1))
-                .and_then(|()| client.write_all(&answer(503, "too many ask\n", true)));
-            continue;
-        };
-        let own = Arc::clone(shared);
-        let serve = move || {
-            // One that went away, or is too slow, is no concern of the daemon's.
-            let _ = converse(client.as_mut(), &own);
-            drop(guest);
-        };
-        // Without a thread for it the client is dropped.
-        let _ = std::thread::Builder::new().name("mqblk-http".into()).spawn(serve);
-    }
+/// Tells one too many. It goes into the socket's buffer at once, or is lost.
+fn turn_away(mut client: Box<dyn Stream>) {
+    let _ =
+        client.limit(Duration::from_millis(1)).and_then(|()| client.write_all(&answer(503, "too many ask\n", true)));
 }
 
 fn converse(client: &mut dyn Stream, shared: &Shared) -> io::Result<()> {

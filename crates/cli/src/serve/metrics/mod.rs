@@ -13,8 +13,5 @@ pub const NAME: &str = "metrics";
 /// The socket that the service manager has made for it.
 pub fn handed_over() -> Option<Listen> {
     let socket = host::handed::all().iter().find(|s| s.name == NAME)?;
-    Some(match &socket.at {
-        host::handed::At::Unix(path) => Listen::Unix(path.clone()),
-        host::handed::At::Tcp(address) => Listen::Tcp(*address),
-    })
+    Some(Listen(socket.at.clone()))
 }

@@ -8,7 +8,8 @@
 //! Source: Prometheus, "Exposition formats", text format 0.0.4; "Metric and label naming".
 
 use blk::bio::Op;
-use host::serve::daemon::Daemon;
+use host::driver::Connections;
+use host::serve::view::View;
 use host::serve::{ServedDisk, ThreadReport};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
@@ -65,10 +66,10 @@ impl Display for Seconds {
     }
 }
 
-type Disks<'a> = Vec<(&'a str, &'a Arc<ServedDisk>)>;
+type Disks<'a> = Vec<(&'a str, Arc<ServedDisk>)>;
 
 /// All of it.
-pub fn page(daemon: &Daemon) -> String {
+pub fn page(daemon: &View) -> String {
     let mut page = Page::default();
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     page.family("mqblk_build_info", Kind::Gauge, "Which mqblk this is.", vec![(version, 1)]);
@@ -77,6 +78,8 @@ pub fn page(daemon: &Daemon) -> String {
     of_disks(&mut page, &disks);
     of_stages(&mut page, &disks);
     of_hctxs(&mut page, &disks);
+    // Who removes a disk waits for whoever has it. What IOThreads answer has those of its sources until it is looked at.
+    drop(disks);
     let threads = daemon.report();
     of_threads(&mut page, &threads);
     of_exports(&mut page, daemon, &threads);
@@ -85,7 +88,7 @@ pub fn page(daemon: &Daemon) -> String {
 
 fn of_disks(page: &mut Page, disks: &Disks<'_>) {
     let label = |name: &str| vec![("disk", name.to_owned())];
-    let stats: Vec<_> = disks.iter().map(|(name, disk)| (*name, disk.queue.stats())).collect();
+    let stats: Vec<_> = disks.iter().map(|(name, disk)| (*name, disk.stats())).collect();
     let ops = [
         (Op::Read, "reads", "read", "Reads"),
         (Op::Write, "writes", "write", "Writes"),
@@ -115,12 +118,13 @@ fn of_disks(page: &mut Page, disks: &Disks<'_>) {
         page.family(&name, Kind::Counter, &format!("Sum of the times of {many}, submission to end."), time);
     }
     let all = |of: &dyn Fn(&ServedDisk) -> u64| disks.iter().map(|(n, d)| (label(n), of(d))).collect::<Vec<_>>();
-    let size = all(&|d| d.queue.capacity().0 * SECTOR);
+    let size = all(&|d| d.capacity().0 * SECTOR);
     page.family("mqblk_disk_size_bytes", Kind::Gauge, "Size of the disk.", size);
     let drained = all(&|d| u64::from(d.is_drained()));
     page.family("mqblk_disk_drained", Kind::Gauge, "1 while an operator lets nothing begin.", drained);
-    let held = all(&|d| d.driver.held_on_enospc());
+    let held = all(&|d| d.held_on_enospc());
     page.family("mqblk_disk_writes_held_total", Kind::Counter, "Times a write found no space and was kept.", held);
+    of_connections(page, disks);
     let each = |of: &dyn Fn(&blk::stat::DiskStats) -> u64| {
         stats.iter().map(|(name, s)| (label(name), of(s))).collect::<Vec<_>>()
     };
@@ -130,10 +134,28 @@ fn of_disks(page: &mut Page, disks: &Disks<'_>) {
     page.family("mqblk_disk_io_time_seconds_total", Kind::Counter, "Time with something in flight.", busy);
 }
 
+/// Of disks that are reached over connections (NBD).
+fn of_connections(page: &mut Page, disks: &Disks<'_>) {
+    let all: Vec<_> = disks.iter().filter_map(|(name, disk)| Some((*name, disk.connections()?))).collect();
+    type Of = fn(&Connections) -> u64;
+    let families: [(&str, Kind, &str, Of); 4] = [
+        ("connections", Kind::Gauge, "Connections to the disk's server that there are.", |c| c.up),
+        ("connections_wanted", Kind::Gauge, "Connections to the disk's server that there are to be.", |c| c.wanted),
+        ("connection_losses_total", Kind::Counter, "Times a connection to the disk's server was lost.", |c| c.losses),
+        ("requests_replayed_total", Kind::Counter, "Requests that were sent to the disk's server again.", |c| {
+            c.replayed
+        }),
+    ];
+    for (name, kind, help, of) in families {
+        let samples = all.iter().map(|(disk, c)| (vec![("disk", (*disk).to_owned())], of(c))).collect();
+        page.family(&format!("mqblk_disk_{name}"), kind, help, samples);
+    }
+}
+
 fn of_stages(page: &mut Page, disks: &Disks<'_>) {
     let (mut times, mut requests) = (Vec::new(), Vec::new());
     for (name, disk) in disks {
-        let s = disk.queue.stats().stages;
+        let s = disk.stats().stages;
         requests.push((vec![("disk", (*name).to_owned())], s.requests));
         let stages = [
             ("tag_wait", s.tag_wait_ns),
@@ -152,7 +174,7 @@ fn of_stages(page: &mut Page, disks: &Disks<'_>) {
 }
 
 fn of_hctxs(page: &mut Page, disks: &Disks<'_>) {
-    let stats: Vec<_> = disks.iter().map(|(name, disk)| (*name, disk.queue.hctx_stats())).collect();
+    let stats: Vec<_> = disks.iter().map(|(name, disk)| (*name, disk.hctx_stats())).collect();
     type Of = fn(&blk::stat::HctxStats) -> u64;
     let families: [(&str, &str, Of); 6] = [
         ("queued", "Requests handed to a hardware queue.", |h| h.queued),
@@ -190,15 +212,20 @@ fn of_threads(page: &mut Page, threads: &[ThreadReport]) {
     page.family("mqblk_iothread_sources", Kind::Gauge, "Virtqueues and connections it serves.", sources);
 }
 
-fn of_exports(page: &mut Page, daemon: &Daemon, threads: &[ThreadReport]) {
-    let mut clients = Vec::new();
+fn of_exports(page: &mut Page, daemon: &View, threads: &[ThreadReport]) {
+    let (mut clients, mut stale) = (Vec::new(), Vec::new());
     let mut by_label: BTreeMap<(String, u32), u64> = BTreeMap::new();
     for export in daemon.plan().exports() {
         let kind = export.plan.kind.name().to_owned();
         let labels = vec![("export", export.plan.name.clone()), ("type", kind), ("disk", export.plan.disk.clone())];
+        if daemon.has_certificates(&export) {
+            stale.push((labels.clone(), u64::from(daemon.certificate_problem(&export).is_some())));
+        }
         clients.push((labels, daemon.clients(&export)));
     }
     page.family("mqblk_export_clients", Kind::Gauge, "Clients that are connected.", clients);
+    let help = "1 while new certificates cannot be used, and older ones are.";
+    page.family("mqblk_export_certificates_stale", Kind::Gauge, help, stale);
     // Connections come and go, and a sum over them would shrink.
     for source in threads.iter().flat_map(|t| &t.sources).filter(|s| s.kind != "nbd") {
         *by_label.entry((source.export.clone(), source.index)).or_default() += source.served;

@@ -7,12 +7,12 @@
 //! counts as a hole, as the kernel has it.
 //! Not for block devices: the kernel tells nothing of them.
 //!
-//! Source: lseek(2) (SEEK_DATA, SEEK_HOLE), posix_fadvise(2).
+//! Source: lseek(2) (SEEK_DATA, SEEK_HOLE), statx(2), posix_fadvise(2).
 
 use super::open::Opened;
 use crate::driver::Stretch;
 use blk::id::{SECTOR_SHIFT, Sector};
-use rustix::fs::{Advice, SeekFrom, fadvise, fstat, seek};
+use rustix::fs::{Advice, AtFlags, SeekFrom, StatxFlags, fadvise, fstat, seek, statx};
 use rustix::io::Errno;
 use std::num::NonZeroU64;
 
@@ -51,6 +51,15 @@ pub(super) fn stretches(file: &Opened, sector: Sector, nr_sectors: u64, most: us
     found
 }
 
+/// See [`HostDriver::stored_bytes`](crate::driver::HostDriver::stored_bytes).
+pub(super) fn stored_bytes(file: &Opened) -> Option<u64> {
+    // A file system of another machine is not asked.
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let told = statx(file.borrow(), c"", flags, StatxFlags::BLOCKS).ok()?;
+    // Whatever blocks the file system has, these are of 512 bytes.
+    (told.stx_mask & StatxFlags::BLOCKS.bits() != 0).then(|| told.stx_blocks.saturating_mul(512))
+}
+
 /// See [`HostDriver::prefetch`](crate::driver::HostDriver::prefetch).
 pub(super) fn prefetch(file: &Opened, sector: Sector, nr_sectors: u64) {
     let start = sector.0 << SECTOR_SHIFT;
@@ -86,6 +95,7 @@ mod tests {
         let options = FileOptions { direct: false, ..FileOptions::default() };
         let (file, _) = Opened::open(&path, &options).unwrap();
         assert_eq!(told(&file, 0, 8 * MIB, 10), [(8 * MIB, true)]);
+        assert!(stored_bytes(&file).unwrap() < 65536);
         // In the page cache only.
         plain.write_all_at(&[1; 65536], MIB).unwrap();
         plain.write_all_at(&[1; 100], 4 * MIB + 4096).unwrap();
@@ -94,6 +104,9 @@ mod tests {
         assert_eq!((all[0], all[1], all.len()), ((MIB, true), (65536, false), 5), "{all:?}");
         assert!((65536 + 4096..65536 + MIB).contains(&data), "{all:?}");
         assert_eq!(all.iter().map(|(n, _)| n).sum::<u64>(), 8 * MIB);
+        plain.sync_all().unwrap();
+        let stored = stored_bytes(&file).unwrap();
+        assert!((65536..MIB).contains(&stored), "{stored}");
         // From anywhere, cut at both ends, and not more than asked for.
         assert_eq!(told(&file, MIB + 512, 1024, 10), [(1024, false)]);
         assert_eq!(told(&file, 0, 8 * MIB, 2), [(MIB, true), (65536, false)]);

@@ -2,16 +2,23 @@
 //! A connection in the transmission phase: requests out, replies in, as much as goes without waiting.
 //!
 //! Guarantees: data goes from and to requests' memory without a copy of ours where it is long, through one receive buffer
-//! where it is short (one system call for many replies). Whatever breaks is a [`Lost`].
+//! where it is short (one system call for many replies). Whatever breaks is a [`Lost`]. A request whose memory has gone (a client
+//! of a client made its file shorter: the system calls say EFAULT) fails alone: its payload is read away, or never sent; only
+//! where half of it was sent already the connection is of no use any more. Under TLS all of that is in [`tls`], at the cost of one
+//! question per call to a connection without it.
 
+mod tls;
+
+use super::dial::Dialed;
 use super::replies::{LARGE, MOST_LEFT, Replies, Said};
 use super::requests::Requests;
-use super::socket::{Incoming, Outgoing};
-use crate::export::nbd::wire::{BytesIn, NbdError, REQUEST_BYTES, ReplyStyle, RequestHeader, command};
+use crate::driver::socket::{Incoming, Outgoing, is_fault, is_later};
+use crate::export::nbd::wire::{BytesIn, NbdError, REQUEST_BYTES, RequestHeader, command};
 use crate::mem::Regions;
 use rustix::event::epoll;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use tls::Sealed;
 
 /// Bytes received at once: some dozens of short reads.
 const INPUT_BYTES: usize = 256 << 10;
@@ -24,13 +31,28 @@ const SEND_BATCH: usize = 64;
 /// Receives of one call, when each brought as much as there was room for.
 const MAX_RECEIVES: u32 = 4;
 
-/// The connection is of no use, and why, in words for people.
+/// The connection is of no use.
 #[derive(Debug)]
-pub(super) struct Lost(pub(super) String);
+pub(super) enum Lost {
+    /// The server or the way to it is to blame; why, in words for people.
+    Broken(String),
+    /// The server is well, but waits for the rest of a request whose memory has gone. That request has ended.
+    HalfSent,
+    /// Nobody waits any more for what the server has not answered.
+    GivenUp,
+}
+
+impl Lost {
+    fn broken(why: impl Into<String>) -> Lost {
+        Lost::Broken(why.into())
+    }
+}
 
 /// See the module's text.
 pub(super) struct Link {
     socket: OwnedFd,
+    /// What is between the socket and the rest under TLS.
+    tls: Option<Sealed>,
     replies: Replies,
     input: Box<[u8]>,
     /// Received and not yet taken: fewer than [`MOST_LEFT`] bytes between two calls.
@@ -43,15 +65,22 @@ pub(super) struct Link {
 
 impl Link {
     /// Takes a socket over that does not block, and has `set` tell of what arrives.
-    pub(super) fn new(socket: OwnedFd, style: ReplyStyle, set: &OwnedFd) -> Result<Link, String> {
+    pub(super) fn new(dialed: Dialed, set: &OwnedFd) -> Result<Link, String> {
+        let Dialed { socket, tls, style, .. } = dialed;
         epoll::add(set, &socket, epoll::EventData::new_u64(1), epoll::EventFlags::IN)
             .map_err(|e| format!("cannot wait for its socket: {}", io::Error::from(e)))?;
-        let input = vec![0; INPUT_BYTES].into();
-        Ok(Link { socket, replies: Replies::new(style), input, filled: 0, sent: 0, full: false })
+        // Under TLS there is another buffer before it.
+        let input = vec![0; if tls.is_some() { 2 * MOST_LEFT } else { INPUT_BYTES }].into();
+        let (tls, replies) = (tls.map(Sealed::new), Replies::new(style));
+        Ok(Link { socket, tls, replies, input, filled: 0, sent: 0, full: false })
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    pub(super) fn is_tls(&self) -> bool {
+        self.tls.is_some()
     }
 
     /// The set has nothing to tell any more.
@@ -61,6 +90,9 @@ impl Link {
 
     /// Leaves, in good manners as far as that goes without waiting.
     pub(super) fn disconnect(self) {
+        if self.tls.is_some() {
+            return self.disconnect_tls();
+        }
         if self.sent == 0
             && let Some(bye) =
                 (RequestHeader { flags: 0, kind: command::DISC, cookie: 0, offset: 0, length: 0 }).to_compact()
@@ -73,10 +105,13 @@ impl Link {
 
     /// Sends what the socket takes.
     pub(super) fn transmit(&mut self, requests: &mut Requests, regions: &Regions, set: &OwnedFd) -> Result<(), Lost> {
-        let mut full = false;
+        if self.tls.is_some() {
+            return self.transmit_tls(requests, regions, set);
+        }
+        let (mut full, mut most) = (false, SEND_BATCH);
         while requests.unsent() > 0 && !full {
             let mut headers = [[0; REQUEST_BYTES]; SEND_BATCH];
-            let batch = requests.headers(&mut headers);
+            let batch = requests.headers(&mut headers[..most]);
             let mut out = Outgoing::new();
             let mut ends = [0; SEND_BATCH];
             let mut taken = 0;
@@ -94,7 +129,20 @@ impl Link {
             let n = match out.send(self.socket.as_fd()) {
                 Ok(n) => n,
                 Err(e) if is_later(&e) => 0,
-                Err(e) => return Err(Lost(format!("sending failed: {e}"))),
+                // Nothing was sent. Whose memory it is shows when they are sent one by one.
+                Err(e) if is_fault(&e) && taken > 1 => {
+                    most = 1;
+                    continue;
+                }
+                Err(e) if is_fault(&e) => {
+                    requests.fail_unsent();
+                    if self.sent > 0 {
+                        return Err(Lost::HalfSent);
+                    }
+                    most = SEND_BATCH;
+                    continue;
+                }
+                Err(e) => return Err(Lost::Broken(format!("sending failed: {e}"))),
             };
             full = n < asked;
             let through = self.sent + n;
@@ -102,12 +150,17 @@ impl Link {
             self.sent = through - if gone > 0 { ends[gone - 1] } else { 0 };
             requests.went_out(gone);
         }
+        self.watch_room(full, set);
+        Ok(())
+    }
+
+    /// Whether the socket is full, and is to be watched for room.
+    fn watch_room(&mut self, full: bool, set: &OwnedFd) {
         if full != self.full {
             self.full = full;
             let out = if full { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
             let _ = epoll::modify(set, &self.socket, epoll::EventData::new_u64(1), epoll::EventFlags::IN | out);
         }
-        Ok(())
     }
 
     /// Receives what is there and ends the requests that are answered. A request that is answered with "shutting down" stays,
@@ -117,13 +170,18 @@ impl Link {
         requests: &mut Requests,
         regions: &Regions,
         keep_on_shutdown: bool,
+        set: &OwnedFd,
     ) -> Result<(), Lost> {
+        if self.tls.is_some() {
+            return self.receive_tls(requests, regions, keep_on_shutdown, set);
+        }
         for _ in 0..MAX_RECEIVES {
             let (n, asked) = match self.receive_once(requests, regions) {
-                Ok((0, _)) => return Err(Lost("the server has closed the connection".into())),
+                Ok((0, _)) => return Err(Lost::broken("the server has closed the connection")),
                 Ok(n) => n,
                 Err(e) if is_later(&e) => return Ok(()),
-                Err(e) => return Err(Lost(format!("receiving failed: {e}"))),
+                Err(e) if is_fault(&e) && self.gone(requests) => continue,
+                Err(e) => return Err(Lost::Broken(format!("receiving failed: {e}"))),
             };
             self.take(requests, regions, keep_on_shutdown)?;
             // What did not fill all the room was all there is, most likely.
@@ -134,6 +192,11 @@ impl Link {
         Ok(())
     }
 
+    /// The memory of the read whose data comes has gone: the data is read away from now on. Whether that is something new.
+    fn gone(&self, requests: &mut Requests) -> bool {
+        self.replies.payload_left().is_some_and(|(tag, ..)| requests.discard(tag))
+    }
+
     /// One receive: bytes there were, and that there was room for.
     fn receive_once(&mut self, requests: &Requests, regions: &Regions) -> io::Result<(usize, usize)> {
         let mut incoming = Incoming::new();
@@ -141,10 +204,12 @@ impl Link {
         if let Some((tag, at, left)) = self.replies.payload_left()
             && left >= DIRECT_BYTES
             && self.filled == 0
+            && !requests.is_discarded(tag)
         {
             direct = requests.push_destination(tag, at, left, regions, &mut incoming) as usize;
         }
-        let long = direct == 0 && requests.calls().has_large_reads();
+        // Also behind a direct part: what follows it may be another long read.
+        let long = requests.calls().has_large_reads();
         let most = if long { INPUT_BYTES_OF_LARGE.max(self.filled + MOST_LEFT) } else { INPUT_BYTES };
         let room = self.input.get_mut(self.filled..most).unwrap_or_default();
         let asked = direct + room.len();
@@ -162,30 +227,36 @@ impl Link {
 
     /// Takes what the input says.
     fn take(&mut self, requests: &mut Requests, regions: &Regions, keep_on_shutdown: bool) -> Result<(), Lost> {
-        let mut input = BytesIn::new(self.input.get(..self.filled).unwrap_or_default());
-        loop {
-            match self.replies.next(&mut input, requests.calls_mut()) {
-                Ok(Said::NeedMore) => break,
-                Ok(Said::Data { tag, at, bytes }) => requests.put(tag, at, bytes, regions),
-                Ok(Said::Zeroes { tag, at, len }) => requests.zero(tag, at, len, regions),
-                Ok(Said::End { error: Some(NbdError::Shutdown), .. }) if keep_on_shutdown => {
-                    return Err(Lost("the server is shutting down".into()));
-                }
-                Ok(Said::End { tag, error }) => requests.answered(tag, error),
-                Err(violation) => return Err(Lost(format!("the server breaks the protocol: {violation}"))),
-            }
-        }
-        let (taken, filled) = (input.position(), self.filled);
+        let input = self.input.get(..self.filled).unwrap_or_default();
+        let taken = take(&mut self.replies, input, requests, regions, keep_on_shutdown)?;
+        let filled = self.filled;
         self.input.copy_within(taken..filled, 0);
         self.filled = filled - taken;
         Ok(())
     }
 }
 
-/// Errors that say "not now".
-fn is_later(e: &io::Error) -> bool {
-    matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-        || e.raw_os_error() == Some(libc::ENOBUFS)
+/// Takes what these bytes say; how many of them it was.
+fn take(
+    replies: &mut Replies,
+    bytes: &[u8],
+    requests: &mut Requests,
+    regions: &Regions,
+    keep_on_shutdown: bool,
+) -> Result<usize, Lost> {
+    let mut input = BytesIn::new(bytes);
+    loop {
+        match replies.next(&mut input, requests.calls_mut()) {
+            Ok(Said::NeedMore) => return Ok(input.position()),
+            Ok(Said::Data { tag, at, bytes }) => requests.put(tag, at, bytes, regions),
+            Ok(Said::Zeroes { tag, at, len }) => requests.zero(tag, at, len, regions),
+            Ok(Said::End { error: Some(NbdError::Shutdown), .. }) if keep_on_shutdown => {
+                return Err(Lost::broken("the server is shutting down"));
+            }
+            Ok(Said::End { tag, error }) => requests.answered(tag, error),
+            Err(violation) => return Err(Lost::Broken(format!("the server breaks the protocol: {violation}"))),
+        }
+    }
 }
 
 const _: () = assert!(LARGE >= DIRECT_BYTES && INPUT_BYTES_OF_LARGE > 2 * MOST_LEFT);

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A client's way from the server's greeting to the first request: fixed newstyle, structured replies if the server has
+//! A client's way from the server's greeting to the first request: fixed newstyle, TLS if the client wants it, structured replies if the server has
 //! them, `NBD_OPT_GO` with block sizes, `NBD_OPT_EXPORT_NAME` for servers that do not know GO. No socket, no clock.
 //!
-//! Guarantees, whatever a server sends: no panic, at most [`MAX_REPLY`] bytes of memory, an end after [`MAX_REPLIES`] replies;
+//! Guarantees: who wants TLS has it or an error; all that counts but the greeting's flags, which only say how long an answer is, is
+//! negotiated behind it. Whatever a server sends: no panic, at most [`MAX_REPLY`] bytes of memory, an end after [`MAX_REPLIES`] replies;
 //! what comes out of it is consistent (sizes are powers of two in range). The server's words are cut and made printable
 //! before they are in an error.
 //! Needs from callers: exactly [`Handshake::want`] bytes at a time, and that `out` is sent after every call. A server says
-//! nothing unasked, so nothing is received too much.
-//! Does not do: TLS, oldstyle servers.
-//! Source: the NBD protocol, sections "Newstyle negotiation" and "Block size constraints".
+//! nothing unasked, so nothing is received too much: what comes behind the answer to `NBD_OPT_STARTTLS` is TLS's, and plain text
+//! there is none. When [`Handshake::wants_tls`] TLS has to be begun before the next call, whose bytes (none) come through it.
+//! Does not do: TLS itself, oldstyle servers.
+//! Source: the NBD protocol, sections "Newstyle negotiation", "TLS support" and "Block size constraints".
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::nbd::wire::{
@@ -54,6 +56,8 @@ enum Stage {
     Head(u32),
     /// The rest of one, of this kind.
     Body(u32, u32),
+    /// TLS begins.
+    Tls,
     /// The answer to `NBD_OPT_EXPORT_NAME`.
     ByName,
 }
@@ -62,6 +66,7 @@ enum Stage {
 #[derive(Debug)]
 pub struct Handshake<'a> {
     export: &'a str,
+    tls: bool,
     stage: Stage,
     want: usize,
     no_zeroes: bool,
@@ -72,11 +77,16 @@ pub struct Handshake<'a> {
 }
 
 impl<'a> Handshake<'a> {
-    /// For the export with this name, at most [`MAX_STRING`] bytes.
-    pub fn new(export: &'a str) -> Handshake<'a> {
+    /// For the export with this name, at most [`MAX_STRING`] bytes; under TLS and in no other way, or without.
+    pub fn new(export: &'a str, tls: bool) -> Handshake<'a> {
         let (stage, style) = (Stage::Greeting, ReplyStyle::Simple);
         let want = GREETING_BYTES;
-        Handshake { export, stage, want, no_zeroes: false, style, replies: 0, size_and_flags: None, blocks: None }
+        Handshake { export, tls, stage, want, no_zeroes: false, style, replies: 0, size_and_flags: None, blocks: None }
+    }
+
+    /// Whether the server has agreed to TLS, which is to be begun now.
+    pub fn wants_tls(&self) -> bool {
+        self.stage == Stage::Tls
     }
 
     /// How many bytes have to be received next.
@@ -96,6 +106,7 @@ impl<'a> Handshake<'a> {
             Stage::Greeting => self.greeting(&mut input, out)?,
             Stage::Head(option) => return self.head(option, &mut input, out),
             Stage::Body(option, kind) => return self.reply(option, kind, bytes, out),
+            Stage::Tls => self.ask(opt::STRUCTURED_REPLY, &[], out),
             Stage::ByName => {
                 let (Some(size), Some(flags)) = (input.u64(), input.u16()) else { return Err(garbled("the export")) };
                 self.size_and_flags = Some((size, flags));
@@ -117,7 +128,7 @@ impl<'a> Handshake<'a> {
         self.no_zeroes = flags & handshake_flag::NO_ZEROES != 0;
         let mine = handshake_flag::FIXED_NEWSTYLE | if self.no_zeroes { handshake_flag::NO_ZEROES } else { 0 };
         out.extend(u32::from(mine).to_be_bytes());
-        self.ask(opt::STRUCTURED_REPLY, &[], out);
+        self.ask(if self.tls { opt::STARTTLS } else { opt::STRUCTURED_REPLY }, &[], out);
         Ok(())
     }
 
@@ -159,10 +170,13 @@ impl<'a> Handshake<'a> {
         out: &mut Vec<u8>,
     ) -> Result<Option<(Served, ReplyStyle)>> {
         if kind == rep::ERR_TLS_REQD {
-            let text = "the server wants TLS, which this driver has not: use a Unix socket or a tunnel";
+            let text = "the server requires TLS: write nbds:// for nbd:// (nbds+unix:// for nbd+unix://) in the target, and add \
+                        tls-certificates=DIR if its authority is not one of this system's";
             return Err(Error::new(ErrorKind::Denied, text));
         }
         match (option, kind) {
+            (opt::STARTTLS, rep::ACK) if data.is_empty() => (self.stage, self.want) = (Stage::Tls, 0),
+            (opt::STARTTLS, kind) if kind & rep::ERROR != 0 => return Err(no_tls(kind, data)),
             (opt::STRUCTURED_REPLY, _) => {
                 // Whatever is said against it, simple replies will do.
                 let structured = kind == rep::ACK;
@@ -238,9 +252,24 @@ fn garbled(what: &str) -> Error {
     Error::new(ErrorKind::Io, format!("the server breaks the NBD protocol in {what}"))
 }
 
-fn refusal(kind: u32, export: &str, said: &[u8]) -> Error {
+/// Never without: who cuts the way to the server could answer like this.
+fn no_tls(kind: u32, said: &[u8]) -> Error {
+    let text = format!(
+        "TLS, which nbds:// requires, is refused by the server (NBD error {kind:#x}){}: turn it on there, or write nbd:// if \
+         nobody else can read and change what goes to it and comes from it",
+        quoted(said)
+    );
+    Error::new(ErrorKind::Denied, text)
+}
+
+/// What a server says, if it says anything.
+fn quoted(said: &[u8]) -> String {
     let said = printable(said);
-    let said = if said.is_empty() { said } else { format!(" (it says: {said})") };
+    if said.is_empty() { said } else { format!(" (it says: {said})") }
+}
+
+fn refusal(kind: u32, export: &str, said: &[u8]) -> Error {
+    let said = quoted(said);
     let (kind, text) = match kind {
         rep::ERR_UNKNOWN => (ErrorKind::NotFound, format!("the server has no export '{export}'")),
         rep::ERR_POLICY => (ErrorKind::Denied, format!("the server does not let us have export '{export}'")),
@@ -251,7 +280,7 @@ fn refusal(kind: u32, export: &str, said: &[u8]) -> Error {
 }
 
 /// The beginning of a server's text, without what a terminal would obey.
-fn printable(bytes: &[u8]) -> String {
+pub(super) fn printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.chars().take(SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned()
 }

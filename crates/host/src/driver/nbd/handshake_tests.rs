@@ -25,9 +25,13 @@ fn blocks(min: u32, preferred: u32, max: u32) -> Vec<u8> {
 
 /// What came of it, and all that the client sent.
 fn shake(name: &str, server: &[Vec<u8>]) -> (Result<Option<(Served, ReplyStyle)>>, Vec<u8>) {
+    shake_under(name, false, server)
+}
+
+fn shake_under(name: &str, tls: bool, server: &[Vec<u8>]) -> (Result<Option<(Served, ReplyStyle)>>, Vec<u8>) {
     let bytes = server.concat();
     let (mut left, mut out) = (&bytes[..], Vec::new());
-    let mut handshake = Handshake::new(name);
+    let mut handshake = Handshake::new(name, tls);
     loop {
         let Some((now, rest)) = left.split_at_checked(handshake.want()) else { return (Ok(None), out) };
         left = rest;
@@ -103,15 +107,46 @@ fn refusals_say_why_and_cannot_write_to_the_terminal() {
         "{e}"
     );
     assert!(go(rep::ERR_POLICY, b"").to_string().ends_with("let us have export 'd'"));
-    assert!(go(rep::ERR_TLS_REQD, b"").to_string().contains("wants TLS"));
+    assert!(go(rep::ERR_TLS_REQD, b"").to_string().contains("requires TLS: write nbds://"));
     let early = refused(&[greeting(FIXED), reply(opt::STRUCTURED_REPLY, rep::ERR_TLS_REQD, b"")]);
-    assert!(early.to_string().contains("wants TLS"));
+    assert!(early.to_string().contains("requires TLS: write nbds://"));
     assert!(go(rep::ERR_SHUTDOWN, b"").to_string().contains("shutting down"));
     assert!(go(rep::ERROR | 77, &[b'x'; 4000]).to_string().len() < 300);
     assert!(refused(&[greeting(0)]).to_string().contains("old style"));
     let old = [&NBD_MAGIC.to_be_bytes()[..], &0x0000_4202_8186_1253u64.to_be_bytes(), &[0, 0]].concat();
     assert!(refused(&[old]).to_string().contains("old style"));
     assert!(refused(&[b"SSH-2.0-OpenSSH_9.2".to_vec()]).to_string().contains("no NBD server"));
+}
+
+/// It is asked for before anything else, and everything else behind it.
+#[test]
+fn tls_comes_first_or_nothing_comes() {
+    let ack = reply(opt::STARTTLS, rep::ACK, &[]);
+    let server = [greeting(FIXED), ack.clone(), structured(), export(1 << 20, 1), go_end()];
+    let (agreed, sent) = shake_under("d", true, &server);
+    assert_eq!(agreed.unwrap().expect("an end").0.size_bytes, 1 << 20);
+    assert_eq!(sent[4..20], option_header(opt::STARTTLS, 0));
+    assert_eq!(sent[20..36], option_header(opt::STRUCTURED_REPLY, 0));
+    assert_eq!(sent[36..52], option_header(opt::GO, 9));
+    // Nothing is wanted, and nothing said, before TLS has begun.
+    let (mut handshake, mut out) = (Handshake::new("d", true), Vec::new());
+    handshake.feed(&greeting(FIXED), &mut out).unwrap();
+    out.clear();
+    assert!(!handshake.wants_tls());
+    handshake.feed(&ack, &mut out).unwrap();
+    assert!(handshake.wants_tls() && handshake.want() == 0 && out.is_empty());
+    let refused = |answer: Vec<u8>| shake_under("d", true, &[greeting(FIXED), answer]).0.unwrap_err();
+    for kind in [rep::ERR_UNSUP, rep::ERR_POLICY, rep::ERROR | 99] {
+        let e = refused(reply(opt::STARTTLS, kind, b"no\x1b"));
+        assert_eq!(e.kind(), ErrorKind::Denied);
+        assert!(e.to_string().contains("is refused by the server") && e.to_string().contains("(it says: no)"), "{e}");
+    }
+    // Answers to what was not asked, or with what does not belong there.
+    for answer in [structured(), reply(opt::STARTTLS, rep::ACK, b"x"), reply(opt::STARTTLS, rep::INFO, &[])] {
+        assert!(refused(answer).to_string().contains("breaks the NBD protocol"));
+    }
+    let late = [greeting(FIXED), structured(), reply(opt::GO, rep::ERR_TLS_REQD, b"")];
+    assert!(shake("d", &late).0.unwrap_err().to_string().contains("write nbds://"));
 }
 
 #[test]
@@ -147,9 +182,11 @@ proptest! {
     /// Any bytes: an end or a wait for more, no panic, and what is agreed on holds together.
     #[test]
     fn any_server_is_survived(
+        tls in any::<bool>(),
         parts in prop::collection::vec((0..8u8, any::<u32>(), prop::collection::vec(any::<u8>(), 0..60)), 0..12),
     ) {
-        let mut server = vec![greeting(FIXED), structured()];
+        let begun = if tls { reply(opt::STARTTLS, rep::ACK, &[]) } else { Vec::new() };
+        let mut server = vec![greeting(FIXED), begun, structured()];
         for (kind, n, data) in parts {
             server.push(match kind {
                 0 => reply(opt::GO, n % 12, &data),
@@ -164,7 +201,7 @@ proptest! {
         }
         let bytes = server.concat();
         let (mut left, mut out) = (&bytes[..], Vec::new());
-        let mut handshake = Handshake::new("d");
+        let mut handshake = Handshake::new("d", tls);
         while let Some((now, rest)) = left.split_at_checked(handshake.want()) {
             left = rest;
             prop_assert!(handshake.want() <= MAX_REPLY);

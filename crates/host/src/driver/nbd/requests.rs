@@ -6,25 +6,16 @@
 //! Memory of requests is named by region and offset and checked again each time it is reached for.
 
 use super::replies::{Calls, cookie};
-use super::socket::{Incoming, Outgoing};
+use crate::driver::pieces::Pieces;
+use crate::driver::socket::{Incoming, Outgoing};
 use crate::export::nbd::wire::{NbdError, REQUEST_BYTES, RequestHeader, command, command_flag};
-use crate::mem::{Regions, Span};
-use blk::bio::{DataRef, Op, OpFlags};
+use crate::mem::Regions;
+use blk::bio::{Op, OpFlags};
 use blk::driver::{Completions, InFlight, RqRef};
 use blk::id::{SECTOR_SHIFT, Tag};
 use blk::status::BlkStatus;
 use blk::time::{Duration, Instant};
 use std::collections::VecDeque;
-
-/// A piece of a request's data.
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    data: DataRef,
-    len: u32,
-}
-
-/// Pieces that a slot has room for from the start.
-const PIECES: usize = 4;
 
 #[derive(Debug)]
 struct Slot {
@@ -34,7 +25,9 @@ struct Slot {
     flags: u16,
     offset: u64,
     len: u32,
-    pieces: Vec<Piece>,
+    pieces: Pieces,
+    /// Its memory has gone: data for it is left out, and its end is an error.
+    discarded: bool,
     cookie: u64,
     /// Requests were begun in this order.
     order: u64,
@@ -51,29 +44,12 @@ impl Slot {
             flags: 0,
             offset: 0,
             len: 0,
-            pieces: Vec::with_capacity(PIECES),
+            pieces: Pieces::new(),
+            discarded: false,
             cookie: 0,
             order: 0,
             issued: Instant::ZERO,
             since: Instant::ZERO,
-        }
-    }
-
-    /// Calls `f` with each piece of memory between two offsets of the request, in order, as long as it says so.
-    fn walk<'a>(&self, at: u32, len: u32, regions: &'a Regions, mut f: impl FnMut(Span<'a>) -> bool) {
-        let (mut skip, mut left) = (at, len);
-        for piece in &self.pieces {
-            if skip >= piece.len {
-                skip -= piece.len;
-                continue;
-            }
-            let n = (piece.len - skip).min(left);
-            let data = piece.data.advance(u64::from(skip));
-            let span = regions.resolve(data, n as usize).expect("a request's memory stays until it has ended");
-            (skip, left) = (0, left - n);
-            if !f(span) || left == 0 {
-                return;
-            }
         }
     }
 }
@@ -166,18 +142,11 @@ impl Requests {
         slot.offset = if is_flush { 0 } else { rq.sector().0 << SECTOR_SHIFT };
         slot.len = if is_flush { 0 } else { rq.nr_sectors() << SECTOR_SHIFT };
         (slot.issued, slot.since) = (now, now);
+        slot.discarded = false;
         slot.pieces.clear();
         for segment in rq.segments() {
             regions.resolve(segment.data, segment.len_bytes as usize)?;
-            match slot.pieces.last_mut() {
-                Some(last)
-                    if last.data.region() == segment.data.region()
-                        && last.data.offset() + u64::from(last.len) == segment.data.offset() =>
-                {
-                    last.len += segment.len_bytes;
-                }
-                _ => slot.pieces.push(Piece { data: segment.data, len: segment.len_bytes }),
-            }
+            slot.pieces.push(segment.data, segment.len_bytes);
         }
         Ok(tag as u16)
     }
@@ -205,12 +174,18 @@ impl Requests {
     pub(super) fn headers(&self, into: &mut [[u8; REQUEST_BYTES]]) -> usize {
         let n = into.len().min(self.unsent.len());
         for (i, header) in into[..n].iter_mut().enumerate() {
-            let slot = self.unsent_slot(i);
-            let Slot { command: kind, flags, cookie, offset, .. } = *slot;
-            let fields = RequestHeader { flags, kind, cookie, offset, length: u64::from(slot.len) };
-            *header = fields.to_compact().expect("lengths have 32 bits");
+            *header = self.header(i);
         }
         n
+    }
+
+    /// The header of the unsent request of this place in the line.
+    #[inline]
+    pub(super) fn header(&self, index: usize) -> [u8; REQUEST_BYTES] {
+        let slot = self.unsent_slot(index);
+        let Slot { command: kind, flags, cookie, offset, .. } = *slot;
+        let fields = RequestHeader { flags, kind, cookie, offset, length: u64::from(slot.len) };
+        fields.to_compact().expect("lengths have 32 bits")
     }
 
     /// Pieces of payload that go with the unsent request of this place in the line.
@@ -225,11 +200,30 @@ impl Requests {
         if slot.command != command::WRITE {
             return 0;
         }
-        slot.walk(0, slot.len, regions, |span| {
+        slot.pieces.walk(0, slot.len, regions, |span| {
             out.push_span(span);
             true
         });
         slot.len as usize
+    }
+
+    /// How many bytes of payload that is.
+    pub(super) fn payload_to_send(&self, index: usize) -> usize {
+        let slot = self.unsent_slot(index);
+        if slot.command == command::WRITE { slot.len as usize } else { 0 }
+    }
+
+    /// Copies a part of its payload, from this byte on; false if the memory has gone where it was, and nothing of the copy counts.
+    pub(super) fn copy_payload(&self, index: usize, from: usize, regions: &Regions, into: &mut [u8]) -> bool {
+        let (slot, mut filled) = (self.unsent_slot(index), 0);
+        slot.pieces.walk(from as u32, into.len() as u32, regions, |span| {
+            span.copy_to_slice(&mut into[filled..filled + span.len()]);
+            filled += span.len();
+            true
+        });
+        assert_eq!(filled, into.len(), "a request's pieces are shorter than the request");
+        // Known before anybody can have read something else there.
+        !slot.pieces.have_gone(regions)
     }
 
     /// The oldest `n` unsent requests are with the server.
@@ -238,6 +232,23 @@ impl Requests {
             let slot = &self.slots[usize::from(tag)];
             self.calls.begin(slot.cookie, slot.command == command::READ, slot.offset, slot.len);
         }
+    }
+
+    /// The oldest unsent request cannot be sent: its memory has gone.
+    pub(super) fn fail_unsent(&mut self) {
+        if let Some(tag) = self.unsent.pop_front() {
+            self.end(usize::from(tag), BlkStatus::IoErr);
+        }
+    }
+
+    /// The memory of a read has gone. False if that is known.
+    pub(super) fn discard(&mut self, tag: u16) -> bool {
+        !std::mem::replace(&mut self.slots[usize::from(tag)].discarded, true)
+    }
+
+    /// Whether data of this read is left out.
+    pub(super) fn is_discarded(&self, tag: u16) -> bool {
+        self.slots[usize::from(tag)].discarded
     }
 
     /// Has up to `left` bytes of a read, from its byte `at` on, received to where they belong; how many.
@@ -250,7 +261,7 @@ impl Requests {
         incoming: &mut Incoming<'a>,
     ) -> u32 {
         let mut bytes = 0;
-        self.slots[usize::from(tag)].walk(at, left, regions, |span| {
+        self.slots[usize::from(tag)].pieces.walk(at, left, regions, |span| {
             incoming.push_span(span);
             bytes += span.len() as u32;
             // One is for what follows.
@@ -261,7 +272,10 @@ impl Requests {
 
     /// Data of a read.
     pub(super) fn put(&mut self, tag: u16, at: u32, mut bytes: &[u8], regions: &Regions) {
-        self.slots[usize::from(tag)].walk(at, bytes.len() as u32, regions, |span| {
+        if self.is_discarded(tag) {
+            return;
+        }
+        self.slots[usize::from(tag)].pieces.walk(at, bytes.len() as u32, regions, |span| {
             let (here, rest) = bytes.split_at(span.len());
             span.copy_from(here);
             bytes = rest;
@@ -272,7 +286,7 @@ impl Requests {
 
     /// Zeroes that were read.
     pub(super) fn zero(&mut self, tag: u16, at: u32, len: u32, regions: &Regions) {
-        self.slots[usize::from(tag)].walk(at, len, regions, |span| {
+        self.slots[usize::from(tag)].pieces.walk(at, len, regions, |span| {
             span.zero();
             true
         });
@@ -280,7 +294,9 @@ impl Requests {
 
     /// The server has answered.
     pub(super) fn answered(&mut self, tag: u16, error: Option<NbdError>) {
-        self.end(usize::from(tag), error.map_or(BlkStatus::Ok, status_of));
+        let status = error.map_or(BlkStatus::Ok, status_of);
+        let lacks = status == BlkStatus::Ok && self.is_discarded(tag);
+        self.end(usize::from(tag), if lacks { BlkStatus::IoErr } else { status });
     }
 
     fn end(&mut self, tag: usize, status: BlkStatus) {
@@ -317,6 +333,11 @@ impl Requests {
                 self.end(tag, status);
             }
         }
+    }
+
+    /// Whether one has been with the present connection for `timeout`.
+    pub(super) fn has_older(&self, timeout: Duration, now: Instant) -> bool {
+        self.slots.iter().any(|slot| slot.rq.is_some() && now.since(slot.since) >= timeout)
     }
 
     /// Ends those that have been with the present connection for `timeout`. It has to be given up: they are still in its line.

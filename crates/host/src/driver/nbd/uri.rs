@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! NBD URIs as targets: `nbd://HOST[:PORT]/EXPORT?OPTIONS` and `nbd+unix:///EXPORT?socket=PATH&OPTIONS`.
+//! NBD URIs as targets: `nbd://HOST[:PORT]/EXPORT?OPTIONS` and `nbd+unix:///EXPORT?socket=PATH&OPTIONS`, and `nbds` for `nbd` where
+//! TLS is required.
 //!
 //! Guarantees: text in, a value or a reason out; nothing is looked up or connected to. Percent-encoding is undone in the
 //! export's name and in values. Unlike libnbd, which ignores what it does not know, an unknown option is refused: a
-//! mistyped one would be silently without effect.
-//! Source: the NBD URI specification (doc/uri.md of the reference implementation).
+//! mistyped one would be silently without effect. A user's name, which is for pre-shared keys, may stand in a URI of TLS and has none.
+//! Source: the NBD URI specification (doc/uri.md of the reference implementation); nbd_connect_uri(3) of libnbd.
 
-use super::NbdTarget;
+use super::{NbdTarget, TargetTls};
 use crate::error::{Error, Result};
 use crate::export::nbd::wire::MAX_STRING;
 use blk::suggest::did_you_mean;
@@ -44,7 +45,8 @@ impl fmt::Display for NbdAddress {
 
 /// Schemes of URIs, also those that are refused.
 const SCHEMES: [&str; 6] = ["nbd", "nbd+unix", "nbds", "nbds+unix", "nbd+vsock", "nbds+vsock"];
-const OPTIONS: [&str; 4] = ["socket", "connections", "reconnect_delay", "timeout"];
+const OPTIONS: [&str; 7] =
+    ["socket", "connections", "reconnect_delay", "timeout", "tls_certificates", "tls_hostname", "tls_verify_peer"];
 
 /// Whether a target's kind, the text before its first `:`, is one of NBD.
 pub fn is_scheme(kind: &str) -> bool {
@@ -57,12 +59,12 @@ pub fn parse(text: &str) -> Result<NbdTarget> {
 }
 
 fn read(text: &str) -> std::result::Result<NbdTarget, String> {
-    const FORMS: &str = "must be nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH";
+    const FORMS: &str =
+        "must be nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH, with nbds for nbd under TLS";
     let (scheme, rest) = text.split_once("://").ok_or(FORMS)?;
-    let is_unix = match scheme {
-        "nbd" => false,
-        "nbd+unix" => true,
-        "nbds" | "nbds+unix" => return Err("TLS is not there yet: use nbd:// over a tunnel, or a Unix socket".into()),
+    let (is_unix, is_tls) = match scheme {
+        "nbd" | "nbds" => (false, scheme == "nbds"),
+        "nbd+unix" | "nbds+unix" => (true, scheme == "nbds+unix"),
         _ => return Err(format!("there is no NBD over this kind of socket here; {FORMS}")),
     };
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -74,12 +76,18 @@ fn read(text: &str) -> std::result::Result<NbdTarget, String> {
     if export.len() > MAX_STRING {
         return Err(format!("the export's name has {} bytes, of at most {MAX_STRING}", export.len()));
     }
-    let mut target = NbdTarget { address: NbdAddress::Unix(PathBuf::new()), export, ..NbdTarget::default() };
+    let tls = is_tls.then(TargetTls::default);
+    let mut target = NbdTarget { address: NbdAddress::Unix(PathBuf::new()), export, tls, ..NbdTarget::default() };
     let mut socket = None;
     for item in query.split(['&', ';']).filter(|item| !item.is_empty()) {
         let (name, value) = item.split_once('=').unwrap_or((item, ""));
         option(&mut target, &mut socket, &name.replace('-', "_"), &decode(value)?)?;
     }
+    let authority = match authority.rsplit_once('@') {
+        Some((_, host)) if is_tls => host,
+        Some(_) => return Err(format!("'{authority}': a user is for TLS; write nbds:// for nbd://")),
+        None => authority,
+    };
     target.address = match (is_unix, socket) {
         (true, Some(path)) if authority.is_empty() => NbdAddress::Unix(path.into()),
         (true, Some(_)) => return Err(format!("'{authority}': nbd+unix has no host; {FORMS}")),
@@ -108,18 +116,49 @@ fn option(
         "connections" => target.connections = Some(number(1, u64::from(MAX_CONNECTIONS))? as u16),
         "reconnect_delay" => target.reconnect_delay = Duration::from_secs(number(0, MAX_SECS)?),
         "timeout" => target.timeout = Some(number(0, MAX_SECS)?).filter(|n| *n > 0).map(Duration::from_secs),
+        name if name.starts_with("tls_") => return tls_option(target.tls.as_mut(), name, value, number),
         _ => {
-            let hint = did_you_mean(name, OPTIONS.into_iter());
-            return Err(format!("there is no option '{name}'; {hint}Options: {}", OPTIONS.join(", ")));
+            return Err(unknown(name));
         }
     }
     Ok(())
 }
 
-fn host(authority: &str) -> std::result::Result<NbdAddress, String> {
-    if authority.contains('@') {
-        return Err(format!("'{authority}': users are for TLS, which is not there yet"));
+fn unknown(name: &str) -> String {
+    let hint = did_you_mean(name, OPTIONS.into_iter());
+    format!("there is no option '{name}'; {hint}Options: {}", OPTIONS.join(", "))
+}
+
+fn tls_option(
+    tls: Option<&mut TargetTls>,
+    name: &str,
+    value: &str,
+    number: impl Fn(u64, u64) -> std::result::Result<u64, String>,
+) -> std::result::Result<(), String> {
+    const NO_PSK: &str = "only certificates (X.509) are there, no pre-shared keys and nothing anonymous, which the TLS library has \
+                          not; use tls-certificates=DIR";
+    let known = ["tls_type", "tls_psk_file"].iter().chain(&OPTIONS).any(|option| *option == name);
+    let Some(tls) = tls.filter(|_| known) else {
+        return Err(if known {
+            format!("{name}: has no effect without TLS; write nbds for nbd")
+        } else {
+            unknown(name)
+        });
+    };
+    match name {
+        "tls_certificates" | "tls_hostname" if value.is_empty() => {
+            return Err(format!("{name}: must not be empty; leave it out for what it is then"));
+        }
+        "tls_certificates" => tls.certificates = Some(value.into()),
+        "tls_hostname" => tls.hostname = Some(value.to_owned()),
+        "tls_verify_peer" => tls.verify_peer = number(0, 1)? == 1,
+        "tls_type" if value == "x509" => {}
+        _ => return Err(format!("{name}={value}: {NO_PSK}")),
     }
+    Ok(())
+}
+
+fn host(authority: &str) -> std::result::Result<NbdAddress, String> {
     let (name, port) = match authority.strip_prefix('[') {
         Some(rest) => rest.split_once(']').ok_or_else(|| format!("'{authority}': the ']' is missing"))?,
         None => authority.split_at(authority.rfind(':').unwrap_or(authority.len())),
@@ -192,19 +231,43 @@ mod tests {
     }
 
     #[test]
+    fn tls_is_where_the_scheme_says_so() {
+        assert_eq!(parse("nbd://h/d").unwrap().tls, None);
+        let bare = parse("nbds://h").unwrap();
+        assert_eq!((bare.address, bare.tls), (NbdAddress::Tcp("h".into(), 10809), Some(TargetTls::default())));
+        assert!(TargetTls::default().verify_peer);
+        let full =
+            parse("nbds://alice@[::1]:7/d?tls-certificates=/a%20b&tls-type=x509&tls-hostname=n&tls-verify-peer=0");
+        let full = full.unwrap();
+        assert_eq!(full.address, NbdAddress::Tcp("::1".into(), 7));
+        let tls = TargetTls { certificates: Some("/a b".into()), hostname: Some("n".into()), verify_peer: false };
+        assert_eq!(full.tls, Some(tls));
+        let unix = parse("nbds+unix://alice@/d?socket=s&tls_certificates=p").unwrap();
+        assert_eq!((unix.address, unix.tls.unwrap().certificates), (NbdAddress::Unix("s".into()), Some("p".into())));
+    }
+
+    #[test]
     fn everything_else_is_refused_with_a_remedy() {
         for (text, part) in [
             ("nbd:localhost:10809", "must be nbd://HOST"),
             ("nbd+unix:///d", "add ?socket=PATH"),
             ("nbd+unix://h/d?socket=a", "has no host"),
             ("nbd://h/d?socket=a", "goes with nbd+unix"),
-            ("nbds://h/d", "TLS is not there yet"),
+            ("nbd://h/d?tls-certificates=p", "has no effect without TLS; write nbds"),
+            ("nbds://h/d?tls-psk-file=k", "no pre-shared keys"),
+            ("nbds://h/d?tls-type=anon", "no pre-shared keys and nothing anonymous"),
+            ("nbds://h/d?tls-verify-peer=yes", "tls_verify_peer=yes: must be 0..=1"),
+            ("nbds://h/d?tls-certificate=p", "did you mean 'tls_certificates'"),
+            ("nbds://h/d?tls-certificates=", "must not be empty"),
+            ("nbds+unix://u@h/?socket=a", "has no host"),
+            ("nbds+unix:///d", "add ?socket=PATH"),
+            ("nbds://u@/d", "no host"),
             ("nbd+vsock://2/", "no NBD over this kind of socket"),
             ("nbd://", "no host"),
             ("nbd://h:0/", "the port must be 1..=65535"),
             ("nbd://h:99999/", "the port must be"),
             ("nbd://[::1/", "']' is missing"),
-            ("nbd://u@h/", "users are for TLS"),
+            ("nbd://u@h/", "a user is for TLS"),
             ("nbd://h/%zz", "two hexadecimal digits"),
             ("nbd://h/%00", "no zero byte"),
             ("nbd://h/a#b", "fragment"),

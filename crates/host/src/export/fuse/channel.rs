@@ -3,18 +3,20 @@
 //!
 //! Guarantees: a write's data is received where the driver takes it from, a read's is sent from where the driver put it. At most
 //! [`SLOTS`] requests are out; more wait in the kernel, for this or another descriptor of the same mount. A request that
-//! was taken is answered once, whatever happens, unless the mount is gone. A write of less than whole blocks reads them first,
-//! and while it does nobody else writes to a part of them through any channel of the export (`partial`).
+//! was taken is answered once, whatever happens, unless the mount is gone, which is logged once. A write of less than whole blocks reads
+//! them first, and while it does nobody writes to them through any export of the disk (`serve::rewrite`).
 //! Nothing is allocated per request.
 //! Needs from callers: a descriptor that does not block, and after INIT.
 //!
 //! Source: Linux fs/fuse/dev.c (one read is one request, one write one reply; a reader must have room for the longest write).
 
+mod seek;
+
 use super::memory::{Large, Memory, SMALL_BYTES};
-use super::partial::Partials;
 use super::session::{self, Action, Disk, Face};
 use super::wire::{self, MAX_DATA, MAX_HEAD, Malformed, OUT_HEADER, WRITE_HEAD};
 use crate::error::Result;
+use crate::serve::clerk::Answers;
 use crate::serve::{Port, ServedDisk, SourceId};
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::Sector;
@@ -24,7 +26,8 @@ use rustix::event::epoll::EventFlags;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Requests of a channel that are not answered.
 pub const SLOTS: usize = 64;
@@ -42,16 +45,36 @@ pub(super) struct Shared {
     pub(super) name: String,
     pub(super) disk: Arc<ServedDisk>,
     pub(super) face: Face,
-    pub(super) partials: Partials,
+    /// Why the mount is gone, if it is.
+    pub(super) gone: OnceLock<String>,
+    /// The export ends, so that it will be.
+    pub(super) ends: AtomicBool,
 }
 
 impl Shared {
     /// What requests are held against, as of now.
     fn facts(&self) -> Disk {
-        let limits = self.disk.queue.limits();
+        let limits = self.disk.limits();
         let block = u64::from(limits.logical_block_size);
-        let size = self.disk.queue.capacity().0 * SECTOR / block * block;
-        Disk { size, block: limits.logical_block_size, zeroes: limits.max_write_zeroes_sectors > 0 }
+        let size = self.disk.capacity().0 * SECTOR / block * block;
+        Disk { size, block: limits.logical_block_size, zeroes: limits.max_write_zeroes_sectors > 0, stored: None }
+    }
+
+    /// The kernel says at `call` that there is nobody to serve any more.
+    #[cold]
+    fn lost(&self, call: &str, e: &std::io::Error) {
+        let why = match e.raw_os_error() {
+            Some(libc::ENODEV) => "it was unmounted",
+            Some(libc::ECONNABORTED) => "its connection was aborted",
+            _ => "the kernel does not take or give requests",
+        };
+        let why = format!("{why} ({call} of /dev/fuse: {e})");
+        // Relaxed: only for the log.
+        if self.gone.set(why.clone()).is_ok() && !self.ends.load(Ordering::Relaxed) {
+            let (export, disk) = (self.name.as_str(), self.disk.name.as_str());
+            log::error!(export, disk; "the mount is gone: {why}; nobody reaches the disk by it any more: remove the export and \
+                add it again to mount it anew");
+        }
     }
 }
 
@@ -64,6 +87,8 @@ enum Kind {
     Fill,
     Flush,
     Zero,
+    SeekData,
+    SeekHole,
 }
 
 /// A request that is not answered.
@@ -79,7 +104,7 @@ struct Slot {
     /// Bios that have not ended, and what else keeps it from its next step.
     holds: u32,
     status: BlkStatus,
-    /// Bytes of zeroes that were submitted.
+    /// Bytes of zeroes that were submitted; of a seek, bytes behind the offset that are not what is wanted.
     walked: u64,
     /// The flush behind them was.
     flushed: bool,
@@ -87,7 +112,7 @@ struct Slot {
     large: Option<Large>,
     /// Whole blocks of a write that is not.
     whole: Option<Large>,
-    /// What it holds of the disk.
+    /// What it holds of the disk, bytes.
     alone: Option<Range<u64>>,
 }
 
@@ -122,7 +147,7 @@ impl Slot {
 enum Stall {
     /// It waits for memory, which requests of this channel have.
     Memory(u16),
-    /// It waits for blocks, which a request of any channel may have.
+    /// It waits for blocks, which other requests have, of any export; their ends wake this thread.
     Blocks(u16),
 }
 
@@ -140,11 +165,14 @@ pub struct Channel {
     /// Requests whose next step is due.
     going_on: VecDeque<u16>,
     bios: usize,
+    /// Where answers of the disk's clerk come to, and how many are to come.
+    answers: Arc<Answers>,
+    asked: usize,
     /// Requests to be taken in the next round: a look that finds nothing costs the one before it time.
     batch: usize,
     /// Nothing is taken for the time being.
     paused: bool,
-    /// The mount is gone.
+    /// The mount is gone: nothing is taken or answered.
     gone: bool,
     served: u64,
 }
@@ -167,6 +195,8 @@ impl Channel {
             stalled: None,
             going_on: VecDeque::with_capacity(SLOTS),
             bios: 0,
+            answers: Arc::default(),
+            asked: 0,
             batch: 1,
             paused: false,
             gone: false,
@@ -199,10 +229,10 @@ impl Channel {
         EventFlags::IN | EventFlags::ET | EventFlags::EXCLUSIVE
     }
 
-    /// Whether there is nothing to do before the descriptor, a completion or a timer says so. Whoever has blocks that a
-    /// request here waits for may be on another thread, which tells nobody: it will not be long.
+    /// Whether there is nothing to do before the descriptor, a completion, a timer or whoever has blocks that a request here waits for
+    /// says so.
     pub(crate) fn prepare_sleep(&self) -> bool {
-        self.going_on.is_empty() && !matches!(self.stalled, Some(Stall::Blocks(_)))
+        self.going_on.is_empty()
     }
 
     /// Whether nothing more is taken; what was taken goes on. It goes on taking on the thread that will serve it.
@@ -225,7 +255,8 @@ impl Channel {
 
     /// Takes what the kernel asks for and submits it. Whether there was anything.
     pub(crate) fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
-        let mut worked = !self.going_on.is_empty();
+        let mut worked = self.asked > 0 && self.take_answers(port);
+        worked |= !self.going_on.is_empty();
         for _ in 0..self.going_on.len() {
             if let Some(slot) = self.going_on.pop_front() {
                 self.go_on(slot, id, port, now);
@@ -265,13 +296,14 @@ impl Channel {
         // nobody has a reference to.
         let n = unsafe { libc::readv(self.fd.as_raw_fd(), list.as_ptr(), list.len() as i32) };
         if n < 0 {
-            return match std::io::Error::last_os_error().raw_os_error() {
+            let e = std::io::Error::last_os_error();
+            return match e.raw_os_error() {
                 // The request was given up before it was taken.
                 Some(libc::ENOENT | libc::EINTR) => true,
                 Some(libc::EAGAIN) => false,
-                // ENODEV: it is unmounted.
                 _ => {
                     self.gone = true;
+                    self.shared.lost("readv", &e);
                     false
                 }
             };
@@ -295,7 +327,11 @@ impl Channel {
             Err(Malformed::NoHeader) => return,
         };
         let unique = header.unique;
-        let slot = match session::action(&header, &request, &self.shared.face, self.shared.facts()) {
+        let mut facts = self.shared.facts();
+        if session::asks_for_attributes(&request) {
+            facts.stored = self.shared.disk.clerk.stored().bytes();
+        }
+        let slot = match session::action(&header, &request, &self.shared.face, facts) {
             Action::Reply(body) => return self.reply(unique, 0, body.as_bytes()),
             Action::Refuse(error) => return self.reply(unique, error, &[]),
             Action::Silent => return,
@@ -316,6 +352,7 @@ impl Channel {
                 slot.flushed = !self.shared.face.write_through;
                 slot
             }
+            Action::Seek { offset, hole } => return self.seek(unique, offset, hole, facts.size, port),
         };
         let number = self.free.pop().expect("a request is received when there is a slot");
         self.slots[usize::from(number)] = Some(slot);
@@ -329,7 +366,7 @@ impl Channel {
     /// Begins a request, or has it wait.
     #[inline]
     fn begin(&mut self, number: u16, id: SourceId, port: &mut Port, now: Instant) {
-        let block = u64::from(self.shared.disk.queue.limits().logical_block_size);
+        let block = u64::from(self.shared.disk.limits().logical_block_size);
         let slot = self.slots[usize::from(number)].as_mut().expect("who has a number has a slot");
         let cover = slot.cover(block);
         match slot.kind {
@@ -349,7 +386,7 @@ impl Channel {
             Kind::Write => self.submit_write(number, id, port, now),
             Kind::Flush => self.submit(Bio::flush(), number, id, port, now),
             Kind::Zero => self.walk(number, id, port, now),
-            Kind::Fill => unreachable!("a write begins as a write"),
+            Kind::Fill | Kind::SeekData | Kind::SeekHole => unreachable!("they do not begin here"),
         }
         self.release(number);
     }
@@ -366,11 +403,16 @@ impl Channel {
                 return;
             }
         }
-        if !self.shared.partials.hold(cover.clone()) {
+        let rewrites = &self.shared.disk.rewrites;
+        // First the right to it, then the end of those who were there before.
+        let is_held = slot.alone.as_ref().is_some_and(|held| !held.is_empty());
+        if !is_held && rewrites.hold(sectors_of(&cover), port.waker()) {
+            slot.alone = Some(cover.clone());
+        }
+        if slot.alone.as_ref() != Some(&cover) || !rewrites.is_clear(&sectors_of(&cover)) {
             self.stalled = Some(Stall::Blocks(number));
             return;
         }
-        slot.alone = Some(cover.clone());
         slot.holds = 1;
         if is_whole {
             self.submit_write(number, id, port, now);
@@ -393,9 +435,12 @@ impl Channel {
 
     #[inline]
     fn submit(&mut self, bio: Bio, number: u16, id: SourceId, port: &mut Port, now: Instant) {
-        self.slot(number).holds += 1;
+        let slot = self.slot(number);
+        slot.holds += 1;
+        let rewrites = slot.alone.is_some();
         self.bios += 1;
-        port.submit(bio.with_user_data(id.tagged(u32::from(number))), now);
+        let bio = bio.with_user_data(id.tagged(u32::from(number)));
+        if rewrites { port.submit_rewrite(bio, now) } else { port.submit(bio, now) }
     }
 
     #[inline]
@@ -520,19 +565,20 @@ impl Channel {
                 self.reply(slot.unique, 0, wire::write_out(slot.bytes as u32).as_bytes());
             }
             (None, Kind::Flush | Kind::Zero) => self.reply(slot.unique, 0, &[]),
+            (None, Kind::SeekData | Kind::SeekHole) => unreachable!("they hold no bios"),
         }
         for large in [slot.large, slot.whole].into_iter().flatten() {
             self.memory.give_back(large);
         }
         if let Some(held) = slot.alone.filter(|range| !range.is_empty()) {
-            self.shared.partials.give_back(&held);
+            self.shared.disk.rewrites.give_back(&sectors_of(&held));
         }
         self.free.push(number);
     }
 
     #[inline]
     fn reply_data(&mut self, number: u16, slot: &Slot) {
-        let block = u64::from(self.shared.disk.queue.limits().logical_block_size);
+        let block = u64::from(self.shared.disk.limits().logical_block_size);
         let data = slot.large.as_ref().map_or(self.memory.small(number), Large::data);
         let bytes = slot.bytes as usize;
         let span = self.memory.span(data.advance(slot.offset % block), bytes);
@@ -557,6 +603,7 @@ impl Channel {
     #[inline]
     fn send(&mut self, list: &[libc::iovec; 2]) {
         self.served += 1;
+        let mut last = None;
         for _ in 0..TRIES {
             // SAFETY: the entries name a header and a body of the caller, and part of a region, which lives as long as its
             // table; all are only read.
@@ -564,7 +611,10 @@ impl Channel {
             if n >= 0 {
                 return;
             }
-            match std::io::Error::last_os_error().raw_os_error() {
+            let e = std::io::Error::last_os_error();
+            let kind = e.raw_os_error();
+            last = Some(e);
+            match kind {
                 Some(libc::EINTR | libc::EAGAIN | libc::ENOMEM) => {}
                 // ENOENT: who asked was killed and waits no more.
                 Some(libc::ENOENT | libc::EINVAL) => return,
@@ -572,7 +622,14 @@ impl Channel {
             }
         }
         self.gone = true;
+        if let Some(e) = last {
+            self.shared.lost("writev", &e);
+        }
     }
+}
+
+fn sectors_of(bytes: &Range<u64>) -> Range<u64> {
+    bytes.start / SECTOR..bytes.end / SECTOR
 }
 
 /// The calling thread serves writes that the kernel may wait for when it is short of memory: memory that this thread asks for

@@ -8,16 +8,17 @@
 use super::channel::{Channel, SLOTS, Shared};
 use super::memory::MAX_BLOCK;
 use super::mount::{self, Mount, MountOptions};
-use super::partial::Partials;
 use super::session::{self, Face};
 use super::wire::{self, Malformed, OUT_HEADER, Request};
 use crate::error::{Error, ErrorKind, Result};
+use crate::serve::view::Trouble;
 use crate::serve::{IoThreads, ServedDisk, Source, SourceHandle};
 use blk::time::Duration;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Seconds that the kernel may take for its first message.
@@ -49,6 +50,23 @@ pub struct FuseExport {
     mount: Option<Mount>,
     fds: Vec<Arc<OwnedFd>>,
     channels: Vec<SourceHandle>,
+    _rewrites: Option<Rewriting>,
+}
+
+/// Writes of less than whole blocks may come to a disk.
+struct Rewriting(Arc<ServedDisk>);
+
+impl Rewriting {
+    fn begin(threads: &IoThreads, disk: &Arc<ServedDisk>) -> Rewriting {
+        disk.expect_rewrites(|| threads.meet());
+        Rewriting(Arc::clone(disk))
+    }
+}
+
+impl Drop for Rewriting {
+    fn drop(&mut self) {
+        self.0.unexpect_rewrites();
+    }
 }
 
 impl FuseExport {
@@ -64,7 +82,7 @@ impl FuseExport {
         if iothreads.is_empty() || !iothreads.iter().all(|t| threads.contains(*t)) {
             return Err(Error::usage("a FUSE export must be on IOThreads that there are: give it at least one"));
         }
-        let limits = disk.queue.limits();
+        let limits = disk.limits();
         if limits.logical_block_size as usize > MAX_BLOCK {
             let block = limits.logical_block_size;
             let text = format!("logical blocks of {block} bytes: a FUSE export takes at most {MAX_BLOCK}");
@@ -72,18 +90,20 @@ impl FuseExport {
         }
         let read_only = read_only || limits.read_only;
         let source = disk.name.clone();
+        let rewrites = (!read_only).then(|| Rewriting::begin(threads, disk));
         let (mount, fd, below) = mount::mount(&MountOptions { at: mountpoint, source, read_only, allow_other })?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let (mode, uid, gid) = (below.mode(), below.uid(), below.gid());
         let face = Face { read_only, discard, write_through, ..Face::new(mode, uid, gid, now) };
-        let partials = Partials::new(SLOTS * iothreads.len());
-        let shared = Arc::new(Shared { name, disk: Arc::clone(disk), face, partials });
+        let (gone, ends) = (OnceLock::new(), AtomicBool::new(false));
+        let shared = Arc::new(Shared { name, disk: Arc::clone(disk), face, gone, ends });
         let mut export = FuseExport {
             threads: Arc::clone(threads),
             shared,
             mount: Some(mount),
             fds: vec![Arc::new(fd)],
             channels: Vec::new(),
+            _rewrites: rewrites,
         };
         export.shake_hands(iothreads.len())?;
         for (number, thread) in iothreads.into_iter().enumerate() {
@@ -123,6 +143,12 @@ impl FuseExport {
             longest = longest.max(self.threads.move_to(handle, *thread)?);
         }
         Ok(longest)
+    }
+
+    /// Says why nobody reaches the disk by it any more, if somebody else has unmounted it. It does not mount itself again.
+    pub(crate) fn gone(&self) -> Trouble {
+        let shared = Arc::downgrade(&self.shared);
+        Box::new(move || shared.upgrade()?.gone.get().cloned())
     }
 
     /// The disk has another size: the kernel asks for it before it uses the old one again. A loop device on the file has to
@@ -182,6 +208,7 @@ impl FuseExport {
 
 impl Drop for FuseExport {
     fn drop(&mut self) {
+        self.shared.ends.store(true, Ordering::Relaxed);
         self.mount = None;
         for handle in self.channels.drain(..) {
             drop(self.threads.remove(&handle));

@@ -8,13 +8,15 @@
 //! | [`channel`] | a descriptor of `/dev/fuse` on an IOThread: [`Channel`] |
 //! | `mount` | mounting, unmounting, mounts of daemons that were killed |
 //! | `export` | all of it as one: [`FuseExport`] |
-//! | `memory`, `partial` | memory for data; who writes a part of a block |
+//! | `memory` | memory for data |
 //!
 //! Guarantees of the first two: no I/O, no thread, no `unsafe`; no panic whatever bytes come. Each IOThread has a descriptor of its own
 //! (`FUSE_DEV_IOC_CLONE`), so requests are taken, submitted and answered without a lock or line shared between threads.
 //! Buffered writes are sent by the kernel as they are made, so a full disk is told to who fills it; mapped pages are written
 //! back later, as of any file. fsync, fdatasync, O_DSYNC and the last close reach the driver as a flush or FUA.
-//! Not served: another size of the file (EPERM), LSEEK (the kernel says: all is data), locks (the kernel's own),
+//! Holes are those of the disk (SEEK_DATA, SEEK_HOLE): of a disk that does not know the kernel says that all is data, and mapped
+//! pages that are not written back may be told as a hole.
+//! Not served: another size of the file (EPERM), locks (the kernel's own),
 //! extended attributes, fuse-over-io_uring, splice.
 //!
 //! Source: Linux include/uapi/linux/fuse.h, Documentation/filesystems/fuse.rst.
@@ -23,7 +25,6 @@ pub mod channel;
 mod export;
 mod memory;
 pub(crate) mod mount;
-mod partial;
 pub mod session;
 #[allow(clippy::disallowed_methods, reason = "the kernel speaks the byte order of its machine")]
 pub mod wire;

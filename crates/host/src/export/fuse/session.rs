@@ -8,7 +8,7 @@
 //! crosses it is cut, too, one behind it fails with ENOSPC, as on a block device. The size is the disk's and cannot be
 //! changed (EPERM). A write that is not whole logical blocks is done all the same, direct or not: a loop device has sectors of
 //! 512 bytes whatever the disk has. FALLOCATE punches holes and writes zeroes in whole logical blocks (EINVAL otherwise) and
-//! cannot do anything else (EOPNOTSUPP).
+//! cannot do anything else (EOPNOTSUPP). LSEEK finds data and holes (EINVAL for anything else) before the end of the disk (ENXIO).
 
 use super::wire::{self, Attr, Body, Header, InitIn, InitOut, MAX_DATA, Request, fattr, fopen, init};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -45,7 +45,9 @@ impl Face {
         let get = |value: &AtomicU32| value.load(Ordering::Relaxed);
         let mode = if self.read_only { get(&self.mode) & !WRITABLE } else { get(&self.mode) };
         let (uid, gid) = (get(&self.uid), get(&self.gid));
-        Attr { size: disk.size, time: self.time, mode: KIND | mode, uid, gid, block: disk.block.max(4096) }
+        // A file system may set aside more than a file is long; who looks for holes compares the two.
+        let stored = disk.stored.map_or(disk.size, |bytes| bytes.min(disk.size));
+        Attr { size: disk.size, stored, time: self.time, mode: KIND | mode, uid, gid, block: disk.block.max(4096) }
     }
 }
 
@@ -58,6 +60,14 @@ pub struct Disk {
     pub block: u32,
     /// It knows write zeroes.
     pub zeroes: bool,
+    /// Bytes that are stored, without holes; all of them if that is not known. Only for what [`asks_for_attributes`].
+    pub stored: Option<u64>,
+}
+
+/// Whether a request's answer has the attributes of the file.
+#[inline]
+pub fn asks_for_attributes(request: &Request) -> bool {
+    matches!(request, Request::GetAttr | Request::SetAttr { .. })
 }
 
 /// What is to be done.
@@ -98,6 +108,13 @@ pub enum Action {
         /// They keep their space.
         keep: bool,
     },
+    /// The next data or the next hole is to be found.
+    Seek {
+        /// From this byte on.
+        offset: u64,
+        /// A hole is wanted; else data.
+        hole: bool,
+    },
 }
 
 /// What is to be done for a request.
@@ -118,6 +135,7 @@ pub fn action(header: &Header, request: &Request, face: &Face, disk: Disk) -> Ac
         },
         Request::Write { offset, size, write_flags, flags } => write(offset, size, write_flags, flags, face, disk),
         Request::Fallocate { offset, length, mode } => fallocate(offset, length, mode, face, disk),
+        Request::Seek { offset, whence } => seek(offset, whence, disk),
         // What was not written need not be flushed, and a disk that is read-only may refuse to.
         Request::Fsync | Request::Flush if face.read_only => Action::Reply(Body::EMPTY),
         Request::Fsync | Request::Flush => Action::Flush,
@@ -203,6 +221,16 @@ fn fallocate(offset: u64, length: u64, mode: u32, face: &Face, disk: Disk) -> Ac
     }
     // Not a discard: a loop device has its write zeroes made so, and they must be zeroes.
     Action::Zero { offset, bytes: end - offset, keep: mode != PUNCH || !face.discard }
+}
+
+fn seek(offset: u64, whence: u32, disk: Disk) -> Action {
+    let hole = match whence as i32 {
+        libc::SEEK_DATA => false,
+        libc::SEEK_HOLE => true,
+        // All others are the kernel's own.
+        _ => return Action::Refuse(libc::EINVAL),
+    };
+    if offset >= disk.size { Action::Refuse(libc::ENXIO) } else { Action::Seek { offset, hole } }
 }
 
 /// The answer to the first INIT of a kernel. `Ok(None)`: the kernel is asked for our major version and sends another one.

@@ -132,11 +132,16 @@ pub enum Request {
         length: u64,
         mode: u32,
     },
+    /// `whence` is one of lseek(2); a negative offset is beyond all files.
+    Seek {
+        offset: u64,
+        whence: u32,
+    },
     Access,
     Destroy,
     /// Nobody waits for an answer.
     Silent,
-    /// An operation that is not served: LSEEK, INTERRUPT, and all that a single file has not.
+    /// An operation that is not served: INTERRUPT, and all that a single file has not.
     Unknown,
 }
 
@@ -258,6 +263,12 @@ fn request(header: Header, f: &mut Fields<'_>) -> Option<Request> {
             f.skip(4)?;
             Request::Fallocate { offset, length, mode }
         }
+        opcode::LSEEK => {
+            f.skip(8)?;
+            let (offset, whence) = (f.u64()?, f.u32()?);
+            f.skip(4)?;
+            Request::Seek { offset, whence }
+        }
         opcode::INIT => {
             let (major, minor, max_readahead, low) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
             // Before 7.36 the second word of flags is not there.
@@ -325,6 +336,8 @@ impl Body {
 pub struct Attr {
     /// Bytes.
     pub size: u64,
+    /// Bytes that are stored, without holes.
+    pub stored: u64,
     /// Seconds since 1970 of all its times.
     pub time: u64,
     /// Kind and permissions.
@@ -339,9 +352,9 @@ pub struct Attr {
 
 /// To GETATTR and SETATTR. The kernel asks again after a second.
 pub fn attr_out(attr: &Attr) -> Body {
-    let Attr { size, time, mode, uid, gid, block } = *attr;
+    let Attr { size, stored, time, mode, uid, gid, block } = *attr;
     let times = [time, time, time];
-    let body = Body::EMPTY.u64s(&[1]).u32s(&[0, 0]).u64s(&[ROOT, size, size.div_ceil(512)]).u64s(&times);
+    let body = Body::EMPTY.u64s(&[1]).u32s(&[0, 0]).u64s(&[ROOT, size, stored.div_ceil(512)]).u64s(&times);
     body.u32s(&[0, 0, 0, mode, 1, uid, gid, 0, block, 0])
 }
 
@@ -354,6 +367,11 @@ pub fn open_out(flags: u32) -> Body {
 #[inline]
 pub fn write_out(size: u32) -> Body {
     Body::EMPTY.u32s(&[size, 0])
+}
+
+/// To LSEEK: where the file goes on from.
+pub fn lseek_out(offset: u64) -> Body {
+    Body::EMPTY.u64s(&[offset])
 }
 
 /// To STATFS: a full file system of one file.

@@ -5,7 +5,7 @@ use super::session::{Action, Disk, Face, action, init};
 use super::wire::{self, Body, Header, InitIn, MAX_DATA, Malformed, Request, WRITE_HEAD, opcode, parse};
 use proptest::prelude::*;
 
-const DISK: Disk = Disk { size: 1 << 20, block: 512, zeroes: true };
+const DISK: Disk = Disk { size: 1 << 20, block: 512, zeroes: true, stored: None };
 const DIRECT: u32 = libc::O_DIRECT as u32;
 
 /// A message: header of this operation, then fields of 4 bytes.
@@ -71,7 +71,8 @@ fn requests_are_read_as_the_kernel_lays_them_out() {
     let new = parsed(&message(opcode::INIT, &fields)).1;
     assert_eq!(new, Request::Init(InitIn { major: 7, minor: 45, max_readahead: 1 << 17, flags: 1 << 36 | 1 << 30 }));
     assert_eq!(parsed(&message(opcode::FORGET, &[1, 0])).1, Request::Silent);
-    assert_eq!(parsed(&message(opcode::LSEEK, &[0; 6])).1, Request::Unknown);
+    let request = parsed(&message(opcode::LSEEK, &[0, 0, 512, 1, 3, 0])).1;
+    assert_eq!(request, Request::Seek { offset: 1 << 32 | 512, whence: 3 });
     assert_eq!(parsed(&message(9999, &[])).1, Request::Unknown);
 }
 
@@ -86,6 +87,7 @@ fn wrong_lengths_are_malformed() {
         (opcode::INIT, message(opcode::INIT, &[7, 31, 0, 0])),
         (opcode::FALLOCATE, fallocate(3, 0, 512)),
         (opcode::OPEN, message(opcode::OPEN, &[0, 0])),
+        (opcode::LSEEK, message(opcode::LSEEK, &[0, 0, 512, 0, 3, 0])),
     ] {
         for len in 0..bytes.len() {
             let expected = if len < wire::IN_HEADER { Malformed::NoHeader } else { Malformed::Body(header(opcode)) };
@@ -107,6 +109,25 @@ fn wrong_lengths_are_malformed() {
     assert!(parse(&read(0, MAX_DATA as u32), 80).is_ok() && parse(&read(0, MAX_DATA as u32 + 1), 80).is_err());
     let huge = write(0, MAX_DATA as u32 + 512, 0, 0);
     assert!(parse(&huge[..WRITE_HEAD], huge.len()).is_err());
+}
+
+#[test]
+fn a_seek_begins_inside_the_disk_and_wants_data_or_a_hole() {
+    let (f, end) = (face(), 1 << 20);
+    let told =
+        |low: u32, high: u32, whence: i32| told(&f, &message(opcode::LSEEK, &[0, 0, low, high, whence as u32, 0]));
+    let seek = |offset, hole| Action::Seek { offset, hole };
+    assert_eq!(told(0, 0, libc::SEEK_DATA), seek(0, false));
+    assert_eq!(told(end - 1, 0, libc::SEEK_HOLE), seek(u64::from(end) - 1, true));
+    // At the end, behind it, beyond what a disk can have, negative.
+    for (low, high) in [(end, 0), (end + 1, 0), (0, 1), (u32::MAX, i32::MAX as u32), (0, 1 << 31), (u32::MAX, u32::MAX)]
+    {
+        assert_eq!(told(low, high, libc::SEEK_DATA), Action::Refuse(libc::ENXIO));
+        assert_eq!(told(low, high, libc::SEEK_HOLE), Action::Refuse(libc::ENXIO));
+    }
+    for whence in [libc::SEEK_SET, libc::SEEK_CUR, libc::SEEK_END, 5, -1] {
+        assert_eq!(told(0, 0, whence), Action::Refuse(libc::EINVAL));
+    }
 }
 
 #[test]
@@ -173,6 +194,13 @@ fn the_size_stays_and_the_owner_may_change() {
     // Behind 16 bytes: inode, size, ..., mode at 60, owner, group.
     let owner = |f: &Face| [76, 84, 88].map(|at| field(f, at));
     assert_eq!((field(&f, 24), owner(&f)), (1 << 20, [libc::S_IFREG | 0o640, 1, 2]));
+    // Blocks: all, unless the disk knows better; never more than the file has.
+    let blocks = |stored| {
+        let (header, request) = parsed(&get);
+        let Action::Reply(body) = action(&header, &request, &f, Disk { stored, ..DISK }) else { panic!("refused") };
+        u64::from_ne_bytes(*body.as_bytes()[32..].first_chunk().unwrap())
+    };
+    assert_eq!([None, Some(0), Some(4096), Some(1 << 40)].map(blocks), [2048, 0, 8, 2048]);
     told(&f, &set(wire::fattr::MODE | wire::fattr::UID | wire::fattr::GID, 0, libc::S_IFREG | 0o666));
     assert_eq!(owner(&f), [libc::S_IFREG | 0o666, 8, 9]);
     let shut = Face { read_only: true, ..f };
@@ -203,6 +231,7 @@ fn replies_have_the_lengths_of_the_kernel() {
     assert_eq!(wire::attr_out(&attr).as_bytes().len(), 104);
     assert_eq!(wire::open_out(0).as_bytes().len(), 16);
     assert_eq!(wire::write_out(1).as_bytes(), [1u32.to_ne_bytes(), [0; 4]].concat());
+    assert_eq!(wire::lseek_out(513).as_bytes(), 513u64.to_ne_bytes());
     assert_eq!(wire::statfs_out(1 << 20, 512).as_bytes().len(), 80);
     let header = wire::out_header(9, libc::EIO, 8);
     assert_eq!(header[..8], [24u32.to_ne_bytes(), (-libc::EIO).to_ne_bytes()].concat());
@@ -230,11 +259,12 @@ proptest! {
                 field[3..].fill(0);
             }
         }
-        let disk = Disk { size: blocks * 4096, block: 4096, zeroes: true };
+        let disk = Disk { size: blocks * 4096, block: 4096, zeroes: true, stored: None };
         let face = Face { read_only, ..face() };
         if let Ok((header, request)) = parse(&bytes, bytes.len()) {
             let inside = |offset: u64, len: u64| len > 0 && offset.checked_add(len).is_some_and(|end| end <= disk.size);
             match action(&header, &request, &face, disk) {
+                Action::Seek { offset, .. } => prop_assert!(inside(offset, 1)),
                 Action::Read { offset, bytes } => prop_assert!(inside(offset, bytes.into()) && bytes as usize <= MAX_DATA),
                 Action::Write { offset, bytes, alone, .. } => {
                     prop_assert!(inside(offset, bytes.into()) && bytes as usize <= MAX_DATA && !read_only);

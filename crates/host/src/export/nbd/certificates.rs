@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Certificates and keys of a TLS server, from the PEM files that users of QEMU, libnbd and nbdkit lay out.
+//! Certificates and keys of a TLS server, from the PEM files that users of QEMU, libnbd and nbdkit lay out; and the reading of such
+//! files, which a client's share.
 //!
 //! Guarantees: what is loaded can be used: the key belongs to the certificate, the certificate is valid now and for a
 //! server, and so are the authorities of clients. What is wrong is said with the file it is in. Only regular files of at
@@ -17,6 +18,7 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKey
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::{CertificateError, InconsistentKeys, RootCertStore, ServerConfig};
+use std::fmt::{self, Display};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -29,8 +31,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The names that files have in a directory of certificates.
 const CERT: &str = "server-cert.pem";
 const KEY: &str = "server-key.pem";
-const CLIENT_CA: &str = "ca-cert.pem";
-const CLIENT_CRL: &str = "ca-crl.pem";
+pub(crate) const CA: &str = "ca-cert.pem";
+pub(crate) const CRL: &str = "ca-crl.pem";
 
 /// What a file is for; also the key that names it in a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,21 +45,24 @@ pub enum Role {
     ClientCa,
     /// Certificates of clients that they have revoked.
     ClientCrl,
+    /// One of the files of a client of somebody else's server.
+    OfTarget,
 }
 
 impl Role {
-    /// The key in a configuration.
+    /// The key in a configuration, or the option of a target.
     pub const fn key(self) -> &'static str {
         match self {
             Role::Cert => "tls_cert",
             Role::Key => "tls_key",
             Role::ClientCa => "tls_client_ca",
             Role::ClientCrl => "tls_client_crl",
+            Role::OfTarget => "tls-certificates",
         }
     }
 }
 
-/// Why a server cannot have its TLS.
+/// Why there cannot be TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Which file it is about.
@@ -68,15 +73,20 @@ pub struct Problem {
     pub text: String,
 }
 
+impl Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}: {}", self.role.key(), self.path.display(), self.text)
+    }
+}
+
 impl From<Problem> for Error {
     fn from(problem: Problem) -> Error {
-        let Problem { role, path, text } = problem;
-        Error::usage(format!("{}={}: {text}", role.key(), path.display()))
+        Error::usage(problem.to_string())
     }
 }
 
 /// What a server needs to speak TLS. Files that are replaced, as certificates are renewed, count from the next client on; if
-/// what is there then cannot be used, what was there before goes on.
+/// what is there then cannot be used, what was there before goes on, which is logged and told ([`Tls::problem`]).
 #[derive(Clone)]
 pub struct Tls {
     files: NbdTls,
@@ -87,6 +97,19 @@ struct Loaded {
     config: Arc<ServerConfig>,
     /// Of the files when they were looked at last.
     stamps: Vec<Stamp>,
+    /// Why what is in the files now is not what is in use.
+    problem: Option<Problem>,
+}
+
+/// What a look at the files has shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// They are those that are in use.
+    Same,
+    /// They are others, which are in use from now on.
+    Renewed,
+    /// They are others, which cannot be used; those from before go on.
+    Failed(Problem),
 }
 
 /// Tells a file from one that was put in its place: device, inode, length, and when it was changed.
@@ -99,7 +122,7 @@ impl Tls {
     /// The first thing that is wrong.
     pub fn load(files: &NbdTls) -> Result<Tls, Problem> {
         let stamps = stamps(files);
-        let loaded = Loaded { config: load(files)?, stamps };
+        let loaded = Loaded { config: load(files)?, stamps, problem: None };
         Ok(Tls { files: files.clone(), loaded: Arc::new(Mutex::new(loaded)) })
     }
 
@@ -109,19 +132,42 @@ impl Tls {
 
     /// For the next client.
     pub(super) fn config(&self) -> Arc<ServerConfig> {
+        self.renew();
+        Arc::clone(&self.loaded.lock().config)
+    }
+
+    /// Looks whether the files are others by now, and uses them then. A look that shows something new is logged.
+    pub fn renew(&self) -> Renewal {
         let mut loaded = self.loaded.lock();
         // Looked at before they are read: what changes meanwhile is seen the next time.
         let now = stamps(&self.files);
-        if now != loaded.stamps {
-            loaded.stamps = now;
+        if now == loaded.stamps {
+            return loaded.problem.clone().map_or(Renewal::Same, Renewal::Failed);
+        }
+        loaded.stamps = now;
+        match load(&self.files) {
+            Ok(config) => {
+                (loaded.config, loaded.problem) = (config, None);
+                log::info!("tls_cert={}: certificates have been renewed", self.files.cert.display());
+                Renewal::Renewed
+            }
             // Perhaps one file of two is there; the other one will have another stamp.
-            if let Ok(config) = load(&self.files) {
-                loaded.config = config;
+            Err(problem) => {
+                log::warn!("{problem}; {OLD_ONES}");
+                loaded.problem = Some(problem.clone());
+                Renewal::Failed(problem)
             }
         }
-        Arc::clone(&loaded.config)
+    }
+
+    /// Why the certificates in use are not those in the files; none if they are, as far as anybody has looked.
+    pub fn problem(&self) -> Option<Problem> {
+        self.loaded.lock().problem.clone()
     }
 }
+
+/// Said behind what is wrong with new files.
+pub const OLD_ONES: &str = "the certificates that were loaded before are still in use";
 
 fn stamps(files: &NbdTls) -> Vec<Stamp> {
     let all = [Some(&files.cert), Some(&files.key), files.client_ca.as_ref(), files.client_crl.as_ref()];
@@ -131,14 +177,15 @@ fn stamps(files: &NbdTls) -> Vec<Stamp> {
 
 impl NbdTls {
     /// The files of a directory that is laid out as QEMU and nbdkit have it: `server-cert.pem`, `server-key.pem` and, if
-    /// clients are to be verified, `ca-cert.pem` and perhaps `ca-crl.pem`.
+    /// clients are to be verified, `ca-cert.pem` and perhaps `ca-crl.pem`, which is left out only if there is no entry of that name.
     pub fn in_directory(directory: &Path, verify_peer: bool, required: bool) -> NbdTls {
-        let crl = directory.join(CLIENT_CRL);
+        let crl = directory.join(CRL);
         NbdTls {
             cert: directory.join(CERT),
             key: directory.join(KEY),
-            client_ca: verify_peer.then(|| directory.join(CLIENT_CA)),
-            client_crl: (verify_peer && crl.exists()).then_some(crl),
+            client_ca: verify_peer.then(|| directory.join(CA)),
+            // What cannot be looked at is taken to be there, and refused when it is loaded: without it nobody is revoked.
+            client_crl: (verify_peer && is_there(&crl).unwrap_or(true)).then_some(crl),
             required,
         }
     }
@@ -146,7 +193,23 @@ impl NbdTls {
     /// The directory that clients on this host can name, if it is laid out as they need it.
     pub fn directory(&self) -> Option<&Path> {
         let directory = self.cert.parent()?;
-        (self.cert.ends_with(CERT) && directory.join(CLIENT_CA).exists()).then_some(directory)
+        (self.cert.ends_with(CERT) && directory.join(CA).exists()).then_some(directory)
+    }
+}
+
+/// Whether a directory has an entry of this name, be it a link to nowhere.
+///
+/// # Errors
+/// It cannot be told: the directory is not there, or may not be searched.
+pub(crate) fn is_there(path: &Path) -> io::Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        // The entry, or the directory that it would be in.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+            fs::metadata(directory.unwrap_or(Path::new("."))).map(|_| false)
+        }
+        Err(e) => Err(e),
     }
 }
 
@@ -159,12 +222,7 @@ fn load(files: &NbdTls) -> Result<Arc<ServerConfig>, Problem> {
         cert.check_valid(one, &provider, true)?;
     }
     let key_file = Pem::read(Role::Key, &files.key)?;
-    let key = PrivateKeyDer::from_pem_slice(&key_file.bytes).map_err(|e| match e {
-        pem::Error::NoItemsFound => {
-            key_file.problem("holds no private key (PEM); one with a passphrase must be stored without it first")
-        }
-        e => key_file.unreadable(&e),
-    })?;
+    let key = key_file.key()?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|e| cert.problem(&e.to_string()))?;
@@ -172,17 +230,22 @@ fn load(files: &NbdTls) -> Result<Arc<ServerConfig>, Problem> {
         Some(ca) => builder.with_client_cert_verifier(verifier(ca, files.client_crl.as_deref(), &provider)?),
         None => builder.with_no_client_auth(),
     };
-    let mut config = builder.with_single_cert(chain, key).map_err(|e| match e {
-        rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-            key_file.problem(&format!("is not the key of the certificate '{}'", files.cert.display()))
-        }
-        rustls::Error::InvalidCertificate(e) => cert.problem(&format!("cannot be used: {e}")),
-        e => key_file.problem(&format!("cannot be used: {e}; take an ECDSA, Ed25519 or RSA key of 2048 to 8192 bits")),
-    })?;
+    let mut config = builder.with_single_cert(chain, key).map_err(|e| unusable(&cert, &key_file, e))?;
     // Connections last long and clients know nothing of resumption: nothing is remembered of them.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
+}
+
+/// Why a certificate and a key cannot be used.
+pub(crate) fn unusable(cert: &Pem<'_>, key: &Pem<'_>, e: rustls::Error) -> Problem {
+    match e {
+        rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+            key.problem(&format!("is not the key of the certificate '{}'", cert.path.display()))
+        }
+        rustls::Error::InvalidCertificate(e) => cert.problem(&format!("cannot be used: {e}")),
+        e => key.problem(&format!("cannot be used: {e}; take an ECDSA, Ed25519 or RSA key of 2048 to 8192 bits")),
+    }
 }
 
 /// Who checks the certificates of clients.
@@ -192,15 +255,10 @@ fn verifier(
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, Problem> {
     let authorities = Pem::read(Role::ClientCa, ca)?;
-    let mut roots = RootCertStore::empty();
-    for one in authorities.all::<CertificateDer<'static>>("certificate")? {
-        authorities.check_valid(&one, provider, false)?;
-        roots.add(one).map_err(|e| authorities.problem(&format!("holds what is no authority: {e}")))?;
-    }
+    let roots = authorities.roots(provider)?;
     let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
     if let Some(crl) = crl {
-        let lists = Pem::read(Role::ClientCrl, crl)?;
-        let lists: Vec<CertificateRevocationListDer<'static>> = lists.all("revocation list")?;
+        let lists = Pem::read(Role::ClientCrl, crl)?.revoked()?;
         // An authority without a list has revoked nothing.
         builder = builder.with_crls(lists).allow_unknown_revocation_status();
     }
@@ -208,14 +266,14 @@ fn verifier(
 }
 
 /// A file that was read.
-struct Pem<'a> {
+pub(crate) struct Pem<'a> {
     role: Role,
     path: &'a Path,
     bytes: Vec<u8>,
 }
 
 impl<'a> Pem<'a> {
-    fn read(role: Role, path: &'a Path) -> Result<Pem<'a>, Problem> {
+    pub(crate) fn read(role: Role, path: &'a Path) -> Result<Pem<'a>, Problem> {
         let mut pem = Pem { role, path, bytes: Vec::new() };
         let bytes = read_file(path).map_err(|e| pem.problem(&format!("{e}; name a PEM file")))?;
         pem.bytes = bytes;
@@ -223,7 +281,7 @@ impl<'a> Pem<'a> {
     }
 
     /// All items of one kind; at least one.
-    fn all<T: PemObject>(&self, what: &str) -> Result<Vec<T>, Problem> {
+    pub(crate) fn all<T: PemObject>(&self, what: &str) -> Result<Vec<T>, Problem> {
         let items: Result<Vec<T>, pem::Error> = T::pem_slice_iter(&self.bytes).collect();
         match items {
             Ok(items) if !items.is_empty() => Ok(items),
@@ -232,9 +290,34 @@ impl<'a> Pem<'a> {
         }
     }
 
+    /// Its private key.
+    pub(crate) fn key(&self) -> Result<PrivateKeyDer<'static>, Problem> {
+        PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|e| match e {
+            pem::Error::NoItemsFound => {
+                self.problem("holds no private key (PEM); one with a passphrase must be stored without it first")
+            }
+            e => self.unreadable(&e),
+        })
+    }
+
+    /// The authorities in it, each of its time.
+    pub(crate) fn roots(&self, provider: &CryptoProvider) -> Result<RootCertStore, Problem> {
+        let mut roots = RootCertStore::empty();
+        for one in self.all::<CertificateDer<'static>>("certificate")? {
+            self.check_valid(&one, provider, false)?;
+            roots.add(one).map_err(|e| self.problem(&format!("holds what is no authority: {e}")))?;
+        }
+        Ok(roots)
+    }
+
+    /// The lists of revoked certificates in it.
+    pub(crate) fn revoked(&self) -> Result<Vec<CertificateRevocationListDer<'static>>, Problem> {
+        self.all("revocation list")
+    }
+
     /// A certificate must be of its time and, in a server's file, its first one be for servers. Who signed it is for
     /// clients to judge.
-    fn check_valid(
+    pub(crate) fn check_valid(
         &self,
         cert: &CertificateDer<'static>,
         provider: &CryptoProvider,
@@ -276,7 +359,7 @@ impl<'a> Pem<'a> {
         self.problem(&format!("is no PEM file: {what}"))
     }
 
-    fn problem(&self, text: &str) -> Problem {
+    pub(crate) fn problem(&self, text: &str) -> Problem {
         Problem { role: self.role, path: self.path.to_owned(), text: text.to_owned() }
     }
 }
@@ -301,4 +384,26 @@ fn age(secs: u64) -> String {
         _ => (secs / 86400, "day"),
     };
     format!("{n} {unit}{}", if n == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_entry_that_does_not_exist_is_not_there() {
+        let name = format!("mqblk-is-there-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir(&directory).unwrap();
+        let of = |verify| NbdTls::in_directory(&directory, verify, true).client_crl;
+        let crl = directory.join(CRL);
+        assert_eq!((is_there(&crl).unwrap(), of(true)), (false, None));
+        std::os::unix::fs::symlink("nowhere", &crl).unwrap();
+        assert_eq!((is_there(&crl).unwrap(), of(true), of(false)), (true, Some(crl.clone()), None));
+        // Neither told: a directory that is none, and one that has gone.
+        fs::write(directory.join("file"), "").unwrap();
+        assert!(is_there(&directory.join("file").join(CRL)).is_err());
+        assert!(is_there(&directory.join("gone").join(CRL)).is_err());
+        fs::remove_dir_all(&directory).unwrap();
+    }
 }

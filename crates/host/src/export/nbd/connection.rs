@@ -147,28 +147,30 @@ pub struct Connection {
     /// Something was given back that a request waits for.
     look_again: bool,
     served: u64,
-    /// Dropped with the connection.
+    /// Dropped last.
     _guard: Box<dyn Any + Send>,
 }
 
 impl Connection {
-    /// A connection that negotiated `disk`, whose requests begin with `rest`. `guard` is dropped when the connection is.
+    /// A connection that negotiated `disk`, whose requests begin with `rest`. `guard` is dropped when the connection is, and
+    /// after its socket, also when there is no connection: who is told by it looks for the socket. Hence it comes first, for
+    /// parameters are dropped from the last one on.
     ///
     /// # Errors
     /// There is no memory for its data.
     pub(super) fn new(
+        guard: Box<dyn Any + Send>,
         (socket, tls): (Arc<OwnedFd>, Option<Box<TlsStream>>),
         negotiated: &Negotiated,
         rest: &[u8],
         disk: &Arc<ServedDisk>,
-        guard: Box<dyn Any + Send>,
     ) -> Result<Connection> {
         let session = Session::new(negotiated);
         let mut input = vec![0; INPUT_BYTES.max(rest.len())].into_boxed_slice();
         input[..rest.len()].copy_from_slice(rest);
         Ok(Connection {
             socket,
-            export: negotiated.export.name.clone(),
+            export: negotiated.export.label.clone(),
             tls,
             record: Vec::new(),
             said_goodbye: false,
@@ -204,7 +206,7 @@ impl Connection {
         self.bios + self.asked
     }
 
-    /// Name of its export.
+    /// What its export is called in reports.
     pub fn export(&self) -> &str {
         &self.export
     }
@@ -302,7 +304,7 @@ impl Connection {
             return false;
         }
         // A client that came before a resize believes in the old size; what lies beyond the new one is refused.
-        self.session.set_size_bytes(port.disk().queue.capacity().0 * SECTOR);
+        self.session.set_size_bytes(port.disk().capacity().0 * SECTOR);
         let input = std::mem::take(&mut self.input);
         let start = self.at;
         let mut window = BytesIn::new(&input[start..self.end]);
@@ -536,3 +538,6 @@ impl Drop for Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -55,6 +55,8 @@ pub struct Export {
     pub description: String,
     /// The caller's number for the disk behind it; never sent.
     pub id: u64,
+    /// What the caller calls it in reports and logs; never sent.
+    pub label: String,
     /// A multiple of `block.min`, at most `i64::MAX` (clients count in signed numbers).
     pub size_bytes: u64,
     /// Writes, trims and zeroes are refused with `NBD_EPERM`.

@@ -14,8 +14,9 @@ use super::greet::Line;
 use super::wire::MAX_PAYLOAD;
 use crate::error::{Error, Result};
 use crate::event;
-use crate::export::socket;
+use crate::export::socket::{self, SocketFile};
 use crate::handed;
+use crate::serve::view::{Clients as Count, Trouble};
 use crate::serve::{IoThreads, ServedDisk, Source};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::PollFlags;
@@ -24,7 +25,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -52,8 +53,10 @@ pub enum Address {
 pub struct NbdDisk {
     /// The disk.
     pub disk: Arc<ServedDisk>,
-    /// The export's name.
+    /// The export's name; clients of this server choose by it. Another server may have it for another disk.
     pub name: String,
+    /// What it is called in reports and logs: another one than that of all other exports of the process.
+    pub label: String,
     /// For people.
     pub description: String,
     /// Writes fail.
@@ -86,13 +89,14 @@ pub struct NbdOptions {
 impl NbdDisk {
     /// What is offered to clients.
     fn export(&self, id: u64) -> Export {
-        let limits = self.disk.queue.limits();
+        let limits = self.disk.limits();
         let min = limits.logical_block_size;
         Export {
             name: self.name.clone(),
             description: self.description.clone(),
             id,
-            size_bytes: self.disk.queue.capacity().0 * 512 / u64::from(min) * u64::from(min),
+            label: self.label.clone(),
+            size_bytes: self.disk.capacity().0 * 512 / u64::from(min) * u64::from(min),
             read_only: self.read_only || limits.read_only,
             rotational: limits.rotational,
             // Nothing is left to flush where every write is stable: clients that see no flush know that.
@@ -102,7 +106,7 @@ impl NbdDisk {
             trim: self.discard && limits.max_discard_sectors > 0,
             write_zeroes: limits.max_write_zeroes_sectors > 0,
             fast_zero: if limits.max_write_zeroes_sectors > 0 { FastZero::Served } else { FastZero::NotOffered },
-            cache: self.disk.driver.caches(),
+            cache: self.disk.clerk.stored().caches(),
             // The promise of one view: all connections lead to one driver, and a flush goes to its device after all writes
             // that it completed, whoever sent them. Nothing is cached in between.
             multi_conn: true,
@@ -117,6 +121,8 @@ impl NbdDisk {
 pub struct NbdExport {
     shared: Arc<Shared>,
     address: Address,
+    /// Of a Unix socket.
+    file: Option<SocketFile>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -127,16 +133,13 @@ impl NbdExport {
     /// Usage: the exports break a rule, the socket is in use. Others: the address cannot be listened at.
     pub fn start(threads: &Arc<IoThreads>, options: NbdOptions) -> Result<NbdExport> {
         let NbdOptions { address, disks, default, socket_mode, max_connections, tls } = options;
-        let table = Table::new(threads, disks, default.as_deref())?;
+        let table = Table::new(threads, disks, default.as_deref(), &[])?;
         let stop = event::new()?;
-        let (listener, address) = Listener::bind(&address)?;
-        if let (Address::Unix(path), Some(mode)) = (&address, socket_mode) {
-            socket::set_mode(path, mode)?;
-        }
+        let (listener, address, file) = Listener::bind(&address, socket_mode)?;
         let shared = Arc::new(Shared {
             threads: Arc::clone(threads),
             max_connections: AtomicUsize::new(max_connections.min(MAX_CONNECTIONS)),
-            table: Mutex::new(Arc::new(table)),
+            table: Mutex::new(table),
             tls,
             stop,
             next_thread: AtomicUsize::new(0),
@@ -147,7 +150,7 @@ impl NbdExport {
             .name("mqblk-nbd".into())
             .spawn(move || accepting.accept(&listener))
             .map_err(|e| Error::os(e, "cannot start the thread of an NBD server"))?;
-        Ok(NbdExport { shared, address, thread: Some(thread) })
+        Ok(NbdExport { shared, address, file, thread: Some(thread) })
     }
 
     /// Where it listens, with the port it has.
@@ -155,29 +158,45 @@ impl NbdExport {
         &self.address
     }
 
-    /// Clients that are served now.
-    pub fn connections(&self) -> usize {
-        self.shared.crowd.clients.lock().connections
+    /// Its TLS, if it has any.
+    pub fn tls(&self) -> Option<&Tls> {
+        self.shared.tls.as_ref()
     }
 
-    /// Clients of one export that are served now.
-    pub fn connections_of(&self, export: &str) -> usize {
-        self.shared.crowd.clients.lock().of(export).count()
+    /// Says why its certificates are older than those in the files, for as long as it is there; `None` without TLS.
+    pub(crate) fn certificates(&self) -> Option<Trouble> {
+        self.tls()?;
+        let shared = Arc::downgrade(&self.shared);
+        Some(Box::new(move || Some(shared.upgrade()?.tls.as_ref()?.problem()?.to_string())))
+    }
+
+    /// Clients that are served now.
+    pub fn connections(&self) -> usize {
+        self.shared.crowd.clients.lock().there.len()
+    }
+
+    /// Counts the clients of one export that are served, at any time.
+    pub(crate) fn clients_of(&self, export: &str) -> Count {
+        let (crowd, export) = (Arc::clone(&self.shared.crowd), export.to_owned());
+        Box::new(move || crowd.clients.lock().of(&export).count())
     }
 
     /// Serves other disks from now on, at the same address. Clients of exports that are still there, of the same disk, stay as
-    /// they are; the others are let go, and nothing of theirs is in flight afterwards.
+    /// they are; the others are let go when what is returned is dropped, and nothing of theirs is in flight afterwards.
     ///
     /// # Errors
     /// As of [`NbdExport::start`]; nothing has changed then.
-    pub fn update(&self, disks: Vec<NbdDisk>, default: Option<&str>, max_connections: usize) -> Result<()> {
-        let new = Arc::new(Table::new(&self.shared.threads, disks, default)?);
+    pub fn update(&self, disks: Vec<NbdDisk>, default: Option<&str>, max_connections: usize) -> Result<Departure> {
+        // Nobody comes between the two: who is counted already is of the old table.
+        let clients = self.shared.crowd.clients.lock();
+        let mut table = self.shared.table.lock();
+        let new = Table::new(&self.shared.threads, disks, default, &table.served)?;
         self.shared.max_connections.store(max_connections.min(MAX_CONNECTIONS), Ordering::Relaxed);
-        let old = std::mem::replace(&mut *self.shared.table.lock(), Arc::clone(&new));
-        for disk in old.disks.iter().filter(|d| new.disk(&d.name).is_none_or(|n| !n.serves_as(d))) {
-            self.shared.let_go(&disk.name);
-        }
-        Ok(())
+        let stays = |old: &Served| new.served.iter().any(|s| s.id == old.id);
+        let gone = table.served.iter().filter(|s| !stays(s));
+        let leaving = gone.flat_map(|s| clients.of(&s.disk.name)).collect();
+        *table = new;
+        Ok(Departure { crowd: Arc::clone(&self.shared.crowd), leaving })
     }
 
     /// A disk has another size: clients that come see it. Those that are there keep what they were told, for the protocol
@@ -185,13 +204,29 @@ impl NbdExport {
     pub fn resized(&self) -> Result<()> {
         let mut table = self.shared.table.lock();
         let default = table.exports.find(b"").map(|e| e.name.clone());
-        *table = Arc::new(Table::new(&self.shared.threads, table.disks.clone(), default.as_deref())?);
+        let disks = table.served.iter().map(|s| s.disk.clone()).collect();
+        *table = Table::new(&self.shared.threads, disks, default.as_deref(), &table.served)?;
         Ok(())
     }
 
     /// Lets the clients of an export go; new ones may come.
     pub fn let_go(&self, export: &str) {
-        self.shared.let_go(export);
+        let leaving = self.shared.crowd.clients.lock().of(export).collect();
+        drop(Departure { crowd: Arc::clone(&self.shared.crowd), leaving });
+    }
+}
+
+/// Clients that are to go: dropping it lets them, and waits until nothing of theirs is in flight.
+#[must_use = "clients are let go when it is dropped"]
+pub struct Departure {
+    crowd: Arc<Crowd>,
+    /// Numbers of clients.
+    leaving: Vec<u64>,
+}
+
+impl Drop for Departure {
+    fn drop(&mut self) {
+        self.crowd.end(&self.leaving);
     }
 }
 
@@ -203,40 +238,48 @@ impl Drop for NbdExport {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        if let Address::Unix(path) = &self.address {
-            handed::remove(path);
-        }
+        drop(self.file.take());
         let mut clients = self.shared.crowd.clients.lock();
         while clients.handshakes > 0 {
             self.shared.crowd.changed.wait(&mut clients);
         }
-        let all: Vec<_> = clients.sockets.iter().filter_map(|(_, socket)| socket.upgrade()).collect();
+        // No more come.
+        let all: Vec<_> = clients.there.iter().map(|c| c.number).collect();
         drop(clients);
         self.shared.crowd.end(&all);
-        let mut clients = self.shared.crowd.clients.lock();
-        while clients.connections > 0 {
-            self.shared.crowd.changed.wait(&mut clients);
-        }
     }
 }
 
 /// What is served at one time.
 struct Table {
-    disks: Vec<NbdDisk>,
+    served: Vec<Served>,
+    /// What clients are told of it.
     exports: Arc<ExportTable>,
 }
 
+/// A disk that is served, under a number that no other one of this process has or had: one from which a client would see a
+/// difference.
+struct Served {
+    id: u64,
+    disk: NbdDisk,
+}
+
+/// Numbers of what is served.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
+
 impl Table {
-    fn new(threads: &IoThreads, disks: Vec<NbdDisk>, default: Option<&str>) -> Result<Table> {
+    fn new(threads: &IoThreads, disks: Vec<NbdDisk>, default: Option<&str>, before: &[Served]) -> Result<Table> {
         if disks.iter().any(|d| d.iothreads.is_empty() || d.iothreads.iter().any(|t| !threads.contains(*t))) {
             return Err(Error::usage("an NBD export must be on IOThreads that there are: give it at least one"));
         }
-        let exports = disks.iter().enumerate().map(|(i, d)| d.export(i as u64)).collect();
-        Ok(Table { exports: Arc::new(ExportTable::new(exports, default)?), disks })
-    }
-
-    fn disk(&self, name: &str) -> Option<&NbdDisk> {
-        self.disks.iter().find(|d| d.name == name)
+        let numbered = |disk: NbdDisk| {
+            let same = before.iter().find(|s| s.disk.name == disk.name && disk.serves_as(&s.disk));
+            // Relaxed: only different from all others.
+            Served { id: same.map_or_else(|| NUMBERS.fetch_add(1, Ordering::Relaxed), |s| s.id), disk }
+        };
+        let served: Vec<_> = disks.into_iter().map(numbered).collect();
+        let exports = served.iter().map(|s| s.disk.export(s.id)).collect();
+        Ok(Table { exports: Arc::new(ExportTable::new(exports, default)?), served })
     }
 }
 
@@ -254,19 +297,19 @@ enum Listener {
 }
 
 impl Listener {
-    fn bind(address: &Address) -> Result<(Listener, Address)> {
+    fn bind(address: &Address, socket_mode: Option<u32>) -> Result<(Listener, Address, Option<SocketFile>)> {
         match address {
             Address::Unix(path) => {
-                let listener = socket::bind(path)?;
+                let (listener, file) = socket::bind(path, socket_mode)?;
                 listener.set_nonblocking(true).map_err(|e| Error::os(e, "cannot use a listening socket"))?;
-                Ok((Listener::Unix(listener), address.clone()))
+                Ok((Listener::Unix(listener), address.clone(), Some(file)))
             }
             Address::Tcp(at) => {
                 let failed = |e: io::Error| Error::os(e, format!("cannot listen at {at}"));
                 let listener = handed::tcp(at).unwrap_or_else(|| TcpListener::bind(at)).map_err(failed)?;
                 listener.set_nonblocking(true).map_err(failed)?;
                 let at = listener.local_addr().map_err(failed)?;
-                Ok((Listener::Tcp(listener), Address::Tcp(at)))
+                Ok((Listener::Tcp(listener), Address::Tcp(at), None))
             }
         }
     }
@@ -299,18 +342,33 @@ impl Listener {
     }
 }
 
+/// A client that is served.
+struct Client {
+    /// No other has, or will have, the same.
+    number: u64,
+    export: String,
+    socket: Weak<OwnedFd>,
+}
+
 #[derive(Default)]
 struct Clients {
     handshakes: usize,
-    connections: usize,
-    /// With the names of exports.
-    sockets: Vec<(String, Weak<OwnedFd>)>,
+    there: Vec<Client>,
+    next_number: u64,
     stopped: bool,
 }
 
 impl Clients {
-    fn of<'a>(&'a self, export: &'a str) -> impl Iterator<Item = Arc<OwnedFd>> + 'a {
-        self.sockets.iter().filter(move |(name, _)| name == export).filter_map(|(_, socket)| socket.upgrade())
+    fn of<'a>(&'a self, export: &'a str) -> impl Iterator<Item = u64> + 'a {
+        self.there.iter().filter(move |c| c.export == export).map(|c| c.number)
+    }
+
+    fn shut_down(&self, numbers: &[u64], how: rustix::net::Shutdown) {
+        for client in self.there.iter().filter(|c| numbers.contains(&c.number)) {
+            if let Some(socket) = client.socket.upgrade() {
+                let _ = rustix::net::shutdown(&*socket, how);
+            }
+        }
     }
 }
 
@@ -318,24 +376,23 @@ impl Clients {
 #[derive(Default)]
 struct Crowd {
     clients: Mutex<Clients>,
+    /// For whom it matters: a handshake or a client is gone, or it is time to stop.
     changed: Condvar,
 }
 
 impl Crowd {
     /// What these clients still send is not looked at; what they have asked for is answered, as long as they listen, and
-    /// then they are let go.
-    fn end(&self, sockets: &[Arc<OwnedFd>]) {
-        for socket in sockets {
-            // Their IOThreads see an end, as if the clients had said that they leave.
-            let _ = rustix::net::shutdown(&**socket, rustix::net::Shutdown::Read);
-        }
-        let until = Instant::now() + FAREWELL_TIME;
-        let left: Vec<_> = sockets.iter().map(Arc::downgrade).collect();
+    /// then they are let go. Waits until nothing of theirs is in flight.
+    fn end(&self, numbers: &[u64]) {
         let mut clients = self.clients.lock();
-        let there = |socket: &Weak<OwnedFd>| socket.strong_count() > 1;
-        while left.iter().any(there) && !self.changed.wait_until(&mut clients, until).timed_out() {}
-        for socket in sockets {
-            let _ = rustix::net::shutdown(&**socket, rustix::net::Shutdown::Both);
+        // Their IOThreads see an end, as if the clients had said that they leave.
+        clients.shut_down(numbers, rustix::net::Shutdown::Read);
+        let until = Instant::now() + FAREWELL_TIME;
+        let there = |clients: &Clients| clients.there.iter().any(|c| numbers.contains(&c.number));
+        while there(&clients) && !self.changed.wait_until(&mut clients, until).timed_out() {}
+        clients.shut_down(numbers, rustix::net::Shutdown::Both);
+        while there(&clients) {
+            self.changed.wait(&mut clients);
         }
     }
 }
@@ -343,7 +400,8 @@ impl Crowd {
 struct Shared {
     threads: Arc<IoThreads>,
     max_connections: AtomicUsize,
-    table: Mutex<Arc<Table>>,
+    /// Locked after the clients.
+    table: Mutex<Table>,
     tls: Option<Tls>,
     stop: OwnedFd,
     next_thread: AtomicUsize,
@@ -360,9 +418,10 @@ impl Drop for Shaking {
     }
 }
 
-/// Counts a connection until it is dropped.
+/// A client is there until it is dropped, which is after its socket.
 struct Connected {
     crowd: Arc<Crowd>,
+    number: u64,
     export: String,
     client: String,
 }
@@ -370,7 +429,7 @@ struct Connected {
 impl Drop for Connected {
     fn drop(&mut self) {
         log::info!(export = self.export.as_str(), client = self.client.as_str(); "a client has left");
-        self.crowd.clients.lock().connections -= 1;
+        self.crowd.clients.lock().there.retain(|c| c.number != self.number);
         self.crowd.changed.notify_all();
     }
 }
@@ -416,50 +475,41 @@ impl Shared {
 
     /// Shakes hands with a client and gives it to an IOThread; drops it when anything goes wrong.
     fn welcome(&self, socket: OwnedFd) {
-        let table = Arc::clone(&self.table.lock());
+        // No disk is kept during the handshake, which takes as long as the client likes: it may be removed meanwhile.
+        let exports = Arc::clone(&self.table.lock().exports);
         let client = socket::peer(&socket);
         let line = Line::new(&socket, &self.stop, Instant::now() + HANDSHAKE_TIME);
-        let Some((negotiated, rest, tls)) = line.shake_hands(&table.exports, self.tls.as_ref()) else {
+        let Some((negotiated, rest, tls)) = line.shake_hands(&exports, self.tls.as_ref()) else {
             log::info!(client; "a client has left before it chose an export");
             return;
         };
-        let Some(asked) = table.disks.get(negotiated.export.id as usize) else { return };
-        let NbdDisk { disk, iothreads, .. } = asked;
+        let asked = &negotiated.export;
         let socket = Arc::new(socket);
-        let Some(connected) = self.connected(&socket, asked, &client) else {
-            log::warn!(export = asked.name.as_str(), client; "a client is dropped: there are too many, or its export ends");
+        let Some((connected, NbdDisk { disk, iothreads, .. })) = self.connected(&socket, asked, &client) else {
+            log::warn!(export = asked.label.as_str(), client; "a client is dropped: there are too many, or its export ends");
             return;
         };
-        if let Ok(connection) = Connection::new((socket, tls), &negotiated, &rest, disk, Box::new(connected)) {
+        if let Ok(connection) = Connection::new(Box::new(connected), (socket, tls), &negotiated, &rest, &disk) {
             // Relaxed: any distribution is correct.
             let thread = iothreads[self.next_thread.fetch_add(1, Ordering::Relaxed) % iothreads.len()];
-            let _ = self.threads.add(thread, disk, Source::Nbd(Box::new(connection)));
+            let _ = self.threads.add(thread, &disk, Source::Nbd(Box::new(connection)));
         }
     }
 
-    fn connected(&self, socket: &Arc<OwnedFd>, asked: &NbdDisk, client: &str) -> Option<Connected> {
+    /// Counts a client who has asked for `asked`, and what it is served.
+    fn connected(&self, socket: &Arc<OwnedFd>, asked: &Export, client: &str) -> Option<(Connected, NbdDisk)> {
         let mut clients = self.crowd.clients.lock();
         let most = self.max_connections.load(Ordering::Relaxed);
         // What was asked for may have ended during the handshake. Under this lock: who is counted is found by who ends it.
-        let still = self.table.lock().disk(&asked.name).is_some_and(|now| now.serves_as(asked));
-        if clients.connections >= most || clients.stopped || !still {
+        let disk = self.table.lock().served.iter().find(|s| s.id == asked.id).map(|s| s.disk.clone())?;
+        if clients.there.len() >= most || clients.stopped {
             return None;
         }
-        clients.connections += 1;
-        clients.sockets.retain(|(_, s)| s.strong_count() > 0);
-        clients.sockets.push((asked.name.clone(), Arc::downgrade(socket)));
-        log::info!(export = asked.name.as_str(), client; "a client has connected");
-        Some(Connected { crowd: Arc::clone(&self.crowd), export: asked.name.clone(), client: client.to_owned() })
-    }
-
-    fn let_go(&self, export: &str) {
-        let sockets: Vec<_> = self.crowd.clients.lock().of(export).collect();
-        self.crowd.end(&sockets);
-        let left: Vec<_> = sockets.iter().map(Arc::downgrade).collect();
-        drop(sockets);
-        let mut clients = self.crowd.clients.lock();
-        while left.iter().any(|s| s.strong_count() > 0) {
-            self.crowd.changed.wait(&mut clients);
-        }
+        let number = clients.next_number;
+        clients.next_number += 1;
+        clients.there.push(Client { number, export: asked.name.clone(), socket: Arc::downgrade(socket) });
+        log::info!(export = asked.label.as_str(), client; "a client has connected");
+        let crowd = Arc::clone(&self.crowd);
+        Some((Connected { crowd, number, export: asked.label.clone(), client: client.to_owned() }, disk))
     }
 }

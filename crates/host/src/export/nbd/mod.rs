@@ -119,14 +119,14 @@ pub mod handshake;
 pub mod listener;
 pub mod reply;
 pub mod session;
-mod tls;
+pub(crate) mod tls;
 pub mod wire;
 
 pub use certificates::Tls;
 pub use connection::Connection;
 pub use export::{BlockSizes, Export, ExportTable, FastZero};
 pub use handshake::{CloseReason, Handshake, Negotiated, Step, TlsMode, greeting};
-pub use listener::{Address, NbdDisk, NbdExport, NbdOptions};
+pub use listener::{Address, Departure, NbdDisk, NbdExport, NbdOptions};
 pub use reply::{Extent, Who, error_of};
 pub use session::{Command, Event, Refusal, Request, Session, Violation};
 pub use wire::{BytesIn, NbdError, ReplyStyle};

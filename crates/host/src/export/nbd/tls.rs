@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! TLS between a client's socket and everything that reads and writes NBD.
+//! TLS between a peer's socket and everything that reads and writes NBD, at a server's end and at a client's.
 //!
 //! Guarantees: memory for a connection is bounded: ciphertext that was received and not decrypted by
 //! [`RECEIVE_BYTES`] and one record more, plaintext that was not taken by one record (nothing is decrypted before), and
@@ -12,8 +12,11 @@
 //! Source: RFC 8446, RFC 5246; the NBD protocol, section "TLS support".
 
 use crate::error::{Error, ErrorKind, Result};
-use rustls::{ServerConfig, ServerConnection};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, ConnectionCommon, ServerConfig, ServerConnection};
+use std::fmt;
 use std::io::{self, BufRead, IoSlice, Write};
+use std::ops::DerefMut;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -22,27 +25,33 @@ const RECEIVE_BYTES: usize = 64 << 10;
 /// Bytes of ciphertext that wait to be sent, beyond which nothing is encrypted.
 const SEND_BYTES: usize = 256 << 10;
 /// Plaintext of one record at most. Source: RFC 8446, 5.1.
-pub(super) const RECORD_BYTES: usize = 16 << 10;
+pub(crate) const RECORD_BYTES: usize = 16 << 10;
 
 /// What became of a call to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Received {
+pub(crate) enum Received {
     /// Plaintext was taken.
     Data,
     /// There is none now.
     Nothing,
-    /// There will be none any more.
+    /// There will be none any more. Whether the peer has said so itself is all the same: NBD says how much is to come.
     End,
 }
 
-/// The server's end of one connection under TLS. See the module's text.
-pub struct TlsStream {
-    tls: ServerConnection,
+/// One end of a connection under TLS: a server's, or a client's. See the module's text.
+pub struct TlsStream<C = ServerConnection> {
+    tls: C,
     /// Ciphertext that TLS has not taken: `at..end`.
     received: Box<[u8]>,
     at: usize,
     end: usize,
     has_more: bool,
+}
+
+impl<C> fmt::Debug for TlsStream<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TlsStream")
+    }
 }
 
 impl TlsStream {
@@ -51,28 +60,52 @@ impl TlsStream {
     /// # Errors
     /// TLS cannot be had (no randomness, no memory).
     pub(super) fn new(config: &Arc<ServerConfig>, first: &[u8]) -> Result<TlsStream> {
-        let mut tls = ServerConnection::new(Arc::clone(config))
-            .map_err(|e| Error::new(ErrorKind::Resource, format!("cannot begin TLS: {e}")))?;
+        let tls = ServerConnection::new(Arc::clone(config)).map_err(cannot_begin)?;
+        Ok(TlsStream::with(tls, first))
+    }
+}
+
+impl TlsStream<ClientConnection> {
+    /// A connection to the server of this name that is about to shake hands. What was received before is not for TLS and must
+    /// not be there.
+    ///
+    /// # Errors
+    /// As of a server's end.
+    pub(crate) fn to(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<TlsStream<ClientConnection>> {
+        let tls = ClientConnection::new(config, name).map_err(cannot_begin)?;
+        Ok(TlsStream::with(tls, &[]))
+    }
+}
+
+fn cannot_begin(e: rustls::Error) -> Error {
+    Error::new(ErrorKind::Resource, format!("cannot begin TLS: {e}"))
+}
+
+impl<C, D> TlsStream<C>
+where
+    C: DerefMut<Target = ConnectionCommon<D>>,
+{
+    fn with(mut tls: C, first: &[u8]) -> TlsStream<C> {
         tls.set_buffer_limit(Some(SEND_BYTES));
         let mut received = vec![0; RECEIVE_BYTES.max(first.len())].into_boxed_slice();
         received[..first.len()].copy_from_slice(first);
-        Ok(TlsStream { tls, received, at: 0, end: first.len(), has_more: !first.is_empty() })
+        TlsStream { tls, received, at: 0, end: first.len(), has_more: !first.is_empty() }
     }
 
     /// Whether TLS still shakes hands: nothing can be sent or received by the layer above.
-    pub(super) fn is_handshaking(&self) -> bool {
+    pub(crate) fn is_handshaking(&self) -> bool {
         self.tls.is_handshaking()
     }
 
     /// Whether receiving may give something though the socket has nothing.
     #[inline]
-    pub(super) fn has_more(&self) -> bool {
+    pub(crate) fn has_more(&self) -> bool {
         self.has_more
     }
 
     /// Whether something waits to be sent.
     #[inline]
-    pub(super) fn wants_write(&self) -> bool {
+    pub(crate) fn wants_write(&self) -> bool {
         self.tls.wants_write()
     }
 
@@ -80,8 +113,9 @@ impl TlsStream {
     /// nothing more. At most one call to the kernel.
     ///
     /// # Errors
-    /// The socket fails, or the client breaks TLS: what is to be told it was sent, if it could be.
-    pub(super) fn receive(
+    /// The socket fails, or the peer breaks TLS (`InvalidData`, with what rustls says in it): what is to be told it was sent, if
+    /// it could be.
+    pub(crate) fn receive(
         &mut self,
         socket: BorrowedFd<'_>,
         mut take: impl FnMut(&[u8]) -> usize,
@@ -123,7 +157,7 @@ impl TlsStream {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, e));
             }
             if taken == 0 {
-                // After the end that the client declared nothing is taken.
+                // After the end that the peer declared nothing is taken.
                 return Ok(if any == Received::Data { any } else { Received::End });
             }
         }
@@ -150,7 +184,7 @@ impl TlsStream {
     }
 
     /// Encrypts `plaintext` for the next [`TlsStream::flush`]; how much of it there was room for.
-    pub(super) fn write(&mut self, plaintext: &[u8]) -> io::Result<usize> {
+    pub(crate) fn write(&mut self, plaintext: &[u8]) -> io::Result<usize> {
         self.tls.writer().write(plaintext)
     }
 
@@ -158,7 +192,7 @@ impl TlsStream {
     ///
     /// # Errors
     /// The socket's.
-    pub(super) fn flush(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+    pub(crate) fn flush(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
         while self.tls.wants_write() {
             match self.tls.write_tls(&mut Sending(socket)) {
                 Ok(_) => {}
@@ -170,8 +204,8 @@ impl TlsStream {
         Ok(true)
     }
 
-    /// The client will hear that nothing comes any more.
-    pub(super) fn close(&mut self) {
+    /// The peer will hear that nothing comes any more.
+    pub(crate) fn close(&mut self) {
         self.tls.send_close_notify();
     }
 }

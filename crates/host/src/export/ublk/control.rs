@@ -3,7 +3,7 @@
 //!
 //! Guarantees: a command has ended when the call returns. Some wait in the kernel for what other threads have to do.
 
-use super::wire::{self, CtrlCmd, DEV_INFO_BYTES, DevInfo, PARAMS_BYTES};
+use super::wire::{self, CtrlCmd, DEV_INFO_BYTES, DevInfo, PARAMS_BYTES, Shape};
 use crate::error::{Error, ErrorKind, Result};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::fs::{File, OpenOptions};
@@ -48,6 +48,13 @@ impl Control {
 
     pub(super) fn set_params(&mut self, device: u32, mut params: [u8; PARAMS_BYTES]) -> io::Result<()> {
         self.command(wire::SET_PARAMS, CtrlCmd { device, data: 0 }, &mut params)
+    }
+
+    /// What a device was given by [`Control::set_params`], maybe by another process.
+    pub(super) fn shape(&mut self, device: u32) -> io::Result<Shape> {
+        let mut params = wire::no_params();
+        self.command(wire::GET_PARAMS, CtrlCmd { device, data: 0 }, &mut params)?;
+        Ok(Shape::of(&params))
     }
 
     /// A command without more than a number.

@@ -2,15 +2,18 @@
 //! A ublk device, from adding to deleting, and over a restart.
 //!
 //! Guarantees: the device exists when [`UblkExport::start`] returns; when the export is dropped, what is in flight ends, and the
-//! device is deleted, or, with recovery, left waiting for the next process that starts it with the same number. A device
+//! device is deleted, or, with recovery, left waiting for the next process that starts it with the same number. One that waits is
+//! taken over only for a disk that looks the same (`same`), for whoever uses it goes on as if nothing had been. A device
 //! that a process left behind which did not ask for recovery is deleted first; one that a living process serves is not touched.
 
 use super::control::Control;
 use super::device::Device;
 use super::queue::Queue;
-use super::wire::{self, DevInfo};
+use super::same::{self, Looks};
+use super::wire::{self, DevInfo, Face, Rules};
 use crate::error::{Error, ErrorKind, Result};
 use crate::serve::{IoThreads, ServedDisk, Source, SourceHandle};
+use blk::id::SECTOR_SHIFT;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io;
@@ -43,6 +46,8 @@ pub struct UblkOptions {
     pub read_only: bool,
     /// Discards are offered, if the disk has them.
     pub discard: bool,
+    /// Writes are stable when they end, and the kernel need not flush.
+    pub write_through: bool,
     /// The device outlives the export.
     pub recovery: bool,
 }
@@ -50,8 +55,10 @@ pub struct UblkOptions {
 /// See the module's text.
 pub struct UblkExport {
     threads: Arc<IoThreads>,
-    control: Control,
+    control: Mutex<Control>,
     id: u32,
+    /// The kernel can give it another size.
+    grows: bool,
     mapping: Vec<usize>,
     queues: Vec<SourceHandle>,
     /// The device stays when this ends.
@@ -61,8 +68,10 @@ pub struct UblkExport {
 /// How a device came to be.
 enum Origin {
     Added,
-    /// It waited for somebody to serve it.
-    Waiting,
+    /// It waited for somebody to serve it, and has this size.
+    Waiting {
+        bytes: u64,
+    },
 }
 
 impl UblkExport {
@@ -72,34 +81,51 @@ impl UblkExport {
     /// The kernel has no ublk; the number is in use; the device that waits is not as wished; what the kernel says.
     pub fn start(threads: &Arc<IoThreads>, disk: &Arc<ServedDisk>, options: &UblkOptions) -> Result<UblkExport> {
         let mut control = Control::open()?;
-        let (info, origin) = claim(&mut control, options)?;
+        let read_only = options.read_only || disk.limits().read_only;
+        let (discard, write_through) = (options.discard, options.write_through);
+        let face = Face { sectors: disk.capacity().0, read_only, discard, write_through };
+        let params = wire::params(disk.limits(), &face);
+        let (info, origin) = claim(&mut control, options, &params)?;
         let mut export = UblkExport {
             threads: Arc::clone(threads),
-            control,
+            control: Mutex::new(control),
             id: info.id,
+            grows: info.flags & wire::F_UPDATE_SIZE != 0,
             mapping: options.mapping.iter().copied().cycle().take(usize::from(info.nr_hw_queues)).collect(),
             queues: Vec::new(),
             // Whatever goes wrong with one that waited, it waits again.
-            stays: matches!(origin, Origin::Waiting),
+            stays: matches!(origin, Origin::Waiting { .. }),
         };
         SERVED.lock().insert(export.id);
-        export.serve(disk, options, &info, &origin)?;
+        if matches!(origin, Origin::Added) {
+            let told = export.control.get_mut().set_params(info.id, params);
+            told.map_err(|e| Error::os(e, format!("ublk device {} cannot be given its parameters", info.id)))?;
+        }
+        export.serve(disk, options, &info, &origin, Rules { read_only, write_through })?;
         export.stays = options.recovery;
+        if let Origin::Waiting { bytes } = origin
+            && bytes >> SECTOR_SHIFT != face.sectors
+            && let Err(e) = export.resized(face.sectors)
+        {
+            let (export, disk) = (options.name.as_str(), disk.name.as_str());
+            log::warn!(export, disk; "the disk has grown meanwhile: {e}");
+        }
         Ok(export)
     }
 
-    fn serve(&mut self, disk: &Arc<ServedDisk>, options: &UblkOptions, info: &DevInfo, origin: &Origin) -> Result<()> {
+    fn serve(
+        &mut self,
+        disk: &Arc<ServedDisk>,
+        options: &UblkOptions,
+        info: &DevInfo,
+        origin: &Origin,
+        rules: Rules,
+    ) -> Result<()> {
         let id = self.id;
         let failed = |what: &'static str| move |e| Error::os(e, format!("ublk device {id} cannot be {what}"));
-        if matches!(origin, Origin::Added) {
-            let limits = disk.queue.limits();
-            let read_only = options.read_only || limits.read_only;
-            let params = wire::params(limits, disk.queue.capacity().0, read_only, options.discard);
-            self.control.set_params(id, params).map_err(failed("given its parameters"))?;
-        }
         let device = Arc::new(Device::open(id)?);
         for (index, thread) in self.mapping.iter().enumerate() {
-            let queue = Queue::new(&options.name, index as u16, info.queue_depth, &device, disk)?;
+            let queue = Queue::new(&options.name, index as u16, info.queue_depth, &device, disk, rules)?;
             let handle = self.threads.add(*thread, disk, Source::Ublk(Box::new(queue)))?;
             self.queues.push(handle.clone());
             let fetch = |source: &mut Source| match source {
@@ -109,10 +135,28 @@ impl UblkExport {
             self.threads.visit(&handle, fetch).unwrap_or_else(|| unreachable!("nobody else removes it"))?;
         }
         let pid = u64::from(std::process::id());
+        let control = self.control.get_mut();
         match origin {
-            Origin::Added => self.control.simple(wire::START_DEV, id, pid).map_err(failed("started")),
-            Origin::Waiting => self.control.simple(wire::END_USER_RECOVERY, id, pid).map_err(failed("taken over")),
+            Origin::Added => control.simple(wire::START_DEV, id, pid).map_err(failed("started")),
+            Origin::Waiting { .. } => control.simple(wire::END_USER_RECOVERY, id, pid).map_err(failed("taken over")),
         }
+    }
+
+    /// The disk has another size, in sectors; the device gets it as well.
+    ///
+    /// # Errors
+    /// The kernel cannot do that (before Linux 6.16), or does not: the device keeps its size, and what lies beyond the disk's end fails.
+    pub fn resized(&self, sectors: u64) -> Result<()> {
+        let id = self.id;
+        if !self.grows {
+            let text = format!(
+                "/dev/ublkb{id} keeps its size, for this kernel cannot change that of a ublk device that is there (Linux 6.16 or later \
+                 can): end the export and begin it again"
+            );
+            return Err(Error::new(ErrorKind::Resource, text));
+        }
+        let done = self.control.lock().simple(wire::UPDATE_SIZE, id, sectors);
+        done.map_err(|e| Error::os(e, format!("/dev/ublkb{id} keeps its size")))
     }
 
     /// The device's number: it is `/dev/ublkbN`.
@@ -130,20 +174,20 @@ impl Drop for UblkExport {
     fn drop(&mut self) {
         if !self.stays {
             // Ends what is out, which is served meanwhile, and makes the kernel give all tags back.
-            let _ = self.control.simple(wire::STOP_DEV, self.id, 0);
+            let _ = self.control.get_mut().simple(wire::STOP_DEV, self.id, 0);
         }
         for handle in &self.queues {
             drop(self.threads.remove(handle));
         }
         if !self.stays {
-            let _ = self.control.simple(wire::DEL_DEV, self.id, 0);
+            let _ = self.control.get_mut().simple(wire::DEL_DEV, self.id, 0);
         }
         SERVED.lock().remove(&self.id);
     }
 }
 
 /// A device to serve, new or waiting.
-fn claim(control: &mut Control, options: &UblkOptions) -> Result<(DevInfo, Origin)> {
+fn claim(control: &mut Control, options: &UblkOptions, params: &[u8; wire::PARAMS_BYTES]) -> Result<(DevInfo, Origin)> {
     let wanted = DevInfo {
         nr_hw_queues: options.mapping.len() as u16,
         queue_depth: options.queue_depth,
@@ -156,8 +200,9 @@ fn claim(control: &mut Control, options: &UblkOptions) -> Result<(DevInfo, Origi
     if let Some(id) = options.id {
         match control.info(id) {
             Ok(there) => {
-                if let Some(taken) = take_over(control, &wanted, &there, options.recovery)? {
-                    return Ok((taken, Origin::Waiting));
+                let looks = Looks::new(&wanted, wire::Shape::of(params));
+                if let Some(taken) = take_over(control, &looks, &there, options.recovery)? {
+                    return Ok(taken);
                 }
             }
             Err(e) if e.raw_os_error() == Some(libc::ENODEV) => {}
@@ -169,12 +214,17 @@ fn claim(control: &mut Control, options: &UblkOptions) -> Result<(DevInfo, Origi
 }
 
 fn flags(recovery: bool) -> u64 {
-    let always = wire::F_USER_COPY | wire::F_CMD_IOCTL_ENCODE;
+    let always = wire::F_USER_COPY | wire::F_CMD_IOCTL_ENCODE | wire::F_UPDATE_SIZE;
     if recovery { always | wire::F_USER_RECOVERY | wire::F_USER_RECOVERY_REISSUE } else { always }
 }
 
 /// Takes over a device that is there, if it waits for that; otherwise it is gone after this.
-fn take_over(control: &mut Control, wanted: &DevInfo, there: &DevInfo, recovery: bool) -> Result<Option<DevInfo>> {
+fn take_over(
+    control: &mut Control,
+    wanted: &Looks,
+    there: &DevInfo,
+    recovery: bool,
+) -> Result<Option<(DevInfo, Origin)>> {
     let (id, pid) = (there.id, there.pid);
     if SERVED.lock().contains(&id) {
         let text = format!("ublk device {id} is another export of this daemon: choose another id");
@@ -192,18 +242,16 @@ fn take_over(control: &mut Control, wanted: &DevInfo, there: &DevInfo, recovery:
         })?;
         return Ok(None);
     }
-    if (there.nr_hw_queues, there.queue_depth) != (wanted.nr_hw_queues, wanted.queue_depth) {
-        let text = format!(
-            "ublk device {id} waits to be served with num_queues={} and queue_depth={}, not {} and {}: give it these, or serve \
-             it once with recovery=false to delete it",
-            there.nr_hw_queues, there.queue_depth, wanted.nr_hw_queues, wanted.queue_depth
-        );
+    let shape = control.shape(id).map_err(|e| {
+        Error::os(e, format!("the kernel does not say what disk ublk device {id} is, which waits to be served"))
+    })?;
+    if let Some(text) = same::refusal(id, &Looks::new(there, shape), wanted) {
         return Err(Error::usage(text));
     }
     let since = Instant::now();
     loop {
         match control.simple(wire::START_USER_RECOVERY, id, 0) {
-            Ok(()) => return Ok(Some(*there)),
+            Ok(()) => return Ok(Some((*there, Origin::Waiting { bytes: shape.bytes }))),
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) && since.elapsed() < PATIENCE => {
                 std::thread::sleep(Duration::from_millis(20));
             }

@@ -7,15 +7,16 @@
 //! | `control` | commands to `/dev/ublk-control` |
 //! | `device` | `/dev/ublkcN`: requests' descriptors and data |
 //! | `queue` | one hardware queue, served by an IOThread: [`Queue`] |
+//! | `same` | which disk a device that waits may be served with |
 //! | `export` | a device from adding to deleting: [`UblkExport`] |
 //!
 //! The kernel hands a request over by completing an io_uring command that was waiting for its tag; its end and the wait for
 //! the next are one command again. Data is copied by pread and pwrite on `/dev/ublkcN` (`UBLK_F_USER_COPY`), so a buffer is needed
 //! only while a request is served. A queue belongs to the thread that first waited for its tags, so it stays on its IOThread.
 //! With recovery a device outlives the process: requests that were out are handed to the next one, so nothing that was
-//! acknowledged is lost and what was not is done (again).
+//! acknowledged is lost and what was not is done (again). A device that is there gets another size from Linux 6.16 on.
 //!
-//! Not used: zero copy (Linux 6.15), zones, unprivileged devices. Not served: a new size of a device that is there (Linux 6.16).
+//! Not used: zero copy (Linux 6.15), zones, unprivileged devices.
 //! Needs Linux 6.3 or later, and root.
 //!
 //! Source: include/uapi/linux/ublk_cmd.h, Documentation/block/ublk.rst (Linux 6.12).
@@ -24,6 +25,7 @@ mod control;
 mod device;
 mod export;
 mod queue;
+mod same;
 mod wire;
 
 pub(crate) use export::check_kernel;

@@ -7,7 +7,7 @@
 //! tag only from the thread that first waited for it.
 
 use super::device::{Descs, Device};
-use super::wire;
+use super::wire::{self, Rules, Work};
 use crate::error::{Error, Result};
 use crate::export::nbd::buffers::{Buffer, Buffers};
 use crate::serve::{Port, ServedDisk, SourceId};
@@ -26,6 +26,8 @@ use std::sync::Arc;
 struct Slot {
     bytes: u32,
     is_read: bool,
+    /// A flush comes behind it.
+    flush: bool,
     buffer: Option<Buffer>,
 }
 
@@ -43,6 +45,9 @@ pub struct Queue {
     stalled: VecDeque<u16>,
     /// Answers of this round.
     answers: Vec<(u16, i32)>,
+    /// Requests that are done but for a flush.
+    flushes: VecDeque<u16>,
+    rules: Rules,
     bios: usize,
     paused: bool,
     /// A buffer was given back that a request waits for.
@@ -61,6 +66,7 @@ impl Queue {
         depth: u16,
         device: &Arc<Device>,
         disk: &Arc<ServedDisk>,
+        rules: Rules,
     ) -> Result<Queue> {
         let ring = IoUring::new(u32::from(depth).next_power_of_two())
             .map_err(|e| Error::os(e, format!("no io_uring for queue {index}")))?;
@@ -74,6 +80,8 @@ impl Queue {
             slots: vec![Slot::default(); usize::from(depth)].into(),
             stalled: VecDeque::with_capacity(usize::from(depth)),
             answers: Vec::with_capacity(usize::from(depth)),
+            flushes: VecDeque::with_capacity(usize::from(depth)),
+            rules,
             bios: 0,
             paused: false,
             look_again: false,
@@ -127,9 +135,9 @@ impl Queue {
         self.served
     }
 
-    /// Bios that have not ended.
+    /// Bios that have not ended, and those that are to follow.
     pub fn in_flight(&self) -> usize {
-        self.bios
+        self.bios + self.flushes.len()
     }
 
     /// Takes no requests.
@@ -149,6 +157,9 @@ impl Queue {
     /// Takes what the kernel has handed over and submits it. Whether there was anything.
     pub(crate) fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
         let mut worked = std::mem::take(&mut self.look_again);
+        while let Some(tag) = self.flushes.pop_front() {
+            self.submit_bio(Bio::flush(), tag, id, port, now);
+        }
         if self.paused {
             return false;
         }
@@ -173,8 +184,11 @@ impl Queue {
 
     fn begin(&mut self, tag: u16, id: SourceId, port: &mut Port, now: Instant) {
         let desc = self.descs.read(tag);
-        let Some((op, flags)) = desc.op() else { return self.answer(tag, -libc::EOPNOTSUPP) };
-        let mut slot = Slot::default();
+        let Work { op, flags, flush } = match desc.work(self.rules) {
+            Ok(work) => work,
+            Err(errno) => return self.answer(tag, -errno),
+        };
+        let mut slot = Slot { flush, ..Slot::default() };
         let mut data = DataRef::NONE;
         if op.has_data() {
             slot.bytes = desc.nr_sectors.saturating_mul(512);
@@ -201,6 +215,10 @@ impl Queue {
             _ => Bio { op, flags, ..Bio::read(Sector(desc.sector), desc.nr_sectors, data) },
         };
         self.slots[usize::from(tag)] = slot;
+        self.submit_bio(bio, tag, id, port, now);
+    }
+
+    fn submit_bio(&mut self, bio: Bio, tag: u16, id: SourceId, port: &mut Port, now: Instant) {
         self.bios += 1;
         port.submit(bio.with_user_data(id.tagged(u32::from(tag))), now);
     }
@@ -208,7 +226,13 @@ impl Queue {
     /// The bio of the request under `tag` has ended.
     pub(crate) fn bio_ended(&mut self, tag: u16, status: BlkStatus) {
         self.bios -= 1;
-        let slot = std::mem::take(&mut self.slots[usize::from(tag)]);
+        let slot = &mut self.slots[usize::from(tag)];
+        if std::mem::take(&mut slot.flush) && status.is_ok() {
+            self.flushes.push_back(tag);
+            self.look_again = true;
+            return;
+        }
+        let slot = std::mem::take(slot);
         let mut result = if status.is_ok() { slot.bytes as i32 } else { -status.errno() };
         if let Some(buffer) = slot.buffer {
             if slot.is_read

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Numbers and layouts of ublk's interface, as bytes. No system calls.
 //!
-//! Source: include/uapi/linux/ublk_cmd.h (Linux 6.12). All numbers are in the machine's byte order, which is little-endian
+//! Source: include/uapi/linux/ublk_cmd.h (Linux 6.12; for `UPDATE_SIZE` 6.16). All numbers are in the machine's byte order, which is little-endian
 //! wherever this runs.
 
 use blk::bio::{Op, OpFlags};
@@ -26,8 +26,11 @@ pub(super) const DEL_DEV: u32 = ioctl(READ_WRITE, 0x05, CTRL_BYTES as u32);
 pub(super) const START_DEV: u32 = ioctl(READ_WRITE, 0x06, CTRL_BYTES as u32);
 pub(super) const STOP_DEV: u32 = ioctl(READ_WRITE, 0x07, CTRL_BYTES as u32);
 pub(super) const SET_PARAMS: u32 = ioctl(READ_WRITE, 0x08, CTRL_BYTES as u32);
+pub(super) const GET_PARAMS: u32 = ioctl(READ, 0x09, CTRL_BYTES as u32);
 pub(super) const START_USER_RECOVERY: u32 = ioctl(READ_WRITE, 0x10, CTRL_BYTES as u32);
 pub(super) const END_USER_RECOVERY: u32 = ioctl(READ_WRITE, 0x11, CTRL_BYTES as u32);
+/// Linux 6.16; only of a device that was added with [`F_UPDATE_SIZE`].
+pub(super) const UPDATE_SIZE: u32 = ioctl(READ_WRITE, 0x15, CTRL_BYTES as u32);
 
 pub(super) const FETCH_REQ: u32 = ioctl(READ_WRITE, 0x20, IO_BYTES as u32);
 pub(super) const COMMIT_AND_FETCH_REQ: u32 = ioctl(READ_WRITE, 0x21, IO_BYTES as u32);
@@ -36,6 +39,8 @@ pub(super) const F_USER_RECOVERY: u64 = 1 << 3;
 pub(super) const F_USER_RECOVERY_REISSUE: u64 = 1 << 4;
 pub(super) const F_CMD_IOCTL_ENCODE: u64 = 1 << 6;
 pub(super) const F_USER_COPY: u64 = 1 << 7;
+/// Kernels that do not know it take it away when a device is added.
+pub(super) const F_UPDATE_SIZE: u64 = 1 << 10;
 
 /// `UBLK_S_DEV_LIVE`: somebody serves it.
 pub(super) const STATE_LIVE: u16 = 1;
@@ -128,14 +133,31 @@ const ATTR_ROTATIONAL: u32 = 1 << 1;
 const ATTR_VOLATILE_CACHE: u32 = 1 << 2;
 const ATTR_FUA: u32 = 1 << 3;
 
-/// `struct ublk_params` of a disk with `sectors`; without `discard` it takes neither discards nor write zeroes.
-pub(super) fn params(limits: &Limits, sectors: u64, read_only: bool, discard: bool) -> [u8; PARAMS_BYTES] {
-    let mut attrs = 0;
+/// What of a disk is not in its limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Face {
+    pub(super) sectors: u64,
+    /// Nothing is written.
+    pub(super) read_only: bool,
+    /// It takes discards.
+    pub(super) discard: bool,
+    /// Writes are stable when they end, so that nobody need flush.
+    pub(super) write_through: bool,
+}
+
+/// The attributes of a volatile cache, which say that flushes and FUA are wanted. The block layer makes FUA of what a disk has.
+fn cache_attrs(limits: &Limits, face: &Face) -> u32 {
+    let has = limits.write_cache && !face.read_only && !face.write_through;
+    if has { ATTR_VOLATILE_CACHE | ATTR_FUA } else { 0 }
+}
+
+/// `struct ublk_params` of a disk.
+pub(super) fn params(limits: &Limits, face: &Face) -> [u8; PARAMS_BYTES] {
+    let Face { sectors, read_only, discard, .. } = *face;
+    let mut attrs = cache_attrs(limits, face);
     let mut set = |attr: u32, on: bool| attrs |= if on { attr } else { 0 };
     set(ATTR_READ_ONLY, read_only);
     set(ATTR_ROTATIONAL, limits.rotational);
-    // The block layer makes FUA of what a disk has.
-    set(ATTR_VOLATILE_CACHE | ATTR_FUA, limits.write_cache && !read_only);
     let shift = |bytes: u32| bytes.ilog2() as u8;
     let (logical, physical) = (shift(limits.logical_block_size), shift(limits.physical_block_size));
     let has = |most: u32| if read_only { 0 } else { most };
@@ -158,6 +180,54 @@ pub(super) fn params(limits: &Limits, sectors: u64, read_only: bool, discard: bo
     b
 }
 
+/// A buffer to get a device's parameters into.
+pub(super) fn no_params() -> [u8; PARAMS_BYTES] {
+    let mut b = [0; PARAMS_BYTES];
+    b[..4].copy_from_slice(&(PARAMS_BYTES as u32).to_le_bytes());
+    b
+}
+
+/// What whoever uses a device relies on, of its parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) bytes: u64,
+    pub(super) logical_block: u64,
+    pub(super) read_only: bool,
+    /// Nobody flushes.
+    pub(super) write_through: bool,
+}
+
+impl Shape {
+    pub(super) fn of(params: &[u8; PARAMS_BYTES]) -> Shape {
+        let word = |at: usize| u32::from_le_bytes([params[at], params[at + 1], params[at + 2], params[at + 3]]);
+        let (attrs, sectors) = (word(8), u64::from(word(24)) | u64::from(word(28)) << 32);
+        Shape {
+            bytes: sectors.saturating_mul(512),
+            logical_block: 1u64.checked_shl(params[12].into()).unwrap_or(0),
+            read_only: attrs & ATTR_READ_ONLY != 0,
+            write_through: attrs & ATTR_VOLATILE_CACHE == 0,
+        }
+    }
+}
+
+/// What requests are held against, whatever the kernel believes of the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rules {
+    /// What writes fails.
+    pub(super) read_only: bool,
+    /// What is written is stable when it ends.
+    pub(super) write_through: bool,
+}
+
+/// What to do for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Work {
+    pub(super) op: Op,
+    pub(super) flags: OpFlags,
+    /// A flush comes behind it: the operation knows no FUA.
+    pub(super) flush: bool,
+}
+
 /// `struct ublksrv_io_desc`: a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Desc {
@@ -167,8 +237,20 @@ pub(super) struct Desc {
 }
 
 impl Desc {
+    /// What to do for it, or the errno that it fails with.
+    pub(super) fn work(self, rules: Rules) -> Result<Work, i32> {
+        let (op, mut flags) = self.op().ok_or(libc::EOPNOTSUPP)?;
+        if rules.read_only && op.is_write() {
+            return Err(libc::EIO);
+        }
+        if rules.write_through && op == Op::Write {
+            flags = flags.union(OpFlags::FUA);
+        }
+        Ok(Work { op, flags, flush: rules.write_through && op == Op::WriteZeroes })
+    }
+
     /// What it does, and how; `None` for what no disk here does.
-    pub(super) fn op(self) -> Option<(Op, OpFlags)> {
+    fn op(self) -> Option<(Op, OpFlags)> {
         const FUA: u32 = 1 << 13;
         const META: u32 = 1 << 11;
         const NOUNMAP: u32 = 1 << 15;
@@ -250,12 +332,42 @@ mod tests {
             ..Limits::default()
         };
         let word = |b: &[u8; PARAMS_BYTES], at: usize| u32::from_le_bytes(b[at..at + 4].try_into().unwrap());
-        let b = params(&limits, 0x1_0000_0002, false, true);
+        let face = Face { sectors: 0x1_0000_0002, discard: true, ..Face::default() };
+        let b = params(&limits, &face);
         assert_eq!((word(&b, 0), word(&b, 4), word(&b, 8)), (60, 3, 0b1100));
         assert_eq!((b[12], b[13], word(&b, 16), word(&b, 24), word(&b, 28)), (9, 12, 1024, 2, 1));
         assert_eq!((word(&b, 44), word(&b, 48), word(&b, 52), b[56]), (512, 8192, 4096, 1));
-        let b = params(&limits, 8, true, true);
+        let bytes = 0x1_0000_0002 * 512;
+        let shape = Shape { bytes, logical_block: 512, read_only: false, write_through: false };
+        assert_eq!(Shape::of(&b), shape);
+        let b = params(&limits, &Face { read_only: true, sectors: 8, ..face });
         assert_eq!((word(&b, 4), word(&b, 8), word(&b, 48)), (1, 1, 0), "read-only: nothing that writes");
+        assert_eq!(Shape::of(&b), Shape { bytes: 4096, read_only: true, write_through: true, ..shape });
+        let b = params(&limits, &Face { write_through: true, ..face });
+        assert_eq!((word(&b, 4), word(&b, 8)), (3, 0), "nobody need flush");
+        assert_eq!(Shape::of(&b), Shape { write_through: true, ..shape });
+        assert_eq!(Shape::of(&[0xff; PARAMS_BYTES]).logical_block, 0, "nonsense of a kernel is no panic");
+        assert_eq!((word(&no_params(), 0), GET_PARAMS, UPDATE_SIZE), (60, 0x8020_7509, 0xc020_7515));
+    }
+
+    /// A device that was taken over may be writable for the kernel while its disk is not; and one that nobody flushes needs each
+    /// write stable.
+    #[test]
+    fn requests_are_held_against_the_disk_as_it_is_now() {
+        let desc = |op_flags| Desc { op_flags, nr_sectors: 8, sector: 0 };
+        let (read_only, through) =
+            (Rules { read_only: true, ..Rules::default() }, Rules { write_through: true, ..Rules::default() });
+        for (op, errno) in [(1, libc::EIO), (3, libc::EIO), (5, libc::EIO), (4, libc::EOPNOTSUPP)] {
+            assert_eq!(desc(op).work(read_only), Err(errno), "operation {op}");
+        }
+        let plain = |op| Work { op, flags: OpFlags::NONE, flush: false };
+        assert_eq!(desc(0).work(read_only), Ok(plain(Op::Read)));
+        assert_eq!(desc(2).work(read_only), Ok(plain(Op::Flush)));
+        assert_eq!(desc(1).work(Rules::default()), Ok(plain(Op::Write)));
+        assert_eq!(desc(1).work(through), Ok(Work { flags: OpFlags::FUA, ..plain(Op::Write) }));
+        assert_eq!(desc(5).work(through), Ok(Work { flush: true, ..plain(Op::WriteZeroes) }));
+        assert_eq!(desc(3).work(through), Ok(plain(Op::Discard)), "it promises nothing");
+        assert_eq!(desc(0).work(through), Ok(plain(Op::Read)));
     }
 
     #[test]

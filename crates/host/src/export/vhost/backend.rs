@@ -7,6 +7,7 @@
 //!
 //! Source: the vhost-user protocol of QEMU's documentation.
 
+use super::call::Call;
 use super::device::{CONFIG_BYTES, CONFIG_WCE_AT, Device, feature};
 use super::inflight::{self, Inflight};
 use super::inflight_packed::{self, PackedInflight};
@@ -16,9 +17,9 @@ use super::packed::PackedRing;
 use super::ring::{MAX_QUEUE_SIZE, Ring, RingAddress, View};
 use super::split::SplitRing;
 use super::virtqueue::{Parts, VirtQueue};
-use crate::event;
 use crate::mem::{Alarm, BUFFER_ALIGN, Region};
 use crate::serve::{IoThreads, ServedDisk, Source, SourceHandle};
+use crate::stuck;
 use blk::time::Duration;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
@@ -75,6 +76,22 @@ fn io_error(e: crate::error::Error) -> Error {
     Error::ReqHandlerError(std::io::Error::other(e.to_string()))
 }
 
+/// Descriptors that an IOThread waits for and writes to: of other things the front end decides how long that takes, and whether
+/// it ends (a file of its own FUSE mount). One that would wait need not.
+fn check_event(fd: Option<&File>) -> Result<()> {
+    let Some(fd) = fd else { return Ok(()) };
+    if !stuck::is_eventfd(fd) {
+        return Err(refused("kick, call and error descriptors must be eventfds"));
+    }
+    rustix::io::ioctl_fionbio(fd, true).map_err(|e| Error::ReqHandlerError(e.into()))
+}
+
+/// The same descriptor, to tell the front end by.
+fn copy(fd: Option<&File>, device: &Device) -> Result<Option<Call>> {
+    let copy = fd.map(File::try_clone).transpose().map_err(Error::ReqHandlerError)?;
+    Ok(copy.map(|fd| Call::new(fd, device)))
+}
+
 impl Connection {
     pub(super) fn new(
         threads: Arc<IoThreads>,
@@ -112,6 +129,11 @@ impl Connection {
         self.protocol
     }
 
+    /// The IOThread of each virtqueue.
+    pub(super) fn mapping(&self) -> &[usize] {
+        &self.mapping
+    }
+
     fn ring(&mut self, index: u32) -> Result<&mut RingState> {
         self.rings.get_mut(index as usize).ok_or_else(|| refused("there is no such virtqueue"))
     }
@@ -124,6 +146,7 @@ impl Connection {
     fn stop(&mut self, index: usize) -> Option<Box<VirtQueue>> {
         let handle = self.rings[index].running.take()?;
         let Some(Source::VirtQueue(q)) = self.threads.remove(&handle) else { unreachable!("a virtqueue stays") };
+        q.empty_kick();
         self.rings[index].base = q.base();
         Some(q)
     }
@@ -181,13 +204,9 @@ impl Connection {
             return Err(refused("a virtqueue without a size was started"));
         }
         let ring = self.make_ring(index).ok_or_else(|| refused("a ring is not in the guest's memory"))?;
-        if let Some(kick) = &kick {
-            // Reading it must not block the IOThread.
-            rustix::io::ioctl_fionbio(kick, true).map_err(|e| Error::ReqHandlerError(e.into()))?;
-        }
         let state = &mut self.rings[index];
-        let copy = |f: &Option<File>| f.as_ref().map(File::try_clone).transpose().map_err(Error::ReqHandlerError);
-        let parts = Parts {
+        let copy = |f: &Option<File>| copy(f.as_ref(), &self.device);
+        let mut parts = Parts {
             index: index as u16,
             size: state.size,
             device: Arc::clone(&self.device),
@@ -199,9 +218,9 @@ impl Connection {
             enabled: state.enabled || self.features & feature::PROTOCOL_FEATURES == 0,
             log: self.log.clone().filter(|_| self.features & feature::LOG_ALL != 0),
         };
-        if let (Some(_), Some(call)) = (&self.inflight, &parts.call) {
+        if let (Some(_), Some(call)) = (&self.inflight, &mut parts.call) {
             // What a back end before this one published last it may have told nobody.
-            event::signal(call);
+            call.tell(&self.device);
         }
         let source = Source::VirtQueue(Box::new(VirtQueue::new(parts)));
         state.running = Some(self.threads.add(self.mapping[index], &self.disk, source).map_err(io_error)?);
@@ -407,22 +426,21 @@ impl VhostUserBackendReqHandlerMut for Connection {
 
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         self.ring(u32::from(index))?;
+        check_event(fd.as_ref())?;
         self.stop(usize::from(index));
         self.start(usize::from(index), fd)
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        if let Some(fd) = &fd {
-            rustix::io::ioctl_fionbio(fd, true).map_err(|e| Error::ReqHandlerError(e.into()))?;
-        }
-        let ring = self.ring(u32::from(index))?;
-        ring.call = fd;
-        let copy = ring.call.as_ref().map(File::try_clone).transpose().map_err(Error::ReqHandlerError)?;
-        self.visit(usize::from(index), |q| q.set_call(copy));
+        check_event(fd.as_ref())?;
+        let call = copy(fd.as_ref(), &self.device)?;
+        self.ring(u32::from(index))?.call = fd;
+        self.visit(usize::from(index), |q| q.set_call(call));
         Ok(())
     }
 
     fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        check_event(fd.as_ref())?;
         self.ring(u32::from(index))?.err = fd;
         Ok(())
     }
@@ -459,7 +477,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
 
     fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
         let (from, len) = (offset as usize, size as usize);
-        let config = self.device.config(self.disk.queue.capacity().0);
+        let config = self.device.config(self.disk.capacity().0);
         // Front ends ask for a structure with fields that came later: they read as zero.
         if from > CONFIG_BYTES || len > 256 {
             return Err(refused("the configuration space has no such part"));

@@ -5,7 +5,7 @@
 
 use super::ring::RingFeatures;
 use blk::limits::Limits;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// Feature bits of the block device.
 pub mod feature {
@@ -68,6 +68,8 @@ pub struct Device {
     pub serial: [u8; SERIAL_BYTES],
     /// What the driver wants of its writes.
     pub cache: Cache,
+    /// A front end made us wait when it was told something; see `super::call`.
+    pub call_waits: AtomicBool,
 }
 
 /// Whether writes are cached until a flush (`writeback`); if not each is durable when it ends.
@@ -189,6 +191,7 @@ mod tests {
             write_through: read_only,
             serial: [0; SERIAL_BYTES],
             cache: Cache::default(),
+            call_waits: AtomicBool::new(false),
         }
     }
 

@@ -67,8 +67,8 @@ fn region(fd: &OwnedFd, bytes: usize, alarm: &Arc<Alarm>) -> Arc<Region> {
     Arc::new(Region::map_shared(fd.as_fd(), 0, bytes, alarm).expect("a mapping"))
 }
 
-/// A ring in memory of these bytes, which go on changing while it is read.
-pub fn ring(bytes: &[u8]) {
+/// A ring in memory of these bytes, which go on changing while it is read. How many requests were found in it.
+pub fn ring(bytes: &[u8]) -> usize {
     let mut bytes = Bytes(bytes);
     let [flags, size] = [bytes.number(1), bytes.number(1)];
     let base = bytes.number(4) as u32;
@@ -108,21 +108,23 @@ pub fn ring(bytes: &[u8]) {
             Ring::Split(ring)
         })
     };
-    let Some(mut ring) = made else { return };
+    let Some(mut ring) = made else { return 0 };
     let view = View { memory, regions };
-    walk(&mut ring, &view, &all, &mut bytes);
+    walk(&mut ring, &view, &all, &mut bytes)
 }
 
-fn walk(ring: &mut Ring, view: &View, all: &Region, bytes: &mut Bytes<'_>) {
+fn walk(ring: &mut Ring, view: &View, all: &Region, bytes: &mut Bytes<'_>) -> usize {
     let own = Region::new(1 << 20, false).expect("a buffer");
     let own_number = view.regions.add(Arc::new(own)).expect("a number");
     let (mut chain, mut segments, mut hint) = (Vec::new(), Vec::new(), 0);
+    let mut found = 0;
     for _ in 0..200 {
         match ring.next(view, &mut chain) {
             Ok(Some(head)) => {
                 assert!(!chain.is_empty() && chain.len() <= 2 * super::ring::MAX_CHAIN, "{}", chain.len());
                 let parsed = request::parse(view, &chain, &mut segments, &mut hint);
                 if let Ok(request) = parsed {
+                    found += 1;
                     let sum: u64 = segments.iter().map(|(_, len)| u64::from(*len)).sum();
                     assert_eq!(sum, request.bytes);
                     assert!(request.status.offset() < BYTES as u64 && segments.len() <= chain.len());
@@ -143,15 +145,16 @@ fn walk(ring: &mut Ring, view: &View, all: &Region, bytes: &mut Bytes<'_>) {
                 ring.enable_kicks();
                 ring.disable_kicks();
                 if bytes.0.is_empty() {
-                    return;
+                    return found;
                 }
             }
-            Err(_) => return,
+            Err(_) => return found,
         }
         // The driver goes on writing.
         let (at, value) = (bytes.number(2) as usize % (BYTES - 1), bytes.number(2) as u16);
         all.store_u16(at & !1, value, Relaxed);
     }
+    found
 }
 
 /// A disk for all front ends.
@@ -250,8 +253,8 @@ fn eventfd() -> OwnedFd {
     crate::event::new().expect("an eventfd")
 }
 
-/// A front end's connection of these bytes, whose rings run in memory of the rest of them.
-pub fn messages(bytes: &[u8]) {
+/// A front end's connection of these bytes, whose rings run in memory of the rest of them. How many messages were taken.
+pub fn messages(bytes: &[u8]) -> usize {
     let mut bytes = Bytes(bytes);
     let [flags, count] = [bytes.number(1), bytes.number(1)];
     let (threads, disk) = disk();
@@ -275,24 +278,34 @@ pub fn messages(bytes: &[u8]) {
     ours.set_write_timeout(Some(Duration::from_millis(5))).expect("a limit");
     let device = Arc::new(Device {
         name: "fuzz".into(),
-        limits: *disk.queue.limits(),
+        limits: *disk.limits(),
         read_only: false,
         num_queues: 2,
         write_through: false,
         serial: [b'x'; SERIAL_BYTES],
         cache: Cache::default(),
+        call_waits: std::sync::atomic::AtomicBool::new(false),
     });
     let connection = Connection::new(Arc::clone(threads), Arc::clone(disk), device, vec![0, 0], alarm);
     let mut handler = BackendReqHandler::from_stream(ours, Arc::new(Mutex::new(connection)));
-    while handler.handle_request().is_ok() {}
+    let mut taken = 0;
+    while handler.handle_request().is_ok() {
+        taken += 1;
+    }
     drop(handler);
     // Buffers of a port stay, where there was none before.
     assert!(disk.regions.iter().count() <= before + 1, "memory of a client is left behind");
-    assert_eq!(disk.queue.stats().in_flight, 0, "something of a client is in flight");
+    assert_eq!(disk.stats().in_flight, 0, "something of a client is in flight");
+    taken
 }
 
 #[cfg(test)]
+#[path = "../../../../../fuzz/bodies/seeds.rs"]
+mod seeds;
+
+#[cfg(test)]
 mod tests {
+    use super::seeds::{Seed, check};
     use super::*;
 
     /// Small numbers more often than large ones.
@@ -336,5 +349,111 @@ mod tests {
     fn parts_of_notes_have_their_size() {
         use super::super::{inflight, inflight_packed};
         assert!(inflight_packed::queue_bytes(40) <= 0x4000 && inflight::queue_bytes(32) <= 0x4000);
+    }
+
+    /// Where the parts of a ring are in the memory of [`ring`] and [`messages`], and its size.
+    const DRIVER: usize = 0x400;
+    const SIZE: u16 = 32;
+    const FROM_DEVICE: u16 = 2;
+
+    /// A request's segments: guest address, bytes, flags.
+    type Segments = Vec<(u64, u32, u16)>;
+
+    /// Memory with the first requests of a ring, headers at 0x300, and how many there are.
+    fn memory(is_packed: bool) -> (Vec<u8>, u16) {
+        let mut bytes = vec![0; 0x500];
+        let mut put = |at: usize, what: &[u8]| bytes[at..at + what.len()].copy_from_slice(what);
+        // Read, write, flush, tell the serial, discard, and what there is not (virtio 1.3, 5.2.6).
+        let kinds: [(u32, u32, u16); 6] =
+            [(0, 512, FROM_DEVICE), (1, 1024, 0), (4, 0, 0), (8, 20, FROM_DEVICE), (11, 16, 0), (99, 0, 0)];
+        let mut slot = 0u16;
+        for (number, (what, len, flags)) in kinds.iter().enumerate() {
+            let header = 0x300 + 16 * number as u64;
+            put(header as usize, &[&what.to_le_bytes()[..], &[0; 4], &8u64.to_le_bytes()].concat());
+            let mut segments: Segments = vec![(header, 16, 0)];
+            if *len > 0 {
+                segments.push((0x1000 + 0x400 * number as u64, *len, *flags));
+            }
+            segments.push((0x2ff0 - number as u64, 1, FROM_DEVICE));
+            let (first, last) = (slot, slot + segments.len() as u16 - 1);
+            for (addr, len, flags) in segments {
+                let flags = flags | u16::from(slot < last);
+                // Packed: the id of the chain, and the mark of the first lap.
+                let end = match is_packed {
+                    true => [first.to_le_bytes(), (flags | 1 << 7).to_le_bytes()],
+                    false => [flags.to_le_bytes(), (slot + 1).to_le_bytes()],
+                };
+                put(16 * usize::from(slot), &[&addr.to_le_bytes()[..], &len.to_le_bytes(), &end.concat()].concat());
+                slot += 1;
+            }
+            if !is_packed {
+                put(DRIVER + 4 + 2 * number, &first.to_le_bytes());
+                put(DRIVER + 2, &(number as u16 + 1).to_le_bytes());
+            }
+        }
+        (bytes, kinds.len() as u16)
+    }
+
+    #[test]
+    fn seeds_of_vhost_ring() {
+        let seed = |name, flags: u8, base: u32| {
+            let is_packed = flags & 1 != 0;
+            let (memory, requests) = memory(is_packed);
+            let size = if is_packed { SIZE as u8 - 1 } else { 5 };
+            // Notes of nothing, and a driver that writes where nothing is.
+            let notes = if flags & 8 != 0 { 96 } else { 0 };
+            let bytes = [&[flags, size][..], &base.to_le_bytes(), &vec![0; notes], &memory, &[0xfe; 0x500]].concat();
+            Seed { name, bytes, reach: usize::from(requests) }
+        };
+        let wrapped = 0x8000_8000;
+        let seeds = [
+            seed("split", 0, 0),
+            seed("split-event-indirect-logged", 0b1_0110, 0),
+            seed("split-tracked", 0b1000, 0),
+            seed("packed", 1, wrapped),
+            seed("packed-event-indirect-logged", 0b1_0111, wrapped),
+        ];
+        check("vhost_ring", &seeds, ring);
+    }
+
+    #[test]
+    fn seeds_of_vhost_messages() {
+        // What a message of these bytes is says `Sender::next`.
+        let start = |base: [u8; 4]| {
+            let addresses = vec![4, 0];
+            let base = [&[6, 0][..], &base].concat();
+            vec![
+                vec![3, 0, SIZE as u8 - 1],
+                addresses,
+                base,
+                vec![8, 0],
+                vec![7, 0],
+                vec![0x19, 0],
+                vec![15, 0],
+                vec![10, 0],
+            ]
+        };
+        let seed = |name, flags: u8, messages: &[Vec<u8>], reach| {
+            let (mut memory, _) = memory(flags & 2 != 0);
+            let mut after = messages.concat();
+            // Half of what there is after the first two bytes is memory.
+            let half = memory.len().max(after.len());
+            memory.resize(half, 0);
+            after.resize(half, 0);
+            Seed { name, bytes: [&[flags, messages.len() as u8][..], &memory, &after].concat(), reach }
+        };
+        let wrapped = [0, 0x80, 0, 0x80];
+        let noted = [&[vec![11, 1, SIZE as u8]][..], &start([0; 4])].concat();
+        let slots = [vec![14, 0, 0, 0x40, 0xff, 0x0f], vec![12, 0, SIZE as u8], vec![5, 1, 0, 0, 0, 8, 0, 4, 0, 0]];
+        let seeds = [
+            seed("split", 1, &start([0; 4]), 6 + 8),
+            seed("packed", 3, &start(wrapped), 6 + 8),
+            seed("split-inflight", 1, &noted, 6 + 9),
+            seed("slots", 1, &slots, 6 + 3),
+            // Its memory is gone when it is shown.
+            seed("cut-short", 0x11, &start([0; 4]), 5),
+            seed("stranger", 0, &start([0; 4])[..2], 2),
+        ];
+        check("vhost_messages", &seeds, messages);
     }
 }

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The socket of a vhost-user-blk export: one front end after the other.
 //!
-//! Guarantees: a socket that somebody serves is not taken away; one that was left behind is replaced; the socket is gone when
-//! the export is. A front end that breaks the protocol, stops in the middle of a message, or takes pages of its memory away is
+//! Guarantees: a socket that somebody serves is not taken away; one that was left behind is replaced; the socket is gone before
+//! the export is, which waits for I/O. A front end that breaks the protocol, stops in the middle of a message, or takes pages of its memory away is
 //! dropped, which is logged, and the next one is served; others notice nothing.
 
 use super::backend::Connection;
 use super::channel;
 use super::device::{Cache, Device, SERIAL_BYTES};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::event;
-use crate::export::socket;
-use crate::handed;
+use crate::export::socket::{self, SocketFile};
 use crate::mem::Alarm;
+use crate::serve::view::Clients;
 use crate::serve::{IoThreads, ServedDisk};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vhost::vhost_user::BackendReqHandler;
 
 /// Longest wait for the rest of a message, and for room for an answer.
@@ -50,7 +51,7 @@ pub struct ExportOptions {
 
 /// A vhost-user-blk export. It ends when it is dropped.
 pub struct VhostExport {
-    socket: PathBuf,
+    socket: Option<SocketFile>,
     stop: Arc<OwnedFd>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -69,6 +70,8 @@ struct Front {
 /// What the listener's thread and others have.
 #[derive(Default)]
 struct Shared {
+    /// Here while a front end is served, and nobody else is let in.
+    listener: Mutex<Option<UnixListener>>,
     /// The front end that is served.
     stream: Mutex<Option<UnixStream>>,
     /// Its channel for what is said unasked.
@@ -79,6 +82,25 @@ struct Shared {
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes a lock that is held as long as a message of the front end is carried out, which may wait for I/O.
+fn lock_within<T>(mutex: &Mutex<T>, limit: Duration) -> Result<std::sync::MutexGuard<'_, T>> {
+    let until = Instant::now() + limit;
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Ok(guard),
+            Err(TryLockError::Poisoned(e)) => return Ok(e.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+            Err(TryLockError::WouldBlock) => break,
+        }
+    }
+    let text = format!(
+        "its front end has had a virtqueue stopped, and requests in flight have not ended after {} s; see to what its disk is on, and \
+         try again",
+        limit.as_secs()
+    );
+    Err(Error::new(ErrorKind::Io, text))
 }
 
 impl VhostExport {
@@ -95,7 +117,7 @@ impl VhostExport {
         }
         let mut padded = [0; SERIAL_BYTES];
         padded[..serial.len()].copy_from_slice(serial.as_bytes());
-        let mut limits = *disk.queue.limits();
+        let mut limits = *disk.limits();
         if !discard {
             limits.max_discard_sectors = 0;
         }
@@ -107,16 +129,14 @@ impl VhostExport {
             write_through,
             serial: padded,
             cache: Cache::default(),
+            call_waits: AtomicBool::new(false),
         };
-        let listener = socket::bind(&path)?;
-        if let Some(mode) = socket_mode {
-            socket::set_mode(&path, mode)?;
-        }
+        let (listener, file) = socket::bind(&path, socket_mode)?;
         let stop = Arc::new(event::new()?);
         let front = Arc::new(parking_lot::Mutex::new(Front { mapping, connection: Weak::new() }));
         let shared = Arc::new(Shared::default());
         let server = Server {
-            socket: path.clone(),
+            socket: path,
             shared: Arc::clone(&shared),
             threads: Arc::clone(threads),
             disk: Arc::clone(disk),
@@ -126,9 +146,9 @@ impl VhostExport {
         };
         let thread = std::thread::Builder::new()
             .name("mqblk-vhost".into())
-            .spawn(move || server.run(&listener))
+            .spawn(move || server.run(listener))
             .map_err(|e| Error::os(e, "cannot start the thread of a vhost-user export"))?;
-        Ok(VhostExport { socket: path, stop, shared, thread: Some(thread), threads: Arc::clone(threads), front })
+        Ok(VhostExport { socket: Some(file), stop, shared, thread: Some(thread), threads: Arc::clone(threads), front })
     }
 
     /// The IOThread of each virtqueue.
@@ -136,9 +156,13 @@ impl VhostExport {
         self.front.lock().mapping.clone()
     }
 
-    /// Whether a front end is connected.
-    pub fn is_used(&self) -> bool {
-        self.front.lock().connection.strong_count() > 0
+    /// Says whether a front end is connected (1) or not (0), at any time, without waiting: one that is being moved is there.
+    pub fn clients(&self) -> Clients {
+        let front = Arc::downgrade(&self.front);
+        Box::new(move || {
+            let Some(front) = front.upgrade() else { return 0 };
+            front.try_lock().map_or(1, |front| usize::from(front.connection.strong_count() > 0))
+        })
     }
 
     /// Has other IOThreads serve the virtqueues from now on, as many as before, also those of a front end that is connected. Each
@@ -157,7 +181,14 @@ impl VhostExport {
             return Err(Error::usage(text));
         }
         let longest = match front.connection.upgrade() {
-            Some(c) => c.lock().unwrap_or_else(PoisonError::into_inner).remap(&mapping)?,
+            Some(c) => {
+                let mut connection = lock_within(&c, PATIENCE)?;
+                let moved = connection.remap(&mapping);
+                if moved.is_err() {
+                    front.mapping = connection.mapping().to_vec();
+                }
+                moved?
+            }
             None => blk::time::Duration::ZERO,
         };
         front.mapping = mapping;
@@ -178,7 +209,10 @@ impl VhostExport {
 
 impl Drop for VhostExport {
     fn drop(&mut self) {
+        // What waits for I/O may wait for long, and another may have the socket's place before that ends.
+        drop(self.socket.take());
         event::signal(&*self.stop);
+        drop(lock(&self.shared.listener).take());
         // It may be in the middle of a message.
         if let Some(stream) = &*lock(&self.shared.stream) {
             let _ = stream.shutdown(Shutdown::Both);
@@ -186,7 +220,6 @@ impl Drop for VhostExport {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        handed::remove(&self.socket);
     }
 }
 
@@ -201,14 +234,21 @@ struct Server {
 }
 
 impl Server {
-    fn run(&self, listener: &UnixListener) {
-        while socket::wait(listener, PollFlags::IN, &self.stop, None) {
-            let Ok((stream, _)) = listener.accept() else { continue };
+    fn run(&self, first: UnixListener) {
+        let mut listener = Some(first);
+        while let Some(listens) = listener.take().filter(|l| socket::wait(l, PollFlags::IN, &self.stop, None)) {
+            let Ok((stream, _)) = listens.accept() else {
+                listener = Some(listens);
+                continue;
+            };
+            *lock(&self.shared.listener) = Some(listens);
             if let Err(why) = self.serve(stream) {
                 self.say(why);
             }
             *lock(&self.shared.stream) = None;
             *lock(&self.shared.channel) = None;
+            // None: the export ends.
+            listener = lock(&self.shared.listener).take();
         }
     }
 

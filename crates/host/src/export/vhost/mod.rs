@@ -14,6 +14,7 @@ mod packed;
 mod device;
 mod request;
 mod bounce;
+mod call;
 mod virtqueue;
 mod backend;
 mod channel;

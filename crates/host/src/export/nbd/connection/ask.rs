@@ -22,7 +22,7 @@ const HOLE: u32 = extent_flag::HOLE | extent_flag::ZERO;
 impl Connection {
     /// What is known without asking is told at once.
     pub(super) fn tell_extents(&mut self, slot: u16, request: &Request, port: &Port) {
-        let is_hole = match port.disk().driver.allocation() {
+        let is_hole = match port.disk().clerk.stored().allocation() {
             Allocation::Data => false,
             Allocation::Hole => true,
             Allocation::Survey => {
@@ -39,7 +39,7 @@ impl Connection {
 
     /// Where nothing is cached there is nothing to do.
     pub(super) fn prefetch(&mut self, slot: u16, request: &Request, port: &Port) {
-        if !port.disk().driver.caches() || !self.ask(slot, request, port, Wish::Prefetch) {
+        if !port.disk().clerk.stored().caches() || !self.ask(slot, request, port, Wish::Prefetch) {
             self.release(slot);
         }
     }

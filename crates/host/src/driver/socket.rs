@@ -131,6 +131,17 @@ impl<'a> Incoming<'a> {
     }
 }
 
+/// Errors that say "not now".
+pub(super) fn is_later(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+        || e.raw_os_error() == Some(libc::ENOBUFS)
+}
+
+/// Errors that say that memory is not there.
+pub(super) fn is_fault(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::EFAULT)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

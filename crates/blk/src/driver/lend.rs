@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a driver that lies over other drivers needs: it lends them its requests, and sees what they say of them first.
+//!
+//! Guarantees: a lower driver gets the request itself (its tag, its data), no copy of it, so what it accepts is accepted of the
+//! lender's batch, and what it completes comes up through the lender's completions. Before the core sees any of that the
+//! lender is asked: it lets a request end, with this status or another, or takes it back to be issued once more. A lower
+//! driver that breaks a rule is named by the panic, as the core names the driver that it calls itself. Plain drivers pay
+//! nothing: batches and completions are what they were.
+//!
+//! Needs from callers: the hardware queues of every lower driver are the lender's (it is started with the same numbers), and
+//! only what it was lent is asked of it. Does not do: count or remember who has which request. The kernel's request-based
+//! device mapper makes a clone with a tag of the lower queue here (drivers/md/dm-rq.c); ARCHITECTURE.md says why we do not.
+
+use super::{Completions, Driver, Ended, InFlight, Requeued, RqBatch, RqRef, TimedOut, TimeoutAnswer, Tries};
+use crate::bio::BioPools;
+use crate::id::Tag;
+use crate::request::{RequestId, RequestSlab};
+use crate::status::{BlkStatus, QueueRqStatus};
+use crate::time::{Duration, Instant};
+
+/// What a lender makes of a request that a lower driver has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It ends, with this status.
+    Ends(BlkStatus),
+    /// It is issued again, after this delay if there is one.
+    Again(Option<Duration>),
+}
+
+/// What became of the requests that [`RqBatch::lend`] offered.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "what was ended on the spot goes to the core unseen"]
+pub struct Lent {
+    /// How many were accepted or ended, from the first on.
+    pub taken: usize,
+    /// About the first that was not; [`QueueRqStatus::Queued`] if there is none.
+    pub status: QueueRqStatus,
+    /// Where those begin that were ended on the spot.
+    first_ended: usize,
+}
+
+impl<'a> RqBatch<'a> {
+    /// The request that comes `n` after the [front](RqBatch::front).
+    #[inline]
+    pub fn peek(&self, n: usize) -> Option<RqRef<'a>> {
+        let id = self.ids.get(self.accepted + n)?;
+        Some(RqRef { rq: self.slab.get(*id), bios: self.bios })
+    }
+
+    /// Offers the first `n` requests not yet accepted to a lower driver. What that accepts or ends leaves this batch.
+    ///
+    /// Panics when fewer than `n` remain, and when the lower driver breaks a rule of [`Driver::queue_rqs`].
+    #[inline]
+    pub fn lend(&mut self, n: usize, to: &dyn Driver, now: Instant) -> Lent {
+        assert!(n <= self.remaining(), "lends {n} requests of {}", self.remaining());
+        let ids = &self.ids[self.accepted..self.accepted + n];
+        let (slab, bios): (&RequestSlab, &BioPools) = (self.slab, self.bios);
+        let first_ended = self.ended.len();
+        let mut below = RqBatch { driver: to, place: self.place, ids, slab, bios, accepted: 0, ended: self.ended };
+        let status = to.queue_rqs(&mut below, now);
+        let taken = below.accepted;
+        if (taken == n) != (status == QueueRqStatus::Queued) {
+            self.answered_wrongly_below(to, ids, taken, status);
+        }
+        self.accepted += taken;
+        Lent { taken, status, first_ended }
+    }
+
+    #[cold]
+    fn answered_wrongly_below(&self, to: &dyn Driver, ids: &[RequestId], taken: usize, status: QueueRqStatus) -> ! {
+        let (name, hctx, n) = (to.name(), self.place.hctx, ids.len());
+        let Some(id) = ids.get(taken) else {
+            panic!("driver '{name}', hctx {hctx}: took all {n} requests and answered {status:?}; only Queued is true");
+        };
+        let tag = self.slab.get(*id).driver_tag.get();
+        panic!("driver '{name}', hctx {hctx}, tag {tag}: left behind as number {taken} of {n}, and answered Queued")
+    }
+
+    /// Asks `look` about each request that the lower driver ended on the spot. One that is to be issued again is in flight for
+    /// the core, and the lender's: `keep` gets it, with the delay, to be [given back](Completions::requeue) by a coming poll.
+    #[inline]
+    pub fn review_ended(
+        &mut self,
+        lent: &Lent,
+        mut look: impl FnMut(Tag, BlkStatus) -> Verdict,
+        mut keep: impl FnMut(InFlight, Option<Duration>),
+    ) {
+        let mut at = lent.first_ended;
+        while let Some(&(tag, status)) = self.ended.get(at) {
+            match look(tag, status) {
+                Verdict::Ends(status) => {
+                    self.ended[at].1 = status;
+                    at += 1;
+                }
+                Verdict::Again(delay) => {
+                    self.ended.remove(at);
+                    keep(InFlight { tag, place: self.place }, delay);
+                }
+            }
+        }
+    }
+}
+
+/// How much there was before a lower driver was asked.
+struct Mark {
+    items: usize,
+    requeues: usize,
+}
+
+impl Completions {
+    /// Polls a lower driver for the hardware queue that is being polled, and asks `look` about each request that it ended
+    /// (with its status) or gave back (`None`; the answer does not count: it is issued again as the lower driver wants it).
+    ///
+    /// Panics when the lower driver breaks a rule.
+    #[inline]
+    pub fn poll_below(
+        &mut self,
+        lower: &dyn Driver,
+        now: Instant,
+        look: impl FnMut(Tag, Option<BlkStatus>) -> Verdict,
+    ) {
+        let mark = self.mark();
+        let lender = core::mem::replace(&mut self.driver, lower.name());
+        lower.poll(self.place.hctx, self, now);
+        self.driver = lender;
+        self.review(&mark, look);
+    }
+
+    /// Asks a lower driver about a late request that it was lent; as [`Completions::poll_below`].
+    pub fn timeout_below(
+        &mut self,
+        lower: &dyn Driver,
+        late: TimedOut,
+        now: Instant,
+        look: impl FnMut(Tag, Option<BlkStatus>) -> Verdict,
+    ) -> TimeoutAnswer {
+        let mark = self.mark();
+        let lender = core::mem::replace(&mut self.driver, lower.name());
+        let answer = lower.timeout(self.place.hctx, late, self, now);
+        self.driver = lender;
+        self.review(&mark, look);
+        answer
+    }
+
+    #[inline]
+    fn mark(&self) -> Mark {
+        Mark { items: self.items.len(), requeues: self.requeues.len() }
+    }
+
+    #[inline]
+    fn review(&mut self, mark: &Mark, mut look: impl FnMut(Tag, Option<BlkStatus>) -> Verdict) {
+        for requeued in &self.requeues[mark.requeues..] {
+            let _ = look(requeued.tag, None);
+        }
+        let mut at = mark.items;
+        while let Some(&(tag, status)) = self.items.get(at) {
+            match look(tag, Some(status)) {
+                Verdict::Ends(status) => {
+                    self.items[at].1 = status;
+                    at += 1;
+                }
+                Verdict::Again(delay) => {
+                    let (tag, _): Ended = self.items.remove(at);
+                    // Whoever gets it next has not tried it yet.
+                    self.requeues.push(Requeued { tag, delay, tries: Tries::Afresh });
+                }
+            }
+        }
+    }
+}

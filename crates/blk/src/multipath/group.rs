@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Priority groups and the state of paths: which group is used, what fails, what waits.
+//!
+//! Guarantees the rules of dm-multipath: a group is kept while it has a usable path; else the first group that has one, those
+//! that are bypassed only if no other has; a switch that was asked for comes first. With a hardware handler a group is used
+//! only after its paths have been activated, with bounded retries, the later ones delayed. A path fails once however often it
+//! is reported; without any path requests wait (`queue_if_no_path`) until one returns or the time for that is over.
+//!
+//! A plain value: its owner locks it, and passes on what it [asks for](Wanted). Does not do: I/O. Source:
+//! drivers/md/dm-mpath.c (`choose_pgpath`, `__switch_pg`, `fail_path`, `reinstate_path`, `pg_init_done`).
+
+use super::selector::{PathArgs, Selector};
+use super::{Features, MAX_PATHS, PathId, PgInit};
+use crate::time::{Duration, Instant};
+
+/// `DM_PG_INIT_DELAY_MSECS`.
+const PG_INIT_DELAY: Duration = Duration::from_ms(2000);
+/// When to look again while nothing can be sent (the kernel's delay of a requeue in dm-rq.c).
+const REQUEUE_DELAY: Duration = Duration::from_ms(100);
+
+/// A path's part of the state.
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    pub(super) name: String,
+    pub(super) group: usize,
+    pub(super) args: PathArgs,
+    pub(super) is_active: bool,
+    pub(super) fail_count: u64,
+    /// Removed, and something of it was still in flight.
+    pub(super) is_leaving: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub(super) selector: Selector,
+    pub(super) bypassed: bool,
+}
+
+/// What the owner has to see to after a change, with the state unlocked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// Paths to be activated by the handler, after this delay.
+    pub(super) activate: Vec<PathId>,
+    pub(super) after: Duration,
+    /// Requests that wait may go now.
+    pub(super) run: bool,
+}
+
+impl Wanted {
+    const RUN: Wanted = Wanted { activate: Vec::new(), after: Duration::ZERO, run: true };
+}
+
+/// What a request finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Paths of the current group, as a mask.
+    Paths(u64),
+    /// Nothing now: look again after this time.
+    Wait(Duration),
+    /// No path, and nothing to wait for.
+    Fail,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) paths: [Option<Path>; MAX_PATHS],
+    pub(super) groups: Vec<Group>,
+    pub(super) current: Option<usize>,
+    pub(super) next: Option<usize>,
+    pub(super) features: Features,
+    pub(super) has_handler: bool,
+    /// Requests wait for activation.
+    pub(super) queue_io: bool,
+    pub(super) pg_init_count: u32,
+    pg_init_required: bool,
+    pg_init_running: u32,
+    delay_retry: bool,
+    /// Since when there has been no path.
+    no_path_since: Option<Instant>,
+}
+
+impl State {
+    pub(super) fn new(groups: Vec<Group>, features: Features, has_handler: bool) -> State {
+        State {
+            paths: core::array::from_fn(|_| None),
+            groups,
+            current: None,
+            next: None,
+            features,
+            has_handler,
+            queue_io: false,
+            pg_init_count: 0,
+            pg_init_required: false,
+            pg_init_running: 0,
+            delay_retry: false,
+            no_path_since: None,
+        }
+    }
+
+    /// Paths that are not removed.
+    pub(super) fn present(&self) -> impl Iterator<Item = (PathId, &Path)> {
+        let known = |(i, p): (usize, &'_ Option<Path>)| p.as_ref().is_some_and(|p| !p.is_leaving).then_some(i);
+        self.paths.iter().enumerate().filter_map(known).filter_map(|i| Some((PathId(i as u8), self.paths[i].as_ref()?)))
+    }
+
+    fn path(&mut self, id: PathId) -> Option<&mut Path> {
+        self.paths.get_mut(id.index())?.as_mut().filter(|p| !p.is_leaving)
+    }
+
+    /// Usable paths of a group.
+    pub(super) fn active(&self, group: usize) -> u64 {
+        self.present().filter(|(_, p)| p.group == group && p.is_active).fold(0, |m, (id, _)| m | 1 << id.0)
+    }
+
+    pub(super) fn nr_valid(&self) -> usize {
+        self.present().filter(|(_, p)| p.is_active).count()
+    }
+
+    /// Paths of which one can be taken without asking further; none if something has to be decided first.
+    pub(super) fn open(&self) -> u64 {
+        match self.current {
+            Some(group) if self.next.is_none() && !self.queue_io && !self.pg_init_required => self.active(group),
+            _ => 0,
+        }
+    }
+
+    /// What a request finds for which [`State::open`] had nothing; changes the group if that is due.
+    pub(super) fn find(&mut self, now: Instant) -> (Found, Wanted) {
+        let mut wanted = Wanted::default();
+        let Some(group) = self.choose_group() else {
+            self.queue_io = false;
+            self.current = None;
+            return (self.without_path(now), wanted);
+        };
+        if self.current != Some(group) {
+            self.current = Some(group);
+            self.queue_io = self.has_handler;
+            self.pg_init_required = self.has_handler;
+            self.pg_init_count = 0;
+        }
+        if self.pg_init_required {
+            wanted = self.init_all();
+        }
+        match self.open() {
+            0 => (Found::Wait(REQUEUE_DELAY), wanted),
+            mask => (Found::Paths(mask), wanted),
+        }
+    }
+
+    fn choose_group(&mut self) -> Option<usize> {
+        let usable = |s: &State, g: usize| s.active(g) != 0;
+        let next = self.next.take();
+        if let Some(group) = next.into_iter().chain(self.current).find(|g| usable(self, *g)) {
+            return Some(group);
+        }
+        let first =
+            |s: &State, bypassed| (0..s.groups.len()).find(|g| s.groups[*g].bypassed == bypassed && usable(s, *g));
+        first(self, false).or_else(|| {
+            let last_resort = first(self, true)?;
+            // It was left for a reason: no hammering.
+            self.delay_retry = true;
+            Some(last_resort)
+        })
+    }
+
+    /// Without a path: how long to wait. Ends queueing when its time is over.
+    fn without_path(&mut self, now: Instant) -> Found {
+        if !self.features.queue_if_no_path {
+            return Found::Fail;
+        }
+        let since = *self.no_path_since.get_or_insert(now);
+        let timeout = self.features.no_path_timeout;
+        if timeout == Duration::ZERO {
+            return Found::Wait(REQUEUE_DELAY);
+        }
+        let left = (since + timeout).since(now);
+        if left == Duration::ZERO {
+            self.features.queue_if_no_path = false;
+            return Found::Fail;
+        }
+        Found::Wait(left.min(REQUEUE_DELAY))
+    }
+
+    /// Whether a request that failed on a path may be issued again.
+    pub(super) fn may_retry(&mut self, now: Instant) -> bool {
+        self.nr_valid() > 0 || matches!(self.without_path(now), Found::Wait(_))
+    }
+
+    fn init_all(&mut self) -> Wanted {
+        if self.pg_init_running > 0 {
+            return Wanted::default();
+        }
+        self.pg_init_count += 1;
+        self.pg_init_required = false;
+        let Some(group) = self.current else { return Wanted::default() };
+        let after = match (self.delay_retry, self.features.pg_init_delay) {
+            (false, _) => Duration::ZERO,
+            (true, None) => PG_INIT_DELAY,
+            (true, Some(delay)) => delay,
+        };
+        let mask = self.active(group);
+        self.pg_init_running = mask.count_ones();
+        let activate = (0..MAX_PATHS as u8).filter(|p| mask >> p & 1 == 1).map(PathId).collect();
+        Wanted { activate, after, run: false }
+    }
+
+    /// Fails a path. False: it had failed already, or is not there.
+    pub(super) fn fail(&mut self, id: PathId, now: Instant) -> bool {
+        let Some(path) = self.path(id).filter(|p| p.is_active) else { return false };
+        path.is_active = false;
+        path.fail_count += 1;
+        self.note_no_path(now);
+        true
+    }
+
+    /// The last path has gone, perhaps: the time for queueing begins.
+    pub(super) fn note_no_path(&mut self, now: Instant) {
+        if self.nr_valid() == 0 {
+            self.no_path_since.get_or_insert(now);
+        }
+    }
+
+    /// A path is usable again. `None`: it was, or is not there.
+    pub(super) fn reinstate(&mut self, id: PathId) -> Option<Wanted> {
+        let path = self.path(id).filter(|p| !p.is_active)?;
+        path.is_active = true;
+        let group = path.group;
+        Some(self.came_up(id, group))
+    }
+
+    /// A path of `group` has become usable.
+    pub(super) fn came_up(&mut self, id: PathId, group: usize) -> Wanted {
+        self.no_path_since = None;
+        if self.nr_valid() > 1 && self.has_handler && self.current == Some(group) {
+            // The group is in use already: only this path has to be activated.
+            self.pg_init_running += 1;
+            return Wanted { activate: vec![id], after: Duration::ZERO, run: true };
+        }
+        Wanted::RUN
+    }
+
+    /// A bypassed group is used only when no other has a path.
+    pub(super) fn bypass(&mut self, group: usize, bypassed: bool) -> Wanted {
+        self.groups[group].bypassed = bypassed;
+        self.current = None;
+        Wanted::RUN
+    }
+
+    /// The next request goes to this group, if it has a path; none is bypassed any more up to it.
+    pub(super) fn switch(&mut self, group: usize) -> Wanted {
+        self.groups[..=group].iter_mut().for_each(|g| g.bypassed = false);
+        self.current = None;
+        self.next = Some(group);
+        Wanted::RUN
+    }
+
+    /// `queue_if_no_path` or `fail_if_no_path`.
+    pub(super) fn set_queueing(&mut self, on: bool, now: Instant) -> Wanted {
+        self.features.queue_if_no_path = on;
+        self.no_path_since = None;
+        self.note_no_path(now);
+        Wanted::RUN
+    }
+
+    /// A path's activation has ended so.
+    pub(super) fn pg_init_done(&mut self, id: PathId, result: PgInit, now: Instant) -> Wanted {
+        let Some(group) = self.path(id).map(|p| p.group) else {
+            return self.one_init_less(false);
+        };
+        let (mut failed, mut delay) = (false, false);
+        match result {
+            PgInit::Done => {}
+            PgInit::Busy => {
+                self.groups[group].bypassed = true;
+                self.current = None;
+            }
+            PgInit::Retry | PgInit::RetryNow => {
+                delay = result == PgInit::Retry;
+                if self.pg_init_count <= self.features.pg_init_retries {
+                    self.pg_init_required = true;
+                } else {
+                    self.fail(id, now);
+                }
+            }
+            PgInit::Failed => {
+                self.fail(id, now);
+                failed = true;
+            }
+        }
+        if !failed && result == PgInit::Done && !self.pg_init_required {
+            self.groups[group].bypassed = false;
+        }
+        self.one_init_less(delay)
+    }
+
+    fn one_init_less(&mut self, delay: bool) -> Wanted {
+        self.pg_init_running = self.pg_init_running.saturating_sub(1);
+        if self.pg_init_running > 0 {
+            return Wanted::default();
+        }
+        if self.pg_init_required {
+            self.delay_retry = delay;
+            let again = self.init_all();
+            if !again.activate.is_empty() {
+                return again;
+            }
+        }
+        self.queue_io = false;
+        Wanted::RUN
+    }
+}
+
+#[cfg(test)]
+mod tests;

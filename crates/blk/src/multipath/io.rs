@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The way of a request: a path is chosen, gets the request, and what it makes of it is judged.
+//!
+//! Guarantees: requests that follow each other to the same path are one batch for it. Each is counted at its path before the
+//! path gets it and until the path has ended or given it back. A path that refuses with an error of the path fails, and the
+//! request is offered to the next; a busy one is passed over for the rest of the call.
+//!
+//! Source: drivers/md/dm-mpath.c (`multipath_clone_and_map`, `multipath_end_io`), dm-rq.c. The kernel answers RESOURCE when the
+//! one path that was chosen is busy; here that needs all paths of the group.
+
+use super::group::Found;
+use super::hctx::{Hctx, Slot};
+use super::{Event, LEAVING, Multipath, PathId};
+use crate::driver::{Completions, Driver, RqBatch, RqRef, TimedOut, TimeoutAnswer, Verdict};
+use crate::id::{HctxId, SECTOR_SHIFT, Sector, Tag};
+use crate::limits::Limits;
+use crate::lock::Lock;
+use crate::status::{BlkStatus, QueueRqStatus};
+use crate::sync::Ordering;
+use crate::time::{Duration, Instant};
+use crossbeam_utils::CachePadded;
+
+/// A request whose end is RESOURCE waits so long before it is issued again.
+const DELAY: Duration = Duration::from_ms(100);
+
+/// Where a request goes: counted there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Choice {
+    path: usize,
+    driver: u16,
+}
+
+/// Paths that were busy during this call, and what they said.
+#[derive(Default)]
+struct Busy {
+    paths: u64,
+    answer: Option<QueueRqStatus>,
+}
+
+impl Busy {
+    /// What all of them amount to: a time to look again goes before a completion to wait for, the shorter one before the longer.
+    fn add(&mut self, path: usize, said: QueueRqStatus) {
+        let rank = |s: QueueRqStatus| match s {
+            QueueRqStatus::Resource => 0,
+            QueueRqStatus::DelayMs(ms) => 1 + u32::from(ms),
+            _ => u32::MAX,
+        };
+        self.paths |= 1 << path;
+        self.answer = Some(self.answer.map_or(said, |a| if rank(said) < rank(a) { said } else { a }));
+    }
+}
+
+impl<L: Lock> Multipath<L> {
+    #[inline]
+    fn hctx(&self, hctx: HctxId) -> &Hctx<L> {
+        let part: &CachePadded<Hctx<L>> = self.hctxs[hctx.index()].get().expect("a hardware queue it was started with");
+        part
+    }
+
+    #[inline]
+    fn driver(&self, index: u16) -> &dyn Driver {
+        self.drivers[usize::from(index)].get().expect("kept before its number was published").as_ref()
+    }
+
+    /// Chooses a path for a request and counts it there. `Err` is the answer if there is none.
+    #[inline]
+    fn choose(&self, hctx: &Hctx<L>, rq: &RqRef<'_>, busy: &Busy, now: Instant) -> Result<Choice, QueueRqStatus> {
+        let bytes = rq.nr_sectors() << SECTOR_SHIFT;
+        loop {
+            // Pairs with: Multipath::publish
+            let mut open = self.open.load(Ordering::Acquire);
+            if open == 0 {
+                open = self.find(now)?;
+            }
+            let usable = open & !busy.paths;
+            if usable == 0 {
+                // Its paths may have changed since one was busy: then whoever changed that has the queue run.
+                return Err(busy.answer.unwrap_or(QueueRqStatus::Resource));
+            }
+            let policy = &self.policies[usize::from(self.group_of[usable.trailing_zeros() as usize].get())];
+            let path = self.selectors.select(policy, usable, &hctx.turns, bytes, rq.cpu(), now.as_ns());
+            // Counted, then looked at the mark; who removes marks, then looks at the count.
+            hctx.in_flight[path].fetch_add(1, Ordering::SeqCst); // Pairs with: Multipath::in_flight
+            let driver = self.at[path].load(Ordering::SeqCst); // Pairs with: Multipath::remove_path
+            if driver & LEAVING != 0 {
+                hctx.in_flight[path].fetch_sub(1, Ordering::SeqCst); // Pairs with: Multipath::in_flight
+                continue;
+            }
+            // Of the path that is there now: it cannot go while this is counted.
+            let policy = &self.policies[usize::from(self.group_of[path].get())];
+            self.selectors.started(policy, path, bytes);
+            let slot = hctx.slot(rq.tag());
+            slot.path.set(path as u8);
+            slot.bytes.set(bytes);
+            slot.issue_ns.set(now.as_ns());
+            return Ok(Choice { path, driver });
+        }
+    }
+
+    /// No path can be taken without asking.
+    #[cold]
+    fn find(&self, now: Instant) -> Result<u64, QueueRqStatus> {
+        let mut state = self.state.lock();
+        let (found, wanted) = state.find(now);
+        self.publish(&state);
+        drop(state);
+        self.see_to(wanted);
+        match found {
+            Found::Paths(mask) => Ok(mask),
+            // Rounded up: looked at before its time is over, it would be told to come back at once.
+            Found::Wait(after) => {
+                let ms = after.as_ns().div_ceil(1_000_000);
+                Err(QueueRqStatus::DelayMs(ms.min(u64::from(u16::MAX)) as u16))
+            }
+            Found::Fail => Err(QueueRqStatus::Error(BlkStatus::IoErr)),
+        }
+    }
+
+    /// A chosen path did not take this request.
+    fn undo(&self, hctx: &Hctx<L>, rq: &RqRef<'_>) {
+        let slot = hctx.slot(rq.tag());
+        let path = usize::from(slot.path.get());
+        let policy = &self.policies[usize::from(self.group_of[path].get())];
+        self.selectors.undone(policy, path, slot.bytes.get());
+        hctx.in_flight[path].fetch_sub(1, Ordering::SeqCst); // Pairs with: Multipath::in_flight
+    }
+
+    /// A path has ended a request, or given it back (`None`).
+    #[inline]
+    fn judge(&self, hctx: &Hctx<L>, tag: Tag, status: Option<BlkStatus>, now: Instant) -> Verdict {
+        let slot: &Slot = hctx.slot(tag);
+        let path = usize::from(slot.path.get());
+        let policy = &self.policies[usize::from(self.group_of[path].get())];
+        let valid = self.open.load(Ordering::Relaxed).count_ones();
+        self.selectors.ended(policy, path, slot.bytes.get(), slot.issue_ns.get(), now.as_ns(), valid);
+        hctx.in_flight[path].fetch_sub(1, Ordering::SeqCst); // Pairs with: Multipath::in_flight
+        match status {
+            Some(status) if status.is_path_error() => self.path_error(path, status, now),
+            Some(status) => Verdict::Ends(status),
+            None => Verdict::Again(None),
+        }
+    }
+
+    /// A request ended with an error that need not be the disk's: its path fails, and another does it if there is one.
+    #[cold]
+    fn path_error(&self, path: usize, status: BlkStatus, now: Instant) -> Verdict {
+        let id = PathId(path as u8);
+        let mut state = self.state.lock();
+        let failed = state.fail(id, now);
+        let again = state.may_retry(now);
+        self.publish(&state);
+        drop(state);
+        if failed {
+            (self.listener)(Event::PathFailed(id));
+        }
+        match again {
+            false => Verdict::Ends(status),
+            true => Verdict::Again((status == BlkStatus::Resource).then_some(DELAY)),
+        }
+    }
+
+    /// Lends the first `n` requests to their path. `None`: go on with what is left of the batch.
+    #[inline]
+    fn lend(
+        &self,
+        batch: &mut RqBatch<'_>,
+        hctx: &Hctx<L>,
+        (choice, n): (Choice, usize),
+        busy: &mut Busy,
+        now: Instant,
+    ) -> Option<QueueRqStatus> {
+        let lent = batch.lend(n, self.driver(choice.driver), now);
+        batch.review_ended(
+            &lent,
+            |tag, status| self.judge(hctx, tag, Some(status), now),
+            |rq, delay| hctx.hold(rq, delay),
+        );
+        if lent.taken == n {
+            return None;
+        }
+        self.turned_down(batch, hctx, (choice, n - lent.taken), lent.status, busy, now)
+    }
+
+    #[cold]
+    fn turned_down(
+        &self,
+        batch: &mut RqBatch<'_>,
+        hctx: &Hctx<L>,
+        (choice, left): (Choice, usize),
+        status: QueueRqStatus,
+        busy: &mut Busy,
+        now: Instant,
+    ) -> Option<QueueRqStatus> {
+        (0..left).filter_map(|i| batch.peek(i)).for_each(|rq| self.undo(hctx, &rq));
+        match status {
+            QueueRqStatus::Error(error) if error.is_path_error() => match self.path_error(choice.path, error, now) {
+                Verdict::Ends(status) => Some(QueueRqStatus::Error(status)),
+                Verdict::Again(None) => None,
+                Verdict::Again(Some(delay)) => Some(QueueRqStatus::DelayMs(delay.as_ms() as u16)),
+            },
+            QueueRqStatus::Error(_) => Some(status),
+            said => {
+                busy.add(choice.path, said);
+                None
+            }
+        }
+    }
+
+    /// Whether a poll of this hardware queue has something to give although no path has: a driver's user waits no longer.
+    pub fn is_ready(&self, hctx: HctxId) -> bool {
+        self.hctxs[hctx.index()].get().is_some_and(|h| h.has_held())
+    }
+}
+
+impl<L: Lock> Driver for Multipath<L> {
+    fn name(&self) -> &'static str {
+        "multipath"
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn capacity(&self) -> Sector {
+        self.capacity
+    }
+
+    fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {
+        let mut started = self.started.lock();
+        let paths: Vec<(String, usize)> =
+            self.state.lock().present().map(|(id, p)| (p.name.clone(), id.index())).collect();
+        for (name, path) in paths {
+            let index = self.at[path].load(Ordering::Relaxed) & !LEAVING;
+            self.driver(index).start(nr_hw_queues, queue_depth).map_err(|e| format!("path {name}: {e}"))?;
+        }
+        for hctx in &self.hctxs[..usize::from(nr_hw_queues)] {
+            hctx.get_or_init(|| Box::new(CachePadded::new(Hctx::new()))).grow(queue_depth);
+        }
+        *started = Some((nr_hw_queues, queue_depth));
+        Ok(())
+    }
+
+    #[inline]
+    fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
+        let hctx = self.hctx(batch.hctx());
+        let mut busy = Busy::default();
+        let mut next: Option<Result<Choice, QueueRqStatus>> = None;
+        while let Some(rq) = batch.front() {
+            let choice = match next.take().unwrap_or_else(|| self.choose(hctx, &rq, &busy, now)) {
+                Ok(choice) => choice,
+                Err(status) => return status,
+            };
+            let mut n = 1;
+            while let Some(rq) = batch.peek(n) {
+                match self.choose(hctx, &rq, &busy, now) {
+                    Ok(same) if same == choice => n += 1,
+                    other => {
+                        next = Some(other);
+                        break;
+                    }
+                }
+            }
+            let before = batch.remaining();
+            let stop = self.lend(batch, hctx, (choice, n), &mut busy, now);
+            let left = n - (before - batch.remaining());
+            // With some left behind, the choice after them is not the next one: it is made anew when its turn comes.
+            if left > 0
+                && let Some(Ok(_)) = next.take()
+            {
+                batch.peek(left).iter().for_each(|rq| self.undo(hctx, rq));
+            }
+            if let Some(status) = stop {
+                return status;
+            }
+        }
+        QueueRqStatus::Queued
+    }
+
+    fn timeout(&self, hctx: HctxId, late: TimedOut, done: &mut Completions, now: Instant) -> TimeoutAnswer {
+        let h = self.hctx(hctx);
+        let slot = h.slot(late.tag);
+        if slot.issue_ns.get() != late.issued.as_ns() {
+            return TimeoutAnswer::Done;
+        }
+        let index = self.at[usize::from(slot.path.get())].load(Ordering::Relaxed) & !LEAVING;
+        // One that has ended is unknown there; one that is held is given back by the next poll.
+        done.timeout_below(self.driver(index), late, now, |tag, status| self.judge(h, tag, status, now))
+    }
+
+    #[inline]
+    fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
+        let h = self.hctx(hctx);
+        if h.has_held() {
+            h.take_held(|rq, delay| done.requeue(rq, delay));
+        }
+        let mut known = self.known.load(Ordering::Relaxed);
+        while known != 0 && done.room() > 0 {
+            let path = known.trailing_zeros() as usize;
+            known &= known - 1;
+            if h.in_flight[path].load(Ordering::Relaxed) > 0 {
+                let index = self.at[path].load(Ordering::Relaxed) & !LEAVING;
+                done.poll_below(self.driver(index), now, |tag, status| self.judge(h, tag, status, now));
+            }
+        }
+    }
+}

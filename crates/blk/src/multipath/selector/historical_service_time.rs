@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `historical-service-time`: the path that has been fast, by a moving average of what requests took on it.
+//!
+//! Guarantees: averages in fixed point of 10 bits, rounded; the weight of the past falls with the length of a sample, from
+//! `base_weight` by one power per 2^24 ns to none in the last of 64 buckets, so that a long sample counts at once. A path
+//! whose average has not been renewed for (number of paths) averages is stale: an idle stale one is tried, and a stale one
+//! does not win by its average. All integers; nothing overflows for samples below 2^53 ns.
+//!
+//! Does not do: order the rules when more than two paths contradict each other; the kernel's outcome depends on the order
+//! of its list there, ours on the paths' numbers. Source: drivers/md/dm-ps-historical-service-time.c.
+
+use core::cmp::Ordering;
+
+/// Bits behind the point.
+const FIXED_SHIFT: u32 = 10;
+const FIXED_1: u64 = 1 << FIXED_SHIFT;
+/// log2 of the nanoseconds of a bucket.
+const BUCKET_SHIFT: u32 = 24;
+const NR_BUCKETS: usize = 64;
+/// Default weight of the past, of 1024: about 0.95.
+pub const BASE_WEIGHT: u16 = 972;
+/// Largest weight that may be given.
+pub const MAX_WEIGHT: u16 = FIXED_1 as u16 - 1;
+/// Longest sample that is told apart, 104 days.
+const MAX_SAMPLE: u64 = 1 << 53;
+
+/// Weight of the past for each length of a sample.
+#[derive(Clone, Debug)]
+pub(in crate::multipath) struct Weights([u16; NR_BUCKETS]);
+
+fn multiplied(a: u64, b: u64) -> u64 {
+    (a * b + FIXED_1 / 2) >> FIXED_SHIFT
+}
+
+/// By squaring: where it is rounded decides the last digit.
+fn power(mut base: u64, mut exponent: u32) -> u64 {
+    let mut result = FIXED_1;
+    while exponent > 0 {
+        if exponent & 1 == 1 {
+            result = multiplied(result, base);
+        }
+        base = multiplied(base, base);
+        exponent >>= 1;
+    }
+    result
+}
+
+impl Weights {
+    pub(super) fn new(base: u16) -> Weights {
+        let mut weights = [0; NR_BUCKETS];
+        for (bucket, w) in weights[..NR_BUCKETS - 1].iter_mut().enumerate() {
+            *w = power(base.into(), bucket as u32 + 1) as u16;
+        }
+        Weights(weights)
+    }
+
+    /// The average after one more sample, both in ns.
+    #[inline]
+    pub(super) fn averaged(&self, average: u64, sample: u64) -> u64 {
+        let sample = sample.min(MAX_SAMPLE);
+        let bucket = ((sample >> BUCKET_SHIFT) as usize).min(NR_BUCKETS - 1);
+        let w = u64::from(self.0[bucket]);
+        (average * w + sample * (FIXED_1 - w) + FIXED_1 / 2) >> FIXED_SHIFT
+    }
+}
+
+/// A path as this selector sees it; times in ns.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path {
+    pub(super) average: u64,
+    pub(super) stale_after: u64,
+    pub(super) outstanding: u64,
+}
+
+/// Less: the first has the better claim at `now`. `threshold`: averages within this factor count as equal; 0 = no such rule.
+#[inline]
+pub(super) fn compare(a: Path, b: Path, now: u64, threshold: u16) -> Ordering {
+    let by_outstanding = a.outstanding.cmp(&b.outstanding);
+    let (small, large) = (a.average.min(b.average), a.average.max(b.average));
+    if threshold > 0 && large <= small.saturating_mul(threshold.into()) {
+        return by_outstanding;
+    }
+    let stale = |p: Path| p.stale_after < now;
+    let idle = |p: Path| stale(p) && p.outstanding == 0;
+    match (idle(a), idle(b)) {
+        (true, true) => return a.stale_after.cmp(&b.stale_after),
+        (true, false) => return Ordering::Less,
+        (false, true) => return Ordering::Greater,
+        (false, false) => {}
+    }
+    let expected = |p: Path| u128::from(p.average) * u128::from(p.outstanding + 1);
+    match expected(a).cmp(&expected(b)) {
+        Ordering::Less if stale(a) => by_outstanding,
+        Ordering::Greater if stale(b) => by_outstanding,
+        Ordering::Equal => by_outstanding,
+        clear => clear,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Ordering::{Equal, Greater, Less};
+
+    #[test]
+    fn the_past_weighs_less_the_longer_a_sample() {
+        let w = Weights::new(BASE_WEIGHT);
+        // 972, then 972 * 972 / 1024 rounded, and so on; none in the last.
+        assert_eq!(w.0[..4], [972, 923, 876, 832]);
+        assert_eq!(w.0[63], 0);
+        assert!(w.0.is_sorted_by(|a, b| a >= b));
+        // (1000 * 972 + 2000 * 52 + 512) / 1024
+        assert_eq!(w.averaged(1000, 2000), 1051);
+        assert_eq!(w.averaged(0, 1 << 10), 52);
+        assert_eq!(w.averaged(1 << 20, 1 << 31), 1 << 31, "two seconds replace it");
+        assert_eq!(w.averaged(u64::MAX >> 11, u64::MAX), MAX_SAMPLE);
+        assert_eq!(Weights::new(0).averaged(1 << 40, 77), 77);
+        assert_eq!(Weights::new(MAX_WEIGHT).averaged(1024, 0), 1023);
+    }
+
+    #[test]
+    fn the_kernels_rules() {
+        const NOW: u64 = 1000;
+        let fresh = |average, outstanding| Path { average, outstanding, stale_after: 2000 };
+        let stale = |average, outstanding, stale_after| Path { average, outstanding, stale_after };
+        for (a, b, threshold, expected, why) in [
+            (fresh(10, 0), fresh(20, 0), 0, Less, "faster"),
+            (fresh(10, 1), fresh(20, 0), 0, Greater, "2 * 10 = 1 * 20: fewer outstanding"),
+            (fresh(10, 2), fresh(20, 0), 0, Greater, "3 * 10 after 20"),
+            (fresh(10, 3), fresh(20, 2), 2, Greater, "within the threshold: outstanding"),
+            (fresh(10, 3), fresh(21, 2), 2, Less, "beyond it: 40 before 63"),
+            (fresh(10, 3), fresh(10, 3), 2, Equal, "the same"),
+            (fresh(10, 0), stale(90, 0, 999), 0, Greater, "an idle stale one is tried"),
+            (fresh(10, 0), stale(90, 0, 1000), 0, Less, "it is stale only after that"),
+            (stale(5, 0, 10), stale(1, 0, 20), 0, Less, "the one stale longest"),
+            (stale(1, 2, 10), fresh(100, 1), 0, Greater, "a stale winner: outstanding"),
+            (stale(1, 1, 10), fresh(100, 2), 0, Less, "which it may win"),
+            (stale(100, 1, 10), fresh(1, 2), 0, Greater, "a stale loser stays one"),
+            (fresh(0, 0), fresh(0, 1), 0, Less, "nothing known: outstanding"),
+        ] {
+            assert_eq!(compare(a, b, NOW, threshold), expected, "{why}");
+            assert_eq!(compare(b, a, NOW, threshold), expected.reverse(), "{why}, the other way round");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `service-time`: the path that is expected to be done first with what it has and the new request.
+//!
+//! Guarantees: minimises (bytes in flight + bytes of the request) / relative throughput, after the kernel's rules: equal
+//! throughputs, fewer bytes in flight; equal loads or a throughput of 0, the higher throughput; an equal expectation, the
+//! higher throughput. So 0 means "only if there is no other". Never overflows: a load is below 2^56 bytes, a throughput at
+//! most [`MAX_THROUGHPUT`]. Source: drivers/md/dm-ps-service-time.c (`st_compare_load`).
+
+use core::cmp::Ordering;
+
+/// Largest relative throughput (`ST_MAX_RELATIVE_THROUGHPUT`).
+pub const MAX_THROUGHPUT: u8 = 100;
+
+/// A path as this selector sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path {
+    /// Bytes in flight.
+    pub(super) bytes: u64,
+    /// 0..=100.
+    pub(super) throughput: u8,
+}
+
+/// Less: the first has the better claim on a request of `incoming` bytes.
+#[inline]
+pub(super) fn compare(a: Path, b: Path, incoming: u64) -> Ordering {
+    let higher = || b.throughput.cmp(&a.throughput);
+    if a.throughput == b.throughput {
+        return a.bytes.cmp(&b.bytes);
+    }
+    if a.bytes == b.bytes || a.throughput == 0 || b.throughput == 0 {
+        return higher();
+    }
+    let (time_a, time_b) =
+        ((a.bytes + incoming) * u64::from(b.throughput), (b.bytes + incoming) * u64::from(a.throughput));
+    time_a.cmp(&time_b).then_with(higher)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Ordering::{Equal, Greater, Less};
+
+    #[test]
+    fn the_kernels_rules() {
+        let p = |bytes, throughput| Path { bytes, throughput };
+        for (a, b, incoming, expected, why) in [
+            (p(0, 1), p(0, 1), 4096, Equal, "the same"),
+            (p(4096, 1), p(0, 1), 4096, Greater, "equal throughputs: fewer bytes"),
+            (p(4096, 0), p(8192, 0), 4096, Less, "so too with 0"),
+            (p(0, 1), p(0, 2), 4096, Greater, "equal loads: higher throughput"),
+            (p(0, 0), p(1 << 30, 1), 4096, Greater, "0 only if there is no other"),
+            (p(1 << 30, 1), p(0, 0), 4096, Less, "whichever is asked about"),
+            (p(8192, 2), p(4096, 1), 4096, Less, "12288 / 2 before 8192"),
+            (p(4096, 2), p(0, 1), 4096, Less, "an equal expectation: higher throughput"),
+            (p(8192, 2), p(0, 1), 4096, Greater, "6144 after 4096"),
+            (p(8192, 2), p(0, 1), 1 << 20, Less, "a large one goes where it is fast"),
+            (p(1 << 55, 100), p(1 << 55, 99), 1 << 30, Less, "no overflow"),
+            (p((1 << 55) + 1, 100), p(1 << 55, 99), 1 << 30, Less, "no overflow with unequal loads"),
+        ] {
+            assert_eq!(compare(a, b, incoming), expected, "{why}");
+            assert_eq!(compare(b, a, incoming), expected.reverse(), "{why}, the other way round");
+        }
+    }
+}

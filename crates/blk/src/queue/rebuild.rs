@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Other settings for a disk that is drained: what must stay, what goes back to its default, and the state that takes the place
+//! of the old one.
+//!
+//! Guarantees: a change takes effect as a whole or not at all. Needs from callers: a freeze around it. Source: block/blk-mq.c
+//! (`blk_mq_update_nr_requests`, `__blk_mq_update_nr_hw_queues`), elevator.c (`elevator_switch`).
+
+use super::{QueueState, RequestQueue, start};
+use crate::build::build;
+use crate::lock::Lock;
+use crate::sbitmap_queue::WaiterId;
+use crate::settings::{QueueConfig, SettingError};
+use crate::tags::{Waiter, disk_of};
+use std::sync::Arc;
+
+impl<L: Lock> RequestQueue<L> {
+    /// Changes settings of a frozen, drained queue: `change` edits a copy, which takes effect as a whole or not at all.
+    /// An elevator or queue-count change resets `nr_requests` to its default, as the kernel does; the elevator itself stays
+    /// unless it or the mode is changed. Tunables stay with the elevator: when it changes, those that `change` left as
+    /// they were are dropped. CPUs, bio slots and `max_sectors_kb` are fixed when the disk is made. Panics when the queue
+    /// is not drained.
+    ///
+    /// When the driver cannot start the new hardware queues it is given back the old ones; if it refuses even those
+    /// (the error says so) the queue must stay frozen.
+    pub fn rebuild(
+        &self,
+        change: impl FnOnce(&mut QueueConfig) -> Result<(), SettingError>,
+    ) -> Result<(), SettingError> {
+        assert!(self.is_drained(), "rebuild needs a drained queue");
+        let mut config = self.config();
+        change(&mut config)?;
+        let mut old = self.config.lock();
+        check_fixed(&old, &config)?;
+        if config.mode != old.mode && config.scheduler == old.scheduler {
+            config.scheduler = None;
+        }
+        if config.scheduler != old.scheduler {
+            config.iosched.retain(|tunable| !old.iosched.contains(tunable));
+        }
+        let other_queues = (config.mode, config.hw_queues()) != (old.mode, old.hw_queues());
+        if (config.scheduler != old.scheduler || other_queues) && config.nr_requests == old.nr_requests {
+            config.nr_requests = None;
+        }
+        if let Some(member) = &self.member {
+            member.set.check_member(&config)?;
+        }
+        let state = build(&config, self.member.as_ref())?;
+        config.scheduler = Some(state.scheduler().to_string());
+        self.restart_driver(&state)?;
+        *old = config;
+        let previous = core::mem::replace(&mut *self.state.lock(), Arc::new(state));
+        self.renew_generation();
+        self.apply_live(&old);
+        let waiters = &mut |w: WaiterId| match (&previous.share, Waiter::of(w)) {
+            // Of all disks: those of this one are woken for the new state, the others try again.
+            (Some(share), _) if disk_of(w) != share.slot => drop(share.set.wake(w)),
+            (_, Waiter::Submitter(id)) => self.notify.notify(id),
+            // The queue is drained: no hctx has anything to send.
+            (_, Waiter::Hctx(..)) => {}
+        };
+        previous.driver_tags.iter().chain(previous.sched_tags.iter()).for_each(|t| t.wake_all(waiters));
+        Ok(())
+    }
+
+    /// Starts the driver's hardware queues anew if their number or depth changes.
+    fn restart_driver(&self, new: &QueueState<L>) -> Result<(), SettingError> {
+        let old = self.state();
+        if old.driver_shape() == new.driver_shape() {
+            return Ok(());
+        }
+        let Err(e) = start(self.driver.as_ref(), new.driver_shape()) else { return Ok(()) };
+        start(self.driver.as_ref(), old.driver_shape())
+            .map_err(|back| SettingError(format!("{e}; and then, going back: {back}")))?;
+        Err(e)
+    }
+}
+
+/// What submitters have built upon cannot be changed under them.
+fn check_fixed(old: &QueueConfig, new: &QueueConfig) -> Result<(), SettingError> {
+    let fixed = [
+        ("nr_cpus", new.topology == old.topology),
+        ("max_sectors_kb", new.max_sectors_kb == old.max_sectors_kb),
+        ("read_ahead_kb", new.read_ahead_kb == old.read_ahead_kb),
+        ("bios_per_submitter", new.bios_per_submitter == old.bios_per_submitter),
+    ];
+    match fixed.iter().find(|(_, same)| !same) {
+        Some((name, _)) => Err(SettingError(format!("{name}: cannot be changed on a disk in use; make the disk anew"))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One logical unit: its state, how many commands it may have, and how that number follows what it can hold.
+//!
+//! Guarantees: never more than `queue_depth` commands are with it, counted over all hardware queues; who is refused is told who
+//! runs it again. Where the depth is no bound (the host's tags are fewer) nothing is counted that CPUs would share.
+//! Source: drivers/scsi/scsi_lib.c (`scsi_dev_queue_ready`, budgets), scsi_error.c (`scsi_handle_queue_full`,
+//! `scsi_handle_queue_ramp_up`), scsi.c (`scsi_track_queue_full`) of Linux 6.19.
+
+use crate::id::HctxId;
+use crate::status::{BlkStatus, QueueRqStatus};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::time::{Duration, Instant};
+use crossbeam_utils::CachePadded;
+
+/// `SCSI_DEFAULT_DEVICE_BLOCKED`: attempts that a device which was busy sits out when nothing of it is out.
+const DEVICE_BLOCKED: u32 = 3;
+/// Events inside one of these count once: 16 ticks at 250 a second.
+const FULL_WINDOW: Duration = Duration::from_ms(64);
+/// Events at the same depth after which the device is believed.
+const FULL_TIMES: u32 = 10;
+/// `SCSI_DEFAULT_RAMP_UP_PERIOD`.
+pub const RAMP_UP_PERIOD: Duration = Duration::from_secs(120);
+/// Hardware queues that any device can come to have.
+const PLACES: u16 = 64;
+/// Largest `queue_depth` of a device.
+pub const MAX_QUEUE_DEPTH: u32 = 4096;
+
+/// How a logical unit is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum DeviceState {
+    /// It takes commands.
+    #[default]
+    Running,
+    /// Its transport looks for it: commands wait.
+    Blocked,
+    /// It was given up after all help: commands fail.
+    Offline,
+    /// Its transport has lost it: commands fail as the path's.
+    TransportOffline,
+    /// It is another device now, or gone: nothing goes there any more.
+    Gone,
+}
+
+const STATES: [DeviceState; 5] = [
+    DeviceState::Running,
+    DeviceState::Blocked,
+    DeviceState::Offline,
+    DeviceState::TransportOffline,
+    DeviceState::Gone,
+];
+
+/// Counts one of the attempts that are to be sat out; how many there were.
+pub(super) fn sit_out(left: &AtomicU32) -> u32 {
+    let mut before = left.load(Ordering::Relaxed);
+    while before > 0 {
+        match left.compare_exchange_weak(before, before - 1, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => break,
+            Err(now) => before = now,
+        }
+    }
+    before
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Device {
+    state: AtomicU8,
+    /// Commands with the device, by hardware queue; more places than queues that are used.
+    in_flight: Box<[CachePadded<AtomicU32>]>,
+    /// Hardware queues that are used; changes with nothing in flight.
+    queues: AtomicU32,
+    depth: AtomicU32,
+    /// Tags that all hardware queues have: a depth of that many bounds nothing.
+    tags: AtomicU32,
+    blocked: AtomicU32,
+    /// The depth is below what it may be, so a good end may raise it.
+    is_lowered: AtomicBool,
+    /// How far the depth goes up again after QUEUE FULL; `None`: that is not minded.
+    max_depth: Option<u32>,
+    full: Full,
+}
+
+/// What was learned of a device's own limit. Times are nanoseconds, 0 = never; what two CPUs note at once may count once.
+#[derive(Debug, Default)]
+struct Full {
+    depth: AtomicU32,
+    times: AtomicU32,
+    last_full: AtomicU64,
+    last_ramp: AtomicU64,
+}
+
+impl Device {
+    /// A device with this `queue_depth`, on `nr_hw_queues` hardware queues that have `tags` tags in all. With
+    /// `track_queue_depth` the depth follows what the device can hold.
+    pub fn new(queue_depth: u32, nr_hw_queues: u16, tags: u32, track_queue_depth: bool) -> Device {
+        let depth = queue_depth.clamp(1, MAX_QUEUE_DEPTH);
+        Device {
+            state: AtomicU8::new(DeviceState::Running as u8),
+            in_flight: (0..nr_hw_queues.max(PLACES)).map(|_| CachePadded::new(AtomicU32::new(0))).collect(),
+            queues: AtomicU32::new(u32::from(nr_hw_queues)),
+            depth: AtomicU32::new(depth),
+            tags: AtomicU32::new(tags),
+            blocked: AtomicU32::new(0),
+            is_lowered: AtomicBool::new(false),
+            max_depth: track_queue_depth.then_some(depth),
+            full: Full::default(),
+        }
+    }
+
+    /// How it is.
+    #[inline]
+    pub fn state(&self) -> DeviceState {
+        STATES[usize::from(self.state.load(Ordering::Relaxed))]
+    }
+
+    /// Changes how it is. A device that is gone stays so.
+    pub fn set_state(&self, state: DeviceState) {
+        let mut now = self.state.load(Ordering::Relaxed);
+        while now != DeviceState::Gone as u8 {
+            match self.state.compare_exchange_weak(now, state as u8, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Commands it may have.
+    pub fn queue_depth(&self) -> u32 {
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    /// Lets it have this many from now on, 1..=[`MAX_QUEUE_DEPTH`]; more stay where they are.
+    pub fn set_queue_depth(&self, depth: u32) {
+        self.depth.store(depth.clamp(1, MAX_QUEUE_DEPTH), Ordering::Relaxed);
+    }
+
+    /// Commands with it now.
+    pub fn in_flight(&self) -> u32 {
+        // SeqCst: see `admit`. Pairs with: Device::admit
+        let queues = self.queues.load(Ordering::Relaxed) as usize;
+        self.in_flight.iter().take(queues).map(|n| n.load(Ordering::SeqCst)).sum()
+    }
+
+    /// Another number of hardware queues and tags from now on; nothing is in flight.
+    pub(super) fn use_queues(&self, nr_hw_queues: u16, tags: u32) -> Result<(), String> {
+        let most = self.in_flight.len();
+        if usize::from(nr_hw_queues) > most {
+            return Err(format!("nr_hw_queues={nr_hw_queues}: must be at most {most} for a LUN that is attached"));
+        }
+        assert_eq!(self.in_flight(), 0, "hardware queues of a device change with commands in flight");
+        self.queues.store(u32::from(nr_hw_queues), Ordering::Relaxed);
+        self.tags.store(tags, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Lets one more command go, or says what its request is told.
+    #[inline]
+    pub(super) fn admit(&self, hctx: HctxId) -> Result<(), QueueRqStatus> {
+        if self.state.load(Ordering::Relaxed) != DeviceState::Running as u8 || self.blocked.load(Ordering::Relaxed) > 0
+        {
+            self.pass()?;
+        }
+        // SeqCst: of two that come at once, at least one sees the other, so the depth is never passed; both may be refused.
+        // Pairs with: Device::in_flight
+        self.in_flight[hctx.index()].fetch_add(1, Ordering::SeqCst);
+        let depth = self.depth.load(Ordering::Relaxed);
+        if depth < self.tags.load(Ordering::Relaxed) && self.in_flight() > depth {
+            self.release(hctx);
+            return Err(self.busy_status());
+        }
+        Ok(())
+    }
+
+    /// A command has ended, or was not taken after all.
+    #[inline]
+    pub(super) fn release(&self, hctx: HctxId) {
+        let before = self.in_flight[hctx.index()].fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "hctx {hctx}: a command of a device ended that was not with it");
+    }
+
+    /// Whether a device that does not simply run lets a command go.
+    #[cold]
+    fn pass(&self) -> Result<(), QueueRqStatus> {
+        match self.state() {
+            DeviceState::Running => {}
+            DeviceState::Blocked => return Err(self.busy_status()),
+            DeviceState::TransportOffline => return Err(QueueRqStatus::Error(BlkStatus::Transport)),
+            DeviceState::Offline => return Err(QueueRqStatus::Error(BlkStatus::IoErr)),
+            DeviceState::Gone => return Err(QueueRqStatus::Error(BlkStatus::Offline)),
+        }
+        if self.blocked.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        if self.in_flight() > 0 {
+            return Err(QueueRqStatus::DevResource);
+        }
+        // Nothing is out whose end would say that it may go on: each attempt counts, and the last one goes.
+        if sit_out(&self.blocked) > 1 { Err(QueueRqStatus::Resource) } else { Ok(()) }
+    }
+
+    /// The answer for a request that has to wait: who runs it again.
+    pub(super) fn busy_status(&self) -> QueueRqStatus {
+        if self.in_flight() > 0 { QueueRqStatus::DevResource } else { QueueRqStatus::Resource }
+    }
+
+    /// Its transport found it busy; the answer for the request.
+    #[cold]
+    pub(super) fn was_busy(&self) -> QueueRqStatus {
+        self.blocked.store(DEVICE_BLOCKED, Ordering::Relaxed);
+        self.busy_status()
+    }
+
+    /// A command of it has ended, whatever came of it.
+    #[inline]
+    pub(super) fn unblock(&self) {
+        if self.blocked.load(Ordering::Relaxed) > 0 {
+            self.blocked.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// It said that it holds as many commands as it can.
+    #[cold]
+    pub(super) fn queue_full(&self, now: Instant) {
+        if self.max_depth.is_none() {
+            return;
+        }
+        let full = &self.full;
+        let window = |ns: u64| ns / FULL_WINDOW.as_ns();
+        let last = full.last_full.swap(now.as_ns().max(1), Ordering::Relaxed);
+        if last > 0 && window(last) == window(now.as_ns()) {
+            return;
+        }
+        let holds = self.queue_depth().saturating_sub(1).max(1);
+        if full.depth.swap(holds, Ordering::Relaxed) != holds {
+            full.times.store(0, Ordering::Relaxed);
+        }
+        if full.times.fetch_add(1, Ordering::Relaxed) >= FULL_TIMES {
+            self.depth.store(holds, Ordering::Relaxed);
+            self.is_lowered.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A command went well: now and then that makes room for one more.
+    #[inline]
+    pub(super) fn went_well(&self, now: Instant) {
+        if self.is_lowered.load(Ordering::Relaxed) {
+            self.ramp_up(now);
+        }
+    }
+
+    #[cold]
+    fn ramp_up(&self, now: Instant) {
+        let Some(max_depth) = self.max_depth else { return };
+        let full = &self.full;
+        let is_due = |at: u64| at == 0 || now.since(Instant::from_ns(at)) >= RAMP_UP_PERIOD;
+        let last = full.last_ramp.load(Ordering::Relaxed);
+        if !is_due(full.last_full.load(Ordering::Relaxed)) || !is_due(last) {
+            return;
+        }
+        let is_first = full.last_ramp.compare_exchange(last, now.as_ns().max(1), Ordering::Relaxed, Ordering::Relaxed);
+        if is_first.is_ok() {
+            let depth = (self.queue_depth() + 1).min(max_depth);
+            self.depth.store(depth, Ordering::Relaxed);
+            self.is_lowered.store(depth < max_depth, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const Q0: HctxId = HctxId::new(0);
+    const Q1: HctxId = HctxId::new(1);
+
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO + Duration::from_ms(ms)
+    }
+
+    #[test]
+    fn the_depth_counts_over_all_hardware_queues() {
+        let device = Device::new(3, 2, 64, false);
+        assert_eq!([Q0, Q1, Q0].map(|q| device.admit(q)), [Ok(()); 3]);
+        assert_eq!(device.admit(Q1), Err(QueueRqStatus::DevResource));
+        assert_eq!(device.in_flight(), 3);
+        device.release(Q0);
+        assert_eq!(device.admit(Q1), Ok(()));
+    }
+
+    #[test]
+    fn a_device_that_was_busy_is_left_alone_until_something_ends_or_it_was_asked_thrice() {
+        let device = Device::new(8, 1, 8, false);
+        device.admit(Q0).unwrap();
+        assert_eq!(device.was_busy(), QueueRqStatus::DevResource);
+        assert_eq!(device.admit(Q0), Err(QueueRqStatus::DevResource));
+        device.release(Q0);
+        device.unblock();
+        assert_eq!(device.admit(Q0), Ok(()));
+        device.release(Q0);
+        assert_eq!(device.was_busy(), QueueRqStatus::Resource);
+        assert_eq!([(); 2].map(|()| device.admit(Q0)), [Err(QueueRqStatus::Resource); 2]);
+        assert_eq!(device.admit(Q0), Ok(()));
+    }
+
+    #[test]
+    fn states_say_what_becomes_of_requests() {
+        let device = Device::new(8, 1, 8, false);
+        for (state, status) in [
+            (DeviceState::Blocked, QueueRqStatus::Resource),
+            (DeviceState::Offline, QueueRqStatus::Error(BlkStatus::IoErr)),
+            (DeviceState::TransportOffline, QueueRqStatus::Error(BlkStatus::Transport)),
+            (DeviceState::Gone, QueueRqStatus::Error(BlkStatus::Offline)),
+        ] {
+            device.set_state(state);
+            assert_eq!(device.admit(Q0), Err(status), "{state:?}");
+        }
+        device.set_state(DeviceState::Running);
+        assert_eq!(device.state(), DeviceState::Gone);
+    }
+
+    #[test]
+    fn the_eleventh_queue_full_at_a_depth_is_believed_and_two_minutes_later_one_is_tried_again() {
+        let device = Device::new(32, 1, 64, true);
+        for i in 0..10 {
+            device.queue_full(at(100 * i));
+            // The same window again counts once.
+            device.queue_full(at(100 * i));
+        }
+        assert_eq!(device.queue_depth(), 32);
+        device.queue_full(at(1000));
+        assert_eq!(device.queue_depth(), 31);
+        device.went_well(at(1000 + 119_999));
+        assert_eq!(device.queue_depth(), 31);
+        device.went_well(at(1000 + 120_000));
+        assert_eq!(device.queue_depth(), 32);
+        device.went_well(at(1000 + 300_000));
+        assert_eq!(device.queue_depth(), 32, "not above where it began");
+    }
+
+    #[test]
+    fn hardware_queues_and_tags_change_while_nothing_is_out() {
+        let device = Device::new(4, 1, 8, false);
+        device.use_queues(3, 300).unwrap();
+        (0..4).for_each(|i| device.admit(HctxId::new(i % 3)).unwrap());
+        assert!(device.admit(HctxId::new(2)).is_err(), "counted over all queues");
+        (0..4).for_each(|i| device.release(HctxId::new(i % 3)));
+        device.use_queues(2, 4).unwrap();
+        (0..5).for_each(|_| device.admit(HctxId::new(1)).unwrap());
+        assert!(Device::new(4, 1, 8, false).use_queues(65, 8).unwrap_err().contains("at most 64"));
+    }
+
+    #[test]
+    fn a_depth_that_is_not_tracked_stays() {
+        let device = Device::new(32, 1, 64, false);
+        (0..50).for_each(|i| device.queue_full(at(100 * i)));
+        assert_eq!(device.queue_depth(), 32);
+    }
+
+    #[test]
+    fn each_depth_begins_its_own_count() {
+        let device = Device::new(32, 1, 64, true);
+        (0..8).for_each(|i| device.queue_full(at(100 * i)));
+        device.set_queue_depth(16);
+        (8..18).for_each(|i| device.queue_full(at(100 * i)));
+        assert_eq!(device.queue_depth(), 16);
+        device.queue_full(at(1800));
+        assert_eq!(device.queue_depth(), 15);
+    }
+}

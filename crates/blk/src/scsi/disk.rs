@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A disk that speaks SCSI: requests become commands, ends of commands become ends of requests.
+//!
+//! Guarantees: a request goes to its transport only if device, target and host may take it, in that order (`scsi_queue_rq`);
+//! it ends with what its last try came to, after [`DiskOptions::retries`] tries more at most and their time; what a device
+//! says of itself on the way (it is full, it was reset, it has another size) reaches [`Device`] and [`ScsiDisk::take_news`].
+//! Needs from callers: options that were read from the device.
+//! Source: drivers/scsi/scsi_lib.c and sd.c of Linux 6.19.
+
+use super::cdb::{Cdb, unmap_parameters};
+use super::device::{Device, DeviceState};
+use super::disposition::{About, Event, Failfast, Outcome, Verdict, judge};
+use super::host::ScsiHost;
+use super::transport::{Busy, CommandBatch, LunId, Note, Outcomes, Payload, Ticket};
+use crate::bio::{Op, OpFlags};
+use crate::driver::{Completions, Driver, RqBatch, RqRef};
+use crate::id::{HctxId, SECTOR_SHIFT, Sector};
+use crate::limits::Limits;
+use crate::status::{BlkStatus, QueueRqStatus};
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use crate::time::Instant;
+use std::sync::{Arc, OnceLock};
+
+/// What is known of a disk before its first request.
+#[derive(Clone, Copy, Debug)]
+pub struct DiskOptions {
+    /// Size of a block in bytes; a power of two, 512..=65536.
+    pub block_size: u32,
+    /// Blocks of the medium.
+    pub blocks: u64,
+    /// What one command may be, beside what the transport carries.
+    pub limits: Limits,
+    /// Discards are UNMAP; otherwise WRITE SAME that unmaps, if limits have any.
+    pub has_unmap: bool,
+    /// Long forms of commands only.
+    pub wide: bool,
+    /// Tries after the first one.
+    pub retries: u8,
+    /// Which failures another path is better at.
+    pub failfast: Failfast,
+}
+
+/// `SD_MAX_RETRIES`.
+pub const SD_MAX_RETRIES: u8 = 5;
+
+/// What a device has said since it was last asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// Its size is another.
+    pub capacity: bool,
+    /// It may be another device.
+    pub identity: bool,
+    /// It was reset, or its ALUA state is another.
+    pub state: bool,
+}
+
+const NEWS_CAPACITY: u32 = 1;
+const NEWS_IDENTITY: u32 = 2;
+const NEWS_STATE: u32 = 4;
+
+/// See the module's text.
+pub struct ScsiDisk {
+    host: Arc<ScsiHost>,
+    lun: LunId,
+    options: DiskOptions,
+    limits: Limits,
+    block_shift: u32,
+    /// Made when the number of hardware queues is known.
+    device: OnceLock<Arc<Device>>,
+    has_news: AtomicBool,
+    news: AtomicU32,
+}
+
+impl ScsiDisk {
+    /// The disk at `lun` of a host.
+    pub fn new(host: Arc<ScsiHost>, lun: LunId, options: DiskOptions) -> Result<ScsiDisk, String> {
+        let block = options.block_size;
+        if !block.is_power_of_two() || !(512..=65536).contains(&block) {
+            return Err(format!("block size {block} of LUN {}: must be a power of two, 512..=65536", lun.0));
+        }
+        let carried = host.transport().limits();
+        let limits = options.limits;
+        let limits = Limits {
+            logical_block_size: block,
+            physical_block_size: limits.physical_block_size.max(block),
+            max_hw_sectors: limits.max_hw_sectors.min(carried.max_sectors),
+            max_sectors: limits.max_sectors.min(carried.max_sectors),
+            max_segments: limits.max_segments.min(carried.max_segments),
+            ..limits
+        };
+        limits.check().map_err(|why| format!("LUN {}: {why}", lun.0))?;
+        Ok(ScsiDisk {
+            host,
+            lun,
+            options,
+            limits,
+            block_shift: block.trailing_zeros() - SECTOR_SHIFT,
+            device: OnceLock::new(),
+            has_news: AtomicBool::new(false),
+            news: AtomicU32::new(0),
+        })
+    }
+
+    /// Its number at the target.
+    #[inline]
+    pub fn lun(&self) -> LunId {
+        self.lun
+    }
+
+    /// The host it is at.
+    pub fn host(&self) -> &Arc<ScsiHost> {
+        &self.host
+    }
+
+    /// Its state and depth; `None` before it was started.
+    pub fn device(&self) -> Option<&Arc<Device>> {
+        self.device.get()
+    }
+
+    fn started(&self) -> &Device {
+        self.device.get().expect("a disk is started before its first request")
+    }
+
+    /// What the device has said since the last call.
+    pub fn take_news(&self) -> News {
+        // Looked at before it is written: this may be asked after each poll. Pairs with: ScsiDisk::hear
+        if !self.has_news.load(Ordering::Relaxed) || !self.has_news.swap(false, Ordering::Acquire) {
+            return News::default();
+        }
+        let bits = self.news.swap(0, Ordering::Relaxed);
+        let has = |bit| bits & bit != 0;
+        News { capacity: has(NEWS_CAPACITY), identity: has(NEWS_IDENTITY), state: has(NEWS_STATE) }
+    }
+
+    #[inline]
+    pub(super) fn admit(&self, hctx: HctxId) -> Result<(), QueueRqStatus> {
+        let device = self.started();
+        self.host.admit(device)?;
+        device.admit(hctx)
+    }
+
+    #[inline]
+    pub(super) fn release(&self, hctx: HctxId) {
+        self.started().release(hctx);
+    }
+
+    /// What a request is to a SCSI disk.
+    #[inline]
+    pub(super) fn command_of(&self, rq: &RqRef<'_>) -> Result<(Cdb, Payload), BlkStatus> {
+        let wide = self.options.wide;
+        if rq.op() == Op::Flush {
+            return Ok((Cdb::synchronize_cache(wide), Payload::None));
+        }
+        let (lba, blocks) = (rq.sector().0 >> self.block_shift, rq.nr_sectors() >> self.block_shift);
+        let has = |flag| rq.flags().contains(flag);
+        Ok(match rq.op() {
+            Op::Read => (Cdb::read(lba, blocks, wide), Payload::Read),
+            Op::Write => (Cdb::write(lba, blocks, has(OpFlags::FUA), wide), Payload::Write),
+            Op::Discard if self.options.has_unmap => (Cdb::unmap(), Payload::Unmap(unmap_parameters(lba, blocks))),
+            Op::Discard => (Cdb::write_same_16(lba, blocks, true), Payload::Zeroes(self.options.block_size)),
+            // Whether that is fast only the device knows.
+            Op::WriteZeroes if has(OpFlags::NOFALLBACK) => return Err(BlkStatus::NotSupp),
+            Op::WriteZeroes => {
+                (Cdb::write_same_16(lba, blocks, !has(OpFlags::NOUNMAP)), Payload::Zeroes(self.options.block_size))
+            }
+            Op::Flush => unreachable!("done above"),
+        })
+    }
+
+    /// A command has come back.
+    #[inline]
+    pub(super) fn came_back(
+        &self,
+        hctx: HctxId,
+        ticket: Ticket,
+        outcome: &Outcome,
+        done: &mut Completions,
+        now: Instant,
+    ) {
+        let Ticket { rq, note } = ticket;
+        let device = self.started();
+        device.release(hctx);
+        device.unblock();
+        self.host.unblock();
+        if outcome.is_good() {
+            device.went_well(now);
+            return done.push(rq, BlkStatus::Ok);
+        }
+        let judged = judge(outcome, &self.about(note, now));
+        self.hear(judged.event, now);
+        match judged.verdict {
+            Verdict::End(status) => done.push(rq, status),
+            Verdict::Retry => done.retry(rq, None),
+            Verdict::Requeue(delay) => done.requeue(rq, delay),
+            // It is with the device no more, so there is nothing to abort: what is left of the ladder is another try.
+            Verdict::Recover => done.retry(rq, None),
+        }
+    }
+
+    #[cold]
+    fn about(&self, note: Note, now: Instant) -> About {
+        let retries = self.options.retries;
+        let timeout = self.host.transport().limits().timeout;
+        let all = crate::time::Duration::from_ns(timeout.as_ns().saturating_mul(u64::from(retries) + 1));
+        About {
+            is_last: note.retries >= retries,
+            is_late: now.since(note.made) >= all,
+            is_optional: note.is_optional,
+            failfast: self.options.failfast,
+            retry_hwerror: false,
+        }
+    }
+
+    #[cold]
+    fn hear(&self, event: Event, now: Instant) {
+        let bit = match event {
+            Event::None | Event::Good => return,
+            Event::QueueFull => return self.started().queue_full(now),
+            Event::CapacityChanged => NEWS_CAPACITY,
+            Event::Changed => NEWS_IDENTITY,
+            Event::StateChanged => NEWS_STATE,
+        };
+        self.news.fetch_or(bit, Ordering::Relaxed);
+        // Pairs with: ScsiDisk::take_news
+        self.has_news.store(true, Ordering::Release);
+    }
+}
+
+impl Driver for ScsiDisk {
+    fn name(&self) -> &'static str {
+        self.host.transport().name()
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn capacity(&self) -> Sector {
+        Sector(self.options.blocks << self.block_shift)
+    }
+
+    fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {
+        self.host.transport().start(self.lun, nr_hw_queues, queue_depth)?;
+        let device = self.device.get_or_init(|| Arc::new(self.host.device(nr_hw_queues, queue_depth)));
+        device.use_queues(nr_hw_queues, self.host.tags(nr_hw_queues, queue_depth))
+    }
+
+    #[inline]
+    fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
+        let mut commands = CommandBatch { batch, disk: self, is_admitted: false, refused: None };
+        let busy = self.host.transport().queue(&mut commands, now);
+        let (refused, left) = (commands.refused, commands.batch.remaining());
+        drop(commands);
+        match (refused, busy) {
+            _ if left == 0 => QueueRqStatus::Queued,
+            (Some(status), _) => status,
+            (None, Some(Busy::Device)) => self.started().was_busy(),
+            (None, Some(Busy::Target)) => self.host.target_was_busy(self.started()),
+            (None, Some(Busy::Host)) => self.host.was_busy(self.started()),
+            (None, None) => self.left_behind(left),
+        }
+    }
+
+    #[inline]
+    fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
+        self.host.transport().poll(self.lun, hctx, &mut Outcomes { done, disk: self, hctx, now }, now);
+    }
+}
+
+impl ScsiDisk {
+    #[cold]
+    fn left_behind(&self, left: usize) -> ! {
+        panic!("transport '{}', LUN {}: left {left} commands behind and did not say why", self.name(), self.lun.0)
+    }
+
+    /// Whether it takes commands.
+    pub fn state(&self) -> DeviceState {
+        self.device.get().map_or(DeviceState::Running, |d| d.state())
+    }
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What becomes of a command that a transport is done with: it has ended, goes again, or the device needs help.
+//!
+//! Guarantees: a function of what it is told, no state; every combination of bytes has an answer. What it decides in one step
+//! the kernel decides in two (whether the command is done, then what its request gets).
+//! Does not do: the marks that some answers leave on devices (QUEUE FULL, unit attentions): see [`Judged::event`].
+//! Source: drivers/scsi/scsi_error.c (`scsi_decide_disposition`, `scsi_check_sense`, `scsi_noretry_cmd`) and scsi_lib.c
+//! (`scsi_io_completion_action`, `scsi_result_to_blk_status`) of Linux 6.19.
+
+use super::sense::{Sense, SenseKey};
+use crate::status::BlkStatus;
+use crate::time::Duration;
+
+/// What a transport says of a command, beside what the device said (`DID_*`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostByte {
+    /// It reached the device, and this is the device's answer.
+    #[default]
+    Ok,
+    /// There is no way to the device.
+    NoConnect,
+    /// The bus stayed busy.
+    BusBusy,
+    /// It took too long.
+    TimeOut,
+    /// There is no such target.
+    BadTarget,
+    /// It was aborted.
+    Abort,
+    /// What came was damaged.
+    Parity,
+    /// The transport failed for a reason of its own.
+    Error,
+    /// The device or the bus was reset.
+    Reset,
+    /// A fault that may not come again.
+    SoftError,
+    /// To be sent again at once, uncounted.
+    ImmRetry,
+    /// To be queued again, uncounted.
+    Requeue,
+    /// The way to the device was lost, and it is looked for.
+    TransportDisrupted,
+    /// It was looked for long enough.
+    TransportFailfast,
+    /// The way loses too much.
+    TransportMarginal,
+}
+
+/// Status codes of devices (SAM-5, table 26).
+pub mod sam {
+    #![allow(missing_docs, reason = "the standard's names")]
+    pub const GOOD: u8 = 0x00;
+    pub const CHECK_CONDITION: u8 = 0x02;
+    pub const CONDITION_MET: u8 = 0x04;
+    pub const BUSY: u8 = 0x08;
+    pub const RESERVATION_CONFLICT: u8 = 0x18;
+    pub const TASK_SET_FULL: u8 = 0x28;
+    pub const ACA_ACTIVE: u8 = 0x30;
+    pub const TASK_ABORTED: u8 = 0x40;
+}
+
+/// How a command came back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// What the transport says.
+    pub host: HostByte,
+    /// What the device says, [`sam`].
+    pub status: u8,
+    /// With CHECK CONDITION: why. `None` if there was nothing that can be read.
+    pub sense: Option<Sense>,
+    /// Bytes that were asked for and not transferred.
+    pub residual: u32,
+}
+
+impl Outcome {
+    /// All is well.
+    pub const GOOD: Outcome = Outcome { host: HostByte::Ok, status: sam::GOOD, sense: None, residual: 0 };
+
+    /// The transport failed.
+    pub const fn host(host: HostByte) -> Outcome {
+        Outcome { host, ..Outcome::GOOD }
+    }
+
+    /// The device refused.
+    pub const fn check(sense: Sense) -> Outcome {
+        Outcome { host: HostByte::Ok, status: sam::CHECK_CONDITION, sense: Some(sense), residual: 0 }
+    }
+
+    /// Nothing has to be decided.
+    #[inline]
+    pub fn is_good(&self) -> bool {
+        *self == Outcome::GOOD
+    }
+}
+
+/// Which failures are not to be tried again: another path may be faster (`REQ_FAILFAST_*`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Failfast {
+    /// Of the device.
+    pub device: bool,
+    /// Of the way to it.
+    pub transport: bool,
+    /// Of the transport's driver.
+    pub driver: bool,
+}
+
+impl Failfast {
+    /// What a request that came through multipath has.
+    pub const PATH: Failfast = Failfast { device: false, transport: true, driver: false };
+}
+
+/// What is known of the command itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// It was tried again as often as it may be.
+    pub is_last: bool,
+    /// It has taken as long as all its tries may ([`crate::scsi`]: the retries and one, times the timeout).
+    pub is_late: bool,
+    /// It writes or unmaps without data of its own (WRITE SAME, UNMAP): a device that does not know it says so this way.
+    pub is_optional: bool,
+    /// Which failures end it at once.
+    pub failfast: Failfast,
+    /// The device's hardware errors go away by themselves (`BLIST_RETRY_HWERROR`).
+    pub retry_hwerror: bool,
+}
+
+/// What becomes of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Its request ends so.
+    End(BlkStatus),
+    /// It is sent again, and that counts.
+    Retry,
+    /// It is sent again uncounted, after a while.
+    Requeue(Option<Duration>),
+    /// The transport has to be helped: abort, reset.
+    Recover,
+}
+
+/// What a command's end says about its device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Event {
+    /// Nothing.
+    #[default]
+    None,
+    /// It has more commands than it can hold.
+    QueueFull,
+    /// It did what it was asked.
+    Good,
+    /// Its size has changed (2a/09).
+    CapacityChanged,
+    /// Its properties or identity have, or the list of LUNs (3f/03, 3f/0e): look again who it is.
+    Changed,
+    /// It was reset, reservations or ALUA states may be others (29, 2a).
+    StateChanged,
+}
+
+/// A verdict, and what was learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// Of the command.
+    pub verdict: Verdict,
+    /// Of the device.
+    pub event: Event,
+}
+
+/// How long a device that is becoming ready, or changes its ALUA state, is left alone.
+pub const RETRY_DELAY: Duration = Duration::from_ms(1000);
+/// How long one that was busy is (`BLK_MQ_RESOURCE_DELAY`: the kernel's blocked counters come to this when nothing is out).
+const BUSY_DELAY: Duration = Duration::from_ms(3);
+
+/// Decides.
+pub fn judge(outcome: &Outcome, about: &About) -> Judged {
+    if outcome.is_good() {
+        return Judged { verdict: Verdict::End(BlkStatus::Ok), event: Event::Good };
+    }
+    let event = event(outcome);
+    let verdict = match by_host(outcome, about) {
+        // Time is up for all that would go again.
+        Verdict::Retry if about.is_last => Verdict::End(ended(outcome)),
+        Verdict::Retry | Verdict::Requeue(_) if about.is_late => Verdict::End(ended(outcome)),
+        verdict => verdict,
+    };
+    Judged { verdict, event }
+}
+
+fn by_host(outcome: &Outcome, about: &About) -> Verdict {
+    let fast = about.failfast;
+    let unless = |given_up: bool| if given_up { Verdict::End(ended(outcome)) } else { Verdict::Retry };
+    match outcome.host {
+        HostByte::Ok => by_status(outcome, about),
+        HostByte::Error if outcome.status == sam::RESERVATION_CONFLICT => by_status(outcome, about),
+        HostByte::NoConnect
+        | HostByte::BadTarget
+        | HostByte::Abort
+        | HostByte::TransportFailfast
+        | HostByte::TransportMarginal => Verdict::End(ended(outcome)),
+        HostByte::ImmRetry => Verdict::Retry,
+        HostByte::Requeue => Verdict::Requeue(None),
+        HostByte::SoftError | HostByte::Error => unless(fast.driver),
+        HostByte::BusBusy | HostByte::TransportDisrupted => unless(fast.transport),
+        HostByte::Parity => unless(fast.device),
+        HostByte::Reset => Verdict::Retry,
+        HostByte::TimeOut => Verdict::Recover,
+    }
+}
+
+fn by_status(outcome: &Outcome, about: &About) -> Verdict {
+    match outcome.status {
+        sam::GOOD | sam::CONDITION_MET => Verdict::End(BlkStatus::Ok),
+        sam::CHECK_CONDITION => match &outcome.sense {
+            Some(sense) => by_sense(sense, outcome, about),
+            // Whoever knows why it failed has not said it.
+            None => Verdict::Recover,
+        },
+        sam::BUSY | sam::TASK_SET_FULL => Verdict::Requeue(Some(BUSY_DELAY)),
+        sam::TASK_ABORTED => Verdict::Retry,
+        sam::RESERVATION_CONFLICT => Verdict::End(BlkStatus::ResvConflict),
+        sam::ACA_ACTIVE => Verdict::End(BlkStatus::IoErr),
+        _ => Verdict::Recover,
+    }
+}
+
+fn by_sense(sense: &Sense, outcome: &Outcome, about: &About) -> Verdict {
+    let unless_fast = if about.failfast.device { Verdict::End(ended(outcome)) } else { Verdict::Retry };
+    if sense.is_deferred {
+        return unless_fast;
+    }
+    match (sense.key, sense.asc, sense.ascq) {
+        (SenseKey::NoSense | SenseKey::RecoveredError | SenseKey::Completed, ..) => Verdict::End(BlkStatus::Ok),
+        (SenseKey::AbortedCommand, 0x10, _) => Verdict::End(BlkStatus::Protection),
+        (SenseKey::AbortedCommand, 0x2e, 1..=3) => Verdict::End(BlkStatus::DurationLimit),
+        (SenseKey::AbortedCommand, ..) => unless_fast,
+        // Becoming ready, or busy with itself: another state is near.
+        (SenseKey::NotReady, 0x04, 0x01 | 0x04..=0x09 | 0x11 | 0x14 | 0x1a | 0x1b | 0x1d | 0x24) => {
+            Verdict::Requeue(Some(RETRY_DELAY))
+        }
+        (SenseKey::NotReady | SenseKey::UnitAttention, 0x04, 0x0a) => Verdict::Requeue(Some(RETRY_DELAY)),
+        // Standby, unavailable, offline (ALUA): other paths may do it.
+        (SenseKey::NotReady, 0x04, 0x0b | 0x0c | 0x12) => Verdict::End(BlkStatus::Transport),
+        (SenseKey::NotReady, ..) => Verdict::End(BlkStatus::IoErr),
+        // Told once per initiator; the command was not looked at.
+        (SenseKey::UnitAttention, ..) => Verdict::Requeue(None),
+        (SenseKey::MediumError, 0x11 | 0x13 | 0x14, _) => Verdict::End(BlkStatus::Medium),
+        (SenseKey::MediumError, ..) => unless_fast,
+        (SenseKey::HardwareError, ..) if about.retry_hwerror => Verdict::Requeue(Some(BUSY_DELAY)),
+        // A device that does not know it: the layer above does it otherwise.
+        (SenseKey::IllegalRequest, 0x20 | 0x24, _) if about.is_optional => Verdict::End(BlkStatus::NotSupp),
+        (SenseKey::IllegalRequest, 0x10, _) => Verdict::End(BlkStatus::Protection),
+        (SenseKey::DataProtect, 0x27, 0x07) => Verdict::End(BlkStatus::NoSpc),
+        _ => Verdict::End(target_or_io(sense)),
+    }
+}
+
+/// The status of a request whose command has failed and does not go again.
+fn ended(outcome: &Outcome) -> BlkStatus {
+    match outcome.host {
+        HostByte::TransportFailfast | HostByte::TransportMarginal => BlkStatus::Transport,
+        HostByte::TimeOut => BlkStatus::Timeout,
+        HostByte::Ok if outcome.status == sam::CHECK_CONDITION => match &outcome.sense {
+            // Given up while it changed its state.
+            Some(sense) if (sense.asc, sense.ascq) == (0x04, 0x0a) => BlkStatus::Transport,
+            Some(sense) => target_or_io(sense),
+            None => BlkStatus::IoErr,
+        },
+        _ => BlkStatus::IoErr,
+    }
+}
+
+fn target_or_io(sense: &Sense) -> BlkStatus {
+    match (sense.key, sense.asc) {
+        (SenseKey::MediumError, 0x11 | 0x13 | 0x14) => BlkStatus::Medium,
+        (SenseKey::IllegalRequest, 0x20 | 0x21 | 0x22 | 0x24 | 0x26 | 0x27)
+        | (
+            SenseKey::HardwareError
+            | SenseKey::DataProtect
+            | SenseKey::BlankCheck
+            | SenseKey::CopyAborted
+            | SenseKey::VolumeOverflow
+            | SenseKey::Miscompare,
+            _,
+        ) => BlkStatus::Target,
+        _ => BlkStatus::IoErr,
+    }
+}
+
+fn event(outcome: &Outcome) -> Event {
+    let sense = match outcome {
+        Outcome { host: HostByte::Ok, status: sam::TASK_SET_FULL, .. } => return Event::QueueFull,
+        Outcome { host: HostByte::Ok, status: sam::CHECK_CONDITION, sense: Some(sense), .. } => sense,
+        _ => return Event::None,
+    };
+    match (sense.key, sense.asc, sense.ascq) {
+        (SenseKey::UnitAttention, 0x2a, 0x09) => Event::CapacityChanged,
+        (SenseKey::UnitAttention, 0x3f, _) => Event::Changed,
+        (SenseKey::UnitAttention, 0x29 | 0x2a, _) => Event::StateChanged,
+        (SenseKey::NotReady | SenseKey::UnitAttention, 0x04, 0x0a) => Event::StateChanged,
+        _ => Event::None,
+    }
+}
+
+#[cfg(test)]
+#[path = "disposition_tests.rs"]
+mod tests;

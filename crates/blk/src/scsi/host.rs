@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A host adapter: what its transport can have in flight, shared by all its LUNs, and when it takes nothing.
+//!
+//! Guarantees: [`HostTemplate`] says how many tags there are, and in how many maps, before there is a disk: `nr_hw_queues`
+//! multiplies them unless `host_tagset`. A host or target that was busy is left alone until one of its commands ends, or a
+//! few attempts have been sat out.
+//! Source: drivers/scsi/hosts.c, scsi_lib.c (`scsi_host_queue_ready`, `scsi_target_queue_ready`) of Linux 6.19; the range of
+//! `nr_hw_queues` after drivers/scsi/storvsc_drv.c (`storvsc_max_hw_queues`).
+
+use super::device::{Device, sit_out};
+use super::transport::Transport;
+use crate::settings::SettingError;
+use crate::status::QueueRqStatus;
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use crate::tag_set::TagSetConfig;
+use std::sync::Arc;
+
+/// `SCSI_DEFAULT_HOST_BLOCKED`.
+const HOST_BLOCKED: u32 = 7;
+/// `SCSI_DEFAULT_TARGET_BLOCKED`.
+const TARGET_BLOCKED: u32 = 3;
+
+/// What a host is made with (`scsi_host_template`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostTemplate {
+    /// Commands per hardware queue, with `host_tagset` in all.
+    pub can_queue: u32,
+    /// Commands a LUN may have at first; at most `can_queue`.
+    pub cmd_per_lun: u32,
+    /// Hardware queues; 0 = one per CPU.
+    pub nr_hw_queues: u16,
+    /// One map of tags for all hardware queues.
+    pub host_tagset: bool,
+    /// A LUN's depth follows QUEUE FULL.
+    pub track_queue_depth: bool,
+}
+
+impl Default for HostTemplate {
+    fn default() -> HostTemplate {
+        HostTemplate { can_queue: 128, cmd_per_lun: 32, nr_hw_queues: 0, host_tagset: false, track_queue_depth: true }
+    }
+}
+
+impl HostTemplate {
+    /// Hardware queues on a machine with so many CPUs.
+    ///
+    /// # Errors
+    /// More than there are CPUs: the range.
+    pub fn hw_queues(&self, cpus: u16) -> Result<u16, SettingError> {
+        match self.nr_hw_queues {
+            0 => Ok(cpus.max(1)),
+            n if n <= cpus => Ok(n),
+            n => Err(SettingError(format!("nr_hw_queues={n}: must be 0 (one per CPU, here {cpus}) to {cpus}"))),
+        }
+    }
+
+    /// The tags that come of it.
+    ///
+    /// # Errors
+    /// As of [`HostTemplate::hw_queues`].
+    pub fn tag_set(&self, cpus: u16) -> Result<TagSetConfig, SettingError> {
+        Ok(TagSetConfig {
+            nr_hw_queues: self.hw_queues(cpus)?,
+            nr_read_queues: 0,
+            nr_poll_queues: 0,
+            queue_depth: self.can_queue,
+            reserved_tags: 0,
+            host_tagset: self.host_tagset,
+            fair_tag_sharing: true,
+        })
+    }
+
+    /// Commands that all hardware queues together can have.
+    pub fn total_depth(&self, hw_queues: u16) -> u32 {
+        if self.host_tagset { self.can_queue } else { self.can_queue.saturating_mul(u32::from(hw_queues)) }
+    }
+}
+
+/// See the module's text.
+pub struct ScsiHost {
+    template: HostTemplate,
+    transport: Arc<dyn Transport>,
+    blocked: AtomicU32,
+    target_blocked: AtomicU32,
+    in_recovery: AtomicBool,
+}
+
+impl ScsiHost {
+    /// A host whose commands `transport` carries.
+    pub fn new(template: HostTemplate, transport: Arc<dyn Transport>) -> Arc<ScsiHost> {
+        Arc::new(ScsiHost {
+            template,
+            transport,
+            blocked: AtomicU32::new(0),
+            target_blocked: AtomicU32::new(0),
+            in_recovery: AtomicBool::new(false),
+        })
+    }
+
+    /// What carries its commands.
+    #[inline]
+    pub fn transport(&self) -> &dyn Transport {
+        self.transport.as_ref()
+    }
+
+    /// What it was made with.
+    pub fn template(&self) -> &HostTemplate {
+        &self.template
+    }
+
+    pub(super) fn device(&self, nr_hw_queues: u16, queue_depth: u32) -> Device {
+        let HostTemplate { cmd_per_lun, can_queue, track_queue_depth, .. } = self.template;
+        Device::new(cmd_per_lun.min(can_queue), nr_hw_queues, self.tags(nr_hw_queues, queue_depth), track_queue_depth)
+    }
+
+    /// Tags of all hardware queues together.
+    pub(super) fn tags(&self, nr_hw_queues: u16, queue_depth: u32) -> u32 {
+        let queues = if self.template.host_tagset { 1 } else { u32::from(nr_hw_queues) };
+        queue_depth.saturating_mul(queues)
+    }
+}
+
+impl ScsiHost {
+    /// Lets one more command of a device go, or says what its request is told.
+    #[inline]
+    pub(super) fn admit(&self, device: &Device) -> Result<(), QueueRqStatus> {
+        let relaxed = |n: &AtomicU32| n.load(Ordering::Relaxed);
+        if self.in_recovery.load(Ordering::Relaxed) || relaxed(&self.blocked) + relaxed(&self.target_blocked) > 0 {
+            self.pass(device)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a host or target that was busy lets a command go.
+    #[cold]
+    fn pass(&self, device: &Device) -> Result<(), QueueRqStatus> {
+        // An end of the device's own runs it again, and unblocks; who has none is to come again in a while.
+        if self.in_recovery.load(Ordering::Relaxed) || device.in_flight() > 0 {
+            return Err(device.busy_status());
+        }
+        for blocked in [&self.target_blocked, &self.blocked] {
+            if sit_out(blocked) > 1 {
+                return Err(QueueRqStatus::Resource);
+            }
+        }
+        Ok(())
+    }
+
+    /// A command of the host has ended, whatever came of it.
+    #[inline]
+    pub(super) fn unblock(&self) {
+        for blocked in [&self.target_blocked, &self.blocked] {
+            if blocked.load(Ordering::Relaxed) > 0 {
+                blocked.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The transport has no room for a command of a device; the answer for the request.
+    #[cold]
+    pub(super) fn was_busy(&self, device: &Device) -> QueueRqStatus {
+        self.blocked.store(HOST_BLOCKED, Ordering::Relaxed);
+        device.busy_status()
+    }
+
+    /// The target has none.
+    #[cold]
+    pub(super) fn target_was_busy(&self, device: &Device) -> QueueRqStatus {
+        self.target_blocked.store(TARGET_BLOCKED, Ordering::Relaxed);
+        device.busy_status()
+    }
+}

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The lower edge of the midlayer: what carries commands to devices (the kernel's low-level driver), and what it is promised.
+//!
+//! - The midlayer hands a transport a batch ([`CommandBatch`]) of one LUN and one hardware queue; the transport
+//!   [`accept`](CommandBatch::accept)s commands from its front and gets a [`Ticket`] for each: the duty to say how it ended, once.
+//! - Ends are pulled: [`Transport::poll`] moves what has ended into [`Outcomes`]. What they mean is not the transport's business.
+//! - As of [`crate::driver`]: several threads at once, its own locks, no calls back.
+//!
+//! Source: include/scsi/scsi_host.h (`scsi_host_template`).
+
+use super::cdb::Cdb;
+use super::disk::ScsiDisk;
+use super::disposition::Outcome;
+use crate::bio::Op;
+use crate::driver::{Completions, InFlight, RqBatch, RqRef};
+use crate::id::{HctxId, Tag};
+use crate::status::{BlkStatus, QueueRqStatus};
+use crate::time::{Duration, Instant};
+
+/// Which logical unit of a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LunId(pub u16);
+
+impl LunId {
+    /// Most logical units that the simple addressing methods name.
+    pub const MAX: u16 = (1 << 14) - 1;
+
+    /// As eight bytes of the wire: peripheral device addressing below 256, flat space addressing from there (SAM-5, 4.7.7).
+    pub fn to_wire(self) -> [u8; 8] {
+        assert!(self.0 <= LunId::MAX, "LUN {}: must be at most {}", self.0, LunId::MAX);
+        let [high, low] = self.0.to_be_bytes();
+        [if self.0 < 256 { 0 } else { high | 0x40 }, low, 0, 0, 0, 0, 0, 0]
+    }
+
+    /// What eight bytes of the wire name; `None` if that is no simple address.
+    pub fn from_wire(bytes: [u8; 8]) -> Option<LunId> {
+        let [high, low, rest @ ..] = bytes;
+        let simple = rest == [0; 6] && (high == 0 || high >> 6 == 1);
+        simple.then(|| LunId(u16::from_be_bytes([high & 0x3f, low])))
+    }
+}
+
+/// What goes along with a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// Nothing.
+    None,
+    /// The data of its request goes to the device.
+    Write,
+    /// Data comes from the device to that of its request.
+    Read,
+    /// The parameter list of an UNMAP.
+    Unmap([u8; super::cdb::UNMAP_BYTES]),
+    /// A block of zeroes, of this many bytes.
+    Zeroes(u32),
+}
+
+/// A command on its way.
+pub struct Command<'a> {
+    /// What the device is told.
+    pub cdb: Cdb,
+    /// What goes along.
+    pub payload: Payload,
+    /// Its request: tag, length and data.
+    pub rq: RqRef<'a>,
+}
+
+/// The duty to say how one command ended.
+#[derive(Debug)]
+#[must_use = "an accepted command must be given back"]
+pub struct Ticket {
+    pub(super) rq: InFlight,
+    pub(super) note: Note,
+}
+
+impl Ticket {
+    /// Unique within the hardware queue until the command is given back.
+    #[inline]
+    pub fn tag(&self) -> Tag {
+        self.rq.tag()
+    }
+}
+
+/// What the midlayer wants to know of a command when it comes back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Note {
+    /// A device need not know it: it unmaps or zeroes without data of its request.
+    pub(super) is_optional: bool,
+    pub(super) retries: u8,
+    pub(super) made: Instant,
+}
+
+/// Commands of one LUN and hardware queue on their way to the transport, oldest first.
+pub struct CommandBatch<'a, 'b> {
+    pub(super) batch: &'a mut RqBatch<'b>,
+    pub(super) disk: &'a ScsiDisk,
+    /// The front command was let through and has its place in the LUN's depth.
+    pub(super) is_admitted: bool,
+    /// Why the front command goes no further.
+    pub(super) refused: Option<QueueRqStatus>,
+}
+
+impl CommandBatch<'_, '_> {
+    /// The hardware queue they belong to.
+    #[inline]
+    pub fn hctx(&self) -> HctxId {
+        self.batch.hctx()
+    }
+
+    /// The logical unit they are for.
+    #[inline]
+    pub fn lun(&self) -> LunId {
+        self.disk.lun()
+    }
+
+    /// The oldest command not yet accepted; `None` when there is none, or none may go now.
+    #[inline]
+    pub fn front(&mut self) -> Option<Command<'_>> {
+        if self.refused.is_some() || self.batch.remaining() == 0 {
+            return None;
+        }
+        if !self.is_admitted {
+            if let Err(status) = self.disk.admit(self.batch.hctx()) {
+                self.refused = Some(status);
+                return None;
+            }
+            self.is_admitted = true;
+        }
+        let rq = self.batch.front()?;
+        match self.disk.command_of(&rq) {
+            Ok((cdb, payload)) => Some(Command { cdb, payload, rq }),
+            Err(status) => {
+                self.refused = Some(QueueRqStatus::Error(status));
+                None
+            }
+        }
+    }
+
+    /// The front command cannot be carried, whatever comes: its request fails with this. Nothing more is shown.
+    #[cold]
+    pub fn refuse(&mut self, status: BlkStatus) {
+        self.refused = Some(QueueRqStatus::Error(status));
+    }
+
+    /// Takes over the front command. Panics when none was shown.
+    #[inline]
+    pub fn accept(&mut self) -> Ticket {
+        assert!(self.is_admitted, "a command is taken over that was not shown");
+        self.is_admitted = false;
+        let rq = self.batch.front().expect("an admitted command is in the batch");
+        let note = Note {
+            is_optional: matches!(rq.op(), Op::Discard | Op::WriteZeroes),
+            retries: rq.retries(),
+            made: rq.made(),
+        };
+        Ticket { rq: self.batch.accept(), note }
+    }
+}
+
+impl Drop for CommandBatch<'_, '_> {
+    fn drop(&mut self) {
+        if self.is_admitted {
+            self.disk.release(self.batch.hctx());
+        }
+    }
+}
+
+/// What a transport's poll found ended.
+pub struct Outcomes<'a> {
+    pub(super) done: &'a mut Completions,
+    pub(super) disk: &'a ScsiDisk,
+    pub(super) hctx: HctxId,
+    pub(super) now: Instant,
+}
+
+impl Outcomes<'_> {
+    /// How many more fit.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.done.room()
+    }
+
+    /// Says how a command ended. Panics when there is no room, or when it is not one of the hardware queue and LUN that
+    /// were polled.
+    #[inline]
+    pub fn push(&mut self, ticket: Ticket, outcome: &Outcome) {
+        self.disk.came_back(self.hctx, ticket, outcome, self.done, self.now);
+    }
+}
+
+/// Why a transport takes no more commands now (`SCSI_MLQUEUE_*_BUSY`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Busy {
+    /// The device has as many as it can hold.
+    Device,
+    /// The target has.
+    Target,
+    /// The host, or this hardware queue of it, has.
+    Host,
+}
+
+/// What a transport says when it is asked to end a command that is late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Abort {
+    /// It is being aborted; it comes back with [`HostByte::Abort`](super::disposition::HostByte::Abort), or as it ended
+    /// meanwhile.
+    Begun,
+    /// It has come back.
+    Gone,
+    /// There is no such thing here, or it did not help.
+    Failed,
+}
+
+/// How much is reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reset {
+    /// One logical unit.
+    Lun,
+    /// Its target.
+    Target,
+    /// The transport: every connection is made anew.
+    Host,
+}
+
+/// Carries commands. See the module's text for the rules.
+pub trait Transport: Send + Sync {
+    /// Short name of its kind: "iscsi".
+    fn name(&self) -> &'static str;
+
+    /// Most bytes of data of one command, and most pieces they lie in.
+    fn limits(&self) -> TransportLimits;
+
+    /// Makes ready `nr_hw_queues` hardware queues of `queue_depth` tags each for a LUN, with nothing of it in flight.
+    fn start(&self, lun: LunId, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String>;
+
+    /// Starts commands of one LUN and hardware queue, in order, until [`CommandBatch::front`] shows none, and answers `None`;
+    /// or until it can take no more, and says why.
+    fn queue(&self, batch: &mut CommandBatch<'_, '_>, now: Instant) -> Option<Busy>;
+
+    /// Moves commands of a LUN and hardware queue that came back to `ended`, as many as there are and fit, without waiting.
+    fn poll(&self, lun: LunId, hctx: HctxId, ended: &mut Outcomes<'_>, now: Instant);
+
+    /// A command is late: end it.
+    fn abort(&self, _lun: LunId, _hctx: HctxId, _tag: Tag, _now: Instant) -> Abort {
+        Abort::Failed
+    }
+
+    /// Begins a reset; all commands that it touches come back with
+    /// [`HostByte::Reset`](super::disposition::HostByte::Reset). False: there is no such thing here.
+    fn reset(&self, _what: Reset, _lun: LunId, _now: Instant) -> bool {
+        false
+    }
+}
+
+/// What a transport can carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransportLimits {
+    /// Most sectors of one command.
+    pub max_sectors: u32,
+    /// Most pieces of memory of one command.
+    pub max_segments: u16,
+    /// How long a command may take before it is late.
+    pub timeout: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn luns_have_the_standards_addresses() {
+        assert_eq!(LunId(5).to_wire(), [0, 5, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(LunId(0x123).to_wire(), [0x41, 0x23, 0, 0, 0, 0, 0, 0]);
+        for lun in [0, 1, 255, 256, LunId::MAX] {
+            assert_eq!(LunId::from_wire(LunId(lun).to_wire()), Some(LunId(lun)));
+        }
+        assert_eq!(LunId::from_wire([0x80, 1, 0, 0, 0, 0, 0, 0]), None, "logical unit addressing");
+        assert_eq!(LunId::from_wire([0, 1, 0, 2, 0, 0, 0, 0]), None, "two levels");
+    }
+}

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One thread's way into a striped disk: it maps bios and hands them to the submitters of the stripes.
+//!
+//! Guarantees: every accepted bio comes back once through [`Striped::reap`], when all that was made of it has ended, with the
+//! first error of these if there was one. A bio that lies in one chunk is one bio below; a longer one is one per chunk, which
+//! their disks may merge; a discard or write of zeroes is one per stripe. A flush goes to all stripes. A write with a flush
+//! before it is written when all stripes are flushed, and not at all if one could not be; FUA goes with each part. Parts
+//! that find no slot below wait here, and bios submitted later wait behind them. Nothing is allocated after the start.
+//!
+//! Needs from callers: as [`Submitter`], except that what has ended is found by [`Striped::poll`] only. Does not do: split a
+//! bio that may not wait (`NOWAIT`), which ends with `Again` as anywhere; hide that a bio that failed was done in part.
+//!
+//! Source: drivers/md/dm.c (`__send_empty_flush`, `dm_io_complete`: the data of a flush goes when the flush has ended),
+//! dm-stripe.c (`stripe_map`, `stripe_map_range`).
+
+use super::StripeMap;
+use crate::bio::{Bio, DataRef, Op, OpFlags};
+use crate::id::{HctxId, Sector};
+use crate::limits::Limits;
+use crate::lock::Lock;
+use crate::status::BlkStatus;
+use crate::submit::{check_op, check_range};
+use crate::submitter::{Done, SubmitError, Submitter};
+use crate::time::Instant;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What has still to be made of a bio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Flushes of stripes from this one on; nothing after them.
+    Flush(u16),
+    /// Flushes of stripes from this one on, then its data.
+    FlushBefore(u16),
+    /// All stripes are being flushed; its data is not submitted before that has ended.
+    Flushing,
+    /// What is left of its data, chunk by chunk.
+    Data,
+    /// The parts of stripes from this one on.
+    Range(u16),
+    /// Nothing: it ends with its last part.
+    Entered,
+}
+
+/// A bio that was accepted.
+#[derive(Clone, Copy, Debug)]
+struct Parent {
+    /// Of data: what is not submitted yet.
+    bio: Bio,
+    step: Step,
+    /// Parts below that have not ended.
+    parts: u32,
+    /// The first error of them.
+    status: BlkStatus,
+}
+
+const NOBODY: Parent =
+    Parent { bio: Bio::read(Sector(0), 0, DataRef::NONE), step: Step::Entered, parts: 0, status: BlkStatus::Ok };
+
+/// See the module's text.
+pub struct Striped<L: Lock> {
+    map: Arc<StripeMap>,
+    limits: Limits,
+    below: Box<[Submitter<L>]>,
+    parents: Box<[Parent]>,
+    free: Vec<u32>,
+    /// Those of which something has still to be submitted, oldest first.
+    entering: VecDeque<u32>,
+    done: VecDeque<u32>,
+}
+
+impl<L: Lock> Striped<L> {
+    /// Over one submitter of each stripe's disk, in their order, all of one thread. As many bios fit as in the first of
+    /// them. Panics when there are not as many as stripes.
+    pub fn new(map: Arc<StripeMap>, below: Vec<Submitter<L>>) -> Striped<L> {
+        assert_eq!(below.len(), map.nr_stripes(), "one submitter per stripe");
+        let n = below[0].env.nr_bios();
+        Striped {
+            limits: Limits::stacked(below.iter().map(|s| s.disk().limits())),
+            map,
+            below: below.into(),
+            parents: vec![NOBODY; n as usize].into(),
+            free: (0..n).rev().collect(),
+            entering: VecDeque::with_capacity(n as usize),
+            done: VecDeque::with_capacity(n as usize),
+        }
+    }
+
+    /// Hands in a bio; as of [`Submitter::submit`].
+    #[inline]
+    pub fn submit(&mut self, bio: &Bio, now: Instant) -> Result<(), SubmitError> {
+        let index = self.free.pop().ok_or(SubmitError::NoBio)?;
+        let checked = check_range(&self.limits, self.map.capacity(), bio)
+            .and_then(|()| check_op(&self.limits, bio.op, bio.flags));
+        let parent = &mut self.parents[index as usize];
+        *parent = Parent { bio: *bio, step: Step::Entered, parts: 0, status: BlkStatus::Ok };
+        if let Err(status) = checked {
+            parent.status = status;
+            self.done.push_back(index);
+            return Ok(());
+        }
+        let whole = bio.op.has_data()
+            && self.map.room(bio.sector) >= u64::from(bio.nr_sectors)
+            && !bio.flags.contains(OpFlags::PREFLUSH);
+        if whole && self.entering.is_empty() {
+            parent.parts = 1;
+            let (stripe, sector) = self.map.locate(bio.sector);
+            let part = Bio { sector, user_data: index.into(), ..*bio };
+            if self.below[stripe].submit(&part, now).is_ok() {
+                return Ok(());
+            }
+            self.parents[index as usize].parts = 0;
+        }
+        self.enter_later(index, now);
+        Ok(())
+    }
+
+    /// What is more than one part, or cannot go at once.
+    #[cold]
+    fn enter_later(&mut self, index: u32, now: Instant) {
+        let parent = &mut self.parents[index as usize];
+        let Bio { op, flags, .. } = parent.bio;
+        if flags.contains(OpFlags::NOWAIT) {
+            parent.status = BlkStatus::Again;
+            return self.done.push_back(index);
+        }
+        parent.step = match op {
+            Op::Flush => Step::Flush(0),
+            _ if flags.contains(OpFlags::PREFLUSH) => Step::FlushBefore(0),
+            Op::Read | Op::Write => Step::Data,
+            Op::Discard | Op::WriteZeroes => Step::Range(0),
+        };
+        self.entering.push_back(index);
+        self.let_in(now);
+    }
+
+    /// Submits what is still to be submitted, oldest first, as far as there are slots below. Whether that was anything.
+    fn let_in(&mut self, now: Instant) -> bool {
+        if self.entering.is_empty() {
+            return false;
+        }
+        // Parts of one bio, or of several, are gathered into batches.
+        self.below.iter_mut().for_each(|s| s.start_plug(0));
+        let mut any = false;
+        while let Some(index) = self.entering.front() {
+            let index = *index;
+            let before = self.parents[index as usize].parts;
+            let entered = self.enter(index, now);
+            any |= self.parents[index as usize].parts > before;
+            if !entered {
+                break;
+            }
+            self.entering.pop_front();
+        }
+        self.below.iter_mut().for_each(|s| s.finish_plug(now));
+        any
+    }
+
+    /// Submits the rest of a step. False: there was no slot below for the next part.
+    fn enter(&mut self, index: u32, now: Instant) -> bool {
+        let Striped { map, below, parents, .. } = self;
+        let parent = &mut parents[index as usize];
+        loop {
+            let (stripe, part, next) = match parent.step {
+                Step::Flush(n) | Step::FlushBefore(n) if usize::from(n) < below.len() => {
+                    let after = match parent.step {
+                        Step::Flush(_) => Step::Flush(n + 1),
+                        _ => Step::FlushBefore(n + 1),
+                    };
+                    (usize::from(n), Bio { prio: parent.bio.prio, ..Bio::flush() }, after)
+                }
+                Step::Range(n) if usize::from(n) < below.len() => {
+                    let Bio { sector, nr_sectors, .. } = parent.bio;
+                    let Some((at, len)) = map.range(n.into(), sector, nr_sectors.into()) else {
+                        parent.step = Step::Range(n + 1);
+                        continue;
+                    };
+                    // No longer than the bio, whose length has 32 bits.
+                    (n.into(), Bio { sector: at, nr_sectors: len as u32, ..parent.bio }, Step::Range(n + 1))
+                }
+                Step::Data if parent.bio.nr_sectors > 0 => {
+                    let (stripe, sector) = map.locate(parent.bio.sector);
+                    let nr_sectors = map.room(parent.bio.sector).min(parent.bio.nr_sectors.into()) as u32;
+                    (stripe, Bio { sector, nr_sectors, ..parent.bio }, Step::Data)
+                }
+                Step::FlushBefore(_) => {
+                    parent.step = Step::Flushing;
+                    return true;
+                }
+                Step::Flush(_) | Step::Range(_) | Step::Data | Step::Flushing | Step::Entered => {
+                    parent.step = Step::Entered;
+                    return true;
+                }
+            };
+            // What was cut is not polled for, as a split bio.
+            let part = Bio { flags: part.flags.without(OpFlags::POLLED), user_data: index.into(), ..part };
+            if below[stripe].submit(&part, now).is_err() {
+                return false;
+            }
+            parent.parts += 1;
+            parent.step = next;
+            if next == Step::Data {
+                parent.drop_front(part.nr_sectors);
+            }
+        }
+    }
+
+    /// Takes what has ended below.
+    fn collect(&mut self) {
+        for stripe in 0..self.below.len() {
+            while let Some(done) = self.below[stripe].reap_one() {
+                self.part_ended(done);
+            }
+        }
+    }
+
+    fn part_ended(&mut self, done: Done) {
+        let index = done.user_data as u32;
+        let parent = &mut self.parents[index as usize];
+        assert!(parent.parts > 0, "a part of a striped bio ended twice");
+        parent.parts -= 1;
+        if parent.status.is_ok() {
+            parent.status = done.status;
+        }
+        match parent.step {
+            Step::Entered if parent.parts == 0 => self.done.push_back(index),
+            Step::Flushing if parent.parts == 0 => {
+                if parent.status.is_ok() {
+                    parent.bio.flags = parent.bio.flags.without(OpFlags::PREFLUSH);
+                    parent.step = Step::Data;
+                    self.entering.push_back(index);
+                } else {
+                    self.done.push_back(index);
+                }
+            }
+            // More parts are out, or will be.
+            _ => {}
+        }
+    }
+
+    /// Collects completions of all stripes, and submits what could not be submitted before. As of [`Submitter::poll`].
+    pub fn poll(&mut self, now: Instant) {
+        self.below.iter_mut().for_each(|s| s.poll(now));
+        self.collect();
+        // What is submitted here may end at once, and make room: nobody would come back for it.
+        while self.let_in(now) {
+            self.collect();
+        }
+    }
+
+    /// Calls `f` for each bio that has ended, oldest first, and frees its slot.
+    #[inline]
+    pub fn reap(&mut self, mut f: impl FnMut(Done)) {
+        while let Some(index) = self.done.pop_front() {
+            self.free.push(index);
+            let Parent { bio, status, .. } = &self.parents[index as usize];
+            f(Done { user_data: bio.user_data, op: bio.op, status: *status });
+        }
+    }
+
+    /// As of [`Submitter::start_plug`].
+    #[inline]
+    pub fn start_plug(&mut self, nr_ios: u32) {
+        self.below.iter_mut().for_each(|s| s.start_plug(nr_ios));
+    }
+
+    /// As of [`Submitter::finish_plug`].
+    #[inline]
+    pub fn finish_plug(&mut self, now: Instant) {
+        self.below.iter_mut().for_each(|s| s.finish_plug(now));
+    }
+
+    /// As of [`Submitter::rest`].
+    pub fn rest(&mut self) {
+        self.below.iter_mut().for_each(Submitter::rest);
+    }
+
+    /// Bios accepted and not yet reaped.
+    #[inline]
+    pub fn outstanding(&self) -> u32 {
+        (self.parents.len() - self.free.len()) as u32
+    }
+
+    /// Another number after the settings of any stripe's disk are found to be others.
+    #[inline]
+    pub fn state_generation(&self) -> u64 {
+        // None of them goes back.
+        self.below.iter().fold(0, |sum, s| sum.wrapping_add(s.state_generation()))
+    }
+
+    /// Hardware queues in which completions of this submitter appear, with their stripes.
+    pub fn hctxs(&self) -> impl Iterator<Item = (usize, HctxId)> + '_ {
+        self.below.iter().enumerate().flat_map(|(stripe, s)| s.hctxs().map(move |h| (stripe, h)))
+    }
+}
+
+impl Parent {
+    /// The first `nr_sectors` of its data are on their way.
+    fn drop_front(&mut self, nr_sectors: u32) {
+        self.bio.nr_sectors -= nr_sectors;
+        if self.bio.nr_sectors > 0 {
+            self.bio.sector.0 += u64::from(nr_sectors);
+            self.bio.data = self.bio.data.advance(u64::from(nr_sectors) << 9);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The tag of a request that is to be made: where it is taken from, and how a submitter waits for one.
+//!
+//! Guarantees: a submitter that finds none is in the wait queue of the map it needs before it tries for the last time; who waits
+//! keeps no tags back; a wake-up that is not used is passed on. Needs from callers: waiting bios are tried again between
+//! [`Env::note_wake_up`] and [`Env::settle_tag_wait`]. Source: block/blk-mq-tag.c (`blk_mq_get_tag`, `blk_mq_get_tags`).
+
+use crate::bio::{BioSlot, Op, OpFlags};
+use crate::lock::Lock;
+use crate::plug::{BLK_MAX_REQUEST_COUNT, TagCache};
+use crate::sbitmap_queue::WaiterId;
+use crate::submitter::{Env, Local, Way};
+use crate::tags::{TagClass, Waiter};
+use crate::time::Instant;
+
+impl<L: Lock> Env<L> {
+    #[inline]
+    pub(super) fn tag_class(&self, op: Op, flags: OpFlags) -> TagClass {
+        if flags.contains(OpFlags::RESERVED) {
+            return TagClass::Reserved;
+        }
+        match self.st.elevator.as_ref().and_then(|e| e.limit_depth_of(self.id, op, flags)) {
+            Some(depth) if depth < self.st.nr_requests => TagClass::Shallow(depth),
+            _ => TagClass::Normal,
+        }
+    }
+
+    /// An internal tag of the hctx: from the plug's cache, else from the bitmap (several at once inside a plug). When
+    /// none is free the plug is flushed, this submitter is registered as a waiter and a last try is made.
+    #[inline(always)] // What a submitter at a depth of one kept for itself.
+    pub(super) fn get_tag(
+        &self,
+        local: &mut Local,
+        way: &Way,
+        class: TagClass,
+        new: Option<&BioSlot>,
+        now: Instant,
+    ) -> Option<u32> {
+        if class == TagClass::Normal
+            && local.plug.cache.hctx == way.hctx
+            && let Some(bit) = local.plug.cache.bits.pop()
+        {
+            return Some(self.st.alloc_tags_of(way.map).tag_of(bit));
+        }
+        self.get_tag_of_map(local, way, class, new, now)
+    }
+
+    #[inline(never)]
+    fn get_tag_of_map(
+        &self,
+        local: &mut Local,
+        way: &Way,
+        class: TagClass,
+        new: Option<&BioSlot>,
+        now: Instant,
+    ) -> Option<u32> {
+        let hctx = way.hctx;
+        let tags = self.st.alloc_tags_of(way.map);
+        if class == TagClass::Normal {
+            if self.st.alloc_share().is_some() {
+                // None is taken in advance: that would be out of the share before there is a request for it.
+                let tag = self.try_tag(local, hctx, class, way.hint, now);
+                return tag.or_else(|| self.get_tag_slow(local, way, class, new, now));
+            }
+            let n = local.plug.nr_ios.min(BLK_MAX_REQUEST_COUNT as u32);
+            // Of scheduler tags all or none, as in the kernel: it decides what a limited depth leaves free.
+            if n > 1 && (self.st.elevator.is_none() || tags.fits_word(n)) {
+                self.return_cached_tags(local);
+                local.plug.cache.hctx = hctx;
+                local.plug.cache.bits = tags.get_batch(&mut local.hints[way.hint], n);
+                if let Some(bit) = local.plug.cache.bits.pop() {
+                    return Some(tags.tag_of(bit));
+                }
+            }
+            if let Some(tag) = tags.get_normal(&mut local.hints[way.hint]) {
+                return Some(tag);
+            }
+        } else if let Some(tag) = self.try_tag(local, hctx, class, way.hint, now) {
+            return Some(tag);
+        }
+        self.get_tag_slow(local, way, class, new, now)
+    }
+
+    /// One internal tag, if one is free and this disk may have it.
+    #[inline(never)]
+    fn try_tag(&self, local: &mut Local, hctx: usize, class: TagClass, hint: usize, now: Instant) -> Option<u32> {
+        let hint = &mut local.hints[hint];
+        match self.st.alloc_share() {
+            Some(share) => self.get_shared_tag(share, hctx, class, hint, now),
+            None => self.st.alloc_tags(hctx).get(class, hint),
+        }
+    }
+
+    #[cold]
+    fn get_tag_slow(
+        &self,
+        local: &mut Local,
+        way: &Way,
+        class: TagClass,
+        new: Option<&BioSlot>,
+        now: Instant,
+    ) -> Option<u32> {
+        let hctx = way.hctx;
+        if let Some(bio) = new {
+            self.trace_bio_waits(local, bio, now);
+        }
+        // Once before it waits, and once when it is woken (see `retry_waiting`): asking an elevator changes its answers.
+        if local.woken.is_none() && local.tag_wait != Some((hctx, class)) {
+            self.run_hctx(local, hctx, now);
+        }
+        self.flush_plug(local, now);
+        // Whoever waits keeps nothing that others may wait for.
+        self.return_cached_tags(local);
+        let tags = self.st.alloc_tags(hctx);
+        if local.tag_wait.is_some_and(|w| w != (hctx, class)) {
+            self.stop_waiting(local);
+        }
+        tags.ensure_waiter(class, self.waiter());
+        local.tag_wait = Some((hctx, class));
+        let tag = self.try_tag(local, hctx, class, way.hint, now);
+        local.blocked_on_tag = tag.is_none();
+        match tag {
+            Some(_) => self.stop_waiting(local),
+            None => self.trace_bio_found_no_tag(local),
+        }
+        tag
+    }
+
+    /// Finds out, before waiting bios are tried again, whether a wake-up was spent on this submitter.
+    pub(crate) fn note_wake_up(&self, local: &mut Local) {
+        if let Some((hctx, class)) = local.tag_wait
+            && !self.st.alloc_tags(hctx).is_waiting(class, self.waiter())
+        {
+            local.woken = local.tag_wait.take();
+        }
+    }
+
+    /// After waiting bios were tried: gives up a place in a wait queue that is not needed any more, and passes on a
+    /// wake-up that was not used, because nobody waits here now, or not for a tag. Kept, they would be somebody's loss.
+    pub(crate) fn settle_tag_wait(&self, local: &mut Local) {
+        let woken = local.woken.take();
+        if local.blocked_on_tag && !local.waiting.is_empty() {
+            // One with a depth limit has only seen its own part of the map to be full: the tag may be another's.
+            if let Some((hctx, TagClass::Shallow(_))) = woken {
+                self.st.alloc_tags(hctx).wake_one_unlimited(&mut |w| self.wake(w));
+            }
+            // One that was refused for its disk's share leaves a tag to another disk.
+            if let Some((hctx, class)) = woken
+                && self.st.alloc_share().is_some()
+                && self.st.alloc_tags(hctx).free(class) > 0
+            {
+                self.pass_on(hctx, class);
+            }
+            return;
+        }
+        if let Some((hctx, class)) = woken {
+            self.pass_on(hctx, class);
+        }
+        self.stop_waiting(local);
+        if self.st.sq.is_some() {
+            self.sq_stop_waiting(local);
+        }
+    }
+
+    /// Takes this submitter out of the wait queue it is in; a wake-up already spent on it goes to somebody else.
+    pub(crate) fn stop_waiting(&self, local: &mut Local) {
+        if let Some((hctx, class)) = local.tag_wait.take()
+            && !self.st.alloc_tags(hctx).remove_waiter(class, self.waiter())
+        {
+            self.pass_on(hctx, class);
+        }
+    }
+
+    /// This submitter as a waiter for tags or requests.
+    #[inline]
+    pub(crate) fn waiter(&self) -> WaiterId {
+        Waiter::Submitter(self.id).of_disk(self.st.share.as_ref().map_or(0, |s| s.slot))
+    }
+
+    #[inline]
+    pub(crate) fn return_cached_tags(&self, local: &mut Local) {
+        if !local.plug.cache.bits.is_empty() {
+            self.return_cached_tags_now(&mut local.plug.cache);
+        }
+    }
+
+    #[inline(never)]
+    fn return_cached_tags_now(&self, cache: &mut TagCache) {
+        self.st.alloc_tags(cache.hctx).put_batch_bits(&mut cache.bits, &mut |w| self.wake(w));
+    }
+}

@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `iscsi://`: a logical unit of an iSCSI target, by an initiator of our own, over several sessions, with recovery.
+//!
+//! Synopsis: `iscsi://[USER[%PASSWORD]@]HOST[:PORT]/IQN/LUN[?OPTIONS]`, as libiscsi and QEMU have it (quote the `&` in a shell).
+//! Options: `sessions`, 1..=64, default 4: sessions and so hardware queues at most. `initiator`, our name; default: that of
+//! `/etc/iscsi/initiatorname.iscsi`, else one made of the host's name. `header_digest`, `data_digest`: `none` (default) or
+//! `crc32c`. `recovery_timeout`, seconds for which requests wait for a target that is gone, default 120 (open-iscsi's
+//! `replacement_timeout`); then they end with a transport error. `noop_interval`, default 5, 0 = never, and `noop_timeout`, default
+//! 5: after so many seconds of silence a target is asked whether it is there, and for so many waited for. `target_user`: the target
+//! has to prove to be this one (mutual CHAP).
+//! Passwords: `LIBISCSI_CHAP_PASSWORD` and, of the target, `LIBISCSI_CHAP_TARGET_PASSWORD` in the environment, so that they need
+//! not be on a command line that everybody can read.
+//! Example: `iscsi://10.0.0.5/iqn.2026-11.com.example:disks/1?sessions=2`
+//! What becomes of a request: READ, WRITE with FUA, SYNCHRONIZE CACHE, UNMAP or WRITE SAME for discards, WRITE SAME for zeroes, by
+//! the SCSI midlayer (`blk::scsi`), which also tries again. One hardware queue is one session of one connection: no numbers that
+//! CPUs share, and a window of commands each. Requests that are issued together are sent together; data goes from and to where it
+//! lies, unless it has digests.
+//! Recovery: a session that is lost is made again in the background, for ever, with pauses of 20 ms to 1 s, as the same nexus, so
+//! that the target forgets what the old one had. Before it carries anything the logical unit is asked who it is and how large;
+//! the same is done when it says that it has changed. One that is another is gone: nothing is sent to it any more.
+//! Limits: error recovery level 0, no multiple connections of a session, CHAP with MD5 only, no aborts of single commands (a late
+//! one ends its session), no discovery by iSNS. The size is taken once.
+//! Source: RFC 7143; the URL of libiscsi; drivers/scsi/libiscsi.c of Linux 6.19 (recovery, no-ops).
+//! Since: 0.1.
+
+mod attach;
+mod chap;
+mod dial;
+mod link;
+pub mod login;
+pub mod pdu;
+mod queue;
+pub mod reader;
+mod tasks;
+mod uri;
+
+pub use queue::QueueStatus;
+pub use uri::{DEFAULT_PORT, IscsiTarget, MAX_SESSIONS, Portal, is_scheme, parse};
+
+use crate::driver::keeper::{Keeper, Kept, Watch};
+use crate::driver::{Connections, HostDriver, PerHctx};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mem::Regions;
+use attach::{Unit, attach, identify};
+use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
+use blk::id::{HctxId, Sector};
+use blk::limits::Limits;
+use blk::scsi::device::DeviceState;
+use blk::scsi::disk::ScsiDisk;
+use blk::scsi::host::{HostTemplate, ScsiHost};
+use blk::scsi::transport::{Busy, CommandBatch, LunId, Outcomes, Transport, TransportLimits};
+use blk::status::QueueRqStatus;
+use blk::time::{Duration, Instant};
+use dial::{Line, dial};
+use login::{Chap, Found, Wanted};
+use queue::{Patience, Queue};
+use std::fs;
+use std::io::Read;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Sessions of a disk that names no number.
+pub const DEFAULT_SESSIONS: u16 = 4;
+/// Requests that may wait for those that are submitted right behind them.
+const LAZY: u32 = 32;
+/// Commands a session may have; the target's window may be smaller.
+const CAN_QUEUE: u32 = 1024;
+/// Pieces of memory of one request, within one system call with those of others.
+const MAX_SEGMENTS: u16 = 128;
+/// `SD_TIMEOUT`.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+const PASSWORD: &str = "LIBISCSI_CHAP_PASSWORD";
+const TARGET_PASSWORD: &str = "LIBISCSI_CHAP_TARGET_PASSWORD";
+
+/// The driver.
+pub struct Iscsi {
+    disk: ScsiDisk,
+    shared: Arc<Shared>,
+    sessions: u16,
+    // Dropped before the rest.
+    _keeper: Keeper<Shared>,
+}
+
+/// The transport, and what the keeper needs.
+struct Shared {
+    target: IscsiTarget,
+    access: Access,
+    unit: Unit,
+    queues: PerHctx<Queue>,
+    regions: Arc<Regions>,
+    watch: Arc<Watch>,
+    /// The logical unit is another one.
+    gone: AtomicBool,
+}
+
+/// Who we are.
+struct Access {
+    initiator: String,
+    chap: Option<Chap>,
+    target_chap: Option<Chap>,
+    /// What tells our sessions from those of others with our name.
+    isid: [u8; 4],
+}
+
+impl Access {
+    fn of(target: &IscsiTarget) -> Result<Access> {
+        let mut isid: [u8; 4] = random()?;
+        // Of the form whose numbers are random (RFC 7143, 11.12.5).
+        isid[0] = 0x80;
+        let mut chap = target.chap.clone();
+        if let Some(chap) = &mut chap
+            && chap.password.expose().is_empty()
+        {
+            chap.password = secret(PASSWORD, &format!("of user '{}'", chap.user))?;
+        }
+        let target_chap = match &target.target_user {
+            None => None,
+            Some(user) => {
+                let password = secret(TARGET_PASSWORD, &format!("of the target's user '{user}'"))?;
+                Some(Chap { user: user.clone(), password })
+            }
+        };
+        let initiator = target.initiator.clone().unwrap_or_else(default_initiator);
+        Ok(Access { initiator, chap, target_chap, isid })
+    }
+
+    fn wanted(&self, target: &IscsiTarget, name: Option<&str>, session: u16) -> Result<Wanted> {
+        let [kind, a, b, c] = self.isid;
+        let [high, low] = session.to_be_bytes();
+        Ok(Wanted {
+            initiator: self.initiator.clone(),
+            target: name.map(str::to_owned),
+            isid: [kind, a, b, c, high, low],
+            chap: self.chap.clone(),
+            target_chap: self.target_chap.clone(),
+            challenge: random()?,
+            header_digest: target.header_digest,
+            data_digest: target.data_digest,
+        })
+    }
+}
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let read = fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    read.map_err(|e| Error::os(e, "cannot read /dev/urandom"))?;
+    Ok(bytes)
+}
+
+fn secret(variable: &str, whose: &str) -> Result<login::Secret> {
+    match std::env::var(variable) {
+        Ok(password) if !password.is_empty() => Ok(password.as_str().into()),
+        _ => Err(Error::usage(format!("there is no password {whose}: set {variable}"))),
+    }
+}
+
+/// The system's name, or one made of that of the host.
+fn default_initiator() -> String {
+    let system = fs::read_to_string("/etc/iscsi/initiatorname.iscsi").unwrap_or_default();
+    let system = system.lines().find_map(|line| line.trim().strip_prefix("InitiatorName="));
+    if let Some(name) = system.map(str::trim).filter(|name| !name.is_empty() && name.len() <= uri::MAX_NAME) {
+        return name.to_owned();
+    }
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let clean = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c.to_ascii_lowercase() } else { '-' };
+    let host: String = host.trim().chars().take(64).map(clean).collect();
+    format!("iqn.2026-11.invalid.mqblk:{host}")
+}
+
+/// The targets that a portal tells of; who we are is taken from `target`, whose name and LUN do not matter.
+///
+/// # Errors
+/// As of [`Iscsi::open`].
+pub fn discover(target: &IscsiTarget) -> Result<Vec<Found>> {
+    let (access, never) = (Access::of(target)?, crate::event::new()?);
+    let wanted = access.wanted(target, None, 0)?;
+    let mut line = dial(&target.portal, &wanted, &never)?;
+    line.send_targets().map_err(|e| e.within(&format!("iSCSI portal {}", line.portal())))
+}
+
+impl Shared {
+    /// Another session for hardware queue `number`, if the logical unit is still the same.
+    fn dial(&self, number: u16) -> Result<Line<'_>> {
+        let wanted = self.access.wanted(&self.target, Some(&self.target.name), number)?;
+        let mut line = dial(&self.target.portal, &wanted, self.watch.over())?;
+        let (unit, _) = identify(&mut line, self.target.lun).map_err(|e| e.within(&self.target.to_string()))?;
+        if unit != self.unit {
+            // Relaxed: who sees it late is refused by the absence of a session.
+            self.gone.store(true, Ordering::Relaxed);
+            let text = format!(
+                "{} was {} and is {unit}; requests are not sent to another disk: open it anew",
+                self.target, self.unit
+            );
+            return Err(Error::new(ErrorKind::Denied, text));
+        }
+        Ok(line)
+    }
+
+    fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn queue(&self, hctx: HctxId) -> &Queue {
+        self.queues.get(hctx)
+    }
+}
+
+impl Kept for Shared {
+    const THREAD: &'static str = "iscsi-keeper";
+    const LINKS: &'static str = "iSCSI sessions";
+
+    fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    fn look_after(&self) {
+        self.queues.iter().for_each(|q| q.look_after(&self.regions));
+    }
+
+    /// Once the logical unit is another one, nothing is sent to it any more.
+    fn wants(&self) -> Option<(Instant, usize)> {
+        let wanted = self.queues.iter().enumerate().filter_map(|(i, q)| Some((q.wants_session()?, i)));
+        if self.is_gone() { None } else { wanted.min() }
+    }
+
+    fn attempt(&self, number: usize) -> Result<()> {
+        let Some(queue) = self.queues.iter().nth(number) else { return Ok(()) };
+        queue.attach(self.dial(number as u16)?, false);
+        Ok(())
+    }
+}
+
+impl Iscsi {
+    /// Logs in and asks what is there; data comes from and goes to `regions`. With `write` a read-only disk is refused.
+    ///
+    /// # Errors
+    /// Denied: wrong credentials, or no disk of a kind that can be used. NotFound: no such portal, target or LUN. Others: the way
+    /// there. The text says which, and what to do.
+    pub fn open(target: &IscsiTarget, write: bool, regions: Arc<Regions>) -> Result<Iscsi> {
+        let (watch, access) = (Arc::new(Watch::new()?), Access::of(target)?);
+        let wanted = access.wanted(target, Some(&target.name), 0)?;
+        let within = |e: Error| e.within(&target.to_string());
+        let (unit, options) = {
+            let mut line = dial(&target.portal, &wanted, watch.over()).map_err(within)?;
+            attach(&mut line, target.lun).map_err(within)?
+        };
+        if options.limits.read_only && write {
+            let text = "is write-protected: what writes needs another one".to_owned();
+            return Err(Error::new(ErrorKind::Denied, format!("{target} {text}")));
+        }
+        let (queues, gone) = (PerHctx::new(), AtomicBool::new(false));
+        let shared = Arc::new(Shared { target: target.clone(), access, unit, queues, regions, watch, gone });
+        let template = HostTemplate { can_queue: CAN_QUEUE, cmd_per_lun: CAN_QUEUE, ..HostTemplate::default() };
+        let host = ScsiHost::new(template, shared.clone());
+        let disk = ScsiDisk::new(host, target.lun, options);
+        let disk = disk.map_err(|why| within(Error::new(ErrorKind::Denied, why)))?;
+        let keeper = Keeper::start(&shared)?;
+        Ok(Iscsi { disk, shared, sessions: target.sessions.unwrap_or(DEFAULT_SESSIONS), _keeper: keeper })
+    }
+
+    /// What has happened to the sessions, by hardware queue; and why none can be made, if none can.
+    pub fn status(&self) -> (Vec<QueueStatus>, Option<String>) {
+        (self.shared.queues.iter().map(Queue::status).collect(), self.shared.watch.refusal())
+    }
+
+    /// What the logical unit is known by, for people.
+    pub fn identity(&self) -> String {
+        self.shared.unit.identity.to_string()
+    }
+
+    /// It says that it may be another one: nothing goes there until it was asked.
+    #[cold]
+    fn doubt(&self) {
+        let why = "the logical unit says that it has changed";
+        self.shared.queues.iter().for_each(|q| q.drop_session(why));
+    }
+
+    #[cold]
+    fn give_up_device(&self) {
+        if let Some(device) = self.disk.device() {
+            device.set_state(DeviceState::Gone);
+        }
+    }
+}
+
+impl Transport for Shared {
+    fn name(&self) -> &'static str {
+        "iscsi"
+    }
+
+    fn limits(&self) -> TransportLimits {
+        TransportLimits { max_sectors: attach::MAX_SECTORS, max_segments: MAX_SEGMENTS, timeout: COMMAND_TIMEOUT }
+    }
+
+    fn start(&self, lun: LunId, nr_hw_queues: u16, queue_depth: u32) -> std::result::Result<(), String> {
+        assert_eq!(lun, self.target.lun, "another logical unit than the sessions are for");
+        let Shared { target, watch, queues, .. } = self;
+        let IscsiTarget { recovery_timeout, noop_interval, noop_timeout, .. } = *target;
+        let patience = Patience { recovery_timeout, noop_interval, noop_timeout };
+        for i in 0..nr_hw_queues {
+            // Made before it is known to others.
+            let fresh = Queue::new(patience, lun, Arc::clone(watch)).map_err(|e| e.to_string())?;
+            let queue = queues.get_or_init(i, || fresh);
+            if !queue.start(queue_depth) {
+                let line = self.dial(i).map_err(|e| format!("session {} of {nr_hw_queues}: {e}", i + 1))?;
+                queue.attach(line, true);
+            }
+        }
+        queues.iter().skip(usize::from(nr_hw_queues)).for_each(|q| q.stop(&self.regions));
+        Ok(())
+    }
+
+    fn queue(&self, batch: &mut CommandBatch<'_, '_>, now: Instant) -> Option<Busy> {
+        let queue = Shared::queue(self, batch.hctx());
+        queue.queue(batch, &self.regions, now)
+    }
+
+    fn poll(&self, _lun: LunId, hctx: HctxId, ended: &mut Outcomes<'_>, now: Instant) {
+        Shared::queue(self, hctx).poll(ended, &self.regions, now);
+    }
+}
+
+impl Driver for Iscsi {
+    fn name(&self) -> &'static str {
+        "iscsi"
+    }
+
+    fn limits(&self) -> Limits {
+        self.disk.limits()
+    }
+
+    fn capacity(&self) -> Sector {
+        self.disk.capacity()
+    }
+
+    fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> std::result::Result<(), String> {
+        if nr_hw_queues > self.sessions {
+            let (n, target) = (self.sessions, &self.shared.target);
+            return Err(format!(
+                "{nr_hw_queues} hardware queues: {target} is used over at most {n} sessions; set nr_hw_queues={n}, or \
+                 sessions={nr_hw_queues} in the target"
+            ));
+        }
+        self.disk.start(nr_hw_queues, queue_depth)
+    }
+
+    fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
+        if self.shared.is_gone() {
+            self.give_up_device();
+        }
+        self.disk.queue_rqs(batch, now)
+    }
+
+    fn timeout(&self, hctx: HctxId, late: TimedOut, _done: &mut Completions, now: Instant) -> TimeoutAnswer {
+        self.shared.queue(hctx).timeout(late, COMMAND_TIMEOUT, now)
+    }
+
+    fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
+        self.disk.poll(hctx, done, now);
+        let news = self.disk.take_news();
+        if news.identity || news.capacity {
+            self.doubt();
+        }
+    }
+}
+
+impl HostDriver for Iscsi {
+    fn max_hw_queues(&self) -> u16 {
+        self.sessions
+    }
+
+    fn wait_since(&self, seen: u64, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
+        self.shared.queue(hctx).wait(seen, timeout, &self.shared.regions);
+    }
+
+    fn wakes(&self, hctx: HctxId) -> u64 {
+        self.shared.queue(hctx).wakes()
+    }
+
+    fn wake(&self, hctx: HctxId) {
+        self.shared.queue(hctx).wake();
+    }
+
+    fn next_due(&self, hctx: HctxId) -> Option<Instant> {
+        self.shared.queue(hctx).next_due()
+    }
+
+    fn set_lazy_commit(&self, hctx: HctxId, fewer_than: u32) {
+        self.shared.queue(hctx).set_lazy_commit(fewer_than);
+    }
+
+    /// A send costs as much for ten requests as for one.
+    fn lazy_hint(&self) -> u32 {
+        LAZY
+    }
+
+    fn troubles(&self) -> Vec<String> {
+        let (queues, refusal) = self.status();
+        let losses: u64 = queues.iter().map(|q| q.losses).sum();
+        let Some(last) = queues.iter().filter_map(|q| q.last_loss.as_deref()).next_back() else { return Vec::new() };
+        let disrupted: u64 = queues.iter().map(|q| q.disrupted).sum();
+        let times = if losses == 1 { "once".to_owned() } else { format!("{losses} times") };
+        let target = &self.shared.target;
+        let mut text =
+            format!("{target}: sessions were lost {times} ({last}); {disrupted} commands were cut off by that");
+        if let Some(refusal) = refusal {
+            text += &format!("; there is no other session now: {refusal}");
+        }
+        vec![text]
+    }
+
+    fn set_give_up(&self, give_up: bool) -> bool {
+        self.shared.queues.iter().for_each(|q| q.set_give_up(give_up));
+        true
+    }
+
+    fn connections(&self) -> Option<Connections> {
+        let mut all = Connections::default();
+        for queue in self.shared.queues.iter() {
+            let status = queue.status();
+            all.wanted += u64::from(status.used);
+            all.up += u64::from(status.connected);
+            all.losses += status.losses;
+            all.replayed += status.disrupted;
+        }
+        Some(all)
+    }
+
+    fn unclaim(&self) {
+        self.shared.queues.iter().for_each(|q| q.set_lazy_commit(0));
+    }
+
+    fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
+        Some(self.shared.queue(hctx).ring_fd())
+    }
+}
+
+impl Drop for Iscsi {
+    fn drop(&mut self) {
+        self.shared.queues.iter().for_each(|q| q.stop(&self.shared.regions));
+    }
+}

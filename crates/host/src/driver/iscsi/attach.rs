@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a logical unit is, asked in a session of its own: identity, size, limits.
+//!
+//! Guarantees: what cannot be a disk here is refused with the reason. Does not do: READ CAPACITY (10) of devices that know no other.
+//! Source: SPC-5, SBC-4; which answers are believed: drivers/scsi/sd.c (`sd_revalidate_disk`) of Linux 6.19.
+
+use super::dial::{Answer, Line};
+use crate::error::{Error, ErrorKind, Result};
+use blk::id::SECTOR_SHIFT;
+use blk::limits::Limits;
+use blk::scsi::cdb::Cdb;
+use blk::scsi::disk::{DiskOptions, SD_MAX_RETRIES};
+use blk::scsi::disposition::Failfast;
+use blk::scsi::inquiry::{
+    BlockLimits, CACHING_PAGE, Caching, Capacity, Identity, Inquiry, Provisioning, has_page, is_rotational, vpd,
+};
+use blk::scsi::transport::LunId;
+
+/// Bytes of an answer that are asked for.
+const ALLOCATION: u16 = 1024;
+/// `SD_MAX_XFER_BLOCKS` is more: what one command carries here at most, 16 MiB.
+pub(super) const MAX_SECTORS: u32 = 16 << 11;
+/// Most blocks that a short form of WRITE SAME or UNMAP is trusted with if the device names no number (`SD_MAX_WS16_BLOCKS`).
+const MAX_RANGE_BLOCKS: u64 = 0x7f_ffff;
+
+/// What must not change while a logical unit is in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unit {
+    pub(super) identity: Identity,
+    pub(super) blocks: u64,
+    pub(super) block_size: u32,
+}
+
+impl std::fmt::Display for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {} blocks of {} bytes", self.identity, self.blocks, self.block_size)
+    }
+}
+
+fn refused(lun: LunId, why: &str) -> Error {
+    Error::new(ErrorKind::Denied, format!("LUN {}: {why}", lun.0))
+}
+
+/// The answer to a question that has to have one.
+fn must(line: &mut Line<'_>, lun: LunId, cdb: &Cdb, most: u16, what: &str) -> Result<Vec<u8>> {
+    match line.ask(lun, cdb, u32::from(most))? {
+        Answer::Good(data) => Ok(data),
+        Answer::Check(Some(sense)) => Err(refused(lun, &format!("{what} failed ({sense})"))),
+        Answer::Check(None) => Err(refused(lun, &format!("{what} failed"))),
+        Answer::Status(status) => Err(refused(lun, &format!("{what} failed (status {status:#04x})"))),
+    }
+}
+
+/// The answer to one that need not: empty if there is none.
+fn may(line: &mut Line<'_>, lun: LunId, cdb: &Cdb) -> Result<Vec<u8>> {
+    Ok(match line.ask(lun, cdb, u32::from(ALLOCATION))? {
+        Answer::Good(data) => data,
+        Answer::Check(_) | Answer::Status(_) => Vec::new(),
+    })
+}
+
+/// Who it is and how large: what is asked again on each connection before it carries anything.
+pub(super) fn identify(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, Capacity)> {
+    let inquiry = must(line, lun, &Cdb::inquiry(None, 96), 96, "INQUIRY")?;
+    let inquiry = Inquiry::parse(&inquiry).ok_or_else(|| refused(lun, "INQUIRY was not answered in full"))?;
+    match (inquiry.qualifier, inquiry.device_type) {
+        (0, 0) => {}
+        (0, kind) => return Err(refused(lun, &format!("is no disk but a device of type {kind:#04x}"))),
+        _ => return Err(Error::new(ErrorKind::NotFound, format!("there is no LUN {} at this target", lun.0))),
+    }
+    let designation = may(line, lun, &Cdb::inquiry(Some(vpd::DEVICE_IDENTIFICATION), ALLOCATION))?;
+    let serial = may(line, lun, &Cdb::inquiry(Some(vpd::UNIT_SERIAL_NUMBER), ALLOCATION))?;
+    let capacity = must(line, lun, &Cdb::read_capacity_16(32), 32, "READ CAPACITY (16)")?;
+    let capacity = Capacity::parse(&capacity).ok_or_else(|| refused(lun, "READ CAPACITY (16) was not answered"))?;
+    let identity = Identity::parse(&designation, &serial);
+    Ok((Unit { identity, blocks: capacity.blocks, block_size: capacity.block_size }, capacity))
+}
+
+/// All that has to be known of a disk.
+pub(super) fn attach(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, DiskOptions)> {
+    let (unit, capacity) = identify(line, lun)?;
+    let block = capacity.block_size;
+    if !block.is_power_of_two() || !(512..=65536).contains(&block) {
+        return Err(refused(lun, &format!("has blocks of {block} bytes: must be a power of two, 512..=65536")));
+    }
+    if capacity.blocks.checked_mul(u64::from(block)).is_none_or(|bytes| bytes > i64::MAX as u64) {
+        return Err(refused(lun, &format!("has {} blocks: must be at most 2^63 bytes", capacity.blocks)));
+    }
+    let supported = may(line, lun, &Cdb::inquiry(Some(vpd::SUPPORTED_PAGES), ALLOCATION))?;
+    let mut page = |code: u8| {
+        if has_page(&supported, code) { may(line, lun, &Cdb::inquiry(Some(code), ALLOCATION)) } else { Ok(Vec::new()) }
+    };
+    let block_limits = BlockLimits::parse(&page(vpd::BLOCK_LIMITS)?);
+    let rotational = is_rotational(&page(vpd::BLOCK_DEVICE_CHARACTERISTICS)?).unwrap_or(true);
+    let provisioning = Provisioning::parse(&page(vpd::LOGICAL_BLOCK_PROVISIONING)?);
+    let caching = may(line, lun, &Cdb::mode_sense_10(CACHING_PAGE, ALLOCATION))?;
+    // Who does not say: no FUA, and as if there were a cache.
+    let caching = Caching::parse(&caching).unwrap_or(Caching { write_cache: true, ..Caching::default() });
+    let has_unmap = capacity.is_thin && provisioning.unmap && block_limits.max_unmap > 0;
+    let options = DiskOptions {
+        block_size: block,
+        blocks: capacity.blocks,
+        limits: limits(&capacity, &block_limits, provisioning, caching, rotational),
+        has_unmap,
+        wide: capacity.blocks > u64::from(u32::MAX),
+        retries: SD_MAX_RETRIES,
+        failfast: Failfast::default(),
+    };
+    options.limits.check().map_err(|why| refused(lun, &why))?;
+    Ok((unit, options))
+}
+
+fn limits(
+    capacity: &Capacity,
+    told: &BlockLimits,
+    provisioning: Provisioning,
+    caching: Caching,
+    rotational: bool,
+) -> Limits {
+    let block = capacity.block_size;
+    let sectors = |blocks: u64| -> u32 {
+        let most = u64::from(i32::MAX as u32 / block);
+        ((blocks.min(most) * u64::from(block)) >> SECTOR_SHIFT) as u32
+    };
+    let most = if told.max_transfer > 0 { sectors(u64::from(told.max_transfer)).min(MAX_SECTORS) } else { MAX_SECTORS };
+    let same = if told.max_write_same > 0 { told.max_write_same } else { MAX_RANGE_BLOCKS };
+    let discard = match provisioning {
+        _ if !capacity.is_thin => 0,
+        Provisioning { unmap: true, .. } if told.max_unmap > 0 => sectors(u64::from(told.max_unmap)),
+        Provisioning { write_same_16: true, .. } => sectors(same),
+        _ => 0,
+    };
+    let physical = block.checked_shl(u32::from(capacity.physical_exponent)).filter(|n| *n <= 1 << 16 && *n >= block);
+    Limits {
+        logical_block_size: block,
+        physical_block_size: physical.unwrap_or(block),
+        max_segment_size: u32::MAX,
+        max_discard_sectors: discard,
+        discard_granularity: match discard {
+            0 => 0,
+            _ => block.saturating_mul(told.unmap_granularity.max(1)).min(1 << 30) / block * block,
+        },
+        max_write_zeroes_sectors: sectors(same.min(MAX_RANGE_BLOCKS)),
+        write_cache: caching.write_cache,
+        fua: caching.fua && caching.write_cache,
+        read_only: caching.write_protected,
+        rotational,
+        ..Limits::with_max_hw_sectors(most.max(block >> SECTOR_SHIFT))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CAPACITY: Capacity =
+        Capacity { blocks: 1 << 20, block_size: 512, physical_exponent: 3, is_thin: true, reads_zeroes: true };
+
+    #[test]
+    fn limits_of_any_answer_hold_together() {
+        let extremes = [0, 1, 7, 0xffff_ffff];
+        for i in 0..64 {
+            let (transfer, unmap, granularity) = (extremes[i % 4], extremes[i / 4 % 4], extremes[i / 16]);
+            for block in [512, 4096, 65536] {
+                let capacity = Capacity { block_size: block, physical_exponent: 15, ..CAPACITY };
+                let told = BlockLimits {
+                    max_transfer: transfer,
+                    max_unmap: unmap,
+                    unmap_granularity: granularity,
+                    max_write_same: u64::from(unmap) << 16,
+                    ..BlockLimits::default()
+                };
+                let can = Provisioning { unmap: true, write_same_16: true, write_same_10: true };
+                let limits = limits(&capacity, &told, can, Caching::default(), false);
+                assert_eq!(limits.check(), Ok(()), "{told:?}");
+                assert!(limits.max_sectors <= MAX_SECTORS);
+            }
+        }
+    }
+
+    #[test]
+    fn fua_is_for_caches_and_unmap_for_who_says_so() {
+        let caching = Caching { fua: true, write_cache: true, write_protected: true };
+        let plain = limits(&CAPACITY, &BlockLimits::default(), Provisioning::default(), caching, true);
+        assert!(plain.fua && plain.write_cache && plain.read_only && plain.rotational);
+        assert_eq!((plain.max_discard_sectors, plain.physical_block_size), (0, 4096));
+        let through = limits(
+            &CAPACITY,
+            &BlockLimits { max_unmap: 64, ..BlockLimits::default() },
+            Provisioning { unmap: true, ..Provisioning::default() },
+            Caching { fua: true, ..Caching::default() },
+            false,
+        );
+        assert!(!through.fua, "nothing to force through");
+        assert_eq!((through.max_discard_sectors, through.discard_granularity), (64, 512));
+    }
+}

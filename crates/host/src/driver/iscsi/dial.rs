@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From a portal to a session that is ready for commands: connect, log in, follow redirects; and commands one at a time, for what
+//! has to be known before the first request.
+//!
+//! Guarantees: returns within [`DIAL_TIME`], plus what looking up the host's name takes, and soon after `stop` is readable. The
+//! socket does not block, and small messages leave it at once.
+
+use super::login::{Failure, Found, Login, MAX_RECV_DATA, Params, Progress, Wanted, found};
+use super::pdu::{Direction, Header, Pdu, RESERVED_TAG, Received, is_before, padding};
+use super::reader::{Reader, Said};
+use super::uri::Portal;
+use crate::error::{Error, ErrorKind, Result};
+use crate::export::socket::wait;
+use blk::scsi::cdb::Cdb;
+use blk::scsi::disposition::sam;
+use blk::scsi::sense::{Sense, SenseKey};
+use blk::scsi::transport::LunId;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use std::io;
+use std::net::ToSocketAddrs;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// How long connecting, the login and the first questions may take together.
+pub(super) const DIAL_TIME: Duration = Duration::from_secs(15);
+/// Redirects that are followed.
+const MAX_REDIRECTS: u32 = 4;
+/// Unit attentions in a row that a device may have.
+const MAX_ATTENTIONS: u32 = 16;
+/// Most data of one answer to a question.
+const MAX_ANSWER: usize = 64 << 10;
+
+/// A session in its full feature phase.
+pub(super) struct Line<'a> {
+    until: Instant,
+    stop: &'a OwnedFd,
+    portal: Portal,
+    pub(super) socket: OwnedFd,
+    reader: Reader,
+    /// Received and not yet taken.
+    pub(super) input: Vec<u8>,
+    pub(super) params: Params,
+    pub(super) cmd_sn: u32,
+    pub(super) exp_stat_sn: u32,
+    pub(super) max_cmd_sn: u32,
+    tag: u32,
+}
+
+/// Logs in at a portal, or where it sends us.
+pub(super) fn dial<'a>(portal: &Portal, wanted: &Wanted, stop: &'a OwnedFd) -> Result<Line<'a>> {
+    let until = Instant::now() + DIAL_TIME;
+    let mut portal = portal.clone();
+    for _ in 0..=MAX_REDIRECTS {
+        let within = |e: Error| e.within(&format!("iSCSI portal {portal}"));
+        let socket = connect(&portal, stop, until).map_err(within)?;
+        let mut line = Line {
+            until,
+            stop,
+            portal: portal.clone(),
+            socket,
+            reader: Reader::new(false, false, MAX_RECV_DATA),
+            input: Vec::new(),
+            params: Params::default(),
+            cmd_sn: 1,
+            exp_stat_sn: 0,
+            max_cmd_sn: 1,
+            tag: 0,
+        };
+        match line.log_in(wanted).map_err(within)? {
+            None => return Ok(line),
+            Some(address) => {
+                let address = address.rsplit_once(',').map_or(address.as_str(), |(address, _)| address);
+                let elsewhere = Portal::parse(address).map_err(|why| Error::new(ErrorKind::Io, why));
+                portal = elsewhere.map_err(within)?;
+            }
+        }
+    }
+    Err(Error::new(ErrorKind::Io, format!("iSCSI portal {portal}: sent from one portal to another too often")))
+}
+
+fn connect(portal: &Portal, stop: &OwnedFd, until: Instant) -> Result<OwnedFd> {
+    let found = (portal.host.as_str(), portal.port).to_socket_addrs();
+    let found = found.map_err(|e| Error::os(e, "cannot look up its name"))?;
+    let mut last = Error::new(ErrorKind::NotFound, "its name has no address");
+    for address in found {
+        let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)
+            .map_err(|e| failed(e, "cannot make a socket"))?;
+        // A socket that does not know it is slower, no worse.
+        let _ = sockopt::set_tcp_nodelay(&socket, true);
+        let _ = sockopt::set_socket_keepalive(&socket, true);
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => return Ok(socket),
+            Err(Errno::INPROGRESS) if wait(&socket, PollFlags::OUT, stop, Some(until)) => {}
+            Err(Errno::INPROGRESS) => return Err(too_long("connecting")),
+            Err(e) => {
+                last = failed(e, "cannot connect");
+                continue;
+            }
+        }
+        match sockopt::socket_error(&socket) {
+            Ok(Ok(())) => return Ok(socket),
+            Ok(Err(e)) | Err(e) => last = failed(e, "cannot connect"),
+        }
+    }
+    Err(last)
+}
+
+/// What a command brought.
+pub(super) enum Answer {
+    Good(Vec<u8>),
+    Check(Option<Sense>),
+    Status(u8),
+}
+
+impl Line<'_> {
+    /// Where the target wants us to go, if it is not here.
+    fn log_in(&mut self, wanted: &Wanted) -> Result<Option<String>> {
+        let mut login = Login::new(wanted.clone());
+        let mut is_first = true;
+        loop {
+            let (header, text) = login.request()?;
+            self.send(header.with_numbers(self.cmd_sn, self.exp_stat_sn), &text)?;
+            let (read, data) = self.receive()?;
+            // The first answer begins the count.
+            if is_first || !is_before(read.numbers.stat_sn.wrapping_add(1), self.exp_stat_sn) {
+                self.exp_stat_sn = read.numbers.stat_sn.wrapping_add(1);
+            }
+            is_first = false;
+            match login.feed(&read.pdu, &data)? {
+                Progress::Continue => {}
+                Progress::Redirect(address) => return Ok(Some(address)),
+                Progress::Done(params) => {
+                    self.params = params;
+                    self.max_cmd_sn = read.numbers.max_cmd_sn;
+                    self.reader = Reader::new(params.header_digest, params.data_digest, MAX_RECV_DATA);
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    fn wait(&self, what: PollFlags, doing: &str) -> Result<()> {
+        if wait(&self.socket, what, self.stop, Some(self.until)) { Ok(()) } else { Err(too_long(doing)) }
+    }
+
+    fn send(&mut self, header: Header, data: &[u8]) -> Result<()> {
+        let mut out = header.as_bytes().to_vec();
+        if self.params.header_digest {
+            out.extend(crc32c::crc32c(&out).to_le_bytes());
+        }
+        if !data.is_empty() {
+            let padded = [data, &[0; 3][..padding(data.len() as u32)]].concat();
+            out.extend(&padded);
+            if self.params.data_digest {
+                out.extend(crc32c::crc32c(&padded).to_le_bytes());
+            }
+        }
+        let mut bytes = &out[..];
+        while !bytes.is_empty() {
+            match rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
+                Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, "sending")?,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(failed(e, "the session broke off")),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next message, with its data.
+    fn receive(&mut self) -> Result<(Received, Vec<u8>)> {
+        let mut data = Vec::new();
+        loop {
+            let mut input = &self.input[..];
+            let mut whole = None;
+            while whole.is_none() {
+                match self.reader.next(&mut input).map_err(Failure::from)? {
+                    Said::NeedMore => break,
+                    Said::Begin(_) => {}
+                    Said::Data { bytes, .. } => data.extend_from_slice(bytes),
+                    Said::End(_, read) => whole = Some(read),
+                    Said::Pdu(read) => {
+                        data.extend_from_slice(self.reader.kept());
+                        whole = Some(read);
+                    }
+                }
+            }
+            let taken = self.input.len() - input.len();
+            self.input.drain(..taken);
+            if let Some(read) = whole {
+                return Ok((read, data));
+            }
+            let mut room = [0; 4096];
+            match rustix::net::recv(&self.socket, &mut room[..], RecvFlags::empty()) {
+                Ok((0, _)) => return Err(Error::new(ErrorKind::Io, "the target closed the connection")),
+                Ok((n, _)) => self.input.extend_from_slice(room.get(..n).unwrap_or_default()),
+                Err(Errno::AGAIN) => self.wait(PollFlags::IN, "its answer")?,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(failed(e, "the session broke off")),
+            }
+        }
+    }
+
+    fn note(&mut self, read: &Received) {
+        if read.has_status() {
+            self.exp_stat_sn = read.numbers.stat_sn.wrapping_add(1);
+        }
+        if is_before(self.max_cmd_sn, read.numbers.max_cmd_sn) {
+            self.max_cmd_sn = read.numbers.max_cmd_sn;
+        }
+    }
+
+    /// The next message that is about this tag; questions whether we are there are answered.
+    fn answer(&mut self, tag: u32) -> Result<(Received, Vec<u8>)> {
+        loop {
+            let (read, data) = self.receive()?;
+            self.note(&read);
+            let about = match read.pdu {
+                Pdu::NopIn { target_tag, lun, .. } if target_tag != RESERVED_TAG => {
+                    let pong = Header::nop_out(RESERVED_TAG, lun, target_tag);
+                    self.send(pong.with_numbers(self.cmd_sn, self.exp_stat_sn), &[])?;
+                    continue;
+                }
+                Pdu::Response { tag, .. } | Pdu::Text { tag, .. } => tag,
+                Pdu::DataIn(data) => data.tag,
+                Pdu::Reject { reason } => {
+                    return Err(Error::new(ErrorKind::Io, format!("the target rejected a message ({reason:#04x})")));
+                }
+                _ => continue,
+            };
+            if about == tag {
+                return Ok((read, data));
+            }
+        }
+    }
+
+    fn next_tag(&mut self) -> u32 {
+        self.tag = (self.tag + 1) & 0xffff;
+        self.tag
+    }
+
+    /// One command that brings up to `most` bytes; unit attentions are heard and left behind.
+    pub(super) fn ask(&mut self, lun: LunId, cdb: &Cdb, most: u32) -> Result<Answer> {
+        for _ in 0..MAX_ATTENTIONS {
+            match self.ask_once(lun, cdb, most)? {
+                Answer::Check(Some(Sense { key: SenseKey::UnitAttention, .. })) => {}
+                answer => return Ok(answer),
+            }
+        }
+        Err(Error::new(ErrorKind::Io, format!("LUN {} does not stop being reset or changed", lun.0)))
+    }
+
+    fn ask_once(&mut self, lun: LunId, cdb: &Cdb, most: u32) -> Result<Answer> {
+        let tag = self.next_tag();
+        let way = if most > 0 { Direction::Read } else { Direction::None };
+        let header = Header::command(tag, lun.to_wire(), cdb.padded(), way, most, true);
+        self.send(header.with_numbers(self.cmd_sn, self.exp_stat_sn), &[])?;
+        self.cmd_sn = self.cmd_sn.wrapping_add(1);
+        let mut all = Vec::new();
+        loop {
+            let (read, data) = self.answer(tag)?;
+            match read.pdu {
+                Pdu::DataIn(part) => {
+                    if all.len() + data.len() > MAX_ANSWER.min(most as usize) || part.offset as usize != all.len() {
+                        return Err(Failure::Violation("an answer is longer than was asked for".into()).into());
+                    }
+                    all.extend(data);
+                    match part.status {
+                        None => {}
+                        Some(status) if status.status == sam::GOOD => return Ok(Answer::Good(all)),
+                        Some(status) => return Ok(Answer::Status(status.status)),
+                    }
+                }
+                Pdu::Response { response: 0, status, .. } => {
+                    return Ok(match status.status {
+                        sam::GOOD => Answer::Good(all),
+                        sam::CHECK_CONDITION => Answer::Check(sense_of(&data)),
+                        status => Answer::Status(status),
+                    });
+                }
+                _ => return Err(Failure::Violation("a command was not completed at the target".into()).into()),
+            }
+        }
+    }
+
+    /// The targets that the portal tells of.
+    pub(super) fn send_targets(&mut self) -> Result<Vec<Found>> {
+        let (tag, mut target_tag, mut all) = (self.next_tag(), RESERVED_TAG, Vec::new());
+        let mut text = &b"SendTargets=All\0"[..];
+        loop {
+            let header = Header::text(tag, target_tag).with_data(text.len() as u32);
+            self.send(header.with_numbers(self.cmd_sn, self.exp_stat_sn), text)?;
+            let (read, data) = self.answer(tag)?;
+            let Pdu::Text { target_tag: more, .. } = read.pdu else {
+                return Err(Failure::Violation("a text was answered by something else".into()).into());
+            };
+            all.extend(data);
+            if all.len() > 1 << 20 {
+                return Err(Failure::Violation("more than 1 MiB of targets".into()).into());
+            }
+            if more == RESERVED_TAG {
+                let _ = self.send(Header::logout(tag).with_numbers(self.cmd_sn, self.exp_stat_sn), &[]);
+                return Ok(found(&all)?);
+            }
+            (target_tag, text) = (more, &[]);
+        }
+    }
+
+    /// Where it has got to.
+    pub(super) fn portal(&self) -> &Portal {
+        &self.portal
+    }
+}
+
+/// The sense data of a response.
+pub(super) fn sense_of(data: &[u8]) -> Option<Sense> {
+    let (len, rest) = data.split_first_chunk::<2>()?;
+    let len = usize::from(u16::from_be_bytes(*len));
+    Sense::parse(rest.get(..len).unwrap_or(rest))
+}
+
+fn too_long(doing: &str) -> Error {
+    let text = format!("{doing} took longer than {} s, or was broken off", DIAL_TIME.as_secs());
+    Error::new(ErrorKind::Io, text)
+}
+
+fn failed(e: Errno, what: &str) -> Error {
+    Error::os(io::Error::from(e), what)
+}

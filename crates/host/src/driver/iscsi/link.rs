@@ -1,0 +1,483 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A session in its full feature phase, over its one connection: commands and data out, data and responses in, as much as goes
+//! without waiting.
+//!
+//! Guarantees: commands go only within the window that the target keeps open, numbered in order; data goes from and to requests'
+//! memory without a copy of ours where it is long, unless it has digests (what they are of must not change meanwhile). What we
+//! hold ready to send is bounded, whatever the target asks for. Whatever breaks is a [`Lost`].
+//! Source: RFC 7143, 4.2.2 (numbering), 4.2.5 (data), 11.
+
+use super::dial::Line;
+use super::login::{MAX_RECV_DATA, Params};
+use super::pdu::{
+    BHS_BYTES, DIGEST_BYTES, Direction, Header, Pdu, RESERVED_TAG, Received, Violation, is_before, padding,
+};
+use super::reader::{MOST_LEFT, Reader, Said};
+use super::tasks::Tasks;
+use crate::driver::socket::{Incoming, Outgoing, is_fault, is_later};
+use crate::mem::Regions;
+use blk::time::{Duration, Instant};
+use rustix::event::epoll;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Bytes received at once.
+const INPUT_BYTES: usize = 256 << 10;
+/// The same while a long read is out: the rest of it goes straight to where it belongs.
+const INPUT_BYTES_OF_LARGE: usize = 4 << 10;
+/// Data that is worth a receive to where it belongs.
+const DIRECT_BYTES: u32 = 16 << 10;
+/// Messages of one send.
+const SEND_BATCH: usize = 64;
+/// Receives of one call, when each brought as much as there was room for.
+const MAX_RECEIVES: u32 = 4;
+/// Answers to a target's questions that wait to be sent at most.
+const MAX_PONGS: u32 = 64;
+/// Tag of our question.
+const PING_TAG: u32 = 0xfffe_0000;
+const TAIL_BYTES: usize = 3 + DIGEST_BYTES;
+
+/// The session is of no use, and why.
+#[derive(Debug)]
+pub(super) struct Lost(pub(super) String);
+
+impl From<Violation> for Lost {
+    fn from(violation: Violation) -> Lost {
+        Lost(format!("the target breaks the protocol: {violation}"))
+    }
+}
+
+/// A message that waits to be sent.
+struct Out {
+    head: [u8; BHS_BYTES + DIGEST_BYTES],
+    body: Body,
+    tail: [u8; TAIL_BYTES],
+    tail_len: u8,
+    is_pong: bool,
+}
+
+enum Body {
+    None,
+    /// Data of a task.
+    Of {
+        tag: u16,
+        at: u32,
+        len: u32,
+    },
+    /// A copy of data of a task.
+    Own(u16, Vec<u8>),
+}
+
+/// See the module's text.
+pub(super) struct Link {
+    socket: OwnedFd,
+    params: Params,
+    lun: [u8; 8],
+    reader: Reader,
+    input: Box<[u8]>,
+    /// Received and not yet taken.
+    filled: usize,
+    out: VecDeque<Out>,
+    /// Bytes of the oldest message that were sent.
+    sent: usize,
+    pongs: u32,
+    /// The socket is full: it is watched for room.
+    full: bool,
+    cmd_sn: u32,
+    exp_stat_sn: u32,
+    max_cmd_sn: u32,
+    /// When the target was last heard.
+    heard: Instant,
+    /// It was asked whether it is there.
+    asked: Option<Instant>,
+}
+
+impl Link {
+    /// Takes a session over, and has `set` tell of what arrives.
+    pub(super) fn new(line: Line<'_>, lun: [u8; 8], set: &OwnedFd, now: Instant) -> Result<Link, Lost> {
+        let Line { socket, input: left, params, cmd_sn, exp_stat_sn, max_cmd_sn, .. } = line;
+        epoll::add(set, &socket, epoll::EventData::new_u64(1), epoll::EventFlags::IN)
+            .map_err(|e| Lost(format!("cannot wait for its socket: {}", io::Error::from(e))))?;
+        let mut input: Box<[u8]> = vec![0; INPUT_BYTES].into();
+        let filled = left.len();
+        input
+            .get_mut(..filled)
+            .ok_or_else(|| Lost("it sent much that nobody asked for".into()))?
+            .copy_from_slice(&left);
+        let reader = Reader::new(params.header_digest, params.data_digest, MAX_RECV_DATA);
+        Ok(Link {
+            socket,
+            params,
+            lun,
+            reader,
+            input,
+            filled,
+            out: VecDeque::with_capacity(SEND_BATCH),
+            sent: 0,
+            pongs: 0,
+            full: false,
+            cmd_sn,
+            exp_stat_sn,
+            max_cmd_sn,
+            heard: now,
+            asked: None,
+        })
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The set has nothing to tell any more.
+    pub(super) fn unwatch(&self, set: &OwnedFd) {
+        let _ = epoll::delete(set, &self.socket);
+    }
+
+    /// Leaves, in good manners as far as that goes without waiting.
+    pub(super) fn disconnect(mut self, tasks: &Tasks, regions: &Regions, set: &OwnedFd) {
+        if self.sent == 0 {
+            let header = Header::logout(PING_TAG).with_numbers(self.cmd_sn, self.exp_stat_sn);
+            self.push(header, Body::None, 0);
+            let _ = self.send(tasks, regions, set);
+        }
+    }
+
+    /// Messages that wait to be sent.
+    pub(super) fn unsent(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Whether the target takes one more command now.
+    pub(super) fn is_open(&self) -> bool {
+        !is_before(self.max_cmd_sn, self.cmd_sn)
+    }
+
+    fn push(&mut self, header: Header, body: Body, len: u32) {
+        let mut head = [0; BHS_BYTES + DIGEST_BYTES];
+        head[..BHS_BYTES].copy_from_slice(header.as_bytes());
+        if self.params.header_digest {
+            head[BHS_BYTES..].copy_from_slice(&crc32c::crc32c(header.as_bytes()).to_le_bytes());
+        }
+        let (mut tail, mut tail_len) = ([0; TAIL_BYTES], padding(len));
+        if let Body::Own(_, bytes) = &body {
+            let crc = crc32c::crc32c_append(crc32c::crc32c(bytes), &tail[..tail_len]);
+            tail[tail_len..tail_len + DIGEST_BYTES].copy_from_slice(&crc.to_le_bytes());
+            tail_len += DIGEST_BYTES;
+        }
+        self.out.push_back(Out { head, body, tail, tail_len: tail_len as u8, is_pong: false });
+    }
+
+    fn head_len(&self) -> usize {
+        if self.params.header_digest { BHS_BYTES + DIGEST_BYTES } else { BHS_BYTES }
+    }
+
+    /// Data of a task as a body; `None` if its memory has gone.
+    fn body(&self, tasks: &Tasks, tag: u16, at: u32, len: u32, regions: &Regions) -> Option<Body> {
+        Some(match len {
+            0 => Body::None,
+            _ if self.params.data_digest => Body::Own(tag, tasks.copy_data(tag, at, len, regions)?),
+            _ => Body::Of { tag, at, len },
+        })
+    }
+
+    /// A command is to be sent, with what may go along unasked.
+    pub(super) fn command(&mut self, tag: u16, tasks: &mut Tasks, regions: &Regions) -> Result<(), Lost> {
+        let (wire_tag, cdb, way, len) = tasks.command(tag);
+        let Params { immediate_data, initial_r2t, first_burst, max_send_data, .. } = self.params;
+        let (mut immediate, mut unasked) = (0, 0);
+        if way == Direction::Write {
+            immediate = if immediate_data { len.min(first_burst).min(max_send_data) } else { 0 };
+            unasked = if initial_r2t { immediate } else { len.min(first_burst) };
+        }
+        let header = Header::command(wire_tag, self.lun, cdb, way, len, unasked == immediate);
+        let header = header.with_data(immediate).with_numbers(self.cmd_sn, self.exp_stat_sn);
+        self.cmd_sn = self.cmd_sn.wrapping_add(1);
+        tasks.sends_unasked(tag, unasked);
+        let Some(body) = self.body(tasks, tag, 0, immediate, regions) else { return Err(gone(tasks, tag)) };
+        self.push(header, body, immediate);
+        if unasked > immediate {
+            self.data(tag, RESERVED_TAG, immediate, unasked - immediate, tasks, regions)?;
+        }
+        Ok(())
+    }
+
+    /// Data is to be sent: a sequence of messages.
+    fn data(
+        &mut self,
+        tag: u16,
+        target_tag: u32,
+        from: u32,
+        len: u32,
+        tasks: &mut Tasks,
+        regions: &Regions,
+    ) -> Result<(), Lost> {
+        let (wire_tag, ..) = tasks.command(tag);
+        let (mut at, mut number) = (from, 0);
+        let end = from + len;
+        while at < end {
+            let n = (end - at).min(self.params.max_send_data);
+            let header = Header::data_out(wire_tag, self.lun, target_tag, number, at, at + n == end);
+            let Some(body) = self.body(tasks, tag, at, n, regions) else { return Err(gone(tasks, tag)) };
+            self.push(header.with_data(n).with_exp_stat_sn(self.exp_stat_sn), body, n);
+            (at, number) = (at + n, number + 1);
+        }
+        Ok(())
+    }
+
+    /// Sends what the socket takes.
+    pub(super) fn transmit(&mut self, tasks: &mut Tasks, regions: &Regions, set: &OwnedFd) -> Result<(), Lost> {
+        match self.send(tasks, regions, set) {
+            Ok(()) => Ok(()),
+            // The command's number is taken, and the target waits for its data: there is no way back.
+            Err((_, Some(tag))) => Err(gone(tasks, tag)),
+            Err((e, None)) => Err(Lost(format!("sending failed: {e}"))),
+        }
+    }
+
+    /// The same; of an error, the task whose memory has gone.
+    fn send(&mut self, tasks: &Tasks, regions: &Regions, set: &OwnedFd) -> Result<(), (io::Error, Option<u16>)> {
+        let (mut full, mut most) = (false, SEND_BATCH);
+        let head_len = self.head_len();
+        while !self.out.is_empty() && !full {
+            let mut list = Outgoing::new();
+            let mut ends = [0; SEND_BATCH];
+            let (mut taken, mut bytes) = (0, 0);
+            for message in self.out.iter().take(most) {
+                let pieces = if let Body::Of { tag, .. } = message.body { tasks.pieces(tag) } else { 1 };
+                if list.room() < 2 + pieces {
+                    break;
+                }
+                list.push(&message.head[..head_len]);
+                bytes += head_len;
+                match &message.body {
+                    Body::None => {}
+                    Body::Of { tag, at, len } => {
+                        tasks.push_data(*tag, *at, *len, regions, &mut list);
+                        bytes += *len as usize;
+                    }
+                    Body::Own(_, copy) => {
+                        list.push(copy);
+                        bytes += copy.len();
+                    }
+                }
+                let tail = &message.tail[..usize::from(message.tail_len)];
+                if !tail.is_empty() {
+                    list.push(tail);
+                    bytes += tail.len();
+                }
+                (ends[taken], taken) = (bytes, taken + 1);
+            }
+            list.skip(self.sent);
+            let asked = list.bytes();
+            let n = match list.send(self.socket.as_fd()) {
+                Ok(n) => n,
+                Err(e) if is_later(&e) => 0,
+                // Nothing was sent. Whose memory it is shows when they are sent one by one.
+                Err(e) if is_fault(&e) && taken > 1 => {
+                    most = 1;
+                    continue;
+                }
+                Err(e) => {
+                    let tag =
+                        self.out.front().and_then(|m| if let Body::Of { tag, .. } = m.body { Some(tag) } else { None });
+                    let tag = tag.filter(|_| is_fault(&e));
+                    return Err((e, tag));
+                }
+            };
+            full = n < asked;
+            let through = self.sent + n;
+            let gone = ends[..taken].partition_point(|end| *end <= through);
+            self.sent = through - if gone > 0 { ends[gone - 1] } else { 0 };
+            self.pongs -= self.out.drain(..gone).filter(|message| message.is_pong).count() as u32;
+        }
+        if full != self.full {
+            self.full = full;
+            let out = if full { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+            let _ = epoll::modify(set, &self.socket, epoll::EventData::new_u64(1), epoll::EventFlags::IN | out);
+        }
+        Ok(())
+    }
+
+    /// Receives what is there.
+    pub(super) fn receive(&mut self, tasks: &mut Tasks, regions: &Regions, now: Instant) -> Result<(), Lost> {
+        self.take(tasks, regions)?;
+        for _ in 0..MAX_RECEIVES {
+            let (n, asked) = match self.receive_once(tasks, regions) {
+                Ok((0, _)) => return Err(Lost("the target has closed the connection".into())),
+                Ok(n) => n,
+                Err(e) if is_later(&e) => return Ok(()),
+                Err(e) if is_fault(&e) && self.discard(tasks) => continue,
+                Err(e) => return Err(Lost(format!("receiving failed: {e}"))),
+            };
+            (self.heard, self.asked) = (now, None);
+            self.take(tasks, regions)?;
+            // What did not fill all the room was all there is, most likely.
+            if n < asked || tasks.in_flight() == 0 {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The memory of the read whose data comes has gone: the data is read away from now on. Whether that is something new.
+    fn discard(&self, tasks: &mut Tasks) -> bool {
+        self.reader.payload_left().is_some_and(|(tag, ..)| tasks.discard(tag))
+    }
+
+    /// One receive: bytes there were, and that there was room for.
+    fn receive_once(&mut self, tasks: &Tasks, regions: &Regions) -> io::Result<(usize, usize)> {
+        let mut incoming = Incoming::new();
+        let mut direct = 0;
+        if let Some((tag, at, left)) = self.reader.payload_left()
+            && left >= DIRECT_BYTES
+            && self.filled == 0
+            && !tasks.is_discarded(tag)
+        {
+            direct = tasks.push_destination(tag, at, left, regions, &mut incoming) as usize;
+        }
+        let long = tasks.has_large_reads() && !self.params.data_digest;
+        let most = if long { INPUT_BYTES_OF_LARGE.max(self.filled + MOST_LEFT) } else { INPUT_BYTES };
+        let room = self.input.get_mut(self.filled..most).unwrap_or_default();
+        let asked = direct + room.len();
+        incoming.push(room);
+        let n = incoming.receive(self.socket.as_fd())?;
+        let placed = n.min(direct);
+        if placed > 0 {
+            self.reader.payload_received(placed as u32);
+        }
+        self.filled += n - placed;
+        // A long read has told its length: the rest of it is worth another call at once.
+        let asked = if long && self.filled == most { n } else { asked };
+        Ok((n, asked))
+    }
+
+    /// Takes what the input says.
+    fn take(&mut self, tasks: &mut Tasks, regions: &Regions) -> Result<(), Lost> {
+        let mut at = 0;
+        loop {
+            let mut input = self.input.get(at..self.filled).unwrap_or_default();
+            let said = self.reader.next(&mut input)?;
+            at = self.filled - input.len();
+            match said {
+                Said::NeedMore => break,
+                Said::Begin(data) => tasks.data_begins(&data)?,
+                Said::Data { tag, at, bytes } => tasks.put(tag, at, bytes, regions),
+                Said::End(data, read) => {
+                    self.note(&read);
+                    if let Some(status) = data.status {
+                        tasks.completed(data.tag, status, &[])?;
+                    }
+                }
+                Said::Pdu(read) => self.hear(&read, tasks, regions)?,
+            }
+        }
+        let filled = self.filled;
+        self.input.copy_within(at..filled, 0);
+        self.filled = filled - at;
+        Ok(())
+    }
+
+    fn note(&mut self, read: &Received) {
+        if read.has_status() {
+            self.exp_stat_sn = read.numbers.stat_sn.wrapping_add(1);
+        }
+        let numbers = read.numbers;
+        // A window that ends before it begins is none (RFC 7143, 4.2.2.1); it never shrinks.
+        if !is_before(numbers.max_cmd_sn, numbers.exp_cmd_sn.wrapping_sub(1))
+            && is_before(self.max_cmd_sn, numbers.max_cmd_sn)
+        {
+            self.max_cmd_sn = numbers.max_cmd_sn;
+        }
+    }
+
+    /// Anything but data.
+    fn hear(&mut self, read: &Received, tasks: &mut Tasks, regions: &Regions) -> Result<(), Lost> {
+        self.note(read);
+        match read.pdu {
+            Pdu::Response { tag, response, status } => {
+                match response {
+                    0 => tasks.completed(tag, status, self.reader.kept())?,
+                    _ => tasks.failed(tag)?,
+                }
+                self.forget(tag as u16)?;
+            }
+            Pdu::R2t { tag, target_tag, offset, len } => {
+                let task = tasks.asked_for(tag, offset, len)?;
+                self.data(task, target_tag, offset, len, tasks, regions)?;
+            }
+            Pdu::NopIn { target_tag, lun, .. } if target_tag != RESERVED_TAG => {
+                self.pongs += 1;
+                if self.pongs > MAX_PONGS {
+                    return Err(Lost(format!(
+                        "the target asks {MAX_PONGS} times whether we are there, and takes no answer"
+                    )));
+                }
+                let header = Header::nop_out(RESERVED_TAG, lun, target_tag);
+                self.push(header.with_numbers(self.cmd_sn, self.exp_stat_sn), Body::None, 0);
+                if let Some(last) = self.out.back_mut() {
+                    last.is_pong = true;
+                }
+            }
+            Pdu::NopIn { .. } | Pdu::TaskManagement { .. } => {}
+            // What a device says of itself comes with the next command, too.
+            Pdu::Async { event: 0, .. } => {}
+            Pdu::Async { event, .. } => return Err(Lost(format!("the target wants us to leave (event {event})"))),
+            Pdu::Logout { .. } => return Err(Lost("the target has logged us out".into())),
+            Pdu::Reject { reason } => {
+                return Err(Lost(format!("the target rejected a message (reason {reason:#04x})")));
+            }
+            Pdu::Login { .. } | Pdu::Text { .. } | Pdu::DataIn(_) => {
+                return Err(Violation("an answer to nothing that was asked".into()).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// A task has ended: what of its data was not sent is not touched any more.
+    fn forget(&mut self, task: u16) -> Result<(), Lost> {
+        let is_of = |m: &Out| matches!(&m.body, Body::Of { tag, .. } | Body::Own(tag, _) if *tag == task);
+        if !self.out.iter().any(is_of) {
+            return Ok(());
+        }
+        if self.out.iter().any(|m| is_of(m) && !Header::is_data_out(&m.head)) {
+            return Err(Violation("a command was answered before it was sent".into()).into());
+        }
+        // Of a message that has begun the target waits for the rest; what that is, is nothing to it.
+        let begun = if self.sent > 0 { self.out.pop_front() } else { None };
+        self.out.retain(|m| !is_of(m));
+        if let Some(mut begun) = begun {
+            if let Body::Of { tag, len, .. } = begun.body
+                && tag == task
+            {
+                begun.body = Body::Own(tag, vec![0; len as usize]);
+            }
+            self.out.push_front(begun);
+        }
+        Ok(())
+    }
+
+    /// Asks whether the target is there if it has been silent for `after`; lost if it does not answer within `within`.
+    pub(super) fn keep_alive(&mut self, after: Option<Duration>, within: Duration, now: Instant) -> Result<(), Lost> {
+        let Some(after) = after else { return Ok(()) };
+        match self.asked {
+            Some(when) if now.since(when) >= within => Err(Lost(format!(
+                "the target has not answered for {} s",
+                now.since(self.heard).as_ns() / 1_000_000_000
+            ))),
+            None if now.since(self.heard) >= after => {
+                self.asked = Some(now);
+                let header = Header::nop_out(PING_TAG, [0; 8], RESERVED_TAG);
+                self.push(header.with_numbers(self.cmd_sn, self.exp_stat_sn), Body::None, 0);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The memory of a write has gone: it has failed, and the session goes with it.
+fn gone(tasks: &mut Tasks, tag: u16) -> Lost {
+    tasks.fail_one(tag);
+    Lost("a client took the memory of its write away while it was sent".into())
+}

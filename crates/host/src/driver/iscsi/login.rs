@@ -1,0 +1,522 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The login of a session: security and operational negotiation, as a state machine over headers and text; no I/O.
+//!
+//! Guarantees: any answer is taken; what does not belong to a login is refused, and a login ends after [`MAX_ROUNDS`] requests at most.
+//! What was negotiated ([`Params`]) is within its ranges. A target that has to prove who it is has done so before a login succeeds,
+//! and with a challenge that was ours alone. Does not do: more than error recovery level 0, one connection of a session, markers,
+//! Kerberos, SRP.
+//! Source: RFC 7143, 6 (text), 7 (login), 12 (authentication), 13 (keys).
+
+use super::chap;
+use super::pdu::{Header, Pdu, Stage, Violation};
+use crate::error::{Error, ErrorKind};
+use std::fmt;
+
+/// Requests of one login at most.
+pub const MAX_ROUNDS: u32 = 32;
+/// Text of one answer, over several messages, at most.
+const MAX_TEXT: usize = 64 << 10;
+/// Longest text of one request: what every target takes.
+const MAX_REQUEST_TEXT: usize = 8192;
+/// Data segments that we take: as much as one receive brings.
+pub const MAX_RECV_DATA: u32 = 256 << 10;
+const ASKED_MAX_BURST: u32 = 16_776_192;
+const ASKED_FIRST_BURST: u32 = 256 << 10;
+/// Lengths are below 2^24.
+const LENGTHS: std::ops::RangeInclusive<u32> = 512..=0xff_ffff;
+
+/// A text that is not printed.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// As it is.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Secret {
+        Secret(text.to_owned())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "none" } else { "(secret)" })
+    }
+}
+
+/// A name and its password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chap {
+    /// The name.
+    pub user: String,
+    /// The password.
+    pub password: Secret,
+}
+
+/// What a login is to bring.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Our name.
+    pub initiator: String,
+    /// The target's name; `None`: a session that only discovers.
+    pub target: Option<String>,
+    /// Which of our sessions.
+    pub isid: [u8; 6],
+    /// Who we are.
+    pub chap: Option<Chap>,
+    /// Who the target has to be.
+    pub target_chap: Option<Chap>,
+    /// A challenge for the target that nobody has seen before.
+    pub challenge: [u8; 16],
+    /// Digests of headers.
+    pub header_digest: bool,
+    /// Digests of data.
+    pub data_digest: bool,
+}
+
+/// What was negotiated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// No data but what was asked for, beside immediate data.
+    pub initial_r2t: bool,
+    /// Data may go with its command.
+    pub immediate_data: bool,
+    /// Most bytes of data that was not asked for.
+    pub first_burst: u32,
+    /// Most bytes that are asked for at once.
+    pub max_burst: u32,
+    /// Most bytes of a data segment that the target takes.
+    pub max_send_data: u32,
+    /// Digests of headers.
+    pub header_digest: bool,
+    /// Digests of data.
+    pub data_digest: bool,
+    /// The target's handle of the session.
+    pub tsih: u16,
+}
+
+impl Default for Params {
+    /// What is so if nothing is said (RFC 7143, 13).
+    fn default() -> Params {
+        Params {
+            initial_r2t: true,
+            immediate_data: true,
+            first_burst: 64 << 10,
+            max_burst: 256 << 10,
+            max_send_data: 8192,
+            header_digest: false,
+            data_digest: false,
+            tsih: 0,
+        }
+    }
+}
+
+/// Why a login has failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The target does not keep to the protocol, or cannot do what is needed.
+    Violation(String),
+    /// It does not know us, or does not let us.
+    Refused(String),
+    /// It has no such target.
+    NotFound(String),
+    /// It cannot now.
+    Busy(String),
+    /// It did not prove who it is.
+    Impostor(String),
+}
+
+impl From<Violation> for Failure {
+    fn from(violation: Violation) -> Failure {
+        Failure::Violation(violation.0)
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        let (kind, text) = match failure {
+            Failure::Violation(text) => (ErrorKind::Io, format!("the target breaks the protocol: {text}")),
+            Failure::Refused(text) | Failure::Impostor(text) => (ErrorKind::Denied, text),
+            Failure::NotFound(text) => (ErrorKind::NotFound, text),
+            Failure::Busy(text) => (ErrorKind::Io, text),
+        };
+        Error::new(kind, text)
+    }
+}
+
+/// What comes next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Another request.
+    Continue,
+    /// The target is elsewhere: address as `HOST[:PORT][,GROUP]`.
+    Redirect(String),
+    /// The session is there.
+    Done(Params),
+}
+
+/// What the security stage has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Names, and how to prove them.
+    Offer,
+    /// CHAP was chosen: which kind.
+    Algorithm,
+    /// The challenge is there: the answer.
+    Answer,
+    /// On to the keys of operation.
+    Operational,
+    /// Nothing more to say.
+    Agree,
+}
+
+/// See the module's text.
+pub struct Login {
+    wanted: Wanted,
+    step: Step,
+    stage: Stage,
+    rounds: u32,
+    answer: Vec<u8>,
+    /// The rest of an answer in several messages is to come.
+    more: bool,
+    /// Identifier and challenge of the target.
+    challenge: Option<(u8, Vec<u8>)>,
+    /// It has proved who it is.
+    is_proved: bool,
+    params: Params,
+}
+
+const TAG: u32 = 0;
+/// Identifier of our challenge.
+const OUR_ID: u8 = 0x4d;
+
+impl Login {
+    /// A login that has not begun.
+    pub fn new(wanted: Wanted) -> Login {
+        Login {
+            wanted,
+            step: Step::Offer,
+            stage: Stage::Security,
+            rounds: 0,
+            answer: Vec::new(),
+            more: false,
+            challenge: None,
+            is_proved: false,
+            params: Params::default(),
+        }
+    }
+
+    /// The next request: its header, without its numbers, and its text.
+    pub fn request(&mut self) -> Result<(Header, Vec<u8>), Failure> {
+        self.rounds += 1;
+        if self.rounds > MAX_ROUNDS {
+            return Err(Failure::Violation(format!("the login did not end after {MAX_ROUNDS} requests")));
+        }
+        let mut text = Vec::new();
+        let next = if self.more { None } else { self.say(&mut text) };
+        if text.len() > MAX_REQUEST_TEXT {
+            let (n, most) = (text.len(), MAX_REQUEST_TEXT);
+            return Err(Failure::Refused(format!("names and passwords make {n} bytes of text, of at most {most}")));
+        }
+        let header = Header::login(TAG, self.wanted.isid, self.params.tsih, self.stage, next, false);
+        Ok((header.with_data(text.len() as u32), text))
+    }
+
+    /// Puts keys; which stage is to be next.
+    fn say(&self, text: &mut Vec<u8>) -> Option<Stage> {
+        let wanted = &self.wanted;
+        let mut put = |key: &str, value: &str| text.extend_from_slice(format!("{key}={value}\0").as_bytes());
+        match self.step {
+            Step::Offer => {
+                put("InitiatorName", &wanted.initiator);
+                match &wanted.target {
+                    Some(target) => {
+                        put("TargetName", target);
+                        put("SessionType", "Normal");
+                    }
+                    None => put("SessionType", "Discovery"),
+                }
+                let methods = match (&wanted.chap, &wanted.target_chap) {
+                    (None, _) => "None",
+                    (Some(_), None) => "CHAP,None",
+                    (Some(_), Some(_)) => "CHAP",
+                };
+                put("AuthMethod", methods);
+                wanted.chap.is_none().then_some(Stage::Operational)
+            }
+            Step::Algorithm => {
+                put("CHAP_A", "5");
+                None
+            }
+            Step::Answer => {
+                let (Some(chap), Some((id, challenge))) = (&wanted.chap, &self.challenge) else { return None };
+                put("CHAP_N", &chap.user);
+                put("CHAP_R", &chap::to_hex(&chap::respond(*id, chap.password.expose().as_bytes(), challenge)));
+                if wanted.target_chap.is_some() {
+                    put("CHAP_I", &OUR_ID.to_string());
+                    put("CHAP_C", &chap::to_hex(&wanted.challenge));
+                }
+                Some(Stage::Operational)
+            }
+            Step::Operational => {
+                let digest = |wanted: bool| if wanted { "CRC32C" } else { "None" };
+                put("HeaderDigest", digest(wanted.header_digest));
+                put("DataDigest", digest(wanted.data_digest));
+                put("MaxRecvDataSegmentLength", &MAX_RECV_DATA.to_string());
+                put("ErrorRecoveryLevel", "0");
+                put("DefaultTime2Wait", "0");
+                put("DefaultTime2Retain", "0");
+                if wanted.target.is_some() {
+                    put("InitialR2T", "No");
+                    put("ImmediateData", "Yes");
+                    put("MaxBurstLength", &ASKED_MAX_BURST.to_string());
+                    put("FirstBurstLength", &ASKED_FIRST_BURST.to_string());
+                    put("MaxOutstandingR2T", "1");
+                    put("MaxConnections", "1");
+                    put("DataPDUInOrder", "Yes");
+                    put("DataSequenceInOrder", "Yes");
+                }
+                Some(Stage::FullFeature)
+            }
+            Step::Agree if self.stage == Stage::Security => Some(Stage::Operational),
+            Step::Agree => Some(Stage::FullFeature),
+        }
+    }
+
+    /// Takes an answer: its header and its data.
+    pub fn feed(&mut self, pdu: &Pdu, data: &[u8]) -> Result<Progress, Failure> {
+        let Pdu::Login { tag, stage, next, more, tsih, class, detail } = *pdu else {
+            return Err(Failure::Violation("something else than a login was answered".into()));
+        };
+        if tag != TAG {
+            return Err(Failure::Violation("another login was answered".into()));
+        }
+        if self.answer.len() + data.len() > MAX_TEXT {
+            return Err(Failure::Violation(format!("more than {MAX_TEXT} bytes of text")));
+        }
+        self.answer.extend_from_slice(data);
+        self.more = more;
+        if more {
+            return Ok(Progress::Continue);
+        }
+        let answer = std::mem::take(&mut self.answer);
+        let keys = keys(&answer)?;
+        if class == 1 {
+            let address = keys.iter().find(|(key, _)| *key == "TargetAddress");
+            let (_, address) = address.ok_or(Failure::Violation("it is elsewhere, and does not say where".into()))?;
+            return Ok(Progress::Redirect((*address).to_owned()));
+        }
+        if class != 0 {
+            return Err(self.refusal(class, detail));
+        }
+        if stage != self.stage {
+            return Err(Failure::Violation(format!("an answer of stage {stage:?}, not {:?}", self.stage)));
+        }
+        match self.stage {
+            Stage::Security => self.secure(&keys, next)?,
+            _ => self.agree(&keys)?,
+        }
+        self.advance(next, tsih)
+    }
+
+    fn advance(&mut self, next: Option<Stage>, tsih: u16) -> Result<Progress, Failure> {
+        let Some(next) = next else { return Ok(Progress::Continue) };
+        if next as u8 <= self.stage as u8 {
+            return Err(Failure::Violation("it goes back to a stage that was over".into()));
+        }
+        if self.wanted.target_chap.is_some() && !self.is_proved {
+            return Err(Failure::Impostor(
+                "the target did not prove who it is; take target_user away if it cannot".into(),
+            ));
+        }
+        if next == Stage::FullFeature {
+            if self.stage == Stage::Security {
+                return Err(Failure::Violation("it leaves the negotiation of the session out".into()));
+            }
+            self.params.tsih = tsih;
+            return Ok(Progress::Done(self.params));
+        }
+        (self.stage, self.step) = (next, Step::Operational);
+        Ok(Progress::Continue)
+    }
+
+    fn secure(&mut self, keys: &[(&str, &str)], next: Option<Stage>) -> Result<(), Failure> {
+        let value = |key: &str| keys.iter().find(|(k, _)| *k == key).map(|(_, value)| *value);
+        match self.step {
+            Step::Offer => match value("AuthMethod") {
+                Some("CHAP") if self.wanted.chap.is_some() => self.step = Step::Algorithm,
+                Some("None") | None if self.wanted.target_chap.is_none() => self.step = Step::Agree,
+                Some("None") | None => {
+                    return Err(Failure::Impostor("the target does not prove who it is; take target_user away".into()));
+                }
+                Some(method) => return Err(Failure::Refused(self.no_method(method))),
+            },
+            Step::Algorithm => {
+                if value("CHAP_A") != Some("5") {
+                    return Err(Failure::Refused(
+                        "the target's CHAP is not with MD5, which is all there is here".into(),
+                    ));
+                }
+                let id = value("CHAP_I").and_then(|id| id.parse::<u8>().ok());
+                let challenge = value("CHAP_C").and_then(chap::from_text).filter(|c| !c.is_empty());
+                let (Some(id), Some(challenge)) = (id, challenge) else {
+                    return Err(Failure::Violation("CHAP without a challenge that can be read".into()));
+                };
+                // Else a target could have us answer its own question.
+                if challenge == self.wanted.challenge {
+                    return Err(Failure::Impostor("the target sends our own challenge back".into()));
+                }
+                (self.challenge, self.step) = (Some((id, challenge)), Step::Answer);
+            }
+            Step::Answer => {
+                if let Some(target) = &self.wanted.target_chap {
+                    let expected = chap::respond(OUR_ID, target.password.expose().as_bytes(), &self.wanted.challenge);
+                    let answer = value("CHAP_R").and_then(chap::from_text).unwrap_or_default();
+                    if value("CHAP_N") != Some(&target.user) || !chap::is_same(&expected, &answer) {
+                        return Err(Failure::Impostor(format!(
+                            "the target did not prove to be '{}': its name or password is another",
+                            target.user
+                        )));
+                    }
+                    self.is_proved = true;
+                }
+                self.step = Step::Agree;
+            }
+            Step::Operational | Step::Agree => {}
+        }
+        // Without a proof it may not simply go on.
+        if next.is_some() && matches!(self.step, Step::Algorithm | Step::Answer) {
+            return Err(Failure::Violation("it ends the stage of security before it was through".into()));
+        }
+        Ok(())
+    }
+
+    fn agree(&mut self, keys: &[(&str, &str)]) -> Result<(), Failure> {
+        let params = &mut self.params;
+        for (key, value) in keys {
+            if matches!(*value, "NotUnderstood" | "Irrelevant" | "Reject") {
+                continue;
+            }
+            let number = |range: std::ops::RangeInclusive<u32>| {
+                let n = value.parse::<u32>().ok().filter(|n| range.contains(n));
+                n.ok_or_else(|| Failure::Violation(format!("{key}={}: out of its range", printable(value))))
+            };
+            let digest = |wanted: bool| match (*value, wanted) {
+                ("None", false) => Ok(false),
+                ("CRC32C", true) => Ok(true),
+                ("None", true) => Err(Failure::Refused(format!(
+                    "{key}: the target does none; take header_digest and data_digest away"
+                ))),
+                _ => Err(Failure::Violation(format!("{key}={}: was not offered", printable(value)))),
+            };
+            match *key {
+                "HeaderDigest" => params.header_digest = digest(self.wanted.header_digest)?,
+                "DataDigest" => params.data_digest = digest(self.wanted.data_digest)?,
+                "MaxRecvDataSegmentLength" => params.max_send_data = number(LENGTHS)?,
+                "InitialR2T" => params.initial_r2t = *value == "Yes",
+                "ImmediateData" => params.immediate_data = *value == "Yes",
+                "MaxBurstLength" => params.max_burst = number(LENGTHS)?,
+                "FirstBurstLength" => params.first_burst = number(LENGTHS)?,
+                "ErrorRecoveryLevel" => {
+                    number(0..=0)?;
+                }
+                "DataPDUInOrder" | "DataSequenceInOrder" if *value != "Yes" => {
+                    return Err(Failure::Violation(format!("{key}={}: must be Yes", printable(value))));
+                }
+                // Alias, portal group and others: of no use here.
+                _ => {}
+            }
+        }
+        params.first_burst = params.first_burst.min(params.max_burst);
+        let lacks =
+            (self.wanted.header_digest && !params.header_digest) || (self.wanted.data_digest && !params.data_digest);
+        if lacks && self.step == Step::Operational {
+            let text = "the target has no CRC32C digests; take header_digest and data_digest away";
+            return Err(Failure::Refused(text.into()));
+        }
+        self.step = Step::Agree;
+        Ok(())
+    }
+
+    fn no_method(&self, method: &str) -> String {
+        match self.wanted.chap {
+            None => "the target wants a login; write USER@ before the host, and its password in LIBISCSI_CHAP_PASSWORD"
+                .into(),
+            Some(_) => format!("the target wants a login by '{}'; there is only CHAP here", printable(method)),
+        }
+    }
+
+    /// A refusal in words (RFC 7143, 11.13.5).
+    fn refusal(&self, class: u8, detail: u8) -> Failure {
+        let target = self.wanted.target.as_deref().unwrap_or("discovery");
+        match (class, detail) {
+            (2, 1) => match &self.wanted.chap {
+                Some(chap) => Failure::Refused(format!(
+                    "the login of user '{}' was refused: name or password is not what the target has for it",
+                    chap.user
+                )),
+                None => Failure::Refused(self.no_method("")),
+            },
+            (2, 2) => Failure::Refused(format!(
+                "initiator '{}' may not use {target}: allow it there, or name another with initiator=",
+                self.wanted.initiator
+            )),
+            (2, 3) => Failure::NotFound(format!(
+                "there is no target {target} here; 'iscsi-ls' or the target's administration lists them"
+            )),
+            (2, 4) => Failure::NotFound(format!("target {target} was removed and has no other address")),
+            (2, 6) => Failure::Refused("it has too many connections: sessions= fewer".into()),
+            (2, code) => Failure::Refused(format!("the login was refused (initiator error {code:#04x})")),
+            (3, code) => Failure::Busy(format!("the target cannot serve now (target error {code:#04x})")),
+            (class, code) => Failure::Violation(format!("login status {class:#04x}{code:02x}")),
+        }
+    }
+}
+
+/// Text of a target for people.
+fn printable(text: &str) -> String {
+    text.chars().take(64).map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
+}
+
+/// Keys and values of a text.
+pub(super) fn keys(bytes: &[u8]) -> Result<Vec<(&str, &str)>, Failure> {
+    let mut all = Vec::new();
+    for item in bytes.split(|b| *b == 0).filter(|item| !item.is_empty()) {
+        let pair = std::str::from_utf8(item).ok().and_then(|item| item.split_once('='));
+        all.push(pair.ok_or_else(|| Failure::Violation("a text is no list of keys and values".into()))?);
+    }
+    Ok(all)
+}
+
+/// A target that a portal tells of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its name.
+    pub name: String,
+    /// Where it is, as `HOST:PORT`; without the portal group.
+    pub addresses: Vec<String>,
+}
+
+/// Reads the answer to SendTargets.
+pub fn found(text: &[u8]) -> Result<Vec<Found>, Failure> {
+    let mut all: Vec<Found> = Vec::new();
+    for (key, value) in keys(text)? {
+        match (key, all.last_mut()) {
+            ("TargetName", _) => all.push(Found { name: value.to_owned(), addresses: Vec::new() }),
+            ("TargetAddress", Some(last)) => {
+                let address = value.rsplit_once(',').map_or(value, |(address, _)| address);
+                last.addresses.push(address.to_owned());
+            }
+            _ => {}
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+#[path = "login_tests.rs"]
+mod tests;

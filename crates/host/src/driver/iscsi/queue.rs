@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One hardware queue: its commands, its session, and who waits for it.
+//!
+//! Guarantees: a command ends once; when a session is lost those that were out end with
+//! [`TransportDisrupted`](HostByte::TransportDisrupted), so the midlayer brings them again, and is told
+//! [`Busy::Host`] until there is another one; once requests have waited for as long as they may,
+//! [`TransportFailfast`](HostByte::TransportFailfast). Requests' memory is touched only under the lock, and not after the request
+//! has ended. A wake-up ends the sleep of all who were asleep, or on their way to it.
+//! Needs from callers: somebody ([`crate::driver::keeper`]) who brings a session when there is none, and looks after one that nobody polls.
+//!
+//! One lock for all: the calls under it do not wait. The eventfd says that there is something that no socket would tell of.
+
+use super::dial::Line;
+use super::link::{Link, Lost};
+use super::tasks::Tasks;
+use crate::clock;
+use crate::driver::keeper::Watch;
+use crate::driver::waits::{MAX_SLEEP, Waiting, Waits};
+use crate::error::Result;
+use crate::mem::Regions;
+use blk::driver::{TimedOut, TimeoutAnswer};
+use blk::scsi::disposition::{HostByte, Outcome};
+use blk::scsi::transport::{Busy, CommandBatch, LunId, Outcomes};
+use blk::time::{Duration, Instant};
+use parking_lot::Mutex;
+use rustix::event::epoll;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// How long commands and targets may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// How long requests wait for another session.
+    pub(super) recovery_timeout: Duration,
+    /// After so long a silence the target is asked whether it is there.
+    pub(super) noop_interval: Option<Duration>,
+    /// How long its answer may take.
+    pub(super) noop_timeout: Duration,
+}
+
+/// What has happened to a queue's sessions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueStatus {
+    /// There is to be a session.
+    pub used: bool,
+    /// There is one now.
+    pub connected: bool,
+    /// Sessions lost so far.
+    pub losses: u64,
+    /// Commands that were out when a session was lost.
+    pub disrupted: u64,
+    /// Why the last one was lost.
+    pub last_loss: Option<String>,
+}
+
+pub(super) struct Queue {
+    patience: Patience,
+    lun: LunId,
+    state: Mutex<State>,
+    waits: Waits,
+    keeper: Arc<Watch>,
+}
+
+struct State {
+    link: Place,
+    tasks: Tasks,
+    waiting: Waiting,
+    lazy_below: usize,
+    status: QueueStatus,
+    /// When the present or last session was made, and how many in a row did not last.
+    attached: Instant,
+    short_lives: u32,
+    /// Commands do not wait for a session.
+    gives_up: bool,
+}
+
+/// Where commands go.
+enum Place {
+    /// The queue is not in use.
+    Nowhere,
+    Up(Box<Link>),
+    /// There was a session. Requests wait for the next one until then.
+    Lost(Instant),
+}
+
+impl Queue {
+    pub(super) fn new(patience: Patience, lun: LunId, keeper: Arc<Watch>) -> Result<Queue> {
+        let waits = Waits::new()?;
+        let state = State {
+            link: Place::Nowhere,
+            tasks: Tasks::new(0),
+            waiting: Waiting::default(),
+            lazy_below: 0,
+            status: QueueStatus::default(),
+            attached: Instant::ZERO,
+            short_lives: 0,
+            gives_up: false,
+        };
+        Ok(Queue { patience, lun, state: Mutex::new(state), waits, keeper })
+    }
+
+    /// Makes it ready for tags below `depth`; whether it has, or once had, a session.
+    pub(super) fn start(&self, depth: u32) -> bool {
+        let mut state = self.state.lock();
+        state.tasks.resize(depth as usize);
+        state.lazy_below = 0;
+        !matches!(state.link, Place::Nowhere)
+    }
+
+    /// No commands will come until the next start.
+    pub(super) fn stop(&self, regions: &Regions) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if let Place::Up(link) = std::mem::replace(&mut state.link, Place::Nowhere) {
+            link.disconnect(&state.tasks, regions, self.waits.set());
+        }
+        state.status.connected = false;
+    }
+
+    /// Uses a session: the first one since a start, or one in place of one that was lost.
+    pub(super) fn attach(&self, line: Line<'_>, is_first: bool) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let is_needed = match state.link {
+            Place::Nowhere => is_first,
+            Place::Up(_) => false,
+            Place::Lost(_) => !is_first,
+        };
+        if !is_needed {
+            return;
+        }
+        let now = clock::now();
+        state.attached = now;
+        match Link::new(line, self.lun.to_wire(), self.waits.set(), now) {
+            Ok(link) => {
+                // A peer that leaves while nobody polls is noticed by the keeper; if not by this, a little later.
+                let rdhup = epoll::EventFlags::RDHUP;
+                let _ = epoll::add(self.keeper.set(), link.as_fd(), epoll::EventData::new_u64(0), rdhup);
+                state.link = Place::Up(Box::new(link));
+                state.status.connected = true;
+            }
+            Err(why) => self.lose(state, why),
+        }
+    }
+
+    /// From when on there is to be another session; none if there need not be.
+    pub(super) fn wants_session(&self) -> Option<Instant> {
+        let state = self.state.lock();
+        match state.link {
+            Place::Lost(_) => Some(state.attached + pause_after(state.short_lives)),
+            Place::Nowhere | Place::Up(_) => None,
+        }
+    }
+
+    pub(super) fn status(&self) -> QueueStatus {
+        let state = self.state.lock();
+        QueueStatus { used: !matches!(state.link, Place::Nowhere), ..state.status.clone() }
+    }
+
+    /// See [`Transport::queue`](blk::scsi::transport::Transport::queue).
+    pub(super) fn queue(&self, batch: &mut CommandBatch<'_, '_>, regions: &Regions, now: Instant) -> Option<Busy> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let mut busy = None;
+        while let Some(command) = batch.front() {
+            let link = match &mut state.link {
+                Place::Up(link) => link,
+                Place::Lost(until) if now < *until && !state.gives_up => return Some(Busy::Host),
+                Place::Lost(_) | Place::Nowhere => {
+                    let ticket = batch.accept();
+                    state.tasks.end_at_once(ticket, Outcome::host(HostByte::TransportFailfast));
+                    continue;
+                }
+            };
+            if !link.is_open() {
+                busy = Some(Busy::Host);
+                break;
+            }
+            let tag = match state.tasks.take(&command, regions, now) {
+                Ok(tag) => tag,
+                Err(status) => {
+                    batch.refuse(status);
+                    break;
+                }
+            };
+            state.tasks.begin(tag, batch.accept());
+            if let Err(lost) = link.command(tag, &mut state.tasks, regions) {
+                self.lose(state, lost);
+            }
+        }
+        let unsent = if let Place::Up(link) = &state.link { link.unsent() } else { 0 };
+        if unsent >= state.lazy_below.max(1) {
+            self.transmit(state, regions);
+        }
+        self.tell_ends(state);
+        busy
+    }
+
+    /// Sends what waits to be sent.
+    fn transmit(&self, state: &mut State, regions: &Regions) {
+        let Place::Up(link) = &mut state.link else { return };
+        if link.unsent() > 0
+            && let Err(lost) = link.transmit(&mut state.tasks, regions, self.waits.set())
+        {
+            self.lose(state, lost);
+        }
+    }
+
+    /// Takes what the target has said, and sends what it has asked for.
+    fn receive(&self, state: &mut State, regions: &Regions, now: Instant) {
+        let Place::Up(link) = &mut state.link else { return };
+        match link.receive(&mut state.tasks, regions, now) {
+            Ok(()) => self.transmit(state, regions),
+            Err(lost) => self.lose(state, lost),
+        }
+    }
+
+    /// The session is of no use any more.
+    #[cold]
+    fn lose(&self, state: &mut State, lost: Lost) {
+        if let Place::Up(link) = &state.link {
+            link.unwatch(self.waits.set());
+        }
+        let now = clock::now();
+        let patience = if state.gives_up { Duration::ZERO } else { self.patience.recovery_timeout };
+        state.link = Place::Lost(now + patience);
+        let is_short = now.since(state.attached) < LONG_LIFE;
+        state.short_lives = if is_short { state.short_lives + 1 } else { 0 };
+        state.status.connected = false;
+        state.status.losses += 1;
+        state.status.last_loss = Some(lost.0);
+        let host = if patience == Duration::ZERO { HostByte::TransportFailfast } else { HostByte::TransportDisrupted };
+        state.status.disrupted += state.tasks.end_all(host) as u64;
+        self.keeper.ring();
+    }
+
+    /// The session is given up, because of `why`.
+    pub(super) fn drop_session(&self, why: &str) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if matches!(state.link, Place::Up(_)) {
+            self.lose(state, Lost(why.to_owned()));
+            self.tell_ends(state);
+        }
+    }
+
+    /// Has requests fail that wait for a session, now and until it is taken back; and those that a target has not answered for
+    /// [`LATE`], with their session.
+    pub(super) fn set_give_up(&self, give_up: bool) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        state.gives_up = give_up;
+        let is_up = matches!(state.link, Place::Up(_));
+        if give_up && is_up && state.tasks.has_older(LATE, clock::now()) {
+            self.lose(state, Lost("requests that it had were given up by an operator".into()));
+        }
+        self.tell_ends(state);
+    }
+
+    /// Ends that no socket tells of are told by the eventfd.
+    fn tell_ends(&self, state: &mut State) {
+        if state.tasks.has_ended() {
+            self.waits.signal(&mut state.waiting);
+        }
+    }
+
+    /// See [`Transport::poll`](blk::scsi::transport::Transport::poll).
+    pub(super) fn poll(&self, ended: &mut Outcomes<'_>, regions: &Regions, now: Instant) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if state.tasks.in_flight() > 0 {
+            self.transmit(state, regions);
+            self.receive(state, regions, now);
+        }
+        let given = state.tasks.give_ended(ended);
+        let found_last = given > 0 && state.tasks.in_flight() == 0;
+        self.waits.polled(&mut state.waiting, state.tasks.has_ended(), found_last);
+    }
+
+    /// See [`HostDriver::wait_since`](crate::driver::HostDriver::wait_since).
+    pub(super) fn wait(&self, seen: u64, timeout: Option<Duration>, regions: &Regions) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        self.transmit(state, regions);
+        let idle = state.tasks.held() == 0 && timeout.is_none();
+        if idle || state.tasks.has_ended() || self.waits.wakes() != seen {
+            return self.waits.calm(&mut state.waiting, state.tasks.has_ended());
+        }
+        self.waits.sleep(&mut guard, |state| &mut state.waiting, timeout.unwrap_or(MAX_SLEEP));
+        let state = &mut *guard;
+        self.waits.calm(&mut state.waiting, state.tasks.has_ended());
+    }
+
+    pub(super) fn wakes(&self) -> u64 {
+        self.waits.wakes()
+    }
+
+    pub(super) fn wake(&self) {
+        self.waits.wake(&mut self.state.lock().waiting);
+    }
+
+    pub(super) fn set_lazy_commit(&self, fewer_than: u32) {
+        self.state.lock().lazy_below = fewer_than as usize;
+    }
+
+    pub(super) fn ring_fd(&self) -> RawFd {
+        self.waits.fd()
+    }
+
+    /// When a poll has something to do without a word from the target.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.state.lock().tasks.has_ended().then_some(Instant::ZERO)
+    }
+
+    /// A command is late. If it was out for `limit` its session ends, which is as good as a reset: the target forgets what it had,
+    /// and all commands are tried again.
+    pub(super) fn timeout(&self, late: TimedOut, limit: Duration, now: Instant) -> TimeoutAnswer {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if !state.tasks.is_out(late.tag, late.issued) {
+            return TimeoutAnswer::Done;
+        }
+        if now.since(late.issued) < limit {
+            return TimeoutAnswer::ResetTimer;
+        }
+        self.lose(state, Lost(format!("no answer to a command for {} s", limit.as_ns() / 1_000_000_000)));
+        self.tell_ends(state);
+        TimeoutAnswer::Done
+    }
+
+    /// Sees whether the session has gone, or the target says something unasked, though nobody polls; and whether it is there.
+    pub(super) fn look_after(&self, regions: &Regions) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let now = clock::now();
+        self.receive(state, regions, now);
+        if let Place::Up(link) = &mut state.link {
+            match link.keep_alive(self.patience.noop_interval, self.patience.noop_timeout, now) {
+                Ok(()) => self.transmit(state, regions),
+                Err(lost) => self.lose(state, lost),
+            }
+        }
+        self.tell_ends(state);
+    }
+}
+
+/// How long after its making another session is made for one that did not last.
+fn pause_after(short_lives: u32) -> Duration {
+    if short_lives == 0 { Duration::ZERO } else { Duration::from_ms(10 << short_lives.min(10)).min(LONG_LIFE) }
+}
+
+/// A request that was not answered for this long is given up when that is asked for.
+const LATE: Duration = Duration::from_secs(1);
+/// A session that lasted this long was a good one.
+const LONG_LIFE: Duration = Duration::from_secs(1);

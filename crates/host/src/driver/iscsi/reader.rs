@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Bytes of a target to messages, in whatever pieces they come.
+//!
+//! Guarantees: any bytes are taken; data segments are bounded by what was declared, digests are checked before anything of the
+//! header counts, and before the end of data is told. What is told does not depend on the cuts, but for the pieces of
+//! [`Said::Data`]. Data of reads is passed through, or received by others straight to where it belongs ([`Reader::payload_left`]).
+//! Source: RFC 7143, 11 and 13.1 (digests).
+
+use super::pdu::{BHS_BYTES, DIGEST_BYTES, DataIn, Pdu, Received, Violation, padding};
+
+/// Bytes of other data segments than those of reads that are kept; what is behind them is left out.
+pub const MAX_KEPT: usize = 64 << 10;
+/// Fewer bytes than these are left over by [`Reader::next`].
+pub const MOST_LEFT: usize = BHS_BYTES + DIGEST_BYTES;
+
+/// What bytes say.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Said<'a> {
+    /// Nothing yet.
+    NeedMore,
+    /// Data begins.
+    Begin(DataIn),
+    /// Some of it, for this offset of its task.
+    Data {
+        /// Whose.
+        tag: u32,
+        /// Where in its data.
+        at: u32,
+        /// Never empty.
+        bytes: &'a [u8],
+    },
+    /// All of it is there.
+    End(DataIn, Received),
+    /// Another message; its data is [`Reader::kept`].
+    Pdu(Received),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Header,
+    /// Bytes of data and bytes of padding and digest are to come.
+    Body {
+        read: Received,
+        left: u32,
+        tail: usize,
+    },
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Reader {
+    header_digest: bool,
+    data_digest: bool,
+    max_data: u32,
+    phase: Phase,
+    kept: Vec<u8>,
+    crc: u32,
+}
+
+impl Reader {
+    /// For data segments up to `max_data` bytes.
+    pub fn new(header_digest: bool, data_digest: bool, max_data: u32) -> Reader {
+        Reader { header_digest, data_digest, max_data, phase: Phase::Header, kept: Vec::new(), crc: 0 }
+    }
+
+    /// Data of the message told last.
+    pub fn kept(&self) -> &[u8] {
+        &self.kept
+    }
+
+    /// Data of a read that is to come next, which may be received elsewhere: tag, offset, bytes. Not with digests of data.
+    pub fn payload_left(&self) -> Option<(u32, u32, u32)> {
+        match self.phase {
+            Phase::Body { read: Received { pdu: Pdu::DataIn(data), .. }, left, .. }
+                if left > 0 && !self.data_digest =>
+            {
+                Some((data.tag, data.offset.wrapping_add(data.len - left), left))
+            }
+            _ => None,
+        }
+    }
+
+    /// So many bytes of it were.
+    pub fn payload_received(&mut self, n: u32) {
+        match &mut self.phase {
+            Phase::Body { left, .. } if n <= *left => *left -= n,
+            _ => panic!("{n} bytes of data were received that were not to come"),
+        }
+    }
+
+    /// Takes bytes from the front of `input`; to be called until it needs more.
+    pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Said<'a>, Violation> {
+        let Phase::Body { read, left, tail } = &mut self.phase else { return self.header(input) };
+        if *left > 0 {
+            let n = input.len().min(*left as usize);
+            if n == 0 {
+                return Ok(Said::NeedMore);
+            }
+            let (now, rest) = input.split_at(n);
+            *input = rest;
+            if self.data_digest {
+                self.crc = crc32c::crc32c_append(self.crc, now);
+            }
+            let before = *left;
+            *left -= n as u32;
+            if let Pdu::DataIn(data) = read.pdu {
+                let at = data.offset.wrapping_add(data.len - before);
+                return Ok(Said::Data { tag: data.tag, at, bytes: now });
+            }
+            let room = MAX_KEPT - self.kept.len();
+            self.kept.extend_from_slice(&now[..n.min(room)]);
+            if *left > 0 {
+                return Ok(Said::NeedMore);
+            }
+        }
+        let Some((end, rest)) = input.split_at_checked(*tail) else { return Ok(Said::NeedMore) };
+        *input = rest;
+        let read = *read;
+        self.phase = Phase::Header;
+        self.check_data(end)?;
+        Ok(match read.pdu {
+            Pdu::DataIn(data) => Said::End(data, read),
+            _ => Said::Pdu(read),
+        })
+    }
+
+    /// Looks at padding and digest behind data.
+    fn check_data(&self, end: &[u8]) -> Result<(), Violation> {
+        if !self.data_digest {
+            return Ok(());
+        }
+        let Some((padding, digest)) = end.split_last_chunk::<DIGEST_BYTES>() else { return Ok(()) };
+        if crc32c::crc32c_append(self.crc, padding) == u32::from_le_bytes(*digest) {
+            return Ok(());
+        }
+        Err(Violation("data arrived damaged: its digest is another".into()))
+    }
+
+    fn header<'a>(&mut self, input: &mut &'a [u8]) -> Result<Said<'a>, Violation> {
+        let with_digest = BHS_BYTES + if self.header_digest { DIGEST_BYTES } else { 0 };
+        let Some((header, rest)) = input.split_at_checked(with_digest) else { return Ok(Said::NeedMore) };
+        let Some((bytes, digest)) = header.split_first_chunk::<BHS_BYTES>() else { return Ok(Said::NeedMore) };
+        *input = rest;
+        if let Some(digest) = digest.first_chunk()
+            && crc32c::crc32c(bytes) != u32::from_le_bytes(*digest)
+        {
+            return Err(Violation("a header arrived damaged: its digest is another".into()));
+        }
+        let read = Received::parse(bytes)?;
+        if read.data_len > self.max_data {
+            let (len, most) = (read.data_len, self.max_data);
+            return Err(Violation(format!("a data segment has {len} bytes, of at most {most} that were declared")));
+        }
+        self.kept.clear();
+        self.crc = 0;
+        // There is no digest of no data.
+        let digest = if self.data_digest && read.data_len > 0 { DIGEST_BYTES } else { 0 };
+        let tail = padding(read.data_len) + digest;
+        if let Pdu::DataIn(data) = read.pdu {
+            self.phase = Phase::Body { read, left: read.data_len, tail };
+            return Ok(Said::Begin(data));
+        }
+        if read.data_len == 0 {
+            return Ok(Said::Pdu(read));
+        }
+        self.phase = Phase::Body { read, left: read.data_len, tail };
+        self.next(input)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a target says, with a digest of each part if `digests`.
+    fn message(opcode: u8, tag: u32, data: &[u8], digests: bool) -> Vec<u8> {
+        let mut header = [0; BHS_BYTES];
+        header[0] = opcode;
+        header[5..8].copy_from_slice(&(data.len() as u32).to_be_bytes()[1..]);
+        header[16..20].copy_from_slice(&tag.to_be_bytes());
+        let mut all = header.to_vec();
+        if digests {
+            all.extend(crc32c::crc32c(&header).to_le_bytes());
+        }
+        let padded = [data, &[0; 3][..padding(data.len() as u32)]].concat();
+        all.extend(&padded);
+        if digests && !data.is_empty() {
+            all.extend(crc32c::crc32c(&padded).to_le_bytes());
+        }
+        all
+    }
+
+    fn read_all(bytes: &[u8], piece: usize, digests: bool) -> (Vec<u8>, Vec<u32>, Result<(), Violation>) {
+        let mut reader = Reader::new(digests, digests, 4096);
+        let (mut held, mut data, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+        for now in bytes.chunks(piece) {
+            held.extend_from_slice(now);
+            let mut input = &held[..];
+            loop {
+                match reader.next(&mut input) {
+                    Ok(Said::NeedMore) => break,
+                    Ok(Said::Begin(_)) => {}
+                    Ok(Said::Data { bytes, .. }) => data.extend(bytes),
+                    Ok(Said::End(d, _)) => ends.push(d.tag),
+                    Ok(Said::Pdu(_)) => data.extend(reader.kept()),
+                    Err(e) => return (data, ends, Err(e)),
+                }
+            }
+            held = input.to_vec();
+            assert!(held.len() < MOST_LEFT);
+        }
+        (data, ends, Ok(()))
+    }
+
+    #[test]
+    fn the_cuts_do_not_matter() {
+        for digests in [false, true] {
+            let all = [
+                message(0x25, 1, b"hello", digests),
+                message(0x20, 2, b"", digests),
+                message(0x21, 3, b"sense", digests),
+                message(0x25, 4, b"", digests),
+                message(0x25, 5, b"worlds", digests),
+            ]
+            .concat();
+            for piece in 1..all.len() {
+                let (data, ends, how) = read_all(&all, piece, digests);
+                assert_eq!((&data[..], &ends[..], how), (&b"hellosenseworlds"[..], &[1, 4, 5][..], Ok(())), "{piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn damage_is_noticed_by_digests() {
+        let good = message(0x25, 1, b"hello", true);
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            assert!(read_all(&bad, bad.len(), true).2.is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn data_beyond_what_was_declared_is_refused() {
+        let long = message(0x25, 1, &[0; 4097], false);
+        assert!(read_all(&long, long.len(), false).2.unwrap_err().to_string().contains("4097 bytes, of at most 4096"));
+    }
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The thread that sees to a disk's links, one per hardware queue: connections to an NBD server, sessions with an iSCSI target.
+//! It brings another one for each that was lost, and notices the loss of those that nobody uses at the moment.
+//!
+//! Guarantees: a peer that comes back is found within [`LONGEST_PAUSE`] and the time of one attempt; one that does not is
+//! asked less and less often. The thread ends with its handle.
+//! Does not do: judge whether the peer is still the same; that is [`Kept::attempt`]'s.
+
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::event;
+use blk::time::Instant;
+use parking_lot::Mutex;
+use rustix::event::epoll;
+use rustix::time::Timespec;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Time between the first attempts to connect.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// The pauses double up to this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How often links are looked at that nobody has told of.
+const LOOK: Duration = Duration::from_secs(1);
+/// The bell, among numbers of hardware queues.
+const BELL: u64 = u64::MAX;
+
+/// Whose links are seen to.
+pub(super) trait Kept: Send + Sync + 'static {
+    /// The thread's name.
+    const THREAD: &'static str;
+    /// What its links are called.
+    const LINKS: &'static str;
+
+    /// What the thread waits at.
+    fn watch(&self) -> &Watch;
+
+    /// Sees whether links have gone, though nobody polls.
+    fn look_after(&self);
+
+    /// The hardware queue that is first to have another link, and from when on; none if none need one.
+    fn wants(&self) -> Option<(Instant, usize)>;
+
+    /// Brings a hardware queue another link.
+    ///
+    /// # Errors
+    /// There is none now.
+    fn attempt(&self, number: usize) -> Result<()>;
+}
+
+/// See the module's text.
+pub(super) struct Keeper<K: Kept> {
+    thread: Option<JoinHandle<()>>,
+    kept: Arc<K>,
+}
+
+/// What the thread waits at, and what it has to say.
+pub(super) struct Watch {
+    set: OwnedFd,
+    /// A link was lost.
+    bell: OwnedFd,
+    /// The driver ends.
+    over: OwnedFd,
+    is_over: AtomicBool,
+    refusal: Mutex<Option<String>>,
+}
+
+impl Watch {
+    pub(super) fn new() -> Result<Watch> {
+        let failed = |e: rustix::io::Errno| Error::os(e.into(), "cannot make an epoll descriptor");
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let (bell, over) = (event::new()?, event::new()?);
+        for fd in [&bell, &over] {
+            epoll::add(&set, fd, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN).map_err(failed)?;
+        }
+        Ok(Watch { set, bell, over, is_over: AtomicBool::new(false), refusal: Mutex::new(None) })
+    }
+
+    /// A link was lost.
+    pub(super) fn ring(&self) {
+        event::signal(&self.bell);
+    }
+
+    /// Readable when the driver ends.
+    pub(super) fn over(&self) -> &OwnedFd {
+        &self.over
+    }
+
+    /// What links are added to, so that the leaving of their peers is noticed.
+    pub(super) fn set(&self) -> &OwnedFd {
+        &self.set
+    }
+
+    /// Why there is no other link, if the last attempt has failed.
+    pub(super) fn refusal(&self) -> Option<String> {
+        self.refusal.lock().clone()
+    }
+
+    fn end(&self) {
+        // Pairs with: Watch::is_over
+        self.is_over.store(true, Ordering::Release);
+        event::signal(&self.over);
+    }
+
+    fn is_over(&self) -> bool {
+        // Pairs with: Watch::end
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    fn wait(&self, at_most: Duration) {
+        let limit = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
+        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 1];
+        // What it was is looked for anyway.
+        let _ = epoll::wait(&self.set, &mut events[..], Some(&limit));
+        event::drain(&self.bell);
+    }
+}
+
+impl<K: Kept> Keeper<K> {
+    pub(super) fn start(kept: &Arc<K>) -> Result<Keeper<K>> {
+        let own = Arc::clone(kept);
+        let thread = std::thread::Builder::new().name(K::THREAD.into()).spawn(move || run(&*own));
+        let thread = thread.map_err(|e| Error::os(e, format!("cannot start a thread for {}", K::LINKS)))?;
+        Ok(Keeper { thread: Some(thread), kept: Arc::clone(kept) })
+    }
+}
+
+impl<K: Kept> Drop for Keeper<K> {
+    fn drop(&mut self) {
+        self.kept.watch().end();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+            && !std::thread::panicking()
+        {
+            panic!("the thread for {} has panicked", K::LINKS);
+        }
+    }
+}
+
+fn run(kept: &impl Kept) {
+    let mut pause = Pause { long: FIRST_PAUSE, until: clock::now() };
+    let watch = kept.watch();
+    while !watch.is_over() {
+        kept.look_after();
+        let wanted = kept.wants();
+        let now = clock::now();
+        match wanted {
+            None => watch.wait(LOOK),
+            Some((from, number)) if from.max(pause.until) <= now => attempt(kept, number, &mut pause),
+            // Further losses are no reason to hurry.
+            Some((from, _)) => {
+                let left = Duration::from_nanos(from.max(pause.until).since(now).as_ns());
+                watch.wait(left.min(LOOK));
+            }
+        }
+    }
+}
+
+/// When to try again after an attempt that failed.
+struct Pause {
+    long: Duration,
+    until: Instant,
+}
+
+fn attempt(kept: &impl Kept, number: usize, pause: &mut Pause) {
+    let result = kept.attempt(number);
+    *kept.watch().refusal.lock() = result.as_ref().err().map(ToString::to_string);
+    if result.is_ok() {
+        pause.long = FIRST_PAUSE;
+    } else {
+        pause.until = clock::now() + blk::time::Duration::from_ns(pause.long.as_nanos() as u64);
+        pause.long = (pause.long * 2).min(LONGEST_PAUSE);
+    }
+}

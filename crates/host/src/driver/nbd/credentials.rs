@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a client needs to speak TLS with a server: whom it trusts, who the server must be, who it is itself; and what it means
+//! when the two do not come together, in words for people.
+//!
+//! Guarantees: a server's certificate is verified (authority, name, time, purpose, revocation where there is a list) unless
+//! the target says `tls-verify-peer=0`. Files that are replaced, as certificates are renewed, count from the next connection on;
+//! if what is there then cannot be used, or not be read any more, what was there before goes on, which is logged once. So it is if a
+//! file has gone that need not be there (a revocation list, a certificate of our own): to do without it is for who opens the target
+//! anew. One that cannot be looked at is never taken for one that is not there.
+//! Does not do: pre-shared keys and anonymous TLS, which rustls has not; resumption.
+//!
+//! Source: the NBD URI specification, "NBD URI query parameters related to TLS"; libnbd(3), "TLS" (names of files); RFC 5280.
+
+use super::{NbdAddress, NbdTarget, TargetTls};
+use crate::error::{Error, ErrorKind, Result};
+use crate::export::nbd::certificates::{CA, CRL, OLD_ONES, Pem, Problem, Role, is_there, unusable};
+use parking_lot::Mutex;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const CERT: &str = "client-cert.pem";
+const KEY: &str = "client-key.pem";
+/// Where systems keep the authorities that they trust.
+const SYSTEM: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+/// The name that a server at a Unix socket must have, if no other is given.
+const LOCAL: &str = "localhost";
+
+/// See the module's text.
+pub(super) struct Credentials {
+    tls: TargetTls,
+    name: ServerName<'static>,
+    loaded: Mutex<Loaded>,
+}
+
+struct Loaded {
+    config: Arc<ClientConfig>,
+    /// Files that need not be there.
+    found: Found,
+    /// What was logged of files that cannot be used.
+    problem: Option<Problem>,
+}
+
+/// Which of a directory's files that need not be there are there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Found {
+    /// A revocation list.
+    crl: bool,
+    /// A certificate of our own, or its key.
+    own: bool,
+}
+
+impl Credentials {
+    /// Reads the files of a target; none if it is one without TLS.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub(super) fn load(target: &NbdTarget) -> Result<Option<Credentials>> {
+        let Some(tls) = target.tls.clone() else { return Ok(None) };
+        let text = match (&tls.hostname, &target.address) {
+            (Some(name), _) => name,
+            (None, NbdAddress::Tcp(host, _)) => host,
+            (None, NbdAddress::Unix(_)) => LOCAL,
+        };
+        let name = ServerName::try_from(text.to_owned()).map_err(|_| {
+            Error::usage(format!(
+                "'{text}' is no name that a certificate can have; add tls-hostname=NAME to the target"
+            ))
+        })?;
+        let (config, found) = load(&tls, Found::default())?;
+        Ok(Some(Credentials { tls, name, loaded: Mutex::new(Loaded { config, found, problem: None }) }))
+    }
+
+    /// For the next connection, from files as they are now.
+    pub(super) fn config(&self) -> Arc<ClientConfig> {
+        let mut loaded = self.loaded.lock();
+        match load(&self.tls, loaded.found) {
+            Ok((config, found)) => *loaded = Loaded { config, found, problem: None },
+            Err(problem) if loaded.problem.as_ref() == Some(&problem) => {}
+            Err(problem) => {
+                log::warn!("{problem}; {OLD_ONES}");
+                loaded.problem = Some(problem);
+            }
+        }
+        Arc::clone(&loaded.config)
+    }
+
+    /// Whom the server's certificate must be for.
+    pub(super) fn name(&self) -> ServerName<'static> {
+        self.name.clone()
+    }
+
+    /// Why TLS with the server has failed, and what to do.
+    pub(super) fn explain(&self, e: &io::Error) -> Error {
+        let inner = e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
+        let (kind, text) = match inner {
+            Some(rustls::Error::InvalidCertificate(e)) => (ErrorKind::Denied, self.about_certificate(e)),
+            Some(rustls::Error::AlertReceived(alert)) => (ErrorKind::Denied, self.about_alert(*alert)),
+            Some(rustls::Error::InvalidMessage(e)) => {
+                (ErrorKind::Io, format!("what it sends behind the beginning of TLS is no TLS ({e:?}): it is not used"))
+            }
+            Some(e) => (ErrorKind::Io, format!("TLS has failed: {e}")),
+            None => return Error::new(ErrorKind::Io, format!("the handshake broke off: {e}{}", self.hint())),
+        };
+        Error::new(kind, text)
+    }
+
+    /// What may be behind it when a server leaves without a word.
+    pub(super) fn hint(&self) -> String {
+        if self.loaded.lock().found.own {
+            return "; perhaps it does not accept our certificate".to_owned();
+        }
+        format!("; perhaps it wants a certificate from us: {}", self.remedy())
+    }
+
+    fn remedy(&self) -> String {
+        let directory = self.tls.certificates.as_ref().map_or("DIR".to_owned(), |d| d.display().to_string());
+        format!("put {CERT} and {KEY} of an authority that it trusts into tls-certificates={directory}")
+    }
+
+    fn about_alert(&self, alert: AlertDescription) -> String {
+        use AlertDescription as A;
+        let has_own = self.loaded.lock().found.own;
+        match alert {
+            // So says who wants a certificate, but also who has no cipher in common with us.
+            A::HandshakeFailure if !has_own => format!("the server breaks TLS off ({alert:?}){}", self.hint()),
+            A::CertificateRequired | A::BadCertificate | A::AccessDenied if !has_own => {
+                format!("the server wants a certificate from us ({alert:?}): {}", self.remedy())
+            }
+            A::UnknownCA
+            | A::BadCertificate
+            | A::UnsupportedCertificate
+            | A::CertificateExpired
+            | A::CertificateRevoked
+            | A::CertificateUnknown
+            | A::AccessDenied
+            | A::DecryptError => format!("the server does not accept our certificate ({alert:?}): {}", self.remedy()),
+            _ => format!("the server breaks TLS off ({alert:?}); its log may say why"),
+        }
+    }
+
+    fn about_certificate(&self, e: &CertificateError) -> String {
+        use CertificateError as C;
+        let name = self.name.to_str();
+        match e {
+            C::UnknownIssuer | C::BadSignature => {
+                let remedy = match &self.tls.certificates {
+                    Some(directory) => {
+                        format!("in '{}': put the server's authority there", directory.join(CA).display())
+                    }
+                    None => "of this system: add tls-certificates=DIR, with the server's authority in its ca-cert.pem"
+                        .into(),
+                };
+                format!("its certificate is not signed by an authority {remedy}")
+            }
+            C::NotValidForName | C::NotValidForNameContext { .. } => {
+                let names = match e {
+                    C::NotValidForNameContext { presented, .. } if !presented.is_empty() => presented.join(", "),
+                    _ => "no name (as subjectAltName)".to_owned(),
+                };
+                let names = super::handshake::printable(names.as_bytes());
+                format!(
+                    "its certificate is not for '{name}' but for {names}; add tls-hostname=NAME with one of its names"
+                )
+            }
+            C::Expired | C::ExpiredContext { .. } => {
+                "its certificate has expired: the server needs a new one (or our clock is wrong)".to_owned()
+            }
+            C::NotValidYet | C::NotValidYetContext { .. } => {
+                "its certificate is not valid yet: is our clock right, and the server's?".to_owned()
+            }
+            C::Revoked => {
+                format!("its certificate has been revoked by its authority ({CRL}): the server needs a new one")
+            }
+            C::InvalidPurpose | C::InvalidPurposeContext { .. } => {
+                "its certificate is not for servers (extended key usage): the server needs another one".to_owned()
+            }
+            e => format!("its certificate cannot be used: {e}"),
+        }
+    }
+}
+
+impl Found {
+    /// Looks for them; those of `before` must still be there.
+    fn look(directory: Option<&Path>, before: Found) -> std::result::Result<Found, Problem> {
+        let Some(directory) = directory else { return Ok(Found::default()) };
+        let there = |name: &str, must: bool| {
+            let path = directory.join(name);
+            match is_there(&path) {
+                Ok(false) if must => {
+                    let text = "is not there any more: put it back, or open the target anew to do without it";
+                    Err(problem(&path, text.to_owned()))
+                }
+                Ok(there) => Ok(there),
+                Err(e) => Err(problem(&path, format!("whether it is there cannot be told: {e}"))),
+            }
+        };
+        // If only one of the two is there, the other one is missed when it is read.
+        let own = there(KEY, false)? || there(CERT, before.own)?;
+        Ok(Found { crl: there(CRL, before.crl)?, own })
+    }
+}
+
+/// A client's settings, and what was found for them; all that was found before must still be there.
+fn load(tls: &TargetTls, before: Found) -> std::result::Result<(Arc<ClientConfig>, Found), Problem> {
+    let provider = Arc::new(ring::default_provider());
+    let directory = tls.certificates.as_deref();
+    let place = directory.map_or_else(system_file, |d| d.join(CA));
+    let failed = |e: &dyn std::fmt::Display| problem(&place, format!("cannot be used: {e}"));
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| failed(&e))?;
+    let roots = if tls.verify_peer { Some(trusted(directory, &place, &provider)?) } else { None };
+    // Looked for after the authorities: who has named a directory that is not there hears of these.
+    let found = Found::look(directory, before)?;
+    let builder = if let Some(roots) = roots {
+        let mut verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        if let Some(crl) = directory.map(|d| d.join(CRL)).filter(|_| found.crl) {
+            let lists = Pem::read(Role::OfTarget, &crl)?.revoked()?;
+            // An authority without a list has revoked nothing.
+            verifier = verifier.with_crls(lists).allow_unknown_revocation_status();
+        }
+        builder.with_webpki_verifier(verifier.build().map_err(|e| failed(&e))?)
+    } else {
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(Arc::clone(&provider))))
+    };
+    let own = directory.map(|d| (d.join(CERT), d.join(KEY))).filter(|_| found.own);
+    let mut config = match own {
+        None => builder.with_no_client_auth(),
+        Some((cert, key)) => {
+            let (cert, key) = (Pem::read(Role::OfTarget, &cert)?, Pem::read(Role::OfTarget, &key)?);
+            let chain: Vec<CertificateDer<'static>> = cert.all("certificate")?;
+            for one in &chain {
+                cert.check_valid(one, &provider, false)?;
+            }
+            builder.with_client_auth_cert(chain, key.key()?).map_err(|e| unusable(&cert, &key, e))?
+        }
+    };
+    // Connections last long.
+    config.resumption = Resumption::disabled();
+    Ok((Arc::new(config), found))
+}
+
+fn problem(path: &Path, text: String) -> Problem {
+    Problem { role: Role::OfTarget, path: path.to_owned(), text }
+}
+
+fn system_file() -> PathBuf {
+    SYSTEM.iter().map(PathBuf::from).find(|path| path.exists()).unwrap_or_else(|| PathBuf::from(SYSTEM[0]))
+}
+
+/// Who may sign a server's certificate.
+fn trusted(
+    directory: Option<&Path>,
+    place: &Path,
+    provider: &CryptoProvider,
+) -> std::result::Result<RootCertStore, Problem> {
+    if directory.is_some() {
+        return Pem::read(Role::OfTarget, place)?.roots(provider);
+    }
+    // Not given: those of the system, of which some may have expired or be of a kind that is not known here.
+    let remedy = |problem: Problem| Problem {
+        text: format!(
+            "{}; without tls-certificates=DIR in the target this system's authorities are taken",
+            problem.text
+        ),
+        ..problem
+    };
+    let all: Vec<CertificateDer<'static>> =
+        Pem::read(Role::OfTarget, place).map_err(remedy)?.all("certificate").map_err(remedy)?;
+    let mut roots = RootCertStore::empty();
+    match roots.add_parsable_certificates(all) {
+        (0, _) => Err(remedy(problem(place, "holds no authority".to_owned()))),
+        _ => Ok(roots),
+    }
+}
+
+/// Takes any server for the right one, if only it has the key of the certificate that it shows.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> std::result::Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One alert has two reasons: the other one is not to be looked for in vain.
+    #[test]
+    fn what_is_only_likely_is_told_as_that() {
+        let target = super::super::parse("nbds+unix:///?socket=/nowhere&tls-verify-peer=0").unwrap();
+        let credentials = Credentials::load(&target).unwrap().unwrap();
+        let told = |alert| credentials.about_alert(alert);
+        let is_said = |text: &str, sure: bool| text.contains("the server wants a certificate") == sure;
+        let required = told(AlertDescription::CertificateRequired);
+        assert!(is_said(&required, true) && required.contains("put client-cert.pem"), "{required}");
+        let either = told(AlertDescription::HandshakeFailure);
+        assert!(is_said(&either, false) && either.contains("perhaps it wants a certificate from us"), "{either}");
+        assert!(either.contains("(HandshakeFailure)") && either.contains("put client-cert.pem"), "{either}");
+    }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where the data of a request lies: pieces of memory, named by region and offset, and checked again each time they are reached for.
+//!
+//! Guarantees: neighbours in memory are one piece; the list keeps its room, so a slot that is used again allocates nothing.
+//! Needs from callers: pieces that resolve when they are put in, of a request that has not ended.
+
+use crate::mem::{Region, Regions, Span};
+use blk::bio::DataRef;
+
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    data: DataRef,
+    len: u32,
+}
+
+/// Pieces that there is room for from the start.
+const PIECES: usize = 4;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Pieces(Vec<Piece>);
+
+impl Pieces {
+    pub(super) fn new() -> Pieces {
+        Pieces(Vec::with_capacity(PIECES))
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Behind the others.
+    pub(super) fn push(&mut self, data: DataRef, len: u32) {
+        match self.0.last_mut() {
+            Some(last)
+                if last.data.region() == data.region() && last.data.offset() + u64::from(last.len) == data.offset() =>
+            {
+                last.len += len;
+            }
+            _ => self.0.push(Piece { data, len }),
+        }
+    }
+
+    /// Whether memory of them has gone.
+    pub(super) fn have_gone(&self, regions: &Regions) -> bool {
+        self.0.iter().any(|piece| regions.get(piece.data.region()).is_some_and(Region::has_gone))
+    }
+
+    /// Calls `f` with each piece of memory between two offsets of the request, in order, as long as it says so.
+    pub(super) fn walk<'a>(&self, at: u32, len: u32, regions: &'a Regions, mut f: impl FnMut(Span<'a>) -> bool) {
+        let (mut skip, mut left) = (at, len);
+        for piece in &self.0 {
+            if skip >= piece.len {
+                skip -= piece.len;
+                continue;
+            }
+            let n = (piece.len - skip).min(left);
+            let data = piece.data.advance(u64::from(skip));
+            let span = regions.resolve(data, n as usize).expect("a request's memory stays until it has ended");
+            (skip, left) = (0, left - n);
+            if !f(span) || left == 0 {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `rbd:`: an image of a Ceph cluster, through librbd, which is loaded when the first one is opened.
+//!
+//! Synopsis: `rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:NAME=VALUE...]`, as in QEMU; a backslash takes the meaning from a `:`, `@`, `/`, `=`
+//! Options: `conf`, Ceph's configuration file; default: as Ceph's own programs (`CEPH_CONF`, `/etc/ceph/ceph.conf`), and none if it is not
+//! there. `id`, the user without `client.`; default `admin`. `cluster`, its name; default `ceph`. `images`, 1..=64, how often the image is
+//! opened, each a hardware queue; default 1. `exclusive=1`: takes the exclusive lock for as long as the disk is open, and is refused where
+//! another client has it. Any other name is an option of Ceph's configuration: `mon_host`, `keyring`, `client_mount_timeout` (30 s unless
+//! set), `rados_osd_op_timeout` (seconds after which a request ends with an error; 0 = waits for its OSD for ever), `rbd_cache` (false
+//! unless set).
+//! Example: `rbd:rbd/disk0`, `rbd:vms/tenant1/disk0:id=vm:conf=/etc/ceph/ceph.conf:exclusive=1`, `rbd:rbd/disk0@monday`
+//! What becomes of a request: read and write, with pieces of memory where they lie (librbd copies a write once, unless
+//! `rbd_disable_zero_copy_writes=false`, which only is for memory that nobody writes to meanwhile); flush; discard; write zeroes, which makes
+//! holes unless they are to keep their space. Completions come by an eventfd, without a callback's thread in between.
+//! Caches: without librbd's a write has ended when the OSDs have it, and there is no cache to flush. With it (`rbd_cache=true`, or set for the
+//! image) the disk has a write cache, and a flush is librbd's. FUA is a write and a flush: only librbd's calls for one piece of memory take
+//! a flag for it.
+//! Several images: two handles of one image are two clients to Ceph. So with a cache, or where the image has the feature exclusive-lock and
+//! is written to, there is only one.
+//! Lock: librbd takes the lock of an image with the feature exclusive-lock by itself at the first write, and gives it away when another
+//! client asks for it. With `exclusive=1` it is taken at once and never given away. A client that died has it until its watch has ended,
+//! 30 s; then it is taken from it, and that client can write no more (it is blocklisted).
+//! Size: that of `rbd resize` here or elsewhere, when it is asked for.
+//! Limits: a snapshot, and what is opened for reading only, is read-only. Discards work in units of `rbd_discard_granularity_bytes`. A read
+//! that hangs cannot be given up, as librbd has its memory: set `rados_osd_op_timeout` to have it end. The first open of a process keeps
+//! Ceph's libraries, and their threads last as long as a disk is open.
+//! Source: librbd.h and librados.h (Ceph 16), qemu-block-drivers(7).
+//! Since: 0.1.
+
+#[allow(unsafe_code, reason = "C functions of librados and librbd")]
+mod image;
+#[allow(unsafe_code, reason = "loading of librados and librbd")]
+mod library;
+mod name;
+mod queue;
+
+pub use name::{MAX_IMAGES, parse};
+
+use crate::driver::{Allocation, HostDriver, PerHctx, Stretch};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mem::Regions;
+use blk::driver::{Completions, Driver, RqBatch};
+use blk::id::{HctxId, SECTOR_SHIFT, Sector};
+use blk::limits::Limits;
+use blk::status::QueueRqStatus;
+use blk::time::{Duration, Instant};
+use image::{Cluster, FEATURE_EXCLUSIVE_LOCK, Image, Place};
+use parking_lot::Mutex;
+use queue::Queue;
+use std::fmt;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Most bytes of one read or write.
+const MAX_BYTES: u32 = 16 << 20;
+/// Most bytes of one discard or write zeroes: each object of the image is a message.
+const MAX_RANGE: u32 = 1 << 30;
+/// Most bytes that one survey asks for.
+const SURVEY_BYTES: u64 = 4 << 30;
+/// `client_mount_timeout` where nobody has set one; Ceph's own is five minutes.
+const MOUNT_TIMEOUT: &str = "30";
+const CEPHS_MOUNT_TIMEOUT: &str = "300";
+
+/// An image, and how it is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RbdTarget {
+    /// The pool's name.
+    pub pool: String,
+    /// The namespace in the pool; empty: the default one.
+    pub namespace: String,
+    /// The image's name.
+    pub image: String,
+    /// A snapshot of it; `None`: the image itself.
+    pub snapshot: Option<String>,
+    /// Ceph's configuration file; `None`: the default places.
+    pub conf: Option<PathBuf>,
+    /// The user, without `client.`; `None`: `admin`.
+    pub user: Option<String>,
+    /// The cluster's name; `None`: `ceph`.
+    pub cluster: Option<String>,
+    /// How often the image is opened at most, 1..=[`MAX_IMAGES`].
+    pub images: u16,
+    /// Takes the exclusive lock, and does not give it away.
+    pub exclusive: bool,
+    /// Options of Ceph's configuration.
+    pub options: Vec<(String, String)>,
+}
+
+impl Default for RbdTarget {
+    fn default() -> Self {
+        RbdTarget {
+            pool: String::new(),
+            namespace: String::new(),
+            image: String::new(),
+            snapshot: None,
+            conf: None,
+            user: None,
+            cluster: None,
+            images: 1,
+            exclusive: false,
+            options: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for RbdTarget {
+    /// As Ceph's programs have it: `POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/", self.pool)?;
+        if !self.namespace.is_empty() {
+            write!(f, "{}/", self.namespace)?;
+        }
+        f.write_str(&self.image)?;
+        self.snapshot.iter().try_for_each(|s| write!(f, "@{s}"))
+    }
+}
+
+/// The driver.
+pub struct Rbd {
+    target: RbdTarget,
+    read_only: bool,
+    limits: Limits,
+    regions: Arc<Regions>,
+    queues: PerHctx<Queue>,
+    cluster: Arc<Cluster>,
+    /// The first one: it knows the size, and has the lock if one is wanted.
+    first: Arc<Image>,
+    /// Whether a hardware queue uses it.
+    first_is_used: Mutex<bool>,
+    sectors: AtomicU64,
+    /// Requests that could not be given up.
+    stayed: AtomicUsize,
+}
+
+impl Rbd {
+    /// Opens the image; data comes from and goes to `regions`. Without `write` it is opened for reading only.
+    ///
+    /// # Errors
+    /// Resource: Ceph's libraries are not installed. Denied: it is read-only, or its lock is another's. Usage: options that do not go
+    /// together. Others: the cluster refused, or is not there.
+    pub fn open(target: &RbdTarget, write: bool, regions: Arc<Regions>) -> Result<Rbd> {
+        let within = |e: Error| e.within(&format!("RBD image {target}"));
+        if write && target.snapshot.is_some() {
+            let text = format!(
+                "RBD image {target} is a snapshot, which is read-only: what writes needs the image, or a clone"
+            );
+            return Err(Error::new(ErrorKind::Denied, text));
+        }
+        let cluster = Arc::new(connect(target).map_err(within)?);
+        let read_only = !write;
+        let first = Arc::new(Image::open(&cluster, &place(target, read_only))?);
+        let caches = caches(&first);
+        check_images(target, &first, caches, read_only)?;
+        if target.exclusive {
+            lock(target, &first, read_only).map_err(within)?;
+        }
+        let limits = limits(&first, caches, read_only).map_err(within)?;
+        let sectors = AtomicU64::new(first.size().map_err(within)? >> SECTOR_SHIFT);
+        if sectors.load(Ordering::Relaxed) == 0 {
+            return Err(Error::usage(format!("RBD image {target} is empty: give it a size with rbd resize")));
+        }
+        Ok(Rbd {
+            target: target.clone(),
+            read_only,
+            limits,
+            regions,
+            queues: PerHctx::new(),
+            cluster,
+            first,
+            first_is_used: Mutex::new(false),
+            sectors,
+            stayed: AtomicUsize::new(0),
+        })
+    }
+
+    #[inline]
+    fn queue(&self, hctx: HctxId) -> &Queue {
+        self.queues.get(hctx)
+    }
+
+    /// A hardware queue that was never there.
+    fn make_queue(&self) -> Result<Queue> {
+        if !std::mem::replace(&mut *self.first_is_used.lock(), true) {
+            return Queue::new(Arc::clone(&self.first));
+        }
+        Queue::new(Arc::new(Image::open(&self.cluster, &place(&self.target, self.read_only))?))
+    }
+}
+
+fn place(target: &RbdTarget, read_only: bool) -> Place<'_> {
+    let RbdTarget { pool, namespace, image, snapshot, .. } = target;
+    Place { pool, namespace, image, snapshot: snapshot.as_deref(), read_only }
+}
+
+fn connect(target: &RbdTarget) -> Result<Cluster> {
+    let cluster = Cluster::new(target.cluster.as_deref(), target.user.as_deref(), target.conf.as_deref())?;
+    // Data is cached above, where somebody wants that.
+    cluster.set("rbd_cache", "false")?;
+    if cluster.option("client_mount_timeout").as_deref() == Some(CEPHS_MOUNT_TIMEOUT) {
+        cluster.set("client_mount_timeout", MOUNT_TIMEOUT)?;
+    }
+    target.options.iter().try_for_each(|(name, value)| cluster.set(name, value))?;
+    cluster.connect()?;
+    Ok(cluster)
+}
+
+/// Whether what was written may be in this host only, or in this process.
+fn caches(image: &Image) -> bool {
+    let is = |name: &str, off: &[&str]| image.option(name).is_some_and(|v| !off.contains(&v.as_str()));
+    is("rbd_cache", &["false"]) || is("rbd_persistent_cache_mode", &["disabled", ""])
+}
+
+/// Whether several handles of the image are one disk.
+fn check_images(target: &RbdTarget, image: &Image, caches: bool, read_only: bool) -> Result<()> {
+    let n = target.images;
+    if n > 1 && caches {
+        return Err(Error::usage(format!(
+            "images={n}: RBD image {target} is used with librbd's cache (rbd_cache=true, here or in the image's configuration), and each \
+             handle would have one of its own: set images=1, or rbd_cache=false"
+        )));
+    }
+    if n > 1 && !read_only && image.features()? & FEATURE_EXCLUSIVE_LOCK != 0 {
+        return Err(Error::usage(format!(
+            "images={n}: RBD image {target} has the feature exclusive-lock, which only one handle can have at a time: set images=1, or \
+             switch it off with rbd feature disable {target} exclusive-lock"
+        )));
+    }
+    Ok(())
+}
+
+/// Takes the lock, unless another client that is alive has it.
+fn lock(target: &RbdTarget, image: &Image, read_only: bool) -> Result<()> {
+    if read_only {
+        return Err(Error::usage("exclusive=1: what only reads cannot have the lock; leave it out"));
+    }
+    if image.features()? & FEATURE_EXCLUSIVE_LOCK == 0 {
+        return Err(Error::usage(format!(
+            "exclusive=1: the image has no feature exclusive-lock; switch it on with rbd feature enable {target} exclusive-lock"
+        )));
+    }
+    let taken = |owners: &[String]| {
+        let text = format!(
+            "exclusive=1: {} has the exclusive lock; end the use of the image there (a client that died has it for 30 s more)",
+            owners.join(", ")
+        );
+        Error::new(ErrorKind::Denied, text)
+    };
+    let owners = image.lock_owners();
+    let watchers = image.watchers();
+    let is_alive = |owner: &String| watchers.iter().any(|(address, _)| address == owner);
+    // Taking it from a client that would give it away would fail that one's writes.
+    if !image.owns_lock() && owners.iter().any(is_alive) {
+        return Err(taken(&owners));
+    }
+    image.acquire_lock().map_err(|e| match image.lock_owners() {
+        owners if e.kind() == ErrorKind::Denied && !owners.is_empty() => taken(&owners),
+        _ => e,
+    })
+}
+
+fn limits(image: &Image, caches: bool, read_only: bool) -> Result<Limits> {
+    let unit = image.option("rbd_discard_granularity_bytes").and_then(|v| v.parse::<u32>().ok());
+    let object = u32::try_from(image.object_bytes()?).unwrap_or(u32::MAX);
+    // A power of two, as Ceph's rule for it is, and at most an object.
+    let granularity = unit.filter(|u| u.is_power_of_two()).unwrap_or(1 << 16).clamp(512, object.max(512));
+    let limits = Limits {
+        logical_block_size: 512,
+        physical_block_size: 4096,
+        max_segment_size: u32::MAX,
+        max_discard_sectors: if read_only { 0 } else { MAX_RANGE >> SECTOR_SHIFT },
+        discard_granularity: if read_only { 0 } else { granularity },
+        max_write_zeroes_sectors: if read_only || !image.writes_zeroes() { 0 } else { MAX_RANGE >> SECTOR_SHIFT },
+        write_cache: caches,
+        fua: false,
+        read_only,
+        ..Limits::with_max_hw_sectors(MAX_BYTES >> SECTOR_SHIFT)
+    };
+    limits.check().map_err(|text| Error::new(ErrorKind::Io, text))?;
+    Ok(limits)
+}
+
+impl Driver for Rbd {
+    fn name(&self) -> &'static str {
+        "rbd"
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn capacity(&self) -> Sector {
+        // Relaxed: a number by itself.
+        Sector(self.sectors.load(Ordering::Relaxed))
+    }
+
+    fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> std::result::Result<(), String> {
+        let most = self.target.images;
+        if nr_hw_queues > most {
+            return Err(format!(
+                "{nr_hw_queues} hardware queues: RBD image {} is opened {most} times at most; set nr_hw_queues={most}, or \
+                 images={nr_hw_queues} in the target",
+                self.target
+            ));
+        }
+        for i in 0..nr_hw_queues {
+            // Made before it is known to others.
+            if self.queues.iter().count() <= usize::from(i) {
+                let fresh = self.make_queue().map_err(|e| format!("image {} of {nr_hw_queues}: {e}", i + 1))?;
+                self.queues.get_or_init(i, || fresh);
+            }
+            self.queue(HctxId::new(i.into())).start(queue_depth);
+        }
+        Ok(())
+    }
+
+    fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
+        self.queue(batch.hctx()).queue_rqs(batch, &self.regions, now)
+    }
+
+    fn poll(&self, hctx: HctxId, done: &mut Completions, _now: Instant) {
+        self.queue(hctx).poll(done);
+    }
+}
+
+impl HostDriver for Rbd {
+    fn max_hw_queues(&self) -> u16 {
+        self.target.images
+    }
+
+    fn wait_since(&self, seen: u64, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
+        self.queue(hctx).wait(seen, timeout);
+    }
+
+    fn wakes(&self, hctx: HctxId) -> u64 {
+        self.queue(hctx).wakes()
+    }
+
+    fn wake(&self, hctx: HctxId) {
+        self.queue(hctx).wake();
+    }
+
+    fn next_due(&self, hctx: HctxId) -> Option<Instant> {
+        self.queue(hctx).next_due()
+    }
+
+    fn resize(&self, bytes: Option<u64>) -> Result<Sector> {
+        let within = |e: Error| e.within(&format!("RBD image {}", self.target));
+        if let Some(bytes) = bytes {
+            if self.read_only {
+                return Err(Error::usage(format!(
+                    "RBD image {} is opened for reading only and keeps its size",
+                    self.target
+                )));
+            }
+            let block = u64::from(self.limits.logical_block_size);
+            if bytes == 0 || bytes % block != 0 {
+                return Err(Error::usage(format!("size={bytes}: must be a multiple of {block} bytes, and not 0")));
+            }
+            self.first.resize(bytes).map_err(within)?;
+        }
+        let sectors = self.first.size().map_err(within)? >> SECTOR_SHIFT;
+        // Relaxed: a number by itself.
+        self.sectors.store(sectors, Ordering::Relaxed);
+        Ok(Sector(sectors))
+    }
+
+    fn allocation(&self) -> Allocation {
+        Allocation::Survey
+    }
+
+    fn survey(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Stretch> {
+        let (offset, bytes) = (sector.0 << SECTOR_SHIFT, (nr_sectors << SECTOR_SHIFT).min(SURVEY_BYTES));
+        match self.first.extents(offset, bytes, most.max(1)) {
+            Ok((extents, known)) => stretches(offset, known, u64::from(self.limits.logical_block_size), &extents, most),
+            // Reading it will show what is wrong.
+            Err(_) => vec![Stretch { nr_sectors, is_hole: false }],
+        }
+    }
+
+    fn troubles(&self) -> Vec<String> {
+        // Relaxed: for people.
+        match self.stayed.load(Ordering::Relaxed) {
+            0 => Vec::new(),
+            n => vec![format!(
+                "RBD image {}: {n} requests that the cluster does not answer could not be given up, as librbd has their memory; with \
+                 rados_osd_op_timeout=SECONDS in the target they end by themselves",
+                self.target
+            )],
+        }
+    }
+
+    fn set_give_up(&self, give_up: bool) -> bool {
+        let stayed = self.queues.iter().map(|q| q.set_give_up(give_up)).sum();
+        self.stayed.store(stayed, Ordering::Relaxed);
+        true
+    }
+
+    fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
+        Some(self.queue(hctx).ring_fd())
+    }
+}
+
+/// What is told of the bytes from `start` to `end`, in whole blocks: extents are in order and apart, all others are holes.
+fn stretches(start: u64, end: u64, block: u64, extents: &[(u64, u64)], most: usize) -> Vec<Stretch> {
+    let mut found: Vec<Stretch> = Vec::new();
+    let mut put = |bytes: u64, is_hole: bool| match found.last_mut() {
+        _ if bytes == 0 => {}
+        Some(last) if last.is_hole == is_hole => last.nr_sectors += bytes >> SECTOR_SHIFT,
+        _ => found.push(Stretch { nr_sectors: bytes >> SECTOR_SHIFT, is_hole }),
+    };
+    let mut at = start;
+    for (offset, len) in extents {
+        let from = (offset / block * block).clamp(at, end);
+        let to = offset.saturating_add(*len).next_multiple_of(block).clamp(at, end);
+        put(from - at, true);
+        put(to - from, false);
+        at = to;
+    }
+    put(end - at, true);
+    found.truncate(most.max(1));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_told_is_a_hole_and_blocks_are_whole() {
+        let told = |extents: &[(u64, u64)], most| {
+            let all = stretches(4096, 65536, 512, extents, most);
+            all.iter().map(|s| (s.nr_sectors, s.is_hole)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&[], 9), [(120, true)]);
+        assert_eq!(told(&[(4096, 61440)], 9), [(120, false)]);
+        assert_eq!(told(&[(8192, 512), (8704, 100)], 9), [(8, true), (2, false), (110, true)]);
+        assert_eq!(told(&[(8192 + 100, 200), (65000, 4096)], 9), [(8, true), (1, false), (109, true), (2, false)]);
+        assert_eq!(told(&[(0, 8192)], 9), [(8, false), (112, true)]);
+        assert_eq!(told(&[(8192, 512), (16384, 512)], 2), [(8, true), (1, false)]);
+    }
+
+    #[test]
+    fn a_snapshot_is_not_written_to() {
+        let target = parse("rbd:p/i@s").unwrap();
+        let e = Rbd::open(&target, true, Arc::new(Regions::new())).err().unwrap();
+        assert_eq!(e.kind(), ErrorKind::Denied);
+        assert!(e.to_string().contains("p/i@s is a snapshot"), "{e}");
+    }
+}

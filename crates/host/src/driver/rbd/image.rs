@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A cluster, an open image of it, and I/O on that: librbd's handles as values that are given back once.
+//!
+//! Guarantees: a cluster outlives its images, an image the I/O it was given; an [`Io`] that went in comes out of [`Image::poll`]
+//! exactly once, and its list of pieces stays in place until then. No callback of ours runs on a thread of Ceph's: completions are
+//! told by an eventfd and fetched.
+//! Needs from callers: the memory of an [`Io`]'s pieces is not given to anybody else before the I/O has come out, but for a write of an
+//! image that [`Image::copies_writes`].
+//! Blocking: everything but [`Image::submit`] and [`Image::poll`] may wait for the cluster.
+//! Source: `rados/librados.h` and `rbd/librbd.h` (Ceph 16); librbd reads the array of pieces of a read when it ends, that of a write in
+//! the call.
+
+use super::library::{
+    ConfigOption, EVENT_TYPE_EVENTFD, Handle, ImageInfo, LOCK_EXCLUSIVE, Library, Watcher, ZEROES_THICK,
+};
+use crate::error::{Error, Result};
+use crate::event;
+use crate::mem::Span;
+use libc::{c_char, c_int, c_void, iovec, size_t};
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
+
+/// Feature bit of the exclusive lock (`RBD_FEATURE_EXCLUSIVE_LOCK`).
+pub(super) const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
+
+fn c_string(text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| Error::usage(format!("'{text}' has a zero byte, which no name of Ceph may have")))
+}
+
+/// A negative errno as an error.
+fn failed(code: c_int, what: impl Into<String>) -> Error {
+    Error::os(std::io::Error::from_raw_os_error(code.saturating_neg()), what)
+}
+
+fn check(code: c_int, what: impl FnOnce() -> String) -> Result<()> {
+    if code < 0 { Err(failed(code, what())) } else { Ok(()) }
+}
+
+/// A connection to a cluster, or what will be one.
+pub(super) struct Cluster {
+    library: &'static Library,
+    handle: Handle,
+}
+
+// SAFETY: librados' functions on a cluster handle may be called by any thread; setting it up is over when it is shared.
+unsafe impl Send for Cluster {}
+// SAFETY: as above.
+unsafe impl Sync for Cluster {}
+
+impl Cluster {
+    /// Not connected yet. `cluster` and `user` are `ceph` and `admin` unless set; configuration is that of `conf`, or of the default
+    /// places as far as there is one.
+    pub(super) fn new(cluster: Option<&str>, user: Option<&str>, conf: Option<&Path>) -> Result<Cluster> {
+        let library = Library::get()?;
+        let (name, cluster) = (format!("client.{}", user.unwrap_or("admin")), c_string(cluster.unwrap_or("ceph"))?);
+        let user = c_string(&name)?;
+        let mut handle = null_mut();
+        // SAFETY: two strings that live during the call, and where the handle goes.
+        let code = unsafe { (library.rados_create2)(&raw mut handle, cluster.as_ptr(), user.as_ptr(), 0) };
+        check(code, || format!("cannot become {name} of a Ceph cluster"))?;
+        let this = Cluster { library, handle };
+        let path = conf.map(|p| c_string(&p.to_string_lossy())).transpose()?;
+        // SAFETY: a handle that is not connected, and a string or none.
+        let code = unsafe { (library.rados_conf_read_file)(handle, path.as_ref().map_or(null(), |p| p.as_ptr())) };
+        // As QEMU: without a file everything may be in options.
+        if let Some(conf) = conf {
+            check(code, || format!("cannot read Ceph's configuration {} (option conf)", conf.display()))?;
+        }
+        Ok(this)
+    }
+
+    /// Sets one of Ceph's options.
+    pub(super) fn set(&self, name: &str, value: &str) -> Result<()> {
+        let (key, text) = (c_string(name)?, c_string(value)?);
+        // SAFETY: a live handle, and strings that live during the call.
+        let code = unsafe { (self.library.rados_conf_set)(self.handle, key.as_ptr(), text.as_ptr()) };
+        match -code {
+            libc::ENOENT => Err(Error::usage(format!(
+                "{name}={value}: neither mqblk (conf, id, cluster, images, exclusive) nor Ceph's configuration has an option of this name"
+            ))),
+            libc::EINVAL => Err(Error::usage(format!("{name}={value}: Ceph's configuration does not take this value"))),
+            _ => check(code, || format!("cannot set {name}={value}")),
+        }
+    }
+
+    /// What one of Ceph's options is set to.
+    pub(super) fn option(&self, name: &str) -> Option<String> {
+        let (key, mut text) = (c_string(name).ok()?, [0 as c_char; 4096]);
+        // SAFETY: a live handle, a string, and a buffer of the length that is told.
+        let code = unsafe { (self.library.rados_conf_get)(self.handle, key.as_ptr(), text.as_mut_ptr(), text.len()) };
+        // SAFETY: the call has put a string there that ends within the buffer.
+        (code >= 0).then(|| unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
+    }
+
+    /// Connects; how long that may take is `client_mount_timeout`.
+    pub(super) fn connect(&self) -> Result<()> {
+        // SAFETY: a handle that is not connected.
+        let code = unsafe { (self.library.rados_connect)(self.handle) };
+        check(code, || {
+            let monitors = self.option("mon_host").filter(|m| !m.is_empty());
+            let at = monitors.map_or_else(
+                || "no monitors are known: set conf=FILE, or mon_host".to_owned(),
+                |m| {
+                    format!(
+                        "monitors: {m}; within client_mount_timeout={} s",
+                        self.option("client_mount_timeout").unwrap_or_default()
+                    )
+                },
+            );
+            format!("cannot connect to the Ceph cluster ({at})")
+        })
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // SAFETY: every image holds the cluster, so none is open.
+        unsafe { (self.library.rados_shutdown)(self.handle) };
+    }
+}
+
+/// Which image, and how it is opened.
+pub(super) struct Place<'a> {
+    pub(super) pool: &'a str,
+    pub(super) namespace: &'a str,
+    pub(super) image: &'a str,
+    pub(super) snapshot: Option<&'a str>,
+    pub(super) read_only: bool,
+}
+
+/// What an I/O does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Read,
+    Write,
+    Flush,
+    Discard,
+    /// `thick`: without holes.
+    WriteZeroes {
+        thick: bool,
+    },
+}
+
+/// One I/O. Made once and used again.
+pub(super) struct Io {
+    /// Whose it is, for the caller.
+    pub(super) cookie: u64,
+    pub(super) action: Action,
+    /// Bytes of the image.
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pieces: Vec<iovec>,
+}
+
+// SAFETY: the addresses are used by librbd only, under the caller's promise of the module's text.
+unsafe impl Send for Io {}
+
+impl Io {
+    pub(super) fn new() -> Box<Io> {
+        Box::new(Io { cookie: 0, action: Action::Flush, offset: 0, len: 0, pieces: Vec::with_capacity(4) })
+    }
+
+    /// Forgets all memory.
+    pub(super) fn clear(&mut self) {
+        self.pieces.clear();
+    }
+
+    /// Adds a piece of memory; neighbours become one.
+    pub(super) fn push(&mut self, span: Span<'_>) {
+        match self.pieces.last_mut() {
+            Some(last) if last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == span.as_ptr() => {
+                last.iov_len += span.len();
+            }
+            _ => self.pieces.push(iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() }),
+        }
+    }
+}
+
+/// An open image.
+pub(super) struct Image {
+    library: &'static Library,
+    handle: Handle,
+    context: Handle,
+    completed: OwnedFd,
+    cluster: Arc<Cluster>,
+}
+
+// SAFETY: librbd's functions on an image may be called by any thread.
+unsafe impl Send for Image {}
+// SAFETY: as above.
+unsafe impl Sync for Image {}
+
+/// What `rbd_diff_iterate2` has told.
+struct Diff {
+    extents: Vec<(u64, u64)>,
+    most: usize,
+}
+
+extern "C" fn note_extent(offset: u64, len: size_t, exists: c_int, diff: *mut c_void) -> c_int {
+    // SAFETY: the pointer is the one that `Image::extents` gave, whose value nobody else uses during the call.
+    let diff = unsafe { &mut *diff.cast::<Diff>() };
+    if exists != 0 {
+        let is_full = diff.extents.len() == diff.most;
+        match diff.extents.last_mut() {
+            Some((at, n)) if *at + *n == offset => *n += len as u64,
+            _ if is_full => return -libc::ECANCELED,
+            _ => diff.extents.push((offset, len as u64)),
+        }
+    }
+    0
+}
+
+impl Image {
+    pub(super) fn open(cluster: &Arc<Cluster>, place: &Place<'_>) -> Result<Image> {
+        let library = cluster.library;
+        let completed = event::new()?;
+        let (pool, image) = (c_string(place.pool)?, c_string(place.image)?);
+        let (namespace, snapshot) = (c_string(place.namespace)?, place.snapshot.map(c_string).transpose()?);
+        let mut context = null_mut();
+        // SAFETY: a connected cluster, a string, and where the context goes.
+        let code = unsafe { (library.rados_ioctx_create)(cluster.handle, pool.as_ptr(), &raw mut context) };
+        check(code, || format!("cannot use Ceph's pool '{}'", place.pool))?;
+        // SAFETY: the context just made, and a string.
+        unsafe { (library.rados_ioctx_set_namespace)(context, namespace.as_ptr()) };
+        let open = if place.read_only { library.rbd_open_read_only } else { library.rbd_open };
+        let (mut handle, snapshot) = (null_mut(), snapshot.as_ref().map_or(null(), |s| s.as_ptr()));
+        // SAFETY: a live context, strings or none, and where the image goes.
+        let mut code = unsafe { open(context, image.as_ptr(), &raw mut handle, snapshot) };
+        if code >= 0 {
+            // SAFETY: the image just opened; the descriptor lives until it is closed.
+            code = unsafe { (library.rbd_set_image_notification)(handle, completed.as_raw_fd(), EVENT_TYPE_EVENTFD) };
+            if code < 0 {
+                // SAFETY: opened above, used by nobody.
+                unsafe { (library.rbd_close)(handle) };
+            }
+        }
+        if code < 0 {
+            // SAFETY: made above, and no image uses it.
+            unsafe { (library.rados_ioctx_destroy)(context) };
+            let name = place.snapshot.map_or_else(String::new, |s| format!("@{s}"));
+            return Err(failed(
+                code,
+                format!("cannot open RBD image '{}{name}' of pool '{}'", place.image, place.pool),
+            ));
+        }
+        Ok(Image { library, handle, context, completed, cluster: Arc::clone(cluster) })
+    }
+
+    /// Readable when [`Image::poll`] may find something. It is the caller's to empty, before it polls.
+    pub(super) fn completed(&self) -> BorrowedFd<'_> {
+        self.completed.as_fd()
+    }
+
+    /// Its size in bytes as it is now: librbd follows changes made elsewhere.
+    pub(super) fn size(&self) -> Result<u64> {
+        let mut size = 0;
+        // SAFETY: an open image, and where the number goes.
+        let code = unsafe { (self.library.rbd_get_size)(self.handle, &raw mut size) };
+        check(code, || "cannot find out the RBD image's size".to_owned()).map(|()| size)
+    }
+
+    /// Bytes of one of its objects.
+    pub(super) fn object_bytes(&self) -> Result<u64> {
+        let mut info = ImageInfo::default();
+        // SAFETY: an open image, and a structure of the size that is told.
+        let code = unsafe { (self.library.rbd_stat)(self.handle, &raw mut info, size_of::<ImageInfo>()) };
+        check(code, || "cannot find out the RBD image's layout".to_owned()).map(|()| info.obj_size)
+    }
+
+    /// Its features, as bits.
+    pub(super) fn features(&self) -> Result<u64> {
+        let mut features = 0;
+        // SAFETY: an open image, and where the number goes.
+        let code = unsafe { (self.library.rbd_get_features)(self.handle, &raw mut features) };
+        check(code, || "cannot find out the RBD image's features".to_owned()).map(|()| features)
+    }
+
+    /// One of Ceph's options, as it is for this image: an image may have its own.
+    pub(super) fn option(&self, name: &str) -> Option<String> {
+        let mut most: c_int = 0;
+        let mut all: Vec<ConfigOption> = Vec::new();
+        for _ in 0..3 {
+            let list = if all.is_empty() { null_mut() } else { all.as_mut_ptr() };
+            // SAFETY: an open image, and an array of the length that is told; with none of it, only the length is asked for.
+            let code = unsafe { (self.library.rbd_config_image_list)(self.handle, list, &raw mut most) };
+            match code {
+                code if code >= 0 && !all.is_empty() => break,
+                code if code >= 0 || code == -libc::ERANGE => {
+                    let none = ConfigOption { name: null_mut(), value: null_mut(), source: 0 };
+                    all = vec![none; usize::try_from(most).ok().filter(|n| (1..1 << 16).contains(n))?];
+                }
+                _ => return None,
+            }
+        }
+        let told = &all[..usize::try_from(most).ok()?.min(all.len())];
+        let found = told.iter().find(|o| {
+            // SAFETY: a name that was told is a string, until the list is given back.
+            !o.name.is_null() && unsafe { CStr::from_ptr(o.name) }.to_bytes() == name.as_bytes()
+        });
+        // SAFETY: as above.
+        let value = found.map(|o| unsafe { CStr::from_ptr(o.value) }.to_string_lossy().into_owned());
+        if told.first().is_some_and(|o| !o.name.is_null()) {
+            // SAFETY: what the call above has put there, given back once.
+            unsafe { (self.library.rbd_config_image_list_cleanup)(all.as_mut_ptr(), most) };
+        }
+        value.or_else(|| self.cluster.option(name))
+    }
+
+    /// Whether the memory of a write is its owner's again when [`Image::submit`] returns.
+    pub(super) fn copies_writes(&self) -> bool {
+        self.option("rbd_disable_zero_copy_writes").as_deref() == Some("true")
+    }
+
+    /// Whether it can write zeroes without sending them.
+    pub(super) fn writes_zeroes(&self) -> bool {
+        self.library.rbd_aio_write_zeroes.is_some()
+    }
+
+    pub(super) fn resize(&self, bytes: u64) -> Result<()> {
+        // SAFETY: an open image, and nobody to tell of progress.
+        let code = unsafe { (self.library.rbd_resize2)(self.handle, bytes, true, None, null_mut()) };
+        check(code, || format!("cannot give the RBD image {bytes} bytes"))
+    }
+
+    /// Ranges of bytes that are stored, in order, up to `most` of them; and up to where that is all. Without a shared view of what is
+    /// being written: what ended before the call is seen.
+    pub(super) fn extents(&self, offset: u64, len: u64, most: usize) -> Result<(Vec<(u64, u64)>, u64)> {
+        let mut diff = Diff { extents: Vec::new(), most };
+        let to = (&raw mut diff).cast();
+        // SAFETY: an open image, and a callback that gets the pointer it knows, which lives during the call.
+        let code = unsafe { (self.library.rbd_diff_iterate2)(self.handle, null(), offset, len, 1, 0, note_extent, to) };
+        let Diff { extents, .. } = diff;
+        match code {
+            0.. => Ok((extents, offset + len)),
+            _ if code == -libc::ECANCELED => {
+                let known = extents.last().map_or(offset, |(at, n)| at + n);
+                Ok((extents, known))
+            }
+            _ => Err(failed(code, "cannot find out what of the RBD image is stored")),
+        }
+    }
+
+    /// Whether this handle has the exclusive lock.
+    pub(super) fn owns_lock(&self) -> bool {
+        let mut owns = 0;
+        // SAFETY: an open image, and where the answer goes.
+        let code = unsafe { (self.library.rbd_is_exclusive_lock_owner)(self.handle, &raw mut owns) };
+        code >= 0 && owns != 0
+    }
+
+    /// Takes the exclusive lock for good: who asks for it is refused until the image is closed.
+    pub(super) fn acquire_lock(&self) -> Result<()> {
+        // SAFETY: an open image.
+        let code = unsafe { (self.library.rbd_lock_acquire)(self.handle, LOCK_EXCLUSIVE) };
+        check(code, || "cannot take the RBD image's exclusive lock".to_owned())
+    }
+
+    /// Who has the exclusive lock: addresses.
+    pub(super) fn lock_owners(&self) -> Vec<String> {
+        let (mut mode, mut most) = (0, 8);
+        let mut list = [null_mut::<c_char>(); 8];
+        // SAFETY: an open image, and an array of the length that is told.
+        let code =
+            unsafe { (self.library.rbd_lock_get_owners)(self.handle, &raw mut mode, list.as_mut_ptr(), &raw mut most) };
+        if code < 0 {
+            return Vec::new();
+        }
+        let told = &list[..most.min(list.len())];
+        // SAFETY: what was told are strings, until they are given back.
+        let owners = told.iter().map(|o| unsafe { CStr::from_ptr(*o) }.to_string_lossy().into_owned()).collect();
+        // SAFETY: what the call above has put there, given back once.
+        unsafe { (self.library.rbd_lock_get_owners_cleanup)(list.as_mut_ptr(), most) };
+        owners
+    }
+
+    /// Who has the image open for writing, ourselves too: addresses and client numbers. It ends 30 s after a client that died.
+    pub(super) fn watchers(&self) -> Vec<(String, i64)> {
+        let mut most = 64;
+        let mut list = [Watcher { addr: null_mut(), id: 0, cookie: 0 }; 64];
+        // SAFETY: an open image, and an array of the length that is told.
+        let code = unsafe { (self.library.rbd_watchers_list)(self.handle, list.as_mut_ptr(), &raw mut most) };
+        if code < 0 {
+            return Vec::new();
+        }
+        let told = &list[..most.min(list.len())];
+        // SAFETY: an address that was told is a string, until it is given back.
+        let all =
+            told.iter().map(|w| (unsafe { CStr::from_ptr(w.addr) }.to_string_lossy().into_owned(), w.id)).collect();
+        // SAFETY: what the call above has put there, given back once.
+        unsafe { (self.library.rbd_watchers_list_cleanup)(list.as_mut_ptr(), most) };
+        all
+    }
+
+    /// Begins an I/O; an error ends it at once, with its errno.
+    pub(super) fn submit(&self, io: Box<Io>) -> std::result::Result<(), (i32, Box<Io>)> {
+        let l = self.library;
+        let io = Box::into_raw(io);
+        let mut completion = null_mut();
+        // SAFETY: no callback; the argument is kept for `poll`; and where the completion goes.
+        let made = unsafe { (l.rbd_aio_create_completion)(io.cast(), None, &raw mut completion) };
+        // SAFETY: the box of above. Nobody else has it before the calls below, and these do not change it.
+        let (action, offset, len, list, n) = unsafe {
+            let what = &*io;
+            (what.action, what.offset, what.len, what.pieces.as_ptr(), what.pieces.len() as c_int)
+        };
+        let code = if made < 0 {
+            made
+        } else {
+            // SAFETY: an open image, a fresh completion, and pieces that stay in place until it is done (module's text).
+            unsafe {
+                match (action, l.rbd_aio_write_zeroes) {
+                    (Action::Read, _) => (l.rbd_aio_readv)(self.handle, list, n, offset, completion),
+                    (Action::Write, _) => (l.rbd_aio_writev)(self.handle, list, n, offset, completion),
+                    (Action::Flush, _) => (l.rbd_aio_flush)(self.handle, completion),
+                    (Action::Discard, _) => (l.rbd_aio_discard)(self.handle, offset, len, completion),
+                    (Action::WriteZeroes { thick }, Some(f)) => {
+                        let flags = if thick { ZEROES_THICK } else { 0 };
+                        f(self.handle, offset, len as size_t, completion, flags, 0)
+                    }
+                    (Action::WriteZeroes { .. }, None) => -libc::EOPNOTSUPP,
+                }
+            }
+        };
+        if code >= 0 {
+            return Ok(());
+        }
+        if made >= 0 {
+            // SAFETY: made above, and refused: nobody will complete it.
+            unsafe { (l.rbd_aio_release)(completion) };
+        }
+        // SAFETY: the box of above, which was not taken.
+        Err((-code, unsafe { Box::from_raw(io) }))
+    }
+
+    /// Gives what has ended to `each`, with its result: bytes, or a negative errno.
+    pub(super) fn poll(&self, mut each: impl FnMut(Box<Io>, i64)) {
+        let mut list = [null_mut(); 32];
+        loop {
+            // SAFETY: an open image, and an array of the length that is told.
+            let n = unsafe { (self.library.rbd_poll_io_events)(self.handle, list.as_mut_ptr(), list.len() as c_int) };
+            let n = usize::try_from(n).unwrap_or(0).min(list.len());
+            for completion in &list[..n] {
+                // SAFETY: a completion of `submit`, told once, whose argument is the box of there; it is released after its last use.
+                let (io, result) = unsafe {
+                    let io = Box::from_raw((self.library.rbd_aio_get_arg)(*completion).cast::<Io>());
+                    let result = (self.library.rbd_aio_get_return_value)(*completion);
+                    (self.library.rbd_aio_release)(*completion);
+                    (io, result as i64)
+                };
+                each(io, result);
+            }
+            if n < list.len() {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        // SAFETY: open, and this is its end; then nothing uses the context, either.
+        unsafe {
+            (self.library.rbd_close)(self.handle);
+            (self.library.rados_ioctx_destroy)(self.context);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! RBD images as targets, in QEMU's words: `rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:NAME=VALUE...]`.
+//!
+//! Guarantees: text in, a value or a reason out; nothing is loaded or connected to. As in QEMU a backslash takes the meaning from the
+//! character behind it (`\:`, `\@`, `\/`, `\=`, `\\`), `conf` is the configuration file, `id` the user, and every other option is one of
+//! Ceph's configuration, which knows whether it exists. Ours (`images`, `exclusive`, `cluster`) have names that Ceph has not.
+//! Source: block/rbd.c of QEMU as documented in qemu-block-drivers(7), and its file name syntax.
+
+use super::RbdTarget;
+use crate::error::{Error, Result};
+use std::path::PathBuf;
+
+/// Most images, and so hardware queues, of one disk.
+pub const MAX_IMAGES: u16 = 64;
+const EXAMPLE: &str = "must be rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:NAME=VALUE...], such as rbd:rbd/disk0:id=admin";
+
+/// Characters, each with whether a backslash stood before it.
+fn unescape(text: &str) -> std::result::Result<Vec<(char, bool)>, &'static str> {
+    let mut all = Vec::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => all.push((chars.next().ok_or("ends in a backslash")?, true)),
+            '\0' => return Err("has a zero byte"),
+            c => all.push((c, false)),
+        }
+    }
+    if all.contains(&('\0', true)) { Err("has a zero byte") } else { Ok(all) }
+}
+
+/// The parts between separators that no backslash stands before.
+fn split(text: &[(char, bool)], at: char) -> impl Iterator<Item = &[(char, bool)]> {
+    text.split(move |c| *c == (at, false))
+}
+
+fn plain(text: &[(char, bool)]) -> String {
+    text.iter().map(|(c, _)| *c).collect()
+}
+
+/// Reads `rbd:...`.
+///
+/// # Errors
+/// Usage: it is not of the form, or one of our options has no such value.
+pub fn parse(text: &str) -> Result<RbdTarget> {
+    let refuse = |why: &str| Error::usage(format!("target '{text}' {why}: {EXAMPLE}"));
+    let rest = text.strip_prefix("rbd:").ok_or_else(|| refuse("is none of RBD"))?;
+    let all = unescape(rest).map_err(refuse)?;
+    let mut parts = split(&all, ':');
+    let place = parts.next().unwrap_or_default();
+    let mut target = RbdTarget::default();
+    let names: Vec<_> = split(place, '/').collect();
+    let image = match names[..] {
+        [pool, image] => {
+            target.pool = plain(pool);
+            image
+        }
+        [pool, namespace, image] => {
+            (target.pool, target.namespace) = (plain(pool), plain(namespace));
+            image
+        }
+        [..] => return Err(refuse("names no pool and image")),
+    };
+    let mut image = split(image, '@');
+    target.image = plain(image.next().unwrap_or_default());
+    target.snapshot = image.next().map(plain);
+    let is_empty = target.pool.is_empty() || target.image.is_empty() || names.len() == 3 && target.namespace.is_empty();
+    if is_empty || target.snapshot.as_deref() == Some("") || image.next().is_some() {
+        return Err(refuse("has an empty name, or two snapshots"));
+    }
+    for option in parts {
+        let mut halves = option.splitn(2, |c| *c == ('=', false));
+        let (name, value) = (plain(halves.next().unwrap_or_default()), halves.next().map(plain));
+        let Some(value) = value.filter(|_| !name.is_empty()) else {
+            return Err(refuse(&format!("has the option '{name}', which must be NAME=VALUE")));
+        };
+        let range = set(&mut target, &name, value.clone());
+        if let Some(range) = range {
+            return Err(Error::usage(format!("target '{text}': {name}={value}: must be {range}")));
+        }
+    }
+    Ok(target)
+}
+
+/// Sets an option; what its value must be if it is not that.
+fn set(target: &mut RbdTarget, name: &str, value: String) -> Option<&'static str> {
+    match name {
+        "conf" => target.conf = Some(PathBuf::from(value)),
+        "id" if value.is_empty() || value.contains("client.") => {
+            return Some("a user's name without 'client.', such as admin");
+        }
+        "id" => target.user = Some(value),
+        "cluster" if value.is_empty() => return Some("a cluster's name, such as ceph"),
+        "cluster" => target.cluster = Some(value),
+        "exclusive" => match value.as_str() {
+            "0" => target.exclusive = false,
+            "1" => target.exclusive = true,
+            _ => return Some("0 or 1"),
+        },
+        "images" => match value.parse() {
+            Ok(n) if (1..=MAX_IMAGES).contains(&n) => target.images = n,
+            _ => return Some("1..=64"),
+        },
+        _ => target.options.push((name.to_owned(), value)),
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn names_as_qemu_has_them() {
+        let plain = RbdTarget { pool: "rbd".into(), image: "disk0".into(), ..RbdTarget::default() };
+        assert_eq!(parse("rbd:rbd/disk0").unwrap(), plain);
+        let all =
+            parse(r"rbd:p/n/i\:1\@2@s\/1:id=qemu:conf=/etc/c\:d.conf:mon_host=10.0.0.1\:6789;b:images=4:exclusive=1")
+                .unwrap();
+        let expected = RbdTarget {
+            pool: "p".into(),
+            namespace: "n".into(),
+            image: "i:1@2".into(),
+            snapshot: Some("s/1".into()),
+            user: Some("qemu".into()),
+            conf: Some("/etc/c:d.conf".into()),
+            images: 4,
+            exclusive: true,
+            options: vec![("mon_host".into(), "10.0.0.1:6789;b".into())],
+            ..RbdTarget::default()
+        };
+        assert_eq!(all, expected);
+        assert_eq!(all.to_string(), "p/n/i:1@2@s/1");
+        // The value may have what separates names.
+        assert_eq!(parse("rbd:p/i:keyring=/a/b=c@d").unwrap().options, [("keyring".to_owned(), "/a/b=c@d".to_owned())]);
+    }
+
+    #[test]
+    fn mistakes_are_refused_with_the_form() {
+        for text in
+            ["rbd:", "rbd:rbd", "rbd:/a", "rbd:a/", "rbd:a//b", "rbd:a/b/c/d", "rbd:a/b@", "rbd:a/b@c@d", "rbd:a/b\\"]
+        {
+            assert!(refused(text).contains("must be rbd:POOL"), "{text}");
+        }
+        assert!(refused("rbd:a/b:id").contains("option 'id', which must be NAME=VALUE"));
+        assert!(refused("rbd:a/b:").contains("NAME=VALUE"));
+        assert!(refused("rbd:a/b:images=0").contains("images=0: must be 1..=64"));
+        assert!(refused("rbd:a/b:exclusive=yes").contains("exclusive=yes: must be 0 or 1"));
+        assert!(refused("rbd:a/b:id=client.admin").contains("without 'client.'"));
+        assert!(refused("rbd:a/b\0c").contains("zero byte"));
+    }
+}

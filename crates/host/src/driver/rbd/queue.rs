@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One hardware queue: an image of its own, the requests it has, and who waits for them.
+//!
+//! Guarantees: a request ends once: by what librbd says, or, of those that leave no memory with librbd, by being given up. A wake-up ends
+//! the sleep of all who were asleep, or on their way to it.
+//! Needs from callers: nothing in flight when it ends. What was given up and librbd still has then keeps the image open until the process
+//! ends: closing it would wait for that.
+//!
+//! One lock for all: the calls under it do not wait. librbd's eventfd says that it has ended something; the other one that there is
+//! something of which that does not tell: ends that were found outside of a poll, or a wake-up. It stays readable until nobody sleeps who
+//! could have missed it.
+
+use super::image::{Action, Image, Io};
+use crate::clock;
+use crate::driver::waits::{MAX_SLEEP, Waiting, Waits};
+use crate::error::Result;
+use crate::event;
+use crate::mem::Regions;
+use blk::bio::{Op, OpFlags};
+use blk::driver::{Completions, InFlight, RqBatch, RqRef};
+use blk::id::SECTOR_SHIFT;
+use blk::status::{BlkStatus, QueueRqStatus};
+use blk::time::{Duration, Instant};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// A request that was not answered for this long is given up when that is asked for.
+const LATE: Duration = Duration::from_secs(1);
+
+pub(super) struct Queue {
+    image: Arc<Image>,
+    copies_writes: bool,
+    state: Mutex<State>,
+    waits: Waits,
+}
+
+struct State {
+    /// By tag.
+    slots: Vec<Slot>,
+    #[allow(clippy::vec_box, reason = "librbd is given their addresses")]
+    spare: Vec<Box<Io>>,
+    ended: VecDeque<(InFlight, BlkStatus)>,
+    in_flight: usize,
+    /// I/Os that librbd has, whether anybody waits for their end or not.
+    with_library: usize,
+    begun: u64,
+    waiting: Waiting,
+    gives_up: bool,
+}
+
+#[derive(Default)]
+struct Slot {
+    rq: Option<InFlight>,
+    /// Of its I/O.
+    cookie: u64,
+    action: Option<Action>,
+    issued: Instant,
+}
+
+/// Tag and number of an I/O in one.
+fn cookie(tag: usize, number: u64) -> u64 {
+    number << 16 | tag as u64 & 0xffff
+}
+
+impl Queue {
+    pub(super) fn new(image: Arc<Image>) -> Result<Queue> {
+        let waits = Waits::new()?;
+        waits.watch(image.completed())?;
+        let state = State {
+            slots: Vec::new(),
+            spare: Vec::new(),
+            ended: VecDeque::new(),
+            in_flight: 0,
+            with_library: 0,
+            begun: 0,
+            waiting: Waiting::default(),
+            gives_up: false,
+        };
+        let copies_writes = image.copies_writes();
+        Ok(Queue { image, copies_writes, state: Mutex::new(state), waits })
+    }
+
+    /// Makes it ready for tags below `depth`.
+    pub(super) fn start(&self, depth: u32) {
+        let mut state = self.state.lock();
+        assert!(state.in_flight == 0, "restarted with requests in flight");
+        state.slots.resize_with(depth as usize, Slot::default);
+        state.ended.reserve(depth as usize);
+    }
+
+    pub(super) fn queue_rqs(&self, batch: &mut RqBatch<'_>, regions: &Regions, now: Instant) -> QueueRqStatus {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if state.gives_up && state.has_late(now) {
+            (0..batch.remaining()).for_each(|_| batch.end(BlkStatus::IoErr));
+            return QueueRqStatus::Queued;
+        }
+        while let Some(rq) = batch.front() {
+            let mut io = state.spare.pop().unwrap_or_else(Io::new);
+            if let Err(status) = describe(&mut io, &rq, regions) {
+                state.spare.push(io);
+                batch.end(status);
+                continue;
+            }
+            let tag = rq.tag().index();
+            state.begun += 1;
+            io.cookie = cookie(tag, state.begun);
+            let slot = &mut state.slots[tag];
+            (slot.cookie, slot.action, slot.issued) = (io.cookie, Some(io.action), now);
+            // Whoever polls for its end waits for the lock.
+            match self.image.submit(io) {
+                Ok(()) => {
+                    slot.rq = Some(batch.accept());
+                    state.in_flight += 1;
+                    state.with_library += 1;
+                }
+                Err((errno, io)) => {
+                    state.spare.push(io);
+                    batch.end(status_of(errno));
+                }
+            }
+        }
+        QueueRqStatus::Queued
+    }
+
+    /// Takes what librbd has ended.
+    fn collect(&self, state: &mut State) {
+        // Emptied first: what ends from now on makes it readable again.
+        event::drain(self.image.completed());
+        if state.with_library == 0 {
+            return;
+        }
+        self.image.poll(|io, result| state.end(io, result));
+    }
+
+    pub(super) fn poll(&self, done: &mut Completions) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        self.collect(state);
+        let before = done.room();
+        let n = state.ended.len().min(before);
+        state.ended.drain(..n).for_each(|(rq, status)| done.push(rq, status));
+        let found_last = n > 0 && state.in_flight == 0;
+        self.waits.polled(&mut state.waiting, !state.ended.is_empty(), found_last);
+    }
+
+    /// Ends that librbd does not tell of are told by the eventfd.
+    fn tell_ends(&self, state: &mut State) {
+        if !state.ended.is_empty() {
+            self.waits.signal(&mut state.waiting);
+        }
+    }
+
+    /// See [`HostDriver::wait_since`](crate::driver::HostDriver::wait_since).
+    pub(super) fn wait(&self, seen: u64, timeout: Option<Duration>) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let idle = state.in_flight == 0 && timeout.is_none();
+        if idle || !state.ended.is_empty() || self.waits.wakes() != seen {
+            return self.waits.calm(&mut state.waiting, !state.ended.is_empty());
+        }
+        self.waits.sleep(&mut guard, |state| &mut state.waiting, timeout.unwrap_or(MAX_SLEEP));
+        let state = &mut *guard;
+        self.waits.calm(&mut state.waiting, !state.ended.is_empty());
+    }
+
+    pub(super) fn wakes(&self) -> u64 {
+        self.waits.wakes()
+    }
+
+    pub(super) fn wake(&self) {
+        self.waits.wake(&mut self.state.lock().waiting);
+    }
+
+    pub(super) fn ring_fd(&self) -> RawFd {
+        self.waits.fd()
+    }
+
+    /// When a poll has something to do without a word from librbd.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        (!self.state.lock().ended.is_empty()).then_some(Instant::ZERO)
+    }
+
+    /// See [`HostDriver::set_give_up`](crate::driver::HostDriver::set_give_up); how many had to stay, because librbd still has their
+    /// memory.
+    pub(super) fn set_give_up(&self, give_up: bool) -> usize {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        state.gives_up = give_up;
+        if !give_up {
+            return 0;
+        }
+        self.collect(state);
+        let stay = state.give_up_late(self.copies_writes, clock::now());
+        self.tell_ends(state);
+        stay
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if self.state.get_mut().with_library > 0 {
+            std::mem::forget(Arc::clone(&self.image));
+        }
+    }
+}
+
+impl State {
+    fn end(&mut self, mut io: Box<Io>, result: i64) {
+        self.with_library -= 1;
+        // One that was given up may come late: its tag is another's by now, or there are fewer.
+        if let Some(slot) = self.slots.get_mut((io.cookie & 0xffff) as usize)
+            && slot.cookie == io.cookie
+            && let Some(rq) = slot.rq.take()
+        {
+            self.in_flight -= 1;
+            self.ended.push_back((rq, status(io.action, io.len, result)));
+        }
+        io.clear();
+        self.spare.push(io);
+    }
+
+    fn has_late(&self, now: Instant) -> bool {
+        self.slots.iter().any(|slot| slot.rq.is_some() && now.since(slot.issued) >= LATE)
+    }
+
+    /// Ends what has been out for too long and leaves nothing with librbd that is its owner's; how many stay.
+    fn give_up_late(&mut self, copies_writes: bool, now: Instant) -> usize {
+        let mut stay = 0;
+        for slot in &mut self.slots {
+            if slot.rq.is_none() || now.since(slot.issued) < LATE {
+                continue;
+            }
+            let leaves_memory = match slot.action {
+                Some(Action::Read) | None => true,
+                Some(Action::Write) => !copies_writes,
+                Some(Action::Flush | Action::Discard | Action::WriteZeroes { .. }) => false,
+            };
+            if leaves_memory {
+                stay += 1;
+            } else if let Some(rq) = slot.rq.take() {
+                self.in_flight -= 1;
+                self.ended.push_back((rq, BlkStatus::Timeout));
+            }
+        }
+        stay
+    }
+}
+
+/// What librbd is to do for a request.
+fn describe(io: &mut Io, rq: &RqRef<'_>, regions: &Regions) -> std::result::Result<(), BlkStatus> {
+    io.clear();
+    io.action = match rq.op() {
+        Op::Read => Action::Read,
+        Op::Write => Action::Write,
+        Op::Flush => Action::Flush,
+        Op::Discard => Action::Discard,
+        Op::WriteZeroes => Action::WriteZeroes { thick: rq.flags().contains(OpFlags::NOUNMAP) },
+    };
+    (io.offset, io.len) = (rq.sector().0 << SECTOR_SHIFT, u64::from(rq.nr_sectors()) << SECTOR_SHIFT);
+    for segment in rq.segments() {
+        io.push(regions.resolve(segment.data, segment.len_bytes as usize)?);
+    }
+    Ok(())
+}
+
+/// How an I/O has ended. A read that brought less was one over the image's end: somebody has made it smaller.
+fn status(action: Action, len: u64, result: i64) -> BlkStatus {
+    match result {
+        bytes @ 0.. if action == Action::Read && bytes as u64 != len => BlkStatus::IoErr,
+        0.. => BlkStatus::Ok,
+        errno => status_of(i32::try_from(-errno).unwrap_or(libc::EIO)),
+    }
+}
+
+fn status_of(errno: i32) -> BlkStatus {
+    match errno {
+        libc::EDQUOT | libc::EFBIG => BlkStatus::NoSpc,
+        // A blocklisted client: another one has broken our lock.
+        libc::ESHUTDOWN => BlkStatus::IoErr,
+        libc::EOPNOTSUPP => BlkStatus::NotSupp,
+        errno => BlkStatus::from_errno(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_keep_their_meaning() {
+        assert_eq!(status(Action::Write, 4096, 0), BlkStatus::Ok);
+        assert_eq!(status(Action::Read, 4096, 4096), BlkStatus::Ok);
+        assert_eq!(status(Action::Read, 4096, 512), BlkStatus::IoErr);
+        assert_eq!(status(Action::Read, 4096, 0), BlkStatus::IoErr);
+        let of = |errno: i32| status(Action::Write, 4096, -i64::from(errno));
+        assert_eq!(of(libc::EDQUOT), BlkStatus::NoSpc);
+        assert_eq!(of(libc::ENOSPC), BlkStatus::NoSpc);
+        assert_eq!(of(libc::ETIMEDOUT), BlkStatus::Timeout);
+        assert_eq!(of(libc::ESHUTDOWN), BlkStatus::IoErr);
+        assert_eq!(of(libc::EINVAL), BlkStatus::Inval);
+        assert_eq!(status(Action::Flush, 0, i64::MIN + 1), BlkStatus::IoErr);
+    }
+
+    #[test]
+    fn a_cookie_has_its_tag() {
+        assert_eq!(cookie(65535, 3) & 0xffff, 65535);
+        assert_ne!(cookie(7, 3), cookie(7, 4));
+    }
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! LSEEK: where data or a hole is next. What may wait for a file system is asked of the disk's clerk.
+//!
+//! Guarantees: a write that was answered before the question counts as data; one that was not may count either way. Of a disk
+//! that cannot tell the kernel is refused with ENOSYS, whereupon it never asks again and takes all for data up to the size that
+//! the file has then. A question counts as in flight.
+//!
+//! Source: lseek(2); Linux fs/fuse/file.c (what ENOSYS does).
+
+use super::{Channel, Kind, SECTOR, Slot};
+use crate::driver::{Allocation, Stretch};
+use crate::export::fuse::wire;
+use crate::serve::Port;
+use crate::serve::clerk::{Question, Wish};
+use blk::id::Sector;
+
+/// What the offset lies in, and what comes behind it.
+const STRETCHES: usize = 2;
+
+impl Channel {
+    /// Begins to look for data, or a hole, at or behind `offset`, which lies in a disk of `size` bytes.
+    #[cold]
+    pub(super) fn seek(&mut self, unique: u64, offset: u64, hole: bool, size: u64, port: &Port) {
+        match self.shared.disk.clerk.stored().allocation() {
+            Allocation::Data => self.reply(unique, libc::ENOSYS, &[]),
+            Allocation::Hole if hole => self.reply(unique, 0, wire::lseek_out(offset).as_bytes()),
+            Allocation::Hole => self.reply(unique, libc::ENXIO, &[]),
+            Allocation::Survey => {
+                let number = self.free.pop().expect("a request is received when there is a slot");
+                let kind = if hole { Kind::SeekHole } else { Kind::SeekData };
+                self.slots[usize::from(number)] = Some(Slot::new(unique, kind, offset, size - offset));
+                self.ask(number, port);
+            }
+        }
+    }
+
+    /// Asks from where the answer before has ended.
+    fn ask(&mut self, number: u16, port: &Port) {
+        let block = self.block();
+        let slot = self.slot(number);
+        let (from, end) = ((slot.offset + slot.walked) / block * block, slot.offset + slot.bytes);
+        let nr_sectors = (end - from) / SECTOR;
+        let asked = self.shared.disk.clerk.ask(Question {
+            wish: Wish::Survey { most: STRETCHES },
+            sector: Sector(from / SECTOR),
+            nr_sectors,
+            number,
+            to: self.answers.clone(),
+            waker: port.waker(),
+        });
+        self.asked += usize::from(asked);
+        if !asked {
+            self.look(number, &[Stretch { nr_sectors, is_hole: false }], port);
+        }
+    }
+
+    /// Takes what the clerk has answered; whether there was anything.
+    #[cold]
+    pub(super) fn take_answers(&mut self, port: &Port) -> bool {
+        let answers = self.answers.take();
+        self.asked -= answers.len();
+        for (number, stretches) in &answers {
+            self.look(*number, stretches, port);
+        }
+        !answers.is_empty()
+    }
+
+    /// Looks into what is stored from where it was asked on; answers, or asks for more.
+    fn look(&mut self, number: u16, stretches: &[Stretch], port: &Port) {
+        assert!(!stretches.is_empty(), "a survey has at least one stretch");
+        let block = self.block();
+        let slot = self.slot(number);
+        let (unique, offset, end) = (slot.unique, slot.offset, slot.offset + slot.bytes);
+        let hole = slot.kind == Kind::SeekHole;
+        let mut at = (offset + slot.walked) / block * block;
+        let is_wanted = |s: &&Stretch| {
+            let found = s.is_hole == hole;
+            at += if found { 0 } else { s.nr_sectors * SECTOR };
+            found
+        };
+        let found = stretches.iter().find(is_wanted).is_some();
+        if !found && at < end {
+            slot.walked = at - offset;
+            return self.ask(number, port);
+        }
+        self.slots[usize::from(number)] = None;
+        self.free.push(number);
+        match (found, hole) {
+            (true, _) => self.reply(unique, 0, wire::lseek_out(at.max(offset)).as_bytes()),
+            // The end of a file is a hole.
+            (false, true) => self.reply(unique, 0, wire::lseek_out(end).as_bytes()),
+            (false, false) => self.reply(unique, libc::ENXIO, &[]),
+        }
+    }
+
+    /// Bytes of a logical block.
+    fn block(&self) -> u64 {
+        u64::from(self.shared.disk.limits().logical_block_size)
+    }
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How a connection that cannot be made ends.
+
+use super::*;
+use crate::export::nbd::export::Export;
+use crate::mem::{Region, Regions};
+use crate::serve::{IoThreads, Polling, ThreadOptions};
+use crate::target::{Needs, TargetSpec};
+use blk::settings::QueueConfig;
+use parking_lot::Mutex;
+use std::os::unix::net::UnixStream;
+use std::sync::Weak;
+
+/// Notes whether the socket was there when it was dropped.
+struct Guard(Weak<OwnedFd>, Arc<Mutex<Option<bool>>>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        *self.1.lock() = Some(self.0.strong_count() > 0);
+    }
+}
+
+/// Who ends an export looks for the sockets of its clients whenever a guard has gone. When there was no memory for a connection its
+/// guard went before its socket, which was seen, and nobody said when it had gone: the export never ended.
+#[test]
+fn the_socket_goes_before_its_guard_also_without_memory() {
+    let option = ThreadOptions { name: "io0".into(), cpus: Vec::new(), polling: Polling::default() };
+    let threads = IoThreads::start(&[option]).unwrap();
+    let regions = Arc::new(Regions::new());
+    let needs = Needs { write: true, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let driver = TargetSpec::parse("ram:size=1m").unwrap().open(&needs, Arc::clone(&regions)).unwrap().driver;
+    let disk = threads.disk("disk", driver, Arc::clone(&regions), QueueConfig::default()).unwrap();
+    let connect = || {
+        let (socket, seen) = (Arc::new(OwnedFd::from(UnixStream::pair().unwrap().0)), Arc::default());
+        let guard = Box::new(Guard(Arc::downgrade(&socket), Arc::clone(&seen)));
+        let negotiated = Negotiated {
+            export: Arc::new(Export::default()),
+            style: ReplyStyle::Simple,
+            base_allocation: false,
+            tls: false,
+        };
+        let made = Connection::new(guard, (socket, None), &negotiated, &[], &disk).map(drop);
+        (made.is_ok(), *seen.lock())
+    };
+    assert_eq!(connect(), (true, Some(false)));
+    // The buffers that this one had are spare now.
+    let _taken = disk.take_buffers(SLOTS * super::super::buffers::SMALL_BYTES).unwrap();
+    while regions.add(Arc::new(Region::new(4096, false).unwrap())).is_ok() {}
+    assert_eq!(connect(), (false, Some(false)));
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether a device that waits to be served may be served with a disk: it must look as it did, for whoever has it open goes on.
+//!
+//! Guarantees: a disk of another size, block size, cache or permission, and other queues, are refused with what differs. Does not do: tell
+//! two disks apart that look the same; a ublk device carries nothing that names its disk.
+
+use super::wire::{DevInfo, Shape};
+
+/// What users of a device rely on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Looks {
+    nr_hw_queues: u16,
+    queue_depth: u16,
+    shape: Shape,
+}
+
+impl Looks {
+    pub(super) fn new(info: &DevInfo, shape: Shape) -> Looks {
+        Looks { nr_hw_queues: info.nr_hw_queues, queue_depth: info.queue_depth, shape }
+    }
+}
+
+/// Why device `id`, which looks like `there`, is not served with what looks like `here`; nothing if it may be. A larger disk
+/// may be: it may have grown, and the kernel asks for nothing beyond the size that it knows.
+pub(super) fn refusal(id: u32, there: &Looks, here: &Looks) -> Option<String> {
+    let (a, b) = (there.shape, here.shape);
+    let cache = |through| if through { "none or \"write through\"" } else { "\"write back\"" }.to_owned();
+    let all = [
+        ("num_queues", there.nr_hw_queues.to_string(), here.nr_hw_queues.to_string()),
+        ("queue_depth", there.queue_depth.to_string(), here.queue_depth.to_string()),
+        ("size", a.bytes.to_string(), b.bytes.to_string()),
+        ("blocksize", a.logical_block.to_string(), b.logical_block.to_string()),
+        ("read_only", a.read_only.to_string(), b.read_only.to_string()),
+        ("write_cache", cache(a.write_through), cache(b.write_through)),
+    ];
+    let differ: Vec<String> = all
+        .iter()
+        .filter(|(name, there, here)| there != here && (*name != "size" || b.bytes < a.bytes))
+        .map(|(name, there, here)| format!("{name}={there}, not {here}"))
+        .collect();
+    (!differ.is_empty()).then(|| {
+        format!(
+            "ublk device {id} waits to be served with {}: give it the disk and the settings that it had, or serve it once with \
+             recovery=false to delete it",
+            differ.join("; ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_is_named_and_what_is_the_same_is_served() {
+        let shape = Shape { bytes: 1 << 20, logical_block: 512, read_only: false, write_through: false };
+        let looks = Looks { nr_hw_queues: 2, queue_depth: 64, shape };
+        assert_eq!(refusal(5, &looks, &looks), None);
+        let said = |here: Looks| refusal(5, &looks, &here).unwrap_or_default();
+        let of = |shape: Shape| said(Looks { shape, ..looks });
+        let other = Looks { nr_hw_queues: 1, shape: Shape { bytes: 512, ..shape }, ..looks };
+        assert!(
+            said(other).starts_with(
+                "ublk device 5 waits to be served with num_queues=2, not 1; size=1048576, not 512: give it the disk"
+            ),
+            "{}",
+            said(other)
+        );
+        assert_eq!(of(Shape { bytes: 2 << 20, ..shape }), "", "a disk that has grown");
+        assert!(said(Looks { queue_depth: 32, ..looks }).contains("with queue_depth=64, not 32:"));
+        assert!(of(Shape { logical_block: 4096, ..shape }).contains("with blocksize=512, not 4096:"));
+        assert!(of(Shape { read_only: true, ..shape }).contains("with read_only=false, not true:"));
+        let cache = of(Shape { write_through: true, ..shape });
+        assert!(cache.contains("with write_cache=\"write back\", not none or \"write through\":"), "{cache}");
+    }
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The descriptor by which a front end is told: of requests that were given back (call), of a ring that broke (err).
+//!
+//! Guarantees: telling costs one system call; a front end that makes it wait, which it can at any time, does so once: from
+//! then on clients of that export are told by a ring of io_uring's that the kernel tells of ends of, and the kernel waits for
+//! nobody. Without io_uring they are told nothing then. Needs from callers: an eventfd.
+//!
+//! The second way alone would do, but takes 1.2 us where a write takes 0.6.
+//!
+//! Source: io_uring_register(2), `IORING_REGISTER_EVENTFD`.
+
+use super::device::Device;
+use crate::stuck;
+use io_uring::{IoUring, opcode};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
+
+/// See the module's text.
+pub(super) struct Call {
+    fd: File,
+    careful: Option<Careful>,
+}
+
+impl Call {
+    pub(super) fn new(fd: File, device: &Device) -> Call {
+        let careful = device.call_waits.load(Ordering::Relaxed).then(|| Careful::new(&fd));
+        Call { fd, careful }
+    }
+
+    /// Tells the front end.
+    #[inline]
+    pub(super) fn tell(&mut self, device: &Device) {
+        match &mut self.careful {
+            None if stuck::signal(&self.fd).is_ok() => {}
+            None => self.be_careful(device),
+            Some(careful) => careful.tell(),
+        }
+    }
+
+    #[cold]
+    fn be_careful(&mut self, device: &Device) {
+        if !device.call_waits.swap(true, Ordering::Relaxed) {
+            log::warn!(export = device.name.as_str(); "a client has made its call descriptor wait and filled it: an IOThread stood still; \
+                       clients of this export are told in another way from now on, which costs more");
+        }
+        let mut careful = Careful::new(&self.fd);
+        careful.tell();
+        self.careful = Some(careful);
+    }
+}
+
+/// A ring whose ends the kernel signals; none without io_uring.
+struct Careful(Option<IoUring>);
+
+impl Careful {
+    #[cold]
+    fn new(fd: &File) -> Careful {
+        let ring = IoUring::new(1).ok();
+        Careful(ring.filter(|ring| ring.submitter().register_eventfd(fd.as_raw_fd()).is_ok()))
+    }
+
+    #[cold]
+    fn tell(&mut self) {
+        let Some(ring) = &mut self.0 else { return };
+        // SAFETY: the request has no memory. With one left from a call that failed there is no room, and that one is as good.
+        let _ = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
+        let _ = ring.submit();
+        ring.completion().for_each(drop);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event;
+    use crate::export::vhost::device::Cache;
+    use blk::limits::Limits;
+    use std::sync::atomic::AtomicBool;
+
+    fn count(fd: &File) -> Option<u64> {
+        let mut bytes = [0; 8];
+        rustix::io::read(fd, &mut bytes).ok().map(|_| u64::from_le_bytes(bytes))
+    }
+
+    #[test]
+    fn who_makes_it_wait_is_told_otherwise() {
+        let device = Device {
+            name: "export".into(),
+            limits: Limits::default(),
+            read_only: false,
+            num_queues: 1,
+            write_through: false,
+            serial: [0; super::super::device::SERIAL_BYTES],
+            cache: Cache::default(),
+            call_waits: AtomicBool::new(false),
+        };
+        let good = File::from(event::new().unwrap());
+        let mut call = Call::new(good.try_clone().unwrap(), &device);
+        call.tell(&device);
+        assert!(call.careful.is_none() && count(&good) == Some(1));
+        let full = File::from(stuck::full_and_waiting());
+        let mut waits = Call::new(full.try_clone().unwrap(), &device);
+        waits.tell(&device);
+        assert!(waits.careful.is_some() && device.call_waits.load(Ordering::Relaxed));
+        // Far more often than there is room in a ring.
+        (0..100).for_each(|_| waits.tell(&device));
+        assert!(count(&full) >= Some(u64::MAX - 1));
+        waits.tell(&device);
+        assert_eq!(count(&full), Some(1), "it is still told");
+        // A client of the same export that means no harm is told, too.
+        let mut next = Call::new(good.try_clone().unwrap(), &device);
+        assert!(next.careful.is_some());
+        (0..3).for_each(|_| next.tell(&device));
+        assert_eq!(count(&good), Some(3));
+    }
+}

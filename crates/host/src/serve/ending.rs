@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What ends takes as long as the I/O of its clients that is in flight, which may be for ever: so it ends on a thread of its own.
+//!
+//! Guarantees: what ends is dropped, whatever becomes of its [`Ending`]; who waits for it waits as long as it wants to. By force
+//! ([`Ending::give_up`]) its disks' I/O ends with errors, if their drivers can do that; nothing else of a driver is changed.
+//! Writes that are held for want of space end so, too. Does not do: take it back. Clients were let go already.
+
+use super::disk::ServedDisk;
+use crate::error::{Error, ErrorKind};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// How long what ends or moves is waited for.
+pub(super) const END_TIME: Duration = Duration::from_secs(10);
+
+/// How often what has come meanwhile is given up.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// See the module's text.
+pub(super) struct Ending {
+    /// Of the exports.
+    names: Vec<String>,
+    disks: Vec<Weak<ServedDisk>>,
+    /// Nothing is sent: it hangs up.
+    ended: Receiver<()>,
+}
+
+impl Ending {
+    /// Drops `what`, which are exports of these names and disks.
+    pub(super) fn begin(names: Vec<String>, disks: &[Arc<ServedDisk>], what: impl Send + 'static) -> Ending {
+        let (done, ended) = mpsc::channel();
+        let work = move || {
+            drop(what);
+            drop(done);
+        };
+        // Without a thread for it, it ends here.
+        let _ = std::thread::Builder::new().name("mqblk-end".into()).spawn(work);
+        Ending { names, disks: disks.iter().map(Arc::downgrade).collect(), ended }
+    }
+
+    /// Names of the exports.
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Whether an export of this name is part of it, or the disk of this name.
+    pub(super) fn is_of(&self, name: &str) -> bool {
+        self.names.iter().any(|n| n == name) || self.disks().any(|d| d.name == name)
+    }
+
+    /// Those that are still there.
+    pub(super) fn disks(&self) -> impl Iterator<Item = Arc<ServedDisk>> {
+        self.disks.iter().filter_map(Weak::upgrade)
+    }
+
+    /// Waits for it until then; whether it has ended.
+    pub(super) fn wait(&self, until: Instant) -> bool {
+        let left = until.saturating_duration_since(Instant::now());
+        matches!(self.ended.recv_timeout(left), Err(RecvTimeoutError::Disconnected))
+    }
+
+    /// Waits for it as long as it takes.
+    pub(super) fn wait_for_it(&self) {
+        let _ = self.ended.recv();
+    }
+
+    /// Has the I/O of its disks end with errors, and waits for its end again; whether it has come.
+    pub(super) fn give_up(&self) -> bool {
+        let until = Instant::now() + END_TIME;
+        let mut ended = false;
+        while !ended && Instant::now() < until {
+            // What was held back above the driver comes to it when there is room: that is given up, too. A disk is not kept: its
+            // being closed is part of the end.
+            self.disks().for_each(|d| _ = d.set_give_up(true));
+            ended = self.wait(until.min(Instant::now() + AGAIN));
+        }
+        // Others may have exports on them that go on.
+        self.disks().for_each(|d| _ = d.set_give_up(false));
+        ended
+    }
+
+    /// Why it has not ended, and what to do.
+    pub(super) fn stuck(&self) -> Error {
+        let names = self.names.join("', '");
+        let mut text = format!(
+            "export '{names}' has let its clients go, but has not ended after {} s: {}; it ends when these do",
+            END_TIME.as_secs(),
+            self.disks().map(|d| in_flight(&d)).collect::<Vec<_>>().join(", ")
+        );
+        // Nobody is sent for what does not help. As it is not to give up now, this changes nothing.
+        if self.disks().all(|d| d.set_give_up(false)) {
+            let name = self.names.first().map_or("NAME", String::as_str);
+            text += &format!(", or now by 'mqblk ctl remove --force {name}', which ends them with errors");
+        }
+        Error::new(ErrorKind::Io, text)
+    }
+}
+
+/// A disk whose I/O does not end, in words.
+pub(super) fn in_flight(disk: &ServedDisk) -> String {
+    let n = disk.stats().in_flight;
+    let mut text = format!("{n} request{} of disk '{}' in flight", if n == 1 { "" } else { "s" }, disk.name);
+    for trouble in disk.troubles() {
+        text += &format!(" ({trouble})");
+    }
+    text
+}

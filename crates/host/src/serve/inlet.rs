@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where an IOThread's bios go in: the submitter of a plain disk, or of a striped one.
+//!
+//! Guarantees: both are used alike; a plain disk pays one comparison per call. Does not do: more than pass calls on.
+
+use crate::run::Submitter;
+use blk::bio::Bio;
+use blk::id::HctxId;
+use blk::stripe::Striped;
+use blk::submitter::{Done, SubmitError};
+use blk::time::Instant;
+use parking_lot::RawMutex;
+
+/// See the module's text.
+#[allow(clippy::large_enum_variant, reason = "one per disk and IOThread; the plain one is reached without a pointer")]
+pub(super) enum Inlet {
+    /// Of one device.
+    Plain(Submitter),
+    /// Of several.
+    Striped(Box<Striped<RawMutex>>),
+}
+
+impl Inlet {
+    #[inline]
+    pub(super) fn submit(&mut self, bio: &Bio, now: Instant) -> Result<(), SubmitError> {
+        match self {
+            Inlet::Plain(s) => s.submit(bio, now),
+            Inlet::Striped(s) => s.submit(bio, now),
+        }
+    }
+
+    #[inline]
+    pub(super) fn start_plug(&mut self, nr_ios: u32) {
+        match self {
+            Inlet::Plain(s) => s.start_plug(nr_ios),
+            Inlet::Striped(s) => s.start_plug(nr_ios),
+        }
+    }
+
+    /// Issues what was gathered, and collects what has ended; how much of that wrote.
+    #[inline]
+    pub(super) fn finish(&mut self, now: Instant, done: &mut Vec<Done>) -> usize {
+        let mut writes = 0;
+        let collect = |d: Done| {
+            writes += usize::from(d.op.is_write());
+            done.push(d);
+        };
+        match self {
+            Inlet::Plain(s) => {
+                s.finish_plug(now);
+                s.poll(now);
+                s.reap(collect);
+            }
+            Inlet::Striped(s) => {
+                s.finish_plug(now);
+                s.poll(now);
+                s.reap(collect);
+            }
+        }
+        writes
+    }
+
+    pub(super) fn rest(&mut self) {
+        match self {
+            Inlet::Plain(s) => s.rest(),
+            Inlet::Striped(s) => s.rest(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn outstanding(&self) -> u32 {
+        match self {
+            Inlet::Plain(s) => s.outstanding(),
+            Inlet::Striped(s) => s.outstanding(),
+        }
+    }
+
+    pub(super) fn state_generation(&self) -> u64 {
+        match self {
+            Inlet::Plain(s) => s.state_generation(),
+            Inlet::Striped(s) => s.state_generation(),
+        }
+    }
+
+    /// Hardware queues where completions appear, with the number of their member.
+    pub(super) fn hctxs(&self) -> Vec<(usize, HctxId)> {
+        match self {
+            Inlet::Plain(s) => s.hctxs().map(|h| (0, h)).collect(),
+            Inlet::Striped(s) => s.hctxs().collect(),
+        }
+    }
+}

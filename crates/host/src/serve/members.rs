@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a served disk is made of: one device with its queues, or several that it is striped over.
+//!
+//! Guarantees: counters are sums over all members; what is said of what is stored is true of the disk, not of a member. Does
+//! not do: I/O.
+
+use crate::driver::{Allocation, HostDriver, Stretch};
+use crate::run::Queue;
+use blk::id::{Sector, SubmitterId};
+use blk::stat::{DiskStats, HctxStats};
+use blk::stripe::StripeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// A device with its queues.
+pub struct Member {
+    /// The block layer.
+    pub queue: Arc<Queue>,
+    /// Its driver, for waiting.
+    pub driver: Arc<dyn HostDriver>,
+    /// By submitter: the IOThread's number.
+    pub(super) threads: Arc<[AtomicU16]>,
+}
+
+impl Member {
+    /// A submitter of this member is the IOThread with this number.
+    pub(super) fn introduce(&self, submitter: SubmitterId, thread: u16) {
+        self.threads[submitter.index()].store(thread, Ordering::Relaxed);
+    }
+}
+
+/// Counters of all members together.
+pub(super) fn stats(members: &[Member]) -> DiskStats {
+    let mut all = members.iter().map(|m| m.queue.stats());
+    let mut total = all.next().unwrap_or_default();
+    all.for_each(|s| total.add(&s));
+    total
+}
+
+/// Counters of the hardware queues of all members, one member's behind the other's.
+pub(super) fn hctx_stats(members: &[Member]) -> Vec<HctxStats> {
+    members.iter().flat_map(|m| m.queue.hctx_stats()).collect()
+}
+
+/// Drivers and what lies on which: who is asked what is stored.
+pub(crate) struct Stored {
+    drivers: Box<[Arc<dyn HostDriver>]>,
+    map: Option<Arc<StripeMap>>,
+}
+
+impl Stored {
+    pub(super) fn new(drivers: &[Arc<dyn HostDriver>], map: Option<&Arc<StripeMap>>) -> Stored {
+        Stored { drivers: drivers.into(), map: map.cloned() }
+    }
+
+    /// As of [`HostDriver::allocation`]. Of a stripe it is known only if nothing is ever stored: what is a hole on one member
+    /// lies between chunks of others.
+    pub(crate) fn allocation(&self) -> Allocation {
+        match &self.map {
+            None => self.drivers[0].allocation(),
+            Some(_) if self.drivers.iter().all(|d| d.allocation() == Allocation::Hole) => Allocation::Hole,
+            Some(_) => Allocation::Data,
+        }
+    }
+
+    /// Bytes that are set aside for what is stored; none if that is not known.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        match self.allocation() {
+            Allocation::Data => None,
+            Allocation::Hole => Some(0),
+            Allocation::Survey => self.drivers[0].stored_bytes(),
+        }
+    }
+
+    /// As of [`HostDriver::caches`].
+    pub(crate) fn caches(&self) -> bool {
+        self.drivers.iter().any(|d| d.caches())
+    }
+
+    /// As of [`HostDriver::survey`].
+    pub(super) fn survey(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Stretch> {
+        match &self.map {
+            None => self.drivers[0].survey(sector, nr_sectors, most),
+            Some(_) => vec![Stretch { nr_sectors, is_hole: self.allocation() == Allocation::Hole }],
+        }
+    }
+
+    /// As of [`HostDriver::prefetch`].
+    pub(super) fn prefetch(&self, sector: Sector, nr_sectors: u64) {
+        match &self.map {
+            None => self.drivers[0].prefetch(sector, nr_sectors),
+            Some(map) => {
+                for (stripe, driver) in self.drivers.iter().enumerate() {
+                    if let Some((at, len)) = map.range(stripe, sector, nr_sectors) {
+                        driver.prefetch(at, len);
+                    }
+                }
+            }
+        }
+    }
+}

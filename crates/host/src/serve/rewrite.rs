@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Blocks of a disk that are being rewritten: read, changed in part and written back. Who writes to them meanwhile?
+//!
+//! Guarantees: from the time that a rewrite may read ([`Rewrites::hold`] and then [`Rewrites::is_clear`]) to the time that it is given
+//! back, no other rewrite and no write, discard or write of zeroes to its blocks is inside the block layer, whichever export it
+//! comes by: such writes wait at their [`Port`](super::Port), and who waits sleeps and is woken. Writes that were inside when the first
+//! who rewrites came are counted, not known: they may go anywhere, and no rewrite reads before they have ended. A disk where nobody
+//! rewrites ([`Rewrites::expect`]) pays a load per round; else a write takes a lock that its IOThread has for itself.
+//! Needs from callers: a hold ends after I/O of its own only, and whoever has one waits for no other. Reads are not held back: one
+//! that overlaps a write may see either, as on any disk.
+
+use super::disk::Waker;
+use super::port::SourceId;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The rewrites of a disk. Ranges are sectors.
+#[derive(Default)]
+pub(crate) struct Rewrites {
+    /// Exports that may rewrite.
+    expected: AtomicUsize,
+    /// How many are held; changed under the lock of `state`.
+    held: AtomicUsize,
+    state: Mutex<State>,
+    ports: Mutex<Vec<Arc<Writes>>>,
+}
+
+#[derive(Default)]
+struct State {
+    held: Vec<Hold>,
+    /// Threads with something that waits until one is given back.
+    waiting: Vec<Waker>,
+}
+
+struct Hold {
+    range: Range<u64>,
+    waker: Waker,
+}
+
+/// The writes of a port that have entered the block layer. Locked before [`Rewrites::state`].
+#[derive(Default)]
+pub(super) struct Writes(Mutex<Inside>);
+
+#[derive(Default)]
+struct Inside {
+    known: Vec<Write>,
+    /// Where in `known` the request of a source is, by the source's number and then the request's; or [`NOWHERE`].
+    places: Vec<Vec<u32>>,
+    /// Bios that have entered without asking.
+    unknown: usize,
+}
+
+const NOWHERE: u32 = u32::MAX;
+
+struct Write {
+    user_data: u64,
+    /// All of its bios together.
+    range: Range<u64>,
+    bios: u32,
+}
+
+impl Inside {
+    fn may_overlap(&self, range: &Range<u64>) -> bool {
+        self.unknown > 0 || self.known.iter().any(|w| overlap(&w.range, range))
+    }
+
+    /// Sources number what they have out from 0, so there is as much memory as ever was out at once.
+    #[inline]
+    fn place(&mut self, user_data: u64) -> &mut u32 {
+        let (source, own) = SourceId::of(user_data);
+        if self.places.len() <= source {
+            self.places.resize_with(source + 1, Vec::new);
+        }
+        let places = &mut self.places[source];
+        if places.len() <= own as usize {
+            places.resize(own as usize + 1, NOWHERE);
+        }
+        &mut places[own as usize]
+    }
+
+    /// One more bio of a request.
+    #[inline]
+    fn add(&mut self, user_data: u64, range: Range<u64>) {
+        let next = self.known.len() as u32;
+        let place = self.place(user_data);
+        if *place == NOWHERE {
+            *place = next;
+            self.known.push(Write { user_data, range, bios: 1 });
+            return;
+        }
+        let at = *place as usize;
+        let write = &mut self.known[at];
+        write.range = write.range.start.min(range.start)..write.range.end.max(range.end);
+        write.bios += 1;
+    }
+
+    /// One bio less of a request that is known, or else of those that are not. What all that went with it had, if it was the last of
+    /// them; `Err` if nobody has heard of it.
+    #[inline]
+    fn remove(&mut self, user_data: u64) -> Result<Option<Range<u64>>, ()> {
+        let (source, own) = SourceId::of(user_data);
+        let place = self.places.get(source).and_then(|s| s.get(own as usize)).filter(|place| **place != NOWHERE);
+        // A request may have bios of both kinds: which of them goes first does not matter, for nothing is clear before both have gone.
+        let Some(at) = place.map(|place| *place as usize) else {
+            self.unknown = self.unknown.checked_sub(1).ok_or(())?;
+            return Ok((self.unknown == 0).then_some(0..u64::MAX));
+        };
+        self.known[at].bios -= 1;
+        if self.known[at].bios > 0 {
+            return Ok(None);
+        }
+        let range = self.known.swap_remove(at).range;
+        if let Some(moved) = self.known.get(at).map(|w| w.user_data) {
+            *self.place(moved) = at as u32;
+        }
+        *self.place(user_data) = NOWHERE;
+        Ok(Some(range))
+    }
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+impl State {
+    fn wait(&mut self, waker: Waker) {
+        if !self.waiting.contains(&waker) {
+            self.waiting.push(waker);
+        }
+    }
+}
+
+impl Rewrites {
+    /// An export comes that may rewrite. It begins when each port has said what is under way there ([`Rewrites::enter_unknown`]).
+    pub(super) fn expect(&self) {
+        // Relaxed: IOThreads see it before they answer the caller.
+        self.expected.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It is gone.
+    pub(super) fn unexpect(&self) {
+        self.expected.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether writes are to ask [`Rewrites::enter`].
+    #[inline]
+    pub(super) fn are_expected(&self) -> bool {
+        self.expected.load(Ordering::Relaxed) > 0
+    }
+
+    /// A port's writes.
+    pub(super) fn add_port(&self) -> Arc<Writes> {
+        let writes = Arc::new(Writes::default());
+        self.ports.lock().push(Arc::clone(&writes));
+        writes
+    }
+
+    pub(super) fn remove_port(&self, writes: &Arc<Writes>) {
+        self.ports.lock().retain(|w| !Arc::ptr_eq(w, writes));
+    }
+
+    /// Keeps everybody else from writing to the range from now on; who is in there already is waited for by [`Rewrites::is_clear`].
+    /// False if another rewrite has a part of it; then the thread of `waker` is woken when it may try again.
+    pub(crate) fn hold(&self, range: Range<u64>, waker: Waker) -> bool {
+        let mut state = self.state.lock();
+        if state.held.iter().any(|h| overlap(&h.range, &range)) {
+            state.wait(waker);
+            return false;
+        }
+        state.held.push(Hold { range, waker });
+        // Pairs with: Rewrites::held_now, by the lock of each port's writes that is_clear takes after this.
+        self.held.store(state.held.len(), Ordering::Release);
+        true
+    }
+
+    /// Whether no write is left inside the range, which the caller holds. If not, the thread that holds is woken when one ends.
+    pub(crate) fn is_clear(&self, range: &Range<u64>) -> bool {
+        let clear = |writes: &Arc<Writes>| !writes.0.lock().may_overlap(range);
+        self.ports.lock().iter().all(clear)
+    }
+
+    /// Ends a hold, and wakes who waits.
+    pub(crate) fn give_back(&self, range: &Range<u64>) {
+        let mut state = self.state.lock();
+        let at = state.held.iter().position(|h| h.range == *range).expect("a range is given back that is held");
+        state.held.swap_remove(at);
+        // Pairs with: Rewrites::held_now
+        self.held.store(state.held.len(), Ordering::Release);
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.iter().for_each(Waker::wake);
+    }
+
+    /// Whether nobody holds, waits or writes.
+    #[cfg(test)]
+    pub(crate) fn is_unused(&self) -> bool {
+        let state = self.state.lock();
+        let idle = state.held.is_empty() && state.waiting.is_empty();
+        drop(state);
+        idle && self.ports.lock().iter().map(|w| w.0.lock()).all(|w| w.known.is_empty() && w.unknown == 0)
+    }
+
+    /// How many threads wait.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.state.lock().waiting.len()
+    }
+
+    /// Called with the lock of a port's writes held: a rewrite that has looked at them before is seen, one that has not will look.
+    fn held_now(&self) -> bool {
+        // Pairs with: Rewrites::hold
+        self.held.load(Ordering::Acquire) > 0
+    }
+
+    /// Bios that write are inside the block layer and have not asked; each is told of by [`Rewrites::leave`] when it ends.
+    pub(super) fn enter_unknown(&self, writes: &Writes, bios: usize) {
+        writes.0.lock().unknown += bios;
+    }
+
+    /// A bio that writes is going to enter the block layer, and is known until [`Rewrites::leave`]. False: it must not, for its blocks
+    /// are being rewritten; the thread of `waker` is woken when it may try again.
+    pub(super) fn enter(
+        &self,
+        writes: &Writes,
+        user_data: u64,
+        range: Range<u64>,
+        waker: impl FnOnce() -> Waker,
+    ) -> bool {
+        let mut inside = writes.0.lock();
+        if self.held_now() {
+            let mut state = self.state.lock();
+            if state.held.iter().any(|h| overlap(&h.range, &range)) {
+                state.wait(waker());
+                return false;
+            }
+        }
+        inside.add(user_data, range);
+        true
+    }
+
+    /// A bio that writes has ended, or could not enter after all. Whether it was one that had asked [`Rewrites::enter`] or was counted by
+    /// [`Rewrites::enter_unknown`].
+    pub(super) fn leave(&self, writes: &Writes, user_data: u64) -> bool {
+        let mut inside = writes.0.lock();
+        let Ok(gone) = inside.remove(user_data) else { return false };
+        if let Some(range) = gone
+            && self.held_now()
+        {
+            let state = self.state.lock();
+            state.held.iter().filter(|h| overlap(&h.range, &range)).for_each(|h| h.waker.wake());
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::bell::Bells;
+    use super::*;
+
+    fn wakers() -> (Arc<Bells>, impl Fn(u16) -> Waker) {
+        let bells = Arc::new(Bells::new());
+        (0..3).for_each(|t| bells.make(t).unwrap());
+        (Arc::clone(&bells), move |thread| Waker::new(&bells, thread))
+    }
+
+    /// Whether the thread was rung for since it was last asked.
+    fn is_rung(bells: &Bells, thread: u16) -> bool {
+        let dozes = bells.get(thread).doze();
+        bells.get(thread).wake_up();
+        !dozes
+    }
+
+    #[test]
+    fn what_is_held_does_not_overlap_and_who_waits_is_woken() {
+        let (bells, waker) = wakers();
+        let r = Rewrites::default();
+        assert!(r.hold(8..16, waker(0)) && r.hold(16..64, waker(0)));
+        for range in [0..9, 15..17, 10..12, 0..128] {
+            assert!(!r.hold(range, waker(1)));
+        }
+        assert!(!is_rung(&bells, 1));
+        r.give_back(&(8..16));
+        assert!(is_rung(&bells, 1) && !is_rung(&bells, 0));
+        assert!(r.hold(0..16, waker(1)));
+    }
+
+    #[test]
+    fn a_write_waits_for_a_rewrite_of_its_blocks_and_for_no_other() {
+        let (bells, waker) = wakers();
+        let r = Rewrites::default();
+        let port = r.add_port();
+        assert!(r.hold(8..16, waker(0)) && r.is_clear(&(8..16)));
+        assert!(!r.enter(&port, 1, 0..9, || waker(2)));
+        assert!(r.enter(&port, 2, 0..8, || waker(2)) && r.enter(&port, 3, 16..24, || waker(2)));
+        r.give_back(&(8..16));
+        assert!(is_rung(&bells, 2));
+        assert!(r.enter(&port, 1, 0..9, || waker(2)));
+    }
+
+    /// The order that matters: whoever holds keeps new ones out while it waits for those that are in.
+    #[test]
+    fn a_rewrite_waits_for_the_writes_that_came_before_it() {
+        let (bells, waker) = wakers();
+        let r = Rewrites::default();
+        let (port, other) = (r.add_port(), r.add_port());
+        // A request of two bios, and one elsewhere.
+        assert!(r.enter(&port, 1, 0..8, || waker(2)) && r.enter(&port, 1, 8..12, || waker(2)));
+        assert!(r.enter(&other, 1, 100..104, || waker(2)));
+        assert!(r.hold(8..16, waker(0)) && !r.is_clear(&(8..16)));
+        assert!(!r.enter(&other, 2, 12..16, || waker(2)), "it would wait for ever under load");
+        assert!(r.leave(&other, 1) && !is_rung(&bells, 0));
+        assert!(r.leave(&port, 1) && !is_rung(&bells, 0) && !r.is_clear(&(8..16)));
+        assert!(r.leave(&port, 1) && is_rung(&bells, 0) && r.is_clear(&(8..16)));
+        assert!(!r.leave(&port, 1), "another's");
+        r.remove_port(&other);
+        assert_eq!(r.ports.lock().len(), 1);
+    }
+
+    /// A request with bios from before and after may end in any order.
+    #[test]
+    fn a_rewrite_waits_for_the_writes_that_nobody_knows() {
+        let (bells, waker) = wakers();
+        let r = Rewrites::default();
+        let port = r.add_port();
+        r.enter_unknown(&port, 2);
+        assert!(r.enter(&port, 1, 100..104, || waker(2)));
+        assert!(r.hold(8..16, waker(0)) && !r.is_clear(&(8..16)) && !r.is_unused());
+        assert!(r.leave(&port, 7) && r.leave(&port, 1) && !is_rung(&bells, 0) && !r.is_clear(&(8..16)));
+        assert!(r.leave(&port, 1) && is_rung(&bells, 0) && r.is_clear(&(8..16)));
+        assert!(!r.leave(&port, 1), "who rewrites");
+        r.give_back(&(8..16));
+        assert!(r.is_unused());
+    }
+
+    /// Against a list that is searched from one end to the other.
+    #[test]
+    fn requests_are_found_by_their_source_and_number() {
+        let mut random = 20_261_122u64;
+        println!("seed {random}");
+        let mut below = |n: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % n
+        };
+        let (mut inside, mut list) = (Inside::default(), Vec::<(u64, u64)>::new());
+        for step in 0..20_000u64 {
+            // Filled and emptied in turn.
+            let fills = step / 500 % 2 == 0;
+            if below(10) < if fills { 8 } else { 2 } {
+                let (user_data, at) = (SourceId(below(3) as u32).tagged(below(64) as u32), below(1000));
+                if !list.iter().any(|(u, _)| *u == user_data) {
+                    inside.add(user_data, at..at + 1);
+                    list.push((user_data, at));
+                }
+            } else if !list.is_empty() {
+                let (user_data, at) = list.swap_remove(below(list.len() as u64) as usize);
+                assert_eq!(inside.remove(user_data), Ok(Some(at..at + 1)), "step {step}");
+            }
+            assert_eq!(inside.known.len(), list.len());
+            let at = below(1000);
+            assert_eq!(inside.may_overlap(&(at..at + 1)), list.iter().any(|(_, a)| *a == at), "step {step}");
+            let user_data = SourceId(below(4) as u32).tagged(below(80) as u32);
+            if !list.iter().any(|(u, _)| *u == user_data) {
+                assert_eq!(inside.remove(user_data), Err(()), "step {step}");
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A daemon as it can be looked at while it is changed.
+//!
+//! Guarantees: nothing here waits for a change, or for I/O; a view keeps no disk and no export from its end; who has asked for a disk
+//! keeps it open, and its end waits for that, so it is to be let go soon. It shows the plan of
+//! the moment it was made in ([`Daemon::view`](super::daemon::Daemon::view)), and counters of now.
+
+use super::check::{CheckedPlan, Export};
+use super::{IoThreads, ServedDisk, ThreadReport};
+use blk::time::{Duration, Instant};
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+/// Says how many clients an export has, without waiting.
+pub type Clients = Box<dyn Fn() -> usize + Send + Sync>;
+
+/// Says what is wrong with an export, if anything is, without waiting.
+pub(crate) type Trouble = Box<dyn Fn() -> Option<String> + Send + Sync>;
+
+/// See the module's text.
+pub struct View {
+    pub(super) plan: CheckedPlan,
+    pub(super) began: Instant,
+    pub(super) threads: Arc<IoThreads>,
+    /// By name.
+    pub(super) disks: HashMap<String, Weak<ServedDisk>>,
+    /// By name of the export.
+    pub(super) clients: HashMap<String, Clients>,
+    /// By name of the export, of those whose clients may speak TLS.
+    pub(super) certificates: HashMap<String, Trouble>,
+    /// By name of the export, of those that can be undone by others.
+    pub(super) gone: HashMap<String, Trouble>,
+}
+
+impl View {
+    /// What ran when it was made.
+    pub fn plan(&self) -> &CheckedPlan {
+        &self.plan
+    }
+
+    /// A disk, if it is still there. Its end waits until the caller lets go of it.
+    pub fn disk(&self, name: &str) -> Option<Arc<ServedDisk>> {
+        self.disks.get(name)?.upgrade()
+    }
+
+    /// Clients that an export has now.
+    pub fn clients(&self, export: &Export<'_>) -> usize {
+        self.clients.get(&export.plan.name).map_or(0, |count| count())
+    }
+
+    /// Whether clients of an export may speak TLS.
+    pub fn has_certificates(&self, export: &Export<'_>) -> bool {
+        self.certificates.contains_key(&export.plan.name)
+    }
+
+    /// Why an export's clients are shown older certificates than those in the files.
+    pub fn certificate_problem(&self, export: &Export<'_>) -> Option<String> {
+        self.certificates.get(&export.plan.name)?()
+    }
+
+    /// Why an export is of no use any more, if it is: a mount that somebody else has undone.
+    pub fn gone(&self, export: &Export<'_>) -> Option<String> {
+        self.gone.get(&export.plan.name)?()
+    }
+
+    /// What the IOThreads do. Those that sleep are woken for it.
+    pub fn report(&self) -> Vec<ThreadReport> {
+        self.threads.report()
+    }
+
+    /// How long the daemon has been there.
+    pub fn uptime(&self) -> Duration {
+        crate::clock::now().since(self.began)
+    }
+}

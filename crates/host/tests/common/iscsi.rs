@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An iSCSI target that is not ours: Debian's tgtd on a free port, with a file as LUN 1. It can be killed and started again on the
+//! same port, and its sessions can be cut.
+
+use super::TempFile;
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const START_TIME: Duration = Duration::from_secs(60);
+/// The target's name.
+pub const IQN: &str = "iqn.2026-11.test:t1";
+/// Ports that are tried until one is free.
+const TRIES: u32 = 20;
+
+/// A target that runs, or did.
+pub struct Tgt {
+    child: Option<Child>,
+    control: u32,
+    port: u16,
+    pub file: TempFile,
+    /// What the logical unit says of itself.
+    serial: String,
+    users: Vec<(String, String, bool)>,
+}
+
+impl Tgt {
+    /// One whose LUN 1 everybody may use.
+    pub fn new() -> Tgt {
+        Tgt::with_users(&[])
+    }
+
+    /// One that wants a login of those who have no `true`, and proves to be those who have.
+    pub fn with_users(users: &[(&str, &str, bool)]) -> Tgt {
+        let users =
+            users.iter().map(|(name, password, is_out)| ((*name).into(), (*password).into(), *is_out)).collect();
+        let mut tgt =
+            Tgt { child: None, control: 0, port: 0, file: TempFile::new(), serial: "SN0001".to_owned(), users };
+        // Another process may take the port between its choice and its use.
+        for _ in 0..TRIES {
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            if tgt.try_start(port) {
+                return tgt;
+            }
+        }
+        panic!("tgtd found no port in {TRIES} tries");
+    }
+
+    /// Starts it again on the same port.
+    pub fn start(&mut self) {
+        self.kill();
+        let until = Instant::now() + START_TIME;
+        while !self.try_start(self.port) {
+            assert!(Instant::now() < until, "tgtd does not listen on port {} again", self.port);
+        }
+    }
+
+    fn try_start(&mut self, port: u16) -> bool {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Its control socket has a name of this number, for all processes of the machine.
+        // The number has 15 bits; one that is taken ends tgtd, and another is tried.
+        self.control = 1 + std::process::id() % 300 * 100 + NEXT.fetch_add(1, Ordering::Relaxed) % 100;
+        self.port = port;
+        let portal = format!("portal=127.0.0.1:{port}");
+        let mut command = Command::new("tgtd");
+        command.args(["-f", "--nr_iothreads", "1", "--iscsi", &portal, "--control-port", &self.control.to_string()]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap_or_else(|e| panic!("cannot run tgtd: {e}"));
+        let until = Instant::now() + START_TIME;
+        let listens = || TcpStream::connect(("127.0.0.1", port)).is_ok();
+        while !(self.try_admin(&["--op", "show", "--mode", "sys"]) && listens()) {
+            if child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            assert!(Instant::now() < until, "tgtd does not come up");
+            std::thread::yield_now();
+        }
+        self.child = Some(child);
+        self.set_up();
+        true
+    }
+
+    fn set_up(&self) {
+        let path = self.file.0.to_str().unwrap().to_owned();
+        self.admin(&["--op", "new", "--mode", "target", "--tid", "1", "-T", IQN]);
+        self.admin(&[
+            "--op",
+            "new",
+            "--mode",
+            "logicalunit",
+            "--tid",
+            "1",
+            "--lun",
+            "1",
+            "-b",
+            &path,
+            "--bstype",
+            "rdwr",
+        ]);
+        let params = format!("thin_provisioning=1,scsi_id=naa-{0},scsi_sn={0}", self.serial);
+        self.admin(&["--op", "update", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "--params", &params]);
+        for digest in ["HeaderDigest", "DataDigest"] {
+            self.admin(&[
+                "--op",
+                "update",
+                "--mode",
+                "target",
+                "--tid",
+                "1",
+                "--name",
+                digest,
+                "--value",
+                "None,CRC32C",
+            ]);
+        }
+        for (user, password, is_out) in &self.users {
+            self.admin(&["--op", "new", "--mode", "account", "--user", user, "--password", password]);
+            let way: &[&str] = if *is_out { &["--outgoing"] } else { &[] };
+            let bind = ["--op", "bind", "--mode", "account", "--tid", "1", "--user", user];
+            self.admin(&[&bind, way].concat());
+        }
+        self.admin(&["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"]);
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("tgtadm");
+        command.args(["--control-port", &self.control.to_string(), "--lld", "iscsi"]).args(arguments);
+        command.stdin(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    fn try_admin(&self, arguments: &[&str]) -> bool {
+        self.command(arguments).stdout(Stdio::null()).status().expect("tgtadm runs").success()
+    }
+
+    /// Runs tgtadm.
+    pub fn admin(&self, arguments: &[&str]) {
+        assert!(self.try_admin(arguments), "tgtadm {arguments:?} failed");
+    }
+
+    /// What tgtadm says.
+    pub fn show(&self, arguments: &[&str]) -> String {
+        let mut child = self.command(arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let mut text = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(child.wait().unwrap().success(), "tgtadm {arguments:?} failed");
+        text
+    }
+
+    /// Another identity from the next start on.
+    pub fn set_serial(&mut self, serial: &str) {
+        self.serial = serial.to_owned();
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        for name in ["", ".lock"] {
+            let _ = std::fs::remove_file(format!("/var/run/tgtd/socket.{}{name}", self.control));
+        }
+    }
+
+    /// Its LUN 1 as a target; `options` begin with `?`.
+    pub fn url(&self, options: &str) -> String {
+        self.url_as("", options)
+    }
+
+    /// The same with a login, `USER@` or `USER%PASSWORD@`.
+    pub fn url_as(&self, login: &str, options: &str) -> String {
+        format!("iscsi://{login}127.0.0.1:{}/{IQN}/1{options}", self.port)
+    }
+}
+
+impl Drop for Tgt {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

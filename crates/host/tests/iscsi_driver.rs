@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The iSCSI driver against Debian's tgtd: who is let in and who is not, sessions, long requests, and what becomes of requests when
+//! sessions are cut, the target is killed, or comes back as another. What all drivers must do is in `driver_conformance`.
+
+#[allow(unsafe_code, reason = "buffers are given back")]
+mod common;
+
+use blk::bio::{Bio, DataRef, Op, OpFlags};
+use blk::driver::Driver;
+use blk::id::Sector;
+use blk::status::BlkStatus;
+use common::Rig;
+use common::iscsi::{IQN, Tgt};
+use host::driver::HostDriver;
+use host::driver::iscsi::{self, Iscsi, IscsiTarget};
+use host::error::ErrorKind;
+use host::mem::{BufferPool, Regions};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn target(url: &str) -> IscsiTarget {
+    iscsi::parse(url).unwrap()
+}
+
+fn open(url: &str, regions: &Arc<Regions>) -> Arc<Iscsi> {
+    Arc::new(Iscsi::open(&target(url), true, regions.clone()).unwrap_or_else(|e| panic!("{url}: {e}")))
+}
+
+fn refused(url: &str) -> (ErrorKind, String) {
+    let e = Iscsi::open(&target(url), true, Arc::new(Regions::new())).err().expect("it is to be refused");
+    (e.kind(), e.to_string())
+}
+
+fn rig(url: &str, queues: &str) -> (Rig, Arc<Iscsi>) {
+    let regions = Arc::new(Regions::new());
+    let driver = open(url, &regions);
+    let rig = Rig::on(driver.clone(), regions, |c| {
+        c.set("nr_cpus", queues).unwrap();
+        c.set("nr_hw_queues", queues).unwrap();
+    });
+    (rig, driver)
+}
+
+fn until(mut what: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !what() {
+        assert!(began.elapsed() < LONG, "it does not come to it");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn chap_lets_in_who_has_the_password_and_says_what_is_wrong() {
+    let tgt = Tgt::with_users(&[("me", "secretsecret1", false)]);
+    let (mut rig, _) = rig(&tgt.url_as("me%secretsecret1@", ""), "1");
+    assert_eq!(rig.write(0, &[7; 4096], OpFlags::FUA), BlkStatus::Ok);
+    let (kind, text) = refused(&tgt.url_as("me%secretsecret2@", ""));
+    assert!(kind == ErrorKind::Denied && text.contains("user 'me' was refused"), "{text}");
+    let (kind, text) = refused(&tgt.url_as("you%secretsecret1@", ""));
+    assert!(kind == ErrorKind::Denied && text.contains("user 'you'"), "{text}");
+    let (kind, text) = refused(&tgt.url(""));
+    assert!(kind == ErrorKind::Denied && text.contains("LIBISCSI_CHAP_PASSWORD"), "{text}");
+    assert!(!text.contains("secretsecret"), "{text}");
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    let tgt = Tgt::new();
+    let url = tgt.url("");
+    let (kind, text) = refused(&url.replace(IQN, "iqn.2026-11.test:other"));
+    assert!(kind == ErrorKind::NotFound && text.contains("no target iqn.2026-11.test:other"), "{text}");
+    let (kind, text) = refused(&format!("{url}9"));
+    assert!(kind == ErrorKind::NotFound && text.contains("no LUN 19"), "{text}");
+    // The target's controller is no disk.
+    let (_, text) = refused(&format!("{}0", url.strip_suffix('1').unwrap()));
+    assert!(text.contains("LUN 0: is no disk but a device of type 0x0c"), "{text}");
+    drop(tgt);
+    let (_, text) = refused(&url);
+    assert!(text.contains("cannot connect"), "{text}");
+}
+
+#[test]
+fn a_portal_tells_its_targets() {
+    let tgt = Tgt::new();
+    let found = iscsi::discover(&target(&tgt.url(""))).unwrap();
+    assert_eq!((found.len(), found[0].name.as_str()), (1, IQN));
+    assert!(tgt.url("").contains(&found[0].addresses[0]), "{found:?}");
+}
+
+#[test]
+fn each_hardware_queue_has_a_session_of_its_own() {
+    let tgt = Tgt::new();
+    let (mut rig, driver) = rig(&tgt.url("?sessions=3"), "3");
+    assert_eq!(rig.write(8, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let shown = tgt.show(&["--op", "show", "--mode", "target"]);
+    assert_eq!(shown.matches("I_T nexus:").count(), 3, "{shown}");
+    assert_eq!(driver.connections().unwrap().up, 3);
+    drop((rig, driver));
+    until(|| !tgt.show(&["--op", "show", "--mode", "target"]).contains("I_T nexus:"));
+}
+
+/// Longer than what goes unasked and than a burst: R2Ts and many messages, both ways, with and without digests.
+#[test]
+fn long_requests_go_both_ways() {
+    const BYTES: usize = 1 << 20;
+    let tgt = Tgt::new();
+    for options in ["", "?data_digest=crc32c", "?header_digest=crc32c"] {
+        let regions = Arc::new(Regions::new());
+        let driver = open(&tgt.url(options), &regions);
+        assert!(driver.limits().max_sectors as usize >= BYTES >> 9);
+        let mut pool = BufferPool::new(&regions, 2, BYTES, false).unwrap();
+        let mut rig = Rig::on(driver, regions, |c| c.set("nr_cpus", "1").unwrap());
+        let fill = common::Rng::new(0x5eed_1234).bytes(BYTES);
+        pool.with_slot(0, |b| b.copy_from_slice(&fill));
+        for (slot, op) in [(0, Op::Write), (1, Op::Read)] {
+            let data = pool.lend(slot);
+            let bio = Bio { op, ..Bio::read(Sector(64), (BYTES >> 9) as u32, data) };
+            assert_eq!(rig.io(bio), BlkStatus::Ok, "{options}");
+            common::give_back(&mut pool, slot);
+        }
+        assert!(pool.with_slot(1, |b| b[..] == fill[..]), "{options}");
+        // In pieces all over memory, too.
+        let slots: Vec<_> =
+            (0..32).map(|i| (i * 7 % 32, Bio::read(Sector(64 + u64::from(i) * 8), 8, DataRef::NONE))).collect();
+        assert!(rig.io_batch(slots).iter().all(|s| s.is_ok()));
+        for i in 0..32_u32 {
+            let at = i as usize * 4096;
+            rig.pool.with_slot(i * 7 % 32, |b| assert_eq!(b[..4096], fill[at..][..4096], "block {i}"));
+        }
+    }
+}
+
+#[test]
+fn a_target_that_is_killed_and_comes_back_is_not_noticed() {
+    let mut tgt = Tgt::new();
+    let (mut rig, driver) = rig(&tgt.url(""), "2");
+    assert_eq!(rig.write(8, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
+    for round in 1..=3 {
+        tgt.kill();
+        until(|| driver.connections().unwrap().up == 0);
+        std::thread::scope(|s| {
+            let writer = s.spawn(|| {
+                assert_eq!(rig.write(16, &[round; 4096], OpFlags::NONE), BlkStatus::Ok);
+                assert_eq!(rig.read(8, 4096).1, [3; 4096]);
+                assert_eq!(rig.read(16, 4096).1, [round; 4096]);
+            });
+            tgt.start();
+            writer.join().unwrap();
+        });
+    }
+    assert!(driver.troubles()[0].contains("sessions were lost"), "{:?}", driver.troubles());
+}
+
+#[test]
+fn requests_end_when_nobody_comes_back_in_time() {
+    let mut tgt = Tgt::new();
+    let (mut rig, driver) = rig(&tgt.url("?recovery_timeout=1"), "1");
+    tgt.kill();
+    until(|| driver.connections().unwrap().up == 0);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Transport);
+    assert!(driver.troubles()[0].contains("cannot connect"), "{:?}", driver.troubles());
+}
+
+#[test]
+fn nothing_is_written_to_another_disk() {
+    let mut tgt = Tgt::new();
+    let (mut rig, driver) = rig(&tgt.url(""), "1");
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    tgt.kill();
+    until(|| driver.connections().unwrap().up == 0);
+    tgt.set_serial("SN0002");
+    tgt.start();
+    // The midlayer says that the device is gone, once the keeper has seen it; until then it waits.
+    assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
+    assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
+    assert!(driver.troubles()[0].contains("requests are not sent to another disk"), "{:?}", driver.troubles());
+    assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 1));
+}

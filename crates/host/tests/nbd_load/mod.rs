@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The NBD driver under load in tests: opened alone or as the target of verifying jobs, while servers are killed and come back.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use super::common::Rig;
+use super::common::peers::Peer;
+use host::driver::nbd::{self, Nbd};
+use host::mem::Regions;
+use host::run::{Disk, Prepared, RunOutcome, RunPlan, prepare};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use workload::job::{JobFile, ParseContext};
+
+pub const LONG: Duration = Duration::from_secs(60);
+
+/// A driver of a target, and what its data is in.
+pub fn open(target: &str) -> (Arc<Nbd>, Arc<Regions>) {
+    let regions = Arc::new(Regions::new());
+    let (nbd, warning) = Nbd::open(&nbd::parse(target).unwrap(), true, regions.clone()).unwrap();
+    assert_eq!(warning, None);
+    (Arc::new(nbd), regions)
+}
+
+/// A disk with one hardware queue and a short `io_timeout`, polled: who sleeps in a driver alone does not ask about late requests.
+pub fn rig(target: &str) -> (Rig, Arc<Nbd>) {
+    let (nbd, regions) = open(target);
+    let mut rig = Rig::on(nbd.clone(), regions, |c| {
+        c.set("nr_cpus", "1").unwrap();
+        c.set("io_timeout", "50").unwrap();
+    });
+    rig.may_wait = false;
+    (rig, nbd)
+}
+
+/// Waits for something that has to come.
+#[track_caller]
+pub fn until(mut what: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !what() {
+        assert!(began.elapsed() < LONG, "it does not come");
+        std::thread::yield_now();
+    }
+}
+
+pub fn is_connected(nbd: &Nbd) -> bool {
+    nbd.status().0.iter().all(|q| q.connected)
+}
+
+/// A saturating writer that verifies what it wrote, and one that reads.
+pub const JOBS: &str = "[global]\nioengine=io_uring\nbs=4k\ntime_based\nruntime=100\n\
+    [w]\nrw=randwrite\nsize=1m\niodepth=16\niodepth_batch_submit=4\nverify=crc32c\nverify_backlog=64\nfsync=32\n\
+    [r]\nrw=randread\noffset=1m\nsize=1m\niodepth=4\n";
+
+pub fn prepared(jobs: &str, target: &str, stop: &Arc<AtomicBool>) -> Prepared {
+    let jobs = JobFile::parse_str(jobs, &ParseContext::bare("test"), &[]).expect("the test's job is right").jobs;
+    let plan = RunPlan {
+        target: Some(target),
+        settings: &[],
+        laying_out: &mut |_, _, _| ControlFlow::Continue(()),
+        stop: Arc::clone(stop),
+        entropy: 1,
+    };
+    prepare(&jobs, plan).expect("can be prepared")
+}
+
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs the jobs on a thread, and `meanwhile` on this one; the run is stopped when that is through.
+pub fn run_while(target: &str, meanwhile: impl FnOnce(&Disk)) -> RunOutcome {
+    let stop = Arc::default();
+    let run = prepared(JOBS, target, &stop);
+    let disk = Arc::clone(&run.disks[0].1);
+    std::thread::scope(|s| {
+        let outcome = s.spawn(|| run.run(&mut |_| {}).expect("runs"));
+        // Also when it panics, or the run would go on for ever.
+        let at_end = StopAtEnd(&stop);
+        meanwhile(&disk);
+        drop(at_end);
+        outcome.join().expect("runs")
+    })
+}
+
+/// Waits until I/O has ended that came after this call.
+pub fn goes_on(disk: &Disk) {
+    let ended = || disk.queue.stats().ops.iter().map(|op| op.ios).sum::<u64>();
+    let before = ended();
+    // Of the jobs' depths together no more than this can have come before.
+    until(|| ended() >= before + 40);
+}
+
+#[track_caller]
+pub fn check_clean(outcome: &RunOutcome) {
+    for (i, t) in outcome.threads.iter().enumerate() {
+        let t = t.as_ref().expect("it ran");
+        assert_eq!((t.stats.first_error, t.stats.verify_errors), (0, 0), "thread {i}");
+        assert!(t.stats.total_ios() > 0, "thread {i} did nothing");
+    }
+}
+
+/// Kills a server under load and starts it again, several times; nobody may notice.
+pub fn survives_kills(mut peer: Peer, end: impl Fn(&mut Peer)) {
+    let target = peer.target("&reconnect_delay=60");
+    let outcome = run_while(&target, |disk| {
+        for _ in 0..3 {
+            goes_on(disk);
+            end(&mut peer);
+            peer.start();
+        }
+        goes_on(disk);
+    });
+    check_clean(&outcome);
+}

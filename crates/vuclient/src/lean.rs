@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Closed-loop load by a driver that costs as little as a right one can, so that the server is what is measured.
+//!
+//! What [`bench`](mod@crate::bench) asks of blkio costs some 200 ns a request, which is more than a good server takes. Here each of
+//! `iodepth` requests per queue has its chain, header and buffer for good ([`crate::raw::lane`]), and reads or writes one
+//! place of the disk, somewhere, over and over; with `rewrite` header and status are written each time, as a guest's driver does, and the
+//! places are random: slower, and for disks that are not null. Guarantees and phases as there. Needs a server with the
+//! protocol features MQ and CONFIG; with REPLY_ACK what it refuses is known at once.
+//! Source: virtio 1.2, 2.7, 2.8 and 5.2.
+
+use std::time::Duration;
+
+use crate::Error;
+use crate::phases::{self, BenchReport, Load, Pace};
+use crate::random::Random;
+use crate::raw::block::{self, BlockRequest, LINE};
+use crate::raw::lane::Lane;
+use crate::raw::message::{feature, protocol};
+use crate::raw::{Format, Notify, Raw, Ring};
+use hdrhistogram::Histogram;
+
+/// Most descriptors of a ring (virtio 1.2, 2.7).
+const MAX_RING: u32 = 1 << 15;
+
+/// Most bytes of memory shared with the server.
+const MAX_MEMORY: u64 = 1 << 30;
+
+/// Where memory begins.
+const BASE: u64 = 0x10_0000;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct LeanOptions {
+    /// Virtqueues, one thread each.
+    pub queues: u16,
+    /// Requests in flight per queue.
+    pub iodepth: u32,
+    /// Measured time.
+    pub runtime: Duration,
+    /// Time before that, not counted.
+    pub warm_up: Duration,
+    /// Bytes of a request: a multiple of 512.
+    pub block: u32,
+    /// Writes instead of reads.
+    pub write: bool,
+    /// Spin on the used ring instead of waiting for calls.
+    pub poll: bool,
+    /// A packed ring.
+    pub packed: bool,
+    /// A table of its own for each chain.
+    pub indirect: bool,
+    /// Kicks and calls by EVENT_IDX, otherwise by the ring's flags.
+    pub event_idx: bool,
+    /// Header and status are written for each request.
+    pub rewrite: bool,
+    /// Longest time the server may take to end something.
+    pub patience: Duration,
+}
+
+impl Default for LeanOptions {
+    fn default() -> LeanOptions {
+        LeanOptions {
+            queues: 1,
+            iodepth: 32,
+            runtime: Duration::from_secs(2),
+            warm_up: Duration::from_millis(300),
+            block: 4096,
+            write: false,
+            poll: false,
+            packed: false,
+            indirect: false,
+            event_idx: true,
+            rewrite: false,
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Runs `options` on the server at `socket`.
+///
+/// # Errors
+/// Options out of range, a server that lacks what they ask for, refuses, fails a request, ends one that it does not have, or
+/// stops answering.
+pub fn lean(socket: &str, options: &LeanOptions) -> Result<BenchReport, Error> {
+    let (ring, memory) = check(options)?;
+    let mut raw = connect(socket, options, memory)?;
+    let blocks = blocks(&mut raw, socket, options)?;
+    let format = if options.packed { Format::Packed } else { Format::Split };
+    let base = if options.packed { 0x8000_8000 } else { 0 };
+    let kind = if options.write { block::OUT } else { block::IN };
+    let per_block = u64::from(options.block) / 512;
+    let mut all = Vec::new();
+    for queue in 0..options.queues {
+        // Scattered: neighbours would be merged by the server into few large requests.
+        let sector = |slot: usize| Random::new(slot as u64, u64::from(queue)).below(blocks) * per_block;
+        let parts = Ring::apart(&mut raw.guest, format, ring, LINE)?;
+        raw.start_ring(queue, parts, base, Notify::Both)?;
+        let count = options.iodepth as usize;
+        let requests = BlockRequest::apart(&mut raw.guest, kind, count, options.block, sector)?;
+        // Touched before the clock runs: page faults are not the server's cost.
+        requests.iter().try_for_each(|r| raw.guest.write(r.data, &vec![0x5a; options.block as usize]))?;
+        all.push(raw.lay(queue, requests, options.indirect)?);
+    }
+    let groups: Result<Vec<Vec<Worker<'_>>>, Error> = (0..options.queues)
+        .zip(&all)
+        .map(|(queue, slots)| {
+            let places = options.rewrite.then(|| Random::new(0x6d71, u64::from(queue)));
+            let lane = raw.lane(queue, slots)?;
+            Ok(vec![Worker {
+                lane,
+                iodepth: options.iodepth as usize,
+                places,
+                blocks,
+                per_block,
+                ended: 0,
+                batches: 0,
+            }])
+        })
+        .collect();
+    let LeanOptions { runtime, warm_up, poll, patience, .. } = *options;
+    let tallies = phases::run(groups?, &Pace { runtime, warm_up, poll, patience, cpus: Vec::new() })?;
+    Ok(phases::report(tallies, f64::from(u32::from(options.queues) * options.iodepth)))
+}
+
+/// Descriptors of a ring, and bytes of memory.
+fn check(options: &LeanOptions) -> Result<(u16, usize), Error> {
+    let LeanOptions { queues, iodepth, block, .. } = *options;
+    let per_chain = if options.indirect { 1 } else { 3 };
+    let most = MAX_RING / per_chain;
+    if iodepth == 0 || iodepth > most {
+        let rule = format!("iodepth={iodepth}: must be 1..={most}");
+        return Err(Error::Usage(format!("{rule}, {per_chain} descriptors each of a ring of {MAX_RING}")));
+    }
+    if block == 0 || !block.is_multiple_of(512) {
+        return Err(Error::Usage(format!("bs={block}: must be a multiple of 512 bytes, a sector")));
+    }
+    if queues == 0 || queues > 256 {
+        return Err(Error::Usage(format!("queues={queues}: must be 1..=256")));
+    }
+    if options.runtime.is_zero() {
+        return Err(Error::Usage("runtime=0: must be more than 0 seconds".into()));
+    }
+    let data = u64::from(queues) * u64::from(iodepth) * u64::from(block);
+    if data > MAX_MEMORY {
+        let rule = format!("bs * iodepth * queues = {data}: must be at most {MAX_MEMORY}");
+        return Err(Error::Usage(format!("{rule} bytes of shared memory")));
+    }
+    let ring = (per_chain * iodepth).next_power_of_two().max(2);
+    // Descriptors and rings, headers, tables and statuses, and what alignment takes.
+    let rest = u64::from(queues) * (26 * u64::from(ring) + 72 * u64::from(iodepth) + 4 * LINE as u64 + 8192);
+    Ok((ring as u16, (data + rest) as usize))
+}
+
+fn connect(socket: &str, options: &LeanOptions, memory: usize) -> Result<Raw, Error> {
+    let wanted = [
+        (true, feature::VERSION_1, "VERSION_1"),
+        (options.queues > 1, feature::BLK_MQ, "MQ"),
+        (options.packed, feature::RING_PACKED, "RING_PACKED"),
+        (options.indirect, feature::INDIRECT_DESC, "INDIRECT_DESC"),
+        (options.event_idx, feature::EVENT_IDX, "EVENT_IDX"),
+    ];
+    let features = wanted.iter().filter(|(is_on, ..)| *is_on).fold(0, |all, (_, bit, _)| all | bit);
+    let wished = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG;
+    let raw = Raw::ready_with(socket, features, wished, (BASE, memory))?;
+    match wanted.iter().find(|(is_on, bit, _)| *is_on && raw.agreed() & bit == 0) {
+        Some((_, _, name)) => Err(Error::Usage(format!("{socket}: the server does not offer {name}"))),
+        None => Ok(raw),
+    }
+}
+
+/// Blocks of the disk, after a look whether it has as many queues.
+fn blocks(raw: &mut Raw, socket: &str, options: &LeanOptions) -> Result<u64, Error> {
+    let most = raw.queue_num()?;
+    if u64::from(options.queues) > most {
+        let queues = options.queues;
+        return Err(Error::Usage(format!("queues={queues}: must be 1..={most}, which {socket} offers")));
+    }
+    let capacity = raw.config(0, 8)?;
+    let sectors = u64::from_le_bytes(capacity.try_into().map_err(|_| Error::Server("no capacity".into()))?);
+    match sectors / (u64::from(options.block) / 512) {
+        0 => Err(Error::Usage(format!("bs={}: the disk has {sectors} sectors of 512 bytes", options.block))),
+        blocks => Ok(blocks),
+    }
+}
+
+/// One queue and its load.
+struct Worker<'g> {
+    lane: Lane<'g>,
+    iodepth: usize,
+    /// With `rewrite`: where the next request goes.
+    places: Option<Random>,
+    blocks: u64,
+    per_block: u64,
+    ended: u64,
+    batches: u64,
+}
+
+impl Worker<'_> {
+    #[inline]
+    fn reap(&mut self, again: bool) -> Result<usize, Error> {
+        let (places, blocks, per_block) = (&mut self.places, self.blocks, self.per_block);
+        let count = self.lane.take_all(|lane, slot| {
+            if again {
+                if let Some(random) = places {
+                    lane.rewrite(slot, random.below(blocks) * per_block);
+                }
+                lane.put(slot);
+            }
+        })?;
+        self.lane.show()?;
+        self.ended += count as u64;
+        self.batches += u64::from(count > 0);
+        Ok(count)
+    }
+}
+
+impl Load for Worker<'_> {
+    fn fill(&mut self) -> Result<(), Error> {
+        (0..self.iodepth).for_each(|slot| self.lane.put(slot));
+        self.lane.show()
+    }
+
+    fn start_counting(&mut self) {
+        self.ended = 0;
+        self.batches = 0;
+    }
+
+    fn turn(&mut self) -> Result<usize, Error> {
+        self.reap(true)
+    }
+
+    fn wait(&mut self, patience: Duration) -> Result<usize, Error> {
+        self.lane.wait(patience)?;
+        self.reap(true)
+    }
+
+    fn drain(&mut self, patience: Duration) -> Result<(), Error> {
+        loop {
+            self.reap(false)?;
+            if self.lane.in_flight() == 0 {
+                return Ok(());
+            }
+            self.lane.wait(patience)?;
+        }
+    }
+
+    fn counted(&self) -> (u64, u64) {
+        (self.ended, self.batches)
+    }
+
+    fn latencies(&mut self) -> Option<Histogram<u64>> {
+        None
+    }
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A closed loop of several threads in its phases: warm-up, measured time, the end; and what is counted in them.
+//!
+//! Guarantees: the warm-up is not counted; all requests are waited for before a thread ends; a thread that fails ends the
+//! others' wait. In the loop no clock is read: a thread looks at one shared word, and reads its clocks when that changes.
+//! Knows nothing of rings: [`Load`] is what a client has to do.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use serde::Serialize;
+
+use crate::Error;
+
+const WARM_UP: u8 = 0;
+const MEASURE: u8 = 1;
+const STOP: u8 = 2;
+
+/// One queue of a client.
+pub trait Load {
+    /// Puts the first requests on the ring.
+    ///
+    /// # Errors
+    /// What the ring refuses.
+    fn fill(&mut self) -> Result<(), Error>;
+
+    /// The measured time begins.
+    fn start_counting(&mut self);
+
+    /// Takes what ended and puts successors in its place; how many.
+    ///
+    /// # Errors
+    /// What the server did wrong.
+    fn turn(&mut self) -> Result<usize, Error>;
+
+    /// As [`Self::turn`], after a wait for at least one.
+    ///
+    /// # Errors
+    /// As there, and when nothing ends within `patience`.
+    fn wait(&mut self, patience: Duration) -> Result<usize, Error>;
+
+    /// Takes what is still with the server.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    fn drain(&mut self, patience: Duration) -> Result<(), Error>;
+
+    /// Requests that ended in the measured time, and the batches they came in.
+    fn counted(&self) -> (u64, u64);
+
+    /// Their latencies, if these were asked for.
+    fn latencies(&mut self) -> Option<Histogram<u64>>;
+}
+
+/// How long everything takes.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    /// Measured time.
+    pub runtime: Duration,
+    /// Time before that, not counted.
+    pub warm_up: Duration,
+    /// Spin instead of waiting.
+    pub poll: bool,
+    /// Longest time the server may take to end something.
+    pub patience: Duration,
+    /// CPUs of the threads, a thread on one, in turn; empty = where the system puts them.
+    pub cpus: Vec<usize>,
+}
+
+/// One queue's part of the result.
+#[derive(Clone, Debug, Serialize)]
+pub struct QueueReport {
+    /// Requests ended in the measured time.
+    pub requests: u64,
+    /// Those per second.
+    pub iops: f64,
+}
+
+/// Latencies in nanoseconds, as measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Latencies {
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// 50th, 90th, 99th and 99.9th percentile.
+    pub percentiles: [u64; 4],
+    /// The longest.
+    pub max: u64,
+}
+
+/// The result of a bench.
+#[derive(Clone, Debug, Serialize)]
+pub struct BenchReport {
+    /// By queue.
+    pub queues: Vec<QueueReport>,
+    /// All queues together, per second.
+    pub iops: f64,
+    /// Mean latency by Little's law: requests in flight over rate, nanoseconds.
+    pub little_mean_ns: f64,
+    /// As measured, when asked for.
+    pub latency: Option<Latencies>,
+    /// Seconds of CPU this client's threads used in the measured time.
+    pub client_cpu_seconds: f64,
+    /// The same per request, in nanoseconds.
+    pub client_cpu_ns_per_request: f64,
+    /// Batches the completions came in: requests per batch tells how cheap a batch was.
+    pub batches: u64,
+    /// Requests ended in the warm-up, which are in no other figure: the server has worked for them, too.
+    pub warm_up_requests: u64,
+}
+
+/// Clocks of one thread at one moment.
+struct Moment {
+    wall: Instant,
+    cpu: Duration,
+}
+
+impl Moment {
+    fn now() -> Moment {
+        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Moment { wall: Instant::now(), cpu: Duration::new(cpu.tv_sec as u64, cpu.tv_nsec as u32) }
+    }
+}
+
+/// What one thread measured.
+pub struct Tally {
+    queues: Vec<u64>,
+    batches: u64,
+    warm_up: u64,
+    wall: Duration,
+    cpu: Duration,
+    histogram: Option<Histogram<u64>>,
+}
+
+/// Starts a thread per group, leads them through the phases, and collects.
+///
+/// # Errors
+/// The first that a thread met.
+pub fn run<L: Load + Send>(groups: Vec<Vec<L>>, pace: &Pace) -> Result<Vec<Tally>, Error> {
+    let phase = AtomicU8::new(WARM_UP);
+    std::thread::scope(|scope| {
+        let phase = &phase;
+        let start = |(index, group)| scope.spawn(move || drive(index, group, phase, pace));
+        let handles: Vec<_> = groups.into_iter().enumerate().map(start).collect();
+        let wait = |time: Duration| {
+            let end = Instant::now() + time;
+            // A thread that failed early ends the wait: its error is the result.
+            while Instant::now() < end && !handles.iter().any(std::thread::ScopedJoinHandle::is_finished) {
+                let left = end.saturating_duration_since(Instant::now());
+                std::thread::sleep(left.min(Duration::from_millis(50)));
+            }
+        };
+        wait(pace.warm_up);
+        phase.store(MEASURE, Ordering::Relaxed);
+        wait(pace.runtime);
+        phase.store(STOP, Ordering::Relaxed);
+        handles.into_iter().map(|handle| handle.join().unwrap_or_else(|e| std::panic::resume_unwind(e))).collect()
+    })
+}
+
+/// One thread: its queues from the first request to the last answer.
+fn drive<L: Load>(index: usize, mut group: Vec<L>, phase: &AtomicU8, pace: &Pace) -> Result<Tally, Error> {
+    if !pace.cpus.is_empty() {
+        stay_on(pace.cpus[index % pace.cpus.len()])?;
+    }
+    for load in &mut group {
+        load.fill()?;
+    }
+    let mut begin = None;
+    let mut warm_up = 0;
+    let mut seen = WARM_UP;
+    let mut idle_since: Option<Instant> = None;
+    let mut idle_turns = 0u32;
+    loop {
+        let now = phase.load(Ordering::Relaxed);
+        if now != seen {
+            if begin.is_none() {
+                begin = Some(Moment::now());
+                warm_up = group.iter().map(|load| load.counted().0).sum();
+                group.iter_mut().for_each(Load::start_counting);
+            }
+            seen = now;
+            if now == STOP {
+                break;
+            }
+        }
+        let mut ended = 0;
+        for load in &mut group {
+            ended += load.turn()?;
+        }
+        if ended > 0 {
+            idle_turns = 0;
+            idle_since = None;
+        } else if pace.poll {
+            std::hint::spin_loop();
+            idle_turns += 1;
+            // The clock is looked at only when thousands of looks found nothing.
+            if idle_turns >= 1 << 14 {
+                idle_turns = 0;
+                if idle_since.get_or_insert_with(Instant::now).elapsed() > pace.patience {
+                    return Err(silent(pace.patience));
+                }
+            }
+        } else {
+            group[0].wait(pace.patience)?;
+        }
+    }
+    let end = Moment::now();
+    let begin = begin.unwrap_or(Moment { wall: end.wall, cpu: end.cpu });
+    let queues = group.iter().map(|load| load.counted().0).collect();
+    let batches = group.iter().map(|load| load.counted().1).sum();
+    let mut histogram: Option<Histogram<u64>> = None;
+    for load in &mut group {
+        load.drain(pace.patience)?;
+        let Some(one) = load.latencies() else { continue };
+        match &mut histogram {
+            // All have the same bounds, so adding cannot fail.
+            Some(all) => all.add(&one).map_err(|e| Error::Usage(e.to_string()))?,
+            None => histogram = Some(one),
+        }
+    }
+    Ok(Tally { queues, batches, warm_up, wall: end.wall - begin.wall, cpu: end.cpu - begin.cpu, histogram })
+}
+
+/// Puts this thread on one CPU.
+fn stay_on(cpu: usize) -> Result<(), Error> {
+    let refused = |why: &str| Error::Usage(format!("cpus={cpu}: {why}; name CPUs that this process may use"));
+    let mut set = CpuSet::new();
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(refused(&format!("must be less than {}", CpuSet::MAX_CPU)));
+    }
+    set.set(cpu);
+    sched_setaffinity(None, &set).map_err(|e| refused(&e.to_string()))
+}
+
+/// The server has ended nothing for so long.
+pub fn silent(patience: Duration) -> Error {
+    Error::Server(format!("the server ended no request within {patience:?}"))
+}
+
+/// What all threads together measured; `in_flight` requests were always with the server.
+pub fn report(tallies: Vec<Tally>, in_flight: f64) -> BenchReport {
+    let mut queues = Vec::new();
+    let mut cpu = Duration::ZERO;
+    let (mut batches, mut warm_up_requests) = (0, 0);
+    let mut histogram: Option<Histogram<u64>> = None;
+    for tally in tallies {
+        let seconds = tally.wall.as_secs_f64().max(1e-9);
+        queues.extend(tally.queues.iter().map(|&n| QueueReport { requests: n, iops: n as f64 / seconds }));
+        cpu += tally.cpu;
+        batches += tally.batches;
+        warm_up_requests += tally.warm_up;
+        if let Some(part) = tally.histogram {
+            match &mut histogram {
+                Some(all) => all.add(part).expect("the same bounds"),
+                None => histogram = Some(part),
+            }
+        }
+    }
+    let iops: f64 = queues.iter().map(|queue| queue.iops).sum();
+    let requests: u64 = queues.iter().map(|queue| queue.requests).sum();
+    let latency = histogram.map(|h| Latencies {
+        mean: h.mean(),
+        percentiles: [50.0, 90.0, 99.0, 99.9].map(|p| h.value_at_percentile(p)),
+        max: h.max(),
+    });
+    BenchReport {
+        queues,
+        iops,
+        little_mean_ns: in_flight * 1e9 / iops.max(1e-9),
+        latency,
+        client_cpu_seconds: cpu.as_secs_f64(),
+        client_cpu_ns_per_request: cpu.as_nanos() as f64 / requests.max(1) as f64,
+        batches,
+        warm_up_requests,
+    }
+}

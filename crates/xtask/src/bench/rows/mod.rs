@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is measured: every row as data, with the goal it is held to.
+//!
+//! Guarantees: both sides of a comparison get the same job; what only one of them understands
+//! stands in its `extra` lines or `args`. Job texts are fio job files with blanks that
+//! [`super::job`] fills. Latencies are recorded on both sides, as is fio's default.
+//!
+//! [`against_fio`] has the rows whose sides run jobs, [`served`] those of a client and servers.
+
+mod against_fio;
+mod served;
+
+/// A group of runs that are compared with each other.
+pub struct Row {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// How many CPUs it needs.
+    pub cpus: usize,
+    /// What runs, interleaved.
+    pub sides: &'static [Side],
+    /// The sides run by turns of a few hundredths of a second instead of one after the other: for a device that drifts.
+    pub turns: bool,
+    /// What is asked of the figures.
+    pub goals: &'static [Goal],
+}
+
+/// One program with one job.
+#[derive(Clone, Copy)]
+pub struct Side {
+    /// Its name in the row.
+    pub name: &'static str,
+    /// Who runs it.
+    pub program: Program,
+    /// The job file, with blanks. Where `{nbd}` is named, in it, in `extra` or in `args`, nbdkit serves a disk there that does
+    /// nothing, while the side runs.
+    pub job: &'static str,
+    /// Lines of `[global]` that only this side gets.
+    pub extra: &'static str,
+    /// Arguments that only this side gets.
+    pub args: &'static [&'static str],
+}
+
+/// The programs that are compared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Program {
+    /// Ours, `mqblk run`.
+    Mqblk,
+    /// The yardstick.
+    Fio,
+    /// fio with our engine, `libmqblk_fio.so`, which `{engine}` names.
+    Engine,
+    /// A server, with a client that is the same for all of a row.
+    Served(Served),
+}
+
+/// A server and what is asked of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Served {
+    /// Who serves.
+    pub by: By,
+    /// What: `true` a file past the page cache, `false` a disk that does nothing.
+    pub file: bool,
+    /// IOThreads, where the server has a choice.
+    pub iothreads: u16,
+    /// Who asks.
+    pub client: Client,
+    /// IOThread and client of each virtqueue share one CPU, that of its number.
+    pub pinned: bool,
+}
+
+/// The servers that are compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// `mqblk serve`.
+    Mqblk,
+    /// qemu-storage-daemon.
+    Qsd,
+    /// nbdkit.
+    Nbdkit,
+}
+
+/// The clients of servers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Client {
+    /// blkio (by `vuclient bench`), 4 KiB random reads on so many virtqueues at this depth; it sleeps or spins for completions.
+    Blkio {
+        /// Virtqueues, a thread each.
+        queues: u16,
+        /// Requests in flight of each.
+        iodepth: u16,
+        /// Spins.
+        spins: bool,
+    },
+    /// The same by `vuclient lean`, a driver that costs next to nothing: fixed chains, headers and buffers.
+    Lean {
+        /// Virtqueues, a thread each.
+        queues: u16,
+        /// Requests in flight of each.
+        iodepth: u16,
+        /// Spins.
+        spins: bool,
+    },
+    /// fio's nbd engine, 4 KiB random reads over a Unix socket.
+    FioNbd {
+        /// Jobs, a connection each.
+        connections: u16,
+        /// Requests in flight of each.
+        iodepth: u16,
+    },
+    /// The same by `vuclient nbd`, which receives and sends as much as it can by one call.
+    LeanNbd {
+        /// Connections, a thread each.
+        connections: u16,
+        /// Requests in flight of each.
+        iodepth: u16,
+    },
+    /// fio on the one file of a FUSE export, 4 KiB random reads past the page cache by io_uring.
+    FioFuse {
+        /// Requests in flight.
+        iodepth: u16,
+    },
+    /// Nobody: so many disks, each with a vhost-user-blk export of two virtqueues, do nothing.
+    Nobody {
+        /// Disks.
+        disks: u16,
+    },
+}
+
+/// What is read from a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Metric {
+    /// I/Os per second over all jobs.
+    Iops,
+    /// User and system time per I/O in microseconds: of the program as it reports it itself, of a server as the kernel does.
+    CpuPerIo,
+    /// Percent of a CPU that a server without clients uses.
+    IdleCpu,
+    /// Memory resident in a server without clients, MB.
+    Resident,
+}
+
+/// A figure asked of a row.
+pub struct Goal {
+    /// What is compared.
+    pub metric: Metric,
+    /// The side it is asked of.
+    pub of: &'static str,
+    /// The side it is divided by; `None` means the figure itself.
+    pub to: Option<&'static str>,
+    /// What it must be.
+    pub need: Need,
+}
+
+/// What a figure must be.
+#[derive(Clone, Copy)]
+pub enum Need {
+    /// At least this.
+    AtLeast(f64),
+    /// At most this.
+    AtMost(f64),
+    /// At least this, or what the peer's own pair (first divided by second) reaches if lower.
+    AtLeastOrPeer(f64, &'static str, &'static str),
+    /// Anything: printed for honesty.
+    Shown,
+}
+
+/// Every row, in the order of a full run.
+pub fn all() -> impl Iterator<Item = &'static Row> {
+    against_fio::ROWS.iter().chain(served::ROWS)
+}
+
+impl Side {
+    /// Whether it needs an NBD server beside it.
+    pub fn needs_nbd(&self) -> bool {
+        self.args.iter().chain([&self.job, &self.extra]).any(|text| text.contains("{nbd}"))
+    }
+}
+
+const fn shown(of: &'static str, to: &'static str) -> Goal {
+    Goal { metric: Metric::Iops, of, to: Some(to), need: Need::Shown }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_speak_of_sides_their_row_has() {
+        for row in all() {
+            let has = |name: &str| row.sides.iter().any(|side| side.name == name);
+            for goal in row.goals {
+                assert!(has(goal.of), "{}: {}", row.name, goal.of);
+                assert!(goal.to.is_none_or(has), "{}: {:?}", row.name, goal.to);
+                if let Need::AtLeastOrPeer(_, of, to) = goal.need {
+                    assert!(has(of) && has(to), "{}: {of}/{to}", row.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        for (index, row) in all().enumerate() {
+            assert!(all().take(index).all(|other| other.name != row.name), "{}", row.name);
+            for (index, side) in row.sides.iter().enumerate() {
+                let earlier = &row.sides[..index];
+                assert!(earlier.iter().all(|other| other.name != side.name));
+            }
+        }
+    }
+
+    #[test]
+    fn only_sides_that_name_it_get_an_nbd_server() {
+        let with: Vec<&str> = all().filter(|row| row.sides.iter().any(Side::needs_nbd)).map(|row| row.name).collect();
+        assert_eq!(with, ["nbd-driver-qd1", "nbd-driver-qd32"]);
+    }
+}

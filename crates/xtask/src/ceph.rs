@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask ceph-up`, `ceph-down` and `ceph`: a Ceph cluster of one monitor and one OSD on loopback, and the tests of the RBD driver
+//! on it.
+//!
+//! Guarantees: everything of the cluster is in one directory, the monitor's port is free at the start, nothing listens beyond 127.0.0.1.
+//! What is ended is what the directory's pid files name, if it is still a program of this directory. The OSD keeps its data when it is
+//! killed (bluestore on a sparse file of 2 GiB). Needs the packages of [`crate::packages::ensure_ceph`].
+//! Not for data that matters: one copy, no passwords.
+//! Source: doc/install/manual-deployment.rst and doc/rados/configuration of Ceph 16.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use crate::Outcome;
+use crate::packages;
+use crate::project::{Project, cargo};
+use crate::step::{Counts, run_counted};
+
+/// Names the configuration file of a cluster that tests may use.
+const TEST_CEPH: &str = "MQBLK_TEST_CEPH";
+/// How long a daemon may take to come up or to end, and a command to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where the cluster is.
+#[derive(Args)]
+pub struct Options {
+    /// Directory of the cluster; default: ceph in the build directory.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+impl Options {
+    fn cluster(&self, project: &Project) -> Result<Cluster, String> {
+        let directory = self.dir.clone().unwrap_or_else(|| project.target_directory.join("ceph"));
+        let directory = std::path::absolute(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
+        Ok(Cluster { directory })
+    }
+}
+
+struct Cluster {
+    directory: PathBuf,
+}
+
+/// Starts a cluster and says how to use it.
+///
+/// # Errors
+/// It runs already, a package is missing, or a daemon did not start.
+pub fn up(project: &Project, options: &Options) -> Result<Outcome, String> {
+    packages::ensure_ceph()?;
+    let cluster = options.cluster(project)?;
+    cluster.start()?;
+    let conf = cluster.conf();
+    println!("a Ceph cluster with pool rbd and an image disk0 of 512 MiB is up; to use it:");
+    println!("export CEPH_CONF={}", conf.display());
+    println!("rbd info rbd/disk0");
+    println!("mqblk serve rbd:rbd/disk0");
+    println!("{TEST_CEPH}={} cargo test -p host --test rbd_driver", conf.display());
+    println!("cargo xtask ceph-down --dir {}", cluster.directory.display());
+    Ok(Outcome::Passed)
+}
+
+/// Ends a cluster and removes its directory.
+///
+/// # Errors
+/// There is none, or it did not end.
+pub fn down(project: &Project, options: &Options) -> Result<Outcome, String> {
+    let cluster = options.cluster(project)?;
+    if !cluster.conf().is_file() {
+        return Err(format!("there is no cluster in {}: name its directory with --dir", cluster.directory.display()));
+    }
+    cluster.stop()?;
+    Ok(Outcome::Passed)
+}
+
+/// Runs the tests that need a cluster, on one of their own.
+///
+/// # Errors
+/// As [`up`].
+pub fn test(project: &Project) -> Result<Outcome, String> {
+    packages::ensure_ceph()?;
+    Ok(if run_tests(project)?.0 { Outcome::Passed } else { Outcome::Failed })
+}
+
+fn run_tests(project: &Project) -> Result<(bool, Counts), String> {
+    let directory = project.target_directory.join(format!("ceph-{}", std::process::id()));
+    let cluster = Cluster { directory };
+    let ran = cluster.start().and_then(|()| {
+        let mut command = cargo();
+        command.current_dir(&project.root).args(["test", "--no-fail-fast", "-p", "host", "-p", "mqblk"]);
+        command.args(["--test", "driver_conformance", "--test", "rbd_driver", "--test", "serve_rbd", "--", "rbd"]);
+        // One after the other: they share a cluster, and some kill its OSD.
+        command.args(["--test-threads", "1"]).env(TEST_CEPH, cluster.conf());
+        run_counted(&mut command)
+    });
+    if !matches!(ran, Ok((true, _))) {
+        cluster.show_log();
+    }
+    cluster.stop()?;
+    ran
+}
+
+impl Cluster {
+    fn conf(&self) -> PathBuf {
+        self.directory.join("ceph.conf")
+    }
+
+    fn start(&self) -> Result<(), String> {
+        if self.daemons().iter().any(|name| self.pid(name).is_some()) {
+            let directory = self.directory.display();
+            return Err(format!(
+                "a cluster in {directory} runs already: end it with cargo xtask ceph-down --dir {directory}"
+            ));
+        }
+        let fresh = self.prepare();
+        let started = fresh.and_then(|port| self.bring_up(port));
+        if started.is_err() {
+            self.show_log();
+            let _ = self.stop();
+        }
+        started
+    }
+
+    /// The directory, as it is before the first start; the monitor's port.
+    fn prepare(&self) -> Result<u16, String> {
+        let io = |e: std::io::Error| format!("{}: {e}", self.directory.display());
+        if self.directory.exists() {
+            if !self.conf().is_file() && fs::read_dir(&self.directory).map_err(io)?.next().is_some() {
+                return Err(format!(
+                    "{} is not empty and no cluster's: name another one with --dir",
+                    self.directory.display()
+                ));
+            }
+            fs::remove_dir_all(&self.directory).map_err(io)?;
+        }
+        for name in ["mon", "osd0", "run", "log"] {
+            fs::create_dir_all(self.directory.join(name)).map_err(io)?;
+        }
+        // Taken by nobody a moment ago. Whoever takes it now has the start fail, which says so.
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map_err(io)?.port();
+        let fsid = uuid()?;
+        fs::write(self.conf(), configuration(&self.directory, &fsid, port)).map_err(io)?;
+        let address = format!("v1:127.0.0.1:{port}");
+        let mut map = self.command("monmaptool");
+        map.args(["--create", "--fsid", &fsid, "--addv", "a", &address]).arg(self.directory.join("monmap"));
+        run(&mut map)?;
+        Ok(port)
+    }
+
+    fn bring_up(&self, port: u16) -> Result<(), String> {
+        let mut make = self.daemon("ceph-mon", "a")?;
+        run(make.arg("--mkfs").arg("--monmap").arg(self.directory.join("monmap")))?;
+        run(&mut self.daemon("ceph-mon", "a")?).map_err(|e| format!("{e} (port {port})"))?;
+        let osd = uuid()?;
+        self.insist("ceph", &["osd", "new", &osd])?;
+        run(self.daemon("ceph-osd", "0")?.args(["--mkfs", "--osd-uuid", &osd]))?;
+        run(&mut self.daemon("ceph-osd", "0")?)?;
+        let until = Instant::now() + PATIENCE;
+        while !self.insist("ceph", &["osd", "stat"])?.contains("1 up") {
+            if Instant::now() > until {
+                return Err("the OSD did not come up".into());
+            }
+        }
+        self.insist("ceph", &["osd", "pool", "create", "rbd", "8", "8", "replicated"])?;
+        self.insist("ceph", &["osd", "pool", "application", "enable", "rbd", "rbd"])?;
+        self.insist("rbd", &["create", "--size", "512M", "rbd/disk0"])?;
+        Ok(())
+    }
+
+    /// What a program says when it succeeds: a monitor that has only just started turns clients away now and then. Each of these may be done
+    /// twice, or fails for ever.
+    fn insist(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match said(self.command(program).args(arguments)) {
+                Err(why) if Instant::now() > until => return Err(why),
+                Err(_) => {}
+                text => return text,
+            }
+        }
+    }
+
+    /// One of Ceph's programs for this cluster; it ends by itself.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("timeout");
+        command.arg(PATIENCE.as_secs().to_string()).arg(program).arg("-c").arg(self.conf());
+        // For programs that know no -c.
+        command.env("CEPH_CONF", self.conf());
+        command
+    }
+
+    /// A daemon, which goes to the background when it has started.
+    fn daemon(&self, program: &str, name: &str) -> Result<Command, String> {
+        let mut command = self.command(program);
+        command.args(["-i", name]);
+        if packages::is_root()? {
+            command.args(["--setuser", "root", "--setgroup", "root"]);
+        }
+        Ok(command)
+    }
+
+    fn daemons(&self) -> [&'static str; 2] {
+        ["osd.0", "mon.a"]
+    }
+
+    /// The process of a daemon of this directory, if it runs.
+    fn pid(&self, name: &str) -> Option<u32> {
+        let text = fs::read_to_string(self.directory.join("run").join(format!("{name}.pid"))).ok()?;
+        let pid: u32 = text.trim().parse().ok()?;
+        let command_line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let conf = self.conf();
+        let is_ours = command_line.split(|b| *b == 0).any(|argument| argument == conf.as_os_str().as_encoded_bytes());
+        is_ours.then_some(pid)
+    }
+
+    fn stop(&self) -> Result<(), String> {
+        let until = Instant::now() + PATIENCE;
+        for name in self.daemons() {
+            while let Some(pid) = self.pid(name) {
+                // Nothing of it is kept.
+                let _ = Command::new("kill").args(["-9", &pid.to_string()]).stderr(Stdio::null()).status();
+                if Instant::now() > until {
+                    return Err(format!("process {pid} ({name}) did not end"));
+                }
+            }
+        }
+        fs::remove_dir_all(&self.directory).map_err(|e| format!("{}: {e}", self.directory.display()))
+    }
+
+    /// What the daemons said last.
+    fn show_log(&self) {
+        for name in self.daemons() {
+            let text = fs::read(self.directory.join("log").join(format!("{name}.log"))).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let lines: Vec<_> = text.lines().collect();
+            for line in &lines[lines.len().saturating_sub(15)..] {
+                eprintln!("{name}: {line}");
+            }
+        }
+    }
+}
+
+fn configuration(directory: &Path, fsid: &str, port: u16) -> String {
+    let d = directory.display();
+    format!(
+        "[global]
+fsid = {fsid}
+mon_host = v1:127.0.0.1:{port}
+ms_bind_msgr2 = false
+public_addr = 127.0.0.1
+cluster_addr = 127.0.0.1
+auth_cluster_required = none
+auth_service_required = none
+auth_client_required = none
+osd_pool_default_size = 1
+osd_pool_default_min_size = 1
+mon_allow_pool_size_one = true
+osd_pool_default_pg_num = 8
+osd_pool_default_pg_autoscale_mode = off
+osd_crush_chooseleaf_type = 0
+osd_crush_update_on_start = true
+osd_objectstore = bluestore
+bluestore_block_size = 2147483648
+bluestore_block_create = true
+bluestore_block_wal_create = false
+osd_memory_target = 939524096
+osd_op_num_shards = 2
+ms_async_op_threads = 1
+mon_data_avail_crit = 1
+run_dir = {d}/run
+admin_socket = {d}/run/$name.asok
+pid_file = {d}/run/$name.pid
+log_file = {d}/log/$name.log
+mon_data = {d}/mon
+osd_data = {d}/osd0
+[client]
+admin_socket =
+pid_file =
+log_file = {d}/log/client.log
+"
+    )
+}
+
+fn uuid() -> Result<String, String> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/uuid").map_err(|e| format!("no random number: {e}"))?;
+    Ok(text.trim().to_owned())
+}
+
+fn run(command: &mut Command) -> Result<(), String> {
+    said(command).map(|_| ())
+}
+
+/// What a command prints, if it succeeds.
+fn said(command: &mut Command) -> Result<String, String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|e| format!("cannot run {command:?}: {e}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(format!("{command:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_is_none_of_a_cluster_is_left_alone() {
+        let directory = std::env::temp_dir().join(format!("mqblk-no-cluster-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("precious"), "x").unwrap();
+        let cluster = Cluster { directory: directory.clone() };
+        assert!(cluster.prepare().unwrap_err().contains("not empty and no cluster's"));
+        assert_eq!(fs::read(directory.join("precious")).unwrap(), b"x");
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_process_of_somebody_else_is_not_ended() {
+        let directory = std::env::temp_dir().join(format!("mqblk-pids-{}", std::process::id()));
+        fs::create_dir_all(directory.join("run")).unwrap();
+        fs::write(directory.join("run/osd.0.pid"), std::process::id().to_string()).unwrap();
+        let cluster = Cluster { directory: directory.clone() };
+        assert_eq!(cluster.pid("osd.0"), None);
+        cluster.stop().unwrap();
+        assert!(!directory.exists());
+    }
+}
