@@ -10,6 +10,7 @@ use blk::id::{HctxId, Sector};
 use blk::status::BlkStatus;
 use blk::time::Duration;
 use common::{Kind, Rig, Rng, SLOT_BYTES, SLOT_SECTORS};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn with_op(op: Op, sector: u64, nr_sectors: u32) -> Bio {
@@ -271,13 +272,8 @@ fn limits_hold_together(kind: Kind) {
     assert!(SLOT_BYTES as u32 <= limits.max_segment_size);
 }
 
-/// All of the above on a real block device, where there is one to spare. One after the other: it is one device.
-#[test]
-fn file_on_a_block_device() {
-    if common::device().is_none() {
-        return;
-    }
-    let kind = Kind::Device;
+/// All of the above on what there is only one of: one after the other.
+fn all_but_lazy(kind: Kind) {
     data_matches_a_model(kind);
     merged_requests_scatter_and_gather(kind);
     what_is_out_of_range_fails_and_changes_nothing(kind);
@@ -288,6 +284,51 @@ fn file_on_a_block_device() {
     a_waiting_thread_blocks_nobody(kind);
     data_survives_a_change_of_hardware_queues(kind);
     limits_hold_together(kind);
+}
+
+/// On a real block device, where there is one to spare.
+#[test]
+fn file_on_a_block_device() {
+    if let Some(path) = common::device() {
+        all_but_lazy(Kind::Device);
+        a_claim_is_waited_for_if_it_ends_soon(&path);
+    }
+}
+
+/// The kernel lets go of what was open in an io_uring some time after the ring has gone.
+fn a_claim_is_waited_for_if_it_ends_soon(device: &std::path::Path) {
+    use host::driver::file::{File, FileOptions};
+    let open = || File::open(device, &FileOptions::default(), Arc::new(host::mem::Regions::new()));
+    let (holder, _) = open().unwrap();
+    let refused = open().map(drop).unwrap_err().to_string();
+    assert!(refused.contains("is in use"), "{refused}");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(open);
+        drop(holder);
+        waiter.join().unwrap().unwrap();
+    });
+}
+
+/// On a Ceph cluster, where there is one.
+#[test]
+fn rbd_images_opened_several_times() {
+    if common::ceph::conf().is_some() {
+        all_but_lazy(Kind::Rbd);
+        lazy_commit_reaches_the_device_by_wait_or_poll(Kind::Rbd);
+    }
+}
+
+/// The same through librbd's cache, with its lock.
+#[test]
+fn rbd_through_librbds_cache() {
+    if common::ceph::conf().is_some() {
+        let kind = Kind::RbdCached;
+        data_matches_a_model(kind);
+        merged_requests_scatter_and_gather(kind);
+        flush_and_fua_succeed(kind);
+        a_waiting_thread_blocks_nobody(kind);
+        limits_hold_together(kind);
+    }
 }
 
 macro_rules! conformance {
@@ -314,4 +355,7 @@ conformance! {
     model_over_null: Kind::ModelOverNull;
     nbd_nbdkit_memory: Kind::NbdMemory;
     nbd_qemu_file: Kind::NbdQemu;
+    nbd_nbdkit_tls: Kind::NbdTls;
+    iscsi_tgt: Kind::IscsiTgt;
+    iscsi_tgt_digests: Kind::IscsiDigests;
 }

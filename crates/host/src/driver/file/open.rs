@@ -2,7 +2,7 @@
 //! Opening the file or device: what it is, how it may be used, its size and limits.
 //!
 //! Nothing is written here, and a device that is in use (mounted, part of an array) is not opened for writing
-//! unless [`FileOptions::in_use`] says so.
+//! unless [`FileOptions::in_use`] says so; a claim that ends in a moment is waited for.
 
 use super::FileOptions;
 use super::ring::MAX_PIECES;
@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Something that is not as asked, or not as fast as it could be; the run goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +76,10 @@ pub(super) struct Opened {
 
 /// Most sectors of one read or write: 1 GiB, below what one system call moves at most (2 GiB - 4 KiB).
 const MAX_HW_SECTORS: u32 = 1 << (30 - SECTOR_SHIFT);
+/// How long a block device that is claimed is tried again. What a process had open in an io_uring the kernel may let go
+/// of some time after the ring or the process has ended, so one run right after another would find it in use.
+const CLAIM_WAIT: Duration = Duration::from_millis(500);
+const CLAIM_RETRY: Duration = Duration::from_millis(5);
 /// Most sectors of one discard or write zeroes.
 const MAX_RANGE_SECTORS: u32 = u32::MAX >> SECTOR_SHIFT;
 
@@ -207,10 +212,19 @@ fn check_kind(path: &Path) -> Result<bool> {
     Err(Error::new(ErrorKind::Denied, ctx))
 }
 
+/// With `exclusive`, a claim of somebody else's is waited for, [`CLAIM_WAIT`] at most.
 fn open_fd(path: &Path, write: bool, direct: bool, exclusive: bool) -> io::Result<fs::File> {
-    let exclusive = if exclusive { libc::O_EXCL } else { 0 };
-    let flags = exclusive | if direct { libc::O_DIRECT } else { 0 };
-    OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)
+    let flags = if direct { libc::O_DIRECT } else { 0 } | if exclusive { libc::O_EXCL } else { 0 };
+    let open = || OpenOptions::new().read(true).write(write).custom_flags(flags).open(path);
+    let begun = Instant::now();
+    loop {
+        match open() {
+            Err(e) if exclusive && e.raw_os_error() == Some(libc::EBUSY) && begun.elapsed() < CLAIM_WAIT => {
+                std::thread::sleep(CLAIM_RETRY);
+            }
+            other => return other,
+        }
+    }
 }
 
 fn explain_open(e: io::Error, path: &Path, write: bool) -> Error {
