@@ -151,7 +151,7 @@ fn the_example_configuration_works() {
     let example = format!("{EXAMPLES}/serve.toml");
     let out = dry_run(&dir, &[&example]).exits(0);
     out.prints(&[
-        "IOThread io0: CPU 0, polls up to 16384 ns\n",
+        "IOThread io0: CPU 0, polls as long as it pays\n",
         "disk data: ram:size=64m, write back, on_enospc=report, serial 'MQBLK0001'\n",
         "  settings: iosched.read_expire=250 nr_requests=128 scheduler=mq-deadline\n",
         "  virtqueues: io0 0,3; io1 1-2\n",

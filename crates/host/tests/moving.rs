@@ -150,7 +150,7 @@ fn iothreads_come_and_go_and_one_in_use_stays() {
     verify(socket.to_str().unwrap(), &load).unwrap();
     let nbd = nbd(&served);
     let client = std::os::unix::net::UnixStream::connect(served.directory.join("nbd.sock")).unwrap();
-    threads.retune(1, Polling { max: blk::time::Duration::ZERO, ..Polling::default() }, &[0]).unwrap();
+    threads.retune(1, Polling { max: Some(blk::time::Duration::ZERO), ..Polling::default() }, &[0]).unwrap();
     export.remap(vec![0]).unwrap();
     threads.stop_one(1).unwrap();
     assert!(!threads.contains(1) && threads.stop_one(1).is_err());

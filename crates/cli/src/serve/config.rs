@@ -13,7 +13,7 @@ use host::serve::cpus;
 use host::serve::mapping::{Mapping, MappingEntry};
 use host::serve::plan::{
     DiskPlan, ExportKind, ExportPlan, FusePlan, IoThreadPlan, NBD_CONNECTIONS, NbdListen, NbdPlan, NbdTls, OnEnospc,
-    POLL_MAX_NS, PollPlan, QUEUE_SIZE, QUEUE_SIZE_MAX, STRIPE_CHUNK, ServePlan, TargetPlan, UBLK_QUEUES_MAX, UblkPlan,
+    PollPlan, QUEUE_SIZE, QUEUE_SIZE_MAX, STRIPE_CHUNK, ServePlan, TargetPlan, UBLK_QUEUES_MAX, UblkPlan,
     VHOST_QUEUES_MAX, VhostUserPlan, WriteCache,
 };
 use host::target::TargetSpec;
@@ -95,7 +95,7 @@ fn iothread(mut section: Section<'_, '_>, index: usize) -> IoThreadPlan {
     let name = section.string("name", "io0").unwrap_or_else(|| format!("iothread{index}"));
     section.is(format!("IOThread '{}'", shown(&name)));
     let cpus = cpu_list(&mut section);
-    let max_ns = section.number("poll_max_ns", 0..=1_000_000_000).unwrap_or(POLL_MAX_NS);
+    let max_ns = section.number("poll_max_ns", 0..=1_000_000_000);
     let mut factor = |key| section.number(key, 0..=1024).unwrap_or(0) as u32;
     let poll = PollPlan { max_ns, grow: factor("poll_grow"), shrink: factor("poll_shrink") };
     section.end();

@@ -125,7 +125,7 @@ fn iothreads(domain: &Domain) -> Result<(Vec<u64>, Vec<IoThreadPlan>), String> {
         let id = id.ok_or("iothreadids/iothread/@id: must be a whole number from 1")?;
         let mut poll = PollPlan::default();
         if let Some(p) = &thread.poll {
-            poll.max_ns = number(&p.max, "poll/@max")?.unwrap_or(poll.max_ns);
+            poll.max_ns = number(&p.max, "poll/@max")?.or(poll.max_ns);
             poll.grow = number(&p.grow, "poll/@grow")?.unwrap_or(poll.grow);
             poll.shrink = number(&p.shrink, "poll/@shrink")?.unwrap_or(poll.shrink);
         }

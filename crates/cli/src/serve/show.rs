@@ -49,8 +49,9 @@ pub fn count(n: usize, what: &str) -> String {
 fn iothread(thread: &IoThreadPlan) -> String {
     let cpus = if thread.cpus.is_empty() { "any CPU".to_owned() } else { format!("CPU {}", cpus::list(&thread.cpus)) };
     match thread.poll.max_ns {
-        0 => format!("{cpus}, does not poll"),
-        ns => format!("{cpus}, polls up to {ns} ns"),
+        Some(0) => format!("{cpus}, does not poll"),
+        Some(ns) => format!("{cpus}, polls up to {ns} ns"),
+        None => format!("{cpus}, polls as long as it pays"),
     }
 }
 

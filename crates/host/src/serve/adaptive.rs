@@ -10,7 +10,7 @@
 //! sleep costs only burns CPU. So waits with I/O out have their own state, a quarter of the greatest time, and one miss ends it.
 //! Source: QEMU's `IOThread` properties `poll-max-ns`, `poll-grow`, `poll-shrink`, and what util/aio-posix.c does with them.
 
-use super::plan::POLL_MAX_NS;
+use super::trial::TIMES;
 use blk::time::Duration;
 
 /// What the first growth starts with.
@@ -44,26 +44,21 @@ impl For {
 }
 
 /// Settings of polling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polling {
-    /// `poll-max-ns`: the longest polling; 0 = never. [`POLL_MAX_NS`] unless set.
-    pub max: Duration,
+    /// `poll-max-ns`: the longest polling; 0 = never, `None` = what turns out best.
+    pub max: Option<Duration>,
     /// `poll-grow`: the factor by which the time grows; 0 = 2.
     pub grow: u32,
     /// `poll-shrink`: the divisor by which it shrinks; 0 = to nothing.
     pub shrink: u32,
 }
 
-impl Default for Polling {
-    fn default() -> Self {
-        Polling { max: Duration::from_ns(POLL_MAX_NS), grow: 0, shrink: 0 }
-    }
-}
-
 /// How long to poll now.
 #[derive(Debug)]
 pub(super) struct Adaptive {
     rules: Polling,
+    max: Duration,
     kind: For,
     time: Duration,
     /// Waits that polling did not end, less two for each that it did.
@@ -73,20 +68,32 @@ pub(super) struct Adaptive {
 impl Adaptive {
     /// One for each kind of wait, by [`For`].
     pub(super) fn both(rules: Polling) -> [Adaptive; 2] {
-        [For::Client, For::Disk].map(|kind| Adaptive::new(rules, kind))
+        let max = rules.max.unwrap_or(TIMES[0]);
+        [For::Client, For::Disk].map(|kind| Adaptive::new(rules, max, kind))
     }
 
-    fn new(mut rules: Polling, kind: For) -> Adaptive {
-        if kind == For::Disk {
-            rules.max = Duration::from_ns(rules.max.as_ns() / 4);
-        }
-        Adaptive { rules, kind, time: Duration::ZERO, misses: 0 }
+    fn new(rules: Polling, max: Duration, kind: For) -> Adaptive {
+        let max = if kind == For::Disk { Duration::from_ns(max.as_ns() / 4) } else { max };
+        Adaptive { rules, max, kind, time: Duration::ZERO, misses: 0 }
+    }
+
+    /// The same with another longest time, which is polled for at once, to see.
+    pub(super) fn with_max(&self, max: Duration) -> Adaptive {
+        let mut new = Adaptive::new(self.rules, max, self.kind);
+        new.believe();
+        new
+    }
+
+    /// Polling has caught something.
+    fn believe(&mut self) {
+        self.time = self.max;
+        self.misses = self.kind.forgiven() / 2;
     }
 
     /// How long to look before sleeping.
     #[inline]
     pub(super) fn time(&self) -> Duration {
-        if self.is_probe() { self.rules.max } else { self.time }
+        if self.is_probe() { self.max } else { self.time }
     }
 
     fn is_probe(&self) -> bool {
@@ -101,23 +108,21 @@ impl Adaptive {
         if self.time() == Duration::ZERO {
             return;
         }
-        let forgiven = self.kind.forgiven();
         if self.is_probe() {
-            self.time = self.rules.max;
-            self.misses = forgiven / 2;
+            self.believe();
         } else {
-            self.misses = self.misses.min(forgiven).saturating_sub(2);
+            self.misses = self.misses.min(self.kind.forgiven()).saturating_sub(2);
         }
     }
 
     /// The thread slept: polling, if there was any, did not end the wait.
     pub(super) fn slept(&mut self) {
-        let Polling { max, grow, shrink } = self.rules;
+        let Polling { grow, shrink, .. } = self.rules;
         self.misses = self.misses.wrapping_add(1);
         if self.misses <= self.kind.forgiven() {
             let factor = if grow == 0 { 2 } else { u64::from(grow) };
             let grown = Duration::from_ns(self.time.as_ns().saturating_mul(factor));
-            self.time = if self.time == Duration::ZERO { FIRST } else { grown }.min(max);
+            self.time = if self.time == Duration::ZERO { FIRST } else { grown }.min(self.max);
         } else {
             let divisor = u64::from(shrink);
             self.time = self.time.as_ns().checked_div(divisor).map_or(Duration::ZERO, Duration::from_ns);
@@ -129,9 +134,15 @@ impl Adaptive {
 mod tests {
     use super::*;
 
+    const MAX: Duration = TIMES[0];
+
+    fn rules() -> Polling {
+        Polling { max: Some(MAX), ..Polling::default() }
+    }
+
     #[test]
     fn misses_grow_it_and_more_of_them_than_catches_end_it() {
-        let mut a = Adaptive::new(Polling::default(), For::Client);
+        let mut a = Adaptive::new(rules(), MAX, For::Client);
         let times: Vec<_> = (0..4)
             .map(|_| {
                 a.slept();
@@ -151,7 +162,7 @@ mod tests {
 
     #[test]
     fn who_always_sleeps_still_finds_out_that_polling_is_worth_it() {
-        let mut a = Adaptive::new(Polling::default(), For::Client);
+        let mut a = Adaptive::new(rules(), MAX, For::Client);
         (0..=For::Client.forgiven()).for_each(|_| a.slept());
         let probes = (0..64).filter(|_| {
             a.slept();
@@ -169,7 +180,7 @@ mod tests {
 
     #[test]
     fn only_a_disk_as_fast_as_a_sleep_is_polled_for() {
-        let mut a = Adaptive::new(Polling::default(), For::Disk);
+        let mut a = Adaptive::new(rules(), MAX, For::Disk);
         let slow = |a: &mut Adaptive| (0..128).filter(|_| (a.slept(), a.time() > Duration::ZERO).1).count();
         assert_eq!(slow(&mut a), 2, "probes alone");
         while a.time() == Duration::ZERO {
@@ -183,13 +194,13 @@ mod tests {
 
     #[test]
     fn shrink_divides_and_zero_is_never() {
-        let mut a = Adaptive::new(Polling { shrink: 2, grow: 4, ..Polling::default() }, For::Client);
+        let mut a = Adaptive::new(Polling { shrink: 2, grow: 4, ..rules() }, MAX, For::Client);
         (0..3).for_each(|_| a.slept());
         (0..3).for_each(|_| a.caught());
         (0..=For::Client.forgiven()).for_each(|_| a.slept());
         assert_eq!(a.time().as_ns(), 8_192);
         for kind in [For::Client, For::Disk] {
-            let mut never = Adaptive::new(Polling { max: Duration::ZERO, ..Polling::default() }, kind);
+            let mut never = Adaptive::new(rules(), Duration::ZERO, kind);
             (0..2 * kind.probe()).for_each(|_| {
                 never.slept();
                 assert_eq!(never.time(), Duration::ZERO);

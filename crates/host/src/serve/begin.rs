@@ -156,7 +156,8 @@ fn unused(
 }
 
 pub(super) fn thread_options(plan: &IoThreadPlan) -> ThreadOptions {
-    let polling = Polling { max: Duration::from_ns(plan.poll.max_ns), grow: plan.poll.grow, shrink: plan.poll.shrink };
+    let polling =
+        Polling { max: plan.poll.max_ns.map(Duration::from_ns), grow: plan.poll.grow, shrink: plan.poll.shrink };
     ThreadOptions { name: plan.name.clone(), cpus: plan.cpus.clone(), polling }
 }
 

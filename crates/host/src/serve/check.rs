@@ -378,7 +378,7 @@ impl Errors {
                     self.add(place, &of, key, format!("{key}={value}: must be 0..={max}"));
                 }
             };
-            range("poll_max_ns", thread.poll.max_ns, POLL_NS_MAX);
+            range("poll_max_ns", thread.poll.max_ns.unwrap_or(0), POLL_NS_MAX);
             range("poll_grow", thread.poll.grow.into(), POLL_FACTOR_MAX.into());
             range("poll_shrink", thread.poll.shrink.into(), POLL_FACTOR_MAX.into());
         }

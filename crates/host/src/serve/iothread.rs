@@ -4,11 +4,12 @@
 //! Guarantees: a source is handed back only when nothing of it is in flight; a kick, a completion, a timer, a command or a
 //! wake-up from another thread ends a sleep. One clock reading serves a round.
 
-use super::adaptive::Adaptive;
+use super::adaptive::{Adaptive, For};
 use super::bell::Bells;
 use super::disk::ServedDisk;
 use super::iothreads::{Command, Seat, SourceHandle, SourceReport, ThreadOptions, ThreadReport};
 use super::port::{Port, SourceId};
+use super::trial::{Books, Trial};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::export::fuse::Channel;
@@ -76,6 +77,8 @@ pub struct IoThread {
     done: Vec<Done>,
     /// For waits for clients, and for disks.
     adaptive: [Adaptive; 2],
+    /// Finds the longest time of polling, if nobody has set one.
+    trial: Option<Trial>,
     /// Somebody's source is leaving.
     partings: usize,
     stop: bool,
@@ -105,6 +108,7 @@ impl IoThread {
             ports: Vec::new(),
             done: Vec::with_capacity(256),
             adaptive: Adaptive::both(options.polling),
+            trial: options.polling.max.is_none().then(Trial::default),
             partings: 0,
             stop: false,
             load: Load::default(),
@@ -127,6 +131,7 @@ impl IoThread {
                 worked = Some(now);
                 if let Some((_, kind)) = idle.take() {
                     self.adaptive[kind].caught();
+                    self.wait_ended(now, false);
                 }
                 continue;
             }
@@ -137,7 +142,25 @@ impl IoThread {
                 self.load.sleeps += 1;
                 self.adaptive[kind].slept();
                 idle = None;
+                self.wait_ended(now, kind == For::Disk as usize);
             }
+        }
+    }
+
+    #[inline]
+    fn wait_ended(&mut self, now: Instant, slept_for_disk: bool) {
+        if self.trial.as_mut().is_some_and(|trial| trial.wait_ended(now, slept_for_disk)) {
+            self.judge(now);
+        }
+    }
+
+    #[cold]
+    fn judge(&mut self, now: Instant) {
+        let served = self.sources.iter().flatten().map(|entry| entry.source.served()).sum();
+        let trial = self.trial.as_mut().expect("just asked");
+        if trial.judge(Books { now, cpu: cpu_time(), served }) {
+            let time = trial.time();
+            self.adaptive.iter_mut().for_each(|a| *a = a.with_max(time));
         }
     }
 
@@ -277,6 +300,7 @@ impl IoThread {
                 }
                 Command::Retune { polling, cpus, reply } => {
                     self.adaptive = Adaptive::both(polling);
+                    self.trial = polling.max.is_none().then(Trial::default);
                     let _ = reply.send(pin_thread(&cpus));
                 }
                 Command::Stop { even_if_used, reply } => {

@@ -31,6 +31,7 @@ mod iothread;
 mod iothreads;
 mod latency;
 mod members;
+mod trial;
 mod port;
 pub(crate) mod rewrite;
 pub mod view;

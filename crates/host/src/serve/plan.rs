@@ -23,8 +23,6 @@ pub struct ServePlan {
 
 /// IOThreads that nobody named are called so, with a number from 0.
 pub const DEFAULT_IOTHREAD_NAME: &str = "iothread";
-/// Default of `poll_max_ns`, nanoseconds: half of QEMU's, about what a sleep costs in a virtual machine.
-pub const POLL_MAX_NS: u64 = 16_384;
 /// Most `num_queues` of a vhost-user device: a vring's index has eight bits in `VHOST_USER_SET_VRING_KICK`.
 /// Source: vhost-user specification, "Front-end message types".
 pub const VHOST_QUEUES_MAX: u16 = 256;
@@ -63,8 +61,8 @@ impl IoThreadPlan {
 /// event and shrinks when it would not. Source: QEMU util/aio-posix.c, iothread.c.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollPlan {
-    /// Longest time, nanoseconds; 0 = never polls.
-    pub max_ns: u64,
+    /// Longest time, nanoseconds; 0 = never polls, `None` = what turns out best, 16,384 to 131,072.
+    pub max_ns: Option<u64>,
     /// The time is multiplied by this when it grows; 0 = by 2.
     pub grow: u32,
     /// The time is divided by this when it shrinks; 0 = becomes 0.
@@ -73,7 +71,7 @@ pub struct PollPlan {
 
 impl Default for PollPlan {
     fn default() -> Self {
-        PollPlan { max_ns: POLL_MAX_NS, grow: 0, shrink: 0 }
+        PollPlan { max_ns: None, grow: 0, shrink: 0 }
     }
 }
 

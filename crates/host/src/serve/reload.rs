@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn what_can_change_under_io_is_told_apart() {
         let mut new = two();
-        new.iothreads[1].poll = PollPlan { max_ns: 0, ..PollPlan::default() };
+        new.iothreads[1].poll = PollPlan { max_ns: Some(0), ..PollPlan::default() };
         new.disks[0].settings.push(("nomerges".into(), "2".into()));
         new.exports[0].mapping = Mapping::round_robin(["y"]);
         let expected =

@@ -149,7 +149,7 @@ fn numbers_have_ranges() {
         "cpus=2-5: CPU 4-5 is not this daemon's to use; it has 0-3 (IOThread 't')"
     );
     p.iothreads[0].cpus.clear();
-    p.iothreads[0].poll.max_ns = u64::MAX;
+    p.iothreads[0].poll.max_ns = Some(u64::MAX);
     assert_eq!(error(p).text, "poll_max_ns=18446744073709551615: must be 0..=1000000000");
 }
 

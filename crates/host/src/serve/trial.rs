@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which longest time of polling pays on this machine for these clients, found out while they are served.
+//!
+//! To look for a client who was asleep pays if he comes back before the look ends, and what that takes is his wake-up: 2 us on one
+//! machine, 40 on another where CPUs that idle leave the hypervisor; and who is not looked for may be put on our own CPU,
+//! where he comes at once. Neither can be told beforehand, so it is tried: for a short while another time is used, and kept if it does
+//! better twice in a row. Better is: more requests per second for no more CPU time each, or the one so much more
+//! than the other is worse; the score is requests per second over CPU time per request.
+//!
+//! Guarantees: one trial in [`HOLD_MOST`] pieces of time where nothing is gained by any; none while there is little to do, or
+//! while disks are slept for: then the client's wake-up is the smaller part, and a trial that moves him to another CPU spoils what it
+//! is compared to (a file at depth 1: 12 k requests per second for 40 us of CPU each, 8 k for 79 with a long time). Reads nothing
+//! itself: who uses it says what it used. Does not do: settings that somebody has made.
+
+use blk::time::{Duration, Instant};
+
+/// The times that are tried. The first is what one begins with: half of QEMU's `poll-max-ns`.
+pub(super) const TIMES: [Duration; 4] =
+    [Duration::from_ns(16_384), Duration::from_ns(32_768), Duration::from_ns(65_536), Duration::from_ns(131_072)];
+/// A piece of time that is judged has at least so many waits,
+const WAITS: u32 = 32;
+/// and lasts at least so long, but no longer than that, for then there is little to gain.
+const PIECE: Duration = Duration::from_ms(5);
+const PIECE_MOST: Duration = Duration::from_ms(50);
+/// Most pieces between two trials.
+const HOLD_MOST: u32 = 64;
+/// Of so many waits, one slept through for a disk says that disks are slept for.
+const DISK_SHARE: u32 = 4;
+/// So much better must it be.
+const BETTER: f64 = 1.15;
+
+/// What had been used and done at a moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Books {
+    pub(super) now: Instant,
+    /// CPU time of the thread.
+    pub(super) cpu: Duration,
+    /// Requests that it has served.
+    pub(super) served: u64,
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(super) struct Trial {
+    best: usize,
+    /// The time that is being tried.
+    tried: Option<usize>,
+    /// The next one that will be.
+    next: usize,
+    /// It has won once.
+    has_won: bool,
+    /// Score of the best time, just before.
+    score: f64,
+    /// Pieces between two trials, and those that are left.
+    hold: u32,
+    left: u32,
+    began: Books,
+    waits: u32,
+    /// Those that were slept through for a disk.
+    disk_sleeps: u32,
+}
+
+impl Trial {
+    /// A wait has ended; whether it was slept through for a disk. Whether it is time for [`Trial::judge`].
+    #[inline]
+    pub(super) fn wait_ended(&mut self, now: Instant, slept_for_disk: bool) -> bool {
+        self.waits += 1;
+        self.disk_sleeps += u32::from(slept_for_disk);
+        self.waits >= WAITS && now.since(self.began.now) >= PIECE
+    }
+
+    /// The time that is used.
+    pub(super) fn time(&self) -> Duration {
+        TIMES[self.tried.unwrap_or(self.best)]
+    }
+
+    /// Judges the piece of time that has passed. Whether another time is used from now on.
+    pub(super) fn judge(&mut self, books: Books) -> bool {
+        let (before, used) = (self.began, self.time());
+        let waits_for_disks = self.disk_sleeps * DISK_SHARE >= self.waits;
+        (self.began, self.waits, self.disk_sleeps) = (books, 0, 0);
+        if waits_for_disks {
+            *self = Trial { began: books, ..Trial::default() };
+            return self.time() != used;
+        }
+        let time = books.now.since(before.now);
+        // A source may have left with what it had served.
+        let served = books.served.checked_sub(before.served).unwrap_or(0) as f64;
+        let cpu = books.cpu.as_ns().saturating_sub(before.cpu.as_ns());
+        if time > PIECE_MOST || served == 0.0 || cpu == 0 {
+            (self.tried, self.has_won, self.left) = (None, false, self.hold);
+            return self.time() != used;
+        }
+        let score = served / time.as_ns() as f64 * (served / cpu as f64);
+        match self.tried.take() {
+            None => self.after_the_best(score),
+            Some(tried) => self.after(tried, score),
+        }
+        self.time() != used
+    }
+
+    fn after_the_best(&mut self, score: f64) {
+        self.score = score;
+        if self.left > 0 {
+            self.left -= 1;
+            return;
+        }
+        if !self.has_won {
+            self.next = (self.next + 1) % TIMES.len();
+            if self.next == self.best {
+                self.next = (self.next + 1) % TIMES.len();
+            }
+        }
+        self.tried = Some(self.next);
+    }
+
+    fn after(&mut self, tried: usize, score: f64) {
+        let won = score > self.score * BETTER;
+        if won && self.has_won {
+            *self = Trial { best: tried, next: tried, began: self.began, ..Trial::default() };
+        } else if won {
+            self.has_won = true;
+        } else {
+            self.has_won = false;
+            self.hold = (self.hold * 2).clamp(1, HOLD_MOST);
+            self.left = self.hold;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs so many pieces on a machine where a time makes so many requests in a piece for so much CPU; the times used.
+    fn run(
+        trial: &mut Trial,
+        books: &mut Books,
+        pieces: usize,
+        machine: impl Fn(Duration) -> (u64, Duration),
+    ) -> Vec<Duration> {
+        let piece = |_| {
+            let time = trial.time();
+            let (served, cpu) = machine(time);
+            books.now = books.now + PIECE;
+            books.served += served;
+            books.cpu = books.cpu + cpu;
+            let ended = (1..=WAITS).find(|_| trial.wait_ended(books.now, false));
+            assert_eq!(ended, Some(WAITS));
+            assert_eq!(trial.judge(*books), trial.time() != time);
+            time
+        };
+        (0..pieces).map(piece).collect()
+    }
+
+    #[test]
+    fn a_time_that_doubles_the_rate_for_the_same_cpu_is_found_and_kept() {
+        let (mut trial, mut books) = (Trial::default(), Books::default());
+        let sleepers = |time| if time >= TIMES[2] { (200, Duration::from_ms(4)) } else { (100, Duration::from_ms(2)) };
+        run(&mut trial, &mut books, 40, sleepers);
+        assert!(trial.time() >= TIMES[2], "{trial:?}");
+        let used = run(&mut trial, &mut books, 1000, sleepers);
+        let others = used.iter().filter(|time| **time < TIMES[2]).count();
+        assert!(others < 40, "{others} of 1000 pieces were given to trials");
+        // The clients have changed: what is long costs CPU and gains nothing.
+        run(&mut trial, &mut books, 1000, |time| (100, time + Duration::from_us(10)));
+        assert_eq!(TIMES[trial.best], TIMES[0]);
+    }
+
+    #[test]
+    fn one_lucky_piece_changes_nothing() {
+        let (mut trial, mut books) = (Trial::default(), Books::default());
+        for lucky in 0..200 {
+            let plain = |_| (100, Duration::from_ms(2));
+            let time =
+                run(&mut trial, &mut books, 1, |_| (if lucky % 7 == 3 { 300 } else { 100 }, Duration::from_ms(2)));
+            assert_eq!(trial.best, 0, "{time:?}");
+            run(&mut trial, &mut books, 2, plain);
+        }
+    }
+
+    #[test]
+    fn faster_at_a_higher_price_is_not_better() {
+        let (mut trial, mut books) = (Trial::default(), Books::default());
+        let dear = |time| if time == TIMES[0] { (100, Duration::from_ms(1)) } else { (120, Duration::from_us(1700)) };
+        run(&mut trial, &mut books, 500, dear);
+        assert_eq!(trial.best, 0);
+    }
+
+    #[test]
+    fn who_sleeps_for_a_disk_tries_nothing() {
+        let (mut trial, mut books) = (Trial::default(), Books::default());
+        run(&mut trial, &mut books, 40, |time| (time.as_ns(), Duration::from_ms(2)));
+        assert!(trial.best > 0);
+        for _ in 0..100 {
+            books.now = books.now + PIECE;
+            books.served += 100;
+            books.cpu = books.cpu + Duration::from_ms(1);
+            (0..WAITS).for_each(|i| drop(trial.wait_ended(books.now, i % 4 == 0)));
+            trial.judge(books);
+            assert_eq!((trial.time(), trial.best), (TIMES[0], 0));
+        }
+    }
+
+    #[test]
+    fn little_to_do_is_not_judged_and_ends_a_trial() {
+        let (mut trial, mut books) = (Trial::default(), Books::default());
+        run(&mut trial, &mut books, 1, |_| (100, Duration::from_ms(1)));
+        assert_eq!(trial.time(), TIMES[1], "tried");
+        books.now = books.now + Duration::from_secs(1);
+        books.served += 1;
+        books.cpu = books.cpu + Duration::from_us(30);
+        assert!(trial.judge(books));
+        assert_eq!(trial.time(), TIMES[0]);
+        // As is one in which a source has left, and its requests with it.
+        run(&mut trial, &mut books, 1, |_| (100, Duration::from_ms(1)));
+        books.served = 0;
+        books.now = books.now + PIECE;
+        trial.judge(books);
+        assert_eq!((trial.time(), trial.best), (TIMES[0], 0));
+    }
+}
