@@ -424,6 +424,14 @@ impl<L: Lock> RequestQueue<L> {
         timer
     }
 
+    /// Whether requests wait for a run of their hardware queue that is owed, or comes later: the driver does not have them, so waiting
+    /// in it alone would not see them end.
+    #[inline]
+    pub fn has_delayed_work(&self) -> bool {
+        // Pairs with: RequestQueue::owe_work
+        self.delayed.get().is_some() || self.work_pending.load(Ordering::Acquire)
+    }
+
     /// A submitter's shared half: a free one is taken, or `None` when all [`MAX_SUBMITTERS`] are in use.
     pub(crate) fn take_submitter(&self, cpu: CpuId) -> Option<(SubmitterId, Arc<SubmitterShared<L>>)> {
         let cpus = self.config.lock().topology.nr_cpus;

@@ -32,6 +32,7 @@ Examples:
   mqblk serve disk.img                                 a file over vhost-user-blk and NBD; prints the clients' commands
   mqblk ctl list; mqblk top                            what it serves, and what it does, live
   mqblk sim --seed 7                                   a simulated case, event by event
+  mqblk discover iscsi://10.0.0.5 --luns               targets and disks of an iSCSI portal
   mqblk cmdhelp iodepth                                what an option of a job file does here";
 
 const TARGETS: &str = "\
@@ -83,6 +84,8 @@ pub enum Command {
     Set(SetArgs),
     /// Run the block layer in simulation: random stacks, devices and faults from a seed, everything checked
     Sim(SimArgs),
+    /// List the targets of an iSCSI portal, and their disks
+    Discover(DiscoverArgs),
     /// List the options of job files, or explain one
     Cmdhelp(CmdhelpArgs),
 }
@@ -268,6 +271,21 @@ impl SimKind {
             SimKind::Pressure => kind == Kind::Pressure,
         }
     }
+}
+
+/// `mqblk discover`.
+#[derive(Args, Debug)]
+pub struct DiscoverArgs {
+    /// iscsi://[USER@]HOST[:PORT][?OPTIONS]; options as of a target, such as initiator=NAME; USER's password is in the environment:
+    /// LIBISCSI_CHAP_PASSWORD
+    #[arg(value_name = "PORTAL")]
+    pub portal: String,
+    /// Log in to each target at this portal and list its disks, with what to put behind --target
+    #[arg(long)]
+    pub luns: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `mqblk cmdhelp`.

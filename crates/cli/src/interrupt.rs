@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ctrl-C and SIGTERM: the first one asks the run to end and report, a later one ends the program. SIGXFSZ, which would
+//! Ctrl-C and SIGTERM: the first one asks the run to end and report, which takes seconds where a device does not answer
+//! (`host::run` gives its I/O up then); a later one ends the program at once. SIGXFSZ, which would
 //! kill it, is only caught: a file that grows beyond `ulimit -f` is then an error like any other, with a message.
 //!
 //! A signal within [`ONE_WISH`] of the first is the same wish: `timeout` signals the program and then its whole group.

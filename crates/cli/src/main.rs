@@ -21,6 +21,7 @@ mod serve;
 mod set;
 mod sim;
 mod cmdhelp;
+mod discover;
 
 use args::{Cli, Command};
 use std::process::ExitCode;
@@ -36,7 +37,8 @@ fn main() -> ExitCode {
         Command::Top(typed) => serve::top::main(typed),
         Command::Set(typed) => set::main(typed),
         Command::Sim(typed) => sim::main(typed),
+        Command::Discover(typed) => discover::main(typed),
         Command::Cmdhelp(typed) => cmdhelp::main(typed),
     };
-    status::exit_code(done)
+    status::end(done)
 }

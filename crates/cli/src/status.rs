@@ -2,6 +2,7 @@
 //! How the program ends: the exit status, and the one message of a failure.
 
 use std::fmt::Display;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// A request that was carried out.
@@ -57,8 +58,21 @@ const EXIT_FAILURE: u8 = 2;
 /// 128 + SIGINT, as shells report a process that a signal ended.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
+/// The end of the program. What was broken off may have left I/O behind, and threads of libraries that have it: nothing of theirs is
+/// run any more.
+pub fn end(outcome: Outcome) -> ExitCode {
+    let is_interrupted = matches!(outcome, Ok(Status::Interrupted));
+    let code = exit_code(outcome);
+    if is_interrupted {
+        // All that was to be said has been, or cannot be.
+        let _ = std::io::stdout().flush();
+        signal_hook::low_level::exit(i32::from(EXIT_INTERRUPTED));
+    }
+    code
+}
+
 /// The exit status of an outcome; a failure is told on standard error.
-pub fn exit_code(outcome: Outcome) -> ExitCode {
+fn exit_code(outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(Status::Done) => ExitCode::SUCCESS,
         Ok(Status::Found) => ExitCode::from(EXIT_FOUND),

@@ -3,13 +3,20 @@
 
 mod common;
 
-use common::Dir;
-use std::net::TcpListener;
+use common::{Dir, Done};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(60);
 const IQN: &str = "iqn.2026-11.test:run";
+
+/// A number for a tgtd, of 15 bits; one that is taken ends it.
+fn control() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    30_001 + (std::process::id() + NEXT.fetch_add(1, Ordering::Relaxed) * 131) % 2_700
+}
 
 /// tgtd with `disk.img` as LUN 1, for user `me` only.
 struct Tgtd {
@@ -20,13 +27,12 @@ struct Tgtd {
 
 impl Tgtd {
     fn start(dir: &Dir) -> Tgtd {
-        (0..20).find_map(|n| Tgtd::try_start(dir, n)).expect("tgtd finds a port")
+        (0..20).find_map(|_| Tgtd::try_start(dir)).expect("tgtd finds a port")
     }
 
-    fn try_start(dir: &Dir, number: u32) -> Option<Tgtd> {
+    fn try_start(dir: &Dir) -> Option<Tgtd> {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        // It has 15 bits; one that is taken ends tgtd.
-        let control = (30_001 + (std::process::id() + number * 131) % 2_700).to_string();
+        let control = control().to_string();
         let mut command = Command::new("tgtd");
         command.args(["-f", "--nr_iothreads", "1", "--iscsi", &format!("portal=127.0.0.1:{port}")]);
         command.args(["--control-port", &control]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -34,7 +40,8 @@ impl Tgtd {
         let url = format!("iscsi://me@127.0.0.1:{port}/{IQN}/1");
         let mut tgtd = Tgtd { child, control, url };
         let began = Instant::now();
-        while !tgtd.admin("--op show --mode sys") {
+        // The port is this one's alone: who has the number may be another.
+        while !(TcpStream::connect(("127.0.0.1", port)).is_ok() && tgtd.admin("--op show --mode sys")) {
             if tgtd.child.try_wait().unwrap().is_some() {
                 return None;
             }
@@ -98,4 +105,72 @@ fn jobs_run_and_verify_on_a_target() {
         let text = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && text.contains(part) && !text.contains("secretsecret"), "{text}");
     }
+}
+
+#[test]
+fn targets_and_disks_are_discovered() {
+    let dir = Dir::new("iscsi-discover");
+    std::fs::File::create(dir.path("disk.img")).unwrap().set_len(16 << 20).unwrap();
+    let tgtd = Tgtd::start(&dir);
+    let (portal, _) = tgtd.url.split_once(&format!("/{IQN}")).unwrap();
+    let (_, address) = portal.split_once('@').unwrap();
+    let ask = |args: &[&str], password: &str| {
+        let args = [&["discover"], args].concat();
+        Done::of(dir.command(&args).env("LIBISCSI_CHAP_PASSWORD", password).output().unwrap(), &args)
+    };
+    let bare = format!("iscsi://{address}");
+    // Its discovery is open, whatever its targets want.
+    let found = ask(&[&bare], "").exits(0);
+    assert_eq!(found.out, format!("{address},1 {IQN}\n"));
+    let found = ask(&[portal, "--luns"], "secretsecret1").exits(0);
+    found.prints(&[&format!("{address},1 {IQN}\n    {}  16.0MiB, blocks of 512, ", tgtd.url)]);
+    let told = ask(&[portal, "--luns", "--json"], "secretsecret1").exits(0).json();
+    assert_eq!((&told[0]["target"], &told[0]["portals"][0]["address"]), (&IQN.into(), &address.into()));
+    assert_eq!(
+        (&told[0]["luns"][0]["url"], &told[0]["luns"][0]["bytes"]),
+        (&tgtd.url.clone().into(), &(16 << 20).into())
+    );
+    // What is wrong: as with a target.
+    let refused = ask(&[portal, "--luns"], "secretsecret2").exits(2);
+    assert!(refused.out.contains(IQN), "what could be found is printed: {refused:?}");
+    refused.says(&["user 'me' was refused"]);
+    ask(&[portal], "").exits(2).says(&["set LIBISCSI_CHAP_PASSWORD"]);
+    ask(&[&tgtd.url], "").exits(2).says(&["a portal is asked for all its targets"]);
+    ask(&["nbd://h"], "").exits(2).says(&["must be iscsi://"]);
+    assert!(tgtd.admin("--op unbind --mode target --tid 1 -I ALL"));
+    ask(&[&bare], "").exits(2).says(&["has no target for this host"]);
+    drop(tgtd);
+    ask(&[&bare], "").exits(2).says(&["cannot connect"]);
+}
+
+#[test]
+fn the_commands_of_the_documentation_run() {
+    let text = include_str!("../../../docs/iscsi.md");
+    let (_, script) = text.split_once("```sh\n").expect("a fence");
+    let (script, _) = script.split_once("```").expect("its end");
+    assert!(script.contains(":33260") && script.contains("--control-port 7 "), "{script}");
+    let dir = Dir::new("iscsi-docs");
+    for _ in 0..20 {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let control = control();
+        let script = script.replace("33260", &port.to_string());
+        let script = script.replace("--control-port 7 ", &format!("--control-port {control} "));
+        // What it has started ends with it, however far it comes.
+        let mqblk = env!("CARGO_BIN_EXE_mqblk");
+        let leave = format!(
+            "tgtadm --control-port {control} --lld iscsi --op delete --mode target --tid 1 --force; tgtadm --control-port \
+             {control} --op delete --mode system"
+        );
+        let script = format!(
+            "set -e\nmqblk() {{ '{mqblk}' \"$@\"; }}\ntrap 'set +e; {{ {leave}; }} >/dev/null 2>&1; :' EXIT\n{script}"
+        );
+        let done = dir.program("bash", &["-c", &script]);
+        if done.status != 0 && (done.err.contains("in use") || done.err.contains("can't connect")) {
+            continue;
+        }
+        let done = done.exits(0);
+        done.prints(&["iqn.2026-11.test:disks\n", "disks/1  64.0MiB, blocks of 512, ", "err= 0"]);
+        return;
+    }
+    panic!("tgtd finds no port");
 }

@@ -26,6 +26,7 @@
 mod attach;
 mod chap;
 mod dial;
+mod discover;
 mod link;
 pub mod login;
 pub mod pdu;
@@ -34,8 +35,10 @@ pub mod reader;
 mod tasks;
 mod uri;
 
+pub use discover::{FoundUnit, discover, logical_units};
+pub use login::{Found, FoundPortal};
 pub use queue::QueueStatus;
-pub use uri::{DEFAULT_PORT, IscsiTarget, MAX_SESSIONS, Portal, is_scheme, parse};
+pub use uri::{DEFAULT_PORT, IscsiTarget, MAX_SESSIONS, Portal, is_scheme, parse, parse_portal};
 
 use crate::driver::keeper::{Keeper, Kept, Watch};
 use crate::driver::{Connections, HostDriver, PerHctx};
@@ -52,7 +55,7 @@ use blk::scsi::transport::{Busy, CommandBatch, LunId, Outcomes, Transport, Trans
 use blk::status::QueueRqStatus;
 use blk::time::{Duration, Instant};
 use dial::{Line, dial};
-use login::{Chap, Found, Wanted};
+use login::{Chap, Wanted};
 use queue::{Patience, Queue};
 use std::fs;
 use std::io::Read;
@@ -166,17 +169,6 @@ fn default_initiator() -> String {
     let clean = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c.to_ascii_lowercase() } else { '-' };
     let host: String = host.trim().chars().take(64).map(clean).collect();
     format!("iqn.2026-11.invalid.mqblk:{host}")
-}
-
-/// The targets that a portal tells of; who we are is taken from `target`, whose name and LUN do not matter.
-///
-/// # Errors
-/// As of [`Iscsi::open`].
-pub fn discover(target: &IscsiTarget) -> Result<Vec<Found>> {
-    let (access, never) = (Access::of(target)?, crate::event::new()?);
-    let wanted = access.wanted(target, None, 0)?;
-    let mut line = dial(&target.portal, &wanted, &never)?;
-    line.send_targets().map_err(|e| e.within(&format!("iSCSI portal {}", line.portal())))
 }
 
 impl Shared {

@@ -46,6 +46,8 @@ pub struct Disk {
     pub(super) seats: Arc<Mutex<()>>,
     /// Some job polls for its I/O, which needs a poll queue.
     pub(super) polled: AtomicBool,
+    /// Its I/O does not end: threads that have some leave without it.
+    pub(super) leave: AtomicBool,
 }
 
 impl Disk {
@@ -62,6 +64,6 @@ impl Disk {
         }
         .map_err(|e| Error::usage(e.to_string()))?;
         let seats = shared.map_or_else(Arc::default, |s| Arc::clone(&s.seats));
-        Ok(Disk { queue, driver, waker, seats, polled: AtomicBool::new(false) })
+        Ok(Disk { queue, driver, waker, seats, polled: AtomicBool::new(false), leave: AtomicBool::new(false) })
     }
 }

@@ -2,7 +2,7 @@
 //! Runs a job file on this machine: one thread per job instance, each with a submitter of its disk.
 //!
 //! [`prepare`] checks and opens everything; [`Prepared::run`] starts the threads when their turn comes, tells an observer
-//! how it goes, and returns what was measured, also when it was stopped before its end.
+//! how it goes, and returns what was measured, also when it was stopped before its end, whatever its devices do then.
 
 mod wake;
 mod disk;
@@ -15,12 +15,14 @@ mod usage;
 mod worker;
 mod prepare;
 mod watch;
+mod parting;
 
 pub(crate) use change::{Frozen, change_settings, drain, replace_settings};
 pub use cpus::CpuChange;
 pub(crate) use disk::limit_hw_queues;
 pub use disk::{Disk, Queue, Submitter};
 pub use lane::Lane;
+pub use parting::GivenUp;
 pub use prepare::{Prepared, RunPlan, is_target, prepare};
 pub use settings::{RUN_SETTINGS, RunSettings, check_settings};
 pub use usage::{Who, allowed_cpus, nr_cpus, page_bytes, pin_thread, since, usage};
@@ -33,6 +35,7 @@ use crate::error::{Error, Result};
 use blk::stat::{DiskStats, HctxStats};
 use blk::time::Duration;
 use cpus::CpuWatch;
+use parting::Parting;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -79,6 +82,8 @@ pub struct RunOutcome {
     pub cpus: Vec<CpuChange>,
     /// It was stopped before its end.
     pub stopped: bool,
+    /// Disks whose I/O did not end when it was stopped.
+    pub given_up: Vec<GivenUp>,
 }
 
 impl Prepared {
@@ -97,14 +102,16 @@ impl Prepared {
         });
         let mut watch = Watch::new(&self.disks, watched.collect(), self.ramps);
         let cpus = CpuWatch::start(&self.disks);
+        let mut parting = Parting::new(&self.disks);
         let (ended, endings) = mpsc::channel();
         let began = clock::now();
         let mut failure = None;
         while !schedule.is_done() {
+            let now = clock::now();
             if self.stop.load(Ordering::Relaxed) {
                 schedule.cancel();
+                parting.look(now);
             }
-            let now = clock::now();
             for i in schedule.start_ready(now) {
                 let worker = workers[i].take().expect("a thread starts once");
                 running[i] = Some(spawn(i, worker, ended.clone())?);
@@ -145,6 +152,7 @@ impl Prepared {
             in_flight: watch.in_flight(),
             cpus: cpus.map(|c| c.seen()).unwrap_or_default(),
             stopped: self.stop.load(Ordering::Relaxed),
+            given_up: parting.ends(),
         })
     }
 }

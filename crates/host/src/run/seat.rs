@@ -110,7 +110,8 @@ impl Seat {
         self.follow(disk, sub);
         let Seat { hctxs, fds, wait_first, alone, .. } = self;
         let first = hctxs[0];
-        if *alone && *wait_first && timeout.is_none() && sub.waiting() + sub.held() == 0 {
+        let at_device = sub.waiting() + sub.held() == 0 && !disk.queue.has_delayed_work();
+        if *alone && *wait_first && timeout.is_none() && at_device {
             // Its own I/O at a real device is all this thread can wait for, and that ends: no timer has to be armed, and
             // whoever has something for it (a freeze) can wait for that end.
             return disk.driver.wait(first, min, None);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One job thread: carries what the job engine asks for to a submitter and completions back.
 //!
-//! Guarantees that every I/O the engine handed out is completed before the thread ends, also when it is stopped. One
+//! Guarantees that every I/O the engine handed out is completed before the thread ends, also when it is stopped; unless the disk's
+//! driver cannot bring that about ([`parting`](super::parting)): then the thread ends without it, and leaves behind what that I/O needs. One
 //! clock reading serves everything between two system calls or polls.
 
 use super::disk::{Disk, Submitter};
@@ -108,6 +109,8 @@ struct Loop {
     live: Arc<Live>,
     look_again: Instant,
     now: Instant,
+    /// Its I/O does not end.
+    leaves: bool,
     /// Resources of the thread when its measured part began.
     before: CpuUse,
 }
@@ -148,15 +151,26 @@ impl Worker {
             live: Arc::clone(&self.live),
             look_again: Instant::ZERO,
             now: clock::now(),
+            leaves: false,
             before: usage::usage(Who::Thread),
         };
         l.run();
-        l.seat.leave(&self.disk);
+        if l.leaves {
+            l.job.abandon(l.now);
+        } else {
+            l.seat.leave(&self.disk);
+        }
         l.job.stats_mut().cpu = usage::since(usage::usage(Who::Thread), l.before);
         // Pairs with: run::thread_progress
         self.live.done.store(true, Ordering::Release);
         let trace = (self.trace_events > 0).then(|| ThreadTrace { disk: self.disk_index, log: l.sub.stop_trace() });
-        Ok(ThreadEnd { stats: l.job.stats().clone(), verify_errors: l.verify_errors, trace })
+        let end =
+            ThreadEnd { stats: l.job.stats().clone(), verify_errors: std::mem::take(&mut l.verify_errors), trace };
+        if l.leaves {
+            // The disk may still write to its buffers, and end what its submitter has out.
+            std::mem::forget(l);
+        }
+        Ok(end)
     }
 }
 
@@ -190,6 +204,9 @@ impl Loop {
                 Next::Done => break,
             }
             self.look_around();
+            if self.leaves {
+                return;
+            }
         }
         self.live.publish(self.job.stats());
         assert!(self.sub.outstanding() == 0, "the engine ended with I/O outstanding");
@@ -209,6 +226,7 @@ impl Loop {
         self.sub.poll(self.now);
         if self.stop.load(Ordering::Relaxed) {
             self.job.stop(StopReason::Asked);
+            self.leaves = self.disk.leave.load(Ordering::Relaxed) && self.sub.outstanding() > 0;
         }
         self.live.publish(self.job.stats());
         if !self.job.is_ramping() && !self.live.measuring.load(Ordering::Relaxed) {
@@ -244,6 +262,9 @@ impl Loop {
         }
         while let Err(SubmitError::NoBio) = self.sub.submit(&bio, self.now) {
             self.wait_for_bio();
+            if self.leaves {
+                return;
+            }
         }
         if alone {
             self.now = clock::now();
@@ -269,6 +290,7 @@ impl Loop {
         self.wait(1, None);
         self.now = clock::now();
         self.sub.poll(self.now);
+        self.look_around();
     }
 
     /// Ends a batch: its I/Os count as submitted from here. The clock is read again, for the submission took its time.
@@ -283,7 +305,7 @@ impl Loop {
     }
 
     /// Completes `min` to `max` I/Os, waiting for them. A job that is told to stop meanwhile issues nothing after that;
-    /// what is in flight is waited for, all of it and however slow the disk: a request cannot be called back.
+    /// what is in flight is waited for, all of it and however slow the disk, as long as it may end.
     fn reap(&mut self, min: u32, max: u32) {
         // What ended while it was submitted is there already, and was seen under the clock reading that followed.
         if max == 1
@@ -311,6 +333,9 @@ impl Loop {
                 return;
             }
             self.look_around();
+            if self.leaves {
+                return;
+            }
             if !self.seat.wait_first {
                 self.wait(min - got, None);
             }

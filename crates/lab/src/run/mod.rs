@@ -107,6 +107,7 @@ pub fn execute<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Resul
     let disks: Vec<_> = prepared.disks.iter().map(|(_, disk)| Arc::clone(disk)).collect();
     let outcome = prepared.run(&mut |p| observer.progress(p))?;
     warnings.extend(outcome.cpus.iter().map(ToString::to_string));
+    warnings.extend(outcome.given_up.iter().map(ToString::to_string));
     warnings.extend(disks.iter().flat_map(|disk| disk.driver.troubles()));
     Ok(Run { file: spec.file, outcome, settings, warnings })
 }

@@ -365,6 +365,14 @@ impl JobThread {
         }
     }
 
+    /// Ends the job without the I/O that is out, which never ends: what was measured until `now` is final. Nothing else is called after it
+    /// but [`JobThread::stats`].
+    pub fn abandon(&mut self, now: Instant) {
+        self.stop(StopReason::Asked);
+        self.end_timed_phase(now, None);
+        self.finish(now);
+    }
+
     /// Whether the job is in its `ramp_time`, which ends with measurements that start from nothing.
     pub fn is_ramping(&self) -> bool {
         self.clock.ramping

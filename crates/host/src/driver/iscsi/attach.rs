@@ -42,7 +42,7 @@ fn refused(lun: LunId, why: &str) -> Error {
 }
 
 /// The answer to a question that has to have one.
-fn must(line: &mut Line<'_>, lun: LunId, cdb: &Cdb, most: u16, what: &str) -> Result<Vec<u8>> {
+pub(super) fn must(line: &mut Line<'_>, lun: LunId, cdb: &Cdb, most: u16, what: &str) -> Result<Vec<u8>> {
     match line.ask(lun, cdb, u32::from(most))? {
         Answer::Good(data) => Ok(data),
         Answer::Check(Some(sense)) => Err(refused(lun, &format!("{what} failed ({sense})"))),

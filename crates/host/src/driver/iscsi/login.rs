@@ -465,9 +465,9 @@ impl Login {
                 "initiator '{}' may not use {target}: allow it there, or name another with initiator=",
                 self.wanted.initiator
             )),
-            (2, 3) => Failure::NotFound(format!(
-                "there is no target {target} here; 'iscsi-ls' or the target's administration lists them"
-            )),
+            (2, 3) => {
+                Failure::NotFound(format!("there is no target {target} here; 'mqblk discover iscsi://HOST' lists them"))
+            }
             (2, 4) => Failure::NotFound(format!("target {target} was removed and has no other address")),
             (2, 6) => Failure::Refused("it has too many connections: sessions= fewer".into()),
             (2, code) => Failure::Refused(format!("the login was refused (initiator error {code:#04x})")),
@@ -497,19 +497,38 @@ pub(super) fn keys(bytes: &[u8]) -> Result<Vec<(&str, &str)>, Failure> {
 pub struct Found {
     /// Its name.
     pub name: String,
-    /// Where it is, as `HOST:PORT`; without the portal group.
-    pub addresses: Vec<String>,
+    /// Where it is.
+    pub portals: Vec<FoundPortal>,
 }
 
-/// Reads the answer to SendTargets.
+/// A portal of a target, as another one tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundPortal {
+    /// `HOST:PORT`.
+    pub address: String,
+    /// The number of its portal group: sessions with portals of one group may share connections. `None`: it was not said.
+    pub group: Option<u16>,
+}
+
+/// Longest name or address that is believed: a host's name with its port, or RFC 7143's longest target name.
+const MAX_FOUND: usize = 300;
+
+/// Reads the answer to SendTargets: what it gives back can be printed.
 pub fn found(text: &[u8]) -> Result<Vec<Found>, Failure> {
     let mut all: Vec<Found> = Vec::new();
     for (key, value) in keys(text)? {
         match (key, all.last_mut()) {
-            ("TargetName", _) => all.push(Found { name: value.to_owned(), addresses: Vec::new() }),
+            _ if value.len() > MAX_FOUND || value.chars().any(|c| c.is_control() || c.is_whitespace()) => {
+                return Err(Failure::Violation(format!(
+                    "{}={}: no name, no address",
+                    printable(key),
+                    printable(value)
+                )));
+            }
+            ("TargetName", _) => all.push(Found { name: value.to_owned(), portals: Vec::new() }),
             ("TargetAddress", Some(last)) => {
-                let address = value.rsplit_once(',').map_or(value, |(address, _)| address);
-                last.addresses.push(address.to_owned());
+                let (address, group) = value.rsplit_once(',').unwrap_or((value, ""));
+                last.portals.push(FoundPortal { address: address.to_owned(), group: group.parse().ok() });
             }
             _ => {}
         }

@@ -183,6 +183,11 @@ fn a_login_that_goes_round_ends() {
 fn targets_that_were_found_are_listed() {
     let text = b"TargetName=iqn.a\0TargetAddress=10.0.0.1:3260,1\0TargetAddress=[::1]:3260,2\0TargetName=iqn.b\0";
     let all = found(text).unwrap();
-    assert_eq!(all[0], Found { name: "iqn.a".into(), addresses: vec!["10.0.0.1:3260".into(), "[::1]:3260".into()] });
-    assert_eq!(all[1], Found { name: "iqn.b".into(), addresses: vec![] });
+    let at = |address: &str, group| FoundPortal { address: address.into(), group };
+    assert_eq!(all[0].name, "iqn.a");
+    assert_eq!(all[0].portals, [at("10.0.0.1:3260", Some(1)), at("[::1]:3260", Some(2))]);
+    assert_eq!(all[1], Found { name: "iqn.b".into(), portals: vec![] });
+    for text in [&b"TargetName=iqn.\x1b[2J\0"[..], b"TargetName=a\0TargetAddress=h:1\n,1\0", &[b'a'; 400]] {
+        assert!(found(text).is_err(), "{text:?}");
+    }
 }

@@ -145,11 +145,34 @@ fn read(text: &str) -> std::result::Result<IscsiTarget, String> {
     let lun_number = lun.parse::<u16>().ok().filter(|n| *n <= LunId::MAX);
     let lun_number = lun_number.ok_or_else(|| format!("LUN '{lun}': must be 0..={}", LunId::MAX))?;
     let name = checked_name(name)?;
+    made(authority, &name, LunId(lun_number), query)
+}
+
+/// Reads the URL of a portal, `iscsi://[USER[%PASSWORD]@]HOST[:PORT][?OPTIONS]`, for [`discover`](super::discover): its name is empty.
+///
+/// # Errors
+/// Usage: it is none.
+pub fn parse_portal(text: &str) -> Result<IscsiTarget> {
+    read_portal(text).map_err(|problem| Error::usage(format!("portal 'iscsi:': {problem}")))
+}
+
+fn read_portal(text: &str) -> std::result::Result<IscsiTarget, String> {
+    const FORM: &str = "must be iscsi://[USER[%PASSWORD]@]HOST[:PORT][?OPTIONS]";
+    let rest = text.strip_prefix("iscsi://").ok_or(FORM)?;
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    if !path.is_empty() {
+        return Err(format!("'/{path}': a portal is asked for all its targets; leave this out"));
+    }
+    made(authority, "", LunId(0), query)
+}
+
+fn made(authority: &str, name: &str, lun: LunId, query: &str) -> std::result::Result<IscsiTarget, String> {
     let (user, host) = match authority.rsplit_once('@') {
         Some((user, host)) => (Some(user), host),
         None => (None, authority),
     };
-    let mut target = IscsiTarget::new(Portal::parse(host)?, &name, LunId(lun_number));
+    let mut target = IscsiTarget::new(Portal::parse(host)?, name, lun);
     if let Some(user) = user {
         let (user, password) = user.split_once('%').map_or((user, None), |(u, p)| (u, Some(p)));
         if user.is_empty() {
@@ -231,6 +254,9 @@ mod tests {
         let bare = parse("iscsi://me@h/iqn.a/2?noop_interval=0&recovery_timeout=7").unwrap();
         assert_eq!(bare.chap.unwrap().password, "".into());
         assert_eq!((bare.noop_interval, bare.recovery_timeout), (None, Duration::from_secs(7)));
+        let portal = parse_portal("iscsi://me%p@[::1]:1/?initiator=iqn.b").unwrap();
+        assert_eq!((portal.portal.to_string().as_str(), portal.name.as_str()), ("[::1]:1", ""));
+        assert_eq!((portal.chap.unwrap().user.as_str(), portal.initiator.as_deref()), ("me", Some("iqn.b")));
     }
 
     #[test]
@@ -250,6 +276,15 @@ mod tests {
             ("iscsi://h/iqn.a/1?target_user=t", "write USER@"),
         ] {
             let refused = parse(text).unwrap_err().to_string();
+            assert!(refused.contains(part), "{text}: {refused}");
+        }
+        for (text, part) in [
+            ("h:3260", "must be iscsi://"),
+            ("iscsi://", "there is no host"),
+            ("iscsi://h/iqn.a/1", "'/iqn.a/1': a portal is asked for all its targets"),
+            ("iscsi://h?initator=iqn.b", "did you mean 'initiator'"),
+        ] {
+            let refused = parse_portal(text).unwrap_err().to_string();
             assert!(refused.contains(part), "{text}: {refused}");
         }
         assert!(!parse("iscsi://u%secret@h/disk/1").unwrap_err().to_string().contains("secret"));

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! I/O that does not end when a run is told to stop: its device is away, or does not answer.
+//!
+//! Guarantees: a device has [`PATIENCE`] to end what is out. Then its driver gives up what is late, as far as it can
+//! ([`HostDriver::set_give_up`](crate::driver::HostDriver::set_give_up)), again and again, for what waited above it comes to it. What a
+//! driver could not give up within [`LAST`] more, because somebody else has its memory (librbd a read's), is left out: the job threads
+//! end without it. Its memory stays mapped until the process ends.
+//! Needs from callers: [`Parting::look`] every few milliseconds. Does not: leave out the I/O of a driver that gives nothing up (a file:
+//! it ends, or the kernel holds the thread anyway).
+
+use super::disk::Disk;
+use blk::id::HctxId;
+use blk::time::{Duration, Instant};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How long the I/O of a run that is told to stop may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long giving it up may take; a driver gives up what is a second old.
+const LAST: Duration = Duration::from_secs(3);
+/// How often what has come meanwhile is given up.
+const AGAIN: Duration = Duration::from_ms(50);
+
+/// A disk whose I/O did not end when its run was told to stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenUp {
+    /// The target as the user named it.
+    pub disk: String,
+    /// I/Os that were out when giving them up began.
+    pub ios: u64,
+    /// Those of them that the driver could not give up.
+    pub left: u64,
+}
+
+impl fmt::Display for GivenUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let GivenUp { disk, ios, left } = self;
+        let seconds = PATIENCE.as_ns() / 1_000_000_000;
+        write!(
+            f,
+            "{disk} had not answered {ios} I/Os {seconds} s after the run was told to stop: they were given up, and whether their \
+             writes are carried out is not known"
+        )?;
+        match left {
+            0 => Ok(()),
+            n => write!(f, "; {n} of them are still out"),
+        }
+    }
+}
+
+/// What is done about it, and when.
+pub(super) struct Parting<'a> {
+    disks: &'a [(String, Arc<Disk>)],
+    stopped: Option<Instant>,
+    next: Instant,
+    given_up: Vec<GivenUp>,
+}
+
+impl<'a> Parting<'a> {
+    pub(super) fn new(disks: &'a [(String, Arc<Disk>)]) -> Parting<'a> {
+        Parting { disks, stopped: None, next: Instant::ZERO, given_up: Vec::new() }
+    }
+
+    /// Looks at a run that was told to stop and still has threads.
+    pub(super) fn look(&mut self, now: Instant) {
+        let waited = now.since(*self.stopped.get_or_insert(now));
+        if waited < PATIENCE || now < self.next {
+            return;
+        }
+        self.next = now + AGAIN;
+        for (name, disk) in self.disks {
+            let ios = disk.queue.stats().in_flight;
+            if ios == 0 || !disk.driver.set_give_up(true) {
+                continue;
+            }
+            let known = self.given_up.iter().position(|g| g.disk == *name);
+            let at = known.unwrap_or_else(|| {
+                self.given_up.push(GivenUp { disk: name.clone(), ios, left: 0 });
+                self.given_up.len() - 1
+            });
+            if waited >= PATIENCE + LAST {
+                self.given_up[at].left = ios;
+                // Relaxed: the wake-up orders it, and whoever misses it is woken again.
+                disk.leave.store(true, Ordering::Relaxed);
+                (0..disk.queue.hctx_stats().len()).for_each(|i| disk.driver.wake(HctxId::new(i as u32)));
+            }
+        }
+    }
+
+    /// What was given up.
+    pub(super) fn ends(self) -> Vec<GivenUp> {
+        self.given_up
+    }
+}
