@@ -10,6 +10,7 @@ pub mod file;
 pub mod nbd;
 pub mod rbd;
 pub mod iscsi;
+pub mod multipath;
 #[allow(unsafe_code, reason = "system calls with pieces of requests' memory")]
 mod socket;
 mod pieces;
