@@ -41,7 +41,7 @@ use crate::driver::keeper::{Keeper, Kept, Watch};
 use crate::driver::{Connections, HostDriver, PerHctx};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
-use attach::{Unit, attach, identify};
+use attach::{Unit, attach, identify, is_ready};
 use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
 use blk::id::{HctxId, Sector};
 use blk::limits::Limits;
@@ -51,12 +51,12 @@ use blk::scsi::host::{HostTemplate, ScsiHost};
 use blk::scsi::transport::{Busy, CommandBatch, LunId, Outcomes, Transport, TransportLimits};
 use blk::status::QueueRqStatus;
 use blk::time::{Duration, Instant};
-use dial::{Line, dial};
+use dial::{Line, dial, dial_within};
 use login::{Chap, Found, Wanted};
 use queue::{Patience, Queue};
 use std::fs;
 use std::io::Read;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -70,6 +70,8 @@ const CAN_QUEUE: u32 = 1024;
 const MAX_SEGMENTS: u16 = 128;
 /// `SD_TIMEOUT`.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+/// The number of the session that checks, behind those of hardware queues.
+const CHECK_SESSION: u16 = u16::MAX;
 const PASSWORD: &str = "LIBISCSI_CHAP_PASSWORD";
 const TARGET_PASSWORD: &str = "LIBISCSI_CHAP_TARGET_PASSWORD";
 
@@ -195,6 +197,20 @@ impl Shared {
             return Err(Error::new(ErrorKind::Denied, text));
         }
         Ok(line)
+    }
+
+    /// Asks the logical unit, in a session for nothing else, whether it is ready and still the same.
+    fn test_unit_ready(&self, limit: Duration, stop: &OwnedFd) -> Result<()> {
+        let wanted = self.access.wanted(&self.target, Some(&self.target.name), CHECK_SESSION)?;
+        let limit = std::time::Duration::from_nanos(limit.as_ns());
+        let mut line = dial_within(limit, &self.target.portal, &wanted, stop)?;
+        let (unit, _) = identify(&mut line, self.target.lun)?;
+        if unit != self.unit {
+            return Err(Error::new(ErrorKind::Denied, format!("it was {} and is {unit}", self.unit)));
+        }
+        is_ready(&mut line, self.target.lun)?;
+        line.log_out();
+        Ok(())
     }
 
     fn is_gone(&self) -> bool {
@@ -426,6 +442,17 @@ impl HostDriver for Iscsi {
             all.replayed += status.disrupted;
         }
         Some(all)
+    }
+
+    /// Empty: it does not say who it is.
+    fn identity(&self) -> Option<String> {
+        let known = self.shared.unit.identity.is_known();
+        Some(if known { Iscsi::identity(self) } else { String::new() })
+    }
+
+    /// By TEST UNIT READY in a session of its own.
+    fn check(&self, limit: Duration, stop: &OwnedFd) -> Option<Result<()>> {
+        Some(self.shared.test_unit_ready(limit, stop).map_err(|e| e.within(&self.shared.target.to_string())))
     }
 
     fn unclaim(&self) {
