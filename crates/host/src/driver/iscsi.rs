@@ -94,6 +94,8 @@ struct Shared {
     watch: Arc<Watch>,
     /// The logical unit is another one.
     gone: AtomicBool,
+    /// It is one way of several to its disk.
+    is_path: bool,
 }
 
 /// Who we are.
@@ -243,7 +245,16 @@ impl Kept for Shared {
 
     fn attempt(&self, number: usize) -> Result<()> {
         let Some(queue) = self.queues.iter().nth(number) else { return Ok(()) };
-        queue.attach(self.dial(number as u16)?, false);
+        match self.dial(number as u16) {
+            Ok(line) => queue.attach(line, false),
+            Err(e) => {
+                // Nobody listens: the target's process has ended, and with it whatever it was told to do.
+                if self.is_path && (self.is_gone() || e.is_refused()) {
+                    self.queues.iter().for_each(Queue::despair);
+                }
+                return Err(e);
+            }
+        }
         Ok(())
     }
 }
@@ -255,6 +266,20 @@ impl Iscsi {
     /// Denied: wrong credentials, or no disk of a kind that can be used. NotFound: no such portal, target or LUN. Others: the way
     /// there. The text says which, and what to do.
     pub fn open(target: &IscsiTarget, write: bool, regions: Arc<Regions>) -> Result<Iscsi> {
+        Iscsi::open_as(target, write, regions, false)
+    }
+
+    /// The same as one way of several to the disk: commands that were out when a session was lost are not given back before the
+    /// target has dropped them, as far as that can be known, or `recovery_timeout` is over. A portal that refuses connections has
+    /// dropped all. Given back they end with a transport error, or to be issued again, anywhere.
+    ///
+    /// # Errors
+    /// As of [`Iscsi::open`].
+    pub fn open_path(target: &IscsiTarget, write: bool, regions: Arc<Regions>) -> Result<Iscsi> {
+        Iscsi::open_as(target, write, regions, true)
+    }
+
+    fn open_as(target: &IscsiTarget, write: bool, regions: Arc<Regions>, is_path: bool) -> Result<Iscsi> {
         let (watch, access) = (Arc::new(Watch::new()?), Access::of(target)?);
         let wanted = access.wanted(target, Some(&target.name), 0)?;
         let within = |e: Error| e.within(&target.to_string());
@@ -267,7 +292,7 @@ impl Iscsi {
             return Err(Error::new(ErrorKind::Denied, format!("{target} {text}")));
         }
         let (queues, gone) = (PerHctx::new(), AtomicBool::new(false));
-        let shared = Arc::new(Shared { target: target.clone(), access, unit, queues, regions, watch, gone });
+        let shared = Arc::new(Shared { target: target.clone(), access, unit, queues, regions, watch, gone, is_path });
         let template = HostTemplate { can_queue: CAN_QUEUE, cmd_per_lun: CAN_QUEUE, ..HostTemplate::default() };
         let host = ScsiHost::new(template, shared.clone());
         let disk = ScsiDisk::new(host, target.lun, options);
@@ -314,7 +339,7 @@ impl Transport for Shared {
         assert_eq!(lun, self.target.lun, "another logical unit than the sessions are for");
         let Shared { target, watch, queues, .. } = self;
         let IscsiTarget { recovery_timeout, noop_interval, noop_timeout, .. } = *target;
-        let patience = Patience { recovery_timeout, noop_interval, noop_timeout };
+        let patience = Patience { recovery_timeout, noop_interval, noop_timeout, fences: self.is_path };
         for i in 0..nr_hw_queues {
             // Made before it is known to others.
             let fresh = Queue::new(patience, lun, Arc::clone(watch)).map_err(|e| e.to_string())?;

@@ -6,6 +6,7 @@ use super::TempFile;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ pub struct Tgt {
     child: Option<Child>,
     control: u32,
     port: u16,
-    pub file: TempFile,
+    pub file: Arc<TempFile>,
     /// What the logical unit says of itself.
     serial: String,
     users: Vec<(String, String, bool)>,
@@ -34,10 +35,18 @@ impl Tgt {
 
     /// One that wants a login of those who have no `true`, and proves to be those who have.
     pub fn with_users(users: &[(&str, &str, bool)]) -> Tgt {
+        Tgt::on(Arc::new(TempFile::new()), users)
+    }
+
+    /// Another process for the same disk: same file, same identity, a port of its own.
+    pub fn beside(&self) -> Tgt {
+        Tgt::on(self.file.clone(), &[])
+    }
+
+    fn on(file: Arc<TempFile>, users: &[(&str, &str, bool)]) -> Tgt {
         let users =
             users.iter().map(|(name, password, is_out)| ((*name).into(), (*password).into(), *is_out)).collect();
-        let mut tgt =
-            Tgt { child: None, control: 0, port: 0, file: TempFile::new(), serial: "SN0001".to_owned(), users };
+        let mut tgt = Tgt { child: None, control: 0, port: 0, file, serial: "SN0001".to_owned(), users };
         // Another process may take the port between its choice and its use.
         for _ in 0..TRIES {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -168,6 +177,11 @@ impl Tgt {
     /// Its LUN 1 as a target; `options` begin with `?`.
     pub fn url(&self, options: &str) -> String {
         self.url_as("", options)
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// The same with a login, `USER@` or `USER%PASSWORD@`.

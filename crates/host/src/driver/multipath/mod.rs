@@ -19,6 +19,7 @@ mod path;
 mod probe;
 #[allow(unsafe_code, reason = "descriptors that are known by number only")]
 mod room;
+mod target;
 mod watch;
 mod waits;
 
@@ -26,6 +27,8 @@ pub use options::{
     Failback, MAX_PRIO, MAX_RETRIES, MAX_SECONDS, MultipathOptions, MustBe, NoPathRetry, PathChecker,
     PathGroupingPolicy, selector,
 };
+
+pub use target::{MultipathTarget, PathTarget, option_names, parse};
 
 use crate::clock;
 use crate::driver::{Connections, HostDriver, PerHctx};

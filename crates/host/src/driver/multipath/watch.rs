@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 
 /// Whether another try would not help: what was asked for is wrong, or is not to be had so.
 pub(super) fn is_for_good(e: &Error) -> bool {
-    matches!(e.kind(), ErrorKind::Usage | ErrorKind::Denied)
+    matches!(e.kind(), ErrorKind::Usage | ErrorKind::Denied | ErrorKind::NoSpace)
 }
 
 /// What the threads wait at. Told of from inside I/O.
