@@ -11,6 +11,7 @@ use blk::multipath::PathArgs;
 use blk::status::BlkStatus;
 use blk::time::Duration;
 use common::iscsi::Tgt;
+use common::proxy::Proxy;
 use common::{Rig, Rng, TempFile};
 use host::driver::HostDriver;
 use host::driver::file::{File, FileOptions};
@@ -188,6 +189,23 @@ fn up(driver: &dyn HostDriver) -> u64 {
     c.up
 }
 
+/// All paths are used.
+fn all_used(driver: &dyn HostDriver, paths: u64) -> bool {
+    up(driver) == paths && driver.troubles().iter().all(|t| !t.contains("is not used now"))
+}
+
+/// Something happens to paths while the load goes on: the longest round.
+fn pull(load: &mut Load<'_>, what: impl FnOnce() + Send) -> StdDuration {
+    load.take_longest();
+    std::thread::scope(|s| {
+        let puller = s.spawn(what);
+        load.run_until(|| puller.is_finished());
+        puller.join().unwrap();
+    });
+    (0..20).for_each(|_| load.round());
+    load.take_longest()
+}
+
 #[test]
 fn a_target_that_is_killed_costs_no_write_and_comes_back() {
     let seed = 0x6d70_0001;
@@ -199,16 +217,186 @@ fn a_target_that_is_killed_costs_no_write_and_comes_back() {
         let (mut rig, driver) = rig_of(&options, &urls);
         let mut load = Load::new(&mut rig, seed);
         for pulled in [0, 1, 0] {
-            load.run_until(|| up(&*driver) == 2);
+            load.run_until(|| all_used(&*driver, 2));
+            (0..20).for_each(|_| load.round());
             let quiet = load.take_longest();
-            tgts[pulled].kill();
-            for _ in 0..50 {
-                load.round();
-            }
-            println!("{policy}: kill -9: longest round {:?}, before {quiet:?}, seed {seed:#x}", load.take_longest());
+            let longest = pull(&mut load, || tgts[pulled].kill());
+            println!("{policy}: kill -9 of one of two: longest round {longest:?}, before {quiet:?}, seed {seed:#x}");
             tgts[pulled].start();
-            load.run_until(|| up(&*driver) == 2 && driver.troubles().iter().all(|t| !t.contains("is not used now")));
         }
+        load.run_until(|| all_used(&*driver, 2));
         load.check_file(&tgts[0].file.0);
     }
+}
+
+#[test]
+fn a_session_that_is_dropped_costs_no_write() {
+    let seed = 0x6d70_0002;
+    let a = Tgt::new();
+    let tgts = [a.beside(), a];
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    let (mut rig, driver) = rig_of("path_grouping_policy=multibus,polling_interval=1", &urls);
+    let mut load = Load::new(&mut rig, seed);
+    for round in 0..3 {
+        let mut dropped = 0;
+        let longest = pull(&mut load, || dropped = tgts[round % 2].drop_sessions());
+        assert!(dropped > 0, "tgtadm dropped no session");
+        println!("session dropped: longest round {longest:?}, seed {seed:#x}");
+        load.run_until(|| all_used(&*driver, 2));
+    }
+    assert!(driver.connections().unwrap().losses >= 3);
+    load.check_file(&tgts[0].file.0);
+}
+
+#[test]
+fn sixteen_paths_are_pulled_until_one_is_left() {
+    let seed = 0x6d70_0003;
+    let first = Tgt::new();
+    let mut tgts: Vec<Tgt> = (1..16).map(|_| first.beside()).collect();
+    tgts.insert(0, first);
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    let (mut rig, driver) = rig_of("path_grouping_policy=multibus,polling_interval=1", &urls);
+    let mut load = Load::new(&mut rig, seed);
+    load.round();
+    let file = tgts[0].file.clone();
+    let longest = pull(&mut load, || tgts[..15].iter_mut().for_each(Tgt::kill));
+    println!("15 of 16 killed: longest round {longest:?}, seed {seed:#x}");
+    load.run_until(|| up(&*driver) == 1);
+    pull(&mut load, || tgts[..15].iter_mut().for_each(Tgt::start));
+    load.run_until(|| all_used(&*driver, 16));
+    load.check_file(&file.0);
+}
+
+#[test]
+fn a_slow_path_slows_its_own_requests_only() {
+    let seed = 0x6d70_0004;
+    let tgt = Tgt::new();
+    let (slow, fast) = (Proxy::new(tgt.port()), Proxy::new(tgt.port()));
+    let urls = [&slow, &fast].map(|p| tgt.url_by(p.port(), "?sessions=1"));
+    let options = "path_grouping_policy=multibus,path_selector=service-time,polling_interval=1";
+    let regions = Arc::new(Regions::new());
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let target = host::driver::multipath::parse(&format!("{options}:{}", urls.join("+"))).unwrap();
+    let paths = target.paths_to_open(&needs, &regions);
+    let (disk, _) = Multipath::open(target.options.clone(), paths).unwrap();
+    let disk = Arc::new(disk);
+    let mut rig = Rig::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    let mut load = Load::new(&mut rig, seed);
+    (0..50).for_each(|_| load.round());
+    let quiet = load.take_longest();
+    slow.set_delay(StdDuration::from_millis(20));
+    (0..50).for_each(|_| load.round());
+    println!("one path 100 times slower: longest round {:?}, before {quiet:?}, seed {seed:#x}", load.take_longest());
+    slow.set_delay(StdDuration::ZERO);
+    load.run_until(|| active(&disk) == 2);
+    load.check_file(&tgt.file.0);
+    // Slow is not failed.
+    assert!(disk.status().groups[0].paths.iter().all(|p| p.fail_count == 0), "{}", disk.status());
+}
+
+/// A write is out when its path falls silent. It goes down another only after the session was made anew as the same nexus, so that the
+/// old connection's copy of it, which arrives when a newer write was acknowledged, finds nobody.
+#[test]
+fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
+    let tgt = Tgt::new();
+    let other = tgt.beside();
+    let proxy = Proxy::new(tgt.port());
+    let patience = "?sessions=1&noop_interval=1&noop_timeout=1";
+    let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
+    let (mut rig, driver) = rig_of("prio=50+10,polling_interval=1,fast_io_fail_tmo=60", &urls);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    proxy.freeze();
+    let began = std::time::Instant::now();
+    assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+    println!("silent path: a write took {:?}", began.elapsed());
+    assert!(proxy.held() >= 4096, "the write was not on its way: {}", proxy.held());
+    assert_eq!(rig.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
+    proxy.thaw();
+    until(|| all_used(&*driver, 2));
+    for _ in 0..100 {
+        assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
+    }
+    drop((rig, driver));
+    proxy.cut();
+    assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 3));
+}
+
+#[test]
+fn without_a_path_requests_wait_or_fail_as_they_are_told() {
+    let a = Tgt::new();
+    let mut tgts = [a.beside(), a];
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    for (retry, ends) in [("queue", false), ("fail", true), ("2", true)] {
+        let (mut rig, driver) = rig_of(&format!("no_path_retry={retry},polling_interval=1"), &urls);
+        assert_eq!(rig.write(8, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+        tgts.iter_mut().for_each(Tgt::kill);
+        until(|| up(&*driver) == 0);
+        if ends {
+            let status = rig.write(8, &[2; 4096], OpFlags::NONE);
+            assert!(status.is_path_error(), "no_path_retry={retry}: {status:?}");
+            tgts.iter_mut().for_each(Tgt::start);
+            until(|| all_used(&*driver, 2));
+        } else {
+            std::thread::scope(|s| {
+                let writer = s.spawn(|| rig.write(8, &[2; 4096], OpFlags::NONE));
+                until(|| driver.troubles().iter().filter(|t| t.contains("is not used now")).count() == 2);
+                assert!(!writer.is_finished());
+                tgts.iter_mut().for_each(Tgt::start);
+                assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
+            });
+        }
+        assert_eq!(rig.write(8, &[3; 4096], OpFlags::NONE), BlkStatus::Ok, "no_path_retry={retry}");
+        assert_eq!(rig.read(8, 4096), (BlkStatus::Ok, vec![3; 4096]));
+        until(|| all_used(&*driver, 2));
+    }
+}
+
+#[test]
+fn nothing_goes_down_a_path_that_leads_to_another_disk() {
+    let a = Tgt::new();
+    let mut tgts = [a.beside(), a];
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    let (mut rig, driver) = rig_of("path_grouping_policy=multibus,polling_interval=1", &urls);
+    assert_eq!(rig.write(8192, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let ours = tgts[1].file.clone();
+    tgts[0].kill();
+    tgts[0].become_another("SN0002");
+    tgts[0].start();
+    let mut load = Load::new(&mut rig, 0x6d70_0005);
+    load.run_until(|| driver.troubles().iter().any(|t| t.contains("requests are not sent to another disk")));
+    (0..20).for_each(|_| load.round());
+    load.check_file(&ours.0);
+    assert!(std::fs::read(&tgts[0].file.0).unwrap().iter().all(|b| *b == 0), "another disk was written");
+    // Nor is a disk made of the two.
+    let text = refused(&format!("multipath:{}", urls.join("+")));
+    assert!(text.contains("it leads to another disk"), "{text}");
+}
+
+fn refused(text: &str) -> String {
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let open = TargetSpec::parse(text).and_then(|t| t.open(&needs, Arc::new(Regions::new())));
+    open.err().expect("it is to be refused").to_string()
+}
+
+#[test]
+fn a_path_that_is_not_there_at_the_start_comes_later() {
+    let a = Tgt::new();
+    let mut tgts = [a.beside(), a];
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    tgts[0].kill();
+    let regions = Arc::new(Regions::new());
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let text = format!("multipath:path_grouping_policy=multibus,polling_interval=1:{}", urls.join("+"));
+    let open = TargetSpec::parse(&text).unwrap().open(&needs, regions.clone()).unwrap();
+    assert_eq!(open.warnings.len(), 1);
+    assert!(open.warnings[0].to_string().contains("cannot be used now"), "{}", open.warnings[0]);
+    let mut rig = Rig::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    let mut load = Load::new(&mut rig, 0x6d70_0006);
+    (0..10).for_each(|_| load.round());
+    tgts[0].start();
+    load.run_until(|| all_used(&*open.driver, 2));
+    load.check_file(&tgts[0].file.0);
+    tgts.iter_mut().for_each(Tgt::kill);
+    let text = refused(&text);
+    assert!(text.contains("no path can be used") && text.matches("cannot connect").count() == 2, "{text}");
 }

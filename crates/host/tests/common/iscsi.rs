@@ -179,6 +179,33 @@ impl Tgt {
         self.url_as("", options)
     }
 
+    /// Its LUN 1 by another port, of a proxy.
+    pub fn url_by(&self, port: u16, options: &str) -> String {
+        format!("iscsi://127.0.0.1:{port}/{IQN}/1{options}")
+    }
+
+    /// From the next start on it is another disk: another file, another identity.
+    pub fn become_another(&mut self, serial: &str) {
+        self.file = Arc::new(TempFile::new());
+        self.set_serial(serial);
+    }
+
+    /// Ends all sessions, as an administrator does; how many.
+    pub fn drop_sessions(&self) -> usize {
+        let shown = self.show(&["--op", "show", "--mode", "conn", "--tid", "1"]);
+        let number = |line: &str, what: &str| line.trim().strip_prefix(what).map(|n| n.trim().to_owned());
+        let (mut session, mut dropped) = (String::new(), 0);
+        for line in shown.lines() {
+            if let Some(sid) = number(line, "Session:") {
+                session = sid;
+            } else if let Some(cid) = number(line, "Connection:") {
+                let which = ["--tid", "1", "--sid", &session, "--cid", &cid];
+                dropped += usize::from(self.try_admin(&[&["--op", "delete", "--mode", "conn"][..], &which].concat()));
+            }
+        }
+        dropped
+    }
+
     /// Where it listens.
     pub fn port(&self) -> u16 {
         self.port

@@ -185,16 +185,16 @@ impl MultipathTarget {
         }
     }
 
-    /// Makes the driver. Data comes from and goes to `regions`.
-    ///
-    /// # Errors
-    /// As of [`Multipath::open`].
-    pub fn open(&self, needs: &Needs, regions: &Arc<Regions>) -> Result<OpenTarget> {
-        let warnings = Arc::new(Mutex::new(Vec::new()));
+    /// Its paths, ready to be opened. Data comes from and goes to `regions`.
+    pub fn paths_to_open(&self, needs: &Needs, regions: &Arc<Regions>) -> Vec<Path> {
+        self.warning_paths(needs, regions, &Arc::default())
+    }
+
+    fn warning_paths(&self, needs: &Needs, regions: &Arc<Regions>, warnings: &Warnings) -> Vec<Path> {
         let path = |path: &PathTarget| {
             let open: Opener = {
                 let (path, options, needs) = (path.clone(), self.options.clone(), *needs);
-                let (regions, warnings) = (Arc::clone(regions), Arc::clone(&warnings));
+                let (regions, warnings) = (Arc::clone(regions), Arc::clone(warnings));
                 Box::new(move || open_path(&path.spec, &options, &needs, Arc::clone(&regions), &warnings))
             };
             let needs = Needs { write: false, min_bytes: 0, read_ahead_kb: None, ..*needs };
@@ -207,13 +207,26 @@ impl MultipathTarget {
                 checker: checker(self.options.path_checker, &path.spec),
             }
         };
-        let (disk, troubles) = Multipath::open(self.options.clone(), self.paths.iter().map(path).collect())?;
+        self.paths.iter().map(path).collect()
+    }
+
+    /// Makes the driver. Data comes from and goes to `regions`.
+    ///
+    /// # Errors
+    /// As of [`Multipath::open`].
+    pub fn open(&self, needs: &Needs, regions: &Arc<Regions>) -> Result<OpenTarget> {
+        let warnings = Warnings::default();
+        let paths = self.warning_paths(needs, regions, &warnings);
+        let (disk, troubles) = Multipath::open(self.options.clone(), paths)?;
         let mut warnings = std::mem::take(&mut *warnings.lock());
         warnings.dedup();
         warnings.extend(troubles.into_iter().map(TargetWarning::Multipath));
         Ok(OpenTarget { driver: Arc::new(disk), warnings })
     }
 }
+
+/// What is not as asked of any path.
+type Warnings = Arc<Mutex<Vec<TargetWarning>>>;
 
 /// What `auto` means for a kind of path.
 fn checker(asked: PathChecker, spec: &TargetSpec) -> PathChecker {
