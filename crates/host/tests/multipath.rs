@@ -274,13 +274,7 @@ fn a_slow_path_slows_its_own_requests_only() {
     let (slow, fast) = (Proxy::new(tgt.port()), Proxy::new(tgt.port()));
     let urls = [&slow, &fast].map(|p| tgt.url_by(p.port(), "?sessions=1"));
     let options = "path_grouping_policy=multibus,path_selector=service-time,polling_interval=1";
-    let regions = Arc::new(Regions::new());
-    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
-    let target = host::driver::multipath::parse(&format!("{options}:{}", urls.join("+"))).unwrap();
-    let paths = target.paths_to_open(&needs, &regions);
-    let (disk, _) = Multipath::open(target.options.clone(), paths).unwrap();
-    let disk = Arc::new(disk);
-    let mut rig = Rig::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    let (mut rig, disk) = open_disk(options, &urls);
     let mut load = Load::new(&mut rig, seed);
     (0..50).for_each(|_| load.round());
     let quiet = load.take_longest();
@@ -294,6 +288,16 @@ fn a_slow_path_slows_its_own_requests_only() {
     assert!(disk.status().groups[0].paths.iter().all(|p| p.fail_count == 0), "{}", disk.status());
 }
 
+/// A disk of these targets, to be looked into.
+fn open_disk(options: &str, urls: &[String]) -> (Rig, Arc<Multipath>) {
+    let regions = Arc::new(Regions::new());
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let target = host::driver::multipath::parse(&format!("{options}:{}", urls.join("+"))).unwrap();
+    let paths = target.paths_to_open(&needs, &regions);
+    let disk = Arc::new(Multipath::open(target.options, paths).unwrap().0);
+    (Rig::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap()), disk)
+}
+
 /// A write is out when its path falls silent. It goes down another only after the session was made anew as the same nexus, so that the
 /// old connection's copy of it, which arrives when a newer write was acknowledged, finds nobody.
 #[test]
@@ -303,20 +307,36 @@ fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
     let proxy = Proxy::new(tgt.port());
     let patience = "?sessions=1&noop_interval=1&noop_timeout=1";
     let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
-    let (mut rig, driver) = rig_of("prio=50+10,polling_interval=1,fast_io_fail_tmo=60", &urls);
+    let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=60";
+    let (mut rig, disk) = open_disk(options, &urls);
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
+    // The write is to go down the first.
+    disk.paths().fail_path(ids[1], host::clock::now());
     proxy.freeze();
-    let began = std::time::Instant::now();
-    assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
-    println!("silent path: a write took {:?}", began.elapsed());
+    // New connections are slow: without the wait for them the write would be done elsewhere long before the old one is dropped.
+    proxy.set_delay(StdDuration::from_millis(300));
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || {
+            let began = std::time::Instant::now();
+            assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+            println!("silent path: a write took {:?}", began.elapsed());
+            assert_eq!(rig.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
+        });
+        until(|| proxy.held() >= 4096);
+        disk.paths().reinstate_path(ids[1]);
+        writer.join().unwrap();
+    });
     assert!(proxy.held() >= 4096, "the write was not on its way: {}", proxy.held());
-    assert_eq!(rig.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
     proxy.thaw();
-    until(|| all_used(&*driver, 2));
+    until(|| proxy.held() == 0);
+    proxy.set_delay(StdDuration::ZERO);
+    until(|| all_used(&*disk, 2));
     for _ in 0..100 {
         assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
     }
-    drop((rig, driver));
+    drop((rig, disk));
     proxy.cut();
     assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 3));
 }

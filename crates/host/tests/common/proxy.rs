@@ -123,14 +123,15 @@ impl Shared {
                 std::thread::sleep(Duration::from_micros(delay));
             }
             let mut is_frozen = gate.is_frozen.lock().unwrap();
-            if *is_frozen && is_up {
-                self.held.fetch_add(n as u64, Ordering::SeqCst);
-            }
+            let held = if *is_frozen && is_up { n as u64 } else { 0 };
+            self.held.fetch_add(held, Ordering::SeqCst);
             while *is_frozen {
                 is_frozen = gate.bell.wait(is_frozen).unwrap();
             }
             drop(is_frozen);
-            if n == 0 || to.write_all(&piece[..n]).is_err() {
+            let is_over = n == 0 || to.write_all(&piece[..n]).is_err();
+            self.held.fetch_sub(held, Ordering::SeqCst);
+            if is_over {
                 let _ = to.shutdown(Shutdown::Both);
                 let _ = from.shutdown(Shutdown::Both);
                 return;
