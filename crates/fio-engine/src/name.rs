@@ -61,13 +61,16 @@ impl Named {
             | TargetSpec::File(_)
             | TargetSpec::Nbd(_)
             | TargetSpec::Rbd(_)
-            | TargetSpec::Iscsi(_) => false,
+            | TargetSpec::Iscsi(_)
+            | TargetSpec::Multipath(_) => false,
         }
     }
 
     /// Whether several processes that open it see the same data.
     pub fn is_shared(&self) -> bool {
-        matches!(self.target, TargetSpec::File(_) | TargetSpec::Nbd(_) | TargetSpec::Rbd(_) | TargetSpec::Iscsi(_))
+        // In memory it cannot be.
+        let is_of_memory = matches!(self.target, TargetSpec::Null(_) | TargetSpec::Ram(_) | TargetSpec::Model(_));
+        !is_of_memory
     }
 }
 

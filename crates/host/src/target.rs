@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What `--target` names: `null[:options]`, `ram[:options]`, `model[:options]`, `file:PATH`, `nbd://...`, `rbd:...`,
-//! `iscsi://...`, or a plain path.
+//! `iscsi://...`, `multipath:...`, or a plain path.
 //!
 //! Two steps. [`TargetSpec::parse`] only reads the text: everything that can be refused without opening anything is
 //! refused there. [`TargetSpec::open`] makes the driver. Options are `name=value`, separated by commas; sizes and rates
@@ -10,6 +10,7 @@ use crate::driver::HostDriver;
 use crate::driver::file::{File, FileOptions, FileWarning};
 use crate::driver::iscsi::{self, Iscsi, IscsiTarget};
 use crate::driver::model::{Model, ModelOptions, ModelOver};
+use crate::driver::multipath::{self, MultipathTarget};
 use crate::driver::nbd::{self, Nbd, NbdTarget, OneConnection};
 use crate::driver::null::{Null, NullOptions};
 use crate::driver::ram::{Ram, RamOptions};
@@ -42,10 +43,12 @@ pub enum TargetSpec {
     Rbd(RbdTarget),
     /// See [`crate::driver::iscsi`].
     Iscsi(IscsiTarget),
+    /// See [`crate::driver::multipath`].
+    Multipath(Box<MultipathTarget>),
 }
 
 /// The kinds of targets; what is none of them is a file.
-const KINDS: [&str; 7] = ["null", "ram", "model", "file", "nbd", "rbd", "iscsi"];
+const KINDS: [&str; 8] = ["null", "ram", "model", "file", "nbd", "rbd", "iscsi", "multipath"];
 
 /// Whether a name begins with a kind of target and `:`; of NBD and iSCSI, with its `://`.
 pub fn has_kind(name: &str) -> bool {
@@ -65,6 +68,8 @@ pub enum TargetWarning {
     Nbd(OneConnection),
     /// Of targets that make one disk together.
     Stripe(String),
+    /// Of paths of a multipath disk that are not there.
+    Multipath(String),
 }
 
 impl From<FileWarning> for TargetWarning {
@@ -78,7 +83,7 @@ impl fmt::Display for TargetWarning {
         match self {
             TargetWarning::File(warning) => warning.fmt(f),
             TargetWarning::Nbd(warning) => warning.fmt(f),
-            TargetWarning::Stripe(warning) => warning.fmt(f),
+            TargetWarning::Stripe(warning) | TargetWarning::Multipath(warning) => warning.fmt(f),
         }
     }
 }
@@ -253,6 +258,9 @@ impl TargetSpec {
             kind if nbd::is_scheme(kind) && text.contains(':') => nbd::parse(text).map(TargetSpec::Nbd),
             "rbd" if text.contains(':') => rbd::parse(text).map(TargetSpec::Rbd),
             kind if iscsi::is_scheme(kind) && text.contains(':') => iscsi::parse(text).map(TargetSpec::Iscsi),
+            "multipath" if text.contains(':') => {
+                multipath::parse(rest).map(|target| TargetSpec::Multipath(Box::new(target)))
+            }
             "" => Err(Error::usage(format!("target '{text}': must be a path or one of {}", KINDS.join(", ")))),
             // A colon is rare in a path, an unknown kind more likely, unless it comes after a slash or looks like one.
             _ if text.contains(':') && !kind.contains(['/', '.']) => {
@@ -274,6 +282,7 @@ impl TargetSpec {
             TargetSpec::Ram(o) => Some(o.size_bytes),
             TargetSpec::Model(o) => Some(o.size_bytes),
             TargetSpec::File(_) | TargetSpec::Nbd(_) | TargetSpec::Rbd(_) | TargetSpec::Iscsi(_) => None,
+            TargetSpec::Multipath(target) => target.paths.first().and_then(|path| path.spec.size_bytes()),
         }
     }
 
@@ -339,6 +348,7 @@ impl TargetSpec {
                 }
                 plain(Arc::new(iscsi))
             }
+            TargetSpec::Multipath(target) => target.open(needs, &regions)?,
         })
     }
 }

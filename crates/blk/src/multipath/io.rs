@@ -206,6 +206,20 @@ impl<L: Lock> Multipath<L> {
         }
     }
 
+    /// Paths, as a mask by their numbers, that have requests of this hardware queue.
+    pub fn busy_paths(&self, hctx: HctxId) -> u64 {
+        let Some(h) = self.hctxs[hctx.index()].get() else { return 0 };
+        let mut known = self.known.load(Ordering::Relaxed);
+        let mut busy = 0;
+        while known != 0 {
+            let path = known.trailing_zeros();
+            known &= known - 1;
+            // Pairs with: Multipath::choose
+            busy |= u64::from(h.in_flight[path as usize].load(Ordering::SeqCst) > 0) << path;
+        }
+        busy
+    }
+
     /// Whether a poll of this hardware queue has something to give although no path has: a driver's user waits no longer.
     pub fn is_ready(&self, hctx: HctxId) -> bool {
         self.hctxs[hctx.index()].get().is_some_and(|h| h.has_held())

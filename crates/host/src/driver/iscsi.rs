@@ -44,7 +44,7 @@ use crate::driver::keeper::{Keeper, Kept, Watch};
 use crate::driver::{Connections, HostDriver, PerHctx};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
-use attach::{Unit, attach, identify};
+use attach::{Unit, attach, identify, is_ready};
 use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
 use blk::id::{HctxId, Sector};
 use blk::limits::Limits;
@@ -54,12 +54,12 @@ use blk::scsi::host::{HostTemplate, ScsiHost};
 use blk::scsi::transport::{Busy, CommandBatch, LunId, Outcomes, Transport, TransportLimits};
 use blk::status::QueueRqStatus;
 use blk::time::{Duration, Instant};
-use dial::{Line, dial};
+use dial::{Line, dial, dial_within};
 use login::{Chap, Wanted};
 use queue::{Patience, Queue};
 use std::fs;
 use std::io::Read;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -73,6 +73,8 @@ const CAN_QUEUE: u32 = 1024;
 const MAX_SEGMENTS: u16 = 128;
 /// `SD_TIMEOUT`.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+/// The number of the session that checks, behind those of hardware queues.
+const CHECK_SESSION: u16 = u16::MAX;
 const PASSWORD: &str = "LIBISCSI_CHAP_PASSWORD";
 const TARGET_PASSWORD: &str = "LIBISCSI_CHAP_TARGET_PASSWORD";
 
@@ -95,6 +97,8 @@ struct Shared {
     watch: Arc<Watch>,
     /// The logical unit is another one.
     gone: AtomicBool,
+    /// It is one way of several to its disk.
+    is_path: bool,
 }
 
 /// Who we are.
@@ -189,6 +193,20 @@ impl Shared {
         Ok(line)
     }
 
+    /// Asks the logical unit, in a session for nothing else, whether it is ready and still the same.
+    fn test_unit_ready(&self, limit: Duration, stop: &OwnedFd) -> Result<()> {
+        let wanted = self.access.wanted(&self.target, Some(&self.target.name), CHECK_SESSION)?;
+        let limit = std::time::Duration::from_nanos(limit.as_ns());
+        let mut line = dial_within(limit, &self.target.portal, &wanted, stop)?;
+        let (unit, _) = identify(&mut line, self.target.lun)?;
+        if unit != self.unit {
+            return Err(Error::new(ErrorKind::Denied, format!("it was {} and is {unit}", self.unit)));
+        }
+        is_ready(&mut line, self.target.lun)?;
+        line.log_out();
+        Ok(())
+    }
+
     fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
@@ -219,7 +237,16 @@ impl Kept for Shared {
 
     fn attempt(&self, number: usize) -> Result<()> {
         let Some(queue) = self.queues.iter().nth(number) else { return Ok(()) };
-        queue.attach(self.dial(number as u16)?, false);
+        match self.dial(number as u16) {
+            Ok(line) => queue.attach(line, false),
+            Err(e) => {
+                // Nobody listens: the target's process has ended, and with it whatever it was told to do.
+                if self.is_path && (self.is_gone() || e.is_refused()) {
+                    self.queues.iter().for_each(Queue::despair);
+                }
+                return Err(e);
+            }
+        }
         Ok(())
     }
 }
@@ -231,6 +258,20 @@ impl Iscsi {
     /// Denied: wrong credentials, or no disk of a kind that can be used. NotFound: no such portal, target or LUN. Others: the way
     /// there. The text says which, and what to do.
     pub fn open(target: &IscsiTarget, write: bool, regions: Arc<Regions>) -> Result<Iscsi> {
+        Iscsi::open_as(target, write, regions, false)
+    }
+
+    /// The same as one way of several to the disk: commands that were out when a session was lost are not given back before the
+    /// target has dropped them, as far as that can be known, or `recovery_timeout` is over. A portal that refuses connections has
+    /// dropped all. Given back they end with a transport error, or to be issued again, anywhere.
+    ///
+    /// # Errors
+    /// As of [`Iscsi::open`].
+    pub fn open_path(target: &IscsiTarget, write: bool, regions: Arc<Regions>) -> Result<Iscsi> {
+        Iscsi::open_as(target, write, regions, true)
+    }
+
+    fn open_as(target: &IscsiTarget, write: bool, regions: Arc<Regions>, is_path: bool) -> Result<Iscsi> {
         let (watch, access) = (Arc::new(Watch::new()?), Access::of(target)?);
         let wanted = access.wanted(target, Some(&target.name), 0)?;
         let within = |e: Error| e.within(&target.to_string());
@@ -243,7 +284,7 @@ impl Iscsi {
             return Err(Error::new(ErrorKind::Denied, format!("{target} {text}")));
         }
         let (queues, gone) = (PerHctx::new(), AtomicBool::new(false));
-        let shared = Arc::new(Shared { target: target.clone(), access, unit, queues, regions, watch, gone });
+        let shared = Arc::new(Shared { target: target.clone(), access, unit, queues, regions, watch, gone, is_path });
         let template = HostTemplate { can_queue: CAN_QUEUE, cmd_per_lun: CAN_QUEUE, ..HostTemplate::default() };
         let host = ScsiHost::new(template, shared.clone());
         let disk = ScsiDisk::new(host, target.lun, options);
@@ -290,7 +331,7 @@ impl Transport for Shared {
         assert_eq!(lun, self.target.lun, "another logical unit than the sessions are for");
         let Shared { target, watch, queues, .. } = self;
         let IscsiTarget { recovery_timeout, noop_interval, noop_timeout, .. } = *target;
-        let patience = Patience { recovery_timeout, noop_interval, noop_timeout };
+        let patience = Patience { recovery_timeout, noop_interval, noop_timeout, fences: self.is_path };
         for i in 0..nr_hw_queues {
             // Made before it is known to others.
             let fresh = Queue::new(patience, lun, Arc::clone(watch)).map_err(|e| e.to_string())?;
@@ -418,6 +459,16 @@ impl HostDriver for Iscsi {
             all.replayed += status.disrupted;
         }
         Some(all)
+    }
+
+    /// Empty: it does not say who it is.
+    fn identity(&self) -> Option<String> {
+        Some(self.shared.unit.identity.in_full())
+    }
+
+    /// By TEST UNIT READY in a session of its own.
+    fn check(&self, limit: Duration, stop: &OwnedFd) -> Option<Result<()>> {
+        Some(self.shared.test_unit_ready(limit, stop).map_err(|e| e.within(&self.shared.target.to_string())))
     }
 
     fn unclaim(&self) {

@@ -10,6 +10,7 @@ pub mod file;
 pub mod nbd;
 pub mod rbd;
 pub mod iscsi;
+pub mod multipath;
 #[allow(unsafe_code, reason = "system calls with pieces of requests' memory")]
 mod socket;
 mod pieces;
@@ -19,6 +20,7 @@ mod waits;
 pub use file::File;
 pub use iscsi::Iscsi;
 pub use model::Model;
+pub use multipath::Multipath;
 pub use nbd::Nbd;
 pub use null::Null;
 pub use ram::Ram;
@@ -30,7 +32,7 @@ use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
 use blk::driver::Driver;
 use blk::id::{HctxId, MAX_CPUS, Sector};
 use blk::time::{Duration, Instant};
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::OnceLock;
 
 /// What a driver knows of what is stored.
@@ -192,6 +194,17 @@ pub trait HostDriver: Driver {
 
     /// How its connections are, if it reaches its device over such.
     fn connections(&self) -> Option<Connections> {
+        None
+    }
+
+    /// What its disk is known by, if the disk says such a thing of itself: two with the same name are one.
+    fn identity(&self) -> Option<String> {
+        None
+    }
+
+    /// Asks the disk, on a way of its own and beside the requests, whether it is there, ready, and the one that was opened. Takes at most
+    /// about `limit`, less when `stop` becomes readable. `None`: it has no such way.
+    fn check(&self, _limit: Duration, _stop: &OwnedFd) -> Option<Result<()>> {
         None
     }
 

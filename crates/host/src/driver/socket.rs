@@ -131,6 +131,13 @@ impl<'a> Incoming<'a> {
     }
 }
 
+/// The connection is given up: closed, it takes what was not sent along (RST), so that nothing of it arrives after its requests have
+/// gone another way.
+pub(super) fn abandon(socket: BorrowedFd<'_>) {
+    // One that knows no such thing (a Unix socket) keeps nothing back either.
+    let _ = rustix::net::sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO));
+}
+
 /// Errors that say "not now".
 pub(super) fn is_later(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)

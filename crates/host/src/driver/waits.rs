@@ -33,6 +33,13 @@ pub(super) struct Waiting {
     signalled: bool,
 }
 
+impl Waiting {
+    /// Somebody sleeps, or the eventfd is readable.
+    pub(super) fn is_stirred(&self) -> bool {
+        self.signalled || self.threads > 0
+    }
+}
+
 impl Waits {
     pub(super) fn new() -> Result<Waits> {
         let event = event::new()?;

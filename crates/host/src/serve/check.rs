@@ -272,6 +272,7 @@ fn same_data(a: &TargetSpec, b: &TargetSpec) -> bool {
             place(a) == place(b)
         }
         (TargetSpec::Iscsi(a), TargetSpec::Iscsi(b)) => (&a.name, a.lun) == (&b.name, b.lun),
+        (TargetSpec::Multipath(a), b) | (b, TargetSpec::Multipath(a)) => a.paths.iter().any(|p| same_data(&p.spec, b)),
         // Each has memory of its own, or none.
         _ => false,
     }

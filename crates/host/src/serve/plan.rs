@@ -59,7 +59,7 @@ impl IoThreadPlan {
 
 /// Adaptive polling: an IOThread that finds nothing polls for a time that grows when polling would have caught the next
 /// event and shrinks when it would not. Source: QEMU util/aio-posix.c, iothread.c.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PollPlan {
     /// Longest time, nanoseconds; 0 = never polls, `None` = what turns out best, 16,384 to 131,072.
     pub max_ns: Option<u64>,
@@ -67,12 +67,6 @@ pub struct PollPlan {
     pub grow: u32,
     /// The time is divided by this when it shrinks; 0 = becomes 0.
     pub shrink: u32,
-}
-
-impl Default for PollPlan {
-    fn default() -> Self {
-        PollPlan { max_ns: None, grow: 0, shrink: 0 }
-    }
 }
 
 /// A disk.

@@ -6,6 +6,7 @@ use super::TempFile;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ pub struct Tgt {
     child: Option<Child>,
     control: u32,
     port: u16,
-    pub file: TempFile,
+    pub file: Arc<TempFile>,
     /// What the logical unit says of itself.
     serial: String,
     users: Vec<(String, String, bool)>,
@@ -34,10 +35,18 @@ impl Tgt {
 
     /// One that wants a login of those who have no `true`, and proves to be those who have.
     pub fn with_users(users: &[(&str, &str, bool)]) -> Tgt {
+        Tgt::on(Arc::new(TempFile::new()), users)
+    }
+
+    /// Another process for the same disk: same file, same identity, a port of its own.
+    pub fn beside(&self) -> Tgt {
+        Tgt::on(self.file.clone(), &[])
+    }
+
+    fn on(file: Arc<TempFile>, users: &[(&str, &str, bool)]) -> Tgt {
         let users =
             users.iter().map(|(name, password, is_out)| ((*name).into(), (*password).into(), *is_out)).collect();
-        let mut tgt =
-            Tgt { child: None, control: 0, port: 0, file: TempFile::new(), serial: "SN0001".to_owned(), users };
+        let mut tgt = Tgt { child: None, control: 0, port: 0, file, serial: "SN0001".to_owned(), users };
         // Another process may take the port between its choice and its use.
         for _ in 0..TRIES {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -168,6 +177,38 @@ impl Tgt {
     /// Its LUN 1 as a target; `options` begin with `?`.
     pub fn url(&self, options: &str) -> String {
         self.url_as("", options)
+    }
+
+    /// Its LUN 1 by another port, of a proxy.
+    pub fn url_by(&self, port: u16, options: &str) -> String {
+        format!("iscsi://127.0.0.1:{port}/{IQN}/1{options}")
+    }
+
+    /// From the next start on it is another disk: another file, another identity.
+    pub fn become_another(&mut self, serial: &str) {
+        self.file = Arc::new(TempFile::new());
+        self.set_serial(serial);
+    }
+
+    /// Ends all sessions, as an administrator does; how many.
+    pub fn drop_sessions(&self) -> usize {
+        let shown = self.show(&["--op", "show", "--mode", "conn", "--tid", "1"]);
+        let number = |line: &str, what: &str| line.trim().strip_prefix(what).map(|n| n.trim().to_owned());
+        let (mut session, mut dropped) = (String::new(), 0);
+        for line in shown.lines() {
+            if let Some(sid) = number(line, "Session:") {
+                session = sid;
+            } else if let Some(cid) = number(line, "Connection:") {
+                let which = ["--tid", "1", "--sid", &session, "--cid", &cid];
+                dropped += usize::from(self.try_admin(&[&["--op", "delete", "--mode", "conn"][..], &which].concat()));
+            }
+        }
+        dropped
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// The same with a login, `USER@` or `USER%PASSWORD@`.

@@ -5,6 +5,7 @@
 pub mod ceph;
 pub mod iscsi;
 pub mod peers;
+pub mod proxy;
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::{CpuId, HctxId, Sector};

@@ -3,6 +3,7 @@
 
 use super::*;
 use host::serve::check::{CheckedPlan, HostFacts};
+use host::serve::plan::STRIPE_CHUNK;
 
 const EXAMPLE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/serve.toml"));
 

@@ -72,7 +72,7 @@ fn iothreads_have_ids_affinity_and_polling() {
                   <iothread id='1'><queue id='3'/><queue id='1'/></iothread></iothreads></driver>";
     let plan = checked(&domain(head, driver, ""));
     let threads: Vec<_> = plan.iothreads().iter().map(|t| (t.name.as_str(), &t.cpus[..], t.poll.max_ns)).collect();
-    let expected: [(&str, &[u32], u64); 3] =
+    let expected: [(&str, &[u32], Option<u64>); 3] =
         [("iothread1", &[0, 1, 3], None), ("iothread2", &[], Some(0)), ("iothread3", &[5], None)];
     assert_eq!(threads, expected);
     assert_eq!(plan.exports().next().unwrap().iothreads, [2, 0, 2, 0]);

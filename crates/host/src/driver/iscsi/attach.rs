@@ -76,6 +76,11 @@ pub(super) fn identify(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, Capacit
     Ok((Unit { identity, blocks: capacity.blocks, block_size: capacity.block_size }, capacity))
 }
 
+/// Whether it would take a command that uses the medium.
+pub(super) fn is_ready(line: &mut Line<'_>, lun: LunId) -> Result<()> {
+    must(line, lun, &Cdb::test_unit_ready(), 0, "TEST UNIT READY").map(drop)
+}
+
 /// All that has to be known of a disk.
 pub(super) fn attach(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, DiskOptions)> {
     let (unit, capacity) = identify(line, lun)?;

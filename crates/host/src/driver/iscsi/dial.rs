@@ -2,7 +2,7 @@
 //! From a portal to a session that is ready for commands: connect, log in, follow redirects; and commands one at a time, for what
 //! has to be known before the first request.
 //!
-//! Guarantees: returns within [`DIAL_TIME`], plus what looking up the host's name takes, and soon after `stop` is readable. The
+//! Guarantees: returns within [`DIAL_TIME`] or another time that is given, plus what looking up the host's name takes, and soon after `stop` is readable. The
 //! socket does not block, and small messages leave it at once.
 
 use super::login::{Failure, Found, Login, MAX_RECV_DATA, Params, Progress, Wanted, found};
@@ -35,6 +35,7 @@ const MAX_ANSWER: usize = 64 << 10;
 /// A session in its full feature phase.
 pub(super) struct Line<'a> {
     until: Instant,
+    within: Duration,
     stop: &'a OwnedFd,
     portal: Portal,
     pub(super) socket: OwnedFd,
@@ -50,13 +51,24 @@ pub(super) struct Line<'a> {
 
 /// Logs in at a portal, or where it sends us.
 pub(super) fn dial<'a>(portal: &Portal, wanted: &Wanted, stop: &'a OwnedFd) -> Result<Line<'a>> {
-    let until = Instant::now() + DIAL_TIME;
+    dial_within(DIAL_TIME, portal, wanted, stop)
+}
+
+/// The same in another time.
+pub(super) fn dial_within<'a>(
+    within: Duration,
+    portal: &Portal,
+    wanted: &Wanted,
+    stop: &'a OwnedFd,
+) -> Result<Line<'a>> {
+    let until = Instant::now() + within;
     let mut portal = portal.clone();
     for _ in 0..=MAX_REDIRECTS {
-        let within = |e: Error| e.within(&format!("iSCSI portal {portal}"));
-        let socket = connect(&portal, stop, until).map_err(within)?;
+        let at = |e: Error| e.within(&format!("iSCSI portal {portal}"));
+        let socket = connect(&portal, stop, until, within).map_err(at)?;
         let mut line = Line {
             until,
+            within,
             stop,
             portal: portal.clone(),
             socket,
@@ -68,19 +80,19 @@ pub(super) fn dial<'a>(portal: &Portal, wanted: &Wanted, stop: &'a OwnedFd) -> R
             max_cmd_sn: 1,
             tag: 0,
         };
-        match line.log_in(wanted).map_err(within)? {
+        match line.log_in(wanted).map_err(at)? {
             None => return Ok(line),
             Some(address) => {
                 let address = address.rsplit_once(',').map_or(address.as_str(), |(address, _)| address);
                 let elsewhere = Portal::parse(address).map_err(|why| Error::new(ErrorKind::Io, why));
-                portal = elsewhere.map_err(within)?;
+                portal = elsewhere.map_err(at)?;
             }
         }
     }
     Err(Error::new(ErrorKind::Io, format!("iSCSI portal {portal}: sent from one portal to another too often")))
 }
 
-fn connect(portal: &Portal, stop: &OwnedFd, until: Instant) -> Result<OwnedFd> {
+fn connect(portal: &Portal, stop: &OwnedFd, until: Instant, within: Duration) -> Result<OwnedFd> {
     let found = (portal.host.as_str(), portal.port).to_socket_addrs();
     let found = found.map_err(|e| Error::os(e, "cannot look up its name"))?;
     let mut last = Error::new(ErrorKind::NotFound, "its name has no address");
@@ -95,7 +107,7 @@ fn connect(portal: &Portal, stop: &OwnedFd, until: Instant) -> Result<OwnedFd> {
         match rustix::net::connect(&socket, &address) {
             Ok(()) => return Ok(socket),
             Err(Errno::INPROGRESS) if wait(&socket, PollFlags::OUT, stop, Some(until)) => {}
-            Err(Errno::INPROGRESS) => return Err(too_long("connecting")),
+            Err(Errno::INPROGRESS) => return Err(too_long("connecting", within)),
             Err(e) => {
                 last = failed(e, "cannot connect");
                 continue;
@@ -144,7 +156,7 @@ impl Line<'_> {
     }
 
     fn wait(&self, what: PollFlags, doing: &str) -> Result<()> {
-        if wait(&self.socket, what, self.stop, Some(self.until)) { Ok(()) } else { Err(too_long(doing)) }
+        if wait(&self.socket, what, self.stop, Some(self.until)) { Ok(()) } else { Err(too_long(doing, self.within)) }
     }
 
     fn send(&mut self, header: Header, data: &[u8]) -> Result<()> {
@@ -310,6 +322,12 @@ impl Line<'_> {
         }
     }
 
+    /// Ends the session, in good manners as far as that goes without waiting.
+    pub(super) fn log_out(mut self) {
+        let tag = self.next_tag();
+        let _ = self.send(Header::logout(tag).with_numbers(self.cmd_sn, self.exp_stat_sn), &[]);
+    }
+
     /// Where it has got to.
     pub(super) fn portal(&self) -> &Portal {
         &self.portal
@@ -323,8 +341,8 @@ pub(super) fn sense_of(data: &[u8]) -> Option<Sense> {
     Sense::parse(rest.get(..len).unwrap_or(rest))
 }
 
-fn too_long(doing: &str) -> Error {
-    let text = format!("{doing} took longer than {} s, or was broken off", DIAL_TIME.as_secs());
+fn too_long(doing: &str, within: Duration) -> Error {
+    let text = format!("{doing} took longer than {} s, or was broken off", within.as_secs());
     Error::new(ErrorKind::Io, text)
 }
 

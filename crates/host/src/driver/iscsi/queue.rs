@@ -4,7 +4,8 @@
 //! Guarantees: a command ends once; when a session is lost those that were out end with
 //! [`TransportDisrupted`](HostByte::TransportDisrupted), so the midlayer brings them again, and is told
 //! [`Busy::Host`] until there is another one; once requests have waited for as long as they may,
-//! [`TransportFailfast`](HostByte::TransportFailfast). Requests' memory is touched only under the lock, and not after the request
+//! [`TransportFailfast`](HostByte::TransportFailfast). With [`Patience::fences`] what was out when a session was lost ends only when it is
+//! known, as far as it can be, that the target will not carry it out any more: see there. Requests' memory is touched only under the lock, and not after the request
 //! has ended. A wake-up ends the sleep of all who were asleep, or on their way to it.
 //! Needs from callers: somebody ([`crate::driver::keeper`]) who brings a session when there is none, and looks after one that nobody polls.
 //!
@@ -15,6 +16,7 @@ use super::link::{Link, Lost};
 use super::tasks::Tasks;
 use crate::clock;
 use crate::driver::keeper::Watch;
+use crate::driver::socket::abandon;
 use crate::driver::waits::{MAX_SLEEP, Waiting, Waits};
 use crate::error::Result;
 use crate::mem::Regions;
@@ -36,6 +38,10 @@ pub(super) struct Patience {
     pub(super) noop_interval: Option<Duration>,
     /// How long its answer may take.
     pub(super) noop_timeout: Duration,
+    /// Commands of a lost session may go elsewhere when they have ended, so they are kept until there is another session of the same
+    /// nexus (the target has dropped the old one then, RFC 7143, 6.3.5), or nobody listens any more where the target was, or
+    /// `recovery_timeout` is over.
+    pub(super) fences: bool,
 }
 
 /// What has happened to a queue's sessions.
@@ -131,6 +137,8 @@ impl Queue {
         }
         let now = clock::now();
         state.attached = now;
+        // The target has forgotten what the one before had.
+        self.end_kept(state, HostByte::TransportDisrupted);
         match Link::new(line, self.lun.to_wire(), self.waits.set(), now) {
             Ok(link) => {
                 // A peer that leaves while nobody polls is noticed by the keeper; if not by this, a little later.
@@ -140,6 +148,33 @@ impl Queue {
                 state.status.connected = true;
             }
             Err(why) => self.lose(state, why),
+        }
+        self.tell_ends(state);
+    }
+
+    /// Ends commands that a lost session has left.
+    fn end_kept(&self, state: &mut State, host: HostByte) {
+        state.status.disrupted += state.tasks.end_all(host) as u64;
+    }
+
+    /// There will be no other session, or not soon: what waits for one has waited enough, if it may go elsewhere.
+    pub(super) fn despair(&self) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if self.patience.fences && matches!(state.link, Place::Lost(_)) {
+            state.link = Place::Lost(clock::now());
+            self.end_kept(state, HostByte::TransportFailfast);
+            self.tell_ends(state);
+        }
+    }
+
+    /// Commands that were kept have waited for another session for as long as they may.
+    fn end_late(&self, state: &mut State, now: Instant) {
+        if let Place::Lost(until) = state.link
+            && (now >= until || state.gives_up)
+            && state.tasks.in_flight() > 0
+        {
+            self.end_kept(state, HostByte::TransportFailfast);
         }
     }
 
@@ -220,6 +255,7 @@ impl Queue {
     fn lose(&self, state: &mut State, lost: Lost) {
         if let Place::Up(link) = &state.link {
             link.unwatch(self.waits.set());
+            abandon(link.as_fd());
         }
         let now = clock::now();
         let patience = if state.gives_up { Duration::ZERO } else { self.patience.recovery_timeout };
@@ -229,8 +265,11 @@ impl Queue {
         state.status.connected = false;
         state.status.losses += 1;
         state.status.last_loss = Some(lost.0);
-        let host = if patience == Duration::ZERO { HostByte::TransportFailfast } else { HostByte::TransportDisrupted };
-        state.status.disrupted += state.tasks.end_all(host) as u64;
+        match (patience, self.patience.fences) {
+            (Duration::ZERO, _) => self.end_kept(state, HostByte::TransportFailfast),
+            (_, true) => {}
+            (_, false) => self.end_kept(state, HostByte::TransportDisrupted),
+        }
         self.keeper.ring();
     }
 
@@ -254,6 +293,7 @@ impl Queue {
         if give_up && is_up && state.tasks.has_older(LATE, clock::now()) {
             self.lose(state, Lost("requests that it had were given up by an operator".into()));
         }
+        self.end_late(state, clock::now());
         self.tell_ends(state);
     }
 
@@ -271,6 +311,7 @@ impl Queue {
         if state.tasks.in_flight() > 0 {
             self.transmit(state, regions);
             self.receive(state, regions, now);
+            self.end_late(state, now);
         }
         let given = state.tasks.give_ended(ended);
         let found_last = given > 0 && state.tasks.in_flight() == 0;
@@ -282,6 +323,10 @@ impl Queue {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         self.transmit(state, regions);
+        if state.tasks.held() == 0 {
+            // Nobody polls then: what the target says unasked would keep its socket readable.
+            self.receive(state, regions, clock::now());
+        }
         let idle = state.tasks.held() == 0 && timeout.is_none();
         if idle || state.tasks.has_ended() || self.waits.wakes() != seen {
             return self.waits.calm(&mut state.waiting, state.tasks.has_ended());
@@ -309,7 +354,12 @@ impl Queue {
 
     /// When a poll has something to do without a word from the target.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.state.lock().tasks.has_ended().then_some(Instant::ZERO)
+        let state = self.state.lock();
+        match state.link {
+            _ if state.tasks.has_ended() => Some(Instant::ZERO),
+            Place::Lost(until) if state.tasks.in_flight() > 0 => Some(until),
+            _ => None,
+        }
     }
 
     /// A command is late. If it was out for `limit` its session ends, which is as good as a reset: the target forgets what it had,
@@ -320,7 +370,8 @@ impl Queue {
         if !state.tasks.is_out(late.tag, late.issued) {
             return TimeoutAnswer::Done;
         }
-        if now.since(late.issued) < limit {
+        let is_kept = matches!(state.link, Place::Lost(_));
+        if now.since(late.issued) < limit || is_kept {
             return TimeoutAnswer::ResetTimer;
         }
         self.lose(state, Lost(format!("no answer to a command for {} s", limit.as_ns() / 1_000_000_000)));
@@ -340,6 +391,7 @@ impl Queue {
                 Err(lost) => self.lose(state, lost),
             }
         }
+        self.end_late(state, now);
         self.tell_ends(state);
     }
 }

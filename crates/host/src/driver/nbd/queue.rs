@@ -16,6 +16,7 @@ use super::dial::Dialed;
 use super::requests::Requests;
 use crate::clock;
 use crate::driver::keeper::Watch;
+use crate::driver::socket::abandon;
 use crate::driver::waits::{MAX_SLEEP, Waiting, Waits};
 use crate::error::Result;
 use crate::mem::Regions;
@@ -222,6 +223,7 @@ impl Queue {
     fn lose(&self, state: &mut State, lost: Lost) {
         if let Place::Up(link) = &state.link {
             link.unwatch(self.waits.set());
+            abandon(link.as_fd());
         }
         let now = clock::now();
         // Where the server is well others' requests wait for another connection in any case. An operator has it at once; a client

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `multipath:`: one disk that is reached in several ways, of any kind that the host has.
+//!
+//! Synopsis: `multipath:[OPTION=VALUE,...:]TARGET+TARGET...`
+//! Options: those of multipath.conf ([`MultipathOptions`]), and `prio=N+N...`, a priority for each path, of which the highest is the
+//! best. `docs/multipath.md` has them all.
+//! Example: `multipath:failback=immediate,no_path_retry=queue:iscsi://10.0.0.5/iqn.2026-11.com.example:d/1+iscsi://10.0.1.5/iqn.2026-11.com.example:d/1`
+//! What becomes of a request: it goes down one path of the group in use; if it fails there for reasons of the path, down another.
+//! `blk::multipath` decides that. Here is what it needs of a machine: waiting for all paths at once, a checker for each path, opening paths
+//! late, failback by time.
+//! Limits: paths are those it was opened with. A checker's way is one more descriptor, connection or session for each path. The size
+//! is taken once.
+//! Since: 0.1.
+
+mod check;
+mod groups;
+mod options;
+mod path;
+mod probe;
+#[allow(unsafe_code, reason = "descriptors that are known by number only")]
+mod room;
+mod target;
+mod watch;
+mod waits;
+
+pub use options::{
+    Failback, MAX_PRIO, MAX_RETRIES, MAX_SECONDS, MultipathOptions, MustBe, NoPathRetry, PathChecker,
+    PathGroupingPolicy, selector,
+};
+
+pub use target::{MultipathTarget, PathTarget, option_names, parse};
+
+use crate::clock;
+use crate::driver::{Connections, HostDriver, PerHctx};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mem::Regions;
+use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
+use blk::id::{HctxId, Sector};
+use blk::limits::Limits;
+use blk::multipath::{Features, Multipath as Paths, NewGroup, NewPath, PathArgs, PathId, Status};
+use blk::status::QueueRqStatus;
+use blk::time::{Duration, Instant};
+use parking_lot::RawMutex;
+use path::{Common, PathDriver};
+use room::Room;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use watch::{Board, Watcher};
+
+/// Makes a path's driver; called again for a path that could not be reached.
+pub type Opener = Box<dyn Fn() -> Result<Arc<dyn HostDriver>> + Send + Sync>;
+
+/// Makes another driver for a path, with data in these regions, for its checker alone.
+pub type Prober = Box<dyn Fn(Arc<Regions>) -> Result<Arc<dyn HostDriver>> + Send + Sync>;
+
+/// A path to be.
+pub struct Path {
+    /// By which messages call it.
+    pub name: String,
+    /// The higher the better.
+    pub prio: u32,
+    /// For io-affinity and service-time.
+    pub args: PathArgs,
+    /// Makes its driver.
+    pub open: Opener,
+    /// For the checker `directio`; `None`: it cannot be had.
+    pub probe: Option<Prober>,
+    /// How it is checked; [`PathChecker::Auto`] is none of its own here.
+    pub checker: PathChecker,
+}
+
+/// The driver.
+pub struct Multipath {
+    core: Arc<Core>,
+    // Dropped before the rest.
+    _watcher: Watcher,
+}
+
+/// What the checkers need as well.
+struct Core {
+    options: MultipathOptions,
+    disk: Paths<RawMutex>,
+    /// By their numbers in `disk`.
+    paths: Box<[Watched]>,
+    rooms: Arc<PerHctx<Room>>,
+    board: Arc<Board>,
+    gives_up: AtomicBool,
+    max_hw_queues: u16,
+}
+
+/// A path, and how it is checked.
+struct Watched {
+    id: PathId,
+    group: usize,
+    driver: Arc<PathDriver>,
+    open: Opener,
+    probe: Option<Prober>,
+    checker: PathChecker,
+}
+
+impl Multipath {
+    /// Opens all paths at once, and makes a disk of them. Those that cannot be reached now are tried again by their checkers. Also
+    /// returned: what is wrong with those.
+    ///
+    /// # Errors
+    /// Usage: no path, or too many. Others: no path can be opened, one is refused for what it is asked for, or they lead to different
+    /// disks.
+    pub fn open(options: MultipathOptions, paths: Vec<Path>) -> Result<(Multipath, Vec<String>)> {
+        let opened: Vec<Result<Arc<dyn HostDriver>>> = std::thread::scope(|s| {
+            let all: Vec<_> = paths.iter().map(|p| s.spawn(|| (p.open)())).collect();
+            all.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        });
+        let Some(first) = opened.iter().find_map(|o| o.as_ref().ok()) else {
+            return Err(none_opened(&paths, opened));
+        };
+        let common = Common { limits: path::strictest(opened.iter().flatten()), ..Common::of(first.as_ref()) };
+        if common.identity.as_deref() == Some("") {
+            let text = "the disk does not say who it is (no VPD page 0x83 or 0x80): nobody can tell whether its paths lead to one disk";
+            return Err(Error::new(ErrorKind::Denied, text));
+        }
+        let max_hw_queues = opened.iter().flatten().map(|d| d.max_hw_queues()).min().unwrap_or(1);
+        let (mut drivers, mut troubles) = (Vec::new(), Vec::new());
+        for (path, opened) in paths.iter().zip(opened) {
+            let driver = match opened {
+                Ok(driver) => {
+                    let within = |why| Error::new(ErrorKind::Denied, format!("path {}: {why}", path.name));
+                    common.admit(driver.as_ref()).map_err(within)?;
+                    Some(driver)
+                }
+                Err(e) if watch::is_for_good(&e) => return Err(e.within(&format!("path {}", path.name))),
+                Err(e) => {
+                    troubles.push((drivers.len(), format!("path {} cannot be used now: {e}", path.name)));
+                    None
+                }
+            };
+            drivers.push(driver);
+        }
+        let core = Arc::new(Core::new(options, paths, drivers, &common, max_hw_queues)?);
+        for (i, text) in &troubles {
+            if let Some(path) = core.paths.iter().find(|p| p.driver.number == *i) {
+                path.driver.set_trouble(Some(text.clone()));
+            }
+        }
+        let watcher = Watcher::start(&core)?;
+        Ok((Multipath { core, _watcher: watcher }, troubles.into_iter().map(|(_, text)| text).collect()))
+    }
+
+    /// What its paths are doing.
+    pub fn status(&self) -> Status {
+        self.core.disk.status()
+    }
+
+    /// The disk itself: to fail or reinstate a path, or switch groups, by hand.
+    pub fn paths(&self) -> &Paths<RawMutex> {
+        &self.core.disk
+    }
+
+    /// What it was told.
+    pub fn options(&self) -> &MultipathOptions {
+        &self.core.options
+    }
+}
+
+/// Nothing can be opened: all reasons, or the one that is for good.
+fn none_opened(paths: &[Path], opened: Vec<Result<Arc<dyn HostDriver>>>) -> Error {
+    let mut errors: Vec<(&Path, Error)> =
+        paths.iter().zip(opened).filter_map(|(path, o)| Some((path, o.err()?))).collect();
+    if let Some(i) = errors.iter().position(|(_, e)| watch::is_for_good(e)) {
+        let (path, e) = errors.swap_remove(i);
+        return e.within(&format!("path {}", path.name));
+    }
+    match errors.first() {
+        None => Error::usage("a multipath disk has no path: give it one or more targets"),
+        Some((_, first)) => {
+            let all: Vec<String> = errors.iter().map(|(path, e)| format!("{}: {e}", path.name)).collect();
+            Error::new(first.kind(), format!("no path can be used: {}", all.join("; ")))
+        }
+    }
+}
+
+impl Core {
+    fn new(
+        options: MultipathOptions,
+        paths: Vec<Path>,
+        drivers: Vec<Option<Arc<dyn HostDriver>>>,
+        common: &Common,
+        max_hw_queues: u16,
+    ) -> Result<Core> {
+        let rooms: Arc<PerHctx<Room>> = Arc::new(PerHctx::new());
+        let board = Arc::new(Board::new()?);
+        let prios: Vec<u32> = paths.iter().map(|p| p.prio).collect();
+        let groups = groups::grouped(options.path_grouping_policy, &prios);
+        let mut paths: Vec<Option<_>> = paths.into_iter().zip(drivers).map(Some).collect();
+        let (mut watched, mut new_groups) = (Vec::new(), Vec::new());
+        for (group, members) in groups.iter().enumerate() {
+            let mut new = NewGroup { selector: options.path_selector, paths: Vec::new() };
+            for number in members {
+                let Some((path, inner)) = paths[*number].take() else { continue };
+                let Path { name, args, open, probe, checker, .. } = path;
+                let driver = PathDriver::new(*number, name.clone(), inner, common.clone(), Arc::clone(&rooms));
+                let driver = Arc::new(driver);
+                new.paths.push(NewPath { name, driver: driver.clone(), args });
+                watched.push((group, driver, open, probe, checker));
+            }
+            new_groups.push(new);
+        }
+        let no_path_timeout = match options.no_path_retry {
+            NoPathRetry::Retries(n) => Duration::from_ns(options.polling_interval.as_ns().saturating_mul(n.into())),
+            NoPathRetry::Fail | NoPathRetry::Queue => Duration::ZERO,
+        };
+        let features = Features {
+            queue_if_no_path: options.no_path_retry != NoPathRetry::Fail,
+            no_path_timeout,
+            ..Features::default()
+        };
+        let told = Arc::clone(&board);
+        let disk = Paths::new(new_groups, features, None, &[], Box::new(move |event| told.hear(event)));
+        let disk = disk.map_err(|e| Error::usage(e.to_string()))?;
+        let watched = watched.into_iter().map(|(group, driver, open, probe, checker)| {
+            let id = disk.path(&driver.name).ok_or_else(|| Error::usage("a path has gone"))?;
+            Ok(Watched { id, group, driver, open, probe, checker })
+        });
+        let mut watched: Vec<Watched> = watched.collect::<Result<_>>()?;
+        watched.sort_by_key(|w| w.id);
+        let (paths, gives_up) = (watched.into(), AtomicBool::new(false));
+        Ok(Core { options, disk, paths, rooms, board, gives_up, max_hw_queues })
+    }
+
+    /// Drivers that are there.
+    fn inners(&self) -> impl Iterator<Item = (&PathDriver, &Arc<dyn HostDriver>)> {
+        self.paths.iter().filter_map(|p| Some((&*p.driver, p.driver.inner()?)))
+    }
+
+    /// Requests wait for a path, unless somebody wants to be rid of them.
+    fn allow_queueing(&self) {
+        if self.options.no_path_retry != NoPathRetry::Fail && !self.gives_up.load(Ordering::Relaxed) {
+            self.disk.queue_if_no_path(clock::now());
+        }
+    }
+}
+
+impl Driver for Multipath {
+    fn name(&self) -> &'static str {
+        "multipath"
+    }
+
+    fn limits(&self) -> Limits {
+        self.core.disk.limits()
+    }
+
+    fn capacity(&self) -> Sector {
+        self.core.disk.capacity()
+    }
+
+    /// With the paths that can be started; the others have failed.
+    fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> std::result::Result<(), String> {
+        let core = &self.core;
+        if nr_hw_queues > core.max_hw_queues {
+            return Err(format!(
+                "{nr_hw_queues} hardware queues: one of the paths has at most {n}; set nr_hw_queues={n}, or give each path more",
+                n = core.max_hw_queues
+            ));
+        }
+        for i in 0..nr_hw_queues {
+            let fresh = Room::new().map_err(|e| e.to_string())?;
+            core.rooms.get_or_init(i, || fresh);
+        }
+        core.disk.start(nr_hw_queues, queue_depth)?;
+        let unusable: Vec<&Watched> = core.paths.iter().filter(|p| !p.driver.is_usable()).collect();
+        if unusable.len() == core.paths.len() {
+            let why = |p: &&Watched| format!("path {}: {}", p.driver.name, p.driver.trouble().unwrap_or_default());
+            return Err(unusable.iter().map(why).collect::<Vec<_>>().join("; "));
+        }
+        let now = clock::now();
+        unusable.iter().for_each(|p| core.disk.fail_path(p.id, now));
+        Ok(())
+    }
+
+    #[inline]
+    fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
+        let hctx = batch.hctx();
+        let status = self.core.disk.queue_rqs(batch, now);
+        self.core.queued(hctx);
+        status
+    }
+
+    fn timeout(&self, hctx: HctxId, late: TimedOut, done: &mut Completions, now: Instant) -> TimeoutAnswer {
+        self.core.disk.timeout(hctx, late, done, now)
+    }
+
+    #[inline]
+    fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
+        let before = done.room();
+        self.core.disk.poll(hctx, done, now);
+        self.core.polled(hctx, before - done.room());
+    }
+}
+
+impl HostDriver for Multipath {
+    fn max_hw_queues(&self) -> u16 {
+        self.core.max_hw_queues
+    }
+
+    fn wait_since(&self, seen: u64, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
+        self.core.wait(seen, hctx, timeout);
+    }
+
+    fn wakes(&self, hctx: HctxId) -> u64 {
+        self.core.rooms.get(hctx).wakes()
+    }
+
+    fn wake(&self, hctx: HctxId) {
+        self.core.rooms.get(hctx).wake();
+    }
+
+    fn next_due(&self, hctx: HctxId) -> Option<Instant> {
+        self.core.next_due(hctx)
+    }
+
+    fn troubles(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for (path, status) in self.core.by_status() {
+            let name = &path.driver.name;
+            if !status.is_active {
+                let why = path.driver.trouble().map_or_else(String::new, |why| format!(": {why}"));
+                all.push(format!("path {name} is not used now{why}"));
+            } else if status.fail_count > 0 {
+                all.push(format!("path {name} has failed {} times, and is used again", status.fail_count));
+            }
+        }
+        for (path, driver) in self.core.inners() {
+            all.extend(driver.troubles().into_iter().map(|text| format!("path {}: {text}", path.name)));
+        }
+        all
+    }
+
+    /// Also, what waits for a path fails meanwhile.
+    fn set_give_up(&self, give_up: bool) -> bool {
+        let core = &self.core;
+        core.gives_up.store(give_up, Ordering::Relaxed);
+        let can = core.inners().fold(false, |can, (_, driver)| driver.set_give_up(give_up) || can);
+        if give_up {
+            core.disk.fail_if_no_path(clock::now());
+        } else {
+            core.allow_queueing();
+        }
+        can || core.options.no_path_retry != NoPathRetry::Fail
+    }
+
+    fn connections(&self) -> Option<Connections> {
+        let add = |a: Connections, b: Connections| Connections {
+            wanted: a.wanted + b.wanted,
+            up: a.up + b.up,
+            losses: a.losses + b.losses,
+            replayed: a.replayed + b.replayed,
+        };
+        self.core.inners().filter_map(|(_, d)| d.connections()).reduce(add)
+    }
+
+    fn identity(&self) -> Option<String> {
+        self.core.inners().find_map(|(_, d)| d.identity())
+    }
+
+    fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
+        Some(self.core.rooms.get(hctx).fd())
+    }
+}

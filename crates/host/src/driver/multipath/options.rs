@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a multipath disk is told, in the names and with the defaults of multipath.conf(5).
+//!
+//! Guarantees: plain values, whoever read them (a target's text, a configuration, multipath.conf). Words are read by
+//! [`FromStr`] and written back by `Display`. Does not do: look at the paths.
+//!
+//! What differs from multipath-tools: `fast_io_fail_tmo` may be 0 (a lost session's commands go elsewhere at once) and is about sessions and
+//! connections of ours; `path_checker` has a word `auto`, the default: the checker that fits the path.
+
+use blk::multipath::{BASE_WEIGHT, MAX_WEIGHT, Selector};
+use blk::time::Duration;
+use std::fmt;
+use std::str::FromStr;
+
+/// Longest `polling_interval`, `checker_timeout` and the like, seconds.
+pub const MAX_SECONDS: u64 = 24 * 3600;
+/// Most checks of `no_path_retry`.
+pub const MAX_RETRIES: u32 = 1_000_000;
+/// Largest priority of a path.
+pub const MAX_PRIO: u32 = 1_000_000;
+
+/// A disk's options. See the module's text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MultipathOptions {
+    /// `path_selector`: how a group's paths share its requests. Default `service-time 0`.
+    pub path_selector: Selector,
+    /// `path_grouping_policy`. Default `failover`.
+    pub path_grouping_policy: PathGroupingPolicy,
+    /// `failback`. Default `manual`.
+    pub failback: Failback,
+    /// `no_path_retry`. Default `fail`.
+    pub no_path_retry: NoPathRetry,
+    /// `path_checker`. Default: what fits the path.
+    pub path_checker: PathChecker,
+    /// `polling_interval`: time between checks of a path that has failed or has just come back, 1 s to [`MAX_SECONDS`]. Default 5 s.
+    pub polling_interval: Duration,
+    /// `max_polling_interval`: up to which it doubles while a path stays up. Default: 4 times `polling_interval`.
+    pub max_polling_interval: Option<Duration>,
+    /// `checker_timeout`: how long a check may take. Default 15 s, where the kernel has 30.
+    pub checker_timeout: Duration,
+    /// `fast_io_fail_tmo`: how long the commands of a lost session wait for it to be made again before they go down another
+    /// path; `None` is `off`: as long as the path's own settings say. Default 5 s.
+    pub fast_io_fail_tmo: Option<Duration>,
+}
+
+impl Default for MultipathOptions {
+    fn default() -> Self {
+        MultipathOptions {
+            path_selector: Selector::ServiceTime,
+            path_grouping_policy: PathGroupingPolicy::Failover,
+            failback: Failback::Manual,
+            no_path_retry: NoPathRetry::Fail,
+            path_checker: PathChecker::Auto,
+            polling_interval: Duration::from_secs(5),
+            max_polling_interval: None,
+            checker_timeout: Duration::from_secs(15),
+            fast_io_fail_tmo: Some(Duration::from_secs(5)),
+        }
+    }
+}
+
+impl MultipathOptions {
+    /// The longest time between two checks of a path.
+    pub fn longest_interval(&self) -> Duration {
+        let four = Duration::from_ns(self.polling_interval.as_ns().saturating_mul(4));
+        self.max_polling_interval.unwrap_or(four).max(self.polling_interval)
+    }
+}
+
+/// `path_grouping_policy`: which paths make a priority group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathGroupingPolicy {
+    /// Each path one of its own.
+    #[default]
+    Failover,
+    /// All paths one.
+    Multibus,
+    /// Paths of one priority.
+    GroupByPrio,
+}
+
+/// `failback`: what happens when a better group than the one in use has a path again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Failback {
+    /// Nothing: somebody switches by hand.
+    #[default]
+    Manual,
+    /// It is used at once.
+    Immediate,
+    /// It is used at once if that path is its first one.
+    Followover,
+    /// It is used after this time, if it still has a path.
+    After(Duration),
+}
+
+/// `no_path_retry`: what becomes of requests while there is no path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NoPathRetry {
+    /// They fail.
+    #[default]
+    Fail,
+    /// They wait.
+    Queue,
+    /// They wait for so many checks (of `polling_interval`), then fail until there is a path again.
+    Retries(u32),
+}
+
+/// `path_checker`: how it is found out that a path works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathChecker {
+    /// `tur` for iSCSI, `directio` for files, NBD and RBD, `none` for disks in memory.
+    #[default]
+    Auto,
+    /// TEST UNIT READY, in a session of its own.
+    Tur,
+    /// A read of the first block, by a descriptor, connection or session of its own.
+    Directio,
+    /// Not at all: a path that failed is tried again after `polling_interval`.
+    None,
+}
+
+const GROUPING: [(&str, PathGroupingPolicy); 3] = [
+    ("failover", PathGroupingPolicy::Failover),
+    ("multibus", PathGroupingPolicy::Multibus),
+    ("group_by_prio", PathGroupingPolicy::GroupByPrio),
+];
+const CHECKERS: [(&str, PathChecker); 4] = [
+    ("auto", PathChecker::Auto),
+    ("tur", PathChecker::Tur),
+    ("directio", PathChecker::Directio),
+    ("none", PathChecker::None),
+];
+
+/// What a word must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MustBe(pub &'static str);
+
+impl fmt::Display for MustBe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "must be {}", self.0)
+    }
+}
+
+/// A number of seconds between two.
+pub(super) fn seconds(text: &str, min: u64) -> Option<Duration> {
+    text.parse().ok().filter(|n| (min..=MAX_SECONDS).contains(n)).map(Duration::from_secs)
+}
+
+fn word_of<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
+    words.iter().find(|(_, v)| *v == value).map_or("", |(word, _)| word)
+}
+
+fn of_word<T: Copy>(words: &[(&str, T)], text: &str) -> Option<T> {
+    words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value)
+}
+
+impl FromStr for PathGroupingPolicy {
+    type Err = MustBe;
+
+    fn from_str(text: &str) -> Result<Self, MustBe> {
+        of_word(&GROUPING, text).ok_or(MustBe("failover, multibus or group_by_prio"))
+    }
+}
+
+impl fmt::Display for PathGroupingPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(word_of(&GROUPING, *self))
+    }
+}
+
+impl FromStr for PathChecker {
+    type Err = MustBe;
+
+    fn from_str(text: &str) -> Result<Self, MustBe> {
+        of_word(&CHECKERS, text).ok_or(MustBe("auto, tur, directio or none"))
+    }
+}
+
+impl fmt::Display for PathChecker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(word_of(&CHECKERS, *self))
+    }
+}
+
+impl FromStr for Failback {
+    type Err = MustBe;
+
+    fn from_str(text: &str) -> Result<Self, MustBe> {
+        Ok(match text {
+            "manual" => Failback::Manual,
+            "immediate" => Failback::Immediate,
+            "followover" => Failback::Followover,
+            _ => match seconds(text, 0).ok_or(MustBe("manual, immediate, followover or seconds, 0..=86400"))? {
+                Duration::ZERO => Failback::Immediate,
+                after => Failback::After(after),
+            },
+        })
+    }
+}
+
+impl fmt::Display for Failback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failback::Manual => f.write_str("manual"),
+            Failback::Immediate => f.write_str("immediate"),
+            Failback::Followover => f.write_str("followover"),
+            Failback::After(after) => write!(f, "{}", after.as_ns() / 1_000_000_000),
+        }
+    }
+}
+
+impl FromStr for NoPathRetry {
+    type Err = MustBe;
+
+    fn from_str(text: &str) -> Result<Self, MustBe> {
+        let count = || text.parse().ok().filter(|n| *n <= MAX_RETRIES);
+        Ok(match text {
+            "fail" => NoPathRetry::Fail,
+            "queue" => NoPathRetry::Queue,
+            _ => match count().ok_or(MustBe("fail, queue or a number of checks, 0..=1000000"))? {
+                0 => NoPathRetry::Fail,
+                n => NoPathRetry::Retries(n),
+            },
+        })
+    }
+}
+
+impl fmt::Display for NoPathRetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoPathRetry::Fail => f.write_str("fail"),
+            NoPathRetry::Queue => f.write_str("queue"),
+            NoPathRetry::Retries(n) => write!(f, "{n}"),
+        }
+    }
+}
+
+/// `path_selector`: `service-time 0`, with or without the number of arguments; of historical-service-time
+/// `historical-service-time 2 BASE_WEIGHT THRESHOLD`.
+///
+/// # Errors
+/// No such selector, or arguments that it has not.
+pub fn selector(text: &str) -> Result<Selector, MustBe> {
+    let rule = MustBe(
+        "round-robin, queue-length, service-time, io-affinity or historical-service-time, then 0 or, of the last, 1 BASE_WEIGHT or \
+         2 BASE_WEIGHT THRESHOLD with 0..=1023 and 0..=65535",
+    );
+    let mut words = text.split_ascii_whitespace();
+    let name = words.next().ok_or(rule)?;
+    let arguments: Vec<u16> = match words.next() {
+        None => Vec::new(),
+        Some(n) => {
+            let all: Option<Vec<u16>> = words.map(|word| word.parse().ok()).collect();
+            all.filter(|all| n.parse() == Ok(all.len())).ok_or(rule)?
+        }
+    };
+    let plain = |selector| if arguments.is_empty() { Ok(selector) } else { Err(rule) };
+    match name {
+        "round-robin" => plain(Selector::RoundRobin),
+        "queue-length" => plain(Selector::QueueLength),
+        "service-time" => plain(Selector::ServiceTime),
+        "io-affinity" => plain(Selector::IoAffinity),
+        "historical-service-time" if arguments.len() <= 2 => {
+            let base_weight = arguments.first().copied().unwrap_or(BASE_WEIGHT);
+            let threshold_multiplier = arguments.get(1).copied().unwrap_or(0);
+            let fits = base_weight <= MAX_WEIGHT;
+            if fits { Ok(Selector::HistoricalServiceTime { base_weight, threshold_multiplier }) } else { Err(rule) }
+        }
+        _ => Err(rule),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_and_written() {
+        fn both<T: FromStr<Err = MustBe> + fmt::Display>(words: &[&str]) {
+            for word in words {
+                let read: T = word.parse().unwrap_or_else(|e| panic!("{word}: {e}"));
+                assert_eq!(read.to_string(), *word);
+            }
+        }
+        both::<Failback>(&["manual", "immediate", "followover", "30"]);
+        both::<NoPathRetry>(&["fail", "queue", "12"]);
+        both::<PathChecker>(&["auto", "tur", "directio", "none"]);
+        both::<PathGroupingPolicy>(&["failover", "multibus", "group_by_prio"]);
+        assert_eq!("0".parse(), Ok(NoPathRetry::Fail));
+        assert_eq!("0".parse(), Ok(Failback::Immediate));
+        for text in ["-1", "", "later", "86401"] {
+            assert!(text.parse::<Failback>().is_err(), "{text}");
+        }
+        assert!("1000001".parse::<NoPathRetry>().is_err() && "up".parse::<PathChecker>().is_err());
+    }
+
+    #[test]
+    fn selectors_are_read_as_in_multipath_conf() {
+        assert_eq!(selector("service-time 0"), Ok(Selector::ServiceTime));
+        assert_eq!(selector("round-robin"), Ok(Selector::RoundRobin));
+        let historical = |base_weight, threshold_multiplier| {
+            Ok(Selector::HistoricalServiceTime { base_weight, threshold_multiplier })
+        };
+        assert_eq!(selector("historical-service-time 0"), historical(BASE_WEIGHT, 0));
+        assert_eq!(selector("historical-service-time 2 900 3"), historical(900, 3));
+        for text in
+            ["", "fastest 0", "round-robin 1 5", "service-time 1", "historical-service-time 1 1024", "service-time x"]
+        {
+            assert!(selector(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_stays_up_is_asked_four_times_as_seldom() {
+        let options = MultipathOptions::default();
+        assert_eq!(options.longest_interval(), Duration::from_secs(20));
+        let short = MultipathOptions { max_polling_interval: Some(Duration::from_secs(1)), ..options };
+        assert_eq!(short.longest_interval(), Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One path: a driver that may come later than its disk, and may be taken out of use.
+//!
+//! Guarantees: a path whose driver is not there, was not started, or leads to another disk gets no request: it refuses each with a
+//! path's error, and another path does it. A driver is let in only if its size, blocks, limits and identity are the disk's.
+//! A disk starts if one of its paths does.
+//! Does not do: check whether it works (`check`), decide when it is used again (`watch`).
+
+use super::room::Room;
+use crate::driver::{HostDriver, PerHctx};
+use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
+use blk::id::{HctxId, Sector};
+use blk::limits::Limits;
+use blk::status::{BlkStatus, QueueRqStatus};
+use blk::time::{Duration, Instant};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// What all paths of a disk have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Common {
+    pub(super) limits: Limits,
+    pub(super) capacity: Sector,
+    /// What the logical unit is known by; `None`: its kind of path knows no such thing.
+    pub(super) identity: Option<String>,
+}
+
+impl Common {
+    pub(super) fn of(driver: &dyn HostDriver) -> Common {
+        Common { limits: driver.limits(), capacity: driver.capacity(), identity: driver.identity() }
+    }
+
+    /// Refuses a driver that leads to another disk, with the reason.
+    pub(super) fn is_disk_of(&self, driver: &dyn HostDriver) -> Result<(), String> {
+        let its = Common::of(driver);
+        let name = |c: &Common| c.identity.clone().unwrap_or_else(|| "without a name".into());
+        if its.identity != self.identity {
+            return Err(format!("it is {}, the disk is {}: it leads to another disk", name(&its), name(self)));
+        }
+        if its.capacity != self.capacity {
+            let (its, ours) = (its.capacity.0, self.capacity.0);
+            return Err(format!("it has {its} sectors, the disk has {ours}: it leads to another disk"));
+        }
+        let (its, ours) = (its.limits.logical_block_size, self.limits.logical_block_size);
+        if its != ours {
+            return Err(format!("it has blocks of {its} bytes, the disk of {ours}: it leads to another disk"));
+        }
+        Ok(())
+    }
+
+    /// Refuses a driver that cannot be a path of this disk, with the reason.
+    pub(super) fn admit(&self, driver: &dyn HostDriver) -> Result<(), String> {
+        self.is_disk_of(driver)?;
+        let (a, b) = (&driver.limits(), &self.limits);
+        if (a.write_cache, a.read_only) != (b.write_cache, b.read_only) {
+            return Err(format!(
+                "write cache {}, read-only {}; the disk has {} and {}: its server is set up otherwise than the others'",
+                a.write_cache, a.read_only, b.write_cache, b.read_only
+            ));
+        }
+        let stacked = Limits {
+            chunk_sectors: if a.chunk_sectors == 0 { b.chunk_sectors } else { a.chunk_sectors },
+            physical_block_size: b.physical_block_size,
+            rotational: b.rotational,
+            ..Limits::stacked([a, b])
+        };
+        if stacked != *b {
+            return Err("its limits are stricter than the disk's: open the disk anew with it".into());
+        }
+        Ok(())
+    }
+}
+
+/// What requests must be like to fit any of these.
+pub(super) fn strictest<'a>(drivers: impl Iterator<Item = &'a Arc<dyn HostDriver>>) -> Limits {
+    let all: Vec<Limits> = drivers.map(|d| d.limits()).collect();
+    let chunk_sectors = all.iter().map(|l| l.chunk_sectors).filter(|c| *c > 0).min().unwrap_or(0);
+    Limits { chunk_sectors, ..Limits::stacked(all.iter()) }
+}
+
+/// See the module's text.
+pub(super) struct PathDriver {
+    /// Its place in the list that the disk was opened with.
+    pub(super) number: usize,
+    pub(super) name: String,
+    inner: OnceLock<Arc<dyn HostDriver>>,
+    common: Common,
+    /// Requests may go there.
+    usable: AtomicBool,
+    started: Mutex<Option<(u16, u32)>>,
+    rooms: Arc<PerHctx<Room>>,
+    trouble: Mutex<Option<String>>,
+}
+
+impl PathDriver {
+    pub(super) fn new(
+        number: usize,
+        name: String,
+        inner: Option<Arc<dyn HostDriver>>,
+        common: Common,
+        rooms: Arc<PerHctx<Room>>,
+    ) -> PathDriver {
+        let place = OnceLock::new();
+        let _ = inner.map(|driver| place.set(driver));
+        let (usable, started) = (AtomicBool::new(false), Mutex::new(None));
+        PathDriver { number, name, inner: place, common, usable, started, rooms, trouble: Mutex::new(None) }
+    }
+
+    #[inline]
+    pub(super) fn inner(&self) -> Option<&Arc<dyn HostDriver>> {
+        self.inner.get()
+    }
+
+    #[inline]
+    pub(super) fn is_usable(&self) -> bool {
+        // Pairs with: PathDriver::bring_up
+        self.usable.load(Ordering::Acquire)
+    }
+
+    /// Why it is not used, or was not.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().clone()
+    }
+
+    pub(super) fn set_trouble(&self, why: Option<String>) {
+        *self.trouble.lock() = why;
+    }
+
+    /// Starts it, if it has a driver and its disk was started.
+    fn bring_up(&self, started: Option<(u16, u32)>) -> Result<(), String> {
+        let Some(driver) = self.inner() else { return Err(self.trouble().unwrap_or_else(|| "is not open".into())) };
+        let Some((nr_hw_queues, depth)) = started else { return Ok(()) };
+        driver.start(nr_hw_queues, depth)?;
+        for i in 0..nr_hw_queues {
+            let hctx = HctxId::new(i.into());
+            if let Some(fd) = driver.ring_fd(hctx) {
+                self.rooms.get(hctx).watch(fd);
+            }
+        }
+        // Pairs with: PathDriver::is_usable
+        self.usable.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Has a path that could not be started, or not be opened, started now: with this driver, if it has none.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn revive(&self, driver: Option<Arc<dyn HostDriver>>) -> Result<(), String> {
+        if let Some(driver) = driver {
+            self.common.admit(driver.as_ref())?;
+            let _ = self.inner.set(driver);
+        }
+        let started = self.started.lock();
+        if self.is_usable() { Ok(()) } else { self.bring_up(*started) }
+    }
+
+    /// When the first of its requests ends, if it ends them by time, or has ended some.
+    pub(super) fn next_due(&self, hctx: HctxId) -> Option<Instant> {
+        self.inner().filter(|_| self.is_usable())?.next_due(hctx)
+    }
+
+    /// Whether its completions are told by a descriptor.
+    pub(super) fn has_fd(&self, hctx: HctxId) -> bool {
+        self.is_usable() && self.inner().is_some_and(|d| d.ring_fd(hctx).is_some())
+    }
+
+    /// Nothing of ours is there: it takes note of what its device has said unasked.
+    pub(super) fn attend(&self, hctx: HctxId) {
+        if let Some(driver) = self.inner().filter(|_| self.is_usable()) {
+            driver.wait(hctx, 1, Some(Duration::ZERO));
+        }
+    }
+}
+
+impl Driver for PathDriver {
+    fn name(&self) -> &'static str {
+        self.inner().map_or("path", |d| d.name())
+    }
+
+    fn limits(&self) -> Limits {
+        self.inner().map_or(self.common.limits, |d| d.limits())
+    }
+
+    fn capacity(&self) -> Sector {
+        self.inner().map_or(self.common.capacity, |d| d.capacity())
+    }
+
+    /// A path that cannot be started is out of use, and its disk starts without it.
+    fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {
+        let mut started = self.started.lock();
+        *started = Some((nr_hw_queues, queue_depth));
+        self.usable.store(false, Ordering::Relaxed);
+        if let Err(why) = self.bring_up(*started) {
+            self.set_trouble(Some(why));
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
+        match self.inner() {
+            Some(driver) if self.is_usable() => driver.queue_rqs(batch, now),
+            _ if batch.remaining() == 0 => QueueRqStatus::Queued,
+            _ => QueueRqStatus::Error(BlkStatus::Transport),
+        }
+    }
+
+    fn timeout(&self, hctx: HctxId, late: TimedOut, done: &mut Completions, now: Instant) -> TimeoutAnswer {
+        self.inner().map_or(TimeoutAnswer::Done, |d| d.timeout(hctx, late, done, now))
+    }
+
+    #[inline]
+    fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
+        if let Some(driver) = self.inner() {
+            driver.poll(hctx, done, now);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The checker `directio`: a read of the first block, through a second driver for the same path.
+//!
+//! Guarantees: it has a descriptor, connection or session of its own, with memory of its own; its tags are of a block layer of its
+//! own. It is kept from one check to the next. A read that does not come back is waited for by the next check, and never given up: a
+//! driver may still write to its memory.
+
+use super::Prober;
+use super::path::Common;
+use super::watch::Board;
+use crate::clock;
+use crate::driver::HostDriver;
+use crate::mem::{BufferPool, Regions};
+use crate::run::{Disk, Submitter};
+use blk::bio::{Bio, DataRef};
+use blk::id::{CpuId, Sector};
+use blk::settings::QueueConfig;
+use blk::status::BlkStatus;
+use blk::time::{Duration, Instant};
+use std::sync::Arc;
+
+/// How long a sleep may keep the disk from ending.
+const LOOK: Duration = Duration::from_ms(50);
+/// How long a read that is out is waited for when its disk ends.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// See the module's text.
+pub(super) struct Probe {
+    /// There until it is dropped.
+    inner: Option<Box<Inner>>,
+    is_out: bool,
+}
+
+/// Dropped in this order.
+struct Inner {
+    sub: Submitter,
+    disk: Disk,
+    _buffers: BufferPool,
+    data: DataRef,
+    sectors: u32,
+}
+
+impl Probe {
+    /// Opens the path once more. Refused if that is another disk than `path`.
+    pub(super) fn open(open: &Prober, path: &dyn HostDriver) -> Result<Probe, String> {
+        let regions = Arc::new(Regions::new());
+        let driver = open(Arc::clone(&regions)).map_err(|e| e.to_string())?;
+        Common::of(path).is_disk_of(driver.as_ref())?;
+        let mut config = QueueConfig { queue_depth: 1, ..QueueConfig::default() };
+        config.set("scheduler", "none").map_err(|e| e.to_string())?;
+        let block = driver.limits().logical_block_size;
+        let mut buffers = BufferPool::new(&regions, 1, block as usize, false).map_err(|e| e.to_string())?;
+        let data = buffers.lend(0);
+        let disk = Disk::new(driver, config, None).map_err(|e| e.to_string())?;
+        let sub = disk.queue.submitter(CpuId::new(0)).ok_or("no submitter is left")?;
+        let inner = Inner { sub, disk, _buffers: buffers, data, sectors: block >> 9 };
+        Ok(Probe { inner: Some(Box::new(inner)), is_out: false })
+    }
+
+    /// Whether a read has not come back.
+    pub(super) fn is_out(&self) -> bool {
+        self.is_out
+    }
+
+    /// Reads the first block, or waits on for the read that is out.
+    pub(super) fn read(&mut self, limit: Duration, board: &Board) -> Result<(), String> {
+        let began = clock::now();
+        if !self.is_out {
+            let Inner { sub, data, sectors, .. } = self.inner();
+            sub.submit(&Bio::read(Sector(0), *sectors, *data), began).map_err(|e| format!("{e:?}"))?;
+            self.is_out = true;
+        }
+        match self.wait(began + limit, || board.is_over()) {
+            Some(BlkStatus::Ok) => Ok(()),
+            Some(status) => Err(format!("a read of its first block failed: {status:?}")),
+            None => Err(format!("a read of its first block takes longer than {} s", limit.as_ns() / 1_000_000_000)),
+        }
+    }
+
+    fn inner(&mut self) -> &mut Inner {
+        self.inner.as_mut().expect("there until it is dropped")
+    }
+
+    fn wait(&mut self, until: Instant, is_over: impl Fn() -> bool) -> Option<BlkStatus> {
+        let Inner { sub, disk, .. } = self.inner();
+        let mut status = None;
+        while clock::now() < until && !is_over() {
+            sub.poll(clock::now());
+            sub.reap(|done| status = Some(done.status));
+            if status.is_some() {
+                break;
+            }
+            for hctx in sub.hctxs().collect::<Vec<_>>() {
+                disk.driver.wait(hctx, 1, Some(LOOK));
+            }
+        }
+        // Nobody polls until the next check.
+        sub.rest();
+        self.is_out = status.is_none();
+        status
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        if self.is_out {
+            self.inner().disk.driver.set_give_up(true);
+            self.wait(clock::now() + FAREWELL, || false);
+        }
+        if self.is_out {
+            // A driver may still write to its memory: it stays for as long as the process.
+            std::mem::forget(self.inner.take());
+        }
+    }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where threads wait for a hardware queue of a disk of several paths: one epoll set of the paths' own descriptors, and an
+//! eventfd for what those do not tell of.
+//!
+//! Guarantees: a completion at any path, a wake-up, and a request that waits to be given back end the sleep of all who are asleep
+//! or on their way to it. While nobody sleeps and nothing was told, I/O pays one load for it.
+//! Needs from callers: paths that have no descriptor end by time, and their time is the sleeper's limit.
+
+use crate::driver::waits::{Waiting, Waits};
+use crate::error::Result;
+use blk::time::Duration;
+use parking_lot::Mutex;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// See the module's text.
+pub(super) struct Room {
+    waits: Waits,
+    waiting: Mutex<Waiting>,
+    /// Somebody sleeps, or is to be told that there is nothing any more.
+    stirred: AtomicBool,
+    /// Polls and sleeps in a row that brought nothing.
+    in_vain: AtomicU32,
+}
+
+impl Room {
+    pub(super) fn new() -> Result<Room> {
+        let waits = Waits::new()?;
+        let (waiting, stirred, in_vain) = (Mutex::default(), AtomicBool::new(false), AtomicU32::new(0));
+        Ok(Room { waits, waiting, stirred, in_vain })
+    }
+
+    /// Ends sleeps while this descriptor of a path is readable, too. One that is watched already is left as it is.
+    pub(super) fn watch(&self, fd: RawFd) {
+        // SAFETY: it is the path's own, which lives at least as long as this call.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let _ = self.waits.watch(fd);
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.waits.fd()
+    }
+
+    pub(super) fn wakes(&self) -> u64 {
+        self.waits.wakes()
+    }
+
+    pub(super) fn wake(&self) {
+        let mut waiting = self.waiting.lock();
+        self.waits.wake(&mut waiting);
+        self.note(&waiting);
+    }
+
+    /// Sleeps until there is something; `limit` is asked for when others can see that somebody sleeps, `None` = there is no
+    /// reason to. `is_ready`: something waits to be given back.
+    pub(super) fn sleep(&self, seen: u64, is_ready: impl Fn() -> bool, limit: impl FnOnce() -> Option<Duration>) {
+        let mut waiting = self.waiting.lock();
+        // Said, then looked at what is in flight; who changes that looks at this then. Pairs with: Room::is_stirred
+        self.stirred.store(true, Ordering::SeqCst);
+        if self.waits.wakes() == seen
+            && !is_ready()
+            && let Some(limit) = limit()
+            && limit > Duration::ZERO
+        {
+            self.waits.sleep(&mut waiting, |w| w, limit);
+        }
+        self.waits.calm(&mut waiting, is_ready());
+        self.note(&waiting);
+    }
+
+    fn note(&self, waiting: &Waiting) {
+        // Pairs with: Room::is_stirred
+        self.stirred.store(waiting.is_stirred(), Ordering::SeqCst);
+    }
+
+    /// Whether [`Room::polled`] or [`Room::tell`] has something to do.
+    #[inline]
+    pub(super) fn is_stirred(&self) -> bool {
+        // Pairs with: Room::sleep
+        self.stirred.load(Ordering::SeqCst)
+    }
+
+    /// After a poll: as of [`Waits::polled`].
+    #[cold]
+    pub(super) fn polled(&self, is_ready: bool, found_last: bool) {
+        let mut waiting = self.waiting.lock();
+        self.waits.polled(&mut waiting, is_ready, found_last);
+        self.note(&waiting);
+    }
+
+    /// There is something that no path's descriptor tells of.
+    #[cold]
+    pub(super) fn tell(&self) {
+        let mut waiting = self.waiting.lock();
+        self.waits.signal(&mut waiting);
+        self.note(&waiting);
+    }
+
+    /// Counts what brought nothing; whether it was `most` times in a row.
+    pub(super) fn in_vain(&self, most: u32) -> bool {
+        let n = self.in_vain.load(Ordering::Relaxed) + 1;
+        self.in_vain.store(if n >= most { 0 } else { n }, Ordering::Relaxed);
+        n >= most
+    }
+
+    pub(super) fn not_in_vain(&self) {
+        if self.in_vain.load(Ordering::Relaxed) > 0 {
+            self.in_vain.store(0, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a disk of several paths does around its I/O so that nobody sleeps for what has happened already.
+//!
+//! Guarantees: who sleeps at a hardware queue is woken by the completions of any path, or by the time at which a path without a
+//! descriptor has one. A path that has something to say although nothing of ours is there is heard, so that nobody
+//! wakes up for it again and again.
+
+use super::{Core, Watched};
+use crate::clock;
+use blk::id::HctxId;
+use blk::multipath::PathStatus;
+use blk::time::{Duration, Instant};
+
+/// Longest sleep without another reason: the core may have something that waits for its time.
+const LOOK: Duration = Duration::from_ms(100);
+/// Sleeps, or polls, in a row that bring nothing before idle paths are heard.
+const SLEEPS_IN_VAIN: u32 = 4;
+const POLLS_IN_VAIN: u32 = 256;
+
+impl Core {
+    /// Paths of a mask.
+    fn of_mask(&self, mask: u64) -> impl Iterator<Item = &Watched> {
+        self.paths.iter().filter(move |p| mask >> p.id.index() & 1 == 1)
+    }
+
+    /// Paths and what they are doing.
+    pub(super) fn by_status(&self) -> Vec<(&Watched, PathStatus)> {
+        let status = self.disk.status();
+        let all = status.groups.into_iter().flat_map(|g| g.paths);
+        all.filter_map(|s| Some((self.paths.iter().find(|p| p.id == s.id)?, s))).collect()
+    }
+
+    pub(super) fn next_due(&self, hctx: HctxId) -> Option<Instant> {
+        if self.disk.is_ready(hctx) {
+            return Some(Instant::ZERO);
+        }
+        self.of_mask(self.disk.busy_paths(hctx)).filter_map(|p| p.driver.next_due(hctx)).min()
+    }
+
+    /// As of [`HostDriver::wait_since`](crate::driver::HostDriver::wait_since).
+    pub(super) fn wait(&self, seen: u64, hctx: HctxId, timeout: Option<Duration>) {
+        let room = self.rooms.get(hctx);
+        let limit = || {
+            let is_idle = self.disk.busy_paths(hctx) == 0;
+            let due = self.next_due(hctx).map(|due| due.since(clock::now()));
+            if due.is_some() {
+                clock::sleep_precisely();
+            }
+            (!is_idle || timeout.is_some())
+                .then(|| due.into_iter().chain(timeout).fold(LOOK.max(timeout.unwrap_or(LOOK)), Duration::min))
+        };
+        room.sleep(seen, || self.disk.is_ready(hctx), limit);
+        if room.in_vain(SLEEPS_IN_VAIN) {
+            self.attend_idle(hctx);
+        }
+    }
+
+    /// Requests were queued.
+    #[inline]
+    pub(super) fn queued(&self, hctx: HctxId) {
+        let room = self.rooms.get(hctx);
+        if room.is_stirred() || self.disk.is_ready(hctx) {
+            self.tell_of_timed(hctx);
+        }
+    }
+
+    /// Who sleeps has to look again when there is something that no descriptor tells of.
+    #[cold]
+    fn tell_of_timed(&self, hctx: HctxId) {
+        let timed = |p: &Watched| !p.driver.has_fd(hctx) && p.driver.next_due(hctx).is_some();
+        if self.disk.is_ready(hctx) || self.of_mask(self.disk.busy_paths(hctx)).any(timed) {
+            self.rooms.get(hctx).tell();
+        }
+    }
+
+    /// After a poll that gave so many ends.
+    #[inline]
+    pub(super) fn polled(&self, hctx: HctxId, given: usize) {
+        let room = self.rooms.get(hctx);
+        if given > 0 {
+            room.not_in_vain();
+        } else if room.in_vain(POLLS_IN_VAIN) {
+            self.attend_idle(hctx);
+        }
+        if room.is_stirred() {
+            room.polled(self.disk.is_ready(hctx), self.disk.busy_paths(hctx) == 0);
+        }
+    }
+
+    /// Hears paths at which nothing of ours is: they are not polled.
+    #[cold]
+    fn attend_idle(&self, hctx: HctxId) {
+        self.of_mask(!self.disk.busy_paths(hctx)).for_each(|p| p.driver.attend(hctx));
+    }
+}

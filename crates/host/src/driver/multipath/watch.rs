@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who looks after the paths: one thread for each, that checks it, brings it back, and fails it when it does not answer.
+//!
+//! Guarantees: a path comes back only after its check has passed, which includes that it is still the same disk. A path that stays
+//! up is asked less and less often, one that has failed every `polling_interval`. A check that has never passed fails no path: it may be
+//! the checker's way that is missing. A check that takes long delays no other path's. Threads end with the disk, soon.
+//! Source of the rules: multipath-tools, multipathd/main.c (`check_path`), multipath.conf(5).
+
+use super::check::{Checker, Found};
+use super::{Core, Failback, Watched};
+use crate::clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event;
+use blk::multipath::{Event, GroupState, GroupStatus};
+use blk::time::{Duration, Instant};
+use parking_lot::{Condvar, Mutex};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Whether another try would not help: what was asked for is wrong, or is not to be had so.
+pub(super) fn is_for_good(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::Usage | ErrorKind::Denied | ErrorKind::NoSpace)
+}
+
+/// What the threads wait at. Told of from inside I/O.
+pub(super) struct Board {
+    signs: Mutex<Signs>,
+    bell: Condvar,
+    /// Readable when the disk ends: what waits in a check gives up.
+    over: OwnedFd,
+}
+
+#[derive(Default)]
+struct Signs {
+    is_over: bool,
+    /// Paths that have failed and whose threads have not heard it yet.
+    failed: u64,
+    /// When the better group is to be used.
+    failback_at: Option<Instant>,
+}
+
+impl Board {
+    pub(super) fn new() -> Result<Board> {
+        Ok(Board { signs: Mutex::default(), bell: Condvar::new(), over: event::new()? })
+    }
+
+    /// Requests that wait are issued again by the core within 100 ms: `RunQueue` needs no answer.
+    pub(super) fn hear(&self, event: Event) {
+        if let Event::PathFailed(id) = event {
+            self.signs.lock().failed |= 1 << id.index();
+            self.bell.notify_all();
+        }
+    }
+
+    pub(super) fn over(&self) -> &OwnedFd {
+        &self.over
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.signs.lock().is_over
+    }
+
+    fn end(&self) {
+        self.signs.lock().is_over = true;
+        event::signal(&self.over);
+        self.bell.notify_all();
+    }
+
+    /// Sleeps until a check of this path is due, it fails, or a failback is due. What it was; `None`: the disk ends.
+    fn sleep(&self, path: usize, next: Instant) -> Option<Woken> {
+        let mut signs = self.signs.lock();
+        loop {
+            if signs.is_over {
+                return None;
+            }
+            if signs.failed >> path & 1 == 1 {
+                signs.failed &= !(1 << path);
+                return Some(Woken::Failed);
+            }
+            let now = clock::now();
+            if signs.failback_at.is_some_and(|at| at <= now) {
+                signs.failback_at = None;
+                return Some(Woken::Failback);
+            }
+            if next <= now {
+                return Some(Woken::Check);
+            }
+            let until = signs.failback_at.map_or(next, |at| at.min(next));
+            let left = std::time::Duration::from_nanos(until.since(now).as_ns());
+            self.bell.wait_for(&mut signs, left);
+        }
+    }
+
+    fn set_failback(&self, at: Instant) {
+        self.signs.lock().failback_at.get_or_insert(at);
+        self.bell.notify_all();
+    }
+}
+
+enum Woken {
+    Check,
+    Failed,
+    Failback,
+}
+
+/// The threads.
+pub(super) struct Watcher {
+    core: Arc<Core>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Watcher {
+    pub(super) fn start(core: &Arc<Core>) -> Result<Watcher> {
+        let mut watcher = Watcher { core: Arc::clone(core), threads: Vec::new() };
+        for i in 0..core.paths.len() {
+            let core = Arc::clone(core);
+            let thread = std::thread::Builder::new().name("multipath-check".into()).spawn(move || run(&core, i));
+            watcher.threads.push(thread.map_err(|e| Error::os(e, "cannot start a thread for a path's checks"))?);
+        }
+        Ok(watcher)
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.core.board.end();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() && !std::thread::panicking() {
+                panic!("a path's checker has panicked");
+            }
+        }
+    }
+}
+
+fn run(core: &Core, number: usize) {
+    let path = &core.paths[number];
+    let shortest = core.options.polling_interval;
+    let mut checker = Checker::new(path);
+    let mut interval = shortest;
+    let mut next = clock::now() + interval;
+    while let Some(woken) = core.board.sleep(path.id.index(), next) {
+        match woken {
+            Woken::Failed => {
+                interval = shortest;
+                next = next.min(clock::now() + interval);
+            }
+            Woken::Failback => core.fail_back(),
+            Woken::Check => {
+                let found = checker.check(core, path);
+                interval = match core.judge(path, found, checker.has_passed()) {
+                    Judged::Stays => Duration::from_ns(interval.as_ns() * 2).min(core.options.longest_interval()),
+                    Judged::Changes => shortest,
+                };
+                next = clock::now() + interval;
+            }
+        }
+    }
+}
+
+/// Whether a path is still up.
+enum Judged {
+    Stays,
+    Changes,
+}
+
+impl Core {
+    /// What a check's result means to its path.
+    fn judge(&self, path: &Watched, found: Found, has_passed: bool) -> Judged {
+        let groups = self.disk.status().groups;
+        let is_active = groups.iter().flat_map(|g| &g.paths).any(|p| p.id == path.id && p.is_active);
+        match found {
+            Found::Up if is_active => return Judged::Stays,
+            Found::Up => {
+                path.driver.set_trouble(None);
+                self.disk.reinstate_path(path.id);
+                self.allow_queueing();
+                self.came_back(path, &groups);
+            }
+            Found::Down(why) => {
+                path.driver.set_trouble(Some(why));
+                if is_active && has_passed {
+                    self.disk.fail_path(path.id, clock::now());
+                }
+            }
+        }
+        Judged::Changes
+    }
+
+    /// A path is used again; `before`: as the groups were without it.
+    fn came_back(&self, path: &Watched, before: &[GroupStatus]) {
+        let had_none = before.get(path.group).is_some_and(|g| g.paths.iter().all(|p| !p.is_active));
+        match self.options.failback {
+            Failback::Manual => {}
+            Failback::Immediate => self.fail_back(),
+            Failback::Followover if had_none => self.fail_back(),
+            Failback::Followover => {}
+            Failback::After(time) if self.better().is_some() => self.board.set_failback(clock::now() + time),
+            Failback::After(_) => {}
+        }
+    }
+
+    /// The best group that has a path, if another is used.
+    fn better(&self) -> Option<usize> {
+        let groups = self.disk.status().groups;
+        let best = groups.iter().position(|g| g.paths.iter().any(|p| p.is_active))?;
+        let current = groups.iter().position(|g| g.state == GroupState::Active)?;
+        (best < current).then_some(best)
+    }
+
+    fn fail_back(&self) {
+        if let Some(group) = self.better() {
+            let switched = self.disk.switch_group(group);
+            assert!(switched.is_ok(), "a group of this disk: {switched:?}");
+        }
+    }
+}

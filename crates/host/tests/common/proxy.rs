@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A way to a server on loopback that can be made slow, frozen, or cut: connections in, connections out.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// What one connection's two directions look at.
+struct Gate {
+    is_frozen: Mutex<bool>,
+    bell: Condvar,
+    client: TcpStream,
+    server: TcpStream,
+}
+
+struct Shared {
+    upstream: u16,
+    over: AtomicBool,
+    delay_us: AtomicU64,
+    /// Bytes towards the server that a frozen connection holds.
+    held: AtomicU64,
+    gates: Mutex<Vec<Arc<Gate>>>,
+}
+
+/// See the module's text.
+pub struct Proxy {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+impl Proxy {
+    /// To a port of this host.
+    pub fn new(upstream: u16) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (over, delay_us, held) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+        let shared = Arc::new(Shared { upstream, over, delay_us, held, gates: Mutex::default() });
+        let own = shared.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                if own.over.load(Ordering::SeqCst) {
+                    return;
+                }
+                if let Ok(client) = client {
+                    own.connect(client);
+                }
+            }
+        });
+        Proxy { port, shared }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Every piece waits so long in each direction.
+    pub fn set_delay(&self, delay: Duration) {
+        self.shared.delay_us.store(delay.as_micros() as u64, Ordering::SeqCst);
+    }
+
+    /// Connections that are there now carry nothing any more; new ones do.
+    pub fn freeze(&self) {
+        self.shared.gates.lock().unwrap().iter().for_each(|gate| *gate.is_frozen.lock().unwrap() = true);
+    }
+
+    /// They carry on.
+    pub fn thaw(&self) {
+        for gate in self.shared.gates.lock().unwrap().iter() {
+            *gate.is_frozen.lock().unwrap() = false;
+            gate.bell.notify_all();
+        }
+    }
+
+    /// Bytes towards the server that frozen connections hold.
+    pub fn held(&self) -> u64 {
+        self.shared.held.load(Ordering::SeqCst)
+    }
+
+    /// Ends all connections that are there.
+    pub fn cut(&self) {
+        self.thaw();
+        for gate in self.shared.gates.lock().unwrap().drain(..) {
+            let _ = gate.client.shutdown(Shutdown::Both);
+            let _ = gate.server.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.over.store(true, Ordering::SeqCst);
+        self.cut();
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+impl Shared {
+    fn connect(self: &Arc<Self>, client: TcpStream) {
+        // Nobody there: the client sees it end.
+        let Ok(server) = TcpStream::connect(("127.0.0.1", self.upstream)) else { return };
+        for socket in [&client, &server] {
+            let _ = socket.set_nodelay(true);
+        }
+        let copy = |socket: &TcpStream| socket.try_clone().unwrap();
+        let gate =
+            Gate { is_frozen: Mutex::new(false), bell: Condvar::new(), client: copy(&client), server: copy(&server) };
+        let gate = Arc::new(gate);
+        self.gates.lock().unwrap().push(gate.clone());
+        for (from, to, is_up) in [(copy(&client), copy(&server), true), (server, client, false)] {
+            let (shared, gate) = (self.clone(), gate.clone());
+            std::thread::spawn(move || shared.pump(&gate, from, to, is_up));
+        }
+    }
+
+    fn pump(&self, gate: &Gate, mut from: TcpStream, mut to: TcpStream, is_up: bool) {
+        let mut piece = vec![0; 64 << 10];
+        loop {
+            let n = from.read(&mut piece).unwrap_or(0);
+            let delay = self.delay_us.load(Ordering::SeqCst);
+            let delay = Duration::from_micros(delay);
+            let is_frozen = gate.is_frozen.lock().unwrap();
+            let (mut is_frozen, _) = gate.bell.wait_timeout_while(is_frozen, delay, |_| true).unwrap();
+            let held = if *is_frozen && is_up { n as u64 } else { 0 };
+            self.held.fetch_add(held, Ordering::SeqCst);
+            while *is_frozen {
+                is_frozen = gate.bell.wait(is_frozen).unwrap();
+            }
+            drop(is_frozen);
+            let is_over = n == 0 || to.write_all(&piece[..n]).is_err();
+            self.held.fetch_sub(held, Ordering::SeqCst);
+            if is_over {
+                let _ = to.shutdown(Shutdown::Both);
+                let _ = from.shutdown(Shutdown::Both);
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Multipath over real paths: two descriptors of a file, and Debian's iSCSI target under several names and processes. What the block
+//! layer's part must do whatever its paths are is tested in `blk`.
+
+#[allow(unsafe_code, reason = "buffers are given back")]
+mod common;
+
+use blk::bio::{Bio, DataRef, OpFlags};
+use blk::id::Sector;
+use blk::multipath::PathArgs;
+use blk::status::BlkStatus;
+use blk::time::Duration;
+use common::iscsi::Tgt;
+use common::proxy::Proxy;
+use common::{Rig, Rng, TempFile};
+use host::driver::HostDriver;
+use host::driver::file::{File, FileOptions};
+use host::driver::multipath::{Multipath, MultipathOptions, Path, PathChecker, PathGroupingPolicy};
+use host::mem::Regions;
+use host::target::{Needs, TargetSpec};
+use std::sync::Arc;
+use std::time::Duration as StdDuration;
+
+const LONG: StdDuration = StdDuration::from_secs(60);
+
+fn file_path(name: &str, path: &std::path::Path, regions: &Arc<Regions>) -> Path {
+    let (path, regions) = (path.to_owned(), regions.clone());
+    let open = move |regions: Arc<Regions>| {
+        let options = FileOptions { direct: false, ..FileOptions::default() };
+        Ok(Arc::new(File::open(&path, &options, regions)?.0) as Arc<dyn HostDriver>)
+    };
+    Path {
+        name: name.into(),
+        prio: 1,
+        args: PathArgs::default(),
+        open: Box::new({
+            let open = open.clone();
+            move || open(regions.clone())
+        }),
+        probe: Some(Box::new(open)),
+        checker: PathChecker::Directio,
+    }
+}
+
+fn quick() -> MultipathOptions {
+    MultipathOptions {
+        path_grouping_policy: PathGroupingPolicy::Multibus,
+        polling_interval: Duration::from_secs(1),
+        ..MultipathOptions::default()
+    }
+}
+
+fn active(disk: &Multipath) -> usize {
+    disk.status().groups.iter().flat_map(|g| &g.paths).filter(|p| p.is_active).count()
+}
+
+fn until(mut what: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !what() {
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "it does not come to it");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn two_descriptors_of_a_file_are_one_disk() {
+    let (file, regions) = (TempFile::new(), Arc::new(Regions::new()));
+    let paths = ["a", "b"].map(|name| file_path(name, &file.0, &regions)).into();
+    let (disk, troubles) = Multipath::open(quick(), paths).unwrap();
+    assert!(troubles.is_empty(), "{troubles:?}");
+    let disk = Arc::new(disk);
+    let mut rig = Rig::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    for i in 0..64_u64 {
+        assert_eq!(rig.write(i * 8, &[i as u8; 4096], OpFlags::NONE), BlkStatus::Ok);
+    }
+    // One is failed by hand: the other does it all, and the checker brings it back.
+    let a = disk.paths().path("a").unwrap();
+    disk.paths().fail_path(a, host::clock::now());
+    assert_eq!(active(&disk), 1);
+    for i in 0..64_u64 {
+        assert_eq!(rig.read(i * 8, 4096), (BlkStatus::Ok, vec![i as u8; 4096]));
+    }
+    until(|| active(&disk) == 2);
+    for path in disk.status().groups.iter().flat_map(|g| &g.paths) {
+        assert_eq!(path.in_flight, 0, "{path:?}");
+    }
+}
+
+/// A disk of these targets under a queue of one CPU.
+fn rig_of(options: &str, urls: &[String]) -> (Rig, Arc<dyn HostDriver>) {
+    let regions = Arc::new(Regions::new());
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let text = format!("multipath:{options}:{}", urls.join("+"));
+    let open =
+        TargetSpec::parse(&text).unwrap().open(&needs, regions.clone()).unwrap_or_else(|e| panic!("{text}: {e}"));
+    assert!(open.warnings.is_empty(), "{:?}", open.warnings);
+    let rig = Rig::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    (rig, open.driver)
+}
+
+/// Writes blocks whose content says which write they are of, and reads them back, while somebody pulls paths. No error may be seen, and
+/// nothing but the last write of each block.
+struct Load<'a> {
+    rig: &'a mut Rig,
+    rng: Rng,
+    /// By block: the number of its last write.
+    written: Vec<u64>,
+    count: u64,
+    /// The longest time that one round of it took.
+    longest: StdDuration,
+}
+
+const BLOCKS: u64 = 512;
+
+impl Load<'_> {
+    fn new(rig: &mut Rig, seed: u64) -> Load<'_> {
+        Load { rig, rng: Rng::new(seed), written: vec![0; BLOCKS as usize], count: 0, longest: StdDuration::ZERO }
+    }
+
+    fn stamp(block: u64, write: u64) -> [u8; 4096] {
+        let mut bytes = [0; 4096];
+        let words = if write == 0 { [0, 0] } else { [block, write] };
+        for part in bytes.chunks_exact_mut(16) {
+            part[..8].copy_from_slice(&words[0].to_le_bytes());
+            part[8..].copy_from_slice(&words[1].to_le_bytes());
+        }
+        bytes
+    }
+
+    /// 32 writes of different blocks at once, then reads of them and of others.
+    fn round(&mut self) {
+        let began = std::time::Instant::now();
+        let first = self.rng.below(BLOCKS / 32) * 32;
+        let blocks: Vec<u64> = (first..first + 32).collect();
+        for (slot, block) in blocks.iter().enumerate() {
+            self.count += 1;
+            self.written[*block as usize] = self.count;
+            let stamp = Self::stamp(*block, self.count);
+            self.rig.pool.with_slot(slot as u32, |b| b[..4096].copy_from_slice(&stamp));
+        }
+        let bios = |make: fn(Sector, u32, DataRef) -> Bio, blocks: &[u64]| -> Vec<(u32, Bio)> {
+            // Every second block first, so that neighbours are not merged.
+            let at = |(i, b): (usize, &u64)| (i as u32, make(Sector(b * 8), 8, DataRef::NONE));
+            let all: Vec<_> = blocks.iter().enumerate().map(at).collect();
+            let (even, odd): (Vec<_>, Vec<_>) = all.into_iter().partition(|(i, _)| i % 2 == 0);
+            even.into_iter().chain(odd).collect()
+        };
+        let statuses = self.rig.io_batch(bios(Bio::write, &blocks));
+        assert!(statuses.iter().all(|s| s.is_ok()), "{statuses:?} {:?}", self.rig.driver.troubles());
+        let others: Vec<u64> = (0..32).map(|i| if i < 16 { blocks[i] } else { self.rng.below(BLOCKS) }).collect();
+        let statuses = self.rig.io_batch(bios(Bio::read, &others));
+        assert!(statuses.iter().all(|s| s.is_ok()), "{statuses:?} {:?}", self.rig.driver.troubles());
+        for (slot, block) in others.iter().enumerate() {
+            let expected = Self::stamp(*block, self.written[*block as usize]);
+            self.rig.pool.with_slot(slot as u32, |b| assert!(b[..4096] == expected, "block {block}: {:?}", &b[..16]));
+        }
+        self.longest = self.longest.max(began.elapsed());
+    }
+
+    fn run_until(&mut self, mut what: impl FnMut() -> bool) {
+        let began = std::time::Instant::now();
+        while !what() {
+            assert!(began.elapsed() < LONG, "it does not come to it: {:?}", self.rig.driver.troubles());
+            self.round();
+        }
+    }
+
+    /// Takes the longest round so far, and begins anew.
+    fn take_longest(&mut self) -> StdDuration {
+        std::mem::take(&mut self.longest)
+    }
+
+    /// What the file holds is what was written last.
+    fn check_file(&self, path: &std::path::Path) {
+        let bytes = std::fs::read(path).unwrap();
+        for block in 0..BLOCKS {
+            let at = block as usize * 4096;
+            assert!(
+                bytes[at..at + 4096] == Self::stamp(block, self.written[block as usize]),
+                "block {block} in the file"
+            );
+        }
+    }
+}
+
+fn up(driver: &dyn HostDriver) -> u64 {
+    let c = driver.connections().unwrap();
+    assert!(c.up <= c.wanted);
+    c.up
+}
+
+/// All paths are used.
+fn all_used(driver: &dyn HostDriver, paths: u64) -> bool {
+    up(driver) == paths && driver.troubles().iter().all(|t| !t.contains("is not used now"))
+}
+
+/// Something happens to paths while the load goes on: the longest round.
+fn pull(load: &mut Load<'_>, what: impl FnOnce() + Send) -> StdDuration {
+    load.take_longest();
+    std::thread::scope(|s| {
+        let puller = s.spawn(what);
+        load.run_until(|| puller.is_finished());
+        puller.join().unwrap();
+    });
+    (0..20).for_each(|_| load.round());
+    load.take_longest()
+}
+
+#[test]
+fn a_target_that_is_killed_costs_no_write_and_comes_back() {
+    let seed = 0x6d70_0001;
+    for policy in ["multibus", "failover"] {
+        let a = Tgt::new();
+        let mut tgts = [a.beside(), a];
+        let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+        let options = format!("path_grouping_policy={policy},polling_interval=1,failback=immediate");
+        let (mut rig, driver) = rig_of(&options, &urls);
+        let mut load = Load::new(&mut rig, seed);
+        for pulled in [0, 1, 0] {
+            load.run_until(|| all_used(&*driver, 2));
+            (0..20).for_each(|_| load.round());
+            let quiet = load.take_longest();
+            let longest = pull(&mut load, || tgts[pulled].kill());
+            println!("{policy}: kill -9 of one of two: longest round {longest:?}, before {quiet:?}, seed {seed:#x}");
+            tgts[pulled].start();
+        }
+        load.run_until(|| all_used(&*driver, 2));
+        load.check_file(&tgts[0].file.0);
+    }
+}
+
+#[test]
+fn a_session_that_is_dropped_costs_no_write() {
+    let seed = 0x6d70_0002;
+    let a = Tgt::new();
+    let tgts = [a.beside(), a];
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    let (mut rig, driver) = rig_of("path_grouping_policy=multibus,polling_interval=1", &urls);
+    let mut load = Load::new(&mut rig, seed);
+    for round in 0..3 {
+        let mut dropped = 0;
+        let longest = pull(&mut load, || dropped = tgts[round % 2].drop_sessions());
+        assert!(dropped > 0, "tgtadm dropped no session");
+        println!("session dropped: longest round {longest:?}, seed {seed:#x}");
+        load.run_until(|| all_used(&*driver, 2));
+    }
+    assert!(driver.connections().unwrap().losses >= 3);
+    load.check_file(&tgts[0].file.0);
+}
+
+#[test]
+fn sixteen_paths_are_pulled_until_one_is_left() {
+    let seed = 0x6d70_0003;
+    let first = Tgt::new();
+    let mut tgts: Vec<Tgt> = (1..16).map(|_| first.beside()).collect();
+    tgts.insert(0, first);
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    let (mut rig, driver) = rig_of("path_grouping_policy=multibus,polling_interval=1", &urls);
+    let mut load = Load::new(&mut rig, seed);
+    load.round();
+    let file = tgts[0].file.clone();
+    let longest = pull(&mut load, || tgts[..15].iter_mut().for_each(Tgt::kill));
+    println!("15 of 16 killed: longest round {longest:?}, seed {seed:#x}");
+    load.run_until(|| up(&*driver) == 1);
+    pull(&mut load, || tgts[..15].iter_mut().for_each(Tgt::start));
+    load.run_until(|| all_used(&*driver, 16));
+    load.check_file(&file.0);
+}
+
+#[test]
+fn a_slow_path_slows_its_own_requests_only() {
+    let seed = 0x6d70_0004;
+    let tgt = Tgt::new();
+    let (slow, fast) = (Proxy::new(tgt.port()), Proxy::new(tgt.port()));
+    let urls = [&slow, &fast].map(|p| tgt.url_by(p.port(), "?sessions=1"));
+    let options = "path_grouping_policy=multibus,path_selector=service-time,polling_interval=1";
+    let (mut rig, disk) = open_disk(options, &urls);
+    let mut load = Load::new(&mut rig, seed);
+    (0..50).for_each(|_| load.round());
+    let quiet = load.take_longest();
+    slow.set_delay(StdDuration::from_millis(20));
+    (0..50).for_each(|_| load.round());
+    println!("one path 100 times slower: longest round {:?}, before {quiet:?}, seed {seed:#x}", load.take_longest());
+    slow.set_delay(StdDuration::ZERO);
+    load.run_until(|| active(&disk) == 2);
+    load.check_file(&tgt.file.0);
+    // Slow is not failed.
+    assert!(disk.status().groups[0].paths.iter().all(|p| p.fail_count == 0), "{}", disk.status());
+}
+
+/// A disk of these targets, to be looked into.
+fn open_disk(options: &str, urls: &[String]) -> (Rig, Arc<Multipath>) {
+    let regions = Arc::new(Regions::new());
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let target = host::driver::multipath::parse(&format!("{options}:{}", urls.join("+"))).unwrap();
+    let paths = target.paths_to_open(&needs, &regions);
+    let disk = Arc::new(Multipath::open(target.options, paths).unwrap().0);
+    (Rig::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap()), disk)
+}
+
+/// A write is out when its path falls silent. It goes down another only after the session was made anew as the same nexus, so that the
+/// old connection's copy of it, which arrives when a newer write was acknowledged, finds nobody.
+#[test]
+fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
+    let tgt = Tgt::new();
+    let other = tgt.beside();
+    let proxy = Proxy::new(tgt.port());
+    let patience = "?sessions=1&noop_interval=1&noop_timeout=1";
+    let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
+    let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=60";
+    let (mut rig, disk) = open_disk(options, &urls);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
+    // The write is to go down the first.
+    disk.paths().fail_path(ids[1], host::clock::now());
+    proxy.freeze();
+    // New connections are slow: without the wait for them the write would be done elsewhere long before the old one is dropped.
+    proxy.set_delay(StdDuration::from_millis(300));
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || {
+            let began = std::time::Instant::now();
+            assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+            println!("silent path: a write took {:?}", began.elapsed());
+            assert_eq!(rig.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
+        });
+        until(|| proxy.held() >= 4096);
+        disk.paths().reinstate_path(ids[1]);
+        writer.join().unwrap();
+    });
+    assert!(proxy.held() >= 4096, "the write was not on its way: {}", proxy.held());
+    proxy.thaw();
+    until(|| proxy.held() == 0);
+    proxy.set_delay(StdDuration::ZERO);
+    until(|| all_used(&*disk, 2));
+    for _ in 0..100 {
+        assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
+    }
+    drop((rig, disk));
+    proxy.cut();
+    assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 3));
+}
+
+#[test]
+fn without_a_path_requests_wait_or_fail_as_they_are_told() {
+    let a = Tgt::new();
+    let mut tgts = [a.beside(), a];
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    for (retry, ends) in [("queue", false), ("fail", true), ("2", true)] {
+        let (mut rig, driver) = rig_of(&format!("no_path_retry={retry},polling_interval=1"), &urls);
+        assert_eq!(rig.write(8, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+        tgts.iter_mut().for_each(Tgt::kill);
+        until(|| up(&*driver) == 0);
+        if ends {
+            let status = rig.write(8, &[2; 4096], OpFlags::NONE);
+            assert!(status.is_path_error(), "no_path_retry={retry}: {status:?}");
+            tgts.iter_mut().for_each(Tgt::start);
+            until(|| all_used(&*driver, 2));
+        } else {
+            std::thread::scope(|s| {
+                let writer = s.spawn(|| rig.write(8, &[2; 4096], OpFlags::NONE));
+                until(|| driver.troubles().iter().filter(|t| t.contains("is not used now")).count() == 2);
+                assert!(!writer.is_finished());
+                tgts.iter_mut().for_each(Tgt::start);
+                assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
+            });
+        }
+        assert_eq!(rig.write(8, &[3; 4096], OpFlags::NONE), BlkStatus::Ok, "no_path_retry={retry}");
+        assert_eq!(rig.read(8, 4096), (BlkStatus::Ok, vec![3; 4096]));
+        until(|| all_used(&*driver, 2));
+    }
+}
+
+#[test]
+fn nothing_goes_down_a_path_that_leads_to_another_disk() {
+    let a = Tgt::new();
+    let mut tgts = [a.beside(), a];
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    let (mut rig, driver) = rig_of("path_grouping_policy=multibus,polling_interval=1", &urls);
+    assert_eq!(rig.write(8192, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let ours = tgts[1].file.clone();
+    tgts[0].kill();
+    tgts[0].become_another("SN0002");
+    tgts[0].start();
+    let mut load = Load::new(&mut rig, 0x6d70_0005);
+    load.run_until(|| driver.troubles().iter().any(|t| t.contains("requests are not sent to another disk")));
+    (0..20).for_each(|_| load.round());
+    load.check_file(&ours.0);
+    assert!(std::fs::read(&tgts[0].file.0).unwrap().iter().all(|b| *b == 0), "another disk was written");
+    // Nor is a disk made of the two.
+    let text = refused(&format!("multipath:{}", urls.join("+")));
+    assert!(text.contains("it leads to another disk"), "{text}");
+}
+
+fn refused(text: &str) -> String {
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let open = TargetSpec::parse(text).and_then(|t| t.open(&needs, Arc::new(Regions::new())));
+    open.err().expect("it is to be refused").to_string()
+}
+
+#[test]
+fn a_path_that_is_not_there_at_the_start_comes_later() {
+    let a = Tgt::new();
+    let mut tgts = [a.beside(), a];
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    tgts[0].kill();
+    let regions = Arc::new(Regions::new());
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let text = format!("multipath:path_grouping_policy=multibus,polling_interval=1:{}", urls.join("+"));
+    let open = TargetSpec::parse(&text).unwrap().open(&needs, regions.clone()).unwrap();
+    assert_eq!(open.warnings.len(), 1);
+    assert!(open.warnings[0].to_string().contains("cannot be used now"), "{}", open.warnings[0]);
+    let mut rig = Rig::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    let mut load = Load::new(&mut rig, 0x6d70_0006);
+    (0..10).for_each(|_| load.round());
+    tgts[0].start();
+    load.run_until(|| all_used(&*open.driver, 2));
+    load.check_file(&tgts[0].file.0);
+    tgts.iter_mut().for_each(Tgt::kill);
+    let text = refused(&text);
+    assert!(text.contains("no path can be used") && text.matches("cannot connect").count() == 2, "{text}");
+}
