@@ -47,6 +47,9 @@ fn data_matches_a_model(kind: Kind) {
                 assert_eq!(rig.io(with_op(Op::Discard, sector, nr)), BlkStatus::Ok);
                 model[range].fill(0);
             }
+            _ if rig.driver.limits().max_write_zeroes_sectors == 0 => {
+                assert_eq!(rig.io(with_op(Op::WriteZeroes, sector, nr)), BlkStatus::NotSupp);
+            }
             _ => {
                 assert_eq!(rig.io(with_op(Op::WriteZeroes, sector, nr)), BlkStatus::Ok);
                 model[range].fill(0);
@@ -315,6 +318,17 @@ fn rbd_images_opened_several_times() {
     if common::ceph::conf().is_some() {
         all_but_lazy(Kind::Rbd);
         lazy_commit_reaches_the_device_by_wait_or_poll(Kind::Rbd);
+    }
+}
+
+/// A second iSCSI target. It sleeps for a second at each login, so not all tests of all.
+#[test]
+fn iscsi_istgt() {
+    for kind in [Kind::IscsiIstgt, Kind::IscsiIstgtSolicited] {
+        data_matches_a_model(kind);
+        merged_requests_scatter_and_gather(kind);
+        flush_and_fua_succeed(kind);
+        two_threads_share_one_hctx(kind);
     }
 }
 

@@ -11,6 +11,7 @@ use blk::id::Sector;
 use blk::status::BlkStatus;
 use common::Rig;
 use common::iscsi::{IQN, Tgt};
+use common::istgt::{Istgt, Options};
 use host::driver::HostDriver;
 use host::driver::iscsi::{self, Iscsi, IscsiTarget};
 use host::error::ErrorKind;
@@ -63,6 +64,31 @@ fn chap_lets_in_who_has_the_password_and_says_what_is_wrong() {
     let (kind, text) = refused(&tgt.url(""));
     assert!(kind == ErrorKind::Denied && text.contains("LIBISCSI_CHAP_PASSWORD"), "{text}");
     assert!(!text.contains("secretsecret"), "{text}");
+}
+
+#[test]
+fn a_target_of_another_make_proves_who_it_is() {
+    const PASSWORD: &str = "LIBISCSI_CHAP_TARGET_PASSWORD";
+    // The environment of a process is all its tests': this one has a process of its own.
+    if std::env::var_os(PASSWORD).is_none() {
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "a_target_of_another_make_proves_who_it_is"]).env(PASSWORD, "secretsecret2");
+        let out = again.output().unwrap();
+        let text = String::from_utf8_lossy(&out.stdout);
+        assert!(out.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&out.stderr));
+        return;
+    }
+    let istgt = Istgt::new(Options { immediate_data: "Yes", auth: "CHAP Mutual" });
+    let rightly = target(&istgt.url_as("me%secretsecret1@", "?target_user=them"));
+    let regions = Arc::new(Regions::new());
+    let driver = Arc::new(Iscsi::open(&rightly, true, regions.clone()).unwrap());
+    let mut rig = Rig::on(driver, regions, |_| ());
+    assert_eq!(rig.write(0, &[9; 8192], OpFlags::FUA), BlkStatus::Ok);
+    assert_eq!(rig.read(0, 8192), (BlkStatus::Ok, vec![9; 8192]));
+    let (kind, text) = refused(&istgt.url_as("me%secretsecret2@", "?target_user=them"));
+    assert!(kind == ErrorKind::Denied && text.contains("user 'me' was refused"), "{text}");
+    let (kind, text) = refused(&istgt.url_as("me%secretsecret1@", "?target_user=others"));
+    assert!(kind == ErrorKind::Denied && text.contains("'others'"), "{text}");
 }
 
 #[test]

@@ -73,6 +73,11 @@ const PACKAGES: &[Package] = &[
         why: "tests have the iSCSI driver use its target, with logins, digests and without, and cut it off",
     },
     Package {
+        name: "istgt",
+        stand_in: StandIn::Program("istgt"),
+        why: "tests have the iSCSI driver use a second target, which shares no code with tgt",
+    },
+    Package {
         name: "util-linux-extra",
         stand_in: StandIn::Program("fincore"),
         why: "a test counts what read-ahead put into the page cache",

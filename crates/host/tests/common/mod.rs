@@ -4,6 +4,7 @@
 
 pub mod ceph;
 pub mod iscsi;
+pub mod istgt;
 pub mod peers;
 pub mod proxy;
 
@@ -26,6 +27,7 @@ use host::driver::null::{Null, NullOptions};
 use host::driver::ram::{Ram, RamOptions};
 use host::mem::{BufferPool, Regions};
 use iscsi::Tgt;
+use istgt::Istgt;
 use parking_lot::RawMutex;
 use peers::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -64,6 +66,10 @@ pub enum Kind {
     IscsiTgt,
     /// The same with digests of headers and data.
     IscsiDigests,
+    /// A target of another make, over several sessions.
+    IscsiIstgt,
+    /// The same with digests, where no data goes along with its command.
+    IscsiIstgtSolicited,
 }
 
 impl Kind {
@@ -77,12 +83,21 @@ impl Kind {
     }
 
     pub fn discard_zeroes(self) -> bool {
-        // librbd leaves out what is smaller than its unit.
-        self.keeps_data() && !self.is_rbd()
+        // librbd leaves out what is smaller than its unit, and istgt knows no discard.
+        self.keeps_data() && !self.is_rbd() && !matches!(self, Kind::IscsiIstgt | Kind::IscsiIstgtSolicited)
     }
 
     fn is_rbd(self) -> bool {
         matches!(self, Kind::Rbd | Kind::RbdCached)
+    }
+
+    fn istgt(self) -> Option<Istgt> {
+        let immediate_data = match self {
+            Kind::IscsiIstgt => "Yes",
+            Kind::IscsiIstgtSolicited => "No",
+            _ => return None,
+        };
+        Some(Istgt::new(istgt::Options { immediate_data, auth: "None" }))
     }
 
     fn ceph(self) -> Option<CephImage> {
@@ -146,6 +161,7 @@ impl Kind {
             Kind::ModelOverRam => Arc::new(model(ModelOver::Ram)),
             Kind::ModelOverNull => Arc::new(model(ModelOver::Null)),
             Kind::Rbd | Kind::RbdCached => unreachable!("they have an image"),
+            Kind::IscsiIstgt | Kind::IscsiIstgtSolicited => unreachable!("they have a target"),
             Kind::NbdMemory | Kind::NbdQemu | Kind::NbdTls | Kind::IscsiTgt | Kind::IscsiDigests => {
                 unreachable!("they have a peer")
             }
@@ -194,6 +210,7 @@ pub struct Rig {
     /// Behind the driver: it is closed first.
     pub ceph: Option<CephImage>,
     pub tgt: Option<Tgt>,
+    pub istgt: Option<Istgt>,
 }
 
 impl Rig {
@@ -211,6 +228,13 @@ impl Rig {
             let driver = Arc::new(Rbd::open(&target, true, regions.clone()).unwrap());
             return Rig { ceph: Some(image), ..Rig::on(driver, regions, settings) };
         }
+        if let Some(istgt) = kind.istgt() {
+            let solicited = kind == Kind::IscsiIstgtSolicited;
+            let digests = if solicited { "?header_digest=crc32c&data_digest=crc32c" } else { "" };
+            let target = host::driver::iscsi::parse(&istgt.url_as("", digests)).unwrap();
+            let driver = Arc::new(Iscsi::open(&target, true, regions.clone()).unwrap());
+            return Rig { istgt: Some(istgt), ..Rig::on(driver, regions, settings) };
+        }
         let tgt = matches!(kind, Kind::IscsiTgt | Kind::IscsiDigests).then(Tgt::new);
         let driver = kind.driver(&regions, &file, &peer, &tgt);
         Rig { file, peer, tgt, ..Rig::on(driver, regions, settings) }
@@ -227,8 +251,8 @@ impl Rig {
         let disk = RequestQueue::new(driver.clone(), config, Box::new(NoNotify)).unwrap();
         let submitter = disk.submitter(CpuId::new(0)).unwrap();
         let pool = BufferPool::new(&regions, SLOTS, SLOT_BYTES, false).unwrap();
-        let (file, peer, ceph, tgt) = (None, None, None, None);
-        Rig { driver, disk, submitter, pool, regions, may_wait: true, file, peer, ceph, tgt }
+        let (file, peer, ceph, tgt, istgt) = (None, None, None, None, None);
+        Rig { driver, disk, submitter, pool, regions, may_wait: true, file, peer, ceph, tgt, istgt }
     }
 
     /// This rig, and one with a submitter on CPU 1 and a pool of its own.
@@ -249,6 +273,7 @@ impl Rig {
             peer: None,
             ceph: None,
             tgt: None,
+            istgt: None,
         };
         (self, other)
     }
