@@ -480,8 +480,8 @@ fn a_path_that_dies_idle_is_failed_by_its_checker() {
     let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
     let (mut rig, disk) = open_disk("prio=50+10,polling_interval=1", &urls);
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
-    // It has passed once: before, a check that fails would not count.
-    std::thread::sleep(StdDuration::from_millis(1500));
+    // Before, a check that fails would not count.
+    until(|| disk.health().iter().all(|p| p.passes > 0));
     tgts[1].kill();
     until(|| active(&disk) == 1);
     assert!(disk.troubles().iter().any(|t| t.contains("is not used now")), "{:?}", disk.troubles());
