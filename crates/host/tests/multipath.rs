@@ -5,12 +5,13 @@
 #[allow(unsafe_code, reason = "buffers are given back")]
 mod common;
 
-use blk::bio::{Bio, DataRef, OpFlags};
+use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::Sector;
-use blk::multipath::PathArgs;
+use blk::multipath::{GroupState, PathArgs};
 use blk::status::BlkStatus;
 use blk::time::Duration;
 use common::iscsi::Tgt;
+use common::peers::Peer;
 use common::proxy::Proxy;
 use common::{Rig, Rng, TempFile};
 use host::driver::HostDriver;
@@ -419,4 +420,113 @@ fn a_path_that_is_not_there_at_the_start_comes_later() {
     tgts.iter_mut().for_each(Tgt::kill);
     let text = refused(&text);
     assert!(text.contains("no path can be used") && text.matches("cannot connect").count() == 2, "{text}");
+}
+
+#[test]
+fn nbd_servers_are_paths_and_are_checked_by_a_connection_of_their_own() {
+    let seed = 0x6d70_0007;
+    let mut a = Peer::nbdkit_file(&[], &[]);
+    let path = a.file.as_ref().unwrap().0.clone();
+    let b = Peer::nbdkit(&["file", path.to_str().unwrap()]);
+    let urls = [a.target("&connections=1"), b.target("&connections=1")];
+    let (mut rig, driver) = rig_of("path_grouping_policy=multibus,polling_interval=1", &urls);
+    let mut load = Load::new(&mut rig, seed);
+    for _ in 0..2 {
+        let longest = pull(&mut load, || a.kill());
+        println!("NBD server killed: longest round {longest:?}, seed {seed:#x}");
+        load.run_until(|| up(&*driver) == 1);
+        a.start();
+        load.run_until(|| all_used(&*driver, 2));
+    }
+    load.check_file(&path);
+}
+
+/// The better group is used again at once, later, or never.
+#[test]
+fn failback_is_as_it_is_told() {
+    let file = TempFile::new();
+    let urls = [file.0.to_str().unwrap().to_owned(), format!("/.{}", file.0.display())];
+    for (failback, comes_back) in [("manual", false), ("immediate", true), ("followover", true), ("1", true)] {
+        let options = format!("prio=50+10,polling_interval=1,failback={failback}");
+        let (mut rig, disk) = open_disk(&options, &urls);
+        let group = |disk: &Multipath| {
+            let groups = disk.status().groups;
+            groups.iter().position(|g| g.state == GroupState::Active)
+        };
+        assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+        assert_eq!(group(&disk), Some(0), "{failback}");
+        let best = disk.status().groups[0].paths[0].id;
+        disk.paths().fail_path(best, host::clock::now());
+        assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+        assert_eq!(group(&disk), Some(1), "{failback}");
+        until(|| {
+            assert_eq!(rig.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
+            active(&disk) == 2 && (!comes_back || group(&disk) == Some(0))
+        });
+        if !comes_back {
+            assert_eq!(group(&disk), Some(1), "{failback}");
+            disk.paths().switch_group(0).unwrap();
+            assert_eq!(rig.write(0, &[4; 4096], OpFlags::NONE), BlkStatus::Ok);
+            assert_eq!(group(&disk), Some(0), "{failback}");
+        }
+    }
+}
+
+/// A path at which nothing is in flight is found out by its checker, too, before a request has to.
+#[test]
+fn a_path_that_dies_idle_is_failed_by_its_checker() {
+    let a = Tgt::new();
+    let mut tgts = [a.beside(), a];
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    let (mut rig, disk) = open_disk("prio=50+10,polling_interval=1", &urls);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    // Before, a check that fails would not count.
+    until(|| disk.health().iter().all(|p| p.passes > 0));
+    tgts[1].kill();
+    until(|| active(&disk) == 1);
+    assert!(disk.troubles().iter().any(|t| t.contains("is not used now")), "{:?}", disk.troubles());
+}
+
+/// What a client asks for that cannot be is its own fault, not that of the paths.
+#[test]
+fn a_bad_request_fails_no_path() {
+    let file = TempFile::new();
+    let urls = [file.0.to_str().unwrap().to_owned(), format!("/.{}", file.0.display())];
+    let (mut rig, disk) = open_disk("path_grouping_policy=multibus,no_path_retry=queue", &urls);
+    let nowhere = DataRef::new(999, 0);
+    for op in [Op::Read, Op::Write] {
+        assert_eq!(rig.io(Bio { op, ..Bio::read(Sector(0), 8, nowhere) }), BlkStatus::Inval);
+    }
+    assert_eq!(active(&disk), 2);
+}
+
+/// Somebody who wants to be rid of the disk gets errors where requests would wait.
+#[test]
+fn giving_up_ends_what_waits_for_a_path() {
+    let a = Tgt::new();
+    let mut tgts = [a.beside(), a];
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    let (mut rig, disk) = open_disk("no_path_retry=queue,polling_interval=1", &urls);
+    tgts.iter_mut().for_each(Tgt::kill);
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || rig.write(8, &[2; 4096], OpFlags::NONE));
+        until(|| active(&disk) == 0);
+        assert!(disk.set_give_up(true));
+        assert!(writer.join().unwrap().is_path_error());
+    });
+    assert!(disk.set_give_up(false));
+    tgts.iter_mut().for_each(Tgt::start);
+    // Paths that return do not find the disk failing.
+    assert_eq!(rig.write(8, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
+}
+
+/// A server that takes one connection only cannot be checked by another: its path stays in use, and that is said.
+#[test]
+fn a_check_that_has_never_passed_fails_no_path() {
+    let a = Peer::nbdkit_file(&["--filter=limit"], &["limit=1"]);
+    let (mut rig, disk) = open_disk("polling_interval=1", &[a.target("&connections=1")]);
+    until(|| disk.troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!((active(&disk), disk.health()[0].passes), (1, 0));
 }

@@ -119,9 +119,12 @@ impl Shared {
         loop {
             let n = from.read(&mut piece).unwrap_or(0);
             let delay = self.delay_us.load(Ordering::SeqCst);
-            let delay = Duration::from_micros(delay);
-            let is_frozen = gate.is_frozen.lock().unwrap();
-            let (mut is_frozen, _) = gate.bell.wait_timeout_while(is_frozen, delay, |_| true).unwrap();
+            let mut is_frozen = gate.is_frozen.lock().unwrap();
+            if delay > 0 {
+                // The way is this long: nothing ends it sooner.
+                let delay = Duration::from_micros(delay);
+                is_frozen = gate.bell.wait_timeout_while(is_frozen, delay, |_| true).unwrap().0;
+            }
             let held = if *is_frozen && is_up { n as u64 } else { 0 };
             self.held.fetch_add(held, Ordering::SeqCst);
             while *is_frozen {

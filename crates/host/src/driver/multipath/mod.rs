@@ -73,8 +73,25 @@ pub struct Path {
 /// The driver.
 pub struct Multipath {
     core: Arc<Core>,
-    // Dropped before the rest.
+    // Ends its threads, which use the rest, when it is dropped.
     _watcher: Watcher,
+}
+
+/// A path, for people and programs; with [`Multipath::status`] what `multipath -ll` shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathHealth {
+    /// Its number in [`Multipath::status`].
+    pub id: PathId,
+    /// By which messages call it.
+    pub name: String,
+    /// Its priority.
+    pub prio: u32,
+    /// How it is checked.
+    pub checker: PathChecker,
+    /// Checks that it has passed.
+    pub passes: u64,
+    /// Why it is not used, or why the last check did not pass.
+    pub trouble: Option<String>,
 }
 
 /// What the checkers need as well.
@@ -93,6 +110,7 @@ struct Core {
 struct Watched {
     id: PathId,
     group: usize,
+    prio: u32,
     driver: Arc<PathDriver>,
     open: Opener,
     probe: Option<Prober>,
@@ -151,6 +169,19 @@ impl Multipath {
         self.core.disk.status()
     }
 
+    /// How its paths are, by number.
+    pub fn health(&self) -> Vec<PathHealth> {
+        let of = |p: &Watched| PathHealth {
+            id: p.id,
+            name: p.driver.name.clone(),
+            prio: p.prio,
+            checker: p.checker,
+            passes: p.driver.passes.load(Ordering::Relaxed),
+            trouble: p.driver.trouble(),
+        };
+        self.core.paths.iter().map(of).collect()
+    }
+
     /// The disk itself: to fail or reinstate a path, or switch groups, by hand.
     pub fn paths(&self) -> &Paths<RawMutex> {
         &self.core.disk
@@ -191,17 +222,17 @@ impl Core {
         let board = Arc::new(Board::new()?);
         let prios: Vec<u32> = paths.iter().map(|p| p.prio).collect();
         let groups = groups::grouped(options.path_grouping_policy, &prios);
-        let mut paths: Vec<Option<_>> = paths.into_iter().zip(drivers).map(Some).collect();
+        let mut paths: Vec<_> = paths.into_iter().zip(drivers).map(Some).collect();
         let (mut watched, mut new_groups) = (Vec::new(), Vec::new());
         for (group, members) in groups.iter().enumerate() {
             let mut new = NewGroup { selector: options.path_selector, paths: Vec::new() };
             for number in members {
                 let Some((path, inner)) = paths[*number].take() else { continue };
-                let Path { name, args, open, probe, checker, .. } = path;
+                let Path { name, prio, args, open, probe, checker } = path;
                 let driver = PathDriver::new(*number, name.clone(), inner, common.clone(), Arc::clone(&rooms));
                 let driver = Arc::new(driver);
                 new.paths.push(NewPath { name, driver: driver.clone(), args });
-                watched.push((group, driver, open, probe, checker));
+                watched.push((group, prio, driver, open, probe, checker));
             }
             new_groups.push(new);
         }
@@ -217,9 +248,9 @@ impl Core {
         let told = Arc::clone(&board);
         let disk = Paths::new(new_groups, features, None, &[], Box::new(move |event| told.hear(event)));
         let disk = disk.map_err(|e| Error::usage(e.to_string()))?;
-        let watched = watched.into_iter().map(|(group, driver, open, probe, checker)| {
+        let watched = watched.into_iter().map(|(group, prio, driver, open, probe, checker)| {
             let id = disk.path(&driver.name).ok_or_else(|| Error::usage("a path has gone"))?;
-            Ok(Watched { id, group, driver, open, probe, checker })
+            Ok(Watched { id, group, prio, driver, open, probe, checker })
         });
         let mut watched: Vec<Watched> = watched.collect::<Result<_>>()?;
         watched.sort_by_key(|w| w.id);
@@ -325,6 +356,8 @@ impl HostDriver for Multipath {
             if !status.is_active {
                 let why = path.driver.trouble().map_or_else(String::new, |why| format!(": {why}"));
                 all.push(format!("path {name} is not used now{why}"));
+            } else if let Some(why) = path.driver.trouble() {
+                all.push(format!("path {name} is used, but its check does not pass: {why}"));
             } else if status.fail_count > 0 {
                 all.push(format!("path {name} has failed {} times, and is used again", status.fail_count));
             }
