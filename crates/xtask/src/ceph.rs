@@ -47,7 +47,8 @@ impl Options {
     }
 }
 
-struct Cluster {
+/// A cluster in a directory of its own.
+pub struct Cluster {
     directory: PathBuf,
 }
 
@@ -130,11 +131,26 @@ fn run_tests(project: &Project) -> Result<(bool, Counts), String> {
 }
 
 impl Cluster {
-    fn conf(&self) -> PathBuf {
+    /// None yet.
+    pub fn new(directory: PathBuf) -> Cluster {
+        Cluster { directory }
+    }
+
+    /// Where all of it is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Its configuration.
+    pub fn conf(&self) -> PathBuf {
         self.directory.join("ceph.conf")
     }
 
-    fn start(&self) -> Result<(), String> {
+    /// Starts it, with an image `rbd/disk0` of 512 MiB.
+    ///
+    /// # Errors
+    /// It runs already, or a daemon did not start.
+    pub fn start(&self) -> Result<(), String> {
         if self.daemons().iter().any(|name| self.pid(name).is_some()) {
             let directory = self.directory.display();
             return Err(format!(
@@ -247,7 +263,11 @@ impl Cluster {
         is_ours.then_some(pid)
     }
 
-    fn stop(&self) -> Result<(), String> {
+    /// Ends it and removes its directory.
+    ///
+    /// # Errors
+    /// It did not end.
+    pub fn stop(&self) -> Result<(), String> {
         let until = Instant::now() + PATIENCE;
         for name in self.daemons() {
             while let Some(pid) = self.pid(name) {
