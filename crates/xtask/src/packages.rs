@@ -162,6 +162,8 @@ impl StandIn {
 /// apt-get fails.
 pub fn ensure(project: &Project) -> Result<(), String> {
     ensure_these(PACKAGES)?;
+    ensure_iscsi()?;
+    ensure_ceph()?;
     ensure_guest()?;
     if Path::new(EXAMPLES).is_dir() {
         return Ok(());

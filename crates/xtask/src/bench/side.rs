@@ -148,8 +148,10 @@ impl Bench {
         if side.program == Program::Layers {
             return self.layers(side).map_err(|e| format!("{} {}: {e}", row.name, side.name));
         }
-        if side.program == Program::IscsiPerf {
-            return self.iscsi_perf(side).map_err(|e| format!("{} {}: {e}", row.name, side.name));
+        let actor = self.stand_in(row, side);
+        if actor.program == Program::IscsiPerf {
+            let sample = self.iscsi_perf(actor).map(|sample| Sample { side: side.name, ..sample });
+            return sample.map_err(|e| format!("{} {}: {e}", row.name, side.name));
         }
         let mut command = self.prepare_side(row, side, &self.blanks)?;
         let shown = format!("{command:?}");
@@ -234,10 +236,21 @@ impl Bench {
         let path = self.scratch.join(format!("{}-{}.fio", row.name, side.name));
         let text = blanks.fill(side.job, self.extra(row, side));
         fs::write(&path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-        Ok(self.command(side, &path))
+        Ok(self.command(self.stand_in(row, side), &path))
     }
 
-    /// The lines of `side`, or, where fio stands in for us, those fio gets for the same job.
+    /// Who runs in the place of `side`: where fio stands in for us, the peer that has the same job.
+    fn stand_in<'a>(&self, row: &'a Row, side: &'a Side) -> &'a Side {
+        let is_ours = side.program == Program::Mqblk && self.mqblk.is_none();
+        let mut peers = row.sides.iter().filter(|peer| match peer.program {
+            Program::Fio => peer.job == side.job,
+            Program::IscsiPerf => true,
+            _ => false,
+        });
+        is_ours.then(|| peers.next()).flatten().unwrap_or(side)
+    }
+
+    /// The lines of `side`, or, where fio stands in for our engine, those fio gets for the same job.
     fn extra(&self, row: &Row, side: &Side) -> &'static str {
         let mut peers = row.sides.iter().filter(|other| other.program == Program::Fio && other.job == side.job);
         match (&self.mqblk, peers.next()) {

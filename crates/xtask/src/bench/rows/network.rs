@@ -47,7 +47,8 @@ iodepth=16
 ";
 
 const RBD: &[&str] = &["--target", "rbd:rbd/disk0:conf={ceph}/ceph.conf"];
-const RBD_CACHED: &[&str] = &["--target", "rbd:rbd/disk0:conf={ceph}/ceph.conf:rbd_cache=true"];
+const RBD_CACHED: &[&str] =
+    &["--target", "rbd:rbd/disk0:conf={ceph}/ceph.conf:rbd_cache=true:rbd_cache_writethrough_until_flush=false"];
 /// The later `ioengine` counts.
 const FIO_RBD: &str = "ioengine=rbd\nclientname=admin\npool=rbd\nrbdname=disk0";
 const UNCACHED_CONF: &[&str] = &["CEPH_CONF={ceph}/nocache.conf"];
