@@ -1,56 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! RBD images under `mqblk run` and `mqblk serve`, on the Ceph cluster that `MQBLK_TEST_CEPH` names (`cargo xtask ceph`): verified load, NBD
-//! clients that are not ours, two serving hosts and the lock, `ctl resize`.
+//! clients that are not ours, several serving hosts and the lock, `ctl resize`, a run that is told to end while the OSD stands still.
 
+#[path = "../../host/tests/common/ceph.rs"]
+#[allow(dead_code, reason = "shared with the driver's tests")]
+mod ceph;
 mod common;
 
-use common::{Dir, Done};
-use std::path::PathBuf;
-use std::process::Command;
+use ceph::{CephImage, Cluster, Osd, doing, program};
+use common::{Dir, Started, number};
+use std::time::{Duration, Instant};
 
-/// The cluster's configuration; says why not.
-fn conf() -> Option<PathBuf> {
-    let conf = std::env::var_os("MQBLK_TEST_CEPH").map(PathBuf::from);
-    if conf.is_none() {
-        eprintln!("skipped: MQBLK_TEST_CEPH names no cluster; cargo xtask ceph runs this test on one");
-    }
-    conf
-}
-
-/// An image that is removed with the test.
-struct Image {
-    name: String,
-    conf: PathBuf,
-}
-
-impl Image {
-    fn new(dir: &Dir, conf: PathBuf, test: &str, features: &str) -> Image {
-        let image = Image { name: format!("rbd/cli-{test}-{}", std::process::id()), conf };
-        image.rbd(dir, &["create", "--size", "16M", "--image-feature", features, &image.name]).exits(0);
-        image
-    }
-
-    fn rbd(&self, dir: &Dir, args: &[&str]) -> Done {
-        dir.program("rbd", &[&["-c", self.conf.to_str().unwrap()], args].concat())
-    }
-
-    fn target(&self, options: &str) -> String {
-        format!("rbd:{}:conf={}{options}", self.name, self.conf.display())
-    }
-}
-
-impl Drop for Image {
-    fn drop(&mut self) {
-        let mut command = Command::new("timeout");
-        let _ = command.args(["60", "rbd", "--no-progress", "rm", &self.name]).env("CEPH_CONF", &self.conf).output();
-    }
-}
+const MIB: u64 = 1 << 20;
+/// Longer than the cluster takes to forget a client that died (`osd_client_watch_timeout`).
+const LONG: Duration = Duration::from_secs(120);
 
 #[test]
 fn rbd_images_are_run_on_with_verification() {
-    let Some(conf) = conf() else { return };
+    let Some(_cluster) = Cluster::get() else { return };
     let dir = Dir::new("rbd-run");
-    let image = Image::new(&dir, conf, "run", "layering");
+    let image = CephImage::new(16 * MIB, "layering");
     dir.file("j.fio", "[j]\nioengine=libaio\nrw=randrw\nbs=4k\nsize=8m\niodepth=16\nverify=crc32c\nrandseed=3\n");
     let two = image.target(":images=2");
     dir.mqblk(&["run", "j.fio", "--target", &two, "--set", "nr_hw_queues=2"]).exits(0);
@@ -60,47 +29,131 @@ fn rbd_images_are_run_on_with_verification() {
     assert!(format!("{refused:?}").contains("rbd resize"), "{refused:?}");
 }
 
-#[test]
-fn rbd_images_are_served_by_one_host_at_a_time() {
-    let Some(conf) = conf() else { return };
-    let dir = Dir::new("rbd-serve");
-    let image = Image::new(&dir, conf, "serve", "layering,exclusive-lock");
+/// A daemon that has the image for itself, with an NBD export at `nbd.sock` in its directory.
+fn serve(dir: &Dir, image: &CephImage) -> Started {
     let target = image.target(":exclusive=1");
-    let data: Vec<u8> = (0..16u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-    std::fs::write(dir.path("data"), &data).unwrap();
-    std::fs::write(
-        dir.path("serve.toml"),
-        format!(
+    dir.file(
+        "serve.toml",
+        &format!(
             "[[disk]]\nname = \"d\"\ntarget = '{target}'\n[[export]]\ntype = \"nbd\"\ndisk = \"d\"\nexport_name = \"d\"\nsocket = \"nbd.sock\"\n"
         ),
-    )
-    .unwrap();
-    let serving = dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving");
-    let socket = dir.path("nbd.sock");
-    let uri = format!("nbd+unix:///d?socket={}", socket.display());
+    );
+    dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving")
+}
+
+fn uri(dir: &Dir) -> String {
+    format!("nbd+unix:///d?socket={}", dir.path("nbd.sock").display())
+}
+
+#[test]
+fn rbd_images_are_served_by_one_host_at_a_time() {
+    let Some(_cluster) = Cluster::get() else { return };
+    let dir = Dir::new("rbd-serve");
+    let image = CephImage::new(16 * MIB, "layering,exclusive-lock");
+    let data: Vec<u8> = (0..16u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    std::fs::write(dir.path("data"), &data).unwrap();
+    let serving = serve(&dir, &image);
+    let uri = uri(&dir);
     dir.program("nbdcopy", &["data", &uri]).exits(0);
     dir.program("nbdcopy", &[&uri, "back"]).exits(0);
     assert!(std::fs::read(dir.path("back")).unwrap() == data);
     dir.program("qemu-img", &["compare", "-f", "raw", "-F", "raw", "data", &uri]).exits(0);
     // A second host is told who has it.
     std::fs::create_dir(dir.path("other")).unwrap();
-    let refused = dir.mqblk(&["serve", &target, "--socket-dir", "other"]);
+    let refused = dir.mqblk(&["serve", &image.target(":exclusive=1"), "--socket-dir", "other"]);
     assert!(format!("{refused:?}").contains("has the exclusive lock"), "{refused:?}");
     // Larger, from here and from elsewhere.
     dir.mqblk(&["ctl", "--control", "ctl.sock", "resize", "d", "24m"]).exits(0);
     let info = dir.program("qemu-img", &["info", "-f", "raw", &uri]).exits(0);
     assert!(format!("{info:?}").contains("24 MiB"), "{info:?}");
-    image.rbd(&dir, &["resize", "--no-progress", "--size", "32M", &image.name]).exits(0);
+    program("rbd", &["resize", "--no-progress", "--size", "32M", &image.name]);
     dir.mqblk(&["ctl", "--control", "ctl.sock", "resize", "d"]).exits(0);
     let info = dir.program("qemu-img", &["info", "-f", "raw", &uri]).exits(0);
     assert!(format!("{info:?}").contains("32 MiB"), "{info:?}");
     serving.signal("TERM");
     serving.ends().exits(0);
     // What was written is in the cluster, and the lock is free.
-    image.rbd(&dir, &["export", "--no-progress", &image.name, "exported"]).exits(0);
+    program("rbd", &["export", "--no-progress", &image.name, dir.path("exported").to_str().unwrap()]);
     assert!(std::fs::read(dir.path("exported")).unwrap()[..data.len()] == data);
-    let again = dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving");
+    let again = serve(&dir, &image);
     dir.program("qemu-img", &["compare", "-f", "raw", "-F", "raw", "exported", &uri]).exits(0);
     again.signal("TERM");
     again.ends().exits(0);
+}
+
+/// A block of this byte, at the beginning, through a daemon; whether it was taken.
+fn writes(dir: &Dir, byte: u8) -> bool {
+    let command = format!("write -P {byte} 0 4k");
+    dir.program("qemu-io", &["-f", "raw", "-c", &command, "-c", "flush", &uri(dir)]).status == 0
+}
+
+/// Serves the image as soon as the cluster takes the lock from who has it.
+fn takes_over(dir: &Dir, image: &CephImage) -> Started {
+    let began = Instant::now();
+    doing("the cluster takes the lock from a host that is gone");
+    // Far from what the test looks at.
+    dir.file("try.fio", "[a]\nrw=write\nbs=4k\noffset=512k\nsize=4k\n");
+    loop {
+        let refused = dir.mqblk(&["run", "try.fio", "--target", &image.target(":exclusive=1")]);
+        if refused.status == 0 {
+            doing("");
+            return serve(dir, image);
+        }
+        assert!(refused.err.contains("has the exclusive lock"), "{refused:?}");
+        assert!(began.elapsed() < LONG, "the lock stays with a host that is gone: {refused:?}");
+    }
+}
+
+/// A host that stands still is one that is cut off: when it comes back, another one has its disk.
+#[test]
+fn rbd_the_lock_of_a_host_that_is_gone_is_taken_and_it_writes_no_more() {
+    let Some(_cluster) = Cluster::get() else { return };
+    let image = CephImage::new(MIB, "layering,exclusive-lock");
+    let dirs = ["rbd-first", "rbd-second", "rbd-third"].map(Dir::new);
+    let first = serve(&dirs[0], &image);
+    assert!(writes(&dirs[0], 1));
+    first.signal("STOP");
+    let second = takes_over(&dirs[1], &image);
+    assert!(writes(&dirs[1], 2));
+    first.signal("CONT");
+    assert!(!writes(&dirs[0], 3), "the first host has lost its lock");
+    let read = ["-f", "raw", "-r", "-c", "read -P 2 0 4k", &uri(&dirs[1])];
+    dirs[1].program("qemu-io", &read).exits(0).prints(&["read 4096/4096 bytes"]);
+    first.signal("KILL");
+    drop(first);
+    // One that died.
+    second.signal("KILL");
+    drop(second);
+    let third = takes_over(&dirs[2], &image);
+    let read = ["-f", "raw", "-r", "-c", "read -P 2 0 4k", &uri(&dirs[2])];
+    assert!(
+        !dirs[2].program("qemu-io", &read).exits(0).out.contains("verification failed"),
+        "acknowledged data is there"
+    );
+    assert!(writes(&dirs[2], 4));
+    third.signal("TERM");
+    third.ends().exits(0);
+}
+
+#[test]
+fn rbd_a_run_ends_when_told_to_though_the_osd_stands_still() {
+    let Some(cluster) = Cluster::get() else { return };
+    let dir = Dir::new("rbd-still");
+    let image = CephImage::new(8 * MIB, "layering");
+    dir.file("j.fio", "[a]\nioengine=libaio\nbs=4k\nsize=8m\niodepth=16\nruntime=600\ntime_based\nnorandommap\n");
+    let osd = Osd::of(&cluster);
+    // Writes are given up; reads, whose memory librbd has, are left out.
+    for (rw, stalled, more) in [("randwrite", "[w=0 IOPS]", ""), ("randread", "[r=0 IOPS]", "of them are still out")] {
+        let args =
+            ["run", "j.fio", "--job-set", &format!("rw={rw}"), "--target", &image.target(""), "--eta=always", "--json"];
+        let mut run = dir.start(&args, "IOPS]");
+        osd.signal("-STOP");
+        doing("a run whose OSD stands still");
+        run.until(stalled);
+        run.signal("INT");
+        let done = run.ends().exits(130);
+        assert!(number(&done.json(), &format!("/jobs/0/{}/total_ios", &rw[4..])) > 0.0);
+        done.says(&["I/Os 2 s after the run was told to stop: they were given up", more]);
+        osd.signal("-CONT");
+    }
 }

@@ -315,7 +315,7 @@ fn a_claim_is_waited_for_if_it_ends_soon(device: &std::path::Path) {
 /// On a Ceph cluster, where there is one.
 #[test]
 fn rbd_images_opened_several_times() {
-    if common::ceph::conf().is_some() {
+    if let Some(_cluster) = common::ceph::Cluster::get() {
         all_but_lazy(Kind::Rbd);
         lazy_commit_reaches_the_device_by_wait_or_poll(Kind::Rbd);
     }
@@ -335,7 +335,7 @@ fn iscsi_istgt() {
 /// The same through librbd's cache, with its lock.
 #[test]
 fn rbd_through_librbds_cache() {
-    if common::ceph::conf().is_some() {
+    if let Some(_cluster) = common::ceph::Cluster::get() {
         let kind = Kind::RbdCached;
         data_matches_a_model(kind);
         merged_requests_scatter_and_gather(kind);

@@ -9,7 +9,7 @@ use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::driver::Driver;
 use blk::id::Sector;
 use blk::status::BlkStatus;
-use common::ceph::{self, CephImage, program};
+use common::ceph::{CephImage, Cluster, Osd, doing, program};
 use common::{Rig, Rng};
 use host::driver::{Allocation, HostDriver, Rbd, rbd};
 use host::error::{ErrorKind, Result};
@@ -55,7 +55,7 @@ impl Drop for Scratch {
 
 #[test]
 fn rbd_export_and_import_see_the_same_data() {
-    let Some(_) = ceph::conf() else { return };
+    let Some(_cluster) = Cluster::get() else { return };
     // Objects of 4 MiB: some requests lie on both sides of a boundary.
     let image = CephImage::new(16 * MIB, "layering");
     let mut model = vec![0u8; 16 * MIB as usize];
@@ -87,7 +87,7 @@ fn rbd_export_and_import_see_the_same_data() {
 
 #[test]
 fn rbd_fio_verifies_what_the_driver_wrote_and_the_other_way() {
-    let Some(_) = ceph::conf() else { return };
+    let Some(_cluster) = Cluster::get() else { return };
     let image = CephImage::new(8 * MIB, "layering,exclusive-lock");
     let (pool, name) = image.name.split_once('/').unwrap();
     let rbdname = format!("--rbdname={name}");
@@ -128,15 +128,15 @@ fn rbd_fio_verifies_what_the_driver_wrote_and_the_other_way() {
 
 #[test]
 fn rbd_names_and_options_that_are_wrong_are_said_so() {
-    let Some(conf) = ceph::conf() else { return };
+    let Some(cluster) = Cluster::get() else { return };
     let image = CephImage::new(MIB, "layering");
     let (kind, text) = refused(&image.target(":no_such_option_of_ceph=1"), false);
     assert!(kind == ErrorKind::Usage && text.contains("no_such_option_of_ceph=1: neither mqblk"), "{text}");
     let (kind, text) = refused(&image.target(":rados_osd_op_timeout=soon"), false);
     assert!(kind == ErrorKind::Usage && text.contains("does not take this value"), "{text}");
-    let (kind, text) = refused(&format!("rbd:rbd/nothing-here:conf={}", conf.display()), false);
+    let (kind, text) = refused(&format!("rbd:rbd/nothing-here:conf={}", cluster.conf().display()), false);
     assert!(kind == ErrorKind::NotFound && text.contains("'nothing-here' of pool 'rbd'"), "{text}");
-    let (kind, text) = refused(&format!("rbd:nopool/a:conf={}", conf.display()), false);
+    let (kind, text) = refused(&format!("rbd:nopool/a:conf={}", cluster.conf().display()), false);
     assert!(kind == ErrorKind::NotFound && text.contains("pool 'nopool'"), "{text}");
     let (_, text) = refused("rbd:rbd/a:conf=/no/such/file", false);
     assert!(text.contains("/no/such/file (option conf)"), "{text}");
@@ -158,7 +158,7 @@ fn rbd_names_and_options_that_are_wrong_are_said_so() {
 
 #[test]
 fn rbd_exclusive_lock_is_one_clients() {
-    let Some(_) = ceph::conf() else { return };
+    let Some(_cluster) = Cluster::get() else { return };
     let image = CephImage::new(MIB, "layering,exclusive-lock");
     let (kind, text) = refused(&image.target(":images=2"), true);
     assert!(kind == ErrorKind::Usage && text.contains("feature disable"), "{text}");
@@ -195,8 +195,39 @@ fn rbd_exclusive_lock_is_one_clients() {
 }
 
 #[test]
+fn rbd_namespaces_are_apart() {
+    let Some(_cluster) = Cluster::get() else { return };
+    let namespace = format!("rbd/tenant-{}", std::process::id());
+    program("rbd", &["namespace", "create", &namespace]);
+    {
+        let inside = CephImage::in_pool(&namespace, MIB, "layering,exclusive-lock");
+        let outside = CephImage { name: inside.name.replacen(&namespace, "rbd", 1) };
+        // The same name without the namespace is another image, or none.
+        let (kind, text) = refused(&outside.target(""), true);
+        assert!(kind == ErrorKind::NotFound && text.contains("cannot open RBD image"), "{text}");
+        program("rbd", &["create", "--size", "1M", "--image-feature", "layering", &outside.name]);
+        let mut here = rig(&inside.target(":exclusive=1"), true);
+        let mut there = rig(&outside.target(""), true);
+        assert_eq!(here.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+        assert_eq!(there.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+        assert_eq!((here.read(0, 4096).1, there.read(0, 4096).1), (vec![1; 4096], vec![2; 4096]));
+        // The second handle of a disk is one of the namespace, too; and messages name it.
+        let (_, text) = refused(&inside.target(":exclusive=1"), true);
+        assert!(text.contains(&inside.name) && text.contains("has the exclusive lock"), "{text}");
+        drop((here, there));
+        for (image, byte) in [(&inside, 1), (&outside, 2)] {
+            let file = Scratch::new("namespace");
+            program("rbd", &["--no-progress", "export", &image.name, file.path()]);
+            let exported = std::fs::read(&file.0).unwrap();
+            assert!(exported[..4096] == [byte; 4096] && exported[4096..].iter().all(|b| *b == 0), "{}", image.name);
+        }
+    }
+    program("rbd", &["namespace", "remove", &namespace]);
+}
+
+#[test]
 fn rbd_snapshots_sizes_and_holes() {
-    let Some(_) = ceph::conf() else { return };
+    let Some(_cluster) = Cluster::get() else { return };
     let image = CephImage::new(16 * MIB, "layering");
     let (driver, regions) = open(&image.target(""), true).unwrap();
     let mut rig = Rig::on(driver.clone(), regions, |_| ());
@@ -251,42 +282,10 @@ fn rig_of(target: &str) -> Rig {
     rig(target, false)
 }
 
-/// The cluster's OSD, which this test kills and starts again.
-struct Osd {
-    directory: PathBuf,
-}
-
-impl Osd {
-    fn pid(&self) -> String {
-        std::fs::read_to_string(self.directory.join("run/osd.0.pid")).unwrap().trim().to_owned()
-    }
-
-    fn signal(&self, signal: &str) {
-        let pid = self.pid();
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap();
-        assert!(String::from_utf8_lossy(&line).contains("ceph-osd"), "process {pid} is another one");
-        program("kill", &[signal, &pid]);
-    }
-
-    fn kill(&self) {
-        let process = PathBuf::from(format!("/proc/{}", self.pid()));
-        self.signal("-9");
-        while process.join("status").exists() {
-            std::thread::yield_now();
-        }
-    }
-
-    fn start(&self) {
-        let conf = ceph::conf().unwrap();
-        let own = ["-c", conf.to_str().unwrap(), "-i", "0", "--setuser", "root", "--setgroup", "root"];
-        program("ceph-osd", &own);
-    }
-}
-
 #[test]
 fn rbd_nothing_acknowledged_is_lost_when_the_osd_is_killed() {
-    let Some(conf) = ceph::conf() else { return };
-    let osd = Osd { directory: conf.parent().unwrap().to_owned() };
+    let Some(cluster) = Cluster::get() else { return };
+    let osd = Osd::of(&cluster);
     let image = CephImage::new(8 * MIB, "layering");
     let slots = 32u32;
     let blocks = 8 * MIB / 4096;
@@ -311,6 +310,7 @@ fn rbd_nothing_acknowledged_is_lost_when_the_osd_is_killed() {
         }
         let statuses = if round == 20 {
             // Killed while they are out; started again by another thread, as they wait for it.
+            doing("writes while the OSD is killed and started again");
             std::thread::scope(|s| {
                 let killer = s.spawn(|| {
                     osd.kill();
@@ -340,15 +340,17 @@ fn rbd_nothing_acknowledged_is_lost_when_the_osd_is_killed() {
 
 #[test]
 fn rbd_requests_end_when_the_osd_does_not_answer() {
-    let Some(conf) = ceph::conf() else { return };
-    let osd = Osd { directory: conf.parent().unwrap().to_owned() };
+    let Some(cluster) = Cluster::get() else { return };
     let image = CephImage::new(MIB, "layering");
     let mut timed = rig(&image.target(":rados_osd_op_timeout=2"), true);
     let mut patient = rig(&image.target(""), true);
+    // Goes on before these are closed, should the test fail.
+    let osd = Osd::of(&cluster);
     assert_eq!(timed.write(0, &[5; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!(patient.write(8, &[5; 4096], OpFlags::NONE), BlkStatus::Ok);
     // Paused, not dead: no connection ends.
     osd.signal("-STOP");
+    doing("requests of an OSD that stands still");
     assert_eq!(timed.read(0, 4096).0, BlkStatus::Timeout);
     // Without a timeout a write waits until it is given up.
     let driver = patient.driver.clone();

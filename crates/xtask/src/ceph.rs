@@ -18,13 +18,18 @@ use clap::Args;
 
 use crate::Outcome;
 use crate::packages;
-use crate::project::{Project, cargo};
+use crate::project::{Project, cargo, cargo_within};
 use crate::step::{Counts, run_counted};
 
 /// Names the configuration file of a cluster that tests may use.
 const TEST_CEPH: &str = "MQBLK_TEST_CEPH";
 /// How long a daemon may take to come up or to end, and a command to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The test programs that use it.
+const TESTS: [&str; 6] = ["--test", "driver_conformance", "--test", "rbd_driver", "--test", "serve_rbd"];
+/// Several times what they take on a machine that is busy.
+const TESTS_LIMIT_S: &str = "900";
 
 /// Where the cluster is.
 #[derive(Args)]
@@ -42,7 +47,8 @@ impl Options {
     }
 }
 
-struct Cluster {
+/// A cluster in a directory of its own.
+pub struct Cluster {
     directory: PathBuf,
 }
 
@@ -86,13 +92,33 @@ pub fn test(project: &Project) -> Result<Outcome, String> {
     Ok(if run_tests(project)?.0 { Outcome::Passed } else { Outcome::Failed })
 }
 
+/// The same as a check of `ci`: a machine that cannot have a cluster fails it, and says why.
+///
+/// # Errors
+/// None: what goes wrong is a failed check.
+pub fn check(project: &Project) -> Result<(bool, Counts), String> {
+    let ran = packages::ensure_ceph().and_then(|()| run_tests(project));
+    Ok(ran.unwrap_or_else(|why| {
+        eprintln!("xtask: RBD images: {why}");
+        (false, Counts::default())
+    }))
+}
+
 fn run_tests(project: &Project) -> Result<(bool, Counts), String> {
     let directory = project.target_directory.join(format!("ceph-{}", std::process::id()));
     let cluster = Cluster { directory };
+    // Built first: the time limit is for the tests.
+    let test = ["test", "--no-fail-fast", "-p", "host", "-p", "mqblk"];
+    let mut build = cargo();
+    build.current_dir(&project.root).args(test).args(["--no-run"]).args(TESTS);
+    if !build.status().map_err(|e| format!("cannot run cargo: {e}"))?.success() {
+        return Ok((false, Counts::default()));
+    }
     let ran = cluster.start().and_then(|()| {
-        let mut command = cargo();
-        command.current_dir(&project.root).args(["test", "--no-fail-fast", "-p", "host", "-p", "mqblk"]);
-        command.args(["--test", "driver_conformance", "--test", "rbd_driver", "--test", "serve_rbd", "--", "rbd"]);
+        // Each test has a time limit of its own, and says what it waited for; this is for what hangs outside of them.
+        let mut command = cargo_within(TESTS_LIMIT_S);
+        command.current_dir(&project.root).args(test).args(TESTS);
+        command.args(["--", "rbd"]);
         // One after the other: they share a cluster, and some kill its OSD.
         command.args(["--test-threads", "1"]).env(TEST_CEPH, cluster.conf());
         run_counted(&mut command)
@@ -105,11 +131,26 @@ fn run_tests(project: &Project) -> Result<(bool, Counts), String> {
 }
 
 impl Cluster {
-    fn conf(&self) -> PathBuf {
+    /// None yet.
+    pub fn new(directory: PathBuf) -> Cluster {
+        Cluster { directory }
+    }
+
+    /// Where all of it is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Its configuration.
+    pub fn conf(&self) -> PathBuf {
         self.directory.join("ceph.conf")
     }
 
-    fn start(&self) -> Result<(), String> {
+    /// Starts it, with an image `rbd/disk0` of 512 MiB.
+    ///
+    /// # Errors
+    /// It runs already, or a daemon did not start.
+    pub fn start(&self) -> Result<(), String> {
         if self.daemons().iter().any(|name| self.pid(name).is_some()) {
             let directory = self.directory.display();
             return Err(format!(
@@ -158,8 +199,13 @@ impl Cluster {
         let osd = uuid()?;
         self.insist("ceph", &["osd", "new", &osd])?;
         run(self.daemon("ceph-osd", "0")?.args(["--mkfs", "--osd-uuid", &osd]))?;
-        run(&mut self.daemon("ceph-osd", "0")?)?;
         let until = Instant::now() + PATIENCE;
+        // The monitor turns it away now and then, too ("unable to update_crush_location: Operation not permitted"), and it ends.
+        while let Err(why) = run(&mut self.daemon("ceph-osd", "0")?) {
+            if Instant::now() > until {
+                return Err(why);
+            }
+        }
         while !self.insist("ceph", &["osd", "stat"])?.contains("1 up") {
             if Instant::now() > until {
                 return Err("the OSD did not come up".into());
@@ -217,7 +263,11 @@ impl Cluster {
         is_ours.then_some(pid)
     }
 
-    fn stop(&self) -> Result<(), String> {
+    /// Ends it and removes its directory.
+    ///
+    /// # Errors
+    /// It did not end.
+    pub fn stop(&self) -> Result<(), String> {
         let until = Instant::now() + PATIENCE;
         for name in self.daemons() {
             while let Some(pid) = self.pid(name) {
@@ -244,6 +294,8 @@ impl Cluster {
     }
 }
 
+/// A busy machine is no broken disk: threads that get no CPU for minutes (150 s for those of requests) do not end the OSD. A client that
+/// died has its lock for 6 s, where Ceph's default is 30; an OSD that was killed has its reads waited out for 2 s, not 16.
 fn configuration(directory: &Path, fsid: &str, port: u16) -> String {
     let d = directory.display();
     format!(
@@ -263,12 +315,18 @@ osd_pool_default_pg_num = 8
 osd_pool_default_pg_autoscale_mode = off
 osd_crush_chooseleaf_type = 0
 osd_crush_update_on_start = true
+osd_class_update_on_start = false
 osd_objectstore = bluestore
 bluestore_block_size = 2147483648
 bluestore_block_create = true
 bluestore_block_wal_create = false
 osd_memory_target = 939524096
 osd_op_num_shards = 2
+osd_op_thread_timeout = 300
+osd_op_thread_suicide_timeout = 0
+osd_client_watch_timeout = 6
+osd_pool_default_read_lease_ratio = 0.1
+threadpool_default_timeout = 600
 ms_async_op_threads = 1
 mon_data_avail_crit = 1
 run_dir = {d}/run

@@ -15,7 +15,7 @@ use crate::project::{Project, cargo};
 use crate::step::{Counts, Report, run_counted, step};
 use crate::tidy;
 
-/// Runs the checks; `fast` leaves out the loom models, the guest with ublk and the documentation.
+/// Runs the checks; `fast` leaves out the loom models, the guest with ublk, the Ceph cluster and the documentation.
 ///
 /// # Errors
 /// When a check could not be started at all.
@@ -31,6 +31,7 @@ pub fn run(project: &Project, fast: bool) -> Result<Outcome, String> {
     if !fast {
         reports.push(step("loom", || loom::explore(project, None))?);
         reports.push(step("ublk", || crate::ublk_guest::check(project))?);
+        reports.push(step("RBD images", || crate::ceph::check(project))?);
         reports.push(step("documentation", || run_counted(&mut doc(project)))?);
     }
     if let Some(why) = not_run {

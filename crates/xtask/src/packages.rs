@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The Debian packages that building and testing need, and how a new user gets them.
 //!
-//! Guarantees: [`PACKAGES`], [`GUEST`] and [`CEPH`] are the only such lists of this tree. As root the missing ones are
+//! Guarantees: [`PACKAGES`], [`GUEST`], [`CEPH`] and [`ISCSI`] are the only such lists of this tree. As root the missing ones are
 //! installed; anyone else is told the one line to type, and nothing is changed. A program that is
 //! there without its package (another distribution, an own build) is good enough.
 //! Does not install Rust, and cannot install the C linker that building xtask itself took:
@@ -140,6 +140,16 @@ const CEPH: &[Package] = &[
     },
 ];
 
+/// What the bench of iSCSI compares with; the target is one of [`PACKAGES`].
+const ISCSI: &[Package] = &[
+    Package { name: "tgt", stand_in: StandIn::Program("tgtd"), why: "the iSCSI target" },
+    Package {
+        name: "libiscsi-bin",
+        stand_in: StandIn::Program("iscsi-perf"),
+        why: "the bench compares the iSCSI driver with its iscsi-perf",
+    },
+];
+
 impl StandIn {
     fn is_there(&self) -> bool {
         match self {
@@ -157,6 +167,8 @@ impl StandIn {
 /// apt-get fails.
 pub fn ensure(project: &Project) -> Result<(), String> {
     ensure_these(PACKAGES)?;
+    ensure_iscsi()?;
+    ensure_ceph()?;
     ensure_guest()?;
     if Path::new(EXAMPLES).is_dir() {
         return Ok(());
@@ -182,6 +194,14 @@ pub fn ensure_guest() -> Result<(), String> {
 /// As [`ensure`].
 pub fn ensure_ceph() -> Result<(), String> {
     ensure_these(CEPH)
+}
+
+/// Makes sure of what the bench of iSCSI needs.
+///
+/// # Errors
+/// As [`ensure`].
+pub fn ensure_iscsi() -> Result<(), String> {
+    ensure_these(ISCSI)
 }
 
 fn ensure_these(packages: &'static [Package]) -> Result<(), String> {

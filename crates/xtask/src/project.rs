@@ -6,6 +6,7 @@
 //! Needs: the tree it was built from, at the same place. Does not resolve dependencies, so it
 //! works without a network.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -93,7 +94,21 @@ impl Project {
 /// programs are that cargo runs: build scripts look at such variables (ring's does), and with others than in a shell all that
 /// depends on them would be built anew each time.
 pub fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    clean(Command::new(program()))
+}
+
+/// The same under a time limit, in seconds, after which it and all that it started are ended.
+pub fn cargo_within(limit_s: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["-k", "10", limit_s]).arg(program());
+    clean(command)
+}
+
+fn program() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+fn clean(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|n| n.starts_with("CARGO_PKG_") || n.starts_with("CARGO_MANIFEST_")) {
             command.env_remove(name);

@@ -1,29 +1,106 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The Ceph cluster that tests may use, if `MQBLK_TEST_CEPH` names its configuration (`cargo xtask ceph` does): images of their own, and
-//! Ceph's programs.
+//! The Ceph cluster that tests may use, if `MQBLK_TEST_CEPH` names its configuration (`cargo xtask ceph` and `ci` do): images of their
+//! own, Ceph's programs, and an end for tests that wait for what does not come.
 
-use std::path::PathBuf;
+use std::fs;
+use std::io::Write;
+use std::panic::Location;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-/// Its configuration file; says why not.
-pub fn conf() -> Option<PathBuf> {
-    let conf = std::env::var_os("MQBLK_TEST_CEPH").map(PathBuf::from);
-    if conf.is_none() {
-        eprintln!("skipped: MQBLK_TEST_CEPH names no cluster; cargo xtask ceph runs this test on one");
+/// How long a test may take; the longest one takes 20 s on a machine with nothing else to do.
+const LIMIT: Duration = Duration::from_secs(240);
+/// How long one of Ceph's programs may take.
+const PROGRAM_LIMIT_S: &str = "120";
+
+/// What the test is doing that may take for ever.
+static DOING: Mutex<String> = Mutex::new(String::new());
+
+/// Its configuration file.
+fn conf() -> Option<PathBuf> {
+    std::env::var_os("MQBLK_TEST_CEPH").map(PathBuf::from)
+}
+
+/// The cluster, for as long as one test runs.
+pub struct Cluster {
+    directory: PathBuf,
+    /// Hangs up when the test ends, however it does.
+    _running: mpsc::Sender<()>,
+}
+
+impl Cluster {
+    /// The cluster, and a time limit from now on; says why there is none.
+    #[track_caller]
+    pub fn get() -> Option<Cluster> {
+        let Some(conf) = conf() else {
+            eprintln!("skipped: MQBLK_TEST_CEPH names no cluster; cargo xtask ceph runs this test on one");
+            return None;
+        };
+        let directory = conf.parent().unwrap().to_owned();
+        let (_running, ended) = mpsc::channel::<()>();
+        let (place, watched) = (Location::caller(), directory.clone());
+        std::thread::spawn(move || {
+            if ended.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+                give_up(&watched, place);
+            }
+        });
+        Some(Cluster { directory, _running })
     }
-    conf
+
+    /// Where its files are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Its configuration file.
+    pub fn conf(&self) -> PathBuf {
+        self.directory.join("ceph.conf")
+    }
+}
+
+/// Ends the test program, and says what it waited for. Past the capture of output, which would be lost.
+fn give_up(directory: &Path, place: &Location<'_>) {
+    let mut text = format!("\nThe test at {place} did not end within {} s.\n", LIMIT.as_secs());
+    let doing = DOING.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if !doing.is_empty() {
+        text += &format!("It runs: {doing}\n");
+    }
+    for name in ["mon.a", "osd.0"] {
+        let pid = fs::read_to_string(directory.join("run").join(format!("{name}.pid"))).unwrap_or_default();
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_else(|e| e.to_string());
+        text += &format!("{name}, process {}: {}\n", pid.trim(), stat.trim());
+        let log = fs::read(directory.join("log").join(format!("{name}.log"))).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<_> = log.lines().collect();
+        text.extend(lines[lines.len().saturating_sub(10)..].iter().map(|line| format!("    {line}\n")));
+        // A test may have stopped it, and who cleans up would wait for it, too.
+        let _ = Command::new("kill").args(["-CONT", pid.trim()]).status();
+    }
+    let _ = std::io::stderr().write_all(text.as_bytes());
+    std::process::abort();
+}
+
+/// Notes what is being done.
+pub fn doing(what: &str) {
+    what.clone_into(&mut DOING.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
 /// Runs a program for the cluster; what it prints.
 #[track_caller]
 pub fn program(name: &str, arguments: &[&str]) -> String {
     let conf = conf().expect("asked for before");
+    doing(&format!("{name} {}", arguments.join(" ")));
     let mut command = Command::new("timeout");
-    command.args(["120", name]).args(arguments).env("CEPH_CONF", &conf);
+    command.args(["-k", "5", PROGRAM_LIMIT_S, name]).args(arguments).env("CEPH_CONF", &conf);
     let output = command.output().unwrap();
+    doing("");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{name} {arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    let (status, err) = (output.status, String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{name} {arguments:?}: {status}: {text}{err}");
     text
 }
 
@@ -34,9 +111,16 @@ pub struct CephImage {
 
 impl CephImage {
     /// A new one with these features.
+    #[track_caller]
     pub fn new(bytes: u64, features: &str) -> CephImage {
+        CephImage::in_pool("rbd", bytes, features)
+    }
+
+    /// One in `POOL` or `POOL/NAMESPACE`.
+    #[track_caller]
+    pub fn in_pool(pool: &str, bytes: u64, features: &str) -> CephImage {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("rbd/test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = format!("{pool}/test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         program("rbd", &["create", "--size", &format!("{bytes}B"), "--image-feature", features, &name]);
         CephImage { name }
     }
@@ -51,12 +135,78 @@ impl CephImage {
 impl Drop for CephImage {
     fn drop(&mut self) {
         if let Some(conf) = conf() {
+            for what in [&["snap", "purge"][..], &["rm"]] {
+                doing(&format!("rbd {what:?} {}", self.name));
+                let mut command = Command::new("timeout");
+                command.args(["-k", "5", "60", "rbd", "--no-progress"]).args(what).arg(&self.name);
+                let _ = command.env("CEPH_CONF", &conf).output();
+            }
+            doing("");
+        }
+    }
+}
+
+/// The cluster's OSD, which a test stops, kills and starts again. Goes on when it is dropped.
+pub struct Osd<'a> {
+    cluster: &'a Cluster,
+}
+
+impl Osd<'_> {
+    pub fn of(cluster: &Cluster) -> Osd<'_> {
+        Osd { cluster }
+    }
+
+    fn pid(&self) -> String {
+        fs::read_to_string(self.cluster.directory.join("run/osd.0.pid")).unwrap().trim().to_owned()
+    }
+
+    fn is_ours(pid: &str) -> bool {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains("ceph-osd")
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: &str) {
+        let pid = self.pid();
+        assert!(Osd::is_ours(&pid), "the OSD, process {pid}, has ended; {} says why", self.log().display());
+        program("kill", &[signal, &pid]);
+    }
+
+    fn log(&self) -> PathBuf {
+        self.cluster.directory.join("log/osd.0.log")
+    }
+
+    /// kill -9, and waits for its end.
+    pub fn kill(&self) {
+        let process = PathBuf::from(format!("/proc/{}", self.pid()));
+        self.signal("-9");
+        doing("waiting for the end of the OSD");
+        while process.join("status").exists() {
+            std::thread::yield_now();
+        }
+        doing("");
+    }
+
+    /// Starts it again. The monitor turns it away now and then ("unable to update_crush_location: Operation not permitted"): then it
+    /// ends, and is started once more, until the test's time is up.
+    pub fn start(&self) {
+        let conf = self.cluster.conf();
+        loop {
+            doing("starting the OSD again");
             let mut command = Command::new("timeout");
-            command.args(["30", "rbd", "--no-progress", "snap", "purge", &self.name]).env("CEPH_CONF", &conf);
-            let _ = command.output();
-            let mut command = Command::new("timeout");
-            command.args(["60", "rbd", "--no-progress", "rm", &self.name]).env("CEPH_CONF", &conf);
-            let _ = command.output();
+            command.args(["-k", "5", PROGRAM_LIMIT_S, "ceph-osd", "-c"]).arg(&conf).args(["-i", "0"]);
+            if command.args(["--setuser", "root", "--setgroup", "root"]).output().unwrap().status.success() {
+                return doing("");
+            }
+        }
+    }
+}
+
+impl Drop for Osd<'_> {
+    fn drop(&mut self) {
+        let pid = self.pid();
+        if Osd::is_ours(&pid) {
+            let _ = Command::new("kill").args(["-CONT", &pid]).status();
         }
     }
 }

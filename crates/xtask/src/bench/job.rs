@@ -22,6 +22,10 @@ pub struct Blanks {
     pub engine: String,
     /// `{nbd}`, a socket.
     pub nbd: String,
+    /// `{iscsi}`, a URL.
+    pub iscsi: String,
+    /// `{ceph}`, a directory.
+    pub ceph: String,
 }
 
 impl Blanks {
@@ -36,7 +40,9 @@ impl Blanks {
             .replace("{file}", &self.file)
             .replace("{size}", &self.size.to_string())
             .replace("{engine}", &self.engine)
-            .replace("{nbd}", &self.nbd);
+            .replace("{nbd}", &self.nbd)
+            .replace("{iscsi}", &self.iscsi)
+            .replace("{ceph}", &self.ceph);
         for (index, cpu) in self.cpus.iter().enumerate() {
             filled = filled.replace(&format!("{{cpu{index}}}"), &cpu.to_string());
         }
@@ -57,6 +63,26 @@ pub struct Figures {
     /// Instead of all that, of a server without clients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<Idle>,
+    /// Instead of all that, of layers of `blk`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layers: Option<Layers>,
+}
+
+/// The figures of layers of `blk` over a disk that does nothing.
+#[derive(Debug, Clone, Copy, Serialize, serde::Deserialize, PartialEq)]
+pub struct Layers {
+    /// Nanoseconds of an I/O without the layers, one at a time.
+    pub plain_ns: f64,
+    /// Nanoseconds more with them.
+    pub added_ns: f64,
+    /// The same in batches of 32.
+    pub plain_ns_32: f64,
+    /// Nanoseconds more with them.
+    pub added_ns_32: f64,
+    /// What two threads on a disk each do, in terms of one alone.
+    pub scaling: f64,
+    /// The same without the layers.
+    pub plain_scaling: f64,
 }
 
 /// The figures of a server without clients.
@@ -94,7 +120,14 @@ pub fn figures(result: &Value) -> Result<Figures, String> {
     if total_ios == 0 {
         return Err("the run did no I/O".to_owned());
     }
-    Ok(Figures { iops, total_ios, cpu_us_per_io: cpu_us / total_ios as f64, idle: None })
+    Ok(Figures { iops, total_ios, cpu_us_per_io: cpu_us / total_ios as f64, idle: None, layers: None })
+}
+
+/// I/Os per second in what iscsi-perf printed: those over all of its time.
+pub fn iscsi_perf(stdout: &str) -> Option<f64> {
+    let mut lines = stdout.lines().flat_map(|line| line.split('\r'));
+    let all = lines.find_map(|line| line.trim().strip_prefix("iops average "))?;
+    all.split_whitespace().next()?.parse().ok().filter(|iops| *iops > 0.0)
 }
 
 /// The JSON in what a program printed: fio may say a note before it.
@@ -137,7 +170,17 @@ mod tests {
 
     fn blanks() -> Blanks {
         let (engine, nbd) = ("external:e.so".into(), "n.sock".into());
-        Blanks { limit: "number_ios=10".into(), cpus: vec![3], file: "x.dat".into(), size: 4096, engine, nbd }
+        let (iscsi, ceph) = (String::new(), String::new());
+        Blanks {
+            limit: "number_ios=10".into(),
+            cpus: vec![3],
+            file: "x.dat".into(),
+            size: 4096,
+            engine,
+            nbd,
+            iscsi,
+            ceph,
+        }
     }
 
     #[test]
@@ -162,7 +205,7 @@ mod tests {
                    "write": {"iops": 1.0, "total_ios": 2}})
         };
         let result = json!({"jobs": [job(100.0, 998), job(50.0, 998)]});
-        let want = Figures { iops: 152.0, total_ios: 2000, cpu_us_per_io: 1000.0, idle: None };
+        let want = Figures { iops: 152.0, total_ios: 2000, cpu_us_per_io: 1000.0, idle: None, layers: None };
         assert_eq!(figures(&result), Ok(want));
     }
 
@@ -186,6 +229,15 @@ mod tests {
         assert_eq!(parse("note: x\n{\"a\": 1}").unwrap()["a"], 1);
         assert!(parse("nothing").is_err());
         assert!(parse("{\"a\":").is_err());
+    }
+
+    #[test]
+    fn iscsi_perf_says_its_figure_last() {
+        let said = "will run for 2 seconds.\n\n\r00:00:01 - lba 1, iops current 35401 (138 MB/s), iops average 35401 (138 MB/s), \
+                    in_flight 32, busy 0\riops average 42833 (167 MB/s)      \n\nfinished.\n";
+        assert_eq!(iscsi_perf(said), Some(42833.0));
+        assert_eq!(iscsi_perf("Failed to login\n"), None);
+        assert_eq!(iscsi_perf("iops average 0 (0 MB/s)\n"), None);
     }
 
     #[test]

@@ -53,15 +53,26 @@ impl Metric {
         match self {
             Metric::Iops => "IOPS",
             Metric::CpuPerIo => "CPU us per I/O",
+            Metric::ProcessCpuPerIo => "process CPU us per I/O",
+            Metric::AddedNs => "ns more per I/O",
+            Metric::AddedNs32 => "ns more, batches of 32",
+            Metric::Scaling => "two CPUs / one",
+            Metric::PlainScaling => "two CPUs / one, plain",
             Metric::IdleCpu => "CPU %",
             Metric::Resident => "resident MB",
         }
     }
 
     fn of(self, sample: &Sample) -> f64 {
+        let layers = sample.figures.layers;
         match self {
             Metric::Iops => sample.figures.iops,
             Metric::CpuPerIo => sample.figures.cpu_us_per_io,
+            Metric::ProcessCpuPerIo => sample.process_cpu_s * 1e6 / sample.figures.total_ios as f64,
+            Metric::AddedNs => layers.map_or(f64::NAN, |l| l.added_ns),
+            Metric::AddedNs32 => layers.map_or(f64::NAN, |l| l.added_ns_32),
+            Metric::Scaling => layers.map_or(f64::NAN, |l| l.scaling),
+            Metric::PlainScaling => layers.map_or(f64::NAN, |l| l.plain_scaling),
             Metric::IdleCpu => sample.figures.idle.map_or(f64::NAN, |idle| idle.cpu_percent),
             Metric::Resident => sample.figures.idle.map_or(f64::NAN, |idle| idle.resident_mb),
         }
@@ -156,7 +167,7 @@ mod tests {
     fn sample(side: &'static str, iops: f64, cpu: f64) -> Sample {
         Sample {
             side,
-            figures: Figures { iops, total_ios: 1, cpu_us_per_io: cpu, idle: None },
+            figures: Figures { iops, total_ios: 1, cpu_us_per_io: cpu, idle: None, layers: None },
             process_cpu_s: 0.0,
             jobs: serde_json::Value::Null,
         }

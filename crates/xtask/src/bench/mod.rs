@@ -9,6 +9,7 @@
 //! [`rows`] says what is measured, [`job`] and [`side`] run one side once, [`served`] a client against a server, [`turns`] runs two by turns, [`judge`] compares,
 //! [`setup`] describes the machine, [`report`] prints and keeps.
 
+mod beside;
 mod job;
 mod judge;
 mod report;

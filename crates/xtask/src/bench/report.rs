@@ -89,9 +89,15 @@ pub fn print(measured: &Measured, judged: bool) {
     let row = measured.row;
     println!("\n{}: {} (n = {})", row.name, row.title, measured.rounds.len());
     println!("  {:<28} {:>10} {:>10} {:>10}", "", "median", "min", "max");
-    for side in row.sides {
+    // Of layers the goals name all that there is.
+    for side in row.sides.iter().filter(|side| side.program != Program::Layers) {
         let idle = matches!(side.program, Program::Served(Served { client: Client::Nobody { .. }, .. }));
-        let metrics = if idle { [Metric::IdleCpu, Metric::Resident] } else { [Metric::Iops, Metric::CpuPerIo] };
+        let whole = row.goals.iter().any(|goal| goal.metric == Metric::ProcessCpuPerIo);
+        let metrics = match (idle, whole) {
+            (true, _) => [Metric::IdleCpu, Metric::Resident],
+            (_, true) => [Metric::Iops, Metric::ProcessCpuPerIo],
+            _ => [Metric::Iops, Metric::CpuPerIo],
+        };
         for metric in metrics {
             let name = format!("{}, {}", side.name, metric.name());
             line(&name, measured, side.name, metric);
@@ -125,7 +131,9 @@ fn doubts(measured: &Measured) -> Vec<String> {
     const SHARE: f64 = 1.10;
     let ours = |side: &str| {
         let side = measured.row.sides.iter().find(|s| s.name == side);
-        side.is_some_and(|s| s.program == Program::Mqblk)
+        // Threads of a library are no job's, and are counted with the process.
+        let whole = measured.row.goals.iter().any(|goal| goal.metric == Metric::ProcessCpuPerIo);
+        !whole && side.is_some_and(|s| s.program == Program::Mqblk)
     };
     let samples = measured.rounds.iter().flatten();
     samples
@@ -150,7 +158,7 @@ mod tests {
     fn measured(process_cpu_s: f64) -> Measured {
         let sample = |side, iops| Sample {
             side,
-            figures: Figures { iops, total_ios: 1_000_000, cpu_us_per_io: 1.0, idle: None },
+            figures: Figures { iops, total_ios: 1_000_000, cpu_us_per_io: 1.0, idle: None, layers: None },
             process_cpu_s,
             jobs: serde_json::json!([{"jobname": "j0"}]),
         };

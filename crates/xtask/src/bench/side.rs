@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Options;
+use super::beside::{Ceph, Tgtd};
 use super::job::{self, Blanks, Figures};
 use super::rows::{Program, Row, Side};
 use super::served;
@@ -36,6 +37,7 @@ pub struct Bench {
     pub results: PathBuf,
     /// The CPUs this process may use, the one to measure on first.
     pub cpus: Vec<usize>,
+    root: PathBuf,
     /// How each run is limited, for the record.
     pub time: String,
     seconds: Option<u32>,
@@ -43,6 +45,9 @@ pub struct Bench {
     blanks: Blanks,
     mqblk: Option<PathBuf>,
     vuclient: PathBuf,
+    // Ended with the bench.
+    _tgtd: Option<Tgtd>,
+    _ceph: Option<Ceph>,
 }
 
 /// One run.
@@ -91,11 +96,16 @@ impl Bench {
         } else {
             "null".to_owned()
         };
+        let needs = |needs: fn(&Side) -> bool| rows.iter().any(|row| row.sides.iter().any(needs));
+        let tgtd = needs(Side::needs_iscsi).then(|| Tgtd::start(&scratch)).transpose()?;
+        let directory = project.target_directory.join(format!("ceph-bench-{}", std::process::id()));
+        let ceph = needs(Side::needs_ceph).then(|| Ceph::start(directory)).transpose()?;
         let mut cpus = setup::allowed_cpus()?;
         // The last CPU first: interrupts and daemons favour the first one.
         cpus.reverse();
         Ok(Bench {
             results,
+            root: project.root.clone(),
             cpus: cpus.clone(),
             time: limit.replace('\n', " "),
             seconds: (!options.smoke).then_some(options.seconds),
@@ -107,9 +117,13 @@ impl Bench {
                 size,
                 engine,
                 nbd: served::socket().display().to_string(),
+                iscsi: tgtd.as_ref().map_or_else(String::new, |t| t.url.clone()),
+                ceph: ceph.as_ref().map_or_else(String::new, |c| c.directory().display().to_string()),
             },
             mqblk,
             vuclient,
+            _tgtd: tgtd,
+            _ceph: ceph,
         })
     }
 
@@ -131,6 +145,14 @@ impl Bench {
             let process_cpu_s = figures.cpu_us_per_io * figures.total_ios as f64 / 1e6;
             return Ok(Sample { side: side.name, figures, process_cpu_s, jobs });
         }
+        if side.program == Program::Layers {
+            return self.layers(side).map_err(|e| format!("{} {}: {e}", row.name, side.name));
+        }
+        let actor = self.stand_in(row, side);
+        if actor.program == Program::IscsiPerf {
+            let sample = self.iscsi_perf(actor).map(|sample| Sample { side: side.name, ..sample });
+            return sample.map_err(|e| format!("{} {}: {e}", row.name, side.name));
+        }
         let mut command = self.prepare_side(row, side, &self.blanks)?;
         let shown = format!("{command:?}");
         let failed = |why: String| format!("{} {}: {why}\nrepeat it by: {shown}", row.name, side.name);
@@ -148,6 +170,42 @@ impl Bench {
         let result = job::parse(&String::from_utf8_lossy(&output.stdout)).map_err(failed)?;
         let figures = job::figures(&result).map_err(failed)?;
         Ok(Sample { side: side.name, figures, process_cpu_s, jobs: job::kept(result) })
+    }
+
+    /// Runs the bench of `blk`; at smoke size as its test.
+    fn layers(&self, side: &Side) -> Result<Sample, String> {
+        let mut command = cargo();
+        command.args(match self.is_smoke() {
+            true => ["test", "--quiet", "--package=blk", "--bench=scsi_multipath", "--", "--json"],
+            false => ["bench", "--quiet", "--package=blk", "--bench=scsi_multipath", "--", "--json"],
+        });
+        let output = command.current_dir(&self.root).output().map_err(|e| format!("cannot run cargo: {e}"))?;
+        if !output.status.success() {
+            return Err(format!("{}\n{}", output.status, String::from_utf8_lossy(&output.stderr).trim()));
+        }
+        let said = job::parse(&String::from_utf8_lossy(&output.stdout))?;
+        let layers = serde_json::from_value(said).map_err(|e| format!("its figures cannot be read: {e}"))?;
+        let figures = Figures { iops: 0.0, total_ios: 0, cpu_us_per_io: 0.0, idle: None, layers: Some(layers) };
+        Ok(Sample { side: side.name, figures, process_cpu_s: 0.0, jobs: Value::Null })
+    }
+
+    /// iscsi-perf prints a line a second, and says what it reached in all in the last one.
+    fn iscsi_perf(&self, side: &Side) -> Result<Sample, String> {
+        let seconds = self.seconds.unwrap_or(1);
+        let mut command = Command::new("timeout");
+        command.args(["60", "iscsi-perf", "-r", "-b", "8", "-t", &seconds.to_string()]).args(side.args);
+        command.arg(&self.blanks.iscsi);
+        let before = children_cpu()?;
+        let output = command.output().map_err(|e| format!("cannot run iscsi-perf: {e}"))?;
+        let process_cpu_s = children_cpu()? - before;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let iops = job::iscsi_perf(&said).filter(|_| output.status.success());
+        let iops =
+            iops.ok_or_else(|| format!("{}: no figure in what it said:\n{said}\nby {command:?}", output.status))?;
+        let total_ios = (iops * f64::from(seconds)) as u64;
+        let cpu_us_per_io = process_cpu_s * 1e6 / total_ios as f64;
+        let figures = Figures { iops, total_ios, cpu_us_per_io, idle: None, layers: None };
+        Ok(Sample { side: side.name, figures, process_cpu_s, jobs: Value::Null })
     }
 
     /// A run is limited by I/Os, not by time.
@@ -178,10 +236,21 @@ impl Bench {
         let path = self.scratch.join(format!("{}-{}.fio", row.name, side.name));
         let text = blanks.fill(side.job, self.extra(row, side));
         fs::write(&path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-        Ok(self.command(side, &path))
+        Ok(self.command(self.stand_in(row, side), &path))
     }
 
-    /// The lines of `side`, or, where fio stands in for us, those fio gets for the same job.
+    /// Who runs in the place of `side`: where fio stands in for us, the peer that has the same job.
+    fn stand_in<'a>(&self, row: &'a Row, side: &'a Side) -> &'a Side {
+        let is_ours = side.program == Program::Mqblk && self.mqblk.is_none();
+        let mut peers = row.sides.iter().filter(|peer| match peer.program {
+            Program::Fio => peer.job == side.job,
+            Program::IscsiPerf => true,
+            _ => false,
+        });
+        is_ours.then(|| peers.next()).flatten().unwrap_or(side)
+    }
+
+    /// The lines of `side`, or, where fio stands in for our engine, those fio gets for the same job.
     fn extra(&self, row: &Row, side: &Side) -> &'static str {
         let mut peers = row.sides.iter().filter(|other| other.program == Program::Fio && other.job == side.job);
         match (&self.mqblk, peers.next()) {
@@ -193,16 +262,18 @@ impl Bench {
     fn command(&self, side: &Side, job: &Path) -> Command {
         let mqblk = match side.program {
             Program::Mqblk => self.mqblk.as_ref(),
-            Program::Fio | Program::Engine | Program::Served(_) => None,
+            Program::Fio | Program::Engine | Program::IscsiPerf | Program::Layers | Program::Served(_) => None,
         };
+        let args = side.args.iter().map(|arg| self.blanks.fill(arg, ""));
         let Some(mqblk) = mqblk else {
-            let mut command = Command::new("fio");
+            let mut command = Command::new("env");
+            command.args(args.filter(|_| side.program == Program::Fio)).arg("fio");
             command.arg("--output-format=json").arg(job);
             return command;
         };
         let mut command = Command::new(mqblk);
         command.arg("run").arg(job).arg("--json");
-        command.args(side.args.iter().map(|arg| self.blanks.fill(arg, "")));
+        command.args(args);
         command
     }
 }

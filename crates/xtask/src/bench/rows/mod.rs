@@ -5,9 +5,10 @@
 //! stands in its `extra` lines or `args`. Job texts are fio job files with blanks that
 //! [`super::job`] fills. Latencies are recorded on both sides, as is fio's default.
 //!
-//! [`against_fio`] has the rows whose sides run jobs, [`served`] those of a client and servers.
+//! [`against_fio`] has the rows whose sides run jobs, [`network`] those of them on iSCSI and Ceph, [`served`] those of a client and servers.
 
 mod against_fio;
+mod network;
 mod served;
 
 /// A group of runs that are compared with each other.
@@ -34,11 +35,11 @@ pub struct Side {
     /// Who runs it.
     pub program: Program,
     /// The job file, with blanks. Where `{nbd}` is named, in it, in `extra` or in `args`, nbdkit serves a disk there that does
-    /// nothing, while the side runs.
+    /// nothing, while the side runs; `{iscsi}` is a logical unit of a tgtd, `{ceph}` the directory of a cluster.
     pub job: &'static str,
     /// Lines of `[global]` that only this side gets.
     pub extra: &'static str,
-    /// Arguments that only this side gets.
+    /// Arguments that only this side gets; of fio, variables of its environment.
     pub args: &'static [&'static str],
 }
 
@@ -49,6 +50,10 @@ pub enum Program {
     Mqblk,
     /// The yardstick.
     Fio,
+    /// libiscsi's, which knows no job: 4 KiB random reads.
+    IscsiPerf,
+    /// A bench of `blk`, `scsi_multipath`, which knows no job.
+    Layers,
     /// fio with our engine, `libmqblk_fio.so`, which `{engine}` names.
     Engine,
     /// A server, with a client that is the same for all of a row.
@@ -135,6 +140,16 @@ pub enum Metric {
     Iops,
     /// User and system time per I/O in microseconds: of the program as it reports it itself, of a server as the kernel does.
     CpuPerIo,
+    /// The same of the whole process, start-up included, as the kernel counts.
+    ProcessCpuPerIo,
+    /// Nanoseconds per I/O that layers of `blk` add, one I/O at a time.
+    AddedNs,
+    /// The same in batches of 32.
+    AddedNs32,
+    /// What two threads do on a disk each, in terms of one alone.
+    Scaling,
+    /// The same without the layers.
+    PlainScaling,
     /// Percent of a CPU that a server without clients uses.
     IdleCpu,
     /// Memory resident in a server without clients, MB.
@@ -168,13 +183,27 @@ pub enum Need {
 
 /// Every row, in the order of a full run.
 pub fn all() -> impl Iterator<Item = &'static Row> {
-    against_fio::ROWS.iter().chain(served::ROWS)
+    against_fio::ROWS.iter().chain(network::ROWS).chain(served::ROWS)
 }
 
 impl Side {
     /// Whether it needs an NBD server beside it.
     pub fn needs_nbd(&self) -> bool {
-        self.args.iter().chain([&self.job, &self.extra]).any(|text| text.contains("{nbd}"))
+        self.names("{nbd}")
+    }
+
+    /// Whether it needs a tgtd.
+    pub fn needs_iscsi(&self) -> bool {
+        self.program == Program::IscsiPerf || self.names("{iscsi}")
+    }
+
+    /// Whether it needs a Ceph cluster.
+    pub fn needs_ceph(&self) -> bool {
+        self.names("{ceph}")
+    }
+
+    fn names(&self, blank: &str) -> bool {
+        self.args.iter().chain([&self.job, &self.extra]).any(|text| text.contains(blank))
     }
 }
 

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rows of disks over a network, on loopback: iSCSI against libiscsi's own iscsi-perf, RBD against fio's rbd engine; and of the layers that
+//! such disks have above them.
+//!
+//! Guarantees and form: see [`super`]. The CPU time is that of the whole process: librbd's threads do the most of an RBD image's work.
+
+use super::{Goal, Metric, Need, Program, Row, Side};
+
+const ISCSI: &str = "\
+[global]
+ioengine=libaio
+rw=randread
+bs=4k
+size=256m
+norandommap
+{limit}
+[j0]
+";
+
+const ISCSI_QD1: &[&str] = &["--target", "{iscsi}?sessions=1", "--job-set", "iodepth=1"];
+const ISCSI_QD32: &[&str] = &["--target", "{iscsi}?sessions=1", "--job-set", "iodepth=32"];
+
+const RBD_READ: &str = "\
+[global]
+ioengine=libaio
+rw=randread
+bs=4k
+size=512m
+norandommap
+iodepth=16
+{limit}
+{extra}
+[j0]
+";
+
+const RBD_WRITE: &str = "\
+[global]
+ioengine=libaio
+rw=randwrite
+bs=4k
+size=512m
+norandommap
+iodepth=16
+{limit}
+{extra}
+[j0]
+";
+
+const RBD: &[&str] = &["--target", "rbd:rbd/disk0:conf={ceph}/ceph.conf"];
+const RBD_CACHED: &[&str] =
+    &["--target", "rbd:rbd/disk0:conf={ceph}/ceph.conf:rbd_cache=true:rbd_cache_writethrough_until_flush=false"];
+/// The later `ioengine` counts.
+const FIO_RBD: &str = "ioengine=rbd\nclientname=admin\npool=rbd\nrbdname=disk0";
+const UNCACHED_CONF: &[&str] = &["CEPH_CONF={ceph}/nocache.conf"];
+const CACHED_CONF: &[&str] = &["CEPH_CONF={ceph}/ceph.conf"];
+
+/// In the order of a full run.
+pub const ROWS: &[Row] = &[
+    Row {
+        name: "scsi-multipath",
+        title: "the SCSI midlayer and multipath together, two paths, over a transport that does nothing",
+        cpus: 2,
+        sides: &[Side { name: "layers", program: Program::Layers, job: "", extra: "", args: &[] }],
+        turns: false,
+        goals: &[
+            figure(Metric::AddedNs, Need::AtMost(150.0)),
+            figure(Metric::AddedNs32, Need::AtMost(150.0)),
+            figure(Metric::Scaling, Need::AtLeast(1.9)),
+            figure(Metric::PlainScaling, Need::Shown),
+        ],
+    },
+    Row {
+        name: "iscsi-qd1",
+        title: "the iSCSI driver against libiscsi's iscsi-perf: tgtd with a file in memory, one session, depth 1",
+        cpus: 2,
+        sides: &[mqblk("mqblk", ISCSI, ISCSI_QD1), perf("iscsi-perf", &["-m", "1"])],
+        turns: false,
+        goals: &[to("mqblk", "iscsi-perf", Metric::Iops, AT_LEAST), to("mqblk", "iscsi-perf", CPU, AT_MOST)],
+    },
+    Row {
+        name: "iscsi-qd32",
+        title: "the same at depth 32",
+        cpus: 2,
+        sides: &[mqblk("mqblk", ISCSI, ISCSI_QD32), perf("iscsi-perf", &["-m", "32"])],
+        turns: false,
+        goals: &[to("mqblk", "iscsi-perf", Metric::Iops, AT_LEAST), to("mqblk", "iscsi-perf", CPU, AT_MOST)],
+    },
+    Row {
+        name: "rbd-read-qd16",
+        title: "the RBD driver against fio's rbd engine: one OSD, the same image, depth 16, each without and with librbd's cache",
+        cpus: 2,
+        sides: &rbd(RBD_READ),
+        turns: false,
+        goals: RBD_GOALS,
+    },
+    Row {
+        name: "rbd-write-qd16",
+        title: "the same, writes; with the cache a write ends in memory until there is no room",
+        cpus: 2,
+        sides: &rbd(RBD_WRITE),
+        turns: false,
+        goals: RBD_GOALS,
+    },
+];
+
+const CPU: Metric = Metric::ProcessCpuPerIo;
+const AT_LEAST: Need = Need::AtLeast(1.0);
+const AT_MOST: Need = Need::AtMost(1.0);
+const RBD_GOALS: &[Goal] = &[
+    to("mqblk", "fio", Metric::Iops, AT_LEAST),
+    to("mqblk", "fio", CPU, AT_MOST),
+    to("mqblk-cached", "fio-cached", Metric::Iops, Need::Shown),
+    to("mqblk-cached", "fio-cached", CPU, Need::Shown),
+];
+
+const fn rbd(job: &'static str) -> [Side; 4] {
+    [
+        mqblk("mqblk", job, RBD),
+        Side { name: "fio", program: Program::Fio, job, extra: FIO_RBD, args: UNCACHED_CONF },
+        mqblk("mqblk-cached", job, RBD_CACHED),
+        Side { name: "fio-cached", program: Program::Fio, job, extra: FIO_RBD, args: CACHED_CONF },
+    ]
+}
+
+const fn mqblk(name: &'static str, job: &'static str, args: &'static [&'static str]) -> Side {
+    Side { name, program: Program::Mqblk, job, extra: "", args }
+}
+
+const fn figure(metric: Metric, need: Need) -> Goal {
+    Goal { metric, of: "layers", to: None, need }
+}
+
+/// `job` is not read.
+const fn perf(name: &'static str, args: &'static [&'static str]) -> Side {
+    Side { name, program: Program::IscsiPerf, job: "", extra: "", args }
+}
+
+const fn to(of: &'static str, to: &'static str, metric: Metric, need: Need) -> Goal {
+    Goal { metric, of, to: Some(to), need }
+}
