@@ -61,7 +61,8 @@ impl Named {
             | TargetSpec::File(_)
             | TargetSpec::Nbd(_)
             | TargetSpec::Rbd(_)
-            | TargetSpec::Iscsi(_) => false,
+            | TargetSpec::Iscsi(_)
+            | TargetSpec::Stripe(_) => false,
         }
     }
 

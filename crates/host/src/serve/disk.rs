@@ -4,7 +4,7 @@
 
 use super::bell::Bells;
 use super::clerk::Clerk;
-use super::inlet::Inlet;
+use crate::run::Inlet;
 use super::lock::ImageLock;
 use super::members::{self, Member, Stored};
 use super::rewrite::Rewrites;

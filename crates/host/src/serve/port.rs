@@ -6,7 +6,7 @@
 //! nothing is taken from a client while there is no room ([`Port::has_room`]).
 
 use super::disk::{ServedDisk, Waker};
-use super::inlet::Inlet;
+use crate::run::Inlet;
 use super::latency::Starts;
 use super::rewrite::Writes;
 use crate::error::Result;

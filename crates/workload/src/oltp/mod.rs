@@ -42,7 +42,7 @@ use crate::rng::{Purpose, Seeds};
 use crate::stats::JobStats;
 use crate::verify::VerifyError;
 use account::{Account, Io};
-use blk::bio::{IoPrio, Op, OpFlags};
+use blk::bio::{IoPrio, OpFlags};
 use blk::status::BlkStatus;
 use blk::time::Instant;
 use dirty::Dirty;

@@ -2,6 +2,7 @@
 //! The state machine on a device of known speed, in virtual time.
 
 use super::*;
+use blk::bio::Op;
 use crate::job::{Extent, OltpJob};
 use crate::rng::Taus88;
 use std::collections::BTreeMap;
