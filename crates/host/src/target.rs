@@ -280,9 +280,11 @@ impl TargetSpec {
             TargetSpec::Null(o) => Some(o.size_bytes),
             TargetSpec::Ram(o) => Some(o.size_bytes),
             TargetSpec::Model(o) => Some(o.size_bytes),
-            TargetSpec::File(_) | TargetSpec::Nbd(_) | TargetSpec::Rbd(_) | TargetSpec::Iscsi(_) | TargetSpec::Stripe(_) => {
-                None
-            }
+            TargetSpec::File(_)
+            | TargetSpec::Nbd(_)
+            | TargetSpec::Rbd(_)
+            | TargetSpec::Iscsi(_)
+            | TargetSpec::Stripe(_) => None,
         }
     }
 

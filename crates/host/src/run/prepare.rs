@@ -297,11 +297,13 @@ fn check_block(job: &Job, option: &str, bytes: u64, block: u32) -> Result<()> {
 
 /// What transaction loops have out on a target.
 fn loops_of<'a>(jobs: &'a [Job], target: &'a Target) -> impl Iterator<Item = Volume> + 'a {
-    target.users.iter().filter_map(|u| Some((&jobs[u.instance.job], jobs[u.instance.job].oltp.as_ref()?))).flat_map(|(job, oltp)| {
-        let data = Volume { slots: oltp.most_ios(), slot_bytes: job.max_block_bytes() as u32 };
-        // Behind the data, or alone.
-        [data, Volume { slots: 1, slot_bytes: REDO_WRITE_MAX }]
-    })
+    target.users.iter().filter_map(|u| Some((&jobs[u.instance.job], jobs[u.instance.job].oltp.as_ref()?))).flat_map(
+        |(job, oltp)| {
+            let data = Volume { slots: oltp.most_ios(), slot_bytes: job.max_block_bytes() as u32 };
+            // Behind the data, or alone.
+            [data, Volume { slots: 1, slot_bytes: REDO_WRITE_MAX }]
+        },
+    )
 }
 
 /// Buffers of a volume of a job's thread.

@@ -32,7 +32,8 @@ impl StripeSpec {
             None => (CHUNK_BYTES, text),
             Some(rest) => {
                 let (size, list) = rest.split_once(':').unwrap_or((rest, ""));
-                let bytes = super::bytes(size).ok_or_else(|| refuse(format!("chunk={size}: must be bytes, such as 64k")))?;
+                let bytes =
+                    super::bytes(size).ok_or_else(|| refuse(format!("chunk={size}: must be bytes, such as 64k")))?;
                 (bytes, list)
             }
         };

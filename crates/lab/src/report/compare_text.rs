@@ -121,7 +121,9 @@ fn word(c: &Comparison, row: &Row) -> &'static str {
 fn metric_value(metric: Metric, value: f64) -> String {
     match metric {
         Metric::Iops | Metric::Transactions if value < 100.0 => format!("{value:.1}"),
-        Metric::Iops | Metric::Transactions => num::short(value.round() as u64, num::RATE_DIGITS, num::Scale::Decimal, ""),
+        Metric::Iops | Metric::Transactions => {
+            num::short(value.round() as u64, num::RATE_DIGITS, num::Scale::Decimal, "")
+        }
         Metric::BytesPerSecond => num::bytes_per_second(value.round() as u64, num::Scale::Binary),
         _ => num::latency(value),
     }

@@ -2,9 +2,9 @@
 //! The state machine on a device of known speed, in virtual time.
 
 use super::*;
-use blk::bio::Op;
 use crate::job::{Extent, OltpJob};
 use crate::rng::Taus88;
+use blk::bio::Op;
 use std::collections::BTreeMap;
 
 const US: u64 = 1_000;
