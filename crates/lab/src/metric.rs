@@ -55,7 +55,9 @@ impl Metric {
     ];
 
     /// The metric a verdict rests on, fixed before the first run: how many I/Os for a closed loop, and for a job with a rate (whose IOPS
-    /// are given) how long they take. Transaction loops have a metric of their own, [`Metric::Transactions`]. The mean and not p99: it uses every sample, and the 99th percentile of a short run is noise.
+    /// are given) how long they take.
+    /// Transaction loops have a metric of their own, [`Metric::Transactions`]. The mean and not p99: it uses every sample, and the 99th
+    /// percentile of a short run is noise.
     pub const fn primary(rated: bool) -> Metric {
         if rated { Metric::LatencyMean } else { Metric::Iops }
     }

@@ -2,8 +2,8 @@
 //! Where a thread waits that has I/O at several devices: for the first of them that has something.
 //!
 //! Guarantees: a completion, a notification and a due time of any of them ends the wait, at once where the driver has a
-//! descriptor, else when its first request is due, or 100 us later. Nobody waits longer than [`STOP_CHECK`]. Needs from callers: a poll of all
-//! inlets after each wait. Does not do: spin.
+//! descriptor, else when its first request is due, or 100 us later. Nobody waits longer than [`STOP_CHECK`]. Needs from callers: a
+//! poll of all inlets after each wait. Does not do: spin.
 
 use super::disk::Disk;
 use super::inlet::Inlet;

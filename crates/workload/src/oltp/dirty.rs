@@ -3,7 +3,8 @@
 //!
 //! Guarantees: a block is here once; it is handed out for writing when the redo of its last change is durable, those
 //! changed longest ago first, and not again before that write ended; one that is changed while it is written lines up again
-//! when it was. Bounded, and nothing is allocated after the start. Needs from callers: room is asked for first. Does not do: keep contents; a cache
+//! when it was. Bounded, and nothing is allocated after the start.
+//! Needs from callers: room is asked for first. Does not do: keep contents; a cache
 //! for reads.
 
 /// No entry.
