@@ -162,6 +162,16 @@ impl HctxStats {
             timeouts: self.timeouts - earlier.timeouts,
         }
     }
+
+    /// Becomes the total of both: of disks that make one together.
+    pub fn add(&mut self, other: &HctxStats) {
+        self.queued += other.queued;
+        self.run += other.run;
+        self.dispatched += other.dispatched;
+        self.batches += other.batches;
+        self.requeues += other.requeues;
+        self.timeouts += other.timeouts;
+    }
 }
 
 /// One submitter's share of an hctx's counters.

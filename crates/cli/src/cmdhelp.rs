@@ -25,6 +25,7 @@ fn unknown(name: &str) -> Failure {
 fn word(support: Support) -> &'static str {
     match support {
         Support::Supported => "yes",
+        Support::Own => "own",
         Support::Accepted => "accepted",
         Support::Ignored(_) => "ignored",
         Support::Refused(_) => "refused",
@@ -46,7 +47,7 @@ fn table() -> String {
         );
     }
     out.push_str(
-        "\nstatus: yes = as in fio; accepted = changes nothing here; ignored = no effect, with a warning; \
+        "\nstatus: yes = as in fio; own = not in fio; accepted = changes nothing here; ignored = no effect, with a warning; \
          refused = mqblk cmdhelp OPTION says why\n",
     );
     out
@@ -61,6 +62,7 @@ fn one(o: &OptionInfo) -> String {
     let _ = writeln!(out, "  default: {}", if o.default.is_empty() { "none" } else { o.default });
     let status = match o.support {
         Support::Supported => "as in fio".to_owned(),
+        Support::Own => "mqblk's own; fio has no such option".to_owned(),
         Support::Accepted => "accepted; it changes nothing here".to_owned(),
         Support::Ignored(advice) => format!("ignored with a warning: {advice}"),
         Support::Refused(advice) => format!("refused: {advice}"),

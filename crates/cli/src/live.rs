@@ -159,7 +159,8 @@ impl Told {
         // One change at a time, and the list in their order. Nothing that panicked has left it half done.
         let mut all = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut done = Vec::new();
-        let chosen: Vec<_> = self.disks.iter().filter(|(name, _)| only.is_none_or(|o| o == name)).collect();
+        let chosen: Vec<_> =
+            self.disks.iter().filter(|(name, _)| only.is_none_or(|o| crate::run::is_of(name, o))).collect();
         if let (Some(only), []) = (only, &chosen[..]) {
             let names: Vec<_> = self.disks.iter().map(|(name, _)| name.as_str()).collect();
             return Answer::Changed(

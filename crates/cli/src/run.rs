@@ -10,7 +10,7 @@ use crate::progress::{JobsLine, Line};
 use crate::set;
 use crate::status::{Failure, Outcome, Status};
 use host::run::{Prepared, Progress};
-use lab::report::{fio_json, fio_text, stages};
+use lab::report::{fio_json, fio_text, oltp, stages};
 use lab::results::replay_command;
 use lab::run::{Observer, Run, RunSpec, execute};
 use lab::stage::StageFacts;
@@ -148,6 +148,7 @@ fn report(run: &Run<'_>, changes: &[DiskChange], formats: &[Format]) -> String {
         settings: settings(run),
         changes: changes.iter().map(|c| format!("{}: {}", c.disk, set::at(c))).collect(),
         stages: Some(run.facts()),
+        oltp: run.oltp_reports(),
         command: command(),
     };
     let mut out = String::new();
@@ -156,6 +157,7 @@ fn report(run: &Run<'_>, changes: &[DiskChange], formats: &[Format]) -> String {
             Format::Normal => {
                 out.push_str(&job_lines(&run.file.jobs));
                 out.push_str(&fio_text::report(&fio));
+                out.push_str(&oltp::text(&key.oltp));
                 out.push_str(&inside(run, changes));
             }
             Format::Json => out.push_str(&fio_json::render(&fio, false, Some(&key))),
@@ -223,7 +225,7 @@ fn inside(run: &Run<'_>, changes: &[DiskChange]) -> String {
         let shown = ["mode", "nr_hw_queues", "scheduler", "nr_requests", "queue_depth"];
         let shown: Vec<String> = shown.iter().map(|name| format!("{name}={}", value(name))).collect();
         let _ = writeln!(out, "{}: {}", disk.name, shown.join(", "));
-        for change in changes.iter().filter(|c| c.disk == disk.name) {
+        for change in changes.iter().filter(|c| is_of(&c.disk, &disk.name)) {
             let _ = writeln!(out, "  changed      : {}", set::at(change));
         }
         if disks.len() > 1 {
@@ -238,6 +240,12 @@ fn inside(run: &Run<'_>, changes: &[DiskChange]) -> String {
         out.push_str(&stages::text(&total));
     }
     out
+}
+
+/// Whether a device is a target, or one of those that a target is striped over (`TARGET#N`).
+pub fn is_of(device: &str, target: &str) -> bool {
+    let number = device.strip_prefix(target).and_then(|rest| rest.strip_prefix('#'));
+    device == target || number.is_some_and(|n| n.parse::<u16>().is_ok())
 }
 
 /// Targets and their settings in effect.

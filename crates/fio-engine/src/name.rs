@@ -62,7 +62,8 @@ impl Named {
             | TargetSpec::Nbd(_)
             | TargetSpec::Rbd(_)
             | TargetSpec::Iscsi(_)
-            | TargetSpec::Multipath(_) => false,
+            | TargetSpec::Multipath(_)
+            | TargetSpec::Stripe(_) => false,
         }
     }
 

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What `--target` names: `null[:options]`, `ram[:options]`, `model[:options]`, `file:PATH`, `nbd://...`, `rbd:...`,
-//! `iscsi://...`, `multipath:...`, or a plain path.
+//! `iscsi://...`, `multipath:...`, `stripe:...`, or a plain path.
 //!
 //! Two steps. [`TargetSpec::parse`] only reads the text: everything that can be refused without opening anything is
 //! refused there. [`TargetSpec::open`] makes the driver. Options are `name=value`, separated by commas; sizes and rates
 //! take k, m, g, t, p (powers of 1024), times are numbers in the unit of their name.
+
+mod stripe;
+
+pub use stripe::StripeSpec;
 
 use crate::driver::HostDriver;
 use crate::driver::file::{File, FileOptions, FileWarning};
@@ -45,10 +49,12 @@ pub enum TargetSpec {
     Iscsi(IscsiTarget),
     /// See [`crate::driver::multipath`].
     Multipath(Box<MultipathTarget>),
+    /// Several of these in stripes: not one device, so [`TargetSpec::open`] does not open it. See [`StripeSpec`].
+    Stripe(StripeSpec),
 }
 
 /// The kinds of targets; what is none of them is a file.
-const KINDS: [&str; 8] = ["null", "ram", "model", "file", "nbd", "rbd", "iscsi", "multipath"];
+const KINDS: [&str; 9] = ["null", "ram", "model", "file", "nbd", "rbd", "iscsi", "multipath", "stripe"];
 
 /// Whether a name begins with a kind of target and `:`; of NBD and iSCSI, with its `://`.
 pub fn has_kind(name: &str) -> bool {
@@ -251,6 +257,7 @@ impl TargetSpec {
             "null" => options(kind, rest, NULL_OPTIONS).map(TargetSpec::Null),
             "ram" => options(kind, rest, RAM_OPTIONS).map(TargetSpec::Ram),
             "model" => options(kind, rest, MODEL_OPTIONS).map(TargetSpec::Model),
+            "stripe" => StripeSpec::parse(rest).map(TargetSpec::Stripe),
             "file" if rest.is_empty() => {
                 Err(Error::usage("target 'file:' needs a path, such as file:/var/tmp/disk.img"))
             }
@@ -281,7 +288,11 @@ impl TargetSpec {
             TargetSpec::Null(o) => Some(o.size_bytes),
             TargetSpec::Ram(o) => Some(o.size_bytes),
             TargetSpec::Model(o) => Some(o.size_bytes),
-            TargetSpec::File(_) | TargetSpec::Nbd(_) | TargetSpec::Rbd(_) | TargetSpec::Iscsi(_) => None,
+            TargetSpec::File(_)
+            | TargetSpec::Nbd(_)
+            | TargetSpec::Rbd(_)
+            | TargetSpec::Iscsi(_)
+            | TargetSpec::Stripe(_) => None,
             TargetSpec::Multipath(target) => target.paths.first().and_then(|path| path.spec.size_bytes()),
         }
     }
@@ -314,6 +325,11 @@ impl TargetSpec {
                     }
                 })?;
                 OpenTarget { driver: Arc::new(file), warnings: warnings.into_iter().map(Into::into).collect() }
+            }
+            TargetSpec::Stripe(_) => {
+                return Err(Error::usage(
+                    "target 'stripe:': is several devices and not one: for run and compare; a served disk has stack = \"stripe\"",
+                ));
             }
             TargetSpec::Nbd(target) => {
                 let (nbd, warning) = Nbd::open(target, needs.write, regions)?;

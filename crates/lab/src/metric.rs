@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 use workload::hist::{Histogram, Running};
-use workload::stats::{DirStats, JobStats, LatencyStats};
+use workload::stats::{DirStats, JobStats, LatencyStats, TxStats};
 
 /// A quantity measured in every run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -28,11 +28,19 @@ pub enum Metric {
     LatencyP999,
     /// CPU time of the whole process per I/O, in nanoseconds.
     CpuPerIo,
+    /// Transactions ended per second.
+    Transactions,
+    /// Mean latency of a transaction in nanoseconds.
+    TransactionMean,
+    /// 99th percentile of a transaction's latency in nanoseconds.
+    TransactionP99,
+    /// Mean wait for a commit in nanoseconds.
+    CommitMean,
 }
 
 impl Metric {
     /// All metrics in the order of the table.
-    pub const ALL: [Metric; 7] = [
+    pub const ALL: [Metric; 11] = [
         Metric::Iops,
         Metric::BytesPerSecond,
         Metric::LatencyMean,
@@ -40,17 +48,23 @@ impl Metric {
         Metric::LatencyP99,
         Metric::LatencyP999,
         Metric::CpuPerIo,
+        Metric::Transactions,
+        Metric::TransactionMean,
+        Metric::TransactionP99,
+        Metric::CommitMean,
     ];
 
     /// The metric a verdict rests on, fixed before the first run: how many I/Os for a closed loop, and for a job with a rate (whose IOPS
-    /// are given) how long they take. The mean and not p99: it uses every sample, and the 99th percentile of a short run is noise.
+    /// are given) how long they take.
+    /// Transaction loops have a metric of their own, [`Metric::Transactions`]. The mean and not p99: it uses every sample, and the 99th
+    /// percentile of a short run is noise.
     pub const fn primary(rated: bool) -> Metric {
         if rated { Metric::LatencyMean } else { Metric::Iops }
     }
 
     /// Whether a larger value is the better one.
     pub const fn higher_is_better(self) -> bool {
-        matches!(self, Metric::Iops | Metric::BytesPerSecond)
+        matches!(self, Metric::Iops | Metric::BytesPerSecond | Metric::Transactions)
     }
 
     /// Name for people.
@@ -63,6 +77,10 @@ impl Metric {
             Metric::LatencyP99 => "p99 latency",
             Metric::LatencyP999 => "p99.9 latency",
             Metric::CpuPerIo => "CPU per I/O",
+            Metric::Transactions => "transactions",
+            Metric::TransactionMean => "tx mean",
+            Metric::TransactionP99 => "tx p99",
+            Metric::CommitMean => "commit wait",
         }
     }
 }
@@ -84,6 +102,18 @@ pub struct RunMetrics {
     pub latency_p999_ns: Option<f64>,
     /// [`Metric::CpuPerIo`].
     pub cpu_per_io_ns: Option<f64>,
+    /// [`Metric::Transactions`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tps: Option<f64>,
+    /// [`Metric::TransactionMean`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_mean_ns: Option<f64>,
+    /// [`Metric::TransactionP99`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_p99_ns: Option<f64>,
+    /// [`Metric::CommitMean`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit_mean_ns: Option<f64>,
 }
 
 /// The metrics of one job of a run, over all its threads.
@@ -106,6 +136,10 @@ impl RunMetrics {
             Metric::LatencyP99 => self.latency_p99_ns,
             Metric::LatencyP999 => self.latency_p999_ns,
             Metric::CpuPerIo => self.cpu_per_io_ns,
+            Metric::Transactions => self.tps,
+            Metric::TransactionMean => self.tx_mean_ns,
+            Metric::TransactionP99 => self.tx_p99_ns,
+            Metric::CommitMean => self.commit_mean_ns,
         }
     }
 
@@ -142,6 +176,25 @@ impl RunMetrics {
             latency_p99_ns: percentile(99.0),
             latency_p999_ns: percentile(99.9),
             cpu_per_io_ns: cpu_ns.filter(|ns| *ns > 0 && ios > 0).map(|ns| ns as f64 / ios as f64),
+            ..RunMetrics::of_transactions(jobs)
+        }
+    }
+
+    /// Those of transaction loops among `jobs`; nothing else is set.
+    fn of_transactions(jobs: &[JobStats]) -> RunMetrics {
+        let loops = || jobs.iter().filter(|j| j.runtime_ns > 0).filter_map(|j| Some((j, j.tx.as_deref()?)));
+        let tps: f64 = loops().map(|(j, tx)| tx.transactions as f64 * 1e9 / j.runtime_ns as f64).sum();
+        let mut sum = TxStats::default();
+        loops().for_each(|(_, tx)| sum.merge(tx));
+        let positive = |v: f64| Some(v).filter(|v| *v > 0.0);
+        let many = |l: &LatencyStats| l.run.count() >= 100;
+        let p99 = sum.lat.hist.as_deref().filter(|_| many(&sum.lat)).map(|h| h.percentile(99.0) as f64);
+        RunMetrics {
+            tps: positive(tps),
+            tx_mean_ns: positive(sum.lat.run.mean()),
+            tx_p99_ns: p99.and_then(positive),
+            commit_mean_ns: positive(sum.commit.run.mean()),
+            ..RunMetrics::default()
         }
     }
 }
@@ -155,6 +208,8 @@ impl RunMetrics {
         };
         self.iops = per_second(|d| d.ios);
         self.bytes_per_second = per_second(|d| d.bytes);
+        let transactions: u64 = jobs.iter().filter_map(|j| j.tx.as_deref()).map(|tx| tx.transactions).sum();
+        self.tps = (transactions > 0 && measured_ns > 0).then(|| transactions as f64 * 1e9 / measured_ns as f64);
     }
 }
 
@@ -220,6 +275,18 @@ mod tests {
     }
 
     #[test]
+    fn transactions_are_counted_over_all_instances() {
+        let of = |n: u64, ns: u64| {
+            let mut tx = TxStats { transactions: n, ..TxStats::default() };
+            (0..n).for_each(|_| tx.lat.record(ns));
+            JobStats { tx: Some(Box::new(tx)), runtime_ns: 500_000_000, ..JobStats::default() }
+        };
+        let m = RunMetrics::of(&[of(60, 100), of(40, 100), JobStats::default()], None);
+        assert_eq!((m.tps, m.tx_mean_ns, m.tx_p99_ns, m.commit_mean_ns), (Some(200.0), Some(100.0), Some(100.0), None));
+        assert_eq!(RunMetrics::of(&[of(60, 100)], None).tx_p99_ns, None, "too few for a 99th percentile");
+    }
+
+    #[test]
     fn get_reaches_every_metric() {
         let m = RunMetrics {
             iops: Some(1.0),
@@ -229,8 +296,12 @@ mod tests {
             latency_p99_ns: Some(5.0),
             latency_p999_ns: Some(6.0),
             cpu_per_io_ns: Some(7.0),
+            tps: Some(8.0),
+            tx_mean_ns: Some(9.0),
+            tx_p99_ns: Some(10.0),
+            commit_mean_ns: Some(11.0),
         };
         let got: Vec<f64> = Metric::ALL.iter().filter_map(|&x| m.get(x)).collect();
-        assert_eq!(got, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
+        assert_eq!(got, (1..=11).map(f64::from).collect::<Vec<_>>());
     }
 }

@@ -146,6 +146,7 @@ fn simulate(rng: &mut Rng, noise: Noise, pairs: u32, effect: f64, metrics: Metri
                 latency_p99_ns: percentile(3.0, 0.1),
                 latency_p999_ns: percentile(8.0, 0.3),
                 cpu_per_io_ns: percentile(0.1, 0.01),
+                ..RunMetrics::default()
             },
         };
         let pair = &mut results[step.pair.unwrap() as usize];

@@ -9,6 +9,8 @@
 //! | [`job`] | job files: from text to typed jobs |
 //! | [`schedule`] | which instances start when |
 //! | [`engine`] | one job thread: what to issue next, what to make of completions |
+//! | [`oltp`] | another kind of job thread: the transactions of database users |
+//! | [`load`] | what both kinds of job thread are to who drives them |
 //! | [`rng`] | fio's random numbers and seeds |
 //! | [`offsets`], [`sizes`], [`rate`] | where, how long and when the next I/O is |
 //! | [`buffer`], [`verify`] | what a write carries, and whether a read got it back |
@@ -18,6 +20,8 @@
 pub mod job;
 pub mod schedule;
 pub mod engine;
+pub mod oltp;
+pub mod load;
 pub mod rng;
 pub mod offsets;
 pub mod sizes;

@@ -14,6 +14,7 @@
 
 use crate::hist::{BUCKETS, Histogram, Running};
 pub use crate::job::Dir;
+pub use crate::oltp::TxStats;
 use blk::bio::Op;
 use blk::time::Duration;
 
@@ -92,7 +93,7 @@ impl LatencyStats {
         self.run.merge(&other.run);
     }
 
-    fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.run = Running::new();
         if let Some(hist) = &mut self.hist {
             hist.reset();
@@ -364,6 +365,8 @@ pub struct JobStats {
     pub total_errors: u64,
     /// errno of the first failure; 0 when there was none.
     pub first_error: i32,
+    /// Of a transaction loop (`workload=oltp`).
+    pub tx: Option<Box<TxStats>>,
     /// Filled by the host.
     pub cpu: CpuUse,
 }
@@ -409,7 +412,9 @@ impl JobStats {
         self.sync.lat.reset();
         let lat = std::mem::take(&mut self.sync.lat);
         let dirs = std::mem::take(&mut self.dirs);
-        *self = JobStats { dirs, sync: SyncStats { lat, ..SyncStats::default() }, ..JobStats::default() };
+        let mut tx = self.tx.take();
+        tx.iter_mut().for_each(|tx| tx.reset());
+        *self = JobStats { dirs, sync: SyncStats { lat, ..SyncStats::default() }, tx, ..JobStats::default() };
     }
 
     /// Measurements of one direction.
@@ -460,6 +465,11 @@ impl JobStats {
             self.first_error = other.first_error;
         }
         self.cpu.merge(&other.cpu);
+        match (&mut self.tx, &other.tx) {
+            (Some(a), Some(b)) => a.merge(b),
+            (None, Some(b)) => self.tx = Some(b.clone()),
+            _ => {}
+        }
     }
 }
 

@@ -543,3 +543,34 @@ fn either_of_two_flags_makes_a_job_repeat() {
     assert!(repeats("") && repeats("randrepeat=0\nallrandrepeat=1") && repeats("allrandrepeat=0"));
     assert!(!repeats("randrepeat=0") && !repeats("randrepeat=0\nallrandrepeat=0"));
 }
+
+#[test]
+fn a_transaction_loop_says_what_it_does_and_nothing_else() {
+    let oltp = "workload=oltp\nusers=80\nthreads_per_user=2\nhot_pct=6\nhot_size=1g\nbs=8k\nruntime=30\n\
+        redo_filename=redo\ngroup_commit_us=200\nredo_bytes=16k\nwrites_per_tx=8\nthinktime=5ms\n";
+    let parse = |text: &str| JobFile::parse_str(text, &ParseContext::bare("t.fio"), &[]);
+    let job = parse(&format!("[db]\n{oltp}")).expect("a valid job").jobs.remove(0);
+    let o = job.oltp.clone().expect("a transaction loop");
+    assert_eq!((o.users, o.sessions(), o.reads_per_tx, o.update_pct, o.changes()), (80, 160, 64, 25, 8));
+    assert_eq!((o.hot_pct, o.hot_size, o.group_commit_ns, o.redo_bytes), (6, Extent::Bytes(1 << 30), 200_000, 16384));
+    assert_eq!((job.rw.to_string().as_str(), job.iodepth, job.thinktime_ns), ("randrw", 160 + 32 + 1, 5_000_000));
+    assert_eq!(job.redo_file_name(0, &|_| false).as_deref(), Some("redo"));
+    let refused = |more: &str| parse(&format!("[db]\n{more}")).expect_err(more).to_string();
+    for (more, message) in [
+        ("users=8\nrw=read\n", "t.fio:2: users=8: acts only with workload=oltp (job 'db'); add workload=oltp"),
+        ("workload=oltp\n", "t.fio:2: workload=oltp: needs an end (job 'db'); add runtime=SECONDS or transactions=N"),
+        ("workload=oltp\ntransactions=1\niodepth=4\n", "t.fio:4: iodepth=4: says nothing to workload=oltp (job 'db')"),
+        ("workload=oltp\ntransactions=1\nbs=4k,8k\n", "t.fio:4: bs=4k,8k: must be one size"),
+        ("workload=oltp\ntransactions=1\nusers=0\n", "t.fio:4: users=0: must be 1..=4096"),
+        ("workload=oltp\ntransactions=1\nupdate_pct=101\n", "update_pct=101: must be 0..=100"),
+        ("workload=oltp\ntransactions=1\nredo_block_size=1000\n", "must be 512, 1024, 2048 or 4096"),
+        ("workload=oltp\ntransactions=1\nusers=4096\nthreads_per_user=64\n", "make 262144 sessions: at most 16384"),
+        ("workload=oltp\ntransactions=1\nreads_per_tx=4\nwrites_per_tx=5\n", "is more than reads_per_tx=4"),
+        ("workload=oltp\ntransactions=1\ndirty_max=10\n", "cannot hold the 64 blocks that a transaction changes"),
+        ("workload=oltp\ntransactions=1\nredo_filename=a:b\n", "redo_filename=a:b: names several files"),
+        ("workload=slob\n", "workload=slob: must be one of io, oltp"),
+        ("update_pc=3\n", "did you mean 'update_pct'?"),
+    ] {
+        assert!(refused(more).contains(message), "{more}{}", refused(more));
+    }
+}

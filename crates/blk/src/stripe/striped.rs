@@ -281,6 +281,17 @@ impl<L: Lock> Striped<L> {
         (self.parents.len() - self.free.len()) as u32
     }
 
+    /// The submitters of the stripes' disks.
+    pub fn below(&self) -> &[Submitter<L>] {
+        &self.below
+    }
+
+    /// Gives them back. Panics when bios are out.
+    pub fn into_below(self) -> Vec<Submitter<L>> {
+        assert!(self.outstanding() == 0, "a striped disk's submitter was taken apart with bios outstanding");
+        self.below.into_vec()
+    }
+
     /// Another number after the settings of any stripe's disk are found to be others.
     #[inline]
     pub fn state_generation(&self) -> u64 {

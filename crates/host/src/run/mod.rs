@@ -12,7 +12,12 @@ mod lane;
 mod change;
 mod cpus;
 mod usage;
+mod inlet;
+mod places;
 mod worker;
+mod wide;
+mod open;
+mod layout;
 mod prepare;
 mod watch;
 mod parting;
@@ -21,9 +26,10 @@ pub(crate) use change::{Frozen, change_settings, drain, replace_settings};
 pub use cpus::CpuChange;
 pub(crate) use disk::limit_hw_queues;
 pub use disk::{Disk, Queue, Submitter};
+pub(crate) use inlet::Inlet;
 pub use lane::Lane;
 pub use parting::GivenUp;
-pub use prepare::{Prepared, RunPlan, is_target, prepare};
+pub use prepare::{Prepared, RunPlan, RunTarget, is_target, prepare};
 pub use settings::{RUN_SETTINGS, RunSettings, check_settings};
 pub use usage::{Who, allowed_cpus, nr_cpus, page_bytes, pin_thread, since, usage};
 pub use wake::{WakeTable, Waker};
@@ -66,8 +72,10 @@ pub struct RunOutcome {
     pub threads: Vec<Option<ThreadEnd>>,
     /// Which job instance each thread is.
     pub instances: Vec<Instance>,
-    /// Per disk, over [`RunOutcome::measured`].
+    /// Per target, over [`RunOutcome::measured`]; of a stripe the sums over its devices.
     pub disks: Vec<DiskOutcome>,
+    /// Names of the devices: what [`ThreadTrace::disk`] counts.
+    pub devices: Vec<String>,
     /// From the first thread's start to the last one's end.
     pub elapsed: Duration,
     /// The measured part of it: without the first group's `ramp_time`.
@@ -96,8 +104,8 @@ impl Prepared {
         let mut running: Vec<Option<JoinHandle<Result<ThreadEnd>>>> = workers.iter().map(|_| None).collect();
         let mut ends: Vec<Option<ThreadEnd>> = workers.iter().map(|_| None).collect();
         let watched = workers.iter().flatten().map(|w| Watched {
-            live: Arc::clone(&w.live),
-            planned_bytes: w.job.planned_bytes(),
+            live: Arc::clone(w.live()),
+            planned_bytes: w.planned_bytes(),
             started: None,
         });
         let mut watch = Watch::new(&self.disks, watched.collect(), self.ramps);
@@ -144,7 +152,8 @@ impl Prepared {
         Ok(RunOutcome {
             threads: ends,
             instances: self.instances,
-            disks: outcome(&self.disks, &watch.baseline.disks),
+            disks: outcome(&self.targets, &self.disks, &watch.baseline.disks),
+            devices: self.disks.iter().map(|(name, _)| name.clone()).collect(),
             elapsed: now.since(began),
             measured: now.since(watch.baseline.at),
             process: since(usage(Who::Process), watch.baseline.process),
@@ -157,7 +166,7 @@ impl Prepared {
     }
 }
 
-fn spawn(i: usize, worker: worker::Worker, ended: mpsc::Sender<usize>) -> Result<JoinHandle<Result<ThreadEnd>>> {
+fn spawn(i: usize, worker: prepare::AnyWorker, ended: mpsc::Sender<usize>) -> Result<JoinHandle<Result<ThreadEnd>>> {
     std::thread::Builder::new()
         .name(format!("job-{i}"))
         .spawn(move || {
@@ -177,22 +186,31 @@ impl Drop for Tell {
     }
 }
 
-fn outcome(disks: &[(String, Arc<Disk>)], before: &[(DiskStats, Vec<HctxStats>)]) -> Vec<DiskOutcome> {
-    disks
-        .iter()
-        .zip(before)
-        .map(|((name, d), (stats, hctxs))| DiskOutcome {
-            name: name.clone(),
-            stats: d.queue.stats().since(stats),
+fn outcome(
+    targets: &[RunTarget],
+    disks: &[(String, Arc<Disk>)],
+    before: &[(DiskStats, Vec<HctxStats>)],
+) -> Vec<DiskOutcome> {
+    let of_target = |t: &RunTarget| {
+        let (mut stats, mut hctxs) = (None::<DiskStats>, Vec::<HctxStats>::new());
+        for ((_, disk), (then, hctxs_then)) in disks[t.disks.clone()].iter().zip(&before[t.disks.clone()]) {
+            let own = disk.queue.stats().since(then);
+            match &mut stats {
+                None => stats = Some(own),
+                Some(sum) => sum.add(&own),
+            }
             // There may be more of them now.
-            hctxs: d
-                .queue
-                .hctx_stats()
-                .iter()
-                .zip(hctxs.iter().chain(std::iter::repeat(&HctxStats::default())))
-                .map(|(now, then)| now.since(then))
-                .collect(),
-            scheduler: d.queue.scheduler(),
-        })
-        .collect()
+            let then = hctxs_then.iter().copied().chain(std::iter::repeat(HctxStats::default()));
+            for (i, (now, then)) in disk.queue.hctx_stats().iter().zip(then).enumerate() {
+                let own = now.since(&then);
+                match hctxs.get_mut(i) {
+                    None => hctxs.push(own),
+                    Some(sum) => sum.add(&own),
+                }
+            }
+        }
+        let scheduler = disks[t.disks.start].1.queue.scheduler();
+        DiskOutcome { name: t.name.clone(), stats: stats.unwrap_or_default(), hctxs, scheduler }
+    };
+    targets.iter().map(of_target).collect()
 }

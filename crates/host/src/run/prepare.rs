@@ -5,26 +5,29 @@
 //! user named it (as `filename`, by fio's naming rule, or as target), and nothing else is written.
 
 use super::disk::Disk;
+use super::layout::{guard_files, holes, make_files, needs};
+use super::open::{Opened, check_limits};
 use super::settings::{RunSettings, probe};
-use super::worker::{Live, Worker, slot_bytes};
-use crate::create::{self, Layout};
+use super::wide::{Wide, WideVolume};
+use super::worker::{Live, ThreadEnd, Worker, slot_bytes};
 use crate::driver::HostDriver;
-use crate::driver::file::FileWarning;
 use crate::driver::null::NullOptions;
 use crate::error::{Error, Result};
 use crate::mem::{BufferPool, Regions};
-use crate::target::{Needs, TargetSpec, TargetWarning, has_kind};
+use crate::target::{TargetSpec, TargetWarning, has_kind};
 use blk::bio::MAX_BIOS_PER_SUBMITTER;
 use blk::cpumap::HctxType;
 use blk::id::CpuId;
 use blk::limits::Limits;
 use blk::settings::QueueConfig;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use workload::engine::{JobThread, ThreadId};
-use workload::job::{CpusPolicy, Dir, Extent, Job, Submit};
+use workload::job::{CpusPolicy, Extent, Job, REDO_WRITE_MAX, Submit};
+use workload::load::{Load, Volume};
+use workload::oltp::Oltp;
 use workload::schedule::{self, Instance};
 
 /// What a run is to be made of, besides the jobs.
@@ -43,15 +46,71 @@ pub struct RunPlan<'a> {
 
 /// Disks and threads, ready.
 pub struct Prepared {
-    pub(super) workers: Vec<Worker>,
+    pub(super) workers: Vec<AnyWorker>,
     pub(super) instances: Vec<Instance>,
-    /// One per distinct target, with its name.
+    /// One per device, with its name: the target's, or `TARGET#N` of what a target is striped over.
     pub disks: Vec<(String, Arc<Disk>)>,
+    /// The distinct targets.
+    pub targets: Vec<RunTarget>,
     /// What is not as asked, to be said aloud.
     pub warnings: Vec<TargetWarning>,
     /// Some job has a `ramp_time`.
     pub(super) ramps: bool,
     pub(super) stop: Arc<AtomicBool>,
+}
+
+/// A target of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunTarget {
+    /// As the user named it.
+    pub name: String,
+    /// Its devices among [`Prepared::disks`]: one, or those it is striped over.
+    pub disks: Range<usize>,
+}
+
+/// A thread of either kind.
+pub(super) enum AnyWorker {
+    Plain(Box<Worker>),
+    Wide(Box<Wide>),
+}
+
+impl AnyWorker {
+    pub(super) fn live(&self) -> &Arc<Live> {
+        match self {
+            AnyWorker::Plain(w) => &w.live,
+            AnyWorker::Wide(w) => &w.live,
+        }
+    }
+
+    /// Bytes it moves if nothing ends it earlier.
+    pub(super) fn planned_bytes(&self) -> Option<u64> {
+        match self {
+            AnyWorker::Plain(w) => w.job.planned_bytes(),
+            AnyWorker::Wide(w) => w.planned_bytes,
+        }
+    }
+
+    pub(super) fn run(self) -> Result<ThreadEnd> {
+        match self {
+            AnyWorker::Plain(w) => w.run(),
+            AnyWorker::Wide(w) => w.run(),
+        }
+    }
+
+    fn cpu(&self) -> CpuId {
+        match self {
+            AnyWorker::Plain(w) => w.cpu,
+            AnyWorker::Wide(w) => w.cpu,
+        }
+    }
+
+    /// Devices it has I/O at.
+    fn disks(&self) -> Vec<usize> {
+        match self {
+            AnyWorker::Plain(w) => vec![w.disk_index],
+            AnyWorker::Wide(w) => w.volumes.iter().flat_map(|v| v.disks.iter().map(|d| d.0)).collect(),
+        }
+    }
 }
 
 impl Prepared {
@@ -60,18 +119,36 @@ impl Prepared {
         &self.instances
     }
 
-    /// Has every thread trace the life of its requests, up to `events` events of 32 bytes each; those that come later
-    /// are counted ([`ThreadEnd::trace`](super::ThreadEnd::trace)). 0 = no trace.
+    /// Has every thread trace the life of its requests, up to `events` events of 32 bytes each at each device; those that come
+    /// later are counted ([`ThreadEnd::traces`](super::ThreadEnd::traces)). 0 = no trace.
     pub fn trace(&mut self, events: usize) {
-        self.workers.iter_mut().for_each(|w| w.trace_events = events);
+        self.workers.iter_mut().for_each(|w| match w {
+            AnyWorker::Plain(w) => w.trace_events = events,
+            AnyWorker::Wide(w) => w.trace_events = events,
+        });
     }
 }
 
 /// One target and the threads that use it.
-struct Target {
-    text: String,
-    spec: TargetSpec,
-    users: Vec<Instance>,
+pub(super) struct Target {
+    pub(super) text: String,
+    pub(super) spec: TargetSpec,
+    pub(super) users: Vec<User>,
+}
+
+/// A thread that uses a target, as which of its volumes.
+pub(super) struct User {
+    pub(super) instance: Instance,
+    /// 0: its data; 1: its redo log, if that is elsewhere.
+    pub(super) volume: usize,
+}
+
+/// A target that was started.
+struct Started {
+    opened: Opened,
+    disks: Vec<Arc<Disk>>,
+    /// Number of the first of them in the run.
+    first: usize,
 }
 
 /// Checks the plan, creates missing files, opens and starts the disks and makes the threads.
@@ -82,34 +159,55 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
     let config = settings.disk;
     let instances = schedule::plan(jobs, plan.entropy).map_err(|e| Error::usage(e.to_string()))?;
     let targets = targets(jobs, &instances, plan.target)?;
+    for t in &targets {
+        check_limits(&t.text, &t.spec, plan.settings)?;
+    }
     let regions = Arc::new(Regions::new());
     let mut prepared = Prepared {
         workers: Vec::new(),
         instances,
         disks: Vec::new(),
+        targets: Vec::new(),
         warnings: Vec::new(),
         ramps: jobs.iter().any(|j| j.ramp_time_ns > 0),
         stop: Arc::clone(&plan.stop),
     };
-    let mut numbered: Vec<(u32, Worker)> = Vec::new();
-    for target in targets {
-        let needs = Needs { read_ahead_kb: config.read_ahead_kb, ..needs(jobs, &target) };
-        make_file(jobs, &target, &needs, plan.laying_out)?;
-        guard_file(jobs, &target, &needs)?;
-        prepared.warnings.extend(holes(jobs, &target)?.map(TargetWarning::File));
-        let open = target.spec.open(&needs, Arc::clone(&regions))?;
-        prepared.warnings.extend(open.warnings);
-        let made = threads(jobs, &target, &open.driver, &regions, plan.entropy)?;
+    let (mut started, mut numbered): (Vec<Started>, Vec<(u32, AnyWorker)>) = (Vec::new(), Vec::new());
+    for target in &targets {
+        let needs = needs(jobs, target, config.read_ahead_kb);
+        make_files(jobs, target, &needs, plan.laying_out)?;
+        guard_files(jobs, target, &needs)?;
+        prepared.warnings.extend(holes(jobs, target)?.into_iter().map(TargetWarning::File));
+        let mut opened = Opened::new(&target.text, &target.spec, &needs, &regions)?;
+        prepared.warnings.append(&mut opened.warnings);
+        let made = threads(jobs, target, &opened, plan.entropy)?;
+        let volumes = made.iter().map(|(_, t)| t.volumes()[0]).chain(loops_of(jobs, target));
         let mut config = config.clone();
-        config.bios_per_submitter = bios_needed(made.iter().map(|(_, job, _)| job), open.driver.as_ref(), &config);
-        let disk = Arc::new(Disk::new(open.driver, config, shared.as_ref())?);
-        check_polling(jobs, &target, &disk)?;
-        for (user, job, buffers) in made {
-            let number = user.number;
-            numbered.push((number, worker(&jobs[user.job], &user, job, buffers, &disk, &plan.stop)));
-            numbered.last_mut().expect("pushed").1.disk_index = prepared.disks.len();
+        config.bios_per_submitter = bios_needed(volumes, opened.drivers[0].as_ref(), &config);
+        let disks = opened.start(&config, shared.as_ref())?;
+        check_polling(jobs, target, &disks)?;
+        let start = Started { opened, disks, first: prepared.disks.len() };
+        for (user, thread) in made {
+            let worker = worker(&jobs[user.job], &user, thread, &start, &regions, &plan.stop)?;
+            numbered.push((user.number, worker));
         }
-        prepared.disks.push((target.text, disk));
+        prepared.disks.extend(start.disks.iter().enumerate().map(|(i, disk)| {
+            let name = if start.opened.map.is_some() { format!("{}#{i}", target.text) } else { target.text.clone() };
+            (name, Arc::clone(disk))
+        }));
+        let disks = start.first..prepared.disks.len();
+        prepared.targets.push(RunTarget { name: target.text.clone(), disks });
+        started.push(start);
+    }
+    for instance in prepared.instances.iter().filter(|i| jobs[i.job].oltp.is_some()) {
+        let job = &jobs[instance.job];
+        let of = |volume| {
+            let is_its = |u: &User| u.instance.number == instance.number && u.volume == volume;
+            targets.iter().position(|t| t.users.iter().any(is_its)).map(|t| &started[t])
+        };
+        let data = of(0).expect("every instance has a target");
+        let worker = oltp_worker(job, instance, [data, of(1).unwrap_or(data)], of(1).is_some(), &regions, &plan)?;
+        numbered.push((instance.number, AnyWorker::Wide(Box::new(worker))));
     }
     numbered.sort_by_key(|(number, _)| *number);
     prepared.workers = numbered.into_iter().map(|(_, w)| w).collect();
@@ -117,21 +215,28 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
     Ok(prepared)
 }
 
-/// Distinct targets in order of first use.
+/// Distinct targets in order of first use. A target that stands for all stands for redo logs, too.
 fn targets(jobs: &[Job], instances: &[Instance], over: Option<&str>) -> Result<Vec<Target>> {
     let mut targets: Vec<Target> = Vec::new();
     for i in instances {
         let job = &jobs[i.job];
+        let is_null = job.ioengine.submit() == Submit::Null;
         let text = match over {
             Some(over) => over.to_owned(),
-            None if job.ioengine.submit() == Submit::Null => null_target(job, i.instance),
+            None if is_null => null_target(job, i.instance),
             None => job.file_name(i.instance, &is_target),
         };
-        match targets.iter_mut().find(|t| t.text == text) {
-            Some(t) => t.users.push(i.clone()),
-            None => {
-                let spec = TargetSpec::parse(&text)?;
-                targets.push(Target { text, spec, users: vec![i.clone()] });
+        let redo = job.redo_file_name(i.instance, &is_target).filter(|_| over.is_none() && !is_null);
+        // On the same target it is behind the data.
+        let redo = redo.filter(|redo| *redo != text);
+        for (volume, text) in std::iter::once(text).chain(redo).enumerate() {
+            let user = User { instance: i.clone(), volume };
+            match targets.iter_mut().find(|t| t.text == text) {
+                Some(t) => t.users.push(user),
+                None => {
+                    let spec = TargetSpec::parse(&text)?;
+                    targets.push(Target { text, spec, users: vec![user] });
+                }
             }
         }
     }
@@ -149,123 +254,67 @@ pub fn is_target(name: &str) -> bool {
     has_kind(name)
 }
 
-fn needs(jobs: &[Job], target: &Target) -> Needs {
-    let used = || target.users.iter().map(|u| &jobs[u.job]);
-    Needs {
-        write: used().any(|j| j.rw.has(Dir::Write) || j.rw.has(Dir::Trim)),
-        direct: used().any(|j| j.direct),
-        min_bytes: target.users.iter().filter_map(|u| reach(&jobs[u.job], u.instance)).max().unwrap_or(0),
-        in_use: used().all(|j| j.allow_mounted_write),
-        read_ahead_kb: None,
-    }
-}
-
 /// One past the last byte an instance touches, as far as the job says it in bytes.
-fn reach(job: &Job, instance: u32) -> Option<u64> {
+pub(super) fn reach(job: &Job, instance: u32) -> Option<u64> {
     let bytes = |e: &Extent| if let Extent::Bytes(b) = e { Some(*b) } else { None };
     let start = bytes(&job.offset)?.saturating_add(bytes(&job.offset_increment)?.saturating_mul(u64::from(instance)));
     // With `filesize` random offsets reach to the end of the file, whatever `size` says.
     job.filesize_bytes.or_else(|| Some(start.saturating_add(bytes(job.size.as_ref()?)?)))
 }
 
-/// Creates or extends the target's file where it is one and is too small.
-fn make_file(
-    jobs: &[Job],
-    target: &Target,
-    needs: &Needs,
-    laying_out: &mut dyn FnMut(&Path, u64, u64) -> ControlFlow<()>,
-) -> Result<()> {
-    let TargetSpec::File(path) = &target.spec else { return Ok(()) };
-    let filesize = target.users.iter().filter_map(|u| jobs[u.job].filesize_bytes).max().unwrap_or(0);
-    let size = needs.min_bytes.max(filesize);
-    let users = || target.users.iter().map(|u| &jobs[u.job]);
-    if !path.exists() {
-        if let Some(job) = users().find(|j| !j.allow_file_create) {
-            let text = format!("'{}' does not exist and job '{}' says allow_file_create=0", path.display(), job.name);
-            return Err(Error::usage(text));
-        }
-        if size == 0 {
-            let (name, line) = users().map(|j| (&j.name, j.line)).next().expect("a target has a user");
-            let text = format!(
-                "job '{name}' (line {line}): '{}' does not exist and the job gives no size; add e.g. size=1g",
-                path.display()
-            );
-            return Err(Error::usage(text));
-        }
+/// Bytes that the redo logs of a job take on a target of their own, as far as the job says it in bytes.
+pub(super) fn redo_bytes(job: &Job) -> Option<u64> {
+    match job.oltp.as_ref()?.redo_size? {
+        Extent::Bytes(bytes) => Some(bytes.saturating_mul(u64::from(job.numjobs))),
+        Extent::Percent(_) => None,
     }
-    if size == 0 {
-        return Ok(());
-    }
-    let written = users().any(|j| j.rw.has(Dir::Read) || j.overwrite);
-    let layout = if written { Layout::WriteOut } else { Layout::Allocate };
-    create::create(path, size, layout, &mut |done, all| laying_out(path, done, all))?;
-    Ok(())
 }
 
-/// Refuses to write to a mounted block device unless the job allows it; drops cached pages of buffered files.
-fn guard_file(jobs: &[Job], target: &Target, needs: &Needs) -> Result<()> {
-    let TargetSpec::File(path) = &target.spec else { return Ok(()) };
-    let used = || target.users.iter().map(|u| &jobs[u.job]);
-    if needs.write
-        && let Some(job) = used().find(|j| !j.allow_mounted_write)
-        && let Some(at) = create::mounted_at(path)?
-    {
-        return Err(Error::usage(format!(
-            "'{}' is mounted at '{at}' and job '{}' would write to it: unmount it, or set allow_mounted_write=1 if its \
-             content may be destroyed",
-            path.display(),
-            job.name
-        )));
-    }
-    if !needs.direct && used().any(|j| j.invalidate) {
-        create::drop_cached_pages(path)?;
-    }
-    Ok(())
-}
-
-/// The warning that reads may not reach the device.
-fn holes(jobs: &[Job], target: &Target) -> Result<Option<FileWarning>> {
-    let TargetSpec::File(path) = &target.spec else { return Ok(None) };
-    let reads = target.users.iter().any(|u| jobs[u.job].rw.has(Dir::Read));
-    Ok((reads && create::has_holes(path)?).then(|| FileWarning::Holes { path: path.clone() }))
-}
-
-type Made = (Instance, JobThread, BufferPool);
-
-fn threads(
-    jobs: &[Job],
-    target: &Target,
-    driver: &Arc<dyn HostDriver>,
-    regions: &Regions,
-    entropy: u64,
-) -> Result<Vec<Made>> {
-    let bytes = driver.capacity().0 << 9;
-    let limits = driver.limits();
-    let block = u64::from(limits.logical_block_size);
-    target
-        .users
-        .iter()
+/// The threads of fio jobs on a target.
+fn threads(jobs: &[Job], target: &Target, opened: &Opened, entropy: u64) -> Result<Vec<(Instance, JobThread)>> {
+    let block = opened.block_bytes();
+    let users = target.users.iter().map(|u| &u.instance).filter(|i| jobs[i.job].oltp.is_none());
+    users
         .map(|user| {
             let job = &jobs[user.job];
-            let min = job.min_block_bytes();
-            if !min.is_multiple_of(block) {
-                return Err(Error::usage(format!(
-                    "bs={min} (job '{}', line {}): must be a multiple of the target's logical block size {block}",
-                    job.name, job.line
-                )));
-            }
+            check_block(job, "bs", job.min_block_bytes(), block)?;
             let id = ThreadId { instance: user.instance, number: user.number, entropy };
-            let thread = JobThread::new(job, id, bytes).map_err(|e| Error::usage(e.to_string()))?;
-            let buffers = BufferPool::new(regions, thread.depth(), slot_bytes(&thread), true)
-                .map_err(|e| e.within(&buffers_asked(job, &thread)))?;
-            Ok((user.clone(), thread, buffers))
+            let thread = JobThread::new(job, id, opened.bytes()).map_err(|e| Error::usage(e.to_string()))?;
+            Ok((user.clone(), thread))
         })
         .collect()
 }
 
+fn check_block(job: &Job, option: &str, bytes: u64, block: u32) -> Result<()> {
+    if bytes.is_multiple_of(u64::from(block)) {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "{option}={bytes} (job '{}', line {}): must be a multiple of the target's logical block size {block}",
+        job.name, job.line
+    )))
+}
+
+/// What transaction loops have out on a target.
+fn loops_of<'a>(jobs: &'a [Job], target: &'a Target) -> impl Iterator<Item = Volume> + 'a {
+    target.users.iter().filter_map(|u| Some((&jobs[u.instance.job], jobs[u.instance.job].oltp.as_ref()?))).flat_map(
+        |(job, oltp)| {
+            let data = Volume { slots: oltp.most_ios(), slot_bytes: job.max_block_bytes() as u32 };
+            // Behind the data, or alone.
+            [data, Volume { slots: 1, slot_bytes: REDO_WRITE_MAX }]
+        },
+    )
+}
+
+/// Buffers of a volume of a job's thread.
+fn buffers(job: &Job, volume: Volume, regions: &Regions) -> Result<BufferPool> {
+    let bytes = (volume.slot_bytes as usize).max(512);
+    BufferPool::new(regions, volume.slots, bytes, true).map_err(|e| e.within(&buffers_asked(job, volume)))
+}
+
 /// What the buffers of a job come to, and what makes them less, for the message when they cannot be had.
-fn buffers_asked(job: &Job, thread: &JobThread) -> String {
-    let (depth, slot) = (u64::from(thread.depth()), slot_bytes(thread) as u64);
+fn buffers_asked(job: &Job, volume: Volume) -> String {
+    let (depth, slot) = (u64::from(volume.slots), u64::from(volume.slot_bytes).max(512));
     let all = depth.saturating_mul(slot).saturating_mul(u64::from(job.numjobs));
     format!(
         "job '{}' (line {}): buffers of iodepth={depth} x bs={slot} x numjobs={} are {} MiB; lower one of the three",
@@ -277,12 +326,12 @@ fn buffers_asked(job: &Job, thread: &JobThread) -> String {
 }
 
 /// Bio slots per submitter: the depth, and for each I/O the pieces it may be split into.
-fn bios_needed<'a>(threads: impl Iterator<Item = &'a JobThread>, driver: &dyn HostDriver, config: &QueueConfig) -> u32 {
+fn bios_needed(volumes: impl Iterator<Item = Volume>, driver: &dyn HostDriver, config: &QueueConfig) -> u32 {
     let piece = piece_sectors(&driver.limits(), config.max_sectors_kb);
-    let need = threads
-        .map(|t| {
-            let pieces = u64::from(t.max_io_bytes() >> 9).div_ceil(u64::from(piece)) + 1;
-            u64::from(t.depth() + 1) * pieces
+    let need = volumes
+        .map(|v| {
+            let pieces = u64::from(v.slot_bytes >> 9).div_ceil(u64::from(piece)) + 1;
+            u64::from(v.slots + 1) * pieces
         })
         .max()
         .unwrap_or(1);
@@ -299,28 +348,24 @@ fn piece_sectors(limits: &Limits, max_sectors_kb: Option<u32>) -> u32 {
     if whole > 0 { whole } else { limits.logical_block_sectors() }
 }
 
-fn check_polling(jobs: &[Job], target: &Target, disk: &Disk) -> Result<()> {
-    let polled = target.users.iter().map(|u| &jobs[u.job]).find(|j| j.hipri);
-    match polled {
-        Some(job) if disk.queue.map().nr_queues(HctxType::Poll) == 0 => Err(Error::usage(format!(
-            "hipri (job '{}', line {}): the disk has no poll queue; set nr_poll_queues=1 or leave hipri out",
-            job.name, job.line
-        ))),
-        job => {
-            disk.polled.store(job.is_some(), Ordering::Relaxed);
+fn check_polling(jobs: &[Job], target: &Target, disks: &[Arc<Disk>]) -> Result<()> {
+    let polled = target.users.iter().map(|u| &jobs[u.instance.job]).find(|j| j.hipri);
+    let Some(job) = polled else { return Ok(()) };
+    let refuse = |text: &str| Err(Error::usage(format!("hipri (job '{}', line {}): {text}", job.name, job.line)));
+    match disks {
+        [disk] if disk.queue.map().nr_queues(HctxType::Poll) == 0 => {
+            refuse("the disk has no poll queue; set nr_poll_queues=1 or leave hipri out")
+        }
+        [disk] => {
+            disk.polled.store(true, Ordering::Relaxed);
             Ok(())
         }
+        _ => refuse("a striped target is not polled; leave hipri out"),
     }
 }
 
-fn worker(
-    job: &Job,
-    user: &Instance,
-    thread: JobThread,
-    buffers: BufferPool,
-    disk: &Arc<Disk>,
-    stop: &Arc<AtomicBool>,
-) -> Worker {
+/// Where a thread runs and submits: its CPUs, and the one whose software queue it uses.
+fn place(job: &Job, user: &Instance, disk: &Disk) -> (Option<Vec<u32>>, CpuId) {
     let nr_cpus = u32::from(disk.queue.config().topology.nr_cpus);
     let pin = job.cpus_allowed.as_ref().map(|cpus| match job.cpus_allowed_policy {
         CpusPolicy::Shared => cpus.clone(),
@@ -331,12 +376,32 @@ fn worker(
         Some([one]) => *one % nr_cpus,
         _ => (user.number - 1) % nr_cpus,
     };
-    Worker {
+    (pin, CpuId::new(cpu))
+}
+
+/// The thread of a fio job.
+fn worker(
+    job: &Job,
+    user: &Instance,
+    thread: JobThread,
+    target: &Started,
+    regions: &Regions,
+    stop: &Arc<AtomicBool>,
+) -> Result<AnyWorker> {
+    let (pin, cpu) = place(job, user, &target.disks[0]);
+    let volume = Volume { slots: thread.depth(), slot_bytes: slot_bytes(&thread) as u32 };
+    let buffers = buffers(job, volume, regions)?;
+    if target.opened.map.is_some() {
+        let volumes = vec![wide_volume(target, buffers)];
+        let planned_bytes = thread.planned_bytes();
+        return Ok(AnyWorker::Wide(Box::new(wide(job, Box::new(thread), volumes, (pin, cpu), planned_bytes, stop))));
+    }
+    Ok(AnyWorker::Plain(Box::new(Worker {
         job: thread,
-        disk: Arc::clone(disk),
-        disk_index: 0,
+        disk: Arc::clone(&target.disks[0]),
+        disk_index: target.first,
         buffers,
-        cpu: CpuId::new(cpu),
+        cpu,
         pin,
         live: Arc::new(Live::default()),
         stop: Arc::clone(stop),
@@ -345,14 +410,55 @@ fn worker(
         weight: job.weight,
         batch: job.iodepth_batch_submit,
         trace_events: 0,
-    }
+    })))
+}
+
+/// The thread of a transaction loop, with data and redo on these targets; they may be one.
+fn oltp_worker(
+    job: &Job,
+    user: &Instance,
+    [data, redo]: [&Started; 2],
+    apart: bool,
+    regions: &Regions,
+    plan: &RunPlan<'_>,
+) -> Result<Wide> {
+    let oltp = job.oltp.as_ref().expect("a transaction loop");
+    check_block(job, "bs", job.min_block_bytes(), data.opened.block_bytes())?;
+    check_block(job, "redo_block_size", u64::from(oltp.redo_block_bytes), redo.opened.block_bytes())?;
+    let id = ThreadId { instance: user.instance, number: user.number, entropy: plan.entropy };
+    let load = Oltp::new(job, id, data.opened.bytes(), apart.then(|| redo.opened.bytes()));
+    let load = load.map_err(|e| Error::usage(e.to_string()))?;
+    let volumes = load.volumes().into_iter().zip([data, redo]);
+    let volumes = volumes.map(|(v, target)| Ok(wide_volume(target, buffers(job, v, regions)?)));
+    let volumes = volumes.collect::<Result<_>>()?;
+    Ok(wide(job, Box::new(load), volumes, place(job, user, &data.disks[0]), None, &plan.stop))
+}
+
+fn wide_volume(target: &Started, buffers: BufferPool) -> WideVolume {
+    let disks = target.disks.iter().enumerate().map(|(i, d)| (target.first + i, Arc::clone(d))).collect();
+    WideVolume { disks, map: target.opened.map.clone(), buffers }
+}
+
+fn wide(
+    job: &Job,
+    load: Box<dyn Load + Send>,
+    volumes: Vec<WideVolume>,
+    (pin, cpu): (Option<Vec<u32>>, CpuId),
+    planned_bytes: Option<u64>,
+    stop: &Arc<AtomicBool>,
+) -> Wide {
+    let live = Arc::new(Live::default());
+    let stop = Arc::clone(stop);
+    let (weight, batch) = (job.weight, job.iodepth_batch_submit);
+    Wide { load, volumes, cpu, pin, live, stop, weight, batch, planned_bytes, trace_events: 0 }
 }
 
 /// Tells every thread on which CPUs the others on its disk are.
-fn introduce(workers: &mut [Worker]) {
-    let homes: Vec<(usize, CpuId)> = workers.iter().map(|w| (w.disk_index, w.cpu)).collect();
+fn introduce(workers: &mut [AnyWorker]) {
+    let homes: Vec<(Vec<usize>, CpuId)> = workers.iter().map(|w| (w.disks(), w.cpu())).collect();
     for (i, w) in workers.iter_mut().enumerate() {
-        let others = homes.iter().enumerate().filter(|(j, (disk, _))| *j != i && *disk == w.disk_index);
+        let AnyWorker::Plain(w) = w else { continue };
+        let others = homes.iter().enumerate().filter(|(j, (disks, _))| *j != i && disks.contains(&w.disk_index));
         w.others = others.map(|(_, (_, cpu))| *cpu).collect();
     }
 }

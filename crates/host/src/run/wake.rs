@@ -50,16 +50,28 @@ impl WakeTable {
     }
 
     fn wait_by(&self, who: SubmitterId, hctx: HctxId, wait: impl FnOnce(u64)) {
-        let state = &self.states[who.index()];
+        if let Some(seen) = self.begin(who, hctx) {
+            wait(seen);
+        }
+        self.end(who);
+    }
+
+    /// `who` is going to wait, and a notification wakes `hctx`: [`HostDriver::wakes`] of before. `None`: something came for it
+    /// already. [`WakeTable::end`] follows in either case.
+    pub(super) fn begin(&self, who: SubmitterId, hctx: HctxId) -> Option<u64> {
         let waiting = WAITING + hctx.index() as u32;
         // Before others can see that this thread waits: a wake-up from then on is newer.
         let seen = self.driver.wakes(hctx);
         // Pairs with: WakeTable::notify
-        if state.compare_exchange(AWAKE, waiting, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            wait(seen);
-        }
+        let began =
+            self.states[who.index()].compare_exchange(AWAKE, waiting, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        began.then_some(seen)
+    }
+
+    /// `who` is awake.
+    pub(super) fn end(&self, who: SubmitterId) {
         // Pairs with: WakeTable::notify. What was notified is seen by the poll that follows every wait.
-        state.swap(AWAKE, Ordering::AcqRel);
+        self.states[who.index()].swap(AWAKE, Ordering::AcqRel);
     }
 }
 

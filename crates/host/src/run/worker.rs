@@ -25,9 +25,9 @@ use workload::stats::{CpuUse, DIRS, JobStats};
 use workload::verify::VerifyError;
 
 /// How often a busy thread tells how far it is and looks whether it is to stop.
-const LOOK_AROUND: Duration = Duration::from_ms(5);
+pub(super) const LOOK_AROUND: Duration = Duration::from_ms(5);
 /// Bad blocks described per thread; further ones are only counted.
-const VERIFY_REPORTS: usize = 8;
+pub(super) const VERIFY_REPORTS: usize = 8;
 
 /// What others see of a running thread, a few milliseconds late.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ pub(super) struct Live {
 }
 
 impl Live {
-    fn publish(&self, stats: &JobStats) {
+    pub(super) fn publish(&self, stats: &JobStats) {
         for (dir, (ios, bytes)) in stats.dirs.iter().zip(self.ios.iter().zip(&self.bytes)) {
             ios.store(dir.ios, Ordering::Relaxed);
             bytes.store(dir.bytes, Ordering::Relaxed);
@@ -80,14 +80,14 @@ pub struct ThreadEnd {
     pub stats: JobStats,
     /// Descriptions of the first blocks that failed verification.
     pub verify_errors: Vec<VerifyError>,
-    /// What was traced, if that was asked for.
-    pub trace: Option<ThreadTrace>,
+    /// What was traced at each device it has I/O at, if that was asked for.
+    pub traces: Vec<ThreadTrace>,
 }
 
 /// The trace of one thread.
 #[derive(Clone, Debug)]
 pub struct ThreadTrace {
-    /// Index of its disk in [`DiskOutcome`](super::DiskOutcome)s.
+    /// Index of the device in [`RunOutcome::devices`](super::RunOutcome::devices).
     pub disk: usize,
     /// Its events.
     pub log: TraceLog,
@@ -164,8 +164,9 @@ impl Worker {
         // Pairs with: run::thread_progress
         self.live.done.store(true, Ordering::Release);
         let trace = (self.trace_events > 0).then(|| ThreadTrace { disk: self.disk_index, log: l.sub.stop_trace() });
+        let traces = trace.into_iter().collect();
         let end =
-            ThreadEnd { stats: l.job.stats().clone(), verify_errors: std::mem::take(&mut l.verify_errors), trace };
+            ThreadEnd { stats: l.job.stats().clone(), verify_errors: std::mem::take(&mut l.verify_errors), traces };
         if l.leaves {
             // The disk may still write to its buffers, and end what its submitter has out.
             std::mem::forget(l);

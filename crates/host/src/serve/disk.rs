@@ -4,13 +4,13 @@
 
 use super::bell::Bells;
 use super::clerk::Clerk;
-use super::inlet::Inlet;
 use super::lock::ImageLock;
 use super::members::{self, Member, Stored};
 use super::rewrite::Rewrites;
 use crate::driver::{Connections, HostDriver};
 use crate::error::{Error, Result};
 use crate::mem::{Region, Regions};
+use crate::run::Inlet;
 use crate::run::{Frozen, change_settings, drain, limit_hw_queues, replace_settings};
 use blk::cpumap::CpuTopology;
 use blk::driver::Driver;

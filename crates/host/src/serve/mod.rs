@@ -25,7 +25,6 @@ mod bell;
 pub(crate) mod clerk;
 mod disk;
 mod ending;
-mod inlet;
 #[allow(unsafe_code, reason = "waiting on descriptors of drivers")]
 mod iothread;
 mod iothreads;

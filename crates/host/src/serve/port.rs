@@ -6,10 +6,10 @@
 //! nothing is taken from a client while there is no room ([`Port::has_room`]).
 
 use super::disk::{ServedDisk, Waker};
-use super::inlet::Inlet;
 use super::latency::Starts;
 use super::rewrite::Writes;
 use crate::error::Result;
+use crate::run::Inlet;
 use blk::bio::{Bio, DataRef};
 use blk::id::HctxId;
 use blk::submitter::Done;

@@ -84,7 +84,14 @@ fn excludes_one(row: &Row) -> bool {
 
 /// What became of the jobs that the verdict is not about.
 fn others_table(out: &mut String, c: &Comparison) {
-    const SHOWN: [Metric; 4] = [Metric::Iops, Metric::BytesPerSecond, Metric::LatencyMean, Metric::LatencyP99];
+    const SHOWN: [Metric; 6] = [
+        Metric::Iops,
+        Metric::BytesPerSecond,
+        Metric::LatencyMean,
+        Metric::LatencyP99,
+        Metric::Transactions,
+        Metric::TransactionMean,
+    ];
     for other in &c.others {
         let _ = writeln!(out, "\n  beside it: {}", other.job);
         for row in other.rows.iter().filter(|r| SHOWN.contains(&r.metric)) {
@@ -113,8 +120,10 @@ fn word(c: &Comparison, row: &Row) -> &'static str {
 
 fn metric_value(metric: Metric, value: f64) -> String {
     match metric {
-        Metric::Iops if value < 100.0 => format!("{value:.1}"),
-        Metric::Iops => num::short(value.round() as u64, num::RATE_DIGITS, num::Scale::Decimal, ""),
+        Metric::Iops | Metric::Transactions if value < 100.0 => format!("{value:.1}"),
+        Metric::Iops | Metric::Transactions => {
+            num::short(value.round() as u64, num::RATE_DIGITS, num::Scale::Decimal, "")
+        }
         Metric::BytesPerSecond => num::bytes_per_second(value.round() as u64, num::Scale::Binary),
         _ => num::latency(value),
     }

@@ -14,6 +14,7 @@ use workload::stats::{BATCH_NAMES, DEPTH_NAMES, Dir, LAT_MS_NAMES, LAT_NS_NAMES,
 
 use super::fio_model::{DirReport, DiskUtil, FioReport, JobReport, LatReport};
 use super::num;
+use super::oltp::OltpReport;
 use crate::stage::StageFacts;
 
 /// fio's `eta` of a job that is done: "unknown".
@@ -31,6 +32,9 @@ pub struct MqblkKey {
     pub changes: Vec<String>,
     /// Stages, merges, hctx counts, costs; `None` when not measured.
     pub stages: Option<StageFacts>,
+    /// Transactions of jobs that are loops of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub oltp: Vec<OltpReport>,
     /// The command that repeats the run.
     pub command: String,
 }

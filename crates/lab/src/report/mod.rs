@@ -5,10 +5,11 @@
 //! - [`num`]: fio's short numbers and dates.
 //! - [`fio_model`]: what fio reports about a run, as data; [`from_stats`] makes it from what the job threads measured.
 //! - [`fio_text`], [`fio_json`]: fio 3.33's text block, JSON and json+.
-//! - [`stages`]: where the time went, which fio cannot tell.
+//! - [`stages`]: where the time went, [`oltp`]: transactions; fio cannot tell.
 //! - [`compare_text`], [`compare_json`]: the comparison.
 
 pub mod num;
+pub mod oltp;
 pub mod fio_model;
 pub mod from_stats;
 pub mod fio_text;

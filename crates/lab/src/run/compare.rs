@@ -69,6 +69,10 @@ impl CompareSpec<'_> {
     pub fn primary(&self) -> Metric {
         let rated = |limits: [Option<u64>; 3]| limits.iter().any(Option::is_some);
         let judged = |name: &str| self.judge.is_none_or(|judge| judge == name);
+        let mut jobs = self.file.jobs.iter().filter(|j| judged(&j.name)).peekable();
+        if jobs.peek().is_some() && jobs.all(|j| j.oltp.is_some()) {
+            return Metric::Transactions;
+        }
         let any = self.file.jobs.iter().filter(|j| judged(&j.name)).any(|j| {
             let dirs = workload::job::Dir::ALL;
             rated(dirs.map(|d| j.rate_bytes_per_s[d])) || rated(dirs.map(|d| j.rate_iops[d]))

@@ -11,6 +11,7 @@ use workload::stats::JobStats;
 use super::Run;
 use crate::report::fio_model::{DiskUtil, FioReport, JobReport, version};
 use crate::report::from_stats::{JobMeta, job_report};
+use crate::report::oltp::OltpReport;
 
 impl Run<'_> {
     /// fio's report. `unix_ms`: wall clock at the end, milliseconds since 1970.
@@ -40,6 +41,16 @@ impl Run<'_> {
             open = grouped.then_some(instance.group);
         }
         blocks
+    }
+
+    /// What transaction loops have to say, by the same blocks.
+    pub fn oltp_reports(&self) -> Vec<OltpReport> {
+        let stats = |i: &usize| Some(self.outcome.threads[*i].as_ref()?.stats.clone());
+        let of = |members: Vec<usize>| {
+            let name = &self.file.jobs[self.outcome.instances[*members.first()?].job].name;
+            OltpReport::of(name, &members.iter().filter_map(stats).collect::<Vec<_>>())
+        };
+        self.members().into_iter().filter_map(of).collect()
     }
 
     /// The report of one block; `None` when none of its threads ran.

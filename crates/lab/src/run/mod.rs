@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use host::error::Result;
-use host::run::{DiskOutcome, Prepared, Progress, RunOutcome, RunPlan};
+use host::run::{DiskOutcome, Prepared, Progress, RunOutcome, RunPlan, RunTarget};
 use workload::job::JobFile;
 use workload::schedule::Instance;
 use workload::stats::{DirStats, JobStats, LatencyStats};
@@ -100,7 +100,9 @@ pub fn execute<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Resul
             entropy: spec.entropy,
         },
     )?;
-    let settings = prepared.disks.iter().map(|(_, disk)| stack::in_effect(&disk.queue, spec.settings)).collect();
+    // The devices of a target have the same.
+    let first = |t: &RunTarget| &prepared.disks[t.disks.start].1.queue;
+    let settings = prepared.targets.iter().map(|t| stack::in_effect(first(t), spec.settings)).collect();
     let mut warnings: Vec<String> = prepared.warnings.iter().map(ToString::to_string).collect();
     prepared.trace(spec.trace_events);
     observer.prepared(&prepared);
@@ -261,6 +263,10 @@ impl Run<'_> {
                 found.extend(of_direction(&job.name, dir.name(), sum.dir(dir)));
             }
             found.extend(raw(&job.name, "sync", "lat", &sum.sync.lat));
+            if let Some(tx) = &sum.tx {
+                let kinds = [("lat", &tx.lat), ("read", &tx.read), ("commit", &tx.commit), ("redo", &tx.redo_lat)];
+                found.extend(kinds.into_iter().filter_map(|(kind, l)| raw(&job.name, "transaction", kind, l)));
+            }
         }
         found
     }

@@ -60,7 +60,7 @@ pub fn probe(prefix: &Path, format: TraceFormat) -> Result<()> {
 
 /// Writes what a run traced. Of several disks each has files of its own: the prefix is followed by `-` and its number.
 pub fn write(run: &Run<'_>, prefix: &Path, format: TraceFormat) -> Result<Written> {
-    let disks = run.outcome.disks.len();
+    let disks = run.outcome.devices.len();
     let mut written = Written::default();
     for disk in 0..disks {
         let prefix = if disks == 1 { prefix.to_owned() } else { with_suffix(prefix, &format!("-{disk}")) };
@@ -71,7 +71,7 @@ pub fn write(run: &Run<'_>, prefix: &Path, format: TraceFormat) -> Result<Writte
             TraceFormat::Blktrace => write_blktrace(&threads, disk as u32, &prefix, &mut written.files)?,
             TraceFormat::Chrome => {
                 let path = with_suffix(&prefix, ".json");
-                let name = &run.outcome.disks[disk].name;
+                let name = &run.outcome.devices[disk];
                 to_file(&path, |out| chrome::write(&threads, name, out))?;
                 written.files.push(path);
             }
@@ -83,9 +83,11 @@ pub fn write(run: &Run<'_>, prefix: &Path, format: TraceFormat) -> Result<Writte
 fn threads_of<'r>(run: &'r Run<'_>, disk: usize) -> Vec<ThreadEvents<'r>> {
     let threads = run.outcome.threads.iter().zip(&run.outcome.instances);
     threads
-        .filter_map(|(end, instance)| {
-            let trace = end.as_ref()?.trace.as_ref().filter(|t| t.disk == disk)?;
-            Some(ThreadEvents { pid: instance.number, name: &run.file.jobs[instance.job].name, log: &trace.log })
+        .filter_map(|(end, instance)| Some((end.as_ref()?, instance)))
+        .flat_map(|(end, instance)| {
+            let name = &run.file.jobs[instance.job].name;
+            let its = end.traces.iter().filter(move |t| t.disk == disk);
+            its.map(move |t| ThreadEvents { pid: instance.number, name, log: &t.log })
         })
         .collect()
 }

@@ -55,6 +55,7 @@ use blk::bio::{IoPrio, Op, OpFlags};
 use blk::time::Instant;
 use mix::Mix;
 use plan::Plan;
+pub(crate) use plan::prio;
 use think::Think;
 
 /// Which thread of the job file this is.

@@ -170,7 +170,7 @@ fn flags(job: &Job) -> [OpFlags; DIRS] {
     [all, write, all]
 }
 
-fn prio(job: &Job) -> IoPrio {
+pub(crate) fn prio(job: &Job) -> IoPrio {
     let class = match job.prioclass {
         PrioClass::None if job.prio.is_none() => return IoPrio::default(),
         // A level without a class means best effort, as in fio.

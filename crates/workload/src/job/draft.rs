@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::error::{JobError, Origin};
+use super::oltp::OltpJob;
 use super::spec::Job;
 use super::units::Units;
 use super::values::{Dir, Pattern, PerDir, SizeWeight};
@@ -39,6 +40,9 @@ pub(super) struct Draft {
     pub zero_buffers: bool,
     pub allrandrepeat: bool,
     pub buffer_pattern: Option<Pattern>,
+    /// `workload=oltp`.
+    pub is_oltp: bool,
+    pub oltp: OltpJob,
     /// Options in force, by canonical name.
     pub given: BTreeMap<&'static str, Given>,
     /// Options in force that mqblk does not do. Kept until the job is complete: a job may override its global section.
@@ -62,6 +66,8 @@ impl Draft {
             zero_buffers: false,
             allrandrepeat: false,
             buffer_pattern: None,
+            is_oltp: false,
+            oltp: OltpJob::default(),
             given: BTreeMap::new(),
             refused: BTreeMap::new(),
         }

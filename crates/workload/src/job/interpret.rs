@@ -208,7 +208,8 @@ impl<'a> Interpreter<'a> {
             Err(reject) => return self.reject(draft, option, raw, section, reject),
         };
         let idle = |v: &str| option.off.contains(&v) || (!v.is_empty() && option.default == v);
-        if option.support != Support::Supported && value.as_deref().is_some_and(idle) {
+        let acts = matches!(option.support, Support::Supported | Support::Own);
+        if !acts && value.as_deref().is_some_and(idle) {
             return; // Asks for what happens anyway.
         }
         let units = draft.units;
@@ -227,7 +228,7 @@ impl<'a> Interpreter<'a> {
             self.warn(raw, section, &quirk);
         }
         match option.support {
-            Support::Supported => {
+            Support::Supported | Support::Own => {
                 let given = Given { origin: raw.origin.clone(), seq: raw.seq, typed: raw.typed() };
                 draft.given.insert(option.name, given);
             }
@@ -338,5 +339,5 @@ fn error(raw: &RawOption, section: &RawSection, kind: ErrorKind, rule: &str, rem
 }
 
 fn names_a_file(option: &OptionInfo) -> bool {
-    matches!(option.name, "filename" | "directory" | "filename_format")
+    matches!(option.name, "filename" | "directory" | "filename_format" | "redo_filename")
 }

@@ -31,6 +31,8 @@ mod table_engine;
 mod table_io;
 mod table_report;
 mod table_target;
+mod table_oltp;
+mod oltp;
 mod setters;
 mod lists;
 mod pattern;
@@ -38,6 +40,7 @@ mod resolve;
 
 pub use error::{ErrorKind, JobError, JobErrors, Origin, Warning};
 pub use interpret::{Override, ParseContext};
+pub use oltp::{OltpJob, REDO_WRITE_MAX, SESSIONS_MAX};
 pub use options::{OptionInfo, Support, find_option, nearest_option, options};
 pub use parse::{IncludeReader, NoIncludes};
 pub use spec::{BLOCK_BYTES_MAX, DEFAULT_PERCENTILES, DEFAULT_RANDSEED, IODEPTH_MAX, Job, JobFile, NUMJOBS_MAX};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The table of every option fio 3.33 has: one row gives the parser, the default, the help text and what mqblk does with it.
+//! The table of every option fio 3.33 has, and of our own: one row gives the parser, the default, the help text and what mqblk does with it.
 //!
 //! Guarantees: names and aliases are unique; a row marked supported sets the job, any other changes nothing but is still
 //! checked for form. Does not do: checks between options (`resolve`). The rows are in `table_*`, grouped as in fio's manual.
@@ -9,13 +9,15 @@ use super::draft::Draft;
 use super::error::Reject;
 use super::units::{self, Units};
 use super::values::{Extent, PerDir};
-use super::{lists, table_engine, table_io, table_report, table_target};
+use super::{lists, table_engine, table_io, table_oltp, table_report, table_target};
 
 /// What mqblk does with an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
     /// Acts as in fio.
     Supported,
+    /// Acts; fio has no such option.
+    Own,
     /// Accepted without a word: it changes nothing here.
     Accepted,
     /// Accepted with this warning: it has no effect, and the results stay comparable.
@@ -24,7 +26,7 @@ pub enum Support {
     Refused(&'static str),
 }
 
-/// One option of fio.
+/// One option.
 #[derive(Debug)]
 pub struct OptionInfo {
     /// Canonical name.
@@ -163,6 +165,11 @@ pub(super) const fn yes(name: &'static str, parser: Parser, default: &'static st
     OptionInfo::row(name, parser, default, help, Support::Supported)
 }
 
+/// A supported option that fio does not have.
+pub(super) const fn own(name: &'static str, parser: Parser, default: &'static str, help: &'static str) -> OptionInfo {
+    OptionInfo::row(name, parser, default, help, Support::Own)
+}
+
 /// An option that changes nothing here.
 pub(super) const fn quiet(name: &'static str, parser: Parser, default: &'static str, help: &'static str) -> OptionInfo {
     OptionInfo::row(name, parser, default, help, Support::Accepted)
@@ -207,9 +214,14 @@ pub(super) const fn words(words: &'static [&'static str]) -> Parser {
     Parser::Words { words, set: |_, _| () }
 }
 
-/// Every option, grouped as in fio's manual.
+/// Every option, grouped as in fio's manual, then our own.
 pub fn options() -> impl Iterator<Item = &'static OptionInfo> {
-    table_target::ROWS.iter().chain(table_io::ROWS).chain(table_report::ROWS).chain(table_engine::ROWS)
+    table_target::ROWS
+        .iter()
+        .chain(table_io::ROWS)
+        .chain(table_report::ROWS)
+        .chain(table_engine::ROWS)
+        .chain(table_oltp::ROWS)
 }
 
 /// The option of this name or alias.

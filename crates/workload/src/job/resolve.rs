@@ -52,8 +52,8 @@ pub(super) fn resolve(draft: Draft, around: &Surroundings<'_>) -> Resolved {
     Resolved { job: check.draft.job, errors, warnings: check.warnings }
 }
 
-struct Check<'a> {
-    draft: Draft,
+pub(super) struct Check<'a> {
+    pub(super) draft: Draft,
     around: &'a Surroundings<'a>,
     errors: Vec<(u32, JobError)>,
     warnings: Vec<Warning>,
@@ -61,6 +61,7 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn all(&mut self) {
+        self.oltp();
         self.block_sizes();
         self.region();
         self.pattern_of_offsets();
@@ -71,6 +72,7 @@ impl Check<'_> {
         self.verify_repeats();
         self.place();
         self.groups();
+        self.oltp_depth();
     }
 
     /// The given option among `names` that was typed last; the section header if none was given.
@@ -89,7 +91,7 @@ impl Check<'_> {
         self.errors.push((seq, JobError { origin, job, typed, kind, rule, remedy }));
     }
 
-    fn conflict(&mut self, names: &[&str], rule: &str, remedy: &str) {
+    pub(super) fn conflict(&mut self, names: &[&str], rule: &str, remedy: &str) {
         self.error(names, ErrorKind::Conflict, rule, remedy);
     }
 
@@ -334,16 +336,24 @@ impl Check<'_> {
             let rule = format!("names CPU {highest}, but this machine has CPUs 0..={}", ncpus.saturating_sub(1));
             self.error(&["cpus_allowed", "cpumask"], ErrorKind::BadValue, &rule, "name existing CPUs");
         }
-        let Some(name) = self.draft.job.filename.clone() else { return };
-        if (self.around.is_target)(&name) {
+        let redo = self.draft.oltp.redo_filename.clone();
+        for (option, name) in [("filename", self.draft.job.filename.clone()), ("redo_filename", redo)] {
+            if let Some(name) = name {
+                self.one_file(option, &name);
+            }
+        }
+    }
+
+    fn one_file(&mut self, option: &str, name: &str) {
+        if (self.around.is_target)(name) {
             return;
         }
         if name == "-" {
             let remedy = "name a file, a block device or a target such as null:";
-            self.error(&["filename"], ErrorKind::Unsupported, "is standard input or output", remedy);
+            self.error(&[option], ErrorKind::Unsupported, "is standard input or output", remedy);
         } else if name.replace("\\:", "").contains(':') {
             let remedy = "an instance works on one file: write one job section per file; a ':' in a name is '\\:'";
-            self.error(&["filename"], ErrorKind::Unsupported, "names several files", remedy);
+            self.error(&[option], ErrorKind::Unsupported, "names several files", remedy);
         }
     }
 

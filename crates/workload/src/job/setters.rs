@@ -187,6 +187,22 @@ pub(super) fn set_cpumask(draft: &mut Draft, text: &str, units: Units) -> Result
     Ok(())
 }
 
+/// `redo_filename=`.
+pub(super) fn set_redo_filename(draft: &mut Draft, text: &str, _: Units) -> Result<(), Reject> {
+    draft.oltp.redo_filename = Some(text.to_owned());
+    Ok(())
+}
+
+/// `redo_block_size=`: what a device may have as its logical block.
+pub(super) fn set_redo_block_size(draft: &mut Draft, text: &str, units: Units) -> Result<(), Reject> {
+    let bytes = units::int_in(text, units, 512, 4096)?;
+    if !bytes.is_power_of_two() {
+        return Err(Reject::new("must be 512, 1024, 2048 or 4096", ""));
+    }
+    draft.oltp.redo_block_bytes = bytes as u32;
+    Ok(())
+}
+
 /// `directory=`: split at `:`, with `\:` for a colon in a name.
 pub(super) fn split_paths(text: &str) -> Result<Vec<String>, Reject> {
     let mut paths = vec![String::new()];

@@ -8,6 +8,7 @@
 //! (`filename` is kept as typed). Source: fio HOWTO 3.33.
 
 use super::error::Warning;
+use super::oltp::OltpJob;
 use super::values::{
     BlockSizes, BufferFill, CpusPolicy, Dir, Distribution, Extent, IoEngine, Pattern, PerDir, PrioClass, RateProcess,
     Rw, RwMode, RwSequencer, SyncMode, ThinktimeBlocks, VerifyKind,
@@ -81,6 +82,8 @@ pub struct Job {
     pub allow_mounted_write: bool,
 
     // ---- what
+    /// `workload=oltp` and its options: then the job is a transaction loop, and `rw` only says that it reads and writes.
+    pub oltp: Option<OltpJob>,
     /// `rw=`.
     pub rw: Rw,
     /// `rw=read:8k`: bytes added to the offset after each sequential I/O; may be negative (`rw=read:-8k` goes backwards).
@@ -229,7 +232,7 @@ impl Job {
             size: None, io_size: None, filesize_bytes: None, offset: Extent::Bytes(0),
             offset_align_bytes: 0, offset_increment: Extent::Bytes(0), direct: false,
             invalidate: true, overwrite: false, allow_file_create: true, allow_mounted_write: false,
-            rw: Rw { mode: RwMode::Read, random: false }, seq_offset_add_bytes: 0,
+            oltp: None, rw: Rw { mode: RwMode::Read, random: false }, seq_offset_add_bytes: 0,
             rand_offset_every: 1, rw_sequencer: RwSequencer::Sequential, rwmixread_pct: 50,
             block_sizes: PerDir::all(BlockSizes::Fixed(4096)), bs_unaligned: false,
             blockalign_bytes: PerDir::all(None), number_ios: None, loops: 1,
@@ -271,6 +274,12 @@ impl Job {
         let nth = if self.filename.is_some() { 0 } else { jobnum as usize % self.directory.len() };
         let dir = &self.directory[nth];
         format!("{}/{}", dir.trim_end_matches('/'), name.trim_start_matches('/'))
+    }
+
+    /// Where the redo of instance `jobnum` goes, if it has a place of its own; by the rules of [`Job::file_name`] for a `filename`.
+    pub fn redo_file_name(&self, jobnum: u32, is_target: &dyn Fn(&str) -> bool) -> Option<String> {
+        let filename = self.oltp.as_ref()?.redo_filename.clone()?;
+        Some(Job { filename: Some(filename), ..self.clone() }.file_name(jobnum, is_target))
     }
 
     /// Smallest block over the directions this job issues.

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where an IOThread's bios go in: the submitter of a plain disk, or of a striped one.
+//! Where a thread's bios go in: the submitter of a plain disk, or of a striped one.
 //!
 //! Guarantees: both are used alike; a plain disk pays one comparison per call. Does not do: more than pass calls on.
 
-use crate::run::Submitter;
+use super::disk::Submitter;
 use blk::bio::Bio;
-use blk::id::HctxId;
+use blk::id::{HctxId, SubmitterId};
 use blk::stripe::Striped;
 use blk::submitter::{Done, SubmitError};
 use blk::time::Instant;
 use parking_lot::RawMutex;
 
 /// See the module's text.
-#[allow(clippy::large_enum_variant, reason = "one per disk and IOThread; the plain one is reached without a pointer")]
-pub(super) enum Inlet {
+#[allow(clippy::large_enum_variant, reason = "one per disk and thread; the plain one is reached without a pointer")]
+pub(crate) enum Inlet {
     /// Of one device.
     Plain(Submitter),
     /// Of several.
@@ -22,7 +22,7 @@ pub(super) enum Inlet {
 
 impl Inlet {
     #[inline]
-    pub(super) fn submit(&mut self, bio: &Bio, now: Instant) -> Result<(), SubmitError> {
+    pub(crate) fn submit(&mut self, bio: &Bio, now: Instant) -> Result<(), SubmitError> {
         match self {
             Inlet::Plain(s) => s.submit(bio, now),
             Inlet::Striped(s) => s.submit(bio, now),
@@ -30,7 +30,7 @@ impl Inlet {
     }
 
     #[inline]
-    pub(super) fn start_plug(&mut self, nr_ios: u32) {
+    pub(crate) fn start_plug(&mut self, nr_ios: u32) {
         match self {
             Inlet::Plain(s) => s.start_plug(nr_ios),
             Inlet::Striped(s) => s.start_plug(nr_ios),
@@ -39,7 +39,7 @@ impl Inlet {
 
     /// Issues what was gathered, and collects what has ended; how much of that wrote.
     #[inline]
-    pub(super) fn finish(&mut self, now: Instant, done: &mut Vec<Done>) -> usize {
+    pub(crate) fn finish(&mut self, now: Instant, done: &mut Vec<Done>) -> usize {
         let mut writes = 0;
         let collect = |d: Done| {
             writes += usize::from(d.op.is_write());
@@ -60,7 +60,47 @@ impl Inlet {
         writes
     }
 
-    pub(super) fn rest(&mut self) {
+    /// Issues what was gathered.
+    pub(crate) fn finish_plug(&mut self, now: Instant) {
+        match self {
+            Inlet::Plain(s) => s.finish_plug(now),
+            Inlet::Striped(s) => s.finish_plug(now),
+        }
+    }
+
+    /// Collects what has ended.
+    pub(crate) fn poll(&mut self, now: Instant) {
+        match self {
+            Inlet::Plain(s) => s.poll(now),
+            Inlet::Striped(s) => s.poll(now),
+        }
+    }
+
+    /// Calls `f` for each bio that was collected.
+    pub(crate) fn reap(&mut self, f: impl FnMut(Done)) {
+        match self {
+            Inlet::Plain(s) => s.reap(f),
+            Inlet::Striped(s) => s.reap(f),
+        }
+    }
+
+    /// Numbers of its submitters, by member.
+    pub(crate) fn submitter_ids(&self) -> Vec<SubmitterId> {
+        match self {
+            Inlet::Plain(s) => vec![s.id()],
+            Inlet::Striped(s) => s.below().iter().map(|s| s.id()).collect(),
+        }
+    }
+
+    /// The submitters it was made of; nothing is out.
+    pub(crate) fn into_submitters(self) -> Vec<Submitter> {
+        match self {
+            Inlet::Plain(s) => vec![s],
+            Inlet::Striped(s) => s.into_below(),
+        }
+    }
+
+    pub(crate) fn rest(&mut self) {
         match self {
             Inlet::Plain(s) => s.rest(),
             Inlet::Striped(s) => s.rest(),
@@ -68,14 +108,14 @@ impl Inlet {
     }
 
     #[inline]
-    pub(super) fn outstanding(&self) -> u32 {
+    pub(crate) fn outstanding(&self) -> u32 {
         match self {
             Inlet::Plain(s) => s.outstanding(),
             Inlet::Striped(s) => s.outstanding(),
         }
     }
 
-    pub(super) fn state_generation(&self) -> u64 {
+    pub(crate) fn state_generation(&self) -> u64 {
         match self {
             Inlet::Plain(s) => s.state_generation(),
             Inlet::Striped(s) => s.state_generation(),
@@ -83,7 +123,7 @@ impl Inlet {
     }
 
     /// Hardware queues where completions appear, with the number of their member.
-    pub(super) fn hctxs(&self) -> Vec<(usize, HctxId)> {
+    pub(crate) fn hctxs(&self) -> Vec<(usize, HctxId)> {
         match self {
             Inlet::Plain(s) => s.hctxs().map(|h| (0, h)).collect(),
             Inlet::Striped(s) => s.hctxs().collect(),

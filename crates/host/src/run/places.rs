@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where a thread waits that has I/O at several devices: for the first of them that has something.
+//!
+//! Guarantees: a completion, a notification and a due time of any of them ends the wait, at once where the driver has a
+//! descriptor, else when its first request is due, or 100 us later. Nobody waits longer than [`STOP_CHECK`]. Needs from callers: a
+//! poll of all inlets after each wait. Does not do: spin.
+
+use super::disk::Disk;
+use super::inlet::Inlet;
+use super::seat::STOP_CHECK;
+use crate::clock;
+use crate::readable::poll_fds;
+use blk::id::{HctxId, SubmitterId};
+use blk::time::Duration;
+use std::sync::Arc;
+
+/// How often who cannot be told looks.
+const BLIND: Duration = Duration::from_us(100);
+
+/// A device, the thread's submitter there, and where its completions appear.
+struct Place {
+    disk: Arc<Disk>,
+    who: SubmitterId,
+    hctxs: Vec<HctxId>,
+}
+
+/// See the module's text.
+#[derive(Default)]
+pub(super) struct Places {
+    /// Of each inlet, in their order.
+    all: Vec<Vec<Place>>,
+    /// What the settings were when the descriptors were collected; `None`: they were not.
+    generation: Option<u64>,
+    fds: Vec<libc::pollfd>,
+    /// Of each inlet: some hardware queue has no descriptor. Then another thread may take a completion there, and can tell
+    /// nobody who sleeps on descriptors.
+    blind: Vec<bool>,
+    /// Scratch: wake-ups of each place before the wait.
+    seen: Vec<u64>,
+}
+
+impl Places {
+    /// Of another inlet, which leads to these disks in this order.
+    pub(super) fn add(&mut self, disks: impl Iterator<Item = Arc<Disk>>, inlet: &Inlet) {
+        let of = |(disk, who)| Place { disk, who, hctxs: Vec::new() };
+        self.all.push(disks.zip(inlet.submitter_ids()).map(of).collect());
+    }
+
+    /// Finds the hardware queues again after settings have changed.
+    fn follow(&mut self, inlets: &[Inlet]) {
+        let generation = inlets.iter().fold(0, |sum: u64, i| sum.wrapping_add(i.state_generation()));
+        if self.generation == Some(generation) {
+            return;
+        }
+        self.generation = Some(generation);
+        self.fds.clear();
+        self.blind.clear();
+        for (places, inlet) in self.all.iter_mut().zip(inlets) {
+            let mut blind = false;
+            places.iter_mut().for_each(|p| p.hctxs.clear());
+            for (member, hctx) in inlet.hctxs() {
+                let place = &mut places[member];
+                place.hctxs.push(hctx);
+                match place.disk.driver.ring_fd(hctx) {
+                    Some(fd) => self.fds.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 }),
+                    None => blind = true,
+                }
+            }
+            self.blind.push(blind);
+        }
+    }
+
+    /// Waits until something may have ended, at most for `timeout`.
+    pub(super) fn wait(&mut self, inlets: &mut [Inlet], timeout: Option<Duration>) {
+        inlets.iter_mut().for_each(Inlet::rest);
+        self.follow(inlets);
+        let now = clock::now();
+        let due_in = |p: &Place| {
+            let due = p.hctxs.iter().filter_map(|h| p.disk.driver.next_due(*h)).min();
+            due.into_iter().chain(p.disk.queue.next_timer()).min().map(|t| t.since(now))
+        };
+        let due = self.all.iter().flatten().filter_map(due_in).min();
+        let blind = inlets.iter().zip(&self.blind).any(|(i, blind)| *blind && i.outstanding() > 0).then_some(BLIND);
+        let timeout = timeout.into_iter().chain(due).chain(blind).fold(STOP_CHECK, Duration::min);
+        // All are told before the first look, so that nobody's word is missed.
+        self.seen.clear();
+        let mut quiet = true;
+        for p in self.all.iter().flatten() {
+            let seen = p.disk.waker.begin(p.who, p.hctxs[0]);
+            quiet &= seen.is_some();
+            self.seen.push(seen.unwrap_or_default());
+        }
+        let mut all = self.all.iter().flatten().zip(&self.seen);
+        quiet &= all.all(|(p, seen)| p.disk.driver.wakes(p.hctxs[0]) == *seen);
+        if quiet && timeout > Duration::ZERO {
+            poll_fds(&mut self.fds, timeout);
+        }
+        self.all.iter().flatten().for_each(|p| p.disk.waker.end(p.who));
+    }
+}

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A job thread whose I/O goes to several devices: a striped target, or a database with its redo log.
+//!
+//! Guarantees: as of [`super::worker`]: every I/O that was handed out is completed before the thread ends, and one clock reading
+//! serves everything between two polls. Does not do: what only a thread that is alone on one hardware queue may (claims, lazy
+//! submission), or poll instead of waiting (`hipri`).
+
+use super::disk::Disk;
+use super::inlet::Inlet;
+use super::places::Places;
+use super::seat::STOP_CHECK;
+use super::usage::{self, Who};
+use super::worker::{LOOK_AROUND, Live, ThreadEnd, ThreadTrace, VERIFY_REPORTS};
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::mem::BufferPool;
+use blk::bio::{Bio, DataRef};
+use blk::id::{CpuId, Sector};
+use blk::stripe::{StripeMap, Striped};
+use blk::submitter::{Done, SubmitError};
+use blk::time::{Duration, Instant};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use workload::engine::{IoReq, Next, StopReason};
+use workload::load::Load;
+use workload::stats::CpuUse;
+use workload::verify::VerifyError;
+
+/// One of the places its I/O goes to.
+pub(super) struct WideVolume {
+    /// The devices, one or those of a stripe, with their numbers in the run.
+    pub(super) disks: Vec<(usize, Arc<Disk>)>,
+    /// Where sectors lie, of a stripe.
+    pub(super) map: Option<Arc<StripeMap>>,
+    pub(super) buffers: BufferPool,
+}
+
+/// A thread that is ready to run.
+pub(super) struct Wide {
+    pub(super) load: Box<dyn Load + Send>,
+    pub(super) volumes: Vec<WideVolume>,
+    pub(super) cpu: CpuId,
+    pub(super) pin: Option<Vec<u32>>,
+    pub(super) live: Arc<Live>,
+    pub(super) stop: Arc<AtomicBool>,
+    pub(super) weight: Option<u16>,
+    pub(super) batch: u32,
+    /// Bytes it moves if nothing ends it earlier.
+    pub(super) planned_bytes: Option<u64>,
+    pub(super) trace_events: usize,
+}
+
+struct Volume {
+    buffers: BufferPool,
+    /// Its slots begin here, counted through all volumes.
+    first_slot: u32,
+    is_plugged: bool,
+}
+
+struct Loop {
+    load: Box<dyn Load + Send>,
+    volumes: Vec<Volume>,
+    /// Of each volume.
+    inlets: Vec<Inlet>,
+    places: Places,
+    queued: u32,
+    batch: u32,
+    /// Bios that ended and were not handed to the load.
+    done: VecDeque<Done>,
+    verify_errors: Vec<VerifyError>,
+    stop: Arc<AtomicBool>,
+    live: Arc<Live>,
+    look_again: Instant,
+    now: Instant,
+    before: CpuUse,
+}
+
+impl Wide {
+    /// Runs the load to its end.
+    pub(super) fn run(mut self) -> Result<ThreadEnd> {
+        if let Some(cpus) = &self.pin {
+            usage::pin_thread(cpus)?;
+        }
+        clock::sleep_precisely();
+        let (mut volumes, mut inlets, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut places, mut first_slot) = (Places::default(), 0);
+        for volume in std::mem::take(&mut self.volumes) {
+            let inlet = self.inlet(&volume)?;
+            numbers.push(volume.disks.iter().map(|d| d.0).collect::<Vec<_>>());
+            places.add(volume.disks.iter().map(|d| Arc::clone(&d.1)), &inlet);
+            let mut buffers = volume.buffers;
+            for slot in 0..buffers.slots() {
+                buffers.with_slot(slot, |buf| self.load.fill_first(buf));
+            }
+            let slots = buffers.slots();
+            inlets.push(inlet);
+            volumes.push(Volume { buffers, first_slot, is_plugged: false });
+            first_slot += slots;
+        }
+        let mut l = Loop {
+            load: self.load,
+            volumes,
+            inlets,
+            places,
+            queued: 0,
+            batch: self.batch,
+            done: VecDeque::with_capacity(first_slot as usize),
+            verify_errors: Vec::new(),
+            stop: self.stop,
+            live: Arc::clone(&self.live),
+            look_again: Instant::ZERO,
+            now: clock::now(),
+            before: usage::usage(Who::Thread),
+        };
+        l.run();
+        l.load.stats_mut().cpu = usage::since(usage::usage(Who::Thread), l.before);
+        // Pairs with: run::thread_progress
+        self.live.done.store(true, Ordering::Release);
+        let mut traces = Vec::new();
+        for (inlet, numbers) in l.inlets.into_iter().zip(numbers) {
+            for (mut sub, disk) in inlet.into_submitters().into_iter().zip(numbers) {
+                if self.trace_events > 0 {
+                    traces.push(ThreadTrace { disk, log: sub.stop_trace() });
+                }
+            }
+        }
+        Ok(ThreadEnd { stats: l.load.stats().clone(), verify_errors: l.verify_errors, traces })
+    }
+
+    fn inlet(&self, volume: &WideVolume) -> Result<Inlet> {
+        let mut below = Vec::new();
+        for (_, disk) in &volume.disks {
+            let mut sub = disk.queue.submitter(self.cpu).ok_or_else(|| {
+                Error::usage(format!("numjobs: at most {} job threads per disk", blk::id::MAX_SUBMITTERS))
+            })?;
+            sub.set_weight(self.weight).map_err(|e| Error::usage(e.to_string()))?;
+            if self.trace_events > 0 {
+                sub.start_trace(self.trace_events);
+            }
+            below.push(sub);
+        }
+        Ok(match &volume.map {
+            Some(map) => Inlet::Striped(Box::new(Striped::new(Arc::clone(map), below))),
+            None => Inlet::Plain(below.remove(0)),
+        })
+    }
+}
+
+impl Loop {
+    fn run(&mut self) {
+        loop {
+            match self.load.next(self.now) {
+                Next::Io(io) => {
+                    self.queue(io);
+                    continue;
+                }
+                Next::Reap { min, max } => {
+                    self.commit();
+                    self.reap(min, max);
+                }
+                Next::Wait(until) => {
+                    self.commit();
+                    self.wait_until(until);
+                }
+                Next::Spin(until) => {
+                    self.commit();
+                    while self.now < until {
+                        self.poll();
+                    }
+                }
+                Next::Done => break,
+            }
+            self.look_around();
+        }
+        self.live.publish(self.load.stats());
+        assert!(self.outstanding() == 0 && self.done.is_empty(), "the load ended with I/O outstanding");
+    }
+
+    fn look_around(&mut self) {
+        if self.now < self.look_again {
+            return;
+        }
+        self.look_again = self.now + LOOK_AROUND;
+        if self.stop.load(Ordering::Relaxed) {
+            self.load.stop(StopReason::Asked);
+        }
+        self.live.publish(self.load.stats());
+        if !self.load.is_ramping() && !self.live.measuring.load(Ordering::Relaxed) {
+            self.before = usage::usage(Who::Thread);
+            // Pairs with: run::Watch::tick
+            self.live.measuring.store(true, Ordering::Release);
+        }
+    }
+
+    fn outstanding(&self) -> u32 {
+        self.inlets.iter().map(Inlet::outstanding).sum()
+    }
+
+    /// The volume that a slot belongs to; there are one or two.
+    fn volume_of(&self, slot: u32) -> usize {
+        self.volumes.iter().rposition(|v| v.first_slot <= slot).expect("the first slot of the first volume is 0")
+    }
+
+    fn queue(&mut self, io: IoReq) {
+        let number = self.volume_of(io.slot);
+        let load = &mut self.load;
+        let volume = &mut self.volumes[number];
+        let slot = io.slot - volume.first_slot;
+        if io.fill {
+            volume.buffers.with_slot(slot, |buf| load.fill(io.slot, &mut buf[..io.len_bytes as usize]));
+        }
+        let bio = Bio {
+            op: io.op,
+            flags: io.flags,
+            prio: io.prio,
+            sector: Sector(io.offset_bytes >> 9),
+            nr_sectors: io.len_bytes >> 9,
+            data: if io.op.has_data() { volume.buffers.lend(slot) } else { DataRef::NONE },
+            user_data: u64::from(io.slot),
+        };
+        if !volume.is_plugged {
+            volume.is_plugged = true;
+            self.inlets[number].start_plug(self.batch);
+        }
+        self.queued += 1;
+        while let Err(SubmitError::NoBio) = self.inlets[number].submit(&bio, self.now) {
+            // Pieces of large I/Os have the slots. What ends meanwhile is handed over later: the load has not been told
+            // of all submissions.
+            self.unplug();
+            self.wait(None);
+            self.poll();
+        }
+        if io.commit {
+            self.commit();
+        }
+    }
+
+    fn unplug(&mut self) {
+        for (volume, inlet) in self.volumes.iter_mut().zip(&mut self.inlets).filter(|(v, _)| v.is_plugged) {
+            volume.is_plugged = false;
+            inlet.finish_plug(self.now);
+        }
+    }
+
+    /// Ends a batch: its I/Os count as submitted from here.
+    fn commit(&mut self) {
+        if self.queued > 0 {
+            self.queued = 0;
+            self.unplug();
+            self.now = clock::now();
+            self.load.submitted(self.now);
+        }
+    }
+
+    fn poll(&mut self) {
+        self.now = clock::now();
+        let done = &mut self.done;
+        for inlet in &mut self.inlets {
+            inlet.poll(self.now);
+            inlet.reap(|d| done.push_back(d));
+        }
+    }
+
+    /// Completes `min` to `max` I/Os, waiting for them.
+    fn reap(&mut self, min: u32, max: u32) {
+        let mut got = 0;
+        loop {
+            self.poll();
+            got += self.complete(max - got);
+            if got >= min || got >= max {
+                return;
+            }
+            self.look_around();
+            self.wait(None);
+        }
+    }
+
+    /// Hands up to `max` ended I/Os to the load; how many there were.
+    fn complete(&mut self, max: u32) -> u32 {
+        let mut n = 0;
+        while n < max
+            && let Some(done) = self.done.pop_front()
+        {
+            self.hand_back(done);
+            n += 1;
+        }
+        if n > 0 {
+            self.load.reaped(n);
+        }
+        n
+    }
+
+    fn hand_back(&mut self, done: Done) {
+        let slot = done.user_data as u32;
+        let number = self.volume_of(slot);
+        let volume = &mut self.volumes[number];
+        let own = slot - volume.first_slot;
+        if done.op.has_data() {
+            // SAFETY: the bio with this buffer's DataRef has ended: the block layer returns each bio once.
+            unsafe { volume.buffers.give_back(own) };
+        }
+        let load = &mut self.load;
+        if load.complete(slot, done.status, self.now).needs_verify
+            && let Err(e) = volume.buffers.with_slot(own, |buf| load.verify(slot, buf))
+            && self.verify_errors.len() < VERIFY_REPORTS
+        {
+            self.verify_errors.push(e);
+        }
+    }
+
+    /// Nothing may be issued before `until`; what ends meanwhile is completed.
+    fn wait_until(&mut self, until: Instant) {
+        // What ended while it was submitted is there already.
+        self.poll();
+        if self.complete(u32::MAX) == 0 && self.now < until {
+            self.wait(Some(until.since(self.now).min(STOP_CHECK)));
+            self.poll();
+            self.complete(u32::MAX);
+        }
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) {
+        self.places.wait(&mut self.inlets, timeout);
+    }
+}

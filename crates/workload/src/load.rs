@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a job thread is to who drives it, whatever it does: the calls of [`JobThread`], and where its I/O goes.
+//!
+//! Guarantees: the protocol is the one of [`crate::engine`]; the slots of a load are numbered through its volumes, those of the
+//! first one first. Needs from callers: as there. Does not do: I/O, time.
+
+use crate::engine::{Completed, JobThread, Next, StopReason};
+use crate::stats::JobStats;
+use crate::verify::VerifyError;
+use blk::status::BlkStatus;
+use blk::time::Instant;
+
+/// What a load needs of one of the places its I/O goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Volume {
+    /// I/Os that may be out there at a time, each with a buffer; at least 1.
+    pub slots: u32,
+    /// Bytes of a buffer.
+    pub slot_bytes: u32,
+}
+
+/// A job thread as a state machine. See [`crate::engine`] for the calls and their order.
+pub trait Load {
+    /// Where its I/O goes: a plain job has one volume, a database one for data and one for redo.
+    fn volumes(&self) -> Vec<Volume>;
+
+    /// As [`JobThread::fill_first`], of every slot in their order.
+    fn fill_first(&mut self, buf: &mut [u8]);
+
+    /// As [`JobThread::next`].
+    fn next(&mut self, now: Instant) -> Next;
+
+    /// As [`JobThread::fill`].
+    fn fill(&mut self, slot: u32, buf: &mut [u8]);
+
+    /// As [`JobThread::submitted`].
+    fn submitted(&mut self, now: Instant);
+
+    /// As [`JobThread::complete`].
+    fn complete(&mut self, slot: u32, status: BlkStatus, now: Instant) -> Completed;
+
+    /// As [`JobThread::reaped`].
+    fn reaped(&mut self, n: u32);
+
+    /// As [`JobThread::verify`].
+    ///
+    /// # Errors
+    /// The block does not hold what was written.
+    fn verify(&mut self, slot: u32, buf: &[u8]) -> Result<(), VerifyError>;
+
+    /// As [`JobThread::stop`].
+    fn stop(&mut self, why: StopReason);
+
+    /// As [`JobThread::is_ramping`].
+    fn is_ramping(&self) -> bool;
+
+    /// As [`JobThread::stats`].
+    fn stats(&self) -> &JobStats;
+
+    /// As [`JobThread::stats_mut`].
+    fn stats_mut(&mut self) -> &mut JobStats;
+}
+
+impl Load for JobThread {
+    fn volumes(&self) -> Vec<Volume> {
+        vec![Volume { slots: self.depth(), slot_bytes: self.max_io_bytes() }]
+    }
+
+    fn fill_first(&mut self, buf: &mut [u8]) {
+        JobThread::fill_first(self, buf);
+    }
+
+    fn next(&mut self, now: Instant) -> Next {
+        JobThread::next(self, now)
+    }
+
+    fn fill(&mut self, slot: u32, buf: &mut [u8]) {
+        JobThread::fill(self, slot, buf);
+    }
+
+    fn submitted(&mut self, now: Instant) {
+        JobThread::submitted(self, now);
+    }
+
+    fn complete(&mut self, slot: u32, status: BlkStatus, now: Instant) -> Completed {
+        JobThread::complete(self, slot, status, now)
+    }
+
+    fn reaped(&mut self, n: u32) {
+        JobThread::reaped(self, n);
+    }
+
+    fn verify(&mut self, slot: u32, buf: &[u8]) -> Result<(), VerifyError> {
+        JobThread::verify(self, slot, buf)
+    }
+
+    fn stop(&mut self, why: StopReason) {
+        JobThread::stop(self, why);
+    }
+
+    fn is_ramping(&self) -> bool {
+        JobThread::is_ramping(self)
+    }
+
+    fn stats(&self) -> &JobStats {
+        JobThread::stats(self)
+    }
+
+    fn stats_mut(&mut self) -> &mut JobStats {
+        JobThread::stats_mut(self)
+    }
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Blocks that were changed and not written back, as a buffer cache keeps them.
+//!
+//! Guarantees: a block is here once; it is handed out for writing when the redo of its last change is durable, those
+//! changed longest ago first, and not again before that write ended; one that is changed while it is written lines up again
+//! when it was. Bounded, and nothing is allocated after the start.
+//! Needs from callers: room is asked for first. Does not do: keep contents; a cache
+//! for reads.
+
+/// No entry.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    /// In the line of those to be written.
+    InLine,
+    Writing,
+    /// Being written, and changed since: the record of that change.
+    Again(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    block: u64,
+    /// The redo record of the last change.
+    record: u64,
+    state: State,
+    /// Next of its bucket, or of the free ones.
+    chain: u32,
+    before: u32,
+    after: u32,
+}
+
+const EMPTY: Entry = Entry { block: 0, record: 0, state: State::Free, chain: NONE, before: NONE, after: NONE };
+
+#[derive(Clone, Debug)]
+pub(super) struct Dirty {
+    entries: Box<[Entry]>,
+    /// First entry of each, by a hash of the block's number.
+    buckets: Box<[u32]>,
+    free: u32,
+    used: u32,
+    /// Those to be written: ends and length of the line.
+    first: u32,
+    last: u32,
+    in_line: u32,
+}
+
+impl Dirty {
+    /// Of `most` blocks.
+    pub(super) fn new(most: u32) -> Dirty {
+        let chain = |i: u32| Entry { chain: if i + 1 < most { i + 1 } else { NONE }, ..EMPTY };
+        Dirty {
+            entries: (0..most).map(chain).collect(),
+            buckets: vec![NONE; (most as usize).next_power_of_two()].into(),
+            free: if most > 0 { 0 } else { NONE },
+            used: 0,
+            first: NONE,
+            last: NONE,
+            in_line: 0,
+        }
+    }
+
+    /// Whether `n` more blocks find room, be they here already or not.
+    pub(super) fn has_room(&self, n: u32) -> bool {
+        self.used + n <= self.entries.len() as u32
+    }
+
+    /// Blocks that wait to be written.
+    pub(super) fn in_line(&self) -> u32 {
+        self.in_line
+    }
+
+    /// A block was changed, as that record of the log says. Whether that costs no write of its own: one was to come already.
+    pub(super) fn change(&mut self, block: u64, record: u64) -> bool {
+        let bucket = self.bucket(block);
+        let mut at = self.buckets[bucket];
+        while at != NONE && self.entries[at as usize].block != block {
+            at = self.entries[at as usize].chain;
+        }
+        if at == NONE {
+            at = self.free;
+            assert!(at != NONE, "a block was changed without room for it");
+            self.free = self.entries[at as usize].chain;
+            self.used += 1;
+            self.entries[at as usize] = Entry { block, chain: self.buckets[bucket], ..EMPTY };
+            self.buckets[bucket] = at;
+            self.line_up(at, record);
+            return false;
+        }
+        match self.entries[at as usize].state {
+            State::InLine => {
+                // Behind: so the line has the order of the records, and who is not durable keeps back nobody who is.
+                self.leave_line(at);
+                self.line_up(at, record);
+                true
+            }
+            before => {
+                self.entries[at as usize].state = State::Again(record);
+                before != State::Writing
+            }
+        }
+    }
+
+    /// The next block to write, if its redo is durable: its entry and its number.
+    pub(super) fn next(&mut self, durable: u64) -> Option<(u32, u64)> {
+        let at = self.first;
+        if !self.is_ready(durable) {
+            return None;
+        }
+        self.leave_line(at);
+        let entry = &mut self.entries[at as usize];
+        entry.state = State::Writing;
+        Some((at, entry.block))
+    }
+
+    /// Whether [`Dirty::next`] has one.
+    pub(super) fn is_ready(&self, durable: u64) -> bool {
+        self.first != NONE && self.entries[self.first as usize].record <= durable
+    }
+
+    /// The block of an entry was written.
+    pub(super) fn written(&mut self, at: u32) {
+        match self.entries[at as usize].state {
+            State::Again(record) => self.line_up(at, record),
+            State::Writing => self.remove(at),
+            other => panic!("a block was written that is {other:?}"),
+        }
+    }
+
+    fn bucket(&self, block: u64) -> usize {
+        // Fibonacci hashing: the high bits of the product are mixed best.
+        (block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (self.buckets.len() - 1)
+    }
+
+    fn remove(&mut self, at: u32) {
+        let Entry { block, chain, .. } = self.entries[at as usize];
+        let bucket = self.bucket(block);
+        if self.buckets[bucket] == at {
+            self.buckets[bucket] = chain;
+        } else {
+            let mut before = self.buckets[bucket];
+            while self.entries[before as usize].chain != at {
+                before = self.entries[before as usize].chain;
+            }
+            self.entries[before as usize].chain = chain;
+        }
+        self.entries[at as usize] = Entry { chain: self.free, ..EMPTY };
+        self.free = at;
+        self.used -= 1;
+    }
+
+    fn line_up(&mut self, at: u32, record: u64) {
+        let last = self.last;
+        let entry = &mut self.entries[at as usize];
+        (entry.state, entry.record, entry.before, entry.after) = (State::InLine, record, last, NONE);
+        match last {
+            NONE => self.first = at,
+            last => self.entries[last as usize].after = at,
+        }
+        self.last = at;
+        self.in_line += 1;
+    }
+
+    fn leave_line(&mut self, at: u32) {
+        let Entry { before, after, .. } = self.entries[at as usize];
+        match before {
+            NONE => self.first = after,
+            before => self.entries[before as usize].after = after,
+        }
+        match after {
+            NONE => self.last = before,
+            after => self.entries[after as usize].before = before,
+        }
+        self.in_line -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Taus88;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_block_waits_for_its_redo_and_for_those_before_it() {
+        let mut dirty = Dirty::new(4);
+        assert!(!dirty.change(10, 1) && !dirty.change(20, 1) && !dirty.change(30, 2));
+        assert_eq!(dirty.next(0), None, "no redo is durable");
+        assert_eq!(dirty.next(1).map(|e| e.1), Some(10));
+        assert!(dirty.change(20, 3), "it was here: behind the others now");
+        assert_eq!((dirty.next(1), dirty.in_line()), (None, 2));
+        assert_eq!(dirty.next(2).map(|e| e.1), Some(30));
+        assert_eq!(dirty.next(3).map(|e| e.1), Some(20));
+        assert!(dirty.has_room(1) && !dirty.has_room(2), "those that are written need their room");
+    }
+
+    #[test]
+    fn what_changes_while_it_is_written_is_written_again() {
+        let mut dirty = Dirty::new(1);
+        dirty.change(5, 1);
+        let (at, _) = dirty.next(1).unwrap();
+        assert!(!dirty.change(5, 2) && dirty.next(9).is_none(), "not twice at a time");
+        assert!(dirty.change(5, 2), "one more write is enough");
+        dirty.written(at);
+        assert_eq!((dirty.next(1), dirty.in_line()), (None, 1));
+        let (at, block) = dirty.next(2).unwrap();
+        dirty.written(at);
+        assert_eq!((block, dirty.has_room(1), dirty.in_line()), (5, true, 0));
+    }
+
+    /// Against a map from blocks to records, with writes that last.
+    #[test]
+    fn it_is_a_map_whatever_comes() {
+        for seed in 0..50 {
+            let (mut rng, most) = (Taus88::new(seed), 16);
+            let (mut dirty, mut model) = (Dirty::new(most), BTreeMap::new());
+            let mut out: Vec<(u32, u64)> = Vec::new();
+            for record in 1..500u64 {
+                let block = u64::from(rng.between(0, 24)) << 33;
+                if dirty.has_room(1) {
+                    let known = model.insert(block, record).is_some();
+                    assert_eq!(dirty.change(block, record), known, "seed {seed}");
+                }
+                if rng.between(0, 2) == 0
+                    && let Some((at, block)) = dirty.next(record - 1)
+                {
+                    let of = model.remove(&block).unwrap();
+                    assert!(of < record, "seed {seed}: written before its redo was durable");
+                    assert!(out.iter().all(|o| o.1 != block), "seed {seed}: written twice at a time");
+                    out.push((at, block));
+                }
+                if rng.between(0, 3) == 0 && !out.is_empty() {
+                    dirty.written(out.swap_remove(rng.between(0, out.len() as u32 - 1) as usize).0);
+                }
+            }
+            out.into_iter().for_each(|(at, _)| dirty.written(at));
+            let mut rest = Vec::new();
+            while let Some((at, block)) = dirty.next(u64::MAX) {
+                dirty.written(at);
+                rest.push(block);
+            }
+            rest.sort_unstable();
+            assert_eq!(rest, model.into_keys().collect::<Vec<_>>(), "seed {seed}");
+            assert!(dirty.has_room(most));
+        }
+    }
+}

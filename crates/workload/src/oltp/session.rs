@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A session: which blocks its transactions read and change.
+//!
+//! Guarantees: the blocks of a session's n-th transaction depend on the job's seeds and the session's number only, so both
+//! sides of a comparison do the same work, whichever is faster.
+
+use super::plan::Plan;
+use crate::rng::Taus258;
+
+/// What a session does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Between two transactions.
+    Idle,
+    /// Reads its blocks.
+    Reading,
+    /// Has read them, and waits until there is room for what it changes.
+    Starved,
+    /// Waits for its commit.
+    Committing,
+    /// Runs no more transactions.
+    Gone,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Session {
+    rng: Taus258,
+    pub step: Step,
+    /// Blocks still to be read.
+    pub reads_left: u32,
+    /// The transaction changes blocks.
+    pub updates: bool,
+    /// Blocks read that it will change.
+    pub touched: Vec<u64>,
+    pub began_ns: u64,
+}
+
+impl Session {
+    pub fn new(seed: u64, number: u32, plan: &Plan) -> Session {
+        let changes = if plan.oltp.update_pct > 0 { plan.oltp.changes() } else { 0 };
+        Session {
+            rng: Taus258::new(seed ^ u64::from(number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            step: Step::Idle,
+            reads_left: 0,
+            updates: false,
+            touched: Vec::with_capacity(changes as usize),
+            began_ns: 0,
+        }
+    }
+
+    /// Begins a transaction.
+    pub fn begin(&mut self, plan: &Plan, now_ns: u64) {
+        self.step = Step::Reading;
+        self.reads_left = plan.oltp.reads_per_tx;
+        self.updates = self.percent(plan.oltp.update_pct);
+        self.touched.clear();
+        self.began_ns = now_ns;
+    }
+
+    /// The block to read next, and whether it is in the hot part.
+    pub fn next_block(&mut self, plan: &Plan) -> (u64, bool) {
+        let hot = self.percent(plan.oltp.hot_pct);
+        let block = match hot {
+            true => self.below(plan.hot_blocks),
+            // Without a hot part the reads are uniform over all.
+            false if plan.oltp.hot_pct == 0 => self.below(plan.blocks),
+            false => plan.hot_blocks + self.below(plan.blocks - plan.hot_blocks),
+        };
+        if self.updates && self.touched.len() < plan.oltp.changes() as usize {
+            self.touched.push(block);
+        }
+        (block, hot)
+    }
+
+    fn percent(&mut self, pct: u32) -> bool {
+        self.below(100) < u64::from(pct)
+    }
+
+    /// Uniform in `0..n`.
+    fn below(&mut self, n: u64) -> u64 {
+        (u128::from(self.rng.next_u64()) * u128::from(n) >> 64) as u64
+    }
+}
