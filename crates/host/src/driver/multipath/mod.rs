@@ -20,6 +20,7 @@ mod probe;
 #[allow(unsafe_code, reason = "descriptors that are known by number only")]
 mod room;
 mod target;
+mod topology;
 mod watch;
 mod waits;
 
@@ -29,6 +30,7 @@ pub use options::{
 };
 
 pub use target::{MultipathTarget, PathTarget, option_names, parse};
+pub use topology::{Topology, TopologyGroup, TopologyPath};
 
 use crate::clock;
 use crate::driver::{Connections, HostDriver, PerHctx};
@@ -93,6 +95,7 @@ struct Core {
 struct Watched {
     id: PathId,
     group: usize,
+    prio: u32,
     driver: Arc<PathDriver>,
     open: Opener,
     probe: Option<Prober>,
@@ -198,11 +201,11 @@ impl Core {
             let mut new = NewGroup { selector: options.path_selector, paths: Vec::new() };
             for number in members {
                 let Some((path, inner)) = paths[*number].take() else { continue };
-                let Path { name, args, open, probe, checker, .. } = path;
+                let Path { name, prio, args, open, probe, checker } = path;
                 let driver = PathDriver::new(*number, name.clone(), inner, common.clone(), Arc::clone(&rooms));
                 let driver = Arc::new(driver);
                 new.paths.push(NewPath { name, driver: driver.clone(), args });
-                watched.push((group, driver, open, probe, checker));
+                watched.push((group, prio, driver, open, probe, checker));
             }
             new_groups.push(new);
         }
@@ -218,9 +221,9 @@ impl Core {
         let told = Arc::clone(&board);
         let disk = Paths::new(new_groups, features, None, &[], Box::new(move |event| told.hear(event)));
         let disk = disk.map_err(|e| Error::usage(e.to_string()))?;
-        let watched = watched.into_iter().map(|(group, driver, open, probe, checker)| {
+        let watched = watched.into_iter().map(|(group, prio, driver, open, probe, checker)| {
             let id = disk.path(&driver.name).ok_or_else(|| Error::usage("a path has gone"))?;
-            Ok(Watched { id, group, driver, open, probe, checker })
+            Ok(Watched { id, group, prio, driver, open, probe, checker })
         });
         let mut watched: Vec<Watched> = watched.collect::<Result<_>>()?;
         watched.sort_by_key(|w| w.id);
@@ -365,5 +368,9 @@ impl HostDriver for Multipath {
 
     fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
         Some(self.core.rooms.get(hctx).fd())
+    }
+
+    fn topology(&self) -> Option<Topology> {
+        Some(self.describe())
     }
 }
