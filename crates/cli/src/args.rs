@@ -251,7 +251,7 @@ pub struct SimArgs {
 /// Which cases of a seed are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SimKind {
-    /// The disk case; for one seed in four the set case, for another the pressure case, for one in two the multipath case as well
+    /// The disk case; for one seed in four the set case, for another the pressure case, for one in eight the multipath case as well
     Due,
     /// A disk under faults; for one seed in four an elevator under pressure after that
     Disk,
