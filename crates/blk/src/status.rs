@@ -95,7 +95,9 @@ impl BlkStatus {
         ALL.into_iter().find(|s| s.errno() == errno).unwrap_or(BlkStatus::IoErr)
     }
 
-    /// Whether the same I/O may succeed on another path to the same disk (`blk_path_error`).
+    /// Whether the same I/O may succeed on another path to the same disk (`blk_path_error`). Unlike the kernel's this leaves out
+    /// [`BlkStatus::Inval`]: here it is about the request itself (its range, its memory), and a client's bad request would take all
+    /// paths from the others.
     pub const fn is_path_error(self) -> bool {
         !matches!(
             self,
@@ -106,6 +108,7 @@ impl BlkStatus {
                 | BlkStatus::ResvConflict
                 | BlkStatus::Medium
                 | BlkStatus::Protection
+                | BlkStatus::Inval
         )
     }
 
@@ -177,7 +180,8 @@ mod tests {
     }
 
     #[test]
-    fn path_errors_are_the_kernels() {
+    fn path_errors_are_the_kernels_but_for_bad_requests() {
+        assert!(!BlkStatus::Inval.is_path_error());
         assert!(BlkStatus::Transport.is_path_error());
         assert!(BlkStatus::IoErr.is_path_error());
         assert!(!BlkStatus::Medium.is_path_error());

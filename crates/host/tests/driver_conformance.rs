@@ -358,4 +358,7 @@ conformance! {
     nbd_nbdkit_tls: Kind::NbdTls;
     iscsi_tgt: Kind::IscsiTgt;
     iscsi_tgt_digests: Kind::IscsiDigests;
+    multipath_files: Kind::MultipathFiles;
+    multipath_timed: Kind::MultipathTimed;
+    multipath_iscsi_tgt: Kind::MultipathIscsi;
 }

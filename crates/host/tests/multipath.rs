@@ -5,12 +5,13 @@
 #[allow(unsafe_code, reason = "buffers are given back")]
 mod common;
 
-use blk::bio::{Bio, DataRef, OpFlags};
+use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::Sector;
-use blk::multipath::PathArgs;
+use blk::multipath::{GroupState, PathArgs};
 use blk::status::BlkStatus;
 use blk::time::Duration;
 use common::iscsi::Tgt;
+use common::peers::Peer;
 use common::proxy::Proxy;
 use common::{Rig, Rng, TempFile};
 use host::driver::HostDriver;
@@ -274,13 +275,7 @@ fn a_slow_path_slows_its_own_requests_only() {
     let (slow, fast) = (Proxy::new(tgt.port()), Proxy::new(tgt.port()));
     let urls = [&slow, &fast].map(|p| tgt.url_by(p.port(), "?sessions=1"));
     let options = "path_grouping_policy=multibus,path_selector=service-time,polling_interval=1";
-    let regions = Arc::new(Regions::new());
-    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
-    let target = host::driver::multipath::parse(&format!("{options}:{}", urls.join("+"))).unwrap();
-    let paths = target.paths_to_open(&needs, &regions);
-    let (disk, _) = Multipath::open(target.options.clone(), paths).unwrap();
-    let disk = Arc::new(disk);
-    let mut rig = Rig::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    let (mut rig, disk) = open_disk(options, &urls);
     let mut load = Load::new(&mut rig, seed);
     (0..50).for_each(|_| load.round());
     let quiet = load.take_longest();
@@ -294,6 +289,16 @@ fn a_slow_path_slows_its_own_requests_only() {
     assert!(disk.status().groups[0].paths.iter().all(|p| p.fail_count == 0), "{}", disk.status());
 }
 
+/// A disk of these targets, to be looked into.
+fn open_disk(options: &str, urls: &[String]) -> (Rig, Arc<Multipath>) {
+    let regions = Arc::new(Regions::new());
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let target = host::driver::multipath::parse(&format!("{options}:{}", urls.join("+"))).unwrap();
+    let paths = target.paths_to_open(&needs, &regions);
+    let disk = Arc::new(Multipath::open(target.options, paths).unwrap().0);
+    (Rig::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap()), disk)
+}
+
 /// A write is out when its path falls silent. It goes down another only after the session was made anew as the same nexus, so that the
 /// old connection's copy of it, which arrives when a newer write was acknowledged, finds nobody.
 #[test]
@@ -303,20 +308,36 @@ fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
     let proxy = Proxy::new(tgt.port());
     let patience = "?sessions=1&noop_interval=1&noop_timeout=1";
     let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
-    let (mut rig, driver) = rig_of("prio=50+10,polling_interval=1,fast_io_fail_tmo=60", &urls);
+    let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=60";
+    let (mut rig, disk) = open_disk(options, &urls);
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
+    // The write is to go down the first.
+    disk.paths().fail_path(ids[1], host::clock::now());
     proxy.freeze();
-    let began = std::time::Instant::now();
-    assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
-    println!("silent path: a write took {:?}", began.elapsed());
+    // New connections are slow: without the wait for them the write would be done elsewhere long before the old one is dropped.
+    proxy.set_delay(StdDuration::from_millis(300));
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || {
+            let began = std::time::Instant::now();
+            assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+            println!("silent path: a write took {:?}", began.elapsed());
+            assert_eq!(rig.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
+        });
+        until(|| proxy.held() >= 4096);
+        disk.paths().reinstate_path(ids[1]);
+        writer.join().unwrap();
+    });
     assert!(proxy.held() >= 4096, "the write was not on its way: {}", proxy.held());
-    assert_eq!(rig.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
     proxy.thaw();
-    until(|| all_used(&*driver, 2));
+    until(|| proxy.held() == 0);
+    proxy.set_delay(StdDuration::ZERO);
+    until(|| all_used(&*disk, 2));
     for _ in 0..100 {
         assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
     }
-    drop((rig, driver));
+    drop((rig, disk));
     proxy.cut();
     assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 3));
 }
@@ -399,4 +420,103 @@ fn a_path_that_is_not_there_at_the_start_comes_later() {
     tgts.iter_mut().for_each(Tgt::kill);
     let text = refused(&text);
     assert!(text.contains("no path can be used") && text.matches("cannot connect").count() == 2, "{text}");
+}
+
+#[test]
+fn nbd_servers_are_paths_and_are_checked_by_a_connection_of_their_own() {
+    let seed = 0x6d70_0007;
+    let mut a = Peer::nbdkit_file(&[], &[]);
+    let path = a.file.as_ref().unwrap().0.clone();
+    let b = Peer::nbdkit(&["file", path.to_str().unwrap()]);
+    let urls = [a.target("&connections=1"), b.target("&connections=1")];
+    let (mut rig, driver) = rig_of("path_grouping_policy=multibus,polling_interval=1", &urls);
+    let mut load = Load::new(&mut rig, seed);
+    for _ in 0..2 {
+        let longest = pull(&mut load, || a.kill());
+        println!("NBD server killed: longest round {longest:?}, seed {seed:#x}");
+        load.run_until(|| up(&*driver) == 1);
+        a.start();
+        load.run_until(|| all_used(&*driver, 2));
+    }
+    load.check_file(&path);
+}
+
+/// The better group is used again at once, later, or never.
+#[test]
+fn failback_is_as_it_is_told() {
+    let file = TempFile::new();
+    let urls = [file.0.to_str().unwrap().to_owned(), format!("/.{}", file.0.display())];
+    for (failback, comes_back) in [("manual", false), ("immediate", true), ("followover", true), ("1", true)] {
+        let options = format!("prio=50+10,polling_interval=1,failback={failback}");
+        let (mut rig, disk) = open_disk(&options, &urls);
+        let group = |disk: &Multipath| {
+            let groups = disk.status().groups;
+            groups.iter().position(|g| g.state == GroupState::Active)
+        };
+        assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+        assert_eq!(group(&disk), Some(0), "{failback}");
+        let best = disk.status().groups[0].paths[0].id;
+        disk.paths().fail_path(best, host::clock::now());
+        assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+        assert_eq!(group(&disk), Some(1), "{failback}");
+        until(|| {
+            assert_eq!(rig.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
+            active(&disk) == 2 && (!comes_back || group(&disk) == Some(0))
+        });
+        if !comes_back {
+            assert_eq!(group(&disk), Some(1), "{failback}");
+            disk.paths().switch_group(0).unwrap();
+            assert_eq!(rig.write(0, &[4; 4096], OpFlags::NONE), BlkStatus::Ok);
+            assert_eq!(group(&disk), Some(0), "{failback}");
+        }
+    }
+}
+
+/// A path at which nothing is in flight is found out by its checker, too, before a request has to.
+#[test]
+fn a_path_that_dies_idle_is_failed_by_its_checker() {
+    let a = Tgt::new();
+    let mut tgts = [a.beside(), a];
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    let (mut rig, disk) = open_disk("prio=50+10,polling_interval=1", &urls);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    // Before, a check that fails would not count.
+    until(|| disk.health().iter().all(|p| p.passes > 0));
+    tgts[1].kill();
+    until(|| active(&disk) == 1);
+    assert!(disk.troubles().iter().any(|t| t.contains("is not used now")), "{:?}", disk.troubles());
+}
+
+/// What a client asks for that cannot be is its own fault, not that of the paths.
+#[test]
+fn a_bad_request_fails_no_path() {
+    let file = TempFile::new();
+    let urls = [file.0.to_str().unwrap().to_owned(), format!("/.{}", file.0.display())];
+    let (mut rig, disk) = open_disk("path_grouping_policy=multibus,no_path_retry=queue", &urls);
+    let nowhere = DataRef::new(999, 0);
+    for op in [Op::Read, Op::Write] {
+        assert_eq!(rig.io(Bio { op, ..Bio::read(Sector(0), 8, nowhere) }), BlkStatus::Inval);
+    }
+    assert_eq!(active(&disk), 2);
+}
+
+/// Somebody who wants to be rid of the disk gets errors where requests would wait.
+#[test]
+fn giving_up_ends_what_waits_for_a_path() {
+    let a = Tgt::new();
+    let mut tgts = [a.beside(), a];
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    let (mut rig, disk) = open_disk("no_path_retry=queue,polling_interval=1", &urls);
+    tgts.iter_mut().for_each(Tgt::kill);
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || rig.write(8, &[2; 4096], OpFlags::NONE));
+        until(|| active(&disk) == 0);
+        assert!(disk.set_give_up(true));
+        assert!(writer.join().unwrap().is_path_error());
+    });
+    assert!(disk.set_give_up(false));
+    tgts.iter_mut().for_each(Tgt::start);
+    // Paths that return do not find the disk failing.
+    assert_eq!(rig.write(8, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
 }

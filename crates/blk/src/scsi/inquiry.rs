@@ -127,6 +127,19 @@ impl Identity {
         Identity { designators: designators(designation), serial: serial_number(serial) }
     }
 
+    /// All that it is known by, for comparison: two that have one disk say the same.
+    pub fn in_full(&self) -> String {
+        let name = |d: &Designator| -> String {
+            let name: String = match d.code_set {
+                1 => d.name.iter().map(|byte| format!("{byte:02x}")).collect(),
+                _ => text(&d.name),
+            };
+            format!("{}.{name}", d.kind)
+        };
+        let serial = self.serial.iter().map(|serial| format!("serial {serial}"));
+        self.designators.iter().map(name).chain(serial).collect::<Vec<_>>().join(", ")
+    }
+
     /// Whether there is anything to know it by.
     pub fn is_known(&self) -> bool {
         !self.designators.is_empty() || self.serial.is_some()

@@ -8,12 +8,13 @@
 
 use super::reader::{Found, Reader, Section, printable, shown, tables, text_of, whole};
 use super::request::Defaults;
+use super::stack::{self, Stack};
 use host::serve::check::{FreshNames, Place, PlanErrors};
 use host::serve::cpus;
 use host::serve::mapping::{Mapping, MappingEntry};
 use host::serve::plan::{
     DiskPlan, ExportKind, ExportPlan, FusePlan, IoThreadPlan, NBD_CONNECTIONS, NbdListen, NbdPlan, NbdTls, OnEnospc,
-    POLL_MAX_NS, PollPlan, QUEUE_SIZE, QUEUE_SIZE_MAX, STRIPE_CHUNK, ServePlan, TargetPlan, UBLK_QUEUES_MAX, UblkPlan,
+    POLL_MAX_NS, PollPlan, QUEUE_SIZE, QUEUE_SIZE_MAX, ServePlan, TargetPlan, UBLK_QUEUES_MAX, UblkPlan,
     VHOST_QUEUES_MAX, VhostUserPlan, WriteCache,
 };
 use host::target::TargetSpec;
@@ -135,28 +136,29 @@ fn disk(mut section: Section<'_, '_>, names: &mut FreshNames) -> DiskPlan {
     let several = section.strings("targets", "\"a.img\", \"b.img\"");
     let name = match name {
         Some(name) => name,
-        None if several.is_some() => names.take(STRIPE),
+        None if several.is_some() => names.take(stack::word(&mut section)),
         None => names.take(&text.as_deref().map(default_name).unwrap_or_default()),
     };
     section.is(format!("disk '{}'", shown(&name)));
-    let stripe = stripe(&mut section, several.as_deref());
-    let plain = match (text, stripe) {
-        (Some(_), Some(_)) => {
-            section.refuse("target", "target: a disk has a target, or targets that it is striped over; leave one out");
-            DiskPlan::new(name, TargetSpec::Null(Default::default()), "")
+    let stack = stack::read(&mut section, several.as_deref());
+    let nothing = DiskPlan::new(name.clone(), TargetSpec::Null(Default::default()), "");
+    let plain = match (text, stack) {
+        (Some(_), Some(stack)) => {
+            section.refuse("target", format!("target: a disk has a target, or {}; leave one out", stack.what()));
+            nothing
         }
         (Some(text), None) => {
             let target = target(&mut section, "target", text);
             DiskPlan::new(name, target.spec, target.text)
         }
-        (None, Some((chunk_bytes, targets))) => {
-            DiskPlan::new(name, TargetSpec::Null(Default::default()), "").striped(chunk_bytes, targets)
-        }
+        (None, Some(Stack::Stripe(chunk_bytes, targets))) => nothing.striped(chunk_bytes, targets),
+        (None, Some(Stack::Multipath(Some(target)))) => DiskPlan::new(name, target.spec, target.text),
+        (None, Some(Stack::Multipath(None))) => nothing,
         (None, None) => {
             if !["target", "targets", "stack"].into_iter().any(|key| section.get(key).is_some()) {
                 section.refuse("", "has no target; add target = \"FILE\"");
             }
-            DiskPlan::new(name, TargetSpec::Null(Default::default()), "")
+            nothing
         }
     };
     let plan = DiskPlan {
@@ -178,40 +180,8 @@ fn disk(mut section: Section<'_, '_>, names: &mut FreshNames) -> DiskPlan {
     plan
 }
 
-/// The word for a disk whose chunks lie on several targets in turn; also its name where it has none.
-const STRIPE: &str = "stripe";
-
-/// `stack = "stripe"` with its `targets` and `chunk`: bytes of a chunk, and the targets.
-fn stripe(section: &mut Section<'_, '_>, targets: Option<&[String]>) -> Option<(u64, Vec<TargetPlan>)> {
-    let stack = section.one_of("stack", &[(STRIPE, ())]);
-    let chunk = section.string("chunk", "64k");
-    let is_there = |section: &mut Section<'_, '_>, key| section.get(key).is_some();
-    if stack.is_none() {
-        let is_said = is_there(section, "stack");
-        for key in ["targets", "chunk"].into_iter().filter(|_| !is_said) {
-            if is_there(section, key) {
-                section.refuse(key, format!("{key}: has no effect without stack = \"{STRIPE}\""));
-            }
-        }
-        return None;
-    }
-    let chunk_bytes = match chunk.as_deref().map(|text| (text, host::target::bytes(text))) {
-        None => STRIPE_CHUNK,
-        Some((_, Some(bytes))) => bytes,
-        Some((text, None)) => {
-            section.refuse("chunk", format!("chunk={}: must be bytes, such as chunk = \"64k\"", shown(text)));
-            STRIPE_CHUNK
-        }
-    };
-    if targets.is_none() && !is_there(section, "targets") {
-        section.refuse("", format!("stack = \"{STRIPE}\" has no targets; add targets = [\"A.img\", \"B.img\"]"));
-    }
-    let targets = targets?.iter().map(|text| target(section, "targets", text.clone()));
-    Some((chunk_bytes, targets.collect()))
-}
-
 /// A target, or something in its place if it is none.
-fn target(section: &mut Section<'_, '_>, key: &'static str, text: String) -> TargetPlan {
+pub(super) fn target(section: &mut Section<'_, '_>, key: &'static str, text: String) -> TargetPlan {
     let spec = TargetSpec::parse(&text).unwrap_or_else(|e| {
         section.refuse(key, format!("target={}: {}", shown(&text), shown(&e.to_string())));
         TargetSpec::Null(Default::default())

@@ -14,6 +14,7 @@ pub mod metrics;
 mod reader;
 mod request;
 mod show;
+mod stack;
 pub mod top;
 
 use crate::status::{Failure, Outcome, Status};

@@ -471,8 +471,7 @@ impl HostDriver for Iscsi {
 
     /// Empty: it does not say who it is.
     fn identity(&self) -> Option<String> {
-        let known = self.shared.unit.identity.is_known();
-        Some(if known { Iscsi::identity(self) } else { String::new() })
+        Some(self.shared.unit.identity.in_full())
     }
 
     /// By TEST UNIT READY in a session of its own.

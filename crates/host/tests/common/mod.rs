@@ -25,6 +25,7 @@ use host::driver::model::{Model, ModelOptions, ModelOver};
 use host::driver::null::{Null, NullOptions};
 use host::driver::ram::{Ram, RamOptions};
 use host::mem::{BufferPool, Regions};
+use host::target::{Needs, TargetSpec};
 use iscsi::Tgt;
 use parking_lot::RawMutex;
 use peers::Peer;
@@ -64,11 +65,17 @@ pub enum Kind {
     IscsiTgt,
     /// The same with digests of headers and data.
     IscsiDigests,
+    /// Two descriptors of a file, as paths in turn.
+    MultipathFiles,
+    /// Two paths that complete by time, and have no descriptor to tell of it.
+    MultipathTimed,
+    /// Two paths to Debian's iSCSI target.
+    MultipathIscsi,
 }
 
 impl Kind {
     pub fn keeps_data(self) -> bool {
-        !matches!(self, Kind::Null | Kind::NullTimer | Kind::ModelOverNull)
+        !matches!(self, Kind::Null | Kind::NullTimer | Kind::ModelOverNull | Kind::MultipathTimed)
     }
 
     /// Whether a bad data reference is noticed.
@@ -99,6 +106,15 @@ impl Kind {
         }
     }
 
+    /// A disk of two paths that take turns.
+    fn multipath(target: &str, regions: &Arc<Regions>) -> Arc<dyn HostDriver> {
+        let text = format!("multipath:path_grouping_policy=multibus,path_selector=round-robin:{target}+{target}");
+        let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+        let open = TargetSpec::parse(&text).unwrap().open(&needs, regions.clone()).unwrap();
+        assert!(open.warnings.is_empty(), "{:?}", open.warnings);
+        open.driver
+    }
+
     fn driver(
         self,
         regions: &Arc<Regions>,
@@ -111,6 +127,9 @@ impl Kind {
             let (nbd, warning) = Nbd::open(&target, true, regions.clone()).unwrap();
             assert_eq!(warning, None);
             return Arc::new(nbd);
+        }
+        if let (Kind::MultipathIscsi, Some(target)) = (self, tgt) {
+            return Kind::multipath(&target.url(""), regions);
         }
         if let Some(target) = tgt {
             let digests = if self == Kind::IscsiDigests { "?header_digest=crc32c&data_digest=crc32c" } else { "" };
@@ -143,10 +162,23 @@ impl Kind {
                 let path = device().expect("asked for before");
                 Arc::new(File::open(&path, &FileOptions::default(), regions.clone()).unwrap().0)
             }
+            Kind::MultipathFiles => {
+                let path = &path.as_ref().expect("a file driver has a file").0;
+                Kind::multipath(path.to_str().unwrap(), regions)
+            }
+            Kind::MultipathTimed => {
+                let model = format!("model:size={DISK_BYTES},over=null,lat_us=20,jitter_pct=50,parallel=3");
+                Kind::multipath(&model, regions)
+            }
             Kind::ModelOverRam => Arc::new(model(ModelOver::Ram)),
             Kind::ModelOverNull => Arc::new(model(ModelOver::Null)),
             Kind::Rbd | Kind::RbdCached => unreachable!("they have an image"),
-            Kind::NbdMemory | Kind::NbdQemu | Kind::NbdTls | Kind::IscsiTgt | Kind::IscsiDigests => {
+            Kind::NbdMemory
+            | Kind::NbdQemu
+            | Kind::NbdTls
+            | Kind::IscsiTgt
+            | Kind::IscsiDigests
+            | Kind::MultipathIscsi => {
                 unreachable!("they have a peer")
             }
         }
@@ -203,7 +235,7 @@ impl Rig {
 
     pub fn with(kind: Kind, settings: impl FnOnce(&mut QueueConfig)) -> Rig {
         let regions = Arc::new(Regions::new());
-        let file = matches!(kind, Kind::FileDirect | Kind::FileBuffered).then(TempFile::new);
+        let file = matches!(kind, Kind::FileDirect | Kind::FileBuffered | Kind::MultipathFiles).then(TempFile::new);
         let peer = kind.peer();
         if let Some(image) = kind.ceph() {
             let options = if kind == Kind::Rbd { ":images=4" } else { ":rbd_cache=true" };
@@ -211,7 +243,7 @@ impl Rig {
             let driver = Arc::new(Rbd::open(&target, true, regions.clone()).unwrap());
             return Rig { ceph: Some(image), ..Rig::on(driver, regions, settings) };
         }
-        let tgt = matches!(kind, Kind::IscsiTgt | Kind::IscsiDigests).then(Tgt::new);
+        let tgt = matches!(kind, Kind::IscsiTgt | Kind::IscsiDigests | Kind::MultipathIscsi).then(Tgt::new);
         let driver = kind.driver(&regions, &file, &peer, &tgt);
         Rig { file, peer, tgt, ..Rig::on(driver, regions, settings) }
     }

@@ -119,18 +119,21 @@ impl Shared {
         loop {
             let n = from.read(&mut piece).unwrap_or(0);
             let delay = self.delay_us.load(Ordering::SeqCst);
-            if delay > 0 {
-                std::thread::sleep(Duration::from_micros(delay));
-            }
             let mut is_frozen = gate.is_frozen.lock().unwrap();
-            if *is_frozen && is_up {
-                self.held.fetch_add(n as u64, Ordering::SeqCst);
+            if delay > 0 {
+                // The way is this long: nothing ends it sooner.
+                let delay = Duration::from_micros(delay);
+                is_frozen = gate.bell.wait_timeout_while(is_frozen, delay, |_| true).unwrap().0;
             }
+            let held = if *is_frozen && is_up { n as u64 } else { 0 };
+            self.held.fetch_add(held, Ordering::SeqCst);
             while *is_frozen {
                 is_frozen = gate.bell.wait(is_frozen).unwrap();
             }
             drop(is_frozen);
-            if n == 0 || to.write_all(&piece[..n]).is_err() {
+            let is_over = n == 0 || to.write_all(&piece[..n]).is_err();
+            self.held.fetch_sub(held, Ordering::SeqCst);
+            if is_over {
                 let _ = to.shutdown(Shutdown::Both);
                 let _ = from.shutdown(Shutdown::Both);
                 return;

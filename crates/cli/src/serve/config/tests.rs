@@ -2,7 +2,9 @@
 //! The example is complete and says the defaults, and every mistake is told with its line.
 
 use super::*;
+use host::driver::multipath::MultipathOptions;
 use host::serve::check::{CheckedPlan, HostFacts};
+use host::serve::plan::STRIPE_CHUNK;
 
 const EXAMPLE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/serve.toml"));
 
@@ -81,6 +83,11 @@ fn the_example_knows_every_key_and_default() {
     let wide = &rest.disks()[1];
     assert_eq!((wide.name.as_str(), wide.targets.len()), ("wide", 2));
     assert_eq!(wide.stripe.unwrap().chunk_bytes, STRIPE_CHUNK, "the default is the default");
+    let TargetSpec::Multipath(both) = &rest.disks()[2].targets[0].spec else { panic!("a disk of two paths") };
+    assert_eq!(both.paths.iter().map(|p| p.prio).collect::<Vec<_>>(), [50, 10]);
+    let defaults = MultipathOptions::default();
+    assert_eq!(both.options.longest_interval(), defaults.longest_interval());
+    assert_eq!(MultipathOptions { max_polling_interval: None, ..both.options.clone() }, defaults);
 }
 
 fn plan_of(more: &str) -> CheckedPlan {
@@ -131,7 +138,8 @@ fn a_stripe_is_a_disk_of_several_targets() {
     let other = |line: &str| said(&format!("[[export]]\ntype = \"nbd\"\n[[disk]]\ntarget = \"null\"\n{line}\n"));
     assert_eq!(other("chunk = \"4k\""), "c.toml:5: chunk: has no effect without stack = \"stripe\" (disk 'null')");
     assert!(
-        other("stack = \"strip\"").starts_with("c.toml:5: stack=\"strip\": must be one of \"stripe\"; did you mean")
+        other("stack = \"strip\"")
+            .starts_with("c.toml:5: stack=\"strip\": must be one of \"stripe\", \"multipath\"; did you mean")
     );
     let e = said("[[export]]\ntype = \"nbd\"\n[[disk]]\ntargets = [\"a\", \"b\"]\n");
     assert_eq!(e, "c.toml:4: targets: has no effect without stack = \"stripe\" (disk 'stripe')");

@@ -169,7 +169,7 @@ impl Slot {
             }
             libc::EOPNOTSUPP | libc::EINVAL => self.refused(errno),
             libc::EDQUOT | libc::EFBIG => Outcome::Done(BlkStatus::NoSpc),
-            _ => Outcome::Done(BlkStatus::from_errno(errno)),
+            _ => Outcome::Done(status_of(errno)),
         }
     }
 
@@ -181,7 +181,7 @@ impl Slot {
             Step::ZeroHole { slow: false } | Step::ZeroRange { slow: false } => {
                 return Outcome::Done(BlkStatus::NotSupp);
             }
-            _ => return Outcome::Done(BlkStatus::from_errno(errno)),
+            _ => return Outcome::Done(status_of(errno)),
         };
         Outcome::Again
     }
@@ -226,6 +226,11 @@ impl Memory {
             }
         }
     }
+}
+
+/// What an error means; memory that has gone is no other path's to bring back.
+fn status_of(errno: i32) -> BlkStatus {
+    if errno == libc::EFAULT { BlkStatus::Target } else { BlkStatus::from_errno(errno) }
 }
 
 #[cfg(test)]
@@ -288,6 +293,7 @@ mod tests {
         assert_eq!(of(libc::EDQUOT), Outcome::Done(BlkStatus::NoSpc));
         assert_eq!(of(libc::EIO), Outcome::Done(BlkStatus::IoErr));
         assert_eq!(of(libc::EINVAL), Outcome::Done(BlkStatus::Inval));
+        assert!(!status_of(libc::EFAULT).is_path_error());
         assert_eq!(slot(Step::PunchHole, 512).answer(-libc::EOPNOTSUPP), Outcome::Done(BlkStatus::NotSupp));
         let mut s = slot(Step::Read, 512);
         for _ in 0..MAX_RETRIES {

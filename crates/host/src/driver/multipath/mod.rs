@@ -79,6 +79,23 @@ pub struct Multipath {
     _watcher: Watcher,
 }
 
+/// A path, for people and programs; with [`Multipath::status`] what `multipath -ll` shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathHealth {
+    /// Its number in [`Multipath::status`].
+    pub id: PathId,
+    /// By which messages call it.
+    pub name: String,
+    /// Its priority.
+    pub prio: u32,
+    /// How it is checked.
+    pub checker: PathChecker,
+    /// Checks that it has passed.
+    pub passes: u64,
+    /// Why it is not used, or why the last check did not pass.
+    pub trouble: Option<String>,
+}
+
 /// What the checkers need as well.
 struct Core {
     options: MultipathOptions,
@@ -152,6 +169,19 @@ impl Multipath {
     /// What its paths are doing.
     pub fn status(&self) -> Status {
         self.core.disk.status()
+    }
+
+    /// How its paths are, by number.
+    pub fn health(&self) -> Vec<PathHealth> {
+        let of = |p: &Watched| PathHealth {
+            id: p.id,
+            name: p.driver.name.clone(),
+            prio: p.prio,
+            checker: p.checker,
+            passes: p.driver.passes.load(Ordering::Relaxed),
+            trouble: p.driver.trouble(),
+        };
+        self.core.paths.iter().map(of).collect()
     }
 
     /// The disk itself: to fail or reinstate a path, or switch groups, by hand.

@@ -14,7 +14,7 @@ use blk::limits::Limits;
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::{Duration, Instant};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What all paths of a disk have in common.
@@ -91,6 +91,8 @@ pub(super) struct PathDriver {
     started: Mutex<Option<(u16, u32)>>,
     rooms: Arc<PerHctx<Room>>,
     trouble: Mutex<Option<String>>,
+    /// Checks that passed.
+    pub(super) passes: AtomicU64,
 }
 
 impl PathDriver {
@@ -104,7 +106,17 @@ impl PathDriver {
         let place = OnceLock::new();
         let _ = inner.map(|driver| place.set(driver));
         let (usable, started) = (AtomicBool::new(false), Mutex::new(None));
-        PathDriver { number, name, inner: place, common, usable, started, rooms, trouble: Mutex::new(None) }
+        PathDriver {
+            number,
+            name,
+            inner: place,
+            common,
+            usable,
+            started,
+            rooms,
+            trouble: Mutex::new(None),
+            passes: AtomicU64::new(0),
+        }
     }
 
     #[inline]

@@ -114,7 +114,8 @@ impl MultipathTarget {
                 TargetSpec::Iscsi(target) => target.to_string(),
                 _ => (*text).to_owned(),
             };
-            let same = paths.iter().filter(|p| p.spec == spec).count();
+            let numbered = format!("{name} #");
+            let same = paths.iter().filter(|p| p.name == name || p.name.starts_with(&numbered)).count();
             let name = if same > 0 { format!("{name} #{}", same + 1) } else { name };
             paths.push(PathTarget { spec, name, prio: 1 });
         }

@@ -16,6 +16,7 @@ use blk::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 /// Whether another try would not help: what was asked for is wrong, or is not to be had so.
@@ -169,6 +170,9 @@ impl Core {
     fn judge(&self, path: &Watched, found: Found, has_passed: bool) -> Judged {
         let groups = self.disk.status().groups;
         let is_active = groups.iter().flat_map(|g| &g.paths).any(|p| p.id == path.id && p.is_active);
+        if matches!(found, Found::Up) {
+            path.driver.passes.fetch_add(1, Ordering::Relaxed);
+        }
         match found {
             Found::Up if is_active => return Judged::Stays,
             Found::Up => {

@@ -54,6 +54,9 @@ impl Slot {
     }
 }
 
+/// Of a request whose memory has gone: no other path would bring it back.
+const MEMORY_GONE: BlkStatus = BlkStatus::Target;
+
 /// See the module's text.
 pub(super) struct Requests {
     slots: Box<[Slot]>,
@@ -237,7 +240,7 @@ impl Requests {
     /// The oldest unsent request cannot be sent: its memory has gone.
     pub(super) fn fail_unsent(&mut self) {
         if let Some(tag) = self.unsent.pop_front() {
-            self.end(usize::from(tag), BlkStatus::IoErr);
+            self.end(usize::from(tag), MEMORY_GONE);
         }
     }
 
@@ -296,7 +299,7 @@ impl Requests {
     pub(super) fn answered(&mut self, tag: u16, error: Option<NbdError>) {
         let status = error.map_or(BlkStatus::Ok, status_of);
         let lacks = status == BlkStatus::Ok && self.is_discarded(tag);
-        self.end(usize::from(tag), if lacks { BlkStatus::IoErr } else { status });
+        self.end(usize::from(tag), if lacks { MEMORY_GONE } else { status });
     }
 
     fn end(&mut self, tag: usize, status: BlkStatus) {

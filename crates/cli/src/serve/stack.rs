@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A disk of several targets in a configuration: striped over them, or reached by them as paths.
+//!
+//! Guarantees: what is wrong is said at its key. Keys of the other kind of stack, or of any without one, are refused.
+
+use super::config::target;
+use super::reader::{Section, shown, text_of, whole};
+use host::driver::multipath::{MultipathTarget, option_names};
+use host::serve::plan::{STRIPE_CHUNK, TargetPlan};
+use host::target::TargetSpec;
+use toml::de::DeValue;
+
+/// The words for the two, also names of disks that have none.
+const STRIPE: &str = "stripe";
+const MULTIPATH: &str = "multipath";
+
+/// What several targets are to a disk.
+pub enum Stack {
+    /// Its chunks of so many bytes lie on them in turn.
+    Stripe(u64, Vec<TargetPlan>),
+    /// Each is a way to it; `None`: they do not fit, which was said.
+    Multipath(Option<TargetPlan>),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Stripe,
+    Multipath,
+}
+
+impl Stack {
+    /// What its targets are, for messages.
+    pub fn what(&self) -> &'static str {
+        match self {
+            Stack::Stripe(..) => "targets that it is striped over",
+            Stack::Multipath(_) => "targets that are its paths",
+        }
+    }
+}
+
+/// The word that a disk of several targets has for them.
+pub fn word(section: &mut Section<'_, '_>) -> &'static str {
+    let is_multipath = section.get("stack").is_some_and(|found| found.value.as_str() == Some(MULTIPATH));
+    if is_multipath { MULTIPATH } else { STRIPE }
+}
+
+/// `stack` with its `targets` and its other keys.
+pub fn read(section: &mut Section<'_, '_>, targets: Option<&[String]>) -> Option<Stack> {
+    let kind = section.one_of("stack", &[(STRIPE, Kind::Stripe), (MULTIPATH, Kind::Multipath)]);
+    let chunk = section.string("chunk", "64k");
+    let options = options(section);
+    let is_said = section.get("stack").is_some();
+    let mut without = |key: &'static str, stack: &str| {
+        if section.get(key).is_some() {
+            section.refuse(key, format!("{key}: has no effect without stack = \"{stack}\""));
+        }
+    };
+    if kind.is_none() && !is_said {
+        without("targets", STRIPE);
+    }
+    if kind != Some(Kind::Stripe) && (kind.is_some() || !is_said) {
+        without("chunk", STRIPE);
+    }
+    if kind != Some(Kind::Multipath) && (kind.is_some() || !is_said) {
+        options.iter().for_each(|(key, _)| without(key, MULTIPATH));
+    }
+    let kind = kind?;
+    let (word, example) = match kind {
+        Kind::Stripe => (STRIPE, "\"A.img\", \"B.img\""),
+        Kind::Multipath => (MULTIPATH, "\"iscsi://A/IQN/1\", \"iscsi://B/IQN/1\""),
+    };
+    if targets.is_none() && section.get("targets").is_none() {
+        section.refuse("", format!("stack = \"{word}\" has no targets; add targets = [{example}]"));
+    }
+    Some(match kind {
+        Kind::Stripe => {
+            let chunk_bytes = chunk_bytes(section, chunk.as_deref());
+            let targets = targets?.iter().map(|text| target(section, "targets", text.clone()));
+            Stack::Stripe(chunk_bytes, targets.collect())
+        }
+        Kind::Multipath => Stack::Multipath(multipath(section, targets?, &options)),
+    })
+}
+
+fn chunk_bytes(section: &mut Section<'_, '_>, chunk: Option<&str>) -> u64 {
+    match chunk.map(|text| (text, host::target::bytes(text))) {
+        None => STRIPE_CHUNK,
+        Some((_, Some(bytes))) => bytes,
+        Some((text, None)) => {
+            section.refuse("chunk", format!("chunk={}: must be bytes, such as chunk = \"64k\"", shown(text)));
+            STRIPE_CHUNK
+        }
+    }
+}
+
+/// Keys of a multipath disk that are there: words, numbers, and for `prio` a list of numbers.
+fn options(section: &mut Section<'_, '_>) -> Vec<(&'static str, String)> {
+    let mut all = Vec::new();
+    for key in option_names() {
+        let Some(found) = section.get(key) else { continue };
+        let text = match found.value {
+            DeValue::String(text) => Some(text.to_string()),
+            DeValue::Array(items) => {
+                let numbers: Option<Vec<_>> = items.iter().map(|i| Some(whole(i.get_ref())?.to_string())).collect();
+                numbers.map(|n| n.join("+"))
+            }
+            other => whole(other).map(|n| n.to_string()),
+        };
+        match text {
+            Some(text) => all.push((key, text)),
+            None => {
+                section.refuse(
+                    key,
+                    format!("{key}={}: must be a text, a number or a list of numbers", text_of(found.value)),
+                );
+            }
+        }
+    }
+    all
+}
+
+/// The paths and what they are told; what is wrong is said of the key that it is about.
+fn multipath(
+    section: &mut Section<'_, '_>,
+    targets: &[String],
+    options: &[(&'static str, String)],
+) -> Option<TargetPlan> {
+    let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
+    let said = |e: host::error::Error| {
+        let text = e.to_string();
+        shown(text.trim_start_matches("target 'multipath:': ")).to_string()
+    };
+    if let Err(e) = MultipathTarget::new(&[], &targets) {
+        section.refuse("targets", format!("targets: {}", said(e)));
+        return None;
+    }
+    let options: Vec<(&str, &str)> = options.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    let mut fits = true;
+    for option in &options {
+        if let Err(e) = MultipathTarget::new(&[*option], &targets) {
+            section.refuse(option.0, said(e));
+            fits = false;
+        }
+    }
+    let made = MultipathTarget::new(&options, &targets).ok().filter(|_| fits)?;
+    let options: Vec<String> = options.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let text = format!("{MULTIPATH}:{}:{}", options.join(","), targets.join("+"));
+    Some(TargetPlan { spec: TargetSpec::Multipath(Box::new(made)), text })
+}
