@@ -31,6 +31,7 @@ Examples:
   mqblk inspect --live --path hctx0/busy               requests at the device, of a run that is going on
   mqblk set scheduler=kyber queue_depth=32             change a run that is going on
   mqblk serve disk.img                                 a file over vhost-user-blk and NBD; prints the clients' commands
+  mqblk multipath -ll                                  the paths of its disks, as multipath -ll shows them
   mqblk ctl list; mqblk top                            what it serves, and what it does, live
   mqblk sim --seed 7                                   a simulated case, event by event
   mqblk cmdhelp iodepth                                what an option of a job file does here";
