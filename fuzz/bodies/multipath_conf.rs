@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The parser of multipath.conf(5) on arbitrary bytes: no panic, no hang, messages that are safe to print; what is read prints as
-//! something that reads as the same, and can be asked about any disk.
+//! The parser of multipath.conf(5) on arbitrary bytes: no panic, no hang, messages that are safe to print; what is
+//! read prints as something that reads as the same, and can be asked about any disk.
 //!
 //! Run on arbitrary bytes by `fuzz/fuzz_targets`, and on seeds by plain tests.
 

@@ -85,8 +85,8 @@ fn json_has_the_keys_of_multipathd() {
     assert_eq!(
         *second,
         json!({
-            "dev": "/dev/sdb", "dev_t": "0:0", "dm_st": "failed", "dev_st": "running", "chk_st": "faulty", "checker": "tur", "pri": 50,
-            "fail_count": 1, "in_flight": 3, "trouble": "no answer in 5 s",
+            "dev": "/dev/sdb", "dev_t": "0:0", "dm_st": "failed", "dev_st": "running", "chk_st": "faulty",
+            "checker": "tur", "pri": 50, "fail_count": 1, "in_flight": 3, "trouble": "no answer in 5 s",
         })
     );
     assert_eq!((&map["path_groups"][1]["group"], &map["path_groups"][1]["dm_st"]), (&json!(2), &json!("enabled")));

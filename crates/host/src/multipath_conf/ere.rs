@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! POSIX extended regular expressions: those that vendor, product and revision of multipath.conf are.
 //!
-//! Guarantees: whether one matches takes time in proportion to its size times the length of the text, whatever both are; what is
-//! compiled has a bound. Bytes are compared, as in the C locale. An expression that regcomp(3) refuses is refused with its
-//! reason; some that it leaves undefined (`a||b`) match the empty text there.
+//! Guarantees: whether one matches takes time in proportion to its size times the length of the text, whatever both
+//! are; what is compiled has a bound. Bytes are compared, as in the C locale. An expression that regcomp(3) refuses
+//! is refused with its reason; some that it leaves undefined (`a||b`) match the empty text there.
 //!
-//! Does not do: say where it matched; back references; collating elements and equivalence classes (`[[.x.]]`, `[[=x=]]`);
-//! what GNU adds behind a backslash (`\w`). Rejected: the crate `regex`, whose syntax is another one (`[]a]`, `\d`, `(?i)`).
-//! Source: POSIX.1-2017, chapter 9.4; regex(7).
+//! Does not do: say where it matched; back references; collating elements and equivalence classes (`[[.x.]]`,
+//! `[[=x=]]`); what GNU adds behind a backslash (`\w`). Rejected: the crate `regex`, whose syntax is another one
+//! (`[]a]`, `\d`, `(?i)`). Source: POSIX.1-2017, chapter 9.4; regex(7).
 
 /// Most instructions of one expression.
 const MOST: usize = 10_000;
@@ -212,7 +212,10 @@ impl Parser<'_> {
             (b"xdigit:]", u8::is_ascii_hexdigit),
         ];
         let found = CLASSES.into_iter().find(|(name, _)| self.take(name));
-        let (_, holds) = found.ok_or("has a class that is none of alpha, digit, alnum, upper, lower, space, blank, punct, print, graph, cntrl, xdigit")?;
+        let (_, holds) = found.ok_or(
+            "has a class that is none of alpha, digit, alnum, upper, lower, space, blank, punct, \
+             print, graph, cntrl, xdigit",
+        )?;
         (0..=u8::MAX).filter(holds).for_each(|b| add(set, b));
         Ok(())
     }
@@ -346,7 +349,8 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Expressions that stand in configurations, and texts; what matches is for grep to say, whose expressions are the same.
+    /// Expressions that stand in configurations, and texts; what matches is for grep to say, whose expressions are
+    /// the same.
     #[test]
     fn it_matches_what_grep_matches() {
         let expressions = [

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! multipath.conf(5): read, and asked what it says of a disk.
 //!
-//! Guarantees: [`Config::parse`] takes any text and never panics; it finds all that is wrong, each with its line, and takes nothing
-//! then. What is accepted and changes nothing here, or does something else, is a warning with its line. [`Config::resolve`]
-//! says of each option what holds for a disk and which line says so, in the order of multipath-tools: multipaths, protocol, overrides,
-//! devices (of those that match, the last), defaults, built in.
+//! Guarantees: [`Config::parse`] takes any text and never panics; it finds all that is wrong, each with its line, and
+//! takes nothing then. What is accepted and changes nothing here, or does something else, is a warning with its line.
+//! [`Config::resolve`] says of each option what holds for a disk and which line says so, in the order of
+//! multipath-tools: multipaths, protocol, overrides, devices (of those that match, the last), defaults, built in.
 //!
-//! Stricter than multipath-tools, which skips what it does not understand and goes on: an unknown word, a value that is cut off by a
-//! missing quote or followed by more, a section that is not closed are errors. There is no table of known hardware: what
-//! `devices` does not say is not known. Drop-in directories are not read.
+//! Stricter than multipath-tools, which skips what it does not understand and goes on: an unknown word, a value that
+//! is cut off by a missing quote or followed by more, a section that is not closed are errors. There is no table of
+//! known hardware: what `devices` does not say is not known. Drop-in directories are not read.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`words`] | a line as words |
-//! | [`ere`] | the expressions that vendor, product and revision are |
-//! | [`options`] | all options: where they may stand, what they must be, what they do |
-//! | [`read`] | sections and lines |
-//! | [`resolve`] | what holds for a disk, and why |
-//! | [`show`] | what `multipath -t` prints |
+//! | `words` | a line as words |
+//! | `ere` | the expressions that vendor, product and revision are |
+//! | `options` | all options: where they may stand, what they must be, what they do |
+//! | `read` | sections and lines |
+//! | `resolve` | what holds for a disk, and why |
+//! | `show` | what `multipath -t` prints |
 
 mod words;
 mod ere;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The options of multipath.conf(5): in which sections each may stand, what its value must be, what it is without one, and
-//! what it does here.
+//! The options of multipath.conf(5): in which sections each may stand, what its value must be, what it is without
+//! one, and what it does here.
 //!
-//! Guarantees: a value that is accepted is kept in one way of writing it, which reads back as itself. One that multipath knows and
-//! that changes nothing here is accepted, and says so. The order is that of `multipath -t`. Source: multipath-tools 0.9 and
-//! 0.10, multipath.conf(5).
+//! Guarantees: a value that is accepted is kept in one way of writing it, which reads back as itself. One that
+//! multipath knows and that changes nothing here is accepted, and says so. The order is that of `multipath -t`.
+//! Source: multipath-tools 0.9 and 0.10, multipath.conf(5).
 
 use super::ere::Ere;
 use crate::driver::multipath::{Failback, MAX_SECONDS, NoPathRetry, PathChecker, PathGroupingPolicy, selector};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a configuration says of one disk, option by option, and where it says so.
 //!
-//! Guarantees: for each option the first of these that gives it: a `multipath` of its WWID, a `protocol` of its paths' protocol,
-//! `overrides`, a `device` whose expressions match, `defaults`, built in; of several `multipath`, `protocol` or `device`
-//! the last. Source: multipath-tools, libmultipath/propsel.c; multipath.conf(5).
+//! Guarantees: for each option the first of these that gives it: a `multipath` of its WWID, a `protocol` of its
+//! paths' protocol, `overrides`, a `device` whose expressions match, `defaults`, built in; of several `multipath`,
+//! `protocol` or `device` the last. Source: multipath-tools, libmultipath/propsel.c; multipath.conf(5).
 
 use super::options::{self, OPTIONS, OptionDef};
 use super::{Block, Config, Setting};
@@ -130,7 +130,8 @@ impl Resolved {
         self.get(name).map_or("", |f| &f.value)
     }
 
-    /// Options that say the same thing are made to say it together: `queue_if_no_path` is `no_path_retry queue`, unless that is given.
+    /// Options that say the same thing are made to say it together: `queue_if_no_path` is `no_path_retry queue`,
+    /// unless that is given.
     fn reconcile(&mut self) {
         let Some(features) = self.get("features").filter(|f| options::queue_if_no_path(&f.value)).cloned() else {
             return;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A line of multipath.conf(5) as words.
 //!
-//! Guarantees: braces are words of their own wherever they stand outside of quotes; `#` and `!` end the line there; `""` inside of
-//! quotes is one quote; what is neither ASCII nor in quotes is a space, as in multipath-tools (`alloc_strvec`). A quoted
-//! value is one word, spaces kept.
+//! Guarantees: braces are words of their own wherever they stand outside of quotes; `#` and `!` end the line there;
+//! `""` inside of quotes is one quote; what is neither ASCII nor in quotes is a space, as in multipath-tools
+//! (`alloc_strvec`). A quoted value is one word, spaces kept.
 
 /// A word.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Several paths to one simulated disk, and the multipath disk over them.
 //!
-//! Guarantees: paths share the disk's contents, limits and tags, so what went down one path is there for the others. A path breaks,
-//! slows down and comes back only when the test says so; what it does with each request then, the seed says.
+//! Guarantees: paths share the disk's contents, limits and tags, so what went down one path is there for the others.
+//! A path breaks, slows down and comes back only when the test says so; what it does with each request then, the seed
+//! says.
 //!
-//! A path that is down refuses a request, ends it with `Transport`, at once or later, or is silent until it is asked. Of what was at
-//! the disk by this path when it broke, each request is lost or fails; what it was to do has happened or not, but does not
-//! happen later: that is what a path's driver owes [`blk::multipath`].
+//! A path that is down refuses a request, ends it with `Transport`, at once or later, or is silent until it is asked.
+//! Of what was at the disk by this path when it broke, each request is lost or fails; what it was to do has happened
+//! or not, but does not happen later: that is what a path's driver owes [`blk::multipath`].
 
 mod path;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One path: passes requests on to the disk while it works, and makes trouble while it does not.
 //!
-//! The disk completes what came by any path to whoever polls it; who a request came by is kept in [`Shared`], as the fabric would
-//! know it.
+//! The disk completes what came by any path to whoever polls it; who a request came by is kept in [`Shared`], as the
+//! fabric would know it.
 
 use crate::disk::SimDisk;
 use crate::rng::Rng;
@@ -201,7 +201,8 @@ impl Driver for SimPath {
         self.disk.capacity()
     }
 
-    /// The disk is one: it is started by the first of its paths that is started once more, and not by one that comes later.
+    /// The disk is one: it is started by the first of its paths that is started once more, and not by one that comes
+    /// later.
     fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {
         let (mut i, mut fabric) = (locked(&self.inner), locked(&self.shared.0));
         let is_first = i.starts == fabric.starts && !fabric.adding;

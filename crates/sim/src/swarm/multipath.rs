@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A case of one disk that one to eight paths lead to: paths break, come back, are slow or busy, go and come, groups are switched
-//! and bypassed, while bios of all kinds are under way. A checker brings back what works again, as multipathd would.
+//! A case of one disk that one to eight paths lead to: paths break, come back, are slow or busy, go and come, groups
+//! are switched and bypassed, while bios of all kinds are under way. A checker brings back what works again, as
+//! multipathd would.
 //!
-//! Checked, beside all that holds for one disk (`load`): a bio ends with an error of a path only if, at some time since it was
-//! submitted, no path was left and requests were not to wait for one; requests are not given up before `no_path_retry`'s time is over; what
-//! a path was to write and another has written does not come later; nothing stays at a path.
+//! Checked, beside all that holds for one disk (`load`): a bio ends with an error of a path only if, at some time
+//! since it was submitted, no path was left and requests were not to wait for one; requests are not given up before
+//! `no_path_retry`'s time is over; what a path was to write and another has written does not come later; nothing
+//! stays at a path.
 //!
 //! Phases: safety as in the main case; liveness: all paths work, and everything ends.
 
@@ -103,7 +105,8 @@ impl PathsCase {
         self.trace.event(self.rig.now, 'X', what);
     }
 
-    /// Looks whether there is a path, and whether requests wait if there is none. To be called after whatever may change that.
+    /// Looks whether there is a path, and whether requests wait if there is none. To be called after whatever may
+    /// change that.
     fn look(&mut self) {
         let (now, status) = (self.rig.now, self.paths.mp.status());
         let active = status.groups.iter().flat_map(|g| &g.paths).filter(|p| p.is_active).count();

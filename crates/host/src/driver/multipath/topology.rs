@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A multipath disk, its groups and paths as values: what `multipath -ll` prints of one.
 //!
-//! Guarantees: states of paths and groups are of one moment. A group's priority is the mean of those of its usable paths, 0 without
-//! one, as in multipath-tools (`path_group_prio_update`).
+//! Guarantees: states of paths and groups are of one moment. A group's priority is the mean of those of its usable
+//! paths, 0 without one, as in multipath-tools (`path_group_prio_update`).
 
 use super::{Multipath, Watched};
 use crate::driver::HostDriver;
