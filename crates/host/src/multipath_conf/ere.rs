@@ -19,6 +19,9 @@ const MOST_TIMES: u32 = 255;
 /// Bytes, one bit for each.
 type Set = [u64; 4];
 
+/// What stands behind `[:`, and which bytes are meant.
+type Class = (&'static [u8], fn(&u8) -> bool);
+
 #[derive(Clone, Debug)]
 enum Node {
     Empty,
@@ -197,7 +200,7 @@ impl Parser<'_> {
     }
 
     fn class(&mut self, set: &mut Set) -> Result<(), String> {
-        const CLASSES: [(&[u8], fn(&u8) -> bool); 12] = [
+        const CLASSES: [Class; 12] = [
             (b"alpha:]", u8::is_ascii_alphabetic),
             (b"digit:]", u8::is_ascii_digit),
             (b"alnum:]", u8::is_ascii_alphanumeric),
