@@ -520,3 +520,13 @@ fn giving_up_ends_what_waits_for_a_path() {
     // Paths that return do not find the disk failing.
     assert_eq!(rig.write(8, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
 }
+
+/// A server that takes one connection only cannot be checked by another: its path stays in use, and that is said.
+#[test]
+fn a_check_that_has_never_passed_fails_no_path() {
+    let a = Peer::nbdkit_file(&["--filter=limit"], &["limit=1"]);
+    let (mut rig, disk) = open_disk("polling_interval=1", &[a.target("&connections=1")]);
+    until(|| disk.troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!((active(&disk), disk.health()[0].passes), (1, 0));
+}

@@ -75,7 +75,7 @@ pub struct Path {
 /// The driver.
 pub struct Multipath {
     core: Arc<Core>,
-    // Dropped before the rest.
+    // Ends its threads, which use the rest, when it is dropped.
     _watcher: Watcher,
 }
 
@@ -224,8 +224,7 @@ impl Core {
         let board = Arc::new(Board::new()?);
         let prios: Vec<u32> = paths.iter().map(|p| p.prio).collect();
         let groups = groups::grouped(options.path_grouping_policy, &prios);
-        let mut paths: Vec<Option<(Path, Option<Arc<dyn HostDriver>>)>> =
-            paths.into_iter().zip(drivers).map(Some).collect();
+        let mut paths: Vec<_> = paths.into_iter().zip(drivers).map(Some).collect();
         let (mut watched, mut new_groups) = (Vec::new(), Vec::new());
         for (group, members) in groups.iter().enumerate() {
             let mut new = NewGroup { selector: options.path_selector, paths: Vec::new() };
@@ -359,6 +358,8 @@ impl HostDriver for Multipath {
             if !status.is_active {
                 let why = path.driver.trouble().map_or_else(String::new, |why| format!(": {why}"));
                 all.push(format!("path {name} is not used now{why}"));
+            } else if let Some(why) = path.driver.trouble() {
+                all.push(format!("path {name} is used, but its check does not pass: {why}"));
             } else if status.fail_count > 0 {
                 all.push(format!("path {name} has failed {} times, and is used again", status.fail_count));
             }

@@ -172,11 +172,11 @@ impl Core {
         let is_active = groups.iter().flat_map(|g| &g.paths).any(|p| p.id == path.id && p.is_active);
         if matches!(found, Found::Up) {
             path.driver.passes.fetch_add(1, Ordering::Relaxed);
+            path.driver.set_trouble(None);
         }
         match found {
             Found::Up if is_active => return Judged::Stays,
             Found::Up => {
-                path.driver.set_trouble(None);
                 self.disk.reinstate_path(path.id);
                 self.allow_queueing();
                 self.came_back(path, &groups);
