@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What can be typed: subcommands and flags, their help, and the form (not the meaning) of their values.
 
+use crate::multipath::MultipathArgs;
 use crate::serve::args::ServeArgs;
 use crate::serve::control::ctl::CtlArgs;
 use crate::serve::top::TopArgs;
@@ -30,6 +31,7 @@ Examples:
   mqblk inspect --live --path hctx0/busy               requests at the device, of a run that is going on
   mqblk set scheduler=kyber queue_depth=32             change a run that is going on
   mqblk serve disk.img                                 a file over vhost-user-blk and NBD; prints the clients' commands
+  mqblk multipath -ll                                  the paths of its disks, as multipath -ll shows them
   mqblk ctl list; mqblk top                            what it serves, and what it does, live
   mqblk sim --seed 7                                   a simulated case, event by event
   mqblk discover iscsi://10.0.0.5 --luns               targets and disks of an iSCSI portal
@@ -80,6 +82,8 @@ pub enum Command {
     Ctl(CtlArgs),
     /// Show live what a daemon that serves does: disks, hardware queues, IOThreads, latencies of virtqueues and clients
     Top(TopArgs),
+    /// List multipath disks of a daemon that serves, as multipath -ll does, or print a multipath.conf as multipath -t does
+    Multipath(MultipathArgs),
     /// Change settings of a run while it goes on
     Set(SetArgs),
     /// Run the block layer in simulation: random stacks, devices and faults from a seed, everything checked
@@ -251,7 +255,7 @@ pub struct SimArgs {
 /// Which cases of a seed are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SimKind {
-    /// The disk case; for one seed in four the set case, for another the pressure case as well
+    /// The disk case; for one seed in four the set case, for another the pressure case, for one in eight the multipath case as well
     Due,
     /// A disk under faults; for one seed in four an elevator under pressure after that
     Disk,
@@ -259,6 +263,8 @@ pub enum SimKind {
     Set,
     /// Elevators, hardware queues and limits under a load that never ends
     Pressure,
+    /// A disk that several paths lead to, which break, come back, are slow, and lose what is in flight
+    Multipath,
 }
 
 impl SimKind {
@@ -269,6 +275,7 @@ impl SimKind {
             SimKind::Disk => kind == Kind::Disk,
             SimKind::Set => kind == Kind::Set,
             SimKind::Pressure => kind == Kind::Pressure,
+            SimKind::Multipath => kind == Kind::Multipath,
         }
     }
 }

@@ -18,6 +18,7 @@ mod room;
 mod door;
 mod live;
 mod serve;
+mod multipath;
 mod set;
 mod sim;
 mod cmdhelp;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Serve(typed) => serve::main(typed),
         Command::Ctl(typed) => serve::control::ctl::main(typed),
         Command::Top(typed) => serve::top::main(typed),
+        Command::Multipath(typed) => multipath::main(typed),
         Command::Set(typed) => set::main(typed),
         Command::Sim(typed) => sim::main(typed),
         Command::Discover(typed) => discover::main(typed),

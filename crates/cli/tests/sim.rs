@@ -26,7 +26,7 @@ fn one_case_is_shown_event_by_event_and_the_same_every_time() {
 #[test]
 fn a_case_begins_with_what_it_is_made_of() {
     let dir = Dir::new("sim");
-    for kind in ["disk", "set", "pressure"] {
+    for kind in ["disk", "set", "pressure", "multipath"] {
         let out = dir.mqblk(&["sim", "--kind", kind, "--seed", "3"]).exits(0).out;
         assert!(out.contains(&format!("\n{kind} case of seed 3\n")), "{out}");
         let long = out.lines().find(|line| line.len() > 130);
@@ -56,5 +56,5 @@ fn seeds_have_an_end() {
     let dir = Dir::new("sim");
     dir.mqblk(&["sim", "--seed", "18446744073709551615", "--count", "2"]).exits(2).says(&["--count 2", "lower it"]);
     dir.mqblk(&["sim", "--count", "0"]).exits(2);
-    dir.mqblk(&["sim", "--kind", "main"]).exits(2).says(&["disk", "set", "pressure"]);
+    dir.mqblk(&["sim", "--kind", "main"]).exits(2).says(&["disk", "set", "pressure", "multipath"]);
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Seeds of the fuzz targets for NBD, FUSE and iSCSI, made of the formats' own values, and the targets' bodies run on them. Those of vhost-user
+//! Seeds of the fuzz targets for NBD, FUSE, iSCSI and multipath.conf, made of the formats' own values, and the targets' bodies run on them. Those of vhost-user
 //! are in `fuzzing.rs`, which only a test of the library reaches.
 
 #[path = "../../../fuzz/bodies/fuse.rs"]
 mod fuse;
 #[path = "../../../fuzz/bodies/iscsi.rs"]
 mod iscsi;
+#[path = "../../../fuzz/bodies/multipath_conf.rs"]
+mod multipath_conf;
 #[path = "../../../fuzz/bodies/nbd.rs"]
 mod nbd;
 #[path = "../../../fuzz/bodies/nbd_client.rs"]
@@ -243,4 +245,33 @@ fn seeds_of_iscsi() {
         seed("login-early", 4, login[3].clone(), 0),
     ];
     check("iscsi", &seeds, iscsi::run);
+}
+
+#[test]
+fn seeds_of_multipath_conf() {
+    let seed = |name, text: &str, reach| Seed { name, bytes: text.into(), reach };
+    // Options with a default, then those that are given besides.
+    let built_in = 10;
+    let seeds = [
+        seed("empty", "# nothing\n", built_in),
+        seed(
+            "defaults",
+            "defaults {\n\tpath_selector \"historical-service-time 2 900 3\"\n\tmax_polling_interval 60\n}\n",
+            built_in + 1,
+        ),
+        seed(
+            "devices",
+            "devices {\n device {\n vendor \"^(A|[^B-]{1,3})\"\n product .*\n prio_args \"2.5\"\" SSD\"\n }\n}\n",
+            built_in + 1,
+        ),
+        seed("multipaths", "multipaths {\nmultipath {\nwwid \"x\"\nalias data\nno_path_retry 12\n}\n}\n", built_in),
+        seed("blacklist", "blacklist {\ndevnode \"!^sd[[:alpha:]]\"\ndevice {\nvendor A\n}\n}\n", built_in),
+        seed(
+            "overrides",
+            "overrides {\nprotocol {\ntype \"scsi:fcp\"\ndev_loss_tmo infinity\n}\nfeatures \"1 queue_if_no_path\"\n}\n",
+            built_in,
+        ),
+        seed("refused", "defaults {\nprio \"x\n{ }\nfoo bar baz\n", 0),
+    ];
+    check("multipath_conf", &seeds, multipath_conf::run);
 }

@@ -7,6 +7,7 @@ use crate::disk::service::Service;
 use blk::bio::OpFlags;
 use blk::cpumap::CpuTopology;
 use blk::limits::Limits;
+use blk::multipath::{Features, Selector};
 use blk::settings::QueueConfig;
 use blk::stat::HctxStats;
 use blk::tag_set::TagSetConfig;
@@ -163,6 +164,27 @@ fn faults(b: &Behaviour) -> String {
     ];
     let on: Vec<String> = all.iter().filter(|f| f.1 > 0).map(|(name, n)| format!("{name} {n}")).collect();
     if on.is_empty() { "none".into() } else { "of 1000 requests\n".to_string() + &on.join("\n") }
+}
+
+/// Groups of paths, and what is done without one.
+pub(crate) fn paths(groups: &[(Selector, usize)], features: &Features, first: usize) -> String {
+    let mut f = Facts::default();
+    let mut from = 0;
+    for (i, (selector, n)) in groups.iter().enumerate() {
+        let name = if i == 0 { "paths" } else { "" };
+        f.add(name, format_args!("group {i}: {}, paths {from}..={}", selector.name(), from + n - 1));
+        from += n;
+    }
+    if first > 0 {
+        f.add("", "path 0 never breaks");
+    }
+    let without = match (features.queue_if_no_path, features.no_path_timeout.as_ns()) {
+        (false, _) => "requests fail".to_owned(),
+        (true, 0) => "requests wait".to_owned(),
+        (true, ns) => format!("requests wait for {}, then fail", time(ns)),
+    };
+    f.add("", format_args!("without a path {without}"));
+    f.0
 }
 
 /// A disk, what is below it, and who uses it.

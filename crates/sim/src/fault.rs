@@ -18,6 +18,8 @@
 //! | path loss | for up to 50 ms every request fails with `Transport`, at issue or later; of those in flight each is lost or fails | every bio ends, with `Transport` or after its timeout; I/O goes on when the path is back | `path_loss` |
 //! | torn write at power loss | of an unfinished write each sector lands or not; of the volatile cache each sector survives in any version since the last flush | what was acknowledged as durable is there | [`SimDisk::crash`], [`SimDisk::if_power_were_cut`] |
 //! | ended at once | done before the issuing call returns | as any completion; the driver is not called from inside itself | `at_once` |
+//! | a path breaks | for up to 300 ms, or until it is mended, a path of several refuses requests, fails them, at once or later, or is silent; of those at the disk by it, each is lost or fails; whether done is open | another path does them: no bio ends with an error while a path is left or requests may wait for one; in time, requests wait as long as `no_path_retry` says | [`paths`](crate::paths), [`swarm::Kind::Multipath`] |
+//! | a path is slow, busy, removed, added; groups switch | as said, under load | nothing else changes | `swarm::multipath` |
 //! | CPU going away | its submitters move, its hardware queues drain | no request is lost or issued on a queue without a CPU | `Case::hotplug` |
 //! | other disks | on one tag set: idle, loaded, slow, joining, leaving, frozen, quiesced, of another depth from now on | all of this table for each disk; tags are shared as set | [`swarm::Kind::Set`] |
 //! | settings change under load | mode, queues, depth, elevator are replaced | waiting bios go the new way; a refused change changes nothing | `Case::change` |
@@ -56,10 +58,13 @@
 //! | a tag of a set is at one disk | [`TagLedger`](crate::disk::ledger::TagLedger), at each request | [`Plant::TagOfTwoDisks`] |
 //! | no disk exceeds its share of a set | `swarm::set`, at each step | [`Plant::ShareExceeded`] |
 //! | no disk is forgotten beside others | `swarm::set`, as long as they compete | [`Plant::DiskNeverWoken`] |
+//! | what a failed path was to write does not come later | [`contents`](crate::contents) | [`Plant::LatePath`] |
+//! | no error of a path ends a bio while another is left | `swarm::multipath` | [`Plant::WrongError`] |
 //! | a frozen queue drains | [`Rig::drain`](crate::rig::Rig::drain), a bounded number of steps | [`Plant::NeverDrained`] |
 //! | the driver contract, both sides | assertions of [`disk`](crate::disk) and of the core | `tests/broken_drivers.rs` |
 //!
 //! [`swarm::Kind::Set`]: crate::swarm::Kind::Set
+//! [`swarm::Kind::Multipath`]: crate::swarm::Kind::Multipath
 //! [`Unfair::Starves`]: crate::pressure::Unfair::Starves
 //! [`Unfair::WrongWeights`]: crate::pressure::Unfair::WrongWeights
 //! [`Unfair::LongBatches`]: crate::pressure::Unfair::LongBatches
@@ -111,13 +116,17 @@ pub enum Plant {
     ShareExceeded,
     /// A disk of a set is never told what others do, so that it waits for tags they have long given back.
     DiskNeverWoken,
+    /// A path reports a write as failed that the disk still carries out, after another path has done it.
+    LatePath,
+    /// A path that breaks says that the medium did.
+    WrongError,
     /// While a queue is frozen the driver forgets what it has, and says that it is still at it.
     NeverDrained,
 }
 
 impl Plant {
     /// Every one.
-    pub const ALL: [Plant; 19] = [
+    pub const ALL: [Plant; 21] = [
         Plant::LostCompletion,
         Plant::LostWakeUp,
         Plant::EndedTwice,
@@ -137,12 +146,15 @@ impl Plant {
         Plant::TagOfTwoDisks,
         Plant::ShareExceeded,
         Plant::DiskNeverWoken,
+        Plant::LatePath,
+        Plant::WrongError,
     ];
 
     /// The kind of case it is planted in.
     pub const fn kind(self) -> Kind {
         match self {
             Plant::TagOfTwoDisks | Plant::ShareExceeded | Plant::DiskNeverWoken => Kind::Set,
+            Plant::LatePath | Plant::WrongError => Kind::Multipath,
             _ => Kind::Disk,
         }
     }
@@ -155,9 +167,13 @@ impl Plant {
             Plant::EndedTwice => "ended twice",
             Plant::SameTagTwice => "given to the driver twice",
             Plant::TagLeak => "in use by nobody",
-            Plant::LostWrite | Plant::Misplaced | Plant::Corrupt | Plant::DuplicateBelieved | Plant::LateWrite => {
-                "not one of"
-            }
+            Plant::LostWrite
+            | Plant::Misplaced
+            | Plant::Corrupt
+            | Plant::DuplicateBelieved
+            | Plant::LateWrite
+            | Plant::LatePath => "not one of",
+            Plant::WrongError => "ended with Medium",
             Plant::LyingFlush | Plant::ReorderedFlush | Plant::LyingFua => "after the crash",
             Plant::LimitIgnored => "above the limit",
             Plant::LostToken => "tokens of write-back throttling are not back",

@@ -11,6 +11,7 @@
 //! | [`fault`] | the fault model in prose, and the bugs that are planted |
 //! | [`disk`] | the simulated disk: service times, volatile cache, crash, faults |
 //! | [`rig`] | submitters on virtual CPUs that run only when somebody has a reason to wake them |
+//! | [`paths`] | several paths to one disk, each of which can break, and the multipath disk over them |
 //! | [`rigs`] | several of them on one tag set, in one time |
 //! | [`contents`] | the checker of data: what a disk may contain, told only by what was submitted and how it ended |
 //! | [`trace`] | what happened, one line per event |
@@ -21,6 +22,7 @@ pub mod rng;
 pub mod mem;
 pub mod fault;
 pub mod disk;
+pub mod paths;
 pub mod rig;
 pub mod rigs;
 pub mod contents;

@@ -10,9 +10,11 @@ use crate::Lock;
 use crate::describe::{self, clock};
 use crate::disk::{Behaviour, SimDisk};
 use crate::mem::Mem;
+use crate::paths::Paths;
 use crate::rng::Rng;
 use blk::bio::Bio;
-use blk::id::{CpuId, SubmitterId};
+use blk::driver::Driver;
+use blk::id::{CpuId, HctxId, SubmitterId};
 use blk::queue::{Notify, RequestQueue};
 use blk::settings::{QueueConfig, SettingError};
 use blk::submitter::{Done, SubmitError, Submitter};
@@ -79,6 +81,8 @@ pub struct Rig {
     pub q: Arc<RequestQueue<Lock>>,
     /// What is below it.
     pub disk: Arc<SimDisk>,
+    /// What leads to it, if that is not one path that always works.
+    pub paths: Option<Arc<Paths>>,
     /// Where data comes from and goes to.
     pub mem: Arc<Mem>,
     /// Who was notified.
@@ -117,17 +121,49 @@ impl Rig {
     ) -> Result<Rig, SettingError> {
         let mem = Arc::new(Mem::new(MEM_SECTORS));
         let disk = SimDisk::new(behaviour, mem.clone(), seed);
+        Rig::assemble(set, seed, mem, disk, None, config, cpus)
+    }
+
+    /// A disk that several paths lead to, which `paths` makes.
+    pub fn over_paths(
+        seed: u64,
+        behaviour: Behaviour,
+        paths: impl FnOnce(&Arc<SimDisk>) -> Arc<Paths>,
+        config: QueueConfig,
+        cpus: &[u16],
+    ) -> Rig {
+        let mem = Arc::new(Mem::new(MEM_SECTORS));
+        let disk = SimDisk::new(behaviour, mem.clone(), seed);
+        let paths = paths(&disk);
+        let rig = Rig::assemble(None, seed, mem, disk, Some(paths), config, cpus);
+        rig.unwrap_or_else(|e| panic!("seed {seed}: {e}"))
+    }
+
+    fn assemble(
+        set: Option<&Arc<TagSet<Lock>>>,
+        seed: u64,
+        mem: Arc<Mem>,
+        disk: Arc<SimDisk>,
+        paths: Option<Arc<Paths>>,
+        config: QueueConfig,
+        cpus: &[u16],
+    ) -> Result<Rig, SettingError> {
         let bell = Bell::new();
         let ringer = Box::new(Ringer(bell.clone()));
+        let driver: Arc<dyn Driver> = match &paths {
+            None => disk.clone(),
+            Some(paths) => paths.mp.clone(),
+        };
         let q = match set {
-            None => RequestQueue::<Lock>::new(disk.clone(), config, ringer)?,
-            Some(set) => RequestQueue::with_tag_set(set, disk.clone(), config, ringer)?,
+            None => RequestQueue::<Lock>::new(driver, config, ringer)?,
+            Some(set) => RequestQueue::with_tag_set(set, driver, config, ringer)?,
         };
         let subs = cpus.iter().map(|c| q.submitter(CpuId::new(u32::from(*c))).expect("a free submitter")).collect();
         let done = cpus.iter().map(|_| Vec::new()).collect();
         Ok(Rig {
             q,
             disk,
+            paths,
             mem,
             bell,
             subs,
@@ -195,11 +231,19 @@ impl Rig {
     /// Whether submitter `s` was notified, or polls a hardware queue that has a completion.
     pub(crate) fn is_wanted_at(&self, s: usize, now: u64) -> bool {
         let sub = &self.subs[s];
-        self.bell.is_rung(sub.id()) || sub.hctxs().any(|h| self.disk.is_ready(h.index(), now))
+        let by_a_path = |h| self.paths.as_ref().is_some_and(|p| p.is_ready(h, now));
+        // A path without requests is not polled: a completion that is told again there is nobody's.
+        let is_looked_at = |h: HctxId| self.paths.is_none() || self.disk.has_requests(h.index());
+        let at_disk = |h: HctxId| self.disk.is_ready(h.index(), now) && is_looked_at(h);
+        self.bell.is_rung(sub.id()) || sub.hctxs().any(|h| at_disk(h) || by_a_path(h))
     }
 
     /// Polls one submitter that has a reason to be. False: nobody has one, at this time.
     pub fn step_now(&mut self) -> bool {
+        if self.paths.as_ref().is_some_and(|p| p.take_run()) {
+            self.q.quiesce();
+            self.q.unquiesce();
+        }
         self.subs.iter_mut().for_each(Submitter::rest);
         let timer = self.q.next_timer().is_some_and(|t| t.as_ns() <= self.now);
         let n = self.subs.len();
@@ -222,7 +266,8 @@ impl Rig {
         }
         quiet(self);
         let timer = self.next_timer().map(Instant::as_ns);
-        match timer.into_iter().chain(self.disk.next_due()).min() {
+        let by_a_path = self.paths.as_ref().and_then(|p| p.next_due());
+        match timer.into_iter().chain(self.disk.next_due()).chain(by_a_path).min() {
             // A completion on an hctx that no submitter of the rig polls would never be found.
             Some(t) if t > self.now => {
                 self.now = t;
@@ -319,6 +364,7 @@ impl Rig {
             text += &format!("  submitter {} on CPU {}: {is}\n", s.id(), s.cpu());
         }
         text += &format!("  {}\n", describe::settings(&self.q.config()).replace('\n', "\n  "));
-        text + &describe::hctxs(&self.q.hctx_stats()) + &self.disk.describe()
+        let paths = self.paths.as_ref().map_or_else(String::new, |p| p.describe(self.now));
+        text + &describe::hctxs(&self.q.hctx_stats()) + &self.disk.describe() + &paths
     }
 }

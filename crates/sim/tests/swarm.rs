@@ -9,8 +9,8 @@ use std::num::NonZero;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Seeds of every run. Each has its disk case, one in four the set case, one in four the pressure case, as
-/// [`Kind::is_due`] says. Some 90 s of CPU time; `cargo xtask swarm` runs as many as one likes.
+/// Seeds of every run. Each has its disk case, one in four the set case, one in four the pressure case, one in
+/// eight the multipath case, as [`Kind::is_due`] says. Some 90 s of CPU time; `cargo xtask swarm` runs as many as one likes.
 const SEEDS: u64 = 6000;
 
 /// Cases in which each planted bug has to be found.
@@ -53,10 +53,11 @@ fn every_case_holds() {
     let totals = totals.into_inner().expect("nobody panics with it");
     println!("{totals:?}");
     // A swarm that does nothing finds nothing.
-    let [disk, set, pressure] = totals;
+    let [disk, set, pressure, multipath] = totals;
     assert!(disk.requests > 100 * SEEDS && disk.errors > SEEDS && disk.pressed > 100 * SEEDS, "{disk:?}");
     assert!(set.requests > 1000 * SEEDS && set.errors > SEEDS, "{set:?}");
     assert!(pressure.pressed > 100 * SEEDS, "{pressure:?}");
+    assert!(multipath.requests > 50 * SEEDS && multipath.errors > SEEDS, "{multipath:?}");
 }
 
 #[test]

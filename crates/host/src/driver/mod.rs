@@ -208,6 +208,11 @@ pub trait HostDriver: Driver {
         None
     }
 
+    /// Its paths, if it has several to one disk.
+    fn topology(&self) -> Option<multipath::Topology> {
+        None
+    }
+
     /// A descriptor that polls readable when `hctx` has completions, if the driver has such a thing.
     fn ring_fd(&self, _hctx: HctxId) -> Option<RawFd> {
         None

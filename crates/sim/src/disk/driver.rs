@@ -161,7 +161,8 @@ impl Inner {
         self.has_tag(hctx, tag);
         let issue = self.issue_of(&rq, hctx, now);
         let due = self.due(&issue, disk.capacity);
-        self.trace.event(now.as_ns(), 'D', format_args!("hctx {hctx} tag {tag} {issue}"));
+        let by = self.via.map_or_else(String::new, |path| format!(" by path {path}"));
+        self.trace.event(now.as_ns(), 'D', format_args!("hctx {hctx} tag {tag} {issue}{by}"));
         self.issued += 1;
         self.in_flight += 1;
         if self.behaviour.record {

@@ -5,7 +5,7 @@
 //! Guarantees: without these faults nothing here draws a random number, so a case without them is the same case.
 
 use super::media::Media;
-use super::{Inner, NEVER_SAFE, Pending, SimDisk};
+use super::{Inner, Issue, NEVER_SAFE, Pending, SimDisk};
 use crate::fault::Plant;
 use crate::mem::Mem;
 use crate::rng::Rng;
@@ -64,15 +64,20 @@ impl Inner {
         }
         self.faults.path_down_until = now + 1 + self.rng.below(MAX_OUTAGE_NS);
         self.trace.event(now, 'F', format_args!("path down until {} us", self.faults.path_down_until / 1000));
+        self.break_off(now, |_| true);
+        true
+    }
+
+    /// Of these requests, each is lost or fails.
+    fn break_off(&mut self, now: u64, mut these: impl FnMut(&Issue) -> bool) {
         let Inner { pending, rng, .. } = self;
-        for p in pending.iter_mut().flatten().filter(|p| p.back.is_none() && !p.lost) {
+        for p in pending.iter_mut().flatten().filter(|p| p.back.is_none() && !p.lost && these(&p.issue)) {
             if !p.found && rng.below(2) == 0 {
                 (p.lost, p.due) = (true, u64::MAX);
             } else {
                 (p.status, p.due) = (BlkStatus::Transport, now + 1);
             }
         }
-        true
     }
 
     /// A request has completed; the device may say so again.
@@ -115,7 +120,7 @@ impl Inner {
             return;
         }
         let sectors = p.segs.iter().flat_map(|(at, n)| *at..*at + u64::from(*n));
-        let when = self.completed + 5;
+        let when = self.completed + if self.behaviour.plant == Some(Plant::LatePath) { 30 } else { 5 };
         self.faults.late.extend(sectors.enumerate().map(|(i, at)| (when, p.issue.sector + i as u64, mem.get(at))));
     }
 
@@ -141,6 +146,20 @@ impl SimDisk {
     pub fn forget(&self) {
         for p in self.inner().pending.iter_mut().flatten().filter(|p| p.back.is_none()) {
             (p.lost, p.due) = (true, u64::MAX);
+        }
+    }
+
+    /// The path that these requests came by has broken: each of them is lost or fails.
+    pub fn sever(&self, now: u64, these: impl FnMut(&Issue) -> bool) {
+        self.inner().break_off(now, these);
+    }
+
+    /// A request that is at the disk takes so much longer; nothing happens to one that is not, or is lost.
+    pub fn delay(&self, hctx: usize, tag: usize, ns: u64) {
+        let mut i = self.inner();
+        let mut here = i.pending.get_mut(hctx).into_iter().flatten();
+        if let Some(p) = here.find(|p| p.issue.tag == tag && p.due != u64::MAX) {
+            p.due += ns;
         }
     }
 

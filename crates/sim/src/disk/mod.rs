@@ -188,6 +188,8 @@ struct Inner {
     polls: usize,
     calls: Vec<QueueRqStatus>,
     faults: Faults,
+    /// The path that requests come by, if there are several.
+    via: Option<usize>,
     /// Tags are of a set, whose disks know this one by a number.
     ledger: Option<(Arc<TagLedger>, usize)>,
 }
@@ -234,6 +236,7 @@ impl SimDisk {
                 polls: 0,
                 calls: Vec::new(),
                 faults: Faults::default(),
+                via: None,
                 ledger: None,
             }),
         })
@@ -258,6 +261,11 @@ impl SimDisk {
         let mut i = self.inner();
         assert_eq!(i.in_flight, 0, "joins a set with requests in flight");
         i.ledger = Some((ledger.clone(), disk));
+    }
+
+    /// Requests come by this path until told otherwise.
+    pub(crate) fn comes_by(&self, path: Option<usize>) {
+        self.inner().via = path;
     }
 
     /// Requests accepted so far.
@@ -347,6 +355,11 @@ impl SimDisk {
         let i = self.inner();
         i.pending.get(hctx).is_some_and(|list| list.iter().any(|p| p.is_due(i.behaviour.manual, now)))
             || i.faults.is_repeat_due(hctx, now)
+    }
+
+    /// Whether it has requests of this hctx.
+    pub(crate) fn has_requests(&self, hctx: usize) -> bool {
+        self.inner().pending.get(hctx).is_some_and(|list| !list.is_empty())
     }
 
     /// When the next request completes; `None` when nothing will by itself.
@@ -513,7 +526,7 @@ impl Inner {
                 let end = p.issue.sector + u64::from(p.issue.nr_sectors);
                 self.media.acknowledge(p.issue.sector..end, safe_after);
             }
-        } else if self.behaviour.plant == Some(Plant::LateWrite) && !p.landed {
+        } else if matches!(self.behaviour.plant, Some(Plant::LateWrite | Plant::LatePath)) && !p.landed {
             self.write_late(mem, p);
         } else if !p.landed && self.rng.below(2) == 0 && p.issue.op != Op::Flush {
             // A failed write may have changed the medium all the same.

@@ -51,6 +51,10 @@ pub(super) struct Load {
     free: Vec<usize>,
     next_sector: u64,
     stamp: u64,
+    /// Requests may be sent to the disk more than once: what it has seen says nothing of counters.
+    pub(super) may_retry: bool,
+    /// When there was no path last, and requests were not to wait for one.
+    pub(super) hopeless_at: Option<u64>,
     /// The disk has faults that end I/O with an error.
     faults: bool,
     /// Bios were refused that the stack before a rebuild may have begun with.
@@ -67,6 +71,8 @@ impl Load {
             plant,
             trace,
             faults,
+            may_retry: false,
+            hopeless_at: None,
             model: Contents::new(CAPACITY, volatile),
             out: (0..AREAS).map(|_| None).collect(),
             free: (0..AREAS).rev().collect(),
@@ -224,7 +230,7 @@ impl Load {
             }
             return;
         }
-        assert!(self.may_end(rig, &bio, d.status), "{bio:?} ended with {:?}", d.status);
+        assert!(self.may_end(rig, &bio, op.at, d.status), "{bio:?} ended with {:?}", d.status);
         self.refused |= self.rebuilt && d.status != BlkStatus::Again;
         match op.held {
             None => {}
@@ -236,8 +242,9 @@ impl Load {
         }
     }
 
-    fn may_end(&self, rig: &Rig, bio: &Bio, status: BlkStatus) -> bool {
+    fn may_end(&self, rig: &Rig, bio: &Bio, submitted: u64, status: BlkStatus) -> bool {
         let limits = rig.q.limits();
+        let was_hopeless = self.hopeless_at.is_some_and(|at| at >= submitted);
         match status {
             BlkStatus::Again => bio.flags.contains(OpFlags::NOWAIT),
             BlkStatus::NotSupp => {
@@ -246,7 +253,9 @@ impl Load {
                     || bio.op == Op::WriteZeroes && limits.max_write_zeroes_sectors == 0
             }
             BlkStatus::Inval => bio.flags.contains(OpFlags::RESERVED),
-            BlkStatus::Medium | BlkStatus::Target | BlkStatus::Timeout | BlkStatus::Transport => self.faults,
+            BlkStatus::Timeout | BlkStatus::Transport => self.faults || was_hopeless,
+            BlkStatus::IoErr => was_hopeless,
+            BlkStatus::Medium | BlkStatus::Target => self.faults,
             _ => false,
         }
     }
@@ -326,6 +335,9 @@ impl Load {
     }
 
     fn check_counters(&self, rig: &Rig) {
+        if self.may_retry {
+            return;
+        }
         let (stats, issues) = (rig.q.stats(), rig.disk.issues());
         let hctx: u64 = rig.q.hctx_stats().iter().map(|h| h.dispatched).sum();
         // Fewer hardware queues now than some time before: those gone are not listed.

@@ -8,6 +8,7 @@
 mod case;
 mod limits;
 mod load;
+mod multipath;
 mod progress;
 mod set;
 mod stack;
@@ -17,6 +18,7 @@ use crate::pressure::{self, Pressed, Unfair};
 use crate::rng::Rng;
 use crate::trace::Trace;
 use case::Case;
+use multipath::PathsCase;
 use set::SetCase;
 use std::any::Any;
 use std::fmt;
@@ -109,11 +111,13 @@ pub enum Kind {
     Set,
     /// A promise held against a load that never ends: elevators, hardware queues, limits.
     Pressure,
+    /// A disk that several paths lead to, which break and come back.
+    Multipath,
 }
 
 impl Kind {
     /// Every one.
-    pub const ALL: [Kind; 3] = [Kind::Disk, Kind::Set, Kind::Pressure];
+    pub const ALL: [Kind; 4] = [Kind::Disk, Kind::Set, Kind::Pressure, Kind::Multipath];
 
     /// Its name, of one word.
     pub const fn name(self) -> &'static str {
@@ -121,6 +125,7 @@ impl Kind {
             Kind::Disk => "disk",
             Kind::Set => "set",
             Kind::Pressure => "pressure",
+            Kind::Multipath => "multipath",
         }
     }
 
@@ -131,6 +136,7 @@ impl Kind {
             Kind::Disk => true,
             Kind::Set => Rng::new(seed ^ 0x5e7).below(SETS) == 0,
             Kind::Pressure => Rng::new(seed ^ 0x9e).below(PRESSED) == 1,
+            Kind::Multipath => Rng::new(seed ^ 0x3a7).below(MULTIPATHS) == 0,
         }
     }
 }
@@ -183,6 +189,8 @@ fn press_with(seed: u64, unfair: Option<Unfair>, trace: &Trace) -> Result<Presse
 const PRESSED: u64 = 4;
 /// One seed in so many is due for [`Kind::Set`].
 const SETS: u64 = 4;
+/// One seed in so many is due for [`Kind::Multipath`].
+const MULTIPATHS: u64 = 8;
 
 fn run(kind: Kind, seed: u64, plant: Option<Plant>, trace: &Trace) -> Result<Report, String> {
     let press = || press_with(seed, None, trace).map(|p| p.requests);
@@ -198,6 +206,7 @@ fn run(kind: Kind, seed: u64, plant: Option<Plant>, trace: &Trace) -> Result<Rep
         }
         Kind::Set => caught(|| SetCase::new(seed, plant, trace.clone()).run()),
         Kind::Pressure => press().map(told),
+        Kind::Multipath => caught(|| PathsCase::new(seed, plant, trace.clone()).run()),
     }
 }
 

@@ -12,6 +12,8 @@ pub enum Question {
     List {},
     /// What it has done so far, in numbers.
     Stats {},
+    /// Multipath disks, with their groups and paths, as `multipathd show maps json` has them.
+    Multipath {},
     /// To serve more: a disk by itself, or the text of a configuration with what is to be added.
     Add {
         /// A target, served over NBD and vhost-user-blk as `mqblk serve DISK` does.

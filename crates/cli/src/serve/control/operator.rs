@@ -5,7 +5,7 @@
 //! anything is touched, then only what differs is done. Nothing is answered before it is done.
 
 use super::message::{Answer, Mapped, Question};
-use super::stats;
+use super::{stats, topology};
 use crate::serve::args::ServeArgs;
 use crate::serve::config;
 use crate::serve::metrics;
@@ -210,6 +210,7 @@ impl Operator {
             Question::Shutdown {} => return Ok(json!(["ending"])),
             Question::List {} => return Ok(stats::list(&*self.view().ok_or(ENDING)?)),
             Question::Stats {} => return Ok(stats::stats(&*self.view().ok_or(ENDING)?)),
+            Question::Multipath {} => return Ok(topology::maps(&*self.view().ok_or(ENDING)?)),
             _ => {}
         }
         let mut daemon = self.lock();
@@ -237,7 +238,11 @@ impl Operator {
             }),
             Question::Move { export, virtqueue, iothread } => move_one(daemon, &export, virtqueue, iothread),
             Question::Map { export, iothreads } => map(daemon, &export, iothreads),
-            Question::Reload {} | Question::Shutdown {} | Question::List {} | Question::Stats {} => {
+            Question::Reload {}
+            | Question::Shutdown {}
+            | Question::List {}
+            | Question::Stats {}
+            | Question::Multipath {} => {
                 unreachable!("answered above")
             }
         }

@@ -20,6 +20,7 @@ mod probe;
 #[allow(unsafe_code, reason = "descriptors that are known by number only")]
 mod room;
 mod target;
+mod topology;
 mod watch;
 mod waits;
 
@@ -29,6 +30,7 @@ pub use options::{
 };
 
 pub use target::{MultipathTarget, PathTarget, option_names, parse};
+pub use topology::{Topology, TopologyGroup, TopologyPath};
 
 use crate::clock;
 use crate::driver::{Connections, HostDriver, PerHctx};
@@ -397,5 +399,9 @@ impl HostDriver for Multipath {
 
     fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
         Some(self.core.rooms.get(hctx).fd())
+    }
+
+    fn topology(&self) -> Option<Topology> {
+        Some(self.describe())
     }
 }

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Listings, to the character.
+
+use super::topology::text;
+use crate::serve::control::topology;
+use blk::multipath::GroupState;
+use host::driver::multipath::{Topology, TopologyGroup, TopologyPath};
+use serde_json::json;
+
+fn path(name: &str, prio: u32, is_active: bool) -> TopologyPath {
+    TopologyPath {
+        name: name.to_owned(),
+        prio,
+        is_active,
+        is_running: true,
+        fail_count: u64::from(!is_active),
+        in_flight: 3,
+        checker: "tur".to_owned(),
+        trouble: (!is_active).then(|| "no answer in 5 s".to_owned()),
+    }
+}
+
+fn two_groups() -> Topology {
+    let group = |prio, state, paths| TopologyGroup { selector: "service-time 0".to_owned(), prio, state, paths };
+    let mut gone = path("iscsi://10.0.0.12/iqn.x/1", 10, false);
+    gone.is_running = false;
+    Topology {
+        wwid: "naa.60000000000000000e00000000010001".to_owned(),
+        bytes: 10 << 30,
+        features: "1 queue_if_no_path".to_owned(),
+        failback: "immediate".to_owned(),
+        queueing: "queue".to_owned(),
+        groups: vec![
+            group(
+                50,
+                GroupState::Active,
+                vec![path("iscsi://10.0.0.1/iqn.x/1", 50, true), path("/dev/sdb", 50, false)],
+            ),
+            group(10, GroupState::Enabled, vec![gone]),
+        ],
+    }
+}
+
+#[test]
+fn a_disk_is_listed_as_multipath_does() {
+    let all = json!({ "maps": [topology::map("data", 0, false, &two_groups())] });
+    assert_eq!(
+        text(&all),
+        "\
+data (naa.60000000000000000e00000000010001) dm-0
+size=10G features='1 queue_if_no_path' hwhandler='0' wp=rw
+|-+- policy='service-time 0' prio=50 status=active
+| |- #:#:#:# iscsi://10.0.0.1/iqn.x/1  0:0 active ready  running
+| `- #:#:#:# /dev/sdb                  0:0 failed faulty running
+`-+- policy='service-time 0' prio=10 status=enabled
+  `- #:#:#:# iscsi://10.0.0.12/iqn.x/1 0:0 failed faulty offline
+"
+    );
+}
+
+#[test]
+fn sizes_are_rounded_as_multipath_rounds_them() {
+    for (bytes, shown) in [
+        (0, "0.0K"),
+        (9 << 10, "9.0K"),
+        (10 << 10, "10K"),
+        (1536 << 20, "1.5G"),
+        ((10 << 30) - 1, "10.0G"),
+        (2048 << 30, "2.0T"),
+        (1 << 63, "8192P"),
+    ] {
+        let topology = Topology { bytes, ..Topology::default() };
+        let all = json!({ "maps": [topology::map("d", 3, true, &topology)] });
+        let told = text(&all);
+        assert_eq!(told, format!("d dm-3\nsize={shown} features='' hwhandler='0' wp=ro\n"));
+    }
+}
+
+/// The keys that programs read, and what only we have.
+#[test]
+fn json_has_the_keys_of_multipathd() {
+    let map = topology::map("data", 0, false, &two_groups());
+    assert_eq!((&map["paths"], &map["path_faults"], &map["queueing"]), (&json!(1), &json!(2), &json!("queue")));
+    let second = &map["path_groups"][0]["paths"][1];
+    assert_eq!(
+        *second,
+        json!({
+            "dev": "/dev/sdb", "dev_t": "0:0", "dm_st": "failed", "dev_st": "running", "chk_st": "faulty",
+            "checker": "tur", "pri": 50, "fail_count": 1, "in_flight": 3, "trouble": "no answer in 5 s",
+        })
+    );
+    assert_eq!((&map["path_groups"][1]["group"], &map["path_groups"][1]["dm_st"]), (&json!(2), &json!("enabled")));
+}

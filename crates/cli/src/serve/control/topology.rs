@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Multipath disks of a daemon, with the keys of `multipathd show maps json`, so that what reads those reads these;
+//! keys that it has not stand behind its own.
+//!
+//! Does not do: `uuid` is what the disk says of itself and not udev's WWID; `sysfs` and `dev_t` are numbers of this
+//! daemon, for there are no kernel's devices.
+
+use blk::multipath::GroupState;
+use host::driver::multipath::{Topology, TopologyGroup, TopologyPath};
+use host::serve::view::View;
+use serde_json::{Value, json};
+
+/// All of them, in the order of the disks.
+pub fn maps(daemon: &View) -> Value {
+    let mut maps = Vec::new();
+    for plan in daemon.plan().disks() {
+        let Some(disk) = daemon.disk(&plan.name) else { continue };
+        let members = disk.members();
+        for (i, member) in members.iter().enumerate() {
+            let Some(topology) = member.driver.topology() else { continue };
+            let name = if members.len() > 1 { format!("{}/{i}", plan.name) } else { plan.name.clone() };
+            maps.push(map(&name, maps.len(), plan.read_only, &topology));
+        }
+    }
+    json!({ "major_version": 0, "minor_version": 1, "maps": maps })
+}
+
+/// One disk, as number `number` of them.
+pub fn map(name: &str, number: usize, read_only: bool, t: &Topology) -> Value {
+    let paths = || t.groups.iter().flat_map(|g| &g.paths);
+    json!({
+        "name": name,
+        "uuid": t.wwid,
+        "sysfs": format!("dm-{number}"),
+        "failback": t.failback,
+        "queueing": t.queueing,
+        "paths": paths().filter(|p| p.is_active).count(),
+        "write_prot": if read_only { "ro" } else { "rw" },
+        "dm_st": "active",
+        "features": t.features,
+        "hwhandler": "0",
+        "path_faults": paths().map(|p| p.fail_count).sum::<u64>(),
+        "path_groups": t.groups.iter().enumerate().map(|(i, g)| group(i, g)).collect::<Vec<_>>(),
+        "bytes": t.bytes,
+    })
+}
+
+fn group(index: usize, g: &TopologyGroup) -> Value {
+    json!({
+        "selector": g.selector,
+        "pri": g.prio,
+        "dm_st": match g.state {
+            GroupState::Active => "active",
+            GroupState::Enabled => "enabled",
+            GroupState::Disabled => "disabled",
+        },
+        "group": index + 1,
+        "paths": g.paths.iter().map(path).collect::<Vec<_>>(),
+    })
+}
+
+fn path(p: &TopologyPath) -> Value {
+    let mut all = json!({
+        "dev": p.name,
+        "dev_t": "0:0",
+        "dm_st": if p.is_active { "active" } else { "failed" },
+        "dev_st": if p.is_running { "running" } else { "offline" },
+        "chk_st": if p.is_active { "ready" } else { "faulty" },
+        "checker": p.checker,
+        "pri": p.prio,
+        "fail_count": p.fail_count,
+        "in_flight": p.in_flight,
+    });
+    if let Some(why) = &p.trouble {
+        all["trouble"] = json!(why);
+    }
+    all
+}

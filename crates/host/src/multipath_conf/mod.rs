@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! multipath.conf(5): read, and asked what it says of a disk.
+//!
+//! Guarantees: [`Config::parse`] takes any text and never panics; it finds all that is wrong, each with its line, and
+//! takes nothing then. What is accepted and changes nothing here, or does something else, is a warning with its line.
+//! [`Config::resolve`] says of each option what holds for a disk and which line says so, in the order of
+//! multipath-tools: multipaths, protocol, overrides, devices (of those that match, the last), defaults, built in.
+//!
+//! Stricter than multipath-tools, which skips what it does not understand and goes on: an unknown word, a value that
+//! is cut off by a missing quote or followed by more, a section that is not closed are errors. There is no table of
+//! known hardware: what `devices` does not say is not known. Drop-in directories are not read.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `words` | a line as words |
+//! | `ere` | the expressions that vendor, product and revision are |
+//! | `options` | all options: where they may stand, what they must be, what they do |
+//! | `read` | sections and lines |
+//! | `resolve` | what holds for a disk, and why |
+//! | `show` | what `multipath -t` prints |
+
+mod words;
+mod ere;
+mod options;
+mod read;
+mod resolve;
+mod show;
+#[cfg(test)]
+mod tests;
+
+pub use ere::Ere;
+pub use options::{Kind, OPTIONS, OptionDef, Sections};
+pub use resolve::{Found, Identity, Origin, Resolved};
+
+use std::fmt;
+use std::path::Path;
+
+/// Longest file that is read, bytes.
+pub const MOST_BYTES: usize = 1 << 20;
+/// Most errors that are kept of a file.
+pub const MOST_PROBLEMS: usize = 50;
+
+/// Something to be said about a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file, as it was named.
+    pub file: String,
+    /// Its line, from 1.
+    pub line: u32,
+    /// The word, and what is wrong with it.
+    pub text: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.file, self.line, self.text)
+    }
+}
+
+/// All that is wrong with a file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", lines(.problems, *.more))]
+pub struct ConfigErrors {
+    /// In order of lines; at least one, at most [`MOST_PROBLEMS`].
+    pub problems: Vec<Problem>,
+    /// How many there are besides.
+    pub more: usize,
+}
+
+fn lines(problems: &[Problem], more: usize) -> String {
+    let mut all: Vec<_> = problems.iter().map(Problem::to_string).collect();
+    if more > 0 {
+        all.push(format!("and {more} more"));
+    }
+    all.join("\n")
+}
+
+/// An option that was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Which.
+    pub option: &'static OptionDef,
+    /// Its value, as [`OPTIONS`] has it read.
+    pub value: String,
+    /// Where.
+    pub line: u32,
+}
+
+/// A section that says for whom its options are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Block {
+    /// Those that say for whom among them.
+    pub settings: Vec<Setting>,
+    /// Where it begins.
+    pub line: u32,
+}
+
+impl Block {
+    /// The value of an option, if it is given.
+    pub fn get(&self, name: &str) -> Option<&Setting> {
+        self.settings.iter().find(|s| s.option.name == name)
+    }
+}
+
+/// A line of `blacklist` or `blacklist_exceptions`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listed {
+    /// `devnode`, `wwid`, `property` or `protocol`, and its expression.
+    One(&'static str, String),
+    /// `device`: vendor and product.
+    Device(Option<String>, Option<String>),
+}
+
+/// A device of `devices`: for whom it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// What it says.
+    pub block: Block,
+    vendor: Ere,
+    product: Ere,
+    revision: Option<Ere>,
+}
+
+/// A file that was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// As it was named.
+    pub file: String,
+    /// `defaults`
+    pub defaults: Vec<Setting>,
+    /// `blacklist`
+    pub blacklist: Vec<Listed>,
+    /// `blacklist_exceptions`
+    pub blacklist_exceptions: Vec<Listed>,
+    /// `devices`
+    pub devices: Vec<Device>,
+    /// `overrides`
+    pub overrides: Vec<Setting>,
+    /// Each `protocol` of `overrides`.
+    pub protocols: Vec<Block>,
+    /// `multipaths`
+    pub multipaths: Vec<Block>,
+    /// What was accepted and is not done, or not so.
+    pub warnings: Vec<Problem>,
+}
+
+impl Config {
+    /// Reads a text that came from `file`.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn parse(file: &str, text: &str) -> Result<Config, ConfigErrors> {
+        read::read(file, text)
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It cannot be read, is too long, or what [`Config::parse`] says, as text.
+    pub fn open(path: &Path) -> Result<Config, String> {
+        let name = path.display().to_string();
+        let text = std::fs::read(path).map_err(|e| format!("{name}: cannot be read: {e}"))?;
+        if text.len() > MOST_BYTES {
+            return Err(format!(
+                "{name}: has {} bytes, at most {MOST_BYTES} are read: is it the right file?",
+                text.len()
+            ));
+        }
+        Config::parse(&name, &String::from_utf8_lossy(&text)).map_err(|e| e.to_string())
+    }
+}

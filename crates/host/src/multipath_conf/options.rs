@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The options of multipath.conf(5): in which sections each may stand, what its value must be, what it is without
+//! one, and what it does here.
+//!
+//! Guarantees: a value that is accepted is kept in one way of writing it, which reads back as itself. One that
+//! multipath knows and that changes nothing here is accepted, and says so. The order is that of `multipath -t`.
+//! Source: multipath-tools 0.9 and 0.10, multipath.conf(5).
+
+use super::ere::Ere;
+use crate::driver::multipath::{Failback, MAX_SECONDS, NoPathRetry, PathChecker, PathGroupingPolicy, selector};
+use blk::multipath::{Table, TableError};
+
+/// Sections, as a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sections(u8);
+
+impl Sections {
+    /// `defaults`.
+    pub const DEFAULTS: Sections = Sections(1);
+    /// A `device` of `devices`.
+    pub const DEVICE: Sections = Sections(2);
+    /// `overrides`.
+    pub const OVERRIDES: Sections = Sections(4);
+    /// A `multipath` of `multipaths`.
+    pub const MULTIPATH: Sections = Sections(8);
+    /// A `protocol` of `overrides`.
+    pub const PROTOCOL: Sections = Sections(16);
+
+    const ALL_BUT_MULTIPATH: Sections = Sections(1 | 2 | 4);
+    const ALL: Sections = Sections(1 | 2 | 4 | 8);
+    const TIMES: Sections = Sections(1 | 2 | 4 | 16);
+    const MAPS: Sections = Sections(1 | 8);
+
+    /// Whether one of `other` is among them.
+    pub fn contains(self, other: Sections) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Their names, for a message.
+    pub(super) fn names(self) -> String {
+        let named = [
+            (Sections::DEFAULTS, "'defaults'"),
+            (Sections::DEVICE, "a 'device' of 'devices'"),
+            (Sections::OVERRIDES, "'overrides'"),
+            (Sections::MULTIPATH, "a 'multipath' of 'multipaths'"),
+            (Sections::PROTOCOL, "a 'protocol' of 'overrides'"),
+        ];
+        let names: Vec<_> = named.into_iter().filter(|(s, _)| self.contains(*s)).map(|(_, name)| name).collect();
+        names.join(", ")
+    }
+}
+
+/// What a value must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A number of this range.
+    Number(u64, u64),
+    /// As of [`Failback`].
+    Failback,
+    /// As of [`NoPathRetry`].
+    NoPathRetry,
+    /// As of [`selector`].
+    Selector,
+    /// A number and so many words: the features of the kernel's table.
+    Features,
+    /// A number and so many words.
+    Counted,
+    /// One of these; each with what is done in its place here, if that is something else.
+    Words(&'static [(&'static str, Option<&'static str>)]),
+    /// `yes` or `no`.
+    YesNo,
+    /// Seconds of this range, or this word.
+    SecondsOr(u64, &'static str),
+    /// A regular expression.
+    Ere,
+    /// Any text, which must not be empty.
+    Name,
+    /// Any text.
+    Text,
+}
+
+/// An option.
+#[derive(Debug, PartialEq, Eq)]
+pub struct OptionDef {
+    /// Its name.
+    pub name: &'static str,
+    /// Where it may stand.
+    pub sections: Sections,
+    /// What its value must be.
+    pub kind: Kind,
+    /// Its value where none is given.
+    pub default: Option<&'static str>,
+    /// Why it changes nothing here; `None` = it does what multipath.conf(5) says.
+    pub idle: Option<&'static str>,
+}
+
+const POLICIES: &[(&str, Option<&str>)] = &[
+    ("failover", None),
+    ("multibus", None),
+    ("group_by_prio", None),
+    ("group_by_serial", Some("multibus is used: paths of a disk have one serial number")),
+    ("group_by_node_name", Some("failover is used: node names are of Fibre Channel")),
+    ("group_by_tpg", Some("group_by_prio is used: target port groups are not asked for")),
+];
+
+const TUR: Option<&str> = Some("tur is used: there are no checkers for single products");
+const CHECKERS: &[(&str, Option<&str>)] = &[
+    // Not of multipath: what fits the path.
+    ("auto", None),
+    ("tur", None),
+    ("directio", None),
+    ("none", None),
+    ("readsector0", Some("directio is used: it took its place in multipath, too")),
+    ("emc_clariion", TUR),
+    ("hp_sw", TUR),
+    ("rdac", TUR),
+    ("cciss_tur", TUR),
+];
+
+const PRIO: Option<&str> = Some("priorities stand with the paths; without, all have 1");
+const PRIOS: &[(&str, Option<&str>)] = &[
+    ("const", None),
+    ("none", None),
+    ("sysfs", PRIO),
+    ("alua", PRIO),
+    ("emc", PRIO),
+    ("ontap", PRIO),
+    ("rdac", PRIO),
+    ("hp_sw", PRIO),
+    ("hds", PRIO),
+    ("random", PRIO),
+    ("weightedpath", PRIO),
+    ("path_latency", PRIO),
+    ("ana", PRIO),
+    ("datacore", PRIO),
+    ("iet", PRIO),
+];
+
+const MAPPER: Option<&str> = Some("there is no device mapper, udev or multipathd here");
+const FOUND: Option<&str> = Some("paths are named, not searched for");
+const DETECT: Option<&str> = Some("nothing is detected: what is configured is what is used");
+const KEYS: Option<&str> = Some("reservations pass through; no keys are kept");
+const SHAKY: Option<&str> = Some("paths are not watched for being shaky");
+const SINGLE: Option<&str> = Some("requests take turns one by one, as in the kernel since 4.0");
+const REMOTE: Option<&str> = Some("it is about Fibre Channel and SAS ports");
+const IGNORED: Option<&str> = Some("multipath ignores it, too");
+
+const fn used(name: &'static str, sections: Sections, kind: Kind, default: Option<&'static str>) -> OptionDef {
+    OptionDef { name, sections, kind, default, idle: None }
+}
+
+const fn idle(name: &'static str, sections: Sections, kind: Kind, idle: Option<&'static str>) -> OptionDef {
+    OptionDef { name, sections, kind, default: None, idle }
+}
+
+const NUMBER: Kind = Kind::Number(0, u32::MAX as u64);
+
+/// All options.
+pub static OPTIONS: &[OptionDef] = &[
+    used("wwid", Sections::MULTIPATH, Kind::Name, None),
+    used("alias", Sections::MULTIPATH, Kind::Name, None),
+    used("vendor", Sections::DEVICE, Kind::Ere, None),
+    used("product", Sections::DEVICE, Kind::Ere, None),
+    used("revision", Sections::DEVICE, Kind::Ere, None),
+    used("type", Sections::PROTOCOL, Kind::Name, None),
+    idle("product_blacklist", Sections::DEVICE, Kind::Ere, FOUND),
+    idle("vpd_vendor", Sections::DEVICE, Kind::Text, Some("pages of single products are not shown")),
+    idle("verbosity", Sections::DEFAULTS, Kind::Number(0, 6), MAPPER),
+    used("polling_interval", Sections::DEFAULTS, Kind::Number(1, MAX_SECONDS), Some("5")),
+    used("max_polling_interval", Sections::DEFAULTS, Kind::Number(1, MAX_SECONDS), None),
+    idle("reassign_maps", Sections::DEFAULTS, Kind::YesNo, MAPPER),
+    idle("multipath_dir", Sections::DEFAULTS, Kind::Text, MAPPER),
+    used("path_selector", Sections::ALL, Kind::Selector, Some("service-time 0")),
+    used("path_grouping_policy", Sections::ALL, Kind::Words(POLICIES), Some("failover")),
+    idle("uid_attrs", Sections::DEFAULTS, Kind::Text, MAPPER),
+    idle("uid_attribute", Sections::ALL_BUT_MULTIPATH, Kind::Text, MAPPER),
+    idle("getuid_callout", Sections::ALL_BUT_MULTIPATH, Kind::Text, IGNORED),
+    used("prio", Sections::ALL, Kind::Words(PRIOS), Some("const")),
+    idle("prio_args", Sections::ALL, Kind::Text, PRIO),
+    used("features", Sections::ALL, Kind::Features, Some("0")),
+    used("path_checker", Sections::ALL_BUT_MULTIPATH, Kind::Words(CHECKERS), Some("auto")),
+    idle("alias_prefix", Sections::ALL_BUT_MULTIPATH, Kind::Text, Some("disks have the names that they are served by")),
+    used("failback", Sections::ALL, Kind::Failback, Some("manual")),
+    idle("rr_min_io", Sections::ALL, NUMBER, Some("it is about bios; requests are what is sent here")),
+    idle("rr_min_io_rq", Sections::ALL, NUMBER, SINGLE),
+    idle("max_fds", Sections::DEFAULTS, Kind::Text, MAPPER),
+    idle("rr_weight", Sections::ALL, Kind::Words(&[("uniform", None), ("priorities", None)]), SINGLE),
+    used("no_path_retry", Sections::ALL, Kind::NoPathRetry, Some("fail")),
+    idle("queue_without_daemon", Sections::DEFAULTS, Kind::Text, MAPPER),
+    used("checker_timeout", Sections::DEFAULTS, Kind::Number(1, MAX_SECONDS), Some("15")),
+    idle("allow_usb_devices", Sections::DEFAULTS, Kind::YesNo, FOUND),
+    idle("pg_timeout", Sections::ALL, Kind::Text, IGNORED),
+    idle("flush_on_last_del", Sections::ALL, Kind::Text, Some("disks stay when their paths go")),
+    idle(
+        "user_friendly_names",
+        Sections::ALL,
+        Kind::YesNo,
+        Some("a disk has its alias, or the name that it is served by"),
+    ),
+    idle("mode", Sections::MAPS, Kind::Text, MAPPER),
+    idle("uid", Sections::MAPS, Kind::Text, MAPPER),
+    idle("gid", Sections::MAPS, Kind::Text, MAPPER),
+    used("fast_io_fail_tmo", Sections::TIMES, Kind::SecondsOr(0, "off"), Some("5")),
+    idle("dev_loss_tmo", Sections::TIMES, Kind::SecondsOr(1, "infinity"), REMOTE),
+    idle("eh_deadline", Sections::TIMES, Kind::SecondsOr(0, "off"), REMOTE),
+    idle("bindings_file", Sections::DEFAULTS, Kind::Text, MAPPER),
+    idle("wwids_file", Sections::DEFAULTS, Kind::Text, MAPPER),
+    idle("prkeys_file", Sections::DEFAULTS, Kind::Text, KEYS),
+    idle("log_checker_err", Sections::DEFAULTS, Kind::Text, MAPPER),
+    idle("reservation_key", Sections::MAPS, Kind::Text, KEYS),
+    idle("all_tg_pt", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, KEYS),
+    idle("hardware_handler", Sections::DEVICE, Kind::Counted, Some("there are no hardware handlers here")),
+    idle("retain_attached_hw_handler", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, IGNORED),
+    idle("detect_prio", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, DETECT),
+    idle("detect_checker", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, DETECT),
+    idle("detect_pgpolicy", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, DETECT),
+    idle("detect_pgpolicy_use_tpg", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, DETECT),
+    idle("force_sync", Sections::DEFAULTS, Kind::YesNo, MAPPER),
+    idle("strict_timing", Sections::DEFAULTS, Kind::YesNo, MAPPER),
+    idle("deferred_remove", Sections::ALL, Kind::YesNo, MAPPER),
+    idle("partition_delimiter", Sections::DEFAULTS, Kind::Text, MAPPER),
+    idle("config_dir", Sections::DEFAULTS, Kind::Text, Some("only the file that is named is read")),
+    idle("san_path_err_threshold", Sections::ALL, Kind::Text, SHAKY),
+    idle("san_path_err_forget_rate", Sections::ALL, Kind::Text, SHAKY),
+    idle("san_path_err_recovery_time", Sections::ALL, Kind::Text, SHAKY),
+    idle("marginal_path_err_sample_time", Sections::ALL, Kind::Text, SHAKY),
+    idle("marginal_path_err_rate_threshold", Sections::ALL, Kind::Text, SHAKY),
+    idle("marginal_path_err_recheck_gap_time", Sections::ALL, Kind::Text, SHAKY),
+    idle("marginal_path_double_failed_time", Sections::ALL, Kind::Text, SHAKY),
+    idle("marginal_pathgroups", Sections::DEFAULTS, Kind::Text, SHAKY),
+    idle("delay_watch_checks", Sections::ALL, Kind::Text, SHAKY),
+    idle("delay_wait_checks", Sections::ALL, Kind::Text, SHAKY),
+    idle("find_multipaths", Sections::DEFAULTS, Kind::Text, FOUND),
+    idle("find_multipaths_timeout", Sections::DEFAULTS, Kind::Text, FOUND),
+    idle("uxsock_timeout", Sections::DEFAULTS, NUMBER, MAPPER),
+    idle("retrigger_tries", Sections::DEFAULTS, NUMBER, MAPPER),
+    idle("retrigger_delay", Sections::DEFAULTS, NUMBER, MAPPER),
+    idle("missing_uev_wait_timeout", Sections::DEFAULTS, NUMBER, MAPPER),
+    idle("skip_kpartx", Sections::ALL, Kind::YesNo, MAPPER),
+    idle("disable_changed_wwids", Sections::DEFAULTS, Kind::Text, IGNORED),
+    idle("remove_retries", Sections::DEFAULTS, NUMBER, MAPPER),
+    idle("max_sectors_kb", Sections::ALL, NUMBER, Some("max_sectors is a setting of the block layer")),
+    idle("ghost_delay", Sections::ALL, Kind::Text, MAPPER),
+    idle("auto_resize", Sections::DEFAULTS, Kind::Text, Some("a path of another size is another disk")),
+    idle("enable_foreign", Sections::DEFAULTS, Kind::Text, MAPPER),
+    idle("recheck_wwid", Sections::DEFAULTS, Kind::YesNo, Some("it is checked always")),
+];
+
+/// The option of a name.
+pub(super) fn find(name: &str) -> Option<&'static OptionDef> {
+    // Its old name.
+    let name = if name == "checker" { "path_checker" } else { name };
+    OPTIONS.iter().find(|o| o.name == name)
+}
+
+impl OptionDef {
+    /// Whether its value is written in quotes.
+    pub(super) fn is_quoted(&self, value: &str) -> bool {
+        let may_be_number =
+            matches!(self.kind, Kind::Number(..) | Kind::Failback | Kind::NoPathRetry | Kind::SecondsOr(..));
+        !may_be_number || value.parse::<u64>().is_err()
+    }
+
+    /// A value as it is kept, and what is done in its place if that is something else.
+    ///
+    /// # Errors
+    /// What it must be.
+    pub(super) fn read(&self, value: &str) -> Result<(String, Option<&'static str>), String> {
+        let plain = |text: String| Ok((text, None));
+        match self.kind {
+            Kind::Number(min, max) => match value.parse::<u64>() {
+                Ok(n) if (min..=max).contains(&n) => plain(n.to_string()),
+                _ => Err(format!("must be a number, {min}..={max}")),
+            },
+            Kind::Failback => plain(value.parse::<Failback>().map_err(|e| e.to_string())?.to_string()),
+            Kind::NoPathRetry => plain(value.parse::<NoPathRetry>().map_err(|e| e.to_string())?.to_string()),
+            Kind::Selector => {
+                let read = selector(value).map_err(|e| e.to_string())?;
+                let args: Vec<_> = read.args().iter().map(|a| format!(" {a}")).collect();
+                plain(format!("{} {}{}", read.name(), args.len(), args.concat()))
+            }
+            Kind::Features => features(value),
+            Kind::Counted => counted(value).and_then(|words| plain(words.join(" "))),
+            Kind::Words(words) => match words.iter().find(|(word, _)| *word == value) {
+                Some((word, instead)) => Ok(((*word).to_owned(), *instead)),
+                None => {
+                    let names = words.iter().map(|(word, _)| *word);
+                    let hint = blk::suggest::did_you_mean(value, names.clone());
+                    Err(format!("{hint}must be one of {}", names.collect::<Vec<_>>().join(", ")))
+                }
+            },
+            Kind::YesNo => match value {
+                "yes" | "1" => plain("yes".into()),
+                "no" | "0" => plain("no".into()),
+                _ => Err("must be yes or no".into()),
+            },
+            Kind::SecondsOr(min, word) => match value.parse::<u64>() {
+                _ if value == word => plain(word.into()),
+                Ok(n) if (min..=MAX_SECONDS).contains(&n) => plain(n.to_string()),
+                // Kernels count in 32 bits, so what is that long is for ever.
+                Ok(n) if word == "infinity" && n > MAX_SECONDS => plain(n.to_string()),
+                _ => Err(format!("must be seconds, {min}..={MAX_SECONDS}, or {word}")),
+            },
+            Kind::Ere => Ere::new(value).and_then(|_| plain(value.to_owned())),
+            Kind::Name if value.is_empty() => Err("must not be empty".into()),
+            Kind::Name | Kind::Text => plain(value.to_owned()),
+        }
+    }
+}
+
+/// `N WORD...`, with as many words as it says.
+fn counted(value: &str) -> Result<Vec<&str>, String> {
+    let words: Vec<_> = value.split_ascii_whitespace().collect();
+    match words.split_first() {
+        Some((n, rest)) if n.parse() == Ok(rest.len()) => Ok(words),
+        _ => Err("must be a number and as many words, in quotes: \"1 alua\"; \"0\" for none".into()),
+    }
+}
+
+fn features(value: &str) -> Result<(String, Option<&'static str>), String> {
+    let words = counted(value)?;
+    // The kernel's own line, with no handler and no group.
+    let table: Table =
+        format!("{value} 0 0 0").parse().map_err(|e: TableError| format!("'{}': {}", e.value, e.rule))?;
+    let has_pg_init = table.features.pg_init_retries > 0 || table.features.pg_init_delay.is_some();
+    let instead = "pg_init is nothing here: there are no hardware handlers";
+    Ok((words.join(" "), has_pg_init.then_some(instead)))
+}
+
+/// The features of a value that was read.
+pub(super) fn queue_if_no_path(value: &str) -> bool {
+    value.split_ascii_whitespace().any(|word| word == "queue_if_no_path")
+}
+
+/// What is done for a policy.
+pub(super) fn policy(value: &str) -> PathGroupingPolicy {
+    match value {
+        "multibus" | "group_by_serial" => PathGroupingPolicy::Multibus,
+        "group_by_prio" | "group_by_tpg" => PathGroupingPolicy::GroupByPrio,
+        _ => PathGroupingPolicy::Failover,
+    }
+}
+
+/// What is done for a checker.
+pub(super) fn checker(value: &str) -> PathChecker {
+    match value {
+        "auto" => PathChecker::Auto,
+        "directio" | "readsector0" => PathChecker::Directio,
+        "none" => PathChecker::None,
+        _ => PathChecker::Tur,
+    }
+}

@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Sections and lines of multipath.conf(5).
+//!
+//! Guarantees: one pass, no recursion; after an error it goes on where the next line makes sense, so that one error
+//! is told once.
+
+use super::ere::Ere;
+use super::options::{self, OPTIONS, OptionDef, Sections};
+use super::words::{self, Unclosed, Word};
+use super::{Block, Config, ConfigErrors, Device, Listed, MOST_PROBLEMS, Problem, Setting};
+use blk::suggest::did_you_mean;
+
+/// Longest part of a word that a message shows, in characters.
+const SHOWN: usize = 60;
+
+/// Where a line stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Top,
+    Defaults,
+    /// With whether it is that of exceptions.
+    Blacklist(bool),
+    BlacklistDevice(bool),
+    Devices,
+    Device,
+    Overrides,
+    Protocol,
+    Multipaths,
+    Multipath,
+    /// Nothing of it is looked at: it was an error already.
+    Skipped,
+}
+
+impl Place {
+    /// Its sections, by name.
+    fn sections(self) -> &'static [(&'static str, Place)] {
+        match self {
+            Place::Top => &[
+                ("defaults", Place::Defaults),
+                ("blacklist", Place::Blacklist(false)),
+                ("blacklist_exceptions", Place::Blacklist(true)),
+                ("devices", Place::Devices),
+                ("overrides", Place::Overrides),
+                ("multipaths", Place::Multipaths),
+            ],
+            Place::Blacklist(false) => &[("device", Place::BlacklistDevice(false))],
+            Place::Blacklist(true) => &[("device", Place::BlacklistDevice(true))],
+            Place::Devices => &[("device", Place::Device)],
+            Place::Overrides => &[("protocol", Place::Protocol)],
+            Place::Multipaths => &[("multipath", Place::Multipath)],
+            _ => &[],
+        }
+    }
+
+    /// What it is called in messages.
+    fn name(self) -> &'static str {
+        match self {
+            Place::Top => "the file",
+            Place::Defaults => "'defaults'",
+            Place::Blacklist(false) => "'blacklist'",
+            Place::Blacklist(true) => "'blacklist_exceptions'",
+            Place::BlacklistDevice(_) => "a 'device' of a blacklist",
+            Place::Devices => "'devices'",
+            Place::Device => "a 'device' of 'devices'",
+            Place::Overrides => "'overrides'",
+            Place::Protocol => "a 'protocol' of 'overrides'",
+            Place::Multipaths => "'multipaths'",
+            Place::Multipath => "a 'multipath' of 'multipaths'",
+            Place::Skipped => "this section",
+        }
+    }
+
+    /// As options have it.
+    fn of_options(self) -> Option<Sections> {
+        Some(match self {
+            Place::Defaults => Sections::DEFAULTS,
+            Place::Device => Sections::DEVICE,
+            Place::Overrides => Sections::OVERRIDES,
+            Place::Protocol => Sections::PROTOCOL,
+            Place::Multipath => Sections::MULTIPATH,
+            _ => return None,
+        })
+    }
+}
+
+/// What the criteria of blacklists are.
+const CRITERIA: [&str; 4] = ["devnode", "wwid", "property", "protocol"];
+const BLACKLISTED: [&str; 2] = ["vendor", "product"];
+
+struct Reader<'a> {
+    config: Config,
+    /// Sections that are open, and the lines they begin in.
+    open: Vec<(Place, u32)>,
+    /// Of the innermost one that says for whom it is.
+    block: Block,
+    /// Vendor and product of a device of a blacklist.
+    listed: (Option<String>, Option<String>),
+    problems: Vec<Problem>,
+    more: usize,
+    file: &'a str,
+    line: u32,
+}
+
+/// A word as it may be printed: no control characters, not too long.
+pub(super) fn shown(word: &str) -> String {
+    let mut text: String = word.chars().take(SHOWN).flat_map(printable).collect();
+    if word.chars().nth(SHOWN).is_some() {
+        text.push_str("...");
+    }
+    text
+}
+
+/// A character that would change a terminal's state is shown as its number.
+fn printable(c: char) -> impl Iterator<Item = char> {
+    let escaped =
+        c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let (plain, number) = if escaped { (None, Some(c.escape_unicode())) } else { (Some(c), None) };
+    plain.into_iter().chain(number.into_iter().flatten())
+}
+
+pub(super) fn read(file: &str, text: &str) -> Result<Config, ConfigErrors> {
+    let mut reader = Reader {
+        config: Config { file: file.to_owned(), ..Config::default() },
+        open: Vec::new(),
+        block: Block::default(),
+        listed: (None, None),
+        problems: Vec::new(),
+        more: 0,
+        file,
+        line: 0,
+    };
+    for line in text.split('\n') {
+        reader.line = reader.line.saturating_add(1);
+        reader.line(line);
+    }
+    while let Some((place, line)) = reader.open.pop() {
+        reader.line = line;
+        reader.wrong(format!("{} begins here and is not closed: put a '}}' behind its last line", place.name()));
+    }
+    let Reader { config, mut problems, more, .. } = reader;
+    if problems.is_empty() {
+        return Ok(config);
+    }
+    problems.sort_by_key(|p| p.line);
+    Err(ConfigErrors { problems, more })
+}
+
+impl Reader<'_> {
+    fn place(&self) -> Place {
+        self.open.last().map_or(Place::Top, |(place, _)| *place)
+    }
+
+    fn problem(&self, text: String) -> Problem {
+        Problem { file: self.file.to_owned(), line: self.line, text }
+    }
+
+    fn wrong(&mut self, text: String) {
+        if self.problems.len() < MOST_PROBLEMS {
+            let problem = self.problem(text);
+            self.problems.push(problem);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn warn(&mut self, text: String) {
+        let problem = self.problem(text);
+        self.config.warnings.push(problem);
+    }
+
+    fn line(&mut self, line: &str) {
+        let words = match words::split(line) {
+            Ok(words) => words,
+            Err(Unclosed(rest)) => {
+                let rest = shown(rest);
+                return self
+                    .wrong(format!("'\"{rest}' has no closing quote: put one at its end (inside, a quote is \"\")"));
+            }
+        };
+        match &words[..] {
+            [] => {}
+            [Word::Close] => self.close(),
+            [Word::Close, more, ..] => {
+                let more = shown(more.text());
+                self.wrong(format!("'{more}' stands behind '}}': put it on a line of its own"));
+                self.close();
+            }
+            [Word::Open, ..] => {
+                self.wrong("'{' stands at the beginning of a line: put it behind the name of its section".to_owned());
+            }
+            [Word::Quoted(text), ..] => {
+                let text = shown(text);
+                self.wrong(format!(
+                    "'{text}' stands in quotes at the beginning of a line, where an option's name must be"
+                ));
+            }
+            [Word::Plain(name), rest @ ..] => match rest {
+                [Word::Open, ..] => self.begin(name, rest),
+                // Options may have the name of a section: protocol of blacklists has.
+                _ if rest.is_empty() && self.place().sections().iter().any(|(n, _)| n == name) => {
+                    self.wrong(format!("'{name}' is a section: put a '{{' behind its name, on the same line"));
+                    self.begin(name, &[Word::Open]);
+                }
+                _ => self.option(name, rest),
+            },
+        }
+    }
+
+    /// `NAME {`
+    fn begin(&mut self, name: &str, rest: &[Word<'_>]) {
+        let place = self.place();
+        let found = place.sections().iter().find(|(n, _)| *n == name).map(|(_, place)| *place);
+        let is_closed = rest.contains(&Word::Close);
+        if let Some(more) = rest.get(1) {
+            let more = shown(more.text());
+            self.wrong(format!("'{more}' stands behind '{{': put it on a line of its own, and the '}}' as well"));
+        } else if found.is_none() && place != Place::Skipped {
+            self.unknown_section(name);
+        }
+        if is_closed {
+            return;
+        }
+        match found {
+            Some(Place::Device | Place::Protocol | Place::Multipath) => {
+                self.block = Block { settings: Vec::new(), line: self.line };
+            }
+            Some(Place::BlacklistDevice(_)) => self.listed = (None, None),
+            Some(Place::Blacklist(_)) => {
+                self.warn(format!("{name}: has no effect here: paths are named, not searched for"));
+            }
+            _ => {}
+        }
+        self.open.push((found.unwrap_or(Place::Skipped), self.line));
+    }
+
+    fn unknown_section(&mut self, name: &str) {
+        const PLACES: [Place; 5] =
+            [Place::Top, Place::Devices, Place::Multipaths, Place::Overrides, Place::Blacklist(false)];
+        let place = self.place();
+        let name = shown(name);
+        let elsewhere = PLACES.iter().find(|p| p.sections().iter().any(|(n, _)| *n == name));
+        let known = place.sections().iter().map(|(n, _)| *n);
+        let hint = did_you_mean(&name, known.clone());
+        let rule = match (elsewhere, known.collect::<Vec<_>>()) {
+            (Some(other), _) => format!("belongs into {}", other.name()),
+            (None, known) if known.is_empty() => "here only options may stand".to_owned(),
+            (None, known) => format!("{hint}must be {}", known.join(", ")),
+        };
+        self.wrong(format!("'{name}' is no section of {}: {rule}", place.name()));
+    }
+
+    /// `NAME VALUE`
+    fn option(&mut self, name: &str, rest: &[Word<'_>]) {
+        let place = self.place();
+        if place == Place::Skipped {
+            return;
+        }
+        let value = match rest {
+            [Word::Plain(value)] => (*value).to_owned(),
+            [Word::Quoted(value)] => value.clone(),
+            [] => return self.wrong(format!("'{}' has no value: put one behind it", shown(name))),
+            [Word::Open | Word::Close, ..] => {
+                let (name, word) = (shown(name), rest[0].text());
+                return self.wrong(format!(
+                    "'{word}' stands where the value of '{name}' must be: put it in quotes, or on a line of its own"
+                ));
+            }
+            [_, more, ..] => {
+                let (name, more) = (shown(name), shown(more.text()));
+                return self.wrong(format!(
+                    "'{more}' stands behind the value of '{name}': a value of several words stands in quotes, as one"
+                ));
+            }
+        };
+        match (place, place.of_options()) {
+            (_, Some(sections)) => self.set(name, &value, sections),
+            (Place::Blacklist(except), None) => self.list(name, value, except),
+            (Place::BlacklistDevice(_), None) => self.list_device(name, value),
+            (Place::Top, None) => match options::find(name) {
+                Some(option) => {
+                    let sections = option.sections.names();
+                    self.wrong(format!("'{name}' stands outside of any section: it belongs into {sections}"));
+                }
+                None => self.unknown_section(name),
+            },
+            _ => {
+                let inner = place.sections().first().map_or("a section", |(n, _)| *n);
+                self.wrong(format!(
+                    "'{}' stands in {} itself: it belongs into a '{inner} {{' of its own",
+                    shown(name),
+                    place.name()
+                ));
+            }
+        }
+    }
+
+    fn set(&mut self, name: &str, value: &str, sections: Sections) {
+        let Some(option) = options::find(name).filter(|o| o.sections.contains(sections)) else {
+            return self.unknown_option(name, sections);
+        };
+        let (value, instead) = match option.read(value) {
+            Ok(read) => read,
+            Err(rule) => return self.wrong(format!("{name} '{}': {rule}", shown(value))),
+        };
+        if let Some(why) = option.idle.filter(|_| !is_harmless(option, &value)) {
+            self.warn(format!("{name}: has no effect here: {why}"));
+        } else if let Some(instead) = instead {
+            self.warn(format!("{name} '{}': {instead}", shown(&value)));
+        }
+        let list = match sections {
+            Sections::DEFAULTS => &mut self.config.defaults,
+            Sections::OVERRIDES => &mut self.config.overrides,
+            _ => &mut self.block.settings,
+        };
+        let before = list.iter().position(|s| s.option == option).map(|at| list.remove(at).line);
+        list.push(Setting { option, value, line: self.line });
+        if let Some(before) = before {
+            self.warn(format!("{name}: stands in line {before} of the same section, too: this one holds"));
+        }
+    }
+
+    fn unknown_option(&mut self, name: &str, sections: Sections) {
+        let place = self.place().name();
+        let rule = match options::find(name) {
+            Some(option) => format!("it belongs into {}", option.sections.names()),
+            None => {
+                let known = OPTIONS.iter().filter(|o| o.sections.contains(sections)).map(|o| o.name);
+                let hint = did_you_mean(name, known);
+                if hint.is_empty() {
+                    "see multipath.conf(5) for those there are".to_owned()
+                } else {
+                    hint.trim_end().to_owned()
+                }
+            }
+        };
+        self.wrong(format!("'{}' is no option of {place}: {rule}", shown(name)));
+    }
+
+    fn list(&mut self, name: &str, value: String, except: bool) {
+        let Some(criterion) = CRITERIA.into_iter().find(|c| *c == name) else {
+            return self.unknown_of_blacklist(name, &CRITERIA);
+        };
+        // '!' turns the meaning round.
+        if let Err(rule) = Ere::new(value.strip_prefix('!').unwrap_or(&value)) {
+            return self.wrong(format!("{name} '{}': {rule}", shown(&value)));
+        }
+        let list = if except { &mut self.config.blacklist_exceptions } else { &mut self.config.blacklist };
+        list.push(Listed::One(criterion, value));
+    }
+
+    fn list_device(&mut self, name: &str, value: String) {
+        if let Err(rule) = Ere::new(value.strip_prefix('!').unwrap_or(&value)) {
+            return self.wrong(format!("{name} '{}': {rule}", shown(&value)));
+        }
+        match name {
+            "vendor" => self.listed.0 = Some(value),
+            "product" => self.listed.1 = Some(value),
+            _ => self.unknown_of_blacklist(name, &BLACKLISTED),
+        }
+    }
+
+    fn unknown_of_blacklist(&mut self, name: &str, known: &[&str]) {
+        let (place, hint) = (self.place().name(), did_you_mean(name, known.iter().copied()));
+        self.wrong(format!("'{}' is no option of {place}: {hint}must be {}", shown(name), known.join(", ")));
+    }
+
+    /// `}`
+    fn close(&mut self) {
+        let Some((place, line)) = self.open.pop() else {
+            return self.wrong("'}' closes nothing: all sections before it are closed already".to_owned());
+        };
+        let block = std::mem::take(&mut self.block);
+        let needed: &[&str] = match place {
+            Place::Device => &["vendor", "product"],
+            Place::Multipath => &["wwid"],
+            Place::Protocol => &["type"],
+            Place::BlacklistDevice(except) => {
+                let (vendor, product) = std::mem::take(&mut self.listed);
+                let list = if except { &mut self.config.blacklist_exceptions } else { &mut self.config.blacklist };
+                return list.push(Listed::Device(vendor, product));
+            }
+            _ => return self.block = block,
+        };
+        // Of an option that is there and wrong, that was said.
+        let said = self.problems.iter().any(|p| p.line >= line);
+        if let Some(missing) = needed.iter().find(|name| block.get(name).is_none()) {
+            if !said {
+                let now = std::mem::replace(&mut self.line, line);
+                self.wrong(format!("{} has no '{missing}', by which it is known for whom it is", place.name()));
+                self.line = now;
+            }
+            return;
+        }
+        match place {
+            Place::Device => {
+                let ere = |name: &str| block.get(name).and_then(|s| Ere::new(&s.value).ok());
+                if let (Some(vendor), Some(product)) = (ere("vendor"), ere("product")) {
+                    let revision = ere("revision");
+                    self.config.devices.push(Device { vendor, product, revision, block });
+                }
+            }
+            Place::Protocol => self.config.protocols.push(block),
+            _ => self.config.multipaths.push(block),
+        }
+    }
+}
+
+/// Whether an option that does nothing here was given the value by which it does nothing anywhere.
+fn is_harmless(option: &OptionDef, value: &str) -> bool {
+    match option.name {
+        "rr_min_io_rq" => value == "1",
+        "rr_weight" => value == "uniform",
+        "hardware_handler" => value == "0",
+        "prio_args" | "getuid_callout" => value.is_empty(),
+        "user_friendly_names" | "recheck_wwid" | "retain_attached_hw_handler" => true,
+        "enable_foreign" => value == "NONE" || value.is_empty(),
+        _ => option.name.starts_with("san_path_err") && value == "no",
+    }
+}

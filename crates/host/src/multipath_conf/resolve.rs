@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a configuration says of one disk, option by option, and where it says so.
+//!
+//! Guarantees: for each option the first of these that gives it: a `multipath` of its WWID, a `protocol` of its
+//! paths' protocol, `overrides`, a `device` whose expressions match, `defaults`, built in; of several `multipath`,
+//! `protocol` or `device` the last. Source: multipath-tools, libmultipath/propsel.c; multipath.conf(5).
+
+use super::options::{self, OPTIONS, OptionDef};
+use super::{Block, Config, Setting};
+use crate::driver::multipath::{MultipathOptions, NoPathRetry, selector};
+use blk::time::Duration;
+use std::fmt;
+
+/// By what a disk is known. What is not known is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// World wide identifier: of a SCSI disk its designator of VPD page 0x83 with the digit of its type before it.
+    pub wwid: String,
+    /// `vendor` of INQUIRY, without the spaces behind it.
+    pub vendor: String,
+    /// `product` of INQUIRY, likewise.
+    pub product: String,
+    /// `revision` of INQUIRY, likewise.
+    pub revision: String,
+    /// `scsi:iscsi` and the like.
+    pub protocol: String,
+}
+
+/// Which part of a configuration said something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// None: it is the default.
+    BuiltIn,
+    /// `defaults`
+    Defaults,
+    /// A `device` of `devices`.
+    Device,
+    /// `overrides`
+    Overrides,
+    /// A `protocol` of `overrides`.
+    Protocol,
+    /// A `multipath` of `multipaths`.
+    Multipath,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Origin::BuiltIn => "built in",
+            Origin::Defaults => "defaults",
+            Origin::Device => "devices",
+            Origin::Overrides => "overrides",
+            Origin::Protocol => "overrides, protocol",
+            Origin::Multipath => "multipaths",
+        })
+    }
+}
+
+/// What holds of an option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Which.
+    pub option: &'static OptionDef,
+    /// Its value.
+    pub value: String,
+    /// Who said so.
+    pub origin: Origin,
+    /// In which line; `None` = built in.
+    pub line: Option<u32>,
+}
+
+/// What holds for a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// Every option that is given or has a default, in the order of [`OPTIONS`].
+    pub found: Vec<Found>,
+}
+
+impl Config {
+    /// What it says of a disk.
+    pub fn resolve(&self, disk: &Identity) -> Resolved {
+        let layers = self.layers(disk);
+        let about_whom = ["wwid", "vendor", "product", "revision", "type"];
+        let of = |option: &'static OptionDef| {
+            let given = layers.iter().find_map(|(origin, settings)| {
+                let setting = settings.iter().find(|s| s.option == option)?;
+                Some(Found { option, value: setting.value.clone(), origin: *origin, line: Some(setting.line) })
+            });
+            let built_in = |value: &str| Found { option, value: value.to_owned(), origin: Origin::BuiltIn, line: None };
+            given.or_else(|| option.default.map(built_in))
+        };
+        let options = OPTIONS.iter().filter(|o| !about_whom.contains(&o.name));
+        let mut resolved = Resolved { found: options.filter_map(of).collect() };
+        resolved.reconcile();
+        resolved
+    }
+
+    /// What is about this disk, the strongest first.
+    fn layers(&self, disk: &Identity) -> Vec<(Origin, &[Setting])> {
+        fn last_first<'a>(
+            blocks: impl DoubleEndedIterator<Item = &'a Block>,
+            origin: Origin,
+        ) -> impl Iterator<Item = (Origin, &'a [Setting])> {
+            blocks.rev().map(move |b| (origin, &b.settings[..]))
+        }
+        let is = |block: &&Block, name: &str, value: &str| block.get(name).is_some_and(|s| s.value == value);
+        let multipaths = self.multipaths.iter().filter(|b| is(b, "wwid", &disk.wwid));
+        let protocols = self.protocols.iter().filter(|b| is(b, "type", &disk.protocol));
+        let matching = self.devices.iter().filter(|d| {
+            d.vendor.is_match(&disk.vendor)
+                && d.product.is_match(&disk.product)
+                && d.revision.as_ref().is_none_or(|r| r.is_match(&disk.revision))
+        });
+        last_first(multipaths, Origin::Multipath)
+            .chain(last_first(protocols, Origin::Protocol))
+            .chain([(Origin::Overrides, &self.overrides[..])])
+            .chain(last_first(matching.map(|d| &d.block), Origin::Device))
+            .chain([(Origin::Defaults, &self.defaults[..])])
+            .collect()
+    }
+}
+
+impl Resolved {
+    /// What holds of the option of this name.
+    pub fn get(&self, name: &str) -> Option<&Found> {
+        self.found.iter().find(|f| f.option.name == name)
+    }
+
+    fn value(&self, name: &str) -> &str {
+        self.get(name).map_or("", |f| &f.value)
+    }
+
+    /// Options that say the same thing are made to say it together: `queue_if_no_path` is `no_path_retry queue`,
+    /// unless that is given.
+    fn reconcile(&mut self) {
+        let Some(features) = self.get("features").filter(|f| options::queue_if_no_path(&f.value)).cloned() else {
+            return;
+        };
+        let retry = self.found.iter_mut().find(|f| f.option.name == "no_path_retry");
+        if let Some(retry) = retry.filter(|f| f.origin == Origin::BuiltIn) {
+            retry.value = NoPathRetry::Queue.to_string();
+            (retry.origin, retry.line) = (features.origin, features.line);
+        }
+    }
+
+    /// `alias`: what the disk is called, if anything.
+    pub fn alias(&self) -> Option<&str> {
+        self.get("alias").map(|f| &f.value[..])
+    }
+
+    /// For the driver of a disk.
+    pub fn options(&self) -> MultipathOptions {
+        // Values were read once before they were kept; each is one that its type writes.
+        const READ: &str = "a value that is kept reads back";
+        let seconds = |name: &str| self.value(name).parse().ok().map(Duration::from_secs);
+        let or = MultipathOptions::default();
+        MultipathOptions {
+            path_selector: selector(self.value("path_selector")).expect(READ),
+            path_grouping_policy: options::policy(self.value("path_grouping_policy")),
+            failback: self.value("failback").parse().expect(READ),
+            no_path_retry: self.value("no_path_retry").parse().expect(READ),
+            path_checker: options::checker(self.value("path_checker")),
+            polling_interval: seconds("polling_interval").unwrap_or(or.polling_interval),
+            max_polling_interval: seconds("max_polling_interval"),
+            checker_timeout: seconds("checker_timeout").unwrap_or(or.checker_timeout),
+            fast_io_fail_tmo: seconds("fast_io_fail_tmo"),
+        }
+    }
+}

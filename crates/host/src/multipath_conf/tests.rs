@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Files as administrators write them, files with mistakes, and any bytes.
+
+use super::*;
+use crate::driver::multipath::{Failback, MultipathOptions, NoPathRetry, PathChecker, PathGroupingPolicy};
+use blk::multipath::Selector;
+use blk::time::Duration;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const FILE: &str = "\
+# a file with everything
+defaults {
+\tuser_friendly_names yes
+\tpolling_interval 10
+\tpath_selector \"queue-length 0\" ! as the manual has it
+\tno_path_retry fail
+\tfind_multipaths yes
+}
+blacklist {
+\tdevnode \"!^(sd[a-z]|dasd[a-z])\"
+\twwid \".*\"
+\tprotocol \"scsi:ata\"
+\tdevice {
+\t\tvendor \"IBM\"
+\t\tproduct \"S/390.*\"
+\t}
+}
+blacklist_exceptions {
+\tproperty \"(SCSI_IDENT_|ID_WWN)\"
+}
+devices {
+\tdevice {
+\t\tvendor \"^LIO-ORG$\"
+\t\tproduct \".*\"
+\t\tpath_grouping_policy multibus
+\t\tno_path_retry 12
+\t\trr_min_io_rq 1
+\t}
+\tdevice {
+\t\tvendor LIO
+\t\tproduct \"^disk[0-9]{2}$\"
+\t\trevision \"^4\\.\"
+\t\tpath_grouping_policy group_by_prio
+\t\tpath_checker directio
+\t\thardware_handler \"1 alua\"
+\t\tfailback 30
+\t}
+}
+overrides {
+\tfast_io_fail_tmo 7
+\tprotocol {
+\t\ttype \"scsi:iscsi\"
+\t\tfast_io_fail_tmo off
+\t}
+}
+multipaths {
+\tmultipath {
+\t\twwid 360000000000000000e00000000010001
+\t\talias redo
+\t\tpath_selector \"round-robin 0\"
+\t}
+\tmultipath {
+\t\twwid 360000000000000000e00000000010001
+\t\tno_path_retry queue
+\t\tfailback immediate
+\t}
+}
+";
+
+fn parse(text: &str) -> Config {
+    Config::parse("multipath.conf", text).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn problems(text: &str) -> Vec<String> {
+    let e = Config::parse("m.conf", text).expect_err(text);
+    e.problems.iter().map(Problem::to_string).collect()
+}
+
+fn disk(wwid: &str, vendor: &str, product: &str, revision: &str) -> Identity {
+    let [wwid, vendor, product, revision] = [wwid, vendor, product, revision].map(str::to_owned);
+    Identity { wwid, vendor, product, revision, protocol: String::new() }
+}
+
+#[test]
+fn what_holds_for_a_disk_is_said_with_its_line() {
+    let config = parse(FILE);
+    let holds = |disk: &Identity, name: &str| {
+        let found = config.resolve(disk).get(name).cloned().unwrap_or_else(|| panic!("{name} has no value"));
+        (found.value, found.origin, found.line)
+    };
+    let is = |value: &str, origin, line| (value.to_owned(), origin, line);
+    // Nobody's.
+    let other = disk("1", "IBM", "2107900", "1");
+    assert_eq!(holds(&other, "polling_interval"), is("10", Origin::Defaults, Some(4)));
+    assert_eq!(holds(&other, "path_selector"), is("queue-length 0", Origin::Defaults, Some(5)));
+    assert_eq!(holds(&other, "path_grouping_policy"), is("failover", Origin::BuiltIn, None));
+    assert_eq!(holds(&other, "fast_io_fail_tmo"), is("7", Origin::Overrides, Some(40)));
+    // Of both devices, option by option the last one.
+    let both = disk("1", "LIO-ORG", "disk17", "4.0");
+    assert_eq!(holds(&both, "path_grouping_policy"), is("group_by_prio", Origin::Device, Some(33)));
+    assert_eq!(holds(&both, "no_path_retry"), is("12", Origin::Device, Some(26)));
+    let first = disk("1", "LIO-ORG", "disk17", "5.0");
+    assert_eq!(holds(&first, "path_grouping_policy"), is("multibus", Origin::Device, Some(25)));
+    assert_eq!(holds(&first, "failback"), is("manual", Origin::BuiltIn, None));
+    // A multipath goes before all, its last entry before the others.
+    let named = disk("360000000000000000e00000000010001", "LIO-ORG", "disk17", "4.0");
+    assert_eq!(holds(&named, "path_selector"), is("round-robin 0", Origin::Multipath, Some(50)));
+    assert_eq!(holds(&named, "failback"), is("immediate", Origin::Multipath, Some(55)));
+    assert_eq!(holds(&named, "path_checker"), is("directio", Origin::Device, Some(34)));
+    assert_eq!(config.resolve(&named).alias(), Some("redo"));
+    // A protocol before the rest of the overrides.
+    let iscsi = Identity { protocol: "scsi:iscsi".into(), ..both };
+    assert_eq!(holds(&iscsi, "fast_io_fail_tmo"), is("off", Origin::Protocol, Some(43)));
+    assert_eq!(
+        config.resolve(&Identity { protocol: "scsi:iscsi".into(), ..named }).options(),
+        MultipathOptions {
+            path_selector: Selector::RoundRobin,
+            path_grouping_policy: PathGroupingPolicy::GroupByPrio,
+            failback: Failback::Immediate,
+            no_path_retry: NoPathRetry::Queue,
+            path_checker: PathChecker::Directio,
+            polling_interval: Duration::from_secs(10),
+            max_polling_interval: None,
+            checker_timeout: Duration::from_secs(15),
+            fast_io_fail_tmo: None,
+        }
+    );
+}
+
+#[test]
+fn an_empty_file_is_the_defaults() {
+    assert_eq!(parse("").resolve(&Identity::default()).options(), MultipathOptions::default());
+    assert_eq!(parse("\r\n  # x\n!\n").defaults, []);
+}
+
+#[test]
+fn queue_if_no_path_is_no_path_retry_queue_unless_that_is_given() {
+    let retry = |text: &str| parse(text).resolve(&Identity::default()).options().no_path_retry;
+    let features = "features \"1 queue_if_no_path\"\n";
+    assert_eq!(retry(&format!("defaults {{\n{features}}}")), NoPathRetry::Queue);
+    assert_eq!(retry(&format!("defaults {{\n{features}no_path_retry 3\n}}")), NoPathRetry::Retries(3));
+    assert_eq!(retry(&format!("defaults {{\nno_path_retry fail\n}}\noverrides {{\n{features}}}")), NoPathRetry::Fail);
+    assert_eq!(retry("defaults {\nfeatures \"2 pg_init_retries 50\"\n}"), NoPathRetry::Fail);
+}
+
+/// One of each kind of mistake: file, line, word, rule, remedy.
+#[test]
+fn mistakes_are_told_with_their_line() {
+    for (text, said) in [
+        (
+            "defaults {\n\tpath_selecter \"round-robin 0\"\n}",
+            "m.conf:2: 'path_selecter' is no option of 'defaults': did you mean 'path_selector'?",
+        ),
+        (
+            "defaults {\npath_selector service-time 0\n}",
+            "m.conf:2: '0' stands behind the value of 'path_selector': a value of several words stands in quotes, as one",
+        ),
+        ("defaults {\npath_selector \"fastest 0\"\n}", "m.conf:2: path_selector 'fastest 0': must be round-robin"),
+        ("defaults {\npolling_interval 0\n}", "m.conf:2: polling_interval '0': must be a number, 1..=86400"),
+        (
+            "defaults {\npath_grouping_policy mutlibus\n}",
+            "m.conf:2: path_grouping_policy 'mutlibus': did you mean 'multibus'? must be one of failover",
+        ),
+        ("defaults {\nno_path_retry -3\n}", "m.conf:2: no_path_retry '-3': must be fail, queue or"),
+        ("defaults {\nfailback later\n}", "m.conf:2: failback 'later': must be manual, immediate"),
+        ("defaults {\nuser_friendly_names maybe\n}", "m.conf:2: user_friendly_names 'maybe': must be yes or no"),
+        (
+            "defaults {\nfast_io_fail_tmo never\n}",
+            "m.conf:2: fast_io_fail_tmo 'never': must be seconds, 0..=86400, or off",
+        ),
+        (
+            "defaults {\nfeatures \"2 queue_if_no_path\"\n}",
+            "m.conf:2: features '2 queue_if_no_path': must be a number and as many words",
+        ),
+        (
+            "defaults {\nfeatures \"2 queue_mode bio\"\n}",
+            "m.conf:2: features '2 queue_mode bio': 'bio': queue_mode: must be mq",
+        ),
+        (
+            "defaults {\nfeatures \"2 pg_init_retries 51\"\n}",
+            "m.conf:2: features '2 pg_init_retries 51': '51': pg_init_retries: must be a number, 1..=50",
+        ),
+        ("defaults {\nprio\n}", "m.conf:2: 'prio' has no value: put one behind it"),
+        ("defaults {\nprio \"alua\n}", "m.conf:2: '\"alua' has no closing quote"),
+        (
+            "defaults {\nalias x\n}",
+            "m.conf:2: 'alias' is no option of 'defaults': it belongs into a 'multipath' of 'multipaths'",
+        ),
+        (
+            "polling_interval 5",
+            "m.conf:1: 'polling_interval' stands outside of any section: it belongs into 'defaults'",
+        ),
+        (
+            "default {\nprio alua\n}",
+            "m.conf:1: 'default' is no section of the file: did you mean 'defaults'? must be defaults, blacklist",
+        ),
+        ("device {\nvendor x\n}", "m.conf:1: 'device' is no section of the file: belongs into 'devices'"),
+        (
+            "devices {\nvendor x\n}",
+            "m.conf:2: 'vendor' stands in 'devices' itself: it belongs into a 'device {' of its own",
+        ),
+        ("defaults\n{\n}", "m.conf:1: 'defaults' is a section: put a '{' behind its name, on the same line"),
+        ("defaults {", "m.conf:1: 'defaults' begins here and is not closed"),
+        ("}", "m.conf:1: '}' closes nothing"),
+        ("defaults {\n} x", "m.conf:2: 'x' stands behind '}'"),
+        ("devices {\ndevice { vendor x }\n}", "m.conf:2: 'vendor' stands behind '{': put it on a line of its own"),
+        ("devices {\n\n device {\nvendor x\n}\n}", "m.conf:3: a 'device' of 'devices' has no 'product'"),
+        (
+            "devices {\ndevice {\nvendor \"*\"\nproduct x\n}\n}",
+            "m.conf:3: vendor '*': has '*' with nothing before it to repeat; '.*' stands for anything",
+        ),
+        ("multipaths {\nmultipath {\nalias x\n}\n}", "m.conf:2: a 'multipath' of 'multipaths' has no 'wwid'"),
+        (
+            "multipaths {\nmultipath {\nwwid x\npath_checker tur\n}\n}",
+            "m.conf:4: 'path_checker' is no option of a 'multipath' of 'multipaths': it belongs into 'defaults'",
+        ),
+        ("blacklist {\nwwwid x\n}", "m.conf:2: 'wwwid' is no option of 'blacklist': did you mean 'wwid'?"),
+        ("blacklist {\ndevnode \"!^sd[\"\n}", "m.conf:2: devnode '!^sd[': has a '[' without its ']'"),
+        ("blacklist {\ndevice {\nwwid x\n}\n}", "m.conf:3: 'wwid' is no option of a 'device' of a blacklist"),
+        ("overrides {\nprotocol {\nfast_io_fail_tmo 3\n}\n}", "m.conf:2: a 'protocol' of 'overrides' has no 'type'"),
+        ("\"defaults\" {\n}", "m.conf:1: 'defaults' stands in quotes at the beginning of a line"),
+        ("defaults {\nprio {\n}\n}", "m.conf:2: 'prio' is no section of 'defaults': here only options may stand"),
+        ("defaults {\nprio \u{1b}[31m\n}", "m.conf:2: prio '\\u{1b}[31m': must be one of"),
+    ] {
+        let told = problems(text);
+        assert!(told[0].starts_with(said), "{text:?}\nexpected: {said}\ntold: {told:#?}");
+    }
+    // Once each, in order, and not for ever.
+    let many = problems("defaults {\nx 1\n}\nfoo {\ny 1\nz {\n}\n}\ndefaults {\nprio 5 5\nfailback x\n");
+    let lines: Vec<_> = many.iter().map(|p| p.split(':').nth(1).unwrap()).collect();
+    assert_eq!(lines, ["2", "4", "9", "10", "11"], "{many:#?}");
+    let e = Config::parse("m.conf", &"x y\n".repeat(1000)).unwrap_err();
+    assert_eq!((e.problems.len(), e.more), (MOST_PROBLEMS, 1000 - MOST_PROBLEMS));
+    assert!(e.to_string().ends_with("\nand 950 more"));
+}
+
+#[test]
+fn what_has_no_effect_is_a_warning_with_its_line() {
+    let warnings: Vec<_> = parse(FILE).warnings.iter().map(Problem::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "multipath.conf:7: find_multipaths: has no effect here: paths are named, not searched for",
+            "multipath.conf:9: blacklist: has no effect here: paths are named, not searched for",
+            "multipath.conf:18: blacklist_exceptions: has no effect here: paths are named, not searched for",
+            "multipath.conf:35: hardware_handler: has no effect here: there are no hardware handlers here",
+        ]
+    );
+    let one = |text: &str| parse(text).warnings.first().map(|p| p.text.clone()).unwrap_or_default();
+    assert_eq!(
+        one("defaults {\nprio const\nprio none\n}"),
+        "prio: stands in line 2 of the same section, too: this one holds"
+    );
+    assert_eq!(one("defaults {\nprio alua\n}"), "prio 'alua': priorities stand with the paths; without, all have 1");
+    assert!(one("defaults {\npath_checker rdac\n}").starts_with("path_checker 'rdac': tur is used"));
+    assert!(one("defaults {\nrr_weight priorities\n}").contains("requests take turns one by one"));
+}
+
+/// With what follows from others said.
+fn options(config: &Config, disk: &Identity) -> MultipathOptions {
+    let options = config.resolve(disk).options();
+    let longest = options.longest_interval().min(Duration::from_secs(crate::driver::multipath::MAX_SECONDS));
+    MultipathOptions { max_polling_interval: Some(longest), ..options }
+}
+
+/// What `multipath -t` prints is a configuration, and the same one.
+#[test]
+fn what_is_printed_reads_back() {
+    let config = parse(FILE);
+    let printed = config.to_string();
+    let golden = include_str!("tests_printed.txt");
+    assert_eq!(printed, golden, "\n{printed}");
+    let again = parse(&printed);
+    assert_eq!(again.to_string(), printed);
+    for disk in [disk("1", "LIO-ORG", "disk17", "4.0"), disk("360000000000000000e00000000010001", "x", "y", "z")] {
+        let plain = |c: &Config| {
+            let found = c.resolve(&disk).found.into_iter().map(|f| (f.option.name, f.value));
+            found.filter(|(name, _)| *name != "max_polling_interval").collect::<Vec<_>>()
+        };
+        assert_eq!(plain(&again), plain(&config));
+        assert_eq!(options(&again, &disk), options(&config, &disk));
+    }
+}
+
+/// The words of each section's lines, by its path: `devices/device 1`.
+fn sections(text: &str) -> BTreeMap<String, BTreeSet<(String, String)>> {
+    let (mut all, mut place, mut counts) = (BTreeMap::new(), Vec::new(), BTreeMap::<String, u32>::new());
+    for line in text.lines().map(|line| line.split(" # ").next().unwrap_or_default().trim()) {
+        if let Some(name) = line.strip_suffix(" {") {
+            let path = [&place[..], &[name.to_owned()]].concat().join("/");
+            let count = counts.entry(path).or_default();
+            *count += 1;
+            place.push(format!("{name} {count}"));
+        } else if line == "}" {
+            place.pop();
+        } else {
+            let (name, value) = line.split_once(' ').unwrap_or((line, ""));
+            let entry: &mut BTreeSet<_> = all.entry(place.join("/")).or_default();
+            entry.insert((name.to_owned(), value.trim_matches('"').to_owned()));
+        }
+    }
+    all
+}
+
+/// Debian's multipath 0.9.4 was given the same file (`multipath -t`; of what it printed its table of hardware is
+/// cut). Where an option does something here, both say the same in the same section, but for two whose defaults are
+/// others.
+#[test]
+fn multipath_prints_the_same() {
+    let (ours, theirs) = (sections(&parse(FILE).to_string()), sections(include_str!("tests_multipath_t.txt")));
+    let known = |name: &str| OPTIONS.iter().find(|o| o.name == name).is_none_or(|o| o.idle.is_none());
+    let other = |place: &str, name: &str| place == "defaults 1" && ["path_checker", "checker_timeout"].contains(&name);
+    let mut seen = 0;
+    for (place, lines) in &theirs {
+        if place.starts_with("blacklist") {
+            // Theirs has rules of its own besides.
+            assert!(lines.is_superset(&ours[place]), "{place}");
+            continue;
+        }
+        let ours = &ours[place];
+        let given = |name: &str| ours.iter().any(|(n, _)| n == name);
+        let counts = |(name, _): &&(String, String)| (known(name) || given(name)) && !other(place, name);
+        // What "yes" is kept as.
+        let kept =
+            |(n, v): &(String, String)| (n.clone(), if n == "find_multipaths" { "on".into() } else { v.clone() });
+        let ours: Vec<_> = ours.iter().filter(counts).map(kept).collect();
+        let theirs: Vec<_> = lines.iter().filter(counts).map(kept).collect();
+        assert_eq!(ours, theirs, "{place}");
+        seen += theirs.len();
+    }
+    assert!(seen > 25, "{seen}");
+}
+
+#[test]
+fn who_says_what_is_printed() {
+    let config = parse(FILE);
+    let wwid = "360000000000000000e00000000010001";
+    let text = config.resolve(&disk(wwid, "LIO-ORG", "disk17", "4.0")).show("multipath.conf", wwid);
+    for line in [
+        "\tpath_selector \"round-robin 0\" # multipath.conf:50, multipaths\n",
+        "\tpath_grouping_policy \"group_by_prio\" # multipath.conf:33, devices\n",
+        "\tchecker_timeout 15 # built in\n",
+        "\thardware_handler \"1 alua\" # multipath.conf:35, devices; no effect here\n",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in\n{text}");
+    }
+}
+
+/// Every option is in the table once, and takes its own default.
+#[test]
+fn the_table_is_right() {
+    for (i, o) in OPTIONS.iter().enumerate() {
+        assert!(OPTIONS[..i].iter().all(|other| other.name != o.name), "{} twice", o.name);
+        if let Some(default) = o.default {
+            assert_eq!(o.read(default).map(|(value, _)| value), Ok(default.to_owned()), "{}", o.name);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Any text is read or refused; what is refused is said in lines that may be printed, what is read reads back.
+    #[test]
+    fn any_text_is_read_or_refused(words in prop::collection::vec(word(), 0..80)) {
+        check_any(&words.concat());
+    }
+
+    #[test]
+    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        check_any(&String::from_utf8_lossy(&bytes));
+    }
+}
+
+fn check_any(text: &str) {
+    match Config::parse("m.conf", text) {
+        Err(e) => {
+            assert!(!e.problems.is_empty());
+            for problem in &e.problems {
+                assert!(!problem.to_string().chars().any(char::is_control), "{problem:?}");
+                assert!(problem.line as usize <= text.split('\n').count());
+            }
+        }
+        Ok(config) => {
+            let printed = config.to_string();
+            let again = Config::parse("m.conf", &printed).unwrap_or_else(|e| panic!("{text:?}\n{printed}\n{e}"));
+            assert_eq!(again.to_string(), printed);
+            let nobody = Identity::default();
+            assert_eq!(options(&again, &nobody), options(&config, &nobody));
+        }
+    }
+}
+
+fn word() -> impl Strategy<Value = String> {
+    let fixed = [
+        "defaults {\n",
+        "devices {\ndevice {\n",
+        "multipaths {\nmultipath {\n",
+        "overrides {\n",
+        "blacklist {\n",
+        "protocol {\n",
+        "}\n",
+        "}\n",
+        "\n",
+        "vendor \"a\"\n",
+        "product \"(b|c)\"\n",
+        "wwid \"x\"\"y\"\n",
+        "type \"scsi:fcp\"\n",
+        "path_selector \"service-time 0\"\n",
+        "failback 30\n",
+        "features \"1 queue_if_no_path\"\n",
+        "no_path_retry queue\n",
+        "polling_interval 7\n",
+        "devnode \"^sd\"\n",
+        "prio alua\n",
+        "\"",
+        "#",
+        "!",
+        "{",
+        " ",
+        "alias \"\n",
+        "prio_args \"\"\n",
+        "dev_loss_tmo infinity\n",
+    ];
+    prop_oneof![8 => prop::sample::select(fixed.map(str::to_owned).to_vec()), 1 => "\\PC{0,8}"]
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Cases of a disk with several paths beyond those that are due in `swarm.rs`, and the two bugs planted in them.
+
+use sim::fault::Plant;
+use sim::swarm::{Kind, Report, run_case, run_planted};
+
+const SEEDS: u64 = 200;
+
+#[test]
+fn paths_come_and_go_and_nothing_is_lost() {
+    let mut total = Report::default();
+    for seed in 0..SEEDS {
+        let report = run_case(Kind::Multipath, seed).unwrap_or_else(|f| {
+            let last = f.trace.len().saturating_sub(40);
+            panic!("{f}\n{}\nreplay: mqblk sim --kind multipath --seed {seed}", f.trace[last..].join("\n"))
+        });
+        total.add(&report);
+    }
+    println!("{total:?}");
+    // Cases that do nothing find nothing: bios fail only where no path was left.
+    assert!(total.requests > 200 * SEEDS && total.errors > SEEDS / 4 && total.outstanding > SEEDS, "{total:?}");
+}
+
+/// A path that lets a failed write happen later is found by stale data; one that blames the medium by an error that should have been
+/// another path's to mend.
+#[test]
+fn what_a_path_must_not_do_is_found() {
+    for plant in [Plant::LatePath, Plant::WrongError] {
+        let found = (0..SEEDS).find_map(|seed| {
+            let text = run_planted(seed, plant).err()?;
+            text.contains(plant.sign()).then_some((seed, text))
+        });
+        let (seed, text) = found.unwrap_or_else(|| panic!("{plant:?} was not found in {SEEDS} cases"));
+        println!("{plant:?}: seed {seed}: {}", text.lines().next().unwrap_or_default());
+    }
+}
