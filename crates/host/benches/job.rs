@@ -24,7 +24,7 @@ fn iops(job: &str, settings: &[(&str, &str)], trace: usize) -> f64 {
     let mut prepared = prepare(&jobs, plan).expect("null target");
     prepared.trace(trace);
     let outcome = prepared.run(&mut |_| {}).expect("runs");
-    let dropped: u64 = outcome.threads.iter().flatten().filter_map(|t| t.trace.as_ref()).map(|t| t.log.dropped).sum();
+    let dropped: u64 = outcome.threads.iter().flatten().flat_map(|t| &t.traces).map(|t| t.log.dropped).sum();
     if dropped > 0 {
         println!("  the trace was full: {dropped} events dropped");
     }
