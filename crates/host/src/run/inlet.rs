@@ -88,7 +88,7 @@ impl Inlet {
     pub(crate) fn submitter_ids(&self) -> Vec<SubmitterId> {
         match self {
             Inlet::Plain(s) => vec![s.id()],
-            Inlet::Striped(s) => s.below().iter().map(|s| s.id()).collect(),
+            Inlet::Striped(s) => s.below().iter().map(Submitter::id).collect(),
         }
     }
 

@@ -12,17 +12,18 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use workload::job::{Dir, Job};
 
+fn file_of(spec: &TargetSpec) -> Option<&PathBuf> {
+    match spec {
+        TargetSpec::File(path) => Some(path),
+        _ => None,
+    }
+}
+
 /// The files of a target, and how many bytes each must have so that the whole has `bytes`.
 fn files(spec: &TargetSpec, bytes: u64) -> (Vec<&PathBuf>, u64) {
     match spec {
         TargetSpec::File(path) => (vec![path], bytes),
-        TargetSpec::Stripe(stripe) => {
-            let file = |m| match m {
-                &TargetSpec::File(ref path) => Some(path),
-                _ => None,
-            };
-            (stripe.members.iter().filter_map(file).collect(), stripe.member_bytes(bytes))
-        }
+        TargetSpec::Stripe(stripe) => (stripe.members.iter().filter_map(file_of).collect(), stripe.member_bytes(bytes)),
         _ => (Vec::new(), 0),
     }
 }

@@ -103,7 +103,7 @@ mod tests {
         assert_eq!((many.chunk_bytes, many.members.len()), (64 << 10, 18));
         assert_eq!(many.members[15], TargetSpec::File("data15.img".into()));
         // 18 chunks to a row.
-        assert_eq!(many.member_bytes((18 * 64 << 10) + 1), 128 << 10);
+        assert_eq!(many.member_bytes(((18 * 64) << 10) + 1), 128 << 10);
     }
 
     #[test]

@@ -78,6 +78,6 @@ impl Session {
 
     /// Uniform in `0..n`.
     fn below(&mut self, n: u64) -> u64 {
-        (u128::from(self.rng.next_u64()) * u128::from(n) >> 64) as u64
+        ((u128::from(self.rng.next_u64()) * u128::from(n)) >> 64) as u64
     }
 }
