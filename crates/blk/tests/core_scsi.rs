@@ -68,7 +68,7 @@ impl Stack {
         let seen = Arc::<Seen>::default();
         let options = DebugOptions { luns: 1, delay: DELAY, host_max_queue: 0 };
         let debug = Arc::new(Debug::new(options, Note(seen.clone())));
-        let host = ScsiHost::new(template, debug.clone());
+        let host = ScsiHost::new::<Lock>(template, debug.clone());
         let mut options = DiskOptions {
             block_size: 512,
             blocks: 1 << 33,

@@ -17,3 +17,7 @@ pub mod debug;
 pub mod sense;
 pub mod inquiry;
 pub mod disposition;
+
+// What does not come up by itself.
+pub mod eh;
+mod recovery;

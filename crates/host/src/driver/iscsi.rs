@@ -253,7 +253,7 @@ impl Iscsi {
         let (queues, gone) = (PerHctx::new(), AtomicBool::new(false));
         let shared = Arc::new(Shared { target: target.clone(), access, unit, queues, regions, watch, gone });
         let template = HostTemplate { can_queue: CAN_QUEUE, cmd_per_lun: CAN_QUEUE, ..HostTemplate::default() };
-        let host = ScsiHost::new(template, shared.clone());
+        let host = ScsiHost::new::<parking_lot::RawMutex>(template, shared.clone());
         let disk = ScsiDisk::new(host, target.lun, options);
         let disk = disk.map_err(|why| within(Error::new(ErrorKind::Denied, why)))?;
         let keeper = Keeper::start(&shared)?;
