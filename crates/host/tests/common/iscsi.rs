@@ -170,6 +170,16 @@ impl Tgt {
         self.url_as("", options)
     }
 
+    /// The same by way of another port.
+    pub fn url_by(&self, port: u16, options: &str) -> String {
+        format!("iscsi://127.0.0.1:{port}/{IQN}/1{options}")
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// The same with a login, `USER@` or `USER%PASSWORD@`.
     pub fn url_as(&self, login: &str, options: &str) -> String {
         format!("iscsi://{login}127.0.0.1:{}/{IQN}/1{options}", self.port)

@@ -4,6 +4,7 @@
 
 pub mod ceph;
 pub mod iscsi;
+pub mod iscsi_proxy;
 pub mod peers;
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
