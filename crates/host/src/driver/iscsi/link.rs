@@ -17,7 +17,6 @@ use super::reader::{MOST_LEFT, Reader, Said};
 use super::tasks::Tasks;
 use crate::driver::socket::{Incoming, Outgoing, is_fault, is_later};
 use crate::mem::Regions;
-use blk::scsi::disposition::HostByte;
 use blk::time::{Duration, Instant};
 use rustix::event::epoll;
 use std::collections::VecDeque;
@@ -242,12 +241,12 @@ impl Link {
     /// Commands of our own go as far as the window is open.
     fn send_own(&mut self, tasks: &mut Tasks) {
         while self.is_open()
-            && let Some(ToSend { wire_tag, cdb, way, len, out, sent }) = tasks.own.next_to_send()
+            && let Some(ToSend { wire_tag, cdb, way, len, out, sent, cmd_sn }) = tasks.own.next_to_send()
         {
             let Params { immediate_data, first_burst, max_send_data, .. } = self.params;
             let immediate = if immediate_data { first_burst.min(max_send_data).min(out.len() as u32) } else { 0 };
             let body = Body::Ours(out[..immediate as usize].to_vec());
-            *sent = immediate;
+            (*sent, *cmd_sn) = (immediate, self.cmd_sn);
             let header = Header::command(wire_tag, self.lun, &cdb, way, len, true).with_data(immediate);
             self.push(header.with_numbers(self.cmd_sn, self.exp_stat_sn), body, immediate);
             self.cmd_sn = self.cmd_sn.wrapping_add(1);
@@ -273,7 +272,7 @@ impl Link {
                 }
             }
             (Managed { task: None, cmd_sn, .. }, true) => {
-                tasks.own.end_all(HostByte::Reset);
+                tasks.own.reset_before(cmd_sn);
                 for index in tasks.reset_before(cmd_sn) {
                     self.forget(index)?;
                 }

@@ -6,7 +6,7 @@
 //! Source: RFC 7143, 11.5 and 11.6.
 
 use super::dial::sense_of;
-use super::pdu::{DataIn, Direction, Function, Status, Violation};
+use super::pdu::{DataIn, Direction, Function, Status, Violation, is_before};
 use blk::scsi::disposition::{HostByte, Outcome, sam};
 
 /// Tags of ours: above those of tasks, below that of the question whether the target is there.
@@ -52,6 +52,7 @@ struct Job {
     /// Bytes that were announced.
     begun: u32,
     is_sent: bool,
+    cmd_sn: u32,
     answer: Option<Answer>,
     data: Vec<u8>,
 }
@@ -86,6 +87,7 @@ pub(super) struct ToSend<'a> {
     pub(super) len: u32,
     pub(super) out: &'a [u8],
     pub(super) sent: &'a mut u32,
+    pub(super) cmd_sn: &'a mut u32,
 }
 
 impl Own {
@@ -113,6 +115,7 @@ impl Own {
             most,
             begun: 0,
             is_sent: false,
+            cmd_sn: 0,
             answer: None,
             data: Vec::new(),
         });
@@ -132,7 +135,15 @@ impl Own {
             (0, most) => (Direction::Read, most),
             (len, _) => (Direction::Write, len),
         };
-        Some(ToSend { wire_tag: job.wire_tag, cdb: job.cdb, way, len, out: &job.out, sent: &mut job.sent })
+        Some(ToSend {
+            wire_tag: job.wire_tag,
+            cdb: job.cdb,
+            way,
+            len,
+            out: &job.out,
+            sent: &mut job.sent,
+            cmd_sn: &mut job.cmd_sn,
+        })
     }
 
     fn find(&mut self, wire_tag: u32) -> Result<&mut Job, Violation> {
@@ -202,12 +213,21 @@ impl Own {
         self.jobs.iter_mut().filter(|j| j.who == who).for_each(|j| j.who = Who::Nobody);
     }
 
-    /// The session is lost, or a reset has ended them.
+    /// The session is lost.
     pub(super) fn end_all(&mut self, host: HostByte) {
-        for job in self.jobs.iter_mut().filter(|j| j.answer.is_none()) {
+        self.end(host, |_| true);
+    }
+
+    /// Those before this number were ended by a reset.
+    pub(super) fn reset_before(&mut self, cmd_sn: u32) {
+        self.end(HostByte::Reset, |job| job.is_sent && is_before(job.cmd_sn, cmd_sn));
+    }
+
+    fn end(&mut self, host: HostByte, which: impl Fn(&Job) -> bool) {
+        for job in self.jobs.iter_mut().filter(|j| j.answer.is_none() && which(j)) {
             job.answer = Some(Answer { outcome: Outcome::host(host), ..Answer::default() });
         }
-        self.jobs.retain(|j| j.who != Who::Nobody);
+        self.jobs.retain(|j| j.who != Who::Nobody || j.answer.is_none());
     }
 
     /// The session is lost: what was to be managed is gone.
