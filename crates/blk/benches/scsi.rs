@@ -85,7 +85,8 @@ impl Transport for Nothing {
     }
 
     fn limits(&self) -> TransportLimits {
-        TransportLimits { max_sectors: 1 << 16, max_segments: 128, timeout: Duration::from_secs(30) }
+        let (timeout, host_reset) = (Duration::from_secs(30), Duration::from_secs(30));
+        TransportLimits { max_sectors: 1 << 16, max_segments: 128, timeout, host_reset }
     }
 
     fn start(&self, _: LunId, _: u16, depth: u32) -> Result<(), String> {
@@ -147,7 +148,7 @@ impl Disk {
 
 fn scsi(cmd_per_lun: u32) -> Disk {
     let template = HostTemplate { can_queue: DEPTH, cmd_per_lun, nr_hw_queues: 1, ..HostTemplate::default() };
-    let host = ScsiHost::new(template, Arc::new(Nothing::default()));
+    let host = ScsiHost::new::<RawMutex>(template, Arc::new(Nothing::default()));
     let options = DiskOptions {
         block_size: 512,
         blocks: BLOCKS,

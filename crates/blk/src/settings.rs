@@ -132,7 +132,7 @@ const BPS: &str = "0..=1000000000000";
 pub const SETTINGS: &[SettingInfo] = &[
     SettingInfo { name: "mode", range: "mq | sq", help: "multi-queue, or the legacy single-queue path" },
     SettingInfo { name: "nr_cpus", range: "1..=4096", help: "CPUs of the stack (default: this host's)" },
-    SettingInfo { name: "nr_hw_queues", range: "1..=nr_cpus", help: "hardware queues (default: one per CPU)" },
+    SettingInfo { name: "nr_hw_queues", range: "0..=nr_cpus", help: "hardware queues (0, the default: one per CPU)" },
     SettingInfo { name: "nr_read_queues", range: "0..=nr_cpus", help: "further hardware queues for plain reads" },
     SettingInfo { name: "nr_poll_queues", range: "0..=nr_cpus", help: "further hardware queues for polled I/O" },
     SettingInfo { name: "queue_depth", range: "1..=10240", help: "driver tags per hardware queue" },
@@ -204,7 +204,10 @@ impl QueueConfig {
                 }
             }
             "nr_cpus" => self.topology = CpuTopology::uniform(number(key, value, 1, MAX_CPUS.into())? as u16),
-            "nr_hw_queues" => self.nr_hw_queues = Some(number(key, value, 1, MAX_CPUS.into())? as u16),
+            "nr_hw_queues" => {
+                let n = number(key, value, 0, MAX_CPUS.into())? as u16;
+                self.nr_hw_queues = (n > 0).then_some(n);
+            }
             "nr_read_queues" => self.nr_read_queues = number(key, value, 0, MAX_CPUS.into())? as u16,
             "nr_poll_queues" => self.nr_poll_queues = number(key, value, 0, MAX_CPUS.into())? as u16,
             "queue_depth" => self.queue_depth = number(key, value, 1, BLK_MQ_MAX_DEPTH.into())? as u32,
@@ -325,7 +328,9 @@ mod tests {
     #[test]
     fn out_of_range_and_unknown_are_refused_with_a_remedy() {
         let mut c = QueueConfig::default();
-        assert_eq!(c.set("nr_hw_queues", "0").unwrap_err().0, "nr_hw_queues=0: must be 1..=4096");
+        assert_eq!(c.set("nr_hw_queues", "4097").unwrap_err().0, "nr_hw_queues=4097: must be 0..=4096");
+        c.set("nr_hw_queues", "0").unwrap();
+        assert_eq!((c.nr_hw_queues, c.hw_queues()), (None, c.topology.nr_cpus), "one per CPU");
         assert!(c.set("nr_hw_queue", "1").unwrap_err().0.contains("'nr_hw_queues'"));
         assert!(c.set("queue_depth", "many").unwrap_err().0.contains("whole number"));
         c.set("nr_cpus", "2").unwrap();

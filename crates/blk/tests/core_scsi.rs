@@ -68,7 +68,7 @@ impl Stack {
         let seen = Arc::<Seen>::default();
         let options = DebugOptions { luns: 1, delay: DELAY, host_max_queue: 0 };
         let debug = Arc::new(Debug::new(options, Note(seen.clone())));
-        let host = ScsiHost::new(template, debug.clone());
+        let host = ScsiHost::new::<Lock>(template, debug.clone());
         let mut options = DiskOptions {
             block_size: 512,
             blocks: 1 << 33,
@@ -101,7 +101,11 @@ impl Stack {
 
     /// Until nothing is outstanding, or a minute has passed.
     fn run(&mut self) -> Vec<Done> {
-        let end = self.now + 60_000_000_000;
+        self.run_for(60)
+    }
+
+    fn run_for(&mut self, seconds: u64) -> Vec<Done> {
+        let end = self.now + seconds * 1_000_000_000;
         let mut done = Vec::new();
         while self.submitter.outstanding() > 0 && self.now < end {
             let due = self.debug.next_due(LunId(0), HctxId::new(0)).map(Instant::as_ns);
@@ -123,8 +127,12 @@ impl Stack {
 
     /// One read, and how it ended.
     fn read(&mut self) -> BlkStatus {
+        self.read_within(60)
+    }
+
+    fn read_within(&mut self, seconds: u64) -> BlkStatus {
         self.submit(&read(0));
-        let done = self.run();
+        let done = self.run_for(seconds);
         assert_eq!(done.len(), 1);
         done[0].status
     }
@@ -175,6 +183,29 @@ fn a_device_that_becomes_ready_is_waited_for_no_longer_than_its_tries_may_take()
     let begun = s.now;
     assert_eq!(s.read(), BlkStatus::Ok);
     assert!(s.now - begun >= 10_000_000_000, "a second each: {}", s.now - begun);
+}
+
+/// What a device says of its access state: one that changes is waited for, others are the path's.
+#[test]
+fn access_states_are_waited_for_or_are_the_path_s() {
+    for (key, (asc, ascq), times, expected, is_news) in [
+        (SenseKey::NotReady, (0x04, 0x0a), 2, BlkStatus::Ok, true),
+        (SenseKey::UnitAttention, (0x04, 0x0a), 2, BlkStatus::Ok, true),
+        (SenseKey::NotReady, (0x04, 0x0b), 1, BlkStatus::Transport, false),
+        (SenseKey::NotReady, (0x04, 0x0c), 1, BlkStatus::Transport, false),
+        (SenseKey::UnitAttention, (0x2a, 0x06), 1, BlkStatus::Ok, true),
+        // It does not come to an end: as often as its tries may take.
+        (SenseKey::NotReady, (0x04, 0x0a), 100_000, BlkStatus::Transport, true),
+    ] {
+        let mut s = Stack::plain();
+        let begun = s.now;
+        s.fault(Mishap::Ends(Outcome::check(Sense::new(key, asc, ascq))), times);
+        let status = s.read_within(600);
+        assert_eq!((status, s.disk.take_news().state), (expected, is_news), "{key:?} {asc:02x}/{ascq:02x} {times}");
+        if asc == 0x04 && ascq == 0x0a && times == 2 {
+            assert!(s.now - begun >= 2_000_000_000, "a second each");
+        }
+    }
 }
 
 #[test]

@@ -28,12 +28,15 @@ pub mod opcode {
     pub const SERVICE_ACTION_IN_16: u8 = 0x9e;
     pub const REPORT_LUNS: u8 = 0xa0;
     pub const MAINTENANCE_IN: u8 = 0xa3;
+    pub const MAINTENANCE_OUT: u8 = 0xa4;
 }
 
 /// READ CAPACITY (16) is this service action of SERVICE ACTION IN (16).
 const READ_CAPACITY_16: u8 = 0x10;
 /// REPORT TARGET PORT GROUPS is this service action of MAINTENANCE IN.
 const REPORT_TARGET_PORT_GROUPS: u8 = 0x0a;
+/// SET TARGET PORT GROUPS is this service action of MAINTENANCE OUT.
+const SET_TARGET_PORT_GROUPS: u8 = 0x0a;
 /// The target decides, and the answer has the length and format that every target knows.
 const FUA: u8 = 1 << 3;
 
@@ -125,6 +128,12 @@ impl Cdb {
         cdb.put(1, [REPORT_TARGET_PORT_GROUPS]).put(6, allocation.to_be_bytes())
     }
 
+    /// SET TARGET PORT GROUPS, with a parameter list of so many bytes.
+    pub fn set_target_port_groups(parameters: u32) -> Cdb {
+        let cdb = Cdb::new(opcode::MAINTENANCE_OUT);
+        cdb.put(1, [SET_TARGET_PORT_GROUPS]).put(6, parameters.to_be_bytes())
+    }
+
     /// READ of blocks, at least one: (10) where it fits, (16) otherwise or where `wide` asks for it.
     #[inline]
     pub fn read(lba: u64, blocks: u32, wide: bool) -> Cdb {
@@ -204,7 +213,7 @@ mod tests {
 
     #[test]
     fn commands_are_the_standards_bytes() {
-        let cases: [(Cdb, &[u8]); 12] = [
+        let cases: [(Cdb, &[u8]); 13] = [
             (Cdb::test_unit_ready(), &[0; 6]),
             (Cdb::inquiry(Some(0x83), 0x104), &[0x12, 1, 0x83, 1, 4, 0]),
             (Cdb::inquiry(None, 36), &[0x12, 0, 0, 0, 36, 0]),
@@ -215,6 +224,7 @@ mod tests {
             (Cdb::read_capacity_16(32), &[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0]),
             (Cdb::report_luns(256), &[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]),
             (Cdb::report_target_port_groups(512), &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]),
+            (Cdb::set_target_port_groups(8), &[0xa4, 0x0a, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0]),
             (Cdb::write_same_16(5, 2, true), &[0x93, 8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 2, 0, 0]),
             (Cdb::persistent_reserve_out(1, 5, 24), &[0x5f, 1, 5, 0, 0, 0, 0, 0, 24, 0]),
         ];

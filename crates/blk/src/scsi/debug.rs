@@ -3,11 +3,16 @@
 //!
 //! Guarantees: without faults each command ends as its medium says, [`DebugOptions::delay`] after it came; a [`Fault`] changes
 //! that for the commands it names, as often as it says, and nothing else. The same commands at the same times end the same
-//! way. Does not do: keep data; that is the [`Medium`]'s.
+//! way. Aborts, resets and questions work at once, unless [`DebugHost::script`] says how they go. Does not do: keep data; that
+//! is the [`Medium`]'s.
 //! Source: the options of drivers/scsi/scsi_debug.c (`every_nth`, `opts`, `ndelay`, `host_max_queue`).
 
-use super::disposition::Outcome;
-use super::transport::{Busy, Command, CommandBatch, LunId, Outcomes, Ticket, Transport, TransportLimits};
+use super::cdb::Cdb;
+use super::disposition::{HostByte, Outcome};
+use super::transport::{
+    Abort, Busy, Command, CommandBatch, Help, LunId, Outcomes, Probed, Reset, Ticket, Transport, TransportLimits,
+};
+use crate::driver::TimedOut;
 use crate::id::HctxId;
 use crate::lock::Lock;
 use crate::sync::Mutex;
@@ -69,6 +74,57 @@ pub enum Mishap {
     Busy(Busy),
 }
 
+/// Help that a host may be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aid {
+    /// An abort.
+    Abort,
+    /// A reset.
+    Reset(Reset),
+    /// A command of the midlayer's own with this operation code.
+    Probe(u8),
+}
+
+/// How help goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It works.
+    Works,
+    /// It works, and takes so long.
+    After(Duration),
+    /// It fails at once; a question cannot be sent.
+    Fails,
+    /// It is begun, and never ends.
+    Never,
+    /// The answer to a question.
+    Says(Outcome, Vec<u8>),
+}
+
+#[derive(Debug)]
+struct Scripted {
+    aid: Aid,
+    lun: Option<LunId>,
+    reply: Reply,
+    times: u32,
+}
+
+/// Help that is under way: what, whose, of which command, and when it works.
+#[derive(Debug)]
+struct UnderWay {
+    aid: Aid,
+    lun: LunId,
+    late: Option<(HctxId, TimedOut)>,
+    due: Option<Instant>,
+    answer: Probed,
+}
+
+#[derive(Debug, Default)]
+struct Helper {
+    script: Vec<Scripted>,
+    under_way: Vec<UnderWay>,
+    log: Vec<(Aid, LunId)>,
+}
+
 /// See the module's text.
 pub struct DebugHost<L: Lock, M> {
     options: DebugOptions,
@@ -77,6 +133,7 @@ pub struct DebugHost<L: Lock, M> {
     places: Box<[Mutex<L, Place>]>,
     faults: Mutex<L, Vec<Fault>>,
     has_faults: crate::sync::AtomicBool,
+    helper: Mutex<L, Helper>,
 }
 
 /// Hardware queues of a LUN at most.
@@ -85,9 +142,33 @@ const MAX_HCTXS: usize = 64;
 #[derive(Default)]
 struct Place {
     /// In order of their ends, but for slow ones.
-    out: VecDeque<(Instant, Ticket, Outcome)>,
+    out: VecDeque<Out>,
     /// Commands that never end.
-    lost: Vec<Ticket>,
+    lost: Vec<(Instant, Ticket)>,
+}
+
+struct Out {
+    due: Instant,
+    issued: Instant,
+    ticket: Ticket,
+    outcome: Outcome,
+}
+
+impl Place {
+    /// Commands that are out and for which `which` holds come back so.
+    fn bring_back(&mut self, host: HostByte, now: Instant, which: impl Fn(&Ticket, Instant) -> bool) -> bool {
+        let outcome = Outcome::host(host);
+        let mut found = false;
+        for out in self.out.iter_mut().filter(|o| o.due > now && which(&o.ticket, o.issued)) {
+            (out.due, out.outcome, found) = (now, outcome, true);
+        }
+        self.out.make_contiguous().sort_by_key(|o| o.due);
+        for (issued, ticket) in self.lost.extract_if(.., |(issued, ticket)| which(ticket, *issued)) {
+            self.out.push_front(Out { due: now, issued, ticket, outcome });
+            found = true;
+        }
+        found
+    }
 }
 
 impl<L: Lock, M: Medium> DebugHost<L, M> {
@@ -100,6 +181,64 @@ impl<L: Lock, M: Medium> DebugHost<L, M> {
             places,
             faults: Mutex::new(Vec::new()),
             has_faults: crate::sync::AtomicBool::new(false),
+            helper: Mutex::new(Helper::default()),
+        }
+    }
+
+    /// So often help of this kind goes so from now on, for one LUN or all; what was said earlier comes first.
+    pub fn script(&self, aid: Aid, lun: Option<LunId>, reply: Reply, times: u32) {
+        self.helper.lock().script.push(Scripted { aid, lun, reply, times });
+    }
+
+    /// The help that was asked for so far, in order.
+    pub fn log(&self) -> Vec<(Aid, LunId)> {
+        self.helper.lock().log.clone()
+    }
+
+    /// Commands of a LUN that are out and never end by themselves.
+    pub fn lost(&self, lun: LunId) -> usize {
+        let hctxs = 0..MAX_HCTXS as u32;
+        hctxs.map(|hctx| self.place(lun, HctxId::new(hctx)).lock().lost.len()).sum()
+    }
+
+    /// Help is asked for: how far it is.
+    fn help(&self, aid: Aid, lun: LunId, late: Option<(HctxId, TimedOut)>, now: Instant) -> (Help, Probed) {
+        let mut helper = self.helper.lock();
+        let mut answer = Probed { outcome: Outcome::GOOD, data: Vec::new() };
+        if let Some(at) = helper.under_way.iter().position(|u| (u.aid, u.lun, u.late) == (aid, lun, late)) {
+            if helper.under_way[at].due.is_none_or(|due| due > now) {
+                return (Help::Begun, answer);
+            }
+            return (Help::Done, helper.under_way.remove(at).answer);
+        }
+        helper.log.push((aid, lun));
+        let names = |s: &Scripted| s.aid == aid && s.lun.is_none_or(|l| l == lun);
+        let reply = match helper.script.iter().position(names) {
+            None => Reply::Works,
+            Some(at) => {
+                let scripted = &mut helper.script[at];
+                scripted.times = scripted.times.saturating_sub(1);
+                if scripted.times == 0 { helper.script.remove(at).reply } else { scripted.reply.clone() }
+            }
+        };
+        let due = match reply {
+            Reply::Works => return (Help::Done, answer),
+            Reply::Fails => return (Help::Failed, answer),
+            Reply::Never => None,
+            Reply::After(time) => Some(now + time),
+            Reply::Says(outcome, data) => {
+                answer = Probed { outcome, data };
+                return (Help::Done, answer);
+            }
+        };
+        helper.under_way.push(UnderWay { aid, lun, late, due, answer: answer.clone() });
+        (Help::Begun, answer)
+    }
+
+    /// Commands of a LUN come back so.
+    fn bring_back(&self, lun: LunId, host: HostByte, now: Instant) {
+        for hctx in 0..MAX_HCTXS as u32 {
+            self.place(lun, HctxId::new(hctx)).lock().bring_back(host, now, |_, _| true);
         }
     }
 
@@ -147,7 +286,7 @@ impl<L: Lock, M: Medium> DebugHost<L, M> {
 
     /// When the next command of a LUN and hardware queue ends.
     pub fn next_due(&self, lun: LunId, hctx: HctxId) -> Option<Instant> {
-        self.place(lun, hctx).lock().out.front().map(|(due, ..)| *due)
+        self.place(lun, hctx).lock().out.front().map(|out| out.due)
     }
 }
 
@@ -157,7 +296,12 @@ impl<L: Lock, M: Medium> Transport for DebugHost<L, M> {
     }
 
     fn limits(&self) -> TransportLimits {
-        TransportLimits { max_sectors: 1 << 16, max_segments: 128, timeout: Duration::from_secs(30) }
+        TransportLimits {
+            max_sectors: 1 << 16,
+            max_segments: 128,
+            timeout: Duration::from_secs(30),
+            host_reset: Duration::from_secs(30),
+        }
     }
 
     fn start(&self, lun: LunId, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {
@@ -192,15 +336,15 @@ impl<L: Lock, M: Medium> Transport for DebugHost<L, M> {
                 Some(Mishap::Busy(busy)) => return Some(busy),
                 Some(Mishap::Lost) => {
                     let ticket = batch.accept();
-                    place.lost.push(ticket);
+                    place.lost.push((now, ticket));
                     continue;
                 }
             }
             let outcome = outcome.unwrap_or_else(|| self.medium.execute(lun, &command));
             let ticket = batch.accept();
-            let behind = place.out.iter().rev().take_while(|(other, ..)| *other > due).count();
+            let behind = place.out.iter().rev().take_while(|other| other.due > due).count();
             let at = place.out.len() - behind;
-            place.out.insert(at, (due, ticket, outcome));
+            place.out.insert(at, Out { due, issued: now, ticket, outcome });
         }
         None
     }
@@ -209,9 +353,63 @@ impl<L: Lock, M: Medium> Transport for DebugHost<L, M> {
     fn poll(&self, lun: LunId, hctx: HctxId, ended: &mut Outcomes<'_>, now: Instant) {
         let mut place = self.place(lun, hctx).lock();
         while ended.room() > 0
-            && let Some((_, ticket, outcome)) = place.out.pop_front_if(|(due, ..)| *due <= now)
+            && let Some(Out { ticket, outcome, .. }) = place.out.pop_front_if(|out| out.due <= now)
         {
             ended.push(ticket, &outcome);
         }
+    }
+
+    fn abort(&self, lun: LunId, hctx: HctxId, late: TimedOut, now: Instant) -> Abort {
+        let is_it = |ticket: &Ticket, issued: Instant| ticket.tag() == late.tag && issued == late.issued;
+        let is_out = |place: &Place| {
+            let slow = place.out.iter().any(|o| o.due > now && is_it(&o.ticket, o.issued));
+            slow || place.lost.iter().any(|(issued, ticket)| is_it(ticket, *issued))
+        };
+        if !is_out(&self.place(lun, hctx).lock()) {
+            return Abort::Gone;
+        }
+        match self.help(Aid::Abort, lun, Some((hctx, late)), now).0 {
+            Help::Begun => Abort::Begun,
+            Help::Failed => Abort::Failed,
+            Help::Done => {
+                self.place(lun, hctx).lock().bring_back(HostByte::Abort, now, is_it);
+                Abort::Begun
+            }
+        }
+    }
+
+    fn reset(&self, what: Reset, lun: LunId, now: Instant) -> Help {
+        let how = self.help(Aid::Reset(what), lun, None, now).0;
+        if how == Help::Done {
+            let all = if what == Reset::Lun { lun.0..lun.0 + 1 } else { 0..self.options.luns };
+            all.for_each(|lun| self.bring_back(LunId(lun), HostByte::Reset, now));
+        }
+        how
+    }
+
+    fn probe(&self, lun: LunId, cdb: &Cdb, now: Instant) -> bool {
+        let aid = Aid::Probe(cdb.opcode());
+        let (how, answer) = self.help(aid, lun, None, now);
+        if how == Help::Done {
+            let due = Some(now + self.options.delay);
+            self.helper.lock().under_way.push(UnderWay { aid, lun, late: None, due, answer });
+        }
+        how != Help::Failed
+    }
+
+    fn probed(&self, lun: LunId, now: Instant) -> Option<Probed> {
+        let mut helper = self.helper.lock();
+        let is_answer =
+            |u: &UnderWay| matches!(u.aid, Aid::Probe(_)) && u.lun == lun && u.due.is_some_and(|due| due <= now);
+        let at = helper.under_way.iter().position(is_answer)?;
+        Some(helper.under_way.remove(at).answer)
+    }
+
+    fn drop_probe(&self, lun: LunId) {
+        self.helper.lock().under_way.retain(|u| u.lun != lun || !matches!(u.aid, Aid::Probe(_)));
+    }
+
+    fn abandon(&self, lun: LunId, now: Instant) {
+        self.bring_back(lun, HostByte::NoConnect, now);
     }
 }

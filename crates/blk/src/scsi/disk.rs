@@ -9,11 +9,12 @@
 
 use super::cdb::{Cdb, unmap_parameters};
 use super::device::{Device, DeviceState};
-use super::disposition::{About, Event, Failfast, Outcome, Verdict, judge};
+use super::disposition::{About, Event, Failfast, Outcome, Verdict, after_help, judge};
+use super::eh::{Back, Place};
 use super::host::ScsiHost;
 use super::transport::{Busy, CommandBatch, LunId, Note, Outcomes, Payload, Ticket};
 use crate::bio::{Op, OpFlags};
-use crate::driver::{Completions, Driver, RqBatch, RqRef};
+use crate::driver::{Completions, Driver, InFlight, RqBatch, RqRef, TimedOut, TimeoutAnswer};
 use crate::id::{HctxId, SECTOR_SHIFT, Sector};
 use crate::limits::Limits;
 use crate::status::{BlkStatus, QueueRqStatus};
@@ -182,19 +183,39 @@ impl ScsiDisk {
         device.release(hctx);
         device.unblock();
         self.host.unblock();
-        if outcome.is_good() {
+        if outcome.is_good() && !self.host.recovery.is_active() {
             device.went_well(now);
             return done.push(rq, BlkStatus::Ok);
         }
-        let judged = judge(outcome, &self.about(note, now));
-        self.hear(judged.event, now);
-        match judged.verdict {
-            Verdict::End(status) => done.push(rq, status),
-            Verdict::Retry => done.retry(rq, None),
-            Verdict::Requeue(delay) => done.requeue(rq, delay),
-            // It is with the device no more, so there is nothing to abort: what is left of the ladder is another try.
-            Verdict::Recover => done.retry(rq, None),
-        }
+        self.came_back_badly(hctx, (rq, note), outcome, done, now);
+    }
+
+    /// A command has come back with something to be decided, or while the host has trouble with some.
+    #[cold]
+    fn came_back_badly(
+        &self,
+        hctx: HctxId,
+        (rq, note): (InFlight, Note),
+        outcome: &Outcome,
+        done: &mut Completions,
+        now: Instant,
+    ) {
+        let place = Place { lun: self.lun, hctx, tag: rq.tag() };
+        let about = self.about(note, now);
+        let (rq, verdict) = match self.host.recovery.came_back(place, rq, note, outcome) {
+            Back::Kept => return,
+            Back::Helped(rq) => (rq, after_help(outcome, &about, self.is_online())),
+            Back::Judge(rq) => {
+                let judged = judge(outcome, &about);
+                self.hear(judged.event, now);
+                (rq, judged.verdict)
+            }
+        };
+        settle(rq, verdict, done);
+    }
+
+    fn is_online(&self) -> bool {
+        matches!(self.state(), DeviceState::Running | DeviceState::Blocked)
     }
 
     #[cold]
@@ -208,6 +229,7 @@ impl ScsiDisk {
             is_optional: note.is_optional,
             failfast: self.options.failfast,
             retry_hwerror: false,
+            allow_restart: self.host.template().allow_restart,
         }
     }
 
@@ -241,7 +263,11 @@ impl Driver for ScsiDisk {
 
     fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {
         self.host.transport().start(self.lun, nr_hw_queues, queue_depth)?;
-        let device = self.device.get_or_init(|| Arc::new(self.host.device(nr_hw_queues, queue_depth)));
+        let device = self.device.get_or_init(|| {
+            let device = Arc::new(self.host.device(nr_hw_queues, queue_depth));
+            self.host.recovery.join(self.lun, &device);
+            device
+        });
         device.use_queues(nr_hw_queues, self.host.tags(nr_hw_queues, queue_depth))
     }
 
@@ -261,13 +287,48 @@ impl Driver for ScsiDisk {
         }
     }
 
+    /// It is aborted, or waits for help already.
+    fn timeout(&self, hctx: HctxId, late: TimedOut, done: &mut Completions, now: Instant) -> TimeoutAnswer {
+        self.host.recovery.late(Place { lun: self.lun, hctx, tag: late.tag }, late.issued);
+        self.help(hctx, done, now);
+        // Whatever became of it, a poll gives it back; if it has to wait for others, this is asked again.
+        TimeoutAnswer::ResetTimer
+    }
+
     #[inline]
     fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
         self.host.transport().poll(self.lun, hctx, &mut Outcomes { done, disk: self, hctx, now }, now);
+        if self.host.recovery.is_active() {
+            self.help(hctx, done, now);
+        }
+    }
+}
+
+fn settle(rq: InFlight, verdict: Verdict, done: &mut Completions) {
+    match verdict {
+        Verdict::End(status) => done.push(rq, status),
+        Verdict::Retry => done.retry(rq, None),
+        Verdict::Requeue(delay) => done.requeue(rq, delay),
+        Verdict::Recover => unreachable!("who waits for recovery is kept"),
     }
 }
 
 impl ScsiDisk {
+    /// Goes on helping, and ends or sends again what waited for that.
+    #[cold]
+    fn help(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
+        self.host.recovery.drive(self.host.transport(), now);
+        for held in self.host.recovery.take_freed(self.lun, hctx, done.room()) {
+            let verdict = after_help(&held.outcome, &self.about(held.note, now), self.is_online());
+            settle(held.rq, verdict, done);
+        }
+    }
+
+    /// When a poll has something to do about commands that do not end, though no other has ended.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.host.recovery.next_due()
+    }
+
     #[cold]
     fn left_behind(&self, left: usize) -> ! {
         panic!("transport '{}', LUN {}: left {left} commands behind and did not say why", self.name(), self.lun.0)

@@ -92,6 +92,11 @@ impl Outcome {
     pub fn is_good(&self) -> bool {
         *self == Outcome::GOOD
     }
+
+    /// The device refused, and nobody knows why.
+    pub(super) fn lacks_sense(&self) -> bool {
+        self.host == HostByte::Ok && self.status == sam::CHECK_CONDITION && self.sense.is_none()
+    }
 }
 
 /// Which failures are not to be tried again: another path may be faster (`REQ_FAILFAST_*`).
@@ -123,6 +128,8 @@ pub struct About {
     pub failfast: Failfast,
     /// The device's hardware errors go away by themselves (`BLIST_RETRY_HWERROR`).
     pub retry_hwerror: bool,
+    /// One that has stopped is started again (`allow_restart`).
+    pub allow_restart: bool,
 }
 
 /// What becomes of a command.
@@ -232,6 +239,7 @@ fn by_sense(sense: &Sense, outcome: &Outcome, about: &About) -> Verdict {
         (SenseKey::AbortedCommand, 0x10, _) => Verdict::End(BlkStatus::Protection),
         (SenseKey::AbortedCommand, 0x2e, 1..=3) => Verdict::End(BlkStatus::DurationLimit),
         (SenseKey::AbortedCommand, ..) => unless_fast,
+        (SenseKey::NotReady, ..) if about.allow_restart && sense.wants_start() => Verdict::Recover,
         // Becoming ready, or busy with itself: another state is near.
         (SenseKey::NotReady, 0x04, 0x01 | 0x04..=0x09 | 0x11 | 0x14 | 0x1a | 0x1b | 0x1d | 0x24) => {
             Verdict::Requeue(Some(RETRY_DELAY))
@@ -250,6 +258,21 @@ fn by_sense(sense: &Sense, outcome: &Outcome, about: &About) -> Verdict {
         (SenseKey::IllegalRequest, 0x10, _) => Verdict::End(BlkStatus::Protection),
         (SenseKey::DataProtect, 0x27, 0x07) => Verdict::End(BlkStatus::NoSpc),
         _ => Verdict::End(target_or_io(sense)),
+    }
+}
+
+/// What becomes of a command that was helped, or could not be (`scsi_eh_flush_done_q`).
+pub(super) fn after_help(outcome: &Outcome, about: &About, is_online: bool) -> Verdict {
+    let may_retry = is_online && !about.is_last && !about.is_late && !about.failfast.device;
+    let again = if may_retry { Verdict::Retry } else { Verdict::End(BlkStatus::Timeout) };
+    match judge(outcome, about).verdict {
+        // Whatever way it was brought back, it did not end in time.
+        _ if matches!(outcome.host, HostByte::Abort | HostByte::Reset | HostByte::TimeOut) => again,
+        _ if !is_online && outcome.host != HostByte::Ok => again,
+        Verdict::Recover if may_retry => Verdict::Retry,
+        Verdict::Recover => Verdict::End(BlkStatus::IoErr),
+        Verdict::Retry | Verdict::Requeue(_) if !is_online => Verdict::End(BlkStatus::IoErr),
+        verdict => verdict,
     }
 }
 

@@ -8,11 +8,15 @@
 //! `nr_hw_queues` after drivers/scsi/storvsc_drv.c (`storvsc_max_hw_queues`).
 
 use super::device::{Device, sit_out};
+use super::eh::{EH_TIMEOUT, EhStats, Patience};
+use super::recovery::Recovery;
 use super::transport::Transport;
+use crate::lock::Lock;
 use crate::settings::SettingError;
 use crate::status::QueueRqStatus;
-use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering};
 use crate::tag_set::TagSetConfig;
+use crate::time::Duration;
 use std::sync::Arc;
 
 /// `SCSI_DEFAULT_HOST_BLOCKED`.
@@ -33,11 +37,26 @@ pub struct HostTemplate {
     pub host_tagset: bool,
     /// A LUN's depth follows QUEUE FULL.
     pub track_queue_depth: bool,
+    /// How long an abort, a reset of a LUN or target, or a question to a device may take when a command is late.
+    pub eh_timeout: Duration,
+    /// After this much time of recovery only a reset of the host is tried; `None`: never.
+    pub eh_deadline: Option<Duration>,
+    /// Devices that have stopped are started again.
+    pub allow_restart: bool,
 }
 
 impl Default for HostTemplate {
     fn default() -> HostTemplate {
-        HostTemplate { can_queue: 128, cmd_per_lun: 32, nr_hw_queues: 0, host_tagset: false, track_queue_depth: true }
+        HostTemplate {
+            can_queue: 128,
+            cmd_per_lun: 32,
+            nr_hw_queues: 0,
+            host_tagset: false,
+            track_queue_depth: true,
+            eh_timeout: EH_TIMEOUT,
+            eh_deadline: None,
+            allow_restart: false,
+        }
     }
 }
 
@@ -82,18 +101,21 @@ pub struct ScsiHost {
     transport: Arc<dyn Transport>,
     blocked: AtomicU32,
     target_blocked: AtomicU32,
-    in_recovery: AtomicBool,
+    pub(super) recovery: Recovery,
 }
 
 impl ScsiHost {
-    /// A host whose commands `transport` carries.
-    pub fn new(template: HostTemplate, transport: Arc<dyn Transport>) -> Arc<ScsiHost> {
+    /// A host whose commands `transport` carries. `L` locks what is done about commands that do not end.
+    pub fn new<L: Lock>(template: HostTemplate, transport: Arc<dyn Transport>) -> Arc<ScsiHost> {
+        let HostTemplate { eh_timeout, eh_deadline, allow_restart, .. } = template;
+        let host_reset = transport.limits().host_reset;
+        let recovery = Recovery::new::<L>(Patience { eh_timeout, eh_deadline, host_reset, allow_restart });
         Arc::new(ScsiHost {
             template,
             transport,
             blocked: AtomicU32::new(0),
             target_blocked: AtomicU32::new(0),
-            in_recovery: AtomicBool::new(false),
+            recovery,
         })
     }
 
@@ -101,6 +123,16 @@ impl ScsiHost {
     #[inline]
     pub fn transport(&self) -> &dyn Transport {
         self.transport.as_ref()
+    }
+
+    /// What was done about commands that did not end.
+    pub fn eh_stats(&self) -> EhStats {
+        self.recovery.stats()
+    }
+
+    /// Whether it takes no new commands, because some do not end.
+    pub fn is_recovering(&self) -> bool {
+        self.recovery.stops_commands()
     }
 
     /// What it was made with.
@@ -125,7 +157,7 @@ impl ScsiHost {
     #[inline]
     pub(super) fn admit(&self, device: &Device) -> Result<(), QueueRqStatus> {
         let relaxed = |n: &AtomicU32| n.load(Ordering::Relaxed);
-        if self.in_recovery.load(Ordering::Relaxed) || relaxed(&self.blocked) + relaxed(&self.target_blocked) > 0 {
+        if self.recovery.stops_commands() || relaxed(&self.blocked) + relaxed(&self.target_blocked) > 0 {
             self.pass(device)?;
         }
         Ok(())
@@ -135,7 +167,7 @@ impl ScsiHost {
     #[cold]
     fn pass(&self, device: &Device) -> Result<(), QueueRqStatus> {
         // An end of the device's own runs it again, and unblocks; who has none is to come again in a while.
-        if self.in_recovery.load(Ordering::Relaxed) || device.in_flight() > 0 {
+        if self.recovery.stops_commands() || device.in_flight() > 0 {
             return Err(device.busy_status());
         }
         for blocked in [&self.target_blocked, &self.blocked] {

@@ -16,4 +16,9 @@ pub mod debug;
 // Up: what a device says, and what that means.
 pub mod sense;
 pub mod inquiry;
+pub mod alua;
 pub mod disposition;
+
+// What does not come up by itself.
+pub mod eh;
+mod recovery;

@@ -99,6 +99,13 @@ impl Sense {
     }
 }
 
+impl Sense {
+    /// The unit was stopped, and waits for START UNIT.
+    pub(super) fn wants_start(&self) -> bool {
+        (self.key, self.asc, self.ascq) == (SenseKey::NotReady, 0x04, 0x02)
+    }
+}
+
 impl core::fmt::Display for Sense {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let deferred = if self.is_deferred { " (deferred)" } else { "" };

@@ -12,7 +12,7 @@ use super::cdb::Cdb;
 use super::disk::ScsiDisk;
 use super::disposition::Outcome;
 use crate::bio::Op;
-use crate::driver::{Completions, InFlight, RqBatch, RqRef};
+use crate::driver::{Completions, InFlight, RqBatch, RqRef, TimedOut};
 use crate::id::{HctxId, Tag};
 use crate::status::{BlkStatus, QueueRqStatus};
 use crate::time::{Duration, Instant};
@@ -199,16 +199,36 @@ pub enum Busy {
     Host,
 }
 
-/// What a transport says when it is asked to end a command that is late.
+/// What a transport says when it is asked to end a command that is late, or how far that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abort {
     /// It is being aborted; it comes back with [`HostByte::Abort`](super::disposition::HostByte::Abort), or as it ended
     /// meanwhile.
     Begun,
-    /// It has come back.
+    /// It is not out any more: it has come back, or a coming poll gives it.
     Gone,
-    /// There is no such thing here, or it did not help.
+    /// There is no such thing here, or it did not help: the command is still out.
     Failed,
+}
+
+/// What a transport says when it is asked for a reset, or how far that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Help {
+    /// It is under way.
+    Begun,
+    /// It has worked: coming polls give back all commands that it touches. Said once.
+    Done,
+    /// There is no such thing here, or it did not work. Said once.
+    Failed,
+}
+
+/// The answer to a command of the midlayer's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probed {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What came with it: of REQUEST SENSE, the sense.
+    pub data: Vec<u8>,
 }
 
 /// How much is reset.
@@ -240,16 +260,38 @@ pub trait Transport: Send + Sync {
     /// Moves commands of a LUN and hardware queue that came back to `ended`, as many as there are and fit, without waiting.
     fn poll(&self, lun: LunId, hctx: HctxId, ended: &mut Outcomes<'_>, now: Instant);
 
-    /// A command is late: end it.
-    fn abort(&self, _lun: LunId, _hctx: HctxId, _tag: Tag, _now: Instant) -> Abort {
+    /// A command is late: end it, and say when asked again how far that is. A command that was issued at another time than
+    /// `late` says is none of it: [`Abort::Gone`]. Nothing gives a command back whose device may still reach for its data.
+    fn abort(&self, _lun: LunId, _hctx: HctxId, _late: TimedOut, _now: Instant) -> Abort {
         Abort::Failed
     }
 
-    /// Begins a reset; all commands that it touches come back with
-    /// [`HostByte::Reset`](super::disposition::HostByte::Reset). False: there is no such thing here.
-    fn reset(&self, _what: Reset, _lun: LunId, _now: Instant) -> bool {
+    /// Begins a reset, and says when asked again how far it is; all commands that it touches come back with
+    /// [`HostByte::Reset`](super::disposition::HostByte::Reset). One that nobody asks about any more is forgotten when another
+    /// is asked for.
+    fn reset(&self, _what: Reset, _lun: LunId, _now: Instant) -> Help {
+        Help::Failed
+    }
+
+    /// Sends a command of the midlayer's own, without data to the device; false if it cannot. A LUN has one at a time.
+    ///
+    /// It goes past the requests: the tags of a LUN may all be taken by commands that do not end, and a tag kept back for this
+    /// would need a request, and a queue that lets it through while it lets nothing through.
+    fn probe(&self, _lun: LunId, _cdb: &Cdb, _now: Instant) -> bool {
         false
     }
+
+    /// The answer, once it is there.
+    fn probed(&self, _lun: LunId, _now: Instant) -> Option<Probed> {
+        None
+    }
+
+    /// Nobody waits for the answer any more.
+    fn drop_probe(&self, _lun: LunId) {}
+
+    /// Nothing has helped, and the LUN is offline: all its commands come back with the next polls, and no device or thread
+    /// reaches for their data any more, whatever has to be cut for that.
+    fn abandon(&self, _lun: LunId, _now: Instant) {}
 }
 
 /// What a transport can carry.
@@ -261,6 +303,8 @@ pub struct TransportLimits {
     pub max_segments: u16,
     /// How long a command may take before it is late.
     pub timeout: Duration,
+    /// How long a reset of the host may take.
+    pub host_reset: Duration,
 }
 
 #[cfg(test)]

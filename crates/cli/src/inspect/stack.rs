@@ -1,27 +1,89 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The settings of a stack: builds the disk, without any I/O, and describes it.
 
+use host::driver::ScsiDepth;
 use host::error::Result;
 use host::mem::Regions;
 use host::run::{Disk, RunSettings};
 use host::target::{Needs, TargetSpec};
 use lab::report::num::{self, Scale};
 use lab::stack::StackFacts;
+use serde::Serialize;
 use std::fmt::Write;
 use std::sync::Arc;
 
+/// What is described.
+#[derive(Serialize)]
+pub struct Described {
+    #[serde(flatten)]
+    stack: StackFacts,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scsi: Option<Scsi>,
+}
+
+/// How many commands a logical unit can have.
+#[derive(Serialize)]
+struct Scsi {
+    can_queue: u32,
+    cmd_per_lun: u32,
+    queue_depth: u32,
+    nr_hw_queues: u16,
+    /// Requests that all hardware queues together have tags for.
+    total_depth: u64,
+    /// What the device can use of them.
+    usable: u64,
+    /// Commands that the target takes over all sessions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window: Option<u64>,
+}
+
+impl Scsi {
+    fn of(depth: &ScsiDepth, tags: u32, host_tagset: bool) -> Scsi {
+        let ScsiDepth { can_queue, cmd_per_lun, queue_depth, nr_hw_queues, window } = *depth;
+        let queues = if host_tagset { 1 } else { u64::from(nr_hw_queues) };
+        let total_depth = u64::from(tags) * queues;
+        let usable = total_depth.min(queue_depth.into()).min(window.unwrap_or(u64::MAX));
+        Scsi { can_queue, cmd_per_lun, queue_depth, nr_hw_queues, total_depth, usable, window }
+    }
+
+    fn text(&self) -> String {
+        let Scsi { can_queue, cmd_per_lun, queue_depth, nr_hw_queues, total_depth, usable, window } = self;
+        let mut out = format!(
+            "\nSCSI\n  {total_depth:>6}  tags that {nr_hw_queues} hardware queues make together\n  {can_queue:>6}  can_queue: \
+             commands of one hardware queue\n  {cmd_per_lun:>6}  cmd_per_lun: commands of the LUN at first\n  \
+             {queue_depth:>6}  queue_depth of the LUN now\n"
+        );
+        if let Some(window) = window {
+            let _ = writeln!(out, "  {window:>6}  commands that the target takes over its sessions together");
+        }
+        let _ = writeln!(out, "  {usable:>6}  of {total_depth} can be used by the device");
+        if usable < total_depth {
+            let per = usable.div_ceil((*nr_hw_queues).max(1).into());
+            let _ = writeln!(
+                out,
+                "          more wait with a tag where no elevator sees them: queue_depth={per} or fewer hardware queues do the same"
+            );
+        }
+        out
+    }
+}
+
 /// Opens the target for reading and describes the stack on it.
-pub fn describe(target: &str, settings: &[(String, String)]) -> Result<StackFacts> {
+pub fn describe(target: &str, settings: &[(String, String)]) -> Result<Described> {
     let read = RunSettings::read(settings)?;
     let shared = read.shared()?;
     let needs = Needs { write: false, direct: false, min_bytes: 0, in_use: false, read_ahead_kb: None };
     let open = TargetSpec::parse(target)?.open(&needs, Arc::new(Regions::new()))?;
+    let driver = Arc::clone(&open.driver);
     let disk = Disk::new(open.driver, read.disk, shared.as_ref())?;
-    Ok(StackFacts::of(target, &disk.queue, settings))
+    let config = disk.queue.config();
+    let scsi = driver.scsi_depth().map(|d| Scsi::of(&d, config.queue_depth, config.host_tagset));
+    Ok(Described { stack: StackFacts::of(target, &disk.queue, settings), scsi })
 }
 
 /// The description for people.
-pub fn text(f: &StackFacts) -> String {
+pub fn text(described: &Described) -> String {
+    let f = &described.stack;
     let size = num::bytes(f.size_bytes, Scale::Binary);
     let mut out = format!("target {}: {size}, blocks of {} bytes\n\nsettings", f.target, f.logical_block_bytes);
     out.push_str(" (* = set, others are defaults)\n");
@@ -39,7 +101,7 @@ pub fn text(f: &StackFacts) -> String {
     for b in &f.in_flight {
         let _ = writeln!(out, "  {:>6}  {}: {}", b.limit, b.what, b.because);
     }
-    out
+    out + &described.scsi.as_ref().map_or(String::new(), Scsi::text)
 }
 
 /// `0-3,8`: ascending numbers as the kernel lists CPUs.
@@ -59,6 +121,21 @@ mod tests {
     fn numbers_are_listed_as_the_kernel_does() {
         assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
         assert_eq!(ranges(&[]), "");
+    }
+
+    #[test]
+    fn tags_that_the_device_has_no_room_for_are_told() {
+        let depth = ScsiDepth { can_queue: 1024, cmd_per_lun: 64, queue_depth: 64, nr_hw_queues: 8, window: Some(512) };
+        let scsi = Scsi::of(&depth, 352, false);
+        assert_eq!((scsi.total_depth, scsi.usable), (2816, 64));
+        let text = scsi.text();
+        assert!(
+            text.contains("2816  tags that 8 hardware queues make together") && text.contains("queue_depth=8"),
+            "{text}"
+        );
+        assert_eq!(Scsi::of(&depth, 352, true).total_depth, 352);
+        let fits = Scsi::of(&ScsiDepth { queue_depth: 4096, window: None, ..depth }, 128, false);
+        assert!(fits.usable == 1024 && !fits.text().contains("more wait"));
     }
 
     #[test]

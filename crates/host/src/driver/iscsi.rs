@@ -18,50 +18,65 @@
 //! Recovery: a session that is lost is made again in the background, for ever, with pauses of 20 ms to 1 s, as the same nexus, so
 //! that the target forgets what the old one had. Before it carries anything the logical unit is asked who it is and how large;
 //! the same is done when it says that it has changed. One that is another is gone: nothing is sent to it any more.
-//! Limits: error recovery level 0, no multiple connections of a session, CHAP with MD5 only, no aborts of single commands (a late
-//! one ends its session), no discovery by iSNS. The size is taken once.
+//! A command that is late (`io_timeout`) is aborted (ABORT TASK); if that does not help the logical unit is reset, then the target
+//! (warm), then all sessions are made anew; one that does not answer even then is offline until a session finds it again.
+//! [`Iscsi::execute`] sends commands of a user's own, for example persistent reservations.
+//! Limits: error recovery level 0, no multiple connections of a session, CHAP with MD5 only, no discovery by iSNS. The size is
+//! taken once.
 //! Source: RFC 7143; the URL of libiscsi; drivers/scsi/libiscsi.c of Linux 6.19 (recovery, no-ops).
 //! Since: 0.1.
 
+mod alua;
 mod attach;
 mod chap;
 mod dial;
 mod discover;
 mod link;
 pub mod login;
+mod own;
 pub mod pdu;
 mod queue;
+mod raw;
 pub mod reader;
 mod tasks;
 mod uri;
 
+pub use alua::AluaHandler;
 pub use discover::{FoundUnit, discover, logical_units};
 pub use login::{Found, FoundPortal};
 pub use queue::QueueStatus;
+pub use raw::{MAX_RAW_BYTES, RawAnswer, RawCommand};
 pub use uri::{DEFAULT_PORT, IscsiTarget, MAX_SESSIONS, Portal, is_scheme, parse, parse_portal};
 
+use crate::clock;
 use crate::driver::keeper::{Keeper, Kept, Watch};
-use crate::driver::{Connections, HostDriver, PerHctx};
+use crate::driver::{Connections, HostDriver, PerHctx, ScsiDepth};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use attach::{Unit, attach, identify, is_ready};
 use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
 use blk::id::{HctxId, Sector};
 use blk::limits::Limits;
-use blk::scsi::device::DeviceState;
+use blk::scsi::cdb::{Cdb, opcode};
+use blk::scsi::device::{Device, DeviceState};
 use blk::scsi::disk::ScsiDisk;
+use blk::scsi::disposition::Outcome;
 use blk::scsi::host::{HostTemplate, ScsiHost};
-use blk::scsi::transport::{Busy, CommandBatch, LunId, Outcomes, Transport, TransportLimits};
+use blk::scsi::transport::{
+    Abort, Busy, CommandBatch, Help, LunId, Outcomes, Probed, Reset, Transport, TransportLimits,
+};
 use blk::status::QueueRqStatus;
 use blk::time::{Duration, Instant};
 use dial::{Line, dial, dial_within};
 use login::{Chap, Wanted};
+use own::{Answer, Who};
+use pdu::Function;
 use queue::{Patience, Queue};
 use std::fs;
 use std::io::Read;
 use std::os::fd::{OwnedFd, RawFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Sessions of a disk that names no number.
 pub const DEFAULT_SESSIONS: u16 = 4;
@@ -75,6 +90,8 @@ const MAX_SEGMENTS: u16 = 128;
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 /// The number of the session that checks, behind those of hardware queues.
 const CHECK_SESSION: u16 = u16::MAX;
+/// What a login may take, once there is somebody to log in to.
+const LOGIN_TIME: Duration = Duration::from_secs(15);
 const PASSWORD: &str = "LIBISCSI_CHAP_PASSWORD";
 const TARGET_PASSWORD: &str = "LIBISCSI_CHAP_TARGET_PASSWORD";
 
@@ -99,6 +116,14 @@ struct Shared {
     gone: AtomicBool,
     /// It is one way of several to its disk.
     is_path: bool,
+    /// Sessions that have answered the reset that is under way, by bits.
+    reset_done: AtomicU64,
+    /// That is one of the target.
+    is_target_reset: AtomicBool,
+    /// All sessions are being made anew, to help commands that did not end.
+    is_resetting: AtomicBool,
+    /// Once it is started.
+    device: OnceLock<Arc<Device>>,
 }
 
 /// Who we are.
@@ -207,6 +232,31 @@ impl Shared {
         Ok(())
     }
 
+    /// Nobody asks about a reset any more.
+    fn forget_reset(&self, function: Function) {
+        self.reset_done.store(0, Ordering::Relaxed);
+        self.queues.iter().for_each(|q| q.drop_managed(function));
+        if function == Function::TargetWarmReset {
+            self.is_target_reset.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// All sessions end, and the target forgets what they had; done when each has another one.
+    fn reset_host(&self) -> Help {
+        if !self.is_resetting.swap(true, Ordering::Relaxed) {
+            [Function::LogicalUnitReset, Function::TargetWarmReset].iter().for_each(|f| self.forget_reset(*f));
+            let why = "a command did not end, and neither aborting it nor a reset has helped";
+            self.queues.iter().for_each(|q| q.drop_session(why));
+            return Help::Begun;
+        }
+        let waits = |s: QueueStatus| s.used && !s.connected;
+        if self.queues.iter().any(|q| waits(q.status())) {
+            return Help::Begun;
+        }
+        self.is_resetting.store(false, Ordering::Relaxed);
+        Help::Done
+    }
+
     fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
@@ -237,8 +287,8 @@ impl Kept for Shared {
 
     fn attempt(&self, number: usize) -> Result<()> {
         let Some(queue) = self.queues.iter().nth(number) else { return Ok(()) };
-        match self.dial(number as u16) {
-            Ok(line) => queue.attach(line, false),
+        let line = match self.dial(number as u16) {
+            Ok(line) => line,
             Err(e) => {
                 // Nobody listens: the target's process has ended, and with it whatever it was told to do.
                 if self.is_path && (self.is_gone() || e.is_refused()) {
@@ -246,6 +296,11 @@ impl Kept for Shared {
                 }
                 return Err(e);
             }
+        };
+        queue.attach(line, false);
+        // It was given up when nothing helped; now it has said who it is, and how large.
+        if let Some(device) = self.device.get().filter(|d| d.state() == DeviceState::Offline) {
+            device.set_state(DeviceState::Running);
         }
         Ok(())
     }
@@ -284,9 +339,24 @@ impl Iscsi {
             return Err(Error::new(ErrorKind::Denied, format!("{target} {text}")));
         }
         let (queues, gone) = (PerHctx::new(), AtomicBool::new(false));
-        let shared = Arc::new(Shared { target: target.clone(), access, unit, queues, regions, watch, gone, is_path });
+        let (reset_done, is_resetting, device) = (AtomicU64::new(0), AtomicBool::new(false), OnceLock::new());
+        let target_of = target.clone();
+        let shared = Arc::new(Shared {
+            target: target_of,
+            access,
+            unit,
+            queues,
+            regions,
+            watch,
+            gone,
+            is_path,
+            reset_done,
+            is_target_reset: AtomicBool::new(false),
+            is_resetting,
+            device,
+        });
         let template = HostTemplate { can_queue: CAN_QUEUE, cmd_per_lun: CAN_QUEUE, ..HostTemplate::default() };
-        let host = ScsiHost::new(template, shared.clone());
+        let host = ScsiHost::new::<parking_lot::RawMutex>(template, shared.clone());
         let disk = ScsiDisk::new(host, target.lun, options);
         let disk = disk.map_err(|why| within(Error::new(ErrorKind::Denied, why)))?;
         let keeper = Keeper::start(&shared)?;
@@ -324,7 +394,12 @@ impl Transport for Shared {
     }
 
     fn limits(&self) -> TransportLimits {
-        TransportLimits { max_sectors: attach::MAX_SECTORS, max_segments: MAX_SEGMENTS, timeout: COMMAND_TIMEOUT }
+        TransportLimits {
+            max_sectors: attach::MAX_SECTORS,
+            max_segments: MAX_SEGMENTS,
+            timeout: COMMAND_TIMEOUT,
+            host_reset: self.target.recovery_timeout + LOGIN_TIME,
+        }
     }
 
     fn start(&self, lun: LunId, nr_hw_queues: u16, queue_depth: u32) -> std::result::Result<(), String> {
@@ -353,6 +428,64 @@ impl Transport for Shared {
     fn poll(&self, _lun: LunId, hctx: HctxId, ended: &mut Outcomes<'_>, now: Instant) {
         Shared::queue(self, hctx).poll(ended, &self.regions, now);
     }
+
+    fn abort(&self, _lun: LunId, hctx: HctxId, late: TimedOut, now: Instant) -> Abort {
+        Shared::queue(self, hctx).abort(late, &self.regions, now)
+    }
+
+    /// Of a LUN or target: over each session, for each of them has tasks of its own, and its answer comes behind theirs. A
+    /// target is not reset cold: that would end the sessions of others, too. Of the host: all sessions are made anew.
+    fn reset(&self, what: Reset, _lun: LunId, now: Instant) -> Help {
+        let function = match what {
+            Reset::Lun => Function::LogicalUnitReset,
+            Reset::Target => Function::TargetWarmReset,
+            Reset::Host => return self.reset_host(),
+        };
+        if what == Reset::Target && !self.is_target_reset.swap(true, Ordering::Relaxed) {
+            self.forget_reset(Function::LogicalUnitReset);
+        }
+        // Relaxed: one thread at a time asks for help.
+        let done = self.reset_done.load(Ordering::Relaxed);
+        let (mut now_done, mut waits) = (done, false);
+        for (i, queue) in self.queues.iter().enumerate().filter(|(i, _)| done & 1 << i == 0) {
+            match queue.manage(function, &self.regions, now) {
+                // A session that is lost has no tasks.
+                Some(Help::Done) | None => now_done |= 1 << i,
+                Some(Help::Begun) => waits = true,
+                Some(Help::Failed) => {
+                    self.forget_reset(function);
+                    return Help::Failed;
+                }
+            }
+        }
+        if !waits {
+            self.forget_reset(function);
+            return Help::Done;
+        }
+        self.reset_done.store(now_done, Ordering::Relaxed);
+        Help::Begun
+    }
+
+    fn probe(&self, _lun: LunId, cdb: &Cdb, _now: Instant) -> bool {
+        let most = if cdb.opcode() == opcode::REQUEST_SENSE { u32::from(cdb.as_bytes()[4]) } else { 0 };
+        self.queues.iter().any(|q| q.begin_own(Who::Midlayer, *cdb.padded(), &[], most, &self.regions))
+    }
+
+    fn probed(&self, _lun: LunId, now: Instant) -> Option<Probed> {
+        let Answer { outcome, data, .. } =
+            self.queues.iter().find_map(|q| q.own_answer(Who::Midlayer, &self.regions, now))?;
+        // Shorter than it might have been is no failure of a question.
+        Some(Probed { outcome: Outcome { residual: 0, ..outcome }, data })
+    }
+
+    fn drop_probe(&self, _lun: LunId) {
+        self.queues.iter().for_each(|q| q.drop_own(Who::Midlayer));
+    }
+
+    fn abandon(&self, _lun: LunId, _now: Instant) {
+        self.is_resetting.store(false, Ordering::Relaxed);
+        self.queues.iter().for_each(|q| q.drop_session("nothing has helped its commands"));
+    }
 }
 
 impl Driver for Iscsi {
@@ -376,7 +509,11 @@ impl Driver for Iscsi {
                  sessions={nr_hw_queues} in the target"
             ));
         }
-        self.disk.start(nr_hw_queues, queue_depth)
+        self.disk.start(nr_hw_queues, queue_depth)?;
+        if let Some(device) = self.disk.device() {
+            let _ = self.shared.device.set(Arc::clone(device));
+        }
+        Ok(())
     }
 
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
@@ -386,8 +523,8 @@ impl Driver for Iscsi {
         self.disk.queue_rqs(batch, now)
     }
 
-    fn timeout(&self, hctx: HctxId, late: TimedOut, _done: &mut Completions, now: Instant) -> TimeoutAnswer {
-        self.shared.queue(hctx).timeout(late, COMMAND_TIMEOUT, now)
+    fn timeout(&self, hctx: HctxId, late: TimedOut, done: &mut Completions, now: Instant) -> TimeoutAnswer {
+        self.disk.timeout(hctx, late, done, now)
     }
 
     fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
@@ -405,6 +542,9 @@ impl HostDriver for Iscsi {
     }
 
     fn wait_since(&self, seen: u64, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
+        // Help for commands that do not end goes on though no socket tells of it.
+        let due = self.disk.next_due().map(|at| at.since(clock::now()));
+        let timeout = timeout.into_iter().chain(due).min();
         self.shared.queue(hctx).wait(seen, timeout, &self.shared.regions);
     }
 
@@ -417,7 +557,7 @@ impl HostDriver for Iscsi {
     }
 
     fn next_due(&self, hctx: HctxId) -> Option<Instant> {
-        self.shared.queue(hctx).next_due()
+        self.shared.queue(hctx).next_due().into_iter().chain(self.disk.next_due()).min()
     }
 
     fn set_lazy_commit(&self, hctx: HctxId, fewer_than: u32) {
@@ -469,6 +609,20 @@ impl HostDriver for Iscsi {
     /// By TEST UNIT READY in a session of its own.
     fn check(&self, limit: Duration, stop: &OwnedFd) -> Option<Result<()>> {
         Some(self.shared.test_unit_ready(limit, stop).map_err(|e| e.within(&self.shared.target.to_string())))
+    }
+
+    fn scsi_depth(&self) -> Option<ScsiDepth> {
+        let device = self.disk.device()?;
+        let template = self.disk.host().template();
+        let queues = self.shared.queues.iter().filter(|q| q.status().used);
+        let windows: Vec<u64> = self.shared.queues.iter().filter_map(Queue::window).collect();
+        Some(ScsiDepth {
+            can_queue: template.can_queue,
+            cmd_per_lun: template.cmd_per_lun,
+            queue_depth: device.queue_depth(),
+            nr_hw_queues: queues.count() as u16,
+            window: (!windows.is_empty()).then(|| windows.iter().sum()),
+        })
     }
 
     fn unclaim(&self) {

@@ -68,6 +68,21 @@ pub struct Connections {
     pub replayed: u64,
 }
 
+/// What bounds the commands of a logical unit: `nr_hw_queues` multiplies tags, which the device need not have room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScsiDepth {
+    /// Commands of a hardware queue (of all, with `host_tagset`).
+    pub can_queue: u32,
+    /// Commands the unit may have at first.
+    pub cmd_per_lun: u32,
+    /// Commands it may have now.
+    pub queue_depth: u32,
+    /// Hardware queues.
+    pub nr_hw_queues: u16,
+    /// Commands that the target takes over all its sessions together before it has answered any, as far as is known.
+    pub window: Option<u64>,
+}
+
 /// A driver whose completions a thread can wait for without spinning.
 pub trait HostDriver: Driver {
     /// Most hardware queues that [`Driver::start`] may be asked for: what a disk has that names no number, and no CPU for each.
@@ -210,6 +225,11 @@ pub trait HostDriver: Driver {
 
     /// Its paths, if it has several to one disk.
     fn topology(&self) -> Option<multipath::Topology> {
+        None
+    }
+
+    /// How many commands can be out, of a driver that sends SCSI commands.
+    fn scsi_depth(&self) -> Option<ScsiDepth> {
         None
     }
 

@@ -5,6 +5,7 @@
 pub mod ceph;
 pub mod iscsi;
 pub mod istgt;
+pub mod iscsi_proxy;
 pub mod peers;
 pub mod proxy;
 

@@ -9,8 +9,9 @@
 
 use super::dial::Line;
 use super::login::{MAX_RECV_DATA, Params};
+use super::own::{Managed, ToSend, is_own};
 use super::pdu::{
-    BHS_BYTES, DIGEST_BYTES, Direction, Header, Pdu, RESERVED_TAG, Received, Violation, is_before, padding,
+    BHS_BYTES, DIGEST_BYTES, Direction, Function, Header, Pdu, RESERVED_TAG, Received, Violation, is_before, padding,
 };
 use super::reader::{MOST_LEFT, Reader, Said};
 use super::tasks::Tasks;
@@ -67,6 +68,8 @@ enum Body {
     },
     /// A copy of data of a task.
     Own(u16, Vec<u8>),
+    /// Data of ours.
+    Ours(Vec<u8>),
 }
 
 /// See the module's text.
@@ -153,6 +156,11 @@ impl Link {
         !is_before(self.max_cmd_sn, self.cmd_sn)
     }
 
+    /// Commands that it takes now.
+    pub(super) fn window(&self) -> u64 {
+        u64::from(self.max_cmd_sn.wrapping_sub(self.cmd_sn).wrapping_add(1))
+    }
+
     fn push(&mut self, header: Header, body: Body, len: u32) {
         let mut head = [0; BHS_BYTES + DIGEST_BYTES];
         head[..BHS_BYTES].copy_from_slice(header.as_bytes());
@@ -160,7 +168,12 @@ impl Link {
             head[BHS_BYTES..].copy_from_slice(&crc32c::crc32c(header.as_bytes()).to_le_bytes());
         }
         let (mut tail, mut tail_len) = ([0; TAIL_BYTES], padding(len));
-        if let Body::Own(_, bytes) = &body {
+        let with_digest = match &body {
+            Body::Own(_, bytes) => Some(bytes),
+            Body::Ours(bytes) if self.params.data_digest && len > 0 => Some(bytes),
+            _ => None,
+        };
+        if let Some(bytes) = with_digest {
             let crc = crc32c::crc32c_append(crc32c::crc32c(bytes), &tail[..tail_len]);
             tail[tail_len..tail_len + DIGEST_BYTES].copy_from_slice(&crc.to_le_bytes());
             tail_len += DIGEST_BYTES;
@@ -192,8 +205,8 @@ impl Link {
         }
         let header = Header::command(wire_tag, self.lun, cdb, way, len, unasked == immediate);
         let header = header.with_data(immediate).with_numbers(self.cmd_sn, self.exp_stat_sn);
+        tasks.sends_unasked(tag, self.cmd_sn, unasked);
         self.cmd_sn = self.cmd_sn.wrapping_add(1);
-        tasks.sends_unasked(tag, unasked);
         let Some(body) = self.body(tasks, tag, 0, immediate, regions) else { return Err(gone(tasks, tag)) };
         self.push(header, body, immediate);
         if unasked > immediate {
@@ -225,8 +238,55 @@ impl Link {
         Ok(())
     }
 
+    /// Commands of our own go as far as the window is open.
+    fn send_own(&mut self, tasks: &mut Tasks) {
+        while self.is_open()
+            && let Some(ToSend { wire_tag, cdb, way, len, out, sent, cmd_sn }) = tasks.own.next_to_send()
+        {
+            let Params { immediate_data, first_burst, max_send_data, .. } = self.params;
+            let immediate = if immediate_data { first_burst.min(max_send_data).min(out.len() as u32) } else { 0 };
+            let body = Body::Ours(out[..immediate as usize].to_vec());
+            (*sent, *cmd_sn) = (immediate, self.cmd_sn);
+            let header = Header::command(wire_tag, self.lun, &cdb, way, len, true).with_data(immediate);
+            self.push(header.with_numbers(self.cmd_sn, self.exp_stat_sn), body, immediate);
+            self.cmd_sn = self.cmd_sn.wrapping_add(1);
+        }
+    }
+
+    /// Sends a management function, about this task if it is about one (index, tag on the wire, number). False if too many are out.
+    pub(super) fn manage(&mut self, function: Function, task: Option<(u16, u32, u32)>, tasks: &mut Tasks) -> bool {
+        let (about, number) = task.map_or((RESERVED_TAG, 0), |(_, wire_tag, cmd_sn)| (wire_tag, cmd_sn));
+        let task = task.map(|(index, wire_tag, _)| (index, wire_tag));
+        let Some(tag) = tasks.own.manage(function, task, self.cmd_sn) else { return false };
+        let header = Header::task_management(function, tag, self.lun, about, number);
+        self.push(header.with_numbers(self.cmd_sn, self.exp_stat_sn), Body::None, 0);
+        true
+    }
+
+    /// A management function was answered.
+    fn managed(&mut self, tag: u32, response: u8, tasks: &mut Tasks) -> Result<(), Lost> {
+        match tasks.own.function_ended(tag, response)? {
+            (Managed { task: Some((index, wire_tag)), .. }, true) => {
+                if tasks.aborted(index, wire_tag) {
+                    self.forget(index)?;
+                }
+            }
+            (Managed { task: None, cmd_sn, .. }, true) => {
+                tasks.own.reset_before(cmd_sn);
+                for index in tasks.reset_before(cmd_sn) {
+                    self.forget(index)?;
+                }
+            }
+            (_, false) => {}
+        }
+        Ok(())
+    }
+
     /// Sends what the socket takes.
     pub(super) fn transmit(&mut self, tasks: &mut Tasks, regions: &Regions, set: &OwnedFd) -> Result<(), Lost> {
+        if tasks.own.has_unsent() {
+            self.send_own(tasks);
+        }
         match self.send(tasks, regions, set) {
             Ok(()) => Ok(()),
             // The command's number is taken, and the target waits for its data: there is no way back.
@@ -256,7 +316,7 @@ impl Link {
                         tasks.push_data(*tag, *at, *len, regions, &mut list);
                         bytes += *len as usize;
                     }
-                    Body::Own(_, copy) => {
+                    Body::Own(_, copy) | Body::Ours(copy) => {
                         list.push(copy);
                         bytes += copy.len();
                     }
@@ -322,7 +382,7 @@ impl Link {
 
     /// The memory of the read whose data comes has gone: the data is read away from now on. Whether that is something new.
     fn discard(&self, tasks: &mut Tasks) -> bool {
-        self.reader.payload_left().is_some_and(|(tag, ..)| tasks.discard(tag))
+        self.reader.payload_left().is_some_and(|(tag, ..)| !is_own(tag) && tasks.discard(tag))
     }
 
     /// One receive: bytes there were, and that there was room for.
@@ -332,6 +392,7 @@ impl Link {
         if let Some((tag, at, left)) = self.reader.payload_left()
             && left >= DIRECT_BYTES
             && self.filled == 0
+            && !is_own(tag)
             && !tasks.is_discarded(tag)
         {
             direct = tasks.push_destination(tag, at, left, regions, &mut incoming) as usize;
@@ -361,11 +422,15 @@ impl Link {
             at = self.filled - input.len();
             match said {
                 Said::NeedMore => break,
+                Said::Begin(data) if is_own(data.tag) => tasks.own.data_begins(&data)?,
                 Said::Begin(data) => tasks.data_begins(&data)?,
+                Said::Data { tag, bytes, .. } if is_own(tag) => tasks.own.put(tag, bytes),
                 Said::Data { tag, at, bytes } => tasks.put(tag, at, bytes, regions),
                 Said::End(data, read) => {
                     self.note(&read);
-                    if let Some(status) = data.status {
+                    if is_own(data.tag) && data.status.is_some() {
+                        tasks.own.completed(data.tag, data.status, &[])?;
+                    } else if let Some(status) = data.status {
                         tasks.completed(data.tag, status, &[])?;
                     }
                 }
@@ -395,12 +460,28 @@ impl Link {
     fn hear(&mut self, read: &Received, tasks: &mut Tasks, regions: &Regions) -> Result<(), Lost> {
         self.note(read);
         match read.pdu {
+            Pdu::Response { tag, response, status } if is_own(tag) => {
+                let status = (response == 0).then_some(status);
+                tasks.own.completed(tag, status, self.reader.kept())?;
+            }
             Pdu::Response { tag, response, status } => {
                 match response {
                     0 => tasks.completed(tag, status, self.reader.kept())?,
                     _ => tasks.failed(tag)?,
                 }
                 self.forget(tag as u16)?;
+            }
+            Pdu::R2t { tag, target_tag, offset, len } if is_own(tag) => {
+                let bytes = tasks.own.asked_for(tag, offset, len)?;
+                let mut at = offset;
+                for (number, part) in bytes.chunks(self.params.max_send_data as usize).enumerate() {
+                    let n = part.len() as u32;
+                    let is_last = at + n == offset + len;
+                    let header = Header::data_out(tag, self.lun, target_tag, number as u32, at, is_last);
+                    let header = header.with_data(n).with_exp_stat_sn(self.exp_stat_sn);
+                    self.push(header, Body::Ours(part.to_vec()), n);
+                    at += n;
+                }
             }
             Pdu::R2t { tag, target_tag, offset, len } => {
                 let task = tasks.asked_for(tag, offset, len)?;
@@ -419,7 +500,8 @@ impl Link {
                     last.is_pong = true;
                 }
             }
-            Pdu::NopIn { .. } | Pdu::TaskManagement { .. } => {}
+            Pdu::NopIn { .. } => {}
+            Pdu::TaskManagement { tag, response } => self.managed(tag, response, tasks)?,
             // What a device says of itself comes with the next command, too.
             Pdu::Async { event: 0, .. } => {}
             Pdu::Async { event, .. } => return Err(Lost(format!("the target wants us to leave (event {event})"))),

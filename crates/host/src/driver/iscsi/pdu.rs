@@ -79,6 +79,8 @@ pub enum Function {
     AbortTask = 1,
     /// All tasks of a logical unit, and its state.
     LogicalUnitReset = 5,
+    /// All tasks of a target; its sessions stay.
+    TargetWarmReset = 6,
 }
 
 impl Header {

@@ -13,6 +13,8 @@
 
 use super::dial::Line;
 use super::link::{Link, Lost};
+use super::own::{Answer, Who};
+use super::pdu::Function;
 use super::tasks::Tasks;
 use crate::clock;
 use crate::driver::keeper::Watch;
@@ -20,9 +22,9 @@ use crate::driver::socket::abandon;
 use crate::driver::waits::{MAX_SLEEP, Waiting, Waits};
 use crate::error::Result;
 use crate::mem::Regions;
-use blk::driver::{TimedOut, TimeoutAnswer};
+use blk::driver::TimedOut;
 use blk::scsi::disposition::{HostByte, Outcome};
-use blk::scsi::transport::{Busy, CommandBatch, LunId, Outcomes};
+use blk::scsi::transport::{Abort, Busy, CommandBatch, Help, LunId, Outcomes};
 use blk::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::event::epoll;
@@ -120,6 +122,8 @@ impl Queue {
         if let Place::Up(link) = std::mem::replace(&mut state.link, Place::Nowhere) {
             link.disconnect(&state.tasks, regions, self.waits.set());
         }
+        state.tasks.own.end_all(HostByte::NoConnect);
+        state.tasks.own.forget_managed();
         state.status.connected = false;
     }
 
@@ -187,6 +191,12 @@ impl Queue {
         }
     }
 
+    /// Commands that the target takes now; none without a session.
+    pub(super) fn window(&self) -> Option<u64> {
+        let state = self.state.lock();
+        if let Place::Up(link) = &state.link { Some(link.window() + state.tasks.in_flight() as u64) } else { None }
+    }
+
     pub(super) fn status(&self) -> QueueStatus {
         let state = self.state.lock();
         QueueStatus { used: !matches!(state.link, Place::Nowhere), ..state.status.clone() }
@@ -234,7 +244,7 @@ impl Queue {
     /// Sends what waits to be sent.
     fn transmit(&self, state: &mut State, regions: &Regions) {
         let Place::Up(link) = &mut state.link else { return };
-        if link.unsent() > 0
+        if (link.unsent() > 0 || state.tasks.own.has_unsent())
             && let Err(lost) = link.transmit(&mut state.tasks, regions, self.waits.set())
         {
             self.lose(state, lost);
@@ -362,21 +372,94 @@ impl Queue {
         }
     }
 
-    /// A command is late. If it was out for `limit` its session ends, which is as good as a reset: the target forgets what it had,
-    /// and all commands are tried again.
-    pub(super) fn timeout(&self, late: TimedOut, limit: Duration, now: Instant) -> TimeoutAnswer {
+    /// See [`Transport::abort`](blk::scsi::transport::Transport::abort).
+    pub(super) fn abort(&self, late: TimedOut, regions: &Regions, now: Instant) -> Abort {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        if !state.tasks.is_out(late.tag, late.issued) {
-            return TimeoutAnswer::Done;
-        }
-        let is_kept = matches!(state.link, Place::Lost(_));
-        if now.since(late.issued) < limit || is_kept {
-            return TimeoutAnswer::ResetTimer;
-        }
-        self.lose(state, Lost(format!("no answer to a command for {} s", limit.as_ns() / 1_000_000_000)));
+        // It may have been answered.
+        self.receive(state, regions, now);
         self.tell_ends(state);
-        TimeoutAnswer::Done
+        let Some((wire_tag, cmd_sn)) = state.tasks.reference(late) else { return Abort::Gone };
+        let task = (late.tag.index() as u16, wire_tag);
+        match state.tasks.own.managed(Function::AbortTask, Some(task)) {
+            Some(None) => Abort::Begun,
+            // One that was done has ended the command.
+            Some(Some(_)) => Abort::Failed,
+            None => {
+                let Place::Up(link) = &mut state.link else { return Abort::Gone };
+                if !link.manage(Function::AbortTask, Some((task.0, wire_tag, cmd_sn)), &mut state.tasks) {
+                    return Abort::Failed;
+                }
+                self.transmit(state, regions);
+                self.tell_ends(state);
+                Abort::Begun
+            }
+        }
+    }
+
+    /// Sends a function for all tasks, or says how far it is; `None` if there is no session.
+    pub(super) fn manage(&self, function: Function, regions: &Regions, now: Instant) -> Option<Help> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        self.receive(state, regions, now);
+        let Place::Up(link) = &mut state.link else {
+            self.tell_ends(state);
+            return None;
+        };
+        let help = match state.tasks.own.managed(function, None) {
+            Some(None) => Help::Begun,
+            Some(Some(true)) => Help::Done,
+            Some(Some(false)) => Help::Failed,
+            None if link.manage(function, None, &mut state.tasks) => {
+                self.transmit(state, regions);
+                Help::Begun
+            }
+            None => Help::Failed,
+        };
+        self.tell_ends(state);
+        Some(help)
+    }
+
+    /// Nobody waits any more for a function that was sent.
+    pub(super) fn drop_managed(&self, function: Function) {
+        self.state.lock().tasks.own.drop_managed(function);
+    }
+
+    /// Sends a command of our own with this data, or for up to `most` bytes; false if it cannot.
+    pub(super) fn begin_own(&self, who: Who, cdb: [u8; 16], out: &[u8], most: u32, regions: &Regions) -> bool {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let begun = matches!(state.link, Place::Up(_)) && state.tasks.own.begin(who, cdb, out.to_vec(), most);
+        if begun {
+            self.transmit(state, regions);
+            self.tell_ends(state);
+        }
+        begun
+    }
+
+    /// The answer to it, once it is there.
+    pub(super) fn own_answer(&self, who: Who, regions: &Regions, now: Instant) -> Option<Answer> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if state.tasks.own.has(who) {
+            self.transmit(state, regions);
+            self.receive(state, regions, now);
+            self.tell_ends(state);
+        }
+        state.tasks.own.take_answer(who)
+    }
+
+    /// Nobody waits for it any more.
+    pub(super) fn drop_own(&self, who: Who) {
+        self.state.lock().tasks.own.drop_one(who);
+    }
+
+    /// Sleeps until the socket has something, or for so long.
+    pub(super) fn pause(&self, limit: Duration) {
+        let mut guard = self.state.lock();
+        self.waits.sleep(&mut guard, |state| &mut state.waiting, limit);
+        let state = &mut *guard;
+        self.waits.calm(&mut state.waiting, state.tasks.has_ended());
     }
 
     /// Sees whether the session has gone, or the target says something unasked, though nobody polls; and whether it is there.

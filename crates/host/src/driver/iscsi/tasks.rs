@@ -6,11 +6,13 @@
 //! are out. Does not do: the session's numbers, and what goes over the wire when.
 
 use super::dial::sense_of;
-use super::pdu::{DataIn, Direction, Status, Violation};
+use super::own::Own;
+use super::pdu::{DataIn, Direction, Status, Violation, is_before};
 use crate::driver::pieces::Pieces;
 use crate::driver::socket::{Incoming, Outgoing};
 use crate::mem::Regions;
-use blk::id::{SECTOR_SHIFT, Tag};
+use blk::driver::TimedOut;
+use blk::id::SECTOR_SHIFT;
 use blk::scsi::disposition::{HostByte, Outcome, sam};
 use blk::scsi::transport::{Command, Outcomes, Payload, Ticket};
 use blk::status::BlkStatus;
@@ -39,6 +41,7 @@ struct Slot {
     /// Its memory has gone.
     discarded: bool,
     issued: Instant,
+    cmd_sn: u32,
 }
 
 /// See the module's text.
@@ -48,6 +51,8 @@ pub(super) struct Tasks {
     in_flight: usize,
     large_reads: usize,
     serial: u32,
+    /// What is out beside requests.
+    pub(super) own: Own,
 }
 
 impl Tasks {
@@ -63,6 +68,7 @@ impl Tasks {
             pieces: Pieces::new(),
             discarded: false,
             issued: Instant::ZERO,
+            cmd_sn: 0,
         };
         Tasks {
             slots: (0..depth).map(|_| slot()).collect(),
@@ -70,6 +76,7 @@ impl Tasks {
             in_flight: 0,
             large_reads: 0,
             serial: 0,
+            own: Own::default(),
         }
     }
 
@@ -77,7 +84,8 @@ impl Tasks {
     pub(super) fn resize(&mut self, depth: usize) {
         assert!(self.in_flight == 0 && self.ended.is_empty(), "the depth changes with commands in flight");
         if depth != self.slots.len() {
-            *self = Tasks { serial: self.serial, ..Tasks::new(depth) };
+            let own = std::mem::take(&mut self.own);
+            *self = Tasks { serial: self.serial, own, ..Tasks::new(depth) };
         }
     }
 
@@ -142,9 +150,34 @@ impl Tasks {
         (slot.wire_tag, &slot.cdb, way, slot.len)
     }
 
-    /// So many bytes of a write go without being asked for.
-    pub(super) fn sends_unasked(&mut self, tag: u16, bytes: u32) {
-        self.slots[usize::from(tag)].moved = bytes;
+    /// It has this number, and so many bytes of a write go without being asked for.
+    pub(super) fn sends_unasked(&mut self, tag: u16, cmd_sn: u32, bytes: u32) {
+        let slot = &mut self.slots[usize::from(tag)];
+        (slot.cmd_sn, slot.moved) = (cmd_sn, bytes);
+    }
+
+    /// Tag on the wire and number of the command that was issued then, if it is out.
+    pub(super) fn reference(&self, late: TimedOut) -> Option<(u32, u32)> {
+        let slot = self.slots.get(late.tag.index()).filter(|s| s.ticket.is_some() && s.issued == late.issued)?;
+        Some((slot.wire_tag, slot.cmd_sn))
+    }
+
+    /// The target says that it has aborted this one; false if it has ended meanwhile.
+    pub(super) fn aborted(&mut self, index: u16, wire_tag: u32) -> bool {
+        let slot = self.slots.get(usize::from(index));
+        let is_out = slot.is_some_and(|s| s.ticket.is_some() && s.wire_tag == wire_tag);
+        if is_out {
+            self.end(usize::from(index), Outcome::host(HostByte::Abort));
+        }
+        is_out
+    }
+
+    /// Commands before this number were ended by a reset: which.
+    pub(super) fn reset_before(&mut self, cmd_sn: u32) -> Vec<u16> {
+        let was_before = |s: &Slot| s.ticket.is_some() && is_before(s.cmd_sn, cmd_sn);
+        let all: Vec<usize> = (0..self.slots.len()).filter(|i| was_before(&self.slots[*i])).collect();
+        all.iter().for_each(|index| self.end(*index, Outcome::host(HostByte::Reset)));
+        all.into_iter().map(|index| index as u16).collect()
     }
 
     /// The task that is out under this tag.
@@ -324,17 +357,14 @@ impl Tasks {
                 self.end(index, Outcome::host(host));
             }
         }
+        self.own.end_all(host);
+        self.own.forget_managed();
         before
     }
 
     /// Whether one has been out for `time`.
     pub(super) fn has_older(&self, time: Duration, now: Instant) -> bool {
         self.slots.iter().any(|slot| slot.ticket.is_some() && now.since(slot.issued) >= time)
-    }
-
-    /// Whether the command with this tag that was issued then has not ended.
-    pub(super) fn is_out(&self, tag: Tag, issued: Instant) -> bool {
-        self.slots.get(tag.index()).is_some_and(|slot| slot.ticket.is_some() && slot.issued == issued)
     }
 
     /// Hands ended commands over, as many as fit; how many.

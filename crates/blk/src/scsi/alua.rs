@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Asymmetric access: which way to a logical unit its controllers like, and how another is asked for.
+//!
+//! Guarantees: any bytes are taken as an answer to REPORT TARGET PORT GROUPS, cut at any place; at most [`MAX_GROUPS`] groups of
+//! [`MAX_PORTS`] ports are kept. Priorities are those of multipath-tools. Does not do: send commands, or wait.
+//! What becomes of requests while states change is [`super::disposition`]'s.
+//! Source: SPC-5 (5.18, 6.36, 6.45, 7.7.6.8); libmultipath/prioritizers/alua.c of multipath-tools 0.14;
+//! drivers/scsi/device_handler/scsi_dh_alua.c of Linux 6.19.
+
+use super::cdb::Cdb;
+use super::disposition::{HostByte, sam};
+use super::inquiry::{page, vpd};
+use super::sense::SenseKey;
+use super::transport::Probed;
+use crate::multipath::PgInit;
+use crate::time::Duration;
+
+/// Groups of one answer that are looked at.
+pub const MAX_GROUPS: usize = 64;
+/// Ports of a group that are.
+pub const MAX_PORTS: usize = 64;
+/// Bytes of an answer that are worth asking for.
+pub const ANSWER_BYTES: u32 = 4096;
+/// A transition may take this long, unless the answer says how long (`ALUA_FAILOVER_TIMEOUT`).
+pub const TRANSITION_TIME: Duration = Duration::from_secs(60);
+/// Between questions while it goes on (`ALUA_RTPG_RETRY_DELAY`).
+pub const TRANSITION_LOOK: Duration = Duration::from_secs(2);
+
+/// How a group of ports serves a logical unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum AccessState {
+    /// As well as any does.
+    Optimized = 0x0,
+    /// More slowly.
+    NonOptimized = 0x1,
+    /// Not before it is asked to.
+    Standby = 0x2,
+    /// Not, and asking does not help now.
+    Unavailable = 0x3,
+    /// Some blocks as well as any does.
+    LbaDependent = 0x4,
+    /// It has none.
+    Offline = 0xe,
+    /// It is about to be another.
+    Transitioning = 0xf,
+}
+
+impl AccessState {
+    fn from_bits(bits: u8) -> Option<AccessState> {
+        Some(match bits & 0xf {
+            0x0 => AccessState::Optimized,
+            0x1 => AccessState::NonOptimized,
+            0x2 => AccessState::Standby,
+            0x3 => AccessState::Unavailable,
+            0x4 => AccessState::LbaDependent,
+            0xe => AccessState::Offline,
+            0xf => AccessState::Transitioning,
+            _ => return None,
+        })
+    }
+
+    /// Whether requests may be sent there (`alua_prep_fn`).
+    pub fn takes_requests(self) -> bool {
+        !matches!(self, AccessState::Standby | AccessState::Unavailable | AccessState::Offline)
+    }
+}
+
+impl core::fmt::Display for AccessState {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            AccessState::Optimized => "active/optimized",
+            AccessState::NonOptimized => "active/non-optimized",
+            AccessState::Standby => "standby",
+            AccessState::Unavailable => "unavailable",
+            AccessState::LbaDependent => "lba-dependent",
+            AccessState::Offline => "offline",
+            AccessState::Transitioning => "transitioning",
+        })
+    }
+}
+
+/// A group of ports of a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortGroup {
+    /// Its number.
+    pub group: u16,
+    /// How it serves the unit.
+    pub state: AccessState,
+    /// It is the one that its maker would have used.
+    pub preferred: bool,
+    /// Relative numbers of its ports.
+    pub ports: Vec<u16>,
+}
+
+impl PortGroup {
+    /// What a path through it is worth: `prio "alua"`; with `exclusive_pref` a preferred group that is optimized is above all.
+    pub fn priority(&self, exclusive_pref: bool) -> u32 {
+        let by_state = match self.state {
+            AccessState::Optimized => 50,
+            AccessState::NonOptimized => 10,
+            AccessState::LbaDependent => 5,
+            AccessState::Standby => 1,
+            AccessState::Unavailable | AccessState::Offline | AccessState::Transitioning => 0,
+        };
+        // Without the option a preferred group that is optimized already is not told from others that are.
+        let is_above = self.preferred && (exclusive_pref || self.state != AccessState::Optimized);
+        by_state + if is_above { 80 } else { 0 }
+    }
+}
+
+/// An answer to REPORT TARGET PORT GROUPS.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortGroups {
+    /// In the order of the answer; those of states that are none are left out.
+    pub groups: Vec<PortGroup>,
+    /// How long a transition may take, if it says so.
+    pub transition: Option<Duration>,
+}
+
+impl PortGroups {
+    /// Reads an answer, `extended` if that was asked for; `None` if it is too short to be one.
+    pub fn parse(bytes: &[u8], extended: bool) -> Option<PortGroups> {
+        let told = u32::from_be_bytes(*bytes.first_chunk()?) as usize;
+        let body = &bytes[4..];
+        let body = body.get(..told).unwrap_or(body);
+        let is_extended = extended && body.first().is_some_and(|format| format & 0x70 == 0x10);
+        let seconds = body.get(1).copied().filter(|s| is_extended && *s > 0);
+        let mut list = if is_extended { body.get(4..).unwrap_or_default() } else { body };
+        let mut groups = Vec::new();
+        while groups.len() < MAX_GROUPS
+            && let Some((head, rest)) = list.split_first_chunk::<8>()
+        {
+            let [first, _, high, low, _, _, _, ports] = *head;
+            let bytes = usize::from(ports) * 4;
+            let all = rest.get(..bytes).unwrap_or(rest);
+            let ports = all.chunks_exact(4).take(MAX_PORTS).map(|p| u16::from_be_bytes([p[2], p[3]])).collect();
+            if let Some(state) = AccessState::from_bits(first) {
+                let group = u16::from_be_bytes([high, low]);
+                groups.push(PortGroup { group, state, preferred: first & 0x80 != 0, ports });
+            }
+            list = rest.get(bytes..).unwrap_or_default();
+        }
+        Some(PortGroups { groups, transition: seconds.map(|s| Duration::from_secs(s.into())) })
+    }
+
+    /// The group of this number.
+    pub fn group(&self, number: u16) -> Option<&PortGroup> {
+        self.groups.iter().find(|g| g.group == number)
+    }
+}
+
+/// Whether and how a unit that was asked by INQUIRY (standard data, byte 5) tells of states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Support {
+    /// It changes them by itself.
+    pub implicit: bool,
+    /// It can be asked to.
+    pub explicit: bool,
+}
+
+impl Support {
+    /// Reads standard INQUIRY data; one that is cut says that there is none.
+    pub fn parse(inquiry: &[u8]) -> Support {
+        let flags = inquiry.get(5).copied().unwrap_or(0);
+        Support { implicit: flags & 0x10 != 0, explicit: flags & 0x20 != 0 }
+    }
+}
+
+/// By which group and port this way goes: designators 5 and 4 of page 0x83 that are of the port.
+pub fn own_group(designation: &[u8]) -> Option<(u16, Option<u16>)> {
+    let mut list = page(designation, vpd::DEVICE_IDENTIFICATION).unwrap_or_default();
+    let (mut group, mut port) = (None, None);
+    while let [_, kinds, _, len, rest @ ..] = list {
+        let Some(name) = rest.get(..usize::from(*len)) else { break };
+        if let ([_, _, high, low], 0x10) = (name, kinds & 0x30) {
+            let number = u16::from_be_bytes([*high, *low]);
+            match kinds & 0xf {
+                0x5 => group = Some(number),
+                0x4 => port = Some(number),
+                _ => {}
+            }
+        }
+        list = &rest[name.len()..];
+    }
+    Some((group?, port))
+}
+
+/// The parameter list of SET TARGET PORT GROUPS that makes one group active/optimized.
+pub fn set_parameters(group: u16) -> [u8; 8] {
+    let [high, low] = group.to_be_bytes();
+    [0, 0, 0, 0, AccessState::Optimized as u8, 0, high, low]
+}
+
+/// What is to be done for a path before requests go there (`alua_stpg`, without `optimize_stpg`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// Nothing: it takes them.
+    Ready,
+    /// SET TARGET PORT GROUPS, then ask again.
+    Set,
+    /// Ask again after this.
+    Wait(Duration),
+    /// It cannot be used.
+    Fail,
+}
+
+/// Decides for a path by a group in this state, when this much time has passed since it began to change.
+pub fn activation(groups: &PortGroups, own: u16, support: Support, in_transition: Duration) -> Activation {
+    let Some(group) = groups.group(own) else { return Activation::Fail };
+    let limit = groups.transition.unwrap_or(TRANSITION_TIME);
+    match group.state {
+        AccessState::Optimized | AccessState::LbaDependent => Activation::Ready,
+        AccessState::NonOptimized if support.explicit => Activation::Set,
+        AccessState::NonOptimized => Activation::Ready,
+        AccessState::Standby | AccessState::Unavailable if support.explicit => Activation::Set,
+        AccessState::Transitioning if in_transition < limit => Activation::Wait(TRANSITION_LOOK),
+        // It took too long: as standby (`alua_rtpg`).
+        AccessState::Transitioning if support.explicit => Activation::Set,
+        AccessState::Standby | AccessState::Unavailable | AccessState::Offline | AccessState::Transitioning => {
+            Activation::Fail
+        }
+    }
+}
+
+/// Questions and orders of one activation at most: what a device has to tell first, and the order itself, included.
+const MAX_STEPS: u32 = 16;
+
+/// Makes the unit serve the path that `ask` speaks to, as a hardware handler of multipath does
+/// ([`Handler::activate`](crate::multipath::Handler::activate)). `ask` sends a command with data to the device, or for up to so many
+/// bytes from it, and waits for its end. [`PgInit::Retry`]: the state is about to be another, look again after
+/// [`TRANSITION_LOOK`]; `in_transition` is how long that has been so.
+pub fn activate(ask: &mut dyn FnMut(&Cdb, &[u8], u32) -> Probed, in_transition: Duration) -> PgInit {
+    let mut steps = MAX_STEPS;
+    let mut answer = |cdb: &Cdb, out: &[u8], most: u32| loop {
+        steps = steps.checked_sub(1).ok_or(PgInit::Failed)?;
+        let Probed { outcome, data } = ask(cdb, out, most);
+        match (outcome.host, outcome.status, outcome.sense) {
+            (HostByte::Ok, sam::GOOD, _) => return Ok(data),
+            (HostByte::Ok, sam::CHECK_CONDITION, Some(sense)) => match (sense.key, sense.asc, sense.ascq) {
+                (SenseKey::NotReady | SenseKey::UnitAttention, 0x04, 0x0a) => return Err(PgInit::Retry),
+                (SenseKey::UnitAttention, ..) => {}
+                // It knows no such thing.
+                (SenseKey::IllegalRequest, ..) => return Ok(Vec::new()),
+                _ => return Err(PgInit::Failed),
+            },
+            (HostByte::Ok, sam::BUSY | sam::TASK_SET_FULL, _) => return Err(PgInit::Retry),
+            _ => return Err(PgInit::Failed),
+        }
+    };
+    let mut run = || {
+        let support = Support::parse(&answer(&Cdb::inquiry(None, 96), &[], 96)?);
+        let names = answer(&Cdb::inquiry(Some(vpd::DEVICE_IDENTIFICATION), 1024), &[], 1024)?;
+        let Some((own, _)) = own_group(&names) else { return Err(PgInit::Failed) };
+        // An order is given once: a device that does not follow it will not follow a second.
+        for may_order in [true, false] {
+            let told = answer(&Cdb::report_target_port_groups(ANSWER_BYTES), &[], ANSWER_BYTES)?;
+            let groups = PortGroups::parse(&told, false).unwrap_or_default();
+            match activation(&groups, own, support, in_transition) {
+                Activation::Ready => return Ok(()),
+                Activation::Wait(_) => return Err(PgInit::Retry),
+                Activation::Set if may_order => {
+                    let list = set_parameters(own);
+                    answer(&Cdb::set_target_port_groups(list.len() as u32), &list, 0)?;
+                }
+                // It serves, and does not want to be better.
+                Activation::Set if groups.group(own).is_some_and(|g| g.state == AccessState::NonOptimized) => {
+                    return Ok(());
+                }
+                Activation::Set | Activation::Fail => return Err(PgInit::Failed),
+            }
+        }
+        Err(PgInit::Failed)
+    };
+    run().map_or_else(|how| how, |()| PgInit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scsi::cdb::opcode;
+    use crate::scsi::disposition::Outcome;
+    use crate::scsi::sense::Sense;
+
+    fn answer(groups: &[(u8, u16, &[u16])], extended: Option<u8>) -> Vec<u8> {
+        let mut body = extended.map_or(Vec::new(), |seconds| vec![0x10, seconds, 0, 0]);
+        for (state, group, ports) in groups {
+            body.extend([*state, 0x0f]);
+            body.extend(group.to_be_bytes());
+            body.extend([0, 0, 0, ports.len() as u8]);
+            ports.iter().for_each(|p| body.extend([0, 0, (p >> 8) as u8, *p as u8]));
+        }
+        [&(body.len() as u32).to_be_bytes()[..], &body].concat()
+    }
+
+    #[test]
+    fn groups_are_the_standards_fields() {
+        let bytes = answer(&[(0x80, 1, &[1, 2]), (0x02, 0x102, &[3]), (0x0f, 3, &[])], None);
+        let read = PortGroups::parse(&bytes, false).unwrap();
+        let first = PortGroup { group: 1, state: AccessState::Optimized, preferred: true, ports: vec![1, 2] };
+        assert_eq!(read.groups[0], first);
+        assert_eq!(
+            read.groups.iter().map(|g| (g.group, g.state)).collect::<Vec<_>>()[1..],
+            [(0x102, AccessState::Standby), (3, AccessState::Transitioning)]
+        );
+        let long = PortGroups::parse(&answer(&[(1, 7, &[9])], Some(30)), true).unwrap();
+        assert_eq!((long.transition, long.groups[0].group), (Some(Duration::from_secs(30)), 7));
+        // Asked for the long form, and given the short one.
+        assert_eq!(PortGroups::parse(&bytes, true).unwrap(), read);
+    }
+
+    #[test]
+    fn any_bytes_are_taken_and_bounded() {
+        assert_eq!(PortGroups::parse(&[0, 0, 0], false), None);
+        assert_eq!(PortGroups::parse(&[0xff; 4], false).unwrap(), PortGroups::default());
+        let many: Vec<(u8, u16, &[u16])> = (0..500).map(|i| (0, i, &[0; 200][..])).collect();
+        let read = PortGroups::parse(&answer(&many, None), false).unwrap();
+        assert!(read.groups.len() == MAX_GROUPS && read.groups.iter().all(|g| g.ports.len() == MAX_PORTS));
+        let bytes = answer(&[(0, 1, &[1, 2, 3]), (1, 2, &[4])], Some(9));
+        let mut state = 7_u64;
+        for cut in 0..=bytes.len() {
+            for flip in 0..200 {
+                let mut bytes = bytes[..cut].to_vec();
+                if flip > 0 && cut > 0 {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    bytes[(state >> 33) as usize % cut] = (state >> 55) as u8;
+                }
+                for extended in [false, true] {
+                    let read = PortGroups::parse(&bytes, extended);
+                    assert_eq!(read.is_some(), cut >= 4);
+                    let ports: usize = read.iter().flat_map(|r| &r.groups).map(|g| g.ports.len()).sum();
+                    assert!(ports * 4 <= cut);
+                }
+                let _ = own_group(&bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn priorities_are_those_of_multipath_tools() {
+        let group = |state, preferred| PortGroup { group: 1, state, preferred, ports: Vec::new() };
+        for (state, plain, preferred, exclusive) in [
+            (AccessState::Optimized, 50, 50, 130),
+            (AccessState::NonOptimized, 10, 90, 90),
+            (AccessState::LbaDependent, 5, 85, 85),
+            (AccessState::Standby, 1, 81, 81),
+            (AccessState::Unavailable, 0, 80, 80),
+            (AccessState::Offline, 0, 80, 80),
+        ] {
+            let is = [group(state, false).priority(false), group(state, true).priority(false)];
+            assert_eq!((is, group(state, true).priority(true)), ([plain, preferred], exclusive), "{state}");
+        }
+    }
+
+    #[test]
+    fn the_way_s_own_group_is_told_from_names_of_the_unit() {
+        let naa = [0x01, 0x03, 0, 8, 0x60, 1, 2, 3, 4, 5, 6, 7];
+        let [port, group] = [[0x01, 0x14, 0, 4, 0, 0, 0, 2], [0x01, 0x15, 0, 4, 0, 0, 1, 5]];
+        let whole = |parts: &[&[u8]]| {
+            let body = parts.concat();
+            [&[0, 0x83, 0, body.len() as u8][..], &body].concat()
+        };
+        assert_eq!(own_group(&whole(&[&naa, &port, &group])), Some((0x105, Some(2))));
+        assert_eq!(own_group(&whole(&[&naa, &group])), Some((0x105, None)));
+        assert_eq!(own_group(&whole(&[&naa, &port])), None);
+        assert_eq!(set_parameters(0x105), [0, 0, 0, 0, 0, 0, 1, 5]);
+    }
+
+    /// A device with two groups, of which the path goes by number 2.
+    struct Device {
+        states: [u8; 2],
+        follows: bool,
+        /// What it says to the next commands, before it does anything.
+        first: Vec<Outcome>,
+        orders: u32,
+    }
+
+    impl Device {
+        fn answer(&mut self, cdb: &Cdb, out: &[u8], most: u32) -> Probed {
+            if let Some(outcome) = self.first.pop() {
+                return Probed { outcome, data: Vec::new() };
+            }
+            let mut data = match (cdb.opcode(), cdb.as_bytes()[1]) {
+                (opcode::INQUIRY, 0) => vec![0, 0, 5, 0, 0, 0x30],
+                (opcode::INQUIRY, _) => vec![0, 0x83, 0, 8, 0x01, 0x15, 0, 4, 0, 0, 0, 2],
+                (opcode::MAINTENANCE_IN, 0x0a) => answer(&[(self.states[0], 1, &[1]), (self.states[1], 2, &[2])], None),
+                (opcode::MAINTENANCE_OUT, 0x0a) => {
+                    assert_eq!(out, set_parameters(2));
+                    self.orders += 1;
+                    if self.follows {
+                        self.states = [2, 0];
+                    }
+                    Vec::new()
+                }
+                other => panic!("{other:x?} was not to be sent"),
+            };
+            data.truncate(most as usize);
+            Probed { outcome: Outcome::GOOD, data }
+        }
+    }
+
+    #[test]
+    fn activation_asks_orders_once_and_looks_again() {
+        let says = |key, asc, ascq| Outcome::check(Sense::new(key, asc, ascq));
+        let attention = says(SenseKey::UnitAttention, 0x2a, 0x06);
+        for (state, follows, first, expected, orders) in [
+            (0x0, true, vec![], PgInit::Done, 0),
+            (0x2, true, vec![attention; 3], PgInit::Done, 1),
+            (0x2, false, vec![], PgInit::Failed, 1),
+            (0x1, false, vec![], PgInit::Done, 1),
+            (0xf, true, vec![], PgInit::Retry, 0),
+            (0xe, true, vec![], PgInit::Failed, 0),
+            (0x2, true, vec![says(SenseKey::NotReady, 4, 0x0a)], PgInit::Retry, 0),
+            (0x2, true, vec![says(SenseKey::HardwareError, 0x44, 0)], PgInit::Failed, 0),
+            (0x2, true, vec![says(SenseKey::IllegalRequest, 0x20, 0)], PgInit::Failed, 0),
+            (0x2, true, vec![Outcome::host(HostByte::NoConnect)], PgInit::Failed, 0),
+            (0x2, true, vec![attention; 1000], PgInit::Failed, 0),
+        ] {
+            let mut device = Device { states: [0, state], follows, first, orders: 0 };
+            let how = activate(&mut |cdb, out, most| device.answer(cdb, out, most), Duration::ZERO);
+            assert_eq!((how, device.orders), (expected, orders), "state {state:x}, follows {follows}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_activated_as_its_state_wants() {
+        let explicit = Support::parse(&[0, 0, 5, 0, 0, 0x30]);
+        let implicit = Support::parse(&[0, 0, 5, 0, 0, 0x10]);
+        assert_eq!(Support::parse(&[0]), Support { implicit: false, explicit: false });
+        let of = |state: u8, support, since| {
+            let groups = PortGroups::parse(&answer(&[(state, 4, &[])], None), false).unwrap();
+            activation(&groups, 4, support, since)
+        };
+        let now = Duration::ZERO;
+        assert_eq!([0, 4].map(|s| of(s, explicit, now)), [Activation::Ready; 2]);
+        assert_eq!([1, 2, 3].map(|s| of(s, explicit, now)), [Activation::Set; 3]);
+        assert_eq!(of(1, implicit, now), Activation::Ready);
+        assert_eq!([2, 3, 0xe].map(|s| of(s, implicit, now)), [Activation::Fail; 3]);
+        assert_eq!(of(0xf, implicit, now), Activation::Wait(TRANSITION_LOOK));
+        assert_eq!(of(0xf, implicit, TRANSITION_TIME), Activation::Fail);
+        assert_eq!(of(0xf, explicit, TRANSITION_TIME), Activation::Set);
+        assert_eq!(activation(&PortGroups::default(), 4, explicit, now), Activation::Fail);
+        assert!(AccessState::Transitioning.takes_requests() && !AccessState::Standby.takes_requests());
+    }
+}

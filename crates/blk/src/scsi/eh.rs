@@ -1,0 +1,655 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is done about commands that do not end: the error-handling ladder, from an abort to giving a device up.
+//!
+//! A late command is aborted, and tried again. If that does not work its host takes no new commands until those that are out
+//! have ended or are late as well, and then goes up rung by rung: ask for sense that is missing, abort each, START UNIT where the
+//! device wants it, reset of the LUN, the target, the host; what no rung has helped is offline. After each rung TEST UNIT READY
+//! says whether it has helped.
+//!
+//! Guarantees: a command that this has to do with ends no earlier than its transport has given it back *and* its device has
+//! answered again, or is offline; each of them is released once. Nothing waits without a limit: abort, reset of LUN or target
+//! and each question have `eh_timeout`, a reset of the host what its transport says; past `eh_deadline` only the host is reset.
+//! Needs from callers: `Ladder::next` now and then while `Ladder::is_calm` is false, at the latest when
+//! `Ladder::next_due` says; what it asks for is done at once and its answer `Ladder::said`, by one caller at a time.
+//!
+//! A plain value: its owner (`super::recovery`) locks it, and speaks to the transport with it unlocked. Source:
+//! drivers/scsi/scsi_error.c (`scmd_eh_abort_handler`, `scsi_unjam_host`, `scsi_eh_ready_devs`, `scsi_eh_flush_done_q`) of Linux
+//! 6.19; the kernel goes through devices one after the other, this does all of a rung together.
+
+use super::disposition::{About, HostByte, Outcome, Verdict, judge};
+use super::sense::{Sense, SenseKey};
+use super::transport::{Abort, Help, LunId, Note, Probed, Reset};
+use crate::driver::InFlight;
+use crate::id::{HctxId, Tag};
+use crate::time::{Duration, Instant};
+
+/// `SCSI_DEFAULT_EH_TIMEOUT`.
+pub const EH_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often progress is looked at that nobody tells of.
+const LOOK: Duration = Duration::from_ms(10);
+/// A device that has something else to tell first is asked this often more (`scsi_eh_tur`).
+const MORE_TESTS: u8 = 1;
+
+/// What a host spends on help.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    pub(super) eh_timeout: Duration,
+    pub(super) eh_deadline: Option<Duration>,
+    pub(super) host_reset: Duration,
+    pub(super) allow_restart: bool,
+}
+
+/// Which command: one at a time has this place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) lun: LunId,
+    pub(super) hctx: HctxId,
+    pub(super) tag: Tag,
+}
+
+/// What a device is asked with a command of the midlayer's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Question {
+    Sense,
+    StartUnit,
+    Ready,
+}
+
+/// What the owner is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// Abort the command that was issued then, or see how far that is.
+    Abort(Place, Instant),
+    /// Begin a reset, or see how far it is.
+    Reset(Reset, LunId),
+    Probe(LunId, Question),
+    /// See whether the device has answered.
+    Probed(LunId),
+    /// Nobody waits for the answer any more.
+    DropProbe(LunId),
+    /// Give the device up, and have all its commands brought back.
+    Offline(LunId),
+}
+
+/// How that went.
+#[derive(Debug)]
+pub(super) enum Said {
+    Abort(Abort),
+    Reset(Help),
+    /// Whether the question is on its way.
+    Sent(bool),
+    Answer(Option<Probed>),
+    Done,
+}
+
+/// A command that has come back and waits for its device.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) rq: InFlight,
+    pub(super) note: Note,
+    pub(super) outcome: Outcome,
+}
+
+#[derive(Debug)]
+struct Late {
+    place: Place,
+    issued: Instant,
+    step: Step,
+    held: Option<Held>,
+    /// It was brought back by an abort during recovery.
+    was_aborted: bool,
+}
+
+impl Late {
+    fn is_out(&self) -> bool {
+        self.held.is_none()
+    }
+
+    fn lacks_sense(&self) -> bool {
+        self.held.as_ref().is_some_and(|h| h.outcome.lacks_sense())
+    }
+
+    fn wants_start(&self) -> bool {
+        let sense = self.held.as_ref().and_then(|h| h.outcome.sense);
+        sense.is_some_and(|s| s.wants_start())
+    }
+}
+
+/// How far something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Todo,
+    /// Begun; looked at last.
+    Begun {
+        until: Instant,
+        asked: Instant,
+    },
+    /// Help has come; now what was out has to come back.
+    Settling(Instant),
+    /// To be asked whether it is ready, and so often once more.
+    Test(u8),
+    Testing {
+        until: Instant,
+        asked: Instant,
+        tries: u8,
+    },
+    /// It has not helped, or there was nothing to be done here.
+    Failed,
+    Over,
+    /// A command that was not given back though its device was given up: it ends when it is.
+    Orphan,
+}
+
+impl Step {
+    /// Whether it is to be looked at; then it was.
+    fn look(&mut self, now: Instant) -> bool {
+        match self {
+            Step::Begun { asked, .. } | Step::Testing { asked, .. } if *asked < now => {
+                *asked = now;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn is_past(self, now: Instant) -> bool {
+        match self {
+            Step::Begun { until, .. } | Step::Testing { until, .. } | Step::Settling(until) => now >= until,
+            _ => false,
+        }
+    }
+}
+
+/// A device whose commands wait for help.
+#[derive(Debug)]
+struct Unit {
+    lun: LunId,
+    step: Step,
+    /// It has a question.
+    is_asked: bool,
+}
+
+/// How high up it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rung {
+    Sense,
+    Abort,
+    StartUnit,
+    Lun,
+    Target,
+    Host,
+    Offline,
+}
+
+const RUNGS: [Rung; 7] =
+    [Rung::Sense, Rung::Abort, Rung::StartUnit, Rung::Lun, Rung::Target, Rung::Host, Rung::Offline];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Single commands are aborted at most.
+    Calm,
+    /// No new commands: those that are out end or are late.
+    Gather,
+    Climb(Rung),
+}
+
+/// What was done so far, for people.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EhStats {
+    /// Commands that were late.
+    pub late: u64,
+    /// Of those, brought back by an abort.
+    pub aborted: u64,
+    /// Times the host stopped for recovery.
+    pub recoveries: u64,
+    /// Resets that were begun: of a LUN, of a target, of the host.
+    pub resets: [u64; 3],
+    /// Devices that were given up.
+    pub offline: u64,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Ladder {
+    patience: Patience,
+    lates: Vec<Late>,
+    freed: Vec<(Place, Held)>,
+    units: Vec<Unit>,
+    stage: Stage,
+    /// The one reset for all units of the rung.
+    whole: Step,
+    /// When recovery began.
+    since: Instant,
+    looked: Instant,
+    stats: EhStats,
+}
+
+/// What becomes of a command that has come back while something was wrong.
+#[derive(Debug)]
+pub(super) enum Back {
+    /// What its outcome says.
+    Judge(InFlight),
+    /// It was brought back by help: it is tried again if it may be.
+    Helped(InFlight),
+    /// It waits.
+    Kept,
+}
+
+impl Ladder {
+    pub(super) fn new(patience: Patience) -> Ladder {
+        Ladder {
+            patience,
+            lates: Vec::new(),
+            freed: Vec::new(),
+            units: Vec::new(),
+            stage: Stage::Calm,
+            whole: Step::Todo,
+            since: Instant::ZERO,
+            looked: Instant::ZERO,
+            stats: EhStats::default(),
+        }
+    }
+
+    pub(super) fn stats(&self) -> EhStats {
+        self.stats
+    }
+
+    /// There is nothing to do, and nobody waits.
+    pub(super) fn is_calm(&self) -> bool {
+        self.lates.is_empty() && self.freed.is_empty() && self.stage == Stage::Calm
+    }
+
+    /// The host takes no new commands.
+    pub(super) fn is_recovering(&self) -> bool {
+        self.stage != Stage::Calm
+    }
+
+    /// When to come again though nothing has ended.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let waits = self.stage != Stage::Calm || self.lates.iter().any(|l| l.step != Step::Orphan);
+        if self.freed.is_empty() { waits.then(|| self.looked + LOOK) } else { Some(self.looked) }
+    }
+
+    /// A command is late.
+    pub(super) fn late(&mut self, place: Place, issued: Instant) {
+        if let Some(known) = self.lates.iter_mut().find(|l| l.place == place) {
+            // It was another one before, which ended while it was asked about.
+            if known.issued != issued && known.is_out() {
+                (known.issued, known.step) = (issued, Step::Todo);
+            }
+            return;
+        }
+        self.stats.late += 1;
+        self.lates.push(Late { place, issued, step: Step::Todo, held: None, was_aborted: false });
+    }
+
+    /// A command has come back.
+    pub(super) fn came_back(&mut self, place: Place, rq: InFlight, note: Note, outcome: &Outcome) -> Back {
+        let found = self.lates.iter().position(|l| l.place == place && l.is_out());
+        let about = About { allow_restart: self.patience.allow_restart, ..About::default() };
+        let needs_help = judge(outcome, &about).verdict == Verdict::Recover;
+        let was_helped = matches!(outcome.host, HostByte::Abort | HostByte::Reset);
+        let Some(index) = found else {
+            if !needs_help {
+                return Back::Judge(rq);
+            }
+            let held = Some(Held { rq, note, outcome: *outcome });
+            self.lates.push(Late { place, issued: Instant::ZERO, step: Step::Failed, held, was_aborted: false });
+            return Back::Kept;
+        };
+        let is_orphan = self.lates[index].step == Step::Orphan;
+        if !is_orphan && (needs_help || self.is_recovering() && outcome.host != HostByte::Ok) {
+            let late = &mut self.lates[index];
+            late.was_aborted = matches!(late.step, Step::Begun { .. } | Step::Over) && was_helped;
+            self.stats.aborted += u64::from(late.was_aborted);
+            (late.step, late.held) = (Step::Failed, Some(Held { rq, note, outcome: *outcome }));
+            return Back::Kept;
+        }
+        self.stats.aborted += u64::from(outcome.host == HostByte::Abort);
+        self.lates.swap_remove(index);
+        if was_helped || is_orphan { Back::Helped(rq) } else { Back::Judge(rq) }
+    }
+
+    /// What is to be done next, with so many commands of the host out; nothing until something has ended, or
+    /// [`Ladder::next_due`].
+    pub(super) fn next(&mut self, now: Instant, in_flight: u32) -> Option<Ask> {
+        self.looked = now;
+        loop {
+            if let Some(ask) = self.next_abort(now) {
+                return Some(ask);
+            }
+            match self.stage {
+                Stage::Calm if self.lates.iter().any(|l| l.step == Step::Failed) => {
+                    (self.stage, self.since) = (Stage::Gather, now);
+                    self.stats.recoveries += 1;
+                }
+                Stage::Calm => return None,
+                Stage::Gather => {
+                    let pending = |l: &Late| l.is_out() && matches!(l.step, Step::Begun { .. } | Step::Over);
+                    let out = self.lates.iter().filter(|l| l.is_out()).count();
+                    if in_flight as usize > out || self.lates.iter().any(pending) {
+                        return None;
+                    }
+                    self.begin_climb();
+                }
+                Stage::Climb(rung) => {
+                    let is_past = self.patience.eh_deadline.is_some_and(|most| now.since(self.since) >= most);
+                    if is_past && rung < Rung::Host {
+                        if let Some(ask) = self.leave_rung(Rung::Host) {
+                            return Some(ask);
+                        }
+                        continue;
+                    }
+                    if let Some(ask) = self.climb(rung, now) {
+                        return Some(ask);
+                    }
+                    if self.units.iter().all(|u| u.step == Step::Over) {
+                        self.finish();
+                    } else if self.units.iter().any(|u| !matches!(u.step, Step::Failed | Step::Over)) {
+                        return None;
+                    } else if let Some(above) = RUNGS.into_iter().find(|r| *r > rung) {
+                        self.enter(above);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Commands whose abort is to be begun or looked at.
+    fn next_abort(&mut self, now: Instant) -> Option<Ask> {
+        let begins = matches!(self.stage, Stage::Calm | Stage::Climb(Rung::Abort));
+        for late in self.lates.iter_mut().filter(|l| l.is_out()) {
+            if late.step.is_past(now) {
+                late.step = Step::Failed;
+            } else if begins && late.step == Step::Todo || late.step.look(now) {
+                return Some(Ask::Abort(late.place, late.issued));
+            }
+        }
+        None
+    }
+
+    fn begin_climb(&mut self) {
+        for late in self.lates.iter().filter(|l| l.step != Step::Orphan) {
+            let lun = late.place.lun;
+            if !self.units.iter().any(|u| u.lun == lun) {
+                self.units.push(Unit { lun, step: Step::Todo, is_asked: false });
+            }
+        }
+        self.enter(Rung::Sense);
+    }
+
+    fn enter(&mut self, rung: Rung) {
+        self.stage = Stage::Climb(rung);
+        self.whole = Step::Todo;
+        self.units.iter_mut().filter(|u| u.step != Step::Over).for_each(|u| u.step = Step::Todo);
+    }
+
+    /// Breaks off what is asked at this rung, one question a call, and goes to another.
+    fn leave_rung(&mut self, to: Rung) -> Option<Ask> {
+        if let Some(unit) = self.units.iter_mut().find(|u| u.is_asked) {
+            unit.is_asked = false;
+            return Some(Ask::DropProbe(unit.lun));
+        }
+        for late in self.lates.iter_mut().filter(|l| l.is_out() && l.step != Step::Orphan) {
+            late.step = Step::Failed;
+        }
+        self.enter(to);
+        None
+    }
+
+    /// The next thing to do at a rung.
+    fn climb(&mut self, rung: Rung, now: Instant) -> Option<Ask> {
+        let until = now + self.patience.eh_timeout;
+        if matches!(rung, Rung::Target | Rung::Host)
+            && let Some(ask) = self.climb_together(rung, now)
+        {
+            return Some(ask);
+        }
+        let Ladder { units, lates, stats, .. } = self;
+        for unit in units {
+            let lun = unit.lun;
+            let mut of_unit = lates.iter().filter(|l| l.place.lun == lun && l.step != Step::Orphan);
+            if unit.step == Step::Over {
+                continue;
+            }
+            if of_unit.clone().next().is_none() && !unit.is_asked {
+                // All of it has ended by itself, or what was asked for has settled it.
+                unit.step = Step::Over;
+                continue;
+            }
+            if unit.step.is_past(now) {
+                // A device that was given up does not hold up the others.
+                unit.step = if rung == Rung::Offline { Step::Over } else { Step::Failed };
+                if std::mem::take(&mut unit.is_asked) {
+                    return Some(Ask::DropProbe(lun));
+                }
+                continue;
+            }
+            match unit.step {
+                Step::Todo => {
+                    let ask = match begin(rung, lun, of_unit) {
+                        Begin::Later => continue,
+                        Begin::Nothing => {
+                            unit.step = Step::Failed;
+                            continue;
+                        }
+                        Begin::Test => {
+                            (unit.step, unit.is_asked) = (Step::Test(MORE_TESTS), true);
+                            return Some(Ask::Probe(lun, Question::Ready));
+                        }
+                        Begin::Ask(ask) => ask,
+                    };
+                    unit.is_asked = matches!(ask, Ask::Probe(..));
+                    stats.resets[Reset::Lun as usize] += u64::from(rung == Rung::Lun);
+                    unit.step = Step::Begun { until, asked: now };
+                    return Some(ask);
+                }
+                Step::Settling(_) if of_unit.any(Late::is_out) => {}
+                Step::Settling(_) if rung == Rung::Offline => unit.step = Step::Over,
+                Step::Settling(_) | Step::Test(_) => {
+                    let tries = if let Step::Test(tries) = unit.step { tries } else { MORE_TESTS };
+                    unit.step = Step::Test(tries);
+                    unit.is_asked = true;
+                    return Some(Ask::Probe(lun, Question::Ready));
+                }
+                Step::Begun { .. } | Step::Testing { .. } => {
+                    if unit.step.look(now) {
+                        return Some(if unit.is_asked { Ask::Probed(lun) } else { Ask::Reset(Reset::Lun, lun) });
+                    }
+                }
+                Step::Failed | Step::Over | Step::Orphan => {}
+            }
+        }
+        None
+    }
+
+    /// The one thing that a rung does for all units.
+    fn climb_together(&mut self, rung: Rung, now: Instant) -> Option<Ask> {
+        let (what, time) = match rung {
+            Rung::Target => (Reset::Target, self.patience.eh_timeout),
+            _ => (Reset::Host, self.patience.host_reset),
+        };
+        let lun = self.units.iter().find(|u| u.step != Step::Over)?.lun;
+        if self.whole == Step::Todo {
+            self.whole = Step::Begun { until: now + time, asked: now };
+            self.stats.resets[what as usize] += 1;
+        } else if self.whole.is_past(now) {
+            self.reset_ended(false, now);
+            return None;
+        } else if !self.whole.look(now) {
+            return None;
+        }
+        Some(Ask::Reset(what, lun))
+    }
+
+    /// The one reset has ended.
+    fn reset_ended(&mut self, well: bool, now: Instant) {
+        let until = now + self.patience.eh_timeout;
+        self.whole = Step::Over;
+        for unit in self.units.iter_mut().filter(|u| u.step == Step::Todo) {
+            unit.step = if well { Step::Settling(until) } else { Step::Failed };
+        }
+    }
+
+    /// All units have been decided on: what was held is released.
+    fn finish(&mut self) {
+        let units = std::mem::take(&mut self.units);
+        let mut left = Vec::new();
+        for mut late in self.lates.drain(..) {
+            let is_of_unit = units.iter().any(|u| u.lun == late.place.lun);
+            match late.held.take() {
+                Some(held) => self.freed.push((late.place, held)),
+                None => {
+                    // Of a unit that is over only an offline one has commands out; others were late meanwhile.
+                    if is_of_unit && late.step == Step::Failed {
+                        late.step = Step::Orphan;
+                    }
+                    left.push(late);
+                }
+            }
+        }
+        self.lates = left;
+        self.stage = Stage::Calm;
+    }
+
+    /// How what was asked for went.
+    pub(super) fn said(&mut self, ask: &Ask, said: Said, now: Instant) {
+        match (*ask, said) {
+            (Ask::Abort(place, issued), Said::Abort(how)) => self.abort_said(place, issued, how, now),
+            (Ask::Reset(Reset::Lun, lun), Said::Reset(how)) => {
+                let until = now + self.patience.eh_timeout;
+                let Some(unit) = self.units.iter_mut().find(|u| u.lun == lun) else { return };
+                match how {
+                    Help::Begun => {}
+                    Help::Done => unit.step = Step::Settling(until),
+                    Help::Failed => unit.step = Step::Failed,
+                }
+            }
+            (Ask::Reset(..), Said::Reset(Help::Begun)) => {}
+            (Ask::Reset(..), Said::Reset(how)) => self.reset_ended(how == Help::Done, now),
+            (Ask::Probe(lun, question), Said::Sent(is_sent)) => self.sent(lun, question, is_sent, now),
+            (Ask::Probed(lun), Said::Answer(Some(answer))) => self.answered(lun, &answer, now),
+            (Ask::Offline(lun), Said::Done) => {
+                self.stats.offline += 1;
+                let until = now + self.patience.eh_timeout;
+                if let Some(unit) = self.units.iter_mut().find(|u| u.lun == lun) {
+                    unit.step = Step::Settling(until);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn abort_said(&mut self, place: Place, issued: Instant, how: Abort, now: Instant) {
+        let until = now + self.patience.eh_timeout;
+        let Some(index) = self.lates.iter().position(|l| l.place == place && l.issued == issued && l.is_out()) else {
+            return;
+        };
+        let late = &mut self.lates[index];
+        match (how, late.step) {
+            (Abort::Begun, Step::Todo) => late.step = Step::Begun { until, asked: now },
+            // It ended before anything was done about it: it was given back, or will be, as any other.
+            (Abort::Gone, Step::Todo) => {
+                self.lates.swap_remove(index);
+            }
+            // It is with the transport still, and comes with a poll.
+            (Abort::Gone, Step::Begun { .. }) => late.step = Step::Over,
+            (Abort::Failed, _) => late.step = Step::Failed,
+            _ => {}
+        }
+    }
+
+    fn sent(&mut self, lun: LunId, question: Question, is_sent: bool, now: Instant) {
+        let until = now + self.patience.eh_timeout;
+        let Some(unit) = self.units.iter_mut().find(|u| u.lun == lun) else { return };
+        if !is_sent {
+            (unit.is_asked, unit.step) = (false, Step::Failed);
+        } else if question == Question::Ready {
+            let tries = if let Step::Test(tries) = unit.step { tries } else { 0 };
+            unit.step = Step::Testing { until, asked: now, tries };
+        }
+    }
+
+    /// A device has answered.
+    fn answered(&mut self, lun: LunId, answer: &Probed, now: Instant) {
+        let Ladder { units, lates, stage, patience, .. } = self;
+        let Some(unit) = units.iter_mut().find(|u| u.lun == lun) else { return };
+        unit.is_asked = false;
+        let verdict = judge(&answer.outcome, &About::default()).verdict;
+        let is_good = answer.outcome.is_good();
+        unit.step = match (unit.step, *stage) {
+            (Step::Testing { tries, .. }, _) => match verdict {
+                // It says something that is told once: now it may say how it is.
+                Verdict::Retry | Verdict::Requeue(_) if tries > 0 && answer.outcome.host == HostByte::Ok => {
+                    Step::Test(tries - 1)
+                }
+                // Whatever it says, it says something (`scsi_eh_tur`).
+                Verdict::End(_) | Verdict::Retry | Verdict::Requeue(_) if answer.outcome.host == HostByte::Ok => {
+                    Step::Over
+                }
+                _ => Step::Failed,
+            },
+            (_, Stage::Climb(Rung::Sense)) => {
+                let sense = Sense::parse(&answer.data).filter(|s| is_good && s.key != SenseKey::NoSense);
+                let lacking = lates.iter_mut().find(|l| l.place.lun == lun && l.lacks_sense());
+                match (sense, lacking.and_then(|l| l.held.as_mut())) {
+                    (Some(sense), Some(held)) => {
+                        held.outcome.sense = Some(sense);
+                        Step::Todo
+                    }
+                    _ => Step::Failed,
+                }
+            }
+            (_, Stage::Climb(Rung::StartUnit)) if is_good => Step::Settling(now + patience.eh_timeout),
+            _ => Step::Failed,
+        };
+        if *stage == Stage::Climb(Rung::Sense) {
+            self.free_explained(lun);
+        }
+    }
+
+    /// Commands that only lacked a reason have one.
+    fn free_explained(&mut self, lun: LunId) {
+        let explained = |l: &mut Late| {
+            let of_unit = l.place.lun == lun;
+            let verdict = |h: &Held| judge(&h.outcome, &About { allow_restart: true, ..About::default() }).verdict;
+            of_unit && l.held.as_ref().is_some_and(|h| h.outcome.sense.is_some() && verdict(h) != Verdict::Recover)
+        };
+        for mut late in self.lates.extract_if(.., explained) {
+            let held = late.held.take().expect("it is held");
+            self.freed.push((late.place, held));
+        }
+    }
+
+    /// Commands of a LUN and hardware queue that wait no longer, up to `most`.
+    pub(super) fn take_freed(&mut self, lun: LunId, hctx: HctxId, most: usize) -> Vec<Held> {
+        let is_of = |(place, _): &mut (Place, Held)| place.lun == lun && place.hctx == hctx;
+        self.freed.extract_if(.., is_of).take(most).map(|(_, held)| held).collect()
+    }
+}
+
+/// How a rung begins for a unit.
+enum Begin {
+    Ask(Ask),
+    /// What it does for commands has been done: it is to be seen whether that has helped.
+    Test,
+    /// It has to do nothing here.
+    Nothing,
+    /// Something else comes first.
+    Later,
+}
+
+/// What a rung is to do first for a unit with these commands.
+fn begin<'a>(rung: Rung, lun: LunId, mut of_unit: impl Iterator<Item = &'a Late> + Clone) -> Begin {
+    let question = |is_of_use: bool, what| if is_of_use { Begin::Ask(Ask::Probe(lun, what)) } else { Begin::Nothing };
+    match rung {
+        Rung::Sense => question(of_unit.any(Late::lacks_sense), Question::Sense),
+        Rung::StartUnit => question(of_unit.any(Late::wants_start), Question::StartUnit),
+        Rung::Lun => Begin::Ask(Ask::Reset(Reset::Lun, lun)),
+        Rung::Offline => Begin::Ask(Ask::Offline(lun)),
+        Rung::Abort if of_unit.clone().any(|l| l.is_out() && l.step != Step::Failed) => Begin::Later,
+        Rung::Abort if of_unit.clone().any(|l| l.was_aborted) && of_unit.all(|l| !l.is_out()) => Begin::Test,
+        Rung::Abort => Begin::Nothing,
+        Rung::Target | Rung::Host => Begin::Later,
+    }
+}

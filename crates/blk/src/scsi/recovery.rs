@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The owner of a host's [`Ladder`]: carries what it asks for to the transport, and gives devices up.
+//!
+//! Guarantees: while nothing is wrong a command costs one load of a word that nobody writes. The ladder's lock is the innermost
+//! one (a transport that gives a command back may hold its own); the transport is spoken to with the ladder unlocked, by one
+//! thread at a time, and who finds another at it goes on.
+//! A command that was let through just before recovery began is carried as any other: a reset brings it back, and it waits.
+
+use super::cdb::Cdb;
+use super::device::{Device, DeviceState};
+use super::disposition::Outcome;
+use super::eh::{Ask, Back, EhStats, Held, Ladder, Patience, Place, Question, Said};
+use super::sense::SENSE_BYTES;
+use super::transport::{LunId, Note, Transport};
+use crate::driver::{InFlight, TimedOut};
+use crate::id::HctxId;
+use crate::lock::Lock;
+use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
+use crate::time::Instant;
+use std::sync::Arc;
+
+const ACTIVE: u32 = 1;
+const STOPS: u32 = 2;
+
+/// See the module's text.
+pub(super) struct Recovery {
+    /// [`ACTIVE`] and [`STOPS`], as the ladder says.
+    flags: AtomicU32,
+    is_driven: AtomicBool,
+    shared: Box<dyn Guarded>,
+}
+
+struct Shared {
+    ladder: Ladder,
+    devices: Vec<(LunId, Arc<Device>)>,
+}
+
+/// A lock whose kind is forgotten: hosts, disks and batches need not know it.
+trait Guarded: Send + Sync {
+    fn with(&self, what: &mut dyn FnMut(&mut Shared));
+}
+
+impl<L: Lock> Guarded for Mutex<L, Shared> {
+    fn with(&self, what: &mut dyn FnMut(&mut Shared)) {
+        what(&mut self.lock());
+    }
+}
+
+impl Recovery {
+    pub(super) fn new<L: Lock>(patience: Patience) -> Recovery {
+        let shared = Shared { ladder: Ladder::new(patience), devices: Vec::new() };
+        let shared = Box::new(Mutex::<L, Shared>::new(shared));
+        Recovery { flags: AtomicU32::new(0), is_driven: AtomicBool::new(false), shared }
+    }
+
+    /// Something of the host is late, or waits.
+    #[inline]
+    pub(super) fn is_active(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) != 0
+    }
+
+    /// The host takes no new commands.
+    #[inline]
+    pub(super) fn stops_commands(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & STOPS != 0
+    }
+
+    fn with<R>(&self, what: impl FnOnce(&mut Shared) -> R) -> R {
+        let (mut what, mut result) = (Some(what), None);
+        self.shared.with(&mut |shared| {
+            result = what.take().map(|what| what(shared));
+            let ladder = &shared.ladder;
+            let [active, stops] = [!ladder.is_calm(), ladder.is_recovering()].map(u32::from);
+            let flags = (active * ACTIVE) | (stops * STOPS);
+            self.flags.store(flags, Ordering::Relaxed);
+        });
+        result.expect("it was called")
+    }
+
+    /// A device that its commands are counted of.
+    pub(super) fn join(&self, lun: LunId, device: &Arc<Device>) {
+        self.with(|s| s.devices.push((lun, Arc::clone(device))));
+    }
+
+    pub(super) fn stats(&self) -> EhStats {
+        self.with(|s| s.ladder.stats())
+    }
+
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        if self.is_active() { self.with(|s| s.ladder.next_due()) } else { None }
+    }
+
+    /// A command is late.
+    pub(super) fn late(&self, place: Place, issued: Instant) {
+        self.with(|s| s.ladder.late(place, issued));
+    }
+
+    /// A command has come back.
+    pub(super) fn came_back(&self, place: Place, rq: InFlight, note: Note, outcome: &Outcome) -> Back {
+        self.with(|s| s.ladder.came_back(place, rq, note, outcome))
+    }
+
+    /// Commands of a LUN and hardware queue that wait no longer.
+    pub(super) fn take_freed(&self, lun: LunId, hctx: HctxId, most: usize) -> Vec<Held> {
+        self.with(|s| s.ladder.take_freed(lun, hctx, most))
+    }
+
+    /// Does what there is to be done now.
+    pub(super) fn drive(&self, transport: &dyn Transport, now: Instant) {
+        // Pairs with: the store below.
+        if self.is_driven.swap(true, Ordering::Acquire) {
+            return;
+        }
+        let next = |s: &mut Shared| {
+            let in_flight = s.devices.iter().map(|(_, device)| device.in_flight()).sum();
+            s.ladder.next(now, in_flight)
+        };
+        while let Some(ask) = self.with(next) {
+            let said = self.carry(&ask, transport, now);
+            self.with(|s| s.ladder.said(&ask, said, now));
+        }
+        // Pairs with: the swap above.
+        self.is_driven.store(false, Ordering::Release);
+    }
+
+    fn carry(&self, ask: &Ask, transport: &dyn Transport, now: Instant) -> Said {
+        match *ask {
+            Ask::Abort(Place { lun, hctx, tag }, issued) => {
+                Said::Abort(transport.abort(lun, hctx, TimedOut { tag, issued }, now))
+            }
+            Ask::Reset(what, lun) => Said::Reset(transport.reset(what, lun, now)),
+            Ask::Probe(lun, question) => {
+                let cdb = match question {
+                    Question::Sense => Cdb::request_sense(SENSE_BYTES as u8),
+                    Question::StartUnit => Cdb::start_unit(),
+                    Question::Ready => Cdb::test_unit_ready(),
+                };
+                Said::Sent(transport.probe(lun, &cdb, now))
+            }
+            Ask::Probed(lun) => Said::Answer(transport.probed(lun, now)),
+            Ask::DropProbe(lun) => {
+                transport.drop_probe(lun);
+                Said::Done
+            }
+            Ask::Offline(lun) => {
+                let devices = self.with(|s| s.devices.iter().filter(|(l, _)| *l == lun).cloned().collect::<Vec<_>>());
+                // One that its transport gave up already stays as that says.
+                let in_use =
+                    |d: &&(LunId, Arc<Device>)| matches!(d.1.state(), DeviceState::Running | DeviceState::Blocked);
+                devices.iter().filter(in_use).for_each(|(_, device)| device.set_state(DeviceState::Offline));
+                transport.abandon(lun, now);
+                Said::Done
+            }
+        }
+    }
+}

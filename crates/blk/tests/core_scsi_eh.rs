@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Commands that do not end: each rung of the error-handling ladder on a debug host whose help works, fails or never ends, and
+//! seeded runs of all of it at once.
+
+use blk::bio::{Bio, DataRef};
+use blk::cpumap::CpuTopology;
+use blk::id::{CpuId, HctxId, Sector, SubmitterId};
+use blk::limits::Limits;
+use blk::queue::{Notify, RequestQueue};
+use blk::scsi::cdb::opcode::{REQUEST_SENSE, START_STOP_UNIT, TEST_UNIT_READY};
+use blk::scsi::debug::{Aid, DebugHost, DebugOptions, Fault, Mishap, NoMedium, Reply};
+use blk::scsi::device::DeviceState;
+use blk::scsi::disk::{DiskOptions, SD_MAX_RETRIES, ScsiDisk};
+use blk::scsi::disposition::{Failfast, HostByte, Outcome, sam};
+use blk::scsi::host::{HostTemplate, ScsiHost};
+use blk::scsi::sense::{Sense, SenseKey};
+use blk::scsi::transport::{LunId, Reset};
+use blk::settings::QueueConfig;
+use blk::status::BlkStatus;
+use blk::submitter::Submitter;
+use blk::time::{Duration, Instant};
+use sim::Lock;
+use std::sync::Arc;
+
+struct Nobody;
+
+impl Notify for Nobody {
+    fn notify(&self, _: SubmitterId) {}
+}
+
+type Debug = DebugHost<Lock, NoMedium>;
+
+const SECOND: u64 = 1_000_000_000;
+const ABORT: Aid = Aid::Abort;
+const LUN: Aid = Aid::Reset(Reset::Lun);
+const TARGET: Aid = Aid::Reset(Reset::Target);
+const HOST: Aid = Aid::Reset(Reset::Host);
+const READY: Aid = Aid::Probe(TEST_UNIT_READY);
+const START: Aid = Aid::Probe(START_STOP_UNIT);
+const SENSE: Aid = Aid::Probe(REQUEST_SENSE);
+
+struct Unit {
+    disk: Arc<ScsiDisk>,
+    queue: Arc<RequestQueue<Lock>>,
+    submitter: Submitter<Lock>,
+    done: Vec<(u64, BlkStatus)>,
+}
+
+struct Stack {
+    debug: Arc<Debug>,
+    host: Arc<ScsiHost>,
+    units: Vec<Unit>,
+    now: u64,
+    sent: u64,
+}
+
+impl Stack {
+    fn new(luns: u16, change: impl FnOnce(&mut HostTemplate)) -> Stack {
+        let options = DebugOptions { luns, delay: Duration::from_us(100), host_max_queue: 0 };
+        let debug = Arc::new(Debug::new(options, NoMedium));
+        let mut template = HostTemplate { can_queue: 32, cmd_per_lun: 32, nr_hw_queues: 1, ..HostTemplate::default() };
+        change(&mut template);
+        let host = ScsiHost::new::<Lock>(template, debug.clone());
+        let unit = |lun| {
+            let options = DiskOptions {
+                block_size: 512,
+                blocks: 1 << 20,
+                limits: Limits::with_max_hw_sectors(1 << 10),
+                has_unmap: false,
+                wide: false,
+                retries: SD_MAX_RETRIES,
+                failfast: Failfast::default(),
+            };
+            let disk = Arc::new(ScsiDisk::new(host.clone(), LunId(lun), options).unwrap());
+            let config = QueueConfig {
+                topology: CpuTopology::uniform(1),
+                queue_depth: template.can_queue,
+                scheduler: Some("none".into()),
+                ..QueueConfig::default()
+            };
+            let queue = RequestQueue::<Lock>::new(disk.clone(), config, Box::new(Nobody)).unwrap();
+            let submitter = queue.submitter(CpuId::new(0)).unwrap();
+            Unit { disk, queue, submitter, done: Vec::new() }
+        };
+        let units = (0..luns).map(unit).collect();
+        Stack { debug, host, units, now: SECOND, sent: 0 }
+    }
+
+    fn plain() -> Stack {
+        Stack::new(1, |_| ())
+    }
+
+    fn read(&mut self, unit: usize) {
+        // Far apart, so that none are merged.
+        let bio = Bio::read(Sector(self.sent * 64 % (1 << 19)), 8, DataRef::new(0, 0));
+        self.units[unit].submitter.submit(&bio, Instant::from_ns(self.now)).unwrap();
+        self.sent += 1;
+    }
+
+    fn lose(&self, times: u32) {
+        self.fault(None, Mishap::Lost, times);
+    }
+
+    fn fault(&self, lun: Option<LunId>, what: Mishap, times: u32) {
+        self.debug.inject(Fault { lun, opcode: None, skip: 0, times, what });
+    }
+
+    fn outstanding(&self) -> usize {
+        self.units.iter().map(|u| u.submitter.outstanding() as usize).sum()
+    }
+
+    /// To the next time at which something is to be done; false once nothing is outstanding.
+    fn step(&mut self) -> bool {
+        if self.outstanding() == 0 {
+            return false;
+        }
+        let hctx = HctxId::new(0);
+        let dues = self.units.iter().flat_map(|u| {
+            [self.debug.next_due(u.disk.lun(), hctx), u.queue.next_timer(), u.disk.next_due()].into_iter().flatten()
+        });
+        let next = dues.min().expect("something is outstanding, and nobody would look at it");
+        self.now = next.as_ns().max(self.now + 1000);
+        for unit in &mut self.units {
+            unit.submitter.poll(Instant::from_ns(self.now));
+            unit.submitter.reap(|d| unit.done.push((self.now, d.status)));
+        }
+        true
+    }
+
+    fn run(&mut self) {
+        let end = self.now + 10_000 * SECOND;
+        while self.step() {
+            assert!(self.now < end, "{} requests do not end", self.outstanding());
+        }
+        assert!(!self.host.is_recovering());
+    }
+
+    /// How one read ends that is lost first.
+    fn lost_read(&mut self) -> BlkStatus {
+        self.lose(1);
+        self.read(0);
+        self.run();
+        self.units[0].done.pop().unwrap().1
+    }
+
+    fn help(&self) -> Vec<Aid> {
+        self.debug.log().into_iter().map(|(aid, _)| aid).collect()
+    }
+}
+
+#[test]
+fn a_late_command_is_aborted_and_goes_again_while_others_go_on() {
+    for reply in [Reply::Works, Reply::After(Duration::from_secs(9))] {
+        let mut s = Stack::plain();
+        s.debug.script(ABORT, None, reply.clone(), 1);
+        s.lose(1);
+        (0..5).for_each(|_| s.read(0));
+        s.run();
+        assert!(s.units[0].done.iter().all(|(_, status)| status.is_ok()) && s.units[0].done.len() == 5);
+        assert_eq!(s.help(), [ABORT], "{reply:?}");
+        let stats = s.host.eh_stats();
+        assert_eq!((stats.late, stats.aborted, stats.recoveries), (1, 1, 0));
+    }
+}
+
+#[test]
+fn a_command_that_is_late_each_time_ends_after_its_tries() {
+    let mut s = Stack::plain();
+    s.lose(100);
+    s.read(0);
+    s.run();
+    assert_eq!(s.units[0].done[0].1, BlkStatus::Timeout);
+    let all = s.help();
+    assert!(all.iter().all(|aid| *aid == ABORT) && (5..=6).contains(&all.len()), "{all:?}");
+    assert_eq!(s.debug.lost(LunId(0)), 0);
+}
+
+/// Which help is asked for, if all before the last one goes so.
+#[test]
+fn help_that_fails_or_never_ends_is_followed_by_the_next() {
+    let rungs: [(&[Aid], &[Aid]); 4] = [
+        (&[ABORT], &[ABORT, LUN, READY]),
+        (&[ABORT, LUN], &[ABORT, LUN, TARGET, READY]),
+        (&[ABORT, LUN, TARGET], &[ABORT, LUN, TARGET, HOST, READY]),
+        (&[ABORT, LUN, TARGET, HOST], &[ABORT, LUN, TARGET, HOST]),
+    ];
+    for how in [Reply::Fails, Reply::Never] {
+        for (of_no_use, expected) in rungs {
+            let mut s = Stack::plain();
+            of_no_use.iter().for_each(|aid| s.debug.script(*aid, None, how.clone(), 1));
+            let is_given_up = of_no_use.contains(&HOST);
+            let status = s.lost_read();
+            assert_eq!(s.help(), expected, "{how:?}");
+            assert_eq!(status, if is_given_up { BlkStatus::Timeout } else { BlkStatus::Ok }, "{of_no_use:?} {how:?}");
+            let state = s.units[0].disk.state();
+            assert_eq!(state, if is_given_up { DeviceState::Offline } else { DeviceState::Running });
+            assert_eq!(s.debug.lost(LunId(0)), 0);
+            // Each of them has its time and no more.
+            assert!(s.now < 100 * SECOND, "{} s", s.now / SECOND);
+        }
+    }
+}
+
+/// A reset that works, of a device that does not answer afterwards, has not helped: its command waits, though it is back.
+#[test]
+fn a_device_that_does_not_answer_is_helped_further() {
+    for how in [Reply::Fails, Reply::Never, Reply::Says(Outcome::host(HostByte::NoConnect), Vec::new())] {
+        let mut s = Stack::plain();
+        s.debug.script(ABORT, None, Reply::Fails, 1);
+        s.debug.script(READY, None, how.clone(), 2);
+        assert_eq!(s.lost_read(), BlkStatus::Ok);
+        assert_eq!(s.help(), [ABORT, LUN, READY, TARGET, READY, HOST, READY], "{how:?}");
+        let mut s = Stack::plain();
+        s.debug.script(ABORT, None, Reply::Fails, 1);
+        s.debug.script(READY, None, how.clone(), 3);
+        assert_eq!(s.lost_read(), BlkStatus::Timeout);
+        assert_eq!(s.units[0].disk.state(), DeviceState::Offline);
+        // What comes later fails at once.
+        s.read(0);
+        s.run();
+        assert_eq!(s.units[0].done.pop().unwrap().1, BlkStatus::IoErr);
+    }
+}
+
+#[test]
+fn a_command_that_is_back_does_not_end_before_its_device_has_answered() {
+    let mut s = Stack::plain();
+    s.debug.script(ABORT, None, Reply::Fails, 1);
+    s.debug.script(READY, None, Reply::Never, 1);
+    // It may not be tried again, so its end is all that is left.
+    s.lose(6);
+    s.read(0);
+    while s.step() {
+        let answered = s.help().ends_with(&[TARGET, READY]);
+        assert!(answered || s.units[0].done.is_empty() || !s.host.is_recovering());
+    }
+    assert_eq!(s.units[0].done.len(), 1);
+}
+
+#[test]
+fn a_device_that_tells_of_its_reset_first_is_asked_again() {
+    let mut s = Stack::plain();
+    s.debug.script(ABORT, None, Reply::Fails, 1);
+    let attention = Outcome::check(Sense::new(SenseKey::UnitAttention, 0x29, 3));
+    s.debug.script(READY, None, Reply::Says(attention, Vec::new()), 1);
+    assert_eq!(s.lost_read(), BlkStatus::Ok);
+    assert_eq!(s.help(), [ABORT, LUN, READY, READY]);
+}
+
+#[test]
+fn sense_that_is_missing_is_asked_for_and_decides() {
+    let check = Outcome { status: sam::CHECK_CONDITION, ..Outcome::GOOD };
+    let medium = Sense::new(SenseKey::MediumError, 0x11, 0);
+    for (answer, expected, help) in [
+        (medium.to_fixed().to_vec(), BlkStatus::Medium, &[SENSE][..]),
+        (Sense::new(SenseKey::AbortedCommand, 0, 0).to_fixed().to_vec(), BlkStatus::Ok, &[SENSE][..]),
+        // That says nothing of what failed: it must not pass for an end that is good.
+        (Sense::new(SenseKey::NoSense, 0, 0).to_fixed().to_vec(), BlkStatus::Ok, &[SENSE, LUN, READY][..]),
+        (vec![0xff; 7], BlkStatus::Ok, &[SENSE, LUN, READY][..]),
+        (Vec::new(), BlkStatus::Ok, &[SENSE, LUN, READY][..]),
+    ] {
+        let mut s = Stack::plain();
+        s.fault(None, Mishap::Ends(check), 1);
+        s.debug.script(SENSE, None, Reply::Says(Outcome::GOOD, answer.clone()), 1);
+        s.read(0);
+        s.run();
+        assert_eq!((s.units[0].done[0].1, s.help().as_slice()), (expected, help), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_device_that_has_stopped_is_started_if_that_is_wanted() {
+    let stopped = Outcome::check(Sense::new(SenseKey::NotReady, 4, 2));
+    for (allow_restart, expected, help) in
+        [(false, BlkStatus::IoErr, &[][..]), (true, BlkStatus::Ok, &[START, READY][..])]
+    {
+        let mut s = Stack::new(1, |t| t.allow_restart = allow_restart);
+        s.fault(None, Mishap::Ends(stopped), 1);
+        s.read(0);
+        s.run();
+        assert_eq!((s.units[0].done[0].1, s.help().as_slice()), (expected, help));
+    }
+}
+
+#[test]
+fn past_its_deadline_only_the_host_is_reset() {
+    let mut s = Stack::new(1, |t| t.eh_deadline = Some(Duration::from_secs(5)));
+    s.debug.script(ABORT, None, Reply::Fails, 1);
+    s.debug.script(LUN, None, Reply::Never, 1);
+    assert_eq!(s.lost_read(), BlkStatus::Ok);
+    assert_eq!(s.help(), [ABORT, LUN, HOST, READY]);
+    assert!(s.now < 45 * SECOND);
+}
+
+/// A host in recovery takes nothing; then all of it goes on, and only the device that was not helped is given up.
+#[test]
+fn other_luns_wait_and_lose_nothing() {
+    let mut s = Stack::new(3, |_| ());
+    s.debug.script(ABORT, None, Reply::Fails, 1);
+    s.debug.script(READY, Some(LunId(1)), Reply::Never, 3);
+    s.fault(Some(LunId(1)), Mishap::Lost, 1);
+    (0..3).for_each(|unit| s.read(unit));
+    let mut stopped = false;
+    while s.step() {
+        if s.host.is_recovering() && !stopped {
+            stopped = true;
+            (0..3).for_each(|unit| s.read(unit));
+            let waits = |u: &Unit| u.disk.device().unwrap().in_flight();
+            assert_eq!((waits(&s.units[0]), waits(&s.units[2])), (0, 0), "nothing new is sent");
+        }
+    }
+    assert!(stopped);
+    for unit in [0, 2] {
+        assert!(s.units[unit].done.iter().all(|(_, status)| status.is_ok()) && s.units[unit].done.len() == 2);
+        assert_eq!(s.units[unit].disk.state(), DeviceState::Running);
+    }
+    let ends: Vec<BlkStatus> = s.units[1].done.iter().map(|(_, status)| *status).collect();
+    assert!(ends.len() == 2 && ends.iter().all(|e| [BlkStatus::Timeout, BlkStatus::IoErr].contains(e)), "{ends:?}");
+    assert_eq!(s.units[1].disk.state(), DeviceState::Offline);
+}
+
+/// A tape of numbers from a seed.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+fn reply(rng: &mut Rng) -> Reply {
+    match rng.below(6) {
+        0 | 1 => Reply::Fails,
+        2 => Reply::Never,
+        3 => Reply::After(Duration::from_ms(rng.below(12_000))),
+        4 => Reply::Says(Outcome::host(HostByte::NoConnect), vec![0x70; 3]),
+        _ => Reply::Works,
+    }
+}
+
+#[test]
+fn every_request_ends_once_whatever_helps_and_what_does_not() {
+    let (mut recoveries, mut given_up, mut late) = (0, 0, 0);
+    for seed in 1..=300 {
+        let mut rng = Rng(seed);
+        let luns = 1 + rng.below(3) as u16;
+        let deadline = (rng.below(4) == 0).then(|| Duration::from_secs(rng.below(40)));
+        let mut s = Stack::new(luns, |t| t.eh_deadline = deadline);
+        for aid in [ABORT, LUN, TARGET, HOST, READY, START, SENSE] {
+            for _ in 0..rng.below(4) {
+                let reply = reply(&mut rng);
+                s.debug.script(aid, None, reply, 1 + rng.below(3) as u32);
+            }
+        }
+        let faults = [
+            Mishap::Lost,
+            Mishap::Slow(Duration::from_secs(20 + rng.below(30))),
+            Mishap::Ends(Outcome { status: sam::CHECK_CONDITION, ..Outcome::GOOD }),
+            Mishap::Ends(Outcome::host(HostByte::TimeOut)),
+        ];
+        for _ in 0..1 + rng.below(6) {
+            let what = faults[rng.below(4) as usize];
+            let skip = rng.below(10) as u32;
+            s.debug.inject(Fault { lun: None, opcode: None, skip, times: 1 + rng.below(3) as u32, what });
+        }
+        let mut sent = vec![0; usize::from(luns)];
+        for _ in 0..20 + rng.below(40) {
+            let unit = rng.below(u64::from(luns)) as usize;
+            s.read(unit);
+            sent[unit] += 1;
+            (0..rng.below(30)).for_each(|_| _ = s.step());
+        }
+        s.run();
+        for (unit, sent) in s.units.iter().zip(sent) {
+            assert_eq!(unit.done.len(), sent, "seed {seed}: each ends once");
+            assert_eq!(s.debug.lost(unit.disk.lun()), 0, "seed {seed}: the device has one of a request that ended");
+            assert_eq!(unit.disk.device().unwrap().in_flight(), 0, "seed {seed}");
+        }
+        let stats = s.host.eh_stats();
+        (recoveries, given_up, late) = (recoveries + stats.recoveries, given_up + stats.offline, late + stats.late);
+        // Whoever was not given up works.
+        s.run();
+        for unit in 0..usize::from(luns) {
+            if s.units[unit].disk.state() == DeviceState::Running && s.debug.faults_left() == 0 {
+                s.read(unit);
+                s.run();
+                assert_eq!(s.units[unit].done.last().unwrap().1, BlkStatus::Ok, "seed {seed}");
+            }
+        }
+    }
+    assert!(recoveries > 100 && given_up > 20 && late > 200, "{recoveries} {given_up} {late}: seeds that try nothing");
+}

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a session has out beside requests: commands of our own, with data in memory of ours, and task management.
+//!
+//! Guarantees: an answer is believed only if it is to something that is out, and within what was asked for; all else is a
+//! [`Violation`]. Each has one answer, also when the session is lost. At most [`MAX_OUT`] of each kind are out.
+//! Source: RFC 7143, 11.5 and 11.6.
+
+use super::dial::sense_of;
+use super::pdu::{DataIn, Direction, Function, Status, Violation, is_before};
+use blk::scsi::disposition::{HostByte, Outcome, sam};
+
+/// Tags of ours: above those of tasks, below that of the question whether the target is there.
+const TAGS: u32 = 0xfffd;
+/// Commands of our own, and management functions, that are out.
+pub(super) const MAX_OUT: usize = 1024;
+
+/// Management functions that are kept before it is looked which of them matter.
+const MANY: usize = 64;
+
+/// Whether a tag on the wire is one of ours.
+pub(super) fn is_own(wire_tag: u32) -> bool {
+    wire_tag >> 16 == TAGS
+}
+
+/// For whom a command goes; one at a time each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    Midlayer,
+    User,
+    /// Nobody waits any more.
+    Nobody,
+}
+
+/// How a command of our own ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) outcome: Outcome,
+    pub(super) data: Vec<u8>,
+    /// Sense data as it came.
+    pub(super) sense: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Job {
+    who: Who,
+    wire_tag: u32,
+    cdb: [u8; 16],
+    out: Vec<u8>,
+    /// Bytes of it that were sent.
+    sent: u32,
+    most: u32,
+    /// Bytes that were announced.
+    begun: u32,
+    is_sent: bool,
+    cmd_sn: u32,
+    answer: Option<Answer>,
+    data: Vec<u8>,
+}
+
+/// A management function that was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Managed {
+    pub(super) function: Function,
+    /// Of the task that it is about.
+    pub(super) task: Option<(u16, u32)>,
+    /// It touches commands before this number.
+    pub(super) cmd_sn: u32,
+    wire_tag: u32,
+    /// Whether it was done, once that is known.
+    is_done: Option<bool>,
+    is_dropped: bool,
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(super) struct Own {
+    jobs: Vec<Job>,
+    managed: Vec<Managed>,
+    serial: u16,
+}
+
+/// A command that is to be sent.
+pub(super) struct ToSend<'a> {
+    pub(super) wire_tag: u32,
+    pub(super) cdb: [u8; 16],
+    pub(super) way: Direction,
+    pub(super) len: u32,
+    pub(super) out: &'a [u8],
+    pub(super) sent: &'a mut u32,
+    pub(super) cmd_sn: &'a mut u32,
+}
+
+impl Own {
+    fn next_tag(&mut self) -> u32 {
+        self.serial = self.serial.wrapping_add(1);
+        TAGS << 16 | u32::from(self.serial)
+    }
+
+    pub(super) fn has(&self, who: Who) -> bool {
+        self.jobs.iter().any(|j| j.who == who)
+    }
+
+    /// A command is to go: with this data, or for up to `most` bytes. False if there is one.
+    pub(super) fn begin(&mut self, who: Who, cdb: [u8; 16], out: Vec<u8>, most: u32) -> bool {
+        if self.has(who) || self.jobs.len() >= MAX_OUT {
+            return false;
+        }
+        let wire_tag = self.next_tag();
+        self.jobs.push(Job {
+            who,
+            wire_tag,
+            cdb,
+            out,
+            sent: 0,
+            most,
+            begun: 0,
+            is_sent: false,
+            cmd_sn: 0,
+            answer: None,
+            data: Vec::new(),
+        });
+        true
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        self.jobs.iter().any(|j| !j.is_sent)
+    }
+
+    /// One that is to be sent, and is from now on.
+    pub(super) fn next_to_send(&mut self) -> Option<ToSend<'_>> {
+        let job = self.jobs.iter_mut().find(|j| !j.is_sent)?;
+        job.is_sent = true;
+        let (way, len) = match (job.out.len() as u32, job.most) {
+            (0, 0) => (Direction::None, 0),
+            (0, most) => (Direction::Read, most),
+            (len, _) => (Direction::Write, len),
+        };
+        Some(ToSend {
+            wire_tag: job.wire_tag,
+            cdb: job.cdb,
+            way,
+            len,
+            out: &job.out,
+            sent: &mut job.sent,
+            cmd_sn: &mut job.cmd_sn,
+        })
+    }
+
+    fn find(&mut self, wire_tag: u32) -> Result<&mut Job, Violation> {
+        let found = self.jobs.iter_mut().find(|j| j.wire_tag == wire_tag && j.is_sent && j.answer.is_none());
+        found.ok_or_else(|| Violation(format!("a message is about task {wire_tag:#x}, which is not out")))
+    }
+
+    pub(super) fn data_begins(&mut self, data: &DataIn) -> Result<(), Violation> {
+        let job = self.find(data.tag)?;
+        if data.offset != job.begun || job.most - job.begun < data.len {
+            let (most, begun, DataIn { offset, len, .. }) = (job.most, job.begun, data);
+            return Err(Violation(format!(
+                "{len} bytes for {offset} of a task of {most} bytes, {begun} of which have come"
+            )));
+        }
+        job.begun += data.len;
+        Ok(())
+    }
+
+    /// Data that was told by [`Own::data_begins`].
+    pub(super) fn put(&mut self, wire_tag: u32, bytes: &[u8]) {
+        if let Ok(job) = self.find(wire_tag) {
+            job.data.extend_from_slice(bytes);
+        }
+    }
+
+    /// The target asks for data.
+    pub(super) fn asked_for(&mut self, wire_tag: u32, offset: u32, len: u32) -> Result<Vec<u8>, Violation> {
+        let job = self.find(wire_tag)?;
+        let all = job.out.len() as u32;
+        if len == 0 || offset != job.sent || all - job.sent < len {
+            let sent = job.sent;
+            return Err(Violation(format!(
+                "it asks for {len} bytes from {offset} on of a task of {all}, {sent} of them sent"
+            )));
+        }
+        job.sent += len;
+        Ok(job.out[offset as usize..][..len as usize].to_vec())
+    }
+
+    /// One has ended; with what data the response had, if it was no other failure of the target.
+    pub(super) fn completed(&mut self, wire_tag: u32, status: Option<Status>, data: &[u8]) -> Result<(), Violation> {
+        let job = self.find(wire_tag)?;
+        let (outcome, sense) = match status {
+            None => (Outcome::host(HostByte::Error), Vec::new()),
+            Some(Status { status, underflow, .. }) => {
+                let is_check = status == sam::CHECK_CONDITION;
+                let told = data.first_chunk().map_or(0, |n| usize::from(u16::from_be_bytes(*n)));
+                let sense = data.get(2..).filter(|_| is_check).unwrap_or_default();
+                let outcome = Outcome { status, sense: sense_of(data).filter(|_| is_check), ..Outcome::GOOD };
+                (Outcome { residual: underflow, ..outcome }, sense.get(..told).unwrap_or(sense).to_vec())
+            }
+        };
+        job.answer = Some(Answer { outcome, data: std::mem::take(&mut job.data), sense });
+        self.jobs.retain(|j| j.who != Who::Nobody || j.answer.is_none());
+        Ok(())
+    }
+
+    pub(super) fn take_answer(&mut self, who: Who) -> Option<Answer> {
+        let at = self.jobs.iter().position(|j| j.who == who && j.answer.is_some())?;
+        self.jobs.swap_remove(at).answer
+    }
+
+    /// Nobody waits for it any more.
+    pub(super) fn drop_one(&mut self, who: Who) {
+        self.jobs.retain(|j| j.who != who || (j.is_sent && j.answer.is_none()));
+        self.jobs.iter_mut().filter(|j| j.who == who).for_each(|j| j.who = Who::Nobody);
+    }
+
+    /// The session is lost.
+    pub(super) fn end_all(&mut self, host: HostByte) {
+        self.end(host, |_| true);
+    }
+
+    /// Those before this number were ended by a reset.
+    pub(super) fn reset_before(&mut self, cmd_sn: u32) {
+        self.end(HostByte::Reset, |job| job.is_sent && is_before(job.cmd_sn, cmd_sn));
+    }
+
+    fn end(&mut self, host: HostByte, which: impl Fn(&Job) -> bool) {
+        for job in self.jobs.iter_mut().filter(|j| j.answer.is_none() && which(j)) {
+            job.answer = Some(Answer { outcome: Outcome::host(host), ..Answer::default() });
+        }
+        self.jobs.retain(|j| j.who != Who::Nobody || j.answer.is_none());
+    }
+
+    /// The session is lost: what was to be managed is gone.
+    pub(super) fn forget_managed(&mut self) {
+        self.managed.clear();
+    }
+
+    /// A function is to be sent: its tag. `None` if too many are out.
+    pub(super) fn manage(&mut self, function: Function, task: Option<(u16, u32)>, cmd_sn: u32) -> Option<u32> {
+        if self.managed.len() >= MANY {
+            // What has ended and nobody has asked about.
+            self.managed.retain(|m| m.is_done.is_none());
+        }
+        if self.managed.len() >= MAX_OUT {
+            return None;
+        }
+        let wire_tag = self.next_tag();
+        self.managed.push(Managed { function, task, cmd_sn, wire_tag, is_done: None, is_dropped: false });
+        Some(wire_tag)
+    }
+
+    /// Whether there is such a function, and what has become of it; an end is told once.
+    pub(super) fn managed(&mut self, function: Function, task: Option<(u16, u32)>) -> Option<Option<bool>> {
+        let at = self.managed.iter().position(|m| m.function == function && m.task == task && !m.is_dropped)?;
+        let is_done = self.managed[at].is_done;
+        if is_done.is_some() {
+            self.managed.swap_remove(at);
+        }
+        Some(is_done)
+    }
+
+    /// Nobody waits for functions of this kind any more.
+    pub(super) fn drop_managed(&mut self, function: Function) {
+        self.managed.retain(|m| m.function != function || m.is_done.is_none());
+        self.managed.iter_mut().filter(|m| m.function == function).for_each(|m| m.is_dropped = true);
+    }
+
+    /// The target answers a function: which it was, and whether it was done.
+    pub(super) fn function_ended(&mut self, wire_tag: u32, response: u8) -> Result<(Managed, bool), Violation> {
+        let found = self.managed.iter().position(|m| m.wire_tag == wire_tag && m.is_done.is_none());
+        let Some(at) = found else {
+            return Err(Violation(format!("it answers task management {wire_tag:#x}, which was not asked for")));
+        };
+        let is_done = match response {
+            0 => true,
+            // No such task, no such LUN, still allegiant, cannot reassign, not supported, not allowed, rejected.
+            1..=6 | 255 => false,
+            other => return Err(Violation(format!("it answers task management with {other}, which means nothing"))),
+        };
+        let managed = &mut self.managed[at];
+        managed.is_done = Some(is_done);
+        let managed = *managed;
+        // Of a task that was aborted the task itself tells.
+        if managed.is_dropped || (is_done && managed.task.is_some()) {
+            self.managed.swap_remove(at);
+        }
+        Ok((managed, is_done))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(own: &mut Own, who: Who, out: &[u8], most: u32) -> u32 {
+        assert!(own.begin(who, [0; 16], out.to_vec(), most));
+        own.next_to_send().unwrap().wire_tag
+    }
+
+    #[test]
+    fn only_what_is_out_is_answered_and_within_what_was_asked_for() {
+        let mut own = Own::default();
+        let tag = sent(&mut own, Who::User, &[], 8);
+        assert!(!own.begin(Who::User, [0; 16], Vec::new(), 0), "one at a time");
+        let data = |offset, len| DataIn { tag, offset, len, status: None };
+        assert!(own.data_begins(&data(0, 9)).is_err() && own.data_begins(&data(1, 1)).is_err());
+        own.data_begins(&data(0, 3)).unwrap();
+        own.put(tag, b"abc");
+        assert!(own.asked_for(tag, 0, 1).is_err(), "there is nothing to send");
+        assert!(own.completed(tag + 1, None, &[]).is_err());
+        let good = Status { status: 0, underflow: 5, overflow: false };
+        own.completed(tag, Some(good), &[]).unwrap();
+        assert!(own.completed(tag, Some(good), &[]).is_err(), "it has ended");
+        let answer = own.take_answer(Who::User).unwrap();
+        assert_eq!((answer.data.as_slice(), answer.outcome.residual), (&b"abc"[..], 5));
+        assert!(own.take_answer(Who::User).is_none());
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_still_known_when_it_ends() {
+        let mut own = Own::default();
+        let tag = sent(&mut own, Who::Midlayer, &[], 0);
+        own.drop_one(Who::Midlayer);
+        let other = sent(&mut own, Who::Midlayer, b"xyz", 0);
+        assert_eq!(own.asked_for(other, 0, 2).unwrap(), b"xy");
+        assert!(own.asked_for(other, 0, 2).is_err() && own.asked_for(other, 2, 2).is_err());
+        own.completed(tag, None, &[]).unwrap();
+        assert!(own.take_answer(Who::Midlayer).is_none());
+        own.end_all(HostByte::TransportDisrupted);
+        assert_eq!(own.take_answer(Who::Midlayer).unwrap().outcome.host, HostByte::TransportDisrupted);
+    }
+
+    #[test]
+    fn answers_to_task_management_are_judged() {
+        let mut own = Own::default();
+        let task = Some((3, 0x1_0003));
+        let tag = own.manage(Function::AbortTask, task, 7).unwrap();
+        assert_eq!(own.managed(Function::AbortTask, task), Some(None));
+        assert!(own.function_ended(tag ^ 1, 0).is_err() && own.function_ended(tag, 7).is_err());
+        assert!(!own.function_ended(tag, 1).unwrap().1);
+        assert!(own.function_ended(tag, 0).is_err(), "a second answer");
+        assert_eq!(own.managed(Function::AbortTask, task), Some(Some(false)));
+        assert_eq!(own.managed(Function::AbortTask, task), None, "told once");
+    }
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Commands that a user of the library sends past the block layer, as SG_IO does: descriptor block, data one way, status and sense.
+//!
+//! Guarantees: what is sent goes over the session of the hardware queue that is named, for that is the initiator port which
+//! targets know (persistent reservations are registered for it); a session that is made again is the same port. A command that
+//! does not end in time ends with its session, so that what came of it is decided.
+//! Does not do: look at what a command does. It may write what the block layer knows nothing of, and is not tried again.
+
+use super::own::{Answer, Who};
+use super::{Iscsi, queue::Queue};
+use crate::clock;
+use crate::error::{Error, ErrorKind, Result};
+use blk::id::HctxId;
+use blk::scsi::disposition::HostByte;
+use blk::status::BlkStatus;
+use blk::time::Duration;
+
+/// Most data of one command.
+pub const MAX_RAW_BYTES: usize = 1 << 20;
+/// How long it is not looked whether somebody else has taken the answer from the socket.
+const LOOK: Duration = Duration::from_ms(5);
+
+/// A command to send.
+#[derive(Clone, Copy, Debug)]
+pub struct RawCommand<'a> {
+    /// Descriptor block of 6, 10, 12 or 16 bytes, operation code first.
+    pub cdb: &'a [u8],
+    /// Data for the device.
+    pub data_out: &'a [u8],
+    /// Most bytes of data from the device; not with `data_out`.
+    pub data_in: usize,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+/// How it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawAnswer {
+    /// What the session says; if not [`HostByte::Ok`] the rest means nothing.
+    pub host: HostByte,
+    /// The device's status (SAM-5, table 26).
+    pub status: u8,
+    /// Why, in the device's format; empty if all is well.
+    pub sense: Vec<u8>,
+    /// Data from the device.
+    pub data: Vec<u8>,
+    /// Bytes that were asked for or offered, and not transferred.
+    pub residual: u32,
+    /// What a request would end with.
+    pub blk_status: BlkStatus,
+}
+
+impl Iscsi {
+    /// Sends a command over the session of a hardware queue, and waits for its end. One at a time of each hardware queue; others
+    /// wait.
+    ///
+    /// # Errors
+    /// Usage: no such hardware queue, or a command that cannot be. Io: no session, or no end, within the time.
+    pub fn execute(&self, hctx: HctxId, command: &RawCommand<'_>) -> Result<RawAnswer> {
+        let RawCommand { cdb, data_out, data_in, timeout } = *command;
+        if !matches!(cdb.len(), 6 | 10 | 12 | 16) {
+            let n = cdb.len();
+            return Err(Error::usage(format!("a descriptor block of {n} bytes: must be of 6, 10, 12 or 16")));
+        }
+        if data_out.len().max(data_in) > MAX_RAW_BYTES || (data_in > 0 && !data_out.is_empty()) {
+            let (out, into) = (data_out.len(), data_in);
+            return Err(Error::usage(format!(
+                "a command with {out} bytes for the device and {into} from it: must be one of them, at most {MAX_RAW_BYTES}"
+            )));
+        }
+        let Some(queue) = self.shared.queues.iter().nth(hctx.index()) else {
+            return Err(Error::usage(format!("there is no hardware queue {hctx}: start the disk with more")));
+        };
+        let mut padded = [0; 16];
+        padded[..cdb.len()].copy_from_slice(cdb);
+        let answer = self.wait_for(queue, padded, data_out, data_in as u32, timeout)?;
+        let blk_status = match blk::scsi::disposition::judge(&answer.outcome, &Default::default()).verdict {
+            blk::scsi::disposition::Verdict::End(status) => status,
+            _ => BlkStatus::IoErr,
+        };
+        let Answer { outcome, data, sense } = answer;
+        Ok(RawAnswer {
+            host: outcome.host,
+            status: outcome.status,
+            sense,
+            data,
+            residual: outcome.residual,
+            blk_status,
+        })
+    }
+
+    fn wait_for(&self, queue: &Queue, cdb: [u8; 16], out: &[u8], most: u32, timeout: Duration) -> Result<Answer> {
+        let until = clock::now() + timeout;
+        let late = |what: &str| {
+            let ms = timeout.as_ns() / 1_000_000;
+            Err(Error::new(ErrorKind::Io, format!("{}: {what} within {ms} ms", self.shared.target)))
+        };
+        while !queue.begin_own(Who::User, cdb, out, most, &self.shared.regions) {
+            if clock::now() >= until {
+                return late("no session for a command");
+            }
+            queue.pause(LOOK);
+        }
+        loop {
+            let now = clock::now();
+            if let Some(answer) = queue.own_answer(Who::User, &self.shared.regions, now) {
+                return Ok(answer);
+            }
+            if now >= until {
+                queue.drop_own(Who::User);
+                queue.drop_session("a command of a user did not end in time");
+                return late("no answer to a command");
+            }
+            queue.pause(LOOK);
+        }
+    }
+}
