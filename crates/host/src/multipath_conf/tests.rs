@@ -144,85 +144,81 @@ fn queue_if_no_path_is_no_path_retry_queue_unless_that_is_given() {
     assert_eq!(retry("defaults {\nfeatures \"2 pg_init_retries 50\"\n}"), NoPathRetry::Fail);
 }
 
-/// One of each kind of mistake: file, line, word, rule, remedy.
+/// One of each kind of mistake, and what is said: file, line, word, rule, remedy.
+const MISTAKES: &[(&str, &str)] = &[
+    (
+        "defaults {\n\tpath_selecter \"round-robin 0\"\n}",
+        "m.conf:2: 'path_selecter' is no option of 'defaults': did you mean 'path_selector'?",
+    ),
+    (
+        "defaults {\npath_selector service-time 0\n}",
+        "m.conf:2: '0' stands behind the value of 'path_selector': a value of several words stands in quotes, as one",
+    ),
+    ("defaults {\npath_selector \"fastest 0\"\n}", "m.conf:2: path_selector 'fastest 0': must be round-robin"),
+    ("defaults {\npolling_interval 0\n}", "m.conf:2: polling_interval '0': must be a number, 1..=86400"),
+    (
+        "defaults {\npath_grouping_policy mutlibus\n}",
+        "m.conf:2: path_grouping_policy 'mutlibus': did you mean 'multibus'? must be one of failover",
+    ),
+    ("defaults {\nno_path_retry -3\n}", "m.conf:2: no_path_retry '-3': must be fail, queue or"),
+    ("defaults {\nfailback later\n}", "m.conf:2: failback 'later': must be manual, immediate"),
+    ("defaults {\nuser_friendly_names maybe\n}", "m.conf:2: user_friendly_names 'maybe': must be yes or no"),
+    ("defaults {\nfast_io_fail_tmo never\n}", "m.conf:2: fast_io_fail_tmo 'never': must be seconds, 0..=86400, or off"),
+    (
+        "defaults {\nfeatures \"2 queue_if_no_path\"\n}",
+        "m.conf:2: features '2 queue_if_no_path': must be a number and as many words",
+    ),
+    (
+        "defaults {\nfeatures \"2 queue_mode bio\"\n}",
+        "m.conf:2: features '2 queue_mode bio': 'bio': queue_mode: must be mq",
+    ),
+    (
+        "defaults {\nfeatures \"2 pg_init_retries 51\"\n}",
+        "m.conf:2: features '2 pg_init_retries 51': '51': pg_init_retries: must be a number, 1..=50",
+    ),
+    ("defaults {\nprio\n}", "m.conf:2: 'prio' has no value: put one behind it"),
+    ("defaults {\nprio \"alua\n}", "m.conf:2: '\"alua' has no closing quote"),
+    (
+        "defaults {\nalias x\n}",
+        "m.conf:2: 'alias' is no option of 'defaults': it belongs into a 'multipath' of 'multipaths'",
+    ),
+    ("polling_interval 5", "m.conf:1: 'polling_interval' stands outside of any section: it belongs into 'defaults'"),
+    (
+        "default {\nprio alua\n}",
+        "m.conf:1: 'default' is no section of the file: did you mean 'defaults'? must be defaults, blacklist",
+    ),
+    ("device {\nvendor x\n}", "m.conf:1: 'device' is no section of the file: belongs into 'devices'"),
+    (
+        "devices {\nvendor x\n}",
+        "m.conf:2: 'vendor' stands in 'devices' itself: it belongs into a 'device {' of its own",
+    ),
+    ("defaults\n{\n}", "m.conf:1: 'defaults' is a section: put a '{' behind its name, on the same line"),
+    ("defaults {", "m.conf:1: 'defaults' begins here and is not closed"),
+    ("}", "m.conf:1: '}' closes nothing"),
+    ("defaults {\n} x", "m.conf:2: 'x' stands behind '}'"),
+    ("devices {\ndevice { vendor x }\n}", "m.conf:2: 'vendor' stands behind '{': put it on a line of its own"),
+    ("devices {\n\n device {\nvendor x\n}\n}", "m.conf:3: a 'device' of 'devices' has no 'product'"),
+    (
+        "devices {\ndevice {\nvendor \"*\"\nproduct x\n}\n}",
+        "m.conf:3: vendor '*': has '*' with nothing before it to repeat; '.*' stands for anything",
+    ),
+    ("multipaths {\nmultipath {\nalias x\n}\n}", "m.conf:2: a 'multipath' of 'multipaths' has no 'wwid'"),
+    (
+        "multipaths {\nmultipath {\nwwid x\npath_checker tur\n}\n}",
+        "m.conf:4: 'path_checker' is no option of a 'multipath' of 'multipaths': it belongs into 'defaults'",
+    ),
+    ("blacklist {\nwwwid x\n}", "m.conf:2: 'wwwid' is no option of 'blacklist': did you mean 'wwid'?"),
+    ("blacklist {\ndevnode \"!^sd[\"\n}", "m.conf:2: devnode '!^sd[': has a '[' without its ']'"),
+    ("blacklist {\ndevice {\nwwid x\n}\n}", "m.conf:3: 'wwid' is no option of a 'device' of a blacklist"),
+    ("overrides {\nprotocol {\nfast_io_fail_tmo 3\n}\n}", "m.conf:2: a 'protocol' of 'overrides' has no 'type'"),
+    ("\"defaults\" {\n}", "m.conf:1: 'defaults' stands in quotes at the beginning of a line"),
+    ("defaults {\nprio {\n}\n}", "m.conf:2: 'prio' is no section of 'defaults': here only options may stand"),
+    ("defaults {\nprio \u{1b}[31m\n}", "m.conf:2: prio '\\u{1b}[31m': must be one of"),
+];
+
 #[test]
 fn mistakes_are_told_with_their_line() {
-    for (text, said) in [
-        (
-            "defaults {\n\tpath_selecter \"round-robin 0\"\n}",
-            "m.conf:2: 'path_selecter' is no option of 'defaults': did you mean 'path_selector'?",
-        ),
-        (
-            "defaults {\npath_selector service-time 0\n}",
-            "m.conf:2: '0' stands behind the value of 'path_selector': a value of several words stands in quotes, as one",
-        ),
-        ("defaults {\npath_selector \"fastest 0\"\n}", "m.conf:2: path_selector 'fastest 0': must be round-robin"),
-        ("defaults {\npolling_interval 0\n}", "m.conf:2: polling_interval '0': must be a number, 1..=86400"),
-        (
-            "defaults {\npath_grouping_policy mutlibus\n}",
-            "m.conf:2: path_grouping_policy 'mutlibus': did you mean 'multibus'? must be one of failover",
-        ),
-        ("defaults {\nno_path_retry -3\n}", "m.conf:2: no_path_retry '-3': must be fail, queue or"),
-        ("defaults {\nfailback later\n}", "m.conf:2: failback 'later': must be manual, immediate"),
-        ("defaults {\nuser_friendly_names maybe\n}", "m.conf:2: user_friendly_names 'maybe': must be yes or no"),
-        (
-            "defaults {\nfast_io_fail_tmo never\n}",
-            "m.conf:2: fast_io_fail_tmo 'never': must be seconds, 0..=86400, or off",
-        ),
-        (
-            "defaults {\nfeatures \"2 queue_if_no_path\"\n}",
-            "m.conf:2: features '2 queue_if_no_path': must be a number and as many words",
-        ),
-        (
-            "defaults {\nfeatures \"2 queue_mode bio\"\n}",
-            "m.conf:2: features '2 queue_mode bio': 'bio': queue_mode: must be mq",
-        ),
-        (
-            "defaults {\nfeatures \"2 pg_init_retries 51\"\n}",
-            "m.conf:2: features '2 pg_init_retries 51': '51': pg_init_retries: must be a number, 1..=50",
-        ),
-        ("defaults {\nprio\n}", "m.conf:2: 'prio' has no value: put one behind it"),
-        ("defaults {\nprio \"alua\n}", "m.conf:2: '\"alua' has no closing quote"),
-        (
-            "defaults {\nalias x\n}",
-            "m.conf:2: 'alias' is no option of 'defaults': it belongs into a 'multipath' of 'multipaths'",
-        ),
-        (
-            "polling_interval 5",
-            "m.conf:1: 'polling_interval' stands outside of any section: it belongs into 'defaults'",
-        ),
-        (
-            "default {\nprio alua\n}",
-            "m.conf:1: 'default' is no section of the file: did you mean 'defaults'? must be defaults, blacklist",
-        ),
-        ("device {\nvendor x\n}", "m.conf:1: 'device' is no section of the file: belongs into 'devices'"),
-        (
-            "devices {\nvendor x\n}",
-            "m.conf:2: 'vendor' stands in 'devices' itself: it belongs into a 'device {' of its own",
-        ),
-        ("defaults\n{\n}", "m.conf:1: 'defaults' is a section: put a '{' behind its name, on the same line"),
-        ("defaults {", "m.conf:1: 'defaults' begins here and is not closed"),
-        ("}", "m.conf:1: '}' closes nothing"),
-        ("defaults {\n} x", "m.conf:2: 'x' stands behind '}'"),
-        ("devices {\ndevice { vendor x }\n}", "m.conf:2: 'vendor' stands behind '{': put it on a line of its own"),
-        ("devices {\n\n device {\nvendor x\n}\n}", "m.conf:3: a 'device' of 'devices' has no 'product'"),
-        (
-            "devices {\ndevice {\nvendor \"*\"\nproduct x\n}\n}",
-            "m.conf:3: vendor '*': has '*' with nothing before it to repeat; '.*' stands for anything",
-        ),
-        ("multipaths {\nmultipath {\nalias x\n}\n}", "m.conf:2: a 'multipath' of 'multipaths' has no 'wwid'"),
-        (
-            "multipaths {\nmultipath {\nwwid x\npath_checker tur\n}\n}",
-            "m.conf:4: 'path_checker' is no option of a 'multipath' of 'multipaths': it belongs into 'defaults'",
-        ),
-        ("blacklist {\nwwwid x\n}", "m.conf:2: 'wwwid' is no option of 'blacklist': did you mean 'wwid'?"),
-        ("blacklist {\ndevnode \"!^sd[\"\n}", "m.conf:2: devnode '!^sd[': has a '[' without its ']'"),
-        ("blacklist {\ndevice {\nwwid x\n}\n}", "m.conf:3: 'wwid' is no option of a 'device' of a blacklist"),
-        ("overrides {\nprotocol {\nfast_io_fail_tmo 3\n}\n}", "m.conf:2: a 'protocol' of 'overrides' has no 'type'"),
-        ("\"defaults\" {\n}", "m.conf:1: 'defaults' stands in quotes at the beginning of a line"),
-        ("defaults {\nprio {\n}\n}", "m.conf:2: 'prio' is no section of 'defaults': here only options may stand"),
-        ("defaults {\nprio \u{1b}[31m\n}", "m.conf:2: prio '\\u{1b}[31m': must be one of"),
-    ] {
+    for (text, said) in MISTAKES.iter().copied() {
         let told = problems(text);
         assert!(told[0].starts_with(said), "{text:?}\nexpected: {said}\ntold: {told:#?}");
     }
