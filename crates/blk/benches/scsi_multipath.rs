@@ -94,7 +94,8 @@ impl Transport for Nothing {
     }
 
     fn limits(&self) -> TransportLimits {
-        TransportLimits { max_sectors: 1 << 16, max_segments: 128, timeout: Duration::from_secs(30) }
+        let (timeout, host_reset) = (Duration::from_secs(30), Duration::from_secs(30));
+        TransportLimits { max_sectors: 1 << 16, max_segments: 128, timeout, host_reset }
     }
 
     fn start(&self, _: LunId, _: u16, _: u32) -> Result<(), String> {
@@ -123,7 +124,7 @@ impl Transport for Nothing {
 fn host() -> Arc<ScsiHost> {
     let template =
         HostTemplate { can_queue: DEPTH, cmd_per_lun: DEPTH, nr_hw_queues: CPUS as u16, ..HostTemplate::default() };
-    ScsiHost::new(template, Arc::new(Nothing(rings(CPUS * CPUS))))
+    ScsiHost::new::<RawMutex>(template, Arc::new(Nothing(rings(CPUS * CPUS))))
 }
 
 /// A LUN over two paths.
