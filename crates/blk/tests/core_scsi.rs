@@ -217,7 +217,7 @@ fn a_medium_error_ends_at_once() {
 
 #[test]
 fn a_busy_host_target_or_device_delays_and_loses_nothing() {
-    for busy in [Busy::Device, Busy::Target, Busy::Host] {
+    for busy in [Busy::Device, Busy::Target, Busy::Host, Busy::Hctx] {
         let mut s = Stack::plain();
         s.fault(Mishap::Busy(busy), 3);
         (0..20).for_each(|i| s.submit(&read(1000 * i)));
@@ -228,6 +228,20 @@ fn a_busy_host_target_or_device_delays_and_loses_nothing() {
         s.fault(Mishap::Busy(busy), 1);
         assert_eq!(s.read(), BlkStatus::Ok, "{busy:?}");
     }
+}
+
+#[test]
+fn a_busy_hardware_queue_holds_up_no_other() {
+    let wait = |busy| {
+        let mut s = Stack::plain();
+        s.fault(Mishap::Busy(busy), 1);
+        let begun = s.now;
+        assert_eq!(s.read(), BlkStatus::Ok);
+        s.now - begun
+    };
+    // Attempts that a busy host has everybody sit out are 3 ms apart.
+    let (hctx, host) = (wait(Busy::Hctx), wait(Busy::Host));
+    assert!(hctx < 6_000_000 && host > 2 * hctx, "{hctx} ns, {host} ns");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::progress::{JobsLine, Line};
 use crate::set;
 use crate::status::{Failure, Outcome, Status};
 use host::run::{Prepared, Progress};
+use host::target::without_secrets;
 use lab::report::{fio_json, fio_text, oltp, stages};
 use lab::results::replay_command;
 use lab::run::{Observer, Run, RunSpec, execute};
@@ -258,9 +259,9 @@ fn settings(run: &Run<'_>) -> Vec<String> {
     all
 }
 
-/// The command line, to be repeated; a name that is not text (UTF-8) is shown as well as text can.
+/// The command line, to be repeated, but for passwords; a name that is not text (UTF-8) is shown as well as text can.
 pub fn command() -> String {
-    let mut args: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+    let mut args: Vec<String> = std::env::args_os().map(|a| without_secrets(&a.to_string_lossy())).collect();
     if let Some(program) = args.first_mut() {
         *program = "mqblk".to_owned();
     }

@@ -99,6 +99,13 @@ fn jobs_run_and_verify_on_a_target() {
     assert!(run("c.fio", &digests, "secretsecret1").status.success());
     let bytes = std::fs::read(dir.path("disk.img")).unwrap();
     assert!(bytes[..1 << 20].iter().all(|b| *b == 0x5a));
+    // A password in the URL is in nothing that is printed.
+    let url = tgtd.url.replace("me@", "me%secretsecret1@");
+    for json in [&["--json"][..], &[]] {
+        let out = dir.command(&[&["run", "c.fio", "--target", &url], json].concat()).output().unwrap();
+        let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert!(out.status.success() && text.contains("me%***@") && !text.contains("secretsecret"), "{text}");
+    }
     // Without the password, and with another one.
     for (password, part) in [("", "set LIBISCSI_CHAP_PASSWORD"), ("secretsecret2", "user 'me' was refused")] {
         let refused = run("c.fio", &tgtd.url, password);

@@ -6,8 +6,10 @@
 //! refused there. [`TargetSpec::open`] makes the driver. Options are `name=value`, separated by commas; sizes and rates
 //! take k, m, g, t, p (powers of 1024), times are numbers in the unit of their name.
 
+mod secrets;
 mod stripe;
 
+pub use secrets::without_secrets;
 pub use stripe::StripeSpec;
 
 use crate::driver::HostDriver;

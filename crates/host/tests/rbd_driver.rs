@@ -131,7 +131,7 @@ fn rbd_names_and_options_that_are_wrong_are_said_so() {
     let Some(cluster) = Cluster::get() else { return };
     let image = CephImage::new(MIB, "layering");
     let (kind, text) = refused(&image.target(":no_such_option_of_ceph=1"), false);
-    assert!(kind == ErrorKind::Usage && text.contains("no_such_option_of_ceph=1: neither mqblk"), "{text}");
+    assert!(kind == ErrorKind::Usage && text.contains("option no_such_option_of_ceph: neither mqblk"), "{text}");
     let (kind, text) = refused(&image.target(":rados_osd_op_timeout=soon"), false);
     assert!(kind == ErrorKind::Usage && text.contains("does not take this value"), "{text}");
     let (kind, text) = refused(&format!("rbd:rbd/nothing-here:conf={}", cluster.conf().display()), false);

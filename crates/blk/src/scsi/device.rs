@@ -204,6 +204,14 @@ impl Device {
         if self.in_flight() > 0 { QueueRqStatus::DevResource } else { QueueRqStatus::Resource }
     }
 
+    /// The same where only an end on this hardware queue makes room.
+    #[cold]
+    pub(super) fn busy_status_at(&self, hctx: HctxId) -> QueueRqStatus {
+        // Pairs with: Device::admit
+        let out = self.in_flight[hctx.index()].load(Ordering::SeqCst);
+        if out > 0 { QueueRqStatus::DevResource } else { QueueRqStatus::Resource }
+    }
+
     /// Its transport found it busy; the answer for the request.
     #[cold]
     pub(super) fn was_busy(&self) -> QueueRqStatus {

@@ -283,6 +283,7 @@ impl Driver for ScsiDisk {
             (None, Some(Busy::Device)) => self.started().was_busy(),
             (None, Some(Busy::Target)) => self.host.target_was_busy(self.started()),
             (None, Some(Busy::Host)) => self.host.was_busy(self.started()),
+            (None, Some(Busy::Hctx)) => self.started().busy_status_at(batch.hctx()),
             (None, None) => self.left_behind(left),
         }
     }

@@ -195,8 +195,11 @@ pub enum Busy {
     Device,
     /// The target has.
     Target,
-    /// The host, or this hardware queue of it, has.
+    /// The host has, with all its hardware queues.
     Host,
+    /// This hardware queue of the host has, or its way is lost for now. Others are not held up, as hosts of their own would
+    /// not be: a session of iSCSI is one in the kernel.
+    Hctx,
 }
 
 /// What a transport says when it is asked to end a command that is late, or how far that is.

@@ -17,7 +17,7 @@ use host::serve::plan::{
     PollPlan, QUEUE_SIZE, QUEUE_SIZE_MAX, ServePlan, TargetPlan, UBLK_QUEUES_MAX, UblkPlan, VHOST_QUEUES_MAX,
     VhostUserPlan, WriteCache,
 };
-use host::target::TargetSpec;
+use host::target::{TargetSpec, without_secrets};
 use std::path::PathBuf;
 use toml::de::{DeTable, DeValue};
 
@@ -183,10 +183,10 @@ fn disk(mut section: Section<'_, '_>, names: &mut FreshNames) -> DiskPlan {
 /// A target, or something in its place if it is none.
 pub(super) fn target(section: &mut Section<'_, '_>, key: &'static str, text: String) -> TargetPlan {
     let spec = TargetSpec::parse(&text).unwrap_or_else(|e| {
-        section.refuse(key, format!("target={}: {}", shown(&text), shown(&e.to_string())));
+        section.refuse(key, format!("target={}: {}", shown(&without_secrets(&text)), shown(&e.to_string())));
         TargetSpec::Null(Default::default())
     });
-    TargetPlan { spec, text }
+    TargetPlan { spec, text: without_secrets(&text) }
 }
 
 /// The last part of a path or of an export's name, or the kind of a target without one.

@@ -14,7 +14,7 @@ use crate::driver::HostDriver;
 use crate::driver::null::NullOptions;
 use crate::error::{Error, Result};
 use crate::mem::{BufferPool, Regions};
-use crate::target::{TargetSpec, TargetWarning, has_kind};
+use crate::target::{TargetSpec, TargetWarning, has_kind, without_secrets};
 use blk::bio::MAX_BIOS_PER_SUBMITTER;
 use blk::cpumap::HctxType;
 use blk::id::CpuId;
@@ -191,12 +191,13 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
             let worker = worker(&jobs[user.job], &user, thread, &start, &regions, &plan.stop)?;
             numbered.push((user.number, worker));
         }
+        let shown = without_secrets(&target.text);
         prepared.disks.extend(start.disks.iter().enumerate().map(|(i, disk)| {
-            let name = if start.opened.map.is_some() { format!("{}#{i}", target.text) } else { target.text.clone() };
+            let name = if start.opened.map.is_some() { format!("{shown}#{i}") } else { shown.clone() };
             (name, Arc::clone(disk))
         }));
         let disks = start.first..prepared.disks.len();
-        prepared.targets.push(RunTarget { name: target.text.clone(), disks });
+        prepared.targets.push(RunTarget { name: shown, disks });
         started.push(start);
     }
     for instance in prepared.instances.iter().filter(|i| jobs[i.job].oltp.is_some()) {

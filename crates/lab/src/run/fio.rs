@@ -6,6 +6,7 @@
 
 use blk::bio::Op;
 use host::run::DiskOutcome;
+use host::target::without_secrets;
 use workload::stats::JobStats;
 
 use super::Run;
@@ -13,13 +14,18 @@ use crate::report::fio_model::{DiskUtil, FioReport, JobReport, version};
 use crate::report::from_stats::{JobMeta, job_report};
 use crate::report::oltp::OltpReport;
 
+/// Options as they may be told: a target may be among them, with a password.
+fn shown(options: &[(String, String)]) -> Vec<(String, String)> {
+    options.iter().map(|(name, value)| (name.clone(), without_secrets(value))).collect()
+}
+
 impl Run<'_> {
     /// fio's report. `unix_ms`: wall clock at the end, milliseconds since 1970.
     pub fn fio_report(&self, unix_ms: u64) -> FioReport {
         let mut report = FioReport {
             version: version(),
             unix_ms,
-            global_options: self.file.global_options.clone(),
+            global_options: shown(&self.file.global_options),
             jobs: self.members().into_iter().filter_map(|members| self.block(&members)).collect(),
             disk_util: self.outcome.disks.iter().map(|d| self.disk_util(d)).collect(),
         };
@@ -64,7 +70,7 @@ impl Run<'_> {
             description: job.description.as_deref().unwrap_or_default(),
             group_id: first.group,
             pid: std::process::id(),
-            options: &job.options,
+            options: &shown(&job.options),
             percentile_list: &job.percentile_list,
             iodepth: job.iodepth,
             continue_on_error: false,

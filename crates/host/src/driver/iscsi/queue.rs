@@ -3,7 +3,7 @@
 //!
 //! Guarantees: a command ends once; when a session is lost those that were out end with
 //! [`TransportDisrupted`](HostByte::TransportDisrupted), so the midlayer brings them again, and is told
-//! [`Busy::Host`] until there is another one; once requests have waited for as long as they may,
+//! [`Busy::Hctx`] until there is another one; once requests have waited for as long as they may,
 //! [`TransportFailfast`](HostByte::TransportFailfast). With [`Patience::fences`] what was out when a session was lost ends only when it is
 //! known, as far as it can be, that the target will not carry it out any more: see there. Requests' memory is touched only under the lock, and not after the request
 //! has ended. A wake-up ends the sleep of all who were asleep, or on their way to it.
@@ -210,7 +210,7 @@ impl Queue {
         while let Some(command) = batch.front() {
             let link = match &mut state.link {
                 Place::Up(link) => link,
-                Place::Lost(until) if now < *until && !state.gives_up => return Some(Busy::Host),
+                Place::Lost(until) if now < *until && !state.gives_up => return Some(Busy::Hctx),
                 Place::Lost(_) | Place::Nowhere => {
                     let ticket = batch.accept();
                     state.tasks.end_at_once(ticket, Outcome::host(HostByte::TransportFailfast));
@@ -218,7 +218,7 @@ impl Queue {
                 }
             };
             if !link.is_open() {
-                busy = Some(Busy::Host);
+                busy = Some(Busy::Hctx);
                 break;
             }
             let tag = match state.tasks.take(&command, regions, now) {

@@ -140,12 +140,23 @@ fn read(text: &str) -> std::result::Result<IscsiTarget, String> {
     const FORM: &str = "must be iscsi://[USER[%PASSWORD]@]HOST[:PORT]/IQN/LUN[?OPTIONS]";
     let rest = text.strip_prefix("iscsi://").ok_or(FORM)?;
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    if has_slash_in_password(rest) {
+        return Err(SLASH.to_owned());
+    }
     let (authority, path) = rest.split_once('/').ok_or(FORM)?;
     let (name, lun) = path.rsplit_once('/').ok_or_else(|| format!("'{path}': the LUN is missing; {FORM}"))?;
     let lun_number = lun.parse::<u16>().ok().filter(|n| *n <= LunId::MAX);
     let lun_number = lun_number.ok_or_else(|| format!("LUN '{lun}': must be 0..={}", LunId::MAX))?;
     let name = checked_name(name)?;
     made(authority, &name, LunId(lun_number), query)
+}
+
+/// What comes behind it would be taken for a name, and shown.
+const SLASH: &str = "a password with '/' cannot stand in a URL: set LIBISCSI_CHAP_PASSWORD";
+
+fn has_slash_in_password(rest: &str) -> bool {
+    let password = rest.find('%').zip(rest.rfind('@')).and_then(|(from, to)| rest.get(from..to));
+    password.is_some_and(|p| p.contains('/'))
 }
 
 /// Reads the URL of a portal, `iscsi://[USER[%PASSWORD]@]HOST[:PORT][?OPTIONS]`, for [`discover`](super::discover): its name is empty.
@@ -160,6 +171,9 @@ fn read_portal(text: &str) -> std::result::Result<IscsiTarget, String> {
     const FORM: &str = "must be iscsi://[USER[%PASSWORD]@]HOST[:PORT][?OPTIONS]";
     let rest = text.strip_prefix("iscsi://").ok_or(FORM)?;
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    if has_slash_in_password(rest) {
+        return Err(SLASH.to_owned());
+    }
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     if !path.is_empty() {
         return Err(format!("'/{path}': a portal is asked for all its targets; leave this out"));
@@ -274,6 +288,7 @@ mod tests {
             ("iscsi://h/iqn.a/1?sessions=65", "must be 1..=64"),
             ("iscsi://h/iqn.a/1?data_digest=md5", "must be none or crc32c"),
             ("iscsi://h/iqn.a/1?target_user=t", "write USER@"),
+            ("iscsi://me%se/cret@h/iqn.a/1", "a password with '/' cannot stand in a URL"),
         ] {
             let refused = parse(text).unwrap_err().to_string();
             assert!(refused.contains(part), "{text}: {refused}");

@@ -79,10 +79,10 @@ impl Cluster {
         let code = unsafe { (self.library.rados_conf_set)(self.handle, key.as_ptr(), text.as_ptr()) };
         match -code {
             libc::ENOENT => Err(Error::usage(format!(
-                "{name}={value}: neither mqblk (conf, id, cluster, images, exclusive) nor Ceph's configuration has an option of this name"
+                "option {name}: neither mqblk (conf, id, cluster, images, exclusive) nor Ceph's configuration has an option of this name"
             ))),
-            libc::EINVAL => Err(Error::usage(format!("{name}={value}: Ceph's configuration does not take this value"))),
-            _ => check(code, || format!("cannot set {name}={value}")),
+            libc::EINVAL => Err(Error::usage(format!("option {name}: Ceph's configuration does not take this value"))),
+            _ => check(code, || format!("cannot set option {name}")),
         }
     }
 

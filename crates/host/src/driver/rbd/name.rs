@@ -8,6 +8,7 @@
 
 use super::RbdTarget;
 use crate::error::{Error, Result};
+use crate::target::without_secrets;
 use std::path::PathBuf;
 
 /// Most images, and so hardware queues, of one disk.
@@ -42,7 +43,8 @@ fn plain(text: &[(char, bool)]) -> String {
 /// # Errors
 /// Usage: it is not of the form, or one of our options has no such value.
 pub fn parse(text: &str) -> Result<RbdTarget> {
-    let refuse = |why: &str| Error::usage(format!("target '{text}' {why}: {EXAMPLE}"));
+    let shown = without_secrets(text);
+    let refuse = |why: &str| Error::usage(format!("target '{shown}' {why}: {EXAMPLE}"));
     let rest = text.strip_prefix("rbd:").ok_or_else(|| refuse("is none of RBD"))?;
     let all = unescape(rest).map_err(refuse)?;
     let mut parts = split(&all, ':');
@@ -75,7 +77,7 @@ pub fn parse(text: &str) -> Result<RbdTarget> {
         };
         let range = set(&mut target, &name, value.clone());
         if let Some(range) = range {
-            return Err(Error::usage(format!("target '{text}': {name}={value}: must be {range}")));
+            return Err(Error::usage(format!("target '{shown}': {name}={value}: must be {range}")));
         }
     }
     Ok(target)

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Text that names a target, as it may be shown.
+//!
+//! Guarantees: of what stands in place of a password or key of a target, by itself or within other text (a command line, a stripe of
+//! targets), nothing is left. Does not do: know whether it is one; an option that is mistaken for `key` hides its value, too.
+
+/// What stands in its place.
+const HIDDEN: &str = "***";
+/// Options of RBD targets (Ceph's configuration) whose value is a secret.
+const KEYS: [&str; 2] = [":key=", ":secret="];
+
+/// `text` without passwords of `iscsi://` URLs and keys of `rbd:` targets.
+pub fn without_secrets(text: &str) -> String {
+    const URL: &str = "iscsi://";
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(URL) {
+        let (before, url) = rest.split_at(at + URL.len());
+        out += before;
+        // A password may have any character but a space, so what is hidden ends at the last place where it can.
+        let end = url.find(URL).unwrap_or(url.len());
+        let end = url[..end].find(char::is_whitespace).unwrap_or(end);
+        let (this, behind) = url.split_at(end);
+        match (this.find('%'), this.rfind('@')) {
+            (Some(from), Some(to)) if from < to => {
+                out += &this[..=from];
+                out += HIDDEN;
+                out += &this[to..];
+            }
+            _ => out += this,
+        }
+        rest = behind;
+    }
+    out += rest;
+    if out.contains("rbd:") { without_keys(out) } else { out }
+}
+
+fn without_keys(mut text: String) -> String {
+    for key in KEYS {
+        let mut from = 0;
+        while let Some(at) = text[from..].find(key) {
+            let begin = from + at + key.len();
+            let ends = |c: char| c == ':' || c.is_whitespace();
+            let mut is_escaped = false;
+            let end = text[begin..].find(|c| {
+                let found = ends(c) && !is_escaped;
+                is_escaped = c == '\\' && !is_escaped;
+                found
+            });
+            let end = end.map_or(text.len(), |n| begin + n);
+            text.replace_range(begin..end, HIDDEN);
+            from = begin + HIDDEN.len();
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_secrets;
+
+    #[test]
+    fn passwords_and_keys_are_hidden_and_the_rest_is_as_it_was() {
+        for (text, shown) in [
+            ("iscsi://me%secret@h:1/iqn.a:b/1?sessions=2", "iscsi://me%***@h:1/iqn.a:b/1?sessions=2"),
+            ("iscsi://me%se/c@r%et@h/iqn/1", "iscsi://me%***@h/iqn/1"),
+            ("iscsi://me@h/iqn/1", "iscsi://me@h/iqn/1"),
+            ("iscsi://h/iqn/1?x=100%25", "iscsi://h/iqn/1?x=100%25"),
+            (
+                "mqblk run j.fio --target=stripe:iscsi://a%b@h/i/1+iscsi://c%d@h/i/2 --set x=1@2%",
+                "mqblk run j.fio --target=stripe:iscsi://a%***@h/i/1+iscsi://c%***@h/i/2 --set x=1@2%",
+            ),
+            ("rbd:p/i:id=me:key=SEC\\:RET==:images=2", "rbd:p/i:id=me:key=***:images=2"),
+            ("rbd:p/i:key=SECRET", "rbd:p/i:key=***"),
+            ("/a:key=b", "/a:key=b"),
+        ] {
+            assert_eq!(without_secrets(text), shown);
+        }
+    }
+}
