@@ -5,6 +5,7 @@
 mod ways;
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
+use blk::driver::POLL_BATCH;
 use blk::id::Sector;
 use blk::limits::Limits;
 use blk::multipath::{Event, Features, Multipath, NewGroup, PathId, Selector};
@@ -171,6 +172,25 @@ fn queueing_ends_with_its_time_or_when_it_is_told_to() {
     s.run();
     assert_eq!(s.statuses(), [BlkStatus::IoErr]);
     assert!(s.now - at < 200_000_000);
+    s.check_idle();
+}
+
+/// A path whose completions always fill a poll does not keep those of others from being told.
+#[test]
+fn a_poll_that_fills_up_gives_the_others_their_turn() {
+    let groups = [(Selector::RoundRobin, 2)];
+    let mut s = Stack::new(1, Behaviour::default(), &groups, FAIL, config("none", 512));
+    // Ends that are due at once; of path 0 more than several polls have room for.
+    s.mp.fail_path(id(&s, 1), s.t());
+    s.ways.iter().for_each(|way| way.does(Does::EndsAfter(0, BlkStatus::Target)));
+    (0..400).for_each(|n| s.submit(0, read(n)));
+    s.mp.fail_path(id(&s, 0), s.t());
+    s.mp.reinstate_path(id(&s, 1));
+    s.submit(0, read(999));
+    s.run();
+    let order = s.done();
+    let at = order.iter().position(|d| d.user_data == 999).unwrap();
+    assert!(order.len() == 401 && at < 2 * POLL_BATCH, "it is told as number {at}, behind all that path 0 had");
     s.check_idle();
 }
 
