@@ -521,6 +521,39 @@ fn giving_up_ends_what_waits_for_a_path() {
     assert_eq!(rig.write(8, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
 }
 
+/// What a silent path is made to give up was not stopped at its target: it ends with an error, and no other path gets it.
+#[test]
+fn what_is_given_up_does_not_go_down_another_path() {
+    let tgt = Tgt::new();
+    let other = tgt.beside();
+    let proxy = Proxy::new(tgt.port());
+    let patience = "?sessions=1&noop_interval=0";
+    let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
+    let (mut rig, disk) = open_disk("path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600", &urls);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
+    disk.paths().fail_path(ids[1], host::clock::now());
+    proxy.freeze();
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || rig.write(0, &[2; 4096], OpFlags::NONE));
+        until(|| proxy.held() >= 4096);
+        disk.paths().reinstate_path(ids[1]);
+        until(|| {
+            assert!(disk.set_give_up(true));
+            writer.is_finished()
+        });
+        let status = writer.join().unwrap();
+        assert!(status.is_path_error(), "{status:?}: another path has done it");
+    });
+    disk.set_give_up(false);
+    until(|| all_used(&*disk, 2));
+    assert_eq!(rig.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
+    proxy.thaw();
+    until(|| proxy.held() == 0);
+    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
+}
+
 /// A server that takes one connection only cannot be checked by another: its path stays in use, and that is said.
 #[test]
 fn a_check_that_has_never_passed_fails_no_path() {

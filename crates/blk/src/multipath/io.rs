@@ -136,7 +136,7 @@ impl<L: Lock> Multipath<L> {
         let issued = slot.issue_ns.get();
         self.selectors.ended(policy, path, slot.bytes.get(), issued, now.as_ns(), valid);
         let verdict = match status {
-            Some(status) if status.is_path_error() => self.path_error(path, status, now),
+            Some(status) if status.is_path_error() => self.path_error(path, status, Instant::from_ns(issued), now),
             Some(status) => Verdict::Ends(status),
             None => Verdict::Again(None),
         };
@@ -145,14 +145,14 @@ impl<L: Lock> Multipath<L> {
         verdict
     }
 
-    /// A request ended with an error that need not be the disk's: its path, at which it is still counted, fails,
+    /// A request that was issued then ended with an error that need not be the disk's: its path, at which it is still counted, fails,
     /// and another does it if there is one.
     #[cold]
-    fn path_error(&self, path: usize, status: BlkStatus, now: Instant) -> Verdict {
+    fn path_error(&self, path: usize, status: BlkStatus, issued: Instant, now: Instant) -> Verdict {
         let id = PathId(path as u8);
         let mut state = self.state.lock();
         let failed = state.fail(id, now);
-        let again = state.may_retry(now);
+        let again = state.may_retry(issued, now);
         self.publish(&state);
         drop(state);
         if failed {
@@ -197,7 +197,7 @@ impl<L: Lock> Multipath<L> {
         now: Instant,
     ) -> Option<QueueRqStatus> {
         let verdict = match status {
-            QueueRqStatus::Error(error) if error.is_path_error() => Some(self.path_error(choice.path, error, now)),
+            QueueRqStatus::Error(error) if error.is_path_error() => Some(self.path_error(choice.path, error, now, now)),
             _ => None,
         };
         (0..left).filter_map(|i| batch.peek(i)).for_each(|rq| self.undo(hctx, &rq));
