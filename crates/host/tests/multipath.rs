@@ -342,6 +342,49 @@ fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
     assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 3));
 }
 
+/// The forwarder in front of a path stops, with a write in it, and refuses new connections; the target behind it lives, and gets the
+/// write later. That nobody listens proves nothing: the write waits until the nexus was made anew.
+#[test]
+fn a_portal_that_refuses_connections_proves_nothing() {
+    let tgt = Tgt::new();
+    let other = tgt.beside();
+    let mut proxy = Proxy::new(tgt.port());
+    let patience = "?sessions=1&noop_interval=1&noop_timeout=1";
+    let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
+    let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600";
+    let (mut rig, disk) = open_disk(options, &urls);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
+    disk.paths().fail_path(ids[1], host::clock::now());
+    proxy.freeze();
+    proxy.stop_listening();
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || {
+            assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+            assert_eq!(rig.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
+        });
+        until(|| proxy.held() >= 4096);
+        disk.paths().reinstate_path(ids[1]);
+        // Of the sessions, not of the checks.
+        let is_refused = |t: &String| t.contains("there is no other session now") && t.contains("refused");
+        until(|| disk.troubles().iter().any(is_refused));
+        assert_eq!(disk.connections().unwrap().replayed, 0, "it was given to another path");
+        proxy.listen();
+        writer.join().unwrap();
+    });
+    assert!(proxy.held() >= 4096, "the write was not on its way: {}", proxy.held());
+    proxy.thaw();
+    until(|| proxy.held() == 0);
+    until(|| all_used(&*disk, 2));
+    for _ in 0..100 {
+        assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
+    }
+    drop((rig, disk));
+    proxy.cut();
+    assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 3));
+}
+
 #[test]
 fn without_a_path_requests_wait_or_fail_as_they_are_told() {
     let a = Tgt::new();

@@ -287,17 +287,7 @@ impl Kept for Shared {
 
     fn attempt(&self, number: usize) -> Result<()> {
         let Some(queue) = self.queues.iter().nth(number) else { return Ok(()) };
-        let line = match self.dial(number as u16) {
-            Ok(line) => line,
-            Err(e) => {
-                // Nobody listens: the target's process has ended, and with it whatever it was told to do.
-                if self.is_path && (self.is_gone() || e.is_refused()) {
-                    self.queues.iter().for_each(Queue::despair);
-                }
-                return Err(e);
-            }
-        };
-        queue.attach(line, false);
+        queue.attach(self.dial(number as u16)?, false);
         // It was given up when nothing helped; now it has said who it is, and how large.
         if let Some(device) = self.device.get().filter(|d| d.state() == DeviceState::Offline) {
             device.set_state(DeviceState::Running);
@@ -317,8 +307,9 @@ impl Iscsi {
     }
 
     /// The same as one way of several to the disk: commands that were out when a session was lost are not given back before the
-    /// target has dropped them, as far as that can be known, or `recovery_timeout` is over. A portal that refuses connections has
-    /// dropped all. Given back they end with a transport error, or to be issued again, anywhere.
+    /// target has dropped them, which only the same nexus made anew tells, or `recovery_timeout` is over. A portal that refuses
+    /// connections tells nothing: something in between may refuse them for a target that lives. Given back they end with a transport
+    /// error, or to be issued again, anywhere.
     ///
     /// # Errors
     /// As of [`Iscsi::open`].

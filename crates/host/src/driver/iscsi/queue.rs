@@ -41,8 +41,7 @@ pub(super) struct Patience {
     /// How long its answer may take.
     pub(super) noop_timeout: Duration,
     /// Commands of a lost session may go elsewhere when they have ended, so they are kept until there is another session of the same
-    /// nexus (the target has dropped the old one then, RFC 7143, 6.3.5), or nobody listens any more where the target was, or
-    /// `recovery_timeout` is over.
+    /// nexus (the target has dropped the old one then, RFC 7143, 6.3.5), or `recovery_timeout` is over.
     pub(super) fences: bool,
 }
 
@@ -159,17 +158,6 @@ impl Queue {
     /// Ends commands that a lost session has left.
     fn end_kept(&self, state: &mut State, host: HostByte) {
         state.status.disrupted += state.tasks.end_all(host) as u64;
-    }
-
-    /// There will be no other session, or not soon: what waits for one has waited enough, if it may go elsewhere.
-    pub(super) fn despair(&self) {
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        if self.patience.fences && matches!(state.link, Place::Lost(_)) {
-            state.link = Place::Lost(clock::now());
-            self.end_kept(state, HostByte::TransportFailfast);
-            self.tell_ends(state);
-        }
     }
 
     /// Commands that were kept have waited for another session for as long as they may.
