@@ -385,6 +385,39 @@ fn a_portal_that_refuses_connections_proves_nothing() {
     assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 3));
 }
 
+/// A login that ends in another portal group is another nexus: what the lost one had may still be carried out.
+#[test]
+fn a_session_with_another_portal_group_fences_nothing() {
+    let tgt = Tgt::new();
+    let other = tgt.beside();
+    let proxy = Proxy::new(tgt.port());
+    let patience = "?sessions=1&noop_interval=1&noop_timeout=1";
+    let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
+    let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600";
+    let (mut rig, disk) = open_disk(options, &urls);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
+    disk.paths().fail_path(ids[1], host::clock::now());
+    proxy.freeze();
+    proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || rig.write(0, &[2; 4096], OpFlags::NONE));
+        until(|| proxy.held() >= 4096);
+        disk.paths().reinstate_path(ids[1]);
+        until(|| writer.is_finished() || disk.troubles().iter().any(|t| t.contains("portal group 2")));
+        assert_eq!(disk.connections().unwrap().replayed, 0, "it was taken for the same nexus");
+        proxy.alter(None);
+        assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
+    });
+    until(|| all_used(&*disk, 2));
+    // With nothing to be fenced any group will do.
+    proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=3")));
+    proxy.cut();
+    until(|| disk.connections().unwrap().losses >= 2 && all_used(&*disk, 2));
+    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
+}
+
 #[test]
 fn without_a_path_requests_wait_or_fail_as_they_are_told() {
     let a = Tgt::new();

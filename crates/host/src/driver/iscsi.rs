@@ -287,7 +287,8 @@ impl Kept for Shared {
 
     fn attempt(&self, number: usize) -> Result<()> {
         let Some(queue) = self.queues.iter().nth(number) else { return Ok(()) };
-        queue.attach(self.dial(number as u16)?, false);
+        let line = self.dial(number as u16)?;
+        queue.attach(line, false).map_err(|e| e.within(&self.target.to_string()))?;
         // It was given up when nothing helped; now it has said who it is, and how large.
         if let Some(device) = self.device.get().filter(|d| d.state() == DeviceState::Offline) {
             device.set_state(DeviceState::Running);
@@ -404,7 +405,7 @@ impl Transport for Shared {
             let queue = queues.get_or_init(i, || fresh);
             if !queue.start(queue_depth) {
                 let line = self.dial(i).map_err(|e| format!("session {} of {nr_hw_queues}: {e}", i + 1))?;
-                queue.attach(line, true);
+                queue.attach(line, true).map_err(|e| e.to_string())?;
             }
         }
         queues.iter().skip(usize::from(nr_hw_queues)).for_each(|q| q.stop(&self.regions));
