@@ -467,6 +467,14 @@ fn nothing_goes_down_a_path_that_leads_to_another_disk() {
     // Nor is a disk made of the two.
     let text = refused(&format!("multipath:{}", urls.join("+")));
     assert!(text.contains("it leads to another disk"), "{text}");
+    // The disk is back where it was: so is the path.
+    let [first, second] = &mut tgts;
+    first.kill();
+    first.become_disk_of(second);
+    first.start();
+    load.run_until(|| all_used(&*driver, 2));
+    (0..20).for_each(|_| load.round());
+    load.check_file(&ours.0);
 }
 
 fn refused(text: &str) -> String {

@@ -304,6 +304,16 @@ impl Queue {
         }
     }
 
+    /// Gives the session up if it has nothing to do. Whether there is none now.
+    pub(super) fn leave_if_idle(&self, why: &str) -> bool {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if matches!(state.link, Place::Up(_)) && state.tasks.in_flight() == 0 {
+            self.lose(state, Lost(why.to_owned()));
+        }
+        !matches!(state.link, Place::Up(_))
+    }
+
     /// Has requests fail that wait for a session, now and until it is taken back; and those that a target has not answered for
     /// [`LATE`], with their session.
     pub(super) fn set_give_up(&self, give_up: bool) {
