@@ -5,6 +5,7 @@
 mod ways;
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
+use blk::driver::POLL_BATCH;
 use blk::id::Sector;
 use blk::limits::Limits;
 use blk::multipath::{Event, Features, Multipath, NewGroup, PathId, Selector};
@@ -171,6 +172,88 @@ fn queueing_ends_with_its_time_or_when_it_is_told_to() {
     s.run();
     assert_eq!(s.statuses(), [BlkStatus::IoErr]);
     assert!(s.now - at < 200_000_000);
+    s.check_idle();
+}
+
+/// A path that was made to give up does not know what its device still carries out: no other path may get that.
+#[test]
+fn what_is_given_up_ends_and_goes_nowhere_else() {
+    let mut s = stack(2, QUEUE);
+    let transport = BlkStatus::Transport;
+    for does in
+        [Does::EndsAfter(10, transport), Does::EndsAtOnce(transport), Does::Refuses(QueueRqStatus::Error(transport))]
+    {
+        s.ways[0].does(does);
+        s.mp.reinstate_path(id(&s, 0));
+        s.mp.switch_group(0).unwrap();
+        s.mp.set_give_up(true, s.t());
+        let before = s.sent()[1];
+        (0..2).for_each(|n| s.submit(0, read(n)));
+        s.run();
+        let mut ended = s.statuses();
+        ended.sort_by_key(|status| status.is_ok());
+        assert_eq!((ended, s.sent()[1] - before), (vec![transport, BlkStatus::Ok], 1), "{does:?}");
+        s.mp.set_give_up(false, s.t());
+        s.now += 1;
+    }
+    // Nothing waits for a path, though somebody turns queueing on meanwhile.
+    s.mp.set_give_up(true, s.t());
+    (0..2).for_each(|n| s.mp.fail_path(id(&s, n), s.t()));
+    s.mp.queue_if_no_path(s.t());
+    s.submit(0, read(0));
+    s.run();
+    assert_eq!(s.statuses(), [BlkStatus::IoErr]);
+    s.mp.set_give_up(false, s.t());
+    s.now += 1;
+    // Asked for what it is anyway, it changes nothing.
+    s.submit(0, read(1));
+    (0..5).for_each(|_| _ = s.step());
+    s.mp.set_give_up(false, s.t());
+    (0..5).for_each(|_| _ = s.step());
+    assert_eq!(s.done(), [], "it waits again");
+    s.mp.reinstate_path(id(&s, 1));
+    s.run();
+    assert_eq!(s.statuses(), [BlkStatus::Ok]);
+    s.check_idle();
+}
+
+/// An end that is told when nothing is to be given up any more may be one of those that were.
+#[test]
+fn what_was_given_up_and_is_told_late_goes_nowhere_else() {
+    let mut s = stack(2, FAIL);
+    s.ways[0].does(Does::EndsAfter(1000, BlkStatus::Transport));
+    (0..2).for_each(|n| s.submit(0, read(n)));
+    s.mp.set_give_up(true, s.t());
+    s.mp.set_give_up(false, s.t());
+    s.run();
+    let mut ended = s.statuses();
+    ended.sort_by_key(|status| status.is_ok());
+    assert_eq!((ended, s.sent()), (vec![BlkStatus::Transport, BlkStatus::Ok], vec![0, 1]));
+    // What comes later is as if nothing had been.
+    s.now += 1;
+    s.mp.reinstate_path(id(&s, 0));
+    (0..2).for_each(|n| s.submit(0, read(n)));
+    s.run();
+    assert_eq!((s.statuses(), s.sent()), (vec![BlkStatus::Ok; 2], vec![0, 3]));
+    s.check_idle();
+}
+
+/// A path whose completions always fill a poll does not keep those of others from being told.
+#[test]
+fn a_poll_that_fills_up_gives_the_others_their_turn() {
+    let groups = [(Selector::RoundRobin, 2)];
+    let mut s = Stack::new(1, Behaviour::default(), &groups, FAIL, config("none", 512));
+    // Ends that are due at once; of path 0 more than several polls have room for.
+    s.mp.fail_path(id(&s, 1), s.t());
+    s.ways.iter().for_each(|way| way.does(Does::EndsAfter(0, BlkStatus::Target)));
+    (0..400).for_each(|n| s.submit(0, read(n)));
+    s.mp.fail_path(id(&s, 0), s.t());
+    s.mp.reinstate_path(id(&s, 1));
+    s.submit(0, read(999));
+    s.run();
+    let order = s.done();
+    let at = order.iter().position(|d| d.user_data == 999).unwrap();
+    assert!(order.len() == 401 && at < 2 * POLL_BATCH, "it is told as number {at}, behind all that path 0 had");
     s.check_idle();
 }
 

@@ -81,11 +81,6 @@ impl Error {
         self.kind
     }
 
-    /// Nobody listens where a connection was tried.
-    pub fn is_refused(&self) -> bool {
-        self.source.as_ref().is_some_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
-    }
-
     /// The same error with `what` in front of its sentence.
     pub fn within(mut self, what: &str) -> Error {
         self.ctx = format!("{what}: {}", self.ctx);

@@ -342,6 +342,82 @@ fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
     assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 3));
 }
 
+/// The forwarder in front of a path stops, with a write in it, and refuses new connections; the target behind it lives, and gets the
+/// write later. That nobody listens proves nothing: the write waits until the nexus was made anew.
+#[test]
+fn a_portal_that_refuses_connections_proves_nothing() {
+    let tgt = Tgt::new();
+    let other = tgt.beside();
+    let mut proxy = Proxy::new(tgt.port());
+    let patience = "?sessions=1&noop_interval=1&noop_timeout=1";
+    let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
+    let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600";
+    let (mut rig, disk) = open_disk(options, &urls);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
+    disk.paths().fail_path(ids[1], host::clock::now());
+    proxy.freeze();
+    proxy.stop_listening();
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || {
+            assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+            assert_eq!(rig.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
+        });
+        until(|| proxy.held() >= 4096);
+        disk.paths().reinstate_path(ids[1]);
+        // Of the sessions, not of the checks.
+        let is_refused = |t: &String| t.contains("there is no other session now") && t.contains("refused");
+        until(|| disk.troubles().iter().any(is_refused));
+        assert_eq!(disk.connections().unwrap().replayed, 0, "it was given to another path");
+        proxy.listen();
+        writer.join().unwrap();
+    });
+    assert!(proxy.held() >= 4096, "the write was not on its way: {}", proxy.held());
+    proxy.thaw();
+    until(|| proxy.held() == 0);
+    until(|| all_used(&*disk, 2));
+    for _ in 0..100 {
+        assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
+    }
+    drop((rig, disk));
+    proxy.cut();
+    assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 3));
+}
+
+/// A login that ends in another portal group is another nexus: what the lost one had may still be carried out.
+#[test]
+fn a_session_with_another_portal_group_fences_nothing() {
+    let tgt = Tgt::new();
+    let other = tgt.beside();
+    let proxy = Proxy::new(tgt.port());
+    let patience = "?sessions=1&noop_interval=1&noop_timeout=1";
+    let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
+    let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600";
+    let (mut rig, disk) = open_disk(options, &urls);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
+    disk.paths().fail_path(ids[1], host::clock::now());
+    proxy.freeze();
+    proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || rig.write(0, &[2; 4096], OpFlags::NONE));
+        until(|| proxy.held() >= 4096);
+        disk.paths().reinstate_path(ids[1]);
+        until(|| writer.is_finished() || disk.troubles().iter().any(|t| t.contains("portal group 2")));
+        assert_eq!(disk.connections().unwrap().replayed, 0, "it was taken for the same nexus");
+        proxy.alter(None);
+        assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
+    });
+    until(|| all_used(&*disk, 2));
+    // With nothing to be fenced any group will do.
+    proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=3")));
+    proxy.cut();
+    until(|| disk.connections().unwrap().losses >= 2 && all_used(&*disk, 2));
+    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
+}
+
 #[test]
 fn without_a_path_requests_wait_or_fail_as_they_are_told() {
     let a = Tgt::new();
@@ -391,6 +467,14 @@ fn nothing_goes_down_a_path_that_leads_to_another_disk() {
     // Nor is a disk made of the two.
     let text = refused(&format!("multipath:{}", urls.join("+")));
     assert!(text.contains("it leads to another disk"), "{text}");
+    // The disk is back where it was: so is the path.
+    let [first, second] = &mut tgts;
+    first.kill();
+    first.become_disk_of(second);
+    first.start();
+    load.run_until(|| all_used(&*driver, 2));
+    (0..20).for_each(|_| load.round());
+    load.check_file(&ours.0);
 }
 
 fn refused(text: &str) -> String {
@@ -519,6 +603,39 @@ fn giving_up_ends_what_waits_for_a_path() {
     tgts.iter_mut().for_each(Tgt::start);
     // Paths that return do not find the disk failing.
     assert_eq!(rig.write(8, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
+}
+
+/// What a silent path is made to give up was not stopped at its target: it ends with an error, and no other path gets it.
+#[test]
+fn what_is_given_up_does_not_go_down_another_path() {
+    let tgt = Tgt::new();
+    let other = tgt.beside();
+    let proxy = Proxy::new(tgt.port());
+    let patience = "?sessions=1&noop_interval=0";
+    let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
+    let (mut rig, disk) = open_disk("path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600", &urls);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
+    disk.paths().fail_path(ids[1], host::clock::now());
+    proxy.freeze();
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || rig.write(0, &[2; 4096], OpFlags::NONE));
+        until(|| proxy.held() >= 4096);
+        disk.paths().reinstate_path(ids[1]);
+        until(|| {
+            assert!(disk.set_give_up(true));
+            writer.is_finished()
+        });
+        let status = writer.join().unwrap();
+        assert!(status.is_path_error(), "{status:?}: another path has done it");
+    });
+    disk.set_give_up(false);
+    until(|| all_used(&*disk, 2));
+    assert_eq!(rig.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
+    proxy.thaw();
+    until(|| proxy.held() == 0);
+    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
 }
 
 /// A server that takes one connection only cannot be checked by another: its path stays in use, and that is said.

@@ -78,6 +78,10 @@ pub(super) struct State {
     delay_retry: bool,
     /// Since when there has been no path.
     no_path_since: Option<Instant>,
+    /// A path's error ends its request, and nothing waits for a path.
+    gives_up: bool,
+    /// The last time it was so: what was issued until then may have been given up, and not have been told yet.
+    gave_up_until: Option<Instant>,
 }
 
 impl State {
@@ -95,6 +99,8 @@ impl State {
             pg_init_running: 0,
             delay_retry: false,
             no_path_since: None,
+            gives_up: false,
+            gave_up_until: None,
         }
     }
 
@@ -166,7 +172,7 @@ impl State {
 
     /// Without a path: how long to wait. Ends queueing when its time is over.
     fn without_path(&mut self, now: Instant) -> Found {
-        if !self.features.queue_if_no_path {
+        if self.gives_up || !self.features.queue_if_no_path {
             return Found::Fail;
         }
         let since = *self.no_path_since.get_or_insert(now);
@@ -182,8 +188,11 @@ impl State {
         Found::Wait(left.min(REQUEUE_DELAY))
     }
 
-    /// Whether a request that failed on a path may be issued again.
-    pub(super) fn may_retry(&mut self, now: Instant) -> bool {
+    /// Whether a request that was issued then and failed on a path may be issued again.
+    pub(super) fn may_retry(&mut self, issued: Instant, now: Instant) -> bool {
+        if self.gives_up || self.gave_up_until.is_some_and(|until| issued <= until) {
+            return false;
+        }
         self.nr_valid() > 0 || matches!(self.without_path(now), Found::Wait(_))
     }
 
@@ -258,6 +267,18 @@ impl State {
     /// `queue_if_no_path` or `fail_if_no_path`.
     pub(super) fn set_queueing(&mut self, on: bool, now: Instant) -> Wanted {
         self.features.queue_if_no_path = on;
+        self.no_path_since = None;
+        self.note_no_path(now);
+        Wanted::RUN
+    }
+
+    /// Begins to give up, or ends it. Whether requests wait is not changed by that; their time begins anew.
+    pub(super) fn set_give_up(&mut self, on: bool, now: Instant) -> Wanted {
+        if self.gives_up == on {
+            return Wanted::default();
+        }
+        self.gives_up = on;
+        self.gave_up_until = Some(now);
         self.no_path_since = None;
         self.note_no_path(now);
         Wanted::RUN

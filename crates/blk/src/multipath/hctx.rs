@@ -33,6 +33,8 @@ pub(super) struct Hctx<L: Lock> {
     /// Requests at each path.
     pub(super) in_flight: [AtomicU32; MAX_PATHS],
     pub(super) turns: Turns,
+    /// The path that is polled first.
+    pub(super) poll_from: FieldU8,
     nr_held: AtomicU32,
     held: Mutex<L, Vec<(InFlight, Option<Duration>)>>,
 }
@@ -54,6 +56,7 @@ impl<L: Lock> Hctx<L> {
             slots: core::array::from_fn(|_| OnceLock::new()),
             in_flight: core::array::from_fn(|_| AtomicU32::new(0)),
             turns: Turns::default(),
+            poll_from: FieldU8::default(),
             nr_held: AtomicU32::new(0),
             held: Mutex::new(Vec::new()),
         }

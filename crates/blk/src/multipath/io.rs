@@ -3,14 +3,15 @@
 //!
 //! Guarantees: requests that follow each other to the same path are one batch for it. Each is counted at its path before the
 //! path gets it and until the path has ended or given it back. A path that refuses with an error of the path fails, and the
-//! request is offered to the next; a busy one is passed over for the rest of the call.
+//! request is offered to the next; a busy one is passed over for the rest of the call. A poll that fills up before all paths
+//! had their turn goes on with the others.
 //!
 //! Source: drivers/md/dm-mpath.c (`multipath_clone_and_map`, `multipath_end_io`), dm-rq.c. The kernel answers RESOURCE when the
 //! one path that was chosen is busy; here that needs all paths of the group.
 
 use super::group::Found;
 use super::hctx::{Hctx, Slot};
-use super::{Event, LEAVING, Multipath, PathId};
+use super::{Event, LEAVING, MAX_PATHS, Multipath, PathId};
 use crate::driver::{Completions, Driver, RqBatch, RqRef, TimedOut, TimeoutAnswer, Verdict};
 use crate::id::{HctxId, SECTOR_SHIFT, Sector, Tag};
 use crate::limits::Limits;
@@ -132,22 +133,26 @@ impl<L: Lock> Multipath<L> {
         let path = usize::from(slot.path.get());
         let policy = &self.policies[usize::from(self.group_of[path].get())];
         let valid = self.open.load(Ordering::Relaxed).count_ones();
-        self.selectors.ended(policy, path, slot.bytes.get(), slot.issue_ns.get(), now.as_ns(), valid);
-        hctx.in_flight[path].fetch_sub(1, Ordering::SeqCst); // Pairs with: Multipath::in_flight
-        match status {
-            Some(status) if status.is_path_error() => self.path_error(path, status, now),
+        let issued = slot.issue_ns.get();
+        self.selectors.ended(policy, path, slot.bytes.get(), issued, now.as_ns(), valid);
+        let verdict = match status {
+            Some(status) if status.is_path_error() => self.path_error(path, status, Instant::from_ns(issued), now),
             Some(status) => Verdict::Ends(status),
             None => Verdict::Again(None),
-        }
+        };
+        // Last: a removed path's number may have a successor from here on, which has done nothing.
+        hctx.in_flight[path].fetch_sub(1, Ordering::SeqCst); // Pairs with: Multipath::in_flight
+        verdict
     }
 
-    /// A request ended with an error that need not be the disk's: its path fails, and another does it if there is one.
+    /// A request that was issued then ended with an error that need not be the disk's: its path, at which it is still counted, fails,
+    /// and another does it if there is one.
     #[cold]
-    fn path_error(&self, path: usize, status: BlkStatus, now: Instant) -> Verdict {
+    fn path_error(&self, path: usize, status: BlkStatus, issued: Instant, now: Instant) -> Verdict {
         let id = PathId(path as u8);
         let mut state = self.state.lock();
         let failed = state.fail(id, now);
-        let again = state.may_retry(now);
+        let again = state.may_retry(issued, now);
         self.publish(&state);
         drop(state);
         if failed {
@@ -191,15 +196,17 @@ impl<L: Lock> Multipath<L> {
         busy: &mut Busy,
         now: Instant,
     ) -> Option<QueueRqStatus> {
+        let verdict = match status {
+            QueueRqStatus::Error(error) if error.is_path_error() => Some(self.path_error(choice.path, error, now, now)),
+            _ => None,
+        };
         (0..left).filter_map(|i| batch.peek(i)).for_each(|rq| self.undo(hctx, &rq));
-        match status {
-            QueueRqStatus::Error(error) if error.is_path_error() => match self.path_error(choice.path, error, now) {
-                Verdict::Ends(status) => Some(QueueRqStatus::Error(status)),
-                Verdict::Again(None) => None,
-                Verdict::Again(Some(delay)) => Some(QueueRqStatus::DelayMs(delay.as_ms() as u16)),
-            },
-            QueueRqStatus::Error(_) => Some(status),
-            said => {
+        match (verdict, status) {
+            (Some(Verdict::Ends(status)), _) => Some(QueueRqStatus::Error(status)),
+            (Some(Verdict::Again(None)), _) => None,
+            (Some(Verdict::Again(Some(delay))), _) => Some(QueueRqStatus::DelayMs(delay.as_ms() as u16)),
+            (None, QueueRqStatus::Error(_)) => Some(status),
+            (None, said) => {
                 busy.add(choice.path, said);
                 None
             }
@@ -307,9 +314,15 @@ impl<L: Lock> Driver for Multipath<L> {
         if h.has_held() {
             h.take_held(|rq, delay| done.requeue(rq, delay));
         }
-        let mut known = self.known.load(Ordering::Relaxed);
-        while known != 0 && done.room() > 0 {
-            let path = known.trailing_zeros() as usize;
+        let first = h.poll_from.get();
+        let mut known = self.known.load(Ordering::Relaxed).rotate_right(first.into());
+        while known != 0 {
+            let path = (known.trailing_zeros() as usize + usize::from(first)) % MAX_PATHS;
+            if done.room() == 0 {
+                // Next time those come first that had no turn.
+                h.poll_from.set(path as u8);
+                break;
+            }
             known &= known - 1;
             if h.in_flight[path].load(Ordering::Relaxed) > 0 {
                 let index = self.at[path].load(Ordering::Relaxed) & !LEAVING;

@@ -5,7 +5,8 @@
 //! request goes down one path, itself and under its own tag ([`RqBatch::lend`](crate::driver::RqBatch::lend)); the kernel's
 //! request-based device mapper sends a clone. What a path fails for reasons of the path, another path does.
 //!
-//! Guarantees: no request ends with a path's error while another path is left, or while `queue_if_no_path` holds; each
+//! Guarantees: no request ends with a path's error while another path is left, or while `queue_if_no_path` holds, unless it
+//! is [to give up](Multipath::set_give_up); each
 //! request is at one path at a time; a path that is busy is passed over while another is not, and if all are the disk is busy
 //! as they are. Per request one load tells the usable paths; a lock is taken only when a path or group changes.
 //!
@@ -409,6 +410,13 @@ impl<L: Lock> Multipath<L> {
     /// `fail_if_no_path`: what waits fails, if there is no path.
     pub fn fail_if_no_path(&self, now: Instant) {
         self.change(|state| state.set_queueing(false, now));
+    }
+
+    /// While it is on, a path's error ends the request, whatever other paths there are, and nothing waits for a path: drivers of
+    /// paths have been told to end what they cannot have stopped. So it is turned on before they are told, and off after
+    /// they were told otherwise; what was issued until then ends with its path's error, too.
+    pub fn set_give_up(&self, on: bool, now: Instant) {
+        self.change(|state| state.set_give_up(on, now));
     }
 
     /// The activation that [`Handler::activate`] was asked for has ended.

@@ -65,7 +65,7 @@ use blk::scsi::host::{HostTemplate, ScsiHost};
 use blk::scsi::transport::{
     Abort, Busy, CommandBatch, Help, LunId, Outcomes, Probed, Reset, Transport, TransportLimits,
 };
-use blk::status::QueueRqStatus;
+use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::{Duration, Instant};
 use dial::{Line, dial, dial_within};
 use login::{Chap, Wanted};
@@ -209,11 +209,16 @@ impl Shared {
         if unit != self.unit {
             // Relaxed: who sees it late is refused by the absence of a session.
             self.gone.store(true, Ordering::Relaxed);
+            let remedy = if self.is_path { "it is looked for again" } else { "open it anew" };
             let text = format!(
-                "{} was {} and is {unit}; requests are not sent to another disk: open it anew",
+                "{} was {} and is {unit}; requests are not sent to another disk: {remedy}",
                 self.target, self.unit
             );
             return Err(Error::new(ErrorKind::Denied, text));
+        }
+        // It is there again, and no session is left from before: see `wants`.
+        if self.is_path {
+            self.gone.store(false, Ordering::Relaxed);
         }
         Ok(line)
     }
@@ -279,25 +284,23 @@ impl Kept for Shared {
         self.queues.iter().for_each(|q| q.look_after(&self.regions));
     }
 
-    /// Once the logical unit is another one, nothing is sent to it any more.
+    /// Once the logical unit is another one, nothing is sent to it any more. As a path it is asked again and again, when no session is
+    /// left from before: who comes back is asked on a new one.
     fn wants(&self) -> Option<(Instant, usize)> {
         let wanted = self.queues.iter().enumerate().filter_map(|(i, q)| Some((q.wants_session()?, i)));
-        if self.is_gone() { None } else { wanted.min() }
+        if !self.is_gone() {
+            return wanted.min();
+        }
+        let why = "another session has found another disk";
+        let is_left = |q: &Queue| !q.leave_if_idle(why);
+        let is_asked = self.is_path && self.queues.iter().filter(|q| is_left(q)).count() == 0;
+        if is_asked { wanted.min() } else { None }
     }
 
     fn attempt(&self, number: usize) -> Result<()> {
         let Some(queue) = self.queues.iter().nth(number) else { return Ok(()) };
-        let line = match self.dial(number as u16) {
-            Ok(line) => line,
-            Err(e) => {
-                // Nobody listens: the target's process has ended, and with it whatever it was told to do.
-                if self.is_path && (self.is_gone() || e.is_refused()) {
-                    self.queues.iter().for_each(Queue::despair);
-                }
-                return Err(e);
-            }
-        };
-        queue.attach(line, false);
+        let line = self.dial(number as u16)?;
+        queue.attach(line, false).map_err(|e| e.within(&self.target.to_string()))?;
         // It was given up when nothing helped; now it has said who it is, and how large.
         if let Some(device) = self.device.get().filter(|d| d.state() == DeviceState::Offline) {
             device.set_state(DeviceState::Running);
@@ -317,8 +320,10 @@ impl Iscsi {
     }
 
     /// The same as one way of several to the disk: commands that were out when a session was lost are not given back before the
-    /// target has dropped them, as far as that can be known, or `recovery_timeout` is over. A portal that refuses connections has
-    /// dropped all. Given back they end with a transport error, or to be issued again, anywhere.
+    /// target has dropped them, which only the same nexus made anew tells, or `recovery_timeout` is over. A portal that refuses
+    /// connections tells nothing: something in between may refuse them for a target that lives. Given back they end with a transport
+    /// error, or to be issued again, anywhere. After `recovery_timeout`, or [given up](HostDriver::set_give_up), nothing is known: a
+    /// target that was silent for so long may still carry them out.
     ///
     /// # Errors
     /// As of [`Iscsi::open`].
@@ -379,13 +384,6 @@ impl Iscsi {
         let why = "the logical unit says that it has changed";
         self.shared.queues.iter().for_each(|q| q.drop_session(why));
     }
-
-    #[cold]
-    fn give_up_device(&self) {
-        if let Some(device) = self.disk.device() {
-            device.set_state(DeviceState::Gone);
-        }
-    }
 }
 
 impl Transport for Shared {
@@ -413,7 +411,7 @@ impl Transport for Shared {
             let queue = queues.get_or_init(i, || fresh);
             if !queue.start(queue_depth) {
                 let line = self.dial(i).map_err(|e| format!("session {} of {nr_hw_queues}: {e}", i + 1))?;
-                queue.attach(line, true);
+                queue.attach(line, true).map_err(|e| e.to_string())?;
             }
         }
         queues.iter().skip(usize::from(nr_hw_queues)).for_each(|q| q.stop(&self.regions));
@@ -517,8 +515,8 @@ impl Driver for Iscsi {
     }
 
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
-        if self.shared.is_gone() {
-            self.give_up_device();
+        if self.shared.is_gone() && batch.remaining() > 0 {
+            return QueueRqStatus::Error(BlkStatus::Offline);
         }
         self.disk.queue_rqs(batch, now)
     }

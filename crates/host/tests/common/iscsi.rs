@@ -190,6 +190,11 @@ impl Tgt {
         self.set_serial(serial);
     }
 
+    /// From the next start on it is the other's disk.
+    pub fn become_disk_of(&mut self, other: &Tgt) {
+        (self.file, self.serial) = (other.file.clone(), other.serial.clone());
+    }
+
     /// Ends all sessions, as an administrator does; how many.
     pub fn drop_sessions(&self) -> usize {
         let shown = self.show(&["--op", "show", "--mode", "conn", "--tid", "1"]);

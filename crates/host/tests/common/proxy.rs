@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// What one connection's two directions look at.
@@ -17,17 +18,27 @@ struct Gate {
 
 struct Shared {
     upstream: u16,
-    over: AtomicBool,
     delay_us: AtomicU64,
     /// Bytes towards the server that a frozen connection holds.
     held: AtomicU64,
+    altered: Mutex<Option<Altered>>,
     gates: Mutex<Vec<Arc<Gate>>>,
 }
+
+/// What becomes what, of as many bytes.
+type Altered = (&'static [u8], &'static [u8]);
 
 /// See the module's text.
 pub struct Proxy {
     port: u16,
     shared: Arc<Shared>,
+    listens: Option<Listens>,
+}
+
+/// The thread that takes connections, and how it is told to end.
+struct Listens {
+    thread: JoinHandle<()>,
+    is_over: Arc<AtomicBool>,
 }
 
 impl Proxy {
@@ -35,20 +46,41 @@ impl Proxy {
     pub fn new(upstream: u16) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (over, delay_us, held) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-        let shared = Arc::new(Shared { upstream, over, delay_us, held, gates: Mutex::default() });
-        let own = shared.clone();
-        std::thread::spawn(move || {
+        let (delay_us, held) = (AtomicU64::new(0), AtomicU64::new(0));
+        let shared = Arc::new(Shared { upstream, delay_us, held, altered: Mutex::default(), gates: Mutex::default() });
+        let mut proxy = Proxy { port, shared, listens: None };
+        proxy.take_connections(listener);
+        proxy
+    }
+
+    fn take_connections(&mut self, listener: TcpListener) {
+        let (shared, is_over) = (self.shared.clone(), Arc::new(AtomicBool::new(false)));
+        let is_told = is_over.clone();
+        let thread = std::thread::spawn(move || {
             for client in listener.incoming() {
-                if own.over.load(Ordering::SeqCst) {
+                if is_told.load(Ordering::SeqCst) {
                     return;
                 }
                 if let Ok(client) = client {
-                    own.connect(client);
+                    shared.connect(client);
                 }
             }
         });
-        Proxy { port, shared }
+        self.listens = Some(Listens { thread, is_over });
+    }
+
+    /// New connections are refused; those that are there stay.
+    pub fn stop_listening(&mut self) {
+        let Some(Listens { thread, is_over }) = self.listens.take() else { return };
+        is_over.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+        let _ = thread.join();
+    }
+
+    /// They are taken again.
+    pub fn listen(&mut self) {
+        let listener = TcpListener::bind(("127.0.0.1", self.port)).unwrap();
+        self.take_connections(listener);
     }
 
     pub fn port(&self) -> u16 {
@@ -73,6 +105,12 @@ impl Proxy {
         }
     }
 
+    /// What servers say is altered so, where one piece has all of it.
+    pub fn alter(&self, altered: Option<Altered>) {
+        assert!(altered.is_none_or(|(from, to)| from.len() == to.len()));
+        *self.shared.altered.lock().unwrap() = altered;
+    }
+
     /// Bytes towards the server that frozen connections hold.
     pub fn held(&self) -> u64 {
         self.shared.held.load(Ordering::SeqCst)
@@ -90,9 +128,8 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.shared.over.store(true, Ordering::SeqCst);
+        self.stop_listening();
         self.cut();
-        let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }
 
@@ -118,6 +155,12 @@ impl Shared {
         let mut piece = vec![0; 64 << 10];
         loop {
             let n = from.read(&mut piece).unwrap_or(0);
+            if let Some((from, to)) = *self.altered.lock().unwrap()
+                && !is_up
+                && let Some(at) = piece[..n].windows(from.len()).position(|w| w == from)
+            {
+                piece[at..][..to.len()].copy_from_slice(to);
+            }
             let delay = self.delay_us.load(Ordering::SeqCst);
             let mut is_frozen = gate.is_frozen.lock().unwrap();
             if delay > 0 {

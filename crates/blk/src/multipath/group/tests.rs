@@ -79,7 +79,7 @@ fn without_a_path_requests_fail_or_wait_for_so_long() {
     let mut s = state(&[1], Features::default(), false);
     s.fail(p(0), T0);
     assert_eq!(s.find(T0).0, Found::Fail);
-    assert!(!s.may_retry(T0));
+    assert!(!s.may_retry(T0, T0));
     let mut s = state(&[1], queueing(0), false);
     s.fail(p(0), T0);
     assert_eq!(s.find(after(1 << 40)).0, WAIT, "for ever");
@@ -93,7 +93,7 @@ fn without_a_path_requests_fail_or_wait_for_so_long() {
     // It came back in time, and went again: the time begins anew.
     s.reinstate(p(0));
     s.fail(p(0), after(1990));
-    assert!(s.may_retry(after(3900)));
+    assert!(s.may_retry(T0, after(3900)));
     assert_eq!(s.find(after(3990)).0, Found::Fail);
     assert!(!s.features.queue_if_no_path, "it is off until it is set again");
     s.set_queueing(true, after(5000));

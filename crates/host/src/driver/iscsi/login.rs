@@ -97,6 +97,9 @@ pub struct Params {
     pub data_digest: bool,
     /// The target's handle of the session.
     pub tsih: u16,
+    /// The portal group that it is in: with the target's name the target's end of the nexus (RFC 7143, 13.9). `None`: it was not
+    /// said, or cannot be read.
+    pub portal_group: Option<u16>,
 }
 
 impl Default for Params {
@@ -111,6 +114,7 @@ impl Default for Params {
             header_digest: false,
             data_digest: false,
             tsih: 0,
+            portal_group: None,
         }
     }
 }
@@ -316,6 +320,9 @@ impl Login {
         if stage != self.stage {
             return Err(Failure::Violation(format!("an answer of stage {stage:?}, not {:?}", self.stage)));
         }
+        if let Some((_, tag)) = keys.iter().find(|(key, _)| *key == "TargetPortalGroupTag") {
+            self.params.portal_group = portal_group(tag);
+        }
         match self.stage {
             Stage::Security => self.secure(&keys, next)?,
             _ => self.agree(&keys)?,
@@ -427,7 +434,7 @@ impl Login {
                 "DataPDUInOrder" | "DataSequenceInOrder" if *value != "Yes" => {
                     return Err(Failure::Violation(format!("{key}={}: must be Yes", printable(value))));
                 }
-                // Alias, portal group and others: of no use here.
+                // Alias and others: of no use here.
                 _ => {}
             }
         }
@@ -474,6 +481,14 @@ impl Login {
             (3, code) => Failure::Busy(format!("the target cannot serve now (target error {code:#04x})")),
             (class, code) => Failure::Violation(format!("login status {class:#04x}{code:02x}")),
         }
+    }
+}
+
+/// A number as texts have it, decimal or hexadecimal (RFC 7143, 6.1).
+fn portal_group(tag: &str) -> Option<u16> {
+    match tag.strip_prefix("0x").or(tag.strip_prefix("0X")) {
+        Some(hex) => u16::from_str_radix(hex, 16).ok(),
+        None => tag.parse().ok(),
     }
 }
 

@@ -57,6 +57,7 @@ fn a_session_without_a_login_is_negotiated() {
         max_burst: 65536,
         max_send_data: 16384,
         tsih: 9,
+        portal_group: Some(1),
         ..Params::default()
     };
     let done = login.feed(&answer(Stage::Operational, Some(Stage::FullFeature)), keys);

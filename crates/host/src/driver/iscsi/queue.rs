@@ -20,7 +20,7 @@ use crate::clock;
 use crate::driver::keeper::Watch;
 use crate::driver::socket::abandon;
 use crate::driver::waits::{MAX_SLEEP, Waiting, Waits};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use blk::driver::TimedOut;
 use blk::scsi::disposition::{HostByte, Outcome};
@@ -41,8 +41,8 @@ pub(super) struct Patience {
     /// How long its answer may take.
     pub(super) noop_timeout: Duration,
     /// Commands of a lost session may go elsewhere when they have ended, so they are kept until there is another session of the same
-    /// nexus (the target has dropped the old one then, RFC 7143, 6.3.5), or nobody listens any more where the target was, or
-    /// `recovery_timeout` is over.
+    /// nexus (the target has dropped the old one then, RFC 7143, 6.3.5), which takes the same portal group, or `recovery_timeout` is
+    /// over.
     pub(super) fences: bool,
 }
 
@@ -80,6 +80,8 @@ struct State {
     short_lives: u32,
     /// Commands do not wait for a session.
     gives_up: bool,
+    /// Of the present or last session.
+    portal_group: Option<u16>,
 }
 
 /// Where commands go.
@@ -103,6 +105,7 @@ impl Queue {
             attached: Instant::ZERO,
             short_lives: 0,
             gives_up: false,
+            portal_group: None,
         };
         Ok(Queue { patience, lun, state: Mutex::new(state), waits, keeper })
     }
@@ -128,7 +131,10 @@ impl Queue {
     }
 
     /// Uses a session: the first one since a start, or one in place of one that was lost.
-    pub(super) fn attach(&self, line: Line<'_>, is_first: bool) {
+    ///
+    /// # Errors
+    /// Commands of the lost one wait to be fenced, and this is another nexus.
+    pub(super) fn attach(&self, line: Line<'_>, is_first: bool) -> Result<()> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let is_needed = match state.link {
@@ -137,8 +143,23 @@ impl Queue {
             Place::Lost(_) => !is_first,
         };
         if !is_needed {
-            return;
+            return Ok(());
         }
+        let (group, lost_group) = (line.params.portal_group, state.portal_group);
+        let is_same_nexus = group.is_some() && group == lost_group;
+        if self.patience.fences && state.tasks.in_flight() > 0 && !is_same_nexus {
+            drop(guard);
+            line.log_out();
+            let (now, before) = (group_text(group), group_text(lost_group));
+            return Err(Error::new(
+                ErrorKind::Io,
+                format!(
+                    "the new session is in {now}, the lost one was in {before}: its commands may still be carried out, and wait \
+                     until fast_io_fail_tmo is over"
+                ),
+            ));
+        }
+        state.portal_group = group;
         let now = clock::now();
         state.attached = now;
         // The target has forgotten what the one before had.
@@ -154,22 +175,12 @@ impl Queue {
             Err(why) => self.lose(state, why),
         }
         self.tell_ends(state);
+        Ok(())
     }
 
     /// Ends commands that a lost session has left.
     fn end_kept(&self, state: &mut State, host: HostByte) {
         state.status.disrupted += state.tasks.end_all(host) as u64;
-    }
-
-    /// There will be no other session, or not soon: what waits for one has waited enough, if it may go elsewhere.
-    pub(super) fn despair(&self) {
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        if self.patience.fences && matches!(state.link, Place::Lost(_)) {
-            state.link = Place::Lost(clock::now());
-            self.end_kept(state, HostByte::TransportFailfast);
-            self.tell_ends(state);
-        }
     }
 
     /// Commands that were kept have waited for another session for as long as they may.
@@ -291,6 +302,16 @@ impl Queue {
             self.lose(state, Lost(why.to_owned()));
             self.tell_ends(state);
         }
+    }
+
+    /// Gives the session up if it has nothing to do. Whether there is none now.
+    pub(super) fn leave_if_idle(&self, why: &str) -> bool {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if matches!(state.link, Place::Up(_)) && state.tasks.in_flight() == 0 {
+            self.lose(state, Lost(why.to_owned()));
+        }
+        !matches!(state.link, Place::Up(_))
     }
 
     /// Has requests fail that wait for a session, now and until it is taken back; and those that a target has not answered for
@@ -477,6 +498,10 @@ impl Queue {
         self.end_late(state, now);
         self.tell_ends(state);
     }
+}
+
+fn group_text(group: Option<u16>) -> String {
+    group.map_or_else(|| "a portal group that was not said".to_owned(), |group| format!("portal group {group}"))
 }
 
 /// How long after its making another session is made for one that did not last.

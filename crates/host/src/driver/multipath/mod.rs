@@ -42,12 +42,12 @@ use blk::limits::Limits;
 use blk::multipath::{Features, Multipath as Paths, NewGroup, NewPath, PathArgs, PathId, Status};
 use blk::status::QueueRqStatus;
 use blk::time::{Duration, Instant};
-use parking_lot::RawMutex;
+use parking_lot::{Mutex, RawMutex};
 use path::{Common, PathDriver};
 use room::Room;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use watch::{Board, Watcher};
 
 /// Makes a path's driver; called again for a path that could not be reached.
@@ -104,7 +104,8 @@ struct Core {
     paths: Box<[Watched]>,
     rooms: Arc<PerHctx<Room>>,
     board: Arc<Board>,
-    gives_up: AtomicBool,
+    /// Held while paths and disk are told to give up, or not to: one after the other.
+    giving_up: Mutex<()>,
     max_hw_queues: u16,
 }
 
@@ -256,8 +257,8 @@ impl Core {
         });
         let mut watched: Vec<Watched> = watched.collect::<Result<_>>()?;
         watched.sort_by_key(|w| w.id);
-        let (paths, gives_up) = (watched.into(), AtomicBool::new(false));
-        Ok(Core { options, disk, paths, rooms, board, gives_up, max_hw_queues })
+        let (paths, giving_up) = (watched.into(), Mutex::new(()));
+        Ok(Core { options, disk, paths, rooms, board, giving_up, max_hw_queues })
     }
 
     /// Drivers that are there.
@@ -265,9 +266,9 @@ impl Core {
         self.paths.iter().filter_map(|p| Some((&*p.driver, p.driver.inner()?)))
     }
 
-    /// Requests wait for a path, unless somebody wants to be rid of them.
+    /// Requests wait for a path again.
     fn allow_queueing(&self) {
-        if self.options.no_path_retry != NoPathRetry::Fail && !self.gives_up.load(Ordering::Relaxed) {
+        if self.options.no_path_retry != NoPathRetry::Fail {
             self.disk.queue_if_no_path(clock::now());
         }
     }
@@ -370,15 +371,17 @@ impl HostDriver for Multipath {
         all
     }
 
-    /// Also, what waits for a path fails meanwhile.
+    /// Also, what waits for a path fails meanwhile, and what a path fails goes down no other: a path that gives up does not know
+    /// what its device still carries out.
     fn set_give_up(&self, give_up: bool) -> bool {
         let core = &self.core;
-        core.gives_up.store(give_up, Ordering::Relaxed);
-        let can = core.inners().fold(false, |can, (_, driver)| driver.set_give_up(give_up) || can);
+        let _one = core.giving_up.lock();
         if give_up {
-            core.disk.fail_if_no_path(clock::now());
-        } else {
-            core.allow_queueing();
+            core.disk.set_give_up(true, clock::now());
+        }
+        let can = core.inners().fold(false, |can, (_, driver)| driver.set_give_up(give_up) || can);
+        if !give_up {
+            core.disk.set_give_up(false, clock::now());
         }
         can || core.options.no_path_retry != NoPathRetry::Fail
     }
