@@ -226,12 +226,12 @@ unsafe extern "C" fn close_file(_td: Raw, _f: Raw) -> c_int {
 unsafe extern "C" fn invalidate(_td: Raw, f: Raw) -> c_int {
     // SAFETY: fio passes a live file.
     let name = unsafe { file_name(f) };
-    if let Ok(named) = disks::read_name(&name)
-        && let TargetSpec::File(path) = &named.target
-        && let Err(e) = host::create::drop_cached_pages(path)
-    {
-        disks::say(&e.to_string());
-        return -libc::EIO;
+    let Ok(named) = disks::read_name(&name) else { return 0 };
+    for path in named.target.files() {
+        if let Err(e) = host::create::drop_cached_pages(path) {
+            disks::say(&e.to_string());
+            return -libc::EIO;
+        }
     }
     0
 }
