@@ -14,7 +14,6 @@ use crate::job::{Io, Job, Queued};
 use crate::layout::{self, JobOptions, RawOptions, ddir, file, flags, io_u, ops, q, td};
 use blk::bio::Op;
 use host::mem::ForeignBuffers;
-use host::target::TargetSpec;
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::NonNull;
