@@ -123,11 +123,8 @@ impl Request {
     fn files(&self) -> Vec<PathBuf> {
         let named = self.sides.iter().filter_map(|s| s.target.clone());
         let own = self.jobs.file.jobs.iter().map(|j| j.file_name(0, &host::run::is_target));
-        let paths = named.chain(own).filter_map(|t| match TargetSpec::parse(&t) {
-            Ok(TargetSpec::File(path)) => Some(path),
-            _ => None,
-        });
-        paths.collect()
+        let specs = named.chain(own).filter_map(|t| TargetSpec::parse(&t).ok());
+        specs.flat_map(|spec| spec.files().into_iter().map(PathBuf::from).collect::<Vec<_>>()).collect()
     }
 }
 

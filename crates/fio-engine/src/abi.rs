@@ -14,7 +14,6 @@ use crate::job::{Io, Job, Queued};
 use crate::layout::{self, JobOptions, RawOptions, ddir, file, flags, io_u, ops, q, td};
 use blk::bio::Op;
 use host::mem::ForeignBuffers;
-use host::target::TargetSpec;
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::NonNull;
@@ -226,12 +225,12 @@ unsafe extern "C" fn close_file(_td: Raw, _f: Raw) -> c_int {
 unsafe extern "C" fn invalidate(_td: Raw, f: Raw) -> c_int {
     // SAFETY: fio passes a live file.
     let name = unsafe { file_name(f) };
-    if let Ok(named) = disks::read_name(&name)
-        && let TargetSpec::File(path) = &named.target
-        && let Err(e) = host::create::drop_cached_pages(path)
-    {
-        disks::say(&e.to_string());
-        return -libc::EIO;
+    let Ok(named) = disks::read_name(&name) else { return 0 };
+    for path in named.target.files() {
+        if let Err(e) = host::create::drop_cached_pages(path) {
+            disks::say(&e.to_string());
+            return -libc::EIO;
+        }
     }
     0
 }

@@ -28,7 +28,7 @@ use blk::id::SECTOR_SHIFT;
 use blk::suggest::{did_you_mean, nearest};
 use blk::time::Duration;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -296,6 +296,16 @@ impl TargetSpec {
             | TargetSpec::Iscsi(_)
             | TargetSpec::Stripe(_) => None,
             TargetSpec::Multipath(target) => target.paths.first().and_then(|path| path.spec.size_bytes()),
+        }
+    }
+
+    /// Files and block devices that its data is on, under the names they were given: those of all its paths or stripes.
+    pub fn files(&self) -> Vec<&Path> {
+        match self {
+            TargetSpec::File(path) => vec![path],
+            TargetSpec::Multipath(target) => target.paths.iter().flat_map(|path| path.spec.files()).collect(),
+            TargetSpec::Stripe(stripe) => stripe.members.iter().flat_map(TargetSpec::files).collect(),
+            _ => Vec::new(),
         }
     }
 

@@ -18,7 +18,7 @@ use host::driver::HostDriver;
 use host::driver::file::{File, FileOptions};
 use host::driver::multipath::{Multipath, MultipathOptions, Path, PathChecker, PathGroupingPolicy};
 use host::mem::Regions;
-use host::target::{Needs, TargetSpec};
+use host::target::{Needs, TargetSpec, TargetWarning};
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
@@ -94,7 +94,10 @@ fn rig_of(options: &str, urls: &[String]) -> (Rig, Arc<dyn HostDriver>) {
     let text = format!("multipath:{options}:{}", urls.join("+"));
     let open =
         TargetSpec::parse(&text).unwrap().open(&needs, regions.clone()).unwrap_or_else(|e| panic!("{text}: {e}"));
-    assert!(open.warnings.is_empty(), "{:?}", open.warnings);
+    let on_our_word = |w: &TargetWarning| w.to_string().contains("is your word; nor are late writes fenced");
+    let is_nbd = urls.len() > 1 && urls[0].starts_with("nbd");
+    assert!(open.warnings.iter().filter(|w| on_our_word(w)).count() == usize::from(is_nbd), "{:?}", open.warnings);
+    assert!(open.warnings.len() == usize::from(is_nbd), "{:?}", open.warnings);
     let rig = Rig::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
     (rig, open.driver)
 }
@@ -646,4 +649,126 @@ fn a_check_that_has_never_passed_fails_no_path() {
     until(|| disk.troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!((active(&disk), disk.health()[0].passes), (1, 0));
+}
+
+/// Half of the blocks would be in each.
+#[test]
+fn two_files_are_not_one_disk() {
+    let (a, b) = (TempFile::new(), TempFile::new());
+    let text = refused(&format!("multipath:{}+{}", a.0.display(), b.0.display()));
+    assert!(text.contains("it is file-") && text.contains("it leads to another disk"), "{text}");
+}
+
+/// Sends a server a signal.
+fn signal(pid: u32, what: &str) {
+    let done = std::process::Command::new("kill").args([what, &pid.to_string()]).status().unwrap();
+    assert!(done.success());
+}
+
+/// A disk by two servers of one file, of which the first is used. The first takes one connection, so that no check of it ever passes.
+fn two_servers(
+    options: &str,
+    first: &str,
+    config: impl FnOnce(&mut blk::settings::QueueConfig),
+) -> (Peer, Peer, Rig, Arc<Multipath>) {
+    let a = Peer::nbdkit_file(&["--filter=limit"], &["limit=1"]);
+    let path = a.file.as_ref().unwrap().0.clone();
+    let b = Peer::nbdkit(&["file", path.to_str().unwrap()]);
+    let urls = [a.target(&format!("&connections=1{first}")), b.target("&connections=1")];
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let target = host::driver::multipath::parse(&format!("prio=50+10,{options}:{}", urls.join("+"))).unwrap();
+    let regions = Arc::new(Regions::new());
+    let disk = Arc::new(Multipath::open(target.options.clone(), target.paths_to_open(&needs, &regions)).unwrap().0);
+    let rig = Rig::on(disk.clone(), regions, |c| {
+        c.set("nr_cpus", "1").unwrap();
+        config(c);
+    });
+    (a, b, rig, disk)
+}
+
+/// Without a time of its own a request at a silent NBD server waited for ever, though another path was there.
+#[test]
+fn a_silent_nbd_server_costs_a_request_its_time_and_no_more() {
+    let config = |c: &mut blk::settings::QueueConfig| c.set("io_timeout", "1000").unwrap();
+    let (a, _b, mut rig, disk) = two_servers("polling_interval=86400", "", config);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    signal(a.pid(), "-STOP");
+    std::thread::scope(|s| {
+        let writer = s.spawn(|| rig.write(0, &[2; 4096], OpFlags::NONE));
+        until(|| writer.is_finished());
+        assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
+    });
+    assert_eq!(active(&disk), 1);
+    signal(a.pid(), "-CONT");
+}
+
+/// A path that fell silent before its first check was used for ever.
+#[test]
+fn a_path_whose_requests_do_not_end_is_failed_though_no_check_has_passed() {
+    let (a, _b, mut rig, disk) = two_servers("polling_interval=1,checker_timeout=1", "&timeout=86400", |_| {});
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    signal(a.pid(), "-STOP");
+    std::thread::scope(|s| {
+        let writer = s.spawn(|| rig.write(0, &[2; 4096], OpFlags::NONE));
+        until(|| active(&disk) == 1);
+        let in_flight: u32 = disk.status().groups.iter().flat_map(|g| &g.paths).map(|p| p.in_flight).sum();
+        assert!(in_flight == 1 && !writer.is_finished(), "{}", disk.status());
+        signal(a.pid(), "-CONT");
+        assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
+    });
+    until(|| active(&disk) == 2);
+}
+
+/// A server that takes one connection cannot be checked by another: its path is tried again as without a checker.
+#[test]
+fn a_path_that_cannot_be_checked_comes_back() {
+    let (_a, _b, mut rig, disk) = two_servers("polling_interval=1", "", |_| {});
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let first = disk.status().groups[0].paths[0].id;
+    disk.paths().fail_path(first, host::clock::now());
+    until(|| active(&disk) == 2);
+    assert_eq!(disk.health()[0].passes, 0);
+    assert!(
+        disk.troubles().iter().any(|t| t.contains("is used, but its check does not pass")),
+        "{:?}",
+        disk.troubles()
+    );
+}
+
+/// Requests wait for a path again, whoever brought one back: after `no_path_retry` had run out, and a path was reinstated by hand, they
+/// failed at the next loss.
+#[test]
+fn queueing_is_allowed_again_while_a_path_works() {
+    let file = TempFile::new();
+    let urls = [file.0.to_str().unwrap().to_owned()];
+    let (mut rig, disk) = open_disk("no_path_retry=2,polling_interval=1", &urls);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    disk.paths().fail_if_no_path(host::clock::now());
+    assert!(!disk.status().features.queue_if_no_path);
+    until(|| disk.status().features.queue_if_no_path);
+    assert_eq!(active(&disk), 1);
+}
+
+/// A portal that takes a connection and says nothing held the end of its disk up.
+#[test]
+fn a_path_that_is_being_opened_does_not_hold_up_the_end() {
+    let (file, regions) = (TempFile::new(), Arc::new(Regions::new()));
+    let (began, has_begun) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let (calls, released) = (std::sync::atomic::AtomicU32::new(0), std::sync::Mutex::new(released));
+    let mut silent = file_path("silent", &file.0, &regions);
+    silent.open = Box::new(move || {
+        if calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) > 0 {
+            began.send(()).unwrap();
+            let _ = released.lock().unwrap().recv();
+        }
+        Err(host::error::Error::new(host::error::ErrorKind::Io, "nobody answers"))
+    });
+    let (disk, troubles) = Multipath::open(quick(), vec![file_path("a", &file.0, &regions), silent]).unwrap();
+    assert_eq!(troubles.len(), 1);
+    has_begun.recv_timeout(LONG).unwrap();
+    let ends = std::thread::spawn(move || drop(disk));
+    until(|| ends.is_finished());
+    ends.join().unwrap();
+    drop(release);
 }

@@ -15,6 +15,7 @@
 //! Since: 0.1.
 
 mod handover;
+mod identity;
 #[allow(unsafe_code, reason = "system calls")]
 mod open;
 #[allow(unsafe_code, reason = "io_uring")]
@@ -251,6 +252,10 @@ impl HostDriver for File {
                 set.use_shared(depth_log2);
             }
         }
+    }
+
+    fn identity(&self) -> Option<String> {
+        Some(self.opened.identity.clone())
     }
 
     fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {

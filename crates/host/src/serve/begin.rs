@@ -56,7 +56,10 @@ impl Drop for Closing {
 impl OpenDisk {
     /// Locks and opens it.
     pub(super) fn open(threads: &IoThreads, plan: &DiskPlan) -> Result<(OpenDisk, Vec<TargetWarning>)> {
-        let locks = plan.paths().map(|path| ImageLock::take(path, !plan.read_only)).collect::<Result<Vec<_>>>()?;
+        let mut locks = Vec::new();
+        for target in &plan.targets {
+            locks.extend(ImageLock::take_all(&target.paths(), !plan.read_only)?);
+        }
         let mut config = QueueConfig::default();
         for (name, value) in &plan.settings {
             config.set(name, value).map_err(|e| Error::usage(e.to_string()))?;

@@ -403,10 +403,9 @@ impl Errors {
             }
             self.stripe(place, &of, disk);
             for target in &disk.targets {
-                let Some(path) = target.path() else { continue };
-                let twin = disks[..index]
-                    .iter()
-                    .find(|other| other.paths().any(|a| same_path(a, path)) && !(other.read_only && disk.read_only));
+                let paths = target.paths();
+                let has_one = |other: &DiskPlan| other.paths().any(|a| paths.iter().any(|b| same_path(a, b)));
+                let twin = disks[..index].iter().find(|o| has_one(o) && !(o.read_only && disk.read_only));
                 if let Some(other) = twin {
                     let text = format!(
                         "target={}: disk '{}' has this image, too, and only one disk may write to it; give that disk \

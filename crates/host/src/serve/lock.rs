@@ -13,9 +13,10 @@
 //! Source: QEMU block/file-posix.c (`RAW_LOCK_PERM_BASE`, `RAW_LOCK_SHARED_BASE`), fcntl(2), "Open file description locks".
 
 use crate::error::{Error, ErrorKind, Result};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 const USED: libc::off_t = 100;
@@ -48,6 +49,28 @@ impl ImageLock {
         Ok(ImageLock { _file: file })
     }
 
+    /// Locks the images that are one target's, each once, under however many names. What is not there is a path that may come
+    /// later, if another is there.
+    ///
+    /// # Errors
+    /// As of [`ImageLock::take`].
+    pub fn take_all(paths: &[&Path], write: bool) -> Result<Vec<ImageLock>> {
+        let (mut locks, mut locked, mut missing) = (Vec::new(), Vec::new(), None);
+        for path in paths {
+            match std::fs::metadata(path) {
+                Ok(meta) if locked.contains(&image_identity(&meta)) => continue,
+                Ok(meta) => locked.push(image_identity(&meta)),
+                Err(_) => {}
+            }
+            match ImageLock::take(path, write) {
+                Ok(lock) => locks.push(lock),
+                Err(e) if e.kind() == ErrorKind::NotFound => missing = Some(e),
+                Err(e) => return Err(e),
+            }
+        }
+        missing.filter(|_| locks.is_empty()).map_or(Ok(locks), Err)
+    }
+
     /// Whether [`ImageLock::take`] would be refused now. Nothing is locked.
     ///
     /// # Errors
@@ -55,6 +78,11 @@ impl ImageLock {
     pub fn probe(path: &Path, write: bool) -> Result<()> {
         look(&open(path)?, path, write)
     }
+}
+
+/// The same for two names of one image.
+pub(super) fn image_identity(meta: &Metadata) -> (u64, u64) {
+    if meta.file_type().is_block_device() { (u64::MAX, meta.rdev()) } else { (meta.dev(), meta.ino()) }
 }
 
 fn open(path: &Path) -> Result<File> {
@@ -169,6 +197,21 @@ mod tests {
         drop(reader);
         ImageLock::probe(&image.0, true).unwrap();
         ImageLock::take(&image.0, true).unwrap();
+    }
+
+    /// Two names of an image are two paths of one disk. Locked twice, it would be in its own way; not at all, in nobody's.
+    #[test]
+    fn paths_to_one_image_are_locked_once_and_against_others() {
+        let image = Image::new("paths");
+        let other_name = PathBuf::from(format!("/.{}", image.0.display()));
+        let missing = PathBuf::from("/nonexistent/image");
+        let locks = ImageLock::take_all(&[&image.0, &other_name, &missing], true).unwrap();
+        assert_eq!(locks.len(), 1);
+        let e = ImageLock::take_all(&[&other_name], true).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Denied);
+        drop(locks);
+        ImageLock::take(&image.0, true).unwrap();
+        assert_eq!(ImageLock::take_all(&[&missing, &missing], true).unwrap_err().kind(), ErrorKind::NotFound);
     }
 
     #[test]

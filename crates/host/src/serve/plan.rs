@@ -120,9 +120,9 @@ impl DiskPlan {
         DiskPlan { targets, stripe: Some(StripePlan { chunk_bytes }), ..self }
     }
 
-    /// Images: targets that are a file or block device.
+    /// Images: files and block devices that its targets are, or that are paths of them.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.targets.iter().filter_map(TargetPlan::path)
+        self.targets.iter().flat_map(TargetPlan::paths)
     }
 }
 
@@ -136,12 +136,9 @@ pub struct TargetPlan {
 }
 
 impl TargetPlan {
-    /// The image, if it is a file or block device.
-    pub fn path(&self) -> Option<&Path> {
-        match &self.spec {
-            TargetSpec::File(path) => Some(path),
-            _ => None,
-        }
+    /// Images: the file or block device that it is, or those that are its paths, which may be one under several names.
+    pub fn paths(&self) -> Vec<&Path> {
+        self.spec.files()
     }
 }
 

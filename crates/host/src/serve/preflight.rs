@@ -8,7 +8,7 @@
 //! again.
 
 use super::check::{CheckedPlan, Place, PlanError, PlanErrors};
-use super::lock::ImageLock;
+use super::lock::{ImageLock, image_identity};
 use super::plan::{DiskPlan, ExportKind, NbdListen, NbdPlan, TargetPlan};
 use super::reload::Reload;
 use crate::export::fuse;
@@ -16,11 +16,12 @@ use crate::export::nbd::Tls;
 use crate::export::nbd::certificates::Problem;
 use crate::export::socket::is_bound;
 use crate::handed;
+use crate::target::TargetSpec;
 use std::collections::HashMap;
 use std::fs::{self, Metadata, OpenOptions};
 use std::io;
 use std::net::TcpListener;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// Logical blocks of a file: its size must be whole ones.
@@ -53,24 +54,10 @@ fn look(
     of_export: &dyn Fn(usize) -> bool,
 ) -> Result<(), PlanErrors> {
     let mut errors = Vec::new();
-    let mut images: HashMap<(u64, u64), (&DiskPlan, &TargetPlan)> = HashMap::new();
+    let mut images = Images::new();
     for (index, disk) in plan.disks().iter().enumerate() {
         for target in disk.targets.iter().filter(|_| of_disk(index)) {
-            let Some(path) = target.path() else { continue };
-            let problem = match image(path, !disk.read_only) {
-                Err(text) => Some(text),
-                Ok(meta) => match images.insert(identity(&meta), (disk, target)) {
-                    Some((same, other)) if same.name == disk.name => {
-                        Some(format!("is the same image as '{}' of this disk; each must be another one", other.text))
-                    }
-                    Some((owner, other)) if !(owner.read_only && disk.read_only) => Some(format!(
-                        "is the same image as '{}' of disk '{}', and only one disk may write to it; give that disk \
-                         two exports instead",
-                        other.text, owner.name
-                    )),
-                    _ => too_small(&meta, disk),
-                },
-            };
+            let problem = images_of(disk, target, &mut images);
             if let Some(text) = problem {
                 let of = format!("disk '{}'", disk.name);
                 let text = format!("target={}: {text}", target.text);
@@ -101,9 +88,49 @@ fn look(
     if errors.is_empty() { Ok(()) } else { Err(PlanErrors(errors)) }
 }
 
-/// The same for two names of one image.
-fn identity(meta: &Metadata) -> (u64, u64) {
-    if meta.file_type().is_block_device() { (u64::MAX, meta.rdev()) } else { (meta.dev(), meta.ino()) }
+/// Whose an image is already.
+type Images<'a> = HashMap<(u64, u64), (&'a DiskPlan, &'a TargetPlan)>;
+
+/// What is wrong with the images of a target: one, or one for each of its paths, of which those that are not there may come later.
+fn images_of<'a>(disk: &'a DiskPlan, target: &'a TargetPlan, images: &mut Images<'a>) -> Option<String> {
+    let paths = target.paths();
+    let is_there = |path: &Path| !matches!(fs::metadata(path), Err(e) if e.kind() == io::ErrorKind::NotFound);
+    let some_are_there = paths.iter().any(|path| is_there(path));
+    let mut own: Vec<(&Path, (u64, u64))> = Vec::new();
+    for path in paths.iter().filter(|path| !some_are_there || is_there(path)) {
+        let of_path = |text| match &target.spec {
+            TargetSpec::Multipath(_) => format!("path {}: {text}", path.display()),
+            _ => text,
+        };
+        let meta = match image(path, !disk.read_only) {
+            Ok(meta) => meta,
+            Err(text) => return Some(of_path(text)),
+        };
+        let identity = image_identity(&meta);
+        if own.iter().any(|(_, known)| *known == identity) {
+            continue;
+        }
+        // Two block devices may be two ways to one: the driver looks.
+        if let Some((first, _)) = own.first().filter(|_| meta.is_file()) {
+            return Some(of_path(format!("is another file than {}; paths must lead to one disk", first.display())));
+        }
+        own.push((path, identity));
+        let problem = match images.insert(identity, (disk, target)) {
+            Some((same, other)) if same.name == disk.name => {
+                Some(format!("is the same image as '{}' of this disk; each must be another one", other.text))
+            }
+            Some((owner, other)) if !(owner.read_only && disk.read_only) => Some(format!(
+                "is the same image as '{}' of disk '{}', and only one disk may write to it; give that disk two exports \
+                 instead",
+                other.text, owner.name
+            )),
+            _ => too_small(&meta, disk),
+        };
+        if let Some(text) = problem {
+            return Some(of_path(text));
+        }
+    }
+    None
 }
 
 /// Of a file in a stripe: it has not one chunk. The size of a block device is found out when it is opened.

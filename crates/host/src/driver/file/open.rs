@@ -5,6 +5,7 @@
 //! unless [`FileOptions::in_use`] says so; a claim that ends in a moment is waited for.
 
 use super::FileOptions;
+use super::identity;
 use super::ring::MAX_PIECES;
 use crate::error::{Error, ErrorKind, Result};
 use blk::id::{SECTOR_SHIFT, Sector};
@@ -66,6 +67,8 @@ pub(super) struct Opened {
     /// Sectors.
     capacity: AtomicU64,
     pub(super) is_device: bool,
+    /// See [`identity`].
+    pub(super) identity: String,
     /// A range that keeps its space is zeroed without writing all of it, or refused.
     pub(super) zeroes_are_cheap: bool,
     /// Writes that find no space are tried again instead of failed.
@@ -126,7 +129,8 @@ impl Opened {
             no_read_ahead_by_the_system(&file);
         }
         let read_ahead_kb = read_ahead_kb.unwrap_or(0);
-        let rdev = file.metadata().map_or(0, |meta| meta.rdev());
+        let meta = file.metadata().map_err(|e| Error::os(e, format!("'{}'", path.display())))?;
+        let (rdev, identity) = (meta.rdev(), identity::of(&meta));
         let zeroes_are_cheap = !is_device || queue_attribute(rdev, "write_zeroes_max_bytes").unwrap_or(0) > 0;
         let opened = Opened {
             fd: file.into(),
@@ -135,6 +139,7 @@ impl Opened {
             limits,
             capacity: AtomicU64::new(usable >> SECTOR_SHIFT),
             is_device,
+            identity,
             zeroes_are_cheap,
             hold_on_enospc: AtomicBool::new(false),
             held: AtomicU64::new(0),

@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One path's check: whether it is there, works, and is still the same disk.
 //!
-//! Guarantees: no check uses a tag, a slot or a connection of the requests. A path whose driver has lost connections has not passed.
+//! Guarantees: a path that is opened late, or again for its check, holds nobody up who ends the disk. No check uses a tag, a slot or a connection of the requests. A path whose driver has lost connections has not passed.
 //! Does not do: decide what follows (`watch`). Source of the kinds: multipath-tools, libmultipath/checkers.
 
+use super::apart::apart;
 use super::probe::Probe;
 use super::{Core, PathChecker, Watched};
+use crate::clock;
 use crate::driver::HostDriver;
+use crate::mem::Regions;
+use blk::time::{Duration, Instant};
+use std::sync::Arc;
 
 /// What a check has found.
 pub(super) enum Found {
     Up,
     /// It does not work, and why.
     Down(String),
+    /// Its own connections are there, and the checker's way is not, and never was: why.
+    NoWay(String),
 }
 
 /// What is kept from one check of a path to the next.
@@ -20,11 +27,43 @@ pub(super) struct Checker {
     kind: PathChecker,
     probe: Option<Probe>,
     has_passed: bool,
+    stall: Stall,
+}
+
+/// Why a check did not pass.
+enum Miss {
+    Down(String),
+    NoWay(String),
+}
+
+impl From<String> for Miss {
+    fn from(why: String) -> Miss {
+        Miss::Down(why)
+    }
+}
+
+/// Since when none of a path's requests has ended, though there were some.
+#[derive(Default)]
+struct Stall {
+    ends: u64,
+    since: Option<Instant>,
+}
+
+impl Stall {
+    fn look(&mut self, in_flight: u32, ends: u64, now: Instant) {
+        if in_flight == 0 || ends != self.ends {
+            self.since = None;
+        }
+        self.ends = ends;
+        if in_flight > 0 {
+            self.since.get_or_insert(now);
+        }
+    }
 }
 
 impl Checker {
     pub(super) fn new(path: &Watched) -> Checker {
-        Checker { kind: path.checker, probe: None, has_passed: false }
+        Checker { kind: path.checker, probe: None, has_passed: false, stall: Stall::default() }
     }
 
     /// Whether it ever passed.
@@ -32,50 +71,79 @@ impl Checker {
         self.has_passed
     }
 
+    /// Whether the path has had requests for this long, and has ended none of them.
+    pub(super) fn is_stalled(&self, limit: Duration) -> bool {
+        self.stall.since.is_some_and(|since| clock::now().since(since) >= limit)
+    }
+
     pub(super) fn check(&mut self, core: &Core, path: &Watched) -> Found {
-        match self.try_check(core, path) {
+        self.look(core, path);
+        let result = self.try_check(core, path);
+        self.look(core, path);
+        match result {
             Ok(()) => {
                 self.has_passed = true;
                 Found::Up
             }
-            Err(why) => Found::Down(why),
+            Err(Miss::NoWay(why)) if !self.has_passed => Found::NoWay(why),
+            Err(Miss::Down(why) | Miss::NoWay(why)) => Found::Down(why),
         }
     }
 
-    fn try_check(&mut self, core: &Core, path: &Watched) -> Result<(), String> {
-        if path.driver.inner().is_none() {
-            let driver = (path.open)().map_err(|e| e.to_string())?;
-            path.driver.revive(Some(driver))?;
-        } else if !path.driver.is_usable() {
-            path.driver.revive(None)?;
+    fn look(&mut self, core: &Core, path: &Watched) {
+        let groups = core.disk.status().groups;
+        let in_flight = groups.iter().flat_map(|g| &g.paths).find(|p| p.id == path.id).map_or(0, |p| p.in_flight);
+        self.stall.look(in_flight, path.driver.ends(), clock::now());
+    }
+
+    fn try_check(&mut self, core: &Core, path: &Watched) -> Result<(), Miss> {
+        if path.driver.inner().is_none() || !path.driver.is_usable() {
+            let (driver, open, board) = (Arc::clone(&path.driver), Arc::clone(&path.open), Arc::clone(&core.board));
+            apart(&core.board, move || {
+                let inner = match driver.inner() {
+                    None => Some(open().map_err(|e| e.to_string())?),
+                    Some(_) => None,
+                };
+                if board.is_over() { Err("its disk ends".into()) } else { driver.revive(inner) }
+            })?;
         }
-        let Some(driver) = path.driver.inner() else { return Err("is not open".into()) };
+        let Some(driver) = path.driver.inner() else { return Err(Miss::Down("is not open".into())) };
         has_all_connections(driver.as_ref())?;
         let limit = core.options.checker_timeout;
         match self.kind {
             PathChecker::None | PathChecker::Auto => Ok(()),
             PathChecker::Tur => match driver.check(limit, core.board.over()) {
-                Some(result) => result.map_err(|e| e.to_string()),
-                None => Err("path_checker=tur: this kind of path knows no TEST UNIT READY; use directio".into()),
+                Some(result) => result.map_err(|e| Miss::Down(e.to_string())),
+                None => {
+                    Err(Miss::Down("path_checker=tur: this kind of path knows no TEST UNIT READY; use directio".into()))
+                }
             },
             PathChecker::Directio => self.read(core, path, driver.as_ref()),
         }
     }
 
-    fn read(&mut self, core: &Core, path: &Watched, driver: &dyn HostDriver) -> Result<(), String> {
+    fn read(&mut self, core: &Core, path: &Watched, driver: &dyn HostDriver) -> Result<(), Miss> {
         let Some(open) = &path.probe else {
-            return Err("path_checker=directio: this kind of path cannot be opened twice; use none".into());
+            return Err(Miss::Down("path_checker=directio: this kind of path cannot be opened twice; use none".into()));
         };
         let probe = match &mut self.probe {
             Some(probe) => probe,
-            none => none.insert(Probe::open(open, driver)?),
+            none => {
+                let (open, regions) = (Arc::clone(open), Arc::new(Regions::new()));
+                let of = Arc::clone(&regions);
+                let another = apart(&core.board, move || open(of).map_err(|e| e.to_string()));
+                // Only a driver that says that it has all of its connections shows that the path itself is there.
+                let has_connections = driver.connections().is_some();
+                let missed = |why| if has_connections { Miss::NoWay(why) } else { Miss::Down(why) };
+                none.insert(Probe::new(another.map_err(missed)?, &regions, driver)?)
+            }
         };
         let result = probe.read(core.options.checker_timeout, &core.board);
         // One that has failed is made anew, unless its read is still out.
         if result.is_err() && !probe.is_out() {
             self.probe = None;
         }
-        result
+        Ok(result?)
     }
 }
 
@@ -87,5 +155,26 @@ fn has_all_connections(driver: &dyn HostDriver) -> Result<(), String> {
             Err(format!("{} of its {} connections are there{why}", c.up, c.wanted))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_stalls_when_it_has_requests_and_ends_none() {
+        let at = |s| Instant::ZERO + Duration::from_secs(s);
+        let mut stall = Stall::default();
+        let mut seen = |in_flight, ends, s| {
+            stall.look(in_flight, ends, at(s));
+            stall.since
+        };
+        assert_eq!(seen(0, 0, 0), None);
+        assert_eq!(seen(3, 0, 1), Some(at(1)));
+        assert_eq!(seen(5, 0, 2), Some(at(1)));
+        assert_eq!(seen(5, 1, 3), Some(at(3)), "one has ended");
+        assert_eq!(seen(0, 6, 4), None);
+        assert_eq!(seen(1, 6, 9), Some(at(9)), "it was idle meanwhile");
     }
 }

@@ -12,6 +12,7 @@
 //! is taken once.
 //! Since: 0.1.
 
+mod apart;
 mod check;
 mod groups;
 mod options;
@@ -115,8 +116,8 @@ struct Watched {
     group: usize,
     prio: u32,
     driver: Arc<PathDriver>,
-    open: Opener,
-    probe: Option<Prober>,
+    open: Arc<Opener>,
+    probe: Option<Arc<Prober>>,
     checker: PathChecker,
 }
 
@@ -253,6 +254,7 @@ impl Core {
         let disk = disk.map_err(|e| Error::usage(e.to_string()))?;
         let watched = watched.into_iter().map(|(group, prio, driver, open, probe, checker)| {
             let id = disk.path(&driver.name).ok_or_else(|| Error::usage("a path has gone"))?;
+            let (open, probe) = (Arc::new(open), probe.map(Arc::new));
             Ok(Watched { id, group, prio, driver, open, probe, checker })
         });
         let mut watched: Vec<Watched> = watched.collect::<Result<_>>()?;
@@ -266,7 +268,7 @@ impl Core {
         self.paths.iter().filter_map(|p| Some((&*p.driver, p.driver.inner()?)))
     }
 
-    /// Requests wait for a path again.
+    /// Requests wait for a path again. Called while a path works; after its time is over queueing is off until then.
     fn allow_queueing(&self) {
         if self.options.no_path_retry != NoPathRetry::Fail {
             self.disk.queue_if_no_path(clock::now());

@@ -93,6 +93,8 @@ pub(super) struct PathDriver {
     trouble: Mutex<Option<String>>,
     /// Checks that passed.
     pub(super) passes: AtomicU64,
+    /// Requests that have ended, by hctx.
+    ends: PerHctx<AtomicU64>,
 }
 
 impl PathDriver {
@@ -116,6 +118,7 @@ impl PathDriver {
             rooms,
             trouble: Mutex::new(None),
             passes: AtomicU64::new(0),
+            ends: PerHctx::new(),
         }
     }
 
@@ -178,6 +181,11 @@ impl PathDriver {
         self.is_usable() && self.inner().is_some_and(|d| d.ring_fd(hctx).is_some())
     }
 
+    /// A number that changes when a request ends.
+    pub(super) fn ends(&self) -> u64 {
+        self.ends.iter().fold(0, |sum, ends| sum.wrapping_add(ends.load(Ordering::Relaxed)))
+    }
+
     /// Nothing of ours is there: it takes note of what its device has said unasked.
     pub(super) fn attend(&self, hctx: HctxId) {
         if let Some(driver) = self.inner().filter(|_| self.is_usable()) {
@@ -203,6 +211,9 @@ impl Driver for PathDriver {
     fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {
         let mut started = self.started.lock();
         *started = Some((nr_hw_queues, queue_depth));
+        for i in 0..nr_hw_queues {
+            self.ends.get_or_init(i, AtomicU64::default);
+        }
         self.usable.store(false, Ordering::Relaxed);
         if let Err(why) = self.bring_up(*started) {
             self.set_trouble(Some(why));
@@ -226,7 +237,13 @@ impl Driver for PathDriver {
     #[inline]
     fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
         if let Some(driver) = self.inner() {
+            let before = done.room();
             driver.poll(hctx, done, now);
+            if done.room() != before {
+                // Two who poll at once may count once: it has changed all the same.
+                let ends = self.ends.get(hctx);
+                ends.store(ends.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            }
         }
     }
 }

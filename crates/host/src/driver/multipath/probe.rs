@@ -5,7 +5,6 @@
 //! own. It is kept from one check to the next. A read that does not come back is waited for by the next check, and never given up: a
 //! driver may still write to its memory.
 
-use super::Prober;
 use super::path::Common;
 use super::watch::Board;
 use crate::clock;
@@ -41,15 +40,17 @@ struct Inner {
 }
 
 impl Probe {
-    /// Opens the path once more. Refused if that is another disk than `path`.
-    pub(super) fn open(open: &Prober, path: &dyn HostDriver) -> Result<Probe, String> {
-        let regions = Arc::new(Regions::new());
-        let driver = open(Arc::clone(&regions)).map_err(|e| e.to_string())?;
+    /// Of another driver for the path, with data in these regions. Refused if that is another disk than `path`.
+    pub(super) fn new(
+        driver: Arc<dyn HostDriver>,
+        regions: &Arc<Regions>,
+        path: &dyn HostDriver,
+    ) -> Result<Probe, String> {
         Common::of(path).is_disk_of(driver.as_ref())?;
         let mut config = QueueConfig { queue_depth: 1, ..QueueConfig::default() };
         config.set("scheduler", "none").map_err(|e| e.to_string())?;
         let block = driver.limits().logical_block_size;
-        let mut buffers = BufferPool::new(&regions, 1, block as usize, false).map_err(|e| e.to_string())?;
+        let mut buffers = BufferPool::new(regions, 1, block as usize, false).map_err(|e| e.to_string())?;
         let data = buffers.lend(0);
         let disk = Disk::new(driver, config, None).map_err(|e| e.to_string())?;
         let sub = disk.queue.submitter(CpuId::new(0)).ok_or("no submitter is left")?;

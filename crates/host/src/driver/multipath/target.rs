@@ -15,7 +15,7 @@ use crate::mem::Regions;
 use crate::target::{Needs, OpenTarget, TargetSpec, TargetWarning, has_kind};
 use blk::driver::Driver;
 use blk::id::SECTOR_SHIFT;
-use blk::multipath::{MAX_PATHS, PathArgs};
+use blk::multipath::{MAX_PATHS, PathArgs, Selector};
 use blk::suggest::did_you_mean;
 use blk::time::Duration;
 use parking_lot::Mutex;
@@ -23,10 +23,7 @@ use std::sync::Arc;
 
 /// Options by name, and what they must be.
 const OPTIONS: [(&str, &str); 10] = [
-    (
-        "path_selector",
-        "round-robin, queue-length, service-time, historical-service-time or io-affinity, each with its arguments",
-    ),
+    ("path_selector", "round-robin, queue-length, service-time or historical-service-time, each with its arguments"),
     ("path_grouping_policy", "failover, multibus or group_by_prio"),
     ("prio", "one number for each path, 0..=1000000, in the order of the paths"),
     ("failback", "manual, immediate, followover or seconds, 0..=86400"),
@@ -130,6 +127,13 @@ impl MultipathTarget {
                 return refused(format!("{name}={value}: must be {rule}"));
             }
         }
+        if let Some(name) = made.without_effect(options.iter().map(|(name, _)| *name)) {
+            return refused(format!(
+                "{name} is about sessions of iSCSI and does nothing for path {}; leave it out (an NBD target has timeout and \
+                 reconnect_delay of its own)",
+                made.paths[0].name
+            ));
+        }
         made.check().map_err(|why| Error::usage(format!("target 'multipath:': {why}")))?;
         Ok(made)
     }
@@ -158,8 +162,19 @@ impl MultipathTarget {
         Some(())
     }
 
+    /// An option that nothing looks at for this kind of paths.
+    fn without_effect<'a>(&self, mut given: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+        let is_iscsi = matches!(self.paths.first()?.spec, TargetSpec::Iscsi(_));
+        given.find(|name| *name == "fast_io_fail_tmo" && !is_iscsi)
+    }
+
     /// What does not go together.
     fn check(&self) -> std::result::Result<(), String> {
+        if self.options.path_selector == Selector::IoAffinity {
+            let text = "path_selector=io-affinity: needs to know which CPUs each path is for, and a target cannot say so yet; use \
+                        service-time or another";
+            return Err(text.into());
+        }
         for PathTarget { spec, name, .. } in &self.paths {
             let in_memory = match spec {
                 TargetSpec::Ram(_) => true,
@@ -184,6 +199,26 @@ impl MultipathTarget {
             )),
             None => Ok(()),
         }
+    }
+
+    /// What nobody checks, of kinds of paths that cannot say who they are.
+    fn on_your_word(&self, write: bool) -> Option<String> {
+        let [first, _, ..] = self.paths.as_slice() else { return None };
+        let kind = match &first.spec {
+            TargetSpec::Nbd(_) => "NBD exports",
+            TargetSpec::Rbd(_) => "RBD images",
+            _ => return None,
+        };
+        let late = match write {
+            true => {
+                "; nor are late writes fenced: a server that was silent may carry out a write after a newer one went down another path"
+            }
+            false => "",
+        };
+        Some(format!(
+            "the paths are {kind}, which do not say who they are: only their sizes are compared, and that they lead to one disk is \
+             your word{late} (docs/multipath.md)"
+        ))
     }
 
     /// Its paths, ready to be opened. Data comes from and goes to `regions`.
@@ -222,6 +257,7 @@ impl MultipathTarget {
         let mut warnings = std::mem::take(&mut *warnings.lock());
         warnings.dedup();
         warnings.extend(troubles.into_iter().map(TargetWarning::Multipath));
+        warnings.extend(self.on_your_word(needs.write).map(TargetWarning::Multipath));
         Ok(OpenTarget { driver: Arc::new(disk), warnings })
     }
 }
@@ -239,6 +275,25 @@ fn checker(asked: PathChecker, spec: &TargetSpec) -> PathChecker {
     }
 }
 
+/// How long an NBD server may be silent before its requests go down another path, unless its target says so. As the kernel's SCSI
+/// commands (`SD_TIMEOUT`, drivers/scsi/sd.h). Looked at every `io_timeout`.
+const NBD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A target that is not the only way: it gives its requests back instead of waiting for as long as it takes.
+fn as_path(spec: TargetSpec, options: &MultipathOptions) -> TargetSpec {
+    match spec {
+        TargetSpec::Iscsi(mut target) => {
+            target.recovery_timeout = options.fast_io_fail_tmo.unwrap_or(target.recovery_timeout);
+            TargetSpec::Iscsi(target)
+        }
+        TargetSpec::Nbd(mut target) => {
+            target.timeout.get_or_insert(NBD_TIMEOUT);
+            TargetSpec::Nbd(target)
+        }
+        other => other,
+    }
+}
+
 fn open_path(
     spec: &TargetSpec,
     options: &MultipathOptions,
@@ -246,14 +301,13 @@ fn open_path(
     regions: Arc<Regions>,
     warnings: &Mutex<Vec<TargetWarning>>,
 ) -> Result<Arc<dyn HostDriver>> {
-    let TargetSpec::Iscsi(target) = spec else {
+    let spec = as_path(spec.clone(), options);
+    let TargetSpec::Iscsi(target) = &spec else {
         let open = spec.open(needs, regions)?;
         warnings.lock().extend(open.warnings);
         return Ok(open.driver);
     };
-    let recovery_timeout = options.fast_io_fail_tmo.unwrap_or(target.recovery_timeout);
-    let target = IscsiTarget { recovery_timeout, ..target.clone() };
-    let disk = Iscsi::open_path(&target, needs.write, regions)?;
+    let disk = Iscsi::open_path(target, needs.write, regions)?;
     let (size, need) = (disk.capacity().0 << SECTOR_SHIFT, needs.min_bytes);
     if size < need {
         let text = format!("{target} has {size} bytes, the job needs {need}: give the job a smaller size");
@@ -315,12 +369,25 @@ mod tests {
             ("path_checker=tur:/a", "path /a knows no TEST UNIT READY"),
             ("ram:size=1m+ram:size=1m", "memory of its own"),
             ("/a+nbd://h/e", "is of another kind"),
+            ("fast_io_fail_tmo=5:nbd://a/e+nbd://b/e", "does nothing for path nbd://a/e"),
+            ("path_selector=io-affinity:/a", "path_selector=io-affinity: needs to know which CPUs"),
             ("multipath:/a", "has paths itself"),
             (":nul:size=1", "did you mean"),
         ] {
             let said = refused(text);
             assert!(said.contains(rule), "{text}: {said}");
         }
+    }
+
+    #[test]
+    fn a_path_gives_its_requests_back_in_time() {
+        let options = MultipathOptions::default();
+        let timeout = |url: &str| match as_path(TargetSpec::parse(url).unwrap(), &options) {
+            TargetSpec::Nbd(target) => target.timeout,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(timeout("nbd://h/e"), Some(NBD_TIMEOUT));
+        assert_eq!(timeout("nbd://h/e?timeout=600"), Some(Duration::from_secs(600)));
     }
 
     #[test]

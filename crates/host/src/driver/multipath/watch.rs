@@ -3,7 +3,8 @@
 //!
 //! Guarantees: a path comes back only after its check has passed, which includes that it is still the same disk. A path that stays
 //! up is asked less and less often, one that has failed every `polling_interval`. A check that has never passed fails no path: it may be
-//! the checker's way that is missing. A check that takes long delays no other path's. Threads end with the disk, soon.
+//! the checker's way that is missing; unless the path ends none of its requests either, for `checker_timeout`. A path whose connections
+//! are there, and to which the checker has never had a way, is used again as one without a checker. A check that takes long delays no other path's. Threads end with the disk, soon.
 //! Source of the rules: multipath-tools, multipathd/main.c (`check_path`), multipath.conf(5).
 
 use super::check::{Checker, Found};
@@ -139,7 +140,8 @@ fn run(core: &Core, number: usize) {
     let shortest = core.options.polling_interval;
     let mut checker = Checker::new(path);
     let mut interval = shortest;
-    let mut next = clock::now() + interval;
+    // At once: who has passed a check counts.
+    let mut next = clock::now();
     while let Some(woken) = core.board.sleep(path.id.index(), next) {
         match woken {
             Woken::Failed => {
@@ -149,7 +151,7 @@ fn run(core: &Core, number: usize) {
             Woken::Failback => core.fail_back(),
             Woken::Check => {
                 let found = checker.check(core, path);
-                interval = match core.judge(path, found, checker.has_passed()) {
+                interval = match core.judge(path, found, &checker) {
                     Judged::Stays => Duration::from_ns(interval.as_ns() * 2).min(core.options.longest_interval()),
                     Judged::Changes => shortest,
                 };
@@ -167,26 +169,38 @@ enum Judged {
 
 impl Core {
     /// What a check's result means to its path.
-    fn judge(&self, path: &Watched, found: Found, has_passed: bool) -> Judged {
-        let groups = self.disk.status().groups;
-        let is_active = groups.iter().flat_map(|g| &g.paths).any(|p| p.id == path.id && p.is_active);
-        if matches!(found, Found::Up) {
-            path.driver.passes.fetch_add(1, Ordering::Relaxed);
-            path.driver.set_trouble(None);
-        }
-        match found {
-            Found::Up if is_active => return Judged::Stays,
+    fn judge(&self, path: &Watched, found: Found, checker: &Checker) -> Judged {
+        let status = self.disk.status();
+        let is_active = status.groups.iter().flat_map(|g| &g.paths).any(|p| p.id == path.id && p.is_active);
+        let is_stalled = checker.is_stalled(self.options.checker_timeout);
+        let counts = checker.has_passed() || is_stalled;
+        let (is_up, trouble) = match found {
             Found::Up => {
-                self.disk.reinstate_path(path.id);
-                self.allow_queueing();
-                self.came_back(path, &groups);
+                path.driver.passes.fetch_add(1, Ordering::Relaxed);
+                (true, None)
             }
-            Found::Down(why) => {
-                path.driver.set_trouble(Some(why));
-                if is_active && has_passed {
-                    self.disk.fail_path(path.id, clock::now());
+            Found::NoWay(why) => (!is_stalled, Some(why)),
+            Found::Down(why) => (false, Some(why)),
+        };
+        let has_passed = trouble.is_none();
+        path.driver.set_trouble(trouble);
+        match (is_up, is_active) {
+            (true, true) => {
+                // Its time may have run out before somebody brought a path back by hand.
+                if !status.features.queue_if_no_path {
+                    self.allow_queueing();
+                }
+                if has_passed {
+                    return Judged::Stays;
                 }
             }
+            (true, false) => {
+                self.disk.reinstate_path(path.id);
+                self.allow_queueing();
+                self.came_back(path, &status.groups);
+            }
+            (false, true) if counts => self.disk.fail_path(path.id, clock::now()),
+            (false, _) => {}
         }
         Judged::Changes
     }

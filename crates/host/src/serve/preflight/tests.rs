@@ -113,6 +113,43 @@ fn one_image_under_two_names_is_one_image() {
     assert!(e.starts_with("target=b: is the same image as 'a' of disk 'a'"), "{e}");
 }
 
+/// Images that are paths of a disk were not looked at: another daemon's were served.
+#[test]
+fn images_that_are_paths_are_looked_at_as_others() {
+    let dir = Dir::new("paths");
+    let (a, b) = (dir.image("a", 4096), dir.image("b", 4096));
+    let disk = |name: &str, paths: &[&Path]| {
+        let paths: Vec<_> = paths.iter().map(|p| p.to_str().unwrap()).collect();
+        let text = format!("multipath:{}", paths.join("+"));
+        DiskPlan::new(name, TargetSpec::parse(&text).unwrap(), name)
+    };
+    let look = |disks: Vec<DiskPlan>| {
+        let export = ExportPlan {
+            name: "e".to_owned(),
+            disk: "a".to_owned(),
+            read_only: false,
+            mapping: Mapping::default(),
+            kind: vhost(dir.0.join("s")),
+        };
+        let plan = ServePlan { disks, exports: vec![export], ..ServePlan::default() };
+        let found = preflight(&plan.check(&HostFacts { cpus: vec![0] }).unwrap());
+        found.err().map(|e| e.to_string()).unwrap_or_default()
+    };
+    let again = PathBuf::from(format!("/.{}", a.display()));
+    let missing = dir.0.join("missing");
+    assert_eq!(look(vec![disk("a", &[&a, &again, &missing])]), "", "one image by two names, and a path that may come");
+    assert!(look(vec![disk("a", &[&missing, &missing])]).contains("there is no such image"));
+    let said = look(vec![disk("a", &[&a, &b])]);
+    assert!(said.contains("is another file than") && said.contains("paths must lead to one disk"), "{said}");
+    let link = dir.0.join("link");
+    std::os::unix::fs::symlink(&a, &link).unwrap();
+    let said = look(vec![disk("a", &[&a]), DiskPlan::new("b", TargetSpec::File(link), "b")]);
+    assert!(said.contains("is the same image as 'a' of disk 'a'"), "{said}");
+    let _others = ImageLock::take(&a, true).unwrap();
+    let said = look(vec![disk("a", &[&again])]);
+    assert!(said.contains("is in use: another program"), "{said}");
+}
+
 #[test]
 fn a_socket_in_use_is_told_from_one_left_behind() {
     let dir = Dir::new("sockets");

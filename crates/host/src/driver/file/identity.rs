@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a file or block device is known by, so that two names of one are told from two.
+//!
+//! Guarantees: two with the same text are one. A regular file is its inode. A block device is the name that its disk gives itself (`wwid`
+//! in sysfs, with the number of the partition, or the device mapper's UUID), so that two devices may be two ways to one disk; one that
+//! gives none is its device number.
+//! Needs: a disk's `wwid` to be its own, which is the vendor's word.
+//! Source: Documentation/ABI/stable/sysfs-block, drivers/scsi/scsi_sysfs.c (`wwid`), drivers/nvme/host/sysfs.c (`wwid`).
+
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+pub(super) fn of(meta: &Metadata) -> String {
+    if !meta.file_type().is_block_device() {
+        return format!("file-{:x}-{}", meta.dev(), meta.ino());
+    }
+    let (major, minor) = (libc::major(meta.rdev()), libc::minor(meta.rdev()));
+    let device = format!("/sys/dev/block/{major}:{minor}");
+    of_device(Path::new(&device)).unwrap_or_else(|| format!("device-{major}:{minor}"))
+}
+
+/// What the disk says of itself, below its directory in sysfs.
+fn of_device(device: &Path) -> Option<String> {
+    if let Some(partition) = attribute(&device.join("partition")) {
+        // The link is followed before `..` is.
+        return Some(format!("{}-part{partition}", of_disk(&device.join(".."))?));
+    }
+    of_disk(device)
+}
+
+fn of_disk(device: &Path) -> Option<String> {
+    ["wwid", "device/wwid", "dm/uuid"].iter().find_map(|name| attribute(&device.join(name)))
+}
+
+fn attribute(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.split_whitespace().collect::<Vec<_>>().join("_")).filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_known_by_its_wwid_and_a_partition_by_its_number_too() {
+        let sys = std::env::temp_dir().join(format!("identity-{}", std::process::id()));
+        fs::create_dir_all(sys.join("sda/device")).unwrap();
+        fs::create_dir_all(sys.join("sda/sda2")).unwrap();
+        fs::create_dir_all(sys.join("vda")).unwrap();
+        fs::write(sys.join("sda/device/wwid"), "t10.ATA     DISK  77\n").unwrap();
+        fs::write(sys.join("sda/sda2/partition"), "2\n").unwrap();
+        assert_eq!(of_device(&sys.join("sda")).as_deref(), Some("t10.ATA_DISK_77"));
+        assert_eq!(of_device(&sys.join("sda/sda2")).as_deref(), Some("t10.ATA_DISK_77-part2"));
+        assert_eq!(of_device(&sys.join("vda")), None, "it is known by its number");
+        fs::remove_dir_all(&sys).unwrap();
+    }
+
+    #[test]
+    fn two_names_of_a_file_are_one_and_two_files_two() {
+        let name = |n: &str| std::env::temp_dir().join(format!("identity-{}-{n}", std::process::id()));
+        let (a, b, link) = (name("a"), name("b"), name("link"));
+        fs::write(&a, [0; 512]).unwrap();
+        fs::write(&b, [0; 512]).unwrap();
+        fs::hard_link(&a, &link).unwrap();
+        let of = |path| super::of(&fs::metadata(path).unwrap());
+        assert_eq!(of(&a), of(&link));
+        assert_ne!(of(&a), of(&b));
+        [a, b, link].iter().for_each(|path| fs::remove_file(path).unwrap());
+    }
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Work that may take long and that nobody can break off, such as opening a path: done by a thread of its own.
+//!
+//! Guarantees: who has it done comes back when it is done, or soon after the disk ends. Work that is not done by then goes on alone, with
+//! nothing but what it was given, and what it brings is dropped.
+//! Needs: work that holds nothing that must be gone when the disk is.
+
+use super::watch::Board;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+/// How long the end of a disk may go unseen.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Has it done. See the module's text.
+pub(super) fn apart<T: Send + 'static>(
+    board: &Arc<Board>,
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    let (done, result) = sync_channel(1);
+    let thread = std::thread::Builder::new().name("multipath-open".into()).spawn(move || {
+        // Nobody may be there any more.
+        let _ = done.send(work());
+    });
+    let thread = thread.map_err(|e| format!("cannot start a thread to open it: {e}"))?;
+    loop {
+        match result.recv_timeout(LOOK) {
+            Ok(result) => return result,
+            Err(RecvTimeoutError::Timeout) if board.is_over() => return Err("its disk ends".into()),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => match thread.join() {
+                Err(panic) => std::panic::resume_unwind(panic),
+                Ok(()) => return Err("opening it came to nothing".into()),
+            },
+        }
+    }
+}
