@@ -107,12 +107,19 @@ pub(super) fn attach(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, DiskOptio
         blocks: capacity.blocks,
         limits: limits(&capacity, &block_limits, provisioning, caching, rotational),
         has_unmap,
+        unmap_zeroes: unmap_zeroes(&capacity, provisioning),
         wide: capacity.blocks > u64::from(u32::MAX),
         retries: SD_MAX_RETRIES,
         failfast: Failfast::default(),
     };
     options.limits.check().map_err(|why| refused(lun, &why))?;
     Ok((unit, options))
+}
+
+/// Whether zeroes may be written by unmapping, as drivers/scsi/sd.c (`sd_config_write_same`) has it: WRITE SAME unmaps, and what is
+/// unmapped reads as zeroes. A device that does the first only would show old data.
+fn unmap_zeroes(capacity: &Capacity, provisioning: Provisioning) -> bool {
+    capacity.is_thin && capacity.reads_zeroes && provisioning.write_same_16
 }
 
 fn limits(
@@ -181,6 +188,15 @@ mod tests {
                 assert!(limits.max_sectors <= MAX_SECTORS);
             }
         }
+    }
+
+    #[test]
+    fn zeroes_are_not_written_by_unmapping_where_that_leaves_old_data() {
+        let can = Provisioning { unmap: true, write_same_16: true, write_same_10: true };
+        assert!(unmap_zeroes(&CAPACITY, can));
+        assert!(!unmap_zeroes(&Capacity { reads_zeroes: false, ..CAPACITY }, can));
+        assert!(!unmap_zeroes(&Capacity { is_thin: false, ..CAPACITY }, can));
+        assert!(!unmap_zeroes(&CAPACITY, Provisioning { write_same_16: false, ..can }));
     }
 
     #[test]
