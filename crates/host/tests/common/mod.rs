@@ -7,6 +7,7 @@ pub mod iscsi;
 pub mod istgt;
 pub mod peers;
 pub mod proxy;
+pub mod scripted;
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::{CpuId, HctxId, Sector};

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The iSCSI driver against a target that does what no proper one would: it acknowledges what it has not seen, floods, and becomes
+//! another disk at the worst moment.
+
+#[allow(unsafe_code, reason = "buffers are given back")]
+mod common;
+
+use blk::bio::{Bio, Op, OpFlags};
+use blk::id::Sector;
+use blk::status::BlkStatus;
+use common::Rig;
+use common::scripted::{BUSY, GOOD, Peer, Request, Scripted, TASK_SET_FULL};
+use host::driver::HostDriver;
+use host::driver::iscsi::{self, Iscsi};
+use host::mem::{BufferPool, Regions};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(60);
+const LARGE: usize = 16 << 20;
+const ABORTED_COMMAND: u8 = 0x0b;
+const UNIT_ATTENTION: u8 = 6;
+
+fn open(target: &Scripted, write: bool, options: &str, regions: &Arc<Regions>) -> Arc<Iscsi> {
+    let url = target.url(options);
+    Arc::new(Iscsi::open(&iscsi::parse(&url).unwrap(), write, regions.clone()).unwrap_or_else(|e| panic!("{url}: {e}")))
+}
+
+fn rig(target: &Scripted, write: bool, queues: &str) -> (Rig, Arc<Iscsi>) {
+    let regions = Arc::new(Regions::new());
+    let driver = open(target, write, "", &regions);
+    let rig = Rig::on(driver.clone(), regions, |c| {
+        c.set("nr_cpus", queues).unwrap();
+        c.set("nr_hw_queues", queues).unwrap();
+    });
+    (rig, driver)
+}
+
+fn until(mut what: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !what() {
+        assert!(began.elapsed() < LONG, "it does not come to it");
+        std::thread::yield_now();
+    }
+}
+
+fn is_gone(rig: &mut Rig, driver: &Iscsi) {
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Offline);
+    assert!(driver.troubles()[0].contains("requests are not sent to another disk"), "{:?}", driver.troubles());
+}
+
+/// Writes more than sockets hold, to a target that goes by `script` when it sees a write for the first time, and takes it properly
+/// when it comes again; what has become of the first session.
+fn write_large(script: impl Fn(&mut Peer, &Request) + Send + Sync + 'static) -> String {
+    let is_first = AtomicBool::new(true);
+    let target = Scripted::new(move |peer, request| {
+        let is_it = request.is_write() && is_first.swap(false, Ordering::Relaxed);
+        if is_it {
+            script(peer, request);
+        }
+        is_it
+    });
+    let regions = Arc::new(Regions::new());
+    let driver = open(&target, true, "", &regions);
+    let mut pool = BufferPool::new(&regions, 1, LARGE, false).unwrap();
+    let fill = common::Rng::new(0x5eed_4321).bytes(LARGE);
+    pool.with_slot(0, |b| b.copy_from_slice(&fill));
+    let mut rig = Rig::on(driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    let bio = Bio { op: Op::Write, ..Bio::read(Sector(64), (LARGE >> 9) as u32, pool.lend(0)) };
+    assert_eq!(rig.io(bio), BlkStatus::Ok);
+    common::give_back(&mut pool, 0);
+    assert!(target.written.lock().unwrap()[64 * 512..] == fill, "what was acknowledged is not what was written");
+    driver.troubles().join("; ")
+}
+
+#[test]
+fn a_long_write_goes_in_the_messages_that_the_target_wants() {
+    // A write that a proper target takes: its messages carry 512 bytes each, and one R2T asks for all of a command's.
+    assert_eq!(write_large(|peer, request| peer.serve(request)), "");
+}
+
+#[test]
+fn a_write_that_was_not_asked_for_its_data_has_not_gone_well() {
+    let target = Scripted::new(|peer, request| {
+        if request.is_write() {
+            peer.end(request.tag(), GOOD);
+        }
+        request.is_write()
+    });
+    let (mut rig, _driver) = rig(&target, true, "1");
+    assert_eq!(rig.write(0, &[7; 4096], OpFlags::NONE), BlkStatus::IoErr);
+}
+
+#[test]
+fn a_write_is_not_acknowledged_before_it_was_sent() {
+    let troubles = write_large(|peer, request| {
+        let wish = peer.r2t(request.tag(), 0, request.len());
+        let good = peer.response(request.tag(), GOOD, &[]);
+        peer.send(&[wish, good].concat());
+    });
+    assert!(troubles.contains("ended well before all of it was sent"), "{troubles}");
+}
+
+#[test]
+fn a_task_is_asked_for_one_piece_of_data_at_a_time() {
+    let troubles = write_large(|peer, request| {
+        let wishes = [peer.r2t(request.tag(), 0, 64 << 10), peer.r2t(request.tag(), 64 << 10, 1)];
+        peer.send(&wishes.concat());
+    });
+    assert!(troubles.contains("MaxOutstandingR2T"), "{troubles}");
+}
