@@ -113,3 +113,35 @@ fn a_task_is_asked_for_one_piece_of_data_at_a_time() {
     });
     assert!(troubles.contains("MaxOutstandingR2T"), "{troubles}");
 }
+
+#[test]
+fn a_target_that_never_falls_silent_is_left_in_time() {
+    let floods = Arc::new(AtomicBool::new(false));
+    let flag = floods.clone();
+    let target = Scripted::new(move |peer, _| {
+        if !flag.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut answers = peer.stream.try_clone().unwrap();
+        let drain = std::thread::spawn(move || while answers.read(&mut [0; 65536]).is_ok_and(|n| n > 0) {});
+        let flood = peer.question().repeat(1000);
+        while peer.stream.write_all(&flood).is_ok() {}
+        drain.join().unwrap();
+        true
+    });
+    let (_rig, driver) = rig(&target, true, "1");
+    floods.store(true, Ordering::Relaxed);
+    for is_stopped in [false, true] {
+        let (mut signal, stop) = UnixStream::pair().unwrap();
+        if is_stopped {
+            signal.write_all(&[0]).unwrap();
+        }
+        let limit = blk::time::Duration::from_secs(if is_stopped { 3600 } else { 1 });
+        let (tell, told) = mpsc::channel();
+        let driver = driver.clone();
+        std::thread::spawn(move || tell.send(driver.check(limit, &OwnedFd::from(stop))));
+        let text = told.recv_timeout(LONG).expect("the check ends").unwrap().unwrap_err().to_string();
+        assert!(text.contains("took longer than"), "{text}");
+        drop(signal);
+    }
+}

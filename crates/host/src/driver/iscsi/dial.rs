@@ -206,12 +206,13 @@ impl Line<'_> {
             if let Some(read) = whole {
                 return Ok((read, data));
             }
+            // Each time: a peer that never falls silent is to be left in time, too.
+            self.wait(PollFlags::IN, "its answer")?;
             let mut room = [0; 4096];
             match rustix::net::recv(&self.socket, &mut room[..], RecvFlags::empty()) {
                 Ok((0, _)) => return Err(Error::new(ErrorKind::Io, "the target closed the connection")),
                 Ok((n, _)) => self.input.extend_from_slice(room.get(..n).unwrap_or_default()),
-                Err(Errno::AGAIN) => self.wait(PollFlags::IN, "its answer")?,
-                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(e) => return Err(failed(e, "the session broke off")),
             }
         }
