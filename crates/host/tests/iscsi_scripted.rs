@@ -145,3 +145,57 @@ fn a_target_that_never_falls_silent_is_left_in_time() {
         drop(signal);
     }
 }
+
+/// The page by which it is known cannot be had for a moment.
+#[test]
+fn a_device_that_does_not_answer_now_is_not_another_one() {
+    for (status, key) in [(BUSY, 0), (TASK_SET_FULL, 0), (2, ABORTED_COMMAND)] {
+        let (refuses, refused) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let own = (refuses.clone(), refused.clone());
+        let target = Scripted::new(move |peer, request| {
+            let is_it = request.page() == Some(0x80) && own.0.load(Ordering::Relaxed);
+            if is_it {
+                own.1.fetch_add(1, Ordering::Relaxed);
+                match status {
+                    2 => peer.check(request.tag(), key, 0, 0),
+                    _ => peer.end(request.tag(), status),
+                }
+            }
+            is_it
+        });
+        let (mut rig, driver) = rig(&target, true, "1");
+        refuses.store(true, Ordering::Relaxed);
+        target.cut();
+        // More often than it is asked in one session.
+        until(|| refused.load(Ordering::Relaxed) > 12 || (status == 2 && refused.load(Ordering::Relaxed) > 1));
+        refuses.store(false, Ordering::Relaxed);
+        assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "{status:#x}: {:?}", driver.troubles());
+    }
+}
+
+/// Its name was asked for before it was exchanged, and its size after that.
+#[test]
+fn a_disk_that_is_exchanged_between_two_questions_is_noticed() {
+    let phase = Arc::new(AtomicU8::new(0));
+    let now = phase.clone();
+    let unit = Arc::new(Mutex::new(None::<Arc<Mutex<common::scripted::Unit>>>));
+    let own = unit.clone();
+    let target = Scripted::new(move |peer, request| {
+        let is_it =
+            request.cdb()[0] == 0x9e && now.compare_exchange(1, 2, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if is_it {
+            let unit = own.lock().unwrap().clone().unwrap();
+            unit.lock().unwrap().serial = Some("SN2".to_owned());
+            peer.check(request.tag(), UNIT_ATTENTION, 0x3f, 0x0e);
+        }
+        is_it
+    });
+    *unit.lock().unwrap() = Some(target.unit.clone());
+    let (mut rig, driver) = rig(&target, true, "1");
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    phase.store(1, Ordering::Relaxed);
+    target.cut();
+    is_gone(&mut rig, &driver);
+    assert_eq!(phase.load(Ordering::Relaxed), 2);
+    assert!(driver.troubles()[0].contains("SN2"), "{:?}", driver.troubles());
+}
