@@ -199,3 +199,41 @@ fn a_disk_that_is_exchanged_between_two_questions_is_noticed() {
     assert_eq!(phase.load(Ordering::Relaxed), 2);
     assert!(driver.troubles()[0].contains("SN2"), "{:?}", driver.troubles());
 }
+
+#[test]
+fn a_disk_without_a_name_is_not_written_to_after_its_session() {
+    let target = Scripted::new(|_, _| false);
+    target.unit.lock().unwrap().serial = None;
+    let (mut writes, writer) = rig(&target, true, "1");
+    let (mut reads, _reader) = rig(&target, false, "1");
+    assert_eq!(writes.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    target.cut();
+    is_gone(&mut writes, &writer);
+    assert!(writer.troubles()[0].contains("has no name"), "{:?}", writer.troubles());
+    // Nothing is destroyed by that.
+    assert_eq!(reads.read(0, 4096).0, BlkStatus::Ok);
+}
+
+#[test]
+fn a_disk_that_has_grown_is_the_same_and_one_that_has_shrunk_is_not() {
+    let target = Scripted::new(|_, _| false);
+    let (mut rig, driver) = rig(&target, true, "1");
+    target.unit.lock().unwrap().blocks *= 2;
+    target.cut();
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "{:?}", driver.troubles());
+    target.unit.lock().unwrap().blocks /= 4;
+    target.cut();
+    is_gone(&mut rig, &driver);
+}
+
+#[test]
+fn no_session_is_kept_with_a_disk_that_is_another() {
+    let target = Scripted::new(|_, _| false);
+    let (mut rig, driver) = rig(&target, true, "2");
+    assert_eq!(driver.connections().unwrap().up, 2);
+    target.unit.lock().unwrap().serial = Some("SN2".to_owned());
+    // Connection 0 was for the questions at first.
+    target.cut_one(2);
+    until(|| driver.connections().unwrap().up == 0);
+    is_gone(&mut rig, &driver);
+}

@@ -17,7 +17,8 @@
 //! lies, unless it has digests.
 //! Recovery: a session that is lost is made again in the background, for ever, with pauses of 20 ms to 1 s, as the same nexus, so
 //! that the target forgets what the old one had. Before it carries anything the logical unit is asked who it is and how large;
-//! the same is done when it says that it has changed. One that is another is gone: nothing is sent to it any more.
+//! the same is done when it says that it has changed. One that is another is gone: nothing is sent to it any more. One that has
+//! grown is the same, of the old size. One without a name (no VPD page 0x83 or 0x80) that is written to is gone with any session.
 //! Limits: error recovery level 0, no multiple connections of a session, CHAP with MD5 only, no aborts of single commands (a late
 //! one ends its session), no discovery by iSNS. The size is taken once.
 //! Source: RFC 7143; the URL of libiscsi; drivers/scsi/libiscsi.c of Linux 6.19 (recovery, no-ops).
@@ -97,6 +98,8 @@ struct Shared {
     watch: Arc<Watch>,
     /// The logical unit is another one.
     gone: AtomicBool,
+    /// It is written to, and has no name to know it by.
+    is_nameless: bool,
     /// It is one way of several to its disk.
     is_path: bool,
 }
@@ -181,16 +184,27 @@ impl Shared {
         let wanted = self.access.wanted(&self.target, Some(&self.target.name), number)?;
         let mut line = dial(&self.target.portal, &wanted, self.watch.over())?;
         let (unit, _) = identify(&mut line, self.target.lun).map_err(|e| e.within(&self.target.to_string()))?;
-        if unit != self.unit {
-            // Relaxed: who sees it late is refused by the absence of a session.
-            self.gone.store(true, Ordering::Relaxed);
-            let text = format!(
-                "{} was {} and is {unit}; requests are not sent to another disk: open it anew",
-                self.target, self.unit
-            );
-            return Err(Error::new(ErrorKind::Denied, text));
+        if !self.unit.is_still(&unit) {
+            return Err(self.is_another(&format!("was {} and is {unit}", self.unit)));
         }
         Ok(line)
+    }
+
+    /// The same in place of one that was lost.
+    fn dial_again(&self, number: u16) -> Result<Line<'_>> {
+        if self.is_nameless {
+            return Err(self.is_another("has no name by which it would be known again"));
+        }
+        self.dial(number)
+    }
+
+    /// Nothing is sent to it any more, nor waits for an answer.
+    fn is_another(&self, how: &str) -> Error {
+        // Relaxed: who sees it late is refused by the absence of a session.
+        self.gone.store(true, Ordering::Relaxed);
+        self.queues.iter().for_each(|q| q.drop_session("the logical unit is not the same any more"));
+        let text = format!("{} {how}; requests are not sent to another disk: open it anew", self.target);
+        Error::new(ErrorKind::Denied, text)
     }
 
     /// Asks the logical unit, in a session for nothing else, whether it is ready and still the same.
@@ -199,7 +213,7 @@ impl Shared {
         let limit = std::time::Duration::from_nanos(limit.as_ns());
         let mut line = dial_within(limit, &self.target.portal, &wanted, stop)?;
         let (unit, _) = identify(&mut line, self.target.lun)?;
-        if unit != self.unit {
+        if !self.unit.is_still(&unit) {
             return Err(Error::new(ErrorKind::Denied, format!("it was {} and is {unit}", self.unit)));
         }
         is_ready(&mut line, self.target.lun)?;
@@ -237,7 +251,7 @@ impl Kept for Shared {
 
     fn attempt(&self, number: usize) -> Result<()> {
         let Some(queue) = self.queues.iter().nth(number) else { return Ok(()) };
-        match self.dial(number as u16) {
+        match self.dial_again(number as u16) {
             Ok(line) => queue.attach(line, false),
             Err(e) => {
                 // Nobody listens: the target's process has ended, and with it whatever it was told to do.
@@ -284,7 +298,9 @@ impl Iscsi {
             return Err(Error::new(ErrorKind::Denied, format!("{target} {text}")));
         }
         let (queues, gone) = (PerHctx::new(), AtomicBool::new(false));
-        let shared = Arc::new(Shared { target: target.clone(), access, unit, queues, regions, watch, gone, is_path });
+        let (target_of, is_nameless) = (target.clone(), write && !unit.identity.is_known());
+        let shared = Shared { target: target_of, access, unit, queues, regions, watch, gone, is_nameless, is_path };
+        let shared = Arc::new(shared);
         let template = HostTemplate { can_queue: CAN_QUEUE, cmd_per_lun: CAN_QUEUE, ..HostTemplate::default() };
         let host = ScsiHost::new(template, shared.clone());
         let disk = ScsiDisk::new(host, target.lun, options);

@@ -34,6 +34,13 @@ pub(super) struct Unit {
     pub(super) block_size: u32,
 }
 
+impl Unit {
+    /// Whether `now` is still this one, as far as its user can tell: it may have grown, and is used as far as it went before.
+    pub(super) fn is_still(&self, now: &Unit) -> bool {
+        self.identity == now.identity && self.block_size == now.block_size && self.blocks <= now.blocks
+    }
+}
+
 impl std::fmt::Display for Unit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} of {} blocks of {} bytes", self.identity, self.blocks, self.block_size)
