@@ -81,11 +81,11 @@ const TARGET_PASSWORD: &str = "LIBISCSI_CHAP_TARGET_PASSWORD";
 
 /// The driver.
 pub struct Iscsi {
+    // First: it is dropped before the rest.
+    _keeper: Keeper<Shared>,
     disk: ScsiDisk,
     shared: Arc<Shared>,
     sessions: u16,
-    // Dropped before the rest.
-    _keeper: Keeper<Shared>,
 }
 
 /// The transport, and what the keeper needs.
@@ -306,7 +306,7 @@ impl Iscsi {
         let disk = ScsiDisk::new(host, target.lun, options);
         let disk = disk.map_err(|why| within(Error::new(ErrorKind::Denied, why)))?;
         let keeper = Keeper::start(&shared)?;
-        Ok(Iscsi { disk, shared, sessions: target.sessions.unwrap_or(DEFAULT_SESSIONS), _keeper: keeper })
+        Ok(Iscsi { _keeper: keeper, disk, shared, sessions: target.sessions.unwrap_or(DEFAULT_SESSIONS) })
     }
 
     /// What has happened to the sessions, by hardware queue; and why none can be made, if none can.
