@@ -118,9 +118,9 @@ impl Peer {
         })
     }
 
-    /// The question whether the initiator is there, to be sent.
-    pub fn question(&mut self) -> Vec<u8> {
-        self.message(0x20, 0x80, RESERVED_TAG, &[], |h| h[20..24].copy_from_slice(&9_u32.to_be_bytes()))
+    /// A NOP-In that wants no answer, to be sent.
+    pub fn chatter(&mut self) -> Vec<u8> {
+        self.message(0x20, 0x80, RESERVED_TAG, &[], |h| h[20..24].fill(0xff))
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
