@@ -154,6 +154,7 @@ fn scsi(cmd_per_lun: u32) -> Disk {
         blocks: BLOCKS,
         limits: limits(),
         has_unmap: false,
+        unmap_zeroes: false,
         wide: false,
         retries: SD_MAX_RETRIES,
         failfast: Failfast::default(),

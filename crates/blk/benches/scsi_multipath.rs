@@ -134,6 +134,7 @@ fn lun(hosts: &[Arc<ScsiHost>; 2], lun: u16) -> Arc<dyn Driver> {
         blocks: BLOCKS,
         limits: limits(),
         has_unmap: false,
+        unmap_zeroes: false,
         wide: false,
         retries: SD_MAX_RETRIES,
         failfast: Failfast::default(),

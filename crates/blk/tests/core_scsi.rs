@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests of the block layer as SCSI commands on a debug host, with and without faults.
 
-use blk::bio::{Bio, DataRef, OpFlags};
+use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
 use blk::id::{CpuId, HctxId, Sector, SubmitterId};
 use blk::limits::Limits;
@@ -74,6 +74,7 @@ impl Stack {
             blocks: 1 << 33,
             limits: limits(),
             has_unmap: true,
+            unmap_zeroes: true,
             wide: false,
             retries: SD_MAX_RETRIES,
             failfast: Failfast::default(),
@@ -152,6 +153,21 @@ fn requests_are_the_commands_of_a_disk() {
     assert_eq!(commands[0], (vec![0x28, 0, 0, 0, 0, 8, 0, 0, 8, 0], Payload::Read));
     assert_eq!(commands[1].0[..2], [0x8a, 8]);
     assert_eq!(commands[1].1, Payload::Write);
+}
+
+/// WRITE SAME with the unmap bit is a discard to a device whose unmapped blocks do not read as zeroes.
+#[test]
+fn zeroes_are_unmapped_only_where_they_read_as_zeroes_and_nobody_minds() {
+    let template = HostTemplate { can_queue: 64, cmd_per_lun: 64, nr_hw_queues: 1, ..HostTemplate::default() };
+    for (unmap_zeroes, flags, byte) in
+        [(true, OpFlags::NONE, 8), (true, OpFlags::NOUNMAP, 0), (false, OpFlags::NONE, 0), (false, OpFlags::NOUNMAP, 0)]
+    {
+        let mut s = Stack::new(template, |o| o.unmap_zeroes = unmap_zeroes);
+        s.submit(&Bio { op: Op::WriteZeroes, ..read(8) }.with_flags(flags));
+        assert!(s.run().iter().all(|d| d.status.is_ok()));
+        let (cdb, payload) = &s.commands()[0];
+        assert_eq!((cdb[0], cdb[1], *payload), (0x93, byte, Payload::Zeroes(512)), "{unmap_zeroes} {flags:?}");
+    }
 }
 
 #[test]

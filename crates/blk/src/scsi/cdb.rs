@@ -167,8 +167,8 @@ impl Cdb {
         Cdb::new(opcode::UNMAP).put(7, (UNMAP_BYTES as u16).to_be_bytes())
     }
 
-    /// WRITE SAME (16) of one block of zeroes, which is sent along; with `unmap` the blocks may be unmapped if they read as
-    /// zeroes then.
+    /// WRITE SAME (16) of one block of zeroes, which is sent along; with `unmap` the blocks may be unmapped, and read as zeroes
+    /// then only if READ CAPACITY says so (LBPRZ).
     pub fn write_same_16(lba: u64, blocks: u32, unmap: bool) -> Cdb {
         assert!(blocks > 0, "WRITE SAME of no blocks means all of the medium");
         let flags = if unmap { FUA } else { 0 };

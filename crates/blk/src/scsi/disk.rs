@@ -33,6 +33,8 @@ pub struct DiskOptions {
     pub limits: Limits,
     /// Discards are UNMAP; otherwise WRITE SAME that unmaps, if limits have any.
     pub has_unmap: bool,
+    /// Blocks that WRITE SAME unmaps read as zeroes: zeroes may be written so. Without it, that would be a discard.
+    pub unmap_zeroes: bool,
     /// Long forms of commands only.
     pub wide: bool,
     /// Tries after the first one.
@@ -162,7 +164,8 @@ impl ScsiDisk {
             // Whether that is fast only the device knows.
             Op::WriteZeroes if has(OpFlags::NOFALLBACK) => return Err(BlkStatus::NotSupp),
             Op::WriteZeroes => {
-                (Cdb::write_same_16(lba, blocks, !has(OpFlags::NOUNMAP)), Payload::Zeroes(self.options.block_size))
+                let unmap = self.options.unmap_zeroes && !has(OpFlags::NOUNMAP);
+                (Cdb::write_same_16(lba, blocks, unmap), Payload::Zeroes(self.options.block_size))
             }
             Op::Flush => unreachable!("done above"),
         })

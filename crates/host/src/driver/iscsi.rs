@@ -17,7 +17,8 @@
 //! lies, unless it has digests.
 //! Recovery: a session that is lost is made again in the background, for ever, with pauses of 20 ms to 1 s, as the same nexus, so
 //! that the target forgets what the old one had. Before it carries anything the logical unit is asked who it is and how large;
-//! the same is done when it says that it has changed. One that is another is gone: nothing is sent to it any more.
+//! the same is done when it says that it has changed. One that is another is gone: nothing is sent to it any more. One that has
+//! grown is the same, of the old size. One without a name (no VPD page 0x83 or 0x80) that is written to is gone with any session.
 //! A command that is late (`io_timeout`) is aborted (ABORT TASK); if that does not help the logical unit is reset, then the target
 //! (warm), then all sessions are made anew; one that does not answer even then is offline until a session finds it again.
 //! [`Iscsi::execute`] sends commands of a user's own, for example persistent reservations.
@@ -97,11 +98,11 @@ const TARGET_PASSWORD: &str = "LIBISCSI_CHAP_TARGET_PASSWORD";
 
 /// The driver.
 pub struct Iscsi {
+    // First: it is dropped before the rest.
+    _keeper: Keeper<Shared>,
     disk: ScsiDisk,
     shared: Arc<Shared>,
     sessions: u16,
-    // Dropped before the rest.
-    _keeper: Keeper<Shared>,
 }
 
 /// The transport, and what the keeper needs.
@@ -114,6 +115,8 @@ struct Shared {
     watch: Arc<Watch>,
     /// The logical unit is another one.
     gone: AtomicBool,
+    /// It is written to, and has no name to know it by.
+    is_nameless: bool,
     /// It is one way of several to its disk.
     is_path: bool,
     /// Sessions that have answered the reset that is under way, by bits.
@@ -206,15 +209,8 @@ impl Shared {
         let wanted = self.access.wanted(&self.target, Some(&self.target.name), number)?;
         let mut line = dial(&self.target.portal, &wanted, self.watch.over())?;
         let (unit, _) = identify(&mut line, self.target.lun).map_err(|e| e.within(&self.target.to_string()))?;
-        if unit != self.unit {
-            // Relaxed: who sees it late is refused by the absence of a session.
-            self.gone.store(true, Ordering::Relaxed);
-            let remedy = if self.is_path { "it is looked for again" } else { "open it anew" };
-            let text = format!(
-                "{} was {} and is {unit}; requests are not sent to another disk: {remedy}",
-                self.target, self.unit
-            );
-            return Err(Error::new(ErrorKind::Denied, text));
+        if !self.unit.is_still(&unit) {
+            return Err(self.is_another(&format!("was {} and is {unit}", self.unit)));
         }
         // It is there again, and no session is left from before: see `wants`.
         if self.is_path {
@@ -223,13 +219,31 @@ impl Shared {
         Ok(line)
     }
 
+    /// The same in place of one that was lost.
+    fn dial_again(&self, number: u16) -> Result<Line<'_>> {
+        if self.is_nameless {
+            return Err(self.is_another("has no name by which it would be known again"));
+        }
+        self.dial(number)
+    }
+
+    /// Nothing is sent to it any more, nor waits for an answer.
+    fn is_another(&self, how: &str) -> Error {
+        // Relaxed: who sees it late is refused by the absence of a session.
+        self.gone.store(true, Ordering::Relaxed);
+        self.queues.iter().for_each(|q| q.drop_session("the logical unit is not the same any more"));
+        let remedy = if self.is_path && !self.is_nameless { "it is looked for again" } else { "open it anew" };
+        let text = format!("{} {how}; requests are not sent to another disk: {remedy}", self.target);
+        Error::new(ErrorKind::Denied, text)
+    }
+
     /// Asks the logical unit, in a session for nothing else, whether it is ready and still the same.
     fn test_unit_ready(&self, limit: Duration, stop: &OwnedFd) -> Result<()> {
         let wanted = self.access.wanted(&self.target, Some(&self.target.name), CHECK_SESSION)?;
         let limit = std::time::Duration::from_nanos(limit.as_ns());
         let mut line = dial_within(limit, &self.target.portal, &wanted, stop)?;
         let (unit, _) = identify(&mut line, self.target.lun)?;
-        if unit != self.unit {
+        if !self.unit.is_still(&unit) {
             return Err(Error::new(ErrorKind::Denied, format!("it was {} and is {unit}", self.unit)));
         }
         is_ready(&mut line, self.target.lun)?;
@@ -299,7 +313,7 @@ impl Kept for Shared {
 
     fn attempt(&self, number: usize) -> Result<()> {
         let Some(queue) = self.queues.iter().nth(number) else { return Ok(()) };
-        let line = self.dial(number as u16)?;
+        let line = self.dial_again(number as u16)?;
         queue.attach(line, false).map_err(|e| e.within(&self.target.to_string()))?;
         // It was given up when nothing helped; now it has said who it is, and how large.
         if let Some(device) = self.device.get().filter(|d| d.state() == DeviceState::Offline) {
@@ -345,7 +359,7 @@ impl Iscsi {
         }
         let (queues, gone) = (PerHctx::new(), AtomicBool::new(false));
         let (reset_done, is_resetting, device) = (AtomicU64::new(0), AtomicBool::new(false), OnceLock::new());
-        let target_of = target.clone();
+        let (target_of, is_nameless) = (target.clone(), write && !unit.identity.is_known());
         let shared = Arc::new(Shared {
             target: target_of,
             access,
@@ -354,6 +368,7 @@ impl Iscsi {
             regions,
             watch,
             gone,
+            is_nameless,
             is_path,
             reset_done,
             is_target_reset: AtomicBool::new(false),
@@ -365,7 +380,7 @@ impl Iscsi {
         let disk = ScsiDisk::new(host, target.lun, options);
         let disk = disk.map_err(|why| within(Error::new(ErrorKind::Denied, why)))?;
         let keeper = Keeper::start(&shared)?;
-        Ok(Iscsi { disk, shared, sessions: target.sessions.unwrap_or(DEFAULT_SESSIONS), _keeper: keeper })
+        Ok(Iscsi { _keeper: keeper, disk, shared, sessions: target.sessions.unwrap_or(DEFAULT_SESSIONS) })
     }
 
     /// What has happened to the sessions, by hardware queue; and why none can be made, if none can.

@@ -139,13 +139,13 @@ impl fmt::Display for OneConnection {
 
 /// The driver.
 pub struct Nbd {
+    // First: it is dropped before the rest.
+    _keeper: Keeper<Shared>,
     shared: Arc<Shared>,
     connections: u16,
     limits: Limits,
     /// The connection that told what is served, until a hardware queue needs it.
     first: Mutex<Option<Dialed>>,
-    // Dropped before the rest.
-    _keeper: Keeper<Shared>,
 }
 
 /// What the keeper needs as well.

@@ -151,8 +151,9 @@ pub(crate) fn wait(fd: impl AsFd, what: PollFlags, stop: &OwnedFd, until: Option
         let mut fds = [PollFd::new(&fd, what), PollFd::new(stop, PollFlags::IN)];
         match poll(&mut fds, limit.as_ref()) {
             Ok(_) if !fds[1].revents().is_empty() => return false,
+            // First: a peer that never falls silent would have no end.
+            Ok(_) if until.is_some_and(|until| Instant::now() >= until) => return false,
             Ok(_) if !fds[0].revents().is_empty() => return true,
-            Ok(0) if until.is_some_and(|until| Instant::now() >= until) => return false,
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(_) => return false,
         }

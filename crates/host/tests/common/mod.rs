@@ -8,6 +8,7 @@ pub mod istgt;
 pub mod iscsi_proxy;
 pub mod peers;
 pub mod proxy;
+pub mod scripted;
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::{CpuId, HctxId, Sector};

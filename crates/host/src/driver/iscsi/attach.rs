@@ -8,16 +8,19 @@ use super::dial::{Answer, Line};
 use crate::error::{Error, ErrorKind, Result};
 use blk::id::SECTOR_SHIFT;
 use blk::limits::Limits;
-use blk::scsi::cdb::Cdb;
+use blk::scsi::cdb::{Cdb, opcode};
 use blk::scsi::disk::{DiskOptions, SD_MAX_RETRIES};
-use blk::scsi::disposition::Failfast;
+use blk::scsi::disposition::{Failfast, sam};
 use blk::scsi::inquiry::{
     BlockLimits, CACHING_PAGE, Caching, Capacity, Identity, Inquiry, Provisioning, has_page, is_rotational, vpd,
 };
+use blk::scsi::sense::{Sense, SenseKey};
 use blk::scsi::transport::LunId;
 
 /// Bytes of an answer that are asked for.
 const ALLOCATION: u16 = 1024;
+/// How often the questions begin anew.
+const MAX_CHANGES: u32 = 4;
 /// `SD_MAX_XFER_BLOCKS` is more: what one command carries here at most, 16 MiB.
 pub(super) const MAX_SECTORS: u32 = 16 << 11;
 /// Most blocks that a short form of WRITE SAME or UNMAP is trusted with if the device names no number (`SD_MAX_WS16_BLOCKS`).
@@ -29,6 +32,13 @@ pub(super) struct Unit {
     pub(super) identity: Identity,
     pub(super) blocks: u64,
     pub(super) block_size: u32,
+}
+
+impl Unit {
+    /// Whether `now` is still this one, as far as its user can tell: it may have grown, and is used as far as it went before.
+    pub(super) fn is_still(&self, now: &Unit) -> bool {
+        self.identity == now.identity && self.block_size == now.block_size && self.blocks <= now.blocks
+    }
 }
 
 impl std::fmt::Display for Unit {
@@ -51,16 +61,48 @@ pub(super) fn must(line: &mut Line<'_>, lun: LunId, cdb: &Cdb, most: u16, what: 
     }
 }
 
-/// The answer to one that need not: empty if there is none.
+/// The answer to one that need not: empty if the device does not know it. Another failure says nothing of the device, and is to be
+/// asked again later: an answer that is left out would make it another one.
 fn may(line: &mut Line<'_>, lun: LunId, cdb: &Cdb) -> Result<Vec<u8>> {
-    Ok(match line.ask(lun, cdb, u32::from(ALLOCATION))? {
-        Answer::Good(data) => data,
-        Answer::Check(_) | Answer::Status(_) => Vec::new(),
-    })
+    let failed = |how: String| Err(Error::new(ErrorKind::Io, format!("LUN {}: {} {how}", lun.0, name_of(cdb))));
+    match line.ask(lun, cdb, u32::from(ALLOCATION))? {
+        Answer::Good(data) => Ok(data),
+        Answer::Check(Some(Sense { key: SenseKey::IllegalRequest, .. })) => Ok(Vec::new()),
+        // Who has no right to ask for modes is told nothing of them, by the rules of reservations.
+        Answer::Status(sam::RESERVATION_CONFLICT) if cdb.opcode() == opcode::MODE_SENSE_10 => Ok(Vec::new()),
+        Answer::Check(Some(sense)) => failed(format!("failed ({sense})")),
+        Answer::Check(None) => failed("failed and did not say why".to_owned()),
+        Answer::Status(status) => failed(format!("failed (status {status:#04x})")),
+    }
+}
+
+fn name_of(cdb: &Cdb) -> String {
+    match cdb.as_bytes() {
+        [opcode::INQUIRY, _, page, ..] => format!("INQUIRY of page {page:#04x}"),
+        _ => "MODE SENSE".to_owned(),
+    }
+}
+
+/// What `ask` is told by one and the same logical unit: it begins anew if that says meanwhile that it may have become another.
+fn settled<T>(line: &mut Line<'_>, lun: LunId, mut ask: impl FnMut(&mut Line<'_>) -> Result<T>) -> Result<T> {
+    for _ in 0..MAX_CHANGES {
+        // INQUIRY does not tell of attentions. What this says beside them does not matter.
+        line.ask(lun, &Cdb::test_unit_ready(), 0)?;
+        let before = line.attentions();
+        let said = ask(line);
+        if line.attentions() == before {
+            return said;
+        }
+    }
+    Err(Error::new(ErrorKind::Io, format!("LUN {} does not stop being reset or changed", lun.0)))
 }
 
 /// Who it is and how large: what is asked again on each connection before it carries anything.
 pub(super) fn identify(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, Capacity)> {
+    settled(line, lun, |line| identify_once(line, lun))
+}
+
+fn identify_once(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, Capacity)> {
     let inquiry = must(line, lun, &Cdb::inquiry(None, 96), 96, "INQUIRY")?;
     let inquiry = Inquiry::parse(&inquiry).ok_or_else(|| refused(lun, "INQUIRY was not answered in full"))?;
     match (inquiry.qualifier, inquiry.device_type) {
@@ -83,7 +125,11 @@ pub(super) fn is_ready(line: &mut Line<'_>, lun: LunId) -> Result<()> {
 
 /// All that has to be known of a disk.
 pub(super) fn attach(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, DiskOptions)> {
-    let (unit, capacity) = identify(line, lun)?;
+    settled(line, lun, |line| attach_once(line, lun))
+}
+
+fn attach_once(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, DiskOptions)> {
+    let (unit, capacity) = identify_once(line, lun)?;
     let block = capacity.block_size;
     if !block.is_power_of_two() || !(512..=65536).contains(&block) {
         return Err(refused(lun, &format!("has blocks of {block} bytes: must be a power of two, 512..=65536")));
@@ -107,12 +153,19 @@ pub(super) fn attach(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, DiskOptio
         blocks: capacity.blocks,
         limits: limits(&capacity, &block_limits, provisioning, caching, rotational),
         has_unmap,
+        unmap_zeroes: unmap_zeroes(&capacity, provisioning),
         wide: capacity.blocks > u64::from(u32::MAX),
         retries: SD_MAX_RETRIES,
         failfast: Failfast::default(),
     };
     options.limits.check().map_err(|why| refused(lun, &why))?;
     Ok((unit, options))
+}
+
+/// Whether zeroes may be written by unmapping, as drivers/scsi/sd.c (`sd_config_write_same`) has it: WRITE SAME unmaps, and what is
+/// unmapped reads as zeroes. A device that does the first only would show old data.
+fn unmap_zeroes(capacity: &Capacity, provisioning: Provisioning) -> bool {
+    capacity.is_thin && capacity.reads_zeroes && provisioning.write_same_16
 }
 
 fn limits(
@@ -181,6 +234,15 @@ mod tests {
                 assert!(limits.max_sectors <= MAX_SECTORS);
             }
         }
+    }
+
+    #[test]
+    fn zeroes_are_not_written_by_unmapping_where_that_leaves_old_data() {
+        let can = Provisioning { unmap: true, write_same_16: true, write_same_10: true };
+        assert!(unmap_zeroes(&CAPACITY, can));
+        assert!(!unmap_zeroes(&Capacity { reads_zeroes: false, ..CAPACITY }, can));
+        assert!(!unmap_zeroes(&Capacity { is_thin: false, ..CAPACITY }, can));
+        assert!(!unmap_zeroes(&CAPACITY, Provisioning { write_same_16: false, ..can }));
     }
 
     #[test]

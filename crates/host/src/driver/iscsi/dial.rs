@@ -29,6 +29,9 @@ pub(super) const DIAL_TIME: Duration = Duration::from_secs(15);
 const MAX_REDIRECTS: u32 = 4;
 /// Unit attentions in a row that a device may have.
 const MAX_ATTENTIONS: u32 = 16;
+/// How often a busy device is asked the same.
+const MAX_BUSY: u32 = 10;
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
 /// Most data of one answer to a question.
 const MAX_ANSWER: usize = 64 << 10;
 
@@ -47,6 +50,7 @@ pub(super) struct Line<'a> {
     pub(super) exp_stat_sn: u32,
     pub(super) max_cmd_sn: u32,
     tag: u32,
+    attentions: u32,
 }
 
 /// Logs in at a portal, or where it sends us.
@@ -79,6 +83,7 @@ pub(super) fn dial_within<'a>(
             exp_stat_sn: 0,
             max_cmd_sn: 1,
             tag: 0,
+            attentions: 0,
         };
         match line.log_in(wanted).map_err(at)? {
             None => return Ok(line),
@@ -206,12 +211,13 @@ impl Line<'_> {
             if let Some(read) = whole {
                 return Ok((read, data));
             }
+            // Each time: a peer that never falls silent is to be left in time, too.
+            self.wait(PollFlags::IN, "its answer")?;
             let mut room = [0; 4096];
             match rustix::net::recv(&self.socket, &mut room[..], RecvFlags::empty()) {
                 Ok((0, _)) => return Err(Error::new(ErrorKind::Io, "the target closed the connection")),
                 Ok((n, _)) => self.input.extend_from_slice(room.get(..n).unwrap_or_default()),
-                Err(Errno::AGAIN) => self.wait(PollFlags::IN, "its answer")?,
-                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(e) => return Err(failed(e, "the session broke off")),
             }
         }
@@ -255,15 +261,26 @@ impl Line<'_> {
         self.tag
     }
 
-    /// One command that brings up to `most` bytes; unit attentions are heard and left behind.
+    /// One command that brings up to `most` bytes; unit attentions are counted and left behind, and who is busy is asked again.
     pub(super) fn ask(&mut self, lun: LunId, cdb: &Cdb, most: u32) -> Result<Answer> {
-        for _ in 0..MAX_ATTENTIONS {
+        let mut busy = 0;
+        for _ in 0..MAX_ATTENTIONS + MAX_BUSY {
             match self.ask_once(lun, cdb, most)? {
-                Answer::Check(Some(Sense { key: SenseKey::UnitAttention, .. })) => {}
+                Answer::Check(Some(Sense { key: SenseKey::UnitAttention, .. })) => self.attentions += 1,
+                Answer::Status(sam::BUSY | sam::TASK_SET_FULL) if busy < MAX_BUSY => {
+                    busy += 1;
+                    // Whether the time is over is seen when it is asked.
+                    wait(self.stop, PollFlags::IN, self.stop, Some(Instant::now() + BUSY_PAUSE));
+                }
                 answer => return Ok(answer),
             }
         }
         Err(Error::new(ErrorKind::Io, format!("LUN {} does not stop being reset or changed", lun.0)))
+    }
+
+    /// Unit attentions so far: what was asked before one may have been answered by another logical unit.
+    pub(super) fn attentions(&self) -> u32 {
+        self.attentions
     }
 
     fn ask_once(&mut self, lun: LunId, cdb: &Cdb, most: u32) -> Result<Answer> {

@@ -4,7 +4,8 @@
 //!
 //! Guarantees: commands go only within the window that the target keeps open, numbered in order; data goes from and to requests'
 //! memory without a copy of ours where it is long, unless it has digests (what they are of must not change meanwhile). What we
-//! hold ready to send is bounded, whatever the target asks for. Whatever breaks is a [`Lost`].
+//! hold ready to send is bounded, whatever the target asks for: of what it asks for, a task has one sequence at a time, and messages
+//! of it are made as they can be sent. A command does not end well before all its data was sent. Whatever breaks is a [`Lost`].
 //! Source: RFC 7143, 4.2.2 (numbering), 4.2.5 (data), 11.
 
 use super::dial::Line;
@@ -17,6 +18,7 @@ use super::reader::{MOST_LEFT, Reader, Said};
 use super::tasks::Tasks;
 use crate::driver::socket::{Incoming, Outgoing, is_fault, is_later};
 use crate::mem::Regions;
+use blk::scsi::disposition::sam;
 use blk::time::{Duration, Instant};
 use rustix::event::epoll;
 use std::collections::VecDeque;
@@ -35,6 +37,8 @@ const SEND_BATCH: usize = 64;
 const MAX_RECEIVES: u32 = 4;
 /// Answers to a target's questions that wait to be sent at most.
 const MAX_PONGS: u32 = 64;
+/// Data of one message of which a copy is made.
+const MAX_COPY: u32 = 256 << 10;
 /// Tag of our question.
 const PING_TAG: u32 = 0xfffe_0000;
 const TAIL_BYTES: usize = 3 + DIGEST_BYTES;
@@ -58,6 +62,13 @@ struct Out {
     is_pong: bool,
 }
 
+impl Out {
+    /// Whether it carries data of this task.
+    fn is_of(&self, task: u16) -> bool {
+        matches!(&self.body, Body::Of { tag, .. } | Body::Own(tag, _) if *tag == task)
+    }
+}
+
 enum Body {
     None,
     /// Data of a task.
@@ -72,6 +83,17 @@ enum Body {
     Ours(Vec<u8>),
 }
 
+/// Data of a task that is to be sent, as far as no message was made of it.
+struct Sequence {
+    tag: u16,
+    /// Of the R2T that it answers.
+    target_tag: u32,
+    at: u32,
+    end: u32,
+    /// Messages so far.
+    number: u32,
+}
+
 /// See the module's text.
 pub(super) struct Link {
     socket: OwnedFd,
@@ -82,6 +104,8 @@ pub(super) struct Link {
     /// Received and not yet taken.
     filled: usize,
     out: VecDeque<Out>,
+    /// What the target has asked for, one of a task at most.
+    sequences: VecDeque<Sequence>,
     /// Bytes of the oldest message that were sent.
     sent: usize,
     pongs: u32,
@@ -117,6 +141,7 @@ impl Link {
             input,
             filled,
             out: VecDeque::with_capacity(SEND_BATCH),
+            sequences: VecDeque::new(),
             sent: 0,
             pongs: 0,
             full: false,
@@ -146,9 +171,9 @@ impl Link {
         }
     }
 
-    /// Messages that wait to be sent.
+    /// Messages that wait to be sent, or to be made.
     pub(super) fn unsent(&self) -> usize {
-        self.out.len()
+        self.out.len() + self.sequences.len()
     }
 
     /// Whether the target takes one more command now.
@@ -210,30 +235,41 @@ impl Link {
         let Some(body) = self.body(tasks, tag, 0, immediate, regions) else { return Err(gone(tasks, tag)) };
         self.push(header, body, immediate);
         if unasked > immediate {
-            self.data(tag, RESERVED_TAG, immediate, unasked - immediate, tasks, regions)?;
+            // In the order of their commands, so right behind them.
+            let mut data = Sequence { tag, target_tag: RESERVED_TAG, at: immediate, end: unasked, number: 0 };
+            while data.at < data.end {
+                if !self.data(&mut data, tasks, regions) {
+                    return Err(gone(tasks, tag));
+                }
+            }
         }
         Ok(())
     }
 
-    /// Data is to be sent: a sequence of messages.
-    fn data(
-        &mut self,
-        tag: u16,
-        target_tag: u32,
-        from: u32,
-        len: u32,
-        tasks: &mut Tasks,
-        regions: &Regions,
-    ) -> Result<(), Lost> {
+    /// The next message of a sequence is to be sent. False if its memory has gone.
+    fn data(&mut self, from: &mut Sequence, tasks: &Tasks, regions: &Regions) -> bool {
+        let Sequence { tag, target_tag, at, end, number } = *from;
         let (wire_tag, ..) = tasks.command(tag);
-        let (mut at, mut number) = (from, 0);
-        let end = from + len;
-        while at < end {
-            let n = (end - at).min(self.params.max_send_data);
-            let header = Header::data_out(wire_tag, self.lun, target_tag, number, at, at + n == end);
-            let Some(body) = self.body(tasks, tag, at, n, regions) else { return Err(gone(tasks, tag)) };
-            self.push(header.with_data(n).with_exp_stat_sn(self.exp_stat_sn), body, n);
-            (at, number) = (at + n, number + 1);
+        let Params { max_send_data, data_digest, .. } = self.params;
+        let n = (end - at).min(if data_digest { max_send_data.min(MAX_COPY) } else { max_send_data });
+        let header = Header::data_out(wire_tag, self.lun, target_tag, number, at, at + n == end);
+        let Some(body) = self.body(tasks, tag, at, n, regions) else { return false };
+        self.push(header.with_data(n).with_exp_stat_sn(self.exp_stat_sn), body, n);
+        (from.at, from.number) = (at + n, number + 1);
+        true
+    }
+
+    /// Makes messages of what was asked for, as many as are sent at once; of an error, the task whose memory has gone.
+    fn prepare(&mut self, tasks: &Tasks, regions: &Regions) -> Result<(), u16> {
+        while self.out.len() < SEND_BATCH
+            && let Some(mut next) = self.sequences.pop_front()
+        {
+            if !self.data(&mut next, tasks, regions) {
+                return Err(next.tag);
+            }
+            if next.at < next.end {
+                self.sequences.push_front(next);
+            }
         }
         Ok(())
     }
@@ -299,7 +335,12 @@ impl Link {
     fn send(&mut self, tasks: &Tasks, regions: &Regions, set: &OwnedFd) -> Result<(), (io::Error, Option<u16>)> {
         let (mut full, mut most) = (false, SEND_BATCH);
         let head_len = self.head_len();
-        while !self.out.is_empty() && !full {
+        while !full {
+            // As an error of a send would say it.
+            self.prepare(tasks, regions).map_err(|tag| (rustix::io::Errno::FAULT.into(), Some(tag)))?;
+            if self.out.is_empty() {
+                break;
+            }
             let mut list = Outgoing::new();
             let mut ends = [0; SEND_BATCH];
             let (mut taken, mut bytes) = (0, 0);
@@ -434,7 +475,7 @@ impl Link {
                         tasks.completed(data.tag, status, &[])?;
                     }
                 }
-                Said::Pdu(read) => self.hear(&read, tasks, regions)?,
+                Said::Pdu(read) => self.hear(&read, tasks)?,
             }
         }
         let filled = self.filled;
@@ -457,7 +498,7 @@ impl Link {
     }
 
     /// Anything but data.
-    fn hear(&mut self, read: &Received, tasks: &mut Tasks, regions: &Regions) -> Result<(), Lost> {
+    fn hear(&mut self, read: &Received, tasks: &mut Tasks) -> Result<(), Lost> {
         self.note(read);
         match read.pdu {
             Pdu::Response { tag, response, status } if is_own(tag) => {
@@ -465,6 +506,9 @@ impl Link {
                 tasks.own.completed(tag, status, self.reader.kept())?;
             }
             Pdu::Response { tag, response, status } => {
+                if response == 0 && status.status == sam::GOOD && self.has_unsent(tag as u16) {
+                    return Err(Violation("a command ended well before all of it was sent".into()).into());
+                }
                 match response {
                     0 => tasks.completed(tag, status, self.reader.kept())?,
                     _ => tasks.failed(tag)?,
@@ -485,7 +529,12 @@ impl Link {
             }
             Pdu::R2t { tag, target_tag, offset, len } => {
                 let task = tasks.asked_for(tag, offset, len)?;
-                self.data(task, target_tag, offset, len, tasks, regions)?;
+                if self.is_answering(task) {
+                    let why = "it asks for more data of a task whose last was not sent (MaxOutstandingR2T is 1)";
+                    return Err(Violation(why.into()).into());
+                }
+                let next = Sequence { tag: task, target_tag, at: offset, end: offset + len, number: 0 };
+                self.sequences.push_back(next);
             }
             Pdu::NopIn { target_tag, lun, .. } if target_tag != RESERVED_TAG => {
                 self.pongs += 1;
@@ -516,9 +565,21 @@ impl Link {
         Ok(())
     }
 
+    /// Whether data of a task, or a command with data, waits to be sent.
+    fn has_unsent(&self, task: u16) -> bool {
+        self.sequences.iter().any(|s| s.tag == task) || self.out.iter().any(|m| m.is_of(task))
+    }
+
+    /// Whether data that was asked for does.
+    fn is_answering(&self, task: u16) -> bool {
+        let is_asked = |m: &Out| m.is_of(task) && Header::is_asked_for(&m.head);
+        self.sequences.iter().any(|s| s.tag == task) || self.out.iter().any(is_asked)
+    }
+
     /// A task has ended: what of its data was not sent is not touched any more.
     fn forget(&mut self, task: u16) -> Result<(), Lost> {
-        let is_of = |m: &Out| matches!(&m.body, Body::Of { tag, .. } | Body::Own(tag, _) if *tag == task);
+        let is_of = |m: &Out| m.is_of(task);
+        self.sequences.retain(|s| s.tag != task);
         if !self.out.iter().any(is_of) {
             return Ok(());
         }

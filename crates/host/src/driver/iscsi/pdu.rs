@@ -136,6 +136,12 @@ impl Header {
         bytes.first() == Some(&request::DATA_OUT)
     }
 
+    /// Whether bytes begin with a header of [`Header::data_out`] that answers a target's wish.
+    pub fn is_asked_for(bytes: &[u8]) -> bool {
+        let target_tag = bytes.get(20..).and_then(|rest| rest.first_chunk());
+        Header::is_data_out(bytes) && target_tag.is_some_and(|tag| u32::from_be_bytes(*tag) != RESERVED_TAG)
+    }
+
     /// The number of the last status that has arrived is told.
     pub fn with_exp_stat_sn(self, exp_stat_sn: u32) -> Header {
         self.put(28, exp_stat_sn.to_be_bytes())

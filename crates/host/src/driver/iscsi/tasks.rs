@@ -2,7 +2,7 @@
 //! Commands of one hardware queue that are with the target: where their data lies, how much of it has come, how they end.
 //!
 //! Guarantees: a task is found by its tag only while it is out; data comes in order, within what was asked for, and each byte of a
-//! write is asked for once at most; a read that ends well has all its data. Memory of requests is reached for only for tasks that
+//! write is asked for once at most; a read that ends well has all its data, and of a write that does all was asked for or sent. Memory of requests is reached for only for tasks that
 //! are out. Does not do: the session's numbers, and what goes over the wire when.
 
 use super::dial::sense_of;
@@ -309,8 +309,10 @@ impl Tasks {
         // Of parameter lists some targets say that they took nothing (tgt of UNMAP); of blocks that is a failure.
         let lacks = match slot.payload {
             Payload::Read => slot.moved < slot.len || status.underflow > 0,
-            Payload::Write => status.underflow > 0,
-            Payload::None | Payload::Unmap(_) | Payload::Zeroes(_) => false,
+            Payload::Write => slot.moved < slot.len || status.underflow > 0,
+            // What it would write over the blocks it has not seen.
+            Payload::Zeroes(_) => slot.moved < slot.len,
+            Payload::None | Payload::Unmap(_) => false,
         };
         let outcome = match status.status {
             sam::GOOD if slot.discarded || lacks => Outcome::host(HostByte::Error),

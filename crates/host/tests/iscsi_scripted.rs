@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The iSCSI driver against a target that does what no proper one would: it acknowledges what it has not seen, floods, and becomes
+//! another disk at the worst moment.
+
+#[allow(unsafe_code, reason = "buffers are given back")]
+mod common;
+
+use blk::bio::{Bio, Op, OpFlags};
+use blk::id::Sector;
+use blk::status::BlkStatus;
+use common::Rig;
+use common::scripted::{BUSY, GOOD, Peer, Request, Scripted, TASK_SET_FULL};
+use host::driver::HostDriver;
+use host::driver::iscsi::{self, Iscsi};
+use host::mem::{BufferPool, Regions};
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(60);
+const LARGE: usize = 16 << 20;
+const ABORTED_COMMAND: u8 = 0x0b;
+const UNIT_ATTENTION: u8 = 6;
+
+fn open(target: &Scripted, write: bool, options: &str, regions: &Arc<Regions>) -> Arc<Iscsi> {
+    let url = target.url(options);
+    Arc::new(Iscsi::open(&iscsi::parse(&url).unwrap(), write, regions.clone()).unwrap_or_else(|e| panic!("{url}: {e}")))
+}
+
+fn rig(target: &Scripted, write: bool, queues: &str) -> (Rig, Arc<Iscsi>) {
+    let regions = Arc::new(Regions::new());
+    let driver = open(target, write, "", &regions);
+    let rig = Rig::on(driver.clone(), regions, |c| {
+        c.set("nr_cpus", queues).unwrap();
+        c.set("nr_hw_queues", queues).unwrap();
+    });
+    (rig, driver)
+}
+
+fn until(mut what: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !what() {
+        assert!(began.elapsed() < LONG, "it does not come to it");
+        std::thread::yield_now();
+    }
+}
+
+fn is_gone(rig: &mut Rig, driver: &Iscsi) {
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Offline);
+    assert!(driver.troubles()[0].contains("requests are not sent to another disk"), "{:?}", driver.troubles());
+}
+
+/// Writes more than sockets hold, to a target that goes by `script` when it sees a write for the first time, and takes it properly
+/// when it comes again; what has become of the first session.
+fn write_large(script: impl Fn(&mut Peer, &Request) + Send + Sync + 'static) -> String {
+    let is_first = AtomicBool::new(true);
+    let target = Scripted::new(move |peer, request| {
+        let is_it = request.is_write() && is_first.swap(false, Ordering::Relaxed);
+        if is_it {
+            script(peer, request);
+        }
+        is_it
+    });
+    let regions = Arc::new(Regions::new());
+    let driver = open(&target, true, "", &regions);
+    let mut pool = BufferPool::new(&regions, 1, LARGE, false).unwrap();
+    let fill = common::Rng::new(0x5eed_4321).bytes(LARGE);
+    pool.with_slot(0, |b| b.copy_from_slice(&fill));
+    let mut rig = Rig::on(driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    let bio = Bio { op: Op::Write, ..Bio::read(Sector(64), (LARGE >> 9) as u32, pool.lend(0)) };
+    assert_eq!(rig.io(bio), BlkStatus::Ok);
+    common::give_back(&mut pool, 0);
+    assert!(target.written.lock().unwrap()[64 * 512..] == fill, "what was acknowledged is not what was written");
+    driver.troubles().join("; ")
+}
+
+#[test]
+fn a_long_write_goes_in_the_messages_that_the_target_wants() {
+    // A write that a proper target takes: its messages carry 512 bytes each, and one R2T asks for all of a command's.
+    assert_eq!(write_large(Peer::serve), "");
+}
+
+#[test]
+fn a_write_that_was_not_asked_for_its_data_has_not_gone_well() {
+    let target = Scripted::new(|peer, request| {
+        if request.is_write() {
+            peer.end(request.tag(), GOOD);
+        }
+        request.is_write()
+    });
+    let (mut rig, _driver) = rig(&target, true, "1");
+    assert_eq!(rig.write(0, &[7; 4096], OpFlags::NONE), BlkStatus::IoErr);
+}
+
+#[test]
+fn a_write_is_not_acknowledged_before_it_was_sent() {
+    let troubles = write_large(|peer, request| {
+        let wish = peer.r2t(request.tag(), 0, request.len());
+        let good = peer.response(request.tag(), GOOD, &[]);
+        peer.send(&[wish, good].concat());
+    });
+    assert!(troubles.contains("ended well before all of it was sent"), "{troubles}");
+}
+
+#[test]
+fn a_task_is_asked_for_one_piece_of_data_at_a_time() {
+    let troubles = write_large(|peer, request| {
+        let wishes = [peer.r2t(request.tag(), 0, 64 << 10), peer.r2t(request.tag(), 64 << 10, 1)];
+        peer.send(&wishes.concat());
+    });
+    assert!(troubles.contains("MaxOutstandingR2T"), "{troubles}");
+}
+
+#[test]
+fn a_target_that_never_falls_silent_is_left_in_time() {
+    let floods = Arc::new(AtomicBool::new(false));
+    let flag = floods.clone();
+    let target = Scripted::new(move |peer, _| {
+        if !flag.load(Ordering::Relaxed) {
+            return false;
+        }
+        let flood = peer.chatter().repeat(10_000);
+        while peer.stream.write_all(&flood).is_ok() {}
+        true
+    });
+    let (_rig, driver) = rig(&target, true, "1");
+    floods.store(true, Ordering::Relaxed);
+    for is_stopped in [false, true] {
+        let (mut signal, stop) = UnixStream::pair().unwrap();
+        if is_stopped {
+            signal.write_all(&[0]).unwrap();
+        }
+        let limit = blk::time::Duration::from_secs(if is_stopped { 3600 } else { 1 });
+        let (tell, told) = mpsc::channel();
+        let driver = driver.clone();
+        std::thread::spawn(move || tell.send(driver.check(limit, &OwnedFd::from(stop))));
+        let text = told.recv_timeout(LONG).expect("the check ends").unwrap().unwrap_err().to_string();
+        assert!(text.contains("took longer than"), "{text}");
+        drop(signal);
+    }
+}
+
+/// The page by which it is known cannot be had for a moment.
+#[test]
+fn a_device_that_does_not_answer_now_is_not_another_one() {
+    for (status, key) in [(BUSY, 0), (TASK_SET_FULL, 0), (2, ABORTED_COMMAND)] {
+        let (refuses, refused) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let own = (refuses.clone(), refused.clone());
+        let target = Scripted::new(move |peer, request| {
+            let is_it = request.page() == Some(0x80) && own.0.load(Ordering::Relaxed);
+            if is_it {
+                own.1.fetch_add(1, Ordering::Relaxed);
+                match status {
+                    2 => peer.check(request.tag(), key, 0, 0),
+                    _ => peer.end(request.tag(), status),
+                }
+            }
+            is_it
+        });
+        let (mut rig, driver) = rig(&target, true, "1");
+        refuses.store(true, Ordering::Relaxed);
+        target.cut();
+        // More often than it is asked in one session.
+        until(|| refused.load(Ordering::Relaxed) > 12 || (status == 2 && refused.load(Ordering::Relaxed) > 1));
+        refuses.store(false, Ordering::Relaxed);
+        assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "{status:#x}: {:?}", driver.troubles());
+    }
+}
+
+/// Its name was asked for before it was exchanged, and its size after that.
+#[test]
+fn a_disk_that_is_exchanged_between_two_questions_is_noticed() {
+    let phase = Arc::new(AtomicU8::new(0));
+    let now = phase.clone();
+    let unit = Arc::new(Mutex::new(None::<Arc<Mutex<common::scripted::Unit>>>));
+    let own = unit.clone();
+    let target = Scripted::new(move |peer, request| {
+        let is_it =
+            request.cdb()[0] == 0x9e && now.compare_exchange(1, 2, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if is_it {
+            let unit = own.lock().unwrap().clone().unwrap();
+            unit.lock().unwrap().serial = Some("SN2".to_owned());
+            peer.check(request.tag(), UNIT_ATTENTION, 0x3f, 0x0e);
+        }
+        is_it
+    });
+    *unit.lock().unwrap() = Some(target.unit.clone());
+    let (mut rig, driver) = rig(&target, true, "1");
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    phase.store(1, Ordering::Relaxed);
+    target.cut();
+    is_gone(&mut rig, &driver);
+    assert_eq!(phase.load(Ordering::Relaxed), 2);
+    assert!(driver.troubles()[0].contains("SN2"), "{:?}", driver.troubles());
+}
+
+#[test]
+fn a_disk_without_a_name_is_not_written_to_after_its_session() {
+    let target = Scripted::new(|_, _| false);
+    target.unit.lock().unwrap().serial = None;
+    let (mut writes, writer) = rig(&target, true, "1");
+    let (mut reads, _reader) = rig(&target, false, "1");
+    assert_eq!(writes.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    target.cut();
+    is_gone(&mut writes, &writer);
+    assert!(writer.troubles()[0].contains("has no name"), "{:?}", writer.troubles());
+    // Nothing is destroyed by that.
+    assert_eq!(reads.read(0, 4096).0, BlkStatus::Ok);
+}
+
+#[test]
+fn a_disk_that_has_grown_is_the_same_and_one_that_has_shrunk_is_not() {
+    let target = Scripted::new(|_, _| false);
+    let (mut rig, driver) = rig(&target, true, "1");
+    target.unit.lock().unwrap().blocks *= 2;
+    target.cut();
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "{:?}", driver.troubles());
+    target.unit.lock().unwrap().blocks /= 4;
+    target.cut();
+    is_gone(&mut rig, &driver);
+}
+
+#[test]
+fn no_session_is_kept_with_a_disk_that_is_another() {
+    let target = Scripted::new(|_, _| false);
+    let (mut rig, driver) = rig(&target, true, "2");
+    assert_eq!(driver.connections().unwrap().up, 2);
+    target.unit.lock().unwrap().serial = Some("SN2".to_owned());
+    // Connection 0 was for the questions at first.
+    target.cut_one(2);
+    until(|| driver.connections().unwrap().up == 0);
+    is_gone(&mut rig, &driver);
+}
