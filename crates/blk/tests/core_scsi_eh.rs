@@ -67,6 +67,7 @@ impl Stack {
                 blocks: 1 << 20,
                 limits: Limits::with_max_hw_sectors(1 << 10),
                 has_unmap: false,
+                unmap_zeroes: false,
                 wide: false,
                 retries: SD_MAX_RETRIES,
                 failfast: Failfast::default(),
