@@ -139,7 +139,7 @@ fn lun(hosts: &[Arc<ScsiHost>; 2], lun: u16) -> Arc<dyn Driver> {
         failfast: Failfast::default(),
     };
     let path = |(i, host): (usize, &Arc<ScsiHost>)| {
-        let disk = ScsiDisk::new(Arc::clone(host), LunId(lun), options.clone()).expect("a disk");
+        let disk = ScsiDisk::new(Arc::clone(host), LunId(lun), options).expect("a disk");
         NewPath { name: format!("p{i}"), driver: Arc::new(disk), args: PathArgs::default() }
     };
     let paths = hosts.iter().enumerate().map(path).collect();
