@@ -5,7 +5,7 @@
 //! cannot be a stripe is refused when it is read, as far as sizes are in the text; no file is in a stripe twice. Does not do:
 //! stripes of stripes; names with a `+` in them.
 
-use super::TargetSpec;
+use super::{TargetSpec, without_secrets};
 use crate::driver::HostDriver;
 use crate::error::{Error, Result};
 use blk::id::{SECTOR_SHIFT, SECTOR_SIZE, Sector};
@@ -27,7 +27,8 @@ pub struct StripeSpec {
 impl StripeSpec {
     /// Reads what stands behind `stripe:`.
     pub(super) fn parse(text: &str) -> Result<StripeSpec> {
-        let refuse = |what: String| Error::usage(format!("target 'stripe:{text}': {what}"));
+        let shown = without_secrets(text);
+        let refuse = |what: String| Error::usage(format!("target 'stripe:{shown}': {what}"));
         let (chunk_bytes, list) = match text.strip_prefix("chunk=") {
             None => (CHUNK_BYTES, text),
             Some(rest) => {
@@ -43,10 +44,10 @@ impl StripeSpec {
         let mut members = Vec::new();
         for item in list.split('+') {
             for name in repeated(item).map_err(refuse)? {
-                let spec = TargetSpec::parse(&name)?;
-                if matches!(spec, TargetSpec::Stripe(_)) {
+                if name.starts_with("stripe:") {
                     return Err(refuse("a stripe in a stripe: name the targets of both in one".to_owned()));
                 }
+                let spec = TargetSpec::parse(&name)?;
                 if matches!(spec, TargetSpec::File(_)) && members.contains(&spec) {
                     return Err(refuse(format!("'{name}' is in it twice; with *N write a % where its number goes")));
                 }
