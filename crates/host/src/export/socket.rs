@@ -212,6 +212,15 @@ mod tests {
         }
     }
 
+    #[test]
+    fn time_is_over_though_there_is_more_to_read() {
+        let ((mut far, near), (_signal, stop)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+        io::Write::write_all(&mut far, &[0]).unwrap();
+        let (now, stop) = (Instant::now(), OwnedFd::from(stop));
+        assert!(wait(&near, PollFlags::IN, &stop, Some(now + std::time::Duration::from_secs(3600))));
+        assert!(!wait(&near, PollFlags::IN, &stop, Some(now)));
+    }
+
     /// They were set by the path after it listened: for a moment anybody could connect, and whoever could write to the
     /// directory had the permissions of something else changed.
     #[test]
