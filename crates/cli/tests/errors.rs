@@ -50,7 +50,7 @@ fn job_files_that_cannot_be_read() {
 #[test]
 fn bad_settings() {
     refused(GOOD, &["--set", "nr_hw_queue=1"], &["nr_hw_queue: no such setting; did you mean 'nr_hw_queues'?"]);
-    refused(GOOD, &["--set", "nr_hw_queues=0"], &["nr_hw_queues=0: must be 1..="]);
+    refused(GOOD, &["--set", "nr_hw_queues=4097"], &["nr_hw_queues=4097: must be 0..=4096"]);
     let above = ["--set", "nr_cpus=4", "--set", "nr_hw_queues=5"];
     refused(GOOD, &above, &["nr_hw_queues=5: must be at most the stack's 4 CPUs", "lower it or set nr_cpus=5"]);
     refused(GOOD, &["--set", "queue_depth=99999"], &["queue_depth=99999: must be 1..=10240"]);
