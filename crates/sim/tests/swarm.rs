@@ -57,7 +57,7 @@ fn every_case_holds() {
     assert!(disk.requests > 100 * SEEDS && disk.errors > SEEDS && disk.pressed > 100 * SEEDS, "{disk:?}");
     assert!(set.requests > 1000 * SEEDS && set.errors > SEEDS, "{set:?}");
     assert!(pressure.pressed > 100 * SEEDS, "{pressure:?}");
-    assert!(multipath.requests > 50 * SEEDS && multipath.errors > SEEDS, "{multipath:?}");
+    assert!(multipath.requests > 10 * SEEDS && multipath.errors > SEEDS / 2, "{multipath:?}");
 }
 
 #[test]

@@ -190,7 +190,7 @@ const PRESSED: u64 = 4;
 /// One seed in so many is due for [`Kind::Set`].
 const SETS: u64 = 4;
 /// One seed in so many is due for [`Kind::Multipath`].
-const MULTIPATHS: u64 = 8;
+const MULTIPATHS: u64 = 32;
 
 fn run(kind: Kind, seed: u64, plant: Option<Plant>, trace: &Trace) -> Result<Report, String> {
     let press = || press_with(seed, None, trace).map(|p| p.requests);

@@ -189,6 +189,10 @@ impl Own {
         let job = self.find(wire_tag)?;
         let (outcome, sense) = match status {
             None => (Outcome::host(HostByte::Error), Vec::new()),
+            // It has carried out what it has not got: nothing is known.
+            Some(Status { status: sam::GOOD, .. }) if (job.sent as usize) < job.out.len() => {
+                (Outcome::host(HostByte::Error), Vec::new())
+            }
             Some(Status { status, underflow, .. }) => {
                 let is_check = status == sam::CHECK_CONDITION;
                 let told = data.first_chunk().map_or(0, |n| usize::from(u16::from_be_bytes(*n)));

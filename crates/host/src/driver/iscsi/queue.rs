@@ -288,7 +288,11 @@ impl Queue {
         state.status.last_loss = Some(lost.0);
         match (patience, self.patience.fences) {
             (Duration::ZERO, _) => self.end_kept(state, HostByte::TransportFailfast),
-            (_, true) => {}
+            // Requests are kept, for their data may still be written; our own questions end, and what was asked for is forgotten.
+            (_, true) => {
+                state.tasks.own.end_all(HostByte::TransportDisrupted);
+                state.tasks.own.forget_managed();
+            }
             (_, false) => self.end_kept(state, HostByte::TransportDisrupted),
         }
         self.keeper.ring();
@@ -319,6 +323,13 @@ impl Queue {
     pub(super) fn set_give_up(&self, give_up: bool) {
         let mut guard = self.state.lock();
         let state = &mut *guard;
+        if let Place::Lost(until) = &mut state.link
+            && state.gives_up
+            && !give_up
+        {
+            // Others go on with it: they wait for a session as long as if nothing had been.
+            *until = (*until).max(clock::now() + self.patience.recovery_timeout);
+        }
         state.gives_up = give_up;
         let is_up = matches!(state.link, Place::Up(_));
         if give_up && is_up && state.tasks.has_older(LATE, clock::now()) {
