@@ -283,9 +283,12 @@ impl SimKind {
 /// `mqblk discover`.
 #[derive(Args, Debug)]
 pub struct DiscoverArgs {
-    /// iscsi://[USER@]HOST[:PORT][?OPTIONS]; options as of a target, such as initiator=NAME; USER's password is in the environment:
-    /// LIBISCSI_CHAP_PASSWORD
-    #[arg(value_name = "PORTAL")]
+    // Brackets in a doc comment are links.
+    #[arg(
+        value_name = "PORTAL",
+        help = "iscsi://[USER@]HOST[:PORT][?OPTIONS]; options as of a target, such as initiator=NAME; USER's password is in \
+                the environment: LIBISCSI_CHAP_PASSWORD"
+    )]
     pub portal: String,
     /// Log in to each target at this portal and list its disks, with what to put behind --target
     #[arg(long)]
