@@ -295,7 +295,9 @@ impl Cluster {
 }
 
 /// A busy machine is no broken disk: threads that get no CPU for minutes (150 s for those of requests) do not end the OSD. A client that
-/// died has its lock for 6 s, where Ceph's default is 30; an OSD that was killed has its reads waited out for 2 s, not 16.
+/// died has its lock for 10 s, where Ceph's default is 30. A placement group whose lease to read has run out while its OSD stood still waits
+/// for another OSD to renew it, and with one OSD does so for ever: leases are of two minutes (a ratio to a grace of 20 s). A killed OSD that
+/// is started again does not wait for its own.
 fn configuration(directory: &Path, fsid: &str, port: u16) -> String {
     let d = directory.display();
     format!(
@@ -324,8 +326,8 @@ osd_memory_target = 939524096
 osd_op_num_shards = 2
 osd_op_thread_timeout = 300
 osd_op_thread_suicide_timeout = 0
-osd_client_watch_timeout = 6
-osd_pool_default_read_lease_ratio = 0.1
+osd_client_watch_timeout = 10
+osd_pool_default_read_lease_ratio = 6
 threadpool_default_timeout = 600
 ms_async_op_threads = 1
 mon_data_avail_crit = 1
