@@ -692,6 +692,8 @@ fn a_silent_nbd_server_costs_a_request_its_time_and_no_more() {
     let config = |c: &mut blk::settings::QueueConfig| c.set("io_timeout", "1000").unwrap();
     let (a, _b, mut rig, disk) = two_servers("polling_interval=86400", "", config);
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    // A path that fails is used again after its next check: the first is over, and the next far away.
+    until(|| disk.troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
     signal(a.pid(), "-STOP");
     std::thread::scope(|s| {
         let writer = s.spawn(|| rig.write(0, &[2; 4096], OpFlags::NONE));
@@ -700,6 +702,21 @@ fn a_silent_nbd_server_costs_a_request_its_time_and_no_more() {
     });
     assert_eq!(active(&disk), 1);
     signal(a.pid(), "-CONT");
+}
+
+/// A check that had begun before its path failed brought it back, whatever had happened meanwhile.
+#[test]
+fn a_check_from_before_a_failure_brings_nothing_back() {
+    let a = Peer::nbdkit_file(&["--filter=delay"], &["delay-open=2"]);
+    let b = Peer::nbdkit(&["file", a.file.as_ref().unwrap().0.to_str().unwrap()]);
+    let one = "&connections=1";
+    let (mut rig, disk) = open_disk("polling_interval=86400", &[a.target(one), b.target(one)]);
+    let slow = disk.status().groups[0].paths[0].id;
+    // The check's own connection is being opened, for 2 s.
+    disk.paths().fail_path(slow, host::clock::now());
+    until(|| disk.health()[0].passes == 1);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(active(&disk), 1);
 }
 
 /// A path that fell silent before its first check was used for ever.

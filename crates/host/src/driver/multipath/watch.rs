@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who looks after the paths: one thread for each, that checks it, brings it back, and fails it when it does not answer.
 //!
-//! Guarantees: a path comes back only after its check has passed, which includes that it is still the same disk. A path that stays
-//! up is asked less and less often, one that has failed every `polling_interval`. A check that has never passed fails no path: it may be
-//! the checker's way that is missing; unless the path ends none of its requests either, for `checker_timeout`. A path whose connections
-//! are there, and to which the checker has never had a way, is used again as one without a checker. A check that takes long delays no other path's. Threads end with the disk, soon.
+//! Guarantees: a path comes back only after a check has passed that began after it had failed, which includes that it is still the same
+//! disk. A path that stays up is asked less and less often, one that has failed every `polling_interval`. A check that has never passed
+//! fails no path: it may be the checker's way that is missing; unless the path ends none of its requests either, for `checker_timeout`.
+//! A path whose connections are there, and to which the checker has never had a way, is used again as one without a checker. A check
+//! that takes long delays no other path's. Threads end with the disk, soon.
 //! Source of the rules: multipath-tools, multipathd/main.c (`check_path`), multipath.conf(5).
 
 use super::check::{Checker, Found};
@@ -150,8 +151,9 @@ fn run(core: &Core, number: usize) {
             }
             Woken::Failback => core.fail_back(),
             Woken::Check => {
+                let was_active = core.is_active(path);
                 let found = checker.check(core, path);
-                interval = match core.judge(path, found, &checker) {
+                interval = match core.judge(path, found, was_active, &checker) {
                     Judged::Stays => Duration::from_ns(interval.as_ns() * 2).min(core.options.longest_interval()),
                     Judged::Changes => shortest,
                 };
@@ -168,10 +170,14 @@ enum Judged {
 }
 
 impl Core {
-    /// What a check's result means to its path.
-    fn judge(&self, path: &Watched, found: Found, checker: &Checker) -> Judged {
+    fn is_active(&self, path: &Watched) -> bool {
+        self.disk.status().groups.iter().flat_map(|g| &g.paths).any(|p| p.id == path.id && p.is_active)
+    }
+
+    /// What a check's result means to its path; `was_active`: when the check began.
+    fn judge(&self, path: &Watched, found: Found, was_active: bool, checker: &Checker) -> Judged {
         let status = self.disk.status();
-        let is_active = status.groups.iter().flat_map(|g| &g.paths).any(|p| p.id == path.id && p.is_active);
+        let is_active = self.is_active(path);
         let is_stalled = checker.is_stalled(self.options.checker_timeout);
         let counts = checker.has_passed() || is_stalled;
         let (is_up, trouble) = match found {
@@ -194,6 +200,8 @@ impl Core {
                     return Judged::Stays;
                 }
             }
+            // It failed meanwhile, and that is the newer news.
+            (true, false) if was_active => {}
             (true, false) => {
                 self.disk.reinstate_path(path.id);
                 self.allow_queueing();
