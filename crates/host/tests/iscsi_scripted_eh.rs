@@ -149,10 +149,11 @@ fn giving_up_ends_what_is_being_helped() {
 /// It may still be carried out.
 #[test]
 fn a_write_that_is_given_up_while_it_is_helped_goes_down_no_other_path() {
-    let (silent, board) = target(true, |peer, request, _| match request.function() {
-        Some(ABORT_TASK) => peer.managed(request.tag(), NO_SUCH_TASK),
-        // Nor is any other function answered.
-        _ => {}
+    // No other function is answered.
+    let (silent, board) = target(true, |peer, request, _| {
+        if request.function() == Some(ABORT_TASK) {
+            peer.managed(request.tag(), NO_SUCH_TASK);
+        }
     });
     let other = Scripted::new(|_, _| false);
     let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600";
@@ -197,7 +198,7 @@ fn a_session_that_is_refused_keeps_no_other_from_being_made() {
     for refused in [0, 1] {
         target.refuses.lock().unwrap().push(refused);
         target.cut();
-        until(|| up() == 2 && losses(&driver) % 3 == 0);
+        until(|| up() == 2 && losses(&driver).is_multiple_of(3));
         target.refuses.lock().unwrap().clear();
         until(|| up() == 3);
     }

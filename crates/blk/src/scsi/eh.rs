@@ -10,7 +10,7 @@
 //! answered again, or is offline; each of them is released once. Nothing waits without a limit: abort, reset of LUN or target
 //! and each question have `eh_timeout`, a reset of the host what its transport says; past `eh_deadline` only the host is reset. A
 //! reset or question that is not asked about to its end is dropped, so that no later one is told of it. While it is to give up,
-//! recovery has [`GIVE_UP`], and then its devices are offline.
+//! recovery has one second, and then its devices are offline.
 //! Needs from callers: `Ladder::next` now and then while `Ladder::is_calm` is false, at the latest when
 //! `Ladder::next_due` says; what it asks for is done at once and its answer `Ladder::said`, by one caller at a time.
 //!
