@@ -545,7 +545,8 @@ fn failback_is_as_it_is_told() {
         let best = disk.status().groups[0].paths[0].id;
         disk.paths().fail_path(best, host::clock::now());
         assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
-        assert_eq!(group(&disk), Some(1), "{failback}");
+        // On a busy machine it may be back by now.
+        assert!(group(&disk) == Some(1) || comes_back, "{failback}");
         until(|| {
             assert_eq!(rig.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
             active(&disk) == 2 && (!comes_back || group(&disk) == Some(0))
