@@ -8,18 +8,18 @@
 #![cfg(target_arch = "x86_64")]
 
 mod common;
+#[path = "guest/machine.rs"]
+mod machine;
 
 use common::{Dir, Started};
+use machine::{Guest, Machine};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Seconds after which a guest is ended.
-const LIMIT_S: &str = "300";
 const IMAGE_BYTES: u64 = 160 << 20;
 
 /// One way to run a guest.
@@ -51,106 +51,24 @@ const PLAIN: Case = Case {
     work: Work::Verify,
 };
 
-/// Kernel and root.
-fn prepared() -> PathBuf {
-    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../guest");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest/prepare.sh");
-    let output = Command::new("bash").arg(script).arg(&cache).stdin(Stdio::null()).output().unwrap();
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "prepare.sh: {}\n{out}\n{err}", output.status);
-    cache.canonicalize().unwrap()
-}
-
-/// A guest that runs. It is ended with its test.
-struct Guest {
-    child: Child,
-    console: BufReader<ChildStdout>,
-    seen: String,
-}
-
-impl Guest {
-    /// On the export at `socket`, with more arguments.
-    fn start(dir: &Dir, case: Case, socket: &str, more: &[&str]) -> Guest {
-        let cache = prepared();
-        let work = match case.work {
-            Work::Verify => "verify",
-            Work::Reconnect => "reconnect",
-            Work::Migrate => "migrate",
-            Work::Resize => "resize",
-        };
-        let through = case.write_through;
-        let text = format!(
-            "QUEUES={} POLL={} CACHE='{}' SERIAL=disk-one WORK={work} GROWN={}\n. /bin/ioscript\n",
-            case.queues,
-            case.poll_queues,
-            if through { "write through" } else { "write back" },
-            2 * IMAGE_BYTES / 512,
-        );
-        // A machine that runs has it mapped.
-        if !dir.path("initrd").exists() {
-            dir.file("job.sh", &text);
-            let pack = "echo job.sh | cpio -o -H newc --quiet >job.cpio && cat \"$0\" job.cpio >initrd";
-            let initrd = cache.join("initrd.cpio");
-            assert!(dir.program("sh", &["-c", pack, initrd.to_str().unwrap()]).status == 0);
-        }
-        let smp = case.queues.max(2);
-        let packed = if case.is_packed { "on" } else { "off" };
-        let wce = if case.has_config_wce { "on" } else { "off" };
-        let device =
-            format!("vhost-user-blk-pci,chardev=vu,num-queues={},packed={packed},config-wce={wce}", case.queues);
-        let poll = match case.poll_queues {
-            0 => String::new(),
-            n => format!(" virtio_blk.poll_queues={n}"),
-        };
-        let mut command = Command::new("timeout");
-        command.args(["-k", "5", LIMIT_S, "qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi"]);
-        // QEMU 7.2 breaks newer kernels' slab allocator with cmpxchg16b.
-        command.args(["-cpu", "max,-cx16", "-smp", &smp.to_string(), "-m", "768"]);
-        command.args(["-object", "memory-backend-memfd,id=mem,size=768M,share=on", "-numa", "node,memdev=mem"]);
-        command.args(["-chardev", &format!("socket,id=vu,path={socket},reconnect=1"), "-device", &device]);
-        command.args(more);
-        command.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"]);
-        command.arg("-kernel").arg(cache.join("vmlinuz")).args(["-initrd", "initrd"]);
-        // The kernel's test of its timer counts on a CPU that is there all the time, and gives up where the host has others to run.
-        command.args(["-append", &format!("console=ttyS0 panic=-1 quiet no_timer_check{poll}")]);
-        command.current_dir(dir.as_path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let mut child = command.spawn().unwrap();
-        let console = BufReader::new(child.stdout.take().unwrap());
-        Guest { child, console, seen: String::new() }
-    }
-
-    /// Reads the console until a line begins with `sign`, or to its end. Whether it came.
-    fn says(&mut self, sign: &str) -> bool {
-        let mut line = Vec::new();
-        while self.console.read_until(b'\n', &mut line).unwrap() > 0 {
-            let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-            self.seen.push_str(&text);
-            self.seen.push('\n');
-            line.clear();
-            if text.starts_with(sign) {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Waits for its end, which has to be a good one.
-    fn passes(mut self, case: Case) -> String {
-        self.says("there is no such line");
-        let status = self.child.wait().unwrap();
-        let good = self.seen.contains("GUEST-PASS") && self.seen.contains("JOB-EXIT: 0");
-        let bad = ["Oops:", "BUG:", "I/O error", "Call Trace"].iter().find(|bad| self.seen.contains(**bad));
-        assert!(good && bad.is_none(), "{case:?}: {status}, {bad:?} on its console\n{}", self.seen);
-        std::mem::take(&mut self.seen)
-    }
-}
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        // `timeout` hands it on.
-        let _ = Command::new("kill").arg(self.child.id().to_string()).stderr(Stdio::null()).status();
-        let _ = self.child.wait();
-    }
+/// A guest on the export at `socket`, with more arguments.
+fn start(dir: &Dir, case: Case, socket: &str, more: &[&str]) -> Guest {
+    let work = match case.work {
+        Work::Verify => "verify",
+        Work::Reconnect => "reconnect",
+        Work::Migrate => "migrate",
+        Work::Resize => "resize",
+    };
+    let job = format!(
+        "QUEUES={} POLL={} CACHE='{}' SERIAL=disk-one WORK={work} GROWN={}\n. /bin/ioscript\n",
+        case.queues,
+        case.poll_queues,
+        if case.write_through { "write through" } else { "write back" },
+        2 * IMAGE_BYTES / 512,
+    );
+    let Case { queues, is_packed, has_config_wce, poll_queues, .. } = case;
+    let machine = Machine { queues, is_packed, has_config_wce, poll_queues, ..Machine::default() };
+    machine.start(dir, socket, &job, more)
 }
 
 fn daemon(dir: &Dir, case: Case) -> Started {
@@ -176,8 +94,8 @@ fn run(case: Case) {
     File::create(dir.path("disk.img")).unwrap().set_len(IMAGE_BYTES).unwrap();
     let mut server = daemon(&dir, case);
     let mut guest = match case.work {
-        Work::Migrate => Guest::start(&dir, case, "d.sock", &["-monitor", "unix:monitor.sock,server=on,wait=off"]),
-        _ => Guest::start(&dir, case, "d.sock", &[]),
+        Work::Migrate => start(&dir, case, "d.sock", &["-monitor", "unix:monitor.sock,server=on,wait=off"]),
+        _ => start(&dir, case, "d.sock", &[]),
     };
     let mut source = None;
     match case.work {
@@ -190,7 +108,7 @@ fn run(case: Case) {
         }
         Work::Migrate => {
             assert!(guest.says("GUEST-UNDER-LOAD"), "{case:?}\n{}", guest.seen);
-            let there = Guest::start(&dir, case, "e.sock", &["-incoming", "unix:migration.sock"]);
+            let there = start(&dir, case, "e.sock", &["-incoming", "unix:migration.sock"]);
             wait_for_socket(&dir.path("migration.sock"));
             let mut monitor = UnixStream::connect(dir.path("monitor.sock")).unwrap();
             monitor.write_all(b"migrate_set_parameter max-bandwidth 10G\nmigrate -d unix:migration.sock\n").unwrap();
@@ -202,7 +120,7 @@ fn run(case: Case) {
             dir.mqblk(&["ctl", "--control", "ctl.sock", "resize", "d"]).exits(0);
         }
     }
-    let seen = guest.passes(case);
+    let seen = guest.passes(&case);
     drop(source);
     println!("{case:?}");
     seen.lines().filter(|line| line.starts_with("GUEST ")).for_each(|line| println!("  {line}"));

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! RBD images under `mqblk run` and `mqblk serve`, on the Ceph cluster that `MQBLK_TEST_CEPH` names (`cargo xtask ceph`): verified load, NBD
-//! clients that are not ours, several serving hosts and the lock, `ctl resize`, a run that is told to end while the OSD stands still.
+//! clients that are not ours, several serving hosts and the lock, `ctl resize`, a run that is told to end while the OSD stands still, the disk of
+//! a virtual machine.
 
 #[path = "../../host/tests/common/ceph.rs"]
 #[allow(dead_code, reason = "shared with the driver's tests")]
 mod ceph;
 mod common;
+#[cfg(target_arch = "x86_64")]
+#[path = "guest/machine.rs"]
+mod machine;
 
 use ceph::{CephImage, Cluster, Osd, doing, program};
 use common::{Dir, Started, number};
+#[cfg(target_arch = "x86_64")]
+use machine::Machine;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -139,21 +145,84 @@ fn rbd_the_lock_of_a_host_that_is_gone_is_taken_and_it_writes_no_more() {
 fn rbd_a_run_ends_when_told_to_though_the_osd_stands_still() {
     let Some(cluster) = Cluster::get() else { return };
     let dir = Dir::new("rbd-still");
-    let image = CephImage::new(8 * MIB, "layering");
-    dir.file("j.fio", "[a]\nioengine=libaio\nbs=4k\nsize=8m\niodepth=16\nruntime=600\ntime_based\nnorandommap\n");
+    let images = [0, 1].map(|_| CephImage::new(8 * MIB, "layering"));
+    let [one, other] = [0, 1].map(|i: usize| images[i].target(""));
+    let stripe = format!("stripe:{one}+{other}");
+    let times = "runtime=600\ntime_based\n";
+    dir.file("j.fio", &format!("[a]\nioengine=libaio\nbs=4k\nsize=8m\niodepth=16\nnorandommap\n{times}"));
+    dir.file(
+        "tx.fio",
+        &format!("[a]\nworkload=oltp\nbs=4k\nsize=7m\nusers=16\nreads_per_tx=4\nredo_size=512k\n{times}"),
+    );
     let osd = Osd::of(&cluster);
-    // Writes are given up; reads, whose memory librbd has, are left out.
-    for (rw, stalled, more) in [("randwrite", "[w=0 IOPS]", ""), ("randread", "[r=0 IOPS]", "of them are still out")] {
-        let args =
-            ["run", "j.fio", "--job-set", &format!("rw={rw}"), "--target", &image.target(""), "--eta=always", "--json"];
-        let mut run = dir.start(&args, "IOPS]");
+    // Writes are given up; reads, whose memory librbd has, are left out, whatever kind of thread has them.
+    for (job, set, target, stalled, more) in [
+        ("j.fio", "rw=randwrite", &one, "[w=0 IOPS]", ""),
+        ("j.fio", "rw=randread", &one, "[r=0 IOPS]", "of them are still out"),
+        ("j.fio", "rw=randread", &stripe, "[r=0 IOPS]", "of them are still out"),
+        ("tx.fio", "update_pct=50", &one, "[r=0,w=0 IOPS]", "of them are still out"),
+        ("tx.fio", "update_pct=50", &stripe, "[r=0,w=0 IOPS]", "of them are still out"),
+    ] {
+        let mut run = dir.start(&["run", job, "--job-set", set, "--target", target, "--eta=always", "--json"], "IOPS]");
         osd.signal("-STOP");
         doing("a run whose OSD stands still");
         run.until(stalled);
         run.signal("INT");
         let done = run.ends().exits(130);
-        assert!(number(&done.json(), &format!("/jobs/0/{}/total_ios", &rw[4..])) > 0.0);
+        let dir = if set == "rw=randwrite" { "write" } else { "read" };
+        assert!(number(&done.json(), &format!("/jobs/0/{dir}/total_ios")) > 0.0);
         done.says(&["I/Os 2 s after the run was told to stop: they were given up", more]);
         osd.signal("-CONT");
+    }
+}
+
+/// What a guest does with its disk: files of the host are its data.
+const GUEST: &str = "
+set -eu
+fail() { echo \"GUEST-FAIL: $*\"; exit 1; }
+for i in $(seq 200); do [ -e /sys/block/vda ] && break; sleep 0.1; done
+[ \"$(ls /sys/block/vda/mq | wc -l)\" = 2 ] || fail queues
+# By two writers past the guest's cache, then through it.
+dd if=/data of=/dev/vda bs=64k seek=16 oflag=direct 2>/dev/null & first=$!
+dd if=/data of=/dev/vda bs=4k seek=4096 oflag=direct 2>/dev/null & second=$!
+wait $first && wait $second || fail \"direct writes\"
+dd if=/data of=/dev/vda bs=1k seek=32771 conv=fsync 2>/dev/null || fail \"buffered writes\"
+dd if=/dev/vda bs=64k skip=16 count=64 iflag=direct 2>/dev/null | cmp - /data || fail \"what was written is not what is read\"
+echo GUEST-PASS
+";
+
+/// A virtual machine's disk is an image. The daemon is killed once the guest has shut down, so what the image has then was brought there
+/// by the guest's flushes alone.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn rbd_images_are_disks_of_virtual_machines() {
+    let Some(_cluster) = Cluster::get() else { return };
+    let data: Vec<u8> = (0..4u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let mut expected = vec![0; 48 << 20];
+    for at in [1 << 20, 16 << 20, 32771 << 10] {
+        expected[at..at + data.len()].copy_from_slice(&data);
+    }
+    let cached = ":rbd_cache=true:rbd_cache_writethrough_until_flush=false";
+    for options in ["", cached] {
+        let dir = Dir::new("rbd-guest");
+        let image = CephImage::new(48 * MIB, "layering");
+        std::fs::write(dir.path("data"), &data).unwrap();
+        dir.file(
+            "serve.toml",
+            &format!(
+                "[[disk]]\nname = \"d\"\ntarget = '{}'\n[[export]]\ntype = \"vhost-user-blk\"\nsocket = \"d.sock\"\nnum_queues = 2\n",
+                image.target(options)
+            ),
+        );
+        let serving = dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving");
+        let machine = Machine { queues: 2, limit_s: 150, files: &["data"], ..Machine::default() };
+        doing("a guest that writes to an image");
+        machine.start(&dir, "d.sock", GUEST, &[]).passes(&options);
+        serving.signal("KILL");
+        assert_eq!(serving.ends().status, -1);
+        program("rbd", &["export", "--no-progress", &image.name, dir.path("exported").to_str().unwrap()]);
+        let exported = std::fs::read(dir.path("exported")).unwrap();
+        let differs = exported.iter().zip(&expected).position(|(a, b)| a != b);
+        assert!(exported.len() == expected.len() && differs.is_none(), "{options}: from byte {differs:?} on");
     }
 }

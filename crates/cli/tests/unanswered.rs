@@ -3,13 +3,14 @@
 //! again. Servers are real ones, stopped by SIGSTOP or killed.
 
 mod common;
+#[path = "common/tgtd.rs"]
+mod tgtd;
 
-use common::{Dir, Running, Started, number};
-use std::net::{TcpListener, TcpStream};
+use common::{Dir, Done, Running, Started, number};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use tgtd::Tgtd;
 
 const LONG: Duration = Duration::from_secs(60);
 const IQN: &str = "iqn.2026-11.test:still";
@@ -40,47 +41,26 @@ fn nbdkit(dir: &Dir) -> Running {
     nbdkit
 }
 
-/// tgtd with a file as LUN 1, and its URL; kill -9 at the end, for it does not end by itself while it has targets.
-fn tgtd(dir: &Dir) -> (Running, String) {
+/// tgtd with a file as LUN 1, and its URL.
+fn tgtd(dir: &Dir) -> (Tgtd, String) {
     std::fs::File::create(dir.path("disk.img")).unwrap().set_len(8 << 20).unwrap();
-    let file = dir.path("disk.img");
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    for _ in 0..20 {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        // It has 15 bits; one that is taken ends tgtd.
-        let control = (27_500 + (std::process::id() + NEXT.fetch_add(1, Ordering::Relaxed) * 131) % 2_400).to_string();
-        let mut command = Command::new("tgtd");
-        command.args(["-f", "--nr_iothreads", "1", "--iscsi", &format!("portal=127.0.0.1:{port}")]);
-        let mut tgtd = Running::start(quiet(command.args(["--control-port", &control])));
-        let admin = |arguments: &str| {
-            let mut command = Command::new("tgtadm");
-            command.args(["--control-port", &control, "--lld", "iscsi"]).args(arguments.split(' '));
-            quiet(&mut command).status().unwrap().success()
-        };
-        let mut is_gone = false;
-        until("tgtd does not come up", || {
-            is_gone = tgtd.try_wait().unwrap().is_some();
-            // The port is this one's alone: who has the number may be another.
-            is_gone || TcpStream::connect(("127.0.0.1", port)).is_ok() && admin("--op show --mode sys")
-        });
-        if is_gone {
-            continue;
-        }
-        for arguments in [
-            format!("--op new --mode target --tid 1 -T {IQN}"),
-            format!("--op new --mode logicalunit --tid 1 --lun 1 -b {}", file.to_str().unwrap()),
-            "--op bind --mode target --tid 1 -I ALL".to_owned(),
-        ] {
-            assert!(admin(&arguments), "tgtadm {arguments}");
-        }
-        return (tgtd, format!("iscsi://127.0.0.1:{port}/{IQN}/1"));
-    }
-    panic!("tgtd finds no port");
+    let tgtd = Tgtd::start(dir, IQN, &["disk.img"]);
+    let url = format!("iscsi://127.0.0.1:{}/{IQN}/1", tgtd.port);
+    (tgtd, url)
 }
+
+/// Sessions that read and commit: data and redo on one target.
+const TRANSACTIONS: &str = "[a]\nworkload=oltp\nbs=4k\nsize=7m\nusers=16\nreads_per_tx=4\nwrites_per_tx=2\nredo_bytes=1k\nredo_size=512k\n\
+                            runtime=600\ntime_based\n";
 
 /// A run on the target that has come to a standstill: its server was sent `name` while it was at work.
 fn stalled(dir: &Dir, target: &str, server: &Running, name: &str, more: &[&str]) -> Started {
-    dir.file("j.fio", JOB);
+    stalled_at(dir, JOB, target, server, name, more)
+}
+
+/// The same of a job.
+fn stalled_at(dir: &Dir, job: &str, target: &str, server: &Running, name: &str, more: &[&str]) -> Started {
+    dir.file("j.fio", job);
     let args = ["run", "j.fio", "--target", target, "--eta=always"];
     let mut run = dir.start(&[&args[..], more].concat(), "IOPS]");
     signal(server, name);
@@ -89,7 +69,7 @@ fn stalled(dir: &Dir, target: &str, server: &Running, name: &str, more: &[&str])
 }
 
 /// Told to end once: it reports.
-fn ends_with_what_it_has(run: Started) {
+fn ends_with_what_it_has(run: Started) -> Done {
     run.signal("INT");
     let done = run.ends().exits(130);
     assert!(number(&done.json(), "/jobs/0/read/total_ios") > 0.0);
@@ -97,6 +77,7 @@ fn ends_with_what_it_has(run: Started) {
         "I/Os 2 s after the run was told to stop: they were given up",
         "broken off; results are those until then",
     ]);
+    done
 }
 
 #[test]
@@ -118,7 +99,7 @@ fn a_server_that_is_gone_does_not_hold_up_the_end() {
 fn an_iscsi_target_that_stands_still_does_not_hold_up_the_end() {
     let dir = Dir::new("still-iscsi");
     let (server, url) = tgtd(&dir);
-    ends_with_what_it_has(stalled(&dir, &url, &server, "STOP", &["--json"]));
+    ends_with_what_it_has(stalled(&dir, &url, &server.process, "STOP", &["--json"]));
 }
 
 #[test]
@@ -126,7 +107,30 @@ fn an_iscsi_target_that_is_gone_does_not_hold_up_the_end() {
     let dir = Dir::new("gone-iscsi");
     let (server, url) = tgtd(&dir);
     let patient = format!("{url}?recovery_timeout=600");
-    ends_with_what_it_has(stalled(&dir, &patient, &server, "KILL", &["--json"]));
+    ends_with_what_it_has(stalled(&dir, &patient, &server.process, "KILL", &["--json"]));
+}
+
+#[test]
+fn transactions_end_though_their_iscsi_target_stands_still() {
+    let dir = Dir::new("still-oltp");
+    let (server, url) = tgtd(&dir);
+    let done = ends_with_what_it_has(stalled_at(&dir, TRANSACTIONS, &url, &server.process, "STOP", &["--json"]));
+    assert!(number(&done.json(), "/mqblk/oltp/0/transactions") > 0.0);
+}
+
+/// The other target answers all the time.
+#[test]
+fn a_stripe_ends_though_one_of_its_targets_stands_still() {
+    let (dir, other) = (Dir::new("still-stripe"), Dir::new("live-stripe"));
+    let (_live, first) = tgtd(&other);
+    let (server, second) = tgtd(&dir);
+    let stripe = format!("stripe:chunk=64k:{first}+{second}");
+    for job in [JOB, TRANSACTIONS] {
+        let done = ends_with_what_it_has(stalled_at(&dir, job, &stripe, &server.process, "STOP", &["--json"]));
+        done.says(&[&format!("{stripe}#1 had not answered")]);
+        assert!(!done.err.contains("#0 had not answered"), "{}", done.err);
+        signal(&server.process, "CONT");
+    }
 }
 
 #[test]

@@ -51,6 +51,9 @@ pub trait Load {
     /// As [`JobThread::stop`].
     fn stop(&mut self, why: StopReason);
 
+    /// As [`JobThread::abandon`].
+    fn abandon(&mut self, now: Instant);
+
     /// As [`JobThread::is_ramping`].
     fn is_ramping(&self) -> bool;
 
@@ -96,6 +99,10 @@ impl Load for JobThread {
 
     fn stop(&mut self, why: StopReason) {
         JobThread::stop(self, why);
+    }
+
+    fn abandon(&mut self, now: Instant) {
+        JobThread::abandon(self, now);
     }
 
     fn is_ramping(&self) -> bool {

@@ -286,10 +286,9 @@ impl<L: Lock> Striped<L> {
         &self.below
     }
 
-    /// Gives them back. Panics when bios are out.
-    pub fn into_below(self) -> Vec<Submitter<L>> {
-        assert!(self.outstanding() == 0, "a striped disk's submitter was taken apart with bios outstanding");
-        self.below.into_vec()
+    /// The same, to trace them or set their weights. I/O goes through [`Striped::submit`] alone.
+    pub fn below_mut(&mut self) -> &mut [Submitter<L>] {
+        &mut self.below
     }
 
     /// Another number after the settings of any stripe's disk are found to be others.

@@ -86,17 +86,22 @@ impl Inlet {
 
     /// Numbers of its submitters, by member.
     pub(crate) fn submitter_ids(&self) -> Vec<SubmitterId> {
+        self.submitters().iter().map(Submitter::id).collect()
+    }
+
+    /// Its submitters, by member.
+    pub(crate) fn submitters_mut(&mut self) -> &mut [Submitter] {
         match self {
-            Inlet::Plain(s) => vec![s.id()],
-            Inlet::Striped(s) => s.below().iter().map(Submitter::id).collect(),
+            Inlet::Plain(s) => std::slice::from_mut(s),
+            Inlet::Striped(s) => s.below_mut(),
         }
     }
 
-    /// The submitters it was made of; nothing is out.
-    pub(crate) fn into_submitters(self) -> Vec<Submitter> {
+    /// As [`Inlet::submitters_mut`], to look at.
+    pub(crate) fn submitters(&self) -> &[Submitter] {
         match self {
-            Inlet::Plain(s) => vec![s],
-            Inlet::Striped(s) => s.into_below(),
+            Inlet::Plain(s) => std::slice::from_ref(s),
+            Inlet::Striped(s) => s.below(),
         }
     }
 

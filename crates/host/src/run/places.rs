@@ -13,6 +13,7 @@ use crate::readable::poll_fds;
 use blk::id::{HctxId, SubmitterId};
 use blk::time::Duration;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// How often who cannot be told looks.
 const BLIND: Duration = Duration::from_us(100);
@@ -44,6 +45,13 @@ impl Places {
     pub(super) fn add(&mut self, disks: impl Iterator<Item = Arc<Disk>>, inlet: &Inlet) {
         let of = |(disk, who)| Place { disk, who, hctxs: Vec::new() };
         self.all.push(disks.zip(inlet.submitter_ids()).map(of).collect());
+    }
+
+    /// Whether something is out at a device that cannot end it, in a run that is told to stop.
+    pub(super) fn has_left(&self, inlets: &[Inlet]) -> bool {
+        let submitters = inlets.iter().flat_map(Inlet::submitters);
+        let mut all = self.all.iter().flatten().zip(submitters);
+        all.any(|(p, sub)| p.disk.leave.load(Ordering::Relaxed) && sub.outstanding() > 0)
     }
 
     /// Finds the hardware queues again after settings have changed.

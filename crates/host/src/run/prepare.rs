@@ -6,10 +6,11 @@
 
 use super::disk::Disk;
 use super::layout::{guard_files, holes, make_files, needs};
+use super::lookout::{Live, ThreadEnd};
 use super::open::{Opened, check_limits};
 use super::settings::{RunSettings, probe};
 use super::wide::{Wide, WideVolume};
-use super::worker::{Live, ThreadEnd, Worker, slot_bytes};
+use super::worker::{Worker, slot_bytes};
 use crate::driver::HostDriver;
 use crate::driver::null::NullOptions;
 use crate::error::{Error, Result};

@@ -7,8 +7,8 @@
 //! part of it. Needs from callers: [`Watch::tick`] every few milliseconds.
 
 use super::disk::Disk;
+use super::lookout::Live;
 use super::usage::{Who, usage};
-use super::worker::Live;
 use crate::clock;
 use blk::stat::{DiskStats, HctxStats};
 use blk::time::{Duration, Instant};

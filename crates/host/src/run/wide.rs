@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A job thread whose I/O goes to several devices: a striped target, or a database with its redo log.
 //!
-//! Guarantees: as of [`super::worker`]: every I/O that was handed out is completed before the thread ends, and one clock reading
-//! serves everything between two polls. Does not do: what only a thread that is alone on one hardware queue may (claims, lazy
-//! submission), or poll instead of waiting (`hipri`).
+//! Guarantees: as of [`super::worker`]: every I/O that was handed out is completed before the thread ends, or left behind when the run is to
+//! stop and one of the devices cannot end it ([`lookout`](super::lookout)); one clock reading serves everything between two polls. Does not
+//! do: what only a thread that is alone on one hardware queue may (claims, lazy submission), or poll instead of waiting (`hipri`).
 
 use super::disk::Disk;
 use super::inlet::Inlet;
+use super::lookout::{Live, Lookout, ThreadEnd, ThreadTrace, VERIFY_REPORTS};
 use super::places::Places;
 use super::seat::STOP_CHECK;
-use super::usage::{self, Who};
-use super::worker::{LOOK_AROUND, Live, ThreadEnd, ThreadTrace, VERIFY_REPORTS};
+use super::usage;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::mem::BufferPool;
@@ -21,10 +21,9 @@ use blk::submitter::{Done, SubmitError};
 use blk::time::{Duration, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use workload::engine::{IoReq, Next, StopReason};
+use std::sync::atomic::AtomicBool;
+use workload::engine::{IoReq, Next};
 use workload::load::Load;
-use workload::stats::CpuUse;
 use workload::verify::VerifyError;
 
 /// One of the places its I/O goes to.
@@ -69,11 +68,8 @@ struct Loop {
     /// Bios that ended and were not handed to the load.
     done: VecDeque<Done>,
     verify_errors: Vec<VerifyError>,
-    stop: Arc<AtomicBool>,
-    live: Arc<Live>,
-    look_again: Instant,
+    lookout: Lookout,
     now: Instant,
-    before: CpuUse,
 }
 
 impl Wide {
@@ -107,25 +103,26 @@ impl Wide {
             batch: self.batch,
             done: VecDeque::with_capacity(first_slot as usize),
             verify_errors: Vec::new(),
-            stop: self.stop,
-            live: Arc::clone(&self.live),
-            look_again: Instant::ZERO,
             now: clock::now(),
-            before: usage::usage(Who::Thread),
+            lookout: Lookout::new(self.stop, self.live),
         };
         l.run();
-        l.load.stats_mut().cpu = usage::since(usage::usage(Who::Thread), l.before);
-        // Pairs with: run::thread_progress
-        self.live.done.store(true, Ordering::Release);
+        l.lookout.end(l.load.as_mut(), l.now);
         let mut traces = Vec::new();
-        for (inlet, numbers) in l.inlets.into_iter().zip(numbers) {
-            for (mut sub, disk) in inlet.into_submitters().into_iter().zip(numbers) {
+        for (inlet, numbers) in l.inlets.iter_mut().zip(numbers) {
+            for (sub, disk) in inlet.submitters_mut().iter_mut().zip(numbers) {
                 if self.trace_events > 0 {
                     traces.push(ThreadTrace { disk, log: sub.stop_trace() });
                 }
             }
         }
-        Ok(ThreadEnd { stats: l.load.stats().clone(), verify_errors: l.verify_errors, traces })
+        let verify_errors = std::mem::take(&mut l.verify_errors);
+        let end = ThreadEnd { stats: l.load.stats().clone(), verify_errors, traces };
+        if l.lookout.leaves() {
+            // The disks may still write to its buffers, and end what its submitters have out.
+            std::mem::forget(l);
+        }
+        Ok(end)
     }
 
     fn inlet(&self, volume: &WideVolume) -> Result<Inlet> {
@@ -172,24 +169,17 @@ impl Loop {
                 Next::Done => break,
             }
             self.look_around();
+            if self.lookout.leaves() {
+                return;
+            }
         }
-        self.live.publish(self.load.stats());
         assert!(self.outstanding() == 0 && self.done.is_empty(), "the load ended with I/O outstanding");
     }
 
     fn look_around(&mut self) {
-        if self.now < self.look_again {
-            return;
-        }
-        self.look_again = self.now + LOOK_AROUND;
-        if self.stop.load(Ordering::Relaxed) {
-            self.load.stop(StopReason::Asked);
-        }
-        self.live.publish(self.load.stats());
-        if !self.load.is_ramping() && !self.live.measuring.load(Ordering::Relaxed) {
-            self.before = usage::usage(Who::Thread);
-            // Pairs with: run::Watch::tick
-            self.live.measuring.store(true, Ordering::Release);
+        if self.lookout.is_due(self.now) {
+            let is_left = || self.places.has_left(&self.inlets);
+            self.lookout.look(self.load.as_mut(), self.now, is_left);
         }
     }
 
@@ -230,6 +220,10 @@ impl Loop {
             self.unplug();
             self.wait(None);
             self.poll();
+            self.look_around();
+            if self.lookout.leaves() {
+                return;
+            }
         }
         if io.commit {
             self.commit();
@@ -272,6 +266,9 @@ impl Loop {
                 return;
             }
             self.look_around();
+            if self.lookout.leaves() {
+                return;
+            }
             self.wait(None);
         }
     }

@@ -2,12 +2,13 @@
 //! One job thread: carries what the job engine asks for to a submitter and completions back.
 //!
 //! Guarantees that every I/O the engine handed out is completed before the thread ends, also when it is stopped; unless the disk's
-//! driver cannot bring that about ([`parting`](super::parting)): then the thread ends without it, and leaves behind what that I/O needs. One
+//! driver cannot bring that about ([`lookout`](super::lookout)): then the thread ends without it, and leaves behind what that I/O needs. One
 //! clock reading serves everything between two system calls or polls.
 
 use super::disk::{Disk, Submitter};
+use super::lookout::{Live, Lookout, ThreadEnd, ThreadTrace, VERIFY_REPORTS};
 use super::seat::{STOP_CHECK, Seat, Sitter};
-use super::usage::{self, Who};
+use super::usage;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::mem::BufferPool;
@@ -16,40 +17,10 @@ use blk::id::{CpuId, Sector};
 use blk::status::BlkStatus;
 use blk::submitter::{Done, SubmitError};
 use blk::time::{Duration, Instant};
-use blk::trace::TraceLog;
-use crossbeam_utils::CachePadded;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use workload::engine::{Completed, IoReq, JobThread, Next, StopReason};
-use workload::stats::{CpuUse, DIRS, JobStats};
+use std::sync::atomic::{AtomicBool, Ordering};
+use workload::engine::{Completed, IoReq, JobThread, Next};
 use workload::verify::VerifyError;
-
-/// How often a busy thread tells how far it is and looks whether it is to stop.
-pub(super) const LOOK_AROUND: Duration = Duration::from_ms(5);
-/// Bad blocks described per thread; further ones are only counted.
-pub(super) const VERIFY_REPORTS: usize = 8;
-
-/// What others see of a running thread, a few milliseconds late.
-#[derive(Debug, Default)]
-pub(super) struct Live {
-    /// I/Os completed so far per direction, since the end of the ramp.
-    pub(super) ios: CachePadded<[AtomicU64; DIRS]>,
-    /// Bytes completed so far per direction, since the end of the ramp.
-    pub(super) bytes: [AtomicU64; DIRS],
-    /// `ramp_time` is over, or there is none.
-    pub(super) measuring: AtomicBool,
-    /// The thread has ended.
-    pub(super) done: AtomicBool,
-}
-
-impl Live {
-    pub(super) fn publish(&self, stats: &JobStats) {
-        for (dir, (ios, bytes)) in stats.dirs.iter().zip(self.ios.iter().zip(&self.bytes)) {
-            ios.store(dir.ios, Ordering::Relaxed);
-            bytes.store(dir.bytes, Ordering::Relaxed);
-        }
-    }
-}
 
 /// A job thread that is ready to run.
 pub(super) struct Worker {
@@ -74,25 +45,6 @@ pub(super) struct Worker {
     pub(super) trace_events: usize,
 }
 
-/// What a thread leaves behind.
-pub struct ThreadEnd {
-    /// The measurements.
-    pub stats: JobStats,
-    /// Descriptions of the first blocks that failed verification.
-    pub verify_errors: Vec<VerifyError>,
-    /// What was traced at each device it has I/O at, if that was asked for.
-    pub traces: Vec<ThreadTrace>,
-}
-
-/// The trace of one thread.
-#[derive(Clone, Debug)]
-pub struct ThreadTrace {
-    /// Index of the device in [`RunOutcome::devices`](super::RunOutcome::devices).
-    pub disk: usize,
-    /// Its events.
-    pub log: TraceLog,
-}
-
 struct Loop {
     job: JobThread,
     sub: Submitter,
@@ -105,14 +57,8 @@ struct Loop {
     verify_errors: Vec<VerifyError>,
     /// As in [`Worker`].
     polled: bool,
-    stop: Arc<AtomicBool>,
-    live: Arc<Live>,
-    look_again: Instant,
+    lookout: Lookout,
     now: Instant,
-    /// Its I/O does not end.
-    leaves: bool,
-    /// Resources of the thread when its measured part began.
-    before: CpuUse,
 }
 
 impl Worker {
@@ -147,27 +93,19 @@ impl Worker {
             seat,
             verify_errors: Vec::new(),
             polled: self.polled,
-            stop: self.stop,
-            live: Arc::clone(&self.live),
-            look_again: Instant::ZERO,
             now: clock::now(),
-            leaves: false,
-            before: usage::usage(Who::Thread),
+            lookout: Lookout::new(self.stop, self.live),
         };
         l.run();
-        if l.leaves {
-            l.job.abandon(l.now);
-        } else {
+        if !l.lookout.leaves() {
             l.seat.leave(&self.disk);
         }
-        l.job.stats_mut().cpu = usage::since(usage::usage(Who::Thread), l.before);
-        // Pairs with: run::thread_progress
-        self.live.done.store(true, Ordering::Release);
+        l.lookout.end(&mut l.job, l.now);
         let trace = (self.trace_events > 0).then(|| ThreadTrace { disk: self.disk_index, log: l.sub.stop_trace() });
         let traces = trace.into_iter().collect();
         let end =
             ThreadEnd { stats: l.job.stats().clone(), verify_errors: std::mem::take(&mut l.verify_errors), traces };
-        if l.leaves {
+        if l.lookout.leaves() {
             // The disk may still write to its buffers, and end what its submitter has out.
             std::mem::forget(l);
         }
@@ -205,36 +143,26 @@ impl Loop {
                 Next::Done => break,
             }
             self.look_around();
-            if self.leaves {
+            if self.lookout.leaves() {
                 return;
             }
         }
-        self.live.publish(self.job.stats());
         assert!(self.sub.outstanding() == 0, "the engine ended with I/O outstanding");
     }
 
     /// Now and then: tells how far the job is and looks whether it is to stop.
     #[inline]
     fn look_around(&mut self) {
-        if self.now >= self.look_again {
+        if self.lookout.is_due(self.now) {
             self.look_around_now();
         }
     }
 
     fn look_around_now(&mut self) {
-        self.look_again = self.now + LOOK_AROUND;
         // I/O that ends while it is submitted needs no poll, but others may wait for what one does.
         self.sub.poll(self.now);
-        if self.stop.load(Ordering::Relaxed) {
-            self.job.stop(StopReason::Asked);
-            self.leaves = self.disk.leave.load(Ordering::Relaxed) && self.sub.outstanding() > 0;
-        }
-        self.live.publish(self.job.stats());
-        if !self.job.is_ramping() && !self.live.measuring.load(Ordering::Relaxed) {
-            self.before = usage::usage(Who::Thread);
-            // Pairs with: run::Watch::tick
-            self.live.measuring.store(true, Ordering::Release);
-        }
+        let is_left = || self.disk.leave.load(Ordering::Relaxed) && self.sub.outstanding() > 0;
+        self.lookout.look(&mut self.job, self.now, is_left);
     }
 
     /// Hands an I/O to the disk, alone or through the plug with others of its batch.
@@ -263,7 +191,7 @@ impl Loop {
         }
         while let Err(SubmitError::NoBio) = self.sub.submit(&bio, self.now) {
             self.wait_for_bio();
-            if self.leaves {
+            if self.lookout.leaves() {
                 return;
             }
         }
@@ -334,7 +262,7 @@ impl Loop {
                 return;
             }
             self.look_around();
-            if self.leaves {
+            if self.lookout.leaves() {
                 return;
             }
             if !self.seat.wait_first {

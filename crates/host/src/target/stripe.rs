@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Targets in stripes: `stripe:[chunk=SIZE:]TARGET+TARGET+...`, each TARGET with a device and queues of its own.
 //!
-//! `TARGET*N` stands for N of them; a `%` in it is their number, from 0 on: `stripe:chunk=1m:/lun/data%*16`. Guarantees: what
-//! cannot be a stripe is refused when it is read, as far as sizes are in the text; no file is in a stripe twice. Does not do:
-//! stripes of stripes; names with a `+` in them.
+//! `TARGET*N` stands for N of them; a `%` in it is their number, from 0 on: `stripe:chunk=1m:/lun/data%*16`. `TARGET*A-B` are those with
+//! the numbers A to B: LUNs of an iSCSI target often begin at 1. Guarantees: what cannot be a stripe is refused when it is read, as far
+//! as sizes are in the text; nothing that keeps data beyond the run is in a stripe twice under one name. Does not do: stripes of
+//! stripes; names with a `+` in them.
 
 use super::{TargetSpec, without_secrets};
 use crate::driver::HostDriver;
@@ -48,7 +49,9 @@ impl StripeSpec {
                     return Err(refuse("a stripe in a stripe: name the targets of both in one".to_owned()));
                 }
                 let spec = TargetSpec::parse(&name)?;
-                if matches!(spec, TargetSpec::File(_)) && members.contains(&spec) {
+                let is_anew = matches!(spec, TargetSpec::Null(_) | TargetSpec::Ram(_) | TargetSpec::Model(_));
+                if !is_anew && members.contains(&spec) {
+                    let name = without_secrets(&name);
                     return Err(refuse(format!("'{name}' is in it twice; with *N write a % where its number goes")));
                 }
                 members.push(spec);
@@ -75,15 +78,28 @@ impl StripeSpec {
     }
 }
 
-/// `NAME*N` as N names.
+/// `NAME*N` as N names, `NAME*A-B` as those with the numbers A to B.
 fn repeated(item: &str) -> std::result::Result<Vec<String>, String> {
     if item.is_empty() {
         return Err("has an empty target between two '+'".to_owned());
     }
     let Some((name, times)) = item.rsplit_once('*') else { return Ok(vec![item.to_owned()]) };
-    let times = times.parse::<usize>().ok().filter(|n| (1..=MAX_STRIPES).contains(n));
-    let times = times.ok_or_else(|| format!("{item}: the number behind * must be 1..={MAX_STRIPES}"))?;
-    Ok((0..times).map(|n| name.replace('%', &n.to_string())).collect())
+    let number = |text: &str| text.parse::<u32>().ok();
+    let numbers = match times.split_once('-') {
+        None => number(times).map(|n| 0..u64::from(n)),
+        Some((first, last)) => number(first).zip(number(last)).map(|(a, b)| a.into()..u64::from(b) + 1),
+    };
+    let numbers = numbers.filter(|n| (1..=MAX_STRIPES as u64).contains(&n.end.saturating_sub(n.start)));
+    let numbers = numbers.ok_or_else(|| {
+        let item = without_secrets(item);
+        format!(
+            "{item}: the number behind * must be 1..={MAX_STRIPES}, or the first and the last of as many, such as 1-16"
+        )
+    })?;
+    // The first % of a login stands before its password.
+    let login = if name.starts_with("iscsi://") { name.rfind('@').map_or(0, |at| at + 1) } else { 0 };
+    let (login, rest) = name.split_at(login);
+    Ok(numbers.map(|n| format!("{login}{}", rest.replace('%', &n.to_string()))).collect())
 }
 
 #[cfg(test)]
@@ -103,6 +119,10 @@ mod tests {
         let many = read("stripe:data%.img*16+null*2");
         assert_eq!((many.chunk_bytes, many.members.len()), (64 << 10, 18));
         assert_eq!(many.members[15], TargetSpec::File("data15.img".into()));
+        let luns = read("stripe:iscsi://me%secret@san/iqn.2026-11.test:a/%*1-16");
+        assert_eq!(luns.members.len(), 16);
+        let last = "iscsi://me%secret@san/iqn.2026-11.test:a/16";
+        assert_eq!(luns.members[15], TargetSpec::parse(last).unwrap());
         // 18 chunks to a row.
         assert_eq!(many.member_bytes(((18 * 64) << 10) + 1), 128 << 10);
     }
@@ -117,6 +137,12 @@ mod tests {
             ("stripe:a+b+a", "'a' is in it twice"),
             ("stripe:a*2", "write a % where its number goes"),
             ("stripe:a%*300", "the number behind * must be 1..=256"),
+            ("stripe:a%*16-1", "or the first and the last of as many, such as 1-16"),
+            ("stripe:a%*1-999999999999", "a%*1-999999999999: the number behind *"),
+            (
+                "stripe:iscsi://me%secret@h/iqn.2026-11.test:a/1*2",
+                "'iscsi://me%***@h/iqn.2026-11.test:a/1' is in it twice",
+            ),
             ("stripe:a++b", "has an empty target"),
             ("stripe:a+stripe:b+c", "a stripe in a stripe"),
             ("stripe:null:sice=1g+null", "did you mean 'size'"),

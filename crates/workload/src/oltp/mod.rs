@@ -273,10 +273,13 @@ impl Oltp {
         self.account.tx().rewritten += again;
     }
 
-    /// A redo write has ended: whoever has a record in it is told, if it was written.
+    /// A redo write has ended: whoever has a record in it is told, if it was written. Else the log ends before it.
     fn redo_ended(&mut self, written: bool, now_ns: u64) {
         let mut ended = std::mem::take(&mut self.ended);
         self.log.ended(written, &mut ended);
+        if !written {
+            self.log.give_up();
+        }
         for Record { session, asked_ns } in ended.drain(..) {
             if written {
                 let tx = self.account.tx();
@@ -452,6 +455,12 @@ impl Load for Oltp {
             }
             self.stop = Some(why);
         }
+    }
+
+    fn abandon(&mut self, now: Instant) {
+        self.stop(StopReason::Asked);
+        self.account.update_run_times(now.as_ns());
+        self.done = true;
     }
 
     fn is_ramping(&self) -> bool {

@@ -205,6 +205,44 @@ fn a_commit_whose_redo_failed_is_not_acknowledged() {
     assert_eq!(seen.len(), 3, "and nothing was written back or begun after that");
 }
 
+/// Its run was told to stop before the log's device failed.
+#[test]
+fn nothing_is_written_behind_redo_that_failed() {
+    let mut load = instance(&job(OltpJob { users: 3, reads_per_tx: 1, transactions: None, ..SMALL }));
+    let at = |us: u64| Instant::from_ns(EPOCH + us * US);
+    let out = |load: &mut Oltp, us| match load.next(at(us)) {
+        Next::Io(io) => io,
+        other => panic!("{other:?}"),
+    };
+    let reads = [0; 3].map(|us| out(&mut load, us).slot);
+    load.submitted(at(0));
+    let _ = load.complete(reads[0], BlkStatus::Ok, at(10));
+    let redo = out(&mut load, 10);
+    assert!(redo.flags.contains(OpFlags::FUA));
+    load.submitted(at(10));
+    // These leave records behind it.
+    reads[1..].iter().for_each(|slot| _ = load.complete(*slot, BlkStatus::Ok, at(11)));
+    load.stop(StopReason::Asked);
+    assert_eq!(load.next(at(12)), Next::Reap { min: 1, max: 1 });
+    let _ = load.complete(redo.slot, BlkStatus::IoErr, at(20));
+    assert_eq!((load.next(at(20)), tx(&load).commits), (Next::Done, 0), "a log with a hole");
+}
+
+#[test]
+fn who_is_abandoned_has_measured_until_then() {
+    let mut load = instance(&job(OltpJob { users: 2, transactions: None, ..SMALL }));
+    let at = |us: u64| Instant::from_ns(EPOCH + us * US);
+    for _ in 0..2 {
+        assert!(matches!(load.next(at(0)), Next::Io(_)));
+    }
+    load.submitted(at(0));
+    let _ = load.complete(0, BlkStatus::Ok, at(10));
+    load.abandon(at(500));
+    assert_eq!(load.next(at(501)), Next::Done);
+    let stats = load.stats();
+    assert_eq!((stats.dir(Dir::Read).ios, stats.dir(Dir::Read).runtime_ns, stats.first_error), (1, 500 * US, 0));
+}
+
 #[test]
 fn reads_go_to_the_hot_part_as_often_as_told() {
     for pct in [0, 6, 60, 100] {

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Debian's tgtd on a free port of loopback, with files as LUNs. Killed with its test, for it does not end by itself while it has targets.
+
+use super::common::{Dir, Running};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A target that runs.
+pub struct Tgtd {
+    pub process: Running,
+    control: u32,
+    pub port: u16,
+}
+
+impl Tgtd {
+    /// With a target of this name that everybody may use; LUNs from 1 on are these files of the directory.
+    pub fn start(dir: &Dir, iqn: &str, luns: &[&str]) -> Tgtd {
+        let tgtd = (0..20).find_map(|_| Tgtd::try_start()).expect("tgtd finds a port");
+        tgtd.admin(&format!("--op new --mode target --tid 1 -T {iqn}"));
+        for (i, lun) in luns.iter().enumerate() {
+            let (lun, file) = (i + 1, dir.path(lun));
+            let file = file.to_str().unwrap();
+            tgtd.admin(&format!("--op new --mode logicalunit --tid 1 --lun {lun} -b {file}"));
+        }
+        tgtd.admin("--op bind --mode target --tid 1 -I ALL");
+        tgtd
+    }
+
+    fn try_start() -> Option<Tgtd> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // It has 15 bits, for all processes of the machine; one that is taken ends tgtd.
+        let control = 27_500 + (std::process::id() + NEXT.fetch_add(1, Ordering::Relaxed) * 131) % 2_400;
+        let mut command = Command::new("tgtd");
+        command.args(["-f", "--nr_iothreads", "1", "--iscsi", &format!("portal=127.0.0.1:{port}")]);
+        let process = Running::start(quiet(command.args(["--control-port", &control.to_string()])));
+        let mut tgtd = Tgtd { process, control, port };
+        let began = Instant::now();
+        // The port is this one's alone: who has the number may be another.
+        while !(TcpStream::connect(("127.0.0.1", port)).is_ok() && tgtd.try_admin("--op show --mode sys")) {
+            if tgtd.process.try_wait().unwrap().is_some() {
+                return None;
+            }
+            assert!(began.elapsed() < LONG, "tgtd does not come up");
+            std::thread::yield_now();
+        }
+        Some(tgtd)
+    }
+
+    fn try_admin(&self, arguments: &str) -> bool {
+        let mut command = Command::new("tgtadm");
+        command.args(["--control-port", &self.control.to_string(), "--lld", "iscsi"]).args(arguments.split(' '));
+        quiet(&mut command).status().unwrap().success()
+    }
+
+    /// Has tgtadm do it.
+    fn admin(&self, arguments: &str) {
+        assert!(self.try_admin(arguments), "tgtadm {arguments}");
+    }
+}
+
+impl Drop for Tgtd {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        for name in ["", ".lock"] {
+            let _ = std::fs::remove_file(format!("/var/run/tgtd/socket.{}{name}", self.control));
+        }
+    }
+}
+
+fn quiet(command: &mut Command) -> &mut Command {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())
+}
