@@ -11,6 +11,7 @@ use blk::multipath::{GroupState, PathArgs};
 use blk::status::BlkStatus;
 use blk::time::Duration;
 use common::iscsi::Tgt;
+use common::paths::{active, open_disk, until};
 use common::peers::Peer;
 use common::proxy::Proxy;
 use common::{Rig, Rng, TempFile};
@@ -48,18 +49,6 @@ fn quick() -> MultipathOptions {
         path_grouping_policy: PathGroupingPolicy::Multibus,
         polling_interval: Duration::from_secs(1),
         ..MultipathOptions::default()
-    }
-}
-
-fn active(disk: &Multipath) -> usize {
-    disk.status().groups.iter().flat_map(|g| &g.paths).filter(|p| p.is_active).count()
-}
-
-fn until(mut what: impl FnMut() -> bool) {
-    let began = std::time::Instant::now();
-    while !what() {
-        assert!(began.elapsed() < std::time::Duration::from_secs(60), "it does not come to it");
-        std::thread::yield_now();
     }
 }
 
@@ -290,16 +279,6 @@ fn a_slow_path_slows_its_own_requests_only() {
     load.check_file(&tgt.file.0);
     // Slow is not failed.
     assert!(disk.status().groups[0].paths.iter().all(|p| p.fail_count == 0), "{}", disk.status());
-}
-
-/// A disk of these targets, to be looked into.
-fn open_disk(options: &str, urls: &[String]) -> (Rig, Arc<Multipath>) {
-    let regions = Arc::new(Regions::new());
-    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
-    let target = host::driver::multipath::parse(&format!("{options}:{}", urls.join("+"))).unwrap();
-    let paths = target.paths_to_open(&needs, &regions);
-    let disk = Arc::new(Multipath::open(target.options, paths).unwrap().0);
-    (Rig::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap()), disk)
 }
 
 /// A write is out when its path falls silent. It goes down another only after the session was made anew as the same nexus, so that the
@@ -642,125 +621,12 @@ fn what_is_given_up_does_not_go_down_another_path() {
     assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
 }
 
-/// A server that takes one connection only cannot be checked by another: its path stays in use, and that is said.
-#[test]
-fn a_check_that_has_never_passed_fails_no_path() {
-    let a = Peer::nbdkit_file(&["--filter=limit"], &["limit=1"]);
-    let (mut rig, disk) = open_disk("polling_interval=1", &[a.target("&connections=1")]);
-    until(|| disk.troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
-    assert_eq!((active(&disk), disk.health()[0].passes), (1, 0));
-}
-
 /// Half of the blocks would be in each.
 #[test]
 fn two_files_are_not_one_disk() {
     let (a, b) = (TempFile::new(), TempFile::new());
     let text = refused(&format!("multipath:{}+{}", a.0.display(), b.0.display()));
     assert!(text.contains("it is file-") && text.contains("it leads to another disk"), "{text}");
-}
-
-/// Sends a server a signal.
-fn signal(pid: u32, what: &str) {
-    let done = std::process::Command::new("kill").args([what, &pid.to_string()]).status().unwrap();
-    assert!(done.success());
-}
-
-/// A disk by two servers of one file, of which the first is used. The first takes one connection, so that no check of it ever passes.
-fn two_servers(
-    options: &str,
-    first: &str,
-    config: impl FnOnce(&mut blk::settings::QueueConfig),
-) -> (Peer, Peer, Rig, Arc<Multipath>) {
-    let a = Peer::nbdkit_file(&["--filter=limit"], &["limit=1"]);
-    let path = a.file.as_ref().unwrap().0.clone();
-    let b = Peer::nbdkit(&["file", path.to_str().unwrap()]);
-    let urls = [a.target(&format!("&connections=1{first}")), b.target("&connections=1")];
-    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
-    let target = host::driver::multipath::parse(&format!("prio=50+10,{options}:{}", urls.join("+"))).unwrap();
-    let regions = Arc::new(Regions::new());
-    let disk = Arc::new(Multipath::open(target.options.clone(), target.paths_to_open(&needs, &regions)).unwrap().0);
-    let rig = Rig::on(disk.clone(), regions, |c| {
-        c.set("nr_cpus", "1").unwrap();
-        config(c);
-    });
-    (a, b, rig, disk)
-}
-
-/// Without a time of its own a request at a silent NBD server waited for ever, though another path was there.
-#[test]
-fn a_silent_nbd_server_costs_a_request_its_time_and_no_more() {
-    let config = |c: &mut blk::settings::QueueConfig| c.set("io_timeout", "1000").unwrap();
-    let (a, _b, mut rig, disk) = two_servers("polling_interval=86400", "", config);
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
-    // A path that fails is used again after its next check: the first is over, and the next far away.
-    until(|| disk.troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
-    signal(a.pid(), "-STOP");
-    std::thread::scope(|s| {
-        let writer = s.spawn(|| rig.write(0, &[2; 4096], OpFlags::NONE));
-        until(|| writer.is_finished());
-        assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
-    });
-    assert_eq!(active(&disk), 1);
-    signal(a.pid(), "-CONT");
-}
-
-/// How many a process has.
-fn sockets(pid: u32) -> usize {
-    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-    open.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok())
-        .filter(|to| to.to_string_lossy().starts_with("socket:"))
-        .count()
-}
-
-/// A check that had begun before its path failed brought it back, whatever had happened meanwhile.
-#[test]
-fn a_check_from_before_a_failure_brings_nothing_back() {
-    let a = Peer::nbdkit_file(&["--filter=delay"], &["delay-open=2"]);
-    let b = Peer::nbdkit(&["file", a.file.as_ref().unwrap().0.to_str().unwrap()]);
-    let one = "&connections=1";
-    let none = sockets(a.pid());
-    let (mut rig, disk) = open_disk("polling_interval=86400", &[a.target(one), b.target(one)]);
-    let slow = disk.status().groups[0].paths[0].id;
-    // The check's own connection is being opened, for 2 s.
-    until(|| sockets(a.pid()) == none + 2);
-    disk.paths().fail_path(slow, host::clock::now());
-    until(|| disk.health()[0].passes == 1);
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
-    assert_eq!(active(&disk), 1);
-}
-
-/// A path that fell silent before its first check was used for ever.
-#[test]
-fn a_path_whose_requests_do_not_end_is_failed_though_no_check_has_passed() {
-    let (a, _b, mut rig, disk) = two_servers("polling_interval=1,checker_timeout=1", "&timeout=86400", |_| {});
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
-    signal(a.pid(), "-STOP");
-    std::thread::scope(|s| {
-        let writer = s.spawn(|| rig.write(0, &[2; 4096], OpFlags::NONE));
-        until(|| active(&disk) == 1);
-        let in_flight: u32 = disk.status().groups.iter().flat_map(|g| &g.paths).map(|p| p.in_flight).sum();
-        assert!(in_flight == 1 && !writer.is_finished(), "{}", disk.status());
-        signal(a.pid(), "-CONT");
-        assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
-    });
-    until(|| active(&disk) == 2);
-}
-
-/// A server that takes one connection cannot be checked by another: its path is tried again as without a checker.
-#[test]
-fn a_path_that_cannot_be_checked_comes_back() {
-    let (_a, _b, mut rig, disk) = two_servers("polling_interval=1", "", |_| {});
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
-    let first = disk.status().groups[0].paths[0].id;
-    disk.paths().fail_path(first, host::clock::now());
-    until(|| active(&disk) == 2);
-    assert_eq!(disk.health()[0].passes, 0);
-    assert!(
-        disk.troubles().iter().any(|t| t.contains("is used, but its check does not pass")),
-        "{:?}",
-        disk.troubles()
-    );
 }
 
 /// Requests wait for a path again, whoever brought one back: after `no_path_retry` had run out, and a path was reinstated by hand, they

@@ -6,6 +6,7 @@ pub mod ceph;
 pub mod iscsi;
 pub mod istgt;
 pub mod iscsi_proxy;
+pub mod paths;
 pub mod peers;
 pub mod proxy;
 pub mod scripted;
