@@ -202,6 +202,27 @@ fn help_that_fails_or_never_ends_is_followed_by_the_next() {
     }
 }
 
+/// The command that it was for ends by itself meanwhile: the next one is helped by a reset of its own.
+#[test]
+fn a_reset_that_nobody_asks_about_any_more_is_not_taken_for_another_one() {
+    let rungs: [(&[Aid], Aid); 3] = [(&[ABORT], LUN), (&[ABORT, LUN], TARGET), (&[ABORT, LUN, TARGET], HOST)];
+    for (of_no_use, reset) in rungs {
+        // Late after 30 s; each reset has 10 s.
+        let mut s = Stack::plain();
+        of_no_use.iter().for_each(|aid| s.debug.script(*aid, None, Reply::Fails, 2));
+        s.debug.script(reset, None, Reply::Never, 1);
+        s.fault(None, Mishap::Slow(Duration::from_secs(35)), 1);
+        s.read(0);
+        s.run();
+        assert_eq!(s.units[0].done.pop().unwrap().1, BlkStatus::Ok);
+        let first = [of_no_use, &[reset]].concat();
+        assert_eq!(s.help(), first, "it ends with the command");
+        assert_eq!(s.debug.resets_under_way(), [], "{reset:?}");
+        assert_eq!(s.lost_read(), BlkStatus::Ok);
+        assert_eq!(s.help(), [&first[..], of_no_use, &[reset, READY]].concat(), "{reset:?}");
+    }
+}
+
 /// A reset that works, of a device that does not answer afterwards, has not helped: its command waits, though it is back.
 #[test]
 fn a_device_that_does_not_answer_is_helped_further() {
@@ -293,6 +314,59 @@ fn past_its_deadline_only_the_host_is_reset() {
     assert!(s.now < 45 * SECOND);
 }
 
+/// Whatever is under way is dropped, and whoever is still out is brought back; no other try is made.
+#[test]
+fn who_wants_to_be_rid_of_commands_waits_a_second_and_no_longer() {
+    let cases: [(&[Aid], Aid); 4] =
+        [(&[ABORT], LUN), (&[ABORT, LUN], TARGET), (&[ABORT, LUN, TARGET], HOST), (&[ABORT], READY)];
+    for (of_no_use, silent) in cases {
+        let mut s = Stack::plain();
+        of_no_use.iter().for_each(|aid| s.debug.script(*aid, None, Reply::Fails, 1));
+        s.debug.script(silent, None, Reply::Never, 100);
+        s.lose(1);
+        s.read(0);
+        while s.step() && !s.host.is_recovering() {}
+        let began = s.now;
+        s.host.set_give_up(true);
+        s.run();
+        assert!(
+            (SECOND..SECOND + SECOND / 10).contains(&(s.now - began)),
+            "{silent:?}: {} ms",
+            (s.now - began) / 1_000_000
+        );
+        assert_eq!(s.units[0].done.pop().unwrap().1, BlkStatus::Timeout, "{silent:?}");
+        assert_eq!((s.units[0].disk.state(), s.debug.lost(LunId(0))), (DeviceState::Offline, 0));
+        assert_eq!(s.debug.resets_under_way(), []);
+    }
+}
+
+#[test]
+fn what_waits_for_others_to_be_late_waits_no_longer_when_it_is_given_up() {
+    let mut s = Stack::plain();
+    s.fault(None, Mishap::Ends(Outcome::host(HostByte::TimeOut)), 1);
+    s.lose(1);
+    // Held: it may be helped once the other, which is not late for half a minute, has ended.
+    (0..2).for_each(|_| s.read(0));
+    while s.step() && !s.host.is_recovering() {}
+    s.host.set_give_up(true);
+    let began = s.now;
+    s.run();
+    assert!(s.now - began < 2 * SECOND, "{} ms", (s.now - began) / 1_000_000);
+    let ends: Vec<BlkStatus> = s.units[0].done.iter().map(|(_, status)| *status).collect();
+    assert!(ends.len() == 2 && ends.iter().all(|e| !e.is_ok()), "{ends:?}");
+    // A second that is not over is none.
+    let mut s = Stack::plain();
+    s.debug.script(ABORT, None, Reply::Fails, 1);
+    s.debug.script(LUN, None, Reply::After(Duration::from_secs(5)), 1);
+    s.lose(1);
+    s.read(0);
+    while s.step() && !s.host.is_recovering() {}
+    s.host.set_give_up(true);
+    s.host.set_give_up(false);
+    s.run();
+    assert_eq!((s.units[0].done[0].1, s.help().as_slice()), (BlkStatus::Ok, &[ABORT, LUN, READY][..]));
+}
+
 /// A host in recovery takes nothing; then all of it goes on, and only the device that was not helped is given up.
 #[test]
 fn other_luns_wait_and_lose_nothing() {
@@ -344,7 +418,7 @@ fn reply(rng: &mut Rng) -> Reply {
 fn every_request_ends_once_whatever_helps_and_what_does_not() {
     let (mut recoveries, mut given_up, mut late) = (0, 0, 0);
     for seed in 1..=300 {
-        let mut rng = Rng(seed);
+        let (mut rng, mut giving) = (Rng(seed), Rng(!seed));
         let luns = 1 + rng.below(3) as u16;
         let deadline = (rng.below(4) == 0).then(|| Duration::from_secs(rng.below(40)));
         let mut s = Stack::new(luns, |t| t.eh_deadline = deadline);
@@ -371,6 +445,9 @@ fn every_request_ends_once_whatever_helps_and_what_does_not() {
             s.read(unit);
             sent[unit] += 1;
             (0..rng.below(30)).for_each(|_| _ = s.step());
+            if seed % 3 == 0 && giving.below(8) == 0 {
+                s.host.set_give_up(giving.below(2) == 0);
+            }
         }
         s.run();
         for (unit, sent) in s.units.iter().zip(sent) {
@@ -378,9 +455,11 @@ fn every_request_ends_once_whatever_helps_and_what_does_not() {
             assert_eq!(s.debug.lost(unit.disk.lun()), 0, "seed {seed}: the device has one of a request that ended");
             assert_eq!(unit.disk.device().unwrap().in_flight(), 0, "seed {seed}");
         }
+        assert_eq!(s.debug.resets_under_way(), [], "seed {seed}: nobody asks about them any more");
         let stats = s.host.eh_stats();
         (recoveries, given_up, late) = (recoveries + stats.recoveries, given_up + stats.offline, late + stats.late);
         // Whoever was not given up works.
+        s.host.set_give_up(false);
         s.run();
         for unit in 0..usize::from(luns) {
             if s.units[unit].disk.state() == DeviceState::Running && s.debug.faults_left() == 0 {

@@ -196,7 +196,8 @@ fn mountpoints_that_cannot_be_are_refused() {
 #[test]
 fn an_ordinary_user_mounts_too() {
     let dir = directory(Dir::public("serve-fuse"));
-    fs::copy(env!("CARGO_BIN_EXE_mqblk"), dir.path("mqblk")).unwrap();
+    // Not open for writing in this process, whose other children may have it for a moment: it is run.
+    dir.program("cp", &[env!("CARGO_BIN_EXE_mqblk"), "mqblk"]).exits(0);
     dir.file(
         "as-user",
         "./mqblk serve c.toml > out 2> err & daemon=$!

@@ -4,7 +4,7 @@
 //! fio and the library are the real ones; verification is fio's.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -232,9 +232,10 @@ fn a_fio_that_is_not_known_is_told_so() {
         }
     }
     assert!(replaced > 0 && other.len() == "fio-3.37".len(), "{version} is not in {}", which.out);
+    fs::write(dir.path("changed"), fio).unwrap();
+    // What is run was not open for writing in this process, whose other children may have it for a moment.
     let path = dir.path("fio");
-    fs::write(&path, fio).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    dir.program("install", &[], &["-m755", "changed", "fio"]).well();
     let engine = format!("--ioengine={}", engine());
     let done = dir.program(path.to_str().unwrap(), &[], &["--name=x", &engine, "--filename=null"]);
     assert!(!done.ok, "{done:?}");

@@ -545,7 +545,8 @@ fn failback_is_as_it_is_told() {
         let best = disk.status().groups[0].paths[0].id;
         disk.paths().fail_path(best, host::clock::now());
         assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
-        assert_eq!(group(&disk), Some(1), "{failback}");
+        // On a busy machine it may be back by now.
+        assert!(group(&disk) == Some(1) || comes_back, "{failback}");
         until(|| {
             assert_eq!(rig.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
             active(&disk) == 2 && (!comes_back || group(&disk) == Some(0))
@@ -704,15 +705,25 @@ fn a_silent_nbd_server_costs_a_request_its_time_and_no_more() {
     signal(a.pid(), "-CONT");
 }
 
+/// How many a process has.
+fn sockets(pid: u32) -> usize {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    open.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok())
+        .filter(|to| to.to_string_lossy().starts_with("socket:"))
+        .count()
+}
+
 /// A check that had begun before its path failed brought it back, whatever had happened meanwhile.
 #[test]
 fn a_check_from_before_a_failure_brings_nothing_back() {
     let a = Peer::nbdkit_file(&["--filter=delay"], &["delay-open=2"]);
     let b = Peer::nbdkit(&["file", a.file.as_ref().unwrap().0.to_str().unwrap()]);
     let one = "&connections=1";
+    let none = sockets(a.pid());
     let (mut rig, disk) = open_disk("polling_interval=86400", &[a.target(one), b.target(one)]);
     let slow = disk.status().groups[0].paths[0].id;
     // The check's own connection is being opened, for 2 s.
+    until(|| sockets(a.pid()) == none + 2);
     disk.paths().fail_path(slow, host::clock::now());
     until(|| disk.health()[0].passes == 1);
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);

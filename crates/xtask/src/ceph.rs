@@ -18,7 +18,7 @@ use clap::Args;
 
 use crate::Outcome;
 use crate::packages;
-use crate::project::{Project, cargo, cargo_within};
+use crate::project::{LIKE_ALL_TESTS, Project, cargo, cargo_within};
 use crate::step::{Counts, run_counted};
 
 /// Names the configuration file of a cluster that tests may use.
@@ -108,16 +108,15 @@ fn run_tests(project: &Project) -> Result<(bool, Counts), String> {
     let directory = project.target_directory.join(format!("ceph-{}", std::process::id()));
     let cluster = Cluster { directory };
     // Built first: the time limit is for the tests.
-    let test = ["test", "--no-fail-fast", "-p", "host", "-p", "mqblk"];
     let mut build = cargo();
-    build.current_dir(&project.root).args(test).args(["--no-run"]).args(TESTS);
+    build.current_dir(&project.root).args(LIKE_ALL_TESTS).args(["--no-run"]).args(TESTS);
     if !build.status().map_err(|e| format!("cannot run cargo: {e}"))?.success() {
         return Ok((false, Counts::default()));
     }
     let ran = cluster.start().and_then(|()| {
         // Each test has a time limit of its own, and says what it waited for; this is for what hangs outside of them.
         let mut command = cargo_within(TESTS_LIMIT_S);
-        command.current_dir(&project.root).args(test).args(TESTS);
+        command.current_dir(&project.root).args(LIKE_ALL_TESTS).args(["--no-fail-fast"]).args(TESTS);
         command.args(["--", "rbd"]);
         // One after the other: they share a cluster, and some kill its OSD.
         command.args(["--test-threads", "1"]).env(TEST_CEPH, cluster.conf());

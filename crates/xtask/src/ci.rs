@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask ci`: every check of this tree, one after the other, cheapest first.
+//! `cargo xtask ci`: every check of this tree, one after the other, cheapest first; but the guest runs beside the loom models.
 //!
 //! Guarantees: all checks run even when an early one fails; the closing line is
 //! `N passed, N failed, N skipped`, alone on its line, over all test programs; the exit code is 0
@@ -12,7 +12,7 @@ use crate::Outcome;
 use crate::loom;
 use crate::oracle::loop_device::Loop;
 use crate::project::{Project, cargo};
-use crate::step::{Counts, Report, run_counted, step};
+use crate::step::{Beside, Counts, Report, run_counted, step};
 use crate::tidy;
 
 /// Runs the checks; `fast` leaves out the loom models, the guest with ublk, the Ceph cluster and the documentation.
@@ -29,8 +29,10 @@ pub fn run(project: &Project, fast: bool) -> Result<Outcome, String> {
         step("oracle", || crate::oracle::check(project))?,
     ];
     if !fast {
+        // One waits for a guest, the other builds and explores in a directory of its own.
+        let ublk = Beside::start("ublk", ublk(project));
         reports.push(step("loom", || loom::explore(project, None))?);
-        reports.push(step("ublk", || crate::ublk_guest::check(project))?);
+        reports.push(ublk.end()?);
         reports.push(step("RBD images", || crate::ceph::check(project))?);
         reports.push(step("documentation", || run_counted(&mut doc(project)))?);
     }
@@ -115,6 +117,12 @@ fn clippy(project: &Project) -> Command {
 fn tests(project: &Project) -> Command {
     let mut command = in_root(project);
     command.args(["test", "--workspace", "--no-fail-fast"]);
+    command
+}
+
+fn ublk(project: &Project) -> Command {
+    let mut command = in_root(project);
+    command.args(["xtask", "ublk"]);
     command
 }
 

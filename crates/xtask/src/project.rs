@@ -97,6 +97,10 @@ pub fn cargo() -> Command {
     clean(Command::new(program()))
 }
 
+/// The arguments to build or run tests with the features that `cargo test --workspace` gives to everything. With `--package` instead,
+/// dev-dependencies of fewer members are united, ring and rustls come out as others, and all that is above them is built once more.
+pub const LIKE_ALL_TESTS: [&str; 2] = ["test", "--workspace"];
+
 /// The same under a time limit, in seconds, after which it and all that it started are ended.
 pub fn cargo_within(limit_s: &str) -> Command {
     let mut command = Command::new("timeout");
@@ -115,6 +119,21 @@ fn clean(mut command: Command) -> Command {
         }
     }
     command
+}
+
+/// Builds a program of ours as `cargo test` does; where it is. `by_test` is an integration test of its package: cargo builds programs for those.
+///
+/// # Errors
+/// When cargo cannot be run, or the program does not build.
+pub fn debug_program(project: &Project, name: &str, by_test: &str) -> Result<PathBuf, String> {
+    let mut command = cargo();
+    command.current_dir(&project.root).args(LIKE_ALL_TESTS).args(["--quiet", "--no-run", "--test", by_test]);
+    // Cargo says on standard error what it built.
+    let status = command.status().map_err(|e| format!("cannot run cargo: {e}"))?;
+    if !status.success() {
+        return Err(format!("{name} does not build"));
+    }
+    Ok(project.target_directory.join("debug").join(name))
 }
 
 #[cfg(test)]

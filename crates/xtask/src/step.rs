@@ -6,7 +6,8 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::ops::AddAssign;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Tests as libtest counts them.
@@ -74,6 +75,45 @@ pub fn step(name: &'static str, body: impl FnOnce() -> Result<(bool, Counts), St
     Ok(Report { name, ok, time, counts })
 }
 
+/// A check that runs while others do.
+pub struct Beside {
+    name: &'static str,
+    thread: JoinHandle<(std::io::Result<Output>, Duration)>,
+}
+
+impl Beside {
+    /// Starts it; what it prints is kept.
+    pub fn start(name: &'static str, mut command: Command) -> Beside {
+        println!("==> {name}, beside what follows");
+        let thread = std::thread::spawn(move || {
+            let start = Instant::now();
+            (command.stdin(Stdio::null()).output(), start.elapsed())
+        });
+        Beside { name, thread }
+    }
+
+    /// Waits for its end, and shows what it printed: first its standard output, with the tests counted in it, then its errors.
+    ///
+    /// # Errors
+    /// When it could not be started.
+    pub fn end(self) -> Result<Report, String> {
+        let name = self.name;
+        let (output, time) = self.thread.join().map_err(|_| format!("{name}: it panicked"))?;
+        let output = output.map_err(|e| format!("{name}: cannot be run: {e}"))?;
+        println!("==> {name}");
+        let mut counts = Counts::default();
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            println!("{line}");
+            counts += Counts::from_summary(line).unwrap_or_default();
+        }
+        eprint!("{}", String::from_utf8_lossy(&output.stderr));
+        let ok = output.status.success();
+        let word = if ok { "ok" } else { "FAILED" };
+        println!("<== {name}: {word} in {:.1} s", time.as_secs_f64());
+        Ok(Report { name, ok, time, counts })
+    }
+}
+
 /// Runs a command to its end, showing its standard output and counting test summaries in it.
 ///
 /// # Errors
@@ -126,6 +166,18 @@ mod tests {
         assert_eq!(shown.iter().filter(|b| **b == b'\n').count(), 2);
         let want = Counts { passed: 42, failed: 0, skipped: 1 };
         assert_eq!((ok, counts), (true, want));
+    }
+
+    #[test]
+    fn a_check_beside_others_is_counted_and_judged() {
+        let mut command = Command::new("printf");
+        // Not in one line, or the check around this test would count it.
+        command.arg("test result: %s. 2 passed; 1 failed; 0 ignored; 0 measured\\n").arg("FAILED");
+        let report = Beside::start("sample", command).end().unwrap();
+        assert_eq!((report.ok, report.counts), (true, Counts { passed: 2, failed: 1, skipped: 0 }));
+        assert!(!Beside::start("sample", Command::new("false")).end().unwrap().ok);
+        let error = Beside::start("sample", Command::new("no-such-program-of-mqblk")).end().err().unwrap();
+        assert!(error.contains("sample: cannot be run"), "{error}");
     }
 
     #[test]

@@ -14,8 +14,7 @@ use clap::Args;
 use crate::Outcome;
 use crate::oracle::KERNEL;
 use crate::packages;
-use crate::project::Project;
-use crate::step::Counts;
+use crate::project::{Project, debug_program};
 
 /// Options of `cargo xtask ublk`.
 #[derive(Args)]
@@ -31,21 +30,6 @@ pub struct Options {
     only: Option<String>,
 }
 
-/// All of it, for CI: a machine that cannot run the guest has failed.
-///
-/// # Errors
-/// None: it is said, and the check has failed.
-pub fn check(project: &Project) -> Result<(bool, Counts), String> {
-    let all = Options { kernel: KERNEL.to_owned(), cpus: 4, only: None };
-    match run(project, &all) {
-        Ok(outcome) => Ok((outcome == Outcome::Passed, Counts::default())),
-        Err(why) => {
-            eprintln!("xtask: {why}");
-            Ok((false, Counts::default()))
-        }
-    }
-}
-
 /// Builds mqblk and runs the scripts.
 ///
 /// # Errors
@@ -55,15 +39,12 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
         return Err("the guest is an x86-64 machine and so must this one be".into());
     }
     packages::ensure_guest()?;
-    let build = Command::new(env!("CARGO")).args(["build", "-p", "mqblk"]).current_dir(&project.root).status();
-    if !build.map_err(|e| format!("cannot run cargo: {e}"))?.success() {
-        return Ok(Outcome::Failed);
-    }
+    let mqblk = debug_program(project, "mqblk", "serve_multipath")?;
     let own = project.root.join("crates/xtask/ublk");
     let scripts = scripts(&own, options.only.as_deref())?;
     let mut command = Command::new("bash");
     command.arg(own.join("guest.sh")).arg(project.target_directory.join("oracle")).arg(&options.kernel);
-    command.arg(project.target_directory.join("debug/mqblk")).arg(options.cpus.to_string());
+    command.arg(mqblk).arg(options.cpus.to_string());
     command.arg(own.join("lib.sh")).args(&scripts);
     println!("{} scripts on {} with {} CPUs", scripts.len(), options.kernel, options.cpus);
     let status = command.status().map_err(|e| format!("cannot run bash: {e}"))?;

@@ -195,6 +195,13 @@ impl<L: Lock, M: Medium> DebugHost<L, M> {
         self.helper.lock().log.clone()
     }
 
+    /// Resets that were begun, and neither told to have ended nor dropped.
+    pub fn resets_under_way(&self) -> Vec<(Aid, LunId)> {
+        let helper = self.helper.lock();
+        let resets = helper.under_way.iter().filter(|u| matches!(u.aid, Aid::Reset(_)));
+        resets.map(|u| (u.aid, u.lun)).collect()
+    }
+
     /// Commands of a LUN that are out and never end by themselves.
     pub fn lost(&self, lun: LunId) -> usize {
         let hctxs = 0..MAX_HCTXS as u32;
@@ -385,6 +392,11 @@ impl<L: Lock, M: Medium> Transport for DebugHost<L, M> {
             all.for_each(|lun| self.bring_back(LunId(lun), HostByte::Reset, now));
         }
         how
+    }
+
+    fn drop_reset(&self, what: Reset, lun: LunId) {
+        let aid = Aid::Reset(what);
+        self.helper.lock().under_way.retain(|u| (u.aid, u.lun) != (aid, lun));
     }
 
     fn probe(&self, lun: LunId, cdb: &Cdb, now: Instant) -> bool {

@@ -204,12 +204,11 @@ impl ScsiDisk {
         now: Instant,
     ) {
         let place = Place { lun: self.lun, hctx, tag: rq.tag() };
-        let about = self.about(note, now);
         let (rq, verdict) = match self.host.recovery.came_back(place, rq, note, outcome) {
             Back::Kept => return,
-            Back::Helped(rq) => (rq, after_help(outcome, &about, self.is_online())),
+            Back::Helped(rq) => (rq, after_help(outcome, &self.about_helped(note, now), self.is_online())),
             Back::Judge(rq) => {
-                let judged = judge(outcome, &about);
+                let judged = judge(outcome, &self.about(note, now));
                 self.hear(judged.event, now);
                 (rq, judged.verdict)
             }
@@ -234,6 +233,13 @@ impl ScsiDisk {
             retry_hwerror: false,
             allow_restart: self.host.template().allow_restart,
         }
+    }
+
+    /// The same of a command that was late: nobody waits for another try of it who wants to be rid of it.
+    #[cold]
+    fn about_helped(&self, note: Note, now: Instant) -> About {
+        let about = self.about(note, now);
+        About { is_last: about.is_last || self.host.recovery.gives_up(), ..about }
     }
 
     #[cold]
@@ -323,7 +329,7 @@ impl ScsiDisk {
     fn help(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
         self.host.recovery.drive(self.host.transport(), now);
         for held in self.host.recovery.take_freed(self.lun, hctx, done.room()) {
-            let verdict = after_help(&held.outcome, &self.about(held.note, now), self.is_online());
+            let verdict = after_help(&held.outcome, &self.about_helped(held.note, now), self.is_online());
             settle(held.rq, verdict, done);
         }
     }

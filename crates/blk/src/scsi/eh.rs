@@ -8,7 +8,9 @@
 //!
 //! Guarantees: a command that this has to do with ends no earlier than its transport has given it back *and* its device has
 //! answered again, or is offline; each of them is released once. Nothing waits without a limit: abort, reset of LUN or target
-//! and each question have `eh_timeout`, a reset of the host what its transport says; past `eh_deadline` only the host is reset.
+//! and each question have `eh_timeout`, a reset of the host what its transport says; past `eh_deadline` only the host is reset. A
+//! reset or question that is not asked about to its end is dropped, so that no later one is told of it. While it is to give up,
+//! recovery has one second, and then its devices are offline.
 //! Needs from callers: `Ladder::next` now and then while `Ladder::is_calm` is false, at the latest when
 //! `Ladder::next_due` says; what it asks for is done at once and its answer `Ladder::said`, by one caller at a time.
 //!
@@ -27,6 +29,8 @@ use crate::time::{Duration, Instant};
 pub const EH_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often progress is looked at that nobody tells of.
 const LOOK: Duration = Duration::from_ms(10);
+/// How long recovery goes on while it is to give up.
+pub(super) const GIVE_UP: Duration = Duration::from_secs(1);
 /// A device that has something else to tell first is asked this often more (`scsi_eh_tur`).
 const MORE_TESTS: u8 = 1;
 
@@ -67,6 +71,8 @@ pub(super) enum Ask {
     Probed(LunId),
     /// Nobody waits for the answer any more.
     DropProbe(LunId),
+    /// Nobody asks any more about a reset that was begun.
+    DropReset(Reset, LunId),
     /// Give the device up, and have all its commands brought back.
     Offline(LunId),
 }
@@ -160,13 +166,34 @@ impl Step {
     }
 }
 
+/// What is under way for a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Owed {
+    #[default]
+    Nothing,
+    /// The answer to a question.
+    Answer,
+    /// A reset of it alone.
+    Reset,
+}
+
 /// A device whose commands wait for help.
 #[derive(Debug)]
 struct Unit {
     lun: LunId,
     step: Step,
-    /// It has a question.
-    is_asked: bool,
+    owed: Owed,
+}
+
+impl Unit {
+    /// What is under way is not waited for any more.
+    fn drop_owed(&mut self) -> Option<Ask> {
+        match std::mem::take(&mut self.owed) {
+            Owed::Nothing => None,
+            Owed::Answer => Some(Ask::DropProbe(self.lun)),
+            Owed::Reset => Some(Ask::DropReset(Reset::Lun, self.lun)),
+        }
+    }
 }
 
 /// How high up it is.
@@ -218,6 +245,9 @@ pub(super) struct Ladder {
     stage: Stage,
     /// The one reset for all units of the rung.
     whole: Step,
+    /// Which that is, while it is under way.
+    whole_owed: Option<(Reset, LunId)>,
+    gives_up: bool,
     /// When recovery began.
     since: Instant,
     looked: Instant,
@@ -244,6 +274,8 @@ impl Ladder {
             units: Vec::new(),
             stage: Stage::Calm,
             whole: Step::Todo,
+            whole_owed: None,
+            gives_up: false,
             since: Instant::ZERO,
             looked: Instant::ZERO,
             stats: EhStats::default(),
@@ -262,6 +294,15 @@ impl Ladder {
     /// The host takes no new commands.
     pub(super) fn is_recovering(&self) -> bool {
         self.stage != Stage::Calm
+    }
+
+    /// Has recovery end soon from now on, or no more.
+    pub(super) fn set_give_up(&mut self, give_up: bool) {
+        self.gives_up = give_up;
+    }
+
+    pub(super) fn gives_up(&self) -> bool {
+        self.gives_up
     }
 
     /// When to come again though nothing has ended.
@@ -327,15 +368,15 @@ impl Ladder {
                 Stage::Gather => {
                     let pending = |l: &Late| l.is_out() && matches!(l.step, Step::Begun { .. } | Step::Over);
                     let out = self.lates.iter().filter(|l| l.is_out()).count();
-                    if in_flight as usize > out || self.lates.iter().any(pending) {
+                    let must_wait = in_flight as usize > out || self.lates.iter().any(pending);
+                    if must_wait && self.shortcut(now) != Some(Rung::Offline) {
                         return None;
                     }
                     self.begin_climb();
                 }
                 Stage::Climb(rung) => {
-                    let is_past = self.patience.eh_deadline.is_some_and(|most| now.since(self.since) >= most);
-                    if is_past && rung < Rung::Host {
-                        if let Some(ask) = self.leave_rung(Rung::Host) {
+                    if let Some(to) = self.shortcut(now).filter(|to| rung < *to) {
+                        if let Some(ask) = self.leave_rung(to) {
                             return Some(ask);
                         }
                         continue;
@@ -344,6 +385,9 @@ impl Ladder {
                         return Some(ask);
                     }
                     if self.units.iter().all(|u| u.step == Step::Over) {
+                        if let Some(ask) = self.drop_whole() {
+                            return Some(ask);
+                        }
                         self.finish();
                     } else if self.units.iter().any(|u| !matches!(u.step, Step::Failed | Step::Over)) {
                         return None;
@@ -353,6 +397,15 @@ impl Ladder {
                 }
             }
         }
+    }
+
+    /// The rung to go to at once, because there is no more time for those below.
+    fn shortcut(&self, now: Instant) -> Option<Rung> {
+        let spent = now.since(self.since);
+        if self.gives_up && spent >= GIVE_UP {
+            return Some(Rung::Offline);
+        }
+        self.patience.eh_deadline.is_some_and(|most| spent >= most).then_some(Rung::Host)
     }
 
     /// Commands whose abort is to be begun or looked at.
@@ -372,23 +425,28 @@ impl Ladder {
         for late in self.lates.iter().filter(|l| l.step != Step::Orphan) {
             let lun = late.place.lun;
             if !self.units.iter().any(|u| u.lun == lun) {
-                self.units.push(Unit { lun, step: Step::Todo, is_asked: false });
+                self.units.push(Unit { lun, step: Step::Todo, owed: Owed::Nothing });
             }
         }
         self.enter(Rung::Sense);
     }
 
     fn enter(&mut self, rung: Rung) {
+        assert!(self.whole_owed.is_none(), "a reset is neither asked about any more nor dropped");
         self.stage = Stage::Climb(rung);
         self.whole = Step::Todo;
         self.units.iter_mut().filter(|u| u.step != Step::Over).for_each(|u| u.step = Step::Todo);
     }
 
-    /// Breaks off what is asked at this rung, one question a call, and goes to another.
+    /// The reset for all units is not asked about any more.
+    fn drop_whole(&mut self) -> Option<Ask> {
+        self.whole_owed.take().map(|(what, lun)| Ask::DropReset(what, lun))
+    }
+
+    /// Breaks off what is under way at this rung, one thing a call, and goes to another.
     fn leave_rung(&mut self, to: Rung) -> Option<Ask> {
-        if let Some(unit) = self.units.iter_mut().find(|u| u.is_asked) {
-            unit.is_asked = false;
-            return Some(Ask::DropProbe(unit.lun));
+        if let Some(ask) = self.units.iter_mut().find_map(Unit::drop_owed).or_else(|| self.drop_whole()) {
+            return Some(ask);
         }
         for late in self.lates.iter_mut().filter(|l| l.is_out() && l.step != Step::Orphan) {
             late.step = Step::Failed;
@@ -412,16 +470,13 @@ impl Ladder {
             if unit.step == Step::Over {
                 continue;
             }
-            if of_unit.clone().next().is_none() && !unit.is_asked {
-                // All of it has ended by itself, or what was asked for has settled it.
-                unit.step = Step::Over;
-                continue;
-            }
-            if unit.step.is_past(now) {
+            // All of it has ended by itself, or what was asked for has settled it.
+            let is_settled = of_unit.clone().next().is_none() && unit.owed != Owed::Answer;
+            if is_settled || unit.step.is_past(now) {
                 // A device that was given up does not hold up the others.
-                unit.step = if rung == Rung::Offline { Step::Over } else { Step::Failed };
-                if std::mem::take(&mut unit.is_asked) {
-                    return Some(Ask::DropProbe(lun));
+                unit.step = if is_settled || rung == Rung::Offline { Step::Over } else { Step::Failed };
+                if let Some(ask) = unit.drop_owed() {
+                    return Some(ask);
                 }
                 continue;
             }
@@ -434,12 +489,16 @@ impl Ladder {
                             continue;
                         }
                         Begin::Test => {
-                            (unit.step, unit.is_asked) = (Step::Test(MORE_TESTS), true);
+                            (unit.step, unit.owed) = (Step::Test(MORE_TESTS), Owed::Answer);
                             return Some(Ask::Probe(lun, Question::Ready));
                         }
                         Begin::Ask(ask) => ask,
                     };
-                    unit.is_asked = matches!(ask, Ask::Probe(..));
+                    unit.owed = match ask {
+                        Ask::Probe(..) => Owed::Answer,
+                        Ask::Reset(..) => Owed::Reset,
+                        _ => Owed::Nothing,
+                    };
                     stats.resets[Reset::Lun as usize] += u64::from(rung == Rung::Lun);
                     unit.step = Step::Begun { until, asked: now };
                     return Some(ask);
@@ -448,13 +507,13 @@ impl Ladder {
                 Step::Settling(_) if rung == Rung::Offline => unit.step = Step::Over,
                 Step::Settling(_) | Step::Test(_) => {
                     let tries = if let Step::Test(tries) = unit.step { tries } else { MORE_TESTS };
-                    unit.step = Step::Test(tries);
-                    unit.is_asked = true;
+                    (unit.step, unit.owed) = (Step::Test(tries), Owed::Answer);
                     return Some(Ask::Probe(lun, Question::Ready));
                 }
                 Step::Begun { .. } | Step::Testing { .. } => {
                     if unit.step.look(now) {
-                        return Some(if unit.is_asked { Ask::Probed(lun) } else { Ask::Reset(Reset::Lun, lun) });
+                        let is_asked = unit.owed == Owed::Answer;
+                        return Some(if is_asked { Ask::Probed(lun) } else { Ask::Reset(Reset::Lun, lun) });
                     }
                 }
                 Step::Failed | Step::Over | Step::Orphan => {}
@@ -469,23 +528,25 @@ impl Ladder {
             Rung::Target => (Reset::Target, self.patience.eh_timeout),
             _ => (Reset::Host, self.patience.host_reset),
         };
-        let lun = self.units.iter().find(|u| u.step != Step::Over)?.lun;
         if self.whole == Step::Todo {
+            let lun = self.units.iter().find(|u| u.step != Step::Over)?.lun;
             self.whole = Step::Begun { until: now + time, asked: now };
+            self.whole_owed = Some((what, lun));
             self.stats.resets[what as usize] += 1;
         } else if self.whole.is_past(now) {
+            let dropped = self.drop_whole();
             self.reset_ended(false, now);
-            return None;
+            return dropped;
         } else if !self.whole.look(now) {
             return None;
         }
-        Some(Ask::Reset(what, lun))
+        self.whole_owed.map(|(what, lun)| Ask::Reset(what, lun))
     }
 
     /// The one reset has ended.
     fn reset_ended(&mut self, well: bool, now: Instant) {
         let until = now + self.patience.eh_timeout;
-        self.whole = Step::Over;
+        (self.whole, self.whole_owed) = (Step::Over, None);
         for unit in self.units.iter_mut().filter(|u| u.step == Step::Todo) {
             unit.step = if well { Step::Settling(until) } else { Step::Failed };
         }
@@ -519,11 +580,11 @@ impl Ladder {
             (Ask::Reset(Reset::Lun, lun), Said::Reset(how)) => {
                 let until = now + self.patience.eh_timeout;
                 let Some(unit) = self.units.iter_mut().find(|u| u.lun == lun) else { return };
-                match how {
-                    Help::Begun => {}
-                    Help::Done => unit.step = Step::Settling(until),
-                    Help::Failed => unit.step = Step::Failed,
-                }
+                (unit.step, unit.owed) = match how {
+                    Help::Begun => return,
+                    Help::Done => (Step::Settling(until), Owed::Nothing),
+                    Help::Failed => (Step::Failed, Owed::Nothing),
+                };
             }
             (Ask::Reset(..), Said::Reset(Help::Begun)) => {}
             (Ask::Reset(..), Said::Reset(how)) => self.reset_ended(how == Help::Done, now),
@@ -563,7 +624,7 @@ impl Ladder {
         let until = now + self.patience.eh_timeout;
         let Some(unit) = self.units.iter_mut().find(|u| u.lun == lun) else { return };
         if !is_sent {
-            (unit.is_asked, unit.step) = (false, Step::Failed);
+            (unit.owed, unit.step) = (Owed::Nothing, Step::Failed);
         } else if question == Question::Ready {
             let tries = if let Step::Test(tries) = unit.step { tries } else { 0 };
             unit.step = Step::Testing { until, asked: now, tries };
@@ -574,7 +635,7 @@ impl Ladder {
     fn answered(&mut self, lun: LunId, answer: &Probed, now: Instant) {
         let Ladder { units, lates, stage, patience, .. } = self;
         let Some(unit) = units.iter_mut().find(|u| u.lun == lun) else { return };
-        unit.is_asked = false;
+        unit.owed = Owed::Nothing;
         let verdict = judge(&answer.outcome, &About::default()).verdict;
         let is_good = answer.outcome.is_good();
         unit.step = match (unit.step, *stage) {

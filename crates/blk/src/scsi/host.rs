@@ -135,6 +135,13 @@ impl ScsiHost {
         self.recovery.stops_commands()
     }
 
+    /// While it is to give up, commands that do not end are helped for one second more at most, counted from when the host stopped
+    /// for them: then their devices are offline, and what the transport gives back ends with an error. Nothing that was helped is tried
+    /// again meanwhile. A device stays offline when this is taken back, until somebody sets its state.
+    pub fn set_give_up(&self, give_up: bool) {
+        self.recovery.set_give_up(give_up);
+    }
+
     /// What it was made with.
     pub fn template(&self) -> &HostTemplate {
         &self.template

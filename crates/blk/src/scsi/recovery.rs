@@ -86,6 +86,16 @@ impl Recovery {
         self.with(|s| s.ladder.stats())
     }
 
+    /// Has recovery end soon from now on, or no more.
+    pub(super) fn set_give_up(&self, give_up: bool) {
+        self.with(|s| s.ladder.set_give_up(give_up));
+    }
+
+    #[cold]
+    pub(super) fn gives_up(&self) -> bool {
+        self.with(|s| s.ladder.gives_up())
+    }
+
     pub(super) fn next_due(&self) -> Option<Instant> {
         if self.is_active() { self.with(|s| s.ladder.next_due()) } else { None }
     }
@@ -140,6 +150,10 @@ impl Recovery {
             Ask::Probed(lun) => Said::Answer(transport.probed(lun, now)),
             Ask::DropProbe(lun) => {
                 transport.drop_probe(lun);
+                Said::Done
+            }
+            Ask::DropReset(what, lun) => {
+                transport.drop_reset(what, lun);
                 Said::Done
             }
             Ask::Offline(lun) => {

@@ -205,7 +205,7 @@ pub enum Busy {
 /// What a transport says when it is asked to end a command that is late, or how far that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abort {
-    /// It is being aborted; it comes back with [`HostByte::Abort`](super::disposition::HostByte::Abort), or as it ended
+    /// It is being aborted, or waits for its turn; it comes back with [`HostByte::Abort`](super::disposition::HostByte::Abort), or as it ended
     /// meanwhile.
     Begun,
     /// It is not out any more: it has come back, or a coming poll gives it.
@@ -270,11 +270,13 @@ pub trait Transport: Send + Sync {
     }
 
     /// Begins a reset, and says when asked again how far it is; all commands that it touches come back with
-    /// [`HostByte::Reset`](super::disposition::HostByte::Reset). One that nobody asks about any more is forgotten when another
-    /// is asked for.
+    /// [`HostByte::Reset`](super::disposition::HostByte::Reset). Each that was begun is asked about to its end, or dropped.
     fn reset(&self, _what: Reset, _lun: LunId, _now: Instant) -> Help {
         Help::Failed
     }
+
+    /// Nobody asks any more about a reset that was begun: how it ends must not be told to who asks for the next one.
+    fn drop_reset(&self, _what: Reset, _lun: LunId) {}
 
     /// Sends a command of the midlayer's own, without data to the device; false if it cannot. A LUN has one at a time.
     ///

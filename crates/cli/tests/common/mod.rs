@@ -95,7 +95,10 @@ impl Dir {
         fs::create_dir_all(&home).unwrap();
         let program = home.join("mqblk");
         if !program.exists() {
-            fs::copy(env!("CARGO_BIN_EXE_mqblk"), &program).unwrap();
+            // Not by this process: a child that another test starts meanwhile would have the file open for writing, too, for a
+            // moment, and a program that is open so cannot be run.
+            let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_mqblk")).arg(&program).status().unwrap();
+            assert!(copied.success());
         }
         let mut command = Command::new(&program);
         command.args(args).current_dir(&self.0).stdin(Stdio::null());

@@ -72,7 +72,7 @@ use dial::{Line, dial, dial_within};
 use login::{Chap, Wanted};
 use own::{Answer, Who};
 use pdu::Function;
-use queue::{Patience, Queue};
+use queue::{Patience, Queue, Way};
 use std::fs;
 use std::io::Read;
 use std::os::fd::{OwnedFd, RawFd};
@@ -121,8 +121,6 @@ struct Shared {
     is_path: bool,
     /// Sessions that have answered the reset that is under way, by bits.
     reset_done: AtomicU64,
-    /// That is one of the target.
-    is_target_reset: AtomicBool,
     /// All sessions are being made anew, to help commands that did not end.
     is_resetting: AtomicBool,
     /// Once it is started.
@@ -281,25 +279,24 @@ impl Shared {
     fn forget_reset(&self, function: Function) {
         self.reset_done.store(0, Ordering::Relaxed);
         self.queues.iter().for_each(|q| q.drop_managed(function));
-        if function == Function::TargetWarmReset {
-            self.is_target_reset.store(false, Ordering::Relaxed);
-        }
     }
 
-    /// All sessions end, and the target forgets what they had; done when each has another one.
-    fn reset_host(&self) -> Help {
+    /// All sessions end, and the target forgets what they had; done when each has another one, failed once nobody waits for those that
+    /// have none.
+    fn reset_host(&self, now: Instant) -> Help {
         if !self.is_resetting.swap(true, Ordering::Relaxed) {
-            [Function::LogicalUnitReset, Function::TargetWarmReset].iter().for_each(|f| self.forget_reset(*f));
             let why = "a command did not end, and neither aborting it nor a reset has helped";
             self.queues.iter().for_each(|q| q.drop_session(why));
             return Help::Begun;
         }
-        let waits = |s: QueueStatus| s.used && !s.connected;
-        if self.queues.iter().any(|q| waits(q.status())) {
+        // Only as a path it is looked for again once it is another one.
+        let is_over = self.is_gone() && !self.is_path;
+        let ways: Vec<Way> = self.queues.iter().map(|q| q.way(now)).collect();
+        if ways.contains(&Way::Awaited) && !is_over {
             return Help::Begun;
         }
         self.is_resetting.store(false, Ordering::Relaxed);
-        Help::Done
+        if ways.iter().all(|way| *way == Way::Whole) { Help::Done } else { Help::Failed }
     }
 
     fn is_gone(&self) -> bool {
@@ -326,15 +323,15 @@ impl Kept for Shared {
 
     /// Once the logical unit is another one, nothing is sent to it any more. As a path it is asked again and again, when no session is
     /// left from before: who comes back is asked on a new one.
-    fn wants(&self) -> Option<(Instant, usize)> {
+    fn wants(&self) -> Vec<(Instant, usize)> {
         let wanted = self.queues.iter().enumerate().filter_map(|(i, q)| Some((q.wants_session()?, i)));
         if !self.is_gone() {
-            return wanted.min();
+            return wanted.collect();
         }
         let why = "another session has found another disk";
         let is_left = |q: &Queue| !q.leave_if_idle(why);
         let is_asked = self.is_path && self.queues.iter().filter(|q| is_left(q)).count() == 0;
-        if is_asked { wanted.min() } else { None }
+        if is_asked { wanted.collect() } else { Vec::new() }
     }
 
     fn attempt(&self, number: usize) -> Result<()> {
@@ -402,7 +399,6 @@ impl Iscsi {
             is_nameless,
             is_path,
             reset_done,
-            is_target_reset: AtomicBool::new(false),
             is_resetting,
             device,
             first_access,
@@ -485,11 +481,8 @@ impl Transport for Shared {
         let function = match what {
             Reset::Lun => Function::LogicalUnitReset,
             Reset::Target => Function::TargetWarmReset,
-            Reset::Host => return self.reset_host(),
+            Reset::Host => return self.reset_host(now),
         };
-        if what == Reset::Target && !self.is_target_reset.swap(true, Ordering::Relaxed) {
-            self.forget_reset(Function::LogicalUnitReset);
-        }
         // Relaxed: one thread at a time asks for help.
         let done = self.reset_done.load(Ordering::Relaxed);
         let (mut now_done, mut waits) = (done, false);
@@ -512,6 +505,14 @@ impl Transport for Shared {
         Help::Begun
     }
 
+    fn drop_reset(&self, what: Reset, _lun: LunId) {
+        match what {
+            Reset::Lun => self.forget_reset(Function::LogicalUnitReset),
+            Reset::Target => self.forget_reset(Function::TargetWarmReset),
+            Reset::Host => self.is_resetting.store(false, Ordering::Relaxed),
+        }
+    }
+
     fn probe(&self, _lun: LunId, cdb: &Cdb, _now: Instant) -> bool {
         let most = if cdb.opcode() == opcode::REQUEST_SENSE { u32::from(cdb.as_bytes()[4]) } else { 0 };
         self.queues.iter().any(|q| q.begin_own(Who::Midlayer, *cdb.padded(), &[], most, &self.regions))
@@ -529,7 +530,6 @@ impl Transport for Shared {
     }
 
     fn abandon(&self, _lun: LunId, _now: Instant) {
-        self.is_resetting.store(false, Ordering::Relaxed);
         self.queues.iter().for_each(|q| q.drop_session("nothing has helped its commands"));
     }
 }
@@ -637,6 +637,7 @@ impl HostDriver for Iscsi {
 
     fn set_give_up(&self, give_up: bool) -> bool {
         self.shared.queues.iter().for_each(|q| q.set_give_up(give_up));
+        self.disk.host().set_give_up(give_up);
         true
     }
 

@@ -3,7 +3,8 @@
 //! It brings another one for each that was lost, and notices the loss of those that nobody uses at the moment.
 //!
 //! Guarantees: a peer that comes back is found within [`LONGEST_PAUSE`] and the time of one attempt; one that does not is
-//! asked less and less often. The thread ends with its handle.
+//! asked less and less often. Hardware queues whose time has come have their turns, so that a link that is refused keeps no other from
+//! being made. The thread ends with its handle.
 //! Does not do: judge whether the peer is still the same; that is [`Kept::attempt`]'s.
 
 use crate::clock;
@@ -41,8 +42,8 @@ pub(super) trait Kept: Send + Sync + 'static {
     /// Sees whether links have gone, though nobody polls.
     fn look_after(&self);
 
-    /// The hardware queue that is first to have another link, and from when on; none if none need one.
-    fn wants(&self) -> Option<(Instant, usize)>;
+    /// The hardware queues that are to have another link, and from when on.
+    fn wants(&self) -> Vec<(Instant, usize)>;
 
     /// Brings a hardware queue another link.
     ///
@@ -143,13 +144,17 @@ impl<K: Kept> Drop for Keeper<K> {
 fn run(kept: &impl Kept) {
     let mut pause = Pause { long: FIRST_PAUSE, until: clock::now() };
     let watch = kept.watch();
+    let mut last = 0;
     while !watch.is_over() {
         kept.look_after();
         let wanted = kept.wants();
         let now = clock::now();
-        match wanted {
+        match next(&wanted, last, now) {
             None => watch.wait(LOOK),
-            Some((from, number)) if from.max(pause.until) <= now => attempt(kept, number, &mut pause),
+            Some((from, number)) if from.max(pause.until) <= now => {
+                last = number;
+                attempt(kept, number, &mut pause);
+            }
             // Further losses are no reason to hurry.
             Some((from, _)) => {
                 let left = Duration::from_nanos(from.max(pause.until).since(now).as_ns());
@@ -157,6 +162,13 @@ fn run(kept: &impl Kept) {
             }
         }
     }
+}
+
+/// Whose turn it is after `last`: of those whose time has come the next one, in a circle; else the first whose time comes.
+fn next(wanted: &[(Instant, usize)], last: usize, now: Instant) -> Option<(Instant, usize)> {
+    let due = wanted.iter().filter(|(from, _)| *from <= now);
+    let in_turn = due.min_by_key(|(_, number)| (*number <= last, *number));
+    in_turn.or_else(|| wanted.iter().min()).copied()
 }
 
 /// When to try again after an attempt that failed.
@@ -173,5 +185,21 @@ fn attempt(kept: &impl Kept, number: usize, pause: &mut Pause) {
     } else {
         pause.until = clock::now() + blk::time::Duration::from_ns(pause.long.as_nanos() as u64);
         pause.long = (pause.long * 2).min(LONGEST_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_whose_time_has_come_have_their_turns() {
+        let at = Instant::from_ns;
+        let wanted = [(at(5), 0), (at(1), 2), (at(9), 3), (at(3), 4)];
+        assert_eq!([0, 2, 3, 4].map(|last| next(&wanted, last, at(5)).unwrap().1), [2, 4, 4, 0]);
+        assert_eq!(next(&wanted, 4, at(9)).unwrap().1, 0);
+        assert_eq!(next(&wanted, 2, at(0)), Some((at(1), 2)), "none is due: the first that will be");
+        assert_eq!(next(&wanted[..1], 0, at(7)), Some((at(5), 0)), "the only one again");
+        assert_eq!(next(&[], 0, at(7)), None);
     }
 }

@@ -177,8 +177,8 @@ impl Kept for Shared {
         self.queues.iter().for_each(|q| q.look_after(&self.regions));
     }
 
-    fn wants(&self) -> Option<(Instant, usize)> {
-        self.queues.iter().enumerate().filter_map(|(i, q)| Some((q.wants_connection()?, i))).min()
+    fn wants(&self) -> Vec<(Instant, usize)> {
+        self.queues.iter().enumerate().filter_map(|(i, q)| Some((q.wants_connection()?, i))).collect()
     }
 
     /// Refuses a server whose export is not the same any more.

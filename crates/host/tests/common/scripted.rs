@@ -9,6 +9,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 pub const GOOD: u8 = 0;
 pub const BUSY: u8 = 0x08;
@@ -17,6 +18,9 @@ const CHECK_CONDITION: u8 = 2;
 const ILLEGAL_REQUEST: u8 = 5;
 /// Blocks of 512 bytes, unless a test changes it: 64 MiB.
 const BLOCKS: u64 = 1 << 17;
+/// Why a login fails (RFC 7143, 11.13.5).
+const TARGET_ERROR: u8 = 3;
+const OUT_OF_RESOURCES: u8 = 2;
 /// What is agreed on, so that nothing goes unasked, in small messages.
 const KEYS: &[u8] = b"InitialR2T=Yes\0ImmediateData=No\0MaxBurstLength=16776192\0FirstBurstLength=512\0\
     MaxRecvDataSegmentLength=512\0MaxOutstandingR2T=1\0MaxConnections=1\0ErrorRecoveryLevel=0\0";
@@ -62,6 +66,20 @@ impl Request {
         lba as usize * 512
     }
 
+    pub fn is_read(&self) -> bool {
+        matches!(self.cdb()[0], 0x28 | 0x88)
+    }
+
+    /// Which task management function it is, if it is one.
+    pub fn function(&self) -> Option<u8> {
+        (self.opcode() == 2).then(|| self.header[1] & 0x7f)
+    }
+
+    /// Which session of its initiator it logs in to.
+    fn session(&self) -> u16 {
+        u16::from_be_bytes(*self.header[12..].first_chunk().unwrap())
+    }
+
     /// The page of vital product data that it asks for.
     pub fn page(&self) -> Option<u8> {
         (self.cdb()[0] == 0x12 && self.cdb()[1] == 1).then(|| self.cdb()[2])
@@ -84,6 +102,7 @@ pub struct Peer {
     unit: Arc<Mutex<Unit>>,
     /// From block 0 on.
     written: Arc<Mutex<Vec<u8>>>,
+    refuses: Arc<Mutex<Vec<u16>>>,
     /// Commands that came while data was waited for.
     later: VecDeque<Request>,
 }
@@ -130,6 +149,29 @@ impl Peer {
     /// A NOP-In that wants no answer, to be sent.
     pub fn chatter(&mut self) -> Vec<u8> {
         self.message(0x20, 0x80, RESERVED_TAG, &[], |h| h[20..24].fill(0xff))
+    }
+
+    /// A function of this tag has ended so.
+    pub fn managed(&mut self, tag: u32, response: u8) {
+        let message = self.message(0x22, 0x80, tag, &[], |h| h[2] = response);
+        self.stat_sn += 1;
+        self.send(&message);
+    }
+
+    /// A message is not taken.
+    pub fn reject(&mut self, request: &Request, reason: u8) {
+        let message = self.message(0x3f, 0x80, RESERVED_TAG, &request.header, |h| h[2] = reason);
+        self.stat_sn += 1;
+        self.send(&message);
+    }
+
+    /// Whether a task management function comes next, within `limit`; it is not taken.
+    pub fn is_managed_next(&mut self, limit: Duration) -> bool {
+        let mut first = [0];
+        self.stream.set_read_timeout(Some(limit)).unwrap();
+        let is_there = matches!(self.stream.peek(&mut first), Ok(1));
+        self.stream.set_read_timeout(None).unwrap();
+        is_there && first[0] & 0x3f == 2
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
@@ -242,8 +284,14 @@ impl Peer {
             3 => {
                 let operational = request.header[1] & 0x0c != 0;
                 let flags = request.header[1];
+                let is_refused = self.refuses.lock().unwrap().contains(&request.session());
                 let keys = if operational { KEYS } else { b"AuthMethod=None\0TargetPortalGroupTag=1\0" };
-                self.message(0x23, flags, request.tag(), keys, |h| h[15] = 1)
+                self.message(0x23, flags, request.tag(), keys, |h| {
+                    h[15] = 1;
+                    if is_refused {
+                        (h[36], h[37]) = (TARGET_ERROR, OUT_OF_RESOURCES);
+                    }
+                })
             }
             6 => self.message(0x26, 0x80, request.tag(), &[], |_| ()),
             _ => return,
@@ -253,7 +301,7 @@ impl Peer {
     }
 }
 
-/// What happens to a command: true if it has been dealt with.
+/// What happens to a command, or to a task management function, which otherwise is not answered: true if it has been dealt with.
 type Script = dyn Fn(&mut Peer, &Request) -> bool + Send + Sync;
 
 /// See the module's text.
@@ -261,6 +309,8 @@ pub struct Scripted {
     address: SocketAddr,
     pub unit: Arc<Mutex<Unit>>,
     pub written: Arc<Mutex<Vec<u8>>>,
+    /// Sessions of initiators, by the numbers these give them, that cannot be made now.
+    pub refuses: Arc<Mutex<Vec<u16>>>,
     streams: Arc<Mutex<Vec<TcpStream>>>,
     over: Arc<AtomicBool>,
     listener: Option<JoinHandle<()>>,
@@ -281,10 +331,11 @@ impl Scripted {
         let unit = Arc::new(Mutex::new(Unit { serial: Some("SN1".to_owned()), blocks: BLOCKS }));
         let streams = Arc::<Mutex<Vec<TcpStream>>>::default();
         let over = Arc::new(AtomicBool::new(false));
-        let own = (unit.clone(), written.clone(), streams.clone(), over.clone());
+        let refuses = Arc::<Mutex<Vec<u16>>>::default();
+        let own = (unit.clone(), written.clone(), refuses.clone(), streams.clone(), over.clone());
         let script: Arc<Script> = Arc::new(script);
         let thread = std::thread::spawn(move || {
-            let (unit, written, streams, over) = own;
+            let (unit, written, refuses, streams, over) = own;
             let next = AtomicUsize::new(0);
             let mut threads = Vec::new();
             for stream in listener.incoming() {
@@ -295,13 +346,15 @@ impl Scripted {
                 stream.set_nodelay(true).unwrap();
                 streams.lock().unwrap().push(stream.try_clone().unwrap());
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                let (unit, written) = (unit.clone(), written.clone());
-                let mut peer = Peer { stream, number, stat_sn: 1, cmd_sn: 1, unit, written, later: VecDeque::new() };
+                let (unit, written, refuses, later) = (unit.clone(), written.clone(), refuses.clone(), VecDeque::new());
+                let mut peer = Peer { stream, number, stat_sn: 1, cmd_sn: 1, unit, written, refuses, later };
                 let script = script.clone();
                 threads.push(std::thread::spawn(move || {
                     while let Some(request) = peer.later.pop_front().or_else(|| peer.receive()) {
                         if request.opcode() != 1 {
-                            peer.hear(&request);
+                            if request.opcode() != 2 || !script(&mut peer, &request) {
+                                peer.hear(&request);
+                            }
                             continue;
                         }
                         peer.cmd_sn = request.word(24).wrapping_add(1);
@@ -314,7 +367,7 @@ impl Scripted {
             }
             threads.into_iter().for_each(|t| t.join().expect("the initiator kept to the protocol"));
         });
-        Scripted { address, unit, written, streams, over, listener: Some(thread) }
+        Scripted { address, unit, written, refuses, streams, over, listener: Some(thread) }
     }
 
     pub fn url(&self, options: &str) -> String {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What both sides of a row use and neither is: an iSCSI target and a Ceph cluster, started when a row needs them, ended with the bench.
 //!
-//! Guarantees: on loopback, in the scratch directory; ended also when the bench fails. tgtd has a file in the page cache as LUN 1; the
-//! cluster's image `rbd/disk0` has data everywhere, so that a read is one of an object. Their CPU time is nobody's: neither is waited for
+//! Guarantees: on loopback, in the scratch directory; ended also when the bench fails. tgtd has a file in the page cache as LUN 1, of the
+//! same identity in every process, so that several are paths to one disk; it can be killed, stopped and started again; the cluster's image `rbd/disk0` has data everywhere, so that a read is one of an object. Their CPU time is nobody's: neither is waited for
 //! while a side runs.
 
 use std::fs::File;
@@ -23,10 +23,11 @@ const TRIES: u32 = 20;
 
 /// A tgtd.
 pub struct Tgtd {
-    child: Child,
+    /// `None`: it was killed.
+    child: Option<Child>,
     control: String,
-    /// Its LUN 1.
-    pub url: String,
+    port: u16,
+    file: PathBuf,
 }
 
 impl Tgtd {
@@ -35,7 +36,6 @@ impl Tgtd {
     /// # Errors
     /// It is not installed, or does not start.
     pub fn start(scratch: &Path) -> Result<Tgtd, String> {
-        packages::ensure_iscsi()?;
         let file = scratch.join("iscsi.img");
         let made = File::create(&file).and_then(|f| f.set_len(BYTES));
         made.map_err(|e| format!("cannot create {}: {e}", file.display()))?;
@@ -43,25 +43,39 @@ impl Tgtd {
         let mut fill = Command::new("dd");
         fill.args(["if=/dev/zero", "bs=1M", &format!("count={}", BYTES >> 20), "conv=notrunc", "status=none"]);
         must(fill.arg(format!("of={}", file.display())))?;
-        (0..TRIES).find_map(|n| Tgtd::try_start(&file, n).transpose()).unwrap_or(Err("tgtd finds no port".to_owned()))
+        Tgtd::on(&file)
+    }
+
+    /// Starts one with this file as its LUN 1.
+    ///
+    /// # Errors
+    /// It is not installed, or does not start.
+    pub fn on(file: &Path) -> Result<Tgtd, String> {
+        packages::ensure_iscsi()?;
+        let started = (0..TRIES).find_map(|n| {
+            let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
+            let port = port.map_err(|e| format!("no free port: {e}")).map(|a| a.port());
+            port.and_then(|port| Tgtd::try_start(file, port, n)).transpose()
+        });
+        started.unwrap_or(Err("tgtd finds no port".to_owned()))
     }
 
     /// `None`: the port or the number is another's.
-    fn try_start(file: &Path, n: u32) -> Result<Option<Tgtd>, String> {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
-        let port = port.map_err(|e| format!("no free port: {e}"))?.port();
+    fn try_start(file: &Path, port: u16, n: u32) -> Result<Option<Tgtd>, String> {
         // Of 15 bits, and one that is taken ends tgtd.
         let control = (1 + (std::process::id() + n * 131) % 32_000).to_string();
         let mut command = Command::new("tgtd");
         command.args(["-f", "--nr_iothreads", "1", "--iscsi", &format!("portal=127.0.0.1:{port}")]);
         command.args(["--control-port", &control]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().map_err(|e| format!("cannot run tgtd: {e}"))?;
-        let url = format!("iscsi://127.0.0.1:{port}/{IQN}/1");
-        let mut tgtd = Tgtd { child, control, url };
+        let mut tgtd = Tgtd { child: Some(child), control, port, file: file.to_owned() };
         let until = Instant::now() + START;
         // The port is this one's alone: who has the number may be another.
         while !(TcpStream::connect(("127.0.0.1", port)).is_ok() && tgtd.admin("--op show --mode sys").is_ok()) {
-            if tgtd.child.try_wait().map_err(|e| e.to_string())?.is_some() {
+            let ended = tgtd.child.as_mut().map(Child::try_wait).transpose().map_err(|e| e.to_string())?;
+            if ended.flatten().is_some() {
+                // The socket of that number is another's, and stays.
+                tgtd.child = None;
                 return Ok(None);
             }
             if Instant::now() > until {
@@ -71,24 +85,97 @@ impl Tgtd {
         }
         tgtd.admin(&format!("--op new --mode target --tid 1 -T {IQN}"))?;
         tgtd.admin(&format!("--op new --mode logicalunit --tid 1 --lun 1 -b {}", file.display()))?;
+        tgtd.admin("--op update --mode logicalunit --tid 1 --lun 1 --params scsi_id=naa-BENCH1,scsi_sn=BENCH1")?;
         tgtd.admin("--op bind --mode target --tid 1 -I ALL")?;
         Ok(Some(tgtd))
     }
 
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its LUN 1.
+    pub fn url(&self) -> String {
+        Tgtd::url_by(self.port)
+    }
+
+    /// LUN 1 by another port, of what stands before it.
+    pub fn url_by(port: u16) -> String {
+        format!("iscsi://127.0.0.1:{port}/{IQN}/1")
+    }
+
+    /// kill -9, also of one that is stopped.
+    pub fn kill(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        let _ = child.kill();
+        let _ = child.wait();
+        for name in ["", ".lock"] {
+            let _ = std::fs::remove_file(format!("/var/run/tgtd/socket.{}{name}", self.control));
+        }
+    }
+
+    /// SIGSTOP.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn stop(&self) -> Result<(), String> {
+        let child = self.child.as_ref().ok_or("tgtd was killed before")?;
+        must(Command::new("kill").args(["-STOP", &child.id().to_string()]))
+    }
+
+    /// Another process in its place, on the same port, when it was killed.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn restart(&mut self) -> Result<(), String> {
+        self.kill();
+        let until = Instant::now() + START;
+        for n in 0.. {
+            if let Some(again) = Tgtd::try_start(&self.file, self.port, n)? {
+                *self = again;
+                break;
+            }
+            if Instant::now() > until {
+                return Err(format!("tgtd does not listen on port {} again", self.port));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends all of its connections, as an administrator does; how many.
+    ///
+    /// # Errors
+    /// tgtadm fails.
+    pub fn drop_connections(&self) -> Result<usize, String> {
+        let shown = must_say(&mut self.admin_command("--op show --mode conn --tid 1"))?;
+        let (mut session, mut dropped) = ("", 0);
+        for line in shown.lines().map(str::trim) {
+            if let Some(sid) = line.strip_prefix("Session:") {
+                session = sid.trim();
+            } else if let Some(cid) = line.strip_prefix("Connection:") {
+                // One that has ended by itself meanwhile is none.
+                let which = format!("--op delete --mode conn --tid 1 --sid {session} --cid {}", cid.trim());
+                dropped += usize::from(self.admin(&which).is_ok());
+            }
+        }
+        Ok(dropped)
+    }
+
     fn admin(&self, arguments: &str) -> Result<(), String> {
+        must(&mut self.admin_command(arguments))
+    }
+
+    fn admin_command(&self, arguments: &str) -> Command {
         let mut command = Command::new("tgtadm");
         command.args(["--control-port", &self.control, "--lld", "iscsi"]).args(arguments.split(' '));
-        must(&mut command)
+        command
     }
 }
 
 impl Drop for Tgtd {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        for name in ["", ".lock"] {
-            let _ = std::fs::remove_file(format!("/var/run/tgtd/socket.{}{name}", self.control));
-        }
+        self.kill();
     }
 }
 
@@ -139,7 +226,15 @@ impl Drop for Ceph {
 }
 
 fn must(command: &mut Command) -> Result<(), String> {
+    must_say(command).map(|_| ())
+}
+
+/// What it prints, if it succeeds.
+fn must_say(command: &mut Command) -> Result<String, String> {
     let output = command.stdin(Stdio::null()).output().map_err(|e| format!("cannot run {command:?}: {e}"))?;
     let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() { Ok(()) } else { Err(format!("{command:?}: {}: {}", output.status, said.trim())) }
+    if !output.status.success() {
+        return Err(format!("{command:?}: {}: {}", output.status, said.trim()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

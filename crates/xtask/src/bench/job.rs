@@ -52,7 +52,7 @@ impl Blanks {
 }
 
 /// The figures of one run.
-#[derive(Debug, Clone, Serialize, PartialEq)]
+#[derive(Debug, Clone, Default, Serialize, PartialEq)]
 pub struct Figures {
     /// I/Os per second, all jobs and directions.
     pub iops: f64,
@@ -66,6 +66,42 @@ pub struct Figures {
     /// Instead of all that, of layers of `blk`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layers: Option<Layers>,
+    /// Beside all that, of a disk of several paths.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paths: Option<Paths>,
+    /// Beside all that, of a disk that a path was pulled from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall: Option<Stall>,
+}
+
+/// What a selector makes of paths.
+#[derive(Debug, Clone, Serialize, PartialEq)]
+pub struct Paths {
+    /// Half of the I/Os take no longer.
+    pub p50_us: f64,
+    /// 99 of 100 take no longer.
+    pub p99_us: f64,
+    /// What each path carried, in percent of the I/Os.
+    pub share_percent: Vec<f64>,
+}
+
+/// What a user sees of a path that is pulled.
+#[derive(Debug, Clone, Default, Serialize, PartialEq)]
+pub struct Stall {
+    /// Longest time without the end of an I/O before anything happened, milliseconds as all of them.
+    pub gap_before_ms: u64,
+    /// The same from when the path was away.
+    pub gap_ms: u64,
+    /// The path's return ended it.
+    pub is_cut_short: bool,
+    /// The same from when the path was back; `None`: it was never away.
+    pub gap_back_ms: Option<u64>,
+    /// Of the I/O that took longest of those that ended after the path was away.
+    pub longest_ms: f64,
+    /// I/O errors, and blocks that were not what was written last.
+    pub errors: u64,
+    /// Settings that the times depend on; seconds.
+    pub settings: String,
 }
 
 /// The figures of layers of `blk` over a disk that does nothing.
@@ -120,7 +156,7 @@ pub fn figures(result: &Value) -> Result<Figures, String> {
     if total_ios == 0 {
         return Err("the run did no I/O".to_owned());
     }
-    Ok(Figures { iops, total_ios, cpu_us_per_io: cpu_us / total_ios as f64, idle: None, layers: None })
+    Ok(Figures { iops, total_ios, cpu_us_per_io: cpu_us / total_ios as f64, ..Figures::default() })
 }
 
 /// I/Os per second in what iscsi-perf printed: those over all of its time.
@@ -205,7 +241,7 @@ mod tests {
                    "write": {"iops": 1.0, "total_ios": 2}})
         };
         let result = json!({"jobs": [job(100.0, 998), job(50.0, 998)]});
-        let want = Figures { iops: 152.0, total_ios: 2000, cpu_us_per_io: 1000.0, idle: None, layers: None };
+        let want = Figures { iops: 152.0, total_ios: 2000, cpu_us_per_io: 1000.0, ..Figures::default() };
         assert_eq!(figures(&result), Ok(want));
     }
 

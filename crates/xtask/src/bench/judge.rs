@@ -7,6 +7,7 @@
 
 use serde::Serialize;
 
+use super::job::Stall;
 use super::rows::{Goal, Metric, Need, Row};
 use super::side::Sample;
 
@@ -47,6 +48,9 @@ pub struct Judgement {
     pub verdict: Verdict,
 }
 
+/// Names of [`Metric::Share`], of each path.
+const SHARES: [&str; 4] = ["% by path 1", "% by path 2", "% by path 3", "% by path 4"];
+
 impl Metric {
     /// How the metric is called in tables.
     pub fn name(self) -> &'static str {
@@ -60,11 +64,21 @@ impl Metric {
             Metric::PlainScaling => "two CPUs / one, plain",
             Metric::IdleCpu => "CPU %",
             Metric::Resident => "resident MB",
+            Metric::P50 => "p50 us",
+            Metric::P99 => "p99 us",
+            Metric::Share(path) => SHARES[usize::from(path)],
+            Metric::GapBefore => "longest gap before, ms",
+            Metric::Gap => "longest gap, ms",
+            Metric::GapBack => "longest gap when back, ms",
+            Metric::Longest => "longest I/O, ms",
+            Metric::Errors => "errors",
         }
     }
 
     fn of(self, sample: &Sample) -> f64 {
         let layers = sample.figures.layers;
+        let paths = sample.figures.paths.as_ref();
+        let stall = |of: fn(&Stall) -> Option<f64>| sample.figures.stall.as_ref().and_then(of).unwrap_or(f64::NAN);
         match self {
             Metric::Iops => sample.figures.iops,
             Metric::CpuPerIo => sample.figures.cpu_us_per_io,
@@ -75,6 +89,16 @@ impl Metric {
             Metric::PlainScaling => layers.map_or(f64::NAN, |l| l.plain_scaling),
             Metric::IdleCpu => sample.figures.idle.map_or(f64::NAN, |idle| idle.cpu_percent),
             Metric::Resident => sample.figures.idle.map_or(f64::NAN, |idle| idle.resident_mb),
+            Metric::P50 => paths.map_or(f64::NAN, |p| p.p50_us),
+            Metric::P99 => paths.map_or(f64::NAN, |p| p.p99_us),
+            Metric::Share(path) => {
+                paths.and_then(|p| p.share_percent.get(usize::from(path)).copied()).unwrap_or(f64::NAN)
+            }
+            Metric::GapBefore => stall(|s| Some(s.gap_before_ms as f64)),
+            Metric::Gap => stall(|s| Some(s.gap_ms as f64)),
+            Metric::GapBack => stall(|s| s.gap_back_ms.map(|ms| ms as f64)),
+            Metric::Longest => stall(|s| Some(s.longest_ms)),
+            Metric::Errors => stall(|s| Some(s.errors as f64)),
         }
     }
 }
@@ -167,7 +191,7 @@ mod tests {
     fn sample(side: &'static str, iops: f64, cpu: f64) -> Sample {
         Sample {
             side,
-            figures: Figures { iops, total_ios: 1, cpu_us_per_io: cpu, idle: None, layers: None },
+            figures: Figures { iops, total_ios: 1, cpu_us_per_io: cpu, ..Figures::default() },
             process_cpu_s: 0.0,
             jobs: serde_json::Value::Null,
         }

@@ -6,18 +6,22 @@
 //! machine's set-up kept under `results/`. Non-goals: absolute records, statistics beyond median
 //! and range (`mqblk compare` has those), anything in-process.
 //!
-//! [`rows`] says what is measured, [`job`] and [`side`] run one side once, [`served`] a client against a server, [`turns`] runs two by turns, [`judge`] compares,
+//! [`rows`] says what is measured, [`job`] and [`side`] run one side once, [`served`] a client against a server, [`turns`] runs two by turns,
+//! [`unequal`] a disk of several paths, through each a [`link`], [`stall`] one that a path is pulled from, [`judge`] compares,
 //! [`setup`] describes the machine, [`report`] prints and keeps.
 
 mod beside;
 mod job;
 mod judge;
+mod link;
 mod report;
 mod rows;
 mod served;
 mod setup;
 mod side;
+mod stall;
 mod turns;
+mod unequal;
 
 use std::path::PathBuf;
 
@@ -83,6 +87,10 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     for row in rows {
         if row.cpus > bench.cpus.len() {
             println!("{}: left out, it needs {} CPUs", row.name, row.cpus);
+            continue;
+        }
+        if options.control && row.is_ours_alone() {
+            println!("{}: left out, nobody can do it in the place of mqblk", row.name);
             continue;
         }
         let mut measured = Measured::new(row);

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::judge::{Judgement, Measured, Verdict, shown};
-use super::rows::{Client, Metric, Program, Served};
+use super::judge::{Judgement, Measured, Spread, Verdict, shown};
+use super::rows::{Client, Metric, Program, Pull, Pulled, Row, Served, Side, Unequal};
 use super::setup::Setup;
 use super::side::Sample;
 
@@ -88,44 +88,57 @@ impl Results {
 pub fn print(measured: &Measured, judged: bool) {
     let row = measured.row;
     println!("\n{}: {} (n = {})", row.name, row.title, measured.rounds.len());
-    println!("  {:<28} {:>10} {:>10} {:>10}", "", "median", "min", "max");
+    let judgements = measured.judgements();
+    let names = row.sides.iter().flat_map(|side| metrics(row, side).into_iter().map(|m| figure_name(side, m)));
+    let figures = judgements.iter().map(|j| j.figure.clone());
+    let width = names.chain(figures).map(|name| name.len()).max().unwrap_or(0).max(28);
+    println!("  {:<width$} {:>10} {:>10} {:>10}", "", "median", "min", "max");
     // Of layers the goals name all that there is.
     for side in row.sides.iter().filter(|side| side.program != Program::Layers) {
-        let idle = matches!(side.program, Program::Served(Served { client: Client::Nobody { .. }, .. }));
-        let whole = row.goals.iter().any(|goal| goal.metric == Metric::ProcessCpuPerIo);
-        let metrics = match (idle, whole) {
-            (true, _) => [Metric::IdleCpu, Metric::Resident],
-            (_, true) => [Metric::Iops, Metric::ProcessCpuPerIo],
-            _ => [Metric::Iops, Metric::CpuPerIo],
-        };
-        for metric in metrics {
-            let name = format!("{}, {}", side.name, metric.name());
-            line(&name, measured, side.name, metric);
+        for metric in metrics(row, side) {
+            let [median, min, max] = shown_spread(measured.spread(side.name, metric));
+            println!("  {:<width$} {median:>10} {min:>10} {max:>10}", figure_name(side, metric));
         }
     }
-    for judgement in measured.judgements() {
-        let spread = judgement.spread;
+    for judgement in judgements {
         let verdict = match judgement.verdict {
             Verdict::Met if judged => format!("   {}: met", judgement.goal),
             Verdict::Missed if judged => format!("   {}: MISSED", judgement.goal),
             _ => String::new(),
         };
-        let [median, min, max] = [spread.median, spread.min, spread.max].map(shown);
+        let [median, min, max] = shown_spread(judgement.spread);
         let figure = judgement.figure;
-        println!("  {figure:<28} {median:>10} {min:>10} {max:>10}{verdict}");
+        println!("  {figure:<width$} {median:>10} {min:>10} {max:>10}{verdict}");
     }
     for doubt in doubts(measured) {
         println!("  warning: {doubt}");
     }
 }
 
-fn line(name: &str, measured: &Measured, side: &str, metric: Metric) {
-    let spread = measured.spread(side, metric);
-    let [median, min, max] = [spread.median, spread.min, spread.max].map(shown);
-    println!("  {name:<28} {median:>10} {min:>10} {max:>10}");
+/// What is printed of a side, beside what the goals ask for.
+fn metrics(row: &Row, side: &Side) -> Vec<Metric> {
+    let whole = row.goals.iter().any(|goal| goal.metric == Metric::ProcessCpuPerIo);
+    match side.program {
+        Program::Served(Served { client: Client::Nobody { .. }, .. }) => vec![Metric::IdleCpu, Metric::Resident],
+        Program::Unequal(Unequal { paths, .. }) => {
+            [Metric::Iops, Metric::P50, Metric::P99].into_iter().chain((0..paths).map(Metric::Share)).collect()
+        }
+        Program::Pull(Pull { what: Pulled::Dropped, .. }) => vec![Metric::GapBefore, Metric::Gap, Metric::Longest],
+        Program::Pull(_) => vec![Metric::GapBefore, Metric::Gap, Metric::GapBack, Metric::Longest],
+        _ if whole => vec![Metric::Iops, Metric::ProcessCpuPerIo],
+        _ => vec![Metric::Iops, Metric::CpuPerIo],
+    }
 }
 
-/// A program that reports less CPU than the kernel charged it; start-up is allowed for.
+fn figure_name(side: &Side, metric: Metric) -> String {
+    format!("{}, {}", side.name, metric.name())
+}
+
+fn shown_spread(spread: Spread) -> [String; 3] {
+    [spread.median, spread.min, spread.max].map(shown)
+}
+
+/// A program that reports less CPU than the kernel charged it; start-up is allowed for. A stall whose end was not its own.
 fn doubts(measured: &Measured) -> Vec<String> {
     const START_UP_S: f64 = 0.3;
     const SHARE: f64 = 1.10;
@@ -135,18 +148,20 @@ fn doubts(measured: &Measured) -> Vec<String> {
         let whole = measured.row.goals.iter().any(|goal| goal.metric == Metric::ProcessCpuPerIo);
         !whole && side.is_some_and(|s| s.program == Program::Mqblk)
     };
-    let samples = measured.rounds.iter().flatten();
-    samples
-        .filter(|sample| ours(sample.side))
-        .filter_map(|sample| {
-            let reported = sample.figures.cpu_us_per_io * sample.figures.total_ios as f64 / 1e6;
-            let charged = sample.process_cpu_s;
-            (charged > reported * SHARE + START_UP_S).then(|| {
-                let side = sample.side;
-                format!("{side} reports {reported:.2} s of CPU, the kernel says {charged:.2} s")
-            })
+    let samples = || measured.rounds.iter().flatten();
+    let cut_short = samples().filter_map(|sample| {
+        let stall = sample.figures.stall.as_ref().filter(|stall| stall.is_cut_short)?;
+        Some(format!("{}: the gap of {} ms ended when the path was back", sample.side, stall.gap_ms))
+    });
+    let unreported = samples().filter(|sample| ours(sample.side)).filter_map(|sample| {
+        let reported = sample.figures.cpu_us_per_io * sample.figures.total_ios as f64 / 1e6;
+        let charged = sample.process_cpu_s;
+        (charged > reported * SHARE + START_UP_S).then(|| {
+            let side = sample.side;
+            format!("{side} reports {reported:.2} s of CPU, the kernel says {charged:.2} s")
         })
-        .collect()
+    });
+    unreported.chain(cut_short).collect()
 }
 
 #[cfg(test)]
@@ -158,7 +173,7 @@ mod tests {
     fn measured(process_cpu_s: f64) -> Measured {
         let sample = |side, iops| Sample {
             side,
-            figures: Figures { iops, total_ios: 1_000_000, cpu_us_per_io: 1.0, idle: None, layers: None },
+            figures: Figures { iops, total_ios: 1_000_000, cpu_us_per_io: 1.0, ..Figures::default() },
             process_cpu_s,
             jobs: serde_json::json!([{"jobname": "j0"}]),
         };

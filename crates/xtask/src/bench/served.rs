@@ -56,7 +56,7 @@ pub fn run(served: &Served, tools: &Tools<'_>) -> Result<(Figures, Value), Strin
     let cpu_us = server.cpu_us()? - before;
     // The server has worked for the warm-up, too.
     let all = total_ios + report["warm_up_requests"].as_u64().unwrap_or(0);
-    Ok((Figures { iops, total_ios, cpu_us_per_io: cpu_us / all as f64, idle: None, layers: None }, report))
+    Ok((Figures { iops, total_ios, cpu_us_per_io: cpu_us / all as f64, ..Figures::default() }, report))
 }
 
 /// A server, which ends with the value.
@@ -196,7 +196,7 @@ impl Server {
         let kb = status.lines().find_map(|l| l.strip_prefix("VmRSS:")?.trim().strip_suffix("kB")?.trim().parse().ok());
         let kb: f64 = kb.ok_or("its status has no VmRSS")?;
         let idle = Idle { cpu_percent: used / 1e4 / time.as_secs_f64(), resident_mb: kb / 1024.0 };
-        Ok((Figures { iops: 0.0, total_ios: 0, cpu_us_per_io: 0.0, idle: Some(idle), layers: None }, Value::Null))
+        Ok((Figures { idle: Some(idle), ..Figures::default() }, Value::Null))
     }
 }
 

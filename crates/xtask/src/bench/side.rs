@@ -20,8 +20,10 @@ use super::job::{self, Blanks, Figures};
 use super::rows::{Program, Row, Side};
 use super::served;
 use super::setup;
+use super::stall;
 use super::turns;
-use crate::project::{Project, cargo};
+use super::unequal;
+use crate::project::{LIKE_ALL_TESTS, Project, cargo, debug_program};
 
 /// Enough for random reads never to meet a device's cache of recent blocks.
 const FILE_SIZE: u64 = 1 << 30;
@@ -46,7 +48,7 @@ pub struct Bench {
     mqblk: Option<PathBuf>,
     vuclient: PathBuf,
     // Ended with the bench.
-    _tgtd: Option<Tgtd>,
+    tgtd: Option<Tgtd>,
     _ceph: Option<Ceph>,
 }
 
@@ -82,21 +84,21 @@ impl Bench {
             (limit, FILE_SIZE, "bench.dat")
         };
         let file = options.file.clone().unwrap_or_else(|| scratch.join(name));
-        let size = fill(&file, size)?;
-        let mqblk = if options.control {
-            None
+        let needs = |needs: fn(&Side) -> bool| rows.iter().any(|row| row.sides.iter().any(needs));
+        let size = if needs(Side::needs_file) { fill(&file, size)? } else { size };
+        let mqblk =
+            if options.control { None } else { Some(program(project, "mqblk", "serve_multipath", options.smoke)?) };
+        let vuclient = if needs(Side::needs_vuclient) {
+            program(project, "vuclient", "lean_against_qsd", options.smoke)?
         } else {
-            Some(build(project, "mqblk", "--bin=mqblk", options.smoke)?.join("mqblk"))
+            PathBuf::new()
         };
-        let vuclient = build(project, "vuclient", "--bin=vuclient", options.smoke)?.join("vuclient");
-        let has_engine = rows.iter().any(|row| row.sides.iter().any(|side| side.program == Program::Engine));
-        let engine = if has_engine && !options.control {
+        let engine = if needs(|side| side.program == Program::Engine) && !options.control {
             let built = build(project, "mqblk_fio", "--lib", options.smoke)?.join("libmqblk_fio.so");
             format!("external:{}", built.display())
         } else {
             "null".to_owned()
         };
-        let needs = |needs: fn(&Side) -> bool| rows.iter().any(|row| row.sides.iter().any(needs));
         let tgtd = needs(Side::needs_iscsi).then(|| Tgtd::start(&scratch)).transpose()?;
         let directory = project.target_directory.join(format!("ceph-bench-{}", std::process::id()));
         let ceph = needs(Side::needs_ceph).then(|| Ceph::start(directory)).transpose()?;
@@ -117,12 +119,12 @@ impl Bench {
                 size,
                 engine,
                 nbd: served::socket().display().to_string(),
-                iscsi: tgtd.as_ref().map_or_else(String::new, |t| t.url.clone()),
+                iscsi: tgtd.as_ref().map_or_else(String::new, Tgtd::url),
                 ceph: ceph.as_ref().map_or_else(String::new, |c| c.directory().display().to_string()),
             },
             mqblk,
             vuclient,
-            _tgtd: tgtd,
+            tgtd,
             _ceph: ceph,
         })
     }
@@ -148,6 +150,9 @@ impl Bench {
         if side.program == Program::Layers {
             return self.layers(side).map_err(|e| format!("{} {}: {e}", row.name, side.name));
         }
+        if row.is_ours_alone() {
+            return self.over_paths(row, side).map_err(|e| format!("{} {}: {e}", row.name, side.name));
+        }
         let actor = self.stand_in(row, side);
         if actor.program == Program::IscsiPerf {
             let sample = self.iscsi_perf(actor).map(|sample| Sample { side: side.name, ..sample });
@@ -172,20 +177,37 @@ impl Bench {
         Ok(Sample { side: side.name, figures, process_cpu_s, jobs: job::kept(result) })
     }
 
+    /// Runs a disk of several paths.
+    fn over_paths(&self, row: &Row, side: &Side) -> Result<Sample, String> {
+        let mqblk = self.mqblk.as_deref().ok_or("nobody stands in for mqblk here")?;
+        let before = children_cpu()?;
+        let (figures, jobs) = match side.program {
+            Program::Unequal(unequal) => {
+                let tgtd = self.tgtd.as_ref().ok_or("no tgtd was started")?;
+                let path = self.job_file(row, side, &self.blanks)?;
+                unequal::run(unequal, &path, mqblk, tgtd)?
+            }
+            Program::Pull(pull) => stall::run(pull, mqblk, self.is_smoke())?,
+            _ => return Err("not a side of paths".to_owned()),
+        };
+        Ok(Sample { side: side.name, figures, process_cpu_s: children_cpu()? - before, jobs })
+    }
+
     /// Runs the bench of `blk`; at smoke size as its test.
     fn layers(&self, side: &Side) -> Result<Sample, String> {
         let mut command = cargo();
         command.args(match self.is_smoke() {
-            true => ["test", "--quiet", "--package=blk", "--bench=scsi_multipath", "--", "--json"],
-            false => ["bench", "--quiet", "--package=blk", "--bench=scsi_multipath", "--", "--json"],
+            true => LIKE_ALL_TESTS,
+            false => ["bench", "--package=blk"],
         });
+        command.args(["--quiet", "--bench=scsi_multipath", "--", "--json"]);
         let output = command.current_dir(&self.root).output().map_err(|e| format!("cannot run cargo: {e}"))?;
         if !output.status.success() {
             return Err(format!("{}\n{}", output.status, String::from_utf8_lossy(&output.stderr).trim()));
         }
         let said = job::parse(&String::from_utf8_lossy(&output.stdout))?;
         let layers = serde_json::from_value(said).map_err(|e| format!("its figures cannot be read: {e}"))?;
-        let figures = Figures { iops: 0.0, total_ios: 0, cpu_us_per_io: 0.0, idle: None, layers: Some(layers) };
+        let figures = Figures { layers: Some(layers), ..Figures::default() };
         Ok(Sample { side: side.name, figures, process_cpu_s: 0.0, jobs: Value::Null })
     }
 
@@ -204,7 +226,7 @@ impl Bench {
             iops.ok_or_else(|| format!("{}: no figure in what it said:\n{said}\nby {command:?}", output.status))?;
         let total_ios = (iops * f64::from(seconds)) as u64;
         let cpu_us_per_io = process_cpu_s * 1e6 / total_ios as f64;
-        let figures = Figures { iops, total_ios, cpu_us_per_io, idle: None, layers: None };
+        let figures = Figures { iops, total_ios, cpu_us_per_io, ..Figures::default() };
         Ok(Sample { side: side.name, figures, process_cpu_s, jobs: Value::Null })
     }
 
@@ -233,10 +255,15 @@ impl Bench {
 
     /// Writes the job of `side` and says how to run it.
     fn prepare_side(&self, row: &Row, side: &Side, blanks: &Blanks) -> Result<Command, String> {
+        let path = self.job_file(row, side, blanks)?;
+        Ok(self.command(self.stand_in(row, side), &path))
+    }
+
+    fn job_file(&self, row: &Row, side: &Side, blanks: &Blanks) -> Result<PathBuf, String> {
         let path = self.scratch.join(format!("{}-{}.fio", row.name, side.name));
         let text = blanks.fill(side.job, self.extra(row, side));
         fs::write(&path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-        Ok(self.command(self.stand_in(row, side), &path))
+        Ok(path)
     }
 
     /// Who runs in the place of `side`: where fio stands in for us, the peer that has the same job.
@@ -262,7 +289,8 @@ impl Bench {
     fn command(&self, side: &Side, job: &Path) -> Command {
         let mqblk = match side.program {
             Program::Mqblk => self.mqblk.as_ref(),
-            Program::Fio | Program::Engine | Program::IscsiPerf | Program::Layers | Program::Served(_) => None,
+            // Those that run here are fio and fio with our engine.
+            _ => None,
         };
         let args = side.args.iter().map(|arg| self.blanks.fill(arg, ""));
         let Some(mqblk) = mqblk else {
@@ -276,6 +304,14 @@ impl Bench {
         command.args(args);
         command
     }
+}
+
+/// Builds a program that is called as its package; where it is. For a look whether it works the one of its tests will do.
+fn program(project: &Project, name: &str, by_test: &str, debug: bool) -> Result<PathBuf, String> {
+    if debug {
+        return debug_program(project, name, by_test);
+    }
+    Ok(build(project, name, &format!("--bin={name}"), false)?.join(name))
 }
 
 /// Builds a program or a library and says in which directory it is.

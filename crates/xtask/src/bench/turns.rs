@@ -139,7 +139,7 @@ impl Player {
         }
         let cpu_us = cpu_ns as f64 / 1e3;
         let cpu_us_per_io = cpu_us / ios as f64;
-        let figures = Figures { iops: ios as f64 / seconds, total_ios: ios, cpu_us_per_io, idle: None, layers: None };
+        let figures = Figures { iops: ios as f64 / seconds, total_ios: ios, cpu_us_per_io, ..Figures::default() };
         Ok(Sample { side: self.side, figures, process_cpu_s: cpu_us / 1e6, jobs: Value::Null })
     }
 

@@ -4,8 +4,8 @@
 //!
 //! Guarantees: commands go only within the window that the target keeps open, numbered in order; data goes from and to requests'
 //! memory without a copy of ours where it is long, unless it has digests (what they are of must not change meanwhile). What we
-//! hold ready to send is bounded, whatever the target asks for: of what it asks for, a task has one sequence at a time, and messages
-//! of it are made as they can be sent. A command does not end well before all its data was sent. Whatever breaks is a [`Lost`].
+//! hold ready to send is bounded, whatever the target asks for: of what it asks for, a task, or a command of our own, has one sequence
+//! at a time, and messages of a task are made as they can be sent. A command does not end well before all its data was sent. Whatever breaks is a [`Lost`].
 //! Source: RFC 7143, 4.2.2 (numbering), 4.2.5 (data), 11.
 
 use super::dial::Line;
@@ -37,6 +37,9 @@ const SEND_BATCH: usize = 64;
 const MAX_RECEIVES: u32 = 4;
 /// Answers to a target's questions that wait to be sent at most.
 const MAX_PONGS: u32 = 64;
+/// Reasons of a reject that say that a message was not looked at: such commands are not supported, or too many go past the order
+/// (RFC 7143, 11.17.1).
+const NOT_TAKEN: [u8; 2] = [0x05, 0x06];
 /// Data of one message of which a copy is made.
 const MAX_COPY: u32 = 256 << 10;
 /// Tag of our question.
@@ -66,6 +69,11 @@ impl Out {
     /// Whether it carries data of this task.
     fn is_of(&self, task: u16) -> bool {
         matches!(&self.body, Body::Of { tag, .. } | Body::Own(tag, _) if *tag == task)
+    }
+
+    /// Whether it carries data of a command of ours with this tag on the wire, which was asked for.
+    fn answers_own(&self, wire_tag: u32) -> bool {
+        Header::is_asked_for(&self.head) && Header::about(&self.head).is_some_and(|(_, tag)| tag == wire_tag)
     }
 }
 
@@ -516,6 +524,9 @@ impl Link {
                 self.forget(tag as u16)?;
             }
             Pdu::R2t { tag, target_tag, offset, len } if is_own(tag) => {
+                if self.out.iter().any(|m| m.answers_own(tag)) {
+                    return Err(asks_too_much());
+                }
                 let bytes = tasks.own.asked_for(tag, offset, len)?;
                 let mut at = offset;
                 for (number, part) in bytes.chunks(self.params.max_send_data as usize).enumerate() {
@@ -530,8 +541,7 @@ impl Link {
             Pdu::R2t { tag, target_tag, offset, len } => {
                 let task = tasks.asked_for(tag, offset, len)?;
                 if self.is_answering(task) {
-                    let why = "it asks for more data of a task whose last was not sent (MaxOutstandingR2T is 1)";
-                    return Err(Violation(why.into()).into());
+                    return Err(asks_too_much());
                 }
                 let next = Sequence { tag: task, target_tag, at: offset, end: offset + len, number: 0 };
                 self.sequences.push_back(next);
@@ -555,14 +565,22 @@ impl Link {
             Pdu::Async { event: 0, .. } => {}
             Pdu::Async { event, .. } => return Err(Lost(format!("the target wants us to leave (event {event})"))),
             Pdu::Logout { .. } => return Err(Lost("the target has logged us out".into())),
-            Pdu::Reject { reason } => {
-                return Err(Lost(format!("the target rejected a message (reason {reason:#04x})")));
-            }
+            Pdu::Reject { reason } => self.rejected(reason, tasks)?,
             Pdu::Login { .. } | Pdu::Text { .. } | Pdu::DataIn(_) => {
                 return Err(Violation("an answer to nothing that was asked".into()).into());
             }
         }
         Ok(())
+    }
+
+    /// A message of ours was not taken: its header is what came along.
+    fn rejected(&mut self, reason: u8, tasks: &mut Tasks) -> Result<(), Lost> {
+        match Header::about(self.reader.kept()).filter(|_| NOT_TAKEN.contains(&reason)) {
+            Some((Header::TASK_MANAGEMENT, tag)) => Ok(tasks.own.function_rejected(tag)?),
+            // It is there, or it could not say so.
+            Some((Header::NOP_OUT, PING_TAG)) => Ok(()),
+            _ => Err(Lost(format!("the target rejected a message (reason {reason:#04x})"))),
+        }
     }
 
     /// Whether data of a task, or a command with data, waits to be sent.
@@ -617,6 +635,10 @@ impl Link {
             _ => Ok(()),
         }
     }
+}
+
+fn asks_too_much() -> Lost {
+    Violation("it asks for more data of a task whose last was not sent (MaxOutstandingR2T is 1)".into()).into()
 }
 
 /// The memory of a write has gone: it has failed, and the session goes with it.

@@ -2,8 +2,8 @@
 //! What a session has out beside requests: commands of our own, with data in memory of ours, and task management.
 //!
 //! Guarantees: an answer is believed only if it is to something that is out, and within what was asked for; all else is a
-//! [`Violation`]. Each has one answer, also when the session is lost. At most [`MAX_OUT`] of each kind are out.
-//! Source: RFC 7143, 11.5 and 11.6.
+//! [`Violation`]. Each has one answer, also when the session is lost. At most [`MAX_OUT`] of each kind are out, and one abort.
+//! Source: RFC 7143, 4.2.2.1 (immediate commands), 11.5, 11.6 and 11.17 (what is rejected).
 
 use super::dial::sense_of;
 use super::pdu::{DataIn, Direction, Function, Status, Violation, is_before};
@@ -253,6 +253,12 @@ impl Own {
         Some(wire_tag)
     }
 
+    /// Whether an abort is out: then another one waits. A target need take one immediate function at a time only, and open-iscsi sends
+    /// one.
+    pub(super) fn is_aborting(&self) -> bool {
+        self.managed.iter().any(|m| m.function == Function::AbortTask && m.is_done.is_none() && !m.is_dropped)
+    }
+
     /// Whether there is such a function, and what has become of it; an end is told once.
     pub(super) fn managed(&mut self, function: Function, task: Option<(u16, u32)>) -> Option<Option<bool>> {
         let at = self.managed.iter().position(|m| m.function == function && m.task == task && !m.is_dropped)?;
@@ -271,16 +277,29 @@ impl Own {
 
     /// The target answers a function: which it was, and whether it was done.
     pub(super) fn function_ended(&mut self, wire_tag: u32, response: u8) -> Result<(Managed, bool), Violation> {
-        let found = self.managed.iter().position(|m| m.wire_tag == wire_tag && m.is_done.is_none());
-        let Some(at) = found else {
-            return Err(Violation(format!("it answers task management {wire_tag:#x}, which was not asked for")));
-        };
+        let at = self.find_managed(wire_tag, "answers")?;
         let is_done = match response {
             0 => true,
             // No such task, no such LUN, still allegiant, cannot reassign, not supported, not allowed, rejected.
             1..=6 | 255 => false,
             other => return Err(Violation(format!("it answers task management with {other}, which means nothing"))),
         };
+        Ok((self.end_managed(at, is_done), is_done))
+    }
+
+    /// The target has no room for a function, or does not know it: it was not done.
+    pub(super) fn function_rejected(&mut self, wire_tag: u32) -> Result<(), Violation> {
+        let at = self.find_managed(wire_tag, "rejects")?;
+        self.end_managed(at, false);
+        Ok(())
+    }
+
+    fn find_managed(&self, wire_tag: u32, how: &str) -> Result<usize, Violation> {
+        let found = self.managed.iter().position(|m| m.wire_tag == wire_tag && m.is_done.is_none());
+        found.ok_or_else(|| Violation(format!("it {how} task management {wire_tag:#x}, which was not asked for")))
+    }
+
+    fn end_managed(&mut self, at: usize, is_done: bool) -> Managed {
         let managed = &mut self.managed[at];
         managed.is_done = Some(is_done);
         let managed = *managed;
@@ -288,7 +307,11 @@ impl Own {
         if managed.is_dropped || (is_done && managed.task.is_some()) {
             self.managed.swap_remove(at);
         }
-        Ok((managed, is_done))
+        if is_done && managed.task.is_none() {
+            // The reset has ended what they were about: nobody waits for their answers.
+            self.drop_managed(Function::AbortTask);
+        }
+        managed
     }
 }
 
@@ -345,5 +368,23 @@ mod tests {
         assert!(own.function_ended(tag, 0).is_err(), "a second answer");
         assert_eq!(own.managed(Function::AbortTask, task), Some(Some(false)));
         assert_eq!(own.managed(Function::AbortTask, task), None, "told once");
+        let rejected = own.manage(Function::AbortTask, task, 7).unwrap();
+        assert!(own.function_rejected(rejected ^ 1).is_err());
+        own.function_rejected(rejected).unwrap();
+        assert!(own.function_rejected(rejected).is_err() && own.function_ended(rejected, 0).is_err(), "once");
+        assert_eq!(own.managed(Function::AbortTask, task), Some(Some(false)));
+    }
+
+    #[test]
+    fn an_abort_that_is_not_answered_keeps_others_back_until_a_reset_has_worked() {
+        let mut own = Own::default();
+        let abort = own.manage(Function::AbortTask, Some((3, 0x1_0003)), 7).unwrap();
+        let reset = own.manage(Function::LogicalUnitReset, None, 7).unwrap();
+        assert!(own.is_aborting());
+        own.function_ended(reset, 0).unwrap();
+        assert!(!own.is_aborting());
+        // Its answer may come still.
+        own.function_ended(abort, 1).unwrap();
+        assert!(own.function_ended(abort, 1).is_err());
     }
 }

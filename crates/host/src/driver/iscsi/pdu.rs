@@ -84,6 +84,11 @@ pub enum Function {
 }
 
 impl Header {
+    /// Kind of a question, or an answer, whether somebody is there.
+    pub const NOP_OUT: u8 = request::NOP_OUT;
+    /// Kind of a task management function.
+    pub const TASK_MANAGEMENT: u8 = request::TASK_MANAGEMENT;
+
     fn new(opcode: u8, flags: u8, tag: u32) -> Header {
         let mut bytes = [0; BHS_BYTES];
         (bytes[0], bytes[1]) = (opcode, flags);
@@ -140,6 +145,12 @@ impl Header {
     pub fn is_asked_for(bytes: &[u8]) -> bool {
         let target_tag = bytes.get(20..).and_then(|rest| rest.first_chunk());
         Header::is_data_out(bytes) && target_tag.is_some_and(|tag| u32::from_be_bytes(*tag) != RESERVED_TAG)
+    }
+
+    /// What kind of message has the header that bytes begin with, and its tag.
+    pub fn about(bytes: &[u8]) -> Option<(u8, u32)> {
+        let tag = bytes.get(16..)?.first_chunk()?;
+        Some((bytes[0] & 0x3f, u32::from_be_bytes(*tag)))
     }
 
     /// The number of the last status that has arrived is told.

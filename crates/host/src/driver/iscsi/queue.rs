@@ -93,6 +93,17 @@ enum Place {
     Lost(Instant),
 }
 
+/// Whether a queue can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It has its session, or is to have none.
+    Whole,
+    /// Requests wait for another session.
+    Awaited,
+    /// They do no more.
+    GivenUp,
+}
+
 impl Queue {
     pub(super) fn new(patience: Patience, lun: LunId, keeper: Arc<Watch>) -> Result<Queue> {
         let waits = Waits::new()?;
@@ -199,6 +210,16 @@ impl Queue {
         match state.link {
             Place::Lost(_) => Some(state.attached + pause_after(state.short_lives)),
             Place::Nowhere | Place::Up(_) => None,
+        }
+    }
+
+    /// Whether it can be used now.
+    pub(super) fn way(&self, now: Instant) -> Way {
+        let state = self.state.lock();
+        match state.link {
+            Place::Nowhere | Place::Up(_) => Way::Whole,
+            Place::Lost(until) if now < until && !state.gives_up => Way::Awaited,
+            Place::Lost(_) => Way::GivenUp,
         }
     }
 
@@ -417,6 +438,7 @@ impl Queue {
             Some(None) => Abort::Begun,
             // One that was done has ended the command.
             Some(Some(_)) => Abort::Failed,
+            None if state.tasks.own.is_aborting() => Abort::Begun,
             None => {
                 let Place::Up(link) = &mut state.link else { return Abort::Gone };
                 if !link.manage(Function::AbortTask, Some((task.0, wire_tag, cmd_sn)), &mut state.tasks) {

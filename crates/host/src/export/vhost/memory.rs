@@ -126,6 +126,15 @@ impl GuestMemory {
         Some((DataRef::new(slot.number, offset), here))
     }
 
+    /// Has the processor fetch the line at a guest address, which will be read and written, if something is mapped there.
+    #[inline]
+    pub(crate) fn prefetch(&self, guest: u64, hint: &mut usize) {
+        if self.translate(guest, 1, hint).is_some() {
+            let slot = &self.slots[*hint];
+            slot.region.prefetch::<true>((guest - slot.address.guest) as usize);
+        }
+    }
+
     /// What the guest calls an address of the front end's own.
     pub(crate) fn guest_address(&self, user: u64) -> Option<u64> {
         let find = |s: &Slot| {

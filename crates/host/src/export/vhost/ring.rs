@@ -110,6 +110,13 @@ impl Ring {
         either!(self, r => r.has_more())
     }
 
+    /// Has the processor fetch what the next chains, `most` at most, begin with: their descriptors, and where the first of each leads.
+    /// Another processor has just written it, and one line after the other would be waited for.
+    #[inline]
+    pub(super) fn prefetch(&mut self, memory: &GuestMemory, most: usize, hint: &mut usize) {
+        either!(self, r => r.prefetch(memory, most, hint));
+    }
+
     /// Takes the next chain: its descriptors into `chain`, what was there being dropped.
     #[inline]
     pub(super) fn next(&mut self, view: &View, chain: &mut Vec<Desc>) -> Result<Option<Head>, RingError> {

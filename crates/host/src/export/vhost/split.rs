@@ -118,6 +118,28 @@ impl SplitRing {
         Ok(Some(Head { id, entries: 1, note: 0 }))
     }
 
+    /// See [`Ring::prefetch`](super::ring::Ring::prefetch).
+    #[inline]
+    pub(super) fn prefetch(&mut self, memory: &GuestMemory, most: usize, hint: &mut usize) {
+        // A ring that breaks a rule is told of by who takes from it.
+        if !self.has_more().is_ok_and(|more| more) {
+            return;
+        }
+        let number = self.avail_idx.wrapping_sub(self.next_avail).min(most as u16);
+        let heads = (0..number).map(|i| {
+            let slot = usize::from(self.next_avail.wrapping_add(i) & (self.size - 1));
+            self.avail.load_u16(4 + 2 * slot, Ordering::Relaxed)
+        });
+        for id in heads.clone() {
+            self.desc.prefetch(DESC_BYTES * usize::from(id));
+            // The third of a chain, which may be in the next line.
+            self.desc.prefetch(DESC_BYTES * (usize::from(id) + 2));
+        }
+        for id in heads.filter(|id| *id < self.size) {
+            memory.prefetch(read_desc(&self.desc, DESC_BYTES * usize::from(id)).0, hint);
+        }
+    }
+
     /// The chain that starts with descriptor `id`.
     #[inline]
     pub(super) fn read_chain(&self, id: u16, view: &View, chain: &mut Vec<Desc>) -> Result<(), RingError> {

@@ -236,6 +236,9 @@ impl VirtQueue {
         if !self.takes() {
             return took > 0;
         }
+        if self.round > 1 {
+            self.ring.prefetch(&self.view.memory, self.round, &mut self.hint);
+        }
         while took < self.round && !self.free.is_empty() && port.has_room() {
             match self.take_one(id, port, now) {
                 Ok(true) => took += 1,

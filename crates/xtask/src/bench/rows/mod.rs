@@ -5,10 +5,12 @@
 //! stands in its `extra` lines or `args`. Job texts are fio job files with blanks that
 //! [`super::job`] fills. Latencies are recorded on both sides, as is fio's default.
 //!
-//! [`against_fio`] has the rows whose sides run jobs, [`network`] those of them on iSCSI and Ceph, [`served`] those of a client and servers.
+//! [`against_fio`] has the rows whose sides run jobs, [`network`] those of them on iSCSI and Ceph, [`paths`] those of a disk
+//! by several paths, [`served`] those of a client and servers.
 
 mod against_fio;
 mod network;
+mod paths;
 mod served;
 
 /// A group of runs that are compared with each other.
@@ -58,6 +60,41 @@ pub enum Program {
     Engine,
     /// A server, with a client that is the same for all of a row.
     Served(Served),
+    /// Ours over paths of unequal speed.
+    Unequal(Unequal),
+    /// Ours with a path that is pulled, which knows no job: fio writes and verifies.
+    Pull(Pull),
+}
+
+/// Paths to one disk, of which the last is slow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Unequal {
+    /// `path_selector`.
+    pub selector: &'static str,
+    /// How many, two to four.
+    pub paths: u8,
+}
+
+/// What happens to one of two paths.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Pull {
+    /// What.
+    pub what: Pulled,
+    /// Both are in one group, and in use; else the pulled one is.
+    pub is_multibus: bool,
+    /// Silence is noticed after 1 and 1 instead of 5 and 5 seconds.
+    pub is_quick: bool,
+}
+
+/// How a path is pulled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Pulled {
+    /// kill -9 of its target.
+    Killed,
+    /// SIGSTOP of its target.
+    Stopped,
+    /// Its target ends the session.
+    Dropped,
 }
 
 /// A server and what is asked of it.
@@ -154,6 +191,22 @@ pub enum Metric {
     IdleCpu,
     /// Memory resident in a server without clients, MB.
     Resident,
+    /// Latency in microseconds that half of the I/Os keep.
+    P50,
+    /// The same, 99 of 100.
+    P99,
+    /// Percent of the I/Os that this path carried, the first is 0.
+    Share(u8),
+    /// Longest time without the end of an I/O before a path was pulled, milliseconds.
+    GapBefore,
+    /// The same from then on.
+    Gap,
+    /// The same from when the path was back.
+    GapBack,
+    /// The longest I/O from when the path was pulled, milliseconds.
+    Longest,
+    /// I/O errors, and blocks that were not what was written last.
+    Errors,
 }
 
 /// A figure asked of a row.
@@ -183,7 +236,14 @@ pub enum Need {
 
 /// Every row, in the order of a full run.
 pub fn all() -> impl Iterator<Item = &'static Row> {
-    against_fio::ROWS.iter().chain(network::ROWS).chain(served::ROWS)
+    against_fio::ROWS.iter().chain(network::ROWS).chain(paths::ROWS).chain(served::ROWS)
+}
+
+impl Row {
+    /// Whether nobody can do it in our place.
+    pub fn is_ours_alone(&self) -> bool {
+        self.sides.iter().any(|side| matches!(side.program, Program::Unequal(_) | Program::Pull(_)))
+    }
 }
 
 impl Side {
@@ -194,7 +254,17 @@ impl Side {
 
     /// Whether it needs a tgtd.
     pub fn needs_iscsi(&self) -> bool {
-        self.program == Program::IscsiPerf || self.names("{iscsi}")
+        matches!(self.program, Program::IscsiPerf | Program::Unequal(_)) || self.names("{iscsi}")
+    }
+
+    /// Whether it needs the file of the file rows.
+    pub fn needs_file(&self) -> bool {
+        matches!(self.program, Program::Served(_)) || self.names("{file}") || self.names("{size}")
+    }
+
+    /// Whether it needs the clients that are ours.
+    pub fn needs_vuclient(&self) -> bool {
+        matches!(self.program, Program::Served(_))
     }
 
     /// Whether it needs a Ceph cluster.
