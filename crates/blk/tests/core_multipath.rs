@@ -306,6 +306,39 @@ fn groups_are_used_in_order_and_switched_when_told() {
 
 /// The lines of oracle/multipath-6.1.txt, behind `0 2097152 multipath`.
 #[test]
+fn paths_are_sorted_into_new_groups_with_requests_out() {
+    let groups = [(Selector::QueueLength, 2), (Selector::QueueLength, 1)];
+    let b = Behaviour { manual: true, ..Behaviour::default() };
+    let mut s = Stack::new(1, b.clone(), &groups, FAIL, config("none", 64));
+    (0..4).for_each(|n| s.submit(0, read(n)));
+    s.poll();
+    assert_eq!(s.sent(), [2, 2, 0]);
+    let ids: Vec<PathId> = (0..3).map(|n| id(&s, n)).collect();
+    s.mp.regroup(&[vec![ids[2]], vec![ids[0], ids[1]]]).unwrap();
+    (4..8).for_each(|n| s.submit(0, read(n)));
+    s.poll();
+    assert_eq!(s.sent(), [2, 2, 4], "the new best group");
+    s.disk.behave(|b| b.manual = false);
+    s.disk.release_all();
+    s.run();
+    assert_eq!(s.statuses(), [BlkStatus::Ok; 8]);
+    s.check_idle();
+    let before = s.mp.status();
+    for (new, why) in [
+        (vec![ids.clone(), vec![], vec![]], "3 groups: the disk was made with 2"),
+        (vec![ids[..2].to_vec()], "2 paths in new groups: must be all that are there, once each"),
+        (vec![ids.clone(), vec![ids[0]]], "4 paths in new groups: must be all that are there, once each"),
+    ] {
+        assert_eq!(s.mp.regroup(&new).unwrap_err().to_string(), why);
+    }
+    assert_eq!(s.mp.status(), before, "nothing has changed");
+    let groups = [(Selector::QueueLength, 1), (Selector::RoundRobin, 1)];
+    let s = Stack::new(1, b, &groups, FAIL, config("none", 8));
+    let e = s.mp.regroup(&[vec![id(&s, 1)], vec![id(&s, 0)]]).unwrap_err();
+    assert!(e.to_string().contains("only where all have one selector"), "{e}");
+}
+
+#[test]
 fn status_is_printed_as_the_kernels() {
     for (selector, expected) in [
         (Selector::RoundRobin, "2 0 0 0 1 1 A 0 2 0 252:0 A 0 252:1 A 0 "),
@@ -523,7 +556,7 @@ fn something_happens(rng: &mut Rng, s: &mut Stack, promise: Promise, nr_groups: 
     let (way, t) = (s.ways[n as usize].clone(), s.t());
     let path_id = s.mp.path(&format!("252:{n}"));
     let group = rng.below(nr_groups as u64) as usize;
-    match (rng.below(12), path_id) {
+    match (rng.below(13), path_id) {
         (0..3, _) => way.does(Does::IsBroken),
         (3, _) => way.does(Does::Refuses(QueueRqStatus::Resource)),
         (4..6, _) => way.does(Does::Works),
@@ -532,6 +565,13 @@ fn something_happens(rng: &mut Rng, s: &mut Stack, promise: Promise, nr_groups: 
         (9, Some(id)) => drop(s.mp.remove_path(id, t).unwrap()),
         (9, None) => drop(s.mp.add_path(group, path(&way))),
         (10, _) => s.mp.switch_group(group).unwrap(),
+        (12, _) => {
+            let mut new = vec![Vec::new(); nr_groups];
+            let paths = s.mp.status().groups.into_iter().flat_map(|g| g.paths);
+            paths.for_each(|p| new[rng.below(nr_groups as u64) as usize].push(p.id));
+            // Refused for groups of different selectors.
+            let _ = s.mp.regroup(&new);
+        }
         _ if rng.below(2) == 0 => s.mp.disable_group(group).unwrap(),
         _ => s.mp.enable_group(group).unwrap(),
     }
@@ -567,7 +607,11 @@ fn run_case(seed: u64) -> (usize, u64) {
         Selector::HistoricalServiceTime { base_weight: 972, threshold_multiplier: 2 },
         Selector::IoAffinity,
     ];
-    let groups: Vec<_> = (0..1 + rng.below(3)).map(|_| (rng.pick(&selectors), 1 + rng.below(4) as usize)).collect();
+    // Paths change groups only where all have one selector.
+    let only = (rng.below(2) == 0).then(|| rng.pick(&selectors[..4]));
+    let groups: Vec<_> = (0..1 + rng.below(3))
+        .map(|_| (only.unwrap_or_else(|| rng.pick(&selectors)), 1 + rng.below(4) as usize))
+        .collect();
     let mut config = config(rng.pick(&["none", "mq-deadline", "kyber", "bfq"]), rng.pick(&[1, 2, 8, 64]));
     (config.io_timeout_ms, config.bios_per_submitter) = (100, rng.pick(&[2, 8, 1024]));
     let behaviour = behaviour(&mut rng, promise);

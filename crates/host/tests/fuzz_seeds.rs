@@ -251,7 +251,7 @@ fn seeds_of_iscsi() {
 fn seeds_of_multipath_conf() {
     let seed = |name, text: &str, reach| Seed { name, bytes: text.into(), reach };
     // Options with a default, then those that are given besides.
-    let built_in = 10;
+    let built_in = 11;
     let seeds = [
         seed("empty", "# nothing\n", built_in),
         seed(
@@ -262,7 +262,7 @@ fn seeds_of_multipath_conf() {
         seed(
             "devices",
             "devices {\n device {\n vendor \"^(A|[^B-]{1,3})\"\n product .*\n prio_args \"2.5\"\" SSD\"\n }\n}\n",
-            built_in + 1,
+            built_in,
         ),
         seed("multipaths", "multipaths {\nmultipath {\nwwid \"x\"\nalias data\nno_path_retry 12\n}\n}\n", built_in),
         seed("blacklist", "blacklist {\ndevnode \"!^sd[[:alpha:]]\"\ndevice {\nvendor A\n}\n}\n", built_in),

@@ -5,27 +5,21 @@
 #[allow(unsafe_code, reason = "buffers are given back")]
 mod common;
 
-use blk::bio::{Bio, DataRef, Op, OpFlags};
-use blk::cpumap::CpuTopology;
-use blk::id::{CpuId, HctxId, Sector};
-use blk::multipath::{Features, Handler, Multipath, NewGroup, NewPath, PathArgs, PgInit, Selector};
-use blk::queue::RequestQueue;
+use blk::bio::{Bio, Op, OpFlags};
+use blk::id::{HctxId, Sector};
 use blk::scsi::cdb::Cdb;
 use blk::scsi::disposition::{HostByte, sam};
 use blk::scsi::sense::{Sense, SenseKey};
-use blk::settings::QueueConfig;
 use blk::status::BlkStatus;
 use blk::time::Duration;
 use common::Rig;
 use common::iscsi::Tgt;
 use common::iscsi_proxy::{Meddle, Proxy};
-use host::clock;
 use host::driver::HostDriver;
-use host::driver::iscsi::{self, AluaHandler, Iscsi, RawAnswer, RawCommand};
+use host::driver::iscsi::{self, Iscsi, RawAnswer, RawCommand};
 use host::error::ErrorKind;
 use host::mem::{BufferPool, Regions};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 
 const ABORT_TASK: u8 = 1;
 const LUN_RESET: u8 = 5;
@@ -144,37 +138,6 @@ fn nonsense_about_task_management_ends_the_session_with_a_message() {
         assert!(why.contains("breaks the protocol") && why.contains(message), "{what:?}: {why}");
         assert_eq!(losses(&driver), 1, "{what:?}");
     }
-}
-
-/// tgtd's units have no port groups: the handler asks, says so, and the path fails; the request ends, and so does the handler.
-#[test]
-fn a_path_without_port_groups_is_not_activated_by_alua() {
-    let tgt = Tgt::new();
-    let (disk, _) = open(&tgt.url("?sessions=1"));
-    let (port, (sender, ends)) = (disk.clone(), channel());
-    let handler = AluaHandler::new(move |_| Some(port.clone()), move |path, how| sender.send((path, how)).unwrap());
-    let path = NewPath { name: "a".into(), driver: disk.clone(), args: PathArgs::default() };
-    let group = NewGroup { selector: Selector::RoundRobin, paths: vec![path] };
-    let handler: Option<Box<dyn Handler>> = Some(Box::new(handler.unwrap()));
-    let listener = Box::new(|_| ());
-    let multipath =
-        Multipath::<parking_lot::RawMutex>::new(vec![group], Features::default(), handler, &[], listener).unwrap();
-    let multipath = Arc::new(multipath);
-    let config = QueueConfig { topology: CpuTopology::uniform(1), ..QueueConfig::default() };
-    let queue =
-        RequestQueue::<parking_lot::RawMutex>::new(multipath.clone(), config, Box::new(blk::queue::NoNotify)).unwrap();
-    let mut submitter = queue.submitter(CpuId::new(0)).unwrap();
-    submitter.submit(&Bio::read(Sector(0), 8, DataRef::NONE), clock::now()).unwrap();
-    let (path, how) = ends.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
-    assert_eq!(how, PgInit::Failed);
-    multipath.pg_init_done(path, how, clock::now());
-    let (mut status, began) = (None, std::time::Instant::now());
-    while status.is_none() {
-        assert!(began.elapsed() < std::time::Duration::from_secs(60), "the request does not end");
-        submitter.poll(clock::now());
-        submitter.reap(|done| status = Some(done.status));
-    }
-    assert!(!status.unwrap().is_ok());
 }
 
 fn raw(driver: &Iscsi, cdb: &[u8], data_out: &[u8], data_in: usize) -> RawAnswer {

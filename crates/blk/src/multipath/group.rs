@@ -264,6 +264,22 @@ impl State {
         Wanted::RUN
     }
 
+    /// All paths are of these groups now, as in a table that is loaded anew. Activations that are out still end; the next begin
+    /// when they have.
+    pub(super) fn regroup(&mut self, groups: &[Vec<PathId>]) -> Wanted {
+        for (group, paths) in groups.iter().enumerate() {
+            for id in paths {
+                if let Some(path) = self.path(*id) {
+                    path.group = group;
+                }
+            }
+        }
+        self.groups.iter_mut().for_each(|g| g.bypassed = false);
+        (self.current, self.next) = (None, None);
+        (self.pg_init_required, self.queue_io) = (false, false);
+        Wanted::RUN
+    }
+
     /// `queue_if_no_path` or `fail_if_no_path`.
     pub(super) fn set_queueing(&mut self, on: bool, now: Instant) -> Wanted {
         self.features.queue_if_no_path = on;

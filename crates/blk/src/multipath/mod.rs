@@ -402,6 +402,39 @@ impl<L: Lock> Multipath<L> {
         Ok(())
     }
 
+    /// Sorts all paths into groups anew, best first, at once and with requests out: a table that is loaded anew. No group is in
+    /// use or bypassed then, so the next request takes the first that has a path, and its paths are activated if there is a handler.
+    /// Groups of the disk beyond these are empty.
+    ///
+    /// # Errors
+    /// More groups than the disk has, a path that is left out, named twice or not there, or groups whose selectors differ or
+    /// know their paths (io-affinity). Nothing has changed then.
+    pub fn regroup(&self, groups: &[Vec<PathId>]) -> Result<(), MultipathError> {
+        let mut state = self.state.lock();
+        let n = state.groups.len();
+        if groups.len() > n {
+            return refused(format!("{} groups: the disk was made with {n}", groups.len()));
+        }
+        let first = state.groups.first().map(|g| g.selector);
+        if state.groups.iter().any(|g| Some(g.selector) != first || g.selector == Selector::IoAffinity) {
+            return refused("paths change groups only where all have one selector, and not io-affinity".into());
+        }
+        let mut named: Vec<PathId> = groups.concat();
+        named.sort_unstable();
+        if !named.iter().copied().eq(state.present().map(|(id, _)| id)) {
+            return refused(format!("{} paths in new groups: must be all that are there, once each", named.len()));
+        }
+        for (group, path) in groups.iter().enumerate().flat_map(|(g, paths)| paths.iter().map(move |p| (g, *p))) {
+            // What is out is counted by the path, in the unit of a selector that both groups have.
+            self.group_of[path.index()].set(group as u8);
+        }
+        let wanted = state.regroup(groups);
+        self.publish(&state);
+        drop(state);
+        self.see_to(wanted);
+        Ok(())
+    }
+
     /// `queue_if_no_path`; its time begins anew.
     pub fn queue_if_no_path(&self, now: Instant) {
         self.change(|state| state.set_queueing(true, now));

@@ -192,6 +192,28 @@ pub fn set_parameters(group: u16) -> [u8; 8] {
     [0, 0, 0, 0, AccessState::Optimized as u8, 0, high, low]
 }
 
+/// How a target serves the unit by one way: what a path's place among others depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// How states change there.
+    pub support: Support,
+    /// Of the way's own ports.
+    pub group: PortGroup,
+}
+
+impl Access {
+    /// What the answers to INQUIRY (standard data and page 0x83) and REPORT TARGET PORT GROUPS make of it. `None`: it has no port
+    /// groups, or does not tell by which of them this way goes, or nothing of that one.
+    pub fn new(support: Support, designation: &[u8], answer: &[u8]) -> Option<Access> {
+        if !(support.implicit || support.explicit) {
+            return None;
+        }
+        let (own, _) = own_group(designation)?;
+        let group = PortGroups::parse(answer, false)?.group(own)?.clone();
+        Some(Access { support, group })
+    }
+}
+
 /// What is to be done for a path before requests go there (`alua_stpg`, without `optimize_stpg`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
@@ -420,6 +442,26 @@ mod tests {
             let how = activate(&mut |cdb, out, most| device.answer(cdb, out, most), Duration::ZERO);
             assert_eq!((how, device.orders), (expected, orders), "state {state:x}, follows {follows}");
         }
+    }
+
+    #[test]
+    fn a_way_is_served_as_its_own_group_is() {
+        let designation = [0, 0x83, 0, 8, 0x01, 0x15, 0, 4, 0, 0, 0, 2];
+        let told = answer(&[(0x00, 1, &[1]), (0x82, 2, &[2])], None);
+        let implicit = Support { implicit: true, explicit: false };
+        let access = Access::new(implicit, &designation, &told).unwrap();
+        assert_eq!(
+            (access.group.state, access.group.preferred, access.group.priority(false)),
+            (AccessState::Standby, true, 81)
+        );
+        assert_eq!(Access::new(Support { implicit: false, ..implicit }, &designation, &told), None);
+        assert_eq!(Access::new(implicit, &designation[..4], &told), None, "no group of its own");
+        assert_eq!(
+            Access::new(implicit, &designation, &answer(&[(0, 1, &[1])], None)),
+            None,
+            "nothing of its own group"
+        );
+        assert_eq!(Access::new(implicit, &designation, &told[..3]), None);
     }
 
     #[test]

@@ -12,6 +12,7 @@ fn path(name: &str, prio: u32, is_active: bool) -> TopologyPath {
         name: name.to_owned(),
         prio,
         is_active,
+        check: if is_active { "ready" } else { "faulty" },
         is_running: true,
         fail_count: u64::from(!is_active),
         in_flight: 3,
@@ -28,6 +29,7 @@ fn two_groups() -> Topology {
         wwid: "naa.60000000000000000e00000000010001".to_owned(),
         bytes: 10 << 30,
         features: "1 queue_if_no_path".to_owned(),
+        hardware_handler: "1 alua".to_owned(),
         failback: "immediate".to_owned(),
         queueing: "queue".to_owned(),
         groups: vec![
@@ -48,7 +50,7 @@ fn a_disk_is_listed_as_multipath_does() {
         text(&all),
         "\
 data (naa.60000000000000000e00000000010001) dm-0
-size=10G features='1 queue_if_no_path' hwhandler='0' wp=rw
+size=10G features='1 queue_if_no_path' hwhandler='1 alua' wp=rw
 |-+- policy='service-time 0' prio=50 status=active
 | |- #:#:#:# iscsi://10.0.0.1/iqn.x/1  0:0 active ready  running
 | `- #:#:#:# /dev/sdb                  0:0 failed faulty running
@@ -72,7 +74,7 @@ fn sizes_are_rounded_as_multipath_rounds_them() {
         let topology = Topology { bytes, ..Topology::default() };
         let all = json!({ "maps": [topology::map("d", 3, true, &topology)] });
         let told = text(&all);
-        assert_eq!(told, format!("d dm-3\nsize={shown} features='' hwhandler='0' wp=ro\n"));
+        assert_eq!(told, format!("d dm-3\nsize={shown} features='' hwhandler='' wp=ro\n"));
     }
 }
 

@@ -27,7 +27,7 @@
 //! Source: RFC 7143; the URL of libiscsi; drivers/scsi/libiscsi.c of Linux 6.19 (recovery, no-ops).
 //! Since: 0.1.
 
-mod alua;
+mod access;
 mod attach;
 mod chap;
 mod dial;
@@ -42,7 +42,6 @@ pub mod reader;
 mod tasks;
 mod uri;
 
-pub use alua::AluaHandler;
 pub use discover::{FoundUnit, discover, logical_units};
 pub use login::{Found, FoundPortal};
 pub use queue::QueueStatus;
@@ -51,13 +50,14 @@ pub use uri::{DEFAULT_PORT, IscsiTarget, MAX_SESSIONS, Portal, is_scheme, parse,
 
 use crate::clock;
 use crate::driver::keeper::{Keeper, Kept, Watch};
-use crate::driver::{Connections, HostDriver, PerHctx, ScsiDepth};
+use crate::driver::{Checked, Connections, HostDriver, PerHctx, ScsiDepth, Tell};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use attach::{Unit, attach, identify, is_ready};
 use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
 use blk::id::{HctxId, Sector};
 use blk::limits::Limits;
+use blk::scsi::alua;
 use blk::scsi::cdb::{Cdb, opcode};
 use blk::scsi::device::{Device, DeviceState};
 use blk::scsi::disk::ScsiDisk;
@@ -125,6 +125,10 @@ struct Shared {
     is_resetting: AtomicBool,
     /// Once it is started.
     device: OnceLock<Arc<Device>>,
+    /// How the target served it by this way when it was opened, if that was asked.
+    first_access: Option<alua::Access>,
+    /// Hears that this may be otherwise now.
+    tell_access: OnceLock<Tell>,
 }
 
 /// Who we are.
@@ -237,15 +241,37 @@ impl Shared {
 
     /// Asks the logical unit, in a session for nothing else, whether it is ready and still the same.
     fn test_unit_ready(&self, limit: Duration, stop: &OwnedFd) -> Result<()> {
+        let mut line = self.dial_to_check(limit, stop)?;
+        self.is_still_there(&mut line)?;
+        is_ready(&mut line, self.target.lun)?;
+        line.log_out();
+        Ok(())
+    }
+
+    /// The same for a way that may serve it badly: how it does is asked first, and where it does not, TEST UNIT READY is not.
+    fn check_access(&self, limit: Duration, stop: &OwnedFd) -> Result<Checked> {
+        let mut line = self.dial_to_check(limit, stop)?;
+        let access = access::access(&mut line, self.target.lun)?;
+        let serves = access
+            .as_ref()
+            .is_none_or(|a| a.group.state.takes_requests() && a.group.state != alua::AccessState::Transitioning);
+        let ready = self.is_still_there(&mut line);
+        let ready = if serves { ready.and_then(|()| is_ready(&mut line, self.target.lun)) } else { ready };
+        line.log_out();
+        Ok(Checked { access, ready: ready.map_err(|e| e.within(&self.target.to_string())) })
+    }
+
+    fn dial_to_check<'a>(&self, limit: Duration, stop: &'a OwnedFd) -> Result<Line<'a>> {
         let wanted = self.access.wanted(&self.target, Some(&self.target.name), CHECK_SESSION)?;
         let limit = std::time::Duration::from_nanos(limit.as_ns());
-        let mut line = dial_within(limit, &self.target.portal, &wanted, stop)?;
-        let (unit, _) = identify(&mut line, self.target.lun)?;
+        dial_within(limit, &self.target.portal, &wanted, stop)
+    }
+
+    fn is_still_there(&self, line: &mut Line<'_>) -> Result<()> {
+        let (unit, _) = identify(line, self.target.lun)?;
         if !self.unit.is_still(&unit) {
             return Err(Error::new(ErrorKind::Denied, format!("it was {} and is {unit}", self.unit)));
         }
-        is_ready(&mut line, self.target.lun)?;
-        line.log_out();
         Ok(())
     }
 
@@ -327,28 +353,33 @@ impl Iscsi {
     /// Denied: wrong credentials, or no disk of a kind that can be used. NotFound: no such portal, target or LUN. Others: the way
     /// there. The text says which, and what to do.
     pub fn open(target: &IscsiTarget, write: bool, regions: Arc<Regions>) -> Result<Iscsi> {
-        Iscsi::open_as(target, write, regions, false)
+        Iscsi::open_as(target, write, regions, None)
     }
 
     /// The same as one way of several to the disk: commands that were out when a session was lost are not given back before the
     /// target has dropped them, which only the same nexus made anew tells, or `recovery_timeout` is over. A portal that refuses
     /// connections tells nothing: something in between may refuse them for a target that lives. Given back they end with a transport
     /// error, or to be issued again, anywhere. After `recovery_timeout`, or [given up](HostDriver::set_give_up), nothing is known: a
-    /// target that was silent for so long may still carry them out.
+    /// target that was silent for so long may still carry them out. With `asks_access` it is asked how its target serves it by this
+    /// way, too ([`HostDriver::access`]).
     ///
     /// # Errors
     /// As of [`Iscsi::open`].
-    pub fn open_path(target: &IscsiTarget, write: bool, regions: Arc<Regions>) -> Result<Iscsi> {
-        Iscsi::open_as(target, write, regions, true)
+    pub fn open_path(target: &IscsiTarget, write: bool, regions: Arc<Regions>, asks_access: bool) -> Result<Iscsi> {
+        Iscsi::open_as(target, write, regions, Some(asks_access))
     }
 
-    fn open_as(target: &IscsiTarget, write: bool, regions: Arc<Regions>, is_path: bool) -> Result<Iscsi> {
+    /// `path`: it is a path, and whether it is asked for its port group's state.
+    fn open_as(target: &IscsiTarget, write: bool, regions: Arc<Regions>, path: Option<bool>) -> Result<Iscsi> {
+        let is_path = path.is_some();
         let (watch, access) = (Arc::new(Watch::new()?), Access::of(target)?);
         let wanted = access.wanted(target, Some(&target.name), 0)?;
         let within = |e: Error| e.within(&target.to_string());
-        let (unit, options) = {
+        let (unit, options, first_access) = {
             let mut line = dial(&target.portal, &wanted, watch.over()).map_err(within)?;
-            attach(&mut line, target.lun).map_err(within)?
+            let (unit, options) = attach(&mut line, target.lun).map_err(within)?;
+            let first = if path == Some(true) { access::access(&mut line, target.lun).map_err(within)? } else { None };
+            (unit, options, first)
         };
         if options.limits.read_only && write {
             let text = "is write-protected: what writes needs another one".to_owned();
@@ -370,6 +401,8 @@ impl Iscsi {
             reset_done,
             is_resetting,
             device,
+            first_access,
+            tell_access: OnceLock::new(),
         });
         let template = HostTemplate { can_queue: CAN_QUEUE, cmd_per_lun: CAN_QUEUE, ..HostTemplate::default() };
         let host = ScsiHost::new::<parking_lot::RawMutex>(template, shared.clone());
@@ -546,6 +579,11 @@ impl Driver for Iscsi {
         if news.identity || news.capacity {
             self.doubt();
         }
+        if news.state
+            && let Some(tell) = self.shared.tell_access.get()
+        {
+            tell();
+        }
     }
 }
 
@@ -623,6 +661,22 @@ impl HostDriver for Iscsi {
     /// By TEST UNIT READY in a session of its own.
     fn check(&self, limit: Duration, stop: &OwnedFd) -> Option<Result<()>> {
         Some(self.shared.test_unit_ready(limit, stop).map_err(|e| e.within(&self.shared.target.to_string())))
+    }
+
+    fn access(&self) -> Option<alua::Access> {
+        self.shared.first_access.clone()
+    }
+
+    fn check_access(&self, limit: Duration, stop: &OwnedFd) -> Option<Result<Checked>> {
+        Some(self.shared.check_access(limit, stop).map_err(|e| e.within(&self.shared.target.to_string())))
+    }
+
+    fn on_access_change(&self, tell: Tell) {
+        let _ = self.shared.tell_access.set(tell);
+    }
+
+    fn scsi_command(&self, hctx: HctxId, command: &RawCommand<'_>) -> Option<Result<RawAnswer>> {
+        Some(self.execute(hctx, command))
     }
 
     fn scsi_depth(&self) -> Option<ScsiDepth> {

@@ -27,10 +27,12 @@ pub use ram::Ram;
 pub use rbd::Rbd;
 
 use crate::clock;
+use crate::driver::iscsi::{RawAnswer, RawCommand};
 use crate::error::{Error, Result};
 use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
 use blk::driver::Driver;
 use blk::id::{HctxId, MAX_CPUS, Sector};
+use blk::scsi::alua::Access;
 use blk::time::{Duration, Instant};
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::OnceLock;
@@ -67,6 +69,18 @@ pub struct Connections {
     /// Requests that were sent again on the next one.
     pub replayed: u64,
 }
+
+/// What a check brought that also asked how the target serves the unit by this way.
+#[derive(Debug)]
+pub struct Checked {
+    /// That; `None`: it has no port groups.
+    pub access: Option<Access>,
+    /// Whether it is the one that was opened and, if it is served there at all, ready.
+    pub ready: Result<()>,
+}
+
+/// Who is told of something from inside I/O, and may not call back from there.
+pub type Tell = Box<dyn Fn() + Send + Sync>;
 
 /// What bounds the commands of a logical unit: `nr_hw_queues` multiplies tags, which the device need not have room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,6 +234,25 @@ pub trait HostDriver: Driver {
     /// Asks the disk, on a way of its own and beside the requests, whether it is there, ready, and the one that was opened. Takes at most
     /// about `limit`, less when `stop` becomes readable. `None`: it has no such way.
     fn check(&self, _limit: Duration, _stop: &OwnedFd) -> Option<Result<()>> {
+        None
+    }
+
+    /// How its target served it by this way when it was opened. `None`: that was not asked, or the target has no port groups.
+    fn access(&self) -> Option<Access> {
+        None
+    }
+
+    /// As [`HostDriver::check`], and how its target serves it by this way. `None`: it has no such way.
+    fn check_access(&self, _limit: Duration, _stop: &OwnedFd) -> Option<Result<Checked>> {
+        None
+    }
+
+    /// Has `tell` called, from inside I/O, when the device says that it may be served otherwise now. The first who asks for it is
+    /// told.
+    fn on_access_change(&self, _tell: Tell) {}
+
+    /// Sends a command past the block layer and waits for its end. `None`: it is no SCSI device.
+    fn scsi_command(&self, _hctx: HctxId, _command: &RawCommand<'_>) -> Option<Result<RawAnswer>> {
         None
     }
 

@@ -7,8 +7,13 @@
 //! Source: multipath-tools 0.9 and 0.10, multipath.conf(5).
 
 use super::ere::Ere;
-use crate::driver::multipath::{Failback, MAX_SECONDS, NoPathRetry, PathChecker, PathGroupingPolicy, selector};
-use blk::multipath::{Table, TableError};
+use crate::driver::multipath::{
+    Failback, HardwareHandler, MAX_SECONDS, NoPathRetry, PathChecker, PathGroupingPolicy, selector,
+};
+use blk::multipath::{Features, Table, TableError};
+
+/// The argument of the prioritizer alua.
+pub(super) const EXCLUSIVE_PREF_BIT: &str = "exclusive_pref_bit";
 
 /// Sections, as a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +68,10 @@ pub enum Kind {
     Selector,
     /// A number and so many words: the features of the kernel's table.
     Features,
-    /// A number and so many words.
-    Counted,
+    /// As of [`HardwareHandler`], or a number and so many words.
+    Handler,
+    /// Of the prioritizer alua, or any text.
+    PrioArgs,
     /// One of these; each with what is done in its place here, if that is something else.
     Words(&'static [(&'static str, Option<&'static str>)]),
     /// `yes` or `no`.
@@ -121,8 +128,8 @@ const PRIO: Option<&str> = Some("priorities stand with the paths; without, all h
 const PRIOS: &[(&str, Option<&str>)] = &[
     ("const", None),
     ("none", None),
-    ("sysfs", PRIO),
-    ("alua", PRIO),
+    ("sysfs", Some("alua is used: it asks for what the kernel would show")),
+    ("alua", None),
     ("emc", PRIO),
     ("ontap", PRIO),
     ("rdac", PRIO),
@@ -176,7 +183,7 @@ pub static OPTIONS: &[OptionDef] = &[
     idle("uid_attribute", Sections::ALL_BUT_MULTIPATH, Kind::Text, MAPPER),
     idle("getuid_callout", Sections::ALL_BUT_MULTIPATH, Kind::Text, IGNORED),
     used("prio", Sections::ALL, Kind::Words(PRIOS), Some("const")),
-    idle("prio_args", Sections::ALL, Kind::Text, PRIO),
+    used("prio_args", Sections::ALL, Kind::PrioArgs, Some("")),
     used("features", Sections::ALL, Kind::Features, Some("0")),
     used("path_checker", Sections::ALL_BUT_MULTIPATH, Kind::Words(CHECKERS), Some("auto")),
     idle("alias_prefix", Sections::ALL_BUT_MULTIPATH, Kind::Text, Some("disks have the names that they are served by")),
@@ -209,7 +216,7 @@ pub static OPTIONS: &[OptionDef] = &[
     idle("log_checker_err", Sections::DEFAULTS, Kind::Text, MAPPER),
     idle("reservation_key", Sections::MAPS, Kind::Text, KEYS),
     idle("all_tg_pt", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, KEYS),
-    idle("hardware_handler", Sections::DEVICE, Kind::Counted, Some("there are no hardware handlers here")),
+    used("hardware_handler", Sections::DEVICE, Kind::Handler, None),
     idle("retain_attached_hw_handler", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, IGNORED),
     idle("detect_prio", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, DETECT),
     idle("detect_checker", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, DETECT),
@@ -280,7 +287,19 @@ impl OptionDef {
                 plain(format!("{} {}{}", read.name(), args.len(), args.concat()))
             }
             Kind::Features => features(value),
-            Kind::Counted => counted(value).and_then(|words| plain(words.join(" "))),
+            Kind::Handler => {
+                let words = counted(value)?.join(" ");
+                let instead =
+                    words.parse::<HardwareHandler>().is_err().then_some("no handler is used: there is alua only");
+                Ok((words, instead))
+            }
+            Kind::PrioArgs => {
+                let is_here = matches!(value, "" | EXCLUSIVE_PREF_BIT);
+                Ok((
+                    value.to_owned(),
+                    (!is_here).then_some("it is not looked at: exclusive_pref_bit is, with prio alua"),
+                ))
+            }
             Kind::Words(words) => match words.iter().find(|(word, _)| *word == value) {
                 Some((word, instead)) => Ok(((*word).to_owned(), *instead)),
                 None => {
@@ -320,16 +339,19 @@ fn counted(value: &str) -> Result<Vec<&str>, String> {
 fn features(value: &str) -> Result<(String, Option<&'static str>), String> {
     let words = counted(value)?;
     // The kernel's own line, with no handler and no group.
-    let table: Table =
-        format!("{value} 0 0 0").parse().map_err(|e: TableError| format!("'{}': {}", e.value, e.rule))?;
-    let has_pg_init = table.features.pg_init_retries > 0 || table.features.pg_init_delay.is_some();
-    let instead = "pg_init is nothing here: there are no hardware handlers";
-    Ok((words.join(" "), has_pg_init.then_some(instead)))
+    let table: Result<Table, TableError> = format!("{value} 0 0 0").parse();
+    table.map_err(|e| format!("'{}': {}", e.value, e.rule))?;
+    Ok((words.join(" "), None))
 }
 
 /// The features of a value that was read.
 pub(super) fn queue_if_no_path(value: &str) -> bool {
     value.split_ascii_whitespace().any(|word| word == "queue_if_no_path")
+}
+
+/// The features of a value that was read, as the kernel's table has them.
+pub(super) fn pg_init(value: &str) -> Features {
+    format!("{value} 0 0 0").parse::<Table>().map(|table| table.features).unwrap_or_default()
 }
 
 /// What is done for a policy.

@@ -5,7 +5,7 @@
 //! paths' protocol, `overrides`, a `device` whose expressions match, `defaults`, built in; of several `multipath`,
 //! `protocol` or `device` the last. Source: multipath-tools, libmultipath/propsel.c; multipath.conf(5).
 
-use super::options::{self, OPTIONS, OptionDef};
+use super::options::{self, EXCLUSIVE_PREF_BIT, OPTIONS, OptionDef};
 use super::{Block, Config, Setting};
 use crate::driver::multipath::{MultipathOptions, NoPathRetry, selector};
 use blk::time::Duration;
@@ -154,9 +154,16 @@ impl Resolved {
         const READ: &str = "a value that is kept reads back";
         let seconds = |name: &str| self.value(name).parse().ok().map(Duration::from_secs);
         let or = MultipathOptions::default();
+        let features = options::pg_init(self.value("features"));
         MultipathOptions {
             path_selector: selector(self.value("path_selector")).expect(READ),
             path_grouping_policy: options::policy(self.value("path_grouping_policy")),
+            // Prioritizers that are not here leave priorities to the paths.
+            prio: self.value("prio").parse().unwrap_or_default(),
+            exclusive_pref_bit: self.value("prio_args") == EXCLUSIVE_PREF_BIT,
+            hardware_handler: self.value("hardware_handler").parse().unwrap_or_default(),
+            pg_init_retries: features.pg_init_retries,
+            pg_init_delay: features.pg_init_delay,
             failback: self.value("failback").parse().expect(READ),
             no_path_retry: self.value("no_path_retry").parse().expect(READ),
             path_checker: options::checker(self.value("path_checker")),

@@ -2,7 +2,9 @@
 //! Files as administrators write them, files with mistakes, and any bytes.
 
 use super::*;
-use crate::driver::multipath::{Failback, MultipathOptions, NoPathRetry, PathChecker, PathGroupingPolicy};
+use crate::driver::multipath::{
+    Failback, HardwareHandler, MultipathOptions, NoPathRetry, PathChecker, PathGroupingPolicy, Prioritizer,
+};
 use blk::multipath::Selector;
 use blk::time::Duration;
 use proptest::prelude::*;
@@ -124,8 +126,30 @@ fn what_holds_for_a_disk_is_said_with_its_line() {
             max_polling_interval: None,
             checker_timeout: Duration::from_secs(15),
             fast_io_fail_tmo: None,
+            hardware_handler: HardwareHandler::Alua,
+            ..MultipathOptions::default()
         }
     );
+}
+
+#[test]
+fn alua_is_taken_with_its_arguments() {
+    let text = "defaults {\nprio alua\nprio_args exclusive_pref_bit\nfeatures \"4 pg_init_retries 50 pg_init_delay_msecs 10\"\n}\n\
+                devices {\ndevice {\nvendor A\nproduct .*\nhardware_handler \"1 alua\"\n}\n}";
+    let disk = disk("1", "A", "B", "1");
+    assert_eq!(
+        parse(text).resolve(&disk).options(),
+        MultipathOptions {
+            prio: Prioritizer::Alua,
+            exclusive_pref_bit: true,
+            hardware_handler: HardwareHandler::Alua,
+            pg_init_retries: 50,
+            pg_init_delay: Some(Duration::from_ms(10)),
+            ..MultipathOptions::default()
+        }
+    );
+    let options = parse("defaults {\nprio emc\n}").resolve(&disk).options();
+    assert_eq!(options, MultipathOptions::default(), "one that is not here leaves priorities to the paths");
 }
 
 #[test]
@@ -240,7 +264,6 @@ fn what_has_no_effect_is_a_warning_with_its_line() {
             "multipath.conf:7: find_multipaths: has no effect here: paths are named, not searched for",
             "multipath.conf:9: blacklist: has no effect here: paths are named, not searched for",
             "multipath.conf:18: blacklist_exceptions: has no effect here: paths are named, not searched for",
-            "multipath.conf:35: hardware_handler: has no effect here: there are no hardware handlers here",
         ]
     );
     let one = |text: &str| parse(text).warnings.first().map(|p| p.text.clone()).unwrap_or_default();
@@ -248,7 +271,14 @@ fn what_has_no_effect_is_a_warning_with_its_line() {
         one("defaults {\nprio const\nprio none\n}"),
         "prio: stands in line 2 of the same section, too: this one holds"
     );
-    assert_eq!(one("defaults {\nprio alua\n}"), "prio 'alua': priorities stand with the paths; without, all have 1");
+    assert_eq!(one("defaults {\nprio emc\n}"), "prio 'emc': priorities stand with the paths; without, all have 1");
+    assert_eq!(one("defaults {\nprio alua\nprio_args exclusive_pref_bit\n}"), "");
+    assert!(one("defaults {\nprio sysfs\n}").starts_with("prio 'sysfs': alua is used"));
+    assert!(one("defaults {\nprio_args \"hbtl 1 2\"\n}").contains("it is not looked at"));
+    assert!(
+        one("devices {\ndevice {\nvendor A\nproduct B\nhardware_handler \"1 emc\"\n}\n}")
+            .contains("no handler is used")
+    );
     assert!(one("defaults {\npath_checker rdac\n}").starts_with("path_checker 'rdac': tur is used"));
     assert!(one("defaults {\nrr_weight priorities\n}").contains("requests take turns one by one"));
 }
@@ -337,7 +367,7 @@ fn who_says_what_is_printed() {
         "\tpath_selector \"round-robin 0\" # multipath.conf:50, multipaths\n",
         "\tpath_grouping_policy \"group_by_prio\" # multipath.conf:33, devices\n",
         "\tchecker_timeout 15 # built in\n",
-        "\thardware_handler \"1 alua\" # multipath.conf:35, devices; no effect here\n",
+        "\thardware_handler \"1 alua\" # multipath.conf:35, devices\n",
     ] {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }

@@ -57,6 +57,15 @@ impl Request {
         matches!(self.cdb()[0], 0x2a | 0x8a)
     }
 
+    /// Where a read or write begins.
+    fn byte(&self) -> usize {
+        let lba = match self.cdb() {
+            [0x28 | 0x2a, rest @ ..] => u64::from(u32::from_be_bytes(*rest[1..].first_chunk().unwrap())),
+            cdb => u64::from_be_bytes(*cdb[2..].first_chunk().unwrap()),
+        };
+        lba as usize * 512
+    }
+
     pub fn is_read(&self) -> bool {
         matches!(self.cdb()[0], 0x28 | 0x88)
     }
@@ -182,7 +191,8 @@ impl Peer {
         self.send(&message);
     }
 
-    fn answer(&mut self, request: &Request, data: &[u8]) {
+    /// Data, cut to what was asked for, and that all is well.
+    pub fn answer(&mut self, request: &Request, data: &[u8]) {
         let data = &data[..data.len().min(request.len() as usize)];
         let underflow = request.len() - data.len() as u32;
         let flags = 0x81 | if underflow > 0 { 2 } else { 0 };
@@ -210,21 +220,42 @@ impl Peer {
                 answer[8..12].copy_from_slice(&512_u32.to_be_bytes());
                 self.answer(request, &answer);
             }
-            (0x28 | 0x88, ..) => self.answer(request, &vec![0; request.len() as usize]),
+            (0x28 | 0x88, ..) => {
+                let mut data = vec![0; request.len() as usize];
+                let at = request.byte();
+                let written = self.written.lock().unwrap();
+                let there = written.get(at..).unwrap_or_default();
+                let n = there.len().min(data.len());
+                data[..n].copy_from_slice(&there[..n]);
+                drop(written);
+                self.answer(request, &data);
+            }
             (0x2a | 0x8a, ..) => self.take(request),
             _ => self.check(request.tag(), ILLEGAL_REQUEST, 0x24, 0),
         }
     }
 
-    /// Asks for all data of a write at once, and takes it.
+    /// Takes a write.
     fn take(&mut self, request: &Request) {
+        let Some(all) = self.collect(request) else { return };
+        let at = request.byte();
+        let mut written = self.written.lock().unwrap();
+        let end = written.len().max(at + all.len());
+        written.resize(end, 0);
+        written[at..at + all.len()].copy_from_slice(&all);
+        drop(written);
+        self.end(request.tag(), GOOD);
+    }
+
+    /// Asks for all data of a command at once. `None`: the connection has gone.
+    pub fn collect(&mut self, request: &Request) -> Option<Vec<u8>> {
         let (tag, len) = (request.tag(), request.len());
         let wish = self.r2t(tag, 0, len);
         self.send(&wish);
         let mut all = Vec::new();
         let mut number = 0;
         loop {
-            let Some(part) = self.receive() else { return };
+            let part = self.receive()?;
             match part.opcode() {
                 1 => self.later.push_back(part),
                 5 => {
@@ -240,17 +271,7 @@ impl Peer {
             }
         }
         assert_eq!(all.len(), len as usize);
-        let lba = match request.cdb() {
-            [0x2a, rest @ ..] => u64::from(u32::from_be_bytes(*rest[1..].first_chunk().unwrap())),
-            cdb => u64::from_be_bytes(*cdb[2..].first_chunk().unwrap()),
-        };
-        let at = lba as usize * 512;
-        let mut written = self.written.lock().unwrap();
-        let end = written.len().max(at + all.len());
-        written.resize(end, 0);
-        written[at..at + all.len()].copy_from_slice(&all);
-        drop(written);
-        self.end(tag, GOOD);
+        Some(all)
     }
 
     /// What is no command.
@@ -297,10 +318,18 @@ pub struct Scripted {
 
 impl Scripted {
     pub fn new(script: impl Fn(&mut Peer, &Request) -> bool + Send + Sync + 'static) -> Scripted {
+        Scripted::storing(Arc::default(), script)
+    }
+
+    /// What is written goes there: another target may have the same disk.
+    pub fn storing(
+        written: Arc<Mutex<Vec<u8>>>,
+        script: impl Fn(&mut Peer, &Request) -> bool + Send + Sync + 'static,
+    ) -> Scripted {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let unit = Arc::new(Mutex::new(Unit { serial: Some("SN1".to_owned()), blocks: BLOCKS }));
-        let (written, streams) = (Arc::<Mutex<Vec<u8>>>::default(), Arc::<Mutex<Vec<TcpStream>>>::default());
+        let streams = Arc::<Mutex<Vec<TcpStream>>>::default();
         let over = Arc::new(AtomicBool::new(false));
         let refuses = Arc::<Mutex<Vec<u16>>>::default();
         let own = (unit.clone(), written.clone(), refuses.clone(), streams.clone(), over.clone());

@@ -158,3 +158,31 @@ fn a_busy_controller_is_left_for_another_group_and_a_failed_path_fails() {
     assert_eq!(s.open(), 0b1);
     s.pg_init_done(PathId(63), PgInit::Done, T0);
 }
+
+#[test]
+fn new_groups_are_a_new_table() {
+    let mut s = state(&[1, 1, 0], Features::default(), false);
+    assert_eq!(s.find(T0).0, Found::Paths(0b01));
+    s.bypass(0, true);
+    assert!(s.regroup(&[vec![p(1)], vec![p(0)]]).run);
+    assert_eq!((s.open(), s.find(T0).0), (0, Found::Paths(0b10)), "the best, whatever was in use");
+    s.regroup(&[vec![p(0), p(1)]]);
+    assert_eq!(s.find(T0).0, Found::Paths(0b11));
+    s.fail(p(1), T0);
+    s.regroup(&[vec![p(1)], vec![p(0)]]);
+    assert_eq!(s.find(T0).0, Found::Paths(0b01), "failed paths stay failed");
+}
+
+#[test]
+fn new_groups_are_activated_when_what_is_out_has_ended() {
+    let mut s = state(&[1, 1], Features::default(), true);
+    let (found, wanted) = s.find(T0);
+    assert_eq!((found, wanted.activate), (WAIT, vec![p(0)]));
+    s.regroup(&[vec![p(1)], vec![p(0)]]);
+    let (found, wanted) = s.find(T0);
+    assert_eq!((found, wanted.activate), (WAIT, vec![]), "one is out");
+    let wanted = s.pg_init_done(p(0), PgInit::Done, T0);
+    assert_eq!((s.open(), wanted.activate), (0, vec![p(1)]));
+    assert!(s.pg_init_done(p(1), PgInit::Done, T0).run);
+    assert_eq!(s.open(), 0b10);
+}

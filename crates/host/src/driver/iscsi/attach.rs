@@ -55,6 +55,10 @@ fn refused(lun: LunId, why: &str) -> Error {
 pub(super) fn must(line: &mut Line<'_>, lun: LunId, cdb: &Cdb, most: u16, what: &str) -> Result<Vec<u8>> {
     match line.ask(lun, cdb, u32::from(most))? {
         Answer::Good(data) => Ok(data),
+        // Becoming ready, or served by another way now (ALUA): not for good.
+        Answer::Check(Some(sense)) if sense.key == SenseKey::NotReady && sense.asc == 0x04 => {
+            Err(Error::new(ErrorKind::Io, format!("LUN {}: {what} failed ({sense})", lun.0)))
+        }
         Answer::Check(Some(sense)) => Err(refused(lun, &format!("{what} failed ({sense})"))),
         Answer::Check(None) => Err(refused(lun, &format!("{what} failed"))),
         Answer::Status(status) => Err(refused(lun, &format!("{what} failed (status {status:#04x})"))),

@@ -5,11 +5,13 @@
 //! Does not do: decide what follows (`watch`). Source of the kinds: multipath-tools, libmultipath/checkers.
 
 use super::apart::apart;
+use super::prio::{Standing, standing};
 use super::probe::Probe;
 use super::{Core, PathChecker, Watched};
 use crate::clock;
-use crate::driver::HostDriver;
+use crate::driver::{Checked, HostDriver};
 use crate::mem::Regions;
+use blk::scsi::alua::AccessState;
 use blk::time::{Duration, Instant};
 use std::sync::Arc;
 
@@ -20,6 +22,17 @@ pub(super) enum Found {
     Down(String),
     /// Its own connections are there, and the checker's way is not, and never was: why.
     NoWay(String),
+    /// Its target does not serve the disk there, and why: it fails even if it has never passed.
+    Barred(String),
+    /// Its target is about to change how it serves it: it stays what it is.
+    Pending(String),
+}
+
+impl Found {
+    /// Whether a path that was or was not used becomes one that is.
+    pub(super) fn brings_back(&self, was_active: bool) -> bool {
+        matches!(self, Found::Up | Found::NoWay(_)) && !was_active
+    }
 }
 
 /// What is kept from one check of a path to the next.
@@ -28,12 +41,19 @@ pub(super) struct Checker {
     probe: Option<Probe>,
     has_passed: bool,
     stall: Stall,
+    /// It is told when its path's state may be another.
+    hears: bool,
+    /// Its path's priority is another since it was last asked.
+    has_changed: bool,
+    changing_since: Option<Instant>,
 }
 
 /// Why a check did not pass.
 enum Miss {
     Down(String),
     NoWay(String),
+    Barred(String),
+    Pending(String),
 }
 
 impl From<String> for Miss {
@@ -63,7 +83,20 @@ impl Stall {
 
 impl Checker {
     pub(super) fn new(path: &Watched) -> Checker {
-        Checker { kind: path.checker, probe: None, has_passed: false, stall: Stall::default() }
+        Checker {
+            kind: path.checker,
+            probe: None,
+            has_passed: false,
+            stall: Stall::default(),
+            hears: false,
+            has_changed: false,
+            changing_since: None,
+        }
+    }
+
+    /// Whether the path's priority is another since this was last asked.
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
     }
 
     /// Whether it ever passed.
@@ -85,6 +118,8 @@ impl Checker {
                 self.has_passed = true;
                 Found::Up
             }
+            Err(Miss::Barred(why)) => Found::Barred(why),
+            Err(Miss::Pending(why)) => Found::Pending(why),
             Err(Miss::NoWay(why)) if !self.has_passed => Found::NoWay(why),
             Err(Miss::Down(why) | Miss::NoWay(why)) => Found::Down(why),
         }
@@ -110,7 +145,15 @@ impl Checker {
         let Some(driver) = path.driver.inner() else { return Err(Miss::Down("is not open".into())) };
         has_all_connections(driver.as_ref())?;
         let limit = core.options.checker_timeout;
+        let mut ready = None;
+        if core.options.asks_access() {
+            ready = match self.ask_access(core, path, driver.as_ref())? {
+                Some(ready) => Some(ready),
+                None => return Ok(()),
+            };
+        }
         match self.kind {
+            PathChecker::Tur if ready.is_some() => ready.unwrap_or(Ok(())).map_err(Miss::Down),
             PathChecker::None | PathChecker::Auto => Ok(()),
             PathChecker::Tur => match driver.check(limit, core.board.over()) {
                 Some(result) => result.map_err(|e| Miss::Down(e.to_string())),
@@ -119,6 +162,36 @@ impl Checker {
                 }
             },
             PathChecker::Directio => self.read(core, path, driver.as_ref()),
+        }
+    }
+
+    /// How its target serves it, and whether it is ready. `None`: it need not be, it is served once it is activated.
+    fn ask_access(
+        &mut self,
+        core: &Core,
+        path: &Watched,
+        driver: &dyn HostDriver,
+    ) -> Result<Option<Result<(), String>>, Miss> {
+        if !std::mem::replace(&mut self.hears, true) {
+            let (board, id) = (Arc::clone(&core.board), path.id);
+            driver.on_access_change(Box::new(move || board.tell(id)));
+        }
+        let Some(checked) = driver.check_access(core.options.checker_timeout, core.board.over()) else {
+            return Err(Miss::Down("this kind of path has no port groups".into()));
+        };
+        let Checked { access, ready } = checked.map_err(|e| Miss::Down(e.to_string()))?;
+        let is_changing = access.as_ref().is_some_and(|a| a.group.state == AccessState::Transitioning);
+        let now = clock::now();
+        self.changing_since = is_changing.then(|| self.changing_since.unwrap_or(now));
+        let in_transition = self.changing_since.map_or(Duration::ZERO, |since| now.since(since));
+        let standing = standing(access.as_ref(), core.options.hardware_handler, in_transition);
+        self.has_changed |= core.note_access(path, access);
+        let ready = ready.map_err(|e| e.to_string());
+        match standing {
+            Standing::Open => Ok(Some(ready)),
+            Standing::Ghost => ready.map(|()| None).map_err(Miss::Down),
+            Standing::Barred(why) => Err(Miss::Barred(why)),
+            Standing::Pending(why) => Err(Miss::Pending(why)),
         }
     }
 

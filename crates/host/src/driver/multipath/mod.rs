@@ -12,11 +12,13 @@
 //! is taken once.
 //! Since: 0.1.
 
+mod activate;
 mod apart;
 mod check;
 mod groups;
 mod options;
 mod path;
+mod prio;
 mod probe;
 #[allow(unsafe_code, reason = "descriptors that are known by number only")]
 mod room;
@@ -26,8 +28,8 @@ mod watch;
 mod waits;
 
 pub use options::{
-    Failback, MAX_PRIO, MAX_RETRIES, MAX_SECONDS, MultipathOptions, MustBe, NoPathRetry, PathChecker,
-    PathGroupingPolicy, selector,
+    Failback, HardwareHandler, MAX_PG_INIT_DELAY_MS, MAX_PG_INIT_RETRIES, MAX_PRIO, MAX_RETRIES, MAX_SECONDS,
+    MultipathOptions, MustBe, NoPathRetry, PathChecker, PathGroupingPolicy, Prioritizer, selector,
 };
 
 pub use target::{MultipathTarget, PathTarget, option_names, parse};
@@ -37,18 +39,21 @@ use crate::clock;
 use crate::driver::{Connections, HostDriver, PerHctx};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
+use activate::AluaHandler;
 use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
 use blk::id::{HctxId, Sector};
 use blk::limits::Limits;
-use blk::multipath::{Features, Multipath as Paths, NewGroup, NewPath, PathArgs, PathId, Status};
+use blk::multipath::{Features, Handler, Multipath as Paths, NewGroup, NewPath, PathArgs, PathId, Status};
+use blk::scsi::alua::Access;
 use blk::status::QueueRqStatus;
 use blk::time::{Duration, Instant};
 use parking_lot::{Mutex, RawMutex};
 use path::{Common, PathDriver};
 use room::Room;
+use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use watch::{Board, Watcher};
 
 /// Makes a path's driver; called again for a path that could not be reached.
@@ -107,14 +112,19 @@ struct Core {
     board: Arc<Board>,
     /// Held while paths and disk are told to give up, or not to: one after the other.
     giving_up: Mutex<()>,
+    /// Held while paths are sorted into new groups.
+    sorting: Mutex<()>,
+    /// Held while a target is told to serve a group of ports, by its number.
+    orders: Mutex<BTreeMap<u16, Arc<Mutex<()>>>>,
     max_hw_queues: u16,
 }
 
 /// A path, and how it is checked.
 struct Watched {
     id: PathId,
-    group: usize,
-    prio: u32,
+    prio: AtomicU32,
+    /// How its target serves the disk there, as far as that was asked.
+    access: Mutex<Option<Access>>,
     driver: Arc<PathDriver>,
     open: Arc<Opener>,
     probe: Option<Arc<Prober>>,
@@ -148,6 +158,13 @@ impl Multipath {
                 Ok(driver) => {
                     let within = |why| Error::new(ErrorKind::Denied, format!("path {}: {why}", path.name));
                     common.admit(driver.as_ref()).map_err(within)?;
+                    if let Some(why) = options.without_port_groups(driver.access().is_some()) {
+                        let text = format!("path {}: {why}", path.name);
+                        if options.hardware_handler == HardwareHandler::Alua {
+                            return Err(Error::new(ErrorKind::Denied, text));
+                        }
+                        troubles.push((drivers.len(), text));
+                    }
                     Some(driver)
                 }
                 Err(e) if watch::is_for_good(&e) => return Err(e.within(&format!("path {}", path.name))),
@@ -178,7 +195,7 @@ impl Multipath {
         let of = |p: &Watched| PathHealth {
             id: p.id,
             name: p.driver.name.clone(),
-            prio: p.prio,
+            prio: p.prio.load(Ordering::Relaxed),
             checker: p.checker,
             passes: p.driver.passes.load(Ordering::Relaxed),
             trouble: p.driver.trouble(),
@@ -224,21 +241,32 @@ impl Core {
     ) -> Result<Core> {
         let rooms: Arc<PerHctx<Room>> = Arc::new(PerHctx::new());
         let board = Arc::new(Board::new()?);
-        let prios: Vec<u32> = paths.iter().map(|p| p.prio).collect();
+        let access: Vec<Option<Access>> = drivers.iter().map(|d| d.as_ref().and_then(|d| d.access())).collect();
+        let prios: Vec<u32> = match options.prio {
+            Prioritizer::Const => paths.iter().map(|p| p.prio).collect(),
+            Prioritizer::Alua => {
+                let of = |a: &Option<Access>| a.as_ref().map_or(0, |a| a.group.priority(options.exclusive_pref_bit));
+                access.iter().map(of).collect()
+            }
+        };
         let groups = groups::grouped(options.path_grouping_policy, &prios);
         let mut paths: Vec<_> = paths.into_iter().zip(drivers).map(Some).collect();
         let (mut watched, mut new_groups) = (Vec::new(), Vec::new());
-        for (group, members) in groups.iter().enumerate() {
+        for members in &groups {
             let mut new = NewGroup { selector: options.path_selector, paths: Vec::new() };
             for number in members {
                 let Some((path, inner)) = paths[*number].take() else { continue };
-                let Path { name, prio, args, open, probe, checker } = path;
+                let Path { name, prio: _, args, open, probe, checker } = path;
                 let driver = PathDriver::new(*number, name.clone(), inner, common.clone(), Arc::clone(&rooms));
                 let driver = Arc::new(driver);
                 new.paths.push(NewPath { name, driver: driver.clone(), args });
-                watched.push((group, prio, driver, open, probe, checker));
+                watched.push((*number, driver, open, probe, checker));
             }
             new_groups.push(new);
+        }
+        if options.prio == Prioritizer::Alua {
+            // Groups for all orders to come.
+            new_groups.resize_with(paths.len(), || NewGroup { selector: options.path_selector, paths: Vec::new() });
         }
         let no_path_timeout = match options.no_path_retry {
             NoPathRetry::Retries(n) => Duration::from_ns(options.polling_interval.as_ns().saturating_mul(n.into())),
@@ -247,20 +275,27 @@ impl Core {
         let features = Features {
             queue_if_no_path: options.no_path_retry != NoPathRetry::Fail,
             no_path_timeout,
-            ..Features::default()
+            pg_init_retries: options.pg_init_retries,
+            pg_init_delay: options.pg_init_delay,
+        };
+        let handler: Option<Box<dyn Handler>> = match options.hardware_handler {
+            HardwareHandler::None => None,
+            HardwareHandler::Alua => Some(Box::new(AluaHandler { board: Arc::clone(&board) })),
         };
         let told = Arc::clone(&board);
-        let disk = Paths::new(new_groups, features, None, &[], Box::new(move |event| told.hear(event)));
+        let disk = Paths::new(new_groups, features, handler, &[], Box::new(move |event| told.hear(event)));
         let disk = disk.map_err(|e| Error::usage(e.to_string()))?;
-        let watched = watched.into_iter().map(|(group, prio, driver, open, probe, checker)| {
+        let watched = watched.into_iter().map(|(number, driver, open, probe, checker)| {
             let id = disk.path(&driver.name).ok_or_else(|| Error::usage("a path has gone"))?;
             let (open, probe) = (Arc::new(open), probe.map(Arc::new));
-            Ok(Watched { id, group, prio, driver, open, probe, checker })
+            let (prio, access) = (AtomicU32::new(prios[number]), Mutex::new(access[number].clone()));
+            Ok(Watched { id, prio, access, driver, open, probe, checker })
         });
         let mut watched: Vec<Watched> = watched.collect::<Result<_>>()?;
         watched.sort_by_key(|w| w.id);
-        let (paths, giving_up) = (watched.into(), Mutex::new(()));
-        Ok(Core { options, disk, paths, rooms, board, giving_up, max_hw_queues })
+        let (paths, giving_up, sorting) = (watched.into(), Mutex::new(()), Mutex::new(()));
+        let orders = Mutex::default();
+        Ok(Core { options, disk, paths, rooms, board, giving_up, sorting, orders, max_hw_queues })
     }
 
     /// Drivers that are there.

@@ -8,6 +8,7 @@
 //! connections of ours; `path_checker` has a word `auto`, the default: the checker that fits the path.
 
 use blk::multipath::{BASE_WEIGHT, MAX_WEIGHT, Selector};
+use blk::suggest::did_you_mean;
 use blk::time::Duration;
 use std::fmt;
 use std::str::FromStr;
@@ -18,6 +19,10 @@ pub const MAX_SECONDS: u64 = 24 * 3600;
 pub const MAX_RETRIES: u32 = 1_000_000;
 /// Largest priority of a path.
 pub const MAX_PRIO: u32 = 1_000_000;
+/// Most `pg_init_retries` (`MAX_PG_INIT_RETRIES` of dm-mpath).
+pub const MAX_PG_INIT_RETRIES: u32 = 50;
+/// Longest `pg_init_delay_msecs`.
+pub const MAX_PG_INIT_DELAY_MS: u64 = 60_000;
 
 /// A disk's options. See the module's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +31,16 @@ pub struct MultipathOptions {
     pub path_selector: Selector,
     /// `path_grouping_policy`. Default `failover`.
     pub path_grouping_policy: PathGroupingPolicy,
+    /// `prio`: who says what a path is worth. Default `const`.
+    pub prio: Prioritizer,
+    /// `prio_args exclusive_pref_bit`: a group of ports that is preferred and optimized is above all. Default: no.
+    pub exclusive_pref_bit: bool,
+    /// `hardware_handler`. Default: none.
+    pub hardware_handler: HardwareHandler,
+    /// `pg_init_retries` of `features`: how often the handler tries again, 0..=[`MAX_PG_INIT_RETRIES`]. Default 0.
+    pub pg_init_retries: u32,
+    /// `pg_init_delay_msecs` of `features`: before it does, up to [`MAX_PG_INIT_DELAY_MS`]. Default: 2 s.
+    pub pg_init_delay: Option<Duration>,
     /// `failback`. Default `manual`.
     pub failback: Failback,
     /// `no_path_retry`. Default `fail`.
@@ -48,6 +63,11 @@ impl Default for MultipathOptions {
         MultipathOptions {
             path_selector: Selector::ServiceTime,
             path_grouping_policy: PathGroupingPolicy::Failover,
+            prio: Prioritizer::Const,
+            exclusive_pref_bit: false,
+            hardware_handler: HardwareHandler::None,
+            pg_init_retries: 0,
+            pg_init_delay: None,
             failback: Failback::Manual,
             no_path_retry: NoPathRetry::Fail,
             path_checker: PathChecker::Auto,
@@ -65,6 +85,44 @@ impl MultipathOptions {
         let four = Duration::from_ns(self.polling_interval.as_ns().saturating_mul(4));
         self.max_polling_interval.unwrap_or(four).max(self.polling_interval)
     }
+
+    /// What is to be said of a path that was opened, if its target has no port groups and it was asked for them.
+    pub(super) fn without_port_groups(&self, has_some: bool) -> Option<&'static str> {
+        match (has_some, self.hardware_handler, self.prio) {
+            (false, HardwareHandler::Alua, _) => Some(
+                "hardware_handler=1 alua: its target says nothing of target port groups (ALUA); leave the handler out",
+            ),
+            (false, _, Prioritizer::Alua) => {
+                Some("prio=alua: its target says nothing of target port groups (ALUA), so its priority is 0")
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether paths are asked how their targets serve the disk.
+    pub fn asks_access(&self) -> bool {
+        self.prio == Prioritizer::Alua || self.hardware_handler == HardwareHandler::Alua
+    }
+}
+
+/// `prio`: who says what a path is worth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Prioritizer {
+    /// It is told; 1 unless said.
+    #[default]
+    Const,
+    /// Its target, by the state of the group of ports that it goes by.
+    Alua,
+}
+
+/// `hardware_handler`: who has a controller serve a path before it is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HardwareHandler {
+    /// Nobody.
+    #[default]
+    None,
+    /// `1 alua`: SET TARGET PORT GROUPS, where the target takes such orders.
+    Alua,
 }
 
 /// `path_grouping_policy`: which paths make a priority group.
@@ -131,6 +189,35 @@ const CHECKERS: [(&str, PathChecker); 4] = [
     ("none", PathChecker::None),
 ];
 
+/// Prioritizers of multipath-tools, the ones that are here first.
+const PRIORITIZERS: [&str; 15] = [
+    "const",
+    "alua",
+    "none",
+    "sysfs",
+    "emc",
+    "ontap",
+    "rdac",
+    "hp_sw",
+    "hds",
+    "random",
+    "weightedpath",
+    "path_latency",
+    "ana",
+    "datacore",
+    "iet",
+];
+
+/// Why a text is no `prio`.
+pub(super) fn no_prioritizer(text: &str) -> String {
+    let is_known = PRIORITIZERS.contains(&text);
+    let hint = if is_known { String::new() } else { did_you_mean(text, PRIORITIZERS[..2].iter().copied()) };
+    let what = if is_known { "is a prioritizer of multipath-tools that is not here; " } else { "" };
+    format!(
+        "{what}{hint}must be const, alua or one number for each path, 0..={MAX_PRIO}, in the order of the paths: prio=50+10"
+    )
+}
+
 /// What a word must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MustBe(pub &'static str);
@@ -152,6 +239,49 @@ fn word_of<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'stat
 
 fn of_word<T: Copy>(words: &[(&str, T)], text: &str) -> Option<T> {
     words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value)
+}
+
+impl FromStr for Prioritizer {
+    type Err = MustBe;
+
+    /// `sysfs` is what the kernel has asked the target by the same commands, and has the same numbers.
+    fn from_str(text: &str) -> Result<Self, MustBe> {
+        match text {
+            "const" | "none" => Ok(Prioritizer::Const),
+            "alua" | "sysfs" => Ok(Prioritizer::Alua),
+            _ => Err(MustBe("const or alua")),
+        }
+    }
+}
+
+impl fmt::Display for Prioritizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Prioritizer::Const => "const",
+            Prioritizer::Alua => "alua",
+        })
+    }
+}
+
+impl FromStr for HardwareHandler {
+    type Err = MustBe;
+
+    fn from_str(text: &str) -> Result<Self, MustBe> {
+        match text {
+            "0" => Ok(HardwareHandler::None),
+            "1 alua" => Ok(HardwareHandler::Alua),
+            _ => Err(MustBe("0 for none or '1 alua'")),
+        }
+    }
+}
+
+impl fmt::Display for HardwareHandler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HardwareHandler::None => "0",
+            HardwareHandler::Alua => "1 alua",
+        })
+    }
 }
 
 impl FromStr for PathGroupingPolicy {
@@ -285,6 +415,9 @@ mod tests {
         both::<Failback>(&["manual", "immediate", "followover", "30"]);
         both::<NoPathRetry>(&["fail", "queue", "12"]);
         both::<PathChecker>(&["auto", "tur", "directio", "none"]);
+        both::<Prioritizer>(&["const", "alua"]);
+        both::<HardwareHandler>(&["0", "1 alua"]);
+        assert!("emc".parse::<Prioritizer>().is_err() && "alua".parse::<HardwareHandler>().is_err());
         both::<PathGroupingPolicy>(&["failover", "multibus", "group_by_prio"]);
         assert_eq!("0".parse(), Ok(NoPathRetry::Fail));
         assert_eq!("0".parse(), Ok(Failback::Immediate));

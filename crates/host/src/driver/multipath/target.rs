@@ -5,8 +5,8 @@
 //! where one can begin: before a kind with its `:`, `/` or `.`; so `nbd+unix://` stays whole. A list of targets needs no such rule
 //! ([`MultipathTarget::new`]). Paths are called by their texts, without passwords.
 
-use super::options::{MAX_PRIO, seconds};
-use super::{Multipath, MultipathOptions, Opener, Path, PathChecker, Prober, selector};
+use super::options::{MAX_PG_INIT_DELAY_MS, MAX_PG_INIT_RETRIES, MAX_PRIO, no_prioritizer, seconds};
+use super::{Multipath, MultipathOptions, Opener, Path, PathChecker, Prioritizer, Prober, selector};
 use crate::driver::HostDriver;
 use crate::driver::iscsi::{Iscsi, IscsiTarget};
 use crate::driver::model::ModelOver;
@@ -22,10 +22,14 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Options by name, and what they must be.
-const OPTIONS: [(&str, &str); 10] = [
+const OPTIONS: [(&str, &str); 14] = [
     ("path_selector", "round-robin, queue-length, service-time or historical-service-time, each with its arguments"),
     ("path_grouping_policy", "failover, multibus or group_by_prio"),
-    ("prio", "one number for each path, 0..=1000000, in the order of the paths"),
+    ("prio", "const, alua or one number for each path, 0..=1000000, in the order of the paths"),
+    ("prio_args", "exclusive_pref_bit"),
+    ("hardware_handler", "0 for none or '1 alua'"),
+    ("pg_init_retries", "a number, 0..=50"),
+    ("pg_init_delay_msecs", "milliseconds, 0..=60000"),
     ("failback", "manual, immediate, followover or seconds, 0..=86400"),
     ("no_path_retry", "fail, queue or a number of checks, 0..=1000000"),
     ("path_checker", "auto, tur, directio or none"),
@@ -124,7 +128,10 @@ impl MultipathTarget {
                 return refused(format!("there is no option '{name}'; {hint}Options: {}", all.join(", ")));
             };
             if made.set(name, value).is_none() {
-                return refused(format!("{name}={value}: must be {rule}"));
+                return refused(match *name {
+                    "prio" => format!("prio={value}: {}", no_prioritizer(value)),
+                    _ => format!("{name}={value}: must be {rule}"),
+                });
             }
         }
         if let Some(name) = made.without_effect(options.iter().map(|(name, _)| *name)) {
@@ -150,7 +157,18 @@ impl MultipathTarget {
             "max_polling_interval" => o.max_polling_interval = Some(seconds(value, 1)?),
             "checker_timeout" => o.checker_timeout = seconds(value, 1)?,
             "fast_io_fail_tmo" => o.fast_io_fail_tmo = if value == "off" { None } else { Some(seconds(value, 0)?) },
+            "prio_args" => o.exclusive_pref_bit = (value == "exclusive_pref_bit").then_some(true)?,
+            "hardware_handler" => o.hardware_handler = value.parse().ok()?,
+            "pg_init_retries" => {
+                o.pg_init_retries = value.parse().ok().filter(|n| *n <= MAX_PG_INIT_RETRIES)?;
+            }
+            "pg_init_delay_msecs" => {
+                let ms = value.parse().ok().filter(|ms| *ms <= MAX_PG_INIT_DELAY_MS)?;
+                o.pg_init_delay = Some(Duration::from_ms(ms));
+            }
+            "prio" if value.parse::<Prioritizer>().is_ok() => o.prio = value.parse().ok()?,
             "prio" => {
+                o.prio = Prioritizer::Const;
                 let prios: Vec<u32> = value.split('+').map(|n| n.parse().ok()).collect::<Option<_>>()?;
                 if prios.len() != self.paths.len() || prios.iter().any(|n| *n > MAX_PRIO) {
                     return None;
@@ -186,6 +204,10 @@ impl MultipathTarget {
             }
             if matches!(spec, TargetSpec::Multipath(_)) {
                 return Err(format!("path {name}: has paths itself; name them all here"));
+            }
+            if self.options.asks_access() && !matches!(spec, TargetSpec::Iscsi(_)) {
+                let what = if self.options.prio == Prioritizer::Alua { "prio=alua" } else { "hardware_handler=1 alua" };
+                return Err(format!("{what}: path {name} is no SCSI device and has no port groups; leave it out"));
             }
             if self.options.path_checker == PathChecker::Tur && !matches!(spec, TargetSpec::Iscsi(_)) {
                 return Err(format!("path_checker=tur: path {name} knows no TEST UNIT READY; use directio or auto"));
@@ -307,7 +329,7 @@ fn open_path(
         warnings.lock().extend(open.warnings);
         return Ok(open.driver);
     };
-    let disk = Iscsi::open_path(target, needs.write, regions)?;
+    let disk = Iscsi::open_path(target, needs.write, regions, options.asks_access())?;
     let (size, need) = (disk.capacity().0 << SECTOR_SHIFT, needs.min_bytes);
     if size < need {
         let text = format!("{target} has {size} bytes, the job needs {need}: give the job a smaller size");
@@ -333,7 +355,7 @@ fn prober(spec: TargetSpec, needs: Needs) -> Prober {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Failback, NoPathRetry, PathGroupingPolicy};
+    use super::super::{Failback, HardwareHandler, NoPathRetry, PathGroupingPolicy};
     use super::*;
 
     fn refused(text: &str) -> String {
@@ -352,6 +374,12 @@ mod tests {
         assert_eq!(read.paths.len(), 2);
         let read = parse("iscsi://u%secret@a/iqn.2026-11.x:y/1+iscsi://u%secret@b/iqn.2026-11.x:y/1").unwrap();
         assert!(read.paths.len() == 2 && read.paths.iter().all(|p| !p.name.contains("secret")));
+        let read = parse(
+            "prio=alua,prio_args=exclusive_pref_bit,hardware_handler=1 alua,pg_init_retries=3:iscsi://a/iqn.2026-11.x:y/1",
+        );
+        let options = read.unwrap().options;
+        assert_eq!((options.prio, options.hardware_handler), (Prioritizer::Alua, HardwareHandler::Alua));
+        assert!(options.exclusive_pref_bit && options.asks_access() && options.pg_init_retries == 3);
         let names = |text| parse(text).unwrap().paths.into_iter().map(|p| p.name).collect::<Vec<_>>();
         assert_eq!(names("/a+/b+./c"), ["/a", "/b", "./c"]);
         assert_eq!(names(":null+null:"), ["null", "null:"]);
@@ -364,7 +392,14 @@ mod tests {
             ("", "1 of them empty"),
             ("failbak=manual:/a", "did you mean 'failback'"),
             ("failback=later:/a", "failback=later: must be manual"),
-            ("prio=1:/a+/b", "prio=1: must be one number for each path"),
+            ("prio=1:/a+/b", "prio=1: must be const, alua or one number for each path"),
+            ("prio=aula:/a+/b", "prio=aula: did you mean 'alua'"),
+            ("prio=emc:/a+/b", "prio=emc: is a prioritizer of multipath-tools that is not here; must be const, alua"),
+            ("prio=alua:/a+/b", "prio=alua: path /a is no SCSI device"),
+            ("hardware_handler=1 alua:/a+/b", "hardware_handler=1 alua: path /a is no SCSI device"),
+            ("hardware_handler=1 emc:/a+/b", "hardware_handler=1 emc: must be 0 for none or '1 alua'"),
+            ("prio_args=x:/a", "prio_args=x: must be exclusive_pref_bit"),
+            ("pg_init_retries=51:/a", "pg_init_retries=51: must be a number, 0..=50"),
             ("polling_interval=0:/a", "polling_interval=0: must be seconds, 1..=86400"),
             ("path_checker=tur:/a", "path /a knows no TEST UNIT READY"),
             ("ram:size=1m+ram:size=1m", "memory of its own"),

@@ -8,7 +8,9 @@ use super::{Multipath, Watched};
 use crate::driver::HostDriver;
 use blk::driver::Driver;
 use blk::id::SECTOR_SHIFT;
-use blk::multipath::GroupState;
+use blk::multipath::{Features, GroupState};
+use blk::scsi::alua::AccessState;
+use std::sync::atomic::Ordering;
 
 /// A disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +21,8 @@ pub struct Topology {
     pub bytes: u64,
     /// As in the kernel's table: `1 queue_if_no_path`.
     pub features: String,
+    /// `hardware_handler` with the number of its arguments: `0`, `1 alua`.
+    pub hardware_handler: String,
     /// `failback`
     pub failback: String,
     /// `no_path_retry`
@@ -49,6 +53,8 @@ pub struct TopologyPath {
     pub prio: u32,
     /// Requests may go there.
     pub is_active: bool,
+    /// As multipath calls what its check has found: `ready`, `faulty`, `ghost` (standby), `i/o pending` (its state is about to change).
+    pub check: &'static str,
     /// Its driver is there.
     pub is_running: bool,
     /// How often it failed.
@@ -71,7 +77,8 @@ impl Multipath {
                 let path = watched(s.id)?;
                 Some(TopologyPath {
                     name: s.name,
-                    prio: path.prio,
+                    prio: path.prio.load(Ordering::Relaxed),
+                    check: check(path, s.is_active),
                     is_active: s.is_active,
                     is_running: path.driver.is_usable(),
                     fail_count: s.fail_count,
@@ -92,12 +99,39 @@ impl Multipath {
         Topology {
             wwid: self.identity().unwrap_or_default(),
             bytes: self.capacity().0 << SECTOR_SHIFT,
-            features: if queues { "1 queue_if_no_path" } else { "0" }.to_owned(),
+            features: features(queues, &status.features),
             failback: core.options.failback.to_string(),
             queueing: core.options.no_path_retry.to_string(),
-            groups: groups.collect(),
+            hardware_handler: core.options.hardware_handler.to_string(),
+            // Empty ones are room for paths whose priorities change.
+            groups: groups.filter(|g| !g.paths.is_empty()).collect(),
         }
     }
+}
+
+fn check(path: &Watched, is_active: bool) -> &'static str {
+    match path.access.lock().as_ref().map(|a| a.group.state) {
+        Some(AccessState::Standby) => "ghost",
+        Some(AccessState::Transitioning) => "i/o pending",
+        _ if is_active => "ready",
+        _ => "faulty",
+    }
+}
+
+/// As in the kernel's table.
+fn features(queues: bool, f: &Features) -> String {
+    let mut words = Vec::new();
+    if queues {
+        words.push("queue_if_no_path".to_owned());
+    }
+    if f.pg_init_retries > 0 {
+        words.extend(["pg_init_retries".to_owned(), f.pg_init_retries.to_string()]);
+    }
+    if let Some(delay) = f.pg_init_delay {
+        words.extend(["pg_init_delay_msecs".to_owned(), delay.as_ms().to_string()]);
+    }
+    let count = words.len().to_string();
+    [&[count][..], &words].concat().join(" ")
 }
 
 fn mean(prios: impl Iterator<Item = u32>) -> u32 {

@@ -9,17 +9,21 @@
 //! Source of the rules: multipath-tools, multipathd/main.c (`check_path`), multipath.conf(5).
 
 use super::check::{Checker, Found};
-use super::{Core, Failback, Watched};
+use super::{Core, Failback, HardwareHandler, Watched, activate};
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event;
-use blk::multipath::{Event, GroupState, GroupStatus};
+use blk::multipath::{Event, GroupStatus, PathId};
 use blk::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
+
+/// The shortest time between two checks of a path, whoever says that it has changed, and that after which one is asked again whose
+/// state is about to change: a tick of multipathd.
+const TICK: Duration = Duration::from_secs(1);
 
 /// Whether another try would not help: what was asked for is wrong, or is not to be had so.
 pub(super) fn is_for_good(e: &Error) -> bool {
@@ -39,8 +43,12 @@ struct Signs {
     is_over: bool,
     /// Paths that have failed and whose threads have not heard it yet.
     failed: u64,
+    /// Paths that may be worth something else now.
+    told: u64,
     /// When the better group is to be used.
     failback_at: Option<Instant>,
+    /// Paths that are to be activated, and when.
+    wishes: Vec<(PathId, Instant)>,
 }
 
 impl Board {
@@ -53,6 +61,55 @@ impl Board {
         if let Event::PathFailed(id) = event {
             self.signs.lock().failed |= 1 << id.index();
             self.bell.notify_all();
+        }
+    }
+
+    /// A path is to be checked soon.
+    pub(super) fn tell(&self, path: PathId) {
+        self.signs.lock().told |= 1 << path.index();
+        self.bell.notify_all();
+    }
+
+    /// All are.
+    pub(super) fn tell_all(&self) {
+        self.signs.lock().told = u64::MAX;
+        self.bell.notify_all();
+    }
+
+    /// A path is to be activated then.
+    pub(super) fn wish(&self, path: PathId, at: Instant) {
+        self.signs.lock().wishes.push((path, at));
+        self.bell.notify_all();
+    }
+
+    /// Sleeps until a path is to be activated. `None`: the disk ends.
+    pub(super) fn next_wish(&self) -> Option<PathId> {
+        let mut signs = self.signs.lock();
+        loop {
+            if signs.is_over {
+                return None;
+            }
+            let now = clock::now();
+            if let Some(at) = signs.wishes.iter().position(|(_, when)| *when <= now) {
+                return Some(signs.wishes.swap_remove(at).0);
+            }
+            match signs.wishes.iter().map(|(_, when)| when.since(now)).min() {
+                Some(left) => drop(self.bell.wait_for(&mut signs, std::time::Duration::from_nanos(left.as_ns()))),
+                None => self.bell.wait(&mut signs),
+            }
+        }
+    }
+
+    /// Sleeps for so long, less if the disk ends. Whether it does.
+    pub(super) fn is_over_within(&self, time: Duration) -> bool {
+        let until = clock::now() + time;
+        let mut signs = self.signs.lock();
+        loop {
+            let left = until.since(clock::now());
+            if signs.is_over || left == Duration::ZERO {
+                return signs.is_over;
+            }
+            self.bell.wait_for(&mut signs, std::time::Duration::from_nanos(left.as_ns()));
         }
     }
 
@@ -81,6 +138,10 @@ impl Board {
                 signs.failed &= !(1 << path);
                 return Some(Woken::Failed);
             }
+            if signs.told >> path & 1 == 1 {
+                signs.told &= !(1 << path);
+                return Some(Woken::Told);
+            }
             let now = clock::now();
             if signs.failback_at.is_some_and(|at| at <= now) {
                 signs.failback_at = None;
@@ -95,7 +156,7 @@ impl Board {
         }
     }
 
-    fn set_failback(&self, at: Instant) {
+    pub(super) fn set_failback(&self, at: Instant) {
         self.signs.lock().failback_at.get_or_insert(at);
         self.bell.notify_all();
     }
@@ -104,6 +165,7 @@ impl Board {
 enum Woken {
     Check,
     Failed,
+    Told,
     Failback,
 }
 
@@ -120,6 +182,11 @@ impl Watcher {
             let core = Arc::clone(core);
             let thread = std::thread::Builder::new().name("multipath-check".into()).spawn(move || run(&core, i));
             watcher.threads.push(thread.map_err(|e| Error::os(e, "cannot start a thread for a path's checks"))?);
+        }
+        if core.options.hardware_handler == HardwareHandler::Alua {
+            let core = Arc::clone(core);
+            let thread = std::thread::Builder::new().name("multipath-init".into()).spawn(move || activate::run(&core));
+            watcher.threads.push(thread.map_err(|e| Error::os(e, "cannot start a thread for the hardware handler"))?);
         }
         Ok(watcher)
     }
@@ -143,19 +210,27 @@ fn run(core: &Core, number: usize) {
     let mut interval = shortest;
     // At once: who has passed a check counts.
     let mut next = clock::now();
+    let mut last = next;
     while let Some(woken) = core.board.sleep(path.id.index(), next) {
         match woken {
             Woken::Failed => {
                 interval = shortest;
                 next = next.min(clock::now() + interval);
             }
+            Woken::Told => next = next.min(clock::now().max(last + TICK)),
             Woken::Failback => core.fail_back(),
             Woken::Check => {
                 let was_active = core.is_active(path);
                 let found = checker.check(core, path);
+                last = clock::now();
+                // Before it may come back: the better group is to be one of today.
+                if checker.take_changed() || found.brings_back(was_active) {
+                    core.sort_anew(path);
+                }
                 interval = match core.judge(path, found, was_active, &checker) {
                     Judged::Stays => Duration::from_ns(interval.as_ns() * 2).min(core.options.longest_interval()),
                     Judged::Changes => shortest,
+                    Judged::Soon => shortest.min(TICK),
                 };
                 next = clock::now() + interval;
             }
@@ -167,6 +242,8 @@ fn run(core: &Core, number: usize) {
 enum Judged {
     Stays,
     Changes,
+    /// It is about to be something else.
+    Soon,
 }
 
 impl Core {
@@ -179,7 +256,7 @@ impl Core {
         let status = self.disk.status();
         let is_active = self.is_active(path);
         let is_stalled = checker.is_stalled(self.options.checker_timeout);
-        let counts = checker.has_passed() || is_stalled;
+        let counts = checker.has_passed() || is_stalled || matches!(found, Found::Barred(_));
         let (is_up, trouble) = match found {
             Found::Up => {
                 path.driver.passes.fetch_add(1, Ordering::Relaxed);
@@ -187,6 +264,11 @@ impl Core {
             }
             Found::NoWay(why) => (!is_stalled, Some(why)),
             Found::Down(why) => (false, Some(why)),
+            Found::Barred(why) => (false, Some(why)),
+            Found::Pending(why) => {
+                path.driver.set_trouble(Some(why));
+                return Judged::Soon;
+            }
         };
         let has_passed = trouble.is_none();
         path.driver.set_trouble(trouble);
@@ -215,7 +297,8 @@ impl Core {
 
     /// A path is used again; `before`: as the groups were without it.
     fn came_back(&self, path: &Watched, before: &[GroupStatus]) {
-        let had_none = before.get(path.group).is_some_and(|g| g.paths.iter().all(|p| !p.is_active));
+        let had_none =
+            before.iter().any(|g| g.paths.iter().any(|p| p.id == path.id) && g.paths.iter().all(|p| !p.is_active));
         match self.options.failback {
             Failback::Manual => {}
             Failback::Immediate => self.fail_back(),
@@ -223,21 +306,6 @@ impl Core {
             Failback::Followover => {}
             Failback::After(time) if self.better().is_some() => self.board.set_failback(clock::now() + time),
             Failback::After(_) => {}
-        }
-    }
-
-    /// The best group that has a path, if another is used.
-    fn better(&self) -> Option<usize> {
-        let groups = self.disk.status().groups;
-        let best = groups.iter().position(|g| g.paths.iter().any(|p| p.is_active))?;
-        let current = groups.iter().position(|g| g.state == GroupState::Active)?;
-        (best < current).then_some(best)
-    }
-
-    fn fail_back(&self) {
-        if let Some(group) = self.better() {
-            let switched = self.disk.switch_group(group);
-            assert!(switched.is_ok(), "a group of this disk: {switched:?}");
         }
     }
 }

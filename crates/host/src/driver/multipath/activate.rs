@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The hardware handler `1 alua`: has the target serve a path before the group that it is of is used (`pg_init`).
+//!
+//! Guarantees: each activation has one end, which the disk is told, or the disk ends. Paths are activated at the same time, those of
+//! one group of ports one after the other, so that it gets one order. A state that is about to change is waited for as long as a
+//! transition may take, with no try of `pg_init_retries` used up. I/O waits meanwhile, as in the kernel.
+//! Needs: paths that are SCSI devices. Does not do: decide, which is [`blk::scsi::alua::activate`]'s.
+//! Source: drivers/scsi/device_handler/scsi_dh_alua.c (`alua_activate`, `alua_rtpg_work`); drivers/md/dm-mpath.c (`pg_init_done`).
+
+use super::watch::Board;
+use super::{Core, Watched};
+use crate::clock;
+use crate::driver::iscsi::RawCommand;
+use blk::id::HctxId;
+use blk::multipath::{Handler, PathId, PgInit};
+use blk::scsi::alua::{self, TRANSITION_LOOK, TRANSITION_TIME};
+use blk::scsi::cdb::Cdb;
+use blk::scsi::disposition::{HostByte, Outcome};
+use blk::scsi::sense::Sense;
+use blk::scsi::transport::Probed;
+use blk::time::Duration;
+use std::sync::Arc;
+
+/// How long one command may take; less than the kernel's 60 s, for I/O waits meanwhile.
+const COMMAND_TIME: Duration = Duration::from_secs(10);
+
+/// Takes the disk's wishes down; [`run`] fulfils them.
+pub(super) struct AluaHandler {
+    pub(super) board: Arc<Board>,
+}
+
+impl Handler for AluaHandler {
+    fn name(&self) -> &str {
+        "alua"
+    }
+
+    fn activate(&self, path: PathId, after: Duration) {
+        self.board.wish(path, clock::now() + after);
+    }
+}
+
+/// Activates what is wished for when it is due, until the disk ends and what was begun has come to its end.
+pub(super) fn run(core: &Core) {
+    std::thread::scope(|s| {
+        while let Some(id) = core.board.next_wish() {
+            s.spawn(move || {
+                let path = core.paths.iter().find(|p| p.id == id);
+                let how = path.map_or(PgInit::Failed, |path| core.activate(path));
+                core.disk.pg_init_done(id, how, clock::now());
+                // The order may have changed what other paths are worth.
+                core.board.tell_all();
+            });
+        }
+    });
+}
+
+impl Core {
+    fn activate(&self, path: &Watched) -> PgInit {
+        let group = path.access.lock().as_ref().map(|a| a.group.group);
+        let one = group.map(|group| Arc::clone(self.orders.lock().entry(group).or_default()));
+        let _one = one.as_ref().map(|one| one.lock());
+        let began = clock::now();
+        loop {
+            let how = alua::activate(&mut |cdb, out, most| self.ask(path, cdb, out, most), clock::now().since(began));
+            let waits = how == PgInit::Retry && clock::now().since(began) < TRANSITION_TIME;
+            if !waits {
+                return how;
+            }
+            if self.board.is_over_within(TRANSITION_LOOK) {
+                return PgInit::Failed;
+            }
+        }
+    }
+
+    /// One command over the session of the path's first hardware queue, and its end.
+    fn ask(&self, path: &Watched, cdb: &Cdb, data_out: &[u8], most: u32) -> Probed {
+        let command = RawCommand { cdb: cdb.as_bytes(), data_out, data_in: most as usize, timeout: COMMAND_TIME };
+        let driver = path.driver.inner().filter(|_| !self.board.is_over());
+        match driver.and_then(|d| d.scsi_command(HctxId::new(0), &command)) {
+            Some(Ok(answer)) => {
+                let sense = Sense::parse(&answer.sense);
+                let outcome = Outcome { host: answer.host, status: answer.status, sense, residual: 0 };
+                Probed { outcome, data: answer.data }
+            }
+            Some(Err(_)) | None => Probed { outcome: Outcome::host(HostByte::NoConnect), data: Vec::new() },
+        }
+    }
+}

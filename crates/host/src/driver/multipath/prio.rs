@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What paths are worth as their targets say (`prio alua`), and new groups when that changes.
+//!
+//! Guarantees: priorities are those of multipath-tools; a path that cannot be asked keeps the last one, as one that is about to
+//! change does. Before paths are sorted into new groups all that are used have been asked, so that no group is chosen by a state of
+//! yesterday. When they are is `failback`'s: `immediate` at once, a number of seconds after those; `manual` and `followover` not
+//! while the group in use has a path. Does not do: ask a path (`check`). Source: multipathd/main.c (`update_prio`,
+//! `need_switch_pathgroup`), libmultipath/prioritizers/alua.c.
+
+use super::{Core, Failback, HardwareHandler, Prioritizer, Watched, groups};
+use crate::clock;
+use blk::multipath::{GroupState, PathId};
+use blk::scsi::alua::{Access, AccessState, TRANSITION_TIME};
+use blk::time::Duration;
+use std::sync::atomic::Ordering;
+
+/// What the state of its target's ports lets a path be used for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Whatever its checker says.
+    Open,
+    /// Not as it is, but its handler can have it served (`PATH_GHOST`).
+    Ghost,
+    /// Nothing, and why.
+    Barred(String),
+    /// As it was, until its state is another: look again soon (`PATH_PENDING`).
+    Pending(String),
+}
+
+/// Judges a state that has been `Transitioning` for so long.
+pub(super) fn standing(access: Option<&Access>, handler: HardwareHandler, in_transition: Duration) -> Standing {
+    let Some(Access { support, group }) = access else { return Standing::Open };
+    let can_order = handler == HardwareHandler::Alua && support.explicit;
+    let why = || format!("its target port group {} is {}", group.group, group.state);
+    match group.state {
+        AccessState::Optimized | AccessState::NonOptimized | AccessState::LbaDependent => Standing::Open,
+        AccessState::Transitioning if in_transition < TRANSITION_TIME => Standing::Pending(why()),
+        // One that took too long counts as that (`alua_rtpg`).
+        AccessState::Standby | AccessState::Transitioning if can_order => Standing::Ghost,
+        _ => Standing::Barred(why()),
+    }
+}
+
+impl Core {
+    /// Takes note of what a path's target says. Whether its priority is another.
+    pub(super) fn note_access(&self, path: &Watched, access: Option<Access>) -> bool {
+        let before = path.prio.load(Ordering::Relaxed);
+        let now = match (&access, self.options.prio) {
+            (_, Prioritizer::Const) => before,
+            (Some(a), _) if a.group.state == AccessState::Transitioning => before,
+            (Some(a), Prioritizer::Alua) => a.group.priority(self.options.exclusive_pref_bit),
+            (None, Prioritizer::Alua) => 0,
+        };
+        *path.access.lock() = access;
+        path.prio.store(now, Ordering::Relaxed);
+        now != before
+    }
+
+    /// A path's priority is another, or it is about to come back: the other used ones are asked, all at once, and sorted.
+    pub(super) fn sort_anew(&self, but: &Watched) {
+        if self.options.prio == Prioritizer::Const {
+            return;
+        }
+        let _one = self.sorting.lock();
+        let used = self.by_status().into_iter().filter(|(p, s)| p.id != but.id && s.is_active);
+        std::thread::scope(|s| {
+            for (path, _) in used {
+                s.spawn(|| {
+                    let answer = path.driver.inner()?.check_access(self.options.checker_timeout, self.board.over());
+                    self.note_access(path, answer?.ok()?.access);
+                    Some(())
+                });
+            }
+        });
+        self.sort(false);
+    }
+
+    /// Sorts them by the priorities of now. With `leaves` the group in use may be left whatever `failback` says.
+    fn sort(&self, leaves: bool) {
+        let wanted = self.groups_wanted();
+        let status = self.disk.status();
+        let ids = |paths: &[blk::multipath::PathStatus]| paths.iter().map(|p| p.id).collect::<Vec<PathId>>();
+        let are: Vec<_> = status.groups.iter().map(|g| ids(&g.paths)).filter(|g| !g.is_empty()).collect();
+        if wanted == are {
+            return;
+        }
+        let is_used =
+            |g: &blk::multipath::GroupStatus| g.state == GroupState::Active && g.paths.iter().any(|p| p.is_active);
+        if !leaves && status.groups.iter().any(is_used) {
+            match self.options.failback {
+                Failback::Immediate => {}
+                Failback::After(time) => return self.board.set_failback(clock::now() + time),
+                Failback::Manual | Failback::Followover => return,
+            }
+        }
+        let sorted = self.disk.regroup(&wanted);
+        assert!(sorted.is_ok(), "the paths of this disk, which has a group for each: {sorted:?}");
+    }
+
+    fn groups_wanted(&self) -> Vec<Vec<PathId>> {
+        let mut order: Vec<&Watched> = self.paths.iter().collect();
+        order.sort_by_key(|p| p.driver.number);
+        let prios: Vec<u32> = order.iter().map(|p| p.prio.load(Ordering::Relaxed)).collect();
+        let groups = groups::grouped(self.options.path_grouping_policy, &prios);
+        let ids = |members: Vec<usize>| {
+            let mut ids: Vec<PathId> = members.into_iter().map(|n| order[n].id).collect();
+            ids.sort_unstable();
+            ids
+        };
+        groups.into_iter().map(ids).collect()
+    }
+
+    /// The better group is to be used from now on: of groups that are as the priorities are.
+    pub(super) fn fail_back(&self) {
+        if self.options.prio != Prioritizer::Const {
+            let _one = self.sorting.lock();
+            self.sort(true);
+        }
+        if let Some(group) = self.better() {
+            let switched = self.disk.switch_group(group);
+            assert!(switched.is_ok(), "a group of this disk: {switched:?}");
+        }
+    }
+
+    /// The best group that has a path, if another is used.
+    pub(super) fn better(&self) -> Option<usize> {
+        let groups = self.disk.status().groups;
+        let best = groups.iter().position(|g| g.paths.iter().any(|p| p.is_active))?;
+        let current = groups.iter().position(|g| g.state == GroupState::Active)?;
+        (best < current).then_some(best)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blk::scsi::alua::{PortGroup, Support};
+
+    #[test]
+    fn a_path_is_used_as_its_ports_state_and_its_handler_let_it() {
+        let of = |state, explicit, handler, seconds| {
+            let group = PortGroup { group: 2, state, preferred: false, ports: Vec::new() };
+            let access = Access { support: Support { implicit: true, explicit }, group };
+            match standing(Some(&access), handler, Duration::from_secs(seconds)) {
+                Standing::Open => "open".to_owned(),
+                Standing::Ghost => "ghost".to_owned(),
+                Standing::Barred(why) => format!("barred: {why}"),
+                Standing::Pending(why) => format!("pending: {why}"),
+            }
+        };
+        let (none, alua) = (HardwareHandler::None, HardwareHandler::Alua);
+        for state in [AccessState::Optimized, AccessState::NonOptimized, AccessState::LbaDependent] {
+            assert_eq!(of(state, true, none, 0), "open");
+        }
+        assert_eq!(of(AccessState::Standby, true, alua, 0), "ghost");
+        assert_eq!(of(AccessState::Standby, true, none, 0), "barred: its target port group 2 is standby");
+        assert_eq!(of(AccessState::Standby, false, alua, 0), "barred: its target port group 2 is standby");
+        assert_eq!(of(AccessState::Unavailable, true, alua, 0), "barred: its target port group 2 is unavailable");
+        assert_eq!(of(AccessState::Offline, true, alua, 0), "barred: its target port group 2 is offline");
+        assert_eq!(of(AccessState::Transitioning, true, alua, 59), "pending: its target port group 2 is transitioning");
+        assert_eq!(of(AccessState::Transitioning, true, alua, 60), "ghost");
+        assert_eq!(of(AccessState::Transitioning, true, none, 60), "barred: its target port group 2 is transitioning");
+        assert_eq!(standing(None, alua, Duration::ZERO), Standing::Open);
+    }
+}
