@@ -63,7 +63,7 @@ fn what_is_wrong_is_said_where_it_stands() {
     let two = "\"./a.img\", \"././a.img\"";
     for (targets, more, says) in [
         (two, "failback = \"later\"", "c.toml:5: failback=later: must be manual, immediate, followover or seconds"),
-        (two, "prio = [1]", "c.toml:5: prio=1: must be one number for each path"),
+        (two, "prio = [1]", "c.toml:5: prio=1: must be const, alua or one number for each path"),
         (two, "polling_interval = true", "c.toml:5: polling_interval=true: must be a text, a number"),
         (two, "path_checker = \"tur\"", "c.toml:5: path_checker=tur: path ./a.img knows no TEST UNIT READY"),
         (two, "chunk = \"64k\"", "c.toml:5: chunk: has no effect without stack = \"stripe\""),

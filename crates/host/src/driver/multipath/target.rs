@@ -25,7 +25,7 @@ use std::sync::Arc;
 const OPTIONS: [(&str, &str); 14] = [
     ("path_selector", "round-robin, queue-length, service-time or historical-service-time, each with its arguments"),
     ("path_grouping_policy", "failover, multibus or group_by_prio"),
-    ("prio", "const, alua or one number for each path, 0..=1000000, in the order of the paths"),
+    ("prio", "const, alua or one number for each path, each 0..=1000000"),
     ("prio_args", "exclusive_pref_bit"),
     ("hardware_handler", "0 for none or '1 alua'"),
     ("pg_init_retries", "a number, 0..=50"),
