@@ -208,3 +208,22 @@ fn nothing_is_written_to_another_disk() {
     until(|| driver.troubles()[0].contains("requests are not sent to another disk"));
     assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 1));
 }
+
+/// A checker and who sorts paths by their states may ask at the same time: the target ended the first of two sessions of one name.
+#[test]
+fn checks_at_the_same_time_do_not_end_each_other() {
+    let tgt = Tgt::new();
+    let driver = open(&tgt.url("?sessions=1"), &Arc::new(Regions::new()));
+    let limit = blk::time::Duration::from_secs(60);
+    let flags = rustix::event::EventfdFlags::CLOEXEC;
+    std::thread::scope(|s| {
+        for _ in 0..3 {
+            s.spawn(|| {
+                let never = rustix::event::eventfd(0, flags).unwrap();
+                for _ in 0..20 {
+                    driver.check(limit, &never).expect("it has such a way").unwrap();
+                }
+            });
+        }
+    });
+}

@@ -72,13 +72,13 @@ fn target(
     (target, board)
 }
 
-/// On it, so that commands are late soon.
+/// On it, so that commands are late soon, but not on a busy machine when they only wait for the script's turn.
 fn rig(target: &Scripted, queues: &str) -> (Rig, Arc<Iscsi>) {
     let regions = Arc::new(Regions::new());
     let url = target.url("?noop_interval=0");
     let driver = Arc::new(Iscsi::open(&iscsi::parse(&url).unwrap(), true, regions.clone()).unwrap());
     let mut rig = Rig::on(driver.clone(), regions, |c| {
-        for (name, value) in [("nr_cpus", queues), ("nr_hw_queues", queues), ("io_timeout", "300")] {
+        for (name, value) in [("nr_cpus", queues), ("nr_hw_queues", queues), ("io_timeout", "2000")] {
             c.set(name, value).unwrap();
         }
     });

@@ -81,13 +81,13 @@ fn sockets(pid: u32) -> usize {
 /// A check that had begun before its path failed brought it back, whatever had happened meanwhile.
 #[test]
 fn a_check_from_before_a_failure_brings_nothing_back() {
-    let a = Peer::nbdkit_file(&["--filter=delay"], &["delay-open=2"]);
+    let a = Peer::nbdkit_file(&["--filter=delay"], &["delay-open=5"]);
     let b = Peer::nbdkit(&["file", a.file.as_ref().unwrap().0.to_str().unwrap()]);
     let one = "&connections=1";
     let none = sockets(a.pid());
     let (mut rig, disk) = open_disk("polling_interval=86400", &[a.target(one), b.target(one)]);
     let slow = disk.status().groups[0].paths[0].id;
-    // The check's own connection is being opened, for 2 s.
+    // The check's own connection is being opened, for 5 s.
     until(|| sockets(a.pid()) == none + 2);
     disk.paths().fail_path(slow, host::clock::now());
     until(|| disk.health()[0].passes == 1);

@@ -31,8 +31,9 @@ pub fn run(project: &Project, fast: bool) -> Result<Outcome, String> {
     if !fast {
         // One waits for a guest, the other builds and explores in a directory of its own.
         let ublk = Beside::start("ublk", ublk(project));
-        reports.push(step("loom", || loom::explore(project, None))?);
+        let loom = step("loom", || loom::explore(project, None));
         reports.push(ublk.end()?);
+        reports.push(loom?);
         reports.push(step("RBD images", || crate::ceph::check(project))?);
         reports.push(step("documentation", || run_counted(&mut doc(project)))?);
     }

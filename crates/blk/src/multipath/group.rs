@@ -145,10 +145,11 @@ impl State {
             self.pg_init_required = self.has_handler;
             self.pg_init_count = 0;
         }
-        if self.pg_init_required {
+        if self.pg_init_required && !self.gives_up {
             wanted = self.init_all();
         }
         match self.open() {
+            0 if self.gives_up => (Found::Fail, wanted),
             0 => (Found::Wait(REQUEUE_DELAY), wanted),
             mask => (Found::Paths(mask), wanted),
         }

@@ -14,6 +14,7 @@ pub struct Tgtd {
     pub process: Running,
     control: u32,
     pub port: u16,
+    is_ours: bool,
 }
 
 impl Tgtd {
@@ -38,11 +39,13 @@ impl Tgtd {
         let mut command = Command::new("tgtd");
         command.args(["-f", "--nr_iothreads", "1", "--iscsi", &format!("portal=127.0.0.1:{port}")]);
         let process = Running::start(quiet(command.args(["--control-port", &control.to_string()])));
-        let mut tgtd = Tgtd { process, control, port };
+        let mut tgtd = Tgtd { process, control, port, is_ours: true };
         let began = Instant::now();
         // The port is this one's alone: who has the number may be another.
         while !(TcpStream::connect(("127.0.0.1", port)).is_ok() && tgtd.try_admin("--op show --mode sys")) {
             if tgtd.process.try_wait().unwrap().is_some() {
+                // What has this number is another's.
+                tgtd.is_ours = false;
                 return None;
             }
             assert!(began.elapsed() < LONG, "tgtd does not come up");
@@ -67,6 +70,9 @@ impl Drop for Tgtd {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+        if !self.is_ours {
+            return;
+        }
         for name in ["", ".lock"] {
             let _ = std::fs::remove_file(format!("/var/run/tgtd/socket.{}{name}", self.control));
         }

@@ -129,6 +129,8 @@ struct Shared {
     first_access: Option<alua::Access>,
     /// Hears that this may be otherwise now.
     tell_access: OnceLock<Tell>,
+    /// Whoever checks has it: a second login of the same session would have the target end the first.
+    checking: parking_lot::Mutex<()>,
 }
 
 /// Who we are.
@@ -241,6 +243,7 @@ impl Shared {
 
     /// Asks the logical unit, in a session for nothing else, whether it is ready and still the same.
     fn test_unit_ready(&self, limit: Duration, stop: &OwnedFd) -> Result<()> {
+        let _alone = self.alone_to_check(limit)?;
         let mut line = self.dial_to_check(limit, stop)?;
         self.is_still_there(&mut line)?;
         is_ready(&mut line, self.target.lun)?;
@@ -250,6 +253,7 @@ impl Shared {
 
     /// The same for a way that may serve it badly: how it does is asked first, and where it does not, TEST UNIT READY is not.
     fn check_access(&self, limit: Duration, stop: &OwnedFd) -> Result<Checked> {
+        let _alone = self.alone_to_check(limit)?;
         let mut line = self.dial_to_check(limit, stop)?;
         let access = access::access(&mut line, self.target.lun)?;
         let serves = access
@@ -259,6 +263,12 @@ impl Shared {
         let ready = if serves { ready.and_then(|()| is_ready(&mut line, self.target.lun)) } else { ready };
         line.log_out();
         Ok(Checked { access, ready: ready.map_err(|e| e.within(&self.target.to_string())) })
+    }
+
+    fn alone_to_check(&self, limit: Duration) -> Result<parking_lot::MutexGuard<'_, ()>> {
+        let limit = std::time::Duration::from_nanos(limit.as_ns());
+        let busy = || Error::new(ErrorKind::Io, format!("{}: another check of this path does not end", self.target));
+        self.checking.try_lock_for(limit).ok_or_else(busy)
     }
 
     fn dial_to_check<'a>(&self, limit: Duration, stop: &'a OwnedFd) -> Result<Line<'a>> {
@@ -403,6 +413,7 @@ impl Iscsi {
             device,
             first_access,
             tell_access: OnceLock::new(),
+            checking: parking_lot::Mutex::new(()),
         });
         let template = HostTemplate { can_queue: CAN_QUEUE, cmd_per_lun: CAN_QUEUE, ..HostTemplate::default() };
         let host = ScsiHost::new::<parking_lot::RawMutex>(template, shared.clone());

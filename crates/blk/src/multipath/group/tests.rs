@@ -186,3 +186,18 @@ fn new_groups_are_activated_when_what_is_out_has_ended() {
     assert!(s.pg_init_done(p(1), PgInit::Done, T0).run);
     assert_eq!(s.open(), 0b10);
 }
+
+/// Whoever wants to be rid of the disk does not wait for its handler, and none is begun for it.
+#[test]
+fn giving_up_does_not_wait_for_a_handler() {
+    let mut s = state(&[1], queueing(0), true);
+    s.gives_up = true;
+    let (found, wanted) = s.find(T0);
+    assert_eq!((found, wanted), (Found::Fail, Wanted::default()));
+    s.gives_up = false;
+    let (found, wanted) = s.find(T0);
+    assert_eq!(found, WAIT);
+    assert_ne!(wanted, Wanted::default());
+    s.gives_up = true;
+    assert_eq!(s.find(T0).0, Found::Fail, "its handler has not ended");
+}

@@ -139,6 +139,10 @@ impl Multipath {
     /// Usage: no path, or too many. Others: no path can be opened, one is refused for what it is asked for, or they lead to different
     /// disks.
     pub fn open(options: MultipathOptions, paths: Vec<Path>) -> Result<(Multipath, Vec<String>)> {
+        if options.prio == Prioritizer::Alua && options.path_selector == blk::multipath::Selector::IoAffinity {
+            let text = "path_selector=io-affinity: its paths stay in their groups, and prio=alua sorts them anew; use service-time or another";
+            return Err(Error::usage(text));
+        }
         let opened: Vec<Result<Arc<dyn HostDriver>>> = std::thread::scope(|s| {
             let all: Vec<_> = paths.iter().map(|p| s.spawn(|| (p.open)())).collect();
             all.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()

@@ -14,6 +14,10 @@ use blk::scsi::alua::{Access, AccessState, TRANSITION_TIME};
 use blk::time::Duration;
 use std::sync::atomic::Ordering;
 
+/// What the others may take to say what they are worth, when one path is another: one that is silent keeps its priority, and delays
+/// nobody for longer.
+const ASKING_TIME: Duration = Duration::from_secs(1);
+
 /// What the state of its target's ports lets a path be used for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
@@ -62,11 +66,12 @@ impl Core {
             return;
         }
         let _one = self.sorting.lock();
+        let limit = self.options.checker_timeout.min(ASKING_TIME);
         let used = self.by_status().into_iter().filter(|(p, s)| p.id != but.id && s.is_active);
         std::thread::scope(|s| {
             for (path, _) in used {
                 s.spawn(|| {
-                    let answer = path.driver.inner()?.check_access(self.options.checker_timeout, self.board.over());
+                    let answer = path.driver.inner()?.check_access(limit, self.board.over());
                     self.note_access(path, answer?.ok()?.access);
                     Some(())
                 });

@@ -5,7 +5,8 @@
 //! disk. A path that stays up is asked less and less often, one that has failed every `polling_interval`. A check that has never passed
 //! fails no path: it may be the checker's way that is missing; unless the path ends none of its requests either, for `checker_timeout`.
 //! A path whose connections are there, and to which the checker has never had a way, is used again as one without a checker. A check
-//! that takes long delays no other path's. Threads end with the disk, soon.
+//! that takes long delays no other path's by more than a second. Threads end with the disk, soon; one that has sent a command to activate
+//! a path, when that has ended or is late (10 s).
 //! Source of the rules: multipath-tools, multipathd/main.c (`check_path`), multipath.conf(5).
 
 use super::check::{Checker, Found};
