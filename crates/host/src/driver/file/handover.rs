@@ -15,7 +15,8 @@
 //! - a sleep that began with something to take, or that a wake-up after `seen` was for, is none, or is ended;
 //! - the last completion, taken by another thread, ends the sleeps that were for it, and so does a wake-up whose mark
 //!   another thread took;
-//! - a bell rung after the owner went to sleep ends that sleep, whatever number of completions it is for, and once.
+//! - a bell rung after the owner went to sleep ends that sleep, whatever number of completions it is for, and once; it is rung again by
+//!   who takes its marks in the owner's place.
 //!
 //! Needs from callers: who queues without a system call ([`Pushed::lazy`]) waits or polls some time; an owner goes on
 //! entering while others have anything in flight. Does not do: sleeps of other threads at an owner's ring, which end by
@@ -90,6 +91,8 @@ pub(super) struct Handover<K: Kernel> {
     /// Completions that the owner sleeps for, or slept for last; 0 once it was woken from that. Set under the books' lock,
     /// taken under the bell's.
     owner_sleeps_for: AtomicU32,
+    /// The same of a sleep that is not over, and nobody takes it; else 0. Set under the books' lock.
+    owner_wants: AtomicU32,
 }
 
 impl<K: Kernel> Handover<K> {
@@ -100,6 +103,7 @@ impl<K: Kernel> Handover<K> {
             waiting: AtomicU32::new(0),
             wakes: AtomicU64::new(0),
             owner_sleeps_for: AtomicU32::new(0),
+            owner_wants: AtomicU32::new(0),
         }
     }
 
@@ -136,6 +140,15 @@ impl<K: Kernel> Handover<K> {
         self.kernel.ring_bell(|| self.owner_sleeps_for.swap(0, Ordering::Relaxed));
     }
 
+    /// A mark for the owner was taken by another thread. The kernel posts it when the owner enters, and looks afterwards what there is to
+    /// sleep for: in between it may be taken, and whom it was for would sleep on.
+    #[cold]
+    fn ring_again(&self) {
+        // Relaxed: whoever takes a mark has had the lock since the owner said what it sleeps for. One that is awake by now finds a
+        // mark too many. Pairs with: Handover::to_wait_for
+        self.kernel.ring_bell(|| self.owner_wants.load(Ordering::Relaxed));
+    }
+
     /// Takes what ended. Makes a system call when entries wait for submission or the kernel has completions put off.
     #[inline]
     pub(super) fn poll(&self, done: &mut K::Done) {
@@ -155,6 +168,9 @@ impl<K: Kernel> Handover<K> {
         let reaped = self.kernel.reap(&mut books, done);
         let last = reaped.found && self.kernel.in_flight(&books) == 0;
         drop(books);
+        if reaped.woke && self.kernel.has_owner() && !self.kernel.may_enter() {
+            self.ring_again();
+        }
         // A thread on its way into `wait` for what was reaped here would sleep for nothing, and nobody else is left to
         // complete anything and wake it. If it looked at the rings before this reap, the lock shows its mark here. The same
         // goes for a thread that was to be woken by the mark taken here.
@@ -173,6 +189,9 @@ impl<K: Kernel> Handover<K> {
         if let Some(want) = self.to_wait_for(seen, min, timeout) {
             if self.kernel.may_enter() {
                 self.kernel.sleep_for(want, timeout);
+                if self.kernel.has_owner() {
+                    store_relaxed(&self.owner_wants, 0);
+                }
             } else {
                 self.kernel.sleep_outside(timeout);
             }
@@ -194,6 +213,7 @@ impl<K: Kernel> Handover<K> {
         if sleep && self.kernel.has_owner() && self.kernel.may_enter() {
             // Under the lock: what others do from here on they ring the bell for. Pairs with: Handover::ring_bell
             store_relaxed(&self.owner_sleeps_for, want);
+            store_relaxed(&self.owner_wants, want);
         }
         sleep.then_some(want as usize)
     }

@@ -104,13 +104,18 @@ impl Kernel for List {
 
     fn sleep_for(&self, want: usize, _timeout: Option<Duration>) {
         assert!(self.may_enter(), "a system call on another thread's ring");
-        let mut rings = self.rings.lock().unwrap();
-        rings.enter();
+        self.rings.lock().unwrap().enter();
         self.posted.notify_all();
+        // It takes no more entries from here on. What it posts now another thread may take before it looks (io_cqring_wait).
+        self.rings.lock().unwrap().post_put_off();
+        let mut rings = self.rings.lock().unwrap();
         let until = rings.head + want;
-        while rings.tail < until {
-            rings = self.posted.wait(rings).unwrap();
+        loop {
             rings.post_put_off();
+            if rings.tail >= until {
+                return;
+            }
+            rings = self.posted.wait(rings).unwrap();
         }
     }
 
