@@ -9,17 +9,14 @@ use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::driver::Driver;
 use blk::id::Sector;
 use blk::status::BlkStatus;
-use common::Rig;
 use common::iscsi::{IQN, Tgt};
 use common::istgt::{Istgt, Options};
+use common::{Rig, until};
 use host::driver::HostDriver;
 use host::driver::iscsi::{self, Iscsi, IscsiTarget};
 use host::error::ErrorKind;
 use host::mem::{BufferPool, Regions};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-const LONG: Duration = Duration::from_secs(60);
 
 fn target(url: &str) -> IscsiTarget {
     iscsi::parse(url).unwrap()
@@ -42,14 +39,6 @@ fn rig(url: &str, queues: &str) -> (Rig, Arc<Iscsi>) {
         c.set("nr_hw_queues", queues).unwrap();
     });
     (rig, driver)
-}
-
-fn until(mut what: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !what() {
-        assert!(began.elapsed() < LONG, "it does not come to it");
-        std::thread::yield_now();
-    }
 }
 
 #[test]

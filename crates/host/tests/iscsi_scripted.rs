@@ -8,8 +8,8 @@ mod common;
 use blk::bio::{Bio, Op, OpFlags};
 use blk::id::Sector;
 use blk::status::BlkStatus;
-use common::Rig;
 use common::scripted::{BUSY, GOOD, Peer, Request, Scripted, TASK_SET_FULL};
+use common::{Rig, until};
 use host::driver::HostDriver;
 use host::driver::iscsi::{self, Iscsi};
 use host::mem::{BufferPool, Regions};
@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 const LARGE: usize = 16 << 20;
@@ -38,14 +38,6 @@ fn rig(target: &Scripted, write: bool, queues: &str) -> (Rig, Arc<Iscsi>) {
         c.set("nr_hw_queues", queues).unwrap();
     });
     (rig, driver)
-}
-
-fn until(mut what: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !what() {
-        assert!(began.elapsed() < LONG, "it does not come to it");
-        std::thread::yield_now();
-    }
 }
 
 fn is_gone(rig: &mut Rig, driver: &Iscsi) {

@@ -9,17 +9,16 @@ use blk::bio::{Bio, DataRef, OpFlags};
 use blk::id::{HctxId, Sector};
 use blk::scsi::cdb::Cdb;
 use blk::status::BlkStatus;
-use common::Rig;
 use common::scripted::{Peer, Request, Scripted};
+use common::{Rig, until};
 use host::driver::HostDriver;
 use host::driver::iscsi::{self, Iscsi, RawCommand};
 use host::driver::multipath::Multipath;
 use host::mem::Regions;
 use host::target::Needs;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-const LONG: Duration = Duration::from_secs(60);
 const ABORT_TASK: u8 = 1;
 const LUN_RESET: u8 = 5;
 const TARGET_WARM_RESET: u8 = 6;
@@ -85,14 +84,6 @@ fn rig(target: &Scripted, queues: &str) -> (Rig, Arc<Iscsi>) {
     // Somebody has to look at the time.
     rig.may_wait = false;
     (rig, driver)
-}
-
-fn until(mut what: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !what() {
-        assert!(began.elapsed() < LONG, "it does not come to it");
-        std::thread::yield_now();
-    }
 }
 
 fn losses(driver: &Iscsi) -> u64 {

@@ -6,9 +6,9 @@ mod common;
 
 use blk::bio::OpFlags;
 use blk::status::BlkStatus;
-use common::Rig;
-use common::paths::{active, open_disk, until};
+use common::paths::{active, open_disk};
 use common::peers::Peer;
+use common::{Rig, until};
 use host::driver::HostDriver;
 use host::driver::multipath::Multipath;
 use host::mem::Regions;

@@ -411,6 +411,16 @@ impl Rig {
     }
 }
 
+/// Comes back once it is so; a minute is the limit.
+#[track_caller]
+pub fn until(mut what: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !what() {
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "it does not come to it");
+        std::thread::yield_now();
+    }
+}
+
 /// SplitMix64; prints as its present state.
 #[derive(Debug)]
 pub struct Rng(u64);

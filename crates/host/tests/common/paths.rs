@@ -6,18 +6,9 @@ use host::driver::multipath::Multipath;
 use host::mem::Regions;
 use host::target::Needs;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 pub fn active(disk: &Multipath) -> usize {
     disk.status().groups.iter().flat_map(|g| &g.paths).filter(|p| p.is_active).count()
-}
-
-pub fn until(mut what: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !what() {
-        assert!(began.elapsed() < Duration::from_secs(60), "it does not come to it");
-        std::thread::yield_now();
-    }
 }
 
 /// A disk of these targets, to be looked into.
