@@ -42,7 +42,7 @@ fn be64(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 /// Printable characters, without blanks around them; others become `?`.
-fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     let all: String =
         bytes[..end].iter().map(|b| if b.is_ascii_graphic() || *b == b' ' { char::from(*b) } else { '?' }).collect();
@@ -165,6 +165,13 @@ impl core::fmt::Display for Identity {
 }
 
 fn designators(bytes: &[u8]) -> Vec<Designator> {
+    let mut all = unit_designators(bytes);
+    all.sort();
+    all
+}
+
+/// Names of the logical unit that page 0x83 has, in its order.
+pub(super) fn unit_designators(bytes: &[u8]) -> Vec<Designator> {
     let mut list = page(bytes, vpd::DEVICE_IDENTIFICATION).unwrap_or_default();
     let mut all = Vec::new();
     while let [sets, kinds, _, len, rest @ ..] = list {
@@ -175,7 +182,6 @@ fn designators(bytes: &[u8]) -> Vec<Designator> {
         }
         list = &rest[name.len()..];
     }
-    all.sort();
     all
 }
 

@@ -16,6 +16,7 @@ pub mod debug;
 // Up: what a device says, and what that means.
 pub mod sense;
 pub mod inquiry;
+pub mod wwid;
 pub mod alua;
 pub mod disposition;
 
