@@ -32,6 +32,7 @@ mod attach;
 mod chap;
 mod dial;
 mod discover;
+mod inquire;
 mod link;
 pub mod login;
 mod own;
@@ -43,6 +44,7 @@ mod tasks;
 mod uri;
 
 pub use discover::{FoundUnit, discover, logical_units};
+pub use inquire::{Inquired, inquire};
 pub use login::{Found, FoundPortal};
 pub use queue::QueueStatus;
 pub use raw::{MAX_RAW_BYTES, RawAnswer, RawCommand};

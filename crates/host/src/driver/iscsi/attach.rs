@@ -67,7 +67,7 @@ pub(super) fn must(line: &mut Line<'_>, lun: LunId, cdb: &Cdb, most: u16, what: 
 
 /// The answer to one that need not: empty if the device does not know it. Another failure says nothing of the device, and is to be
 /// asked again later: an answer that is left out would make it another one.
-fn may(line: &mut Line<'_>, lun: LunId, cdb: &Cdb) -> Result<Vec<u8>> {
+pub(super) fn may(line: &mut Line<'_>, lun: LunId, cdb: &Cdb) -> Result<Vec<u8>> {
     let failed = |how: String| Err(Error::new(ErrorKind::Io, format!("LUN {}: {} {how}", lun.0, name_of(cdb))));
     match line.ask(lun, cdb, u32::from(ALLOCATION))? {
         Answer::Good(data) => Ok(data),
@@ -88,7 +88,11 @@ fn name_of(cdb: &Cdb) -> String {
 }
 
 /// What `ask` is told by one and the same logical unit: it begins anew if that says meanwhile that it may have become another.
-fn settled<T>(line: &mut Line<'_>, lun: LunId, mut ask: impl FnMut(&mut Line<'_>) -> Result<T>) -> Result<T> {
+pub(super) fn settled<T>(
+    line: &mut Line<'_>,
+    lun: LunId,
+    mut ask: impl FnMut(&mut Line<'_>) -> Result<T>,
+) -> Result<T> {
     for _ in 0..MAX_CHANGES {
         // INQUIRY does not tell of attentions. What this says beside them does not matter.
         line.ask(lun, &Cdb::test_unit_ready(), 0)?;

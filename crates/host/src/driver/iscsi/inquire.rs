@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who a logical unit says it is, asked before anything else is known of it: a login, a few questions, a logout.
+//!
+//! Guarantees: in a session of its own, which disturbs no other; nothing is asked that a unit in standby refuses. Does not do: judge
+//! whether it is a disk (`attach` does).
+
+use super::attach::{may, must, settled};
+use super::dial::{Line, dial};
+use super::{Access, IscsiTarget, access};
+use crate::error::{Error, ErrorKind, Result};
+use blk::scsi::alua;
+use blk::scsi::cdb::Cdb;
+use blk::scsi::inquiry::{Inquiry, vpd};
+use blk::scsi::transport::LunId;
+use blk::scsi::wwid::wwid;
+use std::os::fd::OwnedFd;
+
+/// What it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inquired {
+    /// Vendor, product, revision.
+    pub inquiry: Inquiry,
+    /// As udev and multipath have it; `None`: it has no name.
+    pub wwid: Option<String>,
+    /// How its target serves it by this way; `None`: it has no port groups, or does not tell of that way's.
+    pub access: Option<alua::Access>,
+}
+
+/// Asks; gives up when `stop` becomes readable.
+///
+/// # Errors
+/// As of [`Iscsi::open`](super::Iscsi::open).
+pub fn inquire(target: &IscsiTarget, stop: &OwnedFd) -> Result<Inquired> {
+    let wanted = Access::of(target)?.wanted(target, Some(&target.name), 0)?;
+    let within = |e: Error| e.within(&target.to_string());
+    let mut line = dial(&target.portal, &wanted, stop).map_err(within)?;
+    let said = settled(&mut line, target.lun, |line| ask(line, target.lun)).map_err(within)?;
+    line.log_out();
+    Ok(said)
+}
+
+fn ask(line: &mut Line<'_>, lun: LunId) -> Result<Inquired> {
+    let answer = must(line, lun, &Cdb::inquiry(None, 96), 96, "INQUIRY")?;
+    let inquiry = Inquiry::parse(&answer)
+        .ok_or_else(|| Error::new(ErrorKind::Denied, format!("LUN {}: INQUIRY was not answered in full", lun.0)))?;
+    let names = may(line, lun, &Cdb::inquiry(Some(vpd::DEVICE_IDENTIFICATION), 1024))?;
+    let serial = may(line, lun, &Cdb::inquiry(Some(vpd::UNIT_SERIAL_NUMBER), 1024))?;
+    let wwid = wwid(&inquiry, &names, &serial);
+    Ok(Inquired { inquiry, wwid, access: access::access(line, lun)? })
+}
