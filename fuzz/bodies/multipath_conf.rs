@@ -16,6 +16,7 @@ pub fn run(data: &[u8]) -> usize {
             assert_eq!(again.to_string(), printed);
             let word: String = text.chars().take(20).collect();
             let disk = Identity { wwid: word.clone(), vendor: word.clone(), product: word, ..Identity::default() };
+            let _ = config.blacklisted(&disk);
             let resolved = config.resolve(&disk);
             let _ = resolved.options();
             resolved.found.len()

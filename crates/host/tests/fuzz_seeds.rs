@@ -251,7 +251,7 @@ fn seeds_of_iscsi() {
 fn seeds_of_multipath_conf() {
     let seed = |name, text: &str, reach| Seed { name, bytes: text.into(), reach };
     // Options with a default, then those that are given besides.
-    let built_in = 11;
+    let built_in = 15;
     let seeds = [
         seed("empty", "# nothing\n", built_in),
         seed(

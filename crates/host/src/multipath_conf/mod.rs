@@ -6,9 +6,10 @@
 //! [`Config::resolve`] says of each option what holds for a disk and which line says so, in the order of
 //! multipath-tools: multipaths, protocol, overrides, devices (of those that match, the last), defaults, built in.
 //!
-//! Stricter than multipath-tools, which skips what it does not understand and goes on: an unknown word, a value that
-//! is cut off by a missing quote or followed by more, a section that is not closed are errors. There is no table of
-//! known hardware: what `devices` does not say is not known. Drop-in directories are not read.
+//! Stricter than multipath-tools, which skips what it does not understand and goes on: a word that is nearly an option, a value that
+//! is cut off by a missing quote or followed by more, a section that is not closed are errors. An option that resembles none that is
+//! known here, as newer versions may have, is a warning. There is no table of known hardware: what `devices` does not say is not
+//! known. Drop-in directories are not read.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -17,6 +18,7 @@
 //! | `options` | all options: where they may stand, what they must be, what they do |
 //! | `read` | sections and lines |
 //! | `resolve` | what holds for a disk, and why |
+//! | `blacklist` | whether a disk is kept out, and by which line |
 //! | `show` | what `multipath -t` prints |
 
 mod words;
@@ -24,6 +26,7 @@ mod ere;
 mod options;
 mod read;
 mod resolve;
+mod blacklist;
 mod show;
 #[cfg(test)]
 mod tests;
@@ -102,9 +105,18 @@ impl Block {
     }
 }
 
-/// A line of `blacklist` or `blacklist_exceptions`.
+/// An entry of `blacklist` or `blacklist_exceptions`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listed {
+pub struct Listed {
+    /// Where it begins.
+    pub line: u32,
+    /// What it says.
+    pub by: ListedBy,
+}
+
+/// What an entry of a blacklist says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListedBy {
     /// `devnode`, `wwid`, `property` or `protocol`, and its expression.
     One(&'static str, String),
     /// `device`: vendor and product.

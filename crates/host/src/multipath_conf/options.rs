@@ -107,7 +107,7 @@ const POLICIES: &[(&str, Option<&str>)] = &[
     ("group_by_prio", None),
     ("group_by_serial", Some("multibus is used: paths of a disk have one serial number")),
     ("group_by_node_name", Some("failover is used: node names are of Fibre Channel")),
-    ("group_by_tpg", Some("group_by_prio is used: target port groups are not asked for")),
+    ("group_by_tpg", None),
 ];
 
 const TUR: Option<&str> = Some("tur is used: there are no checkers for single products");
@@ -145,7 +145,6 @@ const PRIOS: &[(&str, Option<&str>)] = &[
 
 const MAPPER: Option<&str> = Some("there is no device mapper, udev or multipathd here");
 const FOUND: Option<&str> = Some("paths are named, not searched for");
-const DETECT: Option<&str> = Some("nothing is detected: what is configured is what is used");
 const KEYS: Option<&str> = Some("reservations pass through; no keys are kept");
 const SHAKY: Option<&str> = Some("paths are not watched for being shaky");
 const SINGLE: Option<&str> = Some("requests take turns one by one, as in the kernel since 4.0");
@@ -170,7 +169,7 @@ pub static OPTIONS: &[OptionDef] = &[
     used("product", Sections::DEVICE, Kind::Ere, None),
     used("revision", Sections::DEVICE, Kind::Ere, None),
     used("type", Sections::PROTOCOL, Kind::Name, None),
-    idle("product_blacklist", Sections::DEVICE, Kind::Ere, FOUND),
+    used("product_blacklist", Sections::DEVICE, Kind::Ere, None),
     idle("vpd_vendor", Sections::DEVICE, Kind::Text, Some("pages of single products are not shown")),
     idle("verbosity", Sections::DEFAULTS, Kind::Number(0, 6), MAPPER),
     used("polling_interval", Sections::DEFAULTS, Kind::Number(1, MAX_SECONDS), Some("5")),
@@ -218,10 +217,10 @@ pub static OPTIONS: &[OptionDef] = &[
     idle("all_tg_pt", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, KEYS),
     used("hardware_handler", Sections::DEVICE, Kind::Handler, None),
     idle("retain_attached_hw_handler", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, IGNORED),
-    idle("detect_prio", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, DETECT),
-    idle("detect_checker", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, DETECT),
-    idle("detect_pgpolicy", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, DETECT),
-    idle("detect_pgpolicy_use_tpg", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, DETECT),
+    used("detect_prio", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, Some("yes")),
+    used("detect_checker", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, Some("yes")),
+    used("detect_pgpolicy", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, Some("yes")),
+    used("detect_pgpolicy_use_tpg", Sections::ALL_BUT_MULTIPATH, Kind::YesNo, Some("no")),
     idle("force_sync", Sections::DEFAULTS, Kind::YesNo, MAPPER),
     idle("strict_timing", Sections::DEFAULTS, Kind::YesNo, MAPPER),
     idle("deferred_remove", Sections::ALL, Kind::YesNo, MAPPER),
@@ -358,7 +357,8 @@ pub(super) fn pg_init(value: &str) -> Features {
 pub(super) fn policy(value: &str) -> PathGroupingPolicy {
     match value {
         "multibus" | "group_by_serial" => PathGroupingPolicy::Multibus,
-        "group_by_prio" | "group_by_tpg" => PathGroupingPolicy::GroupByPrio,
+        "group_by_prio" => PathGroupingPolicy::GroupByPrio,
+        "group_by_tpg" => PathGroupingPolicy::GroupByTpg,
         _ => PathGroupingPolicy::Failover,
     }
 }

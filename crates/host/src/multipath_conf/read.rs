@@ -7,7 +7,7 @@
 use super::ere::Ere;
 use super::options::{self, OPTIONS, OptionDef, Sections};
 use super::words::{self, Unclosed, Word};
-use super::{Block, Config, ConfigErrors, Device, Listed, MOST_PROBLEMS, Problem, Setting};
+use super::{Block, Config, ConfigErrors, Device, Listed, ListedBy, MOST_PROBLEMS, Problem, Setting};
 use blk::suggest::did_you_mean;
 
 /// Longest part of a word that a message shows, in characters.
@@ -225,9 +225,6 @@ impl Reader<'_> {
                 self.block = Block { settings: Vec::new(), line: self.line };
             }
             Some(Place::BlacklistDevice(_)) => self.listed = (None, None),
-            Some(Place::Blacklist(_)) => {
-                self.warn(format!("{name}: has no effect here: paths are named, not searched for"));
-            }
             _ => {}
         }
         self.open.push((found.unwrap_or(Place::Skipped), self.line));
@@ -327,10 +324,9 @@ impl Reader<'_> {
                 let known = OPTIONS.iter().filter(|o| o.sections.contains(sections)).map(|o| o.name);
                 let hint = did_you_mean(name, known);
                 if hint.is_empty() {
-                    "see multipath.conf(5) for those there are".to_owned()
-                } else {
-                    hint.trim_end().to_owned()
+                    return self.warn(format!("{}: has no effect here: mqblk knows no such option", shown(name)));
                 }
+                hint.trim_end().to_owned()
             }
         };
         self.wrong(format!("'{}' is no option of {place}: {rule}", shown(name)));
@@ -345,7 +341,12 @@ impl Reader<'_> {
             return self.wrong(format!("{name} '{}': {rule}", shown(&value)));
         }
         let list = if except { &mut self.config.blacklist_exceptions } else { &mut self.config.blacklist };
-        list.push(Listed::One(criterion, value));
+        list.push(Listed { line: self.line, by: ListedBy::One(criterion, value) });
+        if ["devnode", "property"].contains(&criterion) {
+            self.warn(format!(
+                "{criterion}: has no effect here: paths have no kernel's names and no udev's properties"
+            ));
+        }
     }
 
     fn list_device(&mut self, name: &str, value: String) {
@@ -377,7 +378,7 @@ impl Reader<'_> {
             Place::BlacklistDevice(except) => {
                 let (vendor, product) = std::mem::take(&mut self.listed);
                 let list = if except { &mut self.config.blacklist_exceptions } else { &mut self.config.blacklist };
-                return list.push(Listed::Device(vendor, product));
+                return list.push(Listed { line, by: ListedBy::Device(vendor, product) });
             }
             _ => return self.block = block,
         };

@@ -26,6 +26,13 @@ pub struct Identity {
     pub protocol: String,
 }
 
+impl Identity {
+    /// Whether vendor or product is known; if neither is, no `device` is about it, not even one of `.*`.
+    pub(super) fn has_maker(&self) -> bool {
+        !(self.vendor.is_empty() && self.product.is_empty())
+    }
+}
+
 /// Which part of a configuration said something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -107,7 +114,8 @@ impl Config {
         let multipaths = self.multipaths.iter().filter(|b| is(b, "wwid", &disk.wwid));
         let protocols = self.protocols.iter().filter(|b| is(b, "type", &disk.protocol));
         let matching = self.devices.iter().filter(|d| {
-            d.vendor.is_match(&disk.vendor)
+            disk.has_maker()
+                && d.vendor.is_match(&disk.vendor)
                 && d.product.is_match(&disk.product)
                 && d.revision.as_ref().is_none_or(|r| r.is_match(&disk.revision))
         });
@@ -124,6 +132,11 @@ impl Resolved {
     /// What holds of the option of this name.
     pub fn get(&self, name: &str) -> Option<&Found> {
         self.found.iter().find(|f| f.option.name == name)
+    }
+
+    /// Whether an option is `yes`.
+    pub fn is_yes(&self, name: &str) -> bool {
+        self.value(name) == "yes"
     }
 
     fn value(&self, name: &str) -> &str {
@@ -148,7 +161,7 @@ impl Resolved {
         self.get("alias").map(|f| &f.value[..])
     }
 
-    /// For the driver of a disk.
+    /// For the driver of a disk, as configured: what is detected (`detect_prio` and the like) is not in it.
     pub fn options(&self) -> MultipathOptions {
         // Values were read once before they were kept; each is one that its type writes.
         const READ: &str = "a value that is kept reads back";

@@ -6,7 +6,7 @@
 //! without effect here is followed by a comment that says so.
 
 use super::options::{self, OPTIONS, Sections};
-use super::{Block, Config, Listed, Resolved, Setting};
+use super::{Block, Config, Listed, ListedBy, Resolved, Setting};
 use crate::driver::multipath::MAX_SECONDS;
 use std::fmt;
 
@@ -37,9 +37,9 @@ fn block(f: &mut fmt::Formatter<'_>, name: &str, block: &Block) -> fmt::Result {
 fn listed(f: &mut fmt::Formatter<'_>, name: &str, all: &[Listed]) -> fmt::Result {
     writeln!(f, "{name} {{")?;
     for one in all {
-        match one {
-            Listed::One(criterion, value) => writeln!(f, "\t{criterion} {}", quoted(value))?,
-            Listed::Device(vendor, product) => {
+        match &one.by {
+            ListedBy::One(criterion, value) => writeln!(f, "\t{criterion} {}", quoted(value))?,
+            ListedBy::Device(vendor, product) => {
                 writeln!(f, "\tdevice {{")?;
                 for (name, value) in [("vendor", vendor), ("product", product)] {
                     value.iter().try_for_each(|v| writeln!(f, "\t\t{name} {}", quoted(v)))?;

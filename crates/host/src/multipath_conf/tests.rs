@@ -247,7 +247,7 @@ fn mistakes_are_told_with_their_line() {
         assert!(told[0].starts_with(said), "{text:?}\nexpected: {said}\ntold: {told:#?}");
     }
     // Once each, in order, and not for ever.
-    let many = problems("defaults {\nx 1\n}\nfoo {\ny 1\nz {\n}\n}\ndefaults {\nprio 5 5\nfailback x\n");
+    let many = problems("defaults {\nprioo 1\n}\nfoo {\ny 1\nz {\n}\n}\ndefaults {\nprio 5 5\nfailback x\n");
     let lines: Vec<_> = many.iter().map(|p| p.split(':').nth(1).unwrap()).collect();
     assert_eq!(lines, ["2", "4", "9", "10", "11"], "{many:#?}");
     let e = Config::parse("m.conf", &"x y\n".repeat(1000)).unwrap_err();
@@ -262,8 +262,8 @@ fn what_has_no_effect_is_a_warning_with_its_line() {
         warnings,
         [
             "multipath.conf:7: find_multipaths: has no effect here: paths are named, not searched for",
-            "multipath.conf:9: blacklist: has no effect here: paths are named, not searched for",
-            "multipath.conf:18: blacklist_exceptions: has no effect here: paths are named, not searched for",
+            "multipath.conf:10: devnode: has no effect here: paths have no kernel's names and no udev's properties",
+            "multipath.conf:19: property: has no effect here: paths have no kernel's names and no udev's properties",
         ]
     );
     let one = |text: &str| parse(text).warnings.first().map(|p| p.text.clone()).unwrap_or_default();
@@ -280,6 +280,11 @@ fn what_has_no_effect_is_a_warning_with_its_line() {
             .contains("no handler is used")
     );
     assert!(one("defaults {\npath_checker rdac\n}").starts_with("path_checker 'rdac': tur is used"));
+    assert_eq!(
+        one("defaults {\nquantum_entanglement yes\n}"),
+        "quantum_entanglement: has no effect here: mqblk knows no such option"
+    );
+    assert_eq!(one("defaults {\npath_grouping_policy group_by_tpg\ndetect_prio no\n}"), "");
     assert!(one("defaults {\nrr_weight priorities\n}").contains("requests take turns one by one"));
 }
 
@@ -331,12 +336,13 @@ fn sections(text: &str) -> BTreeMap<String, BTreeSet<(String, String)>> {
 
 /// Debian's multipath 0.9.4 was given the same file (`multipath -t`; of what it printed its table of hardware is
 /// cut). Where an option does something here, both say the same in the same section, but for two whose defaults are
-/// others.
+/// others and two that came with 0.9.6.
 #[test]
 fn multipath_prints_the_same() {
     let (ours, theirs) = (sections(&parse(FILE).to_string()), sections(include_str!("tests_multipath_t.txt")));
     let known = |name: &str| OPTIONS.iter().find(|o| o.name == name).is_none_or(|o| o.idle.is_none());
-    let other = |place: &str, name: &str| place == "defaults 1" && ["path_checker", "checker_timeout"].contains(&name);
+    let others = ["path_checker", "checker_timeout", "detect_pgpolicy", "detect_pgpolicy_use_tpg"];
+    let other = |place: &str, name: &str| place == "defaults 1" && others.contains(&name);
     let mut seen = 0;
     for (place, lines) in &theirs {
         if place.starts_with("blacklist") {

@@ -2,8 +2,8 @@
 //! `multipath:`: one disk that is reached in several ways, of any kind that the host has.
 //!
 //! Synopsis: `multipath:[OPTION=VALUE,...:]TARGET+TARGET...`
-//! Options: those of multipath.conf ([`MultipathOptions`]), and `prio=N+N...`, a priority for each path, of which the highest is the
-//! best. `docs/multipath.md` has them all.
+//! Options: those of multipath.conf ([`MultipathOptions`]); `prio=N+N...`, a priority for each path, of which the highest is the
+//! best; `conf=FILE`, a multipath.conf that says the rest ([`MultipathTarget::settle`]). `docs/multipath.md` has them all.
 //! Example: `multipath:failback=immediate,no_path_retry=queue:iscsi://10.0.0.5/iqn.2026-11.com.example:d/1+iscsi://10.0.1.5/iqn.2026-11.com.example:d/1`
 //! What becomes of a request: it goes down one path of the group in use; if it fails there for reasons of the path, down another.
 //! `blk::multipath` decides that. Here is what it needs of a machine: waiting for all paths at once, a checker for each path, opening paths
@@ -47,6 +47,7 @@ use blk::multipath::{Features, Handler, Multipath as Paths, NewGroup, NewPath, P
 use blk::scsi::alua::Access;
 use blk::status::QueueRqStatus;
 use blk::time::{Duration, Instant};
+use groups::Member;
 use parking_lot::{Mutex, RawMutex};
 use path::{Common, PathDriver};
 use room::Room;
@@ -148,7 +149,8 @@ impl Multipath {
             all.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
         });
         let Some(first) = opened.iter().find_map(|o| o.as_ref().ok()) else {
-            return Err(none_opened(&paths, opened));
+            let failed = paths.iter().zip(opened).filter_map(|(path, o)| Some((path.name.as_str(), o.err()?)));
+            return Err(none_opened(failed.collect()));
         };
         let common = Common { limits: path::strictest(opened.iter().flatten()), ..Common::of(first.as_ref()) };
         if common.identity.as_deref() == Some("") {
@@ -218,18 +220,16 @@ impl Multipath {
     }
 }
 
-/// Nothing can be opened: all reasons, or the one that is for good.
-fn none_opened(paths: &[Path], opened: Vec<Result<Arc<dyn HostDriver>>>) -> Error {
-    let mut errors: Vec<(&Path, Error)> =
-        paths.iter().zip(opened).filter_map(|(path, o)| Some((path, o.err()?))).collect();
-    if let Some(i) = errors.iter().position(|(_, e)| watch::is_for_good(e)) {
-        let (path, e) = errors.swap_remove(i);
-        return e.within(&format!("path {}", path.name));
+/// Nothing can be opened, and why, by path: all reasons, or the one that is for good.
+fn none_opened(mut failed: Vec<(&str, Error)>) -> Error {
+    if let Some(i) = failed.iter().position(|(_, e)| watch::is_for_good(e)) {
+        let (path, e) = failed.swap_remove(i);
+        return e.within(&format!("path {path}"));
     }
-    match errors.first() {
+    match failed.first() {
         None => Error::usage("a multipath disk has no path: give it one or more targets"),
         Some((_, first)) => {
-            let all: Vec<String> = errors.iter().map(|(path, e)| format!("{}: {e}", path.name)).collect();
+            let all: Vec<String> = failed.iter().map(|(path, e)| format!("{path}: {e}")).collect();
             Error::new(first.kind(), format!("no path can be used: {}", all.join("; ")))
         }
     }
@@ -253,7 +253,13 @@ impl Core {
                 access.iter().map(of).collect()
             }
         };
-        let groups = groups::grouped(options.path_grouping_policy, &prios);
+        let member = |number: usize| Member {
+            prio: prios[number],
+            tpg: access[number].as_ref().map(|a| a.group.group),
+            is_used: drivers[number].is_some(),
+        };
+        let members: Vec<Member> = (0..paths.len()).map(member).collect();
+        let groups = groups::grouped(options.path_grouping_policy, &members);
         let mut paths: Vec<_> = paths.into_iter().zip(drivers).map(Some).collect();
         let (mut watched, mut new_groups) = (Vec::new(), Vec::new());
         for members in &groups {

@@ -135,6 +135,8 @@ pub enum PathGroupingPolicy {
     Multibus,
     /// Paths of one priority.
     GroupByPrio,
+    /// Paths by one group of their target's ports, with [`Prioritizer::Alua`].
+    GroupByTpg,
 }
 
 /// `failback`: what happens when a better group than the one in use has a path again.
@@ -177,10 +179,11 @@ pub enum PathChecker {
     None,
 }
 
-const GROUPING: [(&str, PathGroupingPolicy); 3] = [
+const GROUPING: [(&str, PathGroupingPolicy); 4] = [
     ("failover", PathGroupingPolicy::Failover),
     ("multibus", PathGroupingPolicy::Multibus),
     ("group_by_prio", PathGroupingPolicy::GroupByPrio),
+    ("group_by_tpg", PathGroupingPolicy::GroupByTpg),
 ];
 const CHECKERS: [(&str, PathChecker); 4] = [
     ("auto", PathChecker::Auto),
@@ -288,7 +291,7 @@ impl FromStr for PathGroupingPolicy {
     type Err = MustBe;
 
     fn from_str(text: &str) -> Result<Self, MustBe> {
-        of_word(&GROUPING, text).ok_or(MustBe("failover, multibus or group_by_prio"))
+        of_word(&GROUPING, text).ok_or(MustBe("failover, multibus, group_by_prio or group_by_tpg"))
     }
 }
 
@@ -418,7 +421,7 @@ mod tests {
         both::<Prioritizer>(&["const", "alua"]);
         both::<HardwareHandler>(&["0", "1 alua"]);
         assert!("emc".parse::<Prioritizer>().is_err() && "alua".parse::<HardwareHandler>().is_err());
-        both::<PathGroupingPolicy>(&["failover", "multibus", "group_by_prio"]);
+        both::<PathGroupingPolicy>(&["failover", "multibus", "group_by_prio", "group_by_tpg"]);
         assert_eq!("0".parse(), Ok(NoPathRetry::Fail));
         assert_eq!("0".parse(), Ok(Failback::Immediate));
         for text in ["-1", "", "later", "86401"] {

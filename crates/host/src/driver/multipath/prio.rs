@@ -7,7 +7,8 @@
 //! while the group in use has a path. Does not do: ask a path (`check`). Source: multipathd/main.c (`update_prio`,
 //! `need_switch_pathgroup`), libmultipath/prioritizers/alua.c.
 
-use super::{Core, Failback, HardwareHandler, Prioritizer, Watched, groups};
+use super::groups::{self, Member};
+use super::{Core, Failback, HardwareHandler, PathGroupingPolicy, Prioritizer, Watched};
 use crate::clock;
 use blk::multipath::{GroupState, PathId};
 use blk::scsi::alua::{Access, AccessState, TRANSITION_TIME};
@@ -46,7 +47,7 @@ pub(super) fn standing(access: Option<&Access>, handler: HardwareHandler, in_tra
 }
 
 impl Core {
-    /// Takes note of what a path's target says. Whether its priority is another.
+    /// Takes note of what a path's target says. Whether its place among the others may be another.
     pub(super) fn note_access(&self, path: &Watched, access: Option<Access>) -> bool {
         let before = path.prio.load(Ordering::Relaxed);
         let now = match (&access, self.options.prio) {
@@ -55,9 +56,13 @@ impl Core {
             (Some(a), Prioritizer::Alua) => a.group.priority(self.options.exclusive_pref_bit),
             (None, Prioritizer::Alua) => 0,
         };
-        *path.access.lock() = access;
+        let tpg = |access: &Option<Access>| access.as_ref().map(|a| a.group.group);
+        let by_tpg = self.options.path_grouping_policy == PathGroupingPolicy::GroupByTpg;
+        let mut known = path.access.lock();
+        let has_moved = by_tpg && tpg(&known) != tpg(&access);
+        *known = access;
         path.prio.store(now, Ordering::Relaxed);
-        now != before
+        now != before || has_moved
     }
 
     /// A path's priority is another, or it is about to come back: the other used ones are asked, all at once, and sorted.
@@ -77,12 +82,13 @@ impl Core {
                 });
             }
         });
-        self.sort(false);
+        self.sort(false, Some(but.id));
     }
 
-    /// Sorts them by the priorities of now. With `leaves` the group in use may be left whatever `failback` says.
-    fn sort(&self, leaves: bool) {
-        let wanted = self.groups_wanted();
+    /// Sorts them by the priorities of now, one that is about to be used counted as used. With `leaves` the group in use may be left
+    /// whatever `failback` says.
+    fn sort(&self, leaves: bool, coming: Option<PathId>) {
+        let wanted = self.groups_wanted(coming);
         let status = self.disk.status();
         let ids = |paths: &[blk::multipath::PathStatus]| paths.iter().map(|p| p.id).collect::<Vec<PathId>>();
         let are: Vec<_> = status.groups.iter().map(|g| ids(&g.paths)).filter(|g| !g.is_empty()).collect();
@@ -102,11 +108,19 @@ impl Core {
         assert!(sorted.is_ok(), "the paths of this disk, which has a group for each: {sorted:?}");
     }
 
-    fn groups_wanted(&self) -> Vec<Vec<PathId>> {
+    fn groups_wanted(&self, coming: Option<PathId>) -> Vec<Vec<PathId>> {
         let mut order: Vec<&Watched> = self.paths.iter().collect();
         order.sort_by_key(|p| p.driver.number);
-        let prios: Vec<u32> = order.iter().map(|p| p.prio.load(Ordering::Relaxed)).collect();
-        let groups = groups::grouped(self.options.path_grouping_policy, &prios);
+        let used: Vec<PathId> = self.by_status().iter().filter(|(_, s)| s.is_active).map(|(p, _)| p.id).collect();
+        let members: Vec<Member> = order
+            .iter()
+            .map(|p| Member {
+                prio: p.prio.load(Ordering::Relaxed),
+                tpg: p.access.lock().as_ref().map(|a| a.group.group),
+                is_used: used.contains(&p.id) || coming == Some(p.id),
+            })
+            .collect();
+        let groups = groups::grouped(self.options.path_grouping_policy, &members);
         let ids = |members: Vec<usize>| {
             let mut ids: Vec<PathId> = members.into_iter().map(|n| order[n].id).collect();
             ids.sort_unstable();
@@ -119,7 +133,7 @@ impl Core {
     pub(super) fn fail_back(&self) {
         if self.options.prio != Prioritizer::Const {
             let _one = self.sorting.lock();
-            self.sort(true);
+            self.sort(true, None);
         }
         if let Some(group) = self.better() {
             let switched = self.disk.switch_group(group);
