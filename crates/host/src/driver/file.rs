@@ -15,7 +15,7 @@
 //! Since: 0.1.
 
 mod handover;
-mod identity;
+pub(super) mod identity;
 #[allow(unsafe_code, reason = "system calls")]
 mod open;
 #[allow(unsafe_code, reason = "io_uring")]

@@ -33,6 +33,23 @@ fn of_disk(device: &Path) -> Option<String> {
     ["wwid", "device/wwid", "dm/uuid"].iter().find_map(|name| attribute(&device.join(name)))
 }
 
+/// The name that multipath knows a block device's disk by; `None`: it is no whole disk, or gives none.
+pub(in crate::driver) fn wwid(path: &Path) -> Option<String> {
+    let meta = fs::metadata(path).ok().filter(|meta| meta.file_type().is_block_device())?;
+    let device = format!("/sys/dev/block/{}:{}", libc::major(meta.rdev()), libc::minor(meta.rdev()));
+    wwid_of_disk(Path::new(&device))
+}
+
+/// SCSI's with the digit of its kind in place of the kind's name; NVMe's as it is.
+fn wwid_of_disk(device: &Path) -> Option<String> {
+    if let Some(of_nvme) = attribute(&device.join("wwid")) {
+        return Some(of_nvme);
+    }
+    let name = attribute(&device.join("device/wwid"))?;
+    let digit = |kind: &str, digit: char| name.strip_prefix(kind).map(|rest| format!("{digit}{rest}"));
+    digit("naa.", '3').or_else(|| digit("eui.", '2')).or_else(|| digit("t10.", '1'))
+}
+
 fn attribute(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.split_whitespace().collect::<Vec<_>>().join("_")).filter(|text| !text.is_empty())
@@ -51,6 +68,11 @@ mod tests {
         fs::write(sys.join("sda/device/wwid"), "t10.ATA     DISK  77\n").unwrap();
         fs::write(sys.join("sda/sda2/partition"), "2\n").unwrap();
         assert_eq!(of_device(&sys.join("sda")).as_deref(), Some("t10.ATA_DISK_77"));
+        assert_eq!(wwid_of_disk(&sys.join("sda")).as_deref(), Some("1ATA_DISK_77"));
+        fs::write(sys.join("sda/device/wwid"), "naa.5000c500a1b2c3d4\n").unwrap();
+        assert_eq!(wwid_of_disk(&sys.join("sda")).as_deref(), Some("35000c500a1b2c3d4"));
+        fs::write(sys.join("sda/device/wwid"), "t10.ATA     DISK  77\n").unwrap();
+        assert_eq!((wwid_of_disk(&sys.join("sda/sda2")), wwid_of_disk(&sys.join("vda"))), (None, None));
         assert_eq!(of_device(&sys.join("sda/sda2")).as_deref(), Some("t10.ATA_DISK_77-part2"));
         assert_eq!(of_device(&sys.join("vda")), None, "it is known by its number");
         fs::remove_dir_all(&sys).unwrap();

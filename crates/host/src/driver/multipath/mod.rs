@@ -22,6 +22,7 @@ mod prio;
 mod probe;
 #[allow(unsafe_code, reason = "descriptors that are known by number only")]
 mod room;
+mod settle;
 mod target;
 mod topology;
 mod watch;

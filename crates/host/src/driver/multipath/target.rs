@@ -3,10 +3,15 @@
 //!
 //! Guarantees: text in, a value or a reason out; nothing is opened before [`MultipathTarget::open`]. A `+` begins another target only
 //! where one can begin: before a kind with its `:`, `/` or `.`; so `nbd+unix://` stays whole. A list of targets needs no such rule
-//! ([`MultipathTarget::new`]). Paths are called by their texts, without passwords.
+//! ([`MultipathTarget::new`]). Paths are called by their texts, without passwords. Does not do: read a `conf` before that (`settle`).
 
-use super::options::{MAX_PG_INIT_DELAY_MS, MAX_PG_INIT_RETRIES, MAX_PRIO, no_prioritizer, seconds};
-use super::{Multipath, MultipathOptions, Opener, Path, PathChecker, Prioritizer, Prober, selector};
+use super::options::{
+    MAX_PG_INIT_DELAY_MS, MAX_PG_INIT_RETRIES, MAX_PRIO, MAX_SECONDS, MustBe, no_prioritizer, seconds,
+};
+use super::{
+    HardwareHandler, Multipath, MultipathOptions, Opener, Path, PathChecker, PathGroupingPolicy, Prioritizer, Prober,
+    selector,
+};
 use crate::driver::HostDriver;
 use crate::driver::iscsi::{Iscsi, IscsiTarget};
 use crate::driver::model::ModelOver;
@@ -19,24 +24,27 @@ use blk::multipath::{MAX_PATHS, PathArgs, Selector};
 use blk::suggest::did_you_mean;
 use blk::time::Duration;
 use parking_lot::Mutex;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Options by name, and what they must be.
-const OPTIONS: [(&str, &str); 14] = [
-    ("path_selector", "round-robin, queue-length, service-time or historical-service-time, each with its arguments"),
-    ("path_grouping_policy", "failover, multibus or group_by_prio"),
-    ("prio", "const, alua or one number for each path, each 0..=1000000"),
-    ("prio_args", "exclusive_pref_bit"),
-    ("hardware_handler", "0 for none or '1 alua'"),
-    ("pg_init_retries", "a number, 0..=50"),
-    ("pg_init_delay_msecs", "milliseconds, 0..=60000"),
-    ("failback", "manual, immediate, followover or seconds, 0..=86400"),
-    ("no_path_retry", "fail, queue or a number of checks, 0..=1000000"),
-    ("path_checker", "auto, tur, directio or none"),
-    ("polling_interval", "seconds, 1..=86400"),
-    ("max_polling_interval", "seconds, 1..=86400"),
-    ("checker_timeout", "seconds, 1..=86400"),
-    ("fast_io_fail_tmo", "off or seconds, 0..=86400"),
+/// Options by name.
+const OPTIONS: [&str; 16] = [
+    "conf",
+    "path_selector",
+    "path_grouping_policy",
+    "prio",
+    "prio_args",
+    "detect_prio",
+    "hardware_handler",
+    "pg_init_retries",
+    "pg_init_delay_msecs",
+    "failback",
+    "no_path_retry",
+    "path_checker",
+    "polling_interval",
+    "max_polling_interval",
+    "checker_timeout",
+    "fast_io_fail_tmo",
 ];
 
 /// A path as it was asked for.
@@ -53,15 +61,27 @@ pub struct PathTarget {
 /// A disk of several paths as it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MultipathTarget {
-    /// What it is told.
+    /// What it is told here; what is not said has its default.
     pub options: MultipathOptions,
     /// Its paths, at least one.
     pub paths: Vec<PathTarget>,
+    /// `conf`: a file in the syntax of multipath.conf(5) that says what is not said here. Read when the disk is opened.
+    pub conf: Option<PathBuf>,
+    /// `detect_prio`: whether a disk with port groups (ALUA) is asked for them. `None`: as `conf` says; without one it is not.
+    pub detect_prio: Option<bool>,
+    /// What was said, by name, as it was said.
+    pub(super) given: Vec<(&'static str, String)>,
+}
+
+/// What does not go together with the rest, and why.
+pub(super) struct Conflict {
+    pub(super) option: &'static str,
+    pub(super) text: String,
 }
 
 /// Names of all options.
 pub fn option_names() -> impl Iterator<Item = &'static str> {
-    OPTIONS.iter().map(|(name, _)| *name)
+    OPTIONS.into_iter()
 }
 
 /// Reads what stands behind `multipath:`.
@@ -120,19 +140,18 @@ impl MultipathTarget {
             let name = if same > 0 { format!("{name} #{}", same + 1) } else { name };
             paths.push(PathTarget { spec, name, prio: 1 });
         }
-        let mut made = MultipathTarget { options: MultipathOptions::default(), paths };
+        let said = MultipathOptions::default();
+        let mut made = MultipathTarget { options: said, paths, conf: None, detect_prio: None, given: Vec::new() };
         for (name, value) in options {
-            let Some((_, rule)) = OPTIONS.iter().find(|(known, _)| known == name) else {
+            let Some(name) = OPTIONS.into_iter().find(|known| known == name) else {
                 let all: Vec<_> = option_names().collect();
                 let hint = did_you_mean(name, option_names());
                 return refused(format!("there is no option '{name}'; {hint}Options: {}", all.join(", ")));
             };
-            if made.set(name, value).is_none() {
-                return refused(match *name {
-                    "prio" => format!("prio={value}: {}", no_prioritizer(value)),
-                    _ => format!("{name}={value}: must be {rule}"),
-                });
+            if let Err(rule) = made.set(name, value) {
+                return refused(format!("{name}={value}: {rule}"));
             }
+            made.given.push((name, (*value).to_owned()));
         }
         if let Some(name) = made.without_effect(options.iter().map(|(name, _)| *name)) {
             return refused(format!(
@@ -141,43 +160,66 @@ impl MultipathTarget {
                 made.paths[0].name
             ));
         }
-        made.check().map_err(|why| Error::usage(format!("target 'multipath:': {why}")))?;
-        Ok(made)
+        match made.check() {
+            Ok(()) => Ok(made),
+            Err(conflict) => refused(conflict.text),
+        }
     }
 
-    fn set(&mut self, name: &str, value: &str) -> Option<()> {
+    /// Whether an option was given here.
+    pub(super) fn is_given(&self, option: &str) -> bool {
+        self.given.iter().any(|(name, _)| *name == option)
+    }
+
+    /// # Errors
+    /// What the value must be.
+    pub(super) fn set(&mut self, name: &str, value: &str) -> std::result::Result<(), String> {
+        let must = |rule: MustBe| rule.to_string();
+        let time = |min: u64| seconds(value, min).ok_or_else(|| format!("must be seconds, {min}..={MAX_SECONDS}"));
+        let number = |max: u64, what: &str| {
+            let read = value.parse().ok().filter(|n| *n <= max);
+            read.ok_or_else(|| format!("must be {what}, 0..={max}"))
+        };
         let o = &mut self.options;
         match name {
-            "path_selector" => o.path_selector = selector(value).ok()?,
-            "path_grouping_policy" => o.path_grouping_policy = value.parse().ok()?,
-            "failback" => o.failback = value.parse().ok()?,
-            "no_path_retry" => o.no_path_retry = value.parse().ok()?,
-            "path_checker" => o.path_checker = value.parse().ok()?,
-            "polling_interval" => o.polling_interval = seconds(value, 1)?,
-            "max_polling_interval" => o.max_polling_interval = Some(seconds(value, 1)?),
-            "checker_timeout" => o.checker_timeout = seconds(value, 1)?,
-            "fast_io_fail_tmo" => o.fast_io_fail_tmo = if value == "off" { None } else { Some(seconds(value, 0)?) },
-            "prio_args" => o.exclusive_pref_bit = (value == "exclusive_pref_bit").then_some(true)?,
-            "hardware_handler" => o.hardware_handler = value.parse().ok()?,
-            "pg_init_retries" => {
-                o.pg_init_retries = value.parse().ok().filter(|n| *n <= MAX_PG_INIT_RETRIES)?;
+            // Behind a ':' there are paths, behind a ',' other options.
+            "conf" if value.is_empty() || value.contains([':', ',']) => {
+                return Err("must be the name of a file in the syntax of multipath.conf(5), without ':' and ','".into());
             }
+            "conf" => self.conf = Some(value.into()),
+            "path_selector" => o.path_selector = selector(value).map_err(must)?,
+            "path_grouping_policy" => o.path_grouping_policy = value.parse().map_err(must)?,
+            "failback" => o.failback = value.parse().map_err(must)?,
+            "no_path_retry" => o.no_path_retry = value.parse().map_err(must)?,
+            "path_checker" => o.path_checker = value.parse().map_err(must)?,
+            "polling_interval" => o.polling_interval = time(1)?,
+            "max_polling_interval" => o.max_polling_interval = Some(time(1)?),
+            "checker_timeout" => o.checker_timeout = time(1)?,
+            "fast_io_fail_tmo" if value == "off" => o.fast_io_fail_tmo = None,
+            "fast_io_fail_tmo" => o.fast_io_fail_tmo = Some(time(0).map_err(|rule| format!("{rule}, or off"))?),
+            "prio_args" if value == "exclusive_pref_bit" => o.exclusive_pref_bit = true,
+            "prio_args" => return Err("must be exclusive_pref_bit".into()),
+            "detect_prio" => {
+                let read = [("yes", true), ("no", false)].into_iter().find(|(word, _)| *word == value);
+                self.detect_prio = Some(read.ok_or("must be yes or no")?.1);
+            }
+            "hardware_handler" => o.hardware_handler = value.parse().map_err(must)?,
+            "pg_init_retries" => o.pg_init_retries = number(u64::from(MAX_PG_INIT_RETRIES), "a number")? as u32,
             "pg_init_delay_msecs" => {
-                let ms = value.parse().ok().filter(|ms| *ms <= MAX_PG_INIT_DELAY_MS)?;
-                o.pg_init_delay = Some(Duration::from_ms(ms));
+                o.pg_init_delay = Some(Duration::from_ms(number(MAX_PG_INIT_DELAY_MS, "milliseconds")?));
             }
-            "prio" if value.parse::<Prioritizer>().is_ok() => o.prio = value.parse().ok()?,
             "prio" => {
-                o.prio = Prioritizer::Const;
-                let prios: Vec<u32> = value.split('+').map(|n| n.parse().ok()).collect::<Option<_>>()?;
-                if prios.len() != self.paths.len() || prios.iter().any(|n| *n > MAX_PRIO) {
-                    return None;
+                o.prio = value.parse().unwrap_or_default();
+                if value.parse::<Prioritizer>().is_err() {
+                    let prios: Option<Vec<u32>> = value.split('+').map(|n| n.parse().ok()).collect();
+                    let fits = |all: &Vec<u32>| all.len() == self.paths.len() && all.iter().all(|n| *n <= MAX_PRIO);
+                    let prios = prios.filter(fits).ok_or_else(|| no_prioritizer(value))?;
+                    self.paths.iter_mut().zip(prios).for_each(|(path, prio)| path.prio = prio);
                 }
-                self.paths.iter_mut().zip(prios).for_each(|(path, prio)| path.prio = prio);
             }
-            _ => return None,
+            _ => return Err(format!("must be one of {}", OPTIONS.join(", "))),
         }
-        Some(())
+        Ok(())
     }
 
     /// An option that nothing looks at for this kind of paths.
@@ -186,12 +228,21 @@ impl MultipathTarget {
         given.find(|name| *name == "fast_io_fail_tmo" && !is_iscsi)
     }
 
-    /// What does not go together.
-    fn check(&self) -> std::result::Result<(), String> {
-        if self.options.path_selector == Selector::IoAffinity {
+    /// Refuses what does not go together.
+    pub(super) fn check(&self) -> std::result::Result<(), Conflict> {
+        let conflict = |option: &'static str, text: String| Err(Conflict { option, text });
+        let o = &self.options;
+        if o.path_selector == Selector::IoAffinity {
             let text = "path_selector=io-affinity: needs to know which CPUs each path is for, and a target cannot say so yet; use \
                         service-time or another";
-            return Err(text.into());
+            return conflict("path_selector", text.into());
+        }
+        // What is still to be learned may make it so.
+        let may_be_alua = self.conf.is_some() || self.detect_prio == Some(true);
+        if o.path_grouping_policy == PathGroupingPolicy::GroupByTpg && o.prio != Prioritizer::Alua && !may_be_alua {
+            let text = "path_grouping_policy=group_by_tpg: needs to know the target port groups of the paths: add prio=alua, or use \
+                        group_by_prio with priorities of your own";
+            return conflict("path_grouping_policy", text.into());
         }
         for PathTarget { spec, name, .. } in &self.paths {
             let in_memory = match spec {
@@ -200,25 +251,37 @@ impl MultipathTarget {
                 _ => false,
             };
             if in_memory {
-                return Err(format!("path {name}: memory of its own is not the same disk as another path's"));
+                return conflict("", format!("path {name}: memory of its own is not the same disk as another path's"));
             }
             if matches!(spec, TargetSpec::Multipath(_)) {
-                return Err(format!("path {name}: has paths itself; name them all here"));
+                return conflict("", format!("path {name}: has paths itself; name them all here"));
             }
-            if self.options.asks_access() && !matches!(spec, TargetSpec::Iscsi(_)) {
-                let what = if self.options.prio == Prioritizer::Alua { "prio=alua" } else { "hardware_handler=1 alua" };
-                return Err(format!("{what}: path {name} is no SCSI device and has no port groups; leave it out"));
+            if matches!(spec, TargetSpec::Iscsi(_)) {
+                continue;
             }
-            if self.options.path_checker == PathChecker::Tur && !matches!(spec, TargetSpec::Iscsi(_)) {
-                return Err(format!("path_checker=tur: path {name} knows no TEST UNIT READY; use directio or auto"));
+            let asks = [
+                ("prio", "prio=alua", o.prio == Prioritizer::Alua),
+                ("hardware_handler", "hardware_handler=1 alua", o.hardware_handler == HardwareHandler::Alua),
+                ("detect_prio", "detect_prio=yes", self.detect_prio == Some(true)),
+            ];
+            if let Some((option, what, _)) = asks.into_iter().find(|(.., is_so)| *is_so) {
+                let text = format!("{what}: path {name} is no SCSI device and has no port groups; leave it out");
+                return conflict(option, text);
+            }
+            if o.path_checker == PathChecker::Tur {
+                let text = format!("path_checker=tur: path {name} knows no TEST UNIT READY; use directio or auto");
+                return conflict("path_checker", text);
             }
         }
         let kind = |p: &PathTarget| std::mem::discriminant(&p.spec);
         match self.paths.iter().find(|p| kind(p) != kind(&self.paths[0])) {
-            Some(other) => Err(format!(
-                "path {} is of another kind than path {}: nobody can tell whether they lead to one disk",
-                other.name, self.paths[0].name
-            )),
+            Some(other) => conflict(
+                "",
+                format!(
+                    "path {} is of another kind than path {}: nobody can tell whether they lead to one disk",
+                    other.name, self.paths[0].name
+                ),
+            ),
             None => Ok(()),
         }
     }
@@ -243,7 +306,7 @@ impl MultipathTarget {
         ))
     }
 
-    /// Its paths, ready to be opened. Data comes from and goes to `regions`.
+    /// Its paths, ready to be opened, as told here: without what a `conf` says. Data comes from and goes to `regions`.
     pub fn paths_to_open(&self, needs: &Needs, regions: &Arc<Regions>) -> Vec<Path> {
         self.warning_paths(needs, regions, &Arc::default())
     }
@@ -271,13 +334,15 @@ impl MultipathTarget {
     /// Makes the driver. Data comes from and goes to `regions`.
     ///
     /// # Errors
-    /// As of [`Multipath::open`].
+    /// As of [`MultipathTarget::settle`] and [`Multipath::open`].
     pub fn open(&self, needs: &Needs, regions: &Arc<Regions>) -> Result<OpenTarget> {
+        let (settled, notes) = self.settle()?;
         let warnings = Warnings::default();
-        let paths = self.warning_paths(needs, regions, &warnings);
-        let (disk, troubles) = Multipath::open(self.options.clone(), paths)?;
+        let paths = settled.warning_paths(needs, regions, &warnings);
+        let (disk, troubles) = Multipath::open(settled.options.clone(), paths)?;
         let mut warnings = std::mem::take(&mut *warnings.lock());
         warnings.dedup();
+        warnings.extend(notes.into_iter().map(TargetWarning::Multipath));
         warnings.extend(troubles.into_iter().map(TargetWarning::Multipath));
         warnings.extend(self.on_your_word(needs.write).map(TargetWarning::Multipath));
         Ok(OpenTarget { driver: Arc::new(disk), warnings })
@@ -355,7 +420,7 @@ fn prober(spec: TargetSpec, needs: Needs) -> Prober {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Failback, HardwareHandler, NoPathRetry, PathGroupingPolicy};
+    use super::super::{Failback, NoPathRetry};
     use super::*;
 
     fn refused(text: &str) -> String {
@@ -380,6 +445,8 @@ mod tests {
         let options = read.unwrap().options;
         assert_eq!((options.prio, options.hardware_handler), (Prioritizer::Alua, HardwareHandler::Alua));
         assert!(options.exclusive_pref_bit && options.asks_access() && options.pg_init_retries == 3);
+        let read = parse("conf=/etc/multipath.conf,detect_prio=no,path_grouping_policy=group_by_tpg:/a+/b").unwrap();
+        assert_eq!((read.conf, read.detect_prio), (Some("/etc/multipath.conf".into()), Some(false)));
         let names = |text| parse(text).unwrap().paths.into_iter().map(|p| p.name).collect::<Vec<_>>();
         assert_eq!(names("/a+/b+./c"), ["/a", "/b", "./c"]);
         assert_eq!(names(":null+null:"), ["null", "null:"]);
@@ -398,6 +465,14 @@ mod tests {
             ("prio=alua:/a+/b", "prio=alua: path /a is no SCSI device"),
             ("hardware_handler=1 alua:/a+/b", "hardware_handler=1 alua: path /a is no SCSI device"),
             ("hardware_handler=1 emc:/a+/b", "hardware_handler=1 emc: must be 0 for none or '1 alua'"),
+            ("detect_prio=yes:/a", "detect_prio=yes: path /a is no SCSI device"),
+            ("detect_prio=maybe:/a", "detect_prio=maybe: must be yes or no"),
+            ("conf=:/a", "conf=: must be the name of a file"),
+            (
+                "path_grouping_policy=group_by_tpg:/a",
+                "group_by_tpg: needs to know the target port groups of the paths: add prio=alua",
+            ),
+            ("fast_io_fail_tmo=x:/a", "fast_io_fail_tmo=x: must be seconds, 0..=86400, or off"),
             ("prio_args=x:/a", "prio_args=x: must be exclusive_pref_bit"),
             ("pg_init_retries=51:/a", "pg_init_retries=51: must be a number, 0..=50"),
             ("polling_interval=0:/a", "polling_interval=0: must be seconds, 1..=86400"),
@@ -427,8 +502,11 @@ mod tests {
 
     #[test]
     fn every_option_has_a_rule_and_refuses_nonsense() {
-        for (name, _) in OPTIONS {
-            assert!(parse(":null").unwrap().set(name, "nonsense").is_none(), "{name}");
+        // Any other text may be a file's name.
+        let nonsense = |name| if name == "conf" { "non,sense" } else { "nonsense" };
+        for name in OPTIONS {
+            let rule = parse(":null").unwrap().set(name, nonsense(name)).unwrap_err();
+            assert!(rule.contains("must be"), "{name}: {rule}");
         }
     }
 }

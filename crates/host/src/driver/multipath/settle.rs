@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a disk is told once it is known who it is: `conf`, a multipath.conf(5), and what is detected.
+//!
+//! Guarantees: what was given with the target itself goes before anything that a file says or that is detected, but for `detect_prio=yes`
+//! given beside `prio`. Nothing is opened before all of it goes together; what does not is refused with the file's line. A disk that
+//! the file blacklists is refused with the line that does it. With `detect_prio`, a disk whose target tells of port groups has `prio alua` and
+//! `hardware_handler "1 alua"`; with `detect_checker` the checker tur; with `detect_pgpolicy`, if priorities are ALUA's,
+//! `group_by_prio`, or `group_by_tpg` with `detect_pgpolicy_use_tpg`. One whose target tells of none has neither, whatever the file says.
+//! Source: multipath-tools, libmultipath/propsel.c (`select_prio`, `select_hwhandler`, `select_checker`, `select_pgpolicy`).
+
+use super::none_opened;
+use super::target::{MultipathTarget, PathTarget};
+use super::{HardwareHandler, PathChecker, PathGroupingPolicy, Prioritizer};
+use crate::driver::file::identity;
+use crate::driver::iscsi::{Inquired, inquire};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event;
+use crate::multipath_conf::{Config, Identity, Resolved};
+use crate::target::TargetSpec;
+
+/// Options that are not the driver's.
+const ABOUT_OTHERS: [&str; 2] = ["conf", "detect_prio"];
+
+/// Who the disk is, as far as that can be found out before it is opened.
+struct Who {
+    identity: Identity,
+    has_port_groups: bool,
+    /// What its paths are, if nobody can ask them for vendor and product.
+    unasked: Option<&'static str>,
+}
+
+impl MultipathTarget {
+    /// Reads its `conf`.
+    ///
+    /// # Errors
+    /// Usage, with all that is wrong with the file, each with its line.
+    pub fn read_conf(&self) -> Result<Option<Config>> {
+        let Some(path) = &self.conf else { return Ok(None) };
+        Config::open(path).map(Some).map_err(|why| Error::usage(format!("conf: {why}")))
+    }
+
+    /// What it is told by its `conf` and by what its disk says of itself, for which one path is logged in to; and what there is to be
+    /// said of that. The target that is returned has everything given, and no `conf`.
+    ///
+    /// # Errors
+    /// Usage: what is wrong with the file, or does not go together. Denied: the disk is blacklisted. Others: no path answers.
+    pub fn settle(&self) -> Result<(MultipathTarget, Vec<String>)> {
+        if self.conf.is_none() && self.detect_prio != Some(true) {
+            return Ok((self.clone(), Vec::new()));
+        }
+        let within = |e: Error| e.within("target 'multipath:'");
+        let config = self.read_conf().map_err(within)?;
+        let who = who(&self.paths)?;
+        match config {
+            Some(config) => self.settled(&config, &who).map_err(within),
+            None => {
+                let mut made = MultipathTarget { detect_prio: None, ..self.clone() };
+                made.detect(who.has_port_groups, None);
+                made.check().map_err(|conflict| within(Error::usage(conflict.text)))?;
+                Ok((made, Vec::new()))
+            }
+        }
+    }
+
+    fn settled(&self, config: &Config, who: &Who) -> Result<(MultipathTarget, Vec<String>)> {
+        if let Some(problem) = config.blacklisted(&who.identity) {
+            return Err(Error::new(ErrorKind::Denied, problem.to_string()));
+        }
+        let resolved = config.resolve(&who.identity);
+        let place = |option: &str| match resolved.get(option).and_then(|found| found.line) {
+            Some(line) if !self.is_given(option) => format!("{}:{line}: ", config.file),
+            _ => String::new(),
+        };
+        let mut notes: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+        notes.extend(who.says_less(config));
+        if let Some(alias) = resolved.alias() {
+            let place = place("alias");
+            notes.push(format!("{place}alias '{alias}': is not used: a disk has the name that it is served by"));
+        }
+        let mut made = MultipathTarget { options: resolved.options(), conf: None, detect_prio: None, ..self.clone() };
+        if !who.has_port_groups {
+            let o = &mut made.options;
+            let mut none = |option: &str, instead: &str| {
+                if !self.is_given(option) {
+                    let place = place(option);
+                    notes.push(format!(
+                        "{place}{option} alua: the disk says nothing of target port groups (ALUA), so {instead} is used"
+                    ));
+                }
+            };
+            if std::mem::take(&mut o.prio) == Prioritizer::Alua {
+                none("prio", "const");
+            }
+            if std::mem::take(&mut o.hardware_handler) == HardwareHandler::Alua {
+                none("hardware_handler", "no handler");
+            }
+        }
+        for (option, value) in self.given.iter().filter(|(option, _)| !ABOUT_OTHERS.contains(option)) {
+            let set = made.set(option, value);
+            assert!(set.is_ok(), "{option}={value} was read before: {set:?}");
+        }
+        let detects = self.detect_prio.unwrap_or(!self.is_given("prio") && resolved.is_yes("detect_prio"));
+        made.detect(who.has_port_groups && detects, Some(&resolved));
+        let o = &mut made.options;
+        if o.path_grouping_policy == PathGroupingPolicy::GroupByTpg
+            && o.prio != Prioritizer::Alua
+            && !self.is_given("path_grouping_policy")
+        {
+            let place = place("path_grouping_policy");
+            notes.push(format!("{place}path_grouping_policy group_by_tpg: is for prio alua, so failover is used"));
+            o.path_grouping_policy = PathGroupingPolicy::Failover;
+        }
+        made.check().map_err(|c| Error::usage(format!("{}{}", place(c.option), c.text)))?;
+        Ok((made, notes))
+    }
+
+    /// `is_alua`: the disk has port groups, and is to be asked for them.
+    fn detect(&mut self, is_alua: bool, resolved: Option<&Resolved>) {
+        let is_yes = |option: &str| resolved.is_some_and(|r| r.is_yes(option));
+        if is_alua {
+            self.options.prio = Prioritizer::Alua;
+            if !self.is_given("hardware_handler") {
+                self.options.hardware_handler = HardwareHandler::Alua;
+            }
+            if is_yes("detect_checker") && !self.is_given("path_checker") {
+                self.options.path_checker = PathChecker::Tur;
+            }
+        }
+        let is_sorted = self.options.prio == Prioritizer::Alua && is_yes("detect_pgpolicy");
+        if is_sorted && !self.is_given("path_grouping_policy") {
+            self.options.path_grouping_policy = match is_yes("detect_pgpolicy_use_tpg") {
+                true => PathGroupingPolicy::GroupByTpg,
+                false => PathGroupingPolicy::GroupByPrio,
+            };
+        }
+    }
+}
+
+impl Who {
+    /// Which parts of a file are not about it, because it cannot be asked.
+    fn says_less(&self, config: &Config) -> Option<String> {
+        let kind = self.unasked.filter(|_| !config.devices.is_empty() || !config.multipaths.is_empty())?;
+        let file = &config.file;
+        let by_wwid = match &self.identity.wwid[..] {
+            "" => "nor any of 'multipaths', as they have no wwid either; 'defaults' and 'overrides' do".to_owned(),
+            wwid => format!("but 'defaults', 'overrides' and a multipath of wwid '{wwid}' do"),
+        };
+        Some(format!(
+            "{file}: paths that are {kind} have no vendor or product, so no 'device' applies to them, {by_wwid}"
+        ))
+    }
+}
+
+/// Asks what can be asked: paths are of one kind.
+fn who(paths: &[PathTarget]) -> Result<Who> {
+    let unasked = |kind, wwid| {
+        let identity = Identity { wwid, ..Identity::default() };
+        Ok(Who { identity, has_port_groups: false, unasked: Some(kind) })
+    };
+    match paths.first().map(|p| &p.spec) {
+        Some(TargetSpec::Iscsi(_)) => ask(paths).map(known),
+        Some(TargetSpec::File(_)) => {
+            let wwid = paths.iter().find_map(|p| match &p.spec {
+                TargetSpec::File(path) => identity::wwid(path),
+                _ => None,
+            });
+            unasked("files", wwid.unwrap_or_default())
+        }
+        Some(TargetSpec::Nbd(_)) => unasked("NBD exports", String::new()),
+        Some(TargetSpec::Rbd(_)) => unasked("RBD images", String::new()),
+        _ => unasked("made up", String::new()),
+    }
+}
+
+fn known(said: Inquired) -> Who {
+    let Inquired { inquiry, wwid, access } = said;
+    let identity = Identity {
+        wwid: wwid.unwrap_or_default(),
+        vendor: inquiry.vendor,
+        product: inquiry.product,
+        revision: inquiry.revision,
+        protocol: "scsi:iscsi".to_owned(),
+    };
+    Who { identity, has_port_groups: access.is_some(), unasked: None }
+}
+
+/// All paths at once, until one has answered: one that is silent delays nobody.
+fn ask(paths: &[PathTarget]) -> Result<Inquired> {
+    let enough = event::new()?;
+    let asked: Vec<Result<Inquired>> = std::thread::scope(|s| {
+        let one = |path: &PathTarget| match &path.spec {
+            TargetSpec::Iscsi(target) => {
+                let said = inquire(target, &enough);
+                if said.is_ok() {
+                    event::signal(&enough);
+                }
+                said
+            }
+            _ => Err(Error::usage("is no iSCSI target")),
+        };
+        let all: Vec<_> = paths.iter().map(|path| s.spawn(move || one(path))).collect();
+        all.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    let mut failed = Vec::new();
+    for (path, said) in paths.iter().zip(asked) {
+        match said {
+            Ok(said) => return Ok(said),
+            Err(e) => failed.push((path.name.as_str(), e)),
+        }
+    }
+    Err(none_opened(failed))
+}
