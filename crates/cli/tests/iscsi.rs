@@ -2,88 +2,29 @@
 //! iSCSI targets as targets of `mqblk run`: Debian's tgtd with a file of the test's directory.
 
 mod common;
+#[path = "common/tgtd.rs"]
+mod tgtd;
 
 use common::{Dir, Done};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::net::TcpListener;
+use tgtd::{Tgtd, control};
 
-const LONG: Duration = Duration::from_secs(60);
 const IQN: &str = "iqn.2026-11.test:run";
 
-/// A number for a tgtd, of 15 bits; one that is taken ends it.
-fn control() -> u32 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    30_001 + (std::process::id() + NEXT.fetch_add(1, Ordering::Relaxed) * 131) % 2_700
-}
-
-/// tgtd with `disk.img` as LUN 1, for user `me` only.
-struct Tgtd {
-    child: Child,
-    control: String,
-    url: String,
-}
-
-impl Tgtd {
-    fn start(dir: &Dir) -> Tgtd {
-        (0..20).find_map(|_| Tgtd::try_start(dir)).expect("tgtd finds a port")
-    }
-
-    fn try_start(dir: &Dir) -> Option<Tgtd> {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let control = control().to_string();
-        let mut command = Command::new("tgtd");
-        command.args(["-f", "--nr_iothreads", "1", "--iscsi", &format!("portal=127.0.0.1:{port}")]);
-        command.args(["--control-port", &control]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().unwrap();
-        let url = format!("iscsi://me@127.0.0.1:{port}/{IQN}/1");
-        let mut tgtd = Tgtd { child, control, url };
-        let began = Instant::now();
-        // The port is this one's alone: who has the number may be another.
-        while !(TcpStream::connect(("127.0.0.1", port)).is_ok() && tgtd.admin("--op show --mode sys")) {
-            if tgtd.child.try_wait().unwrap().is_some() {
-                return None;
-            }
-            assert!(began.elapsed() < LONG, "tgtd does not come up");
-            std::thread::yield_now();
-        }
-        let disk = dir.path("disk.img");
-        for arguments in [
-            format!("--op new --mode target --tid 1 -T {IQN}"),
-            format!("--op new --mode logicalunit --tid 1 --lun 1 -b {}", disk.to_str().unwrap()),
-            "--op new --mode account --user me --password secretsecret1".to_owned(),
-            "--op bind --mode account --tid 1 --user me".to_owned(),
-            "--op bind --mode target --tid 1 -I ALL".to_owned(),
-        ] {
-            assert!(tgtd.admin(&arguments), "tgtadm {arguments}");
-        }
-        Some(tgtd)
-    }
-
-    fn admin(&self, arguments: &str) -> bool {
-        let mut command = Command::new("tgtadm");
-        command.args(["--control-port", &self.control, "--lld", "iscsi"]).args(arguments.split(' '));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
-    }
-}
-
-impl Drop for Tgtd {
-    /// kill -9, for it does not end by itself while it has targets.
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        for name in ["", ".lock"] {
-            let _ = std::fs::remove_file(format!("/var/run/tgtd/socket.{}{name}", self.control));
-        }
-    }
+/// tgtd with `disk.img` as LUN 1, for user `me` only; and that LUN as his target.
+fn tgtd_of_me(dir: &Dir) -> (Tgtd, String) {
+    let tgtd = Tgtd::start(dir, IQN, &["disk.img"]);
+    tgtd.admin("--op new --mode account --user me --password secretsecret1");
+    tgtd.admin("--op bind --mode account --tid 1 --user me");
+    let url = tgtd.url(1).replace("iscsi://", "iscsi://me@");
+    (tgtd, url)
 }
 
 #[test]
 fn jobs_run_and_verify_on_a_target() {
     let dir = Dir::new("iscsi-run");
     std::fs::File::create(dir.path("disk.img")).unwrap().set_len(16 << 20).unwrap();
-    let tgtd = Tgtd::start(&dir);
+    let (_tgtd, me) = tgtd_of_me(&dir);
     dir.file(
         "a.fio",
         "[a]\nrw=randwrite\nbs=4k\nsize=4m\niodepth=16\nverify=crc32c\nfsync=64\n[b]\nrw=read\nbs=1m\nsize=8m\niodepth=4\n",
@@ -92,15 +33,15 @@ fn jobs_run_and_verify_on_a_target() {
         let mut command = dir.command(&["run", job, "--target", url, "--json"]);
         command.env("LIBISCSI_CHAP_PASSWORD", password).output().unwrap()
     };
-    let done = run("a.fio", &tgtd.url, "secretsecret1");
+    let done = run("a.fio", &me, "secretsecret1");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    let digests = format!("{}?data_digest=none&sessions=2", tgtd.url);
+    let digests = format!("{me}?data_digest=none&sessions=2");
     dir.file("c.fio", "[c]\nrw=write\nbs=64k\nsize=1m\nbuffer_pattern=0x5a\nnumjobs=1\n");
     assert!(run("c.fio", &digests, "secretsecret1").status.success());
     let bytes = std::fs::read(dir.path("disk.img")).unwrap();
     assert!(bytes[..1 << 20].iter().all(|b| *b == 0x5a));
     // A password in the URL is in nothing that is printed.
-    let url = tgtd.url.replace("me@", "me%secretsecret1@");
+    let url = me.replace("me@", "me%secretsecret1@");
     for json in [&["--json"][..], &[]] {
         let out = dir.command(&[&["run", "c.fio", "--target", &url], json].concat()).output().unwrap();
         let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
@@ -108,7 +49,7 @@ fn jobs_run_and_verify_on_a_target() {
     }
     // Without the password, and with another one.
     for (password, part) in [("", "set LIBISCSI_CHAP_PASSWORD"), ("secretsecret2", "user 'me' was refused")] {
-        let refused = run("c.fio", &tgtd.url, password);
+        let refused = run("c.fio", &me, password);
         let text = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && text.contains(part) && !text.contains("secretsecret"), "{text}");
     }
@@ -118,8 +59,8 @@ fn jobs_run_and_verify_on_a_target() {
 fn targets_and_disks_are_discovered() {
     let dir = Dir::new("iscsi-discover");
     std::fs::File::create(dir.path("disk.img")).unwrap().set_len(16 << 20).unwrap();
-    let tgtd = Tgtd::start(&dir);
-    let (portal, _) = tgtd.url.split_once(&format!("/{IQN}")).unwrap();
+    let (tgtd, me) = tgtd_of_me(&dir);
+    let (portal, _) = me.split_once(&format!("/{IQN}")).unwrap();
     let (_, address) = portal.split_once('@').unwrap();
     let ask = |args: &[&str], password: &str| {
         let args = [&["discover"], args].concat();
@@ -130,21 +71,18 @@ fn targets_and_disks_are_discovered() {
     let found = ask(&[&bare], "").exits(0);
     assert_eq!(found.out, format!("{address},1 {IQN}\n"));
     let found = ask(&[portal, "--luns"], "secretsecret1").exits(0);
-    found.prints(&[&format!("{address},1 {IQN}\n    {}  16.0MiB, blocks of 512, ", tgtd.url)]);
+    found.prints(&[&format!("{address},1 {IQN}\n    {me}  16.0MiB, blocks of 512, ")]);
     let told = ask(&[portal, "--luns", "--json"], "secretsecret1").exits(0).json();
     assert_eq!((&told[0]["target"], &told[0]["portals"][0]["address"]), (&IQN.into(), &address.into()));
-    assert_eq!(
-        (&told[0]["luns"][0]["url"], &told[0]["luns"][0]["bytes"]),
-        (&tgtd.url.clone().into(), &(16 << 20).into())
-    );
+    assert_eq!((&told[0]["luns"][0]["url"], &told[0]["luns"][0]["bytes"]), (&me.clone().into(), &(16 << 20).into()));
     // What is wrong: as with a target.
     let refused = ask(&[portal, "--luns"], "secretsecret2").exits(2);
     assert!(refused.out.contains(IQN), "what could be found is printed: {refused:?}");
     refused.says(&["user 'me' was refused"]);
     ask(&[portal], "").exits(2).says(&["set LIBISCSI_CHAP_PASSWORD"]);
-    ask(&[&tgtd.url], "").exits(2).says(&["a portal is asked for all its targets"]);
+    ask(&[&me], "").exits(2).says(&["a portal is asked for all its targets"]);
     ask(&["nbd://h"], "").exits(2).says(&["must be iscsi://"]);
-    assert!(tgtd.admin("--op unbind --mode target --tid 1 -I ALL"));
+    tgtd.admin("--op unbind --mode target --tid 1 -I ALL");
     ask(&[&bare], "").exits(2).says(&["has no target for this host"]);
     drop(tgtd);
     ask(&[&bare], "").exits(2).says(&["cannot connect"]);

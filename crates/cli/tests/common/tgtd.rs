@@ -14,13 +14,21 @@ pub struct Tgtd {
     pub process: Running,
     control: u32,
     pub port: u16,
+    iqn: String,
     is_ours: bool,
+}
+
+/// A number for a tgtd's control socket, of 15 bits, for all processes of the machine; one that is taken ends tgtd.
+pub fn control() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    27_500 + (std::process::id() + NEXT.fetch_add(1, Ordering::Relaxed) * 131) % 2_400
 }
 
 impl Tgtd {
     /// With a target of this name that everybody may use; LUNs from 1 on are these files of the directory.
     pub fn start(dir: &Dir, iqn: &str, luns: &[&str]) -> Tgtd {
-        let tgtd = (0..20).find_map(|_| Tgtd::try_start()).expect("tgtd finds a port");
+        let mut tgtd = (0..20).find_map(|_| Tgtd::try_start()).expect("tgtd finds a port");
+        iqn.clone_into(&mut tgtd.iqn);
         tgtd.admin(&format!("--op new --mode target --tid 1 -T {iqn}"));
         for (i, lun) in luns.iter().enumerate() {
             let (lun, file) = (i + 1, dir.path(lun));
@@ -31,15 +39,19 @@ impl Tgtd {
         tgtd
     }
 
+    /// A LUN as a target of mqblk.
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub fn url(&self, lun: u32) -> String {
+        format!("iscsi://127.0.0.1:{}/{}/{lun}", self.port, self.iqn)
+    }
+
     fn try_start() -> Option<Tgtd> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        // It has 15 bits, for all processes of the machine; one that is taken ends tgtd.
-        let control = 27_500 + (std::process::id() + NEXT.fetch_add(1, Ordering::Relaxed) * 131) % 2_400;
+        let control = control();
         let mut command = Command::new("tgtd");
         command.args(["-f", "--nr_iothreads", "1", "--iscsi", &format!("portal=127.0.0.1:{port}")]);
         let process = Running::start(quiet(command.args(["--control-port", &control.to_string()])));
-        let mut tgtd = Tgtd { process, control, port, is_ours: true };
+        let mut tgtd = Tgtd { process, control, port, iqn: String::new(), is_ours: true };
         let began = Instant::now();
         // The port is this one's alone: who has the number may be another.
         while !(TcpStream::connect(("127.0.0.1", port)).is_ok() && tgtd.try_admin("--op show --mode sys")) {
@@ -61,7 +73,7 @@ impl Tgtd {
     }
 
     /// Has tgtadm do it.
-    fn admin(&self, arguments: &str) {
+    pub fn admin(&self, arguments: &str) {
         assert!(self.try_admin(arguments), "tgtadm {arguments}");
     }
 }
