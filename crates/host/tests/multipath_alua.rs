@@ -359,6 +359,92 @@ fn nonsense_about_port_groups_costs_no_request() {
     println!("seed {seed:#x}");
 }
 
+/// Groups of ports of each priority group's paths, which are called by their portals.
+fn ports_of(t: &Topology, targets: &[Scripted], groups: &[usize]) -> Vec<Vec<usize>> {
+    let portals: Vec<String> = targets.iter().map(|t| t.url("").split('/').nth(2).unwrap().to_owned()).collect();
+    let group = |name: &str| groups[portals.iter().position(|portal| name.ends_with(portal)).unwrap()];
+    t.groups.iter().map(|g| g.paths.iter().map(|p| group(&p.name)).collect()).collect()
+}
+
+#[test]
+fn groups_of_ports_stay_together_whatever_they_are_worth() {
+    let array = array(IMPLICIT, [OPTIMIZED, OPTIMIZED, NON_OPTIMIZED]);
+    let groups = [2, 1, 3, 1, 2];
+    let targets = ports(&array, &groups);
+    let mut load = Load::new(&OPTIONS.replace("group_by_prio", "group_by_tpg"), &targets);
+    let of = |t: &Topology| ports_of(t, &targets, &groups);
+    // Two of one worth are two groups.
+    assert_eq!(of(&load.disk.topology().unwrap()), [vec![2, 2], vec![1, 1], vec![3]]);
+    load.until(|t| shape(t) == [(50, vec![UP, UP]), (50, vec![UP, UP]), (10, vec![UP])]);
+    let served = array.lock().unwrap().served;
+    assert!(served[2] > 0 && served[1] == 0 && served[3] == 0, "{served:?}");
+    // The one in use becomes the worst, and two of another worth are two groups, too.
+    array.lock().unwrap().states = [0, NON_OPTIMIZED, STANDBY, OPTIMIZED];
+    load.until(|t| of(t) == [vec![3], vec![1, 1], vec![2, 2]]);
+    load.until(|t| shape(t)[..2] == [(50, vec![UP]), (10, vec![UP, UP])]);
+    load.round();
+    assert!(array.lock().unwrap().served[3] > 0);
+    load.check_all();
+}
+
+/// A file of this text, for the options of a target.
+fn conf(name: &str, text: &str) -> std::path::PathBuf {
+    let path = std::env::temp_dir().join(format!("mqblk-alua-{}-{name}.conf", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn port_groups_are_detected_and_used() {
+    let array = array(IMPLICIT | EXPLICIT, [NON_OPTIMIZED, OPTIMIZED, OPTIMIZED]);
+    let groups = [1, 2, 3, 1];
+    let targets = ports(&array, &groups);
+    let urls: Vec<String> = targets.iter().map(|t| t.url("?sessions=1")).collect();
+    let of = |options: &str| {
+        let (disk, _) = open(options, &urls).unwrap_or_else(|e| panic!("{options}: {e}"));
+        assert!(disk.warnings.is_empty(), "{options}: {:?}", disk.warnings);
+        let t = disk.driver.topology().unwrap();
+        let prios: Vec<u32> = t.groups.iter().map(|g| g.paths[0].prio).collect();
+        (ports_of(&t, &targets, &groups), prios, t.hardware_handler)
+    };
+    let is = |groups: &[&[usize]], prios: &[u32], handler: &str| {
+        let groups: Vec<Vec<usize>> = groups.iter().map(|g| g.to_vec()).collect();
+        (groups, prios.to_vec(), handler.to_owned())
+    };
+    let in_order: &[&[usize]] = &[&[1], &[2], &[3], &[1]];
+    let by_worth: &[&[usize]] = &[&[2], &[3], &[1], &[1]];
+    // Without a word nothing is.
+    assert_eq!(of("failback=manual"), is(in_order, &[1; 4], "0"));
+    assert_eq!(of("detect_prio=yes"), is(by_worth, &[50, 50, 10, 10], "1 alua"));
+    assert_eq!(of("detect_prio=yes,hardware_handler=0"), is(by_worth, &[50, 50, 10, 10], "0"));
+    let by_tpg: &[&[usize]] = &[&[2], &[3], &[1, 1]];
+    let policy = "path_grouping_policy=group_by_tpg";
+    assert_eq!(of(&format!("detect_prio=yes,{policy}")), is(by_tpg, &[50, 50, 10], "1 alua"));
+
+    // By a file all of it is, unless it says otherwise, and the target before it.
+    let file = conf("a", "defaults {\n\tprio const\n\tpath_grouping_policy failover\n}\n");
+    let a = format!("conf={}", file.display());
+    assert_eq!(of(&a), is(&[&[2, 3], &[1, 1]], &[50, 10], "1 alua"));
+    assert_eq!(of(&format!("{a},{policy}")), is(by_tpg, &[50, 50, 10], "1 alua"));
+    assert_eq!(of(&format!("{a},prio=1+2+3+4")), is(&[&[1], &[3], &[2], &[1]], &[4, 3, 2, 1], "0"));
+    assert_eq!(of(&format!("{a},detect_prio=no")), is(in_order, &[1; 4], "0"));
+    let device = "devices {\n\tdevice {\n\t\tvendor x\n\t\tproduct .*\n";
+    let file_b = conf("b", &format!("{device}\t\tdetect_pgpolicy_use_tpg yes\n\t}}\n}}\n"));
+    assert_eq!(of(&format!("conf={}", file_b.display())), is(by_tpg, &[50, 50, 10], "1 alua"));
+    let configured =
+        "\t\tdetect_prio no\n\t\tdetect_pgpolicy no\n\t\tprio alua\n\t\tpath_grouping_policy group_by_tpg\n\t}\n}\n";
+    let file_c = conf("c", &format!("{device}{configured}"));
+    assert_eq!(of(&format!("conf={}", file_c.display())), is(by_tpg, &[50, 50, 10], "0"));
+    let file_d = conf("d", &format!("{device}\t\tdetect_prio no\n\t}}\n}}\n"));
+    assert_eq!(of(&format!("conf={}", file_d.display())), is(in_order, &[1; 4], "0"));
+    assert_eq!(array.lock().unwrap().orders, [0; 0], "nobody has used it");
+    // One that says no group of this way, or nothing of it, has none.
+    array.lock().unwrap().tpgs = 0;
+    assert_eq!(of(&a), is(in_order, &[1; 4], "0"));
+    assert_eq!(of("detect_prio=yes"), is(in_order, &[1; 4], "0"));
+    [file, file_b, file_c, file_d].iter().for_each(|f| std::fs::remove_file(f).unwrap());
+}
+
 #[test]
 fn targets_without_port_groups_are_told_apart() {
     let istgt = Istgt::new(Options { immediate_data: "Yes", auth: "None" });
