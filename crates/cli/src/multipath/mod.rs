@@ -72,6 +72,9 @@ fn configuration(args: &MultipathArgs, config: &Config) -> String {
     }
     let [wwid, vendor, product, revision, protocol] = about.map(|a| a.clone().unwrap_or_default());
     let disk = Identity { wwid, vendor, product, revision, protocol };
+    if let Some(problem) = config.blacklisted(&disk) {
+        output::tell(&format!("mqblk: warning: {problem}"));
+    }
     config.resolve(&disk).show(&config.file, &disk.wwid)
 }
 

@@ -135,14 +135,27 @@ fn multipath(
         return None;
     }
     let options: Vec<(&str, &str)> = options.iter().map(|(key, value)| (*key, value.as_str())).collect();
-    let mut fits = true;
-    for option in &options {
-        if let Err(e) = MultipathTarget::new(&[*option], &targets) {
-            section.refuse(option.0, said(e));
-            fits = false;
+    let made = MultipathTarget::new(&options, &targets);
+    if let Err(e) = &made {
+        let alone = |option: (&str, &str)| MultipathTarget::new(&[option], &targets);
+        let mut is_said = false;
+        for option in &options {
+            let mut some = vec![*option];
+            if option.0 == "path_grouping_policy" {
+                // One of them needs another option beside it.
+                let beside = |o: &&(&str, &str)| ["prio", "conf", "detect_prio"].contains(&o.0) && alone(**o).is_ok();
+                some.extend(options.iter().filter(beside));
+            }
+            if let Err(e) = MultipathTarget::new(&some, &targets) {
+                section.refuse(option.0, said(e));
+                is_said = true;
+            }
+        }
+        if !is_said {
+            section.refuse("stack", shown(e.to_string().trim_start_matches("target 'multipath:': ")));
         }
     }
-    let made = MultipathTarget::new(&options, &targets).ok().filter(|_| fits)?;
+    let made = made.ok()?;
     let options: Vec<String> = options.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let text = format!("{MULTIPATH}:{}:{}", options.join(","), targets.join("+"));
     Some(TargetPlan { spec: TargetSpec::Multipath(Box::new(made)), text })

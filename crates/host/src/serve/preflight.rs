@@ -4,7 +4,7 @@
 //! Guarantees: nothing is created, written, locked or connected to (a TCP port is bound and let go); what is found is said with its place in the plan.
 //! Images: there, usable as asked, whole blocks, not locked. Sockets: their directory is there, nobody listens, no other
 //! file is in the way. Mountpoints: there. Certificates:
-//! usable now. Does not do: promise that it stays so; who opens and binds checks
+//! usable now. A multipath.conf of a disk: without mistakes. Does not do: promise that it stays so; who opens and binds checks
 //! again.
 
 use super::check::{CheckedPlan, Place, PlanError, PlanErrors};
@@ -57,6 +57,12 @@ fn look(
     let mut images = Images::new();
     for (index, disk) in plan.disks().iter().enumerate() {
         for target in disk.targets.iter().filter(|_| of_disk(index)) {
+            if let TargetSpec::Multipath(several) = &target.spec
+                && let Err(e) = several.read_conf()
+            {
+                let (of, text) = (format!("disk '{}'", disk.name), e.to_string());
+                errors.push(PlanError { place: Place::Disk(index), key: "conf".to_owned(), text, of });
+            }
             let problem = images_of(disk, target, &mut images);
             if let Some(text) = problem {
                 let of = format!("disk '{}'", disk.name);

@@ -230,7 +230,9 @@ fn none_opened(mut failed: Vec<(&str, Error)>) -> Error {
     match failed.first() {
         None => Error::usage("a multipath disk has no path: give it one or more targets"),
         Some((_, first)) => {
-            let all: Vec<String> = failed.iter().map(|(path, e)| format!("{path}: {e}")).collect();
+            // Some errors begin with the path's name already.
+            let told = |path: &str, e: String| if e.starts_with(path) { e } else { format!("{path}: {e}") };
+            let all: Vec<String> = failed.iter().map(|(path, e)| told(path, e.to_string())).collect();
             Error::new(first.kind(), format!("no path can be used: {}", all.join("; ")))
         }
     }
