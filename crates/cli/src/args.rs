@@ -56,6 +56,9 @@ Targets (in a job file also as filename=):
                        a logical unit of an iSCSI target; &sessions=4, &recovery_timeout=SECONDS,
                        &header_digest=crc32c, &data_digest=crc32c behind a '?'; USER's password is in the
                        environment: LIBISCSI_CHAP_PASSWORD
+  multipath:[OPTIONS:]TARGET+TARGET...
+                       one disk by several paths; conf=/etc/multipath.conf, or its options one by one:
+                       path_grouping_policy, prio, detect_prio, failback, no_path_retry ... (docs/multipath.md)
   OPTIONS are name=value, separated by commas: model:size=16t,iops=18000,bw=750m,lat_us=2000";
 
 /// A multi-queue block layer in user space: runs fio job files through it, compares its settings, shows them.

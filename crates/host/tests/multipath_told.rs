@@ -65,6 +65,12 @@ fn sizes(t: &Topology) -> Vec<usize> {
     t.groups.iter().map(|g| g.paths.len()).collect()
 }
 
+fn image() -> TempFile {
+    let file = TempFile::new();
+    fs::File::options().write(true).open(&file.0).unwrap().set_len(1 << 20).unwrap();
+    file
+}
+
 fn who(url: &str) -> Inquired {
     let target = host::driver::iscsi::parse(url).unwrap();
     let never = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
@@ -148,12 +154,11 @@ fn a_disk_is_told_what_its_vendor_and_product_and_then_its_wwid_are_told() {
 }
 
 #[test]
-fn what_is_wrong_or_not_done_is_said_with_its_line() {
+fn what_is_wrong_is_said_with_its_line() {
     let tgt = Tgt::new();
     let url = &tgt.url("?sessions=1")[..];
     let wwid = who(url).wwid.unwrap();
-    let file = Arc::new(TempFile::new());
-    fs::File::options().write(true).open(&file.0).unwrap().set_len(1 << 20).unwrap();
+    let file = image();
     let path = file.0.to_str().unwrap();
 
     // The file itself: all of it, whoever the disk is.
@@ -188,6 +193,12 @@ fn what_is_wrong_or_not_done_is_said_with_its_line() {
     );
     let (_, said) = conf.refused("", &[url]);
     assert!(said.contains(&format!("{}vendor 'IET', product 'VIRTUAL-DISK': is blacklisted", conf.line(8))), "{said}");
+}
+
+#[test]
+fn what_is_not_done_is_a_warning_with_its_line() {
+    let tgt = Tgt::new();
+    let url = &tgt.url("?sessions=1")[..];
     // Of a target without port groups none are used, whatever the file wants.
     let conf = Conf::new(
         "defaults {\n\tuid_attribute ID_SERIAL\n\tprio alua\n\tpath_grouping_policy group_by_tpg\n\tfrobnication 7\n}\n\
@@ -210,7 +221,13 @@ fn what_is_wrong_or_not_done_is_said_with_its_line() {
     drop(disk);
     let (_, said) = conf.refused(",path_grouping_policy=group_by_tpg", &[url]);
     assert!(said.contains("path_grouping_policy=group_by_tpg: needs to know the target port groups"), "{said}");
-    // Paths that have no vendor: devices say nothing of them, not even with .*
+}
+
+#[test]
+fn devices_say_nothing_of_files() {
+    let file = image();
+    let path = file.0.to_str().unwrap();
+    // Not even with .*
     let conf = Conf::new(
         "defaults {\n\tno_path_retry 3\n\tfailback 5\n}\noverrides {\n\tfailback 6\n}\ndevices {\n\tdevice {\n\t\tvendor .*\n\t\tproduct .*\n\t\tno_path_retry queue\n\t}\n}\n",
     );

@@ -238,6 +238,32 @@ fn none_opened(mut failed: Vec<(&str, Error)>) -> Error {
     }
 }
 
+/// What paths are worth when they are opened.
+fn prios(options: &MultipathOptions, paths: &[Path], access: &[Option<Access>]) -> Vec<u32> {
+    match options.prio {
+        Prioritizer::Const => paths.iter().map(|p| p.prio).collect(),
+        Prioritizer::Alua => {
+            let of = |a: &Option<Access>| a.as_ref().map_or(0, |a| a.group.priority(options.exclusive_pref_bit));
+            access.iter().map(of).collect()
+        }
+    }
+}
+
+fn first_groups(
+    options: &MultipathOptions,
+    prios: &[u32],
+    access: &[Option<Access>],
+    is_open: &[bool],
+) -> Vec<Vec<usize>> {
+    let member = |number: usize| Member {
+        prio: prios[number],
+        tpg: access[number].as_ref().map(|a| a.group.group),
+        is_used: is_open[number],
+    };
+    let members: Vec<Member> = (0..prios.len()).map(member).collect();
+    groups::grouped(options.path_grouping_policy, &members)
+}
+
 impl Core {
     fn new(
         options: MultipathOptions,
@@ -249,20 +275,9 @@ impl Core {
         let rooms: Arc<PerHctx<Room>> = Arc::new(PerHctx::new());
         let board = Arc::new(Board::new()?);
         let access: Vec<Option<Access>> = drivers.iter().map(|d| d.as_ref().and_then(|d| d.access())).collect();
-        let prios: Vec<u32> = match options.prio {
-            Prioritizer::Const => paths.iter().map(|p| p.prio).collect(),
-            Prioritizer::Alua => {
-                let of = |a: &Option<Access>| a.as_ref().map_or(0, |a| a.group.priority(options.exclusive_pref_bit));
-                access.iter().map(of).collect()
-            }
-        };
-        let member = |number: usize| Member {
-            prio: prios[number],
-            tpg: access[number].as_ref().map(|a| a.group.group),
-            is_used: drivers[number].is_some(),
-        };
-        let members: Vec<Member> = (0..paths.len()).map(member).collect();
-        let groups = groups::grouped(options.path_grouping_policy, &members);
+        let is_open: Vec<bool> = drivers.iter().map(Option::is_some).collect();
+        let prios = prios(&options, &paths, &access);
+        let groups = first_groups(&options, &prios, &access, &is_open);
         let mut paths: Vec<_> = paths.into_iter().zip(drivers).map(Some).collect();
         let (mut watched, mut new_groups) = (Vec::new(), Vec::new());
         for members in &groups {
