@@ -113,7 +113,10 @@ fn a_multipath_conf_tells_a_run_and_a_served_disk_what_to_do() {
     // What is wrong, with both places.
     let refused = |says: &[&str]| dir.mqblk(&["serve", "serve.toml", "--control", "ctl.sock"]).exits(2).says(says);
     conf(&dir, "defaults {\n\tfailback later\n\tpolling_intervall 5\n}\n");
-    refused(&["serve.toml:5: conf: m.conf:16: failback 'later': must be manual", "m.conf:17: 'polling_intervall'"]);
+    refused(&[
+        "serve.toml:5: conf: m.conf:16: failback 'later': must be manual",
+        "serve.toml:5: conf: m.conf:17: 'polling_intervall'",
+    ]);
     conf(&dir, &format!("blacklist {{\n\twwid \"{WWID}\"\n}}\n"));
     refused(&["m.conf:16: wwid '360000000000000000e00000000010001': is blacklisted here"]);
     conf(&dir, "overrides {\n\tpath_selector \"io-affinity 0\"\n}\n");

@@ -60,8 +60,13 @@ fn look(
             if let TargetSpec::Multipath(several) = &target.spec
                 && let Err(e) = several.read_conf()
             {
-                let (of, text) = (format!("disk '{}'", disk.name), e.to_string());
-                errors.push(PlanError { place: Place::Disk(index), key: "conf".to_owned(), text, of });
+                // Each of its lines by itself.
+                errors.extend(e.to_string().trim_start_matches("conf: ").lines().map(|line| PlanError {
+                    place: Place::Disk(index),
+                    key: "conf".to_owned(),
+                    text: format!("conf: {line}"),
+                    of: format!("disk '{}'", disk.name),
+                }));
             }
             let problem = images_of(disk, target, &mut images);
             if let Some(text) = problem {
