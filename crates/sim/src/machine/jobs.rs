@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A job file on a simulated machine: which thread runs where and when, and what it all came to.
+//!
+//! Guarantees: threads start as on the host (`stonewall`, `wait_for`, `startdelay`); a job without `cpus_allowed` has its threads
+//! dealt to the CPUs one by one, in the order of the file. Does not do: verification, which a machine without data cannot.
+
+use super::costs::{Costs, Shape};
+use super::device::{DeviceSpec, SimDevice};
+use super::service::Service;
+use super::world::{CpuTimes, Machine};
+use blk::cpumap::CpuTopology;
+use blk::driver::Driver;
+use blk::settings::{QueueConfig, SettingError};
+use blk::stat::{DiskStats, HctxStats};
+use blk::time::Instant;
+use std::sync::Arc;
+use thiserror::Error;
+use workload::engine::{JobThread, ThreadId};
+use workload::error::SetupError;
+use workload::job::Job;
+use workload::load::Load;
+use workload::oltp::Oltp;
+use workload::schedule::{self, Instance, Schedule, WaitForError};
+use workload::stats::JobStats;
+
+/// Why jobs cannot be run.
+#[derive(Debug, Error)]
+pub enum JobsError {
+    /// A setting that the disk or the machine does not have.
+    #[error("{0}")]
+    Setting(#[from] SettingError),
+    /// A job does not fit the disk.
+    #[error("{0}")]
+    Setup(#[from] SetupError),
+    /// A job waits for one that is not there.
+    #[error("{0}")]
+    WaitFor(#[from] WaitForError),
+    /// A job asks for what a machine without data does not have.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+/// The disk that the jobs run on.
+pub struct DiskSpec {
+    /// What it is.
+    pub device: DeviceSpec,
+    /// How fast it is.
+    pub service: Box<dyn Service>,
+    /// Its block layer; the topology is the machine's.
+    pub config: QueueConfig,
+    /// What lies over the device, if anything does.
+    pub over: Option<Over>,
+}
+
+/// Makes a driver that lies over the device, for a machine of so many CPUs.
+pub type Over = Box<dyn FnOnce(Arc<SimDevice>, &mut QueueConfig) -> Result<Arc<dyn Driver>, SettingError>>;
+
+/// What jobs came to on a machine.
+pub struct JobsRun {
+    /// The threads, in the order of the file.
+    pub instances: Vec<Instance>,
+    /// What each measured; as many as instances.
+    pub stats: Vec<JobStats>,
+    /// The disk's counters.
+    pub disk: DiskStats,
+    /// Of its hardware queues.
+    pub hctxs: Vec<HctxStats>,
+    /// What the CPUs did.
+    pub cpu: CpuTimes,
+    /// Virtual time it took, nanoseconds.
+    pub elapsed_ns: u64,
+    /// Events it took.
+    pub events: u64,
+    /// Settings that were in effect.
+    pub config: QueueConfig,
+}
+
+/// Runs jobs on a machine with one disk.
+///
+/// # Errors
+/// What does not fit: a setting, a job.
+pub fn run(shape: Shape, costs: Costs, spec: DiskSpec, jobs: &[Job], entropy: u64) -> Result<JobsRun, JobsError> {
+    let mut machine = Machine::new(shape, costs);
+    let bytes = spec.device.sectors << 9;
+    let mut config = spec.config;
+    config.topology = CpuTopology::symmetric(shape.sockets, shape.cores, shape.threads);
+    let device = Arc::new(SimDevice::new(spec.device, costs.path, spec.service));
+    let driver: Arc<dyn Driver> = match spec.over {
+        None => device.clone(),
+        Some(over) => over(device.clone(), &mut config)?,
+    };
+    config.bios_per_submitter = jobs.iter().map(|j| j.iodepth * 4).max().unwrap_or(1).clamp(64, 4096);
+    let disk = machine.add_disk(device, driver, config)?;
+    let instances = schedule::plan(jobs, entropy)?;
+    let mut schedule = Schedule::new(instances.clone());
+    let mut tasks: Vec<Option<u32>> = vec![None; instances.len()];
+    let mut of_task = Vec::new();
+    while !schedule.is_done() {
+        for index in schedule.start_ready(Instant::from_ns(machine.now_ns())) {
+            let i = &instances[index];
+            let job = &jobs[i.job];
+            let cpu = match &job.cpus_allowed {
+                Some(cpus) => cpus[i.instance as usize % cpus.len()],
+                None => (i.number - 1) % shape.cpus(),
+            };
+            if cpu >= shape.cpus() {
+                let most = shape.cpus() - 1;
+                let text = format!("cpus_allowed={cpu}: the machine has the CPUs 0 to {most} (job '{}')", job.name);
+                return Err(JobsError::Unsupported(text));
+            }
+            let load = load(job, i, bytes, entropy)?;
+            let disks = vec![disk; load.volumes().len()];
+            let task = machine.add_task(cpu, load, job.iodepth_batch_submit, &disks)?;
+            tasks[index] = Some(task);
+            of_task.resize(task as usize + 1, 0);
+            of_task[task as usize] = index;
+        }
+        let until = schedule.next_start().map_or(u64::MAX, Instant::as_ns);
+        match machine.run(until) {
+            Some(task) => schedule.ended(of_task[task as usize]),
+            None => machine.sleep_until(until),
+        }
+    }
+    let q = machine.disk(disk).clone();
+    let (disk, hctxs, config) = (q.stats(), q.hctx_stats(), q.config());
+    let (cpu, events) = (machine.cpu_times(), machine.events());
+    let elapsed_ns = machine.now_ns() - super::world::START_NS;
+    let mut all: Vec<Option<JobStats>> = machine.into_stats().into_iter().map(Some).collect();
+    let mut take = |task: Option<u32>| all[task.expect("all have run") as usize].take().expect("one each");
+    let stats = tasks.into_iter().map(&mut take).collect();
+    Ok(JobsRun { instances, stats, disk, hctxs, cpu, elapsed_ns, events, config })
+}
+
+fn load(job: &Job, i: &Instance, bytes: u64, entropy: u64) -> Result<Box<dyn Load>, JobsError> {
+    let id = ThreadId { instance: i.instance, number: i.number, entropy };
+    if job.oltp.is_some() {
+        return Ok(Box::new(Oltp::new(job, id, bytes, None)?));
+    }
+    Ok(Box::new(JobThread::new(job, id, bytes)?))
+}
