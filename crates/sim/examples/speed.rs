@@ -29,7 +29,7 @@ fn main() {
                         nr_requests: (mode == Mode::Sq).then_some(1024),
                         ..QueueConfig::default()
                     },
-                    over: None,
+                    scsi: None,
                 };
                 let t = std::time::Instant::now();
                 let r = jobs::run(shape, Costs::default(), spec, &file.jobs, 1).expect("run");

@@ -6,10 +6,11 @@
 
 use super::costs::{Costs, Shape};
 use super::device::{DeviceSpec, SimDevice};
+use super::scsi::{self, ScsiSpec};
 use super::service::Service;
+use super::station::Seen;
 use super::world::{CpuTimes, Machine};
 use blk::cpumap::CpuTopology;
-use blk::driver::Driver;
 use blk::settings::{QueueConfig, SettingError};
 use blk::stat::{DiskStats, HctxStats};
 use blk::time::Instant;
@@ -48,12 +49,9 @@ pub struct DiskSpec {
     pub service: Box<dyn Service>,
     /// Its block layer; the topology is the machine's.
     pub config: QueueConfig,
-    /// What lies over the device, if anything does.
-    pub over: Option<Over>,
+    /// It is a LUN behind the SCSI midlayer.
+    pub scsi: Option<ScsiSpec>,
 }
-
-/// Makes a driver that lies over the device, for a machine of so many CPUs.
-pub type Over = Box<dyn FnOnce(Arc<SimDevice>, &mut QueueConfig) -> Result<Arc<dyn Driver>, SettingError>>;
 
 /// What jobs came to on a machine.
 pub struct JobsRun {
@@ -63,6 +61,8 @@ pub struct JobsRun {
     pub stats: Vec<JobStats>,
     /// The disk's counters.
     pub disk: DiskStats,
+    /// Where its requests spent their time, by operation.
+    pub seen: Seen,
     /// Of its hardware queues.
     pub hctxs: Vec<HctxStats>,
     /// What the CPUs did.
@@ -84,13 +84,20 @@ pub fn run(shape: Shape, costs: Costs, spec: DiskSpec, jobs: &[Job], entropy: u6
     let bytes = spec.device.sectors << 9;
     let mut config = spec.config;
     config.topology = CpuTopology::symmetric(shape.sockets, shape.cores, shape.threads);
-    let device = Arc::new(SimDevice::new(spec.device, costs.path, spec.service));
-    let driver: Arc<dyn Driver> = match spec.over {
-        None => device.clone(),
-        Some(over) => over(device.clone(), &mut config)?,
-    };
     config.bios_per_submitter = jobs.iter().map(|j| j.iodepth * 4).max().unwrap_or(1).clamp(64, 4096);
-    let disk = machine.add_disk(device, driver, config)?;
+    let disk = match spec.scsi {
+        None => {
+            let device = SimDevice::new(spec.device, costs.path, spec.service);
+            let station = device.station();
+            machine.add_disk(station, Arc::new(device), config)?
+        }
+        Some(scsi) => {
+            let queues = config.nr_hw_queues.unwrap_or(0);
+            let (disk, station) = scsi::lun(spec.device, &scsi, queues, costs.path, spec.service)?;
+            config.queue_depth = scsi.can_queue;
+            machine.add_disk(station, Arc::new(disk), config)?
+        }
+    };
     let instances = schedule::plan(jobs, entropy)?;
     let mut schedule = Schedule::new(instances.clone());
     let mut tasks: Vec<Option<u32>> = vec![None; instances.len()];
@@ -122,13 +129,14 @@ pub fn run(shape: Shape, costs: Costs, spec: DiskSpec, jobs: &[Job], entropy: u6
         }
     }
     let q = machine.disk(disk).clone();
+    let seen = machine.seen(disk);
     let (disk, hctxs, config) = (q.stats(), q.hctx_stats(), q.config());
     let (cpu, events) = (machine.cpu_times(), machine.events());
     let elapsed_ns = machine.now_ns() - super::world::START_NS;
     let mut all: Vec<Option<JobStats>> = machine.into_stats().into_iter().map(Some).collect();
     let mut take = |task: Option<u32>| all[task.expect("all have run") as usize].take().expect("one each");
     let stats = tasks.into_iter().map(&mut take).collect();
-    Ok(JobsRun { instances, stats, disk, hctxs, cpu, elapsed_ns, events, config })
+    Ok(JobsRun { instances, stats, disk, seen, hctxs, cpu, elapsed_ns, events, config })
 }
 
 fn load(job: &Job, i: &Instance, bytes: u64, entropy: u64) -> Result<Box<dyn Load>, JobsError> {

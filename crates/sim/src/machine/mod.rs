@@ -12,7 +12,9 @@
 //! | [`meter`] | the clock of the CPU that runs, and the lock that moves it |
 //! | [`event`] | what happens next |
 //! | [`service`] | how long a device takes |
+//! | [`station`] | where requests are while a device works on them |
 //! | [`device`] | a device as a driver of the block layer |
+//! | [`scsi`] | the same behind the SCSI midlayer |
 //! | [`task`] | a job thread that runs, sleeps and is woken |
 //! | [`world`] | the loop: whose turn it is on which CPU |
 //! | [`jobs`] | a job file on a machine with a disk |
@@ -29,7 +31,9 @@ pub mod costs;
 pub mod meter;
 pub mod event;
 pub mod service;
+pub mod station;
 pub mod device;
+pub mod scsi;
 pub mod task;
 pub mod world;
 pub mod jobs;

@@ -53,6 +53,20 @@ impl Service for Modelled {
     }
 }
 
+/// Reads and writes that do not meet: reads from a cache in front of what takes the writes.
+pub struct Split {
+    /// What serves reads.
+    pub read: Modelled,
+    /// What serves all else.
+    pub write: Modelled,
+}
+
+impl Service for Split {
+    fn done_at(&mut self, io: &Job, now: Instant) -> Instant {
+        if io.op == Op::Read { self.read.done_at(io, now) } else { self.write.done_at(io, now) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

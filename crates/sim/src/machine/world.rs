@@ -6,9 +6,9 @@
 //! under the [`meter`], and says when it ends; what it brings about elsewhere comes later as an event.
 
 use super::costs::{Costs, Shape};
-use super::device::SimDevice;
 use super::event::{Event, Events};
 use super::meter::{self, MeteredLock};
+use super::station::{Interrupts, Seen};
 use super::task::{Seat, State, Task, Turn};
 use blk::driver::Driver;
 use blk::id::{CpuId, SubmitterId};
@@ -54,7 +54,7 @@ impl Notify for Bell {
 /// A disk of the machine.
 struct Disk {
     q: Arc<RequestQueue<MeteredLock>>,
-    device: Arc<SimDevice>,
+    device: Arc<dyn Interrupts>,
     bell: Arc<Mutex<Vec<SubmitterId>>>,
     /// Task and seat of each submitter, by its number.
     seats: Vec<Option<(u32, u16)>>,
@@ -157,13 +157,13 @@ impl Machine {
         self.cpus.iter().map(|c| c.free_at).fold(self.now, u64::max)
     }
 
-    /// Adds a disk on `device`, which is reached through `driver`: itself, or what lies over it. Returns its number.
+    /// Adds a disk: `driver` is what its block layer has below it, `device` what the machine looks at. Returns its number.
     ///
     /// # Errors
     /// A setting that the device or the machine does not have.
     pub fn add_disk(
         &mut self,
-        device: Arc<SimDevice>,
+        device: Arc<dyn Interrupts>,
         driver: Arc<dyn Driver>,
         config: QueueConfig,
     ) -> Result<u16, SettingError> {
@@ -178,6 +178,11 @@ impl Machine {
     /// The block layer of a disk.
     pub fn disk(&self, disk: u16) -> &Arc<RequestQueue<MeteredLock>> {
         &self.disks[usize::from(disk)].q
+    }
+
+    /// Where requests of a disk spent their time so far.
+    pub fn seen(&self, disk: u16) -> Seen {
+        self.disks[usize::from(disk)].device.seen()
     }
 
     /// Adds a thread on `cpu` that runs `load`, each of its volumes on one of `disks`; it begins now. Returns its number.
@@ -398,7 +403,7 @@ impl Machine {
     fn after(&mut self, disk: u16, cpu: u32, at: u64) {
         let d = &mut self.disks[usize::from(disk)];
         let events = &mut self.events;
-        d.device.take_news(|(hctx, due)| events.push(due, Event::Interrupt { disk, hctx }));
+        d.device.take_news(&mut |hctx, due| events.push(due, Event::Interrupt { disk, hctx }));
         if let Some(timer) = d.q.next_timer() {
             let due = timer.as_ns().max(at);
             if due < d.timer_at {
