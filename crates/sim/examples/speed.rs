@@ -22,7 +22,7 @@ fn main() {
                 let speed = Speed { parallel: 65536, ..Speed::default() };
                 let spec = DiskSpec {
                     device: DeviceSpec { sectors: 1 << 31, limits: Limits::default() },
-                    service: Box::new(Modelled::new(&speed, Duration::from_us(10), Duration::from_us(10))),
+                    service: Box::new(move |_| Box::new(Modelled::new(&speed, Duration::from_us(10), Duration::from_us(10)))), luns: 1,
                     config: QueueConfig {
                         mode,
                         queue_depth: 1023,
@@ -32,7 +32,7 @@ fn main() {
                     scsi: None,
                 };
                 let t = std::time::Instant::now();
-                let r = jobs::run(shape, Costs::default(), spec, &file.jobs, 1).expect("run");
+                let r = jobs::run(shape, Costs::default(), &spec, &file.jobs, 1).expect("run");
                 let wall = t.elapsed().as_secs_f64();
                 let ios: u64 = r.stats.iter().map(|s| s.dirs[0].ios).sum();
                 let secs = r.elapsed_ns as f64 / 1e9;

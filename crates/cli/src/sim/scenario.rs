@@ -19,16 +19,26 @@ pub fn main(file: &Path, args: &SimArgs) -> Outcome {
         Failure::new(format!("scenario '{name}': {e}; name a scenario, such as scenarios/azure-p80.toml"))
     })?;
     let scenario = Scenario::parse(&name, &text).map_err(Failure::new)?;
-    let jobs_path = file.parent().unwrap_or(Path::new("")).join(&scenario.jobs);
-    let jobs_name = jobs_path.display().to_string();
-    let jobs_text =
-        std::fs::read_to_string(&jobs_path).map_err(|e| Failure::new(format!("{name}: jobs = '{jobs_name}': {e}")))?;
+    let jobs = match &scenario.jobs {
+        None => None,
+        Some(jobs) => {
+            let path = file.parent().unwrap_or(Path::new("")).join(jobs);
+            let path = path.display().to_string();
+            let text = std::fs::read_to_string(&path)
+                .map_err(|e| Failure::new(format!("{name}: jobs = '{jobs}': {path}: {e}")))?;
+            Some((path, text))
+        }
+    };
     let mut line = Line::new(args.eta);
     let mut rows = Vec::new();
     for (i, row) in scenario.row.iter().enumerate() {
         line.show(|| format!("Row {} of {}: {}", i + 1, scenario.row.len(), row.name));
-        let jobs = jobs_of(&scenario, row, &jobs_name, &jobs_text)?;
-        let simulated = outcome::simulate(&scenario, row, &jobs.jobs, args.seed);
+        let simulated = match &jobs {
+            None => outcome::simulate_guests(&scenario, row, args.seed),
+            Some((path, text)) => {
+                outcome::simulate(&scenario, row, &jobs_of(&scenario, row, path, text)?.jobs, args.seed)
+            }
+        };
         rows.push(simulated.map_err(|e| Failure::new(format!("{name}: row '{}': {e}", row.name)))?);
     }
     drop(line);
@@ -76,7 +86,7 @@ fn render(scenario: &Scenario, rows: &[RowOutcome]) -> String {
             let _ = writeln!(out, "{}", text.trim_end());
         }
     }
-    changes(&mut out, rows);
+    changes(&mut out, scenario, rows);
     for row in rows.iter().filter(|r| !r.no_effect.is_empty()) {
         let _ = writeln!(out, "\nsettings of '{}':", row.name);
         row.no_effect.iter().for_each(|why| {
@@ -93,12 +103,18 @@ fn render(scenario: &Scenario, rows: &[RowOutcome]) -> String {
     out
 }
 
-/// Each row against the first one.
-fn changes(out: &mut String, rows: &[RowOutcome]) {
-    let Some((first, others)) = rows.split_first() else { return };
-    for row in others {
+/// The row that a row is put against: the one it names, or the first one.
+fn base<'r>(scenario: &Scenario, rows: &'r [RowOutcome], i: usize) -> &'r RowOutcome {
+    let named = scenario.row[i].against.as_ref();
+    named.and_then(|name| rows.iter().find(|r| r.name == *name)).unwrap_or(&rows[0])
+}
+
+/// Each row against another one.
+fn changes(out: &mut String, scenario: &Scenario, rows: &[RowOutcome]) {
+    for (i, row) in rows.iter().enumerate().skip(1) {
+        let first = base(scenario, rows, i);
         let _ = writeln!(out, "\n'{}' against '{}':", row.name, first.name);
-        for f in row.figures.iter().filter(|f| f.published.is_some()) {
+        for f in row.figures.iter().filter(|f| f.published.is_some() || scenario.guests.is_some()) {
             let Some(base) = first.figures.iter().find(|b| b.name == f.name) else { continue };
             let _ = writeln!(out, "  {}", change(base, f));
         }
@@ -164,7 +180,8 @@ fn json(scenario: &Scenario, rows: &[RowOutcome]) -> serde_json::Value {
             })
         })
         .collect();
-    let reasons: Vec<_> = rows.iter().skip(1).map(|r| why::reasons(&rows[0], r)).collect();
+    let reasons: Vec<_> =
+        (1..rows.len()).map(|i| why::reasons(base(scenario, rows, i), &rows[i])).collect();
     serde_json::json!({
         "title": scenario.title, "source": scenario.source, "cpus": scenario.machine.cpus(), "rows": rows,
         "reasons": reasons, "fitted": fitted,

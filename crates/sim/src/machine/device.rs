@@ -59,7 +59,7 @@ impl Driver for SimDevice {
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, _now: Instant) -> QueueRqStatus {
         let hctx = batch.hctx().index();
         while let Some(rq) = batch.front() {
-            let job = Job { op: rq.op(), sector: rq.sector().0, nr_sectors: rq.nr_sectors() };
+            let job = Job { hctx: hctx as u16, op: rq.op(), sector: rq.sector().0, nr_sectors: rq.nr_sectors() };
             self.station.begin(hctx, rq.tag().index(), &job, rq.made(), batch.accept());
         }
         self.station.ring(hctx);

@@ -45,9 +45,11 @@ pub enum JobsError {
 pub struct DiskSpec {
     /// What it is.
     pub device: DeviceSpec,
-    /// How fast it is.
-    pub service: Box<dyn Service>,
-    /// Its block layer; the topology is the machine's.
+    /// How fast each of them is.
+    pub service: Box<dyn Fn(u16) -> Box<dyn Service>>,
+    /// So many of them, each with a block layer of its own: a thread's I/O goes to one, the threads are dealt to them.
+    pub luns: u16,
+    /// The block layer of each; the topology is the machine's.
     pub config: QueueConfig,
     /// It is a LUN behind the SCSI midlayer.
     pub scsi: Option<ScsiSpec>,
@@ -63,7 +65,7 @@ pub struct JobsRun {
     pub disk: DiskStats,
     /// Where its requests spent their time, by operation.
     pub seen: Seen,
-    /// Of its hardware queues.
+    /// Of its hardware queues, LUN by LUN.
     pub hctxs: Vec<HctxStats>,
     /// What the CPUs did.
     pub cpu: CpuTimes,
@@ -79,25 +81,28 @@ pub struct JobsRun {
 ///
 /// # Errors
 /// What does not fit: a setting, a job.
-pub fn run(shape: Shape, costs: Costs, spec: DiskSpec, jobs: &[Job], entropy: u64) -> Result<JobsRun, JobsError> {
+pub fn run(shape: Shape, costs: Costs, spec: &DiskSpec, jobs: &[Job], entropy: u64) -> Result<JobsRun, JobsError> {
     let mut machine = Machine::new(shape, costs);
     let bytes = spec.device.sectors << 9;
-    let mut config = spec.config;
+    let mut config = spec.config.clone();
     config.topology = CpuTopology::symmetric(shape.sockets, shape.cores, shape.threads);
     config.bios_per_submitter = jobs.iter().map(|j| j.iodepth * 4).max().unwrap_or(1).clamp(64, 4096);
-    let disk = match spec.scsi {
-        None => {
-            let device = SimDevice::new(spec.device, costs.path, spec.service);
-            let station = device.station();
-            machine.add_disk(station, Arc::new(device), config)?
+    for lun in 0..spec.luns {
+        let (service, config) = ((spec.service)(lun), config.clone());
+        match &spec.scsi {
+            None => {
+                let device = SimDevice::new(spec.device, costs.path, service);
+                let station = device.station();
+                machine.add_disk(station, Arc::new(device), config)?;
+            }
+            Some(scsi) => {
+                let queues = config.nr_hw_queues.unwrap_or(0);
+                let (disk, station) = scsi::lun(spec.device, scsi, queues, costs.path, service)?;
+                let config = QueueConfig { queue_depth: scsi.can_queue, ..config };
+                machine.add_disk(station, Arc::new(disk), config)?;
+            }
         }
-        Some(scsi) => {
-            let queues = config.nr_hw_queues.unwrap_or(0);
-            let (disk, station) = scsi::lun(spec.device, &scsi, queues, costs.path, spec.service)?;
-            config.queue_depth = scsi.can_queue;
-            machine.add_disk(station, Arc::new(disk), config)?
-        }
-    };
+    }
     let instances = schedule::plan(jobs, entropy)?;
     let mut schedule = Schedule::new(instances.clone());
     let mut tasks: Vec<Option<u32>> = vec![None; instances.len()];
@@ -116,7 +121,7 @@ pub fn run(shape: Shape, costs: Costs, spec: DiskSpec, jobs: &[Job], entropy: u6
                 return Err(JobsError::Unsupported(text));
             }
             let load = load(job, i, bytes, entropy)?;
-            let disks = vec![disk; load.volumes().len()];
+            let disks = vec![((i.number - 1) % u32::from(spec.luns)) as u16; load.volumes().len()];
             let task = machine.add_task(cpu, load, job.iodepth_batch_submit, &disks)?;
             tasks[index] = Some(task);
             of_task.resize(task as usize + 1, 0);
@@ -128,9 +133,13 @@ pub fn run(shape: Shape, costs: Costs, spec: DiskSpec, jobs: &[Job], entropy: u6
             None => machine.sleep_until(until),
         }
     }
-    let q = machine.disk(disk).clone();
-    let seen = machine.seen(disk);
-    let (disk, hctxs, config) = (q.stats(), q.hctx_stats(), q.config());
+    let (mut disk, mut seen, mut hctxs) = (DiskStats::default(), Seen::default(), Vec::new());
+    for lun in 0..spec.luns {
+        disk.add(&machine.disk(lun).stats());
+        seen.add(&machine.seen(lun));
+        hctxs.extend(machine.disk(lun).hctx_stats());
+    }
+    let config = machine.disk(0).config();
     let (cpu, events) = (machine.cpu_times(), machine.events());
     let elapsed_ns = machine.now_ns() - super::world::START_NS;
     let mut all: Vec<Option<JobStats>> = machine.into_stats().into_iter().map(Some).collect();

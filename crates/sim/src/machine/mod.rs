@@ -18,6 +18,7 @@
 //! | [`task`] | a job thread that runs, sleeps and is woken |
 //! | [`world`] | the loop: whose turn it is on which CPU |
 //! | [`jobs`] | a job file on a machine with a disk |
+//! | [`guest`] | virtual machines with databases, served by a main loop or by IOThreads |
 //!
 //! # Guarantees
 //! The same machine, jobs and seed give the same figures to the last digit. Nothing happens before its cause. The number of
@@ -37,3 +38,4 @@ pub mod scsi;
 pub mod task;
 pub mod world;
 pub mod jobs;
+pub mod guest;

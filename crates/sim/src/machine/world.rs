@@ -56,6 +56,8 @@ struct Disk {
     q: Arc<RequestQueue<MeteredLock>>,
     device: Arc<dyn Interrupts>,
     bell: Arc<Mutex<Vec<SubmitterId>>>,
+    /// The CPU that its block layer calls 0.
+    first_cpu: u32,
     /// Task and seat of each submitter, by its number.
     seats: Vec<Option<(u32, u16)>>,
     /// Who collects the completions of each hardware queue.
@@ -125,6 +127,9 @@ pub struct Machine {
     /// Threads whose job is over, not told of yet.
     ended: Vec<u32>,
     running: u32,
+    /// Cores that CPUs share which compute, and how many do; with 0 each has its own.
+    cores: u32,
+    computing: u32,
 }
 
 /// Time begins here: 0 means "never" to some counters.
@@ -144,7 +149,14 @@ impl Machine {
             now: START_NS,
             ended: Vec::new(),
             running: 0,
+            cores: 0,
+            computing: 0,
         }
+    }
+
+    /// Its CPUs are virtual ones, on so many cores: those that compute at a time share them.
+    pub fn share_cores(&mut self, cores: u32) {
+        self.cores = cores;
     }
 
     /// Its CPUs.
@@ -167,11 +179,25 @@ impl Machine {
         driver: Arc<dyn Driver>,
         config: QueueConfig,
     ) -> Result<u16, SettingError> {
+        self.add_disk_of(0, device, driver, config)
+    }
+
+    /// The same of a virtual machine whose CPUs begin at `first_cpu`.
+    ///
+    /// # Errors
+    /// As of [`Machine::add_disk`].
+    pub fn add_disk_of(
+        &mut self,
+        first_cpu: u32,
+        device: Arc<dyn Interrupts>,
+        driver: Arc<dyn Driver>,
+        config: QueueConfig,
+    ) -> Result<u16, SettingError> {
         let bell = Arc::new(Mutex::new(Vec::new()));
         let q = RequestQueue::new(driver, config, Box::new(Bell(bell.clone())))?;
         let handlers = (0..q.map().nr_hw_queues()).map(|_| Handlers::default()).collect();
         let spread = q.config().rq_affinity > 0;
-        self.disks.push(Disk { q, spread, device, bell, seats: Vec::new(), handlers, timer_at: u64::MAX });
+        self.disks.push(Disk { q, first_cpu, spread, device, bell, seats: Vec::new(), handlers, timer_at: u64::MAX });
         Ok((self.disks.len() - 1) as u16)
     }
 
@@ -194,7 +220,7 @@ impl Machine {
         let mut ways = Vec::new();
         for (seat, disk) in disks.iter().enumerate() {
             let d = &mut self.disks[usize::from(*disk)];
-            let Some(sub) = d.q.submitter(CpuId::new(cpu)) else {
+            let Some(sub) = d.q.submitter(CpuId::new(cpu - d.first_cpu)) else {
                 let most = blk::id::MAX_SUBMITTERS;
                 return Err(SettingError(format!("threads: at most {most} per disk")));
             };
@@ -300,6 +326,7 @@ impl Machine {
                         return self.events.push(end, event);
                     }
                     c.computing = None;
+                    self.computing -= 1;
                     c.line.push_front(task);
                     self.dispatch(cpu, at);
                 }
@@ -381,8 +408,15 @@ impl Machine {
                 self.events.push(until.max(spent.end_ns), Event::Ready { task, sleep: t.sleep });
             }
             Turn::Compute(ns) => {
+                self.computing += 1;
                 c.turn += 1;
                 c.times.compute_ns += ns;
+                // As long as it would take if all that compute now did so to its end.
+                let ns = if self.cores > 0 && self.computing > self.cores {
+                    ns * u64::from(self.computing) / u64::from(self.cores)
+                } else {
+                    ns
+                };
                 c.computing = Some((task, spent.end_ns + ns));
                 self.events.push(spent.end_ns + ns, Event::Computed { cpu, turn: c.turn });
             }

@@ -2,8 +2,9 @@
 //! From a row of a scenario to a machine with its disk, and the run of its jobs there.
 
 use super::effect::{self, Effect};
-use super::file::{Attach, Disk, Row, Scenario};
+use super::file::{Attach, Disk, Row, Scenario, ServerTimes};
 use crate::machine::device::DeviceSpec;
+use crate::machine::guest::{self, GuestsRun, GuestsSpec, ServerSpec, Transaction};
 use crate::machine::jobs::{self, DiskSpec, JobsError, JobsRun};
 use crate::machine::scsi::ScsiSpec;
 use crate::machine::service::{Modelled, Service, Split};
@@ -27,10 +28,13 @@ pub struct RowRun {
 /// A setting or a job that does not fit.
 pub fn run(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Result<RowRun, JobsError> {
     let (config, no_effect) = config(scenario, row)?;
-    let d = &scenario.disk;
+    let d = scenario.disk.changed(&row.disk);
+    let of_each = d.clone();
+    let luns = u64::from(d.luns);
     let spec = DiskSpec {
         device: DeviceSpec { sectors: d.size_gib << 21, limits: limits() },
-        service: service(d, seed),
+        service: Box::new(move |lun| service(&of_each, luns, seed.wrapping_add(u64::from(lun) << 8))),
+        luns: d.luns,
         scsi: (d.attach == Attach::Scsi).then(|| ScsiSpec {
             lun_queue_depth: d.lun_queue_depth.unwrap_or(d.queue_depth),
             can_queue: d.queue_depth,
@@ -38,8 +42,43 @@ pub fn run(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Result<Ro
         config,
     };
     let costs = row.costs.unwrap_or(scenario.costs);
-    let run = jobs::run(scenario.machine, costs, spec, jobs, seed)?;
+    let run = jobs::run(scenario.machine, costs, &spec, jobs, seed)?;
     Ok(RowRun { run, no_effect })
+}
+
+/// Runs the databases of a row with so many users each.
+///
+/// # Errors
+/// A number that does not fit.
+pub fn run_guests(scenario: &Scenario, row: &Row, users: u32, seed: u64) -> Result<GuestsRun, JobsError> {
+    let g = scenario.guests.as_ref().expect("a scenario of guests");
+    let ns = |us: f64| (us * 1e3) as u64;
+    let server = |t: &ServerTimes| ServerSpec {
+        serve_ns: ns(t.serve_us),
+        wake_ns: ns(t.wake_us),
+        poll_ns: ns(t.poll_us),
+    };
+    let spec = GuestsSpec {
+        vms: row.vms.unwrap_or(1),
+        vcpus: g.vcpus,
+        queues: g.queues,
+        users,
+        iothreads: row.iothreads.unwrap_or(0),
+        host_cores: scenario.machine.cpus(),
+        kick_ns: ns(g.kick_us) as u32,
+        inject_ns: ns(g.inject_us),
+        main_loop: server(&g.main_loop),
+        iothread: server(&g.iothread),
+        transaction: Transaction {
+            cpu_ns: ns(g.cpu_us),
+            reads: g.reads,
+            writes: g.writes,
+            per_user_ns: ns(g.per_user_us),
+        },
+    };
+    let disk = scenario.disk.changed(&row.disk);
+    let storage = |vm| modelled(&disk, seed.wrapping_add(u64::from(vm)));
+    Ok(guest::run(&spec, row.costs.unwrap_or(scenario.costs), storage, seed)?)
 }
 
 /// A disk without odd limits: requests of up to 1 MiB in up to 256 pieces.
@@ -47,18 +86,24 @@ fn limits() -> Limits {
     Limits { max_hw_sectors: 2048, max_sectors: 2048, max_segments: 256, ..Limits::default() }
 }
 
-fn service(d: &Disk, seed: u64) -> Box<dyn Service> {
+/// One of so many LUNs: each has its share of what they can do together.
+fn service(d: &Disk, luns: u64, seed: u64) -> Box<dyn Service> {
+    let share = Disk { iops: d.iops.div_ceil(luns), bw_mb: d.bw_mb / luns as f64, ..d.clone() };
+    let one = |n: u64| modelled(&share, seed.wrapping_add(n));
+    if d.split { Box::new(Split { read: one(1), write: one(2) }) } else { Box::new(one(1)) }
+}
+
+fn modelled(d: &Disk, seed: u64) -> Modelled {
     let us = |us: f64| Duration::from_ns((us * 1e3) as u64);
-    let speed = |n| Speed {
+    let speed = Speed {
         jitter_pct: d.jitter_pct,
-        seed: seed.wrapping_add(n),
+        seed,
         iops: d.iops,
         bytes_per_sec: (d.bw_mb * 1e6) as u64,
         burst: Duration::from_ms(d.burst_ms),
         parallel: d.parallel,
     };
-    let one = |n| Modelled::new(&speed(n), us(d.read_us), us(d.write_us));
-    if d.split { Box::new(Split { read: one(1), write: one(2) }) } else { Box::new(one(1)) }
+    Modelled::new(&speed, us(d.read_us), us(d.write_us))
 }
 
 /// The settings of a row: the scenario's, then its own.

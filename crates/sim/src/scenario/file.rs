@@ -65,7 +65,10 @@ pub struct Disk {
     /// How it is attached.
     #[serde(default)]
     pub attach: Attach,
-    /// Its size.
+    /// LUNs that it is striped over; caps are those of all together.
+    #[serde(default = "one_lun")]
+    pub luns: u16,
+    /// The size of one.
     pub size_gib: u64,
     /// Time a read is in service, microseconds.
     pub read_us: f64,
@@ -96,6 +99,10 @@ pub struct Disk {
     pub queue_depth: u32,
 }
 
+fn one_lun() -> u16 {
+    1
+}
+
 fn one() -> u64 {
     1
 }
@@ -106,6 +113,74 @@ fn parallel() -> u32 {
 
 fn queue_depth() -> u32 {
     1024
+}
+
+/// What a disk does otherwise in a row: the fields of [`Disk`] that are there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskChange {
+    /// See [`Disk::read_us`].
+    pub read_us: Option<f64>,
+    /// See [`Disk::write_us`].
+    pub write_us: Option<f64>,
+    /// See [`Disk::iops`].
+    pub iops: Option<u64>,
+    /// See [`Disk::bw_mb`].
+    pub bw_mb: Option<f64>,
+}
+
+impl Disk {
+    /// The disk of a row.
+    pub fn changed(&self, by: &DiskChange) -> Disk {
+        Disk {
+            read_us: by.read_us.unwrap_or(self.read_us),
+            write_us: by.write_us.unwrap_or(self.write_us),
+            iops: by.iops.unwrap_or(self.iops),
+            bw_mb: by.bw_mb.unwrap_or(self.bw_mb),
+            ..self.clone()
+        }
+    }
+}
+
+/// A thread of the hypervisor that serves virtqueues.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerTimes {
+    /// Its work for a request, both ways, microseconds.
+    pub serve_us: f64,
+    /// From a kick or a completion until it runs, when it sleeps, microseconds.
+    pub wake_us: f64,
+    /// It polls for so long before it sleeps (poll-max-ns), microseconds.
+    #[serde(default)]
+    pub poll_us: f64,
+}
+
+/// Virtual machines with a database in each, whose users do one transaction after the other.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Guests {
+    /// vCPUs of each.
+    pub vcpus: u16,
+    /// Virtqueues of each one's disk.
+    pub queues: u16,
+    /// Numbers of users of each, in turn.
+    pub users: Vec<u32>,
+    /// An exit of the guest for a kick, microseconds.
+    pub kick_us: f64,
+    /// From the hypervisor's thread to the guest's interrupt, microseconds.
+    pub inject_us: f64,
+    /// The main loop, which serves all virtqueues where there are no IOThreads.
+    pub main_loop: ServerTimes,
+    /// An IOThread.
+    pub iothread: ServerTimes,
+    /// Computing of a transaction, microseconds.
+    pub cpu_us: f64,
+    /// What each other user of the database that runs adds to it, microseconds.
+    pub per_user_us: f64,
+    /// Blocks it reads, one after the other.
+    pub reads: u32,
+    /// Durable writes it makes, one after the other.
+    pub writes: u32,
 }
 
 /// A constant that was chosen so that a published figure comes out.
@@ -139,7 +214,16 @@ pub struct Row {
     /// What the CPUs' work costs in it, where that is another.
     #[serde(default)]
     pub costs: Option<Costs>,
-    /// What was published, by `job.metric`.
+    /// What the disk does otherwise in it.
+    #[serde(default)]
+    pub disk: DiskChange,
+    /// The row it is put against; by itself the first one.
+    pub against: Option<String>,
+    /// Virtual machines.
+    pub vms: Option<u32>,
+    /// IOThreads of each; 0: the main loop serves all virtqueues.
+    pub iothreads: Option<u32>,
+    /// What was published, by `job.metric`; of virtual machines by `usersN.tpm`.
     #[serde(default)]
     pub published: BTreeMap<String, f64>,
 }
@@ -152,8 +236,10 @@ pub struct Scenario {
     pub title: String,
     /// Who published it, and where.
     pub source: String,
-    /// The job file, beside this file.
-    pub jobs: String,
+    /// The job file, beside this file; of virtual machines there is none.
+    pub jobs: Option<String>,
+    /// Virtual machines; then the CPUs are the host's.
+    pub guests: Option<Guests>,
     /// CPUs.
     pub machine: Shape,
     /// What their work costs.
@@ -175,7 +261,7 @@ pub struct Scenario {
 }
 
 /// Figures of a job that can be published and simulated.
-pub const METRICS: [&str; 7] = ["iops", "bw", "lat_us", "p50_us", "p99_us", "tps", "commit_us"];
+pub const METRICS: [&str; 8] = ["iops", "bw", "lat_us", "p50_us", "p99_us", "tps", "commit_us", "tpm"];
 
 impl Scenario {
     /// Reads the text of `file`.
@@ -208,29 +294,15 @@ impl Scenario {
             let (n, most) = (self.machine.cpus(), blk::id::MAX_CPUS);
             return bad("[machine]", format!("{n} CPUs: must be at most {most}; lower sockets, cores or threads"));
         }
-        let d = &self.disk;
-        if d.size_gib == 0 || d.size_gib > 1 << 20 {
-            return bad("size_gib", format!("size_gib = {}: must be 1..={}", d.size_gib, 1 << 20));
-        }
-        for (name, us) in [("read_us", d.read_us), ("write_us", d.write_us)] {
-            if !(0.0..=1e9).contains(&us) {
-                return bad(name, format!("{name} = {us}: must be 0..=1e9 microseconds"));
-            }
-        }
-        if d.jitter_pct > 100 {
-            return bad("jitter_pct", format!("jitter_pct = {}: must be 0..=100", d.jitter_pct));
-        }
-        if d.parallel == 0 || d.parallel > parallel() {
-            return bad("parallel", format!("parallel = {}: must be 1..={}", d.parallel, parallel()));
-        }
-        if !(0.0..=1e9).contains(&d.bw_mb) {
-            return bad("bw_mb", format!("bw_mb = {}: must be 0..=1e9 million bytes per second", d.bw_mb));
-        }
-        if d.lun_queue_depth.is_some() && d.attach != Attach::Scsi {
-            return bad("lun_queue_depth", "lun_queue_depth: only a disk with attach = \"scsi\" has one".into());
-        }
+        check_disk(&self.disk)?;
         if self.row.is_empty() {
             return bad("[[row]]", "there is no [[row]]: a scenario has at least one".into());
+        }
+        match (&self.guests, &self.jobs) {
+            (None, None) => return bad("title", "there is neither jobs nor [guests]: name a job file, or describe guests".into()),
+            (Some(_), Some(_)) => return bad("jobs", "jobs beside [guests]: guests have users, and no job file".into()),
+            (Some(g), None) => check_guests(g)?,
+            (None, Some(_)) => {}
         }
         self.check_rows()
     }
@@ -240,6 +312,19 @@ impl Scenario {
             let place = format!("name = \"{}\"", row.name);
             if self.row[..i].iter().any(|r| r.name == row.name) {
                 return Err((place, format!("two rows are called '{}': rename one", row.name)));
+            }
+            check_disk(&self.disk.changed(&row.disk)).map_err(|(_, why)| (place.clone(), why))?;
+            if let Some(other) = row.against.as_ref().filter(|o| self.row.iter().all(|r| r.name != **o)) {
+                return Err((place, format!("against = '{other}': there is no such row")));
+            }
+            for (name, n) in [("vms", row.vms), ("iothreads", row.iothreads)] {
+                let Some(n) = n else { continue };
+                if self.guests.is_none() {
+                    return Err((place, format!("{name} = {n}: only a scenario with [guests] has {name}")));
+                }
+                if n > 1024 || name == "vms" && n == 0 {
+                    return Err((place, format!("{name} = {n}: must be {}..=1024", u32::from(name == "vms"))));
+                }
             }
             for (figure, value) in &row.published {
                 check_figure(figure).map_err(|why| (format!("\"{figure}\""), why))?;
@@ -273,6 +358,19 @@ impl Scenario {
     /// A constant that can be fitted, by its place in the file.
     pub fn constant(&self, name: &str) -> Option<f64> {
         let (d, p, l) = (&self.disk, &self.costs.path, &self.costs.line);
+        if let Some(name) = name.strip_prefix("guests.") {
+            let g = self.guests.as_ref()?;
+            return Some(match name {
+                "cpu_us" => g.cpu_us,
+                "per_user_us" => g.per_user_us,
+                "reads" => f64::from(g.reads),
+                "main_loop.serve_us" => g.main_loop.serve_us,
+                "main_loop.wake_us" => g.main_loop.wake_us,
+                "iothread.serve_us" => g.iothread.serve_us,
+                "iothread.wake_us" => g.iothread.wake_us,
+                _ => return None,
+            });
+        }
         Some(match name {
             "disk.read_us" => d.read_us,
             "disk.write_us" => d.write_us,
@@ -293,7 +391,14 @@ impl Scenario {
 }
 
 /// Names that [`Scenario::constant`] knows.
-const CONSTANTS: [&str; 8] = [
+const CONSTANTS: [&str; 15] = [
+    "guests.cpu_us",
+    "guests.per_user_us",
+    "guests.reads",
+    "guests.main_loop.serve_us",
+    "guests.main_loop.wake_us",
+    "guests.iothread.serve_us",
+    "guests.iothread.wake_us",
     "disk.read_us",
     "disk.write_us",
     "disk.bw_mb",
@@ -303,6 +408,64 @@ const CONSTANTS: [&str; 8] = [
     "costs.path.hold_ns",
     "costs.line.lines",
 ];
+
+/// The rules of a disk.
+fn check_disk(d: &Disk) -> Result<(), (String, String)> {
+    let bad = |place: &str, why: String| Err((place.to_owned(), why));
+    if d.size_gib == 0 || d.size_gib > 1 << 20 {
+        return bad("size_gib", format!("size_gib = {}: must be 1..={}", d.size_gib, 1 << 20));
+    }
+    if d.luns == 0 || d.luns > 1024 {
+        return bad("luns", format!("luns = {}: must be 1..=1024", d.luns));
+    }
+    for (name, us) in [("read_us", d.read_us), ("write_us", d.write_us)] {
+        if !(0.0..=1e9).contains(&us) {
+            return bad(name, format!("{name} = {us}: must be 0..=1e9 microseconds"));
+        }
+    }
+    if d.jitter_pct > 100 {
+        return bad("jitter_pct", format!("jitter_pct = {}: must be 0..=100", d.jitter_pct));
+    }
+    if d.parallel == 0 || d.parallel > parallel() {
+        return bad("parallel", format!("parallel = {}: must be 1..={}", d.parallel, parallel()));
+    }
+    if !(0.0..=1e9).contains(&d.bw_mb) {
+        return bad("bw_mb", format!("bw_mb = {}: must be 0..=1e9 million bytes per second", d.bw_mb));
+    }
+    if d.lun_queue_depth.is_some() && d.attach != Attach::Scsi {
+        return bad("lun_queue_depth", "lun_queue_depth: only a disk with attach = \"scsi\" has one".into());
+    }
+    Ok(())
+}
+
+fn check_guests(g: &Guests) -> Result<(), (String, String)> {
+    let times = [
+        ("kick_us", g.kick_us),
+        ("inject_us", g.inject_us),
+        ("cpu_us", g.cpu_us),
+        ("per_user_us", g.per_user_us),
+        ("main_loop", g.main_loop.serve_us),
+        ("main_loop", g.main_loop.wake_us),
+        ("iothread", g.iothread.serve_us),
+        ("iothread", g.iothread.wake_us),
+    ];
+    for (name, us) in times {
+        if !(0.0..=1e6).contains(&us) {
+            return Err((name.into(), format!("{name}: {us} us: must be 0..=1e6")));
+        }
+    }
+    if g.vcpus == 0 || g.queues == 0 || g.queues > g.vcpus {
+        let text = format!("queues = {} of {} vCPUs: must be 1 to as many as vCPUs", g.queues, g.vcpus);
+        return Err(("queues".into(), text));
+    }
+    if g.users.is_empty() || g.users.iter().any(|u| !(1..=1000).contains(u)) {
+        return Err(("users".into(), "users: must be numbers of 1..=1000, at least one".into()));
+    }
+    if g.reads == 0 {
+        return Err(("reads".into(), "reads = 0: must be 1 or more".into()));
+    }
+    Ok(())
+}
 
 /// `job.metric`.
 pub fn split_figure(figure: &str) -> Option<(&str, &str)> {
@@ -383,7 +546,7 @@ published = { "a.iops" = 1000 }
             error("\"a.iops\" = 1000", "\"a.iop\" = 1000"),
             "x.toml:13: figure = 'a.iops': row 'one' has published no such figure".replace("13", "21").replace(
                 "figure = 'a.iops': row 'one' has published no such figure",
-                "'a.iop': unknown metric 'iop', must be one of iops, bw, lat_us, p50_us, p99_us, tps, commit_us; did you \
+                "'a.iop': unknown metric 'iop', must be one of iops, bw, lat_us, p50_us, p99_us, tps, commit_us, tpm; did you \
                  mean 'iops'?"
             )
         );

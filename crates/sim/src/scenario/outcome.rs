@@ -115,6 +115,38 @@ pub fn simulate(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Resu
     })
 }
 
+/// Simulates one row of virtual machines, for each number of users.
+///
+/// # Errors
+/// A number that does not fit, or a published figure of a number of users that is not simulated.
+pub fn simulate_guests(scenario: &Scenario, row: &Row, seed: u64) -> Result<RowOutcome, JobsError> {
+    let users = &scenario.guests.as_ref().expect("a scenario of guests").users;
+    let name_of = |users: u32| format!("users{users}.tpm");
+    if let Some(other) = row.published.keys().find(|k| users.iter().all(|u| name_of(*u) != **k)) {
+        let known: Vec<String> = users.iter().map(|u| name_of(*u)).collect();
+        let text = format!("{other} of row '{}': must be one of {}", row.name, known.join(", "));
+        return Err(JobsError::Unsupported(text));
+    }
+    let (mut figures, mut busy, mut ios) = (Vec::new(), 0.0, 0);
+    for n in users {
+        let run = build::run_guests(scenario, row, *n, seed)?;
+        let name = name_of(*n);
+        let (published, fitted) = (row.published.get(&name).copied(), scenario.is_fitted(&row.name, &name));
+        figures.push(Figure { name, published, simulated: run.tps * 60.0, fitted });
+        busy = run.busy;
+        ios += run.ios;
+    }
+    Ok(RowOutcome {
+        name: row.name.clone(),
+        figures,
+        stages: Vec::new(),
+        no_effect: Vec::new(),
+        busy,
+        spin: 0.0,
+        ios,
+    })
+}
+
 /// A metric over all directions of a job; `None`: it has none.
 fn measure(stats: &JobStats, metric: &str) -> Option<f64> {
     let used = || stats.dirs.iter().filter(|d| d.ios > 0);
