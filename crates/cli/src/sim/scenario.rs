@@ -180,8 +180,7 @@ fn json(scenario: &Scenario, rows: &[RowOutcome]) -> serde_json::Value {
             })
         })
         .collect();
-    let reasons: Vec<_> =
-        (1..rows.len()).map(|i| why::reasons(base(scenario, rows, i), &rows[i])).collect();
+    let reasons: Vec<_> = (1..rows.len()).map(|i| why::reasons(base(scenario, rows, i), &rows[i])).collect();
     serde_json::json!({
         "title": scenario.title, "source": scenario.source, "cpus": scenario.machine.cpus(), "rows": rows,
         "reasons": reasons, "fitted": fitted,

@@ -53,11 +53,8 @@ pub fn run(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Result<Ro
 pub fn run_guests(scenario: &Scenario, row: &Row, users: u32, seed: u64) -> Result<GuestsRun, JobsError> {
     let g = scenario.guests.as_ref().expect("a scenario of guests");
     let ns = |us: f64| (us * 1e3) as u64;
-    let server = |t: &ServerTimes| ServerSpec {
-        serve_ns: ns(t.serve_us),
-        wake_ns: ns(t.wake_us),
-        poll_ns: ns(t.poll_us),
-    };
+    let server =
+        |t: &ServerTimes| ServerSpec { serve_ns: ns(t.serve_us), wake_ns: ns(t.wake_us), poll_ns: ns(t.poll_us) };
     let spec = GuestsSpec {
         vms: row.vms.unwrap_or(1),
         vcpus: g.vcpus,

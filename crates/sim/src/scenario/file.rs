@@ -299,8 +299,12 @@ impl Scenario {
             return bad("[[row]]", "there is no [[row]]: a scenario has at least one".into());
         }
         match (&self.guests, &self.jobs) {
-            (None, None) => return bad("title", "there is neither jobs nor [guests]: name a job file, or describe guests".into()),
-            (Some(_), Some(_)) => return bad("jobs", "jobs beside [guests]: guests have users, and no job file".into()),
+            (None, None) => {
+                return bad("title", "there is neither jobs nor [guests]: name a job file, or describe guests".into());
+            }
+            (Some(_), Some(_)) => {
+                return bad("jobs", "jobs beside [guests]: guests have users, and no job file".into());
+            }
             (Some(g), None) => check_guests(g)?,
             (None, Some(_)) => {}
         }

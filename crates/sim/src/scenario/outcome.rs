@@ -136,15 +136,7 @@ pub fn simulate_guests(scenario: &Scenario, row: &Row, seed: u64) -> Result<RowO
         busy = run.busy;
         ios += run.ios;
     }
-    Ok(RowOutcome {
-        name: row.name.clone(),
-        figures,
-        stages: Vec::new(),
-        no_effect: Vec::new(),
-        busy,
-        spin: 0.0,
-        ios,
-    })
+    Ok(RowOutcome { name: row.name.clone(), figures, stages: Vec::new(), no_effect: Vec::new(), busy, spin: 0.0, ios })
 }
 
 /// A metric over all directions of a job; `None`: it has none.
