@@ -340,11 +340,17 @@ impl<L: Lock> Env<L> {
     /// Runs the hctx if somebody found no tag there.
     #[inline]
     pub(crate) fn after_free(&self, local: &mut Local, hctx: usize, now: Instant) {
+        // Others may have waited longer for the place at the device than the hctx it has come free at.
+        let by_turns = self.q.take_device_busy();
         if self.st.hctxs[hctx].take_flag(state::SCHED_RESTART) {
             fence(Ordering::SeqCst); // Pairs with: Env::leave_over
-            self.run_hctx(local, hctx, now);
+            if by_turns {
+                self.owe_run(&self.st.hctxs[hctx]);
+            } else {
+                self.run_hctx(local, hctx, now);
+            }
         }
-        if self.q.take_device_busy() {
+        if by_turns {
             self.device_not_busy();
         }
     }

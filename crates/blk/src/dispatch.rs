@@ -195,8 +195,9 @@ impl<L: Lock> Env<L> {
             if !h.dispatch.is_empty() || pass == MAX_PASSES {
                 return self.owe_run(h);
             }
+            let Some(room) = self.room_at_device(h) else { return };
             let busy = h.dispatch_busy() > 0;
-            let max = if busy { 1 } else { self.st.nr_requests };
+            let max = if busy { 1 } else { self.st.nr_requests.min(room) };
             // One more than there are tags: the request chosen last waits on hctx->dispatch for the next tag, as in the
             // kernel, where the choice is made before the tag is asked for.
             let free = self.free_driver_tags();
@@ -262,6 +263,9 @@ impl<L: Lock> Env<L> {
             }
             if !h.dispatch.is_empty() {
                 return self.owe_run(h);
+            }
+            if self.room_at_device(h).is_none() {
+                return;
             }
             let start = h.dispatch_from.load(Ordering::Relaxed);
             let mut taken = None;
@@ -354,10 +358,31 @@ impl<L: Lock> Env<L> {
     /// A request of the device ended: the hctxs it was busy for are owed a run.
     #[cold]
     pub(crate) fn device_not_busy(&self) {
-        for h in self.st.hctxs.iter().filter(|h| !h.dispatch.is_empty()) {
-            h.set_flag(state::RUN_PENDING);
+        for h in &self.st.hctxs {
+            if h.take_flag(state::WANTS_ROOM) | !h.dispatch.is_empty() {
+                h.set_flag(state::RUN_PENDING);
+            }
         }
         self.q.owe_work();
+    }
+
+    /// How many requests the device takes (`get_budget`), asked before one is taken from where it can be merged and sorted. `None`:
+    /// none now, and the hctx runs when one of the device ends.
+    fn room_at_device(&self, h: &Hctx<L>) -> Option<u32> {
+        let room = self.q.driver.room(h.id);
+        if room == 0 {
+            self.wait_for_room(h);
+        }
+        (room > 0).then_some(room)
+    }
+
+    #[cold]
+    fn wait_for_room(&self, h: &Hctx<L>) {
+        h.set_flag(state::WANTS_ROOM);
+        if !self.q.mark_device_busy() {
+            // As in `leave_over`: what it counts on may have ended before the mark was there.
+            self.owe_run(h);
+        }
     }
 
     pub(crate) fn owe_run(&self, h: &Hctx<L>) {
@@ -421,18 +446,26 @@ impl<L: Lock> Env<L> {
         self.q.work_pending.swap(false, Ordering::AcqRel);
         self.q.delayed.begin(now);
         let mut left = None;
-        for (i, h) in self.st.hctxs.iter().enumerate() {
+        // Who runs first has what little room there is, so that is another one each time.
+        let (n, first) = (self.st.hctxs.len(), self.q.first_to_run.load(Ordering::Relaxed) as usize);
+        let mut ran = None;
+        for i in (0..n).map(|k| (first + k) % n) {
+            let h = &self.st.hctxs[i];
             let due = h.due.take(now);
             if due {
                 self.insert_requeued(local, i, now);
             }
             if h.take_flag(state::RUN_PENDING) | due {
+                ran = ran.or(Some(i));
                 self.run_hctx(local, i, now);
                 if self.st.tags_are_shared {
                     self.settle_woken(h);
                 }
             }
             left = left.into_iter().chain(h.due.get()).min();
+        }
+        if let Some(i) = ran {
+            self.q.first_to_run.store((i + 1) as u32, Ordering::Relaxed);
         }
         if let Some(at) = left {
             self.q.delayed.put_back(at);

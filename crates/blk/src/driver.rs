@@ -358,6 +358,13 @@ pub trait Driver: Send + Sync {
     /// driver.
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus;
 
+    /// Requests that the device could take now, over all its hardware queues (the kernel's `get_budget`). The core asks before it
+    /// takes a request from where it could still be merged or overtaken; more may be issued nevertheless. 0 only while a
+    /// request of the device is in flight.
+    fn room(&self, _hctx: HctxId) -> u32 {
+        u32::MAX
+    }
+
     /// A request is late. The driver may end it now, through `done`, which has room for it; or give it more time, as the
     /// default does. It may also have been polled out meanwhile by another thread: then `Done`.
     fn timeout(&self, _hctx: HctxId, _late: TimedOut, _done: &mut Completions, _now: Instant) -> TimeoutAnswer {

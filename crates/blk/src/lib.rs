@@ -50,6 +50,9 @@ pub mod stripe;
 // Disks that speak SCSI.
 pub mod scsi;
 
+// A device's speed, for drivers without a device.
+pub mod model;
+
 // The way up.
 mod complete;
 mod requeue;

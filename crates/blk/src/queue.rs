@@ -229,6 +229,8 @@ pub struct RequestQueue<L: Lock> {
     pub(crate) delayed: FirstDue,
     /// An hctx has requests that the driver refused with DEV_RESOURCE: the next completion of any hctx runs it.
     device_busy: AtomicBool,
+    /// The hctx whose turn it is among those that are owed a run.
+    pub(crate) first_to_run: AtomicU32,
     io_ticks_ns: AtomicU64,
     io_stamp_ms: AtomicU64,
     /// The tag set it has joined.
@@ -289,6 +291,7 @@ impl<L: Lock> RequestQueue<L> {
             work_pending: AtomicBool::new(false),
             delayed: FirstDue::new(),
             device_busy: AtomicBool::new(false),
+            first_to_run: AtomicU32::new(0),
             io_ticks_ns: AtomicU64::new(0),
             io_stamp_ms: AtomicU64::new(0),
             member,

@@ -33,6 +33,7 @@ Examples:
   mqblk serve disk.img                                 a file over vhost-user-blk and NBD; prints the clients' commands
   mqblk multipath -ll                                  the paths of its disks, as multipath -ll shows them
   mqblk ctl list; mqblk top                            what it serves, and what it does, live
+  mqblk sim scenarios/azure-p80.toml                   a published test, simulated: figures side by side, and why
   mqblk sim --seed 7                                   a simulated case, event by event
   mqblk discover iscsi://10.0.0.5 --luns               targets and disks of an iSCSI portal
   mqblk cmdhelp iodepth                                what an option of a job file does here";
@@ -241,6 +242,13 @@ pub struct SetArgs {
 /// `mqblk sim`.
 #[derive(Args, Debug)]
 pub struct SimArgs {
+    /// A scenario (scenarios/*.toml): its rows are simulated and put beside the published ones; without one, cases that
+    /// check the block layer are run by their seeds
+    #[arg(value_name = "SCENARIO.toml", conflicts_with_all = ["count", "kind"])]
+    pub scenario: Option<PathBuf>,
+    /// The scenario's figures as JSON
+    #[arg(long, requires = "scenario")]
+    pub json: bool,
     /// The seed of the cases, or the first of several
     #[arg(long, default_value_t = 0, value_name = "SEED")]
     pub seed: u64,

@@ -69,7 +69,9 @@ fn run(dir: &Dir, command: &str, args: &str) -> Done {
 fn every_command_runs() {
     let text = std::fs::read_to_string(Path::new(ROOT).join("README.md")).unwrap();
     let dir = Dir::new("readme");
-    std::os::unix::fs::symlink(Path::new(ROOT).join("examples"), dir.path("examples")).unwrap();
+    for folder in ["examples", "scenarios"] {
+        std::os::unix::fs::symlink(Path::new(ROOT).join(folder), dir.path(folder)).unwrap();
+    }
     let mut runs = 0;
     for command in commands(&text) {
         let start = STARTS.iter().find_map(|s| command.strip_prefix(s));

@@ -58,3 +58,50 @@ fn seeds_have_an_end() {
     dir.mqblk(&["sim", "--count", "0"]).exits(2);
     dir.mqblk(&["sim", "--kind", "main"]).exits(2).says(&["disk", "set", "pressure", "multipath"]);
 }
+
+const SCENARIOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
+
+#[test]
+fn a_scenario_puts_simulated_figures_beside_published_ones_and_says_why() {
+    let dir = Dir::new("sim");
+    let file = format!("{SCENARIOS}/azure-p80.toml");
+    let first = dir.mqblk(&["sim", &file]).exits(0);
+    first.prints(&[
+        "published     simulated",
+        "270 ",
+        "fitted",
+        "predicted",
+        "why: seq_write: ",
+        "plausible: 2000 to 4000",
+    ]);
+    assert_eq!(first.out, dir.mqblk(&["sim", &file]).exits(0).out, "the same every time");
+    let json: serde_json::Value = serde_json::from_str(&dir.mqblk(&["sim", &file, "--json"]).exits(0).out).unwrap();
+    assert_eq!(json["rows"][0]["figures"][1]["published"], 270.0);
+    assert_eq!(json["rows"][1]["figures"][1]["fitted"], false);
+    assert!(dir.list().is_empty(), "nothing is written");
+    let laptop = dir.mqblk(&["sim", &format!("{SCENARIOS}/emmc-use-blk-mq.toml")]).exits(0);
+    laptop.prints(&["no difference", "scsi_mod.use_blk_mq=1: no effect: not a SCSI disk"]);
+}
+
+#[test]
+fn a_wrong_scenario_is_refused_with_its_line() {
+    let dir = Dir::new("sim");
+    let text = std::fs::read_to_string(format!("{SCENARIOS}/azure-p80.toml")).unwrap();
+    std::fs::copy(format!("{SCENARIOS}/azure-p80.fio"), dir.path("azure-p80.fio")).unwrap();
+    let line = |of: &str| 1 + text.lines().position(|l| l.starts_with(of)).unwrap();
+    for (from, to, at, says) in [
+        ("cores = 16", "cors = 16", "cores = 16", "unknown field `cors`"),
+        ("write_us = 3550", "write_us = 5550", "constant = \"disk.write_us\"", "outside its plausible range"),
+        ("sockets = 1", "sockets = 0", "sockets = 1", "must be 1 or more"),
+    ] {
+        std::fs::write(dir.path("s.toml"), text.replacen(from, to, 1)).unwrap();
+        let done = dir.mqblk(&["sim", "s.toml"]).exits(2);
+        assert!(done.err.contains(&format!("s.toml:{}: ", line(at))) && done.err.contains(says), "{}", done.err);
+    }
+    std::fs::write(dir.path("s.toml"), text.replacen("scheduler = \"mq-deadline\"", "scheduler = \"mq-deadlin\"", 1))
+        .unwrap();
+    let done = dir.mqblk(&["sim", "s.toml"]).exits(2);
+    assert!(done.err.contains("row '1 queue': ") && done.err.contains("mq-deadline"), "{}", done.err);
+    let none = dir.mqblk(&["sim", "none.toml"]).exits(2);
+    assert!(none.err.contains("scenario 'none.toml': "), "{}", none.err);
+}

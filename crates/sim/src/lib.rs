@@ -17,6 +17,8 @@
 //! | [`trace`] | what happened, one line per event |
 //! | [`swarm`] | a whole case drawn from a seed, run and checked |
 //! | [`pressure`] | elevators under load: nobody starves, shares are as the weights |
+//! | [`machine`] | whole machines: CPUs, job threads, interrupts, devices, and what it all costs |
+//! | [`scenario`] | published tests as files: a machine, a workload, rows with their figures |
 
 pub mod rng;
 pub mod mem;
@@ -29,6 +31,8 @@ pub mod contents;
 pub mod trace;
 mod describe;
 pub mod pressure;
+pub mod machine;
+pub mod scenario;
 pub mod swarm;
 
 /// The lock the block layer is run with. One thread runs a simulation, so it is never contended there.

@@ -142,6 +142,13 @@ impl Device {
         self.in_flight.iter().take(queues).map(|n| n.load(Ordering::SeqCst)).sum()
     }
 
+    /// Commands it could have beside those that are with it now.
+    #[inline]
+    pub(super) fn room(&self) -> u32 {
+        let depth = self.depth.load(Ordering::Relaxed);
+        if depth >= self.tags.load(Ordering::Relaxed) { u32::MAX } else { depth.saturating_sub(self.in_flight()) }
+    }
+
     /// Another number of hardware queues and tags from now on; nothing is in flight.
     pub(super) fn use_queues(&self, nr_hw_queues: u16, tags: u32) -> Result<(), String> {
         let most = self.in_flight.len();

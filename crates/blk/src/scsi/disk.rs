@@ -297,6 +297,11 @@ impl Driver for ScsiDisk {
         }
     }
 
+    #[inline]
+    fn room(&self, _hctx: HctxId) -> u32 {
+        self.started().room()
+    }
+
     /// It is aborted, or waits for help already.
     fn timeout(&self, hctx: HctxId, late: TimedOut, done: &mut Completions, now: Instant) -> TimeoutAnswer {
         self.host.recovery.late(Place { lun: self.lun, hctx, tag: late.tag }, late.issued);

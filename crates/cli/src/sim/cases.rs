@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk sim`: cases of the simulation by their seeds. One is shown event by event, many are only counted.
+//! `mqblk sim --seed`: cases of the simulation by their seeds. One is shown event by event, many are only counted.
 //!
 //! A seed has a case of each kind; without `--kind` those are run that are due for it.
 //!

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A device of given speed as arithmetic: caps, units of service, latency with a spread.
+//!
+//! Guarantees: what an I/O issued at a time is told depends on the I/Os before it and the seed alone; caps hold exactly over
+//! any run length. Used by the driver `model` of the host in real time and by the simulator in virtual time, so that a capped
+//! cloud disk is the same disk in both. Needs from callers: times that do not go back. Does not do: data, completions.
+
+use crate::time::{Duration, Instant};
+use core::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// How fast a [`Device`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Speed {
+    /// Each latency is spread evenly by up to this many percent either way, 0..=100.
+    pub jitter_pct: u32,
+    /// Seed of the spread.
+    pub seed: u64,
+    /// Most I/Os per second; 0 = no cap.
+    pub iops: u64,
+    /// Most bytes per second; 0 = no cap.
+    pub bytes_per_sec: u64,
+    /// What the caps let through at once after a pause, as time.
+    pub burst: Duration,
+    /// I/Os in service at once, 1 or more.
+    pub parallel: u32,
+}
+
+impl Default for Speed {
+    fn default() -> Speed {
+        Speed { jitter_pct: 0, seed: 1, iops: 0, bytes_per_sec: 0, burst: Duration::from_ms(1), parallel: 64 }
+    }
+}
+
+/// A token bucket, kept as the time at which it is full again (GCRA): one number, no refill step.
+#[derive(Debug)]
+pub struct TokenBucket {
+    per_sec: u64,
+    depth_ns: u64,
+    full_at_ns: u64,
+    /// Fraction of a nanosecond not yet charged, in 1/per_sec: caps hold over any run length.
+    rest: u64,
+}
+
+impl TokenBucket {
+    /// A full bucket that fills with `per_sec` tokens a second and holds `depth` worth of them; 0 = no cap.
+    pub fn new(per_sec: u64, depth: Duration) -> TokenBucket {
+        TokenBucket { per_sec, depth_ns: depth.as_ns(), full_at_ns: 0, rest: 0 }
+    }
+
+    /// The earliest time from `now` on at which `tokens` may pass; takes them.
+    pub fn take(&mut self, tokens: u64, now: Instant) -> Instant {
+        if self.per_sec == 0 || tokens == 0 {
+            return now;
+        }
+        let cost = u128::from(tokens) * 1_000_000_000 + u128::from(self.rest);
+        let cost_ns = (cost / u128::from(self.per_sec)) as u64;
+        self.rest = (cost % u128::from(self.per_sec)) as u64;
+        let full_at = self.full_at_ns.max(now.as_ns()).saturating_add(cost_ns);
+        self.full_at_ns = full_at;
+        // What fits into the bucket passes at once; an I/O larger than the bucket waits for the rest of itself.
+        Instant::from_ns(full_at.saturating_sub(self.depth_ns.max(cost_ns)).max(now.as_ns()))
+    }
+}
+
+/// The device: says when an I/O issued now will be done.
+#[derive(Debug)]
+pub struct Device {
+    iops: TokenBucket,
+    bandwidth: TokenBucket,
+    /// When each unit is free.
+    units: BinaryHeap<Reverse<u64>>,
+    jitter_pct: u64,
+    random: u64,
+}
+
+impl Device {
+    /// An idle device. Panics when it has no unit.
+    pub fn new(o: &Speed) -> Device {
+        Device {
+            iops: TokenBucket::new(o.iops, o.burst),
+            bandwidth: TokenBucket::new(o.bytes_per_sec, o.burst),
+            units: (0..o.parallel).map(|_| Reverse(0)).collect(),
+            jitter_pct: u64::from(o.jitter_pct),
+            random: o.seed,
+        }
+    }
+
+    /// When an I/O issued at `now` that moves `bytes` and takes `latency` in service is done.
+    pub fn admit(&mut self, bytes: u64, latency: Duration, now: Instant) -> Instant {
+        let admitted = self.iops.take(1, now).max(self.bandwidth.take(bytes, now));
+        let latency = self.spread(latency);
+        let mut unit = self.units.peek_mut().expect("a device has units");
+        let done = Instant::from_ns(unit.0.max(admitted.as_ns())) + latency;
+        unit.0 = done.as_ns();
+        done
+    }
+
+    fn spread(&mut self, latency: Duration) -> Duration {
+        let span = latency.as_ns() / 100 * self.jitter_pct;
+        if span == 0 {
+            return latency;
+        }
+        let offset = ((u128::from(self.next_random()) * u128::from(2 * span + 1)) >> 64) as u64;
+        Duration::from_ns(latency.as_ns() - span + offset)
+    }
+
+    /// SplitMix64 (Steele, Lea, Flood 2014).
+    fn next_random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: u64 = 1_000;
+
+    fn options() -> Speed {
+        Speed { parallel: 4, burst: Duration::ZERO, ..Speed::default() }
+    }
+
+    /// Issues `n` I/Os of `bytes` at time 0; when each is done, in microseconds.
+    fn done_us(o: &Speed, n: usize, bytes: u64) -> Vec<u64> {
+        let mut d = Device::new(o);
+        (0..n).map(|_| d.admit(bytes, Duration::from_us(100), Instant::from_ns(0)).as_ns() / US).collect()
+    }
+
+    #[test]
+    fn what_exceeds_the_units_queues_inside() {
+        assert_eq!(done_us(&options(), 9, 4096), [100, 100, 100, 100, 200, 200, 200, 200, 300]);
+    }
+
+    #[test]
+    fn the_iops_cap_spaces_admissions() {
+        let o = Speed { iops: 50_000, parallel: 1000, ..options() };
+        assert_eq!(done_us(&o, 4, 4096), [100, 120, 140, 160]);
+        let burst = Speed { burst: Duration::from_us(40), ..o };
+        assert_eq!(done_us(&burst, 5, 4096), [100, 100, 120, 140, 160], "two I/Os fit the bucket");
+    }
+
+    #[test]
+    fn the_bandwidth_cap_counts_bytes_and_binds_beside_iops() {
+        let o = Speed { iops: 1_000_000, bytes_per_sec: 1_000_000_000, parallel: 1000, ..options() };
+        assert_eq!(done_us(&o, 3, 50_000), [100, 150, 200]);
+        assert_eq!(done_us(&o, 3, 0), [100, 101, 102]);
+    }
+
+    #[test]
+    fn a_cap_loses_no_fraction_over_a_long_run() {
+        let mut b = TokenBucket::new(18_000, Duration::ZERO);
+        let last = (0..1_800_000).map(|_| b.take(1, Instant::ZERO)).last().unwrap();
+        let expected = 100_000_000_000 - 1_000_000_000 / 18_000;
+        assert!(last.as_ns().abs_diff(expected) <= 1, "{}", last.as_ns());
+    }
+
+    #[test]
+    fn jitter_is_bounded_and_repeats_by_seed() {
+        let o = Speed { jitter_pct: 20, parallel: 10_000, ..options() };
+        let run = done_us(&o, 1000, 0);
+        assert!(run.iter().all(|us| (80..=120).contains(us)));
+        assert!(run.iter().any(|us| *us < 90) && run.iter().any(|us| *us > 110));
+        assert_eq!(run, done_us(&o, 1000, 0));
+        assert_ne!(run, done_us(&Speed { seed: 2, ..o }, 1000, 0));
+    }
+}

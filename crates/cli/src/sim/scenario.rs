@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mqblk sim SCENARIO.toml`: published and simulated figures side by side, how they change from row to row, and why.
+
+use crate::args::SimArgs;
+use crate::output;
+use crate::progress::Line;
+use crate::status::{Failure, Outcome, Status};
+use sim::scenario::file::{Row, Scenario, split_figure};
+use sim::scenario::outcome::{self, Figure, RowOutcome};
+use sim::scenario::why;
+use std::fmt::Write;
+use std::path::Path;
+use workload::job::{JobFile, Override, ParseContext};
+
+/// Simulates all rows of a scenario and prints them.
+pub fn main(file: &Path, args: &SimArgs) -> Outcome {
+    let name = file.display().to_string();
+    let text = std::fs::read_to_string(file).map_err(|e| {
+        Failure::new(format!("scenario '{name}': {e}; name a scenario, such as scenarios/azure-p80.toml"))
+    })?;
+    let scenario = Scenario::parse(&name, &text).map_err(Failure::new)?;
+    let jobs = match &scenario.jobs {
+        None => None,
+        Some(jobs) => {
+            let path = file.parent().unwrap_or(Path::new("")).join(jobs);
+            let path = path.display().to_string();
+            let text = std::fs::read_to_string(&path)
+                .map_err(|e| Failure::new(format!("{name}: jobs = '{jobs}': {path}: {e}")))?;
+            Some((path, text))
+        }
+    };
+    let mut line = Line::new(args.eta);
+    let mut rows = Vec::new();
+    for (i, row) in scenario.row.iter().enumerate() {
+        line.show(|| format!("Row {} of {}: {}", i + 1, scenario.row.len(), row.name));
+        let simulated = match &jobs {
+            None => outcome::simulate_guests(&scenario, row, args.seed),
+            Some((path, text)) => {
+                outcome::simulate(&scenario, row, &jobs_of(&scenario, row, path, text)?.jobs, args.seed)
+            }
+        };
+        rows.push(simulated.map_err(|e| Failure::new(format!("{name}: row '{}': {e}", row.name)))?);
+    }
+    drop(line);
+    match args.json {
+        true => output::print(&(serde_json::to_string_pretty(&json(&scenario, &rows)).expect("plain data") + "\n"))?,
+        false => output::print(&render(&scenario, &rows))?,
+    }
+    Ok(Status::Done)
+}
+
+/// The jobs with the options of a row.
+fn jobs_of(scenario: &Scenario, row: &Row, name: &str, text: &str) -> Result<JobFile, Failure> {
+    let context = ParseContext { ncpus: scenario.machine.cpus(), ..ParseContext::bare(name) };
+    let overrides: Vec<Override> = row
+        .job
+        .iter()
+        .map(|(key, value)| Override { flag: "[row.job]", key: key.clone(), value: value.text() })
+        .collect();
+    JobFile::parse_str(text, &context, &overrides).map_err(Failure::new)
+}
+
+fn render(scenario: &Scenario, rows: &[RowOutcome]) -> String {
+    let mut out = format!("{}\nsource: {}\n", scenario.title, scenario.source);
+    let m = scenario.machine;
+    let _ = writeln!(out, "machine: {} x {} cores x {} threads = {} CPUs\n", m.sockets, m.cores, m.threads, m.cpus());
+    let widest = rows.iter().map(|r| r.name.len()).max().unwrap_or(0).max(4);
+    let figure_widest = rows.iter().flat_map(|r| &r.figures).map(|f| f.name.len()).max().unwrap_or(0);
+    let head = format!("{:widest$}  {:figure_widest$}", "row", "figure");
+    let _ = writeln!(out, "{head}  {:>12}  {:>12}  {:>8}", "published", "simulated", "error");
+    for row in rows {
+        for (i, f) in row.figures.iter().enumerate() {
+            let name = if i == 0 { row.name.as_str() } else { "" };
+            let published = f.published.map_or("-".into(), |p| value(&f.name, p));
+            let error = f.error().map_or(String::new(), |e| format!("{:+.1} %", 100.0 * e));
+            let kind = match (f.published, f.fitted) {
+                (None, _) => "",
+                (_, true) => "fitted",
+                (_, false) => "predicted",
+            };
+            let simulated = value(&f.name, f.simulated);
+            let text = format!(
+                "{name:widest$}  {:figure_widest$}  {published:>12}  {simulated:>12}  {error:>8}  {kind}",
+                f.name
+            );
+            let _ = writeln!(out, "{}", text.trim_end());
+        }
+    }
+    changes(&mut out, scenario, rows);
+    for row in rows.iter().filter(|r| !r.no_effect.is_empty()) {
+        let _ = writeln!(out, "\nsettings of '{}':", row.name);
+        row.no_effect.iter().for_each(|why| {
+            let _ = writeln!(out, "  {why}");
+        });
+    }
+    fitted(&mut out, scenario);
+    if !scenario.beside.is_empty() {
+        out += "\npublished as well, and not figures of this disk:\n";
+        scenario.beside.iter().for_each(|b| {
+            let _ = writeln!(out, "  {b}");
+        });
+    }
+    out
+}
+
+/// The row that a row is put against: the one it names, or the first one.
+fn base<'r>(scenario: &Scenario, rows: &'r [RowOutcome], i: usize) -> &'r RowOutcome {
+    let named = scenario.row[i].against.as_ref();
+    named.and_then(|name| rows.iter().find(|r| r.name == *name)).unwrap_or(&rows[0])
+}
+
+/// Each row against another one.
+fn changes(out: &mut String, scenario: &Scenario, rows: &[RowOutcome]) {
+    for (i, row) in rows.iter().enumerate().skip(1) {
+        let first = base(scenario, rows, i);
+        let _ = writeln!(out, "\n'{}' against '{}':", row.name, first.name);
+        for f in row.figures.iter().filter(|f| f.published.is_some() || scenario.guests.is_some()) {
+            let Some(base) = first.figures.iter().find(|b| b.name == f.name) else { continue };
+            let _ = writeln!(out, "  {}", change(base, f));
+        }
+        let reasons = why::reasons(first, row);
+        if reasons.is_empty() && row.figures.iter().all(|f| is_same(first, f)) {
+            let _ = writeln!(out, "  no difference");
+        }
+        for reason in reasons {
+            let _ = writeln!(out, "  why: {reason}.");
+        }
+    }
+}
+
+fn is_same(first: &RowOutcome, f: &Figure) -> bool {
+    let base = first.figures.iter().find(|b| b.name == f.name);
+    base.is_some_and(|b| (f.simulated / b.simulated - 1.0).abs() < 0.005)
+}
+
+fn change(base: &Figure, f: &Figure) -> String {
+    let simulated = f.simulated / base.simulated;
+    let percent = |r: f64| format!("{:+.1} %", 100.0 * (r - 1.0));
+    match base.published.zip(f.published) {
+        Some((a, b)) => format!("{}: published {}, simulated {}", f.name, percent(b / a), percent(simulated)),
+        None => format!("{}: simulated {}", f.name, percent(simulated)),
+    }
+}
+
+fn fitted(out: &mut String, scenario: &Scenario) {
+    if scenario.fitted.is_empty() {
+        return;
+    }
+    out.push_str("\nfitted constants:\n");
+    for f in &scenario.fitted {
+        let now = scenario.constant(&f.constant).expect("checked with the file");
+        let [low, high] = f.range;
+        let _ = writeln!(
+            out,
+            "  {} = {now} (plausible: {low} to {high}), by {} of '{}': {}",
+            f.constant, f.figure, f.row, f.meaning
+        );
+    }
+}
+
+/// A figure with its unit.
+fn value(name: &str, v: f64) -> String {
+    let metric = split_figure(name).map_or("", |(_, m)| m);
+    match metric {
+        "bw" => format!("{:.0} MB/s", v / 1e6),
+        m if m.ends_with("_us") => why::time(v),
+        "tps" => format!("{v:.0}/s"),
+        _ => format!("{v:.0}"),
+    }
+}
+
+fn json(scenario: &Scenario, rows: &[RowOutcome]) -> serde_json::Value {
+    let fitted: Vec<_> = scenario
+        .fitted
+        .iter()
+        .map(|f| {
+            serde_json::json!({
+                "constant": f.constant, "value": scenario.constant(&f.constant), "row": f.row, "figure": f.figure,
+                "range": f.range, "meaning": f.meaning,
+            })
+        })
+        .collect();
+    let reasons: Vec<_> = (1..rows.len()).map(|i| why::reasons(base(scenario, rows, i), &rows[i])).collect();
+    serde_json::json!({
+        "title": scenario.title, "source": scenario.source, "cpus": scenario.machine.cpus(), "rows": rows,
+        "reasons": reasons, "fitted": fitted,
+    })
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A simulated device as a driver of the block layer, with a queue of its own for each hardware queue: flash, virtio.
+
+use super::costs::PathCosts;
+use super::service::{Job, Service};
+use super::station::Station;
+use blk::driver::{Completions, Driver, InFlight, RqBatch};
+use blk::id::{HctxId, Sector};
+use blk::limits::Limits;
+use blk::status::{BlkStatus, QueueRqStatus};
+use blk::time::Instant;
+use std::sync::Arc;
+
+/// What a device is, apart from its speed.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceSpec {
+    /// Size.
+    pub sectors: u64,
+    /// Limits and features.
+    pub limits: Limits,
+}
+
+/// See the module's text.
+pub struct SimDevice {
+    spec: DeviceSpec,
+    station: Arc<Station<InFlight>>,
+}
+
+impl SimDevice {
+    /// A device that takes the time `service` says.
+    pub fn new(spec: DeviceSpec, path: PathCosts, service: Box<dyn Service>) -> SimDevice {
+        SimDevice { spec, station: Arc::new(Station::new(path, service)) }
+    }
+
+    /// What the machine looks at.
+    pub fn station(&self) -> Arc<Station<InFlight>> {
+        self.station.clone()
+    }
+}
+
+impl Driver for SimDevice {
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn limits(&self) -> Limits {
+        self.spec.limits
+    }
+
+    fn capacity(&self) -> Sector {
+        Sector(self.spec.sectors)
+    }
+
+    fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {
+        self.station.start(nr_hw_queues, queue_depth);
+        Ok(())
+    }
+
+    fn queue_rqs(&self, batch: &mut RqBatch<'_>, _now: Instant) -> QueueRqStatus {
+        let hctx = batch.hctx().index();
+        while let Some(rq) = batch.front() {
+            let job = Job { hctx: hctx as u16, op: rq.op(), sector: rq.sector().0, nr_sectors: rq.nr_sectors() };
+            self.station.begin(hctx, rq.tag().index(), &job, rq.made(), batch.accept());
+        }
+        self.station.ring(hctx);
+        QueueRqStatus::Queued
+    }
+
+    fn poll(&self, hctx: HctxId, done: &mut Completions, _now: Instant) {
+        while done.room() > 0
+            && let Some(rq) = self.station.end_one(hctx.index())
+        {
+            done.push(rq, BlkStatus::Ok);
+        }
+    }
+}

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Virtual machines with databases in them: users on vCPUs, a virtio-blk disk with many virtqueues, and the threads of the
+//! hypervisor that serve them.
+//!
+//! A vCPU is a CPU of the [`Machine`]; what it computes takes longer when more of them compute than the host has cores. A request
+//! goes to the thread that serves its virtqueue: the main loop, or one of several IOThreads (virtqueues dealt round robin). An idle thread
+//! sleeps, unless it polls; waking it costs the guest an exit and the request a wait. All work of a thread is one after the
+//! other.
+//!
+//! Guarantees: as of [`super`]. Does not do: a buffer cache, locks of rows; what users do to each other beside I/O is that each
+//! which runs adds a little to the computing of the others.
+
+use super::costs::{Costs, Shape};
+use super::device::{DeviceSpec, SimDevice};
+use super::meter;
+use super::service::{Job, Modelled, Service};
+use super::world::Machine;
+use crate::rng::Rng;
+use blk::bio::{IoPrio, Op, OpFlags};
+use blk::cpumap::CpuTopology;
+use blk::limits::Limits;
+use blk::settings::{QueueConfig, SettingError};
+use blk::status::BlkStatus;
+use blk::time::Instant;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use workload::engine::{Completed, IoReq, Next, StopReason};
+use workload::load::{Load, Volume};
+use workload::stats::{JobStats, TxStats};
+use workload::verify::VerifyError;
+
+/// A thread of the hypervisor that serves virtqueues.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ServerSpec {
+    /// Its work for a request, both ways.
+    pub serve_ns: u64,
+    /// From a kick or a completion until it runs, when it sleeps.
+    pub wake_ns: u64,
+    /// It polls for so long before it sleeps (poll-max-ns).
+    pub poll_ns: u64,
+}
+
+/// What a transaction is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Transaction {
+    /// Computing.
+    pub cpu_ns: u64,
+    /// Blocks read, one after the other.
+    pub reads: u32,
+    /// Writes that have to be durable, one after the other.
+    pub writes: u32,
+    /// What each other user of the database that runs adds to it: lines of shared structures that have to be fetched, latches.
+    pub per_user_ns: u64,
+}
+
+/// Virtual machines and their host.
+#[derive(Clone, Copy, Debug)]
+pub struct GuestsSpec {
+    /// Virtual machines.
+    pub vms: u32,
+    /// vCPUs of each.
+    pub vcpus: u16,
+    /// Virtqueues of each one's disk.
+    pub queues: u16,
+    /// Users of each one's database.
+    pub users: u32,
+    /// IOThreads of each; 0: the main loop serves all virtqueues.
+    pub iothreads: u32,
+    /// Cores of the host.
+    pub host_cores: u32,
+    /// An exit of the guest for a kick.
+    pub kick_ns: u32,
+    /// From the thread to the guest's interrupt.
+    pub inject_ns: u64,
+    /// The main loop.
+    pub main_loop: ServerSpec,
+    /// An IOThread.
+    pub iothread: ServerSpec,
+    /// What users do.
+    pub transaction: Transaction,
+}
+
+struct Server {
+    free_at: u64,
+}
+
+/// The hypervisor's threads of one virtual machine, with the host's storage behind them.
+struct Servers {
+    threads: Vec<Server>,
+    spec: ServerSpec,
+    kick_ns: u32,
+    inject_ns: u64,
+    storage: Modelled,
+}
+
+impl Service for Servers {
+    fn done_at(&mut self, io: &Job, now: Instant) -> Instant {
+        let n = self.threads.len();
+        let thread = &mut self.threads[usize::from(io.hctx) % n];
+        let now = now.as_ns();
+        let idle_ns = now.saturating_sub(thread.free_at);
+        let start = if idle_ns == 0 {
+            thread.free_at
+        } else if idle_ns <= self.spec.poll_ns {
+            now
+        } else {
+            // The exit is the guest's time, the wake-up the request's.
+            meter::charge(self.kick_ns);
+            now + u64::from(self.kick_ns) + self.spec.wake_ns
+        };
+        // The way back is worked off by the same thread: it is part of what others wait for.
+        let issued = start + self.spec.serve_ns / 2;
+        thread.free_at = start + self.spec.serve_ns;
+        let done = self.storage.done_at(io, Instant::from_ns(issued)).as_ns();
+        let sleeps = done > thread.free_at + self.spec.poll_ns;
+        let back = done.max(issued) + if sleeps { self.spec.wake_ns } else { 0 } + self.spec.serve_ns / 2;
+        Instant::from_ns(back + self.inject_ns)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Computing for the n-th read, or at the end for the commit.
+    Compute(u32),
+    Io(u32),
+    Wait(u32),
+}
+
+/// How many users compute: of each virtual machine, and of all.
+struct Activity {
+    vms: Vec<Cell<u32>>,
+    all: Cell<u32>,
+    cores: u32,
+}
+
+impl Activity {
+    fn add(&self, vm: u32, n: i32) {
+        for cell in [&self.vms[vm as usize], &self.all] {
+            cell.set(cell.get().wrapping_add_signed(n));
+        }
+    }
+
+    /// Of those of `vm` that compute, how many run at a time.
+    fn running(&self, vm: u32) -> u64 {
+        let (mine, all) = (u64::from(self.vms[vm as usize].get()), u64::from(self.all.get()));
+        if self.all.get() > self.cores { mine * u64::from(self.cores) / all } else { mine }
+    }
+}
+
+/// One user of a database.
+struct User {
+    plan: Transaction,
+    vm: u32,
+    activity: Rc<Activity>,
+    computing: bool,
+    rng: Rng,
+    blocks: u64,
+    step: Step,
+    begun_ns: u64,
+    /// Counting begins, and everything ends.
+    from_ns: u64,
+    until_ns: u64,
+    stats: JobStats,
+}
+
+impl User {
+    fn steps(&self) -> u32 {
+        self.plan.reads + self.plan.writes
+    }
+
+    fn piece_ns(&mut self) -> u64 {
+        // Evenly spread by half either way: users do not march in step.
+        let shared = self.plan.per_user_ns * self.activity.running(self.vm);
+        let pieces = self.plan.reads + u32::from(self.plan.writes > 0);
+        let mean = (self.plan.cpu_ns + shared) / u64::from(pieces);
+        mean / 2 + self.rng.below(mean.max(1))
+    }
+
+    fn ended(&mut self, now: u64) {
+        if self.begun_ns >= self.from_ns && now <= self.until_ns {
+            let tx = self.stats.tx.as_mut().expect("made with it");
+            tx.transactions += 1;
+            tx.lat.record(now - self.begun_ns);
+        }
+        self.begun_ns = now;
+    }
+}
+
+impl Load for User {
+    fn volumes(&self) -> Vec<Volume> {
+        vec![Volume { slots: 1, slot_bytes: 8192 }]
+    }
+
+    fn fill_first(&mut self, _: &mut [u8]) {}
+
+    fn next(&mut self, now: Instant) -> Next {
+        let now_ns = now.as_ns();
+        if std::mem::take(&mut self.computing) {
+            self.activity.add(self.vm, -1);
+        }
+        loop {
+            match self.step {
+                Step::Compute(_) if now_ns >= self.until_ns => return Next::Done,
+                Step::Compute(n) => {
+                    if n == self.steps() {
+                        self.ended(now_ns);
+                        self.step = Step::Compute(0);
+                        continue;
+                    }
+                    self.step = Step::Io(n);
+                    self.computing = true;
+                    let piece_ns = self.piece_ns();
+                    self.activity.add(self.vm, 1);
+                    return Next::Spin(Instant::from_ns(now_ns + piece_ns));
+                }
+                Step::Io(n) => {
+                    self.step = Step::Wait(n);
+                    let is_read = n < self.plan.reads;
+                    return Next::Io(IoReq {
+                        slot: 0,
+                        len_bytes: 8192,
+                        offset_bytes: self.rng.below(self.blocks) * 8192,
+                        op: if is_read { Op::Read } else { Op::Write },
+                        fill: false,
+                        commit: true,
+                        flags: if is_read { OpFlags::NONE } else { OpFlags::SYNC },
+                        prio: IoPrio::default(),
+                    });
+                }
+                Step::Wait(_) => return Next::Reap { min: 1, max: 1 },
+            }
+        }
+    }
+
+    fn fill(&mut self, _: u32, _: &mut [u8]) {}
+
+    fn submitted(&mut self, _: Instant) {}
+
+    fn complete(&mut self, _: u32, _: BlkStatus, now: Instant) -> Completed {
+        let Step::Wait(n) = self.step else { unreachable!("an I/O ends in its wait") };
+        let dir = usize::from(n >= self.plan.reads);
+        self.stats.dirs[dir].ios += 1;
+        self.step = match n + 1 {
+            next if next <= self.plan.reads => Step::Compute(next),
+            next if next < self.steps() => Step::Io(next),
+            _ => {
+                self.ended(now.as_ns());
+                Step::Compute(0)
+            }
+        };
+        Completed { needs_verify: false }
+    }
+
+    fn reaped(&mut self, _: u32) {}
+
+    fn verify(&mut self, _: u32, _: &[u8]) -> Result<(), VerifyError> {
+        unreachable!("users verify nothing")
+    }
+
+    fn stop(&mut self, _: StopReason) {
+        self.until_ns = 0;
+    }
+
+    fn abandon(&mut self, _: Instant) {
+        self.until_ns = 0;
+    }
+
+    fn is_ramping(&self) -> bool {
+        false
+    }
+
+    fn stats(&self) -> &JobStats {
+        &self.stats
+    }
+
+    fn stats_mut(&mut self) -> &mut JobStats {
+        &mut self.stats
+    }
+}
+
+/// What virtual machines did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GuestsRun {
+    /// Transactions per second, all virtual machines together.
+    pub tps: f64,
+    /// Mean time of a transaction, nanoseconds.
+    pub tx_ns: f64,
+    /// I/Os simulated.
+    pub ios: u64,
+    /// Share of the host's cores that computed.
+    pub busy: f64,
+}
+
+/// Virtual time before counting begins, and while it goes on.
+const RAMP_NS: u64 = 50_000_000;
+const RUN_NS: u64 = 300_000_000;
+
+/// Runs the databases of all virtual machines side by side on host storage that `storage` makes, one for each.
+///
+/// # Errors
+/// A number that the block layer does not take.
+pub fn run(
+    spec: &GuestsSpec,
+    costs: Costs,
+    storage: impl Fn(u32) -> Modelled,
+    seed: u64,
+) -> Result<GuestsRun, SettingError> {
+    let vcpus = u32::from(spec.vcpus);
+    let all = spec.vms * vcpus;
+    let Ok(cores) = u16::try_from(all) else {
+        return Err(SettingError(format!("{all} vCPUs in all: must be at most {}; lower vms or vcpus", u16::MAX)));
+    };
+    let mut machine = Machine::new(Shape { sockets: 1, cores, threads: 1 }, costs);
+    machine.share_cores(spec.host_cores);
+    let start = machine.now_ns();
+    let vms = (0..spec.vms).map(|_| Cell::new(0)).collect();
+    let activity = Rc::new(Activity { vms, all: Cell::new(0), cores: spec.host_cores });
+    for vm in 0..spec.vms {
+        let (n, server) = if spec.iothreads == 0 { (1, spec.main_loop) } else { (spec.iothreads, spec.iothread) };
+        let servers = Servers {
+            threads: (0..n).map(|_| Server { free_at: 0 }).collect(),
+            spec: server,
+            kick_ns: spec.kick_ns,
+            inject_ns: spec.inject_ns,
+            storage: storage(vm),
+        };
+        let sectors = 2u64 << 31;
+        let device = SimDevice::new(DeviceSpec { sectors, limits: Limits::default() }, costs.path, Box::new(servers));
+        let config = QueueConfig {
+            topology: CpuTopology::uniform(spec.vcpus),
+            nr_hw_queues: Some(spec.queues.min(spec.vcpus)),
+            queue_depth: 256,
+            scheduler: Some("none".into()),
+            bios_per_submitter: 16,
+            ..QueueConfig::default()
+        };
+        let disk = machine.add_disk_of(vm * vcpus, device.station(), Arc::new(device), config)?;
+        for user in 0..spec.users {
+            let stats = JobStats { tx: Some(Box::new(TxStats::default())), ..JobStats::default() };
+            let load = User {
+                plan: spec.transaction,
+                vm,
+                activity: activity.clone(),
+                computing: false,
+                rng: Rng::new(seed ^ u64::from(vm * 1000 + user)),
+                blocks: sectors / 16,
+                step: Step::Compute(0),
+                begun_ns: start,
+                from_ns: start + RAMP_NS,
+                until_ns: start + RAMP_NS + RUN_NS,
+                stats,
+            };
+            machine.add_task(vm * vcpus + user % vcpus, Box::new(load), 1, &[disk])?;
+        }
+    }
+    while machine.run(u64::MAX).is_some() {}
+    let busy = machine.cpu_times().busy_ns() as f64 / (RAMP_NS + RUN_NS) as f64 / f64::from(spec.host_cores);
+    let (mut transactions, mut lat, mut ios) = (0, 0.0, 0);
+    for stats in machine.into_stats() {
+        let tx = stats.tx.expect("made with it");
+        transactions += tx.transactions;
+        lat += tx.lat.run.mean() * tx.transactions as f64;
+        ios += stats.dirs.iter().map(|d| d.ios).sum::<u64>();
+    }
+    let tps = transactions as f64 / (RUN_NS as f64 / 1e9);
+    Ok(GuestsRun { tps, tx_ns: lat / transactions as f64, ios, busy })
+}

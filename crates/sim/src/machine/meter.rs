@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The clock of the CPU that is being simulated, and a lock that moves it on.
+//!
+//! While a machine runs a piece of work of one of its CPUs, the block layer's locks tell how long that CPU had to wait for
+//! another one, and how long the lock's cache lines took to come. So contention is that of the core's own lock domains.
+//!
+//! Guarantees: a lock is held by one CPU at a time of virtual time, in the order in which the machine runs them. Outside of
+//! [`run`] the lock is a plain mutex. Needs from callers: pieces of work that are short against the time between events, for
+//! a piece is run as a whole: one that begins earlier has its locks first, even those it takes late.
+
+#![allow(unsafe_code, reason = "lock_api's trait for locks is an unsafe one; this one forwards to parking_lot's")]
+
+use super::costs::{LineCosts, Shape, Waiting};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// No CPU.
+const NOBODY: u32 = u32::MAX;
+
+struct Meter {
+    on: Cell<bool>,
+    cpu: Cell<u32>,
+    now: Cell<u64>,
+    spun: Cell<u64>,
+    hold: Cell<u64>,
+    horizon: Cell<u64>,
+    shape: Cell<Shape>,
+    line: Cell<LineCosts>,
+}
+
+thread_local! {
+    static METER: Meter = Meter {
+        on: Cell::new(false),
+        cpu: Cell::new(0),
+        now: Cell::new(0),
+        spun: Cell::new(0),
+        hold: Cell::new(0),
+        horizon: Cell::new(u64::MAX),
+        shape: Cell::new(Shape::default()),
+        line: Cell::new(LineCosts::default()),
+    };
+}
+
+/// How a piece of work ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// When.
+    pub end_ns: u64,
+    /// How long it waited for locks in between.
+    pub spun_ns: u64,
+}
+
+/// What a lock and a line cost from here on, on this thread's machine.
+pub fn configure(shape: Shape, line: LineCosts) {
+    METER.with(|m| {
+        m.shape.set(shape);
+        m.line.set(line);
+    });
+}
+
+/// Runs a piece of work of `cpu` that begins at `now`; each lock it takes is held for `hold_ns`.
+#[inline]
+pub fn run(cpu: u32, now_ns: u64, hold_ns: u32, work: impl FnOnce()) -> Spent {
+    METER.with(|m| {
+        m.on.set(true);
+        m.cpu.set(cpu);
+        m.now.set(now_ns);
+        m.spun.set(0);
+        m.horizon.set(u64::MAX);
+        m.hold.set(u64::from(hold_ns));
+    });
+    work();
+    METER.with(|m| {
+        m.on.set(false);
+        Spent { end_ns: m.now.get(), spun_ns: m.spun.get() }
+    })
+}
+
+/// The CPU works for so long.
+#[inline]
+pub fn charge(ns: u32) {
+    METER.with(|m| m.now.set(m.now.get() + u64::from(ns)));
+}
+
+/// Its time.
+#[inline]
+pub fn now() -> u64 {
+    METER.with(|m| m.now.get())
+}
+
+/// Something else happens at `at`: a piece of work that can be broken off should be then.
+#[inline]
+pub fn expect(at: u64) {
+    METER.with(|m| m.horizon.set(m.horizon.get().min(at)));
+}
+
+/// Whether the time of something else has come.
+#[inline]
+pub fn is_due() -> bool {
+    METER.with(|m| m.now.get() > m.horizon.get())
+}
+
+/// A line that `owner` wrote last comes to the CPU that runs, and is its own from now on.
+#[inline]
+pub fn touch(owner: &Cell<u32>) {
+    METER.with(|m| {
+        let cpu = m.cpu.get();
+        let last = owner.replace(cpu);
+        if last != cpu && last != NOBODY {
+            m.now.set(m.now.get() + m.line.get().line_ns(m.shape.get().distance(last, cpu)));
+        }
+    });
+}
+
+/// A line that nobody has.
+pub const fn line() -> Cell<u32> {
+    Cell::new(NOBODY)
+}
+
+/// See the module's text.
+pub struct MeteredLock {
+    lock: parking_lot::RawMutex,
+    /// When it was given back last, and how long it had been held.
+    free_at: AtomicU64,
+    held_ns: AtomicU64,
+    taken_at: AtomicU64,
+    owner: AtomicU32,
+}
+
+impl MeteredLock {
+    #[inline]
+    fn taken(&self) {
+        METER.with(|m| {
+            if !m.on.get() {
+                return;
+            }
+            let (cpu, line) = (m.cpu.get(), m.line.get());
+            let mut now = m.now.get() + u64::from(line.atomic_ns);
+            let owner = self.owner.load(Ordering::Relaxed);
+            let mut waiters = 0;
+            let free_at = self.free_at.load(Ordering::Relaxed);
+            if free_at > now {
+                let wait = free_at - now;
+                waiters = wait / self.held_ns.load(Ordering::Relaxed).max(1);
+                m.spun.set(m.spun.get() + wait);
+                now = free_at;
+            }
+            if owner != cpu && owner != NOBODY {
+                let one = line.line_ns(m.shape.get().distance(owner, cpu));
+                let extra = if line.waiting == Waiting::Ticket { waiters } else { 0 };
+                now += one * (u64::from(line.lines) + extra);
+            }
+            self.owner.store(cpu, Ordering::Relaxed);
+            self.taken_at.store(now, Ordering::Relaxed);
+            m.now.set(now);
+        });
+    }
+
+    #[inline]
+    fn given_back(&self) {
+        METER.with(|m| {
+            if m.on.get() {
+                let now = m.now.get() + m.hold.get();
+                m.now.set(now);
+                self.free_at.store(now, Ordering::Relaxed);
+                self.held_ns.store(now - self.taken_at.load(Ordering::Relaxed).min(now), Ordering::Relaxed);
+            }
+        });
+    }
+}
+
+// SAFETY: exclusion is that of the lock inside: `lock` returns, and `try_lock` says true, after it was taken and before it is
+// given back by `unlock`. The rest is bookkeeping in atomics.
+unsafe impl lock_api::RawMutex for MeteredLock {
+    #[allow(clippy::declare_interior_mutable_const, reason = "the trait's way of making a lock")]
+    const INIT: MeteredLock = MeteredLock {
+        lock: <parking_lot::RawMutex as lock_api::RawMutex>::INIT,
+        free_at: AtomicU64::new(0),
+        held_ns: AtomicU64::new(0),
+        taken_at: AtomicU64::new(0),
+        owner: AtomicU32::new(NOBODY),
+    };
+
+    type GuardMarker = lock_api::GuardSend;
+
+    #[inline]
+    fn lock(&self) {
+        self.lock.lock();
+        self.taken();
+    }
+
+    #[inline]
+    fn try_lock(&self) -> bool {
+        let got = self.lock.try_lock();
+        if got {
+            self.taken();
+        }
+        got
+    }
+
+    #[inline]
+    unsafe fn unlock(&self) {
+        self.given_back();
+        // SAFETY: the caller holds the lock, says the trait.
+        unsafe { self.lock.unlock() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_api::RawMutex;
+
+    type Mutex = lock_api::Mutex<MeteredLock, ()>;
+
+    const COSTS: LineCosts =
+        LineCosts { atomic_ns: 1, core_ns: 10, socket_ns: 100, remote_ns: 1000, lines: 2, waiting: Waiting::Queued };
+
+    fn configure_two_by_two() {
+        configure(Shape { sockets: 2, cores: 2, threads: 1 }, COSTS);
+    }
+
+    #[test]
+    fn a_lock_costs_what_its_hand_over_costs() {
+        configure_two_by_two();
+        let m = Mutex::new(());
+        let take = |cpu, now| run(cpu, now, 50, || drop(m.lock()));
+        assert_eq!(take(0, 0), Spent { end_ns: 51, spun_ns: 0 });
+        assert_eq!(take(0, 100), Spent { end_ns: 151, spun_ns: 0 }, "its own");
+        assert_eq!(take(1, 200), Spent { end_ns: 200 + 1 + 200 + 50, spun_ns: 0 }, "two lines from the next core");
+        assert_eq!(take(2, 1000), Spent { end_ns: 1000 + 1 + 2000 + 50, spun_ns: 0 }, "from the other socket");
+    }
+
+    #[test]
+    fn who_comes_while_it_is_held_waits() {
+        configure_two_by_two();
+        let m = Mutex::new(());
+        run(0, 0, 1000, || drop(m.lock()));
+        assert_eq!(run(1, 400, 1000, || drop(m.lock())), Spent { end_ns: 1001 + 200 + 1000, spun_ns: 600 });
+    }
+
+    #[test]
+    fn a_ticket_lock_costs_a_line_for_each_that_waits() {
+        configure(Shape { sockets: 1, cores: 8, threads: 1 }, LineCosts { waiting: Waiting::Ticket, ..COSTS });
+        let ends = |waiting| {
+            configure(Shape { sockets: 1, cores: 8, threads: 1 }, LineCosts { waiting, ..COSTS });
+            let m = Mutex::new(());
+            (0..8).map(|cpu| run(cpu, 0, 1000, || drop(m.lock())).end_ns).last().unwrap()
+        };
+        assert!(ends(Waiting::Ticket) > ends(Waiting::Queued) + 1000);
+    }
+
+    #[test]
+    fn outside_of_a_run_it_is_a_plain_lock() {
+        let m = Mutex::new(());
+        let guard = m.lock();
+        assert!(m.try_lock().is_none());
+        drop(guard);
+        let raw = MeteredLock::INIT;
+        assert!(raw.try_lock());
+        assert!(!raw.try_lock());
+        // SAFETY: taken above.
+        unsafe { raw.unlock() };
+        assert!(raw.try_lock());
+    }
+
+    #[test]
+    fn a_line_is_fetched_once() {
+        configure_two_by_two();
+        let l = line();
+        let touch_from = |cpu| run(cpu, 0, 0, || touch(&l)).end_ns;
+        assert_eq!([touch_from(0), touch_from(0), touch_from(1), touch_from(2), touch_from(2)], [0, 0, 100, 1000, 0]);
+    }
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A whole machine in virtual time: CPUs that run job threads and interrupts, disks behind the real block layer, and what it
+//! all costs.
+//!
+//! The block layer is the product's, lock for lock; the job threads are `workload`'s; only time is made up. A CPU does one
+//! thing at a time, and all that it does takes time: what the [`costs`] say for work that the block layer cannot tell the
+//! price of, and what the locks of the block layer say when another CPU has them ([`meter`]).
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`costs`] | what a lock, a cache line, an interrupt, a wake-up, a request cost |
+//! | [`meter`] | the clock of the CPU that runs, and the lock that moves it |
+//! | [`event`] | what happens next |
+//! | [`service`] | how long a device takes |
+//! | [`station`] | where requests are while a device works on them |
+//! | [`device`] | a device as a driver of the block layer |
+//! | [`scsi`] | the same behind the SCSI midlayer |
+//! | [`task`] | a job thread that runs, sleeps and is woken |
+//! | [`world`] | the loop: whose turn it is on which CPU |
+//! | [`jobs`] | a job file on a machine with a disk |
+//! | [`guest`] | virtual machines with databases, served by a main loop or by IOThreads |
+//!
+//! # Guarantees
+//! The same machine, jobs and seed give the same figures to the last digit. Nothing happens before its cause. The number of
+//! events, and so the time a simulation takes, is proportional to the number of I/Os.
+//!
+//! # Does not do
+//! Caches by address, power management, SMT siblings that slow each other down. A critical section is as long as its costs
+//! say, whatever the block layer's code does inside it.
+
+pub mod costs;
+pub mod meter;
+pub mod event;
+pub mod service;
+pub mod station;
+pub mod device;
+pub mod scsi;
+pub mod task;
+pub mod world;
+pub mod jobs;
+pub mod guest;

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where requests are while a device works on them: who is done when, and when the machine has to look.
+//!
+//! Guarantees: what is done is given out at or after its time, in the order of times; each hardware queue with something in it
+//! has announced the time of its first one. A request costs the CPU that runs what the path's costs say.
+
+use super::costs::PathCosts;
+use super::meter;
+use super::service::{Job, Service};
+use blk::bio::Op;
+use blk::time::Instant;
+use parking_lot::Mutex;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// What a machine wants to know of a device.
+pub trait Interrupts: Send + Sync {
+    /// Calls `f` with each hardware queue that is to be looked at, and when.
+    fn take_news(&self, f: &mut dyn FnMut(u16, u64));
+
+    /// Whether a look that was announced for `at` is still to be made; it counts as made then.
+    fn is_wanted(&self, hctx: u16, at: u64) -> bool;
+
+    /// After a look: announces the next one, if something is still out.
+    fn rearm(&self, hctx: u16);
+
+    /// Where requests spent their time so far.
+    fn seen(&self) -> Seen;
+}
+
+/// Where requests of one kind spent their time, sums in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Requests.
+    pub requests: u64,
+    /// From their making, with a tag, to the device.
+    pub before_ns: u64,
+    /// At the device.
+    pub device_ns: u64,
+    /// From there until they were collected.
+    pub back_ns: u64,
+}
+
+/// The same of each operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen([Spent; Op::COUNT]);
+
+impl Seen {
+    /// Of one operation.
+    pub fn of(&self, op: Op) -> &Spent {
+        &self.0[op as usize]
+    }
+
+    /// Becomes the sum of both.
+    pub fn add(&mut self, other: &Seen) {
+        for (a, b) in self.0.iter_mut().zip(&other.0) {
+            a.requests += b.requests;
+            a.before_ns += b.before_ns;
+            a.device_ns += b.device_ns;
+            a.back_ns += b.back_ns;
+        }
+    }
+}
+
+/// A request that is out.
+struct Out<T> {
+    request: T,
+    op: Op,
+}
+
+/// Requests of one hardware queue.
+struct Hctx<T> {
+    /// When each is done, and its tag.
+    due: BinaryHeap<Reverse<(u64, u32)>>,
+    requests: Vec<Option<Out<T>>>,
+    /// When the machine will look; `u64::MAX`: not at all.
+    armed: u64,
+}
+
+struct Inner<T> {
+    service: Box<dyn Service>,
+    hctxs: Vec<Hctx<T>>,
+    /// Hardware queues that are to be looked at earlier than was said before.
+    news: Vec<(u16, u64)>,
+    seen: Seen,
+}
+
+/// See the module's text. `T` is the duty to complete a request.
+pub struct Station<T> {
+    path: PathCosts,
+    inner: Mutex<Inner<T>>,
+}
+
+impl<T> Station<T> {
+    /// An empty one, in front of a device that takes the time `service` says.
+    pub fn new(path: PathCosts, service: Box<dyn Service>) -> Station<T> {
+        Station {
+            path,
+            inner: Mutex::new(Inner { service, hctxs: Vec::new(), news: Vec::new(), seen: Seen::default() }),
+        }
+    }
+
+    /// Has this many hardware queues from here on. Panics when something is in it.
+    pub fn start(&self, nr_hw_queues: u16, queue_depth: u32) {
+        let hctx = || Hctx {
+            due: BinaryHeap::with_capacity(queue_depth as usize),
+            requests: (0..queue_depth).map(|_| None).collect(),
+            armed: u64::MAX,
+        };
+        let mut inner = self.inner.lock();
+        assert!(inner.hctxs.iter().all(|h| h.due.is_empty()), "started with requests out");
+        inner.hctxs = (0..nr_hw_queues).map(|_| hctx()).collect();
+    }
+
+    /// A request begins, of the CPU that runs; it was made at `made`.
+    #[inline]
+    pub fn begin(&self, hctx: usize, tag: usize, job: &Job, made: Instant, request: T) {
+        meter::charge(self.path.dispatch_ns);
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        let begun = meter::now();
+        let at = inner.service.done_at(job, Instant::from_ns(begun));
+        let seen = &mut inner.seen.0[job.op as usize];
+        seen.before_ns += begun.saturating_sub(made.as_ns());
+        seen.device_ns += at.as_ns() - begun;
+        let h = &mut inner.hctxs[hctx];
+        assert!(h.requests[tag].is_none(), "tag {tag} of hctx {hctx} is with the device already");
+        h.requests[tag] = Some(Out { request, op: job.op });
+        h.due.push(Reverse((at.as_ns(), tag as u32)));
+    }
+
+    /// All of a batch has begun.
+    #[inline]
+    pub fn ring(&self, hctx: usize) {
+        meter::charge(self.path.doorbell_ns);
+        self.inner.lock().arm(hctx);
+    }
+
+    /// The next request that is done.
+    #[inline]
+    pub fn end_one(&self, hctx: usize) -> Option<T> {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        let h = &mut inner.hctxs[hctx];
+        let Reverse((at, tag)) = *h.due.peek()?;
+        let now = meter::now();
+        if at > now {
+            return None;
+        }
+        h.due.pop();
+        meter::charge(self.path.complete_ns);
+        let Out { request, op } = h.requests[tag as usize].take().expect("what is due is out");
+        let seen = &mut inner.seen.0[op as usize];
+        seen.requests += 1;
+        seen.back_ns += now - at;
+        Some(request)
+    }
+}
+
+impl<T> Inner<T> {
+    fn arm(&mut self, hctx: usize) {
+        let h = &mut self.hctxs[hctx];
+        if let Some(Reverse((at, _))) = h.due.peek()
+            && *at < h.armed
+        {
+            h.armed = *at;
+            self.news.push((hctx as u16, *at));
+            meter::expect(*at);
+        }
+    }
+}
+
+impl<T: Send> Interrupts for Station<T> {
+    #[inline]
+    fn take_news(&self, f: &mut dyn FnMut(u16, u64)) {
+        self.inner.lock().news.drain(..).for_each(|(hctx, at)| f(hctx, at));
+    }
+
+    #[inline]
+    fn is_wanted(&self, hctx: u16, at: u64) -> bool {
+        let mut inner = self.inner.lock();
+        let h = &mut inner.hctxs[usize::from(hctx)];
+        let is = h.armed == at;
+        if is {
+            h.armed = u64::MAX;
+        }
+        is
+    }
+
+    #[inline]
+    fn rearm(&self, hctx: u16) {
+        self.inner.lock().arm(usize::from(hctx));
+    }
+
+    fn seen(&self) -> Seen {
+        self.inner.lock().seen
+    }
+}

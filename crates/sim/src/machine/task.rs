@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A job thread on a virtual CPU: `workload`'s state machine, and its ways into the disks.
+//!
+//! Guarantees: a turn ends when the thread would sleep, or when something else on the machine comes first; then it says which.
+//! What it does costs the CPU what the path's costs say. Does not do: data.
+
+use super::costs::PathCosts;
+use super::meter::{self, MeteredLock};
+use blk::bio::Bio;
+use blk::id::Sector;
+use blk::submitter::{SubmitError, Submitter};
+use blk::time::Instant;
+use workload::engine::{IoReq, Next};
+use workload::load::Load;
+use workload::stats::JobStats;
+
+/// Where a thread's I/O goes.
+pub(super) struct Seat {
+    /// Number of the disk.
+    pub disk: u16,
+    pub sub: Submitter<MeteredLock>,
+    /// The load's first slot of this volume, and the first of the next one.
+    pub slots: (u32, u32),
+    plugged: bool,
+}
+
+/// Why a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It waits for completions.
+    Sleep,
+    /// It waits for completions, and for a time.
+    SleepUntil(u64),
+    /// It could go on, but others come first.
+    Again,
+    /// It computes for so long, which nobody has to wait for.
+    Compute(u64),
+    /// The job is over.
+    Done,
+}
+
+/// A thread.
+pub(super) struct Task {
+    pub cpu: u32,
+    load: Box<dyn Load>,
+    pub seats: Vec<Seat>,
+    /// It is completing I/Os: at least, at most, and how many it has.
+    reaping: Option<(u32, u32, u32)>,
+    /// Bios wait, and somebody said that they can go on.
+    pub notified: bool,
+    /// Which sleep it is in.
+    pub sleep: u32,
+    pub state: State,
+    /// I/Os of one system call.
+    batch: u32,
+}
+
+/// Where a thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// On a CPU or in its line.
+    Runs,
+    Sleeps,
+    Done,
+}
+
+impl Task {
+    /// A thread on `cpu` with these ways into disks, one for each volume of its load.
+    pub fn new(cpu: u32, load: Box<dyn Load>, batch: u32, disks: Vec<(u16, Submitter<MeteredLock>)>) -> Task {
+        let volumes = load.volumes();
+        assert_eq!(volumes.len(), disks.len(), "one disk for each volume");
+        let mut first = 0;
+        let seat = |((disk, sub), slots): ((u16, Submitter<MeteredLock>), u32)| {
+            let range = (first, first + slots);
+            first += slots;
+            Seat { disk, sub, slots: range, plugged: false }
+        };
+        let seats = disks.into_iter().zip(volumes.iter().map(|v| v.slots)).map(seat).collect();
+        Task { cpu, load, seats, reaping: None, notified: false, sleep: 0, state: State::Runs, batch }
+    }
+
+    /// What it has measured.
+    pub fn stats(&self) -> &JobStats {
+        self.load.stats()
+    }
+
+    /// What it has measured, to be taken.
+    pub fn into_stats(mut self) -> JobStats {
+        std::mem::take(self.load.stats_mut())
+    }
+
+    /// Whether what it waits for has come.
+    pub fn has_what_it_waits_for(&self) -> bool {
+        let ready = self.seats.iter().map(|s| s.sub.ready() as u32).sum::<u32>();
+        match self.reaping {
+            Some((min, _, got)) => got + ready >= min,
+            None => ready > 0,
+        }
+    }
+
+    /// Runs until it would sleep, or until something else on the machine is due.
+    pub fn turn(&mut self, path: &PathCosts) -> Turn {
+        if std::mem::take(&mut self.notified) {
+            self.poll();
+        }
+        loop {
+            if let Some((min, max, got)) = self.reaping {
+                match self.reap(path, min, max, got) {
+                    Some(turn) => return turn,
+                    None => self.reaping = None,
+                }
+            }
+            match self.load.next(now()) {
+                Next::Io(io) => self.queue(path, io),
+                Next::Reap { min, max } => {
+                    self.commit(path);
+                    meter::charge(path.syscall_ns);
+                    self.reaping = Some((min, max, 0));
+                }
+                Next::Wait(until) => {
+                    self.commit(path);
+                    let got = self.complete(path, u32::MAX);
+                    if got == 0 && until > now() {
+                        self.rest();
+                        return Turn::SleepUntil(until.as_ns());
+                    }
+                }
+                Next::Spin(until) => {
+                    self.commit(path);
+                    let left = until.as_ns().saturating_sub(meter::now());
+                    if left > 0 {
+                        return Turn::Compute(left);
+                    }
+                }
+                Next::Done => return Turn::Done,
+            }
+            if meter::is_due() && self.seats.iter().all(|s| !s.plugged) {
+                return Turn::Again;
+            }
+        }
+    }
+
+    /// Hands an I/O to its disk, through the plug unless it is a batch of its own.
+    fn queue(&mut self, path: &PathCosts, io: IoReq) {
+        meter::charge(path.submit_ns);
+        let bio = Bio {
+            op: io.op,
+            flags: io.flags,
+            prio: io.prio,
+            sector: Sector(io.offset_bytes >> 9),
+            nr_sectors: io.len_bytes >> 9,
+            data: blk::bio::DataRef::new(0, 0),
+            user_data: u64::from(io.slot),
+        };
+        let alone = io.commit && self.seats.iter().all(|s| !s.plugged);
+        let seat = self.seats.iter_mut().find(|s| io.slot < s.slots.1).expect("a slot of one of the volumes");
+        if !alone && !seat.plugged {
+            seat.plugged = true;
+            seat.sub.start_plug(self.batch);
+        }
+        match seat.sub.submit(&bio, now()) {
+            Ok(()) => {}
+            Err(SubmitError::NoBio) => panic!("a thread has as many bio slots as its depth and its splits need"),
+        }
+        if alone {
+            meter::charge(path.syscall_ns);
+            self.load.submitted(now());
+        } else if io.commit {
+            self.commit(path);
+        }
+    }
+
+    /// Ends a batch.
+    fn commit(&mut self, path: &PathCosts) {
+        let mut any = false;
+        for seat in self.seats.iter_mut().filter(|s| s.plugged) {
+            seat.plugged = false;
+            seat.sub.finish_plug(now());
+            any = true;
+        }
+        if any {
+            meter::charge(path.syscall_ns);
+            self.load.submitted(now());
+        }
+    }
+
+    /// Completes I/Os that an interrupt has collected; `None`: there were enough.
+    fn reap(&mut self, path: &PathCosts, min: u32, max: u32, mut got: u32) -> Option<Turn> {
+        got += self.complete(path, max - got);
+        if got >= min {
+            return None;
+        }
+        self.reaping = Some((min, max, got));
+        self.rest();
+        Some(Turn::Sleep)
+    }
+
+    /// Hands up to `max` ended I/Os to the load.
+    fn complete(&mut self, path: &PathCosts, max: u32) -> u32 {
+        let mut n = 0;
+        for seat in &mut self.seats {
+            while n < max
+                && let Some(done) = seat.sub.reap_one()
+            {
+                meter::charge(path.app_ns);
+                let ended = self.load.complete(done.user_data as u32, done.status, now());
+                assert!(!ended.needs_verify, "a simulated machine has no data to verify");
+                n += 1;
+            }
+        }
+        if n > 0 {
+            self.load.reaped(n);
+        }
+        n
+    }
+
+    fn poll(&mut self) {
+        self.seats.iter_mut().for_each(|s| s.sub.poll(now()));
+    }
+
+    fn rest(&mut self) {
+        self.seats.iter_mut().for_each(|s| s.sub.rest());
+    }
+}
+
+/// The CPU's time as the block layer takes it.
+#[inline]
+fn now() -> Instant {
+    Instant::from_ns(meter::now())
+}

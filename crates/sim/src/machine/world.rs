@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The machine itself: CPUs, disks, threads, and the loop that says whose turn it is.
+//!
+//! A CPU does one thing at a time: an interrupt first, then the thread at the head of its line. A thread that computes is
+//! interrupted, and goes on for as long as it had left. What a CPU does in one go is a segment: it begins at the CPU's time, runs
+//! under the [`meter`], and says when it ends; what it brings about elsewhere comes later as an event.
+
+use super::costs::{Costs, Shape};
+use super::event::{Event, Events};
+use super::meter::{self, MeteredLock};
+use super::station::{Interrupts, Seen};
+use super::task::{Seat, State, Task, Turn};
+use blk::driver::Driver;
+use blk::id::{CpuId, SubmitterId};
+use blk::queue::{Notify, RequestQueue};
+use blk::settings::{QueueConfig, SettingError};
+use blk::time::Instant;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use workload::load::Load;
+use workload::stats::JobStats;
+
+/// What the CPUs did, nanoseconds summed over all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuTimes {
+    /// Threads: their own work, system calls and the block layer on their behalf; without waiting for locks.
+    pub thread_ns: u64,
+    /// Computing that a job asks for.
+    pub compute_ns: u64,
+    /// Interrupts; without waiting for locks.
+    pub irq_ns: u64,
+    /// Waiting for locks.
+    pub spin_ns: u64,
+}
+
+impl CpuTimes {
+    /// All that was not idle.
+    pub fn busy_ns(&self) -> u64 {
+        self.thread_ns + self.compute_ns + self.irq_ns + self.spin_ns
+    }
+}
+
+/// Who was notified of a disk, in order.
+#[derive(Default)]
+struct Bell(Arc<Mutex<Vec<SubmitterId>>>);
+
+impl Notify for Bell {
+    fn notify(&self, submitter: SubmitterId) {
+        self.0.lock().push(submitter);
+    }
+}
+
+/// A disk of the machine.
+struct Disk {
+    q: Arc<RequestQueue<MeteredLock>>,
+    device: Arc<dyn Interrupts>,
+    bell: Arc<Mutex<Vec<SubmitterId>>>,
+    /// The CPU that its block layer calls 0.
+    first_cpu: u32,
+    /// Task and seat of each submitter, by its number.
+    seats: Vec<Option<(u32, u16)>>,
+    /// Who collects the completions of each hardware queue.
+    handlers: Vec<Handlers>,
+    /// Completions go to the CPUs that requests came from.
+    spread: bool,
+    /// When the machine will poll for the block layer's own sake; `u64::MAX`: not.
+    timer_at: u64,
+}
+
+/// Those that submit to a hardware queue. The interrupts go to their CPUs by turns, as `rq_affinity` has completions go to
+/// where requests came from; without it they go to the first one's.
+#[derive(Default)]
+struct Handlers {
+    all: Vec<Handler>,
+    next: usize,
+}
+
+impl Handlers {
+    fn next(&mut self, spread: bool) -> Option<Handler> {
+        if spread {
+            self.next = (self.next + 1) % self.all.len().max(1);
+        }
+        self.all.get(self.next).copied()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Handler {
+    task: u32,
+    seat: u16,
+    cpu: u32,
+}
+
+/// An interrupt that a CPU has to serve.
+#[derive(Clone, Copy)]
+struct Irq {
+    disk: u16,
+    hctx: u16,
+    handler: Handler,
+}
+
+#[derive(Default)]
+struct Cpu {
+    free_at: u64,
+    /// An event tells when it is free.
+    is_expected: bool,
+    irqs: VecDeque<Irq>,
+    line: VecDeque<u32>,
+    /// The thread that computes, when it will be done, and which computation it is.
+    computing: Option<(u32, u64)>,
+    turn: u32,
+    /// The thread that ran last.
+    last: u32,
+    times: CpuTimes,
+}
+
+/// See the module's text.
+pub struct Machine {
+    shape: Shape,
+    costs: Costs,
+    cpus: Vec<Cpu>,
+    disks: Vec<Disk>,
+    tasks: Vec<Task>,
+    events: Events,
+    now: u64,
+    /// Threads whose job is over, not told of yet.
+    ended: Vec<u32>,
+    running: u32,
+    /// Cores that CPUs share which compute, and how many do; with 0 each has its own.
+    cores: u32,
+    computing: u32,
+}
+
+/// Time begins here: 0 means "never" to some counters.
+pub const START_NS: u64 = 1_000_000;
+
+impl Machine {
+    /// A machine without disks and threads.
+    pub fn new(shape: Shape, costs: Costs) -> Machine {
+        let cpu = || Cpu { last: u32::MAX, ..Cpu::default() };
+        Machine {
+            shape,
+            costs,
+            cpus: (0..shape.cpus()).map(|_| cpu()).collect(),
+            disks: Vec::new(),
+            tasks: Vec::new(),
+            events: Events::default(),
+            now: START_NS,
+            ended: Vec::new(),
+            running: 0,
+            cores: 0,
+            computing: 0,
+        }
+    }
+
+    /// Its CPUs are virtual ones, on so many cores: those that compute at a time share them.
+    pub fn share_cores(&mut self, cores: u32) {
+        self.cores = cores;
+    }
+
+    /// Its CPUs.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Its time in nanoseconds: that of the CPU which is furthest on.
+    pub fn now_ns(&self) -> u64 {
+        self.cpus.iter().map(|c| c.free_at).fold(self.now, u64::max)
+    }
+
+    /// Adds a disk: `driver` is what its block layer has below it, `device` what the machine looks at. Returns its number.
+    ///
+    /// # Errors
+    /// A setting that the device or the machine does not have.
+    pub fn add_disk(
+        &mut self,
+        device: Arc<dyn Interrupts>,
+        driver: Arc<dyn Driver>,
+        config: QueueConfig,
+    ) -> Result<u16, SettingError> {
+        self.add_disk_of(0, device, driver, config)
+    }
+
+    /// The same of a virtual machine whose CPUs begin at `first_cpu`.
+    ///
+    /// # Errors
+    /// As of [`Machine::add_disk`].
+    pub fn add_disk_of(
+        &mut self,
+        first_cpu: u32,
+        device: Arc<dyn Interrupts>,
+        driver: Arc<dyn Driver>,
+        config: QueueConfig,
+    ) -> Result<u16, SettingError> {
+        let bell = Arc::new(Mutex::new(Vec::new()));
+        let q = RequestQueue::new(driver, config, Box::new(Bell(bell.clone())))?;
+        let handlers = (0..q.map().nr_hw_queues()).map(|_| Handlers::default()).collect();
+        let spread = q.config().rq_affinity > 0;
+        self.disks.push(Disk { q, first_cpu, spread, device, bell, seats: Vec::new(), handlers, timer_at: u64::MAX });
+        Ok((self.disks.len() - 1) as u16)
+    }
+
+    /// The block layer of a disk.
+    pub fn disk(&self, disk: u16) -> &Arc<RequestQueue<MeteredLock>> {
+        &self.disks[usize::from(disk)].q
+    }
+
+    /// Where requests of a disk spent their time so far.
+    pub fn seen(&self, disk: u16) -> Seen {
+        self.disks[usize::from(disk)].device.seen()
+    }
+
+    /// Adds a thread on `cpu` that runs `load`, each of its volumes on one of `disks`; it begins now. Returns its number.
+    ///
+    /// # Errors
+    /// A disk has more submitters than there may be.
+    pub fn add_task(&mut self, cpu: u32, load: Box<dyn Load>, batch: u32, disks: &[u16]) -> Result<u32, SettingError> {
+        let task = self.tasks.len() as u32;
+        let mut ways = Vec::new();
+        for (seat, disk) in disks.iter().enumerate() {
+            let d = &mut self.disks[usize::from(*disk)];
+            let Some(sub) = d.q.submitter(CpuId::new(cpu - d.first_cpu)) else {
+                let most = blk::id::MAX_SUBMITTERS;
+                return Err(SettingError(format!("threads: at most {most} per disk")));
+            };
+            let id = sub.id().index();
+            if d.seats.len() <= id {
+                d.seats.resize(id + 1, None);
+            }
+            d.seats[id] = Some((task, seat as u16));
+            for hctx in sub.hctxs() {
+                d.handlers[hctx.index()].all.push(Handler { task, seat: seat as u16, cpu });
+            }
+            ways.push((*disk, sub));
+        }
+        self.tasks.push(Task::new(cpu, load, batch, ways));
+        self.running += 1;
+        self.events.push(self.now, Event::Ready { task, sleep: 0 });
+        Ok(task)
+    }
+
+    /// Goes on until a thread's job is over, which is returned; `None`: all are over, or the time is `until_ns`.
+    pub fn run(&mut self, until_ns: u64) -> Option<u32> {
+        meter::configure(self.shape, self.costs.line);
+        loop {
+            if let Some(task) = self.ended.pop() {
+                return Some(task);
+            }
+            if self.running == 0 || self.events.next_at() > until_ns {
+                return None;
+            }
+            let Some((at, event)) = self.events.pop() else {
+                panic!("{} threads sleep, and nothing will wake them:\n{}", self.running, self.describe());
+            };
+            self.now = self.now.max(at);
+            self.happen(at, event);
+        }
+    }
+
+    /// Nothing happens until then.
+    pub fn sleep_until(&mut self, at_ns: u64) {
+        self.now = self.now.max(at_ns);
+    }
+
+    /// What a thread has measured so far.
+    pub fn stats(&self, task: u32) -> &JobStats {
+        self.tasks[task as usize].stats()
+    }
+
+    /// Ends the machine: what its threads have measured, in the order in which they were added.
+    pub fn into_stats(self) -> Vec<JobStats> {
+        self.tasks.into_iter().map(Task::into_stats).collect()
+    }
+
+    /// What its CPUs did so far.
+    pub fn cpu_times(&self) -> CpuTimes {
+        let mut sum = CpuTimes::default();
+        for t in self.cpus.iter().map(|c| &c.times) {
+            sum.thread_ns += t.thread_ns;
+            sum.compute_ns += t.compute_ns;
+            sum.irq_ns += t.irq_ns;
+            sum.spin_ns += t.spin_ns;
+        }
+        sum
+    }
+
+    /// Events so far: what a simulation costs.
+    pub fn events(&self) -> u64 {
+        self.events.pushed()
+    }
+
+    fn happen(&mut self, at: u64, event: Event) {
+        match event {
+            Event::Free { cpu } => {
+                self.cpus[cpu as usize].is_expected = false;
+                self.dispatch(cpu, at);
+            }
+            Event::Interrupt { disk, hctx } => {
+                let d = &mut self.disks[usize::from(disk)];
+                if d.device.is_wanted(hctx, at)
+                    && let Some(handler) = d.handlers[usize::from(hctx)].next(d.spread)
+                {
+                    self.cpus[handler.cpu as usize].irqs.push_back(Irq { disk, hctx, handler });
+                    self.dispatch(handler.cpu, at);
+                }
+            }
+            Event::Ready { task, sleep } => {
+                let t = &mut self.tasks[task as usize];
+                if t.state == State::Sleeps && t.sleep == sleep || t.state == State::Runs && sleep == 0 && t.sleep == 0
+                {
+                    t.state = State::Runs;
+                    t.sleep += 1;
+                    let cpu = t.cpu;
+                    self.cpus[cpu as usize].line.push_back(task);
+                    self.dispatch(cpu, at);
+                }
+            }
+            Event::Computed { cpu, turn } => {
+                let c = &mut self.cpus[cpu as usize];
+                if c.turn == turn
+                    && let Some((task, end)) = c.computing
+                {
+                    if end > at {
+                        // It was interrupted.
+                        return self.events.push(end, event);
+                    }
+                    c.computing = None;
+                    self.computing -= 1;
+                    c.line.push_front(task);
+                    self.dispatch(cpu, at);
+                }
+            }
+            Event::Timer { disk } => self.timer(disk, at),
+        }
+    }
+
+    /// Lets a CPU do what it has to do, until something else on the machine comes first.
+    fn dispatch(&mut self, cpu: u32, mut at: u64) {
+        loop {
+            let c = &mut self.cpus[cpu as usize];
+            if c.irqs.is_empty() && (c.computing.is_some() || c.line.is_empty()) {
+                return;
+            }
+            if c.free_at > at {
+                if c.free_at > self.events.next_at() {
+                    if !c.is_expected {
+                        c.is_expected = true;
+                        self.events.push(c.free_at, Event::Free { cpu });
+                    }
+                    return;
+                }
+                at = c.free_at;
+            }
+            if let Some(irq) = c.irqs.pop_front() {
+                self.interrupt(cpu, irq, at);
+            } else if let Some(task) = c.line.pop_front() {
+                self.turn(cpu, task, at);
+            }
+        }
+    }
+
+    /// The interrupt of a hardware queue.
+    fn interrupt(&mut self, cpu: u32, irq: Irq, at: u64) {
+        let Irq { disk, hctx, handler: Handler { task, seat, .. } } = irq;
+        let device = self.disks[usize::from(disk)].device.clone();
+        let path = self.costs.path;
+        let sub = &mut self.tasks[task as usize].seats[usize::from(seat)].sub;
+        let spent = meter::run(cpu, at, path.hold_ns, || {
+            meter::charge(path.irq_ns);
+            sub.poll_asleep(Instant::from_ns(meter::now()));
+        });
+        device.rearm(hctx);
+        let c = &mut self.cpus[cpu as usize];
+        c.free_at = spent.end_ns;
+        c.times.spin_ns += spent.spun_ns;
+        c.times.irq_ns += spent.end_ns - at - spent.spun_ns;
+        if let Some((_, end)) = &mut c.computing {
+            *end += spent.end_ns - at;
+        }
+        self.wake_if_served(task, cpu, spent.end_ns);
+        self.after(disk, cpu, spent.end_ns);
+    }
+
+    /// A thread's turn.
+    fn turn(&mut self, cpu: u32, task: u32, at: u64) {
+        let path = self.costs.path;
+        let next_at = self.events.next_at();
+        let c = &mut self.cpus[cpu as usize];
+        let switches = std::mem::replace(&mut c.last, task) != task;
+        let t = &mut self.tasks[task as usize];
+        let mut turn = Turn::Sleep;
+        let spent = meter::run(cpu, at, path.hold_ns, || {
+            if switches {
+                meter::charge(path.switch_ns);
+            }
+            meter::expect(next_at);
+            turn = t.turn(&path);
+        });
+        c.free_at = spent.end_ns;
+        c.times.spin_ns += spent.spun_ns;
+        c.times.thread_ns += spent.end_ns - at - spent.spun_ns;
+        match turn {
+            Turn::Again => c.line.push_back(task),
+            Turn::Sleep => t.state = State::Sleeps,
+            Turn::SleepUntil(until) => {
+                t.state = State::Sleeps;
+                self.events.push(until.max(spent.end_ns), Event::Ready { task, sleep: t.sleep });
+            }
+            Turn::Compute(ns) => {
+                self.computing += 1;
+                c.turn += 1;
+                c.times.compute_ns += ns;
+                // As long as it would take if all that compute now did so to its end.
+                let ns = if self.cores > 0 && self.computing > self.cores {
+                    ns * u64::from(self.computing) / u64::from(self.cores)
+                } else {
+                    ns
+                };
+                c.computing = Some((task, spent.end_ns + ns));
+                self.events.push(spent.end_ns + ns, Event::Computed { cpu, turn: c.turn });
+            }
+            Turn::Done => {
+                t.state = State::Done;
+                self.ended.push(task);
+                self.running -= 1;
+            }
+        }
+        let nr_seats = t.seats.len();
+        for i in 0..nr_seats {
+            let disk = self.tasks[task as usize].seats[i].disk;
+            self.after(disk, cpu, spent.end_ns);
+        }
+    }
+
+    /// What a segment on `cpu` that ended at `at` leaves to be done for a disk: interrupts to come, threads to be woken.
+    fn after(&mut self, disk: u16, cpu: u32, at: u64) {
+        let d = &mut self.disks[usize::from(disk)];
+        let events = &mut self.events;
+        d.device.take_news(&mut |hctx, due| events.push(due, Event::Interrupt { disk, hctx }));
+        if let Some(timer) = d.q.next_timer() {
+            let due = timer.as_ns().max(at);
+            if due < d.timer_at {
+                d.timer_at = due;
+                events.push(due, Event::Timer { disk });
+            }
+        }
+        if d.bell.lock().is_empty() {
+            return;
+        }
+        let rung = std::mem::take(&mut *d.bell.lock());
+        for id in &rung {
+            if let Some((task, _)) = self.disks[usize::from(disk)].seats[id.index()] {
+                self.tasks[task as usize].notified = true;
+                self.wake(task, cpu, at);
+            }
+        }
+        // Its memory again.
+        let mut bell = self.disks[usize::from(disk)].bell.lock();
+        if bell.is_empty() {
+            *bell = rung;
+            bell.clear();
+        }
+    }
+
+    fn wake_if_served(&mut self, task: u32, cpu: u32, at: u64) {
+        let t = &self.tasks[task as usize];
+        if t.state == State::Sleeps && t.has_what_it_waits_for() {
+            self.wake(task, cpu, at);
+        }
+    }
+
+    /// `cpu` wakes a thread at `at`.
+    fn wake(&mut self, task: u32, cpu: u32, at: u64) {
+        let path = &self.costs.path;
+        let t = &mut self.tasks[task as usize];
+        if t.state != State::Sleeps {
+            return;
+        }
+        let waker = &mut self.cpus[cpu as usize];
+        waker.free_at = waker.free_at.max(at) + u64::from(path.wakeup_ns);
+        waker.times.irq_ns += u64::from(path.wakeup_ns);
+        if t.cpu == cpu {
+            t.state = State::Runs;
+            t.sleep += 1;
+            waker.line.push_back(task);
+            if !waker.is_expected {
+                waker.is_expected = true;
+                self.events.push(waker.free_at, Event::Free { cpu });
+            }
+        } else {
+            let at = waker.free_at + u64::from(path.ipi_ns);
+            self.events.push(at, Event::Ready { task, sleep: t.sleep });
+        }
+    }
+
+    /// The block layer wants to be polled: any thread of the disk does.
+    fn timer(&mut self, disk: u16, at: u64) {
+        let d = &mut self.disks[usize::from(disk)];
+        if d.timer_at != at {
+            return;
+        }
+        d.timer_at = u64::MAX;
+        let Some(Handler { task, seat, cpu }) = d.handlers.iter().flat_map(|h| &h.all).next().copied() else { return };
+        let Seat { sub, .. } = &mut self.tasks[task as usize].seats[usize::from(seat)];
+        let start = at.max(self.cpus[cpu as usize].free_at);
+        let spent = meter::run(cpu, start, self.costs.path.hold_ns, || sub.poll_asleep(Instant::from_ns(meter::now())));
+        let c = &mut self.cpus[cpu as usize];
+        c.free_at = spent.end_ns;
+        c.times.spin_ns += spent.spun_ns;
+        c.times.irq_ns += spent.end_ns - start - spent.spun_ns;
+        self.wake_if_served(task, cpu, spent.end_ns);
+        self.after(disk, cpu, spent.end_ns);
+    }
+
+    fn describe(&self) -> String {
+        let mut text = format!("at {} ns\n", self.now);
+        for (i, t) in self.tasks.iter().enumerate().filter(|(_, t)| t.state != State::Done) {
+            let seats = t.seats.iter().map(|s| (s.sub.outstanding(), s.sub.waiting(), s.sub.ready()));
+            let seats: Vec<_> = seats.collect();
+            text += &format!("  thread {i} on CPU {}: {:?}, (out, waiting, ready) {seats:?}\n", t.cpu, t.state);
+        }
+        text
+    }
+}

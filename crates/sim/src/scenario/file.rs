@@ -1,0 +1,567 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The file of a scenario: its fields, their ranges, and errors that name the line.
+
+use crate::machine::costs::{Costs, Shape};
+use blk::suggest::nearest;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use thiserror::Error;
+
+/// What is wrong with a scenario, and where.
+#[derive(Debug, PartialEq, Eq, Error)]
+#[error("{}{}: {text}", file, line.map_or(String::new(), |l| format!(":{l}")))]
+pub struct ScenarioError {
+    /// The file.
+    pub file: String,
+    /// The line, from 1, where there is one.
+    pub line: Option<usize>,
+    /// The rule, the value, and what to do.
+    pub text: String,
+}
+
+/// A value as settings have it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Scalar {
+    /// A number.
+    Number(i64),
+    /// A word.
+    Word(String),
+    /// Yes or no.
+    Flag(bool),
+}
+
+impl Scalar {
+    /// As `--set` takes it.
+    pub fn text(&self) -> String {
+        match self {
+            Scalar::Number(n) => n.to_string(),
+            Scalar::Word(w) => w.clone(),
+            Scalar::Flag(f) => u8::from(*f).to_string(),
+        }
+    }
+}
+
+/// Settings by the kernel's names.
+pub type Settings = BTreeMap<String, Scalar>;
+
+/// How a disk is attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Attach {
+    /// A driver of its own with hardware queues: NVMe, virtio-blk.
+    #[default]
+    Direct,
+    /// Through the SCSI midlayer.
+    Scsi,
+    /// eMMC or an SD card: a driver of its own with one queue.
+    Mmc,
+}
+
+/// The disk.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// How it is attached.
+    #[serde(default)]
+    pub attach: Attach,
+    /// LUNs that it is striped over; caps are those of all together.
+    #[serde(default = "one_lun")]
+    pub luns: u16,
+    /// The size of one.
+    pub size_gib: u64,
+    /// Time a read is in service, microseconds.
+    pub read_us: f64,
+    /// Time any other I/O is, microseconds.
+    pub write_us: f64,
+    /// Each of these times is spread by up to this much either way, percent.
+    #[serde(default)]
+    pub jitter_pct: u32,
+    /// Most I/Os per second; 0 = no cap.
+    #[serde(default)]
+    pub iops: u64,
+    /// Most bytes per second, in units of a million; 0 = no cap.
+    #[serde(default)]
+    pub bw_mb: f64,
+    /// What the caps let through after a pause, as time.
+    #[serde(default = "one")]
+    pub burst_ms: u64,
+    /// I/Os in service at once.
+    #[serde(default = "parallel")]
+    pub parallel: u32,
+    /// Reads and writes have caps and service of their own: reads come from a cache in front of what takes the writes.
+    #[serde(default)]
+    pub split: bool,
+    /// SCSI: commands the LUN may have.
+    pub lun_queue_depth: Option<u32>,
+    /// SCSI: commands of each hardware queue of the host; else: tags of each hardware queue.
+    #[serde(default = "queue_depth")]
+    pub queue_depth: u32,
+}
+
+fn one_lun() -> u16 {
+    1
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn parallel() -> u32 {
+    65_536
+}
+
+fn queue_depth() -> u32 {
+    1024
+}
+
+/// What a disk does otherwise in a row: the fields of [`Disk`] that are there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskChange {
+    /// See [`Disk::read_us`].
+    pub read_us: Option<f64>,
+    /// See [`Disk::write_us`].
+    pub write_us: Option<f64>,
+    /// See [`Disk::iops`].
+    pub iops: Option<u64>,
+    /// See [`Disk::bw_mb`].
+    pub bw_mb: Option<f64>,
+}
+
+impl Disk {
+    /// The disk of a row.
+    pub fn changed(&self, by: &DiskChange) -> Disk {
+        Disk {
+            read_us: by.read_us.unwrap_or(self.read_us),
+            write_us: by.write_us.unwrap_or(self.write_us),
+            iops: by.iops.unwrap_or(self.iops),
+            bw_mb: by.bw_mb.unwrap_or(self.bw_mb),
+            ..self.clone()
+        }
+    }
+}
+
+/// A thread of the hypervisor that serves virtqueues.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerTimes {
+    /// Its work for a request, both ways, microseconds.
+    pub serve_us: f64,
+    /// From a kick or a completion until it runs, when it sleeps, microseconds.
+    pub wake_us: f64,
+    /// It polls for so long before it sleeps (poll-max-ns), microseconds.
+    #[serde(default)]
+    pub poll_us: f64,
+}
+
+/// Virtual machines with a database in each, whose users do one transaction after the other.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Guests {
+    /// vCPUs of each.
+    pub vcpus: u16,
+    /// Virtqueues of each one's disk.
+    pub queues: u16,
+    /// Numbers of users of each, in turn.
+    pub users: Vec<u32>,
+    /// An exit of the guest for a kick, microseconds.
+    pub kick_us: f64,
+    /// From the hypervisor's thread to the guest's interrupt, microseconds.
+    pub inject_us: f64,
+    /// The main loop, which serves all virtqueues where there are no IOThreads.
+    pub main_loop: ServerTimes,
+    /// An IOThread.
+    pub iothread: ServerTimes,
+    /// Computing of a transaction, microseconds.
+    pub cpu_us: f64,
+    /// What each other user of the database that runs adds to it, microseconds.
+    pub per_user_us: f64,
+    /// Blocks it reads, one after the other.
+    pub reads: u32,
+    /// Durable writes it makes, one after the other.
+    pub writes: u32,
+}
+
+/// A constant that was chosen so that a published figure comes out.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fitted {
+    /// Which constant: its place in the file.
+    pub constant: String,
+    /// The row and the figure.
+    pub row: String,
+    /// The figure, as `job.metric`.
+    pub figure: String,
+    /// What is plausible.
+    pub range: [f64; 2],
+    /// What it is physically, and where the range is from.
+    pub meaning: String,
+}
+
+/// One row of the table.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// What it is called.
+    pub name: String,
+    /// Settings that are its own.
+    #[serde(default)]
+    pub set: Settings,
+    /// Options of all jobs that are its own.
+    #[serde(default)]
+    pub job: BTreeMap<String, Scalar>,
+    /// What the CPUs' work costs in it, where that is another.
+    #[serde(default)]
+    pub costs: Option<Costs>,
+    /// What the disk does otherwise in it.
+    #[serde(default)]
+    pub disk: DiskChange,
+    /// The row it is put against; by itself the first one.
+    pub against: Option<String>,
+    /// Virtual machines.
+    pub vms: Option<u32>,
+    /// IOThreads of each; 0: the main loop serves all virtqueues.
+    pub iothreads: Option<u32>,
+    /// What was published, by `job.metric`; of virtual machines by `usersN.tpm`.
+    #[serde(default)]
+    pub published: BTreeMap<String, f64>,
+}
+
+/// A scenario.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// What it is about, in a line.
+    pub title: String,
+    /// Who published it, and where.
+    pub source: String,
+    /// The job file, beside this file; of virtual machines there is none.
+    pub jobs: Option<String>,
+    /// Virtual machines; then the CPUs are the host's.
+    pub guests: Option<Guests>,
+    /// CPUs.
+    pub machine: Shape,
+    /// What their work costs.
+    #[serde(default)]
+    pub costs: Costs,
+    /// The disk.
+    pub disk: Disk,
+    /// Settings of all rows.
+    #[serde(default)]
+    pub settings: Settings,
+    /// Constants that were fitted.
+    #[serde(default)]
+    pub fitted: Vec<Fitted>,
+    /// Figures that were published and are not of the disk, with what they are.
+    #[serde(default)]
+    pub beside: Vec<String>,
+    /// Rows.
+    pub row: Vec<Row>,
+}
+
+/// Figures of a job that can be published and simulated.
+pub const METRICS: [&str; 8] = ["iops", "bw", "lat_us", "p50_us", "p99_us", "tps", "commit_us", "tpm"];
+
+impl Scenario {
+    /// Reads the text of `file`.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its line.
+    pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
+        let scenario: Scenario = toml::from_str(text).map_err(|e| {
+            let line = e.span().map(|s| line_at(text, s.start));
+            ScenarioError { file: file.into(), line, text: e.message().trim().to_owned() }
+        })?;
+        scenario.check().map_err(|(place, why)| ScenarioError {
+            file: file.into(),
+            line: find(text, &place),
+            text: why,
+        })?;
+        Ok(scenario)
+    }
+
+    /// The rules beyond the types: the place that breaks one, and which.
+    fn check(&self) -> Result<(), (String, String)> {
+        let bad = |place: &str, why: String| Err((place.to_owned(), why));
+        let Shape { sockets, cores, threads } = self.machine;
+        for (name, n) in [("sockets", sockets), ("cores", cores), ("threads", threads)] {
+            if n == 0 {
+                return bad(name, format!("{name} = 0: must be 1 or more"));
+            }
+        }
+        if self.machine.cpus() > u32::from(blk::id::MAX_CPUS) {
+            let (n, most) = (self.machine.cpus(), blk::id::MAX_CPUS);
+            return bad("[machine]", format!("{n} CPUs: must be at most {most}; lower sockets, cores or threads"));
+        }
+        check_disk(&self.disk)?;
+        if self.row.is_empty() {
+            return bad("[[row]]", "there is no [[row]]: a scenario has at least one".into());
+        }
+        match (&self.guests, &self.jobs) {
+            (None, None) => {
+                return bad("title", "there is neither jobs nor [guests]: name a job file, or describe guests".into());
+            }
+            (Some(_), Some(_)) => {
+                return bad("jobs", "jobs beside [guests]: guests have users, and no job file".into());
+            }
+            (Some(g), None) => check_guests(g)?,
+            (None, Some(_)) => {}
+        }
+        self.check_rows()
+    }
+
+    fn check_rows(&self) -> Result<(), (String, String)> {
+        for (i, row) in self.row.iter().enumerate() {
+            let place = format!("name = \"{}\"", row.name);
+            if self.row[..i].iter().any(|r| r.name == row.name) {
+                return Err((place, format!("two rows are called '{}': rename one", row.name)));
+            }
+            check_disk(&self.disk.changed(&row.disk)).map_err(|(_, why)| (place.clone(), why))?;
+            if let Some(other) = row.against.as_ref().filter(|o| self.row.iter().all(|r| r.name != **o)) {
+                return Err((place, format!("against = '{other}': there is no such row")));
+            }
+            for (name, n) in [("vms", row.vms), ("iothreads", row.iothreads)] {
+                let Some(n) = n else { continue };
+                if self.guests.is_none() {
+                    return Err((place, format!("{name} = {n}: only a scenario with [guests] has {name}")));
+                }
+                if n > 1024 || name == "vms" && n == 0 {
+                    return Err((place, format!("{name} = {n}: must be {}..=1024", u32::from(name == "vms"))));
+                }
+            }
+            for (figure, value) in &row.published {
+                check_figure(figure).map_err(|why| (format!("\"{figure}\""), why))?;
+                if !value.is_finite() || *value <= 0.0 {
+                    return Err((format!("\"{figure}\""), format!("{figure} = {value}: must be above 0")));
+                }
+            }
+        }
+        for f in &self.fitted {
+            let place = format!("constant = \"{}\"", f.constant);
+            let Some(row) = self.row.iter().find(|r| r.name == f.row) else {
+                let names = self.row.iter().map(|r| r.name.as_str());
+                let hint = nearest(&f.row, names).map_or(String::new(), |n| format!("; did you mean '{n}'?"));
+                return Err((place, format!("row = '{}': there is no such row{hint}", f.row)));
+            };
+            if !row.published.contains_key(&f.figure) {
+                return Err((place, format!("figure = '{}': row '{}' has published no such figure", f.figure, f.row)));
+            }
+            let Some(value) = self.constant(&f.constant) else {
+                let known = CONSTANTS.join(", ");
+                return Err((place, format!("constant = '{}': must be one of {known}", f.constant)));
+            };
+            let [low, high] = f.range;
+            if !(low..=high).contains(&value) {
+                return Err((place, format!("{} = {value}: outside its plausible range {low} to {high}", f.constant)));
+            }
+        }
+        Ok(())
+    }
+
+    /// A constant that can be fitted, by its place in the file.
+    pub fn constant(&self, name: &str) -> Option<f64> {
+        let (d, p, l) = (&self.disk, &self.costs.path, &self.costs.line);
+        if let Some(name) = name.strip_prefix("guests.") {
+            let g = self.guests.as_ref()?;
+            return Some(match name {
+                "cpu_us" => g.cpu_us,
+                "per_user_us" => g.per_user_us,
+                "reads" => f64::from(g.reads),
+                "main_loop.serve_us" => g.main_loop.serve_us,
+                "main_loop.wake_us" => g.main_loop.wake_us,
+                "iothread.serve_us" => g.iothread.serve_us,
+                "iothread.wake_us" => g.iothread.wake_us,
+                _ => return None,
+            });
+        }
+        Some(match name {
+            "disk.read_us" => d.read_us,
+            "disk.write_us" => d.write_us,
+            "disk.bw_mb" => d.bw_mb,
+            "disk.iops" => d.iops as f64,
+            "costs.path.app_ns" => f64::from(p.app_ns),
+            "costs.path.submit_ns" => f64::from(p.submit_ns),
+            "costs.path.hold_ns" => f64::from(p.hold_ns),
+            "costs.line.lines" => f64::from(l.lines),
+            _ => return None,
+        })
+    }
+
+    /// Whether a published figure was used to choose a constant.
+    pub fn is_fitted(&self, row: &str, figure: &str) -> bool {
+        self.fitted.iter().any(|f| f.row == row && f.figure == figure)
+    }
+}
+
+/// Names that [`Scenario::constant`] knows.
+const CONSTANTS: [&str; 15] = [
+    "guests.cpu_us",
+    "guests.per_user_us",
+    "guests.reads",
+    "guests.main_loop.serve_us",
+    "guests.main_loop.wake_us",
+    "guests.iothread.serve_us",
+    "guests.iothread.wake_us",
+    "disk.read_us",
+    "disk.write_us",
+    "disk.bw_mb",
+    "disk.iops",
+    "costs.path.app_ns",
+    "costs.path.submit_ns",
+    "costs.path.hold_ns",
+    "costs.line.lines",
+];
+
+/// The rules of a disk.
+fn check_disk(d: &Disk) -> Result<(), (String, String)> {
+    let bad = |place: &str, why: String| Err((place.to_owned(), why));
+    if d.size_gib == 0 || d.size_gib > 1 << 20 {
+        return bad("size_gib", format!("size_gib = {}: must be 1..={}", d.size_gib, 1 << 20));
+    }
+    if d.luns == 0 || d.luns > 1024 {
+        return bad("luns", format!("luns = {}: must be 1..=1024", d.luns));
+    }
+    for (name, us) in [("read_us", d.read_us), ("write_us", d.write_us)] {
+        if !(0.0..=1e9).contains(&us) {
+            return bad(name, format!("{name} = {us}: must be 0..=1e9 microseconds"));
+        }
+    }
+    if d.jitter_pct > 100 {
+        return bad("jitter_pct", format!("jitter_pct = {}: must be 0..=100", d.jitter_pct));
+    }
+    if d.parallel == 0 || d.parallel > parallel() {
+        return bad("parallel", format!("parallel = {}: must be 1..={}", d.parallel, parallel()));
+    }
+    if !(0.0..=1e9).contains(&d.bw_mb) {
+        return bad("bw_mb", format!("bw_mb = {}: must be 0..=1e9 million bytes per second", d.bw_mb));
+    }
+    if d.lun_queue_depth.is_some() && d.attach != Attach::Scsi {
+        return bad("lun_queue_depth", "lun_queue_depth: only a disk with attach = \"scsi\" has one".into());
+    }
+    Ok(())
+}
+
+fn check_guests(g: &Guests) -> Result<(), (String, String)> {
+    let times = [
+        ("kick_us", g.kick_us),
+        ("inject_us", g.inject_us),
+        ("cpu_us", g.cpu_us),
+        ("per_user_us", g.per_user_us),
+        ("main_loop", g.main_loop.serve_us),
+        ("main_loop", g.main_loop.wake_us),
+        ("iothread", g.iothread.serve_us),
+        ("iothread", g.iothread.wake_us),
+    ];
+    for (name, us) in times {
+        if !(0.0..=1e6).contains(&us) {
+            return Err((name.into(), format!("{name}: {us} us: must be 0..=1e6")));
+        }
+    }
+    if g.vcpus == 0 || g.queues == 0 || g.queues > g.vcpus {
+        let text = format!("queues = {} of {} vCPUs: must be 1 to as many as vCPUs", g.queues, g.vcpus);
+        return Err(("queues".into(), text));
+    }
+    if g.users.is_empty() || g.users.iter().any(|u| !(1..=1000).contains(u)) {
+        return Err(("users".into(), "users: must be numbers of 1..=1000, at least one".into()));
+    }
+    if g.reads == 0 {
+        return Err(("reads".into(), "reads = 0: must be 1 or more".into()));
+    }
+    Ok(())
+}
+
+/// `job.metric`.
+pub fn split_figure(figure: &str) -> Option<(&str, &str)> {
+    figure.rsplit_once('.')
+}
+
+fn check_figure(figure: &str) -> Result<(), String> {
+    let Some((_, metric)) = split_figure(figure) else {
+        return Err(format!("'{figure}': must be JOB.METRIC, with METRIC one of {}", METRICS.join(", ")));
+    };
+    if METRICS.contains(&metric) {
+        return Ok(());
+    }
+    let hint = nearest(metric, METRICS.iter().copied()).map_or(String::new(), |n| format!("; did you mean '{n}'?"));
+    Err(format!("'{figure}': unknown metric '{metric}', must be one of {}{hint}", METRICS.join(", ")))
+}
+
+fn line_at(text: &str, byte: usize) -> usize {
+    text.as_bytes()[..byte.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
+}
+
+/// The first line that has `place` where a key or a table begins.
+fn find(text: &str, place: &str) -> Option<usize> {
+    let at = |l: &str| l.trim_start().starts_with(place);
+    text.lines().position(at).or_else(|| text.lines().position(|l| l.contains(place))).map(|n| n + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"title = "t"
+source = "s"
+jobs = "a.fio"
+[machine]
+sockets = 1
+cores = 4
+threads = 1
+[disk]
+size_gib = 10
+read_us = 100
+write_us = 200
+[[fitted]]
+constant = "disk.write_us"
+row = "one"
+figure = "a.iops"
+range = [100, 300]
+meaning = "m"
+[[row]]
+name = "one"
+set = { nr_hw_queues = 1, scheduler = "none" }
+published = { "a.iops" = 1000 }
+"#;
+
+    fn error(from: &str, to: &str) -> String {
+        assert!(GOOD.contains(from), "{from}");
+        Scenario::parse("x.toml", &GOOD.replacen(from, to, 1)).expect_err("wrong").to_string()
+    }
+
+    #[test]
+    fn a_good_file_is_read() {
+        let s = Scenario::parse("x.toml", GOOD).unwrap();
+        assert_eq!(s.row[0].set["nr_hw_queues"].text(), "1");
+        assert!(s.is_fitted("one", "a.iops"));
+        assert_eq!(s.disk.burst_ms, 1);
+    }
+
+    #[test]
+    fn errors_name_line_rule_and_value() {
+        assert!(
+            error("cores = 4", "cors = 4").starts_with("x.toml:6: unknown field `cors`"),
+            "{}",
+            error("cores", "cors")
+        );
+        assert_eq!(error("cores = 4", "cores = 0"), "x.toml:6: cores = 0: must be 1 or more");
+        assert_eq!(error("write_us = 200", "write_us = -1"), "x.toml:11: write_us = -1: must be 0..=1e9 microseconds");
+        assert_eq!(
+            error("\"a.iops\" = 1000", "\"a.iop\" = 1000"),
+            "x.toml:13: figure = 'a.iops': row 'one' has published no such figure".replace("13", "21").replace(
+                "figure = 'a.iops': row 'one' has published no such figure",
+                "'a.iop': unknown metric 'iop', must be one of iops, bw, lat_us, p50_us, p99_us, tps, commit_us, tpm; did you \
+                 mean 'iops'?"
+            )
+        );
+        assert_eq!(
+            error("range = [100, 300]", "range = [10, 30]"),
+            "x.toml:13: disk.write_us = 200: outside its plausible range 10 to 30"
+        );
+        assert_eq!(
+            error("row = \"one\"", "row = \"ones\""),
+            "x.toml:13: row = 'ones': there is no such row; did you mean 'one'?"
+        );
+        assert!(error("sockets = 1", "sockets = ").starts_with("x.toml:5: "));
+    }
+}

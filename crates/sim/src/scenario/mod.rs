@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Scenarios: a machine that a person does not have, a workload, and the rows of a published test of it, as a TOML file.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`file`] | the file: what can be said, and where it was said wrong |
+//! | [`build`] | from a row of it to a machine with its disk |
+//! | [`effect`] | which settings can have an effect on that disk at all |
+//! | [`outcome`] | the figures of a row beside the published ones, and how they change from row to row |
+//! | [`why`] | the reason for a change, in words, from where requests spent their time |
+//!
+//! # Guarantees
+//! The same file gives the same figures. A published figure is either fitted, and then a constant of the file says so with its
+//! range and what it means, or predicted; nothing else depends on published figures.
+
+pub mod file;
+pub mod effect;
+pub mod build;
+pub mod outcome;
+pub mod why;

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The figures of the rows of a scenario beside what was published.
+
+use super::build::{self, RowRun};
+use super::file::{Row, Scenario, split_figure};
+use crate::machine::jobs::JobsError;
+use serde::Serialize;
+use workload::job::{Dir, Job};
+use workload::stats::{JobStats, LatencyStats};
+
+/// A figure of a row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// `job.metric`.
+    pub name: String,
+    /// What was published, if it was.
+    pub published: Option<f64>,
+    /// What came of the simulation.
+    pub simulated: f64,
+    /// The published figure was used to choose a constant.
+    pub fitted: bool,
+}
+
+impl Figure {
+    /// How far off the simulation is: 0.1 = 10 % above what was published.
+    pub fn error(&self) -> Option<f64> {
+        self.published.map(|p| self.simulated / p - 1.0)
+    }
+}
+
+/// Where the I/Os of one job spent their time, mean microseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JobStages {
+    /// The job.
+    pub job: String,
+    /// From submission to completion.
+    pub lat_us: f64,
+    /// Waiting for a tag, or for a place in the request list.
+    pub tag_wait_us: f64,
+    /// With a tag, and not at the device yet: plug, scheduler, dispatch.
+    pub scheduler_us: f64,
+    /// At the device.
+    pub device_us: f64,
+    /// From there until the program had it.
+    pub rest_us: f64,
+}
+
+/// A row that was simulated.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RowOutcome {
+    /// Its name.
+    pub name: String,
+    /// Its figures: those published first, in their order.
+    pub figures: Vec<Figure>,
+    /// By job.
+    pub stages: Vec<JobStages>,
+    /// Settings without effect, and why.
+    pub no_effect: Vec<String>,
+    /// Share of all CPU time that was spent, and in waiting for locks.
+    pub busy: f64,
+    /// Share of all CPU time that was spent waiting for locks.
+    pub spin: f64,
+    /// I/Os simulated.
+    pub ios: u64,
+}
+
+/// Simulates one row.
+///
+/// # Errors
+/// A setting or a job that does not fit, or a figure of a job that is not there.
+pub fn simulate(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Result<RowOutcome, JobsError> {
+    for figure in row.published.keys() {
+        let job = split_figure(figure).map_or("", |(job, _)| job);
+        if jobs.iter().all(|j| j.name != job) {
+            let names: Vec<&str> = jobs.iter().map(|j| j.name.as_str()).collect();
+            let text =
+                format!("{figure} of row '{}': there is no job '{job}'; there are {}", row.name, names.join(", "));
+            return Err(JobsError::Unsupported(text));
+        }
+    }
+    let RowRun { run, no_effect } = build::run(scenario, row, jobs, seed)?;
+    let of_job = |name: &str| {
+        let mut sum = JobStats::default();
+        let mine = run.instances.iter().zip(&run.stats).filter(|(i, _)| jobs[i.job].name == name);
+        mine.for_each(|(_, s)| sum.merge(s));
+        sum
+    };
+    let mut figures = Vec::new();
+    for (name, published) in &row.published {
+        let (job, metric) = split_figure(name).expect("checked with the file");
+        let Some(simulated) = measure(&of_job(job), metric) else { continue };
+        let fitted = scenario.is_fitted(&row.name, name);
+        figures.push(Figure { name: name.clone(), published: Some(*published), simulated, fitted });
+    }
+    for job in jobs {
+        for metric in ["iops", "bw", "lat_us"] {
+            let name = format!("{}.{metric}", job.name);
+            if figures.iter().all(|f| f.name != name)
+                && let Some(simulated) = measure(&of_job(&job.name), metric)
+            {
+                figures.push(Figure { name, published: None, simulated, fitted: false });
+            }
+        }
+    }
+    let stages = jobs.iter().filter_map(|job| stages(&job.name, &of_job(&job.name), &run)).collect();
+    let all = run.elapsed_ns as f64 * f64::from(scenario.machine.cpus());
+    Ok(RowOutcome {
+        name: row.name.clone(),
+        figures,
+        stages,
+        no_effect,
+        busy: run.cpu.busy_ns() as f64 / all,
+        spin: run.cpu.spin_ns as f64 / all,
+        ios: run.stats.iter().flat_map(|s| &s.dirs).map(|d| d.ios).sum(),
+    })
+}
+
+/// Simulates one row of virtual machines, for each number of users.
+///
+/// # Errors
+/// A number that does not fit, or a published figure of a number of users that is not simulated.
+pub fn simulate_guests(scenario: &Scenario, row: &Row, seed: u64) -> Result<RowOutcome, JobsError> {
+    let users = &scenario.guests.as_ref().expect("a scenario of guests").users;
+    let name_of = |users: u32| format!("users{users}.tpm");
+    if let Some(other) = row.published.keys().find(|k| users.iter().all(|u| name_of(*u) != **k)) {
+        let known: Vec<String> = users.iter().map(|u| name_of(*u)).collect();
+        let text = format!("{other} of row '{}': must be one of {}", row.name, known.join(", "));
+        return Err(JobsError::Unsupported(text));
+    }
+    let (mut figures, mut busy, mut ios) = (Vec::new(), 0.0, 0);
+    for n in users {
+        let run = build::run_guests(scenario, row, *n, seed)?;
+        let name = name_of(*n);
+        let (published, fitted) = (row.published.get(&name).copied(), scenario.is_fitted(&row.name, &name));
+        figures.push(Figure { name, published, simulated: run.tps * 60.0, fitted });
+        busy = run.busy;
+        ios += run.ios;
+    }
+    Ok(RowOutcome { name: row.name.clone(), figures, stages: Vec::new(), no_effect: Vec::new(), busy, spin: 0.0, ios })
+}
+
+/// A metric over all directions of a job; `None`: it has none.
+fn measure(stats: &JobStats, metric: &str) -> Option<f64> {
+    let used = || stats.dirs.iter().filter(|d| d.ios > 0);
+    let per_second = |n: fn(&workload::stats::DirStats) -> u64| {
+        let rate = |d: &workload::stats::DirStats| n(d) as f64 / (d.runtime_ns as f64 / 1e9);
+        (used().count() > 0).then(|| used().map(rate).sum::<f64>())
+    };
+    let lat = || {
+        let mut sum = LatencyStats::default();
+        used().for_each(|d| sum.merge(&d.clat));
+        sum
+    };
+    match metric {
+        "iops" => per_second(|d| d.ios),
+        "bw" => per_second(|d| d.bytes),
+        "lat_us" => (lat().run.count() > 0).then(|| lat().run.mean() / 1e3),
+        "p50_us" => lat().hist.map(|h| h.percentile(50.0) as f64 / 1e3),
+        "p99_us" => lat().hist.map(|h| h.percentile(99.0) as f64 / 1e3),
+        "tps" => stats.tx.as_ref().map(|tx| tx.lat.run.count() as f64 / (stats.runtime_ns as f64 / 1e9)),
+        "commit_us" => stats.tx.as_ref().map(|tx| tx.commit.run.mean() / 1e3),
+        _ => None,
+    }
+}
+
+/// Of a job whose I/Os are of one direction: what the device saw of that direction is the job's.
+fn stages(job: &str, stats: &JobStats, run: &crate::machine::jobs::JobsRun) -> Option<JobStages> {
+    let [dir] = *Dir::ALL.iter().filter(|d| stats.dir(**d).ios > 0).collect::<Vec<_>>() else { return None };
+    let seen = run.seen.of(dir.op());
+    if seen.requests == 0 {
+        return None;
+    }
+    let mean_us = |ns: u64| ns as f64 / seen.requests as f64 / 1e3;
+    let lat_us = stats.dir(*dir).clat.run.mean() / 1e3;
+    let (scheduler_us, device_us) = (mean_us(seen.before_ns), mean_us(seen.device_ns));
+    let rest = lat_us - scheduler_us - device_us;
+    // What the interrupt and the way back take, a request that waited for nothing shows.
+    let back_us = mean_us(seen.back_ns);
+    let tag_wait_us = (rest - back_us).max(0.0);
+    Some(JobStages {
+        job: job.into(),
+        lat_us,
+        tag_wait_us,
+        scheduler_us,
+        device_us,
+        rest_us: rest.min(back_us).max(0.0),
+    })
+}

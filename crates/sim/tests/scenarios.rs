@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The scenarios that come with mqblk: they are read, what was fitted still fits, and what is predicted stays predicted.
+
+use sim::scenario::file::Scenario;
+use sim::scenario::outcome::{self, RowOutcome};
+use sim::scenario::why;
+use workload::job::{JobFile, Override, ParseContext};
+
+fn path(name: &str) -> String {
+    format!("{}/../../scenarios/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(name: &str) -> Scenario {
+    let text = std::fs::read_to_string(path(name)).expect(name);
+    Scenario::parse(name, &text).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn simulate(name: &str, rows: impl Fn(&str) -> bool) -> Vec<RowOutcome> {
+    let scenario = read(name);
+    let chosen = scenario.row.iter().filter(|r| rows(&r.name));
+    let run = |row| match &scenario.jobs {
+        None => outcome::simulate_guests(&scenario, row, 0),
+        Some(jobs) => {
+            let text = std::fs::read_to_string(path(jobs)).expect(jobs);
+            let set = |(k, v): (&String, &sim::scenario::file::Scalar)| Override {
+                flag: "[row.job]",
+                key: k.clone(),
+                value: v.text(),
+            };
+            let all: Vec<Override> = row.job.iter().map(set).collect();
+            let file = JobFile::parse_str(&text, &ParseContext::bare(jobs), &all).unwrap_or_else(|e| panic!("{e}"));
+            outcome::simulate(&scenario, row, &file.jobs, 0)
+        }
+    };
+    chosen.map(|row| run(row).unwrap_or_else(|e| panic!("{name}: {e}"))).collect()
+}
+
+fn figure(row: &RowOutcome, name: &str) -> f64 {
+    row.figures.iter().find(|f| f.name == name).unwrap_or_else(|| panic!("{name}")).simulated
+}
+
+/// Largest errors that the table of docs/scenarios.md admits.
+fn within(rows: &[RowOutcome], fitted: f64, predicted: f64) {
+    for row in rows {
+        for f in &row.figures {
+            let Some(error) = f.error() else { continue };
+            let most = if f.fitted { fitted } else { predicted };
+            assert!(error.abs() <= most, "{} of '{}': {:+.1} %", f.name, row.name, 100.0 * error);
+        }
+    }
+}
+
+#[test]
+fn all_scenarios_are_read() {
+    let dir = std::fs::read_dir(path("")).expect("scenarios");
+    let names: Vec<String> = dir.map(|e| e.expect("an entry").file_name().into_string().expect("text")).collect();
+    let scenarios: Vec<_> = names.iter().filter(|n| n.ends_with(".toml")).map(|n| read(n)).collect();
+    assert!(scenarios.len() >= 6, "{names:?}");
+    let jobs = scenarios.iter().filter_map(|s| s.jobs.as_ref());
+    jobs.for_each(|j| assert!(names.contains(j), "{j}"));
+}
+
+#[test]
+fn thirty_two_queues_on_a_cloud_disk_cost_a_writer_its_turn_in_the_scheduler() {
+    let rows = simulate("azure-p80.toml", |_| true);
+    within(&rows, 0.03, 0.15);
+    let reasons = why::reasons(&rows[0], &rows[1]);
+    let writer = reasons.iter().find(|r| r.starts_with("seq_write: ")).expect("a reason");
+    assert!(writer.contains("longer: scheduler is "), "{writer}");
+}
+
+#[test]
+fn a_smaller_cloud_disk_is_predicted_without_a_fit() {
+    let rows = simulate("azure-p3.toml", |_| true);
+    assert!(read("azure-p3.toml").fitted.is_empty());
+    let [one, many] = [&rows[0], &rows[1]].map(|r| figure(r, "seq_write.iops"));
+    assert!(many < 0.6 * one, "{many} with 32 queues, {one} with one");
+}
+
+#[test]
+fn a_scsi_parameter_has_no_effect_on_an_emmc_disk() {
+    let rows = simulate("emmc-use-blk-mq.toml", |_| true);
+    within(&rows, 0.03, 0.15);
+    assert_eq!(figure(&rows[0], "hdparm-t.bw"), figure(&rows[1], "hdparm-t.bw"));
+    assert!(rows[0].no_effect.is_empty());
+    assert!(rows[1].no_effect[0].contains("no effect: not a SCSI disk"), "{:?}", rows[1].no_effect);
+}
+
+#[test]
+fn oracle_on_a_san_gains_from_many_queues_where_the_server_is_the_bottleneck() {
+    let rows = simulate("san-oracle.toml", |name| name.starts_with("1 server, 6 %"));
+    within(&rows, 0.03, 0.15);
+    assert!(figure(&rows[1], "slob.iops") > 1.15 * figure(&rows[0], "slob.iops"));
+}
+
+#[test]
+fn iothreads_help_while_the_host_has_cpu_left() {
+    let rows = simulate("rhel94-oracle.toml", |name| name.starts_with("1 VM"));
+    within(&rows, 0.05, 0.15);
+    let gain = |users: u32| {
+        let name = format!("users{users}.tpm");
+        figure(&rows[1], &name) / figure(&rows[0], &name)
+    };
+    assert!(gain(10) > 1.15 && gain(10) > gain(40) && gain(40) > gain(100), "{} {} {}", gain(10), gain(40), gain(100));
+}
