@@ -158,7 +158,7 @@ fn series(metric: Metric, pairs: &[PairResult]) -> Option<(Vec<f64>, Vec<f64>)> 
 }
 
 /// One value per complete block: the mean of ln(B/A) of its two pairs.
-fn block_log_ratios(a: &[f64], b: &[f64]) -> Vec<f64> {
+pub(crate) fn block_log_ratios(a: &[f64], b: &[f64]) -> Vec<f64> {
     let pair_logs: Vec<f64> = a.iter().zip(b).map(|(a, b)| (b / a).ln()).collect();
     pair_logs.chunks_exact(2).map(|block| 0.5 * (block[0] + block[1])).collect()
 }
