@@ -19,7 +19,7 @@ fn machine() -> Machine {
 
 #[test]
 fn killed_after_any_run_it_ends_the_same() {
-    let plan = plan(&["b.bw>=90%"], 17);
+    let plan = journal::TunePlan { budget_seconds: 300.0, ..plan(&["b.bw>=90%"], 17) };
     let mut whole = Vec::new();
     let want = tune_from(&mut machine(), &plan, Vec::new(), &mut whole).unwrap();
     assert!(want.runs > 50);
