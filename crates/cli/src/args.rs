@@ -195,6 +195,15 @@ pub struct CompareArgs {
     /// File for the raw results, written after every pair [default: mqblk-compare-TIME.jsonl here]
     #[arg(long, value_name = "FILE")]
     pub results: Option<PathBuf>,
+    /// Run as many pairs as it takes to find a difference of this size, by the spread of the first --pairs
+    #[arg(long, value_name = "PERCENT")]
+    pub detect: Option<String>,
+    /// With --detect: where it takes more pairs than this, say so instead
+    #[arg(long, default_value_t = 200, value_name = "N", requires = "detect")]
+    pub max_pairs: u32,
+    /// Go on with a comparison that was broken off, from its results file; give the same options as then
+    #[arg(long, value_name = "FILE", conflicts_with = "results")]
+    pub resume: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

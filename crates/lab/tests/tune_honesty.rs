@@ -47,7 +47,10 @@ fn a_planted_gain_of_three_percent_is_found_with_the_runs_it_asks_for() {
             other += u32::from(right && result.winner.len() > 1);
             pairs += result.against_default.map_or(0, |d| d.pairs);
         }
-        println!("noise {noise}: found in {found} of {TUNES}, with other settings beside in {other}, {} pairs", pairs / TUNES as u32);
+        println!(
+            "noise {noise}: found in {found} of {TUNES}, with other settings beside in {other}, {} pairs",
+            pairs / TUNES as u32
+        );
         assert!(found >= 85, "noise {noise}: the planted gain was found in {found} of {TUNES} tunes, seeds 0..{TUNES}");
         assert!(other <= 20, "noise {noise}: {other} of {found} recommendations have settings that do nothing");
     }
@@ -63,7 +66,8 @@ fn an_interaction_is_found() {
     let found = (0..20).filter(|&seed| {
         let mut machine = Machine::new(effect, 0.01, seed);
         let result = tune(&mut machine, &plan(&[], seed));
-        result.verdict == TuneVerdict::Better && result.winner == Point::of(&[("scheduler", "bfq"), ("nr_requests", "256")])
+        result.verdict == TuneVerdict::Better
+            && result.winner == Point::of(&[("scheduler", "bfq"), ("nr_requests", "256")])
     });
     assert!(found.count() >= 18);
 }
@@ -104,7 +108,11 @@ fn limits_are_kept() {
     for seed in 0..10 {
         let mut machine = Machine::new(effect, 0.005, seed);
         let result = tune(&mut machine, &plan(&["b.bw>=95%"], seed));
-        assert_eq!((result.verdict, result.winner.get("scheduler")), (TuneVerdict::Better, Some("kyber")), "seed {seed}");
+        assert_eq!(
+            (result.verdict, result.winner.get("scheduler")),
+            (TuneVerdict::Better, Some("kyber")),
+            "seed {seed}"
+        );
         let duel = result.against_default.unwrap();
         assert!(duel.keeps_all() && duel.keeps[0].surely, "{:?}", duel.keeps);
     }

@@ -59,7 +59,9 @@ fn another_tuning_s_file_is_refused() {
 
 #[test]
 fn what_is_no_such_file_is_refused() {
-    for (text, reason) in [("", "no whole line"), ("{}\n", "line 1"), ("{\"type\":\"run\"}\n", "line 1"), ("junk\n", "line 1")] {
+    for (text, reason) in
+        [("", "no whole line"), ("{}\n", "line 1"), ("{\"type\":\"run\"}\n", "line 1"), ("junk\n", "line 1")]
+    {
         let e = journal::read(text, "f.jsonl").unwrap_err();
         assert!(e.starts_with("f.jsonl, line 1") && e.contains(reason) && e.contains("mqblk tune wrote"), "{e}");
     }

@@ -114,12 +114,17 @@ impl Asked {
         let past = args.resume.as_deref().map(read_past).transpose()?;
         let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
         let seed = args.seed.or(past.as_ref().map(|p| p.header.plan.seed)).unwrap_or_else(|| job::entropy() >> 32);
-        let stamp = || PathBuf::from(format!("mqblk-tune-{}.jsonl", lab::report::num::compact_utc(started_unix_ms / 1000)));
+        let stamp =
+            || PathBuf::from(format!("mqblk-tune-{}.jsonl", lab::report::num::compact_utc(started_unix_ms / 1000)));
         let results = args.resume.clone().or_else(|| args.results.clone()).unwrap_or_else(stamp);
-        for (flag, path) in [("--apply", args.apply.as_deref()), ("--results", Some(results.as_path()).filter(|_| past.is_none()))] {
+        for (flag, path) in
+            [("--apply", args.apply.as_deref()), ("--results", Some(results.as_path()).filter(|_| past.is_none()))]
+        {
             if let Some(path) = path.filter(|p| p.exists()) {
                 let name = path.display();
-                return Err(Failure::new(format!("{flag} {name}: exists, and is not overwritten: choose another name or move it away")));
+                return Err(Failure::new(format!(
+                    "{flag} {name}: exists, and is not overwritten: choose another name or move it away"
+                )));
             }
         }
         let free = free(args, &jobs)?;
@@ -143,12 +148,11 @@ impl Asked {
     }
 
     fn plan(&self, args: &TuneArgs, bench: &HostBench<'_>) -> Result<TunePlan, Failure> {
-        let fixed: Vec<(String, String)> = self.base.clone();
         let mut only = self.only.clone();
         if !only.is_empty() {
             only.extend(self.free.iter().map(|(name, _)| (name.clone(), Vec::new())));
         }
-        let knobs = point::narrow(bench.knobs(), &only, &fixed).map_err(Failure::new)?;
+        let knobs = point::narrow(bench.knobs(), &only, &args.fix).map_err(Failure::new)?;
         let has = |name: &str| knobs.iter().any(|k| k.name == name);
         let rules = bench.rules().into_iter().filter(|(_, p)| p.iter().all(|(name, _)| has(name)));
         let own = || self.jobs.file.jobs[0].file_name(0, &host::run::is_target);
@@ -169,7 +173,9 @@ impl Asked {
 
     /// The results file: new with its first line, or the old one without what was cut off.
     fn open(&self, plan: &TunePlan) -> Result<File, Failure> {
-        let failed = |e: std::io::Error| Failure::new(format!("results file {}: {e}; name a file you may write to", self.results.display()));
+        let failed = |e: std::io::Error| {
+            Failure::new(format!("results file {}: {e}; name a file you may write to", self.results.display()))
+        };
         if let Some(past) = &self.past {
             let file = OpenOptions::new().append(true).open(&self.results).map_err(failed)?;
             file.set_len(past.whole_bytes as u64).map_err(failed)?;
@@ -196,10 +202,10 @@ impl Asked {
         format!("{}{seed}", command())
     }
 
-    /// A failure; a results file without a run in it is taken away again.
+    /// A failure; a results file with at most a first look in it is taken away again.
     fn failed(&self, why: &str) -> Failure {
         let text = fs::read_to_string(&self.results).unwrap_or_default();
-        if self.past.is_none() && text.lines().count() < 2 {
+        if self.past.is_none() && text.lines().count() < 3 {
             // Best effort: the failure is what is told.
             let _ = fs::remove_file(&self.results);
         }
@@ -243,7 +249,9 @@ fn json(plan: &TunePlan, result: &TuneResult, forms: &[Form], command: &str, res
 fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
     let file = OpenOptions::new().write(true).create_new(true).open(path);
     let written = file.and_then(|mut f| f.write_all(text.as_bytes()));
-    written.map_err(|e| Failure::new(format!("--apply {}: {e}; the recommendation stands in the results file", path.display())))
+    written.map_err(|e| {
+        Failure::new(format!("--apply {}: {e}; the recommendation stands in the results file", path.display()))
+    })
 }
 
 /// Largest results file that is read.
@@ -253,7 +261,9 @@ fn read_past(path: &Path) -> Result<Past, Failure> {
     let name = path.display().to_string();
     let mut text = String::new();
     let opened = File::open(path).and_then(|f| f.take(PAST_BYTES_MAX).read_to_string(&mut text));
-    opened.map_err(|e| Failure::new(format!("--resume {name}: {e}; name the results file of a tuning that was broken off")))?;
+    opened.map_err(|e| {
+        Failure::new(format!("--resume {name}: {e}; name the results file of a tuning that was broken off"))
+    })?;
     journal::read(&text, &format!("--resume {name}")).map_err(Failure::new)
 }
 

@@ -37,7 +37,9 @@ impl Screen {
         let part = 100.0 * (s.spent / s.budget.max(1e-9)).min(1.0);
         let eta = progress::eta(Some((s.budget - s.spent).max(0.0)));
         let best = match s.gain {
-            Some(gain) if !s.best.is_empty() => format!("[best so far: {} {:+.0}%, not confirmed]", s.best, 100.0 * gain.exp_m1()),
+            Some(gain) if !s.best.is_empty() => {
+                format!("[best so far: {} {:+.0}%, not confirmed]", s.best, 100.0 * gain.exp_m1())
+            }
             _ => String::new(),
         };
         format!("{}: run {}, {} [{part:.1}%][at most {eta}]{best}", s.phase, s.runs + 1, self.next)

@@ -7,7 +7,7 @@
 //! Does not: promise anything when the spread of later units is another one.
 //! Source: C. Stein, "A two-sample test for a linear hypothesis whose power is independent of the variance", 1945.
 
-use super::student_t;
+use super::{descriptive, student_t};
 
 /// Chance of finding a difference of the size asked for.
 pub const POWER: f64 = 0.90;
@@ -24,6 +24,14 @@ pub fn units_for(sd: f64, df: u32, effect: f64, level: f64, power: f64) -> u32 {
     assert!(power > 0.5 && power < 1.0, "power {power} is not inside (0.5, 1)");
     let quantiles = student_t::critical(level, df) + student_t::critical(2.0 * (1.0 - power), df);
     (quantiles * sd / effect).powi(2).ceil().clamp(2.0, UNITS_MAX) as u32
+}
+
+/// Pairs of runs, two to a unit, that a difference of `effect` takes, from the units of the first part; `None` when there are too few
+/// of them to know a spread.
+pub fn pairs_for(units: &[f64], effect: f64, level: f64) -> Option<u32> {
+    let df = u32::try_from(units.len().checked_sub(1)?).ok().filter(|df| *df > 0)?;
+    let sd = descriptive::stddev(units).filter(|sd| sd.is_finite())?;
+    Some(2 * units_for(sd, df, effect, level, POWER))
 }
 
 #[cfg(test)]

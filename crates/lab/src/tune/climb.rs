@@ -196,7 +196,8 @@ impl<'a> Climb<'a> {
             let names: Vec<String> = point.iter().map(|(k, _)| k.to_owned()).collect();
             let racers = names.iter().map(|n| Racer::new(without(n), n)).collect();
             let raced = self.hold(rec, &point, racers, loss)?;
-            let spare: Vec<&Standing> = raced.iter().filter(|s| s.stayed && s.margin >= 0.0 && s.gain > -loss).collect();
+            let spare: Vec<&Standing> =
+                raced.iter().filter(|s| s.stayed && s.margin >= 0.0 && s.gain > -loss).collect();
             let Some(first) = spare.first() else { break };
             let all = spare.iter().fold(point.clone(), |p, s| p.without(&s.family));
             let all = tidy(&all, knobs);
@@ -214,7 +215,13 @@ impl<'a> Climb<'a> {
     }
 
     /// A race in which it is enough not to lose more than `loss`.
-    fn hold(&mut self, rec: &mut Recorder<'_>, best: &Point, racers: Vec<Racer>, loss: f64) -> Result<Vec<Standing>, Halt> {
+    fn hold(
+        &mut self,
+        rec: &mut Recorder<'_>,
+        best: &Point,
+        racers: Vec<Racer>,
+        loss: f64,
+    ) -> Result<Vec<Standing>, Halt> {
         self.salt += 1;
         let raced = race::race(rec, self.race_rules(-2.0 * loss), best, racers, self.salt)?;
         self.cut_short |= raced.cut_short;
@@ -240,8 +247,7 @@ fn distinct(racers: impl Iterator<Item = Racer>, best: &Point) -> Vec<Racer> {
 
 /// First, middle and last of the values that are not in effect.
 fn thinned<'k>(knob: &'k Knob, best: &Point) -> Vec<&'k str> {
-    let values: Vec<&str> =
-        knob.values.iter().map(String::as_str).filter(|v| *v != knob.at(best)).collect();
+    let values: Vec<&str> = knob.values.iter().map(String::as_str).filter(|v| *v != knob.at(best)).collect();
     if values.len() <= PAIR_VALUES {
         return values;
     }

@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::bench::{Ask, Length, Reading};
-use super::journal::{Halt, Recorder, TunePlan, Tried};
+use super::journal::{Halt, Recorder, Tried, TunePlan};
 use super::objective::{Bound, Keep};
 use super::point::Point;
 use crate::compare::{SideTotals, block_log_ratios};
@@ -112,17 +112,10 @@ pub fn duel(rec: &mut Recorder<'_>, spec: &DuelSpec<'_>) -> Result<Duel, Halt> {
     let mut plan = Plan::new(spec.first, 1, seed).map_err(|e| Halt::Failed(e.to_string()))?;
     let mut pairs: Vec<Pair> = Vec::new();
     run_pairs(rec, spec, &plan, &mut pairs)?;
-    let asked = pairs_for(&goal_blocks(spec, &pairs), spec.effect).unwrap_or(plan.pairs());
+    let asked = sample_size::pairs_for(&goal_blocks(spec, &pairs), spec.effect, LEVEL).unwrap_or(plan.pairs());
     plan = plan.extended_to(asked.min(spec.most));
     run_pairs(rec, spec, &plan, &mut pairs)?;
     Ok(evaluate(spec, &pairs, asked))
-}
-
-/// Pairs that a difference of `effect` takes, from the blocks of the first part; `None` when there is no spread to go by.
-pub fn pairs_for(blocks: &[f64], effect: f64) -> Option<u32> {
-    let df = u32::try_from(blocks.len().checked_sub(1)?).ok().filter(|df| *df > 0)?;
-    let sd = descriptive::stddev(blocks).filter(|sd| sd.is_finite())?;
-    Some(2 * sample_size::units_for(sd, df, effect, LEVEL, sample_size::POWER))
 }
 
 /// Runs those pairs of the plan that are not there yet; the warm-ups only before the first.
@@ -165,7 +158,8 @@ fn evaluate(spec: &DuelSpec<'_>, pairs: &[Pair], asked: u32) -> Duel {
     let metric = &spec.plan.goal.metric;
     let both = series(pairs, |r| r.get(metric));
     let ratio = ratio::estimate(&goal_blocks(spec, pairs), COVERAGE, LEVEL);
-    let steady = both.as_ref().is_none_or(|(a, b)| [a, b].iter().all(|s| Steadiness::of(s).is_none_or(|s| s.is_steady())));
+    let steady =
+        both.as_ref().is_none_or(|(a, b)| [a, b].iter().all(|s| Steadiness::of(s).is_none_or(|s| s.is_steady())));
     let totals = |side: Side| totals(pairs, side, if side == Side::A { spec.a } else { spec.b });
     let (a_totals, b_totals) = (totals(Side::A), totals(Side::B));
     // The rule asks a metric only which way is better.

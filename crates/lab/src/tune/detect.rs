@@ -11,7 +11,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::bench::{Ask, Length, Load, Moment, Reading};
-use super::journal::{Halt, Recorder, TunePlan, Tried};
+use super::journal::{Halt, Recorder, Tried, TunePlan};
 use super::point::Point;
 use crate::report::num::{self, RATE_DIGITS, Scale};
 use crate::steady::Steadiness;
@@ -84,7 +84,9 @@ impl std::fmt::Display for Finding {
                 100.0 * s.drift,
                 100.0 * s.deviation
             ),
-            Finding::IopsCap { iops: cap } => write!(f, "the device is capped at {}: reads of 4 and 16 KiB, two depths", iops(*cap)),
+            Finding::IopsCap { iops: cap } => {
+                write!(f, "the device is capped at {}: reads of 4 and 16 KiB, two depths", iops(*cap))
+            }
             Finding::BandwidthCap { bytes_per_second } => write!(
                 f,
                 "the device is capped at {}: reads of 256 KiB and 1 MiB, two depths",
@@ -150,7 +152,8 @@ fn of_probes(readings: &[Reading], run_seconds: f64) -> Vec<Finding> {
     let idle = |r: &Reading| r.job_cpu_percent.is_none_or(|p| p < BUSY_PERCENT);
     found.extend(readings.first().and_then(|r| burst(&r.moments, run_seconds)));
     let plateau = |which: &[usize], index: usize| {
-        let rates: Option<Vec<f64>> = which.iter().map(|&i| tail_rate(&readings[i].moments).map(|r| [r.0, r.1][index])).collect();
+        let rates: Option<Vec<f64>> =
+            which.iter().map(|&i| tail_rate(&readings[i].moments).map(|r| [r.0, r.1][index])).collect();
         let rates = rates.filter(|_| which.iter().all(|&i| idle(&readings[i])))?;
         let (low, high) = rates.iter().fold((f64::INFINITY, 0.0f64), |(l, h), r| (l.min(*r), h.max(*r)));
         (low > 0.0 && high / low < 1.0 + PLATEAU).then(|| rates.iter().sum::<f64>() / rates.len() as f64)

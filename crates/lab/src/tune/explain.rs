@@ -40,7 +40,8 @@ fn stages(a: &StageFacts, b: &StageFacts) -> Vec<String> {
         .filter_map(|i| {
             let (x, y) = (before[i]?, after[i]?);
             let told = (y - x).abs() > TOLD_SHARE * whole;
-            let text = || format!("{} {} -> {}: time {}", StageTimes::NAMES[i], num::latency(x), num::latency(y), MEANING[i]);
+            let text =
+                || format!("{} {} -> {}: time {}", StageTimes::NAMES[i], num::latency(x), num::latency(y), MEANING[i]);
             told.then(|| ((y - x).abs(), text()))
         })
         .collect();

@@ -60,7 +60,12 @@ const MODULES: [(&str, Option<&str>, Option<&str>); 3] = [
 
 /// `point` in a form; `target` is where it was tuned.
 pub fn render(form: Form, point: &Point, target: &str) -> String {
-    let device = target.strip_prefix("kernel:").unwrap_or(target).strip_prefix("/dev/").filter(|d| !d.contains('/')).unwrap_or("DEV");
+    let device = target
+        .strip_prefix("kernel:")
+        .unwrap_or(target)
+        .strip_prefix("/dev/")
+        .filter(|d| !d.contains('/'))
+        .unwrap_or("DEV");
     let mut out = format!("# {}\n", form.name());
     if point.is_empty() {
         out.push_str("# nothing to set: the defaults stay\n");
@@ -88,10 +93,16 @@ type Missing = Vec<(String, &'static str)>;
 /// Where a setting is to be found instead.
 fn elsewhere(name: &str) -> &'static str {
     match name {
-        "nr_hw_queues" | "queue_depth" => "a parameter of the driver or of the machine below: cmdline, modprobe, libvirt, qemu, toml",
+        "nr_hw_queues" | "queue_depth" => {
+            "a parameter of the driver or of the machine below: cmdline, modprobe, libvirt, qemu, toml"
+        }
         "mode" => "kernels before 5.0 had it: scsi_mod.use_blk_mq; mqblk has it: toml",
-        name if name.ends_with("iodepth") || name.ends_with("numjobs") => "the application's own: its depth and threads",
-        name if QUEUE_FILES.contains(&name) || name.starts_with("iosched.") => "of the running kernel: sysfs, udev, toml",
+        name if name.ends_with("iodepth") || name.ends_with("numjobs") => {
+            "the application's own: its depth and threads"
+        }
+        name if QUEUE_FILES.contains(&name) || name.starts_with("iosched.") => {
+            "of the running kernel: sysfs, udev, toml"
+        }
         _ => "mqblk's own: toml",
     }
 }
@@ -139,7 +150,10 @@ fn modules(point: &Point, line: &dyn Fn(&str, &str, &str) -> String, missing: &m
             found.extend(key.map(|key| line(module, key, value)));
         }
         if name == "mode" {
-            found.push(format!("{}  # kernels before 5.0, SCSI only", line("scsi_mod", "use_blk_mq", if value == "sq" { "0" } else { "1" })));
+            found.push(format!(
+                "{}  # kernels before 5.0, SCSI only",
+                line("scsi_mod", "use_blk_mq", if value == "sq" { "0" } else { "1" })
+            ));
         }
         if found.is_empty() {
             missing.push((format!("{name}={value}"), elsewhere(name)));
@@ -190,7 +204,8 @@ fn qemu(point: &Point, missing: &mut Missing) -> String {
 }
 
 fn toml(point: &Point, target: &str, missing: &mut Missing) -> String {
-    let mut out = format!("[[disk]]\ntarget = \"{}\"\n\n[disk.queue]\n", target.replace('\\', "\\\\").replace('"', "\\\""));
+    let mut out =
+        format!("[[disk]]\ntarget = \"{}\"\n\n[disk.queue]\n", target.replace('\\', "\\\\").replace('"', "\\\""));
     for (name, value) in point.iter() {
         if name.ends_with("iodepth") || name.ends_with("numjobs") {
             missing.push((format!("{name}={value}"), elsewhere(name)));
@@ -240,11 +255,18 @@ mod tests {
     #[test]
     fn queues_are_the_drivers_and_the_machines() {
         let text = render(Form::Cmdline, &point(), "null");
-        assert!(text.contains("virtio_blk.num_request_queues=1\nhv_storvsc.storvsc_max_hw_queues=1\nnull_blk.submit_queues=1\n"), "{text}");
+        assert!(
+            text.contains(
+                "virtio_blk.num_request_queues=1\nhv_storvsc.storvsc_max_hw_queues=1\nnull_blk.submit_queues=1\n"
+            ),
+            "{text}"
+        );
         assert!(text.contains("not in this form: scheduler=mq-deadline"), "{text}");
         assert!(render(Form::Modprobe, &point(), "null").contains("options virtio_blk queue_depth=128\n"));
         assert!(render(Form::Libvirt, &point(), "null").contains("<driver name='qemu' queues='1' queue_size='128'/>"));
-        assert!(render(Form::Qemu, &point(), "null").contains("virtio-blk-pci,drive=DRIVE,num-queues=1,queue-size=128\n"));
+        assert!(
+            render(Form::Qemu, &point(), "null").contains("virtio-blk-pci,drive=DRIVE,num-queues=1,queue-size=128\n")
+        );
         assert!(render(Form::Qemu, &Point::of(&[("queue_depth", "100")]), "null").contains("a power of two"));
         assert!(render(Form::Cmdline, &Point::of(&[("mode", "sq")]), "null").contains("scsi_mod.use_blk_mq=0"));
     }
@@ -252,7 +274,10 @@ mod tests {
     #[test]
     fn nothing_is_said_where_there_is_nothing() {
         for (name, form) in Form::ALL {
-            assert_eq!(render(form, &Point::default(), "null"), format!("# {name}\n# nothing to set: the defaults stay\n"));
+            assert_eq!(
+                render(form, &Point::default(), "null"),
+                format!("# {name}\n# nothing to set: the defaults stay\n")
+            );
         }
     }
 }

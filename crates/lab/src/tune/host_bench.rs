@@ -122,7 +122,9 @@ impl<'a> HostBench<'a> {
 /// Whether a knob is the load's, and of which job: `iodepth`, `a.iodepth`.
 fn load_part<'n>(name: &'n str, job: &str) -> Option<&'n str> {
     let own = name.strip_prefix(job).and_then(|rest| rest.strip_prefix('.'));
-    LOAD_KNOBS.into_iter().find_map(|knob| (name == knob || own == Some(knob)).then_some(&name[name.len() - knob.len()..]))
+    LOAD_KNOBS
+        .into_iter()
+        .find_map(|knob| (name == knob || own == Some(knob)).then_some(&name[name.len() - knob.len()..]))
 }
 
 fn is_load_knob(name: &str) -> bool {
@@ -134,7 +136,10 @@ pub fn check_free(file: &JobFile, name: &str, values: &[String]) -> Result<(), S
     if !file.jobs.iter().any(|job| load_part(name, &job.name).is_some()) {
         let names: Vec<String> = file.jobs.iter().flat_map(|j| LOAD_KNOBS.map(|k| format!("{}.{k}", j.name))).collect();
         let near = blk::suggest::did_you_mean(name, LOAD_KNOBS.into_iter().chain(names.iter().map(String::as_str)));
-        return Err(format!("--free {name}: must be iodepth or numjobs, of all jobs, or of one: {}; {near}", names.join(", ")));
+        return Err(format!(
+            "--free {name}: must be iodepth or numjobs, of all jobs, or of one: {}; {near}",
+            names.join(", ")
+        ));
     }
     for value in values {
         if !value.parse::<u32>().is_ok_and(|v| (1..=65_536).contains(&v)) {
@@ -285,7 +290,16 @@ mod tests {
         let free: Vec<(String, Vec<String>)> =
             free.iter().map(|(n, v)| ((*n).to_owned(), v.iter().map(|v| (*v).to_owned()).collect())).collect();
         let target = Some("model:size=1g,lat_us=100,parallel=8".to_owned());
-        HostBench::new(file, target, vec![("nr_cpus".into(), "4".into())], &free, Some((0.05, 0.1)), Arc::default(), observe).unwrap()
+        HostBench::new(
+            file,
+            target,
+            vec![("nr_cpus".into(), "4".into())],
+            &free,
+            Some((0.05, 0.1)),
+            Arc::default(),
+            observe,
+        )
+        .unwrap()
     }
 
     #[test]
@@ -295,14 +309,17 @@ mod tests {
         let names: Vec<String> = bench.knobs().iter().map(|k| format!("{}={}", k.name, k.default)).collect();
         assert!(names.contains(&"nr_hw_queues=4".to_owned()) && names.contains(&"b.iodepth=8".to_owned()), "{names:?}");
         let jobs = bench.jobs();
-        let wanted: Vec<MetricId> = ["a.iops", "all.iops", "b.p95", "a.cpu", "all.bw"].map(|m| MetricId::parse(m, &jobs).unwrap()).into();
+        let wanted: Vec<MetricId> =
+            ["a.iops", "all.iops", "b.p95", "a.cpu", "all.bw"].map(|m| MetricId::parse(m, &jobs).unwrap()).into();
         let ask = |point: Point| Ask { point, length: Length::Short, load: None, entropy: 1 };
         let r = bench.run(&ask(Point::of(&[("b.iodepth", "1"), ("nr_hw_queues", "1")])), &wanted).unwrap();
         let got = |i: usize| r.get(&wanted[i]);
         assert!(got(0).unwrap() < got(1).unwrap() && got(2).is_some() && got(3).is_some(), "{:?}", r.values);
         assert!((got(4).unwrap() / got(1).unwrap() - 4096.0).abs() < 1.0);
         assert_eq!(r.stages.unwrap().hctx.len(), 1);
-        assert!(bench.check(&Point::of(&[("nr_requests", "256"), ("queue_depth", "32"), ("nr_hw_queues", "9")])).is_err());
+        assert!(
+            bench.check(&Point::of(&[("nr_requests", "256"), ("queue_depth", "32"), ("nr_hw_queues", "9")])).is_err()
+        );
         assert!(matches!(bench.run(&ask(Point::of(&[("nr_hw_queues", "9")])), &wanted), Err(BenchError::Refused(_))));
     }
 

@@ -74,7 +74,8 @@ fn tunables(elevator: &str) -> Vec<Knob> {
     }
     // On a disk that is nobody's: only its elevator is asked.
     let Ok(disk) = Disk::new(Arc::new(Null::new(NullOptions::default())), config, None) else { return Vec::new() };
-    let wanted = disk.queue.iosched().into_iter().filter(|t| TUNABLES.contains(&format!("iosched.{}", t.name).as_str()));
+    let wanted =
+        disk.queue.iosched().into_iter().filter(|t| TUNABLES.contains(&format!("iosched.{}", t.name).as_str()));
     let knob = |t: blk::elevator::Tunable| {
         let values = if t.max <= 1 { vec![1 - t.value.min(1)] } else { vec![t.value / 4, t.value.saturating_mul(4)] };
         let values = values.into_iter().map(|v| v.clamp(t.min, t.max)).filter(|v| *v != t.value);
@@ -105,15 +106,26 @@ mod tests {
 
     #[test]
     fn the_table_has_the_target_s_own_defaults() {
-        let setting = |name: &str, value: &str| Setting { name: name.into(), value: value.into(), default: true, help: String::new() };
+        let setting = |name: &str, value: &str| Setting {
+            name: name.into(),
+            value: value.into(),
+            default: true,
+            help: String::new(),
+        };
         let now = [setting("nr_hw_queues", "6"), setting("scheduler", "none"), setting("max_sectors_kb", "128")];
         let all = knobs(&now, 6, 256);
         let of = |name: &str| all.iter().find(|k| k.name == name);
-        assert_eq!(of("nr_hw_queues").map(|k| (k.default.as_str(), k.values.join(" "))), Some(("6", "1 2 3 4 6".into())));
+        assert_eq!(
+            of("nr_hw_queues").map(|k| (k.default.as_str(), k.values.join(" "))),
+            Some(("6", "1 2 3 4 6".into()))
+        );
         assert_eq!(of("max_sectors_kb").map(|k| k.values.join(" ")), Some("64 128 256".into()));
         assert!(of("queue_depth").is_none(), "the target does not have it");
         let expire = of("iosched.read_expire").expect("mq-deadline's");
-        assert_eq!((expire.default.as_str(), expire.when.clone()), ("500", Some(("scheduler".into(), "mq-deadline".into()))));
+        assert_eq!(
+            (expire.default.as_str(), expire.when.clone()),
+            ("500", Some(("scheduler".into(), "mq-deadline".into())))
+        );
         assert_eq!(expire.values, ["125", "2000"]);
         let names: Vec<String> = rules(2, "2").iter().map(|(_, p)| p.to_string()).collect();
         assert_eq!(names, ["nr_hw_queues=1", "nr_hw_queues=4", "default", "nr_hw_queues=1", "default"]);

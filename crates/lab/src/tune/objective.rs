@@ -113,11 +113,17 @@ impl MetricId {
         let of_job = known().filter_map(|job| Some((job, text.strip_prefix(job)?.strip_prefix('.')?)));
         let Some((job, metric)) = of_job.max_by_key(|(job, _)| job.len()) else {
             let Some((job, metric)) = text.split_once('.') else {
-                return Err(format!("'{text}': must be JOB.METRIC, such as {}.iops; metrics: {}", example(jobs), metrics()));
+                return Err(format!(
+                    "'{text}': must be JOB.METRIC, such as {}.iops; metrics: {}",
+                    example(jobs),
+                    metrics()
+                ));
             };
             let near = did_you_mean(job, known());
             let jobs = known().collect::<Vec<_>>().join(", ");
-            return Err(format!("'{job}.{metric}': there is no job '{job}'; {near}jobs: {jobs} (all of them together)"));
+            return Err(format!(
+                "'{job}.{metric}': there is no job '{job}'; {near}jobs: {jobs} (all of them together)"
+            ));
         };
         let Some(quantity) = Quantity::parse(metric) else {
             let near = did_you_mean(metric, Quantity::names());
@@ -189,7 +195,9 @@ impl Keep {
             (None, Some((metric, bound))) => (metric, false, bound),
             _ => {
                 let example = example(jobs);
-                return Err(format!("--keep '{text}': must be JOB.METRIC>=BOUND or JOB.METRIC<=BOUND, such as {example}.bw>=95%"));
+                return Err(format!(
+                    "--keep '{text}': must be JOB.METRIC>=BOUND or JOB.METRIC<=BOUND, such as {example}.bw>=95%"
+                ));
             }
         };
         let metric = MetricId::parse(metric, jobs).map_err(|e| format!("--keep {e}"))?;
@@ -266,7 +274,9 @@ mod tests {
 
     #[test]
     fn metrics_are_read_and_shown_alike() {
-        for text in ["seq_write.iops", "seq_read.bw", "v1.db.p99.9", "all.p99.5", "seq_read.p50", "all.cpu", "v1.db.lat"] {
+        for text in
+            ["seq_write.iops", "seq_read.bw", "v1.db.p99.9", "all.p99.5", "seq_read.p50", "all.cpu", "v1.db.lat"]
+        {
             assert_eq!(MetricId::parse(text, &jobs()).unwrap().to_string(), text);
         }
     }
@@ -274,7 +284,11 @@ mod tests {
     #[test]
     fn a_typo_is_answered_with_the_nearest_job_or_metric() {
         let e = |text| MetricId::parse(text, &jobs()).unwrap_err();
-        assert!(e("seq_wirte.iops").contains("no job 'seq_wirte'; did you mean 'seq_write'?"), "{}", e("seq_wirte.iops"));
+        assert!(
+            e("seq_wirte.iops").contains("no job 'seq_wirte'; did you mean 'seq_write'?"),
+            "{}",
+            e("seq_wirte.iops")
+        );
         assert!(e("seq_read.iosp").contains("no metric 'iosp'; did you mean 'iops'?"), "{}", e("seq_read.iosp"));
         assert!(e("iops").contains("must be JOB.METRIC, such as seq_write.iops"), "{}", e("iops"));
         assert!(e("seq_read.p42").contains("metrics: iops, bw"), "{}", e("seq_read.p42"));
@@ -300,7 +314,9 @@ mod tests {
         assert!(k.margin(100.0, 96.0) > 0.0 && k.margin(100.0, 94.0) < 0.0);
         let k = keep("seq_read.p99<=2ms");
         assert!(k.margin(9e9, 1.9e6) > 0.0 && k.margin(1.0, 2.1e6) < 0.0);
-        for bad in ["seq_read.bw=95%", "seq_read.bw>=2ms", "seq_read.bw>=-1%", "all.lat<=0ms", "all.iops>=many", "x.bw>=1%"] {
+        for bad in
+            ["seq_read.bw=95%", "seq_read.bw>=2ms", "seq_read.bw>=-1%", "all.lat<=0ms", "all.iops>=many", "x.bw>=1%"]
+        {
             assert!(Keep::parse(bad, &jobs()).unwrap_err().starts_with("--keep "), "{bad}");
         }
     }

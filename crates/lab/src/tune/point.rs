@@ -132,7 +132,9 @@ pub fn tidy(point: &Point, knobs: &[Knob]) -> Point {
 /// Values as typed: `a,b,c`, or `LOW..HIGH` for the ends and the powers of two between them.
 pub fn parse_values(flag: &str, name: &str, text: &str) -> Result<Vec<String>, String> {
     let rule = || {
-        format!("{flag} {name}={text}: must be values (1,8,64) or a range of whole numbers (1..256: its ends and the powers of two between)")
+        format!(
+            "{flag} {name}={text}: must be values (1,8,64) or a range of whole numbers (1..256: its ends and the powers of two between)"
+        )
     };
     if let Some((low, high)) = text.split_once("..") {
         let high = high.strip_prefix('=').unwrap_or(high);
@@ -151,7 +153,11 @@ pub fn parse_values(flag: &str, name: &str, text: &str) -> Result<Vec<String>, S
 
 /// The table a search uses: of `known`, those named by `only` with its values (an empty list keeps the table's); all, if `only` is empty. Not
 /// those in `fixed`.
-pub fn narrow(known: Vec<Knob>, only: &[(String, Vec<String>)], fixed: &[(String, String)]) -> Result<Vec<Knob>, String> {
+pub fn narrow(
+    known: Vec<Knob>,
+    only: &[(String, Vec<String>)],
+    fixed: &[(String, String)],
+) -> Result<Vec<Knob>, String> {
     let names: Vec<String> = known.iter().map(|k| k.name.clone()).collect();
     for (name, _) in only {
         if !names.contains(name) {
@@ -159,7 +165,7 @@ pub fn narrow(known: Vec<Knob>, only: &[(String, Vec<String>)], fixed: &[(String
             return Err(format!("--knob {name}: this target has no such knob; {near}knobs: {}", names.join(", ")));
         }
         if fixed.iter().any(|(key, _)| key == name) {
-            return Err(format!("--knob {name}: is fixed by --fix or --set; leave one of them out"));
+            return Err(format!("--knob {name}: is fixed by --fix; leave one of them out"));
         }
     }
     let is_free = |k: &Knob| !fixed.iter().any(|(key, _)| *key == k.name);
@@ -217,7 +223,8 @@ mod tests {
     #[test]
     fn tables_are_narrowed_by_name() {
         let known = || vec![Knob::new("queue_depth", 64, [32, 128]), Knob::new("nomerges", 0, [0, 1, 2])];
-        let only = |name: &str, values: &[&str]| vec![(name.to_owned(), values.iter().map(|v| (*v).to_owned()).collect())];
+        let only =
+            |name: &str, values: &[&str]| vec![(name.to_owned(), values.iter().map(|v| (*v).to_owned()).collect())];
         assert_eq!(narrow(known(), &only("nomerges", &[]), &[]).unwrap(), [Knob::new("nomerges", 0, [0, 1, 2])]);
         assert_eq!(narrow(known(), &only("queue_depth", &["8"]), &[]).unwrap()[0].values, ["8"]);
         let fixed = [("nomerges".to_owned(), "2".to_owned())];

@@ -143,7 +143,8 @@ pub fn race(
         judge(&mut racers, &rules, spread);
     }
     let spread = spread(&racers, &rules);
-    let mut standings: Vec<Standing> = racers.iter().filter(|r| !r.gains.is_empty()).map(|r| standing(r, spread, rules.worth)).collect();
+    let mut standings: Vec<Standing> =
+        racers.iter().filter(|r| !r.gains.is_empty()).map(|r| standing(r, spread, rules.worth)).collect();
     standings.sort_by(|a, b| (b.stayed, b.gain).partial_cmp(&(a.stayed, a.gain)).expect("finite gains"));
     Ok(Raced { standings, cut_short })
 }
@@ -213,10 +214,14 @@ fn one_round(
         }
     }
     if bests.is_empty() {
-        return Err(Halt::Failed(format!("{best}: ran before and fails now; mqblk run with these settings tells more")));
+        return Err(Halt::Failed(format!(
+            "{best}: ran before and fails now; mqblk run with these settings tells more"
+        )));
     }
     let default_values = if defaults.is_empty() { &bests } else { &defaults };
-    let log_mean = |of: &dyn Fn(&(f64, Vec<f64>)) -> f64, all: &[(f64, Vec<f64>)]| mean(&all.iter().map(|v| of(v).ln()).collect::<Vec<_>>()).exp();
+    let log_mean = |of: &dyn Fn(&(f64, Vec<f64>)) -> f64, all: &[(f64, Vec<f64>)]| {
+        mean(&all.iter().map(|v| of(v).ln()).collect::<Vec<_>>()).exp()
+    };
     let reference = log_mean(&|v| v.0, &bests);
     let kept: Vec<f64> = (0..keeps.len()).map(|k| log_mean(&|v| v.1[k], default_values)).collect();
     for (i, (value, values)) in found {
@@ -278,7 +283,8 @@ fn is_settled(racer: &Racer, racers: &[Racer], rules: &Rules<'_>) -> bool {
     let alone = racers.iter().all(|r| r.left.is_some() || r.family != racer.family || r.point == racer.point);
     let error = spread(racers, rules) / (rounds.max(1) as f64).sqrt();
     let (limit, margin) = racer.margin();
-    let kept = !margin.is_finite() || margin > CLEAR * margin_error(racer, limit, error * (rounds.max(1) as f64).sqrt());
+    let kept =
+        !margin.is_finite() || margin > CLEAR * margin_error(racer, limit, error * (rounds.max(1) as f64).sqrt());
     rounds >= 2 && alone && kept && racer.mean() - CLEAR * error > rules.worth / 2.0
 }
 

@@ -102,9 +102,14 @@ fn no_better(plan: &TunePlan, r: &TuneResult) -> String {
         }
         Verdict::Errors => format!("no setting is better than the default: I/Os failed with {}", duel.b),
         _ => {
-            let seen = duel.ratio.map_or_else(String::new, |x| format!("; {:.1}% would have been seen", 100.0 * x.resolution));
+            let seen =
+                duel.ratio.map_or_else(String::new, |x| format!("; {:.1}% would have been seen", 100.0 * x.resolution));
             let more = match duel.pairs_asked > duel.pairs {
-                true => format!("; to see {:.1}% takes {} pairs: give a longer --budget", 100.0 * plan.detect, duel.pairs_asked),
+                true => format!(
+                    "; to see {:.1}% takes {} pairs: give a longer --budget",
+                    100.0 * plan.detect,
+                    duel.pairs_asked
+                ),
                 false => String::new(),
             };
             format!("{said} (the most promising, {}: {}{seen}{more})", duel.b, figure(plan, duel))

@@ -10,7 +10,7 @@ use super::bench::{Ask, Length, Reading};
 use super::climb::Climb;
 use super::confirm::{Duel, DuelSpec, duel};
 use super::detect;
-use super::journal::{Halt, Recorder, TunePlan, Tried};
+use super::journal::{Halt, Recorder, Tried, TunePlan};
 use super::objective::Keep;
 use super::outcome::{Impossible, TuneResult, TuneVerdict};
 use super::point::Point;
@@ -78,7 +78,15 @@ impl<'a> Tuner<'a> {
         };
         if first.errors > 0 {
             result.verdict = TuneVerdict::Errors;
-            return Ok(Tuner { plan, default_keeps: Vec::new(), noise: 0.0, full: first.seconds, until: 0.0, duels: 0, result });
+            return Ok(Tuner {
+                plan,
+                default_keeps: Vec::new(),
+                noise: 0.0,
+                full: first.seconds,
+                until: 0.0,
+                duels: 0,
+                result,
+            });
         }
         measured(plan, &first)?;
         let afford = plan.budget_seconds * CONFIRM_SHARE;
@@ -88,7 +96,9 @@ impl<'a> Tuner<'a> {
             return Err(Halt::Failed(format!(
                 "--budget {:.0}s: {runs} confirmation runs of {:.1} s take {least:.0} s of it, more than {:.0} %; give --budget {need:.0}s \
                  or a shorter --runtime",
-                plan.budget_seconds, first.seconds, 100.0 * CONFIRM_SHARE
+                plan.budget_seconds,
+                first.seconds,
+                100.0 * CONFIRM_SHARE
             )));
         }
         result.findings = detect::probe(rec, plan, &first)?;
@@ -99,10 +109,13 @@ impl<'a> Tuner<'a> {
             readings.extend(tried.good().filter(|r| measured(plan, r).is_ok()).cloned());
         }
         if readings.len() < 3 {
-            return Err(Halt::Failed("the default settings cannot be measured: runs fail or are too short; give a longer --runtime".into()));
+            return Err(Halt::Failed(
+                "the default settings cannot be measured: runs fail or are too short; give a longer --runtime".into(),
+            ));
         }
         result.findings.extend(detect::of_baseline(plan, &first, &readings));
-        let logs = |of: &dyn Fn(&Reading) -> Option<f64>| readings.iter().filter_map(of).map(f64::ln).collect::<Vec<f64>>();
+        let logs =
+            |of: &dyn Fn(&Reading) -> Option<f64>| readings.iter().filter_map(of).map(f64::ln).collect::<Vec<f64>>();
         let goals = logs(&|r| r.get(&plan.goal.metric));
         let level = |logs: &[f64]| descriptive::mean(logs).map_or(0.0, f64::exp);
         let noise = descriptive::stddev(&goals).unwrap_or(0.0).max(NOISE_MIN);
@@ -172,7 +185,14 @@ impl<'a> Tuner<'a> {
     /// The default misses a limit: how near can it be brought? `None` when it cannot be kept, which is then the result.
     fn restore(&mut self, rec: &mut Recorder<'_>, index: usize) -> Result<Option<Point>, Halt> {
         let keep = self.plan.keeps[index].clone();
-        let others: Vec<Keep> = self.plan.keeps.iter().zip(&self.default_keeps).filter(|(k, d)| k.margin(**d, **d) >= 0.0).map(|(k, _)| k.clone()).collect();
+        let others: Vec<Keep> = self
+            .plan
+            .keeps
+            .iter()
+            .zip(&self.default_keeps)
+            .filter(|(k, d)| k.margin(**d, **d) >= 0.0)
+            .map(|(k, _)| k.clone())
+            .collect();
         let plan = TunePlan { goal: keep.as_goal(), keeps: others, ..self.plan.clone() };
         let until = rec.status.spent + (self.until - rec.status.spent) / 2.0;
         let mut climb = Climb::new(&plan, self.noise, until, SALT_CLIMB << 8);
@@ -208,7 +228,14 @@ impl<'a> Tuner<'a> {
         ((left / 2.0) as u32 / 2 * 2).clamp(Plan::MIN_PAIRS, PAIRS_MAX)
     }
 
-    fn confirm(&mut self, rec: &mut Recorder<'_>, against: &str, a: &Point, b: &Point, gain: f64) -> Result<Duel, Halt> {
+    fn confirm(
+        &mut self,
+        rec: &mut Recorder<'_>,
+        against: &str,
+        a: &Point,
+        b: &Point,
+        gain: f64,
+    ) -> Result<Duel, Halt> {
         self.duels += 1;
         rec.status.phase = format!("confirming {b} against {against}");
         let spec = DuelSpec {
@@ -277,7 +304,6 @@ impl<'a> Tuner<'a> {
         }
         Ok(())
     }
-
 }
 
 /// Refuses a reading without one of the metrics.

@@ -91,7 +91,9 @@ impl Bench for Machine {
         let tags: u32 = point.get("queue_depth").unwrap_or("64").parse().unwrap();
         let requests: u32 = point.get("nr_requests").unwrap_or("64").parse().unwrap();
         match point.get("scheduler") {
-            None if requests > tags => Err(format!("nr_requests={requests}: more than queue_depth={tags} without an elevator")),
+            None if requests > tags => {
+                Err(format!("nr_requests={requests}: more than queue_depth={tags} without an elevator"))
+            }
             _ => Ok(()),
         }
     }
@@ -140,7 +142,12 @@ pub fn plan(keeps: &[&str], seed: u64) -> TunePlan {
 }
 
 /// Tunes `machine`; what it writes goes behind `out`, `past` is what is there.
-pub fn tune_from(machine: &mut Machine, plan: &TunePlan, past: Vec<RunLine>, out: &mut Vec<u8>) -> Result<TuneResult, Halt> {
+pub fn tune_from(
+    machine: &mut Machine,
+    plan: &TunePlan,
+    past: Vec<RunLine>,
+    out: &mut Vec<u8>,
+) -> Result<TuneResult, Halt> {
     if past.is_empty() && out.is_empty() {
         let header = Header {
             format: journal::FORMAT,
