@@ -192,7 +192,8 @@ impl ResultsFile {
         }
     }
 
-    /// Opens the file of a comparison that is gone on with; `kept` bytes of it are kept when the first run has shown that it can.
+    /// Opens the file of a comparison that is gone on with; `kept` bytes of it are kept when the first run has shown
+    /// that it can.
     fn old(path: &Path, kept: usize) -> Result<ResultsFile, Failure> {
         match OpenOptions::new().append(true).open(path) {
             Ok(file) => Ok(ResultsFile { path: path.to_owned(), empty: None, kept: Some((file, kept)) }),

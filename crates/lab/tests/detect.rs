@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `--detect` measured: a comparison that asks for as many pairs as a difference takes finds a difference of that size, and does not alarm more
-//! often for having asked; and a hundred comparisons of like with like on a real target.
+//! `--detect` measured: a comparison that asks for as many pairs as a difference takes finds a difference of that size,
+//! and does not alarm more often for having asked; and a hundred comparisons of like with like on a real target.
 
 mod synthetic;
 
@@ -69,8 +69,9 @@ fn too_many_pairs_are_not_begun() {
     assert!(plan == first && found.pairs > 100);
 }
 
-/// Sized for a machine that does other things too: runs of 4 ms on the null target. The promise is a rate of 5 % at most, and it is 2 % by
-/// construction; of one hundred at 2 % more than eight are called different once in ten thousand times, more than five once in 65.
+/// Sized for a machine that does other things too: runs of 4 ms on the null target. The promise is a rate of 5 % at
+/// most, and it is 2 % by construction; of one hundred at 2 % more than eight are called different once in ten thousand
+/// times, more than five once in 65.
 #[test]
 fn a_hundred_comparisons_of_like_with_like_on_a_real_target() {
     let text = "[a]\nrw=randread\nbs=4k\nsize=64m\nioengine=libaio\niodepth=4\nruntime=4ms\ntime_based\nnorandommap\n";

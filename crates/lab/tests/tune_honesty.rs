@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a tuning promises, measured on a machine that is a formula: where nothing matters it says so, a gain of the size asked for is found, and
-//! limits, interactions and impossible asks are what they are.
+//! What a tuning promises, measured on a machine that is a formula: where nothing matters it says so, a gain of the
+//! size asked for is found, and limits, interactions and impossible asks are what they are.
 
 mod synthetic;
 

@@ -33,7 +33,8 @@ pub struct TuneArgs {
     /// Time for all runs together: 10m, 90s
     #[arg(long, value_name = "TIME", default_value = "10m")]
     pub budget: String,
-    /// Length of a run that confirms [default: the longest runtime of the jobs, or 2s]; those that screen take a quarter
+    /// Length of a run that confirms [default: the longest runtime of the jobs, or 2s]; those that screen take a
+    /// quarter
     #[arg(long, value_name = "TIME")]
     pub runtime: Option<String>,
     /// The smallest gain worth finding

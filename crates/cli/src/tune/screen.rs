@@ -31,7 +31,8 @@ impl Screen {
         Screen { line: Line::new(when), stop, status: Status::default(), next: String::new(), told: Vec::new() }
     }
 
-    /// `screening, pass 1: run 31, scheduler=bfq [12.4%][eta 08m:40s][best so far: nr_hw_queues=1 +12%, not confirmed]`.
+    /// `screening, pass 1: run 31, scheduler=bfq [12.4%][eta 08m:40s][best so far: nr_hw_queues=1 +12%, not
+    /// confirmed]`.
     fn text(&self) -> String {
         let s = &self.status;
         let part = 100.0 * (s.spent / s.budget.max(1e-9)).min(1.0);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How many units of evidence show a difference of a given size.
 //!
-//! Guarantees: with the spread known only from a first part of the units, a true difference of `effect` is found at `level` with at least
-//! probability `power` (Stein's two-stage rule: the quantiles are those of the first part's degrees of freedom, which pays for not
-//! knowing the spread). The number depends on the spread alone, never on the difference seen so far, so asking for it is no peeking.
+//! Guarantees: with the spread known only from a first part of the units, a true difference of `effect` is found at
+//! `level` with at least probability `power` (Stein's two-stage rule: the quantiles are those of the first part's
+//! degrees of freedom, which pays for not knowing the spread). The number depends on the spread alone, never on the
+//! difference seen so far, so asking for it is no peeking.
 //! Does not: promise anything when the spread of later units is another one.
 //! Source: C. Stein, "A two-sample test for a linear hypothesis whose power is independent of the variance", 1945.
 
@@ -14,8 +15,8 @@ pub const POWER: f64 = 0.90;
 /// More units than this are called that many.
 const UNITS_MAX: f64 = 1e6;
 
-/// Units needed in all, the first part included. `sd`: their standard deviation (of logarithms), from `df` + 1 units; `effect`: the difference, a
-/// logarithm, in the same unit.
+/// Units needed in all, the first part included. `sd`: their standard deviation (of logarithms), from `df` + 1 units;
+/// `effect`: the difference, a logarithm, in the same unit.
 ///
 /// # Panics
 /// When `df` is 0, `effect` not positive, or `level` or `power` not inside (0, 1).
@@ -26,8 +27,8 @@ pub fn units_for(sd: f64, df: u32, effect: f64, level: f64, power: f64) -> u32 {
     (quantiles * sd / effect).powi(2).ceil().clamp(2.0, UNITS_MAX) as u32
 }
 
-/// Pairs of runs, two to a unit, that a difference of `effect` takes, from the units of the first part; `None` when there are too few
-/// of them to know a spread.
+/// Pairs of runs, two to a unit, that a difference of `effect` takes, from the units of the first part; `None` when
+/// there are too few of them to know a spread.
 pub fn pairs_for(units: &[f64], effect: f64, level: f64) -> Option<u32> {
     let df = u32::try_from(units.len().checked_sub(1)?).ok().filter(|df| *df > 0)?;
     let sd = descriptive::stddev(units).filter(|sd| sd.is_finite())?;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a tuning runs its points on: this machine's stack, a kernel's device, a simulated machine.
 //!
-//! Needs from implementations: a run starts from nothing but the point it is given (no setting of the run before stays), and what a
-//! point cannot have is refused, not rounded. Does not: choose, repeat or judge.
+//! Needs from implementations: a run starts from nothing but the point it is given (no setting of the run before
+//! stays), and what a point cannot have is refused, not rounded. Does not: choose, repeat or judge.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +62,8 @@ pub struct Moment {
 /// What a run came to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
-    /// The metrics that were wanted and could be measured, by their names (`JOB.METRIC`); of a [`Load`]: `all.iops`, `all.bw`, `all.lat`.
+    /// The metrics that were wanted and could be measured, by their names (`JOB.METRIC`); of a [`Load`]: `all.iops`,
+    /// `all.bw`, `all.lat`.
     pub values: BTreeMap<String, f64>,
     /// How long it took, opening and closing included: what a budget is charged.
     pub seconds: f64,

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is noticed about the machine before anything is tuned: caps and burst credits of the device, a load generator that is the
-//! bottleneck, a device that does not settle.
+//! What is noticed about the machine before anything is tuned: caps and burst credits of the device, a load generator
+//! that is the bottleneck, a device that does not settle.
 //!
-//! A cap is a plateau that neither depth nor block size moves: reads of 4 KiB and 16 KiB at the same I/Os per second, reads of 256 KiB and
-//! 1 MiB at the same bytes per second, each at two depths, while the job threads have CPU time left. A burst credit is what a token bucket
-//! held at the start: the line through the second half of a run's progress meets time zero above it by the credit, whatever the shape of the first half.
-//! Guarantees: only reads. Does not: tell a cap that somebody set from a device that can do no more: the plateau is the same. It sees no
-//! credit that lasts longer than its run (those of cloud disks may last half an hour), nor one that was used up before.
+//! A cap is a plateau that neither depth nor block size moves: reads of 4 KiB and 16 KiB at the same I/Os per second,
+//! reads of 256 KiB and 1 MiB at the same bytes per second, each at two depths, while the job threads have CPU time
+//! left. A burst credit is what a token bucket held at the start: the line through the second half of a run's progress
+//! meets time zero above it by the credit, whatever the shape of the first half.
+//! Guarantees: only reads. Does not: tell a cap that somebody set from a device that can do no more: the plateau is the
+//! same. It sees no credit that lasts longer than its run (those of cloud disks may last half an hour), nor one that
+//! was used up before.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,9 +21,9 @@ use crate::steady::Steadiness;
 /// CPU time of the job threads, in percent of one CPU each, from which they are the bottleneck.
 const BUSY_PERCENT: f64 = 90.0;
 /// Two rates that differ by less are a plateau.
-const PLATEAU: f64 = 0.03;
+const PLATEAU: f64 = 0.05;
 /// Seconds of a probe.
-const PROBE_SECONDS: f64 = 0.6;
+const PROBE_SECONDS: f64 = 1.0;
 /// Seconds of the first one, which looks for a credit.
 const CREDIT_SECONDS: f64 = 2.4;
 /// Share of the budget the probes may take.

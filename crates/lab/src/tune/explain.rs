@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Why a point is better, in plain words, from where the time went in the confirmation's runs.
 //!
-//! Guarantees: every sentence is a difference of two measured means. Does not: guess at causes that no stage, count or cost shows.
+//! Guarantees: every sentence is a difference of two measured means. Does not: guess at causes that no stage, count or
+//! cost shows.
 
 use super::confirm::Duel;
 use crate::report::num;

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A recommendation in the forms that systems take it in: sysfs, udev, kernel command line, modprobe, libvirt, QEMU, mqblk's TOML.
+//! A recommendation in the forms that systems take it in: sysfs, udev, kernel command line, modprobe, libvirt, QEMU,
+//! mqblk's TOML.
 //!
-//! Guarantees: a setting that a form does not have is said so, with where it can be set; nothing is left out silently. The elevator comes first where
-//! order matters: changing it resets nr_requests and its tunables (block/elevator.c). Does not: set anything.
-//! Sources: Documentation/ABI/stable/sysfs-block; module parameters of drivers/block/virtio_blk.c (num_request_queues, queue_depth),
-//! drivers/scsi/storvsc_drv.c (storvsc_max_hw_queues), drivers/block/null_blk/main.c (submit_queues, hw_queue_depth), drivers/scsi/scsi.c
-//! (use_blk_mq, until 4.20); libvirt's formatdomain (driver queues, queue_size); QEMU's virtio-blk-pci (num-queues, queue-size).
+//! Guarantees: a setting that a form does not have is said so, with where it can be set; nothing is left out silently.
+//! The elevator comes first where order matters: changing it resets nr_requests and its tunables (block/elevator.c).
+//! Does not: set anything.
+//! Sources: Documentation/ABI/stable/sysfs-block; module parameters of drivers/block/virtio_blk.c (num_request_queues,
+//! queue_depth), drivers/scsi/storvsc_drv.c (storvsc_max_hw_queues), drivers/block/null_blk/main.c (submit_queues,
+//! hw_queue_depth), drivers/scsi/scsi.c (use_blk_mq, until 4.20); libvirt's formatdomain (driver queues, queue_size);
+//! QEMU's virtio-blk-pci (num-queues, queue-size).
 
 use std::fmt::Write;
 

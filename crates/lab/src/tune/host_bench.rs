@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Our block layer on this machine as a bench: each run is a fresh stack on the target with the settings of its point.
 //!
-//! Guarantees: nothing outlives a run, so nothing is left set. `iodepth` and `numjobs` are the load's (of all jobs, or `JOB.iodepth`); all
-//! other names are settings of the block layer. Does not: change a job's ramp, pattern or size.
+//! Guarantees: nothing outlives a run, so nothing is left set. `iodepth` and `numjobs` are the load's (of all jobs, or
+//! `JOB.iodepth`); all other names are settings of the block layer. Does not: change a job's ramp, pattern or size.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,6 +25,8 @@ use crate::stack;
 
 /// Least distance of two moments, seconds.
 const MOMENT_SECONDS: f64 = 0.015;
+/// Largest value of one of the load's own knobs.
+const LOAD_MAX: u32 = 65_536;
 /// The load's own knobs.
 const LOAD_KNOBS: [&str; 2] = ["iodepth", "numjobs"];
 
@@ -42,7 +44,8 @@ pub struct HostBench<'a> {
 }
 
 impl<'a> HostBench<'a> {
-    /// Opens the target once, to see what may be set. `free` are knobs of the load, with their values. `seconds`: of a short and of a full run.
+    /// Opens the target once, to see what may be set. `free` are knobs of the load, with their values. `seconds`: of a
+    /// short and of a full run.
     pub fn new(
         file: JobFile,
         target: Option<String>,
@@ -124,7 +127,7 @@ fn load_part<'n>(name: &'n str, job: &str) -> Option<&'n str> {
     let own = name.strip_prefix(job).and_then(|rest| rest.strip_prefix('.'));
     LOAD_KNOBS
         .into_iter()
-        .find_map(|knob| (name == knob || own == Some(knob)).then_some(&name[name.len() - knob.len()..]))
+        .find_map(|knob| (name == knob || own == Some(knob)).then(|| &name[name.len() - knob.len()..]))
 }
 
 fn is_load_knob(name: &str) -> bool {
@@ -142,11 +145,15 @@ pub fn check_free(file: &JobFile, name: &str, values: &[String]) -> Result<(), S
         ));
     }
     for value in values {
-        if !value.parse::<u32>().is_ok_and(|v| (1..=65_536).contains(&v)) {
-            return Err(format!("--free {name}={value}: must be 1..=65536"));
+        if !is_load_value(value) {
+            return Err(format!("--free {name}={value}: must be 1..={LOAD_MAX}"));
         }
     }
     Ok(())
+}
+
+fn is_load_value(value: &str) -> bool {
+    value.parse::<u32>().is_ok_and(|v| (1..=LOAD_MAX).contains(&v))
 }
 
 fn load_knob(file: &JobFile, name: &str, values: &[String]) -> Knob {
@@ -198,10 +205,15 @@ impl Bench for HostBench<'_> {
     }
 
     fn check(&self, point: &Point) -> Result<(), String> {
+        let not_a_load = |(name, value): &(&str, &str)| is_load_knob(name) && !is_load_value(value);
+        if let Some((name, value)) = point.iter().find(not_a_load) {
+            return Err(format!("{name}={value}: must be 1..={LOAD_MAX}"));
+        }
         host::run::check_settings(&self.settings(point)).map_err(|e| e.to_string())
     }
 
     fn run(&mut self, ask: &Ask, wanted: &[MetricId]) -> Result<Reading, BenchError> {
+        self.check(&ask.point).map_err(BenchError::Refused)?;
         let file = match &ask.load {
             Some(load) => self.probe_file(load)?,
             None => self.job_file(&ask.point, ask.length),
@@ -320,6 +332,7 @@ mod tests {
         assert!(
             bench.check(&Point::of(&[("nr_requests", "256"), ("queue_depth", "32"), ("nr_hw_queues", "9")])).is_err()
         );
+        assert!(bench.check(&Point::of(&[("b.iodepth", "many")])).is_err());
         assert!(matches!(bench.run(&ask(Point::of(&[("nr_hw_queues", "9")])), &wanted), Err(BenchError::Refused(_))));
     }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A search for settings that make one metric better while others are kept, whose claims are confirmed by fresh comparisons.
+//! A search for settings that make one metric better while others are kept, whose claims are confirmed by fresh
+//! comparisons.
 //!
 //! In the order a tuning meets them:
 //! - [`objective`], [`point`], [`bench`]: what is asked, what may be set, where it is run.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is asked of a tuning: one metric to make better, and limits that others must keep.
 //!
-//! Guarantees: whatever is read is about a job that exists; a limit relative to the default (`>=95%`) is told apart from an absolute one
-//! (`>=500MiB/s`, `<=2ms`); every figure has one unit: I/Os or bytes per second, nanoseconds. Does not: measure, or weigh metrics
-//! against each other. A limit is kept or not.
+//! Guarantees: whatever is read is about a job that exists; a limit relative to the default (`>=95%`) is told apart
+//! from an absolute one (`>=500MiB/s`, `<=2ms`); every figure has one unit: I/Os or bytes per second, nanoseconds. Does
+//! not: measure, or weigh metrics against each other. A limit is kept or not.
 
 use std::fmt;
 
@@ -212,7 +212,8 @@ impl Keep {
         Ok(Keep { metric, at_least, bound: value, text: plain })
     }
 
-    /// How far `value` is on the right side of the limit, as a logarithm: negative when it is not kept. `default` is the default's figure.
+    /// How far `value` is on the right side of the limit, as a logarithm: negative when it is not kept. `default` is
+    /// the default's figure.
     pub fn margin(&self, default: f64, value: f64) -> f64 {
         let limit = match self.bound {
             Bound::OfDefault(fraction) => default * fraction,

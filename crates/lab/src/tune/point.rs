@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A point of the search: what differs from the default, and the knobs that may.
 //!
-//! Guarantees: a point holds only differences from the default and is ordered by name, so two equal choices are one point and one
-//! label. Knobs are a table: a target with more of them (IOThreads, paths) adds rows. Does not: know which points a target can have;
-//! it refuses those it cannot ([`super::bench::Bench::check`]).
+//! Guarantees: a point holds only differences from the default and is ordered by name, so two equal choices are one
+//! point and one label. Knobs are a table: a target with more of them (IOThreads, paths) adds rows. Does not: know
+//! which points a target can have; it refuses those it cannot ([`super::bench::Bench::check`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -151,8 +151,8 @@ pub fn parse_values(flag: &str, name: &str, text: &str) -> Result<Vec<String>, S
     if values.iter().any(String::is_empty) { Err(rule()) } else { Ok(values) }
 }
 
-/// The table a search uses: of `known`, those named by `only` with its values (an empty list keeps the table's); all, if `only` is empty. Not
-/// those in `fixed`.
+/// The table a search uses: of `known`, those named by `only` with its values (an empty list keeps the table's); all,
+/// if `only` is empty. Not those in `fixed`.
 pub fn narrow(
     known: Vec<Knob>,
     only: &[(String, Vec<String>)],

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Screening: points race against the best one known, and those that are not worth more runs leave early.
 //!
-//! Guarantees: in a round every point that is still in runs once, beside the default and the best one, in an order drawn anew; a gain is
-//! the logarithm against the best one of the same round, so a slow drift is nobody's gain. A point leaves when a gain worth having has
-//! become unlikely ([`LEAVE`] standard errors), when a point of its family (the same knob) is clearly better, when a limit is clearly not
-//! kept, or when it cannot run. The spread is that of all points together, for the noise is the machine's: with two rounds of thirty
-//! points it is known well, that of one point alone is not.
+//! Guarantees: in a round every point that is still in runs once, beside the default and the best one, in an order
+//! drawn anew; a gain is the logarithm against the best one of the same round, so a slow drift is nobody's gain. A
+//! point leaves when a gain worth having has become unlikely ([`LEAVE`] standard errors), when a point of its family
+//! (the same knob) is clearly better, when a limit is clearly not kept, or when it cannot run. The spread is that of
+//! all points together, for the noise is the machine's: with two rounds of thirty points it is known well, that of one
+//! point alone is not.
 //! Does not: claim anything. The best of many noisy figures is too good by its nature; what is claimed is measured anew
 //! ([`super::confirm`]).
 
@@ -152,7 +153,8 @@ pub fn race(
 /// Rounds after which `worth` is told from nothing.
 fn rounds_for(rules: &Rules<'_>, racers: usize) -> u32 {
     let of_difference = rules.noise * (1.0 + 1.0 / f64::from(references(racers))).sqrt();
-    // The best of k that gain nothing stands sqrt(2 ln k) standard errors above nothing; half of what is worth finding is to be above that.
+    // The best of k that gain nothing stands sqrt(2 ln k) standard errors above nothing; half of what is worth finding
+    // is to be above that.
     let luck = (2.0 * (racers.max(2) as f64).ln()).sqrt().max(LEAVE);
     let rounds = (2.0 * luck * of_difference / rules.worth.abs().max(1e-6)).powi(2).ceil();
     (rounds as u32).clamp(2, ROUNDS_MAX)
@@ -243,7 +245,8 @@ fn spread(racers: &[Racer], rules: &Rules<'_>) -> f64 {
     (sum / df).sqrt()
 }
 
-/// Standard error of the tightest limit's margin: by its own spread, and not less than the goal's where it has too few rounds.
+/// Standard error of the tightest limit's margin: by its own spread, and not less than the goal's where it has too few
+/// rounds.
 fn margin_error(racer: &Racer, limit: usize, spread: f64) -> f64 {
     let xs: Vec<f64> = racer.margins.iter().map(|m| m[limit]).collect();
     let own = crate::stats::descriptive::stddev(&xs).filter(|_| xs.len() >= 4).unwrap_or(spread);

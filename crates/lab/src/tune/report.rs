@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A tuning for people: verdict first, what was confirmed against what, why, how to set it, what to know.
 //!
-//! Guarantees: every figure of the recommendation is a confirmed one with its interval; screening's are not printed as results. Does not: wrap or colour.
+//! Guarantees: every figure of the recommendation is a confirmed one with its interval; screening's are not printed as
+//! results. Does not: wrap or colour.
 
 use std::fmt::Write;
 
@@ -39,7 +40,7 @@ pub fn text(plan: &TunePlan, r: &TuneResult, forms: &[Form], replay: &str) -> St
             let _ = writeln!(out, "  {sentence}");
         }
     }
-    if !r.findings.is_empty() {
+    if !r.findings.is_empty() && !out.ends_with("\n\n") {
         out.push('\n');
     }
     for finding in &r.findings {
@@ -53,7 +54,8 @@ pub fn text(plan: &TunePlan, r: &TuneResult, forms: &[Form], replay: &str) -> St
     }
     let _ = writeln!(
         out,
-        "\n{} settings tried, {} runs, {:.0} s of runs; noise {:.1}% per short run; seed {}\nrepeat: {replay}",
+        "{}{} settings tried, {} runs, {:.0} s of runs; noise {:.1}% per short run; seed {}\nrepeat: {replay}",
+        if out.ends_with("\n\n") { "" } else { "\n" },
         r.points,
         r.runs,
         r.seconds,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A whole tuning: look at the device, screen, drop what does not matter, confirm.
 //!
-//! Guarantees: what is recommended was confirmed against the default by fresh runs at the level of [`crate::verdict`], with a number of
-//! pairs that the size of the gain asks for; one candidate is confirmed, and a second only when the first turned out not to keep a limit, or a rule of
-//! thumb beat it, so that chance has at most two tries (tests/tune_honesty.rs measures it). A function of the seed and of what is
-//! measured, nothing else: time is the sum of the runs'. Does not: leave anything set; a point is set for its run only.
+//! Guarantees: what is recommended was confirmed against the default by fresh runs at the level of [`crate::verdict`],
+//! with a number of pairs that the size of the gain asks for; one candidate is confirmed, and a second only when the
+//! first turned out not to keep a limit, or a rule of thumb beat it, so that chance has at most two tries
+//! (tests/tune_honesty.rs measures it). A function of the seed and of what is measured, nothing else: time is the sum
+//! of the runs'. Does not: leave anything set; a point is set for its run only.
 
 use super::bench::{Ask, Length, Reading};
 use super::climb::Climb;
@@ -59,23 +60,7 @@ impl<'a> Tuner<'a> {
             Tried::Read(reading) => *reading,
             Tried::Refused(why) => return Err(Halt::Failed(why)),
         };
-        let mut result = TuneResult {
-            goal: plan.goal.metric.clone(),
-            verdict: TuneVerdict::NoBetter,
-            winner: Point::default(),
-            against_default: None,
-            against_rules: Vec::new(),
-            rules_left_out: Vec::new(),
-            unneeded: Vec::new(),
-            impossible: None,
-            default_value: None,
-            noise: 0.0,
-            points: 0,
-            runs: 0,
-            seconds: 0.0,
-            cut_short: false,
-            findings: Vec::new(),
-        };
+        let mut result = nothing_yet(plan);
         if first.errors > 0 {
             result.verdict = TuneVerdict::Errors;
             return Ok(Tuner {
@@ -170,7 +155,8 @@ impl<'a> Tuner<'a> {
             if kept || !better {
                 return Ok(());
             }
-            // It is better, and a limit that short runs saw kept is not: once more, with that limit tighter by what was missed.
+            // It is better, and a limit that short runs saw kept is not: once more, with that limit tighter by what was
+            // missed.
             tighten(&mut plan.keeps, &won);
         }
         Ok(())
@@ -303,6 +289,27 @@ impl<'a> Tuner<'a> {
             self.result.unneeded.clear();
         }
         Ok(())
+    }
+}
+
+/// The result before anything has run.
+fn nothing_yet(plan: &TunePlan) -> TuneResult {
+    TuneResult {
+        goal: plan.goal.metric.clone(),
+        verdict: TuneVerdict::NoBetter,
+        winner: Point::default(),
+        against_default: None,
+        against_rules: Vec::new(),
+        rules_left_out: Vec::new(),
+        unneeded: Vec::new(),
+        impossible: None,
+        default_value: None,
+        noise: 0.0,
+        points: 0,
+        runs: 0,
+        seconds: 0.0,
+        cut_short: false,
+        findings: Vec::new(),
     }
 }
 

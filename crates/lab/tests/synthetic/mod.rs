@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A machine that is a formula: settings have effects, alone and together, and every run has noise from a seed. It tests the method,
-//! not a server; what it says is known exactly, so a claim about it is right or wrong.
+//! A machine that is a formula: settings have effects, alone and together, and every run has noise from a seed. It
+//! tests the method, not a server; what it says is known exactly, so a claim about it is right or wrong.
 
 // Each test file uses a part of this.
 #![allow(dead_code, reason = "shared by several test programs")]
