@@ -3,7 +3,7 @@
 //! comparisons.
 //!
 //! In the order a tuning meets them:
-//! - [`objective`], [`point`], [`bench`]: what is asked, what may be set, where it is run.
+//! - [`objective`], [`point`], [`mod@bench`]: what is asked, what may be set, where it is run.
 //! - [`journal`]: every run on disk, and a tuning resumed.
 //! - [`detect`]: what the device's caps are, and what would make figures mean less than they seem.
 //! - [`race`], [`search`]: screening by short runs with early stopping.

@@ -3,14 +3,14 @@
 //!
 //! Guarantees: in a round every point that is still in runs once, beside the default and the best one, in an order
 //! drawn anew; a gain is the logarithm against the best one of the same round, so a slow drift is nobody's gain. A
-//! point leaves when a gain worth having has become unlikely ([`LEAVE`] standard errors), when a point of its family
+//! point leaves when a gain worth having has become unlikely (`LEAVE` standard errors), when a point of its family
 //! (the same knob) is clearly better, when a limit is clearly not kept, or when it cannot run. The spread is that of
 //! all points together, for the noise is the machine's: with two rounds of thirty points it is known well, that of one
 //! point alone is not.
 //! Does not: claim anything. The best of many noisy figures is too good by its nature; what is claimed is measured anew
 //! ([`super::confirm`]).
 
-use super::bench::{Ask, Length};
+use super::bench::{Ask, Length, Reading};
 use super::journal::{Halt, Recorder, TunePlan};
 use super::point::Point;
 use super::shuffle::{Shuffle, splitmix64};
@@ -165,6 +165,27 @@ fn references(racers: usize) -> u32 {
     ((racers as f64).sqrt().round() as u32).clamp(1, 4)
 }
 
+/// What counts of a run.
+struct Figures {
+    goal: f64,
+    keeps: Vec<f64>,
+}
+
+impl Figures {
+    /// Of a reading; `None` unless it has all of them.
+    fn of(reading: &Reading, plan: &TunePlan) -> Option<Figures> {
+        let keeps: Option<Vec<f64>> = plan.keeps.iter().map(|k| reading.get(&k.metric)).collect();
+        Some(Figures { goal: reading.get(&plan.goal.metric)?, keeps: keeps? })
+    }
+
+    /// Geometric means of several; `None` of none.
+    fn mean(all: &[Figures]) -> Option<Figures> {
+        let limits = all.first()?.keeps.len();
+        let geometric = |of: &dyn Fn(&Figures) -> f64| mean(&all.iter().map(|f| of(f).ln()).collect::<Vec<_>>()).exp();
+        Some(Figures { goal: geometric(&|f| f.goal), keeps: (0..limits).map(|k| geometric(&|f| f.keeps[k])).collect() })
+    }
+}
+
 fn one_round(
     rec: &mut Recorder<'_>,
     rules: &Rules<'_>,
@@ -197,10 +218,7 @@ fn one_round(
             Who::Racer(i) => racers[i].point.clone(),
         };
         let tried = rec.measure(Ask { point, length: Length::Short, load: None, entropy: seed })?;
-        let values = tried.good().and_then(|r| {
-            let kept: Option<Vec<f64>> = keeps.iter().map(|k| r.get(&k.metric)).collect();
-            Some((r.get(&goal.metric)?, kept?))
-        });
+        let values = tried.good().and_then(|r| Figures::of(r, rules.plan));
         match (who, values) {
             (Who::Default, Some(v)) => defaults.push(v),
             (Who::Best, Some(v)) => bests.push(v),
@@ -215,20 +233,17 @@ fn one_round(
             (Who::Default | Who::Best, None) => {}
         }
     }
-    if bests.is_empty() {
-        return Err(Halt::Failed(format!(
-            "{best}: ran before and fails now; mqblk run with these settings tells more"
-        )));
-    }
-    let default_values = if defaults.is_empty() { &bests } else { &defaults };
-    let log_mean = |of: &dyn Fn(&(f64, Vec<f64>)) -> f64, all: &[(f64, Vec<f64>)]| {
-        mean(&all.iter().map(|v| of(v).ln()).collect::<Vec<_>>()).exp()
+    let fails = |point: &Point| {
+        Halt::Failed(format!("{point}: ran before and fails now; mqblk run with these settings tells more"))
     };
-    let reference = log_mean(&|v| v.0, &bests);
-    let kept: Vec<f64> = (0..keeps.len()).map(|k| log_mean(&|v| v.1[k], default_values)).collect();
-    for (i, (value, values)) in found {
-        racers[i].gains.push(goal.gain(reference, value));
-        racers[i].margins.push(keeps.iter().zip(&kept).zip(&values).map(|((k, d), v)| k.margin(*d, *v)).collect());
+    let nothing = Point::default();
+    let reference = Figures::mean(&bests).ok_or_else(|| fails(best))?;
+    let default = if rules.with_default && !best.is_empty() { &defaults } else { &bests };
+    let default = Figures::mean(default).ok_or_else(|| fails(&nothing))?;
+    for (i, found) in found {
+        racers[i].gains.push(goal.gain(reference.goal, found.goal));
+        let margins = keeps.iter().zip(&default.keeps).zip(&found.keeps);
+        racers[i].margins.push(margins.map(|((k, d), v)| k.margin(*d, *v)).collect());
     }
     Ok(())
 }
