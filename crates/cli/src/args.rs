@@ -5,6 +5,7 @@ use crate::multipath::MultipathArgs;
 use crate::serve::args::ServeArgs;
 use crate::serve::control::ctl::CtlArgs;
 use crate::serve::top::TopArgs;
+use crate::tune::args::TuneArgs;
 use blk::settings::SETTINGS;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use host::run::RUN_SETTINGS;
@@ -15,7 +16,8 @@ use std::path::PathBuf;
 const EXIT_STATUS: &str = "\
 Exit status:
   0    done
-  1    found: a difference (compare), I/O errors or data that do not verify (run; compare then gives no verdict)
+  1    found: a difference (compare), a limit that no setting keeps (tune), I/O errors or data that do not verify (run;
+       compare and tune then give no verdict)
   2    usage or operating error; one message says rule, value and remedy
   130  broken off by Ctrl-C or SIGTERM; what was measured until then is printed";
 
@@ -26,6 +28,7 @@ Examples:
   mqblk run job.fio --trace t && blkparse -i t         every request's life, as blktrace shows it
   mqblk compare job.fio --a mode=sq --b mode=mq        single-queue against multi-queue
   mqblk compare job.fio --a scheduler=none --b scheduler=mq-deadline --target /dev/nvme0n1
+  mqblk tune job.fio --target null --maximize a.iops   which settings, by how much, and why
   mqblk inspect --set nr_hw_queues=2                   settings and CPU -> hctx map of a stack
   mqblk inspect --host sda                             what this host's kernel has set for sda
   mqblk inspect --live --path hctx0/busy               requests at the device, of a run that is going on
@@ -78,6 +81,8 @@ pub enum Command {
     Run(RunArgs),
     /// Compare two settings by interleaved runs of a job file: ratios with intervals, and a verdict
     Compare(CompareArgs),
+    /// Search for settings that make a job better while others are kept, and confirm them by fresh interleaved runs
+    Tune(TuneArgs),
     /// Show the settings of a stack and its CPU -> hctx map, those of this host's disks, or the state of a run
     Inspect(InspectArgs),
     /// Serve disks to VMs and hosts over vhost-user-blk, NBD, FUSE or ublk
@@ -194,6 +199,15 @@ pub struct CompareArgs {
     /// File for the raw results, written after every pair [default: mqblk-compare-TIME.jsonl here]
     #[arg(long, value_name = "FILE")]
     pub results: Option<PathBuf>,
+    /// Run as many pairs as it takes to find a difference of this size, by the spread of the first --pairs
+    #[arg(long, value_name = "PERCENT")]
+    pub detect: Option<String>,
+    /// With --detect: where it takes more pairs than this, say so instead
+    #[arg(long, default_value_t = 200, value_name = "N", requires = "detect")]
+    pub max_pairs: u32,
+    /// Go on with a comparison that was broken off, from its results file; give the same options as then
+    #[arg(long, value_name = "FILE", conflicts_with = "results")]
+    pub resume: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -353,12 +367,14 @@ impl Cli {
         let settings = settings_help();
         let run = with(&[TARGETS, &settings, EXIT_STATUS]);
         let compare = run.clone();
+        let tune = run.clone();
         let inspect = with(&[TARGETS, &settings]);
         let serve = with(&[TARGETS, &settings]);
         Cli::command()
             .after_help(with(&[EXAMPLES, EXIT_STATUS]))
             .mut_subcommand("run", |c| c.after_help(run))
             .mut_subcommand("compare", |c| c.after_help(compare))
+            .mut_subcommand("tune", |c| c.after_help(tune))
             .mut_subcommand("inspect", |c| c.after_help(inspect))
             .mut_subcommand("serve", |c| c.after_help(serve))
     }

@@ -10,15 +10,15 @@ use crate::run::{command, laying_out};
 use crate::status::{Failure, Outcome, Status};
 use host::run::{Prepared, Progress};
 use host::target::TargetSpec;
-use lab::compare::Comparison;
+use lab::compare::{Comparison, Detect};
 use lab::plan::{Plan, Step};
 use lab::report::{compare_json, compare_text};
-use lab::results::{self, Header, ResultsError, ResultsWriter};
+use lab::results::{self, BrokenOff, Header, ResultsError, ResultsWriter};
 use lab::run::{CompareError, CompareSpec, Observer, SideSpec};
 use lab::setup::Setup;
 use lab::warning::Warning;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,6 +32,8 @@ pub struct Request {
     sides: [SideSpec; 2],
     judge: Option<String>,
     plan: Plan,
+    detect: Option<Detect>,
+    past: Option<BrokenOff>,
     results: ResultsFile,
     started_unix_ms: u64,
     seed_given: bool,
@@ -48,14 +50,21 @@ impl Request {
         if let Some(judge) = args.judge.as_deref().filter(|judge| !names.contains(judge)) {
             return Err(Failure::new(format!("--judge {judge}: must be one of the jobs: {}", names.join(", "))));
         }
-        let seed = args.seed.unwrap_or_else(|| job::entropy() >> 32);
+        let past = args.resume.as_deref().map(read_past).transpose()?;
+        let seed = args.seed.or(past.as_ref().map(|p| p.results.header.plan.seed()));
+        let seed = seed.unwrap_or_else(|| job::entropy() >> 32);
+        let detect = detect(args)?;
         let plan = Plan::new(args.pairs, args.warmup, seed).map_err(|e| Failure::new(format!("--{e}")))?;
         let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
         let results = args.results.clone().unwrap_or_else(|| results_name(started_unix_ms));
         // Before the first I/O: a comparison whose results cannot be kept must not touch the target.
-        let results = ResultsFile::create(results)?;
+        let results = match (&args.resume, &past) {
+            (Some(path), Some(past)) => ResultsFile::old(path, past.kept_bytes)?,
+            _ => ResultsFile::create(results)?,
+        };
         let (eta, json, seed_given) = (args.job.eta, args.json, args.seed.is_some());
-        Ok(Request { jobs, sides, judge: args.judge.clone(), plan, results, started_unix_ms, seed_given, eta, json })
+        let judge = args.judge.clone();
+        Ok(Request { jobs, sides, judge, plan, detect, past, results, started_unix_ms, seed_given, eta, json })
     }
 
     /// Runs the pairs and reports.
@@ -70,28 +79,38 @@ impl Request {
             plan: self.plan,
             entropy: self.plan.seed(),
             stop: Arc::clone(&stop),
+            detect: self.detect,
+            past: self.past.as_ref().map_or(&[], |p| &p.results.runs),
         };
         let mut screen = Screen::new(&self, Arc::clone(&stop));
         let mut setup = None;
         let files = self.files();
         let read_setup = || Setup::read(&files.iter().map(PathBuf::as_path).collect::<Vec<_>>());
         let out = &mut self.results;
+        let header = |setup: Setup| Header {
+            format: results::FORMAT,
+            setup,
+            command: command.clone(),
+            plan: self.plan,
+            primary: spec.primary(),
+            labels: self.sides.clone().map(|s| s.label),
+            job: self.jobs.text.clone(),
+            started_unix_ms: self.started_unix_ms,
+            detect: self.detect,
+            sides: self.sides.iter().map(|s| format!("{:?} {:?}", s.target, s.settings)).collect(),
+        };
+        if let Some(past) = &self.past {
+            let fits = past.results.header.fits(&header(Setup::default()));
+            fits.map_err(|e| Failure::new(format!("--resume {}: {e}", out.path.display())))?;
+        }
         let open = || {
             // Read now, when the files are there.
             let setup = setup.insert(read_setup());
-            let header = Header {
-                format: results::FORMAT,
-                setup: setup.clone(),
-                command: command.clone(),
-                plan: self.plan,
-                primary: spec.primary(),
-                labels: self.sides.clone().map(|s| s.label),
-                job: self.jobs.text.clone(),
-                started_unix_ms: self.started_unix_ms,
-            };
-            out.writer(&header)
+            out.writer(&header(setup.clone()))
         };
-        let mut comparison = match lab::run::compare(&spec, open, &mut screen) {
+        let finished = self.past.as_ref().filter(|p| p.results.comparison.is_some()).map(|p| p.results.evaluate());
+        let done = finished.map_or_else(|| lab::run::compare(&spec, open, &mut screen), Ok);
+        let mut comparison = match done {
             Err(CompareError::Side { side, label, source }) => {
                 return Err(Failure::from(source.within(&format!("{side:?} ({label})"))));
             }
@@ -115,6 +134,9 @@ impl Request {
 
     /// The command that repeats the comparison with the same order of runs.
     fn replay(&self) -> String {
+        if let Some(past) = &self.past {
+            return past.results.header.command.clone();
+        }
         let seed = if self.seed_given { String::new() } else { format!(" --seed={}", self.plan.seed()) };
         format!("{}{seed}", command())
     }
@@ -151,6 +173,8 @@ struct ResultsFile {
     path: PathBuf,
     /// Made, and nothing is in it yet.
     empty: Option<File>,
+    /// What is there already is gone on with; kept from there on.
+    kept: Option<(File, usize)>,
 }
 
 impl ResultsFile {
@@ -158,7 +182,7 @@ impl ResultsFile {
     fn create(path: PathBuf) -> Result<ResultsFile, Failure> {
         let name = path.display();
         match OpenOptions::new().append(true).create_new(true).open(&path) {
-            Ok(file) => Ok(ResultsFile { path, empty: Some(file) }),
+            Ok(file) => Ok(ResultsFile { path, empty: Some(file), kept: None }),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(Failure::new(format!(
                 "--results {name}: exists, and results are never overwritten: choose another name or move it away"
             ))),
@@ -168,8 +192,22 @@ impl ResultsFile {
         }
     }
 
+    /// Opens the file of a comparison that is gone on with; `kept` bytes of it are kept when the first run has shown
+    /// that it can.
+    fn old(path: &Path, kept: usize) -> Result<ResultsFile, Failure> {
+        match OpenOptions::new().append(true).open(path) {
+            Ok(file) => Ok(ResultsFile { path: path.to_owned(), empty: None, kept: Some((file, kept)) }),
+            Err(e) => Err(Failure::new(format!("--resume {}: {e}; name a file you may write to", path.display()))),
+        }
+    }
+
     /// The writer of the file, with its header; once.
     fn writer(&mut self, header: &Header) -> Result<ResultsWriter<File>, ResultsError> {
+        if let Some((file, kept)) = self.kept.take() {
+            let path = self.path.display().to_string();
+            file.set_len(kept as u64).map_err(|source| ResultsError::Io { path: path.clone(), source })?;
+            return Ok(ResultsWriter::behind(file, path));
+        }
         let file = self.empty.take().expect("opened once");
         ResultsWriter::new(file, self.path.display().to_string(), header)
     }
@@ -187,6 +225,34 @@ impl Drop for ResultsFile {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Largest results file that is read.
+const PAST_BYTES_MAX: u64 = 4 << 30;
+
+/// A results file to go on with.
+fn read_past(path: &Path) -> Result<BrokenOff, Failure> {
+    let name = path.display();
+    let mut text = String::new();
+    let read = File::open(path).and_then(|f| f.take(PAST_BYTES_MAX).read_to_string(&mut text));
+    read.map_err(|e| {
+        Failure::new(format!("--resume {name}: {e}; name the results file of a comparison that was broken off"))
+    })?;
+    results::broken_off(&text, &name.to_string()).map_err(|e| Failure::new(format!("--resume: {e}")))
+}
+
+/// `--detect` and `--max-pairs`.
+fn detect(args: &CompareArgs) -> Result<Option<Detect>, Failure> {
+    let Some(text) = &args.detect else { return Ok(None) };
+    let change = crate::tune::args::percent("--detect", text).map_err(Failure::new)?;
+    let most = args.max_pairs;
+    if !(args.pairs..=Plan::MAX_PAIRS).contains(&most) {
+        let (least, max) = (args.pairs, Plan::MAX_PAIRS);
+        return Err(Failure::new(format!(
+            "--max-pairs {most}: must be in {least}..={max}: --pairs are the first part of them"
+        )));
+    }
+    Ok(Some(Detect { change, most }))
 }
 
 /// `--runtime` as overrides of the jobs.
@@ -240,6 +306,7 @@ struct Screen {
     line: Line,
     stop: Arc<AtomicBool>,
     pairs: u32,
+    warmups: u32,
     began: Instant,
     index: u32,
     runs: u32,
@@ -258,6 +325,7 @@ impl Screen {
             line: Line::new(request.eta),
             stop,
             pairs: request.plan.pairs(),
+            warmups: request.plan.warmups(),
             began: Instant::now(),
             index: 0,
             runs: request.plan.runs(),
@@ -292,8 +360,10 @@ impl Observer for Screen {
         if self.stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    fn step(&mut self, index: u32, _: u32, step: Step) {
+    fn step(&mut self, index: u32, runs: u32, step: Step) {
         self.index = index;
+        self.runs = runs;
+        self.pairs = self.pairs.max(step.pair.map_or(0, |_| runs / 2 - self.warmups));
         self.step = Some(step);
     }
 

@@ -123,3 +123,51 @@ fn a_verdict_about_one_job_shows_the_others_and_a_wrong_name_the_right_ones() {
     done.prints(&["\n  beside it: scan\n  IOPS  ", " --judge log "]);
     dir.mqblk(&[&args[..], &["logs"]].concat()).exits(2).says(&["--judge logs: must be one of the jobs: log, scan"]);
 }
+
+#[test]
+fn killed_a_comparison_is_gone_on_with_and_another_s_file_is_refused() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", JOB);
+    let sides = ["compare", "j.fio", "--a", "mode=sq", "--b", "mode=mq", "--target", "null", "--seed", "5"];
+    let args = [&sides[..], &["--runtime", "20ms", "--pairs", "100"]].concat();
+    let started = dir.start(&[&args[..], &["--results", "r", "--eta=always"]].concat(), "Pair ");
+    started.signal("KILL");
+    started.ends();
+    let before = fs::read_to_string(dir.path("r")).unwrap();
+    let past = lab::results::broken_off(&before, "r").unwrap();
+    assert!(past.results.runs.len() < 200 && past.results.comparison.is_none());
+    let other = [&sides[..], &["--runtime", "20ms", "--pairs", "20", "--resume", "r"]].concat();
+    dir.mqblk(&other).exits(2).says(&["--resume r: belongs to another comparison: the plan (--pairs"]);
+    let other = [&args[..], &["--set", "queue_depth=8", "--resume", "r"]].concat();
+    dir.mqblk(&other).exits(2).says(&["--resume r: belongs to another comparison: a side "]);
+    assert_eq!(fs::read_to_string(dir.path("r")).unwrap(), before, "refused, it is as it was");
+    let done = dir.mqblk(&[&args[..], &["--resume", "r"]].concat());
+    assert!(done.status <= 1, "{done:?}");
+    done.prints(&[", 100 pairs, p "]);
+    let after = fs::read_to_string(dir.path("r")).unwrap();
+    assert!(after.starts_with(&before[..past.kept_bytes]), "what had run is as it was");
+    let results = lab::results::read(after.as_bytes(), "r").unwrap();
+    assert_eq!((results.runs.len(), results.comparison.is_some()), (200, true));
+    let verdict = results.evaluate().verdict;
+    let again = dir.mqblk(&[&args[..], &["--resume", "r", "--json"]].concat()).json();
+    assert_eq!((number(&again, "/pairs_done"), again["difference"].as_bool()), (100.0, Some(verdict.is_difference())));
+}
+
+#[test]
+fn pairs_are_as_many_as_a_difference_takes_or_it_says_how_many() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", JOB);
+    let args =
+        ["compare", "j.fio", "--a", "default", "--b", "default", "--target", "null", "--json", "--runtime", "10ms"];
+    let v = dir.mqblk(&[&args[..], &["--detect", "90%", "--max-pairs", "400"]].concat()).json();
+    let (asked, done) = (number(&v, "/detected/pairs"), number(&v, "/pairs_done"));
+    assert!(done >= 12.0 && (asked > 400.0 || done == asked.max(12.0)), "{asked} {done}");
+    let v = dir.mqblk(&[&args[..], &["--detect", "0.2%", "--max-pairs", "12"]].concat()).json();
+    assert!(number(&v, "/detected/pairs") > 12.0 && number(&v, "/pairs_done") == 12.0, "{v:#}");
+    dir.mqblk(&[&args[..], &["--detect", "3%", "--max-pairs", "4"]].concat())
+        .exits(2)
+        .says(&["--max-pairs 4: must be in 12..="]);
+    dir.mqblk(&[&args[..], &["--detect", "much"]].concat())
+        .exits(2)
+        .says(&["--detect much: must be from 0.2% to 100%"]);
+}

@@ -8,7 +8,7 @@
 //! for any noise, and linear drift cancels inside each. The price is half the degrees of freedom: at 10 pairs the interval is 23 % wider.
 //!
 //! Needs from callers: results of a [`Plan`] in its order; a primary metric chosen before the first run.
-//! Does not: drop outliers, stop early, or look at the results to choose what to test.
+//! Does not: drop outliers, stop early, or look at the results to choose what to test. A [`Detect`] looks at their spread alone.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ use crate::metric::{Metric, RunMetrics};
 use crate::plan::{Plan, Side};
 use crate::stage::StageFacts;
 use crate::stats::ratio::{self, Ratio};
-use crate::stats::{descriptive, holm};
+use crate::stats::{descriptive, holm, sample_size};
 use crate::steady::Steadiness;
 use crate::verdict::{self, COVERAGE, Evidence, LEVEL, NEGLIGIBLE, Verdict};
 use crate::warning::{FEW_PAIRS, Warning};
@@ -84,6 +84,37 @@ pub struct OtherJob {
     pub rows: Vec<Row>,
 }
 
+/// A difference that is to be found if it is there: the number of pairs follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Detect {
+    /// Its size, a fraction (0.03: 3 %).
+    pub change: f64,
+    /// Most pairs.
+    pub most: u32,
+}
+
+/// What a [`Detect`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Detected {
+    /// What was asked.
+    pub asked: Detect,
+    /// Pairs that such a difference takes, by the spread of the first part.
+    pub pairs: u32,
+}
+
+impl Detect {
+    /// The plan that `first` becomes by what its pairs showed of the spread (never of the difference, so that nobody peeks), and the pairs
+    /// asked for. Where those are too many, the plan stays what it is: to run some of them would find the difference by luck only.
+    /// `None` while the first part is not complete or was not measured.
+    pub fn plan(&self, first: Plan, primary: Metric, pairs: &[PairResult]) -> Option<(Plan, Detected)> {
+        let part = pairs.get(..first.pairs() as usize)?;
+        let (a, b) = series(primary, part)?;
+        let needed = sample_size::pairs_for(&block_log_ratios(&a, &b), self.change.ln_1p(), LEVEL)?;
+        let plan = if needed <= self.most { first.extended_to(needed) } else { first };
+        Some((plan, Detected { asked: *self, pairs: needed }))
+    }
+}
+
 /// A finished (or stopped) comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
@@ -100,6 +131,9 @@ pub struct Comparison {
     /// The jobs the comparison is not about, if it is about one: what the verdict says of that one may be at their expense.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<OtherJob>,
+    /// What became of the difference that was to be found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detected: Option<Detected>,
     /// Side A.
     pub a: SideTotals,
     /// Side B.
@@ -129,7 +163,18 @@ impl Comparison {
             warnings.extend(Warning::of_side(side, t.stages.as_ref(), t.job_cpu_percent));
             warnings.extend(Warning::of_errors(side, t.errors, t.verify_errors));
         }
-        Comparison { plan, pairs_done: done, primary, verdict, rows, others: Vec::new(), a, b, warnings }
+        Comparison {
+            plan,
+            pairs_done: done,
+            primary,
+            verdict,
+            rows,
+            others: Vec::new(),
+            detected: None,
+            a,
+            b,
+            warnings,
+        }
     }
 
     /// The same with what became of the jobs it is not about. Their rows have intervals and no marks: nothing was asked of
@@ -158,7 +203,7 @@ fn series(metric: Metric, pairs: &[PairResult]) -> Option<(Vec<f64>, Vec<f64>)> 
 }
 
 /// One value per complete block: the mean of ln(B/A) of its two pairs.
-fn block_log_ratios(a: &[f64], b: &[f64]) -> Vec<f64> {
+pub(crate) fn block_log_ratios(a: &[f64], b: &[f64]) -> Vec<f64> {
     let pair_logs: Vec<f64> = a.iter().zip(b).map(|(a, b)| (b / a).ln()).collect();
     pair_logs.chunks_exact(2).map(|block| 0.5 * (block[0] + block[1])).collect()
 }

@@ -11,6 +11,7 @@
 //! - [`stats`]: intervals, p-values, corrections.
 //! - [`steady`], [`warning`]: what may make a result mean less than it seems.
 //! - [`verdict`], [`compare`]: the word at the end and the table behind it.
+//! - [`tune`]: a search for better settings whose claims are confirmed by fresh comparisons.
 //! - [`report`]: fio's text and JSON layouts, stage tables, comparison tables.
 //! - [`trace`]: every request's life as blktrace's or Chrome's files.
 
@@ -27,5 +28,6 @@ pub mod steady;
 pub mod warning;
 pub mod verdict;
 pub mod compare;
+pub mod tune;
 pub mod report;
 pub mod trace;

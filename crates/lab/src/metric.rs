@@ -214,7 +214,7 @@ impl RunMetrics {
 }
 
 /// The latency that is compared: from the intended start where the job has a rate, else clat.
-fn latency_of(d: &DirStats) -> &LatencyStats {
+pub(crate) fn latency_of(d: &DirStats) -> &LatencyStats {
     if d.intended.run.count() > 0 { &d.intended } else { &d.clat }
 }
 

@@ -80,6 +80,12 @@ impl Plan {
         Ok(Plan { pairs, warmups, seed })
     }
 
+    /// The same plan with more pairs behind those it has: the order of what has run stays.
+    #[must_use]
+    pub fn extended_to(self, pairs: u32) -> Plan {
+        Plan { pairs: pairs.next_multiple_of(2).clamp(self.pairs, Self::MAX_PAIRS), ..self }
+    }
+
     /// Number of pairs.
     pub const fn pairs(&self) -> u32 {
         self.pairs
@@ -119,7 +125,7 @@ impl Plan {
 }
 
 /// The `index`-th output of the SplitMix64 generator started at `seed` (Steele, Lea, Flood 2014).
-fn splitmix64(seed: u64, index: u64) -> u64 {
+pub(crate) fn splitmix64(seed: u64, index: u64) -> u64 {
     let mut z = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::compare::{Comparison, PairResult, SideTotals};
+use crate::compare::{Comparison, Detect, PairResult, SideTotals};
 use crate::metric::{JobMetrics, Metric, RunMetrics};
 use crate::plan::{Plan, Side};
 use crate::setup::Setup;
@@ -40,6 +40,31 @@ pub struct Header {
     pub job: String,
     /// Wall clock at the start, milliseconds since 1970.
     pub started_unix_ms: u64,
+    /// The difference that is to be found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detect: Option<Detect>,
+    /// Targets and settings of A and B, resolved: a comparison is gone on with only where they are the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sides: Vec<String>,
+}
+
+impl Header {
+    /// Refuses to go on with another comparison; names what differs.
+    pub fn fits(&self, other: &Header) -> Result<(), String> {
+        let parts = [
+            ("the job file", self.job == other.job),
+            ("a side (--a, --b, --set, --target)", self.labels == other.labels && self.sides == other.sides),
+            ("the plan (--pairs, --warmup, --seed)", self.plan == other.plan),
+            ("--detect or --max-pairs", self.detect == other.detect),
+            ("the metric of the verdict", self.primary == other.primary),
+        ];
+        match parts.into_iter().find(|(_, same)| !same) {
+            None => Ok(()),
+            Some((what, _)) => {
+                Err(format!("belongs to another comparison: {what} differs; it was begun by: {}", self.command))
+            }
+        }
+    }
 }
 
 /// Raw latencies of one job and direction.
@@ -152,6 +177,11 @@ impl ResultsWriter<File> {
 }
 
 impl<W: Write> ResultsWriter<W> {
+    /// Goes on behind what stands in `out` already.
+    pub const fn behind(out: W, path: String) -> ResultsWriter<W> {
+        ResultsWriter { out, path }
+    }
+
     /// Writes the header to `out`; `path` names it in errors.
     pub fn new(out: W, path: String, header: &Header) -> Result<ResultsWriter<W>, ResultsError> {
         let mut writer = ResultsWriter { out, path };
@@ -200,8 +230,13 @@ impl Results {
     pub fn evaluate(&self) -> Comparison {
         let h = &self.header;
         let totals = |side, i: usize| totals(&self.runs, side, h.labels[i].clone());
-        Comparison::evaluate(h.plan, h.primary, &pairs(&self.runs), totals(Side::A, 0), totals(Side::B, 1))
-            .with_others(&others(&self.runs))
+        let pairs = pairs(&self.runs);
+        let detected = h.detect.and_then(|d| d.plan(h.plan, h.primary, &pairs));
+        let plan = detected.map_or(h.plan, |(plan, _)| plan);
+        let mut comparison = Comparison::evaluate(plan, h.primary, &pairs, totals(Side::A, 0), totals(Side::B, 1))
+            .with_others(&others(&self.runs));
+        comparison.detected = detected.map(|(_, detected)| detected);
+        comparison
     }
 }
 
@@ -266,8 +301,30 @@ pub fn read(input: impl BufRead, path: &str) -> Result<Results, ResultsError> {
         }
     }
     let header = header.ok_or_else(|| bad(1, "the file is empty".to_owned()))?;
-    check_order(&header.plan, &runs).map_err(|(run, reason)| bad(run + 2, reason))?;
+    let most = if header.detect.is_some() { Plan::MAX_PAIRS } else { 0 };
+    check_order(&header.plan.extended_to(most), &runs).map_err(|(run, reason)| bad(run + 2, reason))?;
     Ok(Results { header, runs, comparison, cut_off })
+}
+
+/// A comparison that was broken off, to be gone on with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BrokenOff {
+    /// What is there: whole pairs, and the comparison if it came to its end.
+    pub results: Results,
+    /// Bytes of the file that are kept: the header and the whole pairs.
+    pub kept_bytes: usize,
+}
+
+/// Reads a results file to go on with it: what stands behind the last whole pair is not kept, but for the comparison of a finished one.
+pub fn broken_off(text: &str, path: &str) -> Result<BrokenOff, ResultsError> {
+    // A line without its end was being written.
+    let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
+    let mut results = read(whole.as_bytes(), path)?;
+    results.runs.truncate(results.runs.len() / 2 * 2);
+    let finished = |c: &Comparison| !matches!(c.verdict, crate::verdict::Verdict::Stopped { .. });
+    results.comparison = results.comparison.filter(finished);
+    let kept_bytes = whole.split_inclusive('\n').take(1 + results.runs.len()).map(str::len).sum();
+    Ok(BrokenOff { results, kept_bytes })
 }
 
 /// Runs must be those of the plan, in its order: figures from other orders would not hold what `compare` promises.

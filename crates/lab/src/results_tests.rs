@@ -15,6 +15,8 @@ fn header(pairs: u32) -> Header {
         labels: ["mode=sq".into(), "mode=mq".into()],
         job: "[oltp]\nrw=randread\n".into(),
         started_unix_ms: 1_700_000_000_000,
+        detect: None,
+        sides: Vec::new(),
     }
 }
 
@@ -139,4 +141,17 @@ proptest! {
         if any || !args.is_empty() { got.push(word); }
         prop_assert_eq!(got, args);
     }
+}
+
+#[test]
+fn a_broken_off_file_keeps_its_whole_pairs() {
+    let text = String::from_utf8(file(10, 3)).unwrap();
+    for cut in text.find('\n').unwrap() + 1..=text.len() {
+        let past = broken_off(&text[..cut], "f").unwrap();
+        let kept = &text[..past.kept_bytes];
+        assert!(kept.ends_with('\n') && kept.len() <= cut && past.results.runs.len() + 1 == kept.lines().count());
+        assert!(past.results.runs.len().is_multiple_of(2) && past.results.comparison.is_none());
+    }
+    assert_eq!(broken_off(&text, "f").unwrap().kept_bytes, text.len());
+    assert!(broken_off("", "f").is_err() && broken_off("{\"type\"", "f").is_err());
 }

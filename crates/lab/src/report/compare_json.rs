@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use super::compare_text;
-use crate::compare::{Comparison, Mark, Row, SideTotals};
+use crate::compare::{Comparison, Detected, Mark, Row, SideTotals};
 use crate::metric::Metric;
 use crate::plan::Plan;
 use crate::setup::Setup;
@@ -29,6 +29,8 @@ struct Top<'a> {
     level: f64,
     interval_coverage: f64,
     pairs_done: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detected: Option<Detected>,
     plan: &'a Plan,
     metrics: Vec<MetricRow>,
     /// The jobs that the verdict is not about.
@@ -117,6 +119,7 @@ pub fn render(c: &Comparison, setup: &Setup, results: Option<&str>, command: &st
         level: LEVEL,
         interval_coverage: COVERAGE,
         pairs_done: c.pairs_done,
+        detected: c.detected,
         plan: &c.plan,
         metrics: rows(&c.rows),
         others,

@@ -37,6 +37,13 @@ pub fn headline(c: &Comparison) -> String {
     let (low, high) = r.percent_interval();
     let figure = format!("{} {:+.1}% [{low:+.1}%, {high:+.1}%]", c.primary.name(), r.percent());
     let basis = format!("{} pairs, p {}", c.pairs_done, p_value(r.p));
+    if let Some(d) = c.detected.filter(|d| d.pairs > d.asked.most && c.verdict == Verdict::NoDifferenceShown) {
+        let percent = 100.0 * d.asked.change;
+        return format!(
+            "{}: {figure}, {basis}; to find {percent:.1}% takes {} pairs here, more than --max-pairs={}",
+            c.verdict, d.pairs, d.asked.most
+        );
+    }
     match c.verdict {
         Verdict::Errors => c.verdict.to_string(),
         Verdict::NoDifferenceShown if r.p < 1.0 - crate::verdict::COVERAGE => {

@@ -14,7 +14,7 @@ use host::target::TargetSpec;
 use workload::job::JobFile;
 
 use super::{Observer, Run, RunSpec, execute};
-use crate::compare::Comparison;
+use crate::compare::{Comparison, Detect};
 use crate::metric::Metric;
 use crate::plan::{Plan, Side, Step};
 use crate::results::{self, ResultsError, ResultsWriter, RunRecord};
@@ -44,6 +44,10 @@ pub struct CompareSpec<'a> {
     pub entropy: u64,
     /// Ends the comparison early when set.
     pub stop: Arc<AtomicBool>,
+    /// The difference that is to be found: then the plan is the first part, and more pairs follow if it takes them.
+    pub detect: Option<Detect>,
+    /// Whole pairs that have run before, in plan order.
+    pub past: &'a [RunRecord],
 }
 
 /// A comparison that could not go on.
@@ -120,22 +124,59 @@ pub fn compare<W: Write>(
     observer: &mut dyn Observer,
 ) -> Result<Comparison, CompareError> {
     spec.check()?;
-    let runs = spec.plan.runs();
     let (mut open, mut out) = (Some(open), None);
-    let mut records: Vec<RunRecord> = Vec::new();
+    let mut records: Vec<RunRecord> = spec.past.to_vec();
+    let (mut plan, mut detected) = (spec.plan, None);
+    loop {
+        let whole = run_pairs(spec, plan, &mut records, &mut open, &mut out, observer)?;
+        let next = spec.detect.filter(|_| whole && detected.is_none());
+        match next.and_then(|d| d.plan(spec.plan, spec.primary(), &results::pairs(&records))) {
+            Some((extended, found)) => (plan, detected) = (extended, Some(found)),
+            None => break,
+        }
+    }
+    // All pairs were there, and only the last line was missing.
+    if let Some(open) = open.take().filter(|_| !records.is_empty()) {
+        out = Some(open()?);
+    }
+    let [a, b] = [Side::A, Side::B].map(|s| results::totals(&records, s, spec.side(s).label.clone()));
+    let mut comparison = Comparison::evaluate(plan, spec.primary(), &results::pairs(&records), a, b)
+        .with_others(&results::others(&records));
+    comparison.detected = detected;
+    if let Some(out) = out {
+        out.finish(&comparison)?;
+    }
+    Ok(comparison)
+}
+
+/// Runs the pairs of `plan` that are not among `records`, after warm-ups; whether it came to the plan's end.
+fn run_pairs<W: Write>(
+    spec: &CompareSpec<'_>,
+    plan: Plan,
+    records: &mut Vec<RunRecord>,
+    open: &mut Option<impl FnOnce() -> Result<ResultsWriter<W>, ResultsError>>,
+    out: &mut Option<ResultsWriter<W>>,
+    observer: &mut dyn Observer,
+) -> Result<bool, CompareError> {
+    let there = records.len() as u32 / 2;
+    // Warm again after a break, not in the middle of a comparison.
+    let warm = out.is_none() && there < plan.pairs();
     let mut first: Option<RunRecord> = None;
-    for (index, step) in (0..).zip(spec.plan.steps()) {
-        observer.step(index, runs, step);
+    for (index, step) in (0..).zip(plan.steps()) {
+        if step.pair.map_or(!warm, |pair| pair < there) {
+            continue;
+        }
+        observer.step(index, plan.runs(), step);
         let run = match spec.run(step, observer) {
             // While a file was being made.
-            Err(CompareError::Side { source, .. }) if source.kind() == ErrorKind::Interrupted => break,
+            Err(CompareError::Side { source, .. }) if source.kind() == ErrorKind::Interrupted => return Ok(false),
             run => run?,
         };
         if run.outcome.stopped {
-            break;
+            return Ok(false);
         }
         if let Some(open) = open.take() {
-            out = Some(open()?);
+            *out = Some(open()?);
         }
         let Some(pair) = step.pair else { continue };
         let record = run.record(pair, step.side, first.is_none(), spec.judge);
@@ -148,11 +189,5 @@ pub fn compare<W: Write>(
             }
         }
     }
-    let [a, b] = [Side::A, Side::B].map(|s| results::totals(&records, s, spec.side(s).label.clone()));
-    let comparison = Comparison::evaluate(spec.plan, spec.primary(), &results::pairs(&records), a, b)
-        .with_others(&results::others(&records));
-    if let Some(out) = out {
-        out.finish(&comparison)?;
-    }
-    Ok(comparison)
+    Ok(true)
 }

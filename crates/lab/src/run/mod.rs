@@ -206,7 +206,7 @@ impl Run<'_> {
     }
 
     /// Statistics of the threads of the jobs called `name`; `None`: of all.
-    fn threads_of(&self, name: Option<&str>) -> impl Iterator<Item = &JobStats> {
+    pub(crate) fn threads_of(&self, name: Option<&str>) -> impl Iterator<Item = &JobStats> {
         let threads = self.outcome.threads.iter().zip(&self.outcome.instances);
         threads
             .filter(move |(_, i)| name.is_none_or(|name| self.file.jobs[i.job].name == name))
@@ -253,7 +253,7 @@ impl Run<'_> {
     }
 
     /// Raw latencies per job, over its instances.
-    fn histograms(&self) -> Vec<RawHistogram> {
+    pub(crate) fn histograms(&self) -> Vec<RawHistogram> {
         let mut found = Vec::new();
         for (index, job) in self.file.jobs.iter().enumerate() {
             let mut sum = JobStats::default();

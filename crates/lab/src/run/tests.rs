@@ -68,7 +68,16 @@ fn spec<'a>(file: &'a JobFile, b: &[(&str, &str)]) -> CompareSpec<'a> {
         settings: settings.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
     };
     let plan = Plan::new(Plan::MIN_PAIRS, 1, 7).unwrap();
-    CompareSpec { file, sides: [side("a", &[]), side("b", b)], judge: None, plan, entropy: 3, stop: Arc::default() }
+    CompareSpec {
+        file,
+        sides: [side("a", &[]), side("b", b)],
+        judge: None,
+        plan,
+        entropy: 3,
+        stop: Arc::default(),
+        detect: None,
+        past: &[],
+    }
 }
 
 fn writer(spec: &CompareSpec<'_>) -> std::result::Result<ResultsWriter<Vec<u8>>, ResultsError> {
@@ -81,6 +90,8 @@ fn writer(spec: &CompareSpec<'_>) -> std::result::Result<ResultsWriter<Vec<u8>>,
         labels: ["a".into(), "b".into()],
         job: String::new(),
         started_unix_ms: 0,
+        detect: None,
+        sides: Vec::new(),
     };
     ResultsWriter::new(Vec::new(), "memory".into(), &header)
 }

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What `mqblk tune` can be told.
+
+use crate::args::{JobArgs, key_value};
+use clap::Args;
+use lab::tune::forms::Form;
+use std::path::PathBuf;
+
+/// `mqblk tune`.
+#[derive(Args, Debug)]
+pub struct TuneArgs {
+    /// The jobs.
+    #[command(flatten)]
+    pub job: JobArgs,
+    /// Make this larger: JOB.iops or JOB.bw; JOB `all` stands for all jobs together
+    #[arg(long, value_name = "JOB.METRIC", required_unless_present = "minimize", conflicts_with = "minimize")]
+    pub maximize: Option<String>,
+    /// Make this smaller: JOB.lat (mean), JOB.p50 ... JOB.p99.9 (completion latency), JOB.cpu (CPU time per I/O)
+    #[arg(long, value_name = "JOB.METRIC")]
+    pub minimize: Option<String>,
+    /// Keep this, relative to the default settings (seq_read.bw>=95%) or absolute (a.p99<=2ms); may be repeated
+    #[arg(long, value_name = "JOB.METRIC>=BOUND")]
+    pub keep: Vec<String>,
+    /// Search only the knobs named so: NAME, or NAME=VALUES (1,8,64 or 1..256); may be repeated
+    #[arg(long, value_name = "NAME[=VALUES]")]
+    pub knob: Vec<String>,
+    /// Do not search this, it is so in every run; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    pub fix: Vec<(String, String)>,
+    /// Search the load as well: iodepth or numjobs, of all jobs or of one (a.iodepth=1..256); may be repeated
+    #[arg(long, value_name = "NAME=VALUES", value_parser = key_value)]
+    pub free: Vec<(String, String)>,
+    /// Time for all runs together: 10m, 90s
+    #[arg(long, value_name = "TIME", default_value = "10m")]
+    pub budget: String,
+    /// Length of a run that confirms [default: the longest runtime of the jobs, or 2s]; those that screen take a
+    /// quarter
+    #[arg(long, value_name = "TIME")]
+    pub runtime: Option<String>,
+    /// The smallest gain worth finding
+    #[arg(long, value_name = "PERCENT", default_value = "3%")]
+    pub detect: String,
+    /// Seed of all orders [default: drawn, and printed]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Go on with a tuning that was broken off, from its results file; give the same options as then
+    #[arg(long, value_name = "FILE", conflicts_with = "results")]
+    pub resume: Option<PathBuf>,
+    /// File for every run as it is done [default: mqblk-tune-TIME.jsonl here]
+    #[arg(long, value_name = "FILE")]
+    pub results: Option<PathBuf>,
+    /// Write what is recommended to this new file, as a configuration of mqblk serve
+    #[arg(long, value_name = "FILE.toml")]
+    pub apply: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print what is recommended in these forms: sysfs, udev, cmdline, modprobe, libvirt, qemu, toml
+    #[arg(long, value_name = "FORM[,FORM]", value_delimiter = ',', value_parser = form)]
+    pub print: Vec<Form>,
+}
+
+fn form(text: &str) -> Result<Form, String> {
+    let names = || Form::ALL.iter().map(|(name, _)| *name);
+    Form::ALL.iter().find(|(name, _)| *name == text).map(|(_, form)| *form).ok_or_else(|| {
+        let near = blk::suggest::did_you_mean(text, names());
+        format!("is no form; {near}forms: {}", names().collect::<Vec<_>>().join(", "))
+    })
+}
+
+/// Seconds from `10m`, `90s`, `1500ms`, `1h`, or a number of seconds.
+pub fn seconds(flag: &str, text: &str) -> Result<f64, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let factor = match unit.trim() {
+        "" | "s" => Some(1.0),
+        "ms" => Some(1e-3),
+        "m" | "min" => Some(60.0),
+        "h" => Some(3600.0),
+        _ => None,
+    };
+    let seconds = number.parse::<f64>().ok().zip(factor).map(|(n, f)| n * f);
+    seconds
+        .filter(|s| (0.001..=604_800.0).contains(s))
+        .ok_or_else(|| format!("{flag} {text}: must be a time from 1ms to 7 days, such as 90s, 10m or 1500ms"))
+}
+
+/// A fraction from `3%`; the sign may be left out.
+pub fn percent(flag: &str, text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
+    number
+        .map(|n| n / 100.0)
+        .filter(|f| (0.002..=1.0).contains(f))
+        .ok_or_else(|| format!("{flag} {text}: must be from 0.2% to 100%, such as 3%"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_shares() {
+        let s = |text| seconds("--budget", text);
+        assert_eq!((s("10m"), s("1500ms"), s("2"), s("0.5h")), (Ok(600.0), Ok(1.5), Ok(2.0), Ok(1800.0)));
+        for bad in ["", "0s", "10x", "-1s", "m", "99999h"] {
+            assert!(s(bad).unwrap_err().starts_with("--budget"), "{bad}");
+        }
+        assert_eq!((percent("--detect", "3%"), percent("--detect", "0.5")), (Ok(0.03), Ok(0.005)));
+        assert!(percent("--detect", "0%").is_err() && percent("--detect", "many").is_err());
+        assert!(form("sysf").unwrap_err().contains("did you mean 'sysfs'?"));
+    }
+}

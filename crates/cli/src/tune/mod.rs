@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mqblk tune`: which settings make a job better here, by how much, and why.
+//!
+//! Guarantees: what can be refused is refused before a run; every run is in the results file when the next one begins;
+//! nothing is set outside of the runs, and no file is written but the results and what `--apply` names, which must not
+//! exist.
+
+pub mod args;
+mod screen;
+
+use self::args::{TuneArgs, percent, seconds};
+use crate::interrupt;
+use crate::job::{self, Loaded};
+use crate::output;
+use crate::run::command;
+use crate::status::{Failure, Outcome, Status};
+use lab::setup::Setup;
+use lab::tune::bench::Bench;
+use lab::tune::forms::{Form, render};
+use lab::tune::host_bench::{self, HostBench};
+use lab::tune::journal::{self, Halt, Header, Past, Recorder, TunePlan};
+use lab::tune::objective::{Goal, Keep};
+use lab::tune::outcome::{TuneResult, TuneVerdict};
+use lab::tune::{point, report, search};
+use screen::{Screen, Shared};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Length of a confirming run when neither the jobs nor the user say one.
+const RUN_SECONDS: f64 = 2.0;
+/// Share of it that a screening run takes, and the least it takes.
+const SHORT_SHARE: f64 = 0.25;
+const SHORT_SECONDS_MIN: f64 = 0.25;
+
+/// Tunes.
+pub fn main(args: &TuneArgs) -> Outcome {
+    let asked = Asked::resolve(args)?;
+    host::clock::start();
+    let stop = interrupt::stop_flag()?;
+    let shared = Shared::new(Screen::new(args.job.eta, Arc::clone(&stop)));
+    let (mut observer, mut watch) = (shared.clone(), shared);
+    let mut bench = HostBench::new(
+        asked.jobs.file.clone(),
+        args.job.target.clone(),
+        asked.base.clone(),
+        &asked.free,
+        Some(asked.run_seconds),
+        Arc::clone(&stop),
+        &mut observer,
+    )?;
+    let plan = asked.plan(args, &bench)?;
+    if let Some(past) = &asked.past {
+        past.fits(&plan, &asked.results.display().to_string()).map_err(Failure::new)?;
+    }
+    let mut out = asked.open(&plan)?;
+    let done = match asked.past.as_ref().and_then(|p| p.result.clone()) {
+        Some(result) => Ok(result),
+        None => {
+            let past = asked.past.as_ref().map_or_else(Vec::new, |p| p.runs.clone());
+            let mut recorder = Recorder::new(&mut bench, &mut watch, &mut out, past, &plan);
+            search::tune(&plan, &mut recorder)
+        }
+    };
+    watch.clear();
+    match done {
+        Ok(result) => asked.report(args, &plan, &result),
+        Err(Halt::Failed(why)) => Err(asked.failed(&why)),
+        Err(Halt::Stopped) => {
+            eprintln!("mqblk: broken off; go on with: {} --resume {}", asked.again(), asked.results.display());
+            Ok(Status::Interrupted)
+        }
+    }
+}
+
+/// What was asked, as far as it can be told without opening a device.
+struct Asked {
+    jobs: Loaded,
+    base: Vec<(String, String)>,
+    free: Vec<(String, Vec<String>)>,
+    only: Vec<(String, Vec<String>)>,
+    goal: Goal,
+    keeps: Vec<Keep>,
+    run_seconds: (f64, f64),
+    budget: f64,
+    detect: f64,
+    seed: u64,
+    seed_given: bool,
+    results: PathBuf,
+    past: Option<Past>,
+    started_unix_ms: u64,
+}
+
+impl Asked {
+    fn resolve(args: &TuneArgs) -> Result<Asked, Failure> {
+        let jobs = job::load(&args.job, &[])?;
+        let mut names: Vec<String> = jobs.file.jobs.iter().map(|j| j.name.clone()).collect();
+        names.dedup();
+        let goal = match (&args.maximize, &args.minimize) {
+            (Some(text), _) => Goal::parse(true, text, &names),
+            (None, Some(text)) => Goal::parse(false, text, &names),
+            (None, None) => Err("--maximize or --minimize: one of them must say what is to become better".to_owned()),
+        };
+        let keeps = args.keep.iter().map(|k| Keep::parse(k, &names)).collect::<Result<_, _>>().map_err(Failure::new)?;
+        let base: Vec<(String, String)> = args.job.settings.iter().chain(&args.fix).cloned().collect();
+        host::run::check_settings(&base)?;
+        let longest = jobs.file.jobs.iter().filter_map(|j| j.runtime_ns).max().map(|ns| ns as f64 / 1e9);
+        let full = match &args.runtime {
+            Some(text) => seconds("--runtime", text).map_err(Failure::new)?,
+            None => longest.unwrap_or(RUN_SECONDS),
+        };
+        let short = (full * SHORT_SHARE).max(SHORT_SECONDS_MIN).min(full);
+        let past = args.resume.as_deref().map(read_past).transpose()?;
+        let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
+        let seed = args.seed.or(past.as_ref().map(|p| p.header.plan.seed)).unwrap_or_else(|| job::entropy() >> 32);
+        let stamp =
+            || PathBuf::from(format!("mqblk-tune-{}.jsonl", lab::report::num::compact_utc(started_unix_ms / 1000)));
+        let results = args.resume.clone().or_else(|| args.results.clone()).unwrap_or_else(stamp);
+        for (flag, path) in
+            [("--apply", args.apply.as_deref()), ("--results", Some(results.as_path()).filter(|_| past.is_none()))]
+        {
+            if let Some(path) = path.filter(|p| p.exists()) {
+                let name = path.display();
+                return Err(Failure::new(format!(
+                    "{flag} {name}: exists, and is not overwritten: choose another name or move it away"
+                )));
+            }
+        }
+        let free = free(args, &jobs)?;
+        let asked = Asked {
+            base,
+            only: only(&args.knob)?,
+            free,
+            goal: goal.map_err(Failure::new)?,
+            keeps,
+            run_seconds: (short, full),
+            budget: seconds("--budget", &args.budget).map_err(Failure::new)?,
+            detect: percent("--detect", &args.detect).map_err(Failure::new)?,
+            seed,
+            seed_given: args.seed.is_some(),
+            results,
+            past,
+            started_unix_ms,
+            jobs,
+        };
+        Ok(asked)
+    }
+
+    fn plan(&self, args: &TuneArgs, bench: &HostBench<'_>) -> Result<TunePlan, Failure> {
+        let mut only = self.only.clone();
+        if !only.is_empty() {
+            only.extend(self.free.iter().map(|(name, _)| (name.clone(), Vec::new())));
+        }
+        let knobs = point::narrow(bench.knobs(), &only, &args.fix).map_err(Failure::new)?;
+        let has = |name: &str| knobs.iter().any(|k| k.name == name);
+        let rules = bench.rules().into_iter().filter(|(_, p)| p.iter().all(|(name, _)| has(name)));
+        let own = || self.jobs.file.jobs[0].file_name(0, &host::run::is_target);
+        Ok(TunePlan {
+            goal: self.goal.clone(),
+            keeps: self.keeps.clone(),
+            rules: rules.collect(),
+            knobs,
+            base: self.base.clone(),
+            target: args.job.target.clone().unwrap_or_else(own),
+            seed: self.seed,
+            budget_seconds: self.budget,
+            detect: self.detect,
+            run_seconds: Some(self.run_seconds),
+            job: self.jobs.text.clone(),
+        })
+    }
+
+    /// The results file: new with its first line, or the old one without what was cut off.
+    fn open(&self, plan: &TunePlan) -> Result<File, Failure> {
+        let failed = |e: std::io::Error| {
+            Failure::new(format!("results file {}: {e}; name a file you may write to", self.results.display()))
+        };
+        if let Some(past) = &self.past {
+            let file = OpenOptions::new().append(true).open(&self.results).map_err(failed)?;
+            file.set_len(past.whole_bytes as u64).map_err(failed)?;
+            return Ok(file);
+        }
+        let mut file = OpenOptions::new().append(true).create_new(true).open(&self.results).map_err(failed)?;
+        let header = Header {
+            format: journal::FORMAT,
+            setup: Setup::read(&[]),
+            command: self.again(),
+            plan: plan.clone(),
+            started_unix_ms: self.started_unix_ms,
+        };
+        Recorder::begin(&mut file, &header).map_err(Failure::new)?;
+        Ok(file)
+    }
+
+    /// The command with its seed.
+    fn again(&self) -> String {
+        if let Some(past) = &self.past {
+            return past.header.command.clone();
+        }
+        let seed = if self.seed_given { String::new() } else { format!(" --seed={}", self.seed) };
+        format!("{}{seed}", command())
+    }
+
+    /// A failure; a results file with at most a first look in it is taken away again.
+    fn failed(&self, why: &str) -> Failure {
+        let text = fs::read_to_string(&self.results).unwrap_or_default();
+        if self.past.is_none() && text.lines().count() < 3 {
+            // Best effort: the failure is what is told.
+            let _ = fs::remove_file(&self.results);
+        }
+        Failure::new(why)
+    }
+
+    fn report(&self, args: &TuneArgs, plan: &TunePlan, result: &TuneResult) -> Outcome {
+        if let Some(path) = &args.apply {
+            write_new(path, &render(Form::Toml, &result.winner, &plan.target))?;
+        }
+        let text = match args.json {
+            true => json(plan, result, &args.print, &self.again(), &self.results),
+            false => report::text(plan, result, &args.print, &self.again()),
+        };
+        output::print(&text)?;
+        eprintln!("results: {}", self.results.display());
+        Ok(match result.verdict {
+            TuneVerdict::Better | TuneVerdict::NoBetter | TuneVerdict::LimitKept => Status::Done,
+            TuneVerdict::CannotKeep | TuneVerdict::Errors => Status::Found,
+        })
+    }
+}
+
+fn json(plan: &TunePlan, result: &TuneResult, forms: &[Form], command: &str, results: &Path) -> String {
+    let forms: serde_json::Map<String, serde_json::Value> =
+        forms.iter().map(|f| (f.name().to_owned(), render(*f, &result.winner, &plan.target).into())).collect();
+    let why = result.against_default.as_ref().filter(|_| !result.winner.is_empty()).map(lab::tune::explain::sentences);
+    let value = serde_json::json!({
+        "headline": report::headline(plan, result),
+        "why": why,
+        "result": result,
+        "plan": plan,
+        "forms": forms,
+        "notes": result.findings.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "command": command,
+        "results": results.display().to_string(),
+    });
+    format!("{value:#}\n")
+}
+
+fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
+    let file = OpenOptions::new().write(true).create_new(true).open(path);
+    let written = file.and_then(|mut f| f.write_all(text.as_bytes()));
+    written.map_err(|e| {
+        Failure::new(format!("--apply {}: {e}; the recommendation stands in the results file", path.display()))
+    })
+}
+
+/// Largest results file that is read.
+const PAST_BYTES_MAX: u64 = 4 << 30;
+
+fn read_past(path: &Path) -> Result<Past, Failure> {
+    let name = path.display().to_string();
+    let mut text = String::new();
+    let opened = File::open(path).and_then(|f| f.take(PAST_BYTES_MAX).read_to_string(&mut text));
+    opened.map_err(|e| {
+        Failure::new(format!("--resume {name}: {e}; name the results file of a tuning that was broken off"))
+    })?;
+    journal::read(&text, &format!("--resume {name}")).map_err(Failure::new)
+}
+
+/// `--knob NAME` and `--knob NAME=VALUES`.
+fn only(typed: &[String]) -> Result<Vec<(String, Vec<String>)>, Failure> {
+    let one = |text: &String| match text.split_once('=') {
+        None => Ok((text.trim().to_owned(), Vec::new())),
+        Some((name, values)) => Ok((name.trim().to_owned(), point::parse_values("--knob", name, values)?)),
+    };
+    typed.iter().map(one).collect::<Result<_, String>>().map_err(Failure::new)
+}
+
+fn free(args: &TuneArgs, jobs: &Loaded) -> Result<Vec<(String, Vec<String>)>, Failure> {
+    let one = |(name, values): &(String, String)| {
+        let values = point::parse_values("--free", name, values)?;
+        host_bench::check_free(&jobs.file, name, &values)?;
+        Ok((name.clone(), values))
+    };
+    args.free.iter().map(one).collect::<Result<_, String>>().map_err(Failure::new)
+}

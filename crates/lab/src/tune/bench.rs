@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a tuning runs its points on: this machine's stack, a kernel's device, a simulated machine.
+//!
+//! Needs from implementations: a run starts from nothing but the point it is given (no setting of the run before
+//! stays), and what a point cannot have is refused, not rounded. Does not: choose, repeat or judge.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::objective::MetricId;
+use super::point::{Knob, Point};
+use crate::results::RawHistogram;
+use crate::stage::StageFacts;
+
+/// How long a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Length {
+    /// For screening: what is seen in it is never claimed.
+    Short,
+    /// For confirmation.
+    Full,
+}
+
+/// A load in place of the jobs, to find out what the device can do: random reads.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Bytes per I/O.
+    pub block_bytes: u32,
+    /// I/Os in flight.
+    pub iodepth: u32,
+    /// Length in seconds.
+    pub seconds: f64,
+}
+
+/// One run that is asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ask {
+    /// What differs from the default.
+    pub point: Point,
+    /// How long.
+    pub length: Length,
+    /// In place of the jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<Load>,
+    /// Fresh random number for jobs that want one; the same for runs that are compared with each other.
+    pub entropy: u64,
+}
+
+/// What was there at a moment of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Moment {
+    /// Seconds since the run began.
+    pub at: f64,
+    /// I/Os completed until then.
+    pub ios: u64,
+    /// Bytes moved until then.
+    pub bytes: u64,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reading {
+    /// The metrics that were wanted and could be measured, by their names (`JOB.METRIC`); of a [`Load`]: `all.iops`,
+    /// `all.bw`, `all.lat`.
+    pub values: BTreeMap<String, f64>,
+    /// How long it took, opening and closing included: what a budget is charged.
+    pub seconds: f64,
+    /// Where the time went.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stages: Option<StageFacts>,
+    /// CPU time of the job threads in percent of one CPU each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_cpu_percent: Option<f64>,
+    /// I/Os that failed and blocks that did not verify.
+    #[serde(default)]
+    pub errors: u64,
+    /// How it went on, where that was asked for (a [`Load`], or the first run).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moments: Vec<Moment>,
+    /// Raw latencies, of full runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub histograms: Vec<RawHistogram>,
+}
+
+impl Reading {
+    /// The value of a metric.
+    pub fn get(&self, metric: &MetricId) -> Option<f64> {
+        self.values.get(&metric.to_string()).copied().filter(|v| v.is_finite() && *v > 0.0)
+    }
+}
+
+/// Why there is no reading.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BenchError {
+    /// This point cannot be had here; others can.
+    #[error("{0}")]
+    Refused(String),
+    /// Somebody broke it off.
+    #[error("broken off")]
+    Stopped,
+    /// Nothing can be run.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Where points are run.
+pub trait Bench {
+    /// Names of the jobs.
+    fn jobs(&self) -> Vec<String>;
+
+    /// What may be set, before it is narrowed.
+    fn knobs(&self) -> Vec<Knob>;
+
+    /// Rules of thumb in use for this target, with the sentence people say: what a recommendation has to beat.
+    fn rules(&self) -> Vec<(String, Point)>;
+
+    /// Seconds that a run is going to take, where that is known beforehand.
+    fn seconds(&self, length: Length) -> Option<f64>;
+
+    /// Refuses what cannot be, without running it.
+    fn check(&self, point: &Point) -> Result<(), String>;
+
+    /// Runs a point and measures `wanted`.
+    fn run(&mut self, ask: &Ask, wanted: &[MetricId]) -> Result<Reading, BenchError>;
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is noticed about the machine before anything is tuned: caps and burst credits of the device, a load generator
+//! that is the bottleneck, a device that does not settle.
+//!
+//! A cap is a plateau that neither depth nor block size moves: reads of 4 KiB and 16 KiB at the same I/Os per second,
+//! reads of 256 KiB and 1 MiB at the same bytes per second, each at two depths, while the job threads have CPU time
+//! left. A burst credit is what a token bucket held at the start: the line through the second half of a run's progress
+//! meets time zero above it by the credit, whatever the shape of the first half.
+//! Guarantees: only reads. Does not: tell a cap that somebody set from a device that can do no more: the plateau is the
+//! same. It sees no credit that lasts longer than its run (those of cloud disks may last half an hour), nor one that
+//! was used up before.
+
+use serde::{Deserialize, Serialize};
+
+use super::bench::{Ask, Length, Load, Moment, Reading};
+use super::journal::{Halt, Recorder, Tried, TunePlan};
+use super::point::Point;
+use crate::report::num::{self, RATE_DIGITS, Scale};
+use crate::steady::Steadiness;
+
+/// CPU time of the job threads, in percent of one CPU each, from which they are the bottleneck.
+const BUSY_PERCENT: f64 = 90.0;
+/// Two rates that differ by less are a plateau.
+const PLATEAU: f64 = 0.05;
+/// Seconds of a probe.
+const PROBE_SECONDS: f64 = 1.0;
+/// Seconds of the first one, which looks for a credit.
+const CREDIT_SECONDS: f64 = 2.4;
+/// Share of the budget the probes may take.
+const PROBE_SHARE: f64 = 0.10;
+/// A credit smaller than this many seconds of the base rate is the pipe filling up.
+const CREDIT_MIN_SECONDS: f64 = 0.05;
+
+/// Something to know.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "finding")]
+pub enum Finding {
+    /// The job threads use up their CPUs.
+    CpuBound {
+        /// CPU time in percent of one CPU each.
+        percent: f64,
+    },
+    /// The default's results drift or jump.
+    NotSteady {
+        /// The figures.
+        steadiness: Steadiness,
+    },
+    /// The device does no more I/Os per second than this, at any depth.
+    IopsCap {
+        /// I/Os per second.
+        iops: f64,
+    },
+    /// The device moves no more bytes per second than this, at any depth.
+    BandwidthCap {
+        /// Bytes per second.
+        bytes_per_second: f64,
+    },
+    /// The rate falls from a burst to a base.
+    Burst {
+        /// I/Os per second at its fastest.
+        burst: f64,
+        /// I/Os per second in the end.
+        base: f64,
+        /// I/Os it may do beyond the base rate after a pause.
+        credit: f64,
+        /// Seconds until the credit is used up at full load.
+        seconds: f64,
+        /// Seconds of a full run of the jobs.
+        run_seconds: f64,
+    },
+}
+
+fn iops(rate: f64) -> String {
+    num::short(rate.round() as u64, RATE_DIGITS, Scale::Decimal, " IOPS")
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Finding::CpuBound { percent } => {
+                write!(f, "the load generator is the bottleneck: job threads use {percent:.0}% of their CPUs")
+            }
+            Finding::NotSteady { steadiness: s } => write!(
+                f,
+                "the device is not in steady state: over the default's runs the goal drifts by {:+.1}%, the worst run is {:.1}% off",
+                100.0 * s.drift,
+                100.0 * s.deviation
+            ),
+            Finding::IopsCap { iops: cap } => {
+                write!(f, "the device is capped at {}: reads of 4 and 16 KiB, two depths", iops(*cap))
+            }
+            Finding::BandwidthCap { bytes_per_second } => write!(
+                f,
+                "the device is capped at {}: reads of 256 KiB and 1 MiB, two depths",
+                num::bytes_per_second(bytes_per_second.round() as u64, Scale::Binary)
+            ),
+            Finding::Burst { burst, base, credit, seconds, .. } => write!(
+                f,
+                "the device bursts: {} at first, {} after {}; its credit is about {credit:.0} I/Os beyond the base rate",
+                iops(*burst),
+                iops(*base),
+                num::latency(seconds * 1e9)
+            ),
+        }
+    }
+}
+
+impl Finding {
+    /// What to do about it.
+    pub fn advice(&self) -> String {
+        match self {
+            Finding::CpuBound { .. } => {
+                "what is tuned is the CPU cost of the path, not the device: add jobs (numjobs) on other CPUs, or minimize cpu".to_owned()
+            }
+            Finding::NotSteady { .. } => "let it settle first (ramp_time), stop other load, or make runs longer".to_owned(),
+            Finding::IopsCap { .. } => {
+                "no setting lifts it; latency at the cap falls with depth, and merging helps small sequential I/O".to_owned()
+            }
+            Finding::BandwidthCap { .. } => "no setting lifts it; lower depth keeps latency down at the same rate".to_owned(),
+            Finding::Burst { seconds, run_seconds, .. } => format!(
+                "runs of {} begin with it: give the jobs ramp_time={:.1}s to measure what lasts, or none to measure bursts",
+                num::latency(run_seconds * 1e9),
+                (2.0 * seconds).max(0.1)
+            ),
+        }
+    }
+}
+
+/// Runs the probes, where the bench takes them and the budget allows.
+pub fn probe(rec: &mut Recorder<'_>, plan: &TunePlan, first: &Reading) -> Result<Vec<Finding>, Halt> {
+    let loads = [(4096, 64), (4096, 256), (16 << 10, 256), (256 << 10, 64), (1 << 20, 64), (1 << 20, 128)];
+    let all = CREDIT_SECONDS + PROBE_SECONDS * (loads.len() - 1) as f64;
+    if all > PROBE_SHARE * plan.budget_seconds {
+        return Ok(Vec::new());
+    }
+    rec.status.phase = "what the device can do".to_owned();
+    let mut readings = Vec::new();
+    for (i, (block_bytes, iodepth)) in loads.into_iter().enumerate() {
+        let seconds = if i == 0 { CREDIT_SECONDS } else { PROBE_SECONDS };
+        let load = Some(Load { block_bytes, iodepth, seconds });
+        let ask = Ask { point: Point::default(), length: Length::Short, load, entropy: plan.seed };
+        match rec.measure(ask)? {
+            Tried::Read(reading) if reading.errors == 0 => readings.push(*reading),
+            // A bench without probes, or a device too small for them.
+            _ => return Ok(Vec::new()),
+        }
+    }
+    Ok(of_probes(&readings, first.seconds))
+}
+
+/// What the readings of the probes say, in the order of the loads.
+fn of_probes(readings: &[Reading], run_seconds: f64) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let idle = |r: &Reading| r.job_cpu_percent.is_none_or(|p| p < BUSY_PERCENT);
+    found.extend(readings.first().and_then(|r| burst(&r.moments, run_seconds)));
+    let plateau = |which: &[usize], index: usize| {
+        let rates: Option<Vec<f64>> =
+            which.iter().map(|&i| tail_rate(&readings[i].moments).map(|r| [r.0, r.1][index])).collect();
+        let rates = rates.filter(|_| which.iter().all(|&i| idle(&readings[i])))?;
+        let (low, high) = rates.iter().fold((f64::INFINITY, 0.0f64), |(l, h), r| (l.min(*r), h.max(*r)));
+        (low > 0.0 && high / low < 1.0 + PLATEAU).then(|| rates.iter().sum::<f64>() / rates.len() as f64)
+    };
+    found.extend(plateau(&[0, 1, 2], 0).map(|iops| Finding::IopsCap { iops }));
+    found.extend(plateau(&[3, 4, 5], 1).map(|bytes_per_second| Finding::BandwidthCap { bytes_per_second }));
+    found
+}
+
+/// I/Os and bytes per second over the second half: a least-squares line through the progress.
+fn tail_rate(moments: &[Moment]) -> Option<(f64, f64, f64)> {
+    let end = moments.last()?.at;
+    let tail: Vec<&Moment> = moments.iter().filter(|m| m.at >= end / 2.0).collect();
+    if tail.len() < 4 {
+        return None;
+    }
+    let n = tail.len() as f64;
+    let mean = |of: &dyn Fn(&Moment) -> f64| tail.iter().map(|m| of(m)).sum::<f64>() / n;
+    let t = mean(&|m| m.at);
+    let tt: f64 = tail.iter().map(|m| (m.at - t).powi(2)).sum();
+    let slope = |of: &dyn Fn(&Moment) -> f64| {
+        let y = mean(of);
+        tail.iter().map(|m| (m.at - t) * (of(m) - y)).sum::<f64>() / tt
+    };
+    let ios = slope(&|m| m.ios as f64);
+    let at_zero = mean(&|m| m.ios as f64) - ios * t;
+    Some((ios, slope(&|m| m.bytes as f64), at_zero)).filter(|r| r.0 > 0.0)
+}
+
+/// A burst in a run's progress.
+fn burst(moments: &[Moment], run_seconds: f64) -> Option<Finding> {
+    let (base, _, credit) = tail_rate(moments)?;
+    if credit < CREDIT_MIN_SECONDS * base {
+        return None;
+    }
+    // Used up where the progress meets the line of the base rate, within a hundredth of the credit.
+    let over = |m: &&Moment| m.ios as f64 >= credit * 0.99 + base * m.at;
+    let spent = moments.iter().find(over).map_or(0.0, |m| m.at);
+    let steps = moments.windows(2).filter(|w| w[1].at > w[0].at);
+    let fastest = steps.map(|w| (w[1].ios - w[0].ios) as f64 / (w[1].at - w[0].at)).fold(0.0, f64::max);
+    let head = moments.iter().find(|m| m.at > 0.0).map_or(0.0, |m| m.ios as f64 / m.at);
+    Some(Finding::Burst { burst: fastest.max(head), base, credit, seconds: spent, run_seconds })
+}
+
+/// What the default's own runs say.
+pub fn of_baseline(plan: &TunePlan, first: &Reading, readings: &[Reading]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    if let Some(percent) = first.job_cpu_percent.filter(|p| *p >= BUSY_PERCENT) {
+        found.push(Finding::CpuBound { percent });
+    }
+    let series: Vec<f64> = readings.iter().filter_map(|r| r.get(&plan.goal.metric)).collect();
+    if let Some(steadiness) = Steadiness::of(&series).filter(|s| !s.is_steady()) {
+        found.push(Finding::NotSteady { steadiness });
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Progress of a bucket of `credit` I/Os that drains at `burst` and refills at `base`, every 20 ms.
+    fn bucket(burst: f64, base: f64, credit: f64, bytes: u64, seconds: f64) -> Reading {
+        let ends = credit / (burst - base).max(1e-9);
+        let ios = |t: f64| if t < ends { burst * t } else { credit + base * t };
+        let moments = (1..=(seconds * 50.0) as u64).map(|i| i as f64 / 50.0);
+        let of = |at| Moment { at, ios: ios(at) as u64, bytes: ios(at) as u64 * bytes };
+        Reading { moments: moments.map(of).collect(), job_cpu_percent: Some(20.0), ..Reading::default() }
+    }
+
+    #[test]
+    fn burst_base_and_credit_are_told() {
+        let r = bucket(20_000.0, 5_000.0, 6_000.0, 4096, 2.4);
+        let Some(Finding::Burst { burst: b, base, credit, seconds, .. }) = burst(&r.moments, 1.0) else { panic!() };
+        assert!((b / 20_000.0 - 1.0).abs() < 0.01 && (base / 5_000.0 - 1.0).abs() < 0.01, "{b} {base}");
+        assert!((credit / 6_000.0 - 1.0).abs() < 0.02 && (seconds - 0.4).abs() < 0.03, "{credit} {seconds}");
+        assert_eq!(burst(&bucket(5_000.0, 5_000.0, 0.0, 4096, 2.4).moments, 1.0), None);
+        assert_eq!(burst(&[], 1.0), None);
+    }
+
+    #[test]
+    fn caps_are_plateaus_with_cpu_to_spare() {
+        let probes = |iops: f64, bw: f64| -> Vec<Reading> {
+            let loads = [4096u64, 4096, 16 << 10, 256 << 10, 1 << 20, 1 << 20];
+            let of = |bytes: u64| {
+                let rate = iops.min(bw / bytes as f64);
+                bucket(rate, rate, 0.0, bytes, 2.0)
+            };
+            loads.into_iter().map(of).collect()
+        };
+        let found = of_probes(&probes(5_000.0, 100e6), 1.0);
+        let text: Vec<String> = found.iter().map(Finding::to_string).collect();
+        assert!(text.len() == 2 && text[0].contains("5000 IOPS") && text[1].contains("95.4MiB/s"), "{text:?}");
+        // A device of 100 MB/s without a cap on I/Os: 16 KiB reads are a quarter of the 4 KiB ones.
+        assert!(matches!(of_probes(&probes(1e6, 100e6), 1.0)[..], [Finding::BandwidthCap { .. }]));
+        let mut busy = probes(5_000.0, 1e12);
+        busy.iter_mut().for_each(|r| r.job_cpu_percent = Some(99.0));
+        assert_eq!(of_probes(&busy, 1.0), []);
+    }
+}

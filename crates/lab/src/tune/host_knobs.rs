@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What may be set of our block layer on a target, with values worth a try, and the rules of thumb in use.
+//!
+//! Guarantees: a table; defaults are those in effect on the opened target, not those of a manual. Sources of the rules:
+//! what drivers and manuals do (one queue; four; one per CPU; half the CPUs; eight at most). Does not: open anything.
+
+use std::sync::Arc;
+
+use blk::settings::QueueConfig;
+use host::driver::null::{Null, NullOptions};
+use host::run::Disk;
+
+use super::point::{Knob, Point};
+use crate::stack::Setting;
+
+/// Powers of two that are tried of a depth.
+const DEPTHS: [u64; 6] = [16, 32, 64, 128, 256, 1024];
+/// Request sizes that are tried, KiB.
+const SECTORS_KB: [u64; 5] = [64, 128, 256, 512, 1280];
+/// Elevators that are tried, and whose tunables.
+const ELEVATORS: [&str; 4] = ["none", "mq-deadline", "kyber", "bfq"];
+/// The tunables that change what an elevator does under load; the others are for rare cases.
+const TUNABLES: [&str; 9] = [
+    "iosched.read_expire",
+    "iosched.write_expire",
+    "iosched.writes_starved",
+    "iosched.fifo_batch",
+    "iosched.async_depth",
+    "iosched.read_lat_nsec",
+    "iosched.write_lat_nsec",
+    "iosched.slice_idle",
+    "iosched.low_latency",
+];
+
+/// The knobs of a stack whose settings in effect are `now`, on `cpus` CPUs; `max_hw_sectors_kb` is the device's.
+pub fn knobs(now: &[Setting], cpus: u32, max_hw_sectors_kb: u64) -> Vec<Knob> {
+    let value = |name: &str| now.iter().find(|s| s.name == name).map(|s| s.value.clone());
+    let mut all = Vec::new();
+    let mut add = |name: &str, values: Vec<String>| {
+        if let Some(default) = value(name) {
+            all.push(Knob::new(name, default, values));
+        }
+    };
+    let text = |values: &[u64]| values.iter().map(u64::to_string).collect::<Vec<_>>();
+    let words = |values: &[&str]| values.iter().map(|v| (*v).to_owned()).collect::<Vec<_>>();
+    add("nr_hw_queues", text(&queue_counts(cpus)));
+    add("queue_depth", text(&DEPTHS));
+    add("nr_requests", text(&DEPTHS));
+    add("scheduler", words(&ELEVATORS));
+    let sizes: Vec<u64> = SECTORS_KB.into_iter().filter(|kb| *kb <= max_hw_sectors_kb).collect();
+    add("max_sectors_kb", text(&sizes));
+    add("nomerges", words(&["0", "1", "2"]));
+    add("rq_affinity", words(&["0", "1", "2"]));
+    add("wbt_lat_usec", words(&["0", "2000", "75000"]));
+    add("mode", words(&["mq", "sq"]));
+    all.extend(ELEVATORS.iter().flat_map(|elevator| tunables(elevator)));
+    all
+}
+
+/// One, the powers of two up to the CPUs, half the CPUs and all of them.
+fn queue_counts(cpus: u32) -> Vec<u64> {
+    let cpus = u64::from(cpus.max(1));
+    let mut counts: Vec<u64> = (0..16).map(|i| 1 << i).filter(|n| *n <= cpus).chain([cpus.div_ceil(2), cpus]).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    counts
+}
+
+/// A quarter and four times each tunable, and the other position of a switch.
+fn tunables(elevator: &str) -> Vec<Knob> {
+    let mut config = QueueConfig::default();
+    if config.set("scheduler", elevator).is_err() {
+        return Vec::new();
+    }
+    // On a disk that is nobody's: only its elevator is asked.
+    let Ok(disk) = Disk::new(Arc::new(Null::new(NullOptions::default())), config, None) else { return Vec::new() };
+    let wanted =
+        disk.queue.iosched().into_iter().filter(|t| TUNABLES.contains(&format!("iosched.{}", t.name).as_str()));
+    let knob = |t: blk::elevator::Tunable| {
+        let values = if t.max <= 1 { vec![1 - t.value.min(1)] } else { vec![t.value / 4, t.value.saturating_mul(4)] };
+        let values = values.into_iter().map(|v| v.clamp(t.min, t.max)).filter(|v| *v != t.value);
+        Knob::new(&format!("iosched.{}", t.name), t.value, values.collect::<Vec<_>>()).only_when("scheduler", elevator)
+    };
+    wanted.map(knob).collect()
+}
+
+/// What people set when they do not measure. `default_queues` is the number of hardware queues in effect.
+pub fn rules(cpus: u32, default_queues: &str) -> Vec<(String, Point)> {
+    let sentences = [
+        ("one queue", 1),
+        ("four queues", 4),
+        ("a queue per CPU", cpus),
+        ("half as many queues as CPUs", cpus.div_ceil(2)),
+        ("a queue per CPU, eight at most", cpus.min(8)),
+    ];
+    let point = |queues: u32| {
+        let queues = queues.to_string();
+        if queues == default_queues { Point::default() } else { Point::of(&[("nr_hw_queues", &queues)]) }
+    };
+    sentences.into_iter().map(|(sentence, queues)| (sentence.to_owned(), point(queues))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_the_target_s_own_defaults() {
+        let setting = |name: &str, value: &str| Setting {
+            name: name.into(),
+            value: value.into(),
+            default: true,
+            help: String::new(),
+        };
+        let now = [setting("nr_hw_queues", "6"), setting("scheduler", "none"), setting("max_sectors_kb", "128")];
+        let all = knobs(&now, 6, 256);
+        let of = |name: &str| all.iter().find(|k| k.name == name);
+        assert_eq!(
+            of("nr_hw_queues").map(|k| (k.default.as_str(), k.values.join(" "))),
+            Some(("6", "1 2 3 4 6".into()))
+        );
+        assert_eq!(of("max_sectors_kb").map(|k| k.values.join(" ")), Some("64 128 256".into()));
+        assert!(of("queue_depth").is_none(), "the target does not have it");
+        let expire = of("iosched.read_expire").expect("mq-deadline's");
+        assert_eq!(
+            (expire.default.as_str(), expire.when.clone()),
+            ("500", Some(("scheduler".into(), "mq-deadline".into())))
+        );
+        assert_eq!(expire.values, ["125", "2000"]);
+        let names: Vec<String> = rules(2, "2").iter().map(|(_, p)| p.to_string()).collect();
+        assert_eq!(names, ["nr_hw_queues=1", "nr_hw_queues=4", "default", "nr_hw_queues=1", "default"]);
+    }
+}

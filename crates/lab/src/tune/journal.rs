@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every run of a tuning on disk as soon as it is done, and a tuning gone on with from there.
+//!
+//! JSON lines: what is tuned, one line per run (what was asked, what it came to), at last the result.
+//! Guarantees: a search sees of a run only what stands in the file, so a tuning that was killed and is resumed asks for
+//! the same runs in the same order, gets those that are there without running them, and comes to what it would have
+//! come to; a file of another tuning is refused, at the first run that does not fit if not before. A last line that was
+//! cut off is left out, and overwritten.
+//! Does not: call fsync, as [`crate::results`].
+
+use std::collections::VecDeque;
+use std::io::Write;
+
+use serde::{Deserialize, Serialize};
+
+use super::bench::{Ask, Bench, BenchError, Reading};
+use super::objective::{Goal, Keep, MetricId};
+use super::outcome::TuneResult;
+use super::point::{Knob, Point};
+use crate::setup::Setup;
+
+/// Version of the line format; a reader refuses others.
+pub const FORMAT: u32 = 1;
+
+/// What is tuned; the same for a tuning and its continuation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TunePlan {
+    /// What is to become better.
+    pub goal: Goal,
+    /// What must be kept.
+    pub keeps: Vec<Keep>,
+    /// What may be set.
+    pub knobs: Vec<Knob>,
+    /// What has to be beaten, with its sentence.
+    pub rules: Vec<(String, Point)>,
+    /// What is set in every run.
+    pub base: Vec<(String, String)>,
+    /// The target.
+    pub target: String,
+    /// Seed of every order that is drawn.
+    pub seed: u64,
+    /// Seconds of runs.
+    pub budget_seconds: f64,
+    /// The smallest gain worth finding, as a fraction.
+    pub detect: f64,
+    /// Seconds of a short and a full run, where the jobs end by time.
+    pub run_seconds: Option<(f64, f64)>,
+    /// The job file's text.
+    pub job: String,
+}
+
+impl TunePlan {
+    /// The metrics that every run is to measure.
+    pub fn wanted(&self) -> Vec<MetricId> {
+        let mut wanted = vec![self.goal.metric.clone()];
+        wanted.extend(self.keeps.iter().map(|k| k.metric.clone()));
+        wanted.sort();
+        wanted.dedup();
+        wanted
+    }
+
+    /// Names what differs.
+    fn differs(&self, other: &TunePlan) -> Option<&'static str> {
+        let parts = [
+            ("the job file", self.job == other.job),
+            ("the goal (--maximize, --minimize)", self.goal == other.goal),
+            ("what is kept (--keep)", self.keeps == other.keeps),
+            ("the target or --set and --fix", self.base == other.base && self.target == other.target),
+            ("the knobs (--knob, --free, or another machine)", self.knobs == other.knobs && self.rules == other.rules),
+            ("the seed (--seed)", self.seed == other.seed),
+            ("the length of the runs (--runtime)", self.run_seconds == other.run_seconds),
+            ("--detect", self.detect == other.detect),
+            ("--budget", self.budget_seconds == other.budget_seconds),
+        ];
+        parts.into_iter().find(|(_, same)| !same).map(|(what, _)| what)
+    }
+}
+
+/// First line of a file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// The machine.
+    pub setup: Setup,
+    /// The command that repeats the tuning.
+    pub command: String,
+    /// What is tuned.
+    pub plan: TunePlan,
+    /// Wall clock at the start, milliseconds since 1970.
+    pub started_unix_ms: u64,
+}
+
+/// A run and what it came to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunLine {
+    /// From 0.
+    pub index: u32,
+    /// What it was for.
+    pub phase: String,
+    /// What was asked.
+    pub ask: Ask,
+    /// What it came to.
+    pub tried: Tried,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tried {
+    /// It was measured.
+    Read(Box<Reading>),
+    /// This point cannot be had, and why.
+    Refused(String),
+}
+
+impl Tried {
+    /// The reading, if there is one without errors.
+    pub fn good(&self) -> Option<&Reading> {
+        match self {
+            Tried::Read(reading) if reading.errors == 0 => Some(reading),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum LineRef<'a> {
+    Tune(&'a Header),
+    Run(&'a RunLine),
+    Result(&'a TuneResult),
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Line {
+    Tune(Box<Header>),
+    Run(Box<RunLine>),
+    Result(Box<TuneResult>),
+}
+
+/// A file read back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Past {
+    /// Its first line.
+    pub header: Header,
+    /// Its runs in order.
+    pub runs: Vec<RunLine>,
+    /// How it ended, if it did.
+    pub result: Option<TuneResult>,
+    /// Length in bytes of the whole lines; what stands behind was cut off.
+    pub whole_bytes: usize,
+}
+
+/// Reads the text of a file; `path` names it in errors.
+pub fn read(text: &str, path: &str) -> Result<Past, String> {
+    let bad = |line: usize, reason: String| {
+        format!("{path}, line {line}: {reason}; is it a file that mqblk tune wrote, format {FORMAT}?")
+    };
+    let (mut header, mut runs, mut result, mut whole_bytes) = (None, Vec::new(), None, 0);
+    for (i, line) in text.split_inclusive('\n').enumerate() {
+        if !line.ends_with('\n') {
+            break;
+        }
+        match serde_json::from_str::<Line>(line).map_err(|e| bad(i + 1, e.to_string()))? {
+            Line::Tune(h) if i == 0 && h.format == FORMAT => header = Some(*h),
+            Line::Tune(h) => return Err(bad(i + 1, format!("unexpected first line of format {}", h.format))),
+            _ if header.is_none() => return Err(bad(1, "does not say what is tuned".to_owned())),
+            Line::Run(run) if run.index as usize == runs.len() => runs.push(*run),
+            Line::Run(run) => return Err(bad(i + 1, format!("run {} where {} is due", run.index, runs.len()))),
+            Line::Result(r) => result = Some(*r),
+        }
+        whole_bytes += line.len();
+    }
+    let header = header.ok_or_else(|| bad(1, "there is no whole line".to_owned()))?;
+    Ok(Past { header, runs, result, whole_bytes })
+}
+
+impl Past {
+    /// Refuses to go on with another tuning.
+    pub fn fits(&self, plan: &TunePlan, path: &str) -> Result<(), String> {
+        match self.header.plan.differs(plan) {
+            None => Ok(()),
+            Some(what) => Err(format!(
+                "--resume {path}: belongs to another tuning: {what} differs; it was begun by: {}",
+                self.header.command
+            )),
+        }
+    }
+}
+
+/// Why a tuning did not come to its end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Halt {
+    /// Somebody broke it off; it can be resumed.
+    #[error("broken off")]
+    Stopped,
+    /// It cannot go on.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// What is told while it works.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Status {
+    /// What the next run is for.
+    pub phase: String,
+    /// Runs so far.
+    pub runs: u32,
+    /// Seconds of runs so far, and of the budget.
+    pub spent: f64,
+    /// Seconds of the budget.
+    pub budget: f64,
+    /// The best point so far.
+    pub best: Point,
+    /// Its gain over the default as screened (a logarithm), which is not confirmed.
+    pub gain: Option<f64>,
+}
+
+/// Is told how a tuning goes.
+pub trait Watch {
+    /// Before every run that is really made.
+    fn run(&mut self, _status: &Status, _next: &Ask) {}
+}
+
+/// Looks away.
+#[derive(Clone, Copy, Debug)]
+pub struct Unwatched;
+
+impl Watch for Unwatched {}
+
+/// Runs what is asked, or finds it in the file.
+pub struct Recorder<'a> {
+    bench: &'a mut dyn Bench,
+    watch: &'a mut dyn Watch,
+    out: &'a mut dyn Write,
+    past: VecDeque<RunLine>,
+    wanted: Vec<MetricId>,
+    index: u32,
+    /// How far it is.
+    pub status: Status,
+}
+
+impl<'a> Recorder<'a> {
+    /// `past` are the runs that are in the file already; new ones are appended to `out`.
+    pub fn new(
+        bench: &'a mut dyn Bench,
+        watch: &'a mut dyn Watch,
+        out: &'a mut dyn Write,
+        past: Vec<RunLine>,
+        plan: &TunePlan,
+    ) -> Recorder<'a> {
+        let status = Status { budget: plan.budget_seconds, ..Status::default() };
+        Recorder { bench, watch, out, past: past.into(), wanted: plan.wanted(), index: 0, status }
+    }
+
+    /// Writes the first line.
+    pub fn begin(out: &mut dyn Write, header: &Header) -> Result<(), Halt> {
+        write_line(out, &LineRef::Tune(header))
+    }
+
+    /// Refuses what cannot be, without a run.
+    pub fn check(&self, point: &Point) -> Result<(), String> {
+        self.bench.check(point)
+    }
+
+    /// Makes a run, or finds it.
+    pub fn measure(&mut self, ask: Ask) -> Result<Tried, Halt> {
+        let index = self.index;
+        let tried = match self.past.pop_front() {
+            Some(line) if line.ask == ask => line.tried,
+            Some(line) => {
+                return Err(Halt::Failed(format!(
+                    "run {index} of the file is {} ({}), where {} ({}) is due: it is of another version or machine; begin anew",
+                    line.ask.point, line.phase, ask.point, self.status.phase
+                )));
+            }
+            None => {
+                self.watch.run(&self.status, &ask);
+                let tried = match self.bench.run(&ask, &self.wanted) {
+                    Ok(reading) => Tried::Read(Box::new(reading)),
+                    Err(BenchError::Refused(why)) => Tried::Refused(why),
+                    Err(BenchError::Stopped) => return Err(Halt::Stopped),
+                    Err(BenchError::Failed(why)) => return Err(Halt::Failed(why)),
+                };
+                let line = RunLine { index, phase: self.status.phase.clone(), ask, tried };
+                write_line(self.out, &LineRef::Run(&line))?;
+                // What is gone on with is what a continuation would read.
+                let text = serde_json::to_string(&line.tried).expect("plain data serialises");
+                serde_json::from_str(&text).expect("reads back what it wrote")
+            }
+        };
+        self.index += 1;
+        self.status.runs = self.index;
+        if let Tried::Read(reading) = &tried {
+            self.status.spent += reading.seconds;
+        }
+        Ok(tried)
+    }
+
+    /// Writes how it ended.
+    pub fn finish(&mut self, result: &TuneResult) -> Result<(), Halt> {
+        write_line(self.out, &LineRef::Result(result))
+    }
+}
+
+/// One write call per line.
+fn write_line(out: &mut dyn Write, line: &LineRef<'_>) -> Result<(), Halt> {
+    let mut text = serde_json::to_vec(line).expect("plain data serialises");
+    text.push(b'\n');
+    let written = out.write_all(&text).and_then(|()| out.flush());
+    written.map_err(|e| Halt::Failed(format!("results cannot be written: {e}; the runs written so far are intact")))
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A point of the search: what differs from the default, and the knobs that may.
+//!
+//! Guarantees: a point holds only differences from the default and is ordered by name, so two equal choices are one
+//! point and one label. Knobs are a table: a target with more of them (IOThreads, paths) adds rows. Does not: know
+//! which points a target can have; it refuses those it cannot ([`super::bench::Bench::check`]).
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use blk::suggest::did_you_mean;
+use serde::{Deserialize, Serialize};
+
+/// Settings that differ from the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Point(BTreeMap<String, String>);
+
+impl Point {
+    /// From pairs; later ones over earlier ones.
+    pub fn of(pairs: &[(&str, &str)]) -> Point {
+        Point(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
+    }
+
+    /// The value of a knob, if it is not the default.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// The same with one knob at another value; `knob.default` takes it out.
+    #[must_use]
+    pub fn with(&self, knob: &Knob, value: &str) -> Point {
+        let mut next = self.clone();
+        if value == knob.default {
+            next.0.remove(&knob.name);
+        } else {
+            next.0.insert(knob.name.clone(), value.to_owned());
+        }
+        next
+    }
+
+    /// The same with one knob at its default.
+    #[must_use]
+    pub fn without(&self, name: &str) -> Point {
+        let mut next = self.clone();
+        next.0.remove(name);
+        next
+    }
+
+    /// Both; `other` wins.
+    #[must_use]
+    pub fn and(&self, other: &Point) -> Point {
+        let mut next = self.clone();
+        next.0.extend(other.0.clone());
+        next
+    }
+
+    /// Names and values, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(k, v)| (k.as_str(), v.as_str()))
+    }
+
+    /// How many knobs are not at their defaults.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it is the default.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("default");
+        }
+        for (i, (k, v)) in self.0.iter().enumerate() {
+            write!(f, "{}{k}={v}", if i == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+/// Something that may be set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Knob {
+    /// The kernel's name; `iodepth`, `numjobs` or `JOB.iodepth` for the load itself.
+    pub name: String,
+    /// What it is when nobody sets it.
+    pub default: String,
+    /// Values worth a try, the default among them or not.
+    pub values: Vec<String>,
+    /// It exists only while another one has this value (a tunable of an elevator).
+    pub when: Option<(String, String)>,
+}
+
+impl Knob {
+    /// A knob that is always there.
+    pub fn new(name: &str, default: impl ToString, values: impl IntoIterator<Item = impl ToString>) -> Knob {
+        let values = values.into_iter().map(|v| v.to_string()).collect();
+        Knob { name: name.to_owned(), default: default.to_string(), values, when: None }
+    }
+
+    /// The same, only while `name` is `value`.
+    #[must_use]
+    pub fn only_when(mut self, name: &str, value: &str) -> Knob {
+        self.when = Some((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Its value at a point.
+    pub fn at<'a>(&'a self, point: &'a Point) -> &'a str {
+        point.get(&self.name).unwrap_or(&self.default)
+    }
+
+    /// Whether it exists at a point; `knobs` are all of them.
+    pub fn exists_at(&self, point: &Point, knobs: &[Knob]) -> bool {
+        let Some((name, value)) = &self.when else { return true };
+        point.get(name).or(knobs.iter().find(|k| k.name == *name).map(|k| k.default.as_str())) == Some(value)
+    }
+}
+
+/// Takes what no longer exists out of a point (the tunables of an elevator that was left).
+#[must_use]
+pub fn tidy(point: &Point, knobs: &[Knob]) -> Point {
+    let gone = knobs.iter().filter(|k| point.get(&k.name).is_some() && !k.exists_at(point, knobs));
+    gone.fold(point.clone(), |p, k| p.without(&k.name))
+}
+
+/// Values as typed: `a,b,c`, or `LOW..HIGH` for the ends and the powers of two between them.
+pub fn parse_values(flag: &str, name: &str, text: &str) -> Result<Vec<String>, String> {
+    let rule = || {
+        format!(
+            "{flag} {name}={text}: must be values (1,8,64) or a range of whole numbers (1..256: its ends and the powers of two between)"
+        )
+    };
+    if let Some((low, high)) = text.split_once("..") {
+        let high = high.strip_prefix('=').unwrap_or(high);
+        let (Ok(low), Ok(high)) = (low.trim().parse::<u64>(), high.trim().parse::<u64>()) else { return Err(rule()) };
+        if low > high {
+            return Err(format!("{flag} {name}={text}: the range ends before it begins; write {high}..{low}"));
+        }
+        let mut values = vec![low];
+        values.extend((0..63).map(|i| 1u64 << i).filter(|v| (low + 1..high).contains(v)));
+        values.extend((high > low).then_some(high));
+        return Ok(values.iter().map(u64::to_string).collect());
+    }
+    let values: Vec<String> = text.split(',').map(|v| v.trim().to_owned()).collect();
+    if values.iter().any(String::is_empty) { Err(rule()) } else { Ok(values) }
+}
+
+/// The table a search uses: of `known`, those named by `only` with its values (an empty list keeps the table's); all,
+/// if `only` is empty. Not those in `fixed`.
+pub fn narrow(
+    known: Vec<Knob>,
+    only: &[(String, Vec<String>)],
+    fixed: &[(String, String)],
+) -> Result<Vec<Knob>, String> {
+    let names: Vec<String> = known.iter().map(|k| k.name.clone()).collect();
+    for (name, _) in only {
+        if !names.contains(name) {
+            let near = did_you_mean(name, names.iter().map(String::as_str));
+            return Err(format!("--knob {name}: this target has no such knob; {near}knobs: {}", names.join(", ")));
+        }
+        if fixed.iter().any(|(key, _)| key == name) {
+            return Err(format!("--knob {name}: is fixed by --fix; leave one of them out"));
+        }
+    }
+    let is_free = |k: &Knob| !fixed.iter().any(|(key, _)| *key == k.name);
+    let chosen = known.into_iter().filter(is_free).filter_map(|mut knob| {
+        if only.is_empty() {
+            return Some(knob);
+        }
+        let (_, values) = only.iter().find(|(name, _)| *name == knob.name)?;
+        if !values.is_empty() {
+            knob.values.clone_from(values);
+        }
+        Some(knob)
+    });
+    Ok(chosen.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_hold_differences_only() {
+        let depth = Knob::new("queue_depth", 64, [32, 64, 128]);
+        let p = Point::default().with(&depth, "128");
+        assert_eq!((p.to_string().as_str(), p.with(&depth, "64").to_string().as_str()), ("queue_depth=128", "default"));
+        assert_eq!((depth.at(&p), depth.at(&Point::default())), ("128", "64"));
+        let both = p.and(&Point::of(&[("scheduler", "bfq"), ("mode", "mq")]));
+        assert_eq!(both.to_string(), "mode=mq,queue_depth=128,scheduler=bfq");
+        assert_eq!(serde_json::to_string(&both).unwrap(), r#"{"mode":"mq","queue_depth":"128","scheduler":"bfq"}"#);
+    }
+
+    #[test]
+    fn tunables_go_with_their_elevator() {
+        let knobs = [
+            Knob::new("scheduler", "none", ["none", "mq-deadline"]),
+            Knob::new("iosched.read_expire", 500, [125, 2000]).only_when("scheduler", "mq-deadline"),
+        ];
+        let p = Point::of(&[("scheduler", "mq-deadline"), ("iosched.read_expire", "125")]);
+        assert!(knobs[1].exists_at(&p, &knobs) && !knobs[1].exists_at(&Point::default(), &knobs));
+        assert_eq!(tidy(&p.without("scheduler"), &knobs), Point::default());
+        assert_eq!(tidy(&p, &knobs), p);
+    }
+
+    #[test]
+    fn values_are_lists_or_ranges() {
+        let values = |text| parse_values("--free", "iodepth", text);
+        assert_eq!(values("1..16").unwrap(), ["1", "2", "4", "8", "16"]);
+        assert_eq!(values("3..=17").unwrap(), ["3", "4", "8", "16", "17"]);
+        assert_eq!(values("8..8").unwrap(), ["8"]);
+        assert_eq!(values("none, kyber").unwrap(), ["none", "kyber"]);
+        assert!(values("9..3").unwrap_err().ends_with("write 3..9"));
+        assert!(values("1,,2").unwrap_err().contains("must be values") && values("a..b").is_err());
+    }
+
+    #[test]
+    fn tables_are_narrowed_by_name() {
+        let known = || vec![Knob::new("queue_depth", 64, [32, 128]), Knob::new("nomerges", 0, [0, 1, 2])];
+        let only =
+            |name: &str, values: &[&str]| vec![(name.to_owned(), values.iter().map(|v| (*v).to_owned()).collect())];
+        assert_eq!(narrow(known(), &only("nomerges", &[]), &[]).unwrap(), [Knob::new("nomerges", 0, [0, 1, 2])]);
+        assert_eq!(narrow(known(), &only("queue_depth", &["8"]), &[]).unwrap()[0].values, ["8"]);
+        let fixed = [("nomerges".to_owned(), "2".to_owned())];
+        assert_eq!(narrow(known(), &[], &fixed).unwrap().len(), 1);
+        assert!(narrow(known(), &only("nomerge", &[]), &[]).unwrap_err().contains("did you mean 'nomerges'?"));
+        assert!(narrow(known(), &only("nomerges", &[]), &fixed).unwrap_err().contains("is fixed"));
+    }
+}

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Screening: points race against the best one known, and those that are not worth more runs leave early.
+//!
+//! Guarantees: in a round every point that is still in runs once, beside the default and the best one, in an order
+//! drawn anew; a gain is the logarithm against the best one of the same round, so a slow drift is nobody's gain. A
+//! point leaves when a gain worth having has become unlikely (`LEAVE` standard errors), when a point of its family
+//! (the same knob) is clearly better, when a limit is clearly not kept, or when it cannot run. The spread is that of
+//! all points together, for the noise is the machine's: with two rounds of thirty points it is known well, that of one
+//! point alone is not.
+//! Does not: claim anything. The best of many noisy figures is too good by its nature; what is claimed is measured anew
+//! ([`super::confirm`]).
+
+use super::bench::{Ask, Length, Reading};
+use super::journal::{Halt, Recorder, TunePlan};
+use super::point::Point;
+use super::shuffle::{Shuffle, splitmix64};
+
+/// Standard errors by which a point must miss to leave.
+const LEAVE: f64 = 1.5;
+/// Standard errors by which a sibling must be better.
+const CLEAR: f64 = 2.0;
+/// Weight of the noise known beforehand, as degrees of freedom.
+const PRIOR_DF: f64 = 5.0;
+/// Most rounds.
+const ROUNDS_MAX: u32 = 16;
+
+/// What a race is run with.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules<'a> {
+    /// What is tuned.
+    pub plan: &'a TunePlan,
+    /// Standard deviation of ln(metric) from run to run, known so far.
+    pub noise: f64,
+    /// Logarithm of the least gain that keeps a point in.
+    pub worth: f64,
+    /// Seconds of the budget that screening may use up.
+    pub until: f64,
+    /// Whether the default is run in each round although it is not the best: relative limits need it.
+    pub with_default: bool,
+}
+
+/// A point in a race.
+#[derive(Clone, Debug)]
+pub struct Racer {
+    /// Which.
+    pub point: Point,
+    /// Points of one family are rivals.
+    pub family: String,
+    /// Why it left.
+    pub left: Option<Left>,
+    /// Gain over the best one, per round.
+    gains: Vec<f64>,
+    /// Margin to each limit, per round.
+    margins: Vec<Vec<f64>>,
+}
+
+/// Why a point left a race.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// It cannot be run.
+    Refused(String),
+    /// I/Os failed.
+    Errors,
+    /// A gain worth having is unlikely.
+    NotWorth,
+    /// Another of its family is better.
+    Beaten,
+    /// A limit is not kept.
+    NotKept,
+}
+
+/// How a point stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Standing {
+    /// Which.
+    pub point: Point,
+    /// Of which family.
+    pub family: String,
+    /// Mean gain over the best one, a logarithm.
+    pub gain: f64,
+    /// Its standard error.
+    pub error: f64,
+    /// Smallest mean margin to a limit, a logarithm; infinite without limits.
+    pub margin: f64,
+    /// Whether it was in to the end.
+    pub stayed: bool,
+    /// Whether it keeps the limits and gains at least half of what is worth finding, outside the noise.
+    pub promises: bool,
+}
+
+impl Racer {
+    /// Enters a race.
+    pub fn new(point: Point, family: impl Into<String>) -> Racer {
+        Racer { point, family: family.into(), left: None, gains: Vec::new(), margins: Vec::new() }
+    }
+
+    fn mean(&self) -> f64 {
+        mean(&self.gains)
+    }
+
+    /// Smallest mean margin, and its limit's index.
+    fn margin(&self) -> (usize, f64) {
+        let limits = self.margins.first().map_or(0, Vec::len);
+        let of = |i: usize| self.margins.iter().map(|m| m[i]).sum::<f64>() / self.margins.len() as f64;
+        (0..limits).map(|i| (i, of(i))).min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((0, f64::INFINITY))
+    }
+}
+
+fn mean(xs: &[f64]) -> f64 {
+    xs.iter().sum::<f64>() / xs.len().max(1) as f64
+}
+
+/// What a race came to.
+pub struct Raced {
+    /// All points that ran, the best first.
+    pub standings: Vec<Standing>,
+    /// Seconds ran out before it was decided.
+    pub cut_short: bool,
+}
+
+/// Runs a race of `racers` against `best`. `salt` tells races of one tuning apart.
+pub fn race(
+    rec: &mut Recorder<'_>,
+    rules: Rules<'_>,
+    best: &Point,
+    mut racers: Vec<Racer>,
+    salt: u64,
+) -> Result<Raced, Halt> {
+    let mut cut_short = false;
+    for racer in &mut racers {
+        racer.left = rec.check(&racer.point).err().map(Left::Refused);
+    }
+    let rounds = rounds_for(&rules, racers.len());
+    for round in 0..rounds {
+        if racers.iter().all(|r| r.left.is_some() || is_settled(r, &racers, &rules)) {
+            break;
+        }
+        if rec.status.spent >= rules.until {
+            cut_short = true;
+            break;
+        }
+        one_round(rec, &rules, best, &mut racers, splitmix64(rules.plan.seed ^ salt, u64::from(round)))?;
+        let spread = spread(&racers, &rules);
+        judge(&mut racers, &rules, spread);
+    }
+    let spread = spread(&racers, &rules);
+    let mut standings: Vec<Standing> =
+        racers.iter().filter(|r| !r.gains.is_empty()).map(|r| standing(r, spread, rules.worth)).collect();
+    standings.sort_by(|a, b| (b.stayed, b.gain).partial_cmp(&(a.stayed, a.gain)).expect("finite gains"));
+    Ok(Raced { standings, cut_short })
+}
+
+/// Rounds after which `worth` is told from nothing.
+fn rounds_for(rules: &Rules<'_>, racers: usize) -> u32 {
+    let of_difference = rules.noise * (1.0 + 1.0 / f64::from(references(racers))).sqrt();
+    // The best of k that gain nothing stands sqrt(2 ln k) standard errors above nothing; half of what is worth finding
+    // is to be above that.
+    let luck = (2.0 * (racers.max(2) as f64).ln()).sqrt().max(LEAVE);
+    let rounds = (2.0 * luck * of_difference / rules.worth.abs().max(1e-6)).powi(2).ceil();
+    (rounds as u32).clamp(2, ROUNDS_MAX)
+}
+
+/// How often the best one runs in a round: its noise is in every gain.
+fn references(racers: usize) -> u32 {
+    ((racers as f64).sqrt().round() as u32).clamp(1, 4)
+}
+
+/// What counts of a run.
+struct Figures {
+    goal: f64,
+    keeps: Vec<f64>,
+}
+
+impl Figures {
+    /// Of a reading; `None` unless it has all of them.
+    fn of(reading: &Reading, plan: &TunePlan) -> Option<Figures> {
+        let keeps: Option<Vec<f64>> = plan.keeps.iter().map(|k| reading.get(&k.metric)).collect();
+        Some(Figures { goal: reading.get(&plan.goal.metric)?, keeps: keeps? })
+    }
+
+    /// Geometric means of several; `None` of none.
+    fn mean(all: &[Figures]) -> Option<Figures> {
+        let limits = all.first()?.keeps.len();
+        let geometric = |of: &dyn Fn(&Figures) -> f64| mean(&all.iter().map(|f| of(f).ln()).collect::<Vec<_>>()).exp();
+        Some(Figures { goal: geometric(&|f| f.goal), keeps: (0..limits).map(|k| geometric(&|f| f.keeps[k])).collect() })
+    }
+}
+
+fn one_round(
+    rec: &mut Recorder<'_>,
+    rules: &Rules<'_>,
+    best: &Point,
+    racers: &mut [Racer],
+    seed: u64,
+) -> Result<(), Halt> {
+    /// What runs: the default, the best one, or a racer.
+    #[derive(Clone, Copy)]
+    enum Who {
+        Default,
+        Best,
+        Racer(usize),
+    }
+    let live: Vec<usize> =
+        (0..racers.len()).filter(|&i| racers[i].left.is_none() && !is_settled(&racers[i], racers, rules)).collect();
+    let mut order: Vec<Who> = live.iter().map(|&i| Who::Racer(i)).collect();
+    order.extend((0..references(live.len())).map(|_| Who::Best));
+    if rules.with_default && !best.is_empty() {
+        order.extend([Who::Default, Who::Default]);
+    }
+    Shuffle::new(seed).shuffle(&mut order);
+    let goal = &rules.plan.goal;
+    let keeps = &rules.plan.keeps;
+    let (mut bests, mut defaults, mut found) = (Vec::new(), Vec::new(), Vec::new());
+    for who in order {
+        let point = match who {
+            Who::Default => Point::default(),
+            Who::Best => best.clone(),
+            Who::Racer(i) => racers[i].point.clone(),
+        };
+        let tried = rec.measure(Ask { point, length: Length::Short, load: None, entropy: seed })?;
+        let values = tried.good().and_then(|r| Figures::of(r, rules.plan));
+        match (who, values) {
+            (Who::Default, Some(v)) => defaults.push(v),
+            (Who::Best, Some(v)) => bests.push(v),
+            (Who::Racer(i), Some(v)) => found.push((i, v)),
+            (Who::Racer(i), None) => {
+                racers[i].left = Some(match tried {
+                    super::journal::Tried::Refused(why) => Left::Refused(why),
+                    super::journal::Tried::Read(_) => Left::Errors,
+                });
+            }
+            // The default ran before; a run of it that failed now is left out of the mean.
+            (Who::Default | Who::Best, None) => {}
+        }
+    }
+    let fails = |point: &Point| {
+        Halt::Failed(format!("{point}: ran before and fails now; mqblk run with these settings tells more"))
+    };
+    let nothing = Point::default();
+    let reference = Figures::mean(&bests).ok_or_else(|| fails(best))?;
+    let default = if rules.with_default && !best.is_empty() { &defaults } else { &bests };
+    let default = Figures::mean(default).ok_or_else(|| fails(&nothing))?;
+    for (i, found) in found {
+        racers[i].gains.push(goal.gain(reference.goal, found.goal));
+        let margins = keeps.iter().zip(&default.keeps).zip(&found.keeps);
+        racers[i].margins.push(margins.map(|((k, d), v)| k.margin(*d, *v)).collect());
+    }
+    Ok(())
+}
+
+/// Standard deviation of one gain, from all points and what was known.
+fn spread(racers: &[Racer], rules: &Rules<'_>) -> f64 {
+    let prior = rules.noise * (1.0 + 1.0 / f64::from(references(racers.len()))).sqrt();
+    let (mut sum, mut df) = (PRIOR_DF * prior * prior, PRIOR_DF);
+    for racer in racers.iter().filter(|r| r.gains.len() > 1) {
+        let m = racer.mean();
+        sum += racer.gains.iter().map(|g| (g - m) * (g - m)).sum::<f64>();
+        df += (racer.gains.len() - 1) as f64;
+    }
+    (sum / df).sqrt()
+}
+
+/// Standard error of the tightest limit's margin: by its own spread, and not less than the goal's where it has too few
+/// rounds.
+fn margin_error(racer: &Racer, limit: usize, spread: f64) -> f64 {
+    let xs: Vec<f64> = racer.margins.iter().map(|m| m[limit]).collect();
+    let own = crate::stats::descriptive::stddev(&xs).filter(|_| xs.len() >= 4).unwrap_or(spread);
+    own / (xs.len().max(1) as f64).sqrt()
+}
+
+fn judge(racers: &mut [Racer], rules: &Rules<'_>, spread: f64) {
+    let error = |r: &Racer| spread / (r.gains.len().max(1) as f64).sqrt();
+    let mut leaders: Vec<(String, f64)> = Vec::new();
+    for r in racers.iter().filter(|r| r.left.is_none() && !r.gains.is_empty()) {
+        let (limit, margin) = r.margin();
+        if margin.is_finite() && margin + margin_error(r, limit, spread) < 0.0 {
+            continue;
+        }
+        let low = r.mean() - CLEAR * error(r);
+        match leaders.iter_mut().find(|(family, _)| *family == r.family) {
+            Some((_, best)) => *best = best.max(low),
+            None => leaders.push((r.family.clone(), low)),
+        }
+    }
+    for r in racers.iter_mut().filter(|r| r.left.is_none() && !r.gains.is_empty()) {
+        let (limit, margin) = r.margin();
+        let lead = leaders.iter().find(|(family, _)| *family == r.family).map_or(f64::NEG_INFINITY, |(_, low)| *low);
+        if margin.is_finite() && margin + CLEAR * margin_error(r, limit, spread) < 0.0 {
+            r.left = Some(Left::NotKept);
+        } else if r.mean() + LEAVE * error(r) < rules.worth / 2.0 {
+            r.left = Some(Left::NotWorth);
+        } else if r.mean() + CLEAR * error(r) < lead {
+            r.left = Some(Left::Beaten);
+        }
+    }
+}
+
+/// Whether more rounds would change nothing: clearly better than the best one, and no rival is left.
+fn is_settled(racer: &Racer, racers: &[Racer], rules: &Rules<'_>) -> bool {
+    let rounds = racer.gains.len();
+    let alone = racers.iter().all(|r| r.left.is_some() || r.family != racer.family || r.point == racer.point);
+    let error = spread(racers, rules) / (rounds.max(1) as f64).sqrt();
+    let (limit, margin) = racer.margin();
+    let kept =
+        !margin.is_finite() || margin > CLEAR * margin_error(racer, limit, error * (rounds.max(1) as f64).sqrt());
+    rounds >= 2 && alone && kept && racer.mean() - CLEAR * error > rules.worth / 2.0
+}
+
+fn standing(r: &Racer, spread: f64, worth: f64) -> Standing {
+    let (gain, margin) = (r.mean(), r.margin().1);
+    let error = spread / (r.gains.len().max(1) as f64).sqrt();
+    Standing {
+        point: r.point.clone(),
+        family: r.family.clone(),
+        gain,
+        error,
+        margin,
+        stayed: r.left.is_none(),
+        promises: r.left.is_none() && margin >= 0.0 && gain > error.max(worth / 2.0),
+    }
+}
