@@ -17,6 +17,7 @@ use lab::results::{self, Header, ResultsError, ResultsWriter};
 use lab::run::{CompareError, CompareSpec, Observer, SideSpec};
 use lab::setup::Setup;
 use lab::warning::Warning;
+use lab::world;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::ControlFlow;
@@ -37,13 +38,14 @@ pub struct Request {
     seed_given: bool,
     eta: Eta,
     json: bool,
+    force: bool,
 }
 
 impl Request {
     /// Reads the job file and checks sides, plan and the name of the results file.
     pub fn resolve(args: &CompareArgs) -> Result<Request, Failure> {
         let jobs = job::load(&args.job, &runtime(args.runtime.as_deref()))?;
-        let sides = [side("--a", &args.a, args)?, side("--b", &args.b, args)?];
+        let sides = [side("--a", &args.a, args, &jobs)?, side("--b", &args.b, args, &jobs)?];
         let names: Vec<&str> = jobs.file.jobs.iter().map(|j| j.name.as_str()).collect();
         if let Some(judge) = args.judge.as_deref().filter(|judge| !names.contains(judge)) {
             return Err(Failure::new(format!("--judge {judge}: must be one of the jobs: {}", names.join(", "))));
@@ -55,7 +57,8 @@ impl Request {
         // Before the first I/O: a comparison whose results cannot be kept must not touch the target.
         let results = ResultsFile::create(results)?;
         let (eta, json, seed_given) = (args.job.eta, args.json, args.seed.is_some());
-        Ok(Request { jobs, sides, judge: args.judge.clone(), plan, results, started_unix_ms, seed_given, eta, json })
+        let (judge, force) = (args.judge.clone(), args.job.force);
+        Ok(Request { jobs, sides, judge, plan, results, started_unix_ms, seed_given, eta, json, force })
     }
 
     /// Runs the pairs and reports.
@@ -70,6 +73,7 @@ impl Request {
             plan: self.plan,
             entropy: self.plan.seed(),
             stop: Arc::clone(&stop),
+            force: self.force,
         };
         let mut screen = Screen::new(&self, Arc::clone(&stop));
         let mut setup = None;
@@ -92,6 +96,11 @@ impl Request {
             out.writer(&header)
         };
         let mut comparison = match lab::run::compare(&spec, open, &mut screen) {
+            Err(same @ CompareError::NoEffect(_)) => {
+                drop(screen);
+                output::print(&format!("{same}\n"))?;
+                return Ok(Status::Done);
+            }
             Err(CompareError::Side { side, label, source }) => {
                 return Err(Failure::from(source.within(&format!("{side:?} ({label})"))));
             }
@@ -204,7 +213,7 @@ fn busiest(jobs: &[Job]) -> u32 {
 }
 
 /// One side from its arguments: `--set` first, then its own settings.
-fn side(flag: &str, given: &[String], args: &CompareArgs) -> Result<SideSpec, Failure> {
+fn side(flag: &str, given: &[String], args: &CompareArgs, jobs: &Loaded) -> Result<SideSpec, Failure> {
     let mut spec =
         SideSpec { label: given.join(","), target: args.job.target.clone(), settings: args.job.settings.clone() };
     if given.iter().any(|a| a.trim().is_empty()) {
@@ -225,7 +234,9 @@ fn side(flag: &str, given: &[String], args: &CompareArgs) -> Result<SideSpec, Fa
             rest = next;
         }
     }
-    host::run::check_settings(&spec.settings).map_err(|e| Failure::new(format!("{flag}: {e}")))?;
+    let target = spec.target.as_deref();
+    let checked = world::of(&jobs.file, target).check(target, &spec.settings);
+    checked.map_err(|e| Failure::new(format!("{flag}: {e}")))?;
     Ok(spec)
 }
 

@@ -17,6 +17,8 @@ mod places;
 mod lookout;
 mod worker;
 mod wide;
+mod direct;
+mod kernel;
 mod open;
 mod layout;
 mod prepare;
@@ -28,6 +30,7 @@ pub use cpus::CpuChange;
 pub(crate) use disk::limit_hw_queues;
 pub use disk::{Disk, Queue, Submitter};
 pub(crate) use inlet::Inlet;
+pub use kernel::{KernelOutcome, KernelTarget, check_kernel_settings};
 pub use lane::Lane;
 pub use lookout::{ThreadEnd, ThreadTrace};
 pub use parting::GivenUp;
@@ -39,6 +42,7 @@ pub use watch::{InFlight, Progress, ThreadProgress, ThreadState};
 
 use crate::clock;
 use crate::error::{Error, Result};
+use crate::kernel::Kept;
 use blk::stat::{DiskStats, HctxStats};
 use blk::time::Duration;
 use cpus::CpuWatch;
@@ -75,6 +79,8 @@ pub struct RunOutcome {
     pub instances: Vec<Instance>,
     /// Per target, over [`RunOutcome::measured`]; of a stripe the sums over its devices.
     pub disks: Vec<DiskOutcome>,
+    /// Instead of that, of a run on the kernel's devices.
+    pub kernel: Vec<KernelOutcome>,
     /// Names of the devices: what [`ThreadTrace::disk`] counts.
     pub devices: Vec<String>,
     /// From the first thread's start to the last one's end.
@@ -93,6 +99,8 @@ pub struct RunOutcome {
     pub stopped: bool,
     /// Disks whose I/O did not end when it was stopped.
     pub given_up: Vec<GivenUp>,
+    /// Settings of the kernel's devices that could not be put back.
+    pub not_put_back: Vec<String>,
 }
 
 impl Prepared {
@@ -109,7 +117,7 @@ impl Prepared {
             planned_bytes: w.planned_bytes(),
             started: None,
         });
-        let mut watch = Watch::new(&self.disks, watched.collect(), self.ramps);
+        let mut watch = Watch::new(&self.disks, &self.kernel, watched.collect(), self.ramps);
         let cpus = CpuWatch::start(&self.disks);
         let mut parting = Parting::new(&self.disks);
         let (ended, endings) = mpsc::channel();
@@ -149,11 +157,18 @@ impl Prepared {
             return Err(e);
         }
         let now = clock::now();
+        let counted = self.kernel.iter().zip(&watch.baseline.kernel).map(|(k, before)| k.outcome(before)).collect();
+        let given_up = parting.ends().into_iter().chain(left_out(&self.kernel, &watch)).collect::<Vec<_>>();
+        // With I/O out that does not end, the kernel would wait for it.
+        let end = |kept: Kept| if given_up.is_empty() { kept.put_back() } else { vec![kept.leave()] };
+        let not_put_back = self.kept.into_iter().flat_map(end).collect();
         let total: u64 = ends.iter().flatten().map(|e| e.stats.total_ios()).sum();
         Ok(RunOutcome {
             threads: ends,
             instances: self.instances,
             disks: outcome(&self.targets, &self.disks, &watch.baseline.disks),
+            kernel: counted,
+            not_put_back,
             devices: self.disks.iter().map(|(name, _)| name.clone()).collect(),
             elapsed: now.since(began),
             measured: now.since(watch.baseline.at),
@@ -162,9 +177,16 @@ impl Prepared {
             in_flight: watch.in_flight(),
             cpus: cpus.map(|c| c.seen()).unwrap_or_default(),
             stopped: self.stop.load(Ordering::Relaxed),
-            given_up: parting.ends(),
+            given_up,
         })
     }
+}
+
+/// I/O at the kernel's devices that threads did not wait for.
+fn left_out(kernel: &[KernelTarget], watch: &Watch<'_>) -> Option<GivenUp> {
+    let left: u64 = watch.threads.iter().map(|t| t.live.in_flight.load(Ordering::Relaxed)).sum();
+    let names = kernel.iter().map(|k| k.name.as_str()).collect::<Vec<_>>().join(", ");
+    (left > 0).then_some(GivenUp { disk: names, ios: left, left })
 }
 
 fn spawn(i: usize, worker: prepare::AnyWorker, ended: mpsc::Sender<usize>) -> Result<JoinHandle<Result<ThreadEnd>>> {
