@@ -71,7 +71,8 @@ pub struct DiskCounters {
 impl DiskCounters {
     /// As they are now; zeroes where the kernel does not tell.
     pub fn read(device: &KernelDevice) -> DiskCounters {
-        fs::read_to_string(device.dir.join("stat")).map_or_else(|_| DiskCounters::default(), |text| DiskCounters::parse(&text))
+        fs::read_to_string(device.dir.join("stat"))
+            .map_or_else(|_| DiskCounters::default(), |text| DiskCounters::parse(&text))
     }
 
     fn parse(text: &str) -> DiskCounters {
@@ -123,7 +124,10 @@ mod tests {
         let text = "   29243      171   624308    30780    35441     1226   861413    66199        0    16352   104611       22        0  2059112      189     6551     7441\n";
         let now = DiskCounters::parse(text);
         assert_eq!((now.read.ios, now.write.merges, now.discard.sectors), (29243, 1226, 2_059_112));
-        assert_eq!((now.flush_ios, now.flush_ticks_ms, now.io_ticks_ms, now.time_in_queue_ms), (6551, 7441, 16352, 104_611));
+        assert_eq!(
+            (now.flush_ios, now.flush_ticks_ms, now.io_ticks_ms, now.time_in_queue_ms),
+            (6551, 7441, 16352, 104_611)
+        );
         assert_eq!(now.since(&now), DiskCounters::default());
         let half = DiskCounters { read: Direction { ios: 100, merges: 300, sectors: 1600, ticks_ms: 50 }, ..now };
         assert_eq!(half.read.await_ms(), Some(0.5));

@@ -33,7 +33,8 @@ impl KernelDevice {
     pub fn find(path: &Path) -> Result<KernelDevice> {
         let shown = path.display();
         let meta = fs::metadata(path).map_err(|e| {
-            let text = format!("kernel:{shown}: there is no such device: name a block device, such as kernel:/dev/nvme0n1");
+            let text =
+                format!("kernel:{shown}: there is no such device: name a block device, such as kernel:/dev/nvme0n1");
             Error::os(e, text)
         })?;
         if !meta.file_type().is_block_device() {
@@ -46,7 +47,10 @@ impl KernelDevice {
         let rdev = meta.rdev();
         let link = format!("/sys/dev/block/{}:{}", libc::major(rdev), libc::minor(rdev));
         let dir = fs::canonicalize(&link).map_err(|e| {
-            Error::os(e, format!("kernel:{shown}: {link} cannot be read, so its settings are not known; is /sys mounted?"))
+            Error::os(
+                e,
+                format!("kernel:{shown}: {link} cannot be read, so its settings are not known; is /sys mounted?"),
+            )
         })?;
         let is_partition = dir.join("partition").exists();
         let disk_dir = match dir.parent() {

@@ -51,8 +51,11 @@ pub fn uses(device: &KernelDevice, whole_disk: bool) -> Result<Vec<String>> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let mut found = Vec::new();
     for part in &parts {
-        found.extend(mounts.lines().filter_map(|l| mounted(l, part.rdev)).map(|at| format!("{} is mounted at {at}", part.name)));
-        let is_swap = swaps.lines().skip(1).filter_map(|l| l.split_whitespace().next()).any(|p| is_device(p, part.rdev));
+        found.extend(
+            mounts.lines().filter_map(|l| mounted(l, part.rdev)).map(|at| format!("{} is mounted at {at}", part.name)),
+        );
+        let is_swap =
+            swaps.lines().skip(1).filter_map(|l| l.split_whitespace().next()).any(|p| is_device(p, part.rdev));
         found.extend(is_swap.then(|| format!("{} is swap space", part.name)));
         let holders = fs::read_dir(part.dir.join("holders")).into_iter().flatten().flatten();
         found.extend(holders.map(|h| format!("{} is part of {}", part.name, h.file_name().to_string_lossy())));

@@ -81,6 +81,14 @@ impl Kept {
         Ok((Some(kept), said))
     }
 
+    /// Refuses a disk whose settings another process has changed and will put back.
+    ///
+    /// # Errors
+    /// There is such a process.
+    pub fn check_free(device: &KernelDevice) -> Result<()> {
+        lock(device).map(drop)
+    }
+
     /// Puts everything back; what could not be is said.
     #[must_use]
     pub fn put_back(self) -> Vec<String> {
@@ -128,7 +136,9 @@ pub fn put_back_all() -> Vec<String> {
     });
     match started.ok().and_then(|_| told.recv_timeout(PATIENCE).ok()) {
         Some(problems) => problems,
-        None => vec!["settings of a kernel device could not be put back in time: mqblk restore does it later".to_owned()],
+        None => {
+            vec!["settings of a kernel device could not be put back in time: mqblk restore does it later".to_owned()]
+        }
     }
 }
 
@@ -154,7 +164,9 @@ pub fn put_back_left(device: Option<&KernelDevice>) -> Result<(Vec<String>, bool
         match StateFile::lock(&found)? {
             Err(pid) => {
                 let whose = pid.map_or_else(|| "another mqblk".to_owned(), |pid| format!("process {pid}"));
-                said.push(format!("{disk}: its settings are changed by {whose}, which is still there and puts them back when it ends"));
+                said.push(format!(
+                    "{disk}: its settings are changed by {whose}, which is still there and puts them back when it ends"
+                ));
             }
             Ok(file) => {
                 let text = put_back_file(&found, &file)?;
@@ -173,7 +185,9 @@ fn lock(device: &KernelDevice) -> Result<StateFile> {
     StateFile::lock(device)?.map_err(|pid| {
         let whose = pid.map_or_else(|| "another mqblk".to_owned(), |pid| format!("mqblk, process {pid}"));
         let disk = &device.disk;
-        Error::usage(format!("{disk}: its settings are changed by {whose} at the moment; wait until that has ended, or end it"))
+        Error::usage(format!(
+            "{disk}: its settings are changed by {whose} at the moment; wait until that has ended, or end it"
+        ))
     })
 }
 
@@ -226,7 +240,10 @@ impl Changes {
         }
         if !outcome.problems.is_empty() {
             let path = self.file.path().display();
-            outcome.problems.push(format!("its settings as they were are in {path}; mqblk restore {} tries again", self.device.disk));
+            outcome.problems.push(format!(
+                "its settings as they were are in {path}; mqblk restore {} tries again",
+                self.device.disk
+            ));
         }
         outcome
     }
@@ -242,7 +259,9 @@ fn range(device: &KernelDevice, name: &str) -> String {
         }
         "nr_requests" => {
             let tags = device.nr_tags();
-            tags.map_or_else(String::new, |tags| format!("; without an elevator at most its {tags} tags, with one 2048"))
+            tags.map_or_else(String::new, |tags| {
+                format!("; without an elevator at most its {tags} tags, with one 2048")
+            })
         }
         "nomerges" | "rq_affinity" => "; must be 0, 1 or 2".to_owned(),
         _ => String::new(),

@@ -64,7 +64,8 @@ pub fn found_on(path: &Path, size_bytes: u64) -> Result<Vec<&'static str>> {
     for (bytes, at, what) in MARKS {
         // md puts its oldest superblock on a multiple of 64 KiB, the later one on one of 4 KiB.
         let align = if *at <= -65536 { 0xffff } else { 0xfff };
-        let at = if *at < 0 { size_bytes.checked_add_signed(*at).map(|at| at & !align) } else { Some(at.unsigned_abs()) };
+        let at =
+            if *at < 0 { size_bytes.checked_add_signed(*at).map(|at| at & !align) } else { Some(at.unsigned_abs()) };
         let Some(at) = at.filter(|at| at + bytes.len() as u64 <= size_bytes) else { continue };
         let mut read = [0; 32];
         let read = &mut read[..bytes.len()];

@@ -66,7 +66,9 @@ fn make_directory() -> Result<PathBuf> {
     }
     let meta = fs::symlink_metadata(&dir).map_err(|e| Error::os(e, format!("{shown}")))?;
     if !meta.is_dir() || meta.uid() != rustix::process::geteuid().as_raw() || meta.mode() & 0o022 != 0 {
-        let text = format!("{shown}: must be a directory that only you can write to, for the settings to put back are kept there");
+        let text = format!(
+            "{shown}: must be a directory that only you can write to, for the settings to put back are kept there"
+        );
         return Err(Error::new(ErrorKind::Denied, text));
     }
     Ok(dir)
@@ -115,7 +117,8 @@ impl StateFile {
         let Some(text) = read(&self.path) else { return Ok(None) };
         let Some((state, belongs)) = parse(&text) else {
             let path = self.path.display();
-            let text = format!("{path} cannot be understood; look at what it says of the disk's settings, and remove it");
+            let text =
+                format!("{path} cannot be understood; look at what it says of the disk's settings, and remove it");
             return Err(Error::usage(text));
         };
         if belongs != self.belongs {
@@ -224,7 +227,8 @@ mod tests {
 
     #[test]
     fn a_state_is_read_as_it_was_written() {
-        let before: Values = [("scheduler", "none"), ("write_cache", "write back")].map(|(k, v)| (k.into(), v.into())).into();
+        let before: Values =
+            [("scheduler", "none"), ("write_cache", "write back")].map(|(k, v)| (k.into(), v.into())).into();
         for changed in [None, Some(vec![]), Some(vec!["scheduler".to_owned()])] {
             let state = State { pid: 77, before: before.clone(), changed };
             let text = text_of(&state, "boot x\ndisk /sys/y\n");

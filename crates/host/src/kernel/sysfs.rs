@@ -117,8 +117,12 @@ mod tests {
 
     #[test]
     fn what_is_reset_is_written_after_what_resets_it() {
-        let mut names = ["read_ahead_kb", "iosched.async_depth", "nomerges", "nr_requests", "wbt_lat_usec", "scheduler"];
+        let mut names =
+            ["read_ahead_kb", "iosched.async_depth", "nomerges", "nr_requests", "wbt_lat_usec", "scheduler"];
         names.sort_by_key(|n| rank(n));
-        assert_eq!(names, ["scheduler", "nr_requests", "iosched.async_depth", "nomerges", "wbt_lat_usec", "read_ahead_kb"]);
+        assert_eq!(
+            names,
+            ["scheduler", "nr_requests", "iosched.async_depth", "nomerges", "wbt_lat_usec", "read_ahead_kb"]
+        );
     }
 }

@@ -130,7 +130,8 @@ fn run<L: Load + ?Sized>(
     stop: Arc<AtomicBool>,
 ) -> Result<ThreadEnd> {
     let all: u32 = volumes.iter().map(|v| v.buffers.slots()).sum();
-    let ring = build(all, batch).map_err(|e| Error::os(e, format!("cannot make an io_uring for {all} I/Os; lower iodepth")))?;
+    let ring = build(all, batch)
+        .map_err(|e| Error::os(e, format!("cannot make an io_uring for {all} I/Os; lower iodepth")))?;
     let devices: Vec<_> = volumes.iter().map(|v| v.device.as_raw_fd()).collect();
     ring.submitter().register_files(&devices).map_err(|e| Error::os(e, "cannot register a device with io_uring"))?;
     let (mut ready, mut slots, mut buffers) = (Vec::new(), Vec::new(), Vec::new());

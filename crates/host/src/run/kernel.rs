@@ -8,7 +8,9 @@
 
 use super::direct::{Direct, DirectLoad, DirectVolume};
 use super::lookout::Live;
-use super::prepare::{AnyWorker, Prepared, RunPlan, Target, User, buffers, check_block, check_size, pin_of, redo_bytes, reach};
+use super::prepare::{
+    AnyWorker, Prepared, RunPlan, Target, User, buffers, check_block, check_size, pin_of, reach, redo_bytes,
+};
 use crate::create;
 use crate::error::{Error, Result};
 use crate::kernel::{self, Claim, DiskCounters, Effect, Kept, KernelDevice, Planned};
@@ -104,6 +106,9 @@ pub(super) fn prepare(
         check_jobs(jobs, target)?;
         let effect = effect(jobs, target);
         let planned = kernel::plan(&device, plan.settings, effect)?;
+        if !planned.writes.is_empty() {
+            Kept::check_free(&device)?;
+        }
         warnings.extend(planned.without_effect.iter().map(ToString::to_string));
         let writes = target.users.iter().any(|u| writes(&jobs[u.instance.job]));
         let claim = guard(&device, writes, !planned.writes.is_empty(), plan.force, &mut warnings)?;
@@ -169,7 +174,13 @@ fn writes(job: &Job) -> bool {
 }
 
 /// Refuses a device that somebody uses: to write to it, or to its disk's settings, which are theirs too.
-fn guard(device: &KernelDevice, writes: bool, sets: bool, force: bool, warnings: &mut Vec<String>) -> Result<Option<Claim>> {
+fn guard(
+    device: &KernelDevice,
+    writes: bool,
+    sets: bool,
+    force: bool,
+    warnings: &mut Vec<String>,
+) -> Result<Option<Claim>> {
     if !writes && !sets {
         return Ok(None);
     }
@@ -221,7 +232,8 @@ fn open(
         })
     };
     let mut first = open(false)?;
-    let bytes = first.seek(SeekFrom::End(0)).map_err(|e| Error::os(e, format!("kernel:{shown}: its size is not known")))?;
+    let bytes =
+        first.seek(SeekFrom::End(0)).map_err(|e| Error::os(e, format!("kernel:{shown}: its size is not known")))?;
     if write {
         let mut found: Vec<String> = kernel::found_on(&device.node, bytes)?.into_iter().map(str::to_owned).collect();
         let partitions = if device.is_partition() { Vec::new() } else { device.partitions() };
@@ -229,7 +241,11 @@ fn open(
             found.push(format!("partitions ({})", partitions.join(", ")));
         }
         if !found.is_empty() && force {
-            warnings.push(format!("{}: there is {} on it; --force: it is written over", device.name, found.join(" and ")));
+            warnings.push(format!(
+                "{}: there is {} on it; --force: it is written over",
+                device.name,
+                found.join(" and ")
+            ));
         } else if !found.is_empty() {
             let found = found.join(" and ");
             return Err(Error::usage(format!(

@@ -4,13 +4,13 @@
 //! Everything that can be refused is refused here, before the first I/O. A file is created or made longer only if the
 //! user named it (as `filename`, by fio's naming rule, or as target), and nothing else is written.
 
+use super::direct::Direct;
 use super::disk::Disk;
+use super::kernel::{self, KernelTarget};
 use super::layout::{guard_files, holes, make_files, needs};
 use super::lookout::{Live, ThreadEnd};
 use super::open::{Opened, check_limits};
 use super::settings::{RunSettings, probe};
-use super::direct::Direct;
-use super::kernel::{self, KernelTarget};
 use super::wide::{Wide, WideVolume};
 use super::worker::{Worker, slot_bytes};
 use crate::driver::HostDriver;
@@ -177,7 +177,9 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
         return kernel::prepare(jobs, plan, instances, &targets);
     }
     if plan.force {
-        return Err(Error::usage("--force: is for devices of the kernel (kernel:/dev/X); a job's allow_mounted_write=1 is for others"));
+        return Err(Error::usage(
+            "--force: is for devices of the kernel (kernel:/dev/X); a job's allow_mounted_write=1 is for others",
+        ));
     }
     let settings = RunSettings::read(plan.settings)?;
     probe(&settings)?;

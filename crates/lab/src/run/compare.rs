@@ -16,8 +16,8 @@ use super::{Observer, Run, RunSpec, execute};
 use crate::compare::Comparison;
 use crate::metric::Metric;
 use crate::plan::{Plan, Side, Step};
-use crate::world;
 use crate::results::{self, ResultsError, ResultsWriter, RunRecord};
+use crate::world;
 
 /// One of the two things compared.
 #[derive(Clone, Debug)]

@@ -158,7 +158,16 @@ pub(crate) fn disk_util(outcome: &KernelOutcome, measured_ns: u64) -> Option<Dis
 /// The lines about a device in our text report: what it is, what was in effect, and iostat's figures of the directions that had any.
 pub fn text(iostat: &Iostat, settings: &[Setting]) -> String {
     let mut out = format!("{}: {}\n", iostat.target, iostat.device);
-    let shown = ["scheduler", "nr_requests", "nomerges", "rq_affinity", "max_sectors_kb", "read_ahead_kb", "wbt_lat_usec", "write_cache"];
+    let shown = [
+        "scheduler",
+        "nr_requests",
+        "nomerges",
+        "rq_affinity",
+        "max_sectors_kb",
+        "read_ahead_kb",
+        "wbt_lat_usec",
+        "write_cache",
+    ];
     let is_shown = |s: &&Setting| shown.contains(&s.name.as_str()) || !s.default || s.name.starts_with("iosched.");
     let list: Vec<String> = settings.iter().filter(is_shown).map(Setting::assignment).collect();
     // Writing to a String cannot fail.
@@ -205,7 +214,10 @@ mod tests {
         assert_eq!((c.write.await_ms, c.write.mean_kib, c.aqu_sz, c.util_percent), (Some(0.5), Some(16.0), 2.0, 50.0));
         assert_eq!((c.read.await_ms, c.flush_await_ms), (None, None));
         let text = text(&iostat, &[]);
-        assert!(text.contains("write        : 500.0/s") && !text.contains("read ") && !text.contains("flush"), "{text}");
+        assert!(
+            text.contains("write        : 500.0/s") && !text.contains("read ") && !text.contains("flush"),
+            "{text}"
+        );
         let silent = Iostat::of(&KernelOutcome { counters: None, ..outcome }, 1);
         assert!(super::text(&silent, &[]).contains("told not to count"));
     }
