@@ -68,15 +68,16 @@ impl Kept {
         let state = State { pid: std::process::id(), before, changed: None };
         file.save(&state)?;
         let shared: Shared = Arc::new(Mutex::new(None));
-        // Held until all is written, so that who puts everything back comes before or after it.
-        let mut changes = shared.lock();
-        KEPT.lock().push(Arc::clone(&shared));
-        let changes = changes.insert(Changes { device: device.clone(), file, state });
-        let done = changes.write(&planned.writes, &mut said);
         let kept = Kept(Arc::clone(&shared));
+        KEPT.lock().push(Arc::clone(&shared));
+        let done = {
+            // Held until all is written, so that who puts everything back comes before or after it.
+            let mut held = shared.lock();
+            let changes = held.insert(Changes { device: device.clone(), file, state });
+            changes.write(&planned.writes, &mut said)
+        };
         if let Err(e) = done {
-            let problems = changes.put_back().problems;
-            return Err(problems.into_iter().fold(e, |e, problem| e.within(&problem)));
+            return Err(kept.put_back().into_iter().fold(e, |e, problem| e.within(&problem)));
         }
         Ok((Some(kept), said))
     }
