@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use host::error::Result;
+use host::kernel::DiskCounters;
 use host::run::{DiskOutcome, Prepared, Progress, RunOutcome, RunPlan, RunTarget};
 use workload::job::JobFile;
 use workload::schedule::Instance;
@@ -169,7 +170,8 @@ impl Run<'_> {
         for disk in &self.outcome.disks {
             facts.merge(&self.disk_facts(disk));
         }
-        facts.merges += self.outcome.kernel.iter().filter_map(|k| k.counters.as_ref()).map(|c| c.merges()).sum::<u64>();
+        facts.merges +=
+            self.outcome.kernel.iter().filter_map(|k| k.counters.as_ref()).map(DiskCounters::merges).sum::<u64>();
         facts.ios = self.outcome.ios;
         facts.cpu_ns = self.outcome.process.usr_ns + self.outcome.process.sys_ns;
         facts.context_switches = self.outcome.process.ctx;
