@@ -320,6 +320,19 @@ impl TargetSpec {
         }
     }
 
+    /// Why there is no driver of it.
+    fn is_no_driver(&self) -> Error {
+        let TargetSpec::Kernel(path) = self else {
+            return Error::usage(
+                "target 'stripe:': is several devices and not one: for run and compare; a served disk has stack = \"stripe\"",
+            );
+        };
+        let path = path.display();
+        Error::usage(format!(
+            "target 'kernel:{path}' is the kernel's, without our block layer: for run and compare; through ours it is '{path}'"
+        ))
+    }
+
     /// Makes the driver. Data comes from and goes to `regions`.
     pub fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
         if let Some(size) = self.size_bytes().filter(|size| *size < needs.min_bytes) {
@@ -349,17 +362,7 @@ impl TargetSpec {
                 })?;
                 OpenTarget { driver: Arc::new(file), warnings: warnings.into_iter().map(Into::into).collect() }
             }
-            TargetSpec::Stripe(_) => {
-                return Err(Error::usage(
-                    "target 'stripe:': is several devices and not one: for run and compare; a served disk has stack = \"stripe\"",
-                ));
-            }
-            TargetSpec::Kernel(path) => {
-                let path = path.display();
-                return Err(Error::usage(format!(
-                    "target 'kernel:{path}' is the kernel's, without our block layer: for run and compare; through ours it is '{path}'"
-                )));
-            }
+            TargetSpec::Stripe(_) | TargetSpec::Kernel(_) => return Err(self.is_no_driver()),
             TargetSpec::Nbd(target) => {
                 let (nbd, warning) = Nbd::open(target, needs.write, regions)?;
                 let (size, need) = (nbd.capacity().0 << SECTOR_SHIFT, needs.min_bytes);

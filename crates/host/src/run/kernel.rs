@@ -8,9 +8,11 @@
 
 use super::direct::{Direct, DirectLoad, DirectVolume};
 use super::lookout::Live;
+use super::parting::GivenUp;
 use super::prepare::{
     AnyWorker, Prepared, RunPlan, Target, User, buffers, check_block, check_size, pin_of, reach, redo_bytes,
 };
+use super::watch::Watch;
 use crate::create;
 use crate::error::{Error, Result};
 use crate::kernel::{self, Claim, DiskCounters, Effect, Kept, KernelDevice, Planned};
@@ -22,6 +24,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use workload::engine::{JobThread, ThreadId};
 use workload::job::{Dir, Job};
 use workload::load::{Load, Volume};
@@ -59,6 +62,27 @@ impl KernelTarget {
             counters: counts.then(|| DiskCounters::read(&self.device).since(before)),
         }
     }
+}
+
+/// What the run comes to on the kernel's devices: what they counted, and what was given up, on ours and on these.
+pub(super) fn conclude(
+    kernel: &[KernelTarget],
+    watch: &Watch<'_>,
+    mut given_up: Vec<GivenUp>,
+) -> (Vec<KernelOutcome>, Vec<GivenUp>) {
+    let counted = kernel.iter().zip(&watch.baseline.kernel).map(|(k, before)| k.outcome(before)).collect();
+    let left: u64 = watch.threads.iter().map(|t| t.live.in_flight.load(Ordering::Relaxed)).sum();
+    if left > 0 {
+        let disk = kernel.iter().map(|k| k.name.as_str()).collect::<Vec<_>>().join(", ");
+        given_up.push(GivenUp { disk, ios: left, left });
+    }
+    (counted, given_up)
+}
+
+/// Ends what was kept; what could not be put back is said. With I/O out that does not end, the kernel would wait for it.
+pub(super) fn put_back(kept: Vec<Kept>, is_idle: bool) -> Vec<String> {
+    let end = |kept: Kept| if is_idle { kept.put_back() } else { vec![kept.leave()] };
+    kept.into_iter().flat_map(end).collect()
 }
 
 /// A target that is open.

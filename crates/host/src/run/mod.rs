@@ -42,7 +42,6 @@ pub use watch::{InFlight, Progress, ThreadProgress, ThreadState};
 
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::kernel::Kept;
 use blk::stat::{DiskStats, HctxStats};
 use blk::time::Duration;
 use cpus::CpuWatch;
@@ -51,7 +50,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
-use watch::{Watch, Watched};
+use watch::Watch;
 use workload::schedule::{Instance, Schedule};
 use workload::stats::CpuUse;
 
@@ -112,11 +111,7 @@ impl Prepared {
         assert_eq!(workers.len(), self.instances.len(), "one worker per scheduled thread");
         let mut running: Vec<Option<JoinHandle<Result<ThreadEnd>>>> = workers.iter().map(|_| None).collect();
         let mut ends: Vec<Option<ThreadEnd>> = workers.iter().map(|_| None).collect();
-        let watched = workers.iter().flatten().map(|w| Watched {
-            live: Arc::clone(w.live()),
-            planned_bytes: w.planned_bytes(),
-            started: None,
-        });
+        let watched = workers.iter().flatten().map(prepare::AnyWorker::watched);
         let mut watch = Watch::new(&self.disks, &self.kernel, watched.collect(), self.ramps);
         let cpus = CpuWatch::start(&self.disks);
         let mut parting = Parting::new(&self.disks);
@@ -157,22 +152,19 @@ impl Prepared {
             return Err(e);
         }
         let now = clock::now();
-        let counted = self.kernel.iter().zip(&watch.baseline.kernel).map(|(k, before)| k.outcome(before)).collect();
-        let given_up = parting.ends().into_iter().chain(left_out(&self.kernel, &watch)).collect::<Vec<_>>();
-        // With I/O out that does not end, the kernel would wait for it.
-        let end = |kept: Kept| if given_up.is_empty() { kept.put_back() } else { vec![kept.leave()] };
-        let not_put_back = self.kept.into_iter().flat_map(end).collect();
+        let process = since(usage(Who::Process), watch.baseline.process);
+        let (kernel, given_up) = kernel::conclude(&self.kernel, &watch, parting.ends());
         let total: u64 = ends.iter().flatten().map(|e| e.stats.total_ios()).sum();
         Ok(RunOutcome {
             threads: ends,
             instances: self.instances,
             disks: outcome(&self.targets, &self.disks, &watch.baseline.disks),
-            kernel: counted,
-            not_put_back,
+            kernel,
+            not_put_back: kernel::put_back(self.kept, given_up.is_empty()),
             devices: self.disks.iter().map(|(name, _)| name.clone()).collect(),
             elapsed: now.since(began),
             measured: now.since(watch.baseline.at),
-            process: since(usage(Who::Process), watch.baseline.process),
+            process,
             ios: total.saturating_sub(watch.baseline.ios),
             in_flight: watch.in_flight(),
             cpus: cpus.map(|c| c.seen()).unwrap_or_default(),
@@ -180,13 +172,6 @@ impl Prepared {
             given_up,
         })
     }
-}
-
-/// I/O at the kernel's devices that threads did not wait for.
-fn left_out(kernel: &[KernelTarget], watch: &Watch<'_>) -> Option<GivenUp> {
-    let left: u64 = watch.threads.iter().map(|t| t.live.in_flight.load(Ordering::Relaxed)).sum();
-    let names = kernel.iter().map(|k| k.name.as_str()).collect::<Vec<_>>().join(", ");
-    (left > 0).then_some(GivenUp { disk: names, ios: left, left })
 }
 
 fn spawn(i: usize, worker: prepare::AnyWorker, ended: mpsc::Sender<usize>) -> Result<JoinHandle<Result<ThreadEnd>>> {

@@ -11,6 +11,7 @@ use super::layout::{guard_files, holes, make_files, needs};
 use super::lookout::{Live, ThreadEnd};
 use super::open::{Opened, check_limits};
 use super::settings::{RunSettings, probe};
+use super::watch::Watched;
 use super::wide::{Wide, WideVolume};
 use super::worker::{Worker, slot_bytes};
 use crate::driver::HostDriver;
@@ -86,7 +87,12 @@ pub(super) enum AnyWorker {
 }
 
 impl AnyWorker {
-    pub(super) fn live(&self) -> &Arc<Live> {
+    /// What is seen of it while it runs.
+    pub(super) fn watched(&self) -> Watched {
+        Watched { live: Arc::clone(self.live()), planned_bytes: self.planned_bytes(), started: None }
+    }
+
+    fn live(&self) -> &Arc<Live> {
         match self {
             AnyWorker::Plain(w) => &w.live,
             AnyWorker::Wide(w) => &w.live,
@@ -95,7 +101,7 @@ impl AnyWorker {
     }
 
     /// Bytes it moves if nothing ends it earlier.
-    pub(super) fn planned_bytes(&self) -> Option<u64> {
+    fn planned_bytes(&self) -> Option<u64> {
         match self {
             AnyWorker::Plain(w) => w.job.planned_bytes(),
             AnyWorker::Wide(w) => w.planned_bytes,
@@ -176,13 +182,7 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
     if targets.iter().any(kernel::is_kernel) {
         return kernel::prepare(jobs, plan, instances, &targets);
     }
-    if plan.force {
-        return Err(Error::usage(
-            "--force: is for devices of the kernel (kernel:/dev/X); a job's allow_mounted_write=1 is for others",
-        ));
-    }
-    let settings = RunSettings::read(plan.settings)?;
-    probe(&settings)?;
+    let settings = settings_of(&plan)?;
     let shared = settings.shared()?;
     let config = settings.disk;
     for t in &targets {
@@ -242,6 +242,17 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
     prepared.workers = numbered.into_iter().map(|(_, w)| w).collect();
     introduce(&mut prepared.workers);
     Ok(prepared)
+}
+
+/// The settings of a run on our block layer.
+fn settings_of(plan: &RunPlan<'_>) -> Result<RunSettings> {
+    if plan.force {
+        let text = "--force: is for devices of the kernel (kernel:/dev/X); a job's allow_mounted_write=1 is for others";
+        return Err(Error::usage(text));
+    }
+    let settings = RunSettings::read(plan.settings)?;
+    probe(&settings)?;
+    Ok(settings)
 }
 
 /// Distinct targets in order of first use. A target that stands for all stands for redo logs, too.
