@@ -319,12 +319,11 @@ impl<L: Load + ?Sized> Loop<L> {
 
     /// Completes `min` to `max` I/Os, waiting for them.
     fn reap(&mut self, min: u32, max: u32) {
-        // In one call with the wait; the time of the call is the I/O's.
-        if self.queued > 0 {
+        // Alone, it is submitted in one call with the wait, whose time is the I/O's: nothing else can be there to be taken.
+        if self.queued > 0 && self.slots.len() == 1 && min > 0 {
             self.tell_submitted();
-            if min == 0 {
-                self.enter(0, None);
-            }
+        } else {
+            self.commit();
         }
         let mut got = self.take(max);
         if min == 0 && got == 0 {
