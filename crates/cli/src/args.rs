@@ -29,6 +29,8 @@ Examples:
   mqblk compare job.fio --a mode=sq --b mode=mq        single-queue against multi-queue
   mqblk compare job.fio --a scheduler=none --b scheduler=mq-deadline --target /dev/nvme0n1
   mqblk tune job.fio --target null --maximize a.iops   which settings, by how much, and why
+  mqblk compare job.fio --target kernel:/dev/nvme0n1 --a scheduler=none --b scheduler=kyber
+                                                       the kernel's own block layer, settings put back
   mqblk inspect --set nr_hw_queues=2                   settings and CPU -> hctx map of a stack
   mqblk inspect --host sda                             what this host's kernel has set for sda
   mqblk inspect --live --path hctx0/busy               requests at the device, of a run that is going on
@@ -63,6 +65,9 @@ Targets (in a job file also as filename=):
   multipath:[OPTIONS:]TARGET+TARGET...
                        one disk by several paths; conf=/etc/multipath.conf, or its options one by one:
                        path_grouping_policy, prio, detect_prio, failback, no_path_retry ... (docs/multipath.md)
+  kernel:/dev/X        a block device of the kernel, without the block layer of mqblk: I/O goes to it through io_uring,
+                       --set writes to /sys/block/X/queue (scheduler, nr_requests, iosched.NAME, nomerges, ...) and
+                       all is put back at the end; for run and compare
   OPTIONS are name=value, separated by commas: model:size=16t,iops=18000,bw=750m,lat_us=2000";
 
 /// A multi-queue block layer in user space: runs fio job files through it, compares its settings, shows them.
@@ -95,6 +100,8 @@ pub enum Command {
     Multipath(MultipathArgs),
     /// Change settings of a run while it goes on
     Set(SetArgs),
+    /// Put back settings of kernel devices that a killed run has left changed
+    Restore(RestoreArgs),
     /// Run the block layer in simulation: random stacks, devices and faults from a seed, everything checked
     Sim(SimArgs),
     /// List the targets of an iSCSI portal, and their disks
@@ -121,6 +128,9 @@ pub struct JobArgs {
     /// Setting of the block layer, under its kernel name; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub settings: Vec<(String, String)>,
+    /// Use a kernel: target also while it is mounted or in use, and write over what is on it
+    #[arg(long)]
+    pub force: bool,
     /// Progress on standard error: auto = after two seconds, if it is a terminal
     #[arg(long, value_enum, default_value_t = Eta::Auto, value_name = "WHEN")]
     pub eta: Eta,
@@ -251,6 +261,14 @@ pub struct SetArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `mqblk restore`.
+#[derive(Args, Debug)]
+pub struct RestoreArgs {
+    /// Disks, such as sda or /dev/sda; all when left out
+    #[arg(value_name = "DEV")]
+    pub devices: Vec<String>,
 }
 
 /// `mqblk sim`.

@@ -17,6 +17,7 @@ use lab::results::{self, BrokenOff, Header, ResultsError, ResultsWriter};
 use lab::run::{CompareError, CompareSpec, Observer, SideSpec};
 use lab::setup::Setup;
 use lab::warning::Warning;
+use lab::world;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::ops::ControlFlow;
@@ -39,13 +40,14 @@ pub struct Request {
     seed_given: bool,
     eta: Eta,
     json: bool,
+    force: bool,
 }
 
 impl Request {
     /// Reads the job file and checks sides, plan and the name of the results file.
     pub fn resolve(args: &CompareArgs) -> Result<Request, Failure> {
         let jobs = job::load(&args.job, &runtime(args.runtime.as_deref()))?;
-        let sides = [side("--a", &args.a, args)?, side("--b", &args.b, args)?];
+        let sides = [side("--a", &args.a, args, &jobs)?, side("--b", &args.b, args, &jobs)?];
         let names: Vec<&str> = jobs.file.jobs.iter().map(|j| j.name.as_str()).collect();
         if let Some(judge) = args.judge.as_deref().filter(|judge| !names.contains(judge)) {
             return Err(Failure::new(format!("--judge {judge}: must be one of the jobs: {}", names.join(", "))));
@@ -63,8 +65,8 @@ impl Request {
             _ => ResultsFile::create(results)?,
         };
         let (eta, json, seed_given) = (args.job.eta, args.json, args.seed.is_some());
-        let judge = args.judge.clone();
-        Ok(Request { jobs, sides, judge, plan, detect, past, results, started_unix_ms, seed_given, eta, json })
+        let (judge, force) = (args.judge.clone(), args.job.force);
+        Ok(Request { jobs, sides, judge, plan, detect, past, results, started_unix_ms, seed_given, eta, json, force })
     }
 
     /// Runs the pairs and reports.
@@ -81,6 +83,7 @@ impl Request {
             stop: Arc::clone(&stop),
             detect: self.detect,
             past: self.past.as_ref().map_or(&[], |p| &p.results.runs),
+            force: self.force,
         };
         let mut screen = Screen::new(&self, Arc::clone(&stop));
         let mut setup = None;
@@ -111,6 +114,11 @@ impl Request {
         let finished = self.past.as_ref().filter(|p| p.results.comparison.is_some()).map(|p| p.results.evaluate());
         let done = finished.map_or_else(|| lab::run::compare(&spec, open, &mut screen), Ok);
         let mut comparison = match done {
+            Err(same @ CompareError::NoEffect(_)) => {
+                drop(screen);
+                output::print(&format!("{same}\n"))?;
+                return Ok(Status::Done);
+            }
             Err(CompareError::Side { side, label, source }) => {
                 return Err(Failure::from(source.within(&format!("{side:?} ({label})"))));
             }
@@ -270,7 +278,7 @@ fn busiest(jobs: &[Job]) -> u32 {
 }
 
 /// One side from its arguments: `--set` first, then its own settings.
-fn side(flag: &str, given: &[String], args: &CompareArgs) -> Result<SideSpec, Failure> {
+fn side(flag: &str, given: &[String], args: &CompareArgs, jobs: &Loaded) -> Result<SideSpec, Failure> {
     let mut spec =
         SideSpec { label: given.join(","), target: args.job.target.clone(), settings: args.job.settings.clone() };
     if given.iter().any(|a| a.trim().is_empty()) {
@@ -291,7 +299,9 @@ fn side(flag: &str, given: &[String], args: &CompareArgs) -> Result<SideSpec, Fa
             rest = next;
         }
     }
-    host::run::check_settings(&spec.settings).map_err(|e| Failure::new(format!("{flag}: {e}")))?;
+    let target = spec.target.as_deref();
+    let checked = world::of(&jobs.file, target).check(target, &spec.settings);
+    checked.map_err(|e| Failure::new(format!("{flag}: {e}")))?;
     Ok(spec)
 }
 

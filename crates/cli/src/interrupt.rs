@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Ctrl-C and SIGTERM: the first one asks the run to end and report, which takes seconds where a device does not answer
-//! (`host::run` gives its I/O up then); a later one ends the program at once. SIGXFSZ, which would
+//! (`host::run` gives its I/O up then); a later one ends the program at once, but for settings of kernel devices, which are put back. SIGXFSZ, which would
 //! kill it, is only caught: a file that grows beyond `ulimit -f` is then an error like any other, with a message.
 //!
 //! A signal within [`ONE_WISH`] of the first is the same wish: `timeout` signals the program and then its whole group.
 
+use crate::restore;
 use crate::status::{EXIT_INTERRUPTED, Failure};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
@@ -41,7 +42,10 @@ fn end_when_asked_again(mut heard: UnixStream) {
     let mut first = None;
     loop {
         match heard.read(&mut [0]) {
-            Ok(1) if means_it(&mut first, Instant::now()) => low_level::exit(i32::from(EXIT_INTERRUPTED)),
+            Ok(1) if means_it(&mut first, Instant::now()) => {
+                restore::before_exit();
+                low_level::exit(i32::from(EXIT_INTERRUPTED));
+            }
             Ok(1) => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             // Cannot be: the writing ends live as long as the program.

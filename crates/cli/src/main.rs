@@ -22,6 +22,7 @@ mod serve;
 mod multipath;
 mod set;
 mod sim;
+mod restore;
 mod cmdhelp;
 mod discover;
 
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Top(typed) => serve::top::main(typed),
         Command::Multipath(typed) => multipath::main(typed),
         Command::Set(typed) => set::main(typed),
+        Command::Restore(typed) => restore::main(typed),
         Command::Sim(typed) => sim::main(typed),
         Command::Discover(typed) => discover::main(typed),
         Command::Cmdhelp(typed) => cmdhelp::main(typed),

@@ -16,6 +16,7 @@ use lab::results::replay_command;
 use lab::run::{Observer, Run, RunSpec, execute};
 use lab::stage::StageFacts;
 use lab::trace::{self, TraceFormat};
+use lab::world::{self, kernel};
 use std::fmt::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,7 @@ pub struct Request {
     output: Output,
     eta: Eta,
     trace: Option<Trace>,
+    force: bool,
 }
 
 /// A trace that was asked for.
@@ -46,10 +48,8 @@ impl Request {
     /// Reads the job file and checks settings, target and output.
     pub fn resolve(args: &RunArgs) -> Result<Request, Failure> {
         let jobs = job::load(&args.job, &[])?;
-        host::run::check_settings(&args.job.settings)?;
-        if let Some(target) = &args.job.target {
-            host::target::TargetSpec::parse(target)?;
-        }
+        let target = args.job.target.as_deref();
+        world::of(&jobs.file, target).check(target, &args.job.settings)?;
         let formats = match (args.json, args.json_plus) {
             (true, _) => vec![Format::Json],
             (_, true) => vec![Format::JsonPlus],
@@ -63,6 +63,7 @@ impl Request {
             output: Output::open(args.output.as_deref())?,
             eta: args.job.eta,
             trace: trace_of(args)?,
+            force: args.job.force,
         })
     }
 
@@ -77,6 +78,7 @@ impl Request {
             entropy: job::entropy(),
             stop: Arc::clone(&stop),
             trace_events: self.trace.as_ref().map_or(0, |t| t.events),
+            force: self.force,
         };
         let mut screen = Screen::new(&self.jobs.file.jobs, self.eta, Arc::clone(&stop));
         let run = execute(&spec, &mut screen)?;
@@ -150,6 +152,7 @@ fn report(run: &Run<'_>, changes: &[DiskChange], formats: &[Format]) -> String {
         changes: changes.iter().map(|c| format!("{}: {}", c.disk, set::at(c))).collect(),
         stages: Some(run.facts()),
         oltp: run.oltp_reports(),
+        iostat: run.iostat(),
         command: command(),
     };
     let mut out = String::new();
@@ -218,8 +221,14 @@ fn rw_name(job: &Job) -> &'static str {
 
 /// What fio cannot tell: one block per disk, and the costs of the run.
 fn inside(run: &Run<'_>, changes: &[DiskChange]) -> String {
-    let mut out = String::from("\nInside the block layer:\n");
     let total = run.facts();
+    let iostat = run.iostat();
+    if !iostat.is_empty() {
+        let mut out = String::from("\nThe kernel's block layer:\n");
+        iostat.iter().zip(&run.settings).for_each(|(disk, settings)| out.push_str(&kernel::text(disk, settings)));
+        return out + &stages::text(&total);
+    }
+    let mut out = String::from("\nInside the block layer:\n");
     let disks = &run.outcome.disks;
     for (disk, settings) in disks.iter().zip(&run.settings) {
         let value = |name: &str| settings.iter().find(|s| s.name == name).map_or("", |s| s.value.as_str());
@@ -252,8 +261,10 @@ pub fn is_of(device: &str, target: &str) -> bool {
 /// Targets and their settings in effect.
 fn settings(run: &Run<'_>) -> Vec<String> {
     let mut all = Vec::new();
-    for (disk, settings) in run.outcome.disks.iter().zip(&run.settings) {
-        all.push(format!("target={}", disk.name));
+    let ours = run.outcome.disks.iter().map(|d| &d.name);
+    let names = ours.chain(run.outcome.kernel.iter().map(|k| &k.name));
+    for (name, settings) in names.zip(&run.settings) {
+        all.push(format!("target={name}"));
         all.extend(settings.iter().map(lab::stack::Setting::assignment));
     }
     all

@@ -64,6 +64,7 @@ pub fn end(outcome: Outcome) -> ExitCode {
     let is_interrupted = matches!(outcome, Ok(Status::Interrupted));
     let code = exit_code(outcome);
     if is_interrupted {
+        crate::restore::before_exit();
         // All that was to be said has been, or cannot be.
         let _ = std::io::stdout().flush();
         signal_hook::low_level::exit(i32::from(EXIT_INTERRUPTED));

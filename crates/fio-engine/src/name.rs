@@ -63,7 +63,8 @@ impl Named {
             | TargetSpec::Rbd(_)
             | TargetSpec::Iscsi(_)
             | TargetSpec::Multipath(_)
-            | TargetSpec::Stripe(_) => false,
+            | TargetSpec::Stripe(_)
+            | TargetSpec::Kernel(_) => false,
         }
     }
 

@@ -20,6 +20,7 @@ fn iops(job: &str, settings: &[(&str, &str)], trace: usize) -> f64 {
         laying_out: &mut |_, _, _| ControlFlow::Continue(()),
         stop: Arc::new(AtomicBool::new(false)),
         entropy: 1,
+        force: false,
     };
     let mut prepared = prepare(&jobs, plan).expect("null target");
     prepared.trace(trace);

@@ -16,6 +16,7 @@ mod event;
 mod stuck;
 mod sync;
 pub mod driver;
+pub mod kernel;
 pub mod multipath_conf;
 #[allow(unsafe_code, reason = "system calls")]
 pub mod create;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What `--target` names: `null[:options]`, `ram[:options]`, `model[:options]`, `file:PATH`, `nbd://...`, `rbd:...`,
-//! `iscsi://...`, `multipath:...`, `stripe:...`, or a plain path.
+//! `iscsi://...`, `multipath:...`, `stripe:...`, `kernel:/dev/X`, or a plain path.
 //!
 //! Two steps. [`TargetSpec::parse`] only reads the text: everything that can be refused without opening anything is
 //! refused there. [`TargetSpec::open`] makes the driver. Options are `name=value`, separated by commas; sizes and rates
@@ -53,10 +53,12 @@ pub enum TargetSpec {
     Multipath(Box<MultipathTarget>),
     /// Several of these in stripes: not one device, so [`TargetSpec::open`] does not open it. See [`StripeSpec`].
     Stripe(StripeSpec),
+    /// A device of the kernel, without our block layer: [`TargetSpec::open`] does not open it. See [`crate::kernel`].
+    Kernel(PathBuf),
 }
 
 /// The kinds of targets; what is none of them is a file.
-const KINDS: [&str; 9] = ["null", "ram", "model", "file", "nbd", "rbd", "iscsi", "multipath", "stripe"];
+const KINDS: [&str; 10] = ["null", "ram", "model", "file", "nbd", "rbd", "iscsi", "multipath", "stripe", "kernel"];
 
 /// Whether a name begins with a kind of target and `:`; of NBD and iSCSI, with its `://`.
 pub fn has_kind(name: &str) -> bool {
@@ -78,6 +80,8 @@ pub enum TargetWarning {
     Stripe(String),
     /// Of paths of a multipath disk that are not there.
     Multipath(String),
+    /// Of a device of the kernel.
+    Kernel(String),
 }
 
 impl From<FileWarning> for TargetWarning {
@@ -91,7 +95,9 @@ impl fmt::Display for TargetWarning {
         match self {
             TargetWarning::File(warning) => warning.fmt(f),
             TargetWarning::Nbd(warning) => warning.fmt(f),
-            TargetWarning::Stripe(warning) | TargetWarning::Multipath(warning) => warning.fmt(f),
+            TargetWarning::Stripe(warning) | TargetWarning::Multipath(warning) | TargetWarning::Kernel(warning) => {
+                warning.fmt(f)
+            }
         }
     }
 }
@@ -264,6 +270,10 @@ impl TargetSpec {
                 Err(Error::usage("target 'file:' needs a path, such as file:/var/tmp/disk.img"))
             }
             "file" => Ok(TargetSpec::File(rest.into())),
+            "kernel" if rest.is_empty() => {
+                Err(Error::usage("target 'kernel:' needs a block device, such as kernel:/dev/nvme0n1"))
+            }
+            "kernel" => Ok(TargetSpec::Kernel(rest.into())),
             kind if nbd::is_scheme(kind) && text.contains(':') => nbd::parse(text).map(TargetSpec::Nbd),
             "rbd" if text.contains(':') => rbd::parse(text).map(TargetSpec::Rbd),
             kind if iscsi::is_scheme(kind) && text.contains(':') => iscsi::parse(text).map(TargetSpec::Iscsi),
@@ -294,7 +304,8 @@ impl TargetSpec {
             | TargetSpec::Nbd(_)
             | TargetSpec::Rbd(_)
             | TargetSpec::Iscsi(_)
-            | TargetSpec::Stripe(_) => None,
+            | TargetSpec::Stripe(_)
+            | TargetSpec::Kernel(_) => None,
             TargetSpec::Multipath(target) => target.paths.first().and_then(|path| path.spec.size_bytes()),
         }
     }
@@ -302,11 +313,24 @@ impl TargetSpec {
     /// Files and block devices that its data is on, under the names they were given: those of all its paths or stripes.
     pub fn files(&self) -> Vec<&Path> {
         match self {
-            TargetSpec::File(path) => vec![path],
+            TargetSpec::File(path) | TargetSpec::Kernel(path) => vec![path],
             TargetSpec::Multipath(target) => target.paths.iter().flat_map(|path| path.spec.files()).collect(),
             TargetSpec::Stripe(stripe) => stripe.members.iter().flat_map(TargetSpec::files).collect(),
             _ => Vec::new(),
         }
+    }
+
+    /// Why there is no driver of it.
+    fn is_no_driver(&self) -> Error {
+        let TargetSpec::Kernel(path) = self else {
+            return Error::usage(
+                "target 'stripe:': is several devices and not one: for run and compare; a served disk has stack = \"stripe\"",
+            );
+        };
+        let path = path.display();
+        Error::usage(format!(
+            "target 'kernel:{path}' is the kernel's, without our block layer: for run and compare; through ours it is '{path}'"
+        ))
     }
 
     /// Makes the driver. Data comes from and goes to `regions`.
@@ -338,11 +362,7 @@ impl TargetSpec {
                 })?;
                 OpenTarget { driver: Arc::new(file), warnings: warnings.into_iter().map(Into::into).collect() }
             }
-            TargetSpec::Stripe(_) => {
-                return Err(Error::usage(
-                    "target 'stripe:': is several devices and not one: for run and compare; a served disk has stack = \"stripe\"",
-                ));
-            }
+            TargetSpec::Stripe(_) | TargetSpec::Kernel(_) => return Err(self.is_no_driver()),
             TargetSpec::Nbd(target) => {
                 let (nbd, warning) = Nbd::open(target, needs.write, regions)?;
                 let (size, need) = (nbd.capacity().0 << SECTOR_SHIFT, needs.min_bytes);

@@ -44,6 +44,7 @@ fn prepared(jobs: &str, target: &str, settings: &[(&str, &str)], stop: &Arc<Atom
         laying_out: &mut |_, _, _| ControlFlow::Continue(()),
         stop: Arc::clone(stop),
         entropy: 1,
+        force: false,
     };
     prepare(&jobs, plan).expect("can be prepared")
 }
@@ -159,6 +160,7 @@ fn disks_that_share_tags_change_together() {
         laying_out: &mut |_, _, _| ControlFlow::Continue(()),
         stop: Arc::clone(&stop),
         entropy: 1,
+        force: false,
     };
     let run = prepare(&jobs.jobs, plan).expect("can be prepared");
     let outcome = run_while(run, &stop, |disks| {

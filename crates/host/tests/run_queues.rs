@@ -33,6 +33,7 @@ fn run(job: &str, target: &str, settings: &[(&str, &str)], stop: bool) -> RunOut
         laying_out: &mut |_, _, _| ControlFlow::Continue(()),
         stop: Arc::new(AtomicBool::new(false)),
         entropy: 1,
+        force: false,
     };
     let stop_flag = Arc::clone(&plan.stop);
     let prepared = prepare(&jobs, plan).expect("can be prepared");
@@ -129,6 +130,7 @@ fn holes_in_a_file_that_is_read_are_told() {
             laying_out: &mut |_, _, _| ControlFlow::Continue(()),
             stop: Arc::new(AtomicBool::new(false)),
             entropy: 1,
+            force: false,
         };
         prepare(&jobs, plan).expect("can be prepared").warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
     };

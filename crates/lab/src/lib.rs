@@ -6,6 +6,7 @@
 //! - [`plan`]: how many pairs, in which order.
 //! - [`metric`]: what each run is reduced to.
 //! - [`run`], [`stack`]: runs and pairs of runs executed through `host`, and the settings they ran with.
+//! - [`world`]: where they run: our block layer, the kernel's devices.
 //! - [`stage`], [`little`]: where the time went, and whether the figures agree with each other.
 //! - [`results`]: every pair on disk as soon as it is done.
 //! - [`stats`]: intervals, p-values, corrections.
@@ -19,6 +20,7 @@ pub mod setup;
 pub mod plan;
 pub mod metric;
 pub mod run;
+pub mod world;
 pub mod stack;
 pub mod stage;
 pub mod little;

@@ -29,6 +29,8 @@ pub(super) struct Live {
     pub(super) ios: CachePadded<[AtomicU64; DIRS]>,
     /// Bytes completed so far per direction, since the end of the ramp.
     pub(super) bytes: [AtomicU64; DIRS],
+    /// Bios out at a device of the kernel; nobody else counts them.
+    pub(super) in_flight: AtomicU64,
     /// `ramp_time` is over, or there is none.
     pub(super) measuring: AtomicBool,
     /// The thread has ended.

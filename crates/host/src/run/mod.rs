@@ -17,6 +17,8 @@ mod places;
 mod lookout;
 mod worker;
 mod wide;
+mod direct;
+mod kernel;
 mod open;
 mod layout;
 mod prepare;
@@ -28,6 +30,7 @@ pub use cpus::CpuChange;
 pub(crate) use disk::limit_hw_queues;
 pub use disk::{Disk, Queue, Submitter};
 pub(crate) use inlet::Inlet;
+pub use kernel::{KernelOutcome, KernelTarget, check_kernel_settings};
 pub use lane::Lane;
 pub use lookout::{ThreadEnd, ThreadTrace};
 pub use parting::GivenUp;
@@ -47,7 +50,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
-use watch::{Watch, Watched};
+use watch::Watch;
 use workload::schedule::{Instance, Schedule};
 use workload::stats::CpuUse;
 
@@ -75,6 +78,8 @@ pub struct RunOutcome {
     pub instances: Vec<Instance>,
     /// Per target, over [`RunOutcome::measured`]; of a stripe the sums over its devices.
     pub disks: Vec<DiskOutcome>,
+    /// Instead of that, of a run on the kernel's devices.
+    pub kernel: Vec<KernelOutcome>,
     /// Names of the devices: what [`ThreadTrace::disk`] counts.
     pub devices: Vec<String>,
     /// From the first thread's start to the last one's end.
@@ -93,6 +98,8 @@ pub struct RunOutcome {
     pub stopped: bool,
     /// Disks whose I/O did not end when it was stopped.
     pub given_up: Vec<GivenUp>,
+    /// Settings of the kernel's devices that could not be put back.
+    pub not_put_back: Vec<String>,
 }
 
 impl Prepared {
@@ -104,12 +111,8 @@ impl Prepared {
         assert_eq!(workers.len(), self.instances.len(), "one worker per scheduled thread");
         let mut running: Vec<Option<JoinHandle<Result<ThreadEnd>>>> = workers.iter().map(|_| None).collect();
         let mut ends: Vec<Option<ThreadEnd>> = workers.iter().map(|_| None).collect();
-        let watched = workers.iter().flatten().map(|w| Watched {
-            live: Arc::clone(w.live()),
-            planned_bytes: w.planned_bytes(),
-            started: None,
-        });
-        let mut watch = Watch::new(&self.disks, watched.collect(), self.ramps);
+        let watched = workers.iter().flatten().map(prepare::AnyWorker::watched);
+        let mut watch = Watch::new(&self.disks, &self.kernel, watched.collect(), self.ramps);
         let cpus = CpuWatch::start(&self.disks);
         let mut parting = Parting::new(&self.disks);
         let (ended, endings) = mpsc::channel();
@@ -149,20 +152,24 @@ impl Prepared {
             return Err(e);
         }
         let now = clock::now();
+        let process = since(usage(Who::Process), watch.baseline.process);
+        let (kernel, given_up) = kernel::conclude(&self.kernel, &watch, parting.ends());
         let total: u64 = ends.iter().flatten().map(|e| e.stats.total_ios()).sum();
         Ok(RunOutcome {
             threads: ends,
             instances: self.instances,
             disks: outcome(&self.targets, &self.disks, &watch.baseline.disks),
+            kernel,
+            not_put_back: kernel::put_back(self.kept, given_up.is_empty()),
             devices: self.disks.iter().map(|(name, _)| name.clone()).collect(),
             elapsed: now.since(began),
             measured: now.since(watch.baseline.at),
-            process: since(usage(Who::Process), watch.baseline.process),
+            process,
             ios: total.saturating_sub(watch.baseline.ios),
             in_flight: watch.in_flight(),
             cpus: cpus.map(|c| c.seen()).unwrap_or_default(),
             stopped: self.stop.load(Ordering::Relaxed),
-            given_up: parting.ends(),
+            given_up,
         })
     }
 }

@@ -4,16 +4,20 @@
 //! Everything that can be refused is refused here, before the first I/O. A file is created or made longer only if the
 //! user named it (as `filename`, by fio's naming rule, or as target), and nothing else is written.
 
+use super::direct::Direct;
 use super::disk::Disk;
+use super::kernel::{self, KernelTarget};
 use super::layout::{guard_files, holes, make_files, needs};
 use super::lookout::{Live, ThreadEnd};
 use super::open::{Opened, check_limits};
 use super::settings::{RunSettings, probe};
+use super::watch::Watched;
 use super::wide::{Wide, WideVolume};
 use super::worker::{Worker, slot_bytes};
 use crate::driver::HostDriver;
 use crate::driver::null::NullOptions;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::kernel::Kept;
 use crate::mem::{BufferPool, Regions};
 use crate::target::{TargetSpec, TargetWarning, has_kind, without_secrets};
 use blk::bio::MAX_BIOS_PER_SUBMITTER;
@@ -43,6 +47,8 @@ pub struct RunPlan<'a> {
     pub stop: Arc<AtomicBool>,
     /// Fresh random number for jobs that want one (`randrepeat=0`).
     pub entropy: u64,
+    /// Also a kernel device that is in use, or has something on it that a job writes over. For `kernel:` targets only.
+    pub force: bool,
 }
 
 /// Disks and threads, ready.
@@ -53,6 +59,10 @@ pub struct Prepared {
     pub disks: Vec<(String, Arc<Disk>)>,
     /// The distinct targets.
     pub targets: Vec<RunTarget>,
+    /// Instead of both: the kernel's devices, of a run on those.
+    pub kernel: Vec<KernelTarget>,
+    /// Their settings until it ends.
+    pub(super) kept: Vec<Kept>,
     /// What is not as asked, to be said aloud.
     pub warnings: Vec<TargetWarning>,
     /// Some job has a `ramp_time`.
@@ -73,21 +83,29 @@ pub struct RunTarget {
 pub(super) enum AnyWorker {
     Plain(Box<Worker>),
     Wide(Box<Wide>),
+    Direct(Box<Direct>),
 }
 
 impl AnyWorker {
-    pub(super) fn live(&self) -> &Arc<Live> {
+    /// What is seen of it while it runs.
+    pub(super) fn watched(&self) -> Watched {
+        Watched { live: Arc::clone(self.live()), planned_bytes: self.planned_bytes(), started: None }
+    }
+
+    fn live(&self) -> &Arc<Live> {
         match self {
             AnyWorker::Plain(w) => &w.live,
             AnyWorker::Wide(w) => &w.live,
+            AnyWorker::Direct(w) => &w.live,
         }
     }
 
     /// Bytes it moves if nothing ends it earlier.
-    pub(super) fn planned_bytes(&self) -> Option<u64> {
+    fn planned_bytes(&self) -> Option<u64> {
         match self {
             AnyWorker::Plain(w) => w.job.planned_bytes(),
             AnyWorker::Wide(w) => w.planned_bytes,
+            AnyWorker::Direct(w) => w.planned_bytes,
         }
     }
 
@@ -95,6 +113,7 @@ impl AnyWorker {
         match self {
             AnyWorker::Plain(w) => w.run(),
             AnyWorker::Wide(w) => w.run(),
+            AnyWorker::Direct(w) => w.run(),
         }
     }
 
@@ -102,6 +121,7 @@ impl AnyWorker {
         match self {
             AnyWorker::Plain(w) => w.cpu,
             AnyWorker::Wide(w) => w.cpu,
+            AnyWorker::Direct(_) => CpuId::new(0),
         }
     }
 
@@ -110,6 +130,7 @@ impl AnyWorker {
         match self {
             AnyWorker::Plain(w) => vec![w.disk_index],
             AnyWorker::Wide(w) => w.volumes.iter().flat_map(|v| v.disks.iter().map(|d| d.0)).collect(),
+            AnyWorker::Direct(_) => Vec::new(),
         }
     }
 }
@@ -126,6 +147,8 @@ impl Prepared {
         self.workers.iter_mut().for_each(|w| match w {
             AnyWorker::Plain(w) => w.trace_events = events,
             AnyWorker::Wide(w) => w.trace_events = events,
+            // The kernel's requests are not ours to trace.
+            AnyWorker::Direct(_) => {}
         });
     }
 }
@@ -154,12 +177,14 @@ struct Started {
 
 /// Checks the plan, creates missing files, opens and starts the disks and makes the threads.
 pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
-    let settings = RunSettings::read(plan.settings)?;
-    probe(&settings)?;
-    let shared = settings.shared()?;
-    let config = settings.disk;
     let instances = schedule::plan(jobs, plan.entropy).map_err(|e| Error::usage(e.to_string()))?;
     let targets = targets(jobs, &instances, plan.target)?;
+    if targets.iter().any(kernel::is_kernel) {
+        return kernel::prepare(jobs, plan, instances, &targets);
+    }
+    let settings = settings_of(&plan)?;
+    let shared = settings.shared()?;
+    let config = settings.disk;
     for t in &targets {
         check_limits(&t.text, &t.spec, plan.settings)?;
     }
@@ -169,6 +194,8 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
         instances,
         disks: Vec::new(),
         targets: Vec::new(),
+        kernel: Vec::new(),
+        kept: Vec::new(),
         warnings: Vec::new(),
         ramps: jobs.iter().any(|j| j.ramp_time_ns > 0),
         stop: Arc::clone(&plan.stop),
@@ -215,6 +242,17 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
     prepared.workers = numbered.into_iter().map(|(_, w)| w).collect();
     introduce(&mut prepared.workers);
     Ok(prepared)
+}
+
+/// The settings of a run on our block layer.
+fn settings_of(plan: &RunPlan<'_>) -> Result<RunSettings> {
+    if plan.force {
+        let text = "--force: is for devices of the kernel (kernel:/dev/X); a job's allow_mounted_write=1 is for others";
+        return Err(Error::usage(text));
+    }
+    let settings = RunSettings::read(plan.settings)?;
+    probe(&settings)?;
+    Ok(settings)
 }
 
 /// Distinct targets in order of first use. A target that stands for all stands for redo logs, too.
@@ -287,7 +325,7 @@ fn threads(jobs: &[Job], target: &Target, opened: &Opened, entropy: u64) -> Resu
         .collect()
 }
 
-fn check_block(job: &Job, option: &str, bytes: u64, block: u32) -> Result<()> {
+pub(super) fn check_block(job: &Job, option: &str, bytes: u64, block: u32) -> Result<()> {
     if bytes.is_multiple_of(u64::from(block)) {
         return Ok(());
     }
@@ -309,7 +347,7 @@ fn loops_of<'a>(jobs: &'a [Job], target: &'a Target) -> impl Iterator<Item = Vol
 }
 
 /// Buffers of a volume of a job's thread.
-fn buffers(job: &Job, volume: Volume, regions: &Regions) -> Result<BufferPool> {
+pub(super) fn buffers(job: &Job, volume: Volume, regions: &Regions) -> Result<BufferPool> {
     let bytes = (volume.slot_bytes as usize).max(512);
     BufferPool::new(regions, volume.slots, bytes, true).map_err(|e| e.within(&buffers_asked(job, volume)))
 }
@@ -366,13 +404,27 @@ fn check_polling(jobs: &[Job], target: &Target, disks: &[Arc<Disk>]) -> Result<(
     }
 }
 
+/// Refuses a device that is smaller than what its jobs need.
+pub(super) fn check_size(shown: &str, has: u64, needs: u64) -> Result<()> {
+    if has >= needs && has > 0 {
+        return Ok(());
+    }
+    let text = format!("'{shown}' has {has} bytes, the job needs {needs}: use a larger device or a smaller size=");
+    Err(Error::new(ErrorKind::NoSpace, text))
+}
+
+/// The CPUs a thread is kept on.
+pub(super) fn pin_of(job: &Job, user: &Instance) -> Option<Vec<u32>> {
+    job.cpus_allowed.as_ref().map(|cpus| match job.cpus_allowed_policy {
+        CpusPolicy::Shared => cpus.clone(),
+        CpusPolicy::Split => vec![cpus[user.instance as usize % cpus.len()]],
+    })
+}
+
 /// Where a thread runs and submits: its CPUs, and the one whose software queue it uses.
 fn place(job: &Job, user: &Instance, disk: &Disk) -> (Option<Vec<u32>>, CpuId) {
     let nr_cpus = u32::from(disk.queue.config().topology.nr_cpus);
-    let pin = job.cpus_allowed.as_ref().map(|cpus| match job.cpus_allowed_policy {
-        CpusPolicy::Shared => cpus.clone(),
-        CpusPolicy::Split => vec![cpus[user.instance as usize % cpus.len()]],
-    });
+    let pin = pin_of(job, user);
     // A thread pinned to one CPU submits from that CPU's software queue; others are dealt out in turn.
     let cpu = match pin.as_deref() {
         Some([one]) => *one % nr_cpus,

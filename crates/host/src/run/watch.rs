@@ -7,9 +7,11 @@
 //! part of it. Needs from callers: [`Watch::tick`] every few milliseconds.
 
 use super::disk::Disk;
+use super::kernel::KernelTarget;
 use super::lookout::Live;
 use super::usage::{Who, usage};
 use crate::clock;
+use crate::kernel::DiskCounters;
 use blk::stat::{DiskStats, HctxStats};
 use blk::time::{Duration, Instant};
 use std::sync::Arc;
@@ -76,12 +78,14 @@ pub(super) struct Baseline {
     pub(super) at: Instant,
     pub(super) process: CpuUse,
     pub(super) disks: Vec<(DiskStats, Vec<HctxStats>)>,
+    pub(super) kernel: Vec<DiskCounters>,
     pub(super) ios: u64,
 }
 
 /// The watcher of one run.
 pub(super) struct Watch<'a> {
     disks: &'a [(String, Arc<Disk>)],
+    kernel: &'a [KernelTarget],
     pub(super) threads: Vec<Watched>,
     pub(super) baseline: Baseline,
     /// The baseline is the right one.
@@ -93,10 +97,15 @@ pub(super) struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    pub(super) fn new(disks: &'a [(String, Arc<Disk>)], threads: Vec<Watched>, ramps: bool) -> Watch<'a> {
+    pub(super) fn new(
+        disks: &'a [(String, Arc<Disk>)],
+        kernel: &'a [KernelTarget],
+        threads: Vec<Watched>,
+        ramps: bool,
+    ) -> Watch<'a> {
         let began = clock::now();
-        let baseline = Baseline::take(disks, &threads);
-        Watch { disks, threads, baseline, settled: !ramps, began, samples: 0, mean: 0.0, squares: 0.0 }
+        let baseline = Baseline::take(disks, kernel, &threads);
+        Watch { disks, kernel, threads, baseline, settled: !ramps, began, samples: 0, mean: 0.0, squares: 0.0 }
     }
 
     /// Samples and says how it goes.
@@ -105,7 +114,7 @@ impl<'a> Watch<'a> {
         let running = threads.iter().any(|t| t.state == ThreadState::Running);
         let ramping = threads.iter().any(|t| t.state == ThreadState::Ramping);
         if !self.settled && running && !ramping {
-            self.baseline = Baseline::take(self.disks, &self.threads);
+            self.baseline = Baseline::take(self.disks, self.kernel, &self.threads);
             self.settled = true;
         }
         if self.settled && (running || ramping) {
@@ -116,7 +125,9 @@ impl<'a> Watch<'a> {
 
     /// Adds the bios in flight now (Welford's update).
     fn sample(&mut self) {
-        let in_flight = self.disks.iter().map(|(_, d)| d.queue.stats().in_flight).sum::<u64>() as f64;
+        let ours: u64 = self.disks.iter().map(|(_, d)| d.queue.stats().in_flight).sum();
+        let kernels: u64 = self.threads.iter().map(|t| t.live.in_flight.load(Ordering::Relaxed)).sum();
+        let in_flight = (ours + kernels) as f64;
         self.samples += 1;
         let delta = in_flight - self.mean;
         self.mean += delta / self.samples as f64;
@@ -131,12 +142,13 @@ impl<'a> Watch<'a> {
 }
 
 impl Baseline {
-    fn take(disks: &[(String, Arc<Disk>)], threads: &[Watched]) -> Baseline {
+    fn take(disks: &[(String, Arc<Disk>)], kernel: &[KernelTarget], threads: &[Watched]) -> Baseline {
         let of_thread = |t: &Watched| t.live.ios.iter().map(|n| n.load(Ordering::Relaxed)).sum::<u64>();
         Baseline {
             at: clock::now(),
             process: usage(Who::Process),
             disks: disks.iter().map(|(_, d)| (d.queue.stats(), d.queue.hctx_stats())).collect(),
+            kernel: kernel.iter().map(|k| DiskCounters::read(&k.device)).collect(),
             ios: threads.iter().map(of_thread).sum(),
         }
     }

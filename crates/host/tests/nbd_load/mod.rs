@@ -62,6 +62,7 @@ pub fn prepared(jobs: &str, target: &str, stop: &Arc<AtomicBool>) -> Prepared {
         laying_out: &mut |_, _, _| ControlFlow::Continue(()),
         stop: Arc::clone(stop),
         entropy: 1,
+        force: false,
     };
     prepare(&jobs, plan).expect("can be prepared")
 }

@@ -16,6 +16,7 @@ use super::fio_model::{DirReport, DiskUtil, FioReport, JobReport, LatReport};
 use super::num;
 use super::oltp::OltpReport;
 use crate::stage::StageFacts;
+use crate::world::kernel::Iostat;
 
 /// fio's `eta` of a job that is done: "unknown".
 const ETA_UNKNOWN: i32 = i32::MAX;
@@ -35,6 +36,9 @@ pub struct MqblkKey {
     /// Transactions of jobs that are loops of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub oltp: Vec<OltpReport>,
+    /// What the kernel counted, of a run on its devices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub iostat: Vec<Iostat>,
     /// The command that repeats the run.
     pub command: String,
 }

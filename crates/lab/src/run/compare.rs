@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use host::error::ErrorKind;
-use host::target::TargetSpec;
 use workload::job::JobFile;
 
 use super::{Observer, Run, RunSpec, execute};
@@ -18,6 +17,7 @@ use crate::compare::{Comparison, Detect};
 use crate::metric::Metric;
 use crate::plan::{Plan, Side, Step};
 use crate::results::{self, ResultsError, ResultsWriter, RunRecord};
+use crate::world;
 
 /// One of the two things compared.
 #[derive(Clone, Debug)]
@@ -48,6 +48,8 @@ pub struct CompareSpec<'a> {
     pub detect: Option<Detect>,
     /// Whole pairs that have run before, in plan order.
     pub past: &'a [RunRecord],
+    /// As [`RunSpec::force`].
+    pub force: bool,
 }
 
 /// A comparison that could not go on.
@@ -63,6 +65,9 @@ pub enum CompareError {
         /// Why.
         source: host::error::Error,
     },
+    /// The two sides are the same on this target, and why.
+    #[error("no effect: {0}")]
+    NoEffect(String),
     /// The results cannot be written.
     #[error(transparent)]
     Results(#[from] ResultsError),
@@ -92,10 +97,17 @@ impl CompareSpec<'_> {
     pub fn check(&self) -> Result<(), CompareError> {
         for side in [Side::A, Side::B] {
             let spec = self.side(side);
-            let target = spec.target.as_deref().map_or(Ok(()), |t| TargetSpec::parse(t).map(drop));
-            host::run::check_settings(&spec.settings).and(target).map_err(|e| self.failed(side, e))?;
+            let target = spec.target.as_deref();
+            world::of(self.file, target).check(target, &spec.settings).map_err(|e| self.failed(side, e))?;
         }
-        Ok(())
+        self.no_effect().map_or(Ok(()), |why| Err(CompareError::NoEffect(why)))
+    }
+
+    /// Why there is nothing to compare, if there is nothing.
+    fn no_effect(&self) -> Option<String> {
+        let [a, b] = &self.sides;
+        let target = a.target.as_deref().filter(|_| a.target == b.target);
+        world::of(self.file, target).same(target, &a.settings, &b.settings)
     }
 
     fn failed(&self, side: Side, source: host::error::Error) -> CompareError {
@@ -111,6 +123,7 @@ impl CompareSpec<'_> {
             entropy: self.entropy.wrapping_add(step.pair.map_or(0, |p| u64::from(p) + 1)),
             stop: Arc::clone(&self.stop),
             trace_events: 0,
+            force: self.force,
         };
         execute(&spec, observer).map_err(|e| self.failed(step.side, e))
     }

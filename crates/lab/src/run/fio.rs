@@ -2,7 +2,7 @@
 //! A run as fio would report it.
 //!
 //! Guarantees: one block per job thread, or per reporting group where the job says `group_reporting`, in fio's order. The
-//! disk statistics are those of the run's own disks, which is where its I/O went; fio's are the kernel's.
+//! disk statistics are those of the run's own disks, which is where its I/O went; fio's are the kernel's, as ours are on its devices.
 
 use blk::bio::Op;
 use host::run::DiskOutcome;
@@ -13,6 +13,7 @@ use super::Run;
 use crate::report::fio_model::{DiskUtil, FioReport, JobReport, version};
 use crate::report::from_stats::{JobMeta, job_report};
 use crate::report::oltp::OltpReport;
+use crate::world::kernel::disk_util;
 
 /// Options as they may be told: a target may be among them, with a password.
 fn shown(options: &[(String, String)]) -> Vec<(String, String)> {
@@ -27,7 +28,7 @@ impl Run<'_> {
             unix_ms,
             global_options: shown(&self.file.global_options),
             jobs: self.members().into_iter().filter_map(|members| self.block(&members)).collect(),
-            disk_util: self.outcome.disks.iter().map(|d| self.disk_util(d)).collect(),
+            disk_util: self.disk_utils(),
         };
         report.fill_bw_agg();
         report
@@ -77,6 +78,12 @@ impl Run<'_> {
             elapsed_s: self.outcome.elapsed.as_ns().div_ceil(1_000_000_000),
         };
         (!stats.is_empty()).then(|| job_report(&meta, &stats))
+    }
+
+    fn disk_utils(&self) -> Vec<DiskUtil> {
+        let measured = self.outcome.measured.as_ns();
+        let kernels = self.outcome.kernel.iter().filter_map(|k| disk_util(k, measured));
+        self.outcome.disks.iter().map(|d| self.disk_util(d)).chain(kernels).collect()
     }
 
     fn disk_util(&self, disk: &DiskOutcome) -> DiskUtil {

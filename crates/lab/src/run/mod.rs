@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use host::error::Result;
+use host::kernel::DiskCounters;
 use host::run::{DiskOutcome, Prepared, Progress, RunOutcome, RunPlan, RunTarget};
 use workload::job::JobFile;
 use workload::schedule::Instance;
@@ -29,6 +30,7 @@ use crate::plan::{Side, Step};
 use crate::results::{RawHistogram, RunRecord};
 use crate::stack::{self, Setting};
 use crate::stage::StageFacts;
+use crate::world::{self, kernel::Iostat};
 
 /// Samples of the number in flight below which no law is checked.
 const IN_FLIGHT_SAMPLES_MIN: u64 = 30;
@@ -51,6 +53,8 @@ pub struct RunSpec<'f, 's> {
     pub stop: Arc<AtomicBool>,
     /// Most events each thread traces; 0 = no trace.
     pub trace_events: usize,
+    /// Also a kernel device that is in use or has something on it; see [`RunPlan::force`].
+    pub force: bool,
 }
 
 /// Is told how things go.
@@ -82,14 +86,20 @@ pub struct Run<'a> {
     pub file: &'a JobFile,
     /// What was measured.
     pub outcome: RunOutcome,
-    /// Settings in effect, per disk in the order of [`RunOutcome::disks`].
+    /// Settings in effect, per disk in the order of [`RunOutcome::disks`], or of [`RunOutcome::kernel`].
     pub settings: Vec<Vec<Setting>>,
     /// What was not as asked.
     pub warnings: Vec<String>,
 }
 
-/// Checks, opens and runs. An error means that nothing was measured; failed I/Os are part of the measurements.
+/// Checks, opens and runs in the world that the target names. An error means that nothing was measured; failed I/Os are part of
+/// the measurements.
 pub fn execute<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {
+    world::of(spec.file, spec.target).run(spec, observer)
+}
+
+/// The same in the worlds of this host.
+pub(crate) fn execute_here<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {
     let mut prepared = host::run::prepare(
         &spec.file.jobs,
         RunPlan {
@@ -98,11 +108,14 @@ pub fn execute<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Resul
             laying_out: &mut |path, done, all| observer.laying_out(path, done, all),
             stop: Arc::clone(&spec.stop),
             entropy: spec.entropy,
+            force: spec.force,
         },
     )?;
     // The devices of a target have the same.
     let first = |t: &RunTarget| &prepared.disks[t.disks.start].1.queue;
-    let settings = prepared.targets.iter().map(|t| stack::in_effect(first(t), spec.settings)).collect();
+    let ours = prepared.targets.iter().map(|t| stack::in_effect(first(t), spec.settings));
+    let kernels = prepared.kernel.iter().map(|k| world::kernel::settings(&k.settings, spec.settings));
+    let settings = ours.chain(kernels).collect();
     let mut warnings: Vec<String> = prepared.warnings.iter().map(ToString::to_string).collect();
     prepared.trace(spec.trace_events);
     observer.prepared(&prepared);
@@ -110,6 +123,7 @@ pub fn execute<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Resul
     let outcome = prepared.run(&mut |p| observer.progress(p))?;
     warnings.extend(outcome.cpus.iter().map(ToString::to_string));
     warnings.extend(outcome.given_up.iter().map(ToString::to_string));
+    warnings.extend(outcome.not_put_back.iter().cloned());
     warnings.extend(disks.iter().flat_map(|disk| disk.driver.troubles()));
     Ok(Run { file: spec.file, outcome, settings, warnings })
 }
@@ -144,12 +158,20 @@ impl Run<'_> {
         StageFacts::of(&disk.stats, &disk.hctxs, 0)
     }
 
+    /// What the kernel counted, of a run on its devices.
+    pub fn iostat(&self) -> Vec<Iostat> {
+        let measured = self.outcome.measured.as_ns();
+        self.outcome.kernel.iter().map(|k| Iostat::of(k, measured)).collect()
+    }
+
     /// Stages, merges, hctx counts, costs and Little's law of the run, over all disks.
     pub fn facts(&self) -> StageFacts {
         let mut facts = StageFacts::default();
         for disk in &self.outcome.disks {
             facts.merge(&self.disk_facts(disk));
         }
+        facts.merges +=
+            self.outcome.kernel.iter().filter_map(|k| k.counters.as_ref()).map(DiskCounters::merges).sum::<u64>();
         facts.ios = self.outcome.ios;
         facts.cpu_ns = self.outcome.process.usr_ns + self.outcome.process.sys_ns;
         facts.context_switches = self.outcome.process.ctx;

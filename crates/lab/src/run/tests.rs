@@ -13,8 +13,15 @@ fn parse(text: &str) -> JobFile {
 }
 
 fn run<'a>(file: &'a JobFile, settings: &[(String, String)]) -> Run<'a> {
-    let spec =
-        RunSpec { file, target: Some("null:size=1g"), settings, entropy: 1, stop: Arc::default(), trace_events: 0 };
+    let spec = RunSpec {
+        file,
+        target: Some("null:size=1g"),
+        settings,
+        entropy: 1,
+        stop: Arc::default(),
+        trace_events: 0,
+        force: false,
+    };
     execute(&spec, &mut Unobserved).unwrap()
 }
 
@@ -77,6 +84,7 @@ fn spec<'a>(file: &'a JobFile, b: &[(&str, &str)]) -> CompareSpec<'a> {
         stop: Arc::default(),
         detect: None,
         past: &[],
+        force: false,
     }
 }
 

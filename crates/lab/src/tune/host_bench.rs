@@ -63,6 +63,7 @@ impl<'a> HostBench<'a> {
                 laying_out: &mut |path, done, all| observe.laying_out(path, done, all),
                 stop: Arc::clone(&stop),
                 entropy: 0,
+                force: false,
             },
         )?;
         observe.prepared(&prepared);
@@ -224,6 +225,7 @@ impl Bench for HostBench<'_> {
             target: self.target.as_deref(),
             settings: &settings,
             entropy: ask.entropy,
+            force: false,
             stop: Arc::clone(&self.stop),
             trace_events: 0,
         };

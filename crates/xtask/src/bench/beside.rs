@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What both sides of a row use and neither is: an iSCSI target and a Ceph cluster, started when a row needs them, ended with the bench.
+//! What both sides of a row use and neither is: an iSCSI target, a Ceph cluster and a loop device, started when a row needs them, ended with the bench.
 //!
 //! Guarantees: on loopback, in the scratch directory; ended also when the bench fails. tgtd has a file in the page cache as LUN 1, of the
 //! same identity in every process, so that several are paths to one disk; it can be killed, stopped and started again; the cluster's image `rbd/disk0` has data everywhere, so that a read is one of an object. Their CPU time is nobody's: neither is waited for
@@ -20,6 +20,42 @@ const IQN: &str = "iqn.2026-11.test:bench";
 const BYTES: u64 = 256 << 20;
 /// Ports and control numbers that are tried.
 const TRIES: u32 = 20;
+
+/// A loop device over a file of the scratch directory, past the page cache where the file system can.
+pub struct LoopDevice(String);
+
+impl LoopDevice {
+    /// Makes one of so many bytes, all of them written.
+    ///
+    /// # Errors
+    /// There are no loop devices, or this is not root.
+    pub fn new(scratch: &Path, bytes: u64) -> Result<LoopDevice, String> {
+        let file = scratch.join("loop.img");
+        let mut fill = Command::new("dd");
+        fill.args(["if=/dev/urandom", "bs=1M", &format!("count={}", bytes >> 20), "conv=fsync", "status=none"]);
+        must(fill.arg(format!("of={}", file.display())))?;
+        let mut command = Command::new("losetup");
+        let output = command.args(["--find", "--show", "--direct-io=on"]).arg(&file).output();
+        let output = output.map_err(|e| format!("cannot run losetup: {e}"))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        match output.status.success() {
+            true => Ok(LoopDevice(String::from_utf8_lossy(&output.stdout).trim().to_owned())),
+            false => Err(format!("losetup: {}; the kernel rows need root and loop devices", said.trim())),
+        }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        // Best effort: it is of no use to anybody.
+        let _ = Command::new("losetup").args(["--detach", &self.0]).output();
+    }
+}
 
 /// A tgtd.
 pub struct Tgtd {

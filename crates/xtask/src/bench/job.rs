@@ -26,6 +26,8 @@ pub struct Blanks {
     pub iscsi: String,
     /// `{ceph}`, a directory.
     pub ceph: String,
+    /// `{loop}`, a block device.
+    pub loop_device: String,
 }
 
 impl Blanks {
@@ -42,7 +44,8 @@ impl Blanks {
             .replace("{engine}", &self.engine)
             .replace("{nbd}", &self.nbd)
             .replace("{iscsi}", &self.iscsi)
-            .replace("{ceph}", &self.ceph);
+            .replace("{ceph}", &self.ceph)
+            .replace("{loop}", &self.loop_device);
         for (index, cpu) in self.cpus.iter().enumerate() {
             filled = filled.replace(&format!("{{cpu{index}}}"), &cpu.to_string());
         }
@@ -206,7 +209,7 @@ mod tests {
 
     fn blanks() -> Blanks {
         let (engine, nbd) = ("external:e.so".into(), "n.sock".into());
-        let (iscsi, ceph) = (String::new(), String::new());
+        let (iscsi, ceph, loop_device) = (String::new(), String::new(), String::new());
         Blanks {
             limit: "number_ios=10".into(),
             cpus: vec![3],
@@ -216,6 +219,7 @@ mod tests {
             nbd,
             iscsi,
             ceph,
+            loop_device,
         }
     }
 

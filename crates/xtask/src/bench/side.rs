@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Options;
-use super::beside::{Ceph, Tgtd};
+use super::beside::{Ceph, LoopDevice, Tgtd};
 use super::job::{self, Blanks, Figures};
 use super::rows::{Program, Row, Side};
 use super::served;
@@ -28,6 +28,8 @@ use crate::project::{LIKE_ALL_TESTS, Project, cargo, debug_program};
 /// Enough for random reads never to meet a device's cache of recent blocks.
 const FILE_SIZE: u64 = 1 << 30;
 const SMOKE_FILE_SIZE: u64 = 4 << 20;
+/// Of the loop device.
+const LOOP_SIZE: u64 = 256 << 20;
 
 /// Kernel clock ticks per second as user space sees them, the same on all Linux architectures
 /// that Rust's standard library supports on Debian.
@@ -50,6 +52,7 @@ pub struct Bench {
     // Ended with the bench.
     tgtd: Option<Tgtd>,
     _ceph: Option<Ceph>,
+    _loop_device: Option<LoopDevice>,
 }
 
 /// One run.
@@ -102,6 +105,8 @@ impl Bench {
         let tgtd = needs(Side::needs_iscsi).then(|| Tgtd::start(&scratch)).transpose()?;
         let directory = project.target_directory.join(format!("ceph-bench-{}", std::process::id()));
         let ceph = needs(Side::needs_ceph).then(|| Ceph::start(directory)).transpose()?;
+        let loop_bytes = if options.smoke { SMOKE_FILE_SIZE } else { LOOP_SIZE };
+        let loop_device = needs(Side::needs_loop).then(|| LoopDevice::new(&scratch, loop_bytes)).transpose()?;
         let mut cpus = setup::allowed_cpus()?;
         // The last CPU first: interrupts and daemons favour the first one.
         cpus.reverse();
@@ -121,11 +126,13 @@ impl Bench {
                 nbd: served::socket().display().to_string(),
                 iscsi: tgtd.as_ref().map_or_else(String::new, Tgtd::url),
                 ceph: ceph.as_ref().map_or_else(String::new, |c| c.directory().display().to_string()),
+                loop_device: loop_device.as_ref().map_or_else(String::new, |l| l.path().to_owned()),
             },
             mqblk,
             vuclient,
             tgtd,
             _ceph: ceph,
+            _loop_device: loop_device,
         })
     }
 

@@ -98,11 +98,43 @@ iodepth=1
 [j0]
 ";
 
+const KERNEL_QD32: &str = "\
+[global]
+ioengine=io_uring
+filename={loop}
+direct=1
+rw=randread
+bs=4k
+norandommap
+iodepth=32
+iodepth_batch_submit=8
+iodepth_batch_complete_min=1
+iodepth_batch_complete_max=32
+{limit}
+{extra}
+[j0]
+";
+
+const KERNEL_QD1: &str = "\
+[global]
+ioengine=io_uring
+filename={loop}
+direct=1
+rw=randread
+bs=4k
+norandommap
+iodepth=1
+{limit}
+{extra}
+[j0]
+";
+
 /// What fio's io_uring engine needs to be at its best; ours registers by itself.
 const REGISTERED: &str = "registerfiles=1\nfixedbufs=1";
 
 const NULL_TARGET: &[&str] = &["--target", "null:size=64g"];
 const FILE_TARGET: &[&str] = &["--target", "file:{file}"];
+const KERNEL_TARGET: &[&str] = &["--target", "kernel:{loop}"];
 
 /// A job for drivers that need nothing but a depth; `{extra}` has fio's way to the same disk.
 const NBD_QD1: &str = "\
@@ -213,6 +245,22 @@ pub const ROWS: &[Row] = &[
         cpus: 1,
         sides: &[mqblk("mqblk", FILE_QD1, FILE_TARGET), fio("fio", FILE_QD1, REGISTERED)],
         turns: true,
+        goals: &[ratio(Metric::Iops, Need::AtLeast(0.97)), ratio(Metric::CpuPerIo, Need::AtMost(1.0))],
+    },
+    Row {
+        name: "kernel-qd32",
+        title: "a loop device of the kernel, without our block layer, O_DIRECT, depth 32, batches of 8",
+        cpus: 1,
+        sides: &[mqblk("mqblk", KERNEL_QD32, KERNEL_TARGET), fio("fio", KERNEL_QD32, REGISTERED)],
+        turns: false,
+        goals: &[ratio(Metric::Iops, Need::AtLeast(0.97)), ratio(Metric::CpuPerIo, Need::AtMost(1.0))],
+    },
+    Row {
+        name: "kernel-qd1",
+        title: "a loop device of the kernel, without our block layer, O_DIRECT, depth 1",
+        cpus: 1,
+        sides: &[mqblk("mqblk", KERNEL_QD1, KERNEL_TARGET), fio("fio", KERNEL_QD1, REGISTERED)],
+        turns: false,
         goals: &[ratio(Metric::Iops, Need::AtLeast(0.97)), ratio(Metric::CpuPerIo, Need::AtMost(1.0))],
     },
     Row {

@@ -257,6 +257,11 @@ impl Side {
         matches!(self.program, Program::IscsiPerf | Program::Unequal(_)) || self.names("{iscsi}")
     }
 
+    /// Whether it needs a loop device.
+    pub fn needs_loop(&self) -> bool {
+        self.names("{loop}")
+    }
+
     /// Whether it needs the file of the file rows.
     pub fn needs_file(&self) -> bool {
         matches!(self.program, Program::Served(_)) || self.names("{file}") || self.names("{size}")

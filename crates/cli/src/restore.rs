@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mqblk restore`: puts back settings of kernel devices that a run has left changed which was killed.
+
+use crate::args::RestoreArgs;
+use crate::output;
+use crate::status::{Failure, Outcome, Status};
+use host::kernel::{KernelDevice, put_back_left};
+use std::path::Path;
+
+/// Puts back, and says what.
+pub fn main(args: &RestoreArgs) -> Outcome {
+    let mut devices = Vec::new();
+    for name in &args.devices {
+        let found = if name.contains('/') { KernelDevice::find(Path::new(name)) } else { KernelDevice::of_disk(name) };
+        devices.push(found?);
+    }
+    let (mut said, mut whole) = (Vec::new(), true);
+    if devices.is_empty() {
+        (said, whole) = put_back_left(None)?;
+    }
+    for device in &devices {
+        let (more, all) = put_back_left(Some(device))?;
+        said.extend(more);
+        whole &= all;
+    }
+    if !whole {
+        return Err(Failure::new(said.join("\n")));
+    }
+    let said = if said.is_empty() { vec!["nothing to put back".to_owned()] } else { said };
+    output::print(&(said.join("\n") + "\n"))?;
+    Ok(Status::Done)
+}
+
+/// Puts back what this process has changed, where it is about to end without returning; what could not be is said.
+pub fn before_exit() {
+    for problem in host::kernel::put_back_all() {
+        output::tell(&format!("mqblk: {problem}"));
+    }
+}

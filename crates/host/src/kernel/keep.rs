@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Settings of a disk written for a while, and put back.
+//!
+//! Guarantees: what was there before is on disk ([`state`](super::state)) before the first write, so that it is put back whatever
+//! happens: by [`Kept::put_back`] or when a [`Kept`] is dropped (an error, a panic); by [`put_back_all`] where the process is
+//! ended without that; by the next use of the disk or [`put_back_left`] after a kill. Only what was changed, or changed with it, is
+//! put back, in an order in which nothing resets what came before, and read again. Needs from callers: no I/O out that
+//! never ends ([`Kept::leave`]): the kernel changes an elevator when the disk is idle, and waits for that. Does not: keep other
+//! programs from writing the same settings meanwhile.
+
+use super::device::KernelDevice;
+use super::settings::Planned;
+use super::state::{self, State, StateFile};
+use super::sysfs;
+use crate::error::{Error, Result};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Passes over settings that reset each other.
+const PASSES: usize = 3;
+/// How long settings are put back at most where the process is to end now.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What was changed; `None`: it is put back.
+type Shared = Arc<Mutex<Option<Changes>>>;
+
+/// All that this process has changed.
+static KEPT: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
+
+/// Settings of a disk that are others than its own for as long as this lives.
+pub struct Kept(Shared);
+
+struct Changes {
+    device: KernelDevice,
+    file: StateFile,
+    state: State,
+}
+
+/// What was put back, and what could not be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Outcome {
+    /// Name, value found, value put back.
+    done: Vec<(String, String, String)>,
+    problems: Vec<String>,
+}
+
+impl Kept {
+    /// Writes what is planned, and says what the kernel made of it. `None`: nothing had to be changed. Settings that an earlier
+    /// process has left are put back first.
+    ///
+    /// # Errors
+    /// The disk's settings are in use by another process, the state cannot be kept, or the kernel refuses a value: then
+    /// everything is as it was.
+    pub fn apply(device: &KernelDevice, planned: &Planned) -> Result<(Option<Kept>, Vec<String>)> {
+        let mut said = Vec::new();
+        if planned.writes.is_empty() {
+            return Ok((None, said));
+        }
+        let file = lock(device)?;
+        said.extend(put_back_file(device, &file)?);
+        let before = sysfs::snapshot(device);
+        let is_so = |(name, value): &&(String, String)| before.get(name).is_some_and(|now| sysfs::same(now, value));
+        if planned.writes.iter().all(|write| is_so(&write)) {
+            return Ok((None, said));
+        }
+        let state = State { pid: std::process::id(), before, changed: None };
+        file.save(&state)?;
+        let shared: Shared = Arc::new(Mutex::new(None));
+        let kept = Kept(Arc::clone(&shared));
+        KEPT.lock().push(Arc::clone(&shared));
+        let done = {
+            // Held until all is written, so that who puts everything back comes before or after it.
+            let mut held = shared.lock();
+            let changes = held.insert(Changes { device: device.clone(), file, state });
+            changes.write(&planned.writes, &mut said)
+        };
+        if let Err(e) = done {
+            return Err(kept.put_back().into_iter().fold(e, |e, problem| e.within(&problem)));
+        }
+        Ok((Some(kept), said))
+    }
+
+    /// Refuses a disk whose settings another process has changed and will put back.
+    ///
+    /// # Errors
+    /// There is such a process.
+    pub fn check_free(device: &KernelDevice) -> Result<()> {
+        lock(device).map(drop)
+    }
+
+    /// Puts everything back; what could not be is said.
+    #[must_use]
+    pub fn put_back(self) -> Vec<String> {
+        put_back(&self.0)
+    }
+
+    /// Leaves the settings as they are, for `mqblk restore`: there is I/O out that does not end.
+    #[must_use]
+    pub fn leave(self) -> String {
+        let disk = self.0.lock().take().map(|c| c.device.disk).unwrap_or_default();
+        format!(
+            "{disk}: its settings were not put back, for I/O to it does not end and the kernel would wait for that; when it does: mqblk \
+             restore {disk}"
+        )
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        for problem in put_back(&self.0) {
+            log::error!("{problem}");
+        }
+        KEPT.lock().retain(|other| !Arc::ptr_eq(other, &self.0));
+    }
+}
+
+fn put_back(shared: &Shared) -> Vec<String> {
+    shared.lock().take().map(|mut changes| changes.put_back().problems).unwrap_or_default()
+}
+
+/// Puts back all that this process has changed, for who is about to end it without returning; five seconds at most. What
+/// could not be is said, and can be put back later.
+pub fn put_back_all() -> Vec<String> {
+    let all = std::mem::take(&mut *KEPT.lock());
+    if all.is_empty() {
+        return Vec::new();
+    }
+    let (tell, told) = mpsc::channel();
+    // A write may wait for I/O that does not end.
+    let thread = std::thread::Builder::new().name("put-back".to_owned());
+    let started = thread.spawn(move || {
+        let problems = all.iter().flat_map(put_back).collect::<Vec<_>>();
+        // Nobody listens who has waited too long.
+        let _ = tell.send(problems);
+    });
+    match started.ok().and_then(|_| told.recv_timeout(PATIENCE).ok()) {
+        Some(problems) => problems,
+        None => {
+            vec!["settings of a kernel device could not be put back in time: mqblk restore does it later".to_owned()]
+        }
+    }
+}
+
+/// Puts back what processes that were killed have left: of this disk, or of all. What was done is said, disk by disk; the flag tells
+/// whether all of it could be.
+///
+/// # Errors
+/// A state cannot be read.
+pub fn put_back_left(device: Option<&KernelDevice>) -> Result<(Vec<String>, bool)> {
+    let (mut said, mut whole) = (Vec::new(), true);
+    for disk in state::disks()?.into_iter().filter(|disk| device.is_none_or(|d| d.disk == *disk)) {
+        let found = match device {
+            Some(d) => d.clone(),
+            None => match KernelDevice::of_disk(&disk) {
+                Ok(found) => found,
+                Err(_) => {
+                    state::forget(&disk);
+                    said.push(format!("{disk}: is no more, and its settings are gone with it"));
+                    continue;
+                }
+            },
+        };
+        match StateFile::lock(&found)? {
+            Err(pid) => {
+                let whose = pid.map_or_else(|| "another mqblk".to_owned(), |pid| format!("process {pid}"));
+                said.push(format!(
+                    "{disk}: its settings are changed by {whose}, which is still there and puts them back when it ends"
+                ));
+            }
+            Ok(file) => {
+                let text = put_back_file(&found, &file)?;
+                whole &= !text.as_ref().is_some_and(|t| t.contains(NOT_PUT_BACK));
+                said.extend(text);
+            }
+        }
+    }
+    Ok((said, whole))
+}
+
+/// How a problem is told.
+const NOT_PUT_BACK: &str = "could not be put back";
+
+fn lock(device: &KernelDevice) -> Result<StateFile> {
+    StateFile::lock(device)?.map_err(|pid| {
+        let whose = pid.map_or_else(|| "another mqblk".to_owned(), |pid| format!("mqblk, process {pid}"));
+        let disk = &device.disk;
+        Error::usage(format!(
+            "{disk}: its settings are changed by {whose} at the moment; wait until that has ended, or end it"
+        ))
+    })
+}
+
+/// Puts back what the file says, if there is something; what was done.
+fn put_back_file(device: &KernelDevice, file: &StateFile) -> Result<Option<String>> {
+    let Some(state) = file.load()? else { return Ok(None) };
+    let Outcome { done, problems } = restore(device, &state);
+    if problems.is_empty() {
+        file.remove()?;
+    }
+    let disk = &device.disk;
+    let list: Vec<_> = done.iter().map(|(name, from, to)| format!("{name} {from} -> {to}")).collect();
+    let list = if list.is_empty() { "nothing differed".to_owned() } else { list.join(", ") };
+    let mut text = format!("{disk}: put back what mqblk, process {}, had left when it was killed: {list}", state.pid);
+    problems.iter().for_each(|p| text.extend(["; ", p]));
+    Ok(Some(text))
+}
+
+impl Changes {
+    fn write(&mut self, writes: &[(String, String)], said: &mut Vec<String>) -> Result<()> {
+        let device = &self.device;
+        for (name, value) in writes {
+            let before = sysfs::value_of(device, name);
+            if before.as_ref().is_some_and(|now| sysfs::same(now, value)) {
+                continue;
+            }
+            sysfs::write(device, name, value).map_err(|e| {
+                let now = before.map_or_else(String::new, |now| format!("; it stays {now}"));
+                Error::new(e.kind(), format!("{e}{now}{}", range(device, name)))
+            })?;
+            let now = sysfs::value_of(device, name).unwrap_or_default();
+            if !sysfs::same(&now, value) {
+                said.push(format!("{name}={value}: {} has made it {now}, and that is in effect", device.disk));
+            }
+        }
+        let after = sysfs::snapshot(device);
+        let is_changed = |name: &&String| {
+            after.get(*name) != self.state.before.get(*name) || writes.iter().any(|(written, _)| written == *name)
+        };
+        self.state.changed = Some(self.state.before.keys().filter(is_changed).cloned().collect());
+        self.file.save(&self.state)
+    }
+
+    fn put_back(&mut self) -> Outcome {
+        let mut outcome = restore(&self.device, &self.state);
+        if outcome.problems.is_empty()
+            && let Err(e) = self.file.remove()
+        {
+            outcome.problems.push(e.to_string());
+        }
+        if !outcome.problems.is_empty() {
+            let path = self.file.path().display();
+            outcome.problems.push(format!(
+                "its settings as they were are in {path}; mqblk restore {} tries again",
+                self.device.disk
+            ));
+        }
+        outcome
+    }
+}
+
+/// What a person may need to know who was refused.
+fn range(device: &KernelDevice, name: &str) -> String {
+    match name {
+        "scheduler" => format!("; it has {}", sysfs::schedulers(device).join(", ")),
+        "max_sectors_kb" => {
+            let most = sysfs::value_of(device, "max_hw_sectors_kb");
+            most.map_or_else(String::new, |most| format!("; at most {most} (max_hw_sectors_kb), at least a page"))
+        }
+        "nr_requests" => {
+            let tags = device.nr_tags();
+            tags.map_or_else(String::new, |tags| {
+                format!("; without an elevator at most its {tags} tags, with one 2048")
+            })
+        }
+        "nomerges" | "rq_affinity" => "; must be 0, 1 or 2".to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// Writes what differs, until nothing does.
+fn restore(device: &KernelDevice, state: &State) -> Outcome {
+    let mut outcome = Outcome::default();
+    // A disk that was unplugged has taken its settings along.
+    if !device.disk_dir.join("queue").is_dir() {
+        return outcome;
+    }
+    let mut names: Vec<&String> = match &state.changed {
+        Some(changed) => changed.iter().filter(|name| state.before.contains_key(*name)).collect(),
+        None => state.before.keys().collect(),
+    };
+    names.sort_by_key(|name| sysfs::rank(name));
+    let differs = |name: &str| sysfs::value_of(device, name).filter(|now| *now != state.before[name]);
+    let mut refused = Vec::new();
+    for _ in 0..PASSES {
+        refused.clear();
+        for name in &names {
+            let Some(now) = differs(name) else { continue };
+            let was = &state.before[*name];
+            match sysfs::write(device, name, was) {
+                Ok(()) => outcome.done.push(((*name).clone(), now, was.clone())),
+                Err(e) => refused.push(e.to_string()),
+            }
+        }
+        if names.iter().all(|name| differs(name).is_none()) {
+            return outcome;
+        }
+    }
+    for name in names {
+        if let Some(now) = differs(name) {
+            let was = &state.before[name];
+            outcome.problems.push(format!("{}: {name} was {was}, is {now} and {NOT_PUT_BACK}", device.disk));
+        }
+    }
+    outcome.problems.append(&mut refused);
+    outcome
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The kernel's own block devices: what they are, who uses them, their settings in sysfs, their counters.
+//!
+//! Modules in the order a run meets them: `device` finds the disk behind a path; `in_use` and `signature` say what would be
+//! lost; `settings` says what of the settings asked can be written there; `keep` writes them and puts them back, whatever
+//! happens; `counters` is what `iostat` reads.
+//!
+//! Sources: Linux Documentation/ABI/stable/sysfs-block, Documentation/admin-guide/iostats.rst, block/blk-sysfs.c, block/elevator.c.
+
+mod counters;
+mod device;
+mod in_use;
+mod keep;
+mod settings;
+mod signature;
+mod state;
+mod sysfs;
+
+pub use counters::{Direction, DiskCounters};
+pub use device::KernelDevice;
+pub use in_use::{Claim, uses};
+pub use keep::{Kept, put_back_all, put_back_left};
+pub use settings::{Effect, NoEffect, Planned, plan};
+pub use signature::found_on;
+pub use sysfs::{in_effect, writable};

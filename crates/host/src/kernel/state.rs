@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What settings a disk had before they were changed, in a file that outlives the program.
+//!
+//! Guarantees: [`StateFile::save`] returns when the state is on disk, whole or not at all; it is no other boot's and no other disk's
+//! when [`StateFile::load`] gives it. While a [`StateFile`] lives no other process has one of the disk. The directory is its
+//! user's alone: /run/mqblk of root, $XDG_RUNTIME_DIR/mqblk of others; like the settings it does not outlive the boot where /run is
+//! in memory, and where it is not the boot's number is in the file.
+
+use super::device::KernelDevice;
+use super::sysfs::Values;
+use crate::error::{Error, ErrorKind, Result};
+use rustix::fs::{FlockOperation, flock};
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, Write as _};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// First line of a file.
+const FORMAT: &str = "mqblk kernel settings 1";
+/// Most bytes that are read of one.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// What is to be put back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct State {
+    /// Process that changed it.
+    pub(super) pid: u32,
+    /// All settings as they were.
+    pub(super) before: Values,
+    /// Those that were changed, or changed with them; `None` while that is not known: all that differ.
+    pub(super) changed: Option<Vec<String>>,
+}
+
+/// The state file of a disk, locked.
+#[derive(Debug)]
+pub(super) struct StateFile {
+    path: PathBuf,
+    /// Its lock goes with it.
+    _lock: File,
+    /// Boot and disk.
+    belongs: String,
+}
+
+/// Where state files are.
+pub(super) fn directory() -> Result<PathBuf> {
+    let base = match rustix::process::geteuid().as_raw() {
+        0 => PathBuf::from("/run"),
+        _ => std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).ok_or_else(|| {
+            let text = "settings of a kernel device: the state to put back would be kept in $XDG_RUNTIME_DIR, which is not set; be root, \
+                        or set it";
+            Error::usage(text)
+        })?,
+    };
+    Ok(base.join("mqblk"))
+}
+
+/// Makes the directory, for its user alone.
+fn make_directory() -> Result<PathBuf> {
+    let dir = directory()?;
+    let shown = dir.display();
+    match DirBuilder::new().mode(0o700).create(&dir) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(Error::os(e, format!("cannot make {shown}, where the settings to put back are kept"))),
+    }
+    let meta = fs::symlink_metadata(&dir).map_err(|e| Error::os(e, format!("{shown}")))?;
+    if !meta.is_dir() || meta.uid() != rustix::process::geteuid().as_raw() || meta.mode() & 0o022 != 0 {
+        let text = format!(
+            "{shown}: must be a directory that only you can write to, for the settings to put back are kept there"
+        );
+        return Err(Error::new(ErrorKind::Denied, text));
+    }
+    Ok(dir)
+}
+
+/// Names of the disks whose settings somebody has changed, or left changed.
+pub(super) fn disks() -> Result<Vec<String>> {
+    let Ok(entries) = fs::read_dir(directory()?) else { return Ok(Vec::new()) };
+    let names = entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
+    let mut disks: Vec<String> = names.filter_map(|n| n.strip_suffix(".settings").map(str::to_owned)).collect();
+    disks.sort();
+    Ok(disks)
+}
+
+/// Takes away the state of a disk that is no more.
+pub(super) fn forget(disk: &str) {
+    if let Ok(dir) = directory() {
+        // Best effort: it is of no use.
+        let _ = fs::remove_file(dir.join(format!("{disk}.settings")));
+    }
+}
+
+impl StateFile {
+    /// The file of this disk. `Ok(Err(pid))`: another process has it.
+    pub(super) fn lock(device: &KernelDevice) -> Result<std::result::Result<StateFile, Option<u32>>> {
+        let dir = make_directory()?;
+        let path = dir.join(format!("{}.settings", device.disk));
+        let lock = dir.join(format!("{}.lock", device.disk));
+        let failed = |e: io::Error| Error::os(e, format!("cannot lock {}", lock.display()));
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let file = options.open(&lock).map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Err(read(&path).and_then(|text| pid_in(&text)))),
+            Err(e) => return Err(failed(e.into())),
+        }
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let belongs = format!("boot {}\ndisk {}\n", boot.trim(), device.fingerprint());
+        Ok(Ok(StateFile { path, _lock: file, belongs }))
+    }
+
+    /// What a process that ended before it could has left to be put back; `None`: nothing. One of another boot, or of another
+    /// disk, is taken away: those settings are gone.
+    pub(super) fn load(&self) -> Result<Option<State>> {
+        let Some(text) = read(&self.path) else { return Ok(None) };
+        let Some((state, belongs)) = parse(&text) else {
+            let path = self.path.display();
+            let text =
+                format!("{path} cannot be understood; look at what it says of the disk's settings, and remove it");
+            return Err(Error::usage(text));
+        };
+        if belongs != self.belongs {
+            self.remove()?;
+            return Ok(None);
+        }
+        Ok(Some(state))
+    }
+
+    /// Keeps the state; it is on disk when this returns.
+    pub(super) fn save(&self, state: &State) -> Result<()> {
+        let failed = |e: io::Error| {
+            let path = self.path.display();
+            Error::os(e, format!("cannot write {path}, without which the settings are not changed; make room"))
+        };
+        let part = self.path.with_extension("part");
+        let written = || -> io::Result<()> {
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+            let mut file = options.open(&part)?;
+            file.write_all(text_of(state, &self.belongs).as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&part, &self.path)?;
+            File::open(self.path.parent().unwrap_or(Path::new("/")))?.sync_all()
+        };
+        written().map_err(failed)
+    }
+
+    /// Takes the state away: everything is as it was.
+    pub(super) fn remove(&self) -> Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(Error::os(e, format!("cannot remove {}", self.path.display())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Its name, for messages.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn read(path: &Path) -> Option<String> {
+    let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path).ok()?;
+    let mut text = String::new();
+    file.rewind().ok()?;
+    file.take(MOST_BYTES).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+fn text_of(state: &State, belongs: &str) -> String {
+    let mut text = format!("{FORMAT}\n{belongs}pid {}\n", state.pid);
+    for (name, value) in &state.before {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "before {name} {value}");
+    }
+    match &state.changed {
+        None => text.push_str("all\n"),
+        Some(changed) => changed.iter().for_each(|name| {
+            let _ = writeln!(text, "changed {name}");
+        }),
+    }
+    text.push_str("end\n");
+    text
+}
+
+/// The state, and the lines that say whose it is. A file without its last line is none of ours.
+fn parse(text: &str) -> Option<(State, String)> {
+    let mut lines = text.lines();
+    if lines.next()? != FORMAT || text.lines().last()? != "end" {
+        return None;
+    }
+    let (mut state, mut belongs, mut all) = (State::default(), String::new(), false);
+    let mut changed = Vec::new();
+    for line in lines {
+        let (what, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match what {
+            "boot" | "disk" => {
+                belongs.push_str(line);
+                belongs.push('\n');
+            }
+            "pid" => state.pid = rest.parse().ok()?,
+            "before" => {
+                let (name, value) = rest.split_once(' ')?;
+                state.before.insert(name.to_owned(), value.to_owned());
+            }
+            "changed" => changed.push(rest.to_owned()),
+            "all" => all = true,
+            "end" => {}
+            _ => return None,
+        }
+    }
+    state.changed = (!all).then_some(changed);
+    Some((state, belongs))
+}
+
+fn pid_in(text: &str) -> Option<u32> {
+    text.lines().find_map(|l| l.strip_prefix("pid ")?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_read_as_it_was_written() {
+        let before: Values =
+            [("scheduler", "none"), ("write_cache", "write back")].map(|(k, v)| (k.into(), v.into())).into();
+        for changed in [None, Some(vec![]), Some(vec!["scheduler".to_owned()])] {
+            let state = State { pid: 77, before: before.clone(), changed };
+            let text = text_of(&state, "boot x\ndisk /sys/y\n");
+            assert_eq!(parse(&text), Some((state, "boot x\ndisk /sys/y\n".to_owned())));
+            assert_eq!(pid_in(&text), Some(77));
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_or_foreign_is_not_taken() {
+        let text = text_of(&State::default(), "boot x\ndisk y\n");
+        for end in 0..text.len() - 1 {
+            assert_eq!(parse(&text[..end]), None, "{end} bytes");
+        }
+        assert_eq!(parse("something else\nend\n"), None);
+    }
+}

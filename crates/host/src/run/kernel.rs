@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Runs on the kernel's own block devices (`kernel:/dev/X`): checked, opened, their settings written.
+//!
+//! Guarantees: everything that can be refused without a write is refused before the first one; settings are written last, and put back
+//! when the run ends or fails ([`kernel::Kept`](crate::kernel::Kept)). A device that somebody uses, or that a job would write over
+//! something known, is refused unless `force`. Needs: devices of the kernel only in one run, for what a setting means is not the
+//! same elsewhere.
+
+use super::direct::{Direct, DirectLoad, DirectVolume};
+use super::lookout::Live;
+use super::parting::GivenUp;
+use super::prepare::{
+    AnyWorker, Prepared, RunPlan, Target, User, buffers, check_block, check_size, pin_of, reach, redo_bytes,
+};
+use super::watch::Watch;
+use crate::create;
+use crate::error::{Error, Result};
+use crate::kernel::{self, Claim, DiskCounters, Effect, Kept, KernelDevice, Planned};
+use crate::mem::Regions;
+use crate::target::{TargetSpec, TargetWarning, without_secrets};
+use std::fs::OpenOptions;
+use std::io::{Seek, SeekFrom};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use workload::engine::{JobThread, ThreadId};
+use workload::job::{Dir, Job};
+use workload::load::{Load, Volume};
+use workload::oltp::Oltp;
+use workload::schedule::Instance;
+
+/// A device of the kernel in a run.
+pub struct KernelTarget {
+    /// The target as the user named it.
+    pub name: String,
+    /// What it is.
+    pub device: KernelDevice,
+    /// Settings of its disk, as they are while it runs.
+    pub settings: Vec<(String, String)>,
+    _claim: Option<Claim>,
+}
+
+/// What happened on one of them while it was measured.
+#[derive(Clone, Debug)]
+pub struct KernelOutcome {
+    /// The target as the user named it.
+    pub name: String,
+    /// What it is: kind, size, model.
+    pub identity: String,
+    /// What the kernel counted, `None` where it is told not to (`iostats=0`).
+    pub counters: Option<DiskCounters>,
+}
+
+impl KernelTarget {
+    pub(super) fn outcome(&self, before: &DiskCounters) -> KernelOutcome {
+        let counts = !self.settings.iter().any(|(name, value)| name == "iostats" && value == "0");
+        KernelOutcome {
+            name: self.name.clone(),
+            identity: self.device.identity(),
+            counters: counts.then(|| DiskCounters::read(&self.device).since(before)),
+        }
+    }
+}
+
+/// What the run comes to on the kernel's devices: what they counted, and what was given up, on ours and on these.
+pub(super) fn conclude(
+    kernel: &[KernelTarget],
+    watch: &Watch<'_>,
+    mut given_up: Vec<GivenUp>,
+) -> (Vec<KernelOutcome>, Vec<GivenUp>) {
+    let counted = kernel.iter().zip(&watch.baseline.kernel).map(|(k, before)| k.outcome(before)).collect();
+    let left: u64 = watch.threads.iter().map(|t| t.live.in_flight.load(Ordering::Relaxed)).sum();
+    if left > 0 {
+        let disk = kernel.iter().map(|k| k.name.as_str()).collect::<Vec<_>>().join(", ");
+        given_up.push(GivenUp { disk, ios: left, left });
+    }
+    (counted, given_up)
+}
+
+/// Ends what was kept; what could not be put back is said. With I/O out that does not end, the kernel would wait for it.
+pub(super) fn put_back(kept: Vec<Kept>, is_idle: bool) -> Vec<String> {
+    let end = |kept: Kept| if is_idle { kept.put_back() } else { vec![kept.leave()] };
+    kept.into_iter().flat_map(end).collect()
+}
+
+/// A target that is open.
+struct Opened {
+    /// Direct and through the page cache, as jobs ask for it.
+    direct: Option<Arc<OwnedFd>>,
+    buffered: Option<Arc<OwnedFd>>,
+    bytes: u64,
+    block: u32,
+}
+
+/// Whether a target is a device of the kernel.
+pub(super) fn is_kernel(target: &Target) -> bool {
+    matches!(target.spec, TargetSpec::Kernel(_))
+}
+
+/// Refuses settings that the device cannot have; nothing is written.
+///
+/// # Errors
+/// The device is not there, or cannot have a setting.
+pub fn check_kernel_settings(path: &Path, settings: &[(String, String)]) -> Result<Planned> {
+    kernel::plan(&KernelDevice::find(path)?, settings, Effect::Any)
+}
+
+/// Checks, opens, makes the threads and writes the settings.
+pub(super) fn prepare(
+    jobs: &[Job],
+    plan: RunPlan<'_>,
+    instances: Vec<Instance>,
+    targets: &[Target],
+) -> Result<Prepared> {
+    if let Some(other) = targets.iter().find(|t| !is_kernel(t)) {
+        let shown = without_secrets(&other.text);
+        return Err(Error::usage(format!(
+            "'{shown}' beside kernel: targets: a run is on the kernel's devices or on our block layer; give all jobs one kind, or --target"
+        )));
+    }
+    let mut warnings = Vec::new();
+    let (mut opened, mut shown) = (Vec::new(), Vec::new());
+    for target in targets {
+        let TargetSpec::Kernel(path) = &target.spec else { unreachable!("all are, as was just found") };
+        let device = KernelDevice::find(path)?;
+        let (said, _) = kernel::put_back_left(Some(&device))?;
+        warnings.extend(said);
+        check_jobs(jobs, target)?;
+        let effect = effect(jobs, target);
+        let planned = kernel::plan(&device, plan.settings, effect)?;
+        if !planned.writes.is_empty() {
+            Kept::check_free(&device)?;
+        }
+        warnings.extend(planned.without_effect.iter().map(ToString::to_string));
+        let writes = target.users.iter().any(|u| writes(&jobs[u.instance.job]));
+        let claim = guard(&device, writes, !planned.writes.is_empty(), plan.force, &mut warnings)?;
+        opened.push(open(jobs, target, &device, writes, plan.force, &mut warnings)?);
+        shown.push((KernelTarget { name: target.text.clone(), device, settings: Vec::new(), _claim: claim }, planned));
+    }
+    let regions = Arc::new(Regions::new());
+    let mut workers = Vec::new();
+    for instance in &instances {
+        workers.push(AnyWorker::Direct(Box::new(worker(jobs, instance, targets, &opened, &regions, &plan)?)));
+    }
+    let mut kept: Vec<(String, Kept)> = Vec::new();
+    for (target, planned) in &shown {
+        // Two partitions have one disk.
+        if kept.iter().all(|(disk, _)| *disk != target.device.disk) {
+            let (own, said) = Kept::apply(&target.device, planned)?;
+            kept.extend(own.map(|own| (target.device.disk.clone(), own)));
+            warnings.extend(said);
+        }
+    }
+    for (target, _) in &mut shown {
+        target.settings = kernel::in_effect(&target.device);
+    }
+    warnings.dedup();
+    Ok(Prepared {
+        workers,
+        instances,
+        disks: Vec::new(),
+        targets: Vec::new(),
+        kernel: shown.into_iter().map(|(target, _)| target).collect(),
+        kept: kept.into_iter().map(|(_, kept)| kept).collect(),
+        warnings: warnings.into_iter().map(TargetWarning::Kernel).collect(),
+        ramps: jobs.iter().any(|j| j.ramp_time_ns > 0),
+        stop: Arc::clone(&plan.stop),
+    })
+}
+
+/// Refuses what a job means to our block layer only.
+fn check_jobs(jobs: &[Job], target: &Target) -> Result<()> {
+    for job in target.users.iter().map(|u| &jobs[u.instance.job]) {
+        let refuse = |text: &str| Err(Error::usage(format!("{text} (job '{}', line {})", job.name, job.line)));
+        if job.hipri {
+            return refuse("hipri: polled I/O is not done on kernel: targets; leave hipri out");
+        }
+        if job.weight.is_some() {
+            return refuse(
+                "cgroup_weight: the kernel takes weights from cgroups: leave it out, and start the run in a cgroup with io.bfq.weight",
+            );
+        }
+    }
+    Ok(())
+}
+
+fn effect(jobs: &[Job], target: &Target) -> Effect {
+    match target.users.iter().all(|u| jobs[u.instance.job].direct) {
+        true => Effect::DirectOnly,
+        false => Effect::Any,
+    }
+}
+
+fn writes(job: &Job) -> bool {
+    job.rw.has(Dir::Write) || job.rw.has(Dir::Trim) || job.oltp.is_some()
+}
+
+/// Refuses a device that somebody uses: to write to it, or to its disk's settings, which are theirs too.
+fn guard(
+    device: &KernelDevice,
+    writes: bool,
+    sets: bool,
+    force: bool,
+    warnings: &mut Vec<String>,
+) -> Result<Option<Claim>> {
+    if !writes && !sets {
+        return Ok(None);
+    }
+    let mut found = kernel::uses(device, sets)?;
+    let mut claim = None;
+    if found.is_empty() {
+        claim = Claim::take(device, sets)?;
+        if claim.is_none() {
+            found.push(format!("somebody has {} open exclusively", device.name));
+        }
+    }
+    if found.is_empty() {
+        return Ok(claim);
+    }
+    let what = match (writes, sets) {
+        (true, true) => "the job would write to it, and its settings would change under whoever uses it",
+        (true, false) => "the job would write to it",
+        _ => "its settings would change under whoever uses it",
+    };
+    let found = found.join(", ");
+    match force {
+        true => warnings.push(format!("{}: {found}; --force: used all the same", device.name)),
+        false => {
+            let shown = device.node.display();
+            return Err(Error::usage(format!(
+                "kernel:{shown} is in use: {found}; {what}. Take another device, free this one, or say --force"
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// Opens it, and refuses to write over what is known.
+fn open(
+    jobs: &[Job],
+    target: &Target,
+    device: &KernelDevice,
+    write: bool,
+    force: bool,
+    warnings: &mut Vec<String>,
+) -> Result<Opened> {
+    let shown = device.node.display().to_string();
+    let used = || target.users.iter().map(|u| &jobs[u.instance.job]);
+    let open = |direct: bool| -> Result<std::fs::File> {
+        let flags = if direct { libc::O_DIRECT } else { 0 };
+        OpenOptions::new().read(true).write(write).custom_flags(flags).open(&device.node).map_err(|e| {
+            let how = if write { "for writing" } else { "for reading" };
+            Error::os(e, format!("kernel:{shown}: cannot be opened {how}: are you root, and is it not read-only?"))
+        })
+    };
+    let mut first = open(false)?;
+    let bytes =
+        first.seek(SeekFrom::End(0)).map_err(|e| Error::os(e, format!("kernel:{shown}: its size is not known")))?;
+    if write {
+        let mut found: Vec<String> = kernel::found_on(&device.node, bytes)?.into_iter().map(str::to_owned).collect();
+        let partitions = if device.is_partition() { Vec::new() } else { device.partitions() };
+        if !partitions.is_empty() {
+            found.push(format!("partitions ({})", partitions.join(", ")));
+        }
+        if !found.is_empty() && force {
+            warnings.push(format!(
+                "{}: there is {} on it; --force: it is written over",
+                device.name,
+                found.join(" and ")
+            ));
+        } else if !found.is_empty() {
+            let found = found.join(" and ");
+            return Err(Error::usage(format!(
+                "kernel:{shown}: there is {found} on it, and the job would write over it. Take another device, wipe this one (wipefs \
+                 --all), or say --force"
+            )));
+        }
+    }
+    let block = logical_block(&first, &shown)?;
+    let usable = bytes / u64::from(block) * u64::from(block);
+    let needs = target.users.iter().filter_map(|u| {
+        let job = &jobs[u.instance.job];
+        if u.volume == 0 { reach(job, u.instance.instance) } else { redo_bytes(job) }
+    });
+    check_size(&shown, usable, needs.max().unwrap_or(0))?;
+    if used().any(|j| !j.direct && j.invalidate) {
+        create::drop_cached_pages(&device.node)?;
+    }
+    let direct = if used().any(|j| j.direct) { Some(Arc::new(open(true)?.into())) } else { None };
+    let buffered = used().any(|j| !j.direct).then(|| Arc::new(first.into()));
+    Ok(Opened { direct, buffered, bytes: usable, block })
+}
+
+const BLKSSZGET: libc::c_ulong = 0x1268;
+
+fn logical_block(file: &std::fs::File, shown: &str) -> Result<u32> {
+    let mut block: libc::c_int = 0;
+    // SAFETY: the request writes an int to the address.
+    match unsafe { libc::ioctl(file.as_raw_fd(), BLKSSZGET as _, &raw mut block) } {
+        0 if block >= 512 => Ok(block as u32),
+        _ => Err(Error::last_os(format!("kernel:{shown}: its logical block size is not known"))),
+    }
+}
+
+/// The thread of an instance.
+fn worker(
+    jobs: &[Job],
+    instance: &Instance,
+    targets: &[Target],
+    opened: &[Opened],
+    regions: &Arc<Regions>,
+    plan: &RunPlan<'_>,
+) -> Result<Direct> {
+    let job = &jobs[instance.job];
+    let of = |volume| {
+        let is_its = |u: &User| u.instance.number == instance.number && u.volume == volume;
+        targets.iter().position(|t| t.users.iter().any(is_its)).map(|t| &opened[t])
+    };
+    let data = of(0).expect("every instance has a target");
+    let redo = of(1);
+    check_block(job, "bs", job.min_block_bytes(), data.block)?;
+    let id = ThreadId { instance: instance.instance, number: instance.number, entropy: plan.entropy };
+    let usage = |e: &dyn std::fmt::Display| Error::usage(e.to_string());
+    let (load, needed, planned_bytes) = match &job.oltp {
+        None => {
+            let thread = JobThread::new(job, id, data.bytes).map_err(|e| usage(&e))?;
+            let volume = Volume { slots: thread.depth(), slot_bytes: super::worker::slot_bytes(&thread) as u32 };
+            let planned = thread.planned_bytes();
+            (DirectLoad::Job(Box::new(thread)), vec![volume], planned)
+        }
+        Some(oltp) => {
+            let block = redo.unwrap_or(data).block;
+            check_block(job, "redo_block_size", u64::from(oltp.redo_block_bytes), block)?;
+            let load = Oltp::new(job, id, data.bytes, redo.map(|r| r.bytes)).map_err(|e| usage(&e))?;
+            let volumes = load.volumes();
+            (DirectLoad::Other(Box::new(load)), volumes, None)
+        }
+    };
+    let mut volumes = Vec::new();
+    for (volume, target) in needed.into_iter().zip([data, redo.unwrap_or(data)]) {
+        let device = if job.direct { &target.direct } else { &target.buffered };
+        let device = Arc::clone(device.as_ref().expect("opened as its jobs ask for it"));
+        volumes.push(DirectVolume { device, buffers: buffers(job, volume, regions)? });
+    }
+    Ok(Direct {
+        load,
+        volumes,
+        regions: Arc::clone(regions),
+        pin: pin_of(job, instance),
+        live: Arc::new(Live::default()),
+        stop: Arc::clone(&plan.stop),
+        batch: job.iodepth_batch_submit,
+        planned_bytes,
+    })
+}

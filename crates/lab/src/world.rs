@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where jobs run: our block layer on this host, the kernel's own block devices, or something else that answers with the same figures.
+//!
+//! A world is given jobs, settings and a seed, and gives a [`Run`]; what it is, its target names ([`of`]). Guarantees: who goes by
+//! [`of`] compares and tunes on each of them alike. Needs from a world: what it cannot measure it leaves out ([`Run::facts`] without
+//! stages), and what it was asked and cannot do is an error before anything runs. Does not: mix worlds in one run.
+//!
+//! To add one: a file beside this one's `kernel.rs`, and its prefix in [`of`].
+
+pub mod kernel;
+
+use host::error::Result;
+use host::run::is_target;
+use host::target::TargetSpec;
+use workload::job::JobFile;
+
+use crate::run::{Observer, Run, RunSpec, execute_here};
+
+/// See the module's text.
+pub trait World: Sync {
+    /// What it is, for messages: `the block layer of mqblk`.
+    fn name(&self) -> &'static str;
+
+    /// Refuses a target and settings that cannot be, before anything runs or is written.
+    ///
+    /// # Errors
+    /// The first refusal.
+    fn check(&self, target: Option<&str>, settings: &[(String, String)]) -> Result<()>;
+
+    /// Why two different lists of settings are the same on this target, if they are: there is nothing to compare then.
+    fn same(&self, target: Option<&str>, a: &[(String, String)], b: &[(String, String)]) -> Option<String>;
+
+    /// Runs the jobs.
+    ///
+    /// # Errors
+    /// Nothing was measured; failed I/Os are part of the measurements.
+    fn run<'f>(&self, spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>>;
+}
+
+/// The block layer of mqblk, in this process.
+#[derive(Clone, Copy, Debug)]
+pub struct OurStack;
+
+/// The kernel's block devices of this host.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelDevices;
+
+/// The world that a target is in; without one, that of the first job's file.
+pub fn of(file: &JobFile, target: Option<&str>) -> &'static dyn World {
+    let own = || file.jobs.first().map(|j| j.file_name(0, &is_target)).unwrap_or_default();
+    let text = target.map_or_else(own, str::to_owned);
+    match text.split_once(':') {
+        Some(("kernel", _)) => &KernelDevices,
+        _ => &OurStack,
+    }
+}
+
+impl World for OurStack {
+    fn name(&self) -> &'static str {
+        "the block layer of mqblk"
+    }
+
+    fn check(&self, target: Option<&str>, settings: &[(String, String)]) -> Result<()> {
+        host::run::check_settings(settings)?;
+        target.map_or(Ok(()), |target| TargetSpec::parse(target).map(drop))
+    }
+
+    fn same(&self, _: Option<&str>, _: &[(String, String)], _: &[(String, String)]) -> Option<String> {
+        None
+    }
+
+    fn run<'f>(&self, spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {
+        execute_here(spec, observer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use workload::job::ParseContext;
+
+    #[test]
+    fn the_target_names_the_world() {
+        let context = ParseContext { is_target: &is_target, ..ParseContext::bare("t.fio") };
+        let file = |text: &str| JobFile::parse_str(text, &context, &[]).unwrap();
+        let (ours, kernels) = (OurStack.name(), KernelDevices.name());
+        let plain = file("[a]\nsize=1m\nfilename=disk.img\n");
+        assert_eq!(of(&plain, None).name(), ours);
+        assert_eq!(of(&plain, Some("kernel:/dev/loop0")).name(), kernels);
+        assert_eq!(of(&plain, Some("/dev/loop0")).name(), ours);
+        let own = file("[a]\nsize=1m\nfilename=kernel:/dev/loop0\n");
+        assert_eq!(of(&own, None).name(), kernels);
+        assert_eq!(of(&own, Some("null")).name(), ours);
+    }
+}
