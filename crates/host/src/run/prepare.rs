@@ -128,6 +128,14 @@ impl Prepared {
             AnyWorker::Wide(w) => w.trace_events = events,
         });
     }
+
+    /// Has every job keep its latencies over time ([`workload::stats::JobStats::slices`]); transaction loops have none.
+    pub fn keep_slices(&mut self) {
+        self.workers.iter_mut().for_each(|w| match w {
+            AnyWorker::Plain(w) => w.job.keep_slices(),
+            AnyWorker::Wide(w) => w.load.keep_slices(),
+        });
+    }
 }
 
 /// One target and the threads that use it.
