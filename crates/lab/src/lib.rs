@@ -7,6 +7,7 @@
 //! - [`metric`]: what each run is reduced to.
 //! - [`run`], [`stack`]: runs and pairs of runs executed through `host`, and the settings they ran with.
 //! - [`stage`], [`little`]: where the time went, and whether the figures agree with each other.
+//! - [`detail`]: a run's settings, jobs and latencies over time, for reports.
 //! - [`results`]: every pair on disk as soon as it is done.
 //! - [`stats`]: intervals, p-values, corrections.
 //! - [`steady`], [`warning`]: what may make a result mean less than it seems.
@@ -21,6 +22,7 @@ pub mod run;
 pub mod stack;
 pub mod stage;
 pub mod little;
+pub mod detail;
 pub mod results;
 pub mod stats;
 pub mod steady;

@@ -44,6 +44,8 @@ pub struct CompareSpec<'a> {
     pub entropy: u64,
     /// Ends the comparison early when set.
     pub stop: Arc<AtomicBool>,
+    /// As [`RunSpec::slices`].
+    pub slices: bool,
 }
 
 /// A comparison that could not go on.
@@ -107,6 +109,7 @@ impl CompareSpec<'_> {
             entropy: self.entropy.wrapping_add(step.pair.map_or(0, |p| u64::from(p) + 1)),
             stop: Arc::clone(&self.stop),
             trace_events: 0,
+            slices: self.slices,
         };
         execute(&spec, observer).map_err(|e| self.failed(step.side, e))
     }

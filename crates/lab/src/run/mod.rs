@@ -7,6 +7,7 @@
 //! an exit code. [`compare`] runs pairs of these.
 
 mod compare;
+mod detail;
 mod fio;
 
 pub use compare::{CompareError, CompareSpec, SideSpec, compare};
@@ -51,6 +52,8 @@ pub struct RunSpec<'f, 's> {
     pub stop: Arc<AtomicBool>,
     /// Most events each thread traces; 0 = no trace.
     pub trace_events: usize,
+    /// Keep latencies over time, for reports ([`workload::slices`]).
+    pub slices: bool,
 }
 
 /// Is told how things go.
@@ -105,6 +108,9 @@ pub fn execute<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Resul
     let settings = prepared.targets.iter().map(|t| stack::in_effect(first(t), spec.settings)).collect();
     let mut warnings: Vec<String> = prepared.warnings.iter().map(ToString::to_string).collect();
     prepared.trace(spec.trace_events);
+    if spec.slices {
+        prepared.keep_slices();
+    }
     observer.prepared(&prepared);
     let disks: Vec<_> = prepared.disks.iter().map(|(_, disk)| Arc::clone(disk)).collect();
     let outcome = prepared.run(&mut |p| observer.progress(p))?;
@@ -249,6 +255,7 @@ impl Run<'_> {
             errors: self.errors(),
             verify_errors: self.verify_error_count(),
             histograms: self.histograms(),
+            detail: Some(Box::new(self.detail(pair == 0))),
         }
     }
 

@@ -13,8 +13,15 @@ fn parse(text: &str) -> JobFile {
 }
 
 fn run<'a>(file: &'a JobFile, settings: &[(String, String)]) -> Run<'a> {
-    let spec =
-        RunSpec { file, target: Some("null:size=1g"), settings, entropy: 1, stop: Arc::default(), trace_events: 0 };
+    let spec = RunSpec {
+        file,
+        target: Some("null:size=1g"),
+        settings,
+        entropy: 1,
+        stop: Arc::default(),
+        trace_events: 0,
+        slices: true,
+    };
     execute(&spec, &mut Unobserved).unwrap()
 }
 
@@ -68,7 +75,7 @@ fn spec<'a>(file: &'a JobFile, b: &[(&str, &str)]) -> CompareSpec<'a> {
         settings: settings.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
     };
     let plan = Plan::new(Plan::MIN_PAIRS, 1, 7).unwrap();
-    CompareSpec { file, sides: [side("a", &[]), side("b", b)], judge: None, plan, entropy: 3, stop: Arc::default() }
+    CompareSpec { file, sides: [side("a", &[]), side("b", b)], judge: None, plan, entropy: 3, stop: Arc::default(), slices: false }
 }
 
 fn writer(spec: &CompareSpec<'_>) -> std::result::Result<ResultsWriter<Vec<u8>>, ResultsError> {

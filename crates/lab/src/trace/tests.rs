@@ -17,6 +17,7 @@ fn traced(job: &str, settings: &[(&str, &str)], look: impl FnOnce(&Run<'_>)) {
         entropy: 1,
         stop: Arc::default(),
         trace_events: 10_000,
+        slices: false,
     };
     look(&execute(&spec, &mut Unobserved).unwrap());
 }
