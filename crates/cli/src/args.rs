@@ -26,6 +26,8 @@ Examples:
   mqblk run job.fio --trace t && blkparse -i t         every request's life, as blktrace shows it
   mqblk compare job.fio --a mode=sq --b mode=mq        single-queue against multi-queue
   mqblk compare job.fio --a scheduler=none --b scheduler=mq-deadline --target /dev/nvme0n1
+  mqblk compare job.fio --a mode=sq --b mode=mq --report out.html
+                                                       the same as a page with charts; later: mqblk report RESULTS
   mqblk inspect --set nr_hw_queues=2                   settings and CPU -> hctx map of a stack
   mqblk inspect --host sda                             what this host's kernel has set for sda
   mqblk inspect --live --path hctx0/busy               requests at the device, of a run that is going on
@@ -74,6 +76,8 @@ pub enum Command {
     Run(RunArgs),
     /// Compare two settings by interleaved runs of a job file: ratios with intervals, and a verdict
     Compare(CompareArgs),
+    /// Make a page with charts (HTML, and JSON beside it) from a results file
+    Report(ReportArgs),
     /// Show the settings of a stack and its CPU -> hctx map, those of this host's disks, or the state of a run
     Inspect(InspectArgs),
     /// Serve disks to VMs and hosts over vhost-user-blk, NBD, FUSE or ublk
@@ -135,6 +139,9 @@ pub struct RunArgs {
     /// Write the results to this file instead of standard output
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Write a page with charts to FILE, which ends in .html, and all that it shows beside it as .json
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Trace every request's life (queued, merged, issued, completed, ...) into PREFIX.blktrace.CPU; read it with
     /// 'blkparse -i PREFIX'
     #[arg(long, value_name = "PREFIX")]
@@ -190,9 +197,23 @@ pub struct CompareArgs {
     /// File for the raw results, written after every pair [default: mqblk-compare-TIME.jsonl here]
     #[arg(long, value_name = "FILE")]
     pub results: Option<PathBuf>,
+    /// Write a page with charts to FILE, which ends in .html, and all that it shows beside it as .json
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `mqblk report`.
+#[derive(Args, Debug)]
+pub struct ReportArgs {
+    /// Results file of a comparison
+    #[arg(value_name = "RESULTS")]
+    pub results: PathBuf,
+    /// The page, which ends in .html; all that it shows goes beside it as .json [default: the results file's name with .html]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// `mqblk inspect`.

@@ -6,6 +6,7 @@ use crate::interrupt;
 use crate::job::{self, Loaded};
 use crate::output;
 use crate::progress::{self, Line};
+use crate::report::{self, ReportFiles};
 use crate::run::{command, laying_out};
 use crate::status::{Failure, Outcome, Status};
 use host::run::{Prepared, Progress};
@@ -37,6 +38,7 @@ pub struct Request {
     seed_given: bool,
     eta: Eta,
     json: bool,
+    report: Option<ReportFiles>,
 }
 
 impl Request {
@@ -52,10 +54,12 @@ impl Request {
         let plan = Plan::new(args.pairs, args.warmup, seed).map_err(|e| Failure::new(format!("--{e}")))?;
         let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
         let results = args.results.clone().unwrap_or_else(|| results_name(started_unix_ms));
+        let report = report::asked(args.report.as_ref(), &[Some(&results), Some(&args.job.job)])?;
         // Before the first I/O: a comparison whose results cannot be kept must not touch the target.
         let results = ResultsFile::create(results)?;
         let (eta, json, seed_given) = (args.job.eta, args.json, args.seed.is_some());
-        Ok(Request { jobs, sides, judge: args.judge.clone(), plan, results, started_unix_ms, seed_given, eta, json })
+        let judge = args.judge.clone();
+        Ok(Request { jobs, sides, judge, plan, results, started_unix_ms, seed_given, eta, json, report })
     }
 
     /// Runs the pairs and reports.
@@ -70,6 +74,7 @@ impl Request {
             plan: self.plan,
             entropy: self.plan.seed(),
             stop: Arc::clone(&stop),
+            slices: self.report.is_some(),
         };
         let mut screen = Screen::new(&self, Arc::clone(&stop));
         let mut setup = None;
@@ -109,6 +114,9 @@ impl Request {
         // There are none when it was broken off early.
         if let Some(name) = self.results.written() {
             eprintln!("results: {name}");
+            if let Some(files) = &mut self.report {
+                files.write(&report::of_results(Path::new(&name))?)?;
+            }
         }
         Ok(conclude(&comparison, stop.load(Ordering::Relaxed)))
     }

@@ -13,6 +13,7 @@ mod progress;
 mod output;
 mod run;
 mod compare;
+mod report;
 mod inspect;
 mod room;
 mod door;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     let done = match &typed.command {
         Command::Run(typed) => run::Request::resolve(typed).and_then(run::Request::execute),
         Command::Compare(typed) => compare::Request::resolve(typed).and_then(compare::Request::execute),
+        Command::Report(typed) => report::main(typed),
         Command::Inspect(typed) => inspect::main(typed),
         Command::Serve(typed) => serve::main(typed),
         Command::Ctl(typed) => serve::control::ctl::main(typed),

@@ -12,8 +12,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::detail::RunDetail;
 use crate::compare::{Comparison, PairResult, SideTotals};
+use crate::detail::RunDetail;
 use crate::metric::{JobMetrics, Metric, RunMetrics};
 use crate::plan::{Plan, Side};
 use crate::setup::Setup;

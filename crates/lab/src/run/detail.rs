@@ -34,10 +34,8 @@ impl Run<'_> {
         let job = &self.file.jobs[index];
         let of_job = || self.outcome.instances.iter().filter(|i| i.job == index);
         let threads = self.outcome.threads.iter().zip(&self.outcome.instances);
-        let stats: Vec<JobStats> = threads
-            .filter(|(_, i)| i.job == index)
-            .filter_map(|(t, _)| Some(t.as_ref()?.stats.clone()))
-            .collect();
+        let stats: Vec<JobStats> =
+            threads.filter(|(_, i)| i.job == index).filter_map(|(t, _)| Some(t.as_ref()?.stats.clone())).collect();
         let wave = of_job().next()?.wave;
         let mut metrics = RunMetrics::of(&stats, None);
         if !began_together(of_job()) {

@@ -75,7 +75,15 @@ fn spec<'a>(file: &'a JobFile, b: &[(&str, &str)]) -> CompareSpec<'a> {
         settings: settings.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
     };
     let plan = Plan::new(Plan::MIN_PAIRS, 1, 7).unwrap();
-    CompareSpec { file, sides: [side("a", &[]), side("b", b)], judge: None, plan, entropy: 3, stop: Arc::default(), slices: false }
+    CompareSpec {
+        file,
+        sides: [side("a", &[]), side("b", b)],
+        judge: None,
+        plan,
+        entropy: 3,
+        stop: Arc::default(),
+        slices: false,
+    }
 }
 
 fn writer(spec: &CompareSpec<'_>) -> std::result::Result<ResultsWriter<Vec<u8>>, ResultsError> {
