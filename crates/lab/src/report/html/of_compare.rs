@@ -22,6 +22,9 @@ use crate::stats::{descriptive, student_t};
 use crate::verdict::{COVERAGE, Verdict as Word};
 use crate::warning::Warning;
 
+/// How runs of a side come to one picture.
+const LAID_OVER: &str = "All runs of a side are laid over each other, beginning to beginning.";
+
 /// The comparison that `results` hold, or what can be said of them without one, with the machine's warnings.
 pub fn evaluated(results: &Results) -> Comparison {
     let mut c = results.comparison.clone().unwrap_or_else(|| results.evaluate());
@@ -57,7 +60,7 @@ pub fn document(results: &Results, c: &Comparison, file: Option<&str>) -> Docume
     sections.extend(depth_section(&depth_points(results)));
     sections.extend(runs(results, c));
     sections.extend(parts::percentiles(&bins));
-    sections.extend(parts::over_time(&slices));
+    sections.extend(parts::over_time(&slices).map(|s| Section { lead: format!("{} {LAID_OVER}", s.lead), ..s }));
     sections.extend(parts::stages(&facts));
     sections.extend(parts::balance(&facts));
     sections.push(parts::little(&facts));
@@ -127,11 +130,14 @@ fn metrics(c: &Comparison) -> Section {
     });
     let rows: Vec<IntervalRow> = rows.collect();
     if !rows.is_empty() {
+        // What halves and what doubles is equally far away, once differences are that large.
+        let widest = rows.iter().flat_map(|r| [r.high / r.low, 1.0 / r.low, r.high]).fold(1.0, f64::max);
+        let scale = if widest > 1.6 { Scale::Log10 } else { Scale::Near };
         let told = rows.iter().take(3).map(|r| format!("{} {}", r.label, Unit::Ratio.text(r.mid)));
         let summary =
-            told.collect::<Vec<_>>().join(", ") + ". Colour: a difference that stands (blue better, red worse).";
+            told.collect::<Vec<_>>().join(", ") + ". Colour: a difference that stands (blue better, orange worse).";
         let plot = Plot::Intervals(Intervals {
-            axis: Axis::new("B compared with A, with 95 % interval", Unit::Ratio, Scale::Near),
+            axis: Axis::new("B compared with A, with 95 % interval", Unit::Ratio, scale),
             reference: 1.0,
             sides: ("B has less".into(), "B has more".into()),
             rows,
@@ -262,7 +268,7 @@ fn depth_points(results: &Results) -> Vec<DepthPoint> {
             let mean = |f: fn(&DepthPoint) -> f64| descriptive::mean(&same.iter().map(|q| f(q)).collect::<Vec<_>>());
             let p99: Option<Vec<f64>> = same.iter().map(|q| q.latency_p99_ns).collect();
             points.push(DepthPoint {
-                series: format!("{letter}: {}", p.series),
+                series: format!("{}, {letter}", p.series),
                 depth: p.depth,
                 iops: mean(|q| q.iops).unwrap_or(p.iops),
                 iops_interval: interval(&same.iter().map(|q| q.iops).collect::<Vec<_>>()),

@@ -180,11 +180,23 @@ pub fn run_points(jobs: &[JobDetail]) -> Vec<DepthPoint> {
 
 /// The section of [`depth_charts`], when there is something to draw.
 pub fn depth_section(points: &[DepthPoint]) -> Option<Section> {
-    let charts = depth_charts("depth", points);
+    let charts = depth_charts("depth", &shortened(points));
     let lead = "Where more I/Os in flight no longer make more I/Os per second, they only wait longer.";
     let mut section = Section::new("depth", "Throughput and latency against depth", lead);
     section.blocks.extend(charts.into_iter().map(Block::from));
     (!section.blocks.is_empty()).then_some(section)
+}
+
+/// Without the words that all series have in common: `randread 4 KiB` of `randread 4 KiB, 1 thread`.
+fn shortened(points: &[DepthPoint]) -> Vec<DepthPoint> {
+    let mut points = points.to_vec();
+    let head = |p: &DepthPoint| p.series.split_once(", ").map(|(head, _)| head.to_owned());
+    let common = points.first().and_then(head);
+    let rest = |p: &DepthPoint| Some(p.series.strip_prefix(common.as_deref()?)?.strip_prefix(", ")?.to_owned());
+    if let Some(names) = points.iter().map(rest).collect::<Option<Vec<String>>>() {
+        points.iter_mut().zip(names).for_each(|(p, name)| p.series = name);
+    }
+    points
 }
 
 #[cfg(test)]

@@ -152,7 +152,11 @@ fn cell(c: &Cell, column: usize, number: Option<&str>) -> Markup {
         @if column == 0 {
             th scope="row" class=[classes] { (c.text) }
         } @else {
-            td class=[classes] { @if let Some(tone) = c.tone.ne(&Tone::Neutral).then(|| sign(c.tone)) { span.sign aria-hidden="true" { (tone) } } (c.text) }
+            td class=[classes] {
+                // Better and worse have a sign; what is only marked says why in words.
+                @if matches!(c.tone, Tone::Good | Tone::Bad) { span.sign aria-hidden="true" { (sign(c.tone)) } }
+                (c.text)
+            }
         }
     }
 }

@@ -26,6 +26,9 @@ const BEYOND_MIN: u64 = 10;
 /// Percentiles of tables.
 const PERCENTILES: [f64; 8] = [0.5, 0.9, 0.95, 0.99, 0.999, 0.9999, 0.99999, 0.999999];
 
+/// Behind the name of a setting that is not the same on all sides.
+const DIFFERS: char = '\u{2260}';
+
 /// Latencies of several histograms together: (nanoseconds, I/Os), ascending.
 pub type Bins = BTreeMap<u64, u64>;
 
@@ -59,8 +62,9 @@ fn curve(bins: &Bins) -> Vec<Point> {
         return Vec::new();
     }
     let end = (total as f64 / BEYOND_MIN as f64).log10();
-    // Evenly along the axis, which counts nines.
-    let at = |i: usize| 1.0 - 10f64.powf(-end * i as f64 / (CURVE_POINTS - 1) as f64);
+    // Evenly along the axis, which counts nines, from p1 on: the very fastest would stretch the other axis for nothing.
+    let begin = -0.99f64.log10();
+    let at = |i: usize| 1.0 - 10f64.powf(-begin - (end - begin).max(0.0) * i as f64 / (CURVE_POINTS - 1) as f64);
     let points = (0..CURVE_POINTS).filter_map(|i| Some(Point::at(at(i), quantile(bins, at(i))? as f64)));
     points.filter(|p| p.y > 0.0).collect()
 }
@@ -128,7 +132,7 @@ pub fn over_time(sides: &[(String, &SliceTable)]) -> Option<Section> {
         .collect();
     let first = tables.first()?;
     let lead = format!(
-        "Everything at {} of time or more: what is steady has a level line and one dark band.",
+        "In slices of {}. What is steady has a level line, and a band that stays at its height.",
         Unit::Nanoseconds.text(first.2.width_ns as f64)
     );
     let mut section = Section::new("time", "Over time", lead);
@@ -190,7 +194,7 @@ fn heat_chart(index: usize, name: &str, t: &SliceTable) -> Option<Chart> {
     edges.push(row_range(ROWS - 1).1 as f64);
     let range = |row: u32| row_range(row as usize);
     let summary = format!(
-        "{} I/Os; the darker, the more in a slice and class of latency. From {} to {}.",
+        "{} I/Os from {} to {}; the stronger the shade, the more of them in a slice of time and class of latency.",
         Unit::Count.text(cells.iter().map(|c| c.2).sum::<u64>() as f64),
         Unit::Nanoseconds.text(range(low).0 as f64),
         Unit::Nanoseconds.text(range(high).1 as f64)
@@ -248,6 +252,12 @@ pub fn stages(sides: &[(String, &StageFacts)]) -> Option<Section> {
         });
         table.row([Cell::text(*stage)].into_iter().chain(figures).collect());
     }
+    let total = |f: &StageFacts| f.times.means().iter().flatten().sum::<f64>();
+    let sums = sides.iter().flat_map(|(_, f)| {
+        let share = Cell::number(100.0, Unit::Percent);
+        [Cell::number(total(f), Unit::Nanoseconds).strong(true), share]
+    });
+    table.row([Cell::text("all").strong(true)].into_iter().chain(sums).collect());
     let largest = sides.iter().filter_map(|(name, f)| {
         let shares = f.times.shares();
         let (i, share) = shares.iter().enumerate().max_by(|a, b| a.1.unwrap_or(0.0).total_cmp(&b.1.unwrap_or(0.0)))?;
@@ -376,7 +386,7 @@ pub fn settings(sides: &[(String, &[TargetDetail])]) -> Option<Section> {
     let targets = known.iter().map(|(_, t)| t.len()).max()?;
     let lead = match known.len() {
         1 => "Settings that were asked for stand out; the others are defaults.",
-        _ => "Settings that were asked for stand out; those that differ come first.",
+        _ => "Settings that were asked for stand out; those that differ come first and have a \u{2260}.",
     };
     let mut section = Section::new("settings", "Settings", lead);
     for i in 0..targets {
@@ -418,7 +428,8 @@ fn settings_table(sides: &[(&str, &TargetDetail)]) -> Table {
             }
             None => Cell::text("\u{2013}"),
         });
-        let label = Cell::text(*name).strong(asked || marked);
+        let label = if marked { format!("{name} {DIFFERS}") } else { (*name).to_owned() };
+        let label = Cell::text(label).strong(asked || marked);
         table.row([label].into_iter().chain(values).chain([Cell::text(help)]).collect());
     }
     table

@@ -8,11 +8,11 @@ use maud::{Markup, html};
 use super::frame::{self, Area};
 use super::scale::Scaler;
 use super::{COLOURS, LINE, WIDTH, cut, px, width};
-use crate::report::html::chart::{Lines, Point, Series, Style};
+use crate::report::html::chart::{Lines, Point, Scale, Series, Style};
 
 const HEIGHT: f64 = 300.0;
 /// Characters of a name at the end of a line.
-const NAME_CHARS: usize = 22;
+const NAME_CHARS: usize = 30;
 /// Lines that have names at their ends; more would not fit.
 const NAMED: usize = 14;
 
@@ -25,7 +25,13 @@ pub fn draw(p: &Lines) -> (f64, Markup) {
     let ys = points().flat_map(|q| [Some(q.y), q.interval.map(|i| i.0), q.interval.map(|i| i.1)]).flatten();
     let y = Scaler::new(p.y.scale, ys, 6, (bottom, top));
     let left = frame::left_of(&p.y, &y);
-    let x = Scaler::new(p.x.scale, points().map(|q| q.x), 9, (left, right));
+    let x = match p.x.scale {
+        // Time, or a count of runs: the axis ends where they do.
+        Scale::Linear => {
+            Scaler::exact(Scale::Linear, (0.0, points().map(|q| q.x).fold(0.0, f64::max)), 9, (left, right))
+        }
+        scale => Scaler::new(scale, points().map(|q| q.x), 9, (left, right)),
+    };
     let area = Area { left, top, right, bottom };
     let at = |q: &Point| Some((x.at(q.x)?, y.at(q.y)?));
     let content = html! {

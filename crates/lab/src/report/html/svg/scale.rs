@@ -66,7 +66,7 @@ impl Scaler {
                     high = 1.0;
                 }
                 step = nice_step(high - low, most);
-                (low, high) = ((low / step - 1e-9).floor() * step, (high / step - 1e-9).ceil() * step);
+                (low, high) = ((low / step + 1e-9).floor() * step, (high / step - 1e-9).ceil() * step);
             }
             Kind::Near => {
                 let pad = (0.08 * (high - low)).max(1e-6 * high.abs().max(1e-3));
@@ -163,6 +163,7 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_hold_the_data() {
+        assert_eq!(Scaler::new(Kind::Linear, [3.0, 9.0].into_iter(), 6, (0.0, 1.0)).at(0.0), Some(0.0), "begins at 0");
         assert_eq!(ticks(Kind::Linear, 12.0, 87.0), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
         assert_eq!(ticks(Kind::Linear, 0.0, 0.0), [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]);
         assert_eq!(ticks(Kind::Log10, 90.0, 4_000.0), [50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0]);
