@@ -214,6 +214,9 @@ pub struct ReportArgs {
     /// The page, which ends in .html; all that it shows goes beside it as .json [default: the results file's name with .html]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Write each chart as an SVG file of its own into this directory, too; files of these names are replaced
+    #[arg(long, value_name = "DIR")]
+    pub charts: Option<PathBuf>,
 }
 
 /// `mqblk inspect`.

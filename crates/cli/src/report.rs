@@ -7,11 +7,11 @@
 use crate::args::ReportArgs;
 use crate::output::{OutputFile, tell};
 use crate::status::{Failure, Outcome, Status};
-use lab::report::html::document::Document;
-use lab::report::html::{of_compare, page};
+use lab::report::html::document::{Block, Document};
+use lab::report::html::{of_compare, page, svg};
 use lab::results::{self, Results};
-use std::fs::File;
-use std::io::BufReader;
+use std::fs::{self, File};
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
 /// The two files of a report, open.
@@ -71,7 +71,24 @@ pub fn main(args: &ReportArgs) -> Outcome {
     let document = of_results(&args.results)?;
     let output = args.output.clone().unwrap_or_else(|| args.results.with_extension("html"));
     ReportFiles::open("--output", &output, &[Some(&args.results)])?.write(&document)?;
+    args.charts.as_deref().map_or(Ok(()), |dir| write_charts(&document, dir))?;
     Ok(Status::Done)
+}
+
+/// Each chart as a file of its own.
+fn write_charts(document: &Document, dir: &Path) -> Result<(), Failure> {
+    let failed = |e: io::Error| {
+        let dir = dir.display();
+        Failure::new(format!("--charts {dir}: cannot be written: {e}; name a directory that you may write to"))
+    };
+    fs::create_dir_all(dir).map_err(failed)?;
+    for block in document.sections.iter().flat_map(|s| &s.blocks) {
+        if let Block::Chart(chart) = block {
+            fs::write(dir.join(format!("{}.svg", chart.id)), svg::standalone(chart)).map_err(failed)?;
+        }
+    }
+    tell(&format!("charts: {}", dir.display()));
+    Ok(())
 }
 
 /// `--report` of a subcommand that also writes to `others`.

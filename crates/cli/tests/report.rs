@@ -60,6 +60,7 @@ fn looks_right(dir: &Dir, name: &str) -> Vec<String> {
             ("texts that stick out of their chart", "outside"),
             ("elements with content that sticks out", "wide"),
             ("blocks over each other", "crossed"),
+            ("cells whose words are broken", "squeezed"),
         ] {
             assert_eq!(list(&seen, key), Vec::<String>::new(), "{what} at {width}");
         }
@@ -145,7 +146,12 @@ fn a_comparison_and_the_same_from_its_results() {
     for part in ["B is slower", "target=model:size=1g,lat_us=100", "10 pairs", "--seed=", "from seed"] {
         assert!(html.contains(part), "{part}");
     }
-    dir.mqblk(&["report", "r.jsonl", "-o", "again.html"]).exits(0).says(&["report: again.html\n"]);
+    let again = ["report", "r.jsonl", "-o", "again.html", "--charts", "pictures"];
+    dir.mqblk(&again).exits(0).says(&["report: again.html\n", "charts: pictures\n"]);
+    for id in &charts {
+        let text = fs::read_to_string(dir.path(&format!("pictures/{id}.svg"))).unwrap();
+        assert!(text.starts_with("<svg xmlns=") && text.ends_with("</svg>\n"), "{id}");
+    }
     assert_eq!(fs::read_to_string(dir.path("again.html")).unwrap(), html);
     let d = Document::from_json(&fs::read_to_string(dir.path("out.json")).unwrap()).unwrap();
     assert_eq!((d.kind, d.data["runs"].as_array().unwrap().len()), (Kind::Comparison, 20));

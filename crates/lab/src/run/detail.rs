@@ -4,7 +4,7 @@
 use super::{Run, began_together};
 use crate::detail::{JobDetail, RunDetail, SliceTable, TargetDetail};
 use crate::metric::RunMetrics;
-use workload::job::Dir;
+use workload::job::{BlockSizes, Dir};
 use workload::stats::JobStats;
 
 impl Run<'_> {
@@ -42,14 +42,14 @@ impl Run<'_> {
             metrics.rates_over(&stats, self.outcome.measured.as_ns());
         }
         let sizes = Dir::ALL.into_iter().filter(|d| job.rw.has(*d)).map(|d| &job.block_sizes[d]);
-        let (low, high) = (sizes.clone().map(|s| s.min_bytes()).min(), sizes.map(|s| s.max_bytes()).max());
+        let (low, high) = (sizes.clone().map(BlockSizes::min_bytes).min(), sizes.map(BlockSizes::max_bytes).max());
         Some(JobDetail {
             job: job.name.clone(),
             wave,
             threads: u32::try_from(stats.len()).unwrap_or(u32::MAX),
             iodepth: job.iodepth,
             rw: if job.oltp.is_some() { "oltp".to_owned() } else { job.rw.to_string() },
-            bytes: (low.unwrap_or(0).into(), high.unwrap_or(0).into()),
+            bytes: (low.unwrap_or(0), high.unwrap_or(0)),
             rated: stats.iter().flat_map(|s| &s.dirs).any(|d| d.intended.run.count() > 0),
             metrics,
         })

@@ -18,3 +18,6 @@ pub mod of_run;
 pub mod of_compare;
 pub mod page;
 pub mod svg;
+
+#[cfg(test)]
+mod tests;

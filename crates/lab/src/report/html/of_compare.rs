@@ -16,14 +16,14 @@ use crate::detail::{JobDetail, SliceTable, TargetDetail};
 use crate::metric::Metric;
 use crate::plan::Side;
 use crate::report::{compare_json, compare_text};
-use crate::results::{Results, RunRecord};
+use crate::results::{RawHistogram, Results, RunRecord};
 use crate::stage::StageFacts;
 use crate::stats::{descriptive, student_t};
 use crate::verdict::{COVERAGE, Verdict as Word};
 use crate::warning::Warning;
 
 /// How runs of a side come to one picture.
-const LAID_OVER: &str = "All runs of a side are laid over each other, beginning to beginning.";
+const LAID_OVER: &str = "All jobs together; the runs of a side are laid over each other, beginning to beginning.";
 
 /// The comparison that `results` hold, or what can be said of them without one, with the machine's warnings.
 pub fn evaluated(results: &Results) -> Comparison {
@@ -46,7 +46,7 @@ pub fn document(results: &Results, c: &Comparison, file: Option<&str>) -> Docume
         Side::B => "B".to_owned(),
     };
     let jobs: &[JobDetail] = results.runs.first().and_then(|r| r.detail.as_ref()).map_or(&[][..], |d| &d.jobs);
-    let bins = [Side::A, Side::B].map(|s| (name(s), parts::pooled(of(s).flat_map(|r| &r.histograms), jobs)));
+    let bins = [Side::A, Side::B].map(|s| (name(s), parts::pooled(of(s).flat_map(judged), jobs)));
     let slices = [Side::A, Side::B].map(|s| (name(s), sum_of_slices(of(s))));
     let slices: Vec<(String, &SliceTable)> =
         slices.iter().filter_map(|(n, t)| Some((n.clone(), t.as_ref()?))).collect();
@@ -232,6 +232,11 @@ fn runs(results: &Results, c: &Comparison) -> Option<Section> {
         table: Some(table),
     };
     Some(Section::new("runs", "Run by run", lead).with(chart))
+}
+
+/// Histograms of the jobs that the comparison is about.
+fn judged(run: &RunRecord) -> impl Iterator<Item = &RawHistogram> {
+    run.histograms.iter().filter(|h| run.others.iter().all(|o| o.job != h.job))
 }
 
 /// Runs over each other.

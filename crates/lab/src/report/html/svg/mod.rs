@@ -63,7 +63,7 @@ pub fn standalone(chart: &Chart) -> String {
 fn px(v: f64) -> String {
     let text = format!("{v:.1}");
     match text.strip_suffix(".0") {
-        Some(whole) if whole == "-0" => "0".to_owned(),
+        Some("-0") => "0".to_owned(),
         Some(whole) => whole.to_owned(),
         None => text,
     }
