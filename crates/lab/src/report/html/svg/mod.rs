@@ -121,6 +121,6 @@ mod tests {
     #[test]
     fn labels_are_cut_and_have_no_control_characters() {
         assert_eq!((cut("abcdef", 4), cut("a\nb", 9)), ("abc\u{2026}".into(), "a b".into()));
-        assert_eq!((px(3.0), px(3.14159), px(-0.01)), ("3".into(), "3.1".into(), "0".into()));
+        assert_eq!((px(3.0), px(7.1234), px(-0.01)), ("3".into(), "7.1".into(), "0".into()));
     }
 }
