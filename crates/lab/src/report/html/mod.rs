@@ -7,7 +7,7 @@
 //!
 //! Modules in the order a result meets them:
 //! - [`of_run`], [`of_compare`]: from results to a document; [`parts`] is what both are made of.
-//! - [`document`], [`chart`], [`unit`]: the document, which other results (a tuning, a scenario) may fill as well.
+//! - [`document`], [`chart`], [`mod@unit`]: the document, which other results (a tuning, a scenario) may fill as well.
 //! - [`page`]: the document as HTML; [`svg`]: its charts.
 
 pub mod document;
