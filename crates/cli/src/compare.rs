@@ -10,7 +10,7 @@ use crate::report::{self, ReportFiles};
 use crate::run::{command, laying_out};
 use crate::status::{Failure, Outcome, Status};
 use host::run::{Prepared, Progress};
-use host::target::TargetSpec;
+use host::target::{TargetSpec, without_secrets};
 use lab::compare::Comparison;
 use lab::plan::{Plan, Step};
 use lab::report::{compare_json, compare_text};
@@ -213,8 +213,11 @@ fn busiest(jobs: &[Job]) -> u32 {
 
 /// One side from its arguments: `--set` first, then its own settings.
 fn side(flag: &str, given: &[String], args: &CompareArgs) -> Result<SideSpec, Failure> {
-    let mut spec =
-        SideSpec { label: given.join(","), target: args.job.target.clone(), settings: args.job.settings.clone() };
+    let mut spec = SideSpec {
+        label: without_secrets(&given.join(",")),
+        target: args.job.target.clone(),
+        settings: args.job.settings.clone(),
+    };
     if given.iter().any(|a| a.trim().is_empty()) {
         return Err(Failure::new(format!("{flag} '': must be KEY=VALUE[,KEY=VALUE...], or default for no settings")));
     }

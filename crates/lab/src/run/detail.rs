@@ -4,6 +4,7 @@
 use super::{Run, began_together};
 use crate::detail::{JobDetail, RunDetail, SliceTable, TargetDetail};
 use crate::metric::RunMetrics;
+use host::target::without_secrets;
 use workload::job::{BlockSizes, Dir};
 use workload::stats::JobStats;
 
@@ -21,7 +22,7 @@ impl Run<'_> {
         RunDetail {
             targets: targets
                 .filter(|_| with_settings)
-                .map(|(disk, settings)| TargetDetail { name: disk.name.clone(), settings: settings.clone() })
+                .map(|(disk, settings)| TargetDetail { name: without_secrets(&disk.name), settings: settings.clone() })
                 .collect(),
             jobs: (0..self.file.jobs.len()).filter_map(|index| self.job_detail(index)).collect(),
             measured_ns: self.outcome.measured.as_ns(),
