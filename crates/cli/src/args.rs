@@ -31,6 +31,8 @@ Examples:
   mqblk tune job.fio --target null --maximize a.iops   which settings, by how much, and why
   mqblk compare job.fio --target kernel:/dev/nvme0n1 --a scheduler=none --b scheduler=kyber
                                                        the kernel's own block layer, settings put back
+  mqblk compare job.fio --a mode=sq --b mode=mq --report out.html
+                                                       the same as a page with charts; later: mqblk report RESULTS
   mqblk inspect --set nr_hw_queues=2                   settings and CPU -> hctx map of a stack
   mqblk inspect --host sda                             what this host's kernel has set for sda
   mqblk inspect --live --path hctx0/busy               requests at the device, of a run that is going on
@@ -88,6 +90,8 @@ pub enum Command {
     Compare(CompareArgs),
     /// Search for settings that make a job better while others are kept, and confirm them by fresh interleaved runs
     Tune(TuneArgs),
+    /// Make a page with charts (HTML, and JSON beside it) from a results file
+    Report(ReportArgs),
     /// Show the settings of a stack and its CPU -> hctx map, those of this host's disks, or the state of a run
     Inspect(InspectArgs),
     /// Serve disks to VMs and hosts over vhost-user-blk, NBD, FUSE or ublk
@@ -154,6 +158,9 @@ pub struct RunArgs {
     /// Write the results to this file instead of standard output
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Write a page with charts to FILE, which ends in .html, and all that it shows beside it as .json
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Trace every request's life (queued, merged, issued, completed, ...) into PREFIX.blktrace.CPU; read it with
     /// 'blkparse -i PREFIX'
     #[arg(long, value_name = "PREFIX")]
@@ -218,9 +225,26 @@ pub struct CompareArgs {
     /// Go on with a comparison that was broken off, from its results file; give the same options as then
     #[arg(long, value_name = "FILE", conflicts_with = "results")]
     pub resume: Option<PathBuf>,
+    /// Write a page with charts to FILE, which ends in .html, and all that it shows beside it as .json
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `mqblk report`.
+#[derive(Args, Debug)]
+pub struct ReportArgs {
+    /// Results file of a comparison
+    #[arg(value_name = "RESULTS")]
+    pub results: PathBuf,
+    /// The page, which ends in .html; all that it shows goes beside it as .json [default: the results file's name with .html]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write each chart as an SVG file of its own into this directory, too; files of these names are replaced
+    #[arg(long, value_name = "DIR")]
+    pub charts: Option<PathBuf>,
 }
 
 /// `mqblk inspect`.

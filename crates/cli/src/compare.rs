@@ -6,10 +6,11 @@ use crate::interrupt;
 use crate::job::{self, Loaded};
 use crate::output;
 use crate::progress::{self, Line};
+use crate::report::{self, ReportFiles};
 use crate::run::{command, laying_out};
 use crate::status::{Failure, Outcome, Status};
 use host::run::{Prepared, Progress};
-use host::target::TargetSpec;
+use host::target::{TargetSpec, without_secrets};
 use lab::compare::{Comparison, Detect};
 use lab::plan::{Plan, Step};
 use lab::report::{compare_json, compare_text};
@@ -41,6 +42,7 @@ pub struct Request {
     eta: Eta,
     json: bool,
     force: bool,
+    report: Option<ReportFiles>,
 }
 
 impl Request {
@@ -59,6 +61,7 @@ impl Request {
         let plan = Plan::new(args.pairs, args.warmup, seed).map_err(|e| Failure::new(format!("--{e}")))?;
         let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
         let results = args.results.clone().unwrap_or_else(|| results_name(started_unix_ms));
+        let report = report::asked(args.report.as_ref(), &[Some(&results), Some(&args.job.job)])?;
         // Before the first I/O: a comparison whose results cannot be kept must not touch the target.
         let results = match (&args.resume, &past) {
             (Some(path), Some(past)) => ResultsFile::old(path, past.kept_bytes)?,
@@ -66,7 +69,21 @@ impl Request {
         };
         let (eta, json, seed_given) = (args.job.eta, args.json, args.seed.is_some());
         let (judge, force) = (args.judge.clone(), args.job.force);
-        Ok(Request { jobs, sides, judge, plan, detect, past, results, started_unix_ms, seed_given, eta, json, force })
+        Ok(Request {
+            jobs,
+            sides,
+            judge,
+            plan,
+            detect,
+            past,
+            results,
+            started_unix_ms,
+            seed_given,
+            eta,
+            json,
+            force,
+            report,
+        })
     }
 
     /// Runs the pairs and reports.
@@ -84,6 +101,7 @@ impl Request {
             detect: self.detect,
             past: self.past.as_ref().map_or(&[], |p| &p.results.runs),
             force: self.force,
+            slices: self.report.is_some(),
         };
         let mut screen = Screen::new(&self, Arc::clone(&stop));
         let mut setup = None;
@@ -136,6 +154,9 @@ impl Request {
         // There are none when it was broken off early.
         if let Some(name) = self.results.written() {
             eprintln!("results: {name}");
+            if let Some(files) = &mut self.report {
+                files.write(&report::of_results(Path::new(&name))?)?;
+            }
         }
         Ok(conclude(&comparison, stop.load(Ordering::Relaxed)))
     }
@@ -279,8 +300,11 @@ fn busiest(jobs: &[Job]) -> u32 {
 
 /// One side from its arguments: `--set` first, then its own settings.
 fn side(flag: &str, given: &[String], args: &CompareArgs, jobs: &Loaded) -> Result<SideSpec, Failure> {
-    let mut spec =
-        SideSpec { label: given.join(","), target: args.job.target.clone(), settings: args.job.settings.clone() };
+    let mut spec = SideSpec {
+        label: without_secrets(&given.join(",")),
+        target: args.job.target.clone(),
+        settings: args.job.settings.clone(),
+    };
     if given.iter().any(|a| a.trim().is_empty()) {
         return Err(Failure::new(format!("{flag} '': must be KEY=VALUE[,KEY=VALUE...], or default for no settings")));
     }

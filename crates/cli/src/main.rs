@@ -14,6 +14,7 @@ mod output;
 mod run;
 mod compare;
 mod tune;
+mod report;
 mod inspect;
 mod room;
 mod door;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Run(typed) => run::Request::resolve(typed).and_then(run::Request::execute),
         Command::Compare(typed) => compare::Request::resolve(typed).and_then(compare::Request::execute),
         Command::Tune(typed) => tune::main(typed),
+        Command::Report(typed) => report::main(typed),
         Command::Inspect(typed) => inspect::main(typed),
         Command::Serve(typed) => serve::main(typed),
         Command::Ctl(typed) => serve::control::ctl::main(typed),

@@ -20,6 +20,8 @@ pub enum Output {
 
 /// An open file for results.
 pub struct OutputFile {
+    /// How the user named it, for messages.
+    flag: &'static str,
     path: PathBuf,
     file: File,
     /// Made here, and nothing is in it.
@@ -29,8 +31,25 @@ pub struct OutputFile {
 impl Output {
     /// Standard output, or `path` opened.
     pub fn open(path: Option<&Path>) -> Result<Output, Failure> {
-        let Some(path) = path else { return Ok(Output::Stdout) };
-        let failed = |e: io::Error| Failure::new(format!("--output {}: cannot be written: {e}", path.display()));
+        path.map_or(Ok(Output::Stdout), |path| OutputFile::open("--output", path).map(Output::File))
+    }
+
+    /// Writes all of the results.
+    pub fn write(&mut self, text: &str) -> Result<(), Failure> {
+        match self {
+            Output::Stdout => print(text),
+            Output::File(out) => out.write(text),
+        }
+    }
+}
+
+impl OutputFile {
+    /// Opens `path`, which the user named by `flag`.
+    pub fn open(flag: &'static str, path: &Path) -> Result<OutputFile, Failure> {
+        let failed = |e: io::Error| {
+            let path = path.display();
+            Failure::new(format!("{flag} {path}: cannot be written: {e}; name a file in a directory you may write to"))
+        };
         let (file, remove) = match OpenOptions::new().write(true).create_new(true).open(path) {
             Ok(file) => (file, true),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
@@ -38,19 +57,14 @@ impl Output {
             }
             Err(e) => return Err(failed(e)),
         };
-        Ok(Output::File(OutputFile { path: path.to_owned(), file, remove }))
+        Ok(OutputFile { flag, path: path.to_owned(), file, remove })
     }
 
-    /// Writes all of the results.
+    /// Puts `text` in the place of what was there.
     pub fn write(&mut self, text: &str) -> Result<(), Failure> {
-        match self {
-            Output::Stdout => print(text),
-            Output::File(out) => {
-                let written = truncate(&out.file).and_then(|()| out.file.write_all(text.as_bytes()));
-                out.remove = false;
-                written.map_err(|e| Failure::new(format!("--output {}: {e}", out.path.display())))
-            }
-        }
+        let written = truncate(&self.file).and_then(|()| self.file.write_all(text.as_bytes()));
+        self.remove = false;
+        written.map_err(|e| Failure::new(format!("{} {}: {e}", self.flag, self.path.display())))
     }
 }
 

@@ -7,13 +7,18 @@ use crate::job::{self, Loaded};
 use crate::live::{self, DiskChange};
 use crate::output::Output;
 use crate::progress::{JobsLine, Line};
+use crate::report::{self, ReportFiles};
 use crate::set;
 use crate::status::{Failure, Outcome, Status};
 use host::run::{Prepared, Progress};
-use host::target::without_secrets;
+use host::target::{TargetSpec, without_secrets};
+use lab::plan::Side;
+use lab::report::html::document::Document;
+use lab::report::html::of_run::{self, RunInput};
 use lab::report::{fio_json, fio_text, oltp, stages};
 use lab::results::replay_command;
 use lab::run::{Observer, Run, RunSpec, execute};
+use lab::setup::Setup;
 use lab::stage::StageFacts;
 use lab::trace::{self, TraceFormat};
 use lab::world::{self, kernel};
@@ -35,6 +40,8 @@ pub struct Request {
     eta: Eta,
     trace: Option<Trace>,
     force: bool,
+    report: Option<ReportFiles>,
+    name: String,
 }
 
 /// A trace that was asked for.
@@ -64,6 +71,8 @@ impl Request {
             eta: args.job.eta,
             trace: trace_of(args)?,
             force: args.job.force,
+            report: report::asked(args.report.as_ref(), &[args.output.as_deref(), Some(&args.job.job)])?,
+            name: args.job.job.display().to_string(),
         })
     }
 
@@ -79,7 +88,9 @@ impl Request {
             stop: Arc::clone(&stop),
             trace_events: self.trace.as_ref().map_or(0, |t| t.events),
             force: self.force,
+            slices: self.report.is_some(),
         };
+        let started_unix_ms = unix_ms();
         let mut screen = Screen::new(&self.jobs.file.jobs, self.eta, Arc::clone(&stop));
         let run = execute(&spec, &mut screen)?;
         let changes = screen.changes();
@@ -91,6 +102,9 @@ impl Request {
         self.output.write(&text)?;
         if let Some(trace) = &self.trace {
             write_trace(&run, trace)?;
+        }
+        if let Some(files) = &mut self.report {
+            files.write(&page_of(&run, &changes, &self.name, &self.jobs.text, started_unix_ms))?;
         }
         Ok(conclude(&run))
     }
@@ -142,11 +156,34 @@ fn conclude(run: &Run<'_>) -> Status {
     if errors > 0 { Status::Found } else { Status::Done }
 }
 
-/// All the layouts that were asked for.
-fn report(run: &Run<'_>, changes: &[DiskChange], formats: &[Format]) -> String {
-    let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
-    let fio = run.fio_report(unix_ms);
-    let key = fio_json::MqblkKey {
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64)
+}
+
+/// The run as a page.
+fn page_of(run: &Run<'_>, changes: &[DiskChange], name: &str, job: &str, started_unix_ms: u64) -> Document {
+    let disks = run.outcome.disks.iter().filter_map(|d| TargetSpec::parse(&d.name).ok());
+    let files: Vec<PathBuf> =
+        disks.flat_map(|spec| spec.files().into_iter().map(PathBuf::from).collect::<Vec<_>>()).collect();
+    let fio = fio_json::render(&run.fio_report(started_unix_ms), true, Some(&key(run, changes)));
+    let changed = changes.iter().map(|c| format!("{} was changed during the run: {}", c.disk, set::at(c)));
+    let warnings: Vec<String> = run.warnings.iter().cloned().chain(changed).collect();
+    of_run::document(&RunInput {
+        record: &run.record(0, Side::A, true, None),
+        setup: &Setup::read(&files.iter().map(PathBuf::as_path).collect::<Vec<_>>()),
+        command: &command(),
+        name,
+        job,
+        started_unix_ms,
+        warnings: &warnings,
+        stopped: run.outcome.stopped,
+        fio: serde_json::from_str(&fio).unwrap_or_default(),
+    })
+}
+
+/// What is ours in fio's JSON.
+fn key(run: &Run<'_>, changes: &[DiskChange]) -> fio_json::MqblkKey {
+    fio_json::MqblkKey {
         version: format!("mqblk-{}", env!("CARGO_PKG_VERSION")),
         settings: settings(run),
         changes: changes.iter().map(|c| format!("{}: {}", c.disk, set::at(c))).collect(),
@@ -154,7 +191,13 @@ fn report(run: &Run<'_>, changes: &[DiskChange], formats: &[Format]) -> String {
         oltp: run.oltp_reports(),
         iostat: run.iostat(),
         command: command(),
-    };
+    }
+}
+
+/// All the layouts that were asked for.
+fn report(run: &Run<'_>, changes: &[DiskChange], formats: &[Format]) -> String {
+    let fio = run.fio_report(unix_ms());
+    let key = key(run, changes);
     let mut out = String::new();
     for format in formats {
         match format {

@@ -8,6 +8,7 @@
 //! - [`run`], [`stack`]: runs and pairs of runs executed through `host`, and the settings they ran with.
 //! - [`world`]: where they run: our block layer, the kernel's devices.
 //! - [`stage`], [`little`]: where the time went, and whether the figures agree with each other.
+//! - [`detail`]: a run's settings, jobs and latencies over time, for reports.
 //! - [`results`]: every pair on disk as soon as it is done.
 //! - [`stats`]: intervals, p-values, corrections.
 //! - [`steady`], [`warning`]: what may make a result mean less than it seems.
@@ -24,6 +25,7 @@ pub mod world;
 pub mod stack;
 pub mod stage;
 pub mod little;
+pub mod detail;
 pub mod results;
 pub mod stats;
 pub mod steady;

@@ -13,6 +13,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::compare::{Comparison, Detect, PairResult, SideTotals};
+use crate::detail::RunDetail;
 use crate::metric::{JobMetrics, Metric, RunMetrics};
 use crate::plan::{Plan, Side};
 use crate::setup::Setup;
@@ -105,6 +106,9 @@ pub struct RunRecord {
     pub verify_errors: u64,
     /// Raw latencies.
     pub histograms: Vec<RawHistogram>,
+    /// What a report shows beside them; files of earlier versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Box<RunDetail>>,
 }
 
 #[derive(Serialize)]

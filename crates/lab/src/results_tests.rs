@@ -40,6 +40,7 @@ fn run(plan: &Plan, pair: u32, first: bool) -> RunRecord {
             kind: "clat".into(),
             bins: vec![(10, 1), (20, 3)],
         }],
+        detail: None,
     }
 }
 

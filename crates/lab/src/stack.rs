@@ -7,10 +7,10 @@
 use blk::cpumap::HctxType;
 use blk::settings::{Mode, QueueConfig, SETTINGS};
 use host::run::{Queue, RUN_SETTINGS};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One setting in effect.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
     /// The kernel's name; a tunable of the elevator starts with `iosched.`.
     pub name: String,

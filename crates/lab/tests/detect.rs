@@ -82,7 +82,18 @@ fn a_hundred_comparisons_of_like_with_like_on_a_real_target() {
         let side = || SideSpec { label: "default".into(), target: Some("null:size=1g".into()), settings: Vec::new() };
         let plan = Plan::new(Plan::MIN_PAIRS, 0, seed).unwrap();
         let (sides, stop) = ([side(), side()], Arc::default());
-        let spec = CompareSpec { file: &file, sides, judge: None, plan, entropy: seed, stop, detect: None, past: &[], force: false };
+        let spec = CompareSpec {
+            file: &file,
+            sides,
+            judge: None,
+            plan,
+            entropy: seed,
+            stop,
+            detect: None,
+            past: &[],
+            force: false,
+            slices: false,
+        };
         let header = || Header {
             format: lab::results::FORMAT,
             setup: lab::setup::Setup::default(),

@@ -93,6 +93,17 @@ impl Histogram {
         self.open_max_ns = self.open_max_ns.max(other.open_max_ns);
     }
 
+    /// Takes over the counts of `later`, which this was at an earlier time, and tells what has come since: bucket, count.
+    pub fn catch_up(&mut self, later: &Histogram, mut tell: impl FnMut(usize, u64)) {
+        for (bucket, (mine, theirs)) in self.counts.iter_mut().zip(&later.counts).enumerate() {
+            if *mine != *theirs {
+                tell(bucket, *theirs - *mine);
+                *mine = *theirs;
+            }
+        }
+        self.open_max_ns = later.open_max_ns;
+    }
+
     /// Forgets everything.
     pub fn reset(&mut self) {
         *self = Histogram::new();

@@ -14,7 +14,7 @@
 //! | [`rng`] | fio's random numbers and seeds |
 //! | [`offsets`], [`sizes`], [`rate`] | where, how long and when the next I/O is |
 //! | [`buffer`], [`verify`] | what a write carries, and whether a read got it back |
-//! | [`stats`], [`hist`] | what was measured |
+//! | [`stats`], [`hist`], [`slices`] | what was measured |
 //! | [`error`] | why a job does not fit its target |
 
 pub mod job;
@@ -30,4 +30,5 @@ pub mod buffer;
 pub mod verify;
 pub mod stats;
 pub mod hist;
+pub mod slices;
 pub mod error;

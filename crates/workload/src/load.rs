@@ -57,6 +57,9 @@ pub trait Load {
     /// As [`JobThread::is_ramping`].
     fn is_ramping(&self) -> bool;
 
+    /// As [`JobThread::keep_slices`]; a load that cannot keeps none.
+    fn keep_slices(&mut self) {}
+
     /// As [`JobThread::stats`].
     fn stats(&self) -> &JobStats;
 
@@ -107,6 +110,10 @@ impl Load for JobThread {
 
     fn is_ramping(&self) -> bool {
         JobThread::is_ramping(self)
+    }
+
+    fn keep_slices(&mut self) {
+        JobThread::keep_slices(self);
     }
 
     fn stats(&self) -> &JobStats {

@@ -15,6 +15,7 @@
 use crate::hist::{BUCKETS, Histogram, Running};
 pub use crate::job::Dir;
 pub use crate::oltp::TxStats;
+use crate::slices::TimeSlices;
 use blk::bio::Op;
 use blk::time::Duration;
 
@@ -367,6 +368,8 @@ pub struct JobStats {
     pub first_error: i32,
     /// Of a transaction loop (`workload=oltp`).
     pub tx: Option<Box<TxStats>>,
+    /// Latencies over time, once the job is done, where [`crate::engine::JobThread::keep_slices`] asked for them.
+    pub slices: Option<Box<TimeSlices>>,
     /// Filled by the host.
     pub cpu: CpuUse,
 }
@@ -468,6 +471,11 @@ impl JobStats {
         match (&mut self.tx, &other.tx) {
             (Some(a), Some(b)) => a.merge(b),
             (None, Some(b)) => self.tx = Some(b.clone()),
+            _ => {}
+        }
+        match (&mut self.slices, &other.slices) {
+            (Some(a), Some(b)) => a.merge(b),
+            (None, Some(b)) => self.slices = Some(b.clone()),
             _ => {}
         }
     }

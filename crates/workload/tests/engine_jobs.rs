@@ -387,3 +387,52 @@ fn what_cannot_run_is_refused_with_a_remedy() {
     let e = JobThread::new(&j, ThreadId { instance: 0, number: 1, entropy: 0 }, MIB).unwrap_err();
     assert_eq!(e.option, "random_distribution");
 }
+
+#[test]
+fn slices_hold_every_io_where_it_ended() {
+    for (seed, iodepth) in [(1, 1), (2, 4), (3, 32)] {
+        let j = job(RwMode::ReadWrite, true, |j| {
+            depth(j, iodepth);
+            j.loops = 40;
+        });
+        let mut rig = Rig::new(&j, MIB, seed);
+        rig.latency_ns = 3 * MS;
+        rig.thread.keep_slices();
+        rig.run();
+        let s = rig.thread.stats();
+        let t = s.slices.as_deref().expect("the job is done");
+        let of = |d: usize| t.slices().map(|x| (x.ios[d], x.bytes[d])).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        assert_eq!([of(0), of(1)], [0, 1].map(|d| (s.dirs[d].ios, s.dirs[d].bytes)), "seed {seed}");
+        let classes: u64 = t.slices().flat_map(|x| x.rows.to_vec()).sum();
+        assert_eq!((classes, t.slices().count() > 60), (s.total_ios(), true), "seed {seed}");
+        let mut rows = vec![0; workload::slices::ROWS];
+        t.slices().for_each(|x| rows.iter_mut().zip(x.rows).for_each(|(a, b)| *a += b));
+        for (ns, n) in [0, 1].into_iter().flat_map(|d| s.dirs[d].clat.hist.as_ref().unwrap().bins()) {
+            let row = (0..rows.len()).find(|r| ns < workload::slices::row_range(*r).1).unwrap();
+            rows[row] -= n;
+        }
+        assert!(rows.iter().all(|n| *n == 0), "classes are those of the histogram, seed {seed}");
+        // Issued at its time, an I/O ends no earlier: up to any slice no more have ended than were issued.
+        let mut ended = 0;
+        for slice in t.slices() {
+            ended += slice.ios.iter().sum::<u64>();
+            let by = slice.began_ns + t.width_ns();
+            assert!(ended <= rig.trace.iter().filter(|i| i.at.as_ns() < by).count() as u64, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn slices_begin_after_the_ramp() {
+    let j = job(RwMode::Read, true, |j| {
+        (j.time_based, j.ramp_time_ns, j.runtime_ns) = (true, 500 * MS, Some(SEC));
+    });
+    let mut rig = Rig::new(&j, MIB, 4);
+    rig.latency_ns = MS;
+    rig.thread.keep_slices();
+    rig.run();
+    let s = rig.thread.stats();
+    let t = s.slices.as_deref().unwrap();
+    assert_eq!(t.slices().map(|x| x.ios[0]).sum::<u64>(), s.dirs[0].ios);
+    assert!(t.span_ns().1 - t.span_ns().0 <= s.runtime_ns + MS, "{:?} of {}", t.span_ns(), s.runtime_ns);
+}

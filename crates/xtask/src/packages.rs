@@ -109,6 +109,16 @@ const PACKAGES: &[Package] = &[
         why: "tests send requests by libnbd that no program sends",
     },
     Package {
+        name: "chromium",
+        stand_in: StandIn::Program("chromium"),
+        why: "tests look at reports with a real browser",
+    },
+    Package {
+        name: "fonts-dejavu-core",
+        stand_in: StandIn::Directory("/usr/share/fonts/truetype"),
+        why: "letters for that browser, which comes without",
+    },
+    Package {
         name: "systemd",
         stand_in: StandIn::Program("systemd-socket-activate"),
         why: "tests have its socket activation start the daemon, and its verifier read the units of contrib",

@@ -4,6 +4,8 @@
 // Each test file uses a part of this.
 #![allow(dead_code, reason = "shared by several test programs")]
 
+pub mod browser;
+
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -4,7 +4,7 @@
 //! Everything that can be refused is refused here, before the first I/O. A file is created or made longer only if the
 //! user named it (as `filename`, by fio's naming rule, or as target), and nothing else is written.
 
-use super::direct::Direct;
+use super::direct::{Direct, DirectLoad};
 use super::disk::Disk;
 use super::kernel::{self, KernelTarget};
 use super::layout::{guard_files, holes, make_files, needs};
@@ -149,6 +149,18 @@ impl Prepared {
             AnyWorker::Wide(w) => w.trace_events = events,
             // The kernel's requests are not ours to trace.
             AnyWorker::Direct(_) => {}
+        });
+    }
+
+    /// Has every job keep its latencies over time ([`workload::stats::JobStats::slices`]); transaction loops have none.
+    pub fn keep_slices(&mut self) {
+        self.workers.iter_mut().for_each(|w| match w {
+            AnyWorker::Plain(w) => w.job.keep_slices(),
+            AnyWorker::Wide(w) => w.load.keep_slices(),
+            AnyWorker::Direct(w) => match &mut w.load {
+                DirectLoad::Job(job) => job.keep_slices(),
+                DirectLoad::Other(load) => load.keep_slices(),
+            },
         });
     }
 }

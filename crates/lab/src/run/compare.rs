@@ -50,6 +50,8 @@ pub struct CompareSpec<'a> {
     pub past: &'a [RunRecord],
     /// As [`RunSpec::force`].
     pub force: bool,
+    /// As [`RunSpec::slices`].
+    pub slices: bool,
 }
 
 /// A comparison that could not go on.
@@ -124,6 +126,7 @@ impl CompareSpec<'_> {
             stop: Arc::clone(&self.stop),
             trace_events: 0,
             force: self.force,
+            slices: self.slices,
         };
         execute(&spec, observer).map_err(|e| self.failed(step.side, e))
     }

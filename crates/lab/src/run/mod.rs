@@ -7,6 +7,7 @@
 //! an exit code. [`compare`] runs pairs of these.
 
 mod compare;
+mod detail;
 mod fio;
 
 pub use compare::{CompareError, CompareSpec, SideSpec, compare};
@@ -55,6 +56,8 @@ pub struct RunSpec<'f, 's> {
     pub trace_events: usize,
     /// Also a kernel device that is in use or has something on it; see [`RunPlan::force`].
     pub force: bool,
+    /// Keep latencies over time, for reports ([`workload::slices`]).
+    pub slices: bool,
 }
 
 /// Is told how things go.
@@ -118,6 +121,9 @@ pub(crate) fn execute_here<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observ
     let settings = ours.chain(kernels).collect();
     let mut warnings: Vec<String> = prepared.warnings.iter().map(ToString::to_string).collect();
     prepared.trace(spec.trace_events);
+    if spec.slices {
+        prepared.keep_slices();
+    }
     observer.prepared(&prepared);
     let disks: Vec<_> = prepared.disks.iter().map(|(_, disk)| Arc::clone(disk)).collect();
     let outcome = prepared.run(&mut |p| observer.progress(p))?;
@@ -271,6 +277,7 @@ impl Run<'_> {
             errors: self.errors(),
             verify_errors: self.verify_error_count(),
             histograms: self.histograms(),
+            detail: Some(Box::new(self.detail(pair == 0))),
         }
     }
 

@@ -21,6 +21,7 @@ fn run<'a>(file: &'a JobFile, settings: &[(String, String)]) -> Run<'a> {
         stop: Arc::default(),
         trace_events: 0,
         force: false,
+        slices: true,
     };
     execute(&spec, &mut Unobserved).unwrap()
 }
@@ -85,6 +86,7 @@ fn spec<'a>(file: &'a JobFile, b: &[(&str, &str)]) -> CompareSpec<'a> {
         detect: None,
         past: &[],
         force: false,
+        slices: false,
     }
 }
 

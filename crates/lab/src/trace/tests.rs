@@ -18,6 +18,7 @@ fn traced(job: &str, settings: &[(&str, &str)], look: impl FnOnce(&Run<'_>)) {
         stop: Arc::default(),
         trace_events: 10_000,
         force: false,
+        slices: false,
     };
     look(&execute(&spec, &mut Unobserved).unwrap());
 }

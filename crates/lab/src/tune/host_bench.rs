@@ -226,6 +226,7 @@ impl Bench for HostBench<'_> {
             settings: &settings,
             entropy: ask.entropy,
             force: false,
+            slices: false,
             stop: Arc::clone(&self.stop),
             trace_events: 0,
         };

@@ -4,6 +4,7 @@
 use super::issue::NOT_RATED;
 use super::{Completed, JobThread, Kind, Phase, SlotState, StopReason};
 use crate::job::Dir;
+use crate::slices::Late;
 use crate::stats::{DIRS, LatencyClasses, RATE_INTERVAL, batch_class, depth_class};
 use blk::status::BlkStatus;
 use blk::time::Instant;
@@ -30,6 +31,9 @@ pub(super) struct Clock {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sampling {
     since: u64,
+    /// End of the present interval.
+    rates_at: u64,
+    /// When something is due: that, or the end of a slice.
     next: u64,
     ios: [u64; DIRS],
     bytes: [u64; DIRS],
@@ -94,15 +98,24 @@ impl JobThread {
 
     fn start_sampling(&mut self, now: u64) {
         self.sampling.since = now;
-        self.sampling.next = now.saturating_add(RATE_INTERVAL.as_ns());
+        self.sampling.rates_at = now.saturating_add(RATE_INTERVAL.as_ns());
+        if let Some(slicer) = &mut self.slicer {
+            slicer.start(now);
+        }
+        self.set_next();
+    }
+
+    fn set_next(&mut self) {
+        let slice_ends = self.slicer.as_ref().map_or(u64::MAX, |s| s.next());
+        self.sampling.next = self.sampling.rates_at.min(slice_ends);
     }
 
     /// The end of the next interval: intervals follow each other from the start, however late a sample is taken.
     fn next_sampling(&mut self, now: u64) {
         let interval = RATE_INTERVAL.as_ns();
-        let late = now - self.sampling.next;
+        let late = now - self.sampling.rates_at;
         self.sampling.since = now;
-        self.sampling.next = self.sampling.next.saturating_add(interval * (late / interval + 1));
+        self.sampling.rates_at = self.sampling.rates_at.saturating_add(interval * (late / interval + 1));
     }
 
     /// Everything handed out since the last call is submitted at `now`.
@@ -189,6 +202,7 @@ impl JobThread {
             d.intended.record(ns.saturating_sub(s.due_ns));
         }
         let (dir, lat) = (s.dir, ns.saturating_sub(s.start_ns));
+        let (due_ns, bytes) = (s.due_ns, s.len);
         if (self.run.clat, self.run.lat, self.run.dir) != (clat, lat, dir) {
             if self.run.times > 0 {
                 self.settle_latencies();
@@ -197,7 +211,8 @@ impl JobThread {
         }
         self.run.times += 1;
         if ns >= self.sampling.next {
-            self.sample(ns);
+            let latency_ns = if due_ns == NOT_RATED { clat } else { ns.saturating_sub(due_ns) };
+            self.sample(ns, Late { dir, latency_ns, bytes });
         }
         self.completed(slot, kind)
     }
@@ -226,7 +241,7 @@ impl JobThread {
         self.classes.count(clat, 1);
         self.stats.complete[batch_class(1)] += 1;
         if ns >= self.sampling.next {
-            self.sample(ns);
+            self.sample(ns, Late { dir, latency_ns: clat, bytes: len });
         }
         self.release(slot);
         self.reap.reaped(&self.plan, self.in_flight);
@@ -368,9 +383,20 @@ impl JobThread {
         self.in_flight -= 1;
     }
 
+    /// Something is due, as the I/O `last` shows, which has ended.
     #[inline(never)]
-    fn sample(&mut self, now: u64) {
+    fn sample(&mut self, now: u64, last: Late) {
         self.settle_latencies();
+        if let Some(slicer) = self.slicer.as_mut().filter(|s| now >= s.next()) {
+            slicer.take(&self.stats.dirs, now, Some(last));
+        }
+        if now >= self.sampling.rates_at {
+            self.sample_rates(now);
+        }
+        self.set_next();
+    }
+
+    fn sample_rates(&mut self, now: u64) {
         let spent = u128::from(now - self.sampling.since);
         let per_second = |n: u64| (u128::from(n) * 1_000_000_000 / spent) as u64;
         for d in 0..DIRS {
@@ -415,6 +441,10 @@ impl JobThread {
         if !self.clock.ramping {
             self.stats.runtime_ns = now.as_ns().saturating_sub(self.clock.measured_from);
             self.classes.publish(&mut self.stats);
+            if let Some(mut slicer) = self.slicer.take() {
+                slicer.take(&self.stats.dirs, now.as_ns(), None);
+                self.stats.slices = Some(Box::new(slicer.table().clone()));
+            }
         }
     }
 }

@@ -48,6 +48,7 @@ use crate::offsets::{Offsets, Region};
 use crate::rate::Rates;
 use crate::rng::{FioRng, Purpose, Seeds};
 use crate::sizes::Sizes;
+use crate::slices::Slicer;
 use crate::stats::{DIRS, JobStats, LatencyClasses, Percentiles};
 use crate::verify::log::{PieceId, WriteLog};
 use crate::verify::{Expect, Stamp, Verifier, VerifyError};
@@ -206,6 +207,7 @@ pub struct JobThread {
     stats: JobStats,
     classes: LatencyClasses,
     sampling: account::Sampling,
+    slicer: Option<Box<Slicer>>,
     plan: Plan,
 
     phase: Phase,
@@ -262,6 +264,7 @@ impl JobThread {
             stats: JobStats::new(&dirs, percentiles, rates.is_some()),
             classes: LatencyClasses::default(),
             sampling: account::Sampling::default(),
+            slicer: None,
             phase: Phase::Io,
             mix: Mix::new(job, seeds),
             rates,
@@ -280,6 +283,11 @@ impl JobThread {
             sizes,
             plan,
         })
+    }
+
+    /// Has the job keep its latencies over time ([`JobStats::slices`]); to be called before the first I/O.
+    pub fn keep_slices(&mut self) {
+        self.slicer = Some(Box::new(Slicer::new(&self.stats.dirs)));
     }
 
     /// Largest I/O in bytes: what each slot's buffer must hold.

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mqblk report`, and `--report` of other subcommands: a page and its JSON sidecar.
+//!
+//! Guarantees: both files are found out to be writable before anything is run, and taken away again if nothing came of it; the sidecar has the
+//! page's name with `.json`. Does not: decide what a page says (see `lab::report::html`).
+
+use crate::args::ReportArgs;
+use crate::output::{OutputFile, tell};
+use crate::status::{Failure, Outcome, Status};
+use lab::report::html::document::{Block, Document};
+use lab::report::html::{of_compare, page, svg};
+use lab::results::{self, Results};
+use std::fs::{self, File};
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+
+/// The two files of a report, open.
+pub struct ReportFiles {
+    page: OutputFile,
+    sidecar: OutputFile,
+    name: String,
+}
+
+impl ReportFiles {
+    /// Opens `path` and its sidecar; `flag` is how the user named it, `others` are files that something else is written to.
+    pub fn open(flag: &'static str, path: &Path, others: &[Option<&Path>]) -> Result<ReportFiles, Failure> {
+        let name = path.display().to_string();
+        if path.extension().is_none_or(|e| e != "html") || path.file_stem().is_none() {
+            return Err(Failure::new(format!(
+                "{flag} {name}: must be a name that ends in .html; what it shows is written beside it as .json"
+            )));
+        }
+        let sidecar = path.with_extension("json");
+        if let Some(taken) = others.iter().flatten().find(|o| **o == path || **o == sidecar) {
+            return Err(Failure::new(format!(
+                "{flag} {name}: would also write {}, which is named for something else; choose another name",
+                taken.display()
+            )));
+        }
+        Ok(ReportFiles { page: OutputFile::open(flag, path)?, sidecar: OutputFile::open(flag, &sidecar)?, name })
+    }
+
+    /// Writes both, and says where.
+    pub fn write(&mut self, document: &Document) -> Result<(), Failure> {
+        self.sidecar.write(&document.json())?;
+        self.page.write(&page::render(document))?;
+        tell(&format!("report: {}", self.name));
+        Ok(())
+    }
+}
+
+/// Reads a results file.
+pub fn read(path: &Path) -> Result<Results, Failure> {
+    let name = path.display().to_string();
+    let file = File::open(path)
+        .map_err(|e| Failure::new(format!("results file {name}: {e}; name a file that mqblk compare has written")))?;
+    results::read(BufReader::new(file), &name).map_err(Failure::new)
+}
+
+/// The report of a results file.
+pub fn of_results(path: &Path) -> Result<Document, Failure> {
+    let results = read(path)?;
+    if results.cut_off {
+        tell("warning: the last line of the results file is cut off and left out");
+    }
+    Ok(of_compare::document(&results, &of_compare::evaluated(&results), Some(&path.display().to_string())))
+}
+
+/// `mqblk report`.
+pub fn main(args: &ReportArgs) -> Outcome {
+    let document = of_results(&args.results)?;
+    let output = args.output.clone().unwrap_or_else(|| args.results.with_extension("html"));
+    ReportFiles::open("--output", &output, &[Some(&args.results)])?.write(&document)?;
+    args.charts.as_deref().map_or(Ok(()), |dir| write_charts(&document, dir))?;
+    Ok(Status::Done)
+}
+
+/// Each chart as a file of its own.
+fn write_charts(document: &Document, dir: &Path) -> Result<(), Failure> {
+    let failed = |e: io::Error| {
+        let dir = dir.display();
+        Failure::new(format!("--charts {dir}: cannot be written: {e}; name a directory that you may write to"))
+    };
+    fs::create_dir_all(dir).map_err(failed)?;
+    for block in document.sections.iter().flat_map(|s| &s.blocks) {
+        if let Block::Chart(chart) = block {
+            fs::write(dir.join(format!("{}.svg", chart.id)), svg::standalone(chart)).map_err(failed)?;
+        }
+    }
+    tell(&format!("charts: {}", dir.display()));
+    Ok(())
+}
+
+/// `--report` of a subcommand that also writes to `others`.
+pub fn asked(path: Option<&PathBuf>, others: &[Option<&Path>]) -> Result<Option<ReportFiles>, Failure> {
+    path.map(|path| ReportFiles::open("--report", path, others)).transpose()
+}

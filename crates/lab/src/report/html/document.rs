@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a report says, as data: a verdict, sections of tables, charts and text. HTML and the JSON sidecar are two ways to write it.
+//!
+//! Guarantees: everything a page shows, but for the ticks of its axes, is in this value; it is the same after a trip through JSON, to the last
+//! digit but one of a float. Missing values are `None`, never NaN. Text is plain text: whoever writes it escapes it.
+//! Needs from callers: ids of sections and charts that are unique in a document and made of `a-z`, `0-9` and `-`.
+//! Does not: know what a run or a comparison is (see [`super::of_run`], [`super::of_compare`]), or draw.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::chart::Plot;
+
+/// Version of the layout. Keys are only added, never renamed, while it stays the same.
+pub const FORMAT: u32 = 1;
+
+/// What a document is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// One run.
+    Run,
+    /// Two settings.
+    Comparison,
+    /// A search for settings.
+    Tuning,
+    /// A simulated machine.
+    Scenario,
+}
+
+/// A report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Document {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// What it is about.
+    pub kind: Kind,
+    /// One line: `mqblk compare oltp.fio`.
+    pub title: String,
+    /// Program, machine and time in one line.
+    pub subtitle: String,
+    /// What it comes to.
+    pub verdict: Verdict,
+    /// In the order they are read.
+    pub sections: Vec<Section>,
+    /// What the sections were made from, for programs: not shown.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub data: Value,
+}
+
+/// How good or bad something is; shown as a colour, and always as a word or sign beside it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tone {
+    /// Neither.
+    #[default]
+    Neutral,
+    /// Better, or as it should be.
+    Good,
+    /// To be looked at before believing anything.
+    Caution,
+    /// Worse, or broken.
+    Bad,
+}
+
+/// The first thing that is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Its colour.
+    pub tone: Tone,
+    /// One or two words: `B is faster`.
+    pub word: String,
+    /// The rest of the sentence, with interval and number of runs.
+    pub sentence: String,
+    /// What to know before believing it.
+    pub warnings: Vec<Caveat>,
+}
+
+/// Something that may make a result mean less than it seems.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Caveat {
+    /// The fact.
+    pub text: String,
+    /// What to do about it.
+    pub advice: String,
+}
+
+/// A heading and what stands below it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Section {
+    /// Unique in the document.
+    pub id: String,
+    /// Heading.
+    pub title: String,
+    /// One or two sentences: what is to be seen. May be empty.
+    pub lead: String,
+    /// In order.
+    pub blocks: Vec<Block>,
+}
+
+impl Section {
+    /// An empty section.
+    pub fn new(id: &str, title: &str, lead: impl Into<String>) -> Section {
+        Section { id: id.to_owned(), title: title.to_owned(), lead: lead.into(), blocks: Vec::new() }
+    }
+
+    /// The same with one more block.
+    #[must_use]
+    pub fn with(mut self, block: impl Into<Block>) -> Section {
+        self.blocks.push(block.into());
+        self
+    }
+}
+
+/// One thing in a section.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "block", rename_all = "snake_case")]
+pub enum Block {
+    /// Rows and columns.
+    Table(Table),
+    /// A picture of numbers, with its table.
+    Chart(Chart),
+    /// A paragraph.
+    Note {
+        /// The paragraph.
+        text: String,
+    },
+    /// Text to be typed or kept as it is.
+    Code {
+        /// What it is.
+        caption: String,
+        /// The text.
+        text: String,
+    },
+}
+
+impl From<Table> for Block {
+    fn from(table: Table) -> Block {
+        Block::Table(table)
+    }
+}
+
+impl From<Chart> for Block {
+    fn from(chart: Chart) -> Block {
+        Block::Chart(chart)
+    }
+}
+
+/// A picture of numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Chart {
+    /// Unique in the document.
+    pub id: String,
+    /// What it shows: `Latency by percentile`.
+    pub title: String,
+    /// The text alternative: one or two sentences with the main figures.
+    pub summary: String,
+    /// The picture.
+    pub plot: Plot,
+    /// The figures for those who read rather than look, folded below the picture.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<Table>,
+}
+
+/// Rows and columns.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    /// What it shows; may be empty below a heading that says it.
+    pub caption: String,
+    /// Headings.
+    pub columns: Vec<Column>,
+    /// Rows, each with a cell per column.
+    pub rows: Vec<Vec<Cell>>,
+    /// Below the table; may be empty.
+    pub note: String,
+}
+
+/// A column.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Column {
+    /// Heading.
+    pub name: String,
+    /// Holds numbers, which stand to the right.
+    pub numeric: bool,
+}
+
+/// One cell.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// What is shown.
+    pub text: String,
+    /// The number behind it, in the base unit (nanoseconds, bytes, I/Os per second, 1).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
+    /// How good it is.
+    #[serde(default)]
+    pub tone: Tone,
+    /// Stands out.
+    #[serde(default)]
+    pub strong: bool,
+}
+
+impl Cell {
+    /// Text.
+    pub fn text(text: impl Into<String>) -> Cell {
+        Cell { text: text.into(), ..Cell::default() }
+    }
+
+    /// A number as `unit` shows it; nothing for `None`.
+    pub fn number(value: impl Into<Option<f64>>, unit: super::unit::Unit) -> Cell {
+        let value = value.into().filter(|v| v.is_finite());
+        Cell { text: value.map_or_else(|| "\u{2013}".to_owned(), |v| unit.text(v)), value, ..Cell::default() }
+    }
+
+    /// The same in a tone.
+    #[must_use]
+    pub fn toned(self, tone: Tone) -> Cell {
+        Cell { tone, ..self }
+    }
+
+    /// The same, standing out if so.
+    #[must_use]
+    pub fn strong(self, strong: bool) -> Cell {
+        Cell { strong, ..self }
+    }
+}
+
+impl Table {
+    /// An empty table. A heading that begins with `#` is that of a column of numbers.
+    pub fn new(caption: impl Into<String>, columns: &[&str]) -> Table {
+        let column = |name: &str| match name.strip_prefix('#') {
+            Some(name) => Column { name: name.to_owned(), numeric: true },
+            None => Column { name: name.to_owned(), numeric: false },
+        };
+        let columns = columns.iter().map(|name| column(name)).collect();
+        Table { caption: caption.into(), columns, rows: Vec::new(), note: String::new() }
+    }
+
+    /// Adds a row.
+    ///
+    /// # Panics
+    /// When it has not one cell per column.
+    pub fn row(&mut self, cells: Vec<Cell>) {
+        assert_eq!(cells.len(), self.columns.len(), "a row of '{}' has a cell per column", self.caption);
+        self.rows.push(cells);
+    }
+}
+
+impl Document {
+    /// The sidecar: the whole document as JSON, with a newline at its end.
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("plain data serialises") + "\n"
+    }
+
+    /// Reads a sidecar.
+    ///
+    /// # Errors
+    /// When it is not the JSON of a document, or of another format.
+    pub fn from_json(text: &str) -> Result<Document, String> {
+        let document: Document = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        match document.format {
+            FORMAT => Ok(document),
+            other => Err(format!("format {other} of a report: this program reads format {FORMAT}")),
+        }
+    }
+}

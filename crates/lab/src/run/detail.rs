@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The [`RunDetail`] of a run.
+
+use super::{Run, began_together};
+use crate::detail::{JobDetail, RunDetail, SliceTable, TargetDetail};
+use crate::metric::RunMetrics;
+use host::target::without_secrets;
+use workload::job::{BlockSizes, Dir};
+use workload::stats::JobStats;
+
+impl Run<'_> {
+    /// Settings (if asked for), jobs and slices.
+    pub(super) fn detail(&self, with_settings: bool) -> RunDetail {
+        let targets = self.outcome.disks.iter().zip(&self.settings);
+        let mut slices: Option<Box<workload::slices::TimeSlices>> = None;
+        for table in self.stats().filter_map(|s| s.slices.as_deref()) {
+            match &mut slices {
+                Some(sum) => sum.merge(table),
+                none => *none = Some(Box::new(table.clone())),
+            }
+        }
+        RunDetail {
+            targets: targets
+                .filter(|_| with_settings)
+                .map(|(disk, settings)| TargetDetail { name: without_secrets(&disk.name), settings: settings.clone() })
+                .collect(),
+            jobs: (0..self.file.jobs.len()).filter_map(|index| self.job_detail(index)).collect(),
+            measured_ns: self.outcome.measured.as_ns(),
+            slices: slices.map(|s| SliceTable::of(&s)),
+        }
+    }
+
+    /// `None` when no thread of the job ran.
+    fn job_detail(&self, index: usize) -> Option<JobDetail> {
+        let job = &self.file.jobs[index];
+        let of_job = || self.outcome.instances.iter().filter(|i| i.job == index);
+        let threads = self.outcome.threads.iter().zip(&self.outcome.instances);
+        let stats: Vec<JobStats> =
+            threads.filter(|(_, i)| i.job == index).filter_map(|(t, _)| Some(t.as_ref()?.stats.clone())).collect();
+        let wave = of_job().next()?.wave;
+        let mut metrics = RunMetrics::of(&stats, None);
+        if !began_together(of_job()) {
+            metrics.rates_over(&stats, self.outcome.measured.as_ns());
+        }
+        let sizes = Dir::ALL.into_iter().filter(|d| job.rw.has(*d)).map(|d| &job.block_sizes[d]);
+        let (low, high) = (sizes.clone().map(BlockSizes::min_bytes).min(), sizes.map(BlockSizes::max_bytes).max());
+        Some(JobDetail {
+            job: job.name.clone(),
+            wave,
+            threads: u32::try_from(stats.len()).unwrap_or(u32::MAX),
+            iodepth: job.iodepth,
+            rw: if job.oltp.is_some() { "oltp".to_owned() } else { job.rw.to_string() },
+            bytes: (low.unwrap_or(0), high.unwrap_or(0)),
+            rated: stats.iter().flat_map(|s| &s.dirs).any(|d| d.intended.run.count() > 0),
+            metrics,
+        })
+    }
+}
