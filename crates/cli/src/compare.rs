@@ -146,9 +146,15 @@ impl Request {
         // Broken off before the first run ended, it was not read yet.
         let setup = setup.unwrap_or_else(read_setup);
         comparison.warnings.extend(Warning::of_setup(&setup, busiest(&self.jobs.file.jobs)));
+        self.show(&comparison, &setup, &command)?;
+        Ok(conclude(&comparison, stop.load(Ordering::Relaxed)))
+    }
+
+    /// Prints it, names the results file, writes the page.
+    fn show(&mut self, comparison: &Comparison, setup: &Setup, command: &str) -> Result<(), Failure> {
         let text = match self.json {
-            true => compare_json::render(&comparison, &setup, self.results.written().as_deref(), &command),
-            false => compare_text::report(&comparison, &command),
+            true => compare_json::render(comparison, setup, self.results.written().as_deref(), command),
+            false => compare_text::report(comparison, command),
         };
         output::print(&text)?;
         // There are none when it was broken off early.
@@ -158,7 +164,7 @@ impl Request {
                 files.write(&report::of_results(Path::new(&name))?)?;
             }
         }
-        Ok(conclude(&comparison, stop.load(Ordering::Relaxed)))
+        Ok(())
     }
 
     /// The command that repeats the comparison with the same order of runs.

@@ -21,6 +21,11 @@ pub trait World: Sync {
     /// What it is, for messages: `the block layer of mqblk`.
     fn name(&self) -> &'static str;
 
+    /// Whether it is [`OurStack`].
+    fn is_ours(&self) -> bool {
+        false
+    }
+
     /// Refuses a target and settings that cannot be, before anything runs or is written.
     ///
     /// # Errors
@@ -58,6 +63,10 @@ pub fn of(file: &JobFile, target: Option<&str>) -> &'static dyn World {
 impl World for OurStack {
     fn name(&self) -> &'static str {
         "the block layer of mqblk"
+    }
+
+    fn is_ours(&self) -> bool {
+        true
     }
 
     fn check(&self, target: Option<&str>, settings: &[(String, String)]) -> Result<()> {

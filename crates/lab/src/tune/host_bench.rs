@@ -22,6 +22,7 @@ use super::point::{Knob, Point};
 use crate::metric::{RunMetrics, latency_of};
 use crate::run::{Observer, Run, RunSpec, execute};
 use crate::stack;
+use crate::world;
 
 /// Least distance of two moments, seconds.
 const MOMENT_SECONDS: f64 = 0.015;
@@ -55,6 +56,11 @@ impl<'a> HostBench<'a> {
         stop: Arc<AtomicBool>,
         observe: &'a mut dyn Observer,
     ) -> host::error::Result<HostBench<'a>> {
+        if !world::of(&file, target.as_deref()).is_ours() {
+            let text = "tune: the settings of a kernel: target are not searched yet; compare two of them: mqblk compare JOB --target \
+                        kernel:/dev/X --a scheduler=none --b scheduler=kyber";
+            return Err(host::error::Error::usage(text));
+        }
         let prepared = host::run::prepare(
             &file.jobs,
             RunPlan {

@@ -290,7 +290,7 @@ impl Scenario {
                 return bad(name, format!("{name} = 0: must be 1 or more"));
             }
         }
-        if self.machine.cpus() > u32::from(blk::id::MAX_CPUS) {
+        if self.machine.cpus() > blk::id::MAX_CPUS {
             let (n, most) = (self.machine.cpus(), blk::id::MAX_CPUS);
             return bad("[machine]", format!("{n} CPUs: must be at most {most}; lower sockets, cores or threads"));
         }
