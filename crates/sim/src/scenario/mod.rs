@@ -3,7 +3,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`file`] | the file: what can be said, and where it was said wrong |
+//! | [`mod@file`] | the file: what can be said, and where it was said wrong |
 //! | [`build`] | from a row of it to a machine with its disk |
 //! | [`effect`] | which settings can have an effect on that disk at all |
 //! | [`outcome`] | the figures of a row beside the published ones, and how they change from row to row |
