@@ -345,12 +345,14 @@ impl<L: Lock> Env<L> {
         if self.st.hctxs[hctx].take_flag(state::SCHED_RESTART) {
             fence(Ordering::SeqCst); // Pairs with: Env::leave_over
             if by_turns {
+                local.owes |= local.in_driver;
                 self.owe_run(&self.st.hctxs[hctx]);
             } else {
                 self.run_hctx(local, hctx, now);
             }
         }
         if by_turns {
+            local.owes |= local.in_driver;
             self.device_not_busy();
         }
     }

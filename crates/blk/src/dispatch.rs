@@ -379,8 +379,9 @@ impl<L: Lock> Env<L> {
     #[cold]
     fn wait_for_room(&self, h: &Hctx<L>) {
         h.set_flag(state::WANTS_ROOM);
-        if !self.q.mark_device_busy() {
-            // As in `leave_over`: what it counts on may have ended before the mark was there.
+        self.q.mark_device_busy();
+        // What it counts on may have ended before the marks were there to be seen: once more, with them set.
+        if self.q.driver.room(h.id) > 0 {
             self.owe_run(h);
         }
     }

@@ -61,7 +61,8 @@ impl Request {
         let plan = Plan::new(args.pairs, args.warmup, seed).map_err(|e| Failure::new(format!("--{e}")))?;
         let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
         let results = args.results.clone().unwrap_or_else(|| results_name(started_unix_ms));
-        let report = report::asked(args.report.as_ref(), &[Some(&results), Some(&args.job.job)])?;
+        let report =
+            report::asked(args.report.as_ref(), &[Some(&results), args.resume.as_deref(), Some(&args.job.job)])?;
         // Before the first I/O: a comparison whose results cannot be kept must not touch the target.
         let results = match (&args.resume, &past) {
             (Some(path), Some(past)) => ResultsFile::old(path, past.kept_bytes)?,

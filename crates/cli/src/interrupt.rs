@@ -7,7 +7,7 @@
 
 use crate::restore;
 use crate::status::{EXIT_INTERRUPTED, Failure};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::low_level::{self, pipe};
 use std::io::{self, Read};
@@ -23,7 +23,7 @@ const ONE_WISH: Duration = Duration::from_secs(1);
 pub fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let (heard, told) = UnixStream::pair().map_err(|e| Failure::new(format!("cannot watch for signals: {e}")))?;
-    for signal in [SIGINT, SIGTERM] {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
         told.try_clone()
             .and_then(|told| pipe::register(signal, told))
             .and_then(|_| flag::register(signal, Arc::clone(&stop)))

@@ -31,7 +31,7 @@ impl ReportFiles {
             )));
         }
         let sidecar = path.with_extension("json");
-        if let Some(taken) = others.iter().flatten().find(|o| **o == path || **o == sidecar) {
+        if let Some(taken) = others.iter().flatten().find(|o| is_same(o, path) || is_same(o, &sidecar)) {
             return Err(Failure::new(format!(
                 "{flag} {name}: would also write {}, which is named for something else; choose another name",
                 taken.display()
@@ -47,6 +47,16 @@ impl ReportFiles {
         tell(&format!("report: {}", self.name));
         Ok(())
     }
+}
+
+/// Whether two names are of one file, which need not be there yet.
+fn is_same(a: &Path, b: &Path) -> bool {
+    let place = |p: &Path| {
+        let parent = p.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        p.canonicalize()
+            .or_else(|_| Ok::<_, std::io::Error>(parent.canonicalize()?.join(p.file_name().unwrap_or_default())))
+    };
+    a == b || place(a).ok().zip(place(b).ok()).is_some_and(|(a, b)| a == b)
 }
 
 /// Reads a results file.

@@ -159,10 +159,10 @@ fn pairs_are_as_many_as_a_difference_takes_or_it_says_how_many() {
     dir.file("j.fio", JOB);
     let args =
         ["compare", "j.fio", "--a", "default", "--b", "default", "--target", "null", "--json", "--runtime", "10ms"];
-    let v = dir.mqblk(&[&args[..], &["--detect", "90%", "--max-pairs", "400"]].concat()).json();
+    let v = dir.mqblk(&[&args[..], &["--detect", "90%", "--max-pairs", "400", "--results", "a.jsonl"]].concat()).json();
     let (asked, done) = (number(&v, "/detected/pairs"), number(&v, "/pairs_done"));
     assert!(done >= 12.0 && (asked > 400.0 || done == asked.max(12.0)), "{asked} {done}");
-    let v = dir.mqblk(&[&args[..], &["--detect", "0.2%", "--max-pairs", "12"]].concat()).json();
+    let v = dir.mqblk(&[&args[..], &["--detect", "0.2%", "--max-pairs", "12", "--results", "b.jsonl"]].concat()).json();
     assert!(number(&v, "/detected/pairs") > 12.0 && number(&v, "/pairs_done") == 12.0, "{v:#}");
     dir.mqblk(&[&args[..], &["--detect", "3%", "--max-pairs", "4"]].concat())
         .exits(2)

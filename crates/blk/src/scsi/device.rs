@@ -182,7 +182,9 @@ impl Device {
     /// A command has ended, or was not taken after all.
     #[inline]
     pub(super) fn release(&self, hctx: HctxId) {
-        let before = self.in_flight[hctx.index()].fetch_sub(1, Ordering::Relaxed);
+        // SeqCst: given back, then the mark of who waits for room is looked at; who waits sets the mark, then looks for room.
+        // Pairs with: Device::in_flight
+        let before = self.in_flight[hctx.index()].fetch_sub(1, Ordering::SeqCst);
         assert!(before > 0, "hctx {hctx}: a command of a device ended that was not with it");
     }
 

@@ -560,6 +560,11 @@ impl Driver for Iscsi {
         self.disk.capacity()
     }
 
+    #[inline]
+    fn room(&self, hctx: HctxId) -> u32 {
+        self.disk.room(hctx)
+    }
+
     fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> std::result::Result<(), String> {
         if nr_hw_queues > self.sessions {
             let (n, target) = (self.sessions, &self.shared.target);

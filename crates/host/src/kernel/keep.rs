@@ -12,8 +12,9 @@ use super::device::KernelDevice;
 use super::settings::Planned;
 use super::state::{self, State, StateFile};
 use super::sysfs;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -59,7 +60,16 @@ impl Kept {
             return Ok((None, said));
         }
         let file = lock(device)?;
-        said.extend(put_back_file(device, &file)?);
+        if let Some(left) = put_back_file(device, &file)? {
+            if !left.is_whole {
+                // What is there now is not the disk's own: kept as such, it would be put back for good.
+                return Err(Error::new(
+                    ErrorKind::Io,
+                    format!("{}; mqblk restore {} tries again", left.text, device.disk),
+                ));
+            }
+            said.push(left.text);
+        }
         let before = sysfs::snapshot(device);
         let is_so = |(name, value): &&(String, String)| before.get(name).is_some_and(|now| sysfs::same(now, value));
         if planned.writes.iter().all(|write| is_so(&write)) {
@@ -111,6 +121,8 @@ impl Drop for Kept {
     fn drop(&mut self) {
         for problem in put_back(&self.0) {
             log::error!("{problem}");
+            // A run that ends with an error, or a panic: there is nobody else who would say it.
+            eprintln!("mqblk: {problem}");
         }
         KEPT.lock().retain(|other| !Arc::ptr_eq(other, &self.0));
     }
@@ -155,9 +167,14 @@ pub fn put_back_left(device: Option<&KernelDevice>) -> Result<(Vec<String>, bool
             Some(d) => d.clone(),
             None => match KernelDevice::of_disk(&disk) {
                 Ok(found) => found,
-                Err(_) => {
+                Err(_) if !Path::new("/sys/block").join(&disk).exists() && Path::new("/sys/block").is_dir() => {
                     state::forget(&disk);
                     said.push(format!("{disk}: is no more, and its settings are gone with it"));
+                    continue;
+                }
+                Err(e) => {
+                    said.push(format!("{disk}: {NOT_PUT_BACK}: {e}"));
+                    whole = false;
                     continue;
                 }
             },
@@ -170,9 +187,9 @@ pub fn put_back_left(device: Option<&KernelDevice>) -> Result<(Vec<String>, bool
                 ));
             }
             Ok(file) => {
-                let text = put_back_file(&found, &file)?;
-                whole &= !text.as_ref().is_some_and(|t| t.contains(NOT_PUT_BACK));
-                said.extend(text);
+                let left = put_back_file(&found, &file)?;
+                whole &= left.as_ref().is_none_or(|l| l.is_whole);
+                said.extend(left.map(|l| l.text));
             }
         }
     }
@@ -192,8 +209,15 @@ fn lock(device: &KernelDevice) -> Result<StateFile> {
     })
 }
 
-/// Puts back what the file says, if there is something; what was done.
-fn put_back_file(device: &KernelDevice, file: &StateFile) -> Result<Option<String>> {
+/// What became of settings that were left.
+struct Left {
+    text: String,
+    /// All were put back.
+    is_whole: bool,
+}
+
+/// Puts back what the file says, if there is something.
+fn put_back_file(device: &KernelDevice, file: &StateFile) -> Result<Option<Left>> {
     let Some(state) = file.load()? else { return Ok(None) };
     let Outcome { done, problems } = restore(device, &state);
     if problems.is_empty() {
@@ -204,7 +228,7 @@ fn put_back_file(device: &KernelDevice, file: &StateFile) -> Result<Option<Strin
     let list = if list.is_empty() { "nothing differed".to_owned() } else { list.join(", ") };
     let mut text = format!("{disk}: put back what mqblk, process {}, had left when it was killed: {list}", state.pid);
     problems.iter().for_each(|p| text.extend(["; ", p]));
-    Ok(Some(text))
+    Ok(Some(Left { text, is_whole: problems.is_empty() }))
 }
 
 impl Changes {

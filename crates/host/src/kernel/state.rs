@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use rustix::fs::{FlockOperation, flock};
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Seek, Write as _};
+use std::io::{self, Read, Write as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -103,7 +103,9 @@ impl StateFile {
         let file = options.open(&lock).map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Err(read(&path).and_then(|text| pid_in(&text)))),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Ok(Err(read(&path).ok().flatten().and_then(|text| pid_in(&text))));
+            }
             Err(e) => return Err(failed(e.into())),
         }
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -114,7 +116,8 @@ impl StateFile {
     /// What a process that ended before it could has left to be put back; `None`: nothing. One of another boot, or of another
     /// disk, is taken away: those settings are gone.
     pub(super) fn load(&self) -> Result<Option<State>> {
-        let Some(text) = read(&self.path) else { return Ok(None) };
+        let read = read(&self.path).map_err(|e| Error::os(e, format!("{}: cannot be read", self.path.display())))?;
+        let Some(text) = read else { return Ok(None) };
         let Some((state, belongs)) = parse(&text) else {
             let path = self.path.display();
             let text =
@@ -163,12 +166,15 @@ impl StateFile {
     }
 }
 
-fn read(path: &Path) -> Option<String> {
-    let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path).ok()?;
+/// The text of a file; `None`: there is no such file.
+fn read(path: &Path) -> std::io::Result<Option<String>> {
+    let file = match OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
     let mut text = String::new();
-    file.rewind().ok()?;
-    file.take(MOST_BYTES).read_to_string(&mut text).ok()?;
-    Some(text)
+    file.take(MOST_BYTES).read_to_string(&mut text)?;
+    Ok(Some(text))
 }
 
 fn text_of(state: &State, belongs: &str) -> String {

@@ -369,6 +369,8 @@ impl<L: Load + ?Sized> Loop<L> {
             }
         }
         if n > 0 {
+            // A slow disk that gets on is none that has to be given up.
+            self.stopping = self.stopping.map(|_| self.now);
             self.live.in_flight.store(u64::from(self.out), Ordering::Relaxed);
             self.load.reaped(n);
         }

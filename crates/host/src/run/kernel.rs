@@ -14,7 +14,7 @@ use super::prepare::{
 };
 use super::watch::Watch;
 use crate::create;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::{self, Claim, DiskCounters, Effect, Kept, KernelDevice, Planned};
 use crate::mem::Regions;
 use crate::target::{TargetSpec, TargetWarning, without_secrets};
@@ -125,7 +125,10 @@ pub(super) fn prepare(
     for target in targets {
         let TargetSpec::Kernel(path) = &target.spec else { unreachable!("all are, as was just found") };
         let device = KernelDevice::find(path)?;
-        let (said, _) = kernel::put_back_left(Some(&device))?;
+        let (said, whole) = kernel::put_back_left(Some(&device))?;
+        if !whole {
+            return Err(Error::new(ErrorKind::Io, said.join("; ")));
+        }
         warnings.extend(said);
         check_jobs(jobs, target)?;
         let effect = effect(jobs, target);

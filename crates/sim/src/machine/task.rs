@@ -53,7 +53,12 @@ pub(super) struct Task {
     pub state: State,
     /// I/Os of one system call.
     batch: u32,
+    /// The program's work that it has not done yet.
+    owed_ns: u64,
 }
+
+/// Work of a program for an I/O from which on it is computing like any other, and not part of a piece that runs as a whole.
+const LONG_NS: u32 = 5_000;
 
 /// Where a thread is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +81,7 @@ impl Task {
             Seat { disk, sub, slots: range, plugged: false }
         };
         let seats = disks.into_iter().zip(volumes.iter().map(|v| v.slots)).map(seat).collect();
-        Task { cpu, load, seats, reaping: None, notified: false, sleep: 0, state: State::Runs, batch }
+        Task { cpu, load, seats, reaping: None, notified: false, sleep: 0, state: State::Runs, batch, owed_ns: 0 }
     }
 
     /// What it has measured.
@@ -108,6 +113,9 @@ impl Task {
                 match self.reap(path, min, max, got) {
                     Some(turn) => return turn,
                     None => self.reaping = None,
+                }
+                if let Some(turn) = self.work(path) {
+                    return turn;
                 }
             }
             match self.load.next(now()) {
@@ -202,7 +210,6 @@ impl Task {
             while n < max
                 && let Some(done) = seat.sub.reap_one()
             {
-                meter::charge(path.app_ns);
                 let ended = self.load.complete(done.user_data as u32, done.status, now());
                 assert!(!ended.needs_verify, "a simulated machine has no data to verify");
                 n += 1;
@@ -210,8 +217,19 @@ impl Task {
         }
         if n > 0 {
             self.load.reaped(n);
+            self.owed_ns += u64::from(path.app_ns) * u64::from(n);
         }
         n
+    }
+
+    /// The program's own work for what it has completed. Much of it can be interrupted, as any computing.
+    fn work(&mut self, path: &PathCosts) -> Option<Turn> {
+        let owed = std::mem::take(&mut self.owed_ns);
+        if path.app_ns >= LONG_NS {
+            return (owed > 0).then_some(Turn::Compute(owed));
+        }
+        meter::charge(owed as u32);
+        (meter::is_due() && self.seats.iter().all(|s| !s.plugged)).then_some(Turn::Again)
     }
 
     fn poll(&mut self) {

@@ -115,6 +115,15 @@ struct Cpu {
     times: CpuTimes,
 }
 
+impl Cpu {
+    /// The thread that computes has to wait for so long.
+    fn put_off(&mut self, ns: u64) {
+        if let Some((_, end)) = &mut self.computing {
+            *end += ns;
+        }
+    }
+}
+
 /// See the module's text.
 pub struct Machine {
     shape: Shape,
@@ -375,9 +384,7 @@ impl Machine {
         c.free_at = spent.end_ns;
         c.times.spin_ns += spent.spun_ns;
         c.times.irq_ns += spent.end_ns - at - spent.spun_ns;
-        if let Some((_, end)) = &mut c.computing {
-            *end += spent.end_ns - at;
-        }
+        c.put_off(spent.end_ns - at);
         self.wake_if_served(task, cpu, spent.end_ns);
         self.after(disk, cpu, spent.end_ns);
     }
@@ -479,6 +486,7 @@ impl Machine {
         }
         let waker = &mut self.cpus[cpu as usize];
         waker.free_at = waker.free_at.max(at) + u64::from(path.wakeup_ns);
+        waker.put_off(u64::from(path.wakeup_ns));
         waker.times.irq_ns += u64::from(path.wakeup_ns);
         if t.cpu == cpu {
             t.state = State::Runs;
@@ -509,6 +517,7 @@ impl Machine {
         c.free_at = spent.end_ns;
         c.times.spin_ns += spent.spun_ns;
         c.times.irq_ns += spent.end_ns - start - spent.spun_ns;
+        c.put_off(spent.end_ns - start);
         self.wake_if_served(task, cpu, spent.end_ns);
         self.after(disk, cpu, spent.end_ns);
     }

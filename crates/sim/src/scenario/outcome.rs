@@ -88,7 +88,10 @@ pub fn simulate(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Resu
     let mut figures = Vec::new();
     for (name, published) in &row.published {
         let (job, metric) = split_figure(name).expect("checked with the file");
-        let Some(simulated) = measure(&of_job(job), metric) else { continue };
+        let Some(simulated) = measure(&of_job(job), metric) else {
+            let text = format!("{name} of row '{}': the job has no such figure", row.name);
+            return Err(JobsError::Unsupported(text));
+        };
         let fitted = scenario.is_fitted(&row.name, name);
         figures.push(Figure { name: name.clone(), published: Some(*published), simulated, fitted });
     }
