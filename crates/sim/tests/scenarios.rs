@@ -89,7 +89,8 @@ fn a_scsi_parameter_has_no_effect_on_an_emmc_disk() {
 
 #[test]
 fn an_array_that_is_the_bottleneck_makes_both_modes_equal() {
-    let rows = simulate("san-oracle.toml", |name| name == "1 server, 6 % hit, mq" || name.starts_with("3 servers, 6 %"));
+    let rows =
+        simulate("san-oracle.toml", |name| name == "1 server, 6 % hit, mq" || name.starts_with("3 servers, 6 %"));
     within(&rows[..1], 0.03, 0.0);
     let [sq, mq] = [&rows[1], &rows[2]].map(|r| figure(r, "slob.iops"));
     assert!((sq / mq - 1.0).abs() < 0.02, "{sq} {mq}");
