@@ -22,7 +22,7 @@ pub struct Speed {
     pub bytes_per_sec: u64,
     /// What the caps let through at once after a pause, as time.
     pub burst: Duration,
-    /// I/Os in service at once, 1 or more.
+    /// I/Os in service at once, 1 or more (the driver `model` takes 1..=65536).
     pub parallel: u32,
 }
 

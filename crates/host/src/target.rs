@@ -156,24 +156,28 @@ const MODEL_OPTIONS: &[OptionDef<ModelOptions>] = &[
     OptionDef {
         name: "jitter_pct",
         range: "0..=100",
-        set: |o, v| set(&mut o.jitter_pct, within(v, 0, 100).map(|n| n as u32)),
+        set: |o, v| set(&mut o.speed.jitter_pct, within(v, 0, 100).map(|n| n as u32)),
     },
-    OptionDef { name: "seed", range: "a whole number", set: |o, v| set(&mut o.seed, v.parse().ok()) },
-    OptionDef { name: "iops", range: "1..=1000000000", set: |o, v| set(&mut o.iops, within(v, 1, 1_000_000_000)) },
+    OptionDef { name: "seed", range: "a whole number", set: |o, v| set(&mut o.speed.seed, v.parse().ok()) },
+    OptionDef {
+        name: "iops",
+        range: "1..=1000000000",
+        set: |o, v| set(&mut o.speed.iops, within(v, 1, 1_000_000_000)),
+    },
     OptionDef {
         name: "bw",
         range: "4096..=1p bytes per second, such as 750m",
-        set: |o, v| set(&mut o.bytes_per_sec, bytes(v).filter(|n| (4096..=1 << 50).contains(n))),
+        set: |o, v| set(&mut o.speed.bytes_per_sec, bytes(v).filter(|n| (4096..=1 << 50).contains(n))),
     },
     OptionDef {
         name: "burst_ms",
         range: "0..=60000",
-        set: |o, v| set(&mut o.burst, within(v, 0, 60_000).map(Duration::from_ms)),
+        set: |o, v| set(&mut o.speed.burst, within(v, 0, 60_000).map(Duration::from_ms)),
     },
     OptionDef {
         name: "parallel",
         range: "1..=65536",
-        set: |o, v| set(&mut o.parallel, within(v, 1, 65536).map(|n| n as u32)),
+        set: |o, v| set(&mut o.speed.parallel, within(v, 1, 65536).map(|n| n as u32)),
     },
 ];
 
@@ -404,6 +408,7 @@ impl TargetSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use blk::model::Speed;
 
     fn refused(text: &str) -> String {
         TargetSpec::parse(text).unwrap_err().to_string()
@@ -420,11 +425,9 @@ mod tests {
         let model = TargetSpec::parse("model:iops=18000,bw=750m,lat_us=2000,parallel=64,size=16t,over=null").unwrap();
         let lat = Duration::from_ms(2);
         let expected = ModelOptions {
-            iops: 18_000,
-            bytes_per_sec: 750 << 20,
+            speed: Speed { iops: 18_000, bytes_per_sec: 750 << 20, parallel: 64, ..Speed::default() },
             lat_read: lat,
             lat_write: lat,
-            parallel: 64,
             size_bytes: 16 << 40,
             ..ModelOptions::default()
         };

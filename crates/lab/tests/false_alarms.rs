@@ -5,36 +5,17 @@
 //! Each figure is from 2000 simulated comparisons with a fixed seed. `cargo test -p lab --test false_alarms -- --nocapture` prints the
 //! table of rates. With a true rate of 5 % the share of 2000 would vary by 0.5 % (one sigma), so 5 % is a real bound here.
 
+mod synthetic;
+
 use lab::compare::{Comparison, PairResult, SideTotals};
 use lab::metric::{Metric, RunMetrics};
 use lab::plan::{Plan, Side};
 use lab::verdict::Verdict;
+use synthetic::Rng;
 
 const COMPARISONS: u32 = 2000;
 const MAX_FALSE_ALARMS: f64 = 0.05;
 const SEED: u64 = 0x6d71_626c_6b01;
-
-/// SplitMix64 with a Gaussian on top.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Uniform in (0, 1).
-    fn uniform(&mut self) -> f64 {
-        ((self.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
-    }
-
-    fn gauss(&mut self) -> f64 {
-        (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
-    }
-}
 
 /// What disturbs the logarithm of run results, in the order of the runs.
 #[derive(Clone, Copy, Debug)]

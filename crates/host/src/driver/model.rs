@@ -49,18 +49,8 @@ pub struct ModelOptions {
     pub lat_read: Duration,
     /// Time any other I/O is in service.
     pub lat_write: Duration,
-    /// Each latency is spread evenly by up to this many percent either way, 0..=100.
-    pub jitter_pct: u32,
-    /// Seed of the spread.
-    pub seed: u64,
-    /// Most I/Os per second; 0 = no cap.
-    pub iops: u64,
-    /// Most bytes per second; 0 = no cap.
-    pub bytes_per_sec: u64,
-    /// What the caps let through at once after a pause, as time.
-    pub burst: Duration,
-    /// I/Os in service at once, 1..=65536.
-    pub parallel: u32,
+    /// Caps, spread and units.
+    pub speed: Speed,
 }
 
 impl Default for ModelOptions {
@@ -70,20 +60,8 @@ impl Default for ModelOptions {
             over: ModelOver::Null,
             lat_read: Duration::from_us(100),
             lat_write: Duration::from_us(100),
-            jitter_pct: 0,
-            seed: 1,
-            iops: 0,
-            bytes_per_sec: 0,
-            burst: Duration::from_ms(1),
-            parallel: 64,
+            speed: Speed::default(),
         }
-    }
-}
-
-impl ModelOptions {
-    fn speed(&self) -> Speed {
-        let ModelOptions { jitter_pct, seed, iops, bytes_per_sec, burst, parallel, .. } = *self;
-        Speed { jitter_pct, seed, iops, bytes_per_sec, burst, parallel }
     }
 }
 
@@ -149,7 +127,7 @@ impl Model {
             ModelOver::Null => Medium::Null(Null::new(NullOptions { size_bytes, ..NullOptions::default() })),
             ModelOver::Ram => Medium::Ram(RamDisk::new(RamOptions { size_bytes, ..RamOptions::default() }, regions)?),
         };
-        Ok(Model { options, medium, device: Mutex::new(Device::new(&options.speed())), hctxs: PerHctx::new() })
+        Ok(Model { options, medium, device: Mutex::new(Device::new(&options.speed)), hctxs: PerHctx::new() })
     }
 
     fn admit(&self, device: &mut Device, rq: &RqRef<'_>, now: Instant) -> Instant {

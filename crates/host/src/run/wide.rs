@@ -14,8 +14,8 @@ use super::usage;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::mem::BufferPool;
-use blk::bio::{Bio, DataRef};
-use blk::id::{CpuId, Sector};
+use blk::bio::DataRef;
+use blk::id::CpuId;
 use blk::stripe::{StripeMap, Striped};
 use blk::submitter::{Done, SubmitError};
 use blk::time::{Duration, Instant};
@@ -200,15 +200,7 @@ impl Loop {
         if io.fill {
             volume.buffers.with_slot(slot, |buf| load.fill(io.slot, &mut buf[..io.len_bytes as usize]));
         }
-        let bio = Bio {
-            op: io.op,
-            flags: io.flags,
-            prio: io.prio,
-            sector: Sector(io.offset_bytes >> 9),
-            nr_sectors: io.len_bytes >> 9,
-            data: if io.op.has_data() { volume.buffers.lend(slot) } else { DataRef::NONE },
-            user_data: u64::from(io.slot),
-        };
+        let bio = io.bio(if io.op.has_data() { volume.buffers.lend(slot) } else { DataRef::NONE });
         if !volume.is_plugged {
             volume.is_plugged = true;
             self.inlets[number].start_plug(self.batch);

@@ -12,8 +12,8 @@ use super::usage;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::mem::BufferPool;
-use blk::bio::{Bio, DataRef};
-use blk::id::{CpuId, Sector};
+use blk::bio::DataRef;
+use blk::id::CpuId;
 use blk::status::BlkStatus;
 use blk::submitter::{Done, SubmitError};
 use blk::time::{Duration, Instant};
@@ -173,15 +173,7 @@ impl Loop {
             self.buffers.with_slot(io.slot, |buf| job.fill(io.slot, &mut buf[..io.len_bytes as usize]));
         }
         let data = if io.op.has_data() { self.buffers.lend(io.slot) } else { DataRef::NONE };
-        let bio = Bio {
-            op: io.op,
-            flags: io.flags,
-            prio: io.prio,
-            sector: Sector(io.offset_bytes >> 9),
-            nr_sectors: io.len_bytes >> 9,
-            data,
-            user_data: u64::from(io.slot),
-        };
+        let bio = io.bio(data);
         let alone = self.queued == 0 && io.commit;
         if !alone {
             if self.queued == 0 {

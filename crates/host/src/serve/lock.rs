@@ -29,7 +29,16 @@ const RESIZE: libc::off_t = 3;
 #[derive(Debug)]
 pub struct ImageLock {
     /// The locks belong to this open file.
-    _file: File,
+    file: File,
+}
+
+impl Drop for ImageLock {
+    /// Closing is not enough: a child that another thread has just forked holds the open file, and with it the locks, until it
+    /// executes its program.
+    fn drop(&mut self) {
+        // What cannot be unlocked ends with the last descriptor.
+        let _ = set(&self.file, libc::F_UNLCK, 0, 0);
+    }
 }
 
 impl ImageLock {
@@ -38,15 +47,15 @@ impl ImageLock {
     /// # Errors
     /// `Denied` if somebody uses the image in a way that does not go with this; what opening it gives.
     pub fn take(path: &Path, write: bool) -> Result<ImageLock> {
-        let file = open(path)?;
+        let lock = ImageLock { file: open(path)? };
         // First the locks, then the look at the others': of two who come at once at least one sees the other.
         for byte in bytes_held(write) {
-            if let Err(e) = set_shared(&file, byte) {
+            if let Err(e) = set(&lock.file, libc::F_RDLCK, byte, 1) {
                 return Err(Error::os(e, format!("image '{}' cannot be locked", path.display())));
             }
         }
-        look(&file, path, write)?;
-        Ok(ImageLock { _file: file })
+        look(&lock.file, path, write)?;
+        Ok(lock)
     }
 
     /// Locks the images that are one target's, each once, under however many names. What is not there is a path that may come
@@ -121,26 +130,27 @@ fn look(file: &File, path: &Path, write: bool) -> Result<()> {
     Ok(())
 }
 
-fn one_byte(kind: libc::c_int, start: libc::off_t) -> libc::flock {
+/// `len` bytes from `start`; 0 are all that follow.
+fn bytes(kind: libc::c_int, start: libc::off_t, len: libc::off_t) -> libc::flock {
     // All fields are named: `l_pid` must be 0 for locks of open file descriptions.
     libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: start,
-        l_len: 1,
+        l_len: len,
         l_pid: 0,
     }
 }
 
-fn set_shared(file: &File, byte: libc::off_t) -> io::Result<()> {
-    let lock = one_byte(libc::F_RDLCK, byte);
+fn set(file: &File, kind: libc::c_int, start: libc::off_t, len: libc::off_t) -> io::Result<()> {
+    let lock = bytes(kind, start, len);
     // SAFETY: the descriptor is open as long as `file`, and the kernel only reads the live `lock`.
     let failed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } != 0;
     if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn locked_by_another(file: &File, byte: libc::off_t) -> io::Result<bool> {
-    let mut lock = one_byte(libc::F_WRLCK, byte);
+    let mut lock = bytes(libc::F_WRLCK, byte, 1);
     // SAFETY: the descriptor is open as long as `file`; the kernel reads and writes one live flock, valid in all its bits.
     let failed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } != 0;
     if failed { Err(io::Error::last_os_error()) } else { Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK) }
@@ -197,6 +207,18 @@ mod tests {
         drop(reader);
         ImageLock::probe(&image.0, true).unwrap();
         ImageLock::take(&image.0, true).unwrap();
+    }
+
+    /// Another thread's `fork` duplicates every descriptor, until the child's `exec`; what came then was refused for a moment.
+    #[test]
+    fn who_has_let_go_holds_nothing_though_a_child_has_the_file() {
+        let image = Image::new("forked");
+        let lock = ImageLock::take(&image.0, true).unwrap();
+        let _of_the_child = lock.file.try_clone().unwrap();
+        drop(lock);
+        let lock = ImageLock::take(&image.0, true).unwrap();
+        ImageLock::take(&image.0, false).unwrap_err();
+        drop(lock);
     }
 
     /// Two names of an image are two paths of one disk. Locked twice, it would be in its own way; not at all, in nobody's.

@@ -13,6 +13,7 @@ pub mod scripted;
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::{CpuId, HctxId, Sector};
+use blk::model::Speed;
 use blk::queue::{NoNotify, RequestQueue};
 use blk::settings::QueueConfig;
 use blk::status::BlkStatus;
@@ -157,9 +158,9 @@ impl Kind {
         let null = NullOptions { size_bytes: DISK_BYTES, ..NullOptions::default() };
         let model = |over| {
             let lat = Duration::from_us(20);
-            let o =
-                ModelOptions { size_bytes: DISK_BYTES, over, lat_read: lat, lat_write: lat, ..ModelOptions::default() };
-            Model::new(ModelOptions { jitter_pct: 50, iops: 500_000, parallel: 3, ..o }, regions.clone()).unwrap()
+            let speed = Speed { jitter_pct: 50, iops: 500_000, parallel: 3, ..Speed::default() };
+            let o = ModelOptions { size_bytes: DISK_BYTES, over, lat_read: lat, lat_write: lat, speed };
+            Model::new(o, regions.clone()).unwrap()
         };
         let file = |direct| {
             let options = FileOptions { direct, ..FileOptions::default() };

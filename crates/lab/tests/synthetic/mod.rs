@@ -24,7 +24,8 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    fn uniform(&mut self) -> f64 {
+    /// Uniform in (0, 1).
+    pub fn uniform(&mut self) -> f64 {
         ((self.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     }
 

@@ -6,8 +6,6 @@
 
 use super::costs::PathCosts;
 use super::meter::{self, MeteredLock};
-use blk::bio::Bio;
-use blk::id::Sector;
 use blk::submitter::{SubmitError, Submitter};
 use blk::time::Instant;
 use workload::engine::{IoReq, Next};
@@ -70,7 +68,7 @@ pub(super) enum State {
 }
 
 impl Task {
-    /// A thread on `cpu` with these ways into disks, one for each volume of its load.
+    /// A thread on `cpu` that has to be woken for its first turn, with these ways into disks, one for each volume of its load.
     pub fn new(cpu: u32, load: Box<dyn Load>, batch: u32, disks: Vec<(u16, Submitter<MeteredLock>)>) -> Task {
         let volumes = load.volumes();
         assert_eq!(volumes.len(), disks.len(), "one disk for each volume");
@@ -81,7 +79,7 @@ impl Task {
             Seat { disk, sub, slots: range, plugged: false }
         };
         let seats = disks.into_iter().zip(volumes.iter().map(|v| v.slots)).map(seat).collect();
-        Task { cpu, load, seats, reaping: None, notified: false, sleep: 0, state: State::Runs, batch, owed_ns: 0 }
+        Task { cpu, load, seats, reaping: None, notified: false, sleep: 0, state: State::Sleeps, batch, owed_ns: 0 }
     }
 
     /// What it has measured.
@@ -151,15 +149,7 @@ impl Task {
     /// Hands an I/O to its disk, through the plug unless it is a batch of its own.
     fn queue(&mut self, path: &PathCosts, io: IoReq) {
         meter::charge(path.submit_ns);
-        let bio = Bio {
-            op: io.op,
-            flags: io.flags,
-            prio: io.prio,
-            sector: Sector(io.offset_bytes >> 9),
-            nr_sectors: io.len_bytes >> 9,
-            data: blk::bio::DataRef::new(0, 0),
-            user_data: u64::from(io.slot),
-        };
+        let bio = io.bio(blk::bio::DataRef::new(0, 0));
         let alone = io.commit && self.seats.iter().all(|s| !s.plugged);
         let seat = self.seats.iter_mut().find(|s| io.slot < s.slots.1).expect("a slot of one of the volumes");
         if !alone && !seat.plugged {

@@ -9,7 +9,7 @@ use super::costs::{Costs, Shape};
 use super::event::{Event, Events};
 use super::meter::{self, MeteredLock};
 use super::station::{Interrupts, Seen};
-use super::task::{Seat, State, Task, Turn};
+use super::task::{State, Task, Turn};
 use blk::driver::Driver;
 use blk::id::{CpuId, SubmitterId};
 use blk::queue::{Notify, RequestQueue};
@@ -58,8 +58,8 @@ struct Disk {
     bell: Arc<Mutex<Vec<SubmitterId>>>,
     /// The CPU that its block layer calls 0.
     first_cpu: u32,
-    /// Task and seat of each submitter, by its number.
-    seats: Vec<Option<(u32, u16)>>,
+    /// The thread of each submitter, by its number.
+    tasks: Vec<Option<u32>>,
     /// Who collects the completions of each hardware queue.
     handlers: Vec<Handlers>,
     /// Completions go to the CPUs that requests came from.
@@ -206,7 +206,7 @@ impl Machine {
         let q = RequestQueue::new(driver, config, Box::new(Bell(bell.clone())))?;
         let handlers = (0..q.map().nr_hw_queues()).map(|_| Handlers::default()).collect();
         let spread = q.config().rq_affinity > 0;
-        self.disks.push(Disk { q, first_cpu, spread, device, bell, seats: Vec::new(), handlers, timer_at: u64::MAX });
+        self.disks.push(Disk { q, first_cpu, spread, device, bell, tasks: Vec::new(), handlers, timer_at: u64::MAX });
         Ok((self.disks.len() - 1) as u16)
     }
 
@@ -234,10 +234,10 @@ impl Machine {
                 return Err(SettingError(format!("threads: at most {most} per disk")));
             };
             let id = sub.id().index();
-            if d.seats.len() <= id {
-                d.seats.resize(id + 1, None);
+            if d.tasks.len() <= id {
+                d.tasks.resize(id + 1, None);
             }
-            d.seats[id] = Some((task, seat as u16));
+            d.tasks[id] = Some(task);
             for hctx in sub.hctxs() {
                 d.handlers[hctx.index()].all.push(Handler { task, seat: seat as u16, cpu });
             }
@@ -316,8 +316,7 @@ impl Machine {
             }
             Event::Ready { task, sleep } => {
                 let t = &mut self.tasks[task as usize];
-                if t.state == State::Sleeps && t.sleep == sleep || t.state == State::Runs && sleep == 0 && t.sleep == 0
-                {
+                if t.state == State::Sleeps && t.sleep == sleep {
                     t.state = State::Runs;
                     t.sleep += 1;
                     let cpu = t.cpu;
@@ -371,22 +370,29 @@ impl Machine {
 
     /// The interrupt of a hardware queue.
     fn interrupt(&mut self, cpu: u32, irq: Irq, at: u64) {
-        let Irq { disk, hctx, handler: Handler { task, seat, .. } } = irq;
-        let device = self.disks[usize::from(disk)].device.clone();
-        let path = self.costs.path;
+        let Irq { disk, hctx, handler } = irq;
+        debug_assert_eq!(handler.cpu, cpu);
+        let end = self.collect(handler, at, self.costs.path.irq_ns);
+        self.disks[usize::from(disk)].device.rearm(hctx);
+        self.wake_if_served(handler.task, cpu, end);
+        self.after(disk, cpu, end);
+    }
+
+    /// On the CPU of `handler`, what has ended is collected by its way into the disk, behind `entry_ns` of getting there. Says when
+    /// that was done.
+    fn collect(&mut self, handler: Handler, at: u64, entry_ns: u32) -> u64 {
+        let Handler { task, seat, cpu } = handler;
         let sub = &mut self.tasks[task as usize].seats[usize::from(seat)].sub;
-        let spent = meter::run(cpu, at, path.hold_ns, || {
-            meter::charge(path.irq_ns);
+        let spent = meter::run(cpu, at, self.costs.path.hold_ns, || {
+            meter::charge(entry_ns);
             sub.poll_asleep(Instant::from_ns(meter::now()));
         });
-        device.rearm(hctx);
         let c = &mut self.cpus[cpu as usize];
         c.free_at = spent.end_ns;
         c.times.spin_ns += spent.spun_ns;
         c.times.irq_ns += spent.end_ns - at - spent.spun_ns;
         c.put_off(spent.end_ns - at);
-        self.wake_if_served(task, cpu, spent.end_ns);
-        self.after(disk, cpu, spent.end_ns);
+        spent.end_ns
     }
 
     /// A thread's turn.
@@ -457,7 +463,7 @@ impl Machine {
         }
         let rung = std::mem::take(&mut *d.bell.lock());
         for id in &rung {
-            if let Some((task, _)) = self.disks[usize::from(disk)].seats[id.index()] {
+            if let Some(task) = self.disks[usize::from(disk)].tasks[id.index()] {
                 self.tasks[task as usize].notified = true;
                 self.wake(task, cpu, at);
             }
@@ -509,17 +515,11 @@ impl Machine {
             return;
         }
         d.timer_at = u64::MAX;
-        let Some(Handler { task, seat, cpu }) = d.handlers.iter().flat_map(|h| &h.all).next().copied() else { return };
-        let Seat { sub, .. } = &mut self.tasks[task as usize].seats[usize::from(seat)];
-        let start = at.max(self.cpus[cpu as usize].free_at);
-        let spent = meter::run(cpu, start, self.costs.path.hold_ns, || sub.poll_asleep(Instant::from_ns(meter::now())));
-        let c = &mut self.cpus[cpu as usize];
-        c.free_at = spent.end_ns;
-        c.times.spin_ns += spent.spun_ns;
-        c.times.irq_ns += spent.end_ns - start - spent.spun_ns;
-        c.put_off(spent.end_ns - start);
-        self.wake_if_served(task, cpu, spent.end_ns);
-        self.after(disk, cpu, spent.end_ns);
+        let Some(handler) = d.handlers.iter().flat_map(|h| &h.all).next().copied() else { return };
+        let start = at.max(self.cpus[handler.cpu as usize].free_at);
+        let end = self.collect(handler, start, 0);
+        self.wake_if_served(handler.task, handler.cpu, end);
+        self.after(disk, handler.cpu, end);
     }
 
     fn describe(&self) -> String {

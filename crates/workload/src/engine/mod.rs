@@ -52,7 +52,8 @@ use crate::slices::Slicer;
 use crate::stats::{DIRS, JobStats, LatencyClasses, Percentiles};
 use crate::verify::log::{PieceId, WriteLog};
 use crate::verify::{Expect, Stamp, Verifier, VerifyError};
-use blk::bio::{IoPrio, Op, OpFlags};
+use blk::bio::{Bio, DataRef, IoPrio, Op, OpFlags};
+use blk::id::{SECTOR_SHIFT, Sector};
 use blk::time::Instant;
 use mix::Mix;
 use plan::Plan;
@@ -89,6 +90,22 @@ pub struct IoReq {
     pub flags: OpFlags,
     /// Priority.
     pub prio: IoPrio,
+}
+
+impl IoReq {
+    /// As a bio with its data at `data`, which comes back with the slot as its `user_data`.
+    #[inline]
+    pub fn bio(&self, data: DataRef) -> Bio {
+        Bio {
+            op: self.op,
+            flags: self.flags,
+            prio: self.prio,
+            sector: Sector(self.offset_bytes >> SECTOR_SHIFT),
+            nr_sectors: self.len_bytes >> SECTOR_SHIFT,
+            data,
+            user_data: u64::from(self.slot),
+        }
+    }
 }
 
 /// What the driver of a job thread has to do next.
