@@ -232,9 +232,11 @@ pub struct Row {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What it is about, in a line.
+    /// What it is about, in a line; a machine file may have none.
+    #[serde(default)]
     pub title: String,
-    /// Who published it, and where.
+    /// Who published it, and where; where a machine file has its figures from.
+    #[serde(default)]
     pub source: String,
     /// The job file, beside this file; of virtual machines there is none.
     pub jobs: Option<String>,
@@ -256,7 +258,8 @@ pub struct Scenario {
     /// Figures that were published and are not of the disk, with what they are.
     #[serde(default)]
     pub beside: Vec<String>,
-    /// Rows.
+    /// Rows; a machine file has none.
+    #[serde(default)]
     pub row: Vec<Row>,
 }
 
@@ -269,16 +272,43 @@ impl Scenario {
     /// # Errors
     /// The first thing that is wrong, with its line.
     pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
+        let scenario = Scenario::parse_machine(file, text)?;
+        scenario.check_scenario().map_err(|e| at(file, text, e))?;
+        Ok(scenario)
+    }
+
+    /// Reads the text of `file` as a machine with a disk, on which anyone's jobs run: the same file, in which title, source, jobs,
+    /// guests and rows need not be.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its line.
+    pub fn parse_machine(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
         let scenario: Scenario = toml::from_str(text).map_err(|e| {
             let line = e.span().map(|s| line_at(text, s.start));
             ScenarioError { file: file.into(), line, text: e.message().trim().to_owned() }
         })?;
-        scenario.check().map_err(|(place, why)| ScenarioError {
-            file: file.into(),
-            line: find(text, &place),
-            text: why,
-        })?;
+        scenario.check().map_err(|e| at(file, text, e))?;
         Ok(scenario)
+    }
+
+    /// What a scenario has and a machine need not have.
+    fn check_scenario(&self) -> Result<(), (String, String)> {
+        let bad = |place: &str, why: &str| Err((place.to_owned(), why.to_owned()));
+        for (name, text) in [("title", &self.title), ("source", &self.source)] {
+            if text.is_empty() {
+                return bad(
+                    "title",
+                    &format!("{name} is missing: a scenario says what it is about and who published it"),
+                );
+            }
+        }
+        if self.row.is_empty() {
+            return bad("[[row]]", "there is no [[row]]: a scenario has at least one");
+        }
+        if self.guests.is_none() && self.jobs.is_none() {
+            return bad("title", "there is neither jobs nor [guests]: name a job file, or describe guests");
+        }
+        Ok(())
     }
 
     /// The rules beyond the types: the place that breaks one, and which.
@@ -295,18 +325,12 @@ impl Scenario {
             return bad("[machine]", format!("{n} CPUs: must be at most {most}; lower sockets, cores or threads"));
         }
         check_disk(&self.disk)?;
-        if self.row.is_empty() {
-            return bad("[[row]]", "there is no [[row]]: a scenario has at least one".into());
-        }
         match (&self.guests, &self.jobs) {
-            (None, None) => {
-                return bad("title", "there is neither jobs nor [guests]: name a job file, or describe guests".into());
-            }
             (Some(_), Some(_)) => {
                 return bad("jobs", "jobs beside [guests]: guests have users, and no job file".into());
             }
             (Some(g), None) => check_guests(g)?,
-            (None, Some(_)) => {}
+            (None, _) => {}
         }
         self.check_rows()
     }
@@ -412,6 +436,11 @@ const CONSTANTS: [&str; 15] = [
     "costs.path.hold_ns",
     "costs.line.lines",
 ];
+
+/// An error with the line that has its place.
+fn at(file: &str, text: &str, (place, why): (String, String)) -> ScenarioError {
+    ScenarioError { file: file.into(), line: find(text, &place), text: why }
+}
 
 /// The rules of a disk.
 fn check_disk(d: &Disk) -> Result<(), (String, String)> {
@@ -535,6 +564,21 @@ published = { "a.iops" = 1000 }
         assert_eq!(s.row[0].set["nr_hw_queues"].text(), "1");
         assert!(s.is_fitted("one", "a.iops"));
         assert_eq!(s.disk.burst_ms, 1);
+    }
+
+    #[test]
+    fn a_machine_needs_no_rows_and_a_scenario_does() {
+        let machine =
+            "[machine]\nsockets = 1\ncores = 4\nthreads = 1\n[disk]\nsize_gib = 10\nread_us = 100\nwrite_us = 200\n";
+        let m = Scenario::parse_machine("m.toml", machine).unwrap();
+        assert_eq!((m.machine.cpus(), m.row.len()), (4, 0));
+        let e = Scenario::parse_machine("m.toml", &machine.replace("cores = 4", "cores = 0")).unwrap_err().to_string();
+        assert_eq!(e, "m.toml:3: cores = 0: must be 1 or more");
+        let e = Scenario::parse("m.toml", machine).unwrap_err().to_string();
+        assert!(e.starts_with("m.toml: title is missing"), "{e}");
+        let e =
+            Scenario::parse("m.toml", &format!("title = \"t\"\nsource = \"s\"\n{machine}")).unwrap_err().to_string();
+        assert!(e.ends_with("there is no [[row]]: a scenario has at least one"), "{e}");
     }
 
     #[test]
