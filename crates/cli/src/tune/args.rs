@@ -52,6 +52,9 @@ pub struct TuneArgs {
     /// Write what is recommended to this new file, as a configuration of mqblk serve
     #[arg(long, value_name = "FILE.toml")]
     pub apply: Option<PathBuf>,
+    /// Write the tuning as a page, which ends in .html, and all that it shows beside it as .json
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -12,6 +12,7 @@ use self::args::{TuneArgs, percent, seconds};
 use crate::interrupt;
 use crate::job::{self, Loaded};
 use crate::output;
+use crate::report::{ReportFiles, asked as report_asked, of_results};
 use crate::run::command;
 use crate::status::{Failure, Outcome, Status};
 use lab::setup::Setup;
@@ -40,6 +41,8 @@ pub fn main(args: &TuneArgs) -> Outcome {
     let asked = Asked::resolve(args)?;
     host::clock::start();
     let stop = interrupt::stop_flag()?;
+    let others = [Some(asked.results.as_path()), args.apply.as_deref(), Some(args.job.job.as_path())];
+    let mut page = report_asked(args.report.as_ref(), &others)?;
     let shared = Shared::new(Screen::new(args.job.eta, Arc::clone(&stop)));
     let (mut observer, mut watch) = (shared.clone(), shared);
     let mut bench = HostBench::new(
@@ -66,7 +69,7 @@ pub fn main(args: &TuneArgs) -> Outcome {
     };
     watch.clear();
     match done {
-        Ok(result) => asked.report(args, &plan, &result),
+        Ok(result) => asked.report(args, &plan, &result, page.as_mut()),
         Err(Halt::Failed(why)) => Err(asked.failed(&why)),
         Err(Halt::Stopped) => {
             eprintln!("mqblk: broken off; go on with: {} --resume {}", asked.again(), asked.results.display());
@@ -213,7 +216,7 @@ impl Asked {
         Failure::new(why)
     }
 
-    fn report(&self, args: &TuneArgs, plan: &TunePlan, result: &TuneResult) -> Outcome {
+    fn report(&self, args: &TuneArgs, plan: &TunePlan, result: &TuneResult, page: Option<&mut ReportFiles>) -> Outcome {
         if let Some(path) = &args.apply {
             write_new(path, &render(Form::Toml, &result.winner, &plan.target))?;
         }
@@ -223,6 +226,9 @@ impl Asked {
         };
         output::print(&text)?;
         eprintln!("results: {}", self.results.display());
+        if let Some(page) = page {
+            page.write(&of_results(&self.results)?)?;
+        }
         Ok(match result.verdict {
             TuneVerdict::Better | TuneVerdict::NoBetter | TuneVerdict::LimitKept => Status::Done,
             TuneVerdict::CannotKeep | TuneVerdict::Errors => Status::Found,
