@@ -103,7 +103,12 @@ fn verdict(rows: &[RowOutcome]) -> Verdict {
 /// A figure with its unit.
 fn cell(name: &str, value: impl Into<Option<f64>>) -> Cell {
     let (scale, unit) = match split_figure(name).map_or("", |(_, metric)| metric) {
-        "bw" => (1.0, Unit::BytesPerSecond),
+        // As it is published.
+        "bw" => {
+            let value = value.into();
+            let text = value.map_or_else(|| "\u{2013}".to_owned(), |v| format!("{:.0}\u{a0}MB/s", v / 1e6));
+            return Cell { text, value, ..Cell::default() };
+        }
         m if m.ends_with("_us") => (1e3, Unit::Nanoseconds),
         "idle" => (1.0, Unit::Percent),
         "tpm" => (1.0, Unit::Count),
@@ -117,14 +122,10 @@ fn figures(rows: &[RowOutcome]) -> Section {
     let lead = "Fitted figures were used to choose a constant of the scenario; predicted ones were not.";
     let mut section = Section::new("figures", "Published and simulated", lead);
     let tone = |e: f64| if e.abs() <= NEAR { Tone::Good } else { Tone::Bad };
-    let points: Vec<IntervalRow> = rows
-        .iter()
-        .flat_map(|r| r.figures.iter().map(move |f| (r, f)))
-        .filter_map(|(r, f)| {
-            let e = f.error()?;
-            let (kind, tone) = if f.fitted { (" (fitted)", Tone::Neutral) } else { ("", tone(e)) };
-            let label = format!("{}: {}{kind}", r.name, f.name);
-            Some(IntervalRow { label, mid: 1.0 + e, low: 1.0 + e, high: 1.0 + e, tone })
+    let points: Vec<IntervalRow> = predicted(rows)
+        .map(|(r, f, e)| {
+            let (label, mid) = (format!("{}: {}", r.name, f.name), 1.0 + e);
+            IntervalRow { label, mid, low: mid, high: mid, tone: tone(e) }
         })
         .collect();
     if points.len() > 1 {
@@ -132,7 +133,7 @@ fn figures(rows: &[RowOutcome]) -> Section {
         let scale = if widest > 1.6 { Scale::Log10 } else { Scale::Near };
         let near = points.iter().filter(|p| (p.mid - 1.0).abs() <= NEAR).count();
         let summary = format!(
-            "{near} of {} figures within {} of the published ones.",
+            "{near} of {} predicted figures within {} of the published ones.",
             points.len(),
             Unit::Percent.text(100.0 * NEAR)
         );
@@ -142,7 +143,7 @@ fn figures(rows: &[RowOutcome]) -> Section {
             sides: ("simulated less".into(), "simulated more".into()),
             rows: points,
         });
-        let title = "How far off the simulation is".into();
+        let title = "How far off predictions are".into();
         section = section.with(Chart { id: "figures-chart".into(), title, summary, plot, table: None });
     }
     let mut table = Table::new("", &["row", "figure", "#published", "#simulated", "#off by", "kind"]);

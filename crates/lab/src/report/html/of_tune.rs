@@ -147,28 +147,7 @@ fn confirmed(plan: &TunePlan, r: &TuneResult) -> Option<Section> {
     let u = unit(plan.goal.metric.quantity);
     let lead = "Fresh runs, in pairs that go ABBA or BAAB; nothing that the search saw is part of these figures. Intervals are at 95 %.";
     let mut section = Section::new("confirmed", "What was confirmed", lead);
-    let rows: Vec<IntervalRow> = duels
-        .iter()
-        .filter_map(|(name, d)| {
-            let ratio = d.ratio?;
-            let label = format!("against {name}");
-            Some(IntervalRow { label, mid: ratio.ratio, low: ratio.low, high: ratio.high, tone: better(d).0 })
-        })
-        .collect();
-    if !rows.is_empty() {
-        let widest = rows.iter().flat_map(|r| [r.high / r.low, 1.0 / r.low, r.high]).fold(1.0, f64::max);
-        let scale = if widest > 1.6 { Scale::Log10 } else { Scale::Near };
-        let told = rows.iter().take(3).map(|r| format!("{} {}", r.label, Unit::Ratio.text(r.mid)));
-        let summary = told.collect::<Vec<_>>().join(", ") + ".";
-        let plot = Plot::Intervals(Intervals {
-            axis: Axis::new(&format!("change of {}, with 95 % interval", plan.goal.metric), Unit::Ratio, scale),
-            reference: 1.0,
-            sides: ("less".into(), "more".into()),
-            rows,
-        });
-        let title = format!("Change of {}", plan.goal.metric);
-        section = section.with(Chart { id: "confirmed-chart".into(), title, summary, plot, table: None });
-    }
+    section.blocks.extend(confirmed_chart(plan, &duels).map(Block::from));
     let heads = [
         "against",
         "its settings",
@@ -205,6 +184,33 @@ fn confirmed(plan: &TunePlan, r: &TuneResult) -> Option<Section> {
         table.note = format!("Not run: {}.", left.join("; "));
     }
     Some(section.with(table))
+}
+
+/// Changes of the goal beside no change.
+fn confirmed_chart(plan: &TunePlan, duels: &[(String, &Duel)]) -> Option<Chart> {
+    let rows: Vec<IntervalRow> = duels
+        .iter()
+        .filter_map(|(name, d)| {
+            let ratio = d.ratio?;
+            let label = format!("against {name}");
+            Some(IntervalRow { label, mid: ratio.ratio, low: ratio.low, high: ratio.high, tone: better(d).0 })
+        })
+        .collect();
+    if rows.is_empty() {
+        return None;
+    }
+    let widest = rows.iter().flat_map(|r| [r.high / r.low, 1.0 / r.low, r.high]).fold(1.0, f64::max);
+    let scale = if widest > 1.6 { Scale::Log10 } else { Scale::Near };
+    let told = rows.iter().take(3).map(|r| format!("{} {}", r.label, Unit::Ratio.text(r.mid)));
+    let summary = told.collect::<Vec<_>>().join(", ") + ".";
+    let plot = Plot::Intervals(Intervals {
+        axis: Axis::new(&format!("change of {}, with 95 % interval", plan.goal.metric), Unit::Ratio, scale),
+        reference: 1.0,
+        sides: ("less".into(), "more".into()),
+        rows,
+    });
+    let title = format!("Change of {}", plan.goal.metric);
+    Some(Chart { id: "confirmed-chart".into(), title, summary, plot, table: None })
 }
 
 /// What became of the limits.
