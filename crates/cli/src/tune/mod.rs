@@ -15,6 +15,7 @@ use crate::output;
 use crate::report::{ReportFiles, asked as report_asked, of_results};
 use crate::run::command;
 use crate::status::{Failure, Outcome, Status};
+use host::target::without_secrets;
 use lab::setup::Setup;
 use lab::tune::bench::Bench;
 use lab::tune::forms::{Form, render};
@@ -166,7 +167,7 @@ impl Asked {
             rules: rules.collect(),
             knobs,
             base: self.base.clone(),
-            target: args.job.target.clone().unwrap_or_else(own),
+            target: without_secrets(&args.job.target.clone().unwrap_or_else(own)),
             seed: self.seed,
             budget_seconds: self.budget,
             detect: self.detect,
