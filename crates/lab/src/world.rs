@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where jobs run: our block layer on this host, the kernel's own block devices, or something else that answers with the same figures.
+//! Where jobs run: our block layer on this host, the kernel's own block devices, or a simulated machine, each with the same figures.
 //!
 //! A world is given jobs, settings and a seed, and gives a [`Run`]; what it is, its target names ([`of`]). Guarantees: who goes by
 //! [`of`] compares and tunes on each of them alike. Needs from a world: what it cannot measure it leaves out ([`Run::facts`] without
@@ -8,6 +8,7 @@
 //! To add one: a file beside this one's `kernel.rs`, and its prefix in [`of`].
 
 pub mod kernel;
+pub mod sim;
 
 use host::error::Result;
 use host::run::is_target;
@@ -35,6 +36,16 @@ pub trait World: Sync {
     /// Why two different lists of settings are the same on this target, if they are: there is nothing to compare then.
     fn same(&self, target: Option<&str>, a: &[(String, String)], b: &[(String, String)]) -> Option<String>;
 
+    /// The random number of runs that nobody gave one for: `fresh`, or one that is always the same where that makes figures the same.
+    fn entropy(&self, fresh: u64) -> u64 {
+        fresh
+    }
+
+    /// The machine it runs on, for people, where that is not this host.
+    fn machine(&self, _file: &JobFile, _target: Option<&str>) -> Option<String> {
+        None
+    }
+
     /// Runs the jobs.
     ///
     /// # Errors
@@ -50,12 +61,22 @@ pub struct OurStack;
 #[derive(Clone, Copy, Debug)]
 pub struct KernelDevices;
 
+/// Simulated machines.
+#[derive(Clone, Copy, Debug)]
+pub struct SimulatedMachines;
+
+/// CPUs of the machine that jobs run on, where `target` says that it is not this host.
+pub fn cpus_of(target: Option<&str>) -> Option<u32> {
+    target.filter(|t| t.starts_with("sim:")).and_then(sim::cpus_of)
+}
+
 /// The world that a target is in; without one, that of the first job's file.
 pub fn of(file: &JobFile, target: Option<&str>) -> &'static dyn World {
     let own = || file.jobs.first().map(|j| j.file_name(0, &is_target)).unwrap_or_default();
     let text = target.map_or_else(own, str::to_owned);
     match text.split_once(':') {
         Some(("kernel", _)) => &KernelDevices,
+        Some(("sim", _)) => &SimulatedMachines,
         _ => &OurStack,
     }
 }
@@ -100,5 +121,6 @@ mod tests {
         let own = file("[a]\nsize=1m\nfilename=kernel:/dev/loop0\n");
         assert_eq!(of(&own, None).name(), kernels);
         assert_eq!(of(&own, Some("null")).name(), ours);
+        assert_eq!(of(&own, Some("sim:m.toml")).name(), SimulatedMachines.name());
     }
 }
