@@ -52,3 +52,48 @@ fn the_same_command_gives_the_same_figures_and_says_that_time_is_virtual() {
     dir.mqblk(&["run", "j.fio", "--target", "sin:m.toml"]).exits(2).says(&["did you mean 'sim:'"]);
     dir.mqblk(&["run", "j.fio", "--target", "sim:m.toml", "--set", "nr_hw_queues=17"]).exits(2).says(&["16 CPUs"]);
 }
+
+/// Eight threads behind a LUN of depth four, over a device that does 64 at a time.
+#[test]
+fn tune_finds_what_a_simulated_machine_lacks_and_does_so_again() {
+    let dir = Dir::new("sim-tune");
+    dir.file("m.toml", &MACHINE.replace("lun_queue_depth = 64", "lun_queue_depth = 4"))
+        .file("j.fio", &JOB.replace("$ncpus", "8"));
+    let tune = |results: &str, more: &[&str]| {
+        let args = ["tune", "j.fio", "--target", "sim:m.toml", "--maximize", "a.iops", "--runtime", "20ms"];
+        let search = ["--knob", "lun_queue_depth", "--knob", "nomerges", "--budget", "60s", "--results", results];
+        dir.mqblk(&[&args[..], &search, more].concat()).exits(0)
+    };
+    let done = tune("r1", &["--print", "toml,sysfs", "--apply", "best.toml"]);
+    done.prints(&[
+        "simulated machine of 16 CPUs",
+        "lun_queue_depth=64 is better than the default: a.iops +",
+        "device/queue_depth\n",
+        "[settings]\nlun_queue_depth = 64\n",
+    ]);
+    let applied = std::fs::read_to_string(dir.path("best.toml")).unwrap();
+    assert!(applied.contains("[settings]\nlun_queue_depth = 64\n"), "{applied}");
+    let value = |results: &str| tune(results, &["--json"]).json()["result"]["against_default"]["ratio"].clone();
+    let one = value("r2");
+    assert!(number(&one, "/ratio") > 5.0, "{one}");
+    assert_eq!(one, value("r3"), "the same figures");
+}
+
+/// Where nothing matters, nothing is claimed; a database is judged by its transactions.
+#[test]
+fn transactions_can_be_the_goal() {
+    let dir = Dir::new("sim-oltp");
+    let oltp = "[db]\nworkload=oltp\nbs=8k\nsize=1g\nusers=16\nreads_per_tx=4\nwrites_per_tx=2\nredo_bytes=1k\nruntime=100ms\n";
+    dir.file("m.toml", &MACHINE.replace("lun_queue_depth = 64", "lun_queue_depth = 2"))
+        .file("db.fio", oltp)
+        .file("j.fio", JOB);
+    let tune = |job: &str, more: &[&str]| {
+        dir.mqblk(&[&["tune", job, "--target", "sim:m.toml", "--runtime", "50ms", "--budget", "60s"], more].concat())
+    };
+    let search = ["--maximize", "db.tps", "--keep", "db.commit<=110%", "--knob", "lun_queue_depth=2,32"];
+    tune("db.fio", &[&search[..], &["--results", "r"]].concat())
+        .exits(0)
+        .prints(&["lun_queue_depth=32 is better than the default: db.tps +", " transactions/s"]);
+    tune("j.fio", &["--maximize", "a.tps"]).exits(2).says(&["only jobs with workload=oltp have transactions"]);
+    tune("j.fio", &["--maximize", "a.iops", "--keep", "a.commit<=2ms"]).exits(2).says(&["--keep a.commit: only jobs"]);
+}

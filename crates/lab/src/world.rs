@@ -10,22 +10,25 @@
 pub mod kernel;
 pub mod sim;
 
+use std::sync::Arc;
+
 use host::error::Result;
-use host::run::is_target;
+use host::run::{RunPlan, is_target};
 use host::target::TargetSpec;
 use workload::job::JobFile;
 
 use crate::run::{Observer, Run, RunSpec, execute_here};
+use crate::stack;
+use crate::tune::point::{Knob, Point};
+use crate::tune::stack_knobs;
+
+/// What may be set, and what people set: knobs, and points with the sentence that goes with them.
+pub type Knobs = (Vec<Knob>, Vec<(String, Point)>);
 
 /// See the module's text.
 pub trait World: Sync {
     /// What it is, for messages: `the block layer of mqblk`.
     fn name(&self) -> &'static str;
-
-    /// Whether it is [`OurStack`].
-    fn is_ours(&self) -> bool {
-        false
-    }
 
     /// Refuses a target and settings that cannot be, before anything runs or is written.
     ///
@@ -45,6 +48,13 @@ pub trait World: Sync {
     fn machine(&self, _file: &JobFile, _target: Option<&str>) -> Option<String> {
         None
     }
+
+    /// What may be set of the target, with values worth a try, and the rules of thumb in use; the target is opened as for a run, and left as
+    /// it is.
+    ///
+    /// # Errors
+    /// It cannot be run on.
+    fn knobs(&self, spec: &RunSpec<'_, '_>, observer: &mut dyn Observer) -> Result<Knobs>;
 
     /// Runs the jobs.
     ///
@@ -86,10 +96,6 @@ impl World for OurStack {
         "the block layer of mqblk"
     }
 
-    fn is_ours(&self) -> bool {
-        true
-    }
-
     fn check(&self, target: Option<&str>, settings: &[(String, String)]) -> Result<()> {
         host::run::check_settings(settings)?;
         target.map_or(Ok(()), |target| TargetSpec::parse(target).map(drop))
@@ -97,6 +103,23 @@ impl World for OurStack {
 
     fn same(&self, _: Option<&str>, _: &[(String, String)], _: &[(String, String)]) -> Option<String> {
         None
+    }
+
+    fn knobs(&self, spec: &RunSpec<'_, '_>, observer: &mut dyn Observer) -> Result<Knobs> {
+        let prepared = host::run::prepare(
+            &spec.file.jobs,
+            RunPlan {
+                target: spec.target,
+                settings: spec.settings,
+                laying_out: &mut |path, done, all| observer.laying_out(path, done, all),
+                stop: Arc::clone(&spec.stop),
+                entropy: spec.entropy,
+                force: spec.force,
+            },
+        )?;
+        observer.prepared(&prepared);
+        let queue = &prepared.disks[prepared.targets[0].disks.start].1.queue;
+        Ok(stack_knobs::of(queue, &stack::in_effect(queue, spec.settings)))
     }
 
     fn run<'f>(&self, spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {

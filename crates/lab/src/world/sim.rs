@@ -18,15 +18,16 @@ use host::run::{DiskOutcome, RunOutcome, ThreadEnd, is_target};
 use host::target::TargetSpec;
 use serde::{Deserialize, Serialize};
 use sim::machine::costs::Shape;
-use sim::machine::jobs::{self, JobsRun};
+use sim::machine::jobs::{self, DiskSpec, JobsRun};
 use sim::scenario::build::{self, Built};
 use sim::scenario::file::{Row, Scalar, Scenario};
 use workload::job::{Dir, Job, JobFile};
 use workload::stats::{CpuUse, JobStats};
 
-use super::{SimulatedMachines, World};
+use super::{Knobs, SimulatedMachines, World};
 use crate::run::{Observer, Run, RunSpec};
-use crate::stack::Setting;
+use crate::stack::{self, Setting};
+use crate::tune::stack_knobs;
 use watch::{Looker, Seen};
 
 /// Largest machine file that is read.
@@ -110,6 +111,18 @@ impl World for SimulatedMachines {
         Some(Simulated::of(&path, &load(&path).ok()?).text())
     }
 
+    fn knobs(&self, spec: &RunSpec<'_, '_>, _observer: &mut dyn Observer) -> Result<Knobs> {
+        let (_, path) = target_of(spec.file, spec.target)?;
+        refuse(spec)?;
+        let scenario = load(&path)?;
+        let built = built(&scenario, spec.settings)?;
+        let machine =
+            jobs::idle(scenario.machine, scenario.costs, &built.disk).map_err(|e| Error::usage(e.to_string()))?;
+        let mut now = stack::in_effect(machine.disk(0), spec.settings);
+        now.extend(lun_queue_depth(&built.disk, spec.settings));
+        Ok(stack_knobs::of(machine.disk(0), &now))
+    }
+
     fn run<'f>(&self, spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {
         let (text, path) = target_of(spec.file, spec.target)?;
         refuse(spec)?;
@@ -125,18 +138,21 @@ impl World for SimulatedMachines {
         let run = jobs::run_watched(scenario.machine, scenario.costs, &disk, jobs, spec.entropy, &mut looker)
             .map_err(|e| Error::usage(e.to_string()))?;
         let mut seen = looker.seen();
-        if let Some(scsi) = &disk.scsi {
-            seen.settings.push(Setting {
-                name: "lun_queue_depth".to_owned(),
-                value: scsi.lun_queue_depth.to_string(),
-                default: !asked.iter().any(|(key, _)| key == "lun_queue_depth"),
-                help: "commands that a LUN may have, of all hardware queues".to_owned(),
-            });
-        }
+        seen.settings.extend(lun_queue_depth(&disk, &asked));
         let mut ran = outcome(spec.file, text, run, machine, seen);
         ran.warnings = no_effect;
         Ok(ran)
     }
+}
+
+/// The setting that only SCSI disks have.
+fn lun_queue_depth(disk: &DiskSpec, asked: &[(String, String)]) -> Option<Setting> {
+    Some(Setting {
+        name: "lun_queue_depth".to_owned(),
+        value: disk.scsi?.lun_queue_depth.to_string(),
+        default: !asked.iter().any(|(key, _)| key == "lun_queue_depth"),
+        help: "commands that a LUN may have, of all hardware queues".to_owned(),
+    })
 }
 
 /// CPUs of the machine that a target stands for, if it is not this host; a file that cannot be read is refused later.

@@ -132,12 +132,12 @@ impl Watch for Unwatched {
     }
 }
 
-/// Refuses a machine and a disk that cannot be, without a job.
+/// The machine with its disk, without a job: refuses what cannot be.
 ///
 /// # Errors
 /// The setting that does not fit.
-pub fn check(shape: Shape, costs: Costs, spec: &DiskSpec) -> Result<(), JobsError> {
-    build(shape, costs, spec, 64).map(drop)
+pub fn idle(shape: Shape, costs: Costs, spec: &DiskSpec) -> Result<Machine, JobsError> {
+    build(shape, costs, spec, 64)
 }
 
 /// Runs jobs on a machine with one disk.
@@ -171,20 +171,8 @@ pub fn run_watched(
     while !schedule.is_done() {
         for index in schedule.start_ready(Instant::from_ns(machine.now_ns())) {
             let i = &instances[index];
-            let job = &jobs[i.job];
-            let cpu = match &job.cpus_allowed {
-                Some(cpus) => cpus[i.instance as usize % cpus.len()],
-                None => (i.number - 1) % shape.cpus(),
-            };
-            if cpu >= shape.cpus() {
-                let most = shape.cpus() - 1;
-                let text = format!("cpus_allowed={cpu}: the machine has the CPUs 0 to {most} (job '{}')", job.name);
-                return Err(JobsError::Unsupported(text));
-            }
-            let load = load(job, i, bytes, entropy, watch.keeps_slices())?;
-            let disks = vec![((i.number - 1) % u32::from(spec.luns)) as u16; load.volumes().len()];
-            let task = machine.add_task(cpu, load, job.iodepth_batch_submit, &disks)?;
-            machine.set_weight(task, job.weight)?;
+            let load = load(&jobs[i.job], i, bytes, entropy, watch.keeps_slices())?;
+            let task = start(&mut machine, &jobs[i.job], i, load, spec.luns)?;
             tasks[index] = Some(task);
             of_task.resize(task as usize + 1, 0);
             of_task[task as usize] = index;
@@ -212,8 +200,31 @@ pub fn run_watched(
             None => machine.sleep_until(start_at),
         }
     }
+    Ok(conclude(machine, spec.luns, instances, &tasks, stopped))
+}
+
+/// Starts a thread on its CPU, with a way to one of the LUNs.
+fn start(machine: &mut Machine, job: &Job, i: &Instance, load: Box<dyn Load>, luns: u16) -> Result<u32, JobsError> {
+    let cpus = machine.shape().cpus();
+    let cpu = match &job.cpus_allowed {
+        Some(cpus) => cpus[i.instance as usize % cpus.len()],
+        None => (i.number - 1) % cpus,
+    };
+    if cpu >= cpus {
+        let most = cpus - 1;
+        let text = format!("cpus_allowed={cpu}: the machine has the CPUs 0 to {most} (job '{}')", job.name);
+        return Err(JobsError::Unsupported(text));
+    }
+    let disks = vec![((i.number - 1) % u32::from(luns)) as u16; load.volumes().len()];
+    let task = machine.add_task(cpu, load, job.iodepth_batch_submit, &disks)?;
+    machine.set_weight(task, job.weight)?;
+    Ok(task)
+}
+
+/// What it all came to.
+fn conclude(machine: Machine, luns: u16, instances: Vec<Instance>, tasks: &[Option<u32>], stopped: bool) -> JobsRun {
     let (mut disk, mut seen, mut hctxs) = (DiskStats::default(), Seen::default(), Vec::new());
-    for lun in 0..spec.luns {
+    for lun in 0..luns {
         disk.add(&machine.disk(lun).stats());
         seen.add(&machine.seen(lun));
         hctxs.extend(machine.disk(lun).hctx_stats());
@@ -224,22 +235,8 @@ pub fn run_watched(
     let thread_cpu_ns = tasks.iter().map(|t| t.map_or(0, |t| machine.thread_cpu_ns(t))).collect();
     let mut all: Vec<Option<JobStats>> = machine.into_stats().into_iter().map(Some).collect();
     let started = tasks.iter().map(Option::is_some).collect();
-    let mut take = |task: Option<u32>| task.and_then(|t| all[t as usize].take()).unwrap_or_default();
-    let stats = tasks.into_iter().map(&mut take).collect();
-    Ok(JobsRun {
-        instances,
-        stats,
-        started,
-        thread_cpu_ns,
-        disk,
-        seen,
-        hctxs,
-        cpu,
-        elapsed_ns,
-        events,
-        stopped,
-        config,
-    })
+    let stats = tasks.iter().map(|task| task.and_then(|t| all[t as usize].take()).unwrap_or_default()).collect();
+    JobsRun { instances, stats, started, thread_cpu_ns, disk, seen, hctxs, cpu, elapsed_ns, events, stopped, config }
 }
 
 /// The machine with its disk.

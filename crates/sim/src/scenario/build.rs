@@ -63,8 +63,8 @@ pub fn check(scenario: &Scenario, row: &Row) -> Result<Built, SettingError> {
     let mut built = disk(scenario, row, 0)?;
     // They are alike.
     built.disk.luns = 1;
-    match jobs::check(scenario.machine, row.costs.unwrap_or(scenario.costs), &built.disk) {
-        Ok(()) => Ok(built),
+    match jobs::idle(scenario.machine, row.costs.unwrap_or(scenario.costs), &built.disk) {
+        Ok(_) => Ok(built),
         Err(JobsError::Setting(e)) => Err(e),
         Err(other) => Err(SettingError(other.to_string())),
     }
