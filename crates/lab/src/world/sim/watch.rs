@@ -181,6 +181,6 @@ impl Watch for Looker<'_, '_> {
         self.looks += 1;
         // The golden ratio: distances of half to one and a half times the mean, without a period.
         let part = self.looks.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        Look::In(LOOK_NS + (part * 2 * LOOK_NS >> 32))
+        Look::In(LOOK_NS + ((part * 2 * LOOK_NS) >> 32))
     }
 }
