@@ -187,15 +187,26 @@ impl Request {
         format!("{}{seed}", command())
     }
 
-    /// The machines that both sides are simulated on; none where one of them is not.
+    /// The machines that both sides are simulated on; none where one of them is not, which is said.
     fn simulated(&self) -> Vec<String> {
         let of = |s: &SideSpec| {
             let target = s.target.as_deref();
             world::of(&self.jobs.file, target).machine(&self.jobs.file, target)
         };
-        let mut both: Vec<String> = self.sides.iter().map(of).collect::<Option<_>>().unwrap_or_default();
-        both.dedup();
-        both
+        let mut machines: Vec<String> = match self.sides.each_ref().map(of) {
+            [Some(a), Some(b)] => vec![a, b],
+            [None, None] => Vec::new(),
+            [a, b] => {
+                let (side, machine) = a.map_or_else(|| ("B", b), |a| ("A", Some(a)));
+                let machine = machine.unwrap_or_default();
+                eprintln!(
+                    "warning: {side} is a {machine}, and the other side's are real: what differs is not only the settings"
+                );
+                Vec::new()
+            }
+        };
+        machines.dedup();
+        machines
     }
 
     /// Files and devices below the jobs.

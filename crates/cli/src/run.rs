@@ -363,7 +363,7 @@ impl Observer for Screen<'_> {
     }
 
     fn simulated(&mut self, _: &Simulated, instances: &[Instance]) {
-        self.render = Some(JobsLine::new(self.jobs, instances));
+        self.render = Some(JobsLine::virtual_time(self.jobs, instances));
     }
 
     fn progress(&mut self, progress: &Progress) {

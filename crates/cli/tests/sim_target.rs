@@ -47,6 +47,13 @@ fn the_same_command_gives_the_same_figures_and_says_that_time_is_virtual() {
     let table = |text: &str| text.lines().filter(|l| !l.contains("--results")).collect::<Vec<_>>().join("\n");
     assert_eq!(table(&one), table(&two));
     assert!(one.starts_with("simulated machine of 16 CPUs"), "{one}");
+    let mixed =
+        ["compare", "j.fio", "--a", "target=sim:m.toml", "--b", "target=null:size=10g", "--pairs=10", "--results", "3"];
+    let mixed = dir.mqblk(&[&mixed[..], &["--job-set", "numjobs=1"]].concat());
+    mixed.says(&[
+        "warning: A is a simulated machine of 16 CPUs",
+        "all times are virtual, and the other side's are real",
+    ]);
     dir.mqblk(&["run", "j.fio", "--target", "sim:m.tom"]).exits(2).says(&["target 'sim:m.tom': cannot be read"]);
     dir.mqblk(&["inspect", "--target", "sim:m.toml"]).exits(2).says(&["is a simulated machine"]);
     dir.mqblk(&["run", "j.fio", "--target", "sin:m.toml"]).exits(2).says(&["did you mean 'sim:'"]);
