@@ -5,6 +5,7 @@ use crate::args::JobArgs;
 use crate::status::Failure;
 use host::target::without_secrets;
 use lab::setup::Setup;
+use lab::world;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io::Read;
@@ -30,7 +31,7 @@ pub fn load(args: &JobArgs, overrides: &[Override]) -> Result<Loaded, Failure> {
         file: if name == "-" { "stdin" } else { &name },
         env: &|variable| std::env::var(variable).ok(),
         include: &Includes,
-        ncpus: u32::from(host::run::nr_cpus()),
+        ncpus: world::cpus_of(args.target.as_deref()).unwrap_or_else(|| host::run::nr_cpus().into()),
         pagesize_bytes: host::run::page_bytes(),
         memory_mib: Setup::read(&[]).memory_bytes.unwrap_or(0) >> 20,
         is_target: &host::run::is_target,
