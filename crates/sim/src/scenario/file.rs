@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The file of a scenario: its fields, their ranges, and errors that name the line.
 
+use super::known::{self, Measured, Uncertain};
 use crate::machine::costs::{Costs, Shape};
 use blk::suggest::nearest;
 use serde::Deserialize;
@@ -261,6 +262,12 @@ pub struct Scenario {
     /// Rows; a machine file has none.
     #[serde(default)]
     pub row: Vec<Row>,
+    /// How well constants are known, where that is not "as they stand there".
+    #[serde(default)]
+    pub uncertain: Uncertain,
+    /// What was measured on the real machine.
+    #[serde(default)]
+    pub measured: Measured,
 }
 
 /// Figures of a job that can be published and simulated.
@@ -289,6 +296,14 @@ impl Scenario {
         })?;
         scenario.check().map_err(|e| at(file, text, e))?;
         Ok(scenario)
+    }
+
+    /// The rules again, after something was changed.
+    ///
+    /// # Errors
+    /// The first one that is broken.
+    pub(crate) fn recheck(&self) -> Result<(), String> {
+        self.check().map_err(|(_, why)| why)
     }
 
     /// What a scenario has and a machine need not have.
@@ -325,6 +340,7 @@ impl Scenario {
             return bad("[machine]", format!("{n} CPUs: must be at most {most}; lower sockets, cores or threads"));
         }
         check_disk(&self.disk)?;
+        known::check(self)?;
         match (&self.guests, &self.jobs) {
             (Some(_), Some(_)) => {
                 return bad("jobs", "jobs beside [guests]: guests have users, and no job file".into());
@@ -505,7 +521,7 @@ pub fn split_figure(figure: &str) -> Option<(&str, &str)> {
     figure.rsplit_once('.')
 }
 
-fn check_figure(figure: &str) -> Result<(), String> {
+pub(super) fn check_figure(figure: &str) -> Result<(), String> {
     let Some((_, metric)) = split_figure(figure) else {
         return Err(format!("'{figure}': must be JOB.METRIC, with METRIC one of {}", METRICS.join(", ")));
     };
