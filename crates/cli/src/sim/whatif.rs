@@ -123,12 +123,25 @@ fn render(name: &str, plan: &Plan, a: &Answers) -> String {
             interval(&f.figure, &f.simulated)
         );
     }
-    a.answers.iter().for_each(|answer| question(&mut out, answer));
+    if a.describes == Some(false) {
+        // One reason for all of them.
+        let why = a.answers.iter().flat_map(|q| &q.cannot).find(|c| c.starts_with(NOT_THIS_MACHINE));
+        let _ = writeln!(out, "\n{}", why.map_or(NOT_THIS_MACHINE, String::as_str));
+    }
+    a.answers.iter().for_each(|answer| question(&mut out, answer, a.describes));
     out
 }
 
-fn question(out: &mut String, a: &Answer) {
+/// How the reason begins that holds for all questions.
+const NOT_THIS_MACHINE: &str = "the model does not describe this machine";
+
+fn question(out: &mut String, a: &Answer, describes: Option<bool>) {
     let _ = writeln!(out, "\nwhat if {}", a.what_if);
+    if describes == Some(false) {
+        let own = a.cannot.iter().find(|c| !c.starts_with(NOT_THIS_MACHINE));
+        let _ = writeln!(out, "  cannot tell: {}", own.map_or(NOT_THIS_MACHINE, String::as_str));
+        return;
+    }
     let widest = a.figures.iter().map(|f| f.figure.len()).max().unwrap_or(0);
     for f in &a.figures {
         let FigureAnswer { figure, base, changed, text, .. } = f;

@@ -2,7 +2,7 @@
 //! From the lives of I/Os to jobs: one for all processes of a name, with their mix, sizes, order, depth and rate.
 //!
 //! Guarantees: shares and depths are those of the trace, not of a guess at what made it. A job is closed (the next I/O goes out
-//! when one ends) where it keeps its depth most of the time; else it has a rate, or at a depth of one a pause between I/Os.
+//! when one ends) where it keeps its depth most of the time or answers each end at once; else it has a rate, or at a depth of one a pause between I/Os.
 
 use super::Class;
 use super::lives::{Bio, Lives};
@@ -98,6 +98,10 @@ impl JobProfile {
 const STREAMS: usize = 8;
 /// Share of its depth that a job has in flight, from which on it is closed.
 const CLOSED: f64 = 0.7;
+/// Share of its submissions that answer an end, from which on it is closed: with a thread that is often off its CPU it has not many in flight.
+const PROMPT: f64 = 0.6;
+/// Longest time in which a submission answers an end, and the same as a share of the mean gap between submissions.
+const ANSWERS: (f64, f64) = (50_000.0, 0.4);
 /// Pauses below this are the process's own work and the machine's.
 const THINK_MIN_US: f64 = 10.0;
 /// I/Os below which a process is a passer-by, as a share of all.
@@ -150,6 +154,8 @@ struct Process<'b> {
     think_us: f64,
     /// Deviation of the gaps between submissions over their mean.
     gap_cv: f64,
+    /// Share of the submissions after an end that come at once.
+    prompt: f64,
 }
 
 impl<'b> Process<'b> {
@@ -161,6 +167,9 @@ impl<'b> Process<'b> {
         steps.sort_unstable();
         let (mut out, mut last, mut area, mut idle_ns, mut pauses) = (0i64, steps[0].0, 0.0, 0.0, 0u64);
         let (mut depths, mut runs, mut was_end) = (Vec::new(), 0u64, true);
+        let span = (steps[steps.len() - 1].0 - steps[0].0).max(1) as f64;
+        let answers = ANSWERS.0.min(ANSWERS.1 * span / io.len() as f64);
+        let mut prompt = 0u64;
         for (at, step) in &steps {
             let ns = (at - last) as f64;
             area += out as f64 * ns;
@@ -172,13 +181,13 @@ impl<'b> Process<'b> {
             if *step > 0 {
                 depths.push(out as u32);
                 runs += u64::from(was_end);
+                prompt += u64::from(was_end && ns <= answers);
             } else if out == 0 {
                 pauses += 1;
             }
             was_end = *step < 0;
         }
         depths.sort_unstable();
-        let span = (last - steps[0].0).max(1) as f64;
         let gaps: Vec<f64> = io.windows(2).map(|w| (w[1].queued_ns - w[0].queued_ns) as f64).collect();
         Process {
             depth: depths[(depths.len() - 1) * 99 / 100].max(1),
@@ -186,6 +195,7 @@ impl<'b> Process<'b> {
             batch: io.len() as f64 / runs.max(1) as f64,
             think_us: idle_ns / pauses.max(1) as f64 / 1e3,
             gap_cv: cv(&gaps),
+            prompt: prompt as f64 / runs.max(1) as f64,
             bios,
         }
     }
@@ -240,7 +250,7 @@ fn job(name: String, all: &[Process<'_>], span_ns: u64) -> JobProfile {
         if think_us >= THINK_MIN_US && think_us >= 0.1 * job.lat_us() {
             job.arrival = Arrival::Think { us: think_us };
         }
-    } else if kept < CLOSED {
+    } else if kept < CLOSED && mean(&|p| p.prompt) < PROMPT {
         job.arrival = Arrival::Open { poisson: mean(&|p| p.gap_cv) >= 0.5 };
     }
     job

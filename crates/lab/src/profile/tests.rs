@@ -221,6 +221,27 @@ fn a_machine_file_keeps_what_a_profile_does_not_know() {
     assert_eq!(write::edit(&new, &write::machine_lines(&p)), new, "twice is once");
 }
 
+/// Reads that come by the clock, each of which takes a while, are no closed loop.
+#[test]
+fn a_rate_is_told_from_a_depth() {
+    let mut rng = 1u64;
+    let mut events: Vec<(u64, Vec<u8>)> = Vec::new();
+    let mut at = 0;
+    for i in 0..2000u64 {
+        rng = rng.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        at += (-1e6 * ((rng >> 11) as f64 / (1u64 << 53) as f64).max(1e-9).ln()) as u64;
+        events.push((at, record(at, i * 800, 4096, Q_READ, 3, &[])));
+        events.push((at + 2_500_000, record(at + 2_500_000, i * 800, 4096, C_READ, 0, &[])));
+    }
+    events.sort_by_key(|e| e.0);
+    let p = binary(&events.into_iter().flat_map(|e| e.1).collect::<Vec<u8>>()).unwrap();
+    let j = &p.jobs[0];
+    assert_eq!(j.arrival, Arrival::Open { poisson: true });
+    assert!((j.in_flight - 2.5).abs() < 0.3 && j.iodepth >= 6, "{j:?}");
+    let job = write::job_file(&p);
+    assert!(job.contains("\nrate_process=poisson\n") && job.contains("\n[pid3]\nrw=randread\nbs=4096\n"), "{job}");
+}
+
 /// What was asked for comes out: mix, sizes, order, depth.
 #[test]
 fn a_traced_run_is_profiled_as_the_job_that_it_was() {

@@ -83,6 +83,10 @@ pub fn read(text: &str, machine: &Scenario, table: &toml::Table) -> Result<Varia
         v.scenario = Value::Table(table).try_into().map_err(|e: toml::de::Error| one_line(e.message()))?;
         v.scenario.recheck()?;
     }
+    if v.row.set.contains_key("scheduler") {
+        // As in the kernel, another elevator begins with its own.
+        v.scenario.settings.retain(|name, _| name != "nr_requests" && !name.starts_with("iosched."));
+    }
     let attach = v.scenario.disk.attach;
     if attach == Attach::Scsi && v.row.set.contains_key("queue_depth") {
         return Err(

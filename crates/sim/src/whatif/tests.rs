@@ -79,6 +79,13 @@ fn what_has_no_model_is_said_to_have_none() {
 }
 
 #[test]
+fn another_elevator_begins_with_its_own_number_of_requests() {
+    let machine = MACHINE.replace("\"none\"", "\"mq-deadline\"\nnr_requests = 256\n\"iosched.fifo_batch\" = 8");
+    let a = ask(&machine, JOB, &["scheduler=none", "scheduler=kyber,nr_requests=32"]).unwrap();
+    assert!(a.answers.iter().all(|q| q.cannot.is_empty() && !q.figures.is_empty()), "{a:?}");
+}
+
+#[test]
 fn what_cannot_be_asked_is_refused_with_a_remedy() {
     for (change, says) in [
         ("nr_hw_queue=2", "did you mean 'nr_hw_queues'?"),
