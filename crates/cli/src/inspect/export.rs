@@ -58,7 +58,7 @@ pub fn text(root: &Path, kernel: Option<&str>, disk: Option<&Device>, costs: Opt
             let _ = writeln!(out, "\n{}", text.trim_end());
         }
         None => {
-            out += "\n# No [costs]: those of a server of about 2020, known to a factor of 2. 'mqblk calibrate' measures them.\n"
+            out += "\n# No [costs]: those of a server of about 2020, known to a factor of 2. 'mqblk calibrate' measures them.\n";
         }
     }
     let a = assumed(disk);

@@ -48,12 +48,20 @@ pub fn main(file: &Path, args: &SimArgs) -> Outcome {
     Ok(Status::Done)
 }
 
+/// Runs that are done.
+struct Done {
+    /// By their numbers.
+    outcomes: Vec<Option<RowOutcome>>,
+    /// The first that failed, and why.
+    failed: Option<(usize, String)>,
+    line: Line,
+}
+
 /// All runs, on all CPUs.
 fn simulate(plan: &Plan, args: &SimArgs) -> Result<Vec<RowOutcome>, Failure> {
     let next = AtomicUsize::new(0);
     let all = plan.runs();
-    let done: Mutex<(Vec<Option<RowOutcome>>, Option<(usize, String)>, Line)> =
-        Mutex::new(((0..all).map(|_| None).collect(), None, Line::new(args.eta)));
+    let done = Mutex::new(Done { outcomes: (0..all).map(|_| None).collect(), failed: None, line: Line::new(args.eta) });
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     std::thread::scope(|s| {
         for _ in 0..threads {
@@ -66,22 +74,22 @@ fn simulate(plan: &Plan, args: &SimArgs) -> Result<Vec<RowOutcome>, Failure> {
                     let run = plan.run(n);
                     let mut done = done.lock().expect("nobody panics with it");
                     match run {
-                        Ok(outcome) => done.0[n] = Some(outcome),
+                        Ok(outcome) => done.outcomes[n] = Some(outcome),
                         Err(e) => {
                             // The first of those that fail, whichever thread was first.
-                            if done.1.as_ref().is_none_or(|(at, _)| n < *at) {
-                                done.1 = Some((n, e));
+                            if done.failed.as_ref().is_none_or(|(at, _)| n < *at) {
+                                done.failed = Some((n, e));
                             }
                             next.store(all, Ordering::Relaxed);
                             return;
                         }
                     }
-                    done.2.show(|| format!("{n} of {all} runs"));
+                    done.line.show(|| format!("{n} of {all} runs"));
                 }
             });
         }
     });
-    let (outcomes, failed, mut line) = done.into_inner().expect("nobody panics with it");
+    let Done { outcomes, failed, mut line } = done.into_inner().expect("nobody panics with it");
     line.clear();
     match failed {
         Some((_, e)) => Err(Failure::new(e)),

@@ -53,6 +53,12 @@ pub struct DiskProfile {
     pub depth: u32,
 }
 
+/// Means of consecutive tenths: a disk that changes while it is looked at is known no better than they differ.
+fn means(values: &[f64]) -> Vec<f64> {
+    let tenths = values.chunks(values.len().div_ceil(10).max(1));
+    tenths.map(|c| c.iter().sum::<f64>() / c.len() as f64).collect()
+}
+
 /// The middle half of the values, as a share of the middle one.
 fn spread(values: &[f64]) -> f64 {
     let mut all = values.to_vec();
@@ -94,9 +100,8 @@ pub fn of(requests: &[Request], notes: &mut Vec<String>) -> DiskProfile {
         if mine.is_empty() { of(&all) } else { mine }
     };
     let known = |t: &[f64]| {
-        let n = t.len() as f64;
-        let value = t.iter().sum::<f64>() / n;
-        (!t.is_empty()).then(|| Known::within(value, (2.0 * cv(t) / n.sqrt()).clamp(KNOWN, 0.9)))
+        let value = t.iter().sum::<f64>() / t.len() as f64;
+        (!t.is_empty()).then(|| Known::within(value, (2.0 * cv(&means(t))).clamp(KNOWN, 0.9)))
     };
     let (reads, writes) = (times(Class::Read), times(Class::Write));
     let larger = if reads.len() >= writes.len() { &reads } else { &writes };

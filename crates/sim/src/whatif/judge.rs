@@ -142,7 +142,7 @@ pub(super) fn judge(plan: &Plan, runs: &[RowOutcome]) -> Answers {
     };
     let kept: Vec<usize> = (0..members.len()).filter(|i| fits(members[*i])).collect();
     let is_compared = as_it_is.iter().any(|f| f.measured.is_some());
-    let describes = is_compared.then(|| kept.len() >= 2 && kept.len() as f64 >= MOST * members.len() as f64);
+    let describes = is_compared.then_some(kept.len() >= 2 && kept.len() as f64 >= MOST * members.len() as f64);
     // Those of a model that describes another machine are shown, and nothing is told from them.
     let used: Vec<usize> = if describes == Some(false) { (0..members.len()).collect() } else { kept.clone() };
     let answers = (1..n).map(|v| answer(plan, &members, &used, v, &as_it_is, describes)).collect();
