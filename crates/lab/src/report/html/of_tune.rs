@@ -75,9 +75,9 @@ fn tried(r: &TuneResult) -> &'static str {
 
 const fn unit(q: Quantity) -> Unit {
     match q {
-        Quantity::Iops => Unit::PerSecond,
+        Quantity::Iops | Quantity::Transactions => Unit::PerSecond,
         Quantity::Bandwidth => Unit::BytesPerSecond,
-        Quantity::LatencyMean | Quantity::Percentile(_) | Quantity::CpuPerIo => Unit::Nanoseconds,
+        _ => Unit::Nanoseconds,
     }
 }
 
