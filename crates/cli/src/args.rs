@@ -240,7 +240,7 @@ pub struct CompareArgs {
 /// `mqblk report`.
 #[derive(Args, Debug)]
 pub struct ReportArgs {
-    /// Results file of a comparison
+    /// Results file of a comparison or a tuning
     #[arg(value_name = "RESULTS")]
     pub results: PathBuf,
     /// The page, which ends in .html; all that it shows goes beside it as .json [default: the results file's name with .html]
@@ -309,6 +309,9 @@ pub struct SimArgs {
     /// The scenario's figures as JSON
     #[arg(long, requires = "scenario")]
     pub json: bool,
+    /// Write the scenario as a page, which ends in .html, and all that it shows beside it as .json
+    #[arg(long, value_name = "FILE.html", requires = "scenario")]
+    pub report: Option<PathBuf>,
     /// The seed of the cases, or the first of several
     #[arg(long, default_value_t = 0, value_name = "SEED")]
     pub seed: u64,

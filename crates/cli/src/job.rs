@@ -3,6 +3,7 @@
 
 use crate::args::JobArgs;
 use crate::status::Failure;
+use host::target::without_secrets;
 use lab::setup::Setup;
 use lab::world;
 use std::collections::hash_map::RandomState;
@@ -18,7 +19,7 @@ const JOB_BYTES_MAX: u64 = 16 << 20;
 pub struct Loaded {
     /// The jobs.
     pub file: JobFile,
-    /// What was read.
+    /// What was read, as it may be kept and shown: without passwords of targets.
     pub text: String,
 }
 
@@ -43,7 +44,7 @@ pub fn load(args: &JobArgs, overrides: &[Override]) -> Result<Loaded, Failure> {
     for warning in &file.warnings {
         eprintln!("warning: {warning}");
     }
-    Ok(Loaded { file, text })
+    Ok(Loaded { file, text: without_secrets(&text) })
 }
 
 struct Includes;

@@ -54,6 +54,9 @@ pub struct TuneArgs {
     /// without FILE, of a kernel: target: to /sys/block/X, where it stays until the next boot
     #[arg(long, value_name = "FILE.toml", num_args = 0..=1)]
     pub apply: Option<Option<PathBuf>>,
+    /// Write the tuning as a page, which ends in .html, and all that it shows beside it as .json
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

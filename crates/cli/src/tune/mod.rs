@@ -12,10 +12,11 @@ use self::args::{TuneArgs, percent, seconds};
 use crate::interrupt;
 use crate::job::{self, Loaded};
 use crate::output;
+use crate::report::{ReportFiles, asked as report_asked, of_results};
 use crate::run::command;
 use crate::status::{Failure, Outcome, Status};
 use host::kernel::{self, KernelDevice};
-use host::target::TargetSpec;
+use host::target::{TargetSpec, without_secrets};
 use lab::setup::Setup;
 use lab::tune::bench::Bench;
 use lab::tune::forms::{Form, render};
@@ -43,6 +44,9 @@ pub fn main(args: &TuneArgs) -> Outcome {
     let asked = Asked::resolve(args)?;
     host::clock::start();
     let stop = interrupt::stop_flag()?;
+    let applied = args.apply.as_ref().and_then(|file| file.as_deref());
+    let others = [Some(asked.results.as_path()), applied, Some(args.job.job.as_path())];
+    let mut page = report_asked(args.report.as_ref(), &others)?;
     let shared = Shared::new(Screen::new(args.job.eta, Arc::clone(&stop)));
     let (mut observer, mut watch) = (shared.clone(), shared);
     let spec = BenchSpec {
@@ -59,7 +63,7 @@ pub fn main(args: &TuneArgs) -> Outcome {
     if let Some(past) = &asked.past {
         past.fits(&plan, &asked.results.display().to_string()).map_err(Failure::new)?;
     }
-    let mut out = asked.open(&plan)?;
+    let mut out = asked.open(args, &plan)?;
     let done = match asked.past.as_ref().and_then(|p| p.result.clone()) {
         Some(result) => Ok(result),
         None => {
@@ -70,7 +74,7 @@ pub fn main(args: &TuneArgs) -> Outcome {
     };
     watch.clear();
     match done {
-        Ok(result) => asked.report(args, &plan, &result),
+        Ok(result) => asked.report(args, &plan, &result, page.as_mut()),
         Err(Halt::Failed(why)) => Err(asked.failed(&why)),
         Err(Halt::Stopped) => {
             eprintln!("mqblk: broken off; go on with: {} --resume {}", asked.again(), asked.results.display());
@@ -137,7 +141,7 @@ impl Asked {
             || PathBuf::from(format!("mqblk-tune-{}.jsonl", lab::report::num::compact_utc(started_unix_ms / 1000)));
         let results = args.resume.clone().or_else(|| args.results.clone()).unwrap_or_else(stamp);
         for (flag, path) in [
-            ("--apply", args.apply.iter().flatten().next().map(PathBuf::as_path)),
+            ("--apply", args.apply.as_ref().and_then(|file| file.as_deref())),
             ("--results", Some(results.as_path()).filter(|_| past.is_none())),
         ] {
             if let Some(path) = path.filter(|p| p.exists()) {
@@ -185,7 +189,7 @@ impl Asked {
             rules: rules.collect(),
             knobs,
             base: self.base.clone(),
-            target: args.job.target.clone().unwrap_or_else(own),
+            target: without_secrets(&args.job.target.clone().unwrap_or_else(own)),
             seed: self.seed,
             budget_seconds: self.budget,
             detect: self.detect,
@@ -194,8 +198,14 @@ impl Asked {
         })
     }
 
+    /// The machine that it is simulated on, if it is.
+    fn machine(&self, args: &TuneArgs) -> Option<String> {
+        let target = args.job.target.as_deref();
+        world::of(&self.jobs.file, target).machine(&self.jobs.file, target)
+    }
+
     /// The results file: new with its first line, or the old one without what was cut off.
-    fn open(&self, plan: &TunePlan) -> Result<File, Failure> {
+    fn open(&self, args: &TuneArgs, plan: &TunePlan) -> Result<File, Failure> {
         let failed = |e: std::io::Error| {
             Failure::new(format!("results file {}: {e}; name a file you may write to", self.results.display()))
         };
@@ -207,7 +217,7 @@ impl Asked {
         let mut file = OpenOptions::new().append(true).create_new(true).open(&self.results).map_err(failed)?;
         let header = Header {
             format: journal::FORMAT,
-            setup: Setup::read(&[]),
+            setup: Setup { simulated: self.machine(args).into_iter().collect(), ..Setup::read(&[]) },
             command: self.again(),
             plan: plan.clone(),
             started_unix_ms: self.started_unix_ms,
@@ -235,16 +245,14 @@ impl Asked {
         Failure::new(why)
     }
 
-    fn report(&self, args: &TuneArgs, plan: &TunePlan, result: &TuneResult) -> Outcome {
+    fn report(&self, args: &TuneArgs, plan: &TunePlan, result: &TuneResult, page: Option<&mut ReportFiles>) -> Outcome {
         if let Some(Some(path)) = &args.apply {
             write_new(path, &render(Form::Toml, &result.winner, &plan.target))?;
         }
         let text = match args.json {
             true => json(plan, result, &args.print, &self.again(), &self.results),
             false => {
-                let target = args.job.target.as_deref();
-                let on = world::of(&self.jobs.file, target).machine(&self.jobs.file, target);
-                on.map_or_else(String::new, |machine| machine + "\n")
+                self.machine(args).map_or_else(String::new, |machine| machine + "\n")
                     + &report::text(plan, result, &args.print, &self.again())
             }
         };
@@ -253,6 +261,9 @@ impl Asked {
             write_to_kernel(&kernel_target(args.job.target.as_deref()).map_err(Failure::new)?, &self.base, result)?;
         }
         eprintln!("results: {}", self.results.display());
+        if let Some(page) = page {
+            page.write(&of_results(&self.results)?)?;
+        }
         Ok(match result.verdict {
             TuneVerdict::Better | TuneVerdict::NoBetter | TuneVerdict::LimitKept => Status::Done,
             TuneVerdict::CannotKeep | TuneVerdict::Errors => Status::Found,
