@@ -50,13 +50,13 @@ pub struct TuneArgs {
     /// File for every run as it is done [default: mqblk-tune-TIME.jsonl here]
     #[arg(long, value_name = "FILE")]
     pub results: Option<PathBuf>,
-    /// Write the tuning as a page, which ends in .html, and all that it shows beside it as .json
-    #[arg(long, value_name = "FILE.html")]
-    pub report: Option<PathBuf>,
     /// Write what is recommended to this new file, as a configuration of mqblk serve (of a sim: target as [settings]);
     /// without FILE, of a kernel: target: to /sys/block/X, where it stays until the next boot
     #[arg(long, value_name = "FILE.toml", num_args = 0..=1)]
     pub apply: Option<Option<PathBuf>>,
+    /// Write the tuning as a page, which ends in .html, and all that it shows beside it as .json
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -44,8 +44,8 @@ pub fn main(args: &TuneArgs) -> Outcome {
     let asked = Asked::resolve(args)?;
     host::clock::start();
     let stop = interrupt::stop_flag()?;
-    let others =
-        [Some(asked.results.as_path()), args.apply.as_ref().and_then(|a| a.as_deref()), Some(args.job.job.as_path())];
+    let applied = args.apply.as_ref().and_then(|file| file.as_deref());
+    let others = [Some(asked.results.as_path()), applied, Some(args.job.job.as_path())];
     let mut page = report_asked(args.report.as_ref(), &others)?;
     let shared = Shared::new(Screen::new(args.job.eta, Arc::clone(&stop)));
     let (mut observer, mut watch) = (shared.clone(), shared);
@@ -63,7 +63,7 @@ pub fn main(args: &TuneArgs) -> Outcome {
     if let Some(past) = &asked.past {
         past.fits(&plan, &asked.results.display().to_string()).map_err(Failure::new)?;
     }
-    let mut out = asked.open(&plan)?;
+    let mut out = asked.open(args, &plan)?;
     let done = match asked.past.as_ref().and_then(|p| p.result.clone()) {
         Some(result) => Ok(result),
         None => {
@@ -141,7 +141,7 @@ impl Asked {
             || PathBuf::from(format!("mqblk-tune-{}.jsonl", lab::report::num::compact_utc(started_unix_ms / 1000)));
         let results = args.resume.clone().or_else(|| args.results.clone()).unwrap_or_else(stamp);
         for (flag, path) in [
-            ("--apply", args.apply.iter().flatten().next().map(PathBuf::as_path)),
+            ("--apply", args.apply.as_ref().and_then(|file| file.as_deref())),
             ("--results", Some(results.as_path()).filter(|_| past.is_none())),
         ] {
             if let Some(path) = path.filter(|p| p.exists()) {
@@ -198,8 +198,14 @@ impl Asked {
         })
     }
 
+    /// The machine that it is simulated on, if it is.
+    fn machine(&self, args: &TuneArgs) -> Option<String> {
+        let target = args.job.target.as_deref();
+        world::of(&self.jobs.file, target).machine(&self.jobs.file, target)
+    }
+
     /// The results file: new with its first line, or the old one without what was cut off.
-    fn open(&self, plan: &TunePlan) -> Result<File, Failure> {
+    fn open(&self, args: &TuneArgs, plan: &TunePlan) -> Result<File, Failure> {
         let failed = |e: std::io::Error| {
             Failure::new(format!("results file {}: {e}; name a file you may write to", self.results.display()))
         };
@@ -211,7 +217,7 @@ impl Asked {
         let mut file = OpenOptions::new().append(true).create_new(true).open(&self.results).map_err(failed)?;
         let header = Header {
             format: journal::FORMAT,
-            setup: Setup::read(&[]),
+            setup: Setup { simulated: self.machine(args).into_iter().collect(), ..Setup::read(&[]) },
             command: self.again(),
             plan: plan.clone(),
             started_unix_ms: self.started_unix_ms,
@@ -246,9 +252,7 @@ impl Asked {
         let text = match args.json {
             true => json(plan, result, &args.print, &self.again(), &self.results),
             false => {
-                let target = args.job.target.as_deref();
-                let on = world::of(&self.jobs.file, target).machine(&self.jobs.file, target);
-                on.map_or_else(String::new, |machine| machine + "\n")
+                self.machine(args).map_or_else(String::new, |machine| machine + "\n")
                     + &report::text(plan, result, &args.print, &self.again())
             }
         };

@@ -77,7 +77,12 @@ const fn unit(q: Quantity) -> Unit {
     match q {
         Quantity::Iops | Quantity::Transactions => Unit::PerSecond,
         Quantity::Bandwidth => Unit::BytesPerSecond,
-        _ => Unit::Nanoseconds,
+        Quantity::LatencyMean
+        | Quantity::Percentile(_)
+        | Quantity::CpuPerIo
+        | Quantity::TransactionMean
+        | Quantity::TransactionP99
+        | Quantity::CommitMean => Unit::Nanoseconds,
     }
 }
 
