@@ -31,6 +31,8 @@ Examples:
   mqblk tune job.fio --target null --maximize a.iops   which settings, by how much, and why
   mqblk compare job.fio --target kernel:/dev/nvme0n1 --a scheduler=none --b scheduler=kyber
                                                        the kernel's own block layer, settings put back
+  mqblk compare job.fio --target sim:scenarios/azure-p80.toml --a nr_hw_queues=1 --b nr_hw_queues=32
+                                                       a machine that one does not have, in virtual time
   mqblk compare job.fio --a mode=sq --b mode=mq --report out.html
                                                        the same as a page with charts; later: mqblk report RESULTS
   mqblk inspect --set nr_hw_queues=2                   settings and CPU -> hctx map of a stack
@@ -73,7 +75,9 @@ Targets (in a job file also as filename=):
                        path_grouping_policy, prio, detect_prio, failback, no_path_retry ... (docs/multipath.md)
   kernel:/dev/X        a block device of the kernel, without the block layer of mqblk: I/O goes to it through io_uring,
                        --set writes to /sys/block/X/queue (scheduler, nr_requests, iosched.NAME, nomerges, ...) and
-                       all is put back at the end; for run and compare
+                       all is put back at the end; for run, compare and tune
+  sim:FILE             a simulated machine, in virtual time: FILE is TOML with [machine] and [disk], such as
+                       scenarios/azure-p80.toml; for run, compare and tune (docs/scenarios.md)
   OPTIONS are name=value, separated by commas: model:size=16t,iops=18000,bw=750m,lat_us=2000";
 
 /// A multi-queue block layer in user space: runs fio job files through it, compares its settings, shows them.
@@ -242,7 +246,7 @@ pub struct CompareArgs {
 /// `mqblk report`.
 #[derive(Args, Debug)]
 pub struct ReportArgs {
-    /// Results file of a comparison
+    /// Results file of a comparison or a tuning
     #[arg(value_name = "RESULTS")]
     pub results: PathBuf,
     /// The page, which ends in .html; all that it shows goes beside it as .json [default: the results file's name with .html]
@@ -361,6 +365,9 @@ pub struct SimArgs {
     /// The scenario's figures as JSON
     #[arg(long, requires = "scenario")]
     pub json: bool,
+    /// Write the scenario as a page, which ends in .html, and all that it shows beside it as .json
+    #[arg(long, value_name = "FILE.html", requires = "scenario")]
+    pub report: Option<PathBuf>,
     /// The seed of the cases, or the first of several
     #[arg(long, default_value_t = 0, value_name = "SEED")]
     pub seed: u64,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The file of a scenario: its fields, their ranges, and errors that name the line.
 
+use super::build;
 use super::known::{self, Measured, Uncertain};
 use crate::machine::costs::{Costs, Shape};
 use blk::suggest::nearest;
@@ -201,7 +202,7 @@ pub struct Fitted {
 }
 
 /// One row of the table.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
     /// What it is called.
@@ -340,6 +341,7 @@ impl Scenario {
             return bad("[machine]", format!("{n} CPUs: must be at most {most}; lower sockets, cores or threads"));
         }
         check_disk(&self.disk)?;
+        build::check_settings(self).map_err(|(place, e)| (place, e.to_string()))?;
         known::check(self)?;
         match (&self.guests, &self.jobs) {
             (Some(_), Some(_)) => {
