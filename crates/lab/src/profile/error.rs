@@ -18,7 +18,9 @@ pub struct ProfileError {
 impl ProfileError {
     /// Of a whole file.
     pub fn new(file: &str, text: impl Into<String>) -> ProfileError {
-        ProfileError { file: file.into(), place: String::new(), text: text.into() }
+        // Words of the file are in it: they do not get to move a terminal's cursor.
+        let text = text.into().replace(char::is_control, "?");
+        ProfileError { file: file.into(), place: String::new(), text }
     }
 
     /// Of a line, from 1.

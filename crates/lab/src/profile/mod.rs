@@ -10,7 +10,7 @@
 //! | [`shape`] | from the lives of one job to its mix, sizes, order, depth and rate |
 //! | [`service`] | how long the device takes, and what of that is not known |
 //! | [`results`] | the same of a run's JSON, fio's or ours |
-//! | [`write`] | the job file, and the lines of a machine file |
+//! | [`mod@write`] | the job file, and the lines of a machine file |
 //!
 //! # Guarantees
 //! Nothing in a file is trusted: whatever bytes it has, the answer is a profile or an error with the file and the place. The same file

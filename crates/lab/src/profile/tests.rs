@@ -198,6 +198,10 @@ fn results_of_fio_become_its_jobs() {
     assert!(read.low < 300.0 && read.high == 900.0, "waiting is in fio's latencies: {read:?}");
     let job = write::job_file(&p);
     assert!(!job.contains("filename") && job.contains("\n[db]\nbs=8k\n"), "{job}");
+    let odd = results::read("r.json", &text.replace("\"db\"", "\"d\\\"=b\"")).unwrap();
+    let machine = write::edit("", &write::machine_lines(&odd));
+    assert!(machine.contains("\n\"d\\\"=b.iops\" = 20000.00\n"), "{machine}");
+    assert_eq!(write::edit(&machine, &write::machine_lines(&odd)), machine);
     let e = |text: &str| results::read("r.json", text).unwrap_err().to_string();
     assert!(e("{\n\"jobs\": [,]}").starts_with("r.json:2: "), "{}", e("{\n\"jobs\": [,]}"));
     assert!(e("{}").contains("there is no list 'jobs'"));

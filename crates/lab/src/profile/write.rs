@@ -175,9 +175,12 @@ pub fn machine_lines(p: &Profile) -> Vec<Line> {
     known("parallel", &d.parallel, true);
     lines.push(("disk", "jitter_pct".into(), d.jitter_pct.to_string(), "from the profile"));
     for j in &p.jobs {
-        let figure = |metric: &str| format!("\"{}.{metric}\"", j.name);
-        lines.push(("measured", figure("iops"), format!("{:.1}", j.iops()), ""));
-        lines.push(("measured", figure("lat_us"), format!("{:.2}", j.lat_us()), ""));
+        let name = j.name.replace('\\', "\\\\").replace('"', "\\\"");
+        for (metric, value) in [("iops", j.iops()), ("lat_us", j.lat_us())] {
+            if value.is_finite() && value >= 0.01 {
+                lines.push(("measured", format!("\"{name}.{metric}\""), format!("{value:.2}"), ""));
+            }
+        }
     }
     lines
 }
@@ -199,7 +202,9 @@ pub fn edit(text: &str, lines: &[Line]) -> String {
             continue;
         };
         let to = out[from + 1..].iter().position(is_header).map_or(out.len(), |n| from + 1 + n);
-        let has_key = |l: &String| l.split_once('=').is_some_and(|(k, _)| k.trim() == key);
+        let has_key = |l: &String| {
+            l.trim_start().strip_prefix(key.as_str()).is_some_and(|rest| rest.trim_start().starts_with('='))
+        };
         match out[from + 1..to].iter().position(has_key) {
             Some(n) => out[from + 1 + n] = line,
             None => {

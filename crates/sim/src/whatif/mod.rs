@@ -26,7 +26,7 @@ use crate::scenario::file::{Scenario, split_figure};
 use crate::scenario::outcome::{self, RowOutcome};
 use change::Variant;
 use draw::Draws;
-use workload::job::{Extent, Job, JobFile, Override, ParseContext};
+use workload::job::{Dir, Extent, Job, JobFile, Override, ParseContext};
 
 /// I/Os of a run, about.
 pub const DEFAULT_IOS: u64 = 20_000;
@@ -92,11 +92,15 @@ impl Plan {
                 _ => Vec::new(),
             });
         }
-        let cannot = jobs[0].iter().filter(|j| !j.direct).map(|j| {
-            format!(
-                "job '{}' goes through the page cache (direct=0), which is not simulated; if its I/O goes past it, set direct=1",
-                j.name
-            )
+        let cannot = jobs[0].iter().filter_map(|j| {
+            let why = if !j.direct {
+                "goes through the page cache (direct=0), which is not simulated; if its I/O goes past it, set direct=1"
+            } else if j.rw.has(Dir::Trim) {
+                "discards, and what that does to a disk is not simulated; leave it out"
+            } else {
+                return None;
+            };
+            Some(format!("job '{}' {why}", j.name))
         });
         let cannot = cannot.collect();
         let draws = Draws::new(&scenario, &table, q.members, q.seed);
