@@ -6,6 +6,7 @@
 
 use super::costs::{Costs, Shape};
 use super::device::{DeviceSpec, SimDevice};
+use super::dm::{Adapters, Paths};
 use super::scsi::{self, ScsiSpec};
 use super::service::Service;
 use super::station::Seen;
@@ -87,6 +88,7 @@ pub fn run(shape: Shape, costs: Costs, spec: &DiskSpec, jobs: &[Job], entropy: u
     let mut config = spec.config.clone();
     config.topology = CpuTopology::symmetric(shape.sockets, shape.cores, shape.threads);
     config.bios_per_submitter = jobs.iter().map(|j| j.iodepth * 4).max().unwrap_or(1).clamp(64, 4096);
+    let adapters = Adapters::new(spec.scsi.and_then(|s| s.dm).map_or(1, |dm| dm.hosts));
     for lun in 0..spec.luns {
         let (service, config) = ((spec.service)(lun), config.clone());
         match &spec.scsi {
@@ -97,7 +99,8 @@ pub fn run(shape: Shape, costs: Costs, spec: &DiskSpec, jobs: &[Job], entropy: u
             }
             Some(scsi) => {
                 let queues = config.nr_hw_queues.unwrap_or(0);
-                let (disk, station) = scsi::lun(spec.device, scsi, queues, costs.path, service)?;
+                let paths = scsi.dm.map(|dm| Paths::new(dm, costs.path, adapters.clone(), lun));
+                let (disk, station) = scsi::lun(spec.device, scsi, queues, costs.path, service, paths)?;
                 let config = QueueConfig { queue_depth: scsi.can_queue, ..config };
                 machine.add_disk(station, Arc::new(disk), config)?;
             }
@@ -123,6 +126,9 @@ pub fn run(shape: Shape, costs: Costs, spec: &DiskSpec, jobs: &[Job], entropy: u
             let load = load(job, i, bytes, entropy)?;
             let disks = vec![((i.number - 1) % u32::from(spec.luns)) as u16; load.volumes().len()];
             let task = machine.add_task(cpu, load, job.iodepth_batch_submit, &disks)?;
+            if job.cpus_allowed.is_none() {
+                machine.let_float(task);
+            }
             tasks[index] = Some(task);
             of_task.resize(task as usize + 1, 0);
             of_task[task as usize] = index;

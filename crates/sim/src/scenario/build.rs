@@ -4,6 +4,7 @@
 use super::effect::{self, Effect};
 use super::file::{Attach, Disk, Row, Scenario, ServerTimes};
 use crate::machine::device::DeviceSpec;
+use crate::machine::dm::DmSpec;
 use crate::machine::guest::{self, GuestsRun, GuestsSpec, ServerSpec, Transaction};
 use crate::machine::jobs::{self, DiskSpec, JobsError, JobsRun};
 use crate::machine::scsi::ScsiSpec;
@@ -31,6 +32,8 @@ pub fn run(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Result<Ro
     let d = scenario.disk.changed(&row.disk);
     let of_each = d.clone();
     let luns = u64::from(d.luns);
+    let legacy = (config.mode == Mode::Sq).then_some(d.kernel);
+    let dm = DmSpec { paths: d.paths, hosts: d.hosts, legacy, costs: d.dm };
     let spec = DiskSpec {
         device: DeviceSpec { sectors: d.size_gib << 21, limits: limits() },
         service: Box::new(move |lun| service(&of_each, luns, seed.wrapping_add(u64::from(lun) << 8))),
@@ -38,6 +41,7 @@ pub fn run(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Result<Ro
         scsi: (d.attach == Attach::Scsi).then(|| ScsiSpec {
             lun_queue_depth: d.lun_queue_depth.unwrap_or(d.queue_depth),
             can_queue: d.queue_depth,
+            dm: (d.paths > 0).then_some(dm),
         }),
         config,
     };
