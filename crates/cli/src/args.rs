@@ -31,6 +31,8 @@ Examples:
   mqblk tune job.fio --target null --maximize a.iops   which settings, by how much, and why
   mqblk compare job.fio --target kernel:/dev/nvme0n1 --a scheduler=none --b scheduler=kyber
                                                        the kernel's own block layer, settings put back
+  mqblk compare job.fio --target sim:scenarios/azure-p80.toml --a nr_hw_queues=1 --b nr_hw_queues=32
+                                                       a machine that one does not have, in virtual time
   mqblk compare job.fio --a mode=sq --b mode=mq --report out.html
                                                        the same as a page with charts; later: mqblk report RESULTS
   mqblk inspect --set nr_hw_queues=2                   settings and CPU -> hctx map of a stack
@@ -41,6 +43,10 @@ Examples:
   mqblk multipath -ll                                  the paths of its disks, as multipath -ll shows them
   mqblk ctl list; mqblk top                            what it serves, and what it does, live
   mqblk sim scenarios/azure-p80.toml                   a published test, simulated: figures side by side, and why
+  mqblk inspect /dev/sda --export m.toml               this host and a disk as a machine file
+  mqblk profile TRACE --output j.fio --machine m.toml  a workload as a job file, and how long its disk takes
+  mqblk sim m.toml --jobs j.fio --what-if nr_hw_queues=8
+                                                       what another setting, disk or machine would do
   mqblk sim --seed 7                                   a simulated case, event by event
   mqblk discover iscsi://10.0.0.5 --luns               targets and disks of an iSCSI portal
   mqblk cmdhelp iodepth                                what an option of a job file does here";
@@ -69,7 +75,9 @@ Targets (in a job file also as filename=):
                        path_grouping_policy, prio, detect_prio, failback, no_path_retry ... (docs/multipath.md)
   kernel:/dev/X        a block device of the kernel, without the block layer of mqblk: I/O goes to it through io_uring,
                        --set writes to /sys/block/X/queue (scheduler, nr_requests, iosched.NAME, nomerges, ...) and
-                       all is put back at the end; for run and compare
+                       all is put back at the end; for run, compare and tune
+  sim:FILE             a simulated machine, in virtual time: FILE is TOML with [machine] and [disk], such as
+                       scenarios/azure-p80.toml; for run, compare and tune (docs/scenarios.md)
   OPTIONS are name=value, separated by commas: model:size=16t,iops=18000,bw=750m,lat_us=2000";
 
 /// A multi-queue block layer in user space: runs fio job files through it, compares its settings, shows them.
@@ -92,6 +100,8 @@ pub enum Command {
     Tune(TuneArgs),
     /// Make a page with charts (HTML, and JSON beside it) from a results file
     Report(ReportArgs),
+    /// Make a job file of a workload: from a trace of a disk, or from the results of a run
+    Profile(ProfileArgs),
     /// Show the settings of a stack and its CPU -> hctx map, those of this host's disks, or the state of a run
     Inspect(InspectArgs),
     /// Serve disks to VMs and hosts over vhost-user-blk, NBD, FUSE or ublk
@@ -236,7 +246,7 @@ pub struct CompareArgs {
 /// `mqblk report`.
 #[derive(Args, Debug)]
 pub struct ReportArgs {
-    /// Results file of a comparison
+    /// Results file of a comparison or a tuning
     #[arg(value_name = "RESULTS")]
     pub results: PathBuf,
     /// The page, which ends in .html; all that it shows goes beside it as .json [default: the results file's name with .html]
@@ -250,6 +260,18 @@ pub struct ReportArgs {
 /// `mqblk inspect`.
 #[derive(Args, Debug)]
 pub struct InspectArgs {
+    /// Block device of this host; the same as --host DEV
+    #[arg(value_name = "DEV", conflicts_with_all = ["host", "target", "settings", "live"])]
+    pub device: Option<String>,
+    /// Write this host, with the disk that is named, as a machine file for 'mqblk sim' and 'mqblk profile --machine'
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["live", "json", "target", "settings"])]
+    pub export: Option<PathBuf>,
+    /// With --export: take what the CPUs' work costs from another machine file, such as one of 'mqblk calibrate'
+    #[arg(long, value_name = "FILE", requires = "export")]
+    pub costs: Option<PathBuf>,
+    /// With --export: replace FILE
+    #[arg(long, requires = "export")]
+    pub force: bool,
     /// The target the stack is put on; a file must exist and is only read
     #[arg(long, default_value = "null", value_name = "TARGET", conflicts_with = "host")]
     pub target: String,
@@ -266,6 +288,29 @@ pub struct InspectArgs {
     #[arg(long, value_name = "PATH", requires = "live")]
     pub path: Vec<String>,
     /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `mqblk profile`.
+#[derive(Args, Debug)]
+pub struct ProfileArgs {
+    /// Trace: PREFIX of PREFIX.blktrace.0 and so on, a file of blktrace's records, or one of blkparse's lines
+    #[arg(value_name = "TRACE", required_unless_present = "from")]
+    pub trace: Option<PathBuf>,
+    /// Results of a run as JSON, fio's or those of 'mqblk run --json', instead of a trace
+    #[arg(long, value_name = "RUN.json", conflicts_with = "trace")]
+    pub from: Option<PathBuf>,
+    /// Of several devices in the trace: this one, as MAJOR,MINOR
+    #[arg(long, value_name = "MAJ,MIN", requires = "trace")]
+    pub device: Option<String>,
+    /// Write the job file to FILE instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Put the disk's times, and what was measured, into this machine file; it is made, of this host, if it is not there
+    #[arg(long, value_name = "FILE")]
+    pub machine: Option<PathBuf>,
+    /// Print the profile as JSON instead of a job file
     #[arg(long)]
     pub json: bool,
 }
@@ -302,9 +347,27 @@ pub struct SimArgs {
     /// check the block layer are run by their seeds
     #[arg(value_name = "SCENARIO.toml", conflicts_with_all = ["count", "kind"])]
     pub scenario: Option<PathBuf>,
+    /// Simulate this job file on the machine of SCENARIO.toml, which needs no rows then, and put it beside what was measured
+    #[arg(long, value_name = "JOB", requires = "scenario")]
+    pub jobs: Option<PathBuf>,
+    /// What would change if the machine were otherwise: nr_hw_queues=8, disk.read_us=80, lun_queue_depth=32,
+    /// job.iodepth=64, costs.path.irq_ns=2000, iothreads=4; those with a comma between them together; may be repeated
+    #[arg(long = "what-if", value_name = "KEY=VALUE[,...]", requires = "scenario")]
+    pub what_if: Vec<String>,
+    /// Possible machines that a what-if is asked of: each constant somewhere in the range in which it is known
+    #[arg(long, default_value_t = sim::whatif::DEFAULT_MEMBERS, value_name = "N", requires = "scenario",
+          value_parser = clap::value_parser!(u32).range(4..=1000))]
+    pub members: u32,
+    /// I/Os of each run of a what-if, about
+    #[arg(long, default_value_t = sim::whatif::DEFAULT_IOS, value_name = "N", requires = "scenario",
+          value_parser = clap::value_parser!(u64).range(500..=100_000_000))]
+    pub ios: u64,
     /// The scenario's figures as JSON
     #[arg(long, requires = "scenario")]
     pub json: bool,
+    /// Write the scenario as a page, which ends in .html, and all that it shows beside it as .json
+    #[arg(long, value_name = "FILE.html", requires = "scenario")]
+    pub report: Option<PathBuf>,
     /// The seed of the cases, or the first of several
     #[arg(long, default_value_t = 0, value_name = "SEED")]
     pub seed: u64,

@@ -19,6 +19,7 @@ use lab::run::{CompareError, CompareSpec, Observer, SideSpec};
 use lab::setup::Setup;
 use lab::warning::Warning;
 use lab::world;
+use lab::world::sim::Simulated;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::ops::ControlFlow;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use workload::job::{Job, Override};
+use workload::schedule::Instance;
 
 /// A comparison that was asked for, checked as far as it can be without opening a device.
 pub struct Request {
@@ -56,7 +58,8 @@ impl Request {
         }
         let past = args.resume.as_deref().map(read_past).transpose()?;
         let seed = args.seed.or(past.as_ref().map(|p| p.results.header.plan.seed()));
-        let seed = seed.unwrap_or_else(|| job::entropy() >> 32);
+        let of_a = world::of(&jobs.file, sides[0].target.as_deref());
+        let seed = seed.unwrap_or_else(|| of_a.entropy(job::entropy() >> 32));
         let detect = detect(args)?;
         let plan = Plan::new(args.pairs, args.warmup, seed).map_err(|e| Failure::new(format!("--{e}")))?;
         let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
@@ -107,7 +110,11 @@ impl Request {
         let mut screen = Screen::new(&self, Arc::clone(&stop));
         let mut setup = None;
         let files = self.files();
-        let read_setup = || Setup::read(&files.iter().map(PathBuf::as_path).collect::<Vec<_>>());
+        let simulated = self.simulated();
+        let read_setup = || Setup {
+            simulated: simulated.clone(),
+            ..Setup::read(&files.iter().map(PathBuf::as_path).collect::<Vec<_>>())
+        };
         let out = &mut self.results;
         let header = |setup: Setup| Header {
             format: results::FORMAT,
@@ -155,7 +162,10 @@ impl Request {
     fn show(&mut self, comparison: &Comparison, setup: &Setup, command: &str) -> Result<(), Failure> {
         let text = match self.json {
             true => compare_json::render(comparison, setup, self.results.written().as_deref(), command),
-            false => compare_text::report(comparison, command),
+            false => {
+                let on: String = setup.simulated.iter().map(|machine| format!("{machine}\n")).collect();
+                on + &compare_text::report(comparison, command)
+            }
         };
         output::print(&text)?;
         // There are none when it was broken off early.
@@ -175,6 +185,28 @@ impl Request {
         }
         let seed = if self.seed_given { String::new() } else { format!(" --seed={}", self.plan.seed()) };
         format!("{}{seed}", command())
+    }
+
+    /// The machines that both sides are simulated on; none where one of them is not, which is said.
+    fn simulated(&self) -> Vec<String> {
+        let of = |s: &SideSpec| {
+            let target = s.target.as_deref();
+            world::of(&self.jobs.file, target).machine(&self.jobs.file, target)
+        };
+        let mut machines: Vec<String> = match self.sides.each_ref().map(of) {
+            [Some(a), Some(b)] => vec![a, b],
+            [None, None] => Vec::new(),
+            [a, b] => {
+                let (side, machine) = a.map_or_else(|| ("B", b), |a| ("A", Some(a)));
+                let machine = machine.unwrap_or_default();
+                eprintln!(
+                    "warning: {side} is a {machine}, and the other side's are real: what differs is not only the settings"
+                );
+                Vec::new()
+            }
+        };
+        machines.dedup();
+        machines
     }
 
     /// Files and devices below the jobs.
@@ -349,6 +381,8 @@ struct Screen {
     pairs: u32,
     warmups: u32,
     began: Instant,
+    /// When the run that is on began.
+    run_began: Instant,
     index: u32,
     runs: u32,
     step: Option<Step>,
@@ -368,6 +402,7 @@ impl Screen {
             pairs: request.plan.pairs(),
             warmups: request.plan.warmups(),
             began: Instant::now(),
+            run_began: Instant::now(),
             index: 0,
             runs: request.plan.runs(),
             step: None,
@@ -377,9 +412,9 @@ impl Screen {
     }
 
     /// `Pair 3 of 12, A: [41.2%][r=.. IOPS][eta 00m:29s]`.
-    fn text(&self, progress: &Progress) -> String {
+    fn text(&self) -> String {
         let elapsed = self.began.elapsed().as_secs_f64();
-        let in_run = progress.elapsed.as_ns() as f64 / 1e9;
+        let in_run = self.run_began.elapsed().as_secs_f64();
         let mean = if self.index > 0 { Some((elapsed - in_run) / f64::from(self.index)) } else { self.run_seconds };
         let left = mean.map(|run| (run * f64::from(self.runs - self.index) - in_run).max(0.0));
         let part =
@@ -398,12 +433,14 @@ impl Observer for Screen {
         self.line.show(|| laying_out(path, done, all));
         // The time it takes is not a run's.
         self.began = Instant::now();
+        self.run_began = Instant::now();
         if self.stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     fn step(&mut self, index: u32, runs: u32, step: Step) {
         self.index = index;
         self.runs = runs;
+        self.run_began = Instant::now();
         self.pairs = self.pairs.max(step.pair.map_or(0, |_| runs / 2 - self.warmups));
         self.step = Some(step);
     }
@@ -418,8 +455,13 @@ impl Observer for Screen {
         }
     }
 
-    fn progress(&mut self, progress: &Progress) {
-        let text = self.text(progress);
+    fn simulated(&mut self, _: &Simulated, _: &[Instance]) {
+        // That is virtual time.
+        self.run_seconds = None;
+    }
+
+    fn progress(&mut self, _: &Progress) {
+        let text = self.text();
         self.line.show(|| text);
     }
 }

@@ -3,7 +3,9 @@
 
 use crate::args::JobArgs;
 use crate::status::Failure;
+use host::target::without_secrets;
 use lab::setup::Setup;
+use lab::world;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io::Read;
@@ -17,7 +19,7 @@ const JOB_BYTES_MAX: u64 = 16 << 20;
 pub struct Loaded {
     /// The jobs.
     pub file: JobFile,
-    /// What was read.
+    /// What was read, as it may be kept and shown: without passwords of targets.
     pub text: String,
 }
 
@@ -29,7 +31,7 @@ pub fn load(args: &JobArgs, overrides: &[Override]) -> Result<Loaded, Failure> {
         file: if name == "-" { "stdin" } else { &name },
         env: &|variable| std::env::var(variable).ok(),
         include: &Includes,
-        ncpus: u32::from(host::run::nr_cpus()),
+        ncpus: world::cpus_of(args.target.as_deref()).unwrap_or_else(|| host::run::nr_cpus().into()),
         pagesize_bytes: host::run::page_bytes(),
         memory_mib: Setup::read(&[]).memory_bytes.unwrap_or(0) >> 20,
         is_target: &host::run::is_target,
@@ -42,7 +44,7 @@ pub fn load(args: &JobArgs, overrides: &[Override]) -> Result<Loaded, Failure> {
     for warning in &file.warnings {
         eprintln!("warning: {warning}");
     }
-    Ok(Loaded { file, text })
+    Ok(Loaded { file, text: without_secrets(&text) })
 }
 
 struct Includes;

@@ -16,6 +16,8 @@ mod compare;
 mod tune;
 mod report;
 mod inspect;
+mod machine_file;
+mod profile;
 mod room;
 mod door;
 mod live;
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Command::Compare(typed) => compare::Request::resolve(typed).and_then(compare::Request::execute),
         Command::Tune(typed) => tune::main(typed),
         Command::Report(typed) => report::main(typed),
+        Command::Profile(typed) => profile::main(typed),
         Command::Inspect(typed) => inspect::main(typed),
         Command::Serve(typed) => serve::main(typed),
         Command::Ctl(typed) => serve::control::ctl::main(typed),

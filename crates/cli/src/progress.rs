@@ -95,12 +95,19 @@ pub struct JobsLine<'a> {
     jobs: &'a [Job],
     instances: Vec<Instance>,
     before: Option<(f64, [u64; 3], [u64; 3])>,
+    /// When it began on the wall's clock, of a run whose own time is virtual.
+    began: Option<Instant>,
 }
 
 impl<'a> JobsLine<'a> {
     /// For a run of these instances of jobs.
     pub fn new(jobs: &'a [Job], instances: &[Instance]) -> JobsLine<'a> {
-        JobsLine { jobs, instances: instances.to_vec(), before: None }
+        JobsLine { jobs, instances: instances.to_vec(), before: None, began: None }
+    }
+
+    /// The same in virtual time: rates are virtual, what is left is told in real time.
+    pub fn virtual_time(jobs: &'a [Job], instances: &[Instance]) -> JobsLine<'a> {
+        JobsLine { began: Some(Instant::now()), ..JobsLine::new(jobs, instances) }
     }
 
     /// The line.
@@ -115,7 +122,8 @@ impl<'a> JobsLine<'a> {
             None => write!(line, "[-.-%]"),
         };
         line.push_str(&self.rates(p, elapsed));
-        let _ = write!(line, "[eta {}]", eta(left));
+        let pace = self.began.map_or(1.0, |began| began.elapsed().as_secs_f64() / elapsed.max(1e-9));
+        let _ = write!(line, "[eta {}]", eta(left.map(|s| s * pace)));
         line
     }
 

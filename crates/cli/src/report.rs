@@ -8,10 +8,11 @@ use crate::args::ReportArgs;
 use crate::output::{OutputFile, tell};
 use crate::status::{Failure, Outcome, Status};
 use lab::report::html::document::{Block, Document};
-use lab::report::html::{of_compare, page, svg};
+use lab::report::html::{of_compare, of_tune, page, svg};
 use lab::results::{self, Results};
+use lab::tune::journal;
 use std::fs::{self, File};
-use std::io::{self, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 /// The two files of a report, open.
@@ -59,17 +60,25 @@ fn is_same(a: &Path, b: &Path) -> bool {
     a == b || place(a).ok().zip(place(b).ok()).is_some_and(|(a, b)| a == b)
 }
 
-/// Reads a results file.
-pub fn read(path: &Path) -> Result<Results, Failure> {
-    let name = path.display().to_string();
-    let file = File::open(path)
-        .map_err(|e| Failure::new(format!("results file {name}: {e}; name a file that mqblk compare has written")))?;
-    results::read(BufReader::new(file), &name).map_err(Failure::new)
-}
+/// How the first line of a tuning's results begins.
+const OF_TUNING: &[u8] = b"{\"type\":\"tune\"";
+/// Largest results file of a tuning that is read.
+const TUNING_BYTES_MAX: u64 = 4 << 30;
 
 /// The report of a results file.
 pub fn of_results(path: &Path) -> Result<Document, Failure> {
-    let results = read(path)?;
+    let name = path.display().to_string();
+    let failed = |e: io::Error| {
+        Failure::new(format!("results file {name}: {e}; name a file that mqblk compare or mqblk tune has written"))
+    };
+    let mut file = BufReader::new(File::open(path).map_err(failed)?);
+    if file.fill_buf().map_err(failed)?.starts_with(OF_TUNING) {
+        let mut text = String::new();
+        file.take(TUNING_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
+        let past = journal::read(&text, &format!("results file {name}")).map_err(Failure::new)?;
+        return of_tune::document(&past, Some(&name)).map_err(Failure::new);
+    }
+    let results: Results = results::read(file, &name).map_err(Failure::new)?;
     if results.cut_off {
         tell("warning: the last line of the results file is cut off and left out");
     }

@@ -21,6 +21,7 @@ use lab::run::{Observer, Run, RunSpec, execute};
 use lab::setup::Setup;
 use lab::stage::StageFacts;
 use lab::trace::{self, TraceFormat};
+use lab::world::sim::Simulated;
 use lab::world::{self, kernel};
 use std::fmt::Write;
 use std::ops::ControlFlow;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use workload::job::{Dir, Job};
+use workload::schedule::Instance;
 
 /// A run that was asked for, checked as far as it can be without opening a device.
 pub struct Request {
@@ -84,7 +86,7 @@ impl Request {
             file: &self.jobs.file,
             target: self.target.as_deref(),
             settings: &self.settings,
-            entropy: job::entropy(),
+            entropy: world::of(&self.jobs.file, self.target.as_deref()).entropy(job::entropy()),
             stop: Arc::clone(&stop),
             trace_events: self.trace.as_ref().map_or(0, |t| t.events),
             force: self.force,
@@ -166,11 +168,13 @@ fn page_of(run: &Run<'_>, changes: &[DiskChange], name: &str, job: &str, started
     let files: Vec<PathBuf> =
         disks.flat_map(|spec| spec.files().into_iter().map(PathBuf::from).collect::<Vec<_>>()).collect();
     let fio = fio_json::render(&run.fio_report(started_unix_ms), true, Some(&key(run, changes)));
+    let mut setup = Setup::read(&files.iter().map(PathBuf::as_path).collect::<Vec<_>>());
+    setup.simulated.extend(run.simulated.as_ref().map(Simulated::text));
     let changed = changes.iter().map(|c| format!("{} was changed during the run: {}", c.disk, set::at(c)));
     let warnings: Vec<String> = run.warnings.iter().cloned().chain(changed).collect();
     of_run::document(&RunInput {
         record: &run.record(0, Side::A, true, None),
-        setup: &Setup::read(&files.iter().map(PathBuf::as_path).collect::<Vec<_>>()),
+        setup: &setup,
         command: &command(),
         name,
         job,
@@ -190,6 +194,7 @@ fn key(run: &Run<'_>, changes: &[DiskChange]) -> fio_json::MqblkKey {
         stages: Some(run.facts()),
         oltp: run.oltp_reports(),
         iostat: run.iostat(),
+        simulated: run.simulated.clone(),
         command: command(),
     }
 }
@@ -272,6 +277,9 @@ fn inside(run: &Run<'_>, changes: &[DiskChange]) -> String {
         return out + &stages::text(&total);
     }
     let mut out = String::from("\nInside the block layer:\n");
+    if let Some(machine) = &run.simulated {
+        out += &format!("{}\n{}\n", machine.text(), machine.cpus_text());
+    }
     let disks = &run.outcome.disks;
     for (disk, settings) in disks.iter().zip(&run.settings) {
         let value = |name: &str| settings.iter().find(|s| s.name == name).map_or("", |s| s.value.as_str());
@@ -352,6 +360,10 @@ impl Observer for Screen<'_> {
     fn prepared(&mut self, run: &Prepared) {
         self.live = live::Server::start(run);
         self.render = Some(JobsLine::new(self.jobs, run.instances()));
+    }
+
+    fn simulated(&mut self, _: &Simulated, instances: &[Instance]) {
+        self.render = Some(JobsLine::virtual_time(self.jobs, instances));
     }
 
     fn progress(&mut self, progress: &Progress) {

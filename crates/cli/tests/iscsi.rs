@@ -47,6 +47,14 @@ fn jobs_run_and_verify_on_a_target() {
         let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
         assert!(out.status.success() && text.contains("me%***@") && !text.contains("secretsecret"), "{text}");
     }
+    // Nor one in a job file in anything that is kept.
+    dir.file("d.fio", &format!("[d]\nfilename={}\nrw=read\nbs=64k\nsize=1m\n", url.replace(':', "\\:")));
+    let kept = ["compare", "d.fio", "--a", "nomerges=0", "--b", "nomerges=1", "--pairs", "10", "--results", "d.jsonl"];
+    dir.mqblk(&[&kept[..], &["--report", "d.html"]].concat()).exits(0);
+    for file in ["d.jsonl", "d.html", "d.json"] {
+        let text = std::fs::read_to_string(dir.path(file)).unwrap();
+        assert!(text.contains("me%***@") && !text.contains("secretsecret"), "{file}");
+    }
     // Without the password, and with another one.
     for (password, part) in [("", "set LIBISCSI_CHAP_PASSWORD"), ("secretsecret2", "user 'me' was refused")] {
         let refused = run("c.fio", &me, password);
@@ -100,6 +108,12 @@ fn the_commands_of_the_documentation_run() {
         let control = control();
         let script = script.replace("33260", &port.to_string());
         let script = script.replace("--control-port 7 ", &format!("--control-port {control} "));
+        // Whoever types is slower than a tgtd that goes into the background.
+        let (_, from_tgtd) = script.split_once("\ntgtd ").expect("starts one");
+        let started = format!("tgtd {}", from_tgtd.lines().next().unwrap());
+        let is_up = format!("tgtadm --control-port {control} --lld iscsi --op show --mode sys >/dev/null 2>&1");
+        let waits = format!("{started}\nfor n in $(seq 1000); do {is_up} && break; done");
+        let script = script.replace(&started, &waits);
         // What it has started ends with it, however far it comes.
         let mqblk = env!("CARGO_BIN_EXE_mqblk");
         let leave = format!(

@@ -21,9 +21,13 @@ struct Loop {
 
 impl Loop {
     fn new(test: &str, bytes: u64) -> Loop {
+        Loop::with(test, bytes, &[])
+    }
+
+    fn with(test: &str, bytes: u64, flags: &[&str]) -> Loop {
         let dir = Dir::new(test);
         fs::File::create(dir.path("disk.img")).unwrap().set_len(bytes).unwrap();
-        let made = dir.program("losetup", &["--find", "--show", "disk.img"]).exits(0);
+        let made = dir.program("losetup", &[flags, &["--find", "--show", "disk.img"]].concat()).exits(0);
         let made = Loop { node: made.out.trim().to_owned(), dir };
         // Settings outlive what a loop device is made of.
         for (name, value) in [("scheduler", "none"), ("nr_requests", "128"), ("nomerges", "0"), ("rq_affinity", "1")] {
@@ -413,4 +417,136 @@ fn transactions_and_buffered_jobs_run_there_too() {
     let done = disk.run(&["--set", "read_ahead_kb=32"]).exits(0);
     done.prints(&["read_ahead_kb=32", "The kernel's block layer:", "aqu-sz="]);
     assert!(!done.err.contains("no effect"), "{}", done.err);
+}
+
+/// Partitions without a table, for as long as this lives.
+struct Partitions<'a>(&'a Loop);
+
+impl Partitions<'_> {
+    fn new(disk: &Loop) -> Partitions<'_> {
+        for (number, first) in [("1", "2048"), ("2", "18432")] {
+            disk.dir.program("addpart", &[&disk.node, number, first, "16384"]).exits(0);
+        }
+        Partitions(disk)
+    }
+
+    fn target(&self, number: u32) -> String {
+        format!("{}p{number}", self.0.target())
+    }
+}
+
+impl Drop for Partitions<'_> {
+    fn drop(&mut self) {
+        for number in ["1", "2"] {
+            let _ = Command::new("delpart").args([&self.0.node, number]).output();
+        }
+    }
+}
+
+/// They have one queue: its settings are written once, and the disk is claimed once.
+#[test]
+fn jobs_on_two_partitions_of_one_disk_have_its_settings_together() {
+    let disk = Loop::with("kernel-partitions", 32 << 20, &["--partscan"]);
+    let parts = Partitions::new(&disk);
+    let before = disk.settings();
+    let [one, two] = [1, 2].map(|n| parts.target(n).replace(':', "\\:"));
+    let job = format!(
+        "[global]\nioengine=io_uring\nrw=randwrite\nbs=4k\niodepth=8\nsize=2m\ndirect=1\n[a]\nfilename={one}\n[b]\nfilename={two}\n"
+    );
+    let run = |job: &str, more: &[&str]| {
+        disk.dir.file("two.fio", job);
+        disk.dir.mqblk(&[&["run", "two.fio", "--json"], more].concat())
+    };
+    let v = run(&job, &["--set", "scheduler=mq-deadline", "--set", "nomerges=1"]).exits(0).json();
+    assert_eq!((number(&v, "/jobs/0/write/total_ios"), number(&v, "/jobs/1/write/total_ios")), (512.0, 512.0));
+    assert_eq!(disk.settings(), before);
+    // A setting that is about the page cache acts where one of them goes through it.
+    let mixed = job.replace("[b]\n", "[b]\ndirect=0\n");
+    let done = run(&mixed, &["--set", "read_ahead_kb=32"]).exits(0);
+    assert!(!done.err.contains("no effect"), "{}", done.err);
+    run(&job, &["--set", "read_ahead_kb=32"]).exits(0).says(&["read_ahead_kb=32: no effect"]);
+    // The disk and a part of it have the same blocks.
+    let whole = job.replace(&two, &disk.target().replace(':', "\\:"));
+    let refused = run(&whole, &[]).exits(2);
+    refused.says(&["is in use", "another job of this run is on"]);
+    // Another process with other settings is refused, and says who.
+    let other = disk.start(&["--set", "scheduler=mq-deadline"], "mq-deadline");
+    run(&job, &["--set", "scheduler=none", "--set", "nomerges=2"])
+        .exits(2)
+        .says(&["its settings are changed by mqblk, process"]);
+    other.signal("INT");
+    other.ends();
+    drop(parts);
+    assert_eq!(disk.settings(), before);
+}
+
+#[test]
+fn tuning_leaves_settings_as_found_also_when_it_is_broken_off() {
+    let disk = Loop::new("kernel-tune", 16 << 20);
+    disk.dir.file("j.fio", &JOB.replace("randwrite", "randread"));
+    // What a user has set is the default that has to be beaten, and what is put back.
+    fs::write(disk.queue("scheduler"), "mq-deadline").unwrap();
+    fs::write(disk.queue("iosched/fifo_batch"), "9").unwrap();
+    let before = disk.settings();
+    let target = disk.target();
+    let tune = |more: &[&'static str]| {
+        let args = ["tune", "j.fio", "--target", &target, "--maximize", "j.iops", "--runtime", "300ms", "--seed", "1"];
+        [&args[..], more].concat().iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()
+    };
+    let run = |args: &[String]| disk.dir.mqblk(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let search = ["--knob", "scheduler", "--knob", "nomerges", "--knob", "iosched.fifo_batch"];
+    let form = ["--budget", "30s", "--detect", "20%", "--results", "r", "--json", "--print", "sysfs"];
+    let v = run(&tune(&[&search[..], &form].concat())).exits(0).json();
+    assert_eq!(disk.settings(), before);
+    let knobs = v["plan"]["knobs"].as_array().unwrap();
+    let knob = |name: &str| knobs.iter().find(|k| k["name"] == name).unwrap_or_else(|| panic!("no {name}: {knobs:#?}"));
+    assert_eq!(knob("scheduler")["default"], "mq-deadline");
+    let offered: Vec<&str> =
+        knob("scheduler")["values"].as_array().unwrap().iter().map(|v| v.as_str().unwrap()).collect();
+    assert!(offered.contains(&"none"), "{offered:?}");
+    assert_eq!(knob("iosched.fifo_batch")["default"], "9");
+    assert!(v["forms"]["sysfs"].as_str().unwrap().starts_with("# sysfs\n"));
+    // Every point that ran is in the file, and its settings were in effect or refused.
+    let past = lab::tune::journal::read(&fs::read_to_string(disk.dir.path("r")).unwrap(), "r").unwrap();
+    assert!(past.runs.iter().any(|r| r.ask.point.get("scheduler").is_some()), "no elevator was tried");
+    assert!(!disk.state().exists());
+    // Broken off, and killed.
+    for signal in ["INT", "KILL"] {
+        let args = tune(&["--knob", "nomerges=2", "--budget", "30s", "--results", signal, "--eta=always"]);
+        let started = disk.dir.start(&args.iter().map(String::as_str).collect::<Vec<_>>(), "nomerges=2");
+        disk.waits_for(|| disk.value("nomerges") == "2");
+        started.signal(signal);
+        started.ends();
+        if signal == "KILL" {
+            disk.dir.mqblk(&["restore", disk.name()]).exits(0);
+        }
+        assert_eq!(disk.settings(), before, "{signal}");
+    }
+    run(&tune(&["--knob", "nr_hw_queues"])).exits(2).says(&["nr_hw_queues"]);
+    run(&tune(&["--fix", "mode=sq"])).exits(2).says(&["is a setting of our block layer"]);
+}
+
+#[test]
+fn what_tune_recommends_is_written_when_it_is_asked_to() {
+    let disk = Loop::new("kernel-apply", 16 << 20);
+    disk.dir.file("j.fio", &JOB.replace("randwrite", "randread"));
+    disk.dir
+        .mqblk(&["tune", "j.fio", "--target", "null", "--maximize", "j.iops", "--apply"])
+        .exits(2)
+        .says(&["--apply FILE.toml"]);
+    // Four requests for a depth of eight.
+    fs::write(disk.queue("nr_requests"), "4").unwrap();
+    let target = disk.target();
+    let args = ["tune", "j.fio", "--target", &target, "--maximize", "j.iops", "--runtime", "100ms", "--seed", "1"];
+    let more = ["--knob", "nr_requests=4,128", "--budget", "30s", "--results", "r", "--json", "--apply"];
+    let done = disk.dir.mqblk(&[&args[..], &more].concat()).exits(0);
+    let winner = done.json()["result"]["winner"]["nr_requests"].as_str().map(str::to_owned);
+    // How much that gains here is the machine's business.
+    match winner {
+        Some(value) => done.says(&["written to /sys/block/", &format!("nr_requests={value}")]),
+        None => done.says(&["nothing is recommended, and nothing was written"]),
+    };
+    let expected = done.json()["result"]["winner"]["nr_requests"].as_str().unwrap_or("4").to_owned();
+    assert_eq!(disk.value("nr_requests"), expected);
+    assert!(!disk.state().exists(), "nothing is to be put back");
 }

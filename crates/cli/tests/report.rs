@@ -180,6 +180,58 @@ fn names_from_outside_are_text() {
 }
 
 #[test]
+fn a_tuning_at_once_and_from_its_results() {
+    let dir = Dir::new("report");
+    dir.file("j.fio", "[global]\nioengine=libaio\nbs=4k\nsize=64m\n[a]\nrw=randread\niodepth=32\n");
+    let target = "model:size=1g,lat_us=2000,parallel=64";
+    let search =
+        ["--set", "queue_depth=4", "--set", "nr_hw_queues=1", "--knob", "queue_depth=4,8,16,64", "--budget", "40s"];
+    let asks =
+        ["tune", "j.fio", "--target", target, "--maximize", "a.iops", "--keep", "a.p99<=900ms", "--runtime", "100ms"];
+    let files = ["--seed", "1", "--results", "r.jsonl", "--report", "out.html"];
+    let done = dir.mqblk(&[&asks[..], &search, &files].concat()).exits(0);
+    done.says(&["report: out.html\n"]);
+    let charts = looks_right(&dir, "out");
+    for chart in ["confirmed-chart", "search-chart", "knob-0", "percentiles-chart", "stages-chart"] {
+        assert!(charts.iter().any(|c| c == chart), "{chart}: {charts:?}");
+    }
+    let d = Document::from_json(&fs::read_to_string(dir.path("out.json")).unwrap()).unwrap();
+    assert_eq!(d.kind, Kind::Tuning);
+    // What it comes to under whatever else runs here is in tests/tune.rs; the page says what the text says.
+    let text = done.out.clone();
+    let headline = text.lines().next().unwrap();
+    assert_eq!(d.verdict.sentence, format!("{headline}."));
+    let found = headline.starts_with("queue_depth=");
+    assert_eq!(d.verdict.word, if found { "Better settings" } else { "Nothing better" }, "{headline}");
+    dir.mqblk(&["report", "r.jsonl", "-o", "later.html"]).exits(0);
+    assert_eq!(fs::read_to_string(dir.path("later.html")).unwrap(), fs::read_to_string(dir.path("out.html")).unwrap());
+    // Without its last line it has not ended.
+    let text = fs::read_to_string(dir.path("r.jsonl")).unwrap();
+    let cut = text.trim_end().rfind('\n').unwrap() + 1;
+    dir.file("cut.jsonl", &text[..cut]);
+    let said = "cut.jsonl: the tuning has not ended; go on with: mqblk tune j.fio ";
+    dir.mqblk(&["report", "cut.jsonl", "-o", "cut.html"]).exits(2).says(&[said]);
+    assert!(!dir.path("cut.html").exists());
+}
+
+#[test]
+fn a_scenario_with_what_was_published() {
+    let dir = Dir::new("report");
+    let of_tree = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/");
+    for name in ["azure-p80.toml", "azure-p80.fio"] {
+        dir.file(name, &fs::read_to_string(format!("{of_tree}{name}")).unwrap());
+    }
+    dir.mqblk(&["sim", "azure-p80.toml", "--report", "out.html"]).exits(0).says(&["report: out.html\n"]);
+    assert_eq!(looks_right(&dir, "out"), ["figures-chart", "stages-chart"]);
+    let d = Document::from_json(&fs::read_to_string(dir.path("out.json")).unwrap()).unwrap();
+    assert_eq!((d.kind, d.verdict.word.as_str()), (Kind::Scenario, "As published"));
+    let html = fs::read_to_string(dir.path("out.html")).unwrap();
+    for part in ["Why: seq_write: an I/O takes", "disk.write_us", "predicted", "fitted"] {
+        assert!(html.contains(part), "{part}");
+    }
+}
+
+#[test]
 fn the_checks_can_fail() {
     let dir = Dir::new("report");
     dir.file("j.fio", &format!("{JOB}[a]\nrw=randread\n"));

@@ -106,6 +106,25 @@ fn an_impossible_limit_is_answered_with_the_best_there_is_and_caps_are_named() {
     near(number(find("burst"), "/credit"), 1000.0, 0.9);
 }
 
+/// Four paths, each of which does four at a time: one group of all of them is the answer, and stands in the target.
+#[test]
+fn how_paths_are_used_is_searched_and_stands_in_the_target() {
+    let dir = Dir::new("tune");
+    dir.file("j.fio", JOB);
+    let path = "model:size=1g,lat_us=2000,parallel=4";
+    let target = format!("multipath:{path}+{path}+{path}+{path}");
+    let search =
+        ["--knob", "path_grouping_policy", "--knob", "path_selector=queue-length", "--budget", "40s", "--results", "r"];
+    let form = ["--json", "--print", "toml,sysfs"];
+    let v = dir.mqblk(&tune(&target, &[&search[..], &form].concat())).exits(0).json();
+    assert_eq!(v["result"]["winner"]["path_grouping_policy"], "multibus", "{v:#}");
+    assert!(number(&v, "/result/against_default/ratio/ratio") > 2.0);
+    let toml = v["forms"]["toml"].as_str().unwrap();
+    assert!(toml.contains("path_grouping_policy=multibus") && !toml.contains("path_grouping_policy ="), "{toml}");
+    assert!(v["forms"]["sysfs"].as_str().unwrap().contains("(of the multipath target"));
+    assert!(!v["plan"]["knobs"].to_string().contains("paths"), "fewer paths only where that is asked for");
+}
+
 #[test]
 fn what_cannot_be_is_refused_and_leaves_nothing() {
     let dir = Dir::new("tune");

@@ -64,7 +64,8 @@ impl Named {
             | TargetSpec::Iscsi(_)
             | TargetSpec::Multipath(_)
             | TargetSpec::Stripe(_)
-            | TargetSpec::Kernel(_) => false,
+            | TargetSpec::Kernel(_)
+            | TargetSpec::Sim(_) => false,
         }
     }
 

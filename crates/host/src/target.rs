@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What `--target` names: `null[:options]`, `ram[:options]`, `model[:options]`, `file:PATH`, `nbd://...`, `rbd:...`,
-//! `iscsi://...`, `multipath:...`, `stripe:...`, `kernel:/dev/X`, or a plain path.
+//! `iscsi://...`, `multipath:...`, `stripe:...`, `kernel:/dev/X`, `sim:FILE`, or a plain path.
 //!
 //! Two steps. [`TargetSpec::parse`] only reads the text: everything that can be refused without opening anything is
 //! refused there. [`TargetSpec::open`] makes the driver. Options are `name=value`, separated by commas; sizes and rates
@@ -55,10 +55,13 @@ pub enum TargetSpec {
     Stripe(StripeSpec),
     /// A device of the kernel, without our block layer: [`TargetSpec::open`] does not open it. See [`crate::kernel`].
     Kernel(PathBuf),
+    /// A simulated machine, described by a file: nothing of this host, so [`TargetSpec::open`] does not open it.
+    Sim(PathBuf),
 }
 
 /// The kinds of targets; what is none of them is a file.
-const KINDS: [&str; 10] = ["null", "ram", "model", "file", "nbd", "rbd", "iscsi", "multipath", "stripe", "kernel"];
+const KINDS: [&str; 11] =
+    ["null", "ram", "model", "file", "nbd", "rbd", "iscsi", "multipath", "stripe", "kernel", "sim"];
 
 /// Whether a name begins with a kind of target and `:`; of NBD and iSCSI, with its `://`.
 pub fn has_kind(name: &str) -> bool {
@@ -278,6 +281,10 @@ impl TargetSpec {
                 Err(Error::usage("target 'kernel:' needs a block device, such as kernel:/dev/nvme0n1"))
             }
             "kernel" => Ok(TargetSpec::Kernel(rest.into())),
+            "sim" if rest.is_empty() => {
+                Err(Error::usage("target 'sim:' needs a machine file, such as sim:scenarios/azure-p80.toml"))
+            }
+            "sim" => Ok(TargetSpec::Sim(rest.into())),
             kind if nbd::is_scheme(kind) && text.contains(':') => nbd::parse(text).map(TargetSpec::Nbd),
             "rbd" if text.contains(':') => rbd::parse(text).map(TargetSpec::Rbd),
             kind if iscsi::is_scheme(kind) && text.contains(':') => iscsi::parse(text).map(TargetSpec::Iscsi),
@@ -309,7 +316,8 @@ impl TargetSpec {
             | TargetSpec::Rbd(_)
             | TargetSpec::Iscsi(_)
             | TargetSpec::Stripe(_)
-            | TargetSpec::Kernel(_) => None,
+            | TargetSpec::Kernel(_)
+            | TargetSpec::Sim(_) => None,
             TargetSpec::Multipath(target) => target.paths.first().and_then(|path| path.spec.size_bytes()),
         }
     }
@@ -326,15 +334,21 @@ impl TargetSpec {
 
     /// Why there is no driver of it.
     fn is_no_driver(&self) -> Error {
-        let TargetSpec::Kernel(path) = self else {
-            return Error::usage(
-                "target 'stripe:': is several devices and not one: for run and compare; a served disk has stack = \"stripe\"",
-            );
-        };
-        let path = path.display();
-        Error::usage(format!(
-            "target 'kernel:{path}' is the kernel's, without our block layer: for run and compare; through ours it is '{path}'"
-        ))
+        Error::usage(match self {
+            TargetSpec::Kernel(path) => {
+                let path = path.display();
+                format!(
+                    "target 'kernel:{path}' is the kernel's, without our block layer: for run, compare and tune; through ours it is '{path}'"
+                )
+            }
+            TargetSpec::Sim(path) => format!(
+                "target 'sim:{}' is a simulated machine, and runs a whole job file: for run, compare and tune, with --target or under all \
+                 jobs",
+                path.display()
+            ),
+            _ => "target 'stripe:': is several devices and not one: for run and compare; a served disk has stack = \"stripe\""
+                .to_owned(),
+        })
     }
 
     /// Makes the driver. Data comes from and goes to `regions`.
@@ -366,7 +380,7 @@ impl TargetSpec {
                 })?;
                 OpenTarget { driver: Arc::new(file), warnings: warnings.into_iter().map(Into::into).collect() }
             }
-            TargetSpec::Stripe(_) | TargetSpec::Kernel(_) => return Err(self.is_no_driver()),
+            TargetSpec::Stripe(_) | TargetSpec::Kernel(_) | TargetSpec::Sim(_) => return Err(self.is_no_driver()),
             TargetSpec::Nbd(target) => {
                 let (nbd, warning) = Nbd::open(target, needs.write, regions)?;
                 let (size, need) = (nbd.capacity().0 << SECTOR_SHIFT, needs.min_bytes);

@@ -3,7 +3,7 @@
 //!
 //! Needs root, losetup and loop devices.
 
-use host::kernel::{Effect, Kept, KernelDevice, in_effect, plan, put_back_all, put_back_left};
+use host::kernel::{Effect, Kept, KernelDevice, in_effect, plan, put_back_all, put_back_left, write_for_good};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -49,6 +49,17 @@ fn settings_are_put_back_however_it_ends() {
     let device = disk.device();
     let before = in_effect(&device);
     assert_eq!(apply(&device).put_back(), Vec::<String>::new());
+    assert_eq!(in_effect(&device), before);
+
+    // For good, all or none, and then nobody puts them back.
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    write_for_good(&device, &[pair("nomerges", "1"), pair("nr_requests", "99999999")]).expect_err("too many");
+    assert_eq!(in_effect(&device), before);
+    assert_eq!(write_for_good(&device, &[pair("nomerges", "1")]).unwrap(), Vec::<String>::new());
+    assert!(in_effect(&device).contains(&pair("nomerges", "1")));
+    assert_eq!(put_back_left(Some(&device)).unwrap(), (Vec::new(), true));
+    assert!(in_effect(&device).contains(&pair("nomerges", "1")));
+    write_for_good(&device, &[pair("nomerges", "0")]).unwrap();
     assert_eq!(in_effect(&device), before);
 
     let kept = apply(&device);

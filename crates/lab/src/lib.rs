@@ -16,6 +16,7 @@
 //! - [`tune`]: a search for better settings whose claims are confirmed by fresh comparisons.
 //! - [`report`]: fio's text and JSON layouts, stage tables, comparison tables.
 //! - [`trace`]: every request's life as blktrace's or Chrome's files.
+//! - [`profile`]: a workload as a job file, from a trace or a run's results.
 
 pub mod setup;
 pub mod plan;
@@ -35,3 +36,4 @@ pub mod compare;
 pub mod tune;
 pub mod report;
 pub mod trace;
+pub mod profile;

@@ -33,6 +33,9 @@ pub struct Setup {
     pub clocksource: Option<String>,
     /// Block devices the job's files lie on, by name.
     pub devices: BTreeMap<String, BTreeMap<String, String>>,
+    /// Machines that runs were simulated on, in words; then the rest is only about who simulated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub simulated: Vec<String>,
 }
 
 impl Setup {
@@ -68,6 +71,7 @@ impl Setup {
             governor: line("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             clocksource: line("sys/devices/system/clocksource/clocksource0/current_clocksource"),
             devices: BTreeMap::new(),
+            simulated: Vec::new(),
         }
     }
 }

@@ -5,6 +5,8 @@
 //! form `--set` takes. Does not: read the host (see `inspect --host`).
 
 use blk::cpumap::HctxType;
+use blk::lock::Lock;
+use blk::queue::RequestQueue;
 use blk::settings::{Mode, QueueConfig, SETTINGS};
 use host::run::{Queue, RUN_SETTINGS};
 use serde::{Deserialize, Serialize};
@@ -30,7 +32,7 @@ impl Setting {
 }
 
 /// All settings of a disk; `asked` are those the user gave.
-pub fn in_effect(queue: &Queue, asked: &[(String, String)]) -> Vec<Setting> {
+pub fn in_effect<L: Lock>(queue: &RequestQueue<L>, asked: &[(String, String)]) -> Vec<Setting> {
     let config = queue.config();
     let is_default = |name: &str| !asked.iter().any(|(key, _)| key == name);
     let mut all: Vec<Setting> = SETTINGS
@@ -49,7 +51,7 @@ pub fn in_effect(queue: &Queue, asked: &[(String, String)]) -> Vec<Setting> {
     all
 }
 
-fn value(queue: &Queue, c: &QueueConfig, name: &str) -> Option<String> {
+fn value<L: Lock>(queue: &RequestQueue<L>, c: &QueueConfig, name: &str) -> Option<String> {
     let map = queue.map();
     let types = |ty| map.nr_queues(ty).to_string();
     Some(match name {

@@ -134,6 +134,10 @@ impl Warning {
     /// Warnings from the machine. `threads`: busy threads of a run (jobs and reactors).
     pub fn of_setup(setup: &Setup, threads: u32) -> Vec<Warning> {
         let mut found = Vec::new();
+        // Virtual times are not this machine's.
+        if !setup.simulated.is_empty() {
+            return found;
+        }
         if let Some(clocksource) = setup.clocksource.as_deref().filter(|c| !FAST_CLOCKS.contains(c)) {
             found.push(Warning::SlowClock { clocksource: clocksource.to_owned() });
         }

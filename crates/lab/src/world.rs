@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where jobs run: our block layer on this host, the kernel's own block devices, or something else that answers with the same figures.
+//! Where jobs run: our block layer on this host, the kernel's own block devices, or a simulated machine, each with the same figures.
 //!
 //! A world is given jobs, settings and a seed, and gives a [`Run`]; what it is, its target names ([`of`]). Guarantees: who goes by
 //! [`of`] compares and tunes on each of them alike. Needs from a world: what it cannot measure it leaves out ([`Run::facts`] without
@@ -8,23 +8,27 @@
 //! To add one: a file beside this one's `kernel.rs`, and its prefix in [`of`].
 
 pub mod kernel;
+pub mod sim;
+
+use std::sync::Arc;
 
 use host::error::Result;
-use host::run::is_target;
+use host::run::{RunPlan, is_target};
 use host::target::TargetSpec;
 use workload::job::JobFile;
 
 use crate::run::{Observer, Run, RunSpec, execute_here};
+use crate::stack;
+use crate::tune::point::{Knob, Point};
+use crate::tune::stack_knobs;
+
+/// What may be set, and what people set: knobs, and points with the sentence that goes with them.
+pub type Knobs = (Vec<Knob>, Vec<(String, Point)>);
 
 /// See the module's text.
 pub trait World: Sync {
     /// What it is, for messages: `the block layer of mqblk`.
     fn name(&self) -> &'static str;
-
-    /// Whether it is [`OurStack`].
-    fn is_ours(&self) -> bool {
-        false
-    }
 
     /// Refuses a target and settings that cannot be, before anything runs or is written.
     ///
@@ -34,6 +38,23 @@ pub trait World: Sync {
 
     /// Why two different lists of settings are the same on this target, if they are: there is nothing to compare then.
     fn same(&self, target: Option<&str>, a: &[(String, String)], b: &[(String, String)]) -> Option<String>;
+
+    /// The random number of runs that nobody gave one for: `fresh`, or one that is always the same where that makes figures the same.
+    fn entropy(&self, fresh: u64) -> u64 {
+        fresh
+    }
+
+    /// The machine it runs on, for people, where that is not this host.
+    fn machine(&self, _file: &JobFile, _target: Option<&str>) -> Option<String> {
+        None
+    }
+
+    /// What may be set of the target, with values worth a try, and the rules of thumb in use; the target is opened as for a run, and left as
+    /// it is.
+    ///
+    /// # Errors
+    /// It cannot be run on.
+    fn knobs(&self, spec: &RunSpec<'_, '_>, observer: &mut dyn Observer) -> Result<Knobs>;
 
     /// Runs the jobs.
     ///
@@ -50,12 +71,22 @@ pub struct OurStack;
 #[derive(Clone, Copy, Debug)]
 pub struct KernelDevices;
 
+/// Simulated machines.
+#[derive(Clone, Copy, Debug)]
+pub struct SimulatedMachines;
+
+/// CPUs of the machine that jobs run on, where `target` says that it is not this host.
+pub fn cpus_of(target: Option<&str>) -> Option<u32> {
+    target.filter(|t| t.starts_with("sim:")).and_then(sim::cpus_of)
+}
+
 /// The world that a target is in; without one, that of the first job's file.
 pub fn of(file: &JobFile, target: Option<&str>) -> &'static dyn World {
     let own = || file.jobs.first().map(|j| j.file_name(0, &is_target)).unwrap_or_default();
     let text = target.map_or_else(own, str::to_owned);
     match text.split_once(':') {
         Some(("kernel", _)) => &KernelDevices,
+        Some(("sim", _)) => &SimulatedMachines,
         _ => &OurStack,
     }
 }
@@ -65,10 +96,6 @@ impl World for OurStack {
         "the block layer of mqblk"
     }
 
-    fn is_ours(&self) -> bool {
-        true
-    }
-
     fn check(&self, target: Option<&str>, settings: &[(String, String)]) -> Result<()> {
         host::run::check_settings(settings)?;
         target.map_or(Ok(()), |target| TargetSpec::parse(target).map(drop))
@@ -76,6 +103,23 @@ impl World for OurStack {
 
     fn same(&self, _: Option<&str>, _: &[(String, String)], _: &[(String, String)]) -> Option<String> {
         None
+    }
+
+    fn knobs(&self, spec: &RunSpec<'_, '_>, observer: &mut dyn Observer) -> Result<Knobs> {
+        let prepared = host::run::prepare(
+            &spec.file.jobs,
+            RunPlan {
+                target: spec.target,
+                settings: spec.settings,
+                laying_out: &mut |path, done, all| observer.laying_out(path, done, all),
+                stop: Arc::clone(&spec.stop),
+                entropy: spec.entropy,
+                force: spec.force,
+            },
+        )?;
+        observer.prepared(&prepared);
+        let queue = &prepared.disks[prepared.targets[0].disks.start].1.queue;
+        Ok(stack_knobs::of(queue, &stack::in_effect(queue, spec.settings)))
     }
 
     fn run<'f>(&self, spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {
@@ -100,5 +144,6 @@ mod tests {
         let own = file("[a]\nsize=1m\nfilename=kernel:/dev/loop0\n");
         assert_eq!(of(&own, None).name(), kernels);
         assert_eq!(of(&own, Some("null")).name(), ours);
+        assert_eq!(of(&own, Some("sim:m.toml")).name(), SimulatedMachines.name());
     }
 }

@@ -113,7 +113,8 @@ pub fn read(root: &Path, device: Option<&str>) -> Result<HostFacts, String> {
     Ok(HostFacts { kernel: line(&root.join("proc/sys/kernel/osrelease")), devices, parameters })
 }
 
-fn names(dir: &Path) -> Vec<String> {
+/// What is in a directory, sorted.
+pub(super) fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
@@ -254,7 +255,8 @@ fn parameters(root: &Path) -> Vec<Parameter> {
     all.collect()
 }
 
-fn line(path: &Path) -> Option<String> {
+/// The first line of a file, if there is something in it.
+pub(super) fn line(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.lines().next()?.trim().to_owned()).filter(|s| !s.is_empty())
 }

@@ -4,7 +4,11 @@
 use crate::args::SimArgs;
 use crate::output;
 use crate::progress::Line;
+use crate::report;
+use crate::run::command;
 use crate::status::{Failure, Outcome, Status};
+use lab::report::html::of_scenario::{self, ScenarioInput, base};
+use lab::setup::Setup;
 use sim::scenario::file::{Row, Scenario, split_figure};
 use sim::scenario::outcome::{self, Figure, RowOutcome};
 use sim::scenario::why;
@@ -29,6 +33,8 @@ pub fn main(file: &Path, args: &SimArgs) -> Outcome {
             Some((path, text))
         }
     };
+    let beside = jobs.as_ref().map(|(path, _)| Path::new(path));
+    let mut page = report::asked(args.report.as_ref(), &[Some(file), beside])?;
     let mut line = Line::new(args.eta);
     let mut rows = Vec::new();
     for (i, row) in scenario.row.iter().enumerate() {
@@ -45,6 +51,17 @@ pub fn main(file: &Path, args: &SimArgs) -> Outcome {
     match args.json {
         true => output::print(&(serde_json::to_string_pretty(&json(&scenario, &rows)).expect("plain data") + "\n"))?,
         false => output::print(&render(&scenario, &rows))?,
+    }
+    if let Some(page) = &mut page {
+        page.write(&of_scenario::document(&ScenarioInput {
+            scenario: &scenario,
+            rows: &rows,
+            file: &name,
+            jobs: jobs.as_ref().map(|(_, text)| text.as_str()),
+            command: &command(),
+            seed: args.seed,
+            setup: &Setup::read(&[]),
+        }))?;
     }
     Ok(Status::Done)
 }
@@ -101,12 +118,6 @@ fn render(scenario: &Scenario, rows: &[RowOutcome]) -> String {
         });
     }
     out
-}
-
-/// The row that a row is put against: the one it names, or the first one.
-fn base<'r>(scenario: &Scenario, rows: &'r [RowOutcome], i: usize) -> &'r RowOutcome {
-    let named = scenario.row[i].against.as_ref();
-    named.and_then(|name| rows.iter().find(|r| r.name == *name)).unwrap_or(&rows[0])
 }
 
 /// Each row against another one.

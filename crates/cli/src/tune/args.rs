@@ -12,10 +12,11 @@ pub struct TuneArgs {
     /// The jobs.
     #[command(flatten)]
     pub job: JobArgs,
-    /// Make this larger: JOB.iops or JOB.bw; JOB `all` stands for all jobs together
+    /// Make this larger: JOB.iops, JOB.bw, JOB.tps (transactions); JOB `all` stands for all jobs together
     #[arg(long, value_name = "JOB.METRIC", required_unless_present = "minimize", conflicts_with = "minimize")]
     pub maximize: Option<String>,
-    /// Make this smaller: JOB.lat (mean), JOB.p50 ... JOB.p99.9 (completion latency), JOB.cpu (CPU time per I/O)
+    /// Make this smaller: JOB.lat (mean), JOB.p50 ... JOB.p99.9 (completion latency), JOB.cpu (CPU time per I/O); of
+    /// transactions JOB.tx (mean), JOB.tx_p99, JOB.commit (mean wait for a commit)
     #[arg(long, value_name = "JOB.METRIC")]
     pub minimize: Option<String>,
     /// Keep this, relative to the default settings (seq_read.bw>=95%) or absolute (a.p99<=2ms); may be repeated
@@ -49,9 +50,13 @@ pub struct TuneArgs {
     /// File for every run as it is done [default: mqblk-tune-TIME.jsonl here]
     #[arg(long, value_name = "FILE")]
     pub results: Option<PathBuf>,
-    /// Write what is recommended to this new file, as a configuration of mqblk serve
-    #[arg(long, value_name = "FILE.toml")]
-    pub apply: Option<PathBuf>,
+    /// Write the tuning as a page, which ends in .html, and all that it shows beside it as .json
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+    /// Write what is recommended to this new file, as a configuration of mqblk serve (of a sim: target as [settings]);
+    /// without FILE, of a kernel: target: to /sys/block/X, where it stays until the next boot
+    #[arg(long, value_name = "FILE.toml", num_args = 0..=1)]
+    pub apply: Option<Option<PathBuf>>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

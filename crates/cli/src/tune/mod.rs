@@ -2,8 +2,8 @@
 //! `mqblk tune`: which settings make a job better here, by how much, and why.
 //!
 //! Guarantees: what can be refused is refused before a run; every run is in the results file when the next one begins;
-//! nothing is set outside of the runs, and no file is written but the results and what `--apply` names, which must not
-//! exist.
+//! nothing is set outside of the runs but by `--apply` of a kernel's device at the end, and no file is written but the results and
+//! what `--apply` names, which must not exist.
 
 pub mod args;
 mod screen;
@@ -12,16 +12,20 @@ use self::args::{TuneArgs, percent, seconds};
 use crate::interrupt;
 use crate::job::{self, Loaded};
 use crate::output;
+use crate::report::{ReportFiles, asked as report_asked, of_results};
 use crate::run::command;
 use crate::status::{Failure, Outcome, Status};
+use host::kernel::{self, KernelDevice};
+use host::target::{TargetSpec, without_secrets};
 use lab::setup::Setup;
 use lab::tune::bench::Bench;
 use lab::tune::forms::{Form, render};
-use lab::tune::host_bench::{self, HostBench};
 use lab::tune::journal::{self, Halt, Header, Past, Recorder, TunePlan};
 use lab::tune::objective::{Goal, Keep};
 use lab::tune::outcome::{TuneResult, TuneVerdict};
-use lab::tune::{point, report, search};
+use lab::tune::world_bench::{self, BenchSpec, WorldBench};
+use lab::tune::{point, report, search, target_knobs};
+use lab::world;
 use screen::{Screen, Shared};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -40,17 +44,21 @@ pub fn main(args: &TuneArgs) -> Outcome {
     let asked = Asked::resolve(args)?;
     host::clock::start();
     let stop = interrupt::stop_flag()?;
+    let others =
+        [Some(asked.results.as_path()), args.apply.as_ref().and_then(|a| a.as_deref()), Some(args.job.job.as_path())];
+    let mut page = report_asked(args.report.as_ref(), &others)?;
     let shared = Shared::new(Screen::new(args.job.eta, Arc::clone(&stop)));
     let (mut observer, mut watch) = (shared.clone(), shared);
-    let mut bench = HostBench::new(
-        asked.jobs.file.clone(),
-        args.job.target.clone(),
-        asked.base.clone(),
-        &asked.free,
-        Some(asked.run_seconds),
-        Arc::clone(&stop),
-        &mut observer,
-    )?;
+    let spec = BenchSpec {
+        file: asked.jobs.file.clone(),
+        target: args.job.target.clone(),
+        base: asked.base.clone(),
+        free: asked.free.clone(),
+        seconds: Some(asked.run_seconds),
+        stop: Arc::clone(&stop),
+        force: args.job.force,
+    };
+    let mut bench = WorldBench::new(spec, &mut observer)?;
     let plan = asked.plan(args, &bench)?;
     if let Some(past) = &asked.past {
         past.fits(&plan, &asked.results.display().to_string()).map_err(Failure::new)?;
@@ -66,7 +74,7 @@ pub fn main(args: &TuneArgs) -> Outcome {
     };
     watch.clear();
     match done {
-        Ok(result) => asked.report(args, &plan, &result),
+        Ok(result) => asked.report(args, &plan, &result, page.as_mut()),
         Err(Halt::Failed(why)) => Err(asked.failed(&why)),
         Err(Halt::Stopped) => {
             eprintln!("mqblk: broken off; go on with: {} --resume {}", asked.again(), asked.results.display());
@@ -103,9 +111,20 @@ impl Asked {
             (None, Some(text)) => Goal::parse(false, text, &names),
             (None, None) => Err("--maximize or --minimize: one of them must say what is to become better".to_owned()),
         };
-        let keeps = args.keep.iter().map(|k| Keep::parse(k, &names)).collect::<Result<_, _>>().map_err(Failure::new)?;
+        let goal = goal.map_err(Failure::new)?;
+        let keeps: Vec<Keep> =
+            args.keep.iter().map(|k| Keep::parse(k, &names)).collect::<Result<_, _>>().map_err(Failure::new)?;
+        let asked = [("--maximize, --minimize:", &goal.metric)].into_iter();
+        for (flag, metric) in asked.chain(keeps.iter().map(|k| ("--keep", &k.metric))) {
+            world_bench::check_metric(&jobs.file, flag, metric).map_err(Failure::new)?;
+        }
         let base: Vec<(String, String)> = args.job.settings.iter().chain(&args.fix).cloned().collect();
-        host::run::check_settings(&base)?;
+        let target = args.job.target.as_deref();
+        let world = world::of(&jobs.file, target);
+        world.check(target, &base)?;
+        if matches!(args.apply, Some(None)) {
+            kernel_target(target).map_err(Failure::new)?;
+        }
         let longest = jobs.file.jobs.iter().filter_map(|j| j.runtime_ns).max().map(|ns| ns as f64 / 1e9);
         let full = match &args.runtime {
             Some(text) => seconds("--runtime", text).map_err(Failure::new)?,
@@ -114,13 +133,17 @@ impl Asked {
         let short = (full * SHORT_SHARE).max(SHORT_SECONDS_MIN).min(full);
         let past = args.resume.as_deref().map(read_past).transpose()?;
         let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
-        let seed = args.seed.or(past.as_ref().map(|p| p.header.plan.seed)).unwrap_or_else(|| job::entropy() >> 32);
+        let seed = args
+            .seed
+            .or(past.as_ref().map(|p| p.header.plan.seed))
+            .unwrap_or_else(|| world.entropy(job::entropy() >> 32));
         let stamp =
             || PathBuf::from(format!("mqblk-tune-{}.jsonl", lab::report::num::compact_utc(started_unix_ms / 1000)));
         let results = args.resume.clone().or_else(|| args.results.clone()).unwrap_or_else(stamp);
-        for (flag, path) in
-            [("--apply", args.apply.as_deref()), ("--results", Some(results.as_path()).filter(|_| past.is_none()))]
-        {
+        for (flag, path) in [
+            ("--apply", args.apply.iter().flatten().next().map(PathBuf::as_path)),
+            ("--results", Some(results.as_path()).filter(|_| past.is_none())),
+        ] {
             if let Some(path) = path.filter(|p| p.exists()) {
                 let name = path.display();
                 return Err(Failure::new(format!(
@@ -133,7 +156,7 @@ impl Asked {
             base,
             only: only(&args.knob)?,
             free,
-            goal: goal.map_err(Failure::new)?,
+            goal,
             keeps,
             run_seconds: (short, full),
             budget: seconds("--budget", &args.budget).map_err(Failure::new)?,
@@ -148,12 +171,15 @@ impl Asked {
         Ok(asked)
     }
 
-    fn plan(&self, args: &TuneArgs, bench: &HostBench<'_>) -> Result<TunePlan, Failure> {
+    fn plan(&self, args: &TuneArgs, bench: &WorldBench<'_>) -> Result<TunePlan, Failure> {
         let mut only = self.only.clone();
         if !only.is_empty() {
             only.extend(self.free.iter().map(|(name, _)| (name.clone(), Vec::new())));
         }
-        let knobs = point::narrow(bench.knobs(), &only, &args.fix).map_err(Failure::new)?;
+        // Fewer paths are less to fall back on, whatever they gain: only where that is asked for.
+        let is_asked = |name: &str| name != target_knobs::PATHS || only.iter().any(|(other, _)| other == name);
+        let all = bench.knobs().into_iter().filter(|k| is_asked(&k.name)).collect();
+        let knobs = point::narrow(all, &only, &args.fix).map_err(Failure::new)?;
         let has = |name: &str| knobs.iter().any(|k| k.name == name);
         let rules = bench.rules().into_iter().filter(|(_, p)| p.iter().all(|(name, _)| has(name)));
         let own = || self.jobs.file.jobs[0].file_name(0, &host::run::is_target);
@@ -163,7 +189,7 @@ impl Asked {
             rules: rules.collect(),
             knobs,
             base: self.base.clone(),
-            target: args.job.target.clone().unwrap_or_else(own),
+            target: without_secrets(&args.job.target.clone().unwrap_or_else(own)),
             seed: self.seed,
             budget_seconds: self.budget,
             detect: self.detect,
@@ -213,16 +239,27 @@ impl Asked {
         Failure::new(why)
     }
 
-    fn report(&self, args: &TuneArgs, plan: &TunePlan, result: &TuneResult) -> Outcome {
-        if let Some(path) = &args.apply {
+    fn report(&self, args: &TuneArgs, plan: &TunePlan, result: &TuneResult, page: Option<&mut ReportFiles>) -> Outcome {
+        if let Some(Some(path)) = &args.apply {
             write_new(path, &render(Form::Toml, &result.winner, &plan.target))?;
         }
         let text = match args.json {
             true => json(plan, result, &args.print, &self.again(), &self.results),
-            false => report::text(plan, result, &args.print, &self.again()),
+            false => {
+                let target = args.job.target.as_deref();
+                let on = world::of(&self.jobs.file, target).machine(&self.jobs.file, target);
+                on.map_or_else(String::new, |machine| machine + "\n")
+                    + &report::text(plan, result, &args.print, &self.again())
+            }
         };
         output::print(&text)?;
+        if matches!(args.apply, Some(None)) {
+            write_to_kernel(&kernel_target(args.job.target.as_deref()).map_err(Failure::new)?, &self.base, result)?;
+        }
         eprintln!("results: {}", self.results.display());
+        if let Some(page) = page {
+            page.write(&of_results(&self.results)?)?;
+        }
         Ok(match result.verdict {
             TuneVerdict::Better | TuneVerdict::NoBetter | TuneVerdict::LimitKept => Status::Done,
             TuneVerdict::CannotKeep | TuneVerdict::Errors => Status::Found,
@@ -245,6 +282,37 @@ fn json(plan: &TunePlan, result: &TuneResult, forms: &[Form], command: &str, res
         "results": results.display().to_string(),
     });
     format!("{value:#}\n")
+}
+
+/// The device of a `kernel:` target, for `--apply` without a file.
+fn kernel_target(target: Option<&str>) -> Result<PathBuf, String> {
+    match target.map(TargetSpec::parse) {
+        Some(Ok(TargetSpec::Kernel(path))) => Ok(path),
+        _ => {
+            Err("--apply: of a --target that is no kernel:/dev/X it needs a file to write: --apply FILE.toml"
+                .to_owned())
+        }
+    }
+}
+
+/// Writes what is recommended to the disk's directory in sysfs, for good.
+fn write_to_kernel(path: &Path, base: &[(String, String)], result: &TuneResult) -> Result<(), Failure> {
+    if result.winner.is_empty() {
+        eprintln!("--apply: nothing is recommended, and nothing was written");
+        return Ok(());
+    }
+    // What was said of the settings that were fixed beside it is true only with them.
+    let mut all: Vec<(String, String)> = base.to_vec();
+    for (name, value) in result.winner.iter().filter(|(name, _)| !world_bench::is_load_knob(name)) {
+        all.retain(|(key, _)| key != name);
+        all.push((name.to_owned(), value.to_owned()));
+    }
+    let device = KernelDevice::find(path)?;
+    let said = kernel::write_for_good(&device, &all).map_err(|e| e.within("--apply: nothing was written"))?;
+    said.iter().for_each(|bent| eprintln!("warning: {bent}"));
+    let list: Vec<String> = all.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    eprintln!("--apply: written to /sys/block/{}, until the next boot: {}", device.disk, list.join(", "));
+    Ok(())
 }
 
 fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
@@ -280,7 +348,7 @@ fn only(typed: &[String]) -> Result<Vec<(String, Vec<String>)>, Failure> {
 fn free(args: &TuneArgs, jobs: &Loaded) -> Result<Vec<(String, Vec<String>)>, Failure> {
     let one = |(name, values): &(String, String)| {
         let values = point::parse_values("--free", name, values)?;
-        host_bench::check_free(&jobs.file, name, &values)?;
+        world_bench::check_free(&jobs.file, name, &values)?;
         Ok((name.clone(), values))
     };
     args.free.iter().map(one).collect::<Result<_, String>>().map_err(Failure::new)

@@ -100,6 +100,19 @@ impl Kept {
         lock(device).map(drop)
     }
 
+    /// Lets the settings stay as they are now, for good: nobody puts them back.
+    ///
+    /// # Errors
+    /// The state cannot be taken away; the settings are put back then.
+    pub fn keep(self) -> Result<()> {
+        let mut held = self.0.lock();
+        if let Some(changes) = held.as_ref() {
+            changes.file.remove()?;
+        }
+        *held = None;
+        Ok(())
+    }
+
     /// Puts everything back; what could not be is said.
     #[must_use]
     pub fn put_back(self) -> Vec<String> {
@@ -130,6 +143,16 @@ impl Drop for Kept {
 
 fn put_back(shared: &Shared) -> Vec<String> {
     shared.lock().take().map(|mut changes| changes.put_back().problems).unwrap_or_default()
+}
+
+/// Writes settings of a disk that stay: all of them, or, with an error, none. What the kernel made another value of is said.
+///
+/// # Errors
+/// The disk cannot have one of them, or another process has changed its settings for a while.
+pub fn write_for_good(device: &KernelDevice, asked: &[(String, String)]) -> Result<Vec<String>> {
+    let (kept, said) = Kept::apply(device, &super::settings::plan(device, asked, super::settings::Effect::Any)?)?;
+    kept.map_or(Ok(()), Kept::keep)?;
+    Ok(said)
 }
 
 /// Puts back all that this process has changed, for who is about to end it without returning; five seconds at most. What

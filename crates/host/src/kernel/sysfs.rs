@@ -41,7 +41,7 @@ fn selected(list: &str) -> String {
 }
 
 /// The elevators the kernel offers for the disk now; it may have more as modules.
-pub(super) fn schedulers(device: &KernelDevice) -> Vec<String> {
+pub fn schedulers(device: &KernelDevice) -> Vec<String> {
     let list = attribute(&file_of(device, "scheduler")).unwrap_or_default();
     list.split_whitespace().map(|w| w.trim_matches(['[', ']']).to_owned()).collect()
 }

@@ -39,7 +39,7 @@ pub struct KernelTarget {
     pub device: KernelDevice,
     /// Settings of its disk, as they are while it runs.
     pub settings: Vec<(String, String)>,
-    _claim: Option<Claim>,
+    _claim: Option<Arc<Claim>>,
 }
 
 /// What happened on one of them while it was measured.
@@ -121,7 +121,9 @@ pub(super) fn prepare(
         )));
     }
     let mut warnings = Vec::new();
-    let (mut opened, mut shown) = (Vec::new(), Vec::new());
+    let (mut opened, mut shown) = (Vec::new(), Vec::<(KernelTarget, Planned)>::new());
+    let mut claims = Claims::default();
+    let effects = effects(jobs, targets)?;
     for target in targets {
         let TargetSpec::Kernel(path) = &target.spec else { unreachable!("all are, as was just found") };
         let device = KernelDevice::find(path)?;
@@ -131,14 +133,14 @@ pub(super) fn prepare(
         }
         warnings.extend(said);
         check_jobs(jobs, target)?;
-        let effect = effect(jobs, target);
+        let effect = effects.iter().find(|(disk, _)| *disk == device.disk).map_or(Effect::Any, |(_, effect)| *effect);
         let planned = kernel::plan(&device, plan.settings, effect)?;
         if !planned.writes.is_empty() {
             Kept::check_free(&device)?;
         }
         warnings.extend(planned.without_effect.iter().map(ToString::to_string));
         let writes = target.users.iter().any(|u| writes(&jobs[u.instance.job]));
-        let claim = guard(&device, writes, !planned.writes.is_empty(), plan.force, &mut warnings)?;
+        let claim = guard(&device, writes, !planned.writes.is_empty(), plan.force, &mut claims, &mut warnings)?;
         opened.push(open(jobs, target, &device, writes, plan.force, &mut warnings)?);
         shown.push((KernelTarget { name: target.text.clone(), device, settings: Vec::new(), _claim: claim }, planned));
     }
@@ -189,15 +191,53 @@ fn check_jobs(jobs: &[Job], target: &Target) -> Result<()> {
     Ok(())
 }
 
-fn effect(jobs: &[Job], target: &Target) -> Effect {
-    match target.users.iter().all(|u| jobs[u.instance.job].direct) {
-        true => Effect::DirectOnly,
-        false => Effect::Any,
+/// Whether the jobs on each disk all go past the page cache: its partitions have one queue with one value of each setting.
+fn effects(jobs: &[Job], targets: &[Target]) -> Result<Vec<(String, Effect)>> {
+    let mut effects: Vec<(String, Effect)> = Vec::new();
+    for target in targets {
+        let TargetSpec::Kernel(path) = &target.spec else { unreachable!("all are, as was just found") };
+        let disk = KernelDevice::find(path)?.disk;
+        let own = match target.users.iter().all(|u| jobs[u.instance.job].direct) {
+            true => Effect::DirectOnly,
+            false => Effect::Any,
+        };
+        match effects.iter_mut().find(|(other, _)| *other == disk) {
+            Some((_, of_disk)) if own == Effect::Any => *of_disk = own,
+            Some(_) => {}
+            None => effects.push((disk, own)),
+        }
     }
+    Ok(effects)
 }
 
 fn writes(job: &Job) -> bool {
     job.rw.has(Dir::Write) || job.rw.has(Dir::Trim) || job.oltp.is_some()
+}
+
+/// What a run has claimed, by the kernel's name of it: one claim for all targets that need it.
+#[derive(Default)]
+struct Claims(Vec<(String, Arc<Claim>)>);
+
+impl Claims {
+    /// The claim of a device, or of its disk. `Ok(Err(who))`: somebody has it.
+    fn take(&mut self, device: &KernelDevice, whole_disk: bool) -> Result<std::result::Result<Arc<Claim>, String>> {
+        let name = if whole_disk { &device.disk } else { &device.name };
+        if let Some((_, claim)) = self.0.iter().find(|(claimed, _)| claimed == name) {
+            return Ok(Ok(Arc::clone(claim)));
+        }
+        let Some(claim) = Claim::take(device, whole_disk)? else {
+            // A disk and its partition cannot both be had, by nobody.
+            let related =
+                |other: &&(String, Arc<Claim>)| other.0 == device.disk || device.partitions().contains(&other.0);
+            return Ok(Err(match self.0.iter().find(related) {
+                Some((other, _)) => format!("another job of this run is on {other}, which has the same blocks"),
+                None => format!("somebody has {} open exclusively", device.name),
+            }));
+        };
+        let claim = Arc::new(claim);
+        self.0.push((name.clone(), Arc::clone(&claim)));
+        Ok(Ok(claim))
+    }
 }
 
 /// Refuses a device that somebody uses: to write to it, or to its disk's settings, which are theirs too.
@@ -206,17 +246,18 @@ fn guard(
     writes: bool,
     sets: bool,
     force: bool,
+    claims: &mut Claims,
     warnings: &mut Vec<String>,
-) -> Result<Option<Claim>> {
+) -> Result<Option<Arc<Claim>>> {
     if !writes && !sets {
         return Ok(None);
     }
     let mut found = kernel::uses(device, sets)?;
     let mut claim = None;
     if found.is_empty() {
-        claim = Claim::take(device, sets)?;
-        if claim.is_none() {
-            found.push(format!("somebody has {} open exclusively", device.name));
+        match claims.take(device, sets)? {
+            Ok(taken) => claim = Some(taken),
+            Err(who) => found.push(who),
         }
     }
     if found.is_empty() {

@@ -11,14 +11,13 @@ const KEYS: [&str; 2] = [":key=", ":secret="];
 
 /// `text` without passwords of `iscsi://` URLs and keys of `rbd:` targets.
 pub fn without_secrets(text: &str) -> String {
-    const URL: &str = "iscsi://";
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(at) = rest.find(URL) {
-        let (before, url) = rest.split_at(at + URL.len());
+    while let Some(at) = url_in(rest) {
+        let (before, url) = rest.split_at(at.end);
         out += before;
         // A password may have any character but a space, so what is hidden ends at the last place where it can.
-        let end = url.find(URL).unwrap_or(url.len());
+        let end = url_in(url).map_or(url.len(), |next| next.start);
         let end = url[..end].find(char::is_whitespace).unwrap_or(end);
         let (this, behind) = url.split_at(end);
         match (this.find('%'), this.rfind('@')) {
@@ -32,7 +31,13 @@ pub fn without_secrets(text: &str) -> String {
         rest = behind;
     }
     out += rest;
-    if out.contains("rbd:") { without_keys(out) } else { out }
+    if out.contains("rbd:") || out.contains("rbd\\:") { without_keys(out) } else { out }
+}
+
+/// Where the first `iscsi://` is; in job files colons have a backslash.
+fn url_in(text: &str) -> Option<std::ops::Range<usize>> {
+    let place = |url: &str| text.find(url).map(|at| at..at + url.len());
+    place("iscsi://").into_iter().chain(place("iscsi\\://")).min_by_key(|at| at.start)
 }
 
 fn without_keys(mut text: String) -> String {
@@ -73,6 +78,11 @@ mod tests {
             ("rbd:p/i:id=me:key=SEC\\:RET==:images=2", "rbd:p/i:id=me:key=***:images=2"),
             ("rbd:p/i:key=SECRET", "rbd:p/i:key=***"),
             ("/a:key=b", "/a:key=b"),
+            (
+                "[a]\nfilename=iscsi\\://me%secret@h\\:1/i\\:b/1\nbs=4k",
+                "[a]\nfilename=iscsi\\://me%***@h\\:1/i\\:b/1\nbs=4k",
+            ),
+            ("[a]\nfilename=rbd\\:p/i\\:key=SEC\nbs=4k", "[a]\nfilename=rbd\\:p/i\\:key=***\nbs=4k"),
         ] {
             assert_eq!(without_secrets(text), shown);
         }

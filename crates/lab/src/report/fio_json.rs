@@ -17,6 +17,7 @@ use super::num;
 use super::oltp::OltpReport;
 use crate::stage::StageFacts;
 use crate::world::kernel::Iostat;
+use crate::world::sim::Simulated;
 
 /// fio's `eta` of a job that is done: "unknown".
 const ETA_UNKNOWN: i32 = i32::MAX;
@@ -39,6 +40,9 @@ pub struct MqblkKey {
     /// What the kernel counted, of a run on its devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub iostat: Vec<Iostat>,
+    /// The machine it was simulated on; then all times are virtual.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub simulated: Option<Simulated>,
     /// The command that repeats the run.
     pub command: String,
 }

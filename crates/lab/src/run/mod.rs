@@ -31,6 +31,7 @@ use crate::plan::{Side, Step};
 use crate::results::{RawHistogram, RunRecord};
 use crate::stack::{self, Setting};
 use crate::stage::StageFacts;
+use crate::world::sim::Simulated;
 use crate::world::{self, kernel::Iostat};
 
 /// Samples of the number in flight below which no law is checked.
@@ -70,6 +71,9 @@ pub trait Observer {
     /// Everything is checked and open; the run begins.
     fn prepared(&mut self, _run: &Prepared) {}
 
+    /// The run begins on a simulated machine: there is nothing to prepare, and progress is in virtual time.
+    fn simulated(&mut self, _machine: &Simulated, _instances: &[Instance]) {}
+
     /// The run goes on; called every few milliseconds.
     fn progress(&mut self, _progress: &Progress) {}
 
@@ -93,6 +97,8 @@ pub struct Run<'a> {
     pub settings: Vec<Vec<Setting>>,
     /// What was not as asked.
     pub warnings: Vec<String>,
+    /// The machine it was simulated on; then all times are virtual. `None`: it ran on this host.
+    pub simulated: Option<Simulated>,
 }
 
 /// Checks, opens and runs in the world that the target names. An error means that nothing was measured; failed I/Os are part of
@@ -131,7 +137,7 @@ pub(crate) fn execute_here<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observ
     warnings.extend(outcome.given_up.iter().map(ToString::to_string));
     warnings.extend(outcome.not_put_back.iter().cloned());
     warnings.extend(disks.iter().flat_map(|disk| disk.driver.troubles()));
-    Ok(Run { file: spec.file, outcome, settings, warnings })
+    Ok(Run { file: spec.file, outcome, settings, warnings, simulated: None })
 }
 
 impl Run<'_> {

@@ -13,6 +13,7 @@
 use std::fmt::Write;
 
 use super::point::Point;
+use super::target_knobs;
 
 /// A form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,12 @@ pub fn render(form: Form, point: &Point, target: &str) -> String {
         out.push_str("# nothing to set: the defaults stay\n");
         return out;
     }
+    // What sysfs calls queue_depth is a SCSI disk's; of our stack and of simulated machines it is another thing.
+    let own = match (target.strip_prefix("kernel:"), point.get("queue_depth")) {
+        (Some(_), Some(depth)) => point.without("queue_depth").and(&Point::of(&[("lun_queue_depth", depth)])),
+        _ => point.clone(),
+    };
+    let point = if matches!(form, Form::Sysfs | Form::Udev) { &own } else { point };
     let mut missing = Vec::new();
     let body = match form {
         Form::Sysfs => sysfs(point, device, &mut missing),
@@ -96,6 +103,8 @@ type Missing = Vec<(String, &'static str)>;
 /// Where a setting is to be found instead.
 fn elsewhere(name: &str) -> &'static str {
     match name {
+        "lun_queue_depth" => "of a SCSI disk: sysfs, udev",
+        name if target_knobs::is_of_target(name) => "of the multipath target: toml, and /etc/multipath.conf",
         "nr_hw_queues" | "queue_depth" => {
             "a parameter of the driver or of the machine below: cmdline, modprobe, libvirt, qemu, toml"
         }
@@ -116,6 +125,7 @@ fn queue_files(point: &Point, missing: &mut Missing) -> Vec<(String, String)> {
     for (name, value) in point.iter() {
         match name.strip_prefix("iosched.") {
             Some(tunable) => files.push((2, format!("queue/iosched/{tunable}"), value.to_owned())),
+            None if name == "lun_queue_depth" => files.push((0, "device/queue_depth".to_owned(), value.to_owned())),
             None if QUEUE_FILES.contains(&name) => {
                 files.push((u8::from(name != "scheduler"), format!("queue/{name}"), value.to_owned()));
             }
@@ -206,17 +216,27 @@ fn qemu(point: &Point, missing: &mut Missing) -> String {
     format!("-device virtio-blk-pci,drive=DRIVE{queues}{size}\n")
 }
 
+/// Part of a configuration of `mqblk serve`; of a simulated machine, of its file.
 fn toml(point: &Point, target: &str, missing: &mut Missing) -> String {
-    let mut out =
-        format!("[[disk]]\ntarget = \"{}\"\n\n[disk.queue]\n", target.replace('\\', "\\\\").replace('"', "\\\""));
-    for (name, value) in point.iter() {
+    let is_simulated = target.starts_with("sim:");
+    let target = target_knobs::target(target, point);
+    // Served it is through our block layer.
+    let served = target.strip_prefix("kernel:").unwrap_or(&target).replace('\\', "\\\\").replace('"', "\\\"");
+    let mut out = match is_simulated {
+        true => "[settings]\n".to_owned(),
+        false => format!("[[disk]]\ntarget = \"{served}\"\n\n[disk.queue]\n"),
+    };
+    for (name, value) in target_knobs::settings(point) {
         if name.ends_with("iodepth") || name.ends_with("numjobs") {
             missing.push((format!("{name}={value}"), elsewhere(name)));
-        } else if value.parse::<i64>().is_ok() {
-            let _ = writeln!(out, "{name} = {value}");
-        } else {
-            let _ = writeln!(out, "{name} = \"{value}\"");
+            continue;
         }
+        // A dot would be a table; serve's configuration takes it as one.
+        let name = if is_simulated && name.contains('.') { format!("\"{name}\"") } else { name.to_owned() };
+        let _ = match value.parse::<i64>() {
+            Ok(_) => writeln!(out, "{name} = {value}"),
+            Err(_) => writeln!(out, "{name} = \"{value}\""),
+        };
     }
     out
 }
@@ -272,6 +292,16 @@ mod tests {
         );
         assert!(render(Form::Qemu, &Point::of(&[("queue_depth", "100")]), "null").contains("a power of two"));
         assert!(render(Form::Cmdline, &Point::of(&[("mode", "sq")]), "null").contains("scsi_mod.use_blk_mq=0"));
+    }
+
+    #[test]
+    fn toml_is_of_what_was_tuned() {
+        let text = render(Form::Toml, &point(), "kernel:/dev/sda");
+        assert!(text.contains("target = \"/dev/sda\""), "{text}");
+        let text = render(Form::Sysfs, &point(), "kernel:/dev/sda");
+        assert!(text.contains("echo 128 > /sys/block/sda/device/queue_depth\n"), "{text}");
+        let text = render(Form::Toml, &point(), "sim:m.toml");
+        assert!(text.contains("[settings]\n\"iosched.read_expire\" = 125\n") && !text.contains("target"), "{text}");
     }
 
     #[test]

@@ -9,21 +9,23 @@
 //! - [`race`], [`search`]: screening by short runs with early stopping.
 //! - [`confirm`]: what is claimed.
 //! - [`explain`], [`forms`], [`report`]: why, how to set it, and all of it as text.
-//! - [`host_bench`]: our block layer on this machine.
+//! - [`world_bench`], [`stack_knobs`], [`kernel_knobs`], [`target_knobs`]: the worlds it is run in, and what may be set there.
 
 pub mod bench;
 pub mod confirm;
 pub mod detect;
 pub mod explain;
 pub mod forms;
-pub mod host_bench;
-pub mod host_knobs;
 pub mod journal;
+pub mod kernel_knobs;
 pub mod objective;
 pub mod outcome;
 pub mod point;
 pub mod race;
 pub mod report;
 pub mod search;
+pub mod stack_knobs;
+pub mod target_knobs;
+pub mod world_bench;
 mod climb;
 mod shuffle;

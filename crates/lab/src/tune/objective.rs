@@ -27,6 +27,14 @@ pub enum Quantity {
     Percentile(u16),
     /// CPU time per I/O in nanoseconds: of all jobs that of the whole process, of one job that of its threads.
     CpuPerIo,
+    /// Transactions ended per second, of `workload=oltp` jobs.
+    Transactions,
+    /// Mean latency of a transaction in nanoseconds.
+    TransactionMean,
+    /// 99th percentile of a transaction's latency in nanoseconds.
+    TransactionP99,
+    /// Mean wait for a commit in nanoseconds.
+    CommitMean,
 }
 
 /// The percentiles that may be asked for by name.
@@ -44,7 +52,15 @@ const PERCENTILES: [(&str, u16); 8] = [
 impl Quantity {
     /// Whether a larger value is the better one.
     pub const fn higher_is_better(self) -> bool {
-        matches!(self, Quantity::Iops | Quantity::Bandwidth)
+        matches!(self, Quantity::Iops | Quantity::Bandwidth | Quantity::Transactions)
+    }
+
+    /// Whether only transaction loops (`workload=oltp`) have it.
+    pub const fn is_of_transactions(self) -> bool {
+        matches!(
+            self,
+            Quantity::Transactions | Quantity::TransactionMean | Quantity::TransactionP99 | Quantity::CommitMean
+        )
     }
 
     fn parse(text: &str) -> Option<Quantity> {
@@ -53,12 +69,17 @@ impl Quantity {
             "bw" => Quantity::Bandwidth,
             "lat" => Quantity::LatencyMean,
             "cpu" => Quantity::CpuPerIo,
+            "tps" => Quantity::Transactions,
+            "tx" => Quantity::TransactionMean,
+            "tx_p99" => Quantity::TransactionP99,
+            "commit" => Quantity::CommitMean,
             _ => Quantity::Percentile(PERCENTILES.iter().find(|(name, _)| *name == text)?.1),
         })
     }
 
     fn names() -> impl Iterator<Item = &'static str> {
-        ["iops", "bw", "lat", "cpu"].into_iter().chain(PERCENTILES.iter().map(|(name, _)| *name))
+        let transactions = ["tps", "tx", "tx_p99", "commit"];
+        ["iops", "bw", "lat", "cpu"].into_iter().chain(PERCENTILES.iter().map(|(name, _)| *name)).chain(transactions)
     }
 
     /// A value with its unit, for people.
@@ -67,6 +88,9 @@ impl Quantity {
         match self {
             Quantity::Iops => num::short(value.round() as u64, num::RATE_DIGITS, num::Scale::Decimal, " IOPS"),
             Quantity::Bandwidth => num::bytes_per_second(value.round() as u64, num::Scale::Binary),
+            Quantity::Transactions => {
+                num::short(value.round() as u64, num::RATE_DIGITS, num::Scale::Decimal, " transactions/s")
+            }
             _ => num::latency(value),
         }
     }
@@ -79,6 +103,10 @@ impl fmt::Display for Quantity {
             Quantity::Bandwidth => "bw",
             Quantity::LatencyMean => "lat",
             Quantity::CpuPerIo => "cpu",
+            Quantity::Transactions => "tps",
+            Quantity::TransactionMean => "tx",
+            Quantity::TransactionP99 => "tx_p99",
+            Quantity::CommitMean => "commit",
             Quantity::Percentile(tenths) => {
                 return match tenths % 10 {
                     0 => write!(f, "p{}", tenths / 10),
@@ -203,7 +231,7 @@ impl Keep {
         let metric = MetricId::parse(metric, jobs).map_err(|e| format!("--keep {e}"))?;
         let value = parse_bound(bound, metric.quantity).ok_or_else(|| {
             let forms = match metric.quantity {
-                Quantity::Iops => "95% of the default's, or a rate: 20000, 20k",
+                Quantity::Iops | Quantity::Transactions => "95% of the default's, or a rate: 20000, 20k",
                 Quantity::Bandwidth => "95% of the default's, or a rate: 500MiB/s, 1.2GB/s",
                 _ => "110% of the default's, or a time: 2ms, 150us",
             };
@@ -238,7 +266,7 @@ fn parse_bound(text: &str, quantity: Quantity) -> Option<Bound> {
         return Some(Bound::OfDefault(number / 100.0));
     }
     let factor = match quantity {
-        Quantity::Iops => match unit {
+        Quantity::Iops | Quantity::Transactions => match unit {
             "" => 1.0,
             "k" | "K" => 1e3,
             "m" | "M" => 1e6,
@@ -277,6 +305,8 @@ mod tests {
     fn metrics_are_read_and_shown_alike() {
         for text in
             ["seq_write.iops", "seq_read.bw", "v1.db.p99.9", "all.p99.5", "seq_read.p50", "all.cpu", "v1.db.lat"]
+                .into_iter()
+                .chain(["v1.db.tps", "v1.db.tx", "all.tx_p99", "all.commit"])
         {
             assert_eq!(MetricId::parse(text, &jobs()).unwrap().to_string(), text);
         }
@@ -300,6 +330,8 @@ mod tests {
         let e = Goal::parse(true, "all.p99", &jobs()).unwrap_err();
         assert_eq!(e, "--maximize all.p99: is better when it is smaller; use --minimize all.p99");
         assert!(Goal::parse(false, "all.bw", &jobs()).unwrap_err().ends_with("use --maximize all.bw"));
+        assert!(Goal::parse(false, "all.tps", &jobs()).unwrap_err().ends_with("use --maximize all.tps"));
+        assert!(Goal::parse(true, "all.commit", &jobs()).unwrap_err().ends_with("use --minimize all.commit"));
         let goal = Goal::parse(false, "all.p99", &jobs()).unwrap();
         assert!(goal.gain(200.0, 100.0) > 0.69 && goal.gain(100.0, 200.0) < 0.0);
     }

@@ -5,17 +5,18 @@
 //! `host::run`'s and `host::kernel`'s.
 
 use host::error::{Error, Result};
-use host::kernel::{Direction, DiskCounters, Planned};
-use host::run::{KernelOutcome, check_kernel_settings};
+use host::kernel::{self, Direction, DiskCounters, KernelDevice, Planned};
+use host::run::{KernelOutcome, check_kernel_settings, is_target};
 use host::target::TargetSpec;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
-use super::{KernelDevices, World};
+use super::{KernelDevices, Knobs, World};
 use crate::report::fio_model::DiskUtil;
 use crate::report::num;
 use crate::run::{Observer, Run, RunSpec, execute_here};
 use crate::stack::Setting;
+use crate::tune::kernel_knobs;
 
 impl World for KernelDevices {
     fn name(&self) -> &'static str {
@@ -30,6 +31,33 @@ impl World for KernelDevices {
         let (a, b) = (planned(target, a).ok()??, planned(target, b).ok()??);
         let why = a.without_effect.iter().chain(&b.without_effect).next()?;
         (a.writes == b.writes && a.without_effect != b.without_effect).then(|| why.why.clone())
+    }
+
+    fn knobs(&self, spec: &RunSpec<'_, '_>, _observer: &mut dyn Observer) -> Result<Knobs> {
+        let own = || spec.file.jobs.first().map(|j| j.file_name(0, &is_target)).unwrap_or_default();
+        let target = spec.target.map_or_else(own, str::to_owned);
+        let TargetSpec::Kernel(path) = TargetSpec::parse(&target)? else {
+            return Err(Error::usage(format!("target '{target}': is no device of the kernel")));
+        };
+        check_kernel_settings(&path, spec.settings)?;
+        let device = KernelDevice::find(&path)?;
+        // What an earlier process left changed is not the disk's own.
+        let (said, whole) = kernel::put_back_left(Some(&device))?;
+        if !whole {
+            return Err(Error::usage(said.join("; ")));
+        }
+        let mut now = kernel::in_effect(&device);
+        for (name, value) in spec.settings {
+            now.retain(|(key, _)| key != name);
+            now.push((name.clone(), value.clone()));
+        }
+        let disk = kernel_knobs::Disk {
+            now,
+            writable: kernel::writable(&device),
+            schedulers: kernel::schedulers(&device),
+            direct_only: spec.file.jobs.iter().all(|j| j.direct),
+        };
+        Ok((kernel_knobs::knobs(&disk), kernel_knobs::rules(&disk)))
     }
 
     fn run<'f>(&self, spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {

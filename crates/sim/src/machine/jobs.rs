@@ -10,7 +10,8 @@ use super::dm::{Adapters, Paths};
 use super::scsi::{self, ScsiSpec};
 use super::service::Service;
 use super::station::Seen;
-use super::world::{CpuTimes, Machine};
+use super::world::{CpuTimes, Machine, START_NS};
+use blk::bio::MAX_BIOS_PER_SUBMITTER;
 use blk::cpumap::CpuTopology;
 use blk::settings::{QueueConfig, SettingError};
 use blk::stat::{DiskStats, HctxStats};
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use workload::engine::{JobThread, ThreadId};
 use workload::error::SetupError;
-use workload::job::Job;
+use workload::job::{Job, REDO_WRITE_MAX};
 use workload::load::Load;
 use workload::oltp::Oltp;
 use workload::schedule::{self, Instance, Schedule, WaitForError};
@@ -62,6 +63,10 @@ pub struct JobsRun {
     pub instances: Vec<Instance>,
     /// What each measured; as many as instances.
     pub stats: Vec<JobStats>,
+    /// Which of them ran at all; all, unless they were stopped.
+    pub started: Vec<bool>,
+    /// CPU time of each, nanoseconds.
+    pub thread_cpu_ns: Vec<u64>,
     /// The disk's counters.
     pub disk: DiskStats,
     /// Where its requests spent their time, by operation.
@@ -74,8 +79,66 @@ pub struct JobsRun {
     pub elapsed_ns: u64,
     /// Events it took.
     pub events: u64,
+    /// Who looked on has ended it.
+    pub stopped: bool,
     /// Settings that were in effect.
     pub config: QueueConfig,
+}
+
+/// What is seen of jobs while they run.
+pub struct View<'a> {
+    /// The machine; its disks are those of the jobs, LUN by LUN.
+    pub machine: &'a Machine,
+    /// The job threads, in the order of the file.
+    pub instances: &'a [Instance],
+    /// Their numbers on the machine; `None`: not started yet.
+    pub threads: &'a [Option<u32>],
+    /// Those that have ended.
+    pub ended: &'a [bool],
+    /// Its disks, from 0.
+    pub luns: u16,
+    /// Virtual time since the beginning, nanoseconds.
+    pub elapsed_ns: u64,
+}
+
+/// What becomes of jobs after a look at them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// The next one in so many nanoseconds of virtual time, at least one.
+    In(u64),
+    /// No more looks.
+    Never,
+    /// The jobs end now: nothing new is issued, what is out is waited for.
+    Stop,
+}
+
+/// Looks on while jobs run; what it sees changes nothing of what happens.
+pub trait Watch {
+    /// Whether jobs are to keep their latencies over time.
+    fn keeps_slices(&self) -> bool {
+        false
+    }
+
+    /// Before anything has run, and then whenever it said.
+    fn look(&mut self, view: &View<'_>) -> Look;
+}
+
+/// Looks away.
+#[derive(Clone, Copy, Debug)]
+pub struct Unwatched;
+
+impl Watch for Unwatched {
+    fn look(&mut self, _: &View<'_>) -> Look {
+        Look::Never
+    }
+}
+
+/// The machine with its disk, without a job: refuses what cannot be.
+///
+/// # Errors
+/// The setting that does not fit.
+pub fn idle(shape: Shape, costs: Costs, spec: &DiskSpec) -> Result<Machine, JobsError> {
+    build(shape, costs, spec, 64)
 }
 
 /// Runs jobs on a machine with one disk.
@@ -83,11 +146,109 @@ pub struct JobsRun {
 /// # Errors
 /// What does not fit: a setting, a job.
 pub fn run(shape: Shape, costs: Costs, spec: &DiskSpec, jobs: &[Job], entropy: u64) -> Result<JobsRun, JobsError> {
-    let mut machine = Machine::new(shape, costs);
+    run_watched(shape, costs, spec, jobs, entropy, &mut Unwatched)
+}
+
+/// The same, with somebody looking on.
+///
+/// # Errors
+/// As of [`run`].
+pub fn run_watched(
+    shape: Shape,
+    costs: Costs,
+    spec: &DiskSpec,
+    jobs: &[Job],
+    entropy: u64,
+    watch: &mut dyn Watch,
+) -> Result<JobsRun, JobsError> {
+    let mut machine = build(shape, costs, spec, bios_needed(jobs, spec))?;
     let bytes = spec.device.sectors << 9;
+    let instances = schedule::plan(jobs, entropy)?;
+    let mut schedule = Schedule::new(instances.clone());
+    let mut tasks: Vec<Option<u32>> = vec![None; instances.len()];
+    let (mut ended, mut stopped) = (vec![false; instances.len()], false);
+    let mut of_task = Vec::new();
+    let mut look_at = START_NS - 1;
+    while !schedule.is_done() {
+        for index in schedule.start_ready(Instant::from_ns(machine.now_ns())) {
+            let i = &instances[index];
+            let load = load(&jobs[i.job], i, bytes, entropy, watch.keeps_slices())?;
+            let task = start(&mut machine, &jobs[i.job], i, load, spec.luns)?;
+            tasks[index] = Some(task);
+            of_task.resize(task as usize + 1, 0);
+            of_task[task as usize] = index;
+        }
+        let start_at = schedule.next_start().map_or(u64::MAX, Instant::as_ns);
+        match machine.run(start_at.min(look_at)) {
+            Some(task) => {
+                ended[of_task[task as usize]] = true;
+                schedule.ended(of_task[task as usize]);
+            }
+            None if look_at < start_at => {
+                let elapsed_ns = look_at.saturating_sub(START_NS);
+                let (threads, luns) = (&tasks[..], spec.luns);
+                let view = View { machine: &machine, instances: &instances, threads, ended: &ended, luns, elapsed_ns };
+                match watch.look(&view) {
+                    Look::In(ns) => look_at += ns.max(1),
+                    Look::Never => look_at = u64::MAX,
+                    Look::Stop => {
+                        (stopped, look_at) = (true, u64::MAX);
+                        machine.stop();
+                        schedule.cancel();
+                    }
+                }
+            }
+            None => machine.sleep_until(start_at),
+        }
+    }
+    Ok(conclude(machine, spec.luns, instances, &tasks, stopped))
+}
+
+/// Starts a thread on its CPU, with a way to one of the LUNs.
+fn start(machine: &mut Machine, job: &Job, i: &Instance, load: Box<dyn Load>, luns: u16) -> Result<u32, JobsError> {
+    let cpus = machine.shape().cpus();
+    let cpu = match &job.cpus_allowed {
+        Some(cpus) => cpus[i.instance as usize % cpus.len()],
+        None => (i.number - 1) % cpus,
+    };
+    if cpu >= cpus {
+        let most = cpus - 1;
+        let text = format!("cpus_allowed={cpu}: the machine has the CPUs 0 to {most} (job '{}')", job.name);
+        return Err(JobsError::Unsupported(text));
+    }
+    let disks = vec![((i.number - 1) % u32::from(luns)) as u16; load.volumes().len()];
+    let task = machine.add_task(cpu, load, job.iodepth_batch_submit, &disks)?;
+    machine.set_weight(task, job.weight)?;
+    if job.cpus_allowed.is_none() {
+        machine.let_float(task);
+    }
+    Ok(task)
+}
+
+/// What it all came to.
+fn conclude(machine: Machine, luns: u16, instances: Vec<Instance>, tasks: &[Option<u32>], stopped: bool) -> JobsRun {
+    let (mut disk, mut seen, mut hctxs) = (DiskStats::default(), Seen::default(), Vec::new());
+    for lun in 0..luns {
+        disk.add(&machine.disk(lun).stats());
+        seen.add(&machine.seen(lun));
+        hctxs.extend(machine.disk(lun).hctx_stats());
+    }
+    let config = machine.disk(0).config();
+    let (cpu, events) = (machine.cpu_times(), machine.events());
+    let elapsed_ns = machine.now_ns() - START_NS;
+    let thread_cpu_ns = tasks.iter().map(|t| t.map_or(0, |t| machine.thread_cpu_ns(t))).collect();
+    let mut all: Vec<Option<JobStats>> = machine.into_stats().into_iter().map(Some).collect();
+    let started = tasks.iter().map(Option::is_some).collect();
+    let stats = tasks.iter().map(|task| task.and_then(|t| all[t as usize].take()).unwrap_or_default()).collect();
+    JobsRun { instances, stats, started, thread_cpu_ns, disk, seen, hctxs, cpu, elapsed_ns, events, stopped, config }
+}
+
+/// The machine with its disk.
+fn build(shape: Shape, costs: Costs, spec: &DiskSpec, bios_per_submitter: u32) -> Result<Machine, JobsError> {
+    let mut machine = Machine::new(shape, costs);
     let mut config = spec.config.clone();
     config.topology = CpuTopology::symmetric(shape.sockets, shape.cores, shape.threads);
-    config.bios_per_submitter = jobs.iter().map(|j| j.iodepth * 4).max().unwrap_or(1).clamp(64, 4096);
+    config.bios_per_submitter = bios_per_submitter;
     let adapters = Adapters::new(spec.scsi.and_then(|s| s.dm).map_or(1, |dm| dm.hosts));
     for lun in 0..spec.luns {
         let (service, config) = ((spec.service)(lun), config.clone());
@@ -106,58 +267,29 @@ pub fn run(shape: Shape, costs: Costs, spec: &DiskSpec, jobs: &[Job], entropy: u
             }
         }
     }
-    let instances = schedule::plan(jobs, entropy)?;
-    let mut schedule = Schedule::new(instances.clone());
-    let mut tasks: Vec<Option<u32>> = vec![None; instances.len()];
-    let mut of_task = Vec::new();
-    while !schedule.is_done() {
-        for index in schedule.start_ready(Instant::from_ns(machine.now_ns())) {
-            let i = &instances[index];
-            let job = &jobs[i.job];
-            let cpu = match &job.cpus_allowed {
-                Some(cpus) => cpus[i.instance as usize % cpus.len()],
-                None => (i.number - 1) % shape.cpus(),
-            };
-            if cpu >= shape.cpus() {
-                let most = shape.cpus() - 1;
-                let text = format!("cpus_allowed={cpu}: the machine has the CPUs 0 to {most} (job '{}')", job.name);
-                return Err(JobsError::Unsupported(text));
-            }
-            let load = load(job, i, bytes, entropy)?;
-            let disks = vec![((i.number - 1) % u32::from(spec.luns)) as u16; load.volumes().len()];
-            let task = machine.add_task(cpu, load, job.iodepth_batch_submit, &disks)?;
-            if job.cpus_allowed.is_none() {
-                machine.let_float(task);
-            }
-            tasks[index] = Some(task);
-            of_task.resize(task as usize + 1, 0);
-            of_task[task as usize] = index;
-        }
-        let until = schedule.next_start().map_or(u64::MAX, Instant::as_ns);
-        match machine.run(until) {
-            Some(task) => schedule.ended(of_task[task as usize]),
-            None => machine.sleep_until(until),
-        }
-    }
-    let (mut disk, mut seen, mut hctxs) = (DiskStats::default(), Seen::default(), Vec::new());
-    for lun in 0..spec.luns {
-        disk.add(&machine.disk(lun).stats());
-        seen.add(&machine.seen(lun));
-        hctxs.extend(machine.disk(lun).hctx_stats());
-    }
-    let config = machine.disk(0).config();
-    let (cpu, events) = (machine.cpu_times(), machine.events());
-    let elapsed_ns = machine.now_ns() - super::world::START_NS;
-    let mut all: Vec<Option<JobStats>> = machine.into_stats().into_iter().map(Some).collect();
-    let mut take = |task: Option<u32>| all[task.expect("all have run") as usize].take().expect("one each");
-    let stats = tasks.into_iter().map(&mut take).collect();
-    Ok(JobsRun { instances, stats, disk, seen, hctxs, cpu, elapsed_ns, events, config })
+    Ok(machine)
 }
 
-fn load(job: &Job, i: &Instance, bytes: u64, entropy: u64) -> Result<Box<dyn Load>, JobsError> {
+/// Bio slots of a thread: its depth, and for each I/O the pieces it may be split into.
+fn bios_needed(jobs: &[Job], spec: &DiskSpec) -> u32 {
+    let limits = &spec.device.limits;
+    let most = spec.config.max_sectors_kb.map_or(limits.max_sectors, |kb| (kb * 2).min(limits.max_hw_sectors));
+    let need = |job: &Job| {
+        let pieces = |bytes: u64| bytes.div_ceil(u64::from(most.max(8)) << 9) + 1;
+        let redo = job.oltp.as_ref().map_or(0, |_| pieces(REDO_WRITE_MAX.into()));
+        u64::from(job.iodepth + 1) * pieces(job.max_block_bytes()) + redo
+    };
+    jobs.iter().map(need).max().unwrap_or(1).clamp(64, u64::from(MAX_BIOS_PER_SUBMITTER).min(1 << 20)) as u32
+}
+
+fn load(job: &Job, i: &Instance, bytes: u64, entropy: u64, slices: bool) -> Result<Box<dyn Load>, JobsError> {
     let id = ThreadId { instance: i.instance, number: i.number, entropy };
     if job.oltp.is_some() {
         return Ok(Box::new(Oltp::new(job, id, bytes, None)?));
     }
-    Ok(Box::new(JobThread::new(job, id, bytes)?))
+    let mut thread = JobThread::new(job, id, bytes)?;
+    if slices {
+        thread.keep_slices();
+    }
+    Ok(Box::new(thread))
 }

@@ -8,7 +8,7 @@ use super::costs::PathCosts;
 use super::meter::{self, MeteredLock};
 use blk::submitter::{SubmitError, Submitter};
 use blk::time::Instant;
-use workload::engine::{IoReq, Next};
+use workload::engine::{IoReq, Next, StopReason};
 use workload::load::Load;
 use workload::stats::JobStats;
 
@@ -56,6 +56,8 @@ pub(super) struct Task {
     batch: u32,
     /// The program's work that it has not done yet.
     owed_ns: u64,
+    /// CPU time so far.
+    pub cpu_ns: u64,
 }
 
 /// Work of a program for an I/O from which on it is computing like any other, and not part of a piece that runs as a whole.
@@ -84,12 +86,34 @@ impl Task {
             Seat { disk, sub, slots: range, plugged: false }
         };
         let seats = disks.into_iter().zip(volumes.iter().map(|v| v.slots)).map(seat).collect();
-        Task { cpu, floats: false, load, seats, reaping: None, notified: false, sleep: 0, state: State::Sleeps, batch, owed_ns: 0 }
+        Task {
+            cpu,
+            floats: false,
+            load,
+            seats,
+            reaping: None,
+            notified: false,
+            sleep: 0,
+            state: State::Sleeps,
+            batch,
+            owed_ns: 0,
+            cpu_ns: 0,
+        }
     }
 
     /// What it has measured.
     pub fn stats(&self) -> &JobStats {
         self.load.stats()
+    }
+
+    /// Whether it is in its `ramp_time`.
+    pub fn is_ramping(&self) -> bool {
+        self.load.is_ramping()
+    }
+
+    /// Ends its job as soon as what is out has come back.
+    pub fn stop(&mut self) {
+        self.load.stop(StopReason::Asked);
     }
 
     /// What it has measured, to be taken.

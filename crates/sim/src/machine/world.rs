@@ -298,6 +298,29 @@ impl Machine {
         self.tasks[task as usize].stats()
     }
 
+    /// Whether a thread is in its `ramp_time`.
+    pub fn is_ramping(&self, task: u32) -> bool {
+        self.tasks[task as usize].is_ramping()
+    }
+
+    /// CPU time of a thread so far, nanoseconds: its computing, its system calls, its waiting for locks. Interrupts are nobody's.
+    pub fn thread_cpu_ns(&self, task: u32) -> u64 {
+        self.tasks[task as usize].cpu_ns
+    }
+
+    /// Gives a thread a share (`cgroup_weight`); `None`: its I/O priority counts.
+    ///
+    /// # Errors
+    /// The weight is out of range.
+    pub fn set_weight(&mut self, task: u32, weight: Option<u16>) -> Result<(), SettingError> {
+        self.tasks[task as usize].seats.iter_mut().try_for_each(|seat| seat.sub.set_weight(weight))
+    }
+
+    /// Ends all jobs: nothing new is issued, what is out is waited for.
+    pub fn stop(&mut self) {
+        self.tasks.iter_mut().for_each(Task::stop);
+    }
+
     /// Ends the machine: what its threads have measured, in the order in which they were added.
     pub fn into_stats(self) -> Vec<JobStats> {
         self.tasks.into_iter().map(Task::into_stats).collect()
@@ -475,6 +498,7 @@ impl Machine {
         c.free_at = spent.end_ns;
         c.times.spin_ns += spent.spun_ns;
         c.times.thread_ns += spent.end_ns - at - spent.spun_ns;
+        t.cpu_ns += spent.end_ns - at;
         match turn {
             Turn::Again => {
                 c.line.push_back(task);
@@ -489,6 +513,7 @@ impl Machine {
                 self.computing += 1;
                 c.turn += 1;
                 c.times.compute_ns += ns;
+                t.cpu_ns += ns;
                 // As long as it would take if all that compute now did so to its end.
                 let ns = if self.cores > 0 && self.computing > self.cores {
                     ns * u64::from(self.computing) / u64::from(self.cores)

@@ -2,13 +2,15 @@
 //! From a row of a scenario to a machine with its disk, and the run of its jobs there.
 
 use super::effect::{self, Effect};
-use super::file::{Attach, Disk, Row, Scenario, ServerTimes};
+use super::file::{Attach, Disk, Row, Scenario, ServerTimes, Settings};
 use crate::machine::device::DeviceSpec;
 use crate::machine::dm::DmSpec;
 use crate::machine::guest::{self, GuestsRun, GuestsSpec, ServerSpec, Transaction};
 use crate::machine::jobs::{self, DiskSpec, JobsError, JobsRun};
 use crate::machine::scsi::ScsiSpec;
 use crate::machine::service::{Modelled, Service, Split};
+use blk::cpumap::CpuTopology;
+use blk::id::BLK_MQ_MAX_DEPTH;
 use blk::limits::Limits;
 use blk::model::Speed;
 use blk::settings::{Mode, QueueConfig, SettingError};
@@ -23,18 +25,27 @@ pub struct RowRun {
     pub no_effect: Vec<String>,
 }
 
-/// Runs the jobs of a row.
+/// A disk as jobs have it, from a file and settings over the file's.
+pub struct Built {
+    /// The disk.
+    pub disk: DiskSpec,
+    /// Settings without effect, and why.
+    pub no_effect: Vec<String>,
+    /// Those with one, as they were given, by name.
+    pub effective: Settings,
+}
+
+/// The disk of a row.
 ///
 /// # Errors
-/// A setting or a job that does not fit.
-pub fn run(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Result<RowRun, JobsError> {
-    let (config, no_effect) = config(scenario, row)?;
-    let d = scenario.disk.changed(&row.disk);
+/// A setting that the disk or the machine cannot have.
+pub fn disk(scenario: &Scenario, row: &Row, seed: u64) -> Result<Built, SettingError> {
+    let Asked { config, disk: d, no_effect, effective } = asked(scenario, row)?;
     let of_each = d.clone();
     let luns = u64::from(d.luns);
     let legacy = (config.mode == Mode::Sq).then_some(d.kernel);
     let dm = DmSpec { paths: d.paths, hosts: d.hosts, legacy, costs: d.dm };
-    let spec = DiskSpec {
+    let disk = DiskSpec {
         device: DeviceSpec { sectors: d.size_gib << 21, limits: limits() },
         service: Box::new(move |lun| service(&of_each, luns, seed.wrapping_add(u64::from(lun) << 8))),
         luns: d.luns,
@@ -45,9 +56,33 @@ pub fn run(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Result<Ro
         }),
         config,
     };
+    Ok(Built { disk, no_effect, effective })
+}
+
+/// Refuses a machine with a disk and settings that cannot be.
+///
+/// # Errors
+/// The setting that does not fit.
+pub fn check(scenario: &Scenario, row: &Row) -> Result<Built, SettingError> {
+    let mut built = disk(scenario, row, 0)?;
+    // They are alike.
+    built.disk.luns = 1;
+    match jobs::idle(scenario.machine, row.costs.unwrap_or(scenario.costs), &built.disk) {
+        Ok(_) => Ok(built),
+        Err(JobsError::Setting(e)) => Err(e),
+        Err(other) => Err(SettingError(other.to_string())),
+    }
+}
+
+/// Runs the jobs of a row.
+///
+/// # Errors
+/// A setting or a job that does not fit.
+pub fn run(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Result<RowRun, JobsError> {
+    let built = disk(scenario, row, seed)?;
     let costs = row.costs.unwrap_or(scenario.costs);
-    let run = jobs::run(scenario.machine, costs, &spec, jobs, seed)?;
-    Ok(RowRun { run, no_effect })
+    let run = jobs::run(scenario.machine, costs, &built.disk, jobs, seed)?;
+    Ok(RowRun { run, no_effect: built.no_effect })
 }
 
 /// Runs the databases of a row with so many users each.
@@ -107,25 +142,101 @@ fn modelled(d: &Disk, seed: u64) -> Modelled {
     Modelled::new(&speed, us(d.read_us), us(d.write_us))
 }
 
-/// The settings of a row: the scenario's, then its own.
-fn config(scenario: &Scenario, row: &Row) -> Result<(QueueConfig, Vec<String>), SettingError> {
-    let attach = scenario.disk.attach;
-    let mut config = QueueConfig { queue_depth: scenario.disk.queue_depth, ..QueueConfig::default() };
-    if attach == Attach::Mmc {
-        // Its driver had one queue, whatever SCSI had.
-        config.mode = Mode::Sq;
+/// What the settings of a row come to.
+struct Asked {
+    config: QueueConfig,
+    disk: Disk,
+    no_effect: Vec<String>,
+    effective: Settings,
+}
+
+/// Refuses settings of a file that its disk cannot have: where it says so, and what.
+///
+/// # Errors
+/// The first that does not fit, and its place in the file.
+pub fn check_settings(scenario: &Scenario) -> Result<(), (String, SettingError)> {
+    let mut asked = Asked::nothing(scenario, &Row::default());
+    for (name, value) in &scenario.settings {
+        asked.set(name, &value.text()).map_err(|e| (name.clone(), e))?;
     }
-    let mut no_effect = Vec::new();
-    for (name, value) in scenario.settings.iter().chain(&row.set) {
-        let value = value.text();
-        match effect::of(name, &value, attach) {
-            None => config.set(name, &value)?,
-            Some(Effect::Sets(setting, to)) => config.set(setting, to)?,
-            Some(Effect::None(why)) => no_effect.push(format!("{name}={value}: {why}")),
+    // Of guests the disk is theirs, and so is its block layer.
+    let whole = if scenario.guests.is_none() { check(scenario, &Row::default()).map(drop) } else { Ok(()) };
+    whole.map_err(|e| ("[settings]".to_owned(), e))
+}
+
+/// The settings of a row: the scenario's, then its own.
+fn asked(scenario: &Scenario, row: &Row) -> Result<Asked, SettingError> {
+    let mut asked = Asked::nothing(scenario, row);
+    let all: Settings = scenario.settings.iter().chain(&row.set).map(|(k, v)| (k.clone(), v.clone())).collect();
+    for (name, value) in all {
+        if asked.set(&name, &value.text())? {
+            asked.effective.insert(name, value);
         }
     }
-    if config.mode == Mode::Sq {
-        config.nr_hw_queues = None;
+    if asked.config.mode == Mode::Sq {
+        asked.config.nr_hw_queues = None;
     }
-    Ok((config, no_effect))
+    asked.config.check()?;
+    Ok(asked)
+}
+
+impl Asked {
+    fn nothing(scenario: &Scenario, row: &Row) -> Asked {
+        let (disk, shape) = (scenario.disk.changed(&row.disk), scenario.machine);
+        let mut config = QueueConfig { queue_depth: disk.queue_depth, ..QueueConfig::default() };
+        config.topology = CpuTopology::symmetric(shape.sockets, shape.cores, shape.threads);
+        if disk.attach == Attach::Mmc {
+            // Its driver had one queue, whatever SCSI had.
+            config.mode = Mode::Sq;
+        }
+        Asked { config, disk, no_effect: Vec::new(), effective: Settings::new() }
+    }
+
+    /// Sets one; whether it has an effect.
+    fn set(&mut self, name: &str, value: &str) -> Result<bool, SettingError> {
+        let attach = self.disk.attach;
+        match name {
+            "nr_cpus" => {
+                let text =
+                    format!("nr_cpus={value}: [machine] of the file says how many CPUs there are; change it there");
+                return Err(SettingError(text));
+            }
+            "nr_poll_queues" if value != "0" => {
+                let text = format!("nr_poll_queues={value}: polled I/O is not simulated; leave it out");
+                return Err(SettingError(text));
+            }
+            "lun_queue_depth" => {
+                if attach != Attach::Scsi {
+                    let text = "only a disk with attach = \"scsi\" has one; queue_depth is that of others";
+                    return Err(SettingError(format!("lun_queue_depth={value}: {text}")));
+                }
+                let Some(depth) = value.parse().ok().filter(|n| (1..=BLK_MQ_MAX_DEPTH).contains(n)) else {
+                    let text = format!("lun_queue_depth={value}: must be 1..={BLK_MQ_MAX_DEPTH}");
+                    return Err(SettingError(text));
+                };
+                self.disk.lun_queue_depth = Some(depth);
+                return Ok(true);
+            }
+            "read_ahead_kb" => {
+                self.config.set(name, value)?;
+                self.no_effect.push(format!(
+                    "{name}={value}: no effect: it fills the page cache ahead of readers, and a simulated machine has none"
+                ));
+                return Ok(false);
+            }
+            _ => {}
+        }
+        match effect::of(name, value, attach) {
+            None => self.config.set(name, value)?,
+            Some(Effect::Sets(setting, to)) => self.config.set(setting, to)?,
+            Some(Effect::None(why)) => {
+                self.no_effect.push(format!("{name}={value}: {why}"));
+                return Ok(false);
+            }
+        }
+        if name == "queue_depth" {
+            self.disk.queue_depth = self.config.queue_depth;
+        }
+        Ok(true)
+    }
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The file of a scenario: its fields, their ranges, and errors that name the line.
 
+use super::build;
+use super::known::{self, Measured, Uncertain};
 use crate::machine::costs::{Costs, Shape};
 use crate::machine::dm::{DmCosts, Kernel};
 use blk::suggest::nearest;
@@ -213,7 +215,7 @@ pub struct Fitted {
 }
 
 /// One row of the table.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
     /// What it is called.
@@ -277,6 +279,12 @@ pub struct Scenario {
     /// Rows; a machine file has none.
     #[serde(default)]
     pub row: Vec<Row>,
+    /// How well constants are known, where that is not "as they stand there".
+    #[serde(default)]
+    pub uncertain: Uncertain,
+    /// What was measured on the real machine.
+    #[serde(default)]
+    pub measured: Measured,
 }
 
 /// Figures of a job that can be published and simulated.
@@ -308,6 +316,14 @@ impl Scenario {
         })?;
         scenario.check().map_err(|e| at(file, text, e))?;
         Ok(scenario)
+    }
+
+    /// The rules again, after something was changed.
+    ///
+    /// # Errors
+    /// The first one that is broken.
+    pub(crate) fn recheck(&self) -> Result<(), String> {
+        self.check().map_err(|(_, why)| why)
     }
 
     /// What a scenario has and a machine need not have.
@@ -344,6 +360,8 @@ impl Scenario {
             return bad("[machine]", format!("{n} CPUs: must be at most {most}; lower sockets, cores or threads"));
         }
         check_disk(&self.disk)?;
+        build::check_settings(self).map_err(|(place, e)| (place, e.to_string()))?;
+        known::check(self)?;
         match (&self.guests, &self.jobs) {
             (Some(_), Some(_)) => {
                 return bad("jobs", "jobs beside [guests]: guests have users, and no job file".into());
@@ -531,7 +549,7 @@ pub fn split_figure(figure: &str) -> Option<(&str, &str)> {
     figure.rsplit_once('.')
 }
 
-fn check_figure(figure: &str) -> Result<(), String> {
+pub(super) fn check_figure(figure: &str) -> Result<(), String> {
     let Some((_, metric)) = split_figure(figure) else {
         return Err(format!("'{figure}': must be JOB.METRIC, with METRIC one of {}", METRICS.join(", ")));
     };

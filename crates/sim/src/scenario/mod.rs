@@ -4,6 +4,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`mod@file`] | the file: what can be said, and where it was said wrong |
+//! | [`known`] | how well its figures are known, and what was measured |
 //! | [`build`] | from a row of it to a machine with its disk |
 //! | [`effect`] | which settings can have an effect on that disk at all |
 //! | [`outcome`] | the figures of a row beside the published ones, and how they change from row to row |
@@ -14,6 +15,7 @@
 //! range and what it means, or predicted; nothing else depends on published figures.
 
 pub mod file;
+pub mod known;
 pub mod effect;
 pub mod build;
 pub mod outcome;

@@ -97,3 +97,78 @@ fn an_empty_host_is_said_to_be_empty() {
     let e = read(Path::new("/nonexistent-root-of-a-test"), Some("sda")).unwrap_err();
     assert!(e.contains("shows no block devices"), "{e}");
 }
+
+/// What `--export` makes of a tree; it reads back.
+fn exported(tree: &Tree, disk: &str) -> (String, sim::scenario::file::Scenario) {
+    let f = read(&tree.0, Some(disk)).unwrap();
+    let text = crate::inspect::export::text(&tree.0, f.kernel.as_deref(), f.devices.first(), None);
+    let machine =
+        sim::scenario::file::Scenario::parse_machine("m.toml", &text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    (text, machine)
+}
+
+#[test]
+fn a_server_with_a_scsi_disk_becomes_a_machine_file() {
+    let mut files: Vec<(String, String)> = Vec::new();
+    let mut add = |path: &str, text: &str| files.push((path.to_owned(), text.to_owned()));
+    add("sys/devices/system/cpu/online", "0-7\n");
+    for cpu in 0..8 {
+        let at = format!("sys/devices/system/cpu/cpu{cpu}/topology");
+        add(&format!("{at}/physical_package_id"), &format!("{}\n", cpu / 2 % 2));
+        add(&format!("{at}/thread_siblings_list"), &format!("{},{}\n", cpu % 4, cpu % 4 + 4));
+    }
+    add("sys/devices/system/cpu/cpu0/cache/index3/level", "3\n");
+    add("sys/devices/system/cpu/cpu0/cache/index3/type", "Unified\n");
+    add("sys/devices/system/cpu/cpu0/cache/index3/size", "32768K\n");
+    add("sys/block/sda/size", "209715201\n");
+    add("sys/block/sda/queue/scheduler", "none [mq-deadline] kyber\n");
+    add("sys/block/sda/queue/nr_requests", "62\n");
+    add("sys/block/sda/queue/max_sectors_kb", "1280\n");
+    add("sys/block/sda/queue/nomerges", "0\n");
+    add("sys/block/sda/queue/rotational", "1\n");
+    add("sys/block/sda/queue/iosched/fifo_batch", "8\n");
+    add("sys/block/sda/queue/iosched/of_the_future", "1\n");
+    for q in 0..4 {
+        add(&format!("sys/block/sda/mq/{q}/nr_tags"), "62\n");
+    }
+    add("sys/devices/pci/host7/target7/7:0:0:0/queue_depth", "32\n");
+    add("sys/devices/pci/host7/target7/7:0:0:0/scsi_disk/x", "\n");
+    add("sys/class/scsi_host/host7/can_queue", "62\n");
+    let files: Vec<(&str, &str)> = files.iter().map(|(p, t)| (p.as_str(), t.as_str())).collect();
+    let tree = Tree::new("export", &files);
+    std::os::unix::fs::symlink(
+        tree.0.join("sys/devices/pci/host7/target7/7:0:0:0"),
+        tree.0.join("sys/block/sda/device"),
+    )
+    .unwrap();
+    let (text, m) = exported(&tree, "sda");
+    assert_eq!((m.machine.sockets, m.machine.cores, m.machine.threads), (2, 2, 2), "{text}");
+    let d = &m.disk;
+    assert_eq!(d.attach, sim::scenario::file::Attach::Scsi);
+    assert_eq!((d.size_gib, d.lun_queue_depth, d.queue_depth, d.read_us), (101, Some(32), 62, 8000.0), "{text}");
+    let set = |name: &str| m.settings.get(name).map(sim::scenario::file::Scalar::text);
+    assert_eq!(set("scheduler").as_deref(), Some("mq-deadline"));
+    assert_eq!((set("nr_hw_queues").as_deref(), set("max_sectors_kb").as_deref()), (Some("4"), Some("1024")));
+    assert_eq!((set("iosched.fifo_batch").as_deref(), set("iosched.of_the_future")), (Some("8"), None));
+    assert!(text.contains("# \"iosched.of_the_future\" = 1: left out: "), "{text}");
+    assert!(
+        text.contains("# cache: L3 Unified 32768K") && text.contains("# Assumed, of a disk that rotates"),
+        "{text}"
+    );
+    assert_eq!(m.uncertain["disk.read_us"], [4000.0, 16000.0]);
+}
+
+#[test]
+fn a_legacy_kernel_and_a_host_that_shows_nothing_become_one_too() {
+    let files = [
+        ("sys/block/mmcblk0/queue/scheduler", "noop deadline [cfq]\n"),
+        ("sys/block/mmcblk0/queue/nr_requests", "128\n"),
+        ("sys/block/mmcblk0/size", "61071360\n"),
+    ];
+    let (text, m) = exported(&Tree::new("export-emmc", &files), "mmcblk0");
+    assert_eq!((m.disk.attach, m.machine.cpus()), (sim::scenario::file::Attach::Mmc, 1), "{text}");
+    assert_eq!(m.settings["mode"].text(), "sq");
+    assert!(text.contains("# scheduler = \"cfq\": left out: "), "{text}");
+    let text = crate::inspect::export::text(Path::new("/nonexistent-root-of-a-test"), None, None, None);
+    assert!(sim::scenario::file::Scenario::parse_machine("m.toml", &text).is_ok(), "{text}");
+}

@@ -6,8 +6,8 @@
 //! never the only sign of anything. Does not: read files or clocks.
 //!
 //! Modules in the order a result meets them:
-//! - [`of_run`], [`of_compare`]: from results to a document; [`parts`] is what both are made of.
-//! - [`document`], [`chart`], [`mod@unit`]: the document, which other results (a tuning, a scenario) may fill as well.
+//! - [`of_run`], [`of_compare`], [`of_tune`], [`of_scenario`]: from results to a document; [`parts`] is what they are made of.
+//! - [`document`], [`chart`], [`mod@unit`]: the document, which other results (a scenario) may fill as well.
 //! - [`page`]: the document as HTML; [`svg`]: its charts.
 
 pub mod document;
@@ -16,6 +16,8 @@ pub mod unit;
 pub mod parts;
 pub mod of_run;
 pub mod of_compare;
+pub mod of_tune;
+pub mod of_scenario;
 pub mod page;
 pub mod svg;
 

@@ -443,6 +443,7 @@ pub fn environment(setup: &Setup) -> Section {
     let commit =
         setup.commit.as_deref().map_or_else(|| "commit not recorded at build".to_owned(), |c| format!("commit {c}"));
     add("program", format!("{} ({commit})", setup.program));
+    setup.simulated.iter().for_each(|machine| add("what it ran on", machine.clone()));
     add("kernel", setup.kernel.clone().unwrap_or_else(unknown));
     add("CPU", setup.cpu_model.clone().unwrap_or_else(unknown));
     add("CPUs this process may use", setup.cpus.to_string());

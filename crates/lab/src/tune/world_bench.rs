@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Our block layer on this machine as a bench: each run is a fresh stack on the target with the settings of its point.
+//! A target of any world ([`crate::world`]) as a bench: our block layer here, a device of the kernel, a simulated machine.
 //!
-//! Guarantees: nothing outlives a run, so nothing is left set. `iodepth` and `numjobs` are the load's (of all jobs, or
-//! `JOB.iodepth`); all other names are settings of the block layer. Does not: change a job's ramp, pattern or size.
+//! Guarantees: each run starts from what the target itself has and leaves it so (our stack is made anew, the kernel's settings are put back,
+//! a simulated machine is a value), so nothing is left set. `iodepth` and `numjobs` are the load's (of all jobs, or `JOB.iodepth`); all other
+//! names are settings of the world, or of the target's text ([`target_knobs`]). What a run takes is real time, also of a simulated one whose jobs run in virtual time. Does not:
+//! change a job's ramp, pattern or size.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,19 +12,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use host::error::ErrorKind;
-use host::run::{Prepared, Progress, RunPlan};
+use host::run::{Prepared, Progress};
 use workload::hist::{Histogram, Running};
 use workload::job::{JobFile, Override, ParseContext};
+use workload::schedule::Instance;
 use workload::stats::JobStats;
 
 use super::bench::{Ask, Bench, BenchError, Length, Load, Moment, Reading};
-use super::host_knobs;
 use super::objective::{ALL_JOBS, MetricId, Quantity};
 use super::point::{Knob, Point};
+use super::target_knobs;
 use crate::metric::{RunMetrics, latency_of};
 use crate::run::{Observer, Run, RunSpec, execute};
-use crate::stack;
-use crate::world;
+use crate::world::sim::Simulated;
+use crate::world::{self, World};
 
 /// Least distance of two moments, seconds.
 const MOMENT_SECONDS: f64 = 0.015;
@@ -32,7 +35,7 @@ const LOAD_MAX: u32 = 65_536;
 const LOAD_KNOBS: [&str; 2] = ["iodepth", "numjobs"];
 
 /// What is run where.
-pub struct HostBench<'a> {
+pub struct WorldBench<'a> {
     file: JobFile,
     target: Option<String>,
     base: Vec<(String, String)>,
@@ -41,47 +44,57 @@ pub struct HostBench<'a> {
     stop: Arc<AtomicBool>,
     knobs: Vec<Knob>,
     rules: Vec<(String, Point)>,
+    force: bool,
     observe: &'a mut dyn Observer,
 }
 
-impl<'a> HostBench<'a> {
-    /// Opens the target once, to see what may be set. `free` are knobs of the load, with their values. `seconds`: of a
-    /// short and of a full run.
-    pub fn new(
-        file: JobFile,
-        target: Option<String>,
-        base: Vec<(String, String)>,
-        free: &[(String, Vec<String>)],
-        seconds: Option<(f64, f64)>,
-        stop: Arc<AtomicBool>,
-        observe: &'a mut dyn Observer,
-    ) -> host::error::Result<HostBench<'a>> {
-        if !world::of(&file, target.as_deref()).is_ours() {
-            let text = "tune: the settings of a kernel: target are not searched yet; compare two of them: mqblk compare JOB --target \
-                        kernel:/dev/X --a scheduler=none --b scheduler=kyber";
-            return Err(host::error::Error::usage(text));
-        }
-        let prepared = host::run::prepare(
-            &file.jobs,
-            RunPlan {
+/// What is tuned.
+pub struct BenchSpec {
+    /// The jobs.
+    pub file: JobFile,
+    /// Put under every job instead of its `filename`.
+    pub target: Option<String>,
+    /// What is set in every run.
+    pub base: Vec<(String, String)>,
+    /// Knobs of the load, with their values.
+    pub free: Vec<(String, Vec<String>)>,
+    /// Seconds of a short and a full run, virtual ones on a simulated machine; `None`: the jobs end by themselves.
+    pub seconds: Option<(f64, f64)>,
+    /// Ends it early when set.
+    pub stop: Arc<AtomicBool>,
+    /// As [`RunSpec::force`].
+    pub force: bool,
+}
+
+impl<'a> WorldBench<'a> {
+    /// Looks at the target once, to see what may be set.
+    pub fn new(asked: BenchSpec, observe: &'a mut dyn Observer) -> host::error::Result<WorldBench<'a>> {
+        let BenchSpec { file, target, base, free, seconds, stop, force } = asked;
+        let (mut knobs, rules) = {
+            let spec = RunSpec {
+                file: &file,
                 target: target.as_deref(),
                 settings: &base,
-                laying_out: &mut |path, done, all| observe.laying_out(path, done, all),
-                stop: Arc::clone(&stop),
                 entropy: 0,
-                force: false,
-            },
-        )?;
-        observe.prepared(&prepared);
-        let queue = &prepared.disks[prepared.targets[0].disks.start].1.queue;
-        let now = stack::in_effect(queue, &base);
-        let cpus = u32::from(queue.config().topology.nr_cpus);
-        let mut knobs = host_knobs::knobs(&now, cpus, u64::from(queue.limits().max_hw_sectors / 2));
-        let queues = knobs.iter().find(|k| k.name == "nr_hw_queues").map_or_else(String::new, |k| k.default.clone());
-        let rules = host_knobs::rules(cpus, &queues);
-        drop(prepared);
+                stop: Arc::clone(&stop),
+                trace_events: 0,
+                force,
+                slices: false,
+            };
+            world::of(&file, target.as_deref()).knobs(&spec, observe)?
+        };
+        knobs.extend(target_knobs::knobs(target.as_deref()));
         knobs.extend(free.iter().map(|(name, values)| load_knob(&file, name, values)));
-        Ok(HostBench { file, target, base, seconds, stop, knobs, rules, observe })
+        Ok(WorldBench { file, target, base, seconds, stop, knobs, rules, force, observe })
+    }
+
+    /// The target at a point.
+    fn target(&self, point: &Point) -> Option<String> {
+        self.target.as_deref().map(|target| target_knobs::target(target, point))
+    }
+
+    fn world(&self) -> &'static dyn World {
+        world::of(&self.file, self.target.as_deref())
     }
 
     /// The jobs with a point's load and a length.
@@ -104,7 +117,7 @@ impl<'a> HostBench<'a> {
     /// Settings of the block layer at a point, over those of every run.
     fn settings(&self, point: &Point) -> Vec<(String, String)> {
         let mut all = self.base.clone();
-        for (name, value) in point.iter().filter(|(name, _)| !is_load_knob(name)) {
+        for (name, value) in target_knobs::settings(point).filter(|(name, _)| !is_load_knob(name)) {
             all.retain(|(key, _)| key != name);
             all.push((name.to_owned(), value.to_owned()));
         }
@@ -113,7 +126,8 @@ impl<'a> HostBench<'a> {
 
     fn probe_file(&self, load: &Load) -> Result<JobFile, BenchError> {
         let text = format!(
-            "[probe]\nrw=randread\nnorandommap\nbs={}\niodepth={}\nioengine=libaio\nruntime={}ms\ntime_based\n{}",
+            "[probe]\nrw=randread\nnorandommap\ndirect={}\nbs={}\niodepth={}\nioengine=libaio\nruntime={}ms\ntime_based\n{}",
+            u8::from(self.file.jobs.iter().all(|j| j.direct)),
             load.block_bytes,
             load.iodepth,
             (load.seconds * 1000.0) as u64,
@@ -137,8 +151,23 @@ fn load_part<'n>(name: &'n str, job: &str) -> Option<&'n str> {
         .find_map(|knob| (name == knob || own == Some(knob)).then(|| &name[name.len() - knob.len()..]))
 }
 
-fn is_load_knob(name: &str) -> bool {
+/// Whether a knob is the load's, of all jobs or of one, and no setting of the target.
+pub fn is_load_knob(name: &str) -> bool {
     LOAD_KNOBS.iter().any(|knob| name == *knob || name.strip_suffix(knob).is_some_and(|job| job.ends_with('.')))
+}
+
+/// Refuses a metric that no job of the file has; `flag` is where it was asked for.
+///
+/// # Errors
+/// It is about transactions, and the jobs are none.
+pub fn check_metric(file: &JobFile, flag: &str, metric: &MetricId) -> Result<(), String> {
+    let mut of_job = file.jobs.iter().filter(|j| metric.job == ALL_JOBS || j.name == metric.job);
+    match metric.quantity.is_of_transactions() && !of_job.any(|j| j.oltp.is_some()) {
+        true => {
+            Err(format!("{flag} {metric}: only jobs with workload=oltp have transactions; use iops, bw, lat or p99"))
+        }
+        false => Ok(()),
+    }
 }
 
 /// `--free NAME=VALUES` refused or taken: which names and values there may be.
@@ -180,6 +209,10 @@ impl Observer for Keeper<'_> {
         self.to.prepared(run);
     }
 
+    fn simulated(&mut self, machine: &Simulated, instances: &[Instance]) {
+        self.to.simulated(machine, instances);
+    }
+
     fn progress(&mut self, progress: &Progress) {
         if let Some(moments) = &mut self.moments {
             let at = progress.elapsed.as_ns() as f64 / 1e9;
@@ -192,7 +225,7 @@ impl Observer for Keeper<'_> {
     }
 }
 
-impl Bench for HostBench<'_> {
+impl Bench for WorldBench<'_> {
     fn jobs(&self) -> Vec<String> {
         let mut names: Vec<String> = self.file.jobs.iter().map(|j| j.name.clone()).collect();
         names.dedup();
@@ -216,7 +249,7 @@ impl Bench for HostBench<'_> {
         if let Some((name, value)) = point.iter().find(not_a_load) {
             return Err(format!("{name}={value}: must be 1..={LOAD_MAX}"));
         }
-        host::run::check_settings(&self.settings(point)).map_err(|e| e.to_string())
+        self.world().check(self.target(point).as_deref(), &self.settings(point)).map_err(|e| e.to_string())
     }
 
     fn run(&mut self, ask: &Ask, wanted: &[MetricId]) -> Result<Reading, BenchError> {
@@ -225,13 +258,13 @@ impl Bench for HostBench<'_> {
             Some(load) => self.probe_file(load)?,
             None => self.job_file(&ask.point, ask.length),
         };
-        let settings = self.settings(&ask.point);
+        let (settings, target) = (self.settings(&ask.point), self.target(&ask.point));
         let spec = RunSpec {
             file: &file,
-            target: self.target.as_deref(),
+            target: target.as_deref(),
             settings: &settings,
             entropy: ask.entropy,
-            force: false,
+            force: self.force,
             slices: false,
             stop: Arc::clone(&self.stop),
             trace_events: 0,
@@ -242,6 +275,8 @@ impl Bench for HostBench<'_> {
             ErrorKind::Interrupted => BenchError::Stopped,
             // What differs from run to run is the settings.
             ErrorKind::Usage => BenchError::Refused(e.to_string()),
+            // The kernel says no when it is written; without a setting of its own a point is not what is refused.
+            ErrorKind::Io if !ask.point.is_empty() => BenchError::Refused(e.to_string()),
             _ => BenchError::Failed(e.to_string()),
         })?;
         let moments = keeper.moments.unwrap_or_default();
@@ -276,6 +311,10 @@ fn value(run: &Run<'_>, job: Option<&str>, quantity: Quantity) -> Option<f64> {
         Quantity::Bandwidth => metrics.bytes_per_second,
         Quantity::LatencyMean => metrics.latency_mean_ns,
         Quantity::Percentile(tenths) => percentile(run, job, tenths),
+        Quantity::Transactions => metrics.tps,
+        Quantity::TransactionMean => metrics.tx_mean_ns,
+        Quantity::TransactionP99 => metrics.tx_p99_ns,
+        Quantity::CommitMean => metrics.commit_mean_ns,
         Quantity::CpuPerIo => match job {
             None => metrics.cpu_per_io_ns,
             Some(_) => {
@@ -305,22 +344,16 @@ mod tests {
     use super::*;
     use crate::run::Unobserved;
 
-    fn bench<'a>(observe: &'a mut Unobserved, free: &[(&str, &[&str])]) -> HostBench<'a> {
+    fn bench<'a>(observe: &'a mut Unobserved, free: &[(&str, &[&str])]) -> WorldBench<'a> {
         let text = "[global]\nrw=randread\nbs=4k\nsize=64m\nioengine=libaio\niodepth=4\n[a]\n[b]\niodepth=8\n";
         let file = JobFile::parse_str(text, &ParseContext::bare("t.fio"), &[]).unwrap_or_else(|e| panic!("{e}"));
         let free: Vec<(String, Vec<String>)> =
             free.iter().map(|(n, v)| ((*n).to_owned(), v.iter().map(|v| (*v).to_owned()).collect())).collect();
         let target = Some("model:size=1g,lat_us=100,parallel=8".to_owned());
-        HostBench::new(
-            file,
-            target,
-            vec![("nr_cpus".into(), "4".into())],
-            &free,
-            Some((0.05, 0.1)),
-            Arc::default(),
-            observe,
-        )
-        .unwrap()
+        let base = vec![("nr_cpus".into(), "4".into())];
+        let (seconds, stop) = (Some((0.05, 0.1)), Arc::default());
+        let spec = BenchSpec { file, target, base, free, seconds, stop, force: false };
+        WorldBench::new(spec, observe).unwrap()
     }
 
     #[test]

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What may be set of our block layer on a target, with values worth a try, and the rules of thumb in use.
 //!
-//! Guarantees: a table; defaults are those in effect on the opened target, not those of a manual. Sources of the rules:
+//! Guarantees: a table, for targets of this host and for simulated machines; defaults are those in effect on the opened target, not
+//! those of a manual. Sources of the rules:
 //! what drivers and manuals do (one queue; four; one per CPU; half the CPUs; eight at most). Does not: open anything.
 
 use std::sync::Arc;
 
+use blk::lock::Lock;
+use blk::queue::RequestQueue;
 use blk::settings::QueueConfig;
 use host::driver::null::{Null, NullOptions};
 use host::run::Disk;
 
 use super::point::{Knob, Point};
 use crate::stack::Setting;
+use crate::world::Knobs;
 
 /// Powers of two that are tried of a depth.
-const DEPTHS: [u64; 6] = [16, 32, 64, 128, 256, 1024];
+pub(super) const DEPTHS: [u64; 6] = [16, 32, 64, 128, 256, 1024];
 /// Request sizes that are tried, KiB.
-const SECTORS_KB: [u64; 5] = [64, 128, 256, 512, 1280];
+pub(super) const SECTORS_KB: [u64; 5] = [64, 128, 256, 512, 1280];
 /// Elevators that are tried, and whose tunables.
 const ELEVATORS: [&str; 4] = ["none", "mq-deadline", "kyber", "bfq"];
 /// The tunables that change what an elevator does under load; the others are for rare cases.
@@ -32,6 +36,15 @@ const TUNABLES: [&str; 9] = [
     "iosched.low_latency",
 ];
 
+/// Knobs and rules of a disk whose settings in effect are `now`.
+pub fn of<L: Lock>(queue: &RequestQueue<L>, now: &[Setting]) -> Knobs {
+    let cpus = u32::from(queue.config().topology.nr_cpus);
+    let knobs = knobs(now, cpus, u64::from(queue.limits().max_hw_sectors / 2));
+    let queues = knobs.iter().find(|k| k.name == "nr_hw_queues").map_or_else(String::new, |k| k.default.clone());
+    let rules = rules(cpus, &queues);
+    (knobs, rules)
+}
+
 /// The knobs of a stack whose settings in effect are `now`, on `cpus` CPUs; `max_hw_sectors_kb` is the device's.
 pub fn knobs(now: &[Setting], cpus: u32, max_hw_sectors_kb: u64) -> Vec<Knob> {
     let value = |name: &str| now.iter().find(|s| s.name == name).map(|s| s.value.clone());
@@ -45,6 +58,8 @@ pub fn knobs(now: &[Setting], cpus: u32, max_hw_sectors_kb: u64) -> Vec<Knob> {
     let words = |values: &[&str]| values.iter().map(|v| (*v).to_owned()).collect::<Vec<_>>();
     add("nr_hw_queues", text(&queue_counts(cpus)));
     add("queue_depth", text(&DEPTHS));
+    // Only SCSI disks of simulated machines have one.
+    add("lun_queue_depth", text(&DEPTHS));
     add("nr_requests", text(&DEPTHS));
     add("scheduler", words(&ELEVATORS));
     let sizes: Vec<u64> = SECTORS_KB.into_iter().filter(|kb| *kb <= max_hw_sectors_kb).collect();
@@ -67,7 +82,7 @@ fn queue_counts(cpus: u32) -> Vec<u64> {
 }
 
 /// A quarter and four times each tunable, and the other position of a switch.
-fn tunables(elevator: &str) -> Vec<Knob> {
+pub(super) fn tunables(elevator: &str) -> Vec<Knob> {
     let mut config = QueueConfig::default();
     if config.set("scheduler", elevator).is_err() {
         return Vec::new();

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mqblk profile`: a workload as a job file, from a trace of a disk or from the results of a run.
+
+use crate::args::ProfileArgs;
+use crate::inspect;
+use crate::machine_file;
+use crate::output::{self, Output};
+use crate::status::{Failure, Outcome, Status};
+use lab::profile::{self, Profile, Trace, records, results, text, write};
+use sim::scenario::file::Scenario;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use workload::job::{JobFile, ParseContext};
+
+/// Largest results file that is read.
+const RESULTS_BYTES_MAX: u64 = 256 << 20;
+
+/// Reads, profiles, writes.
+pub fn main(args: &ProfileArgs) -> Outcome {
+    let profile = match (&args.from, &args.trace) {
+        (Some(file), _) => {
+            let text = machine_file::read_text("results", file, RESULTS_BYTES_MAX)?;
+            results::read(&file.display().to_string(), &text).map_err(Failure::new)?
+        }
+        (None, Some(prefix)) => of_trace(prefix, args.device.as_deref())?,
+        (None, None) => unreachable!("one of them is required"),
+    };
+    let job = write::job_file(&profile);
+    // What is printed can be run: found out here, not by who tries it.
+    JobFile::parse_str(&job, &ParseContext { ncpus: 4096, ..ParseContext::bare("the profile") }, &[])
+        .map_err(|e| Failure::new(format!("{}: its options make no job file: {e}", profile.source)))?;
+    let machine = match args.machine.as_deref() {
+        Some(file) => Some((file, with_disk(file, &profile)?)),
+        None => None,
+    };
+    let mut out = Output::open(args.output.as_deref())?;
+    if let Some((file, text)) = machine {
+        machine_file::write("--machine", file, &text, true)?;
+        output::tell(&format!("{}: the disk's times and the measured figures are in it", file.display()));
+    }
+    match args.json {
+        true => out.write(&inspect::json(&profile))?,
+        false => out.write(&job)?,
+    }
+    Ok(Status::Done)
+}
+
+/// The text of a machine file, with what the profile knows.
+fn with_disk(file: &Path, profile: &Profile) -> Result<String, Failure> {
+    let text = if file.exists() { machine_file::read(file)?.1 } else { inspect::host_machine(None, None)? };
+    let mut lines = write::machine_lines(profile);
+    let name = file.display().to_string();
+    let has_gib = Scenario::parse_machine(&name, &text).map_err(Failure::new)?.disk.size_gib;
+    let end = profile.jobs.iter().map(|j| j.offset_bytes.saturating_add(j.size_bytes)).max().unwrap_or(0);
+    let needs_gib = end.div_ceil(1 << 30).min(1 << 20);
+    if needs_gib > has_gib {
+        lines.push(("disk", "size_gib".into(), needs_gib.to_string(), "as far as the workload goes"));
+    }
+    Ok(write::edit(&text, &lines))
+}
+
+fn of_trace(prefix: &Path, device: Option<&str>) -> Result<Profile, Failure> {
+    let device = match device {
+        None => None,
+        Some(d) => Some(profile::device_of(d).ok_or_else(|| {
+            Failure::new(format!("--device {d}: must be MAJOR,MINOR as blkparse prints it, such as 259,0"))
+        })?),
+    };
+    let mut trace = Trace::default();
+    for file in files(prefix)? {
+        let name = file.display().to_string();
+        let open = File::open(&file).map_err(|e| Failure::new(format!("trace '{name}': {e}")))?;
+        let mut from = BufReader::with_capacity(1 << 16, open);
+        let head = from.fill_buf().map_err(|e| Failure::new(format!("trace '{name}': {e}")))?;
+        let read = if head.is_empty() {
+            // CPUs without events have empty files.
+            Ok(())
+        } else if records::is_binary(head) {
+            records::read(&name, from, &mut trace)
+        } else {
+            text::read(&name, from, &mut trace)
+        };
+        read.map_err(Failure::new)?;
+    }
+    profile::of_trace(&prefix.display().to_string(), trace, device).map_err(Failure::new)
+}
+
+/// The file itself, or those of all CPUs.
+fn files(prefix: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if prefix.is_file() {
+        return Ok(vec![prefix.to_owned()]);
+    }
+    let of = |cpu: u32| {
+        let mut name = prefix.as_os_str().to_owned();
+        name.push(format!(".blktrace.{cpu}"));
+        PathBuf::from(name)
+    };
+    let files: Vec<PathBuf> = (0..).map(of).take_while(|f| f.is_file()).collect();
+    if files.is_empty() {
+        let name = prefix.display();
+        let text = format!(
+            "trace '{name}': there is no such file, and no {name}.blktrace.0; name a trace of blktrace or 'mqblk run --trace'"
+        );
+        return Err(Failure::new(text));
+    }
+    Ok(files)
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A workload as a job file: what processes do to a disk, from a trace of it or from the results of a run.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`error`] | what is wrong with a file, and where |
+//! | [`records`] | blktrace's binary records, of the kernel's tracer and of [`crate::trace::blktrace`] |
+//! | [`text`] | the lines of blkparse |
+//! | [`lives`] | from events to lives: of a bio from submission to completion, of a request at the device |
+//! | [`shape`] | from the lives of one job to its mix, sizes, order, depth and rate |
+//! | [`service`] | how long the device takes, and what of that is not known |
+//! | [`results`] | the same of a run's JSON, fio's or ours |
+//! | [`write`] | the job file, and the lines of a machine file |
+//!
+//! # Guarantees
+//! Nothing in a file is trusted: whatever bytes it has, the answer is a profile or an error with the file and the place. The same file
+//! gives the same profile. What a trace cannot show is a note, and a range instead of a number.
+//!
+//! # Does not do
+//! Content of the data, memory and CPU of the processes, think times that depend on answers; of several devices in one trace one is looked at.
+
+pub mod error;
+pub mod records;
+pub mod text;
+pub mod lives;
+pub mod shape;
+pub mod service;
+pub mod results;
+pub mod write;
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+pub use error::ProfileError;
+pub use service::DiskProfile;
+pub use shape::JobProfile;
+
+/// Most events of a trace that are kept: 1 GiB of them.
+pub const EVENTS_MAX: usize = 1 << 25;
+
+/// What an I/O does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Discards.
+    Trim,
+    /// Empties the write cache; no data.
+    Flush,
+}
+
+/// What happened, of what a profile needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Q: a bio was handed in.
+    Queue,
+    /// D: a request went to the device.
+    Issue,
+    /// R: it was given back.
+    Requeue,
+    /// C: it is done.
+    Complete,
+}
+
+/// One event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceEvent {
+    /// Nanoseconds since the trace began.
+    pub time_ns: u64,
+    /// First sector of 512 bytes.
+    pub sector: u64,
+    /// Length in bytes.
+    pub bytes: u32,
+    /// The process; of what completes it may be anyone.
+    pub pid: u32,
+    /// Major number in the upper 12 bits, minor in the lower 20.
+    pub device: u32,
+    /// What happened.
+    pub act: Act,
+    /// To what.
+    pub class: Class,
+}
+
+/// A trace that was read.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// In the order of their times, once [`Trace::sort`] was called.
+    pub events: Vec<TraceEvent>,
+    /// Names of processes.
+    pub names: BTreeMap<u32, String>,
+}
+
+impl Trace {
+    /// Adds an event.
+    ///
+    /// # Errors
+    /// There are too many, or the extent is none that a disk can have.
+    pub(crate) fn push(&mut self, event: TraceEvent) -> Result<(), String> {
+        if self.events.len() >= EVENTS_MAX {
+            return Err(format!("more than {EVENTS_MAX} events: trace for a shorter time, or one device only"));
+        }
+        if event.sector > 1 << 54 {
+            return Err(format!("sector {}: beyond any disk (at most 2^54)", event.sector));
+        }
+        self.events.push(event);
+        Ok(())
+    }
+
+    /// Keeps the name of a process, of letters that a job may be called by.
+    pub(crate) fn name(&mut self, pid: u32, name: &str) {
+        let good = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+        let name: String = name.chars().take(32).map(good).collect();
+        if !name.is_empty() {
+            self.names.insert(pid, name);
+        }
+    }
+
+    /// Puts the events of several CPUs into one order; those of one time stay as they were read.
+    pub fn sort(&mut self) {
+        self.events.sort_by_key(|e| e.time_ns);
+    }
+
+    /// Devices with submissions, and how many.
+    pub fn devices(&self) -> BTreeMap<u32, u64> {
+        let mut devices = BTreeMap::new();
+        for e in self.events.iter().filter(|e| e.act == Act::Queue) {
+            *devices.entry(e.device).or_default() += 1;
+        }
+        devices
+    }
+}
+
+/// `MAJOR,MINOR`, as blkparse has it.
+pub fn device_name(device: u32) -> String {
+    format!("{},{}", device >> 20, device & 0xf_ffff)
+}
+
+/// `MAJOR,MINOR` or `MAJOR:MINOR`.
+pub fn device_of(text: &str) -> Option<u32> {
+    let (major, minor) = text.split_once([',', ':'])?;
+    let (major, minor) = (major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?);
+    (major < 1 << 12 && minor < 1 << 20).then_some(major << 20 | minor)
+}
+
+/// A workload.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Profile {
+    /// Where it is from.
+    pub source: String,
+    /// The device, as `MAJOR,MINOR`; of results there is none.
+    pub device: Option<String>,
+    /// How long was looked, seconds.
+    pub seconds: f64,
+    /// Its jobs, busiest first.
+    pub jobs: Vec<JobProfile>,
+    /// The device, as far as it was seen.
+    pub disk: DiskProfile,
+    /// What is not known, or was left out.
+    pub notes: Vec<String>,
+}
+
+/// The profile of one device of a trace; `device` says which, where there are several.
+///
+/// # Errors
+/// There is no I/O in it, or it is not said of which device.
+pub fn of_trace(source: &str, mut trace: Trace, device: Option<u32>) -> Result<Profile, ProfileError> {
+    trace.sort();
+    let devices = trace.devices();
+    let all = || devices.iter().map(|(d, n)| format!("{} ({n} I/Os)", device_name(*d))).collect::<Vec<_>>().join(", ");
+    let device = match (device, devices.len()) {
+        (_, 0) => {
+            let text = "no submissions (Q) in it: trace with the actions queue, issue and complete, as blktrace does by itself";
+            return Err(ProfileError::new(source, text));
+        }
+        (Some(d), _) if devices.contains_key(&d) => d,
+        (Some(d), _) => {
+            let text = format!("device {}: not in the trace; there are {}", device_name(d), all());
+            return Err(ProfileError::new(source, text));
+        }
+        (None, 1) => *devices.keys().next().expect("one"),
+        (None, n) => {
+            let text = format!("{n} devices in one trace: choose one by --device; there are {}", all());
+            return Err(ProfileError::new(source, text));
+        }
+    };
+    let lives = lives::of(&trace, device);
+    if lives.bios.is_empty() {
+        let text = "nothing in it is both submitted (Q) and completed (C): trace longer, and with both actions";
+        return Err(ProfileError::new(source, text));
+    }
+    let mut notes = lives.notes();
+    let jobs = shape::jobs(&lives, &trace.names, &mut notes);
+    let disk = service::of(&lives.requests, &mut notes);
+    let (first, last) = lives.span();
+    let seconds = (last - first) as f64 / 1e9;
+    Ok(Profile { source: source.into(), device: Some(device_name(device)), seconds, jobs, disk, notes })
+}
+
+#[cfg(test)]
+mod tests;

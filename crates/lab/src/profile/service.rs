@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How long the device takes (D to C), apart from how long requests queue inside it, and what of that a trace does not show.
+//!
+//! What is seen at the least depth is taken for the service. Where it grows with the depth, requests queue inside, and by Little's law as
+//! many are in service as the depth times the service over the time: those are its units. Where it does not grow, the device has at least
+//! as many units as the depth, and nothing says how many more: that is a range.
+
+use super::Class;
+use super::lives::Request;
+use super::shape::cv;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Most units that a machine file takes.
+pub const PARALLEL_MAX: u32 = 65_536;
+/// Requests of a depth below which it says nothing.
+const SAMPLES_MIN: usize = 30;
+/// The device takes so many times longer at the most than at the least depth: it queues.
+const QUEUES: f64 = 1.5;
+/// How well a mean is known at best: a device's state changes.
+const KNOWN: f64 = 0.03;
+
+/// A number with its range.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Known {
+    /// The best guess.
+    pub value: f64,
+    /// The least that it may be.
+    pub low: f64,
+    /// The most.
+    pub high: f64,
+}
+
+impl Known {
+    /// By a share either way.
+    pub fn within(value: f64, share: f64) -> Known {
+        Known { value, low: value * (1.0 - share), high: value * (1.0 + share) }
+    }
+}
+
+/// A device as a workload saw it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct DiskProfile {
+    /// Time a read is in service, microseconds.
+    pub read_us: Option<Known>,
+    /// Time a write is.
+    pub write_us: Option<Known>,
+    /// Spread of these times: evenly by up to this much either way, percent.
+    pub jitter_pct: u32,
+    /// Requests in service at once.
+    pub parallel: Option<Known>,
+    /// Most requests at the device.
+    pub depth: u32,
+}
+
+/// Means of consecutive tenths: a disk that changes while it is looked at is known no better than they differ.
+fn means(values: &[f64]) -> Vec<f64> {
+    let tenths = values.chunks(values.len().div_ceil(10).max(1));
+    tenths.map(|c| c.iter().sum::<f64>() / c.len() as f64).collect()
+}
+
+/// The middle half of the values, as a share of the middle one.
+fn spread(values: &[f64]) -> f64 {
+    let mut all = values.to_vec();
+    all.sort_by(f64::total_cmp);
+    let at = |share: f64| all.get(((all.len() as f64 * share) as usize).min(all.len().saturating_sub(1))).copied();
+    match (at(0.25), at(0.5), at(0.75)) {
+        (Some(a), Some(m), Some(b)) if m > 0.0 => (b - a) / m,
+        _ => 0.0,
+    }
+}
+
+/// Of requests in the order of their ends.
+pub fn of(requests: &[Request], notes: &mut Vec<String>) -> DiskProfile {
+    if requests.is_empty() {
+        return DiskProfile::default();
+    }
+    let mut classes: BTreeMap<u32, Vec<&Request>> = BTreeMap::new();
+    for r in requests {
+        classes.entry(r.depth.ilog2()).or_default().push(r);
+    }
+    let enough = (requests.len() / 200).max(SAMPLES_MIN);
+    let most = classes.iter().max_by_key(|(_, r)| r.len()).map(|(c, _)| *c).expect("there are some");
+    let good = |c: &u32| classes[c].len() >= enough;
+    let low = classes.keys().copied().find(good).unwrap_or(most);
+    let high = classes.keys().copied().rev().find(good).unwrap_or(most);
+    let mean = |of: &[&Request]| of.iter().map(|r| r.device_ns as f64).sum::<f64>() / of.len() as f64;
+    let (at_low, at_high) = (&classes[&low], &classes[&high]);
+    let (w_low, w_high) = (mean(at_low), mean(at_high));
+    let depth = requests.iter().map(|r| r.depth).max().unwrap_or(1);
+    let m_high = at_high.iter().map(|r| f64::from(r.depth)).sum::<f64>() / at_high.len() as f64;
+    let queues = high > low && w_high > QUEUES * w_low.max(1.0);
+    let times = |class: Class| {
+        let of = |from: &[&Request]| -> Vec<f64> {
+            from.iter().filter(|r| r.class == class).map(|r| r.device_ns as f64 / 1e3).collect()
+        };
+        let all: Vec<&Request> = requests.iter().collect();
+        // Where nothing queues all of them show the service.
+        let mine = if queues { of(at_low) } else { of(&all) };
+        if mine.is_empty() { of(&all) } else { mine }
+    };
+    let known = |t: &[f64]| {
+        let value = t.iter().sum::<f64>() / t.len() as f64;
+        (!t.is_empty()).then(|| Known::within(value, (2.0 * cv(&means(t))).clamp(KNOWN, 0.9)))
+    };
+    let (reads, writes) = (times(Class::Read), times(Class::Write));
+    let larger = if reads.len() >= writes.len() { &reads } else { &writes };
+    // Of an even spread by j either way the middle half is j wide; a few that were late do not count.
+    let spread = spread(larger);
+    let jitter_pct = ((spread * 100.0).round() as u32).min(100);
+    if cv(larger) > spread.mul_add(0.6, 0.1) {
+        let text =
+            "the device's times have a longer tail than a machine file can say: high percentiles will come out too low";
+        notes.push(text.into());
+    }
+    let parallel = if queues {
+        let units = (m_high * w_low / w_high).round().clamp(1.0, f64::from(PARALLEL_MAX));
+        Known { value: units, low: (units * 0.8).round().max(1.0), high: (units * 1.25).round().max(units + 1.0) }
+    } else {
+        notes.push(format!(
+            "the device was never seen with more than {depth} requests: whether it does more at once is not known"
+        ));
+        Known { value: f64::from(PARALLEL_MAX), low: f64::from(depth), high: f64::from(PARALLEL_MAX) }
+    };
+    DiskProfile { read_us: known(&reads), write_us: known(&writes), jitter_pct, parallel: Some(parallel), depth }
+}

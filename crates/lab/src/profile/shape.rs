@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From the lives of I/Os to jobs: one for all processes of a name, with their mix, sizes, order, depth and rate.
+//!
+//! Guarantees: shares and depths are those of the trace, not of a guess at what made it. A job is closed (the next I/O goes out
+//! when one ends) where it keeps its depth most of the time or answers each end at once; else it has a rate, or at a depth of one a pause between I/Os.
+
+use super::Class;
+use super::lives::{Bio, Lives};
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
+
+/// How I/Os come.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Arrival {
+    /// The next one goes out when one ends.
+    Closed,
+    /// After so long a pause, microseconds (depth 1).
+    Think {
+        /// Mean of the pauses.
+        us: f64,
+    },
+    /// By the clock, whether others have ended or not.
+    Open {
+        /// Gaps differ as if by chance, and are not even.
+        poisson: bool,
+    },
+}
+
+/// One direction of a job.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DirProfile {
+    /// I/Os.
+    pub ios: u64,
+    /// I/Os per second, all processes together.
+    pub iops: f64,
+    /// Bytes per second.
+    pub bw: f64,
+    /// (bytes, share of the I/Os), largest share first.
+    pub sizes: Vec<(u32, f64)>,
+    /// Share of I/Os that begin where one of the last few of the same process ended.
+    pub sequential: f64,
+    /// Mean from submission to completion, microseconds.
+    pub lat_us: f64,
+}
+
+/// One job.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JobProfile {
+    /// Name of the processes.
+    pub name: String,
+    /// How many there are.
+    pub numjobs: u32,
+    /// Reads.
+    pub read: Option<DirProfile>,
+    /// Writes.
+    pub write: Option<DirProfile>,
+    /// Discards; then there is nothing else.
+    pub trim: Option<DirProfile>,
+    /// I/Os of a process out at a time: what it comes up to.
+    pub iodepth: u32,
+    /// The same, mean over time.
+    pub in_flight: f64,
+    /// I/Os submitted together.
+    pub batch: u32,
+    /// How they come.
+    pub arrival: Arrival,
+    /// Writes for each flush of the write cache; `None`: none was seen.
+    pub fsync: Option<u32>,
+    /// First byte of the region.
+    pub offset_bytes: u64,
+    /// Its length.
+    pub size_bytes: u64,
+    /// What it was run with, where a run's results say so: options of the job file as they were.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<(String, String)>,
+}
+
+impl JobProfile {
+    /// Its directions.
+    pub fn dirs(&self) -> impl Iterator<Item = &DirProfile> {
+        [&self.read, &self.write, &self.trim].into_iter().flatten()
+    }
+
+    /// I/Os per second in all.
+    pub fn iops(&self) -> f64 {
+        self.dirs().map(|d| d.iops).sum()
+    }
+
+    /// Mean latency over all directions, microseconds.
+    pub fn lat_us(&self) -> f64 {
+        let ios: u64 = self.dirs().map(|d| d.ios).sum();
+        self.dirs().map(|d| d.lat_us * d.ios as f64).sum::<f64>() / ios.max(1) as f64
+    }
+}
+
+/// Ends that a process may go on from: it may read several files by turns.
+const STREAMS: usize = 8;
+/// Share of its depth that a job has in flight, from which on it is closed.
+const CLOSED: f64 = 0.7;
+/// Share of its submissions that answer an end, from which on it is closed: with a thread that is often off its CPU it has not many in flight.
+const PROMPT: f64 = 0.6;
+/// Longest time in which a submission answers an end, and the same as a share of the mean gap between submissions.
+const ANSWERS: (f64, f64) = (50_000.0, 0.4);
+/// Pauses below this are the process's own work and the machine's.
+const THINK_MIN_US: f64 = 10.0;
+/// I/Os below which a process is a passer-by, as a share of all.
+const SHARE_MIN: f64 = 0.002;
+
+/// The jobs of a device, busiest first.
+pub fn jobs(lives: &Lives, names: &BTreeMap<u32, String>, notes: &mut Vec<String>) -> Vec<JobProfile> {
+    let mut by_pid: BTreeMap<(u32, bool), Vec<&Bio>> = BTreeMap::new();
+    for b in &lives.bios {
+        by_pid.entry((b.pid, b.class == Class::Trim)).or_default().push(b);
+    }
+    let most = lives.bios.len() as f64;
+    let small = |bios: &Vec<&Bio>| (bios.len() as f64) < SHARE_MIN * most;
+    let dropped: usize = by_pid.values().filter(|b| small(b)).map(Vec::len).sum();
+    if dropped > 0 {
+        let n = by_pid.values().filter(|b| small(b)).count();
+        notes.push(format!("{n} processes with less than {} % of the I/Os each are left out", 100.0 * SHARE_MIN));
+    }
+    by_pid.retain(|_, bios| !small(bios) && bios.iter().any(|b| b.class != Class::Flush));
+    // Processes of one name and of the same directions do the same.
+    let mut groups: BTreeMap<(String, [bool; 3]), Vec<Process<'_>>> = BTreeMap::new();
+    for ((pid, _), bios) in by_pid {
+        let name = names.get(&pid).cloned().unwrap_or_else(|| format!("pid{pid}"));
+        let does = [Class::Read, Class::Write, Class::Trim].map(|c| bios.iter().any(|b| b.class == c));
+        groups.entry((name, does)).or_default().push(Process::of(bios));
+    }
+    let (first, last) = lives.span();
+    let mut jobs: Vec<JobProfile> =
+        groups.into_iter().map(|((name, _), all)| job(name, &all, (last - first).max(1))).collect();
+    jobs.sort_by(|a, b| b.iops().total_cmp(&a.iops()));
+    // One name for one job.
+    for i in 1..jobs.len() {
+        let same =
+            jobs[..i].iter().filter(|j| j.name == jobs[i].name || j.name.starts_with(&format!("{}-", jobs[i].name)));
+        match same.count() {
+            0 => {}
+            n => jobs[i].name = format!("{}-{}", jobs[i].name, n + 1),
+        }
+    }
+    jobs
+}
+
+/// One process: its bios in the order of their submission, and what they say of its depth.
+struct Process<'b> {
+    bios: Vec<&'b Bio>,
+    depth: u32,
+    in_flight: f64,
+    batch: f64,
+    /// Mean pause after an I/O, microseconds.
+    think_us: f64,
+    /// Deviation of the gaps between submissions over their mean.
+    gap_cv: f64,
+    /// Share of the submissions after an end that come at once.
+    prompt: f64,
+}
+
+impl<'b> Process<'b> {
+    fn of(bios: Vec<&'b Bio>) -> Process<'b> {
+        let io: Vec<&Bio> = bios.iter().copied().filter(|b| b.class != Class::Flush).collect();
+        // +1 at a submission, -1 at an end; ends first where both are at one time.
+        let begins = io.iter().map(|b| (b.queued_ns, 1));
+        let mut steps: Vec<(u64, i64)> = begins.chain(io.iter().map(|b| (b.done_ns, -1))).collect();
+        steps.sort_unstable();
+        let (mut out, mut last, mut area, mut idle_ns, mut pauses) = (0i64, steps[0].0, 0.0, 0.0, 0u64);
+        let (mut depths, mut runs, mut was_end) = (Vec::new(), 0u64, true);
+        let span = (steps[steps.len() - 1].0 - steps[0].0).max(1) as f64;
+        let answers = ANSWERS.0.min(ANSWERS.1 * span / io.len() as f64);
+        let mut prompt = 0u64;
+        for (at, step) in &steps {
+            let ns = (at - last) as f64;
+            area += out as f64 * ns;
+            if out == 0 {
+                idle_ns += ns;
+            }
+            out += step;
+            last = *at;
+            if *step > 0 {
+                depths.push(out as u32);
+                runs += u64::from(was_end);
+                prompt += u64::from(was_end && ns <= answers);
+            } else if out == 0 {
+                pauses += 1;
+            }
+            was_end = *step < 0;
+        }
+        depths.sort_unstable();
+        let gaps: Vec<f64> = io.windows(2).map(|w| (w[1].queued_ns - w[0].queued_ns) as f64).collect();
+        Process {
+            depth: depths[(depths.len() - 1) * 99 / 100].max(1),
+            in_flight: area / span,
+            batch: io.len() as f64 / runs.max(1) as f64,
+            think_us: idle_ns / pauses.max(1) as f64 / 1e3,
+            gap_cv: cv(&gaps),
+            prompt: prompt as f64 / runs.max(1) as f64,
+            bios,
+        }
+    }
+}
+
+/// Standard deviation over mean; 0 of fewer than two.
+pub(super) fn cv(values: &[f64]) -> f64 {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    if values.len() < 2 || mean <= 0.0 {
+        return 0.0;
+    }
+    (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt() / mean
+}
+
+fn job(name: String, all: &[Process<'_>], span_ns: u64) -> JobProfile {
+    let n = all.len() as f64;
+    let mean = |f: &dyn Fn(&Process<'_>) -> f64| all.iter().map(f).sum::<f64>() / n;
+    let iodepth = all.iter().map(|p| p.depth).max().unwrap_or(1);
+    let in_flight = mean(&|p| p.in_flight);
+    let batch = (mean(&|p| p.batch).round() as u32).clamp(1, iodepth);
+    let dir = |class| dir(all, class, span_ns);
+    let [read, write, trim] = [Class::Read, Class::Write, Class::Trim].map(dir);
+    let bios = || all.iter().flat_map(|p| p.bios.iter()).filter(|b| b.class != Class::Flush);
+    let first = bios().map(|b| b.sector).min().unwrap_or(0);
+    let end = bios().map(|b| b.sector + u64::from(b.bytes >> 9)).max().unwrap_or(0);
+    let flushes = all.iter().flat_map(|p| p.bios.iter()).filter(|b| b.class == Class::Flush).count() as u64;
+    let writes = write.as_ref().map_or(0, |w| w.ios);
+    let fsync = (flushes > 0 && writes > 0).then(|| ((writes as f64 / flushes as f64).round() as u32).max(1));
+    let mut job = JobProfile {
+        name,
+        numjobs: all.len() as u32,
+        read,
+        write,
+        trim,
+        iodepth,
+        in_flight,
+        batch,
+        arrival: Arrival::Closed,
+        fsync,
+        offset_bytes: first << 9,
+        size_bytes: (end - first) << 9,
+        options: Vec::new(),
+    };
+    let think_us = mean(&|p| p.think_us);
+    // What waits for its batch to be full, or for a flush, is not in flight, and not idle.
+    let kept = in_flight / f64::from(iodepth) + f64::from(batch - 1) / f64::from(2 * iodepth);
+    if fsync.is_some() {
+        return job;
+    }
+    if iodepth == 1 {
+        if think_us >= THINK_MIN_US && think_us >= 0.1 * job.lat_us() {
+            job.arrival = Arrival::Think { us: think_us };
+        }
+    } else if kept < CLOSED && mean(&|p| p.prompt) < PROMPT {
+        job.arrival = Arrival::Open { poisson: mean(&|p| p.gap_cv) >= 0.5 };
+    }
+    job
+}
+
+fn dir(all: &[Process<'_>], class: Class, span_ns: u64) -> Option<DirProfile> {
+    let mut sizes: BTreeMap<u32, u64> = BTreeMap::new();
+    let (mut ios, mut bytes, mut follows, mut lat_ns) = (0u64, 0u64, 0u64, 0.0);
+    for p in all {
+        let mut ends: VecDeque<u64> = VecDeque::new();
+        for b in p.bios.iter().filter(|b| b.class == class) {
+            ios += 1;
+            bytes += u64::from(b.bytes);
+            lat_ns += (b.done_ns - b.queued_ns) as f64;
+            *sizes.entry(b.bytes).or_default() += 1;
+            let end = b.sector + u64::from(b.bytes >> 9);
+            if let Some(stream) = ends.iter().position(|e| *e == b.sector) {
+                follows += 1;
+                ends.remove(stream);
+            } else if ends.len() == STREAMS {
+                ends.pop_front();
+            }
+            ends.push_back(end);
+        }
+    }
+    if ios == 0 {
+        return None;
+    }
+    let mut sizes: Vec<(u32, f64)> = sizes.into_iter().map(|(s, n)| (s, n as f64 / ios as f64)).collect();
+    sizes.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let seconds = span_ns as f64 / 1e9;
+    Some(DirProfile {
+        ios,
+        iops: ios as f64 / seconds,
+        bw: bytes as f64 / seconds,
+        sizes,
+        // The first one of each process follows nothing.
+        sequential: follows as f64 / (ios - (all.len() as u64).min(ios - 1)).max(1) as f64,
+        lat_us: lat_ns / ios as f64 / 1e3,
+    })
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Traces and results that are known, damaged and arbitrary ones, and a run of a known job that is traced and profiled.
+
+use super::shape::Arrival;
+use super::*;
+use crate::run::{RunSpec, Unobserved, execute};
+use crate::trace::{TraceFormat, write as write_trace};
+use proptest::prelude::*;
+use std::sync::Arc;
+use workload::job::{JobFile, ParseContext};
+
+/// One record of blktrace.
+fn record(time_ns: u64, sector: u64, bytes: u32, action: u32, pid: u32, payload: &[u8]) -> Vec<u8> {
+    let mut r = Vec::new();
+    r.extend(0x6561_7407u32.to_le_bytes());
+    r.extend(1u32.to_le_bytes());
+    r.extend(time_ns.to_le_bytes());
+    r.extend(sector.to_le_bytes());
+    for word in [bytes, action, pid, 259 << 20, 0] {
+        r.extend(word.to_le_bytes());
+    }
+    r.extend(0u16.to_le_bytes());
+    r.extend((payload.len() as u16).to_le_bytes());
+    r.extend(payload);
+    r
+}
+
+const Q_READ: u32 = 1 | (1 << 4 | 1) << 16;
+const D_READ: u32 = 7 | (1 << 6 | 1) << 16;
+const C_READ: u32 = 8 | (1 << 7 | 1) << 16;
+const NAME: u32 = (1 << 10) << 16;
+
+/// `n` reads in order of 8 sectors, one at a time: 50 us to the device, 100 us there, a pause behind.
+fn one_at_a_time(n: u64, pause_us: u64) -> Vec<u8> {
+    let mut bytes = record(0, 0, 0, NAME, 7, b"reader\0\0");
+    for i in 0..n {
+        let at = i * (150 + pause_us) * 1000;
+        bytes.extend(record(at, i * 8, 4096, Q_READ, 7, &[]));
+        bytes.extend(record(at + 50_000, i * 8, 4096, D_READ, 7, &[]));
+        // Whoever runs then completes it.
+        bytes.extend(record(at + 150_000, i * 8, 4096, C_READ, 0, &[]));
+    }
+    bytes
+}
+
+fn binary(bytes: &[u8]) -> Result<Profile, ProfileError> {
+    let mut trace = Trace::default();
+    records::read("t", bytes, &mut trace)?;
+    of_trace("t", trace, None)
+}
+
+fn lines(text: &str) -> Result<Profile, ProfileError> {
+    let mut trace = Trace::default();
+    text::read("t", text.as_bytes(), &mut trace)?;
+    of_trace("t", trace, None)
+}
+
+#[test]
+fn records_become_a_job_and_the_times_of_its_disk() {
+    let p = binary(&one_at_a_time(200, 0)).unwrap();
+    let j = &p.jobs[0];
+    let read = j.read.as_ref().unwrap();
+    assert_eq!((j.name.as_str(), j.numjobs, j.iodepth, read.ios, j.arrival), ("reader", 1, 1, 200, Arrival::Closed));
+    assert_eq!((read.sequential, read.sizes.as_slice(), read.lat_us), (1.0, [(4096, 1.0)].as_slice(), 150.0));
+    assert!((read.iops - 1e6 / 150.0).abs() < 1.0);
+    assert_eq!((j.offset_bytes, j.size_bytes), (0, 200 * 4096));
+    let d = &p.disk;
+    assert_eq!((d.read_us.unwrap().value, d.jitter_pct, d.depth), (100.0, 0, 1));
+    assert_eq!((d.parallel.unwrap().low, d.parallel.unwrap().high), (1.0, 65_536.0));
+    let job = write::job_file(&p);
+    let file = JobFile::parse_str(&job, &ParseContext::bare("j"), &[]).unwrap_or_else(|e| panic!("{e}\n{job}"));
+    assert_eq!((file.jobs[0].name.as_str(), file.jobs[0].iodepth), ("reader", 1));
+    let pause = binary(&one_at_a_time(200, 850)).unwrap();
+    let Arrival::Think { us } = pause.jobs[0].arrival else { panic!("{pause:?}") };
+    assert!((us - 850.0).abs() < 10.0, "{us}");
+}
+
+#[test]
+fn lines_of_blkparse_say_the_same_as_records() {
+    let mut text = String::new();
+    for i in 0..200u64 {
+        let t = |us: u64| format!("{}.{:09}", (i * 150 + us) / 1_000_000, (i * 150 + us) % 1_000_000 * 1000);
+        text += &format!("259,0    0  {i}  {}     7  Q   R {} + 8 [reader]\n", t(0), i * 8);
+        text += &format!("259,0    0  {i}  {}     7  G   R {} + 8 [reader]\n", t(10), i * 8);
+        text += &format!("259,0    0  {i}  {}     7  D   R {} + 8 [reader]\n", t(50), i * 8);
+        text += &format!("259,0    0  {i}  {}     0  C   R {} + 8 [0]\n", t(150), i * 8);
+    }
+    text += "CPU0 (t):\n Reads Queued:         200,      800KiB\n";
+    let (a, b) = (lines(&text).unwrap(), binary(&one_at_a_time(200, 0)).unwrap());
+    assert_eq!((&a.jobs, &a.disk), (&b.jobs, &b.disk));
+}
+
+#[test]
+fn merged_split_and_overlapping_bios_end_once() {
+    let q = |time, sector, sectors: u32| record(time, sector, sectors << 9, Q_READ, 1, &[]);
+    let c = |time, sector, sectors: u32| record(time, sector, sectors << 9, C_READ, 0, &[]);
+    // Two that are merged; one that is split in two, whose second half ends first; two of the same place.
+    let all = [
+        q(0, 0, 8),
+        q(1, 8, 8),
+        c(100, 0, 16),
+        q(200, 100, 16),
+        c(300, 108, 8),
+        c(400, 100, 8),
+        q(500, 0, 8),
+        q(501, 0, 8),
+    ];
+    let bytes = [all.concat(), [c(600, 0, 8), c(700, 0, 8)].concat()].concat();
+    let mut trace = Trace::default();
+    records::read("t", bytes.as_slice(), &mut trace).unwrap();
+    let lives = lives::of(&trace, 259 << 20);
+    let done: Vec<u64> = lives.bios.iter().map(|b| b.done_ns).collect();
+    assert_eq!((done, lives.unfinished, lives.unknown), (vec![100, 100, 400, 600, 700], 0, 0));
+}
+
+#[test]
+fn what_is_no_trace_is_refused_with_its_place() {
+    let good = one_at_a_time(3, 0);
+    let e = |bytes: &[u8]| binary(bytes).unwrap_err().to_string();
+    let n = good.len();
+    assert!(
+        e(&good[..n - 1]).starts_with(&format!("t at byte {}: the record is cut", n - 48)),
+        "{}",
+        e(&good[..n - 1])
+    );
+    let mut bad = good.clone();
+    bad[n - 48] = 9;
+    assert!(e(&bad).contains("version 9: must be 7"), "{}", e(&bad));
+    bad[n - 46] = 0;
+    assert!(e(&bad).contains("no record of blktrace"), "{}", e(&bad));
+    let big: Vec<u8> = 0x6561_7407u32.to_be_bytes().into_iter().chain([0; 44]).collect();
+    assert!(e(&big).contains("big-endian"), "{}", e(&big));
+    assert!(e(&[]).contains("no submissions (Q)"), "{}", e(&[]));
+    assert!(e(&record(0, 1 << 60, 512, Q_READ, 1, &[])).contains("beyond any disk"));
+    assert!(e(&record(0, 0, 512, Q_READ, 1, &[])).contains("both submitted (Q) and completed (C)"));
+    for (line, says) in [
+        ("259,0 0 1 0.5 7 Q R 0 + 8 [x]", "t:1: time '0.5': must be seconds with nine decimals"),
+        ("259,0 0 1 0.500000000 7 Q R 0 8 [x]", "without 'SECTOR + LENGTH'"),
+        ("259,0 0 1 0.500000000 many Q R 0 + 8 [x]", "process 'many': must be a number"),
+        ("259,0 0", "sequence is missing"),
+    ] {
+        let e = lines(line).unwrap_err().to_string();
+        assert!(e.contains(says), "{e}");
+    }
+    let mut two = Trace::default();
+    for (device, at) in [(1, 0), (2, 10)] {
+        for act in [Act::Queue, Act::Complete] {
+            let (sector, bytes, pid, class) = (0, 4096, 1, Class::Read);
+            two.push(TraceEvent { time_ns: at, sector, bytes, pid, device, act, class }).unwrap();
+        }
+    }
+    let e = of_trace("t", two.clone(), None).unwrap_err().to_string();
+    assert!(e.contains("2 devices in one trace: choose one by --device; there are 0,1 (1 I/Os), 0,2 (1 I/Os)"), "{e}");
+    assert!(of_trace("t", two.clone(), Some(2)).is_ok() && of_trace("t", two, Some(9)).is_err());
+    assert_eq!(
+        (device_of("259,3"), device_of("8:16"), device_of("sda"), device_of("9999,1")),
+        (Some(259 << 20 | 3), Some(8 << 20 | 16), None, None)
+    );
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_are_a_profile_or_an_error(
+        ops in prop::collection::vec((0u64..2000, 0u64..64, 0u32..5000, 0u32..16, any::<u16>(), 0u32..4), 0..300),
+        tail in prop::collection::vec(any::<u8>(), 0..80),
+    ) {
+        let mut bytes = Vec::new();
+        for (time, sector, len, act, category, pid) in ops {
+            bytes.extend(record(time, sector, len, act | u32::from(category) << 16, pid, &[]));
+        }
+        let whole = binary(&bytes);
+        if let Ok(p) = &whole {
+            let job = write::job_file(p);
+            prop_assert!(JobFile::parse_str(&job, &ParseContext::bare("j"), &[]).is_ok(), "{job}");
+        }
+        bytes.extend(&tail);
+        let _ = binary(&bytes);
+        let _ = lines(&String::from_utf8_lossy(&bytes));
+        let _ = results::read("r", &String::from_utf8_lossy(&tail));
+    }
+}
+
+#[test]
+fn results_of_fio_become_its_jobs() {
+    let text = r#"fio: a warning
+{"global options": {"ioengine": "libaio", "direct": "1", "runtime": "10"},
+ "jobs": [
+  {"jobname": "db", "job options": {"rw": "randrw", "bs": "8k", "iodepth": "16", "numjobs": "2", "filename": "/dev/x"},
+   "read": {"total_ios": 70000, "io_bytes": 573440000, "runtime": 10000, "clat_ns": {"mean": 900000.0}},
+   "write": {"total_ios": 30000, "io_bytes": 245760000, "runtime": 10000, "clat_ns": {"mean": 1200000.0}}},
+  {"jobname": "db", "job options": {"rw": "randrw", "bs": "8k", "iodepth": "16", "numjobs": "2"},
+   "read": {"total_ios": 70000, "io_bytes": 573440000, "runtime": 10000, "clat_ns": {"mean": 900000.0}},
+   "write": {"total_ios": 30000, "io_bytes": 245760000, "runtime": 10000, "clat_ns": {"mean": 1200000.0}}}]}"#;
+    let p = results::read("r.json", text).unwrap();
+    assert_eq!((p.jobs.len(), p.jobs[0].numjobs, p.jobs[0].iodepth), (1, 2, 16));
+    assert!((p.jobs[0].iops() - 20_000.0).abs() < 0.1 && (p.jobs[0].lat_us() - 990.0).abs() < 0.1);
+    let read = p.disk.read_us.unwrap();
+    assert!(read.low < 300.0 && read.high == 900.0, "waiting is in fio's latencies: {read:?}");
+    let job = write::job_file(&p);
+    assert!(!job.contains("filename") && job.contains("\n[db]\nbs=8k\n"), "{job}");
+    let e = |text: &str| results::read("r.json", text).unwrap_err().to_string();
+    assert!(e("{\n\"jobs\": [,]}").starts_with("r.json:2: "), "{}", e("{\n\"jobs\": [,]}"));
+    assert!(e("{}").contains("there is no list 'jobs'"));
+    assert!(e(&text.replace("\"db\"", "\"d]\\nexec=x\"")).contains("a job without 'jobname'"));
+    assert!(e(&text.replace("8k", "8k\\nexec_prerun=x")).contains("option 'bs': must be one line"));
+}
+
+#[test]
+fn a_machine_file_keeps_what_a_profile_does_not_know() {
+    let old = "# mine\n[disk] # a disk\nsize_gib = 5 # large\nread_us = 1 # a guess\n\n# about costs\n[costs.path]\nirq_ns = 5\n";
+    let p = binary(&one_at_a_time(200, 0)).unwrap();
+    let new = write::edit(old, &write::machine_lines(&p));
+    let start = "# mine\n[disk] # a disk\nsize_gib = 5 # large\nread_us = 100.0 # from the profile\nwrite_us = 100.0 # from the profile\n";
+    assert!(new.starts_with(start), "{new}");
+    assert!(new.contains("\n# about costs\n[costs.path]\nirq_ns = 5\n"), "{new}");
+    assert!(
+        new.contains("\n[uncertain]\n\"disk.read_us\" = [97.0, 103.0]\n")
+            && new.contains("\"reader.lat_us\" = 150.00\n"),
+        "{new}"
+    );
+    assert_eq!(write::edit(&new, &write::machine_lines(&p)), new, "twice is once");
+}
+
+/// Reads that come by the clock, each of which takes a while, are no closed loop.
+#[test]
+fn a_rate_is_told_from_a_depth() {
+    let mut rng = 1u64;
+    let mut events: Vec<(u64, Vec<u8>)> = Vec::new();
+    let mut at = 0;
+    for i in 0..2000u64 {
+        rng = rng.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        at += (-1e6 * ((rng >> 11) as f64 / (1u64 << 53) as f64).max(1e-9).ln()) as u64;
+        events.push((at, record(at, i * 800, 4096, Q_READ, 3, &[])));
+        events.push((at + 2_500_000, record(at + 2_500_000, i * 800, 4096, C_READ, 0, &[])));
+    }
+    events.sort_by_key(|e| e.0);
+    let p = binary(&events.into_iter().flat_map(|e| e.1).collect::<Vec<u8>>()).unwrap();
+    let j = &p.jobs[0];
+    assert_eq!(j.arrival, Arrival::Open { poisson: true });
+    assert!((j.in_flight - 2.5).abs() < 0.3 && j.iodepth >= 6, "{j:?}");
+    let job = write::job_file(&p);
+    assert!(job.contains("\nrate_process=poisson\n") && job.contains("\n[pid3]\nrw=randread\nbs=4096\n"), "{job}");
+}
+
+/// What was asked for comes out: mix, sizes, order, depth.
+#[test]
+fn a_traced_run_is_profiled_as_the_job_that_it_was() {
+    let job = "[global]\nioengine=io_uring\ndirect=1\ntime_based\nruntime=1\nsize=256m\nnorandommap\n\
+               [mixed]\nrw=randrw\nrwmixread=70\nbssplit=4k/75:16k/25\niodepth=8\n[scan]\nrw=write\nbs=64k\niodepth=2\n";
+    let file = JobFile::parse_str(job, &ParseContext::bare("test"), &[]).unwrap();
+    let spec = RunSpec {
+        file: &file,
+        target: Some("model:size=1g,lat_read_us=1000,lat_write_us=2000,parallel=64"),
+        settings: &[("scheduler".into(), "none".into())],
+        entropy: 1,
+        stop: Arc::default(),
+        trace_events: 1 << 18,
+        force: false,
+        slices: false,
+    };
+    let run = execute(&spec, &mut Unobserved).unwrap();
+    let dir = std::env::temp_dir().join(format!("mqblk-profile-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let written = write_trace(&run, &dir.join("t"), TraceFormat::Blktrace).unwrap();
+    let mut trace = Trace::default();
+    for f in &written.files {
+        records::read("t", std::fs::File::open(f).unwrap(), &mut trace).unwrap();
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+    let p = of_trace("t", trace, None).unwrap();
+    let of = |name: &str| p.jobs.iter().find(|j| j.name == name).unwrap_or_else(|| panic!("{name}: {p:#?}"));
+    let (mixed, scan) = (of("mixed"), of("scan"));
+    let (r, w) = (mixed.read.as_ref().unwrap(), mixed.write.as_ref().unwrap());
+    let share = r.ios as f64 / (r.ios + w.ios) as f64;
+    assert!((share - 0.7).abs() < 0.05, "{share}");
+    let small = r.sizes.iter().find(|(s, _)| *s == 4096).unwrap().1;
+    assert!((small - 0.75).abs() < 0.05 && r.sizes.len() == 2, "{:?}", r.sizes);
+    assert!(r.sequential < 0.05 && scan.write.as_ref().unwrap().sequential > 0.95, "{p:#?}");
+    assert_eq!((mixed.iodepth, scan.iodepth, mixed.numjobs), (8, 2, 1));
+    assert_eq!((mixed.arrival, scan.arrival), (Arrival::Closed, Arrival::Closed));
+    // The device takes what it was told to, and a busy host more.
+    let [read, write] = [p.disk.read_us, p.disk.write_us].map(|t| t.unwrap().value);
+    assert!(read >= 990.0 && write >= 1990.0 && read < write, "{read} {write}");
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The report of a scenario: published and simulated figures of a machine that one does not have.
+//!
+//! Guarantees: a fitted figure is marked wherever it stands and counts for no verdict. Needs from callers: the rows in the order of the file.
+//! Does not: simulate.
+
+use serde_json::json;
+
+use super::chart::{Axis, BarRow, Bars, IntervalRow, Intervals, Plot, Scale};
+use super::document::{Block, Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone, Verdict};
+use super::parts;
+use super::unit::Unit;
+use crate::setup::Setup;
+use sim::scenario::file::{Row, Scenario, split_figure};
+use sim::scenario::outcome::{Figure, RowOutcome};
+use sim::scenario::why;
+
+/// A prediction that is off by no more is near.
+const NEAR: f64 = 0.15;
+
+/// What is known of a simulated scenario.
+pub struct ScenarioInput<'a> {
+    /// The file's content.
+    pub scenario: &'a Scenario,
+    /// Its rows, simulated.
+    pub rows: &'a [RowOutcome],
+    /// Name of the file.
+    pub file: &'a str,
+    /// Text of the job file, if there is one.
+    pub jobs: Option<&'a str>,
+    /// What was typed.
+    pub command: &'a str,
+    /// The seed.
+    pub seed: u64,
+    /// The machine it was simulated on.
+    pub setup: &'a Setup,
+}
+
+/// The report.
+pub fn document(input: &ScenarioInput<'_>) -> Document {
+    let (s, rows) = (input.scenario, input.rows);
+    let m = s.machine;
+    let mut sections = vec![figures(rows)];
+    sections.extend(changes(input));
+    sections.extend(stages(rows));
+    sections.extend(cpus(rows));
+    sections.push(machine(s));
+    sections.extend(settings(s));
+    sections.extend(fitted(s));
+    if !s.beside.is_empty() {
+        let mut beside = Section::new("beside", "Published as well, and not figures of this disk", "");
+        beside.blocks.extend(s.beside.iter().map(|text| Block::Note { text: text.clone() }));
+        sections.push(beside);
+    }
+    sections.push(parts::environment(input.setup));
+    sections.push(parts::reproduce(input.command, None, input.jobs.unwrap_or_default(), Some(input.file)));
+    let cpus = m.cpus();
+    Document {
+        format: FORMAT,
+        kind: Kind::Scenario,
+        title: s.title.clone(),
+        subtitle: format!(
+            "simulated machine of {} \u{d7} {} cores \u{d7} {} threads = {cpus} CPUs \u{b7} {} \u{b7} published by: {}",
+            m.sockets, m.cores, m.threads, input.setup.program, s.source
+        ),
+        verdict: verdict(rows),
+        sections,
+        data: json!({ "file": input.file, "seed": input.seed, "rows": rows }),
+    }
+}
+
+/// Predicted figures that were published, with how far off they are.
+fn predicted(rows: &[RowOutcome]) -> impl Iterator<Item = (&RowOutcome, &Figure, f64)> {
+    let all = rows.iter().flat_map(|r| r.figures.iter().map(move |f| (r, f)));
+    all.filter(|(_, f)| !f.fitted).filter_map(|(r, f)| Some((r, f, f.error()?)))
+}
+
+fn verdict(rows: &[RowOutcome]) -> Verdict {
+    let all = predicted(rows).count();
+    let near = predicted(rows).filter(|(.., e)| e.abs() <= NEAR).count();
+    let worst = predicted(rows).max_by(|a, b| a.2.abs().total_cmp(&b.2.abs()));
+    let fitted = rows.iter().flat_map(|r| &r.figures).filter(|f| f.fitted).count();
+    let (tone, word) = match (all, near) {
+        (0, _) => (Tone::Neutral, "Simulated"),
+        (all, near) if all == near => (Tone::Good, "As published"),
+        (_, 0) => (Tone::Bad, "Not as published"),
+        _ => (Tone::Caution, "Partly as published"),
+    };
+    let percent = Unit::Percent.text(100.0 * NEAR);
+    let sentence = match worst {
+        None => format!("no figure was predicted that was published; {fitted} were used to choose constants."),
+        Some((row, f, e)) => format!(
+            "{near} of {all} predicted figures are within {percent} of what was published; the farthest off is {} of \u{2018}{}\u{2019}, by {}. \
+             {fitted} more were used to choose constants, and are no predictions.",
+            f.name,
+            row.name,
+            Unit::Ratio.text(1.0 + e)
+        ),
+    };
+    Verdict { tone, word: word.to_owned(), sentence, warnings: Vec::new() }
+}
+
+/// A figure with its unit.
+fn cell(name: &str, value: impl Into<Option<f64>>) -> Cell {
+    let (scale, unit) = match split_figure(name).map_or("", |(_, metric)| metric) {
+        // As it is published.
+        "bw" => {
+            let value = value.into();
+            let text = value.map_or_else(|| "\u{2013}".to_owned(), |v| format!("{:.0}\u{a0}MB/s", v / 1e6));
+            return Cell { text, value, ..Cell::default() };
+        }
+        m if m.ends_with("_us") => (1e3, Unit::Nanoseconds),
+        "idle" => (1.0, Unit::Percent),
+        "tpm" => (1.0, Unit::Count),
+        _ => (1.0, Unit::PerSecond),
+    };
+    Cell::number(value.into().map(|v| v * scale), unit)
+}
+
+/// Published and simulated.
+fn figures(rows: &[RowOutcome]) -> Section {
+    let lead = "Fitted figures were used to choose a constant of the scenario; predicted ones were not.";
+    let mut section = Section::new("figures", "Published and simulated", lead);
+    let tone = |e: f64| if e.abs() <= NEAR { Tone::Good } else { Tone::Bad };
+    let points: Vec<IntervalRow> = predicted(rows)
+        .map(|(r, f, e)| {
+            let (label, mid) = (format!("{}: {}", r.name, f.name), 1.0 + e);
+            IntervalRow { label, mid, low: mid, high: mid, tone: tone(e) }
+        })
+        .collect();
+    if points.len() > 1 {
+        let widest = points.iter().map(|p| p.mid.max(1.0 / p.mid)).fold(1.0, f64::max);
+        let scale = if widest > 1.6 { Scale::Log10 } else { Scale::Near };
+        let near = points.iter().filter(|p| (p.mid - 1.0).abs() <= NEAR).count();
+        let summary = format!(
+            "{near} of {} predicted figures within {} of the published ones.",
+            points.len(),
+            Unit::Percent.text(100.0 * NEAR)
+        );
+        let plot = Plot::Intervals(Intervals {
+            axis: Axis::new("simulated against published", Unit::Ratio, scale),
+            reference: 1.0,
+            sides: ("simulated less".into(), "simulated more".into()),
+            rows: points,
+        });
+        let title = "How far off predictions are".into();
+        section = section.with(Chart { id: "figures-chart".into(), title, summary, plot, table: None });
+    }
+    let mut table = Table::new("", &["row", "figure", "#published", "#simulated", "#off by", "kind"]);
+    for r in rows {
+        for f in &r.figures {
+            let (kind, tone) = match (f.error(), f.fitted) {
+                (None, _) => ("not published", Tone::Neutral),
+                (Some(_), true) => ("fitted", Tone::Neutral),
+                (Some(e), false) if e.abs() <= NEAR => ("predicted, near", tone(e)),
+                (Some(e), false) => ("predicted, off", tone(e)),
+            };
+            table.row(vec![
+                Cell::text(&r.name),
+                Cell::text(&f.name),
+                cell(&f.name, f.published),
+                cell(&f.name, f.simulated),
+                Cell::number(f.error().map(|e| 1.0 + e), Unit::Ratio),
+                Cell::text(kind).toned(tone),
+            ]);
+        }
+    }
+    section.with(table)
+}
+
+/// What changes from row to row, and why.
+fn changes(input: &ScenarioInput<'_>) -> Option<Section> {
+    let rows = input.rows;
+    if rows.len() < 2 {
+        return None;
+    }
+    let lead = "Reasons are from where the requests of both rows spent their time.";
+    let mut section = Section::new("changes", "What changes, and why", lead);
+    for (i, row) in rows.iter().enumerate().skip(1) {
+        let base = base(input.scenario, rows, i);
+        let caption = format!("\u{2018}{}\u{2019} against \u{2018}{}\u{2019}", row.name, base.name);
+        let mut table = Table::new(caption, &["figure", "#published", "#simulated"]);
+        for f in &row.figures {
+            let Some(b) = base.figures.iter().find(|b| b.name == f.name) else { continue };
+            let published = b.published.zip(f.published).map(|(b, f)| f / b);
+            table.row(vec![
+                Cell::text(&f.name),
+                Cell::number(published, Unit::Ratio),
+                Cell::number(f.simulated / b.simulated, Unit::Ratio),
+            ]);
+        }
+        section = section.with(table);
+        let reasons = why::reasons(base, row).into_iter().map(|reason| format!("Why: {reason}."));
+        let none = row.no_effect.iter().map(|why| format!("Without effect: {why}."));
+        section.blocks.extend(reasons.chain(none).map(|text| Block::Note { text }));
+    }
+    Some(section)
+}
+
+/// The row that a row is put against: the one it names, or the first one.
+pub fn base<'r>(scenario: &Scenario, rows: &'r [RowOutcome], i: usize) -> &'r RowOutcome {
+    let named = scenario.row[i].against.as_ref();
+    named.and_then(|name| rows.iter().find(|r| r.name == *name)).unwrap_or(&rows[0])
+}
+
+/// Where the time goes, by row and job.
+fn stages(rows: &[RowOutcome]) -> Option<Section> {
+    const PARTS: [&str; 4] = ["tag wait", "scheduler", "device", "rest"];
+    let all: Vec<(String, [f64; 4])> = rows
+        .iter()
+        .flat_map(|r| {
+            r.stages.iter().map(|s| {
+                let us = [s.tag_wait_us, s.scheduler_us, s.device_us, s.rest_us];
+                (format!("{}: {}", r.name, s.job), us.map(|us| us * 1e3))
+            })
+        })
+        .collect();
+    if all.is_empty() {
+        return None;
+    }
+    let plot = Plot::Bars(Bars {
+        axis: Axis::new("mean time of an I/O", Unit::Nanoseconds, Scale::Linear),
+        parts: PARTS.map(str::to_owned).to_vec(),
+        stacked: true,
+        rows: all.iter().map(|(label, ns)| BarRow { label: label.clone(), values: ns.map(Some).to_vec() }).collect(),
+    });
+    let mut table =
+        Table::new("Mean time of an I/O", &["row and job", "#tag wait", "#scheduler", "#device", "#rest", "#all"]);
+    for (label, ns) in &all {
+        let sum = ns.iter().sum::<f64>();
+        let figures = ns.iter().chain([&sum]).map(|ns| Cell::number(*ns, Unit::Nanoseconds));
+        table.row([Cell::text(label)].into_iter().chain(figures).collect());
+    }
+    let slowest = all.iter().max_by(|a, b| a.1.iter().sum::<f64>().total_cmp(&b.1.iter().sum()))?;
+    let summary = format!("Longest: {}, {}.", slowest.0, Unit::Nanoseconds.text(slowest.1.iter().sum()));
+    let chart =
+        Chart { id: "stages-chart".into(), title: "Where the time goes".into(), summary, plot, table: Some(table) };
+    let lead =
+        "Waiting for a tag; with a tag until the device has it; at the device; from there until the program has it.";
+    Some(Section::new("stages", "Where the time goes", lead).with(chart))
+}
+
+/// What the CPUs did.
+fn cpus(rows: &[RowOutcome]) -> Option<Section> {
+    if rows.iter().all(|r| r.busy == 0.0) {
+        return None;
+    }
+    let mut table = Table::new("", &["row", "#busy", "#waiting for locks", "#I/Os simulated"]);
+    for r in rows {
+        table.row(vec![
+            Cell::text(&r.name),
+            Cell::number(100.0 * r.busy, Unit::Percent),
+            Cell::number(100.0 * r.spin, Unit::Percent),
+            Cell::number(r.ios as f64, Unit::Count),
+        ]);
+    }
+    Some(Section::new("cpus", "CPUs", "Shares of the time of all CPUs.").with(table))
+}
+
+fn machine(s: &Scenario) -> Section {
+    let d = &s.disk;
+    let mut table = Table::new("", &["what", "value"]);
+    let mut add = |what: &str, value: String| table.row(vec![Cell::text(what), Cell::text(value)]);
+    let attach = format!("{:?}", d.attach).to_lowercase();
+    add("disk", format!("{} \u{d7} {} GiB, {attach}", d.luns, d.size_gib));
+    let ns = |us: f64| Unit::Nanoseconds.text(us * 1e3);
+    add(
+        "in service",
+        format!("read {}, write {}, \u{b1} {} %, {} at once", ns(d.read_us), ns(d.write_us), d.jitter_pct, d.parallel),
+    );
+    let cap = |value: f64, unit: Unit| if value > 0.0 { unit.text(value) } else { "none".to_owned() };
+    add("cap of I/Os per second", cap(d.iops as f64, Unit::PerSecond));
+    add("cap of bandwidth", cap(d.bw_mb * 1e6, Unit::BytesPerSecond));
+    add("queue_depth", d.queue_depth.to_string());
+    if let Some(depth) = d.lun_queue_depth {
+        add("LUN queue depth", depth.to_string());
+    }
+    Section::new("machine", "The simulated disk", "").with(table)
+}
+
+/// Settings of all rows, and of each.
+fn settings(s: &Scenario) -> Option<Section> {
+    let mut table = Table::new("", &["row", "setting", "value"]);
+    let mut add = |row: &str, name: &str, value: String| {
+        table.row(vec![Cell::text(row), Cell::text(name), Cell::text(value)]);
+    };
+    s.settings.iter().for_each(|(name, value)| add("all", name, value.text()));
+    for Row { name: row, set, job, vms, iothreads, .. } in &s.row {
+        set.iter().chain(job).for_each(|(name, value)| add(row, name, value.text()));
+        for (name, n) in [("vms", vms), ("iothreads", iothreads)] {
+            if let Some(n) = n {
+                add(row, name, n.to_string());
+            }
+        }
+    }
+    (!table.rows.is_empty()).then(|| Section::new("settings", "Settings", "").with(table))
+}
+
+fn fitted(s: &Scenario) -> Option<Section> {
+    if s.fitted.is_empty() {
+        return None;
+    }
+    let mut table = Table::new("", &["constant", "#value", "#plausible from", "#to", "chosen by", "what it is"]);
+    for f in &s.fitted {
+        let plain = |v: f64| Cell { text: v.to_string(), value: Some(v), ..Cell::default() };
+        table.row(vec![
+            Cell::text(&f.constant),
+            s.constant(&f.constant).map_or_else(Cell::default, plain),
+            plain(f.range[0]),
+            plain(f.range[1]),
+            Cell::text(format!("{} of \u{2018}{}\u{2019}", f.figure, f.row)),
+            Cell::text(&f.meaning),
+        ]);
+    }
+    let lead = "Constants that were chosen so that a published figure comes out.";
+    Some(Section::new("fitted", "Fitted constants", lead).with(table))
+}

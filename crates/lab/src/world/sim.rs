@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A simulated machine as a world: `sim:FILE` runs the jobs in virtual time on the machine that a file describes.
+//!
+//! Guarantees: the block layer is ours, so its figures are those of a run here: stages, hardware queues, settings in effect, all in virtual
+//! time; the same file, jobs, settings and random number give the same figures. What a machine without data and without a page cache cannot
+//! do is refused before anything runs. Needs: a file that [`Scenario::parse_machine`] takes. Does not: read a clock; how long a
+//! simulation takes is the caller's to measure.
+
+mod watch;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use blk::time::Duration;
+use host::error::{Error, Result};
+use host::run::{DiskOutcome, RunOutcome, ThreadEnd, is_target};
+use host::target::TargetSpec;
+use serde::{Deserialize, Serialize};
+use sim::machine::costs::Shape;
+use sim::machine::jobs::{self, DiskSpec, JobsRun};
+use sim::scenario::build::{self, Built};
+use sim::scenario::file::{Row, Scalar, Scenario};
+use workload::job::{Dir, Job, JobFile};
+use workload::stats::{CpuUse, JobStats};
+
+use super::{Knobs, SimulatedMachines, World};
+use crate::run::{Observer, Run, RunSpec};
+use crate::stack::{self, Setting};
+use crate::tune::stack_knobs;
+use watch::{Looker, Seen};
+
+/// Largest machine file that is read.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// The random number of a run that is given none: any will do, as long as it stays.
+const ENTROPY: u64 = 1;
+
+/// The machine that a run was simulated on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Simulated {
+    /// Its file.
+    pub file: String,
+    /// Sockets, cores of each, threads of each.
+    pub shape: Shape,
+    /// CPUs.
+    pub cpus: u32,
+    /// Share of all CPU time of the measured part that was not idle.
+    #[serde(default)]
+    pub busy: f64,
+    /// Share of it that was waiting for locks.
+    #[serde(default)]
+    pub spin: f64,
+    /// Events that were simulated.
+    #[serde(default)]
+    pub events: u64,
+}
+
+impl Simulated {
+    /// `simulated machine of 32 CPUs (1 x 16 cores x 2 threads, m.toml): all times are virtual`.
+    pub fn text(&self) -> String {
+        let Shape { sockets, cores, threads } = self.shape;
+        let (file, cpus) = (&self.file, self.cpus);
+        format!(
+            "simulated machine of {cpus} CPUs ({sockets} x {cores} cores x {threads} threads, {file}): all times are virtual"
+        )
+    }
+
+    /// What its CPUs did, in a line.
+    pub fn cpus_text(&self) -> String {
+        format!(
+            "  its CPUs     : busy={:.1}%, waiting for locks={:.1}%, {} events simulated",
+            100.0 * self.busy,
+            100.0 * self.spin,
+            self.events
+        )
+    }
+
+    fn of(path: &Path, scenario: &Scenario) -> Simulated {
+        let shape = scenario.machine;
+        Simulated { file: path.display().to_string(), shape, cpus: shape.cpus(), ..Simulated::default() }
+    }
+}
+
+impl World for SimulatedMachines {
+    fn name(&self) -> &'static str {
+        "a simulated machine"
+    }
+
+    fn check(&self, target: Option<&str>, settings: &[(String, String)]) -> Result<()> {
+        let Some(path) = target.map(path_of).transpose()? else { return Ok(()) };
+        built(&load(&path)?, settings).map(drop)
+    }
+
+    fn same(&self, target: Option<&str>, a: &[(String, String)], b: &[(String, String)]) -> Option<String> {
+        let scenario = load(&path_of(target?).ok()?).ok()?;
+        let (a, b) = (built(&scenario, a).ok()?, built(&scenario, b).ok()?);
+        let why = a.no_effect.iter().chain(&b.no_effect).next()?;
+        (a.effective == b.effective && a.no_effect != b.no_effect).then(|| {
+            // The sentence is about the setting of one side, and the answer about both.
+            why.split_once(": ")
+                .map_or_else(|| why.clone(), |(_, why)| why.trim_start_matches("no effect: ").to_owned())
+        })
+    }
+
+    fn entropy(&self, _fresh: u64) -> u64 {
+        ENTROPY
+    }
+
+    fn machine(&self, file: &JobFile, target: Option<&str>) -> Option<String> {
+        let (_, path) = target_of(file, target).ok()?;
+        Some(Simulated::of(&path, &load(&path).ok()?).text())
+    }
+
+    fn knobs(&self, spec: &RunSpec<'_, '_>, _observer: &mut dyn Observer) -> Result<Knobs> {
+        let (_, path) = target_of(spec.file, spec.target)?;
+        refuse(spec)?;
+        let scenario = load(&path)?;
+        let built = built(&scenario, spec.settings)?;
+        let machine =
+            jobs::idle(scenario.machine, scenario.costs, &built.disk).map_err(|e| Error::usage(e.to_string()))?;
+        let mut now = stack::in_effect(machine.disk(0), spec.settings);
+        now.extend(lun_queue_depth(&built.disk, spec.settings));
+        Ok(stack_knobs::of(machine.disk(0), &now))
+    }
+
+    fn run<'f>(&self, spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {
+        let (text, path) = target_of(spec.file, spec.target)?;
+        refuse(spec)?;
+        let scenario = load(&path)?;
+        let Built { disk, no_effect, .. } = build::check(&scenario, &row(spec.settings))
+            .and_then(|_| build::disk(&scenario, &row(spec.settings), spec.entropy))
+            .map_err(|e| Error::usage(e.to_string()))?;
+        let machine = Simulated::of(&path, &scenario);
+        let files = scenario.settings.iter().map(|(k, v)| (k.clone(), v.text()));
+        let asked: Vec<(String, String)> = files.chain(spec.settings.iter().cloned()).collect();
+        let mut looker = Looker::new(spec, &asked, &machine, observer);
+        let jobs = &spec.file.jobs;
+        let run = jobs::run_watched(scenario.machine, scenario.costs, &disk, jobs, spec.entropy, &mut looker)
+            .map_err(|e| Error::usage(e.to_string()))?;
+        let mut seen = looker.seen();
+        seen.settings.extend(lun_queue_depth(&disk, &asked));
+        let mut ran = outcome(spec.file, text, run, machine, seen);
+        ran.warnings = no_effect;
+        Ok(ran)
+    }
+}
+
+/// The setting that only SCSI disks have.
+fn lun_queue_depth(disk: &DiskSpec, asked: &[(String, String)]) -> Option<Setting> {
+    Some(Setting {
+        name: "lun_queue_depth".to_owned(),
+        value: disk.scsi?.lun_queue_depth.to_string(),
+        default: !asked.iter().any(|(key, _)| key == "lun_queue_depth"),
+        help: "commands that a LUN may have, of all hardware queues".to_owned(),
+    })
+}
+
+/// CPUs of the machine that a target stands for, if it is not this host; a file that cannot be read is refused later.
+pub(super) fn cpus_of(target: &str) -> Option<u32> {
+    Some(load(&path_of(target).ok()?).ok()?.machine.cpus())
+}
+
+fn path_of(target: &str) -> Result<PathBuf> {
+    match TargetSpec::parse(target)? {
+        TargetSpec::Sim(path) => Ok(path),
+        _ => Err(Error::usage(format!("target '{target}': is no simulated machine"))),
+    }
+}
+
+/// The one machine of a run, as the user named it.
+fn target_of(file: &JobFile, target: Option<&str>) -> Result<(String, PathBuf)> {
+    if let Some(target) = target {
+        return Ok((target.to_owned(), path_of(target)?));
+    }
+    let first = file.jobs.first().map(|j| j.file_name(0, &is_target)).unwrap_or_default();
+    for job in &file.jobs {
+        let own = (0..job.numjobs).map(|i| job.file_name(i, &is_target));
+        let redo = (0..job.numjobs).filter_map(|i| job.redo_file_name(i, &is_target));
+        if let Some(other) = own.chain(redo).find(|name| *name != first) {
+            let (name, line) = (&job.name, job.line);
+            return Err(Error::usage(format!(
+                "job '{name}', line {line}: '{other}' beside '{first}': one simulated machine with one disk runs all jobs; give all of \
+                 them that one, or --target {first}"
+            )));
+        }
+    }
+    Ok((first.clone(), path_of(&first)?))
+}
+
+fn load(path: &Path) -> Result<Scenario> {
+    let name = path.display().to_string();
+    let mut text = String::new();
+    let read = File::open(path).and_then(|f| f.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
+    let remedy = "name a machine file: TOML with [machine] and [disk], such as scenarios/azure-p80.toml";
+    read.map_err(|e| Error::os(e, format!("target 'sim:{name}': cannot be read; {remedy}")))?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(Error::usage(format!("target 'sim:{name}': is larger than {FILE_BYTES_MAX} bytes; {remedy}")));
+    }
+    let scenario = Scenario::parse_machine(&name, &text).map_err(|e| Error::usage(e.to_string()))?;
+    if scenario.guests.is_some() {
+        return Err(Error::usage(format!(
+            "target 'sim:{name}': has [guests], whose users are the load, and no job runs beside them: mqblk sim {name}"
+        )));
+    }
+    Ok(scenario)
+}
+
+/// Settings as a row of the file has them.
+fn row(settings: &[(String, String)]) -> Row {
+    let set = settings.iter().map(|(k, v)| (k.clone(), Scalar::Word(v.clone()))).collect();
+    Row { name: "settings".to_owned(), set, ..Row::default() }
+}
+
+fn built(scenario: &Scenario, settings: &[(String, String)]) -> Result<Built> {
+    build::check(scenario, &row(settings)).map_err(|e| Error::usage(e.to_string()))
+}
+
+/// Refuses what a simulated machine has no model of.
+fn refuse(spec: &RunSpec<'_, '_>) -> Result<()> {
+    if spec.trace_events > 0 {
+        let text = "--trace: a simulated machine keeps no events of its requests: leave it out; where they spent their time is in the report";
+        return Err(Error::usage(text));
+    }
+    if spec.force {
+        return Err(Error::usage("--force: is for devices of the kernel (kernel:/dev/X); leave it out"));
+    }
+    let remedy = |job: &Job| -> Option<&'static str> {
+        Some(match job {
+            j if j.verify.is_some() => "verify: a simulated machine has no data to verify; leave it out",
+            j if j.hipri => "hipri: polled I/O is not simulated; leave it out",
+            j if j.rw.has(Dir::Trim) => "rw: a simulated disk has no discard; leave trims out",
+            _ => return None,
+        })
+    };
+    match spec.file.jobs.iter().find_map(|j| Some((j, remedy(j)?))) {
+        None => Ok(()),
+        Some((job, text)) => Err(Error::usage(format!("{text} (job '{}', line {})", job.name, job.line))),
+    }
+}
+
+/// A simulation as a run has it.
+fn outcome<'f>(file: &'f JobFile, target: String, run: JobsRun, machine: Simulated, seen: Seen) -> Run<'f> {
+    let before = &seen.baseline;
+    let (elapsed, measured) = (run.elapsed_ns, run.elapsed_ns.saturating_sub(before.elapsed_ns).max(1));
+    let all_cpus = measured as f64 * f64::from(machine.cpus);
+    let spent = |now: u64, then: u64| now.saturating_sub(then);
+    let (now, then) = (&run.cpu, &before.cpu);
+    let compute = spent(now.compute_ns, then.compute_ns);
+    let busy = spent(now.busy_ns(), then.busy_ns());
+    let ended = |(i, mut stats): (usize, JobStats)| {
+        let cpu = spent(run.thread_cpu_ns[i], before.thread_cpu_ns.get(i).copied().unwrap_or(0));
+        stats.cpu = CpuUse { sys_ns: cpu, ..CpuUse::default() };
+        run.started[i].then_some(ThreadEnd { stats, verify_errors: Vec::new(), traces: Vec::new() })
+    };
+    let threads: Vec<Option<ThreadEnd>> = run.stats.into_iter().enumerate().map(ended).collect();
+    let total: u64 = threads.iter().flatten().map(|t| t.stats.total_ios()).sum();
+    let hctxs = run.hctxs.iter().zip(&before.hctxs).map(|(now, then)| now.since(then)).collect();
+    let disk = DiskOutcome {
+        name: target.clone(),
+        stats: run.disk.since(&before.disk),
+        hctxs,
+        scheduler: seen.scheduler.clone(),
+    };
+    let outcome = RunOutcome {
+        threads,
+        instances: run.instances,
+        disks: vec![disk],
+        kernel: Vec::new(),
+        devices: vec![target],
+        elapsed: Duration::from_ns(elapsed),
+        measured: Duration::from_ns(measured),
+        process: CpuUse { usr_ns: compute, sys_ns: busy - compute.min(busy), ..CpuUse::default() },
+        ios: total.saturating_sub(before.ios),
+        in_flight: seen.in_flight,
+        cpus: Vec::new(),
+        stopped: run.stopped,
+        given_up: Vec::new(),
+        not_put_back: Vec::new(),
+    };
+    let simulated = Simulated {
+        busy: busy as f64 / all_cpus,
+        spin: spent(now.spin_ns, then.spin_ns) as f64 / all_cpus,
+        events: run.events,
+        ..machine
+    };
+    Run { file, outcome, settings: vec![seen.settings], warnings: Vec::new(), simulated: Some(simulated) }
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is seen of a simulated run while it goes: progress, bios in flight, and the counters at the start of what is measured.
+//!
+//! Guarantees: as of a run on this host ([`RunOutcome`](host::run::RunOutcome)): counters cover the time from the moment when the last
+//! of the threads that began first left its `ramp_time`. Looks come about every millisecond of virtual time, at distances that
+//! are no multiple of anything, so that nothing periodic is always seen at the same place; they are the same in each run.
+
+use std::sync::atomic::Ordering;
+
+use blk::stat::{DiskStats, HctxStats};
+use blk::time::Duration;
+use host::run::{InFlight, Progress, ThreadProgress, ThreadState};
+use sim::machine::jobs::{Look, View, Watch};
+use sim::machine::world::CpuTimes;
+
+use super::Simulated;
+use crate::run::{Observer, RunSpec};
+use crate::stack::{self, Setting};
+
+/// Least distance of two looks, nanoseconds; on average they are twice as far from each other.
+const LOOK_NS: u64 = 500_000;
+/// Progress is told once in so many looks.
+const TELL: u64 = 8;
+
+/// Counters at the start of what is measured.
+#[derive(Default)]
+pub(super) struct Baseline {
+    pub elapsed_ns: u64,
+    pub disk: DiskStats,
+    pub hctxs: Vec<HctxStats>,
+    pub cpu: CpuTimes,
+    pub thread_cpu_ns: Vec<u64>,
+    pub ios: u64,
+}
+
+/// What a looker has seen.
+#[derive(Default)]
+pub(super) struct Seen {
+    pub baseline: Baseline,
+    pub in_flight: InFlight,
+    pub settings: Vec<Setting>,
+    pub scheduler: String,
+}
+
+/// Looks on for an observer.
+pub(super) struct Looker<'a, 'o> {
+    spec: &'a RunSpec<'a, 'a>,
+    asked: &'a [(String, String)],
+    machine: &'a Simulated,
+    observer: &'o mut dyn Observer,
+    looks: u64,
+    /// The baseline is the right one.
+    settled: bool,
+    /// Sum of squares of what is in flight (Welford).
+    squares: f64,
+    seen: Seen,
+    /// When each thread was seen to run first.
+    began_ns: Vec<Option<u64>>,
+}
+
+impl<'a, 'o> Looker<'a, 'o> {
+    pub(super) fn new(
+        spec: &'a RunSpec<'a, 'a>,
+        asked: &'a [(String, String)],
+        machine: &'a Simulated,
+        observer: &'o mut dyn Observer,
+    ) -> Looker<'a, 'o> {
+        let settled = spec.file.jobs.iter().all(|j| j.ramp_time_ns == 0);
+        let (seen, began_ns) = (Seen::default(), Vec::new());
+        Looker { spec, asked, machine, observer, looks: 0, settled, squares: 0.0, seen, began_ns }
+    }
+
+    pub(super) fn seen(mut self) -> Seen {
+        let n = self.seen.in_flight.samples as f64;
+        self.seen.in_flight.std_error = if n > 1.0 { (self.squares / (n - 1.0) / n).sqrt() } else { 0.0 };
+        self.seen
+    }
+
+    fn first(&mut self, view: &View<'_>) {
+        let disk = view.machine.disk(0);
+        self.seen.settings = stack::in_effect(disk, self.asked);
+        self.seen.scheduler = disk.scheduler();
+        self.seen.baseline = baseline(view);
+        self.began_ns = vec![None; view.instances.len()];
+        self.observer.simulated(self.machine, view.instances);
+    }
+
+    /// Adds what is in flight now.
+    fn sample(&mut self, view: &View<'_>) {
+        let in_flight = disks(view).in_flight as f64;
+        let s = &mut self.seen.in_flight;
+        s.samples += 1;
+        let delta = in_flight - s.mean;
+        s.mean += delta / s.samples as f64;
+        self.squares += delta * (in_flight - s.mean);
+    }
+
+    fn progress(&self, view: &View<'_>) -> Progress {
+        let threads = (0..view.instances.len()).map(|i| self.thread(view, i)).collect();
+        Progress { elapsed: Duration::from_ns(view.elapsed_ns), threads }
+    }
+
+    fn thread(&self, view: &View<'_>, i: usize) -> ThreadProgress {
+        let mut p = ThreadProgress {
+            state: state(view, i),
+            ran: Duration::from_ns(self.began_ns[i].map_or(0, |at| view.elapsed_ns.saturating_sub(at))),
+            ios: Default::default(),
+            bytes: Default::default(),
+            planned_bytes: None,
+        };
+        if let Some(thread) = view.threads[i] {
+            for (d, dir) in view.machine.stats(thread).dirs.iter().enumerate() {
+                (p.ios[d], p.bytes[d]) = (dir.ios, dir.bytes);
+            }
+        }
+        p
+    }
+}
+
+fn state(view: &View<'_>, i: usize) -> ThreadState {
+    match view.threads[i] {
+        None => ThreadState::Waiting,
+        Some(_) if view.ended[i] => ThreadState::Ended,
+        Some(thread) if view.machine.is_ramping(thread) => ThreadState::Ramping,
+        Some(_) => ThreadState::Running,
+    }
+}
+
+fn disks(view: &View<'_>) -> DiskStats {
+    let mut sum = DiskStats::default();
+    (0..view.luns).for_each(|lun| sum.add(&view.machine.disk(lun).stats()));
+    sum
+}
+
+fn baseline(view: &View<'_>) -> Baseline {
+    let m = view.machine;
+    let threads = || view.threads.iter().copied();
+    Baseline {
+        elapsed_ns: view.elapsed_ns,
+        disk: disks(view),
+        hctxs: (0..view.luns).flat_map(|lun| m.disk(lun).hctx_stats()).collect(),
+        cpu: m.cpu_times(),
+        thread_cpu_ns: threads().map(|t| t.map_or(0, |t| m.thread_cpu_ns(t))).collect(),
+        ios: threads().flatten().map(|t| m.stats(t).total_ios()).sum(),
+    }
+}
+
+impl Watch for Looker<'_, '_> {
+    fn keeps_slices(&self) -> bool {
+        self.spec.slices
+    }
+
+    fn look(&mut self, view: &View<'_>) -> Look {
+        if self.looks == 0 {
+            self.first(view);
+        }
+        if self.spec.stop.load(Ordering::Relaxed) {
+            return Look::Stop;
+        }
+        let (mut running, mut ramping) = (false, false);
+        for i in 0..view.instances.len() {
+            let state = state(view, i);
+            running |= state == ThreadState::Running;
+            ramping |= state == ThreadState::Ramping;
+            if state != ThreadState::Waiting && self.began_ns[i].is_none() {
+                self.began_ns[i] = Some(view.elapsed_ns);
+            }
+        }
+        // At the first look nobody has begun, not even to ramp.
+        if !self.settled && running && !ramping && self.looks > 0 {
+            self.seen.baseline = baseline(view);
+            self.settled = true;
+        }
+        if self.settled && (running || ramping) && self.looks > 0 {
+            self.sample(view);
+        }
+        if self.looks.is_multiple_of(TELL) {
+            let progress = self.progress(view);
+            self.observer.progress(&progress);
+        }
+        self.looks += 1;
+        // The golden ratio: distances of half to one and a half times the mean, without a period.
+        let part = self.looks.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        Look::In(LOOK_NS + ((part * 2 * LOOK_NS) >> 32))
+    }
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a machine file says of how well its figures are known: ranges of constants, and figures that were measured on the real machine.
+//!
+//! ```toml
+//! [uncertain]
+//! "disk.read_us" = [80.0, 120.0]
+//! "disk.parallel" = [32, 65536]
+//! [measured]
+//! "db.iops" = 12000.0
+//! ```
+
+use super::file::{Scenario, check_figure};
+use blk::suggest::nearest;
+use std::collections::BTreeMap;
+
+/// Ranges, by the constant's place in the file.
+pub type Uncertain = BTreeMap<String, [f64; 2]>;
+
+/// Figures of jobs, by `job.metric`.
+pub type Measured = BTreeMap<String, f64>;
+
+/// Constants of the disk that may have a range.
+pub const DISK: [&str; 6] =
+    ["disk.read_us", "disk.write_us", "disk.iops", "disk.bw_mb", "disk.parallel", "disk.jitter_pct"];
+
+/// Constants of the CPUs' work that may; each beside its place in [`crate::machine::costs::Costs`].
+pub const COSTS: [&str; 16] = [
+    "costs.path.app_ns",
+    "costs.path.syscall_ns",
+    "costs.path.submit_ns",
+    "costs.path.hold_ns",
+    "costs.path.dispatch_ns",
+    "costs.path.doorbell_ns",
+    "costs.path.irq_ns",
+    "costs.path.complete_ns",
+    "costs.path.wakeup_ns",
+    "costs.path.ipi_ns",
+    "costs.path.switch_ns",
+    "costs.line.atomic_ns",
+    "costs.line.core_ns",
+    "costs.line.socket_ns",
+    "costs.line.remote_ns",
+    "costs.line.lines",
+];
+
+/// The rules: the place that breaks one, and which.
+pub(super) fn check(s: &Scenario) -> Result<(), (String, String)> {
+    for (name, [low, high]) in &s.uncertain {
+        let all = || DISK.iter().chain(&COSTS).copied();
+        let place = format!("\"{name}\"");
+        if all().all(|n| n != name) {
+            let hint = nearest(name, all()).map_or_else(
+                || format!("must be one of {}", all().collect::<Vec<_>>().join(", ")),
+                |n| format!("did you mean '{n}'?"),
+            );
+            return Err((place, format!("'{name}': is no constant that can have a range; {hint}")));
+        }
+        if !(0.0..=1e9).contains(low) || !(*low..=1e9).contains(high) {
+            return Err((
+                place,
+                format!("{name} = [{low}, {high}]: must be [LOW, HIGH], 0 to 1e9, the lower one first"),
+            ));
+        }
+    }
+    for (figure, value) in &s.measured {
+        check_figure(figure).map_err(|why| (format!("\"{figure}\""), why))?;
+        if !value.is_finite() || *value <= 0.0 {
+            return Err((format!("\"{figure}\""), format!("{figure} = {value}: must be above 0")));
+        }
+    }
+    Ok(())
+}

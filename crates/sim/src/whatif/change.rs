@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is asked: `KEY=VALUE[,KEY=VALUE...]`, with keys that are settings of the block layer, places of the machine file, options of the jobs.
+//!
+//! Guarantees: a key that is none is refused with the nearest one that is; one that the simulator has no model for is no error, but
+//! makes the answer "cannot tell", with the reason.
+
+use crate::scenario::file::{Attach, DiskChange, Row, Scalar, Scenario, Settings};
+use blk::settings::{QueueConfig, SETTINGS};
+use blk::suggest::nearest;
+use std::collections::BTreeMap;
+use toml::Value;
+
+/// The machine as it would be.
+#[derive(Clone, Debug)]
+pub struct Variant {
+    /// The machine, with what was changed in its file.
+    pub scenario: Scenario,
+    /// Settings, and the name: what was asked.
+    pub row: Row,
+    /// Options of all jobs.
+    pub job: Vec<(String, String)>,
+    /// Constants that were asked for: these are known.
+    pub places: Vec<String>,
+    /// Why nothing can be told.
+    pub cannot: Vec<String>,
+}
+
+impl Variant {
+    /// The machine as it is.
+    pub fn as_it_is(scenario: &Scenario) -> Variant {
+        let row = Row {
+            name: "as it is".into(),
+            set: Settings::new(),
+            job: BTreeMap::new(),
+            costs: None,
+            disk: DiskChange::default(),
+            against: None,
+            vms: None,
+            iothreads: None,
+            published: BTreeMap::new(),
+            published_ratio: BTreeMap::new(),
+        };
+        Variant { scenario: scenario.clone(), row, job: Vec::new(), places: Vec::new(), cannot: Vec::new() }
+    }
+}
+
+/// Tables of a machine file whose fields can be asked for.
+const TABLES: [&str; 4] = ["disk", "machine", "costs", "guests"];
+
+/// What is no setting of ours and has no model, and why.
+const NOT_SIMULATED: [(&str, &str); 12] = [
+    ("read_ahead_kb", "read-ahead happens in the page cache, which is not simulated"),
+    ("io_timeout", "no request of a simulated disk is so late"),
+    ("iostats", "counting costs a simulated machine no time"),
+    ("nr_poll_queues", "polled completions are not simulated"),
+    ("io_poll", "polled completions are not simulated"),
+    ("write_cache", "a simulated disk has no write cache to lose"),
+    ("rotational", "it tells others what a disk is, and changes nothing by itself"),
+    ("filesystem", "file systems are not simulated"),
+    ("fs", "file systems are not simulated"),
+    ("mount", "file systems are not simulated"),
+    ("vm.dirty_ratio", "the page cache is not simulated"),
+    ("cpufreq", "power states of CPUs are not simulated"),
+];
+
+/// Reads a question about a machine; `table` is its file.
+///
+/// # Errors
+/// A key or a value that cannot be.
+pub fn read(text: &str, machine: &Scenario, table: &toml::Table) -> Result<Variant, String> {
+    let mut v = Variant::as_it_is(machine);
+    v.row.name = text.to_owned();
+    let mut table = table.clone();
+    for part in text.split(',') {
+        let Some((key, value)) = part.split_once('=').map(|(k, v)| (k.trim(), v.trim())) else {
+            return Err(format!("'{part}': must be KEY=VALUE, such as nr_hw_queues=8 or disk.read_us=80"));
+        };
+        if key.is_empty() || value.is_empty() {
+            return Err(format!("'{part}': must be KEY=VALUE, such as nr_hw_queues=8 or disk.read_us=80"));
+        }
+        one(&mut v, &mut table, key, value)?;
+    }
+    if !v.places.is_empty() {
+        v.scenario = Value::Table(table).try_into().map_err(|e: toml::de::Error| one_line(e.message()))?;
+        v.scenario.recheck()?;
+    }
+    if v.row.set.contains_key("scheduler") {
+        // As in the kernel, another elevator begins with its own.
+        v.scenario.settings.retain(|name, _| name != "nr_requests" && !name.starts_with("iosched."));
+    }
+    let attach = v.scenario.disk.attach;
+    if attach == Attach::Scsi && v.row.set.contains_key("queue_depth") {
+        return Err(
+            "queue_depth: a SCSI disk has lun_queue_depth of its own, and disk.queue_depth of its host's queues".into(),
+        );
+    }
+    Ok(v)
+}
+
+fn one(v: &mut Variant, table: &mut toml::Table, key: &str, value: &str) -> Result<(), String> {
+    if let Some((_, why)) = NOT_SIMULATED.iter().find(|(name, _)| *name == key) {
+        v.cannot.push(format!("{key}: {why}"));
+        return Ok(());
+    }
+    if let Some(option) = key.strip_prefix("job.") {
+        if matches!(option, "bs" | "blocksize" | "bssplit" | "bsrange") && v.scenario.disk.bw_mb == 0.0 {
+            v.cannot.push(format!(
+                "{key}: the disk's times are those of the blocks it was measured with; [disk] has no bw_mb"
+            ));
+        }
+        if matches!(option, "direct" | "buffered") {
+            v.cannot.push(format!("{key}: the page cache is not simulated"));
+        }
+        v.job.push((option.to_owned(), value.to_owned()));
+        return Ok(());
+    }
+    if key == "iothreads" || key == "vms" {
+        let n = value.parse::<u32>().ok().filter(|n| *n <= 1024 && (*n > 0 || key == "iothreads"));
+        let n = n.ok_or_else(|| format!("{key}={value}: must be {}..=1024", u32::from(key == "vms")))?;
+        if v.scenario.guests.is_none() {
+            v.cannot.push(format!(
+                "{key}: IOThreads serve virtual machines, and this machine has none ([guests]); a job of the host goes past them"
+            ));
+        } else if key == "vms" {
+            v.row.vms = Some(n);
+        } else {
+            v.row.iothreads = Some(n);
+        }
+        return Ok(());
+    }
+    let key = if key == "lun_queue_depth" { "disk.lun_queue_depth" } else { key };
+    if let Some((name, field)) = key.split_once('.').filter(|(t, _)| TABLES.contains(t)) {
+        if key == "disk.lun_queue_depth" && v.scenario.disk.attach != Attach::Scsi {
+            return Err(format!(
+                "{key}={value}: only a disk with attach = \"scsi\" has one; did you mean queue_depth?"
+            ));
+        }
+        if name == "guests" && v.scenario.guests.is_none() {
+            v.cannot.push(format!("{key}: this machine has no virtual machines ([guests])"));
+            return Ok(());
+        }
+        v.places.push(key.to_owned());
+        return put(table, name, field, value);
+    }
+    setting(v, key, value)
+}
+
+/// A setting of the block layer, or a module parameter that sets one.
+fn setting(v: &mut Variant, key: &str, value: &str) -> Result<(), String> {
+    let is_parameter = crate::scenario::effect::of(key, value, v.scenario.disk.attach).is_some();
+    if !is_parameter {
+        let known = key.starts_with("iosched.") || SETTINGS.iter().any(|s| s.name == key);
+        if !known {
+            let others =
+                ["iothreads", "vms", "lun_queue_depth", "scsi_mod.use_blk_mq", "disk.read_us", "disk.write_us"];
+            let all = SETTINGS.iter().map(|s| s.name).chain(others);
+            let hint = nearest(key, all).map_or_else(
+                || "must be a setting of the block layer, disk.FIELD, machine.FIELD, costs.path.FIELD, job.OPTION, iothreads or vms".into(),
+                |n| format!("did you mean '{n}'?"),
+            );
+            return Err(format!("{key}: there is no such thing to change; {hint}"));
+        }
+        QueueConfig::default().set(key, value).map_err(|e| e.to_string())?;
+    }
+    let scalar = value.parse().map_or_else(|_| Scalar::Word(value.to_owned()), Scalar::Number);
+    v.row.set.insert(key.to_owned(), scalar);
+    Ok(())
+}
+
+/// Puts a value at its place in the file.
+fn put(table: &mut toml::Table, name: &str, field: &str, value: &str) -> Result<(), String> {
+    let value = match (value.parse::<i64>(), value.parse::<f64>(), value) {
+        (Ok(n), ..) => Value::Integer(n),
+        (_, Ok(x), _) if x.is_finite() => Value::Float(x),
+        (.., "true" | "false") => Value::Boolean(value == "true"),
+        _ => Value::String(value.to_owned()),
+    };
+    let mut at = table.entry(name).or_insert_with(|| Value::Table(toml::Table::new()));
+    let mut parts: Vec<&str> = field.split('.').collect();
+    let last = parts.pop().expect("split gives one");
+    for part in parts {
+        let inner = at.as_table_mut().ok_or_else(|| format!("{name}.{field}: '{part}' is in no table"))?;
+        at = inner.entry(part).or_insert_with(|| Value::Table(toml::Table::new()));
+    }
+    at.as_table_mut().ok_or_else(|| format!("{name}.{field}: is in no table"))?.insert(last.to_owned(), value);
+    Ok(())
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

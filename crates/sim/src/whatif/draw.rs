@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Possible machines: each constant that is not known for sure stands somewhere in its range.
+//!
+//! The range of a constant is what the file's `[uncertain]` says. A cost of the CPUs without one is known to a quarter where the file has
+//! it, and to a factor of 2 where it is a default; a constant of the disk without one is as the file says.
+//!
+//! Guarantees: of every constant each of as many equal parts of its range as there are members is in one member (a Latin hypercube). How
+//! many I/Os a disk takes at once is one end of its range or the other, by halves: in between is what neither says.
+
+use crate::rng::Rng;
+use crate::scenario::file::Scenario;
+use crate::scenario::known::{COSTS, DISK};
+
+/// How well a cost is known that the file has, and one that it has not, as a factor.
+const COST_FACTOR: (f64, f64) = (1.25, 2.0);
+
+/// The ranges, and where in them each member is.
+pub struct Draws {
+    /// Constants that are not known, in a fixed order.
+    pub names: Vec<String>,
+    /// By member, then by name.
+    values: Vec<Vec<f64>>,
+}
+
+impl Draws {
+    /// The possible machines of a file.
+    pub fn new(machine: &Scenario, table: &toml::Table, members: u32, seed: u64) -> Draws {
+        let mut names = Vec::new();
+        let mut values = vec![Vec::new(); members as usize];
+        for (i, name) in DISK.iter().chain(&COSTS).enumerate() {
+            let Some([low, high]) = range(machine, table, name) else { continue };
+            names.push((*name).to_owned());
+            let mut rng = Rng::new(seed ^ (i as u64 + 1) << 32);
+            let mut parts: Vec<u32> = (0..members).collect();
+            for n in (1..parts.len()).rev() {
+                parts.swap(n, rng.below(n as u64 + 1) as usize);
+            }
+            for (member, part) in parts.into_iter().enumerate() {
+                let within = rng.below(1 << 20) as f64 / f64::from(1u32 << 20);
+                let at = (f64::from(part) + within) / f64::from(members);
+                values[member].push(if *name == "disk.parallel" {
+                    if part < members / 2 { low } else { high }
+                } else if low > 0.0 {
+                    low * (high / low).powf(at)
+                } else {
+                    low + (high - low) * at
+                });
+            }
+        }
+        Draws { names, values }
+    }
+
+    /// A member, but for `places`, which are as they were asked for.
+    pub fn machine(&self, of: &Scenario, member: u32, places: &[String]) -> Scenario {
+        let mut machine = of.clone();
+        for (name, value) in self.names.iter().zip(&self.values[member as usize]) {
+            if !places.contains(name) {
+                set(&mut machine, name, *value);
+            }
+        }
+        machine
+    }
+
+    /// What a constant is in a member.
+    pub fn value(&self, member: usize, name: usize) -> f64 {
+        self.values[member][name]
+    }
+}
+
+/// `None`: it is known.
+fn range(machine: &Scenario, table: &toml::Table, name: &str) -> Option<[f64; 2]> {
+    if let Some(range) = machine.uncertain.get(name) {
+        return Some(*range);
+    }
+    let place = name.strip_prefix("costs.")?;
+    let (group, field) = place.split_once('.')?;
+    let is_there = table.get("costs").and_then(|c| c.get(group)?.get(field)).is_some();
+    let factor = if is_there { COST_FACTOR.0 } else { COST_FACTOR.1 };
+    let value = cost(&mut machine.clone(), name).map(|v| f64::from(*v))?;
+    Some([value / factor, value * factor])
+}
+
+/// The place of a cost.
+fn cost<'m>(m: &'m mut Scenario, name: &str) -> Option<&'m mut u32> {
+    let (p, l) = (&mut m.costs.path, &mut m.costs.line);
+    Some(match name {
+        "costs.path.app_ns" => &mut p.app_ns,
+        "costs.path.syscall_ns" => &mut p.syscall_ns,
+        "costs.path.submit_ns" => &mut p.submit_ns,
+        "costs.path.hold_ns" => &mut p.hold_ns,
+        "costs.path.dispatch_ns" => &mut p.dispatch_ns,
+        "costs.path.doorbell_ns" => &mut p.doorbell_ns,
+        "costs.path.irq_ns" => &mut p.irq_ns,
+        "costs.path.complete_ns" => &mut p.complete_ns,
+        "costs.path.wakeup_ns" => &mut p.wakeup_ns,
+        "costs.path.ipi_ns" => &mut p.ipi_ns,
+        "costs.path.switch_ns" => &mut p.switch_ns,
+        "costs.line.atomic_ns" => &mut l.atomic_ns,
+        "costs.line.core_ns" => &mut l.core_ns,
+        "costs.line.socket_ns" => &mut l.socket_ns,
+        "costs.line.remote_ns" => &mut l.remote_ns,
+        "costs.line.lines" => &mut l.lines,
+        _ => return None,
+    })
+}
+
+fn set(m: &mut Scenario, name: &str, value: f64) {
+    match name {
+        "disk.read_us" => m.disk.read_us = value,
+        "disk.write_us" => m.disk.write_us = value,
+        "disk.iops" => m.disk.iops = value.round() as u64,
+        "disk.bw_mb" => m.disk.bw_mb = value,
+        "disk.parallel" => m.disk.parallel = (value.round() as u32).clamp(1, 65_536),
+        "disk.jitter_pct" => m.disk.jitter_pct = (value.round() as u32).min(100),
+        _ => *cost(m, name).expect("a name of COSTS") = value.round() as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_has_its_place() {
+        let text = "[machine]\n[disk]\nsize_gib = 1\nread_us = 100\nwrite_us = 100\n";
+        let mut m = Scenario::parse_machine("m", text).unwrap();
+        for name in DISK.iter().chain(&COSTS) {
+            let before = m.clone();
+            set(&mut m, name, 17.0);
+            assert_ne!(m, before, "{name}");
+        }
+    }
+
+    #[test]
+    fn members_cover_a_range_and_known_costs_are_nearer() {
+        let text = "[machine]\n[disk]\nsize_gib = 1\nread_us = 100\nwrite_us = 100\n[costs.path]\nirq_ns = 1000\n\
+                    [uncertain]\n\"disk.read_us\" = [50, 200]\n\"disk.parallel\" = [8, 65536]\n";
+        let m = Scenario::parse_machine("m", text).unwrap();
+        let draws = Draws::new(&m, &text.parse().unwrap(), 8, 1);
+        let machines: Vec<Scenario> = (0..8).map(|k| draws.machine(&m, k, &[])).collect();
+        let mut reads: Vec<f64> = machines.iter().map(|m| m.disk.read_us).collect();
+        reads.sort_by(f64::total_cmp);
+        // One in each eighth, of the logarithm.
+        for (i, r) in reads.iter().enumerate() {
+            assert!(
+                (50.0 * 4f64.powf(i as f64 / 8.0)..=50.0 * 4f64.powf((i + 1) as f64 / 8.0)).contains(r),
+                "{reads:?}"
+            );
+        }
+        assert_eq!(machines.iter().filter(|m| m.disk.parallel == 8).count(), 4);
+        assert!(machines.iter().all(|m| (800..=1250).contains(&m.costs.path.irq_ns)));
+        assert!(
+            machines.iter().any(|m| m.costs.path.app_ns < 180) && machines.iter().any(|m| m.costs.path.app_ns > 350)
+        );
+        let asked = draws.machine(&m, 0, &["disk.read_us".into()]);
+        assert_eq!(asked.disk.read_us, 100.0);
+    }
+}

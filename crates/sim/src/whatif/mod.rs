@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What would change if a machine were otherwise: the same jobs on the machine as it is and as it would be, many times over what is not known
+//! of it.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`change`] | what is asked: settings, the disk, costs, the CPUs, options of the jobs |
+//! | [`draw`] | a possible machine: each constant somewhere in the range in which it is known |
+//! | [`judge`] | from what came of all of them to an interval and a word |
+//!
+//! A *member* is one possible machine with a seed. It is simulated as it is and once for each question, with the same constants and the same
+//! seed, so the difference is the question's alone. Members that do not come to what was measured on the real machine are none of it, and
+//! are left out; when most are, the model does not describe the machine, and the answer is that it cannot tell.
+//!
+//! # Guarantees
+//! The same question gives the same answer. An interval is that of all members that are left, not of a part of them.
+//!
+//! # Does not do
+//! File systems, page cache and all else that a machine file has no constant for: then it says that it cannot tell.
+
+pub mod change;
+pub mod draw;
+pub mod judge;
+
+use crate::scenario::file::{Scenario, split_figure};
+use crate::scenario::outcome::{self, RowOutcome};
+use change::Variant;
+use draw::Draws;
+use workload::job::{Extent, Job, JobFile, Override, ParseContext};
+
+/// I/Os of a run, about.
+pub const DEFAULT_IOS: u64 = 20_000;
+/// Members of a question.
+pub const DEFAULT_MEMBERS: u32 = 16;
+/// Shortest and longest virtual time of a run.
+const RUN_NS: (u64, u64) = (20_000_000, 60_000_000_000);
+/// I/Os from which on a first look says how fast a machine is.
+const LOOK_IOS: u64 = 500;
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub struct Question<'a> {
+    /// Name of the machine file, for messages.
+    pub machine_file: &'a str,
+    /// Its text.
+    pub machine: &'a str,
+    /// Name and text of the job file; of a machine with guests there is none.
+    pub jobs: Option<(&'a str, &'a str)>,
+    /// `KEY=VALUE[,KEY=VALUE...]` each.
+    pub changes: &'a [String],
+    /// Possible machines, 4 or more.
+    pub members: u32,
+    /// I/Os of each run, about.
+    pub ios: u64,
+    /// Seed of all.
+    pub seed: u64,
+}
+
+/// A question that can be simulated.
+pub struct Plan {
+    /// The machine as it is, then as it would be, in the order of the changes.
+    pub variants: Vec<Variant>,
+    /// What is not known of it.
+    pub draws: Draws,
+    /// Why nothing can be told of any change.
+    pub cannot: Vec<String>,
+    jobs: Vec<Vec<Job>>,
+    members: u32,
+    seed: u64,
+}
+
+impl Plan {
+    /// Checks all that is asked.
+    ///
+    /// # Errors
+    /// What is wrong, with its file and line or its flag.
+    pub fn new(q: &Question<'_>) -> Result<Plan, String> {
+        let scenario = Scenario::parse_machine(q.machine_file, q.machine).map_err(|e| e.to_string())?;
+        let table: toml::Table = q.machine.parse().map_err(|e| format!("{}: {e}", q.machine_file))?;
+        let base = Variant::as_it_is(&scenario);
+        let mut variants = vec![base];
+        for text in q.changes {
+            variants.push(change::read(text, &scenario, &table).map_err(|e| format!("--what-if {text}: {e}"))?);
+        }
+        if scenario.guests.is_none() && q.jobs.is_none() {
+            return Err(format!("{}: has no [guests]: name a job file by --jobs", q.machine_file));
+        }
+        let mut jobs = Vec::new();
+        for v in &variants {
+            jobs.push(match q.jobs {
+                Some((name, text)) if scenario.guests.is_none() => v.jobs(name, text)?,
+                _ => Vec::new(),
+            });
+        }
+        let cannot = jobs[0].iter().filter(|j| !j.direct).map(|j| {
+            format!(
+                "job '{}' goes through the page cache (direct=0), which is not simulated; if its I/O goes past it, set direct=1",
+                j.name
+            )
+        });
+        let cannot = cannot.collect();
+        let draws = Draws::new(&scenario, &table, q.members, q.seed);
+        let mut plan = Plan { variants, draws, cannot, jobs, members: q.members, seed: q.seed };
+        if plan.cannot.is_empty() && scenario.guests.is_none() {
+            plan.cut(q.ios)?;
+        }
+        Ok(plan)
+    }
+
+    /// How many runs there are; each has a number.
+    pub fn runs(&self) -> usize {
+        if self.cannot.is_empty() { self.variants.len() * self.members as usize } else { 0 }
+    }
+
+    /// Simulates one of them. They share nothing.
+    ///
+    /// # Errors
+    /// A setting or a job that does not fit.
+    pub fn run(&self, number: usize) -> Result<RowOutcome, String> {
+        let (member, variant) = (number / self.variants.len(), number % self.variants.len());
+        let v = &self.variants[variant];
+        if variant > 0 && !v.cannot.is_empty() {
+            // Nobody looks at it.
+            return self.run(number - variant);
+        }
+        self.simulate(variant, member as u32, &self.jobs[variant])
+    }
+
+    /// The answers, from what all runs came to, in the order of their numbers.
+    pub fn judge(&self, runs: &[RowOutcome]) -> judge::Answers {
+        judge::judge(self, runs)
+    }
+
+    fn simulate(&self, variant: usize, member: u32, jobs: &[Job]) -> Result<RowOutcome, String> {
+        let v = &self.variants[variant];
+        let scenario = self.draws.machine(&v.scenario, member, &v.places);
+        let seed = self.seed.wrapping_add(u64::from(member) << 20);
+        let done = match scenario.guests {
+            Some(_) => outcome::simulate_guests(&scenario, &v.row, seed),
+            None => outcome::simulate(&scenario, &v.row, jobs, seed),
+        };
+        done.map_err(|e| match variant {
+            0 => e.to_string(),
+            _ => format!("--what-if {}: {e}", v.row.name),
+        })
+    }
+
+    /// Has each run make about so many I/Os, whatever the job file says of its length.
+    fn cut(&mut self, ios: u64) -> Result<(), String> {
+        let longest = self.jobs[0].iter().filter_map(|j| j.runtime_ns).max().unwrap_or(RUN_NS.1).min(RUN_NS.1);
+        let mut ns = RUN_NS.0;
+        let rate = loop {
+            let jobs: Vec<Job> = self.jobs[0].iter().map(|j| for_so_long(j, ns)).collect();
+            let seen = self.simulate(0, 0, &jobs)?.ios.max(1);
+            if seen >= LOOK_IOS || ns >= longest {
+                break seen as f64 / ns as f64;
+            }
+            ns = (ns * 8).min(longest);
+        };
+        let ns = ((ios as f64 / rate) as u64).clamp(RUN_NS.0, longest.max(RUN_NS.0));
+        for jobs in &mut self.jobs {
+            jobs.iter_mut().for_each(|j| *j = for_so_long(j, ns));
+        }
+        Ok(())
+    }
+}
+
+/// The job for that virtual time, behind a tenth of it in which nothing is counted.
+fn for_so_long(job: &Job, ns: u64) -> Job {
+    Job {
+        runtime_ns: Some(ns),
+        time_based: true,
+        ramp_time_ns: ns / 10,
+        number_ios: None,
+        io_size: None::<Extent>,
+        loops: 1,
+        // A map of all blocks of a large disk would be larger than the rest of the machine; for so short a time it does the same.
+        norandommap: true,
+        ..job.clone()
+    }
+}
+
+impl Variant {
+    fn jobs(&self, name: &str, text: &str) -> Result<Vec<Job>, String> {
+        let context = ParseContext { ncpus: self.scenario.machine.cpus(), ..ParseContext::bare(name) };
+        let set = |(key, value): &(String, String)| Override {
+            flag: "--what-if job.",
+            key: key.clone(),
+            value: value.clone(),
+        };
+        let overrides: Vec<Override> = self.job.iter().map(set).collect();
+        JobFile::parse_str(text, &context, &overrides).map(|f| f.jobs).map_err(|e| e.to_string())
+    }
+}
+
+/// Whether more of a figure is better.
+pub(crate) fn is_more_better(figure: &str) -> bool {
+    !split_figure(figure).is_some_and(|(_, metric)| metric.ends_with("_us"))
+}
+
+#[cfg(test)]
+mod tests;
