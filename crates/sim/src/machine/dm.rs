@@ -166,7 +166,10 @@ mod tests {
     const HOLD: u32 = 100;
 
     fn cost(legacy: Option<Kernel>) -> u64 {
-        meter::configure(Shape { sockets: 1, cores: 4, threads: 1 }, LineCosts { atomic_ns: 1, ..LineCosts::default() });
+        meter::configure(
+            Shape { sockets: 1, cores: 4, threads: 1 },
+            LineCosts { atomic_ns: 1, ..LineCosts::default() },
+        );
         let costs = DmCosts { map_ns: 1_000, driver_ns: 10_000, softirq_ns: 100_000 };
         let path = PathCosts { wakeup_ns: 1_000_000, switch_ns: 2_000_000, ..PathCosts::default() };
         let paths = Paths::new(DmSpec { paths: 4, hosts: 2, legacy, costs }, path, Adapters::new(2), 0);

@@ -91,9 +91,8 @@ runtime=SECONDS
 /// What does not start, fails, or prints no figures.
 pub fn run(agrees: Agrees, mqblk: &Path, scratch: &Path, seconds: u32) -> Result<(Figures, Value), String> {
     let jobs = scratch.join("agrees.fio");
-    let write = |path: &Path, text: String| {
-        fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))
-    };
+    let write =
+        |path: &Path, text: String| fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()));
     write(&jobs, JOBS.replace("SECONDS", &seconds.to_string()))?;
     let mut command = Command::new(mqblk);
     if agrees.is_simulated {

@@ -159,9 +159,7 @@ impl Measured {
                 let words = format!("at least {} or {of} / {to} = {}", shown(bound), shown(peer));
                 (met(value >= bound.min(peer)), words)
             }
-            Need::Within(part) => {
-                (met((value - 1.0).abs() <= part), format!("within {} of 1", shown(part)))
-            }
+            Need::Within(part) => (met((value - 1.0).abs() <= part), format!("within {} of 1", shown(part))),
             Need::Shown => (Verdict::Shown, String::new()),
         }
     }

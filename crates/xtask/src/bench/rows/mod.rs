@@ -260,7 +260,9 @@ pub fn all() -> impl Iterator<Item = &'static Row> {
 impl Row {
     /// Whether nobody can do it in our place.
     pub fn is_ours_alone(&self) -> bool {
-        self.sides.iter().any(|side| matches!(side.program, Program::Unequal(_) | Program::Pull(_) | Program::Agrees(_)))
+        self.sides
+            .iter()
+            .any(|side| matches!(side.program, Program::Unequal(_) | Program::Pull(_) | Program::Agrees(_)))
     }
 }
 
