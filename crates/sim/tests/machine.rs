@@ -117,7 +117,7 @@ fn a_lun_is_shared_by_the_hardware_queues() {
             ..QueueConfig::default()
         };
         let speed = Speed { bytes_per_sec: 500_000_000, parallel: 65_536, ..Speed::default() };
-        let scsi = Some(ScsiSpec { lun_queue_depth: 32, can_queue: 256 });
+        let scsi = Some(ScsiSpec { lun_queue_depth: 32, can_queue: 256, dm: None });
         let r = jobs::run(sockets(1, 8), Costs::default(), &disk(1000, speed, config, scsi), &all, 1).expect("runs");
         r.stats[2].dirs[1].ios
     };

@@ -56,7 +56,7 @@ fn all_scenarios_are_read() {
     let dir = std::fs::read_dir(path("")).expect("scenarios");
     let names: Vec<String> = dir.map(|e| e.expect("an entry").file_name().into_string().expect("text")).collect();
     let scenarios: Vec<_> = names.iter().filter(|n| n.ends_with(".toml")).map(|n| read(n)).collect();
-    assert!(scenarios.len() >= 6, "{names:?}");
+    assert!(scenarios.len() >= 7, "{names:?}");
     let jobs = scenarios.iter().filter_map(|s| s.jobs.as_ref());
     jobs.for_each(|j| assert!(names.contains(j), "{j}"));
 }
@@ -85,6 +85,27 @@ fn a_scsi_parameter_has_no_effect_on_an_emmc_disk() {
     assert_eq!(figure(&rows[0], "hdparm-t.bw"), figure(&rows[1], "hdparm-t.bw"));
     assert!(rows[0].no_effect.is_empty());
     assert!(rows[1].no_effect[0].contains("no effect: not a SCSI disk"), "{:?}", rows[1].no_effect);
+}
+
+#[test]
+fn multipath_of_one_queue_takes_cpu_from_a_database() {
+    let rows = simulate("san-oracle.toml", |name| name.starts_with("1 server, 6 %"));
+    within(&rows, 0.03, 0.2);
+    let [sq, mq] = [&rows[0], &rows[1]].map(|r| figure(r, "slob.iops"));
+    assert!(sq < 0.97 * mq, "{sq} {mq}");
+}
+
+#[test]
+fn what_was_published_as_a_change_is_simulated_and_nothing_is_fitted_to_it() {
+    let scenario = read("lustre-ost.toml");
+    assert!(scenario.fitted.is_empty());
+    let rows = simulate("lustre-ost.toml", |_| true);
+    for name in scenario.row[1].published_ratio.keys() {
+        let change = figure(&rows[1], name) / figure(&rows[0], name);
+        assert!(change.is_finite() && change > 0.0, "{name}: {change}");
+    }
+    let idle = rows.iter().map(|r| figure(r, "cpu.idle_pct")).collect::<Vec<_>>();
+    assert!(idle[1] > idle[0] && idle[1] <= 100.0, "{idle:?}");
 }
 
 #[test]

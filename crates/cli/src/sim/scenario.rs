@@ -125,9 +125,11 @@ fn changes(out: &mut String, scenario: &Scenario, rows: &[RowOutcome]) {
     for (i, row) in rows.iter().enumerate().skip(1) {
         let first = base(scenario, rows, i);
         let _ = writeln!(out, "\n'{}' against '{}':", row.name, first.name);
-        for f in row.figures.iter().filter(|f| f.published.is_some() || scenario.guests.is_some()) {
+        let ratios = &scenario.row[i].published_ratio;
+        let is_shown = |f: &&Figure| f.published.is_some() || scenario.guests.is_some() || ratios.contains_key(&f.name);
+        for f in row.figures.iter().filter(is_shown) {
             let Some(base) = first.figures.iter().find(|b| b.name == f.name) else { continue };
-            let _ = writeln!(out, "  {}", change(base, f));
+            let _ = writeln!(out, "  {}", change(base, f, ratios.get(&f.name).copied()));
         }
         let reasons = why::reasons(first, row);
         if reasons.is_empty() && row.figures.iter().all(|f| is_same(first, f)) {
@@ -144,11 +146,11 @@ fn is_same(first: &RowOutcome, f: &Figure) -> bool {
     base.is_some_and(|b| (f.simulated / b.simulated - 1.0).abs() < 0.005)
 }
 
-fn change(base: &Figure, f: &Figure) -> String {
+fn change(base: &Figure, f: &Figure, ratio: Option<f64>) -> String {
     let simulated = f.simulated / base.simulated;
     let percent = |r: f64| format!("{:+.1} %", 100.0 * (r - 1.0));
-    match base.published.zip(f.published) {
-        Some((a, b)) => format!("{}: published {}, simulated {}", f.name, percent(b / a), percent(simulated)),
+    match ratio.or(base.published.zip(f.published).map(|(a, b)| b / a)) {
+        Some(ratio) => format!("{}: published {}, simulated {}", f.name, percent(ratio), percent(simulated)),
         None => format!("{}: simulated {}", f.name, percent(simulated)),
     }
 }
@@ -176,6 +178,7 @@ fn value(name: &str, v: f64) -> String {
         "bw" => format!("{:.0} MB/s", v / 1e6),
         m if m.ends_with("_us") => why::time(v),
         "tps" => format!("{v:.0}/s"),
+        "idle_pct" => format!("{v:.1} %"),
         _ => format!("{v:.0}"),
     }
 }
@@ -192,7 +195,9 @@ fn json(scenario: &Scenario, rows: &[RowOutcome]) -> serde_json::Value {
         })
         .collect();
     let reasons: Vec<_> = (1..rows.len()).map(|i| why::reasons(base(scenario, rows, i), &rows[i])).collect();
+    let ratios: Vec<_> = scenario.row.iter().map(|r| &r.published_ratio).collect();
     serde_json::json!({
+        "published_ratios": ratios,
         "title": scenario.title, "source": scenario.source, "cpus": scenario.machine.cpus(), "rows": rows,
         "reasons": reasons, "fitted": fitted,
     })

@@ -144,6 +144,11 @@ pub struct PathCosts {
     pub ipi_ns: u32,
     /// From one thread to another.
     pub switch_ns: u32,
+    /// A CPU that does nothing begins so long after it has something to do: the way out of a sleep state, or of a halt under
+    /// a hypervisor. Time, not work.
+    pub idle_ns: u32,
+    /// That is spread evenly by up to this much either way.
+    pub idle_spread_ns: u32,
 }
 
 impl Default for PathCosts {
@@ -161,6 +166,8 @@ impl Default for PathCosts {
             wakeup_ns: 400,
             ipi_ns: 700,
             switch_ns: 900,
+            idle_ns: 0,
+            idle_spread_ns: 0,
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use super::costs::{Costs, Shape};
 use super::device::{DeviceSpec, SimDevice};
+use super::dm::{Adapters, Paths};
 use super::scsi::{self, ScsiSpec};
 use super::service::Service;
 use super::station::Seen;
@@ -218,6 +219,9 @@ fn start(machine: &mut Machine, job: &Job, i: &Instance, load: Box<dyn Load>, lu
     let disks = vec![((i.number - 1) % u32::from(luns)) as u16; load.volumes().len()];
     let task = machine.add_task(cpu, load, job.iodepth_batch_submit, &disks)?;
     machine.set_weight(task, job.weight)?;
+    if job.cpus_allowed.is_none() {
+        machine.let_float(task);
+    }
     Ok(task)
 }
 
@@ -245,6 +249,7 @@ fn build(shape: Shape, costs: Costs, spec: &DiskSpec, bios_per_submitter: u32) -
     let mut config = spec.config.clone();
     config.topology = CpuTopology::symmetric(shape.sockets, shape.cores, shape.threads);
     config.bios_per_submitter = bios_per_submitter;
+    let adapters = Adapters::new(spec.scsi.and_then(|s| s.dm).map_or(1, |dm| dm.hosts));
     for lun in 0..spec.luns {
         let (service, config) = ((spec.service)(lun), config.clone());
         match &spec.scsi {
@@ -255,7 +260,8 @@ fn build(shape: Shape, costs: Costs, spec: &DiskSpec, bios_per_submitter: u32) -
             }
             Some(scsi) => {
                 let queues = config.nr_hw_queues.unwrap_or(0);
-                let (disk, station) = scsi::lun(spec.device, scsi, queues, costs.path, service)?;
+                let paths = scsi.dm.map(|dm| Paths::new(dm, costs.path, adapters.clone(), lun));
+                let (disk, station) = scsi::lun(spec.device, scsi, queues, costs.path, service, paths)?;
                 let config = QueueConfig { queue_depth: scsi.can_queue, ..config };
                 machine.add_disk(station, Arc::new(disk), config)?;
             }

@@ -12,6 +12,7 @@
 
 use super::costs::{LineCosts, Shape, Waiting};
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// No CPU.
@@ -141,7 +142,8 @@ impl MeteredLock {
             let free_at = self.free_at.load(Ordering::Relaxed);
             if free_at > now {
                 let wait = free_at - now;
-                waiters = wait / self.held_ns.load(Ordering::Relaxed).max(1);
+                let others = u64::from(m.shape.get().cpus() - 1);
+                waiters = (wait / self.held_ns.load(Ordering::Relaxed).max(1)).min(others);
                 m.spun.set(m.spun.get() + wait);
                 now = free_at;
             }
@@ -165,6 +167,51 @@ impl MeteredLock {
                 self.free_at.store(now, Ordering::Relaxed);
                 self.held_ns.store(now - self.taken_at.load(Ordering::Relaxed).min(now), Ordering::Relaxed);
             }
+        });
+    }
+}
+
+/// A lock whose holds are known beforehand: of those that take it late in a piece it keeps a calendar, so that who comes before has it
+/// before. For locks that nothing is guarded by but time.
+#[derive(Default)]
+pub struct Calendar(parking_lot::Mutex<Booked>);
+
+#[derive(Default)]
+struct Booked {
+    /// When it is taken, from and to, in order.
+    holds: VecDeque<(u64, u64)>,
+    owner: Option<u32>,
+}
+
+/// Holds that are remembered: those of a few microseconds, which is as far as CPUs are apart.
+const REMEMBERED: usize = 64;
+
+impl Calendar {
+    /// The CPU that runs waits for it, has it for `ns` and the time of any lock, and gives it back.
+    pub fn take_for(&self, ns: u32) {
+        let mut b = self.0.lock();
+        METER.with(|m| {
+            let (cpu, line) = (m.cpu.get(), m.line.get());
+            let came = m.now.get() + u64::from(line.atomic_ns);
+            let one = b.owner.replace(cpu).map_or(0, |o| line.line_ns(m.shape.get().distance(o, cpu)));
+            let held = m.hold.get() + u64::from(ns) + one * u64::from(line.lines);
+            let (mut at, mut place, mut waited) = (came, b.holds.len(), 0);
+            for (i, (from, to)) in b.holds.iter().enumerate() {
+                if at + held <= *from {
+                    place = i;
+                    break;
+                }
+                waited += u64::from(*to > came);
+                at = at.max(*to);
+            }
+            let extra = if line.waiting == Waiting::Ticket { one * waited } else { 0 };
+            let end = at + held + extra;
+            b.holds.insert(place, (at, end));
+            if b.holds.len() > REMEMBERED {
+                b.holds.pop_front();
+            }
+            m.spun.set(m.spun.get() + (at - came));
+            m.now.set(end);
         });
     }
 }
@@ -237,6 +284,20 @@ mod tests {
         let m = Mutex::new(());
         run(0, 0, 1000, || drop(m.lock()));
         assert_eq!(run(1, 400, 1000, || drop(m.lock())), Spent { end_ns: 1001 + 200 + 1000, spun_ns: 600 });
+    }
+
+    #[test]
+    fn who_takes_a_calendar_late_in_a_piece_does_not_keep_off_who_comes_before() {
+        configure_two_by_two();
+        let c = Calendar::default();
+        let late = run(0, 0, 50, || {
+            charge(10_000);
+            c.take_for(100);
+        });
+        assert_eq!(late, Spent { end_ns: 10_151, spun_ns: 0 });
+        assert_eq!(run(0, 5_000, 50, || c.take_for(100)), Spent { end_ns: 5_151, spun_ns: 0 });
+        assert_eq!(run(0, 9_900, 50, || c.take_for(100)).spun_ns, 250, "the gap before is too short");
+        assert_eq!(run(0, 10_010, 50, || c.take_for(100)).spun_ns, 290, "who comes meanwhile waits for all before");
     }
 
     #[test]

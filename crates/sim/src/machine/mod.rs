@@ -15,6 +15,7 @@
 //! | [`station`] | where requests are while a device works on them |
 //! | [`device`] | a device as a driver of the block layer |
 //! | [`scsi`] | the same behind the SCSI midlayer |
+//! | [`dm`] | device-mapper multipath above it |
 //! | [`task`] | a job thread that runs, sleeps and is woken |
 //! | [`world`] | the loop: whose turn it is on which CPU |
 //! | [`jobs`] | a job file on a machine with a disk |
@@ -34,6 +35,7 @@ pub mod event;
 pub mod service;
 pub mod station;
 pub mod device;
+pub mod dm;
 pub mod scsi;
 pub mod task;
 pub mod world;

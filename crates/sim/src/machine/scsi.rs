@@ -3,6 +3,7 @@
 
 use super::costs::PathCosts;
 use super::device::DeviceSpec;
+use super::dm::{DmSpec, Paths};
 use super::meter::MeteredLock;
 use super::service::{Job, Service};
 use super::station::Station;
@@ -23,11 +24,21 @@ pub struct ScsiSpec {
     pub lun_queue_depth: u32,
     /// Commands of a hardware queue of the host.
     pub can_queue: u32,
+    /// Device-mapper multipath above.
+    pub dm: Option<DmSpec>,
+}
+
+/// A command that was sent.
+pub struct Sent {
+    ticket: Ticket,
+    /// Where multipath chooses one.
+    path: u16,
 }
 
 struct SimTransport {
     limits: Limits,
-    station: Arc<Station<Ticket>>,
+    station: Arc<Station<Sent>>,
+    paths: Option<Paths>,
 }
 
 /// A LUN of a host of its own.
@@ -40,9 +51,10 @@ pub fn lun(
     nr_hw_queues: u16,
     path: PathCosts,
     service: Box<dyn Service>,
-) -> Result<(ScsiDisk, Arc<Station<Ticket>>), SettingError> {
+    paths: Option<Paths>,
+) -> Result<(ScsiDisk, Arc<Station<Sent>>), SettingError> {
     let station = Arc::new(Station::new(path, service));
-    let transport = SimTransport { limits: spec.limits, station: station.clone() };
+    let transport = SimTransport { limits: spec.limits, station: station.clone(), paths };
     let template = HostTemplate {
         can_queue: scsi.can_queue,
         cmd_per_lun: scsi.lun_queue_depth,
@@ -91,7 +103,8 @@ impl Transport for SimTransport {
             let tag = rq.tag().index();
             let made = rq.made();
             let ticket = batch.accept();
-            self.station.begin(hctx, tag, &job, made, ticket);
+            let path = self.paths.as_ref().map_or(0, Paths::down);
+            self.station.begin(hctx, tag, &job, made, Sent { ticket, path });
         }
         self.station.ring(hctx);
         None
@@ -99,8 +112,11 @@ impl Transport for SimTransport {
 
     fn poll(&self, _lun: LunId, hctx: HctxId, ended: &mut Outcomes<'_>, _now: Instant) {
         while ended.room() > 0
-            && let Some(ticket) = self.station.end_one(hctx.index())
+            && let Some(Sent { ticket, path }) = self.station.end_one(hctx.index())
         {
+            if let Some(paths) = &self.paths {
+                paths.up(path);
+            }
             ended.push(ticket, &Outcome::GOOD);
         }
     }

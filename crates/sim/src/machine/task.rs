@@ -39,7 +39,10 @@ pub(super) enum Turn {
 
 /// A thread.
 pub(super) struct Task {
+    /// Where it runs, or ran last.
     pub cpu: u32,
+    /// It may run on another CPU of the socket than the one it submits from.
+    pub floats: bool,
     load: Box<dyn Load>,
     pub seats: Vec<Seat>,
     /// It is completing I/Os: at least, at most, and how many it has.
@@ -66,6 +69,8 @@ pub(super) enum State {
     /// On a CPU or in its line.
     Runs,
     Sleeps,
+    /// Another CPU has been told to run it.
+    Waking,
     Done,
 }
 
@@ -83,6 +88,7 @@ impl Task {
         let seats = disks.into_iter().zip(volumes.iter().map(|v| v.slots)).map(seat).collect();
         Task {
             cpu,
+            floats: false,
             load,
             seats,
             reaping: None,
@@ -163,7 +169,8 @@ impl Task {
                 }
                 Next::Done => return Turn::Done,
             }
-            if meter::is_due() && self.seats.iter().all(|s| !s.plugged) {
+            // A thread with an open plug is interrupted like any other: only sleep would flush it.
+            if meter::is_due() {
                 return Turn::Again;
             }
         }
@@ -242,7 +249,7 @@ impl Task {
             return (owed > 0).then_some(Turn::Compute(owed));
         }
         meter::charge(owed as u32);
-        (meter::is_due() && self.seats.iter().all(|s| !s.plugged)).then_some(Turn::Again)
+        meter::is_due().then_some(Turn::Again)
     }
 
     fn poll(&mut self) {

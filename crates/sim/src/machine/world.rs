@@ -5,11 +5,12 @@
 //! interrupted, and goes on for as long as it had left. What a CPU does in one go is a segment: it begins at the CPU's time, runs
 //! under the [`meter`], and says when it ends; what it brings about elsewhere comes later as an event.
 
-use super::costs::{Costs, Shape};
+use super::costs::{Costs, PathCosts, Shape};
 use super::event::{Event, Events};
 use super::meter::{self, MeteredLock};
 use super::station::{Interrupts, Seen};
 use super::task::{State, Task, Turn};
+use crate::rng::Rng;
 use blk::driver::Driver;
 use blk::id::{CpuId, SubmitterId};
 use blk::queue::{Notify, RequestQueue};
@@ -109,6 +110,8 @@ struct Cpu {
     line: VecDeque<u32>,
     /// The thread that computes, when it will be done, and which computation it is.
     computing: Option<(u32, u64)>,
+    /// Threads that it was told to run, and has not heard of yet.
+    coming: u32,
     turn: u32,
     /// The thread that ran last.
     last: u32,
@@ -116,6 +119,12 @@ struct Cpu {
 }
 
 impl Cpu {
+    /// It would run a thread at once, if `is_self` once it is done with what it does now.
+    fn is_free(&self, at: u64, is_self: bool) -> bool {
+        let waits = self.irqs.len() + self.line.len() + self.coming as usize;
+        waits == 0 && self.computing.is_none() && (is_self || self.free_at <= at)
+    }
+
     /// The thread that computes has to wait for so long.
     fn put_off(&mut self, ns: u64) {
         if let Some((_, end)) = &mut self.computing {
@@ -139,6 +148,10 @@ pub struct Machine {
     /// Cores that CPUs share which compute, and how many do; with 0 each has its own.
     cores: u32,
     computing: u32,
+    /// Threads in the lines of all CPUs.
+    lined: u32,
+    /// For what is spread.
+    rng: Rng,
 }
 
 /// Time begins here: 0 means "never" to some counters.
@@ -160,6 +173,8 @@ impl Machine {
             running: 0,
             cores: 0,
             computing: 0,
+            lined: 0,
+            rng: Rng::new(1),
         }
     }
 
@@ -249,6 +264,12 @@ impl Machine {
         Ok(task)
     }
 
+    /// A thread may run on any CPU of its socket: one that is woken goes where nothing runs, and a CPU with nothing to do takes
+    /// one that waits elsewhere. It still submits from the CPU it was added on.
+    pub fn let_float(&mut self, task: u32) {
+        self.tasks[task as usize].floats = true;
+    }
+
     /// Goes on until a thread's job is over, which is returned; `None`: all are over, or the time is `until_ns`.
     pub fn run(&mut self, until_ns: u64) -> Option<u32> {
         meter::configure(self.shape, self.costs.line);
@@ -333,17 +354,23 @@ impl Machine {
                 if d.device.is_wanted(hctx, at)
                     && let Some(handler) = d.handlers[usize::from(hctx)].next(d.spread)
                 {
+                    self.rouse(handler.cpu, at);
                     self.cpus[handler.cpu as usize].irqs.push_back(Irq { disk, hctx, handler });
                     self.dispatch(handler.cpu, at);
                 }
             }
             Event::Ready { task, sleep } => {
                 let t = &mut self.tasks[task as usize];
-                if t.state == State::Sleeps && t.sleep == sleep {
+                if matches!(t.state, State::Sleeps | State::Waking) && t.sleep == sleep {
+                    if t.state == State::Waking {
+                        self.cpus[t.cpu as usize].coming -= 1;
+                    }
                     t.state = State::Runs;
                     t.sleep += 1;
                     let cpu = t.cpu;
+                    self.rouse(cpu, at);
                     self.cpus[cpu as usize].line.push_back(task);
+                    self.lined += 1;
                     self.dispatch(cpu, at);
                 }
             }
@@ -358,6 +385,7 @@ impl Machine {
                     }
                     c.computing = None;
                     self.computing -= 1;
+                    self.lined += 1;
                     c.line.push_front(task);
                     self.dispatch(cpu, at);
                 }
@@ -369,6 +397,10 @@ impl Machine {
     /// Lets a CPU do what it has to do, until something else on the machine comes first.
     fn dispatch(&mut self, cpu: u32, mut at: u64) {
         loop {
+            let c = &self.cpus[cpu as usize];
+            if self.lined > 0 && c.irqs.is_empty() && c.computing.is_none() && c.line.is_empty() {
+                self.pull(cpu);
+            }
             let c = &mut self.cpus[cpu as usize];
             if c.irqs.is_empty() && (c.computing.is_some() || c.line.is_empty()) {
                 return;
@@ -386,7 +418,37 @@ impl Machine {
             if let Some(irq) = c.irqs.pop_front() {
                 self.interrupt(cpu, irq, at);
             } else if let Some(task) = c.line.pop_front() {
+                self.lined -= 1;
                 self.turn(cpu, task, at);
+            }
+        }
+    }
+
+    /// A CPU has something to do at `at`: if it did nothing, it needs its time to begin.
+    fn rouse(&mut self, cpu: u32, at: u64) {
+        let PathCosts { idle_ns, idle_spread_ns, .. } = self.costs.path;
+        let c = &mut self.cpus[cpu as usize];
+        if idle_ns > 0 && c.irqs.is_empty() && c.line.is_empty() && c.computing.is_none() && c.free_at < at {
+            let spread = u64::from(idle_spread_ns.min(idle_ns));
+            c.free_at = at + u64::from(idle_ns) - spread + self.rng.below(2 * spread + 1);
+        }
+    }
+
+    /// A CPU with nothing to do takes a thread that waits for another one of its socket (`newidle_balance`).
+    fn pull(&mut self, cpu: u32) {
+        let shape = self.shape;
+        let near = (1..shape.cpus()).map(|n| (cpu + n) % shape.cpus());
+        for from in near.filter(|c| shape.socket_of(*c) == shape.socket_of(cpu)) {
+            let c = &mut self.cpus[from as usize];
+            // One that is in the middle of its turn stands in the line, too.
+            if c.line.len() + usize::from(c.computing.is_some()) < 2 {
+                continue;
+            }
+            let (tasks, last) = (&self.tasks, c.last);
+            if let Some(i) = c.line.iter().position(|t| *t != last && tasks[*t as usize].floats) {
+                let task = c.line.remove(i).expect("found");
+                self.tasks[task as usize].cpu = cpu;
+                return self.cpus[cpu as usize].line.push_back(task);
             }
         }
     }
@@ -438,7 +500,10 @@ impl Machine {
         c.times.thread_ns += spent.end_ns - at - spent.spun_ns;
         t.cpu_ns += spent.end_ns - at;
         match turn {
-            Turn::Again => c.line.push_back(task),
+            Turn::Again => {
+                c.line.push_back(task);
+                self.lined += 1;
+            }
             Turn::Sleep => t.state = State::Sleeps,
             Turn::SleepUntil(until) => {
                 t.state = State::Sleeps;
@@ -515,6 +580,17 @@ impl Machine {
         if t.state != State::Sleeps {
             return;
         }
+        if t.floats {
+            let (last, cpus, shape) = (t.cpu, &self.cpus, self.shape);
+            let is_free = |c: u32| cpus[c as usize].is_free(at, c == cpu);
+            let near = || (1..shape.cpus()).map(|n| (last + n) % shape.cpus());
+            let is_near = |c: &u32| shape.socket_of(*c) == shape.socket_of(last);
+            if !is_free(last)
+                && let Some(free) = near().filter(is_near).find(|c| is_free(*c))
+            {
+                t.cpu = free;
+            }
+        }
         let waker = &mut self.cpus[cpu as usize];
         waker.free_at = waker.free_at.max(at) + u64::from(path.wakeup_ns);
         waker.put_off(u64::from(path.wakeup_ns));
@@ -523,13 +599,16 @@ impl Machine {
             t.state = State::Runs;
             t.sleep += 1;
             waker.line.push_back(task);
+            self.lined += 1;
             if !waker.is_expected {
                 waker.is_expected = true;
                 self.events.push(waker.free_at, Event::Free { cpu });
             }
         } else {
+            t.state = State::Waking;
             let at = waker.free_at + u64::from(path.ipi_ns);
             self.events.push(at, Event::Ready { task, sleep: t.sleep });
+            self.cpus[t.cpu as usize].coming += 1;
         }
     }
 

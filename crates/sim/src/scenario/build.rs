@@ -4,6 +4,7 @@
 use super::effect::{self, Effect};
 use super::file::{Attach, Disk, Row, Scenario, ServerTimes, Settings};
 use crate::machine::device::DeviceSpec;
+use crate::machine::dm::DmSpec;
 use crate::machine::guest::{self, GuestsRun, GuestsSpec, ServerSpec, Transaction};
 use crate::machine::jobs::{self, DiskSpec, JobsError, JobsRun};
 use crate::machine::scsi::ScsiSpec;
@@ -42,6 +43,8 @@ pub fn disk(scenario: &Scenario, row: &Row, seed: u64) -> Result<Built, SettingE
     let Asked { config, disk: d, no_effect, effective } = asked(scenario, row)?;
     let of_each = d.clone();
     let luns = u64::from(d.luns);
+    let legacy = (config.mode == Mode::Sq).then_some(d.kernel);
+    let dm = DmSpec { paths: d.paths, hosts: d.hosts, legacy, costs: d.dm };
     let disk = DiskSpec {
         device: DeviceSpec { sectors: d.size_gib << 21, limits: limits() },
         service: Box::new(move |lun| service(&of_each, luns, seed.wrapping_add(u64::from(lun) << 8))),
@@ -49,6 +52,7 @@ pub fn disk(scenario: &Scenario, row: &Row, seed: u64) -> Result<Built, SettingE
         scsi: (d.attach == Attach::Scsi).then(|| ScsiSpec {
             lun_queue_depth: d.lun_queue_depth.unwrap_or(d.queue_depth),
             can_queue: d.queue_depth,
+            dm: (d.paths > 0).then_some(dm),
         }),
         config,
     };

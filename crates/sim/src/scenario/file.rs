@@ -4,6 +4,7 @@
 use super::build;
 use super::known::{self, Measured, Uncertain};
 use crate::machine::costs::{Costs, Shape};
+use crate::machine::dm::{DmCosts, Kernel};
 use blk::suggest::nearest;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -94,6 +95,18 @@ pub struct Disk {
     /// Reads and writes have caps and service of their own: reads come from a cache in front of what takes the writes.
     #[serde(default)]
     pub split: bool,
+    /// SCSI: device-mapper multipath over so many paths to each LUN; 0 = none.
+    #[serde(default)]
+    pub paths: u16,
+    /// SCSI: host adapters that the paths are dealt to.
+    #[serde(default = "one_lun")]
+    pub hosts: u16,
+    /// SCSI: whose single-queue multipath it is, where `mode` is `sq`.
+    #[serde(default)]
+    pub kernel: Kernel,
+    /// What multipath costs.
+    #[serde(default)]
+    pub dm: DmCosts,
     /// SCSI: commands the LUN may have.
     pub lun_queue_depth: Option<u32>,
     /// SCSI: commands of each hardware queue of the host; else: tags of each hardware queue.
@@ -228,6 +241,9 @@ pub struct Row {
     /// What was published, by `job.metric`; of virtual machines by `usersN.tpm`.
     #[serde(default)]
     pub published: BTreeMap<String, f64>,
+    /// What was published as a change only: figures as multiples of those of the row it is put against.
+    #[serde(default)]
+    pub published_ratio: BTreeMap<String, f64>,
 }
 
 /// A scenario.
@@ -272,7 +288,10 @@ pub struct Scenario {
 }
 
 /// Figures of a job that can be published and simulated.
-pub const METRICS: [&str; 8] = ["iops", "bw", "lat_us", "p50_us", "p99_us", "tps", "commit_us", "tpm"];
+pub const METRICS: [&str; 9] = ["iops", "bw", "lat_us", "p50_us", "p99_us", "tps", "commit_us", "tpm", "idle_pct"];
+
+/// Stands in the place of a job for what the CPUs do: `cpu.idle_pct`.
+pub const CPU: &str = "cpu";
 
 impl Scenario {
     /// Reads the text of `file`.
@@ -372,7 +391,7 @@ impl Scenario {
                     return Err((place, format!("{name} = {n}: must be {}..=1024", u32::from(name == "vms"))));
                 }
             }
-            for (figure, value) in &row.published {
+            for (figure, value) in row.published.iter().chain(&row.published_ratio) {
                 check_figure(figure).map_err(|why| (format!("\"{figure}\""), why))?;
                 if !value.is_finite() || *value <= 0.0 {
                     return Err((format!("\"{figure}\""), format!("{figure} = {value}: must be above 0")));
@@ -482,6 +501,13 @@ fn check_disk(d: &Disk) -> Result<(), (String, String)> {
     }
     if !(0.0..=1e9).contains(&d.bw_mb) {
         return bad("bw_mb", format!("bw_mb = {}: must be 0..=1e9 million bytes per second", d.bw_mb));
+    }
+    if d.paths > 1024 || d.hosts == 0 || d.hosts > 1024 {
+        let text = format!("paths = {}, hosts = {}: must be 0..=1024 and 1..=1024", d.paths, d.hosts);
+        return bad("paths", text);
+    }
+    if d.paths > 0 && d.attach != Attach::Scsi {
+        return bad("paths", "paths: only a disk with attach = \"scsi\" has them".into());
     }
     if d.lun_queue_depth.is_some() && d.attach != Attach::Scsi {
         return bad("lun_queue_depth", "lun_queue_depth: only a disk with attach = \"scsi\" has one".into());
@@ -612,7 +638,7 @@ published = { "a.iops" = 1000 }
             error("\"a.iops\" = 1000", "\"a.iop\" = 1000"),
             "x.toml:13: figure = 'a.iops': row 'one' has published no such figure".replace("13", "21").replace(
                 "figure = 'a.iops': row 'one' has published no such figure",
-                "'a.iop': unknown metric 'iop', must be one of iops, bw, lat_us, p50_us, p99_us, tps, commit_us, tpm; did you \
+                "'a.iop': unknown metric 'iop', must be one of iops, bw, lat_us, p50_us, p99_us, tps, commit_us, tpm, idle_pct; did you \
                  mean 'iops'?"
             )
         );

@@ -2,7 +2,7 @@
 //! The figures of the rows of a scenario beside what was published.
 
 use super::build::{self, RowRun};
-use super::file::{Row, Scenario, split_figure};
+use super::file::{CPU, Row, Scenario, split_figure};
 use crate::machine::jobs::JobsError;
 use serde::Serialize;
 use workload::job::{Dir, Job};
@@ -69,9 +69,9 @@ pub struct RowOutcome {
 /// # Errors
 /// A setting or a job that does not fit, or a figure of a job that is not there.
 pub fn simulate(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Result<RowOutcome, JobsError> {
-    for figure in row.published.keys() {
+    for figure in row.published.keys().chain(row.published_ratio.keys()) {
         let job = split_figure(figure).map_or("", |(job, _)| job);
-        if jobs.iter().all(|j| j.name != job) {
+        if job != CPU && jobs.iter().all(|j| j.name != job) {
             let names: Vec<&str> = jobs.iter().map(|j| j.name.as_str()).collect();
             let text =
                 format!("{figure} of row '{}': there is no job '{job}'; there are {}", row.name, names.join(", "));
@@ -85,15 +85,24 @@ pub fn simulate(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Resu
         mine.for_each(|(_, s)| sum.merge(s));
         sum
     };
+    let all = run.elapsed_ns as f64 * f64::from(scenario.machine.cpus());
+    let busy = run.cpu.busy_ns() as f64 / all;
+    let figure = |name: &str| match split_figure(name).expect("checked with the file") {
+        (CPU, metric) => (metric == "idle_pct").then_some(100.0 * (1.0 - busy)),
+        (job, metric) => measure(&of_job(job), metric),
+    };
     let mut figures = Vec::new();
-    for (name, published) in &row.published {
-        let (job, metric) = split_figure(name).expect("checked with the file");
-        let Some(simulated) = measure(&of_job(job), metric) else {
+    let ratios = row.published_ratio.keys().map(|name| (name, None));
+    for (name, published) in row.published.iter().map(|(name, p)| (name, Some(*p))).chain(ratios) {
+        if figures.iter().any(|f: &Figure| f.name == *name) {
+            continue;
+        }
+        let Some(simulated) = figure(name) else {
             let text = format!("{name} of row '{}': the job has no such figure", row.name);
             return Err(JobsError::Unsupported(text));
         };
         let fitted = scenario.is_fitted(&row.name, name);
-        figures.push(Figure { name: name.clone(), published: Some(*published), simulated, fitted });
+        figures.push(Figure { name: name.clone(), published, simulated, fitted });
     }
     for job in jobs {
         for metric in ["iops", "bw", "lat_us"] {
@@ -105,14 +114,17 @@ pub fn simulate(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Resu
             }
         }
     }
+    if figures.iter().all(|f| f.name != "cpu.idle_pct") {
+        let (name, simulated) = ("cpu.idle_pct".to_owned(), 100.0 * (1.0 - busy));
+        figures.push(Figure { name, published: None, simulated, fitted: false });
+    }
     let stages = jobs.iter().filter_map(|job| stages(&job.name, &of_job(&job.name), &run)).collect();
-    let all = run.elapsed_ns as f64 * f64::from(scenario.machine.cpus());
     Ok(RowOutcome {
         name: row.name.clone(),
         figures,
         stages,
         no_effect,
-        busy: run.cpu.busy_ns() as f64 / all,
+        busy,
         spin: run.cpu.spin_ns as f64 / all,
         ios: run.stats.iter().flat_map(|s| &s.dirs).map(|d| d.ios).sum(),
     })

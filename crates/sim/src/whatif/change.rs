@@ -38,6 +38,7 @@ impl Variant {
             vms: None,
             iothreads: None,
             published: BTreeMap::new(),
+            published_ratio: BTreeMap::new(),
         };
         Variant { scenario: scenario.clone(), row, job: Vec::new(), places: Vec::new(), cannot: Vec::new() }
     }

@@ -72,9 +72,21 @@ pub struct Figures {
     /// Beside all that, of a disk of several paths.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paths: Option<Paths>,
+    /// Beside all that, of readers with a writer beside them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mixed: Option<Mixed>,
     /// Beside all that, of a disk that a path was pulled from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stall: Option<Stall>,
+}
+
+/// What readers and a writer beside each other do.
+#[derive(Debug, Clone, Copy, Serialize, PartialEq)]
+pub struct Mixed {
+    /// Million bytes read per second.
+    pub read_mb: f64,
+    /// Writes per second.
+    pub write_iops: f64,
 }
 
 /// What a selector makes of paths.

@@ -67,6 +67,8 @@ impl Metric {
             Metric::P50 => "p50 us",
             Metric::P99 => "p99 us",
             Metric::Share(path) => SHARES[usize::from(path)],
+            Metric::ReadMb => "read MB/s",
+            Metric::WriteIops => "write IOPS",
             Metric::GapBefore => "longest gap before, ms",
             Metric::Gap => "longest gap, ms",
             Metric::GapBack => "longest gap when back, ms",
@@ -94,6 +96,8 @@ impl Metric {
             Metric::Share(path) => {
                 paths.and_then(|p| p.share_percent.get(usize::from(path)).copied()).unwrap_or(f64::NAN)
             }
+            Metric::ReadMb => sample.figures.mixed.map_or(f64::NAN, |m| m.read_mb),
+            Metric::WriteIops => sample.figures.mixed.map_or(f64::NAN, |m| m.write_iops),
             Metric::GapBefore => stall(|s| Some(s.gap_before_ms as f64)),
             Metric::Gap => stall(|s| Some(s.gap_ms as f64)),
             Metric::GapBack => stall(|s| s.gap_back_ms.map(|ms| ms as f64)),
@@ -155,6 +159,7 @@ impl Measured {
                 let words = format!("at least {} or {of} / {to} = {}", shown(bound), shown(peer));
                 (met(value >= bound.min(peer)), words)
             }
+            Need::Within(part) => (met((value - 1.0).abs() <= part), format!("within {} of 1", shown(part))),
             Need::Shown => (Verdict::Shown, String::new()),
         }
     }

@@ -7,9 +7,10 @@
 //! and range (`mqblk compare` has those), anything in-process.
 //!
 //! [`rows`] says what is measured, [`job`] and [`side`] run one side once, [`served`] a client against a server, [`turns`] runs two by turns,
-//! [`unequal`] a disk of several paths, through each a [`link`], [`stall`] one that a path is pulled from, [`judge`] compares,
+//! [`unequal`] a disk of several paths, through each a [`link`], [`stall`] one that a path is pulled from, [`agrees`] the simulator beside the machine, [`judge`] compares,
 //! [`setup`] describes the machine, [`report`] prints and keeps.
 
+mod agrees;
 mod beside;
 mod job;
 mod judge;

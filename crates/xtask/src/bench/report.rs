@@ -124,6 +124,7 @@ fn metrics(row: &Row, side: &Side) -> Vec<Metric> {
             [Metric::Iops, Metric::P50, Metric::P99].into_iter().chain((0..paths).map(Metric::Share)).collect()
         }
         Program::Pull(Pull { what: Pulled::Dropped, .. }) => vec![Metric::GapBefore, Metric::Gap, Metric::Longest],
+        Program::Agrees(_) => vec![Metric::ReadMb, Metric::WriteIops],
         Program::Pull(_) => vec![Metric::GapBefore, Metric::Gap, Metric::GapBack, Metric::Longest],
         _ if whole => vec![Metric::Iops, Metric::ProcessCpuPerIo],
         _ => vec![Metric::Iops, Metric::CpuPerIo],

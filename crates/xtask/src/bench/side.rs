@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Options;
+use super::agrees;
 use super::beside::{Ceph, LoopDevice, Tgtd};
 use super::job::{self, Blanks, Figures};
 use super::rows::{Program, Row, Side};
@@ -195,6 +196,7 @@ impl Bench {
                 unequal::run(unequal, &path, mqblk, tgtd)?
             }
             Program::Pull(pull) => stall::run(pull, mqblk, self.is_smoke())?,
+            Program::Agrees(agrees) => agrees::run(agrees, mqblk, &self.scratch, self.seconds.unwrap_or(1))?,
             _ => return Err("not a side of paths".to_owned()),
         };
         Ok(Sample { side: side.name, figures, process_cpu_s: children_cpu()? - before, jobs })

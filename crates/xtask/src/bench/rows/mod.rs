@@ -6,9 +6,10 @@
 //! [`super::job`] fills. Latencies are recorded on both sides, as is fio's default.
 //!
 //! [`against_fio`] has the rows whose sides run jobs, [`network`] those of them on iSCSI and Ceph, [`paths`] those of a disk
-//! by several paths, [`served`] those of a client and servers.
+//! by several paths, [`agreement`] the simulator's, [`served`] those of a client and servers.
 
 mod against_fio;
+mod agreement;
 mod network;
 mod paths;
 mod served;
@@ -64,6 +65,17 @@ pub enum Program {
     Unequal(Unequal),
     /// Ours with a path that is pulled, which knows no job: fio writes and verifies.
     Pull(Pull),
+    /// Ours in real or in virtual time, which knows its own jobs.
+    Agrees(Agrees),
+}
+
+/// In which time the jobs of the storvsc patch run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Agrees {
+    /// In virtual time.
+    pub is_simulated: bool,
+    /// `nr_hw_queues`.
+    pub queues: u16,
 }
 
 /// Paths to one disk, of which the last is slow.
@@ -197,6 +209,10 @@ pub enum Metric {
     P99,
     /// Percent of the I/Os that this path carried, the first is 0.
     Share(u8),
+    /// Bandwidth of reads, MB/s.
+    ReadMb,
+    /// Writes per second.
+    WriteIops,
     /// Longest time without the end of an I/O before a path was pulled, milliseconds.
     GapBefore,
     /// The same from then on.
@@ -230,19 +246,23 @@ pub enum Need {
     AtMost(f64),
     /// At least this, or what the peer's own pair (first divided by second) reaches if lower.
     AtLeastOrPeer(f64, &'static str, &'static str),
+    /// From 1 less this to 1 and this.
+    Within(f64),
     /// Anything: printed for honesty.
     Shown,
 }
 
 /// Every row, in the order of a full run.
 pub fn all() -> impl Iterator<Item = &'static Row> {
-    against_fio::ROWS.iter().chain(network::ROWS).chain(paths::ROWS).chain(served::ROWS)
+    against_fio::ROWS.iter().chain(network::ROWS).chain(paths::ROWS).chain(agreement::ROWS).chain(served::ROWS)
 }
 
 impl Row {
     /// Whether nobody can do it in our place.
     pub fn is_ours_alone(&self) -> bool {
-        self.sides.iter().any(|side| matches!(side.program, Program::Unequal(_) | Program::Pull(_)))
+        self.sides
+            .iter()
+            .any(|side| matches!(side.program, Program::Unequal(_) | Program::Pull(_) | Program::Agrees(_)))
     }
 }
 

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One run of the jobs of the storvsc patch (scenarios/azure-p80.fio) on the driver `model` in real time, or on the same device on a
+//! simulated machine of two CPUs.
+//!
+//! Guarantees: both get the same job text, device and settings. Figures are those that the patch published: bandwidth of the readers,
+//! I/Os a second of the writer. What decides them is who is first when I/Os of several threads end together, and so how long a CPU of
+//! this machine sleeps on when it has something to do: that is measured before each simulated run, by I/Os of a known latency, and
+//! told to the simulated machine (`idle_ns`, `idle_spread_ns`). Nothing else is.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::job::{self, Figures, Mixed};
+use super::rows::Agrees;
+
+const JOBS: &str = "\
+[global]
+time_based
+direct=1
+ioengine=libaio
+runtime=SECONDS
+[seq_read]
+bs=32k
+size=23G
+rw=read
+numjobs=2
+iodepth=110
+iodepth_batch_submit=55
+iodepth_batch_complete=55
+[seq_write]
+bs=8k
+size=10G
+rw=write
+iodepth=1
+overwrite=1
+";
+
+const TARGET: &str = "model:size=16t,bw=750m,iops=18000,lat_us=2500,parallel=64";
+
+const SETTINGS: [(&str, &str); 4] =
+    [("scheduler", "mq-deadline"), ("queue_depth", "55"), ("nr_requests", "55"), ("max_sectors_kb", "64")];
+
+/// The device of [`TARGET`] behind two CPUs; `bw=750m` is 750 MiB/s.
+const MACHINE: &str = "\
+title = \"the driver model\"
+source = \"this program\"
+jobs = \"agrees.fio\"
+[machine]
+sockets = 1
+cores = 2
+threads = 1
+[disk]
+size_gib = 16384
+bw_mb = 786.432
+iops = 18000
+read_us = 2500
+write_us = 2500
+parallel = 64
+queue_depth = 55
+[costs.path]
+idle_ns = IDLE
+idle_spread_ns = SPREAD
+[settings]
+scheduler = \"mq-deadline\"
+nr_requests = 55
+max_sectors_kb = 64
+[[row]]
+name = \"simulated\"
+set = { nr_hw_queues = QUEUES }
+";
+
+/// One I/O at a time that takes this long at the device; what comes on top is the way out of a sleep.
+const KNOWN_NS: f64 = 100_000.0;
+
+const ONE_BY_ONE: &str = "\
+[one]
+rw=randread
+bs=4k
+size=1g
+iodepth=1
+time_based
+runtime=SECONDS
+";
+
+/// Runs it once for so many seconds.
+///
+/// # Errors
+/// What does not start, fails, or prints no figures.
+pub fn run(agrees: Agrees, mqblk: &Path, scratch: &Path, seconds: u32) -> Result<(Figures, Value), String> {
+    let jobs = scratch.join("agrees.fio");
+    let write =
+        |path: &Path, text: String| fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()));
+    write(&jobs, JOBS.replace("SECONDS", &seconds.to_string()))?;
+    let mut command = Command::new(mqblk);
+    if agrees.is_simulated {
+        let machine = scratch.join("agrees.toml");
+        let one = scratch.join("one.fio");
+        write(&one, ONE_BY_ONE.replace("SECONDS", &seconds.to_string()))?;
+        let (idle, spread) = sleeps_on(&one, mqblk)?;
+        let text = MACHINE.replace("QUEUES", &agrees.queues.to_string());
+        write(&machine, text.replace("IDLE", &idle.to_string()).replace("SPREAD", &spread.to_string()))?;
+        command.arg("sim").arg(&machine).arg("--json");
+    } else {
+        command.arg("run").arg(&jobs).args(["--json", "--target", TARGET]);
+        command.arg(format!("--set=nr_hw_queues={}", agrees.queues));
+        SETTINGS.iter().for_each(|(name, value)| {
+            command.arg(format!("--set={name}={value}"));
+        });
+    }
+    let result = result_of(command)?;
+    if agrees.is_simulated {
+        let mixed = simulated(&result).ok_or("a figure of the simulated machine is missing")?;
+        let iops = mixed.read_mb * 1e6 / 32768.0 + mixed.write_iops;
+        let total_ios = (iops * f64::from(seconds)) as u64;
+        return Ok((Figures { iops, total_ios, mixed: Some(mixed), ..Figures::default() }, Value::Null));
+    }
+    let mut figures = job::figures(&result)?;
+    figures.mixed = Some(measured(&result).ok_or("a figure of the run is missing")?);
+    Ok((figures, job::kept(result)))
+}
+
+fn result_of(mut command: Command) -> Result<Value, String> {
+    let output = command.output().map_err(|e| format!("cannot run {command:?}: {e}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{}\n{}\nby {command:?}", output.status, said.trim()));
+    }
+    job::parse(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// How long a thread of this machine sleeps on when its I/O has ended, and by how much either way it is spread, nanoseconds.
+fn sleeps_on(one: &Path, mqblk: &Path) -> Result<(u64, u64), String> {
+    let mut command = Command::new(mqblk);
+    command.arg("run").arg(one).args(["--json", "--target", "model:size=1g,lat_us=100"]);
+    late(&result_of(command)?).ok_or_else(|| "a percentile of the run one by one is missing".to_owned())
+}
+
+fn late(result: &Value) -> Option<(u64, u64)> {
+    let percentiles = &result["jobs"][0]["read"]["clat_ns"]["percentile"];
+    let of = |name: &str| Some((percentiles[name].as_f64()? - KNOWN_NS).max(0.0));
+    // Evenly spread, four fifths of a range lie between the 10th and the 90th percentile.
+    let spread = (of("90.000000")? - of("10.000000")?) / 2.0 / 0.8;
+    Some((of("50.000000")? as u64, spread as u64))
+}
+
+fn simulated(result: &Value) -> Option<Mixed> {
+    let figures = result["rows"][0]["figures"].as_array()?;
+    let of = |name: &str| figures.iter().find(|f| f["name"] == name)?["simulated"].as_f64();
+    Some(Mixed { read_mb: of("seq_read.bw")? / 1e6, write_iops: of("seq_write.iops")? })
+}
+
+fn measured(result: &Value) -> Option<Mixed> {
+    let jobs = result["jobs"].as_array()?;
+    let sum = |dir: &str, field: &str| jobs.iter().map(|job| job[dir][field].as_f64()).sum::<Option<f64>>();
+    Some(Mixed { read_mb: sum("read", "bw_bytes")? / 1e6, write_iops: sum("write", "iops")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn figures_of_both_are_read() {
+        let job = |bw: f64, iops: f64| json!({"read": {"bw_bytes": bw}, "write": {"iops": iops}});
+        let result = json!({"jobs": [job(4e8, 0.0), job(3e8, 0.0), job(0.0, 150.0)]});
+        assert_eq!(measured(&result), Some(Mixed { read_mb: 700.0, write_iops: 150.0 }));
+        let figure = |name: &str, v: f64| json!({"name": name, "simulated": v});
+        let result = json!({"rows": [{"figures": [figure("seq_read.bw", 7e8), figure("seq_write.iops", 151.0)]}]});
+        assert_eq!(simulated(&result), Some(Mixed { read_mb: 700.0, write_iops: 151.0 }));
+        assert_eq!(simulated(&json!({})), None);
+        let percentile = json!({"10.000000": 120_000, "50.000000": 130_000, "90.000000": 152_000});
+        let result = json!({"jobs": [{"read": {"clat_ns": {"percentile": percentile}}}]});
+        assert_eq!((late(&result), late(&json!({}))), (Some((30_000, 20_000)), None));
+    }
+}
