@@ -19,6 +19,7 @@
 //! | [`pressure`] | elevators under load: nobody starves, shares are as the weights |
 //! | [`machine`] | whole machines: CPUs, job threads, interrupts, devices, and what it all costs |
 //! | [`scenario`] | published tests as files: a machine, a workload, rows with their figures |
+//! | [`study`] | scaling studies: tables of what grows with CPUs, sockets, queues, depth, IOThreads |
 
 pub mod rng;
 pub mod mem;
@@ -33,6 +34,7 @@ mod describe;
 pub mod pressure;
 pub mod machine;
 pub mod scenario;
+pub mod study;
 pub mod swarm;
 
 /// The lock the block layer is run with. One thread runs a simulation, so it is never contended there.
