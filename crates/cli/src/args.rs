@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What can be typed: subcommands and flags, their help, and the form (not the meaning) of their values.
 
+use crate::calibrate::CalibrateArgs;
 use crate::multipath::MultipathArgs;
 use crate::serve::args::ServeArgs;
 use crate::serve::control::ctl::CtlArgs;
@@ -42,6 +43,8 @@ Examples:
   mqblk ctl list; mqblk top                            what it serves, and what it does, live
   mqblk sim scenarios/azure-p80.toml                   a published test, simulated: figures side by side, and why
   mqblk sim --seed 7                                   a simulated case, event by event
+  mqblk sim --study cpus                               single- against multi-queue on 1 to 256 CPUs
+  mqblk calibrate --out here.toml                      this host's costs as a machine file for it
   mqblk discover iscsi://10.0.0.5 --luns               targets and disks of an iSCSI portal
   mqblk cmdhelp iodepth                                what an option of a job file does here";
 
@@ -108,6 +111,8 @@ pub enum Command {
     Restore(RestoreArgs),
     /// Run the block layer in simulation: random stacks, devices and faults from a seed, everything checked
     Sim(SimArgs),
+    /// Measure what things cost on this host: cache lines, wake-ups, interrupts, our block layer; write them as a machine file
+    Calibrate(CalibrateArgs),
     /// List the targets of an iSCSI portal, and their disks
     Discover(DiscoverArgs),
     /// List the options of job files, or explain one
@@ -297,13 +302,26 @@ pub struct RestoreArgs {
 
 /// `mqblk sim`.
 #[derive(Args, Debug)]
+#[command(group(clap::ArgGroup::new("table").args(["scenario", "study"])))]
 pub struct SimArgs {
     /// A scenario (scenarios/*.toml): its rows are simulated and put beside the published ones; without one, cases that
     /// check the block layer are run by their seeds
     #[arg(value_name = "SCENARIO.toml", conflicts_with_all = ["count", "kind"])]
     pub scenario: Option<PathBuf>,
-    /// The scenario's figures as JSON
-    #[arg(long, requires = "scenario")]
+    /// A scaling study: cpus, sockets, hw-queues, depth, elevators, iothreads
+    #[arg(long, value_name = "STUDY", value_parser = crate::sim::study::parse, conflicts_with_all = ["count", "kind"])]
+    pub study: Option<sim::study::Study>,
+    /// The machine of the study (as 'mqblk calibrate' writes them) instead of one that is built in
+    #[arg(long, value_name = "FILE", requires = "study")]
+    pub machine: Option<PathBuf>,
+    /// Beside the study, measure on this host what it has the CPUs for, on the null device, and simulate that as well
+    #[arg(long, requires = "study")]
+    pub measure: bool,
+    /// Fewer I/Os for each point of the study
+    #[arg(long, requires = "study")]
+    pub quick: bool,
+    /// The figures of a scenario or study as JSON
+    #[arg(long, requires = "table")]
     pub json: bool,
     /// The seed of the cases, or the first of several
     #[arg(long, default_value_t = 0, value_name = "SEED")]

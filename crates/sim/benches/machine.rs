@@ -31,7 +31,7 @@ fn reads(cpus: u16, mode: &str, ios: u64) -> (u64, u64, f64) {
     machine.machine.cores = cpus.min(32);
     let us = (ios * 2200 / 1000 / u64::from(cpus)).max(200) * if mode == "sq" { u64::from(cpus).min(4) } else { 1 };
     let text = format!(
-        "[b]\nrw=randread\nbs=4k\nioengine=libaio\ndirect=1\niodepth=32\nnumjobs={cpus}\nsize=1g\ntime_based\nruntime={us}us\n"
+        "[b]\nrw=randread\nbs=4k\nioengine=libaio\ndirect=1\niodepth=32\nnumjobs={cpus}\nsize=1g\nnorandommap\ntime_based\nruntime={us}us\n"
     );
     let jobs = JobFile::parse_str(&text, &ParseContext::bare("bench"), &[]).expect("a job").jobs;
     let begun = cpu_seconds();

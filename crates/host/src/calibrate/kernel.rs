@@ -190,12 +190,15 @@ fn wakeup_ns(a: u32, b: u32) -> Result<Option<(f64, f64)>, String> {
                 if turns.is_over() {
                     break;
                 }
-                turns.give(2 * n + 1);
+                turns.give(3 * n + 1);
                 let mut count = 0u64;
                 // SAFETY: eight bytes into a live number.
                 unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
                 woken_at.store(clock::now().as_ns(), Ordering::Release);
-                turns.give(2 * n + 2);
+                turns.give(3 * n + 2);
+                if !turns.wait(3 * n + 3) {
+                    break;
+                }
             }
             pinned
         });
@@ -203,7 +206,7 @@ fn wakeup_ns(a: u32, b: u32) -> Result<Option<(f64, f64)>, String> {
             let pinned = pin_thread(&[a]).map_err(|e| e.to_string());
             let (mut calls, mut delays) = (Vec::new(), Vec::new());
             for n in 0..WAKES {
-                if !turns.wait(2 * n + 1) {
+                if !turns.wait(3 * n + 1) {
                     break;
                 }
                 let sleeps = clock::now().as_ns() + ASLEEP_NS;
@@ -213,11 +216,12 @@ fn wakeup_ns(a: u32, b: u32) -> Result<Option<(f64, f64)>, String> {
                 let before = clock::now().as_ns();
                 ring();
                 let after = clock::now().as_ns();
-                if !turns.wait(2 * n + 2) {
+                if !turns.wait(3 * n + 2) {
                     break;
                 }
                 calls.push((after - before) as f64);
                 delays.push(woken_at.load(Ordering::Acquire).saturating_sub(after) as f64);
+                turns.give(3 * n + 3);
             }
             // It may sleep for the turn that was given up.
             ring();

@@ -30,18 +30,21 @@ struct Meter {
     others: Cell<u64>,
 }
 
+const NO_COSTS: LineCosts =
+    LineCosts { atomic_ns: 0, core_ns: 0, socket_ns: 0, remote_ns: 0, lines: 0, waiting: Waiting::Queued };
+
 thread_local! {
-    static METER: Meter = Meter {
+    static METER: Meter = const { Meter {
         on: Cell::new(false),
         cpu: Cell::new(0),
         now: Cell::new(0),
         spun: Cell::new(0),
         hold: Cell::new(0),
         horizon: Cell::new(u64::MAX),
-        shape: Cell::new(Shape::default()),
-        line: Cell::new(LineCosts::default()),
+        shape: Cell::new(Shape { sockets: 1, cores: 1, threads: 1 }),
+        line: Cell::new(NO_COSTS),
         others: Cell::new(0),
-    };
+    } };
 }
 
 /// How a piece of work ended.

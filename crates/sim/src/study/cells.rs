@@ -46,7 +46,7 @@ impl Cell {
     pub fn job(&self, ramp_us: u64, run_us: u64) -> Option<String> {
         let Load::Reads { threads, depth } = self.load else { return None };
         Some(format!(
-            "[study]\nrw=randread\nbs=4k\nioengine=libaio\ndirect=1\niodepth={depth}\nnumjobs={threads}\nsize=1g\n\
+            "[study]\nrw=randread\nbs=4k\nioengine=libaio\ndirect=1\niodepth={depth}\nnumjobs={threads}\nsize=1g\nnorandommap\n\
              time_based\nramp_time={ramp_us}us\nruntime={run_us}us\ngroup_reporting\n"
         ))
     }
