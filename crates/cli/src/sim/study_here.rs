@@ -49,6 +49,9 @@ pub(super) struct Here {
 /// Runs of each point.
 const RUNS: usize = 5;
 
+/// Distance of a point's runs, relative to their median, from which on an error says nothing.
+const APART: f64 = 0.3;
+
 /// Measures and simulates what of a study this host has the CPUs for.
 pub(super) fn measure(study: Study, machine: &Scenario, args: &SimArgs, line: &mut Line) -> Result<Here, Failure> {
     host::clock::start();
@@ -143,6 +146,14 @@ impl Here {
                 rate(p.measured),
                 rate(p.simulated),
                 100.0 * p.error
+            );
+        }
+        if self.points.iter().any(|p| p.most - p.least > APART * p.measured) {
+            let percent = 100.0 * APART;
+            let _ = writeln!(
+                out,
+                "runs of a point are more than {percent:.0} % apart: other programs had the CPUs, and the errors say little; repeat when the \
+                 machine is idle"
             );
         }
         if !self.own_costs {
