@@ -8,9 +8,9 @@
 //!
 //! | module | what it measures |
 //! |---|---|
-//! | [`line`] | an atomic operation, and a cache line from another CPU |
-//! | [`kernel`] | system calls, wake-ups, thread switches, a timer's interrupt, an IPI |
-//! | [`stack`] | our block layer on the null device, its locks, and the job engine |
+//! | `line` | an atomic operation, and a cache line from another CPU |
+//! | `kernel` | system calls, wake-ups, thread switches, a timer's interrupt, an IPI |
+//! | `stack` | our block layer on the null device, its locks, and the job engine |
 
 #[allow(unsafe_code, reason = "system calls")]
 mod kernel;
@@ -143,11 +143,14 @@ impl Calibration {
 /// Where a probe puts its samples.
 type Samples<'a> = dyn FnMut(What, f64) + 'a;
 
+/// Measures once, or says why it cannot be.
+type Sample = dyn FnMut(&mut Samples<'_>) -> Result<(), String> + Send;
+
 /// A way to measure one or several costs: each call gives a sample of each, within some milliseconds.
 struct Probe {
     gives: Vec<What>,
     cpus: Vec<u32>,
-    run: Box<dyn FnMut(&mut Samples<'_>) -> Result<(), String> + Send>,
+    run: Box<Sample>,
 }
 
 /// Fewest rounds, however little time there is.

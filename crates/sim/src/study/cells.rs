@@ -26,6 +26,9 @@ pub enum Load {
     },
 }
 
+/// Settings by their names.
+pub type Set = Vec<(&'static str, String)>;
+
 /// One point of a study, before it is simulated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
@@ -38,7 +41,7 @@ pub struct Cell {
     /// What it does.
     pub load: Load,
     /// Settings beside the machine's own.
-    pub set: Vec<(&'static str, String)>,
+    pub set: Set,
 }
 
 impl Cell {
@@ -75,7 +78,7 @@ pub fn of(study: Study, machine: &Scenario, most: u32) -> Vec<Cell> {
         load: Load::Reads { threads, depth },
         set,
     };
-    let sq_mq = |make: &dyn Fn(&str, Vec<(&'static str, String)>) -> Vec<Cell>| {
+    let sq_mq = |make: &dyn Fn(&str, Set) -> Vec<Cell>| {
         let sq = make("sq", single_queue(machine, all));
         sq.into_iter().chain(make("mq", multi_queue("none"))).collect()
     };
@@ -123,7 +126,7 @@ pub fn of(study: Study, machine: &Scenario, most: u32) -> Vec<Cell> {
 }
 
 /// One queue, which has room for all that the threads have out, and does not sort it.
-fn single_queue(machine: &Scenario, threads: u32) -> Vec<(&'static str, String)> {
+fn single_queue(machine: &Scenario, threads: u32) -> Set {
     let requests = (threads * DEPTH).clamp(128, REQUESTS_MAX).to_string();
     let mut set = vec![("mode", "sq".to_owned()), ("scheduler", "noop".to_owned()), ("nr_requests", requests.clone())];
     if machine.disk.attach == Attach::Direct {
@@ -133,7 +136,7 @@ fn single_queue(machine: &Scenario, threads: u32) -> Vec<(&'static str, String)>
 }
 
 /// A hardware queue for each CPU, of the machine's depth.
-fn multi_queue(scheduler: &str) -> Vec<(&'static str, String)> {
+fn multi_queue(scheduler: &str) -> Set {
     vec![("mode", "mq".to_owned()), ("scheduler", scheduler.to_owned())]
 }
 
