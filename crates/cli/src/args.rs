@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What can be typed: subcommands and flags, their help, and the form (not the meaning) of their values.
 
+use crate::calibrate::CalibrateArgs;
 use crate::multipath::MultipathArgs;
 use crate::serve::args::ServeArgs;
 use crate::serve::control::ctl::CtlArgs;
@@ -48,6 +49,8 @@ Examples:
   mqblk sim m.toml --jobs j.fio --what-if nr_hw_queues=8
                                                        what another setting, disk or machine would do
   mqblk sim --seed 7                                   a simulated case, event by event
+  mqblk sim --study cpus                               single- against multi-queue on 1 to 256 CPUs
+  mqblk calibrate --out here.toml                      this host's costs as a machine file for it
   mqblk discover iscsi://10.0.0.5 --luns               targets and disks of an iSCSI portal
   mqblk cmdhelp iodepth                                what an option of a job file does here";
 
@@ -118,6 +121,8 @@ pub enum Command {
     Restore(RestoreArgs),
     /// Run the block layer in simulation: random stacks, devices and faults from a seed, everything checked
     Sim(SimArgs),
+    /// Measure what things cost on this host: cache lines, wake-ups, interrupts, our block layer; write them as a machine file
+    Calibrate(CalibrateArgs),
     /// List the targets of an iSCSI portal, and their disks
     Discover(DiscoverArgs),
     /// List the options of job files, or explain one
@@ -342,6 +347,7 @@ pub struct RestoreArgs {
 
 /// `mqblk sim`.
 #[derive(Args, Debug)]
+#[command(group(clap::ArgGroup::new("table").args(["scenario", "study"])))]
 pub struct SimArgs {
     /// A scenario (scenarios/*.toml): its rows are simulated and put beside the published ones; without one, cases that
     /// check the block layer are run by their seeds
@@ -362,8 +368,20 @@ pub struct SimArgs {
     #[arg(long, default_value_t = sim::whatif::DEFAULT_IOS, value_name = "N", requires = "scenario",
           value_parser = clap::value_parser!(u64).range(500..=100_000_000))]
     pub ios: u64,
-    /// The scenario's figures as JSON
-    #[arg(long, requires = "scenario")]
+    /// A scaling study: cpus, sockets, hw-queues, depth, elevators, iothreads
+    #[arg(long, value_name = "STUDY", value_parser = crate::sim::study::parse, conflicts_with_all = ["count", "kind"])]
+    pub study: Option<sim::study::Study>,
+    /// The machine of the study (as 'mqblk calibrate' writes them) instead of one that is built in
+    #[arg(long, value_name = "FILE", requires = "study")]
+    pub machine: Option<PathBuf>,
+    /// Beside the study, measure on this host what it has the CPUs for, on the null device, and simulate that as well
+    #[arg(long, requires = "study")]
+    pub measure: bool,
+    /// Fewer I/Os for each point of the study
+    #[arg(long, requires = "study")]
+    pub quick: bool,
+    /// The figures of a scenario or study as JSON
+    #[arg(long, requires = "table")]
     pub json: bool,
     /// Write the scenario as a page, which ends in .html, and all that it shows beside it as .json
     #[arg(long, value_name = "FILE.html", requires = "scenario")]

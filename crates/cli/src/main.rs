@@ -6,6 +6,7 @@
 //! bad data was found, 2 usage or operating error, 130 broken off by a signal.
 
 mod args;
+mod calibrate;
 mod status;
 mod job;
 mod interrupt;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Command::Set(typed) => set::main(typed),
         Command::Restore(typed) => restore::main(typed),
         Command::Sim(typed) => sim::main(typed),
+        Command::Calibrate(typed) => calibrate::main(typed),
         Command::Discover(typed) => discover::main(typed),
         Command::Cmdhelp(typed) => cmdhelp::main(typed),
     };

@@ -22,6 +22,7 @@ pub mod multipath_conf;
 pub mod create;
 pub mod target;
 pub mod topology;
+pub mod calibrate;
 #[allow(unsafe_code, reason = "getrusage, affinity, and giving buffers back when their bio has ended")]
 pub mod run;
 pub mod serve;

@@ -20,6 +20,7 @@
 //! | [`machine`] | whole machines: CPUs, job threads, interrupts, devices, and what it all costs |
 //! | [`scenario`] | published tests as files: a machine, a workload, rows with their figures |
 //! | [`whatif`] | what would change if a machine were otherwise, over what is not known of it |
+//! | [`study`] | scaling studies: tables of what grows with CPUs, sockets, queues, depth, IOThreads |
 
 pub mod rng;
 pub mod mem;
@@ -35,6 +36,7 @@ pub mod pressure;
 pub mod machine;
 pub mod scenario;
 pub mod whatif;
+pub mod study;
 pub mod swarm;
 
 /// The lock the block layer is run with. One thread runs a simulation, so it is never contended there.

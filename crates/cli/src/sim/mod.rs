@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk sim`: a scenario of a machine one does not have, what would change if a machine were otherwise, or cases that check the block layer, by their seeds.
+//! `mqblk sim`: a scenario of a machine one does not have, what would change if a machine were otherwise, a study of how things scale, or
+//! cases that check the block layer, by their seeds.
 
 mod cases;
 mod scenario;
 mod whatif;
+pub mod study;
+mod study_here;
 
 use crate::args::SimArgs;
 use crate::status::Outcome;
 
 /// Runs what was asked for.
 pub fn main(args: &SimArgs) -> Outcome {
-    match &args.scenario {
-        Some(file) if args.jobs.is_some() || !args.what_if.is_empty() => whatif::main(file, args),
-        Some(file) => scenario::main(file, args),
-        None => cases::main(args),
+    match (&args.scenario, args.study) {
+        (Some(file), _) if args.jobs.is_some() || !args.what_if.is_empty() => whatif::main(file, args),
+        (Some(file), _) => scenario::main(file, args),
+        (None, Some(study)) => study::main(study, args),
+        (None, None) => cases::main(args),
     }
 }

@@ -27,19 +27,25 @@ struct Meter {
     horizon: Cell<u64>,
     shape: Cell<Shape>,
     line: Cell<LineCosts>,
+    /// CPUs but this one.
+    others: Cell<u64>,
 }
 
+const NO_COSTS: LineCosts =
+    LineCosts { atomic_ns: 0, core_ns: 0, socket_ns: 0, remote_ns: 0, lines: 0, waiting: Waiting::Queued };
+
 thread_local! {
-    static METER: Meter = Meter {
+    static METER: Meter = const { Meter {
         on: Cell::new(false),
         cpu: Cell::new(0),
         now: Cell::new(0),
         spun: Cell::new(0),
         hold: Cell::new(0),
         horizon: Cell::new(u64::MAX),
-        shape: Cell::new(Shape::default()),
-        line: Cell::new(LineCosts::default()),
-    };
+        shape: Cell::new(Shape { sockets: 1, cores: 1, threads: 1 }),
+        line: Cell::new(NO_COSTS),
+        others: Cell::new(0),
+    } };
 }
 
 /// How a piece of work ended.
@@ -56,6 +62,7 @@ pub fn configure(shape: Shape, line: LineCosts) {
     METER.with(|m| {
         m.shape.set(shape);
         m.line.set(line);
+        m.others.set(u64::from(shape.cpus()) - 1);
     });
 }
 
@@ -121,10 +128,10 @@ pub const fn line() -> Cell<u32> {
 /// See the module's text.
 pub struct MeteredLock {
     lock: parking_lot::RawMutex,
-    /// When it was given back last, and how long it had been held.
+    /// When it was given back last, and how long that turn had been: the hand-over and the time it was held.
     free_at: AtomicU64,
-    held_ns: AtomicU64,
-    taken_at: AtomicU64,
+    turn_ns: AtomicU64,
+    turn_at: AtomicU64,
     owner: AtomicU32,
 }
 
@@ -142,18 +149,18 @@ impl MeteredLock {
             let free_at = self.free_at.load(Ordering::Relaxed);
             if free_at > now {
                 let wait = free_at - now;
-                let others = u64::from(m.shape.get().cpus() - 1);
-                waiters = (wait / self.held_ns.load(Ordering::Relaxed).max(1)).min(others);
+                // Each has a turn before this one; there are no more than CPUs.
+                waiters = (wait / self.turn_ns.load(Ordering::Relaxed).max(1)).min(m.others.get());
                 m.spun.set(m.spun.get() + wait);
                 now = free_at;
             }
+            self.turn_at.store(now, Ordering::Relaxed);
             if owner != cpu && owner != NOBODY {
                 let one = line.line_ns(m.shape.get().distance(owner, cpu));
                 let extra = if line.waiting == Waiting::Ticket { waiters } else { 0 };
                 now += one * (u64::from(line.lines) + extra);
             }
             self.owner.store(cpu, Ordering::Relaxed);
-            self.taken_at.store(now, Ordering::Relaxed);
             m.now.set(now);
         });
     }
@@ -165,7 +172,7 @@ impl MeteredLock {
                 let now = m.now.get() + m.hold.get();
                 m.now.set(now);
                 self.free_at.store(now, Ordering::Relaxed);
-                self.held_ns.store(now - self.taken_at.load(Ordering::Relaxed).min(now), Ordering::Relaxed);
+                self.turn_ns.store(now - self.turn_at.load(Ordering::Relaxed).min(now), Ordering::Relaxed);
             }
         });
     }
@@ -223,8 +230,8 @@ unsafe impl lock_api::RawMutex for MeteredLock {
     const INIT: MeteredLock = MeteredLock {
         lock: <parking_lot::RawMutex as lock_api::RawMutex>::INIT,
         free_at: AtomicU64::new(0),
-        held_ns: AtomicU64::new(0),
-        taken_at: AtomicU64::new(0),
+        turn_ns: AtomicU64::new(0),
+        turn_at: AtomicU64::new(0),
         owner: AtomicU32::new(NOBODY),
     };
 
@@ -309,6 +316,21 @@ mod tests {
             (0..8).map(|cpu| run(cpu, 0, 1000, || drop(m.lock())).end_ns).last().unwrap()
         };
         assert!(ends(Waiting::Ticket) > ends(Waiting::Queued) + 1000);
+    }
+
+    /// Each that waits costs a line, and not more and more of them: with short sections that once grew without bound.
+    #[test]
+    fn a_ticket_lock_costs_at_most_a_line_for_each_cpu() {
+        configure(Shape { sockets: 1, cores: 8, threads: 1 }, LineCosts { waiting: Waiting::Ticket, ..COSTS });
+        let m = Mutex::new(());
+        let mut at = [0; 8];
+        for round in 0..1000 {
+            let end = (0..8).map(|cpu| run(cpu, at[cpu as usize], 10, || drop(m.lock())).end_ns).collect::<Vec<_>>();
+            let longest = 8 * (1 + (2 + 7) * 100 + 10);
+            let took = end.iter().zip(&at).map(|(e, a)| e - a).max().unwrap();
+            assert!(took <= longest, "round {round}: {took} ns for one turn");
+            at.copy_from_slice(&end);
+        }
     }
 
     #[test]

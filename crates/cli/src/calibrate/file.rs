@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The machine file: which cost of the simulator is which figure, and the text with where each is from.
+//!
+//! Guarantees: the file is read back by `Scenario::parse_machine`; each cost of `Costs` is either one of the figures or named in
+//! [`NOT_MEASURABLE`] or kept with the reason why it could not be measured. Does not do: describe a disk; the one it writes is to be
+//! edited.
+
+use super::{Host, cpus};
+use host::calibrate::{Calibration, What};
+use sim::machine::costs::{Costs, LineCosts, PathCosts};
+use std::fmt::Write;
+
+/// Costs that no program can measure.
+pub const NOT_MEASURABLE: [(&str, &str); 3] = [
+    (
+        "costs.path.doorbell_ns",
+        "a write to a device's register; takes a device, and a virtual one costs a VM exit instead",
+    ),
+    ("costs.line.waiting", "how the kernel's locks wait: queued from Linux 4.2 on"),
+    (
+        "guests.kick_us",
+        "a VM exit for a kick; takes a virtual machine, and is of the scenarios' guests, not of this file",
+    ),
+];
+
+/// What a figure is called, by its place in a machine file where it has one.
+pub fn name(what: What) -> &'static str {
+    match what {
+        What::Atomic => "costs.line.atomic_ns",
+        What::LineCore => "costs.line.core_ns",
+        What::LineSocket => "costs.line.socket_ns",
+        What::LineRemote => "costs.line.remote_ns",
+        What::HandOver => "hand-over, gives lines",
+        What::Syscall => "costs.path.syscall_ns",
+        What::Wakeup => "costs.path.wakeup_ns",
+        What::WakeupDelay => "costs.path.ipi_ns",
+        What::Ipi => "membarrier",
+        What::Switch => "costs.path.switch_ns",
+        What::Irq => "costs.path.irq_ns",
+        What::Submit => "costs.path.submit_ns",
+        What::Dispatch => "costs.path.dispatch_ns",
+        What::Complete => "costs.path.complete_ns",
+        What::Hold => "costs.path.hold_ns",
+        What::App => "costs.path.app_ns",
+    }
+}
+
+/// What it is.
+pub fn meaning(what: What) -> &'static str {
+    match what {
+        What::Atomic => "an atomic addition to a line that is here",
+        What::LineCore => "a line that the other thread of the core has",
+        What::LineSocket => "a line that another core has, to and fro, one way",
+        What::LineRemote => "a line that a core of another node has, one way",
+        What::HandOver => "an I/O on the single queue after one of another CPU, beyond one after one's own",
+        What::Syscall => "getppid",
+        What::Wakeup => "writing to an eventfd that a thread on another CPU sleeps on, beyond one that nobody does",
+        What::WakeupDelay => "from there until that thread runs",
+        What::Ipi => "an IPI to a CPU that runs, and its answer (not used: a sleeper's delay stands for it)",
+        What::Switch => "sched_yield between two threads of one CPU, without the call",
+        What::Irq => "a timer's interrupt, which stands for a device's",
+        What::Submit => "our block layer: a bio handed in",
+        What::Dispatch => "our block layer: a request issued to the null device",
+        What::Complete => "our block layer: a request completed",
+        What::Hold => "our block layer: the single queue's lock, each time",
+        What::App => "the job engine, for an I/O",
+    }
+}
+
+/// The simulator's costs with those that were measured; the others are the published ones.
+pub fn costs(c: &Calibration) -> Costs {
+    let mut costs = Costs::default();
+    let (p, l) = (&mut costs.path, &mut costs.line);
+    let set = |what: What, field: &mut u32| {
+        if let Ok(f) = &c.of(what).figure {
+            *field = f.median.round().clamp(1.0, 1e9) as u32;
+        }
+    };
+    set(What::Atomic, &mut l.atomic_ns);
+    set(What::LineCore, &mut l.core_ns);
+    set(What::LineSocket, &mut l.socket_ns);
+    set(What::LineRemote, &mut l.remote_ns);
+    set(What::Syscall, &mut p.syscall_ns);
+    set(What::Wakeup, &mut p.wakeup_ns);
+    set(What::WakeupDelay, &mut p.ipi_ns);
+    set(What::Switch, &mut p.switch_ns);
+    set(What::Irq, &mut p.irq_ns);
+    set(What::Submit, &mut p.submit_ns);
+    set(What::Dispatch, &mut p.dispatch_ns);
+    set(What::Complete, &mut p.complete_ns);
+    set(What::Hold, &mut p.hold_ns);
+    set(What::App, &mut p.app_ns);
+    if let Some(lines) = lines(c) {
+        l.lines = lines;
+    }
+    costs
+}
+
+/// Most lines that a turn at the queue is believed to fetch.
+const LINES_MAX: f64 = 64.0;
+
+/// Lines that go with the single queue from one CPU to another: what its turn costs more, in lines of that pair, but for the one that
+/// told whose turn it is.
+fn lines(c: &Calibration) -> Option<u32> {
+    let turn = c.of(What::HandOver);
+    let each = [What::LineSocket, What::LineRemote, What::LineCore].map(|w| c.of(w));
+    let line = each.iter().find(|l| l.cpus == turn.cpus)?.figure.as_ref().ok()?;
+    let turn = turn.figure.as_ref().ok()?;
+    Some((turn.median / line.median.max(1.0) - 1.0).round().clamp(1.0, LINES_MAX) as u32)
+}
+
+/// The file.
+pub fn of(c: &Calibration, host: &Host, warnings: &[String]) -> String {
+    let costs = costs(c);
+    let (model, kernel) = (&host.setup.cpu_model, &host.setup.kernel);
+    let known = |text: &Option<String>| text.as_deref().unwrap_or("unknown").replace(['"', '\\'], "");
+    let mut out = format!(
+        "# A machine, measured by 'mqblk calibrate' in {} rounds. Each cost has its quartiles and the CPUs it was measured on.\n",
+        c.rounds
+    );
+    let _ = writeln!(out, "title = \"{}\"", known(model));
+    let _ = writeln!(out, "source = \"measured: {}, Linux {}, {}\"", host.setup.program, known(kernel), day());
+    warnings.iter().for_each(|w| {
+        let _ = writeln!(out, "# warning: {w}");
+    });
+    let s = host.shape;
+    let _ = write!(out, "\n[machine]\nsockets = {}\ncores = {}\nthreads = {}\n", s.sockets, s.cores, s.threads);
+    out += "\n# To be edited: a device of 10 us without caps, as no disk was looked at.\n[disk]\nsize_gib = 1024\nread_us = 10\n\
+            write_us = 10\nqueue_depth = 512\n";
+    let PathCosts { doorbell_ns, .. } = costs.path;
+    let path = [
+        (What::App, costs.path.app_ns),
+        (What::Syscall, costs.path.syscall_ns),
+        (What::Submit, costs.path.submit_ns),
+        (What::Hold, costs.path.hold_ns),
+        (What::Dispatch, costs.path.dispatch_ns),
+        (What::Irq, costs.path.irq_ns),
+        (What::Complete, costs.path.complete_ns),
+        (What::Wakeup, costs.path.wakeup_ns),
+        (What::WakeupDelay, costs.path.ipi_ns),
+        (What::Switch, costs.path.switch_ns),
+    ];
+    out += "\n[costs.path]\n";
+    path.iter().for_each(|(what, ns)| entry(&mut out, c, *what, *ns));
+    let _ = writeln!(out, "doorbell_ns = {doorbell_ns} # not measured: {}", NOT_MEASURABLE[0].1);
+    let LineCosts { lines: nr_lines, .. } = costs.line;
+    let line = [
+        (What::Atomic, costs.line.atomic_ns),
+        (What::LineCore, costs.line.core_ns),
+        (What::LineSocket, costs.line.socket_ns),
+        (What::LineRemote, costs.line.remote_ns),
+    ];
+    out += "\n[costs.line]\n";
+    line.iter().for_each(|(what, ns)| entry(&mut out, c, *what, *ns));
+    let from = match (lines(c), &c.of(What::HandOver).figure) {
+        (Some(_), Ok(f)) => {
+            format!(
+                "of {:.0} ns ({:.0} .. {:.0}) of a hand-over on {}",
+                f.median,
+                f.q1,
+                f.q3,
+                cpus(c.of(What::HandOver))
+            )
+        }
+        (_, Err(why)) => format!("not measured: {why}; as in the documentation"),
+        _ => "not measured: no line of that pair of CPUs was; as in the documentation".into(),
+    };
+    let _ = writeln!(out, "lines = {nr_lines} # {from}");
+    let _ = writeln!(out, "waiting = \"queued\" # {}", NOT_MEASURABLE[1].1);
+    out
+}
+
+fn entry(out: &mut String, c: &Calibration, what: What, ns: u32) {
+    let cost = c.of(what);
+    let key = name(what).rsplit('.').next().expect("a name");
+    let from = match &cost.figure {
+        Ok(f) => format!("{:.1} .. {:.1}, {} samples on {}: {}", f.q1, f.q3, f.samples, cpus(cost), meaning(what)),
+        Err(why) => format!("not measured: {why}; the published figure of docs/scenarios.md"),
+    };
+    let _ = writeln!(out, "{key} = {ns} # {from}");
+}
+
+/// Today, as `2026-11-23`.
+fn day() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    // Days to a date of the civil calendar (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+    let z = (now / 86_400) as i64 + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
+    let year = yoe + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use host::calibrate::{Cost, Figure};
+    use sim::machine::costs::Shape;
+    use sim::scenario::file::Scenario;
+
+    fn calibration(figure: impl Fn(What) -> Result<f64, String>) -> Calibration {
+        let one = |what| {
+            let of = |ns: f64| Figure { median: ns, q1: ns - 1.0, q3: ns + 1.0, samples: 9 };
+            Cost { what, cpus: vec![0, 1], figure: figure(what).map(of) }
+        };
+        Calibration { costs: What::ALL.into_iter().map(one).collect(), rounds: 9 }
+    }
+
+    fn host() -> Host {
+        let mut host = Host::read();
+        host.shape = Shape { sockets: 2, cores: 4, threads: 2 };
+        host.setup.cpu_model = Some("A \"CPU\" \\ of 2026".into());
+        host
+    }
+
+    #[test]
+    fn the_file_is_read_back_with_every_cost() {
+        let c = calibration(|what| Ok(if what == What::HandOver { 710.0 } else { 100.0 + what as u32 as f64 }));
+        let text = of(&c, &host(), &["busy".into()]);
+        let m = Scenario::parse_machine("m.toml", &text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        assert_eq!((m.machine.cpus(), m.costs), (16, costs(&c)), "{text}");
+        assert_eq!(m.costs.line.lines, 6, "710 ns are seven lines of 102 ns, one of which told whose turn it was");
+        assert_eq!(m.costs.path.syscall_ns, 100 + What::Syscall as u32);
+        for key in ["app_ns", "doorbell_ns", "switch_ns", "remote_ns", "waiting"] {
+            assert!(text.contains(&format!("\n{key} = ")), "{key}: {text}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_measured_keeps_the_published_figure_and_says_why() {
+        let c = calibration(|what| match what {
+            What::Syscall => Ok(80.0),
+            _ => Err("this process has one CPU, and it takes two".into()),
+        });
+        let text = of(&c, &host(), &[]);
+        let m = Scenario::parse_machine("m.toml", &text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let published = Costs::default();
+        assert_eq!((m.costs.line, m.costs.path.switch_ns), (published.line, published.path.switch_ns));
+        assert_eq!(m.costs.path.syscall_ns, 80);
+        assert!(text.contains("socket_ns = 50 # not measured: this process has one CPU"), "{text}");
+    }
+
+    #[test]
+    fn today_is_a_date() {
+        let d = day();
+        assert!(d.len() == 10 && d.as_str() > "2025-01-01", "{d}");
+    }
+}

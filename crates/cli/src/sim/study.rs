@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mqblk sim --study STUDY`: a table of simulated points, why the series have their shapes, and with `--measure` this host beside.
+//!
+//! Points share nothing, so all CPUs work on them; what is printed does not depend on how many there are.
+
+use super::study_here::{self, Here};
+use crate::args::SimArgs;
+use crate::output;
+use crate::progress::Line;
+use crate::status::{Failure, Outcome, Status};
+use sim::scenario::file::Scenario;
+use sim::study::reason::rate;
+use sim::study::{Cell, Effort, Point, Study, base, cells, reason, simulate};
+use std::fmt::Write;
+use std::num::NonZero;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A study by its name.
+pub fn parse(name: &str) -> Result<Study, String> {
+    Study::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| {
+        let names = Study::ALL.map(Study::name);
+        let hint =
+            blk::suggest::nearest(name, names.into_iter()).map_or(String::new(), |n| format!("; did you mean '{n}'?"));
+        format!("must be one of {}{hint}", names.join(", "))
+    })
+}
+
+/// Simulates a study, measures what is asked for, and prints it all.
+pub fn main(study: Study, args: &SimArgs) -> Outcome {
+    let machine = machine_of(study, args.machine.as_deref())?;
+    if args.measure && study == Study::Iothreads {
+        let text = "--measure: IOThreads serve virtual machines, and a study starts none; leave --measure out";
+        return Err(Failure::new(text));
+    }
+    let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
+    let all = cells::of(study, &machine, u32::MAX);
+    if all.is_empty() {
+        let text = "--study iothreads: the machine has no [guests]; name one that has, or leave --machine out";
+        return Err(Failure::new(text));
+    }
+    let mut line = Line::new(args.eta);
+    let points = simulate_all(&machine, &all, effort, args.seed, &mut line)?;
+    let here = match args.measure {
+        true => Some(study_here::measure(study, &machine, args, &mut line)?),
+        false => None,
+    };
+    drop(line);
+    let text = match args.json {
+        true => {
+            serde_json::to_string_pretty(&json(study, &machine, &points, here.as_ref())).expect("plain data") + "\n"
+        }
+        false => render(study, &machine, &points, here.as_ref()),
+    };
+    output::print(&text)?;
+    Ok(here.map_or(Status::Done, |h| if h.is_interrupted { Status::Interrupted } else { Status::Done }))
+}
+
+fn machine_of(study: Study, file: Option<&Path>) -> Result<Scenario, Failure> {
+    let Some(file) = file else { return Ok(base::default_of(study)) };
+    let name = file.display().to_string();
+    let text = std::fs::read_to_string(file).map_err(|e| {
+        Failure::new(format!("--machine {name}: {e}; name a machine file, such as 'mqblk calibrate --out FILE' writes"))
+    })?;
+    Scenario::parse_machine(&name, &text).map_err(Failure::new)
+}
+
+/// The points of cells, in their order, whoever simulates which.
+pub(super) fn simulate_all(
+    machine: &Scenario,
+    all: &[Cell],
+    effort: Effort,
+    seed: u64,
+    line: &mut Line,
+) -> Result<Vec<Point>, Failure> {
+    let next = AtomicUsize::new(0);
+    let done: Mutex<(Vec<Option<Point>>, &mut Line)> = Mutex::new((vec![None; all.len()], line));
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(all.len());
+    let work = || -> Result<(), Failure> {
+        loop {
+            // The last ones are the largest, and would be waited for.
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            let Some(i) = all.len().checked_sub(n + 1) else { return Ok(()) };
+            let point = simulate(machine, &all[i], effort, seed).map_err(|e| {
+                next.store(all.len(), Ordering::Relaxed);
+                Failure::new(format!("{} {}: {e}", all[i].series, all[i].x))
+            })?;
+            let mut done = done.lock().expect("nobody panics with it");
+            done.0[i] = Some(point);
+            done.1.show(|| format!("Simulated {} of {} points", n + 1, all.len()));
+        }
+    };
+    let failures: Vec<Failure> = std::thread::scope(|s| {
+        let workers: Vec<_> = (0..threads).map(|_| s.spawn(work)).collect();
+        workers.into_iter().filter_map(|w| w.join().expect("a simulation does not panic").err()).collect()
+    });
+    if let Some(failure) = failures.into_iter().next() {
+        return Err(failure);
+    }
+    let (points, _) = done.into_inner().expect("nobody panics with it");
+    Ok(points.into_iter().map(|p| p.expect("all are done")).collect())
+}
+
+fn render(study: Study, machine: &Scenario, points: &[Point], here: Option<&Here>) -> String {
+    let m = machine.machine;
+    let mut out = format!("{}\n", study.title());
+    let title = if machine.title.is_empty() { "a machine" } else { &machine.title };
+    let _ = writeln!(out, "simulated: {title} ({} x {} cores x {} threads)\n", m.sockets, m.cores, m.threads);
+    let widest = points.iter().map(|p| p.series.len()).max().unwrap_or(0).max(6);
+    let _ = writeln!(
+        out,
+        "{:widest$}  {:>9}  {:>8}  {:>10}  {:>9}  {:>10}  {:>9}  {:>5}",
+        "series",
+        study.unit(),
+        "IOPS",
+        "per CPU",
+        "latency",
+        "CPU per IO",
+        "lock wait",
+        "busy"
+    );
+    let mut last = "";
+    for p in points {
+        let name = if p.series == last { "" } else { p.series.as_str() };
+        last = &p.series;
+        let per_cpu = if study == Study::Iothreads { "-".into() } else { efficiency(points, p) };
+        let cpu = p.cpu_ns.map_or("-".into(), |ns| format!("{:.2} us", ns / 1e3));
+        let wait = p.lock_wait.map_or("-".into(), |w| format!("{:.0} %", 100.0 * w));
+        let lat = sim::scenario::why::time(p.lat_us);
+        let _ = writeln!(
+            out,
+            "{name:widest$}  {:>9}  {:>8}  {per_cpu:>10}  {lat:>9}  {cpu:>10}  {wait:>9}  {:>3.0} %",
+            p.x,
+            rate(p.iops),
+            100.0 * p.busy
+        );
+    }
+    out.push('\n');
+    reason::of(study, points).iter().for_each(|why| {
+        let _ = writeln!(out, "{why}");
+    });
+    if let Some(here) = here {
+        out += &here.text(study);
+    }
+    out
+}
+
+/// I/Os a second of each CPU, relative to the first point of the series.
+fn efficiency(points: &[Point], p: &Point) -> String {
+    let first = points.iter().find(|f| f.series == p.series).expect("it is one itself");
+    let of = |p: &Point| p.iops / f64::from(p.cpus);
+    format!("{:.0} %", 100.0 * of(p) / of(first))
+}
+
+fn json(study: Study, machine: &Scenario, points: &[Point], here: Option<&Here>) -> serde_json::Value {
+    serde_json::json!({
+        "study": study, "scales": study.unit(), "title": study.title(), "machine": machine.machine, "costs": machine.costs,
+        "simulated": points, "reasons": reason::of(study, points), "here": here,
+    })
+}

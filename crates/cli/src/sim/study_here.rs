@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The same study on this host: measured on the null device through an ordinary run, and simulated with the machine's costs.
+//!
+//! Guarantees: measured runs are interleaved, so that a busy moment falls on all alike; each has its least and most. What is simulated
+//! beside them is our block layer in user space: the machine file's own costs, without those of a kernel and a device.
+
+use super::study::simulate_all;
+use crate::args::SimArgs;
+use crate::calibrate::Host;
+use crate::interrupt;
+use crate::progress::Line;
+use crate::status::Failure;
+use lab::run::{RunSpec, Unobserved, execute};
+use serde::Serialize;
+use sim::scenario::file::Scenario;
+use sim::study::reason::rate;
+use sim::study::{Cell, Effort, Study, base, cells};
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use workload::job::{JobFile, ParseContext};
+
+/// A point on this host.
+#[derive(Debug, Serialize)]
+struct Beside {
+    series: String,
+    x: u32,
+    /// Median of the measured runs, I/Os a second.
+    measured: f64,
+    least: f64,
+    most: f64,
+    simulated: f64,
+    /// Of the simulation against the measured: 0.1 = 10 % above.
+    error: f64,
+}
+
+/// This host beside a study.
+#[derive(Debug, Serialize)]
+pub(super) struct Here {
+    cpus: u32,
+    runs: usize,
+    /// The costs are of a machine file, and not built in.
+    own_costs: bool,
+    points: Vec<Beside>,
+    #[serde(skip)]
+    pub(super) is_interrupted: bool,
+}
+
+/// Runs of each point.
+const RUNS: usize = 5;
+
+/// Distance of a point's runs, relative to their median, from which on an error says nothing.
+const APART: f64 = 0.3;
+
+/// Measures and simulates what of a study this host has the CPUs for.
+pub(super) fn measure(study: Study, machine: &Scenario, args: &SimArgs, line: &mut Line) -> Result<Here, Failure> {
+    host::clock::start();
+    let stop = interrupt::stop_flag()?;
+    let ours = base::of_null_driver(machine, Host::read().shape);
+    let cpus = host::run::allowed_cpus();
+    let all = cells::of(study, &ours, cpus.len() as u32);
+    let run_us = if args.quick { 50_000 } else { 400_000 };
+    let mut rates: Vec<Vec<f64>> = vec![Vec::new(); all.len()];
+    'runs: for n in 0..RUNS {
+        for (i, cell) in all.iter().enumerate() {
+            if stop.load(Ordering::Relaxed) {
+                break 'runs;
+            }
+            line.show(|| format!("Measured {} of {} runs on this host", n * all.len() + i, RUNS * all.len()));
+            rates[i].push(run(cell, &cpus, run_us, &stop)?);
+        }
+    }
+    let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
+    let simulated = simulate_all(&ours, &all, effort, args.seed, line)?;
+    let beside = |(mut runs, point): (Vec<f64>, sim::study::Point)| {
+        runs.sort_by(f64::total_cmp);
+        let measured = *runs.get(runs.len() / 2)?;
+        Some(Beside {
+            series: point.series,
+            x: point.x,
+            measured,
+            least: runs[0],
+            most: runs[runs.len() - 1],
+            simulated: point.iops,
+            error: point.iops / measured - 1.0,
+        })
+    };
+    Ok(Here {
+        cpus: cpus.len() as u32,
+        runs: RUNS,
+        own_costs: args.machine.is_some(),
+        points: rates.into_iter().zip(simulated).filter_map(beside).collect(),
+        is_interrupted: stop.load(Ordering::Relaxed),
+    })
+}
+
+/// I/Os a second of a cell on this host, each thread on a CPU of its own.
+fn run(cell: &Cell, cpus: &[u32], run_us: u64, stop: &Arc<AtomicBool>) -> Result<f64, Failure> {
+    let Some(text) = cell.job(run_us / 4, run_us) else { return Err(Failure::new("a study of users is not measured")) };
+    let names: Vec<String> = cpus.iter().map(u32::to_string).collect();
+    let text = format!("{text}cpus_allowed={}\ncpus_allowed_policy=split\n", names.join(","));
+    let ncpus = cpus.iter().max().map_or(1, |cpu| cpu + 1);
+    let context = ParseContext { ncpus, ..ParseContext::bare("study") };
+    let file = JobFile::parse_str(&text, &context, &[]).map_err(Failure::new)?;
+    let settings: Vec<(String, String)> = cell.set.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
+    let spec = RunSpec {
+        file: &file,
+        target: Some("null:size=16g"),
+        settings: &settings,
+        entropy: 0,
+        stop: Arc::clone(stop),
+        trace_events: 0,
+        force: false,
+        slices: false,
+    };
+    let run = execute(&spec, &mut Unobserved)?;
+    let reads = run.stats().map(|s| &s.dirs[0]).filter(|d| d.runtime_ns > 0);
+    Ok(reads.map(|d| d.ios as f64 / (d.runtime_ns as f64 / 1e9)).sum())
+}
+
+impl Here {
+    /// The table below that of the study.
+    pub(super) fn text(&self, study: Study) -> String {
+        let mut out = format!(
+            "\nthis host, {} CPUs: measured on the null device, medians of {} runs; simulated: our block layer in user space\n",
+            self.cpus, self.runs
+        );
+        let widest = self.points.iter().map(|p| p.series.len()).max().unwrap_or(0).max(6);
+        let _ = writeln!(
+            out,
+            "{:widest$}  {:>9}  {:>8}  {:>19}  {:>9}  {:>8}",
+            "series",
+            study.unit(),
+            "measured",
+            "least .. most",
+            "simulated",
+            "error"
+        );
+        for p in &self.points {
+            let between = format!("{} .. {}", rate(p.least), rate(p.most));
+            let _ = writeln!(
+                out,
+                "{:widest$}  {:>9}  {:>8}  {between:>19}  {:>9}  {:>6.0} %",
+                p.series,
+                p.x,
+                rate(p.measured),
+                rate(p.simulated),
+                100.0 * p.error
+            );
+        }
+        if self.points.iter().any(|p| p.most - p.least > APART * p.measured) {
+            let percent = 100.0 * APART;
+            let _ = writeln!(
+                out,
+                "runs of a point are more than {percent:.0} % apart: other programs had the CPUs, and the errors say little; repeat when the \
+                 machine is idle"
+            );
+        }
+        if !self.own_costs {
+            out += "the costs are built in and of another machine: 'mqblk calibrate --out FILE', then --machine FILE\n";
+        }
+        out
+    }
+}

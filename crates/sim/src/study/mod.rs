@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Scaling studies: what becomes of I/O rates as a machine, a disk or its queues grow, as tables of simulated points.
+//!
+//! A study is a list of [`Cell`]s in series; each cell is a machine, settings and a load, and gives a [`Point`]. Guarantees: the
+//! same study of the same machine gives the same points to the last digit, cell by cell, in whatever order they are simulated.
+//! A cell runs until it has as many I/Os as its [`Effort`] says, however fast or slow it is, so a table costs in proportion to
+//! its cells. Needs from callers: nothing. Does not do: measure; who wants to set real figures beside the points runs
+//! [`Cell::job`] with [`Cell::set`] himself.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`base`](mod@base) | the machines that studies are of, unless somebody names another |
+//! | [`cells`] | which cells a study has |
+//! | [`point`] | a cell simulated |
+//! | [`reason`] | why a series has its shape, in a sentence |
+
+pub mod base;
+pub mod cells;
+pub mod point;
+pub mod reason;
+
+pub use cells::{Cell, Load};
+pub use point::{Effort, Point, simulate};
+
+use serde::Serialize;
+
+/// What is scaled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Study {
+    /// CPUs that do I/O, single-queue against multi-queue.
+    Cpus,
+    /// Sockets, all of whose CPUs do I/O, single-queue against multi-queue.
+    Sockets,
+    /// Hardware queues of a disk that all CPUs use.
+    HwQueues,
+    /// I/Os that each thread has out.
+    Depth,
+    /// CPUs that do I/O, with each elevator.
+    Elevators,
+    /// IOThreads that serve a virtual machine's disk.
+    Iothreads,
+}
+
+impl Study {
+    /// All of them.
+    pub const ALL: [Study; 6] =
+        [Study::Cpus, Study::Sockets, Study::HwQueues, Study::Depth, Study::Elevators, Study::Iothreads];
+
+    /// As users name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Study::Cpus => "cpus",
+            Study::Sockets => "sockets",
+            Study::HwQueues => "hw-queues",
+            Study::Depth => "depth",
+            Study::Elevators => "elevators",
+            Study::Iothreads => "iothreads",
+        }
+    }
+
+    /// What the numbers of a series count.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Study::Cpus | Study::Elevators => "CPUs",
+            Study::Sockets => "sockets",
+            Study::HwQueues => "queues",
+            Study::Depth => "depth",
+            Study::Iothreads => "IOThreads",
+        }
+    }
+
+    /// What it shows, in a line.
+    pub fn title(self) -> &'static str {
+        match self {
+            Study::Cpus => "single-queue against multi-queue, by CPUs that do I/O",
+            Study::Sockets => "single-queue against multi-queue, by sockets whose CPUs all do I/O",
+            Study::HwQueues => "hardware queues of a disk that all CPUs use",
+            Study::Depth => "I/Os that each thread has out",
+            Study::Elevators => "elevators, by CPUs that do I/O",
+            Study::Iothreads => "IOThreads that serve the disk of one virtual machine",
+        }
+    }
+}
