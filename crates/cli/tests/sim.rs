@@ -91,7 +91,7 @@ fn a_wrong_scenario_is_refused_with_its_line() {
     let line = |of: &str| 1 + text.lines().position(|l| l.starts_with(of)).unwrap();
     for (from, to, at, says) in [
         ("cores = 16", "cors = 16", "cores = 16", "unknown field `cors`"),
-        ("write_us = 2870", "write_us = 5550", "constant = \"disk.write_us\"", "outside its plausible range"),
+        ("write_us = 3230", "write_us = 5550", "constant = \"disk.write_us\"", "outside its plausible range"),
         ("sockets = 1", "sockets = 0", "sockets = 1", "must be 1 or more"),
     ] {
         std::fs::write(dir.path("s.toml"), text.replacen(from, to, 1)).unwrap();
