@@ -88,7 +88,9 @@ fn switch_ns(cpu: u32) -> Result<Option<f64>, String> {
     let is_late = || clock::now().as_ns() > until;
     let here = || {
         let pinned = pin_thread(&[cpu]).map_err(|e| e.to_string());
+        // Pairs with: switch_ns
         there.fetch_add(1, Ordering::AcqRel);
+        // Pairs with: switch_ns
         while there.load(Ordering::Acquire) < 2 && !is_late() {
             std::thread::yield_now();
         }
@@ -159,6 +161,14 @@ fn timer_interrupt_ns() -> Result<f64, String> {
     Ok(gaps[SHOTS / 2].max(1.0))
 }
 
+fn eventfd() -> Result<OwnedFd, String> {
+    // SAFETY: takes two numbers; the descriptor is nobody's yet.
+    unsafe {
+        let fd = libc::eventfd(0, libc::EFD_CLOEXEC);
+        if fd < 0 { Err(failed("eventfd")) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}
+
 /// Wake-ups of a sample.
 const WAKES: u32 = 20;
 /// From the moment a thread says that it goes to sleep until it is surely asleep.
@@ -168,14 +178,7 @@ const ASLEEP_NS: u64 = 30_000;
 /// wakes nobody, and from there until the other one runs; medians. `None`: somebody else had the
 /// CPUs.
 fn wakeup_ns(a: u32, b: u32) -> Result<Option<(f64, f64)>, String> {
-    // SAFETY: takes two numbers; the descriptor is nobody's yet.
-    let bell = unsafe {
-        let fd = libc::eventfd(0, libc::EFD_CLOEXEC);
-        if fd < 0 {
-            return Err(failed("eventfd"));
-        }
-        OwnedFd::from_raw_fd(fd)
-    };
+    let bell = eventfd()?;
     let fd = bell.as_raw_fd();
     let (turns, woken_at) = (line::Turns::new(), AtomicU64::new(0));
     let ring = || {
@@ -194,6 +197,7 @@ fn wakeup_ns(a: u32, b: u32) -> Result<Option<(f64, f64)>, String> {
                 let mut count = 0u64;
                 // SAFETY: eight bytes into a live number.
                 unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
+                // Pairs with: wakeup_ns
                 woken_at.store(clock::now().as_ns(), Ordering::Release);
                 turns.give(3 * n + 2);
                 if !turns.wait(3 * n + 3) {
@@ -220,6 +224,7 @@ fn wakeup_ns(a: u32, b: u32) -> Result<Option<(f64, f64)>, String> {
                     break;
                 }
                 calls.push((after - before) as f64);
+                // Pairs with: wakeup_ns
                 delays.push(woken_at.load(Ordering::Acquire).saturating_sub(after) as f64);
                 turns.give(3 * n + 3);
             }

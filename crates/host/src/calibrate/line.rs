@@ -61,6 +61,7 @@ pub(super) fn probes(first: u32, pairs: &Pairs) -> Vec<Probe> {
         run: Box::new(|samples| {
             let word = CachePadded::new(AtomicU32::new(0));
             let one = || {
+                // Pairs with: probes, itself: the operation is what is measured
                 std::hint::black_box(&*word).fetch_add(1, Ordering::AcqRel);
             };
             samples(What::Atomic, per_op(50_000, one));
@@ -135,9 +136,11 @@ impl Turns {
     #[inline]
     pub fn wait(&self, n: u32) -> bool {
         let mut spins = 0;
+        // Pairs with: Turns::give
         while self.word.load(Ordering::Acquire) != n {
             spins += 1;
             if spins % SPINS == 0 {
+                // Pairs with: Turns::end
                 if self.is_over.load(Ordering::Acquire) || clock::now().as_ns() > self.until_ns {
                     self.end();
                     return false;
@@ -153,15 +156,18 @@ impl Turns {
     /// It is turn `n` now.
     #[inline]
     pub fn give(&self, n: u32) {
+        // Pairs with: Turns::wait
         self.word.store(n, Ordering::Release);
     }
 
     /// Nobody is to wait any more.
     pub fn end(&self) {
+        // Pairs with: Turns::is_over
         self.is_over.store(true, Ordering::Release);
     }
 
     pub fn is_over(&self) -> bool {
+        // Pairs with: Turns::end
         self.is_over.load(Ordering::Acquire)
     }
 }

@@ -21,7 +21,7 @@ write_us = 10
 queue_depth = 512
 "#;
 
-/// The largest machine of Bjørling et al., "Linux Block IO: Introducing Multi-queue SSD Access on Multi-core Systems" (SYSTOR 2013):
+/// The largest machine of Bjorling et al., "Linux Block IO: Introducing Multi-queue SSD Access on Multi-core Systems" (SYSTOR 2013):
 /// 8 sockets of 10 cores, a null device, Linux 3.10 with its ticket locks.
 const SYSTOR: &str = r#"
 title = "8 sockets of 10 cores as in SYSTOR 2013, a device of no time, ticket locks"
