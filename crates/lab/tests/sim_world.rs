@@ -146,7 +146,7 @@ fn what_cannot_be_is_refused_and_said_plainly() {
     let e = bad(&MACHINE.replace("cores = 4", "cores = 0"));
     assert!(e.ends_with("bad.toml:3: cores = 0: must be 1 or more"), "{e}");
     let e = bad(&format!("{MACHINE}nr_request = 4\n"));
-    assert!(e.contains("bad.toml:15: nr_request: no such setting; did you mean 'nr_requests'?"), "{e}");
+    assert!(e.contains("bad.toml:16: nr_request: no such setting; did you mean 'nr_requests'?"), "{e}");
     assert!(refused(&plain, Some("sim:/nowhere.toml"), &[]).contains("name a machine file"));
     // One machine runs all jobs.
     let two = parse(&format!("{JOB}filename={target}\n[w]\nrw=randwrite\nfilename=null:\n"));
