@@ -348,6 +348,7 @@ pub struct RestoreArgs {
 /// `mqblk sim`.
 #[derive(Args, Debug)]
 #[command(group(clap::ArgGroup::new("table").args(["scenario", "study"])))]
+#[command(group(clap::ArgGroup::new("question").args(["jobs", "what_if"]).multiple(true)))]
 pub struct SimArgs {
     /// A scenario (scenarios/*.toml): its rows are simulated and put beside the published ones; without one, cases that
     /// check the block layer are run by their seeds
@@ -361,11 +362,11 @@ pub struct SimArgs {
     #[arg(long = "what-if", value_name = "KEY=VALUE[,...]", requires = "scenario")]
     pub what_if: Vec<String>,
     /// Possible machines that a what-if is asked of: each constant somewhere in the range in which it is known
-    #[arg(long, default_value_t = sim::whatif::DEFAULT_MEMBERS, value_name = "N", requires = "scenario",
+    #[arg(long, default_value_t = sim::whatif::DEFAULT_MEMBERS, value_name = "N", requires = "question",
           value_parser = clap::value_parser!(u32).range(4..=1000))]
     pub members: u32,
     /// I/Os of each run of a what-if, about
-    #[arg(long, default_value_t = sim::whatif::DEFAULT_IOS, value_name = "N", requires = "scenario",
+    #[arg(long, default_value_t = sim::whatif::DEFAULT_IOS, value_name = "N", requires = "question",
           value_parser = clap::value_parser!(u64).range(500..=100_000_000))]
     pub ios: u64,
     /// A scaling study: cpus, sockets, hw-queues, depth, elevators, iothreads
@@ -384,7 +385,7 @@ pub struct SimArgs {
     #[arg(long, requires = "table")]
     pub json: bool,
     /// Write the scenario as a page, which ends in .html, and all that it shows beside it as .json
-    #[arg(long, value_name = "FILE.html", requires = "scenario")]
+    #[arg(long, value_name = "FILE.html", requires = "scenario", conflicts_with_all = ["jobs", "what_if"])]
     pub report: Option<PathBuf>,
     /// The seed of the cases, or the first of several
     #[arg(long, default_value_t = 0, value_name = "SEED")]

@@ -18,7 +18,7 @@ use host::run::{DiskOutcome, RunOutcome, ThreadEnd, is_target};
 use host::target::TargetSpec;
 use serde::{Deserialize, Serialize};
 use sim::machine::costs::Shape;
-use sim::machine::jobs::{self, DiskSpec, JobsRun};
+use sim::machine::jobs::{self, DiskSpec, JobsRun, refusal};
 use sim::scenario::build::{self, Built};
 use sim::scenario::file::{Row, Scalar, Scenario};
 use workload::job::{Dir, Job, JobFile};
@@ -224,14 +224,8 @@ fn refuse(spec: &RunSpec<'_, '_>) -> Result<()> {
     if spec.force {
         return Err(Error::usage("--force: is for devices of the kernel (kernel:/dev/X); leave it out"));
     }
-    let remedy = |job: &Job| -> Option<&'static str> {
-        Some(match job {
-            j if j.verify.is_some() => "verify: a simulated machine has no data to verify; leave it out",
-            j if j.hipri => "hipri: polled I/O is not simulated; leave it out",
-            j if j.rw.has(Dir::Trim) => "rw: a simulated disk has no discard; leave trims out",
-            _ => return None,
-        })
-    };
+    let discards = |job: &Job| job.rw.has(Dir::Trim).then_some("rw: a simulated disk has no discard; leave trims out");
+    let remedy = |job: &Job| refusal(job).or_else(|| discards(job));
     match spec.file.jobs.iter().find_map(|j| Some((j, remedy(j)?))) {
         None => Ok(()),
         Some((job, text)) => Err(Error::usage(format!("{text} (job '{}', line {})", job.name, job.line))),

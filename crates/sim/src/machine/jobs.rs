@@ -133,6 +133,15 @@ impl Watch for Unwatched {
     }
 }
 
+/// Why a simulated machine cannot run a job, and what to do about it.
+pub fn refusal(job: &Job) -> Option<&'static str> {
+    match job {
+        j if j.verify.is_some() => Some("verify: a simulated machine has no data to verify; leave it out"),
+        j if j.hipri => Some("hipri: polled I/O is not simulated; leave it out"),
+        _ => None,
+    }
+}
+
 /// The machine with its disk, without a job: refuses what cannot be.
 ///
 /// # Errors
@@ -161,6 +170,9 @@ pub fn run_watched(
     entropy: u64,
     watch: &mut dyn Watch,
 ) -> Result<JobsRun, JobsError> {
+    if let Some((job, why)) = jobs.iter().find_map(|j| Some((j, refusal(j)?))) {
+        return Err(JobsError::Unsupported(format!("{why} (job '{}', line {})", job.name, job.line)));
+    }
     let mut machine = build(shape, costs, spec, bios_needed(jobs, spec))?;
     let bytes = spec.device.sectors << 9;
     let instances = schedule::plan(jobs, entropy)?;

@@ -355,8 +355,9 @@ impl Scenario {
                 return bad(name, format!("{name} = 0: must be 1 or more"));
             }
         }
-        if self.machine.cpus() > blk::id::MAX_CPUS {
-            let (n, most) = (self.machine.cpus(), blk::id::MAX_CPUS);
+        let all = [sockets, cores, threads].map(u64::from).iter().product::<u64>();
+        if all > u64::from(blk::id::MAX_CPUS) {
+            let (n, most) = (all, blk::id::MAX_CPUS);
             return bad("[machine]", format!("{n} CPUs: must be at most {most}; lower sockets, cores or threads"));
         }
         check_disk(&self.disk)?;
@@ -618,6 +619,12 @@ published = { "a.iops" = 1000 }
         assert_eq!((m.machine.cpus(), m.row.len()), (4, 0));
         let e = Scenario::parse_machine("m.toml", &machine.replace("cores = 4", "cores = 0")).unwrap_err().to_string();
         assert_eq!(e, "m.toml:3: cores = 0: must be 1 or more");
+        let many = machine
+            .replace("sockets = 1", "sockets = 4096")
+            .replace("= 4\n", "= 1024\n")
+            .replace("threads = 1", "threads = 1024");
+        let e = Scenario::parse_machine("m.toml", &many).unwrap_err().to_string();
+        assert!(e.starts_with("m.toml:1: 4294967296 CPUs: must be at most"), "{e}");
         let e = Scenario::parse("m.toml", machine).unwrap_err().to_string();
         assert!(e.starts_with("m.toml: title is missing"), "{e}");
         let e =

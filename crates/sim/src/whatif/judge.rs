@@ -129,6 +129,7 @@ pub(super) fn judge(plan: &Plan, runs: &[RowOutcome]) -> Answers {
     let figure = |row: &RowOutcome, name: &str| row.figures.iter().find(|f| f.name == name).map(|f| f.simulated);
     let names: Vec<&str> =
         members.first().map_or(Vec::new(), |m| m[0].figures.iter().map(|f| f.name.as_str()).collect());
+    let names: Vec<&str> = names.into_iter().filter(|name| is_judged(name)).collect();
     let as_it_is: Vec<AsItIs> = names
         .iter()
         .filter_map(|name| {
@@ -171,13 +172,15 @@ fn answer(
     if describes == Some(false) {
         answer.cannot = misses(as_it_is);
     }
-    for f in &first[0].figures {
+    for f in first[0].figures.iter().filter(|f| is_judged(&f.name)) {
         let pair = |i: &usize| {
             let of = |row: &RowOutcome| row.figures.iter().find(|g| g.name == f.name).map(|g| g.simulated);
             Some((of(&members[*i][0])?, of(&members[*i][v])?))
         };
         let pairs: Vec<(f64, f64)> = used.iter().filter_map(pair).collect();
-        let changes: Vec<f64> = pairs.iter().map(|(a, b)| b / a - 1.0).collect();
+        let changes: Vec<f64> = pairs.iter().map(|(a, b)| b / a - 1.0).filter(|c| c.is_finite()).collect();
+        // What a part of the machines has no figure of is not told of all.
+        let is_whole = changes.len() == used.len();
         let (Some(base), Some(changed), Some(change)) = (
             Interval::of(pairs.iter().map(|p| p.0)),
             Interval::of(pairs.iter().map(|p| p.1)),
@@ -185,8 +188,9 @@ fn answer(
         ) else {
             continue;
         };
-        let verdict = if describes == Some(false) { Verdict::CannotTell } else { verdict(&f.name, &change) };
-        let decides = (verdict == Verdict::CannotTell && describes != Some(false) && changes.len() == used.len())
+        let verdict =
+            if describes == Some(false) || !is_whole { Verdict::CannotTell } else { verdict(&f.name, &change) };
+        let decides = (verdict == Verdict::CannotTell && describes != Some(false) && is_whole)
             .then(|| decides(plan, used, &changes))
             .flatten();
         let text = sentence(verdict, &change, decides.as_deref(), describes);
@@ -208,6 +212,11 @@ fn answer(
         answer.reasons = why::reasons(&members[typical][0], &members[typical][v]);
     }
     answer
+}
+
+/// A percentage has no relative change worth telling where it is near 0.
+fn is_judged(figure: &str) -> bool {
+    !figure.ends_with("_pct")
 }
 
 /// The member whose first figure changes as that of half of them.

@@ -22,6 +22,7 @@ pub mod change;
 pub mod draw;
 pub mod judge;
 
+use crate::machine::jobs::refusal;
 use crate::scenario::file::{Scenario, split_figure};
 use crate::scenario::outcome::{self, RowOutcome};
 use change::Variant;
@@ -92,17 +93,15 @@ impl Plan {
                 _ => Vec::new(),
             });
         }
-        let cannot = jobs[0].iter().filter_map(|j| {
-            let why = if !j.direct {
-                "goes through the page cache (direct=0), which is not simulated; if its I/O goes past it, set direct=1"
-            } else if j.rw.has(Dir::Trim) {
-                "discards, and what that does to a disk is not simulated; leave it out"
-            } else {
-                return None;
-            };
-            Some(format!("job '{}' {why}", j.name))
-        });
-        let cannot = cannot.collect();
+        let cannot: Vec<String> = jobs[0].iter().filter_map(not_simulated).collect();
+        for (v, jobs) in variants.iter_mut().zip(&jobs).skip(1).filter(|_| cannot.is_empty()) {
+            v.cannot.extend(jobs.iter().filter_map(not_simulated));
+        }
+        // What was measured of these jobs is simulated, whatever figure it is.
+        let measured: Vec<String> = scenario.measured.keys().filter(|f| is_of(f, &jobs[0])).cloned().collect();
+        for v in &mut variants {
+            v.row.published.extend(measured.iter().map(|f| (f.clone(), scenario.measured[f])));
+        }
         let draws = Draws::new(&scenario, &table, q.members, q.seed);
         let mut plan = Plan { variants, draws, cannot, jobs, members: q.members, seed: q.seed };
         if plan.cannot.is_empty() && scenario.guests.is_none() {
@@ -167,6 +166,24 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+/// Why a job cannot be simulated.
+fn not_simulated(j: &Job) -> Option<String> {
+    let why = match refusal(j) {
+        Some(why) => return Some(format!("job '{}': {why}", j.name)),
+        None if !j.direct => {
+            "goes through the page cache (direct=0), which is not simulated; if its I/O goes past it, set direct=1"
+        }
+        None if j.rw.has(Dir::Trim) => "discards, and what that does to a disk is not simulated; leave it out",
+        None => return None,
+    };
+    Some(format!("job '{}' {why}", j.name))
+}
+
+/// Whether a figure is one of these jobs.
+fn is_of(figure: &str, jobs: &[Job]) -> bool {
+    split_figure(figure).is_some_and(|(job, _)| jobs.iter().any(|j| j.name == job))
 }
 
 /// The job for that virtual time, behind a tenth of it in which nothing is counted.

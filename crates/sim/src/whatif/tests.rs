@@ -108,3 +108,25 @@ fn what_cannot_be_asked_is_refused_with_a_remedy() {
     let e = ask(&MACHINE.replace("cores = 4", "cors = 4"), JOB, &["nomerges=2"]).unwrap_err();
     assert!(e.starts_with("m.toml:3: unknown field `cors`"), "{e}");
 }
+
+#[test]
+fn a_job_that_verifies_or_polls_is_not_simulated_and_no_panic() {
+    for (more, why) in [("verify=crc32c", "verify: a simulated machine has no data"), ("hipri=1", "hipri: polled I/O")]
+    {
+        let a = ask(MACHINE, &format!("{JOB}{more}\n"), &["queue_depth=16"]).unwrap();
+        assert!(a.answers[0].cannot[0].contains(why), "{:?}", a.answers[0].cannot);
+        let asked = format!("job.{more}");
+        let a = ask(MACHINE, JOB, &[&asked, "queue_depth=16"]).unwrap();
+        assert!(a.answers[0].cannot[0].contains(why), "{:?}", a.answers[0].cannot);
+        assert_eq!(figure(&a, 1, "db.iops").verdict, Verdict::Worse, "the other question is answered");
+    }
+}
+
+/// A percentile that was measured was compared with nothing, and the model said to be untested.
+#[test]
+fn every_figure_that_was_measured_is_compared() {
+    let of = |ns: u32| ask(&format!("{MACHINE}[measured]\n\"db.p99_us\" = {ns}\n"), JOB, &["queue_depth=16"]).unwrap();
+    assert_eq!((of(1200).describes, of(12_000).describes), (Some(true), Some(false)));
+    let e = ask(&format!("{MACHINE}[measured]\n\"db.tps\" = 10\n"), JOB, &["queue_depth=16"]).unwrap_err();
+    assert!(e.contains("db.tps") && e.contains("the job has no such figure"), "{e}");
+}
