@@ -187,7 +187,7 @@ fn a_tuning_at_once_and_from_its_results() {
     let search =
         ["--set", "queue_depth=4", "--set", "nr_hw_queues=1", "--knob", "queue_depth=4,8,16,64", "--budget", "40s"];
     let asks =
-        ["tune", "j.fio", "--target", target, "--maximize", "a.iops", "--keep", "a.p99<=900ms", "--runtime", "100ms"];
+        ["tune", "j.fio", "--target", target, "--maximize", "a.iops", "--keep", "a.lat<=900ms", "--runtime", "100ms"];
     let files = ["--seed", "1", "--results", "r.jsonl", "--report", "out.html"];
     let done = dir.mqblk(&[&asks[..], &search, &files].concat()).exits(0);
     done.says(&["report: out.html\n"]);
