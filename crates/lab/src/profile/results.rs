@@ -204,7 +204,8 @@ fn disk(doc: &Value, jobs: &[JobProfile], notes: &mut Vec<String>) -> DiskProfil
     DiskProfile {
         read_us: read.map(known),
         write_us: write.map(known),
-        jitter_pct: 20,
+        // Of latencies, which waiting is part of.
+        jitter_pct: None,
         parallel: Some(parallel),
         depth,
     }

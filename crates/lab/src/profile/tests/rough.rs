@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Traces and results as machines have them: many threads, lost events, foreign commands, times of one nanosecond, what is not known.
+
+use super::*;
+
+/// What was not seen is no line of a machine file.
+#[test]
+fn a_spread_that_is_not_known_is_not_written() {
+    let few = binary(&one_at_a_time(3, 0)).unwrap();
+    // The name is 56 bytes; of each three records the second is the issue.
+    let all = one_at_a_time(200, 0);
+    let without: Vec<u8> =
+        all[56..].chunks(48).enumerate().filter(|(i, _)| i % 3 != 1).flat_map(|(_, r)| r.to_vec()).collect();
+    for p in [&few, &binary(&without).unwrap(), &results::read("r.json", RUN).unwrap()] {
+        assert!(!write::machine_lines(p).iter().any(|l| l.1 == "jitter_pct"), "{p:?}");
+    }
+    let known = write::edit("", &write::machine_lines(&binary(&all).unwrap()));
+    assert!(known.contains("\njitter_pct = 0 # from the profile\n"), "{known}");
+}
+
+/// Writes that come only when the device is full wait in it.
+#[test]
+fn writes_seen_only_behind_others_have_a_range_and_a_note() {
+    let request = |class, us: u64, depth| lives::Request { class, bytes: 4096, device_ns: us * 1000, depth };
+    let mut all = vec![request(Class::Read, 100, 1); 200];
+    all.extend(vec![request(Class::Read, 800, 16); 100]);
+    all.extend(vec![request(Class::Write, 800, 16); 100]);
+    let mut notes = Vec::new();
+    let write = service::of(&all, &mut notes).write_us.unwrap();
+    assert!(notes.iter().any(|n| n.contains("no writes were seen") && n.contains("waiting")), "{notes:?}");
+    assert!(write.low <= 100.0 && write.high >= 800.0, "{write:?}");
+}
