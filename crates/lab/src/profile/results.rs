@@ -75,9 +75,13 @@ pub fn read(file: &str, text: &str) -> Result<Profile, ProfileError> {
             }
         }
     }
-    let jobs: Vec<JobProfile> = by_name.into_values().filter(|j| j.dirs().next().is_some()).collect();
+    let mut jobs: Vec<JobProfile> = by_name.into_values().filter(|j| j.dirs().next().is_some()).collect();
     if jobs.is_empty() {
         return Err(ProfileError::new(file, "no job has made an I/O: there is nothing to profile"));
+    }
+    for j in &mut jobs {
+        // Little's law, for each of the threads: of all their entries, which without group_reporting are several.
+        j.in_flight = j.iops() * j.lat_us() / 1e6 / f64::from(j.numjobs);
     }
     let mut notes = Vec::new();
     let disk = disk(&doc, &jobs, &mut notes);
@@ -150,7 +154,7 @@ fn job(
     let option = |key: &str| options.get(key).and_then(|v| v.parse::<u32>().ok());
     let iodepth = option("iodepth").unwrap_or(1).clamp(1, 65_536);
     let numjobs = option("numjobs").unwrap_or(1).clamp(1, 4096);
-    let mut job = JobProfile {
+    JobProfile {
         name: name.to_owned(),
         numjobs,
         read,
@@ -164,10 +168,7 @@ fn job(
         offset_bytes: 0,
         size_bytes: 0,
         options: options.into_iter().collect(),
-    };
-    // Little's law, for each of the threads.
-    job.in_flight = job.iops() * job.lat_us() / 1e6 / f64::from(numjobs);
-    job
+    }
 }
 
 /// Of latencies, less what our stage times say is not the device.

@@ -198,6 +198,8 @@ fn results_of_fio_become_its_jobs() {
     let p = results::read("r.json", text).unwrap();
     assert_eq!((p.jobs.len(), p.jobs[0].numjobs, p.jobs[0].iodepth), (1, 2, 16));
     assert!((p.jobs[0].iops() - 20_000.0).abs() < 0.1 && (p.jobs[0].lat_us() - 990.0).abs() < 0.1);
+    // Both threads' I/Os were out: 20000 a second of 990 us.
+    assert!((p.jobs[0].in_flight - 9.9).abs() < 0.01 && p.disk.depth == 20, "{:?} {:?}", p.jobs[0], p.disk);
     let read = p.disk.read_us.unwrap();
     assert!(read.low < 300.0 && read.high == 900.0, "waiting is in fio's latencies: {read:?}");
     let job = write::job_file(&p);
