@@ -48,12 +48,15 @@ pub fn read(file: &str, text: &str) -> Result<Profile, ProfileError> {
     let mut by_name: BTreeMap<usize, JobProfile> = BTreeMap::new();
     let mut order: Vec<String> = Vec::new();
     let mut seconds = 0f64;
+    let mut verifies = false;
     for j in jobs {
         let name = j["jobname"].as_str().filter(|n| is_plain(n)).ok_or_else(|| {
             ProfileError::new(file, "a job without 'jobname', or with one of several lines: must be the JSON of a run")
         })?;
         let mut all = global.clone();
         all.extend(options(file, &j["job options"])?);
+        verifies |= all.get("verify").is_some_and(|v| !["", "0", "none"].contains(&v.as_str()));
+        all.retain(|option, _| !option.contains("verify"));
         // Flags are not in our results; a job with a runtime makes I/O for so long.
         if all.contains_key("runtime") {
             all.insert("time_based".into(), String::new());
@@ -84,6 +87,12 @@ pub fn read(file: &str, text: &str) -> Result<Profile, ProfileError> {
         j.in_flight = j.iops() * j.lat_us() / 1e6 / f64::from(j.numjobs);
     }
     let mut notes = Vec::new();
+    if verifies {
+        notes.push(
+            "verify is left out, with the options that go with it: a simulated machine has no data to check; add it again for a run"
+                .into(),
+        );
+    }
     let disk = disk(&doc, &jobs, &mut notes);
     Ok(Profile { source: file.into(), device: None, seconds, jobs, disk, notes })
 }

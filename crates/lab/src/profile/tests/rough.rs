@@ -30,3 +30,14 @@ fn writes_seen_only_behind_others_have_a_range_and_a_note() {
     assert!(notes.iter().any(|n| n.contains("no writes were seen") && n.contains("waiting")), "{notes:?}");
     assert!(write.low <= 100.0 && write.high >= 800.0, "{write:?}");
 }
+
+/// A simulated machine has no data to check, and refuses to.
+#[test]
+fn verify_is_left_out_of_the_job_of_a_run() {
+    let more = "\"bs\": \"8k\", \"verify\": \"crc32c\", \"do_verify\": \"0\", \"verify_fatal\": \"1\"";
+    let p = results::read("r.json", &RUN.replace("\"bs\": \"8k\"", more)).unwrap();
+    let job = write::job_file(&p);
+    assert!(job.lines().all(|l| l.starts_with('#') || !l.contains("verify")), "{job}");
+    assert!(job.contains("# note: verify is left out"), "{job}");
+    assert!(!results::read("r.json", RUN).unwrap().notes.iter().any(|n| n.contains("verify")));
+}
