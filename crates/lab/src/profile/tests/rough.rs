@@ -3,6 +3,16 @@
 
 use super::*;
 
+/// SG_IO, as smartctl sends it, is no workload of the disk's.
+#[test]
+fn commands_past_the_block_layer_are_passed_over() {
+    let good = "8,0 0 1 0.000000000 7 Q R 0 + 8 [x]\n8,0 0 3 0.000100000 0 C R 0 + 8 [0]\n";
+    let smart = "8,0 0 2 0.000050000 9 D R 36 (12 00 00 00 24 00) [smartctl]\n8,0 0 2 0.000050000 9 D R 0 [smartctl]\n\
+                 8,0 0 2 0.000060000 9 C R (12 00 00 00 24 00) [0]\n8,0 0 2 0.000060000 9 C R [0]\n";
+    let (a, b) = (lines(&format!("{good}{smart}")).unwrap(), lines(good).unwrap());
+    assert_eq!((a.jobs, a.disk), (b.jobs, b.disk));
+}
+
 /// What was not seen is no line of a machine file.
 #[test]
 fn a_spread_that_is_not_known_is_not_written() {
