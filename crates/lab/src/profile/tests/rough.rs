@@ -3,6 +3,37 @@
 
 use super::*;
 
+/// blktrace's pid is the thread's: a database of many threads is one job, whatever the share of each.
+#[test]
+fn many_threads_of_one_name_are_one_job_and_what_is_left_out_is_said() {
+    let mut bytes = Vec::new();
+    for pid in 1..=600 {
+        bytes.extend(record(0, 0, 0, NAME, pid, b"db\0"));
+    }
+    bytes.extend(record(0, 0, 0, NAME, 601, b"cron\0"));
+    let mut at = 0;
+    for round in 0..3u64 {
+        for pid in 1..=600u32 {
+            at += 10_000;
+            let sector = (round * 600 + u64::from(pid)) * 800;
+            bytes.extend(record(at, sector, 4096, Q_READ, pid, &[]));
+            bytes.extend(record(at + 5_000, sector, 4096, C_READ, 0, &[]));
+        }
+    }
+    bytes.extend(record(at + 10_000, 0, 4096, Q_READ, 601, &[]));
+    bytes.extend(record(at + 15_000, 0, 4096, C_READ, 0, &[]));
+    let mut trace = Trace::default();
+    records::read("t", bytes.as_slice(), &mut trace).unwrap();
+    let p = of_trace("t", trace.clone(), None).unwrap();
+    let ios = |p: &Profile| p.jobs.iter().map(|j| j.read.as_ref().unwrap().ios).sum::<u64>();
+    assert_eq!((p.jobs.len(), p.jobs[0].name.as_str(), p.jobs[0].numjobs, ios(&p)), (1, "db", 600, 1800));
+    assert!(p.notes.iter().any(|n| n.starts_with("1 processes") && n.contains("0.06 % of all I/Os")), "{:?}", p.notes);
+    // Without names each is a job of its own, and most of them have to stay.
+    trace.names.clear();
+    let p = of_trace("t", trace, None).unwrap();
+    assert!(ios(&p) >= 1700, "{} of 1801 I/Os are left", ios(&p));
+}
+
 /// SG_IO, as smartctl sends it, is no workload of the disk's.
 #[test]
 fn commands_past_the_block_layer_are_passed_over() {
