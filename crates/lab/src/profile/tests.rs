@@ -29,6 +29,7 @@ fn record(time_ns: u64, sector: u64, bytes: u32, action: u32, pid: u32, payload:
 
 const Q_READ: u32 = 1 | (1 << 4 | 1) << 16;
 const D_READ: u32 = 7 | (1 << 6 | 1) << 16;
+const R_READ: u32 = 6 | (1 << 5 | 1) << 16;
 const C_READ: u32 = 8 | (1 << 7 | 1) << 16;
 const NAME: u32 = (1 << 10) << 16;
 

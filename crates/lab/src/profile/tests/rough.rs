@@ -34,6 +34,92 @@ fn many_threads_of_one_name_are_one_job_and_what_is_left_out_is_said() {
     assert!(ios(&p) >= 1700, "{} of 1801 I/Os are left", ios(&p));
 }
 
+/// A request whose end the tracer has lost is at the device no more.
+#[test]
+fn a_lost_end_makes_no_later_depth_greater() {
+    let mut bytes = record(0, 8_000_000, 4096, Q_READ, 7, &[]);
+    bytes.extend(record(1, 8_000_000, 4096, D_READ, 7, &[]));
+    bytes.extend(one_at_a_time(400, 0));
+    let p = binary(&bytes).unwrap();
+    assert_eq!(p.disk.depth, 1, "{:?}", p.disk);
+    assert!(p.notes.iter().any(|n| n.contains("1 requests at the device have no end")), "{:?}", p.notes);
+    // What was given back, or was at the device when the trace ended, was there.
+    let mut bytes = one_at_a_time(400, 0);
+    for (at, sector, action) in [(0, 8, D_READ), (1, 16, D_READ), (2, 8, R_READ), (3, 24, D_READ), (50_000, 24, C_READ)]
+    {
+        bytes.extend(record(70_000_000 + at, sector, 4096, action, 7, &[]));
+    }
+    let p = binary(&bytes).unwrap();
+    assert_eq!(p.disk.depth, 2, "{:?}", p.disk);
+    assert!(!p.notes.iter().any(|n| n.contains("at the device have no end")), "{:?}", p.notes);
+}
+
+/// A place that is read again and again, and the first end of it lost: the ends that follow are of those that they are of.
+#[test]
+fn a_lost_end_shifts_no_later_ones() {
+    let mut bytes = one_at_a_time(100, 0);
+    for i in 0..50u64 {
+        let at = 20_000_000 + i * 10_000_000;
+        bytes.extend(record(at, 0, 4096, Q_READ, 7, &[]));
+        bytes.extend(record(at + 50_000, 0, 4096, D_READ, 7, &[]));
+        if i > 0 {
+            bytes.extend(record(at + 150_000, 0, 4096, C_READ, 0, &[]));
+        }
+    }
+    let p = binary(&bytes).unwrap();
+    let read = p.jobs[0].read.as_ref().unwrap();
+    assert_eq!((read.ios, read.lat_us, p.disk.depth), (149, 150.0, 1), "{:?}", p.notes);
+    assert!((p.disk.read_us.unwrap().value - 100.0).abs() < 0.1);
+    assert!(p.notes.iter().any(|n| n.starts_with("1 I/Os and 1 requests at the device have no end")), "{:?}", p.notes);
+    // The same place twice at once is no loss, nor is what the trace ends before.
+    let mut bytes = one_at_a_time(100, 0);
+    for (at, action) in [(0, Q_READ), (1, Q_READ), (150_000, C_READ), (150_001, C_READ), (150_002, Q_READ)] {
+        bytes.extend(record(20_000_000 + at, 0, 4096, action, 7, &[]));
+    }
+    let mut trace = Trace::default();
+    records::read("t", bytes.as_slice(), &mut trace).unwrap();
+    let lives = lives::of(&trace, 259 << 20);
+    assert_eq!((lives.bios.len(), lives.unfinished, lives.lost_bios, lives.unknown), (102, 1, 0, 0));
+}
+
+/// More at once than any disk has: the oldest make room, and the count goes on.
+#[test]
+fn a_trace_full_of_lost_ends_is_counted_to_its_end() {
+    let mut trace = Trace::default();
+    let mut push = |time_ns, sector, act| {
+        let (bytes, pid, device, class) = (4096, 1, 1, Class::Read);
+        trace.push(TraceEvent { time_ns, sector, bytes, pid, device, act, class }).unwrap();
+    };
+    for i in 0..(1u64 << 18) + 10 {
+        push(i, i * 8, Act::Queue);
+    }
+    for i in 0..100u64 {
+        push(1_000_000 + i * 100, 1 << 30, Act::Queue);
+        push(1_000_050 + i * 100, 1 << 30, Act::Complete);
+    }
+    // Half a minute later those that are left are lost as well.
+    push(31_000_000_000, 1 << 30, Act::Queue);
+    push(31_000_000_050, 1 << 30, Act::Complete);
+    let lives = lives::of(&trace, 1);
+    assert_eq!((lives.bios.len(), lives.unknown, lives.lost_bios, lives.unfinished), (101, 0, (1 << 18) + 10, 0));
+}
+
+#[test]
+fn an_end_in_the_nanosecond_of_its_submission_comes_after_it() {
+    let mut text = String::new();
+    for (act, who) in [("Q", "x"), ("C", "0")] {
+        for sector in [0, 8, 16] {
+            text += &format!("8,0 0 1 0.000000000 7 {act} R {sector} + 8 [{who}]\n");
+        }
+    }
+    let p = lines(&text).unwrap();
+    // 99 % of the submissions of 1, 2 and 3 at a time.
+    assert_eq!((p.jobs[0].iodepth, p.jobs[0].read.as_ref().unwrap().ios), (2, 3));
+    assert!(p.jobs[0].in_flight <= 3.0, "{}", p.jobs[0].in_flight);
+    let late = text.replace("0.000000000", "18446744073.709551615");
+    assert!(lines(&late).unwrap().jobs[0].iodepth <= 3);
+}
+
 /// SG_IO, as smartctl sends it, is no workload of the disk's.
 #[test]
 fn commands_past_the_block_layer_are_passed_over() {
