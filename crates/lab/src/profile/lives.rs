@@ -2,10 +2,12 @@
 //! From events to lives: a bio from its submission to its completion, a request from the device's getting it to its end.
 //!
 //! A completion has the extent of a request, which may be several bios that were merged, or a piece of one that was split: a bio is done when
-//! all of its bytes are. Guarantees: memory and time are those of what is in flight, whatever extents a file claims.
+//! all of its bytes are. Guarantees: memory and time are those of the events, whatever extents a file claims. An event that the tracer has
+//! lost changes what is said of the one I/O, not of those behind it: what has no end is at the device no more, and where a place is
+//! submitted again long after, the end is of the later one.
 
 use super::{Act, Class, Trace};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// A bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,18 +46,27 @@ pub struct Lives {
     pub bios: Vec<Bio>,
     /// In the order of their ends.
     pub requests: Vec<Request>,
-    /// Submissions without an end in the trace.
+    /// Submissions that the trace ends before.
     pub unfinished: u64,
+    /// Submissions whose end is lost.
+    pub lost_bios: u64,
+    /// Requests whose end is lost.
+    pub lost_requests: u64,
     /// Completions of what was submitted before it.
     pub unknown: u64,
 }
 
 /// Most bios of one class that are taken for in flight: what a file has beyond, no disk has.
 const OUT_MAX: usize = 1 << 18;
+/// Longest that one is out: drivers give up on a request by then (blk_mq_init_allocated_queue: 30 s).
+const AGE_MAX_NS: u64 = 30_000_000_000;
+/// So many times the mean after which one is taken for lost, if its place is submitted again.
+const AGAIN: u64 = 16;
 
 /// A bio that is out.
 struct Piece {
     bio: usize,
+    since: u64,
     sectors: u64,
     /// Sectors that have not ended.
     left: u64,
@@ -65,28 +76,62 @@ struct Piece {
 #[derive(Default)]
 struct Out {
     at: BTreeMap<u64, Vec<Piece>>,
+    /// Submission, first sector and bio in the order of their submission; the first one is out.
+    order: VecDeque<(u64, u64, usize)>,
     nr: usize,
     /// The longest one so far, sectors: how far back one may begin that reaches a sector.
     longest: u64,
+    /// Time and number of those that were done.
+    done: (u64, u64),
+    lost: u64,
 }
 
 impl Out {
-    fn begin(&mut self, sector: u64, sectors: u64, bio: usize) {
-        if self.nr < OUT_MAX {
-            self.nr += 1;
-            self.longest = self.longest.max(sectors);
-            self.at.entry(sector).or_default().push(Piece { bio, sectors, left: sectors });
+    fn begin(&mut self, now: u64, sector: u64, sectors: u64, bio: usize) {
+        while let Some((since, at, first)) = self.order.front().copied() {
+            if self.is_out(at, first) {
+                if now - since <= AGE_MAX_NS && self.nr < OUT_MAX {
+                    break;
+                }
+                self.lose(at, &mut |p| p.bio == first);
+            }
+            self.order.pop_front();
         }
+        let limit = too_long(self.done);
+        self.lose(sector, &mut |p| now - p.since > limit);
+        self.nr += 1;
+        self.longest = self.longest.max(sectors);
+        self.at.entry(sector).or_default().push(Piece { bio, since: now, sectors, left: sectors });
+        self.order.push_back((now, sector, bio));
+    }
+
+    fn is_out(&self, sector: u64, bio: usize) -> bool {
+        self.at.get(&sector).is_some_and(|pieces| pieces.iter().any(|p| p.bio == bio))
+    }
+
+    /// Gives up on those at a place that are so.
+    fn lose(&mut self, sector: u64, is: &mut dyn FnMut(&Piece) -> bool) {
+        let Some(pieces) = self.at.get_mut(&sector) else { return };
+        let before = pieces.len();
+        pieces.retain(|p| !is(p));
+        let gone = before - pieces.len();
+        if pieces.is_empty() {
+            self.at.remove(&sector);
+        }
+        self.nr -= gone;
+        self.lost += gone as u64;
     }
 
     /// What is there is done; calls `f` with the bios that are so altogether. Says whether there was one.
-    fn end(&mut self, sector: u64, sectors: u64, f: &mut dyn FnMut(usize)) -> bool {
+    fn end(&mut self, now: u64, sector: u64, sectors: u64, f: &mut dyn FnMut(usize)) -> bool {
         // One that is exactly this is meant before others that overlap it.
         if let Some(pieces) = self.at.get_mut(&sector)
             && let Some(n) = pieces.iter().position(|p| p.sectors == sectors && p.left == sectors)
         {
-            f(pieces.remove(n).bio);
+            let piece = pieces.remove(n);
+            f(piece.bio);
             self.nr -= 1;
+            add(&mut self.done, now - piece.since);
             if pieces.is_empty() {
                 self.at.remove(&sector);
             }
@@ -108,6 +153,7 @@ impl Out {
             if piece.left == 0 {
                 f(piece.bio);
                 self.nr -= 1;
+                add(&mut self.done, now - piece.since);
                 pieces.remove(0);
                 if pieces.is_empty() {
                     empty.push(*start);
@@ -121,17 +167,96 @@ impl Out {
     }
 }
 
+/// One more to a sum and its number.
+fn add(sum: &mut (u64, u64), ns: u64) {
+    *sum = (sum.0.saturating_add(ns), sum.1 + 1);
+}
+
+/// What is out for longer has lost its end, if its place is taken again. Two of one place at once are not rare; that the first takes many
+/// times as long as others is.
+fn too_long((ns, n): (u64, u64)) -> u64 {
+    ns.checked_div(n).map_or(AGE_MAX_NS, |usual| usual.max(1).saturating_mul(AGAIN).min(AGE_MAX_NS))
+}
+
+/// Requests at the device, by their place.
+///
+/// How many are there when one comes is found out behind: only then is known which have an end.
+#[derive(Default)]
+struct Issued {
+    at: BTreeMap<(Class, u64), VecDeque<(u64, usize)>>,
+    /// Event at which one came or went, whether it came, and its number among those that ended.
+    steps: Vec<(usize, bool, Option<usize>)>,
+    /// The longest time that one was there.
+    longest_ns: u64,
+    /// Time and number of those that left.
+    done: (u64, u64),
+    lost: u64,
+}
+
+impl Issued {
+    fn issue(&mut self, key: (Class, u64), now: u64, event: usize) {
+        let all = self.at.entry(key).or_default();
+        let limit = too_long(self.done);
+        while all.front().is_some_and(|(since, _)| now - since > limit) {
+            all.pop_front();
+            self.lost += 1;
+        }
+        all.push_back((now, event));
+    }
+
+    /// One has gone, as the `ended`th if it ended; how long it was there. One that was there too long was another one.
+    fn leave(&mut self, key: (Class, u64), now: u64, event: usize, ended: Option<usize>) -> Option<u64> {
+        let all = self.at.get_mut(&key)?;
+        let (since, came) = all.pop_front()?;
+        if all.is_empty() {
+            self.at.remove(&key);
+        }
+        if now - since > AGE_MAX_NS {
+            self.lost += 1;
+            return None;
+        }
+        self.steps.extend([(came, true, ended), (event, false, None)]);
+        self.longest_ns = self.longest_ns.max(now - since);
+        add(&mut self.done, now - since);
+        Some(now - since)
+    }
+
+    /// Fills in the depths; `last` is when the trace ends. Returns how many were lost.
+    fn depths(mut self, requests: &mut [Request], last: u64) -> u64 {
+        for (since, came) in self.at.into_values().flatten() {
+            // It may be there still, if it is no older than others became.
+            if last - since <= self.longest_ns {
+                self.steps.push((came, true, None));
+            } else {
+                self.lost += 1;
+            }
+        }
+        self.steps.sort_unstable();
+        let mut depth = 0;
+        for (_, came, ended) in self.steps {
+            depth = if came { depth + 1 } else { depth - 1 };
+            if let Some(n) = ended {
+                requests[n].depth = depth;
+            }
+        }
+        self.lost
+    }
+}
+
 /// The lives on one device; the trace is sorted.
 pub fn of(trace: &Trace, device: u32) -> Lives {
     let mut lives = Lives::default();
     let mut out: BTreeMap<Class, Out> = BTreeMap::new();
-    let mut issued: BTreeMap<(Class, u64), (u64, u32)> = BTreeMap::new();
+    let mut issued = Issued::default();
+    let mut last = 0;
     let mut bios: Vec<(Bio, bool)> = Vec::new();
-    for e in trace.events.iter().filter(|e| e.device == device) {
+    for (event, e) in trace.events.iter().enumerate().filter(|(_, e)| e.device == device) {
+        last = e.time_ns;
+        let key = (e.class, e.sector);
         let sectors = u64::from(e.bytes >> 9);
         match e.act {
             Act::Queue => {
-                out.entry(e.class).or_default().begin(e.sector, sectors, bios.len());
+                out.entry(e.class).or_default().begin(e.time_ns, e.sector, sectors, bios.len());
                 let (class, sector) = (e.class, e.sector);
                 let bio = Bio { pid: e.pid, class, sector, bytes: e.bytes, queued_ns: e.time_ns, done_ns: u64::MAX };
                 bios.push((bio, false));
@@ -139,27 +264,30 @@ pub fn of(trace: &Trace, device: u32) -> Lives {
             Act::Issue => {
                 // Flushes are the core's, and take what the cache takes.
                 if e.class != Class::Flush {
-                    let depth = issued.len() as u32 + 1;
-                    issued.insert((e.class, e.sector), (e.time_ns, depth));
+                    issued.issue(key, e.time_ns, event);
                 }
             }
             Act::Requeue => {
-                issued.remove(&(e.class, e.sector));
+                issued.leave(key, e.time_ns, event, None);
             }
             Act::Complete => {
-                if let Some((at, depth)) = issued.remove(&(e.class, e.sector)) {
-                    let device_ns = e.time_ns - at;
-                    lives.requests.push(Request { class: e.class, bytes: e.bytes, device_ns, depth });
+                let ended = Some(lives.requests.len());
+                if let Some(device_ns) = issued.leave(key, e.time_ns, event, ended) {
+                    lives.requests.push(Request { class: e.class, bytes: e.bytes, device_ns, depth: 0 });
                 }
-                let known = out.entry(e.class).or_default().end(e.sector, sectors, &mut |bio| {
-                    bios[bio].0.done_ns = e.time_ns;
+                let known = out.entry(e.class).or_default().end(e.time_ns, e.sector, sectors, &mut |bio| {
+                    // No I/O takes no time, though a tracer's clock may say so: its end comes behind its submission.
+                    let queued_ns = bios[bio].0.queued_ns;
+                    bios[bio].0.done_ns = e.time_ns.max(queued_ns.saturating_add(1));
                     bios[bio].1 = true;
                 });
                 lives.unknown += u64::from(!known);
             }
         }
     }
-    lives.unfinished = bios.iter().filter(|(_, done)| !done).count() as u64;
+    lives.lost_requests = issued.depths(&mut lives.requests, last);
+    lives.lost_bios = out.values().map(|o| o.lost).sum();
+    lives.unfinished = bios.iter().filter(|(_, done)| !done).count() as u64 - lives.lost_bios;
     lives.bios = bios.into_iter().filter(|(_, done)| *done).map(|(bio, _)| bio).collect();
     lives
 }
@@ -178,8 +306,18 @@ impl Lives {
         if self.unfinished > 0 {
             notes.push(format!("{} I/Os had not ended when the trace did, and are left out", self.unfinished));
         }
+        if self.lost_bios + self.lost_requests > 0 {
+            notes.push(format!(
+                "{} I/Os and {} requests at the device have no end in the trace, and are left out: the tracer lost it, or they took too long; \
+                 trace with more buffers (blktrace -n)",
+                self.lost_bios, self.lost_requests
+            ));
+        }
         if self.unknown > 0 {
-            notes.push(format!("{} completions are of I/Os from before the trace, and are left out", self.unknown));
+            notes.push(format!(
+                "{} completions are of I/Os from before the trace, or that the tracer lost, and are left out",
+                self.unknown
+            ));
         }
         if self.requests.is_empty() {
             notes.push("no request is both issued (D) and completed (C): the device's times are not known".into());

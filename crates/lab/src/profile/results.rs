@@ -48,12 +48,15 @@ pub fn read(file: &str, text: &str) -> Result<Profile, ProfileError> {
     let mut by_name: BTreeMap<usize, JobProfile> = BTreeMap::new();
     let mut order: Vec<String> = Vec::new();
     let mut seconds = 0f64;
+    let mut verifies = false;
     for j in jobs {
         let name = j["jobname"].as_str().filter(|n| is_plain(n)).ok_or_else(|| {
             ProfileError::new(file, "a job without 'jobname', or with one of several lines: must be the JSON of a run")
         })?;
         let mut all = global.clone();
         all.extend(options(file, &j["job options"])?);
+        verifies |= all.get("verify").is_some_and(|v| !["", "0", "none"].contains(&v.as_str()));
+        all.retain(|option, _| !option.contains("verify"));
         // Flags are not in our results; a job with a runtime makes I/O for so long.
         if all.contains_key("runtime") {
             all.insert("time_based".into(), String::new());
@@ -75,11 +78,21 @@ pub fn read(file: &str, text: &str) -> Result<Profile, ProfileError> {
             }
         }
     }
-    let jobs: Vec<JobProfile> = by_name.into_values().filter(|j| j.dirs().next().is_some()).collect();
+    let mut jobs: Vec<JobProfile> = by_name.into_values().filter(|j| j.dirs().next().is_some()).collect();
     if jobs.is_empty() {
         return Err(ProfileError::new(file, "no job has made an I/O: there is nothing to profile"));
     }
+    for j in &mut jobs {
+        // Little's law, for each of the threads: of all their entries, which without group_reporting are several.
+        j.in_flight = j.iops() * j.lat_us() / 1e6 / f64::from(j.numjobs);
+    }
     let mut notes = Vec::new();
+    if verifies {
+        notes.push(
+            "verify is left out, with the options that go with it: a simulated machine has no data to check; add it again for a run"
+                .into(),
+        );
+    }
     let disk = disk(&doc, &jobs, &mut notes);
     Ok(Profile { source: file.into(), device: None, seconds, jobs, disk, notes })
 }
@@ -150,7 +163,7 @@ fn job(
     let option = |key: &str| options.get(key).and_then(|v| v.parse::<u32>().ok());
     let iodepth = option("iodepth").unwrap_or(1).clamp(1, 65_536);
     let numjobs = option("numjobs").unwrap_or(1).clamp(1, 4096);
-    let mut job = JobProfile {
+    JobProfile {
         name: name.to_owned(),
         numjobs,
         read,
@@ -164,10 +177,7 @@ fn job(
         offset_bytes: 0,
         size_bytes: 0,
         options: options.into_iter().collect(),
-    };
-    // Little's law, for each of the threads.
-    job.in_flight = job.iops() * job.lat_us() / 1e6 / f64::from(numjobs);
-    job
+    }
 }
 
 /// Of latencies, less what our stage times say is not the device.
@@ -204,7 +214,8 @@ fn disk(doc: &Value, jobs: &[JobProfile], notes: &mut Vec<String>) -> DiskProfil
     DiskProfile {
         read_us: read.map(known),
         write_us: write.map(known),
-        jitter_pct: 20,
+        // Of latencies, which waiting is part of.
+        jitter_pct: None,
         parallel: Some(parallel),
         depth,
     }

@@ -46,7 +46,8 @@ pub struct DiskProfile {
     /// Time a write is.
     pub write_us: Option<Known>,
     /// Spread of these times: evenly by up to this much either way, percent.
-    pub jitter_pct: u32,
+    /// `None`: too few requests were seen, or only times that they waited are known.
+    pub jitter_pct: Option<u32>,
     /// Requests in service at once.
     pub parallel: Option<Known>,
     /// Most requests at the device.
@@ -59,14 +60,17 @@ fn means(values: &[f64]) -> Vec<f64> {
     tenths.map(|c| c.iter().sum::<f64>() / c.len() as f64).collect()
 }
 
-/// The middle half of the values, as a share of the middle one.
-fn spread(values: &[f64]) -> f64 {
+/// The middle half of the values, as a share of the middle one; `None` where there are too few.
+fn spread(values: &[f64]) -> Option<f64> {
+    if values.len() < SAMPLES_MIN {
+        return None;
+    }
     let mut all = values.to_vec();
     all.sort_by(f64::total_cmp);
     let at = |share: f64| all.get(((all.len() as f64 * share) as usize).min(all.len().saturating_sub(1))).copied();
     match (at(0.25), at(0.5), at(0.75)) {
-        (Some(a), Some(m), Some(b)) if m > 0.0 => (b - a) / m,
-        _ => 0.0,
+        (Some(a), Some(m), Some(b)) if m > 0.0 => Some((b - a) / m),
+        _ => None,
     }
 }
 
@@ -90,6 +94,7 @@ pub fn of(requests: &[Request], notes: &mut Vec<String>) -> DiskProfile {
     let depth = requests.iter().map(|r| r.depth).max().unwrap_or(1);
     let m_high = at_high.iter().map(|r| f64::from(r.depth)).sum::<f64>() / at_high.len() as f64;
     let queues = high > low && w_high > QUEUES * w_low.max(1.0);
+    // The times, and whether they are only of requests that waited.
     let times = |class: Class| {
         let of = |from: &[&Request]| -> Vec<f64> {
             from.iter().filter(|r| r.class == class).map(|r| r.device_ns as f64 / 1e3).collect()
@@ -97,18 +102,33 @@ pub fn of(requests: &[Request], notes: &mut Vec<String>) -> DiskProfile {
         let all: Vec<&Request> = requests.iter().collect();
         // Where nothing queues all of them show the service.
         let mine = if queues { of(at_low) } else { of(&all) };
-        if mine.is_empty() { of(&all) } else { mine }
+        if mine.is_empty() { (of(&all), queues) } else { (mine, false) }
     };
-    let known = |t: &[f64]| {
+    let mut known = |(t, waited): &(Vec<f64>, bool), what: &str| {
+        if t.is_empty() {
+            return None;
+        }
         let value = t.iter().sum::<f64>() / t.len() as f64;
-        (!t.is_empty()).then(|| Known::within(value, (2.0 * cv(&means(t))).clamp(KNOWN, 0.9)))
+        let mut known = Known::within(value, (2.0 * cv(&means(t))).clamp(KNOWN, 0.9));
+        if *waited {
+            // If they wait as the others do, the share of service in their time is the same.
+            known.low *= w_low / w_high;
+            notes.push(format!(
+                "no {what} were seen while the device was idle: waiting in it is in their time, of which {:.0} % may be the service",
+                100.0 * w_low / w_high
+            ));
+        }
+        Some(known)
     };
     let (reads, writes) = (times(Class::Read), times(Class::Write));
+    let (read_us, write_us) = (known(&reads, "reads"), known(&writes, "writes"));
+    // What waited says nothing of the spread of the service.
+    let [reads, writes] = [reads, writes].map(|(t, waited)| if waited { Vec::new() } else { t });
     let larger = if reads.len() >= writes.len() { &reads } else { &writes };
     // Of an even spread by j either way the middle half is j wide; a few that were late do not count.
     let spread = spread(larger);
-    let jitter_pct = ((spread * 100.0).round() as u32).min(100);
-    if cv(larger) > spread.mul_add(0.6, 0.1) {
+    let jitter_pct = spread.map(|s| ((s * 100.0).round() as u32).min(100));
+    if spread.is_some_and(|s| cv(larger) > s.mul_add(0.6, 0.1)) {
         let text =
             "the device's times have a longer tail than a machine file can say: high percentiles will come out too low";
         notes.push(text.into());
@@ -122,5 +142,5 @@ pub fn of(requests: &[Request], notes: &mut Vec<String>) -> DiskProfile {
         ));
         Known { value: f64::from(PARALLEL_MAX), low: f64::from(depth), high: f64::from(PARALLEL_MAX) }
     };
-    DiskProfile { read_us: known(&reads), write_us: known(&writes), jitter_pct, parallel: Some(parallel), depth }
+    DiskProfile { read_us, write_us, jitter_pct, parallel: Some(parallel), depth }
 }

@@ -104,8 +104,12 @@ const PROMPT: f64 = 0.6;
 const ANSWERS: (f64, f64) = (50_000.0, 0.4);
 /// Pauses below this are the process's own work and the machine's.
 const THINK_MIN_US: f64 = 10.0;
-/// I/Os below which a process is a passer-by, as a share of all.
+/// I/Os below which the processes of a name are passers-by, as a share of all.
 const SHARE_MIN: f64 = 0.002;
+/// Most of all I/Os that are left out because of that.
+const LOST_MAX: f64 = 0.05;
+/// Most that a job keeps out: what job files take.
+const DEPTH_MAX: i64 = 65_536;
 
 /// The jobs of a device, busiest first.
 pub fn jobs(lives: &Lives, names: &BTreeMap<u32, String>, notes: &mut Vec<String>) -> Vec<JobProfile> {
@@ -113,24 +117,19 @@ pub fn jobs(lives: &Lives, names: &BTreeMap<u32, String>, notes: &mut Vec<String
     for b in &lives.bios {
         by_pid.entry((b.pid, b.class == Class::Trim)).or_default().push(b);
     }
-    let most = lives.bios.len() as f64;
-    let small = |bios: &Vec<&Bio>| (bios.len() as f64) < SHARE_MIN * most;
-    let dropped: usize = by_pid.values().filter(|b| small(b)).map(Vec::len).sum();
-    if dropped > 0 {
-        let n = by_pid.values().filter(|b| small(b)).count();
-        notes.push(format!("{n} processes with less than {} % of the I/Os each are left out", 100.0 * SHARE_MIN));
-    }
-    by_pid.retain(|_, bios| !small(bios) && bios.iter().any(|b| b.class != Class::Flush));
-    // Processes of one name and of the same directions do the same.
-    let mut groups: BTreeMap<(String, [bool; 3]), Vec<Process<'_>>> = BTreeMap::new();
+    // Processes of one name and of the same directions do the same. A thread alone may have next to nothing to do.
+    let mut groups: BTreeMap<(String, [bool; 3]), Vec<Vec<&Bio>>> = BTreeMap::new();
     for ((pid, _), bios) in by_pid {
         let name = names.get(&pid).cloned().unwrap_or_else(|| format!("pid{pid}"));
         let does = [Class::Read, Class::Write, Class::Trim].map(|c| bios.iter().any(|b| b.class == c));
-        groups.entry((name, does)).or_default().push(Process::of(bios));
+        groups.entry((name, does)).or_default().push(bios);
     }
+    drop_small(&mut groups, lives.bios.len(), notes);
+    groups.retain(|(_, does), _| does.contains(&true));
     let (first, last) = lives.span();
+    let each = |all: Vec<_>| all.into_iter().map(Process::of).collect::<Vec<_>>();
     let mut jobs: Vec<JobProfile> =
-        groups.into_iter().map(|((name, _), all)| job(name, &all, (last - first).max(1))).collect();
+        groups.into_iter().map(|((name, _), all)| job(name, &each(all), (last - first).max(1))).collect();
     jobs.sort_by(|a, b| b.iops().total_cmp(&a.iops()));
     // One name for one job.
     for i in 1..jobs.len() {
@@ -142,6 +141,29 @@ pub fn jobs(lives: &Lives, names: &BTreeMap<u32, String>, notes: &mut Vec<String
         }
     }
     jobs
+}
+
+/// Drops groups of few of the `most` I/Os, the smallest ones first, as long as next to nothing is lost by it.
+fn drop_small(groups: &mut BTreeMap<(String, [bool; 3]), Vec<Vec<&Bio>>>, most: usize, notes: &mut Vec<String>) {
+    let share = |ios: usize| ios as f64 / most as f64;
+    let ios = |all: &Vec<Vec<&Bio>>| all.iter().map(Vec::len).sum::<usize>();
+    let mut small: Vec<(usize, (String, [bool; 3]))> =
+        groups.iter().map(|(key, all)| (ios(all), key.clone())).filter(|(n, _)| share(*n) < SHARE_MIN).collect();
+    small.sort();
+    let (mut lost, mut processes) = (0, 0);
+    for (n, key) in small {
+        if share(lost + n) > LOST_MAX {
+            break;
+        }
+        lost += n;
+        processes += groups.remove(&key).map_or(0, |all| all.len());
+    }
+    if processes > 0 {
+        let (min, lost) = (100.0 * SHARE_MIN, 100.0 * share(lost));
+        notes.push(format!(
+            "{processes} processes, of names with less than {min} % of all I/Os each, are left out: {lost:.2} % of all I/Os"
+        ));
+    }
 }
 
 /// One process: its bios in the order of their submission, and what they say of its depth.
@@ -176,10 +198,11 @@ impl<'b> Process<'b> {
             if out == 0 {
                 idle_ns += ns;
             }
-            out += step;
+            // Not below none, if time itself is at its end.
+            out = (out + step).max(0);
             last = *at;
             if *step > 0 {
-                depths.push(out as u32);
+                depths.push(out.clamp(1, DEPTH_MAX) as u32);
                 runs += u64::from(was_end);
                 prompt += u64::from(was_end && ns <= answers);
             } else if out == 0 {
@@ -190,7 +213,7 @@ impl<'b> Process<'b> {
         depths.sort_unstable();
         let gaps: Vec<f64> = io.windows(2).map(|w| (w[1].queued_ns - w[0].queued_ns) as f64).collect();
         Process {
-            depth: depths[(depths.len() - 1) * 99 / 100].max(1),
+            depth: depths[(depths.len() - 1) * 99 / 100],
             in_flight: area / span,
             batch: io.len() as f64 / runs.max(1) as f64,
             think_us: idle_ns / pauses.max(1) as f64 / 1e3,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads the lines of blkparse in its default format: `254,0 1 17 0.000012345 1234 Q W 223490 + 8 [fio]`.
 //!
-//! Guarantees: a line that begins with a device has to be an event; others (the summary at the end) are passed over.
+//! Guarantees: a line that begins with a device has to be an event; others (the summary at the end) are passed over, and so are commands past
+//! the block layer.
 //! Does not do: formats of `blkparse -f`.
 //!
 //! Source: blkparse(1), blkparse_fmt.c of blktrace 1.3.
@@ -65,6 +66,9 @@ fn event(line: &str, trace: &mut Trace) -> Result<(), String> {
         d if d.contains('R') => Class::Read,
         _ => return Ok(()),
     };
+    if extent.is_none() && class != Class::Flush && is_command(&rest) {
+        return Ok(());
+    }
     let Some((sector, sectors)) = extent.or((class == Class::Flush).then_some((0, 0))) else {
         return Err(format!(
             "action {action} of '{rwbs}' without 'SECTOR + LENGTH': must be blkparse's default format"
@@ -77,6 +81,16 @@ fn event(line: &str, trace: &mut Trace) -> Result<(), String> {
         trace.name(pid, name);
     }
     trace.push(TraceEvent { time_ns, sector, bytes, pid, device, act, class })
+}
+
+/// Whether it is of a command past the block layer (SG_IO), which is no workload of the disk's: `36 (12 00 ...) [smartctl]` or
+/// `36 [smartctl]`, and of its end `(12 00 ...) [0]` or `[0]`.
+fn is_command(rest: &[&str]) -> bool {
+    let after = match rest {
+        [bytes, after @ ..] if bytes.parse::<u32>().is_ok() => after,
+        all => all,
+    };
+    after.first().is_some_and(|w| w.starts_with(['(', '[']))
 }
 
 /// `12.000345678`, nanoseconds.

@@ -173,7 +173,9 @@ pub fn machine_lines(p: &Profile) -> Vec<Line> {
     known("read_us", &d.read_us.or(d.write_us), false);
     known("write_us", &d.write_us.or(d.read_us), false);
     known("parallel", &d.parallel, true);
-    lines.push(("disk", "jitter_pct".into(), d.jitter_pct.to_string(), "from the profile"));
+    if let Some(pct) = d.jitter_pct {
+        lines.push(("disk", "jitter_pct".into(), pct.to_string(), "from the profile"));
+    }
     for j in &p.jobs {
         let name = j.name.replace('\\', "\\\\").replace('"', "\\\"");
         for (metric, value) in [("iops", j.iops()), ("lat_us", j.lat_us())] {
