@@ -86,6 +86,17 @@ fn tune_finds_what_a_simulated_machine_lacks_and_does_so_again() {
     assert_eq!(one, value("r3"), "the same figures");
 }
 
+#[test]
+fn more_pieces_in_flight_than_can_be_simulated_are_refused() {
+    let dir = Dir::new("sim-pieces");
+    dir.file("m.toml", MACHINE)
+        .file("j.fio", "[a]\nioengine=libaio\ndirect=1\nrw=randread\nbs=1m\nsize=1g\niodepth=8192\n");
+    dir.mqblk(&["run", "j.fio", "--target", "sim:m.toml", "--set", "max_sectors_kb=4"]).exits(2).says(&[
+        "iodepth=8192: with blocks of 1048576 bytes in pieces of 4 KiB",
+        "lower iodepth or bs, or raise max_sectors_kb",
+    ]);
+}
+
 /// Where nothing matters, nothing is claimed; a database is judged by its transactions.
 #[test]
 fn transactions_can_be_the_goal() {
