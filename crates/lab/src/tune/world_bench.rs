@@ -315,6 +315,7 @@ impl WorldBench<'_> {
         Ok(Reading {
             values: values(&run, &file, wanted),
             seconds,
+            virtual_seconds: run.simulated.is_some().then(|| run.outcome.elapsed.as_ns() as f64 / 1e9),
             stages: Some(run.facts()).filter(|_| ask.load.is_none()),
             job_cpu_percent: run.job_cpu_percent(),
             errors: run.errors(),
@@ -443,7 +444,8 @@ mod tests {
         let spec = BenchSpec { file, target, base, free, seconds: Some((0.005, 0.01)), stop, force: false };
         let mut bench = WorldBench::new(spec, &mut nobody).unwrap();
         let ask = Ask { point: Point::default(), length: Length::Short, load: None, entropy: 1 };
-        bench.run(&ask, &[]).unwrap();
+        let read = bench.run(&ask, &[]).unwrap();
+        assert!(read.virtual_seconds.is_some_and(|s| (0.004..0.02).contains(&s)), "{read:?}");
         // Another machine, and one that cannot be: neither is a reading nor a refusal of the point.
         for edited in [machine.replace("100", "900"), "[machine".to_owned()] {
             std::fs::write(&path, edited).unwrap();
