@@ -126,7 +126,7 @@ impl Request {
             job: self.jobs.text.clone(),
             started_unix_ms: self.started_unix_ms,
             detect: self.detect,
-            sides: self.sides.iter().map(|s| format!("{:?} {:?}", s.target, s.settings)).collect(),
+            sides: self.sides.iter().map(resolved).collect(),
         };
         if let Some(past) = &self.past {
             let fits = past.results.header.fits(&header(Setup::default()));
@@ -343,6 +343,7 @@ fn side(flag: &str, given: &[String], args: &CompareArgs, jobs: &Loaded) -> Resu
         label: without_secrets(&given.join(",")),
         target: args.job.target.clone(),
         settings: args.job.settings.clone(),
+        behind: None,
     };
     if given.iter().any(|a| a.trim().is_empty()) {
         return Err(Failure::new(format!("{flag} '': must be KEY=VALUE[,KEY=VALUE...], or default for no settings")));
@@ -364,8 +365,15 @@ fn side(flag: &str, given: &[String], args: &CompareArgs, jobs: &Loaded) -> Resu
     }
     let target = spec.target.as_deref();
     let checked = world::of(&jobs.file, target).check(target, &spec.settings);
-    checked.map_err(|e| Failure::new(format!("{flag}: {e}")))?;
+    let behind = checked.and_then(|()| world::of(&jobs.file, target).behind(&jobs.file, target));
+    spec.behind = behind.map_err(|e| Failure::new(format!("{flag}: {e}")))?;
     Ok(spec)
+}
+
+/// A side as the results file has it: another machine or disk behind the same name is another side.
+fn resolved(side: &SideSpec) -> String {
+    let behind = side.behind.as_ref().map_or_else(String::new, |behind| format!(" {behind:?}"));
+    format!("{:?} {:?}{behind}", side.target.as_deref().map(without_secrets), side.settings)
 }
 
 /// `mqblk-compare-20261121T013015Z.jsonl`: the time in the name, in UTC, so that names sort by time.

@@ -550,3 +550,76 @@ fn what_tune_recommends_is_written_when_it_is_asked_to() {
     assert_eq!(disk.value("nr_requests"), expected);
     assert!(!disk.state().exists(), "nothing is to be put back");
 }
+
+/// The disk may have been mounted, or replaced, between the tuning and what is written of it.
+#[test]
+fn a_recommendation_is_not_written_under_somebody_nor_to_another_disk() {
+    let disk = Loop::new("kernel-apply-in-use", 32 << 20);
+    disk.dir.file("j.fio", &JOB.replace("randwrite", "randread"));
+    let target = disk.target();
+    let tune = |more: &[&str]| {
+        let args = ["tune", "j.fio", "--target", &target, "--maximize", "j.iops", "--runtime", "100ms", "--seed", "1"];
+        disk.dir.mqblk(
+            &[&args[..], &["--knob", "nr_requests=64,100000", "--free", "iodepth=8,9", "--budget", "30s"], more]
+                .concat(),
+        )
+    };
+    tune(&["--results", "r"]).exits(0);
+    // What the kernel refuses when it is written, only that point lacks.
+    let text = fs::read_to_string(disk.dir.path("r")).unwrap();
+    let refused = |t: &lab::tune::journal::Tried| matches!(t, lab::tune::journal::Tried::Refused(why) if why.contains("was refused"));
+    let past = lab::tune::journal::read(&text, "r").unwrap();
+    assert!(past.runs.iter().any(|r| refused(&r.tried)), "nr_requests=100000 was not tried");
+    // What is recommended here is the machine's business; say that it is this.
+    let recommend = |name: &str, winner: &[(&str, &str)]| {
+        let winner: BTreeMap<_, _> = winner.iter().copied().collect();
+        let edit = |line: &str| {
+            let mut v: serde_json::Value = serde_json::from_str(line).unwrap();
+            if v["type"] == "result" {
+                v["winner"] = serde_json::to_value(&winner).unwrap();
+            }
+            format!("{v}\n")
+        };
+        disk.dir.file(name, &text.lines().map(edit).collect::<String>());
+    };
+    recommend("load", &[("iodepth", "9")]);
+    let before = disk.settings();
+    let done = tune(&["--resume", "load", "--apply"]).exits(0);
+    done.says(&["recommended is of the load (iodepth=9): nothing of the disk was to be set, and nothing was written"]);
+    assert_eq!(disk.settings(), before);
+    recommend("w", &[("nr_requests", "64")]);
+    disk.dir.program("mkfs.ext4", &["-q", &disk.node]).exits(0);
+    fs::create_dir(disk.dir.path("at")).unwrap();
+    disk.dir.program("mount", &[&disk.node, "at"]).exits(0);
+    let mount = InUse("umount", disk.dir.path("at").display().to_string());
+    let apply = |more: &[&str]| tune(&[&["--resume", "w", "--apply"], more].concat());
+    apply(&[]).exits(2).says(&[
+        "nothing was written",
+        "is mounted at",
+        "its settings would change under whoever uses it",
+    ]);
+    assert_eq!(disk.settings(), before);
+    apply(&["--force"]).exits(0).says(&["--force: used all the same", "nr_requests=64"]);
+    assert_eq!(disk.value("nr_requests"), "64");
+    drop(mount);
+    fs::write(disk.queue("nr_requests"), "128").unwrap();
+    // The same name, and another disk.
+    disk.dir.program("losetup", &["--detach", &disk.node]).exits(0);
+    fs::File::create(disk.dir.path("other.img")).unwrap().set_len(32 << 20).unwrap();
+    disk.dir.program("losetup", &[&disk.node, "other.img"]).exits(0);
+    let before = disk.settings();
+    apply(&["--force"]).exits(2).says(&["belongs to another tuning: what is behind the target (another disk"]);
+    assert_eq!(disk.settings(), before);
+}
+
+#[test]
+fn jobs_on_two_disks_are_not_tuned_with_the_first_one_s_defaults() {
+    let (one, two) = (Loop::new("kernel-tune-one", 16 << 20), Loop::new("kernel-tune-two", 16 << 20));
+    let job = JOB.replace("[j]\n", "").replace("randwrite", "randread");
+    let [a, b] = [&one, &two].map(|disk| disk.target().replace(':', "\\:"));
+    one.dir.file("two.fio", &format!("[global]\n{}[a]\nfilename={a}\n[b]\nfilename={b}\n", job));
+    one.dir
+        .mqblk(&["tune", "two.fio", "--maximize", "a.iops", "--results", "r"])
+        .exits(2)
+        .says(&["settings are tuned of one disk of the kernel", "or --target kernel:/dev/loop"]);
+}

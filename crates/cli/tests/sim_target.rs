@@ -86,6 +86,44 @@ fn tune_finds_what_a_simulated_machine_lacks_and_does_so_again() {
     assert_eq!(one, value("r3"), "the same figures");
 }
 
+/// One results file is of one machine: the file's text is in it.
+#[test]
+fn a_machine_file_that_was_edited_is_another_machine() {
+    let dir = Dir::new("sim-edited");
+    let other = MACHINE.replace("read_us = 100", "read_us = 150");
+    dir.file("m.toml", MACHINE).file("j.fio", &JOB.replace("$ncpus", "2"));
+    let tune = |more: &[&str]| {
+        let args = ["tune", "j.fio", "--target", "sim:m.toml", "--maximize", "a.iops", "--runtime", "20ms"];
+        dir.mqblk(&[&args[..], &["--knob", "nomerges", "--budget", "60s", "--json"], more].concat())
+    };
+    let compare = |more: &[&str]| {
+        let args = ["compare", "j.fio", "--target", "sim:m.toml", "--a", "default", "--b", "lun_queue_depth=2"];
+        dir.mqblk(&[&args[..], &["--pairs=10"], more].concat())
+    };
+    let v = tune(&["--results", "t"]).exits(0).json();
+    assert!(v["simulated"].as_str().unwrap().starts_with("simulated machine of 16 CPUs"), "{v:#}");
+    assert_eq!(v["plan"]["behind"], MACHINE);
+    compare(&["--results", "c"]).exits(1);
+    let again = || (tune(&["--resume", "t"]), compare(&["--resume", "c"]));
+    let (tuned, compared) = again();
+    (tuned.exits(0), compared.exits(1));
+    dir.file("m.toml", &other);
+    let (tuned, compared) = again();
+    tuned.exits(2).says(&["belongs to another tuning: what is behind the target (another disk, or the machine's file"]);
+    compared.exits(2).says(&["belongs to another comparison: a side (", "or what is behind the target) differs"]);
+}
+
+#[test]
+fn more_pieces_in_flight_than_can_be_simulated_are_refused() {
+    let dir = Dir::new("sim-pieces");
+    dir.file("m.toml", MACHINE)
+        .file("j.fio", "[a]\nioengine=libaio\ndirect=1\nrw=randread\nbs=1m\nsize=1g\niodepth=8192\n");
+    dir.mqblk(&["run", "j.fio", "--target", "sim:m.toml", "--set", "max_sectors_kb=4"]).exits(2).says(&[
+        "iodepth=8192: with blocks of 1048576 bytes in pieces of 4 KiB",
+        "lower iodepth or bs, or raise max_sectors_kb",
+    ]);
+}
+
 /// Where nothing matters, nothing is claimed; a database is judged by its transactions.
 #[test]
 fn transactions_can_be_the_goal() {

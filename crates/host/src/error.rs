@@ -22,6 +22,8 @@ pub enum ErrorKind {
     Resource,
     /// The user broke it off.
     Interrupted,
+    /// The kernel does not take a value of a setting.
+    Refused,
     /// Any other failure of a system call.
     Io,
 }

@@ -9,7 +9,7 @@
 mod secrets;
 mod stripe;
 
-pub use secrets::without_secrets;
+pub use secrets::{is_hidden, without_secrets};
 pub use stripe::StripeSpec;
 
 use crate::driver::HostDriver;

@@ -54,7 +54,10 @@ impl Header {
     pub fn fits(&self, other: &Header) -> Result<(), String> {
         let parts = [
             ("the job file", self.job == other.job),
-            ("a side (--a, --b, --set, --target)", self.labels == other.labels && self.sides == other.sides),
+            (
+                "a side (--a, --b, --set, --target, or what is behind the target)",
+                self.labels == other.labels && self.sides == other.sides,
+            ),
             ("the plan (--pairs, --warmup, --seed)", self.plan == other.plan),
             ("--detect or --max-pairs", self.detect == other.detect),
             ("the metric of the verdict", self.primary == other.primary),

@@ -49,6 +49,15 @@ pub trait World: Sync {
         None
     }
 
+    /// What tells what is behind the target from something else of the same name: which disk it is, what stands in a machine's file. Runs
+    /// with another answer are of something else, and are not put together. `None`: the target's text is all there is.
+    ///
+    /// # Errors
+    /// It is not there.
+    fn behind(&self, _file: &JobFile, _target: Option<&str>) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     /// What may be set of the target, with values worth a try, and the rules of thumb in use; the target is opened as for a run, and left as
     /// it is.
     ///

@@ -79,7 +79,12 @@ fn a_hundred_comparisons_of_like_with_like_on_a_real_target() {
     host::clock::start();
     let mut called = 0;
     for seed in 0..100 {
-        let side = || SideSpec { label: "default".into(), target: Some("null:size=1g".into()), settings: Vec::new() };
+        let side = || SideSpec {
+            label: "default".into(),
+            target: Some("null:size=1g".into()),
+            settings: Vec::new(),
+            behind: None,
+        };
         let plan = Plan::new(Plan::MIN_PAIRS, 0, seed).unwrap();
         let (sides, stop) = ([side(), side()], Arc::default());
         let spec = CompareSpec {

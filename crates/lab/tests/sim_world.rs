@@ -210,7 +210,8 @@ fn compared(file: &JobFile, sides: [SideSpec; 2], detect: Option<Detect>) -> Res
 }
 
 fn side(target: &str, set: &[(&str, &str)]) -> SideSpec {
-    SideSpec { label: target.to_owned(), target: Some(target.to_owned()), settings: settings(set) }
+    let behind = target.strip_prefix("sim:").map(|path| std::fs::read_to_string(path).unwrap());
+    SideSpec { label: target.to_owned(), target: Some(target.to_owned()), settings: settings(set), behind }
 }
 
 #[test]

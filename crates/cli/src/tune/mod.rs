@@ -190,6 +190,7 @@ impl Asked {
             knobs,
             base: self.base.clone(),
             target: without_secrets(&args.job.target.clone().unwrap_or_else(own)),
+            behind: bench.behind().map(str::to_owned),
             seed: self.seed,
             budget_seconds: self.budget,
             detect: self.detect,
@@ -250,7 +251,7 @@ impl Asked {
             write_new(path, &render(Form::Toml, &result.winner, &plan.target))?;
         }
         let text = match args.json {
-            true => json(plan, result, &args.print, &self.again(), &self.results),
+            true => json(plan, result, &args.print, self, self.machine(args)),
             false => {
                 self.machine(args).map_or_else(String::new, |machine| machine + "\n")
                     + &report::text(plan, result, &args.print, &self.again())
@@ -258,7 +259,8 @@ impl Asked {
         };
         output::print(&text)?;
         if matches!(args.apply, Some(None)) {
-            write_to_kernel(&kernel_target(args.job.target.as_deref()).map_err(Failure::new)?, &self.base, result)?;
+            let path = kernel_target(args.job.target.as_deref()).map_err(Failure::new)?;
+            write_to_kernel(&path, &self.base, plan, result, args.job.force)?;
         }
         eprintln!("results: {}", self.results.display());
         if let Some(page) = page {
@@ -271,7 +273,8 @@ impl Asked {
     }
 }
 
-fn json(plan: &TunePlan, result: &TuneResult, forms: &[Form], command: &str, results: &Path) -> String {
+/// `simulated` names the machine; it is null where times are real.
+fn json(plan: &TunePlan, result: &TuneResult, forms: &[Form], asked: &Asked, simulated: Option<String>) -> String {
     let forms: serde_json::Map<String, serde_json::Value> =
         forms.iter().map(|f| (f.name().to_owned(), render(*f, &result.winner, &plan.target).into())).collect();
     let why = result.against_default.as_ref().filter(|_| !result.winner.is_empty()).map(lab::tune::explain::sentences);
@@ -282,8 +285,9 @@ fn json(plan: &TunePlan, result: &TuneResult, forms: &[Form], command: &str, res
         "plan": plan,
         "forms": forms,
         "notes": result.findings.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "command": command,
-        "results": results.display().to_string(),
+        "simulated": simulated,
+        "command": asked.again(),
+        "results": asked.results.display().to_string(),
     });
     format!("{value:#}\n")
 }
@@ -299,8 +303,15 @@ fn kernel_target(target: Option<&str>) -> Result<PathBuf, String> {
     }
 }
 
-/// Writes what is recommended to the disk's directory in sysfs, for good.
-fn write_to_kernel(path: &Path, base: &[(String, String)], result: &TuneResult) -> Result<(), Failure> {
+/// Writes what is recommended to the disk's directory in sysfs, for good: of the disk that was tuned, and of no other that has got its
+/// name since.
+fn write_to_kernel(
+    path: &Path,
+    base: &[(String, String)],
+    plan: &TunePlan,
+    result: &TuneResult,
+    force: bool,
+) -> Result<(), Failure> {
     if result.winner.is_empty() {
         eprintln!("--apply: nothing is recommended, and nothing was written");
         return Ok(());
@@ -311,8 +322,21 @@ fn write_to_kernel(path: &Path, base: &[(String, String)], result: &TuneResult) 
         all.retain(|(key, _)| key != name);
         all.push((name.to_owned(), value.to_owned()));
     }
+    if all.is_empty() {
+        let load = &result.winner;
+        eprintln!(
+            "--apply: what is recommended is of the load ({load}): nothing of the disk was to be set, and nothing was written"
+        );
+        return Ok(());
+    }
     let device = KernelDevice::find(path)?;
-    let said = kernel::write_for_good(&device, &all).map_err(|e| e.within("--apply: nothing was written"))?;
+    if plan.behind.as_ref().is_some_and(|tuned| *tuned != device.own_name()) {
+        let shown = path.display();
+        return Err(Failure::new(format!(
+            "--apply: nothing was written: {shown} is another disk than the one that was tuned; tune it, or name that one"
+        )));
+    }
+    let said = kernel::write_for_good(&device, &all, force).map_err(|e| e.within("--apply: nothing was written"))?;
     said.iter().for_each(|bent| eprintln!("warning: {bent}"));
     let list: Vec<String> = all.iter().map(|(k, v)| format!("{k}={v}")).collect();
     eprintln!("--apply: written to /sys/block/{}, until the next boot: {}", device.disk, list.join(", "));

@@ -134,6 +134,24 @@ impl KernelDevice {
         parts.join(", ")
     }
 
+    /// What tells it from another device that has its name, or is named instead of it: what its maker, its driver or a file below it
+    /// call it, as far as there is such a thing, and its size; a disk without a name of its own by its number, too.
+    pub fn own_name(&self) -> String {
+        let of_disk = |file: &str| Some(format!("{file}={}", attribute(&self.disk_dir.join(file))?));
+        let files = ["wwid", "device/wwid", "device/serial", "serial", "dm/uuid", "md/uuid"];
+        let mut parts: Vec<String> = files.into_iter().filter_map(of_disk).collect();
+        if parts.is_empty() {
+            parts.extend(of_disk("dev"));
+            parts.extend(of_disk("loop/backing_file"));
+        }
+        parts.extend(of_disk("size"));
+        if self.is_partition() {
+            let of_part = |file: &str| Some(format!("part {file}={}", attribute(&self.dir.join(file))?));
+            parts.extend(["partition", "start", "size"].into_iter().filter_map(of_part));
+        }
+        parts.join(", ")
+    }
+
     /// What tells it from another disk that gets its name later.
     pub(super) fn fingerprint(&self) -> String {
         let own = ["wwid", "device/wwid", "device/serial", "dm/uuid"];

@@ -64,6 +64,25 @@ pub fn uses(device: &KernelDevice, whole_disk: bool) -> Result<Vec<String>> {
     Ok(found)
 }
 
+/// What is to be said of uses that were `found`, with `force`; without it they are refused. `what` is what would be done to whoever
+/// uses it.
+///
+/// # Errors
+/// The refusal.
+pub fn use_anyway(device: &KernelDevice, found: &[String], what: &str, force: bool) -> Result<String> {
+    let found = found.join(", ");
+    if force {
+        return Ok(format!("{}: {found}; --force: used all the same", device.name));
+    }
+    let shown = device.node.display();
+    Err(Error::usage(format!(
+        "kernel:{shown} is in use: {found}; {what}. Take another device, free this one, or say --force"
+    )))
+}
+
+/// What a change of settings does to whoever uses the disk.
+pub const SETTINGS_CHANGE: &str = "its settings would change under whoever uses it";
+
 /// Where a line of mountinfo says that device is mounted.
 fn mounted(line: &str, rdev: u64) -> Option<String> {
     let (mount, source) = line.split_once(" - ")?;

@@ -9,6 +9,7 @@
 //! programs from writing the same settings meanwhile.
 
 use super::device::KernelDevice;
+use super::in_use;
 use super::settings::Planned;
 use super::state::{self, State, StateFile};
 use super::sysfs;
@@ -145,14 +146,29 @@ fn put_back(shared: &Shared) -> Vec<String> {
     shared.lock().take().map(|mut changes| changes.put_back().problems).unwrap_or_default()
 }
 
-/// Writes settings of a disk that stay: all of them, or, with an error, none. What the kernel made another value of is said.
+/// Writes settings of a disk that stay: all of them, or, with an error, none. What the kernel made another value of is said. As in a run,
+/// a disk that somebody uses is refused unless `force`, and it is claimed until all is written.
 ///
 /// # Errors
-/// The disk cannot have one of them, or another process has changed its settings for a while.
-pub fn write_for_good(device: &KernelDevice, asked: &[(String, String)]) -> Result<Vec<String>> {
-    let (kept, said) = Kept::apply(device, &super::settings::plan(device, asked, super::settings::Effect::Any)?)?;
+/// The disk cannot have one of them, it is in use, or another process has changed its settings for a while.
+pub fn write_for_good(device: &KernelDevice, asked: &[(String, String)], force: bool) -> Result<Vec<String>> {
+    let planned = super::settings::plan(device, asked, super::settings::Effect::Any)?;
+    let (mut warnings, mut claim) = (Vec::new(), None);
+    if !planned.writes.is_empty() {
+        let mut found = in_use::uses(device, true)?;
+        if found.is_empty() {
+            claim = in_use::Claim::take(device, true)?;
+            found.extend(claim.is_none().then(|| format!("somebody has {} open exclusively", device.disk)));
+        }
+        if !found.is_empty() {
+            warnings.push(in_use::use_anyway(device, &found, in_use::SETTINGS_CHANGE, force)?);
+        }
+    }
+    let (kept, said) = Kept::apply(device, &planned)?;
     kept.map_or(Ok(()), Kept::keep)?;
-    Ok(said)
+    drop(claim);
+    warnings.extend(said);
+    Ok(warnings)
 }
 
 /// Puts back all that this process has changed, for who is about to end it without returning; five seconds at most. What
@@ -264,7 +280,9 @@ impl Changes {
             }
             sysfs::write(device, name, value).map_err(|e| {
                 let now = before.map_or_else(String::new, |now| format!("; it stays {now}"));
-                Error::new(e.kind(), format!("{e}{now}{}", range(device, name)))
+                // Another value may do; what is wrong with the disk itself, or with who asks, stays what it is.
+                let kind = if e.kind() == ErrorKind::Io { ErrorKind::Refused } else { e.kind() };
+                Error::new(kind, format!("{e}{now}{}", range(device, name)))
             })?;
             let now = sysfs::value_of(device, name).unwrap_or_default();
             if !sysfs::same(&now, value) {

@@ -266,18 +266,9 @@ fn guard(
     let what = match (writes, sets) {
         (true, true) => "the job would write to it, and its settings would change under whoever uses it",
         (true, false) => "the job would write to it",
-        _ => "its settings would change under whoever uses it",
+        _ => kernel::SETTINGS_CHANGE,
     };
-    let found = found.join(", ");
-    match force {
-        true => warnings.push(format!("{}: {found}; --force: used all the same", device.name)),
-        false => {
-            let shown = device.node.display();
-            return Err(Error::usage(format!(
-                "kernel:{shown} is in use: {found}; {what}. Take another device, free this one, or say --force"
-            )));
-        }
-    }
+    warnings.push(kernel::use_anyway(device, &found, what, force)?);
     Ok(None)
 }
 

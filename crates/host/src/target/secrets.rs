@@ -34,6 +34,12 @@ pub fn without_secrets(text: &str) -> String {
     if out.contains("rbd:") || out.contains("rbd\\:") { without_keys(out) } else { out }
 }
 
+/// Whether [`without_secrets`] has hidden something in `text`, so that it is no target to log in with.
+pub fn is_hidden(text: &str) -> bool {
+    let key = |key: &&str| text.contains(&format!("{key}{HIDDEN}"));
+    text.contains(&format!("%{HIDDEN}@")) || KEYS.iter().any(|k| key(&k))
+}
+
 /// Where the first `iscsi://` is; in job files colons have a backslash.
 fn url_in(text: &str) -> Option<std::ops::Range<usize>> {
     let place = |url: &str| text.find(url).map(|at| at..at + url.len());
@@ -62,7 +68,7 @@ fn without_keys(mut text: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::without_secrets;
+    use super::{is_hidden, without_secrets};
 
     #[test]
     fn passwords_and_keys_are_hidden_and_the_rest_is_as_it_was() {
@@ -85,6 +91,7 @@ mod tests {
             ("[a]\nfilename=rbd\\:p/i\\:key=SEC\nbs=4k", "[a]\nfilename=rbd\\:p/i\\:key=***\nbs=4k"),
         ] {
             assert_eq!(without_secrets(text), shown);
+            assert_eq!(is_hidden(shown), text != shown, "{shown}");
         }
     }
 }

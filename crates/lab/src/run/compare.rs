@@ -9,7 +9,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use host::error::ErrorKind;
+use host::error::{Error, ErrorKind};
 use workload::job::JobFile;
 
 use super::{Observer, Run, RunSpec, execute};
@@ -28,6 +28,8 @@ pub struct SideSpec {
     pub target: Option<String>,
     /// Settings of every disk.
     pub settings: Vec<(String, String)>,
+    /// What is behind its target, as of [`World::behind`](crate::world::World::behind); a run of something else ends the comparison.
+    pub behind: Option<String>,
 }
 
 /// What to compare.
@@ -128,7 +130,14 @@ impl CompareSpec<'_> {
             force: self.force,
             slices: self.slices,
         };
-        execute(&spec, observer).map_err(|e| self.failed(step.side, e))
+        let run = execute(&spec, observer).map_err(|e| self.failed(step.side, e))?;
+        let behind = world::of(self.file, spec.target).behind(self.file, spec.target);
+        if behind.map_err(|e| self.failed(step.side, e))? == side.behind {
+            return Ok(run);
+        }
+        let text = "its target became another while it was compared (another disk, or the machine's file was edited); begin anew, or put \
+                    it back and resume";
+        Err(self.failed(step.side, Error::usage(text)))
     }
 }
 

@@ -74,6 +74,7 @@ fn spec<'a>(file: &'a JobFile, b: &[(&str, &str)]) -> CompareSpec<'a> {
         label: label.into(),
         target: Some("null:size=1g".into()),
         settings: settings.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+        behind: None,
     };
     let plan = Plan::new(Plan::MIN_PAIRS, 1, 7).unwrap();
     CompareSpec {

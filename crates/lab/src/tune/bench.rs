@@ -67,6 +67,9 @@ pub struct Reading {
     pub values: BTreeMap<String, f64>,
     /// How long it took, opening and closing included: what a budget is charged.
     pub seconds: f64,
+    /// How long it was by the clock of its jobs, where that is not the one on the wall: simulated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub virtual_seconds: Option<f64>,
     /// Where the time went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stages: Option<StageFacts>,
@@ -85,6 +88,11 @@ pub struct Reading {
 }
 
 impl Reading {
+    /// How long it was by the clock that its figures and moments are told by.
+    pub fn own_seconds(&self) -> f64 {
+        self.virtual_seconds.unwrap_or(self.seconds)
+    }
+
     /// The value of a metric.
     pub fn get(&self, metric: &MetricId) -> Option<f64> {
         self.values.get(&metric.to_string()).copied().filter(|v| v.is_finite() && *v > 0.0)

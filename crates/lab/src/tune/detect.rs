@@ -130,9 +130,13 @@ impl Finding {
 pub fn probe(rec: &mut Recorder<'_>, plan: &TunePlan, first: &Reading) -> Result<Vec<Finding>, Halt> {
     let loads = [(4096, 64), (4096, 256), (16 << 10, 256), (256 << 10, 64), (1 << 20, 64), (1 << 20, 128)];
     let all = CREDIT_SECONDS + PROBE_SECONDS * (loads.len() - 1) as f64;
-    if all > PROBE_SHARE * plan.budget_seconds {
+    // The budget is real time; what a virtual second takes of it, the first run has shown.
+    let pace = first.virtual_seconds.filter(|s| *s > 0.0).map_or(1.0, |s| first.seconds / s);
+    let share = PROBE_SHARE * plan.budget_seconds;
+    if all * pace > share {
         return Ok(Vec::new());
     }
+    let mut simulating = 0.0;
     rec.status.phase = "what the device can do".to_owned();
     let mut readings = Vec::new();
     for (i, (block_bytes, iodepth)) in loads.into_iter().enumerate() {
@@ -140,12 +144,19 @@ pub fn probe(rec: &mut Recorder<'_>, plan: &TunePlan, first: &Reading) -> Result
         let load = Some(Load { block_bytes, iodepth, seconds });
         let ask = Ask { point: Point::default(), length: Length::Short, load, entropy: plan.seed };
         match rec.measure(ask)? {
-            Tried::Read(reading) if reading.errors == 0 => readings.push(*reading),
+            Tried::Read(reading) if reading.errors == 0 => {
+                simulating += reading.virtual_seconds.map_or(0.0, |_| reading.seconds);
+                readings.push(*reading);
+            }
             // A bench without probes, or a device too small for them.
             _ => return Ok(Vec::new()),
         }
+        // Deeper than the jobs, a probe may be slower to simulate than they were.
+        if simulating > share {
+            return Ok(Vec::new());
+        }
     }
-    Ok(of_probes(&readings, first.seconds))
+    Ok(of_probes(&readings, first.own_seconds()))
 }
 
 /// What the readings of the probes say, in the order of the loads.
@@ -216,6 +227,10 @@ pub fn of_baseline(plan: &TunePlan, first: &Reading, readings: &[Reading]) -> Ve
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tune::bench::{Bench, BenchError};
+    use crate::tune::journal::Unwatched;
+    use crate::tune::objective::{Goal, MetricId};
+    use crate::tune::point::Knob;
 
     /// Progress of a bucket of `credit` I/Os that drains at `burst` and refills at `base`, every 20 ms.
     fn bucket(burst: f64, base: f64, credit: f64, bytes: u64, seconds: f64) -> Reading {
@@ -234,6 +249,69 @@ mod tests {
         assert!((credit / 6_000.0 - 1.0).abs() < 0.02 && (seconds - 0.4).abs() < 0.03, "{credit} {seconds}");
         assert_eq!(burst(&bucket(5_000.0, 5_000.0, 0.0, 4096, 2.4).moments, 1.0), None);
         assert_eq!(burst(&[], 1.0), None);
+    }
+
+    /// A simulator that takes a thousandth of the virtual time, or a hundred times it.
+    struct Simulator(f64);
+
+    impl Bench for Simulator {
+        fn jobs(&self) -> Vec<String> {
+            vec!["a".into()]
+        }
+
+        fn knobs(&self) -> Vec<Knob> {
+            Vec::new()
+        }
+
+        fn rules(&self) -> Vec<(String, Point)> {
+            Vec::new()
+        }
+
+        fn seconds(&self, _: Length) -> Option<f64> {
+            None
+        }
+
+        fn check(&self, _: &Point) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn run(&mut self, ask: &Ask, _: &[MetricId]) -> Result<Reading, BenchError> {
+            let seconds = ask.load.map_or(2.0, |l| l.seconds);
+            let timed = |r| Reading { seconds: self.0 * seconds, virtual_seconds: Some(seconds), ..r };
+            Ok(timed(bucket(20_000.0, 5_000.0, 6_000.0, 4096, seconds)))
+        }
+    }
+
+    #[test]
+    fn probes_of_a_simulator_cost_real_time_and_are_told_in_virtual_time() {
+        let goal = Goal::parse(true, "a.iops", &["a".to_owned()]).unwrap();
+        let plan = TunePlan {
+            goal,
+            keeps: Vec::new(),
+            knobs: Vec::new(),
+            rules: Vec::new(),
+            base: Vec::new(),
+            target: "sim:m.toml".into(),
+            behind: None,
+            seed: 1,
+            budget_seconds: 10.0,
+            detect: 0.03,
+            run_seconds: None,
+            job: String::new(),
+        };
+        for (pace, found) in [(1e-3, true), (100.0, false)] {
+            let (mut bench, mut out) = (Simulator(pace), Vec::new());
+            let ask = Ask { point: Point::default(), length: Length::Full, load: None, entropy: 1 };
+            let first = bench.run(&ask, &[]).unwrap();
+            let mut unwatched = Unwatched;
+            let mut rec = Recorder::new(&mut bench, &mut unwatched, &mut out, Vec::new(), &plan);
+            let findings = probe(&mut rec, &plan, &first).unwrap();
+            let burst = findings.iter().find_map(|f| match f {
+                Finding::Burst { run_seconds, .. } => Some(*run_seconds),
+                _ => None,
+            });
+            assert_eq!(burst, found.then_some(2.0), "{pace}: {findings:?}");
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@
 
 use std::fmt::Write;
 
+use host::target::is_hidden;
+
 use super::point::Point;
 use super::target_knobs;
 
@@ -80,7 +82,7 @@ pub fn render(form: Form, point: &Point, target: &str) -> String {
         (Some(_), Some(depth)) => point.without("queue_depth").and(&Point::of(&[("lun_queue_depth", depth)])),
         _ => point.clone(),
     };
-    let point = if matches!(form, Form::Sysfs | Form::Udev) { &own } else { point };
+    let point = &own;
     let mut missing = Vec::new();
     let body = match form {
         Form::Sysfs => sysfs(point, device, &mut missing),
@@ -103,7 +105,7 @@ type Missing = Vec<(String, &'static str)>;
 /// Where a setting is to be found instead.
 fn elsewhere(name: &str) -> &'static str {
     match name {
-        "lun_queue_depth" => "of a SCSI disk: sysfs, udev",
+        "lun_queue_depth" => "a SCSI disk's queue_depth: sysfs, udev",
         name if target_knobs::is_of_target(name) => "of the multipath target: toml, and /etc/multipath.conf",
         "nr_hw_queues" | "queue_depth" => {
             "a parameter of the driver or of the machine below: cmdline, modprobe, libvirt, qemu, toml"
@@ -216,6 +218,9 @@ fn qemu(point: &Point, missing: &mut Missing) -> String {
     format!("-device virtio-blk-pci,drive=DRIVE{queues}{size}\n")
 }
 
+/// What stands above a target whose secret is in no results file, and so in no form.
+const SECRET: &str = "# the target's password or key is not kept: put it in the place of *** before this is served\n";
+
 /// Part of a configuration of `mqblk serve`; of a simulated machine, of its file.
 fn toml(point: &Point, target: &str, missing: &mut Missing) -> String {
     let is_simulated = target.starts_with("sim:");
@@ -224,10 +229,16 @@ fn toml(point: &Point, target: &str, missing: &mut Missing) -> String {
     let served = target.strip_prefix("kernel:").unwrap_or(&target).replace('\\', "\\\\").replace('"', "\\\"");
     let mut out = match is_simulated {
         true => "[settings]\n".to_owned(),
+        false if is_hidden(&target) => format!("{SECRET}[[disk]]\ntarget = \"{served}\"\n\n[disk.queue]\n"),
         false => format!("[[disk]]\ntarget = \"{served}\"\n\n[disk.queue]\n"),
     };
     for (name, value) in target_knobs::settings(point) {
         if name.ends_with("iodepth") || name.ends_with("numjobs") {
+            missing.push((format!("{name}={value}"), elsewhere(name)));
+            continue;
+        }
+        // Of our block layer there is nothing of that meaning.
+        if name == "lun_queue_depth" && !is_simulated {
             missing.push((format!("{name}={value}"), elsewhere(name)));
             continue;
         }
@@ -300,8 +311,24 @@ mod tests {
         assert!(text.contains("target = \"/dev/sda\""), "{text}");
         let text = render(Form::Sysfs, &point(), "kernel:/dev/sda");
         assert!(text.contains("echo 128 > /sys/block/sda/device/queue_depth\n"), "{text}");
+        // Of a SCSI disk of the kernel it is the LUN's, and nothing that a machine, a driver or our block layer calls so.
+        for form in [Form::Cmdline, Form::Modprobe, Form::Libvirt, Form::Qemu, Form::Toml] {
+            let text = render(form, &point(), "kernel:/dev/sda");
+            assert!(text.contains("# not in this form: lun_queue_depth=128 (a SCSI disk's queue_depth"), "{text}");
+            let set = text.lines().filter(|l| !l.starts_with('#')).collect::<Vec<_>>().join("\n");
+            assert!(!set.contains("128"), "{text}");
+        }
         let text = render(Form::Toml, &point(), "sim:m.toml");
         assert!(text.contains("[settings]\n\"iosched.read_expire\" = 125\n") && !text.contains("target"), "{text}");
+    }
+
+    #[test]
+    fn a_target_without_its_password_is_said_to_be_so() {
+        let hidden = host::target::without_secrets("iscsi://me%pw@h/iqn/1");
+        let text = render(Form::Toml, &point(), &hidden);
+        assert!(text.starts_with("# toml\n# the target's password or key is not kept: put it in"), "{text}");
+        assert!(text.contains("target = \"iscsi://me%***@h/iqn/1\"\n"), "{text}");
+        assert!(!render(Form::Toml, &point(), "iscsi://me@h/iqn/1").contains("password"));
     }
 
     #[test]

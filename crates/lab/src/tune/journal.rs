@@ -37,6 +37,9 @@ pub struct TunePlan {
     pub base: Vec<(String, String)>,
     /// The target.
     pub target: String,
+    /// What is behind it, as of [`World::behind`](crate::world::World::behind).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behind: Option<String>,
     /// Seed of every order that is drawn.
     pub seed: u64,
     /// Seconds of runs.
@@ -66,6 +69,7 @@ impl TunePlan {
             ("the goal (--maximize, --minimize)", self.goal == other.goal),
             ("what is kept (--keep)", self.keeps == other.keeps),
             ("the target or --set and --fix", self.base == other.base && self.target == other.target),
+            ("what is behind the target (another disk, or the machine's file was edited)", self.behind == other.behind),
             ("the knobs (--knob, --free, or another machine)", self.knobs == other.knobs && self.rules == other.rules),
             ("the seed (--seed)", self.seed == other.seed),
             ("the length of the runs (--runtime)", self.run_seconds == other.run_seconds),

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use host::error::ErrorKind;
+use host::error::{Error, ErrorKind};
 use host::run::{Prepared, Progress};
+use host::target::without_secrets;
 use workload::hist::{Histogram, Running};
 use workload::job::{JobFile, Override, ParseContext};
 use workload::schedule::Instance;
@@ -44,6 +45,8 @@ pub struct WorldBench<'a> {
     stop: Arc<AtomicBool>,
     knobs: Vec<Knob>,
     rules: Vec<(String, Point)>,
+    /// As of [`World::behind`], when it was looked at first.
+    behind: Option<String>,
     force: bool,
     observe: &'a mut dyn Observer,
 }
@@ -70,6 +73,9 @@ impl<'a> WorldBench<'a> {
     /// Looks at the target once, to see what may be set.
     pub fn new(asked: BenchSpec, observe: &'a mut dyn Observer) -> host::error::Result<WorldBench<'a>> {
         let BenchSpec { file, target, base, free, seconds, stop, force } = asked;
+        // Before anything else is read of it: what is changed later is found out.
+        let world = world::of(&file, target.as_deref());
+        let behind = world.behind(&file, target.as_deref())?;
         let (mut knobs, rules) = {
             let spec = RunSpec {
                 file: &file,
@@ -81,11 +87,30 @@ impl<'a> WorldBench<'a> {
                 force,
                 slices: false,
             };
-            world::of(&file, target.as_deref()).knobs(&spec, observe)?
+            world.knobs(&spec, observe)?
         };
         knobs.extend(target_knobs::knobs(target.as_deref()));
         knobs.extend(free.iter().map(|(name, values)| load_knob(&file, name, values)));
-        Ok(WorldBench { file, target, base, seconds, stop, knobs, rules, force, observe })
+        Ok(WorldBench { file, target, base, seconds, stop, knobs, rules, behind, force, observe })
+    }
+
+    /// What is behind the target, as of [`World::behind`]; every run is of this.
+    pub fn behind(&self) -> Option<&str> {
+        self.behind.as_deref()
+    }
+
+    /// Refuses to go on with something else of the same name.
+    fn check_behind(&self) -> Result<(), BenchError> {
+        let now =
+            self.world().behind(&self.file, self.target.as_deref()).map_err(|e| BenchError::Failed(e.to_string()))?;
+        let name = self.target.as_deref().map_or_else(String::new, without_secrets);
+        match now == self.behind {
+            true => Ok(()),
+            false => Err(BenchError::Failed(format!(
+                "target '{name}': became another while it was tuned (another disk, or the machine's file was edited), and its runs cannot \
+                 be compared; begin anew, or put it back and resume"
+            ))),
+        }
     }
 
     /// The target at a point.
@@ -253,6 +278,16 @@ impl Bench for WorldBench<'_> {
     }
 
     fn run(&mut self, ask: &Ask, wanted: &[MetricId]) -> Result<Reading, BenchError> {
+        match self.run_once(ask, wanted) {
+            Err(BenchError::Stopped) => Err(BenchError::Stopped),
+            // Afterwards: neither a figure nor a refusal of something else is kept.
+            tried => self.check_behind().and(tried),
+        }
+    }
+}
+
+impl WorldBench<'_> {
+    fn run_once(&mut self, ask: &Ask, wanted: &[MetricId]) -> Result<Reading, BenchError> {
         self.check(&ask.point).map_err(BenchError::Refused)?;
         let file = match &ask.load {
             Some(load) => self.probe_file(load)?,
@@ -271,14 +306,7 @@ impl Bench for WorldBench<'_> {
         };
         let began = Instant::now();
         let mut keeper = Keeper { to: &mut *self.observe, moments: ask.load.map(|_| Vec::new()) };
-        let run = execute(&spec, &mut keeper).map_err(|e| match e.kind() {
-            ErrorKind::Interrupted => BenchError::Stopped,
-            // What differs from run to run is the settings.
-            ErrorKind::Usage => BenchError::Refused(e.to_string()),
-            // The kernel says no when it is written; without a setting of its own a point is not what is refused.
-            ErrorKind::Io if !ask.point.is_empty() => BenchError::Refused(e.to_string()),
-            _ => BenchError::Failed(e.to_string()),
-        })?;
+        let run = execute(&spec, &mut keeper).map_err(|e| failed(&e, &ask.point))?;
         let moments = keeper.moments.unwrap_or_default();
         if run.outcome.stopped || self.stop.load(Ordering::Relaxed) {
             return Err(BenchError::Stopped);
@@ -287,12 +315,26 @@ impl Bench for WorldBench<'_> {
         Ok(Reading {
             values: values(&run, &file, wanted),
             seconds,
+            virtual_seconds: run.simulated.is_some().then(|| run.outcome.elapsed.as_ns() as f64 / 1e9),
             stages: Some(run.facts()).filter(|_| ask.load.is_none()),
             job_cpu_percent: run.job_cpu_percent(),
             errors: run.errors(),
             moments,
             histograms: if ask.length == Length::Full { run.histograms() } else { Vec::new() },
         })
+    }
+}
+
+/// Whether it is the point that cannot be had, or whether there is something wrong that no point can help.
+fn failed(e: &Error, point: &Point) -> BenchError {
+    match e.kind() {
+        ErrorKind::Interrupted => BenchError::Stopped,
+        // What differs from run to run is the settings.
+        ErrorKind::Usage => BenchError::Refused(e.to_string()),
+        // The kernel says no when it is written; without a setting of its own a point is not what is refused.
+        ErrorKind::Refused if !point.is_empty() => BenchError::Refused(e.to_string()),
+        // A server that is away for a moment is away at whatever point it happens to be.
+        _ => BenchError::Failed(e.to_string()),
     }
 }
 
@@ -376,6 +418,41 @@ mod tests {
         );
         assert!(bench.check(&Point::of(&[("b.iodepth", "many")])).is_err());
         assert!(matches!(bench.run(&ask(Point::of(&[("nr_hw_queues", "9")])), &wanted), Err(BenchError::Refused(_))));
+    }
+
+    #[test]
+    fn only_a_setting_that_is_refused_is_held_against_a_point() {
+        let (point, none) = (Point::of(&[("nr_requests", "9")]), Point::default());
+        let of = |kind, point: &Point| failed(&Error::new(kind, "x"), point);
+        assert_eq!(of(ErrorKind::Refused, &point), BenchError::Refused("x".into()));
+        assert_eq!(of(ErrorKind::Refused, &none), BenchError::Failed("x".into()));
+        assert_eq!(of(ErrorKind::Io, &point), BenchError::Failed("x".into()));
+        assert_eq!(of(ErrorKind::Usage, &point), BenchError::Refused("x".into()));
+    }
+
+    #[test]
+    fn a_machine_whose_file_is_edited_between_runs_is_not_gone_on_with() {
+        let path = std::env::temp_dir().join(format!("mqblk-behind-{}.toml", std::process::id()));
+        let machine =
+            "[machine]\nsockets = 1\ncores = 2\nthreads = 1\n[disk]\nsize_gib = 1\nread_us = 100\nparallel = 8\n";
+        std::fs::write(&path, machine).unwrap();
+        let text = "[a]\nrw=randread\nbs=4k\nsize=64m\nioengine=libaio\niodepth=4\ntime_based\nruntime=5ms\n";
+        let file = JobFile::parse_str(text, &ParseContext::bare("t.fio"), &[]).unwrap_or_else(|e| panic!("{e}"));
+        let target = Some(format!("sim:{}", path.display()));
+        let (base, free, stop) = (Vec::new(), Vec::new(), Arc::default());
+        let mut nobody = Unobserved;
+        let spec = BenchSpec { file, target, base, free, seconds: Some((0.005, 0.01)), stop, force: false };
+        let mut bench = WorldBench::new(spec, &mut nobody).unwrap();
+        let ask = Ask { point: Point::default(), length: Length::Short, load: None, entropy: 1 };
+        let read = bench.run(&ask, &[]).unwrap();
+        assert!(read.virtual_seconds.is_some_and(|s| (0.004..0.02).contains(&s)), "{read:?}");
+        // Another machine, and one that cannot be: neither is a reading nor a refusal of the point.
+        for edited in [machine.replace("100", "900"), "[machine".to_owned()] {
+            std::fs::write(&path, edited).unwrap();
+            let Err(BenchError::Failed(why)) = bench.run(&ask, &[]) else { panic!("it went on") };
+            assert!(why.contains("became another while it was tuned"), "{why}");
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

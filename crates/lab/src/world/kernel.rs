@@ -7,9 +7,11 @@
 use host::error::{Error, Result};
 use host::kernel::{self, Direction, DiskCounters, KernelDevice, Planned};
 use host::run::{KernelOutcome, check_kernel_settings, is_target};
-use host::target::TargetSpec;
+use host::target::{TargetSpec, without_secrets};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
+
+use workload::job::{Job, JobFile};
 
 use super::{KernelDevices, Knobs, World};
 use crate::report::fio_model::DiskUtil;
@@ -33,28 +35,36 @@ impl World for KernelDevices {
         (a.writes == b.writes && a.without_effect != b.without_effect).then(|| why.why.clone())
     }
 
+    fn behind(&self, file: &JobFile, target: Option<&str>) -> Result<Option<String>> {
+        let name = |(_, device): &(String, KernelDevice)| device.own_name();
+        let names: Vec<String> = devices(file, target)?.iter().map(name).collect();
+        Ok(Some(names.join("; ")))
+    }
+
     fn knobs(&self, spec: &RunSpec<'_, '_>, _observer: &mut dyn Observer) -> Result<Knobs> {
-        let own = || spec.file.jobs.first().map(|j| j.file_name(0, &is_target)).unwrap_or_default();
-        let target = spec.target.map_or_else(own, str::to_owned);
-        let TargetSpec::Kernel(path) = TargetSpec::parse(&target)? else {
-            return Err(Error::usage(format!("target '{target}': is no device of the kernel")));
-        };
-        check_kernel_settings(&path, spec.settings)?;
-        let device = KernelDevice::find(&path)?;
+        let devices = devices(spec.file, spec.target)?;
+        let (first, device) = devices.first().ok_or_else(|| Error::usage("there is no job, and no device"))?;
+        // What is the default of one disk need not be another's.
+        if let Some((other, _)) = devices.iter().find(|(_, d)| d.disk != device.disk) {
+            return Err(Error::usage(format!(
+                "'{other}' beside '{first}': settings are tuned of one disk of the kernel; give all jobs that one, or --target {first}"
+            )));
+        }
+        check_kernel_settings(&device.node, spec.settings)?;
         // What an earlier process left changed is not the disk's own.
-        let (said, whole) = kernel::put_back_left(Some(&device))?;
+        let (said, whole) = kernel::put_back_left(Some(device))?;
         if !whole {
             return Err(Error::usage(said.join("; ")));
         }
-        let mut now = kernel::in_effect(&device);
+        let mut now = kernel::in_effect(device);
         for (name, value) in spec.settings {
             now.retain(|(key, _)| key != name);
             now.push((name.clone(), value.clone()));
         }
         let disk = kernel_knobs::Disk {
             now,
-            writable: kernel::writable(&device),
-            schedulers: kernel::schedulers(&device),
+            writable: kernel::writable(device),
+            schedulers: kernel::schedulers(device),
             direct_only: spec.file.jobs.iter().all(|j| j.direct),
         };
         Ok((kernel_knobs::knobs(&disk), kernel_knobs::rules(&disk)))
@@ -67,6 +77,26 @@ impl World for KernelDevices {
         }
         execute_here(spec, observer)
     }
+}
+
+/// The devices of a run, each with its target as the user named it.
+fn devices(file: &JobFile, target: Option<&str>) -> Result<Vec<(String, KernelDevice)>> {
+    let own = |job: &Job| -> Vec<String> {
+        let all = 0..job.numjobs;
+        let data = all.clone().map(|i| job.file_name(i, &is_target));
+        data.chain(all.filter_map(|i| job.redo_file_name(i, &is_target))).collect()
+    };
+    let mut names = target.map_or_else(|| file.jobs.iter().flat_map(own).collect(), |t| vec![t.to_owned()]);
+    names.sort();
+    names.dedup();
+    let find = |name: String| match TargetSpec::parse(&name)? {
+        TargetSpec::Kernel(path) => Ok((name, KernelDevice::find(&path)?)),
+        _ => Err(Error::usage(format!(
+            "'{}': is no device of the kernel; give all jobs one kind of target, or --target",
+            without_secrets(&name)
+        ))),
+    };
+    names.into_iter().map(find).collect()
 }
 
 /// What the settings come to on this target; `None` where the jobs name their devices.

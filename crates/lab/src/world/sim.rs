@@ -111,6 +111,11 @@ impl World for SimulatedMachines {
         Some(Simulated::of(&path, &load(&path).ok()?).text())
     }
 
+    fn behind(&self, file: &JobFile, target: Option<&str>) -> Result<Option<String>> {
+        let (_, path) = target_of(file, target)?;
+        read(&path).map(Some)
+    }
+
     fn knobs(&self, spec: &RunSpec<'_, '_>, _observer: &mut dyn Observer) -> Result<Knobs> {
         let (_, path) = target_of(spec.file, spec.target)?;
         refuse(spec)?;
@@ -187,7 +192,8 @@ fn target_of(file: &JobFile, target: Option<&str>) -> Result<(String, PathBuf)> 
     Ok((first.clone(), path_of(&first)?))
 }
 
-fn load(path: &Path) -> Result<Scenario> {
+/// The text of a machine file.
+fn read(path: &Path) -> Result<String> {
     let name = path.display().to_string();
     let mut text = String::new();
     let read = File::open(path).and_then(|f| f.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
@@ -196,6 +202,11 @@ fn load(path: &Path) -> Result<Scenario> {
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(Error::usage(format!("target 'sim:{name}': is larger than {FILE_BYTES_MAX} bytes; {remedy}")));
     }
+    Ok(text)
+}
+
+fn load(path: &Path) -> Result<Scenario> {
+    let (name, text) = (path.display().to_string(), read(path)?);
     let scenario = Scenario::parse_machine(&name, &text).map_err(|e| Error::usage(e.to_string()))?;
     if scenario.guests.is_some() {
         return Err(Error::usage(format!(

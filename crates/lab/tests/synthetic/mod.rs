@@ -134,6 +134,7 @@ pub fn plan(keeps: &[&str], seed: u64) -> TunePlan {
         rules: machine.rules(),
         base: Vec::new(),
         target: "synthetic".into(),
+        behind: None,
         seed,
         budget_seconds: 1200.0,
         detect: 0.03,

@@ -173,7 +173,7 @@ pub fn run_watched(
     if let Some((job, why)) = jobs.iter().find_map(|j| Some((j, refusal(j)?))) {
         return Err(JobsError::Unsupported(format!("{why} (job '{}', line {})", job.name, job.line)));
     }
-    let mut machine = build(shape, costs, spec, bios_needed(jobs, spec))?;
+    let mut machine = build(shape, costs, spec, bios_needed(jobs, spec)?)?;
     let bytes = spec.device.sectors << 9;
     let instances = schedule::plan(jobs, entropy)?;
     let mut schedule = Schedule::new(instances.clone());
@@ -282,16 +282,30 @@ fn build(shape: Shape, costs: Costs, spec: &DiskSpec, bios_per_submitter: u32) -
     Ok(machine)
 }
 
+/// Bio slots that a thread has at least, and at most: memory is taken for all of them.
+const BIOS_MIN: u64 = 64;
+const BIOS_MAX: u64 = if MAX_BIOS_PER_SUBMITTER < 1 << 20 { MAX_BIOS_PER_SUBMITTER as u64 } else { 1 << 20 };
+
 /// Bio slots of a thread: its depth, and for each I/O the pieces it may be split into.
-fn bios_needed(jobs: &[Job], spec: &DiskSpec) -> u32 {
+fn bios_needed(jobs: &[Job], spec: &DiskSpec) -> Result<u32, JobsError> {
     let limits = &spec.device.limits;
     let most = spec.config.max_sectors_kb.map_or(limits.max_sectors, |kb| (kb * 2).min(limits.max_hw_sectors));
     let need = |job: &Job| {
         let pieces = |bytes: u64| bytes.div_ceil(u64::from(most.max(8)) << 9) + 1;
         let redo = job.oltp.as_ref().map_or(0, |_| pieces(REDO_WRITE_MAX.into()));
-        u64::from(job.iodepth + 1) * pieces(job.max_block_bytes()) + redo
+        (u64::from(job.iodepth) + 1) * pieces(job.max_block_bytes()) + redo
     };
-    jobs.iter().map(need).max().unwrap_or(1).clamp(64, u64::from(MAX_BIOS_PER_SUBMITTER).min(1 << 20)) as u32
+    for job in jobs {
+        let (need, name, line) = (need(job), &job.name, job.line);
+        if need > BIOS_MAX {
+            let (iodepth, bytes, kb) = (job.iodepth, job.max_block_bytes(), most.max(8) / 2);
+            return Err(JobsError::Unsupported(format!(
+                "iodepth={iodepth}: with blocks of {bytes} bytes in pieces of {kb} KiB (max_sectors_kb) a thread has {need} pieces in flight, \
+                 and at most {BIOS_MAX} are simulated: lower iodepth or bs, or raise max_sectors_kb (job '{name}', line {line})"
+            )));
+        }
+    }
+    Ok(jobs.iter().map(need).max().unwrap_or(1).max(BIOS_MIN) as u32)
 }
 
 fn load(job: &Job, i: &Instance, bytes: u64, entropy: u64, slices: bool) -> Result<Box<dyn Load>, JobsError> {
