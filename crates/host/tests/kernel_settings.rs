@@ -53,13 +53,13 @@ fn settings_are_put_back_however_it_ends() {
 
     // For good, all or none, and then nobody puts them back.
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    write_for_good(&device, &[pair("nomerges", "1"), pair("nr_requests", "99999999")]).expect_err("too many");
+    write_for_good(&device, &[pair("nomerges", "1"), pair("nr_requests", "99999999")], false).expect_err("too many");
     assert_eq!(in_effect(&device), before);
-    assert_eq!(write_for_good(&device, &[pair("nomerges", "1")]).unwrap(), Vec::<String>::new());
+    assert_eq!(write_for_good(&device, &[pair("nomerges", "1")], false).unwrap(), Vec::<String>::new());
     assert!(in_effect(&device).contains(&pair("nomerges", "1")));
     assert_eq!(put_back_left(Some(&device)).unwrap(), (Vec::new(), true));
     assert!(in_effect(&device).contains(&pair("nomerges", "1")));
-    write_for_good(&device, &[pair("nomerges", "0")]).unwrap();
+    write_for_good(&device, &[pair("nomerges", "0")], false).unwrap();
     assert_eq!(in_effect(&device), before);
 
     let kept = apply(&device);
