@@ -617,7 +617,7 @@ fn jobs_on_two_disks_are_not_tuned_with_the_first_one_s_defaults() {
     let (one, two) = (Loop::new("kernel-tune-one", 16 << 20), Loop::new("kernel-tune-two", 16 << 20));
     let job = JOB.replace("[j]\n", "").replace("randwrite", "randread");
     let [a, b] = [&one, &two].map(|disk| disk.target().replace(':', "\\:"));
-    one.dir.file("two.fio", &format!("[global]\n{}[a]\nfilename={a}\n[b]\nfilename={b}\n", job));
+    one.dir.file("two.fio", &format!("[global]\n{job}[a]\nfilename={a}\n[b]\nfilename={b}\n"));
     one.dir
         .mqblk(&["tune", "two.fio", "--maximize", "a.iops", "--results", "r"])
         .exits(2)

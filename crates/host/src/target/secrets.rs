@@ -37,7 +37,7 @@ pub fn without_secrets(text: &str) -> String {
 /// Whether [`without_secrets`] has hidden something in `text`, so that it is no target to log in with.
 pub fn is_hidden(text: &str) -> bool {
     let key = |key: &&str| text.contains(&format!("{key}{HIDDEN}"));
-    text.contains(&format!("%{HIDDEN}@")) || KEYS.iter().any(|k| key(&k))
+    text.contains(&format!("%{HIDDEN}@")) || KEYS.iter().any(key)
 }
 
 /// Where the first `iscsi://` is; in job files colons have a backslash.
