@@ -106,7 +106,8 @@ fn a_machine_file_that_was_edited_is_another_machine() {
     compare(&["--results", "c"]).exits(1);
     let again = || (tune(&["--resume", "t"]), compare(&["--resume", "c"]));
     let (tuned, compared) = again();
-    (tuned.exits(0), compared.exits(1));
+    tuned.exits(0);
+    compared.exits(1);
     dir.file("m.toml", &other);
     let (tuned, compared) = again();
     tuned.exits(2).says(&["belongs to another tuning: what is behind the target (another disk, or the machine's file"]);
