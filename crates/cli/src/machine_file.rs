@@ -3,10 +3,16 @@
 
 use crate::status::Failure;
 use sim::scenario::file::Scenario;
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 /// Largest that is read: a mistyped name may be a disk image.
 const BYTES_MAX: u64 = 4 << 20;
+/// Most links that lead to a file, as in the kernel (`MAXSYMLINKS`).
+const LINKS_MAX: usize = 40;
+/// Most names that are tried for a temporary file.
+const TRIES_MAX: usize = 16;
 
 /// The text of a file that is read as a whole; `what` is it called in messages.
 pub fn read_text(what: &str, file: &Path, bytes_max: u64) -> Result<String, Failure> {
@@ -68,10 +74,56 @@ pub fn write(flag: &str, file: &Path, text: &str, force: bool) -> Result<(), Fai
     if !force && file.exists() {
         return Err(Failure::new(format!("{flag} {name}: is there already; name another file, or add --force")));
     }
-    let mut new = file.as_os_str().to_owned();
-    new.push(".new");
     let failed = |e: std::io::Error| {
         Failure::new(format!("{flag} {name}: cannot be written: {e}; name a file in a directory you may write to"))
     };
-    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, file)).map_err(failed)
+    replace(file, text).map_err(failed)
+}
+
+/// Puts `text` in the place of what a file has, or the file that a link leads to; nothing else beside it is touched.
+fn replace(file: &Path, text: &str) -> io::Result<()> {
+    let old = match fs::metadata(file) {
+        // A pipe or a terminal is written to: its name stays its own.
+        Ok(meta) if !meta.is_file() => return fs::write(file, text),
+        Ok(meta) => Some(meta.permissions()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        Err(e) => return Err(e),
+    };
+    let file = &led_to(file)?;
+    let (new, mut open) = temporary(file)?;
+    let written = open
+        .write_all(text.as_bytes())
+        .and_then(|()| old.map_or(Ok(()), |old| open.set_permissions(old)))
+        .and_then(|()| fs::rename(&new, file));
+    if written.is_err() {
+        // Best effort: what is reported is why it could not be written.
+        let _ = fs::remove_file(&new);
+    }
+    written
+}
+
+/// Where a name leads, which need not be there yet.
+fn led_to(file: &Path) -> io::Result<PathBuf> {
+    let mut at = file.to_owned();
+    for _ in 0..LINKS_MAX {
+        match fs::read_link(&at) {
+            // A relative link begins where the link is.
+            Ok(to) => at = at.parent().map_or_else(|| to.clone(), |d| d.join(&to)),
+            Err(_) => return Ok(at),
+        }
+    }
+    Err(io::Error::other("too many links, one to the next"))
+}
+
+/// A file beside another one that was not there before.
+fn temporary(file: &Path) -> io::Result<(PathBuf, File)> {
+    for n in 0..TRIES_MAX {
+        let mut name = file.as_os_str().to_owned();
+        name.push(format!(".{}-{n}.new", std::process::id()));
+        match File::create_new(&name) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return Ok((PathBuf::from(name), made?)),
+        }
+    }
+    Err(io::Error::other("there is a file of each name that a temporary one could have beside it"))
 }

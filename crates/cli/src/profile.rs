@@ -5,11 +5,14 @@ use crate::args::ProfileArgs;
 use crate::inspect;
 use crate::machine_file;
 use crate::output::{self, Output};
+use crate::report;
 use crate::status::{Failure, Outcome, Status};
 use lab::profile::{self, Profile, Trace, records, results, text, write};
 use sim::scenario::file::Scenario;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use workload::job::{JobFile, ParseContext};
 
@@ -18,6 +21,7 @@ const RESULTS_BYTES_MAX: u64 = 256 << 20;
 
 /// Reads, profiles, writes.
 pub fn main(args: &ProfileArgs) -> Outcome {
+    check_names(args)?;
     let profile = match (&args.from, &args.trace) {
         (Some(file), _) => {
             let text = machine_file::read_text("results", file, RESULTS_BYTES_MAX)?;
@@ -44,6 +48,24 @@ pub fn main(args: &ProfileArgs) -> Outcome {
         false => out.write(&job)?,
     }
     Ok(Status::Done)
+}
+
+/// Refuses one name for two things: what is written would take the place of what was read, or of what else is written.
+fn check_names(args: &ProfileArgs) -> Result<(), Failure> {
+    let mut names: Vec<(&str, PathBuf)> = Vec::new();
+    names.extend(args.from.iter().map(|f| ("--from", f.clone())));
+    for f in args.trace.iter().flat_map(|t| files(t).unwrap_or_default()) {
+        names.push(("the trace", f));
+    }
+    for (flag, name) in [("--output", &args.output), ("--machine", &args.machine)] {
+        let Some(name) = name else { continue };
+        if let Some((what, _)) = names.iter().find(|(_, other)| report::is_same(other, name)) {
+            let name = name.display();
+            return Err(Failure::new(format!("{flag} {name}: is the file of {what}, too; name another one")));
+        }
+        names.push((flag, name.clone()));
+    }
+    Ok(())
 }
 
 /// The text of a machine file, with what the profile knows.
@@ -91,18 +113,28 @@ fn files(prefix: &Path) -> Result<Vec<PathBuf>, Failure> {
     if prefix.is_file() {
         return Ok(vec![prefix.to_owned()]);
     }
-    let of = |cpu: u32| {
-        let mut name = prefix.as_os_str().to_owned();
-        name.push(format!(".blktrace.{cpu}"));
-        PathBuf::from(name)
+    let directory = prefix.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut start = prefix.file_name().unwrap_or_default().to_owned();
+    start.push(".blktrace.");
+    // A CPU that was offline has no file: the numbers may have gaps.
+    let cpu = |name: &OsStr| -> Option<u32> {
+        let digits = name.as_bytes().strip_prefix(start.as_bytes())?;
+        std::str::from_utf8(digits).ok().filter(|d| d.bytes().all(|b| b.is_ascii_digit()))?.parse().ok()
     };
-    let files: Vec<PathBuf> = (0..).map(of).take_while(|f| f.is_file()).collect();
+    let mut files: Vec<(u32, PathBuf)> = std::fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|e| Some((cpu(&e.file_name())?, e.path())))
+        .filter(|(_, f)| f.is_file())
+        .collect();
+    files.sort();
     if files.is_empty() {
         let name = prefix.display();
         let text = format!(
-            "trace '{name}': there is no such file, and no {name}.blktrace.0; name a trace of blktrace or 'mqblk run --trace'"
+            "trace '{name}': there is no such file, and no {name}.blktrace.N; name a trace of blktrace or 'mqblk run --trace'"
         );
         return Err(Failure::new(text));
     }
-    Ok(files)
+    Ok(files.into_iter().map(|(_, f)| f).collect())
 }

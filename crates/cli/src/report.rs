@@ -51,7 +51,7 @@ impl ReportFiles {
 }
 
 /// Whether two names are of one file, which need not be there yet.
-fn is_same(a: &Path, b: &Path) -> bool {
+pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
     let place = |p: &Path| {
         let parent = p.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
         p.canonicalize()

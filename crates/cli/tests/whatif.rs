@@ -7,6 +7,7 @@ use common::Dir;
 use serde_json::Value;
 use std::fmt::Write;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 /// What blkparse would print of a job that keeps 8 random reads out, each of which a device without a limit takes 1 ms, give or take a tenth.
 fn closed_loop() -> String {
@@ -147,7 +148,7 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     dir.file("noise", "no trace").file("r.json", "{\"jobs\": 1}");
     let before = dir.list();
     for (args, says) in [
-        (&["profile", "none"][..], "there is no such file, and no none.blktrace.0"),
+        (&["profile", "none"][..], "there is no such file, and no none.blktrace.N"),
         (&["profile", "noise", "--output", "o"], "no submissions (Q)"),
         (&["profile", "--from", "r.json", "--machine", "new.toml"], "r.json: there is no list 'jobs'"),
         (&["profile", "noise", "--device", "sda"], "must be MAJOR,MINOR"),
@@ -163,4 +164,73 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
         assert!(done.err.contains(says), "{args:?}: {}", done.err);
     }
     assert_eq!(dir.list(), before);
+}
+
+#[test]
+fn one_name_for_two_files_is_refused() {
+    let dir = Dir::new("whatif");
+    let machine = "[machine]\ncores = 2\n[disk]\nsize_gib = 1\nread_us = 100\nwrite_us = 100\n";
+    dir.file("t.txt", &closed_loop())
+        .file("run.json", "{}")
+        .file("m.toml", machine)
+        .file("p.blktrace.3", &closed_loop());
+    std::os::unix::fs::symlink("m.toml", dir.path("link.toml")).unwrap();
+    let read = || ["t.txt", "run.json", "m.toml", "p.blktrace.3"].map(|f| fs::read_to_string(dir.path(f)).unwrap());
+    let (names, before) = (dir.list(), read());
+    for (args, says) in [
+        (
+            &["profile", "t.txt", "--output", "m.toml", "--machine", "./m.toml"][..],
+            "--machine ./m.toml: is the file of --output",
+        ),
+        (
+            &["profile", "t.txt", "--output", "link.toml", "--machine", "m.toml"],
+            "--machine m.toml: is the file of --output",
+        ),
+        (&["profile", "t.txt", "--output", "n", "--machine", "n"], "--machine n: is the file of --output"),
+        (&["profile", "t.txt", "--output", "t.txt"], "--output t.txt: is the file of the trace"),
+        (&["profile", "p", "--output", "p.blktrace.3"], "--output p.blktrace.3: is the file of the trace"),
+        (&["profile", "--from", "run.json", "--output", "run.json"], "--output run.json: is the file of --from"),
+        (&["profile", "--from", "run.json", "--machine", "run.json"], "--machine run.json: is the file of --from"),
+    ] {
+        let done = dir.mqblk(args).exits(2);
+        assert!(done.err.contains(says), "{args:?}: {}", done.err);
+    }
+    assert_eq!((dir.list(), read()), (names, before));
+}
+
+#[test]
+fn a_machine_file_is_written_where_its_link_leads_and_nothing_beside_it_is_lost() {
+    let dir = Dir::new("whatif");
+    let machine = "# mine\n[machine]\ncores = 2\n[disk]\nsize_gib = 1\nread_us = 100\nwrite_us = 100\n";
+    fs::create_dir(dir.path("real")).unwrap();
+    dir.file("t.txt", &closed_loop())
+        .file("real/m.toml", machine)
+        .file("real/m.toml.new", "mine")
+        .file("m.toml.new", "mine");
+    fs::set_permissions(dir.path("real/m.toml"), fs::Permissions::from_mode(0o640)).unwrap();
+    std::os::unix::fs::symlink("real/m.toml", dir.path("m.toml")).unwrap();
+    dir.mqblk(&["profile", "t.txt", "--output", "j.fio", "--machine", "m.toml"]).exits(0);
+    assert!(fs::symlink_metadata(dir.path("m.toml")).unwrap().is_symlink());
+    let real = fs::read_to_string(dir.path("real/m.toml")).unwrap();
+    assert!(real.starts_with("# mine\n") && real.contains("# from the profile"), "{real}");
+    assert_eq!(fs::metadata(dir.path("real/m.toml")).unwrap().permissions().mode() & 0o777, 0o640);
+    for other in ["real/m.toml.new", "m.toml.new"] {
+        assert_eq!(fs::read_to_string(dir.path(other)).unwrap(), "mine");
+    }
+    assert_eq!(fs::read_dir(dir.path("real")).unwrap().count(), 2, "the temporary file is gone");
+}
+
+/// CPUs that were offline have no file.
+#[test]
+fn traces_of_all_cpus_are_read_though_numbers_are_missing() {
+    let dir = Dir::new("whatif");
+    let all = closed_loop();
+    let lines: Vec<&str> = all.lines().collect();
+    let of = |cpu: usize| lines.iter().skip(cpu).step_by(3).map(|l| format!("{l}\n")).collect::<String>();
+    for (cpu, name) in ["t.blktrace.1", "t.blktrace.3", "t.blktrace.11"].iter().enumerate() {
+        dir.file(name, &of(cpu));
+    }
+    dir.file("t.blktrace.", "x").file("t.blktrace.old", "x").file("t.blktrace.+2", "x").file("whole", &all);
+    let [cpus, whole] = ["t", "whole"].map(|t| json(&dir.mqblk(&["profile", t, "--json"]).exits(0).out));
+    assert_eq!((&cpus["jobs"], &cpus["disk"]), (&whole["jobs"], &whole["disk"]));
 }
