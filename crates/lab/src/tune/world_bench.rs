@@ -434,7 +434,7 @@ mod tests {
     fn a_machine_whose_file_is_edited_between_runs_is_not_gone_on_with() {
         let path = std::env::temp_dir().join(format!("mqblk-behind-{}.toml", std::process::id()));
         let machine =
-            "[machine]\nsockets = 1\ncores = 2\nthreads = 1\n[disk]\nsize_gib = 1\nread_us = 100\nparallel = 8\n";
+            "[machine]\nsockets = 1\ncores = 2\nthreads = 1\n[disk]\nsize_gib = 1\nread_us = 100\nwrite_us = 100\nparallel = 8\n";
         std::fs::write(&path, machine).unwrap();
         let text = "[a]\nrw=randread\nbs=4k\nsize=64m\nioengine=libaio\niodepth=4\ntime_based\nruntime=5ms\n";
         let file = JobFile::parse_str(text, &ParseContext::bare("t.fio"), &[]).unwrap_or_else(|e| panic!("{e}"));
@@ -447,7 +447,7 @@ mod tests {
         let read = bench.run(&ask, &[]).unwrap();
         assert!(read.virtual_seconds.is_some_and(|s| (0.004..0.02).contains(&s)), "{read:?}");
         // Another machine, and one that cannot be: neither is a reading nor a refusal of the point.
-        for edited in [machine.replace("100", "900"), "[machine".to_owned()] {
+        for edited in [machine.replace("read_us = 100", "read_us = 900"), "[machine".to_owned()] {
             std::fs::write(&path, edited).unwrap();
             let Err(BenchError::Failed(why)) = bench.run(&ask, &[]) else { panic!("it went on") };
             assert!(why.contains("became another while it was tuned"), "{why}");
