@@ -19,8 +19,8 @@ const NAMED: usize = 14;
 /// Height and content.
 pub fn draw(p: &Lines) -> (f64, Markup) {
     let named: Vec<String> = p.series.iter().take(NAMED).map(|s| cut(&s.name, NAME_CHARS)).collect();
-    // Names are bold, which is a little wider than what is estimated.
-    let right = WIDTH - 14.0 - 1.06 * named.iter().map(|n| width(n)).fold(0.0, f64::max);
+    // Names are bold: wider by up to a quarter than what is estimated.
+    let right = WIDTH - 14.0 - 1.25 * named.iter().map(|n| width(n)).fold(0.0, f64::max);
     let (top, bottom) = (frame::ABOVE, HEIGHT - frame::BELOW);
     let points = || p.series.iter().flat_map(|s| &s.points);
     let ys = points().flat_map(|q| [Some(q.y), q.interval.map(|i| i.0), q.interval.map(|i| i.1)]).flatten();
