@@ -36,9 +36,8 @@ impl<L: Lock> Submitter<L> {
             return self.env.stop_waiting(&mut self.local);
         }
         self.env.note_wake_up(&mut self.local);
-        if self.local.tag_wait.is_some() && self.local.blocked_on_tag {
-            // Others are before it in the line for a tag, or as long as it: who polls often is not served first for that.
-            return;
+        if self.local.tag_wait.is_some() && self.local.blocked_on_tag && self.env.st.alloc_share().is_some() {
+            return; // Others are before it in the line for a tag.
         }
         self.local.blocked_on_tag = false;
         if let Some((hctx, _)) = self.local.woken {
