@@ -91,7 +91,7 @@ fn a_wrong_scenario_is_refused_with_its_line() {
     let line = |of: &str| 1 + text.lines().position(|l| l.starts_with(of)).unwrap();
     for (from, to, at, says) in [
         ("cores = 16", "cors = 16", "cores = 16", "unknown field `cors`"),
-        ("write_us = 3230", "write_us = 5550", "constant = \"disk.write_us\"", "outside its plausible range"),
+        ("write_us = 2870", "write_us = 5550", "constant = \"disk.write_us\"", "outside its plausible range"),
         ("sockets = 1", "sockets = 0", "sockets = 1", "must be 1 or more"),
     ] {
         std::fs::write(dir.path("s.toml"), text.replacen(from, to, 1)).unwrap();
@@ -101,7 +101,8 @@ fn a_wrong_scenario_is_refused_with_its_line() {
     std::fs::write(dir.path("s.toml"), text.replacen("scheduler = \"mq-deadline\"", "scheduler = \"mq-deadlin\"", 1))
         .unwrap();
     let done = dir.mqblk(&["sim", "s.toml"]).exits(2);
-    assert!(done.err.contains("row '1 queue': ") && done.err.contains("mq-deadline"), "{}", done.err);
+    let said = format!("s.toml:{}: scheduler=mq-deadlin: must be one of ", line("scheduler"));
+    assert!(done.err.contains(&said) && done.err.contains("did you mean 'mq-deadline'?"), "{}", done.err);
     let none = dir.mqblk(&["sim", "none.toml"]).exits(2);
     assert!(none.err.contains("scenario 'none.toml': "), "{}", none.err);
 }

@@ -433,8 +433,7 @@ mod tests {
     #[test]
     fn a_machine_whose_file_is_edited_between_runs_is_not_gone_on_with() {
         let path = std::env::temp_dir().join(format!("mqblk-behind-{}.toml", std::process::id()));
-        let machine =
-            "[machine]\nsockets = 1\ncores = 2\nthreads = 1\n[disk]\nsize_gib = 1\nread_us = 100\nwrite_us = 100\nparallel = 8\n";
+        let machine = "[machine]\nsockets = 1\ncores = 2\nthreads = 1\n[disk]\nsize_gib = 1\nread_us = 100\nwrite_us = 100\nparallel = 8\n";
         std::fs::write(&path, machine).unwrap();
         let text = "[a]\nrw=randread\nbs=4k\nsize=64m\nioengine=libaio\niodepth=4\ntime_based\nruntime=5ms\n";
         let file = JobFile::parse_str(text, &ParseContext::bare("t.fio"), &[]).unwrap_or_else(|e| panic!("{e}"));
