@@ -161,7 +161,11 @@ pub fn check_settings(scenario: &Scenario) -> Result<(), (String, SettingError)>
     }
     // Of guests the disk is theirs, and so is its block layer.
     let whole = if scenario.guests.is_none() { check(scenario, &Row::default()).map(drop) } else { Ok(()) };
-    whole.map_err(|e| ("[settings]".to_owned(), e))
+    // What does not fit together is found late, and begins with the setting it is found at.
+    whole.map_err(|e| {
+        let at = e.to_string().split_once('=').map(|(name, _)| name.to_owned());
+        (at.filter(|name| scenario.settings.contains_key(name)).unwrap_or_else(|| "[settings]".to_owned()), e)
+    })
 }
 
 /// The settings of a row: the scenario's, then its own.
