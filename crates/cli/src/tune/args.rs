@@ -50,7 +50,7 @@ pub struct TuneArgs {
     /// File for every run as it is done [default: mqblk-tune-TIME.jsonl here]
     #[arg(long, value_name = "FILE")]
     pub results: Option<PathBuf>,
-    /// Write what is recommended to this new file, as a configuration of mqblk serve (of a sim: target as [settings]);
+    /// Write what is recommended to this new file, as a configuration of mqblk serve (of a sim: target as its settings);
     /// without FILE, of a kernel: target: to /sys/block/X, where it stays until the next boot
     #[arg(long, value_name = "FILE.toml", num_args = 0..=1)]
     pub apply: Option<Option<PathBuf>>,
