@@ -10,14 +10,12 @@
 pub mod kernel;
 pub mod sim;
 
-use std::sync::Arc;
-
 use host::error::Result;
-use host::run::{RunPlan, is_target};
+use host::run::is_target;
 use host::target::TargetSpec;
 use workload::job::JobFile;
 
-use crate::run::{Observer, Run, RunSpec, execute_here};
+use crate::run::{Observer, Run, RunSpec, execute_here, prepare_here};
 use crate::stack;
 use crate::tune::point::{Knob, Point};
 use crate::tune::stack_knobs;
@@ -115,17 +113,7 @@ impl World for OurStack {
     }
 
     fn knobs(&self, spec: &RunSpec<'_, '_>, observer: &mut dyn Observer) -> Result<Knobs> {
-        let prepared = host::run::prepare(
-            &spec.file.jobs,
-            RunPlan {
-                target: spec.target,
-                settings: spec.settings,
-                laying_out: &mut |path, done, all| observer.laying_out(path, done, all),
-                stop: Arc::clone(&spec.stop),
-                entropy: spec.entropy,
-                force: spec.force,
-            },
-        )?;
+        let prepared = prepare_here(spec, observer)?;
         observer.prepared(&prepared);
         let queue = &prepared.disks[prepared.targets[0].disks.start].1.queue;
         Ok(stack_knobs::of(queue, &stack::in_effect(queue, spec.settings)))

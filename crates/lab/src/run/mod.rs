@@ -107,9 +107,9 @@ pub fn execute<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Resul
     world::of(spec.file, spec.target).run(spec, observer)
 }
 
-/// The same in the worlds of this host.
-pub(crate) fn execute_here<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {
-    let mut prepared = host::run::prepare(
+/// Checks and opens what `spec` asks for on this host; nothing runs yet.
+pub(crate) fn prepare_here(spec: &RunSpec<'_, '_>, observer: &mut dyn Observer) -> Result<Prepared> {
+    host::run::prepare(
         &spec.file.jobs,
         RunPlan {
             target: spec.target,
@@ -119,7 +119,12 @@ pub(crate) fn execute_here<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observ
             entropy: spec.entropy,
             force: spec.force,
         },
-    )?;
+    )
+}
+
+/// The same in the worlds of this host.
+pub(crate) fn execute_here<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {
+    let mut prepared = prepare_here(spec, observer)?;
     // The devices of a target have the same.
     let first = |t: &RunTarget| &prepared.disks[t.disks.start].1.queue;
     let ours = prepared.targets.iter().map(|t| stack::in_effect(first(t), spec.settings));

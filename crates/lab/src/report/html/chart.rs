@@ -182,6 +182,12 @@ pub struct IntervalRow {
     pub tone: Tone,
 }
 
+/// The axis of ratios: what halves and what doubles is equally far away, once differences are large.
+pub fn ratio_scale(rows: &[IntervalRow]) -> Scale {
+    let widest = rows.iter().flat_map(|r| [r.high / r.low, 1.0 / r.low, r.high]).fold(1.0, f64::max);
+    if widest > 1.6 { Scale::Log10 } else { Scale::Near }
+}
+
 /// A point of the hockey stick.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DepthPoint {

@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use super::chart::{Axis, DepthPoint, IntervalRow, Intervals, Lines, Plot, Point, Scale, Series, Style};
+use super::chart::{Axis, DepthPoint, IntervalRow, Intervals, Lines, Plot, Point, Scale, Series, Style, ratio_scale};
 use super::document::{Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone, Verdict};
 use super::of_run::{busiest, depth_section, run_points, subtitle};
 use super::parts;
@@ -130,14 +130,11 @@ fn metrics(c: &Comparison) -> Section {
     });
     let rows: Vec<IntervalRow> = rows.collect();
     if !rows.is_empty() {
-        // What halves and what doubles is equally far away, once differences are that large.
-        let widest = rows.iter().flat_map(|r| [r.high / r.low, 1.0 / r.low, r.high]).fold(1.0, f64::max);
-        let scale = if widest > 1.6 { Scale::Log10 } else { Scale::Near };
         let told = rows.iter().take(3).map(|r| format!("{} {}", r.label, Unit::Ratio.text(r.mid)));
         let summary =
             told.collect::<Vec<_>>().join(", ") + ". Colour: a difference that stands (blue better, orange worse).";
         let plot = Plot::Intervals(Intervals {
-            axis: Axis::new("B compared with A, with 95 % interval", Unit::Ratio, scale),
+            axis: Axis::new("B compared with A, with 95 % interval", Unit::Ratio, ratio_scale(&rows)),
             reference: 1.0,
             sides: ("B has less".into(), "B has more".into()),
             rows,

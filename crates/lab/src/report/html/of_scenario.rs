@@ -6,7 +6,7 @@
 
 use serde_json::json;
 
-use super::chart::{Axis, BarRow, Bars, IntervalRow, Intervals, Plot, Scale};
+use super::chart::{Axis, BarRow, Bars, IntervalRow, Intervals, Plot, Scale, ratio_scale};
 use super::document::{Block, Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone, Verdict};
 use super::parts;
 use super::unit::Unit;
@@ -129,8 +129,6 @@ fn figures(rows: &[RowOutcome]) -> Section {
         })
         .collect();
     if points.len() > 1 {
-        let widest = points.iter().map(|p| p.mid.max(1.0 / p.mid)).fold(1.0, f64::max);
-        let scale = if widest > 1.6 { Scale::Log10 } else { Scale::Near };
         let near = points.iter().filter(|p| (p.mid - 1.0).abs() <= NEAR).count();
         let summary = format!(
             "{near} of {} predicted figures within {} of the published ones.",
@@ -138,7 +136,7 @@ fn figures(rows: &[RowOutcome]) -> Section {
             Unit::Percent.text(100.0 * NEAR)
         );
         let plot = Plot::Intervals(Intervals {
-            axis: Axis::new("simulated against published", Unit::Ratio, scale),
+            axis: Axis::new("simulated against published", Unit::Ratio, ratio_scale(&points)),
             reference: 1.0,
             sides: ("simulated less".into(), "simulated more".into()),
             rows: points,

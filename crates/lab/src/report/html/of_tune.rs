@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::chart::{Axis, IntervalRow, Intervals, Lines, Plot, Point as At, Scale, Series, Style};
+use super::chart::{Axis, IntervalRow, Intervals, Lines, Plot, Point as At, Scale, Series, Style, ratio_scale};
 use super::document::{Block, Caveat, Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone, Verdict};
 use super::of_run::subtitle;
 use super::parts;
@@ -204,12 +204,14 @@ fn confirmed_chart(plan: &TunePlan, duels: &[(String, &Duel)]) -> Option<Chart> 
     if rows.is_empty() {
         return None;
     }
-    let widest = rows.iter().flat_map(|r| [r.high / r.low, 1.0 / r.low, r.high]).fold(1.0, f64::max);
-    let scale = if widest > 1.6 { Scale::Log10 } else { Scale::Near };
     let told = rows.iter().take(3).map(|r| format!("{} {}", r.label, Unit::Ratio.text(r.mid)));
     let summary = told.collect::<Vec<_>>().join(", ") + ".";
     let plot = Plot::Intervals(Intervals {
-        axis: Axis::new(&format!("change of {}, with 95 % interval", plan.goal.metric), Unit::Ratio, scale),
+        axis: Axis::new(
+            &format!("change of {}, with 95 % interval", plan.goal.metric),
+            Unit::Ratio,
+            ratio_scale(&rows),
+        ),
         reference: 1.0,
         sides: ("less".into(), "more".into()),
         rows,
