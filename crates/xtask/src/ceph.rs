@@ -4,7 +4,7 @@
 //!
 //! Guarantees: everything of the cluster is in one directory, the monitor's port is free at the start, nothing listens beyond 127.0.0.1.
 //! What is ended is what the directory's pid files name, if it is still a program of this directory. The OSD keeps its data when it is
-//! killed (bluestore on a sparse file of 2 GiB). Needs the packages of [`crate::packages::ensure_ceph`].
+//! killed (bluestore on a sparse file of 8 GiB). Needs the packages of [`crate::packages::ensure_ceph`].
 //! Not for data that matters: one copy, no passwords.
 //! Source: doc/install/manual-deployment.rst and doc/rados/configuration of Ceph 16.
 
@@ -318,7 +318,7 @@ osd_crush_chooseleaf_type = 0
 osd_crush_update_on_start = true
 osd_class_update_on_start = false
 osd_objectstore = bluestore
-bluestore_block_size = 2147483648
+bluestore_block_size = 8589934592
 bluestore_block_create = true
 bluestore_block_wal_create = false
 osd_memory_target = 939524096

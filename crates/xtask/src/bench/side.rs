@@ -166,14 +166,14 @@ impl Bench {
             let sample = self.iscsi_perf(actor).map(|sample| Sample { side: side.name, ..sample });
             return sample.map_err(|e| format!("{} {}: {e}", row.name, side.name));
         }
-        let mut command = self.prepare_side(row, side, &self.blanks)?;
+        let command = self.prepare_side(row, side, &self.blanks)?;
         let shown = format!("{command:?}");
         let failed = |why: String| format!("{} {}: {why}\nrepeat it by: {shown}", row.name, side.name);
         // Ends behind the account: its CPU time is not the side's.
         let beside = side.needs_nbd().then(|| served::Server::beside(&tools)).transpose();
         let _beside = beside.map_err(|e| format!("{} {}: {e}", row.name, side.name))?;
         let before = children_cpu()?;
-        let output = command.output();
+        let output = self.limited(&command).output();
         let output = output.map_err(|e| failed(format!("cannot run it: {e}")))?;
         let process_cpu_s = children_cpu()? - before;
         if !output.status.success() {
@@ -183,6 +183,14 @@ impl Bench {
         let result = job::parse(&String::from_utf8_lossy(&output.stdout)).map_err(failed)?;
         let figures = job::figures(&result).map_err(failed)?;
         Ok(Sample { side: side.name, figures, process_cpu_s, jobs: job::kept(result) })
+    }
+
+    /// `command`, ended a minute after its time: a server that has died would be waited for without end.
+    fn limited(&self, command: &Command) -> Command {
+        let mut limited = Command::new("timeout");
+        limited.args(["--signal=INT", "--kill-after=10"]).arg((60 + self.seconds.unwrap_or(1)).to_string());
+        limited.arg(command.get_program()).args(command.get_args());
+        limited
     }
 
     /// Runs a disk of several paths.

@@ -17,8 +17,11 @@ norandommap
 [j0]
 ";
 
-const ISCSI_QD1: &[&str] = &["--target", "{iscsi}?sessions=1", "--job-set", "iodepth=1"];
-const ISCSI_QD32: &[&str] = &["--target", "{iscsi}?sessions=1", "--job-set", "iodepth=32"];
+/// iscsi-perf has no scheduler; what a session's own costs is shown beside it.
+const ISCSI_QD1: &[&str] = &["--target", "{iscsi}?sessions=1", "--set", "scheduler=none", "--job-set", "iodepth=1"];
+const ISCSI_QD32: &[&str] = &["--target", "{iscsi}?sessions=1", "--set", "scheduler=none", "--job-set", "iodepth=32"];
+const ISCSI_QD1_DEFAULT: &[&str] = &["--target", "{iscsi}?sessions=1", "--job-set", "iodepth=1"];
+const ISCSI_QD32_DEFAULT: &[&str] = &["--target", "{iscsi}?sessions=1", "--job-set", "iodepth=32"];
 
 const RBD_READ: &str = "\
 [global]
@@ -46,13 +49,25 @@ iodepth=16
 [j0]
 ";
 
-const RBD: &[&str] = &["--target", "rbd:rbd/disk0:conf={ceph}/ceph.conf"];
-const RBD_CACHED: &[&str] =
-    &["--target", "rbd:rbd/disk0:conf={ceph}/ceph.conf:rbd_cache=true:rbd_cache_writethrough_until_flush=false"];
+/// fio's engine has no scheduler.
+const RBD: &[&str] = &["--target", "rbd:rbd/disk0:conf={ceph}/ceph.conf", "--set", "scheduler=none"];
+const RBD_CACHED: &[&str] = &[
+    "--target",
+    "rbd:rbd/disk0:conf={ceph}/ceph.conf:rbd_cache=true:rbd_cache_writethrough_until_flush=false",
+    "--set",
+    "scheduler=none",
+];
 /// The later `ioengine` counts.
 const FIO_RBD: &str = "ioengine=rbd\nclientname=admin\npool=rbd\nrbdname=disk0";
 const UNCACHED_CONF: &[&str] = &["CEPH_CONF={ceph}/nocache.conf"];
 const CACHED_CONF: &[&str] = &["CEPH_CONF={ceph}/ceph.conf"];
+
+const ISCSI_GOALS: &[Goal] = &[
+    to("mqblk", "iscsi-perf", Metric::Iops, AT_LEAST),
+    to("mqblk", "iscsi-perf", CPU, AT_MOST),
+    to("mqblk-deadline", "iscsi-perf", Metric::Iops, Need::Shown),
+    to("mqblk-deadline", "iscsi-perf", CPU, Need::Shown),
+];
 
 /// In the order of a full run.
 pub const ROWS: &[Row] = &[
@@ -73,17 +88,25 @@ pub const ROWS: &[Row] = &[
         name: "iscsi-qd1",
         title: "the iSCSI driver against libiscsi's iscsi-perf: tgtd with a file in memory, one session, depth 1",
         cpus: 2,
-        sides: &[mqblk("mqblk", ISCSI, ISCSI_QD1), perf("iscsi-perf", &["-m", "1"])],
+        sides: &[
+            mqblk("mqblk", ISCSI, ISCSI_QD1),
+            mqblk("mqblk-deadline", ISCSI, ISCSI_QD1_DEFAULT),
+            perf("iscsi-perf", &["-m", "1"]),
+        ],
         turns: false,
-        goals: &[to("mqblk", "iscsi-perf", Metric::Iops, AT_LEAST), to("mqblk", "iscsi-perf", CPU, AT_MOST)],
+        goals: ISCSI_GOALS,
     },
     Row {
         name: "iscsi-qd32",
         title: "the same at depth 32",
         cpus: 2,
-        sides: &[mqblk("mqblk", ISCSI, ISCSI_QD32), perf("iscsi-perf", &["-m", "32"])],
+        sides: &[
+            mqblk("mqblk", ISCSI, ISCSI_QD32),
+            mqblk("mqblk-deadline", ISCSI, ISCSI_QD32_DEFAULT),
+            perf("iscsi-perf", &["-m", "32"]),
+        ],
         turns: false,
-        goals: &[to("mqblk", "iscsi-perf", Metric::Iops, AT_LEAST), to("mqblk", "iscsi-perf", CPU, AT_MOST)],
+        goals: ISCSI_GOALS,
     },
     Row {
         name: "rbd-read-qd16",
