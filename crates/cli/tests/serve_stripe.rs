@@ -56,6 +56,7 @@ fn what_clients_write_lies_in_the_files_in_turn() {
     let disk = &list["disks"][0];
     assert_eq!((number(disk, "/bytes"), number(disk, "/chunk")), (f64::from(32 << 20), 65536.0));
     assert_eq!((disk["stack"].as_str(), disk["targets"][3].as_str()), (Some("stripe"), Some("d.img")));
+    ctl(&dir, &["list"]).exits(0).prints(&["disk d: stripe of a.img b.img c.img d.img, 33554432 bytes"]);
     let stats = ctl(&dir, &["stats", "--json"]).exits(0).json();
     let members = stats["disks"][0]["members"].as_array().unwrap();
     let flushes: Vec<f64> = members.iter().map(|m| number(m, "/ops/flush/ios")).collect();

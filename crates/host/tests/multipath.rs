@@ -281,6 +281,35 @@ fn a_slow_path_slows_its_own_requests_only() {
     assert!(disk.status().groups[0].paths.iter().all(|p| p.fail_count == 0), "{}", disk.status());
 }
 
+/// Each of two CPUs has a path of its own: behind one that is silent waits what its CPU writes, and nothing of the other's.
+#[test]
+fn io_affinity_takes_the_path_of_the_cpu() {
+    let tgt = Tgt::new();
+    let proxy = Proxy::new(tgt.port());
+    let urls = [tgt.url_by(proxy.port(), "?sessions=1"), tgt.url("?sessions=1")];
+    let options = "path_grouping_policy=multibus,path_selector=io-affinity,path_cpus=0x1+0x2";
+    let regions = Arc::new(Regions::new());
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let target = TargetSpec::parse(&format!("multipath:{options}:{}", urls.join("+"))).unwrap();
+    let driver = target.open(&needs, regions.clone()).unwrap().driver;
+    let rig = Rig::on(driver, regions, |c| c.set("nr_cpus", "2").unwrap());
+    let (mut of_first, mut of_second) = rig.split_in_two();
+    assert_eq!(of_first.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    proxy.freeze();
+    for _ in 0..32 {
+        assert_eq!(of_second.write(8, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+    }
+    assert!(proxy.held() < 4096, "the other CPU's path was taken: {} bytes", proxy.held());
+    std::thread::scope(|s| {
+        let writer = s.spawn(|| of_first.write(0, &[3; 4096], OpFlags::NONE));
+        until(|| proxy.held() >= 4096);
+        proxy.thaw();
+        assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
+    });
+    drop((of_first, of_second));
+    assert_eq!(std::fs::read(&tgt.file.0).unwrap()[..4097], [vec![3; 4096], vec![2; 1]].concat());
+}
+
 /// A write is out when its path falls silent. It goes down another only after the session was made anew as the same nexus, so that the
 /// old connection's copy of it, which arrives when a newer write was acknowledged, finds nobody.
 #[test]

@@ -93,7 +93,7 @@ fn chunk_bytes(section: &mut Section<'_, '_>, chunk: Option<&str>) -> u64 {
     }
 }
 
-/// Keys of a multipath disk that are there: words, numbers, and for `prio` a list of numbers.
+/// Keys of a multipath disk that are there: words, numbers, and for each path one, as `prio` has, lists of them.
 fn options(section: &mut Section<'_, '_>) -> Vec<(&'static str, String)> {
     let mut all = Vec::new();
     for key in option_names() {
@@ -101,18 +101,20 @@ fn options(section: &mut Section<'_, '_>) -> Vec<(&'static str, String)> {
         let text = match found.value {
             DeValue::String(text) => Some(text.to_string()),
             DeValue::Array(items) => {
-                let numbers: Option<Vec<_>> = items.iter().map(|i| Some(whole(i.get_ref())?.to_string())).collect();
-                numbers.map(|n| n.join("+"))
+                let of_path = |item: &DeValue<'_>| match item {
+                    DeValue::String(text) => Some(text.to_string()),
+                    other => whole(other).map(|n| n.to_string()),
+                };
+                let all: Option<Vec<_>> = items.iter().map(|item| of_path(item.get_ref())).collect();
+                all.map(|of_paths| of_paths.join("+"))
             }
             other => whole(other).map(|n| n.to_string()),
         };
         match text {
             Some(text) => all.push((key, text)),
             None => {
-                section.refuse(
-                    key,
-                    format!("{key}={}: must be a text, a number or a list of numbers", text_of(found.value)),
-                );
+                section
+                    .refuse(key, format!("{key}={}: must be a text, a number or a list of them", text_of(found.value)));
             }
         }
     }
@@ -145,6 +147,10 @@ fn multipath(
                 // One of them needs another option beside it.
                 let beside = |o: &&(&str, &str)| ["prio", "conf", "detect_prio"].contains(&o.0) && alone(**o).is_ok();
                 some.extend(options.iter().filter(beside));
+            }
+            let by_cpu = ["path_selector", "path_cpus"];
+            if by_cpu.contains(&option.0) {
+                some.extend(options.iter().filter(|o| by_cpu.contains(&o.0) && o.0 != option.0));
             }
             if let Err(e) = MultipathTarget::new(&some, &targets) {
                 section.refuse(option.0, said(e));

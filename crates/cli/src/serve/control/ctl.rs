@@ -211,6 +211,15 @@ pub fn ask(path: &Path, question: &Question) -> Result<Answer, Failure> {
         .map_err(|e| Failure::new(format!("daemon at '{}': ended before it answered ({e})", path.display())))
 }
 
+/// What a disk lies on: its target, or how it lies on several.
+fn underneath(disk: &Value) -> String {
+    if let Some(target) = disk["target"].as_str() {
+        return target.to_owned();
+    }
+    let targets: Vec<_> = disk["targets"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    format!("{} of {}", disk["stack"].as_str().unwrap_or_default(), targets.join(" "))
+}
+
 /// A line for each thing.
 fn list(all: &Value) -> String {
     let text = |v: &Value, key: &str| v[key].as_str().unwrap_or_default().to_owned();
@@ -226,7 +235,7 @@ fn list(all: &Value) -> String {
             out,
             "disk {}: {}, {} bytes, {} hardware queues, {}{ro}{drained}",
             text(disk, "name"),
-            text(disk, "target"),
+            underneath(disk),
             disk["bytes"],
             disk["nr_hw_queues"],
             text(disk, "scheduler"),

@@ -40,6 +40,7 @@ use crate::clock;
 use crate::driver::{Connections, HostDriver, PerHctx};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
+use crate::topology as machine;
 use activate::AluaHandler;
 use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
 use blk::id::{HctxId, Sector};
@@ -311,7 +312,9 @@ impl Core {
             HardwareHandler::Alua => Some(Box::new(AluaHandler { board: Arc::clone(&board) })),
         };
         let told = Arc::clone(&board);
-        let disk = Paths::new(new_groups, features, handler, &[], Box::new(move |event| told.hear(event)));
+        let machine = machine::read(std::path::Path::new(machine::SYSTEM), crate::run::nr_cpus());
+        let nodes = machine.map(|cpus| cpus.node_of).unwrap_or_default();
+        let disk = Paths::new(new_groups, features, handler, &nodes, Box::new(move |event| told.hear(event)));
         let disk = disk.map_err(|e| Error::usage(e.to_string()))?;
         let watched = watched.into_iter().map(|(number, driver, open, probe, checker)| {
             let id = disk.path(&driver.name).ok_or_else(|| Error::usage("a path has gone"))?;

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use crate::target::{Needs, OpenTarget, TargetSpec, TargetWarning, has_kind};
 use blk::driver::Driver;
-use blk::id::SECTOR_SHIFT;
+use blk::id::{MAX_CPUS, SECTOR_SHIFT};
 use blk::multipath::{MAX_PATHS, PathArgs, Selector};
 use blk::suggest::did_you_mean;
 use blk::time::Duration;
@@ -28,9 +28,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Options by name.
-const OPTIONS: [&str; 16] = [
+const OPTIONS: [&str; 17] = [
     "conf",
     "path_selector",
+    "path_cpus",
     "path_grouping_policy",
     "prio",
     "prio_args",
@@ -56,6 +57,8 @@ pub struct PathTarget {
     pub name: String,
     /// The higher the better; 1 unless said.
     pub prio: u32,
+    /// CPUs that it is for, with `path_selector=io-affinity`.
+    pub cpus: Vec<u16>,
 }
 
 /// A disk of several paths as it was asked for.
@@ -138,7 +141,7 @@ impl MultipathTarget {
             let numbered = format!("{name} #");
             let same = paths.iter().filter(|p| p.name == name || p.name.starts_with(&numbered)).count();
             let name = if same > 0 { format!("{name} #{}", same + 1) } else { name };
-            paths.push(PathTarget { spec, name, prio: 1 });
+            paths.push(PathTarget { spec, name, prio: 1, cpus: Vec::new() });
         }
         let said = MultipathOptions::default();
         let mut made = MultipathTarget { options: said, paths, conf: None, detect_prio: None, given: Vec::new() };
@@ -188,6 +191,15 @@ impl MultipathTarget {
             }
             "conf" => self.conf = Some(value.into()),
             "path_selector" => o.path_selector = selector(value).map_err(must)?,
+            "path_cpus" => {
+                let masks: Option<Vec<_>> = value.split('+').map(cpus_of_mask).collect();
+                let masks = masks.filter(|all| all.len() == self.paths.len()).ok_or_else(|| {
+                    format!(
+                        "must be a mask of CPUs below {MAX_CPUS}, 0x and hexadecimal, for each path, such as 0x3+0xc"
+                    )
+                })?;
+                self.paths.iter_mut().zip(masks).for_each(|(path, cpus)| path.cpus = cpus);
+            }
             "path_grouping_policy" => o.path_grouping_policy = value.parse().map_err(must)?,
             "failback" => o.failback = value.parse().map_err(must)?,
             "no_path_retry" => o.no_path_retry = value.parse().map_err(must)?,
@@ -232,10 +244,16 @@ impl MultipathTarget {
     pub(super) fn check(&self) -> std::result::Result<(), Conflict> {
         let conflict = |option: &'static str, text: String| Err(Conflict { option, text });
         let o = &self.options;
-        if o.path_selector == Selector::IoAffinity {
-            let text = "path_selector=io-affinity: needs to know which CPUs each path is for, and a target cannot say so yet; use \
-                        service-time or another";
+        let by_cpu = o.path_selector == Selector::IoAffinity;
+        if by_cpu && self.paths.iter().all(|path| path.cpus.is_empty()) {
+            let text = "path_selector=io-affinity: needs to know which CPUs each path is for: add path_cpus, a mask for each, such as \
+                        path_cpus=0x3+0xc";
             return conflict("path_selector", text.into());
+        }
+        // A file may still name the selector.
+        if !by_cpu && self.conf.is_none() && self.is_given("path_cpus") {
+            let text = "path_cpus: is for path_selector=io-affinity; add that, or leave it out";
+            return conflict("path_cpus", text.into());
         }
         // What is still to be learned may make it so.
         let may_be_alua = self.conf.is_some() || self.detect_prio == Some(true);
@@ -322,7 +340,7 @@ impl MultipathTarget {
             Path {
                 name: path.name.clone(),
                 prio: path.prio,
-                args: PathArgs::default(),
+                args: PathArgs { cpus: path.cpus.clone(), ..PathArgs::default() },
                 open,
                 probe: Some(prober(path.spec.clone(), needs)),
                 checker: checker(self.options.path_checker, &path.spec),
@@ -347,6 +365,18 @@ impl MultipathTarget {
         warnings.extend(self.on_your_word(needs.write).map(TargetWarning::Multipath));
         Ok(OpenTarget { driver: Arc::new(disk), warnings })
     }
+}
+
+/// CPUs of `0x` and a hexadecimal mask.
+fn cpus_of_mask(text: &str) -> Option<Vec<u16>> {
+    let digits = text.strip_prefix("0x").filter(|digits| !digits.is_empty())?;
+    let mut cpus = Vec::new();
+    for (place, digit) in digits.chars().rev().enumerate() {
+        let bits = digit.to_digit(16)?;
+        let first = u16::try_from(place * 4).ok().filter(|first| u32::from(*first) < MAX_CPUS)?;
+        cpus.extend((0..4).filter(|bit| bits >> bit & 1 == 1).map(|bit| first + bit));
+    }
+    Some(cpus)
 }
 
 /// What is not as asked of any path.
@@ -481,6 +511,10 @@ mod tests {
             ("/a+nbd://h/e", "is of another kind"),
             ("fast_io_fail_tmo=5:nbd://a/e+nbd://b/e", "does nothing for path nbd://a/e"),
             ("path_selector=io-affinity:/a", "path_selector=io-affinity: needs to know which CPUs"),
+            ("path_selector=io-affinity,path_cpus=0x1:/a+/b", "path_cpus=0x1: must be a mask of CPUs below 4096"),
+            ("path_selector=io-affinity,path_cpus=1+2:/a+/b", "path_cpus=1+2: must be a mask"),
+            ("path_selector=io-affinity,path_cpus=0x1+0x:/a+/b", "path_cpus=0x1+0x: must be a mask"),
+            ("path_cpus=0x1+0x2:/a+/b", "path_cpus: is for path_selector=io-affinity"),
             ("multipath:/a", "has paths itself"),
             (":nul:size=1", "did you mean"),
         ] {
