@@ -83,12 +83,12 @@ fn ctrl_c_says_how_to_go_on() {
     started.ends().exits(130).says(&["broken off; go on with: mqblk tune j.fio ", " --resume r\n"]);
 }
 
-/// Twice what a capped device can do is not to be had, whatever is set.
+/// Twice what a capped device can do is not to be had, whatever is set. Its rates are low: a machine that others use reaches them.
 #[test]
 fn an_impossible_limit_is_answered_with_the_best_there_is_and_caps_are_named() {
     let dir = Dir::new("tune");
     dir.file("j.fio", JOB);
-    let target = "model:size=1g,lat_us=500,parallel=64,iops=4000,bw=200m,burst_ms=250";
+    let target = "model:size=1g,lat_us=500,parallel=64,iops=1000,bw=50m,burst_ms=250";
     let args = ["--knob", "nomerges=1", "--keep", "all.bw>=200%", "--budget", "80s", "--results", "r", "--json"];
     let v = dir.mqblk(&tune(target, &args)).exits(1).json();
     assert_eq!(v["result"]["verdict"], "cannot_keep", "{v:#}");
@@ -99,11 +99,11 @@ fn an_impossible_limit_is_answered_with_the_best_there_is_and_caps_are_named() {
         all.iter().find(|f| f["finding"] == kind).unwrap_or_else(|| panic!("no {kind}: {all:#?}"))
     };
     let near = |found: f64, want: f64, by: f64| assert!((found / want - 1.0).abs() < by, "{found} for {want}");
-    near(number(find("iops_cap"), "/iops"), 4000.0, 0.2);
-    near(number(find("bandwidth_cap"), "/bytes_per_second"), f64::from(200 << 20), 0.2);
-    near(number(find("burst"), "/base"), 4000.0, 0.2);
+    near(number(find("iops_cap"), "/iops"), 1000.0, 0.2);
+    near(number(find("bandwidth_cap"), "/bytes_per_second"), f64::from(50 << 20), 0.2);
+    near(number(find("burst"), "/base"), 1000.0, 0.2);
     // How exact it is is tested with times that no other program makes longer.
-    near(number(find("burst"), "/credit"), 1000.0, 0.9);
+    near(number(find("burst"), "/credit"), 250.0, 0.9);
 }
 
 /// Four paths, each of which does four at a time: one group of all of them is the answer, and stands in the target.

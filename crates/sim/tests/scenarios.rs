@@ -93,6 +93,12 @@ fn multipath_of_one_queue_takes_cpu_from_a_database() {
     within(&rows, 0.03, 0.2);
     let [sq, mq] = [&rows[0], &rows[1]].map(|r| figure(r, "slob.iops"));
     assert!(sq < 0.97 * mq, "{sq} {mq}");
+    // Its reads and its writes have their own.
+    let reasons = why::reasons(&rows[0], &rows[1]);
+    for job in ["slob, read: ", "slob, write: "] {
+        let why = reasons.iter().find(|r| r.starts_with(job)).expect("a reason");
+        assert!(why.contains("shorter: tag wait is "), "{why}");
+    }
 }
 
 #[test]

@@ -31,7 +31,7 @@ impl Figure {
 /// Where the I/Os of one job spent their time, mean microseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobStages {
-    /// The job.
+    /// The job, and its direction if it has several.
     pub job: String,
     /// From submission to completion.
     pub lat_us: f64,
@@ -118,7 +118,7 @@ pub fn simulate(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Resu
         let (name, simulated) = ("cpu.idle_pct".to_owned(), 100.0 * (1.0 - busy));
         figures.push(Figure { name, published: None, simulated, fitted: false });
     }
-    let stages = jobs.iter().filter_map(|job| stages(&job.name, &of_job(&job.name), &run)).collect();
+    let stages = jobs.iter().flat_map(|job| stages(&job.name, &of_job(&job.name), &run)).collect();
     Ok(RowOutcome {
         name: row.name.clone(),
         figures,
@@ -178,26 +178,24 @@ fn measure(stats: &JobStats, metric: &str) -> Option<f64> {
     }
 }
 
-/// Of a job whose I/Os are of one direction: what the device saw of that direction is the job's.
-fn stages(job: &str, stats: &JobStats, run: &crate::machine::jobs::JobsRun) -> Option<JobStages> {
-    let [dir] = *Dir::ALL.iter().filter(|d| stats.dir(**d).ios > 0).collect::<Vec<_>>() else { return None };
+/// Of each direction that a job has: what the device saw of that direction is the job's.
+fn stages(job: &str, stats: &JobStats, run: &crate::machine::jobs::JobsRun) -> Vec<JobStages> {
+    let used: Vec<Dir> = Dir::ALL.into_iter().filter(|d| stats.dir(*d).ios > 0).collect();
+    let name = |dir: Dir| if used.len() > 1 { format!("{job}, {}", dir.name()) } else { job.to_owned() };
+    used.iter().filter_map(|dir| stages_of(name(*dir), *dir, stats, run)).collect()
+}
+
+fn stages_of(job: String, dir: Dir, stats: &JobStats, run: &crate::machine::jobs::JobsRun) -> Option<JobStages> {
     let seen = run.seen.of(dir.op());
     if seen.requests == 0 {
         return None;
     }
     let mean_us = |ns: u64| ns as f64 / seen.requests as f64 / 1e3;
-    let lat_us = stats.dir(*dir).clat.run.mean() / 1e3;
+    let lat_us = stats.dir(dir).clat.run.mean() / 1e3;
     let (scheduler_us, device_us) = (mean_us(seen.before_ns), mean_us(seen.device_ns));
     let rest = lat_us - scheduler_us - device_us;
     // What the interrupt and the way back take, a request that waited for nothing shows.
     let back_us = mean_us(seen.back_ns);
     let tag_wait_us = (rest - back_us).max(0.0);
-    Some(JobStages {
-        job: job.into(),
-        lat_us,
-        tag_wait_us,
-        scheduler_us,
-        device_us,
-        rest_us: rest.min(back_us).max(0.0),
-    })
+    Some(JobStages { job, lat_us, tag_wait_us, scheduler_us, device_us, rest_us: rest.min(back_us).max(0.0) })
 }
