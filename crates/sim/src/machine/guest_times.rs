@@ -47,7 +47,7 @@ const fn part(name: &'static str, means: &'static str) -> Part {
 
 /// The parts, in the order a transaction meets them.
 pub const PARTS: [Part; 8] = [
-    part("computing", "the database computes"),
+    part("computing", "the database computes, the longer the more of its users run at a time"),
     part("CPU wait", "it could compute, and others have the vCPU or the host's cores"),
     part("guest", "in the guest's block layer, and on the way back from the interrupt to the database"),
     part("turn", "waiting until the thread that serves the virtqueue is done with requests of others"),
