@@ -497,7 +497,9 @@ pub fn reproduce(command: &str, seed: Option<u64>, job: &str, results: Option<&s
         let text = format!("Order of the runs from seed {seed}; both runs of a pair have the same random numbers.");
         section.blocks.push(Block::Note { text });
     }
-    section.blocks.push(Block::Code { caption: "Job file".into(), text: job.to_owned() });
+    if !job.is_empty() {
+        section.blocks.push(Block::Code { caption: "Job file".into(), text: job.to_owned() });
+    }
     if let Some(results) = results {
         let text = format!("Raw results, from which this page can be made again: {results}");
         section.blocks.push(Block::Note { text });
