@@ -138,14 +138,7 @@ impl Asked {
             None => jobs.file.jobs.iter().map(|j| j.name.clone()).collect(),
         };
         names.dedup();
-        let goal = match (&args.maximize, &args.minimize) {
-            (Some(text), _) => Goal::parse(true, text, &names),
-            (None, Some(text)) => Goal::parse(false, text, &names),
-            (None, None) => Err("--maximize or --minimize: one of them must say what is to become better".to_owned()),
-        };
-        let goal = goal.map_err(Failure::new)?;
-        let keeps: Vec<Keep> =
-            args.keep.iter().map(|k| Keep::parse(k, &names)).collect::<Result<_, _>>().map_err(Failure::new)?;
+        let (goal, keeps) = goals(args, &names).map_err(Failure::new)?;
         let asked = [("--maximize, --minimize:", &goal.metric)].into_iter();
         for (flag, metric) in asked.chain(keeps.iter().map(|k| ("--keep", &k.metric))) {
             match guests {
@@ -168,13 +161,7 @@ impl Asked {
         if matches!(args.apply, Some(None)) {
             kernel_target(target).map_err(Failure::new)?;
         }
-        let longest = jobs.file.jobs.iter().filter_map(|j| j.runtime_ns).max().map(|ns| ns as f64 / 1e9);
-        let full = match &args.runtime {
-            Some(text) => seconds("--runtime", text).map_err(Failure::new)?,
-            None => longest.unwrap_or(if guests.is_some() { GUEST_SECONDS } else { RUN_SECONDS }),
-        };
-        let least = if guests.is_some() { GUEST_SHORT_SECONDS_MIN } else { SHORT_SECONDS_MIN };
-        let short = (full * SHORT_SHARE).max(least).min(full);
+        let run_seconds = run_seconds(args, &jobs, guests.is_some()).map_err(Failure::new)?;
         let past = args.resume.as_deref().map(read_past).transpose()?;
         let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
         let seed = args
@@ -184,17 +171,8 @@ impl Asked {
         let stamp =
             || PathBuf::from(format!("mqblk-tune-{}.jsonl", lab::report::num::compact_utc(started_unix_ms / 1000)));
         let results = args.resume.clone().or_else(|| args.results.clone()).unwrap_or_else(stamp);
-        for (flag, path) in [
-            ("--apply", args.apply.as_ref().and_then(|file| file.as_deref())),
-            ("--results", Some(results.as_path()).filter(|_| past.is_none())),
-        ] {
-            if let Some(path) = path.filter(|p| p.exists()) {
-                let name = path.display();
-                return Err(Failure::new(format!(
-                    "{flag} {name}: exists, and is not overwritten: choose another name or move it away"
-                )));
-            }
-        }
+        refuse_existing("--apply", args.apply.as_ref().and_then(|file| file.as_deref()))?;
+        refuse_existing("--results", Some(results.as_path()).filter(|_| past.is_none()))?;
         let free = free(args, &jobs)?;
         let asked = Asked {
             base,
@@ -202,7 +180,7 @@ impl Asked {
             free,
             goal,
             keeps,
-            run_seconds: (short, full),
+            run_seconds,
             budget: seconds("--budget", &args.budget).map_err(Failure::new)?,
             detect: percent("--detect", &args.detect).map_err(Failure::new)?,
             seed,
@@ -412,6 +390,34 @@ fn only(typed: &[String]) -> Result<Vec<(String, Vec<String>)>, Failure> {
         Some((name, values)) => Ok((name.trim().to_owned(), point::parse_values("--knob", name, values)?)),
     };
     typed.iter().map(one).collect::<Result<_, String>>().map_err(Failure::new)
+}
+
+fn refuse_existing(flag: &str, path: Option<&Path>) -> Result<(), Failure> {
+    let Some(name) = path.filter(|p| p.exists()).map(Path::display) else { return Ok(()) };
+    Err(Failure::new(format!("{flag} {name}: exists, and is not overwritten: choose another name or move it away")))
+}
+
+/// What is to become better, and what is kept.
+fn goals(args: &TuneArgs, names: &[String]) -> Result<(Goal, Vec<Keep>), String> {
+    let goal = match (&args.maximize, &args.minimize) {
+        (Some(text), _) => Goal::parse(true, text, names),
+        (None, Some(text)) => Goal::parse(false, text, names),
+        (None, None) => Err("--maximize or --minimize: one of them must say what is to become better".to_owned()),
+    };
+    let keeps = args.keep.iter().map(|k| Keep::parse(k, names)).collect::<Result<_, _>>();
+    Ok((goal?, keeps?))
+}
+
+/// Lengths of a screening run and of one that confirms.
+fn run_seconds(args: &TuneArgs, jobs: &Loaded, is_guests: bool) -> Result<(f64, f64), String> {
+    let longest = jobs.file.jobs.iter().filter_map(|j| j.runtime_ns).max().map(|ns| ns as f64 / 1e9);
+    let (usual, least) =
+        if is_guests { (GUEST_SECONDS, GUEST_SHORT_SECONDS_MIN) } else { (RUN_SECONDS, SHORT_SECONDS_MIN) };
+    let full = match &args.runtime {
+        Some(text) => seconds("--runtime", text)?,
+        None => longest.unwrap_or(usual),
+    };
+    Ok(((full * SHORT_SHARE).max(least).min(full), full))
 }
 
 /// Refuses what is about jobs, where there are none.

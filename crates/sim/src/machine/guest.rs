@@ -373,15 +373,7 @@ pub fn run(
         };
         let sectors = 2u64 << 31;
         let device = SimDevice::new(DeviceSpec { sectors, limits: Limits::default() }, costs.path, Box::new(servers));
-        let config = QueueConfig {
-            topology: CpuTopology::uniform(spec.vcpus),
-            nr_hw_queues: Some(queues),
-            queue_depth: 256,
-            scheduler: Some("none".into()),
-            bios_per_submitter: 16,
-            ..QueueConfig::default()
-        };
-        let disk = machine.add_disk_of(vm * vcpus, device.station(), Arc::new(device), config)?;
+        let disk = machine.add_disk_of(vm * vcpus, device.station(), Arc::new(device), config(spec.vcpus, queues))?;
         for user in 0..spec.users {
             let stats = JobStats { tx: Some(Box::new(TxStats::default())), ..JobStats::default() };
             let load = User {
@@ -403,6 +395,23 @@ pub fn run(
         }
     }
     while machine.run(u64::MAX).is_some() {}
+    let lived = activity.lived.borrow();
+    Ok(sum_up(spec, machine, &lived, &served))
+}
+
+/// The block layer of a guest's disk.
+fn config(vcpus: u16, queues: u16) -> QueueConfig {
+    QueueConfig {
+        topology: CpuTopology::uniform(vcpus),
+        nr_hw_queues: Some(queues),
+        queue_depth: 256,
+        scheduler: Some("none".into()),
+        bios_per_submitter: 16,
+        ..QueueConfig::default()
+    }
+}
+
+fn sum_up(spec: &GuestsSpec, machine: Machine, lived: &(Lived, LatencyStats), served: &Served) -> GuestsRun {
     let busy = machine.cpu_times().busy_ns() as f64 / (RAMP_NS + spec.run_ns) as f64 / f64::from(spec.host_cores);
     let (mut transactions, mut lat, mut ios) = (0, 0.0, 0);
     for stats in machine.into_stats() {
@@ -412,8 +421,7 @@ pub fn run(
         ios += stats.dirs.iter().map(|d| d.ios).sum::<u64>();
     }
     let tps = transactions as f64 / (spec.run_ns as f64 / 1e9);
-    let lived = activity.lived.borrow();
     let tx_p99_ns = lived.1.hist.as_ref().filter(|_| transactions > 0).map(|h| h.percentile(99.0));
-    let times = lived.0.with(&served);
-    Ok(GuestsRun { tps, tx_ns: lat / transactions as f64, tx_p99_ns, times, ios, busy })
+    let times = lived.0.with(served);
+    GuestsRun { tps, tx_ns: lat / transactions as f64, tx_p99_ns, times, ios, busy }
 }

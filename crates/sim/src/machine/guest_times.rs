@@ -124,8 +124,8 @@ impl Lived {
         let mut sums_ns = [0; PARTS.len()];
         sums_ns[0] = self.compute_ns;
         sums_ns[1] = self.cpu_wait_ns;
-        for i in SERVED..PARTS.len() {
-            sums_ns[i] = (served.mean(i - SERVED) * self.ios as f64) as u64;
+        for (i, sum_ns) in sums_ns[SERVED..].iter_mut().enumerate() {
+            *sum_ns = (served.mean(i) * self.ios as f64) as u64;
         }
         sums_ns[2] = self.io_ns.saturating_sub(sums_ns[SERVED..].iter().sum());
         TransactionTimes { sums_ns, transactions: self.transactions }

@@ -89,15 +89,14 @@ fn verdict(a: &Answers) -> Verdict {
         };
         format!("{}: {what}", answer.what_if)
     };
-    let members =
-        format!("{} possible machines, {} of which are used", a.members, if a.members == 0 { 0 } else { used(a) });
+    let members = format!("{} possible machines, {} of which are used", a.members, used(a));
     let (tone, head) = match (&a.answers[..], a.describes) {
         (_, Some(false)) => (Tone::Caution, "Cannot tell".to_owned()),
         ([one], _) => {
             let (tone, word) = word(of_question(one));
             (tone, word[..1].to_uppercase() + &word[1..])
         }
-        (all, _) if all.is_empty() => (Tone::Neutral, "As it is".to_owned()),
+        ([], _) => (Tone::Neutral, "As it is".to_owned()),
         (all, _) if all.iter().all(|q| of_question(q) == Word::CannotTell) => (Tone::Caution, "Cannot tell".to_owned()),
         (all, _) => (Tone::Neutral, format!("{} questions", all.len())),
     };
