@@ -12,7 +12,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use host::run::RUN_SETTINGS;
 use sim::swarm::Kind;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXIT_STATUS: &str = "\
 Exit status:
@@ -131,10 +131,10 @@ pub enum Command {
 
 /// What names the jobs.
 #[derive(Args, Clone, Debug)]
-pub struct JobArgs {
+pub struct JobArgs<const NEEDED: bool = true> {
     /// fio job file; - reads standard input
-    #[arg(value_name = "JOB")]
-    pub job: PathBuf,
+    #[arg(value_name = "JOB", required = NEEDED)]
+    pub job: Option<PathBuf>,
     /// Put this under every job instead of its filename: null, ram, model, file:PATH or a path
     #[arg(long, value_name = "TARGET")]
     pub target: Option<String>,
@@ -153,6 +153,13 @@ pub struct JobArgs {
     /// Progress on standard error: auto = after two seconds, if it is a terminal
     #[arg(long, value_enum, default_value_t = Eta::Auto, value_name = "WHEN")]
     pub eta: Eta,
+}
+
+impl<const NEEDED: bool> JobArgs<NEEDED> {
+    /// The job file as it was named; empty where none was.
+    pub fn path(&self) -> &Path {
+        self.job.as_deref().unwrap_or(Path::new(""))
+    }
 }
 
 /// `mqblk run`.
@@ -384,8 +391,8 @@ pub struct SimArgs {
     /// The figures of a scenario or study as JSON
     #[arg(long, requires = "table")]
     pub json: bool,
-    /// Write the scenario as a page, which ends in .html, and all that it shows beside it as .json
-    #[arg(long, value_name = "FILE.html", requires = "scenario", conflicts_with_all = ["jobs", "what_if"])]
+    /// Write the scenario or what-if as a page, which ends in .html, and all that it shows beside it as .json
+    #[arg(long, value_name = "FILE.html", requires = "scenario")]
     pub report: Option<PathBuf>,
     /// The seed of the cases, or the first of several
     #[arg(long, default_value_t = 0, value_name = "SEED")]

@@ -65,7 +65,7 @@ impl Request {
         let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
         let results = args.results.clone().unwrap_or_else(|| results_name(started_unix_ms));
         let report =
-            report::asked(args.report.as_ref(), &[Some(&results), args.resume.as_deref(), Some(&args.job.job)])?;
+            report::asked(args.report.as_ref(), &[Some(&results), args.resume.as_deref(), Some(args.job.path())])?;
         // Before the first I/O: a comparison whose results cannot be kept must not touch the target.
         let results = match (&args.resume, &past) {
             (Some(path), Some(past)) => ResultsFile::old(path, past.kept_bytes)?,

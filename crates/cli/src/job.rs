@@ -23,10 +23,22 @@ pub struct Loaded {
     pub text: String,
 }
 
+impl Loaded {
+    /// No jobs, where a target has a load of its own.
+    pub fn none() -> Loaded {
+        let file = JobFile { jobs: Vec::new(), global_options: Vec::new(), warnings: Vec::new() };
+        Loaded { file, text: String::new() }
+    }
+}
+
 /// Reads, parses and checks; warnings go to standard error.
-pub fn load(args: &JobArgs, overrides: &[Override]) -> Result<Loaded, Failure> {
-    let name = args.job.to_string_lossy();
-    let text = if name == "-" { read(std::io::stdin(), "standard input")? } else { read_file(&args.job)? };
+pub fn load<const NEEDED: bool>(args: &JobArgs<NEEDED>, overrides: &[Override]) -> Result<Loaded, Failure> {
+    if args.job.is_none() {
+        let text = "JOB: no job file: name one, or - for standard input; only a sim: target with [guests] has a load of its own";
+        return Err(Failure::new(text));
+    }
+    let name = args.path().to_string_lossy();
+    let text = if name == "-" { read(std::io::stdin(), "standard input")? } else { read_file(args.path())? };
     let context = ParseContext {
         file: if name == "-" { "stdin" } else { &name },
         env: &|variable| std::env::var(variable).ok(),

@@ -73,8 +73,8 @@ impl Request {
             eta: args.job.eta,
             trace: trace_of(args)?,
             force: args.job.force,
-            report: report::asked(args.report.as_ref(), &[args.output.as_deref(), Some(&args.job.job)])?,
-            name: args.job.job.display().to_string(),
+            report: report::asked(args.report.as_ref(), &[args.output.as_deref(), Some(args.job.path())])?,
+            name: args.job.path().display().to_string(),
         })
     }
 

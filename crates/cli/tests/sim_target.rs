@@ -136,10 +136,26 @@ fn transactions_can_be_the_goal() {
     let tune = |job: &str, more: &[&str]| {
         dir.mqblk(&[&["tune", job, "--target", "sim:m.toml", "--runtime", "50ms", "--budget", "60s"], more].concat())
     };
-    let search = ["--maximize", "db.tps", "--keep", "db.commit<=110%", "--knob", "lun_queue_depth=2,32"];
-    tune("db.fio", &[&search[..], &["--results", "r"]].concat())
+    let search = [
+        "--maximize",
+        "db.tps",
+        "--keep",
+        "db.commit<=110%",
+        "--keep",
+        "db.tpm>=99%",
+        "--knob",
+        "lun_queue_depth=2,32",
+    ];
+    tune("db.fio", &[&search[..], &["--results", "r"]].concat()).exits(0).prints(&[
+        "lun_queue_depth=32 is better than the default: db.tps +",
+        " transactions/s",
+        "db.tpm>=99%  : kept: ",
+        " transactions/min, ",
+    ]);
+    tune("db.fio", &["--maximize", "db.tpm", "--knob", "lun_queue_depth=32", "--results", "m"])
         .exits(0)
-        .prints(&["lun_queue_depth=32 is better than the default: db.tps +", " transactions/s"]);
+        .prints(&["lun_queue_depth=32 is better than the default: db.tpm +", " transactions/min"]);
+    tune("j.fio", &["--maximize", "a.tpm"]).exits(2).says(&["only jobs with workload=oltp have transactions"]);
     tune("j.fio", &["--maximize", "a.tps"]).exits(2).says(&["only jobs with workload=oltp have transactions"]);
     tune("j.fio", &["--maximize", "a.iops", "--keep", "a.commit<=2ms"]).exits(2).says(&["--keep a.commit: only jobs"]);
 }

@@ -74,7 +74,20 @@ fn a_workload_that_is_profiled_comes_out_the_same_in_the_simulator() {
     ] {
         assert!(text.contains(needle), "{needle:?} in\n{text}");
     }
-    assert_eq!(text, ask(&["--what-if", "disk.read_us=500", "--what-if", "iothreads=4", "--what-if", "nomerges=2"]));
+    let again = ["--what-if", "disk.read_us=500", "--what-if", "iothreads=4", "--what-if", "nomerges=2"];
+    assert_eq!(text, ask(&[&again[..], &["--report", "w.html"]].concat()));
+    let page = fs::read_to_string(dir.path("w.html")).unwrap();
+    for needle in [
+        "3 questions",
+        "What if disk.read_us=500",
+        "Cannot tell: iothreads: IOThreads serve",
+        "no effect",
+        "Simulated against measured",
+    ] {
+        assert!(page.contains(needle), "{needle:?} in the page");
+    }
+    let sidecar = json(&fs::read_to_string(dir.path("w.json")).unwrap());
+    assert_eq!((&sidecar["kind"], &sidecar["data"]["answers"]["describes"]), (&"what_if".into(), &true.into()));
     // A machine that is not this one is told.
     let m = fs::read_to_string(dir.path("m.toml")).unwrap();
     dir.file("m.toml", &m.replacen("\"db.iops\" = ", "\"db.iops\" = 1", 1));

@@ -138,6 +138,29 @@ pub struct StageFacts {
     pub context_switches: u64,
     /// Little's law over the run, where in-flight was measured.
     pub little: Option<Little>,
+    /// Where the time of transactions goes, of simulated databases in virtual machines; else empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<PartTime>,
+}
+
+/// A part of the time of transactions, summed over them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PartTime {
+    /// Its name.
+    pub name: String,
+    /// What the time is spent on.
+    pub means: String,
+    /// Nanoseconds, of all of them.
+    pub sum_ns: u64,
+    /// How many they were.
+    pub n: u64,
+}
+
+impl PartTime {
+    /// Mean nanoseconds of a transaction; `None` without one.
+    pub fn mean_ns(&self) -> Option<f64> {
+        (self.n > 0).then(|| self.sum_ns as f64 / self.n as f64)
+    }
 }
 
 impl StageFacts {
@@ -177,6 +200,12 @@ impl StageFacts {
             (Some(mine), Some(theirs)) => Some(mine.and(theirs)),
             (mine, theirs) => mine.or(*theirs),
         };
+        for part in &other.parts {
+            match self.parts.iter_mut().find(|mine| mine.name == part.name) {
+                Some(mine) => (mine.sum_ns, mine.n) = (mine.sum_ns + part.sum_ns, mine.n + part.n),
+                None => self.parts.push(part.clone()),
+            }
+        }
         self.ios += other.ios;
         self.cpu_ns += other.cpu_ns;
         self.context_switches += other.context_switches;
@@ -195,7 +224,7 @@ mod tests {
             ios: 100,
             cpu_ns: 5_000,
             context_switches: 25,
-            little: None,
+            ..StageFacts::default()
         }
     }
 
@@ -233,6 +262,17 @@ mod tests {
         assert_eq!((a.times.n, a.merges, a.ios), (20, 11, 200));
         assert_eq!((a.cpu_per_io_ns(), a.context_switches_per_io()), (Some(50.0), Some(0.25)));
         assert_eq!(StageFacts::default().cpu_per_io_ns(), None);
+    }
+
+    #[test]
+    fn parts_of_transactions_add_up_by_name() {
+        let part = |name: &str, sum_ns| PartTime { name: name.into(), means: "m".into(), sum_ns, n: 2 };
+        let of = |parts: &[PartTime]| StageFacts { parts: parts.to_vec(), ..StageFacts::default() };
+        let mut sum = of(&[part("turn", 10)]);
+        sum.merge(&of(&[part("storage", 4), part("turn", 30)]));
+        let means: Vec<(&str, Option<f64>)> = sum.parts.iter().map(|p| (p.name.as_str(), p.mean_ns())).collect();
+        assert_eq!(means, [("turn", Some(10.0)), ("storage", Some(2.0))]);
+        assert_eq!(PartTime::default().mean_ns(), None);
     }
 
     #[test]

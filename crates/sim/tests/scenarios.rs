@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The scenarios that come with mqblk: they are read, what was fitted still fits, and what is predicted stays predicted.
 
-use sim::scenario::file::Scenario;
+use sim::machine::guest::GuestsRun;
+use sim::machine::guest_times::{Mapping, PARTS};
+use sim::scenario::build;
+use sim::scenario::file::{Row, Scenario};
 use sim::scenario::outcome::{self, RowOutcome};
 use sim::scenario::why;
 use workload::job::{JobFile, Override, ParseContext};
@@ -132,4 +135,26 @@ fn iothreads_help_while_the_host_has_cpu_left() {
         figure(&rows[1], &name) / figure(&rows[0], &name)
     };
     assert!(gain(10) > 1.15 && gain(10) > gain(40) && gain(40) > gain(100), "{} {} {}", gain(10), gain(40), gain(100));
+}
+
+/// A few users on neighbouring vCPUs: dealt by turns their virtqueues have all IOThreads, in blocks they share one.
+#[test]
+fn users_that_share_an_iothread_wait_for_their_turn_and_wake_it_less_often() {
+    let mut scenario = read("rhel94-oracle.toml");
+    let row = Row { iothreads: Some(4), ..Row::default() };
+    let mut run = |mapping| {
+        scenario.guests.as_mut().unwrap().mapping = mapping;
+        build::run_guests_for(&scenario, &row, 20, 100_000_000, 7).unwrap()
+    };
+    let (turns, blocks) = (run(Mapping::RoundRobin), run(Mapping::Blocks));
+    let of = |run: &GuestsRun, name: &str| run.times.mean_ns(PARTS.iter().position(|p| p.name == name).unwrap());
+    for (name, run) in [("round-robin", &turns), ("blocks", &blocks)] {
+        let sum: f64 = (0..PARTS.len()).map(|i| run.times.mean_ns(i)).sum();
+        assert!((sum / run.tx_ns - 1.0).abs() < 0.01, "{name}: {sum} {}", run.tx_ns);
+        assert!((of(run, "storage") / 140_000.0 - 1.0).abs() < 0.01, "{name}: two reads of 60 us, a write of 20");
+        assert!(run.tx_p99_ns.unwrap() as f64 > run.tx_ns, "{name}");
+    }
+    // Who serves more of them sleeps less.
+    let (more, less) = (of(&blocks, "turn") / of(&turns, "turn"), of(&blocks, "wake-up") / of(&turns, "wake-up"));
+    assert!(more > 1.5 && less < 0.7, "{:?} {:?}", turns.times, blocks.times);
 }

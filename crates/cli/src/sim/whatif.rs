@@ -7,7 +7,11 @@ use crate::args::SimArgs;
 use crate::machine_file;
 use crate::output;
 use crate::progress::Line;
+use crate::report;
+use crate::run::command;
 use crate::status::{Failure, Outcome, Status};
+use lab::report::html::of_whatif::{self, WhatIfInput};
+use lab::setup::Setup;
 use sim::scenario::file::split_figure;
 use sim::scenario::outcome::RowOutcome;
 use sim::scenario::why;
@@ -40,10 +44,23 @@ pub fn main(file: &Path, args: &SimArgs) -> Outcome {
         seed: args.seed,
     })
     .map_err(Failure::new)?;
+    let mut page = report::asked(args.report.as_ref(), &[Some(file), args.jobs.as_deref()])?;
     let answers = plan.judge(&simulate(&plan, args)?);
     match args.json {
         true => output::print(&(serde_json::to_string_pretty(&answers).expect("plain data") + "\n"))?,
         false => output::print(&render(&name, &plan, &answers))?,
+    }
+    if let Some(page) = &mut page {
+        page.write(&of_whatif::document(&WhatIfInput {
+            answers: &answers,
+            machine: (&name, &machine),
+            shape: plan.variants[0].scenario.machine,
+            unknown: &plan.draws.names,
+            jobs: jobs.as_ref().map(|(_, text)| text.as_str()),
+            command: &command(),
+            seed: args.seed,
+            setup: &Setup::read(&[]),
+        }))?;
     }
     Ok(Status::Done)
 }

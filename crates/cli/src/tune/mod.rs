@@ -19,13 +19,16 @@ use host::kernel::{self, KernelDevice};
 use host::target::{TargetSpec, without_secrets};
 use lab::setup::Setup;
 use lab::tune::bench::Bench;
-use lab::tune::forms::{Form, render};
+use lab::tune::forms::Form;
+use lab::tune::guest_bench::{self, GuestBench};
+use lab::tune::guest_forms::render;
 use lab::tune::journal::{self, Halt, Header, Past, Recorder, TunePlan};
 use lab::tune::objective::{Goal, Keep};
 use lab::tune::outcome::{TuneResult, TuneVerdict};
 use lab::tune::world_bench::{self, BenchSpec, WorldBench};
 use lab::tune::{point, report, search, target_knobs};
 use lab::world;
+use lab::world::sim::guests::GuestMachine;
 use screen::{Screen, Shared};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -38,37 +41,52 @@ const RUN_SECONDS: f64 = 2.0;
 /// Share of it that a screening run takes, and the least it takes.
 const SHORT_SHARE: f64 = 0.25;
 const SHORT_SECONDS_MIN: f64 = 0.25;
+/// The same of virtual machines, whose users do thousands of transactions in a virtual second.
+const GUEST_SECONDS: f64 = 0.3;
+const GUEST_SHORT_SECONDS_MIN: f64 = 0.05;
 
 /// Tunes.
 pub fn main(args: &TuneArgs) -> Outcome {
-    let asked = Asked::resolve(args)?;
+    let mut asked = Asked::resolve(args)?;
     host::clock::start();
     let stop = interrupt::stop_flag()?;
     let applied = args.apply.as_ref().and_then(|file| file.as_deref());
-    let others = [Some(asked.results.as_path()), applied, Some(args.job.job.as_path())];
+    let others = [Some(asked.results.as_path()), applied, Some(args.job.path())];
     let mut page = report_asked(args.report.as_ref(), &others)?;
     let shared = Shared::new(Screen::new(args.job.eta, Arc::clone(&stop)));
     let (mut observer, mut watch) = (shared.clone(), shared);
-    let spec = BenchSpec {
-        file: asked.jobs.file.clone(),
-        target: args.job.target.clone(),
-        base: asked.base.clone(),
-        free: asked.free.clone(),
-        seconds: Some(asked.run_seconds),
-        stop: Arc::clone(&stop),
-        force: args.job.force,
+    let (mut bench, behind): (Box<dyn Bench>, Option<String>) = match asked.guests.take() {
+        Some(machine) => {
+            let bench = GuestBench::new(machine, &asked.base, &asked.goal.metric, asked.run_seconds, stop)?;
+            asked.base = bench.base().to_vec();
+            let behind = bench.behind().to_owned();
+            (Box::new(bench), Some(behind))
+        }
+        None => {
+            let spec = BenchSpec {
+                file: asked.jobs.file.clone(),
+                target: args.job.target.clone(),
+                base: asked.base.clone(),
+                free: asked.free.clone(),
+                seconds: Some(asked.run_seconds),
+                stop,
+                force: args.job.force,
+            };
+            let bench = WorldBench::new(spec, &mut observer)?;
+            let behind = bench.behind().map(str::to_owned);
+            (Box::new(bench), behind)
+        }
     };
-    let mut bench = WorldBench::new(spec, &mut observer)?;
-    let plan = asked.plan(args, &bench)?;
+    let plan = asked.plan(args, bench.as_ref(), behind)?;
     if let Some(past) = &asked.past {
         past.fits(&plan, &asked.results.display().to_string()).map_err(Failure::new)?;
     }
-    let mut out = asked.open(args, &plan)?;
+    let mut out = asked.open(&plan)?;
     let done = match asked.past.as_ref().and_then(|p| p.result.clone()) {
         Some(result) => Ok(result),
         None => {
             let past = asked.past.as_ref().map_or_else(Vec::new, |p| p.runs.clone());
-            let mut recorder = Recorder::new(&mut bench, &mut watch, &mut out, past, &plan);
+            let mut recorder = Recorder::new(bench.as_mut(), &mut watch, &mut out, past, &plan);
             search::tune(&plan, &mut recorder)
         }
     };
@@ -86,6 +104,10 @@ pub fn main(args: &TuneArgs) -> Outcome {
 /// What was asked, as far as it can be told without opening a device.
 struct Asked {
     jobs: Loaded,
+    /// The machine whose virtual machines' users are the load, in place of jobs.
+    guests: Option<GuestMachine>,
+    /// What it is, for people, where that is not this host.
+    machine: Option<String>,
     base: Vec<(String, String)>,
     free: Vec<(String, Vec<String>)>,
     only: Vec<(String, Vec<String>)>,
@@ -103,34 +125,43 @@ struct Asked {
 
 impl Asked {
     fn resolve(args: &TuneArgs) -> Result<Asked, Failure> {
-        let jobs = job::load(&args.job, &[])?;
-        let mut names: Vec<String> = jobs.file.jobs.iter().map(|j| j.name.clone()).collect();
-        names.dedup();
-        let goal = match (&args.maximize, &args.minimize) {
-            (Some(text), _) => Goal::parse(true, text, &names),
-            (None, Some(text)) => Goal::parse(false, text, &names),
-            (None, None) => Err("--maximize or --minimize: one of them must say what is to become better".to_owned()),
+        let guests = GuestMachine::open(args.job.target.as_deref())?;
+        if guests.is_some() {
+            no_jobs(args).map_err(Failure::new)?;
+        }
+        let jobs = match guests {
+            Some(_) => Loaded::none(),
+            None => job::load(&args.job, &[])?,
         };
-        let goal = goal.map_err(Failure::new)?;
-        let keeps: Vec<Keep> =
-            args.keep.iter().map(|k| Keep::parse(k, &names)).collect::<Result<_, _>>().map_err(Failure::new)?;
+        let mut names: Vec<String> = match &guests {
+            Some(machine) => machine.loads(),
+            None => jobs.file.jobs.iter().map(|j| j.name.clone()).collect(),
+        };
+        names.dedup();
+        let (goal, keeps) = goals(args, &names).map_err(Failure::new)?;
         let asked = [("--maximize, --minimize:", &goal.metric)].into_iter();
         for (flag, metric) in asked.chain(keeps.iter().map(|k| ("--keep", &k.metric))) {
-            world_bench::check_metric(&jobs.file, flag, metric).map_err(Failure::new)?;
+            match guests {
+                Some(_) => guest_bench::check_metric(flag, metric),
+                None => world_bench::check_metric(&jobs.file, flag, metric),
+            }
+            .map_err(Failure::new)?;
         }
         let base: Vec<(String, String)> = args.job.settings.iter().chain(&args.fix).cloned().collect();
         let target = args.job.target.as_deref();
         let world = world::of(&jobs.file, target);
-        world.check(target, &base)?;
+        match &guests {
+            Some(machine) => drop(machine.with(&base)?),
+            None => world.check(target, &base)?,
+        }
+        let machine = match &guests {
+            Some(machine) => Some(machine.describe()),
+            None => world.machine(&jobs.file, target),
+        };
         if matches!(args.apply, Some(None)) {
             kernel_target(target).map_err(Failure::new)?;
         }
-        let longest = jobs.file.jobs.iter().filter_map(|j| j.runtime_ns).max().map(|ns| ns as f64 / 1e9);
-        let full = match &args.runtime {
-            Some(text) => seconds("--runtime", text).map_err(Failure::new)?,
-            None => longest.unwrap_or(RUN_SECONDS),
-        };
-        let short = (full * SHORT_SHARE).max(SHORT_SECONDS_MIN).min(full);
+        let run_seconds = run_seconds(args, &jobs, guests.is_some()).map_err(Failure::new)?;
         let past = args.resume.as_deref().map(read_past).transpose()?;
         let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
         let seed = args
@@ -140,17 +171,8 @@ impl Asked {
         let stamp =
             || PathBuf::from(format!("mqblk-tune-{}.jsonl", lab::report::num::compact_utc(started_unix_ms / 1000)));
         let results = args.resume.clone().or_else(|| args.results.clone()).unwrap_or_else(stamp);
-        for (flag, path) in [
-            ("--apply", args.apply.as_ref().and_then(|file| file.as_deref())),
-            ("--results", Some(results.as_path()).filter(|_| past.is_none())),
-        ] {
-            if let Some(path) = path.filter(|p| p.exists()) {
-                let name = path.display();
-                return Err(Failure::new(format!(
-                    "{flag} {name}: exists, and is not overwritten: choose another name or move it away"
-                )));
-            }
-        }
+        refuse_existing("--apply", args.apply.as_ref().and_then(|file| file.as_deref()))?;
+        refuse_existing("--results", Some(results.as_path()).filter(|_| past.is_none()))?;
         let free = free(args, &jobs)?;
         let asked = Asked {
             base,
@@ -158,7 +180,7 @@ impl Asked {
             free,
             goal,
             keeps,
-            run_seconds: (short, full),
+            run_seconds,
             budget: seconds("--budget", &args.budget).map_err(Failure::new)?,
             detect: percent("--detect", &args.detect).map_err(Failure::new)?,
             seed,
@@ -167,17 +189,20 @@ impl Asked {
             past,
             started_unix_ms,
             jobs,
+            guests,
+            machine,
         };
         Ok(asked)
     }
 
-    fn plan(&self, args: &TuneArgs, bench: &WorldBench<'_>) -> Result<TunePlan, Failure> {
+    fn plan(&self, args: &TuneArgs, bench: &dyn Bench, behind: Option<String>) -> Result<TunePlan, Failure> {
         let mut only = self.only.clone();
         if !only.is_empty() {
             only.extend(self.free.iter().map(|(name, _)| (name.clone(), Vec::new())));
         }
-        // Fewer paths are less to fall back on, whatever they gain: only where that is asked for.
-        let is_asked = |name: &str| name != target_knobs::PATHS || only.iter().any(|(other, _)| other == name);
+        // Fewer paths are less to fall back on, whatever they gain, and what polling costs is not simulated: only where that is asked for.
+        let is_only_asked = |name: &str| name == target_knobs::PATHS || guest_bench::is_only_asked(name);
+        let is_asked = |name: &str| !is_only_asked(name) || only.iter().any(|(other, _)| other == name);
         let all = bench.knobs().into_iter().filter(|k| is_asked(&k.name)).collect();
         let knobs = point::narrow(all, &only, &args.fix).map_err(Failure::new)?;
         let has = |name: &str| knobs.iter().any(|k| k.name == name);
@@ -190,7 +215,7 @@ impl Asked {
             knobs,
             base: self.base.clone(),
             target: without_secrets(&args.job.target.clone().unwrap_or_else(own)),
-            behind: bench.behind().map(str::to_owned),
+            behind,
             seed: self.seed,
             budget_seconds: self.budget,
             detect: self.detect,
@@ -199,14 +224,8 @@ impl Asked {
         })
     }
 
-    /// The machine that it is simulated on, if it is.
-    fn machine(&self, args: &TuneArgs) -> Option<String> {
-        let target = args.job.target.as_deref();
-        world::of(&self.jobs.file, target).machine(&self.jobs.file, target)
-    }
-
     /// The results file: new with its first line, or the old one without what was cut off.
-    fn open(&self, args: &TuneArgs, plan: &TunePlan) -> Result<File, Failure> {
+    fn open(&self, plan: &TunePlan) -> Result<File, Failure> {
         let failed = |e: std::io::Error| {
             Failure::new(format!("results file {}: {e}; name a file you may write to", self.results.display()))
         };
@@ -218,7 +237,7 @@ impl Asked {
         let mut file = OpenOptions::new().append(true).create_new(true).open(&self.results).map_err(failed)?;
         let header = Header {
             format: journal::FORMAT,
-            setup: Setup { simulated: self.machine(args).into_iter().collect(), ..Setup::read(&[]) },
+            setup: Setup { simulated: self.machine.clone().into_iter().collect(), ..Setup::read(&[]) },
             command: self.again(),
             plan: plan.clone(),
             started_unix_ms: self.started_unix_ms,
@@ -248,12 +267,12 @@ impl Asked {
 
     fn report(&self, args: &TuneArgs, plan: &TunePlan, result: &TuneResult, page: Option<&mut ReportFiles>) -> Outcome {
         if let Some(Some(path)) = &args.apply {
-            write_new(path, &render(Form::Toml, &result.winner, &plan.target))?;
+            write_new(path, &render(Form::Toml, &result.winner, plan))?;
         }
         let text = match args.json {
-            true => json(plan, result, &args.print, self, self.machine(args)),
+            true => json(plan, result, &args.print, self, self.machine.clone()),
             false => {
-                self.machine(args).map_or_else(String::new, |machine| machine + "\n")
+                self.machine.clone().map_or_else(String::new, |machine| machine + "\n")
                     + &report::text(plan, result, &args.print, &self.again())
             }
         };
@@ -276,7 +295,7 @@ impl Asked {
 /// `simulated` names the machine; it is null where times are real.
 fn json(plan: &TunePlan, result: &TuneResult, forms: &[Form], asked: &Asked, simulated: Option<String>) -> String {
     let forms: serde_json::Map<String, serde_json::Value> =
-        forms.iter().map(|f| (f.name().to_owned(), render(*f, &result.winner, &plan.target).into())).collect();
+        forms.iter().map(|f| (f.name().to_owned(), render(*f, &result.winner, plan).into())).collect();
     let why = result.against_default.as_ref().filter(|_| !result.winner.is_empty()).map(lab::tune::explain::sentences);
     let value = serde_json::json!({
         "headline": report::headline(plan, result),
@@ -371,6 +390,52 @@ fn only(typed: &[String]) -> Result<Vec<(String, Vec<String>)>, Failure> {
         Some((name, values)) => Ok((name.trim().to_owned(), point::parse_values("--knob", name, values)?)),
     };
     typed.iter().map(one).collect::<Result<_, String>>().map_err(Failure::new)
+}
+
+fn refuse_existing(flag: &str, path: Option<&Path>) -> Result<(), Failure> {
+    let Some(name) = path.filter(|p| p.exists()).map(Path::display) else { return Ok(()) };
+    Err(Failure::new(format!("{flag} {name}: exists, and is not overwritten: choose another name or move it away")))
+}
+
+/// What is to become better, and what is kept.
+fn goals(args: &TuneArgs, names: &[String]) -> Result<(Goal, Vec<Keep>), String> {
+    let goal = match (&args.maximize, &args.minimize) {
+        (Some(text), _) => Goal::parse(true, text, names),
+        (None, Some(text)) => Goal::parse(false, text, names),
+        (None, None) => Err("--maximize or --minimize: one of them must say what is to become better".to_owned()),
+    };
+    let keeps = args.keep.iter().map(|k| Keep::parse(k, names)).collect::<Result<_, _>>();
+    Ok((goal?, keeps?))
+}
+
+/// Lengths of a screening run and of one that confirms.
+fn run_seconds(args: &TuneArgs, jobs: &Loaded, is_guests: bool) -> Result<(f64, f64), String> {
+    let longest = jobs.file.jobs.iter().filter_map(|j| j.runtime_ns).max().map(|ns| ns as f64 / 1e9);
+    let (usual, least) =
+        if is_guests { (GUEST_SECONDS, GUEST_SHORT_SECONDS_MIN) } else { (RUN_SECONDS, SHORT_SECONDS_MIN) };
+    let full = match &args.runtime {
+        Some(text) => seconds("--runtime", text)?,
+        None => longest.unwrap_or(usual),
+    };
+    Ok(((full * SHORT_SHARE).max(least).min(full), full))
+}
+
+/// Refuses what is about jobs, where there are none.
+fn no_jobs(args: &TuneArgs) -> Result<(), String> {
+    let flags = [
+        ("JOB", args.job.job.is_some()),
+        ("--job-set", !args.job.job_set.is_empty()),
+        ("--section", !args.job.section.is_empty()),
+        ("--free", !args.free.is_empty()),
+        ("--force", args.job.force),
+    ];
+    match flags.iter().find(|(_, given)| *given) {
+        None => Ok(()),
+        Some((flag, _)) => Err(format!(
+            "{flag}: the target has [guests], whose users are the load, and no job runs beside them; leave it out, and name the users by \
+             --maximize usersN.tpm"
+        )),
+    }
 }
 
 fn free(args: &TuneArgs, jobs: &Loaded) -> Result<Vec<(String, Vec<String>)>, Failure> {

@@ -88,7 +88,16 @@ mod tests {
             StageTimes { ctx_ns: 5_000, scheduler_ns: 15_000, device_ns: 80_000, n: 100, ..StageTimes::default() };
         let hctx = vec![HctxCounts { queued: 100, run: 50, dispatched: 100, batches: 25, requeues: 1 }];
         let little = Little::new(30.0, 1e6, 32_000.0);
-        StageFacts { times, merges: 25, hctx, ios: 125, cpu_ns: 25_000, context_switches: 5, little }
+        StageFacts {
+            times,
+            merges: 25,
+            hctx,
+            ios: 125,
+            cpu_ns: 25_000,
+            context_switches: 5,
+            little,
+            ..StageFacts::default()
+        }
     }
 
     #[test]

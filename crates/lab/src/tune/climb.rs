@@ -14,7 +14,7 @@ use super::race::{self, Raced, Racer, Rules, Standing};
 /// Most rounds of moves.
 const PASSES: u32 = 3;
 /// Knobs that act together: how deep requests queue, and where.
-const TOGETHER: [(&str, &str); 7] = [
+const TOGETHER: [(&str, &str); 10] = [
     ("scheduler", "nr_requests"),
     ("scheduler", "queue_depth"),
     ("nr_requests", "queue_depth"),
@@ -22,6 +22,9 @@ const TOGETHER: [(&str, &str); 7] = [
     ("nr_hw_queues", "scheduler"),
     ("iodepth", "queue_depth"),
     ("iodepth", "numjobs"),
+    ("iothreads", "guests.queues"),
+    ("iothreads", "guests.mapping"),
+    ("iothreads", "guests.iothread.poll_us"),
 ];
 /// Values of each knob of a pair.
 const PAIR_VALUES: usize = 3;

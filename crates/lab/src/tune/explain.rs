@@ -6,7 +6,7 @@
 
 use super::confirm::Duel;
 use crate::report::num;
-use crate::stage::{StageFacts, StageTimes};
+use crate::stage::{PartTime, StageFacts, StageTimes};
 
 /// A stage is told when it changed by this share of the default's whole time.
 const TOLD_SHARE: f64 = 0.02;
@@ -26,6 +26,7 @@ pub fn sentences(duel: &Duel) -> Vec<String> {
         return vec!["where the time goes is not measured on this target".to_owned()];
     };
     let mut told = stages(a, b);
+    told.extend(parts(a, b));
     told.extend(batches(a, b));
     told.extend(costs(a, b));
     if told.is_empty() {
@@ -44,6 +45,26 @@ fn stages(a: &StageFacts, b: &StageFacts) -> Vec<String> {
             let text =
                 || format!("{} {} -> {}: time {}", StageTimes::NAMES[i], num::latency(x), num::latency(y), MEANING[i]);
             told.then(|| ((y - x).abs(), text()))
+        })
+        .collect();
+    changes.sort_by(|a, b| b.0.total_cmp(&a.0));
+    changes.into_iter().map(|(_, text)| text).collect()
+}
+
+/// Parts of a transaction, the one that changed most first.
+fn parts(a: &StageFacts, b: &StageFacts) -> Vec<String> {
+    let whole: f64 = a.parts.iter().filter_map(PartTime::mean_ns).sum();
+    let mut changes: Vec<(f64, String)> = a
+        .parts
+        .iter()
+        .filter_map(|before| {
+            let after = b.parts.iter().find(|p| p.name == before.name)?;
+            let (x, y) = (before.mean_ns()?, after.mean_ns()?);
+            let text = || {
+                let (x, y) = (num::latency(x), num::latency(y));
+                format!("{} of a transaction {x} -> {y}: {}", before.name, before.means)
+            };
+            ((y - x).abs() > TOLD_SHARE * whole).then(|| ((y - x).abs(), text()))
         })
         .collect();
     changes.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -112,6 +133,14 @@ mod tests {
                 "1.0 -> 2.0 requests per call of the driver",
             ]
         );
+        let of = |wake: u64, compute: u64| StageFacts {
+            parts: [("wake-up", wake), ("computing", compute)]
+                .map(|(name, sum_ns)| PartTime { name: name.into(), means: "of it".into(), sum_ns, n: 2 })
+                .to_vec(),
+            ..StageFacts::default()
+        };
+        let told = parts(&of(200_000, 1_000_000), &of(20_000, 1_010_000));
+        assert_eq!(told, ["wake-up of a transaction 100us -> 10.0us: of it"]);
         assert!(stages(&a, &a).is_empty() && batches(&a, &a).is_empty() && costs(&a, &a).is_empty());
     }
 }

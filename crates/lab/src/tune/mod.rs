@@ -8,14 +8,16 @@
 //! - [`detect`]: what the device's caps are, and what would make figures mean less than they seem.
 //! - [`race`], [`search`]: screening by short runs with early stopping.
 //! - [`confirm`]: what is claimed.
-//! - [`explain`], [`forms`], [`report`]: why, how to set it, and all of it as text.
-//! - [`world_bench`], [`stack_knobs`], [`kernel_knobs`], [`target_knobs`]: the worlds it is run in, and what may be set there.
+//! - [`explain`], [`forms`], [`guest_forms`], [`report`]: why, how to set it, and all of it as text.
+//! - [`world_bench`], [`guest_bench`], [`stack_knobs`], [`kernel_knobs`], [`target_knobs`]: the worlds it is run in, and what may be set there.
 
 pub mod bench;
 pub mod confirm;
 pub mod detect;
 pub mod explain;
 pub mod forms;
+pub mod guest_bench;
+pub mod guest_forms;
 pub mod journal;
 pub mod kernel_knobs;
 pub mod objective;

@@ -29,6 +29,8 @@ pub enum Quantity {
     CpuPerIo,
     /// Transactions ended per second, of `workload=oltp` jobs.
     Transactions,
+    /// The same per minute, as benchmarks of databases publish it.
+    TransactionsPerMinute,
     /// Mean latency of a transaction in nanoseconds.
     TransactionMean,
     /// 99th percentile of a transaction's latency in nanoseconds.
@@ -52,14 +54,18 @@ const PERCENTILES: [(&str, u16); 8] = [
 impl Quantity {
     /// Whether a larger value is the better one.
     pub const fn higher_is_better(self) -> bool {
-        matches!(self, Quantity::Iops | Quantity::Bandwidth | Quantity::Transactions)
+        matches!(self, Quantity::Iops | Quantity::Bandwidth | Quantity::Transactions | Quantity::TransactionsPerMinute)
     }
 
     /// Whether only transaction loops (`workload=oltp`) have it.
     pub const fn is_of_transactions(self) -> bool {
         matches!(
             self,
-            Quantity::Transactions | Quantity::TransactionMean | Quantity::TransactionP99 | Quantity::CommitMean
+            Quantity::Transactions
+                | Quantity::TransactionsPerMinute
+                | Quantity::TransactionMean
+                | Quantity::TransactionP99
+                | Quantity::CommitMean
         )
     }
 
@@ -70,6 +76,7 @@ impl Quantity {
             "lat" => Quantity::LatencyMean,
             "cpu" => Quantity::CpuPerIo,
             "tps" => Quantity::Transactions,
+            "tpm" => Quantity::TransactionsPerMinute,
             "tx" => Quantity::TransactionMean,
             "tx_p99" => Quantity::TransactionP99,
             "commit" => Quantity::CommitMean,
@@ -78,7 +85,7 @@ impl Quantity {
     }
 
     fn names() -> impl Iterator<Item = &'static str> {
-        let transactions = ["tps", "tx", "tx_p99", "commit"];
+        let transactions = ["tps", "tpm", "tx", "tx_p99", "commit"];
         ["iops", "bw", "lat", "cpu"].into_iter().chain(PERCENTILES.iter().map(|(name, _)| *name)).chain(transactions)
     }
 
@@ -90,6 +97,9 @@ impl Quantity {
             Quantity::Bandwidth => num::bytes_per_second(value.round() as u64, num::Scale::Binary),
             Quantity::Transactions => {
                 num::short(value.round() as u64, num::RATE_DIGITS, num::Scale::Decimal, " transactions/s")
+            }
+            Quantity::TransactionsPerMinute => {
+                num::short(value.round() as u64, num::RATE_DIGITS, num::Scale::Decimal, " transactions/min")
             }
             _ => num::latency(value),
         }
@@ -104,6 +114,7 @@ impl fmt::Display for Quantity {
             Quantity::LatencyMean => "lat",
             Quantity::CpuPerIo => "cpu",
             Quantity::Transactions => "tps",
+            Quantity::TransactionsPerMinute => "tpm",
             Quantity::TransactionMean => "tx",
             Quantity::TransactionP99 => "tx_p99",
             Quantity::CommitMean => "commit",
@@ -231,7 +242,9 @@ impl Keep {
         let metric = MetricId::parse(metric, jobs).map_err(|e| format!("--keep {e}"))?;
         let value = parse_bound(bound, metric.quantity).ok_or_else(|| {
             let forms = match metric.quantity {
-                Quantity::Iops | Quantity::Transactions => "95% of the default's, or a rate: 20000, 20k",
+                Quantity::Iops | Quantity::Transactions | Quantity::TransactionsPerMinute => {
+                    "95% of the default's, or a rate: 20000, 20k"
+                }
                 Quantity::Bandwidth => "95% of the default's, or a rate: 500MiB/s, 1.2GB/s",
                 _ => "110% of the default's, or a time: 2ms, 150us",
             };
@@ -266,7 +279,7 @@ fn parse_bound(text: &str, quantity: Quantity) -> Option<Bound> {
         return Some(Bound::OfDefault(number / 100.0));
     }
     let factor = match quantity {
-        Quantity::Iops | Quantity::Transactions => match unit {
+        Quantity::Iops | Quantity::Transactions | Quantity::TransactionsPerMinute => match unit {
             "" => 1.0,
             "k" | "K" => 1e3,
             "m" | "M" => 1e6,
@@ -306,7 +319,7 @@ mod tests {
         for text in
             ["seq_write.iops", "seq_read.bw", "v1.db.p99.9", "all.p99.5", "seq_read.p50", "all.cpu", "v1.db.lat"]
                 .into_iter()
-                .chain(["v1.db.tps", "v1.db.tx", "all.tx_p99", "all.commit"])
+                .chain(["v1.db.tps", "all.tpm", "v1.db.tx", "all.tx_p99", "all.commit"])
         {
             assert_eq!(MetricId::parse(text, &jobs()).unwrap().to_string(), text);
         }
@@ -331,6 +344,7 @@ mod tests {
         assert_eq!(e, "--maximize all.p99: is better when it is smaller; use --minimize all.p99");
         assert!(Goal::parse(false, "all.bw", &jobs()).unwrap_err().ends_with("use --maximize all.bw"));
         assert!(Goal::parse(false, "all.tps", &jobs()).unwrap_err().ends_with("use --maximize all.tps"));
+        assert!(Goal::parse(false, "all.tpm", &jobs()).unwrap_err().ends_with("use --maximize all.tpm"));
         assert!(Goal::parse(true, "all.commit", &jobs()).unwrap_err().ends_with("use --minimize all.commit"));
         let goal = Goal::parse(false, "all.p99", &jobs()).unwrap();
         assert!(goal.gain(200.0, 100.0) > 0.69 && goal.gain(100.0, 200.0) < 0.0);
@@ -343,6 +357,7 @@ mod tests {
         assert_eq!(keep("seq_read.bw>=500MiB/s").bound, Bound::Absolute(524_288_000.0));
         assert_eq!(keep("seq_read.p99<=2ms").bound, Bound::Absolute(2e6));
         assert_eq!(keep("all.iops>=20k").bound, Bound::Absolute(20_000.0));
+        assert_eq!(keep("all.tpm>=1.5M").bound, Bound::Absolute(1_500_000.0));
         let k = keep("seq_read.bw>=95%");
         assert!(k.margin(100.0, 96.0) > 0.0 && k.margin(100.0, 94.0) < 0.0);
         let k = keep("seq_read.p99<=2ms");

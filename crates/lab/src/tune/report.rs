@@ -8,7 +8,8 @@ use std::fmt::Write;
 
 use super::confirm::Duel;
 use super::explain;
-use super::forms::{Form, render};
+use super::forms::Form;
+use super::guest_forms::render;
 use super::journal::TunePlan;
 use super::outcome::{TuneResult, TuneVerdict};
 use crate::verdict::Verdict;
@@ -50,7 +51,7 @@ pub fn text(plan: &TunePlan, r: &TuneResult, forms: &[Form], replay: &str) -> St
         let _ = writeln!(out, "note: the budget ended the search; a longer --budget looks at more");
     }
     for form in forms {
-        let _ = write!(out, "\n{}", render(*form, &r.winner, &plan.target));
+        let _ = write!(out, "\n{}", render(*form, &r.winner, plan));
     }
     let _ = writeln!(
         out,

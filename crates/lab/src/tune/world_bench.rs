@@ -354,6 +354,7 @@ fn value(run: &Run<'_>, job: Option<&str>, quantity: Quantity) -> Option<f64> {
         Quantity::LatencyMean => metrics.latency_mean_ns,
         Quantity::Percentile(tenths) => percentile(run, job, tenths),
         Quantity::Transactions => metrics.tps,
+        Quantity::TransactionsPerMinute => metrics.tps.map(|tps| 60.0 * tps),
         Quantity::TransactionMean => metrics.tx_mean_ns,
         Quantity::TransactionP99 => metrics.tx_p99_ns,
         Quantity::CommitMean => metrics.commit_mean_ns,

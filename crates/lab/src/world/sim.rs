@@ -6,6 +6,7 @@
 //! do is refused before anything runs. Needs: a file that [`Scenario::parse_machine`] takes. Does not: read a clock; how long a
 //! simulation takes is the caller's to measure.
 
+pub mod guests;
 mod watch;
 
 use std::fs::File;
@@ -205,12 +206,17 @@ fn read(path: &Path) -> Result<String> {
     Ok(text)
 }
 
+fn parse(path: &Path, text: &str) -> Result<Scenario> {
+    Scenario::parse_machine(&path.display().to_string(), text).map_err(|e| Error::usage(e.to_string()))
+}
+
 fn load(path: &Path) -> Result<Scenario> {
-    let (name, text) = (path.display().to_string(), read(path)?);
-    let scenario = Scenario::parse_machine(&name, &text).map_err(|e| Error::usage(e.to_string()))?;
-    if scenario.guests.is_some() {
+    let scenario = parse(path, &read(path)?)?;
+    if let Some(guests) = &scenario.guests {
+        let (name, n) = (path.display(), guests.users[0]);
         return Err(Error::usage(format!(
-            "target 'sim:{name}': has [guests], whose users are the load, and no job runs beside them: mqblk sim {name}"
+            "target 'sim:{name}': has [guests], whose users are the load, and no job runs beside them: mqblk sim {name}, or mqblk tune \
+             --target sim:{name} --maximize users{n}.tpm without a job"
         )));
     }
     Ok(scenario)

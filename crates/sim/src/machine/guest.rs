@@ -3,15 +3,16 @@
 //! hypervisor that serve them.
 //!
 //! A vCPU is a CPU of the [`Machine`]; what it computes takes longer when more of them compute than the host has cores. A request
-//! goes to the thread that serves its virtqueue: the main loop, or one of several IOThreads (virtqueues dealt round robin). An idle thread
+//! goes to the thread that serves its virtqueue: the main loop, or one of several IOThreads (virtqueues dealt by [`Mapping`]). An idle thread
 //! sleeps, unless it polls; waking it costs the guest an exit and the request a wait. All work of a thread is one after the
 //! other.
 //!
-//! Guarantees: as of [`super`]. Does not do: a buffer cache, locks of rows; what users do to each other beside I/O is that each
+//! Guarantees: as of [`super`]. Does not do: a buffer cache, locks of rows, host cores taken by threads that poll; what users do to each other beside I/O is that each
 //! which runs adds a little to the computing of the others.
 
 use super::costs::{Costs, Shape};
 use super::device::{DeviceSpec, SimDevice};
+use super::guest_times::{Lived, Mapping, Served, TransactionTimes};
 use super::meter;
 use super::service::{Job, Modelled, Service};
 use super::world::Machine;
@@ -22,12 +23,12 @@ use blk::limits::Limits;
 use blk::settings::{QueueConfig, SettingError};
 use blk::status::BlkStatus;
 use blk::time::Instant;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use workload::engine::{Completed, IoReq, Next, StopReason};
 use workload::load::{Load, Volume};
-use workload::stats::{JobStats, TxStats};
+use workload::stats::{JobStats, LatencyStats, TxStats};
 use workload::verify::VerifyError;
 
 /// A thread of the hypervisor that serves virtqueues.
@@ -67,6 +68,10 @@ pub struct GuestsSpec {
     pub users: u32,
     /// IOThreads of each; 0: the main loop serves all virtqueues.
     pub iothreads: u32,
+    /// Which of them serves which virtqueue.
+    pub mapping: Mapping,
+    /// Virtual time in which transactions are counted.
+    pub run_ns: u64,
     /// Cores of the host.
     pub host_cores: u32,
     /// An exit of the guest for a kick.
@@ -92,29 +97,42 @@ struct Servers {
     kick_ns: u32,
     inject_ns: u64,
     storage: Modelled,
+    queues: usize,
+    mapping: Mapping,
+    served: Arc<Served>,
+    /// Counted from then on.
+    from_ns: u64,
 }
 
 impl Service for Servers {
     fn done_at(&mut self, io: &Job, now: Instant) -> Instant {
         let n = self.threads.len();
-        let thread = &mut self.threads[usize::from(io.hctx) % n];
+        let thread = &mut self.threads[self.mapping.thread_of(usize::from(io.hctx), self.queues, n)];
         let now = now.as_ns();
+        let (mut turn, mut wake) = (0, 0);
         let idle_ns = now.saturating_sub(thread.free_at);
         let start = if idle_ns == 0 {
+            turn = thread.free_at - now;
             thread.free_at
         } else if idle_ns <= self.spec.poll_ns {
             now
         } else {
             // The exit is the guest's time, the wake-up the request's.
             meter::charge(self.kick_ns);
-            now + u64::from(self.kick_ns) + self.spec.wake_ns
+            wake = u64::from(self.kick_ns) + self.spec.wake_ns;
+            now + wake
         };
         // The way back is worked off by the same thread: it is part of what others wait for.
         let issued = start + self.spec.serve_ns / 2;
         thread.free_at = start + self.spec.serve_ns;
         let done = self.storage.done_at(io, Instant::from_ns(issued)).as_ns();
         let sleeps = done > thread.free_at + self.spec.poll_ns;
-        let back = done.max(issued) + if sleeps { self.spec.wake_ns } else { 0 } + self.spec.serve_ns / 2;
+        let waking = if sleeps { self.spec.wake_ns } else { 0 };
+        let back = done.max(issued) + waking + self.spec.serve_ns / 2;
+        if now >= self.from_ns {
+            let serving = 2 * (self.spec.serve_ns / 2);
+            self.served.add([turn, wake + waking, serving, done.max(issued) - issued, self.inject_ns]);
+        }
         Instant::from_ns(back + self.inject_ns)
     }
 }
@@ -132,6 +150,8 @@ struct Activity {
     vms: Vec<Cell<u32>>,
     all: Cell<u32>,
     cores: u32,
+    /// What was lived of transactions that count, and how long each took.
+    lived: RefCell<(Lived, LatencyStats)>,
 }
 
 impl Activity {
@@ -153,11 +173,16 @@ struct User {
     plan: Transaction,
     vm: u32,
     activity: Rc<Activity>,
-    computing: bool,
+    /// Since when, and for how long it would by itself.
+    computing: Option<(u64, u64)>,
     rng: Rng,
     blocks: u64,
     step: Step,
     begun_ns: u64,
+    /// When the I/O under way was asked for.
+    asked_ns: u64,
+    /// Of the transaction under way.
+    lived: Lived,
     /// Counting begins, and everything ends.
     from_ns: u64,
     until_ns: u64,
@@ -182,8 +207,12 @@ impl User {
             let tx = self.stats.tx.as_mut().expect("made with it");
             tx.transactions += 1;
             tx.lat.record(now - self.begun_ns);
+            let mut sum = self.activity.lived.borrow_mut();
+            sum.0.add(&Lived { transactions: 1, ..self.lived });
+            sum.1.record(now - self.begun_ns);
         }
         self.begun_ns = now;
+        self.lived = Lived::default();
     }
 }
 
@@ -196,8 +225,10 @@ impl Load for User {
 
     fn next(&mut self, now: Instant) -> Next {
         let now_ns = now.as_ns();
-        if std::mem::take(&mut self.computing) {
+        if let Some((since, planned)) = self.computing.take() {
             self.activity.add(self.vm, -1);
+            self.lived.compute_ns += planned;
+            self.lived.cpu_wait_ns += now_ns.saturating_sub(since + planned);
         }
         loop {
             match self.step {
@@ -209,13 +240,14 @@ impl Load for User {
                         continue;
                     }
                     self.step = Step::Io(n);
-                    self.computing = true;
                     let piece_ns = self.piece_ns();
+                    self.computing = Some((now_ns, piece_ns));
                     self.activity.add(self.vm, 1);
                     return Next::Spin(Instant::from_ns(now_ns + piece_ns));
                 }
                 Step::Io(n) => {
                     self.step = Step::Wait(n);
+                    self.asked_ns = now_ns;
                     let is_read = n < self.plan.reads;
                     return Next::Io(IoReq {
                         slot: 0,
@@ -241,6 +273,8 @@ impl Load for User {
         let Step::Wait(n) = self.step else { unreachable!("an I/O ends in its wait") };
         let dir = usize::from(n >= self.plan.reads);
         self.stats.dirs[dir].ios += 1;
+        self.lived.ios += 1;
+        self.lived.io_ns += now.as_ns().saturating_sub(self.asked_ns);
         self.step = match n + 1 {
             next if next <= self.plan.reads => Step::Compute(next),
             next if next < self.steps() => Step::Io(next),
@@ -280,21 +314,26 @@ impl Load for User {
 }
 
 /// What virtual machines did.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct GuestsRun {
     /// Transactions per second, all virtual machines together.
     pub tps: f64,
     /// Mean time of a transaction, nanoseconds.
     pub tx_ns: f64,
+    /// What one transaction in a hundred takes at least, nanoseconds; `None` where none ended.
+    pub tx_p99_ns: Option<u64>,
+    /// Where their time goes.
+    pub times: TransactionTimes,
     /// I/Os simulated.
     pub ios: u64,
     /// Share of the host's cores that computed.
     pub busy: f64,
 }
 
-/// Virtual time before counting begins, and while it goes on.
-const RAMP_NS: u64 = 50_000_000;
-const RUN_NS: u64 = 300_000_000;
+/// Virtual time before counting begins.
+pub const RAMP_NS: u64 = 50_000_000;
+/// Virtual time of counting, unless somebody wants another.
+pub const RUN_NS: u64 = 300_000_000;
 
 /// Runs the databases of all virtual machines side by side on host storage that `storage` makes, one for each.
 ///
@@ -315,7 +354,10 @@ pub fn run(
     machine.share_cores(spec.host_cores);
     let start = machine.now_ns();
     let vms = (0..spec.vms).map(|_| Cell::new(0)).collect();
-    let activity = Rc::new(Activity { vms, all: Cell::new(0), cores: spec.host_cores });
+    let lived = RefCell::new((Lived::default(), LatencyStats::new(true)));
+    let activity = Rc::new(Activity { vms, all: Cell::new(0), cores: spec.host_cores, lived });
+    let served = Arc::new(Served::default());
+    let queues = spec.queues.min(spec.vcpus);
     for vm in 0..spec.vms {
         let (n, server) = if spec.iothreads == 0 { (1, spec.main_loop) } else { (spec.iothreads, spec.iothread) };
         let servers = Servers {
@@ -324,38 +366,53 @@ pub fn run(
             kick_ns: spec.kick_ns,
             inject_ns: spec.inject_ns,
             storage: storage(vm),
+            queues: queues.into(),
+            mapping: spec.mapping,
+            served: Arc::clone(&served),
+            from_ns: start + RAMP_NS,
         };
         let sectors = 2u64 << 31;
         let device = SimDevice::new(DeviceSpec { sectors, limits: Limits::default() }, costs.path, Box::new(servers));
-        let config = QueueConfig {
-            topology: CpuTopology::uniform(spec.vcpus),
-            nr_hw_queues: Some(spec.queues.min(spec.vcpus)),
-            queue_depth: 256,
-            scheduler: Some("none".into()),
-            bios_per_submitter: 16,
-            ..QueueConfig::default()
-        };
-        let disk = machine.add_disk_of(vm * vcpus, device.station(), Arc::new(device), config)?;
+        let disk = machine.add_disk_of(vm * vcpus, device.station(), Arc::new(device), config(spec.vcpus, queues))?;
         for user in 0..spec.users {
             let stats = JobStats { tx: Some(Box::new(TxStats::default())), ..JobStats::default() };
             let load = User {
                 plan: spec.transaction,
                 vm,
                 activity: activity.clone(),
-                computing: false,
+                computing: None,
                 rng: Rng::new(seed ^ u64::from(vm * 1000 + user)),
                 blocks: sectors / 16,
                 step: Step::Compute(0),
                 begun_ns: start,
+                asked_ns: start,
+                lived: Lived::default(),
                 from_ns: start + RAMP_NS,
-                until_ns: start + RAMP_NS + RUN_NS,
+                until_ns: start + RAMP_NS + spec.run_ns,
                 stats,
             };
             machine.add_task(vm * vcpus + user % vcpus, Box::new(load), 1, &[disk])?;
         }
     }
     while machine.run(u64::MAX).is_some() {}
-    let busy = machine.cpu_times().busy_ns() as f64 / (RAMP_NS + RUN_NS) as f64 / f64::from(spec.host_cores);
+    let lived = activity.lived.borrow();
+    Ok(sum_up(spec, machine, &lived, &served))
+}
+
+/// The block layer of a guest's disk.
+fn config(vcpus: u16, queues: u16) -> QueueConfig {
+    QueueConfig {
+        topology: CpuTopology::uniform(vcpus),
+        nr_hw_queues: Some(queues),
+        queue_depth: 256,
+        scheduler: Some("none".into()),
+        bios_per_submitter: 16,
+        ..QueueConfig::default()
+    }
+}
+
+fn sum_up(spec: &GuestsSpec, machine: Machine, lived: &(Lived, LatencyStats), served: &Served) -> GuestsRun {
+    let busy = machine.cpu_times().busy_ns() as f64 / (RAMP_NS + spec.run_ns) as f64 / f64::from(spec.host_cores);
     let (mut transactions, mut lat, mut ios) = (0, 0.0, 0);
     for stats in machine.into_stats() {
         let tx = stats.tx.expect("made with it");
@@ -363,6 +420,8 @@ pub fn run(
         lat += tx.lat.run.mean() * tx.transactions as f64;
         ios += stats.dirs.iter().map(|d| d.ios).sum::<u64>();
     }
-    let tps = transactions as f64 / (RUN_NS as f64 / 1e9);
-    Ok(GuestsRun { tps, tx_ns: lat / transactions as f64, ios, busy })
+    let tps = transactions as f64 / (spec.run_ns as f64 / 1e9);
+    let tx_p99_ns = lived.1.hist.as_ref().filter(|_| transactions > 0).map(|h| h.percentile(99.0));
+    let times = lived.0.with(served);
+    GuestsRun { tps, tx_ns: lat / transactions as f64, tx_p99_ns, times, ios, busy }
 }

@@ -20,6 +20,7 @@
 //! | [`world`] | the loop: whose turn it is on which CPU |
 //! | [`jobs`] | a job file on a machine with a disk |
 //! | [`guest`] | virtual machines with databases, served by a main loop or by IOThreads |
+//! | [`guest_times`] | where their transactions' time goes, and which IOThread serves which virtqueue |
 //!
 //! # Guarantees
 //! The same machine, jobs and seed give the same figures to the last digit. Nothing happens before its cause. The number of
@@ -41,3 +42,4 @@ pub mod task;
 pub mod world;
 pub mod jobs;
 pub mod guest;
+pub mod guest_times;

@@ -90,6 +90,20 @@ pub fn run(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Result<Ro
 /// # Errors
 /// A number that does not fit.
 pub fn run_guests(scenario: &Scenario, row: &Row, users: u32, seed: u64) -> Result<GuestsRun, JobsError> {
+    run_guests_for(scenario, row, users, guest::RUN_NS, seed)
+}
+
+/// The same, transactions counted for so long.
+///
+/// # Errors
+/// A number that does not fit.
+pub fn run_guests_for(
+    scenario: &Scenario,
+    row: &Row,
+    users: u32,
+    run_ns: u64,
+    seed: u64,
+) -> Result<GuestsRun, JobsError> {
     let g = scenario.guests.as_ref().expect("a scenario of guests");
     let ns = |us: f64| (us * 1e3) as u64;
     let server =
@@ -100,6 +114,8 @@ pub fn run_guests(scenario: &Scenario, row: &Row, users: u32, seed: u64) -> Resu
         queues: g.queues,
         users,
         iothreads: row.iothreads.unwrap_or(0),
+        mapping: g.mapping,
+        run_ns,
         host_cores: scenario.machine.cpus(),
         kick_ns: ns(g.kick_us) as u32,
         inject_ns: ns(g.inject_us),

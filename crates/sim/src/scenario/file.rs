@@ -5,6 +5,7 @@ use super::build;
 use super::known::{self, Measured, Uncertain};
 use crate::machine::costs::{Costs, Shape};
 use crate::machine::dm::{DmCosts, Kernel};
+use crate::machine::guest_times::Mapping;
 use blk::suggest::nearest;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -178,6 +179,9 @@ pub struct Guests {
     pub vcpus: u16,
     /// Virtqueues of each one's disk.
     pub queues: u16,
+    /// Which IOThread serves which of them.
+    #[serde(default)]
+    pub mapping: Mapping,
     /// Numbers of users of each, in turn.
     pub users: Vec<u32>,
     /// An exit of the guest for a kick, microseconds.
@@ -526,6 +530,8 @@ fn check_guests(g: &Guests) -> Result<(), (String, String)> {
         ("main_loop", g.main_loop.wake_us),
         ("iothread", g.iothread.serve_us),
         ("iothread", g.iothread.wake_us),
+        ("main_loop", g.main_loop.poll_us),
+        ("iothread", g.iothread.poll_us),
     ];
     for (name, us) in times {
         if !(0.0..=1e6).contains(&us) {

@@ -97,6 +97,15 @@ pub fn read(text: &str, machine: &Scenario, table: &toml::Table) -> Result<Varia
     Ok(v)
 }
 
+/// As [`read`], of a machine whose file has the text `file`.
+///
+/// # Errors
+/// As of [`read`], or it is no TOML.
+pub fn read_in(text: &str, machine: &Scenario, file: &str) -> Result<Variant, String> {
+    let table: toml::Table = file.parse().map_err(|e: toml::de::Error| one_line(e.message()))?;
+    read(text, machine, &table)
+}
+
 fn one(v: &mut Variant, table: &mut toml::Table, key: &str, value: &str) -> Result<(), String> {
     if let Some((_, why)) = NOT_SIMULATED.iter().find(|(name, _)| *name == key) {
         v.cannot.push(format!("{key}: {why}"));

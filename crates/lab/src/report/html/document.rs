@@ -26,6 +26,8 @@ pub enum Kind {
     Tuning,
     /// A simulated machine.
     Scenario,
+    /// A simulated machine as it is and as it would be.
+    WhatIf,
 }
 
 /// A report.

@@ -18,6 +18,7 @@ pub mod of_run;
 pub mod of_compare;
 pub mod of_tune;
 pub mod of_scenario;
+pub mod of_whatif;
 pub mod page;
 pub mod svg;
 

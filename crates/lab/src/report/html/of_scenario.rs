@@ -101,7 +101,7 @@ fn verdict(rows: &[RowOutcome]) -> Verdict {
 }
 
 /// A figure with its unit.
-fn cell(name: &str, value: impl Into<Option<f64>>) -> Cell {
+pub(super) fn cell(name: &str, value: impl Into<Option<f64>>) -> Cell {
     let (scale, unit) = match split_figure(name).map_or("", |(_, metric)| metric) {
         // As it is published.
         "bw" => {

@@ -17,7 +17,8 @@ use crate::stage::StageFacts;
 use crate::stats::descriptive;
 use crate::tune::bench::Length;
 use crate::tune::confirm::{Duel, Kept};
-use crate::tune::forms::{Form, render};
+use crate::tune::forms::Form;
+use crate::tune::guest_forms::render;
 use crate::tune::journal::{Past, RunLine, TunePlan};
 use crate::tune::objective::Quantity;
 use crate::tune::outcome::{TuneResult, TuneVerdict};
@@ -49,9 +50,10 @@ pub fn document(past: &Past, file: Option<&str>) -> Result<Document, String> {
         let bins = parts::pooled(duel.b_histograms.iter(), &[]);
         sections.extend(parts::percentiles(&[(tried(r).to_owned(), bins)]));
     }
+    sections.extend(parts::transactions(&facts));
     sections.extend(parts::stages(&facts));
     sections.extend(parts::balance(&facts));
-    if !facts.is_empty() {
+    if facts.iter().any(|(_, f)| f.times.n > 0) {
         sections.push(parts::little(&facts));
     }
     sections.extend(forms(plan, r));
@@ -76,6 +78,7 @@ fn tried(r: &TuneResult) -> &'static str {
 const fn unit(q: Quantity) -> Unit {
     match q {
         Quantity::Iops | Quantity::Transactions => Unit::PerSecond,
+        Quantity::TransactionsPerMinute => Unit::Count,
         Quantity::Bandwidth => Unit::BytesPerSecond,
         Quantity::LatencyMean
         | Quantity::Percentile(_)
@@ -378,7 +381,7 @@ fn forms(plan: &TunePlan, r: &TuneResult) -> Option<Section> {
     let lead = "The same settings as each system takes them; what a form does not have, it says.";
     let mut section = Section::new("forms", "How to set it", lead);
     for (name, form) in Form::ALL {
-        let text = render(form, &r.winner, &plan.target);
+        let text = render(form, &r.winner, plan);
         section.blocks.push(Block::Code { caption: name.to_owned(), text });
     }
     Some(section)

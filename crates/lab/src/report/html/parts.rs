@@ -269,6 +269,38 @@ pub fn stages(sides: &[(String, &StageFacts)]) -> Option<Section> {
     Some(Section::new("stages", "Where the time goes", "").with(chart).with(table).with(costs(&sides)))
 }
 
+/// Where the time of a transaction goes, of databases in simulated virtual machines: a bar per side.
+pub fn transactions(sides: &[(String, &StageFacts)]) -> Option<Section> {
+    let sides: Vec<_> = sides.iter().filter(|(_, f)| !f.parts.is_empty()).collect();
+    let (_, first) = sides.first()?;
+    let mean = |f: &StageFacts, name: &str| f.parts.iter().find(|p| p.name == name)?.mean_ns();
+    let means = |f: &StageFacts| first.parts.iter().map(|p| mean(f, &p.name)).collect::<Vec<_>>();
+    // The first is computing, most of it and much the same: beside it nothing else would be seen.
+    let rows = sides.iter().map(|(name, f)| BarRow { label: name.clone(), values: means(f).split_off(1) });
+    let plot = Plot::Bars(Bars {
+        axis: Axis::new("mean time of a transaction beyond computing", Unit::Nanoseconds, Scale::Linear),
+        parts: first.parts.iter().skip(1).map(|p| p.name.clone()).collect(),
+        stacked: true,
+        rows: rows.collect(),
+    });
+    let names: Vec<String> = sides.iter().map(|(name, _)| format!("#{name}")).collect();
+    let heads: Vec<&str> =
+        ["part"].into_iter().chain(names.iter().map(String::as_str)).chain(["what it is spent on"]).collect();
+    let mut table = Table::new("Mean time of a transaction by part", &heads);
+    for part in &first.parts {
+        let figures = sides.iter().map(|(_, f)| Cell::number(mean(f, &part.name), Unit::Nanoseconds));
+        table.row([Cell::text(&part.name)].into_iter().chain(figures).chain([Cell::text(&part.means)]).collect());
+    }
+    let total = |f: &StageFacts| means(f).iter().flatten().sum::<f64>();
+    let sums = sides.iter().map(|(_, f)| Cell::number(total(f), Unit::Nanoseconds).strong(true));
+    table.row([Cell::text("all").strong(true)].into_iter().chain(sums).chain([Cell::text("")]).collect());
+    let told = sides.iter().map(|(name, f)| format!("{name}: {} in all", Unit::Nanoseconds.text(total(f))));
+    let summary = told.collect::<Vec<_>>().join("; ") + ".";
+    let chart =
+        Chart { id: "transactions-chart".into(), title: "Where the time goes".into(), summary, plot, table: None };
+    Some(Section::new("transactions", "Where the time of a transaction goes", "").with(chart).with(table))
+}
+
 /// Merges, CPU time and context switches.
 fn costs(sides: &[&(String, &StageFacts)]) -> Table {
     let names: Vec<String> = sides.iter().map(|(name, _)| format!("#{name}")).collect();
@@ -465,7 +497,9 @@ pub fn reproduce(command: &str, seed: Option<u64>, job: &str, results: Option<&s
         let text = format!("Order of the runs from seed {seed}; both runs of a pair have the same random numbers.");
         section.blocks.push(Block::Note { text });
     }
-    section.blocks.push(Block::Code { caption: "Job file".into(), text: job.to_owned() });
+    if !job.is_empty() {
+        section.blocks.push(Block::Code { caption: "Job file".into(), text: job.to_owned() });
+    }
     if let Some(results) = results {
         let text = format!("Raw results, from which this page can be made again: {results}");
         section.blocks.push(Block::Note { text });
