@@ -22,6 +22,8 @@ use std::sync::Arc;
 use workload::load::Load;
 use workload::stats::JobStats;
 
+mod waiters;
+
 /// What the CPUs did, nanoseconds summed over all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTimes {
@@ -65,6 +67,8 @@ struct Disk {
     handlers: Vec<Handlers>,
     /// Completions go to the CPUs that requests came from.
     spread: bool,
+    /// There are no interrupts: who waits has a timer of its own, and polls.
+    is_polled: bool,
     /// When the machine will poll for the block layer's own sake; `u64::MAX`: not.
     timer_at: u64,
 }
@@ -221,7 +225,8 @@ impl Machine {
         let q = RequestQueue::new(driver, config, Box::new(Bell(bell.clone())))?;
         let handlers = (0..q.map().nr_hw_queues()).map(|_| Handlers::default()).collect();
         let spread = q.config().rq_affinity > 0;
-        self.disks.push(Disk { q, first_cpu, spread, device, bell, tasks: Vec::new(), handlers, timer_at: u64::MAX });
+        let (tasks, is_polled) = (Vec::new(), false);
+        self.disks.push(Disk { q, first_cpu, spread, is_polled, device, bell, tasks, handlers, timer_at: u64::MAX });
         Ok((self.disks.len() - 1) as u16)
     }
 
@@ -258,7 +263,10 @@ impl Machine {
             }
             ways.push((*disk, sub));
         }
-        self.tasks.push(Task::new(cpu, load, batch, ways));
+        let polls = disks.iter().any(|d| self.disks[usize::from(*d)].is_polled);
+        let mut t = Task::new(cpu, load, batch, ways);
+        t.polls = polls;
+        self.tasks.push(t);
         self.running += 1;
         self.events.push(self.now, Event::Ready { task, sleep: 0 });
         Ok(task)
@@ -361,6 +369,9 @@ impl Machine {
             }
             Event::Ready { task, sleep } => {
                 let t = &mut self.tasks[task as usize];
+                if t.polls && t.state == State::Sleeps && t.sleep == sleep {
+                    return self.wake_by_timer(task, at);
+                }
                 if matches!(t.state, State::Sleeps | State::Waking) && t.sleep == sleep {
                     if t.state == State::Waking {
                         self.cpus[t.cpu as usize].coming -= 1;
@@ -504,10 +515,19 @@ impl Machine {
                 c.line.push_back(task);
                 self.lined += 1;
             }
-            Turn::Sleep => t.state = State::Sleeps,
+            Turn::Sleep => {
+                t.state = State::Sleeps;
+                if t.polls {
+                    self.set_timer(task, cpu, u64::MAX, spent.end_ns);
+                }
+            }
             Turn::SleepUntil(until) => {
                 t.state = State::Sleeps;
-                self.events.push(until.max(spent.end_ns), Event::Ready { task, sleep: t.sleep });
+                if t.polls {
+                    self.set_timer(task, cpu, until, spent.end_ns);
+                } else {
+                    self.events.push(until.max(spent.end_ns), Event::Ready { task, sleep: t.sleep });
+                }
             }
             Turn::Compute(ns) => {
                 self.computing += 1;
@@ -529,7 +549,7 @@ impl Machine {
                 self.running -= 1;
             }
         }
-        let nr_seats = t.seats.len();
+        let nr_seats = self.tasks[task as usize].seats.len();
         for i in 0..nr_seats {
             let disk = self.tasks[task as usize].seats[i].disk;
             self.after(disk, cpu, spent.end_ns);
@@ -540,8 +560,16 @@ impl Machine {
     fn after(&mut self, disk: u16, cpu: u32, at: u64) {
         let d = &mut self.disks[usize::from(disk)];
         let events = &mut self.events;
-        d.device.take_news(&mut |hctx, due| events.push(due, Event::Interrupt { disk, hctx }));
-        if let Some(timer) = d.q.next_timer() {
+        if d.is_polled {
+            let mut ahead = Vec::new();
+            d.device.take_news(&mut |hctx, _| ahead.push(hctx));
+            ahead.into_iter().for_each(|hctx| self.wake_sleepers(disk, hctx, cpu, at));
+        } else {
+            d.device.take_news(&mut |hctx, due| events.push(due, Event::Interrupt { disk, hctx }));
+        }
+        let d = &mut self.disks[usize::from(disk)];
+        let events = &mut self.events;
+        if let Some(timer) = d.q.next_timer().filter(|_| !d.is_polled) {
             let due = timer.as_ns().max(at);
             if due < d.timer_at {
                 d.timer_at = due;
@@ -555,7 +583,11 @@ impl Machine {
         for id in &rung {
             if let Some(task) = self.disks[usize::from(disk)].tasks[id.index()] {
                 self.tasks[task as usize].notified = true;
-                self.wake(task, cpu, at);
+                let t = &self.tasks[task as usize];
+                match t.sleeps_in(disk).filter(|_| t.polls && t.state == State::Sleeps) {
+                    Some(hctx) => self.wake_sleepers(disk, hctx.index() as u16, cpu, at),
+                    None => self.wake(task, cpu, at),
+                }
             }
         }
         // Its memory again.
