@@ -129,6 +129,11 @@ impl Cpu {
         waits == 0 && self.computing.is_none() && (is_self || self.free_at <= at)
     }
 
+    /// Those of which one runs and the others could elsewhere: one that is in the middle of its turn stands in the line, too.
+    fn threads(&self) -> usize {
+        self.line.len() + usize::from(self.computing.is_some())
+    }
+
     /// The thread that computes has to wait for so long.
     fn put_off(&mut self, ns: u64) {
         if let Some((_, end)) = &mut self.computing {
@@ -152,8 +157,8 @@ pub struct Machine {
     /// Cores that CPUs share which compute, and how many do; with 0 each has its own.
     cores: u32,
     computing: u32,
-    /// Threads in the lines of all CPUs.
-    lined: u32,
+    /// CPUs with more than one thread that runs: only from these one can be taken.
+    crowded: u32,
     /// For what is spread.
     rng: Rng,
 }
@@ -177,7 +182,7 @@ impl Machine {
             running: 0,
             cores: 0,
             computing: 0,
-            lined: 0,
+            crowded: 0,
             rng: Rng::new(1),
         }
     }
@@ -331,6 +336,7 @@ impl Machine {
 
     /// Ends the machine: what its threads have measured, in the order in which they were added.
     pub fn into_stats(self) -> Vec<JobStats> {
+        debug_assert_eq!(self.crowded as usize, self.cpus.iter().filter(|c| c.threads() > 1).count());
         self.tasks.into_iter().map(Task::into_stats).collect()
     }
 
@@ -380,8 +386,7 @@ impl Machine {
                     t.sleep += 1;
                     let cpu = t.cpu;
                     self.rouse(cpu, at);
-                    self.cpus[cpu as usize].line.push_back(task);
-                    self.lined += 1;
+                    self.stand_in_line(cpu, task);
                     self.dispatch(cpu, at);
                 }
             }
@@ -396,7 +401,6 @@ impl Machine {
                     }
                     c.computing = None;
                     self.computing -= 1;
-                    self.lined += 1;
                     c.line.push_front(task);
                     self.dispatch(cpu, at);
                 }
@@ -409,7 +413,7 @@ impl Machine {
     fn dispatch(&mut self, cpu: u32, mut at: u64) {
         loop {
             let c = &self.cpus[cpu as usize];
-            if self.lined > 0 && c.irqs.is_empty() && c.computing.is_none() && c.line.is_empty() {
+            if self.crowded > 0 && c.irqs.is_empty() && c.computing.is_none() && c.line.is_empty() {
                 self.pull(cpu);
             }
             let c = &mut self.cpus[cpu as usize];
@@ -429,7 +433,7 @@ impl Machine {
             if let Some(irq) = c.irqs.pop_front() {
                 self.interrupt(cpu, irq, at);
             } else if let Some(task) = c.line.pop_front() {
-                self.lined -= 1;
+                self.crowded -= u32::from(c.threads() == 1);
                 self.turn(cpu, task, at);
             }
         }
@@ -445,19 +449,25 @@ impl Machine {
         }
     }
 
+    /// A thread that runs is the last in the line of a CPU.
+    fn stand_in_line(&mut self, cpu: u32, task: u32) {
+        let c = &mut self.cpus[cpu as usize];
+        c.line.push_back(task);
+        self.crowded += u32::from(c.threads() == 2);
+    }
+
     /// A CPU with nothing to do takes a thread that waits for another one of its socket (`newidle_balance`).
     fn pull(&mut self, cpu: u32) {
         let shape = self.shape;
-        let near = (1..shape.cpus()).map(|n| (cpu + n) % shape.cpus());
-        for from in near.filter(|c| shape.socket_of(*c) == shape.socket_of(cpu)) {
+        for from in shape.near(cpu) {
             let c = &mut self.cpus[from as usize];
-            // One that is in the middle of its turn stands in the line, too.
-            if c.line.len() + usize::from(c.computing.is_some()) < 2 {
+            if c.threads() < 2 {
                 continue;
             }
             let (tasks, last) = (&self.tasks, c.last);
             if let Some(i) = c.line.iter().position(|t| *t != last && tasks[*t as usize].floats) {
                 let task = c.line.remove(i).expect("found");
+                self.crowded -= u32::from(c.threads() == 1);
                 self.tasks[task as usize].cpu = cpu;
                 return self.cpus[cpu as usize].line.push_back(task);
             }
@@ -512,8 +522,7 @@ impl Machine {
         t.cpu_ns += spent.end_ns - at;
         match turn {
             Turn::Again => {
-                c.line.push_back(task);
-                self.lined += 1;
+                self.stand_in_line(cpu, task);
             }
             Turn::Sleep => {
                 t.state = State::Sleeps;
@@ -541,6 +550,7 @@ impl Machine {
                     ns
                 };
                 c.computing = Some((task, spent.end_ns + ns));
+                self.crowded += u32::from(c.threads() == 2);
                 self.events.push(spent.end_ns + ns, Event::Computed { cpu, turn: c.turn });
             }
             Turn::Done => {
@@ -615,10 +625,8 @@ impl Machine {
         if t.floats {
             let (last, cpus, shape) = (t.cpu, &self.cpus, self.shape);
             let is_free = |c: u32| cpus[c as usize].is_free(at, c == cpu);
-            let near = || (1..shape.cpus()).map(|n| (last + n) % shape.cpus());
-            let is_near = |c: &u32| shape.socket_of(*c) == shape.socket_of(last);
             if !is_free(last)
-                && let Some(free) = near().filter(is_near).find(|c| is_free(*c))
+                && let Some(free) = shape.near(last).find(|c| is_free(*c))
             {
                 t.cpu = free;
             }
@@ -630,8 +638,8 @@ impl Machine {
         if t.cpu == cpu {
             t.state = State::Runs;
             t.sleep += 1;
-            waker.line.push_back(task);
-            self.lined += 1;
+            self.stand_in_line(cpu, task);
+            let waker = &mut self.cpus[cpu as usize];
             if !waker.is_expected {
                 waker.is_expected = true;
                 self.events.push(waker.free_at, Event::Free { cpu });

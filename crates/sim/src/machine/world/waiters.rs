@@ -47,8 +47,7 @@ impl Machine {
             return self.events.push(until, Event::Ready { task, sleep: t.sleep });
         }
         t.state = State::Runs;
-        self.cpus[cpu as usize].line.push_back(task);
-        self.lined += 1;
+        self.stand_in_line(cpu, task);
     }
 
     /// The timer of a thread goes off, on the CPU where it went to sleep.
