@@ -48,6 +48,20 @@ impl Shape {
         self.core_of(cpu) / self.cores as u32
     }
 
+    /// The other CPUs of its socket, in the order of their numbers from its own on, and round.
+    #[inline]
+    pub fn near(&self, cpu: u32) -> impl Iterator<Item = u32> + use<> {
+        // A socket's CPUs are a row of numbers for each thread of its cores.
+        let (cores, all) = (u32::from(self.cores), u32::from(self.sockets) * u32::from(self.cores));
+        let (thread, place) = (cpu / all, cpu % cores);
+        let first = (cpu % all) - place;
+        let rows = u32::from(self.threads);
+        let row = move |n: u32| (thread + n) % rows * all + first;
+        let rest = (place + 1..cores).map(move |i| row(0) + i);
+        let others = (1..rows).flat_map(move |n| (0..cores).map(move |i| row(n) + i));
+        rest.chain(others).chain((0..place).map(move |i| row(0) + i))
+    }
+
     const fn core_of(&self, cpu: u32) -> u32 {
         cpu % (self.sockets as u32 * self.cores as u32)
     }
@@ -186,6 +200,18 @@ pub struct Costs {
 mod tests {
     use super::*;
     use blk::cpumap::CpuTopology;
+
+    #[test]
+    fn those_near_are_the_others_of_the_socket_from_the_next_one_on() {
+        for (sockets, cores, threads) in [(1, 1, 1), (1, 4, 1), (2, 3, 2), (3, 2, 3), (1, 2, 2)] {
+            let shape = Shape { sockets, cores, threads };
+            let n = shape.cpus();
+            for cpu in 0..n {
+                let all = (1..n).map(|i| (cpu + i) % n).filter(|c| shape.socket_of(*c) == shape.socket_of(cpu));
+                assert_eq!(shape.near(cpu).collect::<Vec<_>>(), all.collect::<Vec<_>>(), "{shape:?} {cpu}");
+            }
+        }
+    }
 
     #[test]
     fn a_shape_numbers_cpus_as_the_block_layer_does() {

@@ -32,6 +32,11 @@ impl SimDevice {
         SimDevice { spec, station: Arc::new(Station::new(path, service)) }
     }
 
+    /// The same without interrupts: who waits sleeps until something may be done, and collects it.
+    pub fn polled(spec: DeviceSpec, path: PathCosts, service: Box<dyn Service>) -> SimDevice {
+        SimDevice { spec, station: Arc::new(Station::polled(path, service)) }
+    }
+
     /// What the machine looks at.
     pub fn station(&self) -> Arc<Station<InFlight>> {
         self.station.clone()

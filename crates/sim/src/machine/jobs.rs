@@ -53,6 +53,8 @@ pub struct DiskSpec {
     pub luns: u16,
     /// The block layer of each; the topology is the machine's.
     pub config: QueueConfig,
+    /// It does not interrupt: as the driver `model` in real time, it is looked at by who waits for it.
+    pub polled: bool,
     /// It is a LUN behind the SCSI midlayer.
     pub scsi: Option<ScsiSpec>,
 }
@@ -266,9 +268,13 @@ fn build(shape: Shape, costs: Costs, spec: &DiskSpec, bios_per_submitter: u32) -
         let (service, config) = ((spec.service)(lun), config.clone());
         match &spec.scsi {
             None => {
-                let device = SimDevice::new(spec.device, costs.path, service);
+                let make = if spec.polled { SimDevice::polled } else { SimDevice::new };
+                let device = make(spec.device, costs.path, service);
                 let station = device.station();
-                machine.add_disk(station, Arc::new(device), config)?;
+                let disk = machine.add_disk(station, Arc::new(device), config)?;
+                if spec.polled {
+                    machine.let_waiters_poll(disk);
+                }
             }
             Some(scsi) => {
                 let queues = config.nr_hw_queues.unwrap_or(0);

@@ -24,6 +24,11 @@ pub trait Interrupts: Send + Sync {
     /// After a look: announces the next one, if something is still out.
     fn rearm(&self, hctx: u16);
 
+    /// When the first request of a hardware queue is done, of a device that does not interrupt.
+    fn next_due(&self, _hctx: u16) -> Option<u64> {
+        None
+    }
+
     /// Where requests spent their time so far.
     fn seen(&self) -> Seen;
 }
@@ -75,6 +80,8 @@ struct Hctx<T> {
     requests: Vec<Option<Out<T>>>,
     /// When the machine will look; `u64::MAX`: not at all.
     armed: u64,
+    /// Without interrupts: something new is done before all that was there.
+    is_ahead: bool,
 }
 
 struct Inner<T> {
@@ -88,6 +95,8 @@ struct Inner<T> {
 /// See the module's text. `T` is the duty to complete a request.
 pub struct Station<T> {
     path: PathCosts,
+    /// Nobody is interrupted: who waits looks by itself.
+    is_polled: bool,
     inner: Mutex<Inner<T>>,
 }
 
@@ -96,8 +105,14 @@ impl<T> Station<T> {
     pub fn new(path: PathCosts, service: Box<dyn Service>) -> Station<T> {
         Station {
             path,
+            is_polled: false,
             inner: Mutex::new(Inner { service, hctxs: Vec::new(), news: Vec::new(), seen: Seen::default() }),
         }
+    }
+
+    /// The same, of a device that does not interrupt: what is announced is a request that will be done before all that were there.
+    pub fn polled(path: PathCosts, service: Box<dyn Service>) -> Station<T> {
+        Station { is_polled: true, ..Station::new(path, service) }
     }
 
     /// Has this many hardware queues from here on. Panics when something is in it.
@@ -106,6 +121,7 @@ impl<T> Station<T> {
             due: BinaryHeap::with_capacity(queue_depth as usize),
             requests: (0..queue_depth).map(|_| None).collect(),
             armed: u64::MAX,
+            is_ahead: false,
         };
         let mut inner = self.inner.lock();
         assert!(inner.hctxs.iter().all(|h| h.due.is_empty()), "started with requests out");
@@ -126,6 +142,7 @@ impl<T> Station<T> {
         let h = &mut inner.hctxs[hctx];
         assert!(h.requests[tag].is_none(), "tag {tag} of hctx {hctx} is with the device already");
         h.requests[tag] = Some(Out { request, op: job.op });
+        h.is_ahead |= h.due.peek().is_none_or(|Reverse((first, _))| at.as_ns() < *first);
         h.due.push(Reverse((at.as_ns(), tag as u32)));
     }
 
@@ -133,7 +150,14 @@ impl<T> Station<T> {
     #[inline]
     pub fn ring(&self, hctx: usize) {
         meter::charge(self.path.doorbell_ns);
-        self.inner.lock().arm(hctx);
+        let mut inner = self.inner.lock();
+        if !self.is_polled {
+            inner.arm(hctx);
+        } else if std::mem::take(&mut inner.hctxs[hctx].is_ahead) {
+            let now = meter::now();
+            inner.news.push((hctx as u16, now));
+            meter::expect(now);
+        }
     }
 
     /// The next request that is done.
@@ -189,7 +213,12 @@ impl<T: Send> Interrupts for Station<T> {
 
     #[inline]
     fn rearm(&self, hctx: u16) {
+        debug_assert!(!self.is_polled, "nobody was interrupted");
         self.inner.lock().arm(usize::from(hctx));
+    }
+
+    fn next_due(&self, hctx: u16) -> Option<u64> {
+        self.inner.lock().hctxs[usize::from(hctx)].due.peek().map(|Reverse((at, _))| *at)
     }
 
     fn seen(&self) -> Seen {

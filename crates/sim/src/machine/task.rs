@@ -6,6 +6,7 @@
 
 use super::costs::PathCosts;
 use super::meter::{self, MeteredLock};
+use blk::id::HctxId;
 use blk::submitter::{SubmitError, Submitter};
 use blk::time::Instant;
 use workload::engine::{IoReq, Next, StopReason};
@@ -49,6 +50,8 @@ pub(super) struct Task {
     reaping: Option<(u32, u32, u32)>,
     /// Bios wait, and somebody said that they can go on.
     pub notified: bool,
+    /// Nobody collects for it: it does so itself, whenever it has slept.
+    pub polls: bool,
     /// Which sleep it is in.
     pub sleep: u32,
     pub state: State,
@@ -93,6 +96,7 @@ impl Task {
             seats,
             reaping: None,
             notified: false,
+            polls: false,
             sleep: 0,
             state: State::Sleeps,
             batch,
@@ -119,6 +123,11 @@ impl Task {
     /// What it has measured, to be taken.
     pub fn into_stats(mut self) -> JobStats {
         std::mem::take(self.load.stats_mut())
+    }
+
+    /// The hardware queue of a disk that it sleeps in.
+    pub fn sleeps_in(&self, disk: u16) -> Option<HctxId> {
+        self.seats.iter().find(|s| s.disk == disk).and_then(|s| s.sub.hctxs().next())
     }
 
     /// Whether what it waits for has come.
@@ -154,6 +163,9 @@ impl Task {
                 }
                 Next::Wait(until) => {
                     self.commit(path);
+                    if self.polls {
+                        self.poll();
+                    }
                     let got = self.complete(path, u32::MAX);
                     if got == 0 && until > now() {
                         self.rest();
@@ -218,8 +230,16 @@ impl Task {
         if got >= min {
             return None;
         }
+        if self.polls {
+            self.poll();
+            got += self.complete(path, max - got);
+            if got >= min {
+                return None;
+            }
+        }
         self.reaping = Some((min, max, got));
         self.rest();
+        self.notified |= self.polls;
         Some(Turn::Sleep)
     }
 

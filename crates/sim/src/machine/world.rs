@@ -22,6 +22,8 @@ use std::sync::Arc;
 use workload::load::Load;
 use workload::stats::JobStats;
 
+mod waiters;
+
 /// What the CPUs did, nanoseconds summed over all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTimes {
@@ -65,6 +67,8 @@ struct Disk {
     handlers: Vec<Handlers>,
     /// Completions go to the CPUs that requests came from.
     spread: bool,
+    /// There are no interrupts: who waits has a timer of its own, and polls.
+    is_polled: bool,
     /// When the machine will poll for the block layer's own sake; `u64::MAX`: not.
     timer_at: u64,
 }
@@ -125,6 +129,11 @@ impl Cpu {
         waits == 0 && self.computing.is_none() && (is_self || self.free_at <= at)
     }
 
+    /// Those of which one runs and the others could elsewhere: one that is in the middle of its turn stands in the line, too.
+    fn threads(&self) -> usize {
+        self.line.len() + usize::from(self.computing.is_some())
+    }
+
     /// The thread that computes has to wait for so long.
     fn put_off(&mut self, ns: u64) {
         if let Some((_, end)) = &mut self.computing {
@@ -148,8 +157,8 @@ pub struct Machine {
     /// Cores that CPUs share which compute, and how many do; with 0 each has its own.
     cores: u32,
     computing: u32,
-    /// Threads in the lines of all CPUs.
-    lined: u32,
+    /// CPUs with more than one thread that runs: only from these one can be taken.
+    crowded: u32,
     /// For what is spread.
     rng: Rng,
 }
@@ -173,7 +182,7 @@ impl Machine {
             running: 0,
             cores: 0,
             computing: 0,
-            lined: 0,
+            crowded: 0,
             rng: Rng::new(1),
         }
     }
@@ -221,7 +230,8 @@ impl Machine {
         let q = RequestQueue::new(driver, config, Box::new(Bell(bell.clone())))?;
         let handlers = (0..q.map().nr_hw_queues()).map(|_| Handlers::default()).collect();
         let spread = q.config().rq_affinity > 0;
-        self.disks.push(Disk { q, first_cpu, spread, device, bell, tasks: Vec::new(), handlers, timer_at: u64::MAX });
+        let (tasks, is_polled) = (Vec::new(), false);
+        self.disks.push(Disk { q, first_cpu, spread, is_polled, device, bell, tasks, handlers, timer_at: u64::MAX });
         Ok((self.disks.len() - 1) as u16)
     }
 
@@ -258,7 +268,10 @@ impl Machine {
             }
             ways.push((*disk, sub));
         }
-        self.tasks.push(Task::new(cpu, load, batch, ways));
+        let polls = disks.iter().any(|d| self.disks[usize::from(*d)].is_polled);
+        let mut t = Task::new(cpu, load, batch, ways);
+        t.polls = polls;
+        self.tasks.push(t);
         self.running += 1;
         self.events.push(self.now, Event::Ready { task, sleep: 0 });
         Ok(task)
@@ -323,6 +336,7 @@ impl Machine {
 
     /// Ends the machine: what its threads have measured, in the order in which they were added.
     pub fn into_stats(self) -> Vec<JobStats> {
+        debug_assert_eq!(self.crowded as usize, self.cpus.iter().filter(|c| c.threads() > 1).count());
         self.tasks.into_iter().map(Task::into_stats).collect()
     }
 
@@ -361,6 +375,9 @@ impl Machine {
             }
             Event::Ready { task, sleep } => {
                 let t = &mut self.tasks[task as usize];
+                if t.polls && t.state == State::Sleeps && t.sleep == sleep {
+                    return self.wake_by_timer(task, at);
+                }
                 if matches!(t.state, State::Sleeps | State::Waking) && t.sleep == sleep {
                     if t.state == State::Waking {
                         self.cpus[t.cpu as usize].coming -= 1;
@@ -369,8 +386,7 @@ impl Machine {
                     t.sleep += 1;
                     let cpu = t.cpu;
                     self.rouse(cpu, at);
-                    self.cpus[cpu as usize].line.push_back(task);
-                    self.lined += 1;
+                    self.stand_in_line(cpu, task);
                     self.dispatch(cpu, at);
                 }
             }
@@ -385,7 +401,6 @@ impl Machine {
                     }
                     c.computing = None;
                     self.computing -= 1;
-                    self.lined += 1;
                     c.line.push_front(task);
                     self.dispatch(cpu, at);
                 }
@@ -398,7 +413,7 @@ impl Machine {
     fn dispatch(&mut self, cpu: u32, mut at: u64) {
         loop {
             let c = &self.cpus[cpu as usize];
-            if self.lined > 0 && c.irqs.is_empty() && c.computing.is_none() && c.line.is_empty() {
+            if self.crowded > 0 && c.irqs.is_empty() && c.computing.is_none() && c.line.is_empty() {
                 self.pull(cpu);
             }
             let c = &mut self.cpus[cpu as usize];
@@ -418,7 +433,7 @@ impl Machine {
             if let Some(irq) = c.irqs.pop_front() {
                 self.interrupt(cpu, irq, at);
             } else if let Some(task) = c.line.pop_front() {
-                self.lined -= 1;
+                self.crowded -= u32::from(c.threads() == 1);
                 self.turn(cpu, task, at);
             }
         }
@@ -434,19 +449,25 @@ impl Machine {
         }
     }
 
+    /// A thread that runs is the last in the line of a CPU.
+    fn stand_in_line(&mut self, cpu: u32, task: u32) {
+        let c = &mut self.cpus[cpu as usize];
+        c.line.push_back(task);
+        self.crowded += u32::from(c.threads() == 2);
+    }
+
     /// A CPU with nothing to do takes a thread that waits for another one of its socket (`newidle_balance`).
     fn pull(&mut self, cpu: u32) {
         let shape = self.shape;
-        let near = (1..shape.cpus()).map(|n| (cpu + n) % shape.cpus());
-        for from in near.filter(|c| shape.socket_of(*c) == shape.socket_of(cpu)) {
+        for from in shape.near(cpu) {
             let c = &mut self.cpus[from as usize];
-            // One that is in the middle of its turn stands in the line, too.
-            if c.line.len() + usize::from(c.computing.is_some()) < 2 {
+            if c.threads() < 2 {
                 continue;
             }
             let (tasks, last) = (&self.tasks, c.last);
             if let Some(i) = c.line.iter().position(|t| *t != last && tasks[*t as usize].floats) {
                 let task = c.line.remove(i).expect("found");
+                self.crowded -= u32::from(c.threads() == 1);
                 self.tasks[task as usize].cpu = cpu;
                 return self.cpus[cpu as usize].line.push_back(task);
             }
@@ -501,13 +522,21 @@ impl Machine {
         t.cpu_ns += spent.end_ns - at;
         match turn {
             Turn::Again => {
-                c.line.push_back(task);
-                self.lined += 1;
+                self.stand_in_line(cpu, task);
             }
-            Turn::Sleep => t.state = State::Sleeps,
+            Turn::Sleep => {
+                t.state = State::Sleeps;
+                if t.polls {
+                    self.set_timer(task, cpu, u64::MAX, spent.end_ns);
+                }
+            }
             Turn::SleepUntil(until) => {
                 t.state = State::Sleeps;
-                self.events.push(until.max(spent.end_ns), Event::Ready { task, sleep: t.sleep });
+                if t.polls {
+                    self.set_timer(task, cpu, until, spent.end_ns);
+                } else {
+                    self.events.push(until.max(spent.end_ns), Event::Ready { task, sleep: t.sleep });
+                }
             }
             Turn::Compute(ns) => {
                 self.computing += 1;
@@ -521,6 +550,7 @@ impl Machine {
                     ns
                 };
                 c.computing = Some((task, spent.end_ns + ns));
+                self.crowded += u32::from(c.threads() == 2);
                 self.events.push(spent.end_ns + ns, Event::Computed { cpu, turn: c.turn });
             }
             Turn::Done => {
@@ -529,7 +559,7 @@ impl Machine {
                 self.running -= 1;
             }
         }
-        let nr_seats = t.seats.len();
+        let nr_seats = self.tasks[task as usize].seats.len();
         for i in 0..nr_seats {
             let disk = self.tasks[task as usize].seats[i].disk;
             self.after(disk, cpu, spent.end_ns);
@@ -540,8 +570,16 @@ impl Machine {
     fn after(&mut self, disk: u16, cpu: u32, at: u64) {
         let d = &mut self.disks[usize::from(disk)];
         let events = &mut self.events;
-        d.device.take_news(&mut |hctx, due| events.push(due, Event::Interrupt { disk, hctx }));
-        if let Some(timer) = d.q.next_timer() {
+        if d.is_polled {
+            let mut ahead = Vec::new();
+            d.device.take_news(&mut |hctx, _| ahead.push(hctx));
+            ahead.into_iter().for_each(|hctx| self.wake_sleepers(disk, hctx, cpu, at));
+        } else {
+            d.device.take_news(&mut |hctx, due| events.push(due, Event::Interrupt { disk, hctx }));
+        }
+        let d = &mut self.disks[usize::from(disk)];
+        let events = &mut self.events;
+        if let Some(timer) = d.q.next_timer().filter(|_| !d.is_polled) {
             let due = timer.as_ns().max(at);
             if due < d.timer_at {
                 d.timer_at = due;
@@ -555,7 +593,11 @@ impl Machine {
         for id in &rung {
             if let Some(task) = self.disks[usize::from(disk)].tasks[id.index()] {
                 self.tasks[task as usize].notified = true;
-                self.wake(task, cpu, at);
+                let t = &self.tasks[task as usize];
+                match t.sleeps_in(disk).filter(|_| t.polls && t.state == State::Sleeps) {
+                    Some(hctx) => self.wake_sleepers(disk, hctx.index() as u16, cpu, at),
+                    None => self.wake(task, cpu, at),
+                }
             }
         }
         // Its memory again.
@@ -583,10 +625,8 @@ impl Machine {
         if t.floats {
             let (last, cpus, shape) = (t.cpu, &self.cpus, self.shape);
             let is_free = |c: u32| cpus[c as usize].is_free(at, c == cpu);
-            let near = || (1..shape.cpus()).map(|n| (last + n) % shape.cpus());
-            let is_near = |c: &u32| shape.socket_of(*c) == shape.socket_of(last);
             if !is_free(last)
-                && let Some(free) = near().filter(is_near).find(|c| is_free(*c))
+                && let Some(free) = shape.near(last).find(|c| is_free(*c))
             {
                 t.cpu = free;
             }
@@ -598,8 +638,8 @@ impl Machine {
         if t.cpu == cpu {
             t.state = State::Runs;
             t.sleep += 1;
-            waker.line.push_back(task);
-            self.lined += 1;
+            self.stand_in_line(cpu, task);
+            let waker = &mut self.cpus[cpu as usize];
             if !waker.is_expected {
                 waker.is_expected = true;
                 self.events.push(waker.free_at, Event::Free { cpu });

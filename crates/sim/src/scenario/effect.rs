@@ -24,7 +24,7 @@ pub fn of(name: &str, value: &str, attach: Attach) -> Option<Effect> {
         "scsi_mod.use_blk_mq" => Some(match attach {
             Attach::Scsi => mode(),
             Attach::Mmc => Effect::None("no effect: not a SCSI disk (eMMC has a driver of its own, mmc_block)".into()),
-            Attach::Direct => {
+            Attach::Direct | Attach::Model => {
                 Effect::None("no effect: not a SCSI disk (its driver has hardware queues of its own)".into())
             }
         }),

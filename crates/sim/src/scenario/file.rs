@@ -60,6 +60,8 @@ pub enum Attach {
     Scsi,
     /// eMMC or an SD card: a driver of its own with one queue.
     Mmc,
+    /// As this program's driver `model` in real time: no interrupts, each thread that waits has a timer, and collects what it finds.
+    Model,
 }
 
 /// The disk.

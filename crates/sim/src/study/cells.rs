@@ -129,7 +129,7 @@ pub fn of(study: Study, machine: &Scenario, most: u32) -> Vec<Cell> {
 fn single_queue(machine: &Scenario, threads: u32) -> Set {
     let requests = (threads * DEPTH).clamp(128, REQUESTS_MAX).to_string();
     let mut set = vec![("mode", "sq".to_owned()), ("scheduler", "noop".to_owned()), ("nr_requests", requests.clone())];
-    if machine.disk.attach == Attach::Direct {
+    if matches!(machine.disk.attach, Attach::Direct | Attach::Model) {
         set.push(("queue_depth", requests));
     }
     set

@@ -3,9 +3,10 @@
 //! simulated machine of two CPUs.
 //!
 //! Guarantees: both get the same job text, device and settings. Figures are those that the patch published: bandwidth of the readers,
-//! I/Os a second of the writer. What decides them is who is first when I/Os of several threads end together, and so how long a CPU of
-//! this machine sleeps on when it has something to do: that is measured before each simulated run, by I/Os of a known latency, and
-//! told to the simulated machine (`idle_ns`, `idle_spread_ns`). Nothing else is.
+//! I/Os a second of the writer. What decides them is who gets a tag or a place at the device when several threads wait: the simulated
+//! disk is one without interrupts, as the driver is (`attach = "model"`). How long a CPU of this machine sleeps on when it has something
+//! to do (`idle_ns`, `idle_spread_ns`) is measured before each simulated run by I/Os of a known latency, and what the program does for
+//! an I/O by `mqblk calibrate`. The timer, the wake-up and the switch are in the former, and cost nothing beside it.
 
 use std::fs;
 use std::path::Path;
@@ -53,6 +54,7 @@ sockets = 1
 cores = 2
 threads = 1
 [disk]
+attach = \"model\"
 size_gib = 16384
 bw_mb = 786.432
 iops = 18000
@@ -63,6 +65,12 @@ queue_depth = 55
 [costs.path]
 idle_ns = IDLE
 idle_spread_ns = SPREAD
+irq_ns = 0
+wakeup_ns = 0
+ipi_ns = 0
+switch_ns = 0
+doorbell_ns = 0
+WORK
 [settings]
 scheduler = \"mq-deadline\"
 nr_requests = 55
@@ -74,6 +82,8 @@ set = { nr_hw_queues = QUEUES }
 
 /// One I/O at a time that takes this long at the device; what comes on top is the way out of a sleep.
 const KNOWN_NS: f64 = 100_000.0;
+
+const WORK: [&str; 6] = ["app_ns", "syscall_ns", "submit_ns", "hold_ns", "dispatch_ns", "complete_ns"];
 
 const ONE_BY_ONE: &str = "\
 [one]
@@ -100,7 +110,8 @@ pub fn run(agrees: Agrees, mqblk: &Path, scratch: &Path, seconds: u32) -> Result
         let one = scratch.join("one.fio");
         write(&one, ONE_BY_ONE.replace("SECONDS", &seconds.to_string()))?;
         let (idle, spread) = sleeps_on(&one, mqblk)?;
-        let text = MACHINE.replace("QUEUES", &agrees.queues.to_string());
+        let work = work(mqblk)?;
+        let text = MACHINE.replace("QUEUES", &agrees.queues.to_string()).replace("WORK", &work);
         write(&machine, text.replace("IDLE", &idle.to_string()).replace("SPREAD", &spread.to_string()))?;
         command.arg("sim").arg(&machine).arg("--json");
     } else {
@@ -146,6 +157,21 @@ fn late(result: &Value) -> Option<(u64, u64)> {
     Some((of("50.000000")? as u64, spread as u64))
 }
 
+/// What our block layer and the job engine do for an I/O, as fields of `[costs.path]`.
+fn work(mqblk: &Path) -> Result<String, String> {
+    let mut command = Command::new(mqblk);
+    command.args(["calibrate", "--seconds=1", "--json", "--eta=never"]);
+    let result = result_of(command)?;
+    let lines: Option<Vec<_>> = WORK.iter().map(|name| cost(&result, name)).collect();
+    Ok(lines.ok_or("a cost of calibrate is missing")?.join("\n"))
+}
+
+fn cost(result: &Value, name: &str) -> Option<String> {
+    let place = format!("costs.path.{name}");
+    let median = result["costs"].as_array()?.iter().find(|c| c["name"] == *place)?["median_ns"].as_f64()?;
+    Some(format!("{name} = {}", median.round() as u32))
+}
+
 fn simulated(result: &Value) -> Option<Mixed> {
     let figures = result["rows"][0]["figures"].as_array()?;
     let of = |name: &str| figures.iter().find(|f| f["name"] == name)?["simulated"].as_f64();
@@ -175,5 +201,9 @@ mod tests {
         let percentile = json!({"10.000000": 120_000, "50.000000": 130_000, "90.000000": 152_000});
         let result = json!({"jobs": [{"read": {"clat_ns": {"percentile": percentile}}}]});
         assert_eq!((late(&result), late(&json!({}))), (Some((30_000, 20_000)), None));
+        let result =
+            json!({"costs": [{"name": "costs.path.app_ns", "median_ns": 90.7}, {"name": "costs.path.irq_ns"}]});
+        let of = |name| cost(&result, name);
+        assert_eq!((of("app_ns"), of("irq_ns"), of("hold_ns")), (Some("app_ns = 91".to_owned()), None, None));
     }
 }
