@@ -12,7 +12,7 @@ const MACHINE: &str = "[machine]\nsockets = 1\ncores = 16\nthreads = 1\n[disk]\n
                        main_loop = { serve_us = 5, wake_us = 60 }\niothread = { serve_us = 5, wake_us = 8, poll_us = 32 }\n";
 
 fn tune<'a>(more: &[&'a str]) -> Vec<&'a str> {
-    [&["tune", "--target", "sim:m.toml", "--runtime", "100ms", "--budget", "60s"], more].concat()
+    [&["tune", "--target", "sim:m.toml", "--runtime", "100ms", "--budget", "10m"], more].concat()
 }
 
 /// Sixteen users behind one thread of 5 us a request: more threads are the answer, and their turn is the reason.
@@ -66,6 +66,7 @@ fn how_things_are_today_is_what_has_to_be_beaten() {
     let run = |results: &str| {
         let args =
             ["--minimize", "users16.tx_p99", "--set", "iothreads=8", "--fix", "guests.queues=16", "--set", "vms=1"];
+        // A budget that is not what ends it: that would be the machine's answer, not the search's.
         let v = dir.mqblk(&tune(&[&args[..], &["--results", results, "--json"]].concat())).exits(0).json();
         assert_eq!(v["plan"]["base"][1], serde_json::json!(["iothreads", "8"]));
         assert!(!v["plan"]["knobs"].as_array().unwrap().iter().any(|k| k["name"] == "guests.queues"));

@@ -148,12 +148,18 @@ fn multipath(
                 let beside = |o: &&(&str, &str)| ["prio", "conf", "detect_prio"].contains(&o.0) && alone(**o).is_ok();
                 some.extend(options.iter().filter(beside));
             }
-            let by_cpu = ["path_selector", "path_cpus"];
-            if by_cpu.contains(&option.0) {
+            // These go together.
+            let by_cpu = ["path_selector", "path_cpus", "path_grouping_policy"];
+            if by_cpu[..2].contains(&option.0) {
                 some.extend(options.iter().filter(|o| by_cpu.contains(&o.0) && o.0 != option.0));
             }
             if let Err(e) = MultipathTarget::new(&some, &targets) {
-                section.refuse(option.0, said(e));
+                let text = said(e);
+                let is_about = |name: &str| text.strip_prefix(name).is_some_and(|rest| rest.starts_with(['=', ':']));
+                if options.iter().any(|other| other.0 != option.0 && is_about(other.0)) {
+                    continue;
+                }
+                section.refuse(option.0, text);
                 is_said = true;
             }
         }

@@ -10,6 +10,8 @@ use host::target::{TargetSpec, has_kind};
 use super::point::{Knob, Point};
 
 const SELECTOR: &str = "path_selector";
+/// Of the selector that the target has: another one knows no CPUs.
+const CPUS: &str = "path_cpus";
 const GROUPING: &str = "path_grouping_policy";
 /// The knob that says how many paths there are.
 pub const PATHS: &str = "paths";
@@ -56,7 +58,7 @@ pub fn target(target: &str, point: &Point) -> String {
         match name {
             PATHS => paths.truncate(value.parse().unwrap_or(paths.len()).max(1)),
             SELECTOR | GROUPING => {
-                options.retain(|(key, _)| *key != name);
+                options.retain(|(key, _)| *key != name && (*key != CPUS || name != SELECTOR));
                 options.push((name, value));
             }
             _ => {}

@@ -176,6 +176,10 @@ impl Bench {
         let output = self.limited(&command).output();
         let output = output.map_err(|e| failed(format!("cannot run it: {e}")))?;
         let process_cpu_s = children_cpu()? - before;
+        // What timeout(1) says of a command that it has ended.
+        if output.status.code() == Some(124) {
+            return Err(failed("it did not end a minute after its time: is its server alive?".to_owned()));
+        }
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             return Err(failed(format!("{}\n{}", output.status, said.trim())));
@@ -188,7 +192,9 @@ impl Bench {
     /// `command`, ended a minute after its time: a server that has died would be waited for without end.
     fn limited(&self, command: &Command) -> Command {
         let mut limited = Command::new("timeout");
-        limited.args(["--signal=INT", "--kill-after=10"]).arg((60 + self.seconds.unwrap_or(1)).to_string());
+        limited
+            .args(["--foreground", "--signal=INT", "--kill-after=10"])
+            .arg((60 + self.seconds.unwrap_or(1)).to_string());
         limited.arg(command.get_program()).args(command.get_args());
         limited
     }

@@ -195,7 +195,8 @@ impl MultipathTarget {
                 let masks: Option<Vec<_>> = value.split('+').map(cpus_of_mask).collect();
                 let masks = masks.filter(|all| all.len() == self.paths.len()).ok_or_else(|| {
                     format!(
-                        "must be a mask of CPUs below {MAX_CPUS}, 0x and hexadecimal, for each path, such as 0x3+0xc"
+                        "must be a mask of CPUs below {MAX_CPUS}, 0x and hexadecimal, for each path, such as 0x3+0xc; in TOML \
+                         [\"0x3\", \"0xc\"]"
                     )
                 })?;
                 self.paths.iter_mut().zip(masks).for_each(|(path, cpus)| path.cpus = cpus);
@@ -240,8 +241,8 @@ impl MultipathTarget {
         given.find(|name| *name == "fast_io_fail_tmo" && !is_iscsi)
     }
 
-    /// Refuses what does not go together.
-    pub(super) fn check(&self) -> std::result::Result<(), Conflict> {
+    /// What `io-affinity` needs, and what only it has.
+    fn check_cpus(&self) -> std::result::Result<(), Conflict> {
         let conflict = |option: &'static str, text: String| Err(Conflict { option, text });
         let o = &self.options;
         let by_cpu = o.path_selector == Selector::IoAffinity;
@@ -250,11 +251,28 @@ impl MultipathTarget {
                         path_cpus=0x3+0xc";
             return conflict("path_selector", text.into());
         }
+        if by_cpu
+            && o.path_grouping_policy == PathGroupingPolicy::Failover
+            && self.conf.is_none()
+            && self.paths.len() > 1
+        {
+            let text = "path_selector=io-affinity: chooses among the paths of a group, and with path_grouping_policy=failover each is \
+                        one; add path_grouping_policy=multibus or another";
+            return conflict("path_selector", text.into());
+        }
         // A file may still name the selector.
         if !by_cpu && self.conf.is_none() && self.is_given("path_cpus") {
             let text = "path_cpus: is for path_selector=io-affinity; add that, or leave it out";
             return conflict("path_cpus", text.into());
         }
+        Ok(())
+    }
+
+    /// Refuses what does not go together.
+    pub(super) fn check(&self) -> std::result::Result<(), Conflict> {
+        let conflict = |option: &'static str, text: String| Err(Conflict { option, text });
+        let o = &self.options;
+        self.check_cpus()?;
         // What is still to be learned may make it so.
         let may_be_alua = self.conf.is_some() || self.detect_prio == Some(true);
         if o.path_grouping_policy == PathGroupingPolicy::GroupByTpg && o.prio != Prioritizer::Alua && !may_be_alua {
@@ -515,6 +533,7 @@ mod tests {
             ("path_selector=io-affinity,path_cpus=1+2:/a+/b", "path_cpus=1+2: must be a mask"),
             ("path_selector=io-affinity,path_cpus=0x1+0x:/a+/b", "path_cpus=0x1+0x: must be a mask"),
             ("path_cpus=0x1+0x2:/a+/b", "path_cpus: is for path_selector=io-affinity"),
+            ("path_selector=io-affinity,path_cpus=0x1+0x2:/a+/b", "add path_grouping_policy=multibus"),
             ("multipath:/a", "has paths itself"),
             (":nul:size=1", "did you mean"),
         ] {

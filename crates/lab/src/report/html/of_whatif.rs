@@ -72,19 +72,24 @@ fn word(w: Word) -> (Tone, &'static str) {
     }
 }
 
-/// A question's word is that of its first figure.
-fn of_question(answer: &Answer) -> Word {
-    match answer.figures.first() {
-        Some(f) if answer.cannot.is_empty() => f.verdict,
-        _ => Word::CannotTell,
+/// A question's word: what all of its figures that change agree on; `None` if they do not.
+fn of_question(answer: &Answer) -> Option<Word> {
+    if !answer.cannot.is_empty() || answer.figures.is_empty() {
+        return Some(Word::CannotTell);
     }
+    let mut changed = answer.figures.iter().map(|f| f.verdict).filter(|w| *w != Word::NoEffect);
+    let Some(first) = changed.next() else { return Some(Word::NoEffect) };
+    changed.all(|w| w == first).then_some(first)
 }
 
 fn verdict(a: &Answers) -> Verdict {
     let told = |answer: &Answer| {
+        let said = |f: &FigureAnswer| format!("{} {}", f.figure, f.text);
+        let changed: Vec<String> = answer.figures.iter().filter(|f| f.verdict != Word::NoEffect).map(said).collect();
         let what = match (answer.cannot.first(), answer.figures.first()) {
             (Some(why), _) => format!("cannot tell: {why}"),
-            (None, Some(f)) => format!("{} {}", f.figure, f.text),
+            (None, Some(f)) if changed.is_empty() => said(f),
+            (None, Some(_)) => changed.join(", "),
             (None, None) => "nothing was simulated".to_owned(),
         };
         format!("{}: {what}", answer.what_if)
@@ -92,12 +97,14 @@ fn verdict(a: &Answers) -> Verdict {
     let members = format!("{} possible machines, {} of which are used", a.members, used(a));
     let (tone, head) = match (&a.answers[..], a.describes) {
         (_, Some(false)) => (Tone::Caution, "Cannot tell".to_owned()),
-        ([one], _) => {
-            let (tone, word) = word(of_question(one));
-            (tone, word[..1].to_uppercase() + &word[1..])
-        }
+        ([one], _) => match of_question(one).map(word) {
+            Some((tone, word)) => (tone, word[..1].to_uppercase() + &word[1..]),
+            None => (Tone::Neutral, "It depends".to_owned()),
+        },
         ([], _) => (Tone::Neutral, "As it is".to_owned()),
-        (all, _) if all.iter().all(|q| of_question(q) == Word::CannotTell) => (Tone::Caution, "Cannot tell".to_owned()),
+        (all, _) if all.iter().all(|q| of_question(q) == Some(Word::CannotTell)) => {
+            (Tone::Caution, "Cannot tell".to_owned())
+        }
         (all, _) => (Tone::Neutral, format!("{} questions", all.len())),
     };
     let answers: Vec<String> = a.answers.iter().map(told).collect();
@@ -155,10 +162,11 @@ fn question(number: usize, answer: &Answer, describes: Option<bool>) -> Section 
     section
 }
 
-/// Changes beside no change; those that cannot be told have their colour, too.
+/// Changes beside no change, without those that cannot be told: a dot would be taken for an answer.
 fn changes(number: usize, figures: &[FigureAnswer]) -> Option<Chart> {
     let rows: Vec<IntervalRow> = figures
         .iter()
+        .filter(|f| f.verdict != Word::CannotTell)
         .filter_map(|f| {
             row(&f.figure, f.change.low + 1.0, f.change.median + 1.0, f.change.high + 1.0, word(f.verdict).0)
         })

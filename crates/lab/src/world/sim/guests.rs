@@ -99,10 +99,15 @@ impl GuestMachine {
                     name => did_you_mean(name, TOLD.into_iter().chain(DISK)),
                 };
                 return Err(Error::usage(format!(
-                    "{name}={value}: is no setting of virtual machines; {near}there are {}, and guests., disk. and costs. with a field of the file",
+                    "{name}={value}: is no setting of virtual machines; {near}there are {}, and guests., disk., machine. and costs. with a field of the file",
                     TOLD.join(", ")
                 )));
             }
+        }
+        if let Some((name, value)) = settings.iter().find(|(_, value)| value.contains(',')) {
+            return Err(Error::usage(format!(
+                "{name}={value}: must be one value; give each setting a --set of its own"
+            )));
         }
         if settings.is_empty() {
             return Ok(Variant::as_it_is(&self.scenario));
