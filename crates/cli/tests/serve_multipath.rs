@@ -43,7 +43,12 @@ fn clients_of_a_served_disk_use_its_paths() {
     image(&dir, "a.img", 8 << 20);
     let more = "path_grouping_policy = \"group_by_prio\"\nprio = [50, 10]\nfailback = \"immediate\"\nno_path_retry = 12\n\
                 polling_interval = 1";
-    dir.file("serve.toml", &config("\"./a.img\", \"././a.img\"", more));
+    let paths = "\"./a.img\", \"././a.img\"";
+    let of_cpus =
+        "path_grouping_policy = \"multibus\"\npath_selector = \"io-affinity\"\npath_cpus = [\"0x1\", \"0xfffffffe\"]";
+    dir.file("cpus.toml", &config(paths, of_cpus));
+    dir.mqblk(&["serve", "cpus.toml", "--dry-run"]).exits(0);
+    dir.file("serve.toml", &config(paths, more));
     let started = dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving");
     let source: Vec<u8> = (0..8u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     fs::write(dir.path("source"), &source).unwrap();
@@ -142,6 +147,8 @@ fn what_is_wrong_is_said_where_it_stands() {
             "c.toml:5: path_grouping_policy=group_by_tpg: needs to know the target port groups",
         ),
         (two, "detect_prio = \"yes\"", "c.toml:5: detect_prio=yes: path ./a.img is no SCSI device"),
+        (two, "path_cpus = [\"0x1\"]", "c.toml:5: path_cpus=0x1: must be a mask of CPUs below"),
+        (two, "path_cpus = [\"0x0\", \"0x2\"]", "c.toml:5: path_cpus=0x0+0x2: must be a mask of CPUs below"),
         (two, "conf = \"a:b\"", "c.toml:5: conf=a:b: must be the name of a file"),
         (two, "chunk = \"64k\"", "c.toml:5: chunk: has no effect without stack = \"stripe\""),
         ("\"ram:size=1m\", \"ram:size=1m\"", "", "c.toml:4: targets: path ram:size=1m: memory of its own"),

@@ -24,7 +24,7 @@ mod table;
 
 pub use selector::{BASE_WEIGHT, MAX_THROUGHPUT, MAX_WEIGHT, PathArgs, Selector};
 pub use status::{GroupState, GroupStatus, PathStatus, Status};
-pub use table::{GroupTable, PathTable, Table, TableError};
+pub use table::{GroupTable, PathTable, Table, TableError, parse_cpu_mask};
 
 use crate::driver::Driver;
 use crate::id::{MAX_CPUS, Sector};

@@ -197,8 +197,9 @@ fn read_group(w: &mut Words<'_>, left: &mut u64) -> Result<GroupTable, TableErro
     Ok(GroupTable { selector, paths })
 }
 
-/// CPUs of a mask as the kernel reads it.
-fn parse_cpu_mask(text: &str) -> Option<Vec<u16>> {
+/// CPUs of a mask as the kernel reads it: hexadecimal, groups of up to 8 digits separated by `,`. `None` if it is none, or names a CPU from
+/// [`MAX_CPUS`] on.
+pub fn parse_cpu_mask(text: &str) -> Option<Vec<u16>> {
     let mut cpus = Vec::new();
     for (group, digits) in text.rsplit(',').enumerate() {
         let valid = !digits.is_empty() && digits.len() <= 8 && digits.bytes().all(|b| b.is_ascii_hexdigit());

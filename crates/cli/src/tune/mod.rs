@@ -150,13 +150,12 @@ impl Asked {
         let base: Vec<(String, String)> = args.job.settings.iter().chain(&args.fix).cloned().collect();
         let target = args.job.target.as_deref();
         let world = world::of(&jobs.file, target);
-        match &guests {
-            Some(machine) => drop(machine.with(&base)?),
-            None => world.check(target, &base)?,
-        }
         let machine = match &guests {
-            Some(machine) => Some(machine.describe()),
-            None => world.machine(&jobs.file, target),
+            Some(machine) => Some(machine.describe(&base)?),
+            None => {
+                world.check(target, &base)?;
+                world.machine(&jobs.file, target)
+            }
         };
         if matches!(args.apply, Some(None)) {
             kernel_target(target).map_err(Failure::new)?;

@@ -20,7 +20,7 @@ use crate::mem::Regions;
 use crate::target::{Needs, OpenTarget, TargetSpec, TargetWarning, has_kind};
 use blk::driver::Driver;
 use blk::id::{MAX_CPUS, SECTOR_SHIFT};
-use blk::multipath::{MAX_PATHS, PathArgs, Selector};
+use blk::multipath::{MAX_PATHS, PathArgs, Selector, parse_cpu_mask};
 use blk::suggest::did_you_mean;
 use blk::time::Duration;
 use parking_lot::Mutex;
@@ -385,16 +385,11 @@ impl MultipathTarget {
     }
 }
 
-/// CPUs of `0x` and a hexadecimal mask.
+/// CPUs of `0x` and a hexadecimal mask with a bit set. Groups of digits in one piece: a ',' ends an option.
 fn cpus_of_mask(text: &str) -> Option<Vec<u16>> {
-    let digits = text.strip_prefix("0x").filter(|digits| !digits.is_empty())?;
-    let mut cpus = Vec::new();
-    for (place, digit) in digits.chars().rev().enumerate() {
-        let bits = digit.to_digit(16)?;
-        let first = u16::try_from(place * 4).ok().filter(|first| u32::from(*first) < MAX_CPUS)?;
-        cpus.extend((0..4).filter(|bit| bits >> bit & 1 == 1).map(|bit| first + bit));
-    }
-    Some(cpus)
+    let digits = text.strip_prefix("0x")?.as_bytes();
+    let groups: Option<Vec<_>> = digits.rchunks(8).rev().map(|group| str::from_utf8(group).ok()).collect();
+    parse_cpu_mask(&groups?.join(",")).filter(|cpus| !cpus.is_empty())
 }
 
 /// What is not as asked of any path.

@@ -142,9 +142,13 @@ impl GuestMachine {
         Ok(self.with(settings)?.scenario.guests.map_or(1, |g| g.vcpus))
     }
 
-    /// What it is, for people.
-    pub fn describe(&self) -> String {
-        let (machine, vcpus) = (Simulated::of(&self.path, &self.scenario).text(), self.guests().vcpus);
-        format!("virtual machines of {vcpus} vCPUs on a {machine}")
+    /// What it is with these settings, for people.
+    ///
+    /// # Errors
+    /// As of [`GuestMachine::with`].
+    pub fn describe(&self, settings: &[(String, String)]) -> Result<String> {
+        let scenario = self.with(settings)?.scenario;
+        let vcpus = scenario.guests.as_ref().map_or(1, |g| g.vcpus);
+        Ok(format!("virtual machines of {vcpus} vCPUs on a {}", Simulated::of(&self.path, &scenario).text()))
     }
 }
