@@ -13,7 +13,7 @@ pub struct TuneArgs {
     #[command(flatten)]
     pub job: JobArgs<false>,
     /// Make this larger: JOB.iops, JOB.bw, JOB.tps (transactions), JOB.tpm (per minute); JOB `all` stands for all jobs
-    /// together. Without JOB, on a sim: target with [guests]: usersN.tpm
+    /// together. Without JOB, on a sim: target with `[guests]`: usersN.tpm
     #[arg(long, value_name = "JOB.METRIC", required_unless_present = "minimize", conflicts_with = "minimize")]
     pub maximize: Option<String>,
     /// Make this smaller: JOB.lat (mean), JOB.p50 ... JOB.p99.9 (completion latency), JOB.cpu (CPU time per I/O); of
