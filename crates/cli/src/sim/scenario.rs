@@ -11,6 +11,7 @@ use lab::report::html::of_scenario::{self, ScenarioInput, base};
 use lab::setup::Setup;
 use sim::scenario::file::{Row, Scenario, split_figure};
 use sim::scenario::outcome::{self, Figure, RowOutcome};
+use sim::scenario::over_rows::over_rows;
 use sim::scenario::why;
 use std::fmt::Write;
 use std::path::Path;
@@ -110,6 +111,7 @@ fn render(scenario: &Scenario, rows: &[RowOutcome]) -> String {
             let _ = writeln!(out, "  {why}");
         });
     }
+    over(&mut out, scenario, rows);
     fitted(&mut out, scenario);
     if !scenario.beside.is_empty() {
         out += "\npublished as well, and not figures of this disk:\n";
@@ -123,7 +125,7 @@ fn render(scenario: &Scenario, rows: &[RowOutcome]) -> String {
 /// Each row against another one.
 fn changes(out: &mut String, scenario: &Scenario, rows: &[RowOutcome]) {
     for (i, row) in rows.iter().enumerate().skip(1) {
-        let first = base(scenario, rows, i);
+        let Some(first) = base(scenario, rows, i) else { continue };
         let _ = writeln!(out, "\n'{}' against '{}':", row.name, first.name);
         let ratios = &scenario.row[i].published_ratio;
         let is_shown = |f: &&Figure| f.published.is_some() || scenario.guests.is_some() || ratios.contains_key(&f.name);
@@ -152,6 +154,22 @@ fn change(base: &Figure, f: &Figure, ratio: Option<f64>) -> String {
     match ratio.or(base.published.zip(f.published).map(|(a, b)| b / a)) {
         Some(ratio) => format!("{}: published {}, simulated {}", f.name, percent(ratio), percent(simulated)),
         None => format!("{}: simulated {}", f.name, percent(simulated)),
+    }
+}
+
+/// What was published without its load.
+fn over(out: &mut String, scenario: &Scenario, rows: &[RowOutcome]) {
+    let all = over_rows(scenario, rows);
+    if !all.is_empty() {
+        out.push_str(
+            "\npublished without the load at which it was seen; simulated, over all rows that are against one:\n",
+        );
+    }
+    let change = |r: f64| if r < 2.0 { format!("{:+.1} %", 100.0 * (r - 1.0)) } else { format!("{r:.1} times") };
+    for o in all {
+        let place = if o.is_within() { "within" } else { "outside" };
+        let [least, most] = [&o.least, &o.most].map(|c| format!("{} ('{}')", change(c.ratio), c.row));
+        let _ = writeln!(out, "  {}: published {}, simulated {least} to {most}: {place}", o.name, change(o.published));
     }
 }
 
@@ -194,10 +212,11 @@ fn json(scenario: &Scenario, rows: &[RowOutcome]) -> serde_json::Value {
             })
         })
         .collect();
-    let reasons: Vec<_> = (1..rows.len()).map(|i| why::reasons(base(scenario, rows, i), &rows[i])).collect();
+    let reason = |i| base(scenario, rows, i).map_or_else(Vec::new, |base| why::reasons(base, &rows[i]));
+    let reasons: Vec<_> = (1..rows.len()).map(reason).collect();
     let ratios: Vec<_> = scenario.row.iter().map(|r| &r.published_ratio).collect();
     serde_json::json!({
-        "published_ratios": ratios,
+        "published_ratios": ratios, "over_rows": over_rows(scenario, rows),
         "title": scenario.title, "source": scenario.source, "cpus": scenario.machine.cpus(), "rows": rows,
         "reasons": reasons, "fitted": fitted,
     })

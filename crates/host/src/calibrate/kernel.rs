@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the host's kernel takes: a system call, waking a thread, switching to it, an interrupt.
+//! What the host's kernel takes: a system call, waking a thread, switching to it, an interrupt; and its hypervisor, an exit.
 //!
 //! Guarantees: what is measured beside the thing itself (the system call around it, reading the clock) is measured as well and taken
 //! off. Does not do: a device's interrupt, which no program can cause; a timer's stands for it, whose handler does less than a
@@ -39,6 +39,14 @@ pub(super) fn probes(first: u32, other: Option<(u32, u32)>) -> Vec<Probe> {
                 Ok(())
             }),
         },
+        Probe {
+            gives: vec![What::VmExit],
+            cpus: vec![first],
+            run: Box::new(|samples| {
+                samples(What::VmExit, vm_exit_ns()?);
+                Ok(())
+            }),
+        },
     ];
     let Some((a, b)) = other else { return all };
     all.push(Probe {
@@ -75,6 +83,25 @@ fn syscall_ns() -> f64 {
         // SAFETY: takes no arguments and cannot fail.
         unsafe { libc::syscall(libc::SYS_getppid) };
     })
+}
+
+/// CPUID in a virtual machine, which always leaves it (Intel SDM volume 3, 27.1.2; on AMD all hypervisors ask for it) and is answered by the
+/// hypervisor's kernel; so is a virtio disk's doorbell with an ioeventfd.
+#[cfg(target_arch = "x86_64")]
+fn vm_exit_ns() -> Result<f64, String> {
+    use core::arch::x86_64::__cpuid;
+    const IS_VIRTUAL: u32 = 1 << 31;
+    if __cpuid(1).ecx & IS_VIRTUAL == 0 {
+        return Err("this host is no virtual machine, and has no hypervisor to go to".into());
+    }
+    Ok(per_op(50, || {
+        core::hint::black_box(__cpuid(1));
+    }))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn vm_exit_ns() -> Result<f64, String> {
+    Err("known on x86-64 only".into())
 }
 
 /// Yields of a sample of switches.

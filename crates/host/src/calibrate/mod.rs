@@ -9,7 +9,7 @@
 //! | module | what it measures |
 //! |---|---|
 //! | `line` | an atomic operation, and a cache line from another CPU |
-//! | `kernel` | system calls, wake-ups, thread switches, a timer's interrupt, an IPI |
+//! | `kernel` | system calls, wake-ups, thread switches, a timer's interrupt, an IPI, a VM exit |
 //! | `stack` | our block layer on the null device, its locks, and the job engine |
 
 #[allow(unsafe_code, reason = "system calls")]
@@ -46,6 +46,8 @@ pub enum What {
     Switch,
     /// An interrupt of a timer, entry to exit.
     Irq,
+    /// Out of this virtual machine to its hypervisor and back.
+    VmExit,
     /// Our block layer: a bio handed in, without locks.
     Submit,
     /// A request issued to the null device, without locks.
@@ -62,7 +64,7 @@ pub enum What {
 
 impl What {
     /// All of them, in the order in which they are told.
-    pub const ALL: [What; 16] = [
+    pub const ALL: [What; 17] = [
         What::Atomic,
         What::LineCore,
         What::LineSocket,
@@ -73,6 +75,7 @@ impl What {
         What::WakeupDelay,
         What::Switch,
         What::Irq,
+        What::VmExit,
         What::Ipi,
         What::App,
         What::Submit,

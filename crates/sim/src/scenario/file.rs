@@ -285,12 +285,26 @@ pub struct Scenario {
     /// Rows; a machine file has none.
     #[serde(default)]
     pub row: Vec<Row>,
+    /// Changes that were published without the load at which they were seen: figures as multiples, to lie in the range of all rows
+    /// that name one they are `against`.
+    #[serde(default)]
+    pub over_rows: BTreeMap<String, f64>,
     /// How well constants are known, where that is not "as they stand there".
     #[serde(default)]
     pub uncertain: Uncertain,
     /// What was measured on the real machine.
     #[serde(default)]
     pub measured: Measured,
+}
+
+fn check_published<'f>(figures: impl Iterator<Item = (&'f String, &'f f64)>) -> Result<(), (String, String)> {
+    for (figure, value) in figures {
+        check_figure(figure).map_err(|why| (format!("\"{figure}\""), why))?;
+        if !value.is_finite() || *value <= 0.0 {
+            return Err((format!("\"{figure}\""), format!("{figure} = {value}: must be above 0")));
+        }
+    }
+    Ok(())
 }
 
 /// Figures of a job that can be published and simulated.
@@ -398,12 +412,14 @@ impl Scenario {
                     return Err((place, format!("{name} = {n}: must be {}..=1024", u32::from(name == "vms"))));
                 }
             }
-            for (figure, value) in row.published.iter().chain(&row.published_ratio) {
-                check_figure(figure).map_err(|why| (format!("\"{figure}\""), why))?;
-                if !value.is_finite() || *value <= 0.0 {
-                    return Err((format!("\"{figure}\""), format!("{figure} = {value}: must be above 0")));
-                }
-            }
+            check_published(row.published.iter().chain(&row.published_ratio))?;
+        }
+        check_published(self.over_rows.iter())?;
+        if !self.over_rows.is_empty() && self.row.iter().all(|r| r.against.is_none()) {
+            return Err((
+                "[over_rows]".into(),
+                "[over_rows]: there is no row with 'against', so nothing changes".into(),
+            ));
         }
         for f in &self.fitted {
             let place = format!("constant = \"{}\"", f.constant);
@@ -666,5 +682,11 @@ published = { "a.iops" = 1000 }
             "x.toml:13: row = 'ones': there is no such row; did you mean 'one'?"
         );
         assert!(error("sockets = 1", "sockets = ").starts_with("x.toml:5: "));
+        assert_eq!(
+            error("[[row]]", "[over_rows]\n\"a.iops\" = 2\n[[row]]"),
+            "x.toml:18: [over_rows]: there is no row with 'against', so nothing changes"
+        );
+        let zero = error("[[row]]", "[over_rows]\n\"a.bw\" = 0\n[[row]]");
+        assert_eq!(zero, "x.toml:19: a.bw = 0: must be above 0");
     }
 }

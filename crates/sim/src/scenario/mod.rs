@@ -8,6 +8,7 @@
 //! | [`build`] | from a row of it to a machine with its disk |
 //! | [`effect`] | which settings can have an effect on that disk at all |
 //! | [`outcome`] | the figures of a row beside the published ones, and how they change from row to row |
+//! | [`over_rows`] | changes that were published without a load, beside the range over all loads |
 //! | [`why`] | the reason for a change, in words, from where requests spent their time |
 //!
 //! # Guarantees
@@ -19,4 +20,5 @@ pub mod known;
 pub mod effect;
 pub mod build;
 pub mod outcome;
+pub mod over_rows;
 pub mod why;

@@ -69,7 +69,7 @@ pub struct RowOutcome {
 /// # Errors
 /// A setting or a job that does not fit, or a figure of a job that is not there.
 pub fn simulate(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Result<RowOutcome, JobsError> {
-    for figure in row.published.keys().chain(row.published_ratio.keys()) {
+    for figure in row.published.keys().chain(row.published_ratio.keys()).chain(scenario.over_rows.keys()) {
         let job = split_figure(figure).map_or("", |(job, _)| job);
         if job != CPU && jobs.iter().all(|j| j.name != job) {
             let names: Vec<&str> = jobs.iter().map(|j| j.name.as_str()).collect();
@@ -92,7 +92,7 @@ pub fn simulate(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Resu
         (job, metric) => measure(&of_job(job), metric),
     };
     let mut figures = Vec::new();
-    let ratios = row.published_ratio.keys().map(|name| (name, None));
+    let ratios = row.published_ratio.keys().chain(scenario.over_rows.keys()).map(|name| (name, None));
     for (name, published) in row.published.iter().map(|(name, p)| (name, Some(*p))).chain(ratios) {
         if figures.iter().any(|f: &Figure| f.name == *name) {
             continue;
@@ -137,7 +137,9 @@ pub fn simulate(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Resu
 pub fn simulate_guests(scenario: &Scenario, row: &Row, seed: u64) -> Result<RowOutcome, JobsError> {
     let users = &scenario.guests.as_ref().expect("a scenario of guests").users;
     let name_of = |users: u32| format!("users{users}.tpm");
-    if let Some(other) = row.published.keys().find(|k| users.iter().all(|u| name_of(*u) != **k)) {
+    if let Some(other) =
+        row.published.keys().chain(scenario.over_rows.keys()).find(|k| users.iter().all(|u| name_of(*u) != **k))
+    {
         let known: Vec<String> = users.iter().map(|u| name_of(*u)).collect();
         let text = format!("{other} of row '{}': must be one of {}", row.name, known.join(", "));
         return Err(JobsError::Unsupported(text));

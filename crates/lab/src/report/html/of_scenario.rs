@@ -13,6 +13,7 @@ use super::unit::Unit;
 use crate::setup::Setup;
 use sim::scenario::file::{Row, Scenario, split_figure};
 use sim::scenario::outcome::{Figure, RowOutcome};
+use sim::scenario::over_rows::over_rows;
 use sim::scenario::why;
 
 /// A prediction that is off by no more is near.
@@ -42,6 +43,7 @@ pub fn document(input: &ScenarioInput<'_>) -> Document {
     let m = s.machine;
     let mut sections = vec![figures(rows)];
     sections.extend(changes(input));
+    sections.extend(over(input));
     sections.extend(stages(rows));
     sections.extend(cpus(rows));
     sections.push(machine(s));
@@ -65,7 +67,9 @@ pub fn document(input: &ScenarioInput<'_>) -> Document {
         ),
         verdict: verdict(rows),
         sections,
-        data: json!({ "file": input.file, "seed": input.seed, "rows": rows }),
+        data: json!({
+            "file": input.file, "seed": input.seed, "rows": rows, "over_rows": over_rows(s, rows),
+        }),
     }
 }
 
@@ -175,7 +179,7 @@ fn changes(input: &ScenarioInput<'_>) -> Option<Section> {
     let lead = "Reasons are from where the requests of both rows spent their time.";
     let mut section = Section::new("changes", "What changes, and why", lead);
     for (i, row) in rows.iter().enumerate().skip(1) {
-        let base = base(input.scenario, rows, i);
+        let Some(base) = base(input.scenario, rows, i) else { continue };
         let caption = format!("\u{2018}{}\u{2019} against \u{2018}{}\u{2019}", row.name, base.name);
         let mut table = Table::new(caption, &["figure", "#published", "#simulated"]);
         for f in &row.figures {
@@ -195,10 +199,36 @@ fn changes(input: &ScenarioInput<'_>) -> Option<Section> {
     Some(section)
 }
 
-/// The row that a row is put against: the one it names, or the first one.
-pub fn base<'r>(scenario: &Scenario, rows: &'r [RowOutcome], i: usize) -> &'r RowOutcome {
-    let named = scenario.row[i].against.as_ref();
-    named.and_then(|name| rows.iter().find(|r| r.name == *name)).unwrap_or(&rows[0])
+/// What was published without its load.
+fn over(input: &ScenarioInput<'_>) -> Option<Section> {
+    let all = over_rows(input.scenario, input.rows);
+    if all.is_empty() {
+        return None;
+    }
+    let lead = "Changes that were published without the load at which they were seen, and the range that comes out over all rows.";
+    let heads = ["figure", "#published", "#simulated, least", "in", "#simulated, most", "in", "published is"];
+    let mut table = Table::new("", &heads);
+    for o in all {
+        let (word, tone) = if o.is_within() { ("within", Tone::Good) } else { ("outside", Tone::Bad) };
+        table.row(vec![
+            Cell::text(&o.name),
+            Cell::number(o.published, Unit::Ratio),
+            Cell::number(o.least.ratio, Unit::Ratio),
+            Cell::text(&o.least.row),
+            Cell::number(o.most.ratio, Unit::Ratio),
+            Cell::text(&o.most.row),
+            Cell::text(word).toned(tone),
+        ]);
+    }
+    Some(Section::new("over-rows", "Published without a load", lead).with(table))
+}
+
+/// The row that a row is put against: the one it names, or the first one; with `[over_rows]` only the one it names.
+pub fn base<'r>(scenario: &Scenario, rows: &'r [RowOutcome], i: usize) -> Option<&'r RowOutcome> {
+    match &scenario.row[i].against {
+        Some(name) => rows.iter().find(|r| r.name == *name),
+        None => rows.first().filter(|_| i > 0 && scenario.over_rows.is_empty()),
+    }
 }
 
 /// Where the time goes, by row and job.

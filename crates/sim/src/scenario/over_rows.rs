@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Changes that were published without the load at which they were seen, beside the range of what is simulated over all loads.
+//!
+//! Guarantees: only rows that name the one they are `against` count, and only where the figure is above 0 in both. Does not: call a
+//! figure predicted; a range says where a machine may lie, not where it was.
+
+use super::file::Scenario;
+use super::outcome::RowOutcome;
+use serde::Serialize;
+
+/// A change, as a multiple, and the row in which it comes out.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// The figure as a multiple of that of the row it is put against.
+    pub ratio: f64,
+    /// The row's name.
+    pub row: String,
+}
+
+/// A published change and the rows'.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OverRows {
+    /// `job.metric`.
+    pub name: String,
+    /// The published multiple.
+    pub published: f64,
+    /// The smallest multiple of all rows.
+    pub least: Change,
+    /// The largest.
+    pub most: Change,
+}
+
+impl OverRows {
+    /// The published change lies in the range that is simulated.
+    pub fn is_within(&self) -> bool {
+        (self.least.ratio..=self.most.ratio).contains(&self.published)
+    }
+}
+
+/// Those of a scenario whose rows were simulated, in the order of their figures; one that is 0 in all rows is left out.
+pub fn over_rows(scenario: &Scenario, rows: &[RowOutcome]) -> Vec<OverRows> {
+    let figure = |row: &RowOutcome, name: &str| {
+        row.figures.iter().find(|f| f.name == name).map(|f| f.simulated).filter(|value| *value > 0.0)
+    };
+    let mut all = Vec::new();
+    for (name, published) in &scenario.over_rows {
+        let mut changes: Vec<Change> = Vec::new();
+        for (spec, row) in scenario.row.iter().zip(rows) {
+            let base = spec.against.as_ref().and_then(|name| rows.iter().find(|r| r.name == *name));
+            if let Some((base, now)) = base.and_then(|b| figure(b, name)).zip(figure(row, name)) {
+                changes.push(Change { ratio: now / base, row: row.name.clone() });
+            }
+        }
+        changes.sort_by(|a, b| a.ratio.total_cmp(&b.ratio));
+        if let (Some(least), Some(most)) = (changes.first(), changes.last()) {
+            let (least, most) = (least.clone(), most.clone());
+            all.push(OverRows { name: name.clone(), published: *published, least, most });
+        }
+    }
+    all
+}
