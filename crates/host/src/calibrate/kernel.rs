@@ -13,14 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub(super) fn probes(first: u32, other: Option<(u32, u32)>) -> Vec<Probe> {
     let mut all = vec![
-        Probe {
-            gives: vec![What::Syscall],
-            cpus: vec![first],
-            run: Box::new(|samples| {
-                samples(What::Syscall, syscall_ns());
-                Ok(())
-            }),
-        },
+        Probe::one(What::Syscall, first, || Ok(syscall_ns())),
         Probe {
             gives: vec![What::Switch],
             cpus: vec![first],
@@ -31,22 +24,8 @@ pub(super) fn probes(first: u32, other: Option<(u32, u32)>) -> Vec<Probe> {
                 Ok(())
             }),
         },
-        Probe {
-            gives: vec![What::Irq],
-            cpus: vec![first],
-            run: Box::new(|samples| {
-                samples(What::Irq, timer_interrupt_ns()?);
-                Ok(())
-            }),
-        },
-        Probe {
-            gives: vec![What::VmExit],
-            cpus: vec![first],
-            run: Box::new(|samples| {
-                samples(What::VmExit, vm_exit_ns()?);
-                Ok(())
-            }),
-        },
+        Probe::one(What::Irq, first, timer_interrupt_ns),
+        Probe::one(What::VmExit, first, vm_exit_ns),
     ];
     let Some((a, b)) = other else { return all };
     all.push(Probe {

@@ -156,6 +156,17 @@ struct Probe {
     run: Box<Sample>,
 }
 
+impl Probe {
+    /// One cost, on one CPU, with a figure at each call.
+    fn one(what: What, cpu: u32, figure: fn() -> Result<f64, String>) -> Probe {
+        let run = move |samples: &mut Samples<'_>| {
+            samples(what, figure()?);
+            Ok(())
+        };
+        Probe { gives: vec![what], cpus: vec![cpu], run: Box::new(run) }
+    }
+}
+
 /// Fewest rounds, however little time there is.
 const ROUNDS_MIN: u32 = 5;
 

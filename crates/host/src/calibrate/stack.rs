@@ -36,22 +36,8 @@ pub(super) fn probes(first: u32, other: Option<(u32, u32)>) -> Vec<Probe> {
                 Ok(())
             }),
         },
-        Probe {
-            gives: vec![What::Hold],
-            cpus: vec![first],
-            run: Box::new(|samples| {
-                samples(What::Hold, hold_ns()?);
-                Ok(())
-            }),
-        },
-        Probe {
-            gives: vec![What::App],
-            cpus: vec![first],
-            run: Box::new(|samples| {
-                samples(What::App, engine_ns()?);
-                Ok(())
-            }),
-        },
+        Probe::one(What::Hold, first, hold_ns),
+        Probe::one(What::App, first, engine_ns),
     ];
     let Some((a, b)) = other else { return all };
     all.push(Probe {

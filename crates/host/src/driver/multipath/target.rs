@@ -243,7 +243,6 @@ impl MultipathTarget {
 
     /// What `io-affinity` needs, and what only it has.
     fn check_cpus(&self) -> std::result::Result<(), Conflict> {
-        let conflict = |option: &'static str, text: String| Err(Conflict { option, text });
         let o = &self.options;
         let by_cpu = o.path_selector == Selector::IoAffinity;
         if by_cpu && self.paths.iter().all(|path| path.cpus.is_empty()) {
@@ -270,7 +269,6 @@ impl MultipathTarget {
 
     /// Refuses what does not go together.
     pub(super) fn check(&self) -> std::result::Result<(), Conflict> {
-        let conflict = |option: &'static str, text: String| Err(Conflict { option, text });
         let o = &self.options;
         self.check_cpus()?;
         // What is still to be learned may make it so.
@@ -383,6 +381,10 @@ impl MultipathTarget {
         warnings.extend(self.on_your_word(needs.write).map(TargetWarning::Multipath));
         Ok(OpenTarget { driver: Arc::new(disk), warnings })
     }
+}
+
+fn conflict(option: &'static str, text: String) -> std::result::Result<(), Conflict> {
+    Err(Conflict { option, text })
 }
 
 /// CPUs of `0x` and a hexadecimal mask with a bit set. Groups of digits in one piece: a ',' ends an option.
