@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Multipath by the states of target port groups (ALUA): priorities, new groups when states change, and the hardware handler. The
-//! array is a script, for no target that can be had here changes states; what real ones without port groups say is tried, too.
+//! array is a script, which can say what none should; the Linux kernel's target, in a guest, has real ones; what real targets
+//! without port groups say is tried, too.
 
 #[allow(unsafe_code, reason = "buffers are given back")]
 mod common;
@@ -164,8 +165,11 @@ const BLOCKS: u64 = 64;
 
 impl Load {
     fn new(options: &str, targets: &[Scripted]) -> Load {
-        let urls: Vec<String> = targets.iter().map(|t| t.url("?sessions=1")).collect();
-        let (open, regions) = open(options, &urls).unwrap_or_else(|e| panic!("{options}: {e}"));
+        Load::on(options, &targets.iter().map(|t| t.url("?sessions=1")).collect::<Vec<_>>())
+    }
+
+    fn on(options: &str, urls: &[String]) -> Load {
+        let (open, regions) = open(options, urls).unwrap_or_else(|e| panic!("{options}: {e}"));
         assert!(open.warnings.is_empty(), "{:?}", open.warnings);
         let rig = Rig::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
         Load { rig, disk: open.driver, rng: Rng::new(0xa10a), last: vec![0; BLOCKS as usize], count: 0 }
@@ -459,4 +463,41 @@ fn targets_without_port_groups_are_told_apart() {
         assert!(said.len() == 1 && said[0].contains("so its priority is 0"), "{url}: {said:?}");
         assert_eq!(disk.driver.topology().unwrap().groups[0].paths[0].prio, 0);
     }
+}
+
+/// Two portal groups of a real target, in port groups of their own.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_real_target_is_followed_and_ordered() {
+    use common::lio::{DISK, Lio, NODE};
+    let mut lio = Lio::new();
+    let urls = [1, 2].map(|portal| lio.url(portal, "?sessions=1"));
+    let says = |lio: &mut Lio, group: u32, state: u8| {
+        lio.does(&format!("echo {state} >{DISK}/alua/group{group}/alua_access_state"));
+    };
+    says(&mut lio, 2, NON_OPTIMIZED);
+    let mut load = Load::on(&format!("{OPTIONS},{HANDLER}"), &urls);
+    assert_eq!(load.disk.topology().unwrap().hardware_handler, "1 alua");
+    let device = |load: &Load| load.disk.topology().unwrap().groups[0].paths[0].name.clone();
+    load.until(|t| shape(t) == [(50, vec![UP]), (10, vec![UP])]);
+    let first = device(&load);
+    // The target changes its mind. At no time is there none that it serves best: it would be ordered to make one so.
+    says(&mut lio, 2, OPTIMIZED);
+    load.until(|t| shape(t) == [(50, vec![UP, UP])]);
+    says(&mut lio, 1, NON_OPTIMIZED);
+    load.until(|t| shape(t) == [(50, vec![UP]), (10, vec![UP])] && t.groups[0].paths[0].name != first);
+    let second = device(&load);
+    says(&mut lio, 1, STANDBY);
+    load.until(|t| shape(t) == [(50, vec![UP]), (1, vec![(true, "ghost")])]);
+    // Its portal goes: the target is ordered to serve the other.
+    lio.does(&format!("echo 0 >{NODE}/tpgt_2/enable"));
+    load.until(|t| t.groups[0].paths[0].name == first && t.groups[0].prio == 50);
+    lio.does(&format!("grep -qx {OPTIMIZED} {DISK}/alua/group1/alua_access_state"));
+    lio.does(&format!("grep -q Explicit {DISK}/alua/group1/alua_access_status"));
+    // And back.
+    lio.does(&format!("echo 1 >{NODE}/tpgt_2/enable"));
+    load.until(|t| shape(t) == [(50, vec![UP, UP])]);
+    says(&mut lio, 1, NON_OPTIMIZED);
+    load.until(|t| t.groups[0].paths[0].name == second && shape(t)[1] == (10, vec![UP]));
+    load.check_all();
 }

@@ -9,17 +9,14 @@
 set -euo pipefail
 cache=$(realpath -m "$1") out=$(realpath -m "$2") package=$3 cpus=$4; shift 4
 here=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "$cache/$package" "$out"
+mkdir -p "$out"
 kernel="$cache/$package"
+vmlinuz=$(bash "$here/kernel.sh" "$cache" "$package")
 if [ ! -s "$kernel/initrd.cpio" ] || [ "$here/initramfs.sh" -nt "$kernel/initrd.cpio" ] || [ "$here/modules.sh" -nt "$kernel/initrd.cpio" ] || [ "$here/ioscript.c" -nt "$kernel/initrd.cpio" ] || [ "$0" -nt "$kernel/initrd.cpio" ]; then
-  # A meta-package names the real one.
-  real=$(apt-cache depends "$package" | awk '/Depends: linux-image-/ { print $2; exit }')
-  [ -d "$kernel/root" ] || ( cd "$kernel" && apt-get -q download "${real:-$package}" >/dev/null && dpkg-deb -x "${real:-$package}"_*.deb root )
   gcc -O2 -static -o "$kernel/ioscript" "$here/ioscript.c"
   bash "$here/initramfs.sh" "$kernel/root" "$kernel/initrd.cpio" "$kernel/ioscript" \
     virtio_pci virtio_blk null_blk scsi_debug sd_mod mq-deadline kyber-iosched bfq
 fi
-vmlinuz=$(find "$kernel/root" -name 'vmlinuz*' | head -1)
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 mkdir "$work/root"
 cp "$here/${JOB:-job.sh}" "$work/root/case.sh"

@@ -8,13 +8,8 @@
 # slab allocator of newer kernels with that instruction. `no_timer_check`: on a busy host the timer comes later than the kernel waits for it.
 set -euo pipefail
 cache=$(realpath -m "$1") package=$2 mqblk=$3 cpus=$4; shift 4
-kernel="$cache/$package" here=$(dirname "$(realpath "$0")")
-mkdir -p "$kernel"; rm -rf "$kernel/root.new"
-if [ ! -d "$kernel/root" ]; then
-  # A meta-package names the real one.
-  real=$(apt-cache depends "$package" | awk '/Depends: linux-image-/ { print $2; exit }')
-  ( cd "$kernel" && apt-get -q download "${real:-$package}" >/dev/null && dpkg-deb -x "${real:-$package}"_*.deb root.new && mv root.new root )
-fi
+here=$(dirname "$(realpath "$0")")
+vmlinuz=$(bash "$here/../../oracle/guest/kernel.sh" "$cache" "$package")
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 root="$work/root"
 mkdir -p "$root"/{bin,sbin,proc,sys,dev,tmp,mnt,jobs}
@@ -27,7 +22,7 @@ for program in "$mqblk" fio mkfs.ext4 e2fsck; do
     mkdir -p "$root$(dirname "$library")"; cp -nL "$library" "$root$library"
   done
 done
-bash "$here/../../oracle/guest/modules.sh" "$kernel/root" "$root" ublk_drv ext4
+bash "$here/../../oracle/guest/modules.sh" "$cache/$package/root" "$root" ublk_drv ext4
 cp "$@" "$root/jobs/"
 cat >"$root/init" <<'INIT'
 #!/bin/busybox sh
@@ -42,7 +37,6 @@ echo "JOB-EXIT: $status"; sync; poweroff -f
 INIT
 chmod +x "$root/init"
 ( cd "$root" && find . | cpio -o -H newc --quiet ) >"$work/initrd"
-vmlinuz=$(find "$kernel/root" -name 'vmlinuz*' | head -1)
 timeout "${LIMIT:-900}" qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu max,-cx16 -smp "$cpus" -m 2048 \
   -nodefaults -display none -serial stdio -no-reboot -kernel "$vmlinuz" -initrd "$work/initrd" \
   -append "console=ttyS0 panic=-1 quiet no_timer_check" </dev/null 2>&1 | tee "$work/console" ||

@@ -10,14 +10,11 @@ cache=$(realpath "$1") here=$(cd "$(dirname "$0")" && pwd)
 exec 9>"$cache/lock"; flock 9
 new() { [ -s "$2" ] && [ ! "$1" -nt "$2" ]; }
 if new "$here/job.sh" "$cache/initrd.cpio" && new "$0" "$cache/initrd.cpio"; then exit 0; fi
-if [ ! -s "$cache/vmlinuz" ]; then
-  real=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image-/ { print $2; exit }')
-  rm -rf "$cache/root" "$cache"/*.deb
-  ( cd "$cache" && apt-get -q download "${real:?no kernel package: run apt-get update}" >/dev/null && dpkg-deb -x "$real"_*.deb root )
-  cp "$(find "$cache/root" -name 'vmlinuz*' | head -1)" "$cache/vmlinuz"
-fi
+package=linux-image-cloud-amd64
+vmlinuz=$(bash "$here/../../../oracle/guest/kernel.sh" "$cache" $package)
+ln -sf "$vmlinuz" "$cache/vmlinuz"
 # The place of the oracle's script runner takes the job.
-bash "$here/../../../oracle/guest/initramfs.sh" "$cache/root" "$cache/base.cpio" "$here/job.sh" virtio_pci virtio_blk mq-deadline
+bash "$here/../../../oracle/guest/initramfs.sh" "$cache/$package/root" "$cache/base.cpio" "$here/job.sh" virtio_pci virtio_blk mq-deadline
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 mkdir "$work/bin"
 fio=$(command -v fio)

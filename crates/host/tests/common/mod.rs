@@ -3,8 +3,10 @@
 #![allow(dead_code, reason = "each test crate uses its part")]
 
 pub mod ceph;
+pub mod commands;
 pub mod iscsi;
 pub mod istgt;
+pub mod lio;
 pub mod iscsi_proxy;
 pub mod paths;
 pub mod peers;

@@ -51,6 +51,13 @@ fn refused(lun: LunId, why: &str) -> Error {
     Error::new(ErrorKind::Denied, format!("LUN {}: {why}", lun.0))
 }
 
+/// Additional sense code LOGICAL UNIT NOT SUPPORTED. By SPC an INQUIRY is answered all the same; Linux's target does not.
+const NO_SUCH_UNIT: u8 = 0x25;
+
+fn no_unit(lun: LunId) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no LUN {} at this target", lun.0))
+}
+
 /// The answer to a question that has to have one.
 pub(super) fn must(line: &mut Line<'_>, lun: LunId, cdb: &Cdb, most: u16, what: &str) -> Result<Vec<u8>> {
     match line.ask(lun, cdb, u32::from(most))? {
@@ -58,6 +65,9 @@ pub(super) fn must(line: &mut Line<'_>, lun: LunId, cdb: &Cdb, most: u16, what: 
         // Becoming ready, or served by another way now (ALUA): not for good.
         Answer::Check(Some(sense)) if sense.key == SenseKey::NotReady && sense.asc == 0x04 => {
             Err(Error::new(ErrorKind::Io, format!("LUN {}: {what} failed ({sense})", lun.0)))
+        }
+        Answer::Check(Some(sense)) if (sense.key, sense.asc) == (SenseKey::IllegalRequest, NO_SUCH_UNIT) => {
+            Err(no_unit(lun))
         }
         Answer::Check(Some(sense)) => Err(refused(lun, &format!("{what} failed ({sense})"))),
         Answer::Check(None) => Err(refused(lun, &format!("{what} failed"))),
@@ -116,7 +126,7 @@ fn identify_once(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, Capacity)> {
     match (inquiry.qualifier, inquiry.device_type) {
         (0, 0) => {}
         (0, kind) => return Err(refused(lun, &format!("is no disk but a device of type {kind:#04x}"))),
-        _ => return Err(Error::new(ErrorKind::NotFound, format!("there is no LUN {} at this target", lun.0))),
+        _ => return Err(no_unit(lun)),
     }
     let designation = may(line, lun, &Cdb::inquiry(Some(vpd::DEVICE_IDENTIFICATION), ALLOCATION))?;
     let serial = may(line, lun, &Cdb::inquiry(Some(vpd::UNIT_SERIAL_NUMBER), ALLOCATION))?;

@@ -200,11 +200,17 @@ const OUR_ID: u8 = 0x4d;
 
 impl Login {
     /// A login that has not begun.
+    ///
+    /// Who has nothing to prove and wants no proof begins with the keys of operation: a target that does want a login refuses that with a
+    /// status, while Linux's closes the connection without a word if it is offered `AuthMethod=None`.
     pub fn new(wanted: Wanted) -> Login {
+        let is_open = wanted.chap.is_none() && wanted.target_chap.is_none();
+        let (stage, step) =
+            if is_open { (Stage::Operational, Step::Operational) } else { (Stage::Security, Step::Offer) };
         Login {
             wanted,
-            step: Step::Offer,
-            stage: Stage::Security,
+            step,
+            stage,
             rounds: 0,
             answer: Vec::new(),
             more: false,
@@ -234,16 +240,18 @@ impl Login {
     fn say(&self, text: &mut Vec<u8>) -> Option<Stage> {
         let wanted = &self.wanted;
         let mut put = |key: &str, value: &str| text.extend_from_slice(format!("{key}={value}\0").as_bytes());
+        if self.rounds == 1 {
+            put("InitiatorName", &wanted.initiator);
+            match &wanted.target {
+                Some(target) => {
+                    put("TargetName", target);
+                    put("SessionType", "Normal");
+                }
+                None => put("SessionType", "Discovery"),
+            }
+        }
         match self.step {
             Step::Offer => {
-                put("InitiatorName", &wanted.initiator);
-                match &wanted.target {
-                    Some(target) => {
-                        put("TargetName", target);
-                        put("SessionType", "Normal");
-                    }
-                    None => put("SessionType", "Discovery"),
-                }
                 let methods = match (&wanted.chap, &wanted.target_chap) {
                     (None, _) => "None",
                     (Some(_), None) => "CHAP,None",
@@ -478,6 +486,10 @@ impl Login {
             (2, 4) => Failure::NotFound(format!("target {target} was removed and has no other address")),
             (2, 6) => Failure::Refused("it has too many connections: sessions= fewer".into()),
             (2, code) => Failure::Refused(format!("the login was refused (initiator error {code:#04x})")),
+            (3, 1) => Failure::Busy(format!(
+                "{target} cannot be served now; Linux's target says so, too, where it has none of this name: 'mqblk discover \
+                 iscsi://HOST' lists them"
+            )),
             (3, code) => Failure::Busy(format!("the target cannot serve now (target error {code:#04x})")),
             (class, code) => Failure::Violation(format!("login status {class:#04x}{code:02x}")),
         }

@@ -1,0 +1,18 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# kernel.sh DIRECTORY PACKAGE
+#
+# Leaves the Debian kernel PACKAGE unpacked in DIRECTORY/PACKAGE/root, fetched once whoever else asks for it meanwhile, and prints the path
+# of its image.
+set -euo pipefail
+mkdir -p "$1/$2"; cd "$1/$2"
+exec 8>lock; flock 8
+if [ ! -d root ]; then
+  # A meta-package names the real one.
+  real=$(apt-cache depends "$2" | awk '/Depends: linux-image-/ { print $2; exit }')
+  rm -rf root.new ./*.deb
+  apt-get -q download "${real:-$2}" >/dev/null || { echo "cannot fetch $2: is there a package archive (apt-get update)?" >&2; exit 1; }
+  dpkg-deb -x ./*.deb root.new
+  mv root.new root; rm ./*.deb
+fi
+find "$PWD/root" -name 'vmlinuz*' | head -1
