@@ -237,9 +237,9 @@ impl Bench {
     /// iscsi-perf prints a line a second, and says what it reached in all in the last one.
     fn iscsi_perf(&self, side: &Side) -> Result<Sample, String> {
         let seconds = self.seconds.unwrap_or(1);
-        let mut command = Command::new("timeout");
-        command.args(["60", "iscsi-perf", "-r", "-b", "8", "-t", &seconds.to_string()]).args(side.args);
-        command.arg(&self.blanks.iscsi);
+        let mut command = Command::new("iscsi-perf");
+        command.args(["-r", "-b", "8", "-t", &seconds.to_string()]).args(side.args).arg(&self.blanks.iscsi);
+        let mut command = self.limited(&command);
         let before = children_cpu()?;
         let output = command.output().map_err(|e| format!("cannot run iscsi-perf: {e}"))?;
         let process_cpu_s = children_cpu()? - before;
