@@ -93,6 +93,21 @@ fn lines_of_blkparse_say_the_same_as_records() {
     assert_eq!((&a.jobs, &a.disk), (&b.jobs, &b.disk));
 }
 
+/// A part, from when nothing was out, of what blktrace recorded of a virtio disk under Linux 6.1, while fio read and wrote it and
+/// flushed its cache. There a flush ends twice: as a FLUSH, and as a write of nothing for whoever asked for it.
+#[test]
+fn flushes_of_a_kernel_end_once() {
+    let mut trace = Trace::default();
+    records::read("t", &include_bytes!("tests/linux-6.1.blktrace")[..], &mut trace).unwrap();
+    let is = |act: Act, class: Class| trace.events.iter().filter(|e| e.act == act && e.class == class).count();
+    let flushes = is(Act::Queue, Class::Flush);
+    let empty = trace.events.iter().filter(|e| e.act == Act::Complete && e.class == Class::Write && e.bytes == 0);
+    assert!(flushes > 3 && empty.count() == flushes);
+    let lives = lives::of(&trace, trace.events[0].device);
+    let ended = lives.bios.iter().filter(|b| b.class == Class::Flush).count();
+    assert_eq!((ended, lives.lost_bios, lives.unknown), (flushes, 0, 0), "{:?}", lives.notes());
+}
+
 #[test]
 fn merged_split_and_overlapping_bios_end_once() {
     let q = |time, sector, sectors: u32| record(time, sector, sectors << 9, Q_READ, 1, &[]);
