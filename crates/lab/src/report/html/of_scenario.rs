@@ -285,7 +285,8 @@ fn cpus(rows: &[RowOutcome]) -> Option<Section> {
     Some(Section::new("cpus", "CPUs", "Shares of the time of all CPUs.").with(table))
 }
 
-fn machine(s: &Scenario) -> Section {
+/// What the disk of a machine is.
+pub(super) fn machine(s: &Scenario) -> Section {
     let d = &s.disk;
     let mut table = Table::new("", &["what", "value"]);
     let mut add = |what: &str, value: String| table.row(vec![Cell::text(what), Cell::text(value)]);
