@@ -114,7 +114,7 @@ pub(super) fn cell(name: &str, value: impl Into<Option<f64>>) -> Cell {
             return Cell { text, value, ..Cell::default() };
         }
         m if m.ends_with("_us") => (1e3, Unit::Nanoseconds),
-        "idle" => (1.0, Unit::Percent),
+        "idle_pct" => (1.0, Unit::Percent),
         "tpm" => (1.0, Unit::Count),
         _ => (1.0, Unit::PerSecond),
     };
@@ -343,4 +343,22 @@ fn fitted(s: &Scenario) -> Option<Section> {
     }
     let lead = "Constants that were chosen so that a published figure comes out.";
     Some(Section::new("fitted", "Fitted constants", lead).with(table))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_has_the_unit_of_its_metric() {
+        let shown = |name: &str, value: f64| {
+            let cell = cell(name, value);
+            (cell.text, cell.value.unwrap())
+        };
+        assert_eq!(shown("cpu.idle_pct", 84.0), ("84.0%".to_owned(), 84.0), "a share of time is no rate");
+        assert_eq!(shown("a.iops", 1500.0), ("1.50k".to_owned(), 1500.0));
+        assert_eq!(shown("a.lat_us", 20.0), ("20.0\u{a0}\u{b5}s".to_owned(), 20_000.0));
+        assert_eq!(shown("a.bw", 763e6), ("763\u{a0}MB/s".to_owned(), 763e6));
+        assert_eq!(shown("users10.tpm", 502_275.0), ("502\u{202f}275".to_owned(), 502_275.0));
+    }
 }
