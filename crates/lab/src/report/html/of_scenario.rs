@@ -13,7 +13,7 @@ use super::unit::Unit;
 use crate::setup::Setup;
 use sim::scenario::file::{Row, Scenario, split_figure};
 use sim::scenario::outcome::{Figure, RowOutcome};
-use sim::scenario::over_rows::over_rows;
+use sim::scenario::over_rows::{OverRows, over_rows};
 use sim::scenario::why;
 
 /// A prediction that is off by no more is near.
@@ -40,10 +40,11 @@ pub struct ScenarioInput<'a> {
 /// The report.
 pub fn document(input: &ScenarioInput<'_>) -> Document {
     let (s, rows) = (input.scenario, input.rows);
+    let over_rows = over_rows(s, rows);
     let m = s.machine;
     let mut sections = vec![figures(rows)];
     sections.extend(changes(input));
-    sections.extend(over(input));
+    sections.extend(over(&over_rows));
     sections.extend(stages(rows));
     sections.extend(cpus(rows));
     sections.push(machine(s));
@@ -68,7 +69,7 @@ pub fn document(input: &ScenarioInput<'_>) -> Document {
         verdict: verdict(rows),
         sections,
         data: json!({
-            "file": input.file, "seed": input.seed, "rows": rows, "over_rows": over_rows(s, rows),
+            "file": input.file, "seed": input.seed, "rows": rows, "over_rows": over_rows,
         }),
     }
 }
@@ -200,8 +201,7 @@ fn changes(input: &ScenarioInput<'_>) -> Option<Section> {
 }
 
 /// What was published without its load.
-fn over(input: &ScenarioInput<'_>) -> Option<Section> {
-    let all = over_rows(input.scenario, input.rows);
+fn over(all: &[OverRows]) -> Option<Section> {
     if all.is_empty() {
         return None;
     }
