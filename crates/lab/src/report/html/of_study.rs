@@ -158,7 +158,7 @@ fn verdict(input: &StudyInput<'_>, all: &[(&str, Vec<&Point>)]) -> Verdict {
         (Some(best), Some(_)) if input.study == Study::Iothreads => {
             let of_best = input.points.iter().filter(|p| p.series == best.series);
             let peak = of_best.max_by(|a, b| a.iops.total_cmp(&b.iops)).unwrap_or(best);
-            (format!("{}: most with {}", best.series, with(input.study, peak.x)), String::new())
+            (format!("Best for {}: {}", best.series, with(input.study, peak.x)), String::new())
         }
         (Some(best), Some(least)) if ends.len() > 1 && best.iops > (1.0 + ALIKE) * least.iops => {
             let (most, few) = (rate(best.iops), rate(least.iops));
@@ -510,7 +510,7 @@ mod tests {
         let all = charts(&d);
         assert_eq!(all.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ["series-0-chart", "latency-chart"]);
         assert_eq!((all[0].1.x.scale, all[0].1.series[0].points[0].x), (Scale::Linear, 0.0));
-        assert_eq!(d.verdict.word, "8 users: most with 2 IOThreads");
+        assert_eq!(d.verdict.word, "Best for 8 users: 2 IOThreads");
     }
 
     #[test]
