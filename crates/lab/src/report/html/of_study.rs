@@ -261,7 +261,7 @@ fn rates(study: Study, all: &[(&str, Vec<&Point>)]) -> Section {
             continue;
         };
         plot.series.iter_mut().for_each(|s| s.colour = i as u8);
-        section = section.with(chart(&format!("series-{i}-chart"), one.0, why, plot));
+        section = section.with(chart(&format!("series-{i}-chart"), &format!("{} by itself", one.0), why, plot));
     }
     section
 }
