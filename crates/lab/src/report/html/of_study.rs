@@ -273,7 +273,8 @@ fn costs(study: Study, all: &[(&str, Vec<&Point>)]) -> Option<Section> {
     let of_users = study == Study::Iothreads;
     let mean = if of_users { "mean time of a transaction" } else { "mean latency" };
     type Of = fn(&Point) -> Option<f64>;
-    let drawn: [(&str, &str, &str, Unit, Option<Scale>, Of); 3] = [
+    type Drawn<'a> = (&'a str, &'a str, &'a str, Unit, Option<Scale>, Of);
+    let drawn: [Drawn<'_>; 3] = [
         ("latency-chart", "Latency", mean, Unit::Nanoseconds, None, |p| Some(1e3 * p.lat_us)),
         ("cpu-chart", "CPU time of an I/O", "CPU time of an I/O", Unit::Nanoseconds, None, |p| p.cpu_ns),
         ("lock-chart", "Waiting for locks", "share of CPU time", Unit::Percent, Some(Scale::Linear), |p| {
