@@ -391,8 +391,8 @@ pub struct SimArgs {
     /// The figures of a scenario or study as JSON
     #[arg(long, requires = "table")]
     pub json: bool,
-    /// Write the scenario or what-if as a page, which ends in .html, and all that it shows beside it as .json
-    #[arg(long, value_name = "FILE.html", requires = "scenario")]
+    /// Write the scenario, what-if or study as a page, which ends in .html, and all that it shows beside it as .json
+    #[arg(long, value_name = "FILE.html", requires = "table")]
     pub report: Option<PathBuf>,
     /// The seed of the cases, or the first of several
     #[arg(long, default_value_t = 0, value_name = "SEED")]

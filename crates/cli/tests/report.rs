@@ -232,6 +232,59 @@ fn a_scenario_with_what_was_published() {
 }
 
 #[test]
+fn a_study_and_this_host_beside_it() {
+    let dir = Dir::new("report");
+    let machine = "title = \"<b>two & sockets</b>\"\n[machine]\nsockets = 2\ncores = 8\n[disk]\nsize_gib = 64\nread_us = 10\nwrite_us = 10\n";
+    dir.file("m.toml", machine);
+    let ask = |more: &[&str]| dir.mqblk(&[&["sim", "--machine", "m.toml", "--quick"], more].concat()).exits(0);
+    let done = ask(&["--study", "cpus", "--measure", "--seed", "5", "--report", "out.html"]);
+    done.says(&["report: out.html\n"]);
+    let charts = looks_right(&dir, "out");
+    let all = ["iops-chart", "series-0-chart", "series-1-chart", "latency-chart", "cpu-chart", "lock-chart"];
+    // On one CPU this host has a single point, which is no chart.
+    assert_eq!(charts.iter().filter(|c| *c != "here-chart").collect::<Vec<_>>(), all.iter().collect::<Vec<_>>());
+    let d = Document::from_json(&fs::read_to_string(dir.path("out.json")).unwrap()).unwrap();
+    assert_eq!((d.kind, d.verdict.word.as_str()), (Kind::Study, "With 16 CPUs \u{2018}mq\u{2019} has most"));
+    let reasons: Vec<&str> = done.out.lines().filter(|l| l.starts_with("sq: ") || l.starts_with("mq: ")).collect();
+    assert_eq!(reasons.len(), 2, "{}", done.out);
+    assert!(d.verdict.sentence.ends_with(&reasons.join(" ")), "{}", d.verdict.sentence);
+    assert_eq!(d.data["simulated"].as_array().unwrap().len(), 10);
+    let here = d.data["here"]["points"].as_array().unwrap();
+    assert!(here.iter().all(|p| p["error"].is_number() && p["least"].as_f64() <= p["most"].as_f64()), "{here:?}");
+    let html = fs::read_to_string(dir.path("out.html")).unwrap();
+    for part in [
+        "mqblk sim --machine m.toml",
+        "&lt;b&gt;two &amp; sockets",
+        "Machine file m.toml",
+        "costs.path.irq_ns",
+        "This host",
+        "Seed 5:",
+    ] {
+        assert!(html.contains(part), "{part}");
+    }
+    // Without what a clock on the wall has told, the same each time; as JSON, too.
+    ask(&["--study", "depth", "--report", "one.html"]);
+    let json = ask(&["--study", "depth", "--report", "two.html", "--json"]).json();
+    let of = |name: &str| Document::from_json(&fs::read_to_string(dir.path(name)).unwrap()).unwrap();
+    let (one, two) = (of("one.json"), of("two.json"));
+    assert_eq!((&one.verdict, &one.data), (&two.verdict, &two.data));
+    assert_eq!(one.data, json);
+    dir.mqblk(&["sim", "--seed", "1", "--report", "x.html"]).exits(2);
+    let same = ["sim", "--study", "cpus", "--machine", "m.json", "--report", "m.html"];
+    dir.file("m.json", machine).mqblk(&same).exits(2).says(&["--report m.html: would also write m.json"]);
+    assert_eq!(fs::read_to_string(dir.path("m.json")).unwrap(), machine);
+}
+
+#[test]
+fn a_study_of_iothreads_has_the_main_loop_and_many_series_have_room() {
+    let dir = Dir::new("report");
+    dir.mqblk(&["sim", "--study", "iothreads", "--quick", "--report", "io.html"]).exits(0);
+    assert_eq!(looks_right(&dir, "io"), ["iops-chart", "series-0-chart", "series-1-chart", "latency-chart"]);
+    dir.mqblk(&["sim", "--study", "elevators", "--quick", "--report", "e.html"]).exits(0);
+    assert_eq!(looks_right(&dir, "e").len(), 9, "five series of their own, and four charts of all");
+}
+
+#[test]
 fn the_checks_can_fail() {
     let dir = Dir::new("report");
     dir.file("j.fio", &format!("{JOB}[a]\nrw=randread\n"));

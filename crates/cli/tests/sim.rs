@@ -79,6 +79,8 @@ fn a_scenario_puts_simulated_figures_beside_published_ones_and_says_why() {
     assert_eq!(json["rows"][0]["figures"][1]["published"], 270.0);
     assert_eq!(json["rows"][1]["figures"][1]["fitted"], false);
     assert!(dir.list().is_empty(), "nothing is written");
+    let guests = dir.mqblk(&["sim", &format!("{SCENARIOS}/rhel94-oracle.toml")]).exits(0);
+    guests.prints(&["  why: users10: a transaction takes ", "shorter: wake-up is ", "longer: CPU wait is "]);
     let laptop = dir.mqblk(&["sim", &format!("{SCENARIOS}/emmc-use-blk-mq.toml")]).exits(0);
     laptop.prints(&["no difference", "scsi_mod.use_blk_mq=1: no effect: not a SCSI disk"]);
 }

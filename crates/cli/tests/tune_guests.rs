@@ -77,6 +77,45 @@ fn how_things_are_today_is_what_has_to_be_beaten() {
     assert_eq!(run("1"), run("2"));
 }
 
+/// A run of a day of virtual time, which would take hours: Ctrl-C ends it in the middle, and what is printed goes on with it.
+#[test]
+fn ctrl_c_does_not_wait_for_a_simulation_and_the_command_it_prints_goes_on() {
+    let dir = Dir::new("tune-guests");
+    dir.file("m.toml", MACHINE)
+        .file("j.fio", "[a]\nrw=randread\nbs=4k\nsize=1g\nioengine=libaio\ndirect=1\niodepth=32\nnumjobs=8\n");
+    dir.file("n.toml", "[machine]\nsockets = 2\ncores = 8\n[disk]\nsize_gib = 10\nread_us = 10\nwrite_us = 10\n");
+    let long = ["--runtime", "86400", "--budget", "604800", "--results", "r", "--eta=always"];
+    let guests = ["tune", "--target", "sim:m.toml", "--maximize", "users16.tpm"];
+    let jobs = ["tune", "j.fio", "--target", "sim:n.toml", "--maximize", "a.iops"];
+    for args in [&guests[..], &jobs] {
+        let interrupted = |args: &[&str]| {
+            let started = dir.start(args, "a first look");
+            started.signal("INT");
+            started.ends().exits(130)
+        };
+        let done = interrupted(&[args, &long].concat());
+        let journal = fs::read_to_string(dir.path("r")).unwrap();
+        let past = lab::tune::journal::read(&journal, "r").unwrap();
+        assert!(past.runs.is_empty() && past.result.is_none(), "no part of a run is taken for one: {journal}");
+        let again = done.err.lines().find_map(|l| l.split_once("go on with: mqblk ")).unwrap().1.to_owned();
+        assert!(again.ends_with(" --results r --eta=always --seed=1 --resume r"), "{again}");
+        interrupted(&again.split(' ').collect::<Vec<_>>());
+        assert_eq!(fs::read_to_string(dir.path("r")).unwrap(), journal, "gone on with, and broken off again");
+        let other = again.replace("--results r", "--results q");
+        dir.mqblk(&other.split(' ').collect::<Vec<_>>())
+            .exits(2)
+            .says(&["--results q: --resume r goes on in its own file"]);
+        fs::remove_file(dir.path("r")).unwrap();
+    }
+    // A comparison, too; no run came to its end, and so there is no file.
+    let compare = ["compare", "j.fio", "--target", "sim:n.toml", "--a", "default", "--b", "nr_hw_queues=1"];
+    let more = ["--runtime", "86400", "--pairs", "10", "--results", "r", "--eta=always"];
+    let started = dir.start(&[&compare[..], &more].concat(), "A");
+    started.signal("INT");
+    started.ends().exits(130);
+    assert!(!dir.path("r").exists());
+}
+
 #[test]
 fn what_users_do_not_have_is_refused_with_what_they_have() {
     let dir = Dir::new("tune-guests");

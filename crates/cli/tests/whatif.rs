@@ -98,6 +98,44 @@ fn a_workload_that_is_profiled_comes_out_the_same_in_the_simulator() {
     );
 }
 
+/// A main loop that is slow to wake, and a thread whose turn sixteen users wait for.
+#[test]
+fn of_virtual_machines_it_is_said_which_part_of_a_transaction_changes() {
+    let dir = Dir::new("whatif");
+    let machine = "[machine]\nsockets = 1\ncores = 16\nthreads = 1\n[disk]\nsize_gib = 64\nread_us = 40\nwrite_us = 20\n[guests]\nvcpus = 16\nqueues = 16\n\
+                   users = [2, 16]\nkick_us = 2\ninject_us = 4\ncpu_us = 40\nper_user_us = 0\nreads = 2\nwrites = 1\n\
+                   main_loop = { serve_us = 5, wake_us = 60 }\niothread = { serve_us = 5, wake_us = 8, poll_us = 32 }\n";
+    dir.file("m.toml", machine);
+    let asks = ["--what-if", "iothreads=4", "--what-if", "disk.read_us=20", "--what-if", "guests.queues=8"];
+    let args = [&["sim", "m.toml", "--members", "4"], &asks[..]].concat();
+    let text = dir.mqblk(&args).exits(0).out;
+    let of = |question: &str| {
+        let from = text.find(&format!("what if {question}\n")).unwrap_or_else(|| panic!("{question}: {text}"));
+        text[from..].split("\n\n").next().unwrap().to_owned()
+    };
+    let threads = of("iothreads=4");
+    for part in [
+        "  why: users2: a transaction takes ",
+        " with 'as it is' and ",
+        " shorter: wake-up is ",
+        " (exits of the guest, and threads of the hypervisor that sleep being woken)",
+        "  why: users16: a transaction takes ",
+        "turn is ",
+        " (waiting until the thread that serves the virtqueue is done with requests of others)",
+    ] {
+        assert!(threads.contains(part), "{part:?} in\n{threads}");
+    }
+    let disk = of("disk.read_us=20");
+    assert!(disk.contains("shorter: storage is 100.0 us against 60.0 us (with the host's storage)."), "{disk}");
+    assert!(!of("guests.queues=8").contains("why: "), "one thread serves them all: no effect has no reason\n{text}");
+    dir.mqblk(&[&args[..], &["--report", "w.html"]].concat()).exits(0);
+    let page = fs::read_to_string(dir.path("w.html")).unwrap();
+    assert!(
+        page.contains("Why: users16: a transaction takes ") && page.contains("storage is 100.0 us against"),
+        "the page"
+    );
+}
+
 #[test]
 fn a_run_that_is_traced_and_its_results_are_profiled_alike() {
     let dir = Dir::new("whatif");

@@ -4,13 +4,19 @@
 use blk::limits::Limits;
 use blk::model::Speed;
 use blk::settings::{Mode, QueueConfig};
-use blk::time::Duration;
+use blk::status::BlkStatus;
+use blk::time::{Duration, Instant};
 use sim::machine::costs::{Costs, LineCosts, PathCosts, Shape, Waiting};
 use sim::machine::device::DeviceSpec;
 use sim::machine::jobs::{self, DiskSpec, JobsRun};
 use sim::machine::scsi::ScsiSpec;
 use sim::machine::service::{Modelled, Service};
+use sim::machine::world::Machine;
+use workload::engine::{Completed, Next, StopReason};
 use workload::job::{Job, JobFile, ParseContext};
+use workload::load::{Load, Volume};
+use workload::stats::JobStats;
+use workload::verify::VerifyError;
 
 fn jobs(text: &str) -> Vec<Job> {
     JobFile::parse_str(text, &ParseContext::bare("t.fio"), &[]).expect("valid jobs").jobs
@@ -45,6 +51,61 @@ fn iops(run: &JobsRun) -> f64 {
 
 fn sockets(sockets: u16, cores: u16) -> Shape {
     Shape { sockets, cores, threads: 1 }
+}
+
+/// Waits for an I/O that it has not submitted: as a thread whose wake-up is lost.
+struct Stuck(JobStats);
+
+impl Load for Stuck {
+    fn volumes(&self) -> Vec<Volume> {
+        Vec::new()
+    }
+
+    fn fill_first(&mut self, _: &mut [u8]) {}
+
+    fn next(&mut self, _: Instant) -> Next {
+        Next::Reap { min: 1, max: 1 }
+    }
+
+    fn fill(&mut self, _: u32, _: &mut [u8]) {}
+
+    fn submitted(&mut self, _: Instant) {}
+
+    fn complete(&mut self, _: u32, _: BlkStatus, _: Instant) -> Completed {
+        unreachable!("it has nothing out")
+    }
+
+    fn reaped(&mut self, _: u32) {}
+
+    fn verify(&mut self, _: u32, _: &[u8]) -> Result<(), VerifyError> {
+        unreachable!("it has nothing out")
+    }
+
+    fn stop(&mut self, _: StopReason) {}
+
+    fn abandon(&mut self, _: Instant) {}
+
+    fn is_ramping(&self) -> bool {
+        false
+    }
+
+    fn stats(&self) -> &JobStats {
+        &self.0
+    }
+
+    fn stats_mut(&mut self) -> &mut JobStats {
+        &mut self.0
+    }
+}
+
+/// Whoever runs a machine in stretches of time would go on with it for ever.
+#[test]
+#[should_panic(expected = "1 threads sleep, and nothing will wake them")]
+fn a_lost_wake_up_is_told_at_once_however_long_a_machine_may_run() {
+    let mut machine = Machine::new(sockets(1, 1), Costs::default());
+    machine.add_task(0, Box::new(Stuck(JobStats::default())), 1, &[]).expect("a thread");
+    machine.run(machine.now_ns() + 1_000_000);
+    assert!(machine.is_over(), "it came back from a thread that nobody wakes");
 }
 
 #[test]

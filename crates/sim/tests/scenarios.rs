@@ -3,11 +3,13 @@
 
 use sim::machine::guest::GuestsRun;
 use sim::machine::guest_times::{Mapping, PARTS};
+use sim::machine::jobs::JobsError;
 use sim::scenario::build;
 use sim::scenario::file::{Row, Scenario};
 use sim::scenario::outcome::{self, RowOutcome};
 use sim::scenario::over_rows::over_rows;
 use sim::scenario::why;
+use std::sync::atomic::{AtomicBool, Ordering};
 use workload::job::{JobFile, Override, ParseContext};
 
 fn path(name: &str) -> String {
@@ -146,6 +148,24 @@ fn iothreads_help_while_the_host_has_cpu_left() {
     assert!(gain(10) > 1.15 && gain(10) > gain(40) && gain(40) > gain(100), "{} {} {}", gain(10), gain(40), gain(100));
 }
 
+/// An hour of virtual time, which would take days: who asks for its end need not wait for that.
+#[test]
+fn guests_that_are_told_to_stop_do_and_without_that_nothing_changes() {
+    let scenario = read("rhel94-oracle.toml");
+    let row = Row { iothreads: Some(4), ..Row::default() };
+    let run = |ns, stop| build::run_guests_for(&scenario, &row, 40, ns, 7, &AtomicBool::new(stop));
+    assert!(matches!(run(3_600_000_000_000, true), Err(JobsError::Stopped)));
+    let stop = AtomicBool::new(false);
+    let ended = std::thread::scope(|s| {
+        let long = s.spawn(|| build::run_guests_for(&scenario, &row, 40, 3_600_000_000_000, 7, &stop));
+        // What it is about is a simulation in the middle: as far as a short one comes to its end beside it.
+        run(20_000_000, false).unwrap();
+        stop.store(true, Ordering::Relaxed);
+        long.join().unwrap()
+    });
+    assert!(matches!(ended, Err(JobsError::Stopped)), "with I/O out, and none of it lost");
+}
+
 /// A few users on neighbouring vCPUs: dealt by turns their virtqueues have all IOThreads, in blocks they share one.
 #[test]
 fn users_that_share_an_iothread_wait_for_their_turn_and_wake_it_less_often() {
@@ -153,7 +173,7 @@ fn users_that_share_an_iothread_wait_for_their_turn_and_wake_it_less_often() {
     let row = Row { iothreads: Some(4), ..Row::default() };
     let mut run = |mapping| {
         scenario.guests.as_mut().unwrap().mapping = mapping;
-        build::run_guests_for(&scenario, &row, 20, 100_000_000, 7).unwrap()
+        build::run_guests_for(&scenario, &row, 20, 100_000_000, 7, &AtomicBool::new(false)).unwrap()
     };
     let (turns, blocks) = (run(Mapping::RoundRobin), run(Mapping::Blocks));
     let of = |run: &GuestsRun, name: &str| run.times.mean_ns(PARTS.iter().position(|p| p.name == name).unwrap());

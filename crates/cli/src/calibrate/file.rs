@@ -10,13 +10,25 @@ use host::calibrate::{Calibration, What};
 use sim::machine::costs::{Costs, LineCosts};
 use std::fmt::Write;
 
+/// A cost that no program can measure.
+pub struct NotMeasurable {
+    /// Its place in a machine file.
+    pub name: &'static str,
+    /// What it is, and where it stands instead.
+    pub why: &'static str,
+}
+
+/// The one that is written all the same, as the kernel's documentation has it.
+const WAITING: NotMeasurable =
+    NotMeasurable { name: "costs.line.waiting", why: "how the kernel's locks wait: queued from Linux 4.2 on" };
+
 /// Costs that no program can measure.
-pub const NOT_MEASURABLE: [(&str, &str); 2] = [
-    ("costs.line.waiting", "how the kernel's locks wait: queued from Linux 4.2 on"),
-    (
-        "guests.kick_us",
-        "a VM exit for a kick and the host's eventfd; is of the scenarios' guests, not of this file: the exit alone stands at doorbell_ns",
-    ),
+pub const NOT_MEASURABLE: [NotMeasurable; 2] = [
+    WAITING,
+    NotMeasurable {
+        name: "guests.kick_us",
+        why: "a VM exit for a kick and the host's eventfd; is of the scenarios' guests, not of this file: the exit alone stands at doorbell_ns",
+    },
 ];
 
 /// What a figure is called, by its place in a machine file where it has one.
@@ -164,7 +176,7 @@ pub fn of(c: &Calibration, host: &Host, warnings: &[String]) -> String {
         _ => "not measured: no line of that pair of CPUs was; as in the documentation".into(),
     };
     let _ = writeln!(out, "lines = {nr_lines} # {from}");
-    let _ = writeln!(out, "waiting = \"queued\" # {}", NOT_MEASURABLE[0].1);
+    let _ = writeln!(out, "waiting = \"queued\" # {}", WAITING.why);
     out
 }
 

@@ -219,7 +219,7 @@ fn text(c: &Calibration, host: &Host) -> String {
         };
     }
     let _ = writeln!(out, "\nnot measurable from a program, and left at the published figures:");
-    file::NOT_MEASURABLE.iter().for_each(|(name, why)| {
+    file::NOT_MEASURABLE.iter().for_each(|file::NotMeasurable { name, why }| {
         let _ = writeln!(out, "  {name}: {why}");
     });
     out
@@ -239,7 +239,7 @@ fn json(c: &Calibration, host: &Host, warnings: &[String]) -> String {
         })
         .collect();
     let not: Vec<_> =
-        file::NOT_MEASURABLE.iter().map(|(name, why)| serde_json::json!({ "name": name, "why_not": why })).collect();
+        file::NOT_MEASURABLE.iter().map(|n| serde_json::json!({ "name": n.name, "why_not": n.why })).collect();
     let all = serde_json::json!({
         "machine": host.shape, "setup": host.setup, "rounds": c.rounds, "costs": costs, "left_at_published": not,
         "in_effect": file::costs(c), "warnings": warnings,

@@ -3,11 +3,15 @@
 //!
 //! Points share nothing, so all CPUs work on them; what is printed does not depend on how many there are.
 
-use super::study_here::{self, Here};
+use super::study_here;
 use crate::args::SimArgs;
 use crate::output;
 use crate::progress::Line;
+use crate::report;
+use crate::run::command;
 use crate::status::{Failure, Outcome, Status};
+use lab::report::html::of_study::{self, Here, StudyInput};
+use lab::setup::Setup;
 use sim::scenario::file::Scenario;
 use sim::study::reason::rate;
 use sim::study::{Cell, Effort, Point, Study, base, cells, reason, simulate};
@@ -29,7 +33,7 @@ pub fn parse(name: &str) -> Result<Study, String> {
 
 /// Simulates a study, measures what is asked for, and prints it all.
 pub fn main(study: Study, args: &SimArgs) -> Outcome {
-    let machine = machine_of(study, args.machine.as_deref())?;
+    let (machine, file, text) = machine_of(study, args.machine.as_deref())?;
     if args.measure && study == Study::Iothreads {
         let text = "--measure: IOThreads serve virtual machines, and a study starts none; leave --measure out";
         return Err(Failure::new(text));
@@ -40,30 +44,50 @@ pub fn main(study: Study, args: &SimArgs) -> Outcome {
         let text = "--study iothreads: the machine has no [guests]; name one that has, or leave --machine out";
         return Err(Failure::new(text));
     }
+    let mut page = report::asked(args.report.as_ref(), &[args.machine.as_deref()])?;
     let mut line = Line::new(args.eta);
     let points = simulate_all(&machine, &all, effort, args.seed, &mut line)?;
-    let here = match args.measure {
-        true => Some(study_here::measure(study, &machine, args, &mut line)?),
-        false => None,
+    let (here, is_interrupted) = match args.measure {
+        true => study_here::measure(study, &machine, args, &mut line).map(|(here, ended)| (Some(here), ended))?,
+        false => (None, false),
     };
     drop(line);
-    let text = match args.json {
-        true => {
-            serde_json::to_string_pretty(&json(study, &machine, &points, here.as_ref())).expect("plain data") + "\n"
-        }
-        false => render(study, &machine, &points, here.as_ref()),
+    let input = StudyInput {
+        study,
+        machine: &machine,
+        file: (&file, &text),
+        cells: &all,
+        points: &points,
+        here: here.as_ref(),
+        is_interrupted,
+        command: &command(),
+        seed: args.seed,
+        setup: &Setup::read(&[]),
     };
-    output::print(&text)?;
-    Ok(here.map_or(Status::Done, |h| if h.is_interrupted { Status::Interrupted } else { Status::Done }))
+    match args.json {
+        true => {
+            output::print(&(serde_json::to_string_pretty(&of_study::data(&input)).expect("plain data") + "\n"))?;
+        }
+        false => output::print(&render(study, &machine, &points, here.as_ref()))?,
+    }
+    if let Some(page) = &mut page {
+        page.write(&of_study::document(&input))?;
+    }
+    Ok(if is_interrupted { Status::Interrupted } else { Status::Done })
 }
 
-fn machine_of(study: Study, file: Option<&Path>) -> Result<Scenario, Failure> {
-    let Some(file) = file else { return Ok(base::default_of(study)) };
+/// The machine of a study, with its file's name and text.
+fn machine_of(study: Study, file: Option<&Path>) -> Result<(Scenario, String, String), Failure> {
+    let Some(file) = file else {
+        let name = format!("(built in, for --study {})", study.name());
+        return Ok((base::default_of(study), name, base::text_of(study).to_owned()));
+    };
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file).map_err(|e| {
         Failure::new(format!("--machine {name}: {e}; name a machine file, such as 'mqblk calibrate --out FILE' writes"))
     })?;
-    Scenario::parse_machine(&name, &text).map_err(Failure::new)
+    let machine = Scenario::parse_machine(&name, &text).map_err(Failure::new)?;
+    Ok((machine, name, text))
 }
 
 /// The points of cells, in their order, whoever simulates which.
@@ -141,7 +165,7 @@ fn render(study: Study, machine: &Scenario, points: &[Point], here: Option<&Here
         let _ = writeln!(out, "{why}");
     });
     if let Some(here) = here {
-        out += &here.text(study);
+        out += &study_here::text(here, study);
     }
     out
 }
@@ -151,11 +175,4 @@ fn efficiency(points: &[Point], p: &Point) -> String {
     let first = points.iter().find(|f| f.series == p.series).expect("it is one itself");
     let of = |p: &Point| p.iops / f64::from(p.cpus);
     format!("{:.0} %", 100.0 * of(p) / of(first))
-}
-
-fn json(study: Study, machine: &Scenario, points: &[Point], here: Option<&Here>) -> serde_json::Value {
-    serde_json::json!({
-        "study": study, "scales": study.unit(), "title": study.title(), "machine": machine.machine, "costs": machine.costs,
-        "simulated": points, "reasons": reason::of(study, points), "here": here,
-    })
 }

@@ -10,8 +10,8 @@ use crate::calibrate::Host;
 use crate::interrupt;
 use crate::progress::Line;
 use crate::status::Failure;
+use lab::report::html::of_study::{APART, Beside, Here};
 use lab::run::{RunSpec, Unobserved, execute};
-use serde::Serialize;
 use sim::scenario::file::Scenario;
 use sim::study::reason::rate;
 use sim::study::{Cell, Effort, Study, base, cells};
@@ -20,40 +20,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use workload::job::{JobFile, ParseContext};
 
-/// A point on this host.
-#[derive(Debug, Serialize)]
-struct Beside {
-    series: String,
-    x: u32,
-    /// Median of the measured runs, I/Os a second.
-    measured: f64,
-    least: f64,
-    most: f64,
-    simulated: f64,
-    /// Of the simulation against the measured: 0.1 = 10 % above.
-    error: f64,
-}
-
-/// This host beside a study.
-#[derive(Debug, Serialize)]
-pub(super) struct Here {
-    cpus: u32,
-    runs: usize,
-    /// The costs are of a machine file, and not built in.
-    own_costs: bool,
-    points: Vec<Beside>,
-    #[serde(skip)]
-    pub(super) is_interrupted: bool,
-}
-
 /// Runs of each point.
 const RUNS: usize = 5;
 
-/// Distance of a point's runs, relative to their median, from which on an error says nothing.
-const APART: f64 = 0.3;
-
-/// Measures and simulates what of a study this host has the CPUs for.
-pub(super) fn measure(study: Study, machine: &Scenario, args: &SimArgs, line: &mut Line) -> Result<Here, Failure> {
+/// Measures and simulates what of a study this host has the CPUs for; whether that was broken off.
+pub(super) fn measure(
+    study: Study,
+    machine: &Scenario,
+    args: &SimArgs,
+    line: &mut Line,
+) -> Result<(Here, bool), Failure> {
     host::clock::start();
     let stop = interrupt::stop_flag()?;
     let ours = base::of_null_driver(machine, Host::read().shape);
@@ -85,13 +61,13 @@ pub(super) fn measure(study: Study, machine: &Scenario, args: &SimArgs, line: &m
             error: point.iops / measured - 1.0,
         })
     };
-    Ok(Here {
+    let here = Here {
         cpus: cpus.len() as u32,
         runs: RUNS,
         own_costs: args.machine.is_some(),
         points: rates.into_iter().zip(simulated).filter_map(beside).collect(),
-        is_interrupted: stop.load(Ordering::Relaxed),
-    })
+    };
+    Ok((here, stop.load(Ordering::Relaxed)))
 }
 
 /// I/Os a second of a cell on this host, each thread on a CPU of its own.
@@ -118,47 +94,45 @@ fn run(cell: &Cell, cpus: &[u32], run_us: u64, stop: &Arc<AtomicBool>) -> Result
     Ok(reads.map(|d| d.ios as f64 / (d.runtime_ns as f64 / 1e9)).sum())
 }
 
-impl Here {
-    /// The table below that of the study.
-    pub(super) fn text(&self, study: Study) -> String {
-        let mut out = format!(
-            "\nthis host, {} CPUs: measured on the null device, medians of {} runs; simulated: our block layer in user space\n",
-            self.cpus, self.runs
-        );
-        let widest = self.points.iter().map(|p| p.series.len()).max().unwrap_or(0).max(6);
+/// The table below that of the study.
+pub(super) fn text(here: &Here, study: Study) -> String {
+    let mut out = format!(
+        "\nthis host, {} CPUs: measured on the null device, medians of {} runs; simulated: our block layer in user space\n",
+        here.cpus, here.runs
+    );
+    let widest = here.points.iter().map(|p| p.series.len()).max().unwrap_or(0).max(6);
+    let _ = writeln!(
+        out,
+        "{:widest$}  {:>9}  {:>8}  {:>19}  {:>9}  {:>8}",
+        "series",
+        study.unit(),
+        "measured",
+        "least .. most",
+        "simulated",
+        "error"
+    );
+    for p in &here.points {
+        let between = format!("{} .. {}", rate(p.least), rate(p.most));
         let _ = writeln!(
             out,
-            "{:widest$}  {:>9}  {:>8}  {:>19}  {:>9}  {:>8}",
-            "series",
-            study.unit(),
-            "measured",
-            "least .. most",
-            "simulated",
-            "error"
+            "{:widest$}  {:>9}  {:>8}  {between:>19}  {:>9}  {:>6.0} %",
+            p.series,
+            p.x,
+            rate(p.measured),
+            rate(p.simulated),
+            100.0 * p.error
         );
-        for p in &self.points {
-            let between = format!("{} .. {}", rate(p.least), rate(p.most));
-            let _ = writeln!(
-                out,
-                "{:widest$}  {:>9}  {:>8}  {between:>19}  {:>9}  {:>6.0} %",
-                p.series,
-                p.x,
-                rate(p.measured),
-                rate(p.simulated),
-                100.0 * p.error
-            );
-        }
-        if self.points.iter().any(|p| p.most - p.least > APART * p.measured) {
-            let percent = 100.0 * APART;
-            let _ = writeln!(
-                out,
-                "runs of a point are more than {percent:.0} % apart: other programs had the CPUs, and the errors say little; repeat when the \
-                 machine is idle"
-            );
-        }
-        if !self.own_costs {
-            out += "the costs are built in and of another machine: 'mqblk calibrate --out FILE', then --machine FILE\n";
-        }
-        out
     }
+    if here.is_apart() {
+        let percent = 100.0 * APART;
+        let _ = writeln!(
+            out,
+            "runs of a point are more than {percent:.0} % apart: other programs had the CPUs, and the errors say little; repeat when the \
+             machine is idle"
+        );
+    }
+    if !here.own_costs {
+        out += "the costs are built in and of another machine: 'mqblk calibrate --out FILE', then --machine FILE\n";
+    }
+    out
 }

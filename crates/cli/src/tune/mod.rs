@@ -12,7 +12,7 @@ use self::args::{TuneArgs, percent, seconds};
 use crate::interrupt;
 use crate::job::{self, Loaded};
 use crate::output;
-use crate::report::{ReportFiles, asked as report_asked, of_results};
+use crate::report::{ReportFiles, asked as report_asked, is_same, of_results};
 use crate::run::command;
 use crate::status::{Failure, Outcome, Status};
 use host::kernel::{self, KernelDevice};
@@ -161,6 +161,7 @@ impl Asked {
             kernel_target(target).map_err(Failure::new)?;
         }
         let run_seconds = run_seconds(args, &jobs, guests.is_some()).map_err(Failure::new)?;
+        other_results(args).map_err(Failure::new)?;
         let past = args.resume.as_deref().map(read_past).transpose()?;
         let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
         let seed = args
@@ -389,6 +390,18 @@ fn only(typed: &[String]) -> Result<Vec<(String, Vec<String>)>, Failure> {
         Some((name, values)) => Ok((name.trim().to_owned(), point::parse_values("--knob", name, values)?)),
     };
     typed.iter().map(one).collect::<Result<_, String>>().map_err(Failure::new)
+}
+
+/// Refuses `--results` of another file than `--resume`; the same one stands in a command that is given again.
+fn other_results(args: &TuneArgs) -> Result<(), String> {
+    match (&args.results, &args.resume) {
+        (Some(results), Some(resume)) if !is_same(results, resume) => Err(format!(
+            "--results {}: --resume {} goes on in its own file; leave --results out",
+            results.display(),
+            resume.display()
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn refuse_existing(flag: &str, path: Option<&Path>) -> Result<(), Failure> {

@@ -14,6 +14,7 @@ use std::time::Instant;
 use host::error::Result;
 use sim::machine::guest::{GuestsRun, RAMP_NS};
 use sim::machine::guest_times::{Mapping, PARTS};
+use sim::machine::jobs::JobsError;
 use sim::scenario::build;
 
 use super::bench::{Ask, Bench, BenchError, Length, Reading};
@@ -123,8 +124,11 @@ impl GuestBench {
         let v = self.machine.with(&self.settings(&ask.point)).map_err(|e| refused(e.to_string()))?;
         let seconds = if ask.length == Length::Short { self.seconds.0 } else { self.seconds.1 };
         let seed = splitmix64(ask.entropy, users.into());
-        build::run_guests_for(&v.scenario, &v.row, users, (seconds * 1e9) as u64, seed)
-            .map_err(|e| refused(e.to_string()))
+        let run = build::run_guests_for(&v.scenario, &v.row, users, (seconds * 1e9) as u64, seed, &self.stop);
+        run.map_err(|e| match e {
+            JobsError::Stopped => BenchError::Stopped,
+            e => refused(e.to_string()),
+        })
     }
 }
 

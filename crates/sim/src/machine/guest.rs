@@ -13,6 +13,7 @@
 use super::costs::{Costs, Shape};
 use super::device::{DeviceSpec, SimDevice};
 use super::guest_times::{Lived, Mapping, Served, TransactionTimes};
+use super::jobs::JobsError;
 use super::meter;
 use super::service::{Job, Modelled, Service};
 use super::world::Machine;
@@ -26,6 +27,7 @@ use blk::time::Instant;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use workload::engine::{Completed, IoReq, Next, StopReason};
 use workload::load::{Load, Volume};
 use workload::stats::{JobStats, LatencyStats, TxStats};
@@ -186,6 +188,8 @@ struct User {
     /// Counting begins, and everything ends.
     from_ns: u64,
     until_ns: u64,
+    /// It was ended before that: nothing new is asked for.
+    is_stopped: bool,
     stats: JobStats,
 }
 
@@ -245,6 +249,7 @@ impl Load for User {
                     self.activity.add(self.vm, 1);
                     return Next::Spin(Instant::from_ns(now_ns + piece_ns));
                 }
+                Step::Io(_) if self.is_stopped => return Next::Done,
                 Step::Io(n) => {
                     self.step = Step::Wait(n);
                     self.asked_ns = now_ns;
@@ -293,11 +298,11 @@ impl Load for User {
     }
 
     fn stop(&mut self, _: StopReason) {
-        self.until_ns = 0;
+        (self.until_ns, self.is_stopped) = (0, true);
     }
 
     fn abandon(&mut self, _: Instant) {
-        self.until_ns = 0;
+        (self.until_ns, self.is_stopped) = (0, true);
     }
 
     fn is_ramping(&self) -> bool {
@@ -335,20 +340,26 @@ pub const RAMP_NS: u64 = 50_000_000;
 /// Virtual time of counting, unless somebody wants another.
 pub const RUN_NS: u64 = 300_000_000;
 
-/// Runs the databases of all virtual machines side by side on host storage that `storage` makes, one for each.
+/// Virtual time between two looks at whether to go on: some hundred I/Os of one virtual machine, milliseconds of a real clock of many.
+const LOOK_NS: u64 = 1_000_000;
+
+/// Runs the databases of all virtual machines side by side on host storage that `storage` makes, one for each. Whoever sets `stop` ends it
+/// within about [`LOOK_NS`] of virtual time; until then the flag changes nothing of what happens.
 ///
 /// # Errors
-/// A number that the block layer does not take.
+/// A number that the block layer does not take; [`JobsError::Stopped`].
 pub fn run(
     spec: &GuestsSpec,
     costs: Costs,
     storage: impl Fn(u32) -> Modelled,
     seed: u64,
-) -> Result<GuestsRun, SettingError> {
+    stop: &AtomicBool,
+) -> Result<GuestsRun, JobsError> {
     let vcpus = u32::from(spec.vcpus);
     let all = spec.vms * vcpus;
     let Ok(cores) = u16::try_from(all) else {
-        return Err(SettingError(format!("{all} vCPUs in all: must be at most {}; lower vms or vcpus", u16::MAX)));
+        let text = format!("{all} vCPUs in all: must be at most {}; lower vms or vcpus", u16::MAX);
+        return Err(SettingError(text).into());
     };
     let mut machine = Machine::new(Shape { sockets: 1, cores, threads: 1 }, costs);
     machine.share_cores(spec.host_cores);
@@ -389,14 +400,32 @@ pub fn run(
                 lived: Lived::default(),
                 from_ns: start + RAMP_NS,
                 until_ns: start + RAMP_NS + spec.run_ns,
+                is_stopped: false,
                 stats,
             };
             machine.add_task(vm * vcpus + user % vcpus, Box::new(load), 1, &[disk])?;
         }
     }
-    while machine.run(u64::MAX).is_some() {}
+    run_unless(stop, &mut machine)?;
     let lived = activity.lived.borrow();
     Ok(sum_up(spec, machine, &lived, &served))
+}
+
+/// Runs a machine to its end, or until somebody sets `stop`. The flag is looked at between stretches of virtual time, not between events:
+/// their loop stays as it is.
+fn run_unless(stop: &AtomicBool, machine: &mut Machine) -> Result<(), JobsError> {
+    let mut look_at = machine.now_ns();
+    while !machine.is_over() {
+        if stop.load(Ordering::Relaxed) {
+            // What is out belongs to the block layer, and is waited for.
+            machine.stop();
+            while machine.run(u64::MAX).is_some() {}
+            return Err(JobsError::Stopped);
+        }
+        look_at += LOOK_NS;
+        while machine.run(look_at).is_some() {}
+    }
+    Ok(())
 }
 
 /// The block layer of a guest's disk.

@@ -41,6 +41,9 @@ pub enum JobsError {
     /// A job asks for what a machine without data does not have.
     #[error("{0}")]
     Unsupported(String),
+    /// Somebody has ended it before it had figures.
+    #[error("broken off")]
+    Stopped,
 }
 
 /// The disk that the jobs run on.

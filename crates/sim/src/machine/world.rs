@@ -290,7 +290,9 @@ impl Machine {
             if let Some(task) = self.ended.pop() {
                 return Some(task);
             }
-            if self.running == 0 || self.events.next_at() > until_ns {
+            // That nothing is going to happen is no time to wait until: threads that run would be waited for without an end.
+            let next_at = self.events.next_at();
+            if self.running == 0 || (next_at > until_ns && next_at < u64::MAX) {
                 return None;
             }
             let Some((at, event)) = self.events.pop() else {
@@ -299,6 +301,11 @@ impl Machine {
             self.now = self.now.max(at);
             self.happen(at, event);
         }
+    }
+
+    /// Whether all jobs are over, so that [`Machine::run`] has nothing more to tell.
+    pub fn is_over(&self) -> bool {
+        self.running == 0 && self.ended.is_empty()
     }
 
     /// Nothing happens until then.

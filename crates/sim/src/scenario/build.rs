@@ -15,6 +15,7 @@ use blk::limits::Limits;
 use blk::model::Speed;
 use blk::settings::{Mode, QueueConfig, SettingError};
 use blk::time::Duration;
+use std::sync::atomic::AtomicBool;
 use workload::job::Job;
 
 /// A row that was run.
@@ -91,19 +92,20 @@ pub fn run(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Result<Ro
 /// # Errors
 /// A number that does not fit.
 pub fn run_guests(scenario: &Scenario, row: &Row, users: u32, seed: u64) -> Result<GuestsRun, JobsError> {
-    run_guests_for(scenario, row, users, guest::RUN_NS, seed)
+    run_guests_for(scenario, row, users, guest::RUN_NS, seed, &AtomicBool::new(false))
 }
 
-/// The same, transactions counted for so long.
+/// The same, transactions counted for so long, unless somebody sets `stop`: then it ends soon, and without figures.
 ///
 /// # Errors
-/// A number that does not fit.
+/// A number that does not fit; [`JobsError::Stopped`].
 pub fn run_guests_for(
     scenario: &Scenario,
     row: &Row,
     users: u32,
     run_ns: u64,
     seed: u64,
+    stop: &AtomicBool,
 ) -> Result<GuestsRun, JobsError> {
     let g = scenario.guests.as_ref().expect("a scenario of guests");
     let ns = |us: f64| (us * 1e3) as u64;
@@ -131,7 +133,7 @@ pub fn run_guests_for(
     };
     let disk = scenario.disk.changed(&row.disk);
     let storage = |vm| modelled(&disk, seed.wrapping_add(u64::from(vm)));
-    Ok(guest::run(&spec, row.costs.unwrap_or(scenario.costs), storage, seed)?)
+    guest::run(&spec, row.costs.unwrap_or(scenario.costs), storage, seed, stop)
 }
 
 /// A disk without odd limits: requests of up to 1 MiB in up to 256 pieces.

@@ -3,6 +3,7 @@
 
 use super::build::{self, RowRun};
 use super::file::{CPU, Row, Scenario, split_figure};
+use crate::machine::guest_times::PARTS;
 use crate::machine::jobs::JobsError;
 use serde::Serialize;
 use workload::job::{Dir, Job};
@@ -45,6 +46,17 @@ pub struct JobStages {
     pub rest_us: f64,
 }
 
+/// Where the transactions of a number of users spent their time, mean microseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct UserTimes {
+    /// `users10`, of each virtual machine.
+    pub users: String,
+    /// A transaction.
+    pub transaction_us: f64,
+    /// Its parts, in the order of [`PARTS`].
+    pub parts_us: [f64; PARTS.len()],
+}
+
 /// A row that was simulated.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RowOutcome {
@@ -54,6 +66,9 @@ pub struct RowOutcome {
     pub figures: Vec<Figure>,
     /// By job.
     pub stages: Vec<JobStages>,
+    /// By number of users, of virtual machines.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<UserTimes>,
     /// Settings without effect, and why.
     pub no_effect: Vec<String>,
     /// Share of all CPU time that was spent, and in waiting for locks.
@@ -123,6 +138,7 @@ pub fn simulate(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Resu
         name: row.name.clone(),
         figures,
         stages,
+        users: Vec::new(),
         no_effect,
         busy,
         spin: run.cpu.spin_ns as f64 / all,
@@ -136,7 +152,8 @@ pub fn simulate(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Resu
 /// A number that does not fit, or a published figure of a number of users that is not simulated.
 pub fn simulate_guests(scenario: &Scenario, row: &Row, seed: u64) -> Result<RowOutcome, JobsError> {
     let users = &scenario.guests.as_ref().expect("a scenario of guests").users;
-    let name_of = |users: u32| format!("users{users}.tpm");
+    let load_of = |users: u32| format!("users{users}");
+    let name_of = |users: u32| format!("{}.tpm", load_of(users));
     if let Some(other) =
         row.published.keys().chain(scenario.over_rows.keys()).find(|k| users.iter().all(|u| name_of(*u) != **k))
     {
@@ -144,16 +161,29 @@ pub fn simulate_guests(scenario: &Scenario, row: &Row, seed: u64) -> Result<RowO
         let text = format!("{other} of row '{}': must be one of {}", row.name, known.join(", "));
         return Err(JobsError::Unsupported(text));
     }
-    let (mut figures, mut busy, mut ios) = (Vec::new(), 0.0, 0);
+    let (mut figures, mut times, mut busy, mut ios) = (Vec::new(), Vec::new(), 0.0, 0);
     for n in users {
         let run = build::run_guests(scenario, row, *n, seed)?;
         let name = name_of(*n);
         let (published, fitted) = (row.published.get(&name).copied(), scenario.is_fitted(&row.name, &name));
         figures.push(Figure { name, published, simulated: run.tps * 60.0, fitted });
+        if run.times.transactions > 0 {
+            let parts_us = std::array::from_fn(|i| run.times.mean_ns(i) / 1e3);
+            times.push(UserTimes { users: load_of(*n), transaction_us: run.tx_ns / 1e3, parts_us });
+        }
         busy = run.busy;
         ios += run.ios;
     }
-    Ok(RowOutcome { name: row.name.clone(), figures, stages: Vec::new(), no_effect: Vec::new(), busy, spin: 0.0, ios })
+    Ok(RowOutcome {
+        name: row.name.clone(),
+        figures,
+        stages: Vec::new(),
+        users: times,
+        no_effect: Vec::new(),
+        busy,
+        spin: 0.0,
+        ios,
+    })
 }
 
 /// A metric over all directions of a job; `None`: it has none.

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The reason why a job is faster or slower in one row than in another, in words, from where its requests spent their time.
+//! The reason why a job is faster or slower in one row than in another, in words, from where its requests spent their time; of users of
+//! virtual machines, from where their transactions did.
 
-use super::outcome::{JobStages, RowOutcome};
+use super::outcome::{JobStages, RowOutcome, UserTimes};
+use crate::machine::guest_times::PARTS;
 
-/// Least share of a change that a stage must have to be called its reason.
+/// Least share of a change that a stage must have to be called its reason, or parts of a transaction together.
 const MOST: f64 = 0.6;
+/// A change that is smaller is not worth a word.
+const WORTH: f64 = 0.02;
 
 struct Stage {
     name: &'static str,
@@ -28,14 +32,49 @@ const STAGES: [Stage; 4] = [
     Stage { name: "completion", means: "interrupts and wake-ups take longer", of: |s| s.rest_us },
 ];
 
-/// For each job, how it is in `b` against `a`, and why; a job without a difference worth a word has none.
+/// For each job or number of users, how it is in `b` against `a`, and why; one without a difference worth a word has none.
 pub fn reasons(a: &RowOutcome, b: &RowOutcome) -> Vec<String> {
-    b.stages.iter().filter_map(|to| reason(a, a.stages.iter().find(|s| s.job == to.job)?, b, to)).collect()
+    let jobs = b.stages.iter().filter_map(|to| reason(a, a.stages.iter().find(|s| s.job == to.job)?, b, to));
+    let users = |to: &UserTimes| of_users(a, a.users.iter().find(|u| u.users == to.users)?, b, to);
+    jobs.chain(b.users.iter().filter_map(users)).collect()
+}
+
+/// The parts of a transaction that make up most of the change, the one with the largest share first.
+fn of_users(a: &RowOutcome, from: &UserTimes, b: &RowOutcome, to: &UserTimes) -> Option<String> {
+    let change = to.transaction_us - from.transaction_us;
+    if (change / from.transaction_us).abs() < WORTH {
+        return None;
+    }
+    let mut shares: Vec<(f64, usize)> =
+        (0..PARTS.len()).map(|i| ((to.parts_us[i] - from.parts_us[i]) / change, i)).collect();
+    shares.sort_by(|x, y| y.0.total_cmp(&x.0));
+    let mut sum = 0.0;
+    let told = shares.iter().take_while(|(share, _)| {
+        let is_told = sum < MOST && *share > 0.0;
+        sum += share;
+        is_told
+    });
+    let part = |(_, i): &(f64, usize)| {
+        let (x, y) = (time(from.parts_us[*i]), time(to.parts_us[*i]));
+        format!("{} is {x} against {y} ({})", PARTS[*i].name, PARTS[*i].means)
+    };
+    let parts: Vec<String> = told.map(part).collect();
+    Some(format!(
+        "{}: a transaction takes {} with '{}' and {} with '{}', {} {}: {}",
+        to.users,
+        time(from.transaction_us),
+        a.name,
+        time(to.transaction_us),
+        b.name,
+        time(change.abs()),
+        if change > 0.0 { "longer" } else { "shorter" },
+        parts.join(", and ")
+    ))
 }
 
 fn reason(a: &RowOutcome, from: &JobStages, b: &RowOutcome, to: &JobStages) -> Option<String> {
     let ratio = to.lat_us / from.lat_us;
-    if (ratio - 1.0).abs() < 0.02 {
+    if (ratio - 1.0).abs() < WORTH {
         return None;
     }
     let change = to.lat_us - from.lat_us;
@@ -82,6 +121,7 @@ mod tests {
             name: name.into(),
             figures: Vec::new(),
             stages: vec![stages],
+            users: Vec::new(),
             no_effect: Vec::new(),
             busy: 0.0,
             spin: 0.0,
@@ -97,5 +137,28 @@ mod tests {
         let back = &reasons(&row("many", 0.0, 4000.0), &row("one", 100.0, 50.0))[0];
         assert!(back.contains("shorter: scheduler is 4.00 ms against 50.0 us. With 'many' it has a request"), "{back}");
         assert!(reasons(&row("one", 100.0, 50.0), &row("other", 100.0, 55.0)).is_empty(), "no difference");
+    }
+
+    #[test]
+    fn of_a_transaction_the_parts_that_make_up_most_of_the_change_are_told() {
+        let of = |name: &str, turn: f64, wake: f64, interrupt: f64| {
+            let mut parts_us = [10.0; PARTS.len()];
+            (parts_us[3], parts_us[4], parts_us[7]) = (turn, wake, interrupt);
+            let times = UserTimes { users: "users8".into(), transaction_us: parts_us.iter().sum(), parts_us };
+            RowOutcome { stages: Vec::new(), users: vec![times], ..row(name, 0.0, 0.0) }
+        };
+        let told = reasons(&of("none", 100.0, 240.0, 10.0), &of("four", 20.0, 40.0, 12.0));
+        assert_eq!(
+            told,
+            [
+                "users8: a transaction takes 400.0 us with 'none' and 122.0 us with 'four', 278.0 us shorter: wake-up is 240.0 us against \
+              40.0 us (exits of the guest, and threads of the hypervisor that sleep being woken)"
+            ]
+        );
+        let told = &reasons(&of("few", 20.0, 40.0, 10.0), &of("many", 70.0, 90.0, 20.0))[0];
+        let end = "110.0 us longer: turn is 20.0 us against 70.0 us (waiting until the thread that serves the virtqueue is done with \
+                   requests of others), and wake-up is 40.0 us against 90.0 us (";
+        assert!(told.contains(end), "{told}");
+        assert!(reasons(&of("a", 20.0, 40.0, 10.0), &of("b", 21.0, 40.0, 10.0)).is_empty(), "no difference");
     }
 }

@@ -94,6 +94,11 @@ write_us = 20
 
 /// The machine of a study. Panics never: the files are tested.
 pub fn default_of(study: Study) -> Scenario {
+    Scenario::parse_machine(study.name(), text_of(study)).expect("tested")
+}
+
+/// The file that [`default_of`] is read from.
+pub fn text_of(study: Study) -> &'static str {
     let text = match study {
         Study::Cpus | Study::Elevators => BIG,
         Study::Sockets => SYSTOR,
@@ -101,7 +106,7 @@ pub fn default_of(study: Study) -> Scenario {
         Study::Depth => FLASH,
         Study::Iothreads => GUEST,
     };
-    Scenario::parse_machine(study.name(), text).expect("tested")
+    text.trim_start()
 }
 
 /// The machine on which our own block layer runs in user space over the null device: `costs` of what it calls on that way are

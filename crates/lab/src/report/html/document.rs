@@ -28,6 +28,8 @@ pub enum Kind {
     Scenario,
     /// A simulated machine as it is and as it would be.
     WhatIf,
+    /// What becomes of simulated rates as something grows.
+    Study,
 }
 
 /// A report.

@@ -6,7 +6,7 @@
 //! never the only sign of anything. Does not: read files or clocks.
 //!
 //! Modules in the order a result meets them:
-//! - [`of_run`], [`of_compare`], [`of_tune`], [`of_scenario`]: from results to a document; [`parts`] is what they are made of.
+//! - [`of_run`], [`of_compare`], [`of_tune`], [`of_scenario`], [`of_whatif`], [`of_study`]: from results to a document; [`parts`] is what they are made of.
 //! - [`document`], [`chart`], [`mod@unit`]: the document, which other results (a scenario) may fill as well.
 //! - [`page`]: the document as HTML; [`svg`]: its charts.
 
@@ -19,6 +19,7 @@ pub mod of_compare;
 pub mod of_tune;
 pub mod of_scenario;
 pub mod of_whatif;
+pub mod of_study;
 pub mod page;
 pub mod svg;
 

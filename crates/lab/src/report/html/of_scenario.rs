@@ -13,7 +13,7 @@ use super::unit::Unit;
 use crate::setup::Setup;
 use sim::scenario::file::{Row, Scenario, split_figure};
 use sim::scenario::outcome::{Figure, RowOutcome};
-use sim::scenario::over_rows::over_rows;
+use sim::scenario::over_rows::{OverRows, over_rows};
 use sim::scenario::why;
 
 /// A prediction that is off by no more is near.
@@ -40,10 +40,11 @@ pub struct ScenarioInput<'a> {
 /// The report.
 pub fn document(input: &ScenarioInput<'_>) -> Document {
     let (s, rows) = (input.scenario, input.rows);
+    let over_rows = over_rows(s, rows);
     let m = s.machine;
     let mut sections = vec![figures(rows)];
     sections.extend(changes(input));
-    sections.extend(over(input));
+    sections.extend(over(&over_rows));
     sections.extend(stages(rows));
     sections.extend(cpus(rows));
     sections.push(machine(s));
@@ -68,7 +69,7 @@ pub fn document(input: &ScenarioInput<'_>) -> Document {
         verdict: verdict(rows),
         sections,
         data: json!({
-            "file": input.file, "seed": input.seed, "rows": rows, "over_rows": over_rows(s, rows),
+            "file": input.file, "seed": input.seed, "rows": rows, "over_rows": over_rows,
         }),
     }
 }
@@ -114,7 +115,7 @@ pub(super) fn cell(name: &str, value: impl Into<Option<f64>>) -> Cell {
             return Cell { text, value, ..Cell::default() };
         }
         m if m.ends_with("_us") => (1e3, Unit::Nanoseconds),
-        "idle" => (1.0, Unit::Percent),
+        "idle_pct" => (1.0, Unit::Percent),
         "tpm" => (1.0, Unit::Count),
         _ => (1.0, Unit::PerSecond),
     };
@@ -200,8 +201,7 @@ fn changes(input: &ScenarioInput<'_>) -> Option<Section> {
 }
 
 /// What was published without its load.
-fn over(input: &ScenarioInput<'_>) -> Option<Section> {
-    let all = over_rows(input.scenario, input.rows);
+fn over(all: &[OverRows]) -> Option<Section> {
     if all.is_empty() {
         return None;
     }
@@ -285,7 +285,8 @@ fn cpus(rows: &[RowOutcome]) -> Option<Section> {
     Some(Section::new("cpus", "CPUs", "Shares of the time of all CPUs.").with(table))
 }
 
-fn machine(s: &Scenario) -> Section {
+/// What the disk of a machine is.
+pub(super) fn machine(s: &Scenario) -> Section {
     let d = &s.disk;
     let mut table = Table::new("", &["what", "value"]);
     let mut add = |what: &str, value: String| table.row(vec![Cell::text(what), Cell::text(value)]);
@@ -342,4 +343,22 @@ fn fitted(s: &Scenario) -> Option<Section> {
     }
     let lead = "Constants that were chosen so that a published figure comes out.";
     Some(Section::new("fitted", "Fitted constants", lead).with(table))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_has_the_unit_of_its_metric() {
+        let shown = |name: &str, value: f64| {
+            let cell = cell(name, value);
+            (cell.text, cell.value.unwrap())
+        };
+        assert_eq!(shown("cpu.idle_pct", 84.0), ("84.0%".to_owned(), 84.0), "a share of time is no rate");
+        assert_eq!(shown("a.iops", 1500.0), ("1.50k".to_owned(), 1500.0));
+        assert_eq!(shown("a.lat_us", 20.0), ("20.0\u{a0}\u{b5}s".to_owned(), 20_000.0));
+        assert_eq!(shown("a.bw", 763e6), ("763\u{a0}MB/s".to_owned(), 763e6));
+        assert_eq!(shown("users10.tpm", 502_275.0), ("502\u{202f}275".to_owned(), 502_275.0));
+    }
 }

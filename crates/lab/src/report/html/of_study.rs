@@ -1,0 +1,541 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The report of a scaling study: why each series has its shape, rates and costs against what grows, and this host beside it.
+//!
+//! Guarantees: what is measured and what is simulated is never in one column or line; the sidecar's data is that of `mqblk sim --study --json`.
+//! Needs from callers: the points of the cells, in their order. Does not: simulate or measure.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::chart::{Axis, Lines, Plot, Point as Mark, Scale, Series, Style};
+use super::document::{Block, Caveat, Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone, Verdict};
+use super::of_scenario::machine;
+use super::parts;
+use super::unit::Unit;
+use crate::setup::Setup;
+use sim::scenario::file::Scenario;
+use sim::study::reason::{self, rate};
+use sim::study::{Cell as StudyCell, Load, Point, Study};
+
+/// Distance of a point's runs, relative to their median, from which on an error says nothing.
+pub const APART: f64 = 0.3;
+/// Largest over smallest value from which on an axis is divided by powers of ten.
+const WIDE: f64 = 100.0;
+/// Difference below which two series end alike.
+const ALIKE: f64 = 0.05;
+
+/// A point on this host.
+#[derive(Clone, Debug, Serialize)]
+pub struct Beside {
+    /// Its series.
+    pub series: String,
+    /// How many of what the study scales.
+    pub x: u32,
+    /// Median of the measured runs, I/Os a second.
+    pub measured: f64,
+    /// The slowest of them.
+    pub least: f64,
+    /// The fastest.
+    pub most: f64,
+    /// What the simulation of this host came to.
+    pub simulated: f64,
+    /// Of the simulation against the measured: 0.1 = 10 % above.
+    pub error: f64,
+}
+
+/// This host beside a study.
+#[derive(Clone, Debug, Serialize)]
+pub struct Here {
+    /// Its CPUs.
+    pub cpus: u32,
+    /// Runs of each point, unless they were broken off.
+    pub runs: usize,
+    /// The costs are of a machine file, and not built in.
+    pub own_costs: bool,
+    /// Those that were measured.
+    pub points: Vec<Beside>,
+}
+
+impl Here {
+    /// Runs of a point are so far apart that the errors say little.
+    pub fn is_apart(&self) -> bool {
+        self.points.iter().any(|p| p.most - p.least > APART * p.measured)
+    }
+}
+
+/// What is known of a study.
+pub struct StudyInput<'a> {
+    /// Which.
+    pub study: Study,
+    /// The machine it is of.
+    pub machine: &'a Scenario,
+    /// Name and text of the machine's file.
+    pub file: (&'a str, &'a str),
+    /// Its cells.
+    pub cells: &'a [StudyCell],
+    /// What they came to.
+    pub points: &'a [Point],
+    /// What was measured.
+    pub here: Option<&'a Here>,
+    /// Measuring was broken off.
+    pub is_interrupted: bool,
+    /// What was typed.
+    pub command: &'a str,
+    /// The seed.
+    pub seed: u64,
+    /// The machine it was simulated on.
+    pub setup: &'a Setup,
+}
+
+/// All figures, for programs.
+pub fn data(input: &StudyInput<'_>) -> Value {
+    let (study, machine) = (input.study, input.machine);
+    json!({
+        "study": study, "scales": study.unit(), "title": study.title(), "machine": machine.machine, "costs": machine.costs,
+        "simulated": input.points, "reasons": reason::of(study, input.points), "here": input.here, "seed": input.seed,
+    })
+}
+
+/// The report.
+pub fn document(input: &StudyInput<'_>) -> Document {
+    let m = input.machine.machine;
+    let all = series(input.points);
+    let mut sections = vec![rates(input.study, &all)];
+    sections.extend(costs(input.study, &all));
+    sections.push(figures(input.study, input.points));
+    sections.extend(input.here.map(|here| beside(input.study, here)));
+    sections.push(settings(input));
+    sections.push(machine(input.machine));
+    sections.push(cost_table(input.machine));
+    sections.push(parts::environment(input.setup));
+    sections.push(reproduce(input));
+    let title = if input.machine.title.is_empty() { "a machine" } else { &input.machine.title };
+    Document {
+        format: FORMAT,
+        kind: Kind::Study,
+        title: format!("Scaling study: {}", input.study.title()),
+        subtitle: format!(
+            "simulated: {title} \u{b7} {} \u{d7} {} cores \u{d7} {} threads = {} CPUs \u{b7} {}",
+            m.sockets,
+            m.cores,
+            m.threads,
+            m.cpus(),
+            input.setup.program
+        ),
+        verdict: verdict(input, &all),
+        sections,
+        data: data(input),
+    }
+}
+
+/// Points by their series, in their order.
+fn series(points: &[Point]) -> Vec<(&str, Vec<&Point>)> {
+    let mut all: Vec<(&str, Vec<&Point>)> = Vec::new();
+    for p in points {
+        match all.iter_mut().find(|(name, _)| *name == p.series) {
+            Some((_, line)) => line.push(p),
+            None => all.push((&p.series, vec![p])),
+        }
+    }
+    all
+}
+
+/// `8 CPUs`, `a depth of 8`.
+fn with(study: Study, x: u32) -> String {
+    match study {
+        Study::Depth => format!("a depth of {x}"),
+        _ if x == 1 => format!("1 {}", study.unit().trim_end_matches('s')),
+        _ => format!("{x} {}", study.unit()),
+    }
+}
+
+fn verdict(input: &StudyInput<'_>, all: &[(&str, Vec<&Point>)]) -> Verdict {
+    let ends: Vec<&Point> = all.iter().filter_map(|(_, line)| line.last().copied()).collect();
+    let by_rate = |a: &&&Point, b: &&&Point| a.iops.total_cmp(&b.iops);
+    let (best, least) = (ends.iter().max_by(by_rate), ends.iter().min_by(by_rate));
+    let (word, first) = match (best, least) {
+        // Numbers of users are loads, and none of them is better than another.
+        (Some(best), Some(_)) if input.study == Study::Iothreads => {
+            let of_best = input.points.iter().filter(|p| p.series == best.series);
+            let peak = of_best.max_by(|a, b| a.iops.total_cmp(&b.iops)).unwrap_or(best);
+            (format!("Best for {}: {}", best.series, with(input.study, peak.x)), String::new())
+        }
+        (Some(best), Some(least)) if ends.len() > 1 && best.iops > (1.0 + ALIKE) * least.iops => {
+            let (most, few) = (rate(best.iops), rate(least.iops));
+            let text = format!(
+                "\u{2018}{}\u{2019} has {most} I/Os per second, {:.1} times as many as \u{2018}{}\u{2019} ({few}). ",
+                best.series,
+                best.iops / least.iops,
+                least.series
+            );
+            (format!("With {} \u{2018}{}\u{2019} has most", with(input.study, best.x), best.series), text)
+        }
+        (Some(best), Some(_)) if ends.len() > 1 => (format!("Alike with {}", with(input.study, best.x)), String::new()),
+        _ => ("Simulated".to_owned(), String::new()),
+    };
+    let sentence = first + &reason::of(input.study, input.points).join(" ");
+    Verdict { tone: Tone::Neutral, word, sentence, warnings: warnings(input) }
+}
+
+fn warnings(input: &StudyInput<'_>) -> Vec<Caveat> {
+    let Some(here) = input.here else { return Vec::new() };
+    let mut all = Vec::new();
+    let mut add = |text: String, advice: &str| all.push(Caveat { text, advice: advice.to_owned() });
+    if input.is_interrupted {
+        add("measuring this host was broken off".into(), "points without runs are missing there");
+    }
+    if here.is_apart() {
+        let text = format!(
+            "runs of a point on this host are more than {:.0} % apart: other programs had the CPUs",
+            100.0 * APART
+        );
+        add(text, "the errors say little; repeat when the machine is idle");
+    }
+    if !here.own_costs {
+        let text = "the costs beside what was measured are built in and of another machine";
+        add(text.into(), "for those of this host: mqblk calibrate --out FILE, then --machine FILE");
+    }
+    all
+}
+
+/// How an axis of such values is best divided.
+fn scale_of(values: impl Iterator<Item = f64>) -> Scale {
+    let (least, most) = values.fold((f64::INFINITY, 0.0f64), |(least, most), v| (least.min(v), most.max(v)));
+    if least > 0.0 && most / least > WIDE { Scale::Log10 } else { Scale::Linear }
+}
+
+/// The axis of what grows; a main loop in the place of IOThreads is 0, which no logarithm has.
+fn x_axis(study: Study) -> Axis {
+    let scale = if study == Study::Iothreads { Scale::Linear } else { Scale::Log2 };
+    let label = if study == Study::Depth { "I/Os that each thread has out" } else { study.unit() };
+    Axis::new(label, Unit::Count, scale)
+}
+
+/// A line per series of what `of` tells; `None`: nothing to draw.
+fn lines(
+    study: Study,
+    all: &[(&str, Vec<&Point>)],
+    y: (&str, Unit),
+    scale: Option<Scale>,
+    of: impl Fn(&Point) -> Option<f64>,
+) -> Option<Lines> {
+    let line = |(i, (name, points)): (usize, &(&str, Vec<&Point>))| Series {
+        name: (*name).to_owned(),
+        colour: i as u8,
+        style: Style::Marked,
+        points: points.iter().filter_map(|p| Some(Mark::at(f64::from(p.x), of(p)?))).collect(),
+    };
+    let series: Vec<Series> = all.iter().enumerate().map(line).collect();
+    let scale = scale.unwrap_or_else(|| scale_of(series.iter().flat_map(|s| &s.points).map(|p| p.y)));
+    let is_drawn = series.iter().any(|s| s.points.len() > 1);
+    is_drawn.then(|| Lines { x: x_axis(study), y: Axis::new(y.0, y.1, scale), series })
+}
+
+fn chart(id: &str, title: &str, summary: String, plot: Lines) -> Chart {
+    Chart { id: id.into(), title: title.into(), summary, plot: Plot::Lines(plot), table: None }
+}
+
+/// Rates of all series together, and each by itself: beside one that grows a hundredfold the fall of another is not seen.
+fn rates(study: Study, all: &[(&str, Vec<&Point>)]) -> Section {
+    let lead = "Simulated; each line ends with its series' name. What each series comes to by itself stands below.";
+    let mut section = Section::new("rates", "I/Os per second against what grows", lead);
+    let iops = |p: &Point| Some(p.iops);
+    let ends = all.iter().filter_map(|(name, line)| {
+        let p = line.last()?;
+        Some(format!("{name}: {} with {}", rate(p.iops), with(study, p.x)))
+    });
+    let summary = ends.collect::<Vec<_>>().join("; ") + ".";
+    if all.len() > 1
+        && let Some(plot) = lines(study, all, ("I/Os per second", Unit::PerSecond), None, iops)
+    {
+        section = section.with(chart("iops-chart", "All series", summary, plot));
+    }
+    for (i, one) in all.iter().enumerate() {
+        let points: Vec<Point> = one.1.iter().map(|p| (*p).clone()).collect();
+        let why = reason::of(study, &points).join(" ");
+        // The name stands in front of it already.
+        let why = why.strip_prefix(&format!("{}: ", one.0)).map_or(why.clone(), str::to_owned);
+        let Some(mut plot) = lines(study, &all[i..=i], ("I/Os per second", Unit::PerSecond), Some(Scale::Linear), iops)
+        else {
+            section.blocks.push(Block::Note { text: why });
+            continue;
+        };
+        plot.series.iter_mut().for_each(|s| s.colour = i as u8);
+        section = section.with(chart(&format!("series-{i}-chart"), &format!("{} by itself", one.0), why, plot));
+    }
+    section
+}
+
+/// What an I/O takes of time, of the CPUs and of that in waiting for locks.
+fn costs(study: Study, all: &[(&str, Vec<&Point>)]) -> Option<Section> {
+    let lead = "Latency as the program sees it; CPU time with what is waited for locks, and the share of that.";
+    let mut section = Section::new("costs", "Latency, CPU time and lock wait", lead);
+    let of_users = study == Study::Iothreads;
+    let mean = if of_users { "mean time of a transaction" } else { "mean latency" };
+    type Of = fn(&Point) -> Option<f64>;
+    type Drawn<'a> = (&'a str, &'a str, &'a str, Unit, Option<Scale>, Of);
+    let drawn: [Drawn<'_>; 3] = [
+        ("latency-chart", "Latency", mean, Unit::Nanoseconds, None, |p| Some(1e3 * p.lat_us)),
+        ("cpu-chart", "CPU time of an I/O", "CPU time of an I/O", Unit::Nanoseconds, None, |p| p.cpu_ns),
+        ("lock-chart", "Waiting for locks", "share of CPU time", Unit::Percent, Some(Scale::Linear), |p| {
+            p.lock_wait.map(|w| 100.0 * w)
+        }),
+    ];
+    for (id, title, axis, unit, scale, of) in drawn {
+        let Some(plot) = lines(study, all, (axis, unit), scale, of) else { continue };
+        let told = all.iter().filter_map(|(name, line)| {
+            let [first, last] = [line.first()?, line.last()?];
+            let (from, to) = (unit.text(of(first)?), unit.text(of(last)?));
+            Some(format!("{name}: {from} with {}, {to} with {}", with(study, first.x), with(study, last.x)))
+        });
+        let summary = told.collect::<Vec<_>>().join("; ") + ".";
+        section = section.with(chart(id, title, summary, plot));
+    }
+    (!section.blocks.is_empty()).then_some(section)
+}
+
+/// All figures.
+fn figures(study: Study, points: &[Point]) -> Section {
+    let heads =
+        ["series", "#", "#IOPS", "#per CPU", "#latency", "#CPU per I/O", "#lock wait", "#busy", "#I/Os simulated"];
+    let x = format!("#{}", study.unit());
+    let heads: Vec<&str> = heads.into_iter().map(|h| if h == "#" { x.as_str() } else { h }).collect();
+    let mut table = Table::new("", &heads);
+    for p in points {
+        let first = points.iter().find(|f| f.series == p.series).expect("it is one itself");
+        let of = |p: &Point| p.iops / f64::from(p.cpus);
+        let per_cpu = (study != Study::Iothreads).then(|| 100.0 * of(p) / of(first));
+        table.row(vec![
+            Cell::text(&p.series),
+            Cell::number(f64::from(p.x), Unit::Count),
+            Cell::number(p.iops, Unit::PerSecond),
+            Cell::number(per_cpu, Unit::Percent),
+            Cell::number(1e3 * p.lat_us, Unit::Nanoseconds),
+            Cell::number(p.cpu_ns, Unit::Nanoseconds),
+            Cell::number(p.lock_wait.map(|w| 100.0 * w), Unit::Percent),
+            Cell::number(100.0 * p.busy, Unit::Percent),
+            Cell::number(p.ios as f64, Unit::Count),
+        ]);
+    }
+    table.note = "Per CPU: I/Os per second of each CPU against the first row of the series.".into();
+    Section::new("figures", "Simulated figures", "").with(table)
+}
+
+/// This host, measured and simulated.
+fn beside(study: Study, here: &Here) -> Section {
+    let lead = format!(
+        "{} CPUs. Measured on the null device, medians of {} interleaved runs with the least and the most of them; simulated: our block layer \
+         in user space, without what a kernel and a device add.",
+        here.cpus, here.runs
+    );
+    let mut section = Section::new("here", "This host", lead);
+    let mut names: Vec<&str> = Vec::new();
+    here.points.iter().for_each(|p| {
+        if !names.contains(&p.series.as_str()) {
+            names.push(&p.series);
+        }
+    });
+    let line = |i: usize, name: &str, what: &str, style, of: &dyn Fn(&Beside) -> Mark| Series {
+        name: format!("{name}, {what}"),
+        colour: i as u8,
+        style,
+        points: here.points.iter().filter(|p| p.series == name).map(of).collect(),
+    };
+    let measured = |p: &Beside| Mark { x: f64::from(p.x), y: p.measured, interval: Some((p.least, p.most)) };
+    let simulated = |p: &Beside| Mark::at(f64::from(p.x), p.simulated);
+    let pair = |(i, name): (usize, &&str)| {
+        [
+            line(2 * i, name, "measured", Style::Marked, &measured),
+            line(2 * i + 1, name, "simulated", Style::Marked, &simulated),
+        ]
+    };
+    let series: Vec<Series> = names.iter().enumerate().flat_map(pair).collect();
+    if series.iter().any(|s| s.points.len() > 1) {
+        let y = Axis::new("I/Os per second", Unit::PerSecond, Scale::Linear);
+        let worst = here.points.iter().max_by(|a, b| a.error.abs().total_cmp(&b.error.abs()));
+        let summary = worst.map_or_else(String::new, |p| {
+            let off = Unit::Ratio.text(1.0 + p.error);
+            format!("Farthest off: {} with {}, {off} simulated against measured.", p.series, with(study, p.x))
+        });
+        section =
+            section.with(chart("here-chart", "Measured and simulated", summary, Lines { x: x_axis(study), y, series }));
+    }
+    let x = format!("#{}", study.unit());
+    let mut table = Table::new("", &["series", &x, "#measured", "#least", "#most", "#simulated", "#error"]);
+    for p in &here.points {
+        table.row(vec![
+            Cell::text(&p.series),
+            Cell::number(f64::from(p.x), Unit::Count),
+            Cell::number(p.measured, Unit::PerSecond),
+            Cell::number(p.least, Unit::PerSecond),
+            Cell::number(p.most, Unit::PerSecond),
+            Cell::number(p.simulated, Unit::PerSecond),
+            Cell::number(1.0 + p.error, Unit::Ratio),
+        ]);
+    }
+    section.with(table)
+}
+
+/// The load and the settings of each series; what grows with it is told by its ends.
+fn settings(input: &StudyInput<'_>) -> Section {
+    let mut table = Table::new("", &["series", "setting", "value"]);
+    let mut names: Vec<&str> = Vec::new();
+    for cell in input.cells {
+        if names.contains(&cell.series.as_str()) {
+            continue;
+        }
+        names.push(&cell.series);
+        let all = || input.cells.iter().filter(|c| c.series == cell.series);
+        let last = all().next_back().unwrap_or(cell);
+        let mut add = |setting: &str, from: String, to: String| {
+            let value = if from == to { from } else { format!("{from} to {to}") };
+            table.row(vec![Cell::text(&cell.series), Cell::text(setting), Cell::text(value)]);
+        };
+        load(cell).into_iter().zip(load(last)).for_each(|((what, from), (_, to))| add(what, from, to));
+        for (key, value) in &cell.set {
+            let end = last.set.iter().find(|(k, _)| k == key).map_or(value, |(_, v)| v);
+            add(key, value.clone(), end.clone());
+        }
+    }
+    for (key, value) in &input.machine.settings {
+        table.row(vec![Cell::text("all"), Cell::text(key), Cell::text(value.text())]);
+    }
+    let lead = match input.study {
+        Study::Iothreads => "Users of one virtual machine's database; 0 IOThreads: the main loop serves the disk.",
+        _ => "Random reads of 4 KiB by threads on a CPU each, every I/O submitted by itself.",
+    };
+    Section::new("settings", "Load and settings", lead).with(table)
+}
+
+fn load(cell: &StudyCell) -> [(&'static str, String); 2] {
+    match cell.load {
+        Load::Reads { threads, depth } => [("threads", threads.to_string()), ("iodepth", depth.to_string())],
+        Load::Users { users, iothreads } => [("users", users.to_string()), ("iothreads", iothreads.to_string())],
+    }
+}
+
+/// What work costs the CPUs.
+fn cost_table(machine: &Scenario) -> Section {
+    let mut table = Table::new("", &["cost", "#value"]);
+    let costs = serde_json::to_value(machine.costs).unwrap_or_default();
+    for (group, all) in costs.as_object().into_iter().flatten() {
+        for (name, value) in all.as_object().into_iter().flatten() {
+            let cell = match value.as_f64() {
+                Some(ns) if name.ends_with("_ns") => Cell::number(ns, Unit::Nanoseconds),
+                Some(n) => Cell::number(n, Unit::Count),
+                None => Cell::text(value.as_str().map_or_else(|| value.to_string(), str::to_owned)),
+            };
+            table.row(vec![Cell::text(format!("costs.{group}.{name}")), cell]);
+        }
+    }
+    let lead = "Of the CPU that does it; docs/scenarios.md says what each of them is and where its value is from.";
+    Section::new("machine-costs", "What work costs", lead).with(table)
+}
+
+fn reproduce(input: &StudyInput<'_>) -> Section {
+    let mut section = parts::reproduce(input.command, None, "", None);
+    let text =
+        format!("Seed {}: the same command gives the same simulated figures, on any number of CPUs.", input.seed);
+    section.blocks.push(Block::Note { text });
+    let (name, text) = input.file;
+    section.blocks.push(Block::Code { caption: format!("Machine file {name}"), text: text.to_owned() });
+    section
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sim::study::{base, cells};
+
+    fn point(series: &str, x: u32, iops: f64) -> Point {
+        let (lock_wait, cpu_ns) = (Some(0.5), Some(2000.0));
+        Point { series: series.into(), x, cpus: x, iops, lat_us: 10.0, cpu_ns, lock_wait, busy: 1.0, ios: 1000 }
+    }
+
+    fn report(study: Study, points: &[Point], here: Option<&Here>) -> Document {
+        let machine = base::default_of(study);
+        let cells = cells::of(study, &machine, 4);
+        document(&StudyInput {
+            study,
+            machine: &machine,
+            file: ("built in", base::text_of(study)),
+            cells: &cells,
+            points,
+            here,
+            is_interrupted: false,
+            command: "mqblk sim --study cpus",
+            seed: 3,
+            setup: &Setup::default(),
+        })
+    }
+
+    fn charts(d: &Document) -> Vec<(&str, &Lines)> {
+        let all = d.sections.iter().flat_map(|s| &s.blocks);
+        all.filter_map(|b| match b {
+            Block::Chart(Chart { id, plot: Plot::Lines(lines), .. }) => Some((id.as_str(), lines)),
+            _ => None,
+        })
+        .collect()
+    }
+
+    #[test]
+    fn the_verdict_is_the_reasons_and_each_series_has_its_chart() {
+        let points = [point("sq", 1, 4e5), point("sq", 4, 2e5), point("mq", 1, 5e5), point("mq", 4, 2e6)];
+        let d = report(Study::Cpus, &points, None);
+        assert_eq!(d.verdict.word, "With 4 CPUs \u{2018}mq\u{2019} has most");
+        let start = "\u{2018}mq\u{2019} has 2.00 M I/Os per second, 10.0 times as many as \u{2018}sq\u{2019} (200 k). sq: peaks with 1 \
+                     CPU at 400 k, and has 50 %";
+        assert!(d.verdict.sentence.starts_with(start), "{}", d.verdict.sentence);
+        assert!(d.verdict.sentence.contains(" mq: grows 4 times from 1 to 4 CPUs"), "{}", d.verdict.sentence);
+        let ids: Vec<&str> = charts(&d).iter().map(|(id, _)| *id).collect();
+        assert_eq!(ids, ["iops-chart", "series-0-chart", "series-1-chart", "latency-chart", "cpu-chart", "lock-chart"]);
+        assert_eq!(charts(&d)[2].1.series[0].colour, 1, "a series has one colour everywhere");
+        assert_eq!(d.data["reasons"].as_array().unwrap().len(), 2);
+        let text = d.json();
+        for part in ["mode", "scheduler", "noop", "costs.path.irq_ns", "8 sockets of 32 cores", "\"seed\": 3"] {
+            assert!(text.contains(part), "{part}");
+        }
+        let alike = report(Study::Cpus, &[point("sq", 4, 1e6), point("mq", 4, 1.01e6)], None);
+        assert_eq!(alike.verdict.word, "Alike with 4 CPUs");
+        assert!(charts(&alike).is_empty(), "a single point is no chart");
+    }
+
+    #[test]
+    fn what_grows_a_hundredfold_is_drawn_by_powers_of_ten_and_a_main_loop_has_its_place() {
+        let wide = [point("sq", 1, 1e4), point("sq", 4, 1e4), point("mq", 1, 1e6), point("mq", 4, 1.1e6)];
+        let d = report(Study::Cpus, &wide, None);
+        let all = charts(&d);
+        assert_eq!((all[0].1.y.scale, all[1].1.y.scale), (Scale::Log10, Scale::Linear));
+        let users = |x, iops| Point { cpu_ns: None, lock_wait: None, ..point("8 users", x, iops) };
+        let d = report(Study::Iothreads, &[users(0, 1e5), users(1, 2e5), users(2, 2e5)], None);
+        let all = charts(&d);
+        assert_eq!(all.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ["series-0-chart", "latency-chart"]);
+        assert_eq!((all[0].1.x.scale, all[0].1.series[0].points[0].x), (Scale::Linear, 0.0));
+        assert_eq!(d.verdict.word, "Best for 8 users: 2 IOThreads");
+    }
+
+    #[test]
+    fn this_host_stands_beside_and_runs_that_are_apart_are_a_warning() {
+        let beside = |x: u32, least: f64| Beside {
+            series: "mq".into(),
+            x,
+            measured: 1e6,
+            least,
+            most: 1.1e6,
+            simulated: 9e5,
+            error: -0.1,
+        };
+        let mut here = Here { cpus: 2, runs: 5, own_costs: true, points: vec![beside(1, 9e5), beside(2, 9.5e5)] };
+        let points = [point("mq", 1, 1e6), point("mq", 2, 2e6)];
+        let d = report(Study::Cpus, &points, Some(&here));
+        assert!(d.verdict.warnings.is_empty());
+        let (id, lines) = *charts(&d).last().unwrap();
+        assert_eq!((id, lines.series[0].name.as_str()), ("here-chart", "mq, measured"));
+        assert_eq!(lines.series[0].points[0].interval, Some((9e5, 1.1e6)));
+        here.points[1].least = 5e5;
+        here.own_costs = false;
+        let d = report(Study::Cpus, &points, Some(&here));
+        assert_eq!(d.verdict.warnings.len(), 2);
+        assert_eq!(d.data["here"]["points"][1]["least"], 5e5);
+    }
+}
