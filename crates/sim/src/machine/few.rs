@@ -81,8 +81,14 @@ mod tests {
         let (mut rng, mut few, mut all) = (Rng::new(3), Few::default(), VecDeque::new());
         for n in 0..10_000u32 {
             match rng.below(8) {
-                0..=2 => (few.push_back(n), all.push_back(n)).0,
-                3 => (few.push_front(n), all.push_front(n)).0,
+                0..=2 => {
+                    few.push_back(n);
+                    all.push_back(n);
+                }
+                3 => {
+                    few.push_front(n);
+                    all.push_front(n);
+                }
                 4..=6 => assert_eq!(few.pop_front(), all.pop_front()),
                 _ => {
                     let third = |t: u32| t % 3 == 0;
