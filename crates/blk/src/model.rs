@@ -7,7 +7,7 @@
 
 use crate::time::{Duration, Instant};
 use core::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 /// How fast a [`Device`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,13 +63,58 @@ impl TokenBucket {
     }
 }
 
+/// When each unit is free. Times come nearly in order, and there may be tens of thousands of units: what fits near the end of a
+/// sorted row is put there, which touches the same few lines of memory, and only the others go through a heap.
+#[derive(Debug)]
+struct Units {
+    /// Units that nothing was done on yet.
+    unused: u32,
+    sorted: VecDeque<u64>,
+    others: BinaryHeap<Reverse<u64>>,
+}
+
+/// So far from the end of the row a time is looked for its place.
+const NEAR_THE_END: usize = 64;
+
+impl Units {
+    fn new(count: u32) -> Units {
+        Units { unused: count, sorted: VecDeque::new(), others: BinaryHeap::new() }
+    }
+
+    /// Takes the unit that is free first; says since or from when it is.
+    #[inline]
+    fn take_first(&mut self) -> u64 {
+        if self.unused > 0 {
+            self.unused -= 1;
+            return 0;
+        }
+        let other = self.others.peek().map_or(u64::MAX, |Reverse(at)| *at);
+        match self.sorted.front() {
+            Some(at) if *at <= other => self.sorted.pop_front().expect("it has a front"),
+            _ => self.others.pop().expect("a device has units").0,
+        }
+    }
+
+    /// A unit is free from `at` on.
+    #[inline]
+    fn put(&mut self, at: u64) {
+        let len = self.sorted.len();
+        if len > NEAR_THE_END && self.sorted[len - 1 - NEAR_THE_END] > at {
+            return self.others.push(Reverse(at));
+        }
+        match self.sorted.iter().rev().take_while(|t| **t > at).count() {
+            0 => self.sorted.push_back(at),
+            behind => self.sorted.insert(len - behind, at),
+        }
+    }
+}
+
 /// The device: says when an I/O issued now will be done.
 #[derive(Debug)]
 pub struct Device {
     iops: TokenBucket,
     bandwidth: TokenBucket,
-    /// When each unit is free.
-    units: BinaryHeap<Reverse<u64>>,
+    units: Units,
     jitter_pct: u64,
     random: u64,
 }
@@ -80,7 +125,7 @@ impl Device {
         Device {
             iops: TokenBucket::new(o.iops, o.burst),
             bandwidth: TokenBucket::new(o.bytes_per_sec, o.burst),
-            units: (0..o.parallel).map(|_| Reverse(0)).collect(),
+            units: Units::new(o.parallel),
             jitter_pct: u64::from(o.jitter_pct),
             random: o.seed,
         }
@@ -90,9 +135,9 @@ impl Device {
     pub fn admit(&mut self, bytes: u64, latency: Duration, now: Instant) -> Instant {
         let admitted = self.iops.take(1, now).max(self.bandwidth.take(bytes, now));
         let latency = self.spread(latency);
-        let mut unit = self.units.peek_mut().expect("a device has units");
-        let done = Instant::from_ns(unit.0.max(admitted.as_ns())) + latency;
-        unit.0 = done.as_ns();
+        let free_at = self.units.take_first();
+        let done = Instant::from_ns(free_at.max(admitted.as_ns())) + latency;
+        self.units.put(done.as_ns());
         done
     }
 
@@ -134,6 +179,21 @@ mod tests {
     #[test]
     fn what_exceeds_the_units_queues_inside() {
         assert_eq!(done_us(&options(), 9, 4096), [100, 100, 100, 100, 200, 200, 200, 200, 300]);
+    }
+
+    #[test]
+    fn the_unit_that_is_free_first_is_taken() {
+        for spread in [10, 100, 1000, 100_000] {
+            let (mut units, mut heap, mut random) = (Units::new(500), BinaryHeap::from(vec![Reverse(0); 500]), 1u64);
+            for n in 0..20_000u64 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let first = units.take_first();
+                assert_eq!(Some(Reverse(first)), heap.pop(), "{n} of spread {spread}");
+                let at = first.max(n * 3) + 5_000 + (random >> 33) % spread;
+                units.put(at);
+                heap.push(Reverse(at));
+            }
+        }
     }
 
     #[test]

@@ -39,12 +39,62 @@ pub(crate) struct RequestList {
     nr_requests: u32,
     full: bool,
     congested: bool,
-    waiters: VecDeque<WaiterId>,
+    waiters: Line,
+}
+
+/// Who waits, in order. With hundreds of submitters most of those who ask whether they are in it are not, so each has a bit.
+#[derive(Debug)]
+struct Line {
+    order: VecDeque<WaiterId>,
+    bits: Vec<u64>,
+}
+
+impl Line {
+    fn new() -> Line {
+        Line { order: VecDeque::with_capacity(64), bits: Vec::new() }
+    }
+
+    fn contains(&self, w: WaiterId) -> bool {
+        self.bits.get(w.0 as usize / 64).is_some_and(|word| word >> (w.0 % 64) & 1 != 0)
+    }
+
+    /// Takes or gives up the place of one who is known to be in the other state.
+    fn flip(&mut self, w: WaiterId) {
+        let word = w.0 as usize / 64;
+        if self.bits.len() <= word {
+            self.bits.resize(word + 1, 0);
+        }
+        self.bits[word] ^= 1 << (w.0 % 64);
+    }
+
+    fn push_back(&mut self, w: WaiterId) {
+        if !self.contains(w) {
+            self.flip(w);
+            self.order.push_back(w);
+        }
+    }
+
+    fn pop_front(&mut self) -> Option<WaiterId> {
+        let first = self.order.pop_front()?;
+        self.flip(first);
+        Some(first)
+    }
+
+    /// Whether it was in it.
+    fn remove(&mut self, w: WaiterId) -> bool {
+        let is_in = self.contains(w);
+        if is_in {
+            self.flip(w);
+            let at = self.order.iter().position(|x| *x == w).expect("its bit is set");
+            self.order.remove(at);
+        }
+        is_in
+    }
 }
 
 impl RequestList {
     pub(crate) fn new(nr_requests: u32) -> RequestList {
-        RequestList { count: 0, nr_requests, full: false, congested: false, waiters: VecDeque::with_capacity(64) }
+        RequestList { count: 0, nr_requests, full: false, congested: false, waiters: Line::new() }
     }
 
     /// Most requests in use, batching included.
@@ -110,26 +160,19 @@ impl RequestList {
     }
 
     pub(crate) fn wait(&mut self, w: WaiterId) {
-        if !self.waiters.contains(&w) {
-            self.waiters.push_back(w);
-        }
+        self.waiters.push_back(w);
     }
 
     pub(crate) fn is_waiting(&self, w: WaiterId) -> bool {
-        self.waiters.contains(&w)
+        self.waiters.contains(w)
     }
 
     /// Takes a waiter out of the line. If it was woken already, that wake-up is somebody else's now: who that is.
     pub(crate) fn stop_waiting(&mut self, w: WaiterId) -> Option<WaiterId> {
-        let found = self.waiters.iter().position(|x| *x == w);
-        match found {
-            Some(at) => {
-                self.waiters.remove(at);
-                None
-            }
-            None if self.count < self.nr_requests => self.waiters.pop_front(),
-            None => None,
+        if self.waiters.remove(w) || self.count >= self.nr_requests {
+            return None;
         }
+        self.waiters.pop_front()
     }
 }
 
@@ -158,6 +201,31 @@ mod tests {
             while list.take(&mut other, t) {}
         }
         assert_eq!(list.count(), RequestList::most(128));
+    }
+
+    #[test]
+    fn who_waits_stands_in_line_once_and_in_order() {
+        let mut list = RequestList::new(4);
+        let mut who = Batching::default();
+        while list.take(&mut who, Instant::ZERO) {}
+        for n in [700, 3, 64, 3, 700, 0] {
+            list.wait(WaiterId(n));
+        }
+        assert_eq!(
+            [700, 3, 64, 0, 1, 1023].map(|n| list.is_waiting(WaiterId(n))),
+            [true, true, true, true, false, false]
+        );
+        assert_eq!(list.stop_waiting(WaiterId(3)), None, "it was in line");
+        assert_eq!(list.stop_waiting(WaiterId(3)), None, "nothing is free that somebody else could have");
+        list.wait(WaiterId(3));
+        let woken = std::iter::from_fn(|| (list.count() > 0).then(|| list.put())).flatten().take(3);
+        assert_eq!(woken.map(|w| w.0).collect::<Vec<_>>(), [700, 64, 0]);
+        assert_eq!(
+            list.stop_waiting(WaiterId(64)),
+            Some(WaiterId(3)),
+            "the wake-up of one that left is the next one's"
+        );
+        assert!(!list.is_waiting(WaiterId(3)));
     }
 
     #[test]

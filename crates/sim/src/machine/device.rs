@@ -63,17 +63,19 @@ impl Driver for SimDevice {
 
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, _now: Instant) -> QueueRqStatus {
         let hctx = batch.hctx().index();
+        let mut queue = self.station.queue(hctx);
         while let Some(rq) = batch.front() {
             let job = Job { hctx: hctx as u16, op: rq.op(), sector: rq.sector().0, nr_sectors: rq.nr_sectors() };
-            self.station.begin(hctx, rq.tag().index(), &job, rq.made(), batch.accept());
+            queue.begin(rq.tag().index(), &job, rq.made(), batch.accept());
         }
-        self.station.ring(hctx);
+        queue.ring();
         QueueRqStatus::Queued
     }
 
     fn poll(&self, hctx: HctxId, done: &mut Completions, _now: Instant) {
+        let mut queue = self.station.queue(hctx.index());
         while done.room() > 0
-            && let Some(rq) = self.station.end_one(hctx.index())
+            && let Some(rq) = queue.end_one()
         {
             done.push(rq, BlkStatus::Ok);
         }

@@ -40,6 +40,7 @@ pub enum Event {
     },
 }
 
+/// What lies too far ahead for the wheel, or behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     at: u64,
@@ -47,11 +48,112 @@ struct Entry {
     event: Event,
 }
 
-/// The queue of them.
-#[derive(Debug, Default)]
+/// An event in a list of the wheel.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    at: u64,
+    event: Event,
+    /// The one made after it; of the last one, the first.
+    next: u32,
+}
+
+/// Times of the block that is looked at, a slot for each nanosecond; a power of two.
+const FINE: u64 = 1024;
+/// Blocks from that one on, a slot for each; a power of two.
+const BLOCKS: u64 = 256;
+/// No event.
+const NONE: u32 = u32::MAX;
+/// Nothing is announced.
+const NEVER: u64 = u64::MAX;
+
+/// Slots with a list each, and a bit for each that has something in it.
+#[derive(Debug)]
+struct Slots<const WORDS: usize> {
+    /// The last of each list.
+    last: Vec<u32>,
+    bits: [u64; WORDS],
+}
+
+impl<const WORDS: usize> Slots<WORDS> {
+    fn new() -> Self {
+        Slots { last: vec![NONE; WORDS * 64], bits: [0; WORDS] }
+    }
+
+    #[inline]
+    fn push(&mut self, nodes: &mut [Node], slot: usize, node: u32) {
+        let last = std::mem::replace(&mut self.last[slot], node);
+        let first = if last == NONE { node } else { std::mem::replace(&mut nodes[last as usize].next, node) };
+        nodes[node as usize].next = first;
+        self.bits[slot / 64] |= 1 << (slot % 64);
+    }
+
+    /// Takes the first of a slot that is not empty.
+    #[inline]
+    fn pop(&mut self, nodes: &mut [Node], slot: usize) -> u32 {
+        let last = self.last[slot];
+        let first = nodes[last as usize].next;
+        if first == last {
+            self.last[slot] = NONE;
+            self.bits[slot / 64] &= !(1 << (slot % 64));
+        } else {
+            nodes[last as usize].next = nodes[first as usize].next;
+        }
+        first
+    }
+
+    #[inline]
+    fn is_empty(&self, slot: usize) -> bool {
+        self.last[slot] == NONE
+    }
+
+    /// The first that is not empty from `slot` on, without going round.
+    #[inline]
+    fn first_from(&self, slot: usize) -> Option<usize> {
+        let rest = self.bits.get(slot / 64)? & (u64::MAX << (slot % 64));
+        if rest != 0 {
+            return Some(slot / 64 * 64 + rest.trailing_zeros() as usize);
+        }
+        let words = &self.bits[slot / 64 + 1..];
+        let (i, word) = words.iter().enumerate().find(|(_, w)| **w != 0)?;
+        Some((slot / 64 + 1 + i) * 64 + word.trailing_zeros() as usize)
+    }
+}
+
+/// The queue of them: a wheel of lists, with a slot for each nanosecond of the block of time that is looked at and one for each of the
+/// blocks that follow, and a heap for what lies further off. Events of a slot are in the order of their making, as nothing is put
+/// into a slot directly before all that was made earlier for its time has come there from further off.
+#[derive(Debug)]
 pub struct Events {
-    heap: BinaryHeap<Reverse<Entry>>,
+    nodes: Vec<Node>,
+    /// First node that is not in use.
+    free: u32,
+    fine: Slots<{ FINE as usize / 64 }>,
+    blocks: Slots<{ BLOCKS as usize / 64 }>,
+    far: BinaryHeap<Reverse<Entry>>,
+    /// For times before `now`, which some announce late.
+    late: BinaryHeap<Reverse<Entry>>,
+    /// Time of the latest event that was handed out: the wheel has none before it.
+    now: u64,
+    next_at: u64,
     pushed: u64,
+    popped: u64,
+}
+
+impl Default for Events {
+    fn default() -> Events {
+        Events {
+            nodes: Vec::new(),
+            free: NONE,
+            fine: Slots::new(),
+            blocks: Slots::new(),
+            far: BinaryHeap::new(),
+            late: BinaryHeap::new(),
+            now: 0,
+            next_at: NEVER,
+            pushed: 0,
+            popped: 0,
+        }
+    }
 }
 
 impl Events {
@@ -59,24 +161,116 @@ impl Events {
     #[inline]
     pub fn push(&mut self, at: u64, event: Event) {
         self.pushed += 1;
-        self.heap.push(Reverse(Entry { at, number: self.pushed, event }));
+        self.next_at = self.next_at.min(at);
+        if at < self.now || at / FINE >= self.now / FINE + BLOCKS {
+            let entry = Reverse(Entry { at, number: self.pushed, event });
+            return if at < self.now { self.late.push(entry) } else { self.far.push(entry) };
+        }
+        let node = self.new_node(at, event);
+        self.put(node, at);
     }
 
     /// The next one.
     #[inline]
     pub fn pop(&mut self) -> Option<(u64, Event)> {
-        self.heap.pop().map(|Reverse(e)| (e.at, e.event))
+        if self.popped == self.pushed {
+            return None;
+        }
+        self.popped += 1;
+        let at = self.next_at;
+        if at < self.now {
+            let Reverse(e) = self.late.pop().expect("only what is late is before now");
+            self.next_at = self.late.peek().map_or_else(|| self.first_of_wheel(), |Reverse(e)| e.at);
+            return Some((e.at, e.event));
+        }
+        if at / FINE != self.now / FINE {
+            self.enter_block(at);
+        }
+        self.now = at;
+        let slot = (at % FINE) as usize;
+        let node = self.fine.pop(&mut self.nodes, slot);
+        let event = self.nodes[node as usize].event;
+        self.nodes[node as usize].next = std::mem::replace(&mut self.free, node);
+        if self.fine.is_empty(slot) {
+            self.next_at = self.first_of_wheel();
+        }
+        Some((at, event))
     }
 
     /// When it is.
     #[inline]
     pub fn next_at(&self) -> u64 {
-        self.heap.peek().map_or(u64::MAX, |Reverse(e)| e.at)
+        self.next_at
     }
 
     /// How many there have been.
     pub fn pushed(&self) -> u64 {
         self.pushed
+    }
+
+    #[inline]
+    fn new_node(&mut self, at: u64, event: Event) -> u32 {
+        let node = Node { at, event, next: NONE };
+        if self.free == NONE {
+            self.nodes.push(node);
+            return (self.nodes.len() - 1) as u32;
+        }
+        let index = self.free;
+        self.free = std::mem::replace(&mut self.nodes[index as usize], node).next;
+        index
+    }
+
+    /// Into its slot, of the block that is looked at or one that follows.
+    #[inline]
+    fn put(&mut self, node: u32, at: u64) {
+        if at / FINE == self.now / FINE {
+            self.fine.push(&mut self.nodes, (at % FINE) as usize, node);
+        } else {
+            self.blocks.push(&mut self.nodes, (at / FINE % BLOCKS) as usize, node);
+        }
+    }
+
+    /// When the first event from `now` on is.
+    #[inline]
+    fn first_of_wheel(&self) -> u64 {
+        match self.fine.first_from((self.now % FINE) as usize) {
+            Some(slot) => self.now / FINE * FINE + slot as u64,
+            None => self.first_of_blocks(),
+        }
+    }
+
+    /// The same with nothing left in the block that is looked at.
+    fn first_of_blocks(&self) -> u64 {
+        let after = (self.now / FINE % BLOCKS) as usize + 1;
+        let Some(slot) = self.blocks.first_from(after).or_else(|| self.blocks.first_from(0)) else {
+            return self.far.peek().map_or(NEVER, |Reverse(e)| e.at);
+        };
+        let last = self.blocks.last[slot];
+        let (mut node, mut first) = (last, NEVER);
+        loop {
+            let n = &self.nodes[node as usize];
+            first = first.min(n.at);
+            node = n.next;
+            if node == last {
+                return first;
+            }
+        }
+    }
+
+    /// From here on the block of `at` is looked at, and there is nothing before it: its events go to their slots, those that are no longer
+    /// far off to their blocks.
+    fn enter_block(&mut self, at: u64) {
+        self.now = at / FINE * FINE;
+        let block = (at / FINE % BLOCKS) as usize;
+        while !self.blocks.is_empty(block) {
+            let node = self.blocks.pop(&mut self.nodes, block);
+            self.put(node, self.nodes[node as usize].at);
+        }
+        while let Some(Reverse(e)) = self.far.peek().copied().filter(|Reverse(e)| e.at / FINE < at / FINE + BLOCKS) {
+            self.far.pop();
+            let node = self.new_node(e.at, e.event);
+            self.put(node, e.at);
+        }
     }
 }
 
@@ -93,5 +287,40 @@ mod tests {
         let order: Vec<_> = std::iter::from_fn(|| q.pop()).collect();
         assert_eq!(order, [(3, 1), (3, 3), (5, 0), (5, 2)].map(|(at, cpu)| (at, Event::Free { cpu })));
         assert_eq!(q.next_at(), u64::MAX);
+    }
+
+    /// Beside a heap of times and numbers: near and far, at the same time, at the ends of blocks, in the past, and with pauses.
+    #[test]
+    fn the_order_is_that_of_a_heap_of_times_and_numbers() {
+        let mut rng = crate::rng::Rng::new(7);
+        let spans = [1, 3, 700, FINE, 3 * FINE, BLOCKS * FINE - 1, BLOCKS * FINE, 3 * BLOCKS * FINE];
+        let (mut q, mut heap, mut now, mut number, mut late) = (Events::default(), BinaryHeap::new(), 5_000, 0, 0);
+        for round in 0..40_000 {
+            // It fills up and runs empty by turns.
+            let pushes = if round / 100 % 2 == 0 { rng.below(4) } else { rng.below(2) };
+            for _ in 0..pushes {
+                let span = rng.pick(&spans);
+                let at = match rng.below(20) {
+                    0 => now - rng.below(2_000),
+                    1 => (now / FINE + 1) * FINE - rng.below(2),
+                    2 => (now / FINE + BLOCKS) * FINE - rng.below(2),
+                    _ => now + rng.below(span),
+                };
+                number += 1;
+                late += u64::from(at < now);
+                q.push(at, Event::Computed { cpu: number, turn: round });
+                heap.push(Reverse((at, number, round)));
+            }
+            assert_eq!(q.next_at(), heap.peek().map_or(u64::MAX, |Reverse((at, ..))| *at));
+            let expected = heap.pop().map(|Reverse((at, cpu, turn))| (at, Event::Computed { cpu, turn }));
+            let got = q.pop();
+            assert_eq!(got, expected, "round {round}");
+            now = got.map_or(now, |(at, _)| now.max(at));
+        }
+        assert!(late > 500 && heap.is_empty() == q.pop().is_none());
+        assert_eq!(q.pushed(), u64::from(number));
+        q.push(u64::MAX, Event::Timer { disk: 1 });
+        assert_eq!(std::iter::from_fn(|| q.pop()).last(), Some((u64::MAX, Event::Timer { disk: 1 })));
+        assert_eq!(q.pop(), None);
     }
 }

@@ -11,6 +11,7 @@
 //! | [`costs`] | what a lock, a cache line, an interrupt, a wake-up, a request cost |
 //! | [`meter`] | the clock of the CPU that runs, and the lock that moves it |
 //! | [`event`] | what happens next |
+//! | `few` | a line in which mostly one stands |
 //! | [`service`] | how long a device takes |
 //! | [`station`] | where requests are while a device works on them |
 //! | [`device`] | a device as a driver of the block layer |
@@ -33,6 +34,7 @@
 pub mod costs;
 pub mod meter;
 pub mod event;
+mod few;
 pub mod service;
 pub mod station;
 pub mod device;

@@ -97,6 +97,7 @@ impl Transport for SimTransport {
 
     fn queue(&self, batch: &mut CommandBatch<'_, '_>, _now: Instant) -> Option<Busy> {
         let hctx = batch.hctx().index();
+        let mut queue = self.station.queue(hctx);
         while let Some(command) = batch.front() {
             let rq = command.rq;
             let job = Job { hctx: hctx as u16, op: rq.op(), sector: rq.sector().0, nr_sectors: rq.nr_sectors() };
@@ -104,15 +105,16 @@ impl Transport for SimTransport {
             let made = rq.made();
             let ticket = batch.accept();
             let path = self.paths.as_ref().map_or(0, Paths::down);
-            self.station.begin(hctx, tag, &job, made, Sent { ticket, path });
+            queue.begin(tag, &job, made, Sent { ticket, path });
         }
-        self.station.ring(hctx);
+        queue.ring();
         None
     }
 
     fn poll(&self, _lun: LunId, hctx: HctxId, ended: &mut Outcomes<'_>, _now: Instant) {
+        let mut queue = self.station.queue(hctx.index());
         while ended.room() > 0
-            && let Some(Sent { ticket, path }) = self.station.end_one(hctx.index())
+            && let Some(Sent { ticket, path }) = queue.end_one()
         {
             if let Some(paths) = &self.paths {
                 paths.up(path);

@@ -9,9 +9,10 @@ use super::meter;
 use super::service::{Job, Service};
 use blk::bio::Op;
 use blk::time::Instant;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a machine wants to know of a device.
 pub trait Interrupts: Send + Sync {
@@ -97,7 +98,16 @@ pub struct Station<T> {
     path: PathCosts,
     /// Nobody is interrupted: who waits looks by itself.
     is_polled: bool,
+    /// There are news: the machine asks after each piece of work, and most bring none.
+    has_news: AtomicBool,
     inner: Mutex<Inner<T>>,
+}
+
+/// One hardware queue of a [`Station`], for several requests in a row.
+pub struct Queue<'a, T> {
+    station: &'a Station<T>,
+    hctx: usize,
+    inner: MutexGuard<'a, Inner<T>>,
 }
 
 impl<T> Station<T> {
@@ -106,6 +116,7 @@ impl<T> Station<T> {
         Station {
             path,
             is_polled: false,
+            has_news: AtomicBool::new(false),
             inner: Mutex::new(Inner { service, hctxs: Vec::new(), news: Vec::new(), seen: Seen::default() }),
         }
     }
@@ -128,12 +139,26 @@ impl<T> Station<T> {
         inner.hctxs = (0..nr_hw_queues).map(|_| hctx()).collect();
     }
 
+    /// A hardware queue. The station is locked until that is dropped.
+    #[inline]
+    pub fn queue(&self, hctx: usize) -> Queue<'_, T> {
+        Queue { station: self, hctx, inner: self.inner.lock() }
+    }
+
+    /// Whether the machine has news to take.
+    #[inline]
+    fn tell(&self, inner: &Inner<T>) {
+        // Only a hint: the news themselves are under the lock.
+        self.has_news.store(!inner.news.is_empty(), Ordering::Relaxed);
+    }
+}
+
+impl<T> Queue<'_, T> {
     /// A request begins, of the CPU that runs; it was made at `made`.
     #[inline]
-    pub fn begin(&self, hctx: usize, tag: usize, job: &Job, made: Instant, request: T) {
-        meter::charge(self.path.dispatch_ns);
-        let mut inner = self.inner.lock();
-        let inner = &mut *inner;
+    pub fn begin(&mut self, tag: usize, job: &Job, made: Instant, request: T) {
+        meter::charge(self.station.path.dispatch_ns);
+        let (hctx, inner) = (self.hctx, &mut *self.inner);
         let begun = meter::now();
         let at = inner.service.done_at(job, Instant::from_ns(begun));
         let seen = &mut inner.seen.0[job.op as usize];
@@ -148,31 +173,31 @@ impl<T> Station<T> {
 
     /// All of a batch has begun.
     #[inline]
-    pub fn ring(&self, hctx: usize) {
-        meter::charge(self.path.doorbell_ns);
-        let mut inner = self.inner.lock();
-        if !self.is_polled {
+    pub fn ring(mut self) {
+        meter::charge(self.station.path.doorbell_ns);
+        let (hctx, inner) = (self.hctx, &mut *self.inner);
+        if !self.station.is_polled {
             inner.arm(hctx);
         } else if std::mem::take(&mut inner.hctxs[hctx].is_ahead) {
             let now = meter::now();
             inner.news.push((hctx as u16, now));
             meter::expect(now);
         }
+        self.station.tell(inner);
     }
 
     /// The next request that is done.
     #[inline]
-    pub fn end_one(&self, hctx: usize) -> Option<T> {
-        let mut inner = self.inner.lock();
-        let inner = &mut *inner;
-        let h = &mut inner.hctxs[hctx];
+    pub fn end_one(&mut self) -> Option<T> {
+        let inner = &mut *self.inner;
+        let h = &mut inner.hctxs[self.hctx];
         let Reverse((at, tag)) = *h.due.peek()?;
         let now = meter::now();
         if at > now {
             return None;
         }
         h.due.pop();
-        meter::charge(self.path.complete_ns);
+        meter::charge(self.station.path.complete_ns);
         let Out { request, op } = h.requests[tag as usize].take().expect("what is due is out");
         let seen = &mut inner.seen.0[op as usize];
         seen.requests += 1;
@@ -197,7 +222,12 @@ impl<T> Inner<T> {
 impl<T: Send> Interrupts for Station<T> {
     #[inline]
     fn take_news(&self, f: &mut dyn FnMut(u16, u64)) {
-        self.inner.lock().news.drain(..).for_each(|(hctx, at)| f(hctx, at));
+        if !self.has_news.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut inner = self.inner.lock();
+        inner.news.drain(..).for_each(|(hctx, at)| f(hctx, at));
+        self.tell(&inner);
     }
 
     #[inline]
@@ -214,7 +244,9 @@ impl<T: Send> Interrupts for Station<T> {
     #[inline]
     fn rearm(&self, hctx: u16) {
         debug_assert!(!self.is_polled, "nobody was interrupted");
-        self.inner.lock().arm(usize::from(hctx));
+        let mut inner = self.inner.lock();
+        inner.arm(usize::from(hctx));
+        self.tell(&inner);
     }
 
     fn next_due(&self, hctx: u16) -> Option<u64> {

@@ -7,6 +7,7 @@
 
 use super::costs::{Costs, PathCosts, Shape};
 use super::event::{Event, Events};
+use super::few::Few;
 use super::meter::{self, MeteredLock};
 use super::station::{Interrupts, Seen};
 use super::task::{State, Task, Turn};
@@ -17,8 +18,8 @@ use blk::queue::{Notify, RequestQueue};
 use blk::settings::{QueueConfig, SettingError};
 use blk::time::Instant;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use workload::load::Load;
 use workload::stats::JobStats;
 
@@ -44,13 +45,21 @@ impl CpuTimes {
     }
 }
 
-/// Who was notified of a disk, in order.
+/// Those that were notified of a disk, in order.
 #[derive(Default)]
-struct Bell(Arc<Mutex<Vec<SubmitterId>>>);
+struct Rung {
+    /// There are any: the machine looks after each piece of work, and mostly there are none.
+    any: AtomicBool,
+    who: Mutex<Vec<SubmitterId>>,
+}
+
+struct Bell(Arc<Rung>);
 
 impl Notify for Bell {
     fn notify(&self, submitter: SubmitterId) {
-        self.0.lock().push(submitter);
+        self.0.who.lock().push(submitter);
+        // Only a hint: the machine is of one thread.
+        self.0.any.store(true, Ordering::Relaxed);
     }
 }
 
@@ -58,7 +67,7 @@ impl Notify for Bell {
 struct Disk {
     q: Arc<RequestQueue<MeteredLock>>,
     device: Arc<dyn Interrupts>,
-    bell: Arc<Mutex<Vec<SubmitterId>>>,
+    bell: Arc<Rung>,
     /// The CPU that its block layer calls 0.
     first_cpu: u32,
     /// The thread of each submitter, by its number.
@@ -90,7 +99,7 @@ impl Handlers {
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Handler {
     task: u32,
     seat: u16,
@@ -98,20 +107,22 @@ struct Handler {
 }
 
 /// An interrupt that a CPU has to serve.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Irq {
     disk: u16,
     hctx: u16,
     handler: Handler,
 }
 
+/// What the loop goes to for each event: two cache lines, which is why the lines of waiting work have their heads in it.
 #[derive(Default)]
+#[repr(align(64))]
 struct Cpu {
     free_at: u64,
     /// An event tells when it is free.
     is_expected: bool,
-    irqs: VecDeque<Irq>,
-    line: VecDeque<u32>,
+    irqs: Few<Irq>,
+    line: Few<u32>,
     /// The thread that computes, when it will be done, and which computation it is.
     computing: Option<(u32, u64)>,
     /// Threads that it was told to run, and has not heard of yet.
@@ -121,6 +132,8 @@ struct Cpu {
     last: u32,
     times: CpuTimes,
 }
+
+const _: () = assert!(size_of::<Cpu>() == 128);
 
 impl Cpu {
     /// It would run a thread at once, if `is_self` once it is done with what it does now.
@@ -226,7 +239,7 @@ impl Machine {
         driver: Arc<dyn Driver>,
         config: QueueConfig,
     ) -> Result<u16, SettingError> {
-        let bell = Arc::new(Mutex::new(Vec::new()));
+        let bell = Arc::new(Rung::default());
         let q = RequestQueue::new(driver, config, Box::new(Bell(bell.clone())))?;
         let handlers = (0..q.map().nr_hw_queues()).map(|_| Handlers::default()).collect();
         let spread = q.config().rq_affinity > 0;
@@ -472,8 +485,7 @@ impl Machine {
                 continue;
             }
             let (tasks, last) = (&self.tasks, c.last);
-            if let Some(i) = c.line.iter().position(|t| *t != last && tasks[*t as usize].floats) {
-                let task = c.line.remove(i).expect("found");
+            if let Some(task) = c.line.take_first(|t| t != last && tasks[t as usize].floats) {
                 self.crowded -= u32::from(c.threads() == 1);
                 self.tasks[task as usize].cpu = cpu;
                 return self.cpus[cpu as usize].line.push_back(task);
@@ -593,10 +605,11 @@ impl Machine {
                 events.push(due, Event::Timer { disk });
             }
         }
-        if d.bell.lock().is_empty() {
+        if !d.bell.any.load(Ordering::Relaxed) {
             return;
         }
-        let rung = std::mem::take(&mut *d.bell.lock());
+        d.bell.any.store(false, Ordering::Relaxed);
+        let rung = std::mem::take(&mut *d.bell.who.lock());
         for id in &rung {
             if let Some(task) = self.disks[usize::from(disk)].tasks[id.index()] {
                 self.tasks[task as usize].notified = true;
@@ -608,7 +621,7 @@ impl Machine {
             }
         }
         // Its memory again.
-        let mut bell = self.disks[usize::from(disk)].bell.lock();
+        let mut bell = self.disks[usize::from(disk)].bell.who.lock();
         if bell.is_empty() {
             *bell = rung;
             bell.clear();
