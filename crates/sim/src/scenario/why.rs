@@ -17,7 +17,7 @@ struct Stage {
     of: fn(&JobStages) -> f64,
 }
 
-const STAGES: [Stage; 4] = [
+const STAGES: [Stage; 5] = [
     Stage {
         name: "tag wait",
         means: "all requests that its hardware queue may have are in use, and it stands in line for one",
@@ -29,6 +29,11 @@ const STAGES: [Stage; 4] = [
         of: |s| s.scheduler_us,
     },
     Stage { name: "device", means: "the device itself takes longer", of: |s| s.device_us },
+    Stage {
+        name: "CPU wait",
+        means: "it is done, and its thread waits for a CPU that others compute on",
+        of: |s| s.cpu_wait_us,
+    },
     Stage { name: "completion", means: "interrupts and wake-ups take longer", of: |s| s.rest_us },
 ];
 
@@ -115,6 +120,7 @@ mod tests {
             tag_wait_us: tag,
             scheduler_us: scheduler,
             device_us: 1000.0,
+            cpu_wait_us: 0.0,
             rest_us: 0.0,
         };
         RowOutcome {
