@@ -150,6 +150,36 @@ fn a_simulation_costs_in_proportion_to_its_ios() {
     }
 }
 
+/// Threads of a core that are both busy do 1.2 times the work of one; of different cores, twice.
+#[test]
+fn busy_threads_of_a_core_share_it() {
+    let path = PathCosts { app_ns: 50_000, sibling_pct: 60, ..PathCosts::default() };
+    let on = |cores, threads| {
+        let shape = Shape { sockets: 1, cores, threads };
+        iops(&random_reads(shape, Costs { path, ..Costs::default() }, &fast(Mode::Mq), 1))
+    };
+    // Who waits for the device lets the other be faster for so long.
+    let (alone, cores, threads) = (on(1, 1), on(2, 1), on(1, 2));
+    assert!((cores / alone - 2.0).abs() < 0.02, "{alone} {cores}");
+    assert!((1.2..1.45).contains(&(threads / alone)), "{alone} {threads}");
+}
+
+/// More threads than CPUs: what is done waits for them, and not for a tag.
+#[test]
+fn who_waits_for_a_cpu_is_told_from_who_waits_for_a_tag() {
+    let costs = Costs { path: PathCosts { app_ns: 100_000, ..PathCosts::default() }, ..Costs::default() };
+    let run = |n: u32| {
+        let text = format!("[a]\nrw=randread\nbs=4k\nnumjobs={n}\nsize=1g\ntime_based\nruntime=20ms\n");
+        let run = jobs::run(sockets(1, 2), costs, &fast(Mode::Mq), &jobs(&text), 1).expect("runs");
+        let (ns, reaps) = run.cpu_waits.iter().fold((0, 0), |(ns, n), w| (ns + w.ns, n + w.reaps));
+        let lat = run.stats.iter().map(|s| s.dirs[0].clat.run.mean()).sum::<f64>() / f64::from(n);
+        (ns as f64 / reaps as f64, lat)
+    };
+    let (few, many) = (run(2), run(8));
+    assert!(few.0 < 1_000.0, "{few:?}");
+    assert!(many.0 > 200_000.0 && many.0 < many.1 && many.1 - many.0 < 20_000.0, "{many:?}");
+}
+
 /// A depth of one takes what it costs, step by step.
 #[test]
 fn latency_is_the_sum_of_its_parts() {

@@ -62,6 +62,13 @@ impl Shape {
         rest.chain(others).chain((0..place).map(move |i| row(0) + i))
     }
 
+    /// The other threads of its core.
+    #[inline]
+    pub fn siblings(&self, cpu: u32) -> impl Iterator<Item = u32> + use<> {
+        let (cores, cpus) = (u32::from(self.sockets) * u32::from(self.cores), self.cpus());
+        (1..u32::from(self.threads)).map(move |n| (cpu + n * cores) % cpus)
+    }
+
     const fn core_of(&self, cpu: u32) -> u32 {
         cpu % (self.sockets as u32 * self.cores as u32)
     }
@@ -163,6 +170,9 @@ pub struct PathCosts {
     pub idle_ns: u32,
     /// That is spread evenly by up to this much either way.
     pub idle_spread_ns: u32,
+    /// Speed of a CPU while another thread of its core is busy, percent of that when none is, 1 to 100; 100: they do not slow
+    /// each other down. What locks are held for is not made longer.
+    pub sibling_pct: u32,
 }
 
 impl Default for PathCosts {
@@ -182,6 +192,7 @@ impl Default for PathCosts {
             switch_ns: 900,
             idle_ns: 0,
             idle_spread_ns: 0,
+            sibling_pct: 100,
         }
     }
 }

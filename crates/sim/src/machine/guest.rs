@@ -2,16 +2,18 @@
 //! Virtual machines with databases in them: users on vCPUs, a virtio-blk disk with many virtqueues, and the threads of the
 //! hypervisor that serve them.
 //!
-//! A vCPU is a CPU of the [`Machine`]; what it computes takes longer when more of them compute than the host has cores. A request
-//! goes to the thread that serves its virtqueue: the main loop, or one of several IOThreads (virtqueues dealt by [`Mapping`]). An idle thread
-//! sleeps, unless it polls; waking it costs the guest an exit and the request a wait. All work of a thread is one after the
-//! other.
+//! A vCPU is a CPU of the [`Machine`]; what it computes takes longer when more of them compute than there are cores near it. A
+//! request goes to the thread that serves its virtqueue: the main loop, or one of several IOThreads (virtqueues dealt by
+//! [`Mapping`]). An idle thread sleeps, unless it polls; waking it costs the guest an exit and the request a wait. All work of a
+//! thread is one after the other.
 //!
-//! Guarantees: as of [`super`]. Does not do: a buffer cache, locks of rows, host cores taken by threads that poll; what users do to each other beside I/O is that each
-//! which runs adds a little to the computing of the others.
+//! Guarantees: as of [`super`]. Does not do: a buffer cache, locks of rows, host cores taken by threads that poll. What users do to
+//! each other beside I/O: each that runs adds a little to the computing of the others, one lock of a database has them one at a
+//! time, and their commits share flushes ([`super::guest_host`]).
 
 use super::costs::{Costs, Shape};
 use super::device::{DeviceSpec, SimDevice};
+use super::guest_host::{HostLoad, Lock, LockSpec, LogSpec, Logs};
 use super::guest_times::{Lived, Mapping, Served, TransactionTimes};
 use super::jobs::JobsError;
 use super::meter;
@@ -38,8 +40,10 @@ use workload::verify::VerifyError;
 pub struct ServerSpec {
     /// Its work for a request, both ways.
     pub serve_ns: u64,
-    /// From a kick or a completion until it runs, when it sleeps.
+    /// From a kick or a completion until it runs, when it sleeps and its core sleeps deep.
     pub wake_ns: u64,
+    /// The same where the core does not: it is idle for too short times.
+    pub awake_ns: u64,
     /// It polls for so long before it sleeps (poll-max-ns).
     pub poll_ns: u64,
 }
@@ -55,6 +59,8 @@ pub struct Transaction {
     pub writes: u32,
     /// What each other user of the database that runs adds to it: lines of shared structures that have to be fetched, latches.
     pub per_user_ns: u64,
+    /// The lock that each transaction of a database needs once, after its computing.
+    pub lock: LockSpec,
 }
 
 /// Virtual machines and their host.
@@ -76,6 +82,13 @@ pub struct GuestsSpec {
     pub run_ns: u64,
     /// Cores of the host.
     pub host_cores: u32,
+    /// Cores that share a last-level cache, among which a vCPU that has something to do finds an idle one; at least 1. vCPUs are
+    /// dealt to such groups by chance, and stay there.
+    pub near_cores: u32,
+    /// A core that does nothing for so long sleeps deep; 0: at once.
+    pub deep_after_ns: u64,
+    /// How writes get durable; `None`: by being written.
+    pub log: Option<LogSpec>,
     /// An exit of the guest for a kick.
     pub kick_ns: u32,
     /// From the thread to the guest's interrupt.
@@ -86,6 +99,17 @@ pub struct GuestsSpec {
     pub iothread: ServerSpec,
     /// What users do.
     pub transaction: Transaction,
+}
+
+impl ServerSpec {
+    /// What a wake-up takes on a core of this host, on average.
+    fn wake_ns_of(&self, host: &HostLoad, now_ns: u64) -> u64 {
+        if self.wake_ns == self.awake_ns {
+            return self.wake_ns;
+        }
+        let deep = self.wake_ns as f64 - self.awake_ns as f64;
+        (self.awake_ns as f64 + deep * host.deep_share(now_ns)) as u64
+    }
 }
 
 struct Server {
@@ -99,6 +123,9 @@ struct Servers {
     kick_ns: u32,
     inject_ns: u64,
     storage: Modelled,
+    vm: u32,
+    host: Arc<HostLoad>,
+    logs: Option<Arc<Logs>>,
     queues: usize,
     mapping: Mapping,
     served: Arc<Served>,
@@ -113,6 +140,7 @@ impl Service for Servers {
         let now = now.as_ns();
         let (mut turn, mut wake) = (0, 0);
         let idle_ns = now.saturating_sub(thread.free_at);
+        let wake_ns = self.spec.wake_ns_of(&self.host, now);
         let start = if idle_ns == 0 {
             turn = thread.free_at - now;
             thread.free_at
@@ -121,15 +149,22 @@ impl Service for Servers {
         } else {
             // The exit is the guest's time, the wake-up the request's.
             meter::charge(self.kick_ns);
-            wake = u64::from(self.kick_ns) + self.spec.wake_ns;
+            self.host.wake();
+            wake = u64::from(self.kick_ns) + wake_ns;
             now + wake
         };
         // The way back is worked off by the same thread: it is part of what others wait for.
         let issued = start + self.spec.serve_ns / 2;
         thread.free_at = start + self.spec.serve_ns;
-        let done = self.storage.done_at(io, Instant::from_ns(issued)).as_ns();
-        let sleeps = done > thread.free_at + self.spec.poll_ns;
-        let waking = if sleeps { self.spec.wake_ns } else { 0 };
+        let mut done = self.storage.done_at(io, Instant::from_ns(issued)).as_ns();
+        if let Some(logs) = self.logs.as_ref().filter(|_| io.op == Op::Write) {
+            done = logs.commit(self.vm, done);
+        }
+        let mut waking = 0;
+        if done > thread.free_at + self.spec.poll_ns {
+            self.host.wake();
+            waking = wake_ns;
+        }
         let back = done.max(issued) + waking + self.spec.serve_ns / 2;
         if now >= self.from_ns {
             let serving = 2 * (self.spec.serve_ns / 2);
@@ -143,31 +178,37 @@ impl Service for Servers {
 enum Step {
     /// Computing for the n-th read, or at the end for the commit.
     Compute(u32),
+    /// The lock, before the n-th I/O or the end.
+    Lock(u32),
     Io(u32),
     Wait(u32),
 }
 
-/// How many users compute: of each virtual machine, and of all.
+/// How many users compute, and what each database has one of.
 struct Activity {
     vms: Vec<Cell<u32>>,
-    all: Cell<u32>,
-    cores: u32,
+    locks: Vec<RefCell<Lock>>,
+    host: Arc<HostLoad>,
     /// What was lived of transactions that count, and how long each took.
     lived: RefCell<(Lived, LatencyStats)>,
 }
 
 impl Activity {
-    fn add(&self, vm: u32, n: i32) {
-        for cell in [&self.vms[vm as usize], &self.all] {
-            cell.set(cell.get().wrapping_add_signed(n));
-        }
-    }
-
     /// Of those of `vm` that compute, how many run at a time.
     fn running(&self, vm: u32) -> u64 {
-        let (mine, all) = (u64::from(self.vms[vm as usize].get()), u64::from(self.all.get()));
-        if self.all.get() > self.cores { mine * u64::from(self.cores) / all } else { mine }
+        let (mine, all) = (u64::from(self.vms[vm as usize].get()), self.host.computing());
+        let cores = self.host.cores();
+        if all > cores { mine * u64::from(cores) / u64::from(all) } else { mine }
     }
+}
+
+/// What a user has its vCPU do.
+struct Computing {
+    since_ns: u64,
+    /// For how long it would by itself.
+    planned_ns: u64,
+    /// It is about the lock.
+    is_lock: bool,
 }
 
 /// One user of a database.
@@ -175,8 +216,7 @@ struct User {
     plan: Transaction,
     vm: u32,
     activity: Rc<Activity>,
-    /// Since when, and for how long it would by itself.
-    computing: Option<(u64, u64)>,
+    computing: Option<Computing>,
     rng: Rng,
     blocks: u64,
     step: Step,
@@ -198,12 +238,40 @@ impl User {
         self.plan.reads + self.plan.writes
     }
 
+    /// Pieces of computing.
+    fn pieces(&self) -> u32 {
+        self.plan.reads + u32::from(self.plan.writes > 0)
+    }
+
     fn piece_ns(&mut self) -> u64 {
         // Evenly spread by half either way: users do not march in step.
         let shared = self.plan.per_user_ns * self.activity.running(self.vm);
-        let pieces = self.plan.reads + u32::from(self.plan.writes > 0);
-        let mean = (self.plan.cpu_ns + shared) / u64::from(pieces);
+        let mean = (self.plan.cpu_ns + shared) / u64::from(self.pieces());
         mean / 2 + self.rng.below(mean.max(1))
+    }
+
+    /// Computes for so long; while it is about the lock, it takes no lines of others.
+    fn compute(&mut self, now: u64, planned_ns: u64, is_lock: bool) -> Next {
+        self.computing = Some(Computing { since_ns: now, planned_ns, is_lock });
+        self.activity.host.begin();
+        if !is_lock {
+            let mine = &self.activity.vms[self.vm as usize];
+            mine.set(mine.get() + 1);
+        }
+        Next::Spin(Instant::from_ns(now + planned_ns))
+    }
+
+    fn computed(&mut self, now: u64) {
+        let Some(Computing { since_ns, planned_ns, is_lock }) = self.computing.take() else { return };
+        self.activity.host.end();
+        self.lived.cpu_wait_ns += now.saturating_sub(since_ns + planned_ns);
+        if is_lock {
+            self.lived.lock_ns += planned_ns;
+        } else {
+            let mine = &self.activity.vms[self.vm as usize];
+            mine.set(mine.get() - 1);
+            self.lived.compute_ns += planned_ns;
+        }
     }
 
     fn ended(&mut self, now: u64) {
@@ -229,11 +297,7 @@ impl Load for User {
 
     fn next(&mut self, now: Instant) -> Next {
         let now_ns = now.as_ns();
-        if let Some((since, planned)) = self.computing.take() {
-            self.activity.add(self.vm, -1);
-            self.lived.compute_ns += planned;
-            self.lived.cpu_wait_ns += now_ns.saturating_sub(since + planned);
-        }
+        self.computed(now_ns);
         loop {
             match self.step {
                 Step::Compute(_) if now_ns >= self.until_ns => return Next::Done,
@@ -243,11 +307,15 @@ impl Load for User {
                         self.step = Step::Compute(0);
                         continue;
                     }
-                    self.step = Step::Io(n);
+                    let locks = n + 1 == self.pieces() && self.plan.lock.hold_ns > 0;
+                    self.step = if locks { Step::Lock(n) } else { Step::Io(n) };
                     let piece_ns = self.piece_ns();
-                    self.computing = Some((now_ns, piece_ns));
-                    self.activity.add(self.vm, 1);
-                    return Next::Spin(Instant::from_ns(now_ns + piece_ns));
+                    return self.compute(now_ns, piece_ns, false);
+                }
+                Step::Lock(n) => {
+                    self.step = Step::Io(n);
+                    let until = self.activity.locks[self.vm as usize].borrow_mut().take(self.plan.lock, now_ns);
+                    return self.compute(now_ns, until - now_ns, true);
                 }
                 Step::Io(_) if self.is_stopped => return Next::Done,
                 Step::Io(n) => {
@@ -362,11 +430,14 @@ pub fn run(
         return Err(SettingError(text).into());
     };
     let mut machine = Machine::new(Shape { sockets: 1, cores, threads: 1 }, costs);
-    machine.share_cores(spec.host_cores);
+    machine.share_cores(spec.near_cores, domains(spec, all, seed));
     let start = machine.now_ns();
     let vms = (0..spec.vms).map(|_| Cell::new(0)).collect();
+    let locks = (0..spec.vms).map(|_| RefCell::default()).collect();
     let lived = RefCell::new((Lived::default(), LatencyStats::new(true)));
-    let activity = Rc::new(Activity { vms, all: Cell::new(0), cores: spec.host_cores, lived });
+    let host = Arc::new(HostLoad::new(spec.host_cores, spec.deep_after_ns, start));
+    let activity = Rc::new(Activity { vms, locks, host: Arc::clone(&host), lived });
+    let logs = spec.log.map(|log| Arc::new(Logs::new(log, spec.vms)));
     let served = Arc::new(Served::default());
     let queues = spec.queues.min(spec.vcpus);
     for vm in 0..spec.vms {
@@ -377,6 +448,9 @@ pub fn run(
             kick_ns: spec.kick_ns,
             inject_ns: spec.inject_ns,
             storage: storage(vm),
+            vm,
+            host: Arc::clone(&host),
+            logs: logs.clone(),
             queues: queues.into(),
             mapping: spec.mapping,
             served: Arc::clone(&served),
@@ -426,6 +500,13 @@ fn run_unless(stop: &AtomicBool, machine: &mut Machine) -> Result<(), JobsError>
         while machine.run(look_at).is_some() {}
     }
     Ok(())
+}
+
+/// The group of host cores that each vCPU runs on.
+fn domains(spec: &GuestsSpec, vcpus: u32, seed: u64) -> Vec<u16> {
+    let groups = (spec.host_cores / spec.near_cores).max(1);
+    let mut rng = Rng::new(!seed);
+    (0..vcpus).map(|_| rng.below(u64::from(groups)) as u16).collect()
 }
 
 /// The block layer of a guest's disk.

@@ -46,19 +46,20 @@ const fn part(name: &'static str, means: &'static str) -> Part {
 }
 
 /// The parts, in the order a transaction meets them.
-pub const PARTS: [Part; 8] = [
+pub const PARTS: [Part; 9] = [
     part("computing", "the database computes, the longer the more of its users run at a time"),
+    part("lock", "it waits for a lock of the database, spinning, and has it: only one of its users can at a time"),
     part("CPU wait", "it could compute, and others have the vCPU or the host's cores"),
     part("guest", "in the guest's block layer, and on the way back from the interrupt to the database"),
     part("turn", "waiting until the thread that serves the virtqueue is done with requests of others"),
     part("wake-up", "exits of the guest, and threads of the hypervisor that sleep being woken"),
     part("serving", "the thread of the hypervisor works on the request"),
-    part("storage", "with the host's storage"),
+    part("storage", "with the host's storage, and in line there for the log to be durable"),
     part("interrupt", "from the thread of the hypervisor to the guest's interrupt"),
 ];
 
 /// Index of the first part in [`PARTS`] that the hypervisor has a share in.
-const SERVED: usize = 3;
+const SERVED: usize = 4;
 
 /// Time of transactions by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -104,6 +105,8 @@ pub(super) struct Lived {
     pub(super) transactions: u64,
     /// Planned computing of theirs, and what it took beyond that.
     pub(super) compute_ns: u64,
+    /// Spinning for the lock, and having it.
+    pub(super) lock_ns: u64,
     pub(super) cpu_wait_ns: u64,
     /// I/Os of theirs, and from before they were submitted until their data was there.
     pub(super) ios: u64,
@@ -114,6 +117,7 @@ impl Lived {
     pub(super) fn add(&mut self, other: &Lived) {
         self.transactions += other.transactions;
         self.compute_ns += other.compute_ns;
+        self.lock_ns += other.lock_ns;
         self.cpu_wait_ns += other.cpu_wait_ns;
         self.ios += other.ios;
         self.io_ns += other.io_ns;
@@ -123,11 +127,12 @@ impl Lived {
     pub(super) fn with(&self, served: &Served) -> TransactionTimes {
         let mut sums_ns = [0; PARTS.len()];
         sums_ns[0] = self.compute_ns;
-        sums_ns[1] = self.cpu_wait_ns;
+        sums_ns[1] = self.lock_ns;
+        sums_ns[2] = self.cpu_wait_ns;
         for (i, sum_ns) in sums_ns[SERVED..].iter_mut().enumerate() {
             *sum_ns = (served.mean(i) * self.ios as f64) as u64;
         }
-        sums_ns[2] = self.io_ns.saturating_sub(sums_ns[SERVED..].iter().sum());
+        sums_ns[SERVED - 1] = self.io_ns.saturating_sub(sums_ns[SERVED..].iter().sum());
         TransactionTimes { sums_ns, transactions: self.transactions }
     }
 }
@@ -158,10 +163,10 @@ mod tests {
         let served = Served::default();
         served.add([10, 20, 5, 60, 4]);
         served.add([30, 0, 5, 60, 4]);
-        let lived = Lived { transactions: 2, compute_ns: 1000, cpu_wait_ns: 40, ios: 4, io_ns: 4 * 120 };
+        let lived = Lived { transactions: 2, compute_ns: 1000, lock_ns: 30, cpu_wait_ns: 40, ios: 4, io_ns: 4 * 120 };
         let times = lived.with(&served);
-        assert_eq!(times.sums_ns, [1000, 40, 480 - 4 * 99, 80, 40, 20, 240, 16]);
-        assert_eq!(times.sums_ns.iter().sum::<u64>(), 1000 + 40 + 480);
+        assert_eq!(times.sums_ns, [1000, 30, 40, 480 - 4 * 99, 80, 40, 20, 240, 16]);
+        assert_eq!(times.sums_ns.iter().sum::<u64>(), 1000 + 30 + 40 + 480);
         assert_eq!((times.mean_ns(0), TransactionTimes::default().mean_ns(0)), (500.0, 0.0));
     }
 }

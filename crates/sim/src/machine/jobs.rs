@@ -10,6 +10,7 @@ use super::dm::{Adapters, Paths};
 use super::scsi::{self, ScsiSpec};
 use super::service::Service;
 use super::station::Seen;
+pub use super::task::CpuWaits;
 use super::world::{CpuTimes, Machine, START_NS};
 use blk::bio::MAX_BIOS_PER_SUBMITTER;
 use blk::cpumap::CpuTopology;
@@ -72,6 +73,8 @@ pub struct JobsRun {
     pub started: Vec<bool>,
     /// CPU time of each, nanoseconds.
     pub thread_cpu_ns: Vec<u64>,
+    /// How long each waited for a CPU with I/Os out.
+    pub cpu_waits: Vec<CpuWaits>,
     /// The disk's counters.
     pub disk: DiskStats,
     /// Where its requests spent their time, by operation.
@@ -254,10 +257,25 @@ fn conclude(machine: Machine, luns: u16, instances: Vec<Instance>, tasks: &[Opti
     let (cpu, events) = (machine.cpu_times(), machine.events());
     let elapsed_ns = machine.now_ns() - START_NS;
     let thread_cpu_ns = tasks.iter().map(|t| t.map_or(0, |t| machine.thread_cpu_ns(t))).collect();
+    let cpu_waits = tasks.iter().map(|t| t.map_or(CpuWaits::default(), |t| machine.cpu_waits(t))).collect();
     let mut all: Vec<Option<JobStats>> = machine.into_stats().into_iter().map(Some).collect();
     let started = tasks.iter().map(Option::is_some).collect();
     let stats = tasks.iter().map(|task| task.and_then(|t| all[t as usize].take()).unwrap_or_default()).collect();
-    JobsRun { instances, stats, started, thread_cpu_ns, disk, seen, hctxs, cpu, elapsed_ns, events, stopped, config }
+    JobsRun {
+        instances,
+        stats,
+        started,
+        thread_cpu_ns,
+        cpu_waits,
+        disk,
+        seen,
+        hctxs,
+        cpu,
+        elapsed_ns,
+        events,
+        stopped,
+        config,
+    }
 }
 
 /// The machine with its disk.

@@ -21,6 +21,7 @@
 //! | [`world`] | the loop: whose turn it is on which CPU |
 //! | [`jobs`] | a job file on a machine with a disk |
 //! | [`guest`] | virtual machines with databases, served by a main loop or by IOThreads |
+//! | [`guest_host`] | what they share: sleeping cores, a database's lock, the log on the host's storage |
 //! | [`guest_times`] | where their transactions' time goes, and which IOThread serves which virtqueue |
 //!
 //! # Guarantees
@@ -28,7 +29,8 @@
 //! events, and so the time a simulation takes, is proportional to the number of I/Os.
 //!
 //! # Does not do
-//! Caches by address, power management, SMT siblings that slow each other down. A critical section is as long as its costs
+//! Caches by address, power management beside the way out of sleep. Threads of a core slow each other down by one factor, as
+//! [`costs::PathCosts::sibling_pct`] says, and locks are not held longer for it. A critical section is as long as its costs
 //! say, whatever the block layer's code does inside it.
 
 pub mod costs;
@@ -44,4 +46,5 @@ pub mod task;
 pub mod world;
 pub mod jobs;
 pub mod guest;
+pub mod guest_host;
 pub mod guest_times;

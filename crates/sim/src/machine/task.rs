@@ -61,6 +61,29 @@ pub(super) struct Task {
     owed_ns: u64,
     /// CPU time so far.
     pub cpu_ns: u64,
+    /// Since when it could run for what it has out, and has not; 0: it has.
+    pub could_run_at: u64,
+    /// I/Os of its load that are out, or done and not looked at.
+    pub out: u32,
+    /// Its waits for a CPU so far, with I/Os out.
+    pub cpu_waits: CpuWaits,
+}
+
+/// How long threads waited for a CPU while I/Os of theirs were out, or done and not looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuWaits {
+    /// All of it, nanoseconds.
+    pub ns: u64,
+    /// How often they looked and found I/Os done.
+    pub reaps: u64,
+}
+
+impl CpuWaits {
+    /// Those of other threads as well.
+    pub fn add(&mut self, other: CpuWaits) {
+        self.ns += other.ns;
+        self.reaps += other.reaps;
+    }
 }
 
 /// Work of a program for an I/O from which on it is computing like any other, and not part of a piece that runs as a whole.
@@ -102,6 +125,9 @@ impl Task {
             batch,
             owed_ns: 0,
             cpu_ns: 0,
+            could_run_at: 0,
+            out: 0,
+            cpu_waits: CpuWaits::default(),
         }
     }
 
@@ -136,6 +162,15 @@ impl Task {
         match self.reaping {
             Some((min, _, got)) => got + ready >= min,
             None => ready > 0,
+        }
+    }
+
+    /// Its wait for a CPU, if it had one, is over at `at`.
+    #[inline]
+    pub fn has_a_cpu(&mut self, at: u64) {
+        if self.could_run_at > 0 {
+            self.cpu_waits.ns += at.saturating_sub(self.could_run_at);
+            self.could_run_at = 0;
         }
     }
 
@@ -191,6 +226,7 @@ impl Task {
     /// Hands an I/O to its disk, through the plug unless it is a batch of its own.
     fn queue(&mut self, path: &PathCosts, io: IoReq) {
         meter::charge(path.submit_ns);
+        self.out += 1;
         let bio = io.bio(blk::bio::DataRef::new(0, 0));
         let alone = io.commit && self.seats.iter().all(|s| !s.plugged);
         let seat = self.seats.iter_mut().find(|s| io.slot < s.slots.1).expect("a slot of one of the volumes");
@@ -257,6 +293,8 @@ impl Task {
         }
         if n > 0 {
             self.load.reaped(n);
+            self.out -= n;
+            self.cpu_waits.reaps += 1;
             self.owed_ns += u64::from(path.app_ns) * u64::from(n);
         }
         n

@@ -10,7 +10,7 @@ use super::event::{Event, Events};
 use super::few::Few;
 use super::meter::{self, MeteredLock};
 use super::station::{Interrupts, Seen};
-use super::task::{State, Task, Turn};
+use super::task::{CpuWaits, State, Task, Turn};
 use crate::rng::Rng;
 use blk::driver::Driver;
 use blk::id::{CpuId, SubmitterId};
@@ -155,6 +155,36 @@ impl Cpu {
     }
 }
 
+/// See [`Machine::slower`].
+fn slower(shape: Shape, path: &PathCosts) -> u64 {
+    let pct = u64::from(path.sibling_pct.clamp(1, 100));
+    if shape.threads > 1 { 1000 * (100 - pct) / pct } else { 0 }
+}
+
+/// Cores that virtual CPUs share.
+struct SharedCores {
+    /// Of each domain.
+    cores: u32,
+    /// The domain of each CPU.
+    domains: Vec<u16>,
+    /// How many of its CPUs compute.
+    computing: Vec<u32>,
+}
+
+impl SharedCores {
+    fn computing_near(&mut self, cpu: u32) -> &mut u32 {
+        &mut self.computing[usize::from(self.domains[cpu as usize])]
+    }
+
+    /// `cpu` begins to compute: how long it takes if all that compute now did so to its end.
+    fn begin(&mut self, cpu: u32, ns: u64) -> u64 {
+        let cores = u64::from(self.cores);
+        let computing = self.computing_near(cpu);
+        *computing += 1;
+        ns * u64::from(*computing).max(cores) / cores
+    }
+}
+
 /// See the module's text.
 pub struct Machine {
     shape: Shape,
@@ -167,9 +197,10 @@ pub struct Machine {
     /// Threads whose job is over, not told of yet.
     ended: Vec<u32>,
     running: u32,
-    /// Cores that CPUs share which compute, and how many do; with 0 each has its own.
-    cores: u32,
-    computing: u32,
+    /// How much longer a CPU takes while another thread of its core is busy, per thousand; 0: no longer.
+    slower: u64,
+    /// CPUs that are virtual ones share cores.
+    shared: Option<SharedCores>,
     /// CPUs with more than one thread that runs: only from these one can be taken.
     crowded: u32,
     /// For what is spread.
@@ -193,16 +224,18 @@ impl Machine {
             now: START_NS,
             ended: Vec::new(),
             running: 0,
-            cores: 0,
-            computing: 0,
+            slower: slower(shape, &costs.path),
+            shared: None,
             crowded: 0,
             rng: Rng::new(1),
         }
     }
 
-    /// Its CPUs are virtual ones, on so many cores: those that compute at a time share them.
-    pub fn share_cores(&mut self, cores: u32) {
-        self.cores = cores;
+    /// Its CPUs are virtual ones on a host's cores: those of a domain that compute at a time share its `cores`, at least one.
+    /// `domains` has the domain of each CPU.
+    pub fn share_cores(&mut self, cores: u32, domains: Vec<u16>) {
+        let computing = vec![0; domains.iter().max().map_or(0, |d| usize::from(*d) + 1)];
+        self.shared = Some(SharedCores { cores, domains, computing });
     }
 
     /// Its CPUs.
@@ -341,6 +374,11 @@ impl Machine {
         self.tasks[task as usize].cpu_ns
     }
 
+    /// How long a thread waited for a CPU with I/Os out, so far.
+    pub fn cpu_waits(&self, task: u32) -> CpuWaits {
+        self.tasks[task as usize].cpu_waits
+    }
+
     /// Gives a thread a share (`cgroup_weight`); `None`: its I/O priority counts.
     ///
     /// # Errors
@@ -404,6 +442,7 @@ impl Machine {
                     }
                     t.state = State::Runs;
                     t.sleep += 1;
+                    t.could_run_at = at;
                     let cpu = t.cpu;
                     self.rouse(cpu, at);
                     self.stand_in_line(cpu, task);
@@ -420,7 +459,9 @@ impl Machine {
                         return self.events.push(end, event);
                     }
                     c.computing = None;
-                    self.computing -= 1;
+                    if let Some(shared) = &mut self.shared {
+                        *shared.computing_near(cpu) -= 1;
+                    }
                     c.line.push_front(task);
                     self.dispatch(cpu, at);
                 }
@@ -493,6 +534,20 @@ impl Machine {
         }
     }
 
+    /// How much longer `cpu` takes for what it begins at `at` and what takes so long by itself: the other threads of its core have
+    /// their share of it, as they are then.
+    #[inline]
+    fn slowed(&self, cpu: u32, at: u64, ns: u64) -> u64 {
+        if self.slower == 0 {
+            return 0;
+        }
+        let is_busy = |c: u32| {
+            let c = &self.cpus[c as usize];
+            c.computing.is_some() || c.free_at > at || !c.line.is_empty()
+        };
+        if self.shape.siblings(cpu).any(is_busy) { ns * self.slower / 1000 } else { 0 }
+    }
+
     /// The interrupt of a hardware queue.
     fn interrupt(&mut self, cpu: u32, irq: Irq, at: u64) {
         let Irq { disk, hctx, handler } = irq;
@@ -512,12 +567,14 @@ impl Machine {
             meter::charge(entry_ns);
             sub.poll_asleep(Instant::from_ns(meter::now()));
         });
+        let worked = spent.end_ns - at - spent.spun_ns;
+        let end = spent.end_ns + self.slowed(cpu, at, worked);
         let c = &mut self.cpus[cpu as usize];
-        c.free_at = spent.end_ns;
+        c.free_at = end;
         c.times.spin_ns += spent.spun_ns;
-        c.times.irq_ns += spent.end_ns - at - spent.spun_ns;
-        c.put_off(spent.end_ns - at);
-        spent.end_ns
+        c.times.irq_ns += end - at - spent.spun_ns;
+        c.put_off(end - at);
+        end
     }
 
     /// A thread's turn.
@@ -527,20 +584,31 @@ impl Machine {
         let c = &mut self.cpus[cpu as usize];
         let switches = std::mem::replace(&mut c.last, task) != task;
         let t = &mut self.tasks[task as usize];
+        t.has_a_cpu(at);
         let mut turn = Turn::Sleep;
-        let spent = meter::run(cpu, at, path.hold_ns, || {
+        let mut spent = meter::run(cpu, at, path.hold_ns, || {
             if switches {
                 meter::charge(path.switch_ns);
             }
             meter::expect(next_at);
             turn = t.turn(&path);
         });
+        if self.slower > 0 {
+            spent.end_ns += self.slowed(cpu, at, spent.end_ns - at - spent.spun_ns);
+            if let Turn::Compute(ns) = &mut turn {
+                *ns += self.slowed(cpu, at, *ns);
+            }
+        }
+        let (c, t) = (&mut self.cpus[cpu as usize], &mut self.tasks[task as usize]);
         c.free_at = spent.end_ns;
         c.times.spin_ns += spent.spun_ns;
         c.times.thread_ns += spent.end_ns - at - spent.spun_ns;
         t.cpu_ns += spent.end_ns - at;
         match turn {
             Turn::Again => {
+                if t.out > 0 {
+                    t.could_run_at = spent.end_ns;
+                }
                 self.stand_in_line(cpu, task);
             }
             Turn::Sleep => {
@@ -558,16 +626,10 @@ impl Machine {
                 }
             }
             Turn::Compute(ns) => {
-                self.computing += 1;
                 c.turn += 1;
                 c.times.compute_ns += ns;
                 t.cpu_ns += ns;
-                // As long as it would take if all that compute now did so to its end.
-                let ns = if self.cores > 0 && self.computing > self.cores {
-                    ns * u64::from(self.computing) / u64::from(self.cores)
-                } else {
-                    ns
-                };
+                let ns = self.shared.as_mut().map_or(ns, |s| s.begin(cpu, ns));
                 c.computing = Some((task, spent.end_ns + ns));
                 self.crowded += u32::from(c.threads() == 2);
                 self.events.push(spent.end_ns + ns, Event::Computed { cpu, turn: c.turn });
@@ -658,6 +720,7 @@ impl Machine {
         if t.cpu == cpu {
             t.state = State::Runs;
             t.sleep += 1;
+            t.could_run_at = waker.free_at;
             self.stand_in_line(cpu, task);
             let waker = &mut self.cpus[cpu as usize];
             if !waker.is_expected {

@@ -6,6 +6,7 @@ use super::file::{Attach, Disk, Row, Scenario, ServerTimes, Settings};
 use crate::machine::device::DeviceSpec;
 use crate::machine::dm::DmSpec;
 use crate::machine::guest::{self, GuestsRun, GuestsSpec, ServerSpec, Transaction};
+use crate::machine::guest_host::{LockSpec, LogSpec};
 use crate::machine::jobs::{self, DiskSpec, JobsError, JobsRun};
 use crate::machine::scsi::ScsiSpec;
 use crate::machine::service::{Modelled, Service, Split};
@@ -109,8 +110,13 @@ pub fn run_guests_for(
 ) -> Result<GuestsRun, JobsError> {
     let g = scenario.guests.as_ref().expect("a scenario of guests");
     let ns = |us: f64| (us * 1e3) as u64;
-    let server =
-        |t: &ServerTimes| ServerSpec { serve_ns: ns(t.serve_us), wake_ns: ns(t.wake_us), poll_ns: ns(t.poll_us) };
+    let server = |t: &ServerTimes| ServerSpec {
+        serve_ns: ns(t.serve_us),
+        wake_ns: ns(t.wake_us),
+        awake_ns: ns(t.awake_us.unwrap_or(t.wake_us)),
+        poll_ns: ns(t.poll_us),
+    };
+    let host_cores = scenario.machine.cpus();
     let spec = GuestsSpec {
         vms: row.vms.unwrap_or(1),
         vcpus: g.vcpus,
@@ -119,7 +125,10 @@ pub fn run_guests_for(
         iothreads: row.iothreads.unwrap_or(0),
         mapping: g.mapping,
         run_ns,
-        host_cores: scenario.machine.cpus(),
+        host_cores,
+        near_cores: if g.l3_cores > 0 { g.l3_cores } else { host_cores },
+        deep_after_ns: ns(g.deep_after_us),
+        log: g.log.map(|log| LogSpec { flush_ns: ns(log.flush_us), commit_ns: ns(log.commit_us) }),
         kick_ns: ns(g.kick_us) as u32,
         inject_ns: ns(g.inject_us),
         main_loop: server(&g.main_loop),
@@ -129,6 +138,7 @@ pub fn run_guests_for(
             reads: g.reads,
             writes: g.writes,
             per_user_ns: ns(g.per_user_us),
+            lock: LockSpec { hold_ns: ns(g.lock_us), waiter_ns: ns(g.waiter_us) },
         },
     };
     let disk = scenario.disk.changed(&row.disk);

@@ -168,9 +168,21 @@ pub struct ServerTimes {
     pub serve_us: f64,
     /// From a kick or a completion until it runs, when it sleeps, microseconds.
     pub wake_us: f64,
+    /// The same on a core that is not in deep sleep ([`Guests::deep_after_us`]), microseconds; by itself as `wake_us`.
+    pub awake_us: Option<f64>,
     /// It polls for so long before it sleeps (poll-max-ns), microseconds.
     #[serde(default)]
     pub poll_us: f64,
+}
+
+/// What makes the log of a database durable.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogTimes {
+    /// A flush of the host's storage, for which all virtual machines stand in line, microseconds.
+    pub flush_us: f64,
+    /// Writing the log of one transaction, microseconds: its bytes at the speed of the storage.
+    pub commit_us: f64,
 }
 
 /// Virtual machines with a database in each, whose users do one transaction after the other.
@@ -198,6 +210,20 @@ pub struct Guests {
     pub cpu_us: f64,
     /// What each other user of the database that runs adds to it, microseconds.
     pub per_user_us: f64,
+    /// It has the lock that the users of its database wait for most for so long, microseconds; 0: there is none.
+    #[serde(default)]
+    pub lock_us: f64,
+    /// That takes so much longer for each that spins for it meanwhile, microseconds.
+    #[serde(default)]
+    pub waiter_us: f64,
+    /// Its writes are durable by being flushed; without, by being written.
+    pub log: Option<LogTimes>,
+    /// Cores of the host that share a last-level cache: a vCPU with something to do finds an idle one among these only; 0: among all.
+    #[serde(default)]
+    pub l3_cores: u32,
+    /// A core that does nothing for so long sleeps deep, microseconds; 0: at once.
+    #[serde(default)]
+    pub deep_after_us: f64,
     /// Blocks it reads, one after the other.
     pub reads: u32,
     /// Durable writes it makes, one after the other.
@@ -380,6 +406,10 @@ impl Scenario {
             let (n, most) = (all, blk::id::MAX_CPUS);
             return bad("[machine]", format!("{n} CPUs: must be at most {most}; lower sockets, cores or threads"));
         }
+        let pct = self.costs.path.sibling_pct;
+        if !(1..=100).contains(&pct) {
+            return bad("sibling_pct", format!("sibling_pct = {pct}: must be 1..=100 percent"));
+        }
         check_disk(&self.disk)?;
         build::check_settings(self).map_err(|(place, e)| (place, e.to_string()))?;
         known::check(self)?;
@@ -387,7 +417,7 @@ impl Scenario {
             (Some(_), Some(_)) => {
                 return bad("jobs", "jobs beside [guests]: guests have users, and no job file".into());
             }
-            (Some(g), None) => check_guests(g)?,
+            (Some(g), None) => check_guests(g, all as u32)?,
             (None, _) => {}
         }
         self.check_rows()
@@ -451,6 +481,8 @@ impl Scenario {
             return Some(match name {
                 "cpu_us" => g.cpu_us,
                 "per_user_us" => g.per_user_us,
+                "lock_us" => g.lock_us,
+                "log.flush_us" => g.log?.flush_us,
                 "reads" => f64::from(g.reads),
                 "main_loop.serve_us" => g.main_loop.serve_us,
                 "main_loop.wake_us" => g.main_loop.wake_us,
@@ -479,9 +511,11 @@ impl Scenario {
 }
 
 /// Names that [`Scenario::constant`] knows.
-const CONSTANTS: [&str; 15] = [
+const CONSTANTS: [&str; 17] = [
     "guests.cpu_us",
     "guests.per_user_us",
+    "guests.lock_us",
+    "guests.log.flush_us",
     "guests.reads",
     "guests.main_loop.serve_us",
     "guests.main_loop.wake_us",
@@ -538,20 +572,22 @@ fn check_disk(d: &Disk) -> Result<(), (String, String)> {
     Ok(())
 }
 
-fn check_guests(g: &Guests) -> Result<(), (String, String)> {
+fn check_guests(g: &Guests, cores: u32) -> Result<(), (String, String)> {
+    let log = g.log.unwrap_or(LogTimes { flush_us: 0.0, commit_us: 0.0 });
     let times = [
         ("kick_us", g.kick_us),
         ("inject_us", g.inject_us),
         ("cpu_us", g.cpu_us),
         ("per_user_us", g.per_user_us),
-        ("main_loop", g.main_loop.serve_us),
-        ("main_loop", g.main_loop.wake_us),
-        ("iothread", g.iothread.serve_us),
-        ("iothread", g.iothread.wake_us),
-        ("main_loop", g.main_loop.poll_us),
-        ("iothread", g.iothread.poll_us),
+        ("lock_us", g.lock_us),
+        ("waiter_us", g.waiter_us),
+        ("deep_after_us", g.deep_after_us),
+        ("log", log.flush_us),
+        ("log", log.commit_us),
     ];
-    for (name, us) in times {
+    let of = |name, t: &ServerTimes| [t.serve_us, t.wake_us, t.poll_us, t.awake_us.unwrap_or(0.0)].map(|us| (name, us));
+    let servers = of("main_loop", &g.main_loop).into_iter().chain(of("iothread", &g.iothread));
+    for (name, us) in times.into_iter().chain(servers) {
         if !(0.0..=1e6).contains(&us) {
             return Err((name.into(), format!("{name}: {us} us: must be 0..=1e6")));
         }
@@ -563,8 +599,13 @@ fn check_guests(g: &Guests) -> Result<(), (String, String)> {
     if g.users.is_empty() || g.users.iter().any(|u| !(1..=1000).contains(u)) {
         return Err(("users".into(), "users: must be numbers of 1..=1000, at least one".into()));
     }
-    if g.reads == 0 {
-        return Err(("reads".into(), "reads = 0: must be 1 or more".into()));
+    if g.reads == 0 && g.writes == 0 {
+        return Err(("reads".into(), "reads = 0, writes = 0: one must be 1 or more".into()));
+    }
+    if g.l3_cores > cores || g.l3_cores > 0 && !cores.is_multiple_of(g.l3_cores) {
+        let text =
+            format!("l3_cores = {}: the {cores} CPUs of the host must be so many groups of that many", g.l3_cores);
+        return Err(("l3_cores".into(), text));
     }
     Ok(())
 }
@@ -654,6 +695,34 @@ published = { "a.iops" = 1000 }
         let e =
             Scenario::parse("m.toml", &format!("title = \"t\"\nsource = \"s\"\n{machine}")).unwrap_err().to_string();
         assert!(e.ends_with("there is no [[row]]: a scenario has at least one"), "{e}");
+    }
+
+    #[test]
+    fn what_guests_share_has_rules() {
+        let guests = "[guests]\nvcpus = 4\nqueues = 2\nusers = [2]\nkick_us = 2\ninject_us = 4\ncpu_us = 40\nper_user_us = 0\n\
+                      reads = 0\nwrites = 1\nlog = { flush_us = 100, commit_us = 2 }\nl3_cores = 2\n\
+                      main_loop = { serve_us = 5, wake_us = 60, awake_us = 8 }\niothread = { serve_us = 5, wake_us = 8 }\n[disk]";
+        let text = GOOD
+            .replace("jobs = \"a.fio\"\n", "")
+            .replace("[disk]", guests)
+            .replace("disk.write_us", "guests.log.flush_us");
+        let text = text.replace("a.iops", "users2.tpm");
+        let s = Scenario::parse("x.toml", &text).unwrap();
+        assert_eq!(s.constant("guests.log.flush_us"), Some(100.0));
+        let error = |from: &str, to: &str| {
+            assert!(text.contains(from), "{from}");
+            Scenario::parse("x.toml", &text.replacen(from, to, 1)).expect_err("wrong").to_string()
+        };
+        assert!(error("writes = 1", "writes = 0").ends_with("reads = 0, writes = 0: one must be 1 or more"));
+        assert!(error("flush_us = 100", "flush_us = -1").ends_with("log: -1 us: must be 0..=1e6"));
+        assert!(error("awake_us = 8", "awake_us = 2e6").ends_with("main_loop: 2000000 us: must be 0..=1e6"));
+        let groups = error("l3_cores = 2", "l3_cores = 3");
+        assert!(
+            groups.ends_with("l3_cores = 3: the 4 CPUs of the host must be so many groups of that many"),
+            "{groups}"
+        );
+        let pct = error("[guests]", "[costs.path]\nsibling_pct = 0\n[guests]");
+        assert!(pct.ends_with("sibling_pct = 0: must be 1..=100 percent"), "{pct}");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use super::build::{self, RowRun};
 use super::file::{CPU, Row, Scenario, split_figure};
 use crate::machine::guest_times::PARTS;
-use crate::machine::jobs::JobsError;
+use crate::machine::jobs::{CpuWaits, JobsError, JobsRun};
 use serde::Serialize;
 use workload::job::{Dir, Job};
 use workload::stats::{JobStats, LatencyStats};
@@ -42,7 +42,9 @@ pub struct JobStages {
     pub scheduler_us: f64,
     /// At the device.
     pub device_us: f64,
-    /// From there until the program had it.
+    /// Collected, and its thread waited for a CPU.
+    pub cpu_wait_us: f64,
+    /// From the device until the program had it, beside that.
     pub rest_us: f64,
 }
 
@@ -133,7 +135,13 @@ pub fn simulate(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Resu
         let (name, simulated) = ("cpu.idle_pct".to_owned(), 100.0 * (1.0 - busy));
         figures.push(Figure { name, published: None, simulated, fitted: false });
     }
-    let stages = jobs.iter().flat_map(|job| stages(&job.name, &of_job(&job.name), &run)).collect();
+    let waits_of = |name: &str| {
+        let mut sum = CpuWaits::default();
+        let mine = run.instances.iter().zip(&run.cpu_waits).filter(|(i, _)| jobs[i.job].name == name);
+        mine.for_each(|(_, w)| sum.add(*w));
+        sum
+    };
+    let stages = jobs.iter().flat_map(|job| stages(&job.name, &of_job(&job.name), waits_of(&job.name), &run)).collect();
     Ok(RowOutcome {
         name: row.name.clone(),
         figures,
@@ -211,23 +219,27 @@ fn measure(stats: &JobStats, metric: &str) -> Option<f64> {
 }
 
 /// Of each direction that a job has: what the device saw of that direction is the job's.
-fn stages(job: &str, stats: &JobStats, run: &crate::machine::jobs::JobsRun) -> Vec<JobStages> {
+fn stages(job: &str, stats: &JobStats, waits: CpuWaits, run: &JobsRun) -> Vec<JobStages> {
     let used: Vec<Dir> = Dir::ALL.into_iter().filter(|d| stats.dir(*d).ios > 0).collect();
     let name = |dir: Dir| if used.len() > 1 { format!("{job}, {}", dir.name()) } else { job.to_owned() };
-    used.iter().filter_map(|dir| stages_of(name(*dir), *dir, stats, run)).collect()
+    used.iter().filter_map(|dir| stages_of(name(*dir), *dir, stats, waits, run)).collect()
 }
 
-fn stages_of(job: String, dir: Dir, stats: &JobStats, run: &crate::machine::jobs::JobsRun) -> Option<JobStages> {
+fn stages_of(job: String, dir: Dir, stats: &JobStats, waits: CpuWaits, run: &JobsRun) -> Option<JobStages> {
     let seen = run.seen.of(dir.op());
     if seen.requests == 0 {
         return None;
     }
-    let mean_us = |ns: u64| ns as f64 / seen.requests as f64 / 1e3;
+    let mean_us = |ns: u64, n: u64| ns as f64 / n.max(1) as f64 / 1e3;
     let lat_us = stats.dir(dir).clat.run.mean() / 1e3;
-    let (scheduler_us, device_us) = (mean_us(seen.before_ns), mean_us(seen.device_ns));
+    let [scheduler_us, device_us, back_us] =
+        [seen.before_ns, seen.device_ns, seen.back_ns].map(|ns| mean_us(ns, seen.requests));
     let rest = lat_us - scheduler_us - device_us;
     // What the interrupt and the way back take, a request that waited for nothing shows.
-    let back_us = mean_us(seen.back_ns);
-    let tag_wait_us = (rest - back_us).max(0.0);
-    Some(JobStages { job, lat_us, tag_wait_us, scheduler_us, device_us, rest_us: rest.min(back_us).max(0.0) })
+    let after = rest - back_us;
+    // A thread that finds several I/Os done has had each wait as long as one; more than there is to wait for, nobody did.
+    let cpu_wait_us = mean_us(waits.ns, waits.reaps).min(after).max(0.0);
+    let tag_wait_us = (after - cpu_wait_us).max(0.0);
+    let rest_us = rest.min(back_us).max(0.0);
+    Some(JobStages { job, lat_us, tag_wait_us, scheduler_us, device_us, cpu_wait_us, rest_us })
 }

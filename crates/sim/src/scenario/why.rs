@@ -17,7 +17,7 @@ struct Stage {
     of: fn(&JobStages) -> f64,
 }
 
-const STAGES: [Stage; 4] = [
+const STAGES: [Stage; 5] = [
     Stage {
         name: "tag wait",
         means: "all requests that its hardware queue may have are in use, and it stands in line for one",
@@ -29,6 +29,11 @@ const STAGES: [Stage; 4] = [
         of: |s| s.scheduler_us,
     },
     Stage { name: "device", means: "the device itself takes longer", of: |s| s.device_us },
+    Stage {
+        name: "CPU wait",
+        means: "it is done, and its thread waits for a CPU that others compute on",
+        of: |s| s.cpu_wait_us,
+    },
     Stage { name: "completion", means: "interrupts and wake-ups take longer", of: |s| s.rest_us },
 ];
 
@@ -115,6 +120,7 @@ mod tests {
             tag_wait_us: tag,
             scheduler_us: scheduler,
             device_us: 1000.0,
+            cpu_wait_us: 0.0,
             rest_us: 0.0,
         };
         RowOutcome {
@@ -143,7 +149,7 @@ mod tests {
     fn of_a_transaction_the_parts_that_make_up_most_of_the_change_are_told() {
         let of = |name: &str, turn: f64, wake: f64, interrupt: f64| {
             let mut parts_us = [10.0; PARTS.len()];
-            (parts_us[3], parts_us[4], parts_us[7]) = (turn, wake, interrupt);
+            (parts_us[4], parts_us[5], parts_us[8]) = (turn, wake, interrupt);
             let times = UserTimes { users: "users8".into(), transaction_us: parts_us.iter().sum(), parts_us };
             RowOutcome { stages: Vec::new(), users: vec![times], ..row(name, 0.0, 0.0) }
         };
@@ -151,7 +157,7 @@ mod tests {
         assert_eq!(
             told,
             [
-                "users8: a transaction takes 400.0 us with 'none' and 122.0 us with 'four', 278.0 us shorter: wake-up is 240.0 us against \
+                "users8: a transaction takes 410.0 us with 'none' and 132.0 us with 'four', 278.0 us shorter: wake-up is 240.0 us against \
               40.0 us (exits of the guest, and threads of the hypervisor that sleep being woken)"
             ]
         );

@@ -233,12 +233,12 @@ pub fn base<'r>(scenario: &Scenario, rows: &'r [RowOutcome], i: usize) -> Option
 
 /// Where the time goes, by row and job.
 fn stages(rows: &[RowOutcome]) -> Option<Section> {
-    const PARTS: [&str; 4] = ["tag wait", "scheduler", "device", "rest"];
-    let all: Vec<(String, [f64; 4])> = rows
+    const PARTS: [&str; 5] = ["tag wait", "scheduler", "device", "CPU wait", "rest"];
+    let all: Vec<(String, [f64; 5])> = rows
         .iter()
         .flat_map(|r| {
             r.stages.iter().map(|s| {
-                let us = [s.tag_wait_us, s.scheduler_us, s.device_us, s.rest_us];
+                let us = [s.tag_wait_us, s.scheduler_us, s.device_us, s.cpu_wait_us, s.rest_us];
                 (format!("{}: {}", r.name, s.job), us.map(|us| us * 1e3))
             })
         })
@@ -252,8 +252,8 @@ fn stages(rows: &[RowOutcome]) -> Option<Section> {
         stacked: true,
         rows: all.iter().map(|(label, ns)| BarRow { label: label.clone(), values: ns.map(Some).to_vec() }).collect(),
     });
-    let mut table =
-        Table::new("Mean time of an I/O", &["row and job", "#tag wait", "#scheduler", "#device", "#rest", "#all"]);
+    let columns = ["row and job", "#tag wait", "#scheduler", "#device", "#CPU wait", "#rest", "#all"];
+    let mut table = Table::new("Mean time of an I/O", &columns);
     for (label, ns) in &all {
         let sum = ns.iter().sum::<f64>();
         let figures = ns.iter().chain([&sum]).map(|ns| Cell::number(*ns, Unit::Nanoseconds));
@@ -263,8 +263,8 @@ fn stages(rows: &[RowOutcome]) -> Option<Section> {
     let summary = format!("Longest: {}, {}.", slowest.0, Unit::Nanoseconds.text(slowest.1.iter().sum()));
     let chart =
         Chart { id: "stages-chart".into(), title: "Where the time goes".into(), summary, plot, table: Some(table) };
-    let lead =
-        "Waiting for a tag; with a tag until the device has it; at the device; from there until the program has it.";
+    let lead = "Waiting for a tag; with a tag until the device has it; at the device; done, while the thread waits for a \
+                CPU; all else until the program has it.";
     Some(Section::new("stages", "Where the time goes", lead).with(chart))
 }
 

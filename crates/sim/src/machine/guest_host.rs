@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What virtual machines and the users of a database have in common, as arithmetic on times: how deep the host's cores sleep, the
+//! hottest lock of a database, and the log that has to be durable before a transaction ends.
+//!
+//! Guarantees: the same calls give the same answers; what is given out in turn is given in the order of the calls. Does not do: who
+//! waits for a lock keeps computing, and one that is preempted with a lock in its hands is not told apart.
+
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// How busy the host is.
+#[derive(Debug)]
+pub(super) struct HostLoad {
+    cores: u32,
+    /// A core that does nothing for so long goes into deep sleep; 0: at once.
+    deep_after_ns: u64,
+    since_ns: u64,
+    /// vCPUs that compute.
+    computing: AtomicU32,
+    /// What made a core run that did not: a vCPU that computes, a thread of the hypervisor.
+    woken: AtomicU64,
+}
+
+impl HostLoad {
+    /// Of a host with so many cores, from that time on.
+    pub(super) fn new(cores: u32, deep_after_ns: u64, since_ns: u64) -> HostLoad {
+        HostLoad { cores, deep_after_ns, since_ns, computing: AtomicU32::new(0), woken: AtomicU64::new(0) }
+    }
+
+    /// A vCPU begins to compute.
+    pub(super) fn begin(&self) {
+        self.computing.fetch_add(1, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// A vCPU is done with it.
+    pub(super) fn end(&self) {
+        self.computing.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Something else wakes a core.
+    pub(super) fn wake(&self) {
+        self.woken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// vCPUs that compute.
+    pub(super) fn computing(&self) -> u32 {
+        self.computing.load(Ordering::Relaxed)
+    }
+
+    /// Cores of the host.
+    pub(super) fn cores(&self) -> u32 {
+        self.cores
+    }
+
+    /// The share of idle cores that are in deep sleep: those whose idle time has lasted long enough, where wake-ups hit cores
+    /// at random and so idle times end at random.
+    pub(super) fn deep_share(&self, now_ns: u64) -> f64 {
+        let idle = f64::from(self.cores.saturating_sub(self.computing()));
+        let woken = self.woken.load(Ordering::Relaxed);
+        if self.deep_after_ns == 0 || woken == 0 {
+            return 1.0;
+        }
+        let mean_idle_ns = idle * now_ns.saturating_sub(self.since_ns) as f64 / woken as f64;
+        if mean_idle_ns > 0.0 { (-(self.deep_after_ns as f64) / mean_idle_ns).exp() } else { 0.0 }
+    }
+}
+
+/// What makes the log of a database durable.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LogSpec {
+    /// A flush of the host's storage, for which all virtual machines stand in line.
+    pub flush_ns: u64,
+    /// Writing the log of one transaction: its bytes at the speed of the storage.
+    pub commit_ns: u64,
+}
+
+/// The logs of all virtual machines on one storage of the host. Each has one flush under way at most, and who comes meanwhile is in
+/// the next one (group commit); flushes of several wait for each other.
+#[derive(Debug)]
+pub(super) struct Logs {
+    spec: LogSpec,
+    state: Mutex<LogState>,
+}
+
+#[derive(Debug)]
+struct LogState {
+    free_at: u64,
+    /// The last flush of each virtual machine: begin and end.
+    last: Vec<(u64, u64)>,
+}
+
+impl Logs {
+    /// Of so many virtual machines.
+    pub(super) fn new(spec: LogSpec, vms: u32) -> Logs {
+        Logs { spec, state: Mutex::new(LogState { free_at: 0, last: vec![(0, 0); vms as usize] }) }
+    }
+
+    /// A transaction of `vm` whose log reaches the host at `now` is durable when?
+    pub(super) fn commit(&self, vm: u32, now: u64) -> u64 {
+        let state = &mut *self.state.lock();
+        let (begin, end) = &mut state.last[vm as usize];
+        if *begin <= now {
+            *begin = now.max(*end).max(state.free_at);
+            *end = *begin + self.spec.flush_ns;
+            state.free_at = *end;
+        }
+        // One that has not begun takes this one along, and all that stand behind it begin later.
+        *end += self.spec.commit_ns;
+        state.free_at += self.spec.commit_ns;
+        *end
+    }
+}
+
+/// The lock of a database that its users wait for most.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LockSpec {
+    /// A transaction has it for so long in all; 0: there is none.
+    pub hold_ns: u64,
+    /// So much longer for each that spins for it meanwhile: cache lines that they take from each other.
+    pub waiter_ns: u64,
+}
+
+/// Its users, in the order of their coming.
+#[derive(Debug, Default)]
+pub(super) struct Lock {
+    /// When each is done with it.
+    ends: VecDeque<u64>,
+}
+
+impl Lock {
+    /// One comes at `now`; when it is done.
+    pub(super) fn take(&mut self, spec: LockSpec, now: u64) -> u64 {
+        while self.ends.front().is_some_and(|end| *end <= now) {
+            self.ends.pop_front();
+        }
+        let waiting = self.ends.len() as u64;
+        let end = self.ends.back().map_or(now, |end| *end) + spec.hold_ns + waiting * spec.waiter_ns;
+        self.ends.push_back(end);
+        end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_sleep_deep_only_where_little_wakes_them() {
+        let host = HostLoad::new(4, 200, 0);
+        assert_eq!(host.deep_share(1000), 1.0, "nothing has been woken");
+        (0..2).for_each(|_| host.begin());
+        host.end();
+        // Three idle cores, two wake-ups in 1000 ns: 1500 ns of idle time each.
+        assert!((host.deep_share(1000) - (-200.0f64 / 1500.0).exp()).abs() < 1e-12);
+        (0..98).for_each(|_| host.wake());
+        assert!(host.deep_share(1000) < 0.01);
+        (0..3).for_each(|_| host.begin());
+        assert_eq!((host.computing(), host.deep_share(1000)), (4, 0.0), "no core is idle");
+        assert_eq!(HostLoad::new(4, 0, 0).deep_share(1), 1.0);
+    }
+
+    #[test]
+    fn commits_that_come_during_a_flush_share_the_next_one() {
+        let logs = Logs::new(LogSpec { flush_ns: 100, commit_ns: 1 }, 1);
+        assert_eq!(logs.commit(0, 1000), 1101);
+        assert_eq!([1010, 1050].map(|at| logs.commit(0, at)), [1202, 1203], "the next flush begins at 1101");
+        assert_eq!(logs.commit(0, 1150), 1304, "it has begun");
+        assert_eq!(logs.commit(0, 5000), 5101);
+    }
+
+    #[test]
+    fn flushes_of_several_databases_wait_for_each_other() {
+        let logs = Logs::new(LogSpec { flush_ns: 100, commit_ns: 0 }, 3);
+        assert_eq!([0, 1, 2].map(|vm| logs.commit(vm, 1000)), [1100, 1200, 1300]);
+        assert_eq!(logs.commit(2, 1150), 1300, "not begun yet");
+        assert_eq!(logs.commit(0, 1150), 1400);
+    }
+
+    #[test]
+    fn who_spins_makes_a_lock_slower_for_those_before() {
+        let (mut lock, spec) = (Lock::default(), LockSpec { hold_ns: 100, waiter_ns: 10 });
+        assert_eq!([0, 0, 0].map(|at| lock.take(spec, at)), [100, 210, 330]);
+        assert_eq!(lock.take(spec, 329), 440, "one has it");
+        assert_eq!(lock.take(spec, 1000), 1100);
+    }
+}
