@@ -126,7 +126,7 @@ fn of_virtual_machines_it_is_said_which_part_of_a_transaction_changes() {
         assert!(threads.contains(part), "{part:?} in\n{threads}");
     }
     let disk = of("disk.read_us=20");
-    assert!(disk.contains("shorter: storage is 100.0 us against 60.0 us (with the host's storage)."), "{disk}");
+    assert!(disk.contains("shorter: storage is 100.0 us against 60.0 us (with the host's storage"), "{disk}");
     assert!(!of("guests.queues=8").contains("why: "), "one thread serves them all: no effect has no reason\n{text}");
     dir.mqblk(&[&args[..], &["--report", "w.html"]].concat()).exits(0);
     let page = fs::read_to_string(dir.path("w.html")).unwrap();

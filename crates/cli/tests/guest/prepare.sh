@@ -9,12 +9,12 @@ mkdir -p "$1"
 cache=$(realpath "$1") here=$(cd "$(dirname "$0")" && pwd)
 exec 9>"$cache/lock"; flock 9
 new() { [ -s "$2" ] && [ ! "$1" -nt "$2" ]; }
-if new "$here/job.sh" "$cache/initrd.cpio" && new "$0" "$cache/initrd.cpio"; then exit 0; fi
-package=linux-image-cloud-amd64
-vmlinuz=$(bash "$here/../../../oracle/guest/kernel.sh" "$cache" $package)
+oracle=$here/../../../oracle/guest package=linux-image-cloud-amd64 initrd=$cache/initrd.cpio
+vmlinuz=$(bash "$oracle/kernel.sh" "$cache" $package)
 ln -sf "$vmlinuz" "$cache/vmlinuz"
+if new "$here/job.sh" "$initrd" && new "$0" "$initrd" && new "$oracle/modules.sh" "$initrd" && new "$vmlinuz" "$initrd"; then exit 0; fi
 # The place of the oracle's script runner takes the job.
-bash "$here/../../../oracle/guest/initramfs.sh" "$cache/$package/root" "$cache/base.cpio" "$here/job.sh" virtio_pci virtio_blk mq-deadline
+bash "$oracle/initramfs.sh" "$cache/$package/root" "$cache/base.cpio" "$here/job.sh" virtio_pci virtio_blk mq-deadline
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 mkdir "$work/bin"
 fio=$(command -v fio)

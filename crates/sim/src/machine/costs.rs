@@ -171,7 +171,7 @@ pub struct PathCosts {
     /// That is spread evenly by up to this much either way.
     pub idle_spread_ns: u32,
     /// Speed of a CPU while another thread of its core is busy, percent of that when none is, 1 to 100; 100: they do not slow
-    /// each other down. What locks are held for is not made longer.
+    /// each other down. What locks are held for is not made longer; all that a program computes is, `thinktime_spin` too.
     pub sibling_pct: u32,
 }
 

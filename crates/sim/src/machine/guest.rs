@@ -254,7 +254,9 @@ impl User {
     fn compute(&mut self, now: u64, planned_ns: u64, is_lock: bool) -> Next {
         self.computing = Some(Computing { since_ns: now, planned_ns, is_lock });
         self.activity.host.begin();
+        // From its last piece of computing to the lock no core has slept.
         if !is_lock {
+            self.activity.host.wake();
             let mine = &self.activity.vms[self.vm as usize];
             mine.set(mine.get() + 1);
         }

@@ -28,10 +28,9 @@ impl HostLoad {
         HostLoad { cores, deep_after_ns, since_ns, computing: AtomicU32::new(0), woken: AtomicU64::new(0) }
     }
 
-    /// A vCPU begins to compute.
+    /// A vCPU begins to compute, or goes on with something else.
     pub(super) fn begin(&self) {
         self.computing.fetch_add(1, Ordering::Relaxed);
-        self.wake();
     }
 
     /// A vCPU is done with it.
@@ -39,7 +38,7 @@ impl HostLoad {
         self.computing.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Something else wakes a core.
+    /// A core that slept is woken.
     pub(super) fn wake(&self) {
         self.woken.fetch_add(1, Ordering::Relaxed);
     }
@@ -106,7 +105,8 @@ impl Logs {
             *end = *begin + self.spec.flush_ns;
             state.free_at = *end;
         }
-        // One that has not begun takes this one along, and all that stand behind it begin later.
+        // One that has not begun takes this one along, and the next flush begins later. Those that have their times already keep them, so a
+        // line of several is up to a commit of each shorter than it would be.
         *end += self.spec.commit_ns;
         state.free_at += self.spec.commit_ns;
         *end
@@ -151,6 +151,8 @@ mod tests {
         let host = HostLoad::new(4, 200, 0);
         assert_eq!(host.deep_share(1000), 1.0, "nothing has been woken");
         (0..2).for_each(|_| host.begin());
+        assert_eq!(host.deep_share(1000), 1.0, "who computes has woken nothing by that alone");
+        (0..2).for_each(|_| host.wake());
         host.end();
         // Three idle cores, two wake-ups in 1000 ns: 1500 ns of idle time each.
         assert!((host.deep_share(1000) - (-200.0f64 / 1500.0).exp()).abs() < 1e-12);
@@ -176,6 +178,10 @@ mod tests {
         assert_eq!([0, 1, 2].map(|vm| logs.commit(vm, 1000)), [1100, 1200, 1300]);
         assert_eq!(logs.commit(2, 1150), 1300, "not begun yet");
         assert_eq!(logs.commit(0, 1150), 1400);
+        let logs = Logs::new(LogSpec { flush_ns: 100, commit_ns: 10 }, 3);
+        assert_eq!([0, 1, 2].map(|vm| logs.commit(vm, 1000)), [1110, 1220, 1330]);
+        assert_eq!(logs.commit(1, 1050), 1230, "taken along");
+        assert_eq!(logs.commit(0, 1120), 1450, "behind all of them, and what was taken along");
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub(super) struct Task {
     pub cpu_waits: CpuWaits,
 }
 
-/// How long threads waited for a CPU while I/Os of theirs were out, or done and not looked at.
+/// How long threads waited for a CPU while I/Os of theirs were out, or done and not looked at; a CPU that wakes up is waited for, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuWaits {
     /// All of it, nanoseconds.

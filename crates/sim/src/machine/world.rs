@@ -442,7 +442,9 @@ impl Machine {
                     }
                     t.state = State::Runs;
                     t.sleep += 1;
-                    t.could_run_at = at;
+                    if t.out > 0 {
+                        t.could_run_at = at;
+                    }
                     let cpu = t.cpu;
                     self.rouse(cpu, at);
                     self.stand_in_line(cpu, task);

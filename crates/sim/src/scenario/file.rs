@@ -406,9 +406,11 @@ impl Scenario {
             let (n, most) = (all, blk::id::MAX_CPUS);
             return bad("[machine]", format!("{n} CPUs: must be at most {most}; lower sockets, cores or threads"));
         }
-        let pct = self.costs.path.sibling_pct;
-        if !(1..=100).contains(&pct) {
-            return bad("sibling_pct", format!("sibling_pct = {pct}: must be 1..=100 percent"));
+        for costs in self.row.iter().filter_map(|row| row.costs.as_ref()).chain([&self.costs]) {
+            let pct = costs.path.sibling_pct;
+            if !(1..=100).contains(&pct) {
+                return bad("sibling_pct", format!("sibling_pct = {pct}: must be 1..=100 percent"));
+            }
         }
         check_disk(&self.disk)?;
         build::check_settings(self).map_err(|(place, e)| (place, e.to_string()))?;

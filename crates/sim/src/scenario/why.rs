@@ -31,7 +31,7 @@ const STAGES: [Stage; 5] = [
     Stage { name: "device", means: "the device itself takes longer", of: |s| s.device_us },
     Stage {
         name: "CPU wait",
-        means: "it is done, and its thread waits for a CPU that others compute on",
+        means: "its thread could go on, and waits for a CPU that others compute on or that has to wake up",
         of: |s| s.cpu_wait_us,
     },
     Stage { name: "completion", means: "interrupts and wake-ups take longer", of: |s| s.rest_us },

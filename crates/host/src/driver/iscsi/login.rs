@@ -201,12 +201,13 @@ const OUR_ID: u8 = 0x4d;
 impl Login {
     /// A login that has not begun.
     ///
-    /// Who has nothing to prove and wants no proof begins with the keys of operation: a target that does want a login refuses that with a
+    /// Who has no user, and so wants no proof either, begins with the keys of operation: a target that does want a login refuses that with a
     /// status, while Linux's closes the connection without a word if it is offered `AuthMethod=None`.
     pub fn new(wanted: Wanted) -> Login {
-        let is_open = wanted.chap.is_none() && wanted.target_chap.is_none();
-        let (stage, step) =
-            if is_open { (Stage::Operational, Step::Operational) } else { (Stage::Security, Step::Offer) };
+        let (stage, step) = match wanted.chap {
+            None => (Stage::Operational, Step::Operational),
+            Some(_) => (Stage::Security, Step::Offer),
+        };
         Login {
             wanted,
             step,
@@ -252,13 +253,8 @@ impl Login {
         }
         match self.step {
             Step::Offer => {
-                let methods = match (&wanted.chap, &wanted.target_chap) {
-                    (None, _) => "None",
-                    (Some(_), None) => "CHAP,None",
-                    (Some(_), Some(_)) => "CHAP",
-                };
-                put("AuthMethod", methods);
-                wanted.chap.is_none().then_some(Stage::Operational)
+                put("AuthMethod", if wanted.target_chap.is_some() { "CHAP" } else { "CHAP,None" });
+                None
             }
             Step::Algorithm => {
                 put("CHAP_A", "5");
@@ -486,7 +482,7 @@ impl Login {
             (2, 4) => Failure::NotFound(format!("target {target} was removed and has no other address")),
             (2, 6) => Failure::Refused("it has too many connections: sessions= fewer".into()),
             (2, code) => Failure::Refused(format!("the login was refused (initiator error {code:#04x})")),
-            (3, 1) => Failure::Busy(format!(
+            (3, 1) if self.wanted.target.is_some() => Failure::Busy(format!(
                 "{target} cannot be served now; Linux's target says so, too, where it has none of this name: 'mqblk discover \
                  iscsi://HOST' lists them"
             )),

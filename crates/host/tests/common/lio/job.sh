@@ -3,6 +3,8 @@
 # carries out the lines that come from its console, and says with what status each ended.
 set -e
 stty -echo
+# Its messages would stand in the middle of answers.
+echo 1 >/proc/sys/kernel/printk
 for module in virtio_net configfs; do modprobe $module; done
 mount -t tmpfs tmp /tmp
 mount -t configfs config /sys/kernel/config

@@ -10,7 +10,7 @@ oracle=$here/../../../../oracle/guest package=linux-image-cloud-amd64 initrd=$ca
 vmlinuz=$(bash "$oracle/kernel.sh" "$cache" $package)
 exec 9>"$cache/lock"; flock 9
 new() { [ "$initrd" -nt "$1" ]; }
-if ! { new "$here/job.sh" && new "$0" && new "$oracle/initramfs.sh"; }; then
+if ! { new "$here/job.sh" && new "$0" && new "$oracle/initramfs.sh" && new "$oracle/modules.sh" && new "$vmlinuz"; }; then
   work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
   # The place of the oracle's script runner is taken by nothing that is used.
   bash "$oracle/initramfs.sh" "$cache/$package/root" "$work/root.cpio" "$here/job.sh" \
