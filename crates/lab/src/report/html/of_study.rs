@@ -13,6 +13,7 @@ use super::of_scenario::machine;
 use super::parts;
 use super::unit::Unit;
 use crate::setup::Setup;
+use crate::stats::descriptive::median;
 use sim::scenario::file::Scenario;
 use sim::study::reason::{self, rate};
 use sim::study::{Cell as StudyCell, Load, Point, Study};
@@ -31,7 +32,9 @@ pub struct Beside {
     pub series: String,
     /// How many of what the study scales.
     pub x: u32,
-    /// Median of the measured runs, I/Os a second.
+    /// Runs that came to their end; at least one.
+    pub runs: usize,
+    /// Median of them, I/Os a second.
     pub measured: f64,
     /// The slowest of them.
     pub least: f64,
@@ -43,13 +46,26 @@ pub struct Beside {
     pub error: f64,
 }
 
+impl Beside {
+    /// A point of whole runs, I/Os a second each, and what was simulated; `None`: there was no run.
+    pub fn of(series: String, x: u32, runs: &[f64], simulated: f64) -> Option<Beside> {
+        let measured = median(runs)?;
+        let (least, most) =
+            runs.iter().fold((f64::INFINITY, 0.0f64), |(least, most), run| (least.min(*run), most.max(*run)));
+        let error = simulated / measured - 1.0;
+        Some(Beside { series, x, runs: runs.len(), measured, least, most, simulated, error })
+    }
+}
+
 /// This host beside a study.
 #[derive(Clone, Debug, Serialize)]
 pub struct Here {
     /// Its CPUs.
     pub cpus: u32,
-    /// Runs of each point, unless they were broken off.
+    /// Runs of each point that were asked for; [`Beside::runs`] has those it came to.
     pub runs: usize,
+    /// Measuring was broken off.
+    pub is_interrupted: bool,
     /// The costs are of a machine file, and not built in.
     pub own_costs: bool,
     /// Those that were measured.
@@ -60,6 +76,15 @@ impl Here {
     /// Runs of a point are so far apart that the errors say little.
     pub fn is_apart(&self) -> bool {
         self.points.iter().any(|p| p.most - p.least > APART * p.measured)
+    }
+
+    /// Whole runs of a point: `5`, or `2 to 3` if not all have as many.
+    pub fn runs_of_a_point(&self) -> String {
+        let of = || self.points.iter().map(|p| p.runs);
+        match (of().min().unwrap_or(0), of().max().unwrap_or(0)) {
+            (few, many) if few == many => many.to_string(),
+            (few, many) => format!("{few} to {many}"),
+        }
     }
 }
 
@@ -77,8 +102,6 @@ pub struct StudyInput<'a> {
     pub points: &'a [Point],
     /// What was measured.
     pub here: Option<&'a Here>,
-    /// Measuring was broken off.
-    pub is_interrupted: bool,
     /// What was typed.
     pub command: &'a str,
     /// The seed.
@@ -181,8 +204,8 @@ fn warnings(input: &StudyInput<'_>) -> Vec<Caveat> {
     let Some(here) = input.here else { return Vec::new() };
     let mut all = Vec::new();
     let mut add = |text: String, advice: &str| all.push(Caveat { text, advice: advice.to_owned() });
-    if input.is_interrupted {
-        add("measuring this host was broken off".into(), "points without runs are missing there");
+    if here.is_interrupted {
+        add("measuring this host was broken off".into(), "points without a whole run are missing there");
     }
     if here.is_apart() {
         let text = format!(
@@ -326,7 +349,8 @@ fn beside(study: Study, here: &Here) -> Section {
     let lead = format!(
         "{} CPUs. Measured on the null device, medians of {} interleaved runs with the least and the most of them; simulated: our block layer \
          in user space, without what a kernel and a device add.",
-        here.cpus, here.runs
+        here.cpus,
+        here.runs_of_a_point()
     );
     let mut section = Section::new("here", "This host", lead);
     let mut names: Vec<&str> = Vec::new();
@@ -462,7 +486,6 @@ mod tests {
             cells: &cells,
             points,
             here,
-            is_interrupted: false,
             command: "mqblk sim --study cpus",
             seed: 3,
             setup: &Setup::default(),
@@ -516,16 +539,9 @@ mod tests {
 
     #[test]
     fn this_host_stands_beside_and_runs_that_are_apart_are_a_warning() {
-        let beside = |x: u32, least: f64| Beside {
-            series: "mq".into(),
-            x,
-            measured: 1e6,
-            least,
-            most: 1.1e6,
-            simulated: 9e5,
-            error: -0.1,
-        };
-        let mut here = Here { cpus: 2, runs: 5, own_costs: true, points: vec![beside(1, 9e5), beside(2, 9.5e5)] };
+        let beside = |x, least| Beside::of("mq".into(), x, &[1.1e6, least, 1e6], 9e5).unwrap();
+        let points = vec![beside(1, 9e5), beside(2, 9.5e5)];
+        let mut here = Here { cpus: 2, runs: 3, is_interrupted: false, own_costs: true, points };
         let points = [point("mq", 1, 1e6), point("mq", 2, 2e6)];
         let d = report(Study::Cpus, &points, Some(&here));
         assert!(d.verdict.warnings.is_empty());
@@ -537,5 +553,24 @@ mod tests {
         let d = report(Study::Cpus, &points, Some(&here));
         assert_eq!(d.verdict.warnings.len(), 2);
         assert_eq!(d.data["here"]["points"][1]["least"], 5e5);
+    }
+
+    #[test]
+    fn a_point_tells_how_many_runs_it_has() {
+        assert!(Beside::of("mq".into(), 1, &[], 9e5).is_none(), "no whole run, no point");
+        let points = vec![
+            Beside::of("mq".into(), 1, &[1.2e6, 1e6], 1.21e6).unwrap(),
+            Beside::of("mq".into(), 2, &[2e6], 2e6).unwrap(),
+        ];
+        assert_eq!((points[0].measured, points[1].measured), (1.1e6, 2e6));
+        assert!((points[0].error - 0.1).abs() < 1e-9, "{}", points[0].error);
+        let here = Here { cpus: 2, runs: 5, is_interrupted: true, own_costs: true, points };
+        let d = report(Study::Cpus, &[point("mq", 1, 1e6), point("mq", 2, 2e6)], Some(&here));
+        let of_data = &d.data["here"];
+        assert_eq!((&of_data["runs"], &of_data["is_interrupted"]), (&json!(5), &json!(true)));
+        assert_eq!([&of_data["points"][0]["runs"], &of_data["points"][1]["runs"]], [&json!(2), &json!(1)]);
+        let section = d.sections.iter().find(|s| s.id == "here").unwrap();
+        assert!(section.lead.contains("medians of 1 to 2 interleaved runs"), "{}", section.lead);
+        assert!(d.verdict.warnings[0].text.contains("broken off"));
     }
 }
