@@ -27,6 +27,13 @@ const GROWS: f64 = 1.8;
 /// Share of CPU time from which on waiting for locks is the reason.
 const LOCKED: f64 = 0.2;
 
+/// The first point from which on more of what is scaled brings nothing: it is as near to the peak as a series that has not fallen.
+/// `None`: there are no points, or none has a rate.
+pub fn enough<'a>(series: &[&'a Point]) -> Option<&'a Point> {
+    let peak = series.iter().map(|p| p.iops).fold(0.0, f64::max);
+    series.iter().find(|p| p.iops > FALLEN * peak).copied()
+}
+
 fn sentence(study: Study, series: &[&Point]) -> String {
     let (Some(first), Some(last)) = (series.first(), series.last()) else { return "nothing was simulated".into() };
     let at = |p: &Point| of_them(study, p.x);

@@ -179,9 +179,9 @@ fn verdict(input: &StudyInput<'_>, all: &[(&str, Vec<&Point>)]) -> Verdict {
     let (word, first) = match (best, least) {
         // Numbers of users are loads, and none of them is better than another.
         (Some(best), Some(_)) if input.study == Study::Iothreads => {
-            let of_best = input.points.iter().filter(|p| p.series == best.series);
-            let peak = of_best.max_by(|a, b| a.iops.total_cmp(&b.iops)).unwrap_or(best);
-            (format!("Best for {}: {}", best.series, with(input.study, peak.x)), String::new())
+            let of_best = all.iter().find(|(name, _)| *name == best.series);
+            let enough = of_best.and_then(|(_, line)| reason::enough(line)).unwrap_or(best);
+            (format!("Best for {}: {}", best.series, with(input.study, enough.x)), String::new())
         }
         (Some(best), Some(least)) if ends.len() > 1 && best.iops > (1.0 + ALIKE) * least.iops => {
             let (most, few) = (rate(best.iops), rate(least.iops));
@@ -530,11 +530,15 @@ mod tests {
         let all = charts(&d);
         assert_eq!((all[0].1.y.scale, all[1].1.y.scale), (Scale::Log10, Scale::Linear));
         let users = |x, iops| Point { cpu_ns: None, lock_wait: None, ..point("8 users", x, iops) };
-        let d = report(Study::Iothreads, &[users(0, 1e5), users(1, 2e5), users(2, 2e5)], None);
+        let flat = [users(0, 1e5), users(1, 2e5), users(2, 2e5), users(4, 2.002e5)];
+        let d = report(Study::Iothreads, &flat, None);
         let all = charts(&d);
         assert_eq!(all.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ["series-0-chart", "latency-chart"]);
         assert_eq!((all[0].1.x.scale, all[0].1.series[0].points[0].x), (Scale::Linear, 0.0));
-        assert_eq!(d.verdict.word, "Best for 8 users: 2 IOThreads");
+        assert_eq!(d.verdict.word, "Best for 8 users: 1 IOThread", "more of them bring nothing");
+        assert!(d.verdict.sentence.contains("grows until 1 IOThread, "), "{}", d.verdict.sentence);
+        let d = report(Study::Iothreads, &[&flat[..], &[users(8, 2.5e5), users(16, 1e5)]].concat(), None);
+        assert_eq!(d.verdict.word, "Best for 8 users: 8 IOThreads");
     }
 
     #[test]
