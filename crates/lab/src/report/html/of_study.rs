@@ -15,8 +15,8 @@ use super::unit::Unit;
 use crate::setup::Setup;
 use crate::stats::descriptive::median;
 use sim::scenario::file::Scenario;
-use sim::study::reason::{self, rate};
-use sim::study::{Cell as StudyCell, Load, Point, Study};
+use sim::study::reason::{self, of_them, rate};
+use sim::study::{Cell as StudyCell, Load, Point, Study, by_series};
 
 /// Distance of a point's runs, relative to their median, from which on an error says nothing.
 pub const APART: f64 = 0.3;
@@ -122,7 +122,7 @@ pub fn data(input: &StudyInput<'_>) -> Value {
 /// The report.
 pub fn document(input: &StudyInput<'_>) -> Document {
     let m = input.machine.machine;
-    let all = series(input.points);
+    let all = by_series(input.points, |p| &p.series);
     let mut sections = vec![rates(input.study, &all)];
     sections.extend(costs(input.study, &all));
     sections.push(figures(input.study, input.points));
@@ -151,27 +151,6 @@ pub fn document(input: &StudyInput<'_>) -> Document {
     }
 }
 
-/// Points by their series, in their order.
-fn series(points: &[Point]) -> Vec<(&str, Vec<&Point>)> {
-    let mut all: Vec<(&str, Vec<&Point>)> = Vec::new();
-    for p in points {
-        match all.iter_mut().find(|(name, _)| *name == p.series) {
-            Some((_, line)) => line.push(p),
-            None => all.push((&p.series, vec![p])),
-        }
-    }
-    all
-}
-
-/// `8 CPUs`, `a depth of 8`.
-fn with(study: Study, x: u32) -> String {
-    match study {
-        Study::Depth => format!("a depth of {x}"),
-        _ if x == 1 => format!("1 {}", study.unit().trim_end_matches('s')),
-        _ => format!("{x} {}", study.unit()),
-    }
-}
-
 fn verdict(input: &StudyInput<'_>, all: &[(&str, Vec<&Point>)]) -> Verdict {
     let ends: Vec<&Point> = all.iter().filter_map(|(_, line)| line.last().copied()).collect();
     let by_rate = |a: &&&Point, b: &&&Point| a.iops.total_cmp(&b.iops);
@@ -181,7 +160,7 @@ fn verdict(input: &StudyInput<'_>, all: &[(&str, Vec<&Point>)]) -> Verdict {
         (Some(best), Some(_)) if input.study == Study::Iothreads => {
             let of_best = all.iter().find(|(name, _)| *name == best.series);
             let enough = of_best.and_then(|(_, line)| reason::enough(line)).unwrap_or(best);
-            (format!("Best for {}: {}", best.series, with(input.study, enough.x)), String::new())
+            (format!("Best for {}: {}", best.series, of_them(input.study, enough.x)), String::new())
         }
         (Some(best), Some(least)) if ends.len() > 1 && best.iops > (1.0 + ALIKE) * least.iops => {
             let (most, few) = (rate(best.iops), rate(least.iops));
@@ -191,9 +170,11 @@ fn verdict(input: &StudyInput<'_>, all: &[(&str, Vec<&Point>)]) -> Verdict {
                 best.iops / least.iops,
                 least.series
             );
-            (format!("With {} \u{2018}{}\u{2019} has most", with(input.study, best.x), best.series), text)
+            (format!("With {} \u{2018}{}\u{2019} has most", of_them(input.study, best.x), best.series), text)
         }
-        (Some(best), Some(_)) if ends.len() > 1 => (format!("Alike with {}", with(input.study, best.x)), String::new()),
+        (Some(best), Some(_)) if ends.len() > 1 => {
+            (format!("Alike with {}", of_them(input.study, best.x)), String::new())
+        }
         _ => ("Simulated".to_owned(), String::new()),
     };
     let sentence = first + &reason::of(input.study, input.points).join(" ");
@@ -265,7 +246,7 @@ fn rates(study: Study, all: &[(&str, Vec<&Point>)]) -> Section {
     let iops = |p: &Point| Some(p.iops);
     let ends = all.iter().filter_map(|(name, line)| {
         let p = line.last()?;
-        Some(format!("{name}: {} with {}", rate(p.iops), with(study, p.x)))
+        Some(format!("{name}: {} with {}", rate(p.iops), of_them(study, p.x)))
     });
     let summary = ends.collect::<Vec<_>>().join("; ") + ".";
     if all.len() > 1
@@ -274,10 +255,7 @@ fn rates(study: Study, all: &[(&str, Vec<&Point>)]) -> Section {
         section = section.with(chart("iops-chart", "All series", summary, plot));
     }
     for (i, one) in all.iter().enumerate() {
-        let points: Vec<Point> = one.1.iter().map(|p| (*p).clone()).collect();
-        let why = reason::of(study, &points).join(" ");
-        // The name stands in front of it already.
-        let why = why.strip_prefix(&format!("{}: ", one.0)).map_or(why.clone(), str::to_owned);
+        let why = format!("{}.", reason::of_series(study, &one.1));
         let Some(mut plot) = lines(study, &all[i..=i], ("I/Os per second", Unit::PerSecond), Some(Scale::Linear), iops)
         else {
             section.blocks.push(Block::Note { text: why });
@@ -309,7 +287,7 @@ fn costs(study: Study, all: &[(&str, Vec<&Point>)]) -> Option<Section> {
         let told = all.iter().filter_map(|(name, line)| {
             let [first, last] = [line.first()?, line.last()?];
             let (from, to) = (unit.text(of(first)?), unit.text(of(last)?));
-            Some(format!("{name}: {from} with {}, {to} with {}", with(study, first.x), with(study, last.x)))
+            Some(format!("{name}: {from} with {}, {to} with {}", of_them(study, first.x), of_them(study, last.x)))
         });
         let summary = told.collect::<Vec<_>>().join("; ") + ".";
         section = section.with(chart(id, title, summary, plot));
@@ -353,33 +331,27 @@ fn beside(study: Study, here: &Here) -> Section {
         here.runs_of_a_point()
     );
     let mut section = Section::new("here", "This host", lead);
-    let mut names: Vec<&str> = Vec::new();
-    here.points.iter().for_each(|p| {
-        if !names.contains(&p.series.as_str()) {
-            names.push(&p.series);
-        }
-    });
-    let line = |i: usize, name: &str, what: &str, style, of: &dyn Fn(&Beside) -> Mark| Series {
+    let line = |i: usize, name: &str, what: &str, style, points: Vec<Mark>| Series {
         name: format!("{name}, {what}"),
         colour: i as u8,
         style,
-        points: here.points.iter().filter(|p| p.series == name).map(of).collect(),
+        points,
     };
     let measured = |p: &Beside| Mark { x: f64::from(p.x), y: p.measured, interval: Some((p.least, p.most)) };
     let simulated = |p: &Beside| Mark::at(f64::from(p.x), p.simulated);
-    let pair = |(i, name): (usize, &&str)| {
+    let pair = |(i, (name, points)): (usize, (&str, Vec<&Beside>))| {
         [
-            line(2 * i, name, "measured", Style::Marked, &measured),
-            line(2 * i + 1, name, "simulated", Style::Marked, &simulated),
+            line(2 * i, name, "measured", Style::Marked, points.iter().copied().map(measured).collect()),
+            line(2 * i + 1, name, "simulated", Style::Marked, points.iter().copied().map(simulated).collect()),
         ]
     };
-    let series: Vec<Series> = names.iter().enumerate().flat_map(pair).collect();
+    let series: Vec<Series> = by_series(&here.points, |p| &p.series).into_iter().enumerate().flat_map(pair).collect();
     if series.iter().any(|s| s.points.len() > 1) {
         let y = Axis::new("I/Os per second", Unit::PerSecond, Scale::Linear);
         let worst = here.points.iter().max_by(|a, b| a.error.abs().total_cmp(&b.error.abs()));
         let summary = worst.map_or_else(String::new, |p| {
             let off = Unit::Ratio.text(1.0 + p.error);
-            format!("Farthest off: {} with {}, {off} simulated against measured.", p.series, with(study, p.x))
+            format!("Farthest off: {} with {}, {off} simulated against measured.", p.series, of_them(study, p.x))
         });
         section =
             section.with(chart("here-chart", "Measured and simulated", summary, Lines { x: x_axis(study), y, series }));
@@ -403,17 +375,11 @@ fn beside(study: Study, here: &Here) -> Section {
 /// The load and the settings of each series; what grows with it is told by its ends.
 fn settings(input: &StudyInput<'_>) -> Section {
     let mut table = Table::new("", &["series", "setting", "value"]);
-    let mut names: Vec<&str> = Vec::new();
-    for cell in input.cells {
-        if names.contains(&cell.series.as_str()) {
-            continue;
-        }
-        names.push(&cell.series);
-        let all = || input.cells.iter().filter(|c| c.series == cell.series);
-        let last = all().next_back().unwrap_or(cell);
+    for (series, cells) in by_series(input.cells, |c| &c.series) {
+        let (Some(cell), Some(last)) = (cells.first(), cells.last()) else { continue };
         let mut add = |setting: &str, from: String, to: String| {
             let value = if from == to { from } else { format!("{from} to {to}") };
-            table.row(vec![Cell::text(&cell.series), Cell::text(setting), Cell::text(value)]);
+            table.row(vec![Cell::text(series), Cell::text(setting), Cell::text(value)]);
         };
         load(cell).into_iter().zip(load(last)).for_each(|((what, from), (_, to))| add(what, from, to));
         for (key, value) in &cell.set {
