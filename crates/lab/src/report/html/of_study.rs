@@ -126,7 +126,7 @@ pub fn document(input: &StudyInput<'_>) -> Document {
     let mut sections = vec![rates(input.study, &all)];
     sections.extend(costs(input.study, &all));
     sections.push(figures(input.study, input.points));
-    sections.extend(input.here.map(|here| beside(input.study, here)));
+    sections.extend(input.here.map(|here| beside(input.study, here, &all)));
     sections.push(settings(input));
     sections.push(machine(input.machine));
     sections.push(cost_table(input.machine));
@@ -323,7 +323,7 @@ fn figures(study: Study, points: &[Point]) -> Section {
 }
 
 /// This host, measured and simulated.
-fn beside(study: Study, here: &Here) -> Section {
+fn beside(study: Study, here: &Here, all: &[(&str, Vec<&Point>)]) -> Section {
     let lead = format!(
         "{} CPUs. Measured on the null device, medians of {} interleaved runs with the least and the most of them; simulated: our block layer \
          in user space, without what a kernel and a device add.",
@@ -331,18 +331,15 @@ fn beside(study: Study, here: &Here) -> Section {
         here.runs_of_a_point()
     );
     let mut section = Section::new("here", "This host", lead);
-    let line = |i: usize, name: &str, what: &str, style, points: Vec<Mark>| Series {
-        name: format!("{name}, {what}"),
-        colour: i as u8,
-        style,
-        points,
-    };
-    let measured = |p: &Beside| Mark { x: f64::from(p.x), y: p.measured, interval: Some((p.least, p.most)) };
-    let simulated = |p: &Beside| Mark::at(f64::from(p.x), p.simulated);
+    // The series' colour of all charts for both; marks are measured, a line is simulated.
     let pair = |(i, (name, points)): (usize, (&str, Vec<&Beside>))| {
+        let colour = all.iter().position(|(n, _)| *n == name).unwrap_or(i) as u8;
+        let measured = |p: &&Beside| Mark { x: f64::from(p.x), y: p.measured, interval: Some((p.least, p.most)) };
+        let simulated = |p: &&Beside| Mark::at(f64::from(p.x), p.simulated);
+        let line = |what: &str, style, points| Series { name: format!("{name}, {what}"), colour, style, points };
         [
-            line(2 * i, name, "measured", Style::Marked, points.iter().copied().map(measured).collect()),
-            line(2 * i + 1, name, "simulated", Style::Marked, points.iter().copied().map(simulated).collect()),
+            line("measured", Style::Dots, points.iter().map(measured).collect()),
+            line("simulated", Style::Line, points.iter().map(simulated).collect()),
         ]
     };
     let series: Vec<Series> = by_series(&here.points, |p| &p.series).into_iter().enumerate().flat_map(pair).collect();
@@ -353,8 +350,12 @@ fn beside(study: Study, here: &Here) -> Section {
             let off = Unit::Ratio.text(1.0 + p.error);
             format!("Farthest off: {} with {}, {off} simulated against measured.", p.series, of_them(study, p.x))
         });
-        section =
-            section.with(chart("here-chart", "Measured and simulated", summary, Lines { x: x_axis(study), y, series }));
+        section = section.with(chart(
+            "here-chart",
+            "Measured (marks) and simulated (lines)",
+            summary,
+            Lines { x: x_axis(study), y, series },
+        ));
     }
     let x = format!("#{}", study.unit());
     let mut table = Table::new("", &["series", &x, "#measured", "#least", "#most", "#simulated", "#error"]);
@@ -512,12 +513,14 @@ mod tests {
         let beside = |x, least| Beside::of("mq".into(), x, &[1.1e6, least, 1e6], 9e5).unwrap();
         let points = vec![beside(1, 9e5), beside(2, 9.5e5)];
         let mut here = Here { cpus: 2, runs: 3, is_interrupted: false, own_costs: true, points };
-        let points = [point("mq", 1, 1e6), point("mq", 2, 2e6)];
+        let points = [point("sq", 1, 1e6), point("mq", 1, 1e6), point("mq", 2, 2e6)];
         let d = report(Study::Cpus, &points, Some(&here));
         assert!(d.verdict.warnings.is_empty());
         let (id, lines) = *charts(&d).last().unwrap();
         assert_eq!((id, lines.series[0].name.as_str()), ("here-chart", "mq, measured"));
         assert_eq!(lines.series[0].points[0].interval, Some((9e5, 1.1e6)));
+        let looks: Vec<_> = lines.series.iter().map(|s| (s.colour, s.style)).collect();
+        assert_eq!(looks, [(1, Style::Dots), (1, Style::Line)], "mq's colour, with and without sq beside it");
         here.points[1].least = 5e5;
         here.own_costs = false;
         let d = report(Study::Cpus, &points, Some(&here));
