@@ -47,10 +47,7 @@ pub fn main(study: Study, args: &SimArgs) -> Outcome {
     let mut page = report::asked(args.report.as_ref(), &[args.machine.as_deref()])?;
     let mut line = Line::new(args.eta);
     let points = simulate_all(&machine, &all, effort, args.seed, &mut line)?;
-    let (here, is_interrupted) = match args.measure {
-        true => study_here::measure(study, &machine, args, &mut line).map(|(here, ended)| (Some(here), ended))?,
-        false => (None, false),
-    };
+    let here = args.measure.then(|| study_here::measure(study, &machine, args, &mut line)).transpose()?;
     drop(line);
     let input = StudyInput {
         study,
@@ -59,7 +56,6 @@ pub fn main(study: Study, args: &SimArgs) -> Outcome {
         cells: &all,
         points: &points,
         here: here.as_ref(),
-        is_interrupted,
         command: &command(),
         seed: args.seed,
         setup: &Setup::read(&[]),
@@ -73,7 +69,7 @@ pub fn main(study: Study, args: &SimArgs) -> Outcome {
     if let Some(page) = &mut page {
         page.write(&of_study::document(&input))?;
     }
-    Ok(if is_interrupted { Status::Interrupted } else { Status::Done })
+    Ok(if here.is_some_and(|here| here.is_interrupted) { Status::Interrupted } else { Status::Done })
 }
 
 /// The machine of a study, with its file's name and text.

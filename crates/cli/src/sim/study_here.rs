@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The same study on this host: measured on the null device through an ordinary run, and simulated with the machine's costs.
 //!
-//! Guarantees: measured runs are interleaved, so that a busy moment falls on all alike; each has its least and most. What is simulated
+//! Guarantees: measured runs are interleaved, so that a busy moment falls on all alike; each point has its least and most; a run that was
+//! broken off is of no point. What is simulated
 //! beside them is our block layer in user space: the machine file's own costs, without those of a kernel and a device.
 
 use super::study::simulate_all;
@@ -23,13 +24,8 @@ use workload::job::{JobFile, ParseContext};
 /// Runs of each point.
 const RUNS: usize = 5;
 
-/// Measures and simulates what of a study this host has the CPUs for; whether that was broken off.
-pub(super) fn measure(
-    study: Study,
-    machine: &Scenario,
-    args: &SimArgs,
-    line: &mut Line,
-) -> Result<(Here, bool), Failure> {
+/// Measures and simulates what of a study this host has the CPUs for.
+pub(super) fn measure(study: Study, machine: &Scenario, args: &SimArgs, line: &mut Line) -> Result<Here, Failure> {
     host::clock::start();
     let stop = interrupt::stop_flag()?;
     let ours = base::of_null_driver(machine, Host::read().shape);
@@ -43,35 +39,24 @@ pub(super) fn measure(
                 break 'runs;
             }
             line.show(|| format!("Measured {} of {} runs on this host", n * all.len() + i, RUNS * all.len()));
-            rates[i].push(run(cell, &cpus, run_us, &stop)?);
+            rates[i].extend(run(cell, &cpus, run_us, &stop)?);
         }
     }
     let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
     let simulated = simulate_all(&ours, &all, effort, args.seed, line)?;
-    let beside = |(mut runs, point): (Vec<f64>, sim::study::Point)| {
-        runs.sort_by(f64::total_cmp);
-        let measured = *runs.get(runs.len() / 2)?;
-        Some(Beside {
-            series: point.series,
-            x: point.x,
-            measured,
-            least: runs[0],
-            most: runs[runs.len() - 1],
-            simulated: point.iops,
-            error: point.iops / measured - 1.0,
-        })
-    };
-    let here = Here {
+    let beside = |(runs, point): (Vec<f64>, sim::study::Point)| Beside::of(point.series, point.x, &runs, point.iops);
+    Ok(Here {
         cpus: cpus.len() as u32,
         runs: RUNS,
+        is_interrupted: stop.load(Ordering::Relaxed),
         own_costs: args.machine.is_some(),
         points: rates.into_iter().zip(simulated).filter_map(beside).collect(),
-    };
-    Ok((here, stop.load(Ordering::Relaxed)))
+    })
 }
 
-/// I/Os a second of a cell on this host, each thread on a CPU of its own.
-fn run(cell: &Cell, cpus: &[u32], run_us: u64, stop: &Arc<AtomicBool>) -> Result<f64, Failure> {
+/// I/Os a second of a cell on this host, each thread on a CPU of its own. `None`: the run was broken off, maybe in its ramp, and
+/// is no run.
+fn run(cell: &Cell, cpus: &[u32], run_us: u64, stop: &Arc<AtomicBool>) -> Result<Option<f64>, Failure> {
     let Some(text) = cell.job(run_us / 4, run_us) else { return Err(Failure::new("a study of users is not measured")) };
     let names: Vec<String> = cpus.iter().map(u32::to_string).collect();
     let text = format!("{text}cpus_allowed={}\ncpus_allowed_policy=split\n", names.join(","));
@@ -90,15 +75,19 @@ fn run(cell: &Cell, cpus: &[u32], run_us: u64, stop: &Arc<AtomicBool>) -> Result
         slices: false,
     };
     let run = execute(&spec, &mut Unobserved)?;
+    if run.outcome.stopped {
+        return Ok(None);
+    }
     let reads = run.stats().map(|s| &s.dirs[0]).filter(|d| d.runtime_ns > 0);
-    Ok(reads.map(|d| d.ios as f64 / (d.runtime_ns as f64 / 1e9)).sum())
+    Ok(Some(reads.map(|d| d.ios as f64 / (d.runtime_ns as f64 / 1e9)).sum()))
 }
 
 /// The table below that of the study.
 pub(super) fn text(here: &Here, study: Study) -> String {
     let mut out = format!(
         "\nthis host, {} CPUs: measured on the null device, medians of {} runs; simulated: our block layer in user space\n",
-        here.cpus, here.runs
+        here.cpus,
+        here.runs_of_a_point()
     );
     let widest = here.points.iter().map(|p| p.series.len()).max().unwrap_or(0).max(6);
     let _ = writeln!(
@@ -122,6 +111,9 @@ pub(super) fn text(here: &Here, study: Study) -> String {
             rate(p.simulated),
             100.0 * p.error
         );
+    }
+    if here.is_interrupted {
+        out += "measuring was broken off: points without a whole run are missing\n";
     }
     if here.is_apart() {
         let percent = 100.0 * APART;

@@ -82,3 +82,15 @@ impl Study {
         }
     }
 }
+
+/// Items by the series they name, series and items in their order.
+pub fn by_series<'a, T>(items: &'a [T], name: impl Fn(&'a T) -> &'a str) -> Vec<(&'a str, Vec<&'a T>)> {
+    let mut all: Vec<(&str, Vec<&T>)> = Vec::new();
+    for item in items {
+        match all.iter_mut().find(|(series, _)| *series == name(item)) {
+            Some((_, of_it)) => of_it.push(item),
+            None => all.push((name(item), vec![item])),
+        }
+    }
+    all
+}

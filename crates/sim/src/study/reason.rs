@@ -3,21 +3,12 @@
 //!
 //! Guarantees: what is said of a series is in its points. Does not do: compare with other machines.
 
-use super::{Point, Study};
+use super::{Point, Study, by_series};
 
 /// One sentence for each series of a study, in their order.
 pub fn of(study: Study, points: &[Point]) -> Vec<String> {
-    let mut names: Vec<&str> = Vec::new();
-    points.iter().for_each(|p| {
-        if !names.contains(&p.series.as_str()) {
-            names.push(&p.series);
-        }
-    });
-    let of_series = |name: &&str| {
-        let series: Vec<&Point> = points.iter().filter(|p| p.series == *name).collect();
-        format!("{name}: {}.", sentence(study, &series))
-    };
-    names.iter().map(of_series).collect()
+    let all = by_series(points, |p| &p.series);
+    all.iter().map(|(name, series)| format!("{name}: {}.", of_series(study, series))).collect()
 }
 
 /// Part of its peak below which a series has fallen.
@@ -27,7 +18,15 @@ const GROWS: f64 = 1.8;
 /// Share of CPU time from which on waiting for locks is the reason.
 const LOCKED: f64 = 0.2;
 
-fn sentence(study: Study, series: &[&Point]) -> String {
+/// The first point from which on more of what is scaled brings nothing: it is as near to the peak as a series that has not fallen.
+/// `None`: there are no points, or none has a rate.
+pub fn enough<'a>(series: &[&'a Point]) -> Option<&'a Point> {
+    let peak = series.iter().map(|p| p.iops).fold(0.0, f64::max);
+    series.iter().find(|p| p.iops > FALLEN * peak).copied()
+}
+
+/// Why one series has its shape, without its name and a full stop.
+pub fn of_series(study: Study, series: &[&Point]) -> String {
     let (Some(first), Some(last)) = (series.first(), series.last()) else { return "nothing was simulated".into() };
     let at = |p: &Point| of_them(study, p.x);
     let peak = series.iter().max_by(|a, b| a.iops.total_cmp(&b.iops)).expect("not empty");
@@ -75,8 +74,8 @@ fn sentence(study: Study, series: &[&Point]) -> String {
     format!("grows until {}, {}, and stays there: {cause}{cheaper}", at(knee), rate(knee.iops))
 }
 
-/// So many of what a study scales.
-fn of_them(study: Study, x: u32) -> String {
+/// So many of what a study scales: `8 CPUs`, `a depth of 8`.
+pub fn of_them(study: Study, x: u32) -> String {
     match study {
         Study::Depth => format!("a depth of {x}"),
         _ if x == 1 => format!("1 {}", study.unit().trim_end_matches('s')),

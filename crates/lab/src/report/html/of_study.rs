@@ -13,9 +13,10 @@ use super::of_scenario::machine;
 use super::parts;
 use super::unit::Unit;
 use crate::setup::Setup;
+use crate::stats::descriptive::median;
 use sim::scenario::file::Scenario;
-use sim::study::reason::{self, rate};
-use sim::study::{Cell as StudyCell, Load, Point, Study};
+use sim::study::reason::{self, of_them, rate};
+use sim::study::{Cell as StudyCell, Load, Point, Study, by_series};
 
 /// Distance of a point's runs, relative to their median, from which on an error says nothing.
 pub const APART: f64 = 0.3;
@@ -31,7 +32,9 @@ pub struct Beside {
     pub series: String,
     /// How many of what the study scales.
     pub x: u32,
-    /// Median of the measured runs, I/Os a second.
+    /// Runs that came to their end; at least one.
+    pub runs: usize,
+    /// Median of them, I/Os a second.
     pub measured: f64,
     /// The slowest of them.
     pub least: f64,
@@ -43,13 +46,26 @@ pub struct Beside {
     pub error: f64,
 }
 
+impl Beside {
+    /// A point of whole runs, I/Os a second each, and what was simulated; `None`: there was no run.
+    pub fn of(series: String, x: u32, runs: &[f64], simulated: f64) -> Option<Beside> {
+        let measured = median(runs)?;
+        let (least, most) =
+            runs.iter().fold((f64::INFINITY, 0.0f64), |(least, most), run| (least.min(*run), most.max(*run)));
+        let error = simulated / measured - 1.0;
+        Some(Beside { series, x, runs: runs.len(), measured, least, most, simulated, error })
+    }
+}
+
 /// This host beside a study.
 #[derive(Clone, Debug, Serialize)]
 pub struct Here {
     /// Its CPUs.
     pub cpus: u32,
-    /// Runs of each point, unless they were broken off.
+    /// Runs of each point that were asked for; [`Beside::runs`] has those it came to.
     pub runs: usize,
+    /// Measuring was broken off.
+    pub is_interrupted: bool,
     /// The costs are of a machine file, and not built in.
     pub own_costs: bool,
     /// Those that were measured.
@@ -60,6 +76,15 @@ impl Here {
     /// Runs of a point are so far apart that the errors say little.
     pub fn is_apart(&self) -> bool {
         self.points.iter().any(|p| p.most - p.least > APART * p.measured)
+    }
+
+    /// Whole runs of a point: `5`, or `2 to 3` if not all have as many.
+    pub fn runs_of_a_point(&self) -> String {
+        let of = || self.points.iter().map(|p| p.runs);
+        match (of().min().unwrap_or(0), of().max().unwrap_or(0)) {
+            (few, many) if few == many => many.to_string(),
+            (few, many) => format!("{few} to {many}"),
+        }
     }
 }
 
@@ -77,8 +102,6 @@ pub struct StudyInput<'a> {
     pub points: &'a [Point],
     /// What was measured.
     pub here: Option<&'a Here>,
-    /// Measuring was broken off.
-    pub is_interrupted: bool,
     /// What was typed.
     pub command: &'a str,
     /// The seed.
@@ -99,11 +122,11 @@ pub fn data(input: &StudyInput<'_>) -> Value {
 /// The report.
 pub fn document(input: &StudyInput<'_>) -> Document {
     let m = input.machine.machine;
-    let all = series(input.points);
+    let all = by_series(input.points, |p| &p.series);
     let mut sections = vec![rates(input.study, &all)];
     sections.extend(costs(input.study, &all));
     sections.push(figures(input.study, input.points));
-    sections.extend(input.here.map(|here| beside(input.study, here)));
+    sections.extend(input.here.map(|here| beside(input.study, here, &all)));
     sections.push(settings(input));
     sections.push(machine(input.machine));
     sections.push(cost_table(input.machine));
@@ -128,27 +151,6 @@ pub fn document(input: &StudyInput<'_>) -> Document {
     }
 }
 
-/// Points by their series, in their order.
-fn series(points: &[Point]) -> Vec<(&str, Vec<&Point>)> {
-    let mut all: Vec<(&str, Vec<&Point>)> = Vec::new();
-    for p in points {
-        match all.iter_mut().find(|(name, _)| *name == p.series) {
-            Some((_, line)) => line.push(p),
-            None => all.push((&p.series, vec![p])),
-        }
-    }
-    all
-}
-
-/// `8 CPUs`, `a depth of 8`.
-fn with(study: Study, x: u32) -> String {
-    match study {
-        Study::Depth => format!("a depth of {x}"),
-        _ if x == 1 => format!("1 {}", study.unit().trim_end_matches('s')),
-        _ => format!("{x} {}", study.unit()),
-    }
-}
-
 fn verdict(input: &StudyInput<'_>, all: &[(&str, Vec<&Point>)]) -> Verdict {
     let ends: Vec<&Point> = all.iter().filter_map(|(_, line)| line.last().copied()).collect();
     let by_rate = |a: &&&Point, b: &&&Point| a.iops.total_cmp(&b.iops);
@@ -156,9 +158,9 @@ fn verdict(input: &StudyInput<'_>, all: &[(&str, Vec<&Point>)]) -> Verdict {
     let (word, first) = match (best, least) {
         // Numbers of users are loads, and none of them is better than another.
         (Some(best), Some(_)) if input.study == Study::Iothreads => {
-            let of_best = input.points.iter().filter(|p| p.series == best.series);
-            let peak = of_best.max_by(|a, b| a.iops.total_cmp(&b.iops)).unwrap_or(best);
-            (format!("Best for {}: {}", best.series, with(input.study, peak.x)), String::new())
+            let of_best = all.iter().find(|(name, _)| *name == best.series);
+            let enough = of_best.and_then(|(_, line)| reason::enough(line)).unwrap_or(best);
+            (format!("Best for {}: {}", best.series, of_them(input.study, enough.x)), String::new())
         }
         (Some(best), Some(least)) if ends.len() > 1 && best.iops > (1.0 + ALIKE) * least.iops => {
             let (most, few) = (rate(best.iops), rate(least.iops));
@@ -168,9 +170,11 @@ fn verdict(input: &StudyInput<'_>, all: &[(&str, Vec<&Point>)]) -> Verdict {
                 best.iops / least.iops,
                 least.series
             );
-            (format!("With {} \u{2018}{}\u{2019} has most", with(input.study, best.x), best.series), text)
+            (format!("With {} \u{2018}{}\u{2019} has most", of_them(input.study, best.x), best.series), text)
         }
-        (Some(best), Some(_)) if ends.len() > 1 => (format!("Alike with {}", with(input.study, best.x)), String::new()),
+        (Some(best), Some(_)) if ends.len() > 1 => {
+            (format!("Alike with {}", of_them(input.study, best.x)), String::new())
+        }
         _ => ("Simulated".to_owned(), String::new()),
     };
     let sentence = first + &reason::of(input.study, input.points).join(" ");
@@ -181,8 +185,8 @@ fn warnings(input: &StudyInput<'_>) -> Vec<Caveat> {
     let Some(here) = input.here else { return Vec::new() };
     let mut all = Vec::new();
     let mut add = |text: String, advice: &str| all.push(Caveat { text, advice: advice.to_owned() });
-    if input.is_interrupted {
-        add("measuring this host was broken off".into(), "points without runs are missing there");
+    if here.is_interrupted {
+        add("measuring this host was broken off".into(), "points without a whole run are missing there");
     }
     if here.is_apart() {
         let text = format!(
@@ -242,7 +246,7 @@ fn rates(study: Study, all: &[(&str, Vec<&Point>)]) -> Section {
     let iops = |p: &Point| Some(p.iops);
     let ends = all.iter().filter_map(|(name, line)| {
         let p = line.last()?;
-        Some(format!("{name}: {} with {}", rate(p.iops), with(study, p.x)))
+        Some(format!("{name}: {} with {}", rate(p.iops), of_them(study, p.x)))
     });
     let summary = ends.collect::<Vec<_>>().join("; ") + ".";
     if all.len() > 1
@@ -251,10 +255,7 @@ fn rates(study: Study, all: &[(&str, Vec<&Point>)]) -> Section {
         section = section.with(chart("iops-chart", "All series", summary, plot));
     }
     for (i, one) in all.iter().enumerate() {
-        let points: Vec<Point> = one.1.iter().map(|p| (*p).clone()).collect();
-        let why = reason::of(study, &points).join(" ");
-        // The name stands in front of it already.
-        let why = why.strip_prefix(&format!("{}: ", one.0)).map_or(why.clone(), str::to_owned);
+        let why = format!("{}.", reason::of_series(study, &one.1));
         let Some(mut plot) = lines(study, &all[i..=i], ("I/Os per second", Unit::PerSecond), Some(Scale::Linear), iops)
         else {
             section.blocks.push(Block::Note { text: why });
@@ -286,7 +287,7 @@ fn costs(study: Study, all: &[(&str, Vec<&Point>)]) -> Option<Section> {
         let told = all.iter().filter_map(|(name, line)| {
             let [first, last] = [line.first()?, line.last()?];
             let (from, to) = (unit.text(of(first)?), unit.text(of(last)?));
-            Some(format!("{name}: {from} with {}, {to} with {}", with(study, first.x), with(study, last.x)))
+            Some(format!("{name}: {from} with {}, {to} with {}", of_them(study, first.x), of_them(study, last.x)))
         });
         let summary = told.collect::<Vec<_>>().join("; ") + ".";
         section = section.with(chart(id, title, summary, plot));
@@ -322,43 +323,39 @@ fn figures(study: Study, points: &[Point]) -> Section {
 }
 
 /// This host, measured and simulated.
-fn beside(study: Study, here: &Here) -> Section {
+fn beside(study: Study, here: &Here, all: &[(&str, Vec<&Point>)]) -> Section {
     let lead = format!(
         "{} CPUs. Measured on the null device, medians of {} interleaved runs with the least and the most of them; simulated: our block layer \
          in user space, without what a kernel and a device add.",
-        here.cpus, here.runs
+        here.cpus,
+        here.runs_of_a_point()
     );
     let mut section = Section::new("here", "This host", lead);
-    let mut names: Vec<&str> = Vec::new();
-    here.points.iter().for_each(|p| {
-        if !names.contains(&p.series.as_str()) {
-            names.push(&p.series);
-        }
-    });
-    let line = |i: usize, name: &str, what: &str, style, of: &dyn Fn(&Beside) -> Mark| Series {
-        name: format!("{name}, {what}"),
-        colour: i as u8,
-        style,
-        points: here.points.iter().filter(|p| p.series == name).map(of).collect(),
-    };
-    let measured = |p: &Beside| Mark { x: f64::from(p.x), y: p.measured, interval: Some((p.least, p.most)) };
-    let simulated = |p: &Beside| Mark::at(f64::from(p.x), p.simulated);
-    let pair = |(i, name): (usize, &&str)| {
+    // The series' colour of all charts for both; marks are measured, a line is simulated.
+    let pair = |(i, (name, points)): (usize, (&str, Vec<&Beside>))| {
+        let colour = all.iter().position(|(n, _)| *n == name).unwrap_or(i) as u8;
+        let measured = |p: &&Beside| Mark { x: f64::from(p.x), y: p.measured, interval: Some((p.least, p.most)) };
+        let simulated = |p: &&Beside| Mark::at(f64::from(p.x), p.simulated);
+        let line = |what: &str, style, points| Series { name: format!("{name}, {what}"), colour, style, points };
         [
-            line(2 * i, name, "measured", Style::Marked, &measured),
-            line(2 * i + 1, name, "simulated", Style::Marked, &simulated),
+            line("measured", Style::Dots, points.iter().map(measured).collect()),
+            line("simulated", Style::Line, points.iter().map(simulated).collect()),
         ]
     };
-    let series: Vec<Series> = names.iter().enumerate().flat_map(pair).collect();
+    let series: Vec<Series> = by_series(&here.points, |p| &p.series).into_iter().enumerate().flat_map(pair).collect();
     if series.iter().any(|s| s.points.len() > 1) {
         let y = Axis::new("I/Os per second", Unit::PerSecond, Scale::Linear);
         let worst = here.points.iter().max_by(|a, b| a.error.abs().total_cmp(&b.error.abs()));
         let summary = worst.map_or_else(String::new, |p| {
             let off = Unit::Ratio.text(1.0 + p.error);
-            format!("Farthest off: {} with {}, {off} simulated against measured.", p.series, with(study, p.x))
+            format!("Farthest off: {} with {}, {off} simulated against measured.", p.series, of_them(study, p.x))
         });
-        section =
-            section.with(chart("here-chart", "Measured and simulated", summary, Lines { x: x_axis(study), y, series }));
+        section = section.with(chart(
+            "here-chart",
+            "Measured (marks) and simulated (lines)",
+            summary,
+            Lines { x: x_axis(study), y, series },
+        ));
     }
     let x = format!("#{}", study.unit());
     let mut table = Table::new("", &["series", &x, "#measured", "#least", "#most", "#simulated", "#error"]);
@@ -379,17 +376,11 @@ fn beside(study: Study, here: &Here) -> Section {
 /// The load and the settings of each series; what grows with it is told by its ends.
 fn settings(input: &StudyInput<'_>) -> Section {
     let mut table = Table::new("", &["series", "setting", "value"]);
-    let mut names: Vec<&str> = Vec::new();
-    for cell in input.cells {
-        if names.contains(&cell.series.as_str()) {
-            continue;
-        }
-        names.push(&cell.series);
-        let all = || input.cells.iter().filter(|c| c.series == cell.series);
-        let last = all().next_back().unwrap_or(cell);
+    for (series, cells) in by_series(input.cells, |c| &c.series) {
+        let (Some(cell), Some(last)) = (cells.first(), cells.last()) else { continue };
         let mut add = |setting: &str, from: String, to: String| {
             let value = if from == to { from } else { format!("{from} to {to}") };
-            table.row(vec![Cell::text(&cell.series), Cell::text(setting), Cell::text(value)]);
+            table.row(vec![Cell::text(series), Cell::text(setting), Cell::text(value)]);
         };
         load(cell).into_iter().zip(load(last)).for_each(|((what, from), (_, to))| add(what, from, to));
         for (key, value) in &cell.set {
@@ -462,7 +453,6 @@ mod tests {
             cells: &cells,
             points,
             here,
-            is_interrupted: false,
             command: "mqblk sim --study cpus",
             seed: 3,
             setup: &Setup::default(),
@@ -507,35 +497,53 @@ mod tests {
         let all = charts(&d);
         assert_eq!((all[0].1.y.scale, all[1].1.y.scale), (Scale::Log10, Scale::Linear));
         let users = |x, iops| Point { cpu_ns: None, lock_wait: None, ..point("8 users", x, iops) };
-        let d = report(Study::Iothreads, &[users(0, 1e5), users(1, 2e5), users(2, 2e5)], None);
+        let flat = [users(0, 1e5), users(1, 2e5), users(2, 2e5), users(4, 2.002e5)];
+        let d = report(Study::Iothreads, &flat, None);
         let all = charts(&d);
         assert_eq!(all.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ["series-0-chart", "latency-chart"]);
         assert_eq!((all[0].1.x.scale, all[0].1.series[0].points[0].x), (Scale::Linear, 0.0));
-        assert_eq!(d.verdict.word, "Best for 8 users: 2 IOThreads");
+        assert_eq!(d.verdict.word, "Best for 8 users: 1 IOThread", "more of them bring nothing");
+        assert!(d.verdict.sentence.contains("grows until 1 IOThread, "), "{}", d.verdict.sentence);
+        let d = report(Study::Iothreads, &[&flat[..], &[users(8, 2.5e5), users(16, 1e5)]].concat(), None);
+        assert_eq!(d.verdict.word, "Best for 8 users: 8 IOThreads");
     }
 
     #[test]
     fn this_host_stands_beside_and_runs_that_are_apart_are_a_warning() {
-        let beside = |x: u32, least: f64| Beside {
-            series: "mq".into(),
-            x,
-            measured: 1e6,
-            least,
-            most: 1.1e6,
-            simulated: 9e5,
-            error: -0.1,
-        };
-        let mut here = Here { cpus: 2, runs: 5, own_costs: true, points: vec![beside(1, 9e5), beside(2, 9.5e5)] };
-        let points = [point("mq", 1, 1e6), point("mq", 2, 2e6)];
+        let beside = |x, least| Beside::of("mq".into(), x, &[1.1e6, least, 1e6], 9e5).unwrap();
+        let points = vec![beside(1, 9e5), beside(2, 9.5e5)];
+        let mut here = Here { cpus: 2, runs: 3, is_interrupted: false, own_costs: true, points };
+        let points = [point("sq", 1, 1e6), point("mq", 1, 1e6), point("mq", 2, 2e6)];
         let d = report(Study::Cpus, &points, Some(&here));
         assert!(d.verdict.warnings.is_empty());
         let (id, lines) = *charts(&d).last().unwrap();
         assert_eq!((id, lines.series[0].name.as_str()), ("here-chart", "mq, measured"));
         assert_eq!(lines.series[0].points[0].interval, Some((9e5, 1.1e6)));
+        let looks: Vec<_> = lines.series.iter().map(|s| (s.colour, s.style)).collect();
+        assert_eq!(looks, [(1, Style::Dots), (1, Style::Line)], "mq's colour, with and without sq beside it");
         here.points[1].least = 5e5;
         here.own_costs = false;
         let d = report(Study::Cpus, &points, Some(&here));
         assert_eq!(d.verdict.warnings.len(), 2);
         assert_eq!(d.data["here"]["points"][1]["least"], 5e5);
+    }
+
+    #[test]
+    fn a_point_tells_how_many_runs_it_has() {
+        assert!(Beside::of("mq".into(), 1, &[], 9e5).is_none(), "no whole run, no point");
+        let points = vec![
+            Beside::of("mq".into(), 1, &[1.2e6, 1e6], 1.21e6).unwrap(),
+            Beside::of("mq".into(), 2, &[2e6], 2e6).unwrap(),
+        ];
+        assert_eq!((points[0].measured, points[1].measured), (1.1e6, 2e6));
+        assert!((points[0].error - 0.1).abs() < 1e-9, "{}", points[0].error);
+        let here = Here { cpus: 2, runs: 5, is_interrupted: true, own_costs: true, points };
+        let d = report(Study::Cpus, &[point("mq", 1, 1e6), point("mq", 2, 2e6)], Some(&here));
+        let of_data = &d.data["here"];
+        assert_eq!((&of_data["runs"], &of_data["is_interrupted"]), (&json!(5), &json!(true)));
+        assert_eq!([&of_data["points"][0]["runs"], &of_data["points"][1]["runs"]], [&json!(2), &json!(1)]);
+        let section = d.sections.iter().find(|s| s.id == "here").unwrap();
+        assert!(section.lead.contains("medians of 1 to 2 interleaved runs"), "{}", section.lead);
+        assert!(d.verdict.warnings[0].text.contains("broken off"));
     }
 }
