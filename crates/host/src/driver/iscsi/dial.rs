@@ -51,6 +51,8 @@ pub(super) struct Line<'a> {
     pub(super) max_cmd_sn: u32,
     tag: u32,
     attentions: u32,
+    /// What it means if the target closes the connection now.
+    closed: &'static str,
 }
 
 /// Logs in at a portal, or where it sends us.
@@ -84,6 +86,7 @@ pub(super) fn dial_within<'a>(
             max_cmd_sn: 1,
             tag: 0,
             attentions: 0,
+            closed: CLOSED,
         };
         match line.log_in(wanted).map_err(at)? {
             None => return Ok(line),
@@ -133,6 +136,10 @@ pub(super) enum Answer {
     Status(u8),
 }
 
+const CLOSED: &str = "the target closed the connection";
+const CLOSED_WITHOUT_USER: &str = "the target closed the connection when a login without a user began: Linux's target does so if it wants \
+                                   one; write USER@ before the host, and its password in LIBISCSI_CHAP_PASSWORD";
+
 impl Line<'_> {
     /// Where the target wants us to go, if it is not here.
     fn log_in(&mut self, wanted: &Wanted) -> Result<Option<String>> {
@@ -141,7 +148,11 @@ impl Line<'_> {
         loop {
             let (header, text) = login.request()?;
             self.send(header.with_numbers(self.cmd_sn, self.exp_stat_sn), &text)?;
+            if is_first && wanted.chap.is_none() {
+                self.closed = CLOSED_WITHOUT_USER;
+            }
             let (read, data) = self.receive()?;
+            self.closed = CLOSED;
             // The first answer begins the count.
             if is_first || !is_before(read.numbers.stat_sn.wrapping_add(1), self.exp_stat_sn) {
                 self.exp_stat_sn = read.numbers.stat_sn.wrapping_add(1);
@@ -215,7 +226,7 @@ impl Line<'_> {
             self.wait(PollFlags::IN, "its answer")?;
             let mut room = [0; 4096];
             match rustix::net::recv(&self.socket, &mut room[..], RecvFlags::empty()) {
-                Ok((0, _)) => return Err(Error::new(ErrorKind::Io, "the target closed the connection")),
+                Ok((0, _)) => return Err(Error::new(ErrorKind::Io, self.closed)),
                 Ok((n, _)) => self.input.extend_from_slice(room.get(..n).unwrap_or_default()),
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(e) => return Err(failed(e, "the session broke off")),

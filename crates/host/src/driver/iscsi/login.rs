@@ -201,17 +201,13 @@ const OUR_ID: u8 = 0x4d;
 impl Login {
     /// A login that has not begun.
     ///
-    /// Who has no user, and so wants no proof either, begins with the keys of operation: a target that does want a login refuses that with a
-    /// status, while Linux's closes the connection without a word if it is offered `AuthMethod=None`.
+    /// It begins with the stage of security, though nothing may be proved: tgt cannot be told to have ended the session that this one takes the
+    /// place of if a login leaves that stage out, and a late write comes through (`multipath.rs::a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one`).
     pub fn new(wanted: Wanted) -> Login {
-        let (stage, step) = match wanted.chap {
-            None => (Stage::Operational, Step::Operational),
-            Some(_) => (Stage::Security, Step::Offer),
-        };
         Login {
             wanted,
-            step,
-            stage,
+            step: Step::Offer,
+            stage: Stage::Security,
             rounds: 0,
             answer: Vec::new(),
             more: false,
@@ -241,20 +237,23 @@ impl Login {
     fn say(&self, text: &mut Vec<u8>) -> Option<Stage> {
         let wanted = &self.wanted;
         let mut put = |key: &str, value: &str| text.extend_from_slice(format!("{key}={value}\0").as_bytes());
-        if self.rounds == 1 {
-            put("InitiatorName", &wanted.initiator);
-            match &wanted.target {
-                Some(target) => {
-                    put("TargetName", target);
-                    put("SessionType", "Normal");
-                }
-                None => put("SessionType", "Discovery"),
-            }
-        }
         match self.step {
             Step::Offer => {
-                put("AuthMethod", if wanted.target_chap.is_some() { "CHAP" } else { "CHAP,None" });
-                None
+                put("InitiatorName", &wanted.initiator);
+                match &wanted.target {
+                    Some(target) => {
+                        put("TargetName", target);
+                        put("SessionType", "Normal");
+                    }
+                    None => put("SessionType", "Discovery"),
+                }
+                let methods = match (&wanted.chap, &wanted.target_chap) {
+                    (None, _) => "None",
+                    (Some(_), None) => "CHAP,None",
+                    (Some(_), Some(_)) => "CHAP",
+                };
+                put("AuthMethod", methods);
+                wanted.chap.is_none().then_some(Stage::Operational)
             }
             Step::Algorithm => {
                 put("CHAP_A", "5");
