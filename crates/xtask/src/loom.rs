@@ -63,6 +63,8 @@ fn under<'a>(checker: &str, command: &'a mut Command, project: &Project, preempt
     command
         .env("RUSTFLAGS", appended("RUSTFLAGS", &format!("--cfg {checker}")))
         .env("CARGO_TARGET_DIR", project.target_directory.join(checker))
+        // loom's stacks are short, and code that is built in one piece inlines more than fits into them.
+        .env("CARGO_INCREMENTAL", "1")
         .env_remove("LOOM_MAX_PREEMPTIONS");
     if let Some(n) = preemptions {
         command.env("LOOM_MAX_PREEMPTIONS", n.to_string());
