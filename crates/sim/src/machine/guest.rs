@@ -414,7 +414,7 @@ pub const RUN_NS: u64 = 300_000_000;
 const LOOK_NS: u64 = 1_000_000;
 
 /// Runs the databases of all virtual machines side by side on host storage that `storage` makes, one for each. Whoever sets `stop` ends it
-/// within about [`LOOK_NS`] of virtual time; until then the flag changes nothing of what happens.
+/// within about a millisecond of virtual time; until then the flag changes nothing of what happens.
 ///
 /// # Errors
 /// A number that the block layer does not take; [`JobsError::Stopped`].
