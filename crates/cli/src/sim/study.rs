@@ -14,7 +14,7 @@ use lab::report::html::of_study::{self, Here, StudyInput};
 use lab::setup::Setup;
 use sim::scenario::file::Scenario;
 use sim::study::reason::rate;
-use sim::study::{Cell, Effort, Point, Study, base, cells, reason, simulate};
+use sim::study::{Cell, Effort, Point, Study, base, cells, efficiency, reason, simulate};
 use std::fmt::Write;
 use std::num::NonZero;
 use std::path::Path;
@@ -144,7 +144,10 @@ fn render(study: Study, machine: &Scenario, points: &[Point], here: Option<&Here
     for p in points {
         let name = if p.series == last { "" } else { p.series.as_str() };
         last = &p.series;
-        let per_cpu = if study == Study::Iothreads { "-".into() } else { efficiency(points, p) };
+        let per_cpu = match study {
+            Study::Iothreads => "-".into(),
+            _ => format!("{:.0} %", 100.0 * efficiency(points, p)),
+        };
         let cpu = p.cpu_ns.map_or("-".into(), |ns| format!("{:.2} us", ns / 1e3));
         let wait = p.lock_wait.map_or("-".into(), |w| format!("{:.0} %", 100.0 * w));
         let lat = sim::scenario::why::time(p.lat_us);
@@ -164,11 +167,4 @@ fn render(study: Study, machine: &Scenario, points: &[Point], here: Option<&Here
         out += &study_here::text(here, study);
     }
     out
-}
-
-/// I/Os a second of each CPU, relative to the first point of the series.
-fn efficiency(points: &[Point], p: &Point) -> String {
-    let first = points.iter().find(|f| f.series == p.series).expect("it is one itself");
-    let of = |p: &Point| p.iops / f64::from(p.cpus);
-    format!("{:.0} %", 100.0 * of(p) / of(first))
 }

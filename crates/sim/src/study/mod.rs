@@ -83,6 +83,16 @@ impl Study {
     }
 }
 
+/// I/Os per second of each CPU, against those of the first point of the same series among `points`.
+///
+/// # Panics
+/// `p` is none of a series there.
+pub fn efficiency(points: &[Point], p: &Point) -> f64 {
+    let first = points.iter().find(|f| f.series == p.series).expect("it is one of them");
+    let of = |p: &Point| p.iops / f64::from(p.cpus);
+    of(p) / of(first)
+}
+
 /// Items by the series they name, series and items in their order.
 pub fn by_series<'a, T>(items: &'a [T], name: impl Fn(&'a T) -> &'a str) -> Vec<(&'a str, Vec<&'a T>)> {
     let mut all: Vec<(&str, Vec<&T>)> = Vec::new();

@@ -16,7 +16,7 @@ use crate::setup::Setup;
 use crate::stats::descriptive::median;
 use sim::scenario::file::Scenario;
 use sim::study::reason::{self, of_them, rate};
-use sim::study::{Cell as StudyCell, Load, Point, Study, by_series};
+use sim::study::{Cell as StudyCell, Load, Point, Study, by_series, efficiency};
 
 /// Distance of a point's runs, relative to their median, from which on an error says nothing.
 pub const APART: f64 = 0.3;
@@ -303,9 +303,7 @@ fn figures(study: Study, points: &[Point]) -> Section {
     let heads: Vec<&str> = heads.into_iter().map(|h| if h == "#" { x.as_str() } else { h }).collect();
     let mut table = Table::new("", &heads);
     for p in points {
-        let first = points.iter().find(|f| f.series == p.series).expect("it is one itself");
-        let of = |p: &Point| p.iops / f64::from(p.cpus);
-        let per_cpu = (study != Study::Iothreads).then(|| 100.0 * of(p) / of(first));
+        let per_cpu = (study != Study::Iothreads).then(|| 100.0 * efficiency(points, p));
         table.row(vec![
             Cell::text(&p.series),
             Cell::number(f64::from(p.x), Unit::Count),
@@ -428,8 +426,7 @@ fn reproduce(input: &StudyInput<'_>) -> Section {
     let text =
         format!("Seed {}: the same command gives the same simulated figures, on any number of CPUs.", input.seed);
     section.blocks.push(Block::Note { text });
-    let (name, text) = input.file;
-    section.blocks.push(Block::Code { caption: format!("Machine file {name}"), text: text.to_owned() });
+    section.blocks.push(parts::machine_file(input.file));
     section
 }
 

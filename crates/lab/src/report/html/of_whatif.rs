@@ -38,7 +38,7 @@ pub struct WhatIfInput<'a> {
 /// The report.
 pub fn document(input: &WhatIfInput<'_>) -> Document {
     let a = input.answers;
-    let (file, text) = input.machine;
+    let (file, _) = input.machine;
     let Shape { sockets, cores, threads } = input.shape;
     let mut sections: Vec<Section> =
         a.answers.iter().enumerate().map(|(i, answer)| question(i, answer, a.describes)).collect();
@@ -46,7 +46,7 @@ pub fn document(input: &WhatIfInput<'_>) -> Document {
     sections.extend(unknown(input));
     sections.push(parts::environment(input.setup));
     let mut reproduce = parts::reproduce(input.command, None, input.jobs.unwrap_or_default(), None);
-    reproduce.blocks.push(Block::Code { caption: format!("Machine file {file}"), text: text.to_owned() });
+    reproduce.blocks.push(parts::machine_file(input.machine));
     sections.push(reproduce);
     Document {
         format: FORMAT,

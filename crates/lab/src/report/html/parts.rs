@@ -507,6 +507,11 @@ pub fn reproduce(command: &str, seed: Option<u64>, job: &str, results: Option<&s
     section
 }
 
+/// A machine file as it was read.
+pub fn machine_file((name, text): (&str, &str)) -> Block {
+    Block::Code { caption: format!("Machine file {name}"), text: text.to_owned() }
+}
+
 /// The jobs and what each did.
 pub fn jobs(jobs: &[JobDetail]) -> Option<Section> {
     if jobs.is_empty() {
