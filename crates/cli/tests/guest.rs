@@ -3,7 +3,7 @@
 //! cache, and way to complete; and it goes on when the daemon is killed under it.
 //!
 //! No KVM is needed and none is used: what is checked are data and states, not times. The kernel is fetched once (see
-//! `guest/prepare.sh`). `cargo xtask guest --full` runs all combinations, `cargo test` those that differ most.
+//! `emulated` among the tests of `host`). `cargo xtask guest --full` runs all combinations, `cargo test` those that differ most.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -101,13 +101,13 @@ fn run(case: Case) {
     match case.work {
         Work::Verify => {}
         Work::Reconnect => {
-            assert!(guest.says("GUEST-UNDER-LOAD"), "{case:?}\n{}", guest.seen);
+            assert!(guest.says("GUEST-UNDER-LOAD"), "{case:?}\n{}", guest.seen());
             server.signal("KILL");
             assert_eq!(server.ends().status, -1);
             server = daemon(&dir, case);
         }
         Work::Migrate => {
-            assert!(guest.says("GUEST-UNDER-LOAD"), "{case:?}\n{}", guest.seen);
+            assert!(guest.says("GUEST-UNDER-LOAD"), "{case:?}\n{}", guest.seen());
             let there = start(&dir, case, "e.sock", &["-incoming", "unix:migration.sock"]);
             wait_for_socket(&dir.path("migration.sock"));
             let mut monitor = UnixStream::connect(dir.path("monitor.sock")).unwrap();
@@ -115,7 +115,7 @@ fn run(case: Case) {
             source = Some((std::mem::replace(&mut guest, there), monitor));
         }
         Work::Resize => {
-            assert!(guest.says("GUEST-READY-TO-GROW"), "{case:?}\n{}", guest.seen);
+            assert!(guest.says("GUEST-READY-TO-GROW"), "{case:?}\n{}", guest.seen());
             File::options().write(true).open(dir.path("disk.img")).unwrap().set_len(2 * IMAGE_BYTES).unwrap();
             dir.mqblk(&["ctl", "--control", "ctl.sock", "resize", "d"]).exits(0);
         }

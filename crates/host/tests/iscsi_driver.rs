@@ -9,42 +9,20 @@ use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::driver::Driver;
 use blk::id::Sector;
 use blk::status::BlkStatus;
+use common::initiator::{an_absence_is_not_noticed, open, refused, rig, target};
 use common::iscsi::{IQN, Tgt};
 use common::istgt::{Istgt, Options};
 use common::{Rig, until};
 use host::driver::HostDriver;
-use host::driver::iscsi::{self, Iscsi, IscsiTarget};
+use host::driver::iscsi::{self, Iscsi};
 use host::error::ErrorKind;
 use host::mem::{BufferPool, Regions};
 use std::sync::Arc;
 
-fn target(url: &str) -> IscsiTarget {
-    iscsi::parse(url).unwrap()
-}
-
-fn open(url: &str, regions: &Arc<Regions>) -> Arc<Iscsi> {
-    Arc::new(Iscsi::open(&target(url), true, regions.clone()).unwrap_or_else(|e| panic!("{url}: {e}")))
-}
-
-fn refused(url: &str) -> (ErrorKind, String) {
-    let e = Iscsi::open(&target(url), true, Arc::new(Regions::new())).err().expect("it is to be refused");
-    (e.kind(), e.to_string())
-}
-
-fn rig(url: &str, queues: &str) -> (Rig, Arc<Iscsi>) {
-    let regions = Arc::new(Regions::new());
-    let driver = open(url, &regions);
-    let rig = Rig::on(driver.clone(), regions, |c| {
-        c.set("nr_cpus", queues).unwrap();
-        c.set("nr_hw_queues", queues).unwrap();
-    });
-    (rig, driver)
-}
-
 #[test]
 fn chap_lets_in_who_has_the_password_and_says_what_is_wrong() {
     let tgt = Tgt::with_users(&[("me", "secretsecret1", false)]);
-    let (mut rig, _) = rig(&tgt.url_as("me%secretsecret1@", ""), "1");
+    let (mut rig, _) = rig(&tgt.url_as("me%secretsecret1@", ""), 1);
     assert_eq!(rig.write(0, &[7; 4096], OpFlags::FUA), BlkStatus::Ok);
     let (kind, text) = refused(&tgt.url_as("me%secretsecret2@", ""));
     assert!(kind == ErrorKind::Denied && text.contains("user 'me' was refused"), "{text}");
@@ -110,7 +88,7 @@ fn a_portal_tells_its_targets() {
 #[test]
 fn each_hardware_queue_has_a_session_of_its_own() {
     let tgt = Tgt::new();
-    let (mut rig, driver) = rig(&tgt.url("?sessions=3"), "3");
+    let (mut rig, driver) = rig(&tgt.url("?sessions=3"), 3);
     assert_eq!(rig.write(8, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     let shown = tgt.show(&["--op", "show", "--mode", "target"]);
     assert_eq!(shown.matches("I_T nexus:").count(), 3, "{shown}");
@@ -153,28 +131,14 @@ fn long_requests_go_both_ways() {
 #[test]
 fn a_target_that_is_killed_and_comes_back_is_not_noticed() {
     let mut tgt = Tgt::new();
-    let (mut rig, driver) = rig(&tgt.url(""), "2");
-    assert_eq!(rig.write(8, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
-    for round in 1..=3 {
-        tgt.kill();
-        until(|| driver.connections().unwrap().up == 0);
-        std::thread::scope(|s| {
-            let writer = s.spawn(|| {
-                assert_eq!(rig.write(16, &[round; 4096], OpFlags::NONE), BlkStatus::Ok);
-                assert_eq!(rig.read(8, 4096).1, [3; 4096]);
-                assert_eq!(rig.read(16, 4096).1, [round; 4096]);
-            });
-            tgt.start();
-            writer.join().unwrap();
-        });
-    }
-    assert!(driver.troubles()[0].contains("sessions were lost"), "{:?}", driver.troubles());
+    let (mut rig, driver) = rig(&tgt.url(""), 2);
+    an_absence_is_not_noticed(&mut rig, &driver, |serves| if serves { tgt.start() } else { tgt.kill() });
 }
 
 #[test]
 fn requests_end_when_nobody_comes_back_in_time() {
     let mut tgt = Tgt::new();
-    let (mut rig, driver) = rig(&tgt.url("?recovery_timeout=1"), "1");
+    let (mut rig, driver) = rig(&tgt.url("?recovery_timeout=1"), 1);
     tgt.kill();
     until(|| driver.connections().unwrap().up == 0);
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Transport);
@@ -184,7 +148,7 @@ fn requests_end_when_nobody_comes_back_in_time() {
 #[test]
 fn nothing_is_written_to_another_disk() {
     let mut tgt = Tgt::new();
-    let (mut rig, driver) = rig(&tgt.url(""), "1");
+    let (mut rig, driver) = rig(&tgt.url(""), 1);
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     tgt.kill();
     until(|| driver.connections().unwrap().up == 0);

@@ -13,14 +13,13 @@ use blk::scsi::cdb::Cdb;
 use blk::scsi::disposition::sam;
 use blk::scsi::sense::{Sense, SenseKey};
 use blk::status::BlkStatus;
-use common::commands::{raw, raw_after_attention, reservations, rig};
+use common::commands::{raw, raw_after_attention, reservations};
+use common::initiator::{an_absence_is_not_noticed, refused, rig, target};
 use common::lio::{DISK, IQN, Lio, NODE};
 use common::{Rng, until};
 use host::driver::HostDriver;
 use host::driver::iscsi::{self, Iscsi};
 use host::error::ErrorKind;
-use host::mem::Regions;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const BLOCK: usize = 512;
@@ -40,7 +39,7 @@ fn swap(driver: &Iscsi, block: u64, old: &[u8], new: &[u8]) -> bool {
 #[test]
 fn compare_and_write_writes_only_over_what_was_expected() {
     let lio = Lio::new();
-    let (mut here, driver) = rig(&lio.url(1, "?sessions=1"));
+    let (mut here, driver) = rig(&lio.url(1, "?sessions=1"), 1);
     assert_eq!(here.write(0, &[5; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert!(swap(&driver, 0, &[5; BLOCK], &[6; BLOCK]));
     assert!(!swap(&driver, 0, &[5; BLOCK], &[7; BLOCK]), "it is no more what it was");
@@ -59,7 +58,7 @@ fn compare_and_write_writes_only_over_what_was_expected() {
     assert_eq!(here.write(8, &[0; 4096], OpFlags::NONE), BlkStatus::Ok);
     let lost_races = AtomicU64::new(0);
     let counts = |portal: usize| {
-        let (_, driver) = rig(&lio.url(portal, &format!("?sessions=1&initiator=iqn.2026-11.test:counts{portal}")));
+        let (_, driver) = rig(&lio.url(portal, &format!("?sessions=1&initiator=iqn.2026-11.test:counts{portal}")), 1);
         let mut done = 0;
         while done < ROUNDS || (lost_races.load(Ordering::Relaxed) == 0 && done < MOST_ROUNDS) {
             loop {
@@ -94,7 +93,7 @@ fn two_initiators_reserve_the_disk_and_one_takes_it_from_the_other() {
 /// Writes all over the first MiB in pieces of many lengths, and reads them back by another session.
 fn writes_and_reads(url: &str, seed: u64) {
     const PIECES: u64 = 32;
-    let (mut here, _) = rig(url);
+    let (mut here, _) = rig(url, 1);
     let (mut rng, mut sector) = (Rng::new(seed), 0);
     let mut all = Vec::new();
     for _ in 0..PIECES {
@@ -105,7 +104,7 @@ fn writes_and_reads(url: &str, seed: u64) {
         all.push(bytes);
     }
     drop(here);
-    let (mut here, _) = rig(url);
+    let (mut here, _) = rig(url, 1);
     let mut at = 0;
     for bytes in all {
         assert!(here.read(at, bytes.len()) == (BlkStatus::Ok, bytes.clone()), "{url}: seed {seed:#x}, sector {at}");
@@ -128,11 +127,6 @@ fn logins_of_all_kinds_bring_the_same_data_and_wrong_ones_are_named() {
         "cd {NODE}/tpgt_2 && echo 1 >attrib/authentication && echo -n me >auth/userid && echo -n secretsecret1 >auth/password && echo CHAP >param/AuthMethod"
     ));
     writes_and_reads(&lio.url_as("me%secretsecret1@", 2, ""), 0x11b);
-    let refused = |url: &str| {
-        let target = iscsi::parse(url).unwrap();
-        let error = Iscsi::open(&target, true, Arc::new(Regions::new())).err().expect("it is to be refused");
-        (error.kind(), error.to_string())
-    };
     let (kind, said) = refused(&lio.url_as("me%secretsecret2@", 2, ""));
     assert!(kind == ErrorKind::Denied && said.contains("user 'me' was refused"), "{said}");
     let (kind, said) = refused(&lio.url(2, ""));
@@ -144,7 +138,7 @@ fn logins_of_all_kinds_bring_the_same_data_and_wrong_ones_are_named() {
     assert!(said.contains("iqn.2026-11.test:other cannot be served now; Linux's target"), "{said}");
     let (kind, said) = refused(&format!("{}7", lio.url(1, "")));
     assert!(kind == ErrorKind::NotFound && said.contains("no LUN 7"), "{said}");
-    let found = iscsi::discover(&iscsi::parse(&lio.url(1, "")).unwrap()).unwrap();
+    let found = iscsi::discover(&target(&lio.url(1, ""))).unwrap();
     let portals: Vec<_> = found.iter().flat_map(|t| t.portals.iter().map(|p| p.address.as_str())).collect();
     assert!(found[0].name == IQN && portals == ["10.0.2.15:3260", "10.0.2.15:3261"], "{found:?}");
 }
@@ -152,7 +146,7 @@ fn logins_of_all_kinds_bring_the_same_data_and_wrong_ones_are_named() {
 #[test]
 fn what_is_unmapped_and_zeroed_reads_as_zeroes_and_the_rest_stays() {
     let lio = Lio::new();
-    let (mut here, driver) = rig(&lio.url(1, "?sessions=1"));
+    let (mut here, driver) = rig(&lio.url(1, "?sessions=1"), 1);
     let limits = driver.limits();
     assert!(limits.max_discard_sectors > 0 && limits.max_write_zeroes_sectors > 0, "{limits:?}");
     let data = Rng::new(0x2e20).bytes(32 << 10);
@@ -171,27 +165,15 @@ fn what_is_unmapped_and_zeroed_reads_as_zeroes_and_the_rest_stays() {
 #[test]
 fn a_portal_that_goes_and_comes_back_is_not_noticed() {
     let mut lio = Lio::new();
-    let (mut here, driver) = rig(&lio.url(1, "?sessions=2"));
-    assert_eq!(here.write(8, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
-    for round in 1..=3 {
-        lio.does(&format!("echo 0 >{NODE}/tpgt_1/enable"));
-        until(|| driver.connections().unwrap().up == 0);
-        std::thread::scope(|s| {
-            let writer = s.spawn(|| {
-                assert_eq!(here.write(16, &[round; 4096], OpFlags::NONE), BlkStatus::Ok);
-                assert_eq!(here.read(8, 4096).1, [3; 4096]);
-                assert_eq!(here.read(16, 4096).1, [round; 4096]);
-            });
-            lio.does(&format!("echo 1 >{NODE}/tpgt_1/enable"));
-            writer.join().unwrap();
-        });
-    }
-    assert!(driver.troubles()[0].contains("sessions were lost"), "{:?}", driver.troubles());
+    let (mut here, driver) = rig(&lio.url(1, "?sessions=2"), 1);
+    an_absence_is_not_noticed(&mut here, &driver, |serves| {
+        lio.does(&format!("echo {} >{NODE}/tpgt_1/enable", u8::from(serves)));
+    });
     // Another disk in its place gets nothing.
     lio.does(&format!("echo 0 >{NODE}/tpgt_1/enable"));
     until(|| driver.connections().unwrap().up == 0);
     lio.does(&format!("rm {NODE}/tpgt_1/lun/lun_0/disk {NODE}/tpgt_2/lun/lun_0/disk && echo LIO0002 >{DISK}/wwn/vpd_unit_serial && ln -s {DISK} {NODE}/tpgt_1/lun/lun_0/disk && echo 1 >{NODE}/tpgt_1/enable"));
     assert_eq!(here.write(8, &[4; 4096], OpFlags::NONE), BlkStatus::Offline);
-    let (mut anew, _) = rig(&lio.url(1, "?sessions=1"));
+    let (mut anew, _) = rig(&lio.url(1, "?sessions=1"), 1);
     assert_eq!(anew.read(8, 4096).1, [3; 4096]);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! SCSI commands that users send themselves, to whatever target.
 
-use super::Rig;
+use super::initiator::rig;
 use blk::bio::OpFlags;
 use blk::id::HctxId;
 use blk::scsi::cdb::Cdb;
@@ -9,9 +9,7 @@ use blk::scsi::disposition::{HostByte, sam};
 use blk::scsi::sense::{Sense, SenseKey};
 use blk::status::BlkStatus;
 use blk::time::Duration;
-use host::driver::iscsi::{self, Iscsi, RawAnswer, RawCommand};
-use host::mem::Regions;
-use std::sync::Arc;
+use host::driver::iscsi::{Iscsi, RawAnswer, RawCommand};
 
 /// Sends it by the first queue; it has to be answered.
 pub fn raw(driver: &Iscsi, cdb: &[u8], data_out: &[u8], data_in: usize) -> RawAnswer {
@@ -26,18 +24,6 @@ pub fn raw_after_attention(driver: &Iscsi, cdb: &[u8], data_out: &[u8], data_in:
     let answer = raw(driver, cdb, data_out, data_in);
     let has_news = Sense::parse(&answer.sense).is_some_and(|s| s.key == SenseKey::UnitAttention);
     if has_news { raw(driver, cdb, data_out, data_in) } else { answer }
-}
-
-/// A disk with one CPU and one queue.
-pub fn rig(url: &str) -> (Rig, Arc<Iscsi>) {
-    let regions = Arc::new(Regions::new());
-    let target = iscsi::parse(url).unwrap();
-    let driver = Arc::new(Iscsi::open(&target, true, regions.clone()).unwrap_or_else(|e| panic!("{url}: {e}")));
-    let rig = Rig::on(driver.clone(), regions, |c| {
-        c.set("nr_cpus", "1").unwrap();
-        c.set("nr_hw_queues", "1").unwrap();
-    });
-    (rig, driver)
 }
 
 /// PERSISTENT RESERVE OUT.
@@ -55,7 +41,7 @@ pub fn reservations(url: impl Fn(&str) -> String) {
     const RESERVE: u8 = 1;
     const PREEMPT: u8 = 4;
     let url = |who: &str| url(&format!("?sessions=1&initiator=iqn.2026-11.test:{who}"));
-    let ((mut a, a_driver), (mut b, b_driver)) = (rig(&url("a")), rig(&url("b")));
+    let ((mut a, a_driver), (mut b, b_driver)) = (rig(&url("a"), 1), rig(&url("b"), 1));
     assert_eq!(reserve(&a_driver, REGISTER, 0, 0xa).status, sam::GOOD);
     assert_eq!(reserve(&b_driver, REGISTER, 0, 0xb).status, sam::GOOD);
     let keys = raw(&a_driver, Cdb::persistent_reserve_in(0, 256).as_bytes(), &[], 256);

@@ -6,6 +6,7 @@ pub mod ceph;
 pub mod commands;
 pub mod iscsi;
 pub mod istgt;
+pub mod initiator;
 pub mod lio;
 pub mod iscsi_proxy;
 pub mod paths;

@@ -225,11 +225,9 @@ struct User {
     asked_ns: u64,
     /// Of the transaction under way.
     lived: Lived,
-    /// Counting begins, and everything ends.
+    /// Counting begins, and everything ends: at once if it is 0.
     from_ns: u64,
     until_ns: u64,
-    /// It was ended before that: nothing new is asked for.
-    is_stopped: bool,
     stats: JobStats,
 }
 
@@ -319,7 +317,7 @@ impl Load for User {
                     let until = self.activity.locks[self.vm as usize].borrow_mut().take(self.plan.lock, now_ns);
                     return self.compute(now_ns, until - now_ns, true);
                 }
-                Step::Io(_) if self.is_stopped => return Next::Done,
+                Step::Io(_) if self.until_ns == 0 => return Next::Done,
                 Step::Io(n) => {
                     self.step = Step::Wait(n);
                     self.asked_ns = now_ns;
@@ -368,11 +366,11 @@ impl Load for User {
     }
 
     fn stop(&mut self, _: StopReason) {
-        (self.until_ns, self.is_stopped) = (0, true);
+        self.until_ns = 0;
     }
 
     fn abandon(&mut self, _: Instant) {
-        (self.until_ns, self.is_stopped) = (0, true);
+        self.until_ns = 0;
     }
 
     fn is_ramping(&self) -> bool {
@@ -476,7 +474,6 @@ pub fn run(
                 lived: Lived::default(),
                 from_ns: start + RAMP_NS,
                 until_ns: start + RAMP_NS + spec.run_ns,
-                is_stopped: false,
                 stats,
             };
             machine.add_task(vm * vcpus + user % vcpus, Box::new(load), 1, &[disk])?;

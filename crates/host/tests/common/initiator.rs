@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Disks of the iSCSI driver on whatever target.
+
+use super::{Rig, until};
+use blk::bio::OpFlags;
+use blk::status::BlkStatus;
+use host::driver::HostDriver;
+use host::driver::iscsi::{self, Iscsi, IscsiTarget};
+use host::error::ErrorKind;
+use host::mem::Regions;
+use std::sync::Arc;
+
+pub fn target(url: &str) -> IscsiTarget {
+    iscsi::parse(url).unwrap()
+}
+
+pub fn open(url: &str, regions: &Arc<Regions>) -> Arc<Iscsi> {
+    Arc::new(Iscsi::open(&target(url), true, regions.clone()).unwrap_or_else(|e| panic!("{url}: {e}")))
+}
+
+pub fn refused(url: &str) -> (ErrorKind, String) {
+    let e = Iscsi::open(&target(url), true, Arc::new(Regions::new())).err().expect("it is to be refused");
+    (e.kind(), e.to_string())
+}
+
+/// A disk with as many CPUs as queues.
+pub fn rig(url: &str, queues: u32) -> (Rig, Arc<Iscsi>) {
+    let regions = Arc::new(Regions::new());
+    let driver = open(url, &regions);
+    let rig = Rig::on(driver.clone(), regions, |c| {
+        c.set("nr_cpus", &queues.to_string()).unwrap();
+        c.set("nr_hw_queues", &queues.to_string()).unwrap();
+    });
+    (rig, driver)
+}
+
+/// `serves` has the target stop and start; requests meanwhile wait, and what was written is there.
+pub fn an_absence_is_not_noticed(rig: &mut Rig, driver: &Iscsi, mut serves: impl FnMut(bool)) {
+    assert_eq!(rig.write(8, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
+    for round in 1..=3 {
+        serves(false);
+        until(|| driver.connections().unwrap().up == 0);
+        std::thread::scope(|s| {
+            let writer = s.spawn(|| {
+                assert_eq!(rig.write(16, &[round; 4096], OpFlags::NONE), BlkStatus::Ok);
+                assert!(rig.read(8, 4096) == (BlkStatus::Ok, vec![3; 4096]));
+                assert!(rig.read(16, 4096) == (BlkStatus::Ok, vec![round; 4096]));
+            });
+            serves(true);
+            writer.join().unwrap();
+        });
+    }
+    assert!(driver.troubles()[0].contains("sessions were lost"), "{:?}", driver.troubles());
+}
