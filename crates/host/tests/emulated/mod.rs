@@ -100,8 +100,11 @@ impl Emulated {
 
 impl Drop for Emulated {
     fn drop(&mut self) {
-        // `timeout` hands it on.
-        let _ = Command::new("kill").arg(self.child.id().to_string()).stderr(Stdio::null()).status();
-        let _ = self.child.wait();
+        // The number of one that has ended may be another's.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // `timeout` hands it on.
+            let _ = Command::new("kill").arg(self.child.id().to_string()).stderr(Stdio::null()).status();
+            let _ = self.child.wait();
+        }
     }
 }
