@@ -13,6 +13,8 @@ pub mod paths;
 pub mod peers;
 pub mod proxy;
 pub mod scripted;
+#[path = "../waiting/mod.rs"]
+mod waiting;
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::{CpuId, HctxId, Sector};
@@ -43,6 +45,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+pub use waiting::until;
 
 pub const SLOT_BYTES: usize = 32 << 10;
 pub const SLOT_SECTORS: u32 = (SLOT_BYTES >> 9) as u32;
@@ -412,16 +415,6 @@ impl Rig {
     pub fn write_zeroes_all(&mut self, sectors: u32) {
         let bio = Bio { op: Op::WriteZeroes, ..Bio::read(Sector(0), sectors, DataRef::NONE) };
         assert_eq!(self.io(bio), BlkStatus::Ok);
-    }
-}
-
-/// Comes back once it is so; a minute is the limit.
-#[track_caller]
-pub fn until(mut what: impl FnMut() -> bool) {
-    let began = std::time::Instant::now();
-    while !what() {
-        assert!(began.elapsed() < std::time::Duration::from_secs(60), "it does not come to it");
-        std::thread::yield_now();
     }
 }
 

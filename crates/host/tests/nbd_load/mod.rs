@@ -3,15 +3,15 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
-use super::common::Rig;
 use super::common::peers::Peer;
+use super::common::{Rig, until};
 use host::driver::nbd::{self, Nbd};
 use host::mem::Regions;
 use host::run::{Disk, Prepared, RunOutcome, RunPlan, prepare};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use workload::job::{JobFile, ParseContext};
 
 pub const LONG: Duration = Duration::from_secs(60);
@@ -33,16 +33,6 @@ pub fn rig(target: &str) -> (Rig, Arc<Nbd>) {
     });
     rig.may_wait = false;
     (rig, nbd)
-}
-
-/// Waits for something that has to come.
-#[track_caller]
-pub fn until(mut what: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !what() {
-        assert!(began.elapsed() < LONG, "it does not come");
-        std::thread::yield_now();
-    }
 }
 
 pub fn is_connected(nbd: &Nbd) -> bool {
