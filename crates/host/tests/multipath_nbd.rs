@@ -8,6 +8,7 @@ use blk::bio::OpFlags;
 use blk::status::BlkStatus;
 use common::paths::{active, open_disk};
 use common::peers::Peer;
+use common::stopping::{signal, stop};
 use common::{Rig, until};
 use host::driver::HostDriver;
 use host::driver::multipath::Multipath;
@@ -23,12 +24,6 @@ fn a_check_that_has_never_passed_fails_no_path() {
     until(|| disk.troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!((active(&disk), disk.health()[0].passes), (1, 0));
-}
-
-/// Sends a server a signal.
-fn signal(pid: u32, what: &str) {
-    let done = std::process::Command::new("kill").args([what, &pid.to_string()]).status().unwrap();
-    assert!(done.success());
 }
 
 /// A disk by two servers of one file, of which the first is used. The first takes one connection, so that no check of it ever passes.
@@ -60,7 +55,7 @@ fn a_silent_nbd_server_costs_a_request_its_time_and_no_more() {
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     // A path that fails is used again after its next check: the first is over, and the next far away.
     until(|| disk.troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
-    signal(a.pid(), "-STOP");
+    stop(a.pid());
     std::thread::scope(|s| {
         let writer = s.spawn(|| rig.write(0, &[2; 4096], OpFlags::NONE));
         until(|| writer.is_finished());
@@ -84,11 +79,12 @@ fn a_check_from_before_a_failure_brings_nothing_back() {
     let a = Peer::nbdkit_file(&["--filter=delay"], &["delay-open=5"]);
     let b = Peer::nbdkit(&["file", a.file.as_ref().unwrap().0.to_str().unwrap()]);
     let one = "&connections=1";
-    let none = sockets(a.pid());
+    // That which saw that it listens is gone.
+    until(|| sockets(a.pid()) == 1);
     let (mut rig, disk) = open_disk("polling_interval=86400", &[a.target(one), b.target(one)]);
     let slow = disk.status().groups[0].paths[0].id;
     // The check's own connection is being opened, for 5 s.
-    until(|| sockets(a.pid()) == none + 2);
+    until(|| sockets(a.pid()) == 3);
     disk.paths().fail_path(slow, host::clock::now());
     until(|| disk.health()[0].passes == 1);
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
@@ -100,7 +96,7 @@ fn a_check_from_before_a_failure_brings_nothing_back() {
 fn a_path_whose_requests_do_not_end_is_failed_though_no_check_has_passed() {
     let (a, _b, mut rig, disk) = two_servers("polling_interval=1,checker_timeout=1", "&timeout=86400", |_| {});
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
-    signal(a.pid(), "-STOP");
+    stop(a.pid());
     std::thread::scope(|s| {
         let writer = s.spawn(|| rig.write(0, &[2; 4096], OpFlags::NONE));
         until(|| active(&disk) == 1);

@@ -13,6 +13,7 @@ pub mod paths;
 pub mod peers;
 pub mod proxy;
 pub mod scripted;
+pub mod stopping;
 #[path = "../waiting/mod.rs"]
 mod waiting;
 

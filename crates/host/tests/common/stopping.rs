@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Servers that stand still, though no connection of theirs ends.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Sends a process a signal.
+#[track_caller]
+pub fn signal(pid: u32, what: &str) {
+    let done = Command::new("kill").args([what, &pid.to_string()]).status().unwrap();
+    assert!(done.success(), "kill {what} {pid}: {done}");
+}
+
+/// Stops a process, and comes back when it does: the signal alone leaves its threads the time to answer one more request.
+#[track_caller]
+pub fn stop(pid: u32) {
+    signal(pid, "-STOP");
+    let began = Instant::now();
+    while !stands_still(pid) {
+        assert!(began.elapsed() < Duration::from_secs(60), "process {pid} does not stop");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether all of its threads are stopped: proc_pid_stat(5), the state behind the name.
+fn stands_still(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("stat")).unwrap_or_default()).all(|stat| {
+        let behind = stat.rsplit_once(") ").map(|(_, rest)| rest);
+        behind.is_some_and(|rest| rest.starts_with('T'))
+    })
+}
