@@ -18,7 +18,7 @@ pub use lend::{Lent, Verdict};
 use crate::bio::{BioPools, Op, OpFlags};
 use crate::id::{CpuId, HctxId, Sector, Tag};
 use crate::limits::Limits;
-use crate::request::{Request, RequestId, RequestSlab, RqState, Segments};
+use crate::request::{Request, RequestId, RequestSlab, RqState, Segments, rqf};
 use crate::status::{BlkStatus, QueueRqStatus};
 use crate::time::{Duration, Instant};
 
@@ -150,6 +150,13 @@ impl<'a> RqRef<'a> {
     #[inline]
     pub fn made(&self) -> Instant {
         Instant::from_ns(self.rq.alloc_ns.get())
+    }
+
+    /// When the driver accepted it for the first time, if this is not it. Time before that it has waited elsewhere: in an elevator,
+    /// for a way to the device.
+    #[inline]
+    pub fn first_issued(&self) -> Option<Instant> {
+        self.rq.has_rqf(rqf::TRIED).then(|| Instant::from_ns(self.rq.first_issue_ns.get()))
     }
 
     /// The data, in sector order; empty for operations without data.

@@ -82,6 +82,8 @@ pub(crate) mod rqf {
     pub(crate) const WBT_WRITE: u16 = 1 << 10;
     /// As `WBT_WRITE`, for discards.
     pub(crate) const WBT_DISCARD: u16 = 1 << 11;
+    /// Its driver has given it back to be issued again: `first_issue_ns` is of the first time, by whichever path that was.
+    pub(crate) const TRIED: u16 = 1 << 12;
 }
 
 /// No driver tag.
@@ -118,6 +120,8 @@ pub struct Request {
     pub(crate) dispatch_ns: FieldU64,
     /// When the driver accepted it: `issue - dispatch` is the wait for a driver tag, budget and the driver.
     pub(crate) issue_ns: FieldU64,
+    /// With [`rqf::TRIED`]: `issue_ns` of the first try.
+    pub(crate) first_issue_ns: FieldU64,
     /// Not late before this, if the driver asked for more time. This and the next are the timeout module's.
     pub(crate) deadline_ns: FieldU64,
     /// `issue_ns` of the request that the driver said it has ended, when it was asked.

@@ -31,10 +31,17 @@ impl<L: Lock> Env<L> {
                 self.not_in_flight(hctx, tag, "given back");
             }
             rq.state.set(RqState::Idle as u8);
+            if !rq.has_rqf(rqf::TRIED) {
+                rq.first_issue_ns.set(rq.issue_ns.get());
+                rq.set_rqf(rqf::TRIED);
+            }
             match tries {
                 Tries::Same => {}
                 Tries::OneMore => rq.retries.set(rq.retries.get().saturating_add(1)),
-                Tries::Afresh => rq.retries.set(0),
+                Tries::Afresh => {
+                    rq.retries.set(0);
+                    rq.clear_rqf(rqf::TRIED);
+                }
             }
             self.wbt_requeue(id);
             self.hctx_counters(hctx).requeues.add(1);

@@ -28,7 +28,7 @@ fn groups() -> impl Strategy<Value = Vec<Wire>> {
 proptest! {
     #[test]
     fn what_is_said_is_read(said in groups()) {
-        let read = PortGroups::parse(&answer(&said), false).expect("long enough");
+        let read = PortGroups::parse(&answer(&said)).expect("long enough");
         let read: Vec<Wire> = (read.groups.into_iter())
             .map(|g| (g.state as u8 | u8::from(g.preferred) << 7, g.group, g.ports))
             .collect();
@@ -39,9 +39,8 @@ proptest! {
     fn any_bytes_are_taken(
         designation in prop::collection::vec(any::<u8>(), 0..80),
         told in prop::collection::vec(any::<u8>(), 0..400),
-        extended: bool,
     ) {
-        let read = PortGroups::parse(&told, extended);
+        let read = PortGroups::parse(&told);
         prop_assert_eq!(read.is_some(), told.len() >= 4);
         for group in read.iter().flat_map(|r| &r.groups) {
             prop_assert!(group.ports.len() <= MAX_PORTS && group.priority(true) <= 130);
@@ -60,7 +59,7 @@ proptest! {
         let n = at.index(bytes.len());
         bytes[n] = byte;
         bytes.truncate(cut.index(bytes.len() + 1));
-        let read = PortGroups::parse(&bytes, false);
+        let read = PortGroups::parse(&bytes);
         prop_assert_eq!(read.is_some(), bytes.len() >= 4);
         let ports: usize = read.iter().flat_map(|r| &r.groups).map(|g| g.ports.len()).sum();
         prop_assert!(ports * 4 <= bytes.len());

@@ -8,7 +8,7 @@ use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::driver::POLL_BATCH;
 use blk::id::Sector;
 use blk::limits::Limits;
-use blk::multipath::{Event, Features, Multipath, NewGroup, PathId, Selector};
+use blk::multipath::{Event, Features, Multipath, NewGroup, NewPath, PathArgs, PathId, Selector};
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::submitter::SubmitError;
 use blk::time::Duration;
@@ -417,6 +417,13 @@ fn a_path_that_cannot_be_of_this_disk_is_refused() {
     assert_eq!(e.to_string(), "path 252:0: group 1: must be one of 1, from 0");
     let e = s.mp.add_path(0, path(&s.ways[0].clone())).unwrap_err();
     assert_eq!(e.to_string(), "path 252:0: is there already; remove it first");
+    let by_cpu = Stack::new(1, Behaviour::default(), &[(Selector::IoAffinity, 1)], FAIL, config("none", 64));
+    let with_cpus = NewPath { args: PathArgs { cpus: vec![1], ..PathArgs::default() }, ..path(&s.new_way_alone()) };
+    let e = by_cpu.mp.add_path(0, with_cpus).unwrap_err();
+    assert_eq!(
+        e.to_string(),
+        "path 252:1: the selector io-affinity knows its CPUs from the start; make the disk anew with it"
+    );
     let none = vec![NewGroup { selector: Selector::RoundRobin, paths: vec![] }];
     let e = Multipath::<Lock>::new(none, FAIL, None, &[], Box::new(|_| {})).err().unwrap();
     assert_eq!(e.to_string(), "0 paths in 1 groups: must be 1..=64 paths, at most 64 groups");

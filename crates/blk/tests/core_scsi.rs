@@ -187,9 +187,9 @@ fn a_unit_attention_is_told_and_the_command_goes_again() {
     let mut s = Stack::plain();
     s.fault(Mishap::Ends(Outcome::check(Sense::new(SenseKey::UnitAttention, 0x2a, 0x09))), 1);
     assert_eq!(s.read(), BlkStatus::Ok);
-    let news = s.disk.take_news();
+    let news = s.disk.take_news(|news| news);
     assert!(news.capacity && !news.identity && !news.state);
-    assert!(!s.disk.take_news().capacity, "told once");
+    assert!(!s.disk.take_news(|news| news).capacity, "told once");
 }
 
 #[test]
@@ -199,6 +199,18 @@ fn a_device_that_becomes_ready_is_waited_for_no_longer_than_its_tries_may_take()
     let begun = s.now;
     assert_eq!(s.read(), BlkStatus::Ok);
     assert!(s.now - begun >= 10_000_000_000, "a second each: {}", s.now - begun);
+}
+
+/// As of a path that comes back after minutes: a time limit for tries is none for waiting for the first one.
+#[test]
+fn a_request_that_has_waited_long_has_all_its_tries_yet() {
+    let mut s = Stack::plain();
+    s.fault(Mishap::Busy(Busy::Device), 21_000);
+    s.fault(Mishap::Ends(Outcome::check(Sense::new(SenseKey::NotReady, 4, 1))), 2);
+    let begun = s.now;
+    assert_eq!(s.read_within(6000), BlkStatus::Ok);
+    assert!(s.now - begun > 182_000_000_000, "it has not waited for longer than tries may take: {}", s.now - begun);
+    assert_eq!(s.debug.faults_left(), 0);
 }
 
 /// What a device says of its access state: one that changes is waited for, others are the path's.
@@ -217,7 +229,11 @@ fn access_states_are_waited_for_or_are_the_path_s() {
         let begun = s.now;
         s.fault(Mishap::Ends(Outcome::check(Sense::new(key, asc, ascq))), times);
         let status = s.read_within(600);
-        assert_eq!((status, s.disk.take_news().state), (expected, is_news), "{key:?} {asc:02x}/{ascq:02x} {times}");
+        assert_eq!(
+            (status, s.disk.take_news(|news| news).state),
+            (expected, is_news),
+            "{key:?} {asc:02x}/{ascq:02x} {times}"
+        );
         if asc == 0x04 && ascq == 0x0a && times == 2 {
             assert!(s.now - begun >= 2_000_000_000, "a second each");
         }

@@ -269,6 +269,28 @@ fn a_device_that_tells_of_its_reset_first_is_asked_again() {
     assert_eq!(s.help(), [ABORT, LUN, READY, READY]);
 }
 
+/// It says so once: what it tells who asks how it is must be heard as well as what it tells a request.
+#[test]
+fn a_device_that_tells_the_ladder_that_it_has_changed_is_heard() {
+    for (asc, ascq) in [(0x3f, 0x0e), (0x2a, 0x09), (0x2a, 0x06)] {
+        let mut s = Stack::plain();
+        s.debug.script(ABORT, None, Reply::Fails, 1);
+        let attention = Outcome::check(Sense::new(SenseKey::UnitAttention, asc, ascq));
+        s.debug.script(READY, None, Reply::Says(attention, Vec::new()), 1);
+        s.lose(1);
+        s.read(0);
+        // Who hears it may drop the session by which it is asked again.
+        while s.step() {
+            assert!(!s.host.is_recovering() || !s.units[0].disk.has_news());
+        }
+        assert_eq!(s.units[0].done.pop().unwrap().1, BlkStatus::Ok);
+        assert_eq!(s.help(), [ABORT, LUN, READY, READY]);
+        let news = s.units[0].disk.take_news(|news| news);
+        let told = [news.identity, news.capacity, news.state];
+        assert_eq!(told, [(0x3f, 0x0e), (0x2a, 0x09), (0x2a, 0x06)].map(|code| code == (asc, ascq)));
+    }
+}
+
 #[test]
 fn sense_that_is_missing_is_asked_for_and_decides() {
     let check = Outcome { status: sam::CHECK_CONDITION, ..Outcome::GOOD };

@@ -12,6 +12,7 @@ use blk::status::BlkStatus;
 use common::initiator::{an_absence_is_not_noticed, open, refused, rig, target};
 use common::iscsi::{IQN, Tgt};
 use common::istgt::{Istgt, Options};
+use common::proxy::Proxy;
 use common::{Rig, until};
 use host::driver::HostDriver;
 use host::driver::iscsi::{self, Iscsi};
@@ -143,6 +144,57 @@ fn requests_end_when_nobody_comes_back_in_time() {
     until(|| driver.connections().unwrap().up == 0);
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Transport);
     assert!(driver.troubles()[0].contains("cannot connect"), "{:?}", driver.troubles());
+}
+
+/// By another portal group it is another nexus: the target keeps what the lost session had, and may carry it out after what was
+/// written next.
+#[test]
+fn what_was_cut_off_goes_again_by_the_same_portal_group_only() {
+    let tgt = Tgt::new();
+    let proxy = Proxy::new(tgt.port());
+    let (mut rig, driver) = rig(&tgt.url_by(proxy.port(), "?noop_interval=1&noop_timeout=1&recovery_timeout=3600"), 1);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    proxy.freeze();
+    proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || rig.write(0, &[2; 4096], OpFlags::NONE));
+        until(|| writer.is_finished() || driver.troubles().iter().any(|t| t.contains("portal group 2")));
+        assert!(!writer.is_finished(), "it went by another nexus");
+        proxy.alter(None);
+        assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
+    });
+    // When nothing is cut off any group will do.
+    proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=3")));
+    proxy.cut();
+    until(|| driver.connections().unwrap().losses >= 2 && driver.connections().unwrap().up == 1);
+    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
+}
+
+/// Only then it is known, as far as it can be, that the target has forgotten what it had: a way that is there then is used.
+#[test]
+fn another_portal_group_is_used_when_the_recovery_timeout_is_over() {
+    let tgt = Tgt::new();
+    let proxy = Proxy::new(tgt.port());
+    let (mut rig, driver) = rig(&tgt.url_by(proxy.port(), "?noop_interval=1&noop_timeout=1&recovery_timeout=3"), 1);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    proxy.freeze();
+    proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));
+    assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok, "{:?}", driver.troubles());
+    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
+    assert!(driver.status().0[0].disrupted > 0, "the write was cut off");
+}
+
+/// What only reads may be carried out twice.
+#[test]
+fn a_read_that_was_cut_off_goes_again_by_any_portal_group() {
+    let tgt = Tgt::new();
+    let proxy = Proxy::new(tgt.port());
+    let (mut rig, _driver) = rig(&tgt.url_by(proxy.port(), "?noop_interval=1&noop_timeout=1&recovery_timeout=3600"), 1);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    proxy.freeze();
+    proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));
+    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![1; 4096]));
 }
 
 #[test]

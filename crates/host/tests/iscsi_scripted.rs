@@ -6,12 +6,12 @@
 mod common;
 
 use blk::bio::{Bio, Op, OpFlags};
-use blk::id::Sector;
+use blk::id::{HctxId, Sector};
 use blk::status::BlkStatus;
-use common::scripted::{BUSY, GOOD, Peer, Request, Scripted, TASK_SET_FULL};
+use common::scripted::{BUSY, CHECK_CONDITION, GOOD, Peer, Request, Scripted, TASK_SET_FULL};
 use common::{Rig, until};
 use host::driver::HostDriver;
-use host::driver::iscsi::{self, Iscsi};
+use host::driver::iscsi::{self, Iscsi, RawCommand};
 use host::mem::{BufferPool, Regions};
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -24,6 +24,7 @@ const LONG: Duration = Duration::from_secs(60);
 const LARGE: usize = 16 << 20;
 const ABORTED_COMMAND: u8 = 0x0b;
 const UNIT_ATTENTION: u8 = 6;
+const REPORT_LUNS: u8 = 0xa0;
 
 fn open(target: &Scripted, write: bool, options: &str, regions: &Arc<Regions>) -> Arc<Iscsi> {
     let url = target.url(options);
@@ -98,6 +99,36 @@ fn a_write_is_not_acknowledged_before_it_was_sent() {
     assert!(troubles.contains("ended well before all of it was sent"), "{troubles}");
 }
 
+/// RECOVERED ERROR: the command has done what it was asked, says the device.
+const RECOVERED: [u8; 10] = [0, 8, 0x72, 1, 0x17, 1, 0, 0, 0, 0];
+
+#[test]
+fn a_write_that_recovers_before_it_was_sent_goes_again() {
+    write_large(|peer, request| {
+        let wish = peer.r2t(request.tag(), 0, request.len());
+        let recovered = peer.response(request.tag(), CHECK_CONDITION, &RECOVERED);
+        peer.send(&[wish, recovered].concat());
+    });
+}
+
+#[test]
+fn a_read_that_recovers_without_its_data_goes_again() {
+    let is_first = AtomicBool::new(true);
+    let target = Scripted::new(move |peer, request| {
+        let is_it = request.is_read() && is_first.swap(false, Ordering::Relaxed);
+        if is_it {
+            let recovered = peer.response(request.tag(), CHECK_CONDITION, &RECOVERED);
+            peer.send(&recovered);
+        }
+        is_it
+    });
+    target.written.lock().unwrap().resize(4096, 0x5a);
+    let (mut rig, _driver) = rig(&target, false, "1");
+    let (status, got) = rig.read(0, 4096);
+    assert_eq!(status, BlkStatus::Ok);
+    assert!(got.iter().all(|b| *b == 0x5a), "memory was acknowledged that nothing has been read to");
+}
+
 #[test]
 fn a_task_is_asked_for_one_piece_of_data_at_a_time() {
     let troubles = write_large(|peer, request| {
@@ -161,6 +192,29 @@ fn a_device_that_does_not_answer_now_is_not_another_one() {
         refuses.store(false, Ordering::Relaxed);
         assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "{status:#x}: {:?}", driver.troubles());
     }
+}
+
+/// The device says it once, and to a command that no request has made.
+#[test]
+fn a_disk_that_says_to_a_users_command_that_it_is_another_is_asked_who_it_is() {
+    let is_first = AtomicBool::new(true);
+    let target = Scripted::new(move |peer, request| {
+        let is_it = request.cdb()[0] == REPORT_LUNS && is_first.swap(false, Ordering::Relaxed);
+        if is_it {
+            peer.check(request.tag(), UNIT_ATTENTION, 0x3f, 0x0e);
+        }
+        is_it
+    });
+    let (mut rig, driver) = rig(&target, true, "1");
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    target.unit.lock().unwrap().serial = Some("SN2".to_owned());
+    let cdb = [REPORT_LUNS, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0];
+    let timeout = blk::time::Duration::from_secs(30);
+    let command = RawCommand { cdb: &cdb, data_out: &[], data_in: 16, timeout };
+    let answer = driver.execute(HctxId::new(0), &command).unwrap();
+    assert_eq!(answer.status, CHECK_CONDITION, "it goes to its user all the same");
+    is_gone(&mut rig, &driver);
+    assert!(target.written.lock().unwrap()[..4096].iter().all(|b| *b == 1));
 }
 
 /// Its name was asked for before it was exchanged, and its size after that.

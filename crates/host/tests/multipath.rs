@@ -568,6 +568,22 @@ fn failback_is_as_it_is_told() {
     }
 }
 
+/// Nobody writes meanwhile: the group that was switched to is not in use yet when a better one comes back.
+#[test]
+fn an_idle_disk_fails_back_to_the_best_group_of_several() {
+    let file = TempFile::new();
+    let urls = ["", "/.", "/../"].map(|before| format!("{before}{}", file.0.display()));
+    let (mut rig, disk) = open_disk("prio=50+40+10,polling_interval=1,failback=immediate", &urls);
+    let ids: Vec<_> = disk.status().groups.iter().map(|g| g.paths[0].id).collect();
+    ids[..2].iter().for_each(|path| disk.paths().fail_path(*path, host::clock::now()));
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    until(|| active(&disk) == 3);
+    // Its checker fails back after it has brought the path back.
+    until(|| disk.status().group == 1);
+    assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(disk.status().groups[0].state, GroupState::Active);
+}
+
 /// A path at which nothing is in flight is found out by its checker, too, before a request has to.
 #[test]
 fn a_path_that_dies_idle_is_failed_by_its_checker() {

@@ -197,6 +197,9 @@ impl Load {
             self.round();
             let topology = self.disk.topology().unwrap();
             if what(&topology) {
+                // The first requests have a new group activated: one of its paths that was said to be worse before that is over would
+                // be ordered to be better.
+                self.round();
                 return;
             }
             assert!(began.elapsed() < LONG, "it does not come to it: {topology:#?}");

@@ -42,12 +42,14 @@ pub(super) struct Wanted {
     /// Paths to be activated by the handler, after this delay.
     pub(super) activate: Vec<PathId>,
     pub(super) after: Duration,
+    /// A path that has failed by this.
+    pub(super) failed: Option<PathId>,
     /// Requests that wait may go now.
     pub(super) run: bool,
 }
 
 impl Wanted {
-    const RUN: Wanted = Wanted { activate: Vec::new(), after: Duration::ZERO, run: true };
+    const RUN: Wanted = Wanted { activate: Vec::new(), after: Duration::ZERO, failed: None, run: true };
 }
 
 /// What a request finds.
@@ -212,7 +214,7 @@ impl State {
         let mask = self.active(group);
         self.pg_init_running = mask.count_ones();
         let activate = (0..MAX_PATHS as u8).filter(|p| mask >> p & 1 == 1).map(PathId).collect();
-        Wanted { activate, after, run: false }
+        Wanted { activate, after, ..Wanted::default() }
     }
 
     /// Fails a path. False: it had failed already, or is not there.
@@ -245,7 +247,7 @@ impl State {
         if self.nr_valid() > 1 && self.has_handler && self.current == Some(group) {
             // The group is in use already: only this path has to be activated.
             self.pg_init_running += 1;
-            return Wanted { activate: vec![id], after: Duration::ZERO, run: true };
+            return Wanted { activate: vec![id], ..Wanted::RUN };
         }
         Wanted::RUN
     }
@@ -306,7 +308,8 @@ impl State {
         let Some(group) = self.path(id).map(|p| p.group) else {
             return self.one_init_less(false);
         };
-        let (mut failed, mut delay) = (false, false);
+        let (mut failed, mut delay) = (None, false);
+        let mut fail = |s: &mut State| failed = s.fail(id, now).then_some(id);
         match result {
             PgInit::Done => {}
             PgInit::Busy => {
@@ -318,18 +321,15 @@ impl State {
                 if self.pg_init_count <= self.features.pg_init_retries {
                     self.pg_init_required = true;
                 } else {
-                    self.fail(id, now);
+                    fail(self);
                 }
             }
-            PgInit::Failed => {
-                self.fail(id, now);
-                failed = true;
-            }
+            PgInit::Failed => fail(self),
         }
-        if !failed && result == PgInit::Done && !self.pg_init_required {
+        if result == PgInit::Done && !self.pg_init_required {
             self.groups[group].bypassed = false;
         }
-        self.one_init_less(delay)
+        Wanted { failed, ..self.one_init_less(delay) }
     }
 
     fn one_init_less(&mut self, delay: bool) -> Wanted {

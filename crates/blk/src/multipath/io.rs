@@ -131,8 +131,8 @@ impl<L: Lock> Multipath<L> {
     fn judge(&self, hctx: &Hctx<L>, tag: Tag, status: Option<BlkStatus>, now: Instant) -> Verdict {
         let slot: &Slot = hctx.slot(tag);
         let path = usize::from(slot.path.get());
-        let policy = &self.policies[usize::from(self.group_of[path].get())];
-        let valid = self.open.load(Ordering::Relaxed).count_ones();
+        let group = usize::from(self.group_of[path].get());
+        let (policy, valid) = (&self.policies[group], self.valid[group].get());
         let issued = slot.issue_ns.get();
         self.selectors.ended(policy, path, slot.bytes.get(), issued, now.as_ns(), valid);
         let verdict = match status {

@@ -149,6 +149,8 @@ pub struct Multipath<L: Lock> {
     open: CachePadded<AtomicU64>,
     /// The group of each number's path.
     group_of: [FieldU8; MAX_PATHS],
+    /// Usable paths of each group.
+    valid: [FieldU8; MAX_GROUPS],
     /// Numbers that have a path, leaving ones included.
     known: AtomicU64,
     /// By number: index in `drivers`, and whether it is [`LEAVING`].
@@ -212,6 +214,7 @@ impl<L: Lock> Multipath<L> {
         let disk = Multipath {
             open: CachePadded::new(AtomicU64::new(0)),
             group_of: core::array::from_fn(|_| FieldU8::default()),
+            valid: core::array::from_fn(|_| FieldU8::default()),
             known: AtomicU64::new(0),
             at: core::array::from_fn(|_| AtomicU16::new(NO_DRIVER)),
             drivers: (0..MAX_LIVES).map(|_| OnceLock::new()).collect(),
@@ -227,7 +230,7 @@ impl<L: Lock> Multipath<L> {
         };
         for (group, new) in groups.into_iter().enumerate() {
             for path in new.paths {
-                disk.add_path(group, path)?;
+                disk.add(group, path)?;
             }
         }
         Ok(Multipath { listener, ..disk })
@@ -237,8 +240,19 @@ impl<L: Lock> Multipath<L> {
     ///
     /// # Errors
     /// No such group, no number free, a name that is there, or a driver that cannot be of this disk: other capacity, other
-    /// blocks, stricter limits; or it could not be started.
+    /// blocks, stricter limits; or it could not be started. Also CPUs for io-affinity: that selector keeps those which each number
+    /// had from the start.
     pub fn add_path(&self, group: usize, new: NewPath) -> Result<PathId, MultipathError> {
+        if matches!(self.policies.get(group), Some(Policy::IoAffinity(_))) && !new.args.cpus.is_empty() {
+            return refused(format!(
+                "path {}: the selector io-affinity knows its CPUs from the start; make the disk anew with it",
+                new.name
+            ));
+        }
+        self.add(group, new)
+    }
+
+    fn add(&self, group: usize, new: NewPath) -> Result<PathId, MultipathError> {
         self.check_path(group, &new)?;
         let started = self.started.lock();
         if let Some((nr_hw_queues, depth)) = *started
@@ -467,11 +481,17 @@ impl<L: Lock> Multipath<L> {
 
     /// Tells I/O of a change. The state is locked, so that no older one overtakes.
     fn publish(&self, state: &State) {
+        let mut valid = [0; MAX_GROUPS];
+        state.present().filter(|(_, p)| p.is_active).for_each(|(_, p)| valid[p.group] += 1);
+        self.valid.iter().zip(valid).for_each(|(group, n)| group.set(n));
         // Pairs with: Multipath::choose
         self.open.store(state.open(), Ordering::Release);
     }
 
     fn see_to(&self, wanted: Wanted) {
+        if let Some(path) = wanted.failed {
+            (self.listener)(Event::PathFailed(path));
+        }
         if let Some(handler) = &self.handler {
             wanted.activate.iter().for_each(|path| handler.activate(*path, wanted.after));
         }

@@ -112,7 +112,7 @@ pub(super) struct Selectors {
     loads: [AtomicU64; MAX_PATHS],
     /// service-time.
     throughput: [FieldU64; MAX_PATHS],
-    /// historical-service-time, in ns.
+    /// historical-service-time, in ns; the average in fixed point.
     average: [FieldU64; MAX_PATHS],
     last_finish: [FieldU64; MAX_PATHS],
     stale_after: [FieldU64; MAX_PATHS],
@@ -161,7 +161,7 @@ impl Selectors {
     /// A path comes to a number that had none; nothing of it is in flight.
     pub(super) fn add(&self, path: usize, throughput: u8) {
         self.throughput[path].set(throughput.min(MAX_THROUGHPUT).into());
-        self.average[path].set(0);
+        self.average[path].set(historical_service_time::FIRST_AVERAGE);
         self.last_finish[path].set(0);
         self.stale_after[path].set(0);
     }
@@ -229,7 +229,7 @@ impl Selectors {
 
     /// It has ended there; `valid`: usable paths of its group.
     #[inline(always)]
-    pub(super) fn ended(&self, policy: &Policy, path: usize, bytes: u32, start: u64, now: u64, valid: u32) {
+    pub(super) fn ended(&self, policy: &Policy, path: usize, bytes: u32, start: u64, now: u64, valid: u8) {
         self.undone(policy, path, bytes);
         if let Policy::HistoricalServiceTime { weights, .. } = policy {
             // Two CPUs may do this at once, and one sample be lost.
@@ -237,7 +237,7 @@ impl Selectors {
             let average = weights.averaged(self.average[path].get(), sample);
             self.average[path].set(average);
             self.last_finish[path].set(now);
-            self.stale_after[path].set(now.saturating_add(average.saturating_mul(valid.into())));
+            self.stale_after[path].set(historical_service_time::stale_after(now, average, valid));
         }
     }
 

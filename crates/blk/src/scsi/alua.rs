@@ -119,12 +119,13 @@ pub struct PortGroups {
 }
 
 impl PortGroups {
-    /// Reads an answer, `extended` if that was asked for; `None` if it is too short to be one.
-    pub fn parse(bytes: &[u8], extended: bool) -> Option<PortGroups> {
+    /// Reads an answer, with the extended header if it has one; `None` if it is too short to be an answer.
+    pub fn parse(bytes: &[u8]) -> Option<PortGroups> {
         let told = u32::from_be_bytes(*bytes.first_chunk()?) as usize;
         let body = &bytes[4..];
         let body = body.get(..told).unwrap_or(body);
-        let is_extended = extended && body.first().is_some_and(|format| format & 0x70 == 0x10);
+        // These bits are zero in what a group begins with.
+        let is_extended = body.first().is_some_and(|format| format & 0x70 == 0x10);
         let seconds = body.get(1).copied().filter(|s| is_extended && *s > 0);
         let mut list = if is_extended { body.get(4..).unwrap_or_default() } else { body };
         let mut groups = Vec::new();
@@ -142,6 +143,11 @@ impl PortGroups {
             list = rest.get(bytes..).unwrap_or_default();
         }
         Some(PortGroups { groups, transition: seconds.map(|s| Duration::from_secs(s.into())) })
+    }
+
+    /// The same, or what is usual.
+    pub fn transition_time(&self) -> Duration {
+        self.transition.unwrap_or(TRANSITION_TIME)
     }
 
     /// The group of this number.
@@ -199,6 +205,8 @@ pub struct Access {
     pub support: Support,
     /// Of the way's own ports.
     pub group: PortGroup,
+    /// How long a transition may take, if it has said so; else [`TRANSITION_TIME`].
+    pub transition: Option<Duration>,
 }
 
 impl Access {
@@ -209,8 +217,9 @@ impl Access {
             return None;
         }
         let (own, _) = own_group(designation)?;
-        let group = PortGroups::parse(answer, false)?.group(own)?.clone();
-        Some(Access { support, group })
+        let groups = PortGroups::parse(answer)?;
+        let group = groups.group(own)?.clone();
+        Some(Access { support, group, transition: groups.transition })
     }
 }
 
@@ -230,7 +239,7 @@ pub enum Activation {
 /// Decides for a path by a group in this state, when this much time has passed since it began to change.
 pub fn activation(groups: &PortGroups, own: u16, support: Support, in_transition: Duration) -> Activation {
     let Some(group) = groups.group(own) else { return Activation::Fail };
-    let limit = groups.transition.unwrap_or(TRANSITION_TIME);
+    let limit = groups.transition_time();
     match group.state {
         AccessState::Optimized | AccessState::LbaDependent => Activation::Ready,
         AccessState::NonOptimized if support.explicit => Activation::Set,
@@ -250,37 +259,50 @@ const MAX_STEPS: u32 = 16;
 
 /// Makes the unit serve the path that `ask` speaks to, as a hardware handler of multipath does
 /// ([`Handler::activate`](crate::multipath::Handler::activate)). `ask` sends a command with data to the device, or for up to so many
-/// bytes from it, and waits for its end. [`PgInit::Retry`]: the state is about to be another, look again after
-/// [`TRANSITION_LOOK`]; `in_transition` is how long that has been so.
-pub fn activate(ask: &mut dyn FnMut(&Cdb, &[u8], u32) -> Probed, in_transition: Duration) -> PgInit {
-    let mut steps = MAX_STEPS;
+/// bytes from it, and waits for its end. `None`: the state is about to be another, look again after [`TRANSITION_LOOK`];
+/// `in_transition` is how long that has been so, and too long is [`PgInit::Failed`]; `known` is what it has said of that before, if it
+/// has. [`PgInit::Retry`]: nothing was heard of the device. (The kernel's handler asks for a retry without a pause, and only where there
+/// is no connection; one that was cut comes back in a moment, not at once.)
+pub fn activate(
+    ask: &mut dyn FnMut(&Cdb, &[u8], u32) -> Probed,
+    in_transition: Duration,
+    known: Option<Duration>,
+) -> Option<PgInit> {
+    const FAILED: Option<PgInit> = Some(PgInit::Failed);
+    let (mut steps, mut limit) = (MAX_STEPS, known.unwrap_or(TRANSITION_TIME));
     let mut answer = |cdb: &Cdb, out: &[u8], most: u32| loop {
-        steps = steps.checked_sub(1).ok_or(PgInit::Failed)?;
+        steps = steps.checked_sub(1).ok_or(FAILED)?;
         let Probed { outcome, data } = ask(cdb, out, most);
         match (outcome.host, outcome.status, outcome.sense) {
             (HostByte::Ok, sam::GOOD, _) => return Ok(data),
             (HostByte::Ok, sam::CHECK_CONDITION, Some(sense)) => match (sense.key, sense.asc, sense.ascq) {
-                (SenseKey::NotReady | SenseKey::UnitAttention, 0x04, 0x0a) => return Err(PgInit::Retry),
+                (SenseKey::NotReady | SenseKey::UnitAttention, 0x04, 0x0a) => return Err(None),
                 (SenseKey::UnitAttention, ..) => {}
                 // It knows no such thing.
                 (SenseKey::IllegalRequest, ..) => return Ok(Vec::new()),
-                _ => return Err(PgInit::Failed),
+                _ => return Err(FAILED),
             },
-            (HostByte::Ok, sam::BUSY | sam::TASK_SET_FULL, _) => return Err(PgInit::Retry),
-            _ => return Err(PgInit::Failed),
+            (HostByte::Ok, sam::BUSY | sam::TASK_SET_FULL, _) => return Err(None),
+            (HostByte::Ok, ..) => return Err(FAILED),
+            _ => return Err(Some(PgInit::Retry)),
         }
     };
     let mut run = || {
         let support = Support::parse(&answer(&Cdb::inquiry(None, 96), &[], 96)?);
         let names = answer(&Cdb::inquiry(Some(vpd::DEVICE_IDENTIFICATION), 1024), &[], 1024)?;
-        let Some((own, _)) = own_group(&names) else { return Err(PgInit::Failed) };
+        let Some((own, _)) = own_group(&names) else { return Err(FAILED) };
         // An order is given once: a device that does not follow it will not follow a second.
         for may_order in [true, false] {
-            let told = answer(&Cdb::report_target_port_groups(ANSWER_BYTES), &[], ANSWER_BYTES)?;
-            let groups = PortGroups::parse(&told, false).unwrap_or_default();
+            let mut told = answer(&Cdb::report_target_port_groups(ANSWER_BYTES, true), &[], ANSWER_BYTES)?;
+            if told.is_empty() {
+                told = answer(&Cdb::report_target_port_groups(ANSWER_BYTES, false), &[], ANSWER_BYTES)?;
+            }
+            let mut groups = PortGroups::parse(&told).unwrap_or_default();
+            groups.transition = groups.transition.or(known);
+            limit = groups.transition_time();
             match activation(&groups, own, support, in_transition) {
                 Activation::Ready => return Ok(()),
-                Activation::Wait(_) => return Err(PgInit::Retry),
+                Activation::Wait(_) => return Err(None),
                 Activation::Set if may_order => {
                     let list = set_parameters(own);
                     answer(&Cdb::set_target_port_groups(list.len() as u32), &list, 0)?;
@@ -289,12 +311,16 @@ pub fn activate(ask: &mut dyn FnMut(&Cdb, &[u8], u32) -> Probed, in_transition: 
                 Activation::Set if groups.group(own).is_some_and(|g| g.state == AccessState::NonOptimized) => {
                     return Ok(());
                 }
-                Activation::Set | Activation::Fail => return Err(PgInit::Failed),
+                Activation::Set | Activation::Fail => return Err(FAILED),
             }
         }
-        Err(PgInit::Failed)
+        Err(FAILED)
     };
-    run().map_or_else(|how| how, |()| PgInit::Done)
+    match run() {
+        Ok(()) => Some(PgInit::Done),
+        Err(None) if in_transition >= limit => FAILED,
+        Err(how) => how,
+    }
 }
 
 #[cfg(test)]
@@ -318,25 +344,23 @@ mod tests {
     #[test]
     fn groups_are_the_standards_fields() {
         let bytes = answer(&[(0x80, 1, &[1, 2]), (0x02, 0x102, &[3]), (0x0f, 3, &[])], None);
-        let read = PortGroups::parse(&bytes, false).unwrap();
+        let read = PortGroups::parse(&bytes).unwrap();
         let first = PortGroup { group: 1, state: AccessState::Optimized, preferred: true, ports: vec![1, 2] };
         assert_eq!(read.groups[0], first);
         assert_eq!(
             read.groups.iter().map(|g| (g.group, g.state)).collect::<Vec<_>>()[1..],
             [(0x102, AccessState::Standby), (3, AccessState::Transitioning)]
         );
-        let long = PortGroups::parse(&answer(&[(1, 7, &[9])], Some(30)), true).unwrap();
+        let long = PortGroups::parse(&answer(&[(1, 7, &[9])], Some(30))).unwrap();
         assert_eq!((long.transition, long.groups[0].group), (Some(Duration::from_secs(30)), 7));
-        // Asked for the long form, and given the short one.
-        assert_eq!(PortGroups::parse(&bytes, true).unwrap(), read);
     }
 
     #[test]
     fn any_bytes_are_taken_and_bounded() {
-        assert_eq!(PortGroups::parse(&[0, 0, 0], false), None);
-        assert_eq!(PortGroups::parse(&[0xff; 4], false).unwrap(), PortGroups::default());
+        assert_eq!(PortGroups::parse(&[0, 0, 0]), None);
+        assert_eq!(PortGroups::parse(&[0xff; 4]).unwrap(), PortGroups::default());
         let many: Vec<(u8, u16, &[u16])> = (0..500).map(|i| (0, i, &[0; 200][..])).collect();
-        let read = PortGroups::parse(&answer(&many, None), false).unwrap();
+        let read = PortGroups::parse(&answer(&many, None)).unwrap();
         assert!(read.groups.len() == MAX_GROUPS && read.groups.iter().all(|g| g.ports.len() == MAX_PORTS));
         let bytes = answer(&[(0, 1, &[1, 2, 3]), (1, 2, &[4])], Some(9));
         let mut state = 7_u64;
@@ -347,12 +371,10 @@ mod tests {
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     bytes[(state >> 33) as usize % cut] = (state >> 55) as u8;
                 }
-                for extended in [false, true] {
-                    let read = PortGroups::parse(&bytes, extended);
-                    assert_eq!(read.is_some(), cut >= 4);
-                    let ports: usize = read.iter().flat_map(|r| &r.groups).map(|g| g.ports.len()).sum();
-                    assert!(ports * 4 <= cut);
-                }
+                let read = PortGroups::parse(&bytes);
+                assert_eq!(read.is_some(), cut >= 4);
+                let ports: usize = read.iter().flat_map(|r| &r.groups).map(|g| g.ports.len()).sum();
+                assert!(ports * 4 <= cut);
                 let _ = own_group(&bytes);
             }
         }
@@ -395,6 +417,8 @@ mod tests {
         /// What it says to the next commands, before it does anything.
         first: Vec<Outcome>,
         orders: u32,
+        /// How long a transition takes, if it knows the extended header.
+        seconds: Option<u8>,
     }
 
     impl Device {
@@ -405,7 +429,14 @@ mod tests {
             let mut data = match (cdb.opcode(), cdb.as_bytes()[1]) {
                 (opcode::INQUIRY, 0) => vec![0, 0, 5, 0, 0, 0x30],
                 (opcode::INQUIRY, _) => vec![0, 0x83, 0, 8, 0x01, 0x15, 0, 4, 0, 0, 0, 2],
-                (opcode::MAINTENANCE_IN, 0x0a) => answer(&[(self.states[0], 1, &[1]), (self.states[1], 2, &[2])], None),
+                (opcode::MAINTENANCE_IN, 0x2a) if self.seconds.is_none() => {
+                    let outcome = Outcome::check(Sense::new(SenseKey::IllegalRequest, 0x24, 0));
+                    return Probed { outcome, data: Vec::new() };
+                }
+                (opcode::MAINTENANCE_IN, format @ (0x0a | 0x2a)) => {
+                    let seconds = self.seconds.filter(|_| format == 0x2a);
+                    answer(&[(self.states[0], 1, &[1]), (self.states[1], 2, &[2])], seconds)
+                }
                 (opcode::MAINTENANCE_OUT, 0x0a) => {
                     assert_eq!(out, set_parameters(2));
                     self.orders += 1;
@@ -426,22 +457,53 @@ mod tests {
         let says = |key, asc, ascq| Outcome::check(Sense::new(key, asc, ascq));
         let attention = says(SenseKey::UnitAttention, 0x2a, 0x06);
         for (state, follows, first, expected, orders) in [
-            (0x0, true, vec![], PgInit::Done, 0),
-            (0x2, true, vec![attention; 3], PgInit::Done, 1),
-            (0x2, false, vec![], PgInit::Failed, 1),
-            (0x1, false, vec![], PgInit::Done, 1),
-            (0xf, true, vec![], PgInit::Retry, 0),
-            (0xe, true, vec![], PgInit::Failed, 0),
-            (0x2, true, vec![says(SenseKey::NotReady, 4, 0x0a)], PgInit::Retry, 0),
-            (0x2, true, vec![says(SenseKey::HardwareError, 0x44, 0)], PgInit::Failed, 0),
-            (0x2, true, vec![says(SenseKey::IllegalRequest, 0x20, 0)], PgInit::Failed, 0),
-            (0x2, true, vec![Outcome::host(HostByte::NoConnect)], PgInit::Failed, 0),
-            (0x2, true, vec![attention; 1000], PgInit::Failed, 0),
+            (0x0, true, vec![], Some(PgInit::Done), 0),
+            (0x2, true, vec![attention; 3], Some(PgInit::Done), 1),
+            (0x2, false, vec![], Some(PgInit::Failed), 1),
+            (0x1, false, vec![], Some(PgInit::Done), 1),
+            (0xf, true, vec![], None, 0),
+            (0xe, true, vec![], Some(PgInit::Failed), 0),
+            (0x2, true, vec![says(SenseKey::NotReady, 4, 0x0a)], None, 0),
+            (0x2, true, vec![says(SenseKey::HardwareError, 0x44, 0)], Some(PgInit::Failed), 0),
+            (0x2, true, vec![says(SenseKey::IllegalRequest, 0x20, 0)], Some(PgInit::Failed), 0),
+            (0x2, true, vec![Outcome::host(HostByte::NoConnect)], Some(PgInit::Retry), 0),
+            (0x2, true, vec![Outcome::host(HostByte::TimeOut)], Some(PgInit::Retry), 0),
+            (0x2, true, vec![attention; 1000], Some(PgInit::Failed), 0),
         ] {
-            let mut device = Device { states: [0, state], follows, first, orders: 0 };
-            let how = activate(&mut |cdb, out, most| device.answer(cdb, out, most), Duration::ZERO);
-            assert_eq!((how, device.orders), (expected, orders), "state {state:x}, follows {follows}");
+            for seconds in [None, Some(0), Some(30)] {
+                let mut device = Device { states: [0, state], follows, first: first.clone(), orders: 0, seconds };
+                let how = activate(&mut |cdb, out, most| device.answer(cdb, out, most), Duration::ZERO, None);
+                assert_eq!((how, device.orders), (expected, orders), "state {state:x}, follows {follows}");
+            }
         }
+    }
+
+    #[test]
+    fn a_transition_is_waited_for_as_long_as_it_may_take() {
+        let changing = Outcome::check(Sense::new(SenseKey::NotReady, 4, 0x0a));
+        for (seconds, first, since, expected) in [
+            (None, None, 59, None),
+            (None, Some(changing), 59, None),
+            (None, Some(changing), 60, Some(PgInit::Failed)),
+            (Some(0), Some(changing), 60, Some(PgInit::Failed)),
+            (Some(120), None, 119, None),
+            (Some(5), None, 4, None),
+        ] {
+            let first = first.into_iter().collect();
+            let mut device = Device { states: [0, 0xf], follows: false, first, orders: 0, seconds };
+            let mut ask = |cdb: &Cdb, out: &[u8], most| device.answer(cdb, out, most);
+            assert_eq!(activate(&mut ask, Duration::from_secs(since), None), expected, "{seconds:?} {since}");
+            assert_eq!(device.orders, 0);
+        }
+        // What it said before holds while it says nothing else.
+        let mut device = Device { states: [0, 0xf], follows: false, first: vec![changing], orders: 0, seconds: None };
+        let mut ask = |cdb: &Cdb, out: &[u8], most| device.answer(cdb, out, most);
+        assert_eq!(activate(&mut ask, Duration::from_secs(119), Some(Duration::from_secs(120))), None);
+        // Then it is as if it were standby, and is asked to serve.
+        let mut device = Device { states: [0, 0xf], follows: true, first: Vec::new(), orders: 0, seconds: Some(5) };
+        let mut ask = |cdb: &Cdb, out: &[u8], most| device.answer(cdb, out, most);
+        assert_eq!(activate(&mut ask, Duration::from_secs(5), None), Some(PgInit::Done));
+        assert_eq!(device.orders, 1);
     }
 
     #[test]
@@ -470,7 +532,7 @@ mod tests {
         let implicit = Support::parse(&[0, 0, 5, 0, 0, 0x10]);
         assert_eq!(Support::parse(&[0]), Support { implicit: false, explicit: false });
         let of = |state: u8, support, since| {
-            let groups = PortGroups::parse(&answer(&[(state, 4, &[])], None), false).unwrap();
+            let groups = PortGroups::parse(&answer(&[(state, 4, &[])], None)).unwrap();
             activation(&groups, 4, support, since)
         };
         let now = Duration::ZERO;

@@ -37,7 +37,9 @@ const READ_CAPACITY_16: u8 = 0x10;
 const REPORT_TARGET_PORT_GROUPS: u8 = 0x0a;
 /// SET TARGET PORT GROUPS is this service action of MAINTENANCE OUT.
 const SET_TARGET_PORT_GROUPS: u8 = 0x0a;
-/// The target decides, and the answer has the length and format that every target knows.
+/// Of that: the answer begins with how long a transition may take. Not every target knows it.
+const EXTENDED_HEADER: u8 = 1 << 5;
+/// Data is on the medium when a write ends.
 const FUA: u8 = 1 << 3;
 
 /// A command descriptor block of 6, 10, 12 or 16 bytes.
@@ -122,10 +124,11 @@ impl Cdb {
         Cdb::new(opcode::MODE_SENSE_10).put(1, [1 << 3, page]).put(7, allocation.to_be_bytes())
     }
 
-    /// REPORT TARGET PORT GROUPS.
-    pub fn report_target_port_groups(allocation: u32) -> Cdb {
+    /// REPORT TARGET PORT GROUPS, with the extended header or not.
+    pub fn report_target_port_groups(allocation: u32, extended: bool) -> Cdb {
+        let format = if extended { EXTENDED_HEADER } else { 0 };
         let cdb = Cdb::new(opcode::MAINTENANCE_IN);
-        cdb.put(1, [REPORT_TARGET_PORT_GROUPS]).put(6, allocation.to_be_bytes())
+        cdb.put(1, [REPORT_TARGET_PORT_GROUPS | format]).put(6, allocation.to_be_bytes())
     }
 
     /// SET TARGET PORT GROUPS, with a parameter list of so many bytes.
@@ -213,7 +216,7 @@ mod tests {
 
     #[test]
     fn commands_are_the_standards_bytes() {
-        let cases: [(Cdb, &[u8]); 13] = [
+        let cases: [(Cdb, &[u8]); 14] = [
             (Cdb::test_unit_ready(), &[0; 6]),
             (Cdb::inquiry(Some(0x83), 0x104), &[0x12, 1, 0x83, 1, 4, 0]),
             (Cdb::inquiry(None, 36), &[0x12, 0, 0, 0, 36, 0]),
@@ -223,7 +226,8 @@ mod tests {
             (Cdb::unmap(), &[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0]),
             (Cdb::read_capacity_16(32), &[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0]),
             (Cdb::report_luns(256), &[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]),
-            (Cdb::report_target_port_groups(512), &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]),
+            (Cdb::report_target_port_groups(512, false), &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]),
+            (Cdb::report_target_port_groups(512, true), &[0xa3, 0x2a, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]),
             (Cdb::set_target_port_groups(8), &[0xa4, 0x0a, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0]),
             (Cdb::write_same_16(5, 2, true), &[0x93, 8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 2, 0, 0]),
             (Cdb::persistent_reserve_out(1, 5, 24), &[0x5f, 1, 5, 0, 0, 0, 0, 0, 24, 0]),

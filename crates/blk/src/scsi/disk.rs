@@ -18,7 +18,7 @@ use crate::driver::{Completions, Driver, InFlight, RqBatch, RqRef, TimedOut, Tim
 use crate::id::{HctxId, SECTOR_SHIFT, Sector};
 use crate::limits::Limits;
 use crate::status::{BlkStatus, QueueRqStatus};
-use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering};
 use crate::time::Instant;
 use std::sync::{Arc, OnceLock};
 
@@ -60,6 +60,8 @@ pub struct News {
 const NEWS_CAPACITY: u32 = 1;
 const NEWS_IDENTITY: u32 = 2;
 const NEWS_STATE: u32 = 4;
+/// Somebody acts on what there was.
+const NEWS_ACTING: u32 = 8;
 
 /// See the module's text.
 pub struct ScsiDisk {
@@ -70,7 +72,6 @@ pub struct ScsiDisk {
     block_shift: u32,
     /// Made when the number of hardware queues is known.
     device: OnceLock<Arc<Device>>,
-    has_news: AtomicBool,
     news: AtomicU32,
 }
 
@@ -99,7 +100,6 @@ impl ScsiDisk {
             limits,
             block_shift: block.trailing_zeros() - SECTOR_SHIFT,
             device: OnceLock::new(),
-            has_news: AtomicBool::new(false),
             news: AtomicU32::new(0),
         })
     }
@@ -124,15 +124,23 @@ impl ScsiDisk {
         self.device.get().expect("a disk is started before its first request")
     }
 
-    /// What the device has said since the last call.
-    pub fn take_news(&self) -> News {
-        // Looked at before it is written: this may be asked after each poll. Pairs with: ScsiDisk::hear
-        if !self.has_news.load(Ordering::Relaxed) || !self.has_news.swap(false, Ordering::Acquire) {
-            return News::default();
-        }
-        let bits = self.news.swap(0, Ordering::Relaxed);
+    /// Whether the device has said something that [`ScsiDisk::take_news`] has not ended acting on.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        // Pairs with: ScsiDisk::hear
+        self.news.load(Ordering::Acquire) != 0
+    }
+
+    /// Acts on what the device has said since the last call. One caller at a time; [`ScsiDisk::has_news`] is true until it has ended, so
+    /// that others who would send something meanwhile can wait for it.
+    pub fn take_news<R>(&self, act: impl FnOnce(News) -> R) -> R {
+        // Pairs with: ScsiDisk::hear
+        let bits = self.news.swap(NEWS_ACTING, Ordering::AcqRel);
         let has = |bit| bits & bit != 0;
-        News { capacity: has(NEWS_CAPACITY), identity: has(NEWS_IDENTITY), state: has(NEWS_STATE) }
+        let result = act(News { capacity: has(NEWS_CAPACITY), identity: has(NEWS_IDENTITY), state: has(NEWS_STATE) });
+        // Pairs with: ScsiDisk::has_news
+        self.news.fetch_and(!NEWS_ACTING, Ordering::Release);
+        result
     }
 
     #[inline]
@@ -204,16 +212,13 @@ impl ScsiDisk {
         now: Instant,
     ) {
         let place = Place { lun: self.lun, hctx, tag: rq.tag() };
-        let (rq, verdict) = match self.host.recovery.came_back(place, rq, note, outcome) {
+        let (rq, judged) = match self.host.recovery.came_back(place, rq, note, outcome) {
             Back::Kept => return,
             Back::Helped(rq) => (rq, after_help(outcome, &self.about_helped(note, now), self.is_online())),
-            Back::Judge(rq) => {
-                let judged = judge(outcome, &self.about(note, now));
-                self.hear(judged.event, now);
-                (rq, judged.verdict)
-            }
+            Back::Judge(rq) => (rq, judge(outcome, &self.about(note, now))),
         };
-        settle(rq, verdict, done);
+        self.hear(judged.event, now);
+        settle(rq, judged.verdict, done);
     }
 
     fn is_online(&self) -> bool {
@@ -227,10 +232,9 @@ impl ScsiDisk {
         let all = crate::time::Duration::from_ns(timeout.as_ns().saturating_mul(u64::from(retries) + 1));
         About {
             is_last: note.retries >= retries,
-            is_late: now.since(note.made) >= all,
+            is_late: now.since(note.began) >= all,
             is_optional: note.is_optional,
             failfast: self.options.failfast,
-            retry_hwerror: false,
             allow_restart: self.host.template().allow_restart,
         }
     }
@@ -242,6 +246,17 @@ impl ScsiDisk {
         About { is_last: about.is_last || self.host.recovery.gives_up(), ..about }
     }
 
+    /// A command that its transport carried past this has ended so: what a device says of itself it says once, to whoever asks
+    /// next, so it has to be heard here whoever that was. For [`ScsiDisk::take_news`].
+    #[cold]
+    pub fn overhear(&self, outcome: &Outcome, now: Instant) {
+        match judge(outcome, &About::default()).event {
+            // Of its depth only commands of requests tell.
+            Event::QueueFull => {}
+            event => self.hear(event, now),
+        }
+    }
+
     #[cold]
     fn hear(&self, event: Event, now: Instant) {
         let bit = match event {
@@ -251,9 +266,8 @@ impl ScsiDisk {
             Event::Changed => NEWS_IDENTITY,
             Event::StateChanged => NEWS_STATE,
         };
-        self.news.fetch_or(bit, Ordering::Relaxed);
-        // Pairs with: ScsiDisk::take_news
-        self.has_news.store(true, Ordering::Release);
+        // Pairs with: ScsiDisk::has_news
+        self.news.fetch_or(bit, Ordering::Release);
     }
 }
 
@@ -282,7 +296,7 @@ impl Driver for ScsiDisk {
 
     #[inline]
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
-        let mut commands = CommandBatch { batch, disk: self, is_admitted: false, refused: None };
+        let mut commands = CommandBatch { batch, disk: self, is_admitted: false, refused: None, now };
         let busy = self.host.transport().queue(&mut commands, now);
         let (refused, left) = (commands.refused, commands.batch.remaining());
         drop(commands);
@@ -333,9 +347,11 @@ impl ScsiDisk {
     #[cold]
     fn help(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
         self.host.recovery.drive(self.host.transport(), now);
+        self.host.recovery.tell_heard(self.lun, |event| self.hear(event, now));
         for held in self.host.recovery.take_freed(self.lun, hctx, done.room()) {
-            let verdict = after_help(&held.outcome, &self.about_helped(held.note, now), self.is_online());
-            settle(held.rq, verdict, done);
+            let judged = after_help(&held.outcome, &self.about_helped(held.note, now), self.is_online());
+            self.hear(judged.event, now);
+            settle(held.rq, judged.verdict, done);
         }
     }
 

@@ -69,7 +69,8 @@ pub struct Outcome {
     pub status: u8,
     /// With CHECK CONDITION: why. `None` if there was nothing that can be read.
     pub sense: Option<Sense>,
-    /// Bytes that were asked for and not transferred.
+    /// Bytes that were asked for and not transferred, where that matters: with any, the command has not gone well whatever the
+    /// device says of it.
     pub residual: u32,
 }
 
@@ -110,11 +111,6 @@ pub struct Failfast {
     pub driver: bool,
 }
 
-impl Failfast {
-    /// What a request that came through multipath has.
-    pub const PATH: Failfast = Failfast { device: false, transport: true, driver: false };
-}
-
 /// What is known of the command itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct About {
@@ -126,8 +122,6 @@ pub struct About {
     pub is_optional: bool,
     /// Which failures end it at once.
     pub failfast: Failfast,
-    /// The device's hardware errors go away by themselves (`BLIST_RETRY_HWERROR`).
-    pub retry_hwerror: bool,
     /// One that has stopped is started again (`allow_restart`).
     pub allow_restart: bool,
 }
@@ -184,6 +178,11 @@ pub fn judge(outcome: &Outcome, about: &About) -> Judged {
     }
     let event = event(outcome);
     let verdict = match by_host(outcome, about) {
+        // The kernel asks for the rest alone (`scsi_finish_command`); this is as right, and rare.
+        Verdict::End(BlkStatus::Ok) if outcome.residual > 0 => Verdict::Retry,
+        verdict => verdict,
+    };
+    let verdict = match verdict {
         // Time is up for all that would go again.
         Verdict::Retry if about.is_last => Verdict::End(ended(outcome)),
         Verdict::Retry | Verdict::Requeue(_) if about.is_late => Verdict::End(ended(outcome)),
@@ -252,7 +251,6 @@ fn by_sense(sense: &Sense, outcome: &Outcome, about: &About) -> Verdict {
         (SenseKey::UnitAttention, ..) => Verdict::Requeue(None),
         (SenseKey::MediumError, 0x11 | 0x13 | 0x14, _) => Verdict::End(BlkStatus::Medium),
         (SenseKey::MediumError, ..) => unless_fast,
-        (SenseKey::HardwareError, ..) if about.retry_hwerror => Verdict::Requeue(Some(BUSY_DELAY)),
         // A device that does not know it: the layer above does it otherwise.
         (SenseKey::IllegalRequest, 0x20 | 0x24, _) if about.is_optional => Verdict::End(BlkStatus::NotSupp),
         (SenseKey::IllegalRequest, 0x10, _) => Verdict::End(BlkStatus::Protection),
@@ -262,10 +260,11 @@ fn by_sense(sense: &Sense, outcome: &Outcome, about: &About) -> Verdict {
 }
 
 /// What becomes of a command that was helped, or could not be (`scsi_eh_flush_done_q`).
-pub(super) fn after_help(outcome: &Outcome, about: &About, is_online: bool) -> Verdict {
+pub(super) fn after_help(outcome: &Outcome, about: &About, is_online: bool) -> Judged {
     let may_retry = is_online && !about.is_last && !about.is_late && !about.failfast.device;
     let again = if may_retry { Verdict::Retry } else { Verdict::End(BlkStatus::Timeout) };
-    match judge(outcome, about).verdict {
+    let Judged { verdict, event } = judge(outcome, about);
+    let verdict = match verdict {
         // Whatever way it was brought back, it did not end in time.
         _ if matches!(outcome.host, HostByte::Abort | HostByte::Reset | HostByte::TimeOut) => again,
         _ if !is_online && outcome.host != HostByte::Ok => again,
@@ -273,7 +272,8 @@ pub(super) fn after_help(outcome: &Outcome, about: &About, is_online: bool) -> V
         Verdict::Recover => Verdict::End(BlkStatus::IoErr),
         Verdict::Retry | Verdict::Requeue(_) if !is_online => Verdict::End(BlkStatus::IoErr),
         verdict => verdict,
-    }
+    };
+    Judged { verdict, event }
 }
 
 /// The status of a request whose command has failed and does not go again.

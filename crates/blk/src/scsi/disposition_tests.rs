@@ -82,6 +82,19 @@ fn status_and_transport_decide_as_in_the_kernel() {
 }
 
 #[test]
+fn what_lacks_data_has_not_gone_well() {
+    let recovered = sense(SenseKey::RecoveredError, 0x17, 1);
+    for all_is_well in [Outcome::GOOD, Outcome { status: sam::CONDITION_MET, ..Outcome::GOOD }, recovered] {
+        let short = Outcome { residual: 512, ..all_is_well };
+        assert_eq!((verdict(&all_is_well), verdict(&short)), (End(BlkStatus::Ok), Retry));
+        let last = About { is_last: true, ..About::default() };
+        assert_eq!(judge(&short, &last).verdict, End(BlkStatus::IoErr));
+    }
+    let refused = Outcome { residual: 512, ..sense(SenseKey::IllegalRequest, 0x21, 0) };
+    assert_eq!(verdict(&refused), End(BlkStatus::Target), "it has not gone well anyway");
+}
+
+#[test]
 fn tries_and_time_end() {
     let again = [Outcome::host(HostByte::SoftError), sense(SenseKey::MediumError, 0x0c, 0)];
     for outcome in again {
@@ -100,9 +113,10 @@ fn tries_and_time_end() {
 #[test]
 fn failfast_ends_what_it_names_at_once() {
     let with = |failfast| About { failfast, ..About::default() };
+    let path = Failfast { transport: true, ..Failfast::default() };
     let disrupted = Outcome::host(HostByte::TransportDisrupted);
-    assert_eq!(judge(&disrupted, &with(Failfast::PATH)).verdict, End(BlkStatus::IoErr));
-    assert_eq!(judge(&Outcome::host(HostByte::Error), &with(Failfast::PATH)).verdict, Retry);
+    assert_eq!(judge(&disrupted, &with(path)).verdict, End(BlkStatus::IoErr));
+    assert_eq!(judge(&Outcome::host(HostByte::Error), &with(path)).verdict, Retry);
     let device = Failfast { device: true, ..Failfast::default() };
     assert_eq!(judge(&sense(SenseKey::MediumError, 0x0c, 0), &with(device)).verdict, End(BlkStatus::IoErr));
     assert_eq!(judge(&disrupted, &with(device)).verdict, Retry);

@@ -8,7 +8,7 @@
 //!
 //! Guarantees: a command that this has to do with ends no earlier than its transport has given it back *and* its device has
 //! answered again, or is offline; each of them is released once. Nothing waits without a limit: abort, reset of LUN or target
-//! and each question have `eh_timeout`, a reset of the host what its transport says; past `eh_deadline` only the host is reset. A
+//! and each question have `eh_timeout`, an abort behind others three times that, a reset of the host what its transport says; past `eh_deadline` only the host is reset. A
 //! reset or question that is not asked about to its end is dropped, so that no later one is told of it. While it is to give up,
 //! recovery has one second, and then its devices are offline.
 //! Needs from callers: `Ladder::next` now and then while `Ladder::is_calm` is false, at the latest when
@@ -18,7 +18,7 @@
 //! drivers/scsi/scsi_error.c (`scmd_eh_abort_handler`, `scsi_unjam_host`, `scsi_eh_ready_devs`, `scsi_eh_flush_done_q`) of Linux
 //! 6.19; the kernel goes through devices one after the other, this does all of a rung together.
 
-use super::disposition::{About, HostByte, Outcome, Verdict, judge};
+use super::disposition::{About, Event, HostByte, Judged, Outcome, Verdict, judge};
 use super::sense::{Sense, SenseKey};
 use super::transport::{Abort, Help, LunId, Note, Probed, Reset};
 use crate::driver::InFlight;
@@ -31,6 +31,8 @@ pub const EH_TIMEOUT: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_ms(10);
 /// How long recovery goes on while it is to give up.
 pub(super) const GIVE_UP: Duration = Duration::from_secs(1);
+/// An abort that waits for others has so many times the time of one; then it has failed.
+const MOST_WAITS: u64 = 3;
 /// A device that has something else to tell first is asked this often more (`scsi_eh_tur`).
 const MORE_TESTS: u8 = 1;
 
@@ -101,6 +103,9 @@ struct Late {
     place: Place,
     issued: Instant,
     step: Step,
+    /// When its abort was first asked for, and whether it waits for others since.
+    asked: Option<Instant>,
+    waits: bool,
     held: Option<Held>,
     /// It was brought back by an abort during recovery.
     was_aborted: bool,
@@ -241,6 +246,8 @@ pub(super) struct Ladder {
     patience: Patience,
     lates: Vec<Late>,
     freed: Vec<(Place, Held)>,
+    /// What units have said of themselves with answers to questions, each thing once.
+    heard: Vec<(LunId, Event)>,
     units: Vec<Unit>,
     stage: Stage,
     /// The one reset for all units of the rung.
@@ -271,6 +278,7 @@ impl Ladder {
             patience,
             lates: Vec::new(),
             freed: Vec::new(),
+            heard: Vec::new(),
             units: Vec::new(),
             stage: Stage::Calm,
             whole: Step::Todo,
@@ -288,12 +296,18 @@ impl Ladder {
 
     /// There is nothing to do, and nobody waits.
     pub(super) fn is_calm(&self) -> bool {
-        self.lates.is_empty() && self.freed.is_empty() && self.stage == Stage::Calm
+        self.lates.is_empty() && self.freed.is_empty() && self.heard.is_empty() && self.stage == Stage::Calm
     }
 
     /// The host takes no new commands.
     pub(super) fn is_recovering(&self) -> bool {
         self.stage != Stage::Calm
+    }
+
+    /// The same, and for as long as a device has said something of itself that is to be heard before its commands go again.
+    pub(super) fn stops_commands(&self) -> bool {
+        let waits = |lun: LunId| self.freed.iter().any(|(place, _)| place.lun == lun);
+        self.is_recovering() || self.heard.iter().any(|(lun, _)| waits(*lun))
     }
 
     /// Has recovery end soon from now on, or no more.
@@ -316,12 +330,21 @@ impl Ladder {
         if let Some(known) = self.lates.iter_mut().find(|l| l.place == place) {
             // It was another one before, which ended while it was asked about.
             if known.issued != issued && known.is_out() {
-                (known.issued, known.step) = (issued, Step::Todo);
+                (known.issued, known.step, known.asked) = (issued, Step::Todo, None);
+                known.waits = false;
             }
             return;
         }
         self.stats.late += 1;
-        self.lates.push(Late { place, issued, step: Step::Todo, held: None, was_aborted: false });
+        self.lates.push(Late {
+            place,
+            issued,
+            step: Step::Todo,
+            asked: None,
+            waits: false,
+            held: None,
+            was_aborted: false,
+        });
     }
 
     /// A command has come back.
@@ -335,7 +358,8 @@ impl Ladder {
                 return Back::Judge(rq);
             }
             let held = Some(Held { rq, note, outcome: *outcome });
-            self.lates.push(Late { place, issued: Instant::ZERO, step: Step::Failed, held, was_aborted: false });
+            let (issued, step) = (Instant::ZERO, Step::Failed);
+            self.lates.push(Late { place, issued, step, asked: None, waits: false, held, was_aborted: false });
             return Back::Kept;
         };
         let is_orphan = self.lates[index].step == Step::Orphan;
@@ -347,7 +371,8 @@ impl Ladder {
             return Back::Kept;
         }
         self.stats.aborted += u64::from(outcome.host == HostByte::Abort);
-        self.lates.swap_remove(index);
+        // The others keep their order: aborts go one after the other.
+        self.lates.remove(index);
         if was_helped || is_orphan { Back::Helped(rq) } else { Back::Judge(rq) }
     }
 
@@ -607,11 +632,19 @@ impl Ladder {
             return;
         };
         let late = &mut self.lates[index];
+        let first = *late.asked.get_or_insert(now);
+        let most = first + Duration::from_ns(self.patience.eh_timeout.as_ns().saturating_mul(MOST_WAITS));
+        let has_waited = std::mem::replace(&mut late.waits, how == Abort::Waits);
         match (how, late.step) {
-            (Abort::Begun, Step::Todo) => late.step = Step::Begun { until, asked: now },
+            (Abort::Begun | Abort::Waits, Step::Todo) => late.step = Step::Begun { until, asked: now },
+            (Abort::Begun, Step::Begun { .. }) if has_waited => late.step = Step::Begun { until, asked: now },
+            // Its time begins with its turn; unless one of those before it has failed, for then there may be no more turns.
+            (Abort::Waits, Step::Begun { .. }) if self.stage == Stage::Calm && !self.gives_up => {
+                late.step = Step::Begun { until: until.min(most), asked: now }
+            }
             // It ended before anything was done about it: it was given back, or will be, as any other.
             (Abort::Gone, Step::Todo) => {
-                self.lates.swap_remove(index);
+                self.lates.remove(index);
             }
             // It is with the transport still, and comes with a poll.
             (Abort::Gone, Step::Begun { .. }) => late.step = Step::Over,
@@ -636,7 +669,12 @@ impl Ladder {
         let Ladder { units, lates, stage, patience, .. } = self;
         let Some(unit) = units.iter_mut().find(|u| u.lun == lun) else { return };
         unit.owed = Owed::Nothing;
-        let verdict = judge(&answer.outcome, &About::default()).verdict;
+        let Judged { verdict, event } = judge(&answer.outcome, &About::default());
+        if matches!(event, Event::CapacityChanged | Event::Changed | Event::StateChanged)
+            && !self.heard.contains(&(lun, event))
+        {
+            self.heard.push((lun, event));
+        }
         let is_good = answer.outcome.is_good();
         unit.step = match (unit.step, *stage) {
             (Step::Testing { tries, .. }, _) => match verdict {
@@ -682,6 +720,15 @@ impl Ladder {
         }
     }
 
+    /// What a LUN has said of itself when it was asked how it is, once it is asked no more: who hears that may drop what a
+    /// question needs.
+    pub(super) fn take_heard(&mut self, lun: LunId) -> Vec<Event> {
+        if self.stage != Stage::Calm {
+            return Vec::new();
+        }
+        self.heard.extract_if(.., |(of, _)| *of == lun).map(|(_, event)| event).collect()
+    }
+
     /// Commands of a LUN and hardware queue that wait no longer, up to `most`.
     pub(super) fn take_freed(&mut self, lun: LunId, hctx: HctxId, most: usize) -> Vec<Held> {
         let is_of = |(place, _): &mut (Place, Held)| place.lun == lun && place.hctx == hctx;
@@ -714,3 +761,7 @@ fn begin<'a>(rung: Rung, lun: LunId, mut of_unit: impl Iterator<Item = &'a Late>
         Rung::Target | Rung::Host => Begin::Later,
     }
 }
+
+#[cfg(test)]
+#[path = "eh_tests.rs"]
+mod tests;

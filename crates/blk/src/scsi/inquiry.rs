@@ -190,8 +190,6 @@ pub(super) fn unit_designators(bytes: &[u8]) -> Vec<Designator> {
 pub struct BlockLimits {
     /// Most blocks of one transfer.
     pub max_transfer: u32,
-    /// Best number of blocks of one transfer.
-    pub optimal_transfer: u32,
     /// Most blocks of one UNMAP.
     pub max_unmap: u32,
     /// Most ranges of one UNMAP.
@@ -210,7 +208,6 @@ impl BlockLimits {
         let at = |offset: usize| be32(page, offset - 4).unwrap_or(0);
         BlockLimits {
             max_transfer: at(8),
-            optimal_transfer: at(12),
             max_unmap: at(20),
             max_unmap_ranges: at(24),
             unmap_granularity: at(28),
@@ -233,15 +230,13 @@ pub struct Provisioning {
     pub unmap: bool,
     /// WRITE SAME (16) with the unmap bit.
     pub write_same_16: bool,
-    /// WRITE SAME (10) with the unmap bit.
-    pub write_same_10: bool,
 }
 
 impl Provisioning {
     /// Reads the page; of one that is not there nothing unmaps.
     pub fn parse(bytes: &[u8]) -> Provisioning {
         let flags = page(bytes, vpd::LOGICAL_BLOCK_PROVISIONING).and_then(|p| p.get(1)).copied().unwrap_or(0);
-        Provisioning { unmap: flags & 0x80 != 0, write_same_16: flags & 0x40 != 0, write_same_10: flags & 0x20 != 0 }
+        Provisioning { unmap: flags & 0x80 != 0, write_same_16: flags & 0x40 != 0 }
     }
 }
 

@@ -8,7 +8,7 @@
 
 use super::cdb::Cdb;
 use super::device::{Device, DeviceState};
-use super::disposition::Outcome;
+use super::disposition::{Event, Outcome};
 use super::eh::{Ask, Back, EhStats, Held, Ladder, Patience, Place, Question, Said};
 use super::sense::SENSE_BYTES;
 use super::transport::{LunId, Note, Transport};
@@ -70,7 +70,7 @@ impl Recovery {
         self.shared.with(&mut |shared| {
             result = what.take().map(|what| what(shared));
             let ladder = &shared.ladder;
-            let [active, stops] = [!ladder.is_calm(), ladder.is_recovering()].map(u32::from);
+            let [active, stops] = [!ladder.is_calm(), ladder.stops_commands()].map(u32::from);
             let flags = (active * ACTIVE) | (stops * STOPS);
             self.flags.store(flags, Ordering::Relaxed);
         });
@@ -113,6 +113,12 @@ impl Recovery {
     /// Commands of a LUN and hardware queue that wait no longer.
     pub(super) fn take_freed(&self, lun: LunId, hctx: HctxId, most: usize) -> Vec<Held> {
         self.with(|s| s.ladder.take_freed(lun, hctx, most))
+    }
+
+    /// Tells what a LUN has said of itself when it was asked how it is: before anybody can [take](Recovery::take_freed) what waited
+    /// for that.
+    pub(super) fn tell_heard(&self, lun: LunId, tell: impl Fn(Event)) {
+        self.with(|s| s.ladder.take_heard(lun).into_iter().for_each(tell));
     }
 
     /// Does what there is to be done now.

@@ -61,8 +61,6 @@ pub struct Sense {
     pub ascq: u8,
     /// It is about a command that has ended before.
     pub is_deferred: bool,
-    /// A filemark, the end of a medium, or a length that is not that of the block: not of disks.
-    pub is_stream: bool,
     /// For a medium error, the first block that could not be transferred.
     pub information: Option<u64>,
 }
@@ -70,7 +68,7 @@ pub struct Sense {
 impl Sense {
     /// Sense data about the current command.
     pub const fn new(key: SenseKey, asc: u8, ascq: u8) -> Sense {
-        Sense { key, asc, ascq, is_deferred: false, is_stream: false, information: None }
+        Sense { key, asc, ascq, is_deferred: false, information: None }
     }
 
     /// Reads sense data; `None` if it is none.
@@ -124,7 +122,6 @@ fn fixed(bytes: &[u8], is_deferred: bool) -> Sense {
         asc: told(12),
         ascq: told(13),
         is_deferred,
-        is_stream: at(2) & 0xe0 != 0,
         information: information.map(|b| b.iter().fold(0, |n, byte| n << 8 | u64::from(*byte))),
     }
 }
@@ -133,20 +130,19 @@ fn descriptors(bytes: &[u8], is_deferred: bool) -> Sense {
     let at = |i: usize| bytes.get(i).copied().unwrap_or(0);
     let end = bytes.len().min(8 + usize::from(at(7)));
     let mut list = bytes.get(8..end).unwrap_or_default();
-    let (mut information, mut is_stream) = (None, false);
+    let mut information = None;
     while let [kind, len, rest @ ..] = list {
         let len = usize::from(*len);
         let Some(body) = rest.get(..len) else { break };
-        match (kind, body) {
-            (0x00, [valid, _, value @ ..]) if valid & 0x80 != 0 && value.len() == 8 => {
-                information = Some(value.iter().fold(0, |n, byte| n << 8 | u64::from(*byte)));
-            }
-            (0x04, [_, flags, ..]) => is_stream = flags & 0xe0 != 0,
-            _ => {}
+        if let (0x00, [valid, _, value @ ..]) = (kind, body)
+            && valid & 0x80 != 0
+            && value.len() == 8
+        {
+            information = Some(value.iter().fold(0, |n, byte| n << 8 | u64::from(*byte)));
         }
         list = &rest[len..];
     }
-    Sense { key: KEYS[usize::from(at(1) & 0xf)], asc: at(2), ascq: at(3), is_deferred, is_stream, information }
+    Sense { key: KEYS[usize::from(at(1) & 0xf)], asc: at(2), ascq: at(3), is_deferred, information }
 }
 
 #[cfg(test)]

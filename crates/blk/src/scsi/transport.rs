@@ -87,7 +87,8 @@ pub(super) struct Note {
     /// A device need not know it: it unmaps or zeroes without data of its request.
     pub(super) is_optional: bool,
     pub(super) retries: u8,
-    pub(super) made: Instant,
+    /// When the first try began (`jiffies_at_alloc`).
+    pub(super) began: Instant,
 }
 
 /// Commands of one LUN and hardware queue on their way to the transport, oldest first.
@@ -98,6 +99,7 @@ pub struct CommandBatch<'a, 'b> {
     pub(super) is_admitted: bool,
     /// Why the front command goes no further.
     pub(super) refused: Option<QueueRqStatus>,
+    pub(super) now: Instant,
 }
 
 impl CommandBatch<'_, '_> {
@@ -151,7 +153,7 @@ impl CommandBatch<'_, '_> {
         let note = Note {
             is_optional: matches!(rq.op(), Op::Discard | Op::WriteZeroes),
             retries: rq.retries(),
-            made: rq.made(),
+            began: rq.first_issued().unwrap_or(self.now),
         };
         Ticket { rq: self.batch.accept(), note }
     }
@@ -205,9 +207,10 @@ pub enum Busy {
 /// What a transport says when it is asked to end a command that is late, or how far that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abort {
-    /// It is being aborted, or waits for its turn; it comes back with [`HostByte::Abort`](super::disposition::HostByte::Abort), or as it ended
-    /// meanwhile.
+    /// It is being aborted; it comes back with [`HostByte::Abort`](super::disposition::HostByte::Abort), or as it ended meanwhile.
     Begun,
+    /// Another one is being aborted, and its turn comes after that.
+    Waits,
     /// It is not out any more: it has come back, or a coming poll gives it.
     Gone,
     /// There is no such thing here, or it did not help: the command is still out.

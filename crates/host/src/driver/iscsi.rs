@@ -105,6 +105,8 @@ pub struct Iscsi {
     disk: ScsiDisk,
     shared: Arc<Shared>,
     sessions: u16,
+    /// Whoever acts on news has it, and others wait for that.
+    acting: parking_lot::Mutex<()>,
 }
 
 /// The transport, and what the keeper needs.
@@ -422,7 +424,8 @@ impl Iscsi {
         let disk = ScsiDisk::new(host, target.lun, options);
         let disk = disk.map_err(|why| within(Error::new(ErrorKind::Denied, why)))?;
         let keeper = Keeper::start(&shared)?;
-        Ok(Iscsi { _keeper: keeper, disk, shared, sessions: target.sessions.unwrap_or(DEFAULT_SESSIONS) })
+        let sessions = target.sessions.unwrap_or(DEFAULT_SESSIONS);
+        Ok(Iscsi { _keeper: keeper, disk, shared, sessions, acting: parking_lot::Mutex::new(()) })
     }
 
     /// What has happened to the sessions, by hardware queue; and why none can be made, if none can.
@@ -433,6 +436,29 @@ impl Iscsi {
     /// What the logical unit is known by, for people.
     pub fn identity(&self) -> String {
         self.shared.unit.identity.to_string()
+    }
+
+    /// Acts on what the unit has said of itself; what is sent after this is sent by who knows it.
+    #[inline]
+    fn take_news(&self) {
+        if self.disk.has_news() {
+            self.act_on_news();
+        }
+    }
+
+    #[cold]
+    fn act_on_news(&self) {
+        let _one = self.acting.lock();
+        self.disk.take_news(|news| {
+            if news.identity || news.capacity {
+                self.doubt();
+            }
+            if news.state
+                && let Some(tell) = self.shared.tell_access.get()
+            {
+                tell();
+            }
+        });
     }
 
     /// It says that it may be another one: nothing goes there until it was asked.
@@ -581,6 +607,7 @@ impl Driver for Iscsi {
     }
 
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
+        self.take_news();
         if self.shared.is_gone() && batch.remaining() > 0 {
             return QueueRqStatus::Error(BlkStatus::Offline);
         }
@@ -588,20 +615,14 @@ impl Driver for Iscsi {
     }
 
     fn timeout(&self, hctx: HctxId, late: TimedOut, done: &mut Completions, now: Instant) -> TimeoutAnswer {
-        self.disk.timeout(hctx, late, done, now)
+        let answer = self.disk.timeout(hctx, late, done, now);
+        self.take_news();
+        answer
     }
 
     fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
         self.disk.poll(hctx, done, now);
-        let news = self.disk.take_news();
-        if news.identity || news.capacity {
-            self.doubt();
-        }
-        if news.state
-            && let Some(tell) = self.shared.tell_access.get()
-        {
-            tell();
-        }
+        self.take_news();
     }
 }
 

@@ -178,7 +178,7 @@ struct Pause {
 }
 
 fn attempt(kept: &impl Kept, number: usize, pause: &mut Pause) {
-    let result = kept.attempt(number);
+    let result = attempt_beside(kept, number);
     *kept.watch().refusal.lock() = result.as_ref().err().map(ToString::to_string);
     if result.is_ok() {
         pause.long = FIRST_PAUSE;
@@ -188,9 +188,32 @@ fn attempt(kept: &impl Kept, number: usize, pause: &mut Pause) {
     }
 }
 
+/// Attempts it, and looks after the other links meanwhile: a peer that says nothing may take all the time that one has.
+fn attempt_beside<K: Kept>(kept: &K, number: usize) -> Result<()> {
+    let (watch, is_done) = (kept.watch(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let attempt = || {
+            let result = kept.attempt(number);
+            // Pairs with: the load below
+            is_done.store(true, Ordering::Release);
+            watch.ring();
+            result
+        };
+        let thread = std::thread::Builder::new().name(K::THREAD.into()).spawn_scoped(scope, attempt);
+        let thread = thread.map_err(|e| Error::os(e, format!("cannot start a thread for {}", K::LINKS)))?;
+        // Pairs with: the store above
+        while !is_done.load(Ordering::Acquire) && !thread.is_finished() && !watch.is_over() {
+            watch.wait(LOOK);
+            kept.look_after();
+        }
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicUsize;
 
     #[test]
     fn links_whose_time_has_come_have_their_turns() {
@@ -201,5 +224,53 @@ mod tests {
         assert_eq!(next(&wanted, 2, at(0)), Some((at(1), 2)), "none is due: the first that will be");
         assert_eq!(next(&wanted[..1], 0, at(7)), Some((at(5), 0)), "the only one again");
         assert_eq!(next(&[], 0, at(7)), None);
+    }
+
+    /// Its one attempt ends only once other links were looked after.
+    struct Patient {
+        watch: Watch,
+        looks: AtomicUsize,
+        is_linked: AtomicBool,
+    }
+
+    impl Kept for Patient {
+        const THREAD: &'static str = "test-keeper";
+        const LINKS: &'static str = "tests";
+
+        fn watch(&self) -> &Watch {
+            &self.watch
+        }
+
+        fn look_after(&self) {
+            self.looks.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn wants(&self) -> Vec<(Instant, usize)> {
+            if self.is_linked.load(Ordering::Relaxed) { Vec::new() } else { vec![(Instant::ZERO, 0)] }
+        }
+
+        fn attempt(&self, _: usize) -> Result<()> {
+            let before = self.looks.load(Ordering::Relaxed);
+            while self.looks.load(Ordering::Relaxed) == before && !self.watch.is_over() {
+                // As links do that are lost meanwhile.
+                self.watch.ring();
+                std::thread::yield_now();
+            }
+            self.is_linked.store(true, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn other_links_are_looked_after_while_one_is_made() {
+        let kept =
+            Patient { watch: Watch::new().unwrap(), looks: AtomicUsize::new(0), is_linked: AtomicBool::new(false) };
+        let kept = Arc::new(kept);
+        let keeper = Keeper::start(&kept).unwrap();
+        while !kept.is_linked.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        drop(keeper);
+        assert!(kept.watch.refusal().is_none());
     }
 }

@@ -11,7 +11,9 @@
 
 /// Most instructions of one expression.
 const MOST: usize = 10_000;
-/// Most groups in groups.
+/// Most parts that are looked at to compile it, those that make no step counted.
+const MOST_VISITS: u32 = 10 * MOST as u32;
+/// Most groups in groups, and most repetitions of repetitions.
 const DEEPEST: u32 = 50;
 /// Most repetitions that may be asked for by number (`RE_DUP_MAX` of POSIX).
 const MOST_TIMES: u32 = 255;
@@ -98,7 +100,12 @@ impl Parser<'_> {
                 break;
             }
             let mut node = self.atom()?;
+            let mut repeated = 0;
             while let Some((min, max)) = self.times()? {
+                repeated += 1;
+                if repeated > DEEPEST {
+                    return Err(format!("has more than {DEEPEST} of '*', '+', '?' and '{{' in a row"));
+                }
                 node = Node::Times(Box::new(node), min, max);
             }
             all.push(node);
@@ -232,7 +239,8 @@ impl Ere {
     pub fn new(text: &str) -> Result<Ere, String> {
         let node = Parser { rest: text.as_bytes(), depth: 0 }.alternatives()?;
         let mut steps = Vec::new();
-        compile(&node, &mut steps)?;
+        let mut visits = MOST_VISITS;
+        compile(&node, &mut steps, &mut visits)?;
         steps.push(Step::Found);
         Ok(Ere(steps))
     }
@@ -261,8 +269,9 @@ impl Ere {
     }
 }
 
-fn compile(node: &Node, steps: &mut Vec<Step>) -> Result<(), String> {
-    if steps.len() > MOST {
+fn compile(node: &Node, steps: &mut Vec<Step>, visits: &mut u32) -> Result<(), String> {
+    *visits = visits.saturating_sub(1);
+    if steps.len() > MOST || *visits == 0 {
         return Err(format!("is too large: it would take more than {MOST} steps; repeat less"));
     }
     match node {
@@ -270,7 +279,7 @@ fn compile(node: &Node, steps: &mut Vec<Step>) -> Result<(), String> {
         Node::One(set) => steps.push(Step::One(*set)),
         Node::Start => steps.push(Step::Start),
         Node::End => steps.push(Step::End),
-        Node::All(all) => all.iter().try_for_each(|n| compile(n, steps))?,
+        Node::All(all) => all.iter().try_for_each(|n| compile(n, steps, visits))?,
         Node::Any(all) => {
             let mut ends = Vec::new();
             for (i, n) in all.iter().enumerate() {
@@ -278,7 +287,7 @@ fn compile(node: &Node, steps: &mut Vec<Step>) -> Result<(), String> {
                 if i + 1 < all.len() {
                     steps.push(Step::Found);
                 }
-                compile(n, steps)?;
+                compile(n, steps, visits)?;
                 if i + 1 < all.len() {
                     ends.push(steps.len());
                     steps.push(Step::Found);
@@ -289,12 +298,12 @@ fn compile(node: &Node, steps: &mut Vec<Step>) -> Result<(), String> {
             ends.into_iter().for_each(|at| steps[at] = Step::Jump(end));
         }
         Node::Times(n, min, max) => {
-            (0..*min).try_for_each(|_| compile(n, steps))?;
+            (0..*min).try_for_each(|_| compile(n, steps, visits))?;
             match max {
                 None => {
                     let fork = steps.len();
                     steps.push(Step::Found);
-                    compile(n, steps)?;
+                    compile(n, steps, visits)?;
                     steps.push(Step::Jump(fork));
                     steps[fork] = Step::Either(fork + 1, steps.len());
                 }
@@ -303,7 +312,7 @@ fn compile(node: &Node, steps: &mut Vec<Step>) -> Result<(), String> {
                     for _ in *min..*max {
                         forks.push(steps.len());
                         steps.push(Step::Found);
-                        compile(n, steps)?;
+                        compile(n, steps, visits)?;
                     }
                     let end = steps.len();
                     forks.into_iter().for_each(|at| steps[at] = Step::Either(at + 1, end));
@@ -454,6 +463,9 @@ mod tests {
             ("a{", "does not begin {n}"),
             ("a{2,1}", "n <= m"),
             ("a{256}", "<= 255"),
+            (&*format!("a{}", "+".repeat(1 << 20)), "in a row"),
+            (&*format!("a{}", "*".repeat(51)), "in a row"),
+            ("(a{0}){255}{255}{255}{255}", "too large"),
             ("a{+1}", "does not begin"),
             ("a\\", "ends in '\\'"),
             ("((a{255}){255}){255}", "too large"),

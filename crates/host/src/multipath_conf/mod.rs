@@ -36,6 +36,7 @@ pub use options::{Kind, OPTIONS, OptionDef, Sections};
 pub use resolve::{Found, Identity, Origin, Resolved};
 
 use std::fmt;
+use std::io::Read;
 use std::path::Path;
 
 /// Longest file that is read, bytes.
@@ -171,12 +172,12 @@ impl Config {
     /// It cannot be read, is too long, or what [`Config::parse`] says, as text.
     pub fn open(path: &Path) -> Result<Config, String> {
         let name = path.display().to_string();
-        let text = std::fs::read(path).map_err(|e| format!("{name}: cannot be read: {e}"))?;
+        let mut text = Vec::new();
+        std::fs::File::open(path)
+            .and_then(|file| file.take(MOST_BYTES as u64 + 1).read_to_end(&mut text))
+            .map_err(|e| format!("{name}: cannot be read: {e}"))?;
         if text.len() > MOST_BYTES {
-            return Err(format!(
-                "{name}: has {} bytes, at most {MOST_BYTES} are read: is it the right file?",
-                text.len()
-            ));
+            return Err(format!("{name}: has more than the {MOST_BYTES} bytes that are read: is it the right file?"));
         }
         Config::parse(&name, &String::from_utf8_lossy(&text)).map_err(|e| e.to_string())
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 pub const GOOD: u8 = 0;
 pub const BUSY: u8 = 0x08;
 pub const TASK_SET_FULL: u8 = 0x28;
-const CHECK_CONDITION: u8 = 2;
+pub const CHECK_CONDITION: u8 = 2;
 const ILLEGAL_REQUEST: u8 = 5;
 /// Blocks of 512 bytes, unless a test changes it: 64 MiB.
 const BLOCKS: u64 = 1 << 17;

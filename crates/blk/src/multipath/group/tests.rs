@@ -106,7 +106,7 @@ fn a_group_is_activated_before_it_is_used() {
     let mut s = state(&[2, 1], Features::default(), true);
     let (found, wanted) = s.find(T0);
     assert_eq!(found, WAIT);
-    assert_eq!(wanted, Wanted { activate: vec![p(0), p(1)], after: Duration::ZERO, run: false });
+    assert_eq!(wanted, Wanted { activate: vec![p(0), p(1)], ..Wanted::default() });
     assert_eq!(s.find(T0), (WAIT, Wanted::default()), "it is being activated");
     assert_eq!(s.pg_init_done(p(0), PgInit::Done, T0), Wanted::default());
     assert_eq!(s.open(), 0, "the other one is not yet");
@@ -132,9 +132,9 @@ fn an_activation_is_retried_so_often_and_then_its_path_fails() {
         assert_eq!(s.find(T0).1.activate, [p(0)]);
         for _ in 0..2 {
             let again = s.pg_init_done(p(0), result, T0);
-            assert_eq!(again, Wanted { activate: vec![p(0)], after, run: false }, "{result:?}");
+            assert_eq!(again, Wanted { activate: vec![p(0)], after, ..Wanted::default() }, "{result:?}");
         }
-        assert_eq!(s.pg_init_done(p(0), result, T0), Wanted::RUN);
+        assert_eq!(s.pg_init_done(p(0), result, T0), Wanted { failed: Some(p(0)), ..Wanted::RUN });
         assert!(!s.paths[0].as_ref().unwrap().is_active);
         assert_eq!(s.find(T0).1.activate, [p(1)], "then the other group");
         assert_eq!(s.pg_init_count, 1);
@@ -148,7 +148,7 @@ fn a_busy_controller_is_left_for_another_group_and_a_failed_path_fails() {
     assert!(s.pg_init_done(p(0), PgInit::Busy, T0).run);
     assert!(s.groups[0].bypassed);
     assert_eq!(s.find(T0).1.activate, [p(1)]);
-    s.pg_init_done(p(1), PgInit::Failed, T0);
+    assert_eq!(s.pg_init_done(p(1), PgInit::Failed, T0).failed, Some(p(1)));
     assert_eq!(s.open(), 0);
     let (found, wanted) = s.find(T0);
     assert_eq!((found, wanted.activate), (WAIT, vec![p(0)]), "the bypassed one, after a while");
@@ -157,6 +157,7 @@ fn a_busy_controller_is_left_for_another_group_and_a_failed_path_fails() {
     assert!(!s.groups[0].bypassed);
     assert_eq!(s.open(), 0b1);
     s.pg_init_done(PathId(63), PgInit::Done, T0);
+    assert_eq!(s.pg_init_done(p(1), PgInit::Failed, T0).failed, None, "it had failed");
 }
 
 #[test]

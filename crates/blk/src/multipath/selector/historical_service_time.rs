@@ -4,7 +4,8 @@
 //! Guarantees: averages in fixed point of 10 bits, rounded; the weight of the past falls with the length of a sample, from
 //! `base_weight` by one power per 2^24 ns to none in the last of 64 buckets, so that a long sample counts at once. A path
 //! whose average has not been renewed for (number of paths) averages is stale: an idle stale one is tried, and a stale one
-//! does not win by its average. All integers; nothing overflows for samples below 2^53 ns.
+//! does not win by its average. Of two idle ones that first is tried which is stale first, whether they are by now or not. All
+//! integers; nothing overflows: a sample of more than 2^44 ns (five hours) counts as that.
 //!
 //! Does not do: order the rules when more than two paths contradict each other; the kernel's outcome depends on the order
 //! of its list there, ours on the paths' numbers. Source: drivers/md/dm-ps-historical-service-time.c.
@@ -21,8 +22,10 @@ const NR_BUCKETS: usize = 64;
 pub const BASE_WEIGHT: u16 = 972;
 /// Largest weight that may be given.
 pub const MAX_WEIGHT: u16 = FIXED_1 as u16 - 1;
-/// Longest sample that is told apart, 104 days.
-const MAX_SAMPLE: u64 = 1 << 53;
+/// The average that a path begins with, 1 ns.
+pub(super) const FIRST_AVERAGE: u64 = FIXED_1;
+/// Longest sample in fixed point (`HST_FIXED_MAX`): an average of such, times a weight, still fits.
+const MAX_SAMPLE: u64 = u64::MAX >> FIXED_SHIFT;
 
 /// Weight of the past for each length of a sample.
 #[derive(Clone, Debug)]
@@ -54,17 +57,23 @@ impl Weights {
         Weights(weights)
     }
 
-    /// The average after one more sample, both in ns.
+    /// The average, in fixed point, after one more sample, in ns.
     #[inline]
     pub(super) fn averaged(&self, average: u64, sample: u64) -> u64 {
-        let sample = sample.min(MAX_SAMPLE);
         let bucket = ((sample >> BUCKET_SHIFT) as usize).min(NR_BUCKETS - 1);
         let w = u64::from(self.0[bucket]);
+        let sample = sample.saturating_mul(FIXED_1).min(MAX_SAMPLE);
         (average * w + sample * (FIXED_1 - w) + FIXED_1 / 2) >> FIXED_SHIFT
     }
 }
 
-/// A path as this selector sees it; times in ns.
+/// When a path is stale that has just ended a request, in ns; `valid`: usable paths of its group.
+#[inline]
+pub(super) fn stale_after(now: u64, average: u64, valid: u8) -> u64 {
+    now.saturating_add((average >> FIXED_SHIFT) * u64::from(valid))
+}
+
+/// A path as this selector sees it; the average in fixed point, times in ns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
     pub(super) average: u64,
@@ -77,16 +86,15 @@ pub(super) struct Path {
 pub(super) fn compare(a: Path, b: Path, now: u64, threshold: u16) -> Ordering {
     let by_outstanding = a.outstanding.cmp(&b.outstanding);
     let (small, large) = (a.average.min(b.average), a.average.max(b.average));
-    if threshold > 0 && large <= small.saturating_mul(threshold.into()) {
+    if large <= small.saturating_mul(threshold.into()) {
         return by_outstanding;
     }
     let stale = |p: Path| p.stale_after < now;
-    let idle = |p: Path| stale(p) && p.outstanding == 0;
-    match (idle(a), idle(b)) {
+    match (a.outstanding == 0, b.outstanding == 0) {
         (true, true) => return a.stale_after.cmp(&b.stale_after),
-        (true, false) => return Ordering::Less,
-        (false, true) => return Ordering::Greater,
-        (false, false) => {}
+        (true, false) if stale(a) => return Ordering::Less,
+        (false, true) if stale(b) => return Ordering::Greater,
+        _ => {}
     }
     let expected = |p: Path| u128::from(p.average) * u128::from(p.outstanding + 1);
     match expected(a).cmp(&expected(b)) {
@@ -109,13 +117,15 @@ mod tests {
         assert_eq!(w.0[..4], [972, 923, 876, 832]);
         assert_eq!(w.0[63], 0);
         assert!(w.0.is_sorted_by(|a, b| a >= b));
-        // (1000 * 972 + 2000 * 52 + 512) / 1024
-        assert_eq!(w.averaged(1000, 2000), 1051);
-        assert_eq!(w.averaged(0, 1 << 10), 52);
-        assert_eq!(w.averaged(1 << 20, 1 << 31), 1 << 31, "two seconds replace it");
-        assert_eq!(w.averaged(u64::MAX >> 11, u64::MAX), MAX_SAMPLE);
-        assert_eq!(Weights::new(0).averaged(1 << 40, 77), 77);
-        assert_eq!(Weights::new(MAX_WEIGHT).averaged(1024, 0), 1023);
+        // (1000 * 972 + 2000 * 52 * 1024 + 512) / 1024
+        assert_eq!(w.averaged(1000, 2000), 104_949);
+        assert_eq!(w.averaged(0, 1), 52, "less than a nanosecond");
+        assert_eq!(w.averaged(1 << 20, 1 << 31), 1 << 41, "two seconds replace it");
+        assert_eq!(w.averaged(MAX_SAMPLE, u64::MAX), MAX_SAMPLE);
+        assert_eq!(Weights::new(0).averaged(1 << 40, 77), 77 << 10);
+        assert_eq!(Weights::new(MAX_WEIGHT).averaged(MAX_SAMPLE, 1 << 23), (MAX_SAMPLE * 1023 + (1 << 33) + 512) >> 10);
+        assert_eq!(stale_after(5000, (7 << 10) + 1023, 3), 5021);
+        assert_eq!(stale_after(u64::MAX, MAX_SAMPLE, u8::MAX), u64::MAX);
     }
 
     #[test]
@@ -124,14 +134,18 @@ mod tests {
         let fresh = |average, outstanding| Path { average, outstanding, stale_after: 2000 };
         let stale = |average, outstanding, stale_after| Path { average, outstanding, stale_after };
         for (a, b, threshold, expected, why) in [
-            (fresh(10, 0), fresh(20, 0), 0, Less, "faster"),
+            (fresh(10, 1), fresh(20, 1), 0, Less, "faster"),
+            (fresh(10, 0), fresh(20, 0), 0, Equal, "idle, and stale at the same time"),
+            (stale(20, 0, 1001), stale(10, 0, 1002), 0, Less, "idle ones: stale first, though neither is yet"),
+            (stale(20, 0, 1001), stale(10, 1, 1002), 0, Less, "1 * 20 = 2 * 10: fewer outstanding"),
             (fresh(10, 1), fresh(20, 0), 0, Greater, "2 * 10 = 1 * 20: fewer outstanding"),
             (fresh(10, 2), fresh(20, 0), 0, Greater, "3 * 10 after 20"),
             (fresh(10, 3), fresh(20, 2), 2, Greater, "within the threshold: outstanding"),
             (fresh(10, 3), fresh(21, 2), 2, Less, "beyond it: 40 before 63"),
             (fresh(10, 3), fresh(10, 3), 2, Equal, "the same"),
             (fresh(10, 0), stale(90, 0, 999), 0, Greater, "an idle stale one is tried"),
-            (fresh(10, 0), stale(90, 0, 1000), 0, Less, "it is stale only after that"),
+            (fresh(10, 1), stale(90, 0, 999), 0, Greater, "also before a busy one"),
+            (fresh(10, 1), stale(90, 0, 1000), 0, Less, "it is stale only after that"),
             (stale(5, 0, 10), stale(1, 0, 20), 0, Less, "the one stale longest"),
             (stale(1, 2, 10), fresh(100, 1), 0, Greater, "a stale winner: outstanding"),
             (stale(1, 1, 10), fresh(100, 2), 0, Less, "which it may win"),

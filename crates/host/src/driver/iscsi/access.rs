@@ -32,12 +32,16 @@ pub(super) fn access(line: &mut Line<'_>, lun: LunId) -> Result<Option<Access>> 
         Answer::Check(_) | Answer::Status(_) => return failed("INQUIRY of page 0x83 failed".into()),
     };
     let Some((group, _)) = own_group(&names) else { return Ok(None) };
-    match line.ask(lun, &Cdb::report_target_port_groups(ANSWER_BYTES), ANSWER_BYTES)? {
+    let mut told = line.ask(lun, &Cdb::report_target_port_groups(ANSWER_BYTES, true), ANSWER_BYTES)?;
+    if let Answer::Check(Some(Sense { key: SenseKey::IllegalRequest, .. })) = told {
+        told = line.ask(lun, &Cdb::report_target_port_groups(ANSWER_BYTES, false), ANSWER_BYTES)?;
+    }
+    match told {
         Answer::Good(told) => Ok(Access::new(support, &names, &told)),
         Answer::Check(Some(Sense { key: SenseKey::IllegalRequest, .. })) => Ok(None),
         Answer::Check(Some(Sense { key: SenseKey::NotReady, asc: 0x04, ascq: 0x0a, .. })) => {
             let group = PortGroup { group, state: AccessState::Transitioning, preferred: false, ports: Vec::new() };
-            Ok(Some(Access { support, group }))
+            Ok(Some(Access { support, group, transition: None }))
         }
         Answer::Check(Some(sense)) => failed(format!("REPORT TARGET PORT GROUPS failed ({sense})")),
         Answer::Check(None) => failed("REPORT TARGET PORT GROUPS failed".into()),

@@ -165,7 +165,7 @@ fn attach_once(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, DiskOptions)> {
     let caching = may(line, lun, &Cdb::mode_sense_10(CACHING_PAGE, ALLOCATION))?;
     // Who does not say: no FUA, and as if there were a cache.
     let caching = Caching::parse(&caching).unwrap_or(Caching { write_cache: true, ..Caching::default() });
-    let has_unmap = capacity.is_thin && provisioning.unmap && block_limits.max_unmap > 0;
+    let has_unmap = capacity.is_thin && provisioning.unmap && takes_unmap(&block_limits);
     let options = DiskOptions {
         block_size: block,
         blocks: capacity.blocks,
@@ -186,6 +186,11 @@ fn unmap_zeroes(capacity: &Capacity, provisioning: Provisioning) -> bool {
     capacity.is_thin && capacity.reads_zeroes && provisioning.write_same_16
 }
 
+/// Whether UNMAP may have a descriptor, and that blocks (`sd_read_block_limits` has both).
+fn takes_unmap(told: &BlockLimits) -> bool {
+    told.max_unmap > 0 && told.max_unmap_ranges > 0
+}
+
 fn limits(
     capacity: &Capacity,
     told: &BlockLimits,
@@ -202,7 +207,7 @@ fn limits(
     let same = if told.max_write_same > 0 { told.max_write_same } else { MAX_RANGE_BLOCKS };
     let discard = match provisioning {
         _ if !capacity.is_thin => 0,
-        Provisioning { unmap: true, .. } if told.max_unmap > 0 => sectors(u64::from(told.max_unmap)),
+        Provisioning { unmap: true, .. } if takes_unmap(told) => sectors(u64::from(told.max_unmap)),
         Provisioning { write_same_16: true, .. } => sectors(same),
         _ => 0,
     };
@@ -242,11 +247,11 @@ mod tests {
                 let told = BlockLimits {
                     max_transfer: transfer,
                     max_unmap: unmap,
+                    max_unmap_ranges: extremes[i % 3],
                     unmap_granularity: granularity,
                     max_write_same: u64::from(unmap) << 16,
-                    ..BlockLimits::default()
                 };
-                let can = Provisioning { unmap: true, write_same_16: true, write_same_10: true };
+                let can = Provisioning { unmap: true, write_same_16: true };
                 let limits = limits(&capacity, &told, can, Caching::default(), false);
                 assert_eq!(limits.check(), Ok(()), "{told:?}");
                 assert!(limits.max_sectors <= MAX_SECTORS);
@@ -256,7 +261,7 @@ mod tests {
 
     #[test]
     fn zeroes_are_not_written_by_unmapping_where_that_leaves_old_data() {
-        let can = Provisioning { unmap: true, write_same_16: true, write_same_10: true };
+        let can = Provisioning { unmap: true, write_same_16: true };
         assert!(unmap_zeroes(&CAPACITY, can));
         assert!(!unmap_zeroes(&Capacity { reads_zeroes: false, ..CAPACITY }, can));
         assert!(!unmap_zeroes(&Capacity { is_thin: false, ..CAPACITY }, can));
@@ -271,11 +276,15 @@ mod tests {
         assert_eq!((plain.max_discard_sectors, plain.physical_block_size), (0, 4096));
         let through = limits(
             &CAPACITY,
-            &BlockLimits { max_unmap: 64, ..BlockLimits::default() },
+            &BlockLimits { max_unmap: 64, max_unmap_ranges: 1, ..BlockLimits::default() },
             Provisioning { unmap: true, ..Provisioning::default() },
             Caching { fua: true, ..Caching::default() },
             false,
         );
+        let no_list = BlockLimits { max_unmap: 64, max_write_same: 32, ..BlockLimits::default() };
+        let can = Provisioning { unmap: true, write_same_16: true };
+        let by_same = limits(&CAPACITY, &no_list, can, Caching::default(), false);
+        assert_eq!(by_same.max_discard_sectors, 32, "UNMAP may have no descriptor: WRITE SAME unmaps");
         assert!(!through.fua, "nothing to force through");
         assert_eq!((through.max_discard_sectors, through.discard_granularity), (64, 512));
     }

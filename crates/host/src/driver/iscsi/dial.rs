@@ -19,7 +19,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use std::io;
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ pub(super) fn dial_within<'a>(
     let mut portal = portal.clone();
     for _ in 0..=MAX_REDIRECTS {
         let at = |e: Error| e.within(&format!("iSCSI portal {portal}"));
-        let socket = connect(&portal, stop, until, within).map_err(at)?;
+        let socket = connect(&portal, stop, until).map_err(at)?;
         let mut line = Line {
             until,
             within,
@@ -100,11 +100,16 @@ pub(super) fn dial_within<'a>(
     Err(Error::new(ErrorKind::Io, format!("iSCSI portal {portal}: sent from one portal to another too often")))
 }
 
-fn connect(portal: &Portal, stop: &OwnedFd, until: Instant, within: Duration) -> Result<OwnedFd> {
+fn connect(portal: &Portal, stop: &OwnedFd, until: Instant) -> Result<OwnedFd> {
     let found = (portal.host.as_str(), portal.port).to_socket_addrs();
     let found = found.map_err(|e| Error::os(e, "cannot look up its name"))?;
+    connect_to_one(&found.collect::<Vec<_>>(), stop, until)
+}
+
+/// Each address has its share of the time that is left: one that says nothing keeps nobody from the others.
+fn connect_to_one(addresses: &[SocketAddr], stop: &OwnedFd, until: Instant) -> Result<OwnedFd> {
     let mut last = Error::new(ErrorKind::NotFound, "its name has no address");
-    for address in found {
+    for (i, address) in addresses.iter().enumerate() {
         let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)
@@ -112,10 +117,15 @@ fn connect(portal: &Portal, stop: &OwnedFd, until: Instant, within: Duration) ->
         // A socket that does not know it is slower, no worse.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         let _ = sockopt::set_socket_keepalive(&socket, true);
-        match rustix::net::connect(&socket, &address) {
+        let now = Instant::now();
+        let share = until.saturating_duration_since(now) / (addresses.len() - i) as u32;
+        match rustix::net::connect(&socket, address) {
             Ok(()) => return Ok(socket),
-            Err(Errno::INPROGRESS) if wait(&socket, PollFlags::OUT, stop, Some(until)) => {}
-            Err(Errno::INPROGRESS) => return Err(too_long("connecting", within)),
+            Err(Errno::INPROGRESS) if wait(&socket, PollFlags::OUT, stop, Some(now + share)) => {}
+            Err(Errno::INPROGRESS) => {
+                last = too_long("connecting", share);
+                continue;
+            }
             Err(e) => {
                 last = failed(e, "cannot connect");
                 continue;
@@ -370,10 +380,42 @@ pub(super) fn sense_of(data: &[u8]) -> Option<Sense> {
 }
 
 fn too_long(doing: &str, within: Duration) -> Error {
-    let text = format!("{doing} took longer than {} s, or was broken off", within.as_secs());
+    let text = format!("{doing} took longer than {:.0} s, or was broken off", within.as_secs_f64());
     Error::new(ErrorKind::Io, text)
 }
 
 fn failed(e: Errno, what: &str) -> Error {
     Error::os(io::Error::from(e), what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// A listener whose connection to be taken is the only one it keeps: others are not answered.
+    fn silent() -> (OwnedFd, OwnedFd, SocketAddr) {
+        let bind = || rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        let listener = bind();
+        rustix::net::bind(&listener, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let address = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
+        let only = bind();
+        rustix::net::connect(&only, &address).unwrap();
+        (listener, only, address)
+    }
+
+    #[test]
+    fn an_address_that_says_nothing_keeps_nobody_from_the_next() {
+        let stop = crate::event::new().unwrap();
+        let (_listener, _only, silent) = silent();
+        let good = TcpListener::bind("127.0.0.1:0").unwrap();
+        let soon = || Instant::now() + Duration::from_millis(400);
+        assert!(connect_to_one(&[silent, good.local_addr().unwrap()], &stop, soon()).is_ok());
+        let refused = connect_to_one(&[silent], &stop, soon()).unwrap_err();
+        assert!(refused.to_string().contains("connecting took longer"), "{refused}");
+        crate::event::signal(&stop);
+        let long = Instant::now() + Duration::from_secs(600);
+        assert!(connect_to_one(&[silent, silent], &stop, long).is_err(), "it is broken off at once");
+    }
 }

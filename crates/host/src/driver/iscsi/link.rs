@@ -480,7 +480,7 @@ impl Link {
                     if is_own(data.tag) && data.status.is_some() {
                         tasks.own.completed(data.tag, data.status, &[])?;
                     } else if let Some(status) = data.status {
-                        tasks.completed(data.tag, status, &[])?;
+                        tasks.completed(data.tag, status, &[], false)?;
                     }
                 }
                 Said::Pdu(read) => self.hear(&read, tasks)?,
@@ -514,11 +514,12 @@ impl Link {
                 tasks.own.completed(tag, status, self.reader.kept())?;
             }
             Pdu::Response { tag, response, status } => {
-                if response == 0 && status.status == sam::GOOD && self.has_unsent(tag as u16) {
+                let has_unsent = self.has_unsent(tag as u16);
+                if response == 0 && status.status == sam::GOOD && has_unsent {
                     return Err(Violation("a command ended well before all of it was sent".into()).into());
                 }
                 match response {
-                    0 => tasks.completed(tag, status, self.reader.kept())?,
+                    0 => tasks.completed(tag, status, self.reader.kept(), has_unsent)?,
                     _ => tasks.failed(tag)?,
                 }
                 self.forget(tag as u16)?;

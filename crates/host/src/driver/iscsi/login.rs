@@ -429,8 +429,9 @@ impl Login {
                 "MaxRecvDataSegmentLength" => params.max_send_data = number(LENGTHS)?,
                 "InitialR2T" => params.initial_r2t = *value == "Yes",
                 "ImmediateData" => params.immediate_data = *value == "Yes",
-                "MaxBurstLength" => params.max_burst = number(LENGTHS)?,
-                "FirstBurstLength" => params.first_burst = number(LENGTHS)?,
+                // More than was asked for is not taken: it would be held ready to be sent.
+                "MaxBurstLength" => params.max_burst = number(LENGTHS)?.min(ASKED_MAX_BURST),
+                "FirstBurstLength" => params.first_burst = number(LENGTHS)?.min(ASKED_FIRST_BURST),
                 "ErrorRecoveryLevel" => {
                     number(0..=0)?;
                 }

@@ -65,6 +65,16 @@ fn a_session_without_a_login_is_negotiated() {
 }
 
 #[test]
+fn no_more_goes_unasked_than_was_offered() {
+    let mut login = Login::new(wanted());
+    to_operational(&mut login);
+    let keys = b"MaxBurstLength=16777215\0FirstBurstLength=16777215\0";
+    let done = login.feed(&answer(Stage::Operational, Some(Stage::FullFeature)), keys);
+    let Ok(Progress::Done(params)) = done else { panic!("{done:?}") };
+    assert_eq!((params.max_burst, params.first_burst), (16_776_192, 256 << 10));
+}
+
+#[test]
 fn text_may_come_in_parts() {
     let mut login = Login::new(wanted());
     to_operational(&mut login);

@@ -7,7 +7,7 @@
 
 use super::dial::sense_of;
 use super::pdu::{DataIn, Direction, Function, Status, Violation, is_before};
-use blk::scsi::disposition::{HostByte, Outcome, sam};
+use blk::scsi::disposition::{About, Event, HostByte, Outcome, judge, sam};
 
 /// Tags of ours: above those of tasks, below that of the question whether the target is there.
 const TAGS: u32 = 0xfffd;
@@ -20,6 +20,14 @@ const MANY: usize = 64;
 /// Whether a tag on the wire is one of ours.
 pub(super) fn is_own(wire_tag: u32) -> bool {
     wire_tag >> 16 == TAGS
+}
+
+/// Said once, to whoever asked: before others have heard it, only a new session finds out what is there now.
+const UNHEARD: &str = "the logical unit says that it has changed";
+
+/// Whether the unit says that it may be another one.
+fn is_of_another(outcome: &Outcome) -> bool {
+    matches!(judge(outcome, &About::default()).event, Event::CapacityChanged | Event::Changed)
 }
 
 /// For whom a command goes; one at a time each.
@@ -43,6 +51,8 @@ pub(super) struct Answer {
 #[derive(Debug)]
 struct Job {
     who: Who,
+    /// Of the midlayer, about how the unit is.
+    is_question: bool,
     wire_tag: u32,
     cdb: [u8; 16],
     out: Vec<u8>,
@@ -108,6 +118,7 @@ impl Own {
         let wire_tag = self.next_tag();
         self.jobs.push(Job {
             who,
+            is_question: who == Who::Midlayer,
             wire_tag,
             cdb,
             out,
@@ -120,6 +131,11 @@ impl Own {
             data: Vec::new(),
         });
         true
+    }
+
+    /// Whether a command is out that may change what is stored: of a user, and not a question.
+    pub(super) fn has_changing(&self) -> bool {
+        self.jobs.iter().any(|j| !j.is_question && j.is_sent && j.answer.is_none() && j.most == 0)
     }
 
     pub(super) fn has_unsent(&self) -> bool {
@@ -201,9 +217,11 @@ impl Own {
                 (Outcome { residual: underflow, ..outcome }, sense.get(..told).unwrap_or(sense).to_vec())
             }
         };
+        // The midlayer sends nothing before it has heard it; requests might go before a user has, or nobody does.
+        let costs_session = job.who != Who::Midlayer && is_of_another(&outcome);
         job.answer = Some(Answer { outcome, data: std::mem::take(&mut job.data), sense });
         self.jobs.retain(|j| j.who != Who::Nobody || j.answer.is_none());
-        Ok(())
+        if costs_session { Err(Violation(UNHEARD.into())) } else { Ok(()) }
     }
 
     pub(super) fn take_answer(&mut self, who: Who) -> Option<Answer> {
@@ -211,10 +229,13 @@ impl Own {
         self.jobs.swap_remove(at).answer
     }
 
-    /// Nobody waits for it any more.
-    pub(super) fn drop_one(&mut self, who: Who) {
+    /// Nobody waits for it any more. Why the session has to go, if its answer is there and says that.
+    pub(super) fn drop_one(&mut self, who: Who) -> Option<&'static str> {
+        let says_so = |j: &Job| j.who == who && j.answer.as_ref().is_some_and(|a| is_of_another(&a.outcome));
+        let unheard = self.jobs.iter().any(says_so).then_some(UNHEARD);
         self.jobs.retain(|j| j.who != who || (j.is_sent && j.answer.is_none()));
         self.jobs.iter_mut().filter(|j| j.who == who).for_each(|j| j.who = Who::Nobody);
+        unheard
     }
 
     /// The session is lost.
@@ -347,7 +368,7 @@ mod tests {
     fn what_nobody_waits_for_is_still_known_when_it_ends() {
         let mut own = Own::default();
         let tag = sent(&mut own, Who::Midlayer, &[], 0);
-        own.drop_one(Who::Midlayer);
+        assert_eq!(own.drop_one(Who::Midlayer), None);
         let other = sent(&mut own, Who::Midlayer, b"xyz", 0);
         assert_eq!(own.asked_for(other, 0, 2).unwrap(), b"xy");
         assert!(own.asked_for(other, 0, 2).is_err() && own.asked_for(other, 2, 2).is_err());
@@ -355,6 +376,31 @@ mod tests {
         assert!(own.take_answer(Who::Midlayer).is_none());
         own.end_all(HostByte::TransportDisrupted);
         assert_eq!(own.take_answer(Who::Midlayer).unwrap().outcome.host, HostByte::TransportDisrupted);
+    }
+
+    #[test]
+    fn a_change_that_nobody_hears_of_costs_the_session() {
+        // 3f/0e in fixed format, behind its length.
+        let changed = [&[0, 18, 0x70, 0, 6, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x3f, 0x0e][..], &[0; 4]].concat();
+        let reset = [&changed[..14], &[0x29, 0x00], &changed[16..]].concat();
+        let status = Some(Status { status: sam::CHECK_CONDITION, underflow: 0, overflow: false });
+        for (data, is_heard) in [(&changed, false), (&reset, true)] {
+            let mut own = Own::default();
+            let tag = sent(&mut own, Who::Midlayer, &[], 0);
+            assert_eq!(own.drop_one(Who::Midlayer), None);
+            assert_eq!(own.completed(tag, status, data).is_ok(), is_heard);
+            // It is there when it is dropped.
+            let mut own = Own::default();
+            let tag = sent(&mut own, Who::Midlayer, &[], 0);
+            own.completed(tag, status, data).unwrap();
+            assert_eq!(own.drop_one(Who::Midlayer).is_none(), is_heard);
+            // A user gets the answer all the same.
+            let mut own = Own::default();
+            let tag = sent(&mut own, Who::User, &[], 0);
+            assert_eq!(own.completed(tag, status, data).is_ok(), is_heard);
+            own.end_all(HostByte::TransportDisrupted);
+            assert_eq!(own.take_answer(Who::User).unwrap().outcome.status, sam::CHECK_CONDITION);
+        }
     }
 
     #[test]

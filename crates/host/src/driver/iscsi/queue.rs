@@ -42,7 +42,8 @@ pub(super) struct Patience {
     pub(super) noop_timeout: Duration,
     /// Commands of a lost session may go elsewhere when they have ended, so they are kept until there is another session of the same
     /// nexus (the target has dropped the old one then, RFC 7143, 6.3.5), which takes the same portal group, or `recovery_timeout` is
-    /// over.
+    /// over. Otherwise they end at once, and go again by another session of this queue; which is of the same nexus for as long, too: by
+    /// another one they might be carried out twice, the first time last, over what was written next.
     pub(super) fences: bool,
 }
 
@@ -82,6 +83,8 @@ struct State {
     gives_up: bool,
     /// Of the present or last session.
     portal_group: Option<u16>,
+    /// Commands that change what is stored were out when it was lost: until then another nexus is not used.
+    cut_until: Option<Instant>,
 }
 
 /// Where commands go.
@@ -117,6 +120,7 @@ impl Queue {
             short_lives: 0,
             gives_up: false,
             portal_group: None,
+            cut_until: None,
         };
         Ok(Queue { patience, lun, state: Mutex::new(state), waits, keeper })
     }
@@ -157,19 +161,31 @@ impl Queue {
             return Ok(());
         }
         let (group, lost_group) = (line.params.portal_group, state.portal_group);
-        let is_same_nexus = group.is_some() && group == lost_group;
-        if self.patience.fences && state.tasks.in_flight() > 0 && !is_same_nexus {
+        let is_lost = matches!(state.link, Place::Lost(_));
+        let cut_until = state.cut_until.filter(|until| is_lost && clock::now() < *until && !state.gives_up);
+        let is_other = if self.patience.fences {
+            state.tasks.in_flight() > 0 && (group.is_none() || group != lost_group)
+        } else {
+            cut_until.is_some() && group != lost_group
+        };
+        if is_other {
+            if let (Place::Lost(until), Some(cut_until), false) = (&mut state.link, cut_until, self.patience.fences) {
+                // There is a way: once this one may be used, requests still wait for the login to it.
+                *until = (*until).max(cut_until + REMAKE_TIME);
+            }
             drop(guard);
             line.log_out();
+            let limit = if self.patience.fences { "fast_io_fail_tmo" } else { "recovery_timeout" };
             let (now, before) = (group_text(group), group_text(lost_group));
             return Err(Error::new(
                 ErrorKind::Io,
                 format!(
                     "the new session is in {now}, the lost one was in {before}: its commands may still be carried out, and wait \
-                     until fast_io_fail_tmo is over"
+                     until {limit} is over"
                 ),
             ));
         }
+        state.cut_until = None;
         state.portal_group = group;
         let now = clock::now();
         state.attached = now;
@@ -242,7 +258,10 @@ impl Queue {
         while let Some(command) = batch.front() {
             let link = match &mut state.link {
                 Place::Up(link) => link,
-                Place::Lost(until) if now < *until && !state.gives_up => return Some(Busy::Hctx),
+                Place::Lost(until) if now < *until && !state.gives_up => {
+                    busy = Some(Busy::Hctx);
+                    break;
+                }
                 Place::Lost(_) | Place::Nowhere => {
                     let ticket = batch.accept();
                     state.tasks.end_at_once(ticket, Outcome::host(HostByte::TransportFailfast));
@@ -301,6 +320,9 @@ impl Queue {
         }
         let now = clock::now();
         let patience = if state.gives_up { Duration::ZERO } else { self.patience.recovery_timeout };
+        if state.tasks.has_changing() {
+            state.cut_until = Some(now + self.patience.recovery_timeout);
+        }
         state.link = Place::Lost(now + patience);
         let is_short = now.since(state.attached) < LONG_LIFE;
         state.short_lives = if is_short { state.short_lives + 1 } else { 0 };
@@ -438,7 +460,7 @@ impl Queue {
             Some(None) => Abort::Begun,
             // One that was done has ended the command.
             Some(Some(_)) => Abort::Failed,
-            None if state.tasks.own.is_aborting() => Abort::Begun,
+            None if state.tasks.own.is_aborting() => Abort::Waits,
             None => {
                 let Place::Up(link) = &mut state.link else { return Abort::Gone };
                 if !link.manage(Function::AbortTask, Some((task.0, wire_tag, cmd_sn)), &mut state.tasks) {
@@ -505,7 +527,10 @@ impl Queue {
 
     /// Nobody waits for it any more.
     pub(super) fn drop_own(&self, who: Who) {
-        self.state.lock().tasks.own.drop_one(who);
+        let unheard = self.state.lock().tasks.own.drop_one(who);
+        if let Some(why) = unheard {
+            self.drop_session(why);
+        }
     }
 
     /// Sleeps until the socket has something, or for so long.
@@ -544,5 +569,7 @@ fn pause_after(short_lives: u32) -> Duration {
 
 /// A request that was not answered for this long is given up when that is asked for.
 const LATE: Duration = Duration::from_secs(1);
+/// How long requests wait for another session when it could have been made before, and had to wait itself.
+const REMAKE_TIME: Duration = Duration::from_secs(5);
 /// A session that lasted this long was a good one.
 const LONG_LIFE: Duration = Duration::from_secs(1);

@@ -11,7 +11,7 @@ use super::{Iscsi, queue::Queue};
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use blk::id::HctxId;
-use blk::scsi::disposition::HostByte;
+use blk::scsi::disposition::{HostByte, Outcome};
 use blk::status::BlkStatus;
 use blk::time::Duration;
 
@@ -74,7 +74,11 @@ impl Iscsi {
         let mut padded = [0; 16];
         padded[..cdb.len()].copy_from_slice(cdb);
         let answer = self.wait_for(queue, padded, data_out, data_in as u32, timeout)?;
-        let blk_status = match blk::scsi::disposition::judge(&answer.outcome, &Default::default()).verdict {
+        self.disk.overhear(&answer.outcome, clock::now());
+        self.take_news();
+        // An answer may be shorter than it might have been.
+        let whole = Outcome { residual: 0, ..answer.outcome };
+        let blk_status = match blk::scsi::disposition::judge(&whole, &Default::default()).verdict {
             blk::scsi::disposition::Verdict::End(status) => status,
             _ => BlkStatus::IoErr,
         };

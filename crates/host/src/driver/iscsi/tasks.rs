@@ -93,6 +93,12 @@ impl Tasks {
         self.in_flight
     }
 
+    /// Whether one is out that may change what is stored, of requests or of users.
+    pub(super) fn has_changing(&self) -> bool {
+        let changes = |s: &Slot| s.ticket.is_some() && !matches!(s.payload, Payload::None | Payload::Read);
+        self.slots.iter().any(changes) || self.own.has_changing()
+    }
+
     /// Those that are out or were not given back.
     pub(super) fn held(&self) -> usize {
         self.in_flight + self.ended.len()
@@ -302,24 +308,30 @@ impl Tasks {
         (!slot.pieces.have_gone(regions)).then_some(copy)
     }
 
-    /// A command was completed at the target.
-    pub(super) fn completed(&mut self, wire_tag: u32, status: Status, data: &[u8]) -> Result<(), Violation> {
+    /// A command was completed at the target; with what it is to send still being sent, or not.
+    pub(super) fn completed(
+        &mut self,
+        wire_tag: u32,
+        status: Status,
+        data: &[u8],
+        has_unsent: bool,
+    ) -> Result<(), Violation> {
         let index = self.find(wire_tag)?;
         let slot = &self.slots[index];
         // Of parameter lists some targets say that they took nothing (tgt of UNMAP); of blocks that is a failure.
-        let lacks = match slot.payload {
-            Payload::Read => slot.moved < slot.len || status.underflow > 0,
-            Payload::Write => slot.moved < slot.len || status.underflow > 0,
+        let underflow = match slot.payload {
+            Payload::Read | Payload::Write => status.underflow,
+            Payload::None | Payload::Unmap(_) | Payload::Zeroes(_) => 0,
+        };
+        let missing = match slot.payload {
+            // Even of a list or a block: what waits to be sent counts as moved already.
+            _ if slot.discarded || has_unsent => slot.len,
             // What it would write over the blocks it has not seen.
-            Payload::Zeroes(_) => slot.moved < slot.len,
-            Payload::None | Payload::Unmap(_) => false,
+            Payload::Read | Payload::Write | Payload::Zeroes(_) => slot.len - slot.moved,
+            Payload::None | Payload::Unmap(_) => 0,
         };
-        let outcome = match status.status {
-            sam::GOOD if slot.discarded || lacks => Outcome::host(HostByte::Error),
-            status => {
-                Outcome { status, sense: sense_of(data).filter(|_| status == sam::CHECK_CONDITION), ..Outcome::GOOD }
-            }
-        };
+        let sense = if status.status == sam::CHECK_CONDITION { sense_of(data) } else { None };
+        let outcome = Outcome { status: status.status, sense, residual: missing.max(underflow), ..Outcome::GOOD };
         self.end(index, outcome);
         Ok(())
     }

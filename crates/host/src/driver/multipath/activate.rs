@@ -3,7 +3,8 @@
 //!
 //! Guarantees: each activation has one end, which the disk is told, or the disk ends. Paths are activated at the same time, those of
 //! one group of ports one after the other, so that it gets one order. A state that is about to change is waited for as long as a
-//! transition may take, with no try of `pg_init_retries` used up. I/O waits meanwhile, as in the kernel.
+//! transition may take, with no try of `pg_init_retries` used up: those are for targets that are not heard of. I/O waits meanwhile,
+//! as in the kernel.
 //! Needs: paths that are SCSI devices. Does not do: decide, which is [`blk::scsi::alua::activate`]'s.
 //! Source: drivers/scsi/device_handler/scsi_dh_alua.c (`alua_activate`, `alua_rtpg_work`); drivers/md/dm-mpath.c (`pg_init_done`).
 
@@ -13,7 +14,7 @@ use crate::clock;
 use crate::driver::iscsi::RawCommand;
 use blk::id::HctxId;
 use blk::multipath::{Handler, PathId, PgInit};
-use blk::scsi::alua::{self, TRANSITION_LOOK, TRANSITION_TIME};
+use blk::scsi::alua::{self, TRANSITION_LOOK};
 use blk::scsi::cdb::Cdb;
 use blk::scsi::disposition::{HostByte, Outcome};
 use blk::scsi::sense::Sense;
@@ -56,14 +57,14 @@ pub(super) fn run(core: &Core) {
 
 impl Core {
     fn activate(&self, path: &Watched) -> PgInit {
-        let group = path.access.lock().as_ref().map(|a| a.group.group);
+        let (group, told) = path.access.lock().as_ref().map_or((None, None), |a| (Some(a.group.group), a.transition));
         let one = group.map(|group| Arc::clone(self.orders.lock().entry(group).or_default()));
         let _one = one.as_ref().map(|one| one.lock());
         let began = clock::now();
         loop {
-            let how = alua::activate(&mut |cdb, out, most| self.ask(path, cdb, out, most), clock::now().since(began));
-            let waits = how == PgInit::Retry && clock::now().since(began) < TRANSITION_TIME;
-            if !waits {
+            let how =
+                alua::activate(&mut |cdb, out, most| self.ask(path, cdb, out, most), clock::now().since(began), told);
+            if let Some(how) = how {
                 return how;
             }
             if self.board.is_over_within(TRANSITION_LOOK) {

@@ -14,6 +14,7 @@ use crate::mem::Regions;
 use blk::scsi::alua::AccessState;
 use blk::time::{Duration, Instant};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What a check has found.
 pub(super) enum Found {
@@ -112,6 +113,7 @@ impl Checker {
     pub(super) fn check(&mut self, core: &Core, path: &Watched) -> Found {
         self.look(core, path);
         let result = self.try_check(core, path);
+        path.was_asked.store(!matches!(result, Err(Miss::Down(_) | Miss::NoWay(_))), Ordering::Relaxed);
         self.look(core, path);
         match result {
             Ok(()) => {
@@ -184,8 +186,8 @@ impl Checker {
         let now = clock::now();
         self.changing_since = is_changing.then(|| self.changing_since.unwrap_or(now));
         let in_transition = self.changing_since.map_or(Duration::ZERO, |since| now.since(since));
-        let standing = standing(access.as_ref(), core.options.hardware_handler, in_transition);
         self.has_changed |= core.note_access(path, access);
+        let standing = standing(path.access.lock().as_ref(), core.options.hardware_handler, in_transition);
         let ready = ready.map_err(|e| e.to_string());
         match standing {
             Standing::Open => Ok(Some(ready)),

@@ -56,7 +56,7 @@ use room::Room;
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use watch::{Board, Watcher};
 
 /// Makes a path's driver; called again for a path that could not be reached.
@@ -128,6 +128,8 @@ struct Watched {
     prio: AtomicU32,
     /// How its target serves the disk there, as far as that was asked.
     access: Mutex<Option<Access>>,
+    /// Its last check has asked that.
+    was_asked: AtomicBool,
     driver: Arc<PathDriver>,
     open: Arc<Opener>,
     probe: Option<Arc<Prober>>,
@@ -320,7 +322,8 @@ impl Core {
             let id = disk.path(&driver.name).ok_or_else(|| Error::usage("a path has gone"))?;
             let (open, probe) = (Arc::new(open), probe.map(Arc::new));
             let (prio, access) = (AtomicU32::new(prios[number]), Mutex::new(access[number].clone()));
-            Ok(Watched { id, prio, access, driver, open, probe, checker })
+            let was_asked = AtomicBool::new(access.lock().is_some());
+            Ok(Watched { id, prio, access, was_asked, driver, open, probe, checker })
         });
         let mut watched: Vec<Watched> = watched.collect::<Result<_>>()?;
         watched.sort_by_key(|w| w.id);

@@ -10,7 +10,7 @@
 use super::groups::{self, Member};
 use super::{Core, Failback, HardwareHandler, PathGroupingPolicy, Prioritizer, Watched};
 use crate::clock;
-use blk::multipath::{GroupState, PathId};
+use blk::multipath::{GroupState, PathId, Status};
 use blk::scsi::alua::{Access, AccessState, TRANSITION_TIME};
 use blk::time::Duration;
 use std::sync::atomic::Ordering;
@@ -34,12 +34,12 @@ pub(super) enum Standing {
 
 /// Judges a state that has been `Transitioning` for so long.
 pub(super) fn standing(access: Option<&Access>, handler: HardwareHandler, in_transition: Duration) -> Standing {
-    let Some(Access { support, group }) = access else { return Standing::Open };
+    let Some(Access { support, group, transition }) = access else { return Standing::Open };
     let can_order = handler == HardwareHandler::Alua && support.explicit;
     let why = || format!("its target port group {} is {}", group.group, group.state);
     match group.state {
         AccessState::Optimized | AccessState::NonOptimized | AccessState::LbaDependent => Standing::Open,
-        AccessState::Transitioning if in_transition < TRANSITION_TIME => Standing::Pending(why()),
+        AccessState::Transitioning if in_transition < transition.unwrap_or(TRANSITION_TIME) => Standing::Pending(why()),
         // One that took too long counts as that (`alua_rtpg`).
         AccessState::Standby | AccessState::Transitioning if can_order => Standing::Ghost,
         _ => Standing::Barred(why()),
@@ -48,7 +48,7 @@ pub(super) fn standing(access: Option<&Access>, handler: HardwareHandler, in_tra
 
 impl Core {
     /// Takes note of what a path's target says. Whether its place among the others may be another.
-    pub(super) fn note_access(&self, path: &Watched, access: Option<Access>) -> bool {
+    pub(super) fn note_access(&self, path: &Watched, mut access: Option<Access>) -> bool {
         let before = path.prio.load(Ordering::Relaxed);
         let now = match (&access, self.options.prio) {
             (_, Prioritizer::Const) => before,
@@ -60,6 +60,10 @@ impl Core {
         let by_tpg = self.options.path_grouping_policy == PathGroupingPolicy::GroupByTpg;
         let mut known = path.access.lock();
         let has_moved = by_tpg && tpg(&known) != tpg(&access);
+        if let (Some(new), Some(old)) = (&mut access, &*known) {
+            // One that is changing may say just that.
+            new.transition = new.transition.or(old.transition);
+        }
         *known = access;
         path.prio.store(now, Ordering::Relaxed);
         now != before || has_moved
@@ -141,12 +145,12 @@ impl Core {
         }
     }
 
-    /// The best group that has a path, if another is used.
+    /// The best group that has a path, if another is used, or is the next that is.
     pub(super) fn better(&self) -> Option<usize> {
-        let groups = self.disk.status().groups;
+        let Status { group, groups, .. } = self.disk.status();
         let best = groups.iter().position(|g| g.paths.iter().any(|p| p.is_active))?;
-        let current = groups.iter().position(|g| g.state == GroupState::Active)?;
-        (best < current).then_some(best)
+        // The one that the next request takes: after a switch none is in use until then.
+        (best + 1 < group).then_some(best)
     }
 }
 
@@ -159,7 +163,7 @@ mod tests {
     fn a_path_is_used_as_its_ports_state_and_its_handler_let_it() {
         let of = |state, explicit, handler, seconds| {
             let group = PortGroup { group: 2, state, preferred: false, ports: Vec::new() };
-            let access = Access { support: Support { implicit: true, explicit }, group };
+            let access = Access { support: Support { implicit: true, explicit }, group, transition: None };
             match standing(Some(&access), handler, Duration::from_secs(seconds)) {
                 Standing::Open => "open".to_owned(),
                 Standing::Ghost => "ghost".to_owned(),

@@ -110,7 +110,9 @@ impl Multipath {
 }
 
 fn check(path: &Watched, is_active: bool) -> &'static str {
-    match path.access.lock().as_ref().map(|a| a.group.state) {
+    // An older state says nothing of a target that is gone.
+    let access = path.access.lock().as_ref().map(|a| a.group.state);
+    match access.filter(|_| path.was_asked.load(Ordering::Relaxed)) {
         Some(AccessState::Standby) => "ghost",
         Some(AccessState::Transitioning) => "i/o pending",
         _ if is_active => "ready",
