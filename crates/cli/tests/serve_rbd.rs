@@ -10,6 +10,8 @@ mod common;
 #[cfg(target_arch = "x86_64")]
 #[path = "guest/machine.rs"]
 mod machine;
+#[path = "../../host/tests/common/stopping.rs"]
+mod stopping;
 
 use ceph::{CephImage, Cluster, Osd, doing, program};
 use common::{Dir, Started, number};
@@ -164,7 +166,7 @@ fn rbd_a_run_ends_when_told_to_though_the_osd_stands_still() {
         ("tx.fio", "update_pct=50", &stripe, "[r=0,w=0 IOPS]", "of them are still out"),
     ] {
         let mut run = dir.start(&["run", job, "--job-set", set, "--target", target, "--eta=always", "--json"], "IOPS]");
-        osd.signal("-STOP");
+        osd.stop();
         doing("a run whose OSD stands still");
         run.until(stalled);
         run.signal("INT");
@@ -172,7 +174,7 @@ fn rbd_a_run_ends_when_told_to_though_the_osd_stands_still() {
         let dir = if set == "rw=randwrite" { "write" } else { "read" };
         assert!(number(&done.json(), &format!("/jobs/0/{dir}/total_ios")) > 0.0);
         done.says(&["I/Os 2 s after the run was told to stop: they were given up", more]);
-        osd.signal("-CONT");
+        osd.go_on();
     }
 }
 

@@ -10,10 +10,12 @@ use blk::driver::Driver;
 use blk::id::Sector;
 use blk::status::BlkStatus;
 use common::ceph::{CephImage, Cluster, Osd, doing, program};
-use common::{Rig, Rng};
+use common::paths::{active, open_disk};
+use common::{Rig, Rng, until};
 use host::driver::{Allocation, HostDriver, Rbd, rbd};
 use host::error::{ErrorKind, Result};
 use host::mem::Regions;
+use host::target::{Needs, TargetSpec};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -241,6 +243,8 @@ fn rbd_snapshots_sizes_and_holes() {
     let found = told(0, 16 * MIB);
     assert_eq!((found[0], found[1].1), ((8 * MIB, true), false), "{found:?}");
     assert_eq!(found.iter().map(|(n, _)| n).sum::<u64>(), 16 * MIB);
+    // From within an object.
+    assert_eq!(told(8 * MIB + 4096, 8192), [(4096, false), (4096, true)]);
     // A snapshot keeps what there was.
     let snapshot = format!("{}@s", image.name);
     program("rbd", &["--no-progress", "snap", "create", &snapshot]);
@@ -276,6 +280,74 @@ fn rbd_snapshots_sizes_and_holes() {
     rig.disk.set_capacity(Sector(32 * MIB / 512));
     assert_ne!(rig.write(30 * MIB / 512, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_ne!(rig.read(24 * MIB / 512 - 4, 4096).0, BlkStatus::Ok, "half of it is behind the end");
+}
+
+#[test]
+fn rbd_stripes_over_objects_are_not_surveyed() {
+    let Some(_cluster) = Cluster::get() else { return };
+    let image = CephImage::striped(16 * MIB, "64K", 4);
+    let (driver, _) = open(&image.target(""), true).unwrap();
+    // Its third piece lies in the third object, and librbd tells that after all pieces of the first two.
+    let mut rig = rig(&image.target(""), true);
+    assert_eq!(rig.write(128 << 10 >> 9, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(rig.write((4 * (64 << 10)) >> 9, &[8; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(driver.allocation(), Allocation::Data);
+    let found = driver.survey(Sector(0), 16 * MIB / 512, 16);
+    let at = |sector: u64| {
+        let mut end = 0;
+        let holds = |s: &&host::driver::Stretch| {
+            end += s.nr_sectors;
+            end > sector
+        };
+        found.iter().find(holds).is_some_and(|s| s.is_hole)
+    };
+    assert!(!at(128 << 10 >> 9) && !at((4 * (64 << 10)) >> 9), "{found:?}");
+}
+
+/// A path that is shut out of the cluster is out of use for good, though another client that looks finds the image well.
+#[test]
+fn rbd_a_path_that_was_shut_out_does_not_come_back() {
+    let Some(_cluster) = Cluster::get() else { return };
+    let image = CephImage::new(MIB, "layering");
+    let options = "polling_interval=1,path_grouping_policy=multibus,path_selector=round-robin 0";
+    let (mut rig, disk) = open_disk(options, &[image.target(""), image.target("")]);
+    until(|| disk.health().iter().all(|p| p.passes > 0));
+    let status = program("rbd", &["status", "--format", "json", &image.name]);
+    let (_, behind) = status.split_once("\"address\":\"").unwrap_or_else(|| panic!("{status}"));
+    program("ceph", &["osd", "blocklist", "add", behind.split('"').next().unwrap()]);
+    for byte in 1..9 {
+        assert_eq!(rig.write(0, &[byte; 4096], OpFlags::NONE), BlkStatus::Ok);
+    }
+    let passes = || disk.health().iter().map(|p| p.passes).max();
+    let before = passes();
+    until(|| passes() >= before.map(|n| n + 3));
+    assert_eq!(active(&disk), 1);
+    assert!(disk.troubles().iter().any(|t| t.contains("shut this client out")), "{:?}", disk.troubles());
+    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![8; 4096]));
+}
+
+#[test]
+fn rbd_paths_share_their_data_and_are_checked_beside_a_lock() {
+    let Some(_cluster) = Cluster::get() else { return };
+    let image = CephImage::new(MIB, "layering,exclusive-lock");
+    let refused = |options: &str, paths: &[String]| {
+        let text = format!("multipath:{options}:{}", paths.join("+"));
+        let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+        TargetSpec::parse(&text).unwrap().open(&needs, Arc::default()).err().unwrap().to_string()
+    };
+    let (plain, cached) = (image.target(""), image.target(":rbd_cache=true"));
+    let said = refused("path_checker=none", &[cached.clone(), cached.clone()]);
+    assert!(said.contains("each path would have one of its own"), "{said}");
+    let said = refused("", std::slice::from_ref(&cached));
+    assert!(said.contains("path_checker=none"), "{said}");
+    drop(open_disk("path_checker=none", &[cached]));
+    let said = refused("", &[plain.clone(), plain]);
+    assert!(said.contains("only one client can have"), "{said}");
+    let (mut rig, disk) = open_disk("polling_interval=1,no_path_retry=queue", &[image.target(":exclusive=1")]);
+    until(|| disk.health()[0].passes > 0);
+    let path = disk.status().groups[0].paths[0].id;
+    disk.paths().fail_path(path, host::clock::now());
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "it is brought back");
 }
 
 fn rig_of(target: &str) -> Rig {
@@ -349,7 +421,7 @@ fn rbd_requests_end_when_the_osd_does_not_answer() {
     assert_eq!(timed.write(0, &[5; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!(patient.write(8, &[5; 4096], OpFlags::NONE), BlkStatus::Ok);
     // Paused, not dead: no connection ends.
-    osd.signal("-STOP");
+    osd.stop();
     doing("requests of an OSD that stands still");
     assert_eq!(timed.read(0, 4096).0, BlkStatus::Timeout);
     // Without a timeout a write waits until it is given up.
@@ -366,7 +438,7 @@ fn rbd_requests_end_when_the_osd_does_not_answer() {
         ended.store(true, std::sync::atomic::Ordering::Release);
         status
     });
-    osd.signal("-CONT");
+    osd.go_on();
     assert_eq!(status, BlkStatus::Timeout);
     assert!(driver.set_give_up(false));
     assert_eq!(patient.write(16, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);

@@ -22,7 +22,10 @@
 //! 30 s; then it is taken from it, and that client can write no more (it is blocklisted).
 //! Size: that of `rbd resize` here or elsewhere, when it is asked for.
 //! Limits: a snapshot, and what is opened for reading only, is read-only. Discards work in units of `rbd_discard_granularity_bytes`. A read
-//! that hangs cannot be given up, as librbd has its memory: set `rados_osd_op_timeout` to have it end. The first open of a process keeps
+//! that hangs cannot be given up, as librbd has its memory: set `rados_osd_op_timeout` to have it end. As a path of a multipath disk, too:
+//! without that its requests wait for their OSDs, whatever other paths there are. What is stored of an image with stripes over several
+//! objects (STRIPINGV2) is not told: all of it counts as data. When somebody makes the image smaller, requests behind its end fail; of a
+//! write across it librbd carries out the first part and says that it went well. The first open of a process keeps
 //! Ceph's libraries, and their threads last as long as a disk is open.
 //! Source: librbd.h and librados.h (Ceph 16), qemu-block-drivers(7).
 //! Since: 0.1.
@@ -36,7 +39,7 @@ mod queue;
 
 pub use name::{MAX_IMAGES, parse};
 
-use crate::driver::{Allocation, HostDriver, PerHctx, Stretch};
+use crate::driver::{Allocation, Connections, HostDriver, PerHctx, Stretch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use blk::driver::{Completions, Driver, RqBatch};
@@ -44,7 +47,7 @@ use blk::id::{HctxId, SECTOR_SHIFT, Sector};
 use blk::limits::Limits;
 use blk::status::QueueRqStatus;
 use blk::time::{Duration, Instant};
-use image::{Cluster, FEATURE_EXCLUSIVE_LOCK, Image, Place};
+use image::{Cluster, FEATURE_EXCLUSIVE_LOCK, FEATURE_STRIPINGV2, Image, Place};
 use parking_lot::Mutex;
 use queue::Queue;
 use std::fmt;
@@ -122,6 +125,9 @@ pub struct Rbd {
     target: RbdTarget,
     read_only: bool,
     limits: Limits,
+    /// Its data goes to several objects in turn.
+    is_striped: bool,
+    object_bytes: u64,
     regions: Arc<Regions>,
     queues: PerHctx<Queue>,
     cluster: Arc<Cluster>,
@@ -165,6 +171,8 @@ impl Rbd {
             target: target.clone(),
             read_only,
             limits,
+            is_striped: first.features().map_err(within)? & FEATURE_STRIPINGV2 != 0,
+            object_bytes: first.object_bytes().map_err(within)?.max(1),
             regions,
             queues: PerHctx::new(),
             cluster,
@@ -173,6 +181,11 @@ impl Rbd {
             sectors,
             stayed: AtomicUsize::new(0),
         })
+    }
+
+    /// Whether only one client at a time can write to it.
+    pub(in crate::driver) fn is_of_one_writer(&self) -> Result<bool> {
+        Ok(!self.read_only && self.first.features()? & FEATURE_EXCLUSIVE_LOCK != 0)
     }
 
     #[inline]
@@ -247,15 +260,15 @@ fn lock(target: &RbdTarget, image: &Image, read_only: bool) -> Result<()> {
         );
         Error::new(ErrorKind::Denied, text)
     };
-    let owners = image.lock_owners();
-    let watchers = image.watchers();
+    let owners = image.lock_owners()?;
+    let watchers = image.watchers()?;
     let is_alive = |owner: &String| watchers.iter().any(|(address, _)| address == owner);
     // Taking it from a client that would give it away would fail that one's writes.
     if !image.owns_lock() && owners.iter().any(is_alive) {
         return Err(taken(&owners));
     }
     image.acquire_lock().map_err(|e| match image.lock_owners() {
-        owners if e.kind() == ErrorKind::Denied && !owners.is_empty() => taken(&owners),
+        Ok(owners) if e.kind() == ErrorKind::Denied && !owners.is_empty() => taken(&owners),
         _ => e,
     })
 }
@@ -367,19 +380,32 @@ impl HostDriver for Rbd {
     }
 
     fn allocation(&self) -> Allocation {
-        Allocation::Survey
+        if self.is_striped { Allocation::Data } else { Allocation::Survey }
     }
 
     fn survey(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Stretch> {
         let (offset, bytes) = (sector.0 << SECTOR_SHIFT, (nr_sectors << SECTOR_SHIFT).min(SURVEY_BYTES));
-        match self.first.extents(offset, bytes, most.max(1)) {
+        match self.first.extents(self.object_bytes, offset, offset.saturating_add(bytes), most.max(1)) {
             Ok((extents, known)) => stretches(offset, known, u64::from(self.limits.logical_block_size), &extents, most),
             // Reading it will show what is wrong.
             Err(_) => vec![Stretch { nr_sectors, is_hole: false }],
         }
     }
 
+    fn connections(&self) -> Option<Connections> {
+        // As long as it is not shut out librados sees to them.
+        let [wanted, out] =
+            [|_: &&Queue| true, |q: &&Queue| q.is_shut_out()].map(|is| self.queues.iter().filter(is).count() as u64);
+        (out > 0).then(|| Connections { wanted, up: wanted - out, ..Connections::default() })
+    }
+
     fn troubles(&self) -> Vec<String> {
+        if self.queues.iter().any(Queue::is_shut_out) {
+            return vec![format!(
+                "RBD image {}: the cluster has shut this client out (blocklisted), as when another host takes over: the disk has to be opened anew",
+                self.target
+            )];
+        }
         // Relaxed: for people.
         match self.stayed.load(Ordering::Relaxed) {
             0 => Vec::new(),

@@ -2,6 +2,7 @@
 //! The Ceph cluster that tests may use, if `MQBLK_TEST_CEPH` names its configuration (`cargo xtask ceph` and `ci` do): images of their
 //! own, Ceph's programs, and an end for tests that wait for what does not come.
 
+use super::stopping::{signal, stop};
 use std::fs;
 use std::io::Write;
 use std::panic::Location;
@@ -125,6 +126,19 @@ impl CephImage {
         CephImage { name }
     }
 
+    /// One of stripes of `unit` over so many objects in turn.
+    #[track_caller]
+    pub fn striped(bytes: u64, unit: &str, count: u32) -> CephImage {
+        let name = format!("rbd/test-striped-{}", std::process::id());
+        let (size, count) = (format!("{bytes}B"), count.to_string());
+        let stripes = ["--stripe-unit", unit, "--stripe-count", &count];
+        program(
+            "rbd",
+            &[&["create", "--size", &size, "--image-feature", "layering,striping"], &stripes[..], &[&name]].concat(),
+        );
+        CephImage { name }
+    }
+
     /// As a target, with options.
     pub fn target(&self, options: &str) -> String {
         let conf = conf().expect("asked for before");
@@ -165,11 +179,20 @@ impl Osd<'_> {
         String::from_utf8_lossy(&line).contains("ceph-osd")
     }
 
-    /// Sends it a signal.
-    pub fn signal(&self, signal: &str) {
+    /// Its process, which is there.
+    fn running(&self) -> u32 {
         let pid = self.pid();
         assert!(Osd::is_ours(&pid), "the OSD, process {pid}, has ended; {} says why", self.log().display());
-        program("kill", &[signal, &pid]);
+        pid.parse().unwrap()
+    }
+
+    /// It stands still from here on.
+    pub fn stop(&self) {
+        stop(self.running());
+    }
+
+    pub fn go_on(&self) {
+        signal(self.running(), "-CONT");
     }
 
     fn log(&self) -> PathBuf {
@@ -179,7 +202,7 @@ impl Osd<'_> {
     /// kill -9, and waits for its end.
     pub fn kill(&self) {
         let process = PathBuf::from(format!("/proc/{}", self.pid()));
-        self.signal("-9");
+        signal(self.running(), "-9");
         doing("waiting for the end of the OSD");
         while process.join("status").exists() {
             std::thread::yield_now();

@@ -15,6 +15,7 @@ use super::{
 use crate::driver::HostDriver;
 use crate::driver::iscsi::{Iscsi, IscsiTarget};
 use crate::driver::model::ModelOver;
+use crate::driver::rbd::{Rbd, RbdTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use crate::target::{Needs, OpenTarget, TargetSpec, TargetWarning, has_kind};
@@ -334,9 +335,16 @@ impl MultipathTarget {
             }
             false => "",
         };
+        let waits = |p: &PathTarget| matches!(&p.spec, TargetSpec::Rbd(t) if t.options.iter().all(|(name, _)| name != OP_TIMEOUT));
+        let hangs = match self.paths.iter().any(waits) {
+            true => {
+                "; and what a cluster does not answer goes down no other path unless rados_osd_op_timeout is set in the target"
+            }
+            false => "",
+        };
         Some(format!(
             "the paths are {kind}, which do not say who they are: only their sizes are compared, and that they lead to one disk is \
-             your word{late} (docs/multipath.md)"
+             your word{late}{hangs} (docs/multipath.md)"
         ))
     }
 
@@ -350,7 +358,8 @@ impl MultipathTarget {
             let open: Opener = {
                 let (path, options, needs) = (path.clone(), self.options.clone(), *needs);
                 let (regions, warnings) = (Arc::clone(regions), Arc::clone(warnings));
-                Box::new(move || open_path(&path.spec, &options, &needs, Arc::clone(&regions), &warnings))
+                let is_alone = self.paths.len() == 1;
+                Box::new(move || open_path(&path.spec, &options, &needs, Arc::clone(&regions), &warnings, is_alone))
             };
             let needs = Needs { write: false, min_bytes: 0, read_ahead_kb: None, ..*needs };
             Path {
@@ -407,6 +416,9 @@ fn checker(asked: PathChecker, spec: &TargetSpec) -> PathChecker {
     }
 }
 
+/// Ceph's limit for a request; none unless it is set.
+const OP_TIMEOUT: &str = "rados_osd_op_timeout";
+
 /// How long an NBD server may be silent before its requests go down another path, unless its target says so. As the kernel's SCSI
 /// commands (`SD_TIMEOUT`, drivers/scsi/sd.h). Looked at every `io_timeout`.
 const NBD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -426,26 +438,54 @@ fn as_path(spec: TargetSpec, options: &MultipathOptions) -> TargetSpec {
     }
 }
 
+/// Opens an image as a path, alone or one of several; `is_read`: its checker reads it.
+fn open_rbd(target: &RbdTarget, needs: &Needs, regions: Arc<Regions>, is_alone: bool, is_read: bool) -> Result<Rbd> {
+    let rbd = Rbd::open(target, needs.write, regions)?;
+    let refused = |text: &str| Err(Error::usage(format!("RBD image {target} {text}")));
+    if rbd.limits().write_cache && (!is_alone || is_read) {
+        return refused(
+            "is used with librbd's cache (rbd_cache=true, here or in the image's configuration): each path would have one of its own, \
+             and path_checker=directio be answered by it instead of the cluster; set rbd_cache=false, or for a single path path_checker=none",
+        );
+    }
+    if !is_alone && rbd.is_of_one_writer()? {
+        return refused(
+            "has the feature exclusive-lock, which only one client can have at a time, and each path is one: use a single path, or switch \
+             it off with rbd feature disable",
+        );
+    }
+    Ok(rbd)
+}
+
 fn open_path(
     spec: &TargetSpec,
     options: &MultipathOptions,
     needs: &Needs,
     regions: Arc<Regions>,
     warnings: &Mutex<Vec<TargetWarning>>,
+    is_alone: bool,
 ) -> Result<Arc<dyn HostDriver>> {
-    let spec = as_path(spec.clone(), options);
-    let TargetSpec::Iscsi(target) = &spec else {
-        let open = spec.open(needs, regions)?;
-        warnings.lock().extend(open.warnings);
-        return Ok(open.driver);
+    let (name, disk): (_, Arc<dyn HostDriver>) = match as_path(spec.clone(), options) {
+        TargetSpec::Iscsi(target) => {
+            let disk = Iscsi::open_path(&target, needs.write, regions, options.asks_access())?;
+            (target.to_string(), Arc::new(disk))
+        }
+        TargetSpec::Rbd(target) => {
+            let is_read = checker(options.path_checker, spec) == PathChecker::Directio;
+            (format!("RBD image {target}"), Arc::new(open_rbd(&target, needs, regions, is_alone, is_read)?))
+        }
+        spec => {
+            let open = spec.open(needs, regions)?;
+            warnings.lock().extend(open.warnings);
+            return Ok(open.driver);
+        }
     };
-    let disk = Iscsi::open_path(target, needs.write, regions, options.asks_access())?;
     let (size, need) = (disk.capacity().0 << SECTOR_SHIFT, needs.min_bytes);
     if size < need {
-        let text = format!("{target} has {size} bytes, the job needs {need}: give the job a smaller size");
+        let text = format!("{name} has {size} bytes, the job needs {need}: give the job a smaller size");
         return Err(Error::new(ErrorKind::NoSpace, text));
     }
-    Ok(Arc::new(disk))
+    Ok(disk)
 }
 
 /// A second way along a path, as narrow as it can be.
@@ -457,6 +497,11 @@ fn prober(spec: TargetSpec, needs: Needs) -> Prober {
         TargetSpec::Nbd(mut target) => {
             (target.connections, target.reconnect_delay) = (Some(1), Duration::ZERO);
             TargetSpec::Nbd(target)
+        }
+        TargetSpec::Rbd(mut target) => {
+            (target.images, target.exclusive) = (1, false);
+            target.options.push(("rbd_cache".into(), "false".into()));
+            TargetSpec::Rbd(target)
         }
         other => other,
     };

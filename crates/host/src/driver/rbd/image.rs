@@ -25,6 +25,8 @@ use std::sync::Arc;
 
 /// Feature bit of the exclusive lock (`RBD_FEATURE_EXCLUSIVE_LOCK`).
 pub(super) const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
+/// Feature bit of stripes over several objects (`RBD_FEATURE_STRIPINGV2`).
+pub(super) const FEATURE_STRIPINGV2: u64 = 1 << 1;
 
 fn c_string(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::usage(format!("'{text}' has a zero byte, which no name of Ceph may have")))
@@ -193,8 +195,13 @@ unsafe impl Send for Image {}
 // SAFETY: as above.
 unsafe impl Sync for Image {}
 
+/// More clients of an image than this are nonsense.
+const MAX_WATCHERS: usize = 1 << 16;
+
 /// What `rbd_diff_iterate2` has told.
 struct Diff {
+    /// What ends before is left out.
+    from: u64,
     extents: Vec<(u64, u64)>,
     most: usize,
 }
@@ -202,12 +209,15 @@ struct Diff {
 extern "C" fn note_extent(offset: u64, len: size_t, exists: c_int, diff: *mut c_void) -> c_int {
     // SAFETY: the pointer is the one that `Image::extents` gave, whose value nobody else uses during the call.
     let diff = unsafe { &mut *diff.cast::<Diff>() };
-    if exists != 0 {
+    let len = len as u64;
+    if exists != 0 && offset.saturating_add(len) > diff.from {
         let is_full = diff.extents.len() == diff.most;
         match diff.extents.last_mut() {
-            Some((at, n)) if *at + *n == offset => *n += len as u64,
+            Some((at, n)) if *at + *n == offset => *n += len,
+            // Nothing can be said of what lies between them.
+            Some((at, n)) if *at + *n > offset => return -libc::EINVAL,
             _ if is_full => return -libc::ECANCELED,
-            _ => diff.extents.push((offset, len as u64)),
+            _ => diff.extents.push((offset, len)),
         }
     }
     0
@@ -326,15 +336,18 @@ impl Image {
     }
 
     /// Ranges of bytes that are stored, in order, up to `most` of them; and up to where that is all. Without a shared view of what is
-    /// being written: what ended before the call is seen.
-    pub(super) fn extents(&self, offset: u64, len: u64, most: usize) -> Result<(Vec<(u64, u64)>, u64)> {
-        let mut diff = Diff { extents: Vec::new(), most };
+    /// being written: what ended before the call is seen. The first may begin before `offset`. An error where librbd tells them out of
+    /// order: object by object, with [`FEATURE_STRIPINGV2`]. `object`: [`Image::object_bytes`].
+    pub(super) fn extents(&self, object: u64, offset: u64, end: u64, most: usize) -> Result<(Vec<(u64, u64)>, u64)> {
+        // From the beginning of an object: some versions get the places wrong that they tell of a part of one.
+        let from = offset / object * object;
+        let (len, mut diff) = (end - from, Diff { from: offset, extents: Vec::new(), most });
         let to = (&raw mut diff).cast();
         // SAFETY: an open image, and a callback that gets the pointer it knows, which lives during the call.
-        let code = unsafe { (self.library.rbd_diff_iterate2)(self.handle, null(), offset, len, 1, 0, note_extent, to) };
+        let code = unsafe { (self.library.rbd_diff_iterate2)(self.handle, null(), from, len, 1, 0, note_extent, to) };
         let Diff { extents, .. } = diff;
         match code {
-            0.. => Ok((extents, offset + len)),
+            0.. => Ok((extents, end)),
             _ if code == -libc::ECANCELED => {
                 let known = extents.last().map_or(offset, |(at, n)| at + n);
                 Ok((extents, known))
@@ -359,39 +372,46 @@ impl Image {
     }
 
     /// Who has the exclusive lock: addresses.
-    pub(super) fn lock_owners(&self) -> Vec<String> {
+    pub(super) fn lock_owners(&self) -> Result<Vec<String>> {
         let (mut mode, mut most) = (0, 8);
         let mut list = [null_mut::<c_char>(); 8];
         // SAFETY: an open image, and an array of the length that is told.
         let code =
             unsafe { (self.library.rbd_lock_get_owners)(self.handle, &raw mut mode, list.as_mut_ptr(), &raw mut most) };
-        if code < 0 {
-            return Vec::new();
+        if code == -libc::ENOENT {
+            return Ok(Vec::new());
         }
+        check(code, || "cannot find out who has the RBD image's exclusive lock".to_owned())?;
         let told = &list[..most.min(list.len())];
         // SAFETY: what was told are strings, until they are given back.
         let owners = told.iter().map(|o| unsafe { CStr::from_ptr(*o) }.to_string_lossy().into_owned()).collect();
         // SAFETY: what the call above has put there, given back once.
         unsafe { (self.library.rbd_lock_get_owners_cleanup)(list.as_mut_ptr(), most) };
-        owners
+        Ok(owners)
     }
 
     /// Who has the image open for writing, ourselves too: addresses and client numbers. It ends 30 s after a client that died.
-    pub(super) fn watchers(&self) -> Vec<(String, i64)> {
-        let mut most = 64;
-        let mut list = [Watcher { addr: null_mut(), id: 0, cookie: 0 }; 64];
-        // SAFETY: an open image, and an array of the length that is told.
-        let code = unsafe { (self.library.rbd_watchers_list)(self.handle, list.as_mut_ptr(), &raw mut most) };
-        if code < 0 {
-            return Vec::new();
-        }
-        let told = &list[..most.min(list.len())];
+    pub(super) fn watchers(&self) -> Result<Vec<(String, i64)>> {
+        let (mut most, mut list) = (64, Vec::new());
+        let code = loop {
+            list.resize(most, Watcher { addr: null_mut(), id: 0, cookie: 0 });
+            // SAFETY: an open image, and an array of the length that is told.
+            let code = unsafe { (self.library.rbd_watchers_list)(self.handle, list.as_mut_ptr(), &raw mut most) };
+            // Then it has said how many there are.
+            if code != -libc::ERANGE || most <= list.len() || most > MAX_WATCHERS {
+                break code;
+            }
+        };
+        check(code, || "cannot find out who uses the RBD image".to_owned())?;
+        let n = most.min(list.len());
         // SAFETY: an address that was told is a string, until it is given back.
-        let all =
-            told.iter().map(|w| (unsafe { CStr::from_ptr(w.addr) }.to_string_lossy().into_owned(), w.id)).collect();
+        let all = list[..n]
+            .iter()
+            .map(|w| (unsafe { CStr::from_ptr(w.addr) }.to_string_lossy().into_owned(), w.id))
+            .collect();
         // SAFETY: what the call above has put there, given back once.
-        unsafe { (self.library.rbd_watchers_list_cleanup)(list.as_mut_ptr(), most) };
-        all
+        unsafe { (self.library.rbd_watchers_list_cleanup)(list.as_mut_ptr(), n) };
+        Ok(all)
     }
 
     /// Begins an I/O; an error ends it at once, with its errno.

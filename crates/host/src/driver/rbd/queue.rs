@@ -48,6 +48,8 @@ struct State {
     begun: u64,
     waiting: Waiting,
     gives_up: bool,
+    /// The cluster takes nothing from this client any more.
+    is_shut_out: bool,
 }
 
 #[derive(Default)]
@@ -77,6 +79,7 @@ impl Queue {
             begun: 0,
             waiting: Waiting::default(),
             gives_up: false,
+            is_shut_out: false,
         };
         let copies_writes = image.copies_writes();
         Ok(Queue { image, copies_writes, state: Mutex::new(state), waits })
@@ -178,6 +181,11 @@ impl Queue {
         self.waits.fd()
     }
 
+    /// Whether the cluster has said that it takes nothing from this client any more; that is for good.
+    pub(super) fn is_shut_out(&self) -> bool {
+        self.state.lock().is_shut_out
+    }
+
     /// When a poll has something to do without a word from librbd.
     pub(super) fn next_due(&self) -> Option<Instant> {
         (!self.state.lock().ended.is_empty()).then_some(Instant::ZERO)
@@ -210,6 +218,7 @@ impl Drop for Queue {
 impl State {
     fn end(&mut self, mut io: Box<Io>, result: i64) {
         self.with_library -= 1;
+        self.is_shut_out |= result == -i64::from(libc::ESHUTDOWN);
         // One that was given up may come late: its tag is another's by now, or there are fewer.
         if let Some(slot) = self.slots.get_mut((io.cookie & 0xffff) as usize)
             && slot.cookie == io.cookie
