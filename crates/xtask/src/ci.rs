@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask ci`: every check of this tree, one after the other, cheapest first; but the guest runs beside the loom models.
+//! `cargo xtask ci`: every check of this tree, cheapest first; what computes runs beside what waits.
 //!
 //! Guarantees: all checks run even when an early one fails; the closing line is
 //! `N passed, N failed, N skipped`, alone on its line, over all test programs; the exit code is 0
@@ -9,7 +9,6 @@
 use std::process::Command;
 
 use crate::Outcome;
-use crate::loom;
 use crate::oracle::loop_device::Loop;
 use crate::project::{Project, cargo};
 use crate::step::{Beside, Counts, Report, run_counted, step};
@@ -25,16 +24,19 @@ pub fn run(project: &Project, fast: bool) -> Result<Outcome, String> {
         step("format", || run_counted(&mut format(project)))?,
         step("tidy", || Ok((tidy::run(project)? == Outcome::Passed, Counts::default())))?,
         step("clippy", || run_counted(&mut clippy(project)))?,
-        step("tests", || run_counted(tests(project).envs(device.iter().map(|d| (TEST_DEVICE, &d.device)))))?,
-        step("oracle", || crate::oracle::check(project))?,
+        step("building tests", || run_counted(tests(project).arg("--no-run")))?,
     ];
-    if !fast {
-        // One waits for a guest, the other builds and explores in a directory of its own.
-        let ublk = Beside::start("ublk", ublk(project));
-        let loom = step("loom", || loom::explore(project, None));
-        reports.push(ublk.end()?);
-        reports.push(loom?);
+    // It builds in a directory of its own, and computes while tests wait.
+    let loom = (!fast).then(|| Beside::start("loom", xtask(project, "loom")));
+    let device = device.iter().map(|d| (TEST_DEVICE, &d.device));
+    reports.push(step("tests", || run_counted(tests(project).envs(device)))?);
+    reports.push(step("oracle", || crate::oracle::check(project))?);
+    if let Some(loom) = loom {
+        // One waits for a guest, the other for a cluster.
+        let ublk = Beside::start("ublk", xtask(project, "ublk"));
         reports.push(step("RBD images", || crate::ceph::check(project))?);
+        reports.push(ublk.end()?);
+        reports.push(loom.end()?);
         reports.push(step("documentation", || run_counted(&mut doc(project)))?);
     }
     if let Some(why) = not_run {
@@ -43,6 +45,9 @@ pub fn run(project: &Project, fast: bool) -> Result<Outcome, String> {
     let ci = std::env::var("CI").is_ok_and(|v| v == "true");
     Ok(close(&reports, ci))
 }
+
+/// How many tests of a program run at a time.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
 /// Names a block device that tests may write to.
 const TEST_DEVICE: &str = "MQBLK_TEST_DEVICE";
@@ -118,12 +123,17 @@ fn clippy(project: &Project) -> Command {
 fn tests(project: &Project) -> Command {
     let mut command = in_root(project);
     command.args(["test", "--workspace", "--no-fail-fast"]);
+    if std::env::var_os(TEST_THREADS).is_none() {
+        // Many wait for a server, a guest or a time limit.
+        let threads = std::thread::available_parallelism().map_or(1, |cpus| 2 * cpus.get());
+        command.env(TEST_THREADS, threads.to_string());
+    }
     command
 }
 
-fn ublk(project: &Project) -> Command {
+fn xtask(project: &Project, check: &str) -> Command {
     let mut command = in_root(project);
-    command.args(["xtask", "ublk"]);
+    command.args(["xtask", check]);
     command
 }
 
