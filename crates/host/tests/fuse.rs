@@ -3,6 +3,7 @@
 //! daemon is gone. Needs root, /dev/fuse and loop devices.
 
 mod serving;
+mod waiting;
 
 use blk::bio::{Op, OpFlags};
 use blk::driver::{Completions, Driver, RqBatch};
@@ -18,11 +19,13 @@ use host::mem::Regions;
 use host::serve::{IoThreads, Polling, ServedDisk, ThreadOptions};
 use serving::{Served, check_drained, run, try_run};
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use waiting::until;
 
 const MIB: u64 = 1 << 20;
 /// Short ones, some at the border of two ways of keeping data, some longer than one request.
@@ -459,6 +462,47 @@ fn an_open_file_does_not_hold_the_export() {
     let mut back = [0; 4096];
     mounted.open(0).read_exact_at(&mut back, 0).unwrap();
     assert_eq!(back, [1; 4096]);
+    mounted.check_idle();
+}
+
+/// Somebody else has unmounted the file, and has another disk there by now.
+#[test]
+fn an_export_that_ends_leaves_the_next_one_in_its_place() {
+    let mut first = Mounted::new("ram:size=16m", 1);
+    run("umount", &[text(&first.file())]);
+    let second = first.start(|_| {}).unwrap();
+    let file = first.open(0);
+    first.export = None;
+    file.write_all_at(&[1; 4096], 0).unwrap();
+    assert_eq!(fs::metadata(first.file()).unwrap().len(), 16 << 20);
+    drop((file, second));
+    first.check_idle();
+}
+
+/// A process that was forked has copies of the file's descriptor and of those of /dev/fuse, and closes them one after the other in
+/// exec: the export may end meanwhile, and was to answer the first close.
+#[test]
+#[allow(unsafe_code, reason = "pre_exec is called between fork and exec")]
+fn a_process_that_is_being_started_does_not_outlast_the_export() {
+    let mut mounted = Mounted::new("ram:size=16m", 2);
+    let file = mounted.open(0);
+    let [(at_exec, exec), (told, tell)] = [(); 2].map(|()| io::pipe().unwrap());
+    let child = std::thread::spawn(move || {
+        let mut command = std::process::Command::new("true");
+        let wait = move || {
+            (&exec).write_all(&[0])?;
+            (&told).read_exact(&mut [0])
+        };
+        // SAFETY: it reads and writes, which may be done after a fork.
+        unsafe { command.pre_exec(wait) };
+        command.status().unwrap()
+    });
+    (&at_exec).read_exact(&mut [0]).unwrap();
+    drop(file);
+    mounted.export = None;
+    (&tell).write_all(&[0]).unwrap();
+    until(|| child.is_finished());
+    assert!(child.join().unwrap().success());
     mounted.check_idle();
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A disk as a file: mounted, served by a channel on each IOThread, unmounted at the end.
 //!
-//! Guarantees: it starts as a whole or not at all; when it is dropped, it is unmounted first (what the page cache still holds
-//! is written), then what was taken is answered, then the descriptors are closed, with which the kernel ends the rest. A
+//! Guarantees: it starts as a whole or not at all; when it is dropped and nobody has the file open, it is unmounted first (what the
+//! page cache still holds is written). Else what was taken is answered, then the mount disappears, and the kernel ends the rest. A
 //! loop device on the file should be detached before: its I/O fails from then on.
 
 use super::channel::{Channel, SLOTS, Shared};
@@ -209,9 +209,16 @@ impl FuseExport {
 impl Drop for FuseExport {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::Relaxed);
-        self.mount = None;
+        self.mount = match self.mount.take() {
+            Some(mount) if mount::is_unmounted(&self.fds[0]) => {
+                mount.forget();
+                None
+            }
+            mount => mount.and_then(Mount::undo_if_idle),
+        };
         for handle in self.channels.drain(..) {
             drop(self.threads.remove(&handle));
         }
+        self.mount = None;
     }
 }

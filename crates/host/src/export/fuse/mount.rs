@@ -2,8 +2,8 @@
 //! The mount: `/dev/fuse` descriptors, mounting over a regular file, and getting rid of mounts whose daemon is gone.
 //!
 //! Guarantees: nothing is mounted over a file system that somebody serves; a mount whose daemon was killed is detached first. A
-//! mount is undone when it is dropped: as a whole if nobody has the file open, else it disappears from its place and is gone
-//! when the last one closes the file, to whom all I/O fails from then on.
+//! mount is undone when it is dropped: as a whole if nobody has the file open, else it disappears from its place, and all I/O of those
+//! who have fails from then on. What somebody else has mounted there since is left alone.
 //! Mounting takes root (CAP_SYS_ADMIN); other users mount by the program `fusermount3`, if it is installed.
 //!
 //! Source: mount(2), fuse(4), Linux Documentation/filesystems/fuse.rst; fusermount3(1) for `_FUSE_COMMFD`.
@@ -44,7 +44,11 @@ pub(super) struct MountOptions {
 #[derive(Debug)]
 pub(super) struct Mount {
     at: PathBuf,
+    /// Its device number, as lists of mounts show it.
+    device: Option<Vec<u8>>,
     by_helper: bool,
+    /// There is nothing left to do, whoever mounts something there next.
+    is_undone: bool,
 }
 
 /// What is at a place.
@@ -69,7 +73,7 @@ pub(crate) fn look(at: &Path) -> io::Result<Place> {
         Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => return Ok(Place::Stale),
         other => other?,
     };
-    if is_fuse_mount(&absolute(at)?) {
+    if fuse_device(&absolute(at)?).is_some() {
         return Ok(Place::Served);
     }
     Ok(if meta.is_file() { Place::File } else { Place::Other })
@@ -85,14 +89,18 @@ fn absolute(at: &Path) -> io::Result<PathBuf> {
     Ok(fs::canonicalize(directory)?.join(name))
 }
 
-fn is_fuse_mount(at: &Path) -> bool {
+/// The device number of the FUSE mount that is to be seen at a place.
+fn fuse_device(at: &Path) -> Option<Vec<u8>> {
     let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    mounts.split(|b| *b == b'\n').any(|line| {
-        let mut fields = line.split(|b| *b == b' ');
-        let here = fields.nth(4).is_some_and(|place| unescaped(place).as_os_str() == at.as_os_str());
-        let kind = fields.skip_while(|f| *f != b"-").nth(1);
-        here && kind.is_some_and(|kind| kind.starts_with(b"fuse"))
-    })
+    let is_here = |line: &&[u8]| {
+        line.split(|b| *b == b' ').nth(4).is_some_and(|place| unescaped(place).as_os_str() == at.as_os_str())
+    };
+    // Of several over each other that is the last one.
+    let line = mounts.split(|b| *b == b'\n').rfind(is_here)?;
+    let mut fields = line.split(|b| *b == b' ');
+    let device = fields.nth(2)?.to_vec();
+    let kind = fields.skip_while(|f| *f != b"-").nth(1)?;
+    kind.starts_with(b"fuse").then_some(device)
 }
 
 /// Source: proc_pid_mountinfo(5): space, tab, newline and backslash are three octal digits.
@@ -135,14 +143,15 @@ pub(super) fn mount(options: &MountOptions) -> Result<(Mount, OwnedFd, fs::Metad
     let below = fs::metadata(&at).map_err(unusable)?;
     // Where /dev/fuse is root's alone, fusermount3 opens it as well.
     let mounted = open_device().and_then(|fd| mount_as_root(&at, &fd, options).map(|()| fd));
-    match mounted {
-        Ok(fd) => Ok((Mount { at, by_helper: false }, fd, below)),
-        Err(Errno::PERM | Errno::ACCESS) => {
-            let fd = mount_by_helper(&at, options)?;
-            Ok((Mount { at, by_helper: true }, fd, below))
+    let (fd, by_helper) = match mounted {
+        Ok(fd) => (fd, false),
+        Err(Errno::PERM | Errno::ACCESS) => (mount_by_helper(&at, options)?, true),
+        Err(e) => {
+            let ctx = format!("cannot mount at '{shown}'; is there a /dev/fuse (module fuse)?");
+            return Err(Error::os(e.into(), ctx));
         }
-        Err(e) => Err(Error::os(e.into(), format!("cannot mount at '{shown}'; is there a /dev/fuse (module fuse)?"))),
-    }
+    };
+    Ok((Mount { device: fuse_device(&at), at, by_helper, is_undone: false }, fd, below))
 }
 
 fn open_device() -> rustix::io::Result<OwnedFd> {
@@ -239,18 +248,51 @@ fn unmount_by_helper(at: &Path) -> bool {
     helper.args(["-u", "-z", "--"]).arg(at).stdin(Stdio::null()).output().is_ok_and(|done| done.status.success())
 }
 
+impl Mount {
+    /// Undoes it, and what the page cache still holds is written, unless somebody has the file open: then it stays as it is.
+    pub(super) fn undo_if_idle(mut self) -> Option<Mount> {
+        if self.by_helper {
+            return None;
+        }
+        self.is_undone = !self.is_there() || rustix::mount::unmount(&self.at, UnmountFlags::NOFOLLOW).is_ok();
+        (!self.is_undone).then_some(self)
+    }
+
+    /// Somebody else has undone it.
+    pub(super) fn forget(mut self) {
+        self.is_undone = true;
+    }
+
+    /// Whether it is what is to be seen at its place: what somebody else has mounted there is not touched.
+    fn is_there(&self) -> bool {
+        self.device.is_some() && fuse_device(&self.at) == self.device
+    }
+}
+
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Somebody else may have unmounted it, and mounted something else: that is not touched.
-        if !is_fuse_mount(&self.at) {
+        if self.is_undone || !self.is_there() {
             return;
         }
         if self.by_helper {
             unmount_by_helper(&self.at);
-        } else if rustix::mount::unmount(&self.at, UnmountFlags::NOFOLLOW).is_err() {
-            let _ = rustix::mount::unmount(&self.at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+        } else {
+            // With force, as else the connection lasts until the last copy of a descriptor of /dev/fuse is closed. A process that was
+            // forked and closes the file in exec may have that one, and waits for an answer before it comes to it.
+            let how = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+            let _ = rustix::mount::unmount(&self.at, how);
         }
     }
+}
+
+/// Whether there is no such mount any more. Its device number may be another one's by now.
+pub(super) fn is_unmounted(fd: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags};
+    let mut fds = [PollFd::new(fd, PollFlags::empty())];
+    let none = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    // An error of poll is the connection's end, and then there is nothing to be read but why.
+    let has_ended = rustix::event::poll(&mut fds, Some(&none)).is_ok() && fds[0].revents().contains(PollFlags::ERR);
+    has_ended && rustix::io::read(fd, &mut vec![0; super::wire::WRITE_HEAD + MAX_DATA][..]) == Err(Errno::NODEV)
 }
 
 /// Waits until there is something to be read; false after `seconds`.
@@ -285,6 +327,6 @@ mod tests {
         assert_eq!(look(&std::env::temp_dir()).unwrap(), Place::Other);
         fs::remove_file(&file).unwrap();
         assert_eq!(look(&file).unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert!(!is_fuse_mount(Path::new("/")));
+        assert_eq!(fuse_device(Path::new("/")), None);
     }
 }
