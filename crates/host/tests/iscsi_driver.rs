@@ -176,7 +176,7 @@ fn what_was_cut_off_goes_again_by_the_same_portal_group_only() {
 fn another_portal_group_is_used_when_the_recovery_timeout_is_over() {
     let tgt = Tgt::new();
     let proxy = Proxy::new(tgt.port());
-    let (mut rig, driver) = rig(&tgt.url_by(proxy.port(), "?noop_interval=1&noop_timeout=1&recovery_timeout=3"), 1);
+    let (mut rig, driver) = rig(&tgt.url_by(proxy.port(), "?noop_interval=1&noop_timeout=1&recovery_timeout=10"), 1);
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     proxy.freeze();
     proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));

@@ -217,6 +217,50 @@ fn a_disk_that_says_to_a_users_command_that_it_is_another_is_asked_who_it_is() {
     assert!(target.written.lock().unwrap()[..4096].iter().all(|b| *b == 1));
 }
 
+/// Nobody takes what the request came to: whoever sends another one meanwhile does it by a session that has asked.
+#[test]
+fn a_disk_that_says_to_a_request_that_it_has_changed_is_asked_at_once() {
+    for is_another in [false, true] {
+        is_asked_at_once(is_another);
+    }
+}
+
+fn is_asked_at_once(is_another: bool) {
+    let is_armed = Arc::new(AtomicBool::new(false));
+    let says_so = is_armed.clone();
+    let target = Scripted::new(move |peer, request| {
+        let is_it = matches!(request.cdb()[0], 0x28 | 0x88) && says_so.swap(false, Ordering::Relaxed);
+        if is_it {
+            peer.check(request.tag(), UNIT_ATTENTION, 0x3f, 0x0e);
+        }
+        is_it
+    });
+    let (mut rig, driver) = rig(&target, true, "1");
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    if is_another {
+        target.unit.lock().unwrap().serial = Some("SN2".to_owned());
+    }
+    is_armed.store(true, Ordering::Relaxed);
+    let data = rig.pool.lend(0);
+    rig.begin(Bio::read(Sector(0), 8, data));
+    // The keeper has received it.
+    until(|| driver.status().0[0].losses == 1);
+    let why = driver.status().0[0].last_loss.clone();
+    assert_eq!(why.as_deref(), Some("the logical unit says that it has changed"));
+    if !is_another {
+        until(|| driver.status().0[0].connected);
+        assert_eq!(rig.finish(), BlkStatus::Ok);
+        common::give_back(&mut rig.pool, 0);
+        assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+        assert_eq!(driver.status().0[0].losses, 1, "the session that has asked stays");
+        return;
+    }
+    assert_eq!(rig.finish(), BlkStatus::Offline);
+    common::give_back(&mut rig.pool, 0);
+    is_gone(&mut rig, &driver);
+    assert!(target.written.lock().unwrap()[..4096].iter().all(|b| *b == 1));
+}
+
 /// Its name was asked for before it was exchanged, and its size after that.
 #[test]
 fn a_disk_that_is_exchanged_between_two_questions_is_noticed() {

@@ -8,8 +8,9 @@
 //!
 //! Guarantees: a command that this has to do with ends no earlier than its transport has given it back *and* its device has
 //! answered again, or is offline; each of them is released once. Nothing waits without a limit: abort, reset of LUN or target
-//! and each question have `eh_timeout`, an abort behind others three times that, a reset of the host what its transport says; past `eh_deadline` only the host is reset. A
-//! reset or question that is not asked about to its end is dropped, so that no later one is told of it. While it is to give up,
+//! and each question have `eh_timeout`, an abort behind others three times that, unless the host is
+//! recovering by then: those before it may have failed; a reset of the host what its transport says; past `eh_deadline` only the host
+//! is reset. A reset or question that is not asked about to its end is dropped, so that no later one is told of it. While it is to give up,
 //! recovery has one second, and then its devices are offline.
 //! Needs from callers: `Ladder::next` now and then while `Ladder::is_calm` is false, at the latest when
 //! `Ladder::next_due` says; what it asks for is done at once and its answer `Ladder::said`, by one caller at a time.

@@ -464,8 +464,7 @@ impl Iscsi {
     /// It says that it may be another one: nothing goes there until it was asked.
     #[cold]
     fn doubt(&self) {
-        let why = "the logical unit says that it has changed";
-        self.shared.queues.iter().for_each(|q| q.drop_session(why));
+        self.shared.queues.iter().for_each(Queue::doubt);
     }
 }
 

@@ -226,7 +226,9 @@ mod tests {
         assert_eq!(next(&[], 0, at(7)), None);
     }
 
-    /// Its one attempt ends only once other links were looked after.
+    const LIMIT: blk::time::Duration = blk::time::Duration::from_secs(60);
+
+    /// Its one attempt ends well only if other links are looked after meanwhile.
     struct Patient {
         watch: Watch,
         looks: AtomicUsize,
@@ -250,14 +252,15 @@ mod tests {
         }
 
         fn attempt(&self, _: usize) -> Result<()> {
-            let before = self.looks.load(Ordering::Relaxed);
-            while self.looks.load(Ordering::Relaxed) == before && !self.watch.is_over() {
+            let (before, until) = (self.looks.load(Ordering::Relaxed), clock::now() + LIMIT);
+            while self.looks.load(Ordering::Relaxed) == before && clock::now() < until {
                 // As links do that are lost meanwhile.
                 self.watch.ring();
                 std::thread::yield_now();
             }
             self.is_linked.store(true, Ordering::Relaxed);
-            Ok(())
+            let is_seen = self.looks.load(Ordering::Relaxed) > before;
+            if is_seen { Ok(()) } else { Err(Error::usage("nobody looked")) }
         }
     }
 

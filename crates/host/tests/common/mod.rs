@@ -391,8 +391,18 @@ impl Rig {
 
     /// One bio as it is.
     pub fn io(&mut self, bio: Bio) -> BlkStatus {
-        let mut status = [None];
+        self.begin(bio);
+        self.finish()
+    }
+
+    /// Submits one and does not poll.
+    pub fn begin(&mut self, bio: Bio) {
         self.submitter.submit(&bio.with_user_data(0), now()).unwrap();
+    }
+
+    /// The end of that.
+    pub fn finish(&mut self) -> BlkStatus {
+        let mut status = [None];
         self.collect(&mut status);
         status[0].expect("collected")
     }

@@ -510,6 +510,9 @@ impl Link {
         self.note(read);
         match read.pdu {
             Pdu::Response { tag, response, status } if is_own(tag) => {
+                if response == 0 && status.status == sam::GOOD && self.out.iter().any(|m| m.answers_own(tag)) {
+                    return Err(Violation("a command ended well before all of it was sent".into()).into());
+                }
                 let status = (response == 0).then_some(status);
                 tasks.own.completed(tag, status, self.reader.kept())?;
             }

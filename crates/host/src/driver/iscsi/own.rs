@@ -6,6 +6,7 @@
 //! Source: RFC 7143, 4.2.2.1 (immediate commands), 11.5, 11.6 and 11.17 (what is rejected).
 
 use super::dial::sense_of;
+use super::link::Lost;
 use super::pdu::{DataIn, Direction, Function, Status, Violation, is_before};
 use blk::scsi::disposition::{About, Event, HostByte, Outcome, judge, sam};
 
@@ -22,12 +23,19 @@ pub(super) fn is_own(wire_tag: u32) -> bool {
     wire_tag >> 16 == TAGS
 }
 
-/// Said once, to whoever asked: before others have heard it, only a new session finds out what is there now.
+/// Said once, to whoever asked. Only a new session finds out what is there now, and until there is one nothing goes there: others might,
+/// before that answer is heard.
 const UNHEARD: &str = "the logical unit says that it has changed";
 
+/// Why the session goes then.
+pub(super) fn unheard() -> Lost {
+    Lost(UNHEARD.into())
+}
+
 /// Whether the unit says that it may be another one.
-fn is_of_another(outcome: &Outcome) -> bool {
-    matches!(judge(outcome, &About::default()).event, Event::CapacityChanged | Event::Changed)
+pub(super) fn is_of_another(outcome: &Outcome) -> bool {
+    outcome.sense.is_some()
+        && matches!(judge(outcome, &About::default()).event, Event::CapacityChanged | Event::Changed)
 }
 
 /// For whom a command goes; one at a time each.
@@ -201,7 +209,7 @@ impl Own {
     }
 
     /// One has ended; with what data the response had, if it was no other failure of the target.
-    pub(super) fn completed(&mut self, wire_tag: u32, status: Option<Status>, data: &[u8]) -> Result<(), Violation> {
+    pub(super) fn completed(&mut self, wire_tag: u32, status: Option<Status>, data: &[u8]) -> Result<(), Lost> {
         let job = self.find(wire_tag)?;
         let (outcome, sense) = match status {
             None => (Outcome::host(HostByte::Error), Vec::new()),
@@ -217,11 +225,11 @@ impl Own {
                 (Outcome { residual: underflow, ..outcome }, sense.get(..told).unwrap_or(sense).to_vec())
             }
         };
-        // The midlayer sends nothing before it has heard it; requests might go before a user has, or nobody does.
+        // The midlayer sends nothing before it has heard it, and may need the session for its next question.
         let costs_session = job.who != Who::Midlayer && is_of_another(&outcome);
         job.answer = Some(Answer { outcome, data: std::mem::take(&mut job.data), sense });
         self.jobs.retain(|j| j.who != Who::Nobody || j.answer.is_none());
-        if costs_session { Err(Violation(UNHEARD.into())) } else { Ok(()) }
+        if costs_session { Err(unheard()) } else { Ok(()) }
     }
 
     pub(super) fn take_answer(&mut self, who: Who) -> Option<Answer> {
@@ -229,10 +237,10 @@ impl Own {
         self.jobs.swap_remove(at).answer
     }
 
-    /// Nobody waits for it any more. Why the session has to go, if its answer is there and says that.
-    pub(super) fn drop_one(&mut self, who: Who) -> Option<&'static str> {
+    /// Nobody waits for it any more. Whether its answer is there and says that the unit has changed.
+    pub(super) fn drop_one(&mut self, who: Who) -> bool {
         let says_so = |j: &Job| j.who == who && j.answer.as_ref().is_some_and(|a| is_of_another(&a.outcome));
-        let unheard = self.jobs.iter().any(says_so).then_some(UNHEARD);
+        let unheard = self.jobs.iter().any(says_so);
         self.jobs.retain(|j| j.who != who || (j.is_sent && j.answer.is_none()));
         self.jobs.iter_mut().filter(|j| j.who == who).for_each(|j| j.who = Who::Nobody);
         unheard
@@ -368,7 +376,7 @@ mod tests {
     fn what_nobody_waits_for_is_still_known_when_it_ends() {
         let mut own = Own::default();
         let tag = sent(&mut own, Who::Midlayer, &[], 0);
-        assert_eq!(own.drop_one(Who::Midlayer), None);
+        assert!(!own.drop_one(Who::Midlayer));
         let other = sent(&mut own, Who::Midlayer, b"xyz", 0);
         assert_eq!(own.asked_for(other, 0, 2).unwrap(), b"xy");
         assert!(own.asked_for(other, 0, 2).is_err() && own.asked_for(other, 2, 2).is_err());
@@ -379,25 +387,23 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_nobody_hears_of_costs_the_session() {
+    fn a_change_costs_the_session() {
         // 3f/0e in fixed format, behind its length.
         let changed = [&[0, 18, 0x70, 0, 6, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x3f, 0x0e][..], &[0; 4]].concat();
         let reset = [&changed[..14], &[0x29, 0x00], &changed[16..]].concat();
         let status = Some(Status { status: sam::CHECK_CONDITION, underflow: 0, overflow: false });
-        for (data, is_heard) in [(&changed, false), (&reset, true)] {
+        for (data, is_none) in [(&changed, false), (&reset, true)] {
             let mut own = Own::default();
             let tag = sent(&mut own, Who::Midlayer, &[], 0);
-            assert_eq!(own.drop_one(Who::Midlayer), None);
-            assert_eq!(own.completed(tag, status, data).is_ok(), is_heard);
+            assert!(!own.drop_one(Who::Midlayer));
+            assert_eq!(own.completed(tag, status, data).is_ok(), is_none, "though nobody hears of it");
             // It is there when it is dropped.
-            let mut own = Own::default();
             let tag = sent(&mut own, Who::Midlayer, &[], 0);
             own.completed(tag, status, data).unwrap();
-            assert_eq!(own.drop_one(Who::Midlayer).is_none(), is_heard);
+            assert_eq!(own.drop_one(Who::Midlayer), !is_none);
             // A user gets the answer all the same.
-            let mut own = Own::default();
             let tag = sent(&mut own, Who::User, &[], 0);
-            assert_eq!(own.completed(tag, status, data).is_ok(), is_heard);
+            assert_eq!(own.completed(tag, status, data).is_ok(), is_none);
             own.end_all(HostByte::TransportDisrupted);
             assert_eq!(own.take_answer(Who::User).unwrap().outcome.status, sam::CHECK_CONDITION);
         }

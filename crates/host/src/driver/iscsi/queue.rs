@@ -13,7 +13,7 @@
 
 use super::dial::Line;
 use super::link::{Link, Lost};
-use super::own::{Answer, Who};
+use super::own::{Answer, Who, unheard};
 use super::pdu::Function;
 use super::tasks::Tasks;
 use crate::clock;
@@ -351,6 +351,14 @@ impl Queue {
         }
     }
 
+    /// The unit has said that it has changed, to a request of any session: who uses this one has to ask it again. One that has told of it
+    /// itself was lost by that, and what is there now has asked.
+    pub(super) fn doubt(&self) {
+        if !self.state.lock().tasks.take_told() {
+            self.drop_session(&unheard().0);
+        }
+    }
+
     /// Gives the session up if it has nothing to do. Whether there is none now.
     pub(super) fn leave_if_idle(&self, why: &str) -> bool {
         let mut guard = self.state.lock();
@@ -527,9 +535,8 @@ impl Queue {
 
     /// Nobody waits for it any more.
     pub(super) fn drop_own(&self, who: Who) {
-        let unheard = self.state.lock().tasks.own.drop_one(who);
-        if let Some(why) = unheard {
-            self.drop_session(why);
+        if self.state.lock().tasks.own.drop_one(who) {
+            self.drop_session(&unheard().0);
         }
     }
 

@@ -6,7 +6,8 @@
 //! are out. Does not do: the session's numbers, and what goes over the wire when.
 
 use super::dial::sense_of;
-use super::own::Own;
+use super::link::Lost;
+use super::own::{Own, is_of_another, unheard};
 use super::pdu::{DataIn, Direction, Status, Violation, is_before};
 use crate::driver::pieces::Pieces;
 use crate::driver::socket::{Incoming, Outgoing};
@@ -51,6 +52,8 @@ pub(super) struct Tasks {
     in_flight: usize,
     large_reads: usize,
     serial: u32,
+    /// See [`Tasks::take_told`].
+    has_told: bool,
     /// What is out beside requests.
     pub(super) own: Own,
 }
@@ -76,6 +79,7 @@ impl Tasks {
             in_flight: 0,
             large_reads: 0,
             serial: 0,
+            has_told: false,
             own: Own::default(),
         }
     }
@@ -315,7 +319,7 @@ impl Tasks {
         status: Status,
         data: &[u8],
         has_unsent: bool,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), Lost> {
         let index = self.find(wire_tag)?;
         let slot = &self.slots[index];
         // Of parameter lists some targets say that they took nothing (tgt of UNMAP); of blocks that is a failure.
@@ -333,7 +337,16 @@ impl Tasks {
         let sense = if status.status == sam::CHECK_CONDITION { sense_of(data) } else { None };
         let outcome = Outcome { status: status.status, sense, residual: missing.max(underflow), ..Outcome::GOOD };
         self.end(index, outcome);
+        if is_of_another(&outcome) {
+            self.has_told = true;
+            return Err(unheard());
+        }
         Ok(())
+    }
+
+    /// Whether a request was told since the last call that the unit has changed, which has cost its session.
+    pub(super) fn take_told(&mut self) -> bool {
+        std::mem::take(&mut self.has_told)
     }
 
     /// A command was not: the target failed.
