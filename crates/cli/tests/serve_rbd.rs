@@ -165,7 +165,9 @@ fn rbd_a_run_ends_when_told_to_though_the_osd_stands_still() {
         ("tx.fio", "update_pct=50", &one, "[r=0,w=0 IOPS]", "of them are still out"),
         ("tx.fio", "update_pct=50", &stripe, "[r=0,w=0 IOPS]", "of them are still out"),
     ] {
-        let mut run = dir.start(&["run", job, "--job-set", set, "--target", target, "--eta=always", "--json"], "IOPS]");
+        // Only directions that were used are shown, and it has to be all of them.
+        let used = if stalled.contains(",w=") { ",w=" } else { "IOPS]" };
+        let mut run = dir.start(&["run", job, "--job-set", set, "--target", target, "--eta=always", "--json"], used);
         osd.stop();
         doing("a run whose OSD stands still");
         run.until(stalled);

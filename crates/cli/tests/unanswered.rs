@@ -62,7 +62,8 @@ fn stalled(dir: &Dir, target: &str, server: &Running, name: &str, more: &[&str])
 fn stalled_at(dir: &Dir, job: &str, target: &str, server: &Running, name: &str, more: &[&str]) -> Started {
     dir.file("j.fio", job);
     let args = ["run", "j.fio", "--target", target, "--eta=always"];
-    let mut run = dir.start(&[&args[..], more].concat(), "IOPS]");
+    // Only directions that were used are shown, and it has to be both.
+    let mut run = dir.start(&[&args[..], more].concat(), ",w=");
     signal(server, name);
     run.until("[r=0,w=0 IOPS]");
     run
