@@ -210,7 +210,7 @@ impl Drop for FuseExport {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::Relaxed);
         self.mount = match self.mount.take() {
-            Some(mount) if mount::is_unmounted(&self.fds[0]) => {
+            Some(mount) if mount::is_unmounted(&self.fds[0]) && !mount.is_stale() => {
                 mount.forget();
                 None
             }

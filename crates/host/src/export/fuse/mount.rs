@@ -258,6 +258,11 @@ impl Mount {
         (!self.is_undone).then_some(self)
     }
 
+    /// Whether nobody answers at its place, as after an abort.
+    pub(super) fn is_stale(&self) -> bool {
+        matches!(look(&self.at), Ok(Place::Stale))
+    }
+
     /// Somebody else has undone it.
     pub(super) fn forget(mut self) {
         self.is_undone = true;
@@ -280,7 +285,10 @@ impl Drop for Mount {
             // With force, as else the connection lasts until the last copy of a descriptor of /dev/fuse is closed. A process that was
             // forked and closes the file in exec may have that one, and waits for an answer before it comes to it.
             let how = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-            let _ = rustix::mount::unmount(&self.at, how);
+            if rustix::mount::unmount(&self.at, how).is_err() {
+                // Root of a container may not force.
+                let _ = rustix::mount::unmount(&self.at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+            }
         }
     }
 }
