@@ -8,8 +8,8 @@
 //! Goals, as multiples of the first row (two locked instructions, which no get + put can do without): get + put 1.3, and a
 //! batch of 32 taken and put 2. Not a goal: contended figures, which depend on the machine.
 
-use blk::sbitmap::TagAllocHint;
-use blk::sbitmap_queue::SbitmapQueue;
+use blk::tags::sbitmap::TagAllocHint;
+use blk::tags::sbitmap_queue::SbitmapQueue;
 use crossbeam_utils::CachePadded;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

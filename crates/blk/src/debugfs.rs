@@ -11,13 +11,13 @@
 
 use crate::bio::{Op, OpFlags};
 use crate::cpumap::HctxType;
-use crate::hctx::{Hctx, RqList, state};
 use crate::lock::Lock;
-use crate::queue::{QueueState, RequestQueue};
+use crate::queue::hctx::{Hctx, RqList, state};
+use crate::queue::request_queue::{QueueState, RequestQueue};
 use crate::request::{NO_TAG, Request, RequestId, RqState, rqf};
-use crate::sbitmap::Sbitmap;
 use crate::sync::Ordering;
-use crate::tags::HctxTags;
+use crate::tags::hctx_tags::HctxTags;
+use crate::tags::sbitmap::Sbitmap;
 use core::fmt::Write;
 
 /// One file.

@@ -20,26 +20,16 @@ mod sync;
 pub mod bio;
 pub mod request;
 
-// The way down.
+// In: one thread's way into one disk.
 pub mod submitter;
-mod submit;
-mod split;
-mod merge;
-mod plug;
+
+// Down and up again: the steps of a request.
+mod path;
 pub mod qos;
 pub mod cpumap;
-pub mod sbitmap;
-pub mod sbitmap_queue;
-mod tags;
-pub mod tag_set;
-mod share;
-mod hctx;
+pub mod tags;
 pub mod elevator;
-mod dispatch;
-mod delayed;
-mod flush;
 pub mod driver;
-pub mod readahead;
 
 // Drivers over drivers.
 pub mod multipath;
@@ -50,20 +40,11 @@ pub mod stripe;
 // Disks that speak SCSI.
 pub mod scsi;
 
-// A device's speed, for drivers without a device.
-pub mod model;
-
-// The way up.
-mod complete;
-mod requeue;
-mod timeout;
+// What is seen of it.
 pub mod stat;
 pub mod trace;
 pub mod debugfs;
 
-// The disk that wires it, CPUs that leave it, and its legacy twin.
+// The disk that wires it, and its legacy twin.
 pub mod queue;
-mod build;
-pub mod hotplug;
-pub mod live;
 mod sq;

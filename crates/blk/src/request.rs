@@ -122,7 +122,7 @@ pub struct Request {
     pub(crate) issue_ns: FieldU64,
     /// With [`rqf::TRIED`]: `issue_ns` of the first try.
     pub(crate) first_issue_ns: FieldU64,
-    /// Not late before this, if the driver asked for more time. This and the next are the timeout module's.
+    /// Not late before this, if the driver asked for more time. This and the next belong to `path::timeout`.
     pub(crate) deadline_ns: FieldU64,
     /// `issue_ns` of the request that the driver said it has ended, when it was asked.
     pub(crate) ended_by_timeout_ns: FieldU64,

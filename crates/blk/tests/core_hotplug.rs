@@ -3,8 +3,8 @@
 
 use blk::bio::{Bio, DataRef};
 use blk::cpumap::CpuTopology;
-use blk::hotplug::HotplugError;
 use blk::id::{CpuId, Sector};
+use blk::queue::HotplugError;
 use blk::settings::QueueConfig;
 use sim::disk::Behaviour;
 use sim::rig::Rig;

@@ -6,7 +6,7 @@ use blk::cpumap::CpuTopology;
 use blk::id::{CpuId, HctxId};
 use blk::queue::{NoNotify, RequestQueue};
 use blk::settings::{Mode, QueueConfig};
-use blk::tag_set::{TagSet, TagSetConfig};
+use blk::tags::{TagSet, TagSetConfig};
 use sim::Lock;
 use sim::disk::{Behaviour, SimDisk};
 use sim::mem::Mem;

@@ -13,7 +13,7 @@ use blk::id::{CpuId, Sector};
 use blk::queue::RequestQueue;
 use blk::settings::QueueConfig;
 use blk::submitter::Submitter;
-use blk::tag_set::{TagSet, TagSetConfig};
+use blk::tags::{TagSet, TagSetConfig};
 use blk::time::Instant;
 use sim::Lock;
 use sim::disk::{Behaviour, SimDisk};

@@ -6,8 +6,8 @@
 //! put in once to see the model fail.
 #![cfg(loom)]
 
-use blk::sbitmap::{Sbitmap, TagAllocHint, TagBatch};
-use blk::sbitmap_queue::{SbitmapQueue, WaiterId};
+use blk::tags::sbitmap::{Sbitmap, TagAllocHint, TagBatch};
+use blk::tags::sbitmap_queue::{SbitmapQueue, WaiterId};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use loom::thread;

@@ -13,7 +13,7 @@ mod model;
 use blk::id::HctxId;
 use blk::queue::RequestQueue;
 use blk::settings::QueueConfig;
-use blk::tag_set::{TagSet, TagSetConfig};
+use blk::tags::{TagSet, TagSetConfig};
 use loom as checker;
 use loom::thread;
 use model::explore::{explore, in_parallel, one, one_each};

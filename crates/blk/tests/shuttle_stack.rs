@@ -14,7 +14,7 @@ use blk::id::{CpuId, HctxId, Sector};
 use blk::queue::RequestQueue;
 use blk::settings::{Mode, QueueConfig};
 use blk::status::QueueRqStatus;
-use blk::tag_set::{TagSet, TagSetConfig};
+use blk::tags::{TagSet, TagSetConfig};
 use model::{Device, Kind, Lock, Thread, check_drained, config, disk, disk_of};
 use shuttle as checker;
 use shuttle::scheduler::RandomScheduler;

@@ -422,7 +422,7 @@ impl TargetSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blk::model::Speed;
+    use blk::driver::model::Speed;
 
     fn refused(text: &str) -> String {
         TargetSpec::parse(text).unwrap_err().to_string()

@@ -17,7 +17,7 @@ use blk::id::{CpuId, Sector};
 use blk::queue::{NoNotify, RequestQueue};
 use blk::settings::QueueConfig;
 use blk::submitter::Submitter;
-use blk::tag_set::TagSet;
+use blk::tags::TagSet;
 use blk::time::Instant;
 use std::sync::Arc;
 

@@ -16,7 +16,7 @@
 //! that the set-up here does not model is refused.
 
 use crate::CaseError;
-use blk::tag_set::TagSetConfig;
+use blk::tags::TagSetConfig;
 
 /// The tags of a machine as the modules make them.
 #[derive(Clone, Debug, PartialEq, Eq)]

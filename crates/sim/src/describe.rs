@@ -10,7 +10,7 @@ use blk::limits::Limits;
 use blk::multipath::{Features, Selector};
 use blk::settings::QueueConfig;
 use blk::stat::HctxStats;
-use blk::tag_set::TagSetConfig;
+use blk::tags::TagSetConfig;
 use std::fmt;
 use std::fmt::Write;
 

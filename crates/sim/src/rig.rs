@@ -18,7 +18,7 @@ use blk::id::{CpuId, HctxId, SubmitterId};
 use blk::queue::{Notify, RequestQueue};
 use blk::settings::{QueueConfig, SettingError};
 use blk::submitter::{Done, SubmitError, Submitter};
-use blk::tag_set::TagSet;
+use blk::tags::TagSet;
 use blk::time::Instant;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -14,7 +14,7 @@ use blk::bio::{Bio, DataRef};
 use blk::id::Sector;
 use blk::settings::{QueueConfig, SettingError};
 use blk::submitter::{SubmitError, Submitter};
-use blk::tag_set::{TagSet, TagSetConfig};
+use blk::tags::{TagSet, TagSetConfig};
 use blk::time::Instant;
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whole machines: what the block layer's design makes of them, and that a simulation is repeatable and bounded.
 
+use blk::driver::model::Speed;
 use blk::limits::Limits;
-use blk::model::Speed;
 use blk::settings::{Mode, QueueConfig};
 use blk::status::BlkStatus;
 use blk::time::{Duration, Instant};

@@ -15,7 +15,7 @@ use super::merge_filter::MergeFilter;
 use super::merge_hash::MergeHash;
 use super::{BioMerge, BioRef, ElvCx};
 use crate::bio::BioSlot;
-use crate::merge::{
+use crate::path::merge::{
     MergeKind, attempt_merge_requests, bio_attempt_back_merge, bio_attempt_front_merge, bio_is_mergeable,
     bio_merge_kind, rq_is_mergeable,
 };

@@ -20,7 +20,7 @@ pub(crate) use wbt_hooks::Samples;
 
 use crate::id::MAX_SUBMITTERS;
 use crate::lock::Lock;
-use crate::queue::RequestQueue;
+use crate::queue::request_queue::RequestQueue;
 use crate::settings::QueueConfig;
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
 use crate::time::Instant;

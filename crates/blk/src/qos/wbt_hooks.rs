@@ -11,7 +11,7 @@ use super::{NEVER, active};
 use crate::bio::{BioSlot, Op, OpFlags};
 use crate::id::{MAX_SUBMITTERS, SubmitterId};
 use crate::lock::Lock;
-use crate::queue::RequestQueue;
+use crate::queue::request_queue::RequestQueue;
 use crate::relaxed::FieldU64;
 use crate::request::{Request, RequestId, rqf};
 use crate::submitter::{Env, Local};

@@ -6,10 +6,10 @@
 //! callers: submitters poll, or nothing drains. Source: block/blk-mq.c (`blk_freeze_queue_start`, `blk_mq_freeze_queue_wait`,
 //! `blk_mq_unfreeze_queue`, `blk_mq_quiesce_queue_nowait`).
 
-use super::RequestQueue;
-use crate::hctx::state;
+use super::request_queue::RequestQueue;
 use crate::id::MAX_CPUS;
 use crate::lock::Lock;
+use crate::queue::hctx::state;
 use crate::sync::{Ordering, fence};
 
 /// The frozen queue is drained: nobody may go in until it is unfrozen.

@@ -5,12 +5,12 @@
 //! Guarantees: a change takes effect as a whole or not at all. Needs from callers: a freeze around it. Source: block/blk-mq.c
 //! (`blk_mq_update_nr_requests`, `__blk_mq_update_nr_hw_queues`), elevator.c (`elevator_switch`).
 
-use super::{QueueState, RequestQueue, start};
-use crate::build::build;
+use super::request_queue::{QueueState, RequestQueue, start};
 use crate::lock::Lock;
-use crate::sbitmap_queue::WaiterId;
+use crate::queue::build::build;
 use crate::settings::{QueueConfig, SettingError};
-use crate::tags::{Waiter, disk_of};
+use crate::tags::hctx_tags::{Waiter, disk_of};
+use crate::tags::sbitmap_queue::WaiterId;
 use std::sync::Arc;
 
 impl<L: Lock> RequestQueue<L> {

@@ -15,7 +15,7 @@ use crate::lock::Lock;
 use crate::settings::SettingError;
 use crate::status::QueueRqStatus;
 use crate::sync::{AtomicU32, Ordering};
-use crate::tag_set::TagSetConfig;
+use crate::tags::tag_set::TagSetConfig;
 use crate::time::Duration;
 use std::sync::Arc;
 

@@ -9,17 +9,17 @@
 mod request_list;
 
 use crate::bio::{BioId, BioSlot, Op, OpFlags};
-use crate::dispatch::run_again_after;
 use crate::elevator::legacy::{self, LegacyElevator, LegacyInsert};
 use crate::elevator::{BioMerge, BioRef, Tunable};
 use crate::lock::Lock;
-use crate::merge;
+use crate::path::dispatch::run_again_after;
+use crate::path::merge;
 use crate::request::{NO_TAG, Request, RequestId, Rq, rqf};
-use crate::sbitmap_queue::WaiterId;
 use crate::settings::QueueConfig;
 use crate::status::QueueRqStatus;
 use crate::submitter::{Env, Local};
 use crate::sync::Mutex;
+use crate::tags::sbitmap_queue::WaiterId;
 use crate::time::Instant;
 use crossbeam_utils::CachePadded;
 pub(crate) use request_list::Batching;

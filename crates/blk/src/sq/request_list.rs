@@ -5,7 +5,7 @@
 //! as many. Congestion marks have a gap between on and off. Source: block/blk-core.c of 4.19 (`__get_request`,
 //! `ioc_batching`, `blk_queue_congestion_threshold`).
 
-use crate::sbitmap_queue::WaiterId;
+use crate::tags::sbitmap_queue::WaiterId;
 use crate::time::{Duration, Instant};
 use std::collections::VecDeque;
 

@@ -11,15 +11,15 @@ use crate::cpumap::HctxType;
 use crate::driver::{Completions, Ended, POLL_BATCH};
 use crate::id::{CpuId, SubmitterId};
 use crate::lock::Lock;
-use crate::plug::{BLK_MAX_REQUEST_COUNT, Plug};
+use crate::path::plug::{BLK_MAX_REQUEST_COUNT, Plug};
 use crate::qos::Held;
-use crate::queue::{QueueState, RequestQueue};
+use crate::queue::request_queue::{QueueState, RequestQueue};
 use crate::request::{RequestId, Rq};
-use crate::sbitmap::TagAllocHint;
-use crate::sbitmap_queue::WaiterId;
 use crate::sq::Batching;
 use crate::stat::HctxCounters;
-use crate::tags::TagClass;
+use crate::tags::hctx_tags::TagClass;
+use crate::tags::sbitmap::TagAllocHint;
+use crate::tags::sbitmap_queue::WaiterId;
 use crate::time::Instant;
 use crate::trace::Tracer;
 use std::collections::VecDeque;
@@ -142,7 +142,7 @@ pub(crate) struct Local {
     pub(crate) sq_wait: Option<bool>,
     /// io_ticks need no look before this time.
     pub(crate) next_tick: Instant,
-    /// Requests were issued since the last rest: somebody has to watch over their time (see the timeout module).
+    /// Requests were issued since the last rest: somebody has to watch over their time (see `path::timeout`).
     pub(crate) issued: bool,
     /// A batch is being handed to the driver: what ends meanwhile must not start another from inside.
     pub(crate) in_driver: bool,

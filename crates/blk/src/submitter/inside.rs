@@ -7,7 +7,8 @@
 use super::Submitter;
 use crate::bio::BioId;
 use crate::lock::Lock;
-use crate::queue::{Gate, RequestQueue};
+use crate::queue::freeze::Gate;
+use crate::queue::request_queue::RequestQueue;
 use crate::sync::Ordering;
 use crate::time::Instant;
 use std::sync::Arc;

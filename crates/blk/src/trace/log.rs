@@ -20,7 +20,7 @@ use super::{Event, EventKind, NO_HCTX};
 use crate::bio::{Bio, Op, OpFlags};
 use crate::driver::Ended;
 use crate::id::CpuId;
-use crate::plug::Plug;
+use crate::path::plug::Plug;
 use crate::request::{NO_TAG, Request, RequestId, RequestSlab, rqf};
 use crate::status::BlkStatus;
 use crate::time::Instant;

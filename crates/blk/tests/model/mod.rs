@@ -22,7 +22,7 @@ use blk::queue::{Notify, RequestQueue};
 use blk::settings::QueueConfig;
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::submitter::Submitter;
-use blk::tag_set::TagSet;
+use blk::tags::TagSet;
 use blk::time::{Duration, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use blk::driver::Driver;
 use blk::queue::RequestQueue;
 use blk::settings::{Mode, QueueConfig};
-use blk::tag_set::TagSet;
+use blk::tags::TagSet;
 use parking_lot::{Mutex, RawMutex};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::topology;
 use blk::cpumap::CpuTopology;
 use blk::settings::{QueueConfig, SettingInfo};
-use blk::tag_set::{TagSet, TagSetConfig};
+use blk::tags::{TagSet, TagSetConfig};
 use std::path::Path;
 use std::sync::Arc;
 

@@ -18,8 +18,8 @@ pub mod stopping;
 mod waiting;
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
+use blk::driver::model::Speed;
 use blk::id::{CpuId, HctxId, Sector};
-use blk::model::Speed;
 use blk::queue::{NoNotify, RequestQueue};
 use blk::settings::QueueConfig;
 use blk::status::BlkStatus;

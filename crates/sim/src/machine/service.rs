@@ -2,7 +2,7 @@
 //! How long devices take: an array with a cache, a provisioned cloud disk, flash; as arithmetic on times.
 
 use blk::bio::Op;
-use blk::model::{Device, Speed};
+use blk::driver::model::{Device, Speed};
 use blk::time::{Duration, Instant};
 
 /// One I/O as a device sees it.

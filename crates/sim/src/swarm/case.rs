@@ -13,8 +13,8 @@ use crate::fault::Plant;
 use crate::rig::Rig;
 use crate::rng::Rng;
 use crate::trace::Trace;
-use blk::hotplug::HotplugError;
 use blk::id::CpuId;
+use blk::queue::HotplugError;
 
 /// See the module's text.
 pub(super) struct Case {

@@ -22,8 +22,8 @@ use crate::rigs::Rigs;
 use crate::rng::Rng;
 use crate::trace::Trace;
 use blk::cpumap::CpuTopology;
-use blk::hotplug::HotplugError;
 use blk::id::{CpuId, HctxId};
+use blk::queue::HotplugError;
 use blk::settings::QueueConfig;
 use std::sync::Arc;
 

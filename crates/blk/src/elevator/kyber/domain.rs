@@ -14,9 +14,9 @@
 use crate::bio::Op;
 use crate::elevator::ElvCx;
 use crate::id::HctxId;
-use crate::sbitmap::TagAllocHint;
-use crate::sbitmap_queue::{SbitmapQueue, WaiterId};
 use crate::sync::{AtomicU32, Ordering};
+use crate::tags::sbitmap::TagAllocHint;
+use crate::tags::sbitmap_queue::{SbitmapQueue, WaiterId};
 use crossbeam_utils::CachePadded;
 use lock_api::RawMutex;
 

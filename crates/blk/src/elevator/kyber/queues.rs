@@ -13,8 +13,8 @@
 use super::domain::{Domain, NR_DOMAINS, TokenUser};
 use crate::cpumap::{HctxType, QueueMap};
 use crate::relaxed::FieldU32;
-use crate::sbitmap::Sbitmap;
 use crate::sync::{AtomicU8, Mutex, Ordering};
+use crate::tags::sbitmap::Sbitmap;
 use core::ops::DerefMut;
 use crossbeam_utils::CachePadded;
 use lock_api::RawMutex;

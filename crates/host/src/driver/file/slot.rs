@@ -3,8 +3,8 @@
 //! answer means. No system call here: this is the part that decides about short transfers, retries and fallbacks.
 
 use blk::driver::InFlight;
+use blk::driver::readahead::Range;
 use blk::id::{SECTOR_SHIFT, Sector};
-use blk::readahead::Range;
 use blk::status::BlkStatus;
 use io_uring::{opcode, squeue, types};
 use libc::iovec;

@@ -42,8 +42,8 @@
 //!
 //! Source: Linux lib/sbitmap.c (sbitmap_queue_*).
 
-use crate::sbitmap::{Reclaim, Sbitmap, TagAllocHint, TagBatch};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, fence, full_barrier_after_rmw};
+use crate::tags::sbitmap::{Reclaim, Sbitmap, TagAllocHint, TagBatch};
 use crossbeam_utils::CachePadded;
 use lock_api::RawMutex;
 use std::collections::VecDeque;

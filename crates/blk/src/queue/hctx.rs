@@ -4,13 +4,13 @@
 //! A ctx belongs to one CPU and one queue type; submitters of other CPUs never touch it. An hctx is shared by the CPUs
 //! mapped to it; with one hctx per CPU nothing here is written by two CPUs. Sources: block/blk-mq.h, blk-mq.c.
 
-use crate::delayed::DueTime;
-use crate::flush::FlushQueue;
 use crate::id::{CpuId, HctxId};
 use crate::lock::Lock;
+use crate::path::flush::FlushQueue;
+use crate::queue::delayed::DueTime;
 use crate::request::Rq;
-use crate::sbitmap::Sbitmap;
 use crate::sync::{AtomicU32, Mutex, Ordering};
+use crate::tags::sbitmap::Sbitmap;
 use crate::time::Instant;
 use crossbeam_utils::CachePadded;
 use std::collections::VecDeque;

@@ -6,35 +6,30 @@
 //! There is no thread here: whoever freezes asks [`RequestQueue::is_drained`] until it is true, and work that the kernel
 //! would give to a worker thread is left as a mark that the next poll of any submitter serves.
 
-mod freeze;
-mod rebuild;
-
-pub(crate) use freeze::Gate;
-
 use crate::bio::BioPools;
-use crate::build::build;
 use crate::cpumap::{HctxType, QueueMap};
-use crate::delayed::FirstDue;
 use crate::driver::Driver;
 use crate::elevator::{self, Elevator};
-use crate::hctx::{Ctx, Hctx, state};
-use crate::hotplug::OnlineMask;
 use crate::id::{CpuId, MAX_SUBMITTERS, Sector, SubmitterId};
 use crate::limits::Limits;
 use crate::lock::Lock;
+use crate::path::timeout::Timer;
 use crate::qos::Qos;
+use crate::queue::build::build;
+use crate::queue::delayed::FirstDue;
+use crate::queue::hctx::{Ctx, Hctx, state};
+use crate::queue::hotplug::OnlineMask;
 use crate::relaxed::FieldU32;
 use crate::request::{RequestId, RequestSlab};
 use crate::settings::{QueueConfig, SettingError};
-use crate::share::Share;
 use crate::sq::SqQueue;
 use crate::stat::{DiskStats, HctxStats};
 use crate::submitter::SubmitterShared;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Mutex, Ordering};
-use crate::tag_set::Member;
-use crate::tags::HctxTags;
+use crate::tags::hctx_tags::HctxTags;
+use crate::tags::share::Share;
+use crate::tags::tag_set::Member;
 use crate::time::Instant;
-use crate::timeout::Timer;
 use std::sync::{Arc, OnceLock};
 
 /// Tells somebody outside that a submitter has something to do: a bio of it ended elsewhere, a tag came free, or the
@@ -153,7 +148,7 @@ impl<L: Lock> QueueState<L> {
     }
 
     /// What the driver was started with: hardware queues and their depth.
-    fn driver_shape(&self) -> (u16, u32) {
+    pub(super) fn driver_shape(&self) -> (u16, u32) {
         (self.hctxs.len() as u16, self.queue_depth)
     }
 
@@ -182,7 +177,7 @@ impl<L: Lock> QueueState<L> {
         (0..self.hctxs.len()).map(|h| self.hctx_requests(h)).sum()
     }
 
-    fn tags_in_use(&self) -> u32 {
+    pub(super) fn tags_in_use(&self) -> u32 {
         let sum = |t: &[HctxTags<L>]| t.iter().map(HctxTags::in_use).sum::<u32>();
         let driver = self.share.as_ref().map_or_else(|| sum(&self.driver_tags), Share::in_use);
         driver + sum(&self.sched_tags) + self.sq.as_ref().map_or(0, SqQueue::in_use)
@@ -213,14 +208,14 @@ pub struct RequestQueue<L: Lock> {
     pub(crate) timer: Timer,
     pub(crate) qos: Qos<L>,
     pub(crate) config: Mutex<L, QueueConfig>,
-    state: Mutex<L, Arc<QueueState<L>>>,
+    pub(super) state: Mutex<L, Arc<QueueState<L>>>,
     generation: AtomicU64,
     /// How many have it frozen, how many CPUs are leaving, and [`SEALED`].
-    gate: AtomicU32,
+    pub(super) gate: AtomicU32,
     /// One at a time finds out whether the queue is drained, or a CPU gone.
     pub(crate) sealing: Mutex<L, ()>,
     pub(crate) online: OnlineMask,
-    quiesce_depth: AtomicU32,
+    pub(super) quiesce_depth: AtomicU32,
     submitters: Box<[OnceLock<Arc<SubmitterShared<L>>>]>,
     pub(crate) notify: Box<dyn Notify>,
     /// Some hctx has RUN_PENDING set.
@@ -513,7 +508,7 @@ impl<L: Lock> RequestQueue<L> {
 /// Resolution of io_ticks.
 const TICK_NS: u64 = 1_000_000;
 
-fn start(driver: &dyn Driver, (nr, depth): (u16, u32)) -> Result<(), SettingError> {
+pub(super) fn start(driver: &dyn Driver, (nr, depth): (u16, u32)) -> Result<(), SettingError> {
     let text = |e| format!("driver '{}' could not start {nr} queues of depth {depth}: {e}", driver.name());
     driver.start(nr, depth).map_err(|e| SettingError(text(e)))
 }

@@ -17,9 +17,9 @@
 
 use crate::bio::{BioSlot, Op, OpFlags};
 use crate::driver::Ended;
-use crate::flush;
 use crate::id::{CpuId, HctxId, Sector, Tag};
 use crate::lock::Lock;
+use crate::path::flush;
 use crate::request::{NO_TAG, Request, RequestId, Rq, rqf};
 use crate::status::{BlkStatus, QueueRqStatus};
 use crate::submitter::{Env, Local, Submitter};

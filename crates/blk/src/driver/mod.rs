@@ -12,6 +12,8 @@
 //! - A request's data (its [`Segment`](crate::request::Segment)s) stays valid until it is completed.
 
 mod lend;
+pub mod model;
+pub mod readahead;
 
 pub use lend::{Lent, Verdict};
 

@@ -18,7 +18,7 @@
 use crate::driver::{TimedOut, TimeoutAnswer};
 use crate::id::{HctxId, Tag};
 use crate::lock::Lock;
-use crate::queue::RequestQueue;
+use crate::queue::request_queue::RequestQueue;
 use crate::request::{NO_TAG, Request, RequestId, RqState};
 use crate::submitter::{Env, Local};
 use crate::sync::{AtomicU64, Ordering, fence};

@@ -6,8 +6,8 @@
 
 use crate::id::{HctxId, MAX_CPUS, MAX_SUBMITTERS, SubmitterId};
 use crate::lock::Lock;
-use crate::sbitmap::{Sbitmap, TagAllocHint, TagBatch};
-use crate::sbitmap_queue::{SbitmapQueue, WaiterId};
+use crate::tags::sbitmap::{Sbitmap, TagAllocHint, TagBatch};
+use crate::tags::sbitmap_queue::{SbitmapQueue, WaiterId};
 
 /// Which of an hctx's tags a request may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -38,17 +38,17 @@
 //! Source: block/blk-mq.h (`hctx_may_queue`), blk-mq-tag.c, blk-mq.c (`blk_mq_mark_tag_wait`, `blk_mq_dispatch_wake`).
 
 use crate::bio::BioId;
-use crate::hctx::{Hctx, state};
 use crate::id::SubmitterId;
 use crate::lock::Lock;
-use crate::queue::{QueueState, RequestQueue};
+use crate::queue::hctx::{Hctx, state};
+use crate::queue::request_queue::{QueueState, RequestQueue};
 use crate::request::rqf;
-use crate::sbitmap::TagAllocHint;
-use crate::sbitmap_queue::WaiterId;
 use crate::submitter::{Env, Local};
 use crate::sync::{AtomicBool, AtomicU32, Ordering, fence};
-use crate::tag_set::TagSet;
-use crate::tags::{HctxTags, TagClass, Waiter, disk_of};
+use crate::tags::hctx_tags::{HctxTags, TagClass, Waiter, disk_of};
+use crate::tags::sbitmap::TagAllocHint;
+use crate::tags::sbitmap_queue::WaiterId;
+use crate::tags::tag_set::TagSet;
 use crate::time::Instant;
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
@@ -477,7 +477,7 @@ mod tests {
             Waiter::Hctx(hctx, TagClass::Reserved),
         ];
         for who in all {
-            for disk in [0, 1, crate::tags::MAX_DISKS - 1] {
+            for disk in [0, 1, crate::tags::hctx_tags::MAX_DISKS - 1] {
                 let w = who.of_disk(disk);
                 assert_eq!((Waiter::of(w), disk_of(w)), (who, disk));
             }

@@ -17,7 +17,7 @@
 use crate::cpumap::HctxType;
 use crate::id::{CpuId, HctxId};
 use crate::lock::Lock;
-use crate::queue::{QueueState, RequestQueue};
+use crate::queue::request_queue::{QueueState, RequestQueue};
 use crate::submitter::{Env, Local, Submitter};
 use crate::sync::{AtomicU8, Ordering};
 use crate::time::Instant;
@@ -179,7 +179,7 @@ impl<L: Lock> RequestQueue<L> {
             h.ctx_map.clear_bit(ctx.index_in_hctx);
             h.dispatch.with(|list| list.extend(rqs.drain(..)));
         });
-        h.set_flag(crate::hctx::state::RUN_PENDING);
+        h.set_flag(crate::queue::hctx::state::RUN_PENDING);
         self.owe_work();
         self.notify_all();
     }

@@ -13,7 +13,7 @@
 
 use crate::bio::Op;
 use crate::limits::Limits;
-use crate::merge::{max_sectors_of, sectors_to_boundary};
+use crate::path::merge::{max_sectors_of, sectors_to_boundary};
 
 /// Length of the first piece when a bio of `nr_sectors` at `sector` has to be split, `None` when it fits as it is (or
 /// when the disk does not know the operation: refusing it is the caller's part).

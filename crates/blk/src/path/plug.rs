@@ -6,8 +6,8 @@
 
 use crate::lock::Lock;
 use crate::request::Rq;
-use crate::sbitmap::TagBatch;
-use crate::tags::HctxTags;
+use crate::tags::hctx_tags::HctxTags;
+use crate::tags::sbitmap::TagBatch;
 
 /// `BLK_MAX_REQUEST_COUNT`: a plug that holds so many is flushed.
 pub(crate) const BLK_MAX_REQUEST_COUNT: usize = 32;

@@ -7,7 +7,7 @@
 use crate::lock::Lock;
 use crate::qos::rates::LIMIT_NAMES;
 use crate::qos::wbt::{DEFAULT_TARGET_US, Params};
-use crate::queue::RequestQueue;
+use crate::queue::request_queue::RequestQueue;
 use crate::settings::{Mode, QueueConfig, SettingError};
 use crate::sync::Ordering;
 use crate::time::Duration;

@@ -7,15 +7,15 @@
 
 use crate::driver::{Place, RqBatch};
 use crate::elevator::HctxRunner;
-use crate::hctx::{Hctx, state};
 use crate::id::HctxId;
 use crate::lock::Lock;
+use crate::queue::hctx::{Hctx, state};
 use crate::request::{NO_TAG, RequestId, Rq, rqf};
-use crate::sbitmap::TagAllocHint;
 use crate::status::QueueRqStatus;
 use crate::submitter::{Env, Local};
 use crate::sync::{Ordering, fence};
-use crate::tags::TagClass;
+use crate::tags::hctx_tags::TagClass;
+use crate::tags::sbitmap::TagAllocHint;
 use crate::time::{Duration, Instant};
 use crate::trace::EventKind;
 

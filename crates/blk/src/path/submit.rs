@@ -5,20 +5,17 @@
 //! `false` for is untouched and registered to be told when a tag comes free. Source: block/blk-mq.c
 //! (`blk_mq_submit_bio`, `blk_mq_get_new_requests`).
 
-mod tag;
-mod unplug;
-
 use crate::bio::{Bio, BioId, BioSlot, DataRef, Op, OpFlags};
 use crate::cpumap::HctxType;
 use crate::elevator::{BioMerge, BioRef, ElvCx};
-use crate::flush;
 use crate::id::Sector;
 use crate::limits::Limits;
 use crate::lock::Lock;
-use crate::merge::{self, MergeKind};
-use crate::plug::{BLK_MAX_REQUEST_COUNT, BLK_PLUG_FLUSH_SECTORS};
+use crate::path::flush;
+use crate::path::merge::{self, MergeKind};
+use crate::path::plug::{BLK_MAX_REQUEST_COUNT, BLK_PLUG_FLUSH_SECTORS};
+use crate::path::split::bio_split_sectors;
 use crate::request::{NO_TAG, Request, RequestId, Rq, RqState, rqf};
-use crate::split::bio_split_sectors;
 use crate::status::BlkStatus;
 use crate::submitter::{Env, Local, Way};
 use crate::sync::Ordering;

@@ -21,12 +21,12 @@
 use crate::driver::Driver;
 use crate::id::HctxId;
 use crate::lock::Lock;
-use crate::queue::{Notify, RequestQueue};
-use crate::sbitmap_queue::WaiterId;
+use crate::queue::request_queue::{Notify, RequestQueue};
 use crate::settings::{Mode, QueueConfig, SettingError};
-use crate::share::{Share, Usage, may_queue};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
-use crate::tags::{HctxTags, MAX_DISKS, TagClass, Waiter, disk_of};
+use crate::tags::hctx_tags::{HctxTags, MAX_DISKS, TagClass, Waiter, disk_of};
+use crate::tags::sbitmap_queue::WaiterId;
+use crate::tags::share::{Share, Usage, may_queue};
 use crate::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 use std::sync::{Arc, Weak};

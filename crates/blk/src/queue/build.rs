@@ -7,16 +7,16 @@
 
 use crate::cpumap::{HctxType, QueueMap};
 use crate::elevator;
-use crate::hctx::{Ctx, Hctx, RqList};
 use crate::id::{CpuId, HctxId};
 use crate::lock::Lock;
-use crate::queue::QueueState;
+use crate::queue::hctx::{Ctx, Hctx, RqList};
+use crate::queue::request_queue::QueueState;
 use crate::relaxed::FieldU32;
 use crate::request::{RequestId, RequestSlab};
 use crate::settings::{BLKDEV_DEFAULT_RQ, BLKDEV_MIN_RQ, MAX_SCHED_RQ, Mode, QueueConfig, SettingError};
 use crate::sq::SqQueue;
-use crate::tag_set::Member;
-use crate::tags::HctxTags;
+use crate::tags::hctx_tags::HctxTags;
+use crate::tags::tag_set::Member;
 use std::sync::Arc;
 
 /// Makes all that depends on the settings, the driver apart.

@@ -11,8 +11,8 @@
 //! `blk_mq_requeue_work`).
 
 use crate::driver::{Requeued, Tries};
-use crate::hctx::{Hctx, RequeueAt};
 use crate::lock::Lock;
+use crate::queue::hctx::{Hctx, RequeueAt};
 use crate::request::{Rq, RqState, rqf};
 use crate::submitter::{Env, Local};
 use crate::time::Instant;

@@ -7,10 +7,10 @@
 
 use crate::bio::{BioSlot, Op, OpFlags};
 use crate::lock::Lock;
-use crate::plug::{BLK_MAX_REQUEST_COUNT, TagCache};
-use crate::sbitmap_queue::WaiterId;
+use crate::path::plug::{BLK_MAX_REQUEST_COUNT, TagCache};
 use crate::submitter::{Env, Local, Way};
-use crate::tags::{TagClass, Waiter};
+use crate::tags::hctx_tags::{TagClass, Waiter};
+use crate::tags::sbitmap_queue::WaiterId;
 use crate::time::Instant;
 
 impl<L: Lock> Env<L> {

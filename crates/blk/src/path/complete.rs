@@ -6,16 +6,16 @@
 
 use crate::bio::{BioId, BioSlot, Op};
 use crate::driver::{Ended, POLL_BATCH};
-use crate::flush;
-use crate::hctx::state;
 use crate::id::{HctxId, SubmitterId, Tag};
 use crate::lock::Lock;
+use crate::path::flush;
+use crate::queue::hctx::state;
 use crate::request::{NO_TAG, Request, RequestId, Rq, RqState, rqf};
-use crate::sbitmap::TagAllocHint;
 use crate::status::BlkStatus;
 use crate::submitter::{Env, Local, Remote};
 use crate::sync::{Ordering, fence};
-use crate::tags::PutBatch;
+use crate::tags::hctx_tags::PutBatch;
+use crate::tags::sbitmap::TagAllocHint;
 use crate::time::Instant;
 
 impl<L: Lock> Env<L> {

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One disk: its settings made into hardware queues, and what changes them while it is in use.
+//!
+//! - `request_queue`: the disk, [`RequestQueue`], and the state that a rebuild replaces as a whole.
+//! - `build`: makes that state of settings: map, tags, requests, lists, elevator.
+//! - `hctx`: hardware queues and software queues, the lists that requests wait on; `delayed`: runs of hardware queues
+//!   that are due later.
+//! - `freeze`: keeps requests out (freeze) or holds them back (quiesce); `rebuild`: other settings for a drained disk;
+//!   `live`: settings that need no freeze.
+//! - `hotplug`: CPUs that go offline and come back.
+
+pub(crate) mod build;
+pub(crate) mod delayed;
+pub(crate) mod freeze;
+pub(crate) mod hctx;
+pub(crate) mod hotplug;
+pub(crate) mod live;
+mod rebuild;
+pub(crate) mod request_queue;
+
+pub use hotplug::HotplugError;
+pub use live::LIVE_SETTINGS;
+pub use request_queue::{NoNotify, Notify, RequestQueue};

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tags: the numbers a request needs to exist and to be at the driver, and who waits for one.
+//!
+//! From the bits up:
+//! - [`sbitmap`]: a bitmap whose words lie on cache lines of their own (lib/sbitmap.c).
+//! - [`sbitmap_queue`]: the bitmap with wait queues.
+//! - `hctx_tags`: the tags of one hardware queue, normal and reserved, and the names of those that wait for one.
+//! - `tag_set`: tags that several disks use; `share`: each one's share of them, and who is woken when one comes free.
+//!
+//! A request takes its tag in `path::tag` and gives it back in `path::complete`.
+
+pub(crate) mod hctx_tags;
+pub mod sbitmap;
+pub mod sbitmap_queue;
+pub(crate) mod share;
+pub(crate) mod tag_set;
+
+pub use tag_set::{TagSet, TagSetConfig};
