@@ -7,8 +7,9 @@
 //! Run on arbitrary bytes by `fuzz/fuzz_targets`, and on seeds by plain tests.
 
 use host::export::nbd::{
-    BytesIn, Command, Event, Export, ExportTable, Handshake, Negotiated, Session, Step, TlsMode, Violation,
+    Command, Event, Export, ExportTable, Handshake, Negotiated, Session, Step, TlsMode, Violation,
 };
+use host::nbd::wire::BytesIn;
 use std::sync::Arc;
 
 const SIZE: u64 = 1 << 20;

@@ -8,7 +8,7 @@
 
 use host::driver::nbd::handshake::{Handshake, MAX_REPLY};
 use host::driver::nbd::replies::{Calls, LARGE, MOST_LEFT, Replies, Said, cookie};
-use host::export::nbd::{BytesIn, ReplyStyle};
+use host::nbd::wire::{BytesIn, ReplyStyle};
 
 const DEPTH: u16 = 8;
 /// Of the reads that are out; the last one is a large one.

@@ -6,7 +6,7 @@
 //! the file system, unless it was handed over; what another has put in its place stays. Does not do: wait for those who are in.
 
 use crate::room::Room;
-use host::export::{SocketFile, Stop};
+use host::net::socket::{SocketFile, Stop};
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -131,7 +131,7 @@ impl Drop for Door {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use host::export::listen;
+    use host::net::socket::listen;
     use std::io::{Read, Write};
     use std::sync::mpsc;
 

@@ -3,7 +3,7 @@
 
 use crate::args::JobArgs;
 use crate::status::Failure;
-use host::target::without_secrets;
+use host::secrets::without_secrets;
 use lab::setup::Setup;
 use lab::world;
 use std::collections::hash_map::RandomState;
@@ -43,8 +43,8 @@ pub fn load<const NEEDED: bool>(args: &JobArgs<NEEDED>, overrides: &[Override]) 
         file: if name == "-" { "stdin" } else { &name },
         env: &|variable| std::env::var(variable).ok(),
         include: &Includes,
-        ncpus: world::cpus_of(args.target.as_deref()).unwrap_or_else(|| host::run::nr_cpus().into()),
-        pagesize_bytes: host::run::page_bytes(),
+        ncpus: world::cpus_of(args.target.as_deref()).unwrap_or_else(|| host::process::nr_cpus().into()),
+        pagesize_bytes: host::process::page_bytes(),
         memory_mib: Setup::read(&[]).memory_bytes.unwrap_or(0) >> 20,
         is_target: &host::run::is_target,
         sections: &args.section,

@@ -9,8 +9,9 @@ use crate::door::Door;
 use crate::output;
 use crate::status::{Failure, Outcome, Status};
 use blk::debugfs::DebugFile;
+use host::disk::Disk;
 use host::privileges::Account;
-use host::run::{Disk, Prepared};
+use host::run::Prepared;
 use lab::stack::{Setting, in_effect};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -111,7 +112,7 @@ impl Server {
         let path = directory()?.join(format!("{}.sock", std::process::id()));
         // Left behind by a process that had this number before.
         let _ = fs::remove_file(&path);
-        let (listener, file) = host::export::listen(&path, None).ok()?;
+        let (listener, file) = host::net::socket::listen(&path, None).ok()?;
         let told = Told { disks: run.disks.clone(), began: Instant::now(), changes: Changes::default() };
         let changes = Arc::clone(&told.changes);
         // One that went away is no concern of the run's. A change may take its time, so each has a thread.

@@ -6,9 +6,9 @@
 //! maps of another process are not used. Nothing here starts a thread, so fio may fork after any call.
 
 use crate::name::Named;
+use host::disk::Disk;
 use host::error::{Error, ErrorKind, Result};
 use host::mem::Regions;
-use host::run::Disk;
 use host::target::{Needs, TargetSpec};
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileTypeExt;

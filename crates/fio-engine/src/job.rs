@@ -103,7 +103,7 @@ impl Job {
         let JobOptions { writes, direct, iodepth, batch, .. } = self.options;
         let open = disks::open(text, writes, direct, iodepth)?;
         let nr_cpus = u32::from(open.disk.queue.config().topology.nr_cpus);
-        let cpu = match host::run::allowed_cpus()[..] {
+        let cpu = match host::process::allowed_cpus()[..] {
             [one] => one,
             _ => self.place.number,
         };

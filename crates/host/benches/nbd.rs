@@ -2,8 +2,9 @@
 //! Cost of the NBD protocol per request, without sockets and disk: a receive of 32 requests is parsed, and each reply's
 //! head written.
 use host::export::nbd::reply::HEAD_BYTES;
-use host::export::nbd::wire::{RequestHeader, command, command_flag};
-use host::export::nbd::{BytesIn, Command, Event, Export, Negotiated, ReplyStyle, Session};
+use host::export::nbd::{Command, Event, Export, Negotiated, Session};
+use host::nbd::wire::{BytesIn, ReplyStyle};
+use host::nbd::wire::{RequestHeader, command, command_flag};
 use std::hint::black_box;
 use std::sync::Arc;
 

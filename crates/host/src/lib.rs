@@ -3,6 +3,7 @@
 //! `unsafe` says so here.
 
 pub mod error;
+pub mod secrets;
 #[allow(unsafe_code, reason = "system calls, rdtsc")]
 pub mod clock;
 #[allow(unsafe_code, reason = "mappings, raw copies")]
@@ -15,7 +16,10 @@ mod event;
 #[allow(unsafe_code, reason = "signals to threads of this process")]
 mod stuck;
 mod sync;
+pub mod net;
+pub mod nbd;
 pub mod driver;
+pub mod disk;
 pub mod kernel;
 pub mod multipath_conf;
 #[allow(unsafe_code, reason = "system calls")]
@@ -23,7 +27,9 @@ pub mod create;
 pub mod target;
 pub mod topology;
 pub mod calibrate;
-#[allow(unsafe_code, reason = "getrusage, affinity, and giving buffers back when their bio has ended")]
+#[allow(unsafe_code, reason = "getrusage, affinity")]
+pub mod process;
+#[allow(unsafe_code, reason = "giving buffers back when their bio has ended")]
 pub mod run;
 pub mod serve;
 #[allow(unsafe_code, reason = "descriptors that are known by number only")]

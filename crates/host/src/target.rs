@@ -6,10 +6,8 @@
 //! refused there. [`TargetSpec::open`] makes the driver. Options are `name=value`, separated by commas; sizes and rates
 //! take k, m, g, t, p (powers of 1024), times are numbers in the unit of their name.
 
-mod secrets;
 mod stripe;
 
-pub use secrets::{is_hidden, without_secrets};
 pub use stripe::StripeSpec;
 
 use crate::driver::HostDriver;

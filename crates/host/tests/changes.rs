@@ -2,7 +2,8 @@
 //! Settings changed under load, on real drivers and threads: whatever is changed how often, every block reads back as it
 //! was written, no I/O fails, and the run ends.
 
-use host::run::{Disk, Prepared, RunOutcome, RunPlan, prepare};
+use host::disk::Disk;
+use host::run::{Prepared, RunOutcome, RunPlan, prepare};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;

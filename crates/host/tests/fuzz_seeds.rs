@@ -17,7 +17,7 @@ mod seeds;
 
 use host::driver::nbd::replies::cookie;
 use host::export::fuse::wire::{IN_HEADER, ROOT, opcode};
-use host::export::nbd::wire::{
+use host::nbd::wire::{
     BASE_ALLOCATION, NBD_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, RequestHeader, SIMPLE_REPLY_MAGIC,
     STRUCTURED_REPLY_MAGIC, chunk, command, command_flag, handshake_flag, info, opt, option_header, rep,
 };

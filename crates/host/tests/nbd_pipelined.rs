@@ -5,8 +5,9 @@
 mod nbd_server;
 
 use host::export::nbd::reply::ReplyHead;
-use host::export::nbd::wire::{RequestHeader, chunk, command, command_flag, opt, option_header};
-use host::export::nbd::{BytesIn, Export, NbdError, ReplyStyle, TlsMode};
+use host::export::nbd::{Export, TlsMode};
+use host::nbd::wire::{BytesIn, NbdError, ReplyStyle};
+use host::nbd::wire::{RequestHeader, chunk, command, command_flag, opt, option_header};
 use nbd_server::{Disk, Server, count};
 use std::collections::HashMap;
 use std::io::{Read, Write};

@@ -4,8 +4,8 @@
 
 mod serving;
 
-use host::export::nbd::wire::{RequestHeader, command};
 use host::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
+use host::nbd::wire::{RequestHeader, command};
 use host::serve::{IoThreads, ServedDisk};
 use serving::{Served, run};
 use std::fs;

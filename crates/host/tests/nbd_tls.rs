@@ -6,9 +6,10 @@ mod certificates;
 mod serving;
 
 use certificates::{Authority, NOW};
-use host::export::nbd::wire::{RequestHeader, command, opt, option_header, rep};
-use host::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions, Tls};
-use host::serve::plan::NbdTls;
+use host::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
+use host::nbd::wire::{RequestHeader, command, opt, option_header, rep};
+use host::net::certificates::NbdTls;
+use host::net::certificates::Tls;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};

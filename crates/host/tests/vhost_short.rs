@@ -8,9 +8,10 @@ mod vhost_server;
 
 use common::peers::Peer;
 use common::peers::certificates::{Authority, NOW};
-use host::export::nbd::{Address, NbdExport, NbdOptions, Tls};
+use host::export::nbd::{Address, NbdExport, NbdOptions};
 use host::export::vhost::{ExportOptions, VhostExport};
-use host::serve::plan::NbdTls;
+use host::net::certificates::NbdTls;
+use host::net::certificates::Tls;
 use serving::{Served, run, vhost_options};
 use std::fs;
 use vhost_server::{BOTH, LONG, Server};

@@ -8,7 +8,8 @@ use blk::cpumap::HctxType;
 use blk::lock::Lock;
 use blk::queue::RequestQueue;
 use blk::settings::{Mode, QueueConfig, SETTINGS};
-use host::run::{Queue, RUN_SETTINGS};
+use host::disk::Queue;
+use host::run::RUN_SETTINGS;
 use serde::{Deserialize, Serialize};
 
 /// One setting in effect.
@@ -187,7 +188,8 @@ fn bounds(queue: &Queue) -> Vec<Bound> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use host::run::{Disk, RunSettings};
+    use host::disk::Disk;
+    use host::run::RunSettings;
     use host::target::{Needs, TargetSpec};
     use std::sync::Arc;
 

@@ -102,7 +102,7 @@ pub struct Host {
 impl Host {
     /// As the system says; CPUs that nothing is known of are taken for cores of one socket.
     pub fn read() -> Host {
-        let cpus = host::run::nr_cpus();
+        let cpus = host::process::nr_cpus();
         let known = topology::read(Path::new(topology::SYSTEM), cpus);
         let unknown = known.is_none().then(|| {
             format!("the system does not tell the topology of the {cpus} CPUs of this process: taken for cores of one socket")
@@ -136,7 +136,7 @@ fn shape_of(t: &CpuTopology) -> (Shape, Option<String>) {
 fn load_per_cpu() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     let load: f64 = text.split_whitespace().next()?.parse().ok()?;
-    Some(load / f64::from(host::run::nr_cpus()))
+    Some(load / f64::from(host::process::nr_cpus()))
 }
 
 fn warnings(c: &Calibration, host: &Host, load: Option<f64>) -> Vec<String> {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The settings of a stack: builds the disk, without any I/O, and describes it.
 
+use host::disk::Disk;
 use host::driver::ScsiDepth;
 use host::error::Result;
 use host::mem::Regions;
-use host::run::{Disk, RunSettings};
+use host::run::RunSettings;
 use host::target::{Needs, TargetSpec};
 use lab::report::num::{self, Scale};
 use lab::stack::StackFacts;

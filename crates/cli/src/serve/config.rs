@@ -9,15 +9,17 @@
 use super::reader::{Found, Reader, Section, printable, shown, tables, text_of, whole};
 use super::request::Defaults;
 use super::stack::{self, Stack};
+use host::net::certificates::NbdTls;
+use host::secrets::without_secrets;
 use host::serve::check::{FreshNames, Place, PlanErrors};
 use host::serve::cpus;
 use host::serve::mapping::{Mapping, MappingEntry};
 use host::serve::plan::{
-    DiskPlan, ExportKind, ExportPlan, FusePlan, IoThreadPlan, NBD_CONNECTIONS, NbdListen, NbdPlan, NbdTls, OnEnospc,
-    PollPlan, QUEUE_SIZE, QUEUE_SIZE_MAX, ServePlan, TargetPlan, UBLK_QUEUES_MAX, UblkPlan, VHOST_QUEUES_MAX,
-    VhostUserPlan, WriteCache,
+    DiskPlan, ExportKind, ExportPlan, FusePlan, IoThreadPlan, NBD_CONNECTIONS, NbdListen, NbdPlan, OnEnospc, PollPlan,
+    QUEUE_SIZE, QUEUE_SIZE_MAX, ServePlan, TargetPlan, UBLK_QUEUES_MAX, UblkPlan, VHOST_QUEUES_MAX, VhostUserPlan,
+    WriteCache,
 };
-use host::target::{TargetSpec, without_secrets};
+use host::target::TargetSpec;
 use std::path::PathBuf;
 use toml::de::{DeTable, DeValue};
 

@@ -7,8 +7,9 @@
 //! Source: QEMU docs/system/devices/vhost-user.rst (shared guest memory), libvirt formatdomain (`type='vhostuser'`, with
 //! what its validation refuses there: cache, io, discard, iothread, serial, readonly), NBD doc/uri.md.
 
+use host::net::certificates::NbdTls;
 use host::serve::check::Export;
-use host::serve::plan::{ExportKind, FusePlan, NbdListen, NbdPlan, NbdTls, UblkPlan, VhostUserPlan};
+use host::serve::plan::{ExportKind, FusePlan, NbdListen, NbdPlan, UblkPlan, VhostUserPlan};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 

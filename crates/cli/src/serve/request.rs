@@ -10,10 +10,11 @@ use super::libvirt;
 use super::reader::printable;
 use crate::status::Failure;
 use host::handed::At;
+use host::net::certificates::NbdTls;
 use host::serve::check::{CheckedPlan, FreshNames, HostFacts, PlanErrors};
 use host::serve::mapping::Mapping;
 use host::serve::plan::{
-    DEFAULT_IOTHREAD_NAME, DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NBD_CONNECTIONS, NbdListen, NbdPlan, NbdTls,
+    DEFAULT_IOTHREAD_NAME, DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NBD_CONNECTIONS, NbdListen, NbdPlan,
     QUEUE_SIZE, ServePlan, VHOST_QUEUES_MAX, VhostUserPlan,
 };
 use host::serve::preflight::preflight;

@@ -29,7 +29,7 @@ pub(super) fn measure(study: Study, machine: &Scenario, args: &SimArgs, line: &m
     host::clock::start();
     let stop = interrupt::stop_flag()?;
     let ours = base::of_null_driver(machine, Host::read().shape);
-    let cpus = host::run::allowed_cpus();
+    let cpus = host::process::allowed_cpus();
     let all = cells::of(study, &ours, cpus.len() as u32);
     let run_us = if args.quick { 50_000 } else { 400_000 };
     let mut rates: Vec<Vec<f64>> = vec![Vec::new(); all.len()];

@@ -7,7 +7,7 @@
 
 use super::{Probe, What, line, per_op};
 use crate::clock;
-use crate::run::{Who, pin_thread, usage};
+use crate::process::{Who, pin_thread, usage};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -6,7 +6,7 @@
 
 use super::{Probe, What, per_op};
 use crate::clock;
-use crate::run::pin_thread;
+use crate::process::pin_thread;
 use blk::cpumap::CpuTopology;
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -19,7 +19,7 @@ mod line;
 mod stack;
 
 use crate::clock;
-use crate::run::{allowed_cpus, pin_thread};
+use crate::process::{allowed_cpus, pin_thread};
 use blk::cpumap::CpuTopology;
 use std::sync::atomic::{AtomicBool, Ordering};
 

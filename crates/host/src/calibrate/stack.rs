@@ -7,7 +7,7 @@
 use super::{Probe, What, line, per_op};
 use crate::clock;
 use crate::driver::null::{Null, NullOptions};
-use crate::run::pin_thread;
+use crate::process::pin_thread;
 use blk::bio::{Bio, DataRef};
 use blk::id::{CpuId, Sector};
 use blk::lock::Lock;

@@ -11,8 +11,6 @@ pub mod nbd;
 pub mod rbd;
 pub mod iscsi;
 pub mod multipath;
-#[allow(unsafe_code, reason = "system calls with pieces of requests' memory")]
-mod socket;
 mod pieces;
 mod keeper;
 mod waits;

@@ -5,6 +5,3 @@ pub mod fuse;
 pub mod nbd;
 pub mod ublk;
 pub mod vhost;
-pub(crate) mod socket;
-
-pub use socket::{SocketFile, Stop, listen};

@@ -5,9 +5,9 @@
 //! by it. What need not stop the disk does not; everything else freezes it: new I/O waits until what is in flight has
 //! ended, then the queues are built anew. Of disks that share tags those settings that are the set's change for all of them.
 
-use super::disk::{Disk, Queue, limit_hw_queues};
 use super::settings::RUN_SETTINGS;
 use crate::clock;
+use crate::disk::{Disk, Queue, limit_hw_queues};
 use crate::driver::HostDriver;
 use crate::error::{Error, Result};
 use blk::id::CpuId;

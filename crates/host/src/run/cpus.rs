@@ -6,9 +6,9 @@
 //! kernel puts them. Does not: watch when a disk has CPUs of its own invention (`nr_cpus`), or the process may not use
 //! all of the machine's; keep a CPU from going, as the kernel's block layer can.
 
-use super::disk::Disk;
-use super::usage::nr_cpus;
 use crate::clock;
+use crate::disk::Disk;
+use crate::process::nr_cpus;
 use crate::topology;
 use blk::id::CpuId;
 use blk::time::{Duration, Instant};

@@ -10,10 +10,10 @@
 
 use super::lookout::{Live, Lookout, ThreadEnd, VERIFY_REPORTS};
 use super::seat::STOP_CHECK;
-use super::usage;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::mem::{BufferPool, Regions};
+use crate::process;
 use blk::bio::{Op, OpFlags};
 use blk::status::BlkStatus;
 use blk::time::{Duration, Instant};
@@ -109,7 +109,7 @@ impl Direct {
     /// Runs the load to its end.
     pub(super) fn run(self) -> Result<ThreadEnd> {
         if let Some(cpus) = &self.pin {
-            usage::pin_thread(cpus)?;
+            process::pin_thread(cpus)?;
         }
         clock::sleep_precisely();
         let (volumes, regions, batch) = (self.volumes, self.regions, self.batch);

@@ -5,8 +5,8 @@
 //! queue, wake-ups, a change of settings while it waits). Needs from callers: all calls come from the thread that made it,
 //! and everything submitted is waited for before it is dropped.
 
-use super::disk::{Disk, Submitter};
 use super::seat::{Seat, Sitter};
+use crate::disk::{Disk, Submitter};
 use crate::error::{Error, Result};
 use blk::id::CpuId;
 use blk::time::Duration;

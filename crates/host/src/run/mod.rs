@@ -4,15 +4,11 @@
 //! [`prepare`] checks and opens everything; [`Prepared::run`] starts the threads when their turn comes, tells an observer
 //! how it goes, and returns what was measured, also when it was stopped before its end, whatever its devices do then.
 
-mod wake;
-mod disk;
 mod settings;
 mod seat;
 mod lane;
 mod change;
 mod cpus;
-mod usage;
-mod inlet;
 mod places;
 mod lookout;
 mod worker;
@@ -27,21 +23,18 @@ mod parting;
 
 pub(crate) use change::{Frozen, change_settings, drain, replace_settings};
 pub use cpus::CpuChange;
-pub(crate) use disk::limit_hw_queues;
-pub use disk::{Disk, Queue, Submitter};
-pub(crate) use inlet::Inlet;
 pub use kernel::{KernelOutcome, KernelTarget, check_kernel_settings};
 pub use lane::Lane;
 pub use lookout::{ThreadEnd, ThreadTrace};
 pub use parting::GivenUp;
 pub use prepare::{Prepared, RunPlan, RunTarget, is_target, prepare};
 pub use settings::{RUN_SETTINGS, RunSettings, check_settings};
-pub use usage::{Who, allowed_cpus, nr_cpus, page_bytes, pin_thread, since, usage};
-pub use wake::{WakeTable, Waker};
 pub use watch::{InFlight, Progress, ThreadProgress, ThreadState};
 
 use crate::clock;
+use crate::disk::Disk;
 use crate::error::{Error, Result};
+use crate::process::{Who, since, usage};
 use blk::stat::{DiskStats, HctxStats};
 use blk::time::Duration;
 use cpus::CpuWatch;

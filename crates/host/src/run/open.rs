@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A target, open: one device with its queues, or several that it is striped over.
 
-use super::disk::{Disk, Shared};
+use crate::disk::{Disk, Shared};
 use crate::driver::HostDriver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;

@@ -8,7 +8,7 @@
 //! Needs from callers: [`Parting::look`] every few milliseconds. Does not: leave out the I/O of a driver that gives nothing up (a file:
 //! it ends, or the kernel holds the thread anyway).
 
-use super::disk::Disk;
+use crate::disk::Disk;
 use blk::id::HctxId;
 use blk::time::{Duration, Instant};
 use std::fmt;

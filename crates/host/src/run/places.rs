@@ -5,10 +5,10 @@
 //! descriptor, else when its first request is due, or 100 us later. Nobody waits longer than [`STOP_CHECK`]. Needs from callers: a
 //! poll of all inlets after each wait. Does not do: spin.
 
-use super::disk::Disk;
-use super::inlet::Inlet;
 use super::seat::STOP_CHECK;
 use crate::clock;
+use crate::disk::Disk;
+use crate::disk::Inlet;
 use crate::readable::poll_fds;
 use blk::id::{HctxId, SubmitterId};
 use blk::time::Duration;

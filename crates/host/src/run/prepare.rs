@@ -5,7 +5,6 @@
 //! user named it (as `filename`, by fio's naming rule, or as target), and nothing else is written.
 
 use super::direct::{Direct, DirectLoad};
-use super::disk::Disk;
 use super::kernel::{self, KernelTarget};
 use super::layout::{guard_files, holes, make_files, needs};
 use super::lookout::{Live, ThreadEnd};
@@ -14,12 +13,14 @@ use super::settings::{RunSettings, probe};
 use super::watch::Watched;
 use super::wide::{Wide, WideVolume};
 use super::worker::{Worker, slot_bytes};
+use crate::disk::Disk;
 use crate::driver::HostDriver;
 use crate::driver::null::NullOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::Kept;
 use crate::mem::{BufferPool, Regions};
-use crate::target::{TargetSpec, TargetWarning, has_kind, without_secrets};
+use crate::secrets::without_secrets;
+use crate::target::{TargetSpec, TargetWarning, has_kind};
 use blk::bio::MAX_BIOS_PER_SUBMITTER;
 use blk::cpumap::HctxType;
 use blk::id::CpuId;

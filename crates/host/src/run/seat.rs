@@ -6,8 +6,8 @@
 //! [`Seat::wait`]. Does not: claim a hardware queue after a change, when requests may be on it already; what it costs less to
 //! wait in a claimed one is gone then, until the next run.
 
-use super::disk::{Disk, Queue, Submitter};
 use crate::clock;
+use crate::disk::{Disk, Queue, Submitter};
 use blk::cpumap::HctxType;
 use blk::id::{CpuId, HctxId};
 use blk::settings::Mode;

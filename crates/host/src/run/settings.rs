@@ -3,10 +3,10 @@
 //!
 //! Guarantees: what [`RunSettings::read`] takes fits together as far as that can be known without a disk.
 
-use super::disk::{Disk, Shared};
-use super::usage::nr_cpus;
+use crate::disk::{Disk, Shared};
 use crate::driver::null::{Null, NullOptions};
 use crate::error::{Error, Result};
+use crate::process::nr_cpus;
 use crate::topology;
 use blk::cpumap::CpuTopology;
 use blk::settings::{QueueConfig, SettingInfo};

@@ -6,12 +6,12 @@
 //! threads that started first left its `ramp_time` (the start, without one) to the end; a later stonewall group's ramp is
 //! part of it. Needs from callers: [`Watch::tick`] every few milliseconds.
 
-use super::disk::Disk;
 use super::kernel::KernelTarget;
 use super::lookout::Live;
-use super::usage::{Who, usage};
 use crate::clock;
+use crate::disk::Disk;
 use crate::kernel::DiskCounters;
+use crate::process::{Who, usage};
 use blk::stat::{DiskStats, HctxStats};
 use blk::time::{Duration, Instant};
 use std::sync::Arc;

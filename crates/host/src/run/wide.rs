@@ -5,15 +5,15 @@
 //! stop and one of the devices cannot end it ([`lookout`](super::lookout)); one clock reading serves everything between two polls. Does not
 //! do: what only a thread that is alone on one hardware queue may (claims, lazy submission), or poll instead of waiting (`hipri`).
 
-use super::disk::Disk;
-use super::inlet::Inlet;
 use super::lookout::{Live, Lookout, ThreadEnd, ThreadTrace, VERIFY_REPORTS};
 use super::places::Places;
 use super::seat::STOP_CHECK;
-use super::usage;
 use crate::clock;
+use crate::disk::Disk;
+use crate::disk::Inlet;
 use crate::error::{Error, Result};
 use crate::mem::BufferPool;
+use crate::process;
 use blk::bio::DataRef;
 use blk::id::CpuId;
 use blk::stripe::{StripeMap, Striped};
@@ -76,7 +76,7 @@ impl Wide {
     /// Runs the load to its end.
     pub(super) fn run(mut self) -> Result<ThreadEnd> {
         if let Some(cpus) = &self.pin {
-            usage::pin_thread(cpus)?;
+            process::pin_thread(cpus)?;
         }
         clock::sleep_precisely();
         let (mut volumes, mut inlets, mut numbers) = (Vec::new(), Vec::new(), Vec::new());

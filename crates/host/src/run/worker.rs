@@ -5,13 +5,13 @@
 //! driver cannot bring that about ([`lookout`](super::lookout)): then the thread ends without it, and leaves behind what that I/O needs. One
 //! clock reading serves everything between two system calls or polls.
 
-use super::disk::{Disk, Submitter};
 use super::lookout::{Live, Lookout, ThreadEnd, ThreadTrace, VERIFY_REPORTS};
 use super::seat::{STOP_CHECK, Seat, Sitter};
-use super::usage;
 use crate::clock;
+use crate::disk::{Disk, Submitter};
 use crate::error::{Error, Result};
 use crate::mem::BufferPool;
+use crate::process;
 use blk::bio::DataRef;
 use blk::id::CpuId;
 use blk::status::BlkStatus;
@@ -65,7 +65,7 @@ impl Worker {
     /// Runs the job to its end.
     pub(super) fn run(mut self) -> Result<ThreadEnd> {
         if let Some(cpus) = &self.pin {
-            usage::pin_thread(cpus)?;
+            process::pin_thread(cpus)?;
         }
         // I/Os that it submits before a wait: the device should start on a whole batch while others are prepared.
         let batch = if self.job.depth() == 1 { 2 } else { self.batch };

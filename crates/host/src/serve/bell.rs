@@ -3,7 +3,7 @@
 //!
 //! Guarantees: a ring that comes before the thread sleeps keeps it from sleeping, one that comes while it sleeps wakes it.
 //! Whoever rings has put what it rings for where the thread looks. A ring for a thread that is awake costs one locked
-//! instruction. The same protocol as [`WakeTable`](crate::run::WakeTable), with a descriptor instead of a driver.
+//! instruction. The same protocol as [`WakeTable`](crate::disk::WakeTable), with a descriptor instead of a driver.
 
 use crate::error::Result;
 use crate::event;

@@ -34,7 +34,7 @@ pub struct HostFacts {
 impl HostFacts {
     /// Of this process.
     pub fn read() -> HostFacts {
-        HostFacts { cpus: crate::run::allowed_cpus() }
+        HostFacts { cpus: crate::process::allowed_cpus() }
     }
 }
 

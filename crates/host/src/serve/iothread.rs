@@ -16,7 +16,7 @@ use crate::export::fuse::Channel;
 use crate::export::nbd::Connection;
 use crate::export::ublk;
 use crate::export::vhost::VirtQueue;
-use crate::run::{Who, pin_thread, usage};
+use crate::process::{Who, pin_thread, usage};
 use blk::submitter::Done;
 use blk::time::{Duration, Instant};
 use rustix::event::epoll;

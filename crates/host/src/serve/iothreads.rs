@@ -17,7 +17,7 @@ use crate::clock;
 use crate::driver::HostDriver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
-use crate::run::{allowed_cpus, pin_thread};
+use crate::process::{allowed_cpus, pin_thread};
 use blk::settings::QueueConfig;
 use blk::stripe::StripeMap;
 use blk::time::Duration;

@@ -4,8 +4,8 @@
 //! Guarantees: counters are sums over all members; what is said of what is stored is true of the disk, not of a member. Does
 //! not do: I/O.
 
+use crate::disk::Queue;
 use crate::driver::{Allocation, HostDriver, Stretch};
-use crate::run::Queue;
 use blk::id::{Sector, SubmitterId};
 use blk::stat::{DiskStats, HctxStats};
 use blk::stripe::StripeMap;

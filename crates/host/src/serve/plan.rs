@@ -6,6 +6,7 @@
 //! compared, which is how a reload finds what was added and removed. Does not do: read a file, open a device, start a thread.
 
 use super::mapping::Mapping;
+use crate::net::certificates::NbdTls;
 use crate::target::TargetSpec;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -302,21 +303,6 @@ impl std::fmt::Display for NbdListen {
             NbdListen::Tcp(address) => write!(f, "{address}"),
         }
     }
-}
-
-/// TLS of an NBD server: PEM files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NbdTls {
-    /// The server's certificate chain.
-    pub cert: PathBuf,
-    /// Its private key.
-    pub key: PathBuf,
-    /// Clients must show a certificate signed by one of these; `None` = they need none.
-    pub client_ca: Option<PathBuf>,
-    /// Certificates that those authorities have revoked; only with `client_ca`.
-    pub client_crl: Option<PathBuf>,
-    /// Clients without TLS are refused.
-    pub required: bool,
 }
 
 /// One file, mounted over an existing one, whose content is the disk.

@@ -8,8 +8,8 @@
 use super::disk::{ServedDisk, Waker};
 use super::latency::Starts;
 use super::rewrite::Writes;
+use crate::disk::Inlet;
 use crate::error::Result;
-use crate::run::Inlet;
 use blk::bio::{Bio, DataRef};
 use blk::id::HctxId;
 use blk::submitter::Done;

@@ -6,9 +6,10 @@
 //! as sizes are in the text; nothing that keeps data beyond the run is in a stripe twice under one name. Does not do: stripes of
 //! stripes; names with a `+` in them.
 
-use super::{TargetSpec, without_secrets};
+use super::TargetSpec;
 use crate::driver::HostDriver;
 use crate::error::{Error, Result};
+use crate::secrets::without_secrets;
 use blk::id::{SECTOR_SHIFT, SECTOR_SIZE, Sector};
 use blk::stripe::{MAX_STRIPES, Stripe, StripeMap};
 use std::sync::Arc;

@@ -5,9 +5,10 @@
 
 use super::common::peers::Peer;
 use super::common::{Rig, until};
+use host::disk::Disk;
 use host::driver::nbd::{self, Nbd};
 use host::mem::Regions;
-use host::run::{Disk, Prepared, RunOutcome, RunPlan, prepare};
+use host::run::{Prepared, RunOutcome, RunPlan, prepare};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

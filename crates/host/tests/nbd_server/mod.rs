@@ -5,11 +5,12 @@
 
 use blk::status::BlkStatus;
 use host::export::nbd::reply::HEAD_BYTES;
-use host::export::nbd::wire::extent_flag;
 use host::export::nbd::{
-    BytesIn, Command, Event, Export, ExportTable, Extent, Handshake, NbdError, Negotiated, ReplyStyle, Request,
-    Session, Step, TlsMode, error_of, greeting,
+    Command, Event, Export, ExportTable, Extent, Handshake, Negotiated, Request, Session, Step, TlsMode, error_of,
+    greeting,
 };
+use host::nbd::wire::extent_flag;
+use host::nbd::wire::{BytesIn, NbdError, ReplyStyle};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;

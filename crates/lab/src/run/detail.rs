@@ -4,7 +4,7 @@
 use super::{Run, began_together};
 use crate::detail::{JobDetail, RunDetail, SliceTable, TargetDetail};
 use crate::metric::RunMetrics;
-use host::target::without_secrets;
+use host::secrets::without_secrets;
 use workload::job::{BlockSizes, Dir};
 use workload::stats::JobStats;
 

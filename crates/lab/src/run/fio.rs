@@ -6,7 +6,7 @@
 
 use blk::bio::Op;
 use host::run::DiskOutcome;
-use host::target::without_secrets;
+use host::secrets::without_secrets;
 use workload::stats::JobStats;
 
 use super::Run;

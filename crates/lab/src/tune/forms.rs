@@ -12,7 +12,7 @@
 
 use std::fmt::Write;
 
-use host::target::is_hidden;
+use host::secrets::is_hidden;
 
 use super::point::Point;
 use super::target_knobs;
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_target_without_its_password_is_said_to_be_so() {
-        let hidden = host::target::without_secrets("iscsi://me%pw@h/iqn/1");
+        let hidden = host::secrets::without_secrets("iscsi://me%pw@h/iqn/1");
         let text = render(Form::Toml, &point(), &hidden);
         assert!(text.starts_with("# toml\n# the target's password or key is not kept: put it in"), "{text}");
         assert!(text.contains("target = \"iscsi://me%***@h/iqn/1\"\n"), "{text}");

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use blk::lock::Lock;
 use blk::queue::RequestQueue;
 use blk::settings::QueueConfig;
+use host::disk::Disk;
 use host::driver::null::{Null, NullOptions};
-use host::run::Disk;
 
 use super::point::{Knob, Point};
 use crate::stack::Setting;

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use host::error::{Error, ErrorKind};
 use host::run::{Prepared, Progress};
-use host::target::without_secrets;
+use host::secrets::without_secrets;
 use workload::hist::{Histogram, Running};
 use workload::job::{JobFile, Override, ParseContext};
 use workload::schedule::Instance;

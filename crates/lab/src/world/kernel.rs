@@ -7,7 +7,8 @@
 use host::error::{Error, Result};
 use host::kernel::{self, Direction, DiskCounters, KernelDevice, Planned};
 use host::run::{KernelOutcome, check_kernel_settings, is_target};
-use host::target::{TargetSpec, without_secrets};
+use host::secrets::without_secrets;
+use host::target::TargetSpec;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 

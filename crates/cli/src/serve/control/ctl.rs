@@ -6,7 +6,7 @@ use crate::args::key_value;
 use crate::output;
 use crate::status::{Failure, Outcome, Status};
 use clap::{Args, Subcommand};
-use host::export::nbd::certificates::OLD_ONES;
+use host::net::certificates::OLD_ONES;
 use host::serve::cpus;
 use serde_json::Value;
 use std::fmt::Write as _;

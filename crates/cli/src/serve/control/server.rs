@@ -8,8 +8,8 @@
 use super::{Answer, Operator, Question};
 use crate::door::Door;
 use crate::status::Failure;
-use host::export::SocketFile;
 use host::handed::{self, At};
+use host::net::socket::SocketFile;
 use host::privileges::Account;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -77,9 +77,9 @@ fn handed_over() -> Option<PathBuf> {
     }
 }
 
-/// As of [`host::export::listen`].
+/// As of [`host::net::socket::listen`].
 pub fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
-    host::export::listen(path, None).map_err(|e| match e.kind() {
+    host::net::socket::listen(path, None).map_err(|e| match e.kind() {
         io::ErrorKind::AddrInUse => {
             io::Error::new(e.kind(), "somebody listens there, or it is no socket; end it, or choose another path")
         }

@@ -10,7 +10,7 @@ use super::pdu::{Direction, Header, Pdu, RESERVED_TAG, Received, is_before, padd
 use super::reader::{Reader, Said};
 use super::uri::Portal;
 use crate::error::{Error, ErrorKind, Result};
-use crate::export::socket::wait;
+use crate::net::socket::wait;
 use blk::scsi::cdb::Cdb;
 use blk::scsi::disposition::sam;
 use blk::scsi::sense::{Sense, SenseKey};

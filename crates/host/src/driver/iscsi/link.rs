@@ -16,8 +16,8 @@ use super::pdu::{
 };
 use super::reader::{MOST_LEFT, Reader, Said};
 use super::tasks::Tasks;
-use crate::driver::socket::{Incoming, Outgoing, is_fault, is_later};
 use crate::mem::Regions;
+use crate::net::vectored::{Incoming, Outgoing, is_fault, is_later};
 use blk::scsi::disposition::sam;
 use blk::time::{Duration, Instant};
 use rustix::event::epoll;

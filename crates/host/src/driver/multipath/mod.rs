@@ -314,7 +314,7 @@ impl Core {
             HardwareHandler::Alua => Some(Box::new(AluaHandler { board: Arc::clone(&board) })),
         };
         let told = Arc::clone(&board);
-        let machine = machine::read(std::path::Path::new(machine::SYSTEM), crate::run::nr_cpus());
+        let machine = machine::read(std::path::Path::new(machine::SYSTEM), crate::process::nr_cpus());
         let nodes = machine.map(|cpus| cpus.node_of).unwrap_or_default();
         let disk = Paths::new(new_groups, features, handler, &nodes, Box::new(move |event| told.hear(event)));
         let disk = disk.map_err(|e| Error::usage(e.to_string()))?;

@@ -8,9 +8,9 @@
 use super::path::Common;
 use super::watch::Board;
 use crate::clock;
+use crate::disk::{Disk, Submitter};
 use crate::driver::HostDriver;
 use crate::mem::{BufferPool, Regions};
-use crate::run::{Disk, Submitter};
 use blk::bio::{Bio, DataRef};
 use blk::id::{CpuId, Sector};
 use blk::settings::QueueConfig;

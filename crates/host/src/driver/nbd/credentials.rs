@@ -13,7 +13,7 @@
 
 use super::{NbdAddress, NbdTarget, TargetTls};
 use crate::error::{Error, ErrorKind, Result};
-use crate::export::nbd::certificates::{CA, CRL, OLD_ONES, Pem, Problem, Role, is_there, unusable};
+use crate::net::certificates::{CA, CRL, OLD_ONES, Pem, Problem, Role, is_there, unusable};
 use parking_lot::Mutex;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};

@@ -13,7 +13,7 @@
 //! Source: the NBD protocol, sections "Newstyle negotiation", "TLS support" and "Block size constraints".
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::export::nbd::wire::{
+use crate::nbd::wire::{
     BytesIn, EXPORT_NAME_PADDING, MAX_PAYLOAD, MAX_STRING, NBD_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, ReplyStyle,
     handshake_flag, info, opt, option_header, rep, transmission_flag,
 };

@@ -16,10 +16,10 @@ use super::dial::Dialed;
 use super::requests::Requests;
 use crate::clock;
 use crate::driver::keeper::Watch;
-use crate::driver::socket::abandon;
 use crate::driver::waits::{MAX_SLEEP, Waiting, Waits};
 use crate::error::Result;
 use crate::mem::Regions;
+use crate::net::vectored::abandon;
 use blk::driver::{Completions, RqBatch, TimedOut, TimeoutAnswer};
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::{Duration, Instant};
@@ -402,7 +402,7 @@ const _: () = assert!(REMAKE_TIME.as_ns() >= LONG_LIFE.as_ns() + super::dial::DI
 mod tests {
     use super::super::handshake::Served;
     use super::*;
-    use crate::export::nbd::wire::ReplyStyle;
+    use crate::nbd::wire::ReplyStyle;
     use std::os::unix::net::UnixStream;
 
     /// A client that breaks one connection after the other has each made later than the one before, from its making; whoever breaks

@@ -10,7 +10,7 @@
 //! than [`MOST_LEFT`].
 //! Source: the NBD protocol, sections "Simple reply message" and "Structured reply chunk message".
 
-use crate::export::nbd::wire::{
+use crate::nbd::wire::{
     BytesIn, MAX_STRING, NbdError, ReplyStyle, SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_BYTES,
     STRUCTURED_REPLY_MAGIC, chunk,
 };

@@ -7,9 +7,9 @@
 
 use super::replies::{Calls, cookie};
 use crate::driver::pieces::Pieces;
-use crate::driver::socket::{Incoming, Outgoing};
-use crate::export::nbd::wire::{NbdError, REQUEST_BYTES, RequestHeader, command, command_flag};
 use crate::mem::Regions;
+use crate::nbd::wire::{NbdError, REQUEST_BYTES, RequestHeader, command, command_flag};
+use crate::net::vectored::{Incoming, Outgoing};
 use blk::bio::{Op, OpFlags};
 use blk::driver::{Completions, InFlight, RqRef};
 use blk::id::{SECTOR_SHIFT, Tag};

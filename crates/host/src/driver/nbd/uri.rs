@@ -9,7 +9,7 @@
 
 use super::{NbdTarget, TargetTls};
 use crate::error::{Error, Result};
-use crate::export::nbd::wire::MAX_STRING;
+use crate::nbd::wire::MAX_STRING;
 use blk::suggest::did_you_mean;
 use blk::time::Duration;
 use std::fmt;

@@ -8,7 +8,7 @@
 
 use super::RbdTarget;
 use crate::error::{Error, Result};
-use crate::target::without_secrets;
+use crate::secrets::without_secrets;
 use std::path::PathBuf;
 
 /// Most images, and so hardware queues, of one disk.

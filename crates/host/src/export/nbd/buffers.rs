@@ -6,9 +6,9 @@
 //! disk for the next connection. Bytes are copied and handed to system calls, never sliced: a driver may write them.
 //! Needs from callers: a buffer is given back, and this dropped, only when no I/O to it is left.
 
-use super::wire::MAX_PAYLOAD;
 use crate::error::Result;
 use crate::mem::Span;
+use crate::nbd::wire::MAX_PAYLOAD;
 use crate::serve::ServedDisk;
 use blk::bio::DataRef;
 use std::sync::Arc;

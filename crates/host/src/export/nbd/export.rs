@@ -11,8 +11,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::wire::{MAX_PAYLOAD, MAX_STRING, ReplyStyle, transmission_flag as flag};
 use crate::error::{Error, Result};
+use crate::nbd::wire::{MAX_PAYLOAD, MAX_STRING, ReplyStyle, transmission_flag as flag};
 
 /// What a server says to `NBD_CMD_FLAG_FAST_ZERO`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

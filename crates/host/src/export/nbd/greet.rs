@@ -7,12 +7,12 @@
 //!
 //! Source: the NBD protocol, sections "Newstyle negotiation", "TLS support".
 
-use super::certificates::Tls;
 use super::export::ExportTable;
 use super::handshake::{Handshake, Negotiated, Step, TlsMode, greeting};
-use super::tls::{Received, TlsStream};
-use super::wire::BytesIn;
-use crate::export::socket;
+use crate::nbd::wire::BytesIn;
+use crate::net::certificates::Tls;
+use crate::net::socket;
+use crate::net::tls::{Received, TlsStream};
 use rustix::event::PollFlags;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

@@ -16,8 +16,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::export::{Export, ExportTable};
-use super::wire::{
-    BASE_ALLOCATION, BASE_ALLOCATION_ID, BytesIn, EXPORT_NAME_PADDING, MAX_HANDSHAKE_BYTES, MAX_OPTION_DATA,
+use crate::nbd::wire::{
+    self, BASE_ALLOCATION, BASE_ALLOCATION_ID, BytesIn, EXPORT_NAME_PADDING, MAX_HANDSHAKE_BYTES, MAX_OPTION_DATA,
     MAX_OPTIONS, MAX_STRING, NBD_MAGIC, OPTION_BYTES, OPTION_MAGIC, OPTION_REPLY_MAGIC, ReplyStyle, field,
     handshake_flag, info, opt, rep,
 };
@@ -476,9 +476,9 @@ fn no_data(data: &[u8]) -> Result<(), Refusal> {
 pub fn greeting() -> [u8; 18] {
     let flags = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
     let mut bytes = [0; 18];
-    super::wire::set::<0, _, _>(&mut bytes, NBD_MAGIC.to_be_bytes());
-    super::wire::set::<8, _, _>(&mut bytes, OPTION_MAGIC.to_be_bytes());
-    super::wire::set::<16, _, _>(&mut bytes, flags.to_be_bytes());
+    wire::set::<0, _, _>(&mut bytes, NBD_MAGIC.to_be_bytes());
+    wire::set::<8, _, _>(&mut bytes, OPTION_MAGIC.to_be_bytes());
+    wire::set::<16, _, _>(&mut bytes, flags.to_be_bytes());
     bytes
 }
 

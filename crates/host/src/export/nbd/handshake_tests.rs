@@ -2,7 +2,7 @@
 //! Directed tests of the handshake: each option, each refusal, each limit.
 
 use super::*;
-use crate::export::nbd::wire::{option_header, transmission_flag};
+use crate::nbd::wire::{option_header, transmission_flag};
 
 fn table() -> Arc<ExportTable> {
     let plain = Export {

@@ -7,15 +7,15 @@
 //! are, and nothing of theirs is in flight afterwards.
 //! Under TLS a client meets the certificates that are there when it comes.
 
-use super::certificates::Tls;
 use super::connection::Connection;
 use super::export::{BlockSizes, Export, ExportTable, FastZero};
 use super::greet::Line;
-use super::wire::MAX_PAYLOAD;
 use crate::error::{Error, Result};
 use crate::event;
-use crate::export::socket::{self, SocketFile};
 use crate::handed;
+use crate::nbd::wire::MAX_PAYLOAD;
+use crate::net::certificates::Tls;
+use crate::net::socket::{self, SocketFile};
 use crate::serve::view::{Clients as Count, Trouble};
 use crate::serve::{IoThreads, ServedDisk, Source};
 use parking_lot::{Condvar, Mutex};

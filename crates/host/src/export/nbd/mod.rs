@@ -4,7 +4,6 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`wire`] | numbers, layouts, limits; for clients as well |
 //! | [`export`] | what is offered: [`Export`], [`ExportTable`] |
 //! | [`handshake`] | fixed newstyle negotiation: [`Handshake`] |
 //! | [`session`] | requests: [`Session`] |
@@ -12,9 +11,9 @@
 //! | [`connection`] | a socket after the handshake, served by an IOThread: [`Connection`] |
 //! | [`listener`] | the socket of a server, its clients: [`NbdExport`] |
 //! | `greet` | their handshakes |
-//! | [`certificates`], `tls` | encryption: [`Tls`] |
 //!
-//! Guarantees of the first five: no thread, clock, socket or `unsafe`; no panic and no unbounded memory whatever a client sends; the
+//! Guarantees of the first four, and of [`crate::nbd::wire`]: no thread, clock, socket or `unsafe`; no panic and no unbounded
+//! memory whatever a client sends; the
 //! outcome does not depend on how its bytes were cut. In the transmission phase nothing is allocated and no payload is
 //! copied. Served: structured and extended replies, block status of `base:allocation`, FUA, flush, trim, cache, write
 //! zeroes with NO_HOLE and FAST_ZERO, DF, block size constraints, STARTTLS. Not served: oldstyle, block status filters by payload,
@@ -39,7 +38,7 @@
 //! let mut out = greeting().to_vec();
 //! let mut handshake = Handshake::new(table, TlsMode::Off);
 //! # let mut received = vec![0, 0, 0, 3];
-//! # received.extend(host::export::nbd::wire::option_header(1, 0));
+//! # received.extend(host::nbd::wire::option_header(1, 0));
 //! let mut input = BytesIn::new(&received); // what was received
 //! let negotiated: Negotiated = loop {
 //!     match handshake.feed(&mut input, &mut out) {
@@ -57,7 +56,7 @@
 //! let mut disk = vec![0u8; negotiated.export.size_bytes as usize];
 //! let mut head = [0; HEAD_BYTES];
 //! # let mut received = Vec::new();
-//! # use host::export::nbd::wire::RequestHeader;
+//! # use host::nbd::wire::RequestHeader;
 //! # for (kind, length) in [(1, 512), (0, 512), (9, 0), (2, 0)] {
 //! #     received.extend(RequestHeader { flags: 0, kind, cookie: 7, offset: 512, length }.to_compact().unwrap());
 //! #     received.extend(vec![0x5a; if kind == 1 { 512 } else { 0 }]);
@@ -111,7 +110,6 @@
 //! Source: the NBD protocol, doc/proto.md of the reference implementation, with its extended headers.
 
 pub(super) mod buffers;
-pub mod certificates;
 pub mod connection;
 pub mod export;
 mod greet;
@@ -119,17 +117,13 @@ pub mod handshake;
 pub mod listener;
 pub mod reply;
 pub mod session;
-pub(crate) mod tls;
-pub mod wire;
 
-pub use certificates::Tls;
 pub use connection::Connection;
 pub use export::{BlockSizes, Export, ExportTable, FastZero};
 pub use handshake::{CloseReason, Handshake, Negotiated, Step, TlsMode, greeting};
 pub use listener::{Address, Departure, NbdDisk, NbdExport, NbdOptions};
 pub use reply::{Extent, Who, error_of};
 pub use session::{Command, Event, Refusal, Request, Session, Violation};
-pub use wire::{BytesIn, NbdError, ReplyStyle};
 
 /// Byte strings of real and odd clients, and the properties that all of them keep.
 #[cfg(test)]

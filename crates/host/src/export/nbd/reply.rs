@@ -13,7 +13,7 @@
 use blk::status::BlkStatus;
 
 use super::session::{Command, Request};
-use super::wire::{
+use crate::nbd::wire::{
     BASE_ALLOCATION_ID, BytesIn, EXTENDED_REPLY_BYTES, EXTENDED_REPLY_MAGIC, MAX_STRING, NbdError, ReplyStyle,
     SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_BYTES, STRUCTURED_REPLY_MAGIC, chunk, set,
 };
@@ -34,7 +34,7 @@ pub struct Who {
     pub offset: u64,
 }
 
-/// A stretch of an export with one state ([`super::wire::extent_flag`]).
+/// A stretch of an export with one state ([`crate::nbd::wire::extent_flag`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Bytes, at least 1.

@@ -5,7 +5,7 @@ use super::*;
 use crate::export::nbd::export::{Export, FastZero};
 use crate::export::nbd::handshake::Negotiated;
 use crate::export::nbd::session::{Event, Session};
-use crate::export::nbd::wire::{RequestHeader, command_flag};
+use crate::nbd::wire::{RequestHeader, command_flag};
 use proptest::prelude::*;
 use std::sync::Arc;
 

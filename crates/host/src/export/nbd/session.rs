@@ -16,7 +16,7 @@ use std::fmt;
 use super::export::FastZero;
 use super::handshake::Negotiated;
 use super::reply::Who;
-use super::wire::{
+use crate::nbd::wire::{
     BytesIn, EXTENDED_REQUEST_BYTES, MAX_PAYLOAD, NbdError, REQUEST_BYTES, ReplyStyle, RequestHeader, command,
     command_flag as flag,
 };

@@ -2,8 +2,9 @@
 //! Whole connections of odd clients: options and requests, well formed and not, in any order, mixed with noise and cut
 //! anywhere. They never panic, keep their bounds, and end the same however they were cut.
 
-use super::wire::{MAX_OPTION_DATA, RequestHeader, command, command_flag, opt, option_header};
-use super::{BytesIn, Command, Event, Export, ExportTable, Handshake, Negotiated, Session, Step, TlsMode};
+use super::{Command, Event, Export, ExportTable, Handshake, Negotiated, Session, Step, TlsMode};
+use crate::nbd::wire::BytesIn;
+use crate::nbd::wire::{MAX_OPTION_DATA, RequestHeader, command, command_flag, opt, option_header};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use std::sync::Arc;

@@ -2,8 +2,9 @@
 //! Plans that fit, and what is said of those that do not.
 
 use super::*;
+use crate::net::certificates::NbdTls;
 use crate::serve::mapping::MappingEntry;
-use crate::serve::plan::{FusePlan, NbdTls, QUEUE_SIZE, UblkPlan, VhostUserPlan};
+use crate::serve::plan::{FusePlan, QUEUE_SIZE, UblkPlan, VhostUserPlan};
 use crate::target::TargetSpec;
 
 fn host(n: u32) -> HostFacts {

@@ -2,9 +2,10 @@
 //! What is found on the machine, and that looking leaves no trace.
 
 use super::*;
+use crate::net::certificates::NbdTls;
 use crate::serve::check::HostFacts;
 use crate::serve::mapping::Mapping;
-use crate::serve::plan::{ExportPlan, FusePlan, NbdTls, ServePlan, VhostUserPlan};
+use crate::serve::plan::{ExportPlan, FusePlan, ServePlan, VhostUserPlan};
 use crate::target::TargetSpec;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;

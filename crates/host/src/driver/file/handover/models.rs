@@ -10,8 +10,8 @@
 //! What the list adds: whoever enters the kernel sees what those did that entered before, as in a kernel with a lock.
 
 use super::*;
+use crate::disk::{WakeTable, Waker};
 use crate::driver::HostDriver;
-use crate::run::{WakeTable, Waker};
 use blk::driver::{Completions, Driver, RqBatch};
 use blk::id::{HctxId, Sector, SubmitterId};
 use blk::limits::Limits;

@@ -11,9 +11,9 @@
 
 use super::{Link, Lost, MAX_RECEIVES, MOST_LEFT, SEND_BATCH, is_later, take};
 use crate::driver::nbd::requests::Requests;
-use crate::export::nbd::tls::{RECORD_BYTES, Received, TlsStream};
-use crate::export::nbd::wire::{REQUEST_BYTES, RequestHeader, command};
 use crate::mem::Regions;
+use crate::nbd::wire::{REQUEST_BYTES, RequestHeader, command};
+use crate::net::tls::{RECORD_BYTES, Received, TlsStream};
 use rustls::ClientConnection;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -8,9 +8,9 @@
 
 use super::super::reply::{Extent, HEAD_BYTES};
 use super::super::session::Request;
-use super::super::wire::extent_flag;
 use super::{Connection, SECTOR, State};
 use crate::driver::{Allocation, Stretch};
+use crate::nbd::wire::extent_flag;
 use crate::serve::Port;
 use crate::serve::clerk::{Question, Wish};
 use blk::id::Sector;

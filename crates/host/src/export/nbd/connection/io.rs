@@ -4,9 +4,9 @@
 //! Guarantees: plain bytes are not copied; TLS costs a connection without it nothing but the question. Replies leave in the
 //! order of `out`, short ones gathered into one record of TLS.
 
-use super::super::tls::{RECORD_BYTES, Received};
 use super::{Connection, SLOTS, Slot, State};
 use crate::mem::Span;
+use crate::net::tls::{RECORD_BYTES, Received};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 

@@ -22,7 +22,7 @@ pub struct Shared {
     /// Their tags.
     pub tags: Arc<TagSet<RawMutex>>,
     /// [`Disk::seats`] of all of them: a change of the set changes all.
-    pub(super) seats: Arc<Mutex<()>>,
+    pub(crate) seats: Arc<Mutex<()>>,
 }
 
 /// Where nobody has said how many hardware queues, there are no more than the driver can have.
@@ -43,11 +43,11 @@ pub struct Disk {
     /// Who waits for it.
     pub waker: Arc<WakeTable>,
     /// Held by who takes a place to wait, and by who changes what that depends on.
-    pub(super) seats: Arc<Mutex<()>>,
+    pub(crate) seats: Arc<Mutex<()>>,
     /// Some job polls for its I/O, which needs a poll queue.
-    pub(super) polled: AtomicBool,
+    pub(crate) polled: AtomicBool,
     /// Its I/O does not end: threads that have some leave without it.
-    pub(super) leave: AtomicBool,
+    pub(crate) leave: AtomicBool,
 }
 
 impl Disk {

@@ -59,7 +59,7 @@ impl TlsStream {
     ///
     /// # Errors
     /// TLS cannot be had (no randomness, no memory).
-    pub(super) fn new(config: &Arc<ServerConfig>, first: &[u8]) -> Result<TlsStream> {
+    pub(crate) fn new(config: &Arc<ServerConfig>, first: &[u8]) -> Result<TlsStream> {
         let tls = ServerConnection::new(Arc::clone(config)).map_err(cannot_begin)?;
         Ok(TlsStream::with(tls, first))
     }

@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Most pieces of one call.
-pub(super) const MAX_PIECES: usize = 192;
+pub(crate) const MAX_PIECES: usize = 192;
 
 /// Addresses and lengths, in order.
 struct List {
@@ -63,37 +63,37 @@ impl List {
 }
 
 /// What is to be sent.
-pub(super) struct Outgoing<'a>(List, PhantomData<&'a [u8]>);
+pub(crate) struct Outgoing<'a>(List, PhantomData<&'a [u8]>);
 
 impl<'a> Outgoing<'a> {
-    pub(super) fn new() -> Outgoing<'a> {
+    pub(crate) fn new() -> Outgoing<'a> {
         Outgoing(List::new(), PhantomData)
     }
 
     /// How many more pieces fit.
-    pub(super) fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         self.0.room()
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.0.bytes()
     }
 
-    pub(super) fn push(&mut self, bytes: &'a [u8]) {
+    pub(crate) fn push(&mut self, bytes: &'a [u8]) {
         self.0.push(bytes.as_ptr().cast_mut(), bytes.len());
     }
 
-    pub(super) fn push_span(&mut self, span: Span<'a>) {
+    pub(crate) fn push_span(&mut self, span: Span<'a>) {
         self.0.push(span.as_ptr(), span.len());
     }
 
     /// The first bytes were sent before.
-    pub(super) fn skip(&mut self, bytes: usize) {
+    pub(crate) fn skip(&mut self, bytes: usize) {
         self.0.skip(bytes);
     }
 
     /// Sends as much as the socket takes now.
-    pub(super) fn send(mut self, to: BorrowedFd<'_>) -> io::Result<usize> {
+    pub(crate) fn send(mut self, to: BorrowedFd<'_>) -> io::Result<usize> {
         let message = self.0.message();
         // SAFETY: the message's pieces are readable: slices and spans that this value borrows. The kernel writes nothing.
         let n = unsafe { libc::sendmsg(to.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
@@ -102,27 +102,27 @@ impl<'a> Outgoing<'a> {
 }
 
 /// Where received bytes go.
-pub(super) struct Incoming<'a>(List, PhantomData<&'a mut [u8]>);
+pub(crate) struct Incoming<'a>(List, PhantomData<&'a mut [u8]>);
 
 impl<'a> Incoming<'a> {
-    pub(super) fn new() -> Incoming<'a> {
+    pub(crate) fn new() -> Incoming<'a> {
         Incoming(List::new(), PhantomData)
     }
 
-    pub(super) fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         self.0.room()
     }
 
-    pub(super) fn push(&mut self, bytes: &'a mut [u8]) {
+    pub(crate) fn push(&mut self, bytes: &'a mut [u8]) {
         self.0.push(bytes.as_mut_ptr(), bytes.len());
     }
 
-    pub(super) fn push_span(&mut self, span: Span<'a>) {
+    pub(crate) fn push_span(&mut self, span: Span<'a>) {
         self.0.push(span.as_ptr(), span.len());
     }
 
     /// Receives what is there; 0 when the peer has left.
-    pub(super) fn receive(mut self, from: BorrowedFd<'_>) -> io::Result<usize> {
+    pub(crate) fn receive(mut self, from: BorrowedFd<'_>) -> io::Result<usize> {
         let mut message = self.0.message();
         // SAFETY: the message's pieces are writable: slices borrowed for writing, and spans, which may be written by
         // anybody at any time. There is no room for an address or control data.
@@ -133,19 +133,19 @@ impl<'a> Incoming<'a> {
 
 /// The connection is given up: closed, it takes what was not sent along (RST), so that nothing of it arrives after its requests have
 /// gone another way.
-pub(super) fn abandon(socket: BorrowedFd<'_>) {
+pub(crate) fn abandon(socket: BorrowedFd<'_>) {
     // One that knows no such thing (a Unix socket) keeps nothing back either.
     let _ = rustix::net::sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO));
 }
 
 /// Errors that say "not now".
-pub(super) fn is_later(e: &io::Error) -> bool {
+pub(crate) fn is_later(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
         || e.raw_os_error() == Some(libc::ENOBUFS)
 }
 
 /// Errors that say that memory is not there.
-pub(super) fn is_fault(e: &io::Error) -> bool {
+pub(crate) fn is_fault(e: &io::Error) -> bool {
     e.raw_os_error() == Some(libc::EFAULT)
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: both are used alike; a plain disk pays one comparison per call. Does not do: more than pass calls on.
 
-use super::disk::Submitter;
+use crate::disk::device::Submitter;
 use blk::bio::Bio;
 use blk::id::{HctxId, SubmitterId};
 use blk::stripe::Striped;

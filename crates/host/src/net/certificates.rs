@@ -9,7 +9,6 @@
 //! Source: QEMU docs/system/tls.rst, nbdkit-tls(1) (file names); RFC 5280.
 
 use crate::error::Error;
-use crate::serve::plan::NbdTls;
 use parking_lot::Mutex;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring};
@@ -85,6 +84,21 @@ impl From<Problem> for Error {
     }
 }
 
+/// TLS of an NBD server: PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NbdTls {
+    /// The server's certificate chain.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Clients must show a certificate signed by one of these; `None` = they need none.
+    pub client_ca: Option<PathBuf>,
+    /// Certificates that those authorities have revoked; only with `client_ca`.
+    pub client_crl: Option<PathBuf>,
+    /// Clients without TLS are refused.
+    pub required: bool,
+}
+
 /// What a server needs to speak TLS. Files that are replaced, as certificates are renewed, count from the next client on; if
 /// what is there then cannot be used, what was there before goes on, which is logged and told ([`Tls::problem`]).
 #[derive(Clone)]
@@ -126,12 +140,12 @@ impl Tls {
         Ok(Tls { files: files.clone(), loaded: Arc::new(Mutex::new(loaded)) })
     }
 
-    pub(super) fn is_required(&self) -> bool {
+    pub(crate) fn is_required(&self) -> bool {
         self.files.required
     }
 
     /// For the next client.
-    pub(super) fn config(&self) -> Arc<ServerConfig> {
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
         self.renew();
         Arc::clone(&self.loaded.lock().config)
     }

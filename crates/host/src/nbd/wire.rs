@@ -3,7 +3,7 @@
 //!
 //! Guarantees: plain functions from and to byte arrays, big-endian as on the wire, no allocation, no panic whatever the
 //! bytes. Limits that the specification leaves to the server stand here, too. Does not decide anything: what may follow
-//! what is in [`super::handshake`] and [`super::session`].
+//! what is in [`crate::export::nbd::handshake`] and [`crate::export::nbd::session`].
 //!
 //! Source: the NBD protocol (doc/proto.md of the reference implementation), sections "Newstyle negotiation", "Request
 //! message", "Structured reply chunk message", "Extended reply chunk message" and "Values".
@@ -353,14 +353,14 @@ impl<'a> BytesIn<'a> {
 
 /// `N` bytes at a place that the compiler checks.
 #[inline]
-pub(super) fn field<const AT: usize, const N: usize, const LEN: usize>(bytes: &[u8; LEN]) -> [u8; N] {
+pub(crate) fn field<const AT: usize, const N: usize, const LEN: usize>(bytes: &[u8; LEN]) -> [u8; N] {
     const { assert!(AT + N <= LEN) };
     std::array::from_fn(|i| bytes[AT + i])
 }
 
 /// Writes `N` bytes at a place that the compiler checks.
 #[inline]
-pub(super) fn set<const AT: usize, const N: usize, const LEN: usize>(bytes: &mut [u8; LEN], value: [u8; N]) {
+pub(crate) fn set<const AT: usize, const N: usize, const LEN: usize>(bytes: &mut [u8; LEN], value: [u8; N]) {
     const { assert!(AT + N <= LEN) };
     bytes[AT..AT + N].copy_from_slice(&value);
 }

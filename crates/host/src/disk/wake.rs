@@ -58,7 +58,7 @@ impl WakeTable {
 
     /// `who` is going to wait, and a notification wakes `hctx`: [`HostDriver::wakes`] of before. `None`: something came for it
     /// already. [`WakeTable::end`] follows in either case.
-    pub(super) fn begin(&self, who: SubmitterId, hctx: HctxId) -> Option<u64> {
+    pub(crate) fn begin(&self, who: SubmitterId, hctx: HctxId) -> Option<u64> {
         let waiting = WAITING + hctx.index() as u32;
         // Before others can see that this thread waits: a wake-up from then on is newer.
         let seen = self.driver.wakes(hctx);
@@ -69,7 +69,7 @@ impl WakeTable {
     }
 
     /// `who` is awake.
-    pub(super) fn end(&self, who: SubmitterId) {
+    pub(crate) fn end(&self, who: SubmitterId) {
         // Pairs with: WakeTable::notify. What was notified is seen by the poll that follows every wait.
         self.states[who.index()].swap(AWAKE, Ordering::AcqRel);
     }

@@ -116,7 +116,7 @@ impl Drop for SocketFile {
 }
 
 /// The same for an export.
-pub(super) fn bind(path: &Path, mode: Option<u32>) -> Result<(UnixListener, SocketFile)> {
+pub(crate) fn bind(path: &Path, mode: Option<u32>) -> Result<(UnixListener, SocketFile)> {
     listen(path, mode).map_err(|e| match e.kind() {
         io::ErrorKind::AddrInUse => {
             let text = format!("socket '{}' is in use: stop its server, or choose another path", path.display());
@@ -184,7 +184,7 @@ impl Stop {
 }
 
 /// Who is at the other end, for people: a process of this machine, or an address.
-pub(super) fn peer(socket: impl AsFd) -> String {
+pub(crate) fn peer(socket: impl AsFd) -> String {
     if let Ok(address) = rustix::net::getpeername(&socket)
         && let Some(Ok(address)) = address.map(SocketAddr::try_from)
     {

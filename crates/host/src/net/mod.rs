@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Sockets, waits and TLS, for drivers that connect and exports that listen.
+//!
+//! Does not: know a protocol above them.
+
+pub mod certificates;
+pub mod socket;
+pub(crate) mod tls;
+#[allow(unsafe_code, reason = "system calls with pieces of requests' memory")]
+pub(crate) mod vectored;
