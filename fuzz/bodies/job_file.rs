@@ -2,7 +2,7 @@
 //! The job file parser on arbitrary bytes: no panic, no hang, and messages that are safe to print.
 //!
 //! The first byte chooses whether the rest is the main file or an included one. The promises of accepted jobs are checked
-//! by the in-tree twin, `crates/workload/tests/job_fuzz.rs`.
+//! by the in-tree twin, `crates/workload/tests/it/job_fuzz.rs`.
 //! Run on arbitrary bytes by `fuzz/fuzz_targets`, and on seeds by plain tests.
 
 use std::cell::Cell;

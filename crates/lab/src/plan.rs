@@ -59,7 +59,7 @@ pub enum PlanError {
 }
 
 impl Plan {
-    /// Five blocks. With three, noise that beats with the blocks gave 14 % false alarms (tests/false_alarms.rs, `Periodic`).
+    /// Five blocks. With three, noise that beats with the blocks gave 14 % false alarms (tests/it/false_alarms.rs, `Periodic`).
     pub const MIN_PAIRS: u32 = 10;
     /// Six blocks: the smallest number at which even blocks that all differ by the same amount, with random signs, agree by chance in less
     /// than 5 % (1 in 32), so that no noise whatever can exceed that.

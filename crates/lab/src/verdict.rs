@@ -2,7 +2,7 @@
 //! The one word a comparison ends with, and the rule that gives it.
 //!
 //! Guarantees: A against A is called different in about [`LEVEL`] of comparisons (2 in 100), and from 12 pairs on in less than 5 in 100 whatever
-//! the machine's noise looks like; measured in tests/false_alarms.rs: 0.3 to 2.6 % under Gaussian, heavy-tailed, drifting, autocorrelated and
+//! the machine's noise looks like; measured in tests/it/false_alarms.rs: 0.3 to 2.6 % under Gaussian, heavy-tailed, drifting, autocorrelated and
 //! bursty noise, at worst 4.4 % (10 pairs, noise with exactly the period of a block). The level is stricter than the printed 95 % interval on
 //! purpose: at 5 %, more than five false alarms in a hundred A/A comparisons would be common. So an interval may just exclude 1 while the
 //! verdict stays "no difference shown".

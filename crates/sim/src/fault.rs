@@ -61,7 +61,7 @@
 //! | what a failed path was to write does not come later | [`contents`](crate::contents) | [`Plant::LatePath`] |
 //! | no error of a path ends a bio while another is left | `swarm::multipath` | [`Plant::WrongError`] |
 //! | a frozen queue drains | [`Rig::drain`](crate::rig::Rig::drain), a bounded number of steps | [`Plant::NeverDrained`] |
-//! | the driver contract, both sides | assertions of [`disk`](crate::disk) and of the core | `tests/broken_drivers.rs` |
+//! | the driver contract, both sides | assertions of [`disk`](crate::disk) and of the core | `tests/it/broken_drivers.rs` |
 //!
 //! [`swarm::Kind::Set`]: crate::swarm::Kind::Set
 //! [`swarm::Kind::Multipath`]: crate::swarm::Kind::Multipath

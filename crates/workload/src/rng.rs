@@ -2,7 +2,7 @@
 //! Random numbers as fio draws them: the same generators, the same seeds for the same purposes.
 //!
 //! Guarantees: with the same `randseed`, `randrepeat` and thread number a job draws the numbers fio 3.33 draws, so the
-//! offsets, sizes and verify seeds of a job are those of fio (checked against fio itself in `tests/fio_parity.rs`). Not
+//! offsets, sizes and verify seeds of a job are those of fio (checked against fio itself in `tests/it/fio_parity.rs`). Not
 //! for cryptography. Two differences: fio 3.33 ignores a `randseed` for offsets while `randrepeat` is on, against its own
 //! manual; here a `randseed` other than the default changes the offsets as well. And where a job without a random map has
 //! more than 2^32 blocks, fio stays with 32 bits and never reaches some of them; here the wide generator takes over.

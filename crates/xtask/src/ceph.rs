@@ -26,8 +26,8 @@ const TEST_CEPH: &str = "MQBLK_TEST_CEPH";
 /// How long a daemon may take to come up or to end, and a command to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The test programs that use it.
-const TESTS: [&str; 6] = ["--test", "driver_conformance", "--test", "rbd_driver", "--test", "serve_rbd"];
+/// The tests that use it, by their names.
+const TESTS: [&str; 3] = ["driver_conformance::rbd_", "rbd_driver::", "serve_rbd::"];
 /// Several times what they take on a machine that is busy.
 const TESTS_LIMIT_S: &str = "900";
 
@@ -65,7 +65,7 @@ pub fn up(project: &Project, options: &Options) -> Result<Outcome, String> {
     println!("export CEPH_CONF={}", conf.display());
     println!("rbd info rbd/disk0");
     println!("mqblk serve rbd:rbd/disk0");
-    println!("{TEST_CEPH}={} cargo test -p host --test rbd_driver", conf.display());
+    println!("{TEST_CEPH}={} cargo test -p host --test it rbd_driver::", conf.display());
     println!("cargo xtask ceph-down --dir {}", cluster.directory.display());
     Ok(Outcome::Passed)
 }
@@ -109,15 +109,18 @@ fn run_tests(project: &Project) -> Result<(bool, Counts), String> {
     let cluster = Cluster { directory };
     // Built first: the time limit is for the tests.
     let mut build = cargo();
-    build.current_dir(&project.root).args(LIKE_ALL_TESTS).args(["--no-run"]).args(TESTS);
+    build.current_dir(&project.root).args(LIKE_ALL_TESTS).args(["--no-run", "--test", "it"]);
     if !build.status().map_err(|e| format!("cannot run cargo: {e}"))?.success() {
         return Ok((false, Counts::default()));
     }
     let ran = cluster.start().and_then(|()| {
         // Each test has a time limit of its own, and says what it waited for; this is for what hangs outside of them.
         let mut command = cargo_within(TESTS_LIMIT_S);
-        command.current_dir(&project.root).args(LIKE_ALL_TESTS).args(["--no-fail-fast"]).args(TESTS);
-        command.args(["--", "rbd"]);
+        command
+            .current_dir(&project.root)
+            .args(LIKE_ALL_TESTS)
+            .args(["--no-fail-fast", "--test", "it", "--"])
+            .args(TESTS);
         // One after the other: they share a cluster, and some kill its OSD.
         command.args(["--test-threads", "1"]).env(TEST_CEPH, cluster.conf());
         run_counted(&mut command)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask guest`: a Linux guest, under QEMU's emulation, on `mqblk serve`, by vhost-user-blk.
 //!
-//! Runs the tests of `crates/cli/tests/guest.rs`, which `cargo test` runs, too, one after the other and with what the guest
+//! Runs the tests of `crates/cli/tests/it/guest.rs`, which `cargo test` runs, too, one after the other and with what the guest
 //! says; all combinations of queues, rings and caches on demand. Needs x86-64, the packages of
 //! [`crate::packages::ensure_guest`], and a Debian mirror for the kernel the first time.
 
@@ -15,7 +15,7 @@ pub struct Options {
     /// All combinations, some minutes.
     #[arg(long)]
     full: bool,
-    /// Only tests whose name contains this.
+    /// Only tests whose name with its module contains this.
     filter: Option<String>,
 }
 
@@ -26,8 +26,8 @@ pub struct Options {
 pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     packages::ensure(project)?;
     let mut command = cargo();
-    command.current_dir(&project.root).args(["test", "-p", "mqblk", "--test", "guest", "--"]);
-    command.args(["--nocapture", "--test-threads", "1"]).args(&options.filter);
+    command.current_dir(&project.root).args(["test", "-p", "mqblk", "--test", "it", "--"]);
+    command.args(["--nocapture", "--test-threads", "1", options.filter.as_deref().unwrap_or("guest::")]);
     if options.full {
         command.env("MQBLK_GUEST_FULL", "1");
     }

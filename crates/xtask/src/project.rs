@@ -121,13 +121,13 @@ fn clean(mut command: Command) -> Command {
     command
 }
 
-/// Builds a program of ours as `cargo test` does; where it is. `by_test` is an integration test of its package: cargo builds programs for those.
+/// Builds a program of ours as `cargo test` does, along with the integration tests that call it; where it is.
 ///
 /// # Errors
 /// When cargo cannot be run, or the program does not build.
-pub fn debug_program(project: &Project, name: &str, by_test: &str) -> Result<PathBuf, String> {
+pub fn debug_program(project: &Project, name: &str) -> Result<PathBuf, String> {
     let mut command = cargo();
-    command.current_dir(&project.root).args(LIKE_ALL_TESTS).args(["--quiet", "--no-run", "--test", by_test]);
+    command.current_dir(&project.root).args(LIKE_ALL_TESTS).args(["--quiet", "--no-run", "--test", "it"]);
     // Cargo says on standard error what it built.
     let status = command.status().map_err(|e| format!("cannot run cargo: {e}"))?;
     if !status.success() {

@@ -20,9 +20,9 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Threads of the core on a simulated disk, then whole runs and drivers on the machine.
 const THREADED: [&[&str]; 3] = [
-    &["--package", "blk", "--test", "core_threads", "--test", "core_tag_set_threads", "--test", "core_races"],
-    &["--package", "host", "--lib", "--test", "run_queues", "--test", "changes"],
-    &["--package", "host", "--test", "driver_conformance", "--test", "file_driver"],
+    &["--package", "blk", "--test", "it", "--", "core_threads::", "core_tag_set_threads::", "core_races::"],
+    &["--package", "host", "--lib"],
+    &["--package", "host", "--test", "it", "--", "run_queues::", "changes::", "driver_conformance::", "file_driver::"],
 ];
 
 /// Which tools.

@@ -29,7 +29,7 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     // One by one: together they would be built with other features than by themselves.
     for package in ["host", "lab", "workload"] {
         let mut command = cargo();
-        command.current_dir(&project.root).args(["test", "-p", package, "--lib", "--test", "fuzz_seeds"]);
+        command.current_dir(&project.root).args(["test", "-p", package, "--lib", "--test", "it"]);
         let status = command.args(["--", "seeds_of_"]).env("MQBLK_SEEDS", &fresh).status();
         if !status.map_err(|e| format!("cannot run cargo: {e}"))?.success() {
             return Ok(Outcome::Failed);

@@ -39,7 +39,7 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
         return Err("the guest is an x86-64 machine and so must this one be".into());
     }
     packages::ensure_guest()?;
-    let mqblk = debug_program(project, "mqblk", "serve_multipath")?;
+    let mqblk = debug_program(project, "mqblk")?;
     let own = project.root.join("crates/xtask/ublk");
     let scripts = scripts(&own, options.only.as_deref())?;
     let mut command = Command::new("bash");

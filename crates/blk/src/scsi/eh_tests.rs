@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Aborts that wait for one another; the rest of the ladder is tested on a debug host (`tests/core_scsi_eh.rs`).
+//! Aborts that wait for one another; the rest of the ladder is tested on a debug host (`tests/it/core_scsi_eh.rs`).
 
 use super::*;
 

@@ -34,7 +34,7 @@
 //! Owners that free without counting are the threads which return surplus bits to `word` (see `sbitmap::word`). They do so
 //! only if they saw no waiter before; afterwards they look again, in the way of a put, and if there is one they count a
 //! whole batch of completions. They have taken a tag of their own at that point, so a put follows, which does the waking.
-//! The models in `tests/loom_sbitmap.rs` fail if this credit, or the fence, is left out.
+//! The models in `tests/models/loom_sbitmap.rs` fail if this credit, or the fence, is left out.
 //!
 //! # Does not do
 //! Sleeping: a [`WaiterId`] is a name, and what `wake` does with it is the caller's business. Fair share between users of

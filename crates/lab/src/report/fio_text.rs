@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! fio's text layout (`--output-format=normal`), as fio 3.33 prints it.
 //!
-//! Guarantees: from the same figures, the same characters as fio 3.33 (tests/fio_parity.rs feeds it fio's own JSON and compares with fio's own
+//! Guarantees: from the same figures, the same characters as fio 3.33 (tests/it/fio_parity.rs feeds it fio's own JSON and compares with fio's own
 //! text). Does not: print the lines above the report (job list, progress), cachehit, steadystate and block life times.
 
 use std::fmt::Write;

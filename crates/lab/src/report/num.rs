@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Short numbers and dates in the forms fio prints.
 //!
-//! Guarantees: the same characters as fio 3.33 for the same value (tests/fio_parity.rs compares with the installed fio).
+//! Guarantees: the same characters as fio 3.33 for the same value (tests/it/fio_parity.rs compares with the installed fio).
 //! Does not: follow the locale or the time zone; dates are UTC.
 
 /// Whether a number is scaled by 1024 (`Ki`, `Mi`, ...) or 1000 (`k`, `M`, ...).

@@ -8,7 +8,7 @@
 //!
 //! Why logarithms: run results are positive and their noise is proportional, and "twice as fast" and "half as fast" must be equally far
 //! from 1. Why not the bootstrap: with the 5 to 10 blocks that a person has patience for, the percentile bootstrap is too narrow (its
-//! false alarms are measured in tests/false_alarms.rs beside ours).
+//! false alarms are measured in tests/it/false_alarms.rs beside ours).
 
 use serde::{Deserialize, Serialize};
 

@@ -20,7 +20,7 @@
 //! # Guarantees
 //! - At most `iodepth` I/Os are out at a time; each slot has one owner; every I/O is completed once (asserted).
 //! - The semantics of every option are fio's, and so are, with default seeds, the offsets, sizes and directions
-//!   (`tests/fio_parity.rs`). Random numbers come from the job's seeds only.
+//!   (`tests/it/fio_parity.rs`). Random numbers come from the job's seeds only.
 //! - Nothing is allocated per I/O, except by verification of jobs that may write a block twice ([`crate::verify::log`]).
 //!
 //! # Needs from callers

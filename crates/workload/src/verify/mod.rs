@@ -2,7 +2,7 @@
 //! Verified blocks: what a write carries so that a later read can tell whether it got the right data.
 //!
 //! Guarantees: blocks are bit-compatible with fio 3.33 on little-endian machines: fio verifies what we write and we verify
-//! what fio wrote (`tests/fio_verify.rs` does both). Bodies are fio's as well, so for a block of our own writing every
+//! what fio wrote (`tests/it/fio_verify.rs` does both). Bodies are fio's as well, so for a block of our own writing every
 //! byte is compared with what was written, not only the checksum, and a stale block (right checksum, older write) is found
 //! by its seed and number. Needs from callers: the whole I/O in one buffer.
 //!

@@ -90,13 +90,9 @@ impl Bench {
         let file = options.file.clone().unwrap_or_else(|| scratch.join(name));
         let needs = |needs: fn(&Side) -> bool| rows.iter().any(|row| row.sides.iter().any(needs));
         let size = if needs(Side::needs_file) { fill(&file, size)? } else { size };
-        let mqblk =
-            if options.control { None } else { Some(program(project, "mqblk", "serve_multipath", options.smoke)?) };
-        let vuclient = if needs(Side::needs_vuclient) {
-            program(project, "vuclient", "lean_against_qsd", options.smoke)?
-        } else {
-            PathBuf::new()
-        };
+        let mqblk = if options.control { None } else { Some(program(project, "mqblk", options.smoke)?) };
+        let vuclient =
+            if needs(Side::needs_vuclient) { program(project, "vuclient", options.smoke)? } else { PathBuf::new() };
         let engine = if needs(|side| side.program == Program::Engine) && !options.control {
             let built = build(project, "mqblk_fio", "--lib", options.smoke)?.join("libmqblk_fio.so");
             format!("external:{}", built.display())
@@ -329,10 +325,10 @@ impl Bench {
     }
 }
 
-/// Builds a program that is called as its package; where it is. For a look whether it works the one of its tests will do.
-fn program(project: &Project, name: &str, by_test: &str, debug: bool) -> Result<PathBuf, String> {
+/// Builds a program that is called as its package; where it is. A smoke run takes the tests' build.
+fn program(project: &Project, name: &str, debug: bool) -> Result<PathBuf, String> {
     if debug {
-        return debug_program(project, name, by_test);
+        return debug_program(project, name);
     }
     Ok(build(project, name, &format!("--bin={name}"), false)?.join(name))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! bfq's rules one by one, through the trait. Shares over time are in `shares`; what a real kernel did is in
-//! `tests/oracle_bfq.rs`.
+//! `tests/it/oracle_bfq.rs`.
 
 mod random;
 mod shares;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rules of kyber one by one: turns, order, merging, tokens, what completions do to the depths. Wake-ups have a file of
 //! their own, the arithmetic of histograms and depths is tested where it is. What a real kernel did is in
-//! `tests/oracle_kyber.rs`.
+//! `tests/it/oracle_kyber.rs`.
 
 use super::*;
 use crate::bio::{Bio, DataRef};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rules of mq-deadline one by one, and properties under random use. What a real kernel did is in
-//! `tests/oracle_mq_deadline.rs`.
+//! `tests/it/oracle_mq_deadline.rs`.
 
 use super::*;
 use crate::bio::{Bio, DataRef};

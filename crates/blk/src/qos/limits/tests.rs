@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The limiter by itself: exact rates, the order of turns, bursts. What holds the bios is tested in `tests/core_limits.rs`.
+//! The limiter by itself: exact rates, the order of turns, bursts. What holds the bios is tested in `tests/it/core_limits.rs`.
 
 use super::*;
 use crate::qos::rates::{LIMIT_NAMES, MAX_BPS, MAX_IOPS};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The throttle by itself: depths against a table worked out by hand, verdicts, steps, windows, tokens. In the core:
-//! `tests/core_wbt.rs`.
+//! `tests/it/core_wbt.rs`.
 
 use super::*;
 use proptest::prelude::*;

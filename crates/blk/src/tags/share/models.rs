@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every interleaving of threads that count one disk in and out, explored by loom. What follows from the number is in
-//! `tests/loom_shared.rs`.
+//! `tests/models/loom_shared.rs`.
 
 use super::*;
 use loom::sync::Arc;

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! All integration tests of this crate in one program: a program of its own costs a link, and most tests are shorter than that.
+
+// What several of them use.
+mod oracle;
+mod threads;
+mod ways;
+
+mod alua_answers;
+mod core_bfq;
+mod core_complete;
+mod core_debugfs;
+mod core_dispatch;
+mod core_flush;
+mod core_hotplug;
+mod core_kyber;
+mod core_limits;
+mod core_multipath;
+mod core_multipath_threads;
+mod core_races;
+mod core_rebuild;
+mod core_scsi;
+mod core_scsi_eh;
+mod core_stripe;
+mod core_submit;
+mod core_tag_set;
+mod core_tag_set_threads;
+mod core_threads;
+mod core_trace;
+mod core_trace_lives;
+mod core_wbt;
+mod oracle_bfq;
+mod oracle_kyber;
+mod oracle_mq_deadline;

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every interleaving (of up to two preemptions) of bios that a limit or write-back throttling holds back, explored by loom.
+//!
+//! The world of `loom_stack`. A turn or a token that is given and not told of, or told of and not given, is a deadlock; so is
+//! a held bio that nobody looks at again after the settings changed. Each bio ends once, and at the end no token is out.
+//!
+//! Run with `cargo xtask loom`; `LOOM_MAX_PREEMPTIONS` overrides the bound.
+
+use crate::model;
+
+use blk::bio::{Bio, DataRef, OpFlags};
+use blk::id::Sector;
+use blk::queue::RequestQueue;
+use blk::settings::QueueConfig;
+use blk::time::Duration;
+use loom::thread;
+use model::explore::{explore, one};
+use model::{Device, Kind, Lock, Thread, check_drained, config, disk};
+use std::sync::Arc;
+
+type Queue = Arc<RequestQueue<Lock>>;
+
+/// Write-back in no hurry: of a device that takes one request, one may be in flight.
+fn background(sector: Sector) -> Bio {
+    Bio { flags: OpFlags::BACKGROUND, ..Bio::write(sector, 8, DataRef::NONE) }
+}
+
+/// A disk with one of these settings.
+fn with(setting: (&str, &str)) -> QueueConfig {
+    let mut c = config(2, 1, 2, "none");
+    c.set(setting.0, setting.1).expect("a setting");
+    c
+}
+
+/// One I/O per millisecond, so a sleeper looks at the time itself.
+const SOON: (&str, &str) = ("iops_total", "1000");
+/// One I/O per second: no sleeper waits for that time to come.
+const LATE: (&str, &str) = ("iops_total", "1");
+/// One token for background writes. The window is longer than anybody sleeps by time.
+const WBT: (&str, &str) = ("wbt_lat_usec", "2000");
+
+fn check_done(q: &Queue) {
+    check_drained(q);
+    assert_eq!(q.wbt().inflight, [0, 0], "a token is out after everything ended");
+}
+
+/// A device, and two submitters of such bios.
+fn two_threads(kind: Kind, setting: (&str, &str), bio: fn(Sector) -> Bio) -> (Arc<Device>, Queue, [Thread; 2]) {
+    let device = Device::new(kind);
+    let q = disk(&device, with(setting));
+    let threads = [0, 1].map(|cpu| {
+        let mut t = Thread::new(&q, &device, cpu);
+        t.bio = bio;
+        t
+    });
+    (device, q, threads)
+}
+
+/// One polls when the other's turn has come; the other sleeps and knows no time. Catches: a turn that is given and not told
+/// of, or told of before it is given.
+#[test]
+fn a_turn_is_told_to_who_waits_for_it() {
+    explore(|| {
+        let (_, q, [mut a, mut b]) = two_threads(Kind::Ready, LATE, model::read);
+        one(&mut a);
+        b.submit(1);
+        assert_eq!(b.sub.held(), 1);
+        a.now = q.next_timer().expect("a turn");
+        let sleeper = thread::spawn(move || b.finish());
+        a.poll();
+        a.sub.rest();
+        sleeper.join().unwrap();
+        drop(a);
+        check_done(&q);
+    });
+}
+
+/// One gets its turn, another asks for one meanwhile, and then sees to the time itself. Catches: a time that is written
+/// when it is not true any more; a turn that is used twice.
+#[test]
+fn turns_are_given_while_another_asks() {
+    explore(|| {
+        let (_, q, [mut a, mut b]) = two_threads(Kind::Ready, SOON, model::read);
+        (0..2).for_each(|_| a.submit(1));
+        assert_eq!(a.sub.held(), 1);
+        a.now = q.next_timer().expect("a turn");
+        let asker = thread::spawn(move || {
+            b.submit(1);
+            b
+        });
+        a.poll();
+        a.sub.rest();
+        let mut b = asker.join().unwrap();
+        b.finish();
+        a.finish();
+        let last = a.now.max(b.now);
+        assert!(last.as_ns() > 2_000_000, "three bios within {last:?}");
+        drop((a, b));
+        check_done(&q);
+    });
+}
+
+/// Of two writers one has the only token, and the other wants it, too. Catches: a token that comes back and is given to
+/// nobody, or to somebody who is not told; one that goes on without.
+#[test]
+fn a_token_reaches_who_waits_for_it() {
+    explore(|| {
+        let (device, q, [mut a, mut b]) = two_threads(Kind::Silent, WBT, background);
+        device.at_most(1);
+        a.submit(1);
+        let other = thread::spawn(move || one(&mut b));
+        device.speak(u32::MAX);
+        a.finish();
+        other.join().unwrap();
+        drop(a);
+        check_done(&q);
+    });
+}
+
+/// `change` while a thread has one bio under way and another that is held for longer than it will wait; both orders of
+/// starting.
+fn explore_change(setting: (&'static str, &'static str), bio: Option<fn(Sector) -> Bio>, change: fn(&Queue, &Device)) {
+    for change_first in [true, false] {
+        explore(move || {
+            let kind = if bio.is_some() { Kind::Silent } else { Kind::Ready };
+            let device = Device::new(kind);
+            let q = disk(&device, with(setting));
+            let mut a = Thread::new(&q, &device, 0);
+            a.bio = bio.unwrap_or(a.bio);
+            a.submit(1);
+            let wait = |mut a: Thread| {
+                a.submit(1);
+                a.run_until_issued(2);
+                a
+            };
+            let mut a = if change_first {
+                let worker = thread::spawn(move || wait(a));
+                change(&q, &device);
+                worker.join().unwrap()
+            } else {
+                let (q, device) = (q.clone(), device.clone());
+                let changer = thread::spawn(move || change(&q, &device));
+                let a = wait(a);
+                changer.join().unwrap();
+                a
+            };
+            device.speak(u32::MAX);
+            a.finish();
+            drop(a);
+            check_done(&q);
+        });
+    }
+}
+
+/// Catches: limits that are gone and whose turns nobody gives out.
+#[test]
+fn a_limit_that_is_lifted_lets_who_is_held_go() {
+    explore_change(LATE, None, |q, _| q.set_live(&[("iops_total", "0")]).expect("live"));
+}
+
+/// Catches: throttling that is turned off and leaves its waiters behind; a token that is put by who never took it.
+#[test]
+fn throttling_that_is_turned_off_lets_who_is_held_go() {
+    explore_change(WBT, Some(background), |q, _| q.set_live(&[("wbt_lat_usec", "0")]).expect("live"));
+}
+
+/// Freezes once, with a look and a rebuild if the queue is drained, as a thread that changes settings does; then sets `lift`.
+fn freeze(q: &Queue, device: &Device, lift: (&str, &str)) {
+    q.begin_freeze();
+    if q.is_drained() {
+        device.shut(true);
+        q.rebuild(|c| c.set(lift.0, lift.1)).expect("good settings");
+        device.shut(false);
+    }
+    q.unfreeze();
+}
+
+/// Where the second bio of a thread is when a freeze begins.
+#[derive(Clone, Copy)]
+enum Second {
+    /// Held.
+    Held,
+    /// On its way, and will be held.
+    Asks,
+    /// On its way, and its time has come.
+    MayGo,
+}
+
+/// A bio that is held is outside, so a freeze does not wait for it, nor does it go during one. Catches: a held bio that goes
+/// into the frozen queue; one that is given a turn while frozen and is not looked at again afterwards.
+#[test]
+fn a_held_bio_waits_for_its_turn_and_for_the_end_of_a_freeze() {
+    for second in [Second::Held, Second::Asks, Second::MayGo] {
+        explore(move || {
+            let device = Device::new(Kind::Ready);
+            let q = disk(&device, with(SOON));
+            let mut t = Thread::new(&q, &device, 0);
+            one(&mut t);
+            match second {
+                Second::Held => t.submit(1),
+                Second::Asks => {}
+                Second::MayGo => t.now = t.now + Duration::from_ms(2),
+            }
+            let worker = thread::spawn(move || {
+                if !matches!(second, Second::Held) {
+                    t.submit(1);
+                }
+                t.finish();
+            });
+            freeze(&q, &device, SOON);
+            worker.join().unwrap();
+            check_done(&q);
+        });
+    }
+}
+
+/// Catches: a token that stays with a bio whose disk throttles no more, or is put twice; a bio that keeps one over a rebuild.
+#[test]
+fn tokens_survive_a_freeze_and_a_rebuild() {
+    for lift in [WBT, ("wbt_lat_usec", "0")] {
+        explore(move || {
+            let device = Device::new(Kind::Ready);
+            let q = disk(&device, with(WBT));
+            let mut t = Thread::new(&q, &device, 0);
+            t.bio = background;
+            t.submit(1);
+            let worker = thread::spawn(move || {
+                t.submit(1);
+                t.finish();
+            });
+            freeze(&q, &device, lift);
+            worker.join().unwrap();
+            check_done(&q);
+        });
+    }
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every interleaving (of up to two preemptions) of a CPU that goes away and a thread that submits from it, explored by loom.
+//!
+//! The world of `loom_stack`, on a device that closes the hardware queue of a CPU that is gone: from then on a request that
+//! comes there, or is there still, fails the model. A bio that is left where nobody looks is a deadlock.
+//!
+//! The whole disk takes part, so each model has a single step on either side (a submission, a poll; the CPU's way out with one
+//! look) where the two may meet; before and after there is one thread. `shuttle_stack` has more of everything.
+//!
+//! Run with `cargo xtask loom`; `LOOM_MAX_PREEMPTIONS` overrides the bound.
+
+use crate::model;
+
+use blk::id::CpuId;
+use blk::queue::RequestQueue;
+use loom::thread;
+use model::explore::{explore, one, two};
+use model::{Device, Kind, Lock, Thread, check_drained, config, disk};
+use std::sync::Arc;
+
+type Queue = Arc<RequestQueue<Lock>>;
+
+/// The CPU that goes away; it has a hardware queue of its own if there are two.
+const LEAVES: u32 = 1;
+
+/// Takes the CPU away, with one look whether it is gone; then nothing may come to its hardware queue until it is back.
+fn leave_once(q: &Queue, device: &Device) -> bool {
+    q.begin_offline(CpuId::new(LEAVES)).expect("another is left");
+    let gone = q.is_offline(CpuId::new(LEAVES));
+    if gone {
+        device.close(Some(LEAVES as usize));
+    }
+    gone
+}
+
+fn come_back(q: &Queue, device: &Device) {
+    device.close(None);
+    q.online(CpuId::new(LEAVES));
+}
+
+/// A thread of the CPU does `step` while the CPU leaves, both orders of starting; then everything ends and the CPU is gone.
+fn explore_step(before: fn(&mut Thread), step: fn(&mut Thread)) {
+    for step_first in [true, false] {
+        explore(move || {
+            let device = Device::new(Kind::Roaming);
+            let q = disk(&device, config(2, 2, 1, "none"));
+            let mut t = Thread::new(&q, &device, LEAVES);
+            before(&mut t);
+            let mut t = if step_first {
+                let (q, device) = (q.clone(), device.clone());
+                let leaver = thread::spawn(move || leave_once(&q, &device));
+                step(&mut t);
+                leaver.join().unwrap();
+                t
+            } else {
+                let stepper = thread::spawn(move || {
+                    step(&mut t);
+                    t
+                });
+                leave_once(&q, &device);
+                stepper.join().unwrap()
+            };
+            t.finish();
+            assert_eq!(t.sub.cpu(), CpuId::new(0), "still on a CPU that leaves");
+            assert!(q.is_offline(CpuId::new(LEAVES)), "nothing of it is left and it is not gone");
+            come_back(&q, &device);
+            t.submit(1);
+            t.finish();
+            t.submit(1);
+            assert_eq!(t.sub.cpu(), CpuId::new(LEAVES), "home again");
+            t.finish();
+            drop(t);
+            check_drained(&q);
+        });
+    }
+}
+
+/// Catches: one that comes in by what it knew of the CPUs before.
+#[test]
+fn who_comes_in_goes_where_a_cpu_is() {
+    explore_step(|_| (), |t| t.submit(1));
+    // The second goes elsewhere, with the first still there.
+    explore_step(
+        |_| (),
+        |t| {
+            t.submit(1);
+            t.submit(1);
+        },
+    );
+}
+
+/// Catches: one that is inside and does not look at the gate, or moves before what it had there is known.
+#[test]
+fn who_is_inside_goes_where_a_cpu_is() {
+    explore_step(|t| t.submit(1), |t| t.submit(1));
+}
+
+/// Catches: completions that nobody looks for after the move; a CPU that is gone with requests out.
+#[test]
+fn what_is_out_ends_wherever_its_submitter_is() {
+    explore_step(|t| t.submit(1), |t| t.finish());
+    explore_step(|_| (), one);
+}
+
+/// The second bio waits for the one tag of the CPU's hardware queue. Catches: one that stays in that line, or takes a wake-up
+/// along that was somebody else's.
+#[test]
+fn who_waits_for_a_tag_there_gets_one_elsewhere() {
+    explore_step(|t| t.submit(2), |t| t.finish());
+    explore_step(|_| (), two);
+}
+
+/// Both CPUs have one hardware queue, whose lists are filled and taken while one of them leaves. Catches: requests that are
+/// left in the list of a CPU that is gone, or are taken twice.
+#[test]
+fn the_list_of_a_cpu_that_is_gone_is_taken_over() {
+    for step_first in [true, false] {
+        explore(move || {
+            let device = Device::new(Kind::Roaming);
+            let q = disk(&device, config(2, 1, 2, "none"));
+            q.quiesce();
+            let (mut t, mut u) = (Thread::new(&q, &device, LEAVES), Thread::new(&q, &device, 0));
+            t.submit(1);
+            q.begin_offline(CpuId::new(LEAVES)).expect("another is left");
+            t.poll();
+            assert_eq!(t.sub.cpu(), CpuId::new(0), "it has left its list behind");
+            let disk = q.clone();
+            let look = move || assert!(disk.is_offline(CpuId::new(LEAVES)), "the hardware queue need not drain");
+            let disk = q.clone();
+            let mut run = move || {
+                disk.unquiesce();
+                u.poll();
+                u.sub.rest();
+            };
+            if step_first {
+                let looker = thread::spawn(look);
+                run();
+                looker.join().unwrap();
+            } else {
+                let runner = thread::spawn(run);
+                look();
+                runner.join().unwrap();
+            }
+            t.finish();
+            drop(t);
+            check_drained(&q);
+        });
+    }
+}
+
+/// Catches: a submitter that moves home in the middle of its move away and leaves something behind; a CPU that cannot leave
+/// again.
+#[test]
+fn a_cpu_comes_back_before_it_is_gone() {
+    explore(|| {
+        let device = Device::new(Kind::Roaming);
+        let q = disk(&device, config(2, 2, 1, "none"));
+        let mut t = Thread::new(&q, &device, LEAVES);
+        t.submit(1);
+        let stepper = thread::spawn(move || {
+            one(&mut t);
+            t
+        });
+        leave_once(&q, &device);
+        come_back(&q, &device);
+        let mut t = stepper.join().unwrap();
+        one(&mut t);
+        one(&mut t);
+        assert_eq!(t.sub.cpu(), CpuId::new(LEAVES), "home again");
+        drop(t);
+        check_drained(&q);
+        q.begin_offline(CpuId::new(LEAVES)).expect("another is left");
+        assert!(q.is_offline(CpuId::new(LEAVES)), "nobody is there");
+    });
+}

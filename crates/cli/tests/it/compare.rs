@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mqblk compare` from the outside. No verdict of a comparison of like with like is asserted: two in a hundred may differ.
+
+use crate::common;
+
+use common::{Dir, number};
+use std::fs;
+
+const JOB: &str = "[a]\nrw=randread\nsize=1m\nbs=4k\nioengine=libaio\niodepth=4\nnorandommap\n";
+const SHORT: [&str; 4] = ["--pairs", "10", "--runtime", "20ms"];
+
+#[test]
+fn a_slower_device_is_called_slower_and_the_pairs_are_on_disk() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", JOB);
+    let sides =
+        ["--a", "target=model:size=1g,lat_us=100,iops=100000", "--b", "mode=sq,target=model:size=1g,lat_us=4000"];
+    let args = [&["compare", "j.fio", "--seed", "1", "--results", "r.jsonl"], &sides[..], &SHORT[..]].concat();
+    let done = dir.mqblk(&args).exits(1);
+    done.prints(&[
+        "B is slower: IOPS -",
+        "  A: target=model:size=1g,lat_us=100,iops=100000\n  B: mode=sq,target=model:size=1g,lat_us=4000\n",
+        "B/A [95% interval]",
+        "B is worse\n",
+        "where time went",
+        "warning: only 10 pairs",
+        "repeat: mqblk compare j.fio --seed 1",
+    ]);
+    done.says(&["results: r.jsonl\n"]);
+    let raw = fs::read(dir.path("r.jsonl")).unwrap();
+    let results = lab::results::read(raw.as_slice(), "r.jsonl").unwrap();
+    assert_eq!((results.runs.len(), results.header.plan.seed(), results.cut_off), (20, 1, false));
+    assert_eq!(results.header.job, JOB);
+    let again = results.evaluate();
+    assert_eq!(again.verdict, results.comparison.unwrap().verdict);
+}
+
+#[test]
+fn ctrl_c_ends_a_comparison_with_the_whole_pairs() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", JOB);
+    let args = ["compare", "j.fio", "--a", "mode=sq", "--b", "mode=mq", "--target", "null", "--eta=always"];
+    let args = [&args[..], &["--runtime", "5ms", "--pairs", "10000", "--results", "r", "--warmup", "0"]].concat();
+    let started = dir.start(&args, "Pair 2");
+    started.signal("INT");
+    let done = started.ends().exits(130);
+    done.prints(&["stopped after ", " of 10000 pairs: no verdict"]);
+    let raw = fs::read(dir.path("r")).unwrap();
+    let results = lab::results::read(raw.as_slice(), "r").unwrap();
+    assert!(results.runs.len() >= 2 && results.runs.len().is_multiple_of(2) && results.comparison.is_some());
+}
+
+#[test]
+fn json_and_exit_status_agree() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", JOB);
+    let args = ["compare", "j.fio", "--a", "default", "--b", "default", "--target", "null", "--json"];
+    let done = dir.mqblk(&[&args[..], &SHORT].concat());
+    let v = done.json();
+    assert_eq!(done.status, i32::from(v["difference"].as_bool().unwrap()), "{v:#}");
+    assert_eq!(number(&v, "/pairs_done"), 10.0);
+    assert_eq!(v["results"].as_str().map(|n| dir.path(n).exists()), Some(true));
+    assert!(v["command"].as_str().unwrap().contains(" --seed="), "the seed that was drawn is in the command");
+    let made: Vec<String> = dir.list().into_iter().filter(|n| n != "j.fio").collect();
+    assert!(made.len() == 1 && made[0].starts_with("mqblk-compare-2") && made[0].ends_with("Z.jsonl"), "{made:?}");
+}
+
+#[test]
+fn settings_of_a_side_go_over_those_of_both() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", JOB);
+    let args = ["compare", "j.fio", "--set", "nr_cpus=4", "--set", "nr_hw_queues=4", "--target", "null", "--json"];
+    let sides = ["--a", "nr_hw_queues=1", "--b", "scheduler=mq-deadline", "--b", "iosched.read_expire=9"];
+    let v = dir.mqblk(&[&args[..], &sides, &SHORT].concat()).json();
+    let hctxs = |side: &str| v[side]["stages"]["hctx"].as_array().unwrap().len();
+    assert_eq!((hctxs("a"), hctxs("b")), (1, 4), "{v:#}");
+    assert_eq!(v["b"]["label"], "scheduler=mq-deadline,iosched.read_expire=9");
+}
+
+#[test]
+fn a_file_is_made_once_and_used_by_both_sides() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", &format!("{JOB}filename=data\n"));
+    let args = ["compare", "j.fio", "--a", "mode=sq", "--b", "mode=mq", "--results", "r"];
+    let done = dir.mqblk(&[&args[..], &SHORT].concat());
+    assert!((0..=1).contains(&done.status), "{done:?}");
+    assert_eq!(dir.list(), ["data", "j.fio", "r"]);
+    assert_eq!(fs::metadata(dir.path("data")).unwrap().len(), 1 << 20);
+}
+
+#[test]
+fn ctrl_c_in_the_first_run_leaves_no_file_and_still_describes_the_machine() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", JOB);
+    let args = ["compare", "j.fio", "--a", "mode=sq", "--b", "mode=mq", "--target", "null", "--eta=always", "--json"];
+    let started = dir.start(&[&args[..], &["--runtime", "100"]].concat(), "Warm-up");
+    started.signal("INT");
+    let done = started.ends().exits(130);
+    let v = done.json();
+    assert!(number(&v, "/setup/cpus") >= 1.0 && v["results"].is_null() && v["verdict"] == "stopped", "{v:#}");
+    assert_eq!(dir.list(), ["j.fio"]);
+}
+
+#[test]
+fn bad_data_gives_no_verdict_and_status_1() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", "[a]\nrw=read\nbs=4k\nsize=64k\nverify=crc32c\nfilename=data\n");
+    fs::write(dir.path("data"), vec![0; 64 << 10]).unwrap();
+    let args = ["compare", "j.fio", "--a", "mode=sq", "--b", "mode=mq", "--pairs", "10", "--results", "r"];
+    let done = dir.mqblk(&args).exits(1);
+    done.prints(&["errors in the runs: no verdict\n", "blocks do not hold what was written"]);
+    assert!(!done.out.contains("I/Os failed"), "{}", done.out);
+    done.says(&["no verdict", "results: r"]);
+}
+
+#[test]
+fn a_verdict_about_one_job_shows_the_others_and_a_wrong_name_the_right_ones() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", "[global]\nrw=randread\nsize=1m\nioengine=libaio\n[log]\n[scan]\niodepth=8\n");
+    let args = ["compare", "j.fio", "--a", "default", "--b", "default", "--target", "model:size=1g", "--judge"];
+    let done = dir.mqblk(&[&args[..], &["log"], &SHORT].concat());
+    assert!(done.status <= 1, "{done:?}");
+    done.prints(&["\n  beside it: scan\n  IOPS  ", " --judge log "]);
+    dir.mqblk(&[&args[..], &["logs"]].concat()).exits(2).says(&["--judge logs: must be one of the jobs: log, scan"]);
+}
+
+#[test]
+fn killed_a_comparison_is_gone_on_with_and_another_s_file_is_refused() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", JOB);
+    let sides = ["compare", "j.fio", "--a", "mode=sq", "--b", "mode=mq", "--target", "null", "--seed", "5"];
+    let args = [&sides[..], &["--runtime", "20ms", "--pairs", "100"]].concat();
+    let started = dir.start(&[&args[..], &["--results", "r", "--eta=always"]].concat(), "Pair ");
+    started.signal("KILL");
+    started.ends();
+    let before = fs::read_to_string(dir.path("r")).unwrap();
+    let past = lab::results::broken_off(&before, "r").unwrap();
+    assert!(past.results.runs.len() < 200 && past.results.comparison.is_none());
+    let other = [&sides[..], &["--runtime", "20ms", "--pairs", "20", "--resume", "r"]].concat();
+    dir.mqblk(&other).exits(2).says(&["--resume r: belongs to another comparison: the plan (--pairs"]);
+    let other = [&args[..], &["--set", "queue_depth=8", "--resume", "r"]].concat();
+    dir.mqblk(&other).exits(2).says(&["--resume r: belongs to another comparison: a side "]);
+    assert_eq!(fs::read_to_string(dir.path("r")).unwrap(), before, "refused, it is as it was");
+    let done = dir.mqblk(&[&args[..], &["--resume", "r"]].concat());
+    assert!(done.status <= 1, "{done:?}");
+    done.prints(&[", 100 pairs, p "]);
+    let after = fs::read_to_string(dir.path("r")).unwrap();
+    assert!(after.starts_with(&before[..past.kept_bytes]), "what had run is as it was");
+    let results = lab::results::read(after.as_bytes(), "r").unwrap();
+    assert_eq!((results.runs.len(), results.comparison.is_some()), (200, true));
+    let verdict = results.evaluate().verdict;
+    let again = dir.mqblk(&[&args[..], &["--resume", "r", "--json"]].concat()).json();
+    assert_eq!((number(&again, "/pairs_done"), again["difference"].as_bool()), (100.0, Some(verdict.is_difference())));
+}
+
+#[test]
+fn pairs_are_as_many_as_a_difference_takes_or_it_says_how_many() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", JOB);
+    let args =
+        ["compare", "j.fio", "--a", "default", "--b", "default", "--target", "null", "--json", "--runtime", "10ms"];
+    let v = dir.mqblk(&[&args[..], &["--detect", "90%", "--max-pairs", "400", "--results", "a.jsonl"]].concat()).json();
+    let (asked, done) = (number(&v, "/detected/pairs"), number(&v, "/pairs_done"));
+    assert!(done >= 12.0 && (asked > 400.0 || done == asked.max(12.0)), "{asked} {done}");
+    let v = dir.mqblk(&[&args[..], &["--detect", "0.2%", "--max-pairs", "12", "--results", "b.jsonl"]].concat()).json();
+    assert!(number(&v, "/detected/pairs") > 12.0 && number(&v, "/pairs_done") == 12.0, "{v:#}");
+    dir.mqblk(&[&args[..], &["--detect", "3%", "--max-pairs", "4"]].concat())
+        .exits(2)
+        .says(&["--max-pairs 4: must be in 12..="]);
+    dir.mqblk(&[&args[..], &["--detect", "much"]].concat())
+        .exits(2)
+        .says(&["--detect much: must be from 0.2% to 100%"]);
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A Linux guest, under QEMU's emulation, on `mqblk serve`: what it writes it finds, on every queue, with either kind of ring,
+//! cache, and way to complete; and it goes on when the daemon is killed under it.
+//!
+//! No KVM is needed and none is used: what is checked are data and states, not times. The kernel is fetched once (see
+//! `emulated` among the tests of `host`). `cargo xtask guest --full` runs all combinations, `cargo test` those that differ most.
+
+#![cfg(target_arch = "x86_64")]
+
+use crate::common;
+use crate::machine;
+
+use common::{Dir, Started};
+use machine::{Guest, Machine};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+const IMAGE_BYTES: u64 = 160 << 20;
+
+/// One way to run a guest.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    queues: u32,
+    is_packed: bool,
+    /// The guest may switch the cache, and is told of it; else it must go by FLUSH alone.
+    has_config_wce: bool,
+    write_through: bool,
+    poll_queues: u32,
+    work: Work,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    Verify,
+    Reconnect,
+    Resize,
+    Migrate,
+}
+
+const PLAIN: Case = Case {
+    queues: 1,
+    is_packed: false,
+    has_config_wce: true,
+    write_through: false,
+    poll_queues: 0,
+    work: Work::Verify,
+};
+
+/// A guest on the export at `socket`, with more arguments.
+fn start(dir: &Dir, case: Case, socket: &str, more: &[&str]) -> Guest {
+    let work = match case.work {
+        Work::Verify => "verify",
+        Work::Reconnect => "reconnect",
+        Work::Migrate => "migrate",
+        Work::Resize => "resize",
+    };
+    let job = format!(
+        "QUEUES={} POLL={} CACHE='{}' SERIAL=disk-one WORK={work} GROWN={}\n. /bin/ioscript\n",
+        case.queues,
+        case.poll_queues,
+        if case.write_through { "write through" } else { "write back" },
+        2 * IMAGE_BYTES / 512,
+    );
+    let Case { queues, is_packed, has_config_wce, poll_queues, .. } = case;
+    let machine = Machine { queues, is_packed, has_config_wce, poll_queues, ..Machine::default() };
+    machine.start(dir, socket, &job, more)
+}
+
+fn daemon(dir: &Dir, case: Case) -> Started {
+    let cache = if case.write_through { "write through" } else { "write back" };
+    let queues = case.queues;
+    dir.file(
+        "serve.toml",
+        &format!(
+            "[[iothread]]\nname = \"io0\"\n[[iothread]]\nname = \"io1\"\n\
+             [[disk]]\nname = \"d\"\ntarget = \"disk.img\"\nserial = \"disk-one\"\nwrite_cache = \"{cache}\"\n\
+             [[export]]\ntype = \"vhost-user-blk\"\nsocket = \"d.sock\"\nnum_queues = {queues}\n\
+             [[export]]\ntype = \"vhost-user-blk\"\nsocket = \"e.sock\"\nnum_queues = {queues}\n"
+        ),
+    );
+    dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving")
+}
+
+fn run(case: Case) {
+    // An emulated machine takes all CPUs that there are.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = Dir::new("guest");
+    File::create(dir.path("disk.img")).unwrap().set_len(IMAGE_BYTES).unwrap();
+    let mut server = daemon(&dir, case);
+    let mut guest = match case.work {
+        Work::Migrate => start(&dir, case, "d.sock", &["-monitor", "unix:monitor.sock,server=on,wait=off"]),
+        _ => start(&dir, case, "d.sock", &[]),
+    };
+    let mut source = None;
+    match case.work {
+        Work::Verify => {}
+        Work::Reconnect => {
+            assert!(guest.says("GUEST-UNDER-LOAD"), "{case:?}\n{}", guest.seen());
+            server.signal("KILL");
+            assert_eq!(server.ends().status, -1);
+            server = daemon(&dir, case);
+        }
+        Work::Migrate => {
+            assert!(guest.says("GUEST-UNDER-LOAD"), "{case:?}\n{}", guest.seen());
+            let there = start(&dir, case, "e.sock", &["-incoming", "unix:migration.sock"]);
+            wait_for_socket(&dir.path("migration.sock"));
+            let mut monitor = UnixStream::connect(dir.path("monitor.sock")).unwrap();
+            monitor.write_all(b"migrate_set_parameter max-bandwidth 10G\nmigrate -d unix:migration.sock\n").unwrap();
+            source = Some((std::mem::replace(&mut guest, there), monitor));
+        }
+        Work::Resize => {
+            assert!(guest.says("GUEST-READY-TO-GROW"), "{case:?}\n{}", guest.seen());
+            File::options().write(true).open(dir.path("disk.img")).unwrap().set_len(2 * IMAGE_BYTES).unwrap();
+            dir.mqblk(&["ctl", "--control", "ctl.sock", "resize", "d"]).exits(0);
+        }
+    }
+    let seen = guest.passes(&case);
+    drop(source);
+    println!("{case:?}");
+    seen.lines().filter(|line| line.starts_with("GUEST ")).for_each(|line| println!("  {line}"));
+    server.signal("TERM");
+    let done = server.ends();
+    assert!(!done.err.contains("was dropped"), "{case:?}\n{}", done.err);
+    done.exits(0);
+}
+
+/// Waits until somebody listens.
+fn wait_for_socket(path: &Path) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !path.exists() {
+        assert!(Instant::now() < end, "no {}", path.display());
+        std::thread::yield_now();
+    }
+}
+
+/// Whether all combinations are asked for.
+fn is_full() -> bool {
+    std::env::var_os("MQBLK_GUEST_FULL").is_some()
+}
+
+#[test]
+fn a_guest_finds_what_it_wrote_on_every_queue() {
+    let few = [
+        PLAIN,
+        Case { queues: 4, is_packed: true, has_config_wce: false, ..PLAIN },
+        Case { queues: 2, write_through: true, ..PLAIN },
+    ];
+    if !is_full() {
+        return few.into_iter().for_each(run);
+    }
+    for queues in [1, 2, 4] {
+        for bits in 0..8 {
+            let (is_packed, has_config_wce, write_through) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
+            run(Case { queues, is_packed, has_config_wce, write_through, ..PLAIN });
+        }
+    }
+}
+
+/// Its queues for polling have no call descriptor: the reference dies of them.
+#[test]
+fn a_guest_with_poll_queues_is_served() {
+    run(Case { queues: 4, poll_queues: 2, ..PLAIN });
+    if is_full() {
+        run(Case { queues: 4, poll_queues: 2, is_packed: true, ..PLAIN });
+    }
+}
+
+/// The daemon is killed in the middle of a verifying job's writes, and started again.
+#[test]
+fn a_guest_goes_on_when_the_daemon_is_killed() {
+    let case = Case { queues: 2, work: Work::Reconnect, ..PLAIN };
+    run(case);
+    run(Case { is_packed: true, has_config_wce: false, ..case });
+    if is_full() {
+        for queues in [1, 4] {
+            run(Case { queues, ..case });
+            run(Case { queues, is_packed: true, ..case });
+        }
+    }
+}
+
+#[test]
+fn a_guest_sees_its_disk_grow() {
+    run(Case { work: Work::Resize, ..PLAIN });
+}
+
+/// A machine that runs a verifying job goes to another QEMU, on another export of the same disk: what the device wrote to its
+/// memory meanwhile has gone with it.
+#[test]
+fn a_guest_is_migrated_under_load() {
+    let case = Case { queues: 2, work: Work::Migrate, ..PLAIN };
+    run(case);
+    if is_full() {
+        run(Case { is_packed: true, ..case });
+    }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A Linux guest under QEMU's emulation, whose one disk is a vhost-user-blk export.
+//!
+//! Guarantees: as of [`Emulated`].
+#![allow(dead_code, reason = "each test crate uses its part")]
+
+use crate::emulated;
+
+use crate::common::Dir;
+use emulated::{Boot, Emulated, Hardware};
+use std::fmt::Debug;
+use std::path::Path;
+
+/// Memory of a guest.
+const MIB: u32 = 768;
+
+/// How a guest's machine is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine<'a> {
+    /// Queues of its disk; it has as many CPUs, and at least two.
+    pub queues: u32,
+    pub is_packed: bool,
+    /// The guest may switch the cache, and is told of it; else it must go by FLUSH alone.
+    pub has_config_wce: bool,
+    pub poll_queues: u32,
+    /// Seconds after which it is ended.
+    pub limit_s: u32,
+    /// Files of the test's directory that stand in the guest's root.
+    pub files: &'a [&'a str],
+}
+
+impl Default for Machine<'_> {
+    fn default() -> Self {
+        Machine { queues: 1, is_packed: false, has_config_wce: true, poll_queues: 0, limit_s: 300, files: &[] }
+    }
+}
+
+/// A guest that runs. It is ended with its test.
+pub struct Guest(Emulated);
+
+impl Machine<'_> {
+    /// Starts it on the export at `socket`, with more arguments for QEMU. `job` is the shell script that it runs.
+    pub fn start(&self, dir: &Dir, socket: &str, job: &str, more: &[&str]) -> Guest {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/guest/job.sh");
+        let base = Boot::new("initrd", &script, "fio", "virtio_pci virtio_blk mq-deadline");
+        let initrd = dir.path("initrd");
+        // A machine that runs has it mapped.
+        if !initrd.exists() {
+            dir.file("job.sh", job);
+            let pack = "root=$1; shift; printf '%s\\n' job.sh \"$@\" | cpio -o -H newc --quiet >job.cpio && cat \"$root\" job.cpio >initrd";
+            let arguments = ["-c", pack, "sh", &base.root];
+            assert!(dir.program("sh", &[&arguments, self.files].concat()).status == 0);
+        }
+        let boot = Boot { root: initrd.to_str().unwrap().to_owned(), ..base };
+        let on = |is: bool| if is { "on" } else { "off" };
+        let device = format!(
+            "vhost-user-blk-pci,chardev=vu,num-queues={},packed={},config-wce={}",
+            self.queues,
+            on(self.is_packed),
+            on(self.has_config_wce)
+        );
+        let poll = match self.poll_queues {
+            0 => String::new(),
+            n => format!("virtio_blk.poll_queues={n}"),
+        };
+        let memory = format!("memory-backend-memfd,id=mem,size={MIB}M,share=on");
+        let disk = format!("socket,id=vu,path={socket},reconnect=1");
+        let devices = ["-object", &memory, "-numa", "node,memdev=mem", "-chardev", &disk, "-device", &device];
+        let devices = [&devices, more].concat();
+        let cpus = self.queues.max(2);
+        let hardware = Hardware { cpus, mib: MIB, devices: &devices, directory: dir.as_path(), limit_s: self.limit_s };
+        Guest(hardware.start(&boot, &poll))
+    }
+}
+
+impl Guest {
+    /// Reads the console until a line begins with `sign`, or to its end. Whether it came.
+    pub fn says(&mut self, sign: &str) -> bool {
+        self.0.says(sign).is_some()
+    }
+
+    /// What it has said.
+    pub fn seen(&self) -> &str {
+        &self.0.seen
+    }
+
+    /// Waits for its end, which has to be a good one; what it said.
+    pub fn passes(mut self, case: &dyn Debug) -> String {
+        let status = self.0.end();
+        let seen = std::mem::take(&mut self.0.seen);
+        let good = seen.contains("GUEST-PASS") && seen.contains("JOB-EXIT: 0");
+        let bad = ["Oops:", "BUG:", "I/O error", "Call Trace"].iter().find(|bad| seen.contains(**bad));
+        assert!(good && bad.is_none(), "{case:?}: {status}, {bad:?} on its console\n{seen}");
+        seen
+    }
+}

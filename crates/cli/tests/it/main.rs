@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! All integration tests of this crate in one program: a program of its own costs a link, and most tests are shorter than that.
+
+// What several of them use.
+#[path = "../../../host/tests/it/common/ceph.rs"]
+#[allow(dead_code, reason = "shared with the driver's tests")]
+mod ceph;
+#[path = "../../../host/tests/it/certificates/mod.rs"]
+mod certificates;
+mod common;
+#[cfg(target_arch = "x86_64")]
+#[path = "../../../host/tests/it/emulated/mod.rs"]
+mod emulated;
+#[cfg(target_arch = "x86_64")]
+#[path = "guest/machine.rs"]
+mod machine;
+#[path = "../../../host/tests/it/common/stopping.rs"]
+mod stopping;
+#[path = "common/tgtd.rs"]
+mod tgtd;
+
+mod calibrate;
+mod compare;
+mod errors;
+mod fio_agreement;
+mod guest;
+mod inspect;
+mod iscsi;
+mod kernel_target;
+mod multipath;
+mod nbd;
+mod oltp;
+mod readme;
+mod report;
+mod run;
+mod serve;
+mod serve_ctl;
+mod serve_fuse;
+mod serve_log;
+mod serve_metrics;
+mod serve_multipath;
+mod serve_nbd;
+mod serve_postgres;
+mod serve_rbd;
+mod serve_stripe;
+mod serve_stuck;
+mod serve_systemd;
+mod serve_top;
+mod serve_user;
+mod serve_vhost;
+mod sim;
+mod sim_target;
+mod stripe_iscsi;
+mod trace;
+mod tune;
+mod tune_guests;
+mod unanswered;
+mod whatif;

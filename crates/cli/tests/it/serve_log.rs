@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The log of a daemon: what is in it, for people and for programs, and that nothing hangs on who reads it.
+
+use crate::common;
+
+use common::{Dir, Running};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Stdio;
+
+fn serving(dir: &Dir, more: &[&str]) -> common::Started {
+    File::create(dir.path("a.img")).unwrap().set_len(8 << 20).unwrap();
+    let args = ["serve", "a.img", "--control", "ctl.sock", "--num-queues=1"];
+    dir.start(&[&args, more].concat(), "serving on 2 sockets")
+}
+
+fn nbd(dir: &Dir, what: &str) -> common::Done {
+    let uri = format!("nbd+unix:///a.img?socket={}", dir.path("a.img.nbd.sock").display());
+    let script = format!("import nbd\nh = nbd.NBD()\nh.connect_uri('{uri}')\n{what}\n");
+    dir.program("/usr/bin/python3", &["-c", &script])
+}
+
+#[test]
+fn each_event_is_an_object_with_fields() {
+    let dir = Dir::new("log");
+    let mut daemon = serving(&dir, &["--log-format=json"]);
+    nbd(&dir, "h.pread(512, 0)").exits(0);
+    // A client that is out of step is told apart from one that leaves.
+    nbd(&dir, "import os\nos.write(h.aio_get_fd(), b'x' * 64)\ntry:\n  h.pread(512, 0)\nexcept nbd.Error: pass")
+        .exits(0);
+    let mut hello = UnixStream::connect(dir.path("a.img.nbd.sock")).unwrap();
+    hello.read_exact(&mut [0; 18]).unwrap();
+    drop(hello);
+    daemon.until("before it chose an export");
+    // What the image has lost cannot be read.
+    File::options().write(true).open(dir.path("a.img")).unwrap().set_len(0).unwrap();
+    nbd(&dir, "try:\n  h.pread(4096, 0)\nexcept nbd.Error: pass").exits(0);
+    let failed: Value = serde_json::from_str(&daemon.until("requests failed")).unwrap();
+    assert_eq!((&failed["disk"], &failed["level"]), (&Value::from("a.img"), &Value::from("warning")), "{failed}");
+    assert!(failed["errors"].as_u64().unwrap() > 0, "{failed}");
+    daemon.signal("HUP");
+    daemon.until("reload: done");
+    daemon.signal("TERM");
+    let done = daemon.ends().exits(0);
+    let lines: Vec<Value> = done.err.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let has = |message: &str, key: &str, value: &str| {
+        let found = lines
+            .iter()
+            .any(|l| l["message"].as_str().unwrap().contains(message) && l[key].as_str().unwrap().contains(value));
+        assert!(found, "no '{message}' with {key}={value}:\n{}", done.err);
+    };
+    has("opened disk 'a.img'", "disk", "a.img");
+    has("began export 'a.img.vhost'", "export", "a.img.vhost");
+    has("a client has connected", "client", "pid ");
+    has("a client has connected", "export", "a.img.nbd");
+    has("a client is dropped: 0x78787878 in place of a request: client out of step", "export", "a.img");
+    has("a client has left", "export", "a.img.nbd");
+    has("ended", "time", "Z");
+    assert_eq!(lines.last().unwrap()["message"], "ended");
+}
+
+#[test]
+fn a_line_for_people_and_only_as_many_as_wanted() {
+    let dir = Dir::new("log");
+    let daemon = serving(&dir, &[]);
+    daemon.signal("TERM");
+    let err = daemon.ends().exits(0).err;
+    let opened = err.lines().find(|l| l.contains("opened disk")).unwrap();
+    assert!(opened.ends_with("Z info: opened disk 'a.img' disk=a.img"), "{opened}");
+    let quiet = ["serve", "a.img", "--control=ctl.sock", "--log-level=error"];
+    let mut child = Running::start(dir.command(&quiet).stdout(Stdio::null()).stderr(Stdio::piped()));
+    while !dir.path("ctl.sock").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended");
+        std::thread::yield_now();
+    }
+    while dir.mqblk(&["ctl", "--control=ctl.sock", "shutdown"]).status != 0 {}
+    let mut err = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(err, "");
+}
+
+#[test]
+fn nobody_who_reads_the_log_is_no_reason_to_stop() {
+    let dir = Dir::new("log");
+    let daemon = serving(&dir, &[]);
+    let daemon = daemon.closes_err();
+    nbd(&dir, "h.pread(512, 0)").exits(0);
+    dir.mqblk(&["ctl", "--control=ctl.sock", "reload"]).exits(0);
+    // Bad manners at the control socket, too.
+    UnixStream::connect(dir.path("ctl.sock")).unwrap().write_all(b"{").unwrap();
+    dir.mqblk(&["ctl", "--control=ctl.sock", "shutdown"]).exits(0);
+    assert!(daemon.output().status.success());
+}
+
+/// One whose test failed served on, and held what later runs wanted.
+#[test]
+fn a_daemon_does_not_outlive_its_test() {
+    let dir = Dir::new("log");
+    let daemon = serving(&dir, &[]);
+    let process = format!("/proc/{}", daemon.id());
+    assert!(Path::new(&process).exists());
+    drop(daemon);
+    assert!(!Path::new(&process).exists());
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A disk of several paths from the command line: as `--target` of a run, and served from a configuration; what is refused, and where it
+//! is said.
+
+use crate::common;
+use crate::tgtd;
+
+use common::Dir;
+use std::fs::{self, File};
+use tgtd::Tgtd;
+
+fn image(dir: &Dir, name: &str, bytes: u64) {
+    File::create(dir.path(name)).unwrap().set_len(bytes).unwrap();
+}
+
+fn config(targets: &str, more: &str) -> String {
+    format!(
+        "[[disk]]\nname = \"d\"\nstack = \"multipath\"\ntargets = [{targets}]\n{more}\n\
+         [[export]]\ntype = \"nbd\"\ndisk = \"d\"\nsocket = \"d.sock\"\n"
+    )
+}
+
+#[test]
+fn a_run_over_two_paths_verifies_what_it_wrote() {
+    let dir = Dir::new("run-multipath");
+    image(&dir, "a.img", 8 << 20);
+    dir.file(
+        "job.fio",
+        "[j]\nrw=randwrite\nbs=4k\nsize=8m\niodepth=16\nverify=crc32c\nio_size=16m\nrandrepeat=1\nthread\n",
+    );
+    let target = "multipath:path_grouping_policy=multibus,path_selector=round-robin:./a.img+././a.img";
+    let done = dir.mqblk(&["run", "job.fio", "--target", target]);
+    done.exits(0);
+    dir.mqblk(&["run", "job.fio", "--target", "multipath:no_path_retry=often:./a.img"])
+        .exits(2)
+        .says(&["no_path_retry=often: must be fail, queue or a number of checks"]);
+}
+
+#[test]
+fn clients_of_a_served_disk_use_its_paths() {
+    let dir = Dir::new("serve-multipath");
+    image(&dir, "a.img", 8 << 20);
+    let more = "path_grouping_policy = \"group_by_prio\"\nprio = [50, 10]\nfailback = \"immediate\"\nno_path_retry = 12\n\
+                polling_interval = 1";
+    let paths = "\"./a.img\", \"././a.img\"";
+    let of_cpus =
+        "path_grouping_policy = \"multibus\"\npath_selector = \"io-affinity\"\npath_cpus = [\"0x1\", \"0xfffffffe\"]";
+    dir.file("cpus.toml", &config(paths, of_cpus));
+    dir.mqblk(&["serve", "cpus.toml", "--dry-run"]).exits(0);
+    dir.file("serve.toml", &config(paths, more));
+    let started = dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving");
+    let source: Vec<u8> = (0..8u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    fs::write(dir.path("source"), &source).unwrap();
+    let uri = format!("nbd+unix:///d?socket={}", dir.path("d.sock").display());
+    dir.program("nbdcopy", &["--flush", "source", &uri]).exits(0);
+    dir.program("nbdcopy", &[&uri, "back"]).exits(0);
+    assert!(fs::read(dir.path("back")).unwrap() == source);
+    let list = dir.mqblk(&["ctl", "--control", "ctl.sock", "list", "--json"]).exits(0).json();
+    let target = list["disks"][0]["target"].as_str().unwrap();
+    assert!(target.starts_with("multipath:path_grouping_policy=group_by_prio,prio=50+10,"), "{target}");
+    started.signal("TERM");
+    started.ends().exits(0);
+    assert!(fs::read(dir.path("a.img")).unwrap() == source);
+}
+
+/// What udev calls the first LUN of the first target of any tgtd.
+const WWID: &str = "360000000000000000e00000000010001";
+
+/// A multipath.conf with a device that is tgtd's, and what else is to stand there.
+fn conf(dir: &Dir, more: &str) {
+    let device = "devices {\n\tdevice {\n\t\tvendor \"IET\"\n\t\tproduct \"VIRTUAL-DISK\"\n\t\tpath_selector \"queue-length 0\"\n\
+                  \t\tpath_grouping_policy multibus\n\t\tfailback immediate\n\t\tno_path_retry 12\n\t}\n}\n";
+    dir.file("m.conf", &format!("defaults {{\n\tuid_attribute ID_SERIAL\n\tpolling_interval 1\n}}\n{device}{more}"));
+}
+
+#[test]
+fn a_multipath_conf_tells_a_run_and_a_served_disk_what_to_do() {
+    let dir = Dir::new("multipath-conf");
+    image(&dir, "a.img", 8 << 20);
+    let tgtd = Tgtd::start(&dir, "iqn.2026-11.test:conf", &["a.img"]);
+    let (one, two) = (format!("{}?sessions=1", tgtd.url(1)), format!("{}?sessions=2", tgtd.url(1)));
+    conf(&dir, "");
+    dir.file(
+        "job.fio",
+        "[j]\nrw=randwrite\nbs=4k\nsize=8m\niodepth=16\nverify=crc32c\nio_size=16m\nrandrepeat=1\nthread\n",
+    );
+    let run = |options: &str| dir.mqblk(&["run", "job.fio", "--target", &format!("multipath:{options}:{one}+{two}")]);
+    run("conf=m.conf").exits(0).says(&["warning: m.conf:2: uid_attribute: has no effect here"]);
+    run("conf=none.conf").exits(2).says(&["conf: none.conf: cannot be read"]);
+
+    let ll = |more: &str| {
+        let keys = format!("conf = \"m.conf\"\n{more}");
+        dir.file("serve.toml", &config(&format!("\"{one}\", \"{two}\""), &keys));
+        let started = dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving");
+        let out = dir.mqblk(&["multipath", "-ll", "--control", "ctl.sock"]).exits(0).out;
+        let json = dir.mqblk(&["multipath", "-ll", "--json", "--control", "ctl.sock"]).exits(0).json();
+        started.signal("TERM");
+        started.ends().exits(0);
+        let map = &json["maps"][0];
+        (out, map["failback"].as_str().unwrap().to_owned(), map["queueing"].as_str().unwrap().to_owned())
+    };
+    let (out, failback, queueing) = ll("");
+    assert!(
+        out.contains("features='1 queue_if_no_path' hwhandler='0'") && out.matches("policy=").count() == 1,
+        "{out}"
+    );
+    assert!(out.contains("policy='queue-length 0'"), "{out}");
+    assert_eq!((&failback[..], &queueing[..]), ("immediate", "12"));
+    // What the configuration says itself goes first, and a multipath of its WWID before a device.
+    let multipath = "\t\tpath_selector \"round-robin 0\"\n\t\tno_path_retry fail\n\t}\n}\n";
+    conf(&dir, &format!("multipaths {{\n\tmultipath {{\n\t\twwid {WWID}\n{multipath}"));
+    let (out, failback, queueing) = ll("path_grouping_policy = \"group_by_prio\"\nprio = [1, 2]");
+    assert!(out.matches("policy='round-robin 0'").count() == 2, "{out}");
+    assert!(out.contains("prio=2 status=active") || out.contains("prio=2 status=enabled"), "{out}");
+    assert_eq!((&failback[..], &queueing[..]), ("immediate", "fail"));
+
+    // What is wrong, with both places.
+    let refused = |says: &[&str]| dir.mqblk(&["serve", "serve.toml", "--control", "ctl.sock"]).exits(2).says(says);
+    conf(&dir, "defaults {\n\tfailback later\n\tpolling_intervall 5\n}\n");
+    refused(&[
+        "serve.toml:5: conf: m.conf:16: failback 'later': must be manual",
+        "serve.toml:5: conf: m.conf:17: 'polling_intervall'",
+    ]);
+    conf(&dir, &format!("blacklist {{\n\twwid \"{WWID}\"\n}}\n"));
+    refused(&["m.conf:16: wwid '360000000000000000e00000000010001': is blacklisted here"]);
+    conf(&dir, "overrides {\n\tpath_selector \"io-affinity 0\"\n}\n");
+    refused(&["m.conf:16: path_selector=io-affinity: needs to know"]);
+    let asked =
+        ["multipath", "--config", "m.conf", "-t", "--wwid", WWID, "--vendor", "IET", "--product", "VIRTUAL-DISK"];
+    dir.mqblk(&asked).exits(0).prints(&["\tfailback \"immediate\" # m.conf:11, devices\n"]);
+}
+
+#[test]
+fn what_is_wrong_is_said_where_it_stands() {
+    let dir = Dir::new("serve-multipath");
+    image(&dir, "a.img", 1 << 20);
+    let two = "\"./a.img\", \"././a.img\"";
+    for (targets, more, says) in [
+        (two, "failback = \"later\"", "c.toml:5: failback=later: must be manual, immediate, followover or seconds"),
+        (two, "prio = [1]", "c.toml:5: prio=1: must be const, alua or one number for each path"),
+        (two, "polling_interval = true", "c.toml:5: polling_interval=true: must be a text, a number"),
+        (two, "path_checker = \"tur\"", "c.toml:5: path_checker=tur: path ./a.img knows no TEST UNIT READY"),
+        (
+            two,
+            "path_grouping_policy = \"group_by_tpg\"",
+            "c.toml:5: path_grouping_policy=group_by_tpg: needs to know the target port groups",
+        ),
+        (two, "detect_prio = \"yes\"", "c.toml:5: detect_prio=yes: path ./a.img is no SCSI device"),
+        (two, "path_cpus = [\"0x1\"]", "c.toml:5: path_cpus=0x1: must be a mask of CPUs below"),
+        (two, "path_cpus = [\"0x0\", \"0x2\"]", "c.toml:5: path_cpus=0x0+0x2: must be a mask of CPUs below"),
+        (two, "conf = \"a:b\"", "c.toml:5: conf=a:b: must be the name of a file"),
+        (two, "chunk = \"64k\"", "c.toml:5: chunk: has no effect without stack = \"stripe\""),
+        ("\"ram:size=1m\", \"ram:size=1m\"", "", "c.toml:4: targets: path ram:size=1m: memory of its own"),
+        ("\"./a.img\", \"null\"", "", "c.toml:4: targets: path null is of another kind"),
+    ] {
+        dir.file("c.toml", &config(targets, more));
+        dir.mqblk(&["serve", "c.toml"]).exits(2).says(&[says]);
+    }
+    dir.file("c.toml", "[[disk]]\nname = \"d\"\ntarget = \"./a.img\"\nno_path_retry = \"queue\"\n");
+    let says = "c.toml:4: no_path_retry: has no effect without stack = \"multipath\"";
+    dir.mqblk(&["serve", "c.toml"]).exits(2).says(&[says]);
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! RBD images under `mqblk run` and `mqblk serve`, on the Ceph cluster that `MQBLK_TEST_CEPH` names (`cargo xtask ceph`): verified load, NBD
+//! clients that are not ours, several serving hosts and the lock, `ctl resize`, a run that is told to end while the OSD stands still, the disk of
+//! a virtual machine.
+
+use crate::ceph;
+use crate::common;
+#[cfg(target_arch = "x86_64")]
+use crate::machine;
+
+use ceph::{CephImage, Cluster, Osd, doing, program};
+use common::{Dir, Started, number};
+#[cfg(target_arch = "x86_64")]
+use machine::Machine;
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+/// Longer than the cluster takes to forget a client that died (`osd_client_watch_timeout`).
+const LONG: Duration = Duration::from_secs(120);
+
+#[test]
+fn rbd_images_are_run_on_with_verification() {
+    let Some(_cluster) = Cluster::get() else { return };
+    let dir = Dir::new("rbd-run");
+    let image = CephImage::new(16 * MIB, "layering");
+    dir.file("j.fio", "[j]\nioengine=libaio\nrw=randrw\nbs=4k\nsize=8m\niodepth=16\nverify=crc32c\nrandseed=3\n");
+    let two = image.target(":images=2");
+    dir.mqblk(&["run", "j.fio", "--target", &two, "--set", "nr_hw_queues=2"]).exits(0);
+    // The job is too large for it.
+    dir.file("k.fio", "[k]\nioengine=libaio\nrw=read\nbs=4k\nsize=64m\n");
+    let refused = dir.mqblk(&["run", "k.fio", "--target", &two]);
+    assert!(format!("{refused:?}").contains("rbd resize"), "{refused:?}");
+}
+
+/// A daemon that has the image for itself, with an NBD export at `nbd.sock` in its directory.
+fn serve(dir: &Dir, image: &CephImage) -> Started {
+    let target = image.target(":exclusive=1");
+    dir.file(
+        "serve.toml",
+        &format!(
+            "[[disk]]\nname = \"d\"\ntarget = '{target}'\n[[export]]\ntype = \"nbd\"\ndisk = \"d\"\nexport_name = \"d\"\nsocket = \"nbd.sock\"\n"
+        ),
+    );
+    dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving")
+}
+
+fn uri(dir: &Dir) -> String {
+    format!("nbd+unix:///d?socket={}", dir.path("nbd.sock").display())
+}
+
+#[test]
+fn rbd_images_are_served_by_one_host_at_a_time() {
+    let Some(_cluster) = Cluster::get() else { return };
+    let dir = Dir::new("rbd-serve");
+    let image = CephImage::new(16 * MIB, "layering,exclusive-lock");
+    let data: Vec<u8> = (0..16u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    std::fs::write(dir.path("data"), &data).unwrap();
+    let serving = serve(&dir, &image);
+    let uri = uri(&dir);
+    dir.program("nbdcopy", &["data", &uri]).exits(0);
+    dir.program("nbdcopy", &[&uri, "back"]).exits(0);
+    assert!(std::fs::read(dir.path("back")).unwrap() == data);
+    dir.program("qemu-img", &["compare", "-f", "raw", "-F", "raw", "data", &uri]).exits(0);
+    // A second host is told who has it.
+    std::fs::create_dir(dir.path("other")).unwrap();
+    let refused = dir.mqblk(&["serve", &image.target(":exclusive=1"), "--socket-dir", "other"]);
+    assert!(format!("{refused:?}").contains("has the exclusive lock"), "{refused:?}");
+    // Larger, from here and from elsewhere.
+    dir.mqblk(&["ctl", "--control", "ctl.sock", "resize", "d", "24m"]).exits(0);
+    let info = dir.program("qemu-img", &["info", "-f", "raw", &uri]).exits(0);
+    assert!(format!("{info:?}").contains("24 MiB"), "{info:?}");
+    program("rbd", &["resize", "--no-progress", "--size", "32M", &image.name]);
+    dir.mqblk(&["ctl", "--control", "ctl.sock", "resize", "d"]).exits(0);
+    let info = dir.program("qemu-img", &["info", "-f", "raw", &uri]).exits(0);
+    assert!(format!("{info:?}").contains("32 MiB"), "{info:?}");
+    serving.signal("TERM");
+    serving.ends().exits(0);
+    // What was written is in the cluster, and the lock is free.
+    program("rbd", &["export", "--no-progress", &image.name, dir.path("exported").to_str().unwrap()]);
+    assert!(std::fs::read(dir.path("exported")).unwrap()[..data.len()] == data);
+    let again = serve(&dir, &image);
+    dir.program("qemu-img", &["compare", "-f", "raw", "-F", "raw", "exported", &uri]).exits(0);
+    again.signal("TERM");
+    again.ends().exits(0);
+}
+
+/// A block of this byte, at the beginning, through a daemon; whether it was taken.
+fn writes(dir: &Dir, byte: u8) -> bool {
+    let command = format!("write -P {byte} 0 4k");
+    dir.program("qemu-io", &["-f", "raw", "-c", &command, "-c", "flush", &uri(dir)]).status == 0
+}
+
+/// Serves the image as soon as the cluster takes the lock from who has it.
+fn takes_over(dir: &Dir, image: &CephImage) -> Started {
+    let began = Instant::now();
+    doing("the cluster takes the lock from a host that is gone");
+    // Far from what the test looks at.
+    dir.file("try.fio", "[a]\nrw=write\nbs=4k\noffset=512k\nsize=4k\n");
+    loop {
+        let refused = dir.mqblk(&["run", "try.fio", "--target", &image.target(":exclusive=1")]);
+        if refused.status == 0 {
+            doing("");
+            return serve(dir, image);
+        }
+        assert!(refused.err.contains("has the exclusive lock"), "{refused:?}");
+        assert!(began.elapsed() < LONG, "the lock stays with a host that is gone: {refused:?}");
+    }
+}
+
+/// A host that stands still is one that is cut off: when it comes back, another one has its disk.
+#[test]
+fn rbd_the_lock_of_a_host_that_is_gone_is_taken_and_it_writes_no_more() {
+    let Some(_cluster) = Cluster::get() else { return };
+    let image = CephImage::new(MIB, "layering,exclusive-lock");
+    let dirs = ["rbd-first", "rbd-second", "rbd-third"].map(Dir::new);
+    let first = serve(&dirs[0], &image);
+    assert!(writes(&dirs[0], 1));
+    first.signal("STOP");
+    let second = takes_over(&dirs[1], &image);
+    assert!(writes(&dirs[1], 2));
+    first.signal("CONT");
+    assert!(!writes(&dirs[0], 3), "the first host has lost its lock");
+    let read = ["-f", "raw", "-r", "-c", "read -P 2 0 4k", &uri(&dirs[1])];
+    dirs[1].program("qemu-io", &read).exits(0).prints(&["read 4096/4096 bytes"]);
+    first.signal("KILL");
+    drop(first);
+    // One that died.
+    second.signal("KILL");
+    drop(second);
+    let third = takes_over(&dirs[2], &image);
+    let read = ["-f", "raw", "-r", "-c", "read -P 2 0 4k", &uri(&dirs[2])];
+    assert!(
+        !dirs[2].program("qemu-io", &read).exits(0).out.contains("verification failed"),
+        "acknowledged data is there"
+    );
+    assert!(writes(&dirs[2], 4));
+    third.signal("TERM");
+    third.ends().exits(0);
+}
+
+#[test]
+fn rbd_a_run_ends_when_told_to_though_the_osd_stands_still() {
+    let Some(cluster) = Cluster::get() else { return };
+    let dir = Dir::new("rbd-still");
+    let images = [0, 1].map(|_| CephImage::new(8 * MIB, "layering"));
+    let [one, other] = [0, 1].map(|i: usize| images[i].target(""));
+    let stripe = format!("stripe:{one}+{other}");
+    let times = "runtime=600\ntime_based\n";
+    dir.file("j.fio", &format!("[a]\nioengine=libaio\nbs=4k\nsize=8m\niodepth=16\nnorandommap\n{times}"));
+    dir.file(
+        "tx.fio",
+        &format!("[a]\nworkload=oltp\nbs=4k\nsize=7m\nusers=16\nreads_per_tx=4\nredo_size=512k\n{times}"),
+    );
+    let osd = Osd::of(&cluster);
+    // Writes are given up; reads, whose memory librbd has, are left out, whatever kind of thread has them.
+    for (job, set, target, stalled, more) in [
+        ("j.fio", "rw=randwrite", &one, "[w=0 IOPS]", ""),
+        ("j.fio", "rw=randread", &one, "[r=0 IOPS]", "of them are still out"),
+        ("j.fio", "rw=randread", &stripe, "[r=0 IOPS]", "of them are still out"),
+        ("tx.fio", "update_pct=50", &one, "[r=0,w=0 IOPS]", "of them are still out"),
+        ("tx.fio", "update_pct=50", &stripe, "[r=0,w=0 IOPS]", "of them are still out"),
+    ] {
+        // Only directions that were used are shown, and it has to be all of them.
+        let used = if stalled.contains(",w=") { ",w=" } else { "IOPS]" };
+        let mut run = dir.start(&["run", job, "--job-set", set, "--target", target, "--eta=always", "--json"], used);
+        osd.stop();
+        doing("a run whose OSD stands still");
+        run.until(stalled);
+        run.signal("INT");
+        let done = run.ends().exits(130);
+        let dir = if set == "rw=randwrite" { "write" } else { "read" };
+        assert!(number(&done.json(), &format!("/jobs/0/{dir}/total_ios")) > 0.0);
+        done.says(&["I/Os 2 s after the run was told to stop: they were given up", more]);
+        osd.go_on();
+    }
+}
+
+/// What a guest does with its disk: files of the host are its data.
+const GUEST: &str = "
+set -eu
+fail() { echo \"GUEST-FAIL: $*\"; exit 1; }
+for i in $(seq 200); do [ -e /sys/block/vda ] && break; sleep 0.1; done
+[ \"$(ls /sys/block/vda/mq | wc -l)\" = 2 ] || fail queues
+# By two writers past the guest's cache, then through it.
+dd if=/data of=/dev/vda bs=64k seek=16 oflag=direct 2>/dev/null & first=$!
+dd if=/data of=/dev/vda bs=4k seek=4096 oflag=direct 2>/dev/null & second=$!
+wait $first && wait $second || fail \"direct writes\"
+dd if=/data of=/dev/vda bs=1k seek=32771 conv=fsync 2>/dev/null || fail \"buffered writes\"
+dd if=/dev/vda bs=64k skip=16 count=64 iflag=direct 2>/dev/null | cmp - /data || fail \"what was written is not what is read\"
+echo GUEST-PASS
+";
+
+/// A virtual machine's disk is an image. The daemon is killed once the guest has shut down, so what the image has then was brought there
+/// by the guest's flushes alone.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn rbd_images_are_disks_of_virtual_machines() {
+    let Some(_cluster) = Cluster::get() else { return };
+    let data: Vec<u8> = (0..4u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let mut expected = vec![0; 48 << 20];
+    for at in [1 << 20, 16 << 20, 32771 << 10] {
+        expected[at..at + data.len()].copy_from_slice(&data);
+    }
+    let cached = ":rbd_cache=true:rbd_cache_writethrough_until_flush=false";
+    for options in ["", cached] {
+        let dir = Dir::new("rbd-guest");
+        let image = CephImage::new(48 * MIB, "layering");
+        std::fs::write(dir.path("data"), &data).unwrap();
+        dir.file(
+            "serve.toml",
+            &format!(
+                "[[disk]]\nname = \"d\"\ntarget = '{}'\n[[export]]\ntype = \"vhost-user-blk\"\nsocket = \"d.sock\"\nnum_queues = 2\n",
+                image.target(options)
+            ),
+        );
+        let serving = dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving");
+        let machine = Machine { queues: 2, limit_s: 150, files: &["data"], ..Machine::default() };
+        doing("a guest that writes to an image");
+        machine.start(&dir, "d.sock", GUEST, &[]).passes(&options);
+        serving.signal("KILL");
+        assert_eq!(serving.ends().status, -1);
+        program("rbd", &["export", "--no-progress", &image.name, dir.path("exported").to_str().unwrap()]);
+        let exported = std::fs::read(dir.path("exported")).unwrap();
+        let differs = exported.iter().zip(&expected).position(|(a, b)| a != b);
+        assert!(exported.len() == expected.len() && differs.is_none(), "{options}: from byte {differs:?} on");
+    }
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Under a service manager: what it is told, sockets that it has made, and the units of `contrib`.
+
+use crate::common;
+
+use common::{Dir, Running};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::net::{TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+fn image(dir: &Dir) {
+    File::create(dir.path("a.img")).unwrap().set_len(8 << 20).unwrap();
+}
+
+/// The next message that contains `sign`.
+#[track_caller]
+fn told(manager: &UnixDatagram, sign: &str) -> String {
+    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    loop {
+        let mut message = [0; 4096];
+        let n = manager.recv(&mut message).unwrap_or_else(|e| panic!("nothing said '{sign}': {e}"));
+        let text = String::from_utf8(message[..n].to_vec()).unwrap();
+        if text.contains(sign) {
+            return text;
+        }
+    }
+}
+
+#[test]
+fn the_manager_is_told_of_ready_reload_life_and_end() {
+    let dir = Dir::new("systemd");
+    image(&dir);
+    let name = format!("mqblk-test-{}", std::process::id());
+    let manager = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    let mut command = dir.command(&["serve", "a.img", "--control=ctl.sock"]);
+    command.env("NOTIFY_SOCKET", format!("@{name}")).env("WATCHDOG_USEC", "20000");
+    let mut child = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
+    let ready = "READY=1\nSTATUS=serving on 2 sockets and 0 mounts: 1 disk, 2 exports\n";
+    assert_eq!(told(&manager, "READY=1"), ready);
+    for _ in 0..3 {
+        assert_eq!(told(&manager, "WATCHDOG"), "WATCHDOG=1\n");
+    }
+    kill("HUP", child.id());
+    let reloading = told(&manager, "RELOADING=1\n");
+    let usec = reloading.lines().find_map(|l| l.strip_prefix("MONOTONIC_USEC=")).unwrap();
+    assert!(usec.parse::<u64>().unwrap() > 0);
+    assert_eq!(told(&manager, "READY=1"), ready);
+    kill("TERM", child.id());
+    told(&manager, "STOPPING=1");
+    assert!(child.wait().unwrap().success());
+}
+
+/// The status of the beginning was told again after each reload, and nothing after what `mqblk ctl` changed.
+#[test]
+fn the_manager_is_told_what_is_served_after_each_change() {
+    let dir = Dir::new("systemd");
+    let manager = UnixDatagram::bind(dir.path("notify")).unwrap();
+    let export = |n: u32| format!("[[export]]\ntype = \"vhost-user-blk\"\nname = \"e{n}\"\nsocket = \"e{n}.sock\"\n");
+    let config = ["[[disk]]\nname = \"d\"\ntarget = \"null\"\n".to_owned(), export(0), export(1)];
+    dir.file("serve.toml", &config[..2].concat());
+    let mut command = dir.command(&["serve", "serve.toml", "--control=ctl.sock"]);
+    command.env("NOTIFY_SOCKET", dir.path("notify"));
+    let mut child = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
+    let one = "STATUS=serving on 1 socket and 0 mounts: 1 disk, 1 export\n";
+    assert_eq!(told(&manager, "READY=1"), format!("READY=1\n{one}"));
+    dir.file("serve.toml", &config.concat());
+    kill("HUP", child.id());
+    let two = "STATUS=serving on 2 sockets and 0 mounts: 1 disk, 2 exports\n";
+    assert_eq!(told(&manager, "READY=1"), format!("READY=1\n{two}"));
+    let ctl = |words: &[&str]| dir.mqblk(&[&["ctl", "--control=ctl.sock"], words].concat()).exits(0);
+    ctl(&["remove", "e1"]);
+    assert_eq!(told(&manager, "STATUS"), one);
+    ctl(&["add", "ram:size=1m"]);
+    assert_eq!(told(&manager, "STATUS"), "STATUS=serving on 3 sockets and 0 mounts: 2 disks, 3 exports\n");
+    // Nothing that it says has changed.
+    ctl(&["drain", "d"]);
+    ctl(&["resume", "d"]);
+    ctl(&["remove", "d"]);
+    assert_eq!(told(&manager, "STATUS"), "STATUS=serving on 2 sockets and 0 mounts: 1 disk, 2 exports\n");
+    kill("TERM", child.id());
+    assert!(child.wait().unwrap().success());
+}
+
+/// What found no room in the manager's queue was lost: the manager waited for it until it ended the daemon.
+#[test]
+fn a_manager_that_is_busy_is_told_when_it_listens() {
+    let dir = Dir::new("systemd");
+    image(&dir);
+    let manager = UnixDatagram::bind(dir.path("notify")).unwrap();
+    let other = UnixDatagram::unbound().unwrap();
+    other.set_nonblocking(true).unwrap();
+    while other.send_to(b"of others", dir.path("notify")).is_ok() {}
+    let mut command = dir.command(&["serve", "a.img", "--control=ctl.sock"]);
+    command.env("NOTIFY_SOCKET", dir.path("notify"));
+    let mut child = Running::start(command.stdout(Stdio::null()).stderr(Stdio::piped()));
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    // The next is that it says so, and it waits for room no longer than a few seconds.
+    assert!(lines.any(|line| line.unwrap().contains("serving on")), "it ended");
+    told(&manager, "READY=1");
+    kill("TERM", child.id());
+    told(&manager, "STOPPING=1");
+    assert!(child.wait().unwrap().success());
+}
+
+fn kill(signal: &str, pid: u32) {
+    assert!(Command::new("kill").args(["-s", signal, &pid.to_string()]).status().unwrap().success());
+}
+
+/// mqblk behind systemd's own program for this, which starts it when the first client comes.
+fn activated(dir: &Dir, sockets: &[(&str, &str)], args: &[&str]) -> Running {
+    let mut command = Command::new("systemd-socket-activate");
+    for (at, _) in sockets {
+        command.args(["-l", at]);
+    }
+    let names: Vec<_> = sockets.iter().map(|(_, name)| *name).collect();
+    command.arg(format!("--fdname={}", names.join(":")));
+    command.arg(format!("--setenv=NOTIFY_SOCKET={}", dir.path("notify").display()));
+    command.arg(env!("CARGO_BIN_EXE_mqblk")).args(args).current_dir(dir.as_path());
+    Running::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()))
+}
+
+#[test]
+fn clients_are_served_on_sockets_that_systemd_has_made() {
+    let dir = Dir::new("systemd");
+    image(&dir);
+    dir.file(
+        "serve.toml",
+        "[[disk]]\nname = \"a\"\ntarget = \"a.img\"\n\
+         [[export]]\nname = \"a.v\"\ntype = \"vhost-user-blk\"\nsocket = \"v.sock\"\n\
+         [[export]]\nname = \"a.n\"\ntype = \"nbd\"\nsocket = \"elsewhere.sock\"\nexport_name = \"a\"\n\
+         [[export]]\nname = \"a.m\"\ntype = \"nbd\"\nsocket = \"elsewhere.sock\"\nexport_name = \"b\"\n",
+    );
+    let manager = UnixDatagram::bind(dir.path("notify")).unwrap();
+    let (v, ctl) = (dir.path("v.sock"), dir.path("ctl.sock"));
+    let paths = [v.to_str().unwrap(), ctl.to_str().unwrap()];
+    // A port that is free may be another's before it is listened at.
+    let begun = (0..10).find_map(|_| {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let tcp = free.to_string();
+        // By the name of the export, by its path, and the control socket by its own name.
+        let sockets = [(tcp.as_str(), "a.n"), (paths[0], "unknown"), (paths[1], "control")];
+        let mut child = activated(&dir, &sockets, &["serve", "serve.toml"]);
+        // It listens before the daemon runs: who comes first is served when it does.
+        while TcpStream::connect(free).is_err() || UnixStream::connect(&ctl).is_err() {
+            if child.try_wait().unwrap().is_some() {
+                return None;
+            }
+            std::thread::yield_now();
+        }
+        Some((child, tcp))
+    });
+    let (mut child, tcp) = begun.expect("a port is free");
+    told(&manager, "READY=1");
+    for export in ["a", "b"] {
+        let size = dir.program("nbdinfo", &["--size", &format!("nbd://{tcp}/{export}")]).exits(0).out;
+        assert_eq!(size.trim(), "8388608");
+    }
+    let options = vuclient::VerifyOptions { size: 4 << 20, requests: 200, ..vuclient::VerifyOptions::default() };
+    vuclient::verify(paths[0], &options).unwrap();
+    // An export that ends and begins again is at the same socket.
+    dir.mqblk(&["ctl", "--control", paths[1], "remove", "a.v"]).exits(0);
+    dir.mqblk(&["ctl", "--control", paths[1], "reload"]).exits(0);
+    vuclient::verify(paths[0], &options).unwrap();
+    kill("TERM", child.id());
+    let mut err = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    assert!(child.wait().unwrap().success(), "{err}");
+    assert!(v.exists() && ctl.exists(), "what systemd has made is not ours to remove");
+    assert!(!err.contains("warning"), "{err}");
+}
+
+#[test]
+fn a_socket_of_no_use_is_told() {
+    let dir = Dir::new("systemd");
+    image(&dir);
+    let manager = UnixDatagram::bind(dir.path("notify")).unwrap();
+    let path = dir.path("x.sock");
+    let mut child = activated(&dir, &[(path.to_str().unwrap(), "x")], &["serve", "a.img", "--control=ctl.sock"]);
+    while UnixStream::connect(&path).is_err() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended");
+        std::thread::yield_now();
+    }
+    told(&manager, "READY=1");
+    kill("TERM", child.id());
+    let mut err = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    assert!(child.wait().unwrap().success(), "{err}");
+    assert!(err.contains("warning: socket 'x' at ") && err.contains("name one so, or give it this address"), "{err}");
+}
+
+#[test]
+fn the_units_are_as_systemd_wants_them() {
+    let dir = Dir::new("systemd");
+    let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib");
+    let unit = |name: &str, from: &str| {
+        // It looks for the program, which need not be installed.
+        let text =
+            fs::read_to_string(contrib.join(from)).unwrap().replace("/usr/bin/mqblk", env!("CARGO_BIN_EXE_mqblk"));
+        dir.file(name, &text);
+    };
+    unit("mqblk-serve@vm.service", "mqblk-serve@.service");
+    unit("mqblk-serve@vm.socket", "mqblk-serve@.socket");
+    let done = dir.program("systemd-analyze", &["verify", "./mqblk-serve@vm.service", "./mqblk-serve@vm.socket"]);
+    let ours: Vec<_> = done.err.lines().filter(|l| l.contains("mqblk")).collect();
+    assert_eq!(ours, [""; 0], "{}", done.err);
+    // It says something of units that are wrong.
+    let bad =
+        fs::read_to_string(dir.path("mqblk-serve@vm.service")).unwrap().replace("ProtectClock=yes", "ProtectClok=yes");
+    dir.file("mqblk-serve@vm.service", &bad);
+    let done = dir.program("systemd-analyze", &["verify", "./mqblk-serve@vm.service"]);
+    assert!(done.err.contains("ProtectClok"), "{}", done.err);
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mqblk serve --user`: a daemon that was root is nobody, in every thread, and serves on. Needs root.
+
+use crate::common;
+
+use common::Dir;
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use vuclient::{VerifyOptions, verify};
+
+const CONFIG: &str = "[[disk]]\nname = \"a\"\ntarget = \"a.img\"\n\
+     [[export]]\nname = \"a.v\"\ntype = \"vhost-user-blk\"\nsocket = \"run/a.sock\"\nnum_queues = 2\n\
+     [[export]]\nname = \"a.n\"\ntype = \"nbd\"\nsocket = \"run/nbd.sock\"\n";
+
+/// Lines of each thread's status that begin so, without what comes before the values.
+fn threads(pid: u32, key: &str) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let Ok(status) = fs::read_to_string(task.unwrap().path().join("status")) else { continue };
+        let field = |key: &str| status.lines().find_map(|l| l.strip_prefix(key)).unwrap().trim().to_owned();
+        all.push((field("Name:"), field(key)));
+    }
+    // The kernel's workers act as whoever submits.
+    all.retain(|(name, _)| !name.starts_with("iou-"));
+    all
+}
+
+#[test]
+fn no_thread_is_root_any_more_and_all_is_served_and_removed() {
+    let dir = Dir::public("user");
+    File::create(dir.path("a.img")).unwrap().set_len(32 << 20).unwrap();
+    // Only root can open the image.
+    fs::set_permissions(dir.path("a.img"), fs::Permissions::from_mode(0o600)).unwrap();
+    File::create(dir.path("b.img")).unwrap().set_len(1 << 20).unwrap();
+    fs::set_permissions(dir.path("b.img"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::create_dir(dir.path("run")).unwrap();
+    std::os::unix::fs::chown(dir.path("run"), Some(65534), Some(65534)).unwrap();
+    dir.file("serve.toml", CONFIG);
+    let args = ["serve", "serve.toml", "--control", "run/ctl.sock", "--user", "nobody"];
+    let daemon = dir.start(&args, "serving on 2 sockets");
+    let options = VerifyOptions { queues: 2, size: 16 << 20, requests: 2000, ..VerifyOptions::default() };
+    let socket = dir.path("run/a.sock");
+    let report = verify(socket.to_str().unwrap(), &options).unwrap();
+    assert!(report.writes > 100, "{report:?}");
+    let uri = format!("nbd+unix:///?socket={}", dir.path("run/nbd.sock").display());
+    dir.program("qemu-io", &["-f", "raw", "-c", "write -P 5 1M 1M", "-c", "read -P 5 1M 1M", &uri]).exits(0);
+    let expect = |key: &str, value: &str| {
+        let all = threads(daemon.id(), key);
+        assert!(all.len() >= 6, "{all:?}");
+        assert!(all.iter().all(|(_, v)| v == value), "{key} {all:?}");
+    };
+    expect("Uid:", "65534\t65534\t65534\t65534");
+    expect("Gid:", "65534\t65534\t65534\t65534");
+    expect("Groups:", "65534");
+    expect("CapPrm:", "0000000000000000");
+    expect("CapEff:", "0000000000000000");
+    expect("NoNewPrivs:", "1");
+    for name in ["run/a.sock", "run/nbd.sock", "run/ctl.sock"] {
+        assert_eq!(fs::metadata(dir.path(name)).unwrap().uid(), 65534, "{name}");
+    }
+    // What is open stays open; what would have to be opened now is refused, and says why.
+    let ctl = |args: &[&str]| dir.mqblk(&[&["ctl", "--control", "run/ctl.sock"], args].concat());
+    ctl(&["set", "a", "scheduler=kyber"]).exits(0);
+    ctl(&["resize", "a", "48m"]).exits(0);
+    let refused = ctl(&["add", "b.img"]).exits(2);
+    refused.says(&["Permission denied", "since --user the daemon is 'nobody', who must be allowed to"]);
+    ctl(&["add", "ram:size=4m"]).exits(2).says(&["Permission denied"]);
+    verify(socket.to_str().unwrap(), &options).unwrap();
+    daemon.signal("TERM");
+    let done = daemon.ends().exits(0);
+    done.says(&["gave up root"]);
+    assert!(!done.err.contains("warning"), "{}", done.err);
+    assert_eq!(fs::read_dir(dir.path("run")).unwrap().count(), 0, "no socket is left");
+}
+
+#[test]
+fn a_daemon_that_may_not_remove_its_sockets_says_so_and_the_next_one_replaces_them() {
+    let dir = Dir::public("user");
+    File::create(dir.path("a.img")).unwrap().set_len(1 << 20).unwrap();
+    for _ in 0..2 {
+        let daemon = dir.start(&["serve", "a.img", "--user=1234:5678"], "serving on 2 sockets");
+        daemon.signal("TERM");
+        let done = daemon.ends().exits(0);
+        done.says(&["may not remove it at the end: give that user its directory", "a socket is left behind"]);
+        UnixStream::connect(dir.path("a.img.nbd.sock")).unwrap_err();
+    }
+    let control = std::env::temp_dir().join("mqblk-1234");
+    assert_eq!(fs::read_dir(&control).unwrap().count(), 0, "but its control socket is in a directory of its own");
+    fs::remove_dir(&control).unwrap();
+}
+
+#[test]
+fn who_cannot_be_become_is_told_before_anything_is_touched() {
+    let dir = Dir::public("user");
+    fs::set_permissions(dir.as_path(), fs::Permissions::from_mode(0o777)).unwrap();
+    File::create(dir.path("a.img")).unwrap().set_len(1 << 20).unwrap();
+    dir.mqblk(&["serve", "a.img", "--user=no-such-user"]).exits(2).says(&["there is no user 'no-such-user'"]);
+    dir.mqblk(&["serve", "a.img", "--user=root"]).exits(2).says(&["is root"]);
+    dir.as_nobody(&["serve", "a.img", "--user=daemon"]).exits(2).says(&["only root can become another user"]);
+    assert_eq!(dir.list(), ["a.img"]);
+}

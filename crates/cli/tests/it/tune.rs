@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mqblk tune` from the outside, on the real-time model of a device, whose caps and latency are known.
+
+use crate::common;
+
+use common::{Dir, number};
+use std::fs;
+
+const JOB: &str = "[global]\nioengine=libaio\nbs=4k\nsize=64m\n[a]\nrw=randread\niodepth=32\n";
+/// 2 ms per I/O, so that the machine's own speed matters little: the depth is what decides.
+const SLOW: &str = "model:size=1g,lat_us=2000,parallel=64";
+const SHORT: [&str; 4] = ["--runtime", "100ms", "--seed", "1"];
+
+fn tune<'a>(target: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["tune", "j.fio", "--target", target, "--maximize", "a.iops"], more, &SHORT].concat()
+}
+
+/// One hardware queue of four tags under a depth of 32: more tags are the answer, and the tag wait is the reason.
+#[test]
+fn a_depth_that_starves_the_device_is_found_confirmed_explained_and_written() {
+    let dir = Dir::new("tune");
+    dir.file("j.fio", JOB);
+    let search =
+        ["--set", "queue_depth=4", "--set", "nr_hw_queues=1", "--knob", "queue_depth=4,8,64", "--knob", "nomerges"];
+    let form = ["--budget", "40s", "--results", "r.jsonl", "--print", "sysfs,toml,qemu", "--apply", "best.toml"];
+    let done = dir.mqblk(&tune(SLOW, &[&search[..], &form].concat())).exits(0);
+    done.prints(&[
+        "queue_depth=64 is better than the default: a.iops +",
+        "\nwhy\n  tag wait ",
+        ": time waiting for a free tag\n",
+        "# not in this form: queue_depth=64 (a parameter of the driver",
+        "-device virtio-blk-pci,drive=DRIVE,queue-size=64\n",
+        "repeat: mqblk tune j.fio ",
+    ]);
+    done.says(&["results: r.jsonl\n"]);
+    let toml = fs::read_to_string(dir.path("best.toml")).unwrap();
+    assert!(toml.contains("[disk.queue]\nqueue_depth = 64\n"), "{toml}");
+    dir.mqblk(&["serve", "best.toml", "--dry-run"]);
+    let text = fs::read_to_string(dir.path("r.jsonl")).unwrap();
+    let past = lab::tune::journal::read(&text, "r.jsonl").unwrap();
+    let result = past.result.unwrap();
+    assert_eq!(result.runs as usize, past.runs.len());
+    let ratio = result.against_default.unwrap().ratio.unwrap().ratio;
+    assert!(ratio > 3.0, "32 in flight instead of 4: {ratio}");
+    // Finished, it is told again without a run.
+    let again = [&search[..], &["--budget", "40s", "--resume", "r.jsonl", "--json"]].concat();
+    let v = dir.mqblk(&tune(SLOW, &again)).exits(0).json();
+    assert_eq!(
+        (v["result"]["winner"]["queue_depth"].as_str(), number(&v, "/result/runs")),
+        (Some("64"), f64::from(result.runs))
+    );
+}
+
+#[test]
+fn killed_it_is_gone_on_with_and_another_s_file_is_refused() {
+    let dir = Dir::new("tune");
+    dir.file("j.fio", JOB);
+    let search = ["--set", "queue_depth=4", "--set", "nr_hw_queues=1", "--knob", "queue_depth=8", "--budget", "40s"];
+    let first = tune(SLOW, &[&search[..], &["--results", "r", "--eta=always"]].concat());
+    let started = dir.start(&first, "confirming");
+    started.signal("KILL");
+    started.ends();
+    let before = fs::read_to_string(dir.path("r")).unwrap();
+    let ran = lab::tune::journal::read(&before, "r").unwrap().runs.len();
+    assert!(ran > 7, "{before}");
+    dir.mqblk(&tune(SLOW, &[&search[..], &["--resume", "r", "--detect", "9%"]].concat()))
+        .exits(2)
+        .says(&["--resume r: belongs to another tuning: --detect differs; it was begun by: mqblk tune j.fio"]);
+    dir.mqblk(&tune(SLOW, &[&search[..], &["--resume", "r"]].concat())).exits(0).prints(&["queue_depth=8 is better"]);
+    let after = fs::read_to_string(dir.path("r")).unwrap();
+    let kept = lab::tune::journal::read(&before, "r").unwrap().whole_bytes;
+    assert!(after.starts_with(&before[..kept]), "what had run is as it was");
+    assert!(lab::tune::journal::read(&after, "r").unwrap().result.is_some());
+}
+
+#[test]
+fn ctrl_c_says_how_to_go_on() {
+    let dir = Dir::new("tune");
+    dir.file("j.fio", JOB);
+    let args = tune(SLOW, &["--knob", "queue_depth=8", "--budget", "40s", "--results", "r", "--eta=always"]);
+    let started = dir.start(&args, "a first look");
+    started.signal("INT");
+    started.ends().exits(130).says(&["broken off; go on with: mqblk tune j.fio ", " --resume r\n"]);
+}
+
+/// Twice what a capped device can do is not to be had, whatever is set. Its rates are low: a machine that others use reaches them.
+#[test]
+fn an_impossible_limit_is_answered_with_the_best_there_is_and_caps_are_named() {
+    let dir = Dir::new("tune");
+    dir.file("j.fio", JOB);
+    let target = "model:size=1g,lat_us=500,parallel=64,iops=1000,bw=50m,burst_ms=250";
+    let args = ["--knob", "nomerges=1", "--keep", "all.bw>=200%", "--budget", "80s", "--results", "r", "--json"];
+    let v = dir.mqblk(&tune(target, &args)).exits(1).json();
+    assert_eq!(v["result"]["verdict"], "cannot_keep", "{v:#}");
+    let headline = v["headline"].as_str().unwrap();
+    assert!(headline.starts_with("all.bw>=200%: no setting keeps that; the best that is possible: "), "{headline}");
+    let find = |kind: &str| {
+        let all = v["result"]["findings"].as_array().unwrap();
+        all.iter().find(|f| f["finding"] == kind).unwrap_or_else(|| panic!("no {kind}: {all:#?}"))
+    };
+    let near = |found: f64, want: f64, by: f64| assert!((found / want - 1.0).abs() < by, "{found} for {want}");
+    near(number(find("iops_cap"), "/iops"), 1000.0, 0.2);
+    near(number(find("bandwidth_cap"), "/bytes_per_second"), f64::from(50 << 20), 0.2);
+    near(number(find("burst"), "/base"), 1000.0, 0.2);
+    // How exact it is is tested with times that no other program makes longer.
+    near(number(find("burst"), "/credit"), 250.0, 0.9);
+}
+
+/// Four paths, each of which does four at a time: one group of all of them is the answer, and stands in the target.
+#[test]
+fn how_paths_are_used_is_searched_and_stands_in_the_target() {
+    let dir = Dir::new("tune");
+    dir.file("j.fio", JOB);
+    let path = "model:size=1g,lat_us=2000,parallel=4";
+    let target = format!("multipath:{path}+{path}+{path}+{path}");
+    let search =
+        ["--knob", "path_grouping_policy", "--knob", "path_selector=queue-length", "--budget", "40s", "--results", "r"];
+    let form = ["--json", "--print", "toml,sysfs"];
+    let v = dir.mqblk(&tune(&target, &[&search[..], &form].concat())).exits(0).json();
+    assert_eq!(v["result"]["winner"]["path_grouping_policy"], "multibus", "{v:#}");
+    assert!(number(&v, "/result/against_default/ratio/ratio") > 2.0);
+    let toml = v["forms"]["toml"].as_str().unwrap();
+    assert!(toml.contains("path_grouping_policy=multibus") && !toml.contains("path_grouping_policy ="), "{toml}");
+    assert!(v["forms"]["sysfs"].as_str().unwrap().contains("(of the multipath target"));
+    assert!(!v["plan"]["knobs"].to_string().contains("paths"), "fewer paths only where that is asked for");
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_leaves_nothing() {
+    let dir = Dir::new("tune");
+    dir.file("j.fio", JOB).file("there", "mine");
+    let refused = |args: &[&str], says: &str| {
+        dir.mqblk(&[&["tune", "j.fio", "--target", "null"], args].concat()).exits(2).says(&[says]);
+        assert_eq!(dir.list(), ["j.fio", "there"], "{args:?}");
+    };
+    refused(&["--maximize", "b.iops"], "there is no job 'b'");
+    refused(&["--maximize", "a.iosp"], "did you mean 'iops'?");
+    refused(&["--maximize", "a.p99"], "use --minimize a.p99");
+    let max = ["--maximize", "a.iops"];
+    let with = |more: &[&'static str]| [&max[..], more].concat();
+    refused(&with(&["--keep", "a.bw=3"]), "must be JOB.METRIC>=BOUND");
+    refused(&with(&["--knob", "schedulr"]), "did you mean 'scheduler'?");
+    refused(&with(&["--free", "iodept=1..8"]), "did you mean 'iodepth'?");
+    refused(&with(&["--budget", "3s", "--runtime", "1s"]), "give --budget 4");
+    refused(&with(&["--fix", "queue_depth=0"]), "queue_depth=0: must be 1..=10240");
+    refused(&with(&["--apply", "there"]), "--apply there: exists");
+    refused(&with(&["--resume", "there"]), "--resume there, line 1: there is no whole line");
+    refused(&with(&["--resume", "nowhere"]), "--resume nowhere: No such file");
+    assert_eq!(fs::read_to_string(dir.path("there")).unwrap(), "mine");
+}

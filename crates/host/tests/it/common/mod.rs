@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A driver under a real request queue with one submitter and a pool of buffers, for tests.
+#![allow(dead_code, reason = "each test crate uses its part")]
+
+pub mod ceph;
+pub mod commands;
+pub mod iscsi;
+pub mod istgt;
+pub mod initiator;
+pub mod lio;
+pub mod iscsi_proxy;
+pub mod paths;
+pub mod peers;
+pub mod proxy;
+pub mod scripted;
+pub mod stopping;
+use crate::waiting;
+
+use blk::bio::{Bio, DataRef, Op, OpFlags};
+use blk::driver::model::Speed;
+use blk::id::{CpuId, HctxId, Sector};
+use blk::queue::{NoNotify, RequestQueue};
+use blk::settings::QueueConfig;
+use blk::status::BlkStatus;
+use blk::submitter::Submitter;
+use blk::time::Duration;
+use ceph::CephImage;
+use host::clock::now;
+use host::driver::HostDriver;
+use host::driver::Iscsi;
+use host::driver::Nbd;
+use host::driver::Rbd;
+use host::driver::file::{File, FileOptions};
+use host::driver::model::{Model, ModelOptions, ModelOver};
+use host::driver::null::{Null, NullOptions};
+use host::driver::ram::{Ram, RamOptions};
+use host::mem::{BufferPool, Regions};
+use host::target::{Needs, TargetSpec};
+use iscsi::Tgt;
+use istgt::Istgt;
+use parking_lot::RawMutex;
+use peers::Peer;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+pub use waiting::until;
+
+pub const SLOT_BYTES: usize = 32 << 10;
+pub const SLOT_SECTORS: u32 = (SLOT_BYTES >> 9) as u32;
+const SLOTS: u32 = 96;
+const DISK_BYTES: u64 = 8 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Null,
+    NullTimer,
+    Ram,
+    FileDirect,
+    FileBuffered,
+    /// The block device that the environment names.
+    Device,
+    ModelOverRam,
+    ModelOverNull,
+    /// nbdkit's memory, over several connections.
+    NbdMemory,
+    /// A file of qemu-nbd.
+    NbdQemu,
+    /// nbdkit's memory, over several connections under TLS.
+    NbdTls,
+    /// An image of the Ceph cluster that the environment names, opened several times.
+    Rbd,
+    /// One that is opened once, through librbd's cache.
+    RbdCached,
+    /// Debian's iSCSI target, over several sessions.
+    IscsiTgt,
+    /// The same with digests of headers and data.
+    IscsiDigests,
+    /// A target of another make, over several sessions.
+    IscsiIstgt,
+    /// The same with digests, where no data goes along with its command.
+    IscsiIstgtSolicited,
+    /// Two descriptors of a file, as paths in turn.
+    MultipathFiles,
+    /// Two paths that complete by time, and have no descriptor to tell of it.
+    MultipathTimed,
+    /// Two paths to Debian's iSCSI target.
+    MultipathIscsi,
+}
+
+impl Kind {
+    pub fn keeps_data(self) -> bool {
+        !matches!(self, Kind::Null | Kind::NullTimer | Kind::ModelOverNull | Kind::MultipathTimed)
+    }
+
+    /// Whether a bad data reference is noticed.
+    pub fn touches_data(self) -> bool {
+        self.keeps_data()
+    }
+
+    pub fn discard_zeroes(self) -> bool {
+        // librbd leaves out what is smaller than its unit, and istgt knows no discard.
+        self.keeps_data() && !self.is_rbd() && !matches!(self, Kind::IscsiIstgt | Kind::IscsiIstgtSolicited)
+    }
+
+    fn is_rbd(self) -> bool {
+        matches!(self, Kind::Rbd | Kind::RbdCached)
+    }
+
+    fn istgt(self) -> Option<Istgt> {
+        let immediate_data = match self {
+            Kind::IscsiIstgt => "Yes",
+            Kind::IscsiIstgtSolicited => "No",
+            _ => return None,
+        };
+        Some(Istgt::new(istgt::Options { immediate_data, auth: "None" }))
+    }
+
+    fn ceph(self) -> Option<CephImage> {
+        let features = if self == Kind::Rbd { "layering" } else { "layering,exclusive-lock" };
+        self.is_rbd().then(|| CephImage::new(DISK_BYTES, features))
+    }
+
+    fn peer(self) -> Option<Peer> {
+        match self {
+            Kind::NbdMemory => Some(Peer::nbdkit(&["memory", "8M"])),
+            Kind::NbdQemu => Some(Peer::qemu(&[])),
+            Kind::NbdTls => Some(Peer::with_certificates(&["memory", "8M"])),
+            _ => None,
+        }
+    }
+
+    /// A disk of two paths that take turns.
+    fn multipath(target: &str, regions: &Arc<Regions>) -> Arc<dyn HostDriver> {
+        let text = format!("multipath:path_grouping_policy=multibus,path_selector=round-robin:{target}+{target}");
+        let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+        let open = TargetSpec::parse(&text).unwrap().open(&needs, regions.clone()).unwrap();
+        assert!(open.warnings.is_empty(), "{:?}", open.warnings);
+        open.driver
+    }
+
+    fn driver(
+        self,
+        regions: &Arc<Regions>,
+        path: &Option<TempFile>,
+        peer: &Option<Peer>,
+        tgt: &Option<Tgt>,
+    ) -> Arc<dyn HostDriver> {
+        if let Some(peer) = peer {
+            let target = host::driver::nbd::parse(&peer.target("")).unwrap();
+            let (nbd, warning) = Nbd::open(&target, true, regions.clone()).unwrap();
+            assert_eq!(warning, None);
+            return Arc::new(nbd);
+        }
+        if let (Kind::MultipathIscsi, Some(target)) = (self, tgt) {
+            return Kind::multipath(&target.url(""), regions);
+        }
+        if let Some(target) = tgt {
+            let digests = if self == Kind::IscsiDigests { "?header_digest=crc32c&data_digest=crc32c" } else { "" };
+            let target = host::driver::iscsi::parse(&target.url(digests)).unwrap();
+            return Arc::new(Iscsi::open(&target, true, regions.clone()).unwrap());
+        }
+        let null = NullOptions { size_bytes: DISK_BYTES, ..NullOptions::default() };
+        let model = |over| {
+            let lat = Duration::from_us(20);
+            let speed = Speed { jitter_pct: 50, iops: 500_000, parallel: 3, ..Speed::default() };
+            let o = ModelOptions { size_bytes: DISK_BYTES, over, lat_read: lat, lat_write: lat, speed };
+            Model::new(o, regions.clone()).unwrap()
+        };
+        let file = |direct| {
+            let options = FileOptions { direct, ..FileOptions::default() };
+            let path = &path.as_ref().expect("a file driver has a file").0;
+            let (file, warnings) = File::open(path, &options, regions.clone()).unwrap();
+            assert!(warnings.is_empty() && file.is_direct() == direct, "{warnings:?}");
+            file
+        };
+        match self {
+            Kind::Null => Arc::new(Null::new(null)),
+            Kind::NullTimer => Arc::new(Null::new(NullOptions { completion: Duration::from_us(10), ..null })),
+            Kind::Ram => Arc::new(
+                Ram::new(RamOptions { size_bytes: DISK_BYTES, ..RamOptions::default() }, regions.clone()).unwrap(),
+            ),
+            Kind::FileDirect => Arc::new(file(true)),
+            Kind::FileBuffered => Arc::new(file(false)),
+            Kind::Device => {
+                let path = device().expect("asked for before");
+                Arc::new(File::open(&path, &FileOptions::default(), regions.clone()).unwrap().0)
+            }
+            Kind::MultipathFiles => {
+                let path = &path.as_ref().expect("a file driver has a file").0;
+                Kind::multipath(path.to_str().unwrap(), regions)
+            }
+            Kind::MultipathTimed => {
+                let model = format!("model:size={DISK_BYTES},over=null,lat_us=20,jitter_pct=50,parallel=3");
+                Kind::multipath(&model, regions)
+            }
+            Kind::ModelOverRam => Arc::new(model(ModelOver::Ram)),
+            Kind::ModelOverNull => Arc::new(model(ModelOver::Null)),
+            Kind::Rbd | Kind::RbdCached => unreachable!("they have an image"),
+            Kind::IscsiIstgt | Kind::IscsiIstgtSolicited => unreachable!("they have a target"),
+            Kind::NbdMemory
+            | Kind::NbdQemu
+            | Kind::NbdTls
+            | Kind::IscsiTgt
+            | Kind::IscsiDigests
+            | Kind::MultipathIscsi => {
+                unreachable!("they have a peer")
+            }
+        }
+    }
+}
+
+/// A block device whose content may be lost, if `MQBLK_TEST_DEVICE` names one; says why not.
+pub fn device() -> Option<PathBuf> {
+    let device = std::env::var_os("MQBLK_TEST_DEVICE").map(PathBuf::from);
+    if device.is_none() {
+        eprintln!("skipped: MQBLK_TEST_DEVICE names no block device that may be overwritten");
+    }
+    device
+}
+
+/// A file of [`DISK_BYTES`] in the build's scratch directory (a real file system, unlike /tmp on some machines).
+pub struct TempFile(pub PathBuf);
+
+impl TempFile {
+    pub fn new() -> TempFile {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("conformance-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::File::create(&path).unwrap().set_len(DISK_BYTES).unwrap();
+        TempFile(path)
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+pub struct Rig {
+    pub driver: Arc<dyn HostDriver>,
+    pub disk: Arc<RequestQueue<RawMutex>>,
+    submitter: Submitter<RawMutex>,
+    pub pool: BufferPool,
+    regions: Arc<Regions>,
+    /// Sleep in the driver for completions, rather than spin.
+    pub may_wait: bool,
+    file: Option<TempFile>,
+    pub peer: Option<Peer>,
+    /// Behind the driver: it is closed first.
+    pub ceph: Option<CephImage>,
+    pub tgt: Option<Tgt>,
+    pub istgt: Option<Istgt>,
+}
+
+impl Rig {
+    pub fn new(kind: Kind) -> Rig {
+        Rig::with(kind, |_| ())
+    }
+
+    pub fn with(kind: Kind, settings: impl FnOnce(&mut QueueConfig)) -> Rig {
+        let regions = Arc::new(Regions::new());
+        let file = matches!(kind, Kind::FileDirect | Kind::FileBuffered | Kind::MultipathFiles).then(TempFile::new);
+        let peer = kind.peer();
+        if let Some(image) = kind.ceph() {
+            let options = if kind == Kind::Rbd { ":images=4" } else { ":rbd_cache=true" };
+            let target = host::driver::rbd::parse(&image.target(options)).unwrap();
+            let driver = Arc::new(Rbd::open(&target, true, regions.clone()).unwrap());
+            return Rig { ceph: Some(image), ..Rig::on(driver, regions, settings) };
+        }
+        if let Some(istgt) = kind.istgt() {
+            let solicited = kind == Kind::IscsiIstgtSolicited;
+            let digests = if solicited { "?header_digest=crc32c&data_digest=crc32c" } else { "" };
+            let target = host::driver::iscsi::parse(&istgt.url_as("", digests)).unwrap();
+            let driver = Arc::new(Iscsi::open(&target, true, regions.clone()).unwrap());
+            return Rig { istgt: Some(istgt), ..Rig::on(driver, regions, settings) };
+        }
+        let tgt = matches!(kind, Kind::IscsiTgt | Kind::IscsiDigests | Kind::MultipathIscsi).then(Tgt::new);
+        let driver = kind.driver(&regions, &file, &peer, &tgt);
+        Rig { file, peer, tgt, ..Rig::on(driver, regions, settings) }
+    }
+
+    /// On a driver whose data is in `regions`.
+    pub fn on(driver: Arc<dyn HostDriver>, regions: Arc<Regions>, settings: impl FnOnce(&mut QueueConfig)) -> Rig {
+        let mut config = QueueConfig::default();
+        settings(&mut config);
+        let most = driver.max_hw_queues();
+        if config.hw_queues() > most {
+            config.nr_hw_queues = Some(most);
+        }
+        let disk = RequestQueue::new(driver.clone(), config, Box::new(NoNotify)).unwrap();
+        let submitter = disk.submitter(CpuId::new(0)).unwrap();
+        let pool = BufferPool::new(&regions, SLOTS, SLOT_BYTES, false).unwrap();
+        let (file, peer, ceph, tgt, istgt) = (None, None, None, None, None);
+        Rig { driver, disk, submitter, pool, regions, may_wait: true, file, peer, ceph, tgt, istgt }
+    }
+
+    /// This rig, and one with a submitter on CPU 1 and a pool of its own.
+    pub fn split_in_two(self) -> (Rig, Rig) {
+        self.split_in_two_on_cpu(1)
+    }
+
+    /// This rig, and one with a submitter on `cpu` and a pool of its own.
+    pub fn split_in_two_on_cpu(self, cpu: u32) -> (Rig, Rig) {
+        let other = Rig {
+            driver: self.driver.clone(),
+            disk: self.disk.clone(),
+            submitter: self.disk.submitter(CpuId::new(cpu)).unwrap(),
+            pool: BufferPool::new(&self.regions, SLOTS, SLOT_BYTES, false).unwrap(),
+            regions: self.regions.clone(),
+            may_wait: true,
+            file: None,
+            peer: None,
+            ceph: None,
+            tgt: None,
+            istgt: None,
+        };
+        (self, other)
+    }
+
+    /// Takes what is finished, this submitter's or another's.
+    pub fn poll(&mut self) {
+        self.submitter.poll(now());
+    }
+
+    /// Whether who sleeps at the first hardware queue's descriptor wakes at once.
+    pub fn is_readable(&self) -> bool {
+        let fd = self.driver.ring_fd(HctxId::new(0)).expect("a driver with a descriptor");
+        // SAFETY: it is the driver's own, which lives as long as the rig.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+    }
+
+    /// The file underneath.
+    pub fn path(&self) -> &Path {
+        &self.file.as_ref().expect("a file driver has a file").0
+    }
+
+    pub fn block_sectors(&self) -> u32 {
+        self.disk.limits().logical_block_sectors()
+    }
+
+    pub fn pool_region(&mut self) -> u16 {
+        let data = self.pool.lend(0);
+        // SAFETY: no I/O was submitted with it.
+        unsafe { self.pool.give_back(0) };
+        data.region()
+    }
+
+    /// Submits the bios as one plugged batch, each with its slot lent; their statuses in that order.
+    pub fn io_batch(&mut self, bios: Vec<(u32, Bio)>) -> Vec<BlkStatus> {
+        let mut statuses = vec![None; bios.len()];
+        self.submitter.start_plug(bios.len() as u32);
+        for (i, (slot, bio)) in bios.iter().enumerate() {
+            let bio = Bio { data: self.pool.lend(*slot), ..*bio };
+            self.submitter.submit(&bio.with_user_data(i as u64), now()).unwrap();
+        }
+        self.submitter.finish_plug(now());
+        self.collect(&mut statuses);
+        // A test may not call again for a while, and a freeze is not to wait for that.
+        self.submitter.rest();
+        for (slot, _) in &bios {
+            // SAFETY: every bio has ended.
+            unsafe { self.pool.give_back(*slot) };
+        }
+        statuses.into_iter().map(|s| s.expect("collected")).collect()
+    }
+
+    fn collect(&mut self, statuses: &mut [Option<BlkStatus>]) {
+        while statuses.iter().any(Option::is_none) {
+            self.submitter.poll(now());
+            let before = self.submitter.ready();
+            self.submitter.reap(|done| {
+                let status = &mut statuses[done.user_data as usize];
+                assert_eq!(*status, None, "bio {} ended twice", done.user_data);
+                *status = Some(done.status);
+            });
+            if before == 0 && self.may_wait {
+                let hctxs: Vec<_> = self.submitter.hctxs().collect();
+                hctxs.into_iter().for_each(|h| self.driver.wait(h, 1, None));
+            }
+        }
+        assert_eq!(self.submitter.outstanding(), 0);
+        // Nobody polls until the next I/O: a freeze in between has nothing to wait for here.
+        self.submitter.rest();
+    }
+
+    /// One bio as it is.
+    pub fn io(&mut self, bio: Bio) -> BlkStatus {
+        self.begin(bio);
+        self.finish()
+    }
+
+    /// Submits one and does not poll.
+    pub fn begin(&mut self, bio: Bio) {
+        self.submitter.submit(&bio.with_user_data(0), now()).unwrap();
+    }
+
+    /// The end of that.
+    pub fn finish(&mut self) -> BlkStatus {
+        let mut status = [None];
+        self.collect(&mut status);
+        status[0].expect("collected")
+    }
+
+    pub fn io_with_slot(&mut self, slot: u32, bio: Bio) -> BlkStatus {
+        self.io_batch(vec![(slot, bio)])[0]
+    }
+
+    pub fn write(&mut self, sector: u64, fill: &[u8], flags: OpFlags) -> BlkStatus {
+        self.pool.with_slot(0, |b| b[..fill.len()].copy_from_slice(fill));
+        let bio = Bio::write(Sector(sector), (fill.len() >> 9) as u32, DataRef::NONE).with_flags(flags);
+        self.io_with_slot(0, bio)
+    }
+
+    pub fn read(&mut self, sector: u64, len: usize) -> (BlkStatus, Vec<u8>) {
+        self.pool.with_slot(1, |b| b.fill(0xee));
+        let status = self.io_with_slot(1, Bio::read(Sector(sector), (len >> 9) as u32, DataRef::NONE));
+        (status, self.pool.with_slot(1, |b| b[..len].to_vec()))
+    }
+
+    pub fn write_zeroes_all(&mut self, sectors: u32) {
+        let bio = Bio { op: Op::WriteZeroes, ..Bio::read(Sector(0), sectors, DataRef::NONE) };
+        assert_eq!(self.io(bio), BlkStatus::Ok);
+    }
+}
+
+/// SplitMix64; prints as its present state.
+#[derive(Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    pub fn bytes(&mut self, n: usize) -> Vec<u8> {
+        (0..n.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).take(n).collect()
+    }
+}
+
+/// Takes a buffer back whose I/O has ended.
+pub fn give_back(pool: &mut BufferPool, slot: u32) {
+    // SAFETY: its bio has ended, says the caller.
+    unsafe { pool.give_back(slot) };
+}

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A daemon in this process, on plans made by hand: what a change may touch, and who is told of it.
+
+use crate::common;
+use crate::own_process;
+use crate::serving;
+
+use blk::driver::Driver;
+use common::peers::Peer;
+use host::driver::nbd::{self, Nbd};
+use host::mem::Regions;
+use host::serve::check::{CheckedPlan, HostFacts};
+use host::serve::daemon::{Changes, Daemon};
+use host::serve::lock::ImageLock;
+use host::serve::mapping::Mapping;
+use host::serve::plan::{
+    DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NbdListen, NbdPlan, OnEnospc, QUEUE_SIZE, ServePlan, VhostUserPlan,
+};
+use host::target::TargetSpec;
+use serving::run;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// A directory that is gone at the end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Directory {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("mqblk-daemon-{}-{number}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Directory(path)
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn disk(name: &str, target: &str) -> DiskPlan {
+    DiskPlan::new(name, TargetSpec::parse(target).unwrap(), target)
+}
+
+/// An NBD export of a disk, which clients call `d`, on one IOThread.
+fn export(name: &str, disk: &str, socket: &Path, iothread: &str) -> ExportPlan {
+    let nbd = NbdPlan {
+        listen: NbdListen::Unix(socket.into()),
+        socket_mode: None,
+        name: "d".into(),
+        tls: None,
+        max_connections: 16,
+    };
+    ExportPlan {
+        name: name.into(),
+        disk: disk.into(),
+        read_only: false,
+        mapping: Mapping::round_robin([iothread]),
+        kind: ExportKind::Nbd(nbd),
+    }
+}
+
+fn plan(disks: &[DiskPlan], exports: &[ExportPlan]) -> CheckedPlan {
+    let iothreads = ["io0", "io1", "io2"].into_iter().map(IoThreadPlan::new).collect();
+    let plan = ServePlan { iothreads, disks: disks.to_vec(), exports: exports.to_vec() };
+    plan.check_running(&HostFacts::read()).unwrap()
+}
+
+fn start(disks: &[DiskPlan], exports: &[ExportPlan]) -> Daemon {
+    Daemon::start(plan(disks, exports)).unwrap().0
+}
+
+#[track_caller]
+fn change(daemon: &mut Daemon, to: CheckedPlan) -> Changes {
+    let changes = daemon.change(to, false).unwrap();
+    assert!(changes.failed.is_empty(), "{:?}", changes.failed);
+    changes
+}
+
+fn uri(socket: &Path) -> String {
+    format!("nbd+unix:///d?socket={}", socket.display())
+}
+
+/// A client that stays.
+fn client(socket: &Path) -> Nbd {
+    let target = nbd::parse(&format!("{}&connections=1", uri(socket))).unwrap();
+    Nbd::open(&target, false, Arc::new(Regions::new())).unwrap().0
+}
+
+/// Which IOThread serves which export's clients.
+fn places(daemon: &Daemon) -> BTreeMap<String, String> {
+    let reports = daemon.report();
+    let all = reports.iter().flat_map(|t| t.sources.iter().map(|s| (s.export.clone(), t.name.clone())));
+    all.collect()
+}
+
+/// Two NBD servers may have an export of one name. Sources were called by that, so a change of one export moved the other's
+/// clients too, and the balance looked up the wrong one's IOThreads.
+#[test]
+fn clients_of_an_export_of_the_same_name_on_another_server_stay() {
+    let directory = Directory::new();
+    let (one, two) = (directory.at("one.sock"), directory.at("two.sock"));
+    let disks = [disk("a", "ram:size=1m")];
+    let mut daemon = start(&disks, &[export("first", "a", &one, "io0"), export("second", "a", &two, "io2")]);
+    let _clients = [client(&one), client(&two)];
+    let at = |pairs: [(&str, &str); 2]| BTreeMap::from(pairs.map(|(e, t)| (e.to_owned(), t.to_owned())));
+    // A client is let in a little before it is served.
+    let until = Instant::now() + LONG;
+    while places(&daemon).len() < 2 {
+        assert!(Instant::now() < until, "a client is not served");
+        std::thread::yield_now();
+    }
+    assert_eq!(places(&daemon), at([("first", "io0"), ("second", "io2")]));
+    change(&mut daemon, plan(&disks, &[export("first", "a", &one, "io1"), export("second", "a", &two, "io2")]));
+    assert_eq!(places(&daemon), at([("first", "io1"), ("second", "io2")]));
+}
+
+/// `./x` and `x` are one socket, and so one server; the end of the export that was named first took the other one along.
+#[test]
+fn exports_whose_socket_is_written_in_two_ways_are_on_one_server() {
+    if !own_process::is_alone("daemon::exports_whose_socket_is_written_in_two_ways_are_on_one_server", &[]) {
+        return;
+    }
+    let directory = Directory::new();
+    std::env::set_current_dir(&directory.0).unwrap();
+    let disks = [disk("a", "ram:size=1m"), disk("b", "ram:size=2m")];
+    let named = |export: ExportPlan, name: &str| {
+        let ExportKind::Nbd(nbd) = export.kind.clone() else { panic!("an NBD export") };
+        ExportPlan { kind: ExportKind::Nbd(NbdPlan { name: name.into(), ..nbd }), ..export }
+    };
+    let first = named(export("first", "a", Path::new("./x.sock"), "io0"), "a");
+    let second = named(export("second", "b", Path::new("x.sock"), "io0"), "b");
+    let mut daemon = start(&disks, &[first.clone(), second.clone()]);
+    let size = |name: &str| {
+        run("nbdinfo", &["--size", &format!("nbd+unix:///{name}?socket={}", directory.at("x.sock").display())])
+    };
+    assert_eq!((size("a").trim(), size("b").trim()), ("1048576", "2097152"));
+    let target = nbd::parse(&format!("nbd+unix:///b?socket={}", directory.at("x.sock").display())).unwrap();
+    let _client = Nbd::open(&target, false, Arc::new(Regions::new())).unwrap().0;
+    let clients = |daemon: &Daemon| daemon.plan().exports().map(|e| daemon.clients(&e)).collect::<Vec<_>>();
+    let until = Instant::now() + LONG;
+    while clients(&daemon) != [0, 1] {
+        assert!(Instant::now() < until, "{:?} clients", clients(&daemon));
+        std::thread::yield_now();
+    }
+    change(&mut daemon, plan(&disks, std::slice::from_ref(&second)));
+    assert_eq!(size("b").trim(), "2097152");
+    assert_eq!(clients(&daemon), [1]);
+    // Two disks cannot have one name there, however the socket is written.
+    let twin = named(first, "b");
+    let iothreads = vec![IoThreadPlan::new("io0")];
+    let twins = ServePlan { iothreads, disks: disks.to_vec(), exports: vec![second, twin] };
+    let refused = twins.check_running(&HostFacts::read()).unwrap_err().to_string();
+    assert!(refused.contains("serves the export name 'b' already"), "{refused}");
+}
+
+/// The first server that could not be told of a new size was the last that was.
+#[test]
+fn a_server_that_cannot_be_told_of_a_new_size_keeps_it_from_nobody_else() {
+    let directory = Directory::new();
+    let (one, two, image) = (directory.at("one.sock"), directory.at("two.sock"), directory.at("disk.img"));
+    fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+    let disks = [disk("a", image.to_str().unwrap())];
+    let daemon = start(&disks, &[export("first", "a", &one, "io0"), export("second", "a", &two, "io1")]);
+    // Without its IOThread the first export cannot be made anew.
+    daemon.threads().stop_one(0).unwrap();
+    let told = daemon.resize("a", Some(2 << 20)).unwrap_err().to_string();
+    for part in ["disk 'a' has 2097152 bytes now", "one.sock goes on with the old size", "IOThread"] {
+        assert!(told.contains(part), "'{part}' is missing in: {told}");
+    }
+    assert!(!told.contains("two.sock"), "{told}");
+    assert_eq!(run("nbdinfo", &["--size", &uri(&two)]).trim(), "2097152");
+    assert_eq!(client(&two).capacity().0, 4096);
+}
+
+/// What ended was waited for without limit, also if it was the I/O of a client long gone, at a server that is down.
+#[test]
+fn an_export_whose_io_does_not_end_is_left_to_end_by_itself_or_by_force() {
+    let directory = Directory::new();
+    let (socket, mut far) = (directory.at("one.sock"), Peer::nbdkit(&["memory", "16m"]));
+    let disks = [disk("a", &far.target("&reconnect_delay=3600")), disk("b", "ram:size=1m")];
+    let mut daemon = start(&disks, &[export("first", "a", &socket, "io0")]);
+    far.kill();
+    let mut client = Command::new("qemu-io");
+    client.args(["-f", "raw", "-c", "write 0 64k", &uri(&socket)]);
+    let mut client = client.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let until = Instant::now() + LONG;
+    while daemon.report().iter().flat_map(|t| &t.sources).all(|s| s.in_flight == 0) {
+        assert!(Instant::now() < until, "the write does not come");
+        std::thread::yield_now();
+    }
+    client.kill().unwrap();
+    client.wait().unwrap();
+    let changes = daemon.change(plan(&disks[1..], &[]), false).unwrap();
+    let told = changes.failed.iter().map(ToString::to_string).collect::<String>();
+    for part in
+        ["export 'first'", "has not ended after 10 s", "1 request of disk 'a' in flight", "remove --force first"]
+    {
+        assert!(told.contains(part), "'{part}' is missing in: {told}");
+    }
+    assert!(daemon.disk("a").is_none() && daemon.disk("b").is_some());
+    // Nobody's image is in two hands: it is closed when it has ended.
+    assert!(daemon.finish("a", false).unwrap_err().to_string().contains("has not ended"));
+    assert!(daemon.finish("first", true).unwrap());
+    assert!(!daemon.finish("first", true).unwrap() && !daemon.finish("b", true).unwrap());
+    // The same again is another one.
+    far.start();
+    change(&mut daemon, plan(&disks, &[export("first", "a", &socket, "io0")]));
+    assert_eq!(run("nbdinfo", &["--size", &uri(&socket)]).trim(), "16777216");
+}
+
+/// It went on with disks that were closed, and whose images were no more locked.
+#[test]
+fn a_server_that_cannot_go_on_with_what_is_left_ends() {
+    let directory = Directory::new();
+    let (socket, image) = (directory.at("one.sock"), directory.at("disk.img"));
+    fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+    let disks = [disk("a", image.to_str().unwrap()), disk("b", "ram:size=2m")];
+    let second = export("second", "b", &socket, "io1");
+    let ExportKind::Nbd(nbd) = second.kind.clone() else { panic!("an NBD export") };
+    let second = ExportPlan { kind: ExportKind::Nbd(NbdPlan { name: "b".into(), ..nbd }), ..second };
+    let mut daemon = start(&disks, &[export("first", "a", &socket, "io0"), second.clone()]);
+    // Without its IOThread the second export cannot be made anew.
+    daemon.threads().stop_one(1).unwrap();
+    let changes = daemon.change(plan(&disks[1..], std::slice::from_ref(&second)), false).unwrap();
+    assert!(changes.failed.iter().any(|e| e.to_string().contains("IOThread")), "{:?}", changes.failed);
+    assert!(daemon.disk("a").is_none());
+    assert_eq!(daemon.plan().exports().count(), 0, "what runs");
+    assert!(!socket.exists(), "nobody is served");
+    wait_until_free(&image);
+    assert!(daemon.change(plan(&disks[..1], &[]), false).unwrap().failed.is_empty());
+}
+
+/// A write that waits for room could not be ended but by making room.
+#[test]
+fn what_is_held_for_want_of_space_ends_by_force() {
+    let directory = Directory::new();
+    let (socket, full) = (directory.at("one.sock"), directory.at("full"));
+    fs::create_dir(&full).unwrap();
+    run("mount", &["-t", "tmpfs", "-o", "size=1m", "none", full.to_str().unwrap()]);
+    let image = full.join("disk.img");
+    fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+    let held = DiskPlan { on_enospc: OnEnospc::Stop, ..disk("a", image.to_str().unwrap()) };
+    let mut daemon = start(&[held], &[export("first", "a", &socket, "io0")]);
+    // It is gone when the last who has a file open there has closed it.
+    run("umount", &["--lazy", full.to_str().unwrap()]);
+    let mut client = Command::new("qemu-io");
+    client.args(["-f", "raw", "-c", "write 0 4m", &uri(&socket)]);
+    let mut client = client.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let until = Instant::now() + LONG;
+    while daemon.disk("a").unwrap().held_on_enospc() == 0 {
+        assert!(Instant::now() < until, "the write is not held");
+        std::thread::yield_now();
+    }
+    let changes = daemon.change(plan(&[], &[]), true).unwrap();
+    // Or the end of the daemon would wait where this fails.
+    daemon.open_disks_now().iter().for_each(|d| drop(d.set_hold_on_enospc(false)));
+    assert!(changes.failed.is_empty(), "{:?}", changes.failed);
+    assert!(changes.done.iter().any(|line| line == "ended export 'first'"), "{:?}", changes.done);
+    client.kill().unwrap();
+    client.wait().unwrap();
+}
+
+/// Whether this process has it open.
+fn is_open(image: &Path) -> bool {
+    let mut open = fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
+    open.any(|file| file == image)
+}
+
+/// They were removed by their names, whoever had them by then.
+#[test]
+fn sockets_that_others_have_put_in_the_place_of_ours_stay() {
+    let directory = Directory::new();
+    let sockets = [directory.at("one.sock"), directory.at("two.sock"), directory.at("three.sock")];
+    let vhost = |name: &str, socket: &Path| ExportPlan {
+        kind: ExportKind::VhostUserBlk(VhostUserPlan {
+            socket: socket.into(),
+            socket_mode: Some(0o600),
+            num_queues: 1,
+            queue_size: QUEUE_SIZE,
+        }),
+        ..export(name, "a", socket, "io0")
+    };
+    let exports = [export("first", "a", &sockets[0], "io0"), vhost("second", &sockets[1]), vhost("third", &sockets[2])];
+    let mut daemon = start(&[disk("a", "ram:size=1m")], &exports);
+    let _successors = [0, 1].map(|i: usize| {
+        fs::remove_file(&sockets[i]).unwrap();
+        UnixListener::bind(&sockets[i]).unwrap()
+    });
+    change(&mut daemon, plan(&[], &[]));
+    assert_eq!(sockets.map(|s| s.exists()), [true, true, false]);
+}
+
+/// Nobody here has it; but a program that another test starts has all that this process had open until it is that program.
+#[track_caller]
+fn wait_until_free(image: &Path) {
+    let until = Instant::now() + LONG;
+    while let Err(e) = ImageLock::probe(image, true) {
+        assert!(Instant::now() < until, "{e}");
+        std::thread::yield_now();
+    }
+}
+
+/// The lock was free while a list, stats or a scrape still had the disk, and with it the file, open.
+#[test]
+fn an_image_is_locked_as_long_as_somebody_looks_at_its_disk() {
+    let directory = Directory::new();
+    let (socket, image) = (directory.at("one.sock"), directory.at("disk.img"));
+    fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+    let disks = [disk("a", image.to_str().unwrap())];
+    let mut daemon = start(&disks, &[export("first", "a", &socket, "io0")]);
+    let view = daemon.view();
+    let looked_at = view.disk("a").unwrap();
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(|| change(&mut daemon, plan(&[], &[])));
+        let until = Instant::now() + LONG;
+        while Arc::strong_count(&looked_at) > 1 {
+            assert!(Instant::now() < until, "somebody else keeps it");
+            std::thread::yield_now();
+        }
+        assert!(is_open(&image));
+        let refused = ImageLock::take(&image, true).unwrap_err().to_string();
+        assert!(refused.contains("is in use"), "{refused}");
+        drop(looked_at);
+        let done = closing.join().unwrap().done;
+        assert!(done.iter().any(|line| line == "closed disk 'a'"), "{done:?}");
+    });
+    assert!(!is_open(&image) && view.disk("a").is_none());
+    wait_until_free(&image);
+}
+
+/// A client in the middle of its handshake kept all disks of its server open for up to 10 s, without a lock.
+#[test]
+fn who_shakes_hands_keeps_no_disk_open() {
+    let directory = Directory::new();
+    let (socket, image) = (directory.at("one.sock"), directory.at("disk.img"));
+    fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+    let disks = [disk("a", image.to_str().unwrap()), disk("b", "ram:size=2m")];
+    let second = export("second", "b", &socket, "io0");
+    let ExportKind::Nbd(nbd) = second.kind.clone() else { panic!("an NBD export") };
+    let second = ExportPlan { kind: ExportKind::Nbd(NbdPlan { name: "b".into(), ..nbd }), ..second };
+    let mut daemon = start(&disks, &[export("first", "a", &socket, "io0"), second.clone()]);
+    let mut silent = UnixStream::connect(&socket).unwrap();
+    // `NBDMAGIC`, `IHAVEOPT` and flags: it is the client's turn.
+    silent.read_exact(&mut [0; 18]).unwrap();
+    change(&mut daemon, plan(&disks[1..], std::slice::from_ref(&second)));
+    assert!(!is_open(&image));
+    // What it asks for now is gone: NO_ZEROES and FIXED_NEWSTYLE, and OPT_EXPORT_NAME "d".
+    silent.write_all(&[&[0, 0, 0, 3][..], b"IHAVEOPT", &[0, 0, 0, 1, 0, 0, 0, 1], b"d"].concat()).unwrap();
+    let mut size = Vec::new();
+    silent.read_to_end(&mut size).unwrap();
+    assert!(size.len() <= 10, "it is let go");
+}

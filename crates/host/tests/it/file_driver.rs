@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What only the file driver can do: refuse files, keep a file's bytes, meet its end.
+
+use crate::common;
+
+use blk::bio::{Bio, DataRef, Op, OpFlags};
+use blk::driver::Driver;
+use blk::id::Sector;
+use blk::status::BlkStatus;
+use common::{Kind, Rig, Rng, TempFile};
+use host::driver::file::{File, FileOptions};
+use host::error::ErrorKind;
+use host::mem::Regions;
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+fn open(path: &Path, options: FileOptions) -> host::error::Result<File> {
+    File::open(path, &options, Arc::new(Regions::new())).map(|(file, _)| file)
+}
+
+#[test]
+fn unusable_targets_are_refused_with_a_reason() {
+    let file = TempFile::new();
+    let size = fs::metadata(&file.0).unwrap().len();
+    let cases = [
+        (Path::new(env!("CARGO_TARGET_TMPDIR")), 0, ErrorKind::Denied, "a directory"),
+        (Path::new("/dev/null"), 0, ErrorKind::Denied, "neither a regular file nor a block device"),
+        (&file.0.join("x"), 0, ErrorKind::Io, "cannot open"),
+        (&file.0.with_extension("missing"), 0, ErrorKind::NotFound, "does not exist"),
+        (&*file.0, size + 1, ErrorKind::NoSpace, "are needed"),
+    ];
+    for (path, min_bytes, kind, text) in cases {
+        let e = open(path, FileOptions { min_bytes, ..FileOptions::default() }).err().expect("refused");
+        assert!(e.kind() == kind && e.to_string().contains(text), "{path:?}: {e}");
+    }
+    fs::File::options().write(true).open(&file.0).unwrap().set_len(100).unwrap();
+    let e = open(&file.0, FileOptions::default()).err().expect("smaller than a block");
+    assert!(e.to_string().contains("has 100 bytes"), "{e}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_serves_reads_only() {
+    let file = TempFile::new();
+    fs::set_permissions(&file.0, fs::Permissions::from_mode(0o444)).unwrap();
+    let writable = open(&file.0, FileOptions::default());
+    // Root may write it all the same.
+    if let Err(e) = writable {
+        assert!(e.kind() == ErrorKind::Denied && e.to_string().contains("the job writes"), "{e}");
+    }
+    let reader = open(&file.0, FileOptions { write: false, ..FileOptions::default() }).unwrap();
+    assert!(reader.limits().read_only);
+}
+
+#[test]
+fn the_size_is_rounded_down_to_blocks() {
+    let file = TempFile::new();
+    fs::File::options().write(true).open(&file.0).unwrap().set_len((1 << 20) + 511).unwrap();
+    let driver = open(&file.0, FileOptions::default()).unwrap();
+    let block = u64::from(driver.limits().logical_block_size);
+    assert_eq!(driver.capacity().0 << 9, ((1 << 20) + 511) / block * block);
+}
+
+/// Bytes reach the file where the disk says, and no others change; not its size, not its other blocks.
+#[test]
+fn only_what_is_written_changes_in_the_file() {
+    for kind in [Kind::FileDirect, Kind::FileBuffered] {
+        let mut rig = Rig::new(kind);
+        let path = rig.path().to_owned();
+        let mut rng = Rng::new(0x5eed_0010);
+        let mut expected = rng.bytes(fs::metadata(&path).unwrap().len() as usize);
+        fs::write(&path, &expected).unwrap();
+        let fill = rng.bytes(8192);
+        assert_eq!(rig.write(24, &fill, OpFlags::FUA), BlkStatus::Ok);
+        let zero = Bio { op: Op::WriteZeroes, ..Bio::read(Sector(100), 3 * 8, DataRef::NONE) };
+        assert_eq!(rig.io(zero), BlkStatus::Ok);
+        let discard = Bio { op: Op::Discard, ..zero };
+        assert_eq!(rig.io(Bio { sector: Sector(1000), ..discard }), BlkStatus::Ok);
+        expected[24 * 512..][..8192].copy_from_slice(&fill);
+        expected[100 * 512..][..3 * 4096].fill(0);
+        expected[1000 * 512..][..3 * 4096].fill(0);
+        assert!(fs::read(&path).unwrap() == expected, "{kind:?}");
+    }
+}
+
+#[test]
+fn discard_gives_space_back() {
+    let mut rig = Rig::new(Kind::FileDirect);
+    let path = rig.path().to_owned();
+    fs::write(&path, Rng::new(0x5eed_0011).bytes(8 << 20)).unwrap();
+    fs::File::open(&path).unwrap().sync_all().unwrap();
+    let before = fs::metadata(&path).unwrap().blocks();
+    let all = rig.disk.capacity().0 as u32;
+    assert_eq!(rig.io(Bio { op: Op::Discard, ..Bio::read(Sector(0), all, DataRef::NONE) }), BlkStatus::Ok);
+    let after = fs::metadata(&path).unwrap();
+    assert!(after.blocks() < before && after.len() == 8 << 20, "{before} -> {} blocks", after.blocks());
+}
+
+/// The file is cut short under the running driver: what lies behind its new end fails, what lies before does not, a
+/// request across the end fails, and nothing hangs.
+#[test]
+fn a_file_cut_short_gives_io_errors() {
+    for kind in [Kind::FileDirect, Kind::FileBuffered] {
+        let mut rig = Rig::new(kind);
+        fs::File::options().write(true).open(rig.path()).unwrap().set_len(1 << 20).unwrap();
+        assert_eq!(rig.read(8, 4096).0, BlkStatus::Ok);
+        assert_eq!(rig.read(4096, 4096).0, BlkStatus::IoErr, "{kind:?}");
+        assert_eq!(rig.read(2048 - 8, 8192).0, BlkStatus::IoErr, "{kind:?}");
+        assert_eq!(rig.read(2048 - 8, 4096).0, BlkStatus::Ok);
+    }
+}
+
+/// Regions that are added after the rings were made are as good as the ones before.
+#[test]
+fn data_may_lie_in_regions_added_later() {
+    let rig = Rig::new(Kind::FileDirect);
+    let file = fs::File::open(rig.path()).unwrap();
+    let (mut first, mut second) = rig.split_in_two_on_cpu(0);
+    for (i, rig) in [&mut first, &mut second].into_iter().enumerate() {
+        let fill = Rng::new(0x5eed_0012 + i as u64).bytes(4096);
+        assert_eq!(rig.write(i as u64 * 8, &fill, OpFlags::FUA), BlkStatus::Ok);
+        let mut seen = vec![0; 4096];
+        file.read_exact_at(&mut seen, i as u64 * 4096).unwrap();
+        assert!(seen == fill);
+    }
+}

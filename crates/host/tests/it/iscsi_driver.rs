@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The iSCSI driver against Debian's tgtd: who is let in and who is not, sessions, long requests, and what becomes of requests when
+//! sessions are cut, the target is killed, or comes back as another. What all drivers must do is in `driver_conformance`.
+
+use crate::common;
+use crate::own_process;
+
+use blk::bio::{Bio, DataRef, Op, OpFlags};
+use blk::driver::Driver;
+use blk::id::Sector;
+use blk::status::BlkStatus;
+use common::initiator::{an_absence_is_not_noticed, open, refused, rig, target};
+use common::iscsi::{IQN, Tgt};
+use common::istgt::{Istgt, Options};
+use common::proxy::Proxy;
+use common::{Rig, until};
+use host::driver::HostDriver;
+use host::driver::iscsi::{self, Iscsi};
+use host::error::ErrorKind;
+use host::mem::{BufferPool, Regions};
+use std::sync::Arc;
+
+#[test]
+fn chap_lets_in_who_has_the_password_and_says_what_is_wrong() {
+    let tgt = Tgt::with_users(&[("me", "secretsecret1", false)]);
+    let (mut rig, _) = rig(&tgt.url_as("me%secretsecret1@", ""), 1);
+    assert_eq!(rig.write(0, &[7; 4096], OpFlags::FUA), BlkStatus::Ok);
+    let (kind, text) = refused(&tgt.url_as("me%secretsecret2@", ""));
+    assert!(kind == ErrorKind::Denied && text.contains("user 'me' was refused"), "{text}");
+    let (kind, text) = refused(&tgt.url_as("you%secretsecret1@", ""));
+    assert!(kind == ErrorKind::Denied && text.contains("user 'you'"), "{text}");
+    let (kind, text) = refused(&tgt.url(""));
+    assert!(kind == ErrorKind::Denied && text.contains("LIBISCSI_CHAP_PASSWORD"), "{text}");
+    assert!(!text.contains("secretsecret"), "{text}");
+}
+
+#[test]
+fn a_target_of_another_make_proves_who_it_is() {
+    const PASSWORD: &str = "LIBISCSI_CHAP_TARGET_PASSWORD";
+    let name = "iscsi_driver::a_target_of_another_make_proves_who_it_is";
+    if !own_process::is_alone(name, &[(PASSWORD, "secretsecret2")]) {
+        return;
+    }
+    let istgt = Istgt::new(Options { immediate_data: "Yes", auth: "CHAP Mutual" });
+    let rightly = target(&istgt.url_as("me%secretsecret1@", "?target_user=them"));
+    let regions = Arc::new(Regions::new());
+    let driver = Arc::new(Iscsi::open(&rightly, true, regions.clone()).unwrap());
+    let mut rig = Rig::on(driver, regions, |_| ());
+    assert_eq!(rig.write(0, &[9; 8192], OpFlags::FUA), BlkStatus::Ok);
+    assert_eq!(rig.read(0, 8192), (BlkStatus::Ok, vec![9; 8192]));
+    let (kind, text) = refused(&istgt.url_as("me%secretsecret2@", "?target_user=them"));
+    assert!(kind == ErrorKind::Denied && text.contains("user 'me' was refused"), "{text}");
+    let (kind, text) = refused(&istgt.url_as("me%secretsecret1@", "?target_user=others"));
+    assert!(kind == ErrorKind::Denied && text.contains("'others'"), "{text}");
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    let tgt = Tgt::new();
+    let url = tgt.url("");
+    let (kind, text) = refused(&url.replace(IQN, "iqn.2026-11.test:other"));
+    assert!(kind == ErrorKind::NotFound && text.contains("no target iqn.2026-11.test:other"), "{text}");
+    let (kind, text) = refused(&format!("{url}9"));
+    assert!(kind == ErrorKind::NotFound && text.contains("no LUN 19"), "{text}");
+    // The target's controller is no disk.
+    let (_, text) = refused(&format!("{}0", url.strip_suffix('1').unwrap()));
+    assert!(text.contains("LUN 0: is no disk but a device of type 0x0c"), "{text}");
+    drop(tgt);
+    let (_, text) = refused(&url);
+    assert!(text.contains("cannot connect"), "{text}");
+}
+
+#[test]
+fn a_portal_tells_its_targets() {
+    let tgt = Tgt::new();
+    let found = iscsi::discover(&target(&tgt.url(""))).unwrap();
+    assert_eq!((found.len(), found[0].name.as_str()), (1, IQN));
+    assert!(tgt.url("").contains(&found[0].portals[0].address), "{found:?}");
+    let units = iscsi::logical_units(&target(&tgt.url("")), IQN).unwrap();
+    assert_eq!(units.len(), 1, "the target's controller is no disk: {units:?}");
+    assert_eq!((units[0].lun.0, units[0].block_size), (1, 512));
+}
+
+#[test]
+fn each_hardware_queue_has_a_session_of_its_own() {
+    let tgt = Tgt::new();
+    let (mut rig, driver) = rig(&tgt.url("?sessions=3"), 3);
+    assert_eq!(rig.write(8, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let shown = tgt.show(&["--op", "show", "--mode", "target"]);
+    assert_eq!(shown.matches("I_T nexus:").count(), 3, "{shown}");
+    assert_eq!(driver.connections().unwrap().up, 3);
+    drop((rig, driver));
+    until(|| !tgt.show(&["--op", "show", "--mode", "target"]).contains("I_T nexus:"));
+}
+
+/// Longer than what goes unasked and than a burst: R2Ts and many messages, both ways, with and without digests.
+#[test]
+fn long_requests_go_both_ways() {
+    const BYTES: usize = 1 << 20;
+    let tgt = Tgt::new();
+    for options in ["", "?data_digest=crc32c", "?header_digest=crc32c"] {
+        let regions = Arc::new(Regions::new());
+        let driver = open(&tgt.url(options), &regions);
+        assert!(driver.limits().max_sectors as usize >= BYTES >> 9);
+        let mut pool = BufferPool::new(&regions, 2, BYTES, false).unwrap();
+        let mut rig = Rig::on(driver, regions, |c| c.set("nr_cpus", "1").unwrap());
+        let fill = common::Rng::new(0x5eed_1234).bytes(BYTES);
+        pool.with_slot(0, |b| b.copy_from_slice(&fill));
+        for (slot, op) in [(0, Op::Write), (1, Op::Read)] {
+            let data = pool.lend(slot);
+            let bio = Bio { op, ..Bio::read(Sector(64), (BYTES >> 9) as u32, data) };
+            assert_eq!(rig.io(bio), BlkStatus::Ok, "{options}");
+            common::give_back(&mut pool, slot);
+        }
+        assert!(pool.with_slot(1, |b| b[..] == fill[..]), "{options}");
+        // In pieces all over memory, too.
+        let slots: Vec<_> =
+            (0..32).map(|i| (i * 7 % 32, Bio::read(Sector(64 + u64::from(i) * 8), 8, DataRef::NONE))).collect();
+        assert!(rig.io_batch(slots).iter().all(|s| s.is_ok()));
+        for i in 0..32_u32 {
+            let at = i as usize * 4096;
+            rig.pool.with_slot(i * 7 % 32, |b| assert_eq!(b[..4096], fill[at..][..4096], "block {i}"));
+        }
+    }
+}
+
+#[test]
+fn a_target_that_is_killed_and_comes_back_is_not_noticed() {
+    let mut tgt = Tgt::new();
+    let (mut rig, driver) = rig(&tgt.url(""), 2);
+    an_absence_is_not_noticed(&mut rig, &driver, |serves| if serves { tgt.start() } else { tgt.kill() });
+}
+
+#[test]
+fn requests_end_when_nobody_comes_back_in_time() {
+    let mut tgt = Tgt::new();
+    let (mut rig, driver) = rig(&tgt.url("?recovery_timeout=1"), 1);
+    tgt.kill();
+    until(|| driver.connections().unwrap().up == 0);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Transport);
+    assert!(driver.troubles()[0].contains("cannot connect"), "{:?}", driver.troubles());
+}
+
+/// By another portal group it is another nexus: the target keeps what the lost session had, and may carry it out after what was
+/// written next.
+#[test]
+fn what_was_cut_off_goes_again_by_the_same_portal_group_only() {
+    let tgt = Tgt::new();
+    let proxy = Proxy::new(tgt.port());
+    let (mut rig, driver) = rig(&tgt.url_by(proxy.port(), "?noop_interval=1&noop_timeout=1&recovery_timeout=3600"), 1);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    proxy.freeze();
+    proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || rig.write(0, &[2; 4096], OpFlags::NONE));
+        until(|| writer.is_finished() || driver.troubles().iter().any(|t| t.contains("portal group 2")));
+        assert!(!writer.is_finished(), "it went by another nexus");
+        proxy.alter(None);
+        assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
+    });
+    // When nothing is cut off any group will do.
+    proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=3")));
+    proxy.cut();
+    until(|| driver.connections().unwrap().losses >= 2 && driver.connections().unwrap().up == 1);
+    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
+}
+
+/// Only then it is known, as far as it can be, that the target has forgotten what it had: a way that is there then is used.
+#[test]
+fn another_portal_group_is_used_when_the_recovery_timeout_is_over() {
+    let tgt = Tgt::new();
+    let proxy = Proxy::new(tgt.port());
+    let (mut rig, driver) = rig(&tgt.url_by(proxy.port(), "?noop_interval=1&noop_timeout=1&recovery_timeout=10"), 1);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    proxy.freeze();
+    proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));
+    assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok, "{:?}", driver.troubles());
+    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
+    assert!(driver.status().0[0].disrupted > 0, "the write was cut off");
+}
+
+/// What only reads may be carried out twice.
+#[test]
+fn a_read_that_was_cut_off_goes_again_by_any_portal_group() {
+    let tgt = Tgt::new();
+    let proxy = Proxy::new(tgt.port());
+    let (mut rig, _driver) = rig(&tgt.url_by(proxy.port(), "?noop_interval=1&noop_timeout=1&recovery_timeout=3600"), 1);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    proxy.freeze();
+    proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));
+    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![1; 4096]));
+}
+
+#[test]
+fn nothing_is_written_to_another_disk() {
+    let mut tgt = Tgt::new();
+    let (mut rig, driver) = rig(&tgt.url(""), 1);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    tgt.kill();
+    until(|| driver.connections().unwrap().up == 0);
+    tgt.set_serial("SN0002");
+    tgt.start();
+    // The midlayer says that the device is gone, once the keeper has seen it; until then it waits.
+    assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
+    assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
+    // What it is refused for is said after the requests were.
+    until(|| driver.troubles()[0].contains("requests are not sent to another disk"));
+    assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 1));
+}
+
+/// A checker and who sorts paths by their states may ask at the same time: the target ended the first of two sessions of one name.
+#[test]
+fn checks_at_the_same_time_do_not_end_each_other() {
+    let tgt = Tgt::new();
+    let driver = open(&tgt.url("?sessions=1"), &Arc::new(Regions::new()));
+    let limit = blk::time::Duration::from_secs(60);
+    let flags = rustix::event::EventfdFlags::CLOEXEC;
+    std::thread::scope(|s| {
+        for _ in 0..3 {
+            s.spawn(|| {
+                let never = rustix::event::eventfd(0, flags).unwrap();
+                for _ in 0..20 {
+                    driver.check(limit, &never).expect("it has such a way").unwrap();
+                }
+            });
+        }
+    });
+}

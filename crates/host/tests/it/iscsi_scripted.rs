@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The iSCSI driver against a target that does what no proper one would: it acknowledges what it has not seen, floods, and becomes
+//! another disk at the worst moment.
+
+use crate::common;
+
+use blk::bio::{Bio, Op, OpFlags};
+use blk::id::{HctxId, Sector};
+use blk::status::BlkStatus;
+use common::scripted::{BUSY, CHECK_CONDITION, GOOD, Peer, Request, Scripted, TASK_SET_FULL};
+use common::{Rig, until};
+use host::driver::HostDriver;
+use host::driver::iscsi::{self, Iscsi, RawCommand};
+use host::mem::{BufferPool, Regions};
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
+const LARGE: usize = 16 << 20;
+const ABORTED_COMMAND: u8 = 0x0b;
+const UNIT_ATTENTION: u8 = 6;
+const REPORT_LUNS: u8 = 0xa0;
+
+fn open(target: &Scripted, write: bool, options: &str, regions: &Arc<Regions>) -> Arc<Iscsi> {
+    let url = target.url(options);
+    Arc::new(Iscsi::open(&iscsi::parse(&url).unwrap(), write, regions.clone()).unwrap_or_else(|e| panic!("{url}: {e}")))
+}
+
+fn rig(target: &Scripted, write: bool, queues: &str) -> (Rig, Arc<Iscsi>) {
+    let regions = Arc::new(Regions::new());
+    let driver = open(target, write, "", &regions);
+    let rig = Rig::on(driver.clone(), regions, |c| {
+        c.set("nr_cpus", queues).unwrap();
+        c.set("nr_hw_queues", queues).unwrap();
+    });
+    (rig, driver)
+}
+
+fn is_gone(rig: &mut Rig, driver: &Iscsi) {
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Offline);
+    // What it is refused for is said after the requests were.
+    until(|| driver.troubles().first().is_some_and(|said| said.contains("requests are not sent to another disk")));
+}
+
+/// Writes more than sockets hold, to a target that goes by `script` when it sees a write for the first time, and takes it properly
+/// when it comes again; what has become of the first session.
+fn write_large(script: impl Fn(&mut Peer, &Request) + Send + Sync + 'static) -> String {
+    let is_first = AtomicBool::new(true);
+    let target = Scripted::new(move |peer, request| {
+        let is_it = request.is_write() && is_first.swap(false, Ordering::Relaxed);
+        if is_it {
+            script(peer, request);
+        }
+        is_it
+    });
+    let regions = Arc::new(Regions::new());
+    let driver = open(&target, true, "", &regions);
+    let mut pool = BufferPool::new(&regions, 1, LARGE, false).unwrap();
+    let fill = common::Rng::new(0x5eed_4321).bytes(LARGE);
+    pool.with_slot(0, |b| b.copy_from_slice(&fill));
+    let mut rig = Rig::on(driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    let bio = Bio { op: Op::Write, ..Bio::read(Sector(64), (LARGE >> 9) as u32, pool.lend(0)) };
+    assert_eq!(rig.io(bio), BlkStatus::Ok);
+    common::give_back(&mut pool, 0);
+    assert!(target.written.lock().unwrap()[64 * 512..] == fill, "what was acknowledged is not what was written");
+    driver.troubles().join("; ")
+}
+
+#[test]
+fn a_long_write_goes_in_the_messages_that_the_target_wants() {
+    // A write that a proper target takes: its messages carry 512 bytes each, and one R2T asks for all of a command's.
+    assert_eq!(write_large(Peer::serve), "");
+}
+
+#[test]
+fn a_write_that_was_not_asked_for_its_data_has_not_gone_well() {
+    let target = Scripted::new(|peer, request| {
+        if request.is_write() {
+            peer.end(request.tag(), GOOD);
+        }
+        request.is_write()
+    });
+    let (mut rig, _driver) = rig(&target, true, "1");
+    assert_eq!(rig.write(0, &[7; 4096], OpFlags::NONE), BlkStatus::IoErr);
+}
+
+#[test]
+fn a_write_is_not_acknowledged_before_it_was_sent() {
+    let troubles = write_large(|peer, request| {
+        let wish = peer.r2t(request.tag(), 0, request.len());
+        let good = peer.response(request.tag(), GOOD, &[]);
+        peer.send(&[wish, good].concat());
+    });
+    assert!(troubles.contains("ended well before all of it was sent"), "{troubles}");
+}
+
+/// RECOVERED ERROR: the command has done what it was asked, says the device.
+const RECOVERED: [u8; 10] = [0, 8, 0x72, 1, 0x17, 1, 0, 0, 0, 0];
+
+#[test]
+fn a_write_that_recovers_before_it_was_sent_goes_again() {
+    write_large(|peer, request| {
+        let wish = peer.r2t(request.tag(), 0, request.len());
+        let recovered = peer.response(request.tag(), CHECK_CONDITION, &RECOVERED);
+        peer.send(&[wish, recovered].concat());
+    });
+}
+
+#[test]
+fn a_read_that_recovers_without_its_data_goes_again() {
+    let is_first = AtomicBool::new(true);
+    let target = Scripted::new(move |peer, request| {
+        let is_it = request.is_read() && is_first.swap(false, Ordering::Relaxed);
+        if is_it {
+            let recovered = peer.response(request.tag(), CHECK_CONDITION, &RECOVERED);
+            peer.send(&recovered);
+        }
+        is_it
+    });
+    target.written.lock().unwrap().resize(4096, 0x5a);
+    let (mut rig, _driver) = rig(&target, false, "1");
+    let (status, got) = rig.read(0, 4096);
+    assert_eq!(status, BlkStatus::Ok);
+    assert!(got.iter().all(|b| *b == 0x5a), "memory was acknowledged that nothing has been read to");
+}
+
+#[test]
+fn a_task_is_asked_for_one_piece_of_data_at_a_time() {
+    let troubles = write_large(|peer, request| {
+        let wishes = [peer.r2t(request.tag(), 0, 64 << 10), peer.r2t(request.tag(), 64 << 10, 1)];
+        peer.send(&wishes.concat());
+    });
+    assert!(troubles.contains("MaxOutstandingR2T"), "{troubles}");
+}
+
+#[test]
+fn a_target_that_never_falls_silent_is_left_in_time() {
+    let floods = Arc::new(AtomicBool::new(false));
+    let flag = floods.clone();
+    let target = Scripted::new(move |peer, _| {
+        if !flag.load(Ordering::Relaxed) {
+            return false;
+        }
+        let flood = peer.chatter().repeat(10_000);
+        while peer.stream.write_all(&flood).is_ok() {}
+        true
+    });
+    let (_rig, driver) = rig(&target, true, "1");
+    floods.store(true, Ordering::Relaxed);
+    for is_stopped in [false, true] {
+        let (mut signal, stop) = UnixStream::pair().unwrap();
+        if is_stopped {
+            signal.write_all(&[0]).unwrap();
+        }
+        let limit = blk::time::Duration::from_secs(if is_stopped { 3600 } else { 1 });
+        let (tell, told) = mpsc::channel();
+        let driver = driver.clone();
+        std::thread::spawn(move || tell.send(driver.check(limit, &OwnedFd::from(stop))));
+        let text = told.recv_timeout(LONG).expect("the check ends").unwrap().unwrap_err().to_string();
+        assert!(text.contains("took longer than"), "{text}");
+        drop(signal);
+    }
+}
+
+/// The page by which it is known cannot be had for a moment.
+#[test]
+fn a_device_that_does_not_answer_now_is_not_another_one() {
+    for (status, key) in [(BUSY, 0), (TASK_SET_FULL, 0), (2, ABORTED_COMMAND)] {
+        let (refuses, refused) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let own = (refuses.clone(), refused.clone());
+        let target = Scripted::new(move |peer, request| {
+            let is_it = request.page() == Some(0x80) && own.0.load(Ordering::Relaxed);
+            if is_it {
+                own.1.fetch_add(1, Ordering::Relaxed);
+                match status {
+                    2 => peer.check(request.tag(), key, 0, 0),
+                    _ => peer.end(request.tag(), status),
+                }
+            }
+            is_it
+        });
+        let (mut rig, driver) = rig(&target, true, "1");
+        refuses.store(true, Ordering::Relaxed);
+        target.cut();
+        // More often than it is asked in one session.
+        until(|| refused.load(Ordering::Relaxed) > 12 || (status == 2 && refused.load(Ordering::Relaxed) > 1));
+        refuses.store(false, Ordering::Relaxed);
+        assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "{status:#x}: {:?}", driver.troubles());
+    }
+}
+
+/// The device says it once, and to a command that no request has made.
+#[test]
+fn a_disk_that_says_to_a_users_command_that_it_is_another_is_asked_who_it_is() {
+    let is_first = AtomicBool::new(true);
+    let target = Scripted::new(move |peer, request| {
+        let is_it = request.cdb()[0] == REPORT_LUNS && is_first.swap(false, Ordering::Relaxed);
+        if is_it {
+            peer.check(request.tag(), UNIT_ATTENTION, 0x3f, 0x0e);
+        }
+        is_it
+    });
+    let (mut rig, driver) = rig(&target, true, "1");
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    target.unit.lock().unwrap().serial = Some("SN2".to_owned());
+    let cdb = [REPORT_LUNS, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0];
+    let timeout = blk::time::Duration::from_secs(30);
+    let command = RawCommand { cdb: &cdb, data_out: &[], data_in: 16, timeout };
+    let answer = driver.execute(HctxId::new(0), &command).unwrap();
+    assert_eq!(answer.status, CHECK_CONDITION, "it goes to its user all the same");
+    is_gone(&mut rig, &driver);
+    assert!(target.written.lock().unwrap()[..4096].iter().all(|b| *b == 1));
+}
+
+/// Nobody takes what the request came to: whoever sends another one meanwhile does it by a session that has asked.
+#[test]
+fn a_disk_that_says_to_a_request_that_it_has_changed_is_asked_at_once() {
+    for is_another in [false, true] {
+        is_asked_at_once(is_another);
+    }
+}
+
+fn is_asked_at_once(is_another: bool) {
+    let is_armed = Arc::new(AtomicBool::new(false));
+    let says_so = is_armed.clone();
+    let target = Scripted::new(move |peer, request| {
+        let is_it = matches!(request.cdb()[0], 0x28 | 0x88) && says_so.swap(false, Ordering::Relaxed);
+        if is_it {
+            peer.check(request.tag(), UNIT_ATTENTION, 0x3f, 0x0e);
+        }
+        is_it
+    });
+    let (mut rig, driver) = rig(&target, true, "1");
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    if is_another {
+        target.unit.lock().unwrap().serial = Some("SN2".to_owned());
+    }
+    is_armed.store(true, Ordering::Relaxed);
+    let data = rig.pool.lend(0);
+    rig.begin(Bio::read(Sector(0), 8, data));
+    // The keeper has received it.
+    until(|| driver.status().0[0].losses == 1);
+    let why = driver.status().0[0].last_loss.clone();
+    assert_eq!(why.as_deref(), Some("the logical unit says that it has changed"));
+    if !is_another {
+        until(|| driver.status().0[0].connected);
+        assert_eq!(rig.finish(), BlkStatus::Ok);
+        common::give_back(&mut rig.pool, 0);
+        assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+        assert_eq!(driver.status().0[0].losses, 1, "the session that has asked stays");
+        return;
+    }
+    assert_eq!(rig.finish(), BlkStatus::Offline);
+    common::give_back(&mut rig.pool, 0);
+    is_gone(&mut rig, &driver);
+    assert!(target.written.lock().unwrap()[..4096].iter().all(|b| *b == 1));
+}
+
+/// Its name was asked for before it was exchanged, and its size after that.
+#[test]
+fn a_disk_that_is_exchanged_between_two_questions_is_noticed() {
+    let phase = Arc::new(AtomicU8::new(0));
+    let now = phase.clone();
+    let unit = Arc::new(Mutex::new(None::<Arc<Mutex<common::scripted::Unit>>>));
+    let own = unit.clone();
+    let target = Scripted::new(move |peer, request| {
+        let is_it =
+            request.cdb()[0] == 0x9e && now.compare_exchange(1, 2, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if is_it {
+            let unit = own.lock().unwrap().clone().unwrap();
+            unit.lock().unwrap().serial = Some("SN2".to_owned());
+            peer.check(request.tag(), UNIT_ATTENTION, 0x3f, 0x0e);
+        }
+        is_it
+    });
+    *unit.lock().unwrap() = Some(target.unit.clone());
+    let (mut rig, driver) = rig(&target, true, "1");
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    phase.store(1, Ordering::Relaxed);
+    target.cut();
+    is_gone(&mut rig, &driver);
+    assert_eq!(phase.load(Ordering::Relaxed), 2);
+    assert!(driver.troubles()[0].contains("SN2"), "{:?}", driver.troubles());
+}
+
+#[test]
+fn a_disk_without_a_name_is_not_written_to_after_its_session() {
+    let target = Scripted::new(|_, _| false);
+    target.unit.lock().unwrap().serial = None;
+    let (mut writes, writer) = rig(&target, true, "1");
+    let (mut reads, _reader) = rig(&target, false, "1");
+    assert_eq!(writes.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    target.cut();
+    is_gone(&mut writes, &writer);
+    assert!(writer.troubles()[0].contains("has no name"), "{:?}", writer.troubles());
+    // Nothing is destroyed by that.
+    assert_eq!(reads.read(0, 4096).0, BlkStatus::Ok);
+}
+
+#[test]
+fn a_disk_that_has_grown_is_the_same_and_one_that_has_shrunk_is_not() {
+    let target = Scripted::new(|_, _| false);
+    let (mut rig, driver) = rig(&target, true, "1");
+    target.unit.lock().unwrap().blocks *= 2;
+    target.cut();
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "{:?}", driver.troubles());
+    target.unit.lock().unwrap().blocks /= 4;
+    target.cut();
+    is_gone(&mut rig, &driver);
+}
+
+#[test]
+fn no_session_is_kept_with_a_disk_that_is_another() {
+    let target = Scripted::new(|_, _| false);
+    let (mut rig, driver) = rig(&target, true, "2");
+    assert_eq!(driver.connections().unwrap().up, 2);
+    target.unit.lock().unwrap().serial = Some("SN2".to_owned());
+    // Connection 0 was for the questions at first.
+    target.cut_one(2);
+    until(|| driver.connections().unwrap().up == 0);
+    is_gone(&mut rig, &driver);
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Commands that do not end, and sessions that are not made again, at a target that does what no proper one would: it answers a reset
+//! that nobody waits for any more, rejects task management, refuses one session of several, and asks for more than it may.
+
+use crate::common;
+
+use blk::bio::{Bio, DataRef, OpFlags};
+use blk::id::{HctxId, Sector};
+use blk::scsi::cdb::Cdb;
+use blk::status::BlkStatus;
+use common::scripted::{Peer, Request, Scripted};
+use common::{Rig, until};
+use host::driver::HostDriver;
+use host::driver::iscsi::{self, Iscsi, RawCommand};
+use host::driver::multipath::Multipath;
+use host::mem::Regions;
+use host::target::Needs;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const ABORT_TASK: u8 = 1;
+const LUN_RESET: u8 = 5;
+const TARGET_WARM_RESET: u8 = 6;
+/// Answers to task management.
+const DONE: u8 = 0;
+const NO_SUCH_TASK: u8 = 1;
+const NOT_SUPPORTED: u8 = 5;
+/// Why a message is rejected.
+const PROTOCOL_ERROR: u8 = 4;
+const TOO_MANY_IMMEDIATE: u8 = 6;
+
+/// What the target is to do, and has seen.
+#[derive(Default)]
+struct Board {
+    /// Reads that are not answered.
+    withhold: u32,
+    withheld: Vec<Request>,
+    functions: Vec<u8>,
+    /// A function that is not answered yet.
+    unanswered: Option<u32>,
+}
+
+type Shared = Arc<Mutex<Board>>;
+
+/// A target that withholds reads or writes as its board says, and does by `manage` what it is asked about them.
+fn target(
+    writes: bool,
+    manage: impl Fn(&mut Peer, &Request, &mut Board) + Send + Sync + 'static,
+) -> (Scripted, Shared) {
+    let board = Shared::default();
+    let own = board.clone();
+    let target = Scripted::new(move |peer, request| {
+        let mut board = own.lock().unwrap();
+        if let Some(function) = request.function() {
+            board.functions.push(function);
+            manage(peer, request, &mut board);
+            return true;
+        }
+        let is_it = if writes { request.is_write() } else { request.is_read() };
+        if !is_it || board.withhold == 0 {
+            return false;
+        }
+        board.withhold -= 1;
+        if let Some(tag) = board.unanswered.take() {
+            peer.managed(tag, DONE);
+        }
+        board.withheld.push(Request { header: request.header, data: Vec::new() });
+        true
+    });
+    (target, board)
+}
+
+/// On it, so that commands are late soon, but not on a busy machine when they only wait for the script's turn.
+fn rig(target: &Scripted, queues: &str) -> (Rig, Arc<Iscsi>) {
+    let regions = Arc::new(Regions::new());
+    let url = target.url("?noop_interval=0");
+    let driver = Arc::new(Iscsi::open(&iscsi::parse(&url).unwrap(), true, regions.clone()).unwrap());
+    let mut rig = Rig::on(driver.clone(), regions, |c| {
+        for (name, value) in [("nr_cpus", queues), ("nr_hw_queues", queues), ("io_timeout", "2000")] {
+            c.set(name, value).unwrap();
+        }
+    });
+    // Somebody has to look at the time.
+    rig.may_wait = false;
+    (rig, driver)
+}
+
+fn losses(driver: &Iscsi) -> u64 {
+    driver.connections().unwrap().losses
+}
+
+/// The first reset is answered when its command has ended by itself, and another one waits to be helped.
+#[test]
+fn an_answer_to_a_reset_of_long_ago_helps_nobody() {
+    let (target, board) = target(false, |peer, request, board| match request.function() {
+        Some(ABORT_TASK) => peer.managed(request.tag(), NO_SUCH_TASK),
+        Some(LUN_RESET) if board.functions.iter().filter(|f| **f == LUN_RESET).count() == 1 => {
+            board.unanswered = Some(request.tag());
+            let late = board.withheld.pop().unwrap();
+            peer.serve(&late);
+        }
+        _ => peer.managed(request.tag(), DONE),
+    });
+    let (mut rig, driver) = rig(&target, "1");
+    for _ in 0..2 {
+        board.lock().unwrap().withhold = 1;
+        assert_eq!(rig.read(8, 4096), (BlkStatus::Ok, vec![0; 4096]));
+    }
+    let functions = board.lock().unwrap().functions.clone();
+    assert_eq!(functions, [ABORT_TASK, LUN_RESET, ABORT_TASK, LUN_RESET]);
+    assert_eq!(losses(&driver), 0, "{:?}", driver.troubles());
+}
+
+/// No help has worked, and no session can be made: whoever wants to be rid of the disk does not wait until nobody waits for one.
+#[test]
+fn giving_up_ends_what_is_being_helped() {
+    let (target, board) = target(false, |peer, request, _| match request.function() {
+        Some(ABORT_TASK) => peer.managed(request.tag(), NO_SUCH_TASK),
+        _ => peer.managed(request.tag(), NOT_SUPPORTED),
+    });
+    let (mut rig, driver) = rig(&target, "1");
+    board.lock().unwrap().withhold = 1;
+    target.refuses.lock().unwrap().push(0);
+    std::thread::scope(|s| {
+        let reader = s.spawn(|| rig.read(8, 4096).0);
+        until(|| driver.troubles().iter().any(|t| t.contains("nor a reset has helped")));
+        assert!(driver.set_give_up(true));
+        until(|| reader.is_finished());
+        let status = reader.join().unwrap();
+        assert!(status.is_path_error(), "{status:?}");
+    });
+    let functions = board.lock().unwrap().functions.clone();
+    assert_eq!(functions, [ABORT_TASK, LUN_RESET, TARGET_WARM_RESET]);
+    assert!(driver.set_give_up(false));
+    target.refuses.lock().unwrap().clear();
+    until(|| rig.read(8, 4096).0 == BlkStatus::Ok);
+}
+
+/// It may still be carried out.
+#[test]
+fn a_write_that_is_given_up_while_it_is_helped_goes_down_no_other_path() {
+    // No other function is answered.
+    let (silent, board) = target(true, |peer, request, _| {
+        if request.function() == Some(ABORT_TASK) {
+            peer.managed(request.tag(), NO_SUCH_TASK);
+        }
+    });
+    let other = Scripted::new(|_, _| false);
+    let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600";
+    let urls = [&silent, &other].map(|t| t.url("?sessions=1&noop_interval=0")).join("+");
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let regions = Arc::new(Regions::new());
+    let parsed = host::driver::multipath::parse(&format!("{options}:{urls}")).unwrap();
+    let paths = parsed.paths_to_open(&needs, &regions);
+    let disk = Arc::new(Multipath::open(parsed.options.clone(), paths).unwrap().0);
+    let mut rig = Rig::on(disk.clone(), regions, |c| {
+        c.set("nr_cpus", "1").unwrap();
+        c.set("io_timeout", "300").unwrap();
+    });
+    rig.may_wait = false;
+    let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
+    disk.paths().fail_path(ids[1], host::clock::now());
+    board.lock().unwrap().withhold = 1;
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || rig.write(0, &[2; 4096], OpFlags::NONE));
+        until(|| board.lock().unwrap().functions.contains(&LUN_RESET));
+        disk.paths().reinstate_path(ids[1]);
+        until(|| {
+            assert!(disk.set_give_up(true));
+            writer.is_finished()
+        });
+        let status = writer.join().unwrap();
+        assert!(status.is_path_error(), "{status:?}: another path has done it");
+    });
+    assert!(other.written.lock().unwrap().is_empty(), "another path has it");
+    disk.set_give_up(false);
+    until(|| rig.write(0, &[3; 4096], OpFlags::NONE) == BlkStatus::Ok);
+}
+
+/// The first session of all that were lost is refused: the others come back.
+#[test]
+fn a_session_that_is_refused_keeps_no_other_from_being_made() {
+    let target = Scripted::new(|_, _| false);
+    let (mut rig, driver) = rig(&target, "3");
+    let up = || driver.connections().unwrap().up;
+    assert_eq!(up(), 3);
+    for refused in [0, 1] {
+        target.refuses.lock().unwrap().push(refused);
+        target.cut();
+        until(|| up() == 2 && losses(&driver).is_multiple_of(3));
+        target.refuses.lock().unwrap().clear();
+        until(|| up() == 3);
+    }
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+}
+
+/// The target never has more immediate commands of a session than RFC 7143 (4.2.2.1) says that it takes.
+#[test]
+fn a_session_aborts_one_command_at_a_time() {
+    const READS: u32 = 6;
+    let crowded = Arc::new(Mutex::new(0));
+    let seen = crowded.clone();
+    let (target, board) = target(false, move |peer, request, _| {
+        // No other is sent behind it until it is answered; a driver that does has done so by now.
+        *seen.lock().unwrap() += u32::from(peer.is_managed_next(Duration::from_millis(100)));
+        peer.managed(request.tag(), DONE);
+    });
+    let (mut rig, driver) = rig(&target, "1");
+    board.lock().unwrap().withhold = READS;
+    let reads = (0..READS).map(|i| (i, Bio::read(Sector(u64::from(i) * 1024), 8, DataRef::NONE))).collect();
+    assert!(rig.io_batch(reads).iter().all(|s| s.is_ok()));
+    assert_eq!(board.lock().unwrap().functions, [ABORT_TASK; READS as usize]);
+    assert_eq!(*crowded.lock().unwrap(), 0, "one was sent before another was answered");
+    assert_eq!(losses(&driver), 0, "{:?}", driver.troubles());
+}
+
+#[test]
+fn task_management_that_is_rejected_has_failed_and_the_session_stays() {
+    let (target, board) = target(false, |peer, request, board| match request.function() {
+        Some(ABORT_TASK) => peer.reject(request, TOO_MANY_IMMEDIATE),
+        Some(LUN_RESET) if board.functions.len() == 2 => peer.reject(request, TOO_MANY_IMMEDIATE),
+        _ => peer.managed(request.tag(), DONE),
+    });
+    let (mut rig, driver) = rig(&target, "1");
+    board.lock().unwrap().withhold = 1;
+    assert_eq!(rig.read(8, 4096).0, BlkStatus::Ok);
+    assert_eq!(board.lock().unwrap().functions, [ABORT_TASK, LUN_RESET, TARGET_WARM_RESET]);
+    assert_eq!(losses(&driver), 0, "{:?}", driver.troubles());
+}
+
+#[test]
+fn other_rejects_end_the_session_with_a_message() {
+    for (reason, forged, message) in [
+        (PROTOCOL_ERROR, false, "rejected a message (reason 0x04)"),
+        (TOO_MANY_IMMEDIATE, true, "which was not asked for"),
+    ] {
+        let (target, board) = target(false, move |peer, request, _| {
+            let mut header = request.header;
+            header[19] ^= u8::from(forged);
+            peer.reject(&Request { header, data: Vec::new() }, reason);
+        });
+        let (mut rig, driver) = rig(&target, "1");
+        board.lock().unwrap().withhold = 1;
+        assert_eq!(rig.read(8, 4096).0, BlkStatus::Ok);
+        assert!(driver.troubles()[0].contains(message), "{:?}", driver.troubles());
+    }
+}
+
+/// A user's own command: what a target asks for of it is bounded as of a request's.
+#[test]
+fn a_users_command_is_asked_for_one_piece_of_data_at_a_time() {
+    let first = Mutex::new(true);
+    let target = Scripted::new(move |peer, request| {
+        let is_it = request.is_write() && std::mem::take(&mut *first.lock().unwrap());
+        if is_it {
+            let wishes: Vec<u8> = (0..1000).flat_map(|i| peer.r2t(request.tag(), i, 1)).collect();
+            peer.send(&wishes);
+        }
+        is_it
+    });
+    let (_rig, driver) = rig(&target, "1");
+    let data_out = vec![7; 64 << 10];
+    let cdb = Cdb::write(0, 128, false, true);
+    let write = || {
+        let timeout = blk::time::Duration::from_secs(30);
+        let command = RawCommand { cdb: cdb.as_bytes(), data_out: &data_out, data_in: 0, timeout };
+        driver.execute(HctxId::new(0), &command).unwrap()
+    };
+    assert_eq!(write().host, blk::scsi::disposition::HostByte::TransportDisrupted);
+    assert!(driver.troubles()[0].contains("MaxOutstandingR2T is 1"), "{:?}", driver.troubles());
+    // One that is asked for all of it goes well.
+    assert_eq!(write().blk_status, BlkStatus::Ok);
+    assert!(*target.written.lock().unwrap() == data_out);
+}

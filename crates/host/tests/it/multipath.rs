@@ -1,0 +1,712 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Multipath over real paths: two descriptors of a file, and Debian's iSCSI target under several names and processes. What the block
+//! layer's part must do whatever its paths are is tested in `blk`.
+
+use crate::common;
+
+use blk::bio::{Bio, DataRef, Op, OpFlags};
+use blk::id::Sector;
+use blk::multipath::{GroupState, PathArgs};
+use blk::status::BlkStatus;
+use blk::time::Duration;
+use common::iscsi::Tgt;
+use common::paths::{active, open_disk};
+use common::peers::Peer;
+use common::proxy::Proxy;
+use common::{Rig, Rng, TempFile, until};
+use host::driver::HostDriver;
+use host::driver::file::{File, FileOptions};
+use host::driver::multipath::{Multipath, MultipathOptions, Path, PathChecker, PathGroupingPolicy};
+use host::mem::Regions;
+use host::target::{Needs, TargetSpec, TargetWarning};
+use std::sync::Arc;
+use std::time::Duration as StdDuration;
+
+const LONG: StdDuration = StdDuration::from_secs(60);
+
+fn file_path(name: &str, path: &std::path::Path, regions: &Arc<Regions>) -> Path {
+    let (path, regions) = (path.to_owned(), regions.clone());
+    let open = move |regions: Arc<Regions>| {
+        let options = FileOptions { direct: false, ..FileOptions::default() };
+        Ok(Arc::new(File::open(&path, &options, regions)?.0) as Arc<dyn HostDriver>)
+    };
+    Path {
+        name: name.into(),
+        prio: 1,
+        args: PathArgs::default(),
+        open: Box::new({
+            let open = open.clone();
+            move || open(regions.clone())
+        }),
+        probe: Some(Box::new(open)),
+        checker: PathChecker::Directio,
+    }
+}
+
+fn quick() -> MultipathOptions {
+    MultipathOptions {
+        path_grouping_policy: PathGroupingPolicy::Multibus,
+        polling_interval: Duration::from_secs(1),
+        ..MultipathOptions::default()
+    }
+}
+
+#[test]
+fn two_descriptors_of_a_file_are_one_disk() {
+    let (file, regions) = (TempFile::new(), Arc::new(Regions::new()));
+    let paths = ["a", "b"].map(|name| file_path(name, &file.0, &regions)).into();
+    let (disk, troubles) = Multipath::open(quick(), paths).unwrap();
+    assert!(troubles.is_empty(), "{troubles:?}");
+    let disk = Arc::new(disk);
+    let mut rig = Rig::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    for i in 0..64_u64 {
+        assert_eq!(rig.write(i * 8, &[i as u8; 4096], OpFlags::NONE), BlkStatus::Ok);
+    }
+    // One is failed by hand: the other does it all, and the checker brings it back.
+    let a = disk.paths().path("a").unwrap();
+    disk.paths().fail_path(a, host::clock::now());
+    assert_eq!(active(&disk), 1);
+    for i in 0..64_u64 {
+        assert_eq!(rig.read(i * 8, 4096), (BlkStatus::Ok, vec![i as u8; 4096]));
+    }
+    until(|| active(&disk) == 2);
+    for path in disk.status().groups.iter().flat_map(|g| &g.paths) {
+        assert_eq!(path.in_flight, 0, "{path:?}");
+    }
+}
+
+/// A disk of these targets under a queue of one CPU.
+fn rig_of(options: &str, urls: &[String]) -> (Rig, Arc<dyn HostDriver>) {
+    let regions = Arc::new(Regions::new());
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let text = format!("multipath:{options}:{}", urls.join("+"));
+    let open =
+        TargetSpec::parse(&text).unwrap().open(&needs, regions.clone()).unwrap_or_else(|e| panic!("{text}: {e}"));
+    let on_our_word = |w: &TargetWarning| w.to_string().contains("is your word; nor are late writes fenced");
+    let is_nbd = urls.len() > 1 && urls[0].starts_with("nbd");
+    assert!(open.warnings.iter().filter(|w| on_our_word(w)).count() == usize::from(is_nbd), "{:?}", open.warnings);
+    assert!(open.warnings.len() == usize::from(is_nbd), "{:?}", open.warnings);
+    let rig = Rig::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    (rig, open.driver)
+}
+
+/// Writes blocks whose content says which write they are of, and reads them back, while somebody pulls paths. No error may be seen, and
+/// nothing but the last write of each block.
+struct Load<'a> {
+    rig: &'a mut Rig,
+    rng: Rng,
+    /// By block: the number of its last write.
+    written: Vec<u64>,
+    count: u64,
+    /// The longest time that one round of it took.
+    longest: StdDuration,
+}
+
+const BLOCKS: u64 = 512;
+
+impl Load<'_> {
+    fn new(rig: &mut Rig, seed: u64) -> Load<'_> {
+        Load { rig, rng: Rng::new(seed), written: vec![0; BLOCKS as usize], count: 0, longest: StdDuration::ZERO }
+    }
+
+    fn stamp(block: u64, write: u64) -> [u8; 4096] {
+        let mut bytes = [0; 4096];
+        let words = if write == 0 { [0, 0] } else { [block, write] };
+        for part in bytes.chunks_exact_mut(16) {
+            part[..8].copy_from_slice(&words[0].to_le_bytes());
+            part[8..].copy_from_slice(&words[1].to_le_bytes());
+        }
+        bytes
+    }
+
+    /// 32 writes of different blocks at once, then reads of them and of others.
+    fn round(&mut self) {
+        let began = std::time::Instant::now();
+        let first = self.rng.below(BLOCKS / 32) * 32;
+        let blocks: Vec<u64> = (first..first + 32).collect();
+        for (slot, block) in blocks.iter().enumerate() {
+            self.count += 1;
+            self.written[*block as usize] = self.count;
+            let stamp = Self::stamp(*block, self.count);
+            self.rig.pool.with_slot(slot as u32, |b| b[..4096].copy_from_slice(&stamp));
+        }
+        let bios = |make: fn(Sector, u32, DataRef) -> Bio, blocks: &[u64]| -> Vec<(u32, Bio)> {
+            // Every second block first, so that neighbours are not merged.
+            let at = |(i, b): (usize, &u64)| (i as u32, make(Sector(b * 8), 8, DataRef::NONE));
+            let all: Vec<_> = blocks.iter().enumerate().map(at).collect();
+            let (even, odd): (Vec<_>, Vec<_>) = all.into_iter().partition(|(i, _)| i % 2 == 0);
+            even.into_iter().chain(odd).collect()
+        };
+        let statuses = self.rig.io_batch(bios(Bio::write, &blocks));
+        assert!(statuses.iter().all(|s| s.is_ok()), "{statuses:?} {:?}", self.rig.driver.troubles());
+        let others: Vec<u64> = (0..32).map(|i| if i < 16 { blocks[i] } else { self.rng.below(BLOCKS) }).collect();
+        let statuses = self.rig.io_batch(bios(Bio::read, &others));
+        assert!(statuses.iter().all(|s| s.is_ok()), "{statuses:?} {:?}", self.rig.driver.troubles());
+        for (slot, block) in others.iter().enumerate() {
+            let expected = Self::stamp(*block, self.written[*block as usize]);
+            self.rig.pool.with_slot(slot as u32, |b| assert!(b[..4096] == expected, "block {block}: {:?}", &b[..16]));
+        }
+        self.longest = self.longest.max(began.elapsed());
+    }
+
+    fn run_until(&mut self, mut what: impl FnMut() -> bool) {
+        let began = std::time::Instant::now();
+        while !what() {
+            assert!(began.elapsed() < LONG, "it does not come to it: {:?}", self.rig.driver.troubles());
+            self.round();
+        }
+    }
+
+    /// Takes the longest round so far, and begins anew.
+    fn take_longest(&mut self) -> StdDuration {
+        std::mem::take(&mut self.longest)
+    }
+
+    /// What the file holds is what was written last.
+    fn check_file(&self, path: &std::path::Path) {
+        let bytes = std::fs::read(path).unwrap();
+        for block in 0..BLOCKS {
+            let at = block as usize * 4096;
+            assert!(
+                bytes[at..at + 4096] == Self::stamp(block, self.written[block as usize]),
+                "block {block} in the file"
+            );
+        }
+    }
+}
+
+fn up(driver: &dyn HostDriver) -> u64 {
+    let c = driver.connections().unwrap();
+    assert!(c.up <= c.wanted);
+    c.up
+}
+
+/// All paths are used.
+fn all_used(driver: &dyn HostDriver, paths: u64) -> bool {
+    up(driver) == paths && driver.troubles().iter().all(|t| !t.contains("is not used now"))
+}
+
+/// Something happens to paths while the load goes on: the longest round.
+fn pull(load: &mut Load<'_>, what: impl FnOnce() + Send) -> StdDuration {
+    load.take_longest();
+    std::thread::scope(|s| {
+        let puller = s.spawn(what);
+        load.run_until(|| puller.is_finished());
+        puller.join().unwrap();
+    });
+    (0..20).for_each(|_| load.round());
+    load.take_longest()
+}
+
+#[test]
+fn a_target_that_is_killed_costs_no_write_and_comes_back() {
+    let seed = 0x6d70_0001;
+    for policy in ["multibus", "failover"] {
+        let a = Tgt::new();
+        let mut tgts = [a.beside(), a];
+        let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+        let options = format!("path_grouping_policy={policy},polling_interval=1,failback=immediate");
+        let (mut rig, driver) = rig_of(&options, &urls);
+        let mut load = Load::new(&mut rig, seed);
+        for pulled in [0, 1, 0] {
+            load.run_until(|| all_used(&*driver, 2));
+            (0..20).for_each(|_| load.round());
+            let quiet = load.take_longest();
+            let longest = pull(&mut load, || tgts[pulled].kill());
+            println!("{policy}: kill -9 of one of two: longest round {longest:?}, before {quiet:?}, seed {seed:#x}");
+            tgts[pulled].start();
+        }
+        load.run_until(|| all_used(&*driver, 2));
+        load.check_file(&tgts[0].file.0);
+    }
+}
+
+#[test]
+fn a_session_that_is_dropped_costs_no_write() {
+    let seed = 0x6d70_0002;
+    let a = Tgt::new();
+    let tgts = [a.beside(), a];
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    let (mut rig, driver) = rig_of("path_grouping_policy=multibus,polling_interval=1", &urls);
+    let mut load = Load::new(&mut rig, seed);
+    for round in 0..3 {
+        let mut dropped = 0;
+        let longest = pull(&mut load, || dropped = tgts[round % 2].drop_sessions());
+        assert!(dropped > 0, "tgtadm dropped no session");
+        println!("session dropped: longest round {longest:?}, seed {seed:#x}");
+        load.run_until(|| all_used(&*driver, 2));
+    }
+    assert!(driver.connections().unwrap().losses >= 3);
+    load.check_file(&tgts[0].file.0);
+}
+
+#[test]
+fn sixteen_paths_are_pulled_until_one_is_left() {
+    let seed = 0x6d70_0003;
+    let first = Tgt::new();
+    let mut tgts: Vec<Tgt> = (1..16).map(|_| first.beside()).collect();
+    tgts.insert(0, first);
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    let (mut rig, driver) = rig_of("path_grouping_policy=multibus,polling_interval=1", &urls);
+    let mut load = Load::new(&mut rig, seed);
+    load.round();
+    let file = tgts[0].file.clone();
+    let longest = pull(&mut load, || tgts[..15].iter_mut().for_each(Tgt::kill));
+    println!("15 of 16 killed: longest round {longest:?}, seed {seed:#x}");
+    load.run_until(|| up(&*driver) == 1);
+    pull(&mut load, || tgts[..15].iter_mut().for_each(Tgt::start));
+    load.run_until(|| all_used(&*driver, 16));
+    load.check_file(&file.0);
+}
+
+#[test]
+fn a_slow_path_slows_its_own_requests_only() {
+    let seed = 0x6d70_0004;
+    let tgt = Tgt::new();
+    let (slow, fast) = (Proxy::new(tgt.port()), Proxy::new(tgt.port()));
+    let urls = [&slow, &fast].map(|p| tgt.url_by(p.port(), "?sessions=1"));
+    let options = "path_grouping_policy=multibus,path_selector=service-time,polling_interval=1";
+    let (mut rig, disk) = open_disk(options, &urls);
+    let mut load = Load::new(&mut rig, seed);
+    (0..50).for_each(|_| load.round());
+    let quiet = load.take_longest();
+    slow.set_delay(StdDuration::from_millis(20));
+    (0..50).for_each(|_| load.round());
+    println!("one path 100 times slower: longest round {:?}, before {quiet:?}, seed {seed:#x}", load.take_longest());
+    slow.set_delay(StdDuration::ZERO);
+    load.run_until(|| active(&disk) == 2);
+    load.check_file(&tgt.file.0);
+    // Slow is not failed.
+    assert!(disk.status().groups[0].paths.iter().all(|p| p.fail_count == 0), "{}", disk.status());
+}
+
+/// Each of two CPUs has a path of its own: behind one that is silent waits what its CPU writes, and nothing of the other's.
+#[test]
+fn io_affinity_takes_the_path_of_the_cpu() {
+    let tgt = Tgt::new();
+    let proxy = Proxy::new(tgt.port());
+    let urls = [tgt.url_by(proxy.port(), "?sessions=1"), tgt.url("?sessions=1")];
+    let options = "path_grouping_policy=multibus,path_selector=io-affinity,path_cpus=0x1+0x2";
+    let regions = Arc::new(Regions::new());
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let target = TargetSpec::parse(&format!("multipath:{options}:{}", urls.join("+"))).unwrap();
+    let driver = target.open(&needs, regions.clone()).unwrap().driver;
+    let rig = Rig::on(driver, regions, |c| c.set("nr_cpus", "2").unwrap());
+    let (mut of_first, mut of_second) = rig.split_in_two();
+    assert_eq!(of_first.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    proxy.freeze();
+    for _ in 0..32 {
+        assert_eq!(of_second.write(8, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+    }
+    assert!(proxy.held() < 4096, "the other CPU's path was taken: {} bytes", proxy.held());
+    std::thread::scope(|s| {
+        let writer = s.spawn(|| of_first.write(0, &[3; 4096], OpFlags::NONE));
+        until(|| proxy.held() >= 4096);
+        proxy.thaw();
+        assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
+    });
+    drop((of_first, of_second));
+    assert_eq!(std::fs::read(&tgt.file.0).unwrap()[..4097], [vec![3; 4096], vec![2; 1]].concat());
+}
+
+/// A write is out when its path falls silent. It goes down another only after the session was made anew as the same nexus, so that the
+/// old connection's copy of it, which arrives when a newer write was acknowledged, finds nobody.
+#[test]
+fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
+    let tgt = Tgt::new();
+    let other = tgt.beside();
+    let proxy = Proxy::new(tgt.port());
+    let patience = "?sessions=1&noop_interval=1&noop_timeout=1";
+    let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
+    let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=60";
+    let (mut rig, disk) = open_disk(options, &urls);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
+    // The write is to go down the first.
+    disk.paths().fail_path(ids[1], host::clock::now());
+    proxy.freeze();
+    // New connections are slow: without the wait for them the write would be done elsewhere long before the old one is dropped.
+    proxy.set_delay(StdDuration::from_millis(300));
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || {
+            let began = std::time::Instant::now();
+            assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+            println!("silent path: a write took {:?}", began.elapsed());
+            assert_eq!(rig.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
+        });
+        until(|| proxy.held() >= 4096);
+        disk.paths().reinstate_path(ids[1]);
+        writer.join().unwrap();
+    });
+    assert!(proxy.held() >= 4096, "the write was not on its way: {}", proxy.held());
+    proxy.thaw();
+    until(|| proxy.held() == 0);
+    proxy.set_delay(StdDuration::ZERO);
+    until(|| all_used(&*disk, 2));
+    for _ in 0..100 {
+        assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
+    }
+    drop((rig, disk));
+    proxy.cut();
+    assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 3));
+}
+
+/// The forwarder in front of a path stops, with a write in it, and refuses new connections; the target behind it lives, and gets the
+/// write later. That nobody listens proves nothing: the write waits until the nexus was made anew.
+#[test]
+fn a_portal_that_refuses_connections_proves_nothing() {
+    let tgt = Tgt::new();
+    let other = tgt.beside();
+    let mut proxy = Proxy::new(tgt.port());
+    let patience = "?sessions=1&noop_interval=1&noop_timeout=1";
+    let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
+    let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600";
+    let (mut rig, disk) = open_disk(options, &urls);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
+    disk.paths().fail_path(ids[1], host::clock::now());
+    proxy.freeze();
+    proxy.stop_listening();
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || {
+            assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+            assert_eq!(rig.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
+        });
+        until(|| proxy.held() >= 4096);
+        disk.paths().reinstate_path(ids[1]);
+        // Of the sessions, not of the checks.
+        let is_refused = |t: &String| t.contains("there is no other session now") && t.contains("refused");
+        until(|| disk.troubles().iter().any(is_refused));
+        assert_eq!(disk.connections().unwrap().replayed, 0, "it was given to another path");
+        proxy.listen();
+        writer.join().unwrap();
+    });
+    assert!(proxy.held() >= 4096, "the write was not on its way: {}", proxy.held());
+    proxy.thaw();
+    until(|| proxy.held() == 0);
+    until(|| all_used(&*disk, 2));
+    for _ in 0..100 {
+        assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
+    }
+    drop((rig, disk));
+    proxy.cut();
+    assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 3));
+}
+
+/// A login that ends in another portal group is another nexus: what the lost one had may still be carried out.
+#[test]
+fn a_session_with_another_portal_group_fences_nothing() {
+    let tgt = Tgt::new();
+    let other = tgt.beside();
+    let proxy = Proxy::new(tgt.port());
+    let patience = "?sessions=1&noop_interval=1&noop_timeout=1";
+    let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
+    let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600";
+    let (mut rig, disk) = open_disk(options, &urls);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
+    disk.paths().fail_path(ids[1], host::clock::now());
+    proxy.freeze();
+    proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || rig.write(0, &[2; 4096], OpFlags::NONE));
+        until(|| proxy.held() >= 4096);
+        disk.paths().reinstate_path(ids[1]);
+        until(|| writer.is_finished() || disk.troubles().iter().any(|t| t.contains("portal group 2")));
+        assert_eq!(disk.connections().unwrap().replayed, 0, "it was taken for the same nexus");
+        proxy.alter(None);
+        assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
+    });
+    until(|| all_used(&*disk, 2));
+    // With nothing to be fenced any group will do.
+    proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=3")));
+    proxy.cut();
+    until(|| disk.connections().unwrap().losses >= 2 && all_used(&*disk, 2));
+    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
+}
+
+#[test]
+fn without_a_path_requests_wait_or_fail_as_they_are_told() {
+    let a = Tgt::new();
+    let mut tgts = [a.beside(), a];
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    for (retry, ends) in [("queue", false), ("fail", true), ("2", true)] {
+        let (mut rig, driver) = rig_of(&format!("no_path_retry={retry},polling_interval=1"), &urls);
+        assert_eq!(rig.write(8, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+        tgts.iter_mut().for_each(Tgt::kill);
+        until(|| up(&*driver) == 0);
+        if ends {
+            let status = rig.write(8, &[2; 4096], OpFlags::NONE);
+            assert!(status.is_path_error(), "no_path_retry={retry}: {status:?}");
+            tgts.iter_mut().for_each(Tgt::start);
+            until(|| all_used(&*driver, 2));
+        } else {
+            std::thread::scope(|s| {
+                let writer = s.spawn(|| rig.write(8, &[2; 4096], OpFlags::NONE));
+                until(|| driver.troubles().iter().filter(|t| t.contains("is not used now")).count() == 2);
+                assert!(!writer.is_finished());
+                tgts.iter_mut().for_each(Tgt::start);
+                assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
+            });
+        }
+        assert_eq!(rig.write(8, &[3; 4096], OpFlags::NONE), BlkStatus::Ok, "no_path_retry={retry}");
+        assert_eq!(rig.read(8, 4096), (BlkStatus::Ok, vec![3; 4096]));
+        until(|| all_used(&*driver, 2));
+    }
+}
+
+#[test]
+fn nothing_goes_down_a_path_that_leads_to_another_disk() {
+    let a = Tgt::new();
+    let mut tgts = [a.beside(), a];
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    let (mut rig, driver) = rig_of("path_grouping_policy=multibus,polling_interval=1", &urls);
+    assert_eq!(rig.write(8192, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let ours = tgts[1].file.clone();
+    tgts[0].kill();
+    tgts[0].become_another("SN0002");
+    tgts[0].start();
+    let mut load = Load::new(&mut rig, 0x6d70_0005);
+    load.run_until(|| driver.troubles().iter().any(|t| t.contains("requests are not sent to another disk")));
+    (0..20).for_each(|_| load.round());
+    load.check_file(&ours.0);
+    assert!(std::fs::read(&tgts[0].file.0).unwrap().iter().all(|b| *b == 0), "another disk was written");
+    // Nor is a disk made of the two.
+    let text = refused(&format!("multipath:{}", urls.join("+")));
+    assert!(text.contains("it leads to another disk"), "{text}");
+    // The disk is back where it was: so is the path.
+    let [first, second] = &mut tgts;
+    first.kill();
+    first.become_disk_of(second);
+    first.start();
+    load.run_until(|| all_used(&*driver, 2));
+    (0..20).for_each(|_| load.round());
+    load.check_file(&ours.0);
+}
+
+fn refused(text: &str) -> String {
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let open = TargetSpec::parse(text).and_then(|t| t.open(&needs, Arc::new(Regions::new())));
+    open.err().expect("it is to be refused").to_string()
+}
+
+#[test]
+fn a_path_that_is_not_there_at_the_start_comes_later() {
+    let a = Tgt::new();
+    let mut tgts = [a.beside(), a];
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    tgts[0].kill();
+    let regions = Arc::new(Regions::new());
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let text = format!("multipath:path_grouping_policy=multibus,polling_interval=1:{}", urls.join("+"));
+    let open = TargetSpec::parse(&text).unwrap().open(&needs, regions.clone()).unwrap();
+    assert_eq!(open.warnings.len(), 1);
+    assert!(open.warnings[0].to_string().contains("cannot be used now"), "{}", open.warnings[0]);
+    let mut rig = Rig::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    let mut load = Load::new(&mut rig, 0x6d70_0006);
+    (0..10).for_each(|_| load.round());
+    tgts[0].start();
+    load.run_until(|| all_used(&*open.driver, 2));
+    load.check_file(&tgts[0].file.0);
+    tgts.iter_mut().for_each(Tgt::kill);
+    let text = refused(&text);
+    assert!(text.contains("no path can be used") && text.matches("cannot connect").count() == 2, "{text}");
+}
+
+#[test]
+fn nbd_servers_are_paths_and_are_checked_by_a_connection_of_their_own() {
+    let seed = 0x6d70_0007;
+    let mut a = Peer::nbdkit_file(&[], &[]);
+    let path = a.file.as_ref().unwrap().0.clone();
+    let b = Peer::nbdkit(&["file", path.to_str().unwrap()]);
+    let urls = [a.target("&connections=1"), b.target("&connections=1")];
+    let (mut rig, driver) = rig_of("path_grouping_policy=multibus,polling_interval=1", &urls);
+    let mut load = Load::new(&mut rig, seed);
+    for _ in 0..2 {
+        let longest = pull(&mut load, || a.kill());
+        println!("NBD server killed: longest round {longest:?}, seed {seed:#x}");
+        load.run_until(|| up(&*driver) == 1);
+        a.start();
+        load.run_until(|| all_used(&*driver, 2));
+    }
+    load.check_file(&path);
+}
+
+/// The better group is used again at once, later, or never.
+#[test]
+fn failback_is_as_it_is_told() {
+    let file = TempFile::new();
+    let urls = [file.0.to_str().unwrap().to_owned(), format!("/.{}", file.0.display())];
+    for (failback, comes_back) in [("manual", false), ("immediate", true), ("followover", true), ("1", true)] {
+        let options = format!("prio=50+10,polling_interval=1,failback={failback}");
+        let (mut rig, disk) = open_disk(&options, &urls);
+        let group = |disk: &Multipath| {
+            let groups = disk.status().groups;
+            groups.iter().position(|g| g.state == GroupState::Active)
+        };
+        assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+        assert_eq!(group(&disk), Some(0), "{failback}");
+        let best = disk.status().groups[0].paths[0].id;
+        disk.paths().fail_path(best, host::clock::now());
+        assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+        // On a busy machine it may be back by now.
+        assert!(group(&disk) == Some(1) || comes_back, "{failback}");
+        until(|| {
+            assert_eq!(rig.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
+            active(&disk) == 2 && (!comes_back || group(&disk) == Some(0))
+        });
+        if !comes_back {
+            assert_eq!(group(&disk), Some(1), "{failback}");
+            disk.paths().switch_group(0).unwrap();
+            assert_eq!(rig.write(0, &[4; 4096], OpFlags::NONE), BlkStatus::Ok);
+            assert_eq!(group(&disk), Some(0), "{failback}");
+        }
+    }
+}
+
+/// Nobody writes meanwhile: the group that was switched to is not in use yet when a better one comes back.
+#[test]
+fn an_idle_disk_fails_back_to_the_best_group_of_several() {
+    let file = TempFile::new();
+    let urls = ["", "/.", "/../"].map(|before| format!("{before}{}", file.0.display()));
+    let (mut rig, disk) = open_disk("prio=50+40+10,polling_interval=1,failback=immediate", &urls);
+    let ids: Vec<_> = disk.status().groups.iter().map(|g| g.paths[0].id).collect();
+    ids[..2].iter().for_each(|path| disk.paths().fail_path(*path, host::clock::now()));
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    until(|| active(&disk) == 3);
+    // Its checker fails back after it has brought the path back.
+    until(|| disk.status().group == 1);
+    assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(disk.status().groups[0].state, GroupState::Active);
+}
+
+/// A path at which nothing is in flight is found out by its checker, too, before a request has to.
+#[test]
+fn a_path_that_dies_idle_is_failed_by_its_checker() {
+    let a = Tgt::new();
+    let mut tgts = [a.beside(), a];
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    let (mut rig, disk) = open_disk("prio=50+10,polling_interval=1", &urls);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    // Before, a check that fails would not count.
+    until(|| disk.health().iter().all(|p| p.passes > 0));
+    tgts[1].kill();
+    until(|| active(&disk) == 1);
+    assert!(disk.troubles().iter().any(|t| t.contains("is not used now")), "{:?}", disk.troubles());
+}
+
+/// What a client asks for that cannot be is its own fault, not that of the paths.
+#[test]
+fn a_bad_request_fails_no_path() {
+    let file = TempFile::new();
+    let urls = [file.0.to_str().unwrap().to_owned(), format!("/.{}", file.0.display())];
+    let (mut rig, disk) = open_disk("path_grouping_policy=multibus,no_path_retry=queue", &urls);
+    let nowhere = DataRef::new(999, 0);
+    for op in [Op::Read, Op::Write] {
+        assert_eq!(rig.io(Bio { op, ..Bio::read(Sector(0), 8, nowhere) }), BlkStatus::Inval);
+    }
+    assert_eq!(active(&disk), 2);
+}
+
+/// Somebody who wants to be rid of the disk gets errors where requests would wait.
+#[test]
+fn giving_up_ends_what_waits_for_a_path() {
+    let a = Tgt::new();
+    let mut tgts = [a.beside(), a];
+    let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
+    let (mut rig, disk) = open_disk("no_path_retry=queue,polling_interval=1", &urls);
+    tgts.iter_mut().for_each(Tgt::kill);
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || rig.write(8, &[2; 4096], OpFlags::NONE));
+        until(|| active(&disk) == 0);
+        assert!(disk.set_give_up(true));
+        assert!(writer.join().unwrap().is_path_error());
+    });
+    assert!(disk.set_give_up(false));
+    tgts.iter_mut().for_each(Tgt::start);
+    // Paths that return do not find the disk failing.
+    assert_eq!(rig.write(8, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
+}
+
+/// What a silent path is made to give up was not stopped at its target: it ends with an error, and no other path gets it.
+#[test]
+fn what_is_given_up_does_not_go_down_another_path() {
+    let tgt = Tgt::new();
+    let other = tgt.beside();
+    let proxy = Proxy::new(tgt.port());
+    let patience = "?sessions=1&noop_interval=0";
+    let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
+    let (mut rig, disk) = open_disk("path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600", &urls);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
+    disk.paths().fail_path(ids[1], host::clock::now());
+    proxy.freeze();
+    std::thread::scope(|s| {
+        let rig = &mut rig;
+        let writer = s.spawn(move || rig.write(0, &[2; 4096], OpFlags::NONE));
+        until(|| proxy.held() >= 4096);
+        disk.paths().reinstate_path(ids[1]);
+        until(|| {
+            assert!(disk.set_give_up(true));
+            writer.is_finished()
+        });
+        let status = writer.join().unwrap();
+        assert!(status.is_path_error(), "{status:?}: another path has done it");
+    });
+    disk.set_give_up(false);
+    until(|| all_used(&*disk, 2));
+    assert_eq!(rig.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
+    proxy.thaw();
+    until(|| proxy.held() == 0);
+    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
+}
+
+/// Half of the blocks would be in each.
+#[test]
+fn two_files_are_not_one_disk() {
+    let (a, b) = (TempFile::new(), TempFile::new());
+    let text = refused(&format!("multipath:{}+{}", a.0.display(), b.0.display()));
+    assert!(text.contains("it is file-") && text.contains("it leads to another disk"), "{text}");
+}
+
+/// Requests wait for a path again, whoever brought one back: after `no_path_retry` had run out, and a path was reinstated by hand, they
+/// failed at the next loss.
+#[test]
+fn queueing_is_allowed_again_while_a_path_works() {
+    let file = TempFile::new();
+    let urls = [file.0.to_str().unwrap().to_owned()];
+    let (mut rig, disk) = open_disk("no_path_retry=2,polling_interval=1", &urls);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    disk.paths().fail_if_no_path(host::clock::now());
+    assert!(!disk.status().features.queue_if_no_path);
+    until(|| disk.status().features.queue_if_no_path);
+    assert_eq!(active(&disk), 1);
+}
+
+/// A portal that takes a connection and says nothing held the end of its disk up.
+#[test]
+fn a_path_that_is_being_opened_does_not_hold_up_the_end() {
+    let (file, regions) = (TempFile::new(), Arc::new(Regions::new()));
+    let (began, has_begun) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let (calls, released) = (std::sync::atomic::AtomicU32::new(0), std::sync::Mutex::new(released));
+    let mut silent = file_path("silent", &file.0, &regions);
+    silent.open = Box::new(move || {
+        if calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) > 0 {
+            began.send(()).unwrap();
+            let _ = released.lock().unwrap().recv();
+        }
+        Err(host::error::Error::new(host::error::ErrorKind::Io, "nobody answers"))
+    });
+    let (disk, troubles) = Multipath::open(quick(), vec![file_path("a", &file.0, &regions), silent]).unwrap();
+    assert_eq!(troubles.len(), 1);
+    has_begun.recv_timeout(LONG).unwrap();
+    let ends = std::thread::spawn(move || drop(disk));
+    until(|| ends.is_finished());
+    ends.join().unwrap();
+    drop(release);
+}

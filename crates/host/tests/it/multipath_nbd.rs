@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Multipath over NBD servers: paths whose checks are a connection of their own, which a server may not take.
+
+use crate::common;
+
+use blk::bio::OpFlags;
+use blk::status::BlkStatus;
+use common::paths::{active, open_disk};
+use common::peers::Peer;
+use common::stopping::{signal, stop};
+use common::{Rig, until};
+use host::driver::HostDriver;
+use host::driver::multipath::Multipath;
+use host::mem::Regions;
+use host::target::Needs;
+use std::sync::Arc;
+
+/// A server that takes one connection only cannot be checked by another: its path stays in use, and that is said.
+#[test]
+fn a_check_that_has_never_passed_fails_no_path() {
+    let a = Peer::nbdkit_file(&["--filter=limit"], &["limit=1"]);
+    let (mut rig, disk) = open_disk("polling_interval=1", &[a.target("&connections=1")]);
+    until(|| disk.troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!((active(&disk), disk.health()[0].passes), (1, 0));
+}
+
+/// A disk by two servers of one file, of which the first is used. The first takes one connection, so that no check of it ever passes.
+fn two_servers(
+    options: &str,
+    first: &str,
+    config: impl FnOnce(&mut blk::settings::QueueConfig),
+) -> (Peer, Peer, Rig, Arc<Multipath>) {
+    let a = Peer::nbdkit_file(&["--filter=limit"], &["limit=1"]);
+    let path = a.file.as_ref().unwrap().0.clone();
+    let b = Peer::nbdkit(&["file", path.to_str().unwrap()]);
+    let urls = [a.target(&format!("&connections=1{first}")), b.target("&connections=1")];
+    let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
+    let target = host::driver::multipath::parse(&format!("prio=50+10,{options}:{}", urls.join("+"))).unwrap();
+    let regions = Arc::new(Regions::new());
+    let disk = Arc::new(Multipath::open(target.options.clone(), target.paths_to_open(&needs, &regions)).unwrap().0);
+    let rig = Rig::on(disk.clone(), regions, |c| {
+        c.set("nr_cpus", "1").unwrap();
+        config(c);
+    });
+    (a, b, rig, disk)
+}
+
+/// Without a time of its own a request at a silent NBD server waited for ever, though another path was there.
+#[test]
+fn a_silent_nbd_server_costs_a_request_its_time_and_no_more() {
+    let config = |c: &mut blk::settings::QueueConfig| c.set("io_timeout", "1000").unwrap();
+    let (a, _b, mut rig, disk) = two_servers("polling_interval=86400", "", config);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    // A path that fails is used again after its next check: the first is over, and the next far away.
+    until(|| disk.troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
+    stop(a.pid());
+    std::thread::scope(|s| {
+        let writer = s.spawn(|| rig.write(0, &[2; 4096], OpFlags::NONE));
+        until(|| writer.is_finished());
+        assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
+    });
+    assert_eq!(active(&disk), 1);
+    signal(a.pid(), "-CONT");
+}
+
+/// How many a process has.
+fn sockets(pid: u32) -> usize {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    open.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok())
+        .filter(|to| to.to_string_lossy().starts_with("socket:"))
+        .count()
+}
+
+/// A check that had begun before its path failed brought it back, whatever had happened meanwhile.
+#[test]
+fn a_check_from_before_a_failure_brings_nothing_back() {
+    let a = Peer::nbdkit_file(&["--filter=delay"], &["delay-open=5"]);
+    let b = Peer::nbdkit(&["file", a.file.as_ref().unwrap().0.to_str().unwrap()]);
+    let one = "&connections=1";
+    // That which saw that it listens is gone.
+    until(|| sockets(a.pid()) == 1);
+    let (mut rig, disk) = open_disk("polling_interval=86400", &[a.target(one), b.target(one)]);
+    let slow = disk.status().groups[0].paths[0].id;
+    // The check's own connection is being opened, for 5 s.
+    until(|| sockets(a.pid()) == 3);
+    disk.paths().fail_path(slow, host::clock::now());
+    until(|| disk.health()[0].passes == 1);
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(active(&disk), 1);
+}
+
+/// A path that fell silent before its first check was used for ever.
+#[test]
+fn a_path_whose_requests_do_not_end_is_failed_though_no_check_has_passed() {
+    let (a, _b, mut rig, disk) = two_servers("polling_interval=1,checker_timeout=1", "&timeout=86400", |_| {});
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    stop(a.pid());
+    std::thread::scope(|s| {
+        let writer = s.spawn(|| rig.write(0, &[2; 4096], OpFlags::NONE));
+        until(|| active(&disk) == 1);
+        let in_flight: u32 = disk.status().groups.iter().flat_map(|g| &g.paths).map(|p| p.in_flight).sum();
+        assert!(in_flight == 1 && !writer.is_finished(), "{}", disk.status());
+        signal(a.pid(), "-CONT");
+        assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
+    });
+    until(|| active(&disk) == 2);
+}
+
+/// A server that takes one connection cannot be checked by another: its path is tried again as without a checker.
+#[test]
+fn a_path_that_cannot_be_checked_comes_back() {
+    let (_a, _b, mut rig, disk) = two_servers("polling_interval=1", "", |_| {});
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let first = disk.status().groups[0].paths[0].id;
+    disk.paths().fail_path(first, host::clock::now());
+    until(|| active(&disk) == 2);
+    assert_eq!(disk.health()[0].passes, 0);
+    assert!(
+        disk.troubles().iter().any(|t| t.contains("is used, but its check does not pass")),
+        "{:?}",
+        disk.troubles()
+    );
+}

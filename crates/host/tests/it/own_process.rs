@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tests that change what a whole process shares (environment, working directory), each in a process of its own.
+
+use std::process::Command;
+
+/// Set in the process that has only one test.
+const INSIDE: &str = "MQBLK_TEST_OWN_PROCESS";
+
+/// Whether the calling test, `name` with its modules, runs alone in this process. If not, runs it in a new process with `environment` set and
+/// passes on its failure.
+pub fn is_alone(name: &str, environment: &[(&str, &str)]) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name]).env(INSIDE, "1").envs(environment.iter().copied());
+    let out = command.output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&out.stderr));
+    false
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Measures what `compare` promises: A against A is called different in at most 5 % of comparisons (the level is 2 %, see `verdict`), for
+//! every kind of noise a shared machine makes, and a true difference is found.
+//!
+//! Each figure is from 2000 simulated comparisons with a fixed seed. `cargo test -p lab --test it false_alarms:: -- --nocapture` prints the
+//! table of rates. With a true rate of 5 % the share of 2000 would vary by 0.5 % (one sigma), so 5 % is a real bound here.
+
+use crate::synthetic;
+
+use lab::compare::{Comparison, PairResult, SideTotals};
+use lab::metric::{Metric, RunMetrics};
+use lab::plan::{Plan, Side};
+use lab::verdict::Verdict;
+use synthetic::Rng;
+
+const COMPARISONS: u32 = 2000;
+const MAX_FALSE_ALARMS: f64 = 0.05;
+const SEED: u64 = 0x6d71_626c_6b01;
+
+/// What disturbs the logarithm of run results, in the order of the runs.
+#[derive(Clone, Copy, Debug)]
+enum Noise {
+    /// Independent, 3 %.
+    Gaussian,
+    /// Student's t with 2 degrees of freedom (infinite variance), scale 3 %.
+    HeavyTail,
+    /// 3 %, and one run in ten takes a hit of up to 60 %.
+    Outliers,
+    /// A machine that is either fast or 10 % slower, at random for each run, with 0.3 % beside.
+    TwoModes,
+    /// 3 % around a line that falls 1 % per run.
+    LinearDrift,
+    /// 3 % around a level that falls quickly at first (a cache filling, a burst credit running out).
+    Settling,
+    /// A level that takes steps of 3 %.
+    RandomWalk,
+    /// Autocorrelated, 3 %, with this coefficient.
+    Ar1(f64),
+    /// Another job hits two neighbouring runs by 20 %, about every sixth run.
+    Bursts,
+    /// A disturbance of 10 % with a period of exactly four runs, the length of a block, with 1 % beside.
+    Periodic,
+}
+
+const NOISES: [Noise; 12] = [
+    Noise::Gaussian,
+    Noise::HeavyTail,
+    Noise::Outliers,
+    Noise::TwoModes,
+    Noise::LinearDrift,
+    Noise::Settling,
+    Noise::RandomWalk,
+    Noise::Ar1(0.3),
+    Noise::Ar1(0.6),
+    Noise::Ar1(0.9),
+    Noise::Bursts,
+    Noise::Periodic,
+];
+
+impl Noise {
+    fn series(self, rng: &mut Rng, runs: usize) -> Vec<f64> {
+        let white: Vec<f64> = (0..runs).map(|_| 0.03 * rng.gauss()).collect();
+        let with =
+            |mut f: Box<dyn FnMut(usize, f64) -> f64 + '_>| white.iter().enumerate().map(|(i, &w)| f(i, w)).collect();
+        match self {
+            Noise::Gaussian => white,
+            Noise::HeavyTail => with(Box::new(|_, w| w / (-rng.uniform().ln()).sqrt())),
+            Noise::Outliers => {
+                with(Box::new(|_, w| if rng.uniform() < 0.1 { w + 0.4f64.ln() * rng.uniform() } else { w }))
+            }
+            Noise::TwoModes => with(Box::new(|_, w| 0.1 * w - if rng.next() >> 63 == 0 { 0.1 } else { 0.0 })),
+            Noise::LinearDrift => with(Box::new(|i, w| w - 0.01 * i as f64)),
+            Noise::Settling => with(Box::new(|i, w| w + 0.5 * (-(i as f64) / 3.0).exp())),
+            Noise::RandomWalk => {
+                let mut level = 0.0;
+                with(Box::new(move |_, w| {
+                    level += w;
+                    level
+                }))
+            }
+            Noise::Ar1(phi) => {
+                let mut x = white[0];
+                with(Box::new(move |i, w| {
+                    x = if i == 0 { x } else { phi * x + (1.0 - phi * phi).sqrt() * w };
+                    x
+                }))
+            }
+            Noise::Bursts => {
+                let mut left = 0;
+                with(Box::new(move |_, w| {
+                    left = if left > 0 { left - 1 } else { 2 * u32::from(rng.uniform() < 1.0 / 6.0) };
+                    if left > 0 { w - 0.2 } else { w }
+                }))
+            }
+            Noise::Periodic => {
+                let phase = (rng.next() % 4) as usize;
+                with(Box::new(move |i, w| w / 3.0 - if (i + phase) % 4 < 2 { 0.1 } else { 0.0 }))
+            }
+        }
+    }
+}
+
+/// Which metrics a simulation fills in; the verdict needs only the primary one.
+#[derive(Clone, Copy)]
+enum Metrics {
+    Primary,
+    All,
+}
+
+/// One simulated comparison of IOPS; B's true ratio to A is `effect`. `Metrics::All` adds latencies with noise of their own.
+fn simulate(rng: &mut Rng, noise: Noise, pairs: u32, effect: f64, metrics: Metrics) -> Comparison {
+    let plan = Plan::new(pairs, 0, rng.next()).unwrap();
+    let disturbance = noise.series(rng, plan.runs() as usize);
+    let mut results = vec![PairResult { a: RunMetrics::default(), b: RunMetrics::default() }; pairs as usize];
+    for (step, noise) in plan.steps().zip(disturbance) {
+        let truth = if step.side == Side::B { effect } else { 1.0 };
+        let iops = 100_000.0 * truth * noise.exp();
+        let mean = 32e9 / iops;
+        let mut percentile = |factor: f64, spread: f64| Some(mean * factor * (spread * rng.gauss()).exp());
+        let metrics = match metrics {
+            Metrics::Primary => RunMetrics { iops: Some(iops), ..RunMetrics::default() },
+            Metrics::All => RunMetrics {
+                iops: Some(iops),
+                bytes_per_second: Some(4096.0 * iops),
+                latency_mean_ns: Some(mean),
+                latency_p50_ns: percentile(0.9, 0.01),
+                latency_p99_ns: percentile(3.0, 0.1),
+                latency_p999_ns: percentile(8.0, 0.3),
+                cpu_per_io_ns: percentile(0.1, 0.01),
+                ..RunMetrics::default()
+            },
+        };
+        let pair = &mut results[step.pair.unwrap() as usize];
+        match step.side {
+            Side::A => pair.a = metrics,
+            Side::B => pair.b = metrics,
+        }
+    }
+    Comparison::evaluate(plan, Metric::Iops, &results, SideTotals::default(), SideTotals::default())
+}
+
+/// Share of `COMPARISONS` simulated comparisons for which `hit` is true.
+fn share(noise: Noise, pairs: u32, effect: f64, metrics: Metrics, mut hit: impl FnMut(&Comparison) -> bool) -> f64 {
+    let mut rng = Rng(SEED ^ u64::from(pairs));
+    let hits = (0..COMPARISONS).filter(|_| hit(&simulate(&mut rng, noise, pairs, effect, metrics))).count();
+    hits as f64 / f64::from(COMPARISONS)
+}
+
+#[test]
+fn a_against_a_is_rarely_called_different() {
+    println!("false alarms of {COMPARISONS} A/A comparisons, seed {SEED:#x}");
+    let mut worst: f64 = 0.0;
+    for noise in NOISES {
+        for pairs in [10, 12, 20] {
+            let rate = share(noise, pairs, 1.0, Metrics::Primary, |c| c.verdict.is_difference());
+            println!("{noise:?} {pairs} pairs: {:.2} %", 100.0 * rate);
+            assert!(rate <= MAX_FALSE_ALARMS, "{noise:?} with {pairs} pairs: false alarm rate {rate}, seed {SEED:#x}");
+            worst = worst.max(rate);
+        }
+    }
+    println!("worst: {:.2} %", 100.0 * worst);
+}
+
+#[test]
+fn the_interval_covers_the_truth() {
+    for noise in NOISES {
+        for pairs in [10, 12] {
+            let covered = share(noise, pairs, 1.1, Metrics::Primary, |c| {
+                let r = c.row(Metric::Iops).unwrap().ratio.unwrap();
+                (r.low..=r.high).contains(&1.1)
+            });
+            println!("{noise:?} {pairs} pairs: 95 % interval covers in {:.1} %", 100.0 * covered);
+            assert!(covered >= 0.93, "{noise:?} with {pairs} pairs: coverage {covered}, seed {SEED:#x}");
+        }
+    }
+}
+
+#[test]
+fn any_mark_on_any_secondary_metric_is_as_rare_as_one_false_verdict() {
+    for noise in [Noise::Gaussian, Noise::HeavyTail, Noise::Ar1(0.6)] {
+        let rate = share(noise, 12, 1.0, Metrics::All, |c| {
+            c.rows.iter().any(|r| r.metric != Metric::Iops && r.mark != lab::compare::Mark::None)
+        });
+        println!("{noise:?}: some secondary mark in {:.2} %", 100.0 * rate);
+        assert!(rate <= MAX_FALSE_ALARMS, "{noise:?}: {rate}, seed {SEED:#x}");
+    }
+}
+
+#[test]
+fn a_true_difference_is_found() {
+    for (noise, pairs, effect, at_least) in [
+        (Noise::Gaussian, 10, 1.10, 0.95),
+        (Noise::Gaussian, 10, 1.0 / 1.10, 0.95),
+        (Noise::LinearDrift, 10, 1.10, 0.95),
+        (Noise::Ar1(0.6), 10, 1.10, 0.95),
+        (Noise::RandomWalk, 10, 1.10, 0.95),
+        (Noise::Gaussian, 20, 1.05, 0.95),
+        (Noise::HeavyTail, 20, 1.25, 0.75),
+    ] {
+        let want = if effect > 1.0 { Verdict::BIsFaster } else { Verdict::BIsSlower };
+        let power = share(noise, pairs, effect, Metrics::Primary, |c| c.verdict == want);
+        println!("{noise:?} {pairs} pairs, true ratio {effect:.3}: found in {:.1} %", 100.0 * power);
+        assert!(power >= at_least, "{noise:?} {pairs} pairs {effect}: power {power}, seed {SEED:#x}");
+    }
+}
+
+/// The alternatives that were not taken, measured: pairs as units under bursts, and the percentile bootstrap over blocks.
+#[test]
+fn the_rejected_alternatives_do_alarm_more_often() {
+    let (pairs, alpha) = (10, 0.05);
+    let mut rng = Rng(SEED);
+    let (mut by_pair, mut by_block, mut bootstrap) = (0, 0, 0);
+    for _ in 0..COMPARISONS {
+        let plan = Plan::new(pairs, 0, rng.next()).unwrap();
+        let noise = Noise::Bursts.series(&mut rng, plan.runs() as usize);
+        let mut logs = vec![0.0; pairs as usize];
+        for (step, x) in plan.steps().zip(noise) {
+            logs[step.pair.unwrap() as usize] += if step.side == Side::B { x } else { -x };
+        }
+        let blocks: Vec<f64> = logs.chunks(2).map(|b| 0.5 * (b[0] + b[1])).collect();
+        let p = |units: &[f64]| lab::stats::ratio::estimate(units, 0.95, alpha).unwrap().p;
+        by_pair += u32::from(p(&logs) < alpha);
+        by_block += u32::from(p(&blocks) < alpha);
+        let mut means: Vec<f64> = (0..400)
+            .map(|_| (0..blocks.len()).map(|_| blocks[(rng.next() % blocks.len() as u64) as usize]).sum::<f64>())
+            .collect();
+        means.sort_by(f64::total_cmp);
+        bootstrap += u32::from(means[10] > 0.0 || means[389] < 0.0);
+    }
+    let percent = |n: u32| 100.0 * f64::from(n) / f64::from(COMPARISONS);
+    println!(
+        "bursts, {pairs} pairs, 5 % level: by block {:.1} %, by pair {:.1} %, bootstrap of blocks {:.1} %",
+        percent(by_block),
+        percent(by_pair),
+        percent(bootstrap)
+    );
+    assert!(by_block < by_pair && by_block < bootstrap);
+}

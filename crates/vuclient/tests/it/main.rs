@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! All integration tests of this crate in one program: a program of its own costs a link, and most tests are shorter than that.
+
+// What several of them use.
+mod qsd;
+
+mod against_qsd;
+mod lean_against_qsd;
+mod raw_against_qsd;

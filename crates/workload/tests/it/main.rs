@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! All integration tests of this crate in one program: a program of its own costs a link, and most tests are shorter than that.
+
+// What several of them use.
+mod common;
+
+mod engine_jobs;
+mod engine_props;
+mod fio_parity;
+mod fio_verify;
+mod fuzz_seeds;
+mod hist_oracle;
+mod job_examples;
+mod job_fio_agreement;
+mod job_fuzz;
+mod job_published;
+mod job_semantics;
+mod job_table;
+mod oltp_sim;
