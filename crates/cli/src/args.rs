@@ -1,133 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can be typed: subcommands and flags, their help, and the form (not the meaning) of their values.
+//! The flags of subcommands, their help, and the form (not the meaning) of their values.
 
-use crate::calibrate::CalibrateArgs;
-use crate::multipath::MultipathArgs;
-use crate::serve::args::ServeArgs;
-use crate::serve::control::ctl::CtlArgs;
-use crate::serve::top::TopArgs;
-use crate::tune::args::TuneArgs;
-use blk::settings::SETTINGS;
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use host::run::RUN_SETTINGS;
+use clap::{Args, ValueEnum};
+use sim::study::Study;
 use sim::swarm::Kind;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
-
-const EXIT_STATUS: &str = "\
-Exit status:
-  0    done
-  1    found: a difference (compare), a limit that no setting keeps (tune), I/O errors or data that do not verify (run;
-       compare and tune then give no verdict)
-  2    usage or operating error; one message says rule, value and remedy
-  130  broken off by Ctrl-C or SIGTERM; what was measured until then is printed";
-
-const EXAMPLES: &str = "\
-Examples:
-  mqblk run job.fio                                    run fio jobs, results as fio prints them
-  mqblk run job.fio --target null:size=16g --json      the same I/O without a disk
-  mqblk run job.fio --trace t && blkparse -i t         every request's life, as blktrace shows it
-  mqblk compare job.fio --a mode=sq --b mode=mq        single-queue against multi-queue
-  mqblk compare job.fio --a scheduler=none --b scheduler=mq-deadline --target /dev/nvme0n1
-  mqblk tune job.fio --target null --maximize a.iops   which settings, by how much, and why
-  mqblk compare job.fio --target kernel:/dev/nvme0n1 --a scheduler=none --b scheduler=kyber
-                                                       the kernel's own block layer, settings put back
-  mqblk compare job.fio --target sim:scenarios/azure-p80.toml --a nr_hw_queues=1 --b nr_hw_queues=32
-                                                       a machine that one does not have, in virtual time
-  mqblk compare job.fio --a mode=sq --b mode=mq --report out.html
-                                                       the same as a page with charts; later: mqblk report RESULTS
-  mqblk inspect --set nr_hw_queues=2                   settings and CPU -> hctx map of a stack
-  mqblk inspect --host sda                             what this host's kernel has set for sda
-  mqblk inspect --live --path hctx0/busy               requests at the device, of a run that is going on
-  mqblk set scheduler=kyber queue_depth=32             change a run that is going on
-  mqblk serve disk.img                                 a file over vhost-user-blk and NBD; prints the clients' commands
-  mqblk multipath -ll                                  the paths of its disks, as multipath -ll shows them
-  mqblk ctl list; mqblk top                            what it serves, and what it does, live
-  mqblk sim scenarios/azure-p80.toml                   a published test, simulated: figures side by side, and why
-  mqblk inspect /dev/sda --export m.toml               this host and a disk as a machine file
-  mqblk profile TRACE --output j.fio --machine m.toml  a workload as a job file, and how long its disk takes
-  mqblk sim m.toml --jobs j.fio --what-if nr_hw_queues=8
-                                                       what another setting, disk or machine would do
-  mqblk sim --seed 7                                   a simulated case, event by event
-  mqblk sim --study cpus                               single- against multi-queue on 1 to 256 CPUs
-  mqblk calibrate --out here.toml                      this host's costs as a machine file for it
-  mqblk discover iscsi://10.0.0.5 --luns               targets and disks of an iSCSI portal
-  mqblk cmdhelp iodepth                                what an option of a job file does here";
-
-const TARGETS: &str = "\
-Targets (in a job file also as filename=):
-  PATH, file:PATH      a regular file (created if the job gives a size) or a block device
-  null[:OPTIONS]       completes at once; size, blocksize, completion_nsec
-  ram[:OPTIONS]        keeps data in memory; size, blocksize
-  model[:OPTIONS]      a device with latency and caps: size, lat_us, lat_read_us, lat_write_us, jitter_pct,
-                       iops, bw, burst_ms, parallel, seed, over=null|ram
-  nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH
-                       an NBD server; &connections=4, &reconnect_delay=SECONDS, &timeout=SECONDS behind a '?'
-  nbds://HOST[:PORT]/EXPORT, nbds+unix:///EXPORT?socket=PATH
-                       the same under TLS; &tls-certificates=DIR (ca-cert.pem, and client-cert.pem with
-                       client-key.pem if the server wants them), &tls-hostname=NAME, &tls-verify-peer=0
-  rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:NAME=VALUE...]
-                       an image of a Ceph cluster, named as in QEMU; conf=FILE, id=USER, images=N, exclusive=1,
-                       and options of Ceph's configuration
-  iscsi://[USER@]HOST[:PORT]/IQN/LUN
-                       a logical unit of an iSCSI target; &sessions=4, &recovery_timeout=SECONDS,
-                       &header_digest=crc32c, &data_digest=crc32c behind a '?'; USER's password is in the
-                       environment: LIBISCSI_CHAP_PASSWORD
-  multipath:[OPTIONS:]TARGET+TARGET...
-                       one disk by several paths; conf=/etc/multipath.conf, or its options one by one:
-                       path_grouping_policy, prio, detect_prio, failback, no_path_retry ... (docs/multipath.md)
-  kernel:/dev/X        a block device of the kernel, without the block layer of mqblk: I/O goes to it through io_uring,
-                       --set writes to /sys/block/X/queue (scheduler, nr_requests, iosched.NAME, nomerges, ...) and
-                       all is put back at the end; for run, compare and tune
-  sim:FILE             a simulated machine, in virtual time: FILE is TOML with [machine] and [disk], such as
-                       scenarios/azure-p80.toml; for run, compare and tune (docs/scenarios.md)
-  OPTIONS are name=value, separated by commas: model:size=16t,iops=18000,bw=750m,lat_us=2000";
-
-/// A multi-queue block layer in user space: runs fio job files through it, compares its settings, shows them.
-#[derive(Debug, Parser)]
-#[command(name = "mqblk", version, max_term_width = 120, subcommand_required = true)]
-pub struct Cli {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: Command,
-}
-
-/// The subcommands.
-#[derive(Debug, Subcommand)]
-pub enum Command {
-    /// Run a fio job file and report as fio does, and where the time went
-    Run(RunArgs),
-    /// Compare two settings by interleaved runs of a job file: ratios with intervals, and a verdict
-    Compare(CompareArgs),
-    /// Search for settings that make a job better while others are kept, and confirm them by fresh interleaved runs
-    Tune(TuneArgs),
-    /// Make a page with charts (HTML, and JSON beside it) from a results file
-    Report(ReportArgs),
-    /// Make a job file of a workload: from a trace of a disk, or from the results of a run
-    Profile(ProfileArgs),
-    /// Show the settings of a stack and its CPU -> hctx map, those of this host's disks, or the state of a run
-    Inspect(InspectArgs),
-    /// Serve disks to VMs and hosts over vhost-user-blk, NBD, FUSE or ublk
-    Serve(ServeArgs),
-    /// Ask a daemon that serves: list, add, remove, resize, set, stats, drain, move virtqueues
-    Ctl(CtlArgs),
-    /// Show live what a daemon that serves does: disks, hardware queues, IOThreads, latencies of virtqueues and clients
-    Top(TopArgs),
-    /// List multipath disks of a daemon that serves, as multipath -ll does, or print a multipath.conf as multipath -t does
-    Multipath(MultipathArgs),
-    /// Change settings of a run while it goes on
-    Set(SetArgs),
-    /// Put back settings of kernel devices that a killed run has left changed
-    Restore(RestoreArgs),
-    /// Run the block layer in simulation: random stacks, devices and faults from a seed, everything checked
-    Sim(SimArgs),
-    /// Measure what things cost on this host: cache lines, wake-ups, interrupts, our block layer; write them as a machine file
-    Calibrate(CalibrateArgs),
-    /// List the targets of an iSCSI portal, and their disks
-    Discover(DiscoverArgs),
-    /// List the options of job files, or explain one
-    Cmdhelp(CmdhelpArgs),
-}
 
 /// What names the jobs.
 #[derive(Args, Clone, Debug)]
@@ -377,8 +254,8 @@ pub struct SimArgs {
           value_parser = clap::value_parser!(u64).range(500..=100_000_000))]
     pub ios: u64,
     /// A scaling study: cpus, sockets, hw-queues, depth, elevators, iothreads
-    #[arg(long, value_name = "STUDY", value_parser = crate::sim::study::parse, conflicts_with_all = ["count", "kind"])]
-    pub study: Option<sim::study::Study>,
+    #[arg(long, value_name = "STUDY", value_parser = study, conflicts_with_all = ["count", "kind"])]
+    pub study: Option<Study>,
     /// The machine of the study (as 'mqblk calibrate' writes them) instead of one that is built in
     #[arg(long, value_name = "FILE", requires = "study")]
     pub machine: Option<PathBuf>,
@@ -485,43 +362,14 @@ pub enum Format {
     JsonPlus,
 }
 
-impl Cli {
-    /// Parses the command line; a usage error ends the program with status 2, help with 0.
-    pub fn from_command_line() -> Cli {
-        let matches = Cli::full_command().get_matches();
-        Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit())
-    }
-
-    /// The command with its tables of examples, targets and settings.
-    fn full_command() -> clap::Command {
-        let with = |parts: &[&str]| parts.join("\n\n");
-        let settings = settings_help();
-        let run = with(&[TARGETS, &settings, EXIT_STATUS]);
-        let compare = run.clone();
-        let tune = run.clone();
-        let inspect = with(&[TARGETS, &settings]);
-        let serve = with(&[TARGETS, &settings]);
-        Cli::command()
-            .after_help(with(&[EXAMPLES, EXIT_STATUS]))
-            .mut_subcommand("run", |c| c.after_help(run))
-            .mut_subcommand("compare", |c| c.after_help(compare))
-            .mut_subcommand("tune", |c| c.after_help(tune))
-            .mut_subcommand("inspect", |c| c.after_help(inspect))
-            .mut_subcommand("serve", |c| c.after_help(serve))
-    }
-}
-
-/// The settings, from the table that also parses them.
-fn settings_help() -> String {
-    let mut text = String::from("Settings (--set KEY=VALUE):");
-    let all = || SETTINGS.iter().chain(RUN_SETTINGS);
-    let width = all().map(|s| s.name.len()).max().unwrap_or(0);
-    for s in all() {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "\n  {:<width$}  {} [{}]", s.name, s.help, s.range);
-    }
-    let _ = write!(text, "\n  {:<width$}  a tunable of the elevator, e.g. iosched.read_expire=250", "iosched.NAME");
-    text
+/// A study by its name.
+fn study(name: &str) -> Result<Study, String> {
+    Study::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| {
+        let names = Study::ALL.map(Study::name);
+        let hint =
+            blk::suggest::nearest(name, names.into_iter()).map_or(String::new(), |n| format!("; did you mean '{n}'?"));
+        format!("must be one of {}{hint}", names.join(", "))
+    })
 }
 
 /// `KEY=VALUE`.
@@ -546,15 +394,6 @@ fn option_value(text: &str) -> Result<(String, String), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_command_is_consistent_and_lists_every_setting() {
-        Cli::full_command().debug_assert();
-        let help = Cli::full_command().find_subcommand_mut("run").unwrap().render_long_help().to_string();
-        for s in SETTINGS.iter().chain(RUN_SETTINGS) {
-            assert!(help.contains(s.name), "{}", s.name);
-        }
-    }
 
     #[test]
     fn keys_have_values() {

@@ -42,7 +42,7 @@ pub fn main(args: &DiscoverArgs) -> Outcome {
     let portal = iscsi::parse_portal(&args.portal)?;
     let told: Vec<Told> = iscsi::discover(&portal)?.into_iter().map(|t| look(&portal, t, args.luns)).collect();
     if args.json {
-        output::print(&crate::inspect::json(&told))?;
+        output::print(&output::json(&told))?;
     } else {
         output::print(&told.iter().map(text).collect::<String>())?;
     }

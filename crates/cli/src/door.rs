@@ -61,6 +61,16 @@ impl Listener for TcpListener {
     }
 }
 
+/// As of [`host::net::socket::listen`].
+pub fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    host::net::socket::listen(path, None).map_err(|e| match e.kind() {
+        io::ErrorKind::AddrInUse => {
+            io::Error::new(e.kind(), "somebody listens there, or it is no socket; end it, or choose another path")
+        }
+        _ => e,
+    })
+}
+
 /// Lets clients in until it is dropped.
 pub struct Door {
     /// The socket in the file system.

@@ -5,11 +5,11 @@
 //!
 //! A signal within [`ONE_WISH`] of the first is the same wish: `timeout` signals the program and then its whole group.
 
-use crate::restore;
-use crate::status::{EXIT_INTERRUPTED, Failure};
+use crate::exit;
+use crate::status::Failure;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
-use signal_hook::low_level::{self, pipe};
+use signal_hook::low_level::pipe;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -42,10 +42,7 @@ fn end_when_asked_again(mut heard: UnixStream) {
     let mut first = None;
     loop {
         match heard.read(&mut [0]) {
-            Ok(1) if means_it(&mut first, Instant::now()) => {
-                restore::before_exit();
-                low_level::exit(i32::from(EXIT_INTERRUPTED));
-            }
+            Ok(1) if means_it(&mut first, Instant::now()) => exit::exit_interrupted(),
             Ok(1) => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             // Cannot be: the writing ends live as long as the program.

@@ -7,20 +7,19 @@
 
 use crate::door::Door;
 use crate::output;
+use crate::replay;
+use crate::runtime_dir::directory;
 use crate::status::{Failure, Outcome, Status};
 use blk::debugfs::DebugFile;
 use host::disk::Disk;
-use host::privileges::Account;
 use host::run::Prepared;
 use lab::stack::{Setting, in_effect};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder};
+use std::fs::{self};
 use std::io::{self, Read, Write as _};
 use std::net::Shutdown;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -152,7 +151,7 @@ impl Told {
             let files = disk.queue.debugfs().into_iter().map(File::from).collect();
             DiskState { name: name.clone(), files }
         };
-        let command = crate::run::command();
+        let command = replay::command();
         State { pid: std::process::id(), command, disks: self.disks.iter().map(of).collect() }
     }
 
@@ -160,8 +159,7 @@ impl Told {
         // One change at a time, and the list in their order. Nothing that panicked has left it half done.
         let mut all = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut done = Vec::new();
-        let chosen: Vec<_> =
-            self.disks.iter().filter(|(name, _)| only.is_none_or(|o| crate::run::is_of(name, o))).collect();
+        let chosen: Vec<_> = self.disks.iter().filter(|(name, _)| only.is_none_or(|o| is_of(name, o))).collect();
         if let (Some(only), []) = (only, &chosen[..]) {
             let names: Vec<_> = self.disks.iter().map(|(name, _)| name.as_str()).collect();
             return Answer::Changed(
@@ -206,30 +204,6 @@ fn difference(before: &[Setting], after: &[Setting]) -> Vec<(String, String, Str
     after.iter().filter_map(change).collect()
 }
 
-/// Where sockets are: `$XDG_RUNTIME_DIR/mqblk`, or `mqblk-UID` in the directory for temporary files; made if need be.
-/// `None` if it cannot be made or could be entered by others.
-pub fn directory() -> Option<PathBuf> {
-    let uid = fs::metadata("/proc/self").ok()?.uid();
-    let dir = match std::env::var_os("XDG_RUNTIME_DIR").filter(|d| Path::new(d).is_absolute()) {
-        Some(run) => Path::new(&run).join("mqblk"),
-        None => std::env::temp_dir().join(format!("mqblk-{uid}")),
-    };
-    // It may exist; whose it is counts.
-    let _ = DirBuilder::new().mode(0o700).create(&dir);
-    let meta = fs::symlink_metadata(&dir).ok()?;
-    (meta.is_dir() && meta.uid() == uid && meta.mode() & 0o077 == 0).then_some(dir)
-}
-
-/// The same for another user, where nobody says otherwise; only root can make it.
-pub fn directory_of(account: &Account) -> Option<PathBuf> {
-    let dir = std::env::temp_dir().join(format!("mqblk-{}", account.uid));
-    if DirBuilder::new().mode(0o700).create(&dir).is_ok() {
-        account.give(&dir).ok()?;
-    }
-    let meta = fs::symlink_metadata(&dir).ok()?;
-    (meta.is_dir() && meta.uid() == account.uid && meta.mode() & 0o077 == 0).then_some(dir)
-}
-
 /// Prints the state of the run with this process id, or of the only one.
 pub fn inspect(pid: Option<u32>, only: &[String], json: bool) -> Outcome {
     let mut state = match pid {
@@ -247,7 +221,7 @@ pub fn inspect(pid: Option<u32>, only: &[String], json: bool) -> Outcome {
             only.join(" --path ")
         )));
     }
-    output::print(&if json { super::inspect::json(&state) } else { text(&state) })?;
+    output::print(&if json { output::json(&state) } else { text(&state) })?;
     Ok(Status::Done)
 }
 
@@ -336,6 +310,12 @@ fn ask(pid: u32, question: &Question, patience: Duration) -> Result<Answer, Sile
         Ok(serde_json::from_slice(&bytes)?)
     };
     answer().map_err(|_| Silence::NoAnswer)
+}
+
+/// Whether a device is a target, or one of those that a target is striped over (`TARGET#N`).
+pub fn is_of(device: &str, target: &str) -> bool {
+    let number = device.strip_prefix(target).and_then(|rest| rest.strip_prefix('#'));
+    device == target || number.is_some_and(|n| n.parse::<u16>().is_ok())
 }
 
 fn is_below(path: &str, dir: &str) -> bool {

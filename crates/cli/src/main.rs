@@ -6,8 +6,10 @@
 //! bad data was found, 2 usage or operating error, 130 broken off by a signal.
 
 mod args;
+mod command;
 mod calibrate;
 mod status;
+mod exit;
 mod job;
 mod interrupt;
 mod progress;
@@ -19,8 +21,10 @@ mod report;
 mod inspect;
 mod machine_file;
 mod profile;
+mod replay;
 mod room;
 mod door;
+mod runtime_dir;
 mod live;
 mod serve;
 mod multipath;
@@ -30,7 +34,7 @@ mod restore;
 mod cmdhelp;
 mod discover;
 
-use args::{Cli, Command};
+use command::{Cli, Command};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -53,5 +57,5 @@ fn main() -> ExitCode {
         Command::Discover(typed) => discover::main(typed),
         Command::Cmdhelp(typed) => cmdhelp::main(typed),
     };
-    status::end(done)
+    exit::end(done)
 }

@@ -6,6 +6,7 @@
 //! the pipe early is no error.
 
 use crate::status::Failure;
+use serde::Serialize;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -80,6 +81,12 @@ impl Drop for OutputFile {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// As pretty JSON, with a line end.
+pub fn json(facts: &impl Serialize) -> String {
+    let text = serde_json::to_string_pretty(facts).expect("plain data serialises");
+    format!("{text}\n")
 }
 
 /// A line on standard error, where that is open.

@@ -44,7 +44,7 @@ pub fn main(args: &ProfileArgs) -> Outcome {
         output::tell(&format!("{}: the disk's times and the measured figures are in it", file.display()));
     }
     match args.json {
-        true => out.write(&inspect::json(&profile))?,
+        true => out.write(&output::json(&profile))?,
         false => out.write(&job)?,
     }
     Ok(Status::Done)

@@ -30,10 +30,3 @@ pub fn main(args: &RestoreArgs) -> Outcome {
     output::print(&(said.join("\n") + "\n"))?;
     Ok(Status::Done)
 }
-
-/// Puts back what this process has changed, where it is about to end without returning; what could not be is said.
-pub fn before_exit() {
-    for problem in host::kernel::put_back_all() {
-        output::tell(&format!("mqblk: {problem}"));
-    }
-}

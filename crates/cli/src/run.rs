@@ -4,20 +4,19 @@
 use crate::args::{Eta, Format, RunArgs, TraceLayout};
 use crate::interrupt;
 use crate::job::{self, Loaded};
-use crate::live::{self, DiskChange};
+use crate::live::{self, DiskChange, is_of};
 use crate::output::Output;
 use crate::progress::{JobsLine, Line};
+use crate::replay::command;
 use crate::report::{self, ReportFiles};
 use crate::set;
 use crate::status::{Failure, Outcome, Status};
 use host::run::{Prepared, Progress};
-use host::secrets::without_secrets;
 use host::target::TargetSpec;
 use lab::plan::Side;
 use lab::report::html::document::Document;
 use lab::report::html::of_run::{self, RunInput};
 use lab::report::{fio_json, fio_text, oltp, stages};
-use lab::results::replay_command;
 use lab::run::{Observer, Run, RunSpec, execute};
 use lab::setup::Setup;
 use lab::stage::StageFacts;
@@ -304,12 +303,6 @@ fn inside(run: &Run<'_>, changes: &[DiskChange]) -> String {
     out
 }
 
-/// Whether a device is a target, or one of those that a target is striped over (`TARGET#N`).
-pub fn is_of(device: &str, target: &str) -> bool {
-    let number = device.strip_prefix(target).and_then(|rest| rest.strip_prefix('#'));
-    device == target || number.is_some_and(|n| n.parse::<u16>().is_ok())
-}
-
 /// Targets and their settings in effect.
 fn settings(run: &Run<'_>) -> Vec<String> {
     let mut all = Vec::new();
@@ -320,15 +313,6 @@ fn settings(run: &Run<'_>) -> Vec<String> {
         all.extend(settings.iter().map(lab::stack::Setting::assignment));
     }
     all
-}
-
-/// The command line, to be repeated, but for passwords; a name that is not text (UTF-8) is shown as well as text can.
-pub fn command() -> String {
-    let mut args: Vec<String> = std::env::args_os().map(|a| without_secrets(&a.to_string_lossy())).collect();
-    if let Some(program) = args.first_mut() {
-        *program = "mqblk".to_owned();
-    }
-    replay_command(&args)
 }
 
 /// Shows progress, answers `inspect --live` and `set`, and watches for Ctrl-C while files are made.

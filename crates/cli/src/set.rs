@@ -12,7 +12,7 @@ pub fn main(args: &SetArgs) -> Outcome {
     let question = Question::Set { disk: args.disk.clone(), settings: args.settings.clone() };
     let (done, refused) = live::change(args.pid, &question)?;
     if args.json {
-        output::print(&crate::inspect::json(&done))?;
+        output::print(&output::json(&done))?;
     } else {
         output::print(&done.iter().map(|change| format!("{}: {}\n", change.disk, text(change))).collect::<String>())?;
     }

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How the program ends: the exit status, and the one message of a failure.
+//! What a subcommand comes to: a status, or the one message of a failure.
 
 use std::fmt::Display;
-use std::io::Write;
-use std::process::ExitCode;
 
 /// A request that was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,18 +18,23 @@ pub enum Status {
 #[derive(Debug)]
 pub struct Failure {
     message: String,
-    status: u8,
+    is_interrupted: bool,
 }
 
 impl Failure {
     /// A usage or operating error.
     pub fn new(message: impl Display) -> Failure {
-        Failure { message: message.to_string(), status: EXIT_FAILURE }
+        Failure { message: message.to_string(), is_interrupted: false }
     }
 
     /// The user broke it off before there was anything to report.
     pub fn interrupted(message: impl Display) -> Failure {
-        Failure { message: message.to_string(), status: EXIT_INTERRUPTED }
+        Failure { message: message.to_string(), is_interrupted: true }
+    }
+
+    /// Whether the user ended it.
+    pub fn is_interrupted(&self) -> bool {
+        self.is_interrupted
     }
 }
 
@@ -52,37 +55,3 @@ impl From<host::error::Error> for Failure {
 
 /// What a subcommand comes to.
 pub type Outcome = Result<Status, Failure>;
-
-const EXIT_FOUND: u8 = 1;
-const EXIT_FAILURE: u8 = 2;
-/// 128 + SIGINT, as shells report a process that a signal ended.
-pub const EXIT_INTERRUPTED: u8 = 130;
-
-/// The end of the program. What was broken off may have left I/O behind, and threads of libraries that have it: nothing of theirs is
-/// run any more.
-pub fn end(outcome: Outcome) -> ExitCode {
-    let is_interrupted = matches!(outcome, Ok(Status::Interrupted));
-    let code = exit_code(outcome);
-    if is_interrupted {
-        crate::restore::before_exit();
-        // All that was to be said has been, or cannot be.
-        let _ = std::io::stdout().flush();
-        signal_hook::low_level::exit(i32::from(EXIT_INTERRUPTED));
-    }
-    code
-}
-
-/// The exit status of an outcome; a failure is told on standard error.
-fn exit_code(outcome: Outcome) -> ExitCode {
-    match outcome {
-        Ok(Status::Done) => ExitCode::SUCCESS,
-        Ok(Status::Found) => ExitCode::from(EXIT_FOUND),
-        Ok(Status::Interrupted) => ExitCode::from(EXIT_INTERRUPTED),
-        Err(failure) => {
-            for line in failure.message.lines() {
-                crate::output::tell(&format!("mqblk: {line}"));
-            }
-            ExitCode::from(failure.status)
-        }
-    }
-}

@@ -12,7 +12,6 @@ use crate::live;
 use crate::machine_file;
 use crate::output;
 use crate::status::{Failure, Outcome, Status};
-use serde::Serialize;
 use std::path::Path;
 
 /// Prints what was asked for.
@@ -35,11 +34,11 @@ pub fn main(args: &InspectArgs) -> Outcome {
         Some(device) => {
             let device = Some(device.as_str()).filter(|d| !d.is_empty());
             let facts = sysfs::read(Path::new("/"), device).map_err(Failure::new)?;
-            if args.json { json(&facts) } else { host_text::text(&facts) }
+            if args.json { output::json(&facts) } else { host_text::text(&facts) }
         }
         None => {
             let facts = stack::describe(&args.target, &args.settings)?;
-            if args.json { json(&facts) } else { stack::text(&facts) }
+            if args.json { output::json(&facts) } else { stack::text(&facts) }
         }
     };
     output::print(&text)?;
@@ -52,10 +51,4 @@ pub fn host_machine(device: Option<&str>, costs: Option<&str>) -> Result<String,
     let facts = sysfs::read(root, device.filter(|d| !d.is_empty())).map_err(Failure::new)?;
     let disk = facts.devices.first().filter(|_| device.is_some_and(|d| !d.is_empty()));
     Ok(export::text(root, facts.kernel.as_deref(), disk, costs))
-}
-
-/// Prints as JSON.
-pub fn json(facts: &impl Serialize) -> String {
-    let text = serde_json::to_string_pretty(facts).expect("plain data serialises");
-    format!("{text}\n")
 }

@@ -6,18 +6,16 @@
 //! sockets that are not absolute from `--socket-dir`. Does not do: look at a file or socket. Every key stands, with its default, in
 //! `examples/serve.toml`.
 
+use super::defaults::Defaults;
 use super::reader::{Found, Reader, Section, printable, shown, tables, text_of, whole};
-use super::request::Defaults;
 use super::stack::{self, Stack};
 use host::net::certificates::NbdTls;
-use host::secrets::without_secrets;
 use host::serve::check::{FreshNames, Place, PlanErrors};
 use host::serve::cpus;
 use host::serve::mapping::{Mapping, MappingEntry};
 use host::serve::plan::{
     DiskPlan, ExportKind, ExportPlan, FusePlan, IoThreadPlan, NBD_CONNECTIONS, NbdListen, NbdPlan, OnEnospc, PollPlan,
-    QUEUE_SIZE, QUEUE_SIZE_MAX, ServePlan, TargetPlan, UBLK_QUEUES_MAX, UblkPlan, VHOST_QUEUES_MAX, VhostUserPlan,
-    WriteCache,
+    QUEUE_SIZE, QUEUE_SIZE_MAX, ServePlan, UBLK_QUEUES_MAX, UblkPlan, VHOST_QUEUES_MAX, VhostUserPlan, WriteCache,
 };
 use host::target::TargetSpec;
 use std::path::PathBuf;
@@ -150,7 +148,7 @@ fn disk(mut section: Section<'_, '_>, names: &mut FreshNames) -> DiskPlan {
             nothing
         }
         (Some(text), None) => {
-            let target = target(&mut section, "target", text);
+            let target = stack::target(&mut section, "target", text);
             DiskPlan::new(name, target.spec, target.text)
         }
         (None, Some(Stack::Stripe(chunk_bytes, targets))) => nothing.striped(chunk_bytes, targets),
@@ -180,15 +178,6 @@ fn disk(mut section: Section<'_, '_>, names: &mut FreshNames) -> DiskPlan {
     };
     section.end();
     plan
-}
-
-/// A target, or something in its place if it is none.
-pub(super) fn target(section: &mut Section<'_, '_>, key: &'static str, text: String) -> TargetPlan {
-    let spec = TargetSpec::parse(&text).unwrap_or_else(|e| {
-        section.refuse(key, format!("target={}: {}", shown(&without_secrets(&text)), shown(&e.to_string())));
-        TargetSpec::Null(Default::default())
-    });
-    TargetPlan { spec, text: without_secrets(&text) }
 }
 
 /// The last part of a path or of an export's name, or the kind of a target without one.

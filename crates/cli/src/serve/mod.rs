@@ -7,6 +7,7 @@
 pub mod args;
 mod config;
 pub mod control;
+mod defaults;
 mod hints;
 mod libvirt;
 pub mod log;
@@ -84,7 +85,7 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
             ::log::info!(export = name; "export '{name}' is {device}");
         }
     }
-    for text in request::unused_sockets(daemon.plan(), args.control.as_deref()) {
+    for text in request::unused_sockets(daemon.plan(), args.control.as_deref(), &[control::NAME, metrics::NAME]) {
         ::log::warn!("{text}");
     }
     let closing = signals.handle();

@@ -6,6 +6,7 @@
 
 use super::args::{ServeArgs, TlsChoice};
 use super::config::{self, Config};
+use super::defaults::Defaults;
 use super::libvirt;
 use super::reader::printable;
 use crate::status::Failure;
@@ -15,36 +16,15 @@ use host::serve::check::{CheckedPlan, FreshNames, HostFacts, PlanErrors};
 use host::serve::mapping::Mapping;
 use host::serve::plan::{
     DEFAULT_IOTHREAD_NAME, DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NBD_CONNECTIONS, NbdListen, NbdPlan,
-    QUEUE_SIZE, ServePlan, VHOST_QUEUES_MAX, VhostUserPlan,
+    QUEUE_SIZE, ServePlan, VhostUserPlan,
 };
 use host::serve::preflight::preflight;
 use host::target::TargetSpec;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Largest configuration or domain that is read: a mistyped name may be a disk image.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
-
-/// What a plan gets where nothing is said.
-pub struct Defaults {
-    /// Virtqueues of an export.
-    pub num_queues: u16,
-    /// Where sockets go that are not absolute.
-    pub socket_dir: Option<PathBuf>,
-}
-
-impl Defaults {
-    /// As typed, or of this machine.
-    pub fn new(args: &ServeArgs, host: &HostFacts) -> Defaults {
-        let queues = args.num_queues.unwrap_or(host.cpus.len() as u64).clamp(1, VHOST_QUEUES_MAX.into());
-        Defaults { num_queues: queues as u16, socket_dir: args.socket_dir.clone() }
-    }
-
-    /// The path of a socket of this name.
-    pub fn socket(&self, name: &str) -> PathBuf {
-        self.socket_dir.as_deref().map_or_else(|| name.into(), |dir| dir.join(name))
-    }
-}
 
 /// A plan that can be carried out, and what the user should know of it.
 pub struct Request {
@@ -266,8 +246,8 @@ fn handed_over(plan: &mut ServePlan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sockets that were handed over and are of no use.
-pub fn unused_sockets(plan: &CheckedPlan, control: Option<&Path>) -> Vec<String> {
+/// Sockets that were handed over and are of no use; those named `ours` are not exports.
+pub fn unused_sockets(plan: &CheckedPlan, control: Option<&Path>, ours: &[&str]) -> Vec<String> {
     let serves = |at: &At| {
         plan.exports().any(|e| match (&e.plan.kind, at) {
             (ExportKind::VhostUserBlk(v), At::Unix(_)) => host::handed::is_at(at, &v.socket),
@@ -279,8 +259,7 @@ pub fn unused_sockets(plan: &CheckedPlan, control: Option<&Path>) -> Vec<String>
         })
     };
     let unused = host::handed::all().iter().filter(|s| {
-        let is_control = [super::control::NAME, super::metrics::NAME].contains(&s.name.as_str())
-            || control.is_some_and(|c| host::handed::is_at(&s.at, c));
+        let is_control = ours.contains(&s.name.as_str()) || control.is_some_and(|c| host::handed::is_at(&s.at, c));
         !is_control && !serves(&s.at)
     });
     let rule = "no export listens there; name one so, or give it this address";

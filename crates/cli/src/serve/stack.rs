@@ -3,9 +3,9 @@
 //!
 //! Guarantees: what is wrong is said at its key. Keys of the other kind of stack, or of any without one, are refused.
 
-use super::config::target;
 use super::reader::{Section, shown, text_of, whole};
 use host::driver::multipath::{MultipathTarget, option_names};
+use host::secrets::without_secrets;
 use host::serve::plan::{STRIPE_CHUNK, TargetPlan};
 use host::target::TargetSpec;
 use toml::de::DeValue;
@@ -80,6 +80,15 @@ pub fn read(section: &mut Section<'_, '_>, targets: Option<&[String]>) -> Option
         }
         Kind::Multipath => Stack::Multipath(multipath(section, targets?, &options)),
     })
+}
+
+/// A target, or something in its place if it is none.
+pub fn target(section: &mut Section<'_, '_>, key: &'static str, text: String) -> TargetPlan {
+    let spec = TargetSpec::parse(&text).unwrap_or_else(|e| {
+        section.refuse(key, format!("target={}: {}", shown(&without_secrets(&text)), shown(&e.to_string())));
+        TargetSpec::Null(Default::default())
+    });
+    TargetPlan { spec, text: without_secrets(&text) }
 }
 
 fn chunk_bytes(section: &mut Section<'_, '_>, chunk: Option<&str>) -> u64 {

@@ -4,8 +4,8 @@
 use crate::args::SimArgs;
 use crate::output;
 use crate::progress::Line;
+use crate::replay::command;
 use crate::report;
-use crate::run::command;
 use crate::status::{Failure, Outcome, Status};
 use lab::report::html::of_scenario::{self, ScenarioInput, base};
 use lab::setup::Setup;

@@ -7,8 +7,8 @@ use super::study_here;
 use crate::args::SimArgs;
 use crate::output;
 use crate::progress::Line;
+use crate::replay::command;
 use crate::report;
-use crate::run::command;
 use crate::status::{Failure, Outcome, Status};
 use lab::report::html::of_study::{self, Here, StudyInput};
 use lab::setup::Setup;
@@ -20,16 +20,6 @@ use std::num::NonZero;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// A study by its name.
-pub fn parse(name: &str) -> Result<Study, String> {
-    Study::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| {
-        let names = Study::ALL.map(Study::name);
-        let hint =
-            blk::suggest::nearest(name, names.into_iter()).map_or(String::new(), |n| format!("; did you mean '{n}'?"));
-        format!("must be one of {}{hint}", names.join(", "))
-    })
-}
 
 /// Simulates a study, measures what is asked for, and prints it all.
 pub fn main(study: Study, args: &SimArgs) -> Outcome {

@@ -4,6 +4,7 @@
 use super::message::{Answer, Mapped, Question};
 use crate::args::key_value;
 use crate::output;
+use crate::runtime_dir;
 use crate::status::{Failure, Outcome, Status};
 use clap::{Args, Subcommand};
 use host::net::certificates::OLD_ONES;
@@ -180,7 +181,7 @@ pub fn find(named: Option<&Path>) -> Result<PathBuf, Failure> {
     if let Some(path) = named {
         return Ok(path.to_owned());
     }
-    let Some(dir) = crate::live::directory() else {
+    let Some(dir) = runtime_dir::directory() else {
         return Err(Failure::new("no daemon of this user was found; name its socket by --control"));
     };
     let alive = super::server::sweep(&dir);

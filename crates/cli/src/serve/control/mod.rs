@@ -13,4 +13,4 @@ pub mod topology;
 
 pub use message::{Answer, Question};
 pub use operator::Operator;
-pub use server::{NAME, Server, bind};
+pub use server::{NAME, Server};

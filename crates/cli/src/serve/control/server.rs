@@ -6,14 +6,14 @@
 //! is gone when the daemon is. Needs from callers: an [`Operator`] that answers from any thread.
 
 use super::{Answer, Operator, Question};
-use crate::door::Door;
+use crate::door::{Door, bind};
+use crate::runtime_dir;
 use crate::status::Failure;
 use host::handed::{self, At};
-use host::net::socket::SocketFile;
 use host::privileges::Account;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl Server {
             Some(path) => path.to_owned(),
             None if let Some(at) = handed_over() => at,
             None => {
-                let dir = user.map_or_else(crate::live::directory, crate::live::directory_of).ok_or_else(|| {
+                let dir = user.map_or_else(runtime_dir::directory, runtime_dir::directory_of).ok_or_else(|| {
                     Failure::new(
                         "no directory for the control socket that only this user can enter; name one by --control",
                     )
@@ -75,16 +75,6 @@ fn handed_over() -> Option<PathBuf> {
         At::Unix(path) => Some(path.clone()),
         At::Tcp(_) => None,
     }
-}
-
-/// As of [`host::net::socket::listen`].
-pub fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
-    host::net::socket::listen(path, None).map_err(|e| match e.kind() {
-        io::ErrorKind::AddrInUse => {
-            io::Error::new(e.kind(), "somebody listens there, or it is no socket; end it, or choose another path")
-        }
-        _ => e,
-    })
 }
 
 /// Control sockets of daemons that run, in order; those of daemons that were killed are removed from the directory.

@@ -7,7 +7,7 @@
 //!
 //! Source: RFC 9112, RFC 9110 section 15.
 
-use crate::door::{Door, Listener};
+use crate::door::{Door, Listener, bind};
 use crate::status::Failure;
 use host::handed::{self, At};
 use std::fmt;
@@ -92,7 +92,7 @@ impl Server {
                 (Socket::Tcp(listener), At::Tcp(at), None)
             }
             At::Unix(path) => {
-                let (listener, file) = crate::serve::control::bind(path).map_err(|e| failed(&e))?;
+                let (listener, file) = bind(path).map_err(|e| failed(&e))?;
                 (Socket::Unix(listener), at.0.clone(), Some(file))
             }
         };

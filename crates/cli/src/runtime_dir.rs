@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The directory of a user's sockets, which only that user can enter.
+
+use host::privileges::Account;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Where sockets are: `$XDG_RUNTIME_DIR/mqblk`, or `mqblk-UID` in the directory for temporary files; made if need be.
+/// `None` if it cannot be made or could be entered by others.
+pub fn directory() -> Option<PathBuf> {
+    let uid = fs::metadata("/proc/self").ok()?.uid();
+    let dir = match std::env::var_os("XDG_RUNTIME_DIR").filter(|d| Path::new(d).is_absolute()) {
+        Some(run) => Path::new(&run).join("mqblk"),
+        None => std::env::temp_dir().join(format!("mqblk-{uid}")),
+    };
+    // It may exist; whose it is counts.
+    let _ = DirBuilder::new().mode(0o700).create(&dir);
+    let meta = fs::symlink_metadata(&dir).ok()?;
+    (meta.is_dir() && meta.uid() == uid && meta.mode() & 0o077 == 0).then_some(dir)
+}
+
+/// The same for another user, where nobody says otherwise; only root can make it.
+pub fn directory_of(account: &Account) -> Option<PathBuf> {
+    let dir = std::env::temp_dir().join(format!("mqblk-{}", account.uid));
+    if DirBuilder::new().mode(0o700).create(&dir).is_ok() {
+        account.give(&dir).ok()?;
+    }
+    let meta = fs::symlink_metadata(&dir).ok()?;
+    (meta.is_dir() && meta.uid() == account.uid && meta.mode() & 0o077 == 0).then_some(dir)
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a plan gets where neither the configuration nor a flag says anything.
+
+use super::args::ServeArgs;
+use host::serve::check::HostFacts;
+use host::serve::plan::VHOST_QUEUES_MAX;
+use std::path::PathBuf;
+
+/// What a plan gets where nothing is said.
+pub struct Defaults {
+    /// Virtqueues of an export.
+    pub num_queues: u16,
+    /// Where sockets go that are not absolute.
+    pub socket_dir: Option<PathBuf>,
+}
+
+impl Defaults {
+    /// As typed, or of this machine.
+    pub fn new(args: &ServeArgs, host: &HostFacts) -> Defaults {
+        let queues = args.num_queues.unwrap_or(host.cpus.len() as u64).clamp(1, VHOST_QUEUES_MAX.into());
+        Defaults { num_queues: queues as u16, socket_dir: args.socket_dir.clone() }
+    }
+
+    /// The path of a socket of this name.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.socket_dir.as_deref().map_or_else(|| name.into(), |dir| dir.join(name))
+    }
+}
