@@ -14,10 +14,11 @@ use host::run::{Prepared, Progress};
 use host::secrets::without_secrets;
 use host::target::TargetSpec;
 use lab::compare::{Comparison, Detect};
+use lab::pairs::{CompareError, CompareSpec, SideSpec};
 use lab::plan::{Plan, Step};
 use lab::report::{compare_json, compare_text};
 use lab::results::{self, BrokenOff, Header, ResultsError, ResultsWriter};
-use lab::run::{CompareError, CompareSpec, Observer, SideSpec};
+use lab::run::Observer;
 use lab::setup::Setup;
 use lab::warning::Warning;
 use lab::world;
@@ -140,7 +141,7 @@ impl Request {
             out.writer(&header(setup.clone()))
         };
         let finished = self.past.as_ref().filter(|p| p.results.comparison.is_some()).map(|p| p.results.evaluate());
-        let done = finished.map_or_else(|| lab::run::compare(&spec, open, &mut screen), Ok);
+        let done = finished.map_or_else(|| lab::pairs::compare(&spec, open, &mut screen), Ok);
         let mut comparison = match done {
             Err(same @ CompareError::NoEffect(_)) => {
                 drop(screen);

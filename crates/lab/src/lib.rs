@@ -5,7 +5,7 @@
 //! - [`setup`]: the machine, read once at the start.
 //! - [`plan`]: how many pairs, in which order.
 //! - [`metric`]: what each run is reduced to.
-//! - [`run`], [`stack`]: runs and pairs of runs executed through `host`, and the settings they ran with.
+//! - [`run`], [`stack`]: runs executed through `host`, and the settings they ran with.
 //! - [`world`]: where they run: our block layer, the kernel's devices.
 //! - [`stage`], [`little`]: where the time went, and whether the figures agree with each other.
 //! - [`detail`]: a run's settings, jobs and latencies over time, for reports.
@@ -13,6 +13,7 @@
 //! - [`stats`]: intervals, p-values, corrections.
 //! - [`steady`], [`warning`]: what may make a result mean less than it seems.
 //! - [`verdict`], [`compare`]: the word at the end and the table behind it.
+//! - [`pairs`]: the runs of a comparison, in the order of its plan.
 //! - [`tune`]: a search for better settings whose claims are confirmed by fresh comparisons.
 //! - [`report`]: fio's text and JSON layouts, stage tables, comparison tables.
 //! - [`trace`]: every request's life as blktrace's or Chrome's files.
@@ -33,6 +34,7 @@ pub mod steady;
 pub mod warning;
 pub mod verdict;
 pub mod compare;
+pub mod pairs;
 pub mod tune;
 pub mod report;
 pub mod trace;

@@ -4,13 +4,10 @@
 //! Guarantees: reports follow fio's rules for groups (`group_reporting`, `new_group`, `stonewall`); stage times, costs and
 //! Little's law cover the same part of the run, and what could not be measured well enough is `None`.
 //! Needs from callers: a parsed job file, a stop flag and an [`Observer`]. Does not: print, or decide what an error means for
-//! an exit code. [`compare`] runs pairs of these.
+//! an exit code. [`pairs`](crate::pairs) runs pairs of these.
 
-mod compare;
 mod detail;
 mod fio;
-
-pub use compare::{CompareError, CompareSpec, SideSpec, compare};
 
 use std::ops::ControlFlow;
 use std::path::Path;

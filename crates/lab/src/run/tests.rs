@@ -2,6 +2,7 @@
 //! Runs on the null target: grouping, counts that agree with each other, pairs in the order of the plan.
 
 use super::*;
+use crate::pairs::{CompareSpec, SideSpec, compare};
 use crate::plan::Plan;
 use crate::results::{self, Header, ResultsError, ResultsWriter};
 use crate::setup::Setup;

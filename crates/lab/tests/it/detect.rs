@@ -6,9 +6,10 @@ use crate::synthetic;
 
 use lab::compare::{Comparison, Detect, PairResult, SideTotals};
 use lab::metric::{Metric, RunMetrics};
+use lab::pairs::{CompareSpec, SideSpec, compare};
 use lab::plan::{Plan, Side};
 use lab::results::{Header, ResultsWriter};
-use lab::run::{CompareSpec, SideSpec, Unobserved, compare};
+use lab::run::Unobserved;
 use std::sync::Arc;
 use synthetic::Rng;
 use workload::job::{JobFile, ParseContext};

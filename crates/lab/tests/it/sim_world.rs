@@ -4,9 +4,10 @@
 
 use lab::compare::{Comparison, Detect};
 use lab::metric::Metric;
+use lab::pairs::{CompareError, CompareSpec, SideSpec, compare};
 use lab::plan::{Plan, Side};
 use lab::results::{self, ResultsWriter};
-use lab::run::{CompareError, CompareSpec, Run, RunSpec, SideSpec, Unobserved, compare, execute};
+use lab::run::{Run, RunSpec, Unobserved, execute};
 use lab::verdict::Verdict;
 use std::path::{Path, PathBuf};
 use workload::job::{JobFile, ParseContext};

@@ -12,11 +12,11 @@ use std::sync::atomic::AtomicBool;
 use host::error::{Error, ErrorKind};
 use workload::job::JobFile;
 
-use super::{Observer, Run, RunSpec, execute};
 use crate::compare::{Comparison, Detect};
 use crate::metric::Metric;
 use crate::plan::{Plan, Side, Step};
 use crate::results::{self, ResultsError, ResultsWriter, RunRecord};
+use crate::run::{Observer, Run, RunSpec, execute};
 use crate::world;
 
 /// One of the two things compared.
