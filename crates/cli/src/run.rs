@@ -13,16 +13,17 @@ use crate::set;
 use crate::status::{Failure, Outcome, Status};
 use host::run::{Prepared, Progress};
 use host::target::TargetSpec;
+use lab::iostat;
 use lab::plan::Side;
 use lab::report::html::document::Document;
 use lab::report::html::of_run::{self, RunInput};
 use lab::report::{fio_json, fio_text, oltp, stages};
-use lab::run::{Observer, Run, RunSpec, execute};
+use lab::run::{Observer, Run, RunSpec};
 use lab::setup::Setup;
+use lab::simulated::Simulated;
 use lab::stage::StageFacts;
 use lab::trace::{self, TraceFormat};
-use lab::world::sim::Simulated;
-use lab::world::{self, kernel};
+use lab::world::{self, execute};
 use std::fmt::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -273,7 +274,7 @@ fn inside(run: &Run<'_>, changes: &[DiskChange]) -> String {
     let iostat = run.iostat();
     if !iostat.is_empty() {
         let mut out = String::from("\nThe kernel's block layer:\n");
-        iostat.iter().zip(&run.settings).for_each(|(disk, settings)| out.push_str(&kernel::text(disk, settings)));
+        iostat.iter().zip(&run.settings).for_each(|(disk, settings)| out.push_str(&iostat::text(disk, settings)));
         return out + &stages::text(&total);
     }
     let mut out = String::from("\nInside the block layer:\n");

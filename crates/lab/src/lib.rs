@@ -7,6 +7,7 @@
 //! - [`metric`]: what each run is reduced to.
 //! - [`run`], [`stack`]: runs executed through `host`, and the settings they ran with.
 //! - [`world`]: where they run: our block layer, the kernel's devices.
+//! - [`iostat`], [`simulated`]: what a run has beside that in the kernel's block layer, and on a simulated machine.
 //! - [`stage`], [`little`]: where the time went, and whether the figures agree with each other.
 //! - [`detail`]: a run's settings, jobs and latencies over time, for reports.
 //! - [`results`]: every pair on disk as soon as it is done.
@@ -25,6 +26,8 @@ pub mod metric;
 pub mod run;
 pub mod world;
 pub mod stack;
+pub mod iostat;
+pub mod simulated;
 pub mod stage;
 pub mod little;
 pub mod detail;

@@ -16,8 +16,8 @@ use crate::compare::{Comparison, Detect};
 use crate::metric::Metric;
 use crate::plan::{Plan, Side, Step};
 use crate::results::{self, ResultsError, ResultsWriter, RunRecord};
-use crate::run::{Observer, Run, RunSpec, execute};
-use crate::world;
+use crate::run::{Observer, Run, RunSpec};
+use crate::world::{self, execute};
 
 /// One of the two things compared.
 #[derive(Clone, Debug)]

@@ -32,6 +32,17 @@ impl Setting {
     }
 }
 
+/// Settings of a kernel's device as they were, marked where they were asked for.
+pub(crate) fn of_kernel(in_effect: &[(String, String)], asked: &[(String, String)]) -> Vec<Setting> {
+    let setting = |(name, value): &(String, String)| Setting {
+        name: name.clone(),
+        value: value.clone(),
+        default: !asked.iter().any(|(key, _)| key == name),
+        help: String::new(),
+    };
+    in_effect.iter().map(setting).collect()
+}
+
 /// All settings of a disk; `asked` are those the user gave.
 pub fn in_effect<L: Lock>(queue: &RequestQueue<L>, asked: &[(String, String)]) -> Vec<Setting> {
     let config = queue.config();

@@ -17,11 +17,8 @@ use workload::job::JobFile;
 
 use crate::run::{Observer, Run, RunSpec, execute_here, prepare_here};
 use crate::stack;
-use crate::tune::point::{Knob, Point};
+use crate::tune::point::Knobs;
 use crate::tune::stack_knobs;
-
-/// What may be set, and what people set: knobs, and points with the sentence that goes with them.
-pub type Knobs = (Vec<Knob>, Vec<(String, Point)>);
 
 /// See the module's text.
 pub trait World: Sync {
@@ -96,6 +93,12 @@ pub fn of(file: &JobFile, target: Option<&str>) -> &'static dyn World {
         Some(("sim", _)) => &SimulatedMachines,
         _ => &OurStack,
     }
+}
+
+/// Checks, opens and runs in the world that the target names. An error means that nothing was measured; failed I/Os are part of
+/// the measurements.
+pub fn execute<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {
+    of(spec.file, spec.target).run(spec, observer)
 }
 
 impl World for OurStack {

@@ -3,8 +3,9 @@
 
 use super::shape::Arrival;
 use super::*;
-use crate::run::{RunSpec, Unobserved, execute};
+use crate::run::{RunSpec, Unobserved};
 use crate::trace::{TraceFormat, write as write_trace};
+use crate::world::execute;
 use proptest::prelude::*;
 use std::sync::Arc;
 use workload::job::{JobFile, ParseContext};

@@ -15,9 +15,9 @@ use workload::stats::{BATCH_NAMES, DEPTH_NAMES, Dir, LAT_MS_NAMES, LAT_NS_NAMES,
 use super::fio_model::{DirReport, DiskUtil, FioReport, JobReport, LatReport};
 use super::num;
 use super::oltp::OltpReport;
+use crate::iostat::Iostat;
+use crate::simulated::Simulated;
 use crate::stage::StageFacts;
-use crate::world::kernel::Iostat;
-use crate::world::sim::Simulated;
 
 /// fio's `eta` of a job that is done: "unknown".
 const ETA_UNKNOWN: i32 = i32::MAX;

@@ -10,10 +10,10 @@ use host::secrets::without_secrets;
 use workload::stats::JobStats;
 
 use super::Run;
+use crate::iostat::disk_util;
 use crate::report::fio_model::{DiskUtil, FioReport, JobReport, version};
 use crate::report::from_stats::{JobMeta, job_report};
 use crate::report::oltp::OltpReport;
-use crate::world::kernel::disk_util;
 
 /// Options as they may be told: a target may be among them, with a password.
 fn shown(options: &[(String, String)]) -> Vec<(String, String)> {

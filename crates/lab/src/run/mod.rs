@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Executes a job file through `host` and turns what was measured into reports, metrics and records.
+//! What to run, a run on this host, and what was measured as reports, metrics and records.
 //!
 //! Guarantees: reports follow fio's rules for groups (`group_reporting`, `new_group`, `stonewall`); stage times, costs and
 //! Little's law cover the same part of the run, and what could not be measured well enough is `None`.
@@ -22,14 +22,14 @@ use workload::schedule::Instance;
 use workload::stats::{DirStats, JobStats, LatencyStats};
 use workload::verify::VerifyError;
 
+use crate::iostat::Iostat;
 use crate::little::Little;
 use crate::metric::{JobMetrics, RunMetrics};
 use crate::plan::{Side, Step};
 use crate::results::{RawHistogram, RunRecord};
+use crate::simulated::Simulated;
 use crate::stack::{self, Setting};
 use crate::stage::StageFacts;
-use crate::world::sim::Simulated;
-use crate::world::{self, kernel::Iostat};
 
 /// Samples of the number in flight below which no law is checked.
 const IN_FLIGHT_SAMPLES_MIN: u64 = 30;
@@ -98,12 +98,6 @@ pub struct Run<'a> {
     pub simulated: Option<Simulated>,
 }
 
-/// Checks, opens and runs in the world that the target names. An error means that nothing was measured; failed I/Os are part of
-/// the measurements.
-pub fn execute<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {
-    world::of(spec.file, spec.target).run(spec, observer)
-}
-
 /// Checks and opens what `spec` asks for on this host; nothing runs yet.
 pub(crate) fn prepare_here(spec: &RunSpec<'_, '_>, observer: &mut dyn Observer) -> Result<Prepared> {
     host::run::prepare(
@@ -125,7 +119,7 @@ pub(crate) fn execute_here<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observ
     // The devices of a target have the same.
     let first = |t: &RunTarget| &prepared.disks[t.disks.start].1.queue;
     let ours = prepared.targets.iter().map(|t| stack::in_effect(first(t), spec.settings));
-    let kernels = prepared.kernel.iter().map(|k| world::kernel::settings(&k.settings, spec.settings));
+    let kernels = prepared.kernel.iter().map(|k| stack::of_kernel(&k.settings, spec.settings));
     let settings = ours.chain(kernels).collect();
     let mut warnings: Vec<String> = prepared.warnings.iter().map(ToString::to_string).collect();
     prepared.trace(spec.trace_events);

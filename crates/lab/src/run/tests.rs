@@ -6,6 +6,7 @@ use crate::pairs::{CompareSpec, SideSpec, compare};
 use crate::plan::Plan;
 use crate::results::{self, Header, ResultsError, ResultsWriter};
 use crate::setup::Setup;
+use crate::world::execute;
 use std::sync::atomic::Ordering;
 use workload::job::{ParseContext, Warning};
 

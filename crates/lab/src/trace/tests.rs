@@ -2,7 +2,8 @@
 //! The bytes and the JSON of small traces. That Debian's tools read them is tested with the program.
 
 use super::*;
-use crate::run::{RunSpec, Unobserved, execute};
+use crate::run::{RunSpec, Unobserved};
+use crate::world::execute;
 use serde_json::Value;
 use std::sync::Arc;
 use workload::job::{JobFile, ParseContext};

@@ -11,6 +11,9 @@ use std::fmt;
 use blk::suggest::did_you_mean;
 use serde::{Deserialize, Serialize};
 
+/// What may be set, and what people set: knobs, and points with the sentence that goes with them.
+pub type Knobs = (Vec<Knob>, Vec<(String, Point)>);
+
 /// Settings that differ from the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

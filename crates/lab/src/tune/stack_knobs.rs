@@ -13,9 +13,8 @@ use blk::settings::QueueConfig;
 use host::disk::Disk;
 use host::driver::null::{Null, NullOptions};
 
-use super::point::{Knob, Point};
+use super::point::{Knob, Knobs, Point};
 use crate::stack::Setting;
-use crate::world::Knobs;
 
 /// Powers of two that are tried of a depth.
 pub(super) const DEPTHS: [u64; 6] = [16, 32, 64, 128, 256, 1024];

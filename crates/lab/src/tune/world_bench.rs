@@ -24,9 +24,9 @@ use super::objective::{ALL_JOBS, MetricId, Quantity};
 use super::point::{Knob, Point};
 use super::target_knobs;
 use crate::metric::{RunMetrics, latency_of};
-use crate::run::{Observer, Run, RunSpec, execute};
-use crate::world::sim::Simulated;
-use crate::world::{self, World};
+use crate::run::{Observer, Run, RunSpec};
+use crate::simulated::Simulated;
+use crate::world::{self, World, execute};
 
 /// Least distance of two moments, seconds.
 const MOMENT_SECONDS: f64 = 0.015;

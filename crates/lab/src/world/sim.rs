@@ -17,17 +17,17 @@ use blk::time::Duration;
 use host::error::{Error, Result};
 use host::run::{DiskOutcome, RunOutcome, ThreadEnd, is_target};
 use host::target::TargetSpec;
-use serde::{Deserialize, Serialize};
-use sim::machine::costs::Shape;
 use sim::machine::jobs::{self, DiskSpec, JobsRun, refusal};
 use sim::scenario::build::{self, Built};
 use sim::scenario::file::{Row, Scalar, Scenario};
 use workload::job::{Dir, Job, JobFile};
 use workload::stats::{CpuUse, JobStats};
 
-use super::{Knobs, SimulatedMachines, World};
+use super::{SimulatedMachines, World};
 use crate::run::{Observer, Run, RunSpec};
+use crate::simulated::Simulated;
 use crate::stack::{self, Setting};
+use crate::tune::point::Knobs;
 use crate::tune::stack_knobs;
 use watch::{Looker, Seen};
 
@@ -35,52 +35,6 @@ use watch::{Looker, Seen};
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The random number of a run that is given none: any will do, as long as it stays.
 const ENTROPY: u64 = 1;
-
-/// The machine that a run was simulated on.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Simulated {
-    /// Its file.
-    pub file: String,
-    /// Sockets, cores of each, threads of each.
-    pub shape: Shape,
-    /// CPUs.
-    pub cpus: u32,
-    /// Share of all CPU time of the measured part that was not idle.
-    #[serde(default)]
-    pub busy: f64,
-    /// Share of it that was waiting for locks.
-    #[serde(default)]
-    pub spin: f64,
-    /// Events that were simulated.
-    #[serde(default)]
-    pub events: u64,
-}
-
-impl Simulated {
-    /// `simulated machine of 32 CPUs (1 x 16 cores x 2 threads, m.toml): all times are virtual`.
-    pub fn text(&self) -> String {
-        let Shape { sockets, cores, threads } = self.shape;
-        let (file, cpus) = (&self.file, self.cpus);
-        format!(
-            "simulated machine of {cpus} CPUs ({sockets} x {cores} cores x {threads} threads, {file}): all times are virtual"
-        )
-    }
-
-    /// What its CPUs did, in a line.
-    pub fn cpus_text(&self) -> String {
-        format!(
-            "  its CPUs     : busy={:.1}%, waiting for locks={:.1}%, {} events simulated",
-            100.0 * self.busy,
-            100.0 * self.spin,
-            self.events
-        )
-    }
-
-    fn of(path: &Path, scenario: &Scenario) -> Simulated {
-        let shape = scenario.machine;
-        Simulated { file: path.display().to_string(), shape, cpus: shape.cpus(), ..Simulated::default() }
-    }
-}
 
 impl World for SimulatedMachines {
     fn name(&self) -> &'static str {

@@ -7,8 +7,9 @@ use lab::metric::Metric;
 use lab::pairs::{CompareError, CompareSpec, SideSpec, compare};
 use lab::plan::{Plan, Side};
 use lab::results::{self, ResultsWriter};
-use lab::run::{Run, RunSpec, Unobserved, execute};
+use lab::run::{Run, RunSpec, Unobserved};
 use lab::verdict::Verdict;
+use lab::world::execute;
 use std::path::{Path, PathBuf};
 use workload::job::{JobFile, ParseContext};
 

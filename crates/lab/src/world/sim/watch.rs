@@ -13,8 +13,8 @@ use host::run::{InFlight, Progress, ThreadProgress, ThreadState};
 use sim::machine::jobs::{Look, View, Watch};
 use sim::machine::world::CpuTimes;
 
-use super::Simulated;
 use crate::run::{Observer, RunSpec};
+use crate::simulated::Simulated;
 use crate::stack::{self, Setting};
 
 /// Least distance of two looks, nanoseconds; on average they are twice as far from each other.

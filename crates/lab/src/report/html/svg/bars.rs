@@ -6,8 +6,8 @@
 use maud::{Markup, html};
 
 use super::frame::{self, Area};
+use super::label::{COLOURS, LINE, WIDTH, cut, legend, px, width};
 use super::scale::Scaler;
-use super::{COLOURS, LINE, WIDTH, cut, legend, px, width};
 use crate::report::html::chart::{BarRow, Bars};
 
 /// Bars that are drawn; the table has all.

@@ -5,8 +5,8 @@
 
 use maud::{Markup, html};
 
+use super::label::{LINE, px, width};
 use super::scale::Scaler;
-use super::{LINE, px, width};
 use crate::report::html::chart::Axis;
 
 /// The rectangle that data is drawn in.

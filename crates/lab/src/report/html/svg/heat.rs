@@ -9,8 +9,8 @@ use std::fmt::Write;
 use maud::{Markup, html};
 
 use super::frame::{self, Area};
+use super::label::{WIDTH, px};
 use super::scale::Scaler;
-use super::{WIDTH, px};
 use crate::report::html::chart::{Heat, Scale};
 use crate::report::html::unit::Unit;
 

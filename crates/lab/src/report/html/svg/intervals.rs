@@ -6,8 +6,8 @@
 use maud::{Markup, html};
 
 use super::frame::{self, Area};
+use super::label::{WIDTH, cut, px, tone_class, width};
 use super::scale::Scaler;
-use super::{WIDTH, cut, px, tone_class, width};
 use crate::report::html::chart::Intervals;
 
 const ROW: f64 = 26.0;

@@ -6,8 +6,8 @@
 use maud::{Markup, html};
 
 use super::frame::{self, Area};
+use super::label::{COLOURS, LINE, WIDTH, cut, px, width};
 use super::scale::Scaler;
-use super::{COLOURS, LINE, WIDTH, cut, px, width};
 use crate::report::html::chart::{Lines, Point, Scale, Series, Style};
 
 const HEIGHT: f64 = 300.0;

@@ -6,6 +6,7 @@
 //! that light, dark and print have their own. Needs from callers: nothing of the text, which is escaped and cut here.
 //! Does not: animate or scale text.
 
+mod label;
 mod scale;
 mod frame;
 mod lines;
@@ -16,19 +17,11 @@ mod intervals;
 use maud::{Markup, PreEscaped, html};
 
 use super::chart::Plot;
-use super::document::{Chart, Tone};
+use super::document::Chart;
+use label::{WIDTH, px};
 
 /// Rules for the classes that charts use.
 pub const CSS: &str = include_str!("chart.css");
-
-/// Width of every chart in its own units; a page scales it.
-const WIDTH: f64 = 760.0;
-/// Widest a character of a label is taken to be: digits of a wide sans serif at 12 units.
-const CHAR: f64 = 7.3;
-/// Height of a line of text.
-const LINE: f64 = 16.0;
-/// Different colours of lines.
-const COLOURS: usize = 7;
 
 /// The chart as an `svg` element.
 pub fn draw(chart: &Chart) -> Markup {
@@ -56,71 +49,5 @@ pub fn standalone(chart: &Chart) -> String {
     match text.split_once('>') {
         Some((head, rest)) => format!("{head}>{style}{rest}\n"),
         None => text,
-    }
-}
-
-/// A coordinate, to a tenth.
-fn px(v: f64) -> String {
-    let text = format!("{v:.1}");
-    match text.strip_suffix(".0") {
-        Some("-0") => "0".to_owned(),
-        Some(whole) => whole.to_owned(),
-        None => text,
-    }
-}
-
-/// At most `chars` characters of a text; what is cut is marked.
-fn cut(text: &str, chars: usize) -> String {
-    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if plain.chars().count() <= chars {
-        return plain;
-    }
-    plain.chars().take(chars.saturating_sub(1)).chain(['\u{2026}']).collect()
-}
-
-/// Width of a label.
-fn width(text: &str) -> f64 {
-    // Wide scripts take two columns of a terminal; here they are taken to be as wide as two characters, too.
-    text.chars().map(|c| if u32::from(c) < 0x1100 { CHAR } else { 2.0 * CHAR }).sum()
-}
-
-const fn tone_class(tone: Tone) -> &'static str {
-    match tone {
-        Tone::Neutral => "neutral",
-        Tone::Good => "good",
-        Tone::Caution => "caution",
-        Tone::Bad => "bad",
-    }
-}
-
-/// A legend of names with swatches of a class each, wrapped to the width; its height with it.
-fn legend(names: &[String], class: &str, x: f64, y: f64) -> (f64, Markup) {
-    let (mut at, mut line, mut placed) = (x, y, Vec::new());
-    for (i, name) in names.iter().enumerate() {
-        let shown = cut(name, 40);
-        let wide = width(&shown) + 34.0;
-        if at > x && at + wide > WIDTH {
-            (at, line) = (x, line + LINE + 2.0);
-        }
-        placed.push((at, line, i, shown));
-        at += wide;
-    }
-    let markup = html! {
-        @for (at, line, i, name) in &placed {
-            rect class={ (class) (i % COLOURS) } x=(px(*at)) y=(px(line - 9.0)) width="12" height="10" {}
-            text x=(px(at + 17.0)) y=(px(*line)) { (name) }
-        }
-    };
-    (line - y + LINE, markup)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_are_cut_and_have_no_control_characters() {
-        assert_eq!((cut("abcdef", 4), cut("a\nb", 9)), ("abc\u{2026}".into(), "a b".into()));
-        assert_eq!((px(3.0), px(7.1234), px(-0.01)), ("3".into(), "7.1".into(), "0".into()));
     }
 }
