@@ -2,8 +2,8 @@
 //! The flags of subcommands, their help, and the form (not the meaning) of their values.
 
 use clap::{Args, ValueEnum};
+use sim::kind::Kind;
 use sim::study::Study;
-use sim::swarm::Kind;
 use std::path::{Path, PathBuf};
 
 /// What names the jobs.

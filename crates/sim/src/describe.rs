@@ -4,6 +4,7 @@
 
 use crate::disk::Behaviour;
 use crate::disk::service::Service;
+use crate::trace::time;
 use blk::bio::OpFlags;
 use blk::cpumap::CpuTopology;
 use blk::limits::Limits;
@@ -32,21 +33,6 @@ impl Facts {
     fn add_lines(&mut self, name: &str, fact: &str) {
         fact.lines().enumerate().for_each(|(i, line)| self.add(if i == 0 { name } else { "" }, line));
     }
-}
-
-/// A time in the unit that suits it.
-pub(crate) fn time(ns: u64) -> String {
-    match ns {
-        0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{} us", ns as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{} ms", ns as f64 / 1e6),
-        _ => format!("{} s", ns as f64 / 1e9),
-    }
-}
-
-/// A moment, as timelines have it: microseconds.
-pub(crate) fn clock(ns: u64) -> String {
-    format!("{}.{:03}", ns / 1000, ns % 1000)
 }
 
 /// Several things with a word between them.

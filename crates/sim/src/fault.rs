@@ -18,10 +18,10 @@
 //! | path loss | for up to 50 ms every request fails with `Transport`, at issue or later; of those in flight each is lost or fails | every bio ends, with `Transport` or after its timeout; I/O goes on when the path is back | `path_loss` |
 //! | torn write at power loss | of an unfinished write each sector lands or not; of the volatile cache each sector survives in any version since the last flush | what was acknowledged as durable is there | [`SimDisk::crash`], [`SimDisk::if_power_were_cut`] |
 //! | ended at once | done before the issuing call returns | as any completion; the driver is not called from inside itself | `at_once` |
-//! | a path breaks | for up to 300 ms, or until it is mended, a path of several refuses requests, fails them, at once or later, or is silent; of those at the disk by it, each is lost or fails; whether done is open | another path does them: no bio ends with an error while a path is left or requests may wait for one; in time, requests wait as long as `no_path_retry` says | [`paths`](crate::paths), [`swarm::Kind::Multipath`] |
+//! | a path breaks | for up to 300 ms, or until it is mended, a path of several refuses requests, fails them, at once or later, or is silent; of those at the disk by it, each is lost or fails; whether done is open | another path does them: no bio ends with an error while a path is left or requests may wait for one; in time, requests wait as long as `no_path_retry` says | [`paths`](crate::paths), [`Kind::Multipath`] |
 //! | a path is slow, busy, removed, added; groups switch | as said, under load | nothing else changes | `swarm::multipath` |
 //! | CPU going away | its submitters move, its hardware queues drain | no request is lost or issued on a queue without a CPU | `Case::hotplug` |
-//! | other disks | on one tag set: idle, loaded, slow, joining, leaving, frozen, quiesced, of another depth from now on | all of this table for each disk; tags are shared as set | [`swarm::Kind::Set`] |
+//! | other disks | on one tag set: idle, loaded, slow, joining, leaving, frozen, quiesced, of another depth from now on | all of this table for each disk; tags are shared as set | [`Kind::Set`] |
 //! | settings change under load | mode, queues, depth, elevator are replaced | waiting bios go the new way; a refused change changes nothing | `Case::change` |
 //! | limits change under load | rates, bursts and the target of write-back throttling, without a freeze | held bios go on under the new ones; a refused change changes nothing | `Case::change_limits` |
 //!
@@ -63,8 +63,8 @@
 //! | a frozen queue drains | [`Rig::drain`](crate::rig::Rig::drain), a bounded number of steps | [`Plant::NeverDrained`] |
 //! | the driver contract, both sides | assertions of [`disk`](crate::disk) and of the core | `tests/it/broken_drivers.rs` |
 //!
-//! [`swarm::Kind::Set`]: crate::swarm::Kind::Set
-//! [`swarm::Kind::Multipath`]: crate::swarm::Kind::Multipath
+//! [`Kind::Set`]: crate::kind::Kind::Set
+//! [`Kind::Multipath`]: crate::kind::Kind::Multipath
 //! [`Unfair::Starves`]: crate::pressure::Unfair::Starves
 //! [`Unfair::WrongWeights`]: crate::pressure::Unfair::WrongWeights
 //! [`Unfair::LongBatches`]: crate::pressure::Unfair::LongBatches
@@ -75,7 +75,7 @@
 //! [`SimDisk::if_power_were_cut`]: crate::disk::SimDisk::if_power_were_cut
 //! [`SimDisk::heal`]: crate::disk::SimDisk::heal
 
-use crate::swarm::Kind;
+use crate::kind::Kind;
 
 /// A bug planted to see whether the checks find it. Each is in the simulated world: none needs a switch in the block layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

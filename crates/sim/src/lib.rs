@@ -8,6 +8,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`rng`], [`mem`] | random numbers; memory that bios point into |
+//! | [`kind`] | the kinds of cases, and which seeds have which |
 //! | [`fault`] | the fault model in prose, and the bugs that are planted |
 //! | [`disk`] | the simulated disk: service times, volatile cache, crash, faults |
 //! | [`rig`] | submitters on virtual CPUs that run only when somebody has a reason to wake them |
@@ -24,6 +25,7 @@
 
 pub mod rng;
 pub mod mem;
+pub mod kind;
 pub mod fault;
 pub mod disk;
 pub mod paths;

@@ -7,11 +7,12 @@
 //! instead of by luck.
 
 use crate::Lock;
-use crate::describe::{self, clock};
+use crate::describe;
 use crate::disk::{Behaviour, SimDisk};
 use crate::mem::Mem;
 use crate::paths::Paths;
 use crate::rng::Rng;
+use crate::trace::clock;
 use blk::bio::Bio;
 use blk::driver::Driver;
 use blk::id::{CpuId, HctxId, SubmitterId};

@@ -10,6 +10,7 @@ use crate::describe;
 use crate::disk::Behaviour;
 use crate::rig::{Rig, START_NS};
 use crate::rng::Rng;
+use crate::trace::clock;
 use blk::bio::{Bio, DataRef};
 use blk::id::Sector;
 use blk::settings::{QueueConfig, SettingError};
@@ -247,7 +248,7 @@ impl Rigs {
     pub fn describe(&self) -> String {
         let mut text = describe::tag_set(&self.set.config());
         for d in &self.disks {
-            let until = d.timer.map_or("told".into(), |t| describe::clock(t.as_ns()));
+            let until = d.timer.map_or("told".into(), |t| clock(t.as_ns()));
             text += &format!("disk {}, asleep until {until}, {}", d.number, d.rig.describe());
         }
         text

@@ -26,6 +26,21 @@ pub struct Trace {
     label: Option<Arc<str>>,
 }
 
+/// A time in the unit that suits it.
+pub(crate) fn time(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{} us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{} ms", ns as f64 / 1e6),
+        _ => format!("{} s", ns as f64 / 1e9),
+    }
+}
+
+/// A moment, as timelines have it: microseconds.
+pub(crate) fn clock(ns: u64) -> String {
+    format!("{}.{:03}", ns / 1000, ns % 1000)
+}
+
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0100_0000_01b3;
 

@@ -15,11 +15,10 @@ pub mod ledger;
 mod media;
 pub mod service;
 
-use crate::describe::clock;
 use crate::fault::Plant;
 use crate::mem::Mem;
 use crate::rng::Rng;
-use crate::trace::Trace;
+use crate::trace::{Trace, clock};
 use blk::bio::{Op, OpFlags};
 use blk::driver::{InFlight, RqRef};
 use blk::limits::Limits;

@@ -12,10 +12,9 @@
 mod path;
 
 use crate::Lock;
-use crate::describe;
 use crate::disk::SimDisk;
 use crate::rng::Rng;
-use crate::trace::Trace;
+use crate::trace::{Trace, clock};
 use blk::id::HctxId;
 use blk::multipath::{Event, Features, Multipath, NewGroup, NewPath, PathArgs, PathId, Selector};
 use blk::status::BlkStatus;
@@ -147,7 +146,7 @@ impl Paths {
         let mut text = format!("  multipath: {}\n", self.mp.status());
         for (n, path) in self.all.iter().enumerate() {
             let down = if path.is_down(now) { ", down" } else { "" };
-            let due = path.next_due().map_or(String::new(), |t| format!(", next end at {}", describe::clock(t)));
+            let due = path.next_due().map_or(String::new(), |t| format!(", next end at {}", clock(t)));
             let _ = writeln!(text, "    path {n}: {} requests of its own{down}{due}", path.kept());
         }
         text

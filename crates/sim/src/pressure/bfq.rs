@@ -14,10 +14,10 @@
 //! before it then, at most n + 1 more turns and what is left of the present one go by, each at most one budget, or one
 //! request that is larger: (n + 2) max(B, L) sectors.
 
+use super::bound::{Bound, Pressed, Seen};
 use super::turns::Expiry;
 use super::unfair::{Starver, Unfair};
 use super::world::{Client, Speed, World};
-use super::{Bound, Pressed, Seen};
 use crate::rng::Rng;
 use crate::trace::Trace;
 use blk::bio::{IoPrioClass, Op};

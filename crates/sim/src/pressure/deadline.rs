@@ -20,10 +20,10 @@
 //! first, until the higher is done). With more than one direction or a longer batch there is no bound: a young request
 //! ahead of the head makes the probe fail, in the kernel, too. IDLE beside BE has none either: BE ages first.
 
+use super::bound::{Bound, Pressed, Seen};
 use super::turns::{Expiry, Turns};
 use super::unfair::{Starver, Unfair};
 use super::world::{Client, Speed, World};
-use super::{Bound, Pressed, Seen};
 use crate::rng::Rng;
 use crate::trace::Trace;
 use blk::bio::{IoPrioClass, Op};

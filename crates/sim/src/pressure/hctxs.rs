@@ -13,9 +13,9 @@
 //! forgotten meanwhile is checked by the set cases. An elevator of the whole disk (mq-deadline, bfq, k2) decides between
 //! requests, not hardware queues, and its bounds hold over all of them; kyber's tokens are the disk's as well.
 
+use super::bound::{Bound, Pressed, Seen};
 use super::stack::{Client, Clients};
 use super::unfair::Unfair;
-use super::{Bound, Pressed, Seen};
 use crate::describe;
 use crate::disk::Behaviour;
 use crate::disk::service::Service;

@@ -18,10 +18,10 @@
 //!
 //! **Within a class** requests leave in the order they came: nothing merges and nothing comes back here.
 
+use super::bound::{Bound, Pressed, Seen};
 use super::turns::Turns;
 use super::unfair::{Starver, Unfair};
 use super::world::{Client, Speed, World};
-use super::{Bound, Pressed, Seen};
 use crate::rng::Rng;
 use crate::trace::Trace;
 use blk::bio::{IoPrioClass, Op};

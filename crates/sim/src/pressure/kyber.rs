@@ -11,10 +11,10 @@
 //! they are in their CPU's list when all lists of the domain are taken over together, which happens at most once while a
 //! request waits behind: so at most as many as the others ever have in flight.
 
+use super::bound::{Bound, Pressed, Seen};
 use super::turns::Turns;
 use super::unfair::{Starver, Unfair};
 use super::world::{Client, Speed, World};
-use super::{Bound, Pressed, Seen};
 use crate::rng::Rng;
 use crate::trace::Trace;
 use blk::bio::{IoPrioClass, Op};

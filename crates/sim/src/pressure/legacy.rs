@@ -14,10 +14,10 @@
 //! its direction before it is passed by (n + 1) b of them: a batch goes on while it lasts, and each that begins after the
 //! expiry begins at the oldest request.
 
+use super::bound::{Bound, Pressed, Seen};
 use super::stack::{Client, Clients};
 use super::turns::{Expiry, Turns};
 use super::unfair::Unfair;
-use super::{Bound, Pressed, Seen};
 use crate::describe;
 use crate::disk::Behaviour;
 use crate::disk::service::Service;

@@ -11,10 +11,10 @@
 //! **Everybody in turn.** Without a burst each I/O goes at a time of its own, and whoever had a turn stands in line behind
 //! all others. So between two of one submitter every other under the same rate gets at most one.
 
+use super::bound::{Bound, Pressed, Seen};
 use super::stack::{self, Client, Clients};
 use super::turns::Turns;
 use super::unfair::Unfair;
-use super::{Bound, Pressed, Seen};
 use crate::describe;
 use crate::disk::Behaviour;
 use crate::disk::service::Service;

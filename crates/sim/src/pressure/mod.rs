@@ -26,6 +26,7 @@
 //! another one).
 
 mod bfq;
+mod bound;
 mod deadline;
 mod hctxs;
 mod k2;
@@ -38,67 +39,25 @@ mod turns;
 mod unfair;
 mod world;
 
+use crate::kind::Kind;
 use crate::rng::Rng;
-use crate::swarm;
 use crate::trace::Trace;
+pub use bound::Pressed;
+use bound::{HCTXS, LIMITS};
 pub use unfair::Unfair;
 
 /// Elevators in the order a seed chooses from.
 const ELEVATORS: [&str; 4] = [blk::elevator::NONE, "mq-deadline", "kyber", "bfq"];
 /// What is no elevator of blk-mq, in the order a seed chooses from.
 const OTHERS: [&str; 4] = ["noop", "deadline", LIMITS, HCTXS];
-const LIMITS: &str = "limits";
-const HCTXS: &str = "hctxs";
 
-/// A request as bounds know it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
-    /// Its number in the case, by insertion.
-    id: u64,
-    client: usize,
-    cpu: usize,
-    op: blk::bio::Op,
-    /// Best effort, real time or idle.
-    class: blk::bio::IoPrioClass,
-    nr_sectors: u32,
-    /// When it was inserted, ns.
-    at: u64,
-}
-
-/// What an elevator owes its requests.
-trait Bound {
-    /// A request was queued.
-    fn queued(&mut self, r: &Seen);
-    /// The elevator was asked for requests at this time.
-    fn asked(&mut self, now: u64);
-    /// It gave this one. Panics when that breaks the bound for any request.
-    fn given(&mut self, r: &Seen);
-    /// The device has done this one.
-    fn completed(&mut self, _r: &Seen) {}
-    /// The most of a bound that was reached, of a thousand: bounds that nothing comes near prove nothing.
-    fn closest(&self) -> u64;
-}
-
-/// What a pressure case counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pressed {
-    /// Requests that went through the elevator.
-    pub requests: u64,
-    /// Virtual time, ns.
-    pub virtual_ns: u64,
-    /// The elevator, or what else was pressed.
-    pub elevator: &'static str,
-    /// The most of a bound that was reached, of a thousand.
-    pub closest: u64,
-}
-
-/// Runs the pressure case of a seed. Panics on a violation: see [`swarm::press`].
+/// Runs the pressure case of a seed. Panics on a violation: see [`swarm::press`](crate::swarm::press).
 pub fn run(seed: u64, unfair: Option<Unfair>, trace: &Trace) -> Pressed {
     // A stream of its own: the main case of the seed draws what it always drew.
     let mut rng = Rng::new(seed ^ 0x9e55);
     let elevator = match unfair {
         Some(u) => u.subject(&mut rng),
-        None if swarm::Kind::Pressure.is_due(seed) => rng.pick(&OTHERS),
+        None if Kind::Pressure.is_due(seed) => rng.pick(&OTHERS),
         None => {
             let drawn = rng.pick(&ELEVATORS);
             // From a stream of its own as well: what is pressed elsewhere draws what it drew before k2 was there.

@@ -12,9 +12,9 @@
 //!
 //! This is the whole stack, not an elevator by itself: submitters, tags, a driver that answers DEV_RESOURCE.
 
+use super::bound::{Bound, Pressed, Seen};
 use super::stack::{Client, Clients};
 use super::turns::Turns;
-use super::{Bound, Pressed, Seen};
 use crate::describe;
 use crate::disk::Behaviour;
 use crate::disk::service::Service;

@@ -5,7 +5,7 @@
 //! Guarantees: each client keeps a number of bios in flight until so many have been submitted; then all end. A bound hears
 //! of a request when it is submitted and when it reaches the device. Nothing merges if the settings say so.
 
-use super::{Bound, Pressed, Seen};
+use super::bound::{Bound, Pressed, Seen};
 use crate::rig::{Rig, START_NS};
 use crate::rng::Rng;
 use blk::bio::{Bio, DataRef, IoPrioClass, Op};

@@ -2,7 +2,7 @@
 //! Two counters that most bounds are made of: how much others may get between two turns of a group that waits, and how many
 //! of its own group may go before a request whose time is up.
 
-use super::Seen;
+use super::bound::Seen;
 use std::collections::VecDeque;
 
 /// Groups take turns: while one has requests waiting, all others together get at most so much between two of it.

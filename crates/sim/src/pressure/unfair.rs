@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Planted unfairness: a wrapper around an elevator that does what the bounds forbid.
 
+use super::bound::{HCTXS, LIMITS};
 use crate::rng::Rng;
 use blk::bio::{Op, OpFlags};
 use blk::elevator::{BioMerge, BioRef, Elevator, ElvCx, Tunable};
@@ -33,8 +34,8 @@ impl Unfair {
             Unfair::Starves => rng.pick(&["mq-deadline", "kyber", "bfq", "k2"]),
             Unfair::WrongWeights => "bfq",
             Unfair::LongBatches => blk::elevator::deadline::NAME,
-            Unfair::DeviceWideCap => super::HCTXS,
-            Unfair::GrantsTooMuch | Unfair::GrantsTooLittle => super::LIMITS,
+            Unfair::DeviceWideCap => HCTXS,
+            Unfair::GrantsTooMuch | Unfair::GrantsTooLittle => LIMITS,
         }
     }
 }

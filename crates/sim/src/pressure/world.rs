@@ -4,10 +4,9 @@
 //! Guarantees: the elevator is called as the core calls it (insertions, dispatches of up to so many, completions; again when
 //! it asked to be run, when it said so, or after 3 ms). Each client keeps a number of requests in flight. Nothing merges.
 
-use super::{Bound, Pressed, Seen};
-use crate::describe::time;
+use super::bound::{Bound, Pressed, Seen};
 use crate::rng::Rng;
-use crate::trace::Trace;
+use crate::trace::{Trace, time};
 use blk::bio::{Bio, DataRef, IoPrio, IoPrioClass, Op, OpFlags};
 use blk::cpumap::{CpuTopology, QueueMap};
 use blk::elevator::testbed::TestBed;

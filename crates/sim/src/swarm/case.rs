@@ -7,7 +7,8 @@
 
 use super::limits::{self, Limits};
 use super::load::Load;
-use super::{MOST_LIVENESS_NS, MOST_STEPS, Report, stack};
+use super::report::{MOST_LIVENESS_NS, MOST_STEPS, Report};
+use super::stack;
 use crate::describe;
 use crate::fault::Plant;
 use crate::rig::Rig;

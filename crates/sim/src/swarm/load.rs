@@ -6,8 +6,8 @@
 //! whatever lets bios end; random numbers, so that a case of one disk and one of several each draw from a stream of their
 //! own. Does not do: polling, time, settings.
 
-use super::CAPACITY;
 use super::limits::{Limits, Under};
+use super::report::CAPACITY;
 use crate::contents::{Contents, Held};
 use crate::describe;
 use crate::fault::Plant;

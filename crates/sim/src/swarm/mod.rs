@@ -10,78 +10,21 @@ mod limits;
 mod load;
 mod multipath;
 mod progress;
+mod report;
 mod set;
 mod stack;
 
 use crate::fault::Plant;
+use crate::kind::{self, Kind};
 use crate::pressure::{self, Pressed, Unfair};
-use crate::rng::Rng;
 use crate::trace::Trace;
 use case::Case;
 use multipath::PathsCase;
+pub use report::Report;
 use set::SetCase;
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// Sectors of a simulated disk.
-const CAPACITY: u64 = 4096;
-
-/// Wake-ups in which a case must come to its end once there are no new faults. A lost request of a high class takes up to
-/// a minute to be noticed, in which mq-deadline has each hctx with work look every 3 ms.
-const MOST_STEPS: usize = 1_000_000;
-
-/// Virtual time in which everything has to end where windows of write-back throttling go on by themselves. The slowest
-/// limit lets the at most 64 MiB in flight go in 67 s; a lost request is asked about every 30 s, and each time one answer
-/// in two is that it will be waited for on.
-const MOST_LIVENESS_NS: u64 = 3600 * 1_000_000_000;
-
-/// What a case that held everything counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Its seed; of a sum, the greatest.
-    pub seed: u64,
-    /// Bios accepted; each ended once.
-    pub bios: u64,
-    /// Requests that reached the device.
-    pub requests: u64,
-    /// Bios that ended with an error, as they may with faults.
-    pub errors: u64,
-    /// Nanoseconds of virtual time in the safety phase.
-    pub safety_ns: u64,
-    /// Bios that had not ended when it did.
-    pub outstanding: u64,
-    /// Nanoseconds of virtual time in the liveness phase: until everything had ended.
-    pub liveness_ns: u64,
-    /// Requests that went through an elevator under pressure.
-    pub pressed: u64,
-    /// Events of the trace.
-    pub events: u64,
-    /// What stands for the whole trace.
-    pub hash: u64,
-}
-
-impl Report {
-    /// Nothing counted.
-    fn of(seed: u64) -> Report {
-        Report { seed, ..Report::default() }
-    }
-
-    /// Adds what another case counted.
-    pub fn add(&mut self, other: &Report) {
-        self.seed = self.seed.max(other.seed);
-        self.bios += other.bios;
-        self.requests += other.requests;
-        self.errors += other.errors;
-        self.safety_ns += other.safety_ns;
-        self.outstanding += other.outstanding;
-        self.liveness_ns += other.liveness_ns;
-        self.pressed += other.pressed;
-        self.events += other.events;
-        // The same whatever order cases ran in.
-        self.hash = self.hash.wrapping_add(other.hash);
-    }
-}
 
 /// A case in which something did not hold.
 #[derive(Clone, Debug)]
@@ -99,45 +42,6 @@ pub struct Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} case, seed {}: {}", self.kind.name(), self.seed, self.message)
-    }
-}
-
-/// What a case is made of. A seed has one of each kind; they share nothing but the seed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// A disk with tags of its own, under faults; for one seed in four an elevator under pressure after that.
-    Disk,
-    /// Two to five disks on one tag set.
-    Set,
-    /// A promise held against a load that never ends: elevators, hardware queues, limits.
-    Pressure,
-    /// A disk that several paths lead to, which break and come back.
-    Multipath,
-}
-
-impl Kind {
-    /// Every one.
-    pub const ALL: [Kind; 4] = [Kind::Disk, Kind::Set, Kind::Pressure, Kind::Multipath];
-
-    /// Its name, of one word.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Disk => "disk",
-            Kind::Set => "set",
-            Kind::Pressure => "pressure",
-            Kind::Multipath => "multipath",
-        }
-    }
-
-    /// Whether it is run for a seed when nobody asks for a kind: always for [`Kind::Disk`], and one seed in so many for
-    /// the others, as a stream of its own says.
-    pub fn is_due(self, seed: u64) -> bool {
-        match self {
-            Kind::Disk => true,
-            Kind::Set => Rng::new(seed ^ 0x5e7).below(SETS) == 0,
-            Kind::Pressure => Rng::new(seed ^ 0x9e).below(PRESSED) == 1,
-            Kind::Multipath => Rng::new(seed ^ 0x3a7).below(MULTIPATHS) == 0,
-        }
     }
 }
 
@@ -185,20 +89,13 @@ fn press_with(seed: u64, unfair: Option<Unfair>, trace: &Trace) -> Result<Presse
     caught(|| pressure::run(seed, unfair, trace))
 }
 
-/// One seed in so many has its elevator pressed after its disk case, and another one is due for [`Kind::Pressure`].
-const PRESSED: u64 = 4;
-/// One seed in so many is due for [`Kind::Set`].
-const SETS: u64 = 4;
-/// One seed in so many is due for [`Kind::Multipath`].
-const MULTIPATHS: u64 = 32;
-
 fn run(kind: Kind, seed: u64, plant: Option<Plant>, trace: &Trace) -> Result<Report, String> {
     let press = || press_with(seed, None, trace).map(|p| p.requests);
     let told = |pressed| Report { pressed, events: trace.events(), hash: trace.hash(), ..Report::of(seed) };
     match kind {
         Kind::Disk => {
             let mut report = caught(|| Case::new(seed, plant, trace.clone()).run())?;
-            if plant.is_none() && Rng::new(seed ^ 0x9e).below(PRESSED) == 0 {
+            if plant.is_none() && kind::is_pressed_as_well(seed) {
                 report.pressed = press()?;
                 (report.events, report.hash) = (trace.events(), trace.hash());
             }

@@ -12,13 +12,14 @@
 
 use super::limits::Limits;
 use super::load::Load;
-use super::{MOST_STEPS, Report, stack};
+use super::report::{MOST_STEPS, Report};
+use super::stack;
 use crate::describe;
 use crate::fault::Plant;
 use crate::paths::Paths;
 use crate::rig::{Rig, START_NS};
 use crate::rng::Rng;
-use crate::trace::Trace;
+use crate::trace::{Trace, time};
 use blk::multipath::{Features, Selector};
 use blk::status::BlkStatus;
 use blk::time::Duration;
@@ -216,7 +217,7 @@ impl PathsCase {
                     }
                     _ => {
                         let ns = 1 + self.rng.pick(&[100_000, 5_000_000, 300_000_000]);
-                        self.tell(format_args!("path {n} is down for {}", describe::time(ns)));
+                        self.tell(format_args!("path {n} is down for {}", time(ns)));
                         self.paths.take_down(n, now, now + ns);
                     }
                 }

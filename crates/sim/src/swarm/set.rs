@@ -13,7 +13,8 @@
 use super::limits::Limits;
 use super::load::Load;
 use super::progress::Progress;
-use super::{MOST_LIVENESS_NS, MOST_STEPS, Report, stack};
+use super::report::{MOST_LIVENESS_NS, MOST_STEPS, Report};
+use super::stack;
 use crate::describe;
 use crate::disk::ledger::TagLedger;
 use crate::fault::Plant;

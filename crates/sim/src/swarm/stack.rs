@@ -2,7 +2,7 @@
 //! Draws a stack: CPUs, queues, depths, elevator, limits, device, faults. Each seed switches some features off, which
 //! finds more than every feature on in every case (Groce et al., Swarm Testing, 2012).
 
-use super::CAPACITY;
+use super::report::CAPACITY;
 use crate::disk::Behaviour;
 use crate::disk::service::Service;
 use crate::rng::Rng;

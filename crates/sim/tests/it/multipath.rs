@@ -2,7 +2,8 @@
 //! Cases of a disk with several paths beyond those that are due in `swarm.rs`, and the two bugs planted in them.
 
 use sim::fault::Plant;
-use sim::swarm::{Kind, Report, run_case, run_planted};
+use sim::kind::Kind;
+use sim::swarm::{Report, run_case, run_planted};
 
 const SEEDS: u64 = 200;
 

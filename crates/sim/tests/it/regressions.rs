@@ -2,7 +2,8 @@
 //! Seeds that once found something hold: `regressions.txt` has them, with what they found. A violation that the swarm finds
 //! anywhere gets its line there with the commit that mends it.
 
-use sim::swarm::{Kind, run_case};
+use sim::kind::Kind;
+use sim::swarm::run_case;
 
 const KEPT: &str = include_str!("regressions.txt");
 

@@ -4,7 +4,8 @@
 //! `mqblk sim --seed N` replays the cases of a seed by hand; `cargo xtask swarm --minutes N` runs new ones.
 
 use sim::fault::Plant;
-use sim::swarm::{Kind, Report, replay, run_case, run_planted};
+use sim::kind::Kind;
+use sim::swarm::{Report, replay, run_case, run_planted};
 use std::num::NonZero;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The kinds of cases, and which seeds have which.
+
+use crate::rng::Rng;
+
+/// One seed in so many has its elevator pressed after its disk case, and another one is due for [`Kind::Pressure`].
+const PRESSED: u64 = 4;
+/// One seed in so many is due for [`Kind::Set`].
+const SETS: u64 = 4;
+/// One seed in so many is due for [`Kind::Multipath`].
+const MULTIPATHS: u64 = 32;
+
+/// What a case is made of. A seed has one of each kind; they share nothing but the seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A disk with tags of its own, under faults; for one seed in four an elevator under pressure after that.
+    Disk,
+    /// Two to five disks on one tag set.
+    Set,
+    /// A promise held against a load that never ends: elevators, hardware queues, limits.
+    Pressure,
+    /// A disk that several paths lead to, which break and come back.
+    Multipath,
+}
+
+impl Kind {
+    /// Every one.
+    pub const ALL: [Kind; 4] = [Kind::Disk, Kind::Set, Kind::Pressure, Kind::Multipath];
+
+    /// Its name, of one word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Disk => "disk",
+            Kind::Set => "set",
+            Kind::Pressure => "pressure",
+            Kind::Multipath => "multipath",
+        }
+    }
+
+    /// Whether it is run for a seed when nobody asks for a kind: always for [`Kind::Disk`], and one seed in so many for
+    /// the others, as a stream of its own says.
+    pub fn is_due(self, seed: u64) -> bool {
+        match self {
+            Kind::Disk => true,
+            Kind::Set => Rng::new(seed ^ 0x5e7).below(SETS) == 0,
+            Kind::Pressure => Rng::new(seed ^ 0x9e).below(PRESSED) == 1,
+            Kind::Multipath => Rng::new(seed ^ 0x3a7).below(MULTIPATHS) == 0,
+        }
+    }
+}
+
+/// Whether the disk case of a seed has an elevator pressed after it.
+pub(crate) fn is_pressed_as_well(seed: u64) -> bool {
+    Rng::new(seed ^ 0x9e).below(PRESSED) == 0
+}

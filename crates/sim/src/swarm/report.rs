@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a case counts, and what bounds it.
+
+/// Sectors of a simulated disk.
+pub(super) const CAPACITY: u64 = 4096;
+
+/// Wake-ups in which a case must come to its end once there are no new faults. A lost request of a high class takes up to
+/// a minute to be noticed, in which mq-deadline has each hctx with work look every 3 ms.
+pub(super) const MOST_STEPS: usize = 1_000_000;
+
+/// Virtual time in which everything has to end where windows of write-back throttling go on by themselves. The slowest
+/// limit lets the at most 64 MiB in flight go in 67 s; a lost request is asked about every 30 s, and each time one answer
+/// in two is that it will be waited for on.
+pub(super) const MOST_LIVENESS_NS: u64 = 3600 * 1_000_000_000;
+
+/// What a case that held everything counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Its seed; of a sum, the greatest.
+    pub seed: u64,
+    /// Bios accepted; each ended once.
+    pub bios: u64,
+    /// Requests that reached the device.
+    pub requests: u64,
+    /// Bios that ended with an error, as they may with faults.
+    pub errors: u64,
+    /// Nanoseconds of virtual time in the safety phase.
+    pub safety_ns: u64,
+    /// Bios that had not ended when it did.
+    pub outstanding: u64,
+    /// Nanoseconds of virtual time in the liveness phase: until everything had ended.
+    pub liveness_ns: u64,
+    /// Requests that went through an elevator under pressure.
+    pub pressed: u64,
+    /// Events of the trace.
+    pub events: u64,
+    /// What stands for the whole trace.
+    pub hash: u64,
+}
+
+impl Report {
+    /// Nothing counted.
+    pub(super) fn of(seed: u64) -> Report {
+        Report { seed, ..Report::default() }
+    }
+
+    /// Adds what another case counted.
+    pub fn add(&mut self, other: &Report) {
+        self.seed = self.seed.max(other.seed);
+        self.bios += other.bios;
+        self.requests += other.requests;
+        self.errors += other.errors;
+        self.safety_ns += other.safety_ns;
+        self.outstanding += other.outstanding;
+        self.liveness_ns += other.liveness_ns;
+        self.pressed += other.pressed;
+        self.events += other.events;
+        // The same whatever order cases ran in.
+        self.hash = self.hash.wrapping_add(other.hash);
+    }
+}
