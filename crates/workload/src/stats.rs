@@ -14,7 +14,7 @@
 
 use crate::hist::{BUCKETS, Histogram, Running};
 pub use crate::job::Dir;
-pub use crate::oltp::TxStats;
+pub use crate::oltp::stats::TxStats;
 use crate::slices::TimeSlices;
 use blk::bio::Op;
 use blk::time::Duration;

@@ -8,7 +8,8 @@
 use super::draft::{Draft, Given};
 use super::error::{ERRORS_MAX, ErrorKind, JobError, JobErrors, Origin, Reject, Warning, quote};
 use super::expand::{self, Lookup};
-use super::options::{self, OptionInfo, Support};
+use super::option::{OptionInfo, Support};
+use super::options;
 use super::parse::{self, IncludeReader, NoIncludes, Raw, RawOption, RawSection};
 use super::resolve::{self, Surroundings};
 use super::spec::{Job, JobFile};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Option rows that belong to single I/O engines of fio. See `options`; `hipri`, which several have, is in `table_io`.
 
-use super::options::{BOOL, FLAG, INT, INTS, OptionInfo, PCT, Parser, Support, TEXT, no, quiet, warn};
+use super::option::{BOOL, FLAG, INT, INTS, OptionInfo, PCT, Parser, Support, TEXT, no, quiet, warn};
 
 const NOT_THIS: &str = "belongs to a fio engine that mqblk does not have; mqblk drives its own targets (file, block device, null, ram, model)";
 const CMDPRIO: &str = "mqblk gives all I/Os of a job one priority; use prio and prioclass in two jobs";

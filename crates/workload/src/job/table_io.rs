@@ -2,8 +2,8 @@
 //! Option rows: what I/O is issued, how and when; randomness, rates, verification and data. See `options`.
 
 use super::draft::{merge, merge_some};
-use super::options::Parser::{Bool, Flag, Int, Ints, Text, Time, Words};
-use super::options::{
+use super::option::Parser::{Bool, Flag, Int, Ints, Text, Time, Words};
+use super::option::{
     BOOL, FLAG, FLOATS, INT, INTS, OptionInfo, PCT, Parser, TEXT, TIME, TIME_US, no, quiet, warn, words, yes,
 };
 use super::pattern;

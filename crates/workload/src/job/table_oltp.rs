@@ -2,8 +2,8 @@
 //! Option rows of our own: what kind of load a job is, and transaction loops (`workload=oltp`). See `options` and `oltp`.
 
 use super::oltp::REDO_WRITE_MAX;
-use super::options::Parser::{Int, Size, Text, Words};
-use super::options::{OptionInfo, own};
+use super::option::Parser::{Int, Size, Text, Words};
+use super::option::{OptionInfo, own};
 use super::setters;
 use super::units::USEC_NS;
 use super::values::Extent;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Option rows: reporting, logs, clocks, errors, and the process the job runs in. See `options`.
 
-use super::options::Parser::{Bool, Int, OptionalText, Text, Words};
-use super::options::{BOOL, FLAG, INT, OptionInfo, TEXT, no, quiet, warn, words, yes};
+use super::option::Parser::{Bool, Int, OptionalText, Text, Words};
+use super::option::{BOOL, FLAG, INT, OptionInfo, TEXT, no, quiet, warn, words, yes};
 use super::{lists, setters};
 
 const LOG: &str = "mqblk writes no per-interval logs; the results and --json hold the percentiles";

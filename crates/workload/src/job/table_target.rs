@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Option rows: the job's name, its files and devices, their creation. See `options` for what a row promises.
 
-use super::options::Parser::{Bool, Int, Size, Text};
-use super::options::{BOOL, FLOATS, INT, OptionInfo, TEXT, no, quiet, warn, words, yes};
+use super::option::Parser::{Bool, Int, Size, Text};
+use super::option::{BOOL, FLOATS, INT, OptionInfo, TEXT, no, quiet, warn, words, yes};
 use super::setters;
 use super::values::Extent;
 

@@ -29,7 +29,7 @@ mod dirty;
 mod log;
 mod plan;
 mod session;
-mod stats;
+pub(crate) mod stats;
 
 pub use stats::TxStats;
 

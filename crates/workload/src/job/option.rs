@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An option of a job file: one row gives the parser, the default, the help text and what mqblk does with it.
+//!
+//! Guarantees: a row marked supported sets the job, any other changes nothing but is still checked for form. Does not do:
+//! checks between options (`resolve`). The rows are in `table_*`.
+
+use super::draft::Draft;
+use super::error::Reject;
+use super::lists;
+use super::units::{self, Units};
+use super::values::{Extent, PerDir};
+
+/// What mqblk does with an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Support {
+    /// Acts as in fio.
+    Supported,
+    /// Acts; fio has no such option.
+    Own,
+    /// Accepted without a word: it changes nothing here.
+    Accepted,
+    /// Accepted with this warning: it has no effect, and the results stay comparable.
+    Ignored(&'static str),
+    /// Refused with this advice.
+    Refused(&'static str),
+}
+
+/// One option.
+#[derive(Debug)]
+pub struct OptionInfo {
+    /// Canonical name.
+    pub name: &'static str,
+    /// Other names.
+    pub aliases: &'static [&'static str],
+    /// Default as one would type it; empty = none.
+    pub default: &'static str,
+    /// One line.
+    pub help: &'static str,
+    /// What mqblk does with it.
+    pub support: Support,
+    /// Values of an unsupported option that, like its default, ask for nothing; they are accepted silently.
+    pub off: &'static [&'static str],
+    pub(super) parser: Parser,
+}
+
+/// How a value is read, and where it goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Parser {
+    /// Text with a grammar of its own.
+    Text { syntax: &'static str, set: fn(&mut Draft, &str, Units) -> Result<(), Reject> },
+    /// As `Text`, and the value may be left out.
+    OptionalText,
+    /// No value, or 0 / 1.
+    Flag(fn(&mut Draft, bool)),
+    /// 0 or 1.
+    Bool(fn(&mut Draft, bool)),
+    /// A number, units allowed.
+    Int { min: u64, max: u64, set: fn(&mut Draft, u64) },
+    /// Up to three numbers: read,write,trim.
+    Ints { min: u64, max: u64, set: fn(&mut Draft, PerDir<Option<u64>>) },
+    /// Bytes or a percentage.
+    Size(fn(&mut Draft, Extent)),
+    /// A time; a bare number counts `unit_ns`.
+    Time { unit_ns: u64, set: fn(&mut Draft, u64) },
+    /// One of these words.
+    Words { words: &'static [&'static str], set: fn(&mut Draft, &'static str) },
+}
+
+impl Parser {
+    /// Reads `value` and sets the draft.
+    pub(super) fn apply(self, draft: &mut Draft, value: Option<&str>, units: Units) -> Result<(), Reject> {
+        let value = match (self, value) {
+            (Parser::Flag(set), None) => {
+                set(draft, true);
+                return Ok(());
+            }
+            (Parser::OptionalText, _) => return Ok(()),
+            (_, None) => return Err(Reject::new("needs a value", &format!("write it as option={}", self.syntax()))),
+            (_, Some("")) => return Err(Reject::new("has an empty value", &format!("give {}", self.syntax()))),
+            (_, Some(value)) => value,
+        };
+        match self {
+            Parser::OptionalText => {}
+            Parser::Text { set, .. } => set(draft, value, units)?,
+            Parser::Flag(set) | Parser::Bool(set) => match value {
+                "0" => set(draft, false),
+                "1" => set(draft, true),
+                _ => return Err(Reject::new("must be 0 or 1", "")),
+            },
+            Parser::Int { min, max, set } => set(draft, units::int_in(value, units, min, max)?),
+            Parser::Ints { min, max, set } => {
+                set(draft, units::per_dir(value, &[','], |part| units::int_in(part, units, min, max))?);
+            }
+            Parser::Size(set) => set(draft, units::extent(value, units)?),
+            Parser::Time { unit_ns, set } => set(draft, units::time_ns(value, unit_ns)?),
+            Parser::Words { words, set } => match words.iter().find(|w| **w == value) {
+                Some(word) => set(draft, word),
+                None => return Err(Reject::new(&format!("must be one of {}", words.join(", ")), "")),
+            },
+        }
+        Ok(())
+    }
+
+    /// What to type for a value.
+    pub(super) fn syntax(self) -> String {
+        let range = |min: u64, max: u64| match max {
+            u64::MAX => format!("INT>={min}"),
+            _ => format!("INT({min}..={max})"),
+        };
+        match self {
+            Parser::Text { syntax, .. } => syntax.to_owned(),
+            Parser::OptionalText => "[TEXT]".to_owned(),
+            Parser::Flag(_) => "[0|1]".to_owned(),
+            Parser::Bool(_) => "0|1".to_owned(),
+            Parser::Int { min, max, .. } => range(min, max),
+            Parser::Ints { min, max, .. } => format!("{}[,WRITE[,TRIM]]", range(min, max)),
+            Parser::Size(_) => "BYTES|PERCENT%".to_owned(),
+            Parser::Time { unit_ns: units::SEC_NS, .. } => "TIME(s)".to_owned(),
+            Parser::Time { unit_ns: units::MSEC_NS, .. } => "TIME(ms)".to_owned(),
+            Parser::Time { .. } => "TIME(us)".to_owned(),
+            Parser::Words { words, .. } => words.join("|"),
+        }
+    }
+
+    /// Does the value count data, so that a surprising unit deserves a word?
+    pub(super) fn counts_data(self) -> bool {
+        match self {
+            Parser::Int { .. } | Parser::Ints { .. } | Parser::Size(_) => true,
+            Parser::Text { syntax, .. } => syntax.contains("SIZE") || syntax.contains("BYTES"),
+            _ => false,
+        }
+    }
+}
+
+impl OptionInfo {
+    /// What to type for a value: `0|1`, `BYTES|PERCENT%`, `TIME(s)`, ...
+    pub fn syntax(&self) -> String {
+        self.parser.syntax()
+    }
+
+    const fn row(
+        name: &'static str,
+        parser: Parser,
+        default: &'static str,
+        help: &'static str,
+        support: Support,
+    ) -> Self {
+        OptionInfo { name, aliases: &[], default, help, support, off: &[], parser }
+    }
+
+    /// The same row with other names.
+    pub(super) const fn alias(self, aliases: &'static [&'static str]) -> Self {
+        OptionInfo { aliases, ..self }
+    }
+
+    /// The same row, silent for these values.
+    pub(super) const fn off(self, off: &'static [&'static str]) -> Self {
+        OptionInfo { off, ..self }
+    }
+}
+
+/// A supported option.
+pub(super) const fn yes(name: &'static str, parser: Parser, default: &'static str, help: &'static str) -> OptionInfo {
+    OptionInfo::row(name, parser, default, help, Support::Supported)
+}
+
+/// A supported option that fio does not have.
+pub(super) const fn own(name: &'static str, parser: Parser, default: &'static str, help: &'static str) -> OptionInfo {
+    OptionInfo::row(name, parser, default, help, Support::Own)
+}
+
+/// An option that changes nothing here.
+pub(super) const fn quiet(name: &'static str, parser: Parser, default: &'static str, help: &'static str) -> OptionInfo {
+    OptionInfo::row(name, parser, default, help, Support::Accepted)
+}
+
+/// An option that is ignored with a warning.
+pub(super) const fn warn(
+    name: &'static str,
+    parser: Parser,
+    default: &'static str,
+    help: &'static str,
+    advice: &'static str,
+) -> OptionInfo {
+    OptionInfo::row(name, parser, default, help, Support::Ignored(advice))
+}
+
+/// An option that is refused.
+pub(super) const fn no(
+    name: &'static str,
+    parser: Parser,
+    default: &'static str,
+    help: &'static str,
+    advice: &'static str,
+) -> OptionInfo {
+    OptionInfo::row(name, parser, default, help, Support::Refused(advice))
+}
+
+/// Parsers of options that set nothing.
+pub(super) const TEXT: Parser = Parser::Text { syntax: "TEXT", set: |_, _, _| Ok(()) };
+pub(super) const FLAG: Parser = Parser::Flag(|_, _| ());
+pub(super) const BOOL: Parser = Parser::Bool(|_, _| ());
+pub(super) const INT: Parser = Parser::Int { min: 0, max: u64::MAX, set: |_, _| () };
+pub(super) const INTS: Parser = Parser::Ints { min: 0, max: u64::MAX, set: |_, _| () };
+pub(super) const PCT: Parser = Parser::Int { min: 0, max: 100, set: |_, _| () };
+pub(super) const TIME: Parser = Parser::Time { unit_ns: units::SEC_NS, set: |_, _| () };
+pub(super) const TIME_US: Parser = Parser::Time { unit_ns: units::USEC_NS, set: |_, _| () };
+pub(super) const FLOATS: Parser =
+    Parser::Text { syntax: "NUMBER[:NUMBER...]", set: |_, v, _| lists::floats(v).map(|_| ()) };
+
+/// One of `words`, setting nothing.
+pub(super) const fn words(words: &'static [&'static str]) -> Parser {
+    Parser::Words { words, set: |_, _| () }
+}
