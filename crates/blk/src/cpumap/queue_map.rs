@@ -4,13 +4,12 @@
 //! Guarantees: each (CPU, type) has one hardware queue; the queues of a type are numbered without gaps, Default first, then
 //! Read, then Poll; a type without queues uses those of Default. Lookups are one load each.
 //!
-//! Needs from callers: the type, chosen per request (polled: Poll; plain read: Read; everything else: Default).
-//!
 //! Does not do: maps that follow a device's interrupt vectors; changing a map (make a new one while the queue is frozen).
 //!
 //! Source: Linux block/blk-mq-cpumap.c (blk_mq_map_queues), include/linux/blk-mq.h (struct blk_mq_queue_map).
 
 use super::{CpuTopology, group_cpus_evenly};
+use crate::bio::{Op, OpFlags};
 use thiserror::Error;
 
 /// Types of hardware queue.
@@ -31,6 +30,18 @@ pub enum HctxType {
 impl HctxType {
     /// All types, in the order of their queues.
     pub const ALL: [HctxType; NR_TYPES] = [HctxType::Default, HctxType::Read, HctxType::Poll];
+
+    /// The type a request goes to: polled I/O, plain reads, everything else. Source: `blk_mq_get_hctx_type`.
+    #[inline]
+    pub(crate) fn of(op: Op, flags: OpFlags) -> HctxType {
+        if flags.contains(OpFlags::POLLED) {
+            HctxType::Poll
+        } else if op == Op::Read {
+            HctxType::Read
+        } else {
+            HctxType::Default
+        }
+    }
 
     /// Lower-case name, as debugfs prints it.
     pub fn name(self) -> &'static str {

@@ -41,11 +41,10 @@ mod tests;
 use super::tunables::{TunableDef, TunableSet};
 use super::{BioMerge, BioRef, Elevator, ElvCx, Tunable};
 use crate::bio::{Op, OpFlags};
-use crate::cpumap::QueueMap;
+use crate::cpumap::{HctxType, QueueMap};
 use crate::debugfs::DebugAttr;
 use crate::id::HctxId;
 use crate::path::merge::{self, MergeKind};
-use crate::path::submit::hctx_type;
 use crate::relaxed::FieldU16;
 use crate::request::{RequestId, Rq};
 use crate::time::Instant;
@@ -175,7 +174,7 @@ impl<L: RawMutex + Send + Sync> Elevator for Kyber<L> {
             return BioMerge::No;
         }
         let domain = Domain::of(slot.op());
-        let ctx = self.queues.ctx_for(cx.cpu.index(), hctx_type(slot.op(), slot.flags()));
+        let ctx = self.queues.ctx_for(cx.cpu.index(), HctxType::of(slot.op(), slot.flags()));
         if !self.queues.is_busy(ctx, domain) {
             return BioMerge::No;
         }

@@ -164,7 +164,7 @@ impl<L: Lock> Env<L> {
             return self.sq_queue_bio(local, id, slot, now);
         }
         let (op, flags) = (bio.op, bio.flags);
-        let way = &self.ways[hctx_type(op, flags) as usize];
+        let way = &self.ways[HctxType::of(op, flags) as usize];
         if self.try_merge(local, id, slot, way, is_new, now) {
             self.wbt_cleanup(slot, now);
             return true;
@@ -361,17 +361,5 @@ impl<L: Lock> Env<L> {
         self.flush_step_done(local, hctx, rq, 0, BlkStatus::Ok, now);
         self.kick_flush(local, hctx, now);
         true
-    }
-}
-
-/// Polled I/O, plain reads, everything else.
-#[inline]
-pub(crate) fn hctx_type(op: Op, flags: OpFlags) -> HctxType {
-    if flags.contains(OpFlags::POLLED) {
-        HctxType::Poll
-    } else if op == Op::Read {
-        HctxType::Read
-    } else {
-        HctxType::Default
     }
 }

@@ -70,7 +70,7 @@ impl Fixture {
     }
 
     fn request(&mut self, cpu: u32, b: Bio) -> Rq {
-        let hctx = HctxId::new(u32::from(self.map.hctx(cpu as u16, hctx_type(b.op, b.flags))));
+        let hctx = HctxId::new(u32::from(self.map.hctx(cpu as u16, HctxType::of(b.op, b.flags))));
         let bio = self.bed.bio(b, self.now);
         self.bed.request_on(CpuId::new(cpu), hctx, bio, self.now)
     }

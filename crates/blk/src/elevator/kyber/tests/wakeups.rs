@@ -49,7 +49,7 @@ fn every_queue_that_waits_is_told() {
                     let n = 1 + rng.below(6);
                     f.fill(cpu, op, n as usize);
                     inserted += n;
-                    let hctx = HctxId::new(u32::from(f.map.hctx(cpu as u16, hctx_type(op, OpFlags::NONE))));
+                    let hctx = HctxId::new(u32::from(f.map.hctx(cpu as u16, HctxType::of(op, OpFlags::NONE))));
                     run(&mut f, hctx, &mut at_disk, &mut rng);
                     waited += u64::from(f.e.has_work(hctx));
                 }
