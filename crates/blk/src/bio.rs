@@ -9,7 +9,6 @@ use crate::id::{MAX_SUBMITTERS, Sector, SubmitterId};
 use crate::relaxed::{FieldU8, FieldU16, FieldU32, FieldU64};
 use crate::status::BlkStatus;
 use crate::time::Instant;
-use crate::trace::EventKind;
 use std::sync::{Arc, OnceLock};
 
 /// What a bio or request does.
@@ -400,11 +399,6 @@ impl BioSlot {
         self.op.set(bio.op as u8);
         self.status.set(BlkStatus::Ok.as_u8());
         debug_assert_eq!(self.wbt.get(), 0, "a token was left in the slot");
-    }
-
-    /// On which side it was merged; only of a bio that was.
-    pub(crate) fn merged_as(&self) -> EventKind {
-        if self.front_merged.get() != 0 { EventKind::FrontMerge } else { EventKind::BackMerge }
     }
 
     /// Becomes the first `nr_sectors` of `parent`; not merged further, as it has the largest size there is.

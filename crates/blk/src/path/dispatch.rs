@@ -17,7 +17,7 @@ use crate::sync::{Ordering, fence};
 use crate::tags::hctx_tags::TagClass;
 use crate::tags::sbitmap::TagAllocHint;
 use crate::time::{Duration, Instant};
-use crate::trace::EventKind;
+use crate::trace::event::EventKind;
 
 /// `BLK_MQ_RESOURCE_DELAY`, `BLK_MQ_BUDGET_DELAY`: when to look again without a completion to wait for.
 pub(crate) const BLK_MQ_RESOURCE_DELAY: Duration = Duration::from_ms(3);

@@ -16,7 +16,7 @@ use crate::queue::hctx::{Hctx, RequeueAt};
 use crate::request::{Rq, RqState, rqf};
 use crate::submitter::{Env, Local};
 use crate::time::Instant;
-use crate::trace::EventKind;
+use crate::trace::event::EventKind;
 
 impl<L: Lock> Env<L> {
     /// Takes back what the last poll of an hctx found to be requeued, and runs the hctx.

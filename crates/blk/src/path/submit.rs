@@ -20,7 +20,7 @@ use crate::status::BlkStatus;
 use crate::submitter::{Env, Local, Way};
 use crate::sync::Ordering;
 use crate::time::Instant;
-use crate::trace::EventKind;
+use crate::trace::event::EventKind;
 
 /// How far back a bio looks for a merge in its ctx list (`BLK_MQ_CTX_MERGE_DEPTH`).
 const CTX_MERGE_DEPTH: usize = 8;

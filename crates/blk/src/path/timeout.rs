@@ -23,7 +23,7 @@ use crate::request::{NO_TAG, Request, RequestId, RqState};
 use crate::submitter::{Env, Local};
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::time::{Duration, Instant};
-use crate::trace::EventKind;
+use crate::trace::event::EventKind;
 
 /// `BLK_MAX_TIMEOUT`: the timer is never further ahead.
 const BLK_MAX_TIMEOUT: Duration = Duration::from_secs(5);

@@ -10,7 +10,7 @@ use crate::request::{RequestId, Rq, rqf};
 use crate::status::QueueRqStatus;
 use crate::submitter::{Env, Local};
 use crate::time::Instant;
-use crate::trace::EventKind;
+use crate::trace::event::EventKind;
 
 impl<L: Lock> Env<L> {
     /// Closes one level of the plug; true when that was the outermost. What it holds is issued while it is still open:

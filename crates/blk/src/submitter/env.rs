@@ -21,7 +21,7 @@ use crate::tags::hctx_tags::TagClass;
 use crate::tags::sbitmap::TagAllocHint;
 use crate::tags::sbitmap_queue::WaiterId;
 use crate::time::Instant;
-use crate::trace::Tracer;
+use crate::trace::log::Tracer;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -16,7 +16,7 @@
 //! - The paths that a plain read or write takes write their record in place and call nothing; whatever is unusual (no room,
 //!   a wait, a piece of a bio) is left to one that goes step by step.
 
-use super::{Event, EventKind, NO_HCTX};
+use super::event::{Event, EventKind, NO_HCTX};
 use crate::bio::{Bio, Op, OpFlags};
 use crate::driver::Ended;
 use crate::id::CpuId;
@@ -24,10 +24,13 @@ use crate::path::plug::Plug;
 use crate::request::{NO_TAG, Request, RequestId, RequestSlab, rqf};
 use crate::status::BlkStatus;
 use crate::time::Instant;
+use core::hint::cold_path;
 use core::ops::Range;
 
 /// Steps as bits of a record, in the order in which one time may have them.
 pub(super) mod step {
+    use super::EventKind;
+
     pub(crate) const QUEUE: u16 = 1 << 0;
     pub(crate) const SPLIT: u16 = 1 << 1;
     pub(crate) const BACK_MERGE: u16 = 1 << 2;
@@ -53,6 +56,24 @@ pub(super) mod step {
     pub(super) const ALL: u16 = (1 << 13) - 1;
     /// Those of a bio by itself: no hctx, no tag.
     pub(super) const OF_BIO: u16 = QUEUE | SPLIT | BACK_MERGE | FRONT_MERGE;
+
+    /// The step of an event.
+    pub(crate) const fn of(kind: EventKind) -> u16 {
+        match kind {
+            EventKind::Queue => QUEUE,
+            EventKind::GetRq => GET_RQ,
+            EventKind::Insert => INSERT,
+            EventKind::Issue => ISSUE,
+            EventKind::Complete => COMPLETE,
+            EventKind::BackMerge => BACK_MERGE,
+            EventKind::FrontMerge => FRONT_MERGE,
+            EventKind::Plug => PLUG,
+            EventKind::Unplug => UNPLUG,
+            EventKind::Timeout => TIMEOUT,
+            EventKind::Requeue => REQUEUE,
+            EventKind::Split => SPLIT,
+        }
+    }
 }
 
 /// The kinds of the steps, by bit.
@@ -231,6 +252,24 @@ impl Record {
 #[inline(always)] // Into loops.
 fn is_usual(rq: &Request) -> bool {
     !rq.has_rqf(rqf::LATE | rqf::TOLD) && rq.start_ns.get() == rq.alloc_ns.get()
+}
+
+/// The tracing half of a submitter: one word, so that the data path's fields stay together.
+#[derive(Debug, Default)]
+pub(crate) struct Tracer {
+    /// `None` while off: the only thing looked at then.
+    pub(super) log: Option<Box<Log>>,
+}
+
+impl Tracer {
+    #[inline(always)] // The branch of each place.
+    pub(super) fn is_on(&self) -> bool {
+        if self.log.is_some() {
+            cold_path();
+            return true;
+        }
+        false
+    }
 }
 
 /// The events of one submitter, up to a number that is set when it is made.
