@@ -29,46 +29,6 @@ pub struct DebugFile {
     pub text: String,
 }
 
-/// What an elevator shows of itself under `sched/`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DebugAttr {
-    /// The hardware queue it is about: then it is under `hctxN/sched/`.
-    pub hctx: Option<usize>,
-    /// The file's name, the kernel's where it has one.
-    pub name: String,
-    /// What it holds, or what stands before the requests.
-    pub text: String,
-    /// Requests, one per line.
-    pub rqs: Vec<RequestId>,
-}
-
-impl DebugAttr {
-    /// A value.
-    pub(crate) fn value(name: impl Into<String>, value: impl core::fmt::Display) -> DebugAttr {
-        DebugAttr { hctx: None, name: name.into(), text: format!("{value}\n"), rqs: Vec::new() }
-    }
-
-    /// A list of requests.
-    pub(crate) fn list(name: impl Into<String>, rqs: impl Iterator<Item = u32>) -> DebugAttr {
-        DebugAttr { hctx: None, name: name.into(), text: String::new(), rqs: rqs.map(RequestId::new).collect() }
-    }
-}
-
-impl DebugAttr {
-    /// Of one hardware queue.
-    pub(crate) fn of_hctx(mut self, hctx: usize) -> DebugAttr {
-        self.hctx = Some(hctx);
-        self
-    }
-
-    fn path(&self) -> String {
-        match self.hctx {
-            None => format!("sched/{}", self.name),
-            Some(hctx) => format!("hctx{hctx}/sched/{}", self.name),
-        }
-    }
-}
-
 impl<L: Lock> RequestQueue<L> {
     /// All files, in the order `find | sort` gives within a directory: the disk's own, its elevator's, each hardware
     /// queue's. Nothing is shown of a queue that is drained and about to be rebuilt but `state`.

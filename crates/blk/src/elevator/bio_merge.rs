@@ -11,9 +11,9 @@
 //!
 //! Source: Linux 6.19 block/elevator.c, block/blk-mq-sched.c, block/blk-merge.c.
 
+use super::interface::{BioMerge, BioRef, ElvCx};
 use super::merge_filter::MergeFilter;
 use super::merge_hash::MergeHash;
-use super::{BioMerge, BioRef, ElvCx};
 use crate::bio::BioSlot;
 use crate::path::merge::{
     MergeKind, attempt_merge_requests, bio_attempt_back_merge, bio_attempt_front_merge, bio_is_mergeable,

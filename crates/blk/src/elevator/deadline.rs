@@ -15,9 +15,9 @@
 
 use super::bio_merge::request;
 use super::deadline_lists::{Dir, DirLists, SortNodes, choose_direction};
+use super::interface::{ElvCx, Tunable};
 use super::legacy::Policy;
 use super::tunables::{INT_MAX, TunableDef, TunableSet};
-use super::{ElvCx, Tunable};
 use crate::bio::BioSlot;
 use crate::time::Duration;
 

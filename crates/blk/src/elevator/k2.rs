@@ -38,11 +38,11 @@ mod window;
 mod tests;
 
 use super::bio_merge::{insert_merge, merge_bio};
+use super::interface::{BioMerge, BioRef, Elevator, ElvCx, Tunable};
 use super::merge_filter::MergeFilter;
 use super::tunables::{INT_MAX, TunableDef, TunableSet};
-use super::{BioMerge, BioRef, Elevator, ElvCx, Tunable};
 use crate::bio::{Op, OpFlags};
-use crate::debugfs::DebugAttr;
+use crate::elevator::interface::DebugAttr;
 use crate::id::{HctxId, SubmitterId};
 use crate::request::{RequestId, Rq};
 use crate::sync::{AtomicU8, AtomicU32, Mutex, Ordering};

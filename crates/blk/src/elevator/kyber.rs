@@ -38,11 +38,11 @@ mod queues;
 #[cfg(test)]
 mod tests;
 
+use super::interface::{BioMerge, BioRef, Elevator, ElvCx, Tunable};
 use super::tunables::{TunableDef, TunableSet};
-use super::{BioMerge, BioRef, Elevator, ElvCx, Tunable};
 use crate::bio::{Op, OpFlags};
 use crate::cpumap::{HctxType, QueueMap};
-use crate::debugfs::DebugAttr;
+use crate::elevator::interface::DebugAttr;
 use crate::id::HctxId;
 use crate::path::merge::{self, MergeKind};
 use crate::relaxed::FieldU16;

@@ -16,12 +16,9 @@
 
 use super::bio_merge::{MergeCache, MergeQueue, insert_merge, merge_bio};
 use super::deadline_lists::SortNodes;
-use super::{BioMerge, BioRef, ElevatorError, ElvCx, Tunable, deadline, noop, unknown};
+use super::interface::{BioMerge, BioRef, ElvCx, Tunable};
 use crate::bio::BioSlot;
 use crate::request::{RequestId, Rq};
-
-/// Names of the legacy elevators, the default first.
-pub const LEGACY_NAMES: [&str; 2] = [deadline::NAME, noop::NAME];
 
 /// How a request enters (`ELEVATOR_INSERT_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,17 +49,8 @@ pub(crate) trait LegacyElevator: Send {
     /// All tunables with their present values.
     fn tunables(&self) -> Vec<Tunable>;
 
-    /// Sets a tunable; errors as in [`super::Elevator::set_tunable`].
+    /// Sets a tunable; errors as in [`Elevator::set_tunable`](super::Elevator::set_tunable).
     fn set_tunable(&mut self, name: &str, value: u64) -> Result<(), String>;
-}
-
-/// The legacy elevator called `name`, for a disk with `nr_requests` requests.
-pub(crate) fn legacy_by_name(name: &str, nr_requests: usize) -> Result<Box<dyn LegacyElevator>, ElevatorError> {
-    match name {
-        noop::NAME => Ok(Box::new(Legacy::<noop::Noop>::new(nr_requests))),
-        deadline::NAME => Ok(Box::new(Legacy::<deadline::Deadline>::new(nr_requests))),
-        _ => Err(unknown(name, &LEGACY_NAMES)),
-    }
 }
 
 /// What tells one legacy elevator from another. The nodes of its lists are the shell's.

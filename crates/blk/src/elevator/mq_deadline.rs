@@ -28,12 +28,12 @@
 use super::bio_merge::{MergeCache, MergeQueue, insert_merge, merge_bio, request};
 use super::deadline_lists::{Dir, SortNodes, choose_direction};
 use super::fifo::Fifo;
+use super::interface::{BioMerge, BioRef, Elevator, ElvCx, Tunable};
 use super::merge_filter::MergeFilter;
 use super::sweep::Sweep;
 use super::tunables::{INT_MAX, TunableDef, TunableSet};
-use super::{BioMerge, BioRef, Elevator, ElvCx, Tunable};
 use crate::bio::{BioSlot, IoPrio, IoPrioClass, Op, OpFlags};
-use crate::debugfs::DebugAttr;
+use crate::elevator::interface::DebugAttr;
 use crate::id::HctxId;
 use crate::relaxed::FieldU8;
 use crate::request::{RequestId, Rq};

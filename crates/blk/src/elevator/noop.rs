@@ -16,9 +16,9 @@
 
 use super::deadline_lists::SortNodes;
 use super::fifo::Fifo;
+use super::interface::{ElvCx, Tunable};
 use super::legacy::Policy;
 use super::tunables::unknown_tunable;
-use super::{ElvCx, Tunable};
 use crate::bio::BioSlot;
 
 /// The name in `queue/scheduler`.

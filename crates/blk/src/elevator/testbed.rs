@@ -5,7 +5,7 @@
 //! requests from bios, gives them out as the [`Rq`]s an elevator takes, and takes them back. It does not split, does not
 //! limit tags and does not time anything. Not for data: a driver is never involved.
 
-use super::{BioRef, ElvCx, HctxRunner};
+use super::interface::{BioRef, ElvCx, HctxRunner};
 use crate::bio::{Bio, BioId, BioPools, MAX_BIOS_PER_SUBMITTER};
 use crate::id::{CpuId, HctxId, SubmitterId};
 use crate::limits::Limits;

@@ -2,8 +2,8 @@
 //! What tests of elevators share: random numbers (the same for the same seed, for ever), an elevator with a clock, and
 //! its random use.
 
+use super::interface::{BioMerge, Elevator};
 use super::testbed::TestBed;
-use super::{BioMerge, Elevator};
 use crate::bio::Bio;
 use crate::id::HctxId;
 use crate::request::Rq;

@@ -5,7 +5,7 @@
 //! what would be right. A change is seen by the next call into the elevator. (The kernel clamps values instead; a
 //! setting that silently is not what was asked for is worse in a tool that compares settings.)
 
-use super::Tunable;
+use super::interface::Tunable;
 use crate::relaxed::FieldU64;
 use crate::suggest::did_you_mean;
 

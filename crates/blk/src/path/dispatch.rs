@@ -6,7 +6,7 @@
 //! driver names). Several threads may run one hctx at once; only the lists are locked. Sources: block/blk-mq-sched.c, `blk_mq_dispatch_rq_list`.
 
 use crate::driver::{Place, RqBatch};
-use crate::elevator::HctxRunner;
+use crate::elevator::interface::HctxRunner;
 use crate::id::HctxId;
 use crate::lock::Lock;
 use crate::queue::hctx::{Hctx, state};

@@ -13,7 +13,7 @@
 //! Source: Linux 6.19 block/blk-merge.c.
 
 use crate::bio::{BioId, BioSlot, Op, OpFlags};
-use crate::elevator::ElvCx;
+use crate::elevator::interface::ElvCx;
 use crate::limits::Limits;
 use crate::request::{Request, rqf};
 

@@ -7,7 +7,7 @@
 
 use crate::bio::{Bio, BioId, BioSlot, DataRef, Op, OpFlags};
 use crate::cpumap::HctxType;
-use crate::elevator::{BioMerge, BioRef, ElvCx};
+use crate::elevator::interface::{BioMerge, BioRef, ElvCx};
 use crate::id::Sector;
 use crate::limits::Limits;
 use crate::lock::Lock;

@@ -6,7 +6,7 @@
 //! Does not do: starting the driver, putting the state into effect; that is the queue's.
 
 use crate::cpumap::{HctxType, QueueMap};
-use crate::elevator;
+use crate::elevator::registry;
 use crate::id::{CpuId, HctxId};
 use crate::lock::Lock;
 use crate::queue::hctx::{Ctx, Hctx, RqList};
@@ -29,7 +29,7 @@ pub(crate) fn build<L: Lock>(config: &QueueConfig, member: Option<&Member<L>>) -
     if config.mode == Mode::Sq {
         return build_sq(config, map);
     }
-    let default = if config.no_sched_by_default { "none" } else { elevator::default_name(nr_hctx, config.host_tagset) };
+    let default = if config.no_sched_by_default { "none" } else { registry::default_name(nr_hctx, config.host_tagset) };
     let name = config.scheduler.as_deref().unwrap_or(default);
     let with_elevator = name != "none";
     let nr_requests = nr_requests(config, name, member.is_some())?;
@@ -37,7 +37,7 @@ pub(crate) fn build<L: Lock>(config: &QueueConfig, member: Option<&Member<L>>) -
     check_memory(config, nr_hctx, stride)?;
     let slab = RequestSlab::new(nr_hctx as usize * stride as usize);
     let elevator =
-        elevator::for_map::<L>(name, slab.len(), &map, nr_requests).map_err(|e| SettingError(e.to_string()))?;
+        registry::for_map::<L>(name, slab.len(), &map, nr_requests).map_err(|e| SettingError(e.to_string()))?;
     if let Some(e) = &elevator {
         for (k, v) in &config.iosched {
             e.set_tunable(k, *v).map_err(SettingError)?;

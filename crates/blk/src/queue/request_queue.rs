@@ -9,7 +9,8 @@
 use crate::bio::BioPools;
 use crate::cpumap::{HctxType, QueueMap};
 use crate::driver::Driver;
-use crate::elevator::{self, Elevator};
+use crate::elevator::interface::{Elevator, Tunable};
+use crate::elevator::registry::NONE;
 use crate::id::{CpuId, MAX_SUBMITTERS, Sector, SubmitterId};
 use crate::limits::Limits;
 use crate::lock::Lock;
@@ -156,7 +157,7 @@ impl<L: Lock> QueueState<L> {
         match (&self.sq, &self.elevator) {
             (Some(sq), _) => sq.elevator_name(),
             (None, Some(e)) => e.name(),
-            (None, None) => elevator::NONE,
+            (None, None) => NONE,
         }
     }
 
@@ -330,7 +331,7 @@ impl<L: Lock> RequestQueue<L> {
     }
 
     /// The elevator's tunables with their present values.
-    pub fn iosched(&self) -> Vec<elevator::Tunable> {
+    pub fn iosched(&self) -> Vec<Tunable> {
         let st = self.state();
         match (&st.sq, &st.elevator) {
             (Some(sq), _) => sq.tunables(),

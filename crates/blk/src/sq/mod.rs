@@ -9,8 +9,9 @@
 mod request_list;
 
 use crate::bio::{BioId, BioSlot, Op, OpFlags};
-use crate::elevator::legacy::{self, LegacyElevator, LegacyInsert};
-use crate::elevator::{BioMerge, BioRef, Tunable};
+use crate::elevator::interface::{BioMerge, BioRef, Tunable};
+use crate::elevator::legacy::{LegacyElevator, LegacyInsert};
+use crate::elevator::registry::legacy_by_name;
 use crate::lock::Lock;
 use crate::path::dispatch::run_again_after;
 use crate::path::merge;
@@ -53,7 +54,7 @@ impl<L: Lock> SqQueue<L> {
     pub(crate) fn new(config: &QueueConfig, nr_requests: u32) -> Result<Self, String> {
         let nr_rqs = RequestList::most(nr_requests) * 2;
         let name = config.scheduler.as_deref().unwrap_or("deadline");
-        let mut elevator = legacy::legacy_by_name(name, nr_rqs as usize + 1).map_err(|e| e.to_string())?;
+        let mut elevator = legacy_by_name(name, nr_rqs as usize + 1).map_err(|e| e.to_string())?;
         for (k, v) in &config.iosched {
             elevator.set_tunable(k, *v)?;
         }

@@ -12,10 +12,10 @@ use super::idling::Habits;
 use super::raising::Raising;
 use super::tunables::Rules;
 use crate::bio::{IoPrio, IoPrioClass};
-use crate::elevator::ElvCx;
 use crate::elevator::bio_merge::request;
 use crate::elevator::deadline_lists::SortNodes;
 use crate::elevator::fifo::Fifo;
+use crate::elevator::interface::ElvCx;
 use crate::elevator::rbtree::RbTree;
 use crate::time::Instant;
 

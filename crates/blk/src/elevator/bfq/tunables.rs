@@ -4,8 +4,8 @@
 //! Guarantees: `slice_idle` (ms) and `slice_idle_us` are one value in two units; whichever is set last counts. Names,
 //! units and defaults are the kernel's (Documentation/block/bfq-iosched.rst); values out of range are refused.
 
+use crate::elevator::interface::{ElvCx, Tunable};
 use crate::elevator::tunables::{INT_MAX, TunableDef, TunableSet};
-use crate::elevator::{ElvCx, Tunable};
 use crate::time::{Duration, Instant};
 
 static TUNABLES: [TunableDef; 10] = [

@@ -11,7 +11,7 @@ use super::budget::{Expiry, Turn};
 use super::state::State;
 use super::tunables::Rules;
 use super::wf2q::IDLE;
-use crate::elevator::ElvCx;
+use crate::elevator::interface::ElvCx;
 use crate::time::Instant;
 
 impl State {

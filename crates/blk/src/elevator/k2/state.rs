@@ -8,9 +8,9 @@ use super::bound::{Bound, Goal};
 use super::submitters::Submitters;
 use super::window::Done;
 use crate::bio::{BioSlot, IoPrio, IoPrioClass, Op, OpFlags};
-use crate::elevator::ElvCx;
 use crate::elevator::bio_merge::{MergeCache, MergeQueue, request};
 use crate::elevator::fifo::{Fifo, FifoNodes};
+use crate::elevator::interface::ElvCx;
 use crate::time::Instant;
 
 /// Somebody waits for this request alone, or it is one of many.

@@ -12,7 +12,7 @@
 //! Source: Linux 6.19 block/kyber-iosched.c (domains, `kyber_get_domain_token`).
 
 use crate::bio::Op;
-use crate::elevator::ElvCx;
+use crate::elevator::interface::ElvCx;
 use crate::id::HctxId;
 use crate::sync::{AtomicU32, Ordering};
 use crate::tags::sbitmap::TagAllocHint;

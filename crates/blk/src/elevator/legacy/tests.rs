@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::bio::{Bio, DataRef, Op};
+use crate::elevator::registry::{LEGACY_NAMES, legacy_by_name};
 use crate::elevator::testbed::TestBed;
 use crate::elevator::testutil::Rng;
 use crate::id::Sector;

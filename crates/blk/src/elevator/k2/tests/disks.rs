@@ -3,7 +3,7 @@
 //! number of requests going, in batches, as fio's `iodepth_batch_submit` and `iodepth_batch_complete` do.
 
 use crate::bio::{Bio, DataRef, OpFlags};
-use crate::elevator::Elevator;
+use crate::elevator::interface::Elevator;
 use crate::elevator::k2::K2;
 use crate::elevator::testbed::TestBed;
 use crate::elevator::testutil::Rng;

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::bio::BioPools;
-use crate::elevator::HctxRunner;
+use crate::elevator::interface::HctxRunner;
 use crate::id::CpuId;
 use crate::limits::Limits;
 use crate::request::RequestSlab;

@@ -3,7 +3,7 @@
 //! so, never for any other reason. A wake-up that is lost leaves requests behind for ever, which the tests see.
 
 use super::*;
-use crate::elevator::HctxRunner;
+use crate::elevator::interface::HctxRunner;
 use crate::elevator::testutil::Rng;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
