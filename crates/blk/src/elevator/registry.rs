@@ -64,7 +64,7 @@ where
 }
 
 /// As [`for_map`], for a disk with `nr_hw_queues` hardware queues of one CPU each: what tests and benches of elevators
-/// have, see [`testbed`].
+/// have, see [`testbed`](super::testbed).
 ///
 /// # Panics
 /// If `nr_hw_queues` is 0 or above [`MAX_CPUS`](crate::id::MAX_CPUS).

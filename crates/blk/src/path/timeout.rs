@@ -7,10 +7,6 @@
 //! answer says whether the driver has ended it, or whether it gets its time once more. So a request is found late not
 //! before its deadline and at most five seconds after it.
 //!
-//! Whoever looks disarms the timer first, so a request may be issued by one who saw it armed and become visible after the
-//! look. Its submitter finds the timer unarmed when it polls, and at the latest when it rests before it sleeps, and arms
-//! it.
-//!
 //! A request may end on another CPU while it is looked at. The driver decides: it is told when the request it is asked
 //! about was issued, and answers for no other. What is written here is read here only. Source: block/blk-mq.c
 //! (`blk_mq_timeout_work`), blk-timeout.c; the kernel first waits for running `queue_rq` calls, this does not.
@@ -21,7 +17,7 @@ use crate::lock::Lock;
 use crate::queue::request_queue::RequestQueue;
 use crate::request::{NO_TAG, Request, RequestId, RqState};
 use crate::submitter::{Env, Local};
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::Ordering;
 use crate::time::{Duration, Instant};
 use crate::trace::event::EventKind;
 
@@ -29,57 +25,6 @@ use crate::trace::event::EventKind;
 const BLK_MAX_TIMEOUT: Duration = Duration::from_secs(5);
 /// Looks are at least half of `io_timeout` apart, or this.
 const MAX_GRAIN: Duration = Duration::from_secs(1);
-const NOT_ARMED: u64 = u64::MAX;
-
-/// When somebody has to look, in nanoseconds.
-pub(crate) struct Timer(AtomicU64);
-
-impl Timer {
-    pub(crate) fn new() -> Timer {
-        Timer(AtomicU64::new(NOT_ARMED))
-    }
-
-    #[inline]
-    pub(crate) fn is_armed(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != NOT_ARMED
-    }
-
-    /// When it is due; `None` while it is not armed.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        let at = self.0.load(Ordering::Relaxed);
-        (at != NOT_ARMED).then(|| Instant::from_ns(at))
-    }
-
-    #[inline]
-    pub(crate) fn is_due(&self, now: Instant) -> bool {
-        now.as_ns() >= self.0.load(Ordering::Relaxed)
-    }
-
-    /// Disarms it if it is due; one caller at a time gets true, and looks at the requests then.
-    fn take(&self, now: Instant) -> bool {
-        let at = self.0.load(Ordering::Relaxed);
-        let taken =
-            now.as_ns() >= at && self.0.compare_exchange(at, NOT_ARMED, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        // Disarmed, then looked at the requests; whoever rests has issued, then looks at the timer.
-        // Pairs with: Timer::rearm_at_once
-        fence(Ordering::SeqCst);
-        taken
-    }
-
-    /// The caller goes to sleep with requests out: if it issued them unseen by a look that disarmed the timer, the next
-    /// poll has to look again.
-    pub(crate) fn rearm_at_once(&self) {
-        fence(Ordering::SeqCst); // Pairs with: Timer::take
-        if !self.is_armed() {
-            self.arm(Instant::ZERO);
-        }
-    }
-
-    fn arm(&self, at: Instant) {
-        self.0.fetch_min(at.as_ns(), Ordering::Relaxed);
-    }
-}
-
 impl<L: Lock> RequestQueue<L> {
     /// How long a request may be at the driver.
     fn io_timeout(&self) -> Duration {

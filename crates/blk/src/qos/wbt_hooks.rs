@@ -6,112 +6,20 @@
 //! With throttling off: one relaxed load per request and per completion. Source: block/blk-wbt.c (`wbt_wait`, `wbt_track`,
 //! `wbt_issue`, `wbt_done`, `wbt_cleanup`).
 
-use super::wbt::{CLOSE_IO, Class, Params, Sample, Throttle, WbtState};
-use super::{NEVER, active};
+use super::state::{LANES, active};
+use super::wbt::{Class, Params, Sample, WbtState};
+use super::wbt_shared::NEVER;
 use crate::bio::{BioSlot, Op, OpFlags};
 use crate::id::{MAX_SUBMITTERS, SubmitterId};
 use crate::lock::Lock;
 use crate::queue::request_queue::RequestQueue;
-use crate::relaxed::FieldU64;
 use crate::request::{Request, RequestId, rqf};
 use crate::submitter::{Env, Local};
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::sync::Ordering;
 use crate::time::{Duration, Instant};
 
-/// Times of other I/O are kept to this, so that a stream of reads does not write a shared line for each.
-const OTHER_GRAIN_NS: u64 = 1_000_000;
 /// Windows that nobody ended in time: after so many the rest are passed over.
 const MAX_MISSED: u32 = 64;
-
-/// The shared state of write-back throttling of a disk.
-pub(crate) struct Wbt<L: Lock> {
-    throttle: Mutex<L, Throttle>,
-    /// End of the window, ns. Written under the lock only.
-    due: AtomicU64,
-    /// Number of the window samples are for.
-    window: AtomicU64,
-    /// When I/O that is not throttled was last submitted or completed.
-    last_other: AtomicU64,
-    /// A read that is at the driver, the first that was seen when none was watched; its number + 1.
-    watched: AtomicU32,
-}
-
-impl<L: Lock> Wbt<L> {
-    pub(crate) fn new() -> Wbt<L> {
-        Wbt {
-            throttle: Mutex::new(Throttle::new()),
-            due: AtomicU64::new(NEVER),
-            window: AtomicU64::new(1),
-            last_other: AtomicU64::new(0),
-            watched: AtomicU32::new(0),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn due_ns(&self) -> u64 {
-        self.due.load(Ordering::Relaxed)
-    }
-
-    fn window_changed(&self, t: &Throttle) {
-        self.due.store(t.window_end().map_or(NEVER, Instant::as_ns), Ordering::Relaxed);
-    }
-
-    fn close_io(&self, now: Instant) -> bool {
-        let last = self.last_other.load(Ordering::Relaxed);
-        last != 0 && now < Instant::from_ns(last) + CLOSE_IO
-    }
-
-    #[inline]
-    fn note_other(&self, now: Instant) {
-        if now.as_ns() >= self.last_other.load(Ordering::Relaxed).saturating_add(OTHER_GRAIN_NS) {
-            self.last_other.store(now.as_ns(), Ordering::Relaxed);
-        }
-    }
-
-    /// Whether `id` was the read that is watched; it is not any more.
-    #[inline]
-    fn unwatch(&self, id: RequestId) {
-        let id = id.index() as u32 + 1;
-        if self.watched.load(Ordering::Relaxed) == id {
-            let _ = self.watched.compare_exchange(id, 0, Ordering::Relaxed, Ordering::Relaxed);
-        }
-    }
-}
-
-/// What one submitter has seen complete in a window. Written by it alone.
-#[derive(Debug, Default)]
-pub(crate) struct Samples {
-    window: FieldU64,
-    reads: FieldU64,
-    writes: FieldU64,
-    min_read_ns: FieldU64,
-}
-
-impl Samples {
-    #[inline]
-    fn add(&self, window: u64, read: bool, ns: u64) {
-        if self.window.get() != window {
-            self.reads.set(0);
-            self.writes.set(0);
-            self.min_read_ns.set(u64::MAX);
-            self.window.set(window);
-        }
-        if read {
-            self.reads.add(1);
-            self.min_read_ns.set(self.min_read_ns.get().min(ns));
-        } else {
-            self.writes.add(1);
-        }
-    }
-
-    fn add_to(&self, window: u64, sum: &mut Sample) {
-        if self.window.get() == window {
-            sum.reads += self.reads.get();
-            sum.writes += self.writes.get();
-            sum.min_read_ns = sum.min_read_ns.min(self.min_read_ns.get());
-        }
-    }
-}
 
 impl<L: Lock> RequestQueue<L> {
     /// Takes over new parameters; whoever may go on is notified.
@@ -155,7 +63,7 @@ impl<L: Lock> RequestQueue<L> {
     }
 
     fn grant_token(&self, who: SubmitterId, kind: usize) {
-        self.submitter_shared(who.index()).granted.give(super::LANES + kind);
+        self.submitter_shared(who.index()).granted.give(LANES + kind);
         self.notify.notify(who);
     }
 }
@@ -167,7 +75,7 @@ impl<L: Lock> Env<L> {
     }
 
     /// Before a bio becomes a request. False: it has to wait for a token; the caller holds it
-    /// ([`Held::throttled`](super::Held) says of which kind).
+    /// ([`Held::throttled`](super::held::Held) says of which kind).
     #[cold]
     pub(crate) fn wbt_wait(&self, local: &mut Local, slot: &BioSlot, op: Op, flags: OpFlags, now: Instant) -> bool {
         self.wbt_tick(now);

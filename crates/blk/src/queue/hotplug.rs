@@ -14,12 +14,13 @@
 //! stays, as in the kernel, where it covers all possible CPUs. Source: block/blk-mq.c (`blk_mq_hctx_notify_offline`,
 //! `blk_mq_hctx_notify_dead`, `blk_mq_hctx_notify_online`), commit bf0beec0607d.
 
+use super::online::{LEAVING, OFFLINE, ONLINE};
 use crate::cpumap::HctxType;
 use crate::id::{CpuId, HctxId};
 use crate::lock::Lock;
-use crate::queue::request_queue::{QueueState, RequestQueue};
+use crate::queue::request_queue::RequestQueue;
+use crate::queue::state::QueueState;
 use crate::submitter::{Env, Local, Submitter};
-use crate::sync::{AtomicU8, Ordering};
 use crate::time::Instant;
 
 /// Why a CPU cannot go away.
@@ -38,56 +39,6 @@ pub enum HotplugError {
     LastOne(usize),
 }
 
-const ONLINE: u8 = 0;
-const LEAVING: u8 = 1;
-const OFFLINE: u8 = 2;
-
-/// Which CPUs are there, and where their submitters go meanwhile.
-pub(crate) struct OnlineMask {
-    state: Box<[AtomicU8]>,
-    node_of: Box<[u16]>,
-    cache_of: Box<[u16]>,
-}
-
-impl OnlineMask {
-    pub(crate) fn new(topology: &crate::cpumap::CpuTopology) -> OnlineMask {
-        OnlineMask {
-            state: (0..topology.nr_cpus).map(|_| AtomicU8::new(ONLINE)).collect(),
-            node_of: topology.node_of.clone().into(),
-            cache_of: topology.cache_group_of.clone().into(),
-        }
-    }
-
-    fn get(&self, cpu: usize) -> u8 {
-        // Pairs with: OnlineMask::set
-        self.state[cpu].load(Ordering::SeqCst)
-    }
-
-    fn set(&self, cpu: usize, state: u8) {
-        // Pairs with: OnlineMask::get
-        self.state[cpu].store(state, Ordering::SeqCst);
-    }
-
-    /// Whether two CPUs share a cache (`cpus_share_cache`).
-    pub(crate) fn shares_cache(&self, a: CpuId, b: CpuId) -> bool {
-        self.cache_of[a.index()] == self.cache_of[b.index()]
-    }
-
-    /// `home` if it is there, else the nearest CPU that is: one sharing its cache, else its node, else any; the lowest.
-    pub(crate) fn stand_in(&self, home: CpuId) -> CpuId {
-        let home = home.index();
-        let distance = |cpu: &usize| match *cpu {
-            c if c == home => 0,
-            c if self.cache_of[c] == self.cache_of[home] => 1,
-            c if self.node_of[c] == self.node_of[home] => 2,
-            _ => 3,
-        };
-        let online = (0..self.state.len()).filter(|c| self.get(*c) == ONLINE);
-        // All may seem to be gone while the last two change places under this look.
-        CpuId::new(online.min_by_key(distance).unwrap_or(home) as u32)
-    }
-}
-
 impl<L: Lock> RequestQueue<L> {
     /// Begins to take `cpu` away: its submitters are notified and go elsewhere; ask [`RequestQueue::is_offline`] until it
     /// is true. Nothing happens if it is leaving or gone already.
@@ -97,7 +48,7 @@ impl<L: Lock> RequestQueue<L> {
     pub fn begin_offline(&self, cpu: CpuId) -> Result<(), HotplugError> {
         let _one = self.sealing.lock();
         let mask = &self.online;
-        let nr_cpus = mask.state.len();
+        let nr_cpus = mask.nr_cpus();
         if cpu.index() >= nr_cpus {
             return Err(HotplugError::NoSuchCpu { cpu: cpu.index(), nr_cpus });
         }

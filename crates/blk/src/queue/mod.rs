@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One disk: its settings made into hardware queues, and what changes them while it is in use.
 //!
-//! - `request_queue`: the disk, [`RequestQueue`], and the state that a rebuild replaces as a whole.
-//! - `build`: makes that state of settings: map, tags, requests, lists, elevator.
+//! - `request_queue`: the disk, [`RequestQueue`]; `state`: what a rebuild of it replaces as a whole; `build`: makes that
+//!   state from settings.
 //! - `hctx`: hardware queues and software queues, the lists that requests wait on; `delayed`: runs of hardware queues
-//!   that are due later.
+//!   that are due later; `timer`: when requests are checked for timeouts.
 //! - `freeze`: keeps requests out (freeze) or holds them back (quiesce); `rebuild`: other settings for a drained disk;
 //!   `live`: settings that need no freeze.
-//! - `hotplug`: CPUs that go offline and come back.
+//! - `hotplug`: CPUs that go offline and come back; `online`: which are online.
 
 pub(crate) mod build;
 pub(crate) mod delayed;
@@ -15,8 +15,11 @@ pub(crate) mod freeze;
 pub(crate) mod hctx;
 pub(crate) mod hotplug;
 pub(crate) mod live;
+pub(crate) mod online;
 mod rebuild;
 pub(crate) mod request_queue;
+pub(crate) mod state;
+pub(crate) mod timer;
 
 pub use hotplug::HotplugError;
 pub use live::LIVE_SETTINGS;

@@ -5,7 +5,8 @@
 //! Guarantees: a change takes effect as a whole or not at all. Needs from callers: a freeze around it. Source: block/blk-mq.c
 //! (`blk_mq_update_nr_requests`, `__blk_mq_update_nr_hw_queues`), elevator.c (`elevator_switch`).
 
-use super::request_queue::{QueueState, RequestQueue, start};
+use super::request_queue::{RequestQueue, start};
+use super::state::QueueState;
 use crate::lock::Lock;
 use crate::queue::build::build;
 use crate::settings::{QueueConfig, SettingError};

@@ -5,17 +5,18 @@
 //! Guarantees: what [`Env`] says of hardware queues is that of one state of the queue. Does not: notice that there is
 //! another one, which is for who goes in (see `inside`).
 
-use super::{Remote, SubmitterShared, remote_capacity};
+use super::shared::{Remote, SubmitterShared, remote_capacity};
 use crate::bio::BioPool;
 use crate::cpumap::HctxType;
 use crate::driver::{Completions, Ended, POLL_BATCH};
 use crate::id::{CpuId, SubmitterId};
 use crate::lock::Lock;
 use crate::path::plug::{BLK_MAX_REQUEST_COUNT, Plug};
-use crate::qos::Held;
-use crate::queue::request_queue::{QueueState, RequestQueue};
+use crate::qos::held::Held;
+use crate::queue::request_queue::RequestQueue;
+use crate::queue::state::QueueState;
 use crate::request::{RequestId, Rq};
-use crate::sq::Batching;
+use crate::sq::request_list::Batching;
 use crate::stat::HctxCounters;
 use crate::tags::hctx_tags::TagClass;
 use crate::tags::sbitmap::TagAllocHint;

@@ -7,29 +7,28 @@
 
 mod env;
 mod inside;
+pub(crate) mod shared;
 mod steps;
 
 use env::Scratch;
 pub(crate) use env::{Env, Local, Way};
+use shared::Remote;
 
 use crate::bio::{Bio, BioId, Op, OpFlags, PIECE_SLOTS};
 use crate::driver::Completions;
-use crate::id::{CpuId, HctxId, SubmitterId};
+use crate::id::{CpuId, SubmitterId};
 use crate::lock::Lock;
 use crate::path::plug::Plug;
-use crate::qos::{Granted, Held, Samples};
+use crate::qos::held::Held;
 use crate::queue::request_queue::RequestQueue;
-use crate::request::RequestId;
 use crate::settings::SettingError;
-use crate::sq::Batching;
-use crate::stat::{Counters, HctxCounters};
+use crate::sq::request_list::Batching;
 use crate::status::BlkStatus;
-use crate::sync::{AtomicBool, AtomicU16, AtomicU32, Mutex, Ordering};
+use crate::sync::Ordering;
 use crate::tags::sbitmap::TagAllocHint;
 use crate::time::Instant;
 use crate::trace::event::EventKind;
 use crate::trace::log::Tracer;
-use crossbeam_utils::CachePadded;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -52,86 +51,8 @@ pub enum SubmitError {
     NoBio,
 }
 
-/// What other submitters do for this one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Remote {
-    /// A bio ended.
-    BioEnd(u32, BlkStatus),
-    /// A request completed that has to be ended on this submitter's CPU (`rq_affinity`).
-    Complete(HctxId, RequestId, BlkStatus),
-}
-
 /// Greatest weight of a submitter.
 pub const MAX_WEIGHT: u16 = 1000;
-
-/// Each bio, or the request it is the first of, is in the list once at most.
-fn remote_capacity(nr_bios: u32) -> usize {
-    (nr_bios + PIECE_SLOTS) as usize
-}
-
-/// The half of a submitter that others may reach.
-pub(crate) struct SubmitterShared<L: Lock> {
-    /// 1 while it is inside the block layer with requests that a freeze has to wait for.
-    inside: CachePadded<AtomicU32>,
-    in_use: AtomicBool,
-    cpu: AtomicU16,
-    remote: CachePadded<Mutex<L, Vec<Remote>>>,
-    has_remote: AtomicBool,
-    /// For bios that were held back.
-    pub(crate) granted: Granted,
-    pub(crate) counters: CachePadded<Counters>,
-    /// For write-back throttling.
-    pub(crate) samples: CachePadded<Samples>,
-    pub(crate) hctxs: Box<[HctxCounters]>,
-}
-
-impl<L: Lock> SubmitterShared<L> {
-    pub(crate) fn new(nr_bios: u32, nr_cpus: u16) -> Self {
-        SubmitterShared {
-            inside: CachePadded::new(AtomicU32::new(0)),
-            in_use: AtomicBool::new(false),
-            cpu: AtomicU16::new(0),
-            remote: CachePadded::new(Mutex::new(Vec::with_capacity(remote_capacity(nr_bios)))),
-            has_remote: AtomicBool::new(false),
-            granted: Granted::default(),
-            counters: CachePadded::new(Counters::default()),
-            samples: CachePadded::new(Samples::default()),
-            hctxs: (0..3 * usize::from(nr_cpus)).map(|_| HctxCounters::default()).collect(),
-        }
-    }
-
-    pub(crate) fn take(&self, cpu: CpuId) -> bool {
-        // Pairs with: Submitter::drop
-        let free = self.in_use.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if free {
-            self.set_cpu(cpu);
-        }
-        free
-    }
-
-    /// The CPU it submits from.
-    pub(crate) fn cpu(&self) -> CpuId {
-        // Pairs with: SubmitterShared::set_cpu
-        CpuId::new(u32::from(self.cpu.load(Ordering::SeqCst)))
-    }
-
-    /// Whoever reads the new CPU sees what was submitted from the old one.
-    fn set_cpu(&self, cpu: CpuId) {
-        // Pairs with: SubmitterShared::cpu
-        self.cpu.store(cpu.index() as u16, Ordering::SeqCst);
-    }
-
-    pub(crate) fn is_inside(&self) -> bool {
-        // Pairs with: Submitter::mark_inside, Submitter::leave
-        self.inside.load(Ordering::SeqCst) != 0
-    }
-
-    pub(crate) fn push_remote(&self, r: Remote) {
-        self.remote.lock().push(r);
-        // Pairs with: Env::take_remote
-        self.has_remote.store(true, Ordering::Release);
-    }
-}
 
 /// One thread's way into one disk. See the module's text.
 pub struct Submitter<L: Lock> {

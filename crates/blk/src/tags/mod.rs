@@ -5,7 +5,8 @@
 //! - [`sbitmap`]: a bitmap whose words lie on cache lines of their own (lib/sbitmap.c).
 //! - [`sbitmap_queue`]: the bitmap with wait queues.
 //! - `hctx_tags`: the tags of one hardware queue, normal and reserved, and the names of those that wait for one.
-//! - `tag_set`: tags that several disks use; `share`: each one's share of them, and who is woken when one comes free.
+//! - `tag_set`: tags that several disks use; `share`: how many each may have.
+//! - `waiting`: taking and freeing a driver tag that others use, who waits for one and who is woken.
 //!
 //! A request takes its tag in `path::tag` and gives it back in `path::complete`.
 
@@ -14,5 +15,6 @@ pub mod sbitmap;
 pub mod sbitmap_queue;
 pub(crate) mod share;
 pub(crate) mod tag_set;
+pub(crate) mod waiting;
 
 pub use tag_set::{TagSet, TagSetConfig};

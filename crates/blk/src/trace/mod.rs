@@ -6,7 +6,7 @@
 //! nothing is allocated per event (how few bytes an event takes is told there); when it is full further events are
 //! counted, not stored. Off, each place costs one branch on a plain field of the submitter; all that is behind the branch
 //! is out of line and said to be rare, so that the compiler lays out the data path as if it were not there. Needs from
-//! callers: to drain it ([`Submitter::drain_trace`]) before it is full.
+//! callers: to drain it ([`Submitter::drain_trace`](crate::submitter::Submitter::drain_trace)) before it is full.
 //!
 //! What one submitter completes or dispatches for another is in its own log, so a request's life may be in several; sorted
 //! by time they are the disk's trace. A bio that is refused before it reaches a queue has no events, as in the kernel.

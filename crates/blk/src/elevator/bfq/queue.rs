@@ -4,7 +4,7 @@
 //!
 //! Guarantees: a request is in the sector tree and in the FIFO of its queue, or in neither; [`Queue::next`] is the one
 //! to serve next: nearest to the head when it was chosen, unless the oldest has waited past its time, which is looked at
-//! once in a turn. Needs: one lock around all calls; [`Queue::insert`] and [`Queue::remove`] for every change. Not here:
+//! once in a turn. Needs: one lock around all calls; [`Queue::insert`] and [`Queue::unlink`] for every change. Not here:
 //! when a queue is served (wf2q), what it may use up (budget), whether it is waited for (idling).
 
 use super::choose::is_better;

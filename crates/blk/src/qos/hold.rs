@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A submitter's bios that are held back, and how they go on.
+//!
+//! A bio passes the limits first, then takes its place among those that wait for a tag (if any do); a bio that waits for a
+//! tag has paid already. Under common limits only, all bios of a submitter stand in one line and keep their order. When
+//! reads or writes have a limit of their own each direction has a line, so a held write holds back no read of the same
+//! submitter: a submitter here is a queue with a depth, not a task that sleeps in one I/O, as it is in the kernel. After a
+//! change from one to the other the lines that are there empty themselves.
+//!
+//! A write that wants a token of write-back throttling gets there later, after it found nothing to merge with, so it waits
+//! in a line of its own: one for writes, one for discards, each first in first out. It keeps the token while it waits for
+//! a tag.
+//!
+//! What is held is outside of the block layer as a freeze sees it. Settings may have changed when it goes on, so what the
+//! disk supports is asked again then.
+
+use super::limits::{Dir, Turn};
+use super::state::{LANES, active};
+use super::wbt::{Class, KINDS};
+use crate::bio::{Bio, BioId, Op, OpFlags};
+use crate::lock::Lock;
+use crate::submitter::Submitter;
+use crate::time::Instant;
+
+impl<L: Lock> Submitter<L> {
+    /// Whether a bio may have to ask before it goes on.
+    #[inline]
+    pub(crate) fn may_be_held(&self) -> bool {
+        self.env.q.qos.active() & active::LIMITS != 0 || self.local.held.len() > 0
+    }
+
+    /// A bio on a disk with limits, or behind others that are held.
+    #[cold]
+    pub(crate) fn submit_limited(&mut self, index: u32, bio: &Bio, now: Instant) {
+        let limited =
+            self.env.q.qos.active() & active::LIMITS != 0 || self.local.held.lanes.iter().any(|l| !l.is_empty());
+        if bio.op == Op::Flush || !limited {
+            return self.go_on(index, now);
+        }
+        let dir = dir_of(bio.op);
+        let split = self.env.q.qos.active() & active::DIRECTIONS != 0;
+        let lane = if split { dir as usize } else { 0 };
+        if bio.flags.contains(OpFlags::NOWAIT) {
+            let turn = self.turn(lane, index);
+            if self.local.held.lanes[lane].is_empty() && self.env.q.ask_for_turn(turn, true, now) {
+                return self.go_on(index, now);
+            }
+            return self.wait_in_line(bio.flags, index, now);
+        }
+        self.local.held.lanes[lane].push_back(self.env.pool(), index);
+        self.local.held.nr += 1;
+        if self.local.held.lanes[lane].len() == 1 {
+            self.run_lane(lane, now);
+        }
+    }
+
+    /// Part of a poll: what may go, goes.
+    #[cold]
+    pub(crate) fn serve_qos(&mut self, now: Instant) {
+        if self.env.q.qos.is_due(now) {
+            self.env.q.serve_turns(now);
+            self.env.wbt_tick(now);
+        }
+        if self.local.held.len() == 0 || self.env.q.is_frozen() {
+            return;
+        }
+        self.local.plug.start(0);
+        (0..LANES).for_each(|lane| self.run_lane(lane, now));
+        (0..KINDS).for_each(|kind| self.run_throttled(kind, now));
+        self.env.close_plug(&mut self.local, now);
+    }
+
+    /// Lets bios of a line go, as many as have a turn.
+    fn run_lane(&mut self, lane: usize, now: Instant) {
+        while let Some(index) = self.local.held.lanes[lane].front() {
+            if self.local.held.in_line[lane] {
+                if !self.env.shared.granted.take(lane) {
+                    return;
+                }
+                self.local.held.in_line[lane] = false;
+            } else if !self.env.q.ask_for_turn(self.turn(lane, index), false, now) {
+                self.local.held.in_line[lane] = true;
+                return;
+            }
+            self.local.held.lanes[lane].pop_front(self.env.pool());
+            self.local.held.nr -= 1;
+            self.go_on(index, now);
+        }
+    }
+
+    /// Lets bios of a line go, as many as get a token.
+    fn run_throttled(&mut self, kind: usize, now: Instant) {
+        let mut go = self.local.held.is_throttled(kind) && self.env.shared.granted.take(LANES + kind);
+        while go {
+            let pool = self.env.pool();
+            let index = self.local.held.tokens[kind].pop_front(pool).expect("the first has asked");
+            self.local.held.nr -= 1;
+            pool.slot(index as usize).wbt.set(kind as u8 + 1);
+            // The next one asks before this one goes, so that nobody comes in between.
+            go = self.local.held.tokens[kind].front().is_some_and(|next| {
+                let slot = pool.slot(next as usize);
+                let class = Class::of(slot.op(), slot.flags()).expect("only what is throttled waits here");
+                self.env.q.take_token(class, Some(self.env.id), now)
+            });
+            self.go_on(index, now);
+        }
+    }
+
+    fn turn(&self, lane: usize, index: u32) -> Turn {
+        let slot = self.env.pool().slot(index as usize);
+        let op = slot.op();
+        Turn {
+            who: self.env.id,
+            lane,
+            dir: dir_of(op),
+            bytes: if op.has_data() { u64::from(slot.nr_sectors.get()) << 9 } else { 0 },
+            since: Instant::from_ns(slot.submit_ns.get()),
+        }
+    }
+
+    /// Past what held it: into the block layer, or to those that wait for a tag.
+    fn go_on(&mut self, index: u32, now: Instant) {
+        let slot = self.env.pool().slot(index as usize);
+        let bio = slot.bio();
+        if !self.env.wbt_is_on() {
+            self.env.wbt_cleanup(slot, now);
+        }
+        let entered = self.local.waiting.is_empty() && self.enter(now);
+        // Also of one that joins the line for a tag: those there were asked when the state changed, and not since.
+        if let Err(status) = self.env.check_features(bio.op, bio.flags) {
+            self.env.wbt_cleanup(self.env.pool().slot(index as usize), now);
+            return self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status);
+        }
+        if entered && self.env.queue_bio(&mut self.local, index, &bio, false, now) {
+            return;
+        }
+        self.wait_in_line(bio.flags, index, now);
+    }
+}
+
+fn dir_of(op: Op) -> Dir {
+    if op.is_write() { Dir::Write } else { Dir::Read }
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What holds bios back on one disk: which policies are on, when one is due, and what they granted to submitters.
+
+use super::limits::Limiter;
+use super::wbt_shared::{NEVER, Wbt};
+use crate::id::MAX_SUBMITTERS;
+use crate::lock::Lock;
+use crate::settings::QueueConfig;
+use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
+use crate::time::Instant;
+use crossbeam_utils::CachePadded;
+
+/// Bits of [`Qos::active`].
+pub(crate) mod active {
+    /// Some rate is limited.
+    pub(crate) const LIMITS: u8 = 1 << 0;
+    /// Reads and writes of a submitter wait in lines of their own.
+    pub(crate) const DIRECTIONS: u8 = 1 << 1;
+    /// Turns are owed still, of limits that are gone.
+    pub(crate) const LEAVING: u8 = 1 << 2;
+    /// Write-back is throttled.
+    pub(crate) const WBT: u8 = 1 << 3;
+}
+
+/// Lines of a submitter that turns are given to.
+pub(crate) const LANES: usize = 2;
+
+/// The part of a disk that holds bios back.
+pub(crate) struct Qos<L: Lock> {
+    active: AtomicU8,
+    /// When a turn comes, ns. Written under the limiter's lock only, so it is never later than it ought to be.
+    pub(super) turn_due: AtomicU64,
+    pub(super) limiter: CachePadded<Mutex<L, Limiter>>,
+    pub(crate) wbt: CachePadded<Wbt<L>>,
+}
+
+impl<L: Lock> Qos<L> {
+    /// Nothing is held back.
+    pub(crate) fn new() -> Qos<L> {
+        Qos {
+            active: AtomicU8::new(0),
+            turn_due: AtomicU64::new(NEVER),
+            limiter: CachePadded::new(Mutex::new(Limiter::default())),
+            wbt: CachePadded::new(Wbt::new()),
+        }
+    }
+
+    /// What holds bios back now: bits of [`active`].
+    #[inline]
+    pub(crate) fn active(&self) -> u8 {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// Whether something here has to be done at `now`.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.active() != 0 && now.as_ns() >= self.due_ns()
+    }
+
+    #[inline]
+    fn due_ns(&self) -> u64 {
+        self.turn_due.load(Ordering::Relaxed).min(self.wbt.due_ns())
+    }
+
+    /// When somebody has to poll.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        match self.due_ns() {
+            NEVER => None,
+            ns => Some(Instant::from_ns(ns)),
+        }
+    }
+
+    /// Takes over new limits. Whoever waits is looked at again by the next poll, which somebody has to be told of.
+    pub(crate) fn set_limits(&self, config: &QueueConfig) {
+        let mut limiter = self.limiter.lock();
+        limiter.set(&config.io_limits, LANES * MAX_SUBMITTERS as usize);
+        self.mark(active::LIMITS, config.io_limits.is_set());
+        self.mark(active::DIRECTIONS, config.io_limits.has_directions());
+        if !limiter.is_empty() {
+            self.mark(active::LEAVING, true);
+            self.turn_due.store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn mark(&self, bit: u8, on: bool) {
+        if on {
+            self.active.fetch_or(bit, Ordering::Relaxed);
+        } else if self.active() & bit != 0 {
+            self.active.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn turns_changed(&self, limiter: &Limiter) {
+        let due = limiter.next_due().map_or(NEVER, Instant::as_ns);
+        self.turn_due.store(due, Ordering::Relaxed);
+        if due == NEVER {
+            self.mark(active::LEAVING, false);
+        }
+    }
+}
+
+/// Turns and tokens a submitter was given and has not taken, one bit per line that waits.
+#[derive(Debug, Default)]
+pub(crate) struct Granted(AtomicU8);
+
+impl Granted {
+    pub(super) fn give(&self, lane: usize) {
+        self.0.fetch_or(1 << lane, Ordering::Release); // Pairs with: Granted::take
+    }
+
+    pub(super) fn take(&self, lane: usize) -> bool {
+        // Pairs with: Granted::give
+        self.0.load(Ordering::Acquire) & 1 << lane != 0 && self.0.fetch_and(!(1 << lane), Ordering::Acquire) != 0
+    }
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Turns under the limits: asked for by a submitter, given to it when their time comes.
+
+use super::limits::Turn;
+use crate::lock::Lock;
+use crate::queue::request_queue::RequestQueue;
+use crate::sync::Ordering;
+use crate::time::Instant;
+
+impl<L: Lock> RequestQueue<L> {
+    /// Gives every turn whose time has come to its submitter.
+    pub(crate) fn serve_turns(&self, now: Instant) {
+        if now.as_ns() < self.qos.turn_due.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut limiter = self.qos.limiter.lock();
+        limiter.serve(now, &mut |turn| self.grant(turn));
+        self.qos.turns_changed(&limiter);
+    }
+
+    /// Whether an I/O may go now; if not it gets a turn later, unless `nowait`.
+    pub(crate) fn ask_for_turn(&self, turn: Turn, nowait: bool, now: Instant) -> bool {
+        let mut limiter = self.qos.limiter.lock();
+        let granted = &mut |t: Turn| self.grant(t);
+        let go = if nowait { limiter.try_now(turn, now, granted) } else { limiter.ask(turn, now, granted) };
+        self.qos.turns_changed(&limiter);
+        go
+    }
+
+    fn grant(&self, turn: Turn) {
+        self.submitter_shared(turn.who.index()).granted.give(turn.lane);
+        self.notify.notify(turn.who);
+    }
+}
