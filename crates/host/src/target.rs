@@ -10,11 +10,12 @@ mod stripe;
 
 pub use stripe::StripeSpec;
 
-use crate::driver::HostDriver;
 use crate::driver::file::{File, FileOptions, FileWarning};
+use crate::driver::host_driver::HostDriver;
 use crate::driver::iscsi::{self, Iscsi, IscsiTarget};
 use crate::driver::model::{Model, ModelOptions, ModelOver};
-use crate::driver::multipath::{self, MultipathTarget};
+use crate::driver::multipath;
+use crate::driver::multipath::target::MultipathTarget;
 use crate::driver::nbd::{self, Nbd, NbdTarget, OneConnection};
 use crate::driver::null::{Null, NullOptions};
 use crate::driver::ram::{Ram, RamOptions};
@@ -287,7 +288,7 @@ impl TargetSpec {
             "rbd" if text.contains(':') => rbd::parse(text).map(TargetSpec::Rbd),
             kind if iscsi::is_scheme(kind) && text.contains(':') => iscsi::parse(text).map(TargetSpec::Iscsi),
             "multipath" if text.contains(':') => {
-                multipath::parse(rest).map(|target| TargetSpec::Multipath(Box::new(target)))
+                multipath::target::parse(rest).map(|target| TargetSpec::Multipath(Box::new(target)))
             }
             "" => Err(Error::usage(format!("target '{text}': must be a path or one of {}", KINDS.join(", ")))),
             // A colon is rare in a path, an unknown kind more likely, unless it comes after a slash or looks like one.

@@ -4,7 +4,7 @@
 use super::topology::text;
 use crate::serve::control::topology;
 use blk::multipath::GroupState;
-use host::driver::multipath::{Topology, TopologyGroup, TopologyPath};
+use host::driver::{Topology, TopologyGroup, TopologyPath};
 use serde_json::json;
 
 fn path(name: &str, prio: u32, is_active: bool) -> TopologyPath {

@@ -2,7 +2,7 @@
 //! A disk of this machine: a driver with the block layer on top and a way to wait for it.
 
 use super::wake::{WakeTable, Waker};
-use crate::driver::HostDriver;
+use crate::driver::host_driver::HostDriver;
 use crate::error::{Error, Result};
 use blk::driver::Driver;
 use blk::queue::RequestQueue;

@@ -5,7 +5,7 @@
 //! comes while it waits makes the driver's wait return. A notification for a thread that is awake costs
 //! one locked instruction.
 
-use crate::driver::HostDriver;
+use crate::driver::host_driver::HostDriver;
 use crate::readable::poll_fds;
 use crate::sync::{AtomicU32, Ordering};
 use blk::id::{HctxId, MAX_SUBMITTERS, SubmitterId};

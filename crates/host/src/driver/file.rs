@@ -26,9 +26,11 @@ mod ring;
 mod slot;
 mod survey;
 
-pub use open::FileWarning;
+pub use open::{FileOptions, FileWarning};
 
-use crate::driver::{Allocation, HostDriver, PerHctx, Stretch};
+use crate::driver::host_driver::HostDriver;
+use crate::driver::per_hctx::PerHctx;
+use crate::driver::space::{Allocation, Stretch};
 use crate::error::Result;
 use crate::mem::Regions;
 use blk::driver::{Completions, Driver, RqBatch};
@@ -42,28 +44,6 @@ use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-
-/// How a file is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileOptions {
-    /// Writes will be asked for: a file that cannot be written is refused. Without, it is opened read-only.
-    pub write: bool,
-    /// Past the page cache (O_DIRECT), if the file takes it.
-    pub direct: bool,
-    /// The file must have at least this many bytes.
-    pub min_bytes: u64,
-    /// With `write`: also a block device that is mounted or part of another one, whose content may then be destroyed.
-    pub in_use: bool,
-    /// Buffered: how far ahead of sequential readers the page cache is filled at most, KiB, by what this driver sees of
-    /// them; 0 = not at all, `None` = as the system does by itself. Without effect on direct I/O.
-    pub read_ahead_kb: Option<u32>,
-}
-
-impl Default for FileOptions {
-    fn default() -> Self {
-        FileOptions { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None }
-    }
-}
 
 /// The driver.
 pub struct File {

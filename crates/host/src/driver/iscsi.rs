@@ -32,6 +32,7 @@ mod attach;
 mod chap;
 mod dial;
 mod discover;
+mod initiator;
 mod inquire;
 mod link;
 pub mod login;
@@ -47,12 +48,15 @@ pub use discover::{FoundUnit, discover, logical_units};
 pub use inquire::{Inquired, inquire};
 pub use login::{Found, FoundPortal};
 pub use queue::QueueStatus;
-pub use raw::{MAX_RAW_BYTES, RawAnswer, RawCommand};
+pub use raw::MAX_RAW_BYTES;
 pub use uri::{DEFAULT_PORT, IscsiTarget, MAX_SESSIONS, Portal, is_scheme, parse, parse_portal};
 
 use crate::clock;
+use crate::driver::connections::Connections;
+use crate::driver::host_driver::HostDriver;
 use crate::driver::keeper::{Keeper, Kept, Watch};
-use crate::driver::{Checked, Connections, HostDriver, PerHctx, ScsiDepth, Tell};
+use crate::driver::per_hctx::PerHctx;
+use crate::driver::scsi::{Checked, RawAnswer, RawCommand, ScsiDepth, Tell};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use attach::{Unit, attach, identify, is_ready};
@@ -71,12 +75,10 @@ use blk::scsi::transport::{
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::{Duration, Instant};
 use dial::{Line, dial, dial_within};
-use login::{Chap, Wanted};
+use initiator::Initiator;
 use own::{Answer, Who};
 use pdu::Function;
 use queue::{Patience, Queue, Way};
-use std::fs;
-use std::io::Read;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -95,8 +97,6 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 const CHECK_SESSION: u16 = u16::MAX;
 /// What a login may take, once there is somebody to log in to.
 const LOGIN_TIME: Duration = Duration::from_secs(15);
-const PASSWORD: &str = "LIBISCSI_CHAP_PASSWORD";
-const TARGET_PASSWORD: &str = "LIBISCSI_CHAP_TARGET_PASSWORD";
 
 /// The driver.
 pub struct Iscsi {
@@ -112,7 +112,7 @@ pub struct Iscsi {
 /// The transport, and what the keeper needs.
 struct Shared {
     target: IscsiTarget,
-    access: Access,
+    initiator: Initiator,
     unit: Unit,
     queues: PerHctx<Queue>,
     regions: Arc<Regions>,
@@ -137,84 +137,10 @@ struct Shared {
     checking: parking_lot::Mutex<()>,
 }
 
-/// Who we are.
-struct Access {
-    initiator: String,
-    chap: Option<Chap>,
-    target_chap: Option<Chap>,
-    /// What tells our sessions from those of others with our name.
-    isid: [u8; 4],
-}
-
-impl Access {
-    fn of(target: &IscsiTarget) -> Result<Access> {
-        let mut isid: [u8; 4] = random()?;
-        // Of the form whose numbers are random (RFC 7143, 11.12.5).
-        isid[0] = 0x80;
-        let mut chap = target.chap.clone();
-        if let Some(chap) = &mut chap
-            && chap.password.expose().is_empty()
-        {
-            chap.password = secret(PASSWORD, &format!("of user '{}'", chap.user))?;
-        }
-        let target_chap = match &target.target_user {
-            None => None,
-            Some(user) => {
-                let password = secret(TARGET_PASSWORD, &format!("of the target's user '{user}'"))?;
-                Some(Chap { user: user.clone(), password })
-            }
-        };
-        let initiator = target.initiator.clone().unwrap_or_else(default_initiator);
-        Ok(Access { initiator, chap, target_chap, isid })
-    }
-
-    fn wanted(&self, target: &IscsiTarget, name: Option<&str>, session: u16) -> Result<Wanted> {
-        let [kind, a, b, c] = self.isid;
-        let [high, low] = session.to_be_bytes();
-        Ok(Wanted {
-            initiator: self.initiator.clone(),
-            target: name.map(str::to_owned),
-            isid: [kind, a, b, c, high, low],
-            chap: self.chap.clone(),
-            target_chap: self.target_chap.clone(),
-            challenge: random()?,
-            header_digest: target.header_digest,
-            data_digest: target.data_digest,
-        })
-    }
-}
-
-fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    let read = fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-    read.map_err(|e| Error::os(e, "cannot read /dev/urandom"))?;
-    Ok(bytes)
-}
-
-fn secret(variable: &str, whose: &str) -> Result<login::Secret> {
-    match std::env::var(variable) {
-        Ok(password) if !password.is_empty() => Ok(password.as_str().into()),
-        _ => Err(Error::usage(format!("there is no password {whose}: set {variable}"))),
-    }
-}
-
-/// The system's name, or one made of that of the host.
-fn default_initiator() -> String {
-    let system = fs::read_to_string("/etc/iscsi/initiatorname.iscsi").unwrap_or_default();
-    let system = system.lines().find_map(|line| line.trim().strip_prefix("InitiatorName="));
-    if let Some(name) = system.map(str::trim).filter(|name| !name.is_empty() && name.len() <= uri::MAX_NAME) {
-        return name.to_owned();
-    }
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let clean = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c.to_ascii_lowercase() } else { '-' };
-    let host: String = host.trim().chars().take(64).map(clean).collect();
-    format!("iqn.2026-11.invalid.mqblk:{host}")
-}
-
 impl Shared {
     /// Another session for hardware queue `number`, if the logical unit is still the same.
     fn dial(&self, number: u16) -> Result<Line<'_>> {
-        let wanted = self.access.wanted(&self.target, Some(&self.target.name), number)?;
+        let wanted = self.initiator.wanted(&self.target, Some(&self.target.name), number)?;
         let mut line = dial(&self.target.portal, &wanted, self.watch.over())?;
         let (unit, _) = identify(&mut line, self.target.lun).map_err(|e| e.within(&self.target.to_string()))?;
         if !self.unit.is_still(&unit) {
@@ -276,7 +202,7 @@ impl Shared {
     }
 
     fn dial_to_check<'a>(&self, limit: Duration, stop: &'a OwnedFd) -> Result<Line<'a>> {
-        let wanted = self.access.wanted(&self.target, Some(&self.target.name), CHECK_SESSION)?;
+        let wanted = self.initiator.wanted(&self.target, Some(&self.target.name), CHECK_SESSION)?;
         let limit = std::time::Duration::from_nanos(limit.as_ns());
         dial_within(limit, &self.target.portal, &wanted, stop)
     }
@@ -386,8 +312,8 @@ impl Iscsi {
     /// `path`: it is a path, and whether it is asked for its port group's state.
     fn open_as(target: &IscsiTarget, write: bool, regions: Arc<Regions>, path: Option<bool>) -> Result<Iscsi> {
         let is_path = path.is_some();
-        let (watch, access) = (Arc::new(Watch::new()?), Access::of(target)?);
-        let wanted = access.wanted(target, Some(&target.name), 0)?;
+        let (watch, initiator) = (Arc::new(Watch::new()?), Initiator::of(target)?);
+        let wanted = initiator.wanted(target, Some(&target.name), 0)?;
         let within = |e: Error| e.within(&target.to_string());
         let (unit, options, first_access) = {
             let mut line = dial(&target.portal, &wanted, watch.over()).map_err(within)?;
@@ -404,7 +330,7 @@ impl Iscsi {
         let (target_of, is_nameless) = (target.clone(), write && !unit.identity.is_known());
         let shared = Arc::new(Shared {
             target: target_of,
-            access,
+            initiator,
             unit,
             queues,
             regions,

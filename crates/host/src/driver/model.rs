@@ -12,9 +12,12 @@
 //! lock, once per request: right up to some million I/Os per second.
 //! Since: 0.1.
 
+use crate::driver::host_driver::HostDriver;
+use crate::driver::null::Null;
 use crate::driver::null::NullOptions;
+use crate::driver::per_hctx::PerHctx;
 use crate::driver::ram::{RamDisk, RamOptions};
-use crate::driver::{HostDriver, Null, PerHctx, Sleeper};
+use crate::driver::sleeper::Sleeper;
 use crate::error::Result;
 use crate::mem::Regions;
 use blk::bio::Op;

@@ -43,10 +43,12 @@ mod requests;
 mod uri;
 
 pub use queue::QueueStatus;
-pub use uri::{DEFAULT_PORT, MAX_CONNECTIONS, NbdAddress, is_scheme, parse};
+pub use uri::{DEFAULT_CONNECTIONS, DEFAULT_PORT, MAX_CONNECTIONS, NbdAddress, NbdTarget, TargetTls, is_scheme, parse};
 
+use crate::driver::connections::Connections;
+use crate::driver::host_driver::HostDriver;
 use crate::driver::keeper::{Keeper, Kept, Watch};
-use crate::driver::{Connections, HostDriver, PerHctx};
+use crate::driver::per_hctx::PerHctx;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use crate::nbd::wire::transmission_flag as flag;
@@ -62,62 +64,10 @@ use parking_lot::Mutex;
 use queue::{Patience, Queue};
 use std::fmt;
 use std::os::fd::RawFd;
-use std::path::PathBuf;
 use std::sync::Arc;
-
-/// Connections of a disk that names no number, if the server allows several.
-pub const DEFAULT_CONNECTIONS: u16 = 4;
 
 /// Requests that may wait for those that are submitted right behind them.
 const LAZY: u32 = 32;
-
-/// A server's export, and how it is used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NbdTarget {
-    /// Where the server is.
-    pub address: NbdAddress,
-    /// The export's name; empty: the server's default.
-    pub export: String,
-    /// Most connections, 1..=[`MAX_CONNECTIONS`]; `None`: [`DEFAULT_CONNECTIONS`].
-    pub connections: Option<u16>,
-    /// How long requests wait for a server that is gone.
-    pub reconnect_delay: Duration,
-    /// How long a request waits for its reply; `None`: as long as the connection lasts.
-    pub timeout: Option<Duration>,
-    /// TLS; `None`: without.
-    pub tls: Option<TargetTls>,
-}
-
-/// TLS with a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TargetTls {
-    /// Directory with `ca-cert.pem` and, if there are any, `ca-crl.pem`, `client-cert.pem` and `client-key.pem`; `None`: the system's
-    /// authorities, and no certificate of our own.
-    pub certificates: Option<PathBuf>,
-    /// The name that the server's certificate must be for; `None`: the host's, or `localhost` for a Unix socket.
-    pub hostname: Option<String>,
-    /// Whether the server's certificate is verified.
-    pub verify_peer: bool,
-}
-
-impl Default for TargetTls {
-    fn default() -> Self {
-        TargetTls { certificates: None, hostname: None, verify_peer: true }
-    }
-}
-
-impl Default for NbdTarget {
-    fn default() -> Self {
-        NbdTarget {
-            address: NbdAddress::Tcp("localhost".into(), DEFAULT_PORT),
-            export: String::new(),
-            connections: None,
-            reconnect_delay: Duration::ZERO,
-            timeout: None,
-            tls: None,
-        }
-    }
-}
 
 /// What is not as asked.
 #[derive(Clone, Debug, PartialEq, Eq)]

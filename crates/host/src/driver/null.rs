@@ -9,7 +9,10 @@
 //! Source: the options of Documentation/block/null_blk.rst; there `completion_nsec` is 10000 unless set.
 //! Since: 0.1.
 
-use crate::driver::{Allocation, HostDriver, PerHctx, Sleeper};
+use crate::driver::host_driver::HostDriver;
+use crate::driver::per_hctx::PerHctx;
+use crate::driver::sleeper::Sleeper;
+use crate::driver::space::Allocation;
 use crate::spin::SpinMutex;
 use blk::driver::{Completions, Driver, InFlight, RqBatch};
 use blk::id::{HctxId, SECTOR_SHIFT, Sector};

@@ -9,7 +9,8 @@
 //! zeroes. Requests that overlap while both are in flight may mix, as on any disk. The data is gone with the driver.
 //! Since: 0.1.
 
-use crate::driver::{HostDriver, PerHctx};
+use crate::driver::host_driver::HostDriver;
+use crate::driver::per_hctx::PerHctx;
 use crate::error::Result;
 use crate::mem::{Region, Regions};
 use blk::bio::Op;

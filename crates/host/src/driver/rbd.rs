@@ -37,9 +37,12 @@ mod library;
 mod name;
 mod queue;
 
-pub use name::{MAX_IMAGES, parse};
+pub use name::{MAX_IMAGES, RbdTarget, parse};
 
-use crate::driver::{Allocation, Connections, HostDriver, PerHctx, Stretch};
+use crate::driver::connections::Connections;
+use crate::driver::host_driver::HostDriver;
+use crate::driver::per_hctx::PerHctx;
+use crate::driver::space::{Allocation, Stretch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use blk::driver::{Completions, Driver, RqBatch};
@@ -50,9 +53,7 @@ use blk::time::{Duration, Instant};
 use image::{Cluster, FEATURE_EXCLUSIVE_LOCK, FEATURE_STRIPINGV2, Image, Place};
 use parking_lot::Mutex;
 use queue::Queue;
-use std::fmt;
 use std::os::fd::RawFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -65,60 +66,6 @@ const SURVEY_BYTES: u64 = 4 << 30;
 /// `client_mount_timeout` where nobody has set one; Ceph's own is five minutes.
 const MOUNT_TIMEOUT: &str = "30";
 const CEPHS_MOUNT_TIMEOUT: &str = "300";
-
-/// An image, and how it is used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RbdTarget {
-    /// The pool's name.
-    pub pool: String,
-    /// The namespace in the pool; empty: the default one.
-    pub namespace: String,
-    /// The image's name.
-    pub image: String,
-    /// A snapshot of it; `None`: the image itself.
-    pub snapshot: Option<String>,
-    /// Ceph's configuration file; `None`: the default places.
-    pub conf: Option<PathBuf>,
-    /// The user, without `client.`; `None`: `admin`.
-    pub user: Option<String>,
-    /// The cluster's name; `None`: `ceph`.
-    pub cluster: Option<String>,
-    /// How often the image is opened at most, 1..=[`MAX_IMAGES`].
-    pub images: u16,
-    /// Takes the exclusive lock, and does not give it away.
-    pub exclusive: bool,
-    /// Options of Ceph's configuration.
-    pub options: Vec<(String, String)>,
-}
-
-impl Default for RbdTarget {
-    fn default() -> Self {
-        RbdTarget {
-            pool: String::new(),
-            namespace: String::new(),
-            image: String::new(),
-            snapshot: None,
-            conf: None,
-            user: None,
-            cluster: None,
-            images: 1,
-            exclusive: false,
-            options: Vec::new(),
-        }
-    }
-}
-
-impl fmt::Display for RbdTarget {
-    /// As Ceph's programs have it: `POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/", self.pool)?;
-        if !self.namespace.is_empty() {
-            write!(f, "{}/", self.namespace)?;
-        }
-        f.write_str(&self.image)?;
-        self.snapshot.iter().try_for_each(|s| write!(f, "@{s}"))
-    }
-}
 
 /// The driver.
 pub struct Rbd {

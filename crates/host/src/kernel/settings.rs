@@ -7,7 +7,7 @@
 use super::device::{KernelDevice, attribute};
 use super::sysfs::{self, IOSCHED, QUEUE_DEPTH, Values};
 use crate::error::{Error, Result};
-use crate::run::RUN_SETTINGS;
+use crate::run::settings::RUN_SETTINGS;
 use blk::settings::SETTINGS;
 use blk::suggest::did_you_mean;
 use std::path::Path;

@@ -4,7 +4,7 @@
 //! [`prepare`] checks and opens everything; [`Prepared::run`] starts the threads when their turn comes, tells an observer
 //! how it goes, and returns what was measured, also when it was stopped before its end, whatever its devices do then.
 
-mod settings;
+pub(crate) mod settings;
 mod seat;
 mod lane;
 mod change;

@@ -7,7 +7,7 @@
 //! stripes; names with a `+` in them.
 
 use super::TargetSpec;
-use crate::driver::HostDriver;
+use crate::driver::host_driver::HostDriver;
 use crate::error::{Error, Result};
 use crate::secrets::without_secrets;
 use blk::id::{SECTOR_SHIFT, SECTOR_SIZE, Sector};

@@ -12,7 +12,7 @@ use common::istgt::{Istgt, Options};
 use common::scripted::{GOOD, Peer, Request, Scripted};
 use common::{Rig, Rng};
 use host::driver::HostDriver;
-use host::driver::multipath::Topology;
+use host::driver::Topology;
 use host::mem::Regions;
 use host::target::{Needs, OpenTarget, TargetSpec};
 use std::sync::{Arc, Mutex};

@@ -6,8 +6,8 @@ use crate::common;
 
 use common::TempFile;
 use common::iscsi::Tgt;
+use host::driver::Topology;
 use host::driver::iscsi::{Inquired, inquire};
-use host::driver::multipath::Topology;
 use host::error::{ErrorKind, Result};
 use host::mem::Regions;
 use host::target::{Needs, OpenTarget, TargetSpec};

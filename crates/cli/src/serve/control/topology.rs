@@ -6,7 +6,7 @@
 //! daemon, for there are no kernel's devices.
 
 use blk::multipath::GroupState;
-use host::driver::multipath::{Topology, TopologyGroup, TopologyPath};
+use host::driver::{Topology, TopologyGroup, TopologyPath};
 use host::serve::view::View;
 use serde_json::{Value, json};
 

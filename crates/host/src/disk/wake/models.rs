@@ -5,7 +5,7 @@
 //! sleep that nobody ends is a deadlock.
 
 use super::*;
-use crate::driver::Sleeper;
+use crate::driver::sleeper::Sleeper;
 use blk::driver::{Completions, Driver, RqBatch};
 use blk::id::Sector;
 use blk::limits::Limits;

@@ -4,7 +4,6 @@
 //! Nothing is written here, and a device that is in use (mounted, part of an array) is not opened for writing
 //! unless [`FileOptions::in_use`] says so; a claim that ends in a moment is waited for.
 
-use super::FileOptions;
 use super::identity;
 use super::ring::MAX_PIECES;
 use crate::error::{Error, ErrorKind, Result};
@@ -18,6 +17,28 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+/// How a file is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileOptions {
+    /// Writes will be asked for: a file that cannot be written is refused. Without, it is opened read-only.
+    pub write: bool,
+    /// Past the page cache (O_DIRECT), if the file takes it.
+    pub direct: bool,
+    /// The file must have at least this many bytes.
+    pub min_bytes: u64,
+    /// With `write`: also a block device that is mounted or part of another one, whose content may then be destroyed.
+    pub in_use: bool,
+    /// Buffered: how far ahead of sequential readers the page cache is filled at most, KiB, by what this driver sees of
+    /// them; 0 = not at all, `None` = as the system does by itself. Without effect on direct I/O.
+    pub read_ahead_kb: Option<u32>,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        FileOptions { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None }
+    }
+}
 
 /// Something that is not as asked, or not as fast as it could be; the run goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,8 +7,9 @@
 
 use super::attach::{Unit, identify, must};
 use super::dial::dial;
+use super::initiator::Initiator;
 use super::login::Found;
-use super::{Access, IscsiTarget};
+use super::uri::IscsiTarget;
 use crate::error::{Error, ErrorKind, Result};
 use blk::scsi::cdb::Cdb;
 use blk::scsi::transport::LunId;
@@ -37,8 +38,8 @@ pub struct FoundUnit {
 /// # Errors
 /// As of [`Iscsi::open`](super::Iscsi::open).
 pub fn discover(target: &IscsiTarget) -> Result<Vec<Found>> {
-    let (access, never) = (Access::of(target)?, crate::event::new()?);
-    let wanted = access.wanted(target, None, 0)?;
+    let (initiator, never) = (Initiator::of(target)?, crate::event::new()?);
+    let wanted = initiator.wanted(target, None, 0)?;
     let mut line = dial(&target.portal, &wanted, &never)?;
     line.send_targets().map_err(|e| e.within(&format!("iSCSI portal {}", line.portal())))
 }
@@ -48,8 +49,8 @@ pub fn discover(target: &IscsiTarget) -> Result<Vec<Found>> {
 /// # Errors
 /// As of [`Iscsi::open`](super::Iscsi::open), but for a logical unit that is no disk, which is left out.
 pub fn logical_units(target: &IscsiTarget, name: &str) -> Result<Vec<FoundUnit>> {
-    let (access, never) = (Access::of(target)?, crate::event::new()?);
-    let wanted = access.wanted(target, Some(name), 0)?;
+    let (initiator, never) = (Initiator::of(target)?, crate::event::new()?);
+    let wanted = initiator.wanted(target, Some(name), 0)?;
     let mut line = dial(&target.portal, &wanted, &never)?;
     let within = |e: Error| e.within(&format!("iSCSI target {name}"));
     let most = (HEADER + 8 * MAX_LUNS) as u16;

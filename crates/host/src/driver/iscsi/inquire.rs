@@ -4,9 +4,11 @@
 //! Guarantees: in a session of its own, which disturbs no other; nothing is asked that a unit in standby refuses. Does not do: judge
 //! whether it is a disk (`attach` does).
 
+use super::access;
 use super::attach::{may, must, settled};
 use super::dial::{Line, dial};
-use super::{Access, IscsiTarget, access};
+use super::initiator::Initiator;
+use super::uri::IscsiTarget;
 use crate::error::{Error, ErrorKind, Result};
 use blk::scsi::alua;
 use blk::scsi::cdb::Cdb;
@@ -31,7 +33,7 @@ pub struct Inquired {
 /// # Errors
 /// As of [`Iscsi::open`](super::Iscsi::open).
 pub fn inquire(target: &IscsiTarget, stop: &OwnedFd) -> Result<Inquired> {
-    let wanted = Access::of(target)?.wanted(target, Some(&target.name), 0)?;
+    let wanted = Initiator::of(target)?.wanted(target, Some(&target.name), 0)?;
     let within = |e: Error| e.within(&target.to_string());
     let mut line = dial(&target.portal, &wanted, stop).map_err(within)?;
     let said = settled(&mut line, target.lun, |line| ask(line, target.lun)).map_err(within)?;

@@ -9,9 +9,10 @@
 use super::own::{Answer, Who};
 use super::{Iscsi, queue::Queue};
 use crate::clock;
+use crate::driver::scsi::{RawAnswer, RawCommand};
 use crate::error::{Error, ErrorKind, Result};
 use blk::id::HctxId;
-use blk::scsi::disposition::{HostByte, Outcome};
+use blk::scsi::disposition::Outcome;
 use blk::status::BlkStatus;
 use blk::time::Duration;
 
@@ -19,36 +20,6 @@ use blk::time::Duration;
 pub const MAX_RAW_BYTES: usize = 1 << 20;
 /// How long it is not looked whether somebody else has taken the answer from the socket.
 const LOOK: Duration = Duration::from_ms(5);
-
-/// A command to send.
-#[derive(Clone, Copy, Debug)]
-pub struct RawCommand<'a> {
-    /// Descriptor block of 6, 10, 12 or 16 bytes, operation code first.
-    pub cdb: &'a [u8],
-    /// Data for the device.
-    pub data_out: &'a [u8],
-    /// Most bytes of data from the device; not with `data_out`.
-    pub data_in: usize,
-    /// How long it may take.
-    pub timeout: Duration,
-}
-
-/// How it ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RawAnswer {
-    /// What the session says; if not [`HostByte::Ok`] the rest means nothing.
-    pub host: HostByte,
-    /// The device's status (SAM-5, table 26).
-    pub status: u8,
-    /// Why, in the device's format; empty if all is well.
-    pub sense: Vec<u8>,
-    /// Data from the device.
-    pub data: Vec<u8>,
-    /// Bytes that were asked for or offered, and not transferred.
-    pub residual: u32,
-    /// What a request would end with.
-    pub blk_status: BlkStatus,
-}
 
 impl Iscsi {
     /// Sends a command over the session of a hardware queue, and waits for its end. One at a time of each hardware queue; others

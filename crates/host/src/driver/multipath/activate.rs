@@ -9,9 +9,9 @@
 //! Source: drivers/scsi/device_handler/scsi_dh_alua.c (`alua_activate`, `alua_rtpg_work`); drivers/md/dm-mpath.c (`pg_init_done`).
 
 use super::watch::Board;
-use super::{Core, Watched};
 use crate::clock;
-use crate::driver::iscsi::RawCommand;
+use crate::driver::multipath::disk::{Core, Watched};
+use crate::driver::scsi::RawCommand;
 use blk::id::HctxId;
 use blk::multipath::{Handler, PathId, PgInit};
 use blk::scsi::alua::{self, TRANSITION_LOOK};

@@ -7,9 +7,11 @@
 use super::apart::apart;
 use super::prio::{Standing, standing};
 use super::probe::Probe;
-use super::{Core, PathChecker, Watched};
 use crate::clock;
-use crate::driver::{Checked, HostDriver};
+use crate::driver::host_driver::HostDriver;
+use crate::driver::multipath::disk::{Core, Watched};
+use crate::driver::multipath::options::PathChecker;
+use crate::driver::scsi::Checked;
 use crate::mem::Regions;
 use blk::scsi::alua::AccessState;
 use blk::time::{Duration, Instant};

@@ -7,7 +7,8 @@
 //! Does not do: check whether it works (`check`), decide when it is used again (`watch`).
 
 use super::room::Room;
-use crate::driver::{HostDriver, PerHctx};
+use crate::driver::host_driver::HostDriver;
+use crate::driver::per_hctx::PerHctx;
 use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
 use blk::id::{HctxId, Sector};
 use blk::limits::Limits;

@@ -8,8 +8,9 @@
 //! `need_switch_pathgroup`), libmultipath/prioritizers/alua.c.
 
 use super::groups::{self, Member};
-use super::{Core, Failback, HardwareHandler, PathGroupingPolicy, Prioritizer, Watched};
 use crate::clock;
+use crate::driver::multipath::disk::{Core, Watched};
+use crate::driver::multipath::options::{Failback, HardwareHandler, PathGroupingPolicy, Prioritizer};
 use blk::multipath::{GroupState, PathId, Status};
 use blk::scsi::alua::{Access, AccessState, TRANSITION_TIME};
 use blk::time::Duration;

@@ -9,7 +9,7 @@ use super::path::Common;
 use super::watch::Board;
 use crate::clock;
 use crate::disk::{Disk, Submitter};
-use crate::driver::HostDriver;
+use crate::driver::host_driver::HostDriver;
 use crate::mem::{BufferPool, Regions};
 use blk::bio::{Bio, DataRef};
 use blk::id::{CpuId, Sector};

@@ -8,11 +8,11 @@
 //! `group_by_prio`, or `group_by_tpg` with `detect_pgpolicy_use_tpg`. One whose target tells of none has neither, whatever the file says.
 //! Source: multipath-tools, libmultipath/propsel.c (`select_prio`, `select_hwhandler`, `select_checker`, `select_pgpolicy`).
 
-use super::none_opened;
 use super::target::{MultipathTarget, PathTarget};
-use super::{HardwareHandler, PathChecker, PathGroupingPolicy, Prioritizer};
 use crate::driver::file::identity;
 use crate::driver::iscsi::{Inquired, inquire};
+use crate::driver::multipath::disk::none_opened;
+use crate::driver::multipath::options::{HardwareHandler, PathChecker, PathGroupingPolicy, Prioritizer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event;
 use crate::multipath_conf::{Config, Identity, Resolved};

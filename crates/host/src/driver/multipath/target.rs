@@ -8,13 +8,13 @@
 use super::options::{
     MAX_PG_INIT_DELAY_MS, MAX_PG_INIT_RETRIES, MAX_PRIO, MAX_SECONDS, MustBe, no_prioritizer, seconds,
 };
-use super::{
-    HardwareHandler, Multipath, MultipathOptions, Opener, Path, PathChecker, PathGroupingPolicy, Prioritizer, Prober,
-    selector,
-};
-use crate::driver::HostDriver;
+use crate::driver::host_driver::HostDriver;
 use crate::driver::iscsi::{Iscsi, IscsiTarget};
 use crate::driver::model::ModelOver;
+use crate::driver::multipath::disk::{Multipath, Opener, Path, Prober};
+use crate::driver::multipath::options::{
+    HardwareHandler, MultipathOptions, PathChecker, PathGroupingPolicy, Prioritizer, selector,
+};
 use crate::driver::rbd::{Rbd, RbdTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
@@ -510,8 +510,8 @@ fn prober(spec: TargetSpec, needs: Needs) -> Prober {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Failback, NoPathRetry};
     use super::*;
+    use crate::driver::multipath::options::{Failback, NoPathRetry};
 
     fn refused(text: &str) -> String {
         parse(text).unwrap_err().to_string()

@@ -4,68 +4,14 @@
 //! Guarantees: states of paths and groups are of one moment. A group's priority is the mean of those of its usable
 //! paths, 0 without one, as in multipath-tools (`path_group_prio_update`).
 
-use super::{Multipath, Watched};
-use crate::driver::HostDriver;
+use crate::driver::host_driver::HostDriver;
+use crate::driver::multipath::disk::{Multipath, Watched};
+use crate::driver::topology::{Topology, TopologyGroup, TopologyPath};
 use blk::driver::Driver;
 use blk::id::SECTOR_SHIFT;
-use blk::multipath::{Features, GroupState};
+use blk::multipath::Features;
 use blk::scsi::alua::AccessState;
 use std::sync::atomic::Ordering;
-
-/// A disk.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Topology {
-    /// By what it is known; empty if it does not say.
-    pub wwid: String,
-    /// Size.
-    pub bytes: u64,
-    /// As in the kernel's table: `1 queue_if_no_path`.
-    pub features: String,
-    /// `hardware_handler` with the number of its arguments: `0`, `1 alua`.
-    pub hardware_handler: String,
-    /// `failback`
-    pub failback: String,
-    /// `no_path_retry`
-    pub queueing: String,
-    /// In order of preference.
-    pub groups: Vec<TopologyGroup>,
-}
-
-/// A priority group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TopologyGroup {
-    /// With the number of its arguments: `service-time 0`.
-    pub selector: String,
-    /// See the module's text.
-    pub prio: u32,
-    /// Whether it is used.
-    pub state: GroupState,
-    /// Its paths.
-    pub paths: Vec<TopologyPath>,
-}
-
-/// A path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TopologyPath {
-    /// What it is called.
-    pub name: String,
-    /// Its own priority.
-    pub prio: u32,
-    /// Requests may go there.
-    pub is_active: bool,
-    /// As multipath calls what its check has found: `ready`, `faulty`, `ghost` (standby), `i/o pending` (its state is about to change).
-    pub check: &'static str,
-    /// Its driver is there.
-    pub is_running: bool,
-    /// How often it failed.
-    pub fail_count: u64,
-    /// Requests at it.
-    pub in_flight: u32,
-    /// `path_checker`
-    pub checker: String,
-    /// Why it is not used.
-    pub trouble: Option<String>,
-}
 
 impl Multipath {
     pub(super) fn describe(&self) -> Topology {

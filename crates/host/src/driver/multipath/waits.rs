@@ -5,8 +5,8 @@
 //! descriptor has one. A path that has something to say although nothing of ours is there is heard, so that nobody
 //! wakes up for it again and again.
 
-use super::{Core, Watched};
 use crate::clock;
+use crate::driver::multipath::disk::{Core, Watched};
 use blk::id::HctxId;
 use blk::multipath::PathStatus;
 use blk::time::{Duration, Instant};
@@ -37,7 +37,7 @@ impl Core {
         self.of_mask(self.disk.busy_paths(hctx)).filter_map(|p| p.driver.next_due(hctx)).min()
     }
 
-    /// As of [`HostDriver::wait_since`](crate::driver::HostDriver::wait_since).
+    /// As of [`HostDriver::wait_since`](crate::driver::host_driver::HostDriver::wait_since).
     pub(super) fn wait(&self, seen: u64, hctx: HctxId, timeout: Option<Duration>) {
         let room = self.rooms.get(hctx);
         let limit = || {

@@ -9,9 +9,11 @@
 //! a path, when that has ended or is late (10 s).
 //! Source of the rules: multipath-tools, multipathd/main.c (`check_path`), multipath.conf(5).
 
+use super::activate;
 use super::check::{Checker, Found};
-use super::{Core, Failback, HardwareHandler, Watched, activate};
 use crate::clock;
+use crate::driver::multipath::disk::{Core, Watched};
+use crate::driver::multipath::options::{Failback, HardwareHandler};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event;
 use blk::multipath::{Event, GroupStatus, PathId};

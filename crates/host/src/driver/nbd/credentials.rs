@@ -11,7 +11,7 @@
 //!
 //! Source: the NBD URI specification, "NBD URI query parameters related to TLS"; libnbd(3), "TLS" (names of files); RFC 5280.
 
-use super::{NbdAddress, NbdTarget, TargetTls};
+use super::uri::{NbdAddress, NbdTarget, TargetTls};
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::certificates::{CA, CRL, OLD_ONES, Pem, Problem, Role, is_there, unusable};
 use parking_lot::Mutex;

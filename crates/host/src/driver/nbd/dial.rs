@@ -7,10 +7,10 @@
 //! up the host's name takes, and soon after `stop` is readable, also if the server sends without an end.
 //! The socket does not block, and small messages leave it at once.
 
-use super::NbdTarget;
 use super::credentials::Credentials;
 use super::handshake::{Handshake, Served};
 use super::uri::NbdAddress;
+use super::uri::NbdTarget;
 use crate::error::{Error, ErrorKind, Result};
 use crate::nbd::wire::ReplyStyle;
 use crate::net::socket::wait;

@@ -303,7 +303,7 @@ impl Queue {
         self.waits.polled(&mut state.waiting, state.requests.has_ended(), found_last);
     }
 
-    /// See [`HostDriver::wait_since`](crate::driver::HostDriver::wait_since).
+    /// See [`HostDriver::wait_since`](crate::driver::host_driver::HostDriver::wait_since).
     pub(super) fn wait(&self, seen: u64, timeout: Option<Duration>, regions: &Regions) {
         let mut guard = self.state.lock();
         let state = &mut *guard;

@@ -7,13 +7,63 @@
 //! mistyped one would be silently without effect. A user's name, which is for pre-shared keys, may stand in a URI of TLS and has none.
 //! Source: the NBD URI specification (doc/uri.md of the reference implementation); nbd_connect_uri(3) of libnbd.
 
-use super::{NbdTarget, TargetTls};
 use crate::error::{Error, Result};
 use crate::nbd::wire::MAX_STRING;
 use blk::suggest::did_you_mean;
 use blk::time::Duration;
 use std::fmt;
 use std::path::PathBuf;
+
+/// Connections of a disk that names no number, if the server allows several.
+pub const DEFAULT_CONNECTIONS: u16 = 4;
+
+/// A server's export, and how it is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NbdTarget {
+    /// Where the server is.
+    pub address: NbdAddress,
+    /// The export's name; empty: the server's default.
+    pub export: String,
+    /// Most connections, 1..=[`MAX_CONNECTIONS`]; `None`: [`DEFAULT_CONNECTIONS`].
+    pub connections: Option<u16>,
+    /// How long requests wait for a server that is gone.
+    pub reconnect_delay: Duration,
+    /// How long a request waits for its reply; `None`: as long as the connection lasts.
+    pub timeout: Option<Duration>,
+    /// TLS; `None`: without.
+    pub tls: Option<TargetTls>,
+}
+
+/// TLS with a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetTls {
+    /// Directory with `ca-cert.pem` and, if there are any, `ca-crl.pem`, `client-cert.pem` and `client-key.pem`; `None`: the system's
+    /// authorities, and no certificate of our own.
+    pub certificates: Option<PathBuf>,
+    /// The name that the server's certificate must be for; `None`: the host's, or `localhost` for a Unix socket.
+    pub hostname: Option<String>,
+    /// Whether the server's certificate is verified.
+    pub verify_peer: bool,
+}
+
+impl Default for TargetTls {
+    fn default() -> Self {
+        TargetTls { certificates: None, hostname: None, verify_peer: true }
+    }
+}
+
+impl Default for NbdTarget {
+    fn default() -> Self {
+        NbdTarget {
+            address: NbdAddress::Tcp("localhost".into(), DEFAULT_PORT),
+            export: String::new(),
+            connections: None,
+            reconnect_delay: Duration::ZERO,
+            timeout: None,
+            tls: None,
+        }
+    }
+}
 
 /// IANA's port for NBD.
 pub const DEFAULT_PORT: u16 = 10809;

@@ -6,10 +6,64 @@
 //! Ceph's configuration, which knows whether it exists. Ours (`images`, `exclusive`, `cluster`) have names that Ceph has not.
 //! Source: block/rbd.c of QEMU as documented in qemu-block-drivers(7), and its file name syntax.
 
-use super::RbdTarget;
 use crate::error::{Error, Result};
 use crate::secrets::without_secrets;
+use std::fmt;
 use std::path::PathBuf;
+
+/// An image, and how it is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RbdTarget {
+    /// The pool's name.
+    pub pool: String,
+    /// The namespace in the pool; empty: the default one.
+    pub namespace: String,
+    /// The image's name.
+    pub image: String,
+    /// A snapshot of it; `None`: the image itself.
+    pub snapshot: Option<String>,
+    /// Ceph's configuration file; `None`: the default places.
+    pub conf: Option<PathBuf>,
+    /// The user, without `client.`; `None`: `admin`.
+    pub user: Option<String>,
+    /// The cluster's name; `None`: `ceph`.
+    pub cluster: Option<String>,
+    /// How often the image is opened at most, 1..=[`MAX_IMAGES`].
+    pub images: u16,
+    /// Takes the exclusive lock, and does not give it away.
+    pub exclusive: bool,
+    /// Options of Ceph's configuration.
+    pub options: Vec<(String, String)>,
+}
+
+impl Default for RbdTarget {
+    fn default() -> Self {
+        RbdTarget {
+            pool: String::new(),
+            namespace: String::new(),
+            image: String::new(),
+            snapshot: None,
+            conf: None,
+            user: None,
+            cluster: None,
+            images: 1,
+            exclusive: false,
+            options: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for RbdTarget {
+    /// As Ceph's programs have it: `POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/", self.pool)?;
+        if !self.namespace.is_empty() {
+            write!(f, "{}/", self.namespace)?;
+        }
+        f.write_str(&self.image)?;
+        self.snapshot.iter().try_for_each(|s| write!(f, "@{s}"))
+    }
+}
 
 /// Most images, and so hardware queues, of one disk.
 pub const MAX_IMAGES: u16 = 64;

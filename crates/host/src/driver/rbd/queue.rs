@@ -156,7 +156,7 @@ impl Queue {
         }
     }
 
-    /// See [`HostDriver::wait_since`](crate::driver::HostDriver::wait_since).
+    /// See [`HostDriver::wait_since`](crate::driver::host_driver::HostDriver::wait_since).
     pub(super) fn wait(&self, seen: u64, timeout: Option<Duration>) {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -191,7 +191,7 @@ impl Queue {
         (!self.state.lock().ended.is_empty()).then_some(Instant::ZERO)
     }
 
-    /// See [`HostDriver::set_give_up`](crate::driver::HostDriver::set_give_up); how many had to stay, because librbd still has their
+    /// See [`HostDriver::set_give_up`](crate::driver::host_driver::HostDriver::set_give_up); how many had to stay, because librbd still has their
     /// memory.
     pub(super) fn set_give_up(&self, give_up: bool) -> usize {
         let mut guard = self.state.lock();

@@ -9,7 +9,8 @@ use blk::scsi::disposition::{HostByte, sam};
 use blk::scsi::sense::{Sense, SenseKey};
 use blk::status::BlkStatus;
 use blk::time::Duration;
-use host::driver::iscsi::{Iscsi, RawAnswer, RawCommand};
+use host::driver::iscsi::Iscsi;
+use host::driver::{RawAnswer, RawCommand};
 
 /// Sends it by the first queue; it has to be answered.
 pub fn raw(driver: &Iscsi, cdb: &[u8], data_out: &[u8], data_in: usize) -> RawAnswer {

@@ -11,7 +11,7 @@
 
 use super::*;
 use crate::disk::{WakeTable, Waker};
-use crate::driver::HostDriver;
+use crate::driver::host_driver::HostDriver;
 use blk::driver::{Completions, Driver, RqBatch};
 use blk::id::{HctxId, Sector, SubmitterId};
 use blk::limits::Limits;

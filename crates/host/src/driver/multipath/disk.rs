@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The driver of a disk with several paths.
+
+use super::activate::AluaHandler;
+use super::groups::{self, Member};
+use super::options::{HardwareHandler, MultipathOptions, NoPathRetry, PathChecker, Prioritizer};
+use super::path::{self, Common, PathDriver};
+use super::room::Room;
+use super::watch::{self, Board, Watcher};
+use crate::clock;
+use crate::driver::connections::Connections;
+use crate::driver::host_driver::HostDriver;
+use crate::driver::per_hctx::PerHctx;
+use crate::driver::topology::Topology;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mem::Regions;
+use crate::topology as machine;
+use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
+use blk::id::{HctxId, Sector};
+use blk::limits::Limits;
+use blk::multipath::{Features, Handler, Multipath as Paths, NewGroup, NewPath, PathArgs, PathId, Status};
+use blk::scsi::alua::Access;
+use blk::status::QueueRqStatus;
+use blk::time::{Duration, Instant};
+use parking_lot::{Mutex, RawMutex};
+use std::collections::BTreeMap;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// Makes a path's driver; called again for a path that could not be reached.
+pub type Opener = Box<dyn Fn() -> Result<Arc<dyn HostDriver>> + Send + Sync>;
+
+/// Makes another driver for a path, with data in these regions, for its checker alone.
+pub type Prober = Box<dyn Fn(Arc<Regions>) -> Result<Arc<dyn HostDriver>> + Send + Sync>;
+
+/// A path to be.
+pub struct Path {
+    /// By which messages call it.
+    pub name: String,
+    /// The higher the better.
+    pub prio: u32,
+    /// For io-affinity and service-time.
+    pub args: PathArgs,
+    /// Makes its driver.
+    pub open: Opener,
+    /// For the checker `directio`; `None`: it cannot be had.
+    pub probe: Option<Prober>,
+    /// How it is checked; [`PathChecker::Auto`] is none of its own here.
+    pub checker: PathChecker,
+}
+
+/// The driver.
+pub struct Multipath {
+    pub(super) core: Arc<Core>,
+    // Ends its threads, which use the rest, when it is dropped.
+    _watcher: Watcher,
+}
+
+/// A path, for people and programs; with [`Multipath::status`] what `multipath -ll` shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathHealth {
+    /// Its number in [`Multipath::status`].
+    pub id: PathId,
+    /// By which messages call it.
+    pub name: String,
+    /// Its priority.
+    pub prio: u32,
+    /// How it is checked.
+    pub checker: PathChecker,
+    /// Checks that it has passed.
+    pub passes: u64,
+    /// Why it is not used, or why the last check did not pass.
+    pub trouble: Option<String>,
+}
+
+/// What the checkers need as well.
+pub(super) struct Core {
+    pub(super) options: MultipathOptions,
+    pub(super) disk: Paths<RawMutex>,
+    /// By their numbers in `disk`.
+    pub(super) paths: Box<[Watched]>,
+    pub(super) rooms: Arc<PerHctx<Room>>,
+    pub(super) board: Arc<Board>,
+    /// Held while paths and disk are told to give up, or not to: one after the other.
+    pub(super) giving_up: Mutex<()>,
+    /// Held while paths are sorted into new groups.
+    pub(super) sorting: Mutex<()>,
+    /// Held while a target is told to serve a group of ports, by its number.
+    pub(super) orders: Mutex<BTreeMap<u16, Arc<Mutex<()>>>>,
+    pub(super) max_hw_queues: u16,
+}
+
+/// A path, and how it is checked.
+pub(super) struct Watched {
+    pub(super) id: PathId,
+    pub(super) prio: AtomicU32,
+    /// How its target serves the disk there, as far as that was asked.
+    pub(super) access: Mutex<Option<Access>>,
+    /// Its last check has asked that.
+    pub(super) was_asked: AtomicBool,
+    pub(super) driver: Arc<PathDriver>,
+    pub(super) open: Arc<Opener>,
+    pub(super) probe: Option<Arc<Prober>>,
+    pub(super) checker: PathChecker,
+}
+
+impl Multipath {
+    /// Opens all paths at once, and makes a disk of them. Those that cannot be reached now are tried again by their checkers. Also
+    /// returned: what is wrong with those.
+    ///
+    /// # Errors
+    /// Usage: no path, or too many. Others: no path can be opened, one is refused for what it is asked for, or they lead to different
+    /// disks.
+    pub fn open(options: MultipathOptions, paths: Vec<Path>) -> Result<(Multipath, Vec<String>)> {
+        if options.prio == Prioritizer::Alua && options.path_selector == blk::multipath::Selector::IoAffinity {
+            let text = "path_selector=io-affinity: its paths stay in their groups, and prio=alua sorts them anew; use service-time or another";
+            return Err(Error::usage(text));
+        }
+        let opened: Vec<Result<Arc<dyn HostDriver>>> = std::thread::scope(|s| {
+            let all: Vec<_> = paths.iter().map(|p| s.spawn(|| (p.open)())).collect();
+            all.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        });
+        let Some(first) = opened.iter().find_map(|o| o.as_ref().ok()) else {
+            let failed = paths.iter().zip(opened).filter_map(|(path, o)| Some((path.name.as_str(), o.err()?)));
+            return Err(none_opened(failed.collect()));
+        };
+        let common = Common { limits: path::strictest(opened.iter().flatten()), ..Common::of(first.as_ref()) };
+        if common.identity.as_deref() == Some("") {
+            let text = "the disk does not say who it is (no VPD page 0x83 or 0x80): nobody can tell whether its paths lead to one disk";
+            return Err(Error::new(ErrorKind::Denied, text));
+        }
+        let max_hw_queues = opened.iter().flatten().map(|d| d.max_hw_queues()).min().unwrap_or(1);
+        let (mut drivers, mut troubles) = (Vec::new(), Vec::new());
+        for (path, opened) in paths.iter().zip(opened) {
+            let driver = match opened {
+                Ok(driver) => {
+                    let within = |why| Error::new(ErrorKind::Denied, format!("path {}: {why}", path.name));
+                    common.admit(driver.as_ref()).map_err(within)?;
+                    if let Some(why) = options.without_port_groups(driver.access().is_some()) {
+                        let text = format!("path {}: {why}", path.name);
+                        if options.hardware_handler == HardwareHandler::Alua {
+                            return Err(Error::new(ErrorKind::Denied, text));
+                        }
+                        troubles.push((drivers.len(), text));
+                    }
+                    Some(driver)
+                }
+                Err(e) if watch::is_for_good(&e) => return Err(e.within(&format!("path {}", path.name))),
+                Err(e) => {
+                    troubles.push((drivers.len(), format!("path {} cannot be used now: {e}", path.name)));
+                    None
+                }
+            };
+            drivers.push(driver);
+        }
+        let core = Arc::new(Core::new(options, paths, drivers, &common, max_hw_queues)?);
+        for (i, text) in &troubles {
+            if let Some(path) = core.paths.iter().find(|p| p.driver.number == *i) {
+                path.driver.set_trouble(Some(text.clone()));
+            }
+        }
+        let watcher = Watcher::start(&core)?;
+        Ok((Multipath { core, _watcher: watcher }, troubles.into_iter().map(|(_, text)| text).collect()))
+    }
+
+    /// What its paths are doing.
+    pub fn status(&self) -> Status {
+        self.core.disk.status()
+    }
+
+    /// How its paths are, by number.
+    pub fn health(&self) -> Vec<PathHealth> {
+        let of = |p: &Watched| PathHealth {
+            id: p.id,
+            name: p.driver.name.clone(),
+            prio: p.prio.load(Ordering::Relaxed),
+            checker: p.checker,
+            passes: p.driver.passes.load(Ordering::Relaxed),
+            trouble: p.driver.trouble(),
+        };
+        self.core.paths.iter().map(of).collect()
+    }
+
+    /// The disk itself: to fail or reinstate a path, or switch groups, by hand.
+    pub fn paths(&self) -> &Paths<RawMutex> {
+        &self.core.disk
+    }
+
+    /// What it was told.
+    pub fn options(&self) -> &MultipathOptions {
+        &self.core.options
+    }
+}
+
+/// Nothing can be opened, and why, by path: all reasons, or the one that is for good.
+pub(super) fn none_opened(mut failed: Vec<(&str, Error)>) -> Error {
+    if let Some(i) = failed.iter().position(|(_, e)| watch::is_for_good(e)) {
+        let (path, e) = failed.swap_remove(i);
+        return e.within(&format!("path {path}"));
+    }
+    match failed.first() {
+        None => Error::usage("a multipath disk has no path: give it one or more targets"),
+        Some((_, first)) => {
+            // Some errors begin with the path's name already.
+            let told = |path: &str, e: String| if e.starts_with(path) { e } else { format!("{path}: {e}") };
+            let all: Vec<String> = failed.iter().map(|(path, e)| told(path, e.to_string())).collect();
+            Error::new(first.kind(), format!("no path can be used: {}", all.join("; ")))
+        }
+    }
+}
+
+/// What paths are worth when they are opened.
+fn prios(options: &MultipathOptions, paths: &[Path], access: &[Option<Access>]) -> Vec<u32> {
+    match options.prio {
+        Prioritizer::Const => paths.iter().map(|p| p.prio).collect(),
+        Prioritizer::Alua => {
+            let of = |a: &Option<Access>| a.as_ref().map_or(0, |a| a.group.priority(options.exclusive_pref_bit));
+            access.iter().map(of).collect()
+        }
+    }
+}
+
+fn first_groups(
+    options: &MultipathOptions,
+    prios: &[u32],
+    access: &[Option<Access>],
+    is_open: &[bool],
+) -> Vec<Vec<usize>> {
+    let member = |number: usize| Member {
+        prio: prios[number],
+        tpg: access[number].as_ref().map(|a| a.group.group),
+        is_used: is_open[number],
+    };
+    let members: Vec<Member> = (0..prios.len()).map(member).collect();
+    groups::grouped(options.path_grouping_policy, &members)
+}
+
+impl Core {
+    pub(super) fn new(
+        options: MultipathOptions,
+        paths: Vec<Path>,
+        drivers: Vec<Option<Arc<dyn HostDriver>>>,
+        common: &Common,
+        max_hw_queues: u16,
+    ) -> Result<Core> {
+        let rooms: Arc<PerHctx<Room>> = Arc::new(PerHctx::new());
+        let board = Arc::new(Board::new()?);
+        let access: Vec<Option<Access>> = drivers.iter().map(|d| d.as_ref().and_then(|d| d.access())).collect();
+        let is_open: Vec<bool> = drivers.iter().map(Option::is_some).collect();
+        let prios = prios(&options, &paths, &access);
+        let groups = first_groups(&options, &prios, &access, &is_open);
+        let mut paths: Vec<_> = paths.into_iter().zip(drivers).map(Some).collect();
+        let (mut watched, mut new_groups) = (Vec::new(), Vec::new());
+        for members in &groups {
+            let mut new = NewGroup { selector: options.path_selector, paths: Vec::new() };
+            for number in members {
+                let Some((path, inner)) = paths[*number].take() else { continue };
+                let Path { name, prio: _, args, open, probe, checker } = path;
+                let driver = PathDriver::new(*number, name.clone(), inner, common.clone(), Arc::clone(&rooms));
+                let driver = Arc::new(driver);
+                new.paths.push(NewPath { name, driver: driver.clone(), args });
+                watched.push((*number, driver, open, probe, checker));
+            }
+            new_groups.push(new);
+        }
+        if options.prio == Prioritizer::Alua {
+            // Groups for all orders to come.
+            new_groups.resize_with(paths.len(), || NewGroup { selector: options.path_selector, paths: Vec::new() });
+        }
+        let no_path_timeout = match options.no_path_retry {
+            NoPathRetry::Retries(n) => Duration::from_ns(options.polling_interval.as_ns().saturating_mul(n.into())),
+            NoPathRetry::Fail | NoPathRetry::Queue => Duration::ZERO,
+        };
+        let features = Features {
+            queue_if_no_path: options.no_path_retry != NoPathRetry::Fail,
+            no_path_timeout,
+            pg_init_retries: options.pg_init_retries,
+            pg_init_delay: options.pg_init_delay,
+        };
+        let handler: Option<Box<dyn Handler>> = match options.hardware_handler {
+            HardwareHandler::None => None,
+            HardwareHandler::Alua => Some(Box::new(AluaHandler { board: Arc::clone(&board) })),
+        };
+        let told = Arc::clone(&board);
+        let machine = machine::read(std::path::Path::new(machine::SYSTEM), crate::process::nr_cpus());
+        let nodes = machine.map(|cpus| cpus.node_of).unwrap_or_default();
+        let disk = Paths::new(new_groups, features, handler, &nodes, Box::new(move |event| told.hear(event)));
+        let disk = disk.map_err(|e| Error::usage(e.to_string()))?;
+        let watched = watched.into_iter().map(|(number, driver, open, probe, checker)| {
+            let id = disk.path(&driver.name).ok_or_else(|| Error::usage("a path has gone"))?;
+            let (open, probe) = (Arc::new(open), probe.map(Arc::new));
+            let (prio, access) = (AtomicU32::new(prios[number]), Mutex::new(access[number].clone()));
+            let was_asked = AtomicBool::new(access.lock().is_some());
+            Ok(Watched { id, prio, access, was_asked, driver, open, probe, checker })
+        });
+        let mut watched: Vec<Watched> = watched.collect::<Result<_>>()?;
+        watched.sort_by_key(|w| w.id);
+        let (paths, giving_up, sorting) = (watched.into(), Mutex::new(()), Mutex::new(()));
+        let orders = Mutex::default();
+        Ok(Core { options, disk, paths, rooms, board, giving_up, sorting, orders, max_hw_queues })
+    }
+
+    /// Drivers that are there.
+    pub(super) fn inners(&self) -> impl Iterator<Item = (&PathDriver, &Arc<dyn HostDriver>)> {
+        self.paths.iter().filter_map(|p| Some((&*p.driver, p.driver.inner()?)))
+    }
+
+    /// Requests wait for a path again. Called while a path works; after its time is over queueing is off until then.
+    pub(super) fn allow_queueing(&self) {
+        if self.options.no_path_retry != NoPathRetry::Fail {
+            self.disk.queue_if_no_path(clock::now());
+        }
+    }
+}
+
+impl Driver for Multipath {
+    fn name(&self) -> &'static str {
+        "multipath"
+    }
+
+    fn limits(&self) -> Limits {
+        self.core.disk.limits()
+    }
+
+    fn capacity(&self) -> Sector {
+        self.core.disk.capacity()
+    }
+
+    /// With the paths that can be started; the others have failed.
+    fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> std::result::Result<(), String> {
+        let core = &self.core;
+        if nr_hw_queues > core.max_hw_queues {
+            return Err(format!(
+                "{nr_hw_queues} hardware queues: one of the paths has at most {n}; set nr_hw_queues={n}, or give each path more",
+                n = core.max_hw_queues
+            ));
+        }
+        for i in 0..nr_hw_queues {
+            let fresh = Room::new().map_err(|e| e.to_string())?;
+            core.rooms.get_or_init(i, || fresh);
+        }
+        core.disk.start(nr_hw_queues, queue_depth)?;
+        let unusable: Vec<&Watched> = core.paths.iter().filter(|p| !p.driver.is_usable()).collect();
+        if unusable.len() == core.paths.len() {
+            let why = |p: &&Watched| format!("path {}: {}", p.driver.name, p.driver.trouble().unwrap_or_default());
+            return Err(unusable.iter().map(why).collect::<Vec<_>>().join("; "));
+        }
+        let now = clock::now();
+        unusable.iter().for_each(|p| core.disk.fail_path(p.id, now));
+        Ok(())
+    }
+
+    #[inline]
+    fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
+        let hctx = batch.hctx();
+        let status = self.core.disk.queue_rqs(batch, now);
+        self.core.queued(hctx);
+        status
+    }
+
+    fn timeout(&self, hctx: HctxId, late: TimedOut, done: &mut Completions, now: Instant) -> TimeoutAnswer {
+        self.core.disk.timeout(hctx, late, done, now)
+    }
+
+    #[inline]
+    fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
+        let before = done.room();
+        self.core.disk.poll(hctx, done, now);
+        self.core.polled(hctx, before - done.room());
+    }
+}
+
+impl HostDriver for Multipath {
+    fn max_hw_queues(&self) -> u16 {
+        self.core.max_hw_queues
+    }
+
+    fn wait_since(&self, seen: u64, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
+        self.core.wait(seen, hctx, timeout);
+    }
+
+    fn wakes(&self, hctx: HctxId) -> u64 {
+        self.core.rooms.get(hctx).wakes()
+    }
+
+    fn wake(&self, hctx: HctxId) {
+        self.core.rooms.get(hctx).wake();
+    }
+
+    fn next_due(&self, hctx: HctxId) -> Option<Instant> {
+        self.core.next_due(hctx)
+    }
+
+    fn troubles(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for (path, status) in self.core.by_status() {
+            let name = &path.driver.name;
+            if !status.is_active {
+                let why = path.driver.trouble().map_or_else(String::new, |why| format!(": {why}"));
+                all.push(format!("path {name} is not used now{why}"));
+            } else if let Some(why) = path.driver.trouble() {
+                all.push(format!("path {name} is used, but its check does not pass: {why}"));
+            } else if status.fail_count > 0 {
+                all.push(format!("path {name} has failed {} times, and is used again", status.fail_count));
+            }
+        }
+        for (path, driver) in self.core.inners() {
+            all.extend(driver.troubles().into_iter().map(|text| format!("path {}: {text}", path.name)));
+        }
+        all
+    }
+
+    /// Also, what waits for a path fails meanwhile, and what a path fails goes down no other: a path that gives up does not know
+    /// what its device still carries out.
+    fn set_give_up(&self, give_up: bool) -> bool {
+        let core = &self.core;
+        let _one = core.giving_up.lock();
+        if give_up {
+            core.disk.set_give_up(true, clock::now());
+        }
+        let can = core.inners().fold(false, |can, (_, driver)| driver.set_give_up(give_up) || can);
+        if !give_up {
+            core.disk.set_give_up(false, clock::now());
+        }
+        can || core.options.no_path_retry != NoPathRetry::Fail
+    }
+
+    fn connections(&self) -> Option<Connections> {
+        let add = |a: Connections, b: Connections| Connections {
+            wanted: a.wanted + b.wanted,
+            up: a.up + b.up,
+            losses: a.losses + b.losses,
+            replayed: a.replayed + b.replayed,
+        };
+        self.core.inners().filter_map(|(_, d)| d.connections()).reduce(add)
+    }
+
+    fn identity(&self) -> Option<String> {
+        self.core.inners().find_map(|(_, d)| d.identity())
+    }
+
+    fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
+        Some(self.core.rooms.get(hctx).fd())
+    }
+
+    fn topology(&self) -> Option<Topology> {
+        Some(self.describe())
+    }
+}
