@@ -8,7 +8,8 @@
 //!
 //! Source: Linux block/blk-mq-cpumap.c (blk_mq_map_queues), include/linux/blk-mq.h (struct blk_mq_queue_map).
 
-use super::{CpuTopology, group_cpus_evenly};
+use super::spread::group_cpus_evenly;
+use super::topology::CpuTopology;
 use crate::bio::{Op, OpFlags};
 use thiserror::Error;
 

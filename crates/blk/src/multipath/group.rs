@@ -9,8 +9,8 @@
 //! A plain value: its owner locks it, and passes on what it [asks for](Wanted). Does not do: I/O. Source:
 //! drivers/md/dm-mpath.c (`choose_pgpath`, `__switch_pg`, `fail_path`, `reinstate_path`, `pg_init_done`).
 
+use super::config::{Features, MAX_PATHS, PathId, PgInit};
 use super::selector::{PathArgs, Selector};
-use super::{Features, MAX_PATHS, PathId, PgInit};
 use crate::time::{Duration, Instant};
 
 /// `DM_PG_INIT_DELAY_MSECS`.

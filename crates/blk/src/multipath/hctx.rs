@@ -5,7 +5,7 @@
 //! whoever completes it: the path hands the request over in between, which orders both. Slots are made at the start and
 //! never move, so a disk that is started again with more tags only gets more.
 
-use super::MAX_PATHS;
+use super::config::MAX_PATHS;
 use super::selector::Turns;
 use crate::driver::InFlight;
 use crate::id::{BLK_MQ_MAX_DEPTH, Tag};

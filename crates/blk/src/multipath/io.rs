@@ -9,9 +9,10 @@
 //! Source: drivers/md/dm-mpath.c (`multipath_clone_and_map`, `multipath_end_io`), dm-rq.c. The kernel answers RESOURCE when the
 //! one path that was chosen is busy; here that needs all paths of the group.
 
+use super::config::{MAX_PATHS, PathId};
+use super::disk::{Event, LEAVING, Multipath};
 use super::group::Found;
 use super::hctx::{Hctx, Slot};
-use super::{Event, LEAVING, MAX_PATHS, Multipath, PathId};
 use crate::driver::{Completions, Driver, RqBatch, RqRef, TimedOut, TimeoutAnswer, Verdict};
 use crate::id::{HctxId, SECTOR_SHIFT, Sector, Tag};
 use crate::limits::Limits;

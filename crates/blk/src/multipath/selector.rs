@@ -17,7 +17,8 @@ mod service_time;
 pub use historical_service_time::{BASE_WEIGHT, MAX_WEIGHT};
 pub use service_time::MAX_THROUGHPUT;
 
-use super::MAX_PATHS;
+use super::config::MAX_PATHS;
+use super::cpu_mask::format_cpu_mask;
 use crate::id::CpuId;
 use crate::relaxed::FieldU64;
 use crate::sync::{AtomicU64, Ordering};
@@ -250,7 +251,7 @@ impl Selectors {
             Policy::HistoricalServiceTime { .. } => {
                 format!("{} {} {} ", self.average[path].get(), self.load(path), self.stale_after[path].get())
             }
-            Policy::IoAffinity(_) => format!("{} ", super::table::cpu_mask(cpus)),
+            Policy::IoAffinity(_) => format!("{} ", format_cpu_mask(cpus)),
         }
     }
 }

@@ -4,8 +4,9 @@
 //! Guarantees: one consistent state of paths and groups; what is in flight is read beside it and may be a moment older. Printed,
 //! it is what `dmsetup status` shows behind the target's name. Source: drivers/md/dm-mpath.c (`multipath_status`).
 
+use super::config::{Features, PathId};
+use super::disk::Multipath;
 use super::table::{GroupTable, PathTable, Table};
-use super::{Features, Multipath, PathId};
 use crate::lock::Lock;
 use core::fmt;
 

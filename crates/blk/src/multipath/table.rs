@@ -7,8 +7,9 @@
 //!
 //! Does not do: find the devices that are named. Source: drivers/md/dm-mpath.c (`multipath_ctr`, `multipath_status`), dm-ps-*.c.
 
+use super::config::{Features, MAX_GROUPS, MAX_PATHS};
+use super::cpu_mask::{format_cpu_mask, parse_cpu_mask};
 use super::selector::{BASE_WEIGHT, MAX_THROUGHPUT, MAX_WEIGHT, PathArgs, Selector};
-use super::{Features, MAX_GROUPS, MAX_PATHS};
 use crate::id::MAX_CPUS;
 use crate::time::Duration;
 use core::fmt;
@@ -197,35 +198,6 @@ fn read_group(w: &mut Words<'_>, left: &mut u64) -> Result<GroupTable, TableErro
     Ok(GroupTable { selector, paths })
 }
 
-/// CPUs of a mask as the kernel reads it: hexadecimal, groups of up to 8 digits separated by `,`. `None` if it is none, or names a CPU from
-/// [`MAX_CPUS`] on.
-pub fn parse_cpu_mask(text: &str) -> Option<Vec<u16>> {
-    let mut cpus = Vec::new();
-    for (group, digits) in text.rsplit(',').enumerate() {
-        let valid = !digits.is_empty() && digits.len() <= 8 && digits.bytes().all(|b| b.is_ascii_hexdigit());
-        if !valid || group >= MAX_CPUS as usize / 32 {
-            return None;
-        }
-        let bits = u32::from_str_radix(digits, 16).ok()?;
-        cpus.extend((0..32).filter(|b| bits >> b & 1 == 1).map(|b| (group * 32) as u16 + b));
-    }
-    Some(cpus)
-}
-
-/// The mask of CPUs as the kernel prints it.
-pub(super) fn cpu_mask(cpus: &[u16]) -> String {
-    let groups = cpus.iter().map(|c| usize::from(*c) / 32 + 1).max().unwrap_or(1);
-    let mut bits = vec![0u32; groups];
-    cpus.iter().for_each(|c| bits[usize::from(*c) / 32] |= 1 << (c % 32));
-    let parts: Vec<_> = bits
-        .iter()
-        .rev()
-        .enumerate()
-        .map(|(i, b)| if i == 0 { format!("{b:x}") } else { format!("{b:08x}") })
-        .collect();
-    parts.join(",")
-}
-
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut features: Vec<String> = Vec::new();
@@ -254,7 +226,7 @@ impl fmt::Display for Table {
             write!(f, "{} {nr_args} ", group.paths.len())?;
             for path in &group.paths {
                 match group.selector {
-                    Selector::IoAffinity => write!(f, "{} {} ", path.name, cpu_mask(&path.args.cpus))?,
+                    Selector::IoAffinity => write!(f, "{} {} ", path.name, format_cpu_mask(&path.args.cpus))?,
                     Selector::ServiceTime => write!(f, "{} 1 {} ", path.name, path.args.throughput)?,
                     _ => write!(f, "{} 1 ", path.name)?,
                 }

@@ -13,7 +13,7 @@
 //! Source: drivers/md/dm.c (`__send_empty_flush`, `dm_io_complete`: the data of a flush goes when the flush has ended),
 //! dm-stripe.c (`stripe_map`, `stripe_map_range`).
 
-use super::StripeMap;
+use super::map::StripeMap;
 use crate::bio::{Bio, DataRef, Op, OpFlags};
 use crate::id::{HctxId, Sector};
 use crate::limits::Limits;

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What names and bounds the paths of a disk, and what the disk is told to do.
+
+use crate::time::Duration;
+
+/// Most paths of a disk at a time.
+pub const MAX_PATHS: usize = 64;
+/// Most priority groups (`MAX_GROUPS` of multipath-tools is larger than any array has).
+pub const MAX_GROUPS: usize = 64;
+
+/// Number of a path: a small one that a removed path's successor may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PathId(pub(super) u8);
+
+impl PathId {
+    /// As an index, below [`MAX_PATHS`].
+    pub fn index(self) -> usize {
+        self.0.into()
+    }
+}
+
+/// What a disk is told to do; the names are the kernel's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Without a path requests wait; otherwise they fail.
+    pub queue_if_no_path: bool,
+    /// After this long without a path `queue_if_no_path` is turned off; zero = never.
+    pub no_path_timeout: Duration,
+    /// How often activation is tried again, 0..=50.
+    pub pg_init_retries: u32,
+    /// Delay of those retries, at most a minute; 2 s unless given.
+    pub pg_init_delay: Option<Duration>,
+}
+
+/// Result of a path's activation ([`Handler::activate`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PgInit {
+    /// The path is active.
+    Done,
+    /// The controller cannot now (`SCSI_DH_DEV_TEMP_BUSY`): another group is tried.
+    Busy,
+    /// Try again after `pg_init_delay`.
+    Retry,
+    /// Try again at once.
+    RetryNow,
+    /// The path fails.
+    Failed,
+}

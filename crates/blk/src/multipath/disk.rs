@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The disk: paths in groups, which of them may be used, and what its owner asks and tells of them.
+//!
+//! Guarantees: what I/O reads (usable paths, their drivers) changes without a lock in its way. Source: drivers/md/dm-mpath.c.
+
+use super::config::{Features, MAX_GROUPS, MAX_PATHS, PathId, PgInit};
+use super::group::{Group, Path, State, Wanted};
+use super::hctx::Hctx;
+use super::selector::{PathArgs, Policy, Selector, Selectors};
+use crate::driver::Driver;
+use crate::id::{MAX_CPUS, Sector};
+use crate::limits::Limits;
+use crate::lock::Lock;
+use crate::relaxed::FieldU8;
+use crate::sync::{AtomicU16, AtomicU64, Mutex, Ordering};
+use crate::time::{Duration, Instant};
+use crossbeam_utils::CachePadded;
+use std::sync::{Arc, OnceLock};
+
+/// Most paths that a disk is given in its life, a driver that comes back not counted: the drivers of removed paths are kept.
+pub const MAX_LIVES: usize = 1024;
+
+/// In [`Multipath::at`]: nothing may be sent there any more.
+pub(super) const LEAVING: u16 = 1 << 15;
+const NO_DRIVER: u16 = LEAVING | (LEAVING - 1);
+
+/// A path to be: name, driver, what its selector is told.
+pub struct NewPath {
+    /// By which messages call it: `8:16`, `sdb`, an address.
+    pub name: String,
+    /// What reaches the disk.
+    pub driver: Arc<dyn Driver>,
+    /// For the group's selector.
+    pub args: PathArgs,
+}
+
+/// A priority group to be.
+pub struct NewGroup {
+    /// How it spreads requests over its paths.
+    pub selector: Selector,
+    /// Its paths; may be empty.
+    pub paths: Vec<NewPath>,
+}
+
+/// A hardware handler: makes the controller behind a path serve it (ALUA, or a vendor's way) before I/O goes there.
+pub trait Handler: Send + Sync {
+    /// As in the table: "alua".
+    fn name(&self) -> &str;
+
+    /// Activate this path after so long, without waiting here; [`Multipath::pg_init_done`] is owed one call for it. Called with
+    /// no lock held, also from inside I/O.
+    fn activate(&self, path: PathId, after: Duration);
+}
+
+/// What a disk tells of. Whoever hears may not call the disk or its queue from there: it is told from inside I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A path failed.
+    PathFailed(PathId),
+    /// A path is usable again, or new.
+    PathReinstated(PathId),
+    /// Requests that wait may be sent: run the queue ([`quiesce`](crate::queue::RequestQueue::quiesce), then `unquiesce`).
+    RunQueue,
+}
+
+/// Why a path or disk was refused; the text names rule, value and remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct MultipathError(String);
+
+fn refused<T>(text: String) -> Result<T, MultipathError> {
+    Err(MultipathError(text))
+}
+
+/// Who hears of events.
+pub type Listener = Box<dyn Fn(Event) + Send + Sync>;
+
+/// One that was started once is there for ever.
+type HctxPlace<L> = OnceLock<Box<CachePadded<Hctx<L>>>>;
+
+/// See the module's text.
+pub struct Multipath<L: Lock> {
+    /// Paths of which one can be taken without asking: those of the current group that are usable. 0 = ask [`State`].
+    pub(super) open: CachePadded<AtomicU64>,
+    /// The group of each number's path.
+    pub(super) group_of: [FieldU8; MAX_PATHS],
+    /// Usable paths of each group.
+    pub(super) valid: [FieldU8; MAX_GROUPS],
+    /// Numbers that have a path, leaving ones included.
+    pub(super) known: AtomicU64,
+    /// By number: index in `drivers`, and whether it is [`LEAVING`].
+    pub(super) at: [AtomicU16; MAX_PATHS],
+    /// Never taken away, so that I/O needs no lock to use them.
+    pub(super) drivers: Box<[OnceLock<Arc<dyn Driver>>]>,
+    pub(super) policies: Vec<Policy>,
+    pub(super) selectors: Selectors,
+    pub(super) hctxs: Box<[HctxPlace<L>]>,
+    pub(super) limits: Limits,
+    pub(super) capacity: Sector,
+    pub(super) handler: Option<Box<dyn Handler>>,
+    pub(super) listener: Listener,
+    pub(super) state: Mutex<L, State>,
+    /// Hardware queues and depth, once started.
+    pub(super) started: Mutex<L, Option<(u16, u32)>>,
+}
+
+/// Strictest limits of all; a boundary is kept, for a request is not cut again.
+fn stacked<'a>(all: impl Iterator<Item = &'a Limits> + Clone) -> Limits {
+    let chunk = all.clone().map(|l| l.chunk_sectors).filter(|c| *c > 0).min().unwrap_or(0);
+    Limits { chunk_sectors: chunk, ..Limits::stacked(all) }
+}
+
+impl<L: Lock> Multipath<L> {
+    /// A disk of these groups, the first preferred. `node_of`: the NUMA node of each CPU, for io-affinity; empty if all are of
+    /// one.
+    ///
+    /// # Errors
+    /// No path, too many, two of one name, or paths that cannot be of one disk.
+    pub fn new(
+        groups: Vec<NewGroup>,
+        features: Features,
+        handler: Option<Box<dyn Handler>>,
+        node_of: &[u16],
+        listener: Listener,
+    ) -> Result<Multipath<L>, MultipathError> {
+        let all: Vec<&NewPath> = groups.iter().flat_map(|g| &g.paths).collect();
+        if all.is_empty() || all.len() > MAX_PATHS || groups.len() > MAX_GROUPS {
+            let (n, g) = (all.len(), groups.len());
+            return refused(format!(
+                "{n} paths in {g} groups: must be 1..={MAX_PATHS} paths, at most {MAX_GROUPS} groups"
+            ));
+        }
+        let limits: Vec<Limits> = all.iter().map(|p| p.driver.limits()).collect();
+        let (limits, capacity) = (stacked(limits.iter()), all[0].driver.capacity());
+        let ids = |group: &NewGroup, first: usize| -> Vec<(u8, Vec<u16>)> {
+            group.paths.iter().enumerate().map(|(i, p)| ((first + i) as u8, p.args.cpus.clone())).collect()
+        };
+        let mut first = 0;
+        let mut policies = Vec::new();
+        for group in &groups {
+            policies.push(Policy::new(group.selector, &ids(group, first), node_of));
+            first += group.paths.len();
+        }
+        let state = State::new(
+            groups.iter().map(|g| Group { selector: g.selector, bypassed: false }).collect(),
+            features,
+            handler.is_some(),
+        );
+        let disk = Multipath {
+            open: CachePadded::new(AtomicU64::new(0)),
+            group_of: core::array::from_fn(|_| FieldU8::default()),
+            valid: core::array::from_fn(|_| FieldU8::default()),
+            known: AtomicU64::new(0),
+            at: core::array::from_fn(|_| AtomicU16::new(NO_DRIVER)),
+            drivers: (0..MAX_LIVES).map(|_| OnceLock::new()).collect(),
+            policies,
+            selectors: Selectors::new(),
+            hctxs: (0..MAX_CPUS).map(|_| OnceLock::new()).collect(),
+            limits,
+            capacity,
+            handler,
+            listener: Box::new(|_| {}),
+            state: Mutex::new(state),
+            started: Mutex::new(None),
+        };
+        for (group, new) in groups.into_iter().enumerate() {
+            for path in new.paths {
+                disk.add(group, path)?;
+            }
+        }
+        Ok(Multipath { listener, ..disk })
+    }
+
+    /// Adds a path to a group, usable at once.
+    ///
+    /// # Errors
+    /// No such group, no number free, a name that is there, or a driver that cannot be of this disk: other capacity, other
+    /// blocks, stricter limits; or it could not be started. Also CPUs for io-affinity: that selector keeps those which each number
+    /// had from the start.
+    pub fn add_path(&self, group: usize, new: NewPath) -> Result<PathId, MultipathError> {
+        if matches!(self.policies.get(group), Some(Policy::IoAffinity(_))) && !new.args.cpus.is_empty() {
+            return refused(format!(
+                "path {}: the selector io-affinity knows its CPUs from the start; make the disk anew with it",
+                new.name
+            ));
+        }
+        self.add(group, new)
+    }
+
+    fn add(&self, group: usize, new: NewPath) -> Result<PathId, MultipathError> {
+        self.check_path(group, &new)?;
+        let started = self.started.lock();
+        if let Some((nr_hw_queues, depth)) = *started
+            && let Err(e) = new.driver.start(nr_hw_queues, depth)
+        {
+            return refused(format!("path {}: {e}", new.name));
+        }
+        let mut state = self.state.lock();
+        self.forget_removed(&mut state);
+        if state.present().any(|(_, p)| p.name == new.name) {
+            return refused(format!("path {}: is there already; remove it first", new.name));
+        }
+        let Some(free) = state.paths.iter().position(Option::is_none) else {
+            return refused(format!("path {}: {MAX_PATHS} paths are there already; remove one first", new.name));
+        };
+        let Some(index) = self.keep_driver(&new.driver) else {
+            return refused(format!("path {}: {MAX_LIVES} paths have come and gone; make the disk anew", new.name));
+        };
+        let id = PathId(free as u8);
+        self.selectors.add(free, new.args.throughput);
+        self.group_of[free].set(group as u8);
+        let NewPath { name, args, .. } = new;
+        state.paths[free] = Some(Path { name, group, args, is_active: true, fail_count: 0, is_leaving: false });
+        self.at[free].store(index, Ordering::SeqCst); // Pairs with: Multipath::choose
+        self.known.fetch_or(1 << free, Ordering::Relaxed);
+        let wanted = state.came_up(id, group);
+        self.publish(&state);
+        drop((state, started));
+        (self.listener)(Event::PathReinstated(id));
+        self.see_to(wanted);
+        Ok(id)
+    }
+
+    fn check_path(&self, group: usize, new: &NewPath) -> Result<(), MultipathError> {
+        let name = &new.name;
+        let (n, capacity, limits) = (self.policies.len(), new.driver.capacity(), new.driver.limits());
+        if group >= n {
+            return refused(format!("path {name}: group {group}: must be one of {n}, from 0"));
+        }
+        if capacity != self.capacity {
+            let (its, ours) = (capacity.0, self.capacity.0);
+            return refused(format!("path {name}: {its} sectors, the disk has {ours}: it leads to another disk"));
+        }
+        if limits.logical_block_size != self.limits.logical_block_size || limits.write_cache != self.limits.write_cache
+        {
+            return refused(format!(
+                "path {name}: blocks of {} bytes, write cache {}; the disk has {} and {}: it leads to another disk",
+                limits.logical_block_size, limits.write_cache, self.limits.logical_block_size, self.limits.write_cache
+            ));
+        }
+        let both = stacked([&self.limits, &limits].into_iter());
+        let comparable = Limits { physical_block_size: self.limits.physical_block_size, ..both };
+        if comparable != self.limits {
+            return refused(format!(
+                "path {name}: its limits are stricter than the disk's; make the disk anew with it"
+            ));
+        }
+        Ok(())
+    }
+
+    fn keep_driver(&self, driver: &Arc<dyn Driver>) -> Option<u16> {
+        let is_it = |d: &OnceLock<Arc<dyn Driver>>| d.get().is_none_or(|d| Arc::ptr_eq(d, driver));
+        let index = self.drivers.iter().position(is_it)?;
+        self.drivers[index].get_or_init(|| driver.clone());
+        Some(index as u16)
+    }
+
+    /// Takes a path away: nothing is sent there any more, and when nothing of it is in flight it has gone. Whether it has; ask
+    /// [`Multipath::has_gone`] otherwise. Its driver is kept, unused, for as long as the disk.
+    ///
+    /// # Errors
+    /// No such path.
+    pub fn remove_path(&self, id: PathId, now: Instant) -> Result<bool, MultipathError> {
+        let mut state = self.state.lock();
+        let Some(path) = state.paths.get_mut(id.index()).and_then(Option::as_mut).filter(|p| !p.is_leaving) else {
+            return refused(format!("path number {}: is not there", id.0));
+        };
+        path.is_leaving = true;
+        // Marked, then looked at what is in flight; who issues counts, then looks at the mark.
+        self.at[id.index()].fetch_or(LEAVING, Ordering::SeqCst); // Pairs with: Multipath::choose
+        state.note_no_path(now);
+        self.publish(&state);
+        self.forget_removed(&mut state);
+        Ok(state.paths[id.index()].is_none())
+    }
+
+    /// Whether a removed path has gone. True for one that never was; a successor with its number is not it.
+    pub fn has_gone(&self, id: PathId) -> bool {
+        let mut state = self.state.lock();
+        self.forget_removed(&mut state);
+        state.paths[id.index()].as_ref().is_none_or(|p| !p.is_leaving)
+    }
+
+    /// Frees the numbers of removed paths of which nothing is in flight.
+    pub(super) fn forget_removed(&self, state: &mut State) {
+        for (i, path) in state.paths.iter_mut().enumerate() {
+            if path.as_ref().is_some_and(|p| p.is_leaving) && self.in_flight(i) == 0 {
+                *path = None;
+                self.known.fetch_and(!(1 << i), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Requests at a path.
+    pub(super) fn in_flight(&self, path: usize) -> u32 {
+        // Pairs with: Multipath::choose
+        let of = |h: &HctxPlace<L>| h.get().map_or(0, |h| h.in_flight[path].load(Ordering::SeqCst));
+        self.hctxs.iter().map(of).sum()
+    }
+
+    /// The number of a path by its name.
+    pub fn path(&self, name: &str) -> Option<PathId> {
+        self.state.lock().present().find(|(_, p)| p.name == name).map(|(id, _)| id)
+    }
+
+    /// `fail_path`: it gets no more requests. What is there it may still end. Nothing happens to one that has failed.
+    pub fn fail_path(&self, id: PathId, now: Instant) {
+        let mut state = self.state.lock();
+        let failed = state.fail(id, now);
+        self.publish(&state);
+        drop(state);
+        if failed {
+            (self.listener)(Event::PathFailed(id));
+        }
+    }
+
+    /// `reinstate_path`: it may be used again.
+    pub fn reinstate_path(&self, id: PathId) {
+        let mut state = self.state.lock();
+        let Some(wanted) = state.reinstate(id) else { return };
+        self.publish(&state);
+        drop(state);
+        (self.listener)(Event::PathReinstated(id));
+        self.see_to(wanted);
+    }
+
+    /// `switch_group`: the next request goes to this group, from 0.
+    ///
+    /// # Errors
+    /// No such group; as of the next two.
+    pub fn switch_group(&self, group: usize) -> Result<(), MultipathError> {
+        self.change_group(group, |state| state.switch(group))
+    }
+
+    /// `disable_group`: it is used only if no other has a path.
+    pub fn disable_group(&self, group: usize) -> Result<(), MultipathError> {
+        self.change_group(group, |state| state.bypass(group, true))
+    }
+
+    /// `enable_group`.
+    pub fn enable_group(&self, group: usize) -> Result<(), MultipathError> {
+        self.change_group(group, |state| state.bypass(group, false))
+    }
+
+    fn change_group(&self, group: usize, f: impl FnOnce(&mut State) -> Wanted) -> Result<(), MultipathError> {
+        let n = self.policies.len();
+        if group >= n {
+            return refused(format!("group {}: must be 1..={n}", group + 1));
+        }
+        self.change(f);
+        Ok(())
+    }
+
+    /// Sorts all paths into groups anew, best first, at once and with requests out: a table that is loaded anew. No group is in
+    /// use or bypassed then, so the next request takes the first that has a path, and its paths are activated if there is a handler.
+    /// Groups of the disk beyond these are empty.
+    ///
+    /// # Errors
+    /// More groups than the disk has, a path that is left out, named twice or not there, or groups whose selectors differ or
+    /// know their paths (io-affinity). Nothing has changed then.
+    pub fn regroup(&self, groups: &[Vec<PathId>]) -> Result<(), MultipathError> {
+        let mut state = self.state.lock();
+        let n = state.groups.len();
+        if groups.len() > n {
+            return refused(format!("{} groups: the disk was made with {n}", groups.len()));
+        }
+        let first = state.groups.first().map(|g| g.selector);
+        if state.groups.iter().any(|g| Some(g.selector) != first || g.selector == Selector::IoAffinity) {
+            return refused("paths change groups only where all have one selector, and not io-affinity".into());
+        }
+        let mut named: Vec<PathId> = groups.concat();
+        named.sort_unstable();
+        if !named.iter().copied().eq(state.present().map(|(id, _)| id)) {
+            return refused(format!("{} paths in new groups: must be all that are there, once each", named.len()));
+        }
+        for (group, path) in groups.iter().enumerate().flat_map(|(g, paths)| paths.iter().map(move |p| (g, *p))) {
+            // What is out is counted by the path, in the unit of a selector that both groups have.
+            self.group_of[path.index()].set(group as u8);
+        }
+        let wanted = state.regroup(groups);
+        self.publish(&state);
+        drop(state);
+        self.see_to(wanted);
+        Ok(())
+    }
+
+    /// `queue_if_no_path`; its time begins anew.
+    pub fn queue_if_no_path(&self, now: Instant) {
+        self.change(|state| state.set_queueing(true, now));
+    }
+
+    /// `fail_if_no_path`: what waits fails, if there is no path.
+    pub fn fail_if_no_path(&self, now: Instant) {
+        self.change(|state| state.set_queueing(false, now));
+    }
+
+    /// While it is on, a path's error ends the request, whatever other paths there are, and nothing waits for a path: drivers of
+    /// paths have been told to end what they cannot have stopped. So it is turned on before they are told, and off after
+    /// they were told otherwise; what was issued until then ends with its path's error, too.
+    pub fn set_give_up(&self, on: bool, now: Instant) {
+        self.change(|state| state.set_give_up(on, now));
+    }
+
+    /// The activation that [`Handler::activate`] was asked for has ended.
+    pub fn pg_init_done(&self, path: PathId, result: PgInit, now: Instant) {
+        self.change(|state| state.pg_init_done(path, result, now));
+    }
+
+    fn change(&self, f: impl FnOnce(&mut State) -> Wanted) {
+        let mut state = self.state.lock();
+        let wanted = f(&mut state);
+        self.publish(&state);
+        drop(state);
+        self.see_to(wanted);
+    }
+
+    /// Tells I/O of a change. The state is locked, so that no older one overtakes.
+    pub(super) fn publish(&self, state: &State) {
+        let mut valid = [0; MAX_GROUPS];
+        state.present().filter(|(_, p)| p.is_active).for_each(|(_, p)| valid[p.group] += 1);
+        self.valid.iter().zip(valid).for_each(|(group, n)| group.set(n));
+        // Pairs with: Multipath::choose
+        self.open.store(state.open(), Ordering::Release);
+    }
+
+    pub(super) fn see_to(&self, wanted: Wanted) {
+        if let Some(path) = wanted.failed {
+            (self.listener)(Event::PathFailed(path));
+        }
+        if let Some(handler) = &self.handler {
+            wanted.activate.iter().for_each(|path| handler.activate(*path, wanted.after));
+        }
+        if wanted.run {
+            (self.listener)(Event::RunQueue);
+        }
+    }
+}
