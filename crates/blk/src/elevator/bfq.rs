@@ -35,6 +35,7 @@ mod budget;
 mod burst;
 mod choose;
 mod device;
+mod habits;
 mod heap;
 mod idling;
 mod population;

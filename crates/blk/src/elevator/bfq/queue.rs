@@ -8,7 +8,7 @@
 //! when a queue is served (wf2q), what it may use up (budget), whether it is waited for (idling).
 
 use super::choose::is_better;
-use super::idling::Habits;
+use super::habits::Habits;
 use super::raising::Raising;
 use super::tunables::Rules;
 use crate::bio::{IoPrio, IoPrioClass};

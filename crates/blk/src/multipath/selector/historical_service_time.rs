@@ -29,7 +29,7 @@ const MAX_SAMPLE: u64 = u64::MAX >> FIXED_SHIFT;
 
 /// Weight of the past for each length of a sample.
 #[derive(Clone, Debug)]
-pub(in crate::multipath) struct Weights([u16; NR_BUCKETS]);
+pub(crate) struct Weights([u16; NR_BUCKETS]);
 
 fn multiplied(a: u64, b: u64) -> u64 {
     (a * b + FIXED_1 / 2) >> FIXED_SHIFT

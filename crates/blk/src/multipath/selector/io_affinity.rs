@@ -8,7 +8,7 @@ use crate::id::{CpuId, MAX_CPUS};
 
 /// Which path each CPU has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::multipath) struct Affinity {
+pub(crate) struct Affinity {
     /// By CPU: the paths of that CPU (at most one), of its node, as masks.
     by_cpu: Vec<(u64, u64)>,
 }
