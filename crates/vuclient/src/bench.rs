@@ -15,10 +15,12 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::completion::Queue;
+use crate::disk::Info;
 use crate::disk::{Disk, MAX_RING, Settings};
+use crate::error::Error;
+use crate::phases::BenchReport;
 use crate::phases::{self, Pace};
 use crate::random::Random;
-use crate::{BenchReport, Error, Info};
 
 /// Most requests per queue: each takes three descriptors of a ring.
 pub const MAX_IODEPTH: u32 = MAX_RING / 3;

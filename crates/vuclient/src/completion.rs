@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use blkio::{Blkioq, Completion};
 
-use crate::Error;
+use crate::error::Error;
 
 /// Completions taken from the ring per call.
 const BATCH: usize = 256;

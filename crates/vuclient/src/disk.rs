@@ -14,8 +14,8 @@ use std::time::Duration;
 use blkio::Blkio;
 use serde::Serialize;
 
-use crate::Error;
 use crate::completion::Queue;
+use crate::error::Error;
 use crate::memory::Memory;
 
 /// Descriptors of a ring that every server is expected to take.

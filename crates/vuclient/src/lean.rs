@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use crate::Error;
+use crate::error::Error;
 use crate::phases::{self, BenchReport, Load, Pace};
 use crate::random::Random;
 use crate::raw::block::{self, BlockRequest, LINE};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use vm_memory::volatile_memory::{VolatileMemory, VolatileSlice};
 use vm_memory::{AtomicInteger, FileOffset, MmapRegion};
 
-use crate::Error;
+use crate::error::Error;
 
 /// One shared mapping.
 #[derive(Clone)]

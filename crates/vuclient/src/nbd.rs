@@ -6,7 +6,7 @@
 //! Unix socket that takes `NBD_OPT_EXPORT_NAME`; simple replies, no TLS. Data is neither chosen nor compared.
 //! Source: the NBD protocol, sections "Newstyle negotiation", "Transmission phase".
 
-use crate::Error;
+use crate::error::Error;
 use crate::random::Random;
 use serde::Serialize;
 use std::io::{Read, Write};

@@ -12,7 +12,7 @@ use hdrhistogram::Histogram;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 
-use crate::Error;
+use crate::error::Error;
 
 const WARM_UP: u8 = 0;
 const MEASURE: u8 = 1;

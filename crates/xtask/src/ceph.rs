@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::packages;
 use crate::project::{LIKE_ALL_TESTS, Project, cargo, cargo_within};
 use crate::step::{Counts, run_counted};

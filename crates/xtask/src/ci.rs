@@ -8,8 +8,8 @@
 
 use std::process::Command;
 
-use crate::Outcome;
 use crate::oracle::loop_device::Loop;
+use crate::outcome::Outcome;
 use crate::project::{Project, cargo};
 use crate::step::{Beside, Counts, Report, run_counted, step};
 use crate::tidy;

@@ -5,7 +5,7 @@
 //! says; all combinations of queues, rings and caches on demand. Needs x86-64, the packages of
 //! [`crate::packages::ensure_guest`], and a Debian mirror for the kernel the first time.
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::packages;
 use crate::project::{Project, cargo};
 

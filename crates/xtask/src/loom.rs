@@ -8,8 +8,8 @@
 
 use std::process::Command;
 
-use crate::Outcome;
 use crate::ci::appended;
+use crate::outcome::Outcome;
 use crate::project::{Project, cargo};
 use crate::step::run_counted;
 

@@ -17,6 +17,7 @@ mod ci;
 mod guest;
 mod loom;
 mod oracle;
+mod outcome;
 mod packages;
 mod project;
 mod sanitize;
@@ -29,6 +30,7 @@ mod ublk_guest;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use outcome::Outcome;
 
 /// The developer's entry point of mqblk.
 #[derive(Parser)]
@@ -75,13 +77,6 @@ struct CiArgs {
     /// Leave out the loom models, the guest with ublk, the Ceph cluster and the documentation.
     #[arg(long)]
     fast: bool,
-}
-
-/// How a subcommand ended when it could do its work.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Outcome {
-    Passed,
-    Failed,
 }
 
 fn main() -> ExitCode {

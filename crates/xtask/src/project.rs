@@ -28,6 +28,8 @@ pub struct Project {
 pub struct Package {
     /// Its name in Cargo.toml.
     pub name: String,
+    /// Its `Cargo.toml`, absolute.
+    pub manifest_path: PathBuf,
     /// Its libraries, programs, tests, benches, examples and build script.
     pub targets: Vec<Target>,
     /// Its direct dependencies of every kind and platform.

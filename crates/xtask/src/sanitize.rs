@@ -11,7 +11,7 @@ use std::process::Command;
 
 use clap::ValueEnum;
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::project::Project;
 use crate::step::{Counts, Report, run_counted, step};
 

@@ -4,7 +4,7 @@
 //! They are made by the tests called `seeds_of_TARGET`, which `cargo test` runs without writing anything. Guarantees: each target
 //! has such a test, whatever lies there of earlier times; what is written is what was run. What a run of fuzzing has added stays.
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::project::{Project, cargo};
 use std::fs;
 use std::path::{Path, PathBuf};

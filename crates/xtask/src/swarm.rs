@@ -7,7 +7,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::project::{Project, cargo};
 
 /// Seeds of one call of the simulator: half a minute or less.

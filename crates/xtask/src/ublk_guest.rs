@@ -11,8 +11,8 @@ use std::process::Command;
 
 use clap::Args;
 
-use crate::Outcome;
 use crate::oracle::KERNEL;
+use crate::outcome::Outcome;
 use crate::packages;
 use crate::project::{Project, debug_program};
 

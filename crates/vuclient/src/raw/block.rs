@@ -6,7 +6,7 @@
 
 use super::guest::Guest;
 use super::ring::Segment;
-use crate::Error;
+use crate::error::Error;
 
 /// Request type: read.
 pub const IN: u32 = 0;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 
 use super::guest::Guest;
-use crate::Error;
+use crate::error::Error;
 use crate::memory::Memory;
 
 /// Bytes of a page of the log.

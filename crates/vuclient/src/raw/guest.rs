@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use vm_memory::{AtomicAccess, AtomicInteger, Bytes};
 
-use crate::Error;
+use crate::error::Error;
 use crate::memory::Memory;
 
 /// Regions of memory shared with the server.

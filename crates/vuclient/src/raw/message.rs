@@ -19,7 +19,7 @@ use rustix::net::{
     SendFlags,
 };
 
-use crate::Error;
+use crate::error::Error;
 
 /// Longest payload that is taken from a server.
 pub const MAX_PAYLOAD: usize = 4096;

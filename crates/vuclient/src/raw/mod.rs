@@ -45,7 +45,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use crate::Error;
+use crate::error::Error;
 use block::BlockRequest;
 use guest::Guest;
 use message::{Channel, Message, NEED_REPLY, NOFD, PROTOCOL_FEATURES, REPLY, VERSION, protocol, request, timespec};

@@ -7,7 +7,7 @@
 //! Source: virtio 1.2, 2.7 (split) and 2.8 (packed).
 
 use super::guest::Guest;
-use crate::Error;
+use crate::error::Error;
 
 /// Descriptor flag: another follows (split: at `next`; packed: in the next slot).
 pub const NEXT: u16 = 1;

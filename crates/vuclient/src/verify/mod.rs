@@ -20,8 +20,9 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::disk::Info;
 use crate::disk::{Disk, MAX_RING, Settings};
-use crate::{Error, Info};
+use crate::error::Error;
 use pattern::State;
 use plan::Limits;
 use queue::{Runner, Setup};

@@ -6,7 +6,7 @@
 //! segments cut at any byte, at odd addresses, as virtio allows (5.2.6: only the total is a multiple
 //! of 512); gaps between segments are there to be found untouched.
 
-use crate::Info;
+use crate::disk::Info;
 use crate::random::Random;
 
 /// Longest read or write.

@@ -12,8 +12,8 @@ use blkio::{Blkioq, ReqFlags, iovec};
 use super::pattern::{self, Generation, State, ZERO};
 use super::plan::{Kind, Limits, MAX_IO, Op, Plan};
 use super::{Area, VerifyReport};
-use crate::Error;
 use crate::completion::Queue;
+use crate::error::Error;
 use crate::memory::Memory;
 
 /// What memory holds before a read, and what gaps hold after it.

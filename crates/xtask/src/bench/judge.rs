@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::job::Stall;
 use super::rows::{Goal, Metric, Need, Row};
-use super::side::Sample;
+use super::sample::Sample;
 
 /// The runs of one row.
 pub struct Measured {

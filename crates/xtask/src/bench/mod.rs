@@ -15,8 +15,10 @@ mod beside;
 mod job;
 mod judge;
 mod link;
+mod options;
 mod report;
 mod rows;
+mod sample;
 mod served;
 mod setup;
 mod side;
@@ -24,45 +26,14 @@ mod stall;
 mod turns;
 mod unequal;
 
-use std::path::PathBuf;
-
-use clap::Args;
-
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::project::Project;
 use judge::Measured;
+pub use options::Options;
 use report::Results;
 use rows::Row;
+use sample::Sample;
 use side::Bench;
-
-/// The command line of `cargo xtask bench`.
-#[derive(Args)]
-pub struct Options {
-    /// Only these rows, separated by commas; `--list` names them.
-    #[arg(long, value_delimiter = ',')]
-    rows: Vec<String>,
-    /// Name the rows with what they show, and stop.
-    #[arg(long)]
-    list: bool,
-    /// How often each side runs.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Seconds of I/O of each run.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=3600))]
-    seconds: u32,
-    /// A thousand I/Os a run, one round, debug build, no verdict: shows that the rows work.
-    #[arg(long)]
-    smoke: bool,
-    /// fio in the place of mqblk: every ratio to fio should then be near 1, which shows the noise.
-    #[arg(long)]
-    control: bool,
-    /// The file of the file rows; made when missing, never changed when there.
-    #[arg(long)]
-    file: Option<PathBuf>,
-    /// Where the results go.
-    #[arg(long)]
-    results: Option<PathBuf>,
-}
 
 /// Measures the chosen rows, prints them and keeps the raw figures.
 ///
@@ -124,7 +95,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Row>, String> {
 }
 
 /// Every side once; the order turns round with each round, so that a drift favours nobody.
-fn one_round(bench: &Bench, row: &Row, round: u32) -> Result<Vec<side::Sample>, String> {
+fn one_round(bench: &Bench, row: &Row, round: u32) -> Result<Vec<Sample>, String> {
     let mut order: Vec<usize> = (0..row.sides.len()).collect();
     if round % 2 == 1 {
         order.reverse();
@@ -132,7 +103,7 @@ fn one_round(bench: &Bench, row: &Row, round: u32) -> Result<Vec<side::Sample>, 
     if row.turns && !bench.is_smoke() {
         return bench.by_turns(row, &order);
     }
-    let mut samples: Vec<Option<side::Sample>> = row.sides.iter().map(|_| None).collect();
+    let mut samples: Vec<Option<Sample>> = row.sides.iter().map(|_| None).collect();
     for index in order {
         samples[index] = Some(bench.sample(row, &row.sides[index])?);
     }

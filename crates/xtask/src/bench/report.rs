@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::judge::{Judgement, Measured, Spread, Verdict, shown};
 use super::rows::{Client, Metric, Program, Pull, Pulled, Row, Served, Side, Unequal};
+use super::sample::Sample;
 use super::setup::Setup;
-use super::side::Sample;
 
 /// The results of one call, in memory and on disk.
 pub struct Results {

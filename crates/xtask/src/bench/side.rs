@@ -11,14 +11,14 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde::Serialize;
 use serde_json::Value;
 
-use super::Options;
 use super::agrees;
 use super::beside::{Ceph, LoopDevice, Tgtd};
 use super::job::{self, Blanks, Figures};
+use super::options::Options;
 use super::rows::{Program, Row, Side};
+use super::sample::Sample;
 use super::served;
 use super::setup;
 use super::stall;
@@ -54,20 +54,6 @@ pub struct Bench {
     tgtd: Option<Tgtd>,
     _ceph: Option<Ceph>,
     _loop_device: Option<LoopDevice>,
-}
-
-/// One run.
-#[derive(Clone, Serialize)]
-pub struct Sample {
-    /// The side's name.
-    pub side: &'static str,
-    /// What it reached.
-    #[serde(flatten)]
-    pub figures: Figures,
-    /// User and system seconds of the whole process, start-up included, as the kernel counts.
-    pub process_cpu_s: f64,
-    /// The `jobs` of its JSON, zeros left out.
-    pub jobs: Value,
 }
 
 impl Bench {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::job::Figures;
-use super::side::Sample;
+use super::sample::Sample;
 
 /// Bytes of each I/O.
 const BLOCK: u64 = 4096;

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::packages;
 use crate::project::{Project, cargo};
 

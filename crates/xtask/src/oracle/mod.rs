@@ -22,7 +22,7 @@ pub use record::KERNEL;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::project::{Project, cargo};
 use crate::step::Counts;
 

@@ -5,7 +5,7 @@
 //! its statement, in the three lines above it or in the comment block there. Orderings must be
 //! written out, or this rule would not see them. Test code is exempt.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Source, words};
 
 const STRONG: [&str; 4] = ["Acquire", "Release", "AcqRel", "SeqCst"];

@@ -5,7 +5,7 @@
 //! order outside their tests, in full paths or in grouped imports; tests wait for conditions, not
 //! for time. Does not look through re-exports of other crates.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Source, after_closing, is_name, leading_name, words};
 
 /// Crates that must run the same in the simulator as on a machine.

@@ -8,6 +8,7 @@
 //! | [`text`] | SPDX line and `//!` header first, ASCII, no work marks without an issue, no machine paths |
 //! | [`size`] | files of at most 800 lines, functions of at most 70; exceptions only in `tidy.toml` |
 //! | [`modules`] | no dead file: every `.rs` is reached by a `mod` line |
+//! | [`circles`] | at most five files of a crate import each other in a circle; exceptions only in `tidy.toml` |
 //! | [`atomics`] | an ordering above Relaxed names the place it pairs with |
 //! | [`confine`] | `unsafe` only in `host` and listed files; no machine in `blk`, `workload`, `sim`; no sleeping in tests |
 //! | [`manuals`] | README, CONTRIBUTING and `.ci/run` say what the tree does |
@@ -16,42 +17,27 @@
 //! (`undocumented_unsafe_blocks` in the workspace lints), which sees more than a text scan.
 
 mod atomics;
+mod circles;
 mod confine;
+mod finding;
+mod imports;
 mod manuals;
 mod modules;
+mod ratchet;
 mod size;
 mod source;
 mod text;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::Path;
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::project::Project;
+use circles::Circle;
+use finding::Finding;
 use modules::Reach;
+use ratchet::{Exceptions, RATCHET};
 use source::Source;
-
-/// One breach of a rule.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Finding {
-    path: String,
-    line: usize,
-    message: String,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Finding { path, line, message } = self;
-        write!(f, "{path}:{line}: {message}")
-    }
-}
-
-impl Finding {
-    fn new(path: &str, line: usize, message: impl Into<String>) -> Finding {
-        Finding { path: path.to_owned(), line, message: message.into() }
-    }
-}
 
 /// Checks the whole tree and prints what it found.
 ///
@@ -88,12 +74,40 @@ fn check(project: &Project) -> Result<Vec<Finding>, String> {
         findings.extend(atomics::check(source));
         findings.extend(confine::check(source));
     }
-    let ratchet = texts.get(size::RATCHET).map_or("", String::as_str);
-    findings.extend(size::check(&sources, ratchet));
+    let circles = largest_circles(project, &texts, &sources);
+    for Circle { package, files } in &circles {
+        println!(
+            "circle of {package}: {} files{}{}",
+            files.len(),
+            if files.is_empty() { "" } else { ": " },
+            files.join(" ")
+        );
+    }
+    match Exceptions::parse(texts.get(RATCHET).map_or("", String::as_str)) {
+        Ok(exceptions) => {
+            findings.extend(size::check(&sources, &exceptions));
+            findings.extend(circles::check(&circles, &exceptions.circles));
+        }
+        Err(finding) => findings.push(finding),
+    }
     findings.extend(manuals::check(project, &texts));
     findings.sort();
     findings.dedup();
     Ok(findings)
+}
+
+/// The largest import circle of each package, over what it ships.
+fn largest_circles(project: &Project, texts: &BTreeMap<String, String>, sources: &[Source]) -> Vec<Circle> {
+    let by_path: BTreeMap<&str, &Source> = sources.iter().map(|source| (source.path.as_str(), source)).collect();
+    let shipped = |target: &&crate::project::Target| {
+        target.kind.iter().any(|kind| matches!(kind.as_str(), "lib" | "bin" | "cdylib"))
+    };
+    let of = |package: &crate::project::Package| {
+        let roots = package.targets.iter().filter(shipped).map(|target| project.relative(&target.src_path));
+        let trees: Vec<modules::Tree> = roots.map(|root| modules::tree(&root, texts)).collect();
+        circles::largest(&project.relative(package.manifest_path.parent().unwrap_or(&project.root)), &trees, &by_path)
+    };
+    project.packages.iter().map(of).collect()
 }
 
 fn dead_files<'a>(files: impl Iterator<Item = &'a String>, reach: &Reach) -> Vec<Finding> {

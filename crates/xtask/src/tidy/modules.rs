@@ -9,8 +9,32 @@ use std::collections::BTreeMap;
 
 use super::source::{Source, after_closing, leading_name, statement_start, words};
 
+/// The files of a crate by their modules, each a path from the crate's root.
+pub type Tree = BTreeMap<Vec<String>, String>;
+
+/// The modules of the crate with this root file that are compiled outside of tests.
+pub fn tree(root: &str, texts: &BTreeMap<String, String>) -> Tree {
+    let mut tree = Tree::new();
+    let mut next = vec![(Vec::new(), root.to_owned(), true)];
+    while let Some((module, path, owns_directory)) = next.pop() {
+        let Some(text) = texts.get(&path) else { continue };
+        let source = Source::new(&path, text, false);
+        for reference in references(&source, owns_directory).into_iter().filter(|r| !r.in_test && !r.module.is_empty())
+        {
+            if let Some(child) = reference.candidates.iter().find(|c| texts.contains_key(*c)) {
+                let module = module.iter().cloned().chain(reference.module).collect();
+                next.push((module, child.clone(), child.ends_with("/mod.rs")));
+            }
+        }
+        tree.insert(module, path);
+    }
+    tree
+}
+
 /// A `mod name;` or `include!` found in a file.
 struct Reference {
+    /// The module below the file's own; empty for `include!`.
+    module: Vec<String>,
     /// The files it may mean, in the order rustc tries them.
     candidates: Vec<String>,
     in_test: bool,
@@ -62,13 +86,17 @@ fn references(source: &Source, root: bool) -> Vec<Reference> {
         if name.is_empty() || !after[name.len()..].trim_start().starts_with(';') {
             continue;
         }
-        found.push(Reference { candidates: candidates(source, root, at, name), in_test: source.in_test(at) });
+        let module = enclosing_modules(&source.code, at).into_iter().chain([name.to_owned()]).collect();
+        found.push(Reference { module, candidates: candidates(source, root, at, name), in_test: source.in_test(at) });
     }
     for at in words(&source.code, "include") {
         let rest = &source.text[at..];
         if let Some(path) = rest.strip_prefix("include!(").and_then(literal) {
-            found
-                .push(Reference { candidates: vec![join(directory(&source.path), path)], in_test: source.in_test(at) });
+            found.push(Reference {
+                module: Vec::new(),
+                candidates: vec![join(directory(&source.path), path)],
+                in_test: source.in_test(at),
+            });
         }
     }
     found

@@ -4,7 +4,7 @@
 //! Guarantees: they hold for every text file of the tree ([`is_ours`]); work marks are looked for
 //! in the comments of Rust files and in whole other files, so a string may name them.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::Source;
 
 /// The first line of every Rust and shell file (after `#!`).

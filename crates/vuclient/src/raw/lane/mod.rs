@@ -24,7 +24,7 @@ use super::guest::Guest;
 use super::message::{feature, timespec};
 use super::ring::{INDIRECT, NEXT, Ring, WRITE, descriptor};
 use super::{Format, Raw};
-use crate::Error;
+use crate::error::Error;
 use crate::phases::silent;
 use packed::Packed;
 use split::Split;

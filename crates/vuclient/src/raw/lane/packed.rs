@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::split::has_passed;
 use super::{Piece, not_there};
-use crate::Error;
+use crate::error::Error;
 use crate::raw::guest::Guest;
 use crate::raw::ring::{AVAIL, Ring, USED};
 

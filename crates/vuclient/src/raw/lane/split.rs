@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 
-use crate::Error;
+use crate::error::Error;
 use crate::raw::guest::Guest;
 use crate::raw::ring::Ring;
 

@@ -3,7 +3,7 @@
 //!
 //! Guarantees and form: see [`super`].
 
-use super::{Goal, Metric, Need, Program, Row, Side, shown};
+use super::row::{Goal, Metric, Need, Program, Row, Side, shown};
 
 const NULL_QD32: &str = "\
 [global]

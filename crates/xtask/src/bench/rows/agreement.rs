@@ -3,7 +3,7 @@
 //!
 //! Guarantees and form: see [`super`]. What the published experiment 2 turned on is judged: within 5 percent.
 
-use super::{Agrees, Goal, Metric, Need, Program, Row, Side};
+use super::row::{Agrees, Goal, Metric, Need, Program, Row, Side};
 
 /// In the order of a full run.
 pub const ROWS: &[Row] = &[

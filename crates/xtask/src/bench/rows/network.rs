@@ -4,7 +4,7 @@
 //!
 //! Guarantees and form: see [`super`]. The CPU time is that of the whole process: librbd's threads do the most of an RBD image's work.
 
-use super::{Goal, Metric, Need, Program, Row, Side};
+use super::row::{Goal, Metric, Need, Program, Row, Side};
 
 const ISCSI: &str = "\
 [global]

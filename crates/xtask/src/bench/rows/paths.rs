@@ -5,7 +5,7 @@
 //! Guarantees and form: see [`super`]. All sides are ours; the yardstick of a selector is round-robin in the same run. Gaps are shown and
 //! not judged: they are settings (docs/multipath.md). Errors are judged.
 
-use super::{Goal, Metric, Need, Program, Pull, Pulled, Row, Side, Unequal};
+use super::row::{Goal, Metric, Need, Program, Pull, Pulled, Row, Side, Unequal};
 
 const READS: &str = "\
 [global]

@@ -5,7 +5,7 @@
 //! twice, with a client that costs next to nothing, and are held to the same goal.
 //! Guarantees and form: see [`super`].
 
-use super::{By, Client, Goal, Metric, Need, Program, Row, Served, Side, shown};
+use super::row::{By, Client, Goal, Metric, Need, Program, Row, Served, Side, shown};
 
 /// In the order of a full run.
 pub const ROWS: &[Row] = &[

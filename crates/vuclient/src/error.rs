@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What can end a connection, a bench or a verification.
+
+/// Why a connection, a bench or a verification ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The client library refused, or reported the server's refusal.
+    #[error("{what}: {source}")]
+    Blkio {
+        /// What was tried, with the socket or the setting.
+        what: String,
+        /// blkio's own words.
+        source: blkio::Error,
+    },
+    /// A system call of this process failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// A setting breaks its rule; the text has rule, value and remedy.
+    #[error("{0}")]
+    Usage(String),
+    /// The server ended a request with an error, or not at all.
+    #[error("{0}")]
+    Server(String),
+    /// What was read is not what was written; the text begins with the seed.
+    #[error("{0}")]
+    Difference(String),
+}
+
+impl Error {
+    pub(crate) fn blkio(what: impl Into<String>) -> impl FnOnce(blkio::Error) -> Error {
+        let what = what.into();
+        move |source| Error::Blkio { what, source }
+    }
+
+    pub(crate) fn io<E: Into<std::io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Error {
+        let what = what.into();
+        move |source| Error::Io { what, source: source.into() }
+    }
+}
