@@ -1,235 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! POSIX extended regular expressions: those that vendor, product and revision of multipath.conf are.
 //!
-//! Guarantees: whether one matches takes time in proportion to its size times the length of the text, whatever both
-//! are; what is compiled has a bound. Bytes are compared, as in the C locale. An expression that regcomp(3) refuses
-//! is refused with its reason; some that it leaves undefined (`a||b`) match the empty text there.
-//!
-//! Does not do: say where it matched; back references; collating elements and equivalence classes (`[[.x.]]`,
-//! `[[=x=]]`); what GNU adds behind a backslash (`\w`). Rejected: the crate `regex`, whose syntax is another one
-//! (`[]a]`, `\d`, `(?i)`). Source: POSIX.1-2017, chapter 9.4; regex(7).
+//! Guarantees: an expression means what it means to multipath-tools, as libc's regcomp(3) and regexec(3) read it for both;
+//! what is compiled has a bound. Bytes are compared, as in the C locale. Does not: say where it matched.
 
-/// Most instructions of one expression.
-const MOST: usize = 10_000;
-/// Most parts that are looked at to compile it, those that make no step counted.
-const MOST_VISITS: u32 = 10 * MOST as u32;
-/// Most groups in groups, and most repetitions of repetitions.
-const DEEPEST: u32 = 50;
-/// Most repetitions that may be asked for by number (`RE_DUP_MAX` of POSIX).
-const MOST_TIMES: u32 = 255;
+use std::ffi::CString;
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
 
-/// Bytes, one bit for each.
-type Set = [u64; 4];
-
-/// What stands behind `[:`, and which bytes are meant.
-type Class = (&'static [u8], fn(&u8) -> bool);
-
-#[derive(Clone, Debug)]
-enum Node {
-    Empty,
-    One(Set),
-    Start,
-    End,
-    All(Vec<Node>),
-    Any(Vec<Node>),
-    Times(Box<Node>, u32, Option<u32>),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
-    One(Set),
-    Start,
-    End,
-    Jump(usize),
-    Either(usize, usize),
-    Found,
-}
+/// Most steps of one expression, repetitions counted: memory and time of regcomp(3) grow with the square.
+const MOST: usize = 2000;
+/// Most groups in groups: regcomp(3) recurses.
+const DEEPEST: usize = 50;
 
 /// A compiled expression.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ere(Vec<Step>);
-
-struct Parser<'a> {
-    rest: &'a [u8],
-    depth: u32,
+#[derive(Clone)]
+pub struct Ere {
+    text: String,
+    compiled: Arc<Compiled>,
 }
 
-fn has(set: &Set, byte: u8) -> bool {
-    set[usize::from(byte >> 6)] >> (byte & 63) & 1 == 1
-}
+struct Compiled(libc::regex_t);
 
-fn add(set: &mut Set, byte: u8) {
-    set[usize::from(byte >> 6)] |= 1 << (byte & 63);
-}
+// SAFETY: POSIX has regexec(3) take one compiled expression in several threads at a time; nothing else is called on it
+// before the last owner frees it.
+unsafe impl Send for Compiled {}
+// SAFETY: as above.
+unsafe impl Sync for Compiled {}
 
-fn one(byte: u8) -> Node {
-    let mut set = Set::default();
-    add(&mut set, byte);
-    Node::One(set)
-}
-
-impl Parser<'_> {
-    fn next(&mut self) -> Option<u8> {
-        let (first, rest) = self.rest.split_first()?;
-        self.rest = rest;
-        Some(*first)
-    }
-
-    fn take(&mut self, text: &[u8]) -> bool {
-        match self.rest.strip_prefix(text) {
-            Some(rest) => {
-                self.rest = rest;
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn alternatives(&mut self) -> Result<Node, String> {
-        let mut all = vec![self.sequence()?];
-        while self.take(b"|") {
-            all.push(self.sequence()?);
-        }
-        Ok(if all.len() == 1 { all.remove(0) } else { Node::Any(all) })
-    }
-
-    fn sequence(&mut self) -> Result<Node, String> {
-        let mut all = Vec::new();
-        while let Some(byte) = self.rest.first() {
-            if *byte == b'|' || *byte == b')' && self.depth > 0 {
-                break;
-            }
-            let mut node = self.atom()?;
-            let mut repeated = 0;
-            while let Some((min, max)) = self.times()? {
-                repeated += 1;
-                if repeated > DEEPEST {
-                    return Err(format!("has more than {DEEPEST} of '*', '+', '?' and '{{' in a row"));
-                }
-                node = Node::Times(Box::new(node), min, max);
-            }
-            all.push(node);
-        }
-        Ok(if all.is_empty() { Node::Empty } else { Node::All(all) })
-    }
-
-    fn atom(&mut self) -> Result<Node, String> {
-        Ok(match self.next() {
-            Some(b'(') => {
-                self.depth += 1;
-                if self.depth > DEEPEST {
-                    return Err(format!("has more than {DEEPEST} groups in groups"));
-                }
-                let node = self.alternatives()?;
-                if !self.take(b")") {
-                    return Err("has a '(' without its ')'; put '\\(' for the character itself".into());
-                }
-                self.depth -= 1;
-                node
-            }
-            Some(b'[') => Node::One(self.bracket()?),
-            Some(b'.') => Node::One([u64::MAX; 4]),
-            Some(b'^') => Node::Start,
-            Some(b'$') => Node::End,
-            Some(b'\\') => one(self.next().ok_or("ends in '\\'; put '\\\\' for the character itself")?),
-            Some(c @ (b'*' | b'+' | b'?' | b'{')) => {
-                let c = char::from(c);
-                return Err(format!("has '{c}' with nothing before it to repeat; '.*' stands for anything"));
-            }
-            Some(byte) => one(byte),
-            None => Node::Empty,
-        })
-    }
-
-    /// How often what stands before may stand there.
-    fn times(&mut self) -> Result<Option<(u32, Option<u32>)>, String> {
-        Ok(Some(match self.rest.first() {
-            Some(b'*') => (0, None),
-            Some(b'+') => (1, None),
-            Some(b'?') => (0, Some(1)),
-            Some(b'{') => return self.interval().map(Some),
-            _ => return Ok(None),
-        })
-        .inspect(|_| self.rest = &self.rest[1..]))
-    }
-
-    fn interval(&mut self) -> Result<(u32, Option<u32>), String> {
-        let wrong = || format!("has a '{{' that does not begin {{n}}, {{n,}} or {{n,m}} with n <= m <= {MOST_TIMES}");
-        let end = self.rest.iter().position(|b| *b == b'}').ok_or_else(wrong)?;
-        let text = str::from_utf8(&self.rest[1..end]).map_err(|_| wrong())?;
-        self.rest = &self.rest[end + 1..];
-        let number = |text: &str| {
-            let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-            text.parse().ok().filter(|n| is_number && *n <= MOST_TIMES).ok_or_else(wrong)
-        };
-        let (min, max) = match text.split_once(',') {
-            None => (number(text)?, Some(number(text)?)),
-            Some((min, "")) => (number(min)?, None),
-            Some((min, max)) => (number(min)?, Some(number(max)?)),
-        };
-        if max.is_some_and(|max| max < min) { Err(wrong()) } else { Ok((min, max)) }
-    }
-
-    /// Behind a `[`.
-    fn bracket(&mut self) -> Result<Set, String> {
-        const UNCLOSED: &str = "has a '[' without its ']'; put '\\[' for the character itself";
-        let not = self.take(b"^");
-        let mut set = Set::default();
-        let mut first = true;
-        loop {
-            let byte = self.next().ok_or(UNCLOSED)?;
-            if byte == b']' && !first {
-                break;
-            }
-            first = false;
-            if byte == b'[' && self.take(b":") {
-                self.class(&mut set)?;
-                continue;
-            }
-            if byte == b'[' && matches!(self.rest.first(), Some(b'.' | b'=')) {
-                return Err("has [. .] or [= =], which are not known here; name the characters".into());
-            }
-            let last = match self.rest {
-                [b'-', end, ..] if *end != b']' => {
-                    let end = *end;
-                    self.rest = &self.rest[2..];
-                    end
-                }
-                _ => byte,
-            };
-            if last < byte {
-                let (from, to) = (byte.escape_ascii(), last.escape_ascii());
-                return Err(format!("has the range {from}-{to}, which ends before it begins"));
-            }
-            (byte..=last).for_each(|b| add(&mut set, b));
-        }
-        Ok(if not { set.map(|bits| !bits) } else { set })
-    }
-
-    fn class(&mut self, set: &mut Set) -> Result<(), String> {
-        const CLASSES: [Class; 12] = [
-            (b"alpha:]", u8::is_ascii_alphabetic),
-            (b"digit:]", u8::is_ascii_digit),
-            (b"alnum:]", u8::is_ascii_alphanumeric),
-            (b"upper:]", u8::is_ascii_uppercase),
-            (b"lower:]", u8::is_ascii_lowercase),
-            (b"space:]", |b| b.is_ascii_whitespace() || *b == 0xb),
-            (b"blank:]", |b| matches!(b, b' ' | b'\t')),
-            (b"punct:]", u8::is_ascii_punctuation),
-            (b"print:]", |b| matches!(b, b' '..=b'~')),
-            (b"graph:]", u8::is_ascii_graphic),
-            (b"cntrl:]", u8::is_ascii_control),
-            (b"xdigit:]", u8::is_ascii_hexdigit),
-        ];
-        let found = CLASSES.into_iter().find(|(name, _)| self.take(name));
-        let (_, holds) = found.ok_or(
-            "has a class that is none of alpha, digit, alnum, upper, lower, space, blank, punct, \
-             print, graph, cntrl, xdigit",
-        )?;
-        (0..=u8::MAX).filter(holds).for_each(|b| add(set, b));
-        Ok(())
+impl Drop for Compiled {
+    fn drop(&mut self) {
+        // SAFETY: regcomp(3) has filled it in, and nothing uses it any more.
+        unsafe { libc::regfree(&raw mut self.0) }
     }
 }
+
+impl fmt::Debug for Ere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ere({:?})", self.text)
+    }
+}
+
+impl PartialEq for Ere {
+    fn eq(&self, other: &Ere) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Ere {}
 
 impl Ere {
     /// Compiles it.
@@ -237,123 +56,116 @@ impl Ere {
     /// # Errors
     /// What is wrong with it, to stand behind its name.
     pub fn new(text: &str) -> Result<Ere, String> {
-        let node = Parser { rest: text.as_bytes(), depth: 0 }.alternatives()?;
-        let mut steps = Vec::new();
-        let mut visits = MOST_VISITS;
-        compile(&node, &mut steps, &mut visits)?;
-        steps.push(Step::Found);
-        Ok(Ere(steps))
+        check_size(text.as_bytes())?;
+        let expression = CString::new(text).map_err(|_| "has a NUL byte".to_owned())?;
+        let mut compiled = std::mem::MaybeUninit::<libc::regex_t>::zeroed();
+        // SAFETY: both pointers are valid for the call, and the expression ends in a NUL byte.
+        let code =
+            unsafe { libc::regcomp(compiled.as_mut_ptr(), expression.as_ptr(), libc::REG_EXTENDED | libc::REG_NOSUB) };
+        if code != 0 {
+            return Err(rule_of(code).to_owned());
+        }
+        // SAFETY: regcomp(3) has succeeded.
+        let compiled = Compiled(unsafe { compiled.assume_init() });
+        Ok(Ere { text: text.to_owned(), compiled: Arc::new(compiled) })
     }
 
-    /// Whether it matches any part of the text.
+    /// Whether it matches any part of the text; text behind a NUL byte does not count.
     pub fn is_match(&self, text: &str) -> bool {
-        let text = text.as_bytes();
-        let (mut now, mut next) = (Threads::new(self.0.len()), Threads::new(self.0.len()));
-        for at in 0..=text.len() {
-            if now.add(&self.0, 0, at, text.len()) {
-                return true;
-            }
-            let Some(byte) = text.get(at) else { return false };
-            for step in now.list.drain(..) {
-                if let Step::One(set) = &self.0[step]
-                    && has(set, *byte)
-                    && next.add(&self.0, step + 1, at + 1, text.len())
-                {
-                    return true;
-                }
-            }
-            now.seen.fill(false);
-            std::mem::swap(&mut now, &mut next);
-        }
-        false
+        let text = CString::new(text.split('\0').next().unwrap_or_default()).expect("split at NUL bytes");
+        // SAFETY: what regcomp(3) made lives as long as `self`, the text ends in a NUL byte, and no matches are asked for.
+        unsafe { libc::regexec(&raw const self.compiled.0, text.as_ptr(), 0, ptr::null_mut(), 0) == 0 }
     }
 }
 
-fn compile(node: &Node, steps: &mut Vec<Step>, visits: &mut u32) -> Result<(), String> {
-    *visits = visits.saturating_sub(1);
-    if steps.len() > MOST || *visits == 0 {
-        return Err(format!("is too large: it would take more than {MOST} steps; repeat less"));
-    }
-    match node {
-        Node::Empty => {}
-        Node::One(set) => steps.push(Step::One(*set)),
-        Node::Start => steps.push(Step::Start),
-        Node::End => steps.push(Step::End),
-        Node::All(all) => all.iter().try_for_each(|n| compile(n, steps, visits))?,
-        Node::Any(all) => {
-            let mut ends = Vec::new();
-            for (i, n) in all.iter().enumerate() {
-                let fork = steps.len();
-                if i + 1 < all.len() {
-                    steps.push(Step::Found);
-                }
-                compile(n, steps, visits)?;
-                if i + 1 < all.len() {
-                    ends.push(steps.len());
-                    steps.push(Step::Found);
-                    steps[fork] = Step::Either(fork + 1, steps.len());
-                }
-            }
-            let end = steps.len();
-            ends.into_iter().for_each(|at| steps[at] = Step::Jump(end));
+/// What regcomp(3) refuses, with a remedy.
+fn rule_of(code: libc::c_int) -> &'static str {
+    match code {
+        libc::REG_EPAREN => "has a '(' without its ')'; put '\\(' for the character itself",
+        // glibc says REG_BADPAT of one at the very end.
+        libc::REG_EBRACK | libc::REG_BADPAT => "has a '[' without its ']'; put '\\[' for the character itself",
+        libc::REG_ECTYPE => {
+            "has a class that is none of alpha, digit, alnum, upper, lower, space, blank, punct, print, graph, cntrl, xdigit"
         }
-        Node::Times(n, min, max) => {
-            (0..*min).try_for_each(|_| compile(n, steps, visits))?;
-            match max {
-                None => {
-                    let fork = steps.len();
-                    steps.push(Step::Found);
-                    compile(n, steps, visits)?;
-                    steps.push(Step::Jump(fork));
-                    steps[fork] = Step::Either(fork + 1, steps.len());
-                }
-                Some(max) => {
-                    let mut forks = Vec::new();
-                    for _ in *min..*max {
-                        forks.push(steps.len());
-                        steps.push(Step::Found);
-                        compile(n, steps, visits)?;
-                    }
-                    let end = steps.len();
-                    forks.into_iter().for_each(|at| steps[at] = Step::Either(at + 1, end));
-                }
+        libc::REG_ECOLLATE => "has [. .] or [= =] around more than a character; name the characters",
+        libc::REG_ERANGE => "has a range that ends before it begins",
+        libc::REG_EESCAPE => "ends in '\\'; put '\\\\' for the character itself",
+        libc::REG_ESUBREG => "has a reference, such as \\1, to a group that is not there",
+        libc::REG_EBRACE | libc::REG_BADBR => "has a '{' that does not begin {n}, {n,} or {n,m} with n <= m",
+        libc::REG_BADRPT => "has nothing before '*', '+', '?' or '{' to repeat; '.*' stands for anything",
+        libc::REG_ESPACE => "is too large; repeat less",
+        _ => "is no extended regular expression",
+    }
+}
+
+/// Refuses what regcomp(3) would take all memory, or the whole stack, for. The steps of a group are counted as often as
+/// it may be repeated; what is no valid expression passes.
+fn check_size(text: &[u8]) -> Result<(), String> {
+    // Steps of each open group, and of what stands last.
+    let (mut groups, mut last, mut rest) = (vec![0_usize], 0_usize, text);
+    while let Some((byte, behind)) = rest.split_first() {
+        rest = behind;
+        let more = match byte {
+            b'(' if groups.len() > DEEPEST => return Err(format!("has more than {DEEPEST} groups in groups")),
+            b'(' => {
+                groups.push(0);
+                0
             }
+            b')' if groups.len() > 1 => {
+                last = groups.pop().unwrap_or(0).max(1);
+                last
+            }
+            b'*' | b'?' => 1,
+            b'+' => {
+                let copy = last;
+                last = last.saturating_mul(2);
+                copy
+            }
+            b'{' => {
+                let end = rest.iter().position(|b| *b == b'}').unwrap_or(rest.len());
+                let numbers = str::from_utf8(&rest[..end]).unwrap_or_default().split(',');
+                let times = numbers.filter_map(|n| n.parse::<usize>().ok()).max().unwrap_or(1);
+                rest = rest.get(end + 1..).unwrap_or_default();
+                let copies = last.saturating_mul(times);
+                last = last.saturating_add(copies);
+                copies
+            }
+            _ => {
+                rest = match byte {
+                    b'\\' => rest.get(1..).unwrap_or_default(),
+                    b'[' => behind_bracket(rest),
+                    _ => rest,
+                };
+                last = 1;
+                1
+            }
+        };
+        let group = groups.last_mut().expect("one is always open");
+        *group = group.saturating_add(more);
+        if groups.iter().fold(0, |sum: usize, group| sum.saturating_add(*group)) > MOST {
+            return Err(format!("is too large: it would take more than {MOST} steps; repeat less"));
         }
     }
     Ok(())
 }
 
-/// Places in the expression at which it can be, at one place in the text.
-struct Threads {
-    list: Vec<usize>,
-    seen: Vec<bool>,
-    stack: Vec<usize>,
-}
-
-impl Threads {
-    fn new(steps: usize) -> Threads {
-        Threads { list: Vec::new(), seen: vec![false; steps], stack: Vec::new() }
+/// What is left behind the bracket expression that `rest` is in.
+fn behind_bracket(rest: &[u8]) -> &[u8] {
+    let mut at = usize::from(rest.first() == Some(&b'^'));
+    // A ']' in the first place is itself.
+    at += usize::from(rest.get(at) == Some(&b']'));
+    while let Some(byte) = rest.get(at) {
+        let closing = match rest.get(at + 1) {
+            Some(kind @ (b':' | b'.' | b'=')) if *byte == b'[' => Some([*kind, b']']),
+            _ => None,
+        };
+        at += match closing {
+            Some(closing) => rest[at + 2..].windows(2).position(|w| w == closing).map_or(1, |n| n + 4),
+            None if *byte == b']' => return &rest[at + 1..],
+            None => 1,
+        };
     }
-
-    /// Goes on from a step without a byte. True: the end was reached.
-    fn add(&mut self, steps: &[Step], step: usize, at: usize, length: usize) -> bool {
-        self.stack.push(step);
-        while let Some(step) = self.stack.pop() {
-            if std::mem::replace(&mut self.seen[step], true) {
-                continue;
-            }
-            match steps[step] {
-                Step::One(_) => self.list.push(step),
-                Step::Start if at == 0 => self.stack.push(step + 1),
-                Step::End if at == length => self.stack.push(step + 1),
-                Step::Start | Step::End => {}
-                Step::Jump(to) => self.stack.push(to),
-                Step::Either(a, b) => self.stack.extend([b, a]),
-                Step::Found => return true,
-            }
-        }
-        false
-    }
+    &[]
 }
 
 #[cfg(test)]
@@ -451,24 +263,28 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         for (expression, rule) in [
-            ("*", "'*' with nothing before it"),
-            ("a|+", "'+' with nothing before it"),
-            ("({1})", "'{' with nothing before it"),
+            ("*", "nothing before '*'"),
+            ("a|+", "nothing before '*'"),
+            ("({1})", "nothing before '*'"),
             ("(a", "'(' without its ')'"),
             ("[a", "'[' without its ']'"),
             ("[", "'[' without its ']'"),
-            ("[[:alpha]", "class that is none of"),
-            ("[[=a=]]", "not known here"),
-            ("[z-a]", "range z-a"),
+            ("[[:alpha]", "'[' without its ']'"),
+            ("[[:alphabet:]]", "class that is none of"),
+            ("[[.ab.]]", "more than a character"),
+            ("[z-a]", "ends before it begins"),
             ("a{", "does not begin {n}"),
             ("a{2,1}", "n <= m"),
-            ("a{256}", "<= 255"),
-            (&*format!("a{}", "+".repeat(1 << 20)), "in a row"),
-            (&*format!("a{}", "*".repeat(51)), "in a row"),
+            ("a{2001}", "too large"),
+            (&*format!("a{}", "+".repeat(1 << 20)), "too large"),
+            (&*format!("a{}", "*".repeat(1 << 20)), "too large"),
             ("(a{0}){255}{255}{255}{255}", "too large"),
             ("a{+1}", "does not begin"),
             ("a\\", "ends in '\\'"),
             ("((a{255}){255}){255}", "too large"),
+            ("[[:x:][=]=]](a{1000}){1000}", "too large"),
+            ("a\\1", "to a group that is not there"),
+            ("a\0b", "NUL byte"),
         ] {
             let e = Ere::new(expression).unwrap_err();
             assert!(e.contains(rule), "{expression}: {e}");
@@ -482,5 +298,7 @@ mod tests {
     fn time_is_bounded() {
         let nasty = Ere::new("(a*)*(a*)*(a|aa)+$").unwrap();
         assert!(!nasty.is_match(&("a".repeat(5000) + "b")));
+        let optional = Ere::new("^(a?){900}$").unwrap();
+        assert!(!optional.is_match(&"a".repeat(1000)));
     }
 }

@@ -22,6 +22,7 @@
 //! | `show` | what `multipath -t` prints |
 
 mod words;
+#[allow(unsafe_code, reason = "regcomp and regexec of libc")]
 mod ere;
 mod options;
 mod read;

@@ -224,7 +224,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("devices {\n\n device {\nvendor x\n}\n}", "m.conf:3: a 'device' of 'devices' has no 'product'"),
     (
         "devices {\ndevice {\nvendor \"*\"\nproduct x\n}\n}",
-        "m.conf:3: vendor '*': has '*' with nothing before it to repeat; '.*' stands for anything",
+        "m.conf:3: vendor '*': has nothing before '*', '+', '?' or '{' to repeat; '.*' stands for anything",
     ),
     ("multipaths {\nmultipath {\nalias x\n}\n}", "m.conf:2: a 'multipath' of 'multipaths' has no 'wwid'"),
     (
