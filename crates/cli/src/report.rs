@@ -7,10 +7,11 @@
 use crate::args::ReportArgs;
 use crate::output::{OutputFile, tell};
 use crate::status::{Failure, Outcome, Status};
-use lab::report::html::document::{Block, Document};
-use lab::report::html::{of_compare, of_tune, page, svg};
+use lab::report::html::{of_compare, of_tune};
 use lab::results::{self, Results};
 use lab::tune::journal;
+use report::document::{Block, Document};
+use report::{page, svg};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};

@@ -6,8 +6,8 @@ use crate::common;
 
 use common::Dir;
 use common::browser::{self, Scheme};
-use lab::report::html::document::{Document, Kind};
-use lab::report::html::{page, svg};
+use report::document::{Document, Kind};
+use report::{page, svg};
 use serde_json::Value;
 use std::fs;
 
@@ -314,7 +314,7 @@ fn a_chart_stands_alone() {
     dir.mqblk(&["run", "j.fio", "--target", "null:size=1g", "--report", "out.html"]).exits(0);
     let d = Document::from_json(&fs::read_to_string(dir.path("out.json")).unwrap()).unwrap();
     let charts = d.sections.iter().flat_map(|s| &s.blocks).filter_map(|b| match b {
-        lab::report::html::document::Block::Chart(c) => Some(c),
+        report::document::Block::Chart(c) => Some(c),
         _ => None,
     });
     let chart = charts.into_iter().next().expect("a run has a chart");

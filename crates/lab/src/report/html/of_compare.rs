@@ -6,11 +6,8 @@
 
 use serde_json::{Value, json};
 
-use super::chart::{Axis, DepthPoint, IntervalRow, Intervals, Lines, Plot, Point, Scale, Series, Style, ratio_scale};
-use super::document::{Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone, Verdict};
 use super::of_run::{busiest, depth_section, run_points, subtitle};
 use super::parts;
-use super::unit::Unit;
 use crate::compare::{Comparison, Mark, Row};
 use crate::detail::{JobDetail, SliceTable, TargetDetail};
 use crate::metric::Metric;
@@ -21,6 +18,9 @@ use crate::stage::StageFacts;
 use crate::stats::{descriptive, student_t};
 use crate::verdict::{COVERAGE, Verdict as Word};
 use crate::warning::Warning;
+use report::chart::{Axis, DepthPoint, IntervalRow, Intervals, Lines, Plot, Point, Scale, Series, Style, ratio_scale};
+use report::document::{Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone, Verdict};
+use report::unit::Unit;
 
 /// How runs of a side come to one picture.
 const LAID_OVER: &str = "All jobs together; the runs of a side are laid over each other, beginning to beginning.";

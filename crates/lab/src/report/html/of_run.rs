@@ -7,10 +7,7 @@
 
 use serde_json::{Value, json};
 
-use super::chart::{DepthPoint, depth_charts};
-use super::document::{Block, Caveat, Document, FORMAT, Kind, Section, Tone, Verdict};
 use super::parts;
-use super::unit::Unit;
 use crate::detail::{JobDetail, RunDetail, SliceTable};
 use crate::plan::Side;
 use crate::report::num;
@@ -20,6 +17,9 @@ use crate::stage::StageFacts;
 use crate::stats::{descriptive, student_t};
 use crate::verdict::COVERAGE;
 use crate::warning::Warning;
+use report::chart::{DepthPoint, depth_charts};
+use report::document::{Block, Caveat, Document, FORMAT, Kind, Section, Tone, Verdict};
+use report::unit::Unit;
 
 /// What is known of a run.
 pub struct RunInput<'a> {

@@ -6,11 +6,11 @@
 
 use serde_json::json;
 
-use super::chart::{Axis, BarRow, Bars, IntervalRow, Intervals, Plot, Scale, ratio_scale};
-use super::document::{Block, Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone, Verdict};
 use super::parts;
-use super::unit::Unit;
 use crate::setup::Setup;
+use report::chart::{Axis, BarRow, Bars, IntervalRow, Intervals, Plot, Scale, ratio_scale};
+use report::document::{Block, Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone, Verdict};
+use report::unit::Unit;
 use sim::scenario::file::{Row, Scenario, split_figure};
 use sim::scenario::outcome::{Figure, RowOutcome};
 use sim::scenario::over_rows::{OverRows, over_rows};

@@ -7,13 +7,13 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::chart::{Axis, Lines, Plot, Point as Mark, Scale, Series, Style};
-use super::document::{Block, Caveat, Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone, Verdict};
 use super::of_scenario::machine;
 use super::parts;
-use super::unit::Unit;
 use crate::setup::Setup;
 use crate::stats::descriptive::median;
+use report::chart::{Axis, Lines, Plot, Point as Mark, Scale, Series, Style};
+use report::document::{Block, Caveat, Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone, Verdict};
+use report::unit::Unit;
 use sim::scenario::file::Scenario;
 use sim::study::reason::{self, of_them, rate};
 use sim::study::{Cell as StudyCell, Load, Point, Study, by_series, efficiency};

@@ -8,11 +8,8 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::chart::{Axis, IntervalRow, Intervals, Lines, Plot, Point as At, Scale, Series, Style, ratio_scale};
-use super::document::{Block, Caveat, Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone, Verdict};
 use super::of_run::subtitle;
 use super::parts;
-use super::unit::Unit;
 use crate::stage::StageFacts;
 use crate::stats::descriptive;
 use crate::tune::bench::Length;
@@ -25,6 +22,9 @@ use crate::tune::outcome::{TuneResult, TuneVerdict};
 use crate::tune::point::{Knob, Point};
 use crate::tune::{explain, report};
 use crate::verdict::Verdict as Word;
+use ::report::chart::{Axis, IntervalRow, Intervals, Lines, Plot, Point as At, Scale, Series, Style, ratio_scale};
+use ::report::document::{Block, Caveat, Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone, Verdict};
+use ::report::unit::Unit;
 
 /// The report; `file` names the results.
 ///

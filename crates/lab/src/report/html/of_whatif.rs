@@ -6,12 +6,12 @@
 
 use serde_json::json;
 
-use super::chart::{Axis, IntervalRow, Intervals, Plot, Scale, ratio_scale};
-use super::document::{Block, Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone, Verdict};
 use super::of_scenario::cell;
 use super::parts;
-use super::unit::Unit;
 use crate::setup::Setup;
+use report::chart::{Axis, IntervalRow, Intervals, Plot, Scale, ratio_scale};
+use report::document::{Block, Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone, Verdict};
+use report::unit::Unit;
 use sim::machine::costs::Shape;
 use sim::whatif::judge::{Answer, Answers, AsItIs, FigureAnswer, Interval, Verdict as Word};
 
@@ -250,7 +250,7 @@ fn unknown(input: &WhatIfInput<'_>) -> Option<Section> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::html::page;
+    use report::page;
 
     fn interval(low: f64, median: f64, high: f64) -> Interval {
         Interval { low, median, high }

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 
 use workload::slices::{ROWS, row_range};
 
-use super::chart::{Axis, BarRow, Bars, Heat, Lines, Plot, Point, Scale, Series, Style};
-use super::document::{Block, Caveat, Cell, Chart, Section, Table, Tone};
-use super::unit::Unit;
 use crate::detail::{JobDetail, SliceTable, TargetDetail};
 use crate::results::RawHistogram;
 use crate::setup::Setup;
 use crate::stage::{HctxCounts, StageFacts, StageTimes};
 use crate::warning::Warning;
+use report::chart::{Axis, BarRow, Bars, Heat, Lines, Plot, Point, Scale, Series, Style};
+use report::document::{Block, Caveat, Cell, Chart, Section, Table, Tone};
+use report::unit::Unit;
 
 /// Most points of a percentile curve.
 const CURVE_POINTS: usize = 160;
@@ -394,7 +394,7 @@ pub fn little(sides: &[(String, &StageFacts)]) -> Section {
             Cell::number(l.iops, Unit::PerSecond),
             Cell::number(l.latency_ns, Unit::Nanoseconds),
             Cell::number(l.expected(), Unit::Count),
-            Cell { text: super::unit::signed_percent(error), value: Some(error), ..Cell::default() },
+            Cell { text: report::unit::signed_percent(error), value: Some(error), ..Cell::default() },
             Cell::text(word).toned(tone),
         ]);
     }

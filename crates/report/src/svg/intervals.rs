@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use super::frame::{self, Area};
 use super::label::{WIDTH, cut, px, tone_class, width};
 use super::scale::Scaler;
-use crate::report::html::chart::Intervals;
+use crate::chart::Intervals;
 
 const ROW: f64 = 26.0;
 

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use super::frame::{self, Area};
 use super::label::{COLOURS, LINE, WIDTH, cut, legend, px, width};
 use super::scale::Scaler;
-use crate::report::html::chart::{BarRow, Bars};
+use crate::chart::{BarRow, Bars};
 
 /// Bars that are drawn; the table has all.
 const ROWS_MAX: usize = 32;

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use super::frame::{self, Area};
 use super::label::{COLOURS, LINE, WIDTH, cut, px, width};
 use super::scale::Scaler;
-use crate::report::html::chart::{Lines, Point, Scale, Series, Style};
+use crate::chart::{Lines, Point, Scale, Series, Style};
 
 const HEIGHT: f64 = 300.0;
 /// Characters of a name at the end of a line.

@@ -16,8 +16,8 @@ mod intervals;
 
 use maud::{Markup, PreEscaped, html};
 
-use super::chart::Plot;
-use super::document::Chart;
+use crate::chart::Plot;
+use crate::document::Chart;
 use label::{WIDTH, px};
 
 /// Rules for the classes that charts use.

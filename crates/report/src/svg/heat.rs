@@ -11,8 +11,8 @@ use maud::{Markup, html};
 use super::frame::{self, Area};
 use super::label::{WIDTH, px};
 use super::scale::Scaler;
-use crate::report::html::chart::{Heat, Scale};
-use crate::report::html::unit::Unit;
+use crate::chart::{Heat, Scale};
+use crate::unit::Unit;
 
 const HEIGHT: f64 = 290.0;
 /// Shades, from few to many.

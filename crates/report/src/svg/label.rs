@@ -3,7 +3,7 @@
 
 use maud::{Markup, html};
 
-use crate::report::html::document::Tone;
+use crate::document::Tone;
 
 /// Width of every chart in its own units; a page scales it.
 pub const WIDTH: f64 = 760.0;

@@ -4,7 +4,7 @@
 //! Guarantees: ends are at ticks or beyond the data; a range without extent is widened; what an axis cannot show (0 on a logarithmic one) is
 //! `None`. Does not: draw.
 
-use crate::report::html::chart::Scale as Kind;
+use crate::chart::Scale as Kind;
 
 /// An axis with its two ends in values and in coordinates.
 #[derive(Clone, Copy, Debug)]

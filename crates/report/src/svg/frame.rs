@@ -7,7 +7,7 @@ use maud::{Markup, html};
 
 use super::label::{LINE, px, width};
 use super::scale::Scaler;
-use crate::report::html::chart::Axis;
+use crate::chart::Axis;
 
 /// The rectangle that data is drawn in.
 #[derive(Clone, Copy, Debug)]

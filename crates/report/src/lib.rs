@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Documents of tables, charts and words, as one self-contained HTML file; their charts also as SVG files.
+//!
+//! Guarantees: a page asks the network for nothing, runs no script, and says so to the browser (Content-Security-Policy); text from outside
+//! is escaped by the template, not by hand; charts have text alternatives and their figures in tables; colours are Okabe and Ito's, and
+//! never the only sign of anything. Does not: know what the values mean or where they come from; read files or clocks.
+//!
+//! - [`document`], [`chart`], [`mod@unit`]: what a page holds, as values that can be serialised.
+//! - [`page`]: the document as HTML; [`svg`]: its charts.
+
+pub mod document;
+pub mod chart;
+pub mod unit;
+pub mod page;
+pub mod svg;
+
+#[cfg(test)]
+mod tests;
