@@ -2,12 +2,12 @@
 //! `mqblk report`, and `--report` of other subcommands: a page and its JSON sidecar.
 //!
 //! Guarantees: both files are found out to be writable before anything is run, and taken away again if nothing came of it; the sidecar has the
-//! page's name with `.json`. Does not: decide what a page says (see `lab::report::html`).
+//! page's name with `.json`. Does not: decide what a page says (see `lab::report::pages`).
 
 use crate::args::ReportArgs;
 use crate::output::{OutputFile, tell};
 use crate::status::{Failure, Outcome, Status};
-use lab::report::html::{of_compare, of_tune};
+use lab::report::pages::{of_compare, of_tune};
 use lab::results::{self, Results};
 use lab::tune::journal;
 use report::document::{Block, Document};

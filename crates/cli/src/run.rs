@@ -16,7 +16,7 @@ use host::run::{Prepared, Progress};
 use host::target::TargetSpec;
 use lab::iostat;
 use lab::plan::Side;
-use lab::report::html::of_run::{self, RunInput};
+use lab::report::pages::of_run::{self, RunInput};
 use lab::report::{fio_json, fio_text, oltp, stages};
 use lab::run::{Observer, Run, RunSpec};
 use lab::setup::Setup;

@@ -7,7 +7,7 @@ use crate::progress::Line;
 use crate::replay::command;
 use crate::report;
 use crate::status::{Failure, Outcome, Status};
-use lab::report::html::of_scenario::{self, ScenarioInput, base};
+use lab::report::pages::of_scenario::{self, ScenarioInput, base};
 use lab::setup::Setup;
 use sim::scenario::file::{Row, Scenario, split_figure};
 use sim::scenario::outcome::{self, Figure, RowOutcome};

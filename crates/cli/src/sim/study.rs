@@ -10,7 +10,7 @@ use crate::progress::Line;
 use crate::replay::command;
 use crate::report;
 use crate::status::{Failure, Outcome, Status};
-use lab::report::html::of_study::{self, Here, StudyInput};
+use lab::report::pages::of_study::{self, Here, StudyInput};
 use lab::setup::Setup;
 use sim::scenario::file::Scenario;
 use sim::study::reason::rate;

@@ -11,7 +11,7 @@ use crate::calibrate::Host;
 use crate::interrupt;
 use crate::progress::Line;
 use crate::status::Failure;
-use lab::report::html::of_study::{APART, Beside, Here};
+use lab::report::pages::of_study::{APART, Beside, Here};
 use lab::run::{RunSpec, Unobserved};
 use lab::world::execute;
 use sim::scenario::file::Scenario;

@@ -10,7 +10,7 @@ use crate::progress::Line;
 use crate::replay::command;
 use crate::report;
 use crate::status::{Failure, Outcome, Status};
-use lab::report::html::of_whatif::{self, WhatIfInput};
+use lab::report::pages::of_whatif::{self, WhatIfInput};
 use lab::setup::Setup;
 use sim::scenario::file::split_figure;
 use sim::scenario::outcome::RowOutcome;

@@ -7,7 +7,7 @@
 //! - [`fio_text`], [`fio_json`]: fio 3.33's text block, JSON and json+.
 //! - [`stages`]: where the time went, [`oltp`]: transactions; fio cannot tell.
 //! - [`compare_text`], [`compare_json`]: the comparison.
-//! - [`html`]: a run or a comparison as a page with charts, and as JSON with all that the page shows.
+//! - [`pages`]: results as documents with charts, which the crate `report` shows as pages.
 
 pub mod num;
 pub mod oltp;
@@ -18,4 +18,4 @@ pub mod fio_json;
 pub mod stages;
 pub mod compare_text;
 pub mod compare_json;
-pub mod html;
+pub mod pages;
