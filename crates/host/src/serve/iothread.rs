@@ -7,15 +7,12 @@
 use super::adaptive::{Adaptive, For};
 use super::bell::Bells;
 use super::disk::ServedDisk;
-use super::iothreads::{Command, Seat, SourceHandle, SourceReport, ThreadOptions, ThreadReport};
+use super::iothreads::{Added, Command, Seat, SourceHandle, SourceReport, ThreadOptions, ThreadReport};
 use super::port::{Port, SourceId};
+use super::source::{Source, SourceLabel};
 use super::trial::{Books, Trial};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::export::fuse::Channel;
-use crate::export::nbd::Connection;
-use crate::export::ublk;
-use crate::export::vhost::VirtQueue;
 use crate::process::{Who, pin_thread, usage};
 use blk::submitter::Done;
 use blk::time::{Duration, Instant};
@@ -33,18 +30,6 @@ const BELL: u64 = u64::MAX;
 /// What an event of a driver's descriptor carries: there is a poll after every sleep anyway.
 const DRIVER: u64 = u64::MAX - 1;
 
-/// What an IOThread serves.
-pub enum Source {
-    /// A virtqueue of a virtual machine.
-    VirtQueue(Box<VirtQueue>),
-    /// An NBD client. It leaves by itself when its client does; its handle means nothing after that.
-    Nbd(Box<Connection>),
-    /// A descriptor of a FUSE mount.
-    Fuse(Box<Channel>),
-    /// A queue of a block device of this host.
-    Ublk(Box<ublk::Queue>),
-}
-
 /// What a thread did so far.
 #[derive(Default)]
 struct Load {
@@ -55,13 +40,13 @@ struct Load {
 }
 
 struct Entry {
-    source: Source,
+    source: Box<dyn Source>,
     seat: Arc<Seat>,
     port: usize,
     /// What is waited for at its descriptor.
     interest: epoll::EventFlags,
     /// Somebody waits for it.
-    leaving: Option<Sender<Option<Source>>>,
+    leaving: Option<Sender<Option<Box<dyn Source>>>>,
 }
 
 /// One IOThread. See the module's text.
@@ -203,14 +188,17 @@ impl IoThread {
         let now = clock::now();
         port.end(now, &mut self.done);
         let any = !self.done.is_empty();
-        for d in self.done.drain(..) {
-            let (source, own) = SourceId::of(d.user_data);
+        // A virtual call for each source in a row, not for each bio.
+        let is_same = |a: &Done, b: &Done| SourceId::of(a.user_data).0 == SourceId::of(b.user_data).0;
+        for run in self.done.chunk_by(is_same) {
+            let (source, _) = SourceId::of(run[0].user_data);
             let entry = self.sources[source].as_mut().expect("a source stays until its bios have ended");
-            if let Some(ns) = port.took(&d, now) {
+            for ns in run.iter().filter_map(|d| port.took(d, now)) {
                 entry.seat.latency.record(ns);
             }
-            entry.source.ended(own, &d, port);
+            entry.source.ended(run, port);
         }
+        self.done.clear();
         any
     }
 
@@ -279,7 +267,7 @@ impl IoThread {
                 }
                 Command::Remove { id, seat, reply } => match self.entry(id, &seat) {
                     Some(entry) => {
-                        entry.source.pause();
+                        entry.source.set_paused(true);
                         entry.leaving = Some(reply);
                         self.partings += 1;
                     }
@@ -289,7 +277,7 @@ impl IoThread {
                     let _ = reply.send(self.keep(id, &seat));
                 }
                 Command::Visit { id, seat, visit } => {
-                    visit(self.entry(id, &seat).map(|entry| &mut entry.source));
+                    visit(self.entry(id, &seat).map(|entry| entry.source.as_mut()));
                 }
                 Command::Report { reply } => {
                     let _ = reply.send(self.report());
@@ -316,7 +304,7 @@ impl IoThread {
     fn keep(&mut self, id: SourceId, seat: &Arc<Seat>) -> Option<usize> {
         let entry = self.entry(id, seat)?;
         entry.leaving.take()?;
-        entry.source.resume();
+        entry.source.set_paused(false);
         let in_flight = entry.source.in_flight();
         self.partings -= 1;
         Some(in_flight)
@@ -330,7 +318,7 @@ impl IoThread {
     #[cold]
     fn report(&self) -> ThreadReport {
         let sources = self.sources.iter().flatten().map(|entry| {
-            let (kind, export, index) = entry.source.label();
+            let SourceLabel { kind, export, index } = entry.source.label();
             SourceReport {
                 handle: SourceHandle(Arc::clone(&entry.seat)),
                 disk: entry.seat.disk.name.clone(),
@@ -353,14 +341,14 @@ impl IoThread {
         }
     }
 
-    fn add(&mut self, mut source: Source, seat: Arc<Seat>) -> std::result::Result<SourceId, (Error, Source)> {
+    fn add(&mut self, mut source: Box<dyn Source>, seat: Arc<Seat>) -> Added {
         let port = match self.port_of(&seat.disk) {
             Ok(port) => port,
             Err(e) => return Err((e, source)),
         };
         let free = self.sources.iter().position(Option::is_none);
         let id = free.unwrap_or(self.sources.len());
-        source.resume();
+        source.set_paused(false);
         let interest = source.interest();
         if let Some(fd) = source.fd()
             && let Err(e) = epoll::add(&self.epoll, fd, epoll::EventData::new_u64(id as u64), interest)
@@ -437,139 +425,4 @@ impl IoThread {
 fn cpu_time() -> Duration {
     let used = usage(Who::Thread);
     Duration::from_ns(used.usr_ns + used.sys_ns)
-}
-
-impl Source {
-    #[inline]
-    fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
-        match self {
-            Source::VirtQueue(q) => q.serve(id, port, now),
-            Source::Nbd(c) => c.serve(id, port, now),
-            Source::Fuse(c) => c.serve(id, port, now),
-            Source::Ublk(q) => q.serve(id, port, now),
-        }
-    }
-
-    #[inline]
-    fn ended(&mut self, own: u32, done: &Done, port: &mut Port) {
-        match self {
-            Source::VirtQueue(q) => q.bio_ended(own as u16, done.status, port),
-            Source::Nbd(c) => c.bio_ended(own as u16, done.status),
-            Source::Fuse(c) => c.bio_ended(own as u16, done.status),
-            Source::Ublk(q) => q.bio_ended(own as u16, done.status),
-        }
-    }
-
-    #[inline]
-    fn finish_round(&mut self) {
-        match self {
-            Source::VirtQueue(q) => q.finish_round(),
-            Source::Nbd(c) => c.finish_round(),
-            Source::Fuse(_) => {}
-            Source::Ublk(q) => q.finish_round(),
-        }
-    }
-
-    /// Whether it is at its end, with nothing in flight.
-    #[inline]
-    fn is_finished(&self) -> bool {
-        match self {
-            Source::VirtQueue(_) | Source::Fuse(_) | Source::Ublk(_) => false,
-            Source::Nbd(c) => c.is_finished(),
-        }
-    }
-
-    fn prepare_sleep(&mut self) -> bool {
-        match self {
-            Source::VirtQueue(q) => q.prepare_sleep(),
-            Source::Nbd(c) => c.prepare_sleep(),
-            Source::Fuse(c) => c.prepare_sleep(),
-            Source::Ublk(q) => q.prepare_sleep(),
-        }
-    }
-
-    fn wake_up(&mut self) {
-        match self {
-            Source::VirtQueue(q) => q.wake_up(),
-            Source::Nbd(_) | Source::Fuse(_) | Source::Ublk(_) => {}
-        }
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            Source::VirtQueue(q) => q.kick_fd(),
-            Source::Nbd(c) => Some(c.fd()),
-            Source::Fuse(c) => Some(c.fd()),
-            Source::Ublk(q) => Some(q.fd()),
-        }
-    }
-
-    /// What of its descriptor is to end a sleep.
-    fn interest(&self) -> epoll::EventFlags {
-        match self {
-            // Its edges are enough, and spare the reading: what a client does to the counter cannot matter then.
-            Source::VirtQueue(_) => epoll::EventFlags::IN | epoll::EventFlags::ET,
-            Source::Nbd(c) => c.interest(),
-            Source::Fuse(c) => c.interest(),
-            Source::Ublk(q) if q.is_paused() => epoll::EventFlags::empty(),
-            Source::Ublk(_) => epoll::EventFlags::IN,
-        }
-    }
-
-    /// Takes nothing new, until [`Source::resume`]; what is in flight goes on.
-    fn pause(&mut self) {
-        match self {
-            Source::VirtQueue(q) => q.set_paused(true),
-            Source::Nbd(c) => c.set_paused(true),
-            Source::Fuse(c) => c.set_paused(true),
-            Source::Ublk(q) => q.set_paused(true),
-        }
-    }
-
-    /// It has been put where it is served.
-    fn resume(&mut self) {
-        match self {
-            Source::VirtQueue(q) => q.set_paused(false),
-            Source::Nbd(c) => c.set_paused(false),
-            Source::Fuse(c) => c.set_paused(false),
-            Source::Ublk(q) => q.set_paused(false),
-        }
-    }
-
-    /// Whether another IOThread may serve it.
-    fn can_move(&self) -> bool {
-        match self {
-            Source::VirtQueue(_) | Source::Nbd(_) | Source::Fuse(_) => true,
-            Source::Ublk(_) => false,
-        }
-    }
-
-    /// Kind of export, name of the export, number in it.
-    fn label(&self) -> (&'static str, &str, u32) {
-        match self {
-            Source::VirtQueue(q) => ("vhost-user-blk", q.export(), u32::from(q.index())),
-            Source::Nbd(c) => ("nbd", c.export(), 0),
-            Source::Fuse(c) => ("fuse", c.export(), c.index()),
-            Source::Ublk(q) => ("ublk", q.export(), u32::from(q.index())),
-        }
-    }
-
-    /// Requests served so far.
-    fn served(&self) -> u64 {
-        match self {
-            Source::VirtQueue(q) => q.served(),
-            Source::Nbd(c) => c.served(),
-            Source::Fuse(c) => c.served(),
-            Source::Ublk(q) => q.served(),
-        }
-    }
-
-    fn in_flight(&self) -> usize {
-        match self {
-            Source::VirtQueue(q) => q.in_flight(),
-            Source::Nbd(c) => c.in_flight(),
-            Source::Fuse(c) => c.in_flight(),
-            Source::Ublk(q) => q.in_flight(),
-        }
-    }
 }

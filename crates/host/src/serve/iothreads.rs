@@ -10,9 +10,10 @@ use super::adaptive::Polling;
 use super::bell::{Bells, MAX_BELLS};
 use super::disk::{Parts, ServedDisk};
 use super::ending::{self, END_TIME};
-use super::iothread::{IoThread, Source};
+use super::iothread::IoThread;
 use super::latency::Latency;
 use super::port::SourceId;
+use super::source::Source;
 use crate::clock;
 use crate::driver::HostDriver;
 use crate::error::{Error, ErrorKind, Result};
@@ -109,18 +110,21 @@ pub struct SourceReport {
     pub can_move: bool,
 }
 
-type Visit = Box<dyn FnOnce(Option<&mut Source>) + Send>;
+type Visit = Box<dyn FnOnce(Option<&mut dyn Source>) + Send>;
+
+/// What came of an addition; a source that could not be added comes back.
+pub(super) type Added = std::result::Result<SourceId, (Error, Box<dyn Source>)>;
 
 pub(super) enum Command {
     Add {
-        source: Source,
+        source: Box<dyn Source>,
         seat: Arc<Seat>,
-        reply: Sender<std::result::Result<SourceId, (Error, Source)>>,
+        reply: Sender<Added>,
     },
     Remove {
         id: SourceId,
         seat: Arc<Seat>,
-        reply: Sender<Option<Source>>,
+        reply: Sender<Option<Box<dyn Source>>>,
     },
     /// A `Remove` is taken back, if the source is still there: how many requests of it are in flight.
     Keep {
@@ -284,19 +288,19 @@ impl IoThreads {
     }
 
     /// Has a thread serve a source of a disk from now on.
-    pub fn add(&self, thread: usize, disk: &Arc<ServedDisk>, source: Source) -> Result<SourceHandle> {
+    pub fn add(&self, thread: usize, disk: &Arc<ServedDisk>, source: impl Source) -> Result<SourceHandle> {
         let place = Mutex::new(Place { thread, id: SourceId(0) });
         // Relaxed: only different from all others.
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let seat = Arc::new(Seat { disk: Arc::clone(disk), place, latency: Latency::new(), number });
         let mut place = seat.place.lock();
-        place.id = self.put(thread, &seat, source).map_err(|(e, _)| e)?;
+        place.id = self.put(thread, &seat, Box::new(source)).map_err(|(e, _)| e)?;
         drop(place);
         Ok(SourceHandle(seat))
     }
 
     /// Takes a source away, when nothing of it is in flight any more; nothing if it has left by itself.
-    pub fn remove(&self, handle: &SourceHandle) -> Option<Source> {
+    pub fn remove(&self, handle: &SourceHandle) -> Option<Box<dyn Source>> {
         let place = handle.0.place.lock();
         self.take(*place, handle)
     }
@@ -332,15 +336,18 @@ impl IoThreads {
     }
 
     /// Has its thread do something to a source, and waits for what comes of it; nothing if it has left.
-    pub fn visit<T: Send + 'static>(
+    ///
+    /// # Panics
+    /// The source was added as another type.
+    pub fn visit<S: Source, T: Send + 'static>(
         &self,
         handle: &SourceHandle,
-        visit: impl FnOnce(&mut Source) -> T + Send + 'static,
+        visit: impl FnOnce(&mut S) -> T + Send + 'static,
     ) -> Option<T> {
         let place = handle.0.place.lock();
         let (reply, answer) = mpsc::channel();
-        let visit = Box::new(move |source: Option<&mut Source>| {
-            let _ = reply.send(source.map(visit));
+        let visit = Box::new(move |source: Option<&mut dyn Source>| {
+            let _ = reply.send(source.map(|source| visit(source.of_type())));
         });
         self.send(place.thread, Command::Visit { id: place.id, seat: Arc::clone(&handle.0), visit }).ok()?;
         answer.recv().expect("IOThreads answer")
@@ -385,7 +392,7 @@ impl IoThreads {
         answer.recv().expect("IOThreads answer")
     }
 
-    fn put(&self, thread: usize, seat: &Arc<Seat>, source: Source) -> std::result::Result<SourceId, (Error, Source)> {
+    fn put(&self, thread: usize, seat: &Arc<Seat>, source: Box<dyn Source>) -> Added {
         let threads = self.threads.read();
         let Some(Some(running)) = threads.get(thread) else { return Err((gone(thread), source)) };
         let (reply, answer) = mpsc::channel();
@@ -394,7 +401,7 @@ impl IoThreads {
         answer.recv().expect("IOThreads answer")
     }
 
-    fn take(&self, place: Place, handle: &SourceHandle) -> Option<Source> {
+    fn take(&self, place: Place, handle: &SourceHandle) -> Option<Box<dyn Source>> {
         let (reply, answer) = mpsc::channel();
         self.send(place.thread, Command::Remove { id: place.id, seat: Arc::clone(&handle.0), reply }).ok()?;
         answer.recv().expect("IOThreads answer")
@@ -406,7 +413,7 @@ impl IoThreads {
         place: Place,
         handle: &SourceHandle,
         limit: std::time::Duration,
-    ) -> std::result::Result<Option<Source>, usize> {
+    ) -> std::result::Result<Option<Box<dyn Source>>, usize> {
         let (reply, answer) = mpsc::channel();
         let (id, seat) = (place.id, &handle.0);
         if self.send(place.thread, Command::Remove { id, seat: Arc::clone(seat), reply }).is_err() {

@@ -33,13 +33,15 @@ mod members;
 mod trial;
 mod port;
 pub(crate) mod rewrite;
+mod source;
 pub mod view;
 mod watch;
 
 pub use adaptive::Polling;
 pub use balance::Balance;
 pub use disk::ServedDisk;
-pub use iothread::{IoThread, Source};
+pub use iothread::IoThread;
 pub use iothreads::{IoThreads, SourceHandle, SourceReport, ThreadOptions, ThreadReport};
 pub use members::Member;
 pub use port::{BUFFER_BYTES, Port, SourceId};
+pub use source::{Source, SourceLabel};

@@ -34,6 +34,12 @@ impl SourceId {
         u64::from(self.0) << 32 | u64::from(own)
     }
 
+    /// The source's own number of a bio.
+    #[inline]
+    pub fn own(user_data: u64) -> u32 {
+        SourceId::of(user_data).1
+    }
+
     #[inline]
     pub(super) fn of(user_data: u64) -> (usize, u32) {
         ((user_data >> 32) as usize, user_data as u32)

@@ -17,10 +17,11 @@ use super::session::{self, Action, Disk, Face};
 use super::wire::{self, MAX_DATA, MAX_HEAD, Malformed, OUT_HEADER, WRITE_HEAD};
 use crate::error::Result;
 use crate::serve::clerk::Answers;
-use crate::serve::{Port, ServedDisk, SourceId};
+use crate::serve::{Port, ServedDisk, Source, SourceId, SourceLabel};
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::Sector;
 use blk::status::BlkStatus;
+use blk::submitter::Done;
 use blk::time::Instant;
 use rustix::event::epoll::EventFlags;
 use std::collections::VecDeque;
@@ -209,40 +210,6 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Bios that have not ended, and requests that are to be answered.
-    pub fn in_flight(&self) -> usize {
-        self.bios + SLOTS - self.free.len()
-    }
-
-    /// Requests answered so far.
-    pub fn served(&self) -> u64 {
-        self.served
-    }
-
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
-    /// Told once per request, and only one of the threads that sleep: all channels have the same requests. Before a thread
-    /// sleeps it has taken all there are, or waits for ends of its own, after which it looks again.
-    pub(crate) fn interest(&self) -> EventFlags {
-        EventFlags::IN | EventFlags::ET | EventFlags::EXCLUSIVE
-    }
-
-    /// Whether there is nothing to do before the descriptor, a completion, a timer or whoever has blocks that a request here waits for
-    /// says so.
-    pub(crate) fn prepare_sleep(&self) -> bool {
-        self.going_on.is_empty()
-    }
-
-    /// Whether nothing more is taken; what was taken goes on. It goes on taking on the thread that will serve it.
-    pub(crate) fn set_paused(&mut self, paused: bool) {
-        self.paused = paused;
-        if !paused {
-            become_io_flusher();
-        }
-    }
-
     /// Name of its export.
     pub fn export(&self) -> &str {
         &self.shared.name
@@ -251,30 +218,6 @@ impl Channel {
     /// Its number in the export.
     pub fn index(&self) -> u32 {
         self.index
-    }
-
-    /// Takes what the kernel asks for and submits it. Whether there was anything.
-    pub(crate) fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
-        let mut worked = self.asked > 0 && self.take_answers(port);
-        worked |= !self.going_on.is_empty();
-        for _ in 0..self.going_on.len() {
-            if let Some(slot) = self.going_on.pop_front() {
-                self.go_on(slot, id, port, now);
-            }
-        }
-        if let Some(Stall::Memory(slot) | Stall::Blocks(slot)) = self.stalled.take() {
-            self.begin(slot, id, port, now);
-            worked |= self.stalled.is_none();
-        }
-        let mut taken = 0;
-        while taken < self.batch && !self.paused && !self.gone && self.stalled.is_none() && port.has_room() {
-            if !self.receive(id, port, now) {
-                break;
-            }
-            taken += 1;
-        }
-        self.batch = if taken == self.batch { ROUND.min(2 * taken) } else { taken.max(1) };
-        worked | (taken > 0)
     }
 
     /// Takes one request; false when there is none, or no room for it.
@@ -662,5 +605,76 @@ impl Drop for Channel {
         if self.bios == 0 {
             self.memory.return_all();
         }
+    }
+}
+
+impl Source for Channel {
+    /// Takes what the kernel asks for and submits it. Whether there was anything.
+    fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
+        let mut worked = self.asked > 0 && self.take_answers(port);
+        worked |= !self.going_on.is_empty();
+        for _ in 0..self.going_on.len() {
+            if let Some(slot) = self.going_on.pop_front() {
+                self.go_on(slot, id, port, now);
+            }
+        }
+        if let Some(Stall::Memory(slot) | Stall::Blocks(slot)) = self.stalled.take() {
+            self.begin(slot, id, port, now);
+            worked |= self.stalled.is_none();
+        }
+        let mut taken = 0;
+        while taken < self.batch && !self.paused && !self.gone && self.stalled.is_none() && port.has_room() {
+            if !self.receive(id, port, now) {
+                break;
+            }
+            taken += 1;
+        }
+        self.batch = if taken == self.batch { ROUND.min(2 * taken) } else { taken.max(1) };
+        worked | (taken > 0)
+    }
+
+    /// Whether there is nothing to do before the descriptor, a completion, a timer or whoever has blocks that a request here waits for
+    /// says so.
+    fn prepare_sleep(&mut self) -> bool {
+        self.going_on.is_empty()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+
+    /// Told once per request, and only one of the threads that sleep: all channels have the same requests. Before a thread
+    /// sleeps it has taken all there are, or waits for ends of its own, after which it looks again.
+    fn interest(&self) -> EventFlags {
+        EventFlags::IN | EventFlags::ET | EventFlags::EXCLUSIVE
+    }
+
+    /// Whether nothing more is taken; what was taken goes on. It goes on taking on the thread that will serve it.
+    fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
+        if !paused {
+            become_io_flusher();
+        }
+    }
+
+    /// Requests answered so far.
+    fn served(&self) -> u64 {
+        self.served
+    }
+
+    /// Bios that have not ended, and requests that are to be answered.
+    fn in_flight(&self) -> usize {
+        self.bios + SLOTS - self.free.len()
+    }
+
+    #[inline]
+    fn ended(&mut self, done: &[Done], _port: &mut Port) {
+        for d in done {
+            self.bio_ended(SourceId::own(d.user_data) as u16, d.status);
+        }
+    }
+
+    fn label(&self) -> SourceLabel<'_> {
+        SourceLabel { kind: "fuse", export: self.export(), index: self.index }
     }
 }

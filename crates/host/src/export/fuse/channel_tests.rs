@@ -5,7 +5,7 @@ use super::channel::{Channel, SLOTS, Shared};
 use super::session::Face;
 use super::wire::{MAX_DATA, OUT_HEADER, ROOT, WRITE_CACHE, opcode};
 use crate::mem::Regions;
-use crate::serve::{IoThreads, Polling, ServedDisk, Source, SourceHandle, ThreadOptions};
+use crate::serve::{IoThreads, Polling, ServedDisk, SourceHandle, ThreadOptions};
 use crate::target::{Needs, TargetSpec};
 use blk::id::Sector;
 use blk::settings::QueueConfig;
@@ -87,7 +87,7 @@ impl Kernel {
         let (gone, ends) = (OnceLock::new(), AtomicBool::new(false));
         let shared = Arc::new(Shared { name: "f".into(), disk: Arc::clone(&disk), face, gone, ends });
         let channel = Channel::new(Arc::new(other), 0, &shared).unwrap();
-        let channel = threads.add(thread, &disk, Source::Fuse(Box::new(channel))).unwrap();
+        let channel = threads.add(thread, &disk, channel).unwrap();
         Kernel { socket, threads, disk, shared, channel }
     }
 

@@ -113,7 +113,7 @@ impl FuseExport {
                 export.fds.push(other);
             }
             let channel = Channel::new(Arc::clone(&export.fds[number]), number as u32, &export.shared)?;
-            export.channels.push(threads.add(thread, disk, Source::Fuse(Box::new(channel)))?);
+            export.channels.push(threads.add(thread, disk, channel)?);
         }
         Ok(export)
     }
@@ -125,10 +125,7 @@ impl FuseExport {
 
     /// Requests answered so far, by channel.
     pub fn served(&self) -> Vec<u64> {
-        let served = |source: &mut Source| match source {
-            Source::Fuse(channel) => channel.served(),
-            _ => 0,
-        };
+        let served = |channel: &mut Channel| channel.served();
         self.channels.iter().filter_map(|handle| self.threads.visit(handle, served)).collect()
     }
 

@@ -20,10 +20,11 @@ use crate::nbd::wire::{BytesIn, ReplyStyle};
 use crate::net::socket::peer;
 use crate::net::tls::TlsStream;
 use crate::serve::clerk::Answers;
-use crate::serve::{Port, ServedDisk, SourceId};
+use crate::serve::{Port, ServedDisk, Source, SourceId, SourceLabel};
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::Sector;
 use blk::status::BlkStatus;
+use blk::submitter::Done;
 use blk::time::Instant;
 use rustix::event::epoll::EventFlags;
 use std::any::Any;
@@ -201,53 +202,9 @@ impl Connection {
         })
     }
 
-    /// Bios that have not ended, and questions without an answer.
-    pub fn in_flight(&self) -> usize {
-        self.bios + self.asked
-    }
-
     /// What its export is called in reports.
     pub fn export(&self) -> &str {
         &self.export
-    }
-
-    /// Begins nothing for a while; what was begun goes on.
-    pub(crate) fn set_paused(&mut self, paused: bool) {
-        self.paused = paused;
-    }
-
-    /// Requests answered so far.
-    pub fn served(&self) -> u64 {
-        self.served
-    }
-
-    /// Whether it has ended, with all that it began.
-    #[inline]
-    pub(crate) fn is_finished(&self) -> bool {
-        match self.state {
-            State::Open => false,
-            State::Closing => self.free.len() == SLOTS && !self.tls_wants_write(),
-            State::Dead => self.free.len() == SLOTS,
-        }
-    }
-
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    /// What the socket is to be watched for.
-    pub(crate) fn interest(&self) -> EventFlags {
-        let mut interest = EventFlags::empty();
-        interest.set(EventFlags::IN, self.wants_input());
-        interest.set(EventFlags::OUT, !self.out.is_empty() || self.tls_wants_write());
-        // The end of a client is told whether it is waited for or not; edge-triggered, only once.
-        if interest.is_empty() { EventFlags::ET } else { interest }
-    }
-
-    /// Whether there is nothing to do before the socket, a completion or a timer says so.
-    pub(crate) fn prepare_sleep(&self) -> bool {
-        let decrypted = self.tls.as_ref().is_some_and(|tls| tls.has_more()) && self.wants_input();
-        self.paused || !self.look_again && self.walking.is_empty() && !self.can_take() && !decrypted
     }
 
     /// Whether what was received may be looked at.
@@ -261,41 +218,6 @@ impl Connection {
     fn wants_input(&self) -> bool {
         let room = self.writing.is_some() || !self.free.is_empty();
         self.state == State::Open && !self.paused && self.at == self.end && self.stalled.is_none() && room
-    }
-
-    /// Takes what the client has sent and submits it. Whether there was anything.
-    pub(crate) fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
-        let answered = self.asked > 0 && self.take_answers();
-        if self.paused {
-            return answered;
-        }
-        self.look_again = false;
-        let mut worked = answered || !self.walking.is_empty();
-        for _ in 0..self.walking.len() {
-            if let Some(slot) = self.walking.pop_front() {
-                self.walk(slot, id, port, now);
-            }
-        }
-        if let Some(slot) = self.stalled.take() {
-            self.transfer(slot, id, port, now);
-            worked |= self.stalled.is_none();
-        }
-        let mut budget = ROUND;
-        for _ in 0..RECEIVES {
-            worked |= self.take_requests(id, port, now, &mut budget);
-            if budget == 0 || !self.wants_input() || !port.has_room() {
-                return worked;
-            }
-            let Some(filled) = self.receive() else { return worked };
-            worked = true;
-            if self.writing.is_some() && self.session.payload_left() == 0 {
-                self.write_arrived(id, port, now);
-            }
-            if !filled {
-                break;
-            }
-        }
-        worked | self.take_requests(id, port, now, &mut budget)
     }
 
     /// Whether anything was taken from the input.
@@ -536,6 +458,102 @@ impl Drop for Connection {
         if self.bios == 0 {
             self.buffers.return_all();
         }
+    }
+}
+
+impl Source for Connection {
+    fn finish_round(&mut self) {
+        self.send_ready();
+    }
+
+    /// Takes what the client has sent and submits it. Whether there was anything.
+    fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
+        let answered = self.asked > 0 && self.take_answers();
+        if self.paused {
+            return answered;
+        }
+        self.look_again = false;
+        let mut worked = answered || !self.walking.is_empty();
+        for _ in 0..self.walking.len() {
+            if let Some(slot) = self.walking.pop_front() {
+                self.walk(slot, id, port, now);
+            }
+        }
+        if let Some(slot) = self.stalled.take() {
+            self.transfer(slot, id, port, now);
+            worked |= self.stalled.is_none();
+        }
+        let mut budget = ROUND;
+        for _ in 0..RECEIVES {
+            worked |= self.take_requests(id, port, now, &mut budget);
+            if budget == 0 || !self.wants_input() || !port.has_room() {
+                return worked;
+            }
+            let Some(filled) = self.receive() else { return worked };
+            worked = true;
+            if self.writing.is_some() && self.session.payload_left() == 0 {
+                self.write_arrived(id, port, now);
+            }
+            if !filled {
+                break;
+            }
+        }
+        worked | self.take_requests(id, port, now, &mut budget)
+    }
+
+    /// Whether it has ended, with all that it began.
+    #[inline]
+    fn is_finished(&self) -> bool {
+        match self.state {
+            State::Open => false,
+            State::Closing => self.free.len() == SLOTS && !self.tls_wants_write(),
+            State::Dead => self.free.len() == SLOTS,
+        }
+    }
+
+    /// Whether there is nothing to do before the socket, a completion or a timer says so.
+    fn prepare_sleep(&mut self) -> bool {
+        let decrypted = self.tls.as_ref().is_some_and(|tls| tls.has_more()) && self.wants_input();
+        self.paused || !self.look_again && self.walking.is_empty() && !self.can_take() && !decrypted
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    /// What the socket is to be watched for.
+    fn interest(&self) -> EventFlags {
+        let mut interest = EventFlags::empty();
+        interest.set(EventFlags::IN, self.wants_input());
+        interest.set(EventFlags::OUT, !self.out.is_empty() || self.tls_wants_write());
+        // The end of a client is told whether it is waited for or not; edge-triggered, only once.
+        if interest.is_empty() { EventFlags::ET } else { interest }
+    }
+
+    /// Begins nothing for a while; what was begun goes on.
+    fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// Requests answered so far.
+    fn served(&self) -> u64 {
+        self.served
+    }
+
+    /// Bios that have not ended, and questions without an answer.
+    fn in_flight(&self) -> usize {
+        self.bios + self.asked
+    }
+
+    #[inline]
+    fn ended(&mut self, done: &[Done], _port: &mut Port) {
+        for d in done {
+            self.bio_ended(SourceId::own(d.user_data) as u16, d.status);
+        }
+    }
+
+    fn label(&self) -> SourceLabel<'_> {
+        SourceLabel { kind: "nbd", export: self.export(), index: 0 }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::nbd::wire::MAX_PAYLOAD;
 use crate::net::certificates::Tls;
 use crate::net::socket::{self, SocketFile};
 use crate::serve::view::{Clients as Count, Trouble};
-use crate::serve::{IoThreads, ServedDisk, Source};
+use crate::serve::{IoThreads, ServedDisk};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::PollFlags;
 use std::io;
@@ -492,7 +492,7 @@ impl Shared {
         if let Ok(connection) = Connection::new(Box::new(connected), (socket, tls), &negotiated, &rest, &disk) {
             // Relaxed: any distribution is correct.
             let thread = iothreads[self.next_thread.fetch_add(1, Ordering::Relaxed) % iothreads.len()];
-            let _ = self.threads.add(thread, &disk, Source::Nbd(Box::new(connection)));
+            let _ = self.threads.add(thread, &disk, connection);
         }
     }
 

@@ -12,7 +12,7 @@ use super::queue::Queue;
 use super::same::{self, Looks};
 use super::wire::{self, DevInfo, Face, Rules};
 use crate::error::{Error, ErrorKind, Result};
-use crate::serve::{IoThreads, ServedDisk, Source, SourceHandle};
+use crate::serve::{IoThreads, ServedDisk, SourceHandle};
 use blk::id::SECTOR_SHIFT;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -126,13 +126,9 @@ impl UblkExport {
         let device = Arc::new(Device::open(id)?);
         for (index, thread) in self.mapping.iter().enumerate() {
             let queue = Queue::new(&options.name, index as u16, info.queue_depth, &device, disk, rules)?;
-            let handle = self.threads.add(*thread, disk, Source::Ublk(Box::new(queue)))?;
+            let handle = self.threads.add(*thread, disk, queue)?;
             self.queues.push(handle.clone());
-            let fetch = |source: &mut Source| match source {
-                Source::Ublk(queue) => queue.fetch_all(),
-                _ => unreachable!("it is the one just added"),
-            };
-            self.threads.visit(&handle, fetch).unwrap_or_else(|| unreachable!("nobody else removes it"))?;
+            self.threads.visit(&handle, Queue::fetch_all).unwrap_or_else(|| unreachable!("nobody else removes it"))?;
         }
         let pid = u64::from(std::process::id());
         let control = self.control.get_mut();

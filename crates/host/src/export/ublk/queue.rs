@@ -10,12 +10,14 @@ use super::device::{Descs, Device};
 use super::wire::{self, Rules, Work};
 use crate::error::{Error, Result};
 use crate::export::nbd::buffers::{Buffer, Buffers};
-use crate::serve::{Port, ServedDisk, SourceId};
+use crate::serve::{Port, ServedDisk, Source, SourceId, SourceLabel};
 use blk::bio::{Bio, DataRef, Op};
 use blk::id::Sector;
 use blk::status::BlkStatus;
+use blk::submitter::Done;
 use blk::time::Instant;
 use io_uring::{IoUring, opcode, types};
+use rustix::event::epoll::EventFlags;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -115,11 +117,6 @@ impl Queue {
         unsafe { self.ring.submission().push(&command) }.expect("the ring has an entry per tag");
     }
 
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the ring is open as long as it lives, and the result borrows it.
-        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
-    }
-
     /// Name of its export.
     pub fn export(&self) -> &str {
         &self.export
@@ -128,58 +125,6 @@ impl Queue {
     /// Its number in the device.
     pub fn index(&self) -> u16 {
         self.index
-    }
-
-    /// Requests answered so far.
-    pub fn served(&self) -> u64 {
-        self.served
-    }
-
-    /// Bios that have not ended, and those that are to follow.
-    pub fn in_flight(&self) -> usize {
-        self.bios + self.flushes.len()
-    }
-
-    /// Takes no requests.
-    pub(crate) fn set_paused(&mut self, paused: bool) {
-        self.paused = paused;
-    }
-
-    pub(crate) fn is_paused(&self) -> bool {
-        self.paused
-    }
-
-    /// Whether there is nothing to do before the kernel or a disk says so.
-    pub(crate) fn prepare_sleep(&mut self) -> bool {
-        !self.look_again && (self.paused || self.ring.completion().is_empty())
-    }
-
-    /// Takes what the kernel has handed over and submits it. Whether there was anything.
-    pub(crate) fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
-        let mut worked = std::mem::take(&mut self.look_again);
-        while let Some(tag) = self.flushes.pop_front() {
-            self.submit_bio(Bio::flush(), tag, id, port, now);
-        }
-        if self.paused {
-            return false;
-        }
-        for _ in 0..self.stalled.len() {
-            if let Some(tag) = self.stalled.pop_front() {
-                self.begin(tag, id, port, now);
-            }
-        }
-        for _ in 0..self.slots.len() {
-            if !port.has_room() {
-                break;
-            }
-            let Some(end) = self.ring.completion().next() else { break };
-            worked = true;
-            // Anything but 0 is the end of the device: no request will come under this tag.
-            if end.result() == 0 {
-                self.begin(end.user_data() as u16, id, port, now);
-            }
-        }
-        worked
     }
 
     fn begin(&mut self, tag: u16, id: SourceId, port: &mut Port, now: Instant) {
@@ -254,22 +199,6 @@ impl Queue {
         self.answers.push((tag, result));
     }
 
-    /// Gives the kernel the answers, and waits for requests under their tags.
-    #[inline]
-    pub(crate) fn finish_round(&mut self) {
-        if self.answers.is_empty() {
-            return;
-        }
-        let answers = std::mem::take(&mut self.answers);
-        self.served += answers.len() as u64;
-        for (tag, result) in &answers {
-            self.push(wire::COMMIT_AND_FETCH_REQ, *tag, *result);
-        }
-        self.answers = answers;
-        self.answers.clear();
-        self.submit();
-    }
-
     fn submit(&mut self) {
         while let Err(e) = self.ring.submit() {
             // The kernel lacks memory for the moment: there is nothing else to do for these requests.
@@ -284,5 +213,95 @@ impl Drop for Queue {
         if self.bios == 0 {
             self.buffers.return_all();
         }
+    }
+}
+
+impl Source for Queue {
+    /// Takes what the kernel has handed over and submits it. Whether there was anything.
+    fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
+        let mut worked = std::mem::take(&mut self.look_again);
+        while let Some(tag) = self.flushes.pop_front() {
+            self.submit_bio(Bio::flush(), tag, id, port, now);
+        }
+        if self.paused {
+            return false;
+        }
+        for _ in 0..self.stalled.len() {
+            if let Some(tag) = self.stalled.pop_front() {
+                self.begin(tag, id, port, now);
+            }
+        }
+        for _ in 0..self.slots.len() {
+            if !port.has_room() {
+                break;
+            }
+            let Some(end) = self.ring.completion().next() else { break };
+            worked = true;
+            // Anything but 0 is the end of the device: no request will come under this tag.
+            if end.result() == 0 {
+                self.begin(end.user_data() as u16, id, port, now);
+            }
+        }
+        worked
+    }
+
+    /// Gives the kernel the answers, and waits for requests under their tags.
+    #[inline]
+    fn finish_round(&mut self) {
+        if self.answers.is_empty() {
+            return;
+        }
+        let answers = std::mem::take(&mut self.answers);
+        self.served += answers.len() as u64;
+        for (tag, result) in &answers {
+            self.push(wire::COMMIT_AND_FETCH_REQ, *tag, *result);
+        }
+        self.answers = answers;
+        self.answers.clear();
+        self.submit();
+    }
+
+    /// Whether there is nothing to do before the kernel or a disk says so.
+    fn prepare_sleep(&mut self) -> bool {
+        !self.look_again && (self.paused || self.ring.completion().is_empty())
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the ring is open as long as it lives, and the result borrows it.
+        Some(unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) })
+    }
+
+    /// Takes no requests.
+    fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// Requests answered so far.
+    fn served(&self) -> u64 {
+        self.served
+    }
+
+    /// Bios that have not ended, and those that are to follow.
+    fn in_flight(&self) -> usize {
+        self.bios + self.flushes.len()
+    }
+
+    #[inline]
+    fn ended(&mut self, done: &[Done], _port: &mut Port) {
+        for d in done {
+            self.bio_ended(SourceId::own(d.user_data) as u16, d.status);
+        }
+    }
+
+    fn interest(&self) -> EventFlags {
+        if self.paused { EventFlags::empty() } else { EventFlags::IN }
+    }
+
+    fn can_move(&self) -> bool {
+        false
+    }
+
+    fn label(&self) -> SourceLabel<'_> {
+        SourceLabel { kind: "ublk", export: self.export(), index: u32::from(self.index) }
     }
 }

@@ -18,7 +18,7 @@ use super::ring::{MAX_QUEUE_SIZE, Ring, RingAddress, View};
 use super::split::SplitRing;
 use super::virtqueue::{Parts, VirtQueue};
 use crate::mem::{Alarm, BUFFER_ALIGN, Region};
-use crate::serve::{IoThreads, ServedDisk, Source, SourceHandle};
+use crate::serve::{IoThreads, ServedDisk, SourceHandle};
 use crate::stuck;
 use blk::time::Duration;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -145,7 +145,7 @@ impl Connection {
     /// Stops a virtqueue when nothing of it is in flight; it can go on where it stands.
     fn stop(&mut self, index: usize) -> Option<Box<VirtQueue>> {
         let handle = self.rings[index].running.take()?;
-        let Some(Source::VirtQueue(q)) = self.threads.remove(&handle) else { unreachable!("a virtqueue stays") };
+        let q = self.threads.remove(&handle).expect("a virtqueue stays").into_type::<VirtQueue>();
         q.empty_kick();
         self.rings[index].base = q.base();
         Some(q)
@@ -222,7 +222,7 @@ impl Connection {
             // What a back end before this one published last it may have told nobody.
             call.tell(&self.device);
         }
-        let source = Source::VirtQueue(Box::new(VirtQueue::new(parts)));
+        let source = VirtQueue::new(parts);
         state.running = Some(self.threads.add(self.mapping[index], &self.disk, source).map_err(io_error)?);
         Ok(())
     }
@@ -230,10 +230,7 @@ impl Connection {
     /// Does something to a virtqueue that runs, on its IOThread.
     fn visit(&self, index: usize, f: impl FnOnce(&mut VirtQueue) + Send + 'static) {
         if let Some(handle) = &self.rings[index].running {
-            self.threads.visit(handle, |source| match source {
-                Source::VirtQueue(q) => f(q),
-                Source::Nbd(_) | Source::Fuse(_) | Source::Ublk(_) => unreachable!("it gave a virtqueue there"),
-            });
+            self.threads.visit(handle, f);
         }
     }
 

@@ -15,11 +15,13 @@ use super::device::{Device, MAX_RANGES, SERIAL_BYTES};
 use super::log::DirtyLog;
 use super::request::{self, BadChain, Kind, RANGE_BYTES, Request, S_IOERR, S_OK, S_UNSUPP, read_byte, write_byte};
 use super::ring::{Desc, Head, Ring, RingError, View};
-use crate::serve::{BUFFER_BYTES, Port, SourceId};
+use crate::serve::{BUFFER_BYTES, Port, Source, SourceId, SourceLabel};
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::Sector;
 use blk::status::BlkStatus;
+use blk::submitter::Done;
 use blk::time::Instant;
+use rustix::event::epoll::EventFlags;
 use rustix::io::{ReadWriteFlags, preadv2};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -163,19 +165,9 @@ impl VirtQueue {
         &self.device.name
     }
 
-    /// Requests that have not been given back.
-    pub fn in_flight(&self) -> usize {
-        self.slots.len() - self.free.len()
-    }
-
     /// Why it stopped, if it did.
     pub fn broken(&self) -> Option<Broken> {
         self.broken
-    }
-
-    /// Requests given back so far.
-    pub fn served(&self) -> u64 {
-        self.served
     }
 
     /// Where the ring stands, as GET_VRING_BASE tells it.
@@ -200,18 +192,8 @@ impl VirtQueue {
         self.enabled = enabled;
     }
 
-    /// Takes nothing for a while; what was taken goes on.
-    pub(crate) fn set_paused(&mut self, paused: bool) {
-        self.paused = paused;
-    }
-
     fn takes(&self) -> bool {
         self.enabled && !self.paused && self.broken.is_none()
-    }
-
-    /// What becomes readable when the driver has made something available; `None` if nothing does, and one has to look.
-    pub(crate) fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.kick.as_ref().map(AsFd::as_fd)
     }
 
     /// The kick of a virtqueue that was stopped, for another one.
@@ -227,30 +209,6 @@ impl VirtQueue {
             let mut count = [0; 8];
             let _ = preadv2(kick, &mut [IoSliceMut::new(&mut count)], u64::MAX, ReadWriteFlags::NOWAIT);
         }
-    }
-
-    /// Takes what the driver has made available and submits it. Whether there was anything.
-    pub(crate) fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
-        // What was taken ends, whatever became of the queue since.
-        let mut took = if self.stalled.is_empty() { 0 } else { self.serve_stalled(id, port, now) };
-        if !self.takes() {
-            return took > 0;
-        }
-        if self.round > 1 {
-            self.ring.prefetch(&self.view.memory, self.round, &mut self.hint);
-        }
-        while took < self.round && !self.free.is_empty() && port.has_room() {
-            match self.take_one(id, port, now) {
-                Ok(true) => took += 1,
-                Ok(false) => break,
-                Err(broken) => {
-                    self.stop(broken);
-                    break;
-                }
-            }
-        }
-        self.round = if took == 0 { FIRST_ROUND } else { (2 * self.round).min(ROUND) };
-        took > 0
     }
 
     #[inline]
@@ -531,36 +489,12 @@ impl VirtQueue {
         self.served += 1;
     }
 
-    /// Shows the driver what was given back in this round, and tells it if it wants to be told.
-    #[inline]
-    pub(crate) fn finish_round(&mut self) {
-        self.ring.publish();
-        self.signal();
-    }
-
     #[inline]
     fn signal(&mut self) {
         if self.ring.wants_signal()
             && let Some(call) = &mut self.call
         {
             call.tell(&self.device);
-        }
-    }
-
-    /// Asks to be kicked; whether it may be slept now: nothing was made available meanwhile.
-    pub(crate) fn prepare_sleep(&mut self) -> bool {
-        if !self.takes() {
-            return true;
-        }
-        self.ring.enable_kicks();
-        // With all slots or the disk's bios in use an end comes first.
-        self.kick.is_some() && (self.free.is_empty() || !self.ring.has_more().unwrap_or(true))
-    }
-
-    /// Says that kicks are not needed for now.
-    pub(crate) fn wake_up(&mut self) {
-        if self.takes() {
-            self.ring.disable_kicks();
         }
     }
 
@@ -571,5 +505,91 @@ impl VirtQueue {
         if let Some(err) = &mut self.err {
             err.tell(&self.device);
         }
+    }
+}
+
+impl Source for VirtQueue {
+    /// Takes what the driver has made available and submits it. Whether there was anything.
+    fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
+        // What was taken ends, whatever became of the queue since.
+        let mut took = if self.stalled.is_empty() { 0 } else { self.serve_stalled(id, port, now) };
+        if !self.takes() {
+            return took > 0;
+        }
+        if self.round > 1 {
+            self.ring.prefetch(&self.view.memory, self.round, &mut self.hint);
+        }
+        while took < self.round && !self.free.is_empty() && port.has_room() {
+            match self.take_one(id, port, now) {
+                Ok(true) => took += 1,
+                Ok(false) => break,
+                Err(broken) => {
+                    self.stop(broken);
+                    break;
+                }
+            }
+        }
+        self.round = if took == 0 { FIRST_ROUND } else { (2 * self.round).min(ROUND) };
+        took > 0
+    }
+
+    /// Shows the driver what was given back in this round, and tells it if it wants to be told.
+    #[inline]
+    fn finish_round(&mut self) {
+        self.ring.publish();
+        self.signal();
+    }
+
+    /// Asks to be kicked; whether it may be slept now: nothing was made available meanwhile.
+    fn prepare_sleep(&mut self) -> bool {
+        if !self.takes() {
+            return true;
+        }
+        self.ring.enable_kicks();
+        // With all slots or the disk's bios in use an end comes first.
+        self.kick.is_some() && (self.free.is_empty() || !self.ring.has_more().unwrap_or(true))
+    }
+
+    /// Says that kicks are not needed for now.
+    fn wake_up(&mut self) {
+        if self.takes() {
+            self.ring.disable_kicks();
+        }
+    }
+
+    /// What becomes readable when the driver has made something available; `None` if nothing does, and one has to look.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.kick.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Takes nothing for a while; what was taken goes on.
+    fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// Requests given back so far.
+    fn served(&self) -> u64 {
+        self.served
+    }
+
+    /// Requests that have not been given back.
+    fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    #[inline]
+    fn ended(&mut self, done: &[Done], port: &mut Port) {
+        for d in done {
+            self.bio_ended(SourceId::own(d.user_data) as u16, d.status, port);
+        }
+    }
+
+    // Its edges are enough, and spare the reading: what a client does to the counter cannot matter then.
+    fn interest(&self) -> EventFlags {
+        EventFlags::IN | EventFlags::ET
+    }
+
+    fn label(&self) -> SourceLabel<'_> {
+        SourceLabel { kind: "vhost-user-blk", export: self.export(), index: u32::from(self.index) }
     }
 }

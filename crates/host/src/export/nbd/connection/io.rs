@@ -164,15 +164,15 @@ impl Connection {
 
     /// Sends the replies that are ready.
     #[inline]
-    pub(crate) fn finish_round(&mut self) {
+    pub(super) fn send_ready(&mut self) {
         if self.tls.is_some() {
-            self.finish_round_tls();
+            self.send_ready_tls();
             return;
         }
         while !self.out.is_empty() && self.send() {}
     }
 
-    fn finish_round_tls(&mut self) {
+    fn send_ready_tls(&mut self) {
         let mut turns = TLS_TURNS;
         while turns > 0 && self.state != State::Dead && (!self.out.is_empty() || self.tls_wants_write()) {
             turns -= 1;
